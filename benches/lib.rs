@@ -1,0 +1,1 @@
+//! The benches live beside this file; it is empty on purpose.

@@ -1,0 +1,1 @@
+//! The black-box tests live beside this file; it holds what they share.
