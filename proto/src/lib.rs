@@ -1,0 +1,30 @@
+//! The wire: CSI 1.13 and the kubelet's plugin registration, generated from the two `.proto` files
+//! beside this crate. Knows names and numbers only; what a message means is decided elsewhere.
+//!
+//! `{:?}` of any message is safe to log: a field that may carry a secret shows as `<secret>`, or
+//! as `<none>` when it is empty.
+
+mod redact;
+
+/// The Container Storage Interface.
+pub mod csi {
+    /// Version 1 of the protocol: all of 1.13, and the older `VolumeCondition`.
+    #[expect(
+        missing_docs,
+        reason = "oneofs have no comment of their own in the generated code"
+    )]
+    #[expect(clippy::allow_attributes, reason = "generated so by tonic")]
+    pub mod v1 {
+        tonic::include_proto!("csi.v1");
+    }
+}
+
+/// How a plugin registers with the kubelet.
+#[expect(clippy::allow_attributes, reason = "generated so by tonic")]
+pub mod pluginregistration {
+    tonic::include_proto!("pluginregistration");
+}
+
+/// The encoded `google.protobuf.FileDescriptorSet` of both files and their imports, without
+/// comments and source positions.
+pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
