@@ -1,0 +1,79 @@
+# The front door; `make help` lists what there is. Recipes stay short, the work is in scripts.
+#
+# `make demo` and `make test` work as the first command on a fresh Debian or Ubuntu machine:
+# what is missing is installed first, after one line that says what and why.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+# One place knows where fetched tools live, for recipes and for scripts run by hand alike.
+export PATH := $(shell . tests/setup/env.sh && printf '%s' "$$PATH")
+export CARGO_TARGET_DIR ?= $(CURDIR)/target
+export BELAY_BIN_DIR ?= $(CARGO_TARGET_DIR)/release
+export GOTOOLCHAIN ?= auto
+export MAKE
+
+# CI says --locked here: it builds what Cargo.lock names, or fails.
+CARGO_FLAGS ?=
+BINARIES := -p belay-node-agent -p belay-controller -p belay-ctl
+# Mounts made by tests stay in a mount namespace of their own, and die with it.
+ISOLATED := unshare --mount --propagation private
+
+.PHONY: help setup build check fmt clippy deny tidy \
+	test unit blackbox wire sanity demo bench nightly clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## install whatever check, test and demo need (nearly free when it is all there)
+	@tests/setup/setup.sh check test demo
+
+build: ## the three release binaries
+	@tests/setup/setup.sh demo
+	cargo build $(CARGO_FLAGS) --release $(BINARIES)
+
+check: ## what needs no root: format, lints, dependencies, house rules
+	@tests/setup/setup.sh check
+	@tests/steps.sh fmt clippy deny tidy
+
+test: ## everything, on real mounts: units, black box, wire, csi-sanity (root)
+	@tests/setup/setup.sh test
+	@tests/steps.sh build unit blackbox wire sanity
+
+demo: build ## watch a volume live its life (root); ROUNDS=n rounds, KEEP=1 leaves it running
+	@"$(BELAY_BIN_DIR)/belayctl" demo
+
+fmt: ## format check alone
+	cargo fmt --all --check
+
+clippy: ## lints alone
+	cargo clippy $(CARGO_FLAGS) --workspace --all-targets -- -D warnings
+
+deny: ## bans, licences and sources of all dependencies
+	cargo deny --log-level warn check bans licenses sources
+
+tidy: ## house rules alone: lengths, layers, words (see CONTRIBUTING.md)
+	cargo test $(CARGO_FLAGS) -p belay-tests --test tidy
+
+unit: ## unit tests alone; no root, no network
+	cargo test $(CARGO_FLAGS) --workspace --exclude belay-tests
+
+blackbox: ## real mounts, crashes and tidy against the release binaries (root)
+	$(ISOLATED) cargo test $(CARGO_FLAGS) -p belay-tests
+
+wire: ## our proto beside the official Go module, descriptor by descriptor
+	cd tests/wire && go test -count=1 ./...
+
+sanity: ## csi-sanity against both binaries: mount and block, with and without topology (root)
+	@tests/sanity/run.sh
+
+bench: ## criterion: stage, publish and the way back beside the bare system calls (root)
+	@tests/setup/setup.sh demo
+	$(ISOLATED) cargo bench $(CARGO_FLAGS) -p belay-benches
+
+nightly: ## the long forms of the tests: hundreds of kills instead of dozens (root)
+	@tests/setup/setup.sh test
+	@BELAY_NIGHTLY=1 tests/steps.sh build unit blackbox wire sanity
+
+clean: ## remove what cargo built
+	cargo clean

@@ -1,0 +1,34 @@
+# Sourced by every script and by the Makefile: where the tools live that setup fetched.
+#
+# They go to a cache folder, so that nothing of the system is replaced; a rustup toolchain stands
+# where rustup puts it. The sbin folders hold losetup and mkfs, and are not in everybody's PATH.
+
+: "${HOME:=$(getent passwd "$(id -u)" | cut -d: -f6)}"
+: "${BELAY_CACHE:=$HOME/.cache/belay}"
+export HOME BELAY_CACHE
+
+case ":$PATH:" in
+    *":$BELAY_CACHE/bin:"*) ;;
+    *) PATH=$BELAY_CACHE/bin:${CARGO_HOME:-$HOME/.cargo}/bin:$PATH:/usr/local/sbin:/usr/sbin:/sbin ;;
+esac
+export PATH
+
+# A wish that cannot be granted ends in one sentence that says what to do.
+give_up() {
+    printf 'belay: %s\n' "$*" >&2
+    exit 1
+}
+
+# One line before anything is installed: what, and why.
+announce() {
+    printf 'belay: %s\n' "$*" >&2
+}
+
+have() {
+    command -v "$1" >/dev/null 2>&1
+}
+
+# at_least 1.90 1.95.0: is the second version the first, or a later one?
+at_least() {
+    [ "$(printf '%s\n%s\n' "$1" "$2" | sort -V | head -n 1)" = "$1" ]
+}

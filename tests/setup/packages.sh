@@ -1,0 +1,85 @@
+#!/usr/bin/env bash
+# Installs the system packages that are missing, and no other.
+#
+#   packages.sh build filesystems foreign curl
+#
+# A package is missing when its command is: so a machine that has the tools from elsewhere is left
+# alone, and the usual case costs no call of dpkg.
+set -euo pipefail
+. "$(dirname "$(readlink -f "$0")")/env.sh"
+
+packages=()
+reasons=()
+
+# need COMMAND WHY PACKAGE...
+need() {
+    local command=$1 why=$2
+    shift 2
+    if ! have "$command"; then
+        packages+=("$@")
+        reasons+=("$why")
+    fi
+}
+
+# A compiler without the C library's headers links nothing, so the link is what is tried.
+links_c() {
+    local out
+    out=$(mktemp) || return 1
+    printf 'int main(void) { return 0; }\n' | cc -x c - -o "$out" 2>/dev/null
+    local code=$?
+    rm -f "$out"
+    return "$code"
+}
+
+need_for_build() {
+    if ! links_c; then
+        packages+=(gcc libc6-dev)
+        reasons+=("cargo links with it")
+    fi
+    if ! [ -e /etc/ssl/certs/ca-certificates.crt ] && ! [ -e /etc/pki/tls/certs/ca-bundle.crt ]; then
+        packages+=(ca-certificates)
+        reasons+=("dependencies come over TLS")
+    fi
+}
+
+need_for() {
+    case $1 in
+        build)
+            need_for_build
+            ;;
+        filesystems)
+            need mkfs.ext4 "volumes are ext4" e2fsprogs
+            need mkfs.xfs "or xfs" xfsprogs
+            need losetup "on loop devices" mount
+            need unshare "in a mount namespace" util-linux
+            ;;
+        foreign)
+            need strace "a test counts processes" strace
+            need sgdisk "tests make disks that must never be formatted: GPT" gdisk
+            need cryptsetup "LUKS" cryptsetup-bin
+            need pvcreate "LVM" lvm2
+            need mkfs.vfat "vfat" dosfstools
+            ;;
+        curl)
+            need curl "a toolchain is fetched with it" curl
+            ;;
+        *)
+            give_up "packages.sh knows no group called $1"
+            ;;
+    esac
+}
+
+install_missing() {
+    local command="apt-get install --yes --no-install-recommends ${packages[*]}"
+    have apt-get || give_up "please install, with this system's own package manager: ${packages[*]}"
+    [ "$(id -u)" = 0 ] || give_up "please run: sudo $command"
+    announce "installing ${packages[*]} by apt ($(printf '%s; ' "${reasons[@]}" | sed 's/; $//'))"
+    export DEBIAN_FRONTEND=noninteractive
+    apt-get update -qq </dev/null || announce "apt-get update failed; trying with the lists there are"
+    $command -qq </dev/null >/dev/null || give_up "apt could not do it; please run: $command"
+}
+
+for group in "$@"; do
+    need_for "$group"
+done
+[ "${#packages[@]}" = 0 ] || install_missing
