@@ -18,7 +18,7 @@ const UNMARKED_SECRETS: [&str; 1] = ["csi.v1.VolumeCapability.MountVolume.mount_
 
 fn main() -> Result<(), Box<dyn Error>> {
     let out_dir = PathBuf::from(env::var("OUT_DIR")?);
-    for file in PROTOS.iter().chain(&["build.rs"]) {
+    for file in PROTOS {
         println!("cargo::rerun-if-changed={file}");
     }
 

@@ -9,10 +9,6 @@ mod redact;
 /// The Container Storage Interface.
 pub mod csi {
     /// Version 1 of the protocol: all of 1.13, and the older `VolumeCondition`.
-    #[expect(
-        missing_docs,
-        reason = "oneofs have no comment of their own in the generated code"
-    )]
     #[expect(clippy::allow_attributes, reason = "generated so by tonic")]
     pub mod v1 {
         tonic::include_proto!("csi.v1");

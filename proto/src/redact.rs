@@ -15,3 +15,6 @@ impl fmt::Debug for Hidden {
 }
 
 include!(concat!(env!("OUT_DIR"), "/redacted.rs"));
+
+#[cfg(test)]
+mod tests;
