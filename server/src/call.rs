@@ -1,0 +1,100 @@
+//! The inner end of every call: from a decoded message to an answer or a status. The outer end is
+//! [`crate::layer`]; between them travels a [`Record`]. Knows no single call.
+
+use crate::code_table;
+use crate::failure::Failure;
+use crate::request::Subject;
+use crate::rpc::Rpc;
+use std::sync::{Arc, OnceLock};
+use tonic::{Request, Response, Status};
+
+/// Longest message sent with a status, in bytes. It travels as a header, percent-encoded, and HTTP/2
+/// stacks refuse header blocks of more than 16 KiB by default.
+const MESSAGE_BYTES_MAX: usize = 4096;
+
+/// Longest subject kept for the log line, in bytes: the specification's limit for identifiers.
+const SUBJECT_BYTES_MAX: usize = 128;
+
+/// Decodes nothing and decides nothing: hands the message to `handle`, notes for the log line what
+/// the call is about, and turns a failure into its status by [`code_table::code`].
+///
+/// # Errors
+/// The failure of `handle` as a status.
+pub async fn answer<M, T, F, Fut>(
+    rpc: Rpc,
+    request: Request<M>,
+    handle: F,
+) -> Result<Response<T>, Status>
+where
+    M: Subject,
+    F: FnOnce(M) -> Fut,
+    Fut: Future<Output = Result<T, Failure>>,
+{
+    let (_, extensions, message) = request.into_parts();
+    if let Some(record) = extensions.get::<Record>() {
+        record.reached(message.subject());
+    }
+    match handle(message).await {
+        Ok(answer) => Ok(Response::new(answer)),
+        Err(failure) => Err(status(rpc, &failure)),
+    }
+}
+
+/// The status with which a failed call is answered.
+pub(crate) fn status(rpc: Rpc, failure: &Failure) -> Status {
+    let code = code_table::code(rpc, failure.kind, failure.certainty);
+    Status::new(code, start_of(&failure.message, MESSAGE_BYTES_MAX))
+}
+
+/// What the handler of a call tells the layer around it: that it was reached, and the subject.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Record(Arc<OnceLock<Box<str>>>);
+
+impl Record {
+    fn reached(&self, subject: &str) {
+        // A second time only if a handler called another one: the first knows best.
+        self.0
+            .get_or_init(|| start_of(subject, SUBJECT_BYTES_MAX).into());
+    }
+
+    /// The subject, empty for calls without one; none if no handler was reached.
+    pub(crate) fn subject(&self) -> Option<&str> {
+        self.0.get().map(AsRef::as_ref)
+    }
+}
+
+/// At most `bytes_max` bytes of the text, and no half character.
+fn start_of(text: &str, bytes_max: usize) -> &str {
+    let mut end = bytes_max.min(text.len());
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::failure::Kind;
+    use tonic::Code;
+
+    #[test]
+    fn a_message_that_would_not_fit_a_header_is_cut_between_characters() {
+        let message = format!("x{}", "\u{e9}".repeat(MESSAGE_BYTES_MAX));
+        let status = status(Rpc::CreateVolume, &Failure::new(Kind::Range, message));
+        assert_eq!(status.code(), Code::OutOfRange);
+        assert_eq!(status.message().len(), MESSAGE_BYTES_MAX - 1);
+    }
+
+    #[test]
+    fn the_first_subject_stays_and_is_cut_to_the_length_of_an_identifier() {
+        let record = Record::default();
+        assert_eq!(record.subject(), None);
+        record.reached(&"v".repeat(1000));
+        record.reached("another");
+        assert_eq!(
+            record.subject(),
+            Some("v".repeat(SUBJECT_BYTES_MAX).as_str())
+        );
+    }
+}

@@ -1,0 +1,137 @@
+//! The one place where a failure becomes a gRPC code. A code is an instruction to the caller, not a
+//! description: the comments say what the official sidecars and the kubelet do on it. Must not look
+//! at messages.
+//!
+//! Read in the sources of external-provisioner 6.3, -attacher 4.12, -resizer 2.2, -snapshotter 8.6
+//! and the kubelet 1.36:
+//! - *Non-final* for all of them: CANCELLED, DEADLINE_EXCEEDED, UNAVAILABLE, ABORTED, i.e. "it may
+//!   still be running": they repeat the call, and do not forget the object until a clear answer.
+//! - RESOURCE_EXHAUSTED is non-final for all but the provisioner, which takes it as "nothing was
+//!   made" and, for a volume that may live on several nodes, lets the scheduler pick another.
+//! - Everything else is final: the provisioner may drop the claim without a DeleteVolume, the
+//!   kubelet the record of a stage without an unstage.
+
+use crate::failure::{Certainty, Kind};
+use crate::rpc::Rpc;
+use tonic::Code;
+
+/// The code with which a failure leaves. Never OK.
+#[must_use]
+pub const fn code(rpc: Rpc, kind: Kind, certainty: Certainty) -> Code {
+    use Certainty::{MayBeRunning, NothingHappened, RolledBack};
+    match (certainty, kind) {
+        (MayBeRunning, kind) => non_final(kind),
+        (NothingHappened | RolledBack, kind) => settled(rpc, kind),
+    }
+}
+
+/// Something may be left: only a code that makes the caller come back, whatever the kind.
+const fn non_final(kind: Kind) -> Code {
+    match kind {
+        // The caller repeats at once with its back-off; the deadline was ours, not its own.
+        Kind::Timeout => Code::DeadlineExceeded,
+        // As if the connection had broken.
+        Kind::Unreachable => Code::Unavailable,
+        // "Operation pending": right for any half-done state, since the retry will settle it.
+        Kind::Invalid
+        | Kind::NotFound
+        | Kind::Incompatible
+        | Kind::Busy
+        | Kind::Precondition
+        | Kind::Range
+        | Kind::Quota
+        | Kind::Denied
+        | Kind::Unsupported
+        | Kind::BadToken
+        | Kind::Bug => Code::Aborted,
+    }
+}
+
+/// Nothing is left: the code says what is wrong.
+const fn settled(rpc: Rpc, kind: Kind) -> Code {
+    match kind {
+        // Provisioner: final, event on the claim. Resizer: infeasible, the user may ask for less.
+        Kind::Invalid => Code::InvalidArgument,
+        // Attacher and kubelet: repeat with back-off. Resizer: infeasible. Calls that undo answer
+        // OK instead, and never come here.
+        Kind::NotFound => Code::NotFound,
+        Kind::Incompatible if names_an_object(rpc) => Code::AlreadyExists,
+        // The specification has ALREADY_EXISTS for those calls only.
+        Kind::Incompatible => Code::FailedPrecondition,
+        // Truly running: all repeat, and the provisioner must remember the volume meanwhile.
+        Kind::Busy => Code::Aborted,
+        // Final, repeated with back-off. Resizer: the volume must be offline first.
+        Kind::Precondition => Code::FailedPrecondition,
+        Kind::Range if has_a_range(rpc) => Code::OutOfRange,
+        // A size that only the state of the object makes wrong.
+        Kind::Range => Code::FailedPrecondition,
+        // Provisioner: gives up this node and lets the scheduler choose again. Others: repeat.
+        Kind::Quota => Code::ResourceExhausted,
+        // "May still be running" would make the provisioner (and the snapshotter) hold on to an
+        // object that was never begun, and block its deletion: final, and repeated all the same.
+        Kind::Unreachable | Kind::Timeout if creates(rpc) => Code::Internal,
+        Kind::Unreachable => Code::Unavailable,
+        Kind::Timeout => Code::DeadlineExceeded,
+        // Final everywhere, repeated with back-off until somebody mends the credentials.
+        Kind::Denied => Code::PermissionDenied,
+        Kind::Unsupported => unsupported(rpc),
+        // The caller begins again at the first page.
+        Kind::BadToken if is_paged(rpc) => Code::Aborted,
+        // A token in a call without pages is a fault of ours.
+        Kind::BadToken | Kind::Bug => Code::Internal,
+    }
+}
+
+/// What a driver cannot do, asked for by a call that it has.
+const fn unsupported(rpc: Rpc) -> Code {
+    match rpc {
+        // "Unsupported field": a parameter, a source or a capability. Final, event on the claim.
+        Rpc::CreateVolume
+        | Rpc::CreateSnapshot
+        | Rpc::CreateVolumeGroupSnapshot
+        | Rpc::ControllerModifyVolume => Code::InvalidArgument,
+        // "Exceeds capabilities": the caller must not repeat before it has asked what is possible.
+        Rpc::ControllerPublishVolume | Rpc::NodeStageVolume | Rpc::NodePublishVolume => {
+            Code::FailedPrecondition
+        }
+        // The call itself is not there: sidecars switch the feature off.
+        _ => Code::Unimplemented,
+    }
+}
+
+/// Calls that make, or bind, what the caller has named: "it is there, but not as you say".
+const fn names_an_object(rpc: Rpc) -> bool {
+    creates(rpc)
+        || matches!(
+            rpc,
+            Rpc::ControllerPublishVolume | Rpc::NodeStageVolume | Rpc::NodePublishVolume
+        )
+}
+
+/// Calls after which the caller may forget an object whose name only it knows.
+const fn creates(rpc: Rpc) -> bool {
+    matches!(
+        rpc,
+        Rpc::CreateVolume | Rpc::CreateSnapshot | Rpc::CreateVolumeGroupSnapshot
+    )
+}
+
+/// Calls that carry a capacity range or an offset.
+const fn has_a_range(rpc: Rpc) -> bool {
+    matches!(
+        rpc,
+        Rpc::CreateVolume
+            | Rpc::ControllerExpandVolume
+            | Rpc::NodeExpandVolume
+            | Rpc::GetMetadataAllocated
+            | Rpc::GetMetadataDelta
+    )
+}
+
+/// Calls that answer in pages.
+const fn is_paged(rpc: Rpc) -> bool {
+    matches!(
+        rpc,
+        Rpc::ListVolumes | Rpc::ListSnapshots | Rpc::ControllerListVolumeHealth
+    )
+}

@@ -1,0 +1,202 @@
+//! How an operation says that it failed: what kind of failure, and how much is certain about the
+//! state it leaves. Must not know gRPC codes: [`crate::code_table`] alone turns one into the other.
+
+use crate::rpc::Rpc;
+use std::fmt;
+
+/// What went wrong, in the words of storage. Not what the caller shall do: that also depends on the
+/// call and on the [`Certainty`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// The request can never work as it stands.
+    Invalid,
+    /// The volume, node, snapshot or path does not exist.
+    NotFound,
+    /// It exists already, but not as asked for.
+    Incompatible,
+    /// Another operation on the same object is running.
+    Busy,
+    /// The object is not in the state that this call needs, e.g. it is in use elsewhere.
+    Precondition,
+    /// The size or offset asked for cannot be had.
+    Range,
+    /// A quota, a limit or a pool is exhausted.
+    Quota,
+    /// Something this driver depends on does not answer.
+    Unreachable,
+    /// The credentials do not allow it.
+    Denied,
+    /// This driver cannot do that.
+    Unsupported,
+    /// It took too long.
+    Timeout,
+    /// A page token that this driver did not give out, or that has expired.
+    BadToken,
+    /// A fault of ours or of the machine.
+    Bug,
+}
+
+impl Kind {
+    /// Every kind.
+    pub const ALL: &[Kind] = &[
+        Kind::Invalid,
+        Kind::NotFound,
+        Kind::Incompatible,
+        Kind::Busy,
+        Kind::Precondition,
+        Kind::Range,
+        Kind::Quota,
+        Kind::Unreachable,
+        Kind::Denied,
+        Kind::Unsupported,
+        Kind::Timeout,
+        Kind::BadToken,
+        Kind::Bug,
+    ];
+}
+
+/// What is known about the state that a failed operation leaves behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Certainty {
+    /// Nothing was changed.
+    NothingHappened,
+    /// What was changed has been undone.
+    RolledBack,
+    /// Some of it may be done or going on; only a retry of the same call can tell.
+    MayBeRunning,
+}
+
+impl Certainty {
+    /// Every degree of certainty.
+    pub const ALL: &[Certainty] = &[
+        Certainty::NothingHappened,
+        Certainty::RolledBack,
+        Certainty::MayBeRunning,
+    ];
+}
+
+/// A failed operation. The message is a lowercase fragment that names the field, path or errno and
+/// says what to do about it; it is shown to users and never holds a secret.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct Failure {
+    /// What went wrong.
+    pub kind: Kind,
+    /// What is known about the state left behind.
+    pub certainty: Certainty,
+    /// For people.
+    pub message: String,
+}
+
+/// One constructor a kind; all begin with [`Certainty::NothingHappened`].
+impl Failure {
+    /// A failure of this kind that changed nothing.
+    pub fn new(kind: Kind, message: impl Into<String>) -> Self {
+        Self {
+            kind,
+            certainty: Certainty::NothingHappened,
+            message: message.into(),
+        }
+    }
+
+    /// A request that can never work; `field` is its name in the protocol.
+    pub fn invalid(field: &str, why: impl fmt::Display) -> Self {
+        Self::new(Kind::Invalid, format!("{field}: {why}"))
+    }
+
+    /// See [`Kind::NotFound`].
+    pub fn not_found(message: impl Into<String>) -> Self {
+        Self::new(Kind::NotFound, message)
+    }
+
+    /// See [`Kind::Incompatible`].
+    pub fn incompatible(message: impl Into<String>) -> Self {
+        Self::new(Kind::Incompatible, message)
+    }
+
+    /// See [`Kind::Busy`].
+    pub fn busy(message: impl Into<String>) -> Self {
+        Self::new(Kind::Busy, message)
+    }
+
+    /// See [`Kind::Precondition`].
+    pub fn precondition(message: impl Into<String>) -> Self {
+        Self::new(Kind::Precondition, message)
+    }
+
+    /// See [`Kind::Range`].
+    pub fn range(message: impl Into<String>) -> Self {
+        Self::new(Kind::Range, message)
+    }
+
+    /// See [`Kind::Quota`].
+    pub fn quota(message: impl Into<String>) -> Self {
+        Self::new(Kind::Quota, message)
+    }
+
+    /// See [`Kind::Unsupported`].
+    pub fn unsupported(message: impl Into<String>) -> Self {
+        Self::new(Kind::Unsupported, message)
+    }
+
+    /// See [`Kind::Timeout`].
+    pub fn timeout(message: impl Into<String>) -> Self {
+        Self::new(Kind::Timeout, message)
+    }
+
+    /// See [`Kind::Bug`].
+    pub fn bug(message: impl Into<String>) -> Self {
+        Self::new(Kind::Bug, message)
+    }
+
+    /// A panic in the middle of `rpc`: who knows how far it came.
+    pub(crate) fn panicked(rpc: Rpc) -> Self {
+        let failure = Self::bug(format!("{} panicked; please report the log", rpc.name()));
+        if rpc.changes_state() {
+            failure.may_be_running()
+        } else {
+            failure
+        }
+    }
+
+    /// The same failure, known to be undone.
+    #[must_use]
+    pub fn rolled_back(self) -> Self {
+        Self {
+            certainty: Certainty::RolledBack,
+            ..self
+        }
+    }
+
+    /// The same failure, with an unknown state left behind.
+    #[must_use]
+    pub fn may_be_running(self) -> Self {
+        Self {
+            certainty: Certainty::MayBeRunning,
+            ..self
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_invalid_field_is_named_first() {
+        let failure = Failure::invalid("volume_id", "must not be empty");
+        assert_eq!(failure.to_string(), "volume_id: must not be empty");
+        assert_eq!(failure.kind, Kind::Invalid);
+        assert_eq!(failure.certainty, Certainty::NothingHappened);
+    }
+
+    #[test]
+    fn certainty_changes_and_the_rest_stays() {
+        let failure = Failure::timeout("no disk with serial abc").may_be_running();
+        assert_eq!(failure.certainty, Certainty::MayBeRunning);
+        let failure = failure.rolled_back();
+        assert_eq!(failure.certainty, Certainty::RolledBack);
+        assert_eq!(failure.kind, Kind::Timeout);
+        assert_eq!(failure.message, "no disk with serial abc");
+    }
+}

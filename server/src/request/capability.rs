@@ -1,0 +1,213 @@
+//! How a volume is to be used: access mode, and block device or filesystem.
+
+use super::text::{STRING_BYTES_MAX, at_most, without_controls};
+use crate::failure::Failure;
+use belay_proto::csi::v1 as csi;
+use csi::volume_capability::AccessType;
+use csi::volume_capability::access_mode::Mode;
+use std::fmt;
+
+/// Most bytes of all mount flags of a capability together (CSI 1.13, `MountVolume.mount_flags`).
+const MOUNT_FLAGS_BYTES_MAX: usize = 4096;
+
+/// A way to use a volume.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Capability {
+    /// As a block device or as a filesystem.
+    pub access: Access,
+    /// By how many nodes and workloads, and whether to write.
+    pub mode: AccessMode,
+}
+
+/// As what a workload sees the volume.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Access {
+    /// A device node.
+    Block,
+    /// A mounted filesystem.
+    Mount {
+        /// E.g. `ext4`; empty = not asked for.
+        fs_type: String,
+        /// Mount options.
+        flags: MountFlags,
+        /// The group that shall own the files; empty = not asked for.
+        group: String,
+    },
+}
+
+/// Who may use the volume at a time, and how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum AccessMode {
+    /// Read and written on one node.
+    SingleNodeWriter,
+    /// Only read, on one node.
+    SingleNodeReaderOnly,
+    /// Only read, on several nodes.
+    MultiNodeReaderOnly,
+    /// Written on one node, read on several.
+    MultiNodeSingleWriter,
+    /// Read and written on several nodes.
+    MultiNodeMultiWriter,
+    /// Read and written by one workload on one node.
+    SingleNodeSingleWriter,
+    /// Read and written by several workloads on one node.
+    SingleNodeMultiWriter,
+}
+
+impl AccessMode {
+    /// Whether nobody may write.
+    #[must_use]
+    pub const fn is_read_only(self) -> bool {
+        matches!(self, Self::SingleNodeReaderOnly | Self::MultiNodeReaderOnly)
+    }
+
+    /// Whether several nodes may use the volume at a time.
+    #[must_use]
+    pub const fn is_multi_node(self) -> bool {
+        matches!(
+            self,
+            Self::MultiNodeReaderOnly | Self::MultiNodeSingleWriter | Self::MultiNodeMultiWriter
+        )
+    }
+
+    /// Whether one node may publish the volume at several target paths (CSI 1.13, the second table
+    /// of `NodePublishVolume`).
+    #[must_use]
+    pub const fn allows_several_targets(self) -> bool {
+        self.is_multi_node() || matches!(self, Self::SingleNodeMultiWriter)
+    }
+
+    /// The name in the specification.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::SingleNodeWriter => "SINGLE_NODE_WRITER",
+            Self::SingleNodeReaderOnly => "SINGLE_NODE_READER_ONLY",
+            Self::MultiNodeReaderOnly => "MULTI_NODE_READER_ONLY",
+            Self::MultiNodeSingleWriter => "MULTI_NODE_SINGLE_WRITER",
+            Self::MultiNodeMultiWriter => "MULTI_NODE_MULTI_WRITER",
+            Self::SingleNodeSingleWriter => "SINGLE_NODE_SINGLE_WRITER",
+            Self::SingleNodeMultiWriter => "SINGLE_NODE_MULTI_WRITER",
+        }
+    }
+
+    fn known(mode: Mode) -> Option<Self> {
+        Some(match mode {
+            Mode::Unknown => return None,
+            Mode::SingleNodeWriter => Self::SingleNodeWriter,
+            Mode::SingleNodeReaderOnly => Self::SingleNodeReaderOnly,
+            Mode::MultiNodeReaderOnly => Self::MultiNodeReaderOnly,
+            Mode::MultiNodeSingleWriter => Self::MultiNodeSingleWriter,
+            Mode::MultiNodeMultiWriter => Self::MultiNodeMultiWriter,
+            Mode::SingleNodeSingleWriter => Self::SingleNodeSingleWriter,
+            Mode::SingleNodeMultiWriter => Self::SingleNodeMultiWriter,
+        })
+    }
+}
+
+/// Mount options; not printed, since some filesystems take credentials there.
+#[derive(Clone, Default, PartialEq, Eq, Hash)]
+pub struct MountFlags(Vec<String>);
+
+impl MountFlags {
+    /// The options as they came.
+    #[must_use]
+    pub fn as_slice(&self) -> &[String] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for MountFlags {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_empty() {
+            "<none>"
+        } else {
+            "<secret>"
+        })
+    }
+}
+
+impl Capability {
+    /// The capability in `field`, which is required.
+    pub(super) fn required(
+        field: &str,
+        capability: Option<csi::VolumeCapability>,
+    ) -> Result<Self, Failure> {
+        Self::optional(field, capability)?
+            .ok_or_else(|| Failure::invalid(field, "is required, but not set"))
+    }
+
+    /// The capability in `field`, if there is one.
+    pub(super) fn optional(
+        field: &str,
+        capability: Option<csi::VolumeCapability>,
+    ) -> Result<Option<Self>, Failure> {
+        capability
+            .map(|capability| Self::checked(field, capability))
+            .transpose()
+    }
+
+    /// The capabilities in `volume_capabilities`, each named by its place there.
+    pub(super) fn list(capabilities: Vec<csi::VolumeCapability>) -> Result<Vec<Self>, Failure> {
+        let numbered = capabilities.into_iter().enumerate();
+        numbered
+            .map(|(n, capability)| Self::checked(&format!("volume_capabilities[{n}]"), capability))
+            .collect()
+    }
+
+    /// The same, where at least one is required.
+    pub(super) fn list_of_some(
+        capabilities: Vec<csi::VolumeCapability>,
+    ) -> Result<Vec<Self>, Failure> {
+        if capabilities.is_empty() {
+            return Err(Failure::invalid(
+                "volume_capabilities",
+                "needs at least one element",
+            ));
+        }
+        Self::list(capabilities)
+    }
+
+    fn checked(field: &str, capability: csi::VolumeCapability) -> Result<Self, Failure> {
+        let access = match capability.access_type {
+            None => return Err(Failure::invalid(field, "has neither block nor mount")),
+            Some(AccessType::Block(_)) => Access::Block,
+            Some(AccessType::Mount(mount)) => mounted(field, mount)?,
+        };
+        let number = capability.access_mode.map_or(0, |mode| mode.mode);
+        let mode = Mode::try_from(number)
+            .ok()
+            .and_then(AccessMode::known)
+            .ok_or_else(|| {
+                let why = format_args!("access_mode {number} is not one of CSI 1.13");
+                Failure::invalid(field, why)
+            })?;
+        Ok(Self { access, mode })
+    }
+}
+
+fn mounted(field: &str, mount: csi::volume_capability::MountVolume) -> Result<Access, Failure> {
+    for (part, text) in [
+        ("fs_type", &mount.fs_type),
+        ("volume_mount_group", &mount.volume_mount_group),
+    ] {
+        at_most(part, text, STRING_BYTES_MAX)
+            .and_then(|()| without_controls(part, text))
+            .map_err(|failure| Failure::invalid(field, failure))?;
+    }
+    let bytes: usize = mount.mount_flags.iter().map(String::len).sum();
+    if bytes > MOUNT_FLAGS_BYTES_MAX {
+        let why = format_args!(
+            "mount_flags have {bytes} bytes in all; at most {MOUNT_FLAGS_BYTES_MAX} are allowed"
+        );
+        return Err(Failure::invalid(field, why));
+    }
+    for (n, flag) in mount.mount_flags.iter().enumerate() {
+        without_controls(&format!("{field}.mount_flags[{n}]"), flag)?;
+    }
+    Ok(Access::Mount {
+        fs_type: mount.fs_type,
+        flags: MountFlags(mount.mount_flags),
+        group: mount.volume_mount_group,
+    })
+}

@@ -1,0 +1,84 @@
+//! How large a volume is to be.
+
+use crate::failure::Failure;
+use belay_proto::csi::v1 as csi;
+
+/// Bounds for the size of a volume, in bytes; at least one of them is set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct CapacityRange {
+    /// At least so many bytes; 0 = no lower bound.
+    pub required_bytes: u64,
+    /// At most so many bytes; 0 = no upper bound.
+    pub limit_bytes: u64,
+}
+
+impl TryFrom<csi::CapacityRange> for CapacityRange {
+    type Error = Failure;
+
+    fn try_from(range: csi::CapacityRange) -> Result<Self, Failure> {
+        let required_bytes = bytes("capacity_range.required_bytes", range.required_bytes)?;
+        let limit_bytes = bytes("capacity_range.limit_bytes", range.limit_bytes)?;
+        if required_bytes == 0 && limit_bytes == 0 {
+            let why = "is there, but neither required_bytes nor limit_bytes is set";
+            return Err(Failure::invalid("capacity_range", why));
+        }
+        if limit_bytes != 0 && limit_bytes < required_bytes {
+            let why = format_args!("{limit_bytes} is less than required_bytes {required_bytes}");
+            return Err(Failure::invalid("capacity_range.limit_bytes", why));
+        }
+        Ok(Self {
+            required_bytes,
+            limit_bytes,
+        })
+    }
+}
+
+fn bytes(field: &str, value: i64) -> Result<u64, Failure> {
+    u64::try_from(value).map_err(|_| Failure::invalid(field, format_args!("{value} is negative")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn contradicting_and_negative_sizes_are_refused() {
+        let cases = [
+            (
+                0,
+                0,
+                "capacity_range: is there, but neither required_bytes nor limit_bytes is set",
+            ),
+            (-1, 0, "capacity_range.required_bytes: -1 is negative"),
+            (
+                1,
+                i64::MIN,
+                "capacity_range.limit_bytes: -9223372036854775808 is negative",
+            ),
+            (
+                2,
+                1,
+                "capacity_range.limit_bytes: 1 is less than required_bytes 2",
+            ),
+        ];
+        for (required_bytes, limit_bytes, why) in cases {
+            let range = csi::CapacityRange {
+                required_bytes,
+                limit_bytes,
+            };
+            let refused = CapacityRange::try_from(range).unwrap_err();
+            assert_eq!(refused.message, why);
+        }
+    }
+
+    #[test]
+    fn one_bound_is_enough_and_equal_bounds_are_fine() {
+        for (required_bytes, limit_bytes) in [(1, 0), (0, 1), (7, 7), (7, 8)] {
+            let range = csi::CapacityRange {
+                required_bytes,
+                limit_bytes,
+            };
+            assert!(CapacityRange::try_from(range).is_ok(), "{range:?}");
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! The string maps of requests: contexts and parameters, which may be shown, and secrets, which may
+//! not.
+
+use crate::failure::Failure;
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+
+/// Largest map, in bytes of all its keys and values (CSI 1.13, "Size Limits").
+pub const MAP_BYTES_MAX: usize = 4096;
+
+/// A volume context, publish context or set of parameters, in the order of its keys.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Context(BTreeMap<String, String>);
+
+impl Context {
+    /// Takes the map of `field` if it is not too large.
+    ///
+    /// # Errors
+    /// `Invalid`, naming the field, for more than [`MAP_BYTES_MAX`] bytes.
+    pub fn new(
+        field: &str,
+        entries: impl IntoIterator<Item = (String, String)>,
+    ) -> Result<Self, Failure> {
+        bounded(field, entries).map(Self)
+    }
+
+    /// The value of `key`.
+    #[must_use]
+    pub fn get(&self, key: &str) -> Option<&str> {
+        self.0.get(key).map(String::as_str)
+    }
+
+    /// Whether there is no entry.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// All entries in the order of their keys.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0
+            .iter()
+            .map(|(key, value)| (key.as_str(), value.as_str()))
+    }
+}
+
+/// Back to what a response carries.
+impl From<Context> for HashMap<String, String> {
+    fn from(context: Context) -> Self {
+        context.0.into_iter().collect()
+    }
+}
+
+/// Credentials of a request. Cannot be printed, only asked for by key.
+#[derive(Clone, Default)]
+pub struct Secrets(BTreeMap<String, String>);
+
+impl Secrets {
+    pub(super) fn new(entries: HashMap<String, String>) -> Result<Self, Failure> {
+        bounded("secrets", entries).map(Self)
+    }
+
+    /// The secret behind `key`.
+    #[must_use]
+    pub fn get(&self, key: &str) -> Option<&str> {
+        self.0.get(key).map(String::as_str)
+    }
+}
+
+impl fmt::Debug for Secrets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_empty() {
+            "<none>"
+        } else {
+            "<secret>"
+        })
+    }
+}
+
+/// Never prints a key or a value: this also holds secrets.
+pub(super) fn bounded(
+    field: &str,
+    entries: impl IntoIterator<Item = (String, String)>,
+) -> Result<BTreeMap<String, String>, Failure> {
+    let map: BTreeMap<_, _> = entries.into_iter().collect();
+    let bytes: usize = map.iter().map(|(key, value)| key.len() + value.len()).sum();
+    if bytes <= MAP_BYTES_MAX {
+        return Ok(map);
+    }
+    let why = format_args!("has {bytes} bytes in all; at most {MAP_BYTES_MAX} are allowed");
+    Err(Failure::invalid(field, why))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(key: &str, value: &str) -> HashMap<String, String> {
+        HashMap::from([(key.to_owned(), value.to_owned())])
+    }
+
+    #[test]
+    fn four_kibibytes_pass_and_no_more() {
+        let value = "v".repeat(MAP_BYTES_MAX - 3);
+        let context = Context::new("volume_context", map("key", &value)).unwrap();
+        assert_eq!(context.get("key"), Some(value.as_str()));
+        let refused = Context::new("volume_context", map("keys", &value)).unwrap_err();
+        let why = "volume_context: has 4097 bytes in all; at most 4096 are allowed";
+        assert_eq!(refused.message, why);
+    }
+
+    #[test]
+    fn secrets_are_never_printed() {
+        let secrets = Secrets::new(map("canary-key", "canary-value")).unwrap();
+        assert_eq!(format!("{secrets:?}"), "<secret>");
+        assert_eq!(secrets.get("canary-key"), Some("canary-value"));
+        assert_eq!(format!("{:?}", Secrets::default()), "<none>");
+        let refused = Secrets::new(map("canary-key", &"canary".repeat(1000))).unwrap_err();
+        assert!(!refused.message.contains("canary"), "{refused}");
+    }
+}

@@ -1,0 +1,307 @@
+//! The requests to the controller service.
+
+use super::capability::{Access, Capability};
+use super::capacity::CapacityRange;
+use super::context::{Context, Secrets};
+use super::ids::{Name, NodeId, VolumeId};
+use super::text::{STRING_BYTES_MAX, required, without_controls};
+use super::topology::{self, Segments, TopologyRequirement};
+use crate::failure::Failure;
+use belay_proto::csi::v1 as csi;
+use csi::volume_content_source::Type as SourceType;
+
+/// Make a volume.
+#[derive(Clone, Debug)]
+pub struct CreateVolume {
+    /// Two calls with one name mean one volume.
+    pub name: Name,
+    /// None = the driver's own size.
+    pub range: Option<CapacityRange>,
+    /// All of them must be possible; never empty, and never contradicting each other.
+    pub capabilities: Vec<Capability>,
+    /// From the storage class.
+    pub parameters: Context,
+    /// From the attributes class; they win over `parameters`.
+    pub mutable_parameters: Context,
+    /// None = an empty volume.
+    pub source: Option<ContentSource>,
+    /// None = anywhere.
+    pub topology: Option<TopologyRequirement>,
+    /// Credentials.
+    pub secrets: Secrets,
+}
+
+/// What a new volume is filled with.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum ContentSource {
+    /// A snapshot, by its id.
+    Snapshot(String),
+    /// Another volume, by its id.
+    Volume(String),
+}
+
+impl TryFrom<csi::CreateVolumeRequest> for CreateVolume {
+    type Error = Failure;
+
+    fn try_from(request: csi::CreateVolumeRequest) -> Result<Self, Failure> {
+        let capabilities = Capability::list_of_some(request.volume_capabilities)?;
+        Ok(Self {
+            name: Name::new(request.name)?,
+            range: request
+                .capacity_range
+                .map(CapacityRange::try_from)
+                .transpose()?,
+            capabilities: agreeing(capabilities)?,
+            parameters: Context::new("parameters", request.parameters)?,
+            mutable_parameters: Context::new("mutable_parameters", request.mutable_parameters)?,
+            source: request
+                .volume_content_source
+                .map(ContentSource::try_from)
+                .transpose()?,
+            topology: topology::requirement(request.accessibility_requirements)?,
+            secrets: Secrets::new(request.secrets)?,
+        })
+    }
+}
+
+impl TryFrom<csi::VolumeContentSource> for ContentSource {
+    type Error = Failure;
+
+    fn try_from(source: csi::VolumeContentSource) -> Result<Self, Failure> {
+        let checked = |field, id: String| -> Result<String, Failure> {
+            required(field, &id, STRING_BYTES_MAX)?;
+            without_controls(field, &id)?;
+            Ok(id)
+        };
+        match source.r#type {
+            Some(SourceType::Snapshot(from)) => checked(
+                "volume_content_source.snapshot.snapshot_id",
+                from.snapshot_id,
+            )
+            .map(Self::Snapshot),
+            Some(SourceType::Volume(from)) => {
+                checked("volume_content_source.volume.volume_id", from.volume_id).map(Self::Volume)
+            }
+            None => {
+                let why = "is there, but is neither a snapshot nor a volume";
+                Err(Failure::invalid("volume_content_source", why))
+            }
+        }
+    }
+}
+
+/// One volume cannot be a device and a filesystem, or two kinds of filesystem.
+fn agreeing(capabilities: Vec<Capability>) -> Result<Vec<Capability>, Failure> {
+    let mut first_fs_type = "";
+    for (n, capability) in capabilities.iter().enumerate() {
+        let as_first = matches!(capability.access, Access::Block)
+            == matches!(capabilities[0].access, Access::Block);
+        if !as_first {
+            let why = format_args!("block and mount in one volume: [0] and [{n}] contradict");
+            return Err(Failure::invalid("volume_capabilities", why));
+        }
+        if let Access::Mount { fs_type, .. } = &capability.access {
+            if first_fs_type.is_empty() {
+                first_fs_type = fs_type;
+            } else if !fs_type.is_empty() && fs_type != first_fs_type {
+                let why = format_args!("fs_type {first_fs_type:?} and {fs_type:?} contradict");
+                return Err(Failure::invalid("volume_capabilities", why));
+            }
+        }
+    }
+    Ok(capabilities)
+}
+
+/// Remove a volume.
+#[derive(Clone, Debug)]
+pub struct DeleteVolume {
+    /// Which.
+    pub id: VolumeId,
+}
+
+impl TryFrom<csi::DeleteVolumeRequest> for DeleteVolume {
+    type Error = Failure;
+
+    fn try_from(request: csi::DeleteVolumeRequest) -> Result<Self, Failure> {
+        Ok(Self {
+            id: VolumeId::new(request.volume_id)?,
+        })
+    }
+}
+
+/// Tell about a volume.
+#[derive(Clone, Debug)]
+pub struct GetVolume {
+    /// Which.
+    pub id: VolumeId,
+}
+
+impl TryFrom<csi::ControllerGetVolumeRequest> for GetVolume {
+    type Error = Failure;
+
+    fn try_from(request: csi::ControllerGetVolumeRequest) -> Result<Self, Failure> {
+        Ok(Self {
+            id: VolumeId::new(request.volume_id)?,
+        })
+    }
+}
+
+/// Attach a volume to a node.
+#[derive(Clone, Debug)]
+pub struct ControllerPublish {
+    /// Which volume.
+    pub id: VolumeId,
+    /// To which node.
+    pub node: NodeId,
+    /// For what use.
+    pub capability: Capability,
+    /// Only to be read, whatever the capability.
+    pub read_only: bool,
+    /// As `CreateVolume` gave it, or as an administrator wrote it.
+    pub volume_context: Context,
+}
+
+impl TryFrom<csi::ControllerPublishVolumeRequest> for ControllerPublish {
+    type Error = Failure;
+
+    fn try_from(request: csi::ControllerPublishVolumeRequest) -> Result<Self, Failure> {
+        Ok(Self {
+            id: VolumeId::new(request.volume_id)?,
+            node: NodeId::new(request.node_id)?,
+            capability: Capability::required("volume_capability", request.volume_capability)?,
+            read_only: request.readonly,
+            volume_context: Context::new("volume_context", request.volume_context)?,
+        })
+    }
+}
+
+/// Detach a volume.
+#[derive(Clone, Debug)]
+pub struct ControllerUnpublish {
+    /// Which volume.
+    pub id: VolumeId,
+    /// From which node; none = from all.
+    pub node: Option<NodeId>,
+}
+
+impl TryFrom<csi::ControllerUnpublishVolumeRequest> for ControllerUnpublish {
+    type Error = Failure;
+
+    fn try_from(request: csi::ControllerUnpublishVolumeRequest) -> Result<Self, Failure> {
+        let id = VolumeId::new(request.volume_id)?;
+        let node = given(request.node_id).map(NodeId::new).transpose()?;
+        Ok(Self { id, node })
+    }
+}
+
+/// Can this volume be used that way?
+#[derive(Clone, Debug)]
+pub struct ValidateCapabilities {
+    /// Which volume.
+    pub id: VolumeId,
+    /// Never empty.
+    pub capabilities: Vec<Capability>,
+    /// To be compared with that of the volume.
+    pub volume_context: Context,
+    /// To be compared with those of the volume.
+    pub parameters: Context,
+    /// To be compared with those of the volume.
+    pub mutable_parameters: Context,
+}
+
+impl TryFrom<csi::ValidateVolumeCapabilitiesRequest> for ValidateCapabilities {
+    type Error = Failure;
+
+    fn try_from(request: csi::ValidateVolumeCapabilitiesRequest) -> Result<Self, Failure> {
+        Ok(Self {
+            id: VolumeId::new(request.volume_id)?,
+            capabilities: Capability::list_of_some(request.volume_capabilities)?,
+            volume_context: Context::new("volume_context", request.volume_context)?,
+            parameters: Context::new("parameters", request.parameters)?,
+            mutable_parameters: Context::new("mutable_parameters", request.mutable_parameters)?,
+        })
+    }
+}
+
+/// All volumes, page by page.
+#[derive(Clone, Debug)]
+pub struct ListVolumes {
+    /// Most entries in the answer; none = as many as there are.
+    pub max_entries: Option<usize>,
+    /// Where the page before ended; none = the first page.
+    pub starting_token: Option<String>,
+}
+
+impl TryFrom<csi::ListVolumesRequest> for ListVolumes {
+    type Error = Failure;
+
+    fn try_from(request: csi::ListVolumesRequest) -> Result<Self, Failure> {
+        let max_entries = usize::try_from(request.max_entries).map_err(|_| {
+            let why = format_args!("{} is negative", request.max_entries);
+            Failure::invalid("max_entries", why)
+        })?;
+        Ok(Self {
+            max_entries: (max_entries != 0).then_some(max_entries),
+            starting_token: given(request.starting_token),
+        })
+    }
+}
+
+/// Room for new volumes.
+#[derive(Clone, Debug)]
+pub struct GetCapacity {
+    /// The volumes must be usable in all these ways.
+    pub capabilities: Vec<Capability>,
+    /// From the storage class.
+    pub parameters: Context,
+    /// Reachable from there; none = anywhere.
+    pub topology: Option<Segments>,
+}
+
+impl TryFrom<csi::GetCapacityRequest> for GetCapacity {
+    type Error = Failure;
+
+    fn try_from(request: csi::GetCapacityRequest) -> Result<Self, Failure> {
+        let place = |place| topology::place("accessible_topology", place);
+        Ok(Self {
+            capabilities: Capability::list(request.volume_capabilities)?,
+            parameters: Context::new("parameters", request.parameters)?,
+            topology: request.accessible_topology.map(place).transpose()?,
+        })
+    }
+}
+
+/// Grow a volume.
+#[derive(Clone, Debug)]
+pub struct ControllerExpand {
+    /// Which volume.
+    pub id: VolumeId,
+    /// To which size.
+    pub range: CapacityRange,
+    /// How it is used; none = not told.
+    pub capability: Option<Capability>,
+}
+
+impl TryFrom<csi::ControllerExpandVolumeRequest> for ControllerExpand {
+    type Error = Failure;
+
+    fn try_from(request: csi::ControllerExpandVolumeRequest) -> Result<Self, Failure> {
+        let id = VolumeId::new(request.volume_id)?;
+        let Some(range) = request.capacity_range else {
+            return Err(Failure::invalid(
+                "capacity_range",
+                "is required, but not set",
+            ));
+        };
+        Ok(Self {
+            id,
+            range: range.try_into()?,
+            capability: Capability::optional("volume_capability", request.volume_capability)?,
+        })
+    }
+}
+
+/// None for the empty string, which stands for an absent one.
+fn given(text: String) -> Option<String> {
+    (!text.is_empty()).then_some(text)
+}

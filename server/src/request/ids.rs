@@ -1,0 +1,108 @@
+//! Identifiers and names. A slash is fine here: some drivers use it, and those who make file names
+//! of identifiers have rules of their own.
+
+use super::text::{STRING_BYTES_MAX, name_characters, required, without_controls};
+use crate::failure::Failure;
+use std::fmt;
+
+/// Longest node id, in bytes (CSI 1.13, `NodeGetInfoResponse.node_id`).
+const NODE_ID_BYTES_MAX: usize = 256;
+
+/// Declares a string type that can only hold what its rule lets through.
+macro_rules! identifier {
+    ($(#[$doc:meta])+ $type:ident, $field:literal, $bytes_max:expr, $characters:expr) => {
+        $(#[$doc])+
+        #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $type(String);
+
+        impl $type {
+            /// Takes the text if it fits the rule.
+            ///
+            /// # Errors
+            /// `Invalid`, naming the field, if it is empty, too long or has control characters.
+            pub fn new(text: impl Into<String>) -> Result<Self, Failure> {
+                let text = text.into();
+                required($field, &text, $bytes_max)?;
+                $characters($field, &text)?;
+                Ok(Self(text))
+            }
+
+            /// The text.
+            #[must_use]
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl fmt::Display for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+    };
+}
+
+identifier! {
+    /// A volume as the driver calls it: 1 to 128 bytes without control characters.
+    VolumeId, "volume_id", STRING_BYTES_MAX, without_controls
+}
+
+identifier! {
+    /// A node as the driver calls it: 1 to 256 bytes without control characters.
+    NodeId, "node_id", NODE_ID_BYTES_MAX, without_controls
+}
+
+identifier! {
+    /// A volume as the caller calls it: 1 to 128 bytes, tab and line ends allowed.
+    Name, "name", STRING_BYTES_MAX, name_characters
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_count_in_bytes_and_end_at_the_limit() {
+        assert!(VolumeId::new("v".repeat(128)).is_ok());
+        assert!(VolumeId::new("\u{e9}".repeat(64)).is_ok());
+        let refused = VolumeId::new("\u{e9}".repeat(65)).unwrap_err();
+        assert_eq!(
+            refused.message,
+            "volume_id: has 130 bytes; at most 128 are allowed"
+        );
+        assert!(NodeId::new("n".repeat(256)).is_ok());
+        assert!(NodeId::new("n".repeat(257)).is_err());
+        assert!(Name::new("p".repeat(129)).is_err());
+    }
+
+    #[test]
+    fn an_empty_one_is_refused_by_name() {
+        let refused = [
+            VolumeId::new("").unwrap_err(),
+            NodeId::new("").unwrap_err(),
+            Name::new("").unwrap_err(),
+        ];
+        let fields = ["volume_id", "node_id", "name"];
+        for (failure, field) in refused.iter().zip(fields) {
+            assert_eq!(failure.message, format!("{field}: is required, but empty"));
+        }
+    }
+
+    #[test]
+    fn control_characters_are_refused_and_slashes_are_not() {
+        assert!(VolumeId::new("pool/image@1").is_ok());
+        assert!(VolumeId::new("a\u{2028}b \u{1f4be}").is_ok());
+        for bad in ['\0', '\n', '\t', '\u{1b}', '\u{7f}', '\u{9f}'] {
+            let refused = VolumeId::new(format!("ab{bad}")).unwrap_err();
+            assert!(refused.message.contains("at byte 2"), "{refused}");
+        }
+        for good in ['\n', '\r', '\t', '\u{a0}'] {
+            assert!(Name::new(format!("ab{good}")).is_ok(), "{good:?}");
+        }
+        for bad in [
+            '\0', '\u{8}', '\u{b}', '\u{c}', '\u{e}', '\u{1f}', '\u{7f}', '\u{9f}',
+        ] {
+            assert!(Name::new(format!("ab{bad}")).is_err(), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! Paths in requests: staging and target paths are plain absolute ones, so that nothing behind this
+//! rule has to think of `..`. Looks at the text only; what lies there is the kernel's to say.
+
+use crate::failure::Failure;
+use std::fmt;
+use std::ops::Deref;
+use std::path::{Path, PathBuf};
+
+/// Longest path, in bytes: PATH_MAX of limits.h less its closing NUL.
+pub const PATH_BYTES_MAX: usize = 4095;
+
+/// Longest component of a path, in bytes: NAME_MAX of limits.h.
+const COMPONENT_BYTES_MAX: usize = 255;
+
+/// An absolute path below the root, without `.`, `..`, doubled or trailing slashes.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct AbsPath(PathBuf);
+
+impl AbsPath {
+    /// Takes the text of `field` if it fits the rule; extra slashes are dropped.
+    ///
+    /// # Errors
+    /// `Invalid`, naming the field and what is wrong with the path.
+    pub fn new(field: &str, text: String) -> Result<Self, Failure> {
+        bounded(field, &text)?;
+        let Some(relative) = text.strip_prefix('/') else {
+            return Err(Failure::invalid(
+                field,
+                format_args!("{text:?} is not absolute"),
+            ));
+        };
+        let mut is_plain = !relative.is_empty();
+        for component in relative.split('/') {
+            match component {
+                "" => is_plain = false,
+                "." | ".." => {
+                    let why = format_args!("{text:?} has a component {component:?}");
+                    return Err(Failure::invalid(field, why));
+                }
+                _ if component.len() > COMPONENT_BYTES_MAX => {
+                    let why = format_args!(
+                        "has a component of {} bytes; at most {COMPONENT_BYTES_MAX} are allowed",
+                        component.len(),
+                    );
+                    return Err(Failure::invalid(field, why));
+                }
+                _ => {}
+            }
+        }
+        if is_plain {
+            return Ok(Self(PathBuf::from(text)));
+        }
+        let path: PathBuf = Path::new(&text).components().collect();
+        if path.parent().is_none() {
+            return Err(Failure::invalid(
+                field,
+                "is the root folder; name one below it",
+            ));
+        }
+        Ok(Self(path))
+    }
+}
+
+impl Deref for AbsPath {
+    type Target = Path;
+
+    fn deref(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl AsRef<Path> for AbsPath {
+    fn as_ref(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl fmt::Display for AbsPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.display().fmt(f)
+    }
+}
+
+/// The path of a volume that is only looked up: a relative one passes, since the specification wants
+/// NOT_FOUND for it; an absolute one follows the rule of [`AbsPath`].
+pub(super) fn looked_up(field: &str, text: String) -> Result<PathBuf, Failure> {
+    if text.starts_with('/') {
+        return AbsPath::new(field, text).map(|path| path.0);
+    }
+    bounded(field, &text)?;
+    Ok(PathBuf::from(text))
+}
+
+fn bounded(field: &str, text: &str) -> Result<(), Failure> {
+    super::text::required(field, text, PATH_BYTES_MAX)?;
+    match text.find('\0') {
+        None => Ok(()),
+        Some(at) => Err(Failure::invalid(
+            field,
+            format_args!("has a NUL byte at {at}"),
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(text: &str) -> Result<String, String> {
+        AbsPath::new("target_path", text.to_owned())
+            .map(|path| path.to_string())
+            .map_err(|failure| failure.message)
+    }
+
+    #[test]
+    fn extra_slashes_are_dropped() {
+        for text in ["/a/b", "/a/b/", "//a//b", "/a/b///"] {
+            assert_eq!(check(text).as_deref(), Ok("/a/b"), "{text}");
+        }
+        assert_eq!(check("/..a/b../.hidden").as_deref(), Ok("/..a/b../.hidden"));
+    }
+
+    #[test]
+    fn what_is_no_plain_absolute_path_is_refused_with_the_reason() {
+        let long = format!("/{}", "x".repeat(256));
+        let cases = [
+            ("", "target_path: is required, but empty"),
+            ("a/b", "target_path: \"a/b\" is not absolute"),
+            ("/", "target_path: is the root folder; name one below it"),
+            ("//", "target_path: is the root folder; name one below it"),
+            ("/a/../b", "target_path: \"/a/../b\" has a component \"..\""),
+            ("/a/.", "target_path: \"/a/.\" has a component \".\""),
+            ("/a\0b", "target_path: has a NUL byte at 2"),
+            (
+                &long,
+                "target_path: has a component of 256 bytes; at most 255 are allowed",
+            ),
+        ];
+        for (text, why) in cases {
+            assert_eq!(check(text), Err(why.to_owned()), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn the_longest_path_of_the_kernel_passes_and_no_longer_one() {
+        let longest = "/abcdefg".repeat(512);
+        assert_eq!(longest.len(), PATH_BYTES_MAX + 1);
+        assert!(check(&longest[..PATH_BYTES_MAX]).is_ok());
+        let refused = check(&longest).unwrap_err();
+        assert_eq!(
+            refused,
+            "target_path: has 4096 bytes; at most 4095 are allowed"
+        );
+    }
+
+    #[test]
+    fn a_path_that_is_only_looked_up_may_be_relative_but_not_bent() {
+        let look = |text: &str| looked_up("volume_path", text.to_owned());
+        assert_eq!(look("some/path").unwrap(), PathBuf::from("some/path"));
+        assert_eq!(look("/a/b/").unwrap(), PathBuf::from("/a/b"));
+        for text in ["", "/a/../b", "a\0"] {
+            assert!(look(text).is_err(), "{text:?}");
+        }
+    }
+}

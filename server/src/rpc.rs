@@ -1,0 +1,162 @@
+//! Every remote call of CSI 1.13: its name, its path on the wire, and whether it changes anything.
+//! Knows nothing of messages or of what the calls do.
+
+/// Declares [`Rpc`] from one table, so that name, path and kind of a call cannot drift apart.
+macro_rules! rpcs {
+    ($($service:ident { $($rpc:ident $effect:ident $doc:literal,)+ })+) => {
+        /// A remote call of CSI 1.13.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum Rpc {
+            $($(#[doc = $doc] $rpc,)+)+
+        }
+
+        impl Rpc {
+            /// Every call, in the order of the specification.
+            pub const ALL: &[Rpc] = &[$($(Rpc::$rpc,)+)+];
+
+            /// The name as the specification writes it, e.g. `NodeStageVolume`.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $($(Rpc::$rpc => stringify!($rpc),)+)+
+                }
+            }
+
+            /// The path of its HTTP/2 request, e.g. `/csi.v1.Node/NodeStageVolume`.
+            #[must_use]
+            pub const fn path(self) -> &'static str {
+                match self {
+                    $($(Rpc::$rpc => {
+                        concat!("/csi.v1.", stringify!($service), "/", stringify!($rpc))
+                    })+)+
+                }
+            }
+
+            /// The call behind the path of an HTTP/2 request; none for what CSI 1.13 does not know.
+            #[must_use]
+            pub fn from_path(path: &str) -> Option<Rpc> {
+                match path {
+                    $($(
+                        concat!("/csi.v1.", stringify!($service), "/", stringify!($rpc)) => {
+                            Some(Rpc::$rpc)
+                        }
+                    )+)+
+                    _ => None,
+                }
+            }
+
+            /// Whether the call may leave anything behind, so that giving up on it half-way matters.
+            #[must_use]
+            pub const fn changes_state(self) -> bool {
+                match self {
+                    $($(Rpc::$rpc => rpcs!(@$effect),)+)+
+                }
+            }
+        }
+    };
+    (@changes) => { true };
+    (@reads) => { false };
+}
+
+rpcs! {
+    Identity {
+        GetPluginInfo reads "Name and version of the driver.",
+        GetPluginCapabilities reads "Which services the driver has.",
+        Probe reads "Is the driver ready?",
+    }
+    Controller {
+        CreateVolume changes "Make a volume.",
+        DeleteVolume changes "Remove a volume.",
+        ControllerPublishVolume changes "Attach a volume to a node.",
+        ControllerUnpublishVolume changes "Detach a volume from a node.",
+        ValidateVolumeCapabilities reads "Can this volume be used that way?",
+        ListVolumes reads "All volumes, page by page.",
+        GetCapacity reads "Room for new volumes.",
+        ControllerGetCapabilities reads "What the controller can do.",
+        CreateSnapshot changes "Cut a snapshot.",
+        DeleteSnapshot changes "Remove a snapshot.",
+        ListSnapshots reads "All snapshots, page by page.",
+        GetSnapshot reads "One snapshot.",
+        ControllerExpandVolume changes "Grow a volume.",
+        ControllerGetVolume reads "One volume.",
+        ControllerModifyVolume changes "Change the mutable parameters of a volume.",
+        ControllerListVolumeHealth reads "All volumes that are not well, page by page.",
+        ControllerGetVolumeHealth reads "Is this volume well?",
+    }
+    Node {
+        NodeStageVolume changes "Make a volume usable on this node.",
+        NodeUnstageVolume changes "Undo the staging.",
+        NodePublishVolume changes "Show a staged volume to a workload.",
+        NodeUnpublishVolume changes "Take it away from the workload.",
+        NodeGetVolumeStats reads "How full is the volume?",
+        NodeExpandVolume changes "Grow the filesystem to the size of its device.",
+        NodeGetCapabilities reads "What the node agent can do.",
+        NodeGetInfo reads "Id, limits and topology of this node.",
+        NodeGetVolumeHealth reads "Is this volume well, seen from this node?",
+        NodeGetStorageHealth reads "Is the storage well, seen from this node?",
+    }
+    GroupController {
+        GroupControllerGetCapabilities reads "What the group controller can do.",
+        CreateVolumeGroupSnapshot changes "Cut snapshots of several volumes at one instant.",
+        DeleteVolumeGroupSnapshot changes "Remove a group of snapshots.",
+        GetVolumeGroupSnapshot reads "One group of snapshots.",
+    }
+    SnapshotMetadata {
+        GetMetadataAllocated reads "Which blocks of a snapshot hold data.",
+        GetMetadataDelta reads "Which blocks differ between two snapshots.",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn every_call_is_found_by_its_own_path_and_no_two_share_one() {
+        assert_eq!(Rpc::ALL.len(), 36);
+        let paths: HashSet<_> = Rpc::ALL.iter().map(|rpc| rpc.path()).collect();
+        assert_eq!(paths.len(), Rpc::ALL.len());
+        for rpc in Rpc::ALL {
+            assert_eq!(Rpc::from_path(rpc.path()), Some(*rpc));
+        }
+        assert_eq!(Rpc::NodeStageVolume.path(), "/csi.v1.Node/NodeStageVolume");
+    }
+
+    #[test]
+    fn a_position_in_the_list_is_the_number_of_the_variant() {
+        for (position, rpc) in Rpc::ALL.iter().enumerate() {
+            assert_eq!(*rpc as usize, position);
+        }
+    }
+
+    #[test]
+    fn paths_that_are_not_csi_1_13_are_unknown() {
+        for path in [
+            "",
+            "/",
+            "/csi.v1.Node/",
+            "/csi.v1.Node/CreateVolume",
+            "/csi.v0.Node/NodeStageVolume",
+            "csi.v1.Identity/Probe",
+            "/csi.v1.Identity/probe",
+            "/grpc.health.v1.Health/Check",
+        ] {
+            assert_eq!(Rpc::from_path(path), None, "{path}");
+        }
+    }
+
+    /// The descriptor set is what the other side compiles; this list must be the same.
+    #[test]
+    fn the_list_is_that_of_the_protocol() {
+        let descriptors = belay_proto::FILE_DESCRIPTOR_SET;
+        for rpc in Rpc::ALL {
+            let name = rpc.name().as_bytes();
+            assert!(
+                descriptors.windows(name.len()).any(|window| window == name),
+                "{}",
+                rpc.name()
+            );
+        }
+    }
+}
