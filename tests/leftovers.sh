@@ -1,0 +1,65 @@
+#!/usr/bin/env bash
+# Runs a command and fails if it leaves anything behind: a mount, a bound loop device, a process or
+# a temporary file.
+#
+#   tests/leftovers.sh make test
+#
+# Mounts and loop devices are compared before and after, so nothing else may make any meanwhile.
+# Processes are known by a mark in their environment, and files by a TMPDIR of the command's own.
+set -euo pipefail
+. "$(dirname "$(readlink -f "$0")")/setup/env.sh"
+
+mark="BELAY_RUN=$$.$RANDOM$RANDOM"
+notes=$(mktemp -d)
+scratch=$(mktemp -d)
+trap 'rm -rf "$notes"; rmdir "$scratch" 2>/dev/null || true' EXIT
+
+mounts() {
+    cut -d ' ' -f 3- /proc/self/mountinfo | sort
+}
+
+loops() {
+    losetup --list --noheadings --output NAME,BACK-FILE | sort
+}
+
+# grep, and not a loop over files that may be gone; a process of another user cannot be read.
+processes() {
+    grep --null-data --fixed-strings --line-regexp --files-with-matches --no-messages \
+        "$mark" /proc/[0-9]*/environ | cut -d / -f 3 | while read -r pid; do
+        printf '%s %s\n' "$pid" "$(tr '\0' ' ' 2>/dev/null <"/proc/$pid/cmdline")"
+    done || true
+}
+
+files() {
+    find "$scratch" -mindepth 1
+}
+
+# What is there now and was not before.
+left() {
+    comm -13 "$notes/mounts" <(mounts) | sed 's/^/mount: /'
+    comm -13 "$notes/loops" <(loops) | sed 's/^/loop device: /'
+    processes | sed 's/^/process: /'
+    files | sed 's/^/file: /'
+}
+
+# The kernel lets go of a loop device a moment after its last user; more than that is a leak.
+settled() {
+    local tries
+    for tries in 1 2 3 4 5 6 7 8 9 10; do
+        left >"$notes/left"
+        [ -s "$notes/left" ] || return 0
+        sleep 1
+    done
+    return 1
+}
+
+mounts >"$notes/mounts"
+loops >"$notes/loops"
+code=0
+env "$mark" TMPDIR="$scratch" "$@" || code=$?
+if ! settled; then
+    printf '== left behind by %s:\n' "$*" >&2
+    cat "$notes/left" >&2
+    [ "$code" != 0 ] || code=1
+fi
+exit "$code"

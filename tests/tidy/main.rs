@@ -1,0 +1,85 @@
+//! House rules that a machine can check, each with its reason: rules that are only written down
+//! are not kept. Knows the tree as text; must not know what the code does, and compiles none of it.
+
+mod functions;
+mod layers;
+mod layout;
+mod mask;
+mod rust;
+mod text;
+mod tree;
+
+use std::fmt;
+
+/// A broken rule, where it is broken and why the rule is there.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Finding {
+    /// Path from the top of the repository.
+    pub(crate) path: String,
+    /// Counted from 1; 0 stands for the file or folder as a whole.
+    pub(crate) line: usize,
+    /// What is wrong, and what for.
+    pub(crate) rule: String,
+}
+
+impl Finding {
+    pub(crate) fn new(path: &str, line: usize, rule: impl Into<String>) -> Self {
+        Self {
+            path: path.to_owned(),
+            line,
+            rule: rule.into(),
+        }
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}: {}", self.path, self.line, self.rule)
+    }
+}
+
+/// Passes if nothing was found, else lists it all: one run shows everything that is to be mended.
+fn expect_none(findings: &[Finding]) {
+    let list: Vec<String> = findings.iter().map(ToString::to_string).collect();
+    assert!(
+        list.is_empty(),
+        "{} broken rules:\n{}",
+        list.len(),
+        list.join("\n")
+    );
+}
+
+#[test]
+fn every_text_is_clean() {
+    expect_none(
+        &tree::read()
+            .iter()
+            .flat_map(text::check)
+            .collect::<Vec<_>>(),
+    );
+}
+
+#[test]
+fn every_rust_file_keeps_its_measure() {
+    expect_none(
+        &tree::rust_files()
+            .iter()
+            .flat_map(rust::check)
+            .collect::<Vec<_>>(),
+    );
+}
+
+#[test]
+fn every_folder_keeps_its_rank() {
+    expect_none(
+        &tree::rust_files()
+            .iter()
+            .flat_map(layers::check)
+            .collect::<Vec<_>>(),
+    );
+}
+
+#[test]
+fn the_layout_stands() {
+    expect_none(&layout::check(&tree::read()));
+}

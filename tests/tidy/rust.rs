@@ -1,0 +1,146 @@
+//! The measure of a Rust file: how long, how wide, how it opens, where `unsafe` may stand.
+//! Knows one file at a time.
+
+use crate::Finding;
+use crate::functions::functions;
+use crate::mask::{line_of, places_of};
+use crate::tree::RustFile;
+
+const FILE_LINES_MAX: usize = 400;
+const FUNCTION_LINES_MAX: usize = 70;
+const COLUMNS_MAX: usize = 100;
+const UNSAFE_FOLDER: &str = "node-agent/src/kernel/linux";
+
+/// Everything that is wrong with one file taken by itself.
+pub(crate) fn check(file: &RustFile) -> Vec<Finding> {
+    [
+        opening,
+        file_length,
+        function_length,
+        line_length,
+        unsafe_code,
+    ]
+    .iter()
+    .flat_map(|rule| rule(file))
+    .collect()
+}
+
+fn opening(file: &RustFile) -> Vec<Finding> {
+    if file.content.starts_with("//!") {
+        return Vec::new();
+    }
+    let rule = "opens without `//!`: a file first says what it is for and what it must not know";
+    vec![Finding::new(&file.path, 1, rule)]
+}
+
+/// A file that is all test has no bound: a table of cases may be as long as the cases are many.
+fn file_length(file: &RustFile) -> Vec<Finding> {
+    let length = file.product.trim_end().lines().count();
+    if is_all_test(&file.path) || length <= FILE_LINES_MAX {
+        return Vec::new();
+    }
+    let rule = format!("{length} lines, of {FILE_LINES_MAX}: split it by verb, not by half");
+    vec![Finding::new(&file.path, FILE_LINES_MAX + 1, rule)]
+}
+
+fn is_all_test(path: &str) -> bool {
+    path.split('/')
+        .any(|part| part == "tests" || part == "tests.rs")
+}
+
+fn function_length(file: &RustFile) -> Vec<Finding> {
+    let long = functions(&file.code)
+        .into_iter()
+        .filter(|f| f.length > FUNCTION_LINES_MAX);
+    long.map(|f| {
+        let rule = format!(
+            "fn {} has {} lines, of {FUNCTION_LINES_MAX}: it no longer fits a screen",
+            f.name, f.length
+        );
+        Finding::new(&file.path, f.line, rule)
+    })
+    .collect()
+}
+
+fn line_length(file: &RustFile) -> Vec<Finding> {
+    let wide = file
+        .content
+        .lines()
+        .enumerate()
+        .filter(|(_, l)| l.chars().count() > COLUMNS_MAX);
+    let rule = format!("wider than {COLUMNS_MAX} columns: two files fit side by side");
+    wide.map(|(at, _)| Finding::new(&file.path, at + 1, rule.clone()))
+        .collect()
+}
+
+fn unsafe_code(file: &RustFile) -> Vec<Finding> {
+    if file.path.starts_with(UNSAFE_FOLDER) {
+        return Vec::new();
+    }
+    let rule = format!("unsafe code outside {UNSAFE_FOLDER}: there it is read with care");
+    places_of(&file.code, "unsafe")
+        .map(|at| Finding::new(&file.path, line_of(&file.code, at), rule.clone()))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn findings(path: &str, content: &str) -> Vec<(usize, String)> {
+        let found = check(&RustFile::new(path, content));
+        found.into_iter().map(|f| (f.line, f.rule)).collect()
+    }
+
+    #[track_caller]
+    fn expect_one(path: &str, content: &str, line: usize, rule: &str) {
+        let found = findings(path, content);
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].0 == line && found[0].1.contains(rule), "{found:?}");
+    }
+
+    #[test]
+    fn a_tidy_file_passes() {
+        let content = "//! Says so.\n\nfn f() -> &'static str {\n    \"unsafe\"\n}\n";
+        assert_eq!(findings("server/src/a.rs", content), []);
+    }
+
+    #[test]
+    fn a_file_without_a_word_about_itself_is_found() {
+        expect_one("server/src/a.rs", "fn f() {}\n", 1, "opens without");
+    }
+
+    #[test]
+    fn a_long_file_is_found_but_its_unit_tests_do_not_count() {
+        let lines = |n| format!("//! x\n{}", "// y\nuse z;\n".repeat(n));
+        expect_one("server/src/a.rs", &lines(200), 401, "401 lines");
+        let tests = format!(
+            "{}#[cfg(test)]\nmod tests {{\n{}}}\n",
+            lines(199),
+            "// y\n".repeat(99)
+        );
+        assert_eq!(findings("server/src/a.rs", &tests), []);
+        assert_eq!(findings("tests/mounts.rs", &lines(200)), []);
+    }
+
+    #[test]
+    fn a_long_function_is_found_in_tests_too() {
+        let function = |n| format!("//! x\n\nfn f() {{\n{}}}\n", "    g();\n".repeat(n));
+        expect_one("tests/a.rs", &function(69), 3, "fn f has 71 lines");
+        assert_eq!(findings("tests/a.rs", &function(68)), []);
+    }
+
+    #[test]
+    fn a_wide_line_is_found_by_characters_not_bytes() {
+        let line = |n| format!("//! x\n// {}\n", "é".repeat(n));
+        expect_one("server/src/a.rs", &line(98), 2, "wider than 100");
+        assert_eq!(findings("server/src/a.rs", &line(97)), []);
+    }
+
+    #[test]
+    fn unsafe_code_is_found_outside_its_folder() {
+        let content = "//! x\nfn f() {\n    unsafe { g() }\n}\n";
+        expect_one("node-agent/src/kernel/fake.rs", content, 3, "unsafe code");
+        assert_eq!(findings("node-agent/src/kernel/linux/raw.rs", content), []);
+    }
+}

@@ -1,0 +1,104 @@
+//! The repository as a list of texts. Knows what is ours and what a build left behind; judges
+//! nothing.
+
+use std::fs;
+use std::path::Path;
+
+use crate::mask;
+
+/// One text file of the repository.
+pub(crate) struct Text {
+    /// Path from the top of the repository, with `/`.
+    pub(crate) path: String,
+    /// All of it.
+    pub(crate) content: String,
+}
+
+impl Text {
+    pub(crate) fn new(path: &str, content: &str) -> Self {
+        Self {
+            path: path.to_owned(),
+            content: content.to_owned(),
+        }
+    }
+
+    /// What stands after the last dot of the file name; all of the name where there is no dot.
+    pub(crate) fn extension(&self) -> &str {
+        let name = self.path.rsplit('/').next().unwrap_or(&self.path);
+        name.rsplit('.').next().unwrap_or(name)
+    }
+}
+
+/// A Rust file in three views of the same lines.
+pub(crate) struct RustFile {
+    /// Path from the top of the repository, with `/`.
+    pub(crate) path: String,
+    /// As it stands in the file.
+    pub(crate) content: String,
+    /// Comments and literals blanked.
+    pub(crate) code: String,
+    /// As `code`, without the block of unit tests at the end.
+    pub(crate) product: String,
+}
+
+impl RustFile {
+    pub(crate) fn new(path: &str, content: &str) -> Self {
+        let code = mask::code_of(content);
+        let product = mask::without_unit_tests(&code);
+        Self {
+            path: path.to_owned(),
+            content: content.to_owned(),
+            code,
+            product,
+        }
+    }
+}
+
+/// Every text file of the repository, in order of path. What git, cargo or the set-up made is none.
+pub(crate) fn read() -> Vec<Text> {
+    let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut texts = Vec::new();
+    walk(&top, "", &mut texts);
+    assert!(
+        texts.len() > 20,
+        "found only {} files: is this the repository?",
+        texts.len()
+    );
+    texts.sort_by(|a, b| a.path.cmp(&b.path));
+    texts
+}
+
+/// Every Rust file of the repository, in order of path.
+pub(crate) fn rust_files() -> Vec<RustFile> {
+    let rust = read().into_iter().filter(|text| text.extension() == "rs");
+    rust.map(|text| RustFile::new(&text.path, &text.content))
+        .collect()
+}
+
+fn walk(folder: &Path, prefix: &str, texts: &mut Vec<Text>) {
+    let entries = fs::read_dir(folder);
+    assert!(
+        entries.is_ok(),
+        "cannot read the folder {}",
+        folder.display()
+    );
+    for entry in entries.into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let path = format!("{prefix}{name}");
+        let kind = entry.file_type();
+        if kind.as_ref().is_ok_and(|kind| kind.is_dir()) {
+            if !is_made_by_tools(&path) {
+                walk(&entry.path(), &format!("{path}/"), texts);
+            }
+        } else if kind.is_ok_and(|kind| kind.is_file()) {
+            // What is not UTF-8 is no text, and no rule here speaks of it.
+            if let Ok(content) = fs::read_to_string(entry.path()) {
+                texts.push(Text { path, content });
+            }
+        }
+    }
+}
+
+fn is_made_by_tools(path: &str) -> bool {
+    matches!(path, ".git" | "target")
+}
