@@ -43,6 +43,7 @@ const fn non_final(kind: Kind) -> Code {
         | Kind::Denied
         | Kind::Unsupported
         | Kind::BadToken
+        | Kind::System
         | Kind::Bug => Code::Aborted,
     }
 }
@@ -78,7 +79,7 @@ const fn settled(rpc: Rpc, kind: Kind) -> Code {
         // The caller begins again at the first page.
         Kind::BadToken if is_paged(rpc) => Code::Aborted,
         // A token in a call without pages is a fault of ours.
-        Kind::BadToken | Kind::Bug => Code::Internal,
+        Kind::BadToken | Kind::System | Kind::Bug => Code::Internal,
     }
 }
 

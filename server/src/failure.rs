@@ -32,7 +32,9 @@ pub enum Kind {
     Timeout,
     /// A page token that this driver did not give out, or that has expired.
     BadToken,
-    /// A fault of ours or of the machine.
+    /// The operating system refused a call that should have worked.
+    System,
+    /// A fault of ours.
     Bug,
 }
 
@@ -51,6 +53,7 @@ impl Kind {
         Kind::Unsupported,
         Kind::Timeout,
         Kind::BadToken,
+        Kind::System,
         Kind::Bug,
     ];
 }
