@@ -45,7 +45,7 @@ left() {
 # The kernel lets go of a loop device a moment after its last user; more than that is a leak.
 settled() {
     local tries
-    for tries in 1 2 3 4 5 6 7 8 9 10; do
+    for ((tries = 0; tries < 10; tries++)); do
         left >"$notes/left"
         [ -s "$notes/left" ] || return 0
         sleep 1

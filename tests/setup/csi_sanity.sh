@@ -9,7 +9,9 @@ module=github.com/kubernetes-csi/csi-test/v5
 # The binary says "(dev)" of itself; what Go stamped into it is the truth.
 installed() {
     [ -x "$BELAY_CACHE/bin/csi-sanity" ] &&
-        go version -m "$BELAY_CACHE/bin/csi-sanity" 2>/dev/null | grep -q "$module[[:space:]]$version[[:space:]]"
+        go version -m "$BELAY_CACHE/bin/csi-sanity" 2>/dev/null |
+        awk -v module="$module" -v version="$version" \
+            '$1 == "mod" && $2 == module && $3 == version { found = 1 } END { exit !found }'
 }
 
 installed && exit 0

@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Sourced by every script and by the Makefile: where the tools live that setup fetched.
 #
 # They go to a cache folder, so that nothing of the system is replaced; a rustup toolchain stands

@@ -1,0 +1,92 @@
+#!/usr/bin/env bash
+# The half of run.sh that is process 1 of its own namespaces: for each combination it starts both
+# binaries, runs csi-sanity against them and stops them again.
+#
+#   inside.sh BIN WORK LOOP REPORTS COMBINATION...
+set -euo pipefail
+[ $$ = 1 ] || { echo "inside.sh: is started by run.sh only" >&2; exit 64; }
+
+bin=$1 work=$2 loop=$3 reports=$4
+shift 4
+
+# Both must know the limit: the node tells the suite, the controller keeps to it.
+volumes_max=8
+start_seconds_max=20
+stop_seconds_max=20
+
+await_socket() {
+    local socket=$1 pid=$2 tries
+    for ((tries = 0; tries < start_seconds_max * 20; tries++)); do
+        [ ! -S "$socket" ] || return 0
+        kill -0 "$pid" 2>/dev/null || return 1
+        sleep 0.05
+    done
+    return 1
+}
+
+# A binary that ignores TERM is a failure of its own, and is not waited for.
+stop() {
+    local name=$1 pid=$2 tries
+    kill -TERM "$pid" 2>/dev/null || true
+    for ((tries = 0; tries < stop_seconds_max * 20; tries++)); do
+        kill -0 "$pid" 2>/dev/null || break
+        sleep 0.05
+    done
+    kill -KILL "$pid" 2>/dev/null || true
+    wait "$pid" || complain "$name ended with code $? after TERM"
+}
+
+complain() {
+    printf '%s\n' "$*" >>"$report/complaints"
+}
+
+run_suite() {
+    csi-sanity --ginkgo.no-color --ginkgo.junit-report="$report/junit.xml" \
+        --csi.endpoint="$run/node.sock" --csi.controllerendpoint="$run/controller.sock" \
+        --csi.mountdir="$run/mount" --csi.stagingdir="$run/staging" \
+        --csi.testvolumeaccesstype="${combination%-topology}" \
+        --csi.testnodevolumeattachlimit >"$report/csi-sanity.log" 2>&1 ||
+        complain "csi-sanity ended with code $?"
+}
+
+# The suite deletes its volumes; what is left then, a driver has lost.
+look_for_remains() {
+    local remains
+    remains=$(cut -d ' ' -f 5 /proc/self/mountinfo | grep -F "$run/" || true)
+    [ -z "$remains" ] || complain "mounts left behind: $remains"
+    remains=$(find "$run" -name '*.sock')
+    [ -z "$remains" ] || complain "sockets left behind: $remains"
+}
+
+start_binaries() {
+    local state=$work/state/$combination flags=(--node-id sanity --max-volumes "$volumes_max")
+    [ "$combination" = "${combination%-topology}" ] || flags+=(--with-topology)
+    mkdir -p "$state/volumes"
+    "$bin/belay-controller" --backend local --state-dir "$state" \
+        --endpoint "unix://$run/controller.sock" "${flags[@]}" >"$report/controller.log" 2>&1 &
+    controller=$!
+    "$bin/belay-node" --loop-dir "$state/volumes" \
+        --endpoint "unix://$run/node.sock" "${flags[@]}" >"$report/node.log" 2>&1 &
+    node=$!
+}
+
+run_combination() {
+    local node controller run=$work/$combination report=$reports/$combination
+    mkdir -p "$run" "$report"
+    start_binaries
+    if await_socket "$run/controller.sock" "$controller" && await_socket "$run/node.sock" "$node"; then
+        run_suite
+    else
+        complain "a binary did not come up; see controller.log and node.log"
+    fi
+    stop belay-node "$node"
+    stop belay-controller "$controller"
+    look_for_remains
+}
+
+mkdir "$work/state"
+mount -t xfs "$loop" "$work/state"
+for combination in "$@"; do
+    printf 'sanity: %s\n' "$combination"
+    run_combination
+done

@@ -1,0 +1,89 @@
+#!/usr/bin/env bash
+# Runs csi-sanity, the official suite, against belay-node and belay-controller: volumes as mount
+# and as block, with and without topology. Prints a table; exits 1 if anything failed.
+#
+#   tests/sanity/run.sh [COMBINATION...]     default: mount mount-topology block block-topology
+#
+# Takes the binaries from BELAY_BIN_DIR and leaves reports, logs and the list of skipped cases in
+# BELAY_SANITY_DIR. The state directory is a loop-mounted xfs of 1 TiB, sparse, since the suite's
+# volumes are of 10 GiB and more. Everything runs in namespaces of its own; this half stays outside
+# them and clears what a killed run cannot clear itself.
+set -euo pipefail
+here=$(dirname "$(readlink -f "$0")")
+. "$here/../setup/env.sh"
+
+target=${CARGO_TARGET_DIR:-$here/../../target}
+bin=${BELAY_BIN_DIR:-$target/release}
+reports=${BELAY_SANITY_DIR:-$target/sanity}
+combinations=("$@")
+[ $# -gt 0 ] || combinations=(mount mount-topology block block-topology)
+
+check_ready() {
+    local binary
+    [ "$(id -u)" = 0 ] || give_up "csi-sanity needs real mounts; please run it as root"
+    for binary in belay-node belay-controller; do
+        [ -x "$bin/$binary" ] || give_up "there is no $bin/$binary; please run: make build"
+    done
+    have csi-sanity || give_up "there is no csi-sanity; please run: make setup"
+}
+
+# A loop device whose backing file lies on ours is a volume of ours; its path tells nothing, for
+# sysfs shows it as seen from inside. Only what is bound to our own image is ever touched.
+nested_loops() {
+    losetup --list --noheadings --output NAME,BACK-MAJ:MIN | awk -v of="$1" '$2 == of { print $1 }'
+}
+
+release_loops() {
+    local number volume
+    number=$(losetup --noheadings --output MAJ:MIN --list "$loop" | tr -d ' ')
+    for volume in $(nested_loops "$number"); do
+        losetup --detach "$volume" || true
+    done
+    losetup --detach "$loop" || true
+}
+
+# The mounts of a dead namespace go a moment later, and what they hold with them.
+await_release() {
+    local tries
+    for ((tries = 0; tries < 100; tries++)); do
+        [ -n "$(losetup --noheadings --output NAME --associated "$work/state.xfs")" ] || return 0
+        sleep 0.1
+    done
+    printf 'sanity: %s is still bound to %s\n' "$loop" "$work/state.xfs" >&2
+    return 1
+}
+
+clean_up() {
+    trap - EXIT INT TERM HUP
+    if [ -n "$inside" ]; then
+        kill -KILL "$inside" 2>/dev/null || true
+        wait "$inside" 2>/dev/null || true
+    fi
+    if [ -n "$loop" ]; then
+        release_loops
+        await_release || return 1
+    fi
+    rm -rf --one-file-system "$work"
+}
+
+check_ready
+rm -rf "$reports"
+mkdir -p "$reports"
+work=$(mktemp -d)
+loop=
+inside=
+trap 'clean_up' EXIT
+trap 'clean_up; exit 130' INT TERM HUP
+
+truncate --size 1T "$work/state.xfs"
+mkfs.xfs -q "$work/state.xfs"
+loop=$(losetup --find --show "$work/state.xfs")
+code=0
+unshare --mount --propagation private --pid --fork --kill-child --mount-proc \
+    "$here/inside.sh" "$bin" "$work" "$loop" "$reports" "${combinations[@]}" </dev/null &
+inside=$!
+wait "$inside" || code=$?
+inside=
+clean_up || code=1
+"$here/report.sh" "$reports" "${combinations[@]}" || code=1
+exit "$code"
