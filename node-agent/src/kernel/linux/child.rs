@@ -1,0 +1,240 @@
+//! Runs one tool on one device, to its end: no shell, no `PATH`, no name that could be swapped.
+//!
+//! The child dies with the thread that runs it (`PR_SET_PDEATHSIG` follows the thread that
+//! forked, not its process), which is why that thread waits here until the child is reaped.
+
+#![expect(
+    unsafe_code,
+    reason = "a death signal can only be asked for between fork and exec"
+)]
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::{Errno, retry_on_intr};
+use rustix::process::{Pid, PidfdFlags, Signal};
+
+use crate::kernel::{Child, ChildEnd, Error, Result};
+
+/// Where tools are looked for, in this order.
+const DIRECTORIES: [&str; 4] = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"];
+/// The child's whole environment: tools look for helpers of their own.
+const PATH: &str = "/usr/sbin:/sbin:/usr/bin:/bin";
+/// The package a tool comes with, on Debian and most others.
+const PACKAGES: [(&str, &str); 4] = [
+    ("mkfs.ext4", "e2fsprogs"),
+    ("e2fsck", "e2fsprogs"),
+    ("mkfs.xfs", "xfsprogs"),
+    ("xfs_repair", "xfsprogs"),
+];
+
+/// How much of the end of standard error is kept.
+const TAIL_BYTES_MAX: usize = 2048;
+
+/// See [`crate::kernel::Kernel::run`].
+pub(super) fn run(child: &Child<'_, OwnedFd>) -> Result<ChildEnd> {
+    let tool = find(child.program)?;
+    let failed = |call| move |errno| Error::new(call, child.program, errno);
+
+    let mut running = spawn(tool, child).map_err(failed("exec"))?;
+    let pidfd = running.pidfd().map_err(failed("pidfd_open"))?;
+    let stderr = running.stderr().map_err(failed("pipe"))?;
+
+    let mut tail = Tail::default();
+    let exited = watch(&pidfd, &stderr, &mut tail, child.deadline).map_err(failed("poll"))?;
+    if !exited {
+        running.kill().map_err(failed("kill"))?;
+    }
+    // Reaped in any case. One that hangs in the kernel holds this thread until its disk answers:
+    // until then it may still write, and to say otherwise would be a lie.
+    let code = running.wait().map_err(failed("waitid"))?;
+    tail.take_from(&stderr).map_err(failed("read"))?;
+    Ok(ChildEnd {
+        code,
+        timed_out: !exited && code.is_none(),
+        stderr: tail.into_line(),
+    })
+}
+
+fn find(program: &'static str) -> Result<PathBuf> {
+    let known = DIRECTORIES
+        .iter()
+        .map(|directory| PathBuf::from(directory).join(program));
+    known.into_iter().find(|path| path.exists()).ok_or_else(|| {
+        let package = PACKAGES.iter().find(|(tool, _)| *tool == program);
+        let package = package.map_or("the package that has it", |(_, package)| *package);
+        Error::new("exec", program, Errno::NOENT)
+            .because(format!("not in {PATH}; install {package} on the node"))
+    })
+}
+
+fn spawn(tool: PathBuf, child: &Child<'_, OwnedFd>) -> rustix::io::Result<Running> {
+    let mut command = Command::new(tool);
+    command
+        .args(&child.args)
+        .env_clear()
+        .env("PATH", PATH)
+        .current_dir("/")
+        // Ctrl-C at a terminal is for us to answer, not for a half-made filesystem.
+        .process_group(0)
+        .stdin(Stdio::from(child.device.try_clone().map_err(errno_of)?))
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped());
+
+    let parent = rustix::process::getpid();
+    let die_with_parent = move || {
+        rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+        // The parent may have died before the call above; its death is then not signalled.
+        if rustix::process::getppid() != Some(parent) {
+            return Err(io::Error::from(Errno::SRCH));
+        }
+        Ok(())
+    };
+    // SAFETY: between fork and exec only what is async-signal-safe may run: this makes two bare
+    // system calls, allocates nothing and takes no lock.
+    unsafe { command.pre_exec(die_with_parent) };
+    command.spawn().map(Running).map_err(errno_of)
+}
+
+/// Waits until the child has ended (`true`) or the deadline has come, emptying the pipe meanwhile
+/// so that a talkative child never blocks.
+fn watch(
+    pidfd: &OwnedFd,
+    stderr: &OwnedFd,
+    tail: &mut Tail,
+    deadline: Duration,
+) -> rustix::io::Result<bool> {
+    let begun = Instant::now();
+    let mut listening = true;
+    loop {
+        let left = deadline.saturating_sub(begun.elapsed());
+        let timeout = Timespec::try_from(left).map_err(|_| Errno::OVERFLOW)?;
+        let mut watched = [
+            PollFd::new(pidfd, PollFlags::IN),
+            PollFd::new(stderr, PollFlags::IN),
+        ];
+        // A pipe that has been closed would be ready for ever.
+        let watched = if listening {
+            &mut watched[..]
+        } else {
+            &mut watched[..1]
+        };
+        match rustix::event::poll(watched, Some(&timeout)) {
+            Ok(0) => return Ok(false),
+            Ok(_) => {}
+            Err(Errno::INTR) => continue,
+            Err(errno) => return Err(errno),
+        }
+        if watched
+            .get(1)
+            .is_some_and(|pipe| !pipe.revents().is_empty())
+        {
+            listening = tail.take_from(stderr)?;
+        }
+        if !watched[0].revents().is_empty() {
+            return Ok(true);
+        }
+    }
+}
+
+/// A child that is killed and reaped when an error makes us leave early.
+struct Running(std::process::Child);
+
+impl Running {
+    fn pidfd(&self) -> rustix::io::Result<OwnedFd> {
+        let pid = i32::try_from(self.0.id())
+            .ok()
+            .and_then(Pid::from_raw)
+            .ok_or(Errno::SRCH)?;
+        // Not reaped yet, so the number is still its own.
+        rustix::process::pidfd_open(pid, PidfdFlags::empty())
+    }
+
+    fn stderr(&mut self) -> rustix::io::Result<OwnedFd> {
+        let pipe = OwnedFd::from(self.0.stderr.take().ok_or(Errno::BADF)?);
+        rustix::io::ioctl_fionbio(&pipe, true)?;
+        Ok(pipe)
+    }
+
+    fn kill(&mut self) -> rustix::io::Result<()> {
+        self.0.kill().map_err(errno_of)
+    }
+
+    fn wait(&mut self) -> rustix::io::Result<Option<i32>> {
+        self.0.wait().map(|status| status.code()).map_err(errno_of)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Both are no-ops once it has been waited for.
+        if self.0.kill().is_ok() {
+            self.0.wait().ok();
+        }
+    }
+}
+
+/// The end of what was written to standard error.
+#[derive(Default)]
+struct Tail(Vec<u8>);
+
+impl Tail {
+    /// Takes what is there without waiting for more; `false` once the pipe is closed.
+    fn take_from(&mut self, pipe: &impl AsFd) -> rustix::io::Result<bool> {
+        let mut chunk = [0; 1024];
+        loop {
+            match retry_on_intr(|| rustix::io::read(pipe, &mut chunk)) {
+                Ok(0) => return Ok(false),
+                Ok(length) => self.push(&chunk[..length]),
+                Err(Errno::AGAIN) => return Ok(true),
+                Err(errno) => return Err(errno),
+            }
+        }
+    }
+
+    fn push(&mut self, bytes: &[u8]) {
+        self.0.extend_from_slice(bytes);
+        self.0.drain(..self.0.len().saturating_sub(TAIL_BYTES_MAX));
+    }
+
+    fn into_line(self) -> String {
+        let text = String::from_utf8_lossy(&self.0);
+        let lines = text
+            .split(['\n', '\r'])
+            .map(str::trim)
+            .filter(|line| !line.is_empty());
+        let joined = lines.collect::<Vec<_>>().join("; ");
+        joined.replace(char::is_control, " ")
+    }
+}
+
+fn errno_of(error: io::Error) -> Errno {
+    Errno::from_io_error(&error).unwrap_or(Errno::IO)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_end_of_a_long_complaint_is_kept_and_on_one_line() {
+        let mut tail = Tail::default();
+        tail.push(&b"lost\n".repeat(TAIL_BYTES_MAX));
+        tail.push(b"\n  bad\tblock 7 \r\n\nno space left\n");
+        let line = tail.into_line();
+        assert!(line.len() <= 2 * TAIL_BYTES_MAX, "{}", line.len());
+        assert!(line.ends_with("lost; bad block 7; no space left"), "{line}");
+    }
+
+    #[test]
+    fn a_missing_tool_is_named_with_its_package() {
+        let error = find("mkfs.nosuchfs").unwrap_err().to_string();
+        assert!(error.contains("exec mkfs.nosuchfs: ENOENT"), "{error}");
+        assert!(error.contains("install the package that has it"), "{error}");
+    }
+}

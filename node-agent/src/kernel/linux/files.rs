@@ -1,0 +1,255 @@
+//! Names, descriptors and bytes: statx, the opens, mkdir and its kin, pread and its kin.
+//!
+//! Everything is opened with `O_CLOEXEC`. Calls that a signal may interrupt are repeated.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{
+    AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, ResolveFlags, SeekFrom, Statx,
+    StatxAttributes, StatxFlags,
+};
+use rustix::io::{Errno, retry_on_intr};
+
+use crate::kernel::{Dev, Error, FileKind, Open, Result, Stat, Usage};
+
+/// `STATX_MNT_ID_UNIQUE` (include/uapi/linux/stat.h, Linux 6.8). Older kernels ignore it, and
+/// the mask that comes back tells which of the two ids it is.
+const MNT_ID_UNIQUE: StatxFlags = StatxFlags::from_bits_retain(0x4000);
+
+/// What [`Stat`] is made of.
+const WANTED: StatxFlags = StatxFlags::TYPE
+    .union(StatxFlags::INO)
+    .union(StatxFlags::SIZE)
+    .union(StatxFlags::MNT_ID)
+    .union(MNT_ID_UNIQUE);
+
+/// The form of statx that answers from memory: it waited for nobody on a mount whose server
+/// never answers, while the default form did.
+const AT_ONCE: AtFlags = AtFlags::SYMLINK_NOFOLLOW
+    .union(AtFlags::NO_AUTOMOUNT)
+    .union(AtFlags::STATX_DONT_SYNC);
+
+/// See [`crate::kernel::Kernel::look`].
+pub(super) fn look(path: &Path) -> Result<Option<Stat>> {
+    Ok(statx(path, WANTED)?.map(|found| stat_from(&found)))
+}
+
+/// The mount that a path is in, if the path is the root of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum MountId {
+    /// The one of `STATX_MNT_ID_UNIQUE`, for statmount.
+    Unique(u64),
+    /// The one of `STATX_MNT_ID`, the first field in mountinfo. Reused.
+    Listed(u64),
+}
+
+/// The id of the mount whose root `path` is, in the form asked for or, where the kernel has no
+/// unique ids, in the other one.
+pub(super) fn mount_id(path: &Path, unique: bool) -> Result<Option<MountId>> {
+    let wanted = if unique {
+        WANTED
+    } else {
+        WANTED.difference(MNT_ID_UNIQUE)
+    };
+    Ok(statx(path, wanted)?
+        .filter(|found| found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
+        .map(|found| match has_unique_id(&found) {
+            true => MountId::Unique(found.stx_mnt_id),
+            false => MountId::Listed(found.stx_mnt_id),
+        }))
+}
+
+/// See [`crate::kernel::Kernel::stat`].
+pub(super) fn stat(fd: &OwnedFd) -> Result<Stat> {
+    rustix::fs::statx(fd, "", AT_ONCE | AtFlags::EMPTY_PATH, WANTED)
+        .map(|found| stat_from(&found))
+        .map_err(of("statx", fd))
+}
+
+/// See [`crate::kernel::Kernel::statfs`].
+pub(super) fn statfs(path: &Path) -> Result<Usage> {
+    let found = retry_on_intr(|| rustix::fs::statfs(path))
+        .map_err(|errno| Error::at("statfs", path, errno))?;
+    // f_blocks counts fragments; f_frsize is 0 on filesystems that know none (statfs(2)).
+    let unit = match u64::try_from(found.f_frsize) {
+        Ok(fragment @ 1..) => fragment,
+        _ => u64::try_from(found.f_bsize).unwrap_or_default(),
+    };
+    Ok(Usage {
+        total_bytes: found.f_blocks.saturating_mul(unit),
+        used_bytes: found
+            .f_blocks
+            .saturating_sub(found.f_bfree)
+            .saturating_mul(unit),
+        available_bytes: found.f_bavail.saturating_mul(unit),
+        total_inodes: found.f_files,
+        used_inodes: found.f_files.saturating_sub(found.f_ffree),
+        free_inodes: found.f_ffree,
+    })
+}
+
+/// See [`crate::kernel::Kernel::open_path`].
+pub(super) fn open_path(path: &Path) -> Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    retry_on_intr(|| rustix::fs::open(path, flags, Mode::empty()))
+        .map_err(|errno| Error::at("open", path, errno))
+}
+
+/// See [`crate::kernel::Kernel::open`].
+pub(super) fn open(path: &Path, how: Open) -> Result<OwnedFd> {
+    retry_on_intr(|| rustix::fs::open(path, flags(how), Mode::empty()))
+        .map_err(|errno| Error::at("open", path, errno))
+}
+
+/// See [`crate::kernel::Kernel::reopen`].
+pub(super) fn reopen(fd: &OwnedFd, how: Open) -> Result<OwnedFd> {
+    let link = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    retry_on_intr(|| rustix::fs::open(&*link, flags(how), Mode::empty())).map_err(of("open", fd))
+}
+
+/// See [`crate::kernel::Kernel::open_beneath`].
+pub(super) fn open_beneath(dir: &OwnedFd, name: &str, how: Open) -> Result<OwnedFd> {
+    let resolve = ResolveFlags::BENEATH
+        | ResolveFlags::NO_SYMLINKS
+        | ResolveFlags::NO_MAGICLINKS
+        | ResolveFlags::NO_XDEV;
+    retry_on_intr(|| rustix::fs::openat2(dir, name, flags(how), Mode::empty(), resolve))
+        .map_err(|errno| Error::new("openat2", format!("{}/{name}", path_of(dir)), errno))
+}
+
+/// See [`crate::kernel::Kernel::open_root`].
+pub(super) fn open_root(mount: &OwnedFd) -> Result<OwnedFd> {
+    retry_on_intr(|| rustix::fs::openat(mount, ".", flags(Open::Directory), Mode::empty()))
+        .map_err(of("openat", mount))
+}
+
+/// See [`crate::kernel::Kernel::mkdir`].
+pub(super) fn mkdir(path: &Path, mode: u32) -> Result<()> {
+    rustix::fs::mkdir(path, Mode::from_raw_mode(mode))
+        .map_err(|errno| Error::at("mkdir", path, errno))
+}
+
+/// See [`crate::kernel::Kernel::rmdir`].
+pub(super) fn rmdir(path: &Path) -> Result<()> {
+    rustix::fs::rmdir(path).map_err(|errno| Error::at("rmdir", path, errno))
+}
+
+/// See [`crate::kernel::Kernel::create_file`].
+pub(super) fn create_file(path: &Path, mode: u32) -> Result<()> {
+    let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
+    retry_on_intr(|| rustix::fs::open(path, flags, Mode::from_raw_mode(mode)))
+        .map(drop)
+        .map_err(|errno| Error::at("open", path, errno))
+}
+
+/// See [`crate::kernel::Kernel::unlink`].
+pub(super) fn unlink(path: &Path) -> Result<()> {
+    rustix::fs::unlink(path).map_err(|errno| Error::at("unlink", path, errno))
+}
+
+/// See [`crate::kernel::Kernel::flock`].
+pub(super) fn flock(fd: &OwnedFd) -> Result<bool> {
+    match retry_on_intr(|| rustix::fs::flock(fd, FlockOperation::NonBlockingLockExclusive)) {
+        Ok(()) => Ok(true),
+        Err(Errno::WOULDBLOCK) => Ok(false),
+        Err(errno) => Err(of("flock", fd)(errno)),
+    }
+}
+
+/// See [`crate::kernel::Kernel::seek_data`].
+pub(super) fn seek_data(fd: &OwnedFd, from: u64) -> Result<Option<u64>> {
+    match rustix::fs::seek(fd, SeekFrom::Data(from)) {
+        Ok(at) => Ok(Some(at)),
+        // No data from there to the end, or the end is before it (lseek(2)).
+        Err(Errno::NXIO) => Ok(None),
+        Err(errno) => Err(of("lseek", fd)(errno)),
+    }
+}
+
+/// See [`crate::kernel::Kernel::seek_hole`].
+pub(super) fn seek_hole(fd: &OwnedFd, from: u64) -> Result<u64> {
+    rustix::fs::seek(fd, SeekFrom::Hole(from)).map_err(of("lseek", fd))
+}
+
+/// See [`crate::kernel::Kernel::pread`].
+pub(super) fn pread(fd: &OwnedFd, buffer: &mut [u8], offset: u64) -> Result<usize> {
+    retry_on_intr(|| rustix::io::pread(fd, &mut *buffer, offset)).map_err(of("pread", fd))
+}
+
+/// See [`crate::kernel::Kernel::pwrite`].
+pub(super) fn pwrite(fd: &OwnedFd, buffer: &[u8], offset: u64) -> Result<usize> {
+    retry_on_intr(|| rustix::io::pwrite(fd, buffer, offset)).map_err(of("pwrite", fd))
+}
+
+/// See [`crate::kernel::Kernel::fsync`].
+pub(super) fn fsync(fd: &OwnedFd) -> Result<()> {
+    retry_on_intr(|| rustix::fs::fsync(fd)).map_err(of("fsync", fd))
+}
+
+/// An error of `call` on what `fd` refers to, named only once there is an error to tell.
+pub(super) fn of<'a>(call: &'static str, fd: &'a impl AsFd) -> impl Fn(Errno) -> Error + 'a {
+    move |errno| Error::new(call, path_of(fd.as_fd()), errno)
+}
+
+fn path_of(fd: impl AsFd) -> String {
+    let fd: BorrowedFd<'_> = fd.as_fd();
+    let link = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    match std::fs::read_link(link) {
+        Ok(path) => path.to_string_lossy().into_owned(),
+        Err(_) => format!("descriptor {}", fd.as_raw_fd()),
+    }
+}
+
+fn flags(how: Open) -> OFlags {
+    let own = match how {
+        Open::DeviceRead => OFlags::RDONLY | OFlags::DIRECT | OFlags::NONBLOCK,
+        Open::DeviceAsk => OFlags::RDONLY | OFlags::NONBLOCK,
+        Open::DeviceWrite => OFlags::RDWR | OFlags::DIRECT | OFlags::NONBLOCK,
+        Open::DeviceExclusive => OFlags::RDONLY | OFlags::EXCL | OFlags::NONBLOCK,
+        Open::FileWrite => OFlags::RDWR,
+        Open::FileRead => OFlags::RDONLY,
+        Open::Directory => OFlags::RDONLY | OFlags::DIRECTORY,
+    };
+    own | OFlags::CLOEXEC
+}
+
+fn statx(path: &Path, wanted: StatxFlags) -> Result<Option<Statx>> {
+    match rustix::fs::statx(CWD, path, AT_ONCE, wanted) {
+        Ok(found) => Ok(Some(found)),
+        Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
+        Err(errno) => Err(Error::at("statx", path, errno)),
+    }
+}
+
+fn has_unique_id(found: &Statx) -> bool {
+    StatxFlags::from_bits_retain(found.stx_mask).contains(MNT_ID_UNIQUE)
+}
+
+fn stat_from(found: &Statx) -> Stat {
+    Stat {
+        kind: match FileType::from_raw_mode(u32::from(found.stx_mode)) {
+            FileType::Directory => FileKind::Directory,
+            FileType::RegularFile => FileKind::File,
+            FileType::BlockDevice => FileKind::BlockDevice,
+            FileType::Symlink => FileKind::Symlink,
+            _ => FileKind::Other,
+        },
+        dev: Dev {
+            major: found.stx_dev_major,
+            minor: found.stx_dev_minor,
+        },
+        rdev: Dev {
+            major: found.stx_rdev_major,
+            minor: found.stx_rdev_minor,
+        },
+        ino: found.stx_ino,
+        bytes: found.stx_size,
+        mount_root: found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT),
+        mount_id: if has_unique_id(found) {
+            found.stx_mnt_id
+        } else {
+            0
+        },
+    }
+}

@@ -1,0 +1,249 @@
+//! Loop devices: the ioctls of loop(4) and what sysfs says of them.
+//!
+//! Structures and numbers are those of include/uapi/linux/loop.h. Which file may be attached,
+//! and who may detach it, is not known here.
+
+#![expect(
+    unsafe_code,
+    reason = "rustix has no calls for the ioctls of loop devices"
+)]
+
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{CWD, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::ioctl::{Getter, Ioctl, IoctlOutput, NoArg, Opcode, Setter};
+
+use super::files::of;
+use crate::kernel::{Dev, Error, LoopMode, LoopStatus, Result};
+
+const LOOP_SET_STATUS64: Opcode = 0x4C04;
+const LOOP_GET_STATUS64: Opcode = 0x4C05;
+const LOOP_SET_CAPACITY: Opcode = 0x4C07;
+const LOOP_CONFIGURE: Opcode = 0x4C0A;
+const LOOP_CTL_GET_FREE: Opcode = 0x4C82;
+
+const LO_FLAGS_READ_ONLY: u32 = 1;
+const LO_FLAGS_AUTOCLEAR: u32 = 4;
+
+const CONTROL: &str = "/dev/loop-control";
+const BLOCK_DEVICES: &str = "/sys/block";
+
+/// `struct loop_info64`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct LoopInfo64 {
+    device: u64,
+    inode: u64,
+    rdevice: u64,
+    offset: u64,
+    size_limit: u64,
+    number: u32,
+    encrypt_type: u32,
+    encrypt_key_size: u32,
+    flags: u32,
+    file_name: [u8; 64],
+    crypt_name: [u8; 64],
+    encrypt_key: [u8; 32],
+    init: [u64; 2],
+}
+
+/// `struct loop_config`.
+#[repr(C)]
+struct LoopConfig {
+    fd: u32,
+    block_size: u32,
+    info: LoopInfo64,
+    reserved: [u64; 8],
+}
+
+const _: () = assert!(size_of::<LoopInfo64>() == 232);
+const _: () = assert!(size_of::<LoopConfig>() == 304);
+
+impl LoopInfo64 {
+    /// The whole file. The name stays empty: sysfs shows the path, untruncated.
+    const fn whole_file(flags: u32) -> Self {
+        LoopInfo64 {
+            device: 0,
+            inode: 0,
+            rdevice: 0,
+            offset: 0,
+            size_limit: 0,
+            number: 0,
+            encrypt_type: 0,
+            encrypt_key_size: 0,
+            flags,
+            file_name: [0; 64],
+            crypt_name: [0; 64],
+            encrypt_key: [0; 32],
+            init: [0; 2],
+        }
+    }
+}
+
+/// See [`crate::kernel::Kernel::loop_get_free`].
+pub(super) fn get_free() -> Result<u32> {
+    let flags = OFlags::RDWR | OFlags::CLOEXEC;
+    let control = rustix::fs::openat(CWD, CONTROL, flags, Mode::empty())
+        .map_err(|errno| Error::at("open", Path::new(CONTROL), errno))?;
+    // SAFETY: this request takes no argument; `GetFree` below says how its answer is read.
+    unsafe { rustix::ioctl::ioctl(&control, GetFree) }.map_err(of("LOOP_CTL_GET_FREE", &control))
+}
+
+/// See [`crate::kernel::Kernel::loop_configure`].
+///
+/// The kernel attaches read-only, without a word, where `device` or `file` is not open for
+/// writing. That would show only much later as EROFS, so it is refused here.
+pub(super) fn configure(device: &OwnedFd, file: &OwnedFd, mode: LoopMode) -> Result<()> {
+    let refused = of("LOOP_CONFIGURE", device);
+    let writable = is_writable(device)? && is_writable(file)?;
+    if !mode.read_only && !writable {
+        return Err(refused(Errno::BADF)
+            .because("to attach writable, open both the device and the file for writing"));
+    }
+    let fd = u32::try_from(file.as_raw_fd()).map_err(|_| refused(Errno::BADF))?;
+    let mut flags = 0;
+    if mode.read_only {
+        flags |= LO_FLAGS_READ_ONLY;
+    }
+    if mode.autoclear {
+        flags |= LO_FLAGS_AUTOCLEAR;
+    }
+    let config = LoopConfig {
+        fd,
+        // 0 is the kernel's own choice: 512, or what the backing filesystem needs.
+        block_size: 0,
+        info: LoopInfo64::whole_file(flags),
+        reserved: [0; 8],
+    };
+    // SAFETY: the request takes a pointer to a `struct loop_config` and only reads it; the
+    // descriptor in it is open, being borrowed.
+    let done =
+        unsafe { rustix::ioctl::ioctl(device, Setter::<LOOP_CONFIGURE, LoopConfig>::new(config)) };
+    done.map_err(refused)
+}
+
+/// See [`crate::kernel::Kernel::loop_status`].
+pub(super) fn status(device: &OwnedFd) -> Result<Option<LoopStatus>> {
+    match info(device) {
+        Ok(info) => Ok(Some(LoopStatus {
+            backing_dev: decode_dev(info.device),
+            backing_ino: info.inode,
+            mode: LoopMode {
+                read_only: info.flags & LO_FLAGS_READ_ONLY != 0,
+                autoclear: info.flags & LO_FLAGS_AUTOCLEAR != 0,
+            },
+        })),
+        Err(Errno::NXIO) => Ok(None),
+        Err(errno) => Err(of("LOOP_GET_STATUS64", device)(errno)),
+    }
+}
+
+/// See [`crate::kernel::Kernel::loop_set_autoclear`].
+pub(super) fn set_autoclear(device: &OwnedFd, autoclear: bool) -> Result<()> {
+    // All else goes back as it came; the kernel lets only this flag and PARTSCAN differ.
+    let mut info = info(device).map_err(of("LOOP_GET_STATUS64", device))?;
+    if autoclear {
+        info.flags |= LO_FLAGS_AUTOCLEAR;
+    } else {
+        info.flags &= !LO_FLAGS_AUTOCLEAR;
+    }
+    // SAFETY: the request takes a pointer to a `struct loop_info64` and only reads it.
+    let done =
+        unsafe { rustix::ioctl::ioctl(device, Setter::<LOOP_SET_STATUS64, LoopInfo64>::new(info)) };
+    done.map_err(of("LOOP_SET_STATUS64", device))
+}
+
+/// See [`crate::kernel::Kernel::loop_set_capacity`].
+pub(super) fn set_capacity(device: &OwnedFd) -> Result<()> {
+    // SAFETY: this request takes no argument.
+    let done = unsafe { rustix::ioctl::ioctl(device, NoArg::<LOOP_SET_CAPACITY>::new()) };
+    done.map_err(of("LOOP_SET_CAPACITY", device))
+}
+
+/// See [`crate::kernel::Kernel::loop_bound`].
+pub(super) fn bound() -> Result<Vec<u32>> {
+    let failed = |error: std::io::Error| {
+        let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
+        Error::at("getdents", Path::new(BLOCK_DEVICES), errno)
+    };
+    let mut numbers = Vec::new();
+    for entry in std::fs::read_dir(BLOCK_DEVICES).map_err(failed)? {
+        let name = entry.map_err(failed)?.file_name();
+        let number = name
+            .to_str()
+            .and_then(|name| name.strip_prefix("loop")?.parse().ok());
+        // The kernel shows this folder from LOOP_CONFIGURE until the device is unbound.
+        if let Some(number) = number
+            && Path::new(BLOCK_DEVICES).join(name).join("loop").exists()
+        {
+            numbers.push(number);
+        }
+    }
+    numbers.sort_unstable();
+    Ok(numbers)
+}
+
+/// `LOOP_CTL_GET_FREE`: no argument, and the answer is what ioctl(2) returns.
+struct GetFree;
+
+// SAFETY: no memory is passed to the kernel, so none is read or written.
+unsafe impl Ioctl for GetFree {
+    type Output = u32;
+
+    const IS_MUTATING: bool = false;
+
+    fn opcode(&self) -> Opcode {
+        LOOP_CTL_GET_FREE
+    }
+
+    fn as_ptr(&mut self) -> *mut std::ffi::c_void {
+        std::ptr::null_mut()
+    }
+
+    unsafe fn output_from_ptr(
+        returned: IoctlOutput,
+        _: *mut std::ffi::c_void,
+    ) -> rustix::io::Result<u32> {
+        u32::try_from(returned).map_err(|_| Errno::RANGE)
+    }
+}
+
+fn info(device: &OwnedFd) -> rustix::io::Result<LoopInfo64> {
+    // SAFETY: the request takes a pointer to a `struct loop_info64` and fills it whole; all of
+    // its fields are integers, for which any bits will do.
+    unsafe { rustix::ioctl::ioctl(device, Getter::<LOOP_GET_STATUS64, LoopInfo64>::new()) }
+}
+
+fn is_writable(fd: &OwnedFd) -> Result<bool> {
+    let flags = rustix::fs::fcntl_getfl(fd).map_err(of("fcntl", fd))?;
+    Ok(flags & OFlags::RWMODE == OFlags::RDWR)
+}
+
+/// `huge_decode_dev` of include/linux/kdev_t.h: 8 low bits of the minor number, 12 of the major,
+/// then the rest of the minor.
+fn decode_dev(encoded: u64) -> Dev {
+    let encoded = u32::try_from(encoded & u64::from(u32::MAX)).unwrap_or_default();
+    Dev {
+        major: (encoded >> 8) & 0xfff,
+        minor: (encoded & 0xff) | ((encoded >> 12) & 0xf_ff00),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_number_is_decoded_as_the_kernel_encodes_it() {
+        for (major, minor) in [(7, 0), (8, 255), (8, 256), (259, 70_000), (4095, 0xf_ffff)] {
+            let encoded = (minor & 0xff) | (major << 8) | ((minor & !0xff) << 12);
+            assert_eq!(
+                decode_dev(u64::from(encoded)),
+                Dev { major, minor },
+                "{major}:{minor}"
+            );
+        }
+    }
+}

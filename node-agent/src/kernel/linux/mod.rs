@@ -1,0 +1,211 @@
+//! [`Kernel`] on the running kernel: every verb is one system call, or the few that make one verb.
+//!
+//! The only folder with unsafe code, and there only where rustix has no safe call. It decides
+//! nothing: what a missing file or a busy device means is for the callers to say.
+//!
+//! The floor is Linux 5.14. fsopen, open_tree and move_mount (5.2), openat2 (5.6), statx with
+//! mount ids (5.8) and mount_setattr (5.12) are therefore relied upon; only what came later has
+//! another way: statmount and unique mount ids (6.8), exclusive superblock creation (6.6).
+
+mod block;
+mod child;
+mod files;
+mod grow;
+mod loopdev;
+mod mount;
+mod mountinfo;
+mod statmount;
+
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use super::{
+    Child, ChildEnd, Kernel, LoopMode, LoopStatus, MountAttrs, MountEntry, MountFacts, Open,
+    Result, Stat, Usage, XfsGeometry,
+};
+
+/// The kernel this process runs on, and what it can do beyond the floor.
+#[derive(Debug)]
+pub(crate) struct Linux {
+    has_statmount: bool,
+    has_exclusive_create: bool,
+}
+
+impl Linux {
+    /// Asks the kernel, once, what it can do. Changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`super::Cause::Unsupported`] on a kernel below the floor.
+    pub(crate) fn detect() -> Result<Linux> {
+        mount::require_floor()?;
+        Ok(Linux {
+            has_statmount: statmount::is_known(),
+            has_exclusive_create: mount::is_exclusive_create_known(),
+        })
+    }
+}
+
+impl Kernel for Linux {
+    type Fd = OwnedFd;
+
+    fn look(&self, path: &Path) -> Result<Option<Stat>> {
+        files::look(path)
+    }
+
+    fn stat(&self, fd: &OwnedFd) -> Result<Stat> {
+        files::stat(fd)
+    }
+
+    fn statfs(&self, path: &Path) -> Result<Usage> {
+        files::statfs(path)
+    }
+
+    fn open_path(&self, path: &Path) -> Result<OwnedFd> {
+        files::open_path(path)
+    }
+
+    fn open(&self, path: &Path, how: Open) -> Result<OwnedFd> {
+        files::open(path, how)
+    }
+
+    fn reopen(&self, fd: &OwnedFd, how: Open) -> Result<OwnedFd> {
+        files::reopen(fd, how)
+    }
+
+    fn open_beneath(&self, dir: &OwnedFd, name: &str, how: Open) -> Result<OwnedFd> {
+        files::open_beneath(dir, name, how)
+    }
+
+    fn mkdir(&self, path: &Path, mode: u32) -> Result<()> {
+        files::mkdir(path, mode)
+    }
+
+    fn rmdir(&self, path: &Path) -> Result<()> {
+        files::rmdir(path)
+    }
+
+    fn create_file(&self, path: &Path, mode: u32) -> Result<()> {
+        files::create_file(path, mode)
+    }
+
+    fn unlink(&self, path: &Path) -> Result<()> {
+        files::unlink(path)
+    }
+
+    fn flock(&self, fd: &OwnedFd) -> Result<bool> {
+        files::flock(fd)
+    }
+
+    fn seek_data(&self, fd: &OwnedFd, from: u64) -> Result<Option<u64>> {
+        files::seek_data(fd, from)
+    }
+
+    fn seek_hole(&self, fd: &OwnedFd, from: u64) -> Result<u64> {
+        files::seek_hole(fd, from)
+    }
+
+    fn pread(&self, fd: &OwnedFd, buffer: &mut [u8], offset: u64) -> Result<usize> {
+        files::pread(fd, buffer, offset)
+    }
+
+    fn pwrite(&self, fd: &OwnedFd, buffer: &[u8], offset: u64) -> Result<usize> {
+        files::pwrite(fd, buffer, offset)
+    }
+
+    fn fsync(&self, fd: &OwnedFd) -> Result<()> {
+        files::fsync(fd)
+    }
+
+    fn device_bytes(&self, fd: &OwnedFd) -> Result<u64> {
+        block::device_bytes(fd)
+    }
+
+    fn loop_get_free(&self) -> Result<u32> {
+        loopdev::get_free()
+    }
+
+    fn loop_configure(&self, device: &OwnedFd, file: &OwnedFd, mode: LoopMode) -> Result<()> {
+        loopdev::configure(device, file, mode)
+    }
+
+    fn loop_status(&self, device: &OwnedFd) -> Result<Option<LoopStatus>> {
+        loopdev::status(device)
+    }
+
+    fn loop_set_autoclear(&self, device: &OwnedFd, autoclear: bool) -> Result<()> {
+        loopdev::set_autoclear(device, autoclear)
+    }
+
+    fn loop_set_capacity(&self, device: &OwnedFd) -> Result<()> {
+        loopdev::set_capacity(device)
+    }
+
+    fn loop_bound(&self) -> Result<Vec<u32>> {
+        loopdev::bound()
+    }
+
+    fn fsopen(&self, fs_type: &str) -> Result<OwnedFd> {
+        mount::fsopen(fs_type)
+    }
+
+    fn fsconfig_set(&self, context: &OwnedFd, key: &str, value: Option<&str>) -> Result<()> {
+        mount::fsconfig_set(context, key, value)
+    }
+
+    fn fsconfig_create(&self, context: &OwnedFd) -> Result<()> {
+        mount::fsconfig_create(context, self.has_exclusive_create)
+    }
+
+    fn fsmount(&self, context: &OwnedFd, attrs: MountAttrs) -> Result<OwnedFd> {
+        mount::fsmount(context, attrs)
+    }
+
+    fn open_tree(&self, fd: &OwnedFd) -> Result<OwnedFd> {
+        mount::open_tree(fd)
+    }
+
+    fn mount_setattr(&self, mount: &OwnedFd, attrs: MountAttrs) -> Result<()> {
+        mount::mount_setattr(mount, attrs)
+    }
+
+    fn move_mount(&self, mount: &OwnedFd, onto: &OwnedFd) -> Result<()> {
+        mount::move_mount(mount, onto)
+    }
+
+    fn umount(&self, path: &Path) -> Result<()> {
+        mount::umount(path)
+    }
+
+    fn statmount(&self, path: &Path) -> Result<Option<MountFacts>> {
+        if self.has_statmount {
+            statmount::facts(path)
+        } else {
+            mountinfo::facts(path)
+        }
+    }
+
+    fn mounts(&self) -> Result<Vec<MountEntry>> {
+        mountinfo::entries()
+    }
+
+    fn open_root(&self, mount: &OwnedFd) -> Result<OwnedFd> {
+        files::open_root(mount)
+    }
+
+    fn ext4_resize(&self, root: &OwnedFd, blocks: u64) -> Result<()> {
+        grow::ext4_resize(root, blocks)
+    }
+
+    fn xfs_geometry(&self, root: &OwnedFd) -> Result<XfsGeometry> {
+        grow::xfs_geometry(root)
+    }
+
+    fn xfs_grow(&self, root: &OwnedFd, blocks: u64, imaxpct: u32) -> Result<()> {
+        grow::xfs_grow(root, blocks, imaxpct)
+    }
+
+    fn run(&self, child: &Child<'_, OwnedFd>) -> Result<ChildEnd> {
+        child::run(child)
+    }
+}

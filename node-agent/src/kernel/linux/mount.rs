@@ -1,0 +1,191 @@
+//! Making, changing and removing mounts, all by descriptor.
+//!
+//! There is no second way by mount(2): every call here is older than the floor of Linux 5.14.
+//! Numbers are those of include/uapi/linux/mount.h.
+
+#![expect(
+    unsafe_code,
+    reason = "neither rustix nor libc has a function for mount_setattr"
+)]
+
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::path::Path;
+
+use rustix::fs::{CWD, Mode, OFlags};
+use rustix::io::{Errno, retry_on_intr};
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags,
+};
+
+use super::files::of;
+use crate::kernel::{Error, MountAttrs, Result};
+
+/// `MS_PRIVATE`, for [`MountAttr::propagation`].
+const MS_PRIVATE: u64 = 1 << 18;
+
+/// The kernel keeps at most 8 messages for a context (`struct fc_log`).
+const LOG_MESSAGES_MAX: usize = 8;
+const LOG_MESSAGE_BYTES_MAX: usize = 512;
+
+/// `struct mount_attr`.
+#[repr(C)]
+#[derive(Default)]
+struct MountAttr {
+    attr_set: u64,
+    attr_clr: u64,
+    propagation: u64,
+    userns_fd: u64,
+}
+
+/// `MOUNT_ATTR_SIZE_VER0`.
+const _: () = assert!(size_of::<MountAttr>() == 32);
+
+/// mount_setattr(2), the newest call we rely on, must be there.
+pub(super) fn require_floor() -> Result<()> {
+    // A size below the first version is refused with EINVAL before anything else is looked at.
+    match set_attributes(-1, &MountAttr::default(), 0) {
+        Err(Errno::NOSYS) => Err(Error::new("mount_setattr", "this kernel", Errno::NOSYS)
+            .because("Linux 5.14 or later is needed")),
+        _ => Ok(()),
+    }
+}
+
+/// Whether `FSCONFIG_CMD_CREATE_EXCL` is known (Linux 6.6). The command is judged before the
+/// descriptor is, so one that is no context tells the two apart: EINVAL, else EOPNOTSUPP.
+pub(super) fn is_exclusive_create_known() -> bool {
+    match rustix::fs::openat(CWD, "/", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
+        Ok(no_context) => {
+            rustix::mount::fsconfig_create_exclusive(&no_context) != Err(Errno::OPNOTSUPP)
+        }
+        Err(_) => false,
+    }
+}
+
+/// See [`crate::kernel::Kernel::fsopen`].
+pub(super) fn fsopen(fs_type: &str) -> Result<OwnedFd> {
+    rustix::mount::fsopen(fs_type, FsOpenFlags::FSOPEN_CLOEXEC).map_err(|errno| {
+        let error = Error::new("fsopen", fs_type, errno);
+        match errno {
+            Errno::NODEV => error.because("the kernel has no such filesystem, nor a module for it"),
+            _ => error,
+        }
+    })
+}
+
+/// See [`crate::kernel::Kernel::fsconfig_set`].
+pub(super) fn fsconfig_set(context: &OwnedFd, key: &str, value: Option<&str>) -> Result<()> {
+    match value {
+        Some(value) => rustix::mount::fsconfig_set_string(context, key, value),
+        None => rustix::mount::fsconfig_set_flag(context, key),
+    }
+    .map_err(|errno| Error::new("fsconfig", key, errno).because(log_of(context)))
+}
+
+/// See [`crate::kernel::Kernel::fsconfig_create`].
+///
+/// `exclusive` is what the kernel was found to know, not tried out here: a first attempt that
+/// fails leaves the context unusable, and its reason would be lost to the EBUSY of the second.
+pub(super) fn fsconfig_create(context: &OwnedFd, exclusive: bool) -> Result<()> {
+    if exclusive {
+        rustix::mount::fsconfig_create_exclusive(context)
+    } else {
+        rustix::mount::fsconfig_create(context)
+    }
+    .map_err(|errno| Error::new("fsconfig", "create", errno).because(log_of(context)))
+}
+
+/// See [`crate::kernel::Kernel::fsmount`].
+pub(super) fn fsmount(context: &OwnedFd, attrs: MountAttrs) -> Result<OwnedFd> {
+    let refused = |errno| Error::new("fsmount", "new mount", errno);
+    // fsmount(2) takes them as 32 bits, mount_setattr(2) as 64.
+    let bits = u32::try_from(attrs.bits()).map_err(|_| refused(Errno::INVAL))?;
+    let attrs = MountAttrFlags::from_bits_retain(bits);
+    rustix::mount::fsmount(context, FsMountFlags::FSMOUNT_CLOEXEC, attrs)
+        .map_err(|errno| refused(errno).because(log_of(context)))
+}
+
+/// See [`crate::kernel::Kernel::open_tree`].
+pub(super) fn open_tree(fd: &OwnedFd) -> Result<OwnedFd> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE
+        | OpenTreeFlags::OPEN_TREE_CLOEXEC
+        | OpenTreeFlags::AT_EMPTY_PATH;
+    rustix::mount::open_tree(fd, "", flags).map_err(of("open_tree", fd))
+}
+
+/// See [`crate::kernel::Kernel::mount_setattr`].
+pub(super) fn mount_setattr(mount: &OwnedFd, attrs: MountAttrs) -> Result<()> {
+    let choice = MountAttrs::ATIME_CHOICE.bits();
+    let wanted = MountAttr {
+        attr_set: attrs.bits(),
+        // The access-time bits are one value: a new one is taken only where the old is cleared.
+        attr_clr: if attrs.bits() & choice == 0 {
+            0
+        } else {
+            choice
+        },
+        propagation: MS_PRIVATE,
+        userns_fd: 0,
+    };
+    set_attributes(mount.as_raw_fd(), &wanted, size_of::<MountAttr>())
+        .map_err(of("mount_setattr", mount))
+}
+
+/// See [`crate::kernel::Kernel::move_mount`].
+pub(super) fn move_mount(mount: &OwnedFd, onto: &OwnedFd) -> Result<()> {
+    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+    rustix::mount::move_mount(mount, "", onto, "", flags).map_err(of("move_mount", onto))
+}
+
+/// See [`crate::kernel::Kernel::umount`].
+pub(super) fn umount(path: &Path) -> Result<()> {
+    rustix::mount::unmount(path, UnmountFlags::NOFOLLOW)
+        .map_err(|errno| Error::at("umount2", path, errno))
+}
+
+/// What the filesystem said of the failure: one message a read(2), each led by its level.
+fn log_of(context: &OwnedFd) -> String {
+    let mut said = Vec::new();
+    let mut message = [0; LOG_MESSAGE_BYTES_MAX];
+    for _ in 0..LOG_MESSAGES_MAX {
+        match retry_on_intr(|| rustix::io::read(context, &mut message)) {
+            Ok(0) | Err(Errno::NODATA) => break,
+            Ok(length) => {
+                let text = String::from_utf8_lossy(&message[..length]);
+                let text = text.trim();
+                let levelled = ["e ", "w ", "i "]
+                    .iter()
+                    .find_map(|level| text.strip_prefix(level));
+                said.push(levelled.unwrap_or(text).to_owned());
+            }
+            // One that is too long is dropped by the kernel; the next may fit.
+            Err(_) => {}
+        }
+    }
+    said.join("; ")
+}
+
+fn set_attributes(mount: RawFd, wanted: &MountAttr, size: usize) -> rustix::io::Result<()> {
+    let (path, wanted): (*const _, *const _) = (c"".as_ptr(), wanted);
+    // SAFETY: the path is a C string and `wanted` a live `struct mount_attr` that is at least
+    // `size` bytes long; the kernel reads both and writes neither.
+    let returned = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            mount,
+            path,
+            libc::AT_EMPTY_PATH,
+            wanted,
+            size,
+        )
+    };
+    if returned == 0 {
+        Ok(())
+    } else {
+        Err(last_errno())
+    }
+}
+
+/// The errno of a system call that libc made for us.
+pub(super) fn last_errno() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
+}

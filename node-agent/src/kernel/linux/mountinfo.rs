@@ -1,0 +1,301 @@
+//! /proc/self/mountinfo, as proc_pid_mountinfo(5) has it: the one full list of mounts at start,
+//! and the stand-in for statmount before Linux 6.8.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
+
+use super::files::{self, MountId};
+use crate::kernel::{Dev, Error, MountAttrs, MountEntry, MountFacts, Result};
+
+const MOUNTINFO: &str = "/proc/self/mountinfo";
+
+/// One mount.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Line {
+    /// The id that statx calls `STATX_MNT_ID`.
+    id: u64,
+    entry: MountEntry,
+    facts: MountFacts,
+}
+
+/// See [`crate::kernel::Kernel::mounts`].
+pub(super) fn entries() -> Result<Vec<MountEntry>> {
+    Ok(read()?.into_iter().map(|line| line.entry).collect())
+}
+
+/// What is mounted on `path`; `None` when it is not the root of a mount.
+///
+/// The line is found by mount id, not by path: a path may lead through symlinks, and several
+/// mounts may be stacked on it.
+pub(super) fn facts(path: &Path) -> Result<Option<MountFacts>> {
+    let id = match files::mount_id(path, false)? {
+        Some(MountId::Listed(id) | MountId::Unique(id)) => id,
+        None => return Ok(None),
+    };
+    Ok(read()?
+        .into_iter()
+        .find(|line| line.id == id)
+        .map(|line| line.facts))
+}
+
+fn read() -> Result<Vec<Line>> {
+    let failed = |errno| Error::at("read", Path::new(MOUNTINFO), errno);
+    let text = std::fs::read(MOUNTINFO)
+        .map_err(|error| failed(Errno::from_io_error(&error).unwrap_or(Errno::IO)))?;
+    // A line we cannot read could be a mount of ours, so it is not passed over.
+    parse(&text).map_err(|line| {
+        failed(Errno::INVAL).because(format!("not a mount: {}", String::from_utf8_lossy(line)))
+    })
+}
+
+/// All lines, or the first that is not of the form.
+fn parse(text: &[u8]) -> std::result::Result<Vec<Line>, &[u8]> {
+    text.split(|&byte| byte == b'\n')
+        .filter(|line| !line.is_empty())
+        .map(|line| parse_line(line).ok_or(line))
+        .collect()
+}
+
+fn parse_line(line: &[u8]) -> Option<Line> {
+    // Fields may be empty (a mount without a source), so every single blank counts.
+    let mut fields = line.split(|&byte| byte == b' ');
+    let id = number(fields.next()?)?;
+    let _parent: u64 = number(fields.next()?)?;
+    let mut numbers = fields.next()?.split(|&byte| byte == b':');
+    let dev = Dev {
+        major: number(numbers.next()?)?,
+        minor: number(numbers.next()?)?,
+    };
+    if numbers.next().is_some() {
+        return None;
+    }
+    let root = path(fields.next()?);
+    let point = path(fields.next()?);
+    let attrs = attributes(fields.next()?);
+    // Any number of optional fields, closed by a lone hyphen.
+    fields.find(|&field| field == b"-")?;
+    let fs_type = String::from_utf8_lossy(&unescape(fields.next()?)).into_owned();
+    let _source = fields.next()?;
+    let superblock_read_only = has_option(fields.next()?, b"ro");
+    let facts = MountFacts {
+        fs_type: fs_type.clone(),
+        attrs,
+        superblock_read_only,
+    };
+    Some(Line {
+        id,
+        entry: MountEntry {
+            dev,
+            root,
+            point,
+            fs_type,
+        },
+        facts,
+    })
+}
+
+/// The options of the mount itself, as the bits that statmount would give.
+fn attributes(options: &[u8]) -> MountAttrs {
+    const BY_NAME: &[(&[u8], MountAttrs)] = &[
+        (b"ro", MountAttrs::READ_ONLY),
+        (b"nosuid", MountAttrs::NO_SUID),
+        (b"nodev", MountAttrs::NO_DEV),
+        (b"noexec", MountAttrs::NO_EXEC),
+        (b"noatime", MountAttrs::NO_ATIME),
+        (b"nodiratime", MountAttrs::NO_DIR_ATIME),
+        (b"nosymfollow", MountAttrs::NO_SYMFOLLOW),
+    ];
+    let named = BY_NAME
+        .iter()
+        .filter(|(name, _)| has_option(options, name))
+        .fold(MountAttrs::default(), |all, (_, one)| all.with(*one));
+    // strictatime is what is left when neither of the other two choices is shown.
+    if has_option(options, b"relatime") || named.contains(MountAttrs::NO_ATIME) {
+        named
+    } else {
+        named.with(MountAttrs::STRICT_ATIME)
+    }
+}
+
+fn has_option(options: &[u8], name: &[u8]) -> bool {
+    options
+        .split(|&byte| byte == b',')
+        .any(|option| option == name)
+}
+
+fn number<T: std::str::FromStr>(field: &[u8]) -> Option<T> {
+    std::str::from_utf8(field).ok()?.parse().ok()
+}
+
+fn path(field: &[u8]) -> PathBuf {
+    PathBuf::from(OsString::from_vec(unescape(field)))
+}
+
+/// Blank, tab, newline, backslash and `#` come as a backslash with three octal digits. Any other
+/// backslash stands for itself.
+fn unescape(field: &[u8]) -> Vec<u8> {
+    let mut plain = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((&first, after)) = rest.split_first() {
+        match (first, after) {
+            (
+                b'\\',
+                [
+                    a @ b'0'..=b'3',
+                    b @ b'0'..=b'7',
+                    c @ b'0'..=b'7',
+                    behind @ ..,
+                ],
+            ) => {
+                plain.push((a - b'0') << 6 | (b - b'0') << 3 | (c - b'0'));
+                rest = behind;
+            }
+            _ => {
+                plain.push(first);
+                rest = after;
+            }
+        }
+    }
+    plain
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn only(line: &str) -> Line {
+        let mut lines = parse(line.as_bytes()).unwrap();
+        assert_eq!(lines.len(), 1);
+        lines.remove(0)
+    }
+
+    #[test]
+    fn a_line_with_optional_fields_gives_device_root_point_and_type() {
+        let line = only("36 35 98:0 /sub /mnt rw,noatime shared:1 master:2 - ext3 /dev/root rw\n");
+        assert_eq!(line.id, 36);
+        assert_eq!(
+            line.entry,
+            MountEntry {
+                dev: Dev {
+                    major: 98,
+                    minor: 0
+                },
+                root: "/sub".into(),
+                point: "/mnt".into(),
+                fs_type: "ext3".into(),
+            }
+        );
+        assert_eq!(line.facts.attrs, MountAttrs::NO_ATIME);
+        assert!(!line.facts.superblock_read_only);
+    }
+
+    #[test]
+    fn attributes_are_the_bits_that_statmount_would_give() {
+        let cases = [
+            ("rw,relatime", MountAttrs::default()),
+            ("rw", MountAttrs::STRICT_ATIME),
+            (
+                "ro,noatime",
+                MountAttrs::READ_ONLY.with(MountAttrs::NO_ATIME),
+            ),
+            (
+                "rw,nosuid,nodev,noexec,nodiratime,relatime,nosymfollow",
+                MountAttrs::NO_SUID
+                    .with(MountAttrs::NO_DEV)
+                    .with(MountAttrs::NO_EXEC)
+                    .with(MountAttrs::NO_DIR_ATIME)
+                    .with(MountAttrs::NO_SYMFOLLOW),
+            ),
+        ];
+        for (options, attrs) in cases {
+            let line = only(&format!("1 1 0:1 / /m {options} - tmpfs none rw"));
+            assert_eq!(line.facts.attrs, attrs, "{options}");
+        }
+    }
+
+    #[test]
+    fn a_read_only_superblock_is_told_from_a_read_only_mount() {
+        assert!(
+            only("1 1 7:0 / /m rw - ext4 /dev/loop0 ro,errors=remount-ro")
+                .facts
+                .superblock_read_only
+        );
+        assert!(
+            !only("1 1 7:0 / /m ro - ext4 /dev/loop0 rw,errors=remount-ro")
+                .facts
+                .superblock_read_only
+        );
+    }
+
+    #[test]
+    fn escaped_characters_come_back_and_other_backslashes_stay() {
+        let cases = [
+            (r"/with\040blank", "/with blank"),
+            (r"/tab\011newline\012", "/tab\tnewline\n"),
+            (r"/back\134slash\043", "/back\\slash#"),
+            (r"/not\04", r"/not\04"),
+            (r"/not\9", r"/not\9"),
+            (r"/end\", r"/end\"),
+        ];
+        for (escaped, plain) in cases {
+            let line = only(&format!("1 1 0:1 / {escaped} rw - tmpfs none rw"));
+            assert_eq!(line.entry.point, Path::new(plain));
+        }
+    }
+
+    #[test]
+    fn an_empty_source_does_not_shift_the_fields() {
+        assert!(
+            only("1 1 0:1 / /m rw - tmpfs  ro")
+                .facts
+                .superblock_read_only
+        );
+    }
+
+    #[test]
+    fn a_line_that_is_not_a_mount_is_reported_whole() {
+        for broken in [
+            "nonsense",
+            "1 1 0:1 / /m rw tmpfs none rw",
+            "1 1 0 / /m rw - tmpfs none rw",
+            "1 1 0:1:2 / /m rw - tmpfs none rw",
+            "x 1 0:1 / /m rw - tmpfs none rw",
+            "1 1 0:1 / /m rw - tmpfs none",
+        ] {
+            let text = format!("1 1 0:1 / /m rw - tmpfs none rw\n{broken}\n");
+            assert_eq!(parse(text.as_bytes()), Err(broken.as_bytes()), "{broken}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_at_all_makes_it_panic(text in proptest::collection::vec(any::<u8>(), 0..400)) {
+            if let Err(line) = parse(&text) {
+                prop_assert!(!line.is_empty());
+            }
+        }
+
+        #[test]
+        fn any_path_survives_the_escaping(name in proptest::collection::vec(1_u8.., 1..60)) {
+            let mut escaped = Vec::new();
+            for &byte in &name {
+                match byte {
+                    b' ' | b'\t' | b'\n' | b'\\' | b'#' => {
+                        escaped.extend(format!("\\{byte:03o}").bytes());
+                    }
+                    _ => escaped.push(byte),
+                }
+            }
+            let mut text = b"1 1 0:1 / ".to_vec();
+            text.extend(&escaped);
+            text.extend(b" rw - tmpfs none rw\n");
+            let lines = parse(&text).map_err(|line| TestCaseError::fail(format!("{line:?}")))?;
+            prop_assert_eq!(&lines[0].entry.point, &PathBuf::from(OsString::from_vec(name)));
+        }
+    }
+}
