@@ -1,0 +1,96 @@
+//! Attaching and detaching. For files on the node itself this is book-keeping, but honest: what is
+//! attached cannot be deleted, and what the node still has bound cannot be detached.
+
+use super::record::Attached;
+use super::store::{Store, ready};
+use crate::backend::{AttachOrder, Attachment, Content, Transport};
+use belay_server::failure::Failure;
+use belay_server::request::NodeId;
+
+impl Store {
+    pub(super) fn attach(&self, order: &AttachOrder) -> Result<Attachment, Failure> {
+        let id = order.id.as_str();
+        ready(id, self.ledger.get(id)?)?;
+        if order.node != self.node {
+            return Err(Failure::not_found(format!(
+                "node {}: not found; the volumes of this controller live on node {}",
+                order.node, self.node
+            )));
+        }
+        let written = self.files.get(id)?.holds_data()?;
+        self.ledger.change(|changes| {
+            let mut record = ready(id, changes.get(id)?)?;
+            let content = if record.used || written {
+                Content::Used
+            } else {
+                Content::New
+            };
+            let terms = match record.terms_on(&order.node)? {
+                Some(terms) => terms,
+                None => {
+                    if let Some(other) = record.node() {
+                        return Err(attached_elsewhere(id, other));
+                    }
+                    within_limit(changes.attached_to(order.node.as_str())?, order)?;
+                    record
+                        .attached
+                        .push(Attached::new(&order.node, &order.terms));
+                    changes.put(id, &record)?;
+                    order.terms.clone()
+                }
+            };
+            let transport = Transport::Loop {
+                file: id.to_owned(),
+            };
+            Ok(Attachment {
+                terms,
+                transport,
+                bytes: record.bytes,
+                content,
+            })
+        })
+    }
+
+    pub(super) fn detach(&self, id: &str, node: &NodeId) -> Result<(), Failure> {
+        let Some(record) = self.ledger.get(id)? else {
+            return Ok(());
+        };
+        if record.terms_on(node)?.is_none() {
+            return Ok(());
+        }
+        let backing = self.files.get(id)?;
+        // Held until the record says detached: the node cannot bind the file in between.
+        if !backing.try_lock()? {
+            return Err(Failure::busy(format!(
+                "volume {id}: still bound to a loop device on node {node}; unstage it there first"
+            )));
+        }
+        let written = backing.holds_data()?;
+        self.ledger.change(|changes| {
+            let Some(mut record) = changes.get(id)? else {
+                return Ok(());
+            };
+            record
+                .attached
+                .retain(|attached| attached.node != node.as_str());
+            record.used |= written;
+            changes.put(id, &record)
+        })
+    }
+}
+
+fn within_limit(attached: usize, order: &AttachOrder) -> Result<(), Failure> {
+    match order.node_limit {
+        Some(limit) if attached >= limit => Err(Failure::quota(format!(
+            "node {}: has {attached} volumes attached and may have {limit} (--max-volumes)",
+            order.node
+        ))),
+        _ => Ok(()),
+    }
+}
+
+fn attached_elsewhere(id: &str, node: &str) -> Failure {
+    Failure::precondition(format!(
+        "volume {id}: attached to node {node}; detach it there first (ControllerUnpublishVolume)"
+    ))
+}

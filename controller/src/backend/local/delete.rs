@@ -1,0 +1,71 @@
+//! Removing a volume: marked in the ledger, then the file is unlinked, then the record goes.
+
+use super::files::Backing;
+use super::record::State;
+use super::store::{Store, ready};
+use belay_server::failure::Failure;
+
+impl Store {
+    pub(super) fn delete(&self, id: &str) -> Result<(), Failure> {
+        let Some(record) = self.ledger.get(id)? else {
+            return Ok(());
+        };
+        if record.state == State::Deleting {
+            return self.finish_delete(id);
+        }
+        let record = ready(id, Some(record))?;
+        refuse_attached(id, record.node())?;
+        let backing = self.files.get(id)?;
+        lock(id, &backing)?;
+        self.begin_delete(id)?;
+        self.remove_and_forget(id)
+    }
+
+    /// The first step: from here on the volume is nobody's.
+    pub(super) fn begin_delete(&self, id: &str) -> Result<(), Failure> {
+        self.ledger.change(|changes| {
+            let Some(mut record) = changes.get(id)? else {
+                return Ok(());
+            };
+            refuse_attached(id, record.node())?;
+            record.state = State::Deleting;
+            changes.put(id, &record)
+        })
+    }
+
+    /// The other steps, which may have been begun before.
+    pub(super) fn finish_delete(&self, id: &str) -> Result<(), Failure> {
+        let backing = self.files.find(id)?;
+        if let Some(backing) = &backing {
+            lock(id, backing)?;
+        }
+        self.remove_and_forget(id)
+    }
+
+    fn remove_and_forget(&self, id: &str) -> Result<(), Failure> {
+        self.files.remove(id).map_err(Failure::may_be_running)?;
+        self.ledger
+            .change(|changes| changes.forget(id))
+            .map_err(Failure::may_be_running)
+    }
+}
+
+fn refuse_attached(id: &str, node: Option<&str>) -> Result<(), Failure> {
+    match node {
+        None => Ok(()),
+        Some(node) => Err(Failure::precondition(format!(
+            "volume {id}: attached to node {node}; detach it there first (ControllerUnpublishVolume)"
+        ))),
+    }
+}
+
+/// Keeps everybody from binding the file to a loop device until it is gone.
+fn lock(id: &str, backing: &Backing) -> Result<(), Failure> {
+    if backing.try_lock()? {
+        return Ok(());
+    }
+    Err(Failure::precondition(format!(
+        "volume {id}: {} is bound to a loop device of this node; unstage the volume first",
+        backing.path().display()
+    )))
+}

@@ -1,0 +1,79 @@
+//! Failed system calls as failures: which call, on which path, the errno by name, what to do about
+//! it. Does not know why the call was made.
+
+use belay_server::failure::{Failure, Kind};
+use rustix::io::Errno;
+use std::io;
+use std::path::Path;
+
+/// A system call that failed on that path.
+pub(super) fn os(call: &str, path: &Path, errno: Errno) -> Failure {
+    let (name, kind, advice) = meaning(errno);
+    let name = name.map_or_else(|| format!("errno {}", errno.raw_os_error()), str::to_owned);
+    Failure::new(kind, format!("{call} {}: {name}; {advice}", path.display()))
+}
+
+/// The same for calls made through the standard library.
+pub(super) fn at(call: &str, path: &Path, error: &io::Error) -> Failure {
+    match Errno::from_io_error(error) {
+        Some(errno) => os(call, path, errno),
+        None => Failure::new(
+            Kind::Unreachable,
+            format!("{call} {}: {error}", path.display()),
+        ),
+    }
+}
+
+fn meaning(errno: Errno) -> (Option<&'static str>, Kind, &'static str) {
+    const LOOK: &str = "see the kernel log, mend the disk, and repeat the call";
+    const RIGHTS: &str = "let the controller own its state directory, and mount it writable";
+    match errno {
+        Errno::NOSPC => (
+            Some("ENOSPC"),
+            Kind::Quota,
+            "make room in the state directory",
+        ),
+        Errno::DQUOT => (
+            Some("EDQUOT"),
+            Kind::Quota,
+            "raise the quota of the state directory",
+        ),
+        Errno::FBIG => (
+            Some("EFBIG"),
+            Kind::Range,
+            "this filesystem has no files that large",
+        ),
+        Errno::IO => (Some("EIO"), Kind::Unreachable, LOOK),
+        Errno::ACCESS => (Some("EACCES"), Kind::Unreachable, RIGHTS),
+        Errno::PERM => (Some("EPERM"), Kind::Unreachable, RIGHTS),
+        Errno::ROFS => (Some("EROFS"), Kind::Unreachable, RIGHTS),
+        Errno::EXIST => (
+            Some("EEXIST"),
+            Kind::Unreachable,
+            "move the foreign file away",
+        ),
+        Errno::NOENT => (
+            Some("ENOENT"),
+            Kind::Unreachable,
+            "restore the state directory",
+        ),
+        Errno::NOTDIR => (Some("ENOTDIR"), Kind::Unreachable, "name a directory"),
+        Errno::LOOP => (
+            Some("ELOOP"),
+            Kind::Unreachable,
+            "put a plain file there, no link",
+        ),
+        Errno::NFILE => (
+            Some("ENFILE"),
+            Kind::Unreachable,
+            "raise the system's limit of files",
+        ),
+        Errno::MFILE => (
+            Some("EMFILE"),
+            Kind::Unreachable,
+            "raise the process's limit of files",
+        ),
+        Errno::NOMEM => (Some("ENOMEM"), Kind::Unreachable, "give the machine memory"),
+        _ => (None, Kind::Unreachable, LOOK),
+    }
+}

@@ -1,0 +1,202 @@
+//! The backing files: `<state-dir>/volumes/<id>`, sparse, mode 0600. Each verb leaves what it says on
+//! disk when it returns. Knows no records and decides nothing.
+
+use super::fault::{at, os};
+use belay_server::failure::Failure;
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, SeekFrom};
+use rustix::io::Errno;
+use std::fs::{DirBuilder, File};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+
+/// The directory of backing files.
+#[derive(Debug)]
+pub(super) struct Files {
+    dir: File,
+    path: PathBuf,
+}
+
+/// The size of the filesystem that holds the files, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Room {
+    /// All of it.
+    pub(super) total: u64,
+    /// What holds data or metadata of whatever owner.
+    pub(super) taken: u64,
+}
+
+impl Files {
+    /// Opens the directory, or makes it (0700).
+    ///
+    /// # Errors
+    /// `Unreachable`, naming the path.
+    pub(super) fn open(path: PathBuf) -> Result<Self, Failure> {
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&path)
+            .map_err(|error| at("mkdir", &path, &error))?;
+        let dir = File::open(&path).map_err(|error| at("open", &path, &error))?;
+        Ok(Self { dir, path })
+    }
+
+    /// Where the file of that volume is.
+    pub(super) fn path_of(&self, id: &str) -> PathBuf {
+        self.path.join(id)
+    }
+
+    /// Makes a new empty file; it may be lost in a power cut until [`Self::sync`].
+    ///
+    /// # Errors
+    /// `Quota` or `Unreachable`; then nothing was made.
+    pub(super) fn begin(&self, id: &str) -> Result<Backing, Failure> {
+        let path = self.path_of(id);
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
+        match rustix::fs::openat(&self.dir, id, flags, Mode::RUSR | Mode::WUSR) {
+            Ok(file) => Ok(Backing {
+                file: file.into(),
+                path,
+            }),
+            Err(errno) => Err(os("create", &path, errno)),
+        }
+    }
+
+    /// Opens the file of that volume; `None` if it is not there.
+    pub(super) fn find(&self, id: &str) -> Result<Option<Backing>, Failure> {
+        let path = self.path_of(id);
+        let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        match rustix::fs::openat(&self.dir, id, flags, Mode::empty()) {
+            Ok(file) => Ok(Some(Backing {
+                file: file.into(),
+                path,
+            })),
+            Err(Errno::NOENT) => Ok(None),
+            Err(errno) => Err(os("open", &path, errno)),
+        }
+    }
+
+    /// Opens the file of that volume.
+    ///
+    /// # Errors
+    /// `Precondition` if it is not there.
+    pub(super) fn get(&self, id: &str) -> Result<Backing, Failure> {
+        self.find(id)?.ok_or_else(|| {
+            Failure::precondition(format!(
+                "{}: the volume's file is missing; mount the filesystem that holds it, or restore \
+                 it (to give the volume up, put an empty file there and delete the volume)",
+                self.path_of(id).display()
+            ))
+        })
+    }
+
+    /// Removes the file of that volume. One that is not there is removed already.
+    pub(super) fn remove(&self, id: &str) -> Result<(), Failure> {
+        match rustix::fs::unlinkat(&self.dir, id, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => self.sync(),
+            Err(errno) => Err(os("unlink", &self.path_of(id), errno)),
+        }
+    }
+
+    /// Calls `see` with every name in the directory and the bytes allocated to it.
+    pub(super) fn each(&self, mut see: impl FnMut(&str, u64)) -> Result<(), Failure> {
+        let failed = |error: &std::io::Error| at("readdir", &self.path, error);
+        for entry in std::fs::read_dir(&self.path).map_err(|error| failed(&error))? {
+            let entry = entry.map_err(|error| failed(&error))?;
+            // A file that went away between the two calls has no more blocks.
+            let blocks = entry.metadata().map_or(0, |metadata| metadata.blocks());
+            // stat(2): st_blocks counts units of 512 bytes, whatever the block size.
+            see(
+                &entry.file_name().to_string_lossy(),
+                blocks.saturating_mul(512),
+            );
+        }
+        Ok(())
+    }
+
+    /// How large the filesystem is, and how much of it is taken.
+    pub(super) fn room(&self) -> Result<Room, Failure> {
+        let stat =
+            rustix::fs::fstatvfs(&self.dir).map_err(|errno| os("statvfs", &self.path, errno))?;
+        Ok(Room {
+            total: stat.f_blocks.saturating_mul(stat.f_frsize),
+            taken: stat
+                .f_blocks
+                .saturating_sub(stat.f_bfree)
+                .saturating_mul(stat.f_frsize),
+        })
+    }
+
+    /// The largest file that the filesystem can have, asked from the kernel: the last offset to
+    /// which lseek(2) goes. The filesystem's own limit decides, not the file looked at.
+    pub(super) fn largest(&self, any: &File) -> u64 {
+        let (mut good, mut bad) = (0, i64::MAX.unsigned_abs());
+        if rustix::fs::seek(any, SeekFrom::Start(bad)).is_ok() {
+            return bad;
+        }
+        while bad - good > 1 {
+            let middle = good + (bad - good) / 2;
+            match rustix::fs::seek(any, SeekFrom::Start(middle)) {
+                Ok(_) => good = middle,
+                Err(_) => bad = middle,
+            }
+        }
+        good
+    }
+
+    /// Puts the names of all files on disk.
+    pub(super) fn sync(&self) -> Result<(), Failure> {
+        rustix::fs::fsync(&self.dir).map_err(|errno| os("fsync", &self.path, errno))
+    }
+}
+
+/// An open backing file.
+#[derive(Debug)]
+pub(super) struct Backing {
+    file: File,
+    path: PathBuf,
+}
+
+impl Backing {
+    /// Where it is.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Its size in bytes.
+    pub(super) fn bytes(&self) -> Result<u64, Failure> {
+        let stat = rustix::fs::fstat(&self.file).map_err(|errno| os("fstat", &self.path, errno))?;
+        Ok(stat.st_size.unsigned_abs())
+    }
+
+    /// Makes it at least that large; never smaller.
+    ///
+    /// # Errors
+    /// `Range` if the filesystem cannot have a file of that size, else `Quota` or `Unreachable`.
+    pub(super) fn grow(&self, bytes: u64) -> Result<(), Failure> {
+        if self.bytes()? < bytes {
+            rustix::fs::ftruncate(&self.file, bytes)
+                .map_err(|errno| os("ftruncate", &self.path, errno))?;
+        }
+        rustix::fs::fsync(&self.file).map_err(|errno| os("fsync", &self.path, errno))
+    }
+
+    /// Whether anything was ever written to it, be it zeros.
+    pub(super) fn holds_data(&self) -> Result<bool, Failure> {
+        match rustix::fs::seek(&self.file, SeekFrom::Data(0)) {
+            Ok(_) => Ok(true),
+            // lseek(2): no data at or after the offset.
+            Err(Errno::NXIO) => Ok(false),
+            Err(errno) => Err(os("lseek", &self.path, errno)),
+        }
+    }
+
+    /// Takes the file's lock, kept until this is dropped, or tells that it is taken: the node's
+    /// agent locks a file before it binds it, and the loop device keeps that lock while bound.
+    pub(super) fn try_lock(&self) -> Result<bool, Failure> {
+        match rustix::fs::flock(&self.file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(true),
+            Err(Errno::WOULDBLOCK) => Ok(false),
+            Err(errno) => Err(os("flock", &self.path, errno)),
+        }
+    }
+}

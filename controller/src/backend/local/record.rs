@@ -1,0 +1,237 @@
+//! What is remembered of one volume, and the bytes in which it is kept: JSON, with the version of the
+//! format in each record, so that a later release can read what an earlier one wrote. Opens nothing.
+
+use crate::backend::{Terms, Usage, Volume};
+use belay_server::failure::Failure;
+use belay_server::request::{AccessMode, NodeId, VolumeId};
+use serde::{Deserialize, Serialize};
+
+/// Version of the format that [`Record::encode`] writes.
+pub(super) const VERSION: u32 = 1;
+
+/// One volume.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Record {
+    version: u32,
+    pub(super) name: String,
+    pub(super) bytes: u64,
+    pub(super) usage: StoredUsage,
+    pub(super) state: State,
+    /// Somebody has written to it; never taken back.
+    pub(super) used: bool,
+    pub(super) attached: Vec<Attached>,
+}
+
+/// The part of a record that all versions have in common.
+#[derive(Deserialize)]
+struct Header {
+    version: u32,
+}
+
+/// How far a volume is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum State {
+    /// Intended; its file may exist or not. Nobody was told of it.
+    Creating,
+    /// Its file exists and is at least as large as recorded.
+    Ready,
+    /// Given up; its file may exist or not. Nobody gets it any more.
+    Deleting,
+}
+
+/// [`Usage`] as it is kept.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum StoredUsage {
+    Block,
+    Filesystem(String),
+}
+
+/// A node that has the volume. Mount flags are not kept: they may hold secrets.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Attached {
+    pub(super) node: String,
+    read_only: bool,
+    block: bool,
+    /// The specification's name of the access mode.
+    mode: String,
+}
+
+impl Record {
+    /// The intent to make a volume.
+    pub(super) fn creating(name: &str, bytes: u64, usage: &Usage) -> Self {
+        let usage = match usage {
+            Usage::Block => StoredUsage::Block,
+            Usage::Filesystem(fs_type) => StoredUsage::Filesystem(fs_type.clone()),
+        };
+        Self {
+            version: VERSION,
+            name: name.to_owned(),
+            bytes,
+            usage,
+            state: State::Creating,
+            used: false,
+            attached: Vec::new(),
+        }
+    }
+
+    /// Reads what [`Self::encode`] wrote.
+    ///
+    /// # Errors
+    /// `Bug` for what is no record, or one of a later version; names the volume.
+    pub(super) fn decode(id: &str, bytes: &[u8]) -> Result<Self, Failure> {
+        let unreadable = |why: String| Failure::bug(format!("state.redb: volume {id}: {why}"));
+        let Header { version } =
+            serde_json::from_slice(bytes).map_err(|error| unreadable(error.to_string()))?;
+        if version > VERSION {
+            return Err(unreadable(format!(
+                "its record has version {version}, this release knows {VERSION}; upgrade Belay"
+            )));
+        }
+        serde_json::from_slice(bytes).map_err(|error| unreadable(error.to_string()))
+    }
+
+    /// The bytes to be kept.
+    ///
+    /// # Errors
+    /// `Bug`, if it cannot be written as JSON.
+    pub(super) fn encode(&self) -> Result<Vec<u8>, Failure> {
+        serde_json::to_vec(self).map_err(|error| Failure::bug(format!("state.redb: {error}")))
+    }
+
+    /// How it looks from outside.
+    ///
+    /// # Errors
+    /// `Bug` if a kept id breaks the rules of today.
+    pub(super) fn volume(&self, id: &str) -> Result<Volume, Failure> {
+        let usage = match &self.usage {
+            StoredUsage::Block => Usage::Block,
+            StoredUsage::Filesystem(fs_type) => Usage::Filesystem(fs_type.clone()),
+        };
+        let kept = |failure| Failure::bug(format!("state.redb: volume {id}: {failure}"));
+        let nodes = self
+            .attached
+            .iter()
+            .map(|attached| NodeId::new(attached.node.as_str()));
+        let nodes = nodes.collect::<Result<_, _>>().map_err(kept)?;
+        let id = VolumeId::new(id).map_err(kept)?;
+        Ok(Volume {
+            id,
+            bytes: self.bytes,
+            usage,
+            nodes,
+        })
+    }
+
+    /// How it is attached to that node, if it is.
+    ///
+    /// # Errors
+    /// `Bug` if a kept access mode is not known.
+    pub(super) fn terms_on(&self, node: &NodeId) -> Result<Option<Terms>, Failure> {
+        let attached = self
+            .attached
+            .iter()
+            .find(|attached| attached.node == node.as_str());
+        attached.map(Attached::terms).transpose()
+    }
+
+    /// The first node it is attached to.
+    pub(super) fn node(&self) -> Option<&str> {
+        self.attached.first().map(|attached| attached.node.as_str())
+    }
+}
+
+impl Attached {
+    pub(super) fn new(node: &NodeId, terms: &Terms) -> Self {
+        Self {
+            node: node.as_str().to_owned(),
+            read_only: terms.read_only,
+            block: terms.block,
+            mode: terms.mode.name().to_owned(),
+        }
+    }
+
+    fn terms(&self) -> Result<Terms, Failure> {
+        let mode = MODES.iter().find(|mode| mode.name() == self.mode).copied();
+        let mode = mode.ok_or_else(|| {
+            Failure::bug(format!(
+                "state.redb: access mode {:?} is not known",
+                self.mode
+            ))
+        })?;
+        Ok(Terms {
+            read_only: self.read_only,
+            block: self.block,
+            mode,
+        })
+    }
+}
+
+const MODES: &[AccessMode] = &[
+    AccessMode::SingleNodeWriter,
+    AccessMode::SingleNodeReaderOnly,
+    AccessMode::MultiNodeReaderOnly,
+    AccessMode::MultiNodeSingleWriter,
+    AccessMode::MultiNodeMultiWriter,
+    AccessMode::SingleNodeSingleWriter,
+    AccessMode::SingleNodeMultiWriter,
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record() -> Record {
+        let mut record = Record::creating("pvc-1", 4096, &Usage::Filesystem("xfs".into()));
+        let terms = Terms {
+            read_only: true,
+            block: false,
+            mode: AccessMode::SingleNodeMultiWriter,
+        };
+        record
+            .attached
+            .push(Attached::new(&NodeId::new("node-1").unwrap(), &terms));
+        record
+    }
+
+    #[test]
+    fn what_is_written_is_read_again() {
+        let record = record();
+        let again = Record::decode("vol-1", &record.encode().unwrap()).unwrap();
+        assert_eq!(again, record);
+        let node = NodeId::new("node-1").unwrap();
+        let terms = again.terms_on(&node).unwrap().unwrap();
+        assert_eq!(terms.mode, AccessMode::SingleNodeMultiWriter);
+        assert!(terms.read_only && !terms.block);
+    }
+
+    #[test]
+    fn the_bytes_of_version_1_stay_readable() {
+        let kept = br#"{"version":1,"name":"pvc-1","bytes":4096,"usage":{"filesystem":"xfs"},
+            "state":"creating","used":false,"attached":[{"node":"node-1","read_only":true,
+            "block":false,"mode":"SINGLE_NODE_MULTI_WRITER"}]}"#;
+        assert_eq!(Record::decode("vol-1", kept).unwrap(), record());
+    }
+
+    #[test]
+    fn a_later_version_is_refused_whatever_else_it_says() {
+        let failure = Record::decode("vol-1", br#"{"version":2,"shape":"other"}"#).unwrap_err();
+        assert!(failure.message.contains("vol-1"), "{failure}");
+        assert!(failure.message.contains("upgrade"), "{failure}");
+    }
+
+    #[test]
+    fn every_access_mode_is_known_again_by_its_name() {
+        for mode in MODES {
+            let terms = Terms {
+                read_only: false,
+                block: true,
+                mode: *mode,
+            };
+            let attached = Attached::new(&NodeId::new("n").unwrap(), &terms);
+            assert_eq!(attached.terms().unwrap(), terms);
+        }
+        assert_eq!(MODES.len(), 7);
+    }
+}

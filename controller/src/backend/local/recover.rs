@@ -1,0 +1,105 @@
+//! What a start does with what a death left half done. Nobody was told of a volume that is being
+//! created, so it goes; one that is being deleted goes too; one that was promised to be larger grows.
+//! A file that holds data is never removed here, and no file without a record is touched.
+
+use super::record::{Record, State};
+use super::store::Store;
+use belay_server::failure::Failure;
+use std::collections::HashSet;
+
+/// What a recovery did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Recovered {
+    /// Creations that were undone.
+    pub(super) undone: usize,
+    /// Deletions that were finished.
+    pub(super) deleted: usize,
+    /// Files that were grown to the recorded size.
+    pub(super) grown: usize,
+    /// What needs a person: told in the log.
+    pub(super) troubles: usize,
+}
+
+impl Store {
+    /// Mends the state. Trouble with one volume does not keep the others from being served.
+    ///
+    /// # Errors
+    /// Only if the ledger or the directory cannot be read.
+    pub(super) fn recover(&self) -> Result<Recovered, Failure> {
+        let mut volumes = Vec::new();
+        self.ledger.scan(None, |id, record| {
+            volumes.push((id.to_owned(), record));
+            Ok(true)
+        })?;
+        let mut done = Recovered::default();
+        for (id, record) in &volumes {
+            if let Err(failure) = self.recover_volume(id, record, &mut done) {
+                tracing::error!(volume = id, state = ?record.state, "recovery: {failure}");
+                done.troubles += 1;
+            }
+        }
+        let known: HashSet<&str> = volumes.iter().map(|(id, _)| id.as_str()).collect();
+        self.files.each(|name, bytes| {
+            if !known.contains(name) {
+                tracing::warn!(
+                    file = name,
+                    bytes,
+                    "recovery: a file of no volume; left alone"
+                );
+                done.troubles += 1;
+            }
+        })?;
+        let totals = self.ledger.totals()?;
+        totals.show();
+        self.overcommit.ceiling(&self.files)?;
+        tracing::info!(
+            volumes = totals.volumes,
+            provisioned_bytes = totals.bytes,
+            undone = done.undone,
+            deleted = done.deleted,
+            grown = done.grown,
+            troubles = done.troubles,
+            "state recovered"
+        );
+        Ok(done)
+    }
+
+    fn recover_volume(
+        &self,
+        id: &str,
+        record: &Record,
+        done: &mut Recovered,
+    ) -> Result<(), Failure> {
+        match record.state {
+            State::Creating => {
+                if let Some(backing) = self.files.find(id)?
+                    && backing.holds_data()?
+                {
+                    return Err(Failure::precondition(format!(
+                        "{}: holds data, though its volume was never handed out; kept; move it \
+                         away to free the name {:?}",
+                        backing.path().display(),
+                        record.name
+                    )));
+                }
+                self.finish_delete(id)?;
+                done.undone += 1;
+            }
+            State::Deleting => {
+                self.finish_delete(id)?;
+                done.deleted += 1;
+            }
+            State::Ready => {
+                let backing = self.files.get(id)?;
+                let bytes = backing.bytes()?;
+                if bytes < record.bytes {
+                    backing.grow(record.bytes)?;
+                    done.grown += 1;
+                } else if bytes > record.bytes {
+                    tracing::warn!(volume = id, bytes, recorded = record.bytes, "larger file");
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,60 @@
+//! Growing a volume: the new size is promised in the ledger, then the file follows. After a death in
+//! between, recovery lets it follow.
+
+use super::store::{Store, fits, ready};
+use belay_server::failure::Failure;
+
+/// A size before and after.
+pub(super) struct Promise {
+    pub(super) before: u64,
+    pub(super) now: u64,
+}
+
+impl Store {
+    pub(super) fn resize(&self, id: &str, bytes: u64) -> Result<u64, Failure> {
+        ready(id, self.ledger.get(id)?)?;
+        let backing = self.files.get(id)?;
+        let promise = self.promise(id, bytes)?;
+        match backing.grow(promise.now) {
+            Ok(()) => Ok(promise.now),
+            Err(failure) => Err(self.take_back(id, &promise, failure)),
+        }
+    }
+
+    /// The first step. A volume that is large enough stays as it is.
+    pub(super) fn promise(&self, id: &str, bytes: u64) -> Result<Promise, Failure> {
+        let ceiling = self.overcommit.ceiling(&self.files)?;
+        self.ledger.change(|changes| {
+            let mut record = ready(id, changes.get(id)?)?;
+            let before = record.bytes;
+            if before < bytes {
+                fits(changes, ceiling, bytes - before)?;
+                record.bytes = bytes;
+                changes.put(id, &record)?;
+            }
+            Ok(Promise {
+                before,
+                now: record.bytes,
+            })
+        })
+    }
+
+    fn take_back(&self, id: &str, promise: &Promise, failure: Failure) -> Failure {
+        let taken_back = self.ledger.change(|changes| {
+            let mut record = ready(id, changes.get(id)?)?;
+            // Another call may have promised more meanwhile.
+            if record.bytes == promise.now {
+                record.bytes = promise.before;
+                changes.put(id, &record)?;
+            }
+            Ok(())
+        });
+        match taken_back {
+            Ok(()) => failure.rolled_back(),
+            Err(also) => Failure {
+                message: format!("{failure}; and taking the promise back: {also}"),
+                ..failure.may_be_running()
+            },
+        }
+    }
+}

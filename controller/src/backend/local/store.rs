@@ -1,0 +1,142 @@
+//! The state directory as a whole: taken for one process, looked things up in. The verbs that change
+//! it are in files of their own.
+
+use super::Config;
+use super::fault::{at, os};
+use super::files::Files;
+use super::id;
+use super::ledger::{Changes, Ledger};
+use super::record::{Record, State};
+use super::space::Overcommit;
+use crate::backend::{Page, Volume};
+use belay_server::failure::{Failure, Kind};
+use belay_server::request::{Name, NodeId, VolumeId};
+use rustix::fs::FlockOperation;
+use rustix::io::Errno;
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::Path;
+
+/// The state of `local`. A volume changes by intent (in the ledger), act (on its file), commit (in
+/// the ledger), so that [`Store::recover`] can tell after any death what was going on.
+#[derive(Debug)]
+pub(super) struct Store {
+    pub(super) ledger: Ledger,
+    pub(super) files: Files,
+    pub(super) node: NodeId,
+    pub(super) overcommit: Overcommit,
+    pub(super) largest_file_bytes: u64,
+    /// Held for as long as the process lives.
+    _lock: File,
+}
+
+impl Store {
+    /// Takes the directory and opens what is in it.
+    pub(super) fn open(config: Config) -> Result<Self, Failure> {
+        let dir = &config.state_dir;
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(dir)
+            .map_err(|error| at("mkdir", dir, &error))?;
+        let lock = lock(dir)?;
+        let files = Files::open(dir.join("volumes"))?;
+        Ok(Self {
+            ledger: Ledger::open(dir)?,
+            largest_file_bytes: files.largest(&lock),
+            files,
+            node: config.node,
+            overcommit: config.overcommit,
+            _lock: lock,
+        })
+    }
+
+    pub(super) fn find(&self, name: &Name) -> Result<Option<Volume>, Failure> {
+        let found = self.ledger.find(name.as_str())?;
+        let ready = found.filter(|(_, record)| record.state == State::Ready);
+        ready.map(|(id, record)| record.volume(&id)).transpose()
+    }
+
+    pub(super) fn get(&self, id: &VolumeId) -> Result<Option<Volume>, Failure> {
+        let record = self.ledger.get(id.as_str())?;
+        let ready = record.filter(|record| record.state == State::Ready);
+        ready.map(|record| record.volume(id.as_str())).transpose()
+    }
+
+    /// The token is the last id of the page before, which may be gone by now.
+    pub(super) fn list(&self, after: Option<&str>, limit: usize) -> Result<Page, Failure> {
+        if let Some(token) = after.filter(|token| !id::is_ours(token)) {
+            let message = format!("starting_token {token:?}: not from a list of this driver");
+            return Err(Failure::new(Kind::BadToken, message));
+        }
+        let mut page = Page::default();
+        self.ledger.scan(after, |id, record| {
+            if record.state != State::Ready {
+                return Ok(true);
+            }
+            if page.volumes.len() == limit {
+                page.next = page
+                    .volumes
+                    .last()
+                    .map(|volume| volume.id.as_str().to_owned());
+                return Ok(false);
+            }
+            page.volumes.push(record.volume(id)?);
+            Ok(true)
+        })?;
+        Ok(page)
+    }
+
+    pub(super) fn available_bytes(&self) -> Result<u64, Failure> {
+        let ceiling = self.overcommit.ceiling(&self.files)?;
+        Ok(ceiling.saturating_sub(self.ledger.totals()?.bytes))
+    }
+}
+
+/// The record of a volume that can be worked with.
+///
+/// # Errors
+/// `NotFound`; `Busy` while it is being made or deleted.
+pub(super) fn ready(id: &str, record: Option<Record>) -> Result<Record, Failure> {
+    let record = record.ok_or_else(|| Failure::not_found(format!("volume {id}: not found")))?;
+    match record.state {
+        State::Ready => Ok(record),
+        State::Creating => Err(Failure::busy(format!(
+            "volume {id}: is still being created"
+        ))),
+        State::Deleting => Err(Failure::busy(format!("volume {id}: is being deleted"))),
+    }
+}
+
+/// Refuses a promise of `more` bytes if it does not fit under the ceiling.
+pub(super) fn fits(changes: &Changes<'_>, ceiling: u64, more: u64) -> Result<(), Failure> {
+    let left = ceiling.saturating_sub(changes.totals()?.bytes);
+    if more <= left {
+        return Ok(());
+    }
+    Err(Failure::quota(format!(
+        "{more} more bytes asked for, {left} of {ceiling} left; free some volumes, enlarge the \
+         filesystem of the state directory, or raise --overcommit"
+    )))
+}
+
+/// Makes sure that no other process works on the directory.
+fn lock(dir: &Path) -> Result<File, Failure> {
+    let path = dir.join("lock");
+    let lock = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(&path)
+        .map_err(|error| at("open", &path, &error))?;
+    match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(lock),
+        Err(Errno::WOULDBLOCK) => Err(Failure::precondition(format!(
+            "{}: held by another belay-controller; stop it, or name another --state-dir",
+            path.display()
+        ))),
+        Err(errno) => Err(os("flock", &path, errno)),
+    }
+}

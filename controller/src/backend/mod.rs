@@ -1,0 +1,179 @@
+//! What a storage system must be able to do to be driven by Belay, in the words of storage. Knows no
+//! gRPC, no capability rules and no idempotency: "is it done already?" is asked in `operation/`.
+
+pub mod local;
+pub mod registry;
+
+use belay_server::failure::Failure;
+use belay_server::request::{AccessMode, Name, NodeId, VolumeId};
+use std::pin::Pin;
+
+/// What every verb gives back: a future that may be moved between threads.
+pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, Failure>> + Send + 'a>>;
+
+/// A storage system. Where it gives out the volume ids itself (clouds do), `create` tells them.
+pub trait Backend: Send + Sync + 'static {
+    /// The sizes that volumes can have.
+    fn sizes(&self) -> Sizes;
+
+    /// The `CreateVolume` parameters it understands; any other is refused.
+    fn parameters(&self) -> &'static [&'static str];
+
+    /// Makes a volume, or finds that the name is taken, decided in one step: then the volume of
+    /// that name is the answer, whatever it looks like.
+    fn create(&self, order: Order) -> Answer<'_, Volume>;
+
+    /// Removes a volume and its data. One that does not exist is removed already.
+    fn delete(&self, id: VolumeId) -> Answer<'_, ()>;
+
+    /// The volume of that name, once it is complete.
+    fn find(&self, name: Name) -> Answer<'_, Option<Volume>>;
+
+    /// The volume with that id, once it is complete.
+    fn get(&self, id: VolumeId) -> Answer<'_, Option<Volume>>;
+
+    /// At most `limit` volumes, beginning after the one that `after` (the `next` of the page before)
+    /// names. A token that was never given out is [`belay_server::failure::Kind::BadToken`].
+    fn list(&self, after: Option<String>, limit: usize) -> Answer<'_, Page>;
+
+    /// Makes a volume available on a node. If it is so already, the answer carries the terms of
+    /// then, which may differ from those of the order.
+    fn attach(&self, order: AttachOrder) -> Answer<'_, Attachment>;
+
+    /// Takes a volume from a node. Where nothing is attached, nothing is to be done.
+    fn detach(&self, id: VolumeId, node: NodeId) -> Answer<'_, ()>;
+
+    /// Grows a volume to at least `bytes`; the answer is the size it has then.
+    fn resize(&self, id: VolumeId, bytes: u64) -> Answer<'_, u64>;
+
+    /// Whether it knows how much room is left.
+    fn capacity(&self) -> Option<&dyn Capacity> {
+        None
+    }
+}
+
+/// A backend that knows how much room is left.
+pub trait Capacity: Send + Sync {
+    /// Bytes that can still be promised to new volumes.
+    fn available_bytes(&self) -> Answer<'_, u64>;
+}
+
+/// The sizes that a backend can make, in bytes; all three are multiples of `step`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sizes {
+    /// Sizes are multiples of this.
+    pub step: u64,
+    /// The smallest volume.
+    pub min: u64,
+    /// The largest volume, if there is room.
+    pub max: u64,
+}
+
+/// What a volume is made for. Decides its smallest size, and is compared when its name comes again.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Usage {
+    /// Handed out as a block device.
+    Block,
+    /// Handed out as a mounted filesystem of this type; empty where none was asked for.
+    Filesystem(String),
+}
+
+/// A volume to be made.
+#[derive(Clone, Debug)]
+pub struct Order {
+    /// The name that makes a repeated order the same order.
+    pub name: Name,
+    /// A size that [`Backend::sizes`] allows.
+    pub bytes: u64,
+    /// What it is for.
+    pub usage: Usage,
+}
+
+/// A volume that exists.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Volume {
+    /// Its id, for ever.
+    pub id: VolumeId,
+    /// Its size in bytes.
+    pub bytes: u64,
+    /// What it was made for.
+    pub usage: Usage,
+    /// The nodes it is attached to.
+    pub nodes: Vec<NodeId>,
+}
+
+/// A page of volumes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Page {
+    /// In the order of the listing.
+    pub volumes: Vec<Volume>,
+    /// Where the next page begins, if there is one.
+    pub next: Option<String>,
+}
+
+/// A volume to be attached.
+#[derive(Clone, Debug)]
+pub struct AttachOrder {
+    /// Which volume.
+    pub id: VolumeId,
+    /// To which node.
+    pub node: NodeId,
+    /// In which way.
+    pub terms: Terms,
+    /// The most volumes that the node may have, this one included.
+    pub node_limit: Option<usize>,
+}
+
+/// How a volume is attached. Two attachments with equal terms are the same.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Terms {
+    /// The node may not write.
+    pub read_only: bool,
+    /// As a block device, not as a filesystem.
+    pub block: bool,
+    /// Who may use it.
+    pub mode: AccessMode,
+}
+
+/// An attached volume: all that the node needs to know, in neutral words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attachment {
+    /// How it was attached.
+    pub terms: Terms,
+    /// How the node reaches it.
+    pub transport: Transport,
+    /// Its size in bytes.
+    pub bytes: u64,
+    /// What the backend knows of its content at this moment.
+    pub content: Content,
+}
+
+/// How a node reaches a volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// A file beneath the node's own directory of backing files.
+    Loop {
+        /// Its name in that directory.
+        file: String,
+    },
+}
+
+/// What a volume holds, as far as the backend knows: the licence to format it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// Nothing was ever written: may be formatted once proven blank.
+    New,
+    /// Somebody has written to it: may be formatted only if it reads as zeros from end to end.
+    Used,
+}
+
+impl Content {
+    /// The word of the publish context.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Content::New => "new",
+            Content::Used => "used",
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! Attach a volume to a node, and detach it.
+
+use super::{Operations, support};
+use crate::backend::{AttachOrder, Attachment, Terms};
+use belay_server::failure::Failure;
+use belay_server::jobs::fingerprint;
+use belay_server::request::{Access, ControllerPublish, ControllerUnpublish};
+use belay_server::rpc::Rpc;
+use std::fmt;
+use std::sync::Arc;
+
+impl Operations {
+    /// Attaches the volume, or finds that it is attached in that very way.
+    ///
+    /// # Errors
+    /// `Invalid` for a use that no volume has; `NotFound` for volume or node; `Incompatible` if it
+    /// is attached there in another way; `Precondition` if elsewhere; `Quota` if the node is full.
+    pub async fn publish(&self, request: ControllerPublish) -> Result<Attachment, Failure> {
+        let ControllerPublish {
+            id,
+            node,
+            capability,
+            read_only,
+            ..
+        } = request;
+        if let Some(why) = support::refusal(&capability) {
+            return Err(Failure::invalid("volume_capability", why));
+        }
+        let terms = Terms {
+            read_only: read_only || capability.mode.is_read_only(),
+            block: matches!(capability.access, Access::Block),
+            mode: capability.mode,
+        };
+        let order = AttachOrder {
+            id: id.clone(),
+            node: node.clone(),
+            terms: terms.clone(),
+            node_limit: self.rules.node_limit,
+        };
+        let same = fingerprint(&(&node, &terms));
+        let backend = Arc::clone(&self.backend);
+        let job = async move { backend.attach(order).await };
+        let attachment = self
+            .attaching
+            .run(id.as_str(), Rpc::ControllerPublishVolume, same, job)
+            .await?;
+        if attachment.terms == terms {
+            return Ok(attachment);
+        }
+        Err(Failure::incompatible(format!(
+            "volume {id}: attached to node {node} {}, asked for is {terms}; detach it first",
+            attachment.terms
+        )))
+    }
+
+    /// Detaches the volume from the node, or from all. What is not attached is detached already.
+    ///
+    /// # Errors
+    /// `Busy` while the node still uses it.
+    pub async fn unpublish(&self, request: ControllerUnpublish) -> Result<(), Failure> {
+        let same = fingerprint(&request.node);
+        let ControllerUnpublish { id, node } = request;
+        let backend = Arc::clone(&self.backend);
+        let volume = id.clone();
+        let job = async move {
+            let nodes = match node {
+                Some(node) => vec![node],
+                None => {
+                    let volume = backend.get(volume.clone()).await?;
+                    volume.map_or_else(Vec::new, |volume| volume.nodes)
+                }
+            };
+            for node in nodes {
+                backend.detach(volume.clone(), node).await?;
+            }
+            Ok(())
+        };
+        self.removing
+            .run(id.as_str(), Rpc::ControllerUnpublishVolume, same, job)
+            .await
+    }
+}
+
+impl fmt::Display for Terms {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let write = if self.read_only {
+            "read-only"
+        } else {
+            "writable"
+        };
+        let access = if self.block { "block" } else { "mount" };
+        write!(f, "{write} ({access}, {})", self.mode.name())
+    }
+}

@@ -1,0 +1,125 @@
+//! Create a volume: find what has the name already, else make it; either way it must agree with what
+//! is asked for.
+
+use super::{Operations, Place, size, support};
+use crate::backend::{Order, Usage, Volume};
+use belay_server::failure::Failure;
+use belay_server::jobs::fingerprint;
+use belay_server::request::{CapacityRange, CreateVolume};
+use belay_server::rpc::Rpc;
+use std::sync::Arc;
+
+impl Operations {
+    /// Makes the volume, or finds that it was made.
+    ///
+    /// # Errors
+    /// `Invalid` for what no volume of this driver can be; `Range` and `Quota` for sizes and
+    /// places; `Incompatible` if the name belongs to another kind of volume.
+    pub async fn create(&self, request: CreateVolume) -> Result<Volume, Failure> {
+        let wanted = self.wanted(&request)?;
+        let same = fingerprint(&(
+            (&request.range, &request.capabilities, &request.topology),
+            (&request.parameters, &request.mutable_parameters),
+        ));
+        let backend = Arc::clone(&self.backend);
+        let job = async move {
+            let volume = match backend.find(wanted.order.name.clone()).await? {
+                Some(volume) => volume,
+                None => {
+                    wanted.reachable()?;
+                    backend.create(wanted.order.clone()).await?
+                }
+            };
+            // Also what was just made: another caller may have made it in between.
+            wanted.agrees(&volume)?;
+            Ok(volume)
+        };
+        self.creating
+            .run(request.name.as_str(), Rpc::CreateVolume, same, job)
+            .await
+    }
+
+    fn wanted(&self, request: &CreateVolume) -> Result<Wanted, Failure> {
+        for (n, capability) in request.capabilities.iter().enumerate() {
+            if let Some(why) = support::refusal(capability) {
+                return Err(Failure::invalid(&format!("volume_capabilities[{n}]"), why));
+            }
+        }
+        let known = self.backend.parameters();
+        support::refuse_unknown("parameters", &request.parameters, known)?;
+        support::refuse_unknown("mutable_parameters", &request.mutable_parameters, &[])?;
+        if request.source.is_some() {
+            let why = "this driver makes empty volumes only; leave it out";
+            return Err(Failure::invalid("volume_content_source", why));
+        }
+        let usage = support::usage(&request.capabilities);
+        let bytes = size::of_new(request.range, &usage, self.backend.sizes())?;
+        let unreachable = match (self.place(), &request.topology) {
+            (Some(here), Some(wish)) if !here.satisfies(wish) => Some(here.clone()),
+            _ => None,
+        };
+        let order = Order {
+            name: request.name.clone(),
+            bytes,
+            usage,
+        };
+        Ok(Wanted {
+            order,
+            range: request.range,
+            unreachable,
+        })
+    }
+}
+
+/// A request that could be fulfilled if the name is free.
+struct Wanted {
+    order: Order,
+    range: Option<CapacityRange>,
+    /// Where volumes are, if that is none of the places asked for.
+    unreachable: Option<Place>,
+}
+
+impl Wanted {
+    fn reachable(&self) -> Result<(), Failure> {
+        let Some(here) = &self.unreachable else {
+            return Ok(());
+        };
+        Err(Failure::quota(format!(
+            "accessibility_requirements: volumes can only be at {}",
+            here.describe()
+        )))
+    }
+
+    /// Compares with the volume that has the name, and tells all differences.
+    fn agrees(&self, volume: &Volume) -> Result<(), Failure> {
+        let mut differences = Vec::new();
+        differences.extend(size::outside(volume.bytes, self.range));
+        if volume.usage != self.order.usage {
+            let (is, asked) = (describe(&volume.usage), describe(&self.order.usage));
+            differences.push(format!("it was made for {is}, asked for is {asked}"));
+        }
+        if let Some(here) = &self.unreachable {
+            differences.push(format!(
+                "it is at {}, asked for is another place",
+                here.describe()
+            ));
+        }
+        if differences.is_empty() {
+            return Ok(());
+        }
+        Err(Failure::incompatible(format!(
+            "name {:?} belongs to volume {}: {}",
+            self.order.name.as_str(),
+            volume.id,
+            differences.join("; ")
+        )))
+    }
+}
+
+fn describe(usage: &Usage) -> String {
+    match usage {
+        Usage::Block => "raw block".to_owned(),
+        Usage::Filesystem(fs_type) if fs_type.is_empty() => "any filesystem".to_owned(),
+        Usage::Filesystem(fs_type) => fs_type.clone(),
+    }
+}

@@ -1,0 +1,22 @@
+//! Delete a volume.
+
+use super::Operations;
+use belay_server::failure::Failure;
+use belay_server::request::DeleteVolume;
+use belay_server::rpc::Rpc;
+use std::sync::Arc;
+
+impl Operations {
+    /// Removes the volume. One that is unknown is removed already.
+    ///
+    /// # Errors
+    /// `Precondition` while it is in use; then nothing was changed.
+    pub async fn delete(&self, request: DeleteVolume) -> Result<(), Failure> {
+        let backend = Arc::clone(&self.backend);
+        let id = request.id.clone();
+        let job = async move { backend.delete(id).await };
+        self.removing
+            .run(request.id.as_str(), Rpc::DeleteVolume, 0, job)
+            .await
+    }
+}

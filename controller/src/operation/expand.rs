@@ -1,0 +1,34 @@
+//! Grow a volume.
+
+use super::{Operations, size};
+use belay_server::failure::Failure;
+use belay_server::jobs::fingerprint;
+use belay_server::request::ControllerExpand;
+use belay_server::rpc::Rpc;
+use std::sync::Arc;
+
+impl Operations {
+    /// Grows the volume to the size asked for, or finds it large enough; the answer is its size.
+    /// The node has to follow in any case: a loop device or disk must notice, and a filesystem grow.
+    ///
+    /// # Errors
+    /// `NotFound`; `Range` if no size fits; `Quota` if there is no room.
+    pub async fn expand(&self, request: ControllerExpand) -> Result<u64, Failure> {
+        let ControllerExpand { id, range, .. } = request;
+        let backend = Arc::clone(&self.backend);
+        let volume_id = id.clone();
+        let job = async move {
+            let volume = backend.get(volume_id.clone()).await?;
+            let volume = volume.ok_or_else(|| super::lookup::not_found(&volume_id))?;
+            let bytes = size::of_grown(volume.bytes, range, backend.sizes())?;
+            if bytes == volume.bytes {
+                return Ok(bytes);
+            }
+            backend.resize(volume_id, bytes).await
+        };
+        let same = fingerprint(&range);
+        self.growing
+            .run(id.as_str(), Rpc::ControllerExpandVolume, same, job)
+            .await
+    }
+}

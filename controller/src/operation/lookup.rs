@@ -1,0 +1,37 @@
+//! Look a volume up, or all of them.
+
+use super::Operations;
+use crate::backend::{Page, Volume};
+use belay_server::failure::Failure;
+use belay_server::request::{GetVolume, ListVolumes, VolumeId};
+
+/// Most entries in a page. An entry takes some 800 bytes at worst (id, topology, node id of 256
+/// bytes), and gRPC clients refuse messages of more than 4 MiB by default.
+const PAGE_ENTRIES_MAX: usize = 4096;
+
+impl Operations {
+    /// The volume.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub async fn get(&self, request: GetVolume) -> Result<Volume, Failure> {
+        let volume = self.backend.get(request.id.clone()).await?;
+        volume.ok_or_else(|| not_found(&request.id))
+    }
+
+    /// A page of volumes.
+    ///
+    /// # Errors
+    /// `BadToken`, if it begins nowhere.
+    pub async fn list(&self, request: ListVolumes) -> Result<Page, Failure> {
+        let limit = request
+            .max_entries
+            .unwrap_or(PAGE_ENTRIES_MAX)
+            .min(PAGE_ENTRIES_MAX);
+        self.backend.list(request.starting_token, limit).await
+    }
+}
+
+pub(super) fn not_found(id: &VolumeId) -> Failure {
+    Failure::not_found(format!("volume {id}: not found"))
+}

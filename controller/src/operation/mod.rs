@@ -1,0 +1,68 @@
+//! The verbs of the controller, each once for all backends: is it done already, does it agree with
+//! what is there, how large, where. Knows no gRPC and no cloud.
+
+mod attach;
+mod capacity;
+mod create;
+mod delete;
+mod expand;
+mod lookup;
+mod size;
+mod support;
+mod topology;
+mod validate;
+
+pub use capacity::Room;
+pub use topology::Place;
+pub use validate::Verdict;
+
+use crate::backend::{Attachment, Backend, Volume};
+use belay_server::jobs::Jobs;
+use std::sync::Arc;
+
+/// What the operator decided.
+#[derive(Clone, Debug, Default)]
+pub struct Rules {
+    /// Where all volumes of this driver are reachable from, if that is to be told.
+    pub place: Option<Place>,
+    /// The most volumes attached to a node; none = no limit.
+    pub node_limit: Option<usize>,
+}
+
+/// The operations on one backend. Equal calls at one time are one job; that they are decided
+/// rightly rests on the backend, since a second controller may be at work.
+pub struct Operations {
+    backend: Arc<dyn Backend>,
+    rules: Rules,
+    creating: Jobs<Volume>,
+    attaching: Jobs<Attachment>,
+    growing: Jobs<u64>,
+    removing: Jobs<()>,
+}
+
+impl Operations {
+    /// Operations that follow `rules`.
+    #[must_use]
+    pub fn new(backend: Arc<dyn Backend>, rules: Rules) -> Self {
+        Self {
+            backend,
+            rules,
+            creating: Jobs::new(),
+            attaching: Jobs::new(),
+            growing: Jobs::new(),
+            removing: Jobs::new(),
+        }
+    }
+
+    /// Where all volumes are reachable from, if that is to be told.
+    #[must_use]
+    pub fn place(&self) -> Option<&Place> {
+        self.rules.place.as_ref()
+    }
+
+    /// Whether [`Self::room`] can answer.
+    #[must_use]
+    pub fn knows_capacity(&self) -> bool {
+        self.backend.capacity().is_some()
+    }
+}

@@ -1,0 +1,209 @@
+//! How large a volume becomes: rounded up to what the backend can make, never past the limit.
+
+use super::support;
+use crate::backend::{Sizes, Usage};
+use belay_server::failure::Failure;
+use belay_server::request::CapacityRange;
+
+/// Size of a volume for which none is asked.
+const DEFAULT_BYTES: u64 = 1 << 30;
+
+/// The smallest volume for that use.
+pub(super) fn smallest(usage: &Usage, sizes: Sizes) -> u64 {
+    let needed = match usage {
+        Usage::Block => sizes.min,
+        Usage::Filesystem(fs_type) => support::smallest(fs_type).unwrap_or(sizes.min),
+    };
+    needed.max(sizes.min).next_multiple_of(sizes.step)
+}
+
+/// The size of a new volume.
+///
+/// # Errors
+/// `Range`, if there is no size within the limits.
+pub(super) fn of_new(
+    range: Option<CapacityRange>,
+    usage: &Usage,
+    sizes: Sizes,
+) -> Result<u64, Failure> {
+    let (required, limit) = bounds(range);
+    let wish = match required {
+        0 => DEFAULT_BYTES.min(limit - limit % sizes.step),
+        required => required,
+    };
+    rounded(wish.max(smallest(usage, sizes)), limit, sizes)
+}
+
+/// The size to which a volume of `bytes` grows; the same if it is large enough.
+///
+/// # Errors
+/// `Range`, if there is no size within the limits.
+pub(super) fn of_grown(bytes: u64, range: CapacityRange, sizes: Sizes) -> Result<u64, Failure> {
+    let (required, limit) = bounds(Some(range));
+    if bytes > limit {
+        return Err(Failure::range(format!(
+            "capacity_range.limit_bytes: {limit}, but the volume has {bytes} bytes already, and \
+             volumes do not shrink"
+        )));
+    }
+    if bytes >= required {
+        return Ok(bytes);
+    }
+    rounded(required, limit, sizes)
+}
+
+/// Whether a volume of `bytes` lies in the range; why not.
+pub(super) fn outside(bytes: u64, range: Option<CapacityRange>) -> Option<String> {
+    let (required, limit) = bounds(range);
+    if bytes < required {
+        return Some(format!(
+            "it has {bytes} bytes, asked for are at least {required}"
+        ));
+    }
+    (bytes > limit).then(|| format!("it has {bytes} bytes, asked for are at most {limit}"))
+}
+
+fn bounds(range: Option<CapacityRange>) -> (u64, u64) {
+    let Some(CapacityRange {
+        required_bytes,
+        limit_bytes,
+    }) = range
+    else {
+        return (0, u64::MAX);
+    };
+    (
+        required_bytes,
+        if limit_bytes == 0 {
+            u64::MAX
+        } else {
+            limit_bytes
+        },
+    )
+}
+
+fn rounded(wish: u64, limit: u64, sizes: Sizes) -> Result<u64, Failure> {
+    let largest = |rounded: u64| {
+        Failure::range(format!(
+            "capacity_range.required_bytes: {rounded} bytes needed, the largest volume has {}",
+            sizes.max
+        ))
+    };
+    let bytes = wish
+        .checked_next_multiple_of(sizes.step)
+        .ok_or_else(|| largest(wish))?;
+    if bytes > limit {
+        return Err(Failure::range(format!(
+            "capacity_range.limit_bytes: {limit}, but the smallest volume that will do has {bytes} \
+             bytes (sizes are multiples of {})",
+            sizes.step
+        )));
+    }
+    if bytes > sizes.max {
+        return Err(largest(bytes));
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use belay_server::failure::Kind;
+
+    const MIB: u64 = 1 << 20;
+    const SIZES: Sizes = Sizes {
+        step: MIB,
+        min: MIB,
+        max: 1 << 44,
+    };
+
+    fn range(required_bytes: u64, limit_bytes: u64) -> Option<CapacityRange> {
+        Some(CapacityRange {
+            required_bytes,
+            limit_bytes,
+        })
+    }
+
+    fn filesystem(fs_type: &str) -> Usage {
+        Usage::Filesystem(fs_type.to_owned())
+    }
+
+    #[test]
+    fn a_new_volume_is_rounded_up_and_never_past_the_limit() {
+        let ext4 = filesystem("ext4");
+        for (asked, usage, bytes) in [
+            (None, &Usage::Block, 1024 * MIB),
+            (None, &ext4, 1024 * MIB),
+            (range(1, 0), &Usage::Block, MIB),
+            (range(MIB, MIB), &Usage::Block, MIB),
+            (range(MIB + 1, 0), &Usage::Block, 2 * MIB),
+            (range(MIB + 1, 2 * MIB), &Usage::Block, 2 * MIB),
+            (range(0, 5 * MIB + 7), &Usage::Block, 5 * MIB),
+            (range(0, 4096 * MIB), &Usage::Block, 1024 * MIB),
+            (range(1, 0), &ext4, 128 * MIB),
+            (range(1, 0), &filesystem(""), 128 * MIB),
+            (range(1, 0), &filesystem("xfs"), 300 * MIB),
+            (range(1 << 44, 0), &Usage::Block, 1 << 44),
+        ] {
+            assert_eq!(
+                of_new(asked, usage, SIZES),
+                Ok(bytes),
+                "{asked:?} {usage:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn where_no_size_fits_both_numbers_are_named() {
+        for (asked, usage, numbers) in [
+            (
+                range(MIB + 1, 2 * MIB - 1),
+                Usage::Block,
+                ["2097151", "2097152"],
+            ),
+            (range(1, 1), Usage::Block, ["1,", "1048576"]),
+            (range(0, MIB - 1), Usage::Block, ["1048575", "1048576"]),
+            (
+                range(MIB, 100 * MIB),
+                filesystem(""),
+                ["104857600", "134217728"],
+            ),
+            (
+                range(MIB, 299 * MIB),
+                filesystem("xfs"),
+                ["313524224", "314572800"],
+            ),
+            (
+                range((1 << 44) + 1, 0),
+                Usage::Block,
+                ["17592187092992", "17592186044416"],
+            ),
+            (
+                range(u64::MAX, 0),
+                Usage::Block,
+                ["18446744073709551615", "17592186044416"],
+            ),
+        ] {
+            let failure = of_new(asked, &usage, SIZES).unwrap_err();
+            assert_eq!(failure.kind, Kind::Range);
+            for number in numbers {
+                assert!(failure.message.contains(number), "{failure}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_volume_grows_to_what_is_asked_and_never_shrinks() {
+        for (bytes, asked, grown) in [
+            (4 * MIB, range(5 * MIB, 0), Ok(5 * MIB)),
+            (4 * MIB, range(4 * MIB + 1, 5 * MIB), Ok(5 * MIB)),
+            (4 * MIB, range(MIB, 0), Ok(4 * MIB)),
+            (4 * MIB, range(0, 4 * MIB), Ok(4 * MIB)),
+            (4 * MIB, range(MIB, 2 * MIB), Err(Kind::Range)),
+            (4 * MIB, range(4 * MIB + 1, 5 * MIB - 1), Err(Kind::Range)),
+            (4 * MIB, range(1 << 45, 0), Err(Kind::Range)),
+        ] {
+            let result = of_grown(bytes, asked.unwrap(), SIZES).map_err(|failure| failure.kind);
+            assert_eq!(result, grown, "{asked:?}");
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! What a volume can be used for, and why not for the rest. The node agent mounts what is listed here.
+
+use crate::backend::Usage;
+use belay_server::failure::Failure;
+use belay_server::request::{Access, Capability, Context};
+
+/// Keys that the external-provisioner adds to the parameters on its own account.
+const PROVISIONER_PREFIX: &str = "csi.storage.k8s.io/";
+
+/// The filesystem that a blank volume gets where none is asked for.
+const DEFAULT_FILESYSTEM: &str = "ext4";
+
+/// Filesystems that the node makes, and the smallest volumes that it makes them on, in bytes: there
+/// must be room behind the mark that it writes at byte 100 MiB, and mkfs.xfs refuses less.
+const FILESYSTEMS: &[(&str, u64)] = &[(DEFAULT_FILESYSTEM, 128 << 20), ("xfs", 300 << 20)];
+
+/// Why a volume cannot be used so; none if it can.
+pub(super) fn refusal(capability: &Capability) -> Option<String> {
+    if capability.mode.is_multi_node() {
+        return Some(format!(
+            "access mode {}: a volume is attached to one node at a time; ask for a SINGLE_NODE mode",
+            capability.mode.name()
+        ));
+    }
+    match &capability.access {
+        Access::Mount { fs_type, .. } if smallest(fs_type).is_none() => {
+            let known: Vec<_> = FILESYSTEMS.iter().map(|(name, _)| *name).collect();
+            Some(format!(
+                "fs_type {fs_type:?}: not one of {}",
+                known.join(", ")
+            ))
+        }
+        Access::Mount { .. } | Access::Block => None,
+    }
+}
+
+/// The smallest volume for that filesystem, in bytes; none if it is not known. Empty = the default.
+pub(super) fn smallest(fs_type: &str) -> Option<u64> {
+    let name = if fs_type.is_empty() {
+        DEFAULT_FILESYSTEM
+    } else {
+        fs_type
+    };
+    FILESYSTEMS
+        .iter()
+        .find(|(known, _)| *known == name)
+        .map(|(_, bytes)| *bytes)
+}
+
+/// What the capabilities of a request, which do not contradict each other, are for.
+pub(super) fn usage(capabilities: &[Capability]) -> Usage {
+    let mut usage = Usage::Block;
+    for capability in capabilities {
+        if let Access::Mount { fs_type, .. } = &capability.access {
+            if !fs_type.is_empty() {
+                return Usage::Filesystem(fs_type.clone());
+            }
+            usage = Usage::Filesystem(String::new());
+        }
+    }
+    usage
+}
+
+/// Refuses parameters that nobody would heed: a typing error must not pass for a wish fulfilled.
+pub(super) fn refuse_unknown(
+    field: &str,
+    parameters: &Context,
+    known: &[&str],
+) -> Result<(), Failure> {
+    let stranger = parameters
+        .iter()
+        .map(|(key, _)| key)
+        .find(|key| !key.starts_with(PROVISIONER_PREFIX) && !known.contains(key));
+    let Some(key) = stranger else { return Ok(()) };
+    let known = if known.is_empty() {
+        "none".to_owned()
+    } else {
+        known.join(", ")
+    };
+    Err(Failure::invalid(
+        field,
+        format_args!("{key:?} is not known; this driver knows {known}"),
+    ))
+}
