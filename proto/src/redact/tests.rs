@@ -15,8 +15,11 @@ use crate::csi::v1::*;
 const SECRET: &str = "canary-which-must-not-sing";
 const PLAIN: &str = "plain-text-for-all-to-read";
 
-/// Sensitive by the protocol's words but not by its markers.
-const MOUNT_FLAGS: &str = "csi.v1.VolumeCapability.MountVolume.mount_flags";
+/// Sensitive without a marker: service account tokens, passwords among mount options.
+const UNMARKED: [&str; 2] = [
+    "csi.v1.NodePublishVolumeRequest.volume_context",
+    "csi.v1.VolumeCapability.MountVolume.mount_flags",
+];
 
 type Print = fn(&[u8]) -> String;
 
@@ -168,7 +171,7 @@ fn is_secret(field: &FieldDescriptor) -> bool {
         .get_extension_by_name("csi.v1.csi_secret")
         .expect("csi.proto declares the marker");
     field.options().get_extension(&marker).as_bool() == Some(true)
-        || field.full_name() == MOUNT_FLAGS
+        || UNMARKED.contains(&field.full_name())
 }
 
 /// The message with every field set, down to the leaves.

@@ -1,0 +1,135 @@
+//! Finds the messages that hold secrets and writes their `Debug`. Must not know a message by name,
+//! but for the fields that CSI calls sensitive in words only.
+
+use std::error::Error;
+use std::fmt::Write as _;
+
+use protox::prost_reflect::{
+    DescriptorPool, ExtensionDescriptor, FieldDescriptor, Kind, MessageDescriptor,
+};
+
+const PACKAGE: &str = "csi.v1";
+const MARKER: &str = "csi.v1.csi_secret";
+
+/// Fields that may carry credentials although CSI does not mark them.
+const UNMARKED: [&str; 2] = [
+    // The kubelet puts service account tokens here, if the CSIDriver object asks for any.
+    "csi.v1.NodePublishVolumeRequest.volume_context",
+    // CIFS, for one, takes its password as a mount option.
+    "csi.v1.VolumeCapability.MountVolume.mount_flags",
+];
+
+/// A message and those of its fields that must not be printed.
+pub(crate) struct SecretHolder {
+    message: MessageDescriptor,
+    secrets: Vec<FieldDescriptor>,
+}
+
+impl SecretHolder {
+    /// The message as prost wants it named, with a leading dot.
+    pub(crate) fn proto_path(&self) -> String {
+        format!(".{}", self.message.full_name())
+    }
+}
+
+/// Every message of CSI that has a secret field of its own.
+///
+/// # Errors
+/// The marker, or a field listed here, is not in the pool.
+pub(crate) fn secret_holders(pool: &DescriptorPool) -> Result<Vec<SecretHolder>, Box<dyn Error>> {
+    let marker = pool
+        .get_extension_by_name(MARKER)
+        .ok_or("csi.proto must declare csi_secret")?;
+    let mut holders = Vec::new();
+    for message in pool
+        .all_messages()
+        .filter(|message| message.package_name() == PACKAGE)
+    {
+        let secrets: Vec<_> = message
+            .fields()
+            .filter(|field| is_secret(field, &marker))
+            .collect();
+        if !secrets.is_empty() {
+            holders.push(SecretHolder { message, secrets });
+        }
+    }
+    let hidden = |name: &str| {
+        holders
+            .iter()
+            .flat_map(|holder| &holder.secrets)
+            .any(|field| field.full_name() == name)
+    };
+    if let Some(gone) = UNMARKED.into_iter().find(|name| !hidden(name)) {
+        return Err(format!("{gone} is listed as secret but not in csi.proto").into());
+    }
+    Ok(holders)
+}
+
+fn is_secret(field: &FieldDescriptor, marker: &ExtensionDescriptor) -> bool {
+    field.options().get_extension(marker).as_bool() == Some(true)
+        || UNMARKED.contains(&field.full_name())
+}
+
+/// Rust source with one `Debug` for each message.
+///
+/// # Errors
+/// A message has a field of a kind that this cannot print.
+pub(crate) fn debug_impls(holders: &[SecretHolder]) -> Result<String, Box<dyn Error>> {
+    let mut source = String::new();
+    for SecretHolder { message, secrets } in holders {
+        let name = message.name();
+        writeln!(
+            source,
+            "impl ::core::fmt::Debug for {} {{",
+            rust_path(message)
+        )?;
+        writeln!(source, "fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>)")?;
+        writeln!(source, "-> ::core::fmt::Result {{ f.debug_struct({name:?})")?;
+        for field in message.fields() {
+            let name = printable(&field)?;
+            if secrets.contains(&field) {
+                let hidden = format!("Hidden {{ empty: self.{name}.is_empty() }}");
+                writeln!(source, ".field({name:?}, &{hidden})")?;
+            } else {
+                writeln!(source, ".field({name:?}, &self.{name})")?;
+            }
+        }
+        writeln!(source, ".finish() }} }}")?;
+    }
+    Ok(source)
+}
+
+/// The field's name, if prost makes one field of that type from it. A oneof becomes one field of
+/// another name, an enum a bare number; neither stands beside a secret in CSI 1.13.
+fn printable(field: &FieldDescriptor) -> Result<&str, String> {
+    if field.containing_oneof().is_some() || matches!(field.kind(), Kind::Enum(_)) {
+        return Err(format!(
+            "teach the redaction to print {}",
+            field.full_name()
+        ));
+    }
+    Ok(field.name())
+}
+
+/// Where prost puts the message: `a.v1.Outer.Inner` becomes `crate::a::v1::outer::Inner`.
+fn rust_path(message: &MessageDescriptor) -> String {
+    format!("{}::{}", module_of(message), message.name())
+}
+
+fn module_of(message: &MessageDescriptor) -> String {
+    match message.parent_message() {
+        Some(outer) => format!("{}::{}", module_of(&outer), snake_case(outer.name())),
+        None => format!("crate::{}", message.package_name().replace('.', "::")),
+    }
+}
+
+fn snake_case(name: &str) -> String {
+    let mut snake = String::new();
+    for (position, letter) in name.chars().enumerate() {
+        if letter.is_ascii_uppercase() && position > 0 {
+            snake.push('_');
+        }
+        snake.push(letter.to_ascii_lowercase());
+    }
+    snake
+}
