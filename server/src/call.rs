@@ -32,7 +32,8 @@ where
 {
     let (_, extensions, message) = request.into_parts();
     if let Some(record) = extensions.get::<Record>() {
-        record.reached(message.subject());
+        let subject = record.reached(message.subject());
+        tracing::Span::current().record("subject", subject);
     }
     match handle(message).await {
         Ok(answer) => Ok(Response::new(answer)),
@@ -51,10 +52,10 @@ pub(crate) fn status(rpc: Rpc, failure: &Failure) -> Status {
 pub(crate) struct Record(Arc<OnceLock<Box<str>>>);
 
 impl Record {
-    fn reached(&self, subject: &str) {
-        // A second time only if a handler called another one: the first knows best.
+    /// Keeps the first subject told: should a handler call another one, the outer knows best.
+    fn reached(&self, subject: &str) -> &str {
         self.0
-            .get_or_init(|| start_of(subject, SUBJECT_BYTES_MAX).into());
+            .get_or_init(|| start_of(subject, SUBJECT_BYTES_MAX).into())
     }
 
     /// The subject, empty for calls without one; none if no handler was reached.
@@ -64,7 +65,7 @@ impl Record {
 }
 
 /// At most `bytes_max` bytes of the text, and no half character.
-fn start_of(text: &str, bytes_max: usize) -> &str {
+pub(crate) fn start_of(text: &str, bytes_max: usize) -> &str {
     let mut end = bytes_max.min(text.len());
     while !text.is_char_boundary(end) {
         end -= 1;

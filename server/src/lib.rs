@@ -3,8 +3,18 @@
 
 pub mod call;
 pub mod code_table;
+pub mod config;
 pub mod endpoint;
 pub mod failure;
+mod http;
+pub mod identity;
 pub mod jobs;
+pub mod layer;
+pub mod log;
+pub mod metrics;
+pub mod readiness;
 pub mod request;
 pub mod rpc;
+pub mod serve;
+pub mod signal;
+pub mod socket;

@@ -1,0 +1,134 @@
+//! What people and Prometheus look at: GET /metrics and GET /healthz over HTTP/1. Shows nothing of
+//! requests, and changes nothing.
+
+use crate::metrics::Metrics;
+use crate::readiness::{Readiness, State};
+use bytes::Bytes;
+use http::header::CONTENT_TYPE;
+use http::{HeaderValue, Method, Request, Response, StatusCode};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+
+/// Connections at a time; more wait. This port may be open to a whole cluster, the memory is not.
+const CONNECTIONS_MAX: usize = 16;
+
+/// How long a client may take for the head of a request.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How often measured values are sorted in while nobody looks.
+const TIDY_INTERVAL: Duration = Duration::from_secs(10);
+
+/// The pause after a failed accept, which is nearly always a lack of descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
+const PROMETHEUS_TEXT: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4");
+
+/// The two pages, bound but not yet served.
+#[derive(Debug)]
+pub(crate) struct Pages {
+    listener: TcpListener,
+    metrics: Metrics,
+    readiness: Readiness,
+}
+
+impl Pages {
+    pub(crate) async fn bind(
+        address: SocketAddr,
+        metrics: Metrics,
+        readiness: Readiness,
+    ) -> std::io::Result<Self> {
+        Ok(Self {
+            listener: TcpListener::bind(address).await?,
+            metrics,
+            readiness,
+        })
+    }
+
+    /// Serves until dropped.
+    pub(crate) async fn serve(self) -> Infallible {
+        let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+        let mut tidy = tokio::time::interval(TIDY_INTERVAL);
+        let pages = (self.metrics, self.readiness);
+        loop {
+            tokio::select! {
+                _ = tidy.tick() => pages.0.tidy(),
+                next = next_connection(&self.listener, &places) => {
+                    let Some((stream, place)) = next else { continue };
+                    let pages = pages.clone();
+                    tokio::spawn(async move {
+                        serve_connection(stream, pages).await;
+                        drop(place);
+                    });
+                }
+            }
+        }
+    }
+}
+
+async fn next_connection(
+    listener: &TcpListener,
+    places: &Arc<Semaphore>,
+) -> Option<(tokio::net::TcpStream, tokio::sync::OwnedSemaphorePermit)> {
+    let place = Arc::clone(places).acquire_owned().await.ok()?;
+    match listener.accept().await {
+        Ok((stream, _)) => Some((stream, place)),
+        Err(error) => {
+            tracing::warn!(%error, "cannot accept a connection for metrics");
+            tokio::time::sleep(ACCEPT_PAUSE).await;
+            None
+        }
+    }
+}
+
+async fn serve_connection(stream: tokio::net::TcpStream, pages: (Metrics, Readiness)) {
+    let service = service_fn(move |request: Request<Incoming>| {
+        let response = page(request.method(), request.uri().path(), &pages.0, &pages.1);
+        std::future::ready(Ok::<_, Infallible>(response))
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADER_TIMEOUT)
+        .serve_connection(TokioIo::new(stream), service);
+    if let Err(error) = connection.await {
+        tracing::debug!(%error, "a connection for metrics broke");
+    }
+}
+
+fn page(
+    method: &Method,
+    path: &str,
+    metrics: &Metrics,
+    readiness: &Readiness,
+) -> Response<Full<Bytes>> {
+    match (method, path) {
+        (&Method::GET, "/metrics") => text(StatusCode::OK, PROMETHEUS_TEXT, metrics.render()),
+        (&Method::GET, "/healthz") => match readiness.state() {
+            State::Ready => text(StatusCode::OK, TEXT, "ok\n"),
+            State::Starting(why) | State::Unhealthy(why) => {
+                text(StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("{why}\n"))
+            }
+        },
+        _ => text(
+            StatusCode::NOT_FOUND,
+            TEXT,
+            "only GET /metrics and GET /healthz are here\n",
+        ),
+    }
+}
+
+fn text(status: StatusCode, form: HeaderValue, body: impl Into<Bytes>) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(body.into()));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, form);
+    response
+}

@@ -1,0 +1,215 @@
+//! The Identity service, the same in every CSI server. What the driver can do is told to it.
+
+use crate::call::answer;
+use crate::failure::Failure;
+use crate::readiness::{Readiness, State};
+use crate::rpc::Rpc;
+use belay_proto::csi::v1 as csi;
+use csi::plugin_capability::service::Type as ServiceType;
+use csi::plugin_capability::volume_expansion::Type as ExpansionType;
+use csi::plugin_capability::{Service, Type, VolumeExpansion};
+use std::collections::HashMap;
+use std::fmt;
+use std::str::FromStr;
+use tonic::{Request, Response, Status};
+
+/// Longest name of a driver, in bytes (CSI 1.13, `GetPluginInfoResponse.name`).
+const NAME_BYTES_MAX: usize = 63;
+
+/// The name of a driver, e.g. `local.csi.belay.dev`: letters, digits, dots and dashes in the form of
+/// a domain name (RFC 1035, section 2.3.1), at most 63 bytes.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct DriverName(String);
+
+/// Why a name is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DriverNameError {
+    /// Nothing, or more than 63 bytes.
+    #[error("a driver name has 1 to {NAME_BYTES_MAX} bytes, not {0}")]
+    Length(usize),
+    /// Something else than letters, digits, dots and dashes.
+    #[error("a driver name has letters, digits, dots and dashes only, not {0:?}")]
+    Character(char),
+    /// Begins or ends with a dot or dash, or has two dots in a row.
+    #[error("each part of a driver name begins and ends with a letter or digit")]
+    Part,
+}
+
+impl DriverName {
+    /// The name.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for DriverName {
+    type Err = DriverNameError;
+
+    /// # Errors
+    /// Says which part of the rule is broken.
+    fn from_str(name: &str) -> Result<Self, DriverNameError> {
+        if name.is_empty() || name.len() > NAME_BYTES_MAX {
+            return Err(DriverNameError::Length(name.len()));
+        }
+        let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-');
+        if let Some(bad) = name.chars().find(|c| !allowed(*c)) {
+            return Err(DriverNameError::Character(bad));
+        }
+        let is_framed =
+            |part: &str| !part.is_empty() && !part.starts_with('-') && !part.ends_with('-');
+        if !name.split('.').all(is_framed) {
+            return Err(DriverNameError::Part);
+        }
+        Ok(Self(name.to_owned()))
+    }
+}
+
+impl fmt::Display for DriverName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// What a driver can do as a whole; both binaries of a driver must tell the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PluginCapability {
+    /// There is a controller service.
+    Controller,
+    /// Not every volume can be reached from every node.
+    Topology,
+    /// A volume can grow while it is published.
+    OnlineExpansion,
+}
+
+impl PluginCapability {
+    fn wire(self) -> csi::PluginCapability {
+        let service = |service: ServiceType| {
+            Type::Service(Service {
+                r#type: service.into(),
+            })
+        };
+        let r#type = match self {
+            Self::Controller => service(ServiceType::ControllerService),
+            Self::Topology => service(ServiceType::VolumeAccessibilityConstraints),
+            Self::OnlineExpansion => Type::VolumeExpansion(VolumeExpansion {
+                r#type: ExpansionType::Online.into(),
+            }),
+        };
+        csi::PluginCapability {
+            r#type: Some(r#type),
+        }
+    }
+}
+
+/// The Identity service of one driver.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    name: DriverName,
+    version: &'static str,
+    capabilities: Vec<PluginCapability>,
+    readiness: Readiness,
+}
+
+impl Identity {
+    /// Tells these facts, and the readiness at each moment.
+    #[must_use]
+    pub fn new(
+        name: DriverName,
+        version: &'static str,
+        capabilities: Vec<PluginCapability>,
+        readiness: Readiness,
+    ) -> Self {
+        Self {
+            name,
+            version,
+            capabilities,
+            readiness,
+        }
+    }
+
+    fn probe(&self) -> Result<csi::ProbeResponse, Failure> {
+        match self.readiness.state() {
+            State::Ready => Ok(csi::ProbeResponse { ready: Some(true) }),
+            State::Starting(_) => Ok(csi::ProbeResponse { ready: Some(false) }),
+            State::Unhealthy(why) => Err(Failure::precondition(why)),
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl csi::identity_server::Identity for Identity {
+    async fn get_plugin_info(
+        &self,
+        request: Request<csi::GetPluginInfoRequest>,
+    ) -> Result<Response<csi::GetPluginInfoResponse>, Status> {
+        answer(Rpc::GetPluginInfo, request, async |_| {
+            Ok(csi::GetPluginInfoResponse {
+                name: self.name.to_string(),
+                vendor_version: self.version.to_owned(),
+                manifest: HashMap::new(),
+            })
+        })
+        .await
+    }
+
+    async fn get_plugin_capabilities(
+        &self,
+        request: Request<csi::GetPluginCapabilitiesRequest>,
+    ) -> Result<Response<csi::GetPluginCapabilitiesResponse>, Status> {
+        answer(Rpc::GetPluginCapabilities, request, async |_| {
+            let capabilities = self.capabilities.iter().map(|capability| capability.wire());
+            Ok(csi::GetPluginCapabilitiesResponse {
+                capabilities: capabilities.collect(),
+            })
+        })
+        .await
+    }
+
+    async fn probe(
+        &self,
+        request: Request<csi::ProbeRequest>,
+    ) -> Result<Response<csi::ProbeResponse>, Status> {
+        answer(Rpc::Probe, request, async |_| self.probe()).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_real_drivers_pass() {
+        let longest = format!("a.{}", "b".repeat(61));
+        for name in [
+            "local.csi.belay.dev",
+            "cinder.csi.openstack.org",
+            "a",
+            "A-1.b",
+            &longest,
+        ] {
+            assert_eq!(name.parse::<DriverName>().unwrap().as_str(), name);
+        }
+    }
+
+    #[test]
+    fn names_that_a_sidecar_would_choke_on_are_refused() {
+        use DriverNameError::{Character, Length, Part};
+        let long = "b".repeat(64);
+        let cases = [
+            ("", Length(0)),
+            (long.as_str(), Length(64)),
+            ("local/csi", Character('/')),
+            ("b\u{e9}lay", Character('\u{e9}')),
+            ("a..b", Part),
+            (".a", Part),
+            ("a.", Part),
+            ("-a", Part),
+            ("a-.b", Part),
+        ];
+        for (name, why) in cases {
+            assert_eq!(name.parse::<DriverName>(), Err(why), "{name:?}");
+        }
+    }
+}

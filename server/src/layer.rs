@@ -1,0 +1,254 @@
+//! The outer end of every call: its span, its one log line, its latency, and the net under a panic.
+//! Sees every request, also those that no service takes or that cannot be decoded. Must not print
+//! a request: it may hold secrets.
+
+use crate::call::{Record, status};
+use crate::failure::Failure;
+use crate::rpc::Rpc;
+use futures_util::FutureExt as _;
+use http::{Request, Response};
+use metrics::Histogram;
+use std::convert::Infallible;
+use std::panic::AssertUnwindSafe;
+use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll};
+use std::time::Instant;
+use tonic::body::Body;
+use tonic::{Code, Status};
+use tracing::{Instrument as _, Level, Span};
+
+/// Histogram of how long calls take, in seconds, by `rpc` and `code`.
+pub(crate) const DURATION: &str = "belay_rpc_duration_seconds";
+
+/// Longest path of an unknown call kept for the log line, in bytes.
+const PATH_BYTES_MAX: usize = 128;
+
+/// Wraps the services of a whole server.
+#[derive(Clone, Debug, Default)]
+pub struct CallLayer {
+    durations: Durations,
+}
+
+impl CallLayer {
+    /// Measures nothing yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+}
+
+impl<S> tower::Layer<S> for CallLayer {
+    type Service = CallService<S>;
+
+    fn layer(&self, inner: S) -> CallService<S> {
+        CallService {
+            inner,
+            durations: self.durations.clone(),
+        }
+    }
+}
+
+/// The services of a server within their [`CallLayer`].
+#[derive(Clone, Debug)]
+pub struct CallService<S> {
+    inner: S,
+    durations: Durations,
+}
+
+impl<S, B> tower::Service<Request<B>> for CallService<S>
+where
+    S: tower::Service<Request<B>, Response = Response<Body>, Error = Infallible>,
+    S: Clone + Send + 'static,
+    S::Future: Send + 'static,
+    B: Send + 'static,
+{
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, mut request: Request<B>) -> Self::Future {
+        let call = Call::begin(request.uri().path(), self.durations.clone());
+        request.extensions_mut().insert(call.record.clone());
+        // The clone is the one that has not been asked whether it is ready.
+        let clone = self.inner.clone();
+        let mut inner = std::mem::replace(&mut self.inner, clone);
+        Box::pin(async move {
+            let work = async move { inner.call(request).await };
+            let work = AssertUnwindSafe(work)
+                .catch_unwind()
+                .instrument(call.span());
+            let response = match work.await {
+                Ok(Ok(response)) => response,
+                Ok(Err(never)) => match never {},
+                Err(_) => call.panicked().into_http(),
+            };
+            Ok(call.end(response))
+        })
+    }
+}
+
+/// One call from its first byte to its answer. Dropped before its end, it logs that the caller went
+/// away.
+struct Call {
+    rpc: Option<Rpc>,
+    /// Kept for unknown calls only.
+    path: Box<str>,
+    begun: Instant,
+    record: Record,
+    durations: Durations,
+    is_logged: bool,
+}
+
+impl Call {
+    fn begin(path: &str, durations: Durations) -> Self {
+        let rpc = Rpc::from_path(path);
+        let path = if rpc.is_some() {
+            ""
+        } else {
+            crate::call::start_of(path, PATH_BYTES_MAX)
+        };
+        Self {
+            rpc,
+            path: path.into(),
+            begun: Instant::now(),
+            record: Record::default(),
+            durations,
+            is_logged: false,
+        }
+    }
+
+    fn name(&self) -> &str {
+        match self.rpc {
+            Some(rpc) => rpc.name(),
+            None => &self.path,
+        }
+    }
+
+    /// Around the work, so that a line from its depths names the call. Reads are many and dull.
+    fn span(&self) -> Span {
+        let subject = tracing::field::Empty;
+        if self.rpc.is_some_and(Rpc::changes_state) {
+            tracing::info_span!("call", rpc = self.name(), subject)
+        } else {
+            tracing::debug_span!("call", rpc = self.name(), subject)
+        }
+    }
+
+    fn panicked(&self) -> Status {
+        match self.rpc {
+            Some(rpc) => status(rpc, &Failure::panicked(rpc)),
+            None => Status::internal("the server panicked; please report the log"),
+        }
+    }
+
+    fn end(mut self, response: Response<Body>) -> Response<Body> {
+        let Some(failed) = Status::from_header_map(response.headers()) else {
+            self.log(Code::Ok, "");
+            return response;
+        };
+        match self.unreadable(&failed) {
+            Some(better) => {
+                self.log(better.code(), better.message());
+                better.into_http()
+            }
+            None => {
+                self.log(failed.code(), failed.message());
+                response
+            }
+        }
+    }
+
+    /// A request that ended in the decoder, too large or no protobuf, is the caller's mistake. Left
+    /// alone it would go out as OUT_OF_RANGE or INTERNAL, which mean something else to a sidecar.
+    fn unreadable(&self, failed: &Status) -> Option<Status> {
+        let rpc = self.rpc.filter(|_| self.record.subject().is_none())?;
+        let by_decoder = matches!(failed.code(), Code::OutOfRange | Code::Internal);
+        by_decoder.then(|| {
+            let why = format_args!("cannot be read ({}); nothing was done", failed.message());
+            status(rpc, &Failure::invalid("request", why))
+        })
+    }
+
+    /// The one log line of the call, and its place in the histogram.
+    fn log(&mut self, code: Code, message: &str) {
+        self.is_logged = true;
+        let took = self.begun.elapsed();
+        self.durations.of(self.rpc, code).record(took);
+
+        let rpc = self.name();
+        let subject = self.record.subject().filter(|subject| !subject.is_empty());
+        let us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        let (number, code) = (code, code_name(code));
+        match number {
+            Code::Ok if self.rpc.is_some_and(Rpc::changes_state) => {
+                tracing::event!(Level::INFO, rpc, subject, code, us);
+            }
+            Code::Ok => tracing::event!(Level::DEBUG, rpc, subject, code, us),
+            Code::Internal | Code::Unknown | Code::DataLoss => {
+                tracing::event!(Level::ERROR, rpc, subject, code, us, "{message}");
+            }
+            _ => tracing::event!(Level::WARN, rpc, subject, code, us, "{message}"),
+        }
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        if !self.is_logged {
+            self.log(Code::Cancelled, "the caller went away before the answer");
+        }
+    }
+}
+
+/// How many codes gRPC has.
+const CODES: usize = 17;
+
+/// One histogram a call and code, each looked up by name only once.
+#[derive(Clone, Debug)]
+struct Durations(Arc<[OnceLock<Histogram>]>);
+
+impl Default for Durations {
+    fn default() -> Self {
+        // One row more than calls: for what CSI does not know.
+        let cells = (Rpc::ALL.len() + 1) * CODES;
+        Self((0..cells).map(|_| OnceLock::new()).collect())
+    }
+}
+
+impl Durations {
+    fn of(&self, rpc: Option<Rpc>, code: Code) -> &Histogram {
+        let row = rpc.map_or(Rpc::ALL.len(), |rpc| rpc as usize);
+        self.0[row * CODES + code as usize].get_or_init(|| {
+            let rpc = rpc.map_or("unknown", Rpc::name);
+            metrics::histogram!(DURATION, "rpc" => rpc, "code" => code_name(code))
+        })
+    }
+}
+
+/// As the specification writes it.
+const fn code_name(code: Code) -> &'static str {
+    match code {
+        Code::Ok => "OK",
+        Code::Cancelled => "CANCELLED",
+        Code::Unknown => "UNKNOWN",
+        Code::InvalidArgument => "INVALID_ARGUMENT",
+        Code::DeadlineExceeded => "DEADLINE_EXCEEDED",
+        Code::NotFound => "NOT_FOUND",
+        Code::AlreadyExists => "ALREADY_EXISTS",
+        Code::PermissionDenied => "PERMISSION_DENIED",
+        Code::ResourceExhausted => "RESOURCE_EXHAUSTED",
+        Code::FailedPrecondition => "FAILED_PRECONDITION",
+        Code::Aborted => "ABORTED",
+        Code::OutOfRange => "OUT_OF_RANGE",
+        Code::Unimplemented => "UNIMPLEMENTED",
+        Code::Internal => "INTERNAL",
+        Code::Unavailable => "UNAVAILABLE",
+        Code::DataLoss => "DATA_LOSS",
+        Code::Unauthenticated => "UNAUTHENTICATED",
+    }
+}

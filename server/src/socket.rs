@@ -1,0 +1,158 @@
+//! The Unix socket of a server: private before it is visible, never in the place of something
+//! living, and taken away at the end only if it is still ours. Knows nothing of what is served.
+
+use crate::endpoint::Endpoint;
+use rustix::fs::{FileType, FlockOperation, Mode, OFlags, Stat};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use std::fmt;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+
+/// Connections that may wait to be accepted: the kubelet dials anew for each call, and at its start
+/// for all volumes at once. The kernel lowers it to net.core.somaxconn.
+const BACKLOG: i32 = 1024;
+
+/// Only root reaches a CSI driver: whoever can talk to it can mount anything.
+const PRIVATE: Mode = Mode::RUSR.union(Mode::WUSR);
+
+/// A listening socket and its file.
+#[derive(Debug)]
+pub struct Socket {
+    listener: UnixListener,
+    file: SocketFile,
+}
+
+impl Socket {
+    /// Binds and listens. A socket that nobody serves any more is replaced.
+    ///
+    /// # Errors
+    /// With the path in the text: the folder is missing, something else than a socket stands there,
+    /// or another process serves it.
+    pub fn bind(endpoint: &Endpoint) -> io::Result<Self> {
+        let path = &endpoint.path;
+        let folder = lock_folder_of(path)?;
+        let listener = listen(path).map_err(|error| explain(path, "cannot listen", error))?;
+        let file = SocketFile::at(path).map_err(|error| explain(path, "cannot look", error))?;
+        drop(folder);
+        Ok(Self {
+            listener: UnixListener::from(listener),
+            file,
+        })
+    }
+
+    /// Where it stands.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.file.path
+    }
+
+    /// The listener for the runtime, and the file, which is removed when dropped.
+    pub(crate) fn into_parts(self) -> io::Result<(tokio::net::UnixListener, SocketFile)> {
+        Ok((
+            tokio::net::UnixListener::from_std(self.listener)?,
+            self.file,
+        ))
+    }
+}
+
+/// The name of a socket in its folder. Dropped, it is removed if it is still that very socket.
+#[derive(Debug)]
+pub(crate) struct SocketFile {
+    path: PathBuf,
+    identity: (u64, u64),
+}
+
+impl SocketFile {
+    fn at(path: &Path) -> Result<Self, Errno> {
+        let found = rustix::fs::lstat(path)?;
+        Ok(Self {
+            path: path.to_owned(),
+            identity: identity(&found),
+        })
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        // Without the lock a successor could replace the file between our look and our unlink.
+        let folder = lock_folder_of(&self.path);
+        let is_ours = rustix::fs::lstat(&self.path).is_ok_and(|it| identity(&it) == self.identity);
+        if !is_ours {
+            return;
+        }
+        if let Err(error) = folder.and_then(|_| Ok(rustix::fs::unlink(&self.path)?)) {
+            tracing::warn!(path = %self.path.display(), %error, "the socket is left behind");
+        }
+    }
+}
+
+/// Device and inode.
+fn identity(found: &Stat) -> (u64, u64) {
+    (found.st_dev, found.st_ino)
+}
+
+/// Keeps two servers from replacing each other's socket at the same time; waits for the few system
+/// calls of the other one. A lock on the folder, for CSI forbids other files beside the socket. Given
+/// back when dropped.
+fn lock_folder_of(path: &Path) -> io::Result<OwnedFd> {
+    let folder = path.parent().unwrap_or(path);
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let opened = rustix::fs::open(folder, flags, Mode::empty())
+        .map_err(|error| explain(folder, "cannot open the folder of the socket", error))?;
+    rustix::fs::flock(&opened, FlockOperation::LockExclusive)
+        .map_err(|error| explain(folder, "cannot lock the folder of the socket", error))?;
+    Ok(opened)
+}
+
+fn listen(path: &Path) -> Result<OwnedFd, Errno> {
+    let address = SocketAddrUnix::new(path)?;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    // On the unbound socket: bind gives the file this mode less the umask, so that it is never
+    // there with a wider one (unix(7); in the kernel, unix_bind_bsd).
+    rustix::fs::fchmod(&socket, PRIVATE)?;
+    match rustix::net::bind(&socket, &address) {
+        Err(Errno::ADDRINUSE) => {
+            remove_dead(path, &address)?;
+            rustix::net::bind(&socket, &address)?;
+        }
+        bound => bound?,
+    }
+    rustix::net::listen(&socket, BACKLOG)?;
+    Ok(socket)
+}
+
+/// Removes what stands at `path` if it is a socket that refuses connections.
+fn remove_dead(path: &Path, address: &SocketAddrUnix) -> Result<(), Errno> {
+    let found = rustix::fs::lstat(path)?;
+    if FileType::from_raw_mode(found.st_mode) != FileType::Socket {
+        return Err(Errno::NOTSOCK);
+    }
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let probe = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    match rustix::net::connect(&probe, address) {
+        Err(Errno::CONNREFUSED) => rustix::fs::unlink(path),
+        // Accepted, or its queue is full: it lives.
+        Ok(()) | Err(Errno::AGAIN) => Err(Errno::ADDRINUSE),
+        Err(error) => Err(error),
+    }
+}
+
+/// The error with the path, and with what to do where that is not plain.
+fn explain(path: &Path, what: impl fmt::Display, error: Errno) -> io::Error {
+    let kind = io::Error::from(error).kind();
+    let advice = match error {
+        Errno::NOTSOCK => "something else than a socket stands there; move it away",
+        Errno::ADDRINUSE => "another process serves it; end that one first",
+        Errno::NOENT => "the folder does not exist; make it first",
+        _ => "",
+    };
+    let separator = if advice.is_empty() { "" } else { ": " };
+    io::Error::new(
+        kind,
+        format!("{}: {what}: {error}{separator}{advice}", path.display()),
+    )
+}
