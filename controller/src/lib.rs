@@ -2,4 +2,65 @@
 //! Mounts nothing and opens no device; `rpc -> operation -> backend`, never the other way.
 
 pub mod backend;
+pub mod config;
 pub mod operation;
+pub mod rpc;
+
+use backend::registry;
+use belay_proto::csi::v1::controller_server::ControllerServer;
+use belay_proto::csi::v1::identity_server::IdentityServer;
+use belay_server::identity::Identity;
+use belay_server::metrics;
+use belay_server::readiness::{Readiness, State};
+use belay_server::serve::{ServeConfig, serve};
+use belay_server::signal::terminations;
+use belay_server::socket::Socket;
+use config::Config;
+use operation::{Operations, Rules};
+use std::error::Error;
+use std::sync::Arc;
+use std::time::Duration;
+use tonic::service::Routes;
+
+/// How long running calls may take at the end; less than the 30 s after which Kubernetes kills.
+const DRAIN: Duration = Duration::from_secs(20);
+
+/// Opens the backend, which mends what an earlier process left half done, and serves until asked to
+/// end.
+///
+/// # Errors
+/// Whatever keeps it from serving.
+pub fn run(config: &Config, rules: Rules) -> Result<(), Box<dyn Error>> {
+    if config.common.http_endpoint.is_some() {
+        // Before the backend has anything to measure.
+        metrics::install()?;
+    }
+    let operations = Arc::new(Operations::new(registry::open(config.choice())?, rules));
+    let readiness = Readiness::new(State::Ready);
+    let identity = Identity::new(
+        config.common.driver_name.clone(),
+        env!("CARGO_PKG_VERSION"),
+        config.plugin_capabilities(),
+        readiness.clone(),
+    );
+    let routes = Routes::new(IdentityServer::new(identity))
+        .add_service(ControllerServer::new(rpc::Service::new(operations)));
+
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?;
+    let served = runtime.block_on(async {
+        let shutdown = terminations()?;
+        let serving = ServeConfig {
+            socket: Socket::bind(&config.common.endpoint)?,
+            http: config.common.http_endpoint,
+            drain: DRAIN,
+            readiness,
+        };
+        tracing::info!(endpoint = %config.common.endpoint, "serving");
+        Ok(serve(serving, routes, shutdown).await?)
+    });
+    // A call that outlasted the drain time is left to die: any instant is fit for that.
+    runtime.shutdown_background();
+    served
+}

@@ -13,7 +13,7 @@ mod topology;
 mod validate;
 
 pub use capacity::Room;
-pub use topology::Place;
+pub use topology::{Place, PlaceError};
 pub use validate::Verdict;
 
 use crate::backend::{Attachment, Backend, Volume};

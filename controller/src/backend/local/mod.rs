@@ -13,6 +13,8 @@ mod recover;
 mod resize;
 mod space;
 mod store;
+#[cfg(test)]
+mod tests;
 
 pub use space::{Overcommit, OvercommitError};
 

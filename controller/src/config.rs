@@ -1,0 +1,156 @@
+//! The settings of belay-controller: flags, or environment variables. Opens nothing.
+
+use crate::backend::local::{self, Overcommit, TOPOLOGY_KEY};
+use crate::backend::registry::Choice;
+use crate::operation::{Place, PlaceError, Rules};
+use belay_server::config::CommonArgs;
+use belay_server::identity::PluginCapability;
+use std::path::PathBuf;
+
+/// The controller of a Belay CSI driver: makes, attaches, grows and removes volumes.
+#[derive(Clone, Debug, clap::Parser)]
+#[command(name = "belay-controller", version)]
+pub struct Config {
+    /// What both binaries have.
+    #[command(flatten)]
+    pub common: CommonArgs,
+
+    /// Where volumes come from
+    #[arg(
+        long,
+        env = "BELAY_BACKEND",
+        value_name = "NAME",
+        value_enum,
+        default_value = "local"
+    )]
+    pub backend: BackendName,
+
+    /// Backend local: where state and volumes are kept (volumes in <DIR>/volumes)
+    #[arg(long, env = "BELAY_STATE_DIR", value_name = "DIR")]
+    pub state_dir: PathBuf,
+
+    /// Backend local: how many times over the room of the state directory may be promised
+    #[arg(
+        long,
+        env = "BELAY_OVERCOMMIT",
+        value_name = "FACTOR",
+        default_value = "1"
+    )]
+    pub overcommit: Overcommit,
+}
+
+/// The backends, as they are named on the command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum BackendName {
+    /// Sparse files on this node.
+    Local,
+}
+
+impl Config {
+    /// The backend to open.
+    #[must_use]
+    pub fn choice(&self) -> Choice {
+        match self.backend {
+            BackendName::Local => Choice::Local(local::Config {
+                state_dir: self.state_dir.clone(),
+                node: self.common.node_id.clone(),
+                overcommit: self.overcommit,
+            }),
+        }
+    }
+
+    /// What the operations keep to.
+    ///
+    /// # Errors
+    /// If the node id cannot be a topology value but must be one.
+    pub fn rules(&self) -> Result<Rules, PlaceError> {
+        let key = match self.backend {
+            BackendName::Local => TOPOLOGY_KEY,
+        };
+        let place = || Place::new(key, self.common.node_id.as_str());
+        let node_limit = usize::try_from(self.common.max_volumes).unwrap_or(usize::MAX);
+        Ok(Rules {
+            place: self.common.with_topology.then(place).transpose()?,
+            node_limit: (node_limit != 0).then_some(node_limit),
+        })
+    }
+
+    /// What the driver as a whole can do; the node agent must tell the same.
+    #[must_use]
+    pub fn plugin_capabilities(&self) -> Vec<PluginCapability> {
+        let mut capabilities = vec![
+            PluginCapability::Controller,
+            PluginCapability::OnlineExpansion,
+        ];
+        if self.common.with_topology {
+            capabilities.push(PluginCapability::Topology);
+        }
+        capabilities
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser as _;
+
+    fn parsed(more: &[&str]) -> Result<Config, String> {
+        let needed = [
+            "belay-controller",
+            "--endpoint",
+            "/run/csi.sock",
+            "--node-id",
+            "a/b",
+            "--state-dir",
+            "/d",
+        ];
+        Config::try_parse_from(needed.iter().chain(more)).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn defaults_are_those_of_the_documentation() {
+        let config = parsed(&[]).unwrap();
+        assert_eq!(config.backend, BackendName::Local);
+        assert_eq!(config.overcommit, Overcommit::default());
+        let rules = config.rules().unwrap();
+        assert_eq!(rules.node_limit, None);
+        assert_eq!(rules.place, None);
+    }
+
+    #[test]
+    fn topology_needs_a_node_id_that_can_be_a_label() {
+        let config = parsed(&["--with-topology", "--max-volumes", "3"]).unwrap();
+        assert!(config.rules().unwrap_err().to_string().contains("a/b"));
+        assert!(
+            config
+                .plugin_capabilities()
+                .contains(&PluginCapability::Topology)
+        );
+        let config = parsed(&["--with-topology", "--max-volumes", "3"]).unwrap();
+        let config = Config {
+            common: CommonArgs {
+                node_id: belay_server::request::NodeId::new("node-1").unwrap(),
+                ..config.common
+            },
+            ..config
+        };
+        let rules = config.rules().unwrap();
+        assert_eq!(rules.node_limit, Some(3));
+        let segments = rules.place.unwrap().segments();
+        assert_eq!(
+            segments.get(TOPOLOGY_KEY).map(String::as_str),
+            Some("node-1")
+        );
+    }
+
+    #[test]
+    fn a_bad_value_is_named_with_its_flag_and_the_reason() {
+        for (flags, why) in [
+            (["--overcommit", "0"], "overcommit \"0\""),
+            (["--backend", "floppy"], "possible values: local"),
+        ] {
+            let error = parsed(&flags).unwrap_err();
+            assert!(error.contains(why), "{error}");
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! Answers as messages. Knows the words of the publish context, which the node agent reads.
+
+use crate::backend::{Attachment, Page, Transport, Volume};
+use crate::operation::{Place, Room};
+use belay_proto::csi::v1 as csi;
+use belay_server::request::NodeId;
+use std::collections::HashMap;
+
+/// The volume as the protocol has it.
+pub(super) fn volume(volume: &Volume, place: Option<&Place>) -> csi::Volume {
+    let topology = place.map(|place| csi::Topology {
+        segments: place.segments().into_iter().collect(),
+    });
+    csi::Volume {
+        capacity_bytes: bytes(volume.bytes),
+        volume_id: volume.id.as_str().to_owned(),
+        volume_context: HashMap::new(),
+        content_source: None,
+        accessible_topology: topology.into_iter().collect(),
+    }
+}
+
+/// All that the node is told of an attached volume.
+pub(super) fn publish_context(attachment: &Attachment) -> HashMap<String, String> {
+    let mut context: HashMap<String, String> = match &attachment.transport {
+        Transport::Loop { file } => [("transport", "loop"), ("file", file)]
+            .map(owned)
+            .into_iter()
+            .collect(),
+    };
+    context.extend([owned(("bytes", &attachment.bytes.to_string()))]);
+    context.extend([owned(("content", attachment.content.word()))]);
+    if attachment.terms.read_only {
+        context.extend([owned(("read_only", "true"))]);
+    }
+    context
+}
+
+/// A page of volumes, each with the nodes it is attached to.
+pub(super) fn page(page: Page, place: Option<&Place>) -> csi::ListVolumesResponse {
+    use csi::list_volumes_response::{Entry, VolumeStatus};
+    let entry = |listed: Volume| Entry {
+        volume: Some(volume(&listed, place)),
+        status: Some(VolumeStatus {
+            published_node_ids: node_ids(&listed.nodes),
+            volume_condition: None,
+        }),
+    };
+    csi::ListVolumesResponse {
+        entries: page.volumes.into_iter().map(entry).collect(),
+        next_token: page.next.unwrap_or_default(),
+    }
+}
+
+/// One volume, with the nodes it is attached to.
+pub(super) fn found(found: &Volume, place: Option<&Place>) -> csi::ControllerGetVolumeResponse {
+    use csi::controller_get_volume_response::VolumeStatus;
+    csi::ControllerGetVolumeResponse {
+        volume: Some(volume(found, place)),
+        status: Some(VolumeStatus {
+            published_node_ids: node_ids(&found.nodes),
+            volume_condition: None,
+        }),
+    }
+}
+
+/// Room for new volumes.
+pub(super) fn room(room: Room) -> csi::GetCapacityResponse {
+    csi::GetCapacityResponse {
+        available_capacity: bytes(room.available),
+        maximum_volume_size: Some(bytes(room.largest)),
+        minimum_volume_size: Some(bytes(room.smallest)),
+    }
+}
+
+/// Sizes are signed on the wire; no file is larger than that can say.
+pub(super) fn bytes(bytes: u64) -> i64 {
+    i64::try_from(bytes).unwrap_or(i64::MAX)
+}
+
+fn node_ids(nodes: &[NodeId]) -> Vec<String> {
+    nodes.iter().map(|node| node.as_str().to_owned()).collect()
+}
+
+fn owned((key, value): (&str, &str)) -> (String, String) {
+    (key.to_owned(), value.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::{Content, Terms};
+    use belay_server::request::AccessMode;
+
+    #[test]
+    fn the_node_is_told_transport_file_size_and_content() {
+        let mut attachment = Attachment {
+            terms: Terms {
+                read_only: false,
+                block: true,
+                mode: AccessMode::SingleNodeWriter,
+            },
+            transport: Transport::Loop {
+                file: "vol-1".into(),
+            },
+            bytes: 1 << 30,
+            content: Content::New,
+        };
+        let expected = [
+            ("transport", "loop"),
+            ("file", "vol-1"),
+            ("bytes", "1073741824"),
+            ("content", "new"),
+        ];
+        assert_eq!(
+            publish_context(&attachment),
+            HashMap::from(expected.map(owned))
+        );
+        attachment.terms.read_only = true;
+        attachment.content = Content::Used;
+        let context = publish_context(&attachment);
+        assert_eq!(context.get("read_only").map(String::as_str), Some("true"));
+        assert_eq!(context.get("content").map(String::as_str), Some("used"));
+        assert_eq!(context.len(), 5);
+    }
+}

@@ -1,0 +1,220 @@
+//! The controller service of CSI.
+
+use super::{capabilities, encode};
+use crate::operation::{Operations, Verdict};
+use belay_proto::csi::v1 as csi;
+use belay_server::call::answer;
+use belay_server::rpc::Rpc;
+use csi::controller_server::Controller;
+use csi::validate_volume_capabilities_response::Confirmed;
+use std::sync::Arc;
+use tonic::{Request, Response, Status};
+
+/// Serves the operations.
+pub struct Service {
+    operations: Arc<Operations>,
+}
+
+impl Service {
+    /// The service over these operations.
+    #[must_use]
+    pub fn new(operations: Arc<Operations>) -> Self {
+        Self { operations }
+    }
+}
+
+type Answer<T> = Result<Response<T>, Status>;
+
+#[tonic::async_trait]
+impl Controller for Service {
+    async fn create_volume(
+        &self,
+        request: Request<csi::CreateVolumeRequest>,
+    ) -> Answer<csi::CreateVolumeResponse> {
+        answer(Rpc::CreateVolume, request, async |message| {
+            let volume = self.operations.create(message.try_into()?).await?;
+            let volume = encode::volume(&volume, self.operations.place());
+            Ok(csi::CreateVolumeResponse {
+                volume: Some(volume),
+            })
+        })
+        .await
+    }
+
+    async fn delete_volume(
+        &self,
+        request: Request<csi::DeleteVolumeRequest>,
+    ) -> Answer<csi::DeleteVolumeResponse> {
+        answer(Rpc::DeleteVolume, request, async |message| {
+            self.operations.delete(message.try_into()?).await?;
+            Ok(csi::DeleteVolumeResponse {})
+        })
+        .await
+    }
+
+    async fn controller_publish_volume(
+        &self,
+        request: Request<csi::ControllerPublishVolumeRequest>,
+    ) -> Answer<csi::ControllerPublishVolumeResponse> {
+        answer(Rpc::ControllerPublishVolume, request, async |message| {
+            let attachment = self.operations.publish(message.try_into()?).await?;
+            let publish_context = encode::publish_context(&attachment);
+            Ok(csi::ControllerPublishVolumeResponse { publish_context })
+        })
+        .await
+    }
+
+    async fn controller_unpublish_volume(
+        &self,
+        request: Request<csi::ControllerUnpublishVolumeRequest>,
+    ) -> Answer<csi::ControllerUnpublishVolumeResponse> {
+        answer(Rpc::ControllerUnpublishVolume, request, async |message| {
+            self.operations.unpublish(message.try_into()?).await?;
+            Ok(csi::ControllerUnpublishVolumeResponse {})
+        })
+        .await
+    }
+
+    async fn validate_volume_capabilities(
+        &self,
+        request: Request<csi::ValidateVolumeCapabilitiesRequest>,
+    ) -> Answer<csi::ValidateVolumeCapabilitiesResponse> {
+        type Message = csi::ValidateVolumeCapabilitiesRequest;
+        answer(
+            Rpc::ValidateVolumeCapabilities,
+            request,
+            async |message: Message| {
+                let confirmed = Confirmed {
+                    volume_context: message.volume_context.clone(),
+                    volume_capabilities: message.volume_capabilities.clone(),
+                    parameters: message.parameters.clone(),
+                    mutable_parameters: message.mutable_parameters.clone(),
+                };
+                let verdict = self.operations.validate(message.try_into()?).await?;
+                let (confirmed, message) = match verdict {
+                    Verdict::Confirmed => (Some(confirmed), String::new()),
+                    Verdict::Refused(why) => (None, why),
+                };
+                Ok(csi::ValidateVolumeCapabilitiesResponse { confirmed, message })
+            },
+        )
+        .await
+    }
+
+    async fn list_volumes(
+        &self,
+        request: Request<csi::ListVolumesRequest>,
+    ) -> Answer<csi::ListVolumesResponse> {
+        answer(Rpc::ListVolumes, request, async |message| {
+            let page = self.operations.list(message.try_into()?).await?;
+            Ok(encode::page(page, self.operations.place()))
+        })
+        .await
+    }
+
+    async fn controller_get_volume(
+        &self,
+        request: Request<csi::ControllerGetVolumeRequest>,
+    ) -> Answer<csi::ControllerGetVolumeResponse> {
+        answer(Rpc::ControllerGetVolume, request, async |message| {
+            let volume = self.operations.get(message.try_into()?).await?;
+            Ok(encode::found(&volume, self.operations.place()))
+        })
+        .await
+    }
+
+    async fn get_capacity(
+        &self,
+        request: Request<csi::GetCapacityRequest>,
+    ) -> Answer<csi::GetCapacityResponse> {
+        answer(Rpc::GetCapacity, request, async |message| {
+            Ok(encode::room(
+                self.operations.room(message.try_into()?).await?,
+            ))
+        })
+        .await
+    }
+
+    async fn controller_expand_volume(
+        &self,
+        request: Request<csi::ControllerExpandVolumeRequest>,
+    ) -> Answer<csi::ControllerExpandVolumeResponse> {
+        answer(Rpc::ControllerExpandVolume, request, async |message| {
+            let bytes = self.operations.expand(message.try_into()?).await?;
+            Ok(csi::ControllerExpandVolumeResponse {
+                capacity_bytes: encode::bytes(bytes),
+                // Also for raw block: the loop device or disk must take notice of its new size.
+                node_expansion_required: true,
+            })
+        })
+        .await
+    }
+
+    async fn controller_get_capabilities(
+        &self,
+        request: Request<csi::ControllerGetCapabilitiesRequest>,
+    ) -> Answer<csi::ControllerGetCapabilitiesResponse> {
+        answer(Rpc::ControllerGetCapabilities, request, async |_| {
+            let capabilities = capabilities::of_controller(&self.operations);
+            Ok(csi::ControllerGetCapabilitiesResponse { capabilities })
+        })
+        .await
+    }
+
+    async fn create_snapshot(
+        &self,
+        _: Request<csi::CreateSnapshotRequest>,
+    ) -> Answer<csi::CreateSnapshotResponse> {
+        absent(Rpc::CreateSnapshot)
+    }
+
+    async fn delete_snapshot(
+        &self,
+        _: Request<csi::DeleteSnapshotRequest>,
+    ) -> Answer<csi::DeleteSnapshotResponse> {
+        absent(Rpc::DeleteSnapshot)
+    }
+
+    async fn list_snapshots(
+        &self,
+        _: Request<csi::ListSnapshotsRequest>,
+    ) -> Answer<csi::ListSnapshotsResponse> {
+        absent(Rpc::ListSnapshots)
+    }
+
+    async fn get_snapshot(
+        &self,
+        _: Request<csi::GetSnapshotRequest>,
+    ) -> Answer<csi::GetSnapshotResponse> {
+        absent(Rpc::GetSnapshot)
+    }
+
+    async fn controller_modify_volume(
+        &self,
+        _: Request<csi::ControllerModifyVolumeRequest>,
+    ) -> Answer<csi::ControllerModifyVolumeResponse> {
+        absent(Rpc::ControllerModifyVolume)
+    }
+
+    async fn controller_list_volume_health(
+        &self,
+        _: Request<csi::ControllerListVolumeHealthRequest>,
+    ) -> Answer<csi::ControllerListVolumeHealthResponse> {
+        absent(Rpc::ControllerListVolumeHealth)
+    }
+
+    async fn controller_get_volume_health(
+        &self,
+        _: Request<csi::ControllerGetVolumeHealthRequest>,
+    ) -> Answer<csi::ControllerGetVolumeHealthResponse> {
+        absent(Rpc::ControllerGetVolumeHealth)
+    }
+}
+
+/// The answer to a call that is not advertised: as if the method did not exist.
+fn absent<T>(rpc: Rpc) -> Answer<T> {
+    Err(Status::unimplemented(format!(
+        "{}: this driver does not have it",
+        rpc.name()
+    )))
+}
