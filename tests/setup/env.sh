@@ -29,6 +29,12 @@ have() {
     command -v "$1" >/dev/null 2>&1
 }
 
+# Quiet unless it fails, and without a question: nobody may be there to answer.
+apt_install() {
+    DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends -qq "$@" \
+        </dev/null >/dev/null
+}
+
 # at_least 1.90 1.95.0: is the second version the first, or a later one?
 at_least() {
     [ "$(printf '%s\n%s\n' "$1" "$2" | sort -V | head -n 1)" = "$1" ]

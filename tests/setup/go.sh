@@ -40,10 +40,15 @@ fetch_archive() {
         "https://go.dev/dl/go$fetched.linux-$2.tar.gz" && tar -xzf "$1/go.tar.gz" -C "$1"
 }
 
+bootstrap() {
+    have apt-get && [ "$(id -u)" = 0 ] || return 1
+    announce "go.dev is out of reach; installing golang-go by apt, to fetch the newer Go with it"
+    apt_install golang-go && hash -r
+}
+
 # The checksum database vouches for the module, as for any other.
 fetch_module() {
-    have go || apt-get install --yes --no-install-recommends -qq golang-go </dev/null >/dev/null ||
-        return 1
+    have go || bootstrap || return 1
     local module=golang.org/toolchain@v0.0.1-go$fetched.linux-$2
     GOTOOLCHAIN=local GOFLAGS=-modcacherw GOPATH=$1/path go mod download "$module" || return 1
     mv "$1/path/pkg/mod/$module" "$1/go" && chmod -R u+w "$1/go" &&

@@ -70,13 +70,12 @@ need_for() {
 }
 
 install_missing() {
-    local command="apt-get install --yes --no-install-recommends ${packages[*]}"
+    local command="apt-get install --no-install-recommends ${packages[*]}"
     have apt-get || give_up "please install, with this system's own package manager: ${packages[*]}"
     [ "$(id -u)" = 0 ] || give_up "please run: sudo $command"
     announce "installing ${packages[*]} by apt ($(printf '%s; ' "${reasons[@]}" | sed 's/; $//'))"
-    export DEBIAN_FRONTEND=noninteractive
     apt-get update -qq </dev/null || announce "apt-get update failed; trying with the lists there are"
-    $command -qq </dev/null >/dev/null || give_up "apt could not do it; please run: $command"
+    apt_install "${packages[@]}" || give_up "apt could not do it; please run: $command"
 }
 
 for group in "$@"; do

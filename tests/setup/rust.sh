@@ -23,7 +23,7 @@ fetch_rustup() {
         give_up "no Rust from rust-lang.org; please install Rust $oldest or later and try again"
     chmod +x "$installer/rustup-init"
     RUSTUP_INIT_SKIP_PATH_CHECK=yes "$installer/rustup-init" -y -q --no-modify-path \
-        --profile minimal --component clippy,rustfmt </dev/null
+        --profile minimal --component clippy,rustfmt </dev/null >/dev/null
     rm -rf "$installer"
 }
 
@@ -31,7 +31,7 @@ install_rust() {
     announce "getting Rust by rustup (the workspace needs $oldest or later, found: $(rustc \
         --version 2>/dev/null || echo none))"
     if ! have rustup && ! have cargo && have apt-get && [ "$(id -u)" = 0 ]; then
-        apt-get install --yes --no-install-recommends -qq rustup </dev/null >/dev/null 2>&1 || true
+        apt_install rustup 2>/dev/null || true
     fi
     hash -r
     if have rustup; then

@@ -4,31 +4,30 @@
 set -euo pipefail
 
 here=$(dirname "$(readlink -f "$0")")
+purposes=" $* "
 
-prepare() {
-    case $1 in
-        demo)
-            "$here/packages.sh" build filesystems
-            "$here/rust.sh"
-            ;;
-        check)
-            "$here/packages.sh" build
-            "$here/rust.sh"
-            "$here/cargo_deny.sh"
-            ;;
-        test)
-            "$here/packages.sh" build filesystems foreign
-            "$here/rust.sh"
-            "$here/go.sh"
-            "$here/csi_sanity.sh"
-            ;;
-        *)
-            printf 'setup.sh: %s is none of check, test, demo\n' "$1" >&2
-            exit 64
-            ;;
-    esac
+wanted_by() {
+    local purpose
+    for purpose in "$@"; do
+        case $purposes in *" $purpose "*) return 0 ;; esac
+    done
+    return 1
 }
 
-for purpose in "$@"; do
-    prepare "$purpose"
-done
+wanted_by check test demo || {
+    printf 'setup.sh: say what for: check, test, demo\n' >&2
+    exit 64
+}
+
+# All packages at once and first: without root this is where it ends, before anything is built.
+groups=(build)
+if wanted_by test demo; then groups+=(filesystems); fi
+if wanted_by test; then groups+=(foreign); fi
+"$here/packages.sh" "${groups[@]}"
+
+"$here/rust.sh"
+if wanted_by check; then "$here/cargo_deny.sh"; fi
+if wanted_by test; then
+    "$here/go.sh"
+    "$here/csi_sanity.sh"
+fi
