@@ -1,0 +1,124 @@
+//! The agent from start to end: prove that it can work here, then serve until told to stop.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use belay_proto::csi::v1 as csi;
+use belay_server::config::CommonArgs;
+use belay_server::identity::{Identity, PluginCapability};
+use belay_server::readiness::{Readiness, State};
+use belay_server::serve::{ServeConfig, serve};
+use belay_server::signal;
+use belay_server::socket::Socket;
+use tonic::service::Routes;
+
+use crate::config::Config;
+use crate::device::LoopDir;
+use crate::kernel::linux::Linux;
+use crate::operation::{MountIndex, Node};
+use crate::pool::{Pool, THREADS_MAX};
+use crate::rpc::{NodeIdentity, NodeService};
+
+/// How long an idle thread of the pool stays: a burst of pods reuses it, an idle node gives it back.
+const THREAD_IDLE: Duration = Duration::from_secs(10);
+/// Running operations may end within this after SIGTERM; the kubelet repeats what does not.
+const DRAIN: Duration = Duration::from_secs(20);
+/// The part of a topology key behind the driver's own prefix.
+const TOPOLOGY_NODE: &str = "node";
+/// The longest value of a topology segment (CSI 1.13, `Topology`).
+const TOPOLOGY_VALUE_BYTES_MAX: usize = 63;
+
+/// Why the agent did not start, or stopped.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct StartError(String);
+
+/// Runs the agent until SIGTERM or SIGINT.
+///
+/// # Errors
+/// When the machine cannot do what the agent needs, or the socket cannot be had.
+pub fn run(config: &Config) -> Result<(), StartError> {
+    let kernel = Linux::detect().map_err(|error| failed("this kernel is too old", &error))?;
+    let loop_dir =
+        LoopDir::open(&kernel, &config.loop_dir).map_err(|error| failed("--loop-dir", &error))?;
+    let index = MountIndex::scan(&kernel).map_err(|error| failed("reading the mounts", &error))?;
+    let node = Arc::new(Node {
+        kernel,
+        loop_dir,
+        index,
+    });
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(THREADS_MAX)
+        .thread_keep_alive(THREAD_IDLE)
+        .build()
+        .map_err(|error| failed("starting the runtime", &error))?;
+    let result = runtime.block_on(serve_node(config, node));
+    // A thread that waits for a dead disk must not keep the process from ending.
+    runtime.shutdown_background();
+    result
+}
+
+async fn serve_node(config: &Config, node: Arc<Node<Linux>>) -> Result<(), StartError> {
+    let common = &config.common;
+    let readiness = Readiness::new(State::Ready);
+    let identity = Identity::new(
+        common.driver_name.clone(),
+        env!("CARGO_PKG_VERSION"),
+        driver_capabilities(common.with_topology),
+        readiness.clone(),
+    );
+    let service = NodeService::new(node, Pool::new(), node_identity(common)?);
+    let mut routes = Routes::builder();
+    routes
+        .add_service(csi::identity_server::IdentityServer::new(identity))
+        .add_service(csi::node_server::NodeServer::new(service));
+    let socket = Socket::bind(&common.endpoint).map_err(|error| failed("--endpoint", &error))?;
+    let shutdown = signal::terminations().map_err(|error| failed("signals", &error))?;
+    tracing::info!(endpoint = %socket.path().display(), node = %common.node_id, "serving");
+    let config = ServeConfig {
+        socket,
+        http: common.http_endpoint,
+        drain: DRAIN,
+        readiness,
+    };
+    serve(config, routes.routes(), shutdown)
+        .await
+        .map_err(|error| failed("serving", &error))
+}
+
+/// What the driver as a whole can do; its controller must say the same.
+fn driver_capabilities(with_topology: bool) -> Vec<PluginCapability> {
+    let mut capabilities = vec![
+        PluginCapability::Controller,
+        PluginCapability::OnlineExpansion,
+    ];
+    if with_topology {
+        capabilities.push(PluginCapability::Topology);
+    }
+    capabilities
+}
+
+fn node_identity(common: &CommonArgs) -> Result<NodeIdentity, StartError> {
+    let id = common.node_id.to_string();
+    let mut topology = None;
+    if common.with_topology {
+        if id.len() > TOPOLOGY_VALUE_BYTES_MAX {
+            let why = format!(
+                "{id:?} is a topology value too and may have {TOPOLOGY_VALUE_BYTES_MAX} bytes"
+            );
+            return Err(failed("--node-id", &why));
+        }
+        let key = format!("topology.{}/{TOPOLOGY_NODE}", common.driver_name);
+        topology = Some([(key, id.clone())].into());
+    }
+    Ok(NodeIdentity {
+        id,
+        volumes_max: common.max_volumes,
+        topology,
+    })
+}
+
+fn failed(what: &str, why: &dyn std::fmt::Display) -> StartError {
+    StartError(format!("{what}: {why}"))
+}

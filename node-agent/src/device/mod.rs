@@ -1,0 +1,5 @@
+//! How a volume becomes a block device. One transport a file; nothing here mounts.
+
+mod loopdev;
+
+pub(crate) use loopdev::{Attached, LoopDir, loop_path};

@@ -1,0 +1,193 @@
+//! A failed system call: which, on what, and why. The errno itself stays in this folder.
+
+use std::fmt;
+use std::path::Path;
+
+use belay_server::failure::{Failure, Kind};
+use rustix::io::Errno;
+
+/// The result of a system call.
+pub(crate) type Result<T> = std::result::Result<T, Error>;
+
+/// A failed system call.
+#[expect(
+    clippy::error_impl_error,
+    reason = "it is kernel::Error wherever it is met"
+)]
+#[derive(Clone, Debug)]
+pub(crate) struct Error {
+    call: &'static str,
+    object: Box<str>,
+    errno: Errno,
+    detail: Box<str>,
+}
+
+/// Why a call failed, as far as anybody above decides by it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cause {
+    /// ENOENT, ENOTDIR: no such name.
+    Missing,
+    /// EEXIST.
+    Exists,
+    /// EBUSY, ETXTBSY.
+    Busy,
+    /// EPERM, EACCES: a capability or a permission is missing.
+    Denied,
+    /// EROFS.
+    ReadOnly,
+    /// ENOSPC, EDQUOT.
+    Full,
+    /// ENOTEMPTY.
+    NotEmpty,
+    /// ELOOP, EXDEV: a symlink or another mount where none may be.
+    Escapes,
+    /// EINVAL.
+    Invalid,
+    /// ENXIO, ENODEV, ENOMEDIUM: the device is gone.
+    NoDevice,
+    /// EIO and its relatives: the disk failed.
+    Io,
+    /// ENOSYS, EOPNOTSUPP: this kernel has no such call.
+    Unsupported,
+    /// Any other.
+    Other,
+}
+
+impl Error {
+    /// `call` on `object` failed with `errno`.
+    pub(super) fn new(call: &'static str, object: impl Into<Box<str>>, errno: Errno) -> Self {
+        Error {
+            call,
+            object: object.into(),
+            errno,
+            detail: Box::default(),
+        }
+    }
+
+    /// `call` on `path` failed with `errno`.
+    pub(super) fn at(call: &'static str, path: &Path, errno: Errno) -> Self {
+        Error::new(call, path.to_string_lossy().into_owned(), errno)
+    }
+
+    /// With what the kernel said besides the errno.
+    pub(super) fn because(mut self, detail: impl Into<Box<str>>) -> Self {
+        self.detail = detail.into();
+        self
+    }
+
+    /// The reason, for decisions.
+    pub(crate) fn cause(&self) -> Cause {
+        match self.errno {
+            Errno::NOENT | Errno::NOTDIR => Cause::Missing,
+            Errno::EXIST => Cause::Exists,
+            Errno::BUSY | Errno::TXTBSY => Cause::Busy,
+            Errno::PERM | Errno::ACCESS => Cause::Denied,
+            Errno::ROFS => Cause::ReadOnly,
+            Errno::NOSPC | Errno::DQUOT => Cause::Full,
+            Errno::NOTEMPTY => Cause::NotEmpty,
+            Errno::LOOP | Errno::XDEV => Cause::Escapes,
+            Errno::INVAL => Cause::Invalid,
+            Errno::NXIO | Errno::NODEV | Errno::NOMEDIUM => Cause::NoDevice,
+            Errno::IO | Errno::NODATA | Errno::REMOTEIO | Errno::UCLEAN => Cause::Io,
+            Errno::NOSYS | Errno::OPNOTSUPP => Cause::Unsupported,
+            _ => Cause::Other,
+        }
+    }
+
+    /// The errno's name, for messages that need it in another sentence.
+    pub(crate) fn errno_name(&self) -> &'static str {
+        name(self.errno)
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = std::io::Error::from_raw_os_error(self.errno.raw_os_error()).to_string();
+        let text = text.split(" (os error").next().unwrap_or_default();
+        write!(
+            f,
+            "{} {}: {} ({text})",
+            self.call,
+            self.object,
+            name(self.errno)
+        )?;
+        if !self.detail.is_empty() {
+            write!(f, ": {}", self.detail)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<Error> for Failure {
+    /// What nobody above foresaw: the caller gets the call, the object and the errno by name.
+    fn from(error: Error) -> Failure {
+        let kind = match error.cause() {
+            Cause::Full => Kind::Quota,
+            _ => Kind::System,
+        };
+        Failure::new(kind, error.to_string())
+    }
+}
+
+fn name(errno: Errno) -> &'static str {
+    const NAMES: &[(Errno, &str)] = &[
+        (Errno::PERM, "EPERM"),
+        (Errno::NOENT, "ENOENT"),
+        (Errno::INTR, "EINTR"),
+        (Errno::IO, "EIO"),
+        (Errno::NXIO, "ENXIO"),
+        (Errno::BADF, "EBADF"),
+        (Errno::AGAIN, "EAGAIN"),
+        (Errno::NOMEM, "ENOMEM"),
+        (Errno::ACCESS, "EACCES"),
+        (Errno::BUSY, "EBUSY"),
+        (Errno::EXIST, "EEXIST"),
+        (Errno::XDEV, "EXDEV"),
+        (Errno::NODEV, "ENODEV"),
+        (Errno::NOTDIR, "ENOTDIR"),
+        (Errno::ISDIR, "EISDIR"),
+        (Errno::INVAL, "EINVAL"),
+        (Errno::NFILE, "ENFILE"),
+        (Errno::MFILE, "EMFILE"),
+        (Errno::NOTTY, "ENOTTY"),
+        (Errno::TXTBSY, "ETXTBSY"),
+        (Errno::FBIG, "EFBIG"),
+        (Errno::NOSPC, "ENOSPC"),
+        (Errno::ROFS, "EROFS"),
+        (Errno::RANGE, "ERANGE"),
+        (Errno::NAMETOOLONG, "ENAMETOOLONG"),
+        (Errno::NOSYS, "ENOSYS"),
+        (Errno::NOTEMPTY, "ENOTEMPTY"),
+        (Errno::LOOP, "ELOOP"),
+        (Errno::NODATA, "ENODATA"),
+        (Errno::OVERFLOW, "EOVERFLOW"),
+        (Errno::OPNOTSUPP, "EOPNOTSUPP"),
+        (Errno::STALE, "ESTALE"),
+        (Errno::UCLEAN, "EUCLEAN"),
+        (Errno::DQUOT, "EDQUOT"),
+        (Errno::NOMEDIUM, "ENOMEDIUM"),
+        (Errno::REMOTEIO, "EREMOTEIO"),
+        (Errno::TIMEDOUT, "ETIMEDOUT"),
+    ];
+    NAMES
+        .iter()
+        .find(|(known, _)| *known == errno)
+        .map_or("unnamed errno", |(_, name)| name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_names_the_call_the_path_and_the_errno() {
+        let error = Error::at("umount2", Path::new("/stage"), Errno::BUSY).because("held");
+        assert_eq!(
+            error.to_string(),
+            "umount2 /stage: EBUSY (Device or resource busy): held"
+        );
+        assert_eq!(error.cause(), Cause::Busy);
+    }
+}

@@ -1,0 +1,116 @@
+//! The kernel as the agent sees it: one trait of synchronous verbs, named as in the man pages.
+//!
+//! Everything above speaks to [`Kernel`] and never sees an errno, a raw descriptor or a libc
+//! type; [`linux`] is the one place with unsafe code. Nothing in here knows what a volume is.
+
+mod error;
+pub(crate) mod linux;
+mod types;
+
+use std::path::Path;
+
+pub(crate) use error::{Cause, Error, Result};
+pub(crate) use types::{
+    AlignedBuf, Child, ChildEnd, Dev, FileKind, LoopMode, LoopStatus, MountAttrs, MountEntry,
+    MountFacts, Open, Stat, Usage, XfsGeometry,
+};
+
+/// What the agent asks of the kernel.
+///
+/// Verbs marked *quick* never wait for a disk or a server (measured on a mount whose server never
+/// answers) and may run on the agent's one thread; all others belong on the pool.
+pub(crate) trait Kernel: Send + Sync + 'static {
+    /// An open file description. Dropping it closes it, so a held device is dropped on the pool.
+    type Fd: Send + Sync + 'static;
+
+    /// statx(2) of the path itself: the last component is not followed, no automount is
+    /// triggered, no server is asked. `None` when nothing is there. Quick.
+    fn look(&self, path: &Path) -> Result<Option<Stat>>;
+    /// [`Kernel::look`] for an open descriptor. Quick.
+    fn stat(&self, fd: &Self::Fd) -> Result<Stat>;
+    /// fstatfs(2): asks the filesystem, so a dead one holds the caller.
+    fn statfs(&self, path: &Path) -> Result<Usage>;
+
+    /// open(2) with `O_PATH | O_NOFOLLOW`: a name to work on, not its content. Quick.
+    fn open_path(&self, path: &Path) -> Result<Self::Fd>;
+    /// open(2) of a device node or a directory.
+    fn open(&self, path: &Path, how: Open) -> Result<Self::Fd>;
+    /// open(2) once more, of what `fd` refers to and nothing else, through its /proc link.
+    fn reopen(&self, fd: &Self::Fd, how: Open) -> Result<Self::Fd>;
+    /// openat2(2) of one name inside `dir`: no symlink, no other mount, never outside.
+    fn open_beneath(&self, dir: &Self::Fd, name: &str, how: Open) -> Result<Self::Fd>;
+    /// mkdir(2). Quick on the kubelet's own disk.
+    fn mkdir(&self, path: &Path, mode: u32) -> Result<()>;
+    /// rmdir(2): refuses what is not empty, which is what makes it the only removal we need.
+    fn rmdir(&self, path: &Path) -> Result<()>;
+    /// open(2) with `O_CREAT | O_EXCL`: an empty file to bind a device node onto.
+    fn create_file(&self, path: &Path, mode: u32) -> Result<()>;
+    /// unlink(2).
+    fn unlink(&self, path: &Path) -> Result<()>;
+
+    /// flock(2) with `LOCK_EX | LOCK_NB`; `false` when another description holds the lock.
+    fn flock(&self, fd: &Self::Fd) -> Result<bool>;
+    /// lseek(2) with `SEEK_DATA`: where the next data at or after `from` begins, in bytes;
+    /// `None` when only a hole is left.
+    fn seek_data(&self, fd: &Self::Fd, from: u64) -> Result<Option<u64>>;
+    /// lseek(2) with `SEEK_HOLE`: where the data that covers `from` ends, in bytes.
+    fn seek_hole(&self, fd: &Self::Fd, from: u64) -> Result<u64>;
+    /// pread(2), one call; the number of bytes read, which may be short.
+    fn pread(&self, fd: &Self::Fd, buffer: &mut [u8], offset: u64) -> Result<usize>;
+    /// pwrite(2), one call.
+    fn pwrite(&self, fd: &Self::Fd, buffer: &[u8], offset: u64) -> Result<usize>;
+    /// fsync(2); on a block device it also empties the device's write cache.
+    fn fsync(&self, fd: &Self::Fd) -> Result<()>;
+    /// `BLKGETSIZE64`: the size of an open block device in bytes. Quick.
+    fn device_bytes(&self, fd: &Self::Fd) -> Result<u64>;
+
+    /// `LOOP_CTL_GET_FREE`: the number of a loop device that was unbound a moment ago.
+    fn loop_get_free(&self) -> Result<u32>;
+    /// `LOOP_CONFIGURE`. [`Cause::Busy`] when somebody else took the device meanwhile.
+    fn loop_configure(&self, device: &Self::Fd, file: &Self::Fd, mode: LoopMode) -> Result<()>;
+    /// `LOOP_GET_STATUS64`; `None` when the device is not bound. Quick.
+    fn loop_status(&self, device: &Self::Fd) -> Result<Option<LoopStatus>>;
+    /// `LOOP_SET_STATUS64`: whether the last close also unbinds.
+    fn loop_set_autoclear(&self, device: &Self::Fd, autoclear: bool) -> Result<()>;
+    /// `LOOP_SET_CAPACITY`: takes over a changed size of the backing file.
+    fn loop_set_capacity(&self, device: &Self::Fd) -> Result<()>;
+    /// The numbers of all bound loop devices, from sysfs. Quick.
+    fn loop_bound(&self) -> Result<Vec<u32>>;
+
+    /// fsopen(2). Quick.
+    fn fsopen(&self, fs_type: &str) -> Result<Self::Fd>;
+    /// fsconfig(2) with a string, or with a flag where there is no value. Quick.
+    fn fsconfig_set(&self, context: &Self::Fd, key: &str, value: Option<&str>) -> Result<()>;
+    /// fsconfig(2) that builds the superblock: reads the disk, replays the journal. Refuses to
+    /// share a superblock that is already mounted where the kernel can tell (Linux 6.6).
+    fn fsconfig_create(&self, context: &Self::Fd) -> Result<()>;
+    /// fsmount(2): a mount that is not attached anywhere yet. Quick.
+    fn fsmount(&self, context: &Self::Fd, attrs: MountAttrs) -> Result<Self::Fd>;
+    /// open_tree(2) with `OPEN_TREE_CLONE`: a copy of just the mount that `fd` is in. Quick.
+    fn open_tree(&self, fd: &Self::Fd) -> Result<Self::Fd>;
+    /// mount_setattr(2): sets `attrs` and makes the mount private, in one step. Quick.
+    fn mount_setattr(&self, mount: &Self::Fd, attrs: MountAttrs) -> Result<()>;
+    /// move_mount(2) onto an open directory or file. It would stack silently on a mount that is
+    /// already there, so callers look first. Quick.
+    fn move_mount(&self, mount: &Self::Fd, onto: &Self::Fd) -> Result<()>;
+    /// umount2(2) with `UMOUNT_NOFOLLOW`: waits for write-back when it is the last reference.
+    fn umount(&self, path: &Path) -> Result<()>;
+    /// statmount(2) of the mount that is on `path`: type and attributes, nothing that could hang.
+    /// Without statmount (before Linux 6.8) mountinfo is read instead.
+    fn statmount(&self, path: &Path) -> Result<Option<MountFacts>>;
+    /// Every mount of the namespace, read once from mountinfo when the agent starts.
+    fn mounts(&self) -> Result<Vec<MountEntry>>;
+    /// A directory of a detached mount as an ordinary descriptor, for ioctls.
+    fn open_root(&self, mount: &Self::Fd) -> Result<Self::Fd>;
+
+    /// `EXT4_IOC_RESIZE_FS` to a number of filesystem blocks. Needs `CAP_SYS_RESOURCE`.
+    fn ext4_resize(&self, root: &Self::Fd, blocks: u64) -> Result<()>;
+    /// `XFS_IOC_FSGEOMETRY`.
+    fn xfs_geometry(&self, root: &Self::Fd) -> Result<XfsGeometry>;
+    /// `XFS_IOC_FSGROWFSDATA` to a number of filesystem blocks, the inode share kept as it is.
+    fn xfs_grow(&self, root: &Self::Fd, blocks: u64, imaxpct: u32) -> Result<()>;
+
+    /// Runs mkfs or fsck to its end, with the device as its standard input, killed at the
+    /// deadline and when the agent dies.
+    fn run(&self, child: &Child<'_, Self::Fd>) -> Result<ChildEnd>;
+}

@@ -1,0 +1,287 @@
+//! The nouns of the kernel interface. Plain values; no call is made here.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// A device number, as in `st_dev` and `st_rdev`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Dev {
+    /// The driver.
+    pub(crate) major: u32,
+    /// The device of that driver.
+    pub(crate) minor: u32,
+}
+
+/// The major number of loop devices (Documentation/admin-guide/devices.txt).
+const LOOP_MAJOR: u32 = 7;
+
+impl Dev {
+    /// The loop device's number, if it is one. Partitions of loops are not ours to meet.
+    pub(crate) fn as_loop(self) -> Option<u32> {
+        (self.major == LOOP_MAJOR).then_some(self.minor)
+    }
+}
+
+impl fmt::Display for Dev {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.major, self.minor)
+    }
+}
+
+/// What a name stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FileKind {
+    /// A directory.
+    Directory,
+    /// A regular file.
+    File,
+    /// A block device node.
+    BlockDevice,
+    /// A symbolic link.
+    Symlink,
+    /// Anything else.
+    Other,
+}
+
+/// What statx(2) says of a name without asking the filesystem's server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stat {
+    /// What it is.
+    pub(crate) kind: FileKind,
+    /// The filesystem it is on. Anonymous on btrfs.
+    pub(crate) dev: Dev,
+    /// The device it stands for, if it is a device node.
+    pub(crate) rdev: Dev,
+    /// The inode number.
+    pub(crate) ino: u64,
+    /// Its size in bytes.
+    pub(crate) bytes: u64,
+    /// It is the root of a mount (`STATX_ATTR_MOUNT_ROOT`).
+    pub(crate) mount_root: bool,
+    /// The mount it is in; never reused while the machine runs where `STATX_MNT_ID_UNIQUE` is
+    /// known (Linux 6.8), else 0.
+    pub(crate) mount_id: u64,
+}
+
+impl Stat {
+    /// The same file of the same filesystem; for device nodes, the same device.
+    pub(crate) fn is_same_root(&self, other: &Stat) -> bool {
+        self.kind == other.kind
+            && match self.kind {
+                FileKind::BlockDevice => self.rdev == other.rdev,
+                _ => self.dev == other.dev && self.ino == other.ino,
+            }
+    }
+}
+
+/// How to open(2); `O_CLOEXEC` always.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Open {
+    /// `O_RDONLY | O_DIRECT | O_NONBLOCK`: a device to hold and to probe past the page cache.
+    DeviceRead,
+    /// `O_RDONLY | O_NONBLOCK`: a device to ask by ioctl only.
+    DeviceAsk,
+    /// `O_RDWR | O_DIRECT | O_NONBLOCK`.
+    DeviceWrite,
+    /// `O_RDONLY | O_EXCL | O_NONBLOCK`: [`super::Cause::Busy`] while mounted or claimed.
+    DeviceExclusive,
+    /// `O_RDWR`.
+    FileWrite,
+    /// `O_RDONLY`.
+    FileRead,
+    /// `O_RDONLY | O_DIRECTORY`.
+    Directory,
+}
+
+/// How a loop device is bound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LoopMode {
+    /// `LO_FLAGS_READ_ONLY`: writes fail with EPERM.
+    pub(crate) read_only: bool,
+    /// `LO_FLAGS_AUTOCLEAR`: the last close unbinds.
+    pub(crate) autoclear: bool,
+}
+
+/// What a bound loop device says of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LoopStatus {
+    /// The filesystem that holds the backing file.
+    pub(crate) backing_dev: Dev,
+    /// The backing file's inode.
+    pub(crate) backing_ino: u64,
+    /// How it was bound.
+    pub(crate) mode: LoopMode,
+}
+
+/// Attributes of a mount, apart from those of its filesystem (mount_setattr(2)).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct MountAttrs(u64);
+
+impl MountAttrs {
+    /// `MOUNT_ATTR_RDONLY`.
+    pub(crate) const READ_ONLY: MountAttrs = MountAttrs(0x01);
+    /// `MOUNT_ATTR_NOSUID`.
+    pub(crate) const NO_SUID: MountAttrs = MountAttrs(0x02);
+    /// `MOUNT_ATTR_NODEV`.
+    pub(crate) const NO_DEV: MountAttrs = MountAttrs(0x04);
+    /// `MOUNT_ATTR_NOEXEC`.
+    pub(crate) const NO_EXEC: MountAttrs = MountAttrs(0x08);
+    /// `MOUNT_ATTR_NOATIME`.
+    pub(crate) const NO_ATIME: MountAttrs = MountAttrs(0x10);
+    /// `MOUNT_ATTR_STRICTATIME`.
+    pub(crate) const STRICT_ATIME: MountAttrs = MountAttrs(0x20);
+    /// `MOUNT_ATTR_NODIRATIME`.
+    pub(crate) const NO_DIR_ATIME: MountAttrs = MountAttrs(0x80);
+    /// `MOUNT_ATTR_NOSYMFOLLOW`.
+    pub(crate) const NO_SYMFOLLOW: MountAttrs = MountAttrs(0x0020_0000);
+    /// `MOUNT_ATTR__ATIME`: the two access-time bits are one choice, not two flags.
+    pub(crate) const ATIME_CHOICE: MountAttrs = MountAttrs(0x70);
+
+    /// The bits as the kernel has them (include/uapi/linux/mount.h).
+    pub(crate) const fn bits(self) -> u64 {
+        self.0
+    }
+
+    /// From the kernel's own bits, unknown ones kept.
+    pub(crate) const fn from_bits(bits: u64) -> Self {
+        MountAttrs(bits)
+    }
+
+    /// All attributes of `other` are set here.
+    pub(crate) const fn contains(self, other: MountAttrs) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// The same mount, as far as a mount flag of ours can make a difference.
+    pub(crate) const fn is_like(self, other: MountAttrs) -> bool {
+        let ours = MountAttrs::READ_ONLY
+            .with(MountAttrs::NO_SUID)
+            .with(MountAttrs::NO_DEV)
+            .with(MountAttrs::NO_EXEC)
+            .with(MountAttrs::ATIME_CHOICE)
+            .with(MountAttrs::NO_DIR_ATIME)
+            .with(MountAttrs::NO_SYMFOLLOW);
+        (self.0 ^ other.0) & ours.0 == 0
+    }
+
+    /// Both together.
+    #[must_use]
+    pub(crate) const fn with(self, other: MountAttrs) -> Self {
+        MountAttrs(self.0 | other.0)
+    }
+
+    /// Without those of `other`.
+    #[must_use]
+    pub(crate) const fn without(self, other: MountAttrs) -> Self {
+        MountAttrs(self.0 & !other.0)
+    }
+}
+
+/// What is mounted on a path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct MountFacts {
+    /// The filesystem type, as in /proc/filesystems.
+    pub(crate) fs_type: String,
+    /// The attributes of the mount.
+    pub(crate) attrs: MountAttrs,
+    /// The superblock itself is read-only, for example after an error.
+    pub(crate) superblock_read_only: bool,
+}
+
+/// One line of mountinfo, as far as the agent needs it (proc_pid_mountinfo(5)).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct MountEntry {
+    /// `st_dev` of files on this mount.
+    pub(crate) dev: Dev,
+    /// The part of the filesystem that is mounted.
+    pub(crate) root: PathBuf,
+    /// Where.
+    pub(crate) point: PathBuf,
+    /// The filesystem type.
+    pub(crate) fs_type: String,
+}
+
+/// What statfs(2) says, in bytes and inodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Usage {
+    /// The size of the filesystem.
+    pub(crate) total_bytes: u64,
+    /// Taken.
+    pub(crate) used_bytes: u64,
+    /// Free for an ordinary user.
+    pub(crate) available_bytes: u64,
+    /// Inodes in all; 0 on a filesystem that makes them as needed.
+    pub(crate) total_inodes: u64,
+    /// Inodes taken.
+    pub(crate) used_inodes: u64,
+    /// Inodes left.
+    pub(crate) free_inodes: u64,
+}
+
+/// The part of `struct xfs_fsop_geom` that growing needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct XfsGeometry {
+    /// Bytes of a filesystem block.
+    pub(crate) block_bytes: u32,
+    /// Data blocks.
+    pub(crate) blocks: u64,
+    /// The share of space inodes may take, in per cent; given back unchanged when growing.
+    pub(crate) imaxpct: u32,
+}
+
+/// A program to run on a device. It finds the device as `/proc/self/fd/0`.
+pub(crate) struct Child<'a, Fd> {
+    /// The tool's file name; looked for in the system's own directories, never in `PATH`.
+    pub(crate) program: &'static str,
+    /// Its arguments.
+    pub(crate) args: Vec<String>,
+    /// The device, handed over as standard input so that no name can be swapped under the tool.
+    pub(crate) device: &'a Fd,
+    /// It is killed after this long.
+    pub(crate) deadline: Duration,
+}
+
+/// How a child ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ChildEnd {
+    /// Its exit status; `None` when a signal ended it.
+    pub(crate) code: Option<i32>,
+    /// It ran into its deadline and was killed.
+    pub(crate) timed_out: bool,
+    /// The last of what it wrote to standard error, on one line.
+    pub(crate) stderr: String,
+}
+
+/// Memory that begins at a multiple of 4096, as `O_DIRECT` wants it (open(2)).
+pub(crate) struct AlignedBuf {
+    bytes: Vec<u8>,
+    start: usize,
+    len: usize,
+}
+
+/// Enough for every logical block size that filesystems accept.
+const ALIGN: usize = 4096;
+
+impl AlignedBuf {
+    /// `len` zero bytes.
+    pub(crate) fn new(len: usize) -> Self {
+        let bytes = vec![0; len + ALIGN];
+        let start = bytes.as_ptr().align_offset(ALIGN);
+        AlignedBuf { bytes, start, len }
+    }
+}
+
+impl std::ops::Deref for AlignedBuf {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes[self.start..self.start + self.len]
+    }
+}
+
+impl std::ops::DerefMut for AlignedBuf {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes[self.start..self.start + self.len]
+    }
+}

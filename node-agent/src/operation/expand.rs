@@ -1,0 +1,91 @@
+//! `NodeExpandVolume`: takes a grown file over into its device and its filesystem, while in use.
+
+use std::path::Path;
+
+use belay_server::failure::{Failure, Kind};
+use belay_server::request::NodeExpand;
+
+use super::Node;
+use super::staged::{Owner, block_path};
+use crate::device::Attached;
+use crate::filesystem::{FsType, GrowError, grow};
+use crate::kernel::{FileKind, Kernel, Open, Stat};
+
+/// Grows what is mounted at the volume path and returns the device's size in bytes.
+///
+/// # Errors
+/// `NOT_FOUND` when the volume is not there, `UNAVAILABLE` when its file has not grown yet,
+/// `FAILED_PRECONDITION` when the kernel will not let this process grow a mounted filesystem.
+pub(crate) fn expand<K: Kernel>(node: &Node<K>, request: &NodeExpand) -> Result<u64, Failure> {
+    let path = &request.volume_path;
+    let stat = find(node, request, path)?;
+    let Owner::Ours(device) = node.owner(&request.id, &stat)? else {
+        return Err(not_there(request, path));
+    };
+    let bytes = device.refresh(&node.kernel)?;
+    let required = request.range.map_or(0, |range| range.required_bytes);
+    if bytes < required {
+        return Err(Failure::new(
+            Kind::Unreachable,
+            format!(
+                "volume {} has {bytes} bytes and {required} are asked for; the controller must \
+                 expand it first",
+                request.id
+            ),
+        ));
+    }
+    if stat.kind == FileKind::Directory {
+        grow_mounted(node, request, &device)?;
+    }
+    Ok(bytes)
+}
+
+/// The mount root that the volume path means. A raw device may also be named by its staging path.
+fn find<K: Kernel>(node: &Node<K>, request: &NodeExpand, path: &Path) -> Result<Stat, Failure> {
+    if !path.is_absolute() {
+        return Err(not_there(request, path));
+    }
+    for candidate in [path, &block_path(path)] {
+        if let Some(stat) = node.look("volume_path", candidate)?
+            && stat.mount_root
+        {
+            return Ok(stat);
+        }
+    }
+    Err(not_there(request, path))
+}
+
+fn not_there(request: &NodeExpand, path: &Path) -> Failure {
+    Failure::not_found(format!(
+        "volume_path: volume {} is neither staged nor published at {}",
+        request.id,
+        path.display()
+    ))
+}
+
+fn grow_mounted<K: Kernel>(
+    node: &Node<K>,
+    request: &NodeExpand,
+    device: &Attached<K>,
+) -> Result<(), Failure> {
+    let kernel = &node.kernel;
+    // A target may be a read-only view of a filesystem that is writable where it is staged.
+    let path = request.staging.as_deref().unwrap_or(&request.volume_path);
+    let facts = kernel
+        .statmount(path)?
+        .ok_or_else(|| not_there(request, path))?;
+    let fs = FsType::parse(&facts.fs_type).ok_or_else(|| {
+        Failure::precondition(format!("{} cannot be grown by this driver", facts.fs_type))
+    })?;
+    let root = kernel.open(path, Open::Directory)?;
+    match grow(kernel, &root, device.fd(), fs) {
+        Ok(_) => Ok(()),
+        Err(GrowError::NeedsCapability) => Err(Failure::precondition(format!(
+            "volume {}: growing a mounted {} needs CAP_SYS_RESOURCE, which this process has not \
+             got; give it to the node agent",
+            request.id,
+            fs.name()
+        ))),
+        Err(GrowError::Failed(failure)) => Err(failure),
+    }
+}

@@ -1,0 +1,35 @@
+//! What the agent does, one verb a file: look, decide, act, and put back on failure.
+//!
+//! Operations are plain synchronous functions over the [`Kernel`](crate::kernel::Kernel) trait:
+//! they may be run whole at any time, killed at any call and run again. They know no gRPC.
+
+mod expand;
+mod index;
+mod plan;
+mod publish;
+mod stage;
+mod staged;
+mod stats;
+mod unpublish;
+mod unstage;
+
+pub(crate) use expand::expand;
+pub(crate) use index::MountIndex;
+pub(crate) use publish::{is_quick as publish_is_quick, publish};
+pub(crate) use stage::{Formatting, Staged, stage};
+pub(crate) use stats::{VolumeUsage, stats};
+pub(crate) use unpublish::unpublish;
+pub(crate) use unstage::unstage;
+
+use crate::device::LoopDir;
+use crate::kernel::Kernel;
+
+/// What every operation works with.
+pub(crate) struct Node<K: Kernel> {
+    /// The system calls.
+    pub(crate) kernel: K,
+    /// Where the volumes' files are.
+    pub(crate) loop_dir: LoopDir<K>,
+    /// Where their mounts are.
+    pub(crate) index: MountIndex,
+}

@@ -1,0 +1,248 @@
+//! `NodePublishVolume`: shows a staged volume at a pod's target path.
+//!
+//! Exactly the mount that was proven to be the volume's is cloned, by descriptor, so nothing can be
+//! swapped between the look and the act. The clone is made private and gets its flags before
+//! anybody can see it.
+
+use std::path::{Path, PathBuf};
+
+use belay_server::failure::Failure;
+use belay_server::request::{Access, Publish};
+
+use super::Node;
+use super::index::device_of;
+use super::plan::asked_fs;
+use super::staged::block_path;
+use crate::filesystem::{FsType, parse_flags};
+use crate::kernel::{FileKind, Kernel, MountAttrs, Stat};
+
+/// Permissions of a target directory until the volume's own root covers it.
+const TARGET_DIR_MODE: u32 = 0o750;
+/// Permissions of the file that a raw device is bound onto.
+const TARGET_FILE_MODE: u32 = 0o600;
+
+/// Publishing will not have to open a device: the staged mount is one that we proved before.
+pub(crate) fn is_quick<K: Kernel>(node: &Node<K>, request: &Publish) -> bool {
+    let Ok(source) = source_path(request) else {
+        return true;
+    };
+    node.kernel
+        .look(&source)
+        .is_ok_and(|stat| stat.is_none_or(|s| node.index.is_proven(&source, &s, &request.id)))
+}
+
+/// Publishes a volume.
+///
+/// # Errors
+/// `FAILED_PRECONDITION` when the volume is not staged there, or a second target is not allowed;
+/// `ALREADY_EXISTS` when the target shows something else or shows it otherwise;
+/// `INVALID_ARGUMENT` for a target that is a link.
+pub(crate) fn publish<K: Kernel>(node: &Node<K>, request: &Publish) -> Result<(), Failure> {
+    let kernel = &node.kernel;
+    let source_path = source_path(request)?;
+    let attrs = attrs(request)?;
+    let source = open_staged(node, request, &source_path)?;
+    let staged = kernel.stat(&source)?;
+    if !node.is_volume(&request.id, &source_path, &staged)? {
+        return Err(not_staged(request, &source_path));
+    }
+    let target = node.look("target_path", &request.target)?;
+    if let Some(stat) = target.filter(|stat| stat.mount_root) {
+        return published_before(node, request, &stat, &staged, attrs);
+    }
+    refuse_second_target(node, request, &source_path, &staged)?;
+    let clone = kernel.open_tree(&source)?;
+    kernel.mount_setattr(&clone, attrs)?;
+    let made = make_target(node, request, target, staged.kind)?;
+    if let Err(failure) = show(node, request, &clone, &staged) {
+        if made {
+            remove_target(node, &request.target, staged.kind)?;
+        }
+        return Err(failure.rolled_back());
+    }
+    Ok(())
+}
+
+/// What is cloned: the staged filesystem, or the staged device.
+fn source_path(request: &Publish) -> Result<PathBuf, Failure> {
+    let staging = request.staging.as_ref().ok_or_else(|| {
+        Failure::precondition("staging_target_path: is missing; stage the volume first")
+    })?;
+    Ok(match request.capability.access {
+        Access::Block => block_path(staging),
+        Access::Mount { .. } => staging.to_path_buf(),
+    })
+}
+
+/// The attributes of the target's mount. Flags were applied at stage and come along with the
+/// clone; here they are only read once more, so that both calls judge them alike.
+fn attrs(request: &Publish) -> Result<MountAttrs, Failure> {
+    let read_only = request.read_only
+        || request.capability.mode.is_read_only()
+        || request.publish_context.get("read_only") == Some("true");
+    let mut attrs = MountAttrs::default();
+    if let Access::Mount { flags, .. } = &request.capability.access {
+        let fs = asked_fs(&request.capability.access)?.unwrap_or(FsType::Ext4);
+        attrs = parse_flags(flags.as_slice(), fs)?.attrs;
+    }
+    Ok(if read_only {
+        attrs.with(MountAttrs::READ_ONLY)
+    } else {
+        attrs
+    })
+}
+
+fn open_staged<K: Kernel>(
+    node: &Node<K>,
+    request: &Publish,
+    source: &Path,
+) -> Result<K::Fd, Failure> {
+    match node.look("staging_target_path", source)? {
+        Some(stat) if stat.mount_root => Ok(node.kernel.open_path(source)?),
+        _ => Err(not_staged(request, source)),
+    }
+}
+
+fn not_staged(request: &Publish, source: &Path) -> Failure {
+    Failure::precondition(format!(
+        "staging_target_path: volume {} is not mounted at {}; stage it first",
+        request.id,
+        source.display()
+    ))
+}
+
+/// Something is mounted on the target: it must be this volume, in this way.
+fn published_before<K: Kernel>(
+    node: &Node<K>,
+    request: &Publish,
+    target: &Stat,
+    staged: &Stat,
+    attrs: MountAttrs,
+) -> Result<(), Failure> {
+    let path = &request.target;
+    if !target.is_same_root(staged) {
+        return Err(Failure::incompatible(format!(
+            "target_path: something else than volume {} is mounted at {}",
+            request.id,
+            path.display()
+        )));
+    }
+    let facts = node.kernel.statmount(path)?.ok_or_else(|| {
+        Failure::busy(format!(
+            "{} was unmounted by somebody meanwhile; try again",
+            path.display()
+        ))
+    })?;
+    let is_read_only = facts.attrs.contains(MountAttrs::READ_ONLY);
+    if is_read_only != attrs.contains(MountAttrs::READ_ONLY) {
+        return Err(Failure::incompatible(format!(
+            "target_path: volume {} is published at {} {}",
+            request.id,
+            path.display(),
+            if is_read_only {
+                "for reading only"
+            } else {
+                "for writing"
+            }
+        )));
+    }
+    node.index.note(path, target, &request.id);
+    Ok(())
+}
+
+/// Only some access modes allow a second target (CSI, NodePublishVolume, second table).
+fn refuse_second_target<K: Kernel>(
+    node: &Node<K>,
+    request: &Publish,
+    source: &Path,
+    staged: &Stat,
+) -> Result<(), Failure> {
+    if request.capability.mode.allows_several_targets() {
+        return Ok(());
+    }
+    let others = node
+        .index
+        .others(&node.kernel, device_of(staged), &[source, &request.target])?;
+    match others.first() {
+        None => Ok(()),
+        Some(other) => Err(Failure::precondition(format!(
+            "volume {} is published at {} already, and access mode {} allows one target",
+            request.id,
+            other.display(),
+            request.capability.mode.name()
+        ))),
+    }
+}
+
+/// Makes the target where it is missing; whether it did.
+fn make_target<K: Kernel>(
+    node: &Node<K>,
+    request: &Publish,
+    found: Option<Stat>,
+    kind: FileKind,
+) -> Result<bool, Failure> {
+    let path = &request.target;
+    let is_block = kind == FileKind::BlockDevice;
+    match found {
+        Some(stat) if is_block && stat.kind == FileKind::File && stat.bytes == 0 => Ok(false),
+        Some(stat) if !is_block && stat.kind == FileKind::Directory => Ok(false),
+        Some(_) => Err(Failure::precondition(format!(
+            "target_path: {} exists and is not {}; remove it",
+            path.display(),
+            if is_block {
+                "an empty file"
+            } else {
+                "a directory"
+            }
+        ))),
+        None => {
+            let made = if is_block {
+                node.kernel.create_file(path, TARGET_FILE_MODE)
+            } else {
+                node.kernel.mkdir(path, TARGET_DIR_MODE)
+            };
+            made.map(|()| true).map_err(|error| match error.cause() {
+                crate::kernel::Cause::Missing => Failure::precondition(format!(
+                    "target_path: the parent of {} does not exist; the caller creates it",
+                    path.display()
+                )),
+                _ => error.into(),
+            })
+        }
+    }
+}
+
+fn show<K: Kernel>(
+    node: &Node<K>,
+    request: &Publish,
+    clone: &K::Fd,
+    staged: &Stat,
+) -> Result<(), Failure> {
+    let kernel = &node.kernel;
+    let onto = kernel.open_path(&request.target)?;
+    if kernel.stat(&onto)?.mount_root {
+        return Err(Failure::busy(format!(
+            "target_path: something was mounted at {} meanwhile; try again",
+            request.target.display()
+        )));
+    }
+    kernel.move_mount(clone, &onto)?;
+    let shown = Stat {
+        mount_id: kernel.stat(clone)?.mount_id,
+        mount_root: true,
+        ..*staged
+    };
+    node.index.note(&request.target, &shown, &request.id);
+    Ok(())
+}
+
+fn remove_target<K: Kernel>(
+    node: &Node<K>,
+    target: &Path,
+    kind: FileKind,
+) -> crate::kernel::Result<()> {
+    match kind {
+        FileKind::BlockDevice => node.kernel.unlink(target),
+        _ => node.kernel.rmdir(target),
+    }
+}

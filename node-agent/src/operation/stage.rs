@@ -1,0 +1,64 @@
+//! `NodeStageVolume`: from a volume's file to a mounted filesystem, or a bound raw device.
+//!
+//! find -> hold -> verify -> mounted already? -> probe -> format if allowed -> mount detached ->
+//! check -> grow -> move into place. Until the last call nothing is visible, and everything before
+//! it undoes itself when its descriptor closes.
+
+mod block;
+mod mount;
+
+use belay_server::failure::Failure;
+use belay_server::request::{Access, Stage};
+
+use super::Node;
+use super::plan::Plan;
+use crate::kernel::{FileKind, Kernel};
+
+/// Whether this run may start mkfs, which has a limit of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Formatting {
+    /// Come back with [`Staged::WantsFormat`] instead.
+    Ask,
+    /// A place under the limit is held.
+    Allowed,
+}
+
+/// How far a stage came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Staged {
+    /// The volume is staged.
+    Done,
+    /// It must be formatted first; nothing was changed.
+    WantsFormat,
+}
+
+/// Stages a volume.
+///
+/// # Errors
+/// `INVALID_ARGUMENT` for a context or a capability that cannot be honoured, `NOT_FOUND` without
+/// the volume's file, `ALREADY_EXISTS` when it is staged there in another way,
+/// `FAILED_PRECONDITION` when what is on the device forbids it, `ABORTED` while something else
+/// works on it.
+pub(crate) fn stage<K: Kernel>(
+    node: &Node<K>,
+    request: &Stage,
+    formatting: Formatting,
+) -> Result<Staged, Failure> {
+    let plan = Plan::read(&request.id, &request.publish_context)?;
+    match node.look("staging_target_path", &request.staging)? {
+        Some(stat) if stat.kind == FileKind::Directory => match &request.capability.access {
+            Access::Block => block::stage(node, request, &plan, &stat),
+            Access::Mount { flags, .. } => {
+                mount::stage(node, request, flags, &plan, &stat, formatting)
+            }
+        },
+        Some(_) => Err(Failure::invalid(
+            "staging_target_path",
+            format!("{} is not a directory", request.staging.display()),
+        )),
+        None => Err(Failure::precondition(format!(
+            "staging_target_path: {} does not exist; the caller creates it",
+            request.staging.display()
+        ))),
+    }
+}

@@ -1,0 +1,301 @@
+//! Staging as a filesystem.
+
+use std::time::Duration;
+
+use belay_server::failure::Failure;
+use belay_server::request::{MountFlags, Stage};
+
+use super::super::plan::{Content, Plan, asked_fs};
+use super::super::staged::{Owner, block_path};
+use super::super::{Formatting, Node, Staged};
+use crate::device::Attached;
+use crate::filesystem::{
+    DeviceUnderTest, Found, FsType, GrowError, MountOptions, Permit, examine, format, grow,
+    parse_flags,
+};
+use crate::kernel::{Kernel, MountAttrs, Open, Stat};
+
+/// mkfs of a large volume on a slow disk takes minutes; one that takes longer hangs.
+const FORMAT_DEADLINE: Duration = Duration::from_secs(600);
+
+/// What the request asks for.
+struct Wish<'a> {
+    request: &'a Stage,
+    fs: Option<FsType>,
+    flags: &'a MountFlags,
+    read_only: bool,
+}
+
+impl Wish<'_> {
+    /// How to mount a filesystem of this type.
+    fn options(&self, fs: FsType) -> Result<MountOptions, Failure> {
+        let mut options = parse_flags(self.flags.as_slice(), fs)?;
+        if self.read_only {
+            options.attrs = options.attrs.with(MountAttrs::READ_ONLY);
+        }
+        Ok(options)
+    }
+}
+
+pub(super) fn stage<K: Kernel>(
+    node: &Node<K>,
+    request: &Stage,
+    flags: &MountFlags,
+    plan: &Plan,
+    staging: &Stat,
+    formatting: Formatting,
+) -> Result<Staged, Failure> {
+    let wish = Wish {
+        request,
+        fs: asked_fs(&request.capability.access)?,
+        flags,
+        read_only: plan.is_read_only(&request.capability),
+    };
+    // Judged before anything is touched; the type matters only for what it adds.
+    wish.options(wish.fs.unwrap_or(FsType::Ext4))?;
+    let kernel = &node.kernel;
+    let raw = kernel.look(&block_path(&request.staging))?;
+    if raw.is_some_and(|stat| stat.mount_root) {
+        return Err(Failure::incompatible(format!(
+            "volume {} is staged at {} as a raw block device",
+            request.id,
+            request.staging.display()
+        )));
+    }
+    if staging.mount_root {
+        return staged_before(node, &wish, staging);
+    }
+    let backing = node.loop_dir.backing(kernel, &request.id, false)?;
+    let device = Attached::attach(kernel, backing, false)?;
+    let bytes = enough(node, &device, plan)?;
+    match prepare(node, &wish, plan, &device, bytes, formatting)? {
+        Some(fs) => mount(node, &wish, &device, fs),
+        None => Ok(Staged::WantsFormat),
+    }
+}
+
+/// Something is mounted on the staging path: it must be this volume, in this way.
+fn staged_before<K: Kernel>(
+    node: &Node<K>,
+    wish: &Wish<'_>,
+    staging: &Stat,
+) -> Result<Staged, Failure> {
+    let request = wish.request;
+    let path = &request.staging;
+    let Owner::Ours(device) = node.owner(&request.id, staging)? else {
+        return Err(Failure::incompatible(format!(
+            "something else than volume {} is mounted at {}",
+            request.id,
+            path.display()
+        )));
+    };
+    let facts = node.kernel.statmount(path)?.ok_or_else(|| {
+        Failure::busy(format!(
+            "{} was unmounted by somebody meanwhile; try again",
+            path.display()
+        ))
+    })?;
+    let mounted = FsType::parse(&facts.fs_type);
+    let fs = match (mounted, wish.fs) {
+        (Some(mounted), None) => mounted,
+        (Some(mounted), Some(asked)) if mounted == asked => mounted,
+        _ => {
+            return Err(Failure::incompatible(format!(
+                "volume {} is staged at {} as {}, not as {}",
+                request.id,
+                path.display(),
+                facts.fs_type,
+                wish.fs.map_or("the default", FsType::name)
+            )));
+        }
+    };
+    let attrs = wish.options(fs)?.attrs;
+    if !facts.attrs.is_like(attrs) {
+        return Err(Failure::incompatible(format!(
+            "volume {} is staged at {} with other mount flags than these",
+            request.id,
+            path.display()
+        )));
+    }
+    if !attrs.contains(MountAttrs::READ_ONLY) {
+        device.refresh(&node.kernel)?;
+        let root = node.kernel.open(path, Open::Directory)?;
+        grow_to_device(node, wish, &root, &device, fs)?;
+    }
+    node.index.note(path, staging, &request.id);
+    Ok(Staged::Done)
+}
+
+/// The device is as large as the controller says, or the wrong one was attached.
+fn enough<K: Kernel>(node: &Node<K>, device: &Attached<K>, plan: &Plan) -> Result<u64, Failure> {
+    let bytes = device.refresh(&node.kernel)?;
+    if bytes < plan.bytes {
+        return Err(Failure::precondition(format!(
+            "{} has {bytes} bytes but the volume was attached with {}; its file was cut",
+            device.path().display(),
+            plan.bytes
+        )));
+    }
+    Ok(bytes)
+}
+
+/// Finds the filesystem, or makes it where that is allowed. `None`: it must be made, but not now.
+fn prepare<K: Kernel>(
+    node: &Node<K>,
+    wish: &Wish<'_>,
+    plan: &Plan,
+    device: &Attached<K>,
+    bytes: u64,
+    formatting: Formatting,
+) -> Result<Option<FsType>, Failure> {
+    let under_test = DeviceUnderTest {
+        fd: device.fd(),
+        bytes,
+        backing: Some(device.backing().fd()),
+        volume: wish.request.id.as_str(),
+    };
+    let permit = match examine(&node.kernel, &under_test) {
+        Found::Known(found) => return same_as_asked(wish, found).map(Some),
+        Found::Blank(_) if plan.content == Content::Populated => {
+            return Err(refuse(
+                wish,
+                "populated",
+                "it was restored or cloned, yet holds no data",
+            ));
+        }
+        Found::Blank(_) if wish.read_only => {
+            return Err(refuse(
+                wish,
+                "read_only",
+                "it is blank and attached for reading only",
+            ));
+        }
+        Found::Blank(blank) => Permit::from(blank),
+        Found::Interrupted(_) if wish.read_only => {
+            return Err(refuse(
+                wish,
+                "read_only",
+                "its formatting was interrupted and it is attached for reading only",
+            ));
+        }
+        Found::Interrupted(interrupted) => Permit::from(interrupted),
+        Found::Foreign(foreign) => {
+            return Err(refuse(
+                wish,
+                "foreign",
+                &format!("it holds {} at byte {}", foreign.what, foreign.at),
+            ));
+        }
+        Found::Unreadable(failure) => {
+            refused("unreadable");
+            return Err(failure);
+        }
+    };
+    if formatting == Formatting::Ask {
+        return Ok(None);
+    }
+    let fs = wish.fs.unwrap_or(FsType::Ext4);
+    format(&node.kernel, &under_test, fs, permit, FORMAT_DEADLINE)?;
+    metrics::counter!("belay_formats_total", "fs" => fs.name()).increment(1);
+    Ok(Some(fs))
+}
+
+fn same_as_asked(wish: &Wish<'_>, found: FsType) -> Result<FsType, Failure> {
+    match wish.fs {
+        Some(asked) if asked != found => {
+            refused("other_filesystem");
+            Err(Failure::precondition(format!(
+                "volume {} holds {} but {} is asked for; it is never formatted again: ask for {} \
+                 or use another volume",
+                wish.request.id,
+                found.name(),
+                asked.name(),
+                found.name()
+            )))
+        }
+        _ => Ok(found),
+    }
+}
+
+fn refuse(wish: &Wish<'_>, reason: &'static str, why: &str) -> Failure {
+    refused(reason);
+    Failure::precondition(format!(
+        "volume {} is not formatted: {why}; nothing was changed",
+        wish.request.id
+    ))
+}
+
+fn refused(reason: &'static str) {
+    metrics::counter!("belay_format_refusals_total", "reason" => reason).increment(1);
+}
+
+/// Mounts, checks that it is this device that got mounted, grows, and only then shows it.
+fn mount<K: Kernel>(
+    node: &Node<K>,
+    wish: &Wish<'_>,
+    device: &Attached<K>,
+    fs: FsType,
+) -> Result<Staged, Failure> {
+    let kernel = &node.kernel;
+    let options = wish.options(fs)?;
+    let source = device.path();
+    let context = kernel.fsopen(fs.name())?;
+    kernel.fsconfig_set(&context, "source", source.to_str())?;
+    for (key, value) in &options.superblock {
+        kernel
+            .fsconfig_set(&context, key, value.as_deref())
+            .map_err(|error| Failure::invalid("volume_capability.mount.mount_flags", error))?;
+    }
+    if options.attrs.contains(MountAttrs::READ_ONLY) {
+        kernel.fsconfig_set(&context, "ro", None)?;
+    }
+    kernel.fsconfig_create(&context)?;
+    let mounted = kernel.fsmount(&context, options.attrs)?;
+    let device_dev = kernel.stat(device.fd())?.rdev;
+    let mounted_dev = kernel.stat(&mounted)?.dev;
+    if mounted_dev != device_dev {
+        return Err(Failure::bug(format!(
+            "{} is device {device_dev}, but what got mounted is {mounted_dev}",
+            source.display()
+        )));
+    }
+    if !options.attrs.contains(MountAttrs::READ_ONLY) {
+        let root = kernel.open_root(&mounted)?;
+        grow_to_device(node, wish, &root, device, fs)?;
+    }
+    let staging = &wish.request.staging;
+    let onto = kernel.open_path(staging)?;
+    if kernel.stat(&onto)?.mount_root {
+        return Err(Failure::busy(format!(
+            "something was mounted at {} meanwhile; try again",
+            staging.display()
+        )));
+    }
+    kernel.move_mount(&mounted, &onto)?;
+    if let Some(stat) = kernel.look(staging)? {
+        node.index.note(staging, &stat, &wish.request.id);
+    }
+    Ok(Staged::Done)
+}
+
+/// Grows the filesystem to its device. A missing capability does not keep the volume from its pod:
+/// NodeExpandVolume, which the caller sends when a growth is wanted, says so by name.
+fn grow_to_device<K: Kernel>(
+    node: &Node<K>,
+    wish: &Wish<'_>,
+    root: &K::Fd,
+    device: &Attached<K>,
+    fs: FsType,
+) -> Result<(), Failure> {
+    match grow(&node.kernel, root, device.fd(), fs) {
+        Ok(_) => Ok(()),
+        Err(GrowError::NeedsCapability) => {
+            tracing::warn!(
+                volume = wish.request.id.as_str(),
+                "staged at its old size: growing ext4 needs CAP_SYS_RESOURCE"
+            );
+            Ok(())
+        }
+        Err(GrowError::Failed(failure)) => Err(failure),
+    }
+}

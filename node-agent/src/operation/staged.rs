@@ -1,0 +1,98 @@
+//! Proving that a mount is the volume's, and what of it.
+
+use std::path::{Path, PathBuf};
+
+use belay_server::failure::Failure;
+use belay_server::request::VolumeId;
+
+use super::Node;
+use super::index::device_of;
+use crate::device::{Attached, loop_path};
+use crate::kernel::{Cause, FileKind, Kernel, Open, Stat};
+
+/// The name that a raw block device is bound onto in its staging folder: the kernel's own record
+/// of which device is staged there.
+pub(super) fn block_path(staging: &Path) -> PathBuf {
+    staging.join("device")
+}
+
+/// What a mounted path has to do with a volume.
+pub(super) enum Owner<K: Kernel> {
+    /// It is the volume's, and here is its device.
+    Ours(Attached<K>),
+    /// It is a loop device with another file behind it, or with none any more.
+    NotOurs,
+    /// The volume's file is gone, so the device behind the mount cannot be compared with it.
+    FileGone,
+}
+
+impl<K: Kernel> Node<K> {
+    /// Looks at a path that a mount is expected on.
+    ///
+    /// # Errors
+    /// `INVALID_ARGUMENT` naming `field` when the last component is a symlink.
+    pub(super) fn look(&self, field: &str, path: &Path) -> Result<Option<Stat>, Failure> {
+        let stat = self.kernel.look(path)?;
+        if stat.is_some_and(|s| s.kind == FileKind::Symlink) {
+            return Err(Failure::invalid(
+                field,
+                format!(
+                    "{} is a symbolic link; links are never followed here",
+                    path.display()
+                ),
+            ));
+        }
+        Ok(stat)
+    }
+
+    /// Compares the device behind a mount root with the volume's file.
+    ///
+    /// # Errors
+    /// `INVALID_ARGUMENT` for an id that can name no file; else what the kernel refused.
+    pub(super) fn owner(&self, volume: &VolumeId, stat: &Stat) -> Result<Owner<K>, Failure> {
+        let Some(number) = device_of(stat).as_loop() else {
+            return Ok(Owner::NotOurs);
+        };
+        let Some(backing) = self.loop_dir.backing_if_any(&self.kernel, volume)? else {
+            return Ok(Owner::FileGone);
+        };
+        let device = match self.kernel.open(&loop_path(number), Open::DeviceRead) {
+            Ok(device) => device,
+            Err(error) if matches!(error.cause(), Cause::Missing | Cause::NoDevice) => {
+                return Ok(Owner::NotOurs);
+            }
+            Err(error) => return Err(error.into()),
+        };
+        if backing.is_behind(&self.kernel, &device)? {
+            Ok(Owner::Ours(Attached::held(device, backing, number)))
+        } else {
+            Ok(Owner::NotOurs)
+        }
+    }
+
+    /// The mount whose root `stat` describes is the volume's: known since we made it, or proven
+    /// now by its device.
+    ///
+    /// # Errors
+    /// What the kernel refused.
+    pub(super) fn is_volume(
+        &self,
+        volume: &VolumeId,
+        path: &Path,
+        stat: &Stat,
+    ) -> Result<bool, Failure> {
+        if !stat.mount_root {
+            return Ok(false);
+        }
+        if self.index.is_proven(path, stat, volume) {
+            return Ok(true);
+        }
+        match self.owner(volume, stat)? {
+            Owner::Ours(_) => {
+                self.index.note(path, stat, volume);
+                Ok(true)
+            }
+            Owner::NotOurs | Owner::FileGone => Ok(false),
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! `NodeUnpublishVolume`: takes a volume away from a pod's target path, and the path with it.
+
+use belay_server::failure::Failure;
+use belay_server::request::Unpublish;
+
+use super::Node;
+use super::index::device_of;
+use super::staged::Owner;
+use crate::kernel::{Cause, FileKind, Kernel, Stat};
+
+/// Mounts that may lie on one target. We never stack, but another driver may have.
+const STACKED_MAX: u32 = 16;
+
+/// Unpublishes a volume. Nothing there is success.
+///
+/// # Errors
+/// `FAILED_PRECONDITION` when what is mounted there is not the volume, is in use, or hides files.
+pub(crate) fn unpublish<K: Kernel>(node: &Node<K>, request: &Unpublish) -> Result<(), Failure> {
+    let target = &request.target;
+    for _ in 0..STACKED_MAX {
+        match node.look("target_path", target)? {
+            None => {
+                node.index.forget(target);
+                return Ok(());
+            }
+            Some(stat) if stat.mount_root => {
+                refuse_foreign(node, request, &stat)?;
+                umount(node, request)?;
+            }
+            Some(stat) => {
+                node.index.forget(target);
+                return remove(node, request, &stat);
+            }
+        }
+    }
+    Err(Failure::precondition(format!(
+        "target_path: more than {STACKED_MAX} mounts are stacked on {}; unmount them by hand",
+        target.display()
+    )))
+}
+
+/// A wrong path in a request must not unmount anything that is not the volume.
+fn refuse_foreign<K: Kernel>(
+    node: &Node<K>,
+    request: &Unpublish,
+    stat: &Stat,
+) -> Result<(), Failure> {
+    if node.index.is_proven(&request.target, stat, &request.id) {
+        return Ok(());
+    }
+    let is_loop = device_of(stat).as_loop().is_some();
+    match node.owner(&request.id, stat)? {
+        Owner::Ours(_) => Ok(()),
+        Owner::FileGone if is_loop => Ok(()),
+        // The bind of a raw device that is unbound by now still names its number.
+        Owner::NotOurs if is_loop && stat.kind == FileKind::BlockDevice => Ok(()),
+        Owner::NotOurs | Owner::FileGone => Err(Failure::precondition(format!(
+            "target_path: what is mounted at {} is not volume {}; it was left alone",
+            request.target.display(),
+            request.id
+        ))),
+    }
+}
+
+fn umount<K: Kernel>(node: &Node<K>, request: &Unpublish) -> Result<(), Failure> {
+    node.kernel
+        .umount(&request.target)
+        .map_err(|error| match error.cause() {
+            Cause::Busy => Failure::precondition(format!(
+                "target_path: {} is in use ({}); a process of the pod still works in it",
+                request.target.display(),
+                error.errno_name()
+            )),
+            _ => error.into(),
+        })
+}
+
+/// Removes the one thing that publish made, and only while it is empty.
+fn remove<K: Kernel>(node: &Node<K>, request: &Unpublish, stat: &Stat) -> Result<(), Failure> {
+    let target = &request.target;
+    let removed = match stat.kind {
+        FileKind::Directory => node.kernel.rmdir(target),
+        FileKind::File if stat.bytes == 0 => node.kernel.unlink(target),
+        _ => {
+            return Err(Failure::precondition(format!(
+                "target_path: {} is not what a publish leaves; it was left alone",
+                target.display()
+            )));
+        }
+    };
+    match removed {
+        Err(error) if error.cause() == Cause::NotEmpty => Err(Failure::precondition(format!(
+            "target_path: {} holds files that were written while nothing was mounted there; move \
+             them away",
+            target.display()
+        ))),
+        Err(error) if error.cause() == Cause::Missing => Ok(()),
+        other => Ok(other?),
+    }
+}

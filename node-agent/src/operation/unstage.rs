@@ -1,0 +1,166 @@
+//! `NodeUnstageVolume`: OK means that the kernel holds nothing of the volume any more.
+//!
+//! The request says neither the device nor how it was staged; both are read from the kernel. The
+//! device is held before it is unmounted, because afterwards nothing would name it.
+
+use belay_server::failure::Failure;
+use belay_server::request::{Unstage, VolumeId};
+
+use super::Node;
+use super::staged::{Owner, block_path};
+use crate::device::{Attached, loop_path};
+use crate::kernel::{Cause, Dev, FileKind, Kernel, Open, Stat};
+
+/// A mount that is gone frees its device a moment later; this many looks are far more than enough.
+const EXCLUSIVE_TRIES: u32 = 50;
+
+/// Unstages a volume. Nothing there is success.
+///
+/// # Errors
+/// `FAILED_PRECONDITION` while a target is published or the device is in use.
+pub(crate) fn unstage<K: Kernel>(node: &Node<K>, request: &Unstage) -> Result<(), Failure> {
+    let staging = node.look("staging_target_path", &request.staging)?;
+    if let Some(stat) = staging.filter(|stat| stat.mount_root) {
+        unstage_mount(node, request, &stat)?;
+    }
+    let device = block_path(&request.staging);
+    if let Some(stat) = node.look("staging_target_path", &device)? {
+        unstage_device(node, request, &stat)?;
+    }
+    release_leftover(node, &request.id)
+}
+
+fn unstage_mount<K: Kernel>(node: &Node<K>, request: &Unstage, stat: &Stat) -> Result<(), Failure> {
+    let staging = &request.staging;
+    let held = match node.owner(&request.id, stat)? {
+        Owner::Ours(device) => Some(device),
+        Owner::FileGone if stat.dev.as_loop().is_some() => None,
+        Owner::NotOurs | Owner::FileGone => {
+            return Err(Failure::precondition(format!(
+                "staging_target_path: what is mounted at {} is not volume {}; it was left alone",
+                staging.display(),
+                request.id
+            )));
+        }
+    };
+    refuse_published(node, request, stat.dev)?;
+    node.kernel
+        .umount(staging)
+        .map_err(|error| match error.cause() {
+            Cause::Busy => Failure::precondition(format!(
+                "staging_target_path: {} is in use ({})",
+                staging.display(),
+                error.errno_name()
+            )),
+            _ => error.into(),
+        })?;
+    node.index.forget(staging);
+    match held {
+        Some(device) => prove_unused(node, request, &device),
+        None => Ok(()),
+    }
+}
+
+/// An exclusive open succeeds only when no mount of the device is left, in any namespace.
+fn prove_unused<K: Kernel>(
+    node: &Node<K>,
+    request: &Unstage,
+    device: &Attached<K>,
+) -> Result<(), Failure> {
+    for _ in 0..EXCLUSIVE_TRIES {
+        match node.kernel.reopen(device.fd(), Open::DeviceExclusive) {
+            Ok(_) => return Ok(()),
+            Err(error) if error.cause() == Cause::Busy => std::thread::yield_now(),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Err(Failure::precondition(format!(
+        "volume {}: {} is still mounted somewhere else, perhaps in another mount namespace",
+        request.id,
+        device.path().display()
+    )))
+}
+
+fn unstage_device<K: Kernel>(
+    node: &Node<K>,
+    request: &Unstage,
+    stat: &Stat,
+) -> Result<(), Failure> {
+    let kernel = &node.kernel;
+    let path = block_path(&request.staging);
+    if stat.mount_root && stat.kind == FileKind::BlockDevice {
+        let owner = node.owner(&request.id, stat)?;
+        if let Owner::Ours(device) = &owner {
+            refuse_published(node, request, stat.rdev)?;
+            kernel.loop_set_autoclear(device.fd(), true)?;
+        }
+        kernel.umount(&path)?;
+        node.index.forget(&path);
+        // Dropping the owner closes the device, and that unbinds it.
+    }
+    match kernel.look(&path)? {
+        Some(left) if left.kind == FileKind::File && left.bytes == 0 && !left.mount_root => {
+            Ok(kernel.unlink(&path)?)
+        }
+        None => Ok(()),
+        Some(_) => Err(Failure::precondition(format!(
+            "{} is not what a stage leaves; it was left alone",
+            path.display()
+        ))),
+    }
+}
+
+fn refuse_published<K: Kernel>(node: &Node<K>, request: &Unstage, dev: Dev) -> Result<(), Failure> {
+    let device = block_path(&request.staging);
+    let targets = node
+        .index
+        .others(&node.kernel, dev, &[&request.staging, &device])?;
+    match targets.first() {
+        None => Ok(()),
+        Some(target) => Err(Failure::precondition(format!(
+            "volume {} is still published at {}; unpublish it first",
+            request.id,
+            target.display()
+        ))),
+    }
+}
+
+/// The file must be free now. What a crash left bound without a mount is freed here.
+fn release_leftover<K: Kernel>(node: &Node<K>, volume: &VolumeId) -> Result<(), Failure> {
+    let kernel = &node.kernel;
+    for _ in 0..EXCLUSIVE_TRIES {
+        let Some(backing) = node.loop_dir.backing_if_any(kernel, volume)? else {
+            return Ok(());
+        };
+        if backing.is_free(kernel)? {
+            return Ok(());
+        }
+        let Some((number, device)) = backing.find(kernel)? else {
+            return Err(Failure::busy(format!(
+                "volume {volume}: its file is locked by another process; try again"
+            )));
+        };
+        let rdev = kernel.stat(&device)?.rdev;
+        if let Some(mounted) = node.index.others(kernel, rdev, &[])?.first() {
+            return Err(Failure::precondition(format!(
+                "volume {volume} is staged or published at {}",
+                mounted.display()
+            )));
+        }
+        match kernel.reopen(&device, Open::DeviceExclusive) {
+            Ok(_) => kernel.loop_set_autoclear(&device, true)?,
+            Err(error) if error.cause() == Cause::Busy => std::thread::yield_now(),
+            Err(error) => return Err(error.into()),
+        }
+        drop(device);
+        tracing::debug!(
+            volume = volume.as_str(),
+            "freeing {}",
+            loop_path(number).display()
+        );
+    }
+    Err(Failure::precondition(format!(
+        "volume {volume}: its loop device is still open in another process; it is freed when that \
+         ends"
+    )))
+}

@@ -1,0 +1,61 @@
+//! Answers of the node service.
+
+use belay_proto::csi::v1 as csi;
+use csi::node_service_capability::{Rpc as RpcCapability, Type, rpc};
+
+use crate::operation::VolumeUsage;
+
+/// What this agent can do. Both binaries of a driver speak of the same volumes, and the access
+/// modes are one of the things they must agree on.
+const CAPABILITIES: [rpc::Type; 4] = [
+    rpc::Type::StageUnstageVolume,
+    rpc::Type::GetVolumeStats,
+    rpc::Type::ExpandVolume,
+    rpc::Type::SingleNodeMultiWriter,
+];
+
+pub(super) fn capabilities() -> csi::NodeGetCapabilitiesResponse {
+    let capabilities = CAPABILITIES
+        .into_iter()
+        .map(|kind| csi::NodeServiceCapability {
+            r#type: Some(Type::Rpc(RpcCapability {
+                r#type: kind.into(),
+            })),
+        })
+        .collect();
+    csi::NodeGetCapabilitiesResponse { capabilities }
+}
+
+pub(super) fn usage(usage: VolumeUsage) -> csi::NodeGetVolumeStatsResponse {
+    use csi::volume_usage::Unit;
+    let usage = match usage {
+        VolumeUsage::Block(bytes) => vec![csi::VolumeUsage {
+            total: signed(bytes),
+            unit: Unit::Bytes.into(),
+            ..Default::default()
+        }],
+        VolumeUsage::Filesystem(usage) => vec![
+            csi::VolumeUsage {
+                available: signed(usage.available_bytes),
+                total: signed(usage.total_bytes),
+                used: signed(usage.used_bytes),
+                unit: Unit::Bytes.into(),
+            },
+            csi::VolumeUsage {
+                available: signed(usage.free_inodes),
+                total: signed(usage.total_inodes),
+                used: signed(usage.used_inodes),
+                unit: Unit::Inodes.into(),
+            },
+        ],
+    };
+    csi::NodeGetVolumeStatsResponse {
+        usage,
+        ..Default::default()
+    }
+}
+
+/// protobuf has int64 where sizes are meant; no real size comes near the limit.
+pub(super) fn signed(count: u64) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,7 @@
+//! From a decoded request to an operation and back to a message. No system call is made here and no
+//! path is judged.
+
+mod encode;
+mod node;
+
+pub(crate) use node::{NodeIdentity, NodeService};

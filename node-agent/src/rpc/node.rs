@@ -1,0 +1,235 @@
+//! The CSI Node service.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use belay_proto::csi::v1 as csi;
+use belay_server::call::answer;
+use belay_server::failure::Failure;
+use belay_server::jobs::{Jobs, fingerprint};
+use belay_server::request::{NodeExpand, Publish, Stage, Stats, Unpublish, Unstage, VolumeId};
+use belay_server::rpc::Rpc;
+use tonic::{Request, Response, Status};
+
+use super::encode;
+use crate::kernel::Kernel;
+use crate::operation::{self, Formatting, Node, Staged};
+use crate::pool::Pool;
+
+/// The CSI Node service over the operations.
+pub(crate) struct NodeService<K: Kernel> {
+    node: Arc<Node<K>>,
+    pool: Arc<Pool>,
+    /// One job a volume; its value is the size in bytes that an expansion answers with.
+    jobs: Jobs<u64>,
+    info: csi::NodeGetInfoResponse,
+}
+
+/// Who this node is, for NodeGetInfo.
+pub(crate) struct NodeIdentity {
+    /// The id that controllers know it by.
+    pub(crate) id: String,
+    /// How many volumes it takes; 0 says nothing.
+    pub(crate) volumes_max: u32,
+    /// Where it is.
+    pub(crate) topology: Option<HashMap<String, String>>,
+}
+
+impl<K: Kernel> NodeService<K> {
+    pub(crate) fn new(node: Arc<Node<K>>, pool: Arc<Pool>, identity: NodeIdentity) -> Self {
+        let info = csi::NodeGetInfoResponse {
+            node_id: identity.id,
+            max_volumes_per_node: i64::from(identity.volumes_max),
+            accessible_topology: identity.topology.map(|segments| csi::Topology { segments }),
+        };
+        NodeService {
+            node,
+            pool,
+            jobs: Jobs::new(),
+            info,
+        }
+    }
+
+    /// Runs `work` as the volume's job, on the pool.
+    async fn job(
+        &self,
+        rpc: Rpc,
+        id: &VolumeId,
+        fingerprint: u64,
+        work: impl FnOnce(&Node<K>) -> Result<u64, Failure> + Send + 'static,
+    ) -> Result<u64, Failure> {
+        let (node, pool) = (Arc::clone(&self.node), Arc::clone(&self.pool));
+        let job = async move { pool.run(move || work(&node)).await };
+        self.jobs.run(id.as_str(), rpc, fingerprint, job).await
+    }
+
+    async fn stage(&self, stage: Stage) -> Result<(), Failure> {
+        let mark = fingerprint(&(
+            &stage.id,
+            &stage.staging,
+            &stage.capability,
+            &stage.publish_context,
+            &stage.volume_context,
+        ));
+        let id = stage.id.clone();
+        let (node, pool) = (Arc::clone(&self.node), Arc::clone(&self.pool));
+        let job = async move {
+            let stage = Arc::new(stage);
+            let (first_node, first) = (Arc::clone(&node), Arc::clone(&stage));
+            let work = move || operation::stage(&first_node, &first, Formatting::Ask);
+            if pool.run(work).await? == Staged::WantsFormat {
+                let work = move || operation::stage(&node, &stage, Formatting::Allowed);
+                pool.run_format(work).await?;
+            }
+            Ok(0)
+        };
+        self.jobs
+            .run(id.as_str(), Rpc::NodeStageVolume, mark, job)
+            .await?;
+        Ok(())
+    }
+
+    async fn publish(&self, publish: Publish) -> Result<(), Failure> {
+        let mark = fingerprint(&(
+            &publish.id,
+            &publish.staging,
+            &publish.target,
+            &publish.capability,
+            publish.read_only,
+            &publish.publish_context,
+            &publish.volume_context,
+        ));
+        let id = publish.id.clone();
+        let (node, pool) = (Arc::clone(&self.node), Arc::clone(&self.pool));
+        let job = async move {
+            // No disk is asked when the staged mount is known: then a thread would cost more
+            // than the work.
+            if operation::publish_is_quick(&node, &publish) {
+                operation::publish(&node, &publish)?;
+            } else {
+                pool.run(move || operation::publish(&node, &publish))
+                    .await?;
+            }
+            Ok(0)
+        };
+        self.jobs
+            .run(id.as_str(), Rpc::NodePublishVolume, mark, job)
+            .await?;
+        Ok(())
+    }
+}
+
+#[tonic::async_trait]
+impl<K: Kernel> csi::node_server::Node for NodeService<K> {
+    async fn node_stage_volume(
+        &self,
+        request: Request<csi::NodeStageVolumeRequest>,
+    ) -> Result<Response<csi::NodeStageVolumeResponse>, Status> {
+        answer(Rpc::NodeStageVolume, request, |message| async move {
+            self.stage(Stage::try_from(message)?).await?;
+            Ok(csi::NodeStageVolumeResponse {})
+        })
+        .await
+    }
+
+    async fn node_unstage_volume(
+        &self,
+        request: Request<csi::NodeUnstageVolumeRequest>,
+    ) -> Result<Response<csi::NodeUnstageVolumeResponse>, Status> {
+        answer(Rpc::NodeUnstageVolume, request, |message| async move {
+            let unstage = Unstage::try_from(message)?;
+            let id = unstage.id.clone();
+            let mark = fingerprint(&(&unstage.id, &unstage.staging));
+            self.job(Rpc::NodeUnstageVolume, &id, mark, move |node| {
+                operation::unstage(node, &unstage).map(|()| 0)
+            })
+            .await?;
+            Ok(csi::NodeUnstageVolumeResponse {})
+        })
+        .await
+    }
+
+    async fn node_publish_volume(
+        &self,
+        request: Request<csi::NodePublishVolumeRequest>,
+    ) -> Result<Response<csi::NodePublishVolumeResponse>, Status> {
+        answer(Rpc::NodePublishVolume, request, |message| async move {
+            self.publish(Publish::try_from(message)?).await?;
+            Ok(csi::NodePublishVolumeResponse {})
+        })
+        .await
+    }
+
+    async fn node_unpublish_volume(
+        &self,
+        request: Request<csi::NodeUnpublishVolumeRequest>,
+    ) -> Result<Response<csi::NodeUnpublishVolumeResponse>, Status> {
+        answer(Rpc::NodeUnpublishVolume, request, |message| async move {
+            let unpublish = Unpublish::try_from(message)?;
+            let id = unpublish.id.clone();
+            let mark = fingerprint(&(&unpublish.id, &unpublish.target));
+            self.job(Rpc::NodeUnpublishVolume, &id, mark, move |node| {
+                operation::unpublish(node, &unpublish).map(|()| 0)
+            })
+            .await?;
+            Ok(csi::NodeUnpublishVolumeResponse {})
+        })
+        .await
+    }
+
+    async fn node_get_volume_stats(
+        &self,
+        request: Request<csi::NodeGetVolumeStatsRequest>,
+    ) -> Result<Response<csi::NodeGetVolumeStatsResponse>, Status> {
+        answer(Rpc::NodeGetVolumeStats, request, |message| async move {
+            let stats = Stats::try_from(message)?;
+            let node = Arc::clone(&self.node);
+            let usage = self
+                .pool
+                .run(move || operation::stats(&node, &stats))
+                .await?;
+            Ok(encode::usage(usage))
+        })
+        .await
+    }
+
+    async fn node_expand_volume(
+        &self,
+        request: Request<csi::NodeExpandVolumeRequest>,
+    ) -> Result<Response<csi::NodeExpandVolumeResponse>, Status> {
+        answer(Rpc::NodeExpandVolume, request, |message| async move {
+            let expand = NodeExpand::try_from(message)?;
+            let id = expand.id.clone();
+            let mark = fingerprint(&(&expand.id, &expand.volume_path, &expand.range));
+            let bytes = self
+                .job(Rpc::NodeExpandVolume, &id, mark, move |node| {
+                    operation::expand(node, &expand)
+                })
+                .await?;
+            Ok(csi::NodeExpandVolumeResponse {
+                capacity_bytes: encode::signed(bytes),
+            })
+        })
+        .await
+    }
+
+    async fn node_get_capabilities(
+        &self,
+        request: Request<csi::NodeGetCapabilitiesRequest>,
+    ) -> Result<Response<csi::NodeGetCapabilitiesResponse>, Status> {
+        answer(Rpc::NodeGetCapabilities, request, |_| async {
+            Ok(encode::capabilities())
+        })
+        .await
+    }
+
+    async fn node_get_info(
+        &self,
+        request: Request<csi::NodeGetInfoRequest>,
+    ) -> Result<Response<csi::NodeGetInfoResponse>, Status> {
+        answer(Rpc::NodeGetInfo, request, |_| async {
+            Ok(self.info.clone())
+        })
+        .await
+    }
+}
