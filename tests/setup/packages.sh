@@ -55,10 +55,10 @@ need_for() {
             ;;
         foreign)
             need strace "a test counts processes" strace
-            need sgdisk "tests make disks that must never be formatted: GPT" gdisk
-            need cryptsetup "LUKS" cryptsetup-bin
-            need pvcreate "LVM" lvm2
-            need mkfs.vfat "vfat" dosfstools
+            need sgdisk "a test makes a GPT disk" gdisk
+            need cryptsetup "a test makes a LUKS disk" cryptsetup-bin
+            need pvcreate "a test makes an LVM disk" lvm2
+            need mkfs.vfat "a test makes a vfat disk" dosfstools
             ;;
         curl)
             need curl "a toolchain is fetched with it" curl

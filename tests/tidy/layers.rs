@@ -37,7 +37,8 @@ struct Confined {
     reason: &'static str,
 }
 
-const WIRING: [&str; 3] = ["rpc", "main.rs", "lib.rs"];
+/// Where the parts are put together: what `rpc` offers has to be named there.
+const WIRING: [&str; 4] = ["rpc", "agent.rs", "main.rs", "lib.rs"];
 const CONFINED: &[Confined] = &[
     Confined {
         sources: "node-agent/src/",
@@ -240,7 +241,7 @@ mod tests {
             ("node-agent/src/operation/stage.rs", "use tonic::Status;"),
             ("node-agent/src/operation/stage.rs", "use belay_proto::csi;"),
             ("node-agent/src/device/loopdev.rs", "use rustix::io::Errno;"),
-            ("node-agent/src/agent.rs", "fn f() { libc::sync() }"),
+            ("node-agent/src/pool.rs", "fn f() { libc::sync() }"),
             (
                 "node-agent/src/operation/stage.rs",
                 "use std::process::Command;",
