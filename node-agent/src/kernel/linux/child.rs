@@ -221,6 +221,129 @@ fn errno_of(error: io::Error) -> Errno {
 mod tests {
     use super::*;
 
+    fn run_sh(script: &str, deadline: Duration) -> ChildEnd {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("device");
+        std::fs::write(&path, b"content").unwrap();
+        let device = OwnedFd::from(std::fs::File::open(&path).unwrap());
+        let args = vec!["-c".to_owned(), script.to_owned()];
+        run(&Child {
+            program: "sh",
+            args,
+            device: &device,
+            deadline,
+        })
+        .unwrap()
+    }
+
+    /// Far longer than any of these takes: reaching it is a failure, waiting for it is not a plan.
+    const LONG: Duration = Duration::from_secs(60);
+
+    fn ended(code: i32, stderr: &str) -> ChildEnd {
+        ChildEnd {
+            code: Some(code),
+            timed_out: false,
+            stderr: stderr.to_owned(),
+        }
+    }
+
+    #[test]
+    fn status_and_complaint_of_a_child_come_back() {
+        let end = run_sh("echo out; echo first >&2; echo second >&2; exit 3", LONG);
+        assert_eq!(end, ended(3, "first; second"));
+    }
+
+    #[test]
+    fn a_child_ended_by_a_signal_has_no_status_and_did_not_time_out() {
+        let end = run_sh("kill -TERM $$", LONG);
+        assert_eq!(
+            end,
+            ChildEnd {
+                code: None,
+                timed_out: false,
+                stderr: String::new()
+            }
+        );
+    }
+
+    #[test]
+    fn the_device_is_standard_input_and_can_be_opened_anew() {
+        assert_eq!(
+            run_sh("cat /proc/self/fd/0 /dev/stdin >&2", LONG),
+            ended(0, "contentcontent")
+        );
+    }
+
+    #[test]
+    fn nothing_of_our_environment_or_directory_reaches_the_child() {
+        assert!(std::env::var_os("CARGO_MANIFEST_DIR").is_some());
+        let end = run_sh(
+            "pwd >&2; env | grep -v -e ^PWD= -e ^SHLVL= -e ^_= >&2",
+            LONG,
+        );
+        assert_eq!(end, ended(0, &format!("/; PATH={PATH}")));
+    }
+
+    #[test]
+    fn a_child_is_killed_at_its_deadline() {
+        let end = run_sh("exec sleep 600", Duration::from_millis(50));
+        assert_eq!(
+            end,
+            ChildEnd {
+                code: None,
+                timed_out: true,
+                stderr: String::new()
+            }
+        );
+    }
+
+    #[test]
+    fn a_child_that_closes_standard_error_is_still_waited_for() {
+        let end = run_sh(
+            "exec 2>&-; head -c 5000000 /dev/zero >/dev/null; exit 7",
+            LONG,
+        );
+        assert_eq!(end, ended(7, ""));
+    }
+
+    #[test]
+    fn a_talkative_child_never_blocks() {
+        let end = run_sh("yes complaint | head -n 100000 >&2; echo last >&2", LONG);
+        assert_eq!((end.code, end.timed_out), (Some(0), false));
+        assert!(end.stderr.ends_with("; complaint; last"), "{}", end.stderr);
+    }
+
+    #[test]
+    fn a_grandchild_that_keeps_the_pipe_open_does_not_hold_us() {
+        let end = run_sh("sleep 600 & echo $! >&2; exit 0", LONG);
+        let grandchild = end.stderr.parse().ok().and_then(Pid::from_raw).unwrap();
+        // Still there, since nobody waited for it: that is what this is about.
+        rustix::process::kill_process(grandchild, Signal::KILL).unwrap();
+        assert_eq!((end.code, end.timed_out), (Some(0), false));
+    }
+
+    #[test]
+    fn a_child_dies_with_the_thread_that_started_it() {
+        let device = OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
+        let start = || {
+            let args = vec!["600".to_owned()];
+            let child = Child {
+                program: "sleep",
+                args,
+                device: &device,
+                deadline: LONG,
+            };
+            spawn(find("sleep").unwrap(), &child).unwrap()
+        };
+        let mut orphan = std::thread::scope(|scope| scope.spawn(start).join().unwrap());
+
+        let pidfd = orphan.pidfd().unwrap();
+        let mut watched = [PollFd::new(&pidfd, PollFlags::IN)];
+        let limit = Timespec::try_from(LONG).unwrap();
+        assert_eq!(rustix::event::poll(&mut watched, Some(&limit)), Ok(1));
+        assert_eq!(orphan.wait(), Ok(None));
+    }
+
     #[test]
     fn only_the_end_of_a_long_complaint_is_kept_and_on_one_line() {
         let mut tail = Tail::default();

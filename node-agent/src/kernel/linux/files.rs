@@ -2,7 +2,7 @@
 //!
 //! Everything is opened with `O_CLOEXEC`. Calls that a signal may interrupt are repeated.
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::{
@@ -104,7 +104,7 @@ pub(super) fn open(path: &Path, how: Open) -> Result<OwnedFd> {
 
 /// See [`crate::kernel::Kernel::reopen`].
 pub(super) fn reopen(fd: &OwnedFd, how: Open) -> Result<OwnedFd> {
-    let link = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    let link = link_of(fd);
     retry_on_intr(|| rustix::fs::open(&*link, flags(how), Mode::empty())).map_err(of("open", fd))
 }
 
@@ -193,12 +193,15 @@ pub(super) fn of<'a>(call: &'static str, fd: &'a impl AsFd) -> impl Fn(Errno) ->
 }
 
 fn path_of(fd: impl AsFd) -> String {
-    let fd: BorrowedFd<'_> = fd.as_fd();
-    let link = format!("/proc/self/fd/{}", fd.as_raw_fd());
-    match std::fs::read_link(link) {
+    match std::fs::read_link(link_of(&fd)) {
         Ok(path) => path.to_string_lossy().into_owned(),
-        Err(_) => format!("descriptor {}", fd.as_raw_fd()),
+        Err(_) => format!("descriptor {}", fd.as_fd().as_raw_fd()),
     }
+}
+
+/// The link to what `fd` refers to, in the calling thread's own table.
+fn link_of(fd: impl AsFd) -> String {
+    format!("/proc/thread-self/fd/{}", fd.as_fd().as_raw_fd())
 }
 
 fn flags(how: Open) -> OFlags {
@@ -251,5 +254,191 @@ fn stat_from(found: &Statx) -> Stat {
         } else {
             0
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+    use crate::kernel::Cause;
+
+    fn cause<T: std::fmt::Debug>(result: Result<T>) -> Cause {
+        result.unwrap_err().cause()
+    }
+
+    #[test]
+    fn look_tells_what_is_there_and_follows_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        std::fs::write(at("file"), b"12345").unwrap();
+        symlink("file", at("link")).unwrap();
+
+        let file = look(&at("file")).unwrap().unwrap();
+        assert_eq!(
+            (file.kind, file.bytes, file.mount_root),
+            (FileKind::File, 5, false)
+        );
+        assert_eq!(look(&at("link")).unwrap().unwrap().kind, FileKind::Symlink);
+        assert_eq!(look(dir.path()).unwrap().unwrap().kind, FileKind::Directory);
+        assert_eq!(look(&at("absent")).unwrap(), None);
+        assert_eq!(look(&at("file/below")).unwrap(), None);
+        assert_eq!(cause(look(&at(&"x".repeat(300)))), Cause::Other);
+
+        let proc = look(Path::new("/proc")).unwrap().unwrap();
+        assert!(proc.mount_root);
+        assert_ne!(proc.mount_id, file.mount_id);
+    }
+
+    #[test]
+    fn stat_of_a_descriptor_is_what_look_says_of_its_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let fd = open_path(dir.path()).unwrap();
+        assert_eq!(Some(stat(&fd).unwrap()), look(dir.path()).unwrap());
+    }
+
+    #[test]
+    fn open_beneath_stays_inside_and_follows_no_link() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        std::fs::create_dir(at("inside")).unwrap();
+        std::fs::write(at("outside"), b"").unwrap();
+        std::fs::write(at("inside/file"), b"").unwrap();
+        symlink("file", at("inside/link")).unwrap();
+        symlink("../outside", at("inside/escape")).unwrap();
+        let inside = open(&at("inside"), Open::Directory).unwrap();
+
+        for (name, expected) in [
+            ("link", Cause::Escapes),
+            ("escape", Cause::Escapes),
+            ("../outside", Cause::Escapes),
+            ("/etc/passwd", Cause::Escapes),
+            ("absent", Cause::Missing),
+        ] {
+            let found = open_beneath(&inside, name, Open::FileRead);
+            assert_eq!(cause(found), expected, "{name}");
+        }
+        let file = open_beneath(&inside, "file", Open::FileWrite).unwrap();
+        assert_eq!(
+            Some(stat(&file).unwrap()),
+            look(&at("inside/file")).unwrap()
+        );
+
+        let root = open(Path::new("/"), Open::Directory).unwrap();
+        assert_eq!(
+            cause(open_beneath(&root, "proc", Open::Directory)),
+            Cause::Escapes
+        );
+    }
+
+    #[test]
+    fn an_error_names_the_file_behind_the_descriptor() {
+        let dir = tempfile::tempdir().unwrap();
+        let fd = open(dir.path(), Open::Directory).unwrap();
+        let error = pread(&fd, &mut [0; 8], 0).unwrap_err().to_string();
+        let expected = format!("pread {}: EISDIR", dir.path().display());
+        assert!(error.starts_with(&expected), "{error}");
+    }
+
+    #[test]
+    fn reopen_finds_the_same_file_after_its_name_is_gone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        create_file(&path, 0o600).unwrap();
+        let name = open_path(&path).unwrap();
+        unlink(&path).unwrap();
+        create_file(&path, 0o600).unwrap();
+
+        let file = reopen(&name, Open::FileWrite).unwrap();
+        assert_eq!(stat(&file).unwrap().ino, stat(&name).unwrap().ino);
+        assert_ne!(stat(&file).unwrap().ino, look(&path).unwrap().unwrap().ino);
+    }
+
+    #[test]
+    fn making_what_exists_and_removing_what_is_full_are_told_apart() {
+        let dir = tempfile::tempdir().unwrap();
+        let (sub, file) = (dir.path().join("sub"), dir.path().join("sub/file"));
+        mkdir(&sub, 0o750).unwrap();
+        assert_eq!(cause(mkdir(&sub, 0o750)), Cause::Exists);
+        create_file(&file, 0o600).unwrap();
+        assert_eq!(cause(create_file(&file, 0o600)), Cause::Exists);
+        assert_eq!(cause(rmdir(&sub)), Cause::NotEmpty);
+        unlink(&file).unwrap();
+        rmdir(&sub).unwrap();
+        assert_eq!(cause(rmdir(&sub)), Cause::Missing);
+    }
+
+    #[test]
+    fn reads_and_writes_are_at_their_offset_and_a_read_past_the_end_is_short() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        create_file(&path, 0o600).unwrap();
+        let file = open(&path, Open::FileWrite).unwrap();
+        assert_eq!(pwrite(&file, b"abcdef", 2).unwrap(), 6);
+        fsync(&file).unwrap();
+
+        let mut buffer = [b'-'; 4];
+        assert_eq!(pread(&file, &mut buffer, 6).unwrap(), 2);
+        assert_eq!(&buffer, b"ef--");
+        assert_eq!(pread(&file, &mut buffer, 8).unwrap(), 0);
+    }
+
+    #[test]
+    fn data_and_holes_are_found() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        std::fs::File::create(&path)
+            .unwrap()
+            .set_len(8 << 20)
+            .unwrap();
+        let file = open(&path, Open::FileWrite).unwrap();
+        assert_eq!(seek_data(&file, 0).unwrap(), None);
+        assert_eq!(seek_hole(&file, 0).unwrap(), 0);
+
+        pwrite(&file, &[1; 4096], 4 << 20).unwrap();
+        assert_eq!(seek_data(&file, 0).unwrap(), Some(4 << 20));
+        assert_eq!(seek_hole(&file, 4 << 20).unwrap(), (4 << 20) + 4096);
+        assert_eq!(seek_data(&file, 5 << 20).unwrap(), None);
+    }
+
+    #[test]
+    fn a_lock_is_of_one_open_description_and_ends_with_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        create_file(&path, 0o600).unwrap();
+        let (first, second) = (
+            open(&path, Open::FileWrite).unwrap(),
+            open(&path, Open::FileWrite).unwrap(),
+        );
+        assert!(flock(&first).unwrap());
+        assert!(flock(&first).unwrap());
+        assert!(!flock(&second).unwrap());
+        drop(first);
+        assert!(flock(&second).unwrap());
+    }
+
+    #[test]
+    fn every_descriptor_closes_on_exec() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        create_file(&path, 0o600).unwrap();
+        let parent = open(dir.path(), Open::Directory).unwrap();
+        let name = open_path(&path).unwrap();
+        let all = [
+            reopen(&name, Open::FileWrite).unwrap(),
+            open_beneath(&parent, "file", Open::FileRead).unwrap(),
+            open_root(&parent).unwrap(),
+            parent,
+            name,
+        ];
+        for fd in &all {
+            let flags = rustix::io::fcntl_getfd(fd).unwrap();
+            assert!(
+                flags.contains(rustix::io::FdFlags::CLOEXEC),
+                "{}",
+                path_of(fd)
+            );
+        }
     }
 }

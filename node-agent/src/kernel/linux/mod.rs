@@ -14,6 +14,8 @@ mod grow;
 mod loopdev;
 mod mount;
 mod mountinfo;
+#[cfg(test)]
+mod real;
 mod statmount;
 
 use std::os::fd::OwnedFd;

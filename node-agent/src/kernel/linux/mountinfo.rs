@@ -1,5 +1,5 @@
-//! /proc/self/mountinfo, as proc_pid_mountinfo(5) has it: the one full list of mounts at start,
-//! and the stand-in for statmount before Linux 6.8.
+//! The mountinfo file of /proc, as proc_pid_mountinfo(5) has it: the one full list of mounts when
+//! the agent starts, and the stand-in for statmount before Linux 6.8.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -10,7 +10,8 @@ use rustix::io::Errno;
 use super::files::{self, MountId};
 use crate::kernel::{Dev, Error, MountAttrs, MountEntry, MountFacts, Result};
 
-const MOUNTINFO: &str = "/proc/self/mountinfo";
+/// Of the calling thread, whose namespace it is that statx(2) and umount2(2) answer for.
+const MOUNTINFO: &str = "/proc/thread-self/mountinfo";
 
 /// One mount.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -63,14 +63,17 @@ struct StatMount {
     strings: [u8; STRINGS_BYTES],
 }
 
-/// `MNT_ID_REQ_SIZE_VER0`.
+const MNT_ID_REQ_SIZE_VER0: u32 = 24;
+
 const _: () = assert!(size_of::<MntIdReq>() == 24);
 const _: () = assert!(std::mem::offset_of!(StatMount, mnt_attr) == 64);
 const _: () = assert!(std::mem::offset_of!(StatMount, strings) == 512);
 
-/// Whether this kernel has the call, and the mount ids that it takes.
+/// Whether this kernel has the call. The mount ids that it takes came in the same release.
 pub(super) fn is_known() -> bool {
-    matches!(facts(Path::new("/")), Ok(Some(_)))
+    // A request smaller than the first version is refused with EINVAL before anything is looked
+    // up. Another errno is that of a missing call, or of a filter that keeps it from us.
+    statmount(0, 0).err() == Some(Errno::INVAL)
 }
 
 /// What is mounted on `path`; `None` when it is not the root of a mount.
@@ -81,7 +84,7 @@ pub(super) fn facts(path: &Path) -> Result<Option<MountFacts>> {
         Some(MountId::Listed(_)) => return Err(failed(Errno::NOSYS)),
         None => return Ok(None),
     };
-    let found = match statmount(id) {
+    let found = match statmount(id, MNT_ID_REQ_SIZE_VER0) {
         Ok(found) => found,
         // Unmounted since.
         Err(Errno::NOENT) => return Ok(None),
@@ -97,9 +100,9 @@ pub(super) fn facts(path: &Path) -> Result<Option<MountFacts>> {
     }))
 }
 
-fn statmount(mnt_id: u64) -> rustix::io::Result<StatMount> {
+fn statmount(mnt_id: u64, size: u32) -> rustix::io::Result<StatMount> {
     let request = MntIdReq {
-        size: 24,
+        size,
         spare: 0,
         mnt_id,
         param: WANTED,
