@@ -23,8 +23,8 @@ use crate::rpc::{NodeIdentity, NodeService};
 const THREAD_IDLE: Duration = Duration::from_secs(10);
 /// Running operations may end within this after SIGTERM; the kubelet repeats what does not.
 const DRAIN: Duration = Duration::from_secs(20);
-/// The part of a topology key behind the driver's own prefix.
-const TOPOLOGY_NODE: &str = "node";
+/// The topology key of the backend `local`: it can never change, volumes carry it.
+const TOPOLOGY_KEY: &str = "topology.local.csi.belay.dev/node";
 /// The longest value of a topology segment (CSI 1.13, `Topology`).
 const TOPOLOGY_VALUE_BYTES_MAX: usize = 63;
 
@@ -109,8 +109,7 @@ fn node_identity(common: &CommonArgs) -> Result<NodeIdentity, StartError> {
             );
             return Err(failed("--node-id", &why));
         }
-        let key = format!("topology.{}/{TOPOLOGY_NODE}", common.driver_name);
-        topology = Some([(key, id.clone())].into());
+        topology = Some([(TOPOLOGY_KEY.to_owned(), id.clone())].into());
     }
     Ok(NodeIdentity {
         id,

@@ -188,7 +188,7 @@ impl<K: Kernel> Attached<K> {
         for _ in 0..SNATCHED_MAX {
             let number = kernel.loop_get_free()?;
             let fd = kernel.open(&loop_path(number), Open::DeviceRead)?;
-            match kernel.loop_configure(&fd, &backing.fd, mode) {
+            match configure(kernel, &fd, &backing.fd, mode) {
                 Ok(()) => {
                     return Ok(Attached {
                         fd,
@@ -279,6 +279,21 @@ impl<K: Kernel> Attached<K> {
         kernel.loop_set_capacity(&self.fd)?;
         kernel.device_bytes(&self.fd)
     }
+}
+
+/// Binds the held device. A device that is not open for writing would be bound read-only, and one
+/// that stays open for writing cannot be mounted on every kernel: so that descriptor goes at once.
+fn configure<K: Kernel>(
+    kernel: &K,
+    held: &K::Fd,
+    file: &K::Fd,
+    mode: LoopMode,
+) -> crate::kernel::Result<()> {
+    if mode.read_only {
+        return kernel.loop_configure(held, file, mode);
+    }
+    let writable = kernel.reopen(held, Open::DeviceWrite)?;
+    kernel.loop_configure(&writable, file, mode)
 }
 
 /// The id as a file name. `local` names its files so; nothing else may reach the file system.
