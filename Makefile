@@ -20,7 +20,7 @@ BINARIES := -p belay-node-agent -p belay-controller -p belay-ctl
 ISOLATED := unshare --mount --propagation private
 
 .PHONY: help setup build check fmt clippy deny tidy \
-	test unit blackbox wire sanity demo bench nightly clean
+	test unit mounts wire sanity demo bench nightly clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,9 +36,9 @@ check: ## what needs no root: format, lints, dependencies, house rules
 	@tests/setup/setup.sh check
 	@tests/steps.sh fmt clippy deny tidy
 
-test: ## everything, on real mounts: units, black box, wire, csi-sanity (root)
+test: ## everything: units, real mounts, wire, csi-sanity (root)
 	@tests/setup/setup.sh test
-	@tests/steps.sh build unit blackbox wire sanity
+	@tests/steps.sh build unit mounts wire sanity
 
 demo: build ## watch a volume live its life (root); ROUNDS=n rounds, KEEP=1 leaves it running
 	@"$(BELAY_BIN_DIR)/belayctl" demo
@@ -58,8 +58,9 @@ tidy: ## house rules alone: lengths, layers, words (see CONTRIBUTING.md)
 unit: ## unit tests alone; no root, no network
 	cargo test $(CARGO_FLAGS) --workspace --exclude belay-tests
 
-blackbox: ## real mounts, crashes and tidy against the release binaries (root)
-	$(ISOLATED) cargo test $(CARGO_FLAGS) -p belay-tests
+mounts: ## real devices, mounts and crashes, and the black box on the release binaries (root)
+	$(ISOLATED) cargo test $(CARGO_FLAGS) --workspace --exclude belay-tests --tests -- --ignored
+	$(ISOLATED) cargo test $(CARGO_FLAGS) -p belay-tests -- --include-ignored
 
 wire: ## our proto beside the official Go module, descriptor by descriptor
 	cd tests/wire && go test -count=1 ./...
@@ -73,7 +74,7 @@ bench: ## criterion: stage, publish and the way back beside the bare system call
 
 nightly: ## the long forms of the tests: hundreds of kills instead of dozens (root)
 	@tests/setup/setup.sh test
-	@BELAY_NIGHTLY=1 tests/steps.sh build unit blackbox wire sanity
+	@BELAY_NIGHTLY=1 tests/steps.sh build unit mounts wire sanity
 
 clean: ## remove what cargo built
 	cargo clean
