@@ -8,7 +8,7 @@ SHELL := /bin/bash
 
 # One place knows where fetched tools live, for recipes and for scripts run by hand alike.
 export PATH := $(shell . tests/setup/env.sh && printf '%s' "$$PATH")
-export CARGO_TARGET_DIR ?= $(CURDIR)/target
+export CARGO_TARGET_DIR := $(abspath $(or $(CARGO_TARGET_DIR),target))
 export BELAY_BIN_DIR ?= $(CARGO_TARGET_DIR)/release
 export GOTOOLCHAIN ?= auto
 export MAKE
@@ -19,7 +19,7 @@ BINARIES := -p belay-node-agent -p belay-controller -p belay-ctl
 # Mounts made by tests stay in a mount namespace of their own, and die with it.
 ISOLATED := unshare --mount --propagation private
 
-.PHONY: help setup build check fmt clippy deny tidy \
+.PHONY: root help setup build check fmt clippy deny tidy \
 	test unit mounts wire sanity demo bench nightly clean
 
 help: ## this list
@@ -36,11 +36,11 @@ check: ## what needs no root: format, lints, dependencies, house rules
 	@tests/setup/setup.sh check
 	@tests/steps.sh fmt clippy deny tidy
 
-test: ## everything: units, real mounts, wire, csi-sanity (root)
+test: root ## everything: units, real mounts, wire, csi-sanity (root)
 	@tests/setup/setup.sh test
 	@tests/steps.sh build unit mounts wire sanity
 
-demo: build ## watch a volume live its life (root); ROUNDS=n rounds, KEEP=1 leaves it running
+demo: root build ## watch a volume live its life (root); ROUNDS=n rounds, KEEP=1 leaves it running
 	@"$(BELAY_BIN_DIR)/belayctl" demo
 
 fmt: ## format check alone
@@ -58,23 +58,27 @@ tidy: ## house rules alone: lengths, layers, words (see CONTRIBUTING.md)
 unit: ## unit tests alone; no root, no network
 	cargo test $(CARGO_FLAGS) --workspace --exclude belay-tests
 
-mounts: ## real devices, mounts and crashes, and the black box on the release binaries (root)
+mounts: root ## real devices, mounts and crashes, and the black box on the release binaries (root)
 	$(ISOLATED) cargo test $(CARGO_FLAGS) --workspace --exclude belay-tests --tests -- --ignored
 	$(ISOLATED) cargo test $(CARGO_FLAGS) -p belay-tests -- --include-ignored
 
 wire: ## our proto beside the official Go module, descriptor by descriptor
 	cd tests/wire && go test -count=1 ./...
 
-sanity: ## csi-sanity against both binaries: mount and block, with and without topology (root)
+sanity: root ## csi-sanity against both binaries: mount and block, with and without topology (root)
 	@tests/sanity/run.sh
 
-bench: ## criterion: stage, publish and the way back beside the bare system calls (root)
+bench: root ## criterion: stage, publish and the way back beside the bare system calls (root)
 	@tests/setup/setup.sh demo
 	$(ISOLATED) cargo bench $(CARGO_FLAGS) -p belay-benches
 
-nightly: ## the long forms of the tests: hundreds of kills instead of dozens (root)
+nightly: root ## the long forms of the tests: hundreds of kills instead of dozens (root)
 	@tests/setup/setup.sh test
 	@BELAY_NIGHTLY=1 tests/steps.sh build unit mounts wire sanity
 
 clean: ## remove what cargo built
 	cargo clean
+
+root:
+	@[ "$$(id -u)" = 0 ] || { printf 'belay: this makes devices and mounts; please run: %s\n' \
+		'sudo make $(MAKECMDGOALS)' >&2; exit 1; }
