@@ -1,0 +1,194 @@
+//! The two real binaries as child processes: started with the flags of the documentation, awaited
+//! until they are ready, watched, stopped politely. Knows nothing of volumes.
+
+use std::fs::File;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::Path;
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use belay_proto::csi::v1::ProbeRequest;
+use belay_proto::csi::v1::identity_client::IdentityClient;
+use rustix::process::{Pid, Signal};
+use tokio::process::{Child, Command};
+
+use crate::connect::dial;
+use crate::demo::place::Place;
+use crate::demo::trouble::Trouble;
+
+pub(super) const CONTROLLER: &str = "belay-controller";
+pub(super) const NODE: &str = "belay-node";
+/// Both, in the order in which they start: the controller makes the folder that the node needs.
+pub(super) const BINARIES: [&str; 2] = [CONTROLLER, NODE];
+/// The id by which the controller knows the node.
+pub(super) const NODE_ID: &str = "demo-node";
+
+/// How long a binary may take until it answers.
+const START_MAX: Duration = Duration::from_secs(10);
+/// The first pause between two attempts to reach it; doubled each time.
+const FIRST_PAUSE: Duration = Duration::from_millis(1);
+/// How long a binary may take to end when told to.
+const STOP_MAX: Duration = Duration::from_secs(10);
+/// How much of a log is shown when something fails.
+const LOG_LINES_MAX: usize = 12;
+
+/// Both binaries, running.
+pub(super) struct Agents {
+    pub(super) controller: Agent,
+    pub(super) node: Agent,
+}
+
+/// One running binary.
+pub(super) struct Agent {
+    name: &'static str,
+    child: Child,
+    /// Where it serves `/metrics`.
+    pub(super) http: SocketAddr,
+}
+
+impl Agents {
+    /// Starts both and waits until they are ready.
+    ///
+    /// # Errors
+    /// One of them cannot be started, ends, or does not get ready in time.
+    pub(super) async fn start(bin_dir: &Path, place: &Place) -> Result<Self, Trouble> {
+        let (state, volumes) = (place.controller_state(), place.volumes());
+        std::fs::create_dir_all(&state).map_err(|e| Trouble::own(state.display(), e))?;
+        let state_dir: [&Path; 2] = [Path::new("--state-dir"), &state];
+        let controller = Agent::start(CONTROLLER, bin_dir, place, &state_dir).await?;
+        let loop_dir: [&Path; 2] = [Path::new("--loop-dir"), &volumes];
+        let node = Agent::start(NODE, bin_dir, place, &loop_dir).await?;
+        Ok(Self { controller, node })
+    }
+
+    /// Waits until one of them ends, which it should not, and says how.
+    pub(super) async fn ended(&mut self) -> Trouble {
+        tokio::select! {
+            trouble = self.controller.ended() => trouble,
+            trouble = self.node.ended() => trouble,
+        }
+    }
+
+    /// Tells both to end and waits for it.
+    ///
+    /// # Errors
+    /// One of them does not end in time, or not with success.
+    pub(super) async fn stop(&mut self) -> Result<(), Trouble> {
+        self.node.stop().await?;
+        self.controller.stop().await
+    }
+
+    /// The last lines of both logs, for a failure report.
+    pub(super) fn log_tails(place: &Place) -> String {
+        BINARIES
+            .iter()
+            .map(|name| {
+                let log = std::fs::read_to_string(place.log(name)).unwrap_or_default();
+                let lines: Vec<&str> = log.lines().collect();
+                let last = lines[lines.len().saturating_sub(LOG_LINES_MAX)..].join("\n  ");
+                format!("last lines of {name}'s log:\n  {last}\n")
+            })
+            .collect()
+    }
+}
+
+impl Agent {
+    async fn start(
+        name: &'static str,
+        bin_dir: &Path,
+        place: &Place,
+        folder: &[&Path; 2],
+    ) -> Result<Self, Trouble> {
+        let log = place.log(name);
+        let out = File::create(&log).map_err(|e| Trouble::own(log.display(), e))?;
+        let http = free_port()?;
+        let binary = bin_dir.join(name);
+        let child = Command::new(&binary)
+            .arg("--endpoint")
+            .arg(place.socket(name))
+            .args(["--node-id", NODE_ID, "--http-endpoint", &http.to_string()])
+            .args(folder)
+            // Nothing but the flags decides: no BELAY_* or CSI_ENDPOINT of the caller.
+            .env_clear()
+            .envs(std::env::var_os("PATH").map(|path| ("PATH", path)))
+            .stdin(Stdio::null())
+            .stdout(out.try_clone()?)
+            .stderr(out)
+            .kill_on_drop(true)
+            .spawn()
+            .map_err(|e| Trouble::own(binary.display(), e))?;
+        let mut agent = Self { name, child, http };
+        agent.wait_until_ready(&place.socket(name)).await?;
+        Ok(agent)
+    }
+
+    async fn wait_until_ready(&mut self, socket: &Path) -> Result<(), Trouble> {
+        let answers = async {
+            let mut pause = FIRST_PAUSE;
+            while !is_ready(socket).await {
+                tokio::time::sleep(pause).await;
+                pause *= 2;
+            }
+        };
+        let limited = tokio::time::timeout(START_MAX, answers);
+        let name = self.name;
+        tokio::select! {
+            ready = limited => ready.map_err(|_elapsed| {
+                let seconds = START_MAX.as_secs();
+                Trouble::Ended(format!("{name} did not get ready within {seconds} s"))
+            }),
+            trouble = self.ended() => Err(trouble),
+        }
+    }
+
+    async fn ended(&mut self) -> Trouble {
+        match self.child.wait().await {
+            Ok(status) => Trouble::Ended(format!("{} ended: {status}", self.name)),
+            Err(error) => Trouble::own(self.name, error),
+        }
+    }
+
+    async fn stop(&mut self) -> Result<(), Trouble> {
+        let status = self
+            .terminate()
+            .await
+            .map_err(|e| Trouble::own(self.name, e))?;
+        if status.success() {
+            return Ok(());
+        }
+        Err(Trouble::Ended(format!(
+            "{} was told to end and did so badly: {status}",
+            self.name
+        )))
+    }
+
+    async fn terminate(&mut self) -> io::Result<ExitStatus> {
+        if let Some(pid) = self.pid() {
+            rustix::process::kill_process(pid, Signal::TERM)?;
+        }
+        let late = |_elapsed| io::Error::other("does not end on SIGTERM");
+        tokio::time::timeout(STOP_MAX, self.child.wait())
+            .await
+            .map_err(late)?
+    }
+
+    /// Its process id, inside the demo's namespace; `None` once it has ended.
+    pub(super) fn pid(&self) -> Option<Pid> {
+        Pid::from_raw(self.child.id()?.cast_signed())
+    }
+}
+
+/// Does somebody answer there that it is ready? The specification: no word means ready.
+async fn is_ready(socket: &Path) -> bool {
+    let Ok(channel) = dial(socket).await else {
+        return false;
+    };
+    let probe = IdentityClient::new(channel).probe(ProbeRequest {}).await;
+    probe.is_ok_and(|answer| answer.into_inner().ready.unwrap_or(true))
+}
+
+/// A port that was free a moment ago.
+fn free_port() -> io::Result<SocketAddr> {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()
+}

@@ -1,0 +1,229 @@
+//! The kernel's own cost: the same life on a like device by bare system calls, measured beside
+//! Belay's in every round. No RPC, no checks, no proof that anything is safe. Not measured is what
+//! takes ioctls: binding and releasing the loop device, and growing; that work is in Belay's
+//! figures only, so the ratios are on the strict side.
+
+use std::fs::{self, File};
+use std::io::{self, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::fs::CWD;
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MoveMountFlags, OpenTreeFlags,
+    UnmountFlags,
+};
+
+use crate::demo::kind::Kind;
+use crate::demo::loops;
+use crate::demo::place::Place;
+use crate::demo::proof;
+use crate::demo::samples::{Samples, Step, Who};
+use crate::demo::trouble::Trouble;
+
+/// A record as small as a disk can make durable.
+const RECORD: [u8; 4096] = [0x5A; 4096];
+
+/// One life by bare system calls.
+///
+/// # Errors
+/// A system call or a tool fails.
+pub(super) fn live(
+    place: &Place,
+    kind: Kind,
+    sizes: (i64, i64),
+    samples: &mut Samples,
+) -> Result<(), Trouble> {
+    let folder = place.bare();
+    let mut bare = Bare {
+        kind,
+        file: folder.join("disk"),
+        record: folder.join("record"),
+        staging: folder.join("staging").join(kind.name()),
+        target: folder.join("target").join(kind.name()),
+        folder,
+        samples,
+    };
+    bare.whole(sizes)
+        .map_err(|error| Trouble::own("measuring bare system calls", error))
+}
+
+/// What is measured, and where the times go.
+struct Bare<'a> {
+    kind: Kind,
+    folder: PathBuf,
+    file: PathBuf,
+    record: PathBuf,
+    staging: PathBuf,
+    target: PathBuf,
+    samples: &'a mut Samples,
+}
+
+impl Bare<'_> {
+    fn whole(&mut self, (first, grown): (i64, i64)) -> io::Result<()> {
+        self.make_mount_points()?;
+        let (file, folder) = (self.file.clone(), self.folder.clone());
+        self.time(Step::Create, || {
+            let disk = File::create_new(&file)?;
+            disk.set_len(first.cast_unsigned())?;
+            disk.sync_all()?;
+            File::open(&folder)?.sync_all()
+        })?;
+        self.write_record(Step::Attach)?;
+        let device = loops::bind(&file)?;
+
+        self.first_use(&device)?;
+        self.time(Step::ControllerExpand, || {
+            let disk = File::options().write(true).open(&file)?;
+            disk.set_len(grown.cast_unsigned())?;
+            disk.sync_all()
+        })?;
+        self.second_use(&device)?;
+
+        loops::list()?
+            .iter()
+            .filter(|l| l.device == device)
+            .try_for_each(loops::release)?;
+        self.write_record(Step::Detach)?;
+        self.time(Step::Delete, || {
+            fs::remove_file(&file)?;
+            File::open(&folder)?.sync_all()
+        })
+    }
+
+    fn first_use(&mut self, device: &Path) -> io::Result<()> {
+        let (kind, staging, target) = (self.kind, self.staging.clone(), self.target.clone());
+        self.time(Step::StageBlank, || {
+            mkfs(kind, device)?;
+            stage(kind, device, &staging)
+        })?;
+        self.time(Step::Publish, || bind(&staging, &target))?;
+        let took = proof::write(kind, &target, 1).map_err(io::Error::other)?;
+        self.samples.add(kind, Step::Write, Who::Kernel, took);
+        self.time(Step::Stats, || measure(kind, &target))?;
+        self.time(Step::Unpublish, || unmount(&target))?;
+        if !kind.is_block() {
+            self.time(Step::PublishReadOnly, || {
+                bind(&staging, &target)?;
+                let flags = MountFlags::BIND | MountFlags::RDONLY;
+                Ok(rustix::mount::mount_remount(&target, flags, "")?)
+            })?;
+            self.time(Step::Unpublish, || unmount(&target))?;
+        }
+        self.time(Step::Unstage, || unmount(&staging))
+    }
+
+    fn second_use(&mut self, device: &Path) -> io::Result<()> {
+        let (kind, staging, target) = (self.kind, self.staging.clone(), self.target.clone());
+        self.time(Step::StageAgain, || stage(kind, device, &staging))?;
+        self.time(Step::Publish, || bind(&staging, &target))?;
+        let took = proof::compare(kind, &target, 1).map_err(io::Error::other)?;
+        self.samples.add(kind, Step::Read, Who::Kernel, took);
+        self.time(Step::Unpublish, || unmount(&target))?;
+        self.time(Step::Unstage, || unmount(&staging))
+    }
+
+    /// A directory carries a filesystem, a file carries a device node.
+    fn make_mount_points(&self) -> io::Result<()> {
+        for point in [&self.staging, &self.target] {
+            if self.kind.is_block() {
+                fs::create_dir_all(point.parent().unwrap_or(&self.folder))?;
+                File::create(point)?;
+            } else {
+                fs::create_dir_all(point)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn write_record(&mut self, step: Step) -> io::Result<()> {
+        let path = self.record.clone();
+        self.time(step, || {
+            let mut file = File::options()
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .open(path)?;
+            file.write_all(&RECORD)?;
+            file.sync_data()
+        })
+    }
+
+    fn time(&mut self, step: Step, work: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+        let started = Instant::now();
+        work().map_err(|error| {
+            io::Error::other(format!(
+                "{} of {}: {error}",
+                step.label(self.kind),
+                self.kind.name()
+            ))
+        })?;
+        let took: Duration = started.elapsed();
+        self.samples.add(self.kind, step, Who::Kernel, took);
+        Ok(())
+    }
+}
+
+/// The child that a blank stage cannot do without, with options like the agent's.
+fn mkfs(kind: Kind, device: &Path) -> io::Result<()> {
+    let (tool, options): (_, &[&str]) = match kind {
+        Kind::Block => return Ok(()),
+        Kind::Ext4 => {
+            let extended = "nodiscard,lazy_itable_init=1,lazy_journal_init=1";
+            ("mkfs.ext4", &["-q", "-F", "-E", extended])
+        }
+        Kind::Xfs => ("mkfs.xfs", &["-q", "-f", "-K"]),
+    };
+    let output = Command::new(tool)
+        .args(options)
+        .arg(device)
+        .stdin(Stdio::null())
+        .output()?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        return Err(io::Error::other(format!("{tool}: {}", said.trim())));
+    }
+    Ok(())
+}
+
+fn stage(kind: Kind, device: &Path, staging: &Path) -> io::Result<()> {
+    if kind.is_block() {
+        bind(device, staging)
+    } else {
+        mount(kind.name(), device, staging)
+    }
+}
+
+/// Mounts the filesystem on `device`, the way the kernel offers since 5.2.
+///
+/// # Errors
+/// A system call fails.
+pub(super) fn mount(fs_type: &str, device: &Path, point: &Path) -> io::Result<()> {
+    let context = rustix::mount::fsopen(fs_type, FsOpenFlags::FSOPEN_CLOEXEC)?;
+    rustix::mount::fsconfig_set_string(&context, "source", device)?;
+    rustix::mount::fsconfig_create(&context)?;
+    let attributes = MountAttrFlags::empty();
+    let tree = rustix::mount::fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes)?;
+    let how = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
+    Ok(rustix::mount::move_mount(&tree, "", CWD, point, how)?)
+}
+
+fn bind(from: &Path, to: &Path) -> io::Result<()> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+    let tree = rustix::mount::open_tree(CWD, from, flags)?;
+    let how = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
+    Ok(rustix::mount::move_mount(&tree, "", CWD, to, how)?)
+}
+
+fn unmount(point: &Path) -> io::Result<()> {
+    Ok(rustix::mount::unmount(point, UnmountFlags::NOFOLLOW)?)
+}
+
+fn measure(kind: Kind, target: &Path) -> io::Result<()> {
+    if kind.is_block() {
+        File::open(target)?.seek(SeekFrom::End(0)).map(|_bytes| ())
+    } else {
+        Ok(rustix::fs::statfs(target).map(|_answer| ())?)
+    }
+}

@@ -1,0 +1,308 @@
+//! The RPCs of a volume's life, each with the time it took. A node call dials anew, as the kubelet
+//! does, and the dialling counts; the controller is called on one connection, as by a sidecar.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use belay_proto::csi::v1::controller_client::ControllerClient;
+use belay_proto::csi::v1::identity_client::IdentityClient;
+use belay_proto::csi::v1::node_client::NodeClient;
+use belay_proto::csi::v1::volume_usage::Unit;
+use belay_proto::csi::v1::{
+    CapacityRange, ControllerExpandVolumeRequest, ControllerPublishVolumeRequest,
+    ControllerUnpublishVolumeRequest, CreateVolumeRequest, DeleteVolumeRequest,
+    NodeExpandVolumeRequest, NodeGetVolumeStatsRequest, NodePublishVolumeRequest,
+    NodeStageVolumeRequest, NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest, ProbeRequest,
+    VolumeCapability,
+};
+use tonic::transport::Channel;
+use tonic::{Response, Status};
+
+use crate::connect::dial;
+use crate::demo::agents::NODE_ID;
+use crate::demo::trouble::Trouble;
+
+/// No call of the demo takes nearly as long.
+const CALL_MAX: Duration = Duration::from_secs(60);
+
+/// What a call answered, and how long that took.
+pub(super) type Timed<T> = Result<(T, Duration), Trouble>;
+
+/// A volume that was created.
+pub(super) struct Volume {
+    pub(super) id: String,
+    pub(super) capability: VolumeCapability,
+    context: HashMap<String, String>,
+    publish_context: HashMap<String, String>,
+}
+
+/// The two sockets.
+pub(super) struct Calls {
+    controller: ControllerClient<Channel>,
+    node: PathBuf,
+}
+
+impl Calls {
+    /// # Errors
+    /// The controller cannot be reached.
+    pub(super) async fn connect(controller: &Path, node: &Path) -> Result<Self, Trouble> {
+        let channel = dial(controller).await;
+        let channel = channel.map_err(|failure| Trouble::Dial {
+            rpc: "CreateVolume",
+            failure,
+        })?;
+        Ok(Self {
+            controller: ControllerClient::new(channel),
+            node: node.to_owned(),
+        })
+    }
+
+    pub(super) async fn create(
+        &mut self,
+        name: String,
+        bytes: i64,
+        capability: VolumeCapability,
+    ) -> Timed<Volume> {
+        let request = CreateVolumeRequest {
+            name,
+            capacity_range: range(bytes),
+            volume_capabilities: vec![capability.clone()],
+            ..Default::default()
+        };
+        let (made, took) = timed("CreateVolume", self.controller.create_volume(request)).await?;
+        let made = made.volume.unwrap_or_default();
+        if made.capacity_bytes != bytes {
+            let text = format!(
+                "CreateVolume made {} bytes, asked {bytes}",
+                made.capacity_bytes
+            );
+            return Err(Trouble::Untrue(text));
+        }
+        let (id, context) = (made.volume_id, made.volume_context);
+        Ok((
+            Volume {
+                id,
+                capability,
+                context,
+                publish_context: HashMap::new(),
+            },
+            took,
+        ))
+    }
+
+    /// Keeps the publish context in the volume, for the node calls. Answers its `content`.
+    pub(super) async fn attach(&mut self, volume: &mut Volume) -> Timed<String> {
+        let request = ControllerPublishVolumeRequest {
+            volume_id: volume.id.clone(),
+            node_id: NODE_ID.to_owned(),
+            volume_capability: Some(volume.capability.clone()),
+            volume_context: volume.context.clone(),
+            ..Default::default()
+        };
+        let call = self.controller.controller_publish_volume(request);
+        let (answer, took) = timed("ControllerPublishVolume", call).await?;
+        volume.publish_context = answer.publish_context;
+        Ok((
+            volume
+                .publish_context
+                .get("content")
+                .cloned()
+                .unwrap_or_default(),
+            took,
+        ))
+    }
+
+    pub(super) async fn detach(&mut self, volume: &Volume) -> Timed<()> {
+        let request = ControllerUnpublishVolumeRequest {
+            volume_id: volume.id.clone(),
+            node_id: NODE_ID.to_owned(),
+            ..Default::default()
+        };
+        let call = self.controller.controller_unpublish_volume(request);
+        timed("ControllerUnpublishVolume", call)
+            .await
+            .map(|(_, took)| ((), took))
+    }
+
+    pub(super) async fn delete(&mut self, volume: &Volume) -> Timed<()> {
+        let request = DeleteVolumeRequest {
+            volume_id: volume.id.clone(),
+            ..Default::default()
+        };
+        let call = self.controller.delete_volume(request);
+        timed("DeleteVolume", call)
+            .await
+            .map(|(_, took)| ((), took))
+    }
+
+    pub(super) async fn controller_expand(&mut self, volume: &Volume, bytes: i64) -> Timed<i64> {
+        let request = ControllerExpandVolumeRequest {
+            volume_id: volume.id.clone(),
+            capacity_range: range(bytes),
+            volume_capability: Some(volume.capability.clone()),
+            ..Default::default()
+        };
+        let call = self.controller.controller_expand_volume(request);
+        let (answer, took) = timed("ControllerExpandVolume", call).await?;
+        Ok((answer.capacity_bytes, took))
+    }
+
+    pub(super) async fn stage(&self, volume: &Volume, staging: &Path) -> Timed<()> {
+        let request = NodeStageVolumeRequest {
+            volume_id: volume.id.clone(),
+            publish_context: volume.publish_context.clone(),
+            staging_target_path: text(staging),
+            volume_capability: Some(volume.capability.clone()),
+            volume_context: volume.context.clone(),
+            ..Default::default()
+        };
+        self.node("NodeStageVolume", async |mut node| {
+            node.node_stage_volume(request).await
+        })
+        .await
+        .map(|(_, took)| ((), took))
+    }
+
+    pub(super) async fn unstage(&self, volume: &Volume, staging: &Path) -> Timed<()> {
+        let request = NodeUnstageVolumeRequest {
+            volume_id: volume.id.clone(),
+            staging_target_path: text(staging),
+        };
+        self.node("NodeUnstageVolume", async |mut node| {
+            node.node_unstage_volume(request).await
+        })
+        .await
+        .map(|(_, took)| ((), took))
+    }
+
+    pub(super) async fn publish(
+        &self,
+        volume: &Volume,
+        staging: &Path,
+        target: &Path,
+        readonly: bool,
+    ) -> Timed<()> {
+        let request = NodePublishVolumeRequest {
+            volume_id: volume.id.clone(),
+            publish_context: volume.publish_context.clone(),
+            staging_target_path: text(staging),
+            target_path: text(target),
+            volume_capability: Some(volume.capability.clone()),
+            readonly,
+            volume_context: volume.context.clone(),
+            ..Default::default()
+        };
+        self.node("NodePublishVolume", async |mut node| {
+            node.node_publish_volume(request).await
+        })
+        .await
+        .map(|(_, took)| ((), took))
+    }
+
+    pub(super) async fn unpublish(&self, volume: &Volume, target: &Path) -> Timed<()> {
+        let request = NodeUnpublishVolumeRequest {
+            volume_id: volume.id.clone(),
+            target_path: text(target),
+        };
+        self.node("NodeUnpublishVolume", async |mut node| {
+            node.node_unpublish_volume(request).await
+        })
+        .await
+        .map(|(_, took)| ((), took))
+    }
+
+    /// Total bytes of the volume, as the kubelet would see them.
+    pub(super) async fn stats(&self, volume: &Volume, path: &Path, staging: &Path) -> Timed<i64> {
+        let request = NodeGetVolumeStatsRequest {
+            volume_id: volume.id.clone(),
+            volume_path: text(path),
+            staging_target_path: text(staging),
+        };
+        let call = async |mut node: NodeClient<Channel>| node.node_get_volume_stats(request).await;
+        let (answer, took) = self.node("NodeGetVolumeStats", call).await?;
+        let bytes = answer
+            .usage
+            .iter()
+            .find(|usage| usage.unit() == Unit::Bytes);
+        let untold = || Trouble::Untrue("NodeGetVolumeStats told no size in bytes".to_owned());
+        Ok((bytes.ok_or_else(untold)?.total, took))
+    }
+
+    pub(super) async fn node_expand(
+        &self,
+        volume: &Volume,
+        path: &Path,
+        staging: &Path,
+        bytes: i64,
+    ) -> Timed<i64> {
+        let request = NodeExpandVolumeRequest {
+            volume_id: volume.id.clone(),
+            volume_path: text(path),
+            capacity_range: range(bytes),
+            staging_target_path: text(staging),
+            volume_capability: Some(volume.capability.clone()),
+            ..Default::default()
+        };
+        let call = async |mut node: NodeClient<Channel>| node.node_expand_volume(request).await;
+        let (answer, took) = self.node("NodeExpandVolume", call).await?;
+        Ok((answer.capacity_bytes, took))
+    }
+
+    /// A node call that does nothing: what dialling and calling cost by themselves.
+    pub(super) async fn probe(&self) -> Timed<()> {
+        let started = Instant::now();
+        let channel = dial(&self.node).await;
+        let channel = channel.map_err(|failure| Trouble::Dial {
+            rpc: "Probe",
+            failure,
+        })?;
+        timed("Probe", IdentityClient::new(channel).probe(ProbeRequest {})).await?;
+        Ok(((), started.elapsed()))
+    }
+
+    async fn node<T>(
+        &self,
+        rpc: &'static str,
+        call: impl AsyncFnOnce(NodeClient<Channel>) -> Result<Response<T>, Status>,
+    ) -> Timed<T> {
+        let started = Instant::now();
+        let channel = dial(&self.node).await;
+        let channel = channel.map_err(|failure| Trouble::Dial { rpc, failure })?;
+        let (answer, _without_dialling) = timed(rpc, call(NodeClient::new(channel))).await?;
+        Ok((answer, started.elapsed()))
+    }
+}
+
+async fn timed<T>(
+    rpc: &'static str,
+    call: impl Future<Output = Result<Response<T>, Status>>,
+) -> Timed<T> {
+    let started = Instant::now();
+    let late = |_| {
+        Err(Status::deadline_exceeded(format!(
+            "no answer in {CALL_MAX:?}"
+        )))
+    };
+    match tokio::time::timeout(CALL_MAX, call)
+        .await
+        .unwrap_or_else(late)
+    {
+        Ok(answer) => Ok((answer.into_inner(), started.elapsed())),
+        Err(status) => Err(Trouble::Call {
+            rpc,
+            status: Box::new(status),
+        }),
+    }
+}
+
+fn range(required_bytes: i64) -> Option<CapacityRange> {
+    Some(CapacityRange {
+        required_bytes,
+        limit_bytes: 0,
+    })
+}
+
+fn text(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
+}

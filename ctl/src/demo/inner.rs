@@ -1,0 +1,122 @@
+//! The process inside the namespaces, the first one there: mounts the state filesystem, runs the
+//! two binaries and the lives. When it ends, everything in its namespaces ends.
+
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use rustix::mount::MountPropagationFlags;
+use tokio::io::AsyncReadExt;
+use tokio::net::unix::pipe;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::demo::agents::{Agents, CONTROLLER, NODE};
+use crate::demo::calls::Calls;
+use crate::demo::life::Lives;
+use crate::demo::place::Place;
+use crate::demo::progress::Progress;
+use crate::demo::samples::Samples;
+use crate::demo::trouble::Trouble;
+use crate::demo::{DemoArgs, bare, proof, summary};
+use crate::failure::Failure;
+
+/// How long to wait for the news that a binary died, after a call to it failed.
+const OBITUARY: Duration = Duration::from_millis(300);
+
+/// Plays the demo in the namespaces that it was started in.
+///
+/// # Errors
+/// The demo failed; what and where is in the text, with the ends of both logs.
+pub(super) async fn run(args: &DemoArgs, folder: &Path, disk: &Path) -> Result<ExitCode, Failure> {
+    let place = Place::at(folder);
+    // The outer process decides what a signal means; kept registered, so that none ends this one.
+    let _ignored = [
+        signal(SignalKind::interrupt())?,
+        signal(SignalKind::hangup())?,
+    ];
+    let mut now = "start".to_owned();
+    let played = tokio::select! {
+        played = play(args, &place, disk, &mut now) => played,
+        () = leash_let_go()? => return Ok(ExitCode::SUCCESS),
+    };
+    played.map(|()| ExitCode::SUCCESS).map_err(|trouble| {
+        let logs = Agents::log_tails(&place);
+        Failure::Demo(format!("failed at: {now}\n  {trouble}\n{logs}"))
+    })
+}
+
+/// Ends when the outer process lets go of the pipe that is our stdin, or is killed.
+fn leash_let_go() -> Result<impl Future<Output = ()>, Failure> {
+    let stdin = File::from(std::io::stdin().as_fd().try_clone_to_owned()?);
+    let mut leash = pipe::Receiver::from_file(stdin)?;
+    Ok(async move {
+        // Nothing is ever written to it: end of file and error mean the same here.
+        leash.read_u8().await.ok();
+    })
+}
+
+async fn play(
+    args: &DemoArgs,
+    place: &Place,
+    disk: &Path,
+    now: &mut String,
+) -> Result<(), Trouble> {
+    let progress = Progress::new();
+    make_state(place, disk)?;
+    let bin_dir = args
+        .bin_dir()
+        .map_err(|error| Trouble::own("--bin-dir", std::io::Error::other(error)))?;
+    let mut agents = Agents::start(&bin_dir, place).await?;
+    introduce(&progress, place, disk);
+
+    let mut samples = Samples::default();
+    let mut calls = Calls::connect(&place.socket(CONTROLLER), &place.socket(NODE)).await?;
+    let mut lives = Lives::new(place, &mut calls, &mut samples, &progress, args.rounds, now);
+    let lived = tokio::select! {
+        biased;
+        trouble = agents.ended() => Err(trouble),
+        lived = lives.all() => lived,
+    };
+    if let Err(trouble) = lived {
+        return Err(cause(trouble, &mut agents).await);
+    }
+    "summary".clone_into(now);
+    summary::times(&progress, &samples, args.rounds);
+    summary::metrics(&progress, &agents).await?;
+    proof::nothing_is_left(place)?;
+    if args.keep {
+        summary::kept(&progress, place, args.outer);
+        return Err(agents.ended().await);
+    }
+    "stopping the binaries".clone_into(now);
+    drop(calls);
+    agents.stop().await
+}
+
+/// A call that failed because its binary died is told as the death that it is.
+async fn cause(trouble: Trouble, agents: &mut Agents) -> Trouble {
+    match tokio::time::timeout(OBITUARY, agents.ended()).await {
+        Ok(death) => Trouble::Ended(format!("{death}; {trouble}")),
+        Err(_both_live) => trouble,
+    }
+}
+
+/// The filesystem for all state, shared within the namespace as a kubelet's folder is.
+fn make_state(place: &Place, disk: &Path) -> Result<(), Trouble> {
+    let state = place.state();
+    bare::mount("xfs", disk, &state).map_err(|e| Trouble::own(state.display(), e))?;
+    rustix::mount::mount_change(&state, MountPropagationFlags::SHARED)
+        .map_err(|e| Trouble::own(state.display(), e))?;
+    std::fs::create_dir(place.bare()).map_err(|e| Trouble::own(place.bare().display(), e))
+}
+
+fn introduce(progress: &Progress, place: &Place, disk: &Path) {
+    let (folder, disk) = (place.dir().display(), disk.display());
+    progress.line(&format!(
+        "Belay's two binaries run in mount and process namespaces of their own.\n  \
+         folder {folder}, disk {disk} (1TiB, sparse)\n  \
+         controller and node answer on {CONTROLLER}.sock and {NODE}.sock there"
+    ));
+}

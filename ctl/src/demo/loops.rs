@@ -1,0 +1,160 @@
+//! Loop devices of the demo's own infrastructure, by `losetup`: which are bound to what, bind one,
+//! release one. Volumes get theirs from belay-node, which does without any tool.
+
+use std::fs::{self, OpenOptions};
+use std::io;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// A bound loop device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Loop {
+    /// Its node, `/dev/loopN`.
+    pub(super) device: PathBuf,
+    /// Its own number, `major:minor`.
+    number: String,
+    /// Inode of the file behind it.
+    inode: u64,
+    /// Number of the device that the file's filesystem is on. sysfs tells the file's path only as
+    /// it was called in the mount namespace that bound it, so this is what identifies a loop.
+    below: String,
+}
+
+/// All bound loop devices of the machine.
+///
+/// # Errors
+/// `losetup` is missing or fails.
+pub(super) fn list() -> io::Result<Vec<Loop>> {
+    let columns = "NAME,MAJ:MIN,BACK-INO,BACK-MAJ:MIN";
+    let text = losetup(&["--list", "--raw", "--noheadings", "--output", columns])?;
+    Ok(text.lines().filter_map(parse).collect())
+}
+
+/// One line of `losetup`; `None` for a device that was released while it was printed.
+fn parse(line: &str) -> Option<Loop> {
+    let mut words = line.split_whitespace();
+    Some(Loop {
+        device: PathBuf::from(words.next()?),
+        number: words.next()?.to_owned(),
+        inode: words.next()?.parse().ok()?,
+        below: words.next()?.to_owned(),
+    })
+}
+
+/// Those of `loops` that are bound to `file`.
+///
+/// # Errors
+/// The file cannot be looked at; one that does not exist has no loop.
+pub(super) fn bound_to(loops: &[Loop], file: &Path) -> io::Result<Vec<Loop>> {
+    let meta = match fs::metadata(file) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        meta => meta?,
+    };
+    let below = format!(
+        "{}:{}",
+        rustix::fs::major(meta.dev()),
+        rustix::fs::minor(meta.dev())
+    );
+    Ok(loops
+        .iter()
+        .filter(|l| l.inode == meta.ino() && l.below == below)
+        .cloned()
+        .collect())
+}
+
+/// Those of `loops` whose files live on a filesystem on one of `disks`.
+pub(super) fn bound_on(loops: &[Loop], disks: &[Loop]) -> Vec<Loop> {
+    loops
+        .iter()
+        .filter(|l| disks.iter().any(|disk| disk.number == l.below))
+        .cloned()
+        .collect()
+}
+
+/// Binds a free loop device to `file`.
+///
+/// # Errors
+/// What `losetup` says.
+pub(super) fn bind(file: &Path) -> io::Result<PathBuf> {
+    let path = file
+        .to_str()
+        .ok_or_else(|| io::Error::other("the path is not UTF-8"))?;
+    let device = losetup(&["--find", "--show", "--nooverlap", path])?;
+    Ok(PathBuf::from(device.trim()))
+}
+
+/// Releases a loop device, if it is still the one that was listed. While it is held open here the
+/// kernel cannot give its number to somebody else, so nobody else's device can be hit.
+///
+/// # Errors
+/// What `losetup` or open(2) says.
+pub(super) fn release(ours: &Loop) -> io::Result<()> {
+    let nonblocking = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+    let hold = OpenOptions::new()
+        .read(true)
+        .custom_flags(nonblocking)
+        .open(&ours.device)?;
+    if list()?.contains(ours) {
+        losetup(&["--detach", &ours.device.to_string_lossy()])?;
+    }
+    drop(hold);
+    Ok(())
+}
+
+fn losetup(arguments: &[&str]) -> io::Result<String> {
+    let output = Command::new("losetup")
+        .args(arguments)
+        .stdin(Stdio::null())
+        .output()?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        return Err(io::Error::other(format!(
+            "losetup {}: {}",
+            arguments.join(" "),
+            said.trim()
+        )));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bound(line: &str) -> Loop {
+        parse(line).unwrap()
+    }
+
+    #[test]
+    fn lines_of_losetup_are_read_with_and_without_padding() {
+        let expected = Loop {
+            device: PathBuf::from("/dev/loop7"),
+            number: "7:7".to_owned(),
+            inode: 131,
+            below: "254:0".to_owned(),
+        };
+        assert_eq!(parse("/dev/loop7 7:7 131 254:0"), Some(expected.clone()));
+        assert_eq!(parse("/dev/loop7   7:7     131   254:0  "), Some(expected));
+        assert_eq!(parse("/dev/loop7   7:7"), None);
+    }
+
+    #[test]
+    fn a_nested_loop_is_found_by_the_disk_below_it_and_a_stranger_is_not() {
+        let disk = bound("/dev/loop0 7:0 9 254:0");
+        let nested = bound("/dev/loop1 7:1 131 7:0");
+        let stranger = bound("/dev/loop2 7:2 131 254:0");
+        let loops = [disk.clone(), nested.clone(), stranger];
+        assert_eq!(bound_on(&loops, &[disk]), [nested]);
+        assert_eq!(bound_on(&loops, &[]), []);
+    }
+
+    #[test]
+    fn a_file_that_does_not_exist_has_no_loop() {
+        let loops = [bound("/dev/loop0 7:0 9 254:0")];
+        assert_eq!(
+            bound_to(&loops, Path::new("/nonexistent/disk")).unwrap(),
+            []
+        );
+    }
+}

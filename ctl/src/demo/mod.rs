@@ -1,0 +1,90 @@
+//! `belayctl demo`: volumes live their lives through the two real binaries, on real loop devices
+//! and filesystems, in namespaces of their own. Three roles of one binary: the outer process that
+//! the user starts, the inner one in the namespaces, and the reaper that clears up after both.
+
+mod agents;
+mod bare;
+mod calls;
+mod inner;
+mod kind;
+mod life;
+mod loops;
+mod outer;
+mod pattern;
+mod place;
+mod progress;
+mod proof;
+mod reaper;
+mod samples;
+mod scrape;
+mod summary;
+mod trouble;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use clap::builder::FalseyValueParser;
+
+use crate::failure::Failure;
+
+const EXAMPLES: &str = "\
+Examples:
+  sudo belayctl demo
+  sudo ROUNDS=20 belayctl demo
+  sudo KEEP=1 belayctl demo      leaves the binaries running, to talk to them by hand
+
+Nothing of it remains afterwards: it has its own mount and process namespaces, a folder of its own
+beneath TMPDIR, and a reaper that clears its loop devices even if the demo is killed.";
+
+/// Flags of the demo.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct DemoArgs {
+    /// Lives per kind of volume; the table shows the middle one
+    #[arg(long, env = "ROUNDS", default_value_t = 5, value_name = "N",
+          value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: u32,
+    /// Leave everything running at the end, until Ctrl-C
+    #[arg(long, env = "KEEP", value_parser = FalseyValueParser::new())]
+    keep: bool,
+    /// Folder of belay-controller and belay-node [default: the folder of belayctl]
+    #[arg(long, value_name = "FOLDER")]
+    bin_dir: Option<PathBuf>,
+    /// Role: the process inside the namespaces, given the demo's folder
+    #[arg(long, hide = true, value_name = "FOLDER", requires = "disk")]
+    inner: Option<PathBuf>,
+    /// The loop device beneath the state filesystem, for the inner role
+    #[arg(long, hide = true, value_name = "DEVICE")]
+    disk: Option<PathBuf>,
+    /// The outer process, for the inner role to name
+    #[arg(long, hide = true, value_name = "PID", default_value_t = 0)]
+    outer: u32,
+    /// Role: the reaper
+    #[arg(long, hide = true, conflicts_with = "inner")]
+    reap: bool,
+}
+
+/// Plays the role that the flags name.
+///
+/// # Errors
+/// The demo cannot start, or does not come to a good end.
+pub(crate) async fn run(args: DemoArgs) -> Result<ExitCode, Failure> {
+    match (&args.inner, &args.disk) {
+        _ if args.reap => Ok(reaper::run().await),
+        (Some(folder), Some(disk)) => inner::run(&args, folder, disk).await,
+        _ => outer::run(&args).await,
+    }
+}
+
+impl DemoArgs {
+    /// Where belay-controller and belay-node are expected.
+    fn bin_dir(&self) -> Result<PathBuf, Failure> {
+        if let Some(folder) = &self.bin_dir {
+            return Ok(folder.clone());
+        }
+        let mut folder = std::env::current_exe()?;
+        folder.pop();
+        Ok(folder)
+    }
+}

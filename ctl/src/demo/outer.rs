@@ -1,0 +1,265 @@
+//! The process that the user starts: checks what is needed, starts the reaper and then the inner
+//! process in its namespaces, and sees to it that both come to an end. Mounts nothing itself.
+
+use std::path::{Path, PathBuf};
+use std::process::{ExitCode, ExitStatus, Stdio};
+use std::time::Duration;
+
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use crate::demo::agents::BINARIES;
+use crate::demo::place::Place;
+use crate::demo::{DemoArgs, reaper};
+use crate::failure::Failure;
+
+/// Tools that the demo's own infrastructure and the agent's mkfs need, with their Debian packages.
+const TOOLS: [(&str, &str); 4] = [
+    ("unshare", "util-linux"),
+    ("losetup", "mount"),
+    ("mkfs.ext4", "e2fsprogs"),
+    ("mkfs.xfs", "xfsprogs"),
+];
+/// How long the inner process may take to leave when it is asked to.
+const LEAVE_MAX: Duration = Duration::from_secs(5);
+/// Exit code after Ctrl-C, as shells have it (128 + SIGINT).
+const INTERRUPTED: u8 = 130;
+
+/// Shows the demo and leaves nothing behind.
+///
+/// # Errors
+/// Something needed is missing, or the demo does not come to a good end.
+pub(super) async fn run(args: &DemoArgs) -> Result<ExitCode, Failure> {
+    let bin_dir = args.bin_dir()?;
+    check_needs(&bin_dir)?;
+    // From here on a signal is an event; by default it would end this process at once.
+    let mut interrupt = Interrupt::listen()?;
+    let mut reaper = Reaper::start().await?;
+    let shown = show(args, &bin_dir, &mut reaper, &mut interrupt).await;
+    let left = reaper.finish().await;
+    let code = shown?;
+    println_flushed(&format!("\nNothing is left behind: {}", left?));
+    Ok(code)
+}
+
+fn check_needs(bin_dir: &Path) -> Result<(), Failure> {
+    if !rustix::process::geteuid().is_root() {
+        return Err(Failure::Demo(
+            "the demo mounts filesystems and needs root: run it with sudo".to_owned(),
+        ));
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders: Vec<PathBuf> = std::env::split_paths(&path).collect();
+    for (tool, package) in TOOLS {
+        if !folders.iter().any(|folder| folder.join(tool).exists()) {
+            let text = format!("{tool} is not in PATH: install the package {package}");
+            return Err(Failure::Demo(text));
+        }
+    }
+    for binary in BINARIES {
+        if !bin_dir.join(binary).exists() {
+            let text = format!(
+                "{}: not there: build it (cargo build --release), or name its folder by --bin-dir",
+                bin_dir.join(binary).display()
+            );
+            return Err(Failure::Demo(text));
+        }
+    }
+    Ok(())
+}
+
+/// Runs the inner process to its end, to Ctrl-C, or to the reaper's unexpected death.
+async fn show(
+    args: &DemoArgs,
+    bin_dir: &Path,
+    reaper: &mut Reaper,
+    interrupt: &mut Interrupt,
+) -> Result<ExitCode, Failure> {
+    let (place, disk) = reaper.ready().await?;
+    let mut inner = start_inner(args, bin_dir, &place, &disk)?;
+    // Its end tells the inner process to leave, also if this process is killed.
+    let leash = inner.stdin.take();
+    if let Some(pid) = inner.id() {
+        reaper.hold(pid).await?;
+    }
+    tokio::select! {
+        status = inner.wait() => verdict(status?),
+        () = interrupt.wait() => {
+            drop(leash);
+            if tokio::time::timeout(LEAVE_MAX, inner.wait()).await.is_err() {
+                inner.kill().await?;
+            }
+            let code = if args.keep { ExitCode::SUCCESS } else { ExitCode::from(INTERRUPTED) };
+            println_flushed("\nEnding.");
+            Ok(code)
+        }
+        status = reaper.child.wait() => {
+            inner.kill().await?;
+            Err(Failure::Demo(format!("the demo's reaper was ended from outside ({})", status?)))
+        }
+    }
+}
+
+/// The inner process says itself what went wrong, unless it was killed.
+fn verdict(status: ExitStatus) -> Result<ExitCode, Failure> {
+    match status.code() {
+        Some(0) => Ok(ExitCode::SUCCESS),
+        Some(1) => Err(Failure::Demo("the demo failed; see above".to_owned())),
+        _ => Err(Failure::Demo(format!(
+            "the demo's inner process was ended ({status})"
+        ))),
+    }
+}
+
+/// `unshare` makes the namespaces, becomes the parent of their first process, and takes it along
+/// when it dies. A process of its own group, so that Ctrl-C reaches this process alone.
+fn start_inner(
+    args: &DemoArgs,
+    bin_dir: &Path,
+    place: &Place,
+    disk: &Path,
+) -> Result<Child, Failure> {
+    let mut unshare = Command::new("unshare");
+    unshare
+        .args([
+            "--mount",
+            "--propagation",
+            "private",
+            "--pid",
+            "--fork",
+            "--kill-child",
+        ])
+        .args(["--mount-proc", "--"])
+        .arg(std::env::current_exe()?)
+        .args(["demo", "--rounds", &args.rounds.to_string(), "--bin-dir"])
+        .arg(bin_dir)
+        .arg("--inner")
+        .arg(place.dir())
+        .arg("--disk")
+        .arg(disk)
+        .args(["--outer", &std::process::id().to_string()])
+        .args(args.keep.then_some("--keep"))
+        .stdin(Stdio::piped())
+        .process_group(0)
+        .kill_on_drop(true);
+    unshare
+        .spawn()
+        .map_err(|error| Failure::Demo(format!("unshare: {error}")))
+}
+
+/// This process's end of the conversation with the reaper.
+struct Reaper {
+    child: Child,
+    orders: Option<ChildStdin>,
+    answers: Lines<BufReader<ChildStdout>>,
+    place: Option<Place>,
+}
+
+impl Reaper {
+    async fn start() -> Result<Self, Failure> {
+        let mut child = Command::new(std::env::current_exe()?)
+            .args(["demo", "--reap"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let orders = child.stdin.take();
+        let Some(stdout) = child.stdout.take() else {
+            return Err(Failure::Demo("the reaper has no stdout".to_owned()));
+        };
+        let answers = BufReader::new(stdout).lines();
+        Ok(Self {
+            child,
+            orders,
+            answers,
+            place: None,
+        })
+    }
+
+    async fn ready(&mut self) -> Result<(Place, PathBuf), Failure> {
+        let answer = self.answer().await?;
+        let mut words = answer.split(' ');
+        let (Some("ready"), Some(folder), Some(disk), None) =
+            (words.next(), words.next(), words.next(), words.next())
+        else {
+            return Err(Failure::Demo(format!(
+                "cannot set up the demo's disk: {answer}"
+            )));
+        };
+        let place = Place::at(Path::new(folder));
+        self.place = Some(place.clone());
+        Ok((place, PathBuf::from(disk)))
+    }
+
+    async fn hold(&mut self, pid: u32) -> Result<(), Failure> {
+        if let Some(orders) = &mut self.orders {
+            orders.write_all(format!("hold {pid}\n").as_bytes()).await?;
+        }
+        self.answer().await.map(|_held| ())
+    }
+
+    async fn answer(&mut self) -> Result<String, Failure> {
+        let line = self.answers.next_line().await?;
+        line.ok_or_else(|| Failure::Demo("the demo's reaper was ended from outside".to_owned()))
+    }
+
+    /// Lets it clear up, and says what it found. If it was killed, its work is done here.
+    async fn finish(mut self) -> Result<String, Failure> {
+        drop(self.orders.take());
+        let mut last = None;
+        while let Some(line) = self.answers.next_line().await? {
+            last = Some(line);
+        }
+        self.child.wait().await?;
+        let last = last.unwrap_or_default();
+        if let Some(left) = last.strip_prefix("left ") {
+            return Err(Failure::Demo(format!("could not clear up: {left}")));
+        }
+        let count = match (last.strip_prefix("cleared "), &self.place) {
+            (Some(count), _) => count.parse().unwrap_or(0),
+            (None, Some(place)) => reaper::clear(place).await?,
+            (None, None) => 0,
+        };
+        Ok(match count {
+            0 => "every volume's loop device was gone by itself, disk and folder are cleared."
+                .to_owned(),
+            count => {
+                format!("{count} loop devices that were still bound, disk and folder are cleared.")
+            }
+        })
+    }
+}
+
+/// Ctrl-C, a polite kill, or the terminal going away.
+struct Interrupt {
+    signals: [Signal; 3],
+}
+
+impl Interrupt {
+    fn listen() -> Result<Self, Failure> {
+        let kinds = [
+            SignalKind::interrupt(),
+            SignalKind::terminate(),
+            SignalKind::hangup(),
+        ];
+        let [int, term, hup] = kinds.map(signal);
+        Ok(Self {
+            signals: [int?, term?, hup?],
+        })
+    }
+
+    async fn wait(&mut self) {
+        let [int, term, hup] = &mut self.signals;
+        tokio::select! {
+            _ = int.recv() => {}
+            _ = term.recv() => {}
+            _ = hup.recv() => {}
+        }
+    }
+}
+
+/// The terminal may be gone by now, which is no reason to stop clearing up.
+fn println_flushed(text: &str) {
+    use std::io::Write;
+    writeln!(std::io::stdout().lock(), "{text}").ok();
+}

@@ -1,0 +1,156 @@
+//! The demo's folder: every path in it by name, so that clearing up removes known names only and
+//! never walks a tree that may be mounted.
+
+use std::fs::DirBuilder;
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use crate::demo::kind::Kind;
+
+/// How many names are tried before giving up.
+const NAMES_MAX: u32 = 100;
+
+/// One folder beneath the temporary directory.
+#[derive(Clone, Debug)]
+pub(super) struct Place {
+    dir: PathBuf,
+}
+
+impl Place {
+    /// A folder that is there already.
+    pub(super) fn at(dir: &Path) -> Self {
+        Self {
+            dir: dir.to_owned(),
+        }
+    }
+
+    /// A new folder that only root may enter.
+    ///
+    /// # Errors
+    /// The temporary directory cannot be written.
+    pub(super) fn make() -> io::Result<Self> {
+        Self::make_beneath(&std::env::temp_dir())
+    }
+
+    fn make_beneath(temporary: &Path) -> io::Result<Self> {
+        let pid = rustix::process::getpid().as_raw_nonzero();
+        for attempt in 0..NAMES_MAX {
+            let dir = temporary.join(format!("belay-demo.{pid}.{attempt}"));
+            match DirBuilder::new().mode(0o700).create(&dir) {
+                Ok(()) => return Ok(Self { dir }),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(io::Error::other(format!("{}: {error}", dir.display()))),
+            }
+        }
+        Err(io::Error::other(
+            "every name for the demo's folder is taken",
+        ))
+    }
+
+    pub(super) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The sparse file that plays the disk beneath everything.
+    pub(super) fn image(&self) -> PathBuf {
+        self.dir.join("disk.xfs")
+    }
+
+    /// Where the inner process mounts it.
+    pub(super) fn state(&self) -> PathBuf {
+        self.dir.join("state")
+    }
+
+    pub(super) fn socket(&self, binary: &str) -> PathBuf {
+        self.dir.join(format!("{binary}.sock"))
+    }
+
+    pub(super) fn log(&self, binary: &str) -> PathBuf {
+        self.dir.join(format!("{binary}.log"))
+    }
+
+    /// `--state-dir` of the controller.
+    pub(super) fn controller_state(&self) -> PathBuf {
+        self.state().join("controller")
+    }
+
+    /// `--loop-dir` of the node: where the controller keeps the volumes' files.
+    pub(super) fn volumes(&self) -> PathBuf {
+        self.controller_state().join("volumes")
+    }
+
+    /// What a kubelet would have beneath its own folder, for one kind of volume.
+    pub(super) fn pod(&self, kind: Kind) -> PathBuf {
+        self.state().join("pods").join(kind.name())
+    }
+
+    /// Where the bare system calls are measured.
+    pub(super) fn bare(&self) -> PathBuf {
+        self.state().join("bare")
+    }
+
+    /// Removes the folder: first the names that the demo makes, then the folder, which fails if
+    /// anything else is in it.
+    ///
+    /// # Errors
+    /// Something could not be removed; the text says what.
+    pub(super) fn remove(&self) -> io::Result<()> {
+        let mut names = vec![self.image()];
+        for binary in crate::demo::agents::BINARIES {
+            names.extend([self.socket(binary), self.log(binary)]);
+        }
+        for name in names {
+            forgive_absence(std::fs::remove_file(&name), &name)?;
+        }
+        forgive_absence(std::fs::remove_dir(self.state()), &self.state())?;
+        forgive_absence(std::fs::remove_dir(&self.dir), &self.dir)
+    }
+}
+
+fn forgive_absence(result: io::Result<()>, path: &Path) -> io::Result<()> {
+    match result {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(io::Error::other(format!("{}: {error}", path.display())))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn the_folder_goes_with_everything_that_the_demo_makes() {
+        let temporary = tempfile::tempdir().unwrap();
+        let place = Place::make_beneath(temporary.path()).unwrap();
+        fs::write(place.image(), "x").unwrap();
+        fs::write(place.log("belay-node"), "x").unwrap();
+        fs::create_dir(place.state()).unwrap();
+        place.remove().unwrap();
+        assert!(!place.dir().exists());
+        place.remove().unwrap();
+    }
+
+    #[test]
+    fn a_stranger_in_the_folder_is_kept_and_named() {
+        let temporary = tempfile::tempdir().unwrap();
+        let place = Place::make_beneath(temporary.path()).unwrap();
+        let stranger = place.state().join("precious");
+        fs::create_dir(place.state()).unwrap();
+        fs::write(&stranger, "x").unwrap();
+        let error = place.remove().unwrap_err().to_string();
+        assert!(error.contains("state"), "{error}");
+        assert!(stranger.exists());
+    }
+
+    #[test]
+    fn two_demos_never_share_a_folder() {
+        let temporary = tempfile::tempdir().unwrap();
+        let make = || Place::make_beneath(temporary.path()).unwrap();
+        assert_ne!(make().dir(), make().dir());
+    }
+}

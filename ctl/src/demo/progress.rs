@@ -1,0 +1,56 @@
+//! What is on the screen while the demo runs: lines that stay, and on a terminal one line that is
+//! overwritten. Without a terminal that line does not exist.
+
+use std::io::{self, IsTerminal, Write};
+use std::time::Duration;
+
+use crate::demo::samples;
+
+/// The screen.
+pub(super) struct Progress {
+    terminal: bool,
+}
+
+impl Progress {
+    pub(super) fn new() -> Self {
+        Self {
+            terminal: io::stdout().is_terminal(),
+        }
+    }
+
+    /// A line that stays.
+    pub(super) fn line(&self, text: &str) {
+        let clear = if self.terminal { "\r\x1b[2K" } else { "" };
+        self.write(&format!("{clear}{text}\n"));
+    }
+
+    /// A heading; bold where there is a terminal.
+    pub(super) fn heading(&self, text: &str) {
+        if self.terminal {
+            self.line(&format!("\n\x1b[1m{text}\x1b[0m"));
+        } else {
+            self.line(&format!("\n{text}"));
+        }
+    }
+
+    /// A step that is done, with its time and what it showed.
+    pub(super) fn step(&self, label: &str, took: Duration, note: &str) {
+        self.line(format!("  {label:<20}{:>11}   {note}", samples::show(took)).trim_end());
+    }
+
+    /// What is going on right now, until the next line.
+    pub(super) fn now(&self, text: &str) {
+        if self.terminal {
+            self.write(&format!("\r\x1b[2K  {text} ..."));
+        }
+    }
+
+    /// A screen that went away is no reason to leave a volume half-way: its life goes on, and the
+    /// outer process hears of the closed terminal by SIGHUP.
+    fn write(&self, text: &str) {
+        let mut out = io::stdout().lock();
+        out.write_all(text.as_bytes())
+            .and_then(|()| out.flush())
+            .ok();
+    }
+}

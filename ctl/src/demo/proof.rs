@@ -1,0 +1,234 @@
+//! What the demo believes only after looking: data that came back, writes that were refused, sizes
+//! that grew, mounts and loop devices that are gone. Looks at the kernel, not at answers.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+
+use crate::demo::kind::Kind;
+use crate::demo::loops;
+use crate::demo::pattern;
+use crate::demo::place::Place;
+use crate::demo::trouble::Trouble;
+
+/// How much is written and read back.
+pub(super) const DATA_BYTES: usize = 4 << 20;
+/// Alignment that O_DIRECT is content with on any block device.
+const ALIGNMENT: usize = 4096;
+/// Bit of CAP_SYS_RESOURCE (capability.h).
+const CAP_SYS_RESOURCE: u32 = 24;
+
+/// Where a volume's data is reached: a file in a filesystem, or the device node itself.
+pub(super) fn data_path(kind: Kind, target: &Path) -> PathBuf {
+    if kind.is_block() {
+        target.to_owned()
+    } else {
+        target.join("data")
+    }
+}
+
+/// Writes the pattern of `seed` and makes it durable.
+///
+/// # Errors
+/// A system call fails.
+pub(super) fn write(kind: Kind, target: &Path, seed: u64) -> Result<Duration, Trouble> {
+    let path = data_path(kind, target);
+    let mut buffer = Aligned::new();
+    pattern::fill(buffer.bytes(), seed);
+    let started = Instant::now();
+    open(
+        kind,
+        &path,
+        OpenOptions::new().write(true).create(!kind.is_block()),
+    )
+    .and_then(|mut file| {
+        file.write_all(buffer.bytes())?;
+        file.sync_all()
+    })
+    .map_err(|e| Trouble::own(format!("write {}", path.display()), e))?;
+    Ok(started.elapsed())
+}
+
+/// Reads back and compares with the pattern of `seed`.
+///
+/// # Errors
+/// A system call fails, or a byte differs.
+pub(super) fn compare(kind: Kind, target: &Path, seed: u64) -> Result<Duration, Trouble> {
+    let path = data_path(kind, target);
+    let mut buffer = Aligned::new();
+    let started = Instant::now();
+    open(kind, &path, OpenOptions::new().read(true))
+        .and_then(|mut file| file.read_exact(buffer.bytes()))
+        .map_err(|e| Trouble::own(format!("read {}", path.display()), e))?;
+    let took = started.elapsed();
+    match pattern::first_difference(buffer.bytes(), seed) {
+        None => Ok(took),
+        Some(at) => {
+            let text = format!(
+                "{}: differs from what was written at byte {at}",
+                path.display()
+            );
+            Err(Trouble::Untrue(text))
+        }
+    }
+}
+
+/// A device is read and written past the page cache, so that it is the device that answers.
+fn open(kind: Kind, path: &Path, options: &mut OpenOptions) -> std::io::Result<File> {
+    let flags = if kind.is_block() {
+        OFlags::DIRECT
+    } else {
+        OFlags::empty()
+    };
+    options.custom_flags(flags.bits().cast_signed()).open(path)
+}
+
+/// Proves that nothing can be written beneath `target`.
+///
+/// # Errors
+/// Writing succeeds, or fails for another reason than EROFS.
+pub(super) fn refuses_writes(target: &Path) -> Result<(), Trouble> {
+    let path = target.join("must-not-be");
+    match File::create(&path) {
+        Err(error) if Errno::from_io_error(&error) == Some(Errno::ROFS) => Ok(()),
+        Err(error) => Err(Trouble::own(
+            format!("{} (expected EROFS)", path.display()),
+            error,
+        )),
+        Ok(_) => Err(Trouble::Untrue(format!(
+            "{}: could be written",
+            path.display()
+        ))),
+    }
+}
+
+/// Proves that unpublish removed what publish made.
+///
+/// # Errors
+/// The target is still there.
+pub(super) fn is_gone(target: &Path) -> Result<(), Trouble> {
+    match target.symlink_metadata() {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(Trouble::own(target.display(), error)),
+        Ok(_) => Err(Trouble::Untrue(format!(
+            "{}: still there",
+            target.display()
+        ))),
+    }
+}
+
+/// Bytes of the filesystem at `target`, or of the device that it is.
+///
+/// # Errors
+/// A system call fails.
+pub(super) fn size(kind: Kind, target: &Path) -> Result<u64, Trouble> {
+    let size = if kind.is_block() {
+        File::open(target).and_then(|mut device| device.seek(SeekFrom::End(0)))
+    } else {
+        rustix::fs::statvfs(target)
+            .map(|fs| fs.f_blocks * fs.f_frsize)
+            .map_err(Into::into)
+    };
+    size.map_err(|e| Trouble::own(target.display(), e))
+}
+
+/// Proves that no mount and no loop device of any volume is left.
+///
+/// # Errors
+/// One is left; the text names it.
+pub(super) fn nothing_is_left(place: &Place) -> Result<(), Trouble> {
+    let beneath = format!("{}/", place.state().display());
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo")?;
+    let point = |line: &str| line.split(' ').nth(4).map(ToOwned::to_owned);
+    if let Some(left) = mounts
+        .lines()
+        .filter_map(point)
+        .find(|p| p.starts_with(&beneath))
+    {
+        return Err(Trouble::Untrue(format!("{left}: still mounted")));
+    }
+    let all = loops::list()?;
+    let disks = loops::bound_to(&all, &place.image())?;
+    match loops::bound_on(&all, &disks).first() {
+        Some(left) => Err(Trouble::Untrue(format!(
+            "{}: still bound",
+            left.device.display()
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// Is CAP_SYS_RESOURCE, which ext4 wants for growing while mounted, absent here?
+///
+/// # Errors
+/// `/proc/self/status` cannot be read.
+pub(super) fn lacks_sys_resource() -> Result<bool, Trouble> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    Ok(!has_capability(&status, CAP_SYS_RESOURCE))
+}
+
+fn has_capability(status: &str, bit: u32) -> bool {
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let mask = effective.and_then(|text| u64::from_str_radix(text.trim(), 16).ok());
+    mask.is_some_and(|mask| mask >> bit & 1 == 1)
+}
+
+/// A buffer that O_DIRECT accepts.
+struct Aligned {
+    memory: Vec<u8>,
+    start: usize,
+}
+
+impl Aligned {
+    fn new() -> Self {
+        let memory = vec![0; DATA_BYTES + ALIGNMENT];
+        let start = memory.as_ptr().align_offset(ALIGNMENT);
+        Self { memory, start }
+    }
+
+    fn bytes(&mut self) -> &mut [u8] {
+        &mut self.memory[self.start..self.start + DATA_BYTES]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_capability_is_read_by_its_bit() {
+        let status = "Name:\tx\nCapPrm:\t0000000000000000\nCapEff:\t000001fffeffffff\n";
+        assert!(!has_capability(status, CAP_SYS_RESOURCE));
+        assert!(has_capability(status, 21) && has_capability(status, 25));
+        assert!(!has_capability("", 21));
+    }
+
+    #[test]
+    fn data_comes_back_and_a_flipped_byte_is_noticed() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = data_path(Kind::Xfs, folder.path());
+        write(Kind::Xfs, folder.path(), 3).unwrap();
+        compare(Kind::Xfs, folder.path(), 3).unwrap();
+        let mut bytes = std::fs::read(&file).unwrap();
+        bytes[77] ^= 1;
+        std::fs::write(&file, bytes).unwrap();
+        let error = compare(Kind::Xfs, folder.path(), 3)
+            .unwrap_err()
+            .to_string();
+        assert!(error.ends_with("at byte 77"), "{error}");
+    }
+
+    #[test]
+    fn a_writable_place_does_not_pass_for_a_read_only_one() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(matches!(
+            refuses_writes(folder.path()),
+            Err(Trouble::Untrue(_))
+        ));
+    }
+}

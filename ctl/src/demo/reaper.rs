@@ -1,0 +1,156 @@
+//! The reaper: a process outside the namespaces, in a session of its own so that Ctrl-C does not
+//! reach it. It makes the demo's folder, disk image and loop device, and clears them when the pipe
+//! from the outer process ends, for whatever reason. Knows nothing of volumes.
+//!
+//! The conversation, in lines. It says `ready FOLDER DEVICE` or `failed WHY`, answers `hold PID`
+//! with `held`, and at the end of its input says `cleared N` (loop devices that were still bound)
+//! or `left WHAT`.
+
+use std::fs::File;
+use std::io::{self, BufRead, Write};
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal};
+
+use crate::demo::loops;
+use crate::demo::place::Place;
+
+/// Size of the disk image; it is sparse.
+const DISK_BYTES: u64 = 1 << 40;
+/// How long a killed process may take to end, with all its mounts.
+const DEATH_SECONDS_MAX: i64 = 20;
+/// How long loop devices may take to come free.
+const CLEAR_MAX: Duration = Duration::from_secs(20);
+/// Pause between two looks at the loop devices: the kernel has no event for "now unbound".
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+
+/// Plays the reaper until everything is cleared.
+pub(super) async fn run() -> ExitCode {
+    // Fails only for a leader of a process group, which then is out of reach of Ctrl-C as well.
+    rustix::process::setsid().ok();
+    let place = match Place::make() {
+        Ok(place) => place,
+        Err(error) => return last_word(&format!("failed {error}"), ExitCode::FAILURE),
+    };
+    let first = match set_up(&place) {
+        Ok(disk) => format!("ready {} {}", place.dir().display(), disk.display()),
+        Err(error) => format!("failed {error}"),
+    };
+    // Whether anybody hears it or not, the end of the pipe comes next.
+    tell(&first);
+    if let Some(process) = listen() {
+        end(&process);
+    }
+    match clear(&place).await {
+        Ok(count) => last_word(&format!("cleared {count}"), ExitCode::SUCCESS),
+        Err(error) => last_word(&format!("left {error}"), ExitCode::FAILURE),
+    }
+}
+
+fn set_up(place: &Place) -> io::Result<PathBuf> {
+    let image = place.image();
+    std::fs::create_dir(place.state())?;
+    File::create_new(&image)?.set_len(DISK_BYTES)?;
+    // A small log: the default for this size would allocate half a gigabyte.
+    let mut mkfs = Command::new("mkfs.xfs");
+    mkfs.args(["-q", "-K", "-l", "size=64m"])
+        .arg(&image)
+        .stdin(Stdio::null());
+    let output = mkfs.output()?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        return Err(io::Error::other(format!(
+            "mkfs.xfs {}: {}",
+            image.display(),
+            said.trim()
+        )));
+    }
+    loops::bind(&image)
+}
+
+/// Follows orders until the pipe ends; the last process that it was told to hold.
+fn listen() -> Option<OwnedFd> {
+    let mut held = None;
+    for line in io::stdin().lock().lines() {
+        let Ok(line) = line else { break };
+        let pid = line
+            .strip_prefix("hold ")
+            .and_then(|text| text.parse().ok());
+        let Some(pid) = pid.and_then(Pid::from_raw) else {
+            continue;
+        };
+        // A descriptor of the process, not its number, which may be reused by then.
+        held = rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok();
+        tell("held");
+    }
+    held
+}
+
+/// Kills the process if it still lives; the kernel then ends its namespaces with all inside.
+fn end(process: &OwnedFd) {
+    rustix::process::pidfd_send_signal(process, Signal::KILL).ok();
+    let patience = Timespec {
+        tv_sec: DEATH_SECONDS_MAX,
+        tv_nsec: 0,
+    };
+    // Whether it ended in time or not: clearing the loops is tried, and reports what is left.
+    poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&patience)).ok();
+}
+
+/// Releases every loop device of the demo and removes its folder. Says how many were still bound
+/// beside the disk itself.
+///
+/// # Errors
+/// What is left, and why.
+pub(super) async fn clear(place: &Place) -> io::Result<usize> {
+    let mut seen: Vec<PathBuf> = Vec::new();
+    let deadline = Instant::now() + CLEAR_MAX;
+    loop {
+        let all = loops::list()?;
+        let disks = loops::bound_to(&all, &place.image())?;
+        let nested = loops::bound_on(&all, &disks);
+        if disks.is_empty() {
+            break;
+        }
+        let all_ours: Vec<_> = nested.iter().chain(&disks).collect();
+        if Instant::now() > deadline {
+            let names: Vec<_> = all_ours
+                .iter()
+                .map(|l| l.device.to_string_lossy())
+                .collect();
+            return Err(io::Error::other(format!(
+                "{}: still in use",
+                names.join(", ")
+            )));
+        }
+        for ours in all_ours {
+            loops::release(ours)?;
+        }
+        for new in nested.into_iter().map(|l| l.device) {
+            if !seen.contains(&new) {
+                seen.push(new);
+            }
+        }
+        tokio::time::sleep(LOOK_AGAIN).await;
+    }
+    place.remove()?;
+    Ok(seen.len())
+}
+
+/// Says a line to the outer process, which may be gone.
+fn tell(line: &str) -> bool {
+    let mut out = io::stdout().lock();
+    writeln!(out, "{line}").and_then(|()| out.flush()).is_ok()
+}
+
+/// The end of the conversation. If nobody listens any more, stderr is told.
+fn last_word(line: &str, code: ExitCode) -> ExitCode {
+    if !tell(line) {
+        eprintln!("belayctl demo: the reaper {line}");
+    }
+    code
+}

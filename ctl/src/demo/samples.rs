@@ -1,0 +1,196 @@
+//! The steps of a life, and how long each took: Belay's time and the kernel's own, round by round.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::demo::kind::Kind;
+
+/// A step of a volume's life, in the order in which it is lived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Step {
+    Create,
+    Attach,
+    StageBlank,
+    Publish,
+    Write,
+    Stats,
+    PublishReadOnly,
+    ControllerExpand,
+    NodeExpand,
+    Unpublish,
+    Unstage,
+    StageAgain,
+    Read,
+    Detach,
+    Delete,
+}
+
+impl Step {
+    /// All of them.
+    pub(super) const ALL: [Self; 15] = [
+        Self::Create,
+        Self::Attach,
+        Self::StageBlank,
+        Self::Publish,
+        Self::Write,
+        Self::Stats,
+        Self::PublishReadOnly,
+        Self::ControllerExpand,
+        Self::NodeExpand,
+        Self::Unpublish,
+        Self::Unstage,
+        Self::StageAgain,
+        Self::Read,
+        Self::Detach,
+        Self::Delete,
+    ];
+
+    /// What the user reads.
+    pub(super) fn label(self, kind: Kind) -> &'static str {
+        match self {
+            Self::Create => "create",
+            Self::Attach => "attach",
+            Self::StageBlank if kind.is_block() => "stage (first)",
+            Self::StageBlank => "stage (blank)",
+            Self::Publish => "publish",
+            Self::Write => "write 4MiB, fsync",
+            Self::Stats => "stats",
+            Self::PublishReadOnly => "publish read-only",
+            Self::ControllerExpand => "expand, controller",
+            Self::NodeExpand => "expand, node",
+            Self::Unpublish => "unpublish",
+            Self::Unstage => "unstage",
+            Self::StageAgain => "stage (again)",
+            Self::Read => "read 4MiB, compare",
+            Self::Detach => "detach",
+            Self::Delete => "delete",
+        }
+    }
+
+    /// The bare system calls that are measured beside it, `None` where nothing compares.
+    pub(super) fn kernels_part(self, kind: Kind) -> Option<&'static str> {
+        Some(match (self, kind.is_block()) {
+            (Self::Create, _) => "create, truncate, fsync a file",
+            (Self::Attach | Self::Detach, _) => "make a record of 4KiB durable",
+            (Self::StageBlank, false) => "mkfs alone + mount",
+            (Self::StageAgain, false) => "fsopen .. move_mount",
+            (Self::StageBlank | Self::StageAgain, true) => "bind of the device",
+            (Self::Publish, _) => "open_tree + move_mount",
+            (Self::PublishReadOnly, _) => "the same + remount read-only",
+            (Self::Write | Self::Read, _) => "the same on a bare device",
+            (Self::Stats, false) => "statfs",
+            (Self::Stats, true) => "open + lseek",
+            (Self::ControllerExpand, _) => "truncate, fsync",
+            (Self::NodeExpand, _) => return None,
+            (Self::Unpublish, _) => "umount2 of the bind",
+            (Self::Unstage, false) => "umount2 of the filesystem",
+            (Self::Unstage, true) => "umount2 of the bind",
+            (Self::Delete, _) => "unlink, fsync the folder",
+        })
+    }
+}
+
+/// Who took the time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Who {
+    Belay,
+    Kernel,
+}
+
+/// All times of one run.
+#[derive(Debug, Default)]
+pub(super) struct Samples {
+    times: BTreeMap<(Kind, Step, Who), Vec<Duration>>,
+    empty_calls: Vec<Duration>,
+}
+
+impl Samples {
+    pub(super) fn add(&mut self, kind: Kind, step: Step, who: Who, took: Duration) {
+        self.times.entry((kind, step, who)).or_default().push(took);
+    }
+
+    /// An answer that takes no work: what a call costs by itself.
+    pub(super) fn add_empty_call(&mut self, took: Duration) {
+        self.empty_calls.push(took);
+    }
+
+    /// The middle time of a step, `None` where it was never measured.
+    pub(super) fn p50(&self, kind: Kind, step: Step, who: Who) -> Option<Duration> {
+        median(self.times.get(&(kind, step, who))?)
+    }
+
+    /// The middle time of an empty call.
+    pub(super) fn empty_call_p50(&self) -> Option<Duration> {
+        median(&self.empty_calls)
+    }
+}
+
+/// The lower middle of the times: a time that really occurred (nearest rank).
+pub(super) fn median(times: &[Duration]) -> Option<Duration> {
+    let mut sorted = times.to_vec();
+    sorted.sort_unstable();
+    sorted.get(sorted.len().checked_sub(1)? / 2).copied()
+}
+
+/// A time for people, in the unit that suits it.
+pub(super) fn show(time: Duration) -> String {
+    let us = time.as_micros();
+    match us {
+        0..1_000 => format!("{us} µs"),
+        1_000..1_000_000 => format!("{}.{:02} ms", us / 1_000, us % 1_000 / 10),
+        _ => format!("{}.{:02} s", us / 1_000_000, us % 1_000_000 / 10_000),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn us(times: &[u64]) -> Vec<Duration> {
+        times.iter().map(|us| Duration::from_micros(*us)).collect()
+    }
+
+    #[test]
+    fn the_median_is_a_time_that_occurred() {
+        for (times, expected) in [
+            (&[5][..], Some(5)),
+            (&[9, 1], Some(1)),
+            (&[9, 1, 5], Some(5)),
+            (&[4, 3, 2, 1], Some(2)),
+            (&[1_000, 1, 1, 1, 1_000], Some(1)),
+            (&[], None),
+        ] {
+            assert_eq!(
+                median(&us(times)),
+                expected.map(Duration::from_micros),
+                "{times:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn times_are_shown_in_a_suitable_unit() {
+        for (us, text) in [
+            (0, "0 µs"),
+            (999, "999 µs"),
+            (1_000, "1.00 ms"),
+            (12_345, "12.34 ms"),
+            (999_999, "999.99 ms"),
+            (1_500_000, "1.50 s"),
+        ] {
+            assert_eq!(show(Duration::from_micros(us)), text);
+        }
+    }
+
+    #[test]
+    fn belay_and_kernel_are_kept_apart() {
+        let mut samples = Samples::default();
+        samples.add(Kind::Xfs, Step::Stats, Who::Belay, Duration::from_micros(9));
+        assert_eq!(
+            samples.p50(Kind::Xfs, Step::Stats, Who::Belay),
+            Some(Duration::from_micros(9))
+        );
+        assert_eq!(samples.p50(Kind::Xfs, Step::Stats, Who::Kernel), None);
+        assert_eq!(samples.p50(Kind::Ext4, Step::Stats, Who::Belay), None);
+    }
+}

@@ -1,0 +1,156 @@
+//! A look at a binary from outside: what `/metrics` says, and how much memory it takes.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use rustix::process::Pid;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::demo::trouble::Trouble;
+
+/// The latency metric of the call layer.
+const LATENCY: &str = "belay_rpc_duration_seconds";
+
+/// Calls of one RPC, with all codes together.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Calls {
+    pub(super) count: f64,
+    pub(super) seconds: f64,
+}
+
+/// The text of `/metrics`.
+///
+/// # Errors
+/// Nobody answers there, or not with 200.
+pub(super) async fn metrics(http: SocketAddr) -> Result<String, Trouble> {
+    let what = format!("http://{http}/metrics");
+    let answer = get(http)
+        .await
+        .map_err(|error| Trouble::own(&what, error))?;
+    match answer.split_once("\r\n\r\n") {
+        Some((head, body)) if head.starts_with("HTTP/1.1 200") => Ok(body.to_owned()),
+        _ => {
+            let first = answer.lines().next().unwrap_or("nothing").to_owned();
+            Err(Trouble::Untrue(format!("{what} answered {first}")))
+        }
+    }
+}
+
+async fn get(http: SocketAddr) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect(http).await?;
+    let request = format!("GET /metrics HTTP/1.1\r\nHost: {http}\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await?;
+    Ok(answer)
+}
+
+/// Calls by RPC.
+pub(super) fn by_rpc(metrics: &str) -> BTreeMap<String, Calls> {
+    let mut calls: BTreeMap<String, Calls> = BTreeMap::new();
+    for (name, labels, value) in metrics.lines().filter_map(sample) {
+        let Some(rpc) = label(labels, "rpc") else {
+            continue;
+        };
+        let entry = || rpc.to_owned();
+        match name.strip_prefix(LATENCY) {
+            Some("_count") => calls.entry(entry()).or_default().count += value,
+            Some("_sum") => calls.entry(entry()).or_default().seconds += value,
+            _ => {}
+        }
+    }
+    calls
+}
+
+/// Every other sample of Belay, as name with labels, and value.
+pub(super) fn others(metrics: &str) -> Vec<(String, f64)> {
+    let ours = |name: &str| name.starts_with("belay_") && !name.starts_with(LATENCY);
+    // Of a histogram, how many and how long is enough here.
+    let brief = |name: &str| !name.ends_with("_bucket");
+    metrics
+        .lines()
+        .filter_map(sample)
+        .filter(|(name, labels, _)| {
+            ours(name) && brief(name) && label(labels, "quantile").is_none()
+        })
+        .map(|(name, labels, value)| match labels {
+            "" => (name.to_owned(), value),
+            labels => (format!("{name}{{{labels}}}"), value),
+        })
+        .collect()
+}
+
+/// One line of the text format: name, labels, value (prometheus.io, "Text-based format").
+fn sample(line: &str) -> Option<(&str, &str, f64)> {
+    if line.starts_with('#') {
+        return None;
+    }
+    let (key, value) = line.rsplit_once(' ')?;
+    let value = value.parse().ok()?;
+    match key.split_once('{') {
+        Some((name, labels)) => Some((name, labels.strip_suffix('}')?, value)),
+        None => Some((key, "", value)),
+    }
+}
+
+/// The value of one label.
+fn label<'a>(labels: &'a str, name: &str) -> Option<&'a str> {
+    labels.split(',').find_map(|pair| {
+        pair.strip_prefix(name)?
+            .strip_prefix("=\"")?
+            .strip_suffix('"')
+    })
+}
+
+/// Resident memory in kB (VmRSS of proc(5)).
+///
+/// # Errors
+/// The process is gone.
+pub(super) fn resident_kb(pid: Option<Pid>) -> Result<u64, Trouble> {
+    let gone = || Trouble::Ended("a binary ended before the end".to_owned());
+    let path = format!("/proc/{}/status", pid.ok_or_else(gone)?.as_raw_nonzero());
+    let status = std::fs::read_to_string(&path).map_err(|e| Trouble::own(&path, e))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let number = line.and_then(|text| text.split_whitespace().next()?.parse().ok());
+    number.ok_or_else(|| Trouble::own(path, std::io::Error::other("no VmRSS")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "\
+# TYPE belay_rpc_duration_seconds histogram
+belay_rpc_duration_seconds_bucket{rpc=\"NodeStageVolume\",code=\"OK\",le=\"0.1\"} 4
+belay_rpc_duration_seconds_sum{rpc=\"NodeStageVolume\",code=\"OK\"} 0.5
+belay_rpc_duration_seconds_count{rpc=\"NodeStageVolume\",code=\"OK\"} 4
+belay_rpc_duration_seconds_sum{rpc=\"NodeStageVolume\",code=\"ABORTED\"} 0.25
+belay_rpc_duration_seconds_count{rpc=\"NodeStageVolume\",code=\"ABORTED\"} 1
+belay_formats_total{fs=\"ext4\"} 3
+belay_jobs_running 0
+process_cpu_seconds 7
+";
+
+    #[test]
+    fn calls_of_one_rpc_are_added_up_over_its_codes() {
+        let calls = by_rpc(TEXT);
+        assert_eq!(calls.len(), 1);
+        assert_eq!(
+            calls["NodeStageVolume"],
+            Calls {
+                count: 5.0,
+                seconds: 0.75
+            }
+        );
+    }
+
+    #[test]
+    fn other_metrics_of_ours_are_kept_and_strangers_are_not() {
+        let expected = [
+            ("belay_formats_total{fs=\"ext4\"}".to_owned(), 3.0),
+            ("belay_jobs_running".to_owned(), 0.0),
+        ];
+        assert_eq!(others(TEXT), expected);
+    }
+}

@@ -1,0 +1,190 @@
+//! What is shown at the end: the table of times with the kernel's own beside them, what the
+//! binaries say about themselves, and how to talk to them when they are kept.
+
+use std::time::Duration;
+
+use crate::demo::agents::{Agent, Agents, CONTROLLER, NODE};
+use crate::demo::kind::Kind;
+use crate::demo::place::Place;
+use crate::demo::progress::Progress;
+use crate::demo::samples::{Samples, Step, Who, show};
+use crate::demo::scrape;
+use crate::demo::trouble::Trouble;
+use crate::render::align;
+
+/// Width of the bar that shows the kernel's share.
+const BAR: usize = 16;
+
+const HOW_MEASURED: &str = "\
+  Belay: the caller's time for one call. Every node call dials the socket anew, as the kubelet
+  does, and that is in the time; the controller is called on one connection, as by a sidecar.
+  Kernel: bare system calls (and mkfs) on a like device in the same rounds, without binding its
+  loop device and without any check. Bar: the kernel's part (█) of Belay's time.";
+
+/// The table of times, one section a kind.
+pub(super) fn times(progress: &Progress, samples: &Samples, rounds: u32) {
+    progress.heading(&format!("What it costs: p50 of {rounds} rounds"));
+    progress.line(HOW_MEASURED);
+    if let Some(empty) = samples.empty_call_p50() {
+        let text = format!(
+            "  A node call that does nothing (Probe) takes {}.",
+            show(empty)
+        );
+        progress.line(&text);
+    }
+    for kind in Kind::ALL {
+        progress.line("");
+        for line in table(samples, kind).lines() {
+            progress.line(&format!("  {line}"));
+        }
+    }
+}
+
+fn table(samples: &Samples, kind: Kind) -> String {
+    let head = [
+        kind.name(),
+        "    belay",
+        "   kernel",
+        "  ratio",
+        "share",
+        "the kernel's own",
+    ];
+    let mut lines = vec![head.map(ToOwned::to_owned).to_vec()];
+    for step in Step::ALL {
+        let Some(belay) = samples.p50(kind, step, Who::Belay) else {
+            continue;
+        };
+        let mut line = vec![step.label(kind).to_owned(), format!("{:>9}", show(belay))];
+        if let (Some(what), Some(kernel)) = (
+            step.kernels_part(kind),
+            samples.p50(kind, step, Who::Kernel),
+        ) {
+            line.push(format!("{:>9}", show(kernel)));
+            line.push(format!("{:>7}", ratio(belay, kernel)));
+            line.push(bar(belay, kernel));
+            line.push(what.to_owned());
+        }
+        lines.push(line);
+    }
+    align(&lines)
+}
+
+/// `belay / kernel` with one decimal.
+fn ratio(belay: Duration, kernel: Duration) -> String {
+    let tenths = belay.as_nanos() * 10 / kernel.as_nanos().max(1);
+    format!("{}.{}x", tenths / 10, tenths % 10)
+}
+
+/// The kernel's part of Belay's time; never more than all, never nothing.
+fn bar(belay: Duration, kernel: Duration) -> String {
+    let cells = (0..BAR as u128)
+        .take_while(|cell| cell * belay.as_nanos() < kernel.as_nanos() * BAR as u128)
+        .count();
+    format!("{}{}", "█".repeat(cells), "░".repeat(BAR - cells))
+}
+
+/// `/metrics` of both binaries, and their memory.
+///
+/// # Errors
+/// One of them does not answer.
+pub(super) async fn metrics(progress: &Progress, agents: &Agents) -> Result<(), Trouble> {
+    for (name, agent) in [(CONTROLLER, &agents.controller), (NODE, &agents.node)] {
+        progress.heading(&format!(
+            "What {name} says on http://{}/metrics",
+            agent.http
+        ));
+        one_binary(progress, agent).await?;
+    }
+    Ok(())
+}
+
+async fn one_binary(progress: &Progress, agent: &Agent) -> Result<(), Trouble> {
+    let text = scrape::metrics(agent.http).await?;
+    let mut lines = vec![
+        ["rpc", "calls", "mean inside"]
+            .map(ToOwned::to_owned)
+            .to_vec(),
+    ];
+    for (rpc, calls) in scrape::by_rpc(&text) {
+        let mean = Duration::from_secs_f64(calls.seconds / calls.count.max(1.0));
+        lines.push(vec![
+            rpc,
+            format!("{:>5}", calls.count),
+            format!("{:>11}", show(mean)),
+        ]);
+    }
+    for line in align(&lines).lines() {
+        progress.line(&format!("  {line}"));
+    }
+    for (name, value) in scrape::others(&text) {
+        progress.line(&format!("  {name} {value}"));
+    }
+    let kb = scrape::resident_kb(agent.pid())?;
+    progress.line(&format!("  resident memory (VmRSS): {kb} kB"));
+    Ok(())
+}
+
+/// How to talk to what is left running.
+pub(super) fn kept(progress: &Progress, place: &Place, outer: u32) {
+    let (node, controller) = (place.socket(NODE), place.socket(CONTROLLER));
+    let (node, controller) = (node.display(), controller.display());
+    progress.heading("Left running (KEEP)");
+    progress.line(&format!(
+        "  belayctl --endpoint {controller} controller create --name mine --size 1GiB\n  \
+         belayctl --endpoint {controller} controller list\n  \
+         belayctl --endpoint {node} node info\n  \
+         logs: {}, {}\n  \
+         its namespaces: nsenter --mount --pid \\\n  \
+         \x20   --target $(pgrep --parent $(pgrep --parent {outer} unshare))\n  \
+         to end it: Ctrl-C here, or kill {outer}",
+        place.log(CONTROLLER).display(),
+        place.log(NODE).display(),
+    ));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn us(us: u64) -> Duration {
+        Duration::from_micros(us)
+    }
+
+    #[test]
+    fn the_ratio_has_one_decimal_and_survives_a_zero() {
+        for (belay, kernel, text) in [(15, 10, "1.5x"), (5, 10, "0.5x"), (200, 1, "200.0x")] {
+            assert_eq!(ratio(us(belay), us(kernel)), text);
+        }
+        assert_eq!(ratio(us(1), us(0)), "1000.0x");
+    }
+
+    #[test]
+    fn the_bar_is_as_full_as_the_kernel_has_part() {
+        for (belay, kernel, full) in [(16, 8, 8), (16, 16, 16), (16, 99, 16), (1_000, 1, 1)] {
+            let bar = bar(us(belay), us(kernel));
+            assert_eq!(
+                bar.chars().filter(|c| *c == '█').count(),
+                full,
+                "{belay} {kernel}"
+            );
+            assert_eq!(bar.chars().count(), BAR);
+        }
+    }
+
+    #[test]
+    fn a_step_without_a_kernels_part_has_no_ratio_and_one_never_done_no_line() {
+        let mut samples = Samples::default();
+        samples.add(Kind::Xfs, Step::NodeExpand, Who::Belay, us(3_000));
+        samples.add(Kind::Xfs, Step::Stats, Who::Belay, us(200));
+        samples.add(Kind::Xfs, Step::Stats, Who::Kernel, us(100));
+        let text = table(&samples, Kind::Xfs);
+        let lines: Vec<_> = text.lines().collect();
+        assert_eq!(lines.len(), 3);
+        assert!(
+            lines[1].starts_with("stats") && lines[1].ends_with("statfs"),
+            "{text}"
+        );
+        assert!(lines[1].contains("2.0x"), "{text}");
+        assert!(lines[2].ends_with("3.00 ms"), "{text}");
+    }
+}

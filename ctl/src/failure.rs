@@ -1,0 +1,119 @@
+//! Why belayctl ends without success, and with which exit code. Knows gRPC codes by name.
+
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use tonic::Code;
+
+/// Exit code of bad usage (EX_USAGE of sysexits.h).
+pub(crate) const USAGE: u8 = 64;
+
+/// What went wrong; the text is all that the user sees.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    /// The command line cannot be followed.
+    #[error("{0}")]
+    Usage(String),
+    /// Nobody listens on the socket.
+    #[error("{}: cannot connect: {source}", path.display())]
+    Connect {
+        /// The socket.
+        path: PathBuf,
+        /// What connect(2) said.
+        source: io::Error,
+    },
+    /// Somebody listens, but does not speak HTTP/2.
+    #[error("{}: connected, but no gRPC is spoken there: {message}", path.display())]
+    NotGrpc {
+        /// The socket.
+        path: PathBuf,
+        /// What the handshake said.
+        message: String,
+    },
+    /// The driver answered with an error.
+    #[error("{}: {}", code_name(.0.code()), .0.message())]
+    Status(Box<tonic::Status>),
+    /// The driver did not answer.
+    #[error("no answer within {seconds} s; --timeout waits longer")]
+    NoAnswer {
+        /// How long we waited.
+        seconds: u64,
+    },
+    /// Our own reading or writing failed.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// The demo did not come to a good end; it has printed why.
+    #[error("{0}")]
+    Demo(String),
+}
+
+impl From<tonic::Status> for Failure {
+    fn from(status: tonic::Status) -> Self {
+        Self::Status(Box::new(status))
+    }
+}
+
+impl Failure {
+    /// 64 for bad usage, else 1.
+    pub(crate) fn exit_code(&self) -> ExitCode {
+        match self {
+            Self::Usage(_) => ExitCode::from(USAGE),
+            _ => ExitCode::FAILURE,
+        }
+    }
+
+    /// The reader of our output went away (`belayctl ... | head -1`): no reason to complain.
+    pub(crate) fn is_closed_pipe(&self) -> bool {
+        matches!(self, Self::Io(error) if error.kind() == io::ErrorKind::BrokenPipe)
+    }
+}
+
+/// The name of a gRPC code as the specifications print it.
+pub(crate) fn code_name(code: Code) -> &'static str {
+    match code {
+        Code::Ok => "OK",
+        Code::Cancelled => "CANCELLED",
+        Code::Unknown => "UNKNOWN",
+        Code::InvalidArgument => "INVALID_ARGUMENT",
+        Code::DeadlineExceeded => "DEADLINE_EXCEEDED",
+        Code::NotFound => "NOT_FOUND",
+        Code::AlreadyExists => "ALREADY_EXISTS",
+        Code::PermissionDenied => "PERMISSION_DENIED",
+        Code::ResourceExhausted => "RESOURCE_EXHAUSTED",
+        Code::FailedPrecondition => "FAILED_PRECONDITION",
+        Code::Aborted => "ABORTED",
+        Code::OutOfRange => "OUT_OF_RANGE",
+        Code::Unimplemented => "UNIMPLEMENTED",
+        Code::Internal => "INTERNAL",
+        Code::Unavailable => "UNAVAILABLE",
+        Code::DataLoss => "DATA_LOSS",
+        Code::Unauthenticated => "UNAUTHENTICATED",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_is_printed_as_code_and_message() {
+        let failure = Failure::from(tonic::Status::not_found("volume v-1 does not exist"));
+        assert_eq!(failure.to_string(), "NOT_FOUND: volume v-1 does not exist");
+        assert_eq!(failure.exit_code(), ExitCode::FAILURE);
+    }
+
+    #[test]
+    fn bad_usage_exits_64() {
+        assert_eq!(
+            Failure::Usage("no".to_owned()).exit_code(),
+            ExitCode::from(64)
+        );
+    }
+
+    #[test]
+    fn only_a_closed_pipe_is_passed_over() {
+        assert!(Failure::Io(io::ErrorKind::BrokenPipe.into()).is_closed_pipe());
+        assert!(!Failure::Io(io::ErrorKind::PermissionDenied.into()).is_closed_pipe());
+    }
+}

@@ -1,0 +1,277 @@
+//! Answers as tables that line up, or as JSON. Knows nothing of where an answer came from.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+use clap::ValueEnum;
+use serde_json::{Map, Value, json};
+
+use crate::size;
+
+/// How an answer is printed.
+#[derive(Clone, Copy, ValueEnum)]
+pub(crate) enum Output {
+    /// For people: columns that line up
+    Table,
+    /// For machines: one JSON document, sizes in bytes
+    Json,
+}
+
+/// One value of an answer.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Cell {
+    /// Any text; an empty one is shown as `-`.
+    Text(String),
+    /// A size in bytes.
+    Bytes(i64),
+    /// A plain number.
+    Number(i64),
+    /// Yes or no.
+    Flag(bool),
+    /// Several texts.
+    List(Vec<String>),
+    /// Keys and values, sorted.
+    Pairs(BTreeMap<String, String>),
+}
+
+/// What a command has to tell.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Answer {
+    /// The call succeeded and says nothing more.
+    Done,
+    /// One thing, with names for its values.
+    Record(Vec<(&'static str, Cell)>),
+    /// Many things of one sort.
+    Rows {
+        /// What the rows are; the key of the list in JSON.
+        name: &'static str,
+        /// The names of the values.
+        columns: &'static [&'static str],
+        /// As many values a row as there are columns.
+        rows: Vec<Vec<Cell>>,
+        /// Where the next page starts; empty at the end.
+        next_token: String,
+    },
+}
+
+/// Writes an answer to stdout.
+///
+/// # Errors
+/// Stdout cannot be written.
+pub(crate) fn print(answer: &Answer, output: Output) -> io::Result<()> {
+    let text = match output {
+        Output::Table => table(answer),
+        Output::Json => format!("{:#}\n", to_json(answer)),
+    };
+    io::stdout().lock().write_all(text.as_bytes())
+}
+
+fn table(answer: &Answer) -> String {
+    match answer {
+        Answer::Done => "OK\n".to_owned(),
+        Answer::Record(fields) => {
+            let rows = fields
+                .iter()
+                .map(|(name, cell)| vec![(*name).to_owned(), cell.shown()]);
+            align(&rows.collect::<Vec<_>>())
+        }
+        Answer::Rows {
+            columns,
+            rows,
+            next_token,
+            ..
+        } => {
+            let mut lines = vec![columns.iter().map(|name| name.to_uppercase()).collect()];
+            lines.extend(
+                rows.iter()
+                    .map(|row| row.iter().map(Cell::shown).collect::<Vec<_>>()),
+            );
+            let mut text = align(&lines);
+            if !next_token.is_empty() {
+                text.push_str(&format!("more: --starting-token {next_token}\n"));
+            }
+            text
+        }
+    }
+}
+
+/// Lines of cells, each column as wide as its widest cell, two spaces between, none at the end.
+pub(crate) fn align(lines: &[Vec<String>]) -> String {
+    let columns = lines.iter().map(Vec::len).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..columns)
+        .map(|at| {
+            lines
+                .iter()
+                .filter_map(|line| line.get(at))
+                .map(|c| width(c))
+                .max()
+                .unwrap_or(0)
+        })
+        .collect();
+    let mut text = String::new();
+    for line in lines {
+        let mut row = String::new();
+        for (cell, wide) in line.iter().zip(&widths) {
+            row.push_str(cell);
+            row.extend(std::iter::repeat_n(' ', wide - width(cell) + 2));
+        }
+        text.push_str(row.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+/// Columns a text takes on a terminal, for the characters that occur here.
+fn width(text: &str) -> usize {
+    text.chars().count()
+}
+
+fn to_json(answer: &Answer) -> Value {
+    match answer {
+        Answer::Done => json!({}),
+        Answer::Record(fields) => object(fields.iter().map(|(name, cell)| (*name, cell))),
+        Answer::Rows {
+            name,
+            columns,
+            rows,
+            next_token,
+        } => {
+            let rows = rows
+                .iter()
+                .map(|row| object(columns.iter().copied().zip(row)));
+            json!({ *name: rows.collect::<Vec<_>>(), "next_token": next_token })
+        }
+    }
+}
+
+fn object<'a>(fields: impl Iterator<Item = (&'a str, &'a Cell)>) -> Value {
+    Value::Object(
+        fields
+            .map(|(name, cell)| (name.to_owned(), cell.to_json()))
+            .collect::<Map<_, _>>(),
+    )
+}
+
+impl Cell {
+    fn shown(&self) -> String {
+        let text = match self {
+            Self::Text(text) => text.clone(),
+            Self::Bytes(bytes) => match u64::try_from(*bytes) {
+                Ok(positive) => format!("{bytes} ({})", size::show(positive)),
+                Err(_negative) => bytes.to_string(),
+            },
+            Self::Number(number) => number.to_string(),
+            Self::Flag(flag) => if *flag { "yes" } else { "no" }.to_owned(),
+            Self::List(texts) => texts.join(","),
+            Self::Pairs(pairs) => pairs
+                .iter()
+                .map(|(key, value)| format!("{key}={value}"))
+                .collect::<Vec<_>>()
+                .join(","),
+        };
+        if text.is_empty() {
+            "-".to_owned()
+        } else {
+            text
+        }
+    }
+
+    fn to_json(&self) -> Value {
+        match self {
+            Self::Text(text) => json!(text),
+            Self::Bytes(number) | Self::Number(number) => json!(number),
+            Self::Flag(flag) => json!(flag),
+            Self::List(texts) => json!(texts),
+            Self::Pairs(pairs) => json!(pairs),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn volumes(next_token: &str) -> Answer {
+        Answer::Rows {
+            name: "volumes",
+            columns: &["volume_id", "capacity_bytes", "nodes"],
+            rows: vec![
+                vec![
+                    Cell::Text("vol-1".to_owned()),
+                    Cell::Bytes(1 << 30),
+                    Cell::List(vec!["n1".to_owned(), "n2".to_owned()]),
+                ],
+                vec![
+                    Cell::Text("v".to_owned()),
+                    Cell::Bytes(5),
+                    Cell::List(Vec::new()),
+                ],
+            ],
+            next_token: next_token.to_owned(),
+        }
+    }
+
+    #[test]
+    fn a_table_lines_up_and_has_no_trailing_spaces() {
+        assert_eq!(
+            table(&volumes("")),
+            "VOLUME_ID  CAPACITY_BYTES     NODES\n\
+             vol-1      1073741824 (1GiB)  n1,n2\n\
+             v          5 (5B)             -\n"
+        );
+    }
+
+    #[test]
+    fn a_further_page_is_announced_with_its_token() {
+        assert!(table(&volumes("t-9")).ends_with("more: --starting-token t-9\n"));
+    }
+
+    #[test]
+    fn json_has_bare_numbers_and_real_lists() {
+        assert_eq!(
+            to_json(&volumes("t-9")),
+            json!({
+                "volumes": [
+                    { "volume_id": "vol-1", "capacity_bytes": 1_073_741_824, "nodes": ["n1", "n2"] },
+                    { "volume_id": "v", "capacity_bytes": 5, "nodes": [] },
+                ],
+                "next_token": "t-9",
+            })
+        );
+    }
+
+    #[test]
+    fn a_record_is_shown_field_by_field() {
+        let record = Answer::Record(vec![
+            ("node_id", Cell::Text("n1".to_owned())),
+            ("ready", Cell::Flag(true)),
+            (
+                "topology",
+                Cell::Pairs(BTreeMap::from([("zone".to_owned(), "a".to_owned())])),
+            ),
+        ]);
+        assert_eq!(
+            table(&record),
+            "node_id   n1\nready     yes\ntopology  zone=a\n"
+        );
+        assert_eq!(
+            to_json(&record),
+            json!({ "node_id": "n1", "ready": true, "topology": { "zone": "a" } })
+        );
+    }
+
+    #[test]
+    fn an_empty_answer_is_ok_or_an_empty_object() {
+        assert_eq!(table(&Answer::Done), "OK\n");
+        assert_eq!(to_json(&Answer::Done), json!({}));
+    }
+
+    #[test]
+    fn characters_count_as_columns_not_as_bytes() {
+        let lines = [
+            vec!["µs".to_owned(), "x".to_owned()],
+            vec!["ms".to_owned(), "y".to_owned()],
+        ];
+        assert_eq!(align(&lines), "µs  x\nms  y\n");
+    }
+}

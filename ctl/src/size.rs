@@ -1,0 +1,112 @@
+//! Sizes as people write them, and as they like to read them.
+
+/// Suffixes that are understood, each with its bytes: binary as in Kubernetes and CSI, and decimal.
+const UNITS: [(&str, u64); 15] = [
+    ("", 1),
+    ("KiB", 1 << 10),
+    ("MiB", 1 << 20),
+    ("GiB", 1 << 30),
+    ("TiB", 1 << 40),
+    ("PiB", 1 << 50),
+    ("Ki", 1 << 10),
+    ("Mi", 1 << 20),
+    ("Gi", 1 << 30),
+    ("Ti", 1 << 40),
+    ("Pi", 1 << 50),
+    ("MB", 1_000_000),
+    ("GB", 1_000_000_000),
+    ("TB", 1_000_000_000_000),
+    ("B", 1),
+];
+
+/// Bytes from `1073741824`, `1GiB`, `500Mi` or `10GB`.
+///
+/// # Errors
+/// What is wrong with the text, as a fragment for the command line.
+pub(crate) fn parse(text: &str) -> Result<i64, String> {
+    let digits = text
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(text.len());
+    let (number, suffix) = text.split_at(digits);
+    let unit = UNITS
+        .iter()
+        .find(|(name, _)| *name == suffix.trim_start())
+        .map(|(_, bytes)| *bytes)
+        .ok_or_else(|| format!("unknown unit {suffix:?}: use GiB, Gi, GB, ... or plain bytes"))?;
+    let number: u64 = number
+        .parse()
+        .map_err(|_| "must begin with a whole number below 2^64".to_owned())?;
+    number
+        .checked_mul(unit)
+        .and_then(|bytes| i64::try_from(bytes).ok())
+        .ok_or_else(|| "more than 2^63 - 1 bytes".to_owned())
+}
+
+/// A size for people: `1GiB` when it is a whole number of the largest fitting unit, else `1.4GiB`.
+pub(crate) fn show(bytes: u64) -> String {
+    let (unit, size) = UNITS[1..6]
+        .iter()
+        .rev()
+        .find(|(_, size)| bytes >= *size)
+        .map_or(("B", 1), |(name, size)| (*name, *size));
+    let tenths = u128::from(bytes) * 10 / u128::from(size);
+    match (tenths / 10, tenths % 10) {
+        (whole, _) if bytes.is_multiple_of(size) => format!("{whole}{unit}"),
+        (whole, tenth) => format!("{whole}.{tenth}{unit}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_in_every_usual_spelling() {
+        for (text, bytes) in [
+            ("0", 0),
+            ("1073741824", 1 << 30),
+            ("1GiB", 1 << 30),
+            ("1Gi", 1 << 30),
+            ("1 GiB", 1 << 30),
+            ("500Mi", 500 << 20),
+            ("10GB", 10_000_000_000),
+            ("4096B", 4096),
+            ("9223372036854775807", i64::MAX),
+        ] {
+            assert_eq!(parse(text), Ok(bytes), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_size_is_refused_with_a_reason() {
+        for (text, reason) in [
+            ("", "whole number"),
+            ("GiB", "whole number"),
+            ("-1", "unknown unit"),
+            ("1.5GiB", "unknown unit"),
+            ("1gib", "unknown unit"),
+            ("8192PiB", "more than"),
+            ("9223372036854775808", "more than"),
+            ("99999999999999999999", "whole number below"),
+        ] {
+            let error = parse(text).unwrap_err();
+            assert!(error.contains(reason), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn sizes_are_shown_in_the_largest_unit_that_fits() {
+        for (bytes, text) in [
+            (0, "0B"),
+            (1023, "1023B"),
+            (1024, "1KiB"),
+            (1536, "1.5KiB"),
+            (1 << 30, "1GiB"),
+            ((1 << 30) - 1, "1023.9MiB"),
+            (3 << 40, "3TiB"),
+            (u64::MAX, "16383.9PiB"),
+        ] {
+            assert_eq!(show(bytes), text);
+        }
+    }
+}
