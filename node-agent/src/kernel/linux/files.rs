@@ -110,10 +110,7 @@ pub(super) fn reopen(fd: &OwnedFd, how: Open) -> Result<OwnedFd> {
 
 /// See [`crate::kernel::Kernel::open_beneath`].
 pub(super) fn open_beneath(dir: &OwnedFd, name: &str, how: Open) -> Result<OwnedFd> {
-    let resolve = ResolveFlags::BENEATH
-        | ResolveFlags::NO_SYMLINKS
-        | ResolveFlags::NO_MAGICLINKS
-        | ResolveFlags::NO_XDEV;
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
     retry_on_intr(|| rustix::fs::openat2(dir, name, flags(how), Mode::empty(), resolve))
         .map_err(|errno| Error::new("openat2", format!("{}/{name}", path_of(dir)), errno))
 }

@@ -112,6 +112,8 @@ fn a_mounted_xfs_grows_with_its_device() {
         let _staged = Mounted::attach(kernel, mount, staging.path());
         let before = kernel.xfs_geometry(&root).unwrap();
         assert_eq!(before.blocks * u64::from(before.block_bytes), BEFORE);
+        // What mkfs.xfs gives below 1 TiB (mkfs.xfs(8)).
+        assert_eq!(before.imaxpct, 25);
 
         image.set_len(AFTER);
         kernel.loop_set_capacity(&device.fd).unwrap();
