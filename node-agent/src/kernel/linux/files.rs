@@ -189,7 +189,8 @@ pub(super) fn of<'a>(call: &'static str, fd: &'a impl AsFd) -> impl Fn(Errno) ->
     move |errno| Error::new(call, path_of(fd.as_fd()), errno)
 }
 
-fn path_of(fd: impl AsFd) -> String {
+/// What `fd` refers to, for messages.
+pub(super) fn path_of(fd: impl AsFd) -> String {
     match std::fs::read_link(link_of(&fd)) {
         Ok(path) => path.to_string_lossy().into_owned(),
         Err(_) => format!("descriptor {}", fd.as_fd().as_raw_fd()),

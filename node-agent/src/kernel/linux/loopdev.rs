@@ -15,8 +15,8 @@ use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::ioctl::{Getter, Ioctl, IoctlOutput, NoArg, Opcode, Setter};
 
-use super::files::{of, reopen};
-use crate::kernel::{Dev, Error, LoopMode, LoopStatus, Open, Result};
+use super::files::{of, path_of};
+use crate::kernel::{Dev, Error, LoopMode, LoopStatus, Result};
 
 const LOOP_SET_STATUS64: Opcode = 0x4C04;
 const LOOP_GET_STATUS64: Opcode = 0x4C05;
@@ -93,22 +93,18 @@ pub(super) fn get_free() -> Result<u32> {
 
 /// See [`crate::kernel::Kernel::loop_configure`].
 ///
-/// The kernel attaches read-only, without a word, where the device or the file is not open for
-/// writing. A device is held read-only, so another descriptor of it makes the call; a file that
-/// is not writable is refused here, since it would show only much later, as EROFS.
+/// The kernel binds read-only, without a word, where the device or the file is not open for
+/// writing. That would show only much later, as EROFS or EPERM, so it is refused here.
 pub(super) fn configure(device: &OwnedFd, file: &OwnedFd, mode: LoopMode) -> Result<()> {
-    if mode.read_only {
-        return attach(device, file, mode);
-    }
-    if !is_writable(file)? {
-        return Err(of("LOOP_CONFIGURE", device)(Errno::BADF)
-            .because("the backing file is not open for writing"));
-    }
-    attach(&reopen(device, Open::DeviceWrite)?, file, mode)
-}
-
-fn attach(device: &OwnedFd, file: &OwnedFd, mode: LoopMode) -> Result<()> {
     let refused = of("LOOP_CONFIGURE", device);
+    if !mode.read_only {
+        for fd in [device, file] {
+            if !is_writable(fd)? {
+                let why = format!("{} is not open for writing", path_of(fd));
+                return Err(refused(Errno::BADF).because(why));
+            }
+        }
+    }
     let fd = u32::try_from(file.as_raw_fd()).map_err(|_| refused(Errno::BADF))?;
     let mut flags = 0;
     if mode.read_only {

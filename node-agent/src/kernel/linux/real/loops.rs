@@ -28,7 +28,7 @@ fn a_bound_device_names_its_backing_file_by_device_and_inode() {
 
 #[test]
 #[ignore = "needs root: make test"]
-fn a_device_held_read_only_is_bound_writable_all_the_same() {
+fn what_is_written_to_the_device_is_in_the_file() {
     in_own_namespace(|kernel| {
         let image = Image::new(kernel, MIB);
         let device = Loop::attach(kernel, &image.file, WRITABLE);
@@ -63,18 +63,24 @@ fn a_read_only_device_refuses_writes() {
 
 #[test]
 #[ignore = "needs root: make test"]
-fn a_file_open_for_reading_only_is_never_bound_writable() {
+fn nothing_is_bound_writable_by_a_descriptor_that_only_reads() {
     in_own_namespace(|kernel| {
         let image = Image::new(kernel, MIB);
         let reader = kernel.open(&image.path(), Open::FileRead).unwrap();
-        let number = kernel.loop_get_free().unwrap();
-        let fd = kernel.open(&loop_path(number), Open::DeviceRead).unwrap();
-        let error = kernel
-            .loop_configure(&fd, &reader, WRITABLE)
-            .unwrap_err()
-            .to_string();
-        assert!(error.contains("not open for writing"), "{error}");
-
+        let device = Loop::attach(kernel, &image.file, WRITABLE);
+        for (by, file, named) in [
+            (
+                kernel.reopen(&device.fd, Open::DeviceRead).unwrap(),
+                &image.file,
+                device.path(),
+            ),
+            (device.writer(), &reader, image.path()),
+        ] {
+            let error = kernel.loop_configure(&by, file, WRITABLE).unwrap_err();
+            assert_eq!(error.errno_name(), "EBADF");
+            let expected = format!("{} is not open for writing", named.display());
+            assert!(error.to_string().ends_with(&expected), "{error}");
+        }
         let mode = LoopMode {
             read_only: true,
             autoclear: true,
@@ -90,7 +96,7 @@ fn a_device_that_is_taken_is_busy() {
         let (image, other) = (Image::new(kernel, MIB), Image::new(kernel, MIB));
         let device = Loop::attach(kernel, &image.file, WRITABLE);
         let error = kernel
-            .loop_configure(&device.fd, &other.file, WRITABLE)
+            .loop_configure(&device.writer(), &other.file, WRITABLE)
             .unwrap_err();
         assert_eq!(error.cause(), Cause::Busy);
     });

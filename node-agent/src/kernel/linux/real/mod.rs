@@ -95,7 +95,12 @@ impl<'a> Loop<'a> {
         for _ in 0..ATTEMPTS_MAX {
             let number = kernel.loop_get_free().unwrap();
             let fd = kernel.open(&loop_path(number), Open::DeviceRead).unwrap();
-            match kernel.loop_configure(&fd, file, mode) {
+            let by = match mode.read_only {
+                true => Open::DeviceAsk,
+                false => Open::DeviceWrite,
+            };
+            let by = kernel.reopen(&fd, by).unwrap();
+            match kernel.loop_configure(&by, file, mode) {
                 Ok(()) => return Loop { kernel, number, fd },
                 Err(error) if error.cause() == Cause::Busy => {}
                 Err(error) => panic!("{error}"),
