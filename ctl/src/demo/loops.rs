@@ -12,34 +12,51 @@ use std::process::{Command, Stdio};
 pub(super) struct Loop {
     /// Its node, `/dev/loopN`.
     pub(super) device: PathBuf,
-    /// Its own number, `major:minor`.
-    number: String,
+    /// Its own number.
+    number: DeviceNumber,
     /// Inode of the file behind it.
     inode: u64,
     /// Number of the device that the file's filesystem is on. sysfs tells the file's path only as
     /// it was called in the mount namespace that bound it, so this is what identifies a loop.
-    below: String,
+    below: DeviceNumber,
 }
+
+/// Major and minor number of a device.
+type DeviceNumber = (u32, u32);
 
 /// All bound loop devices of the machine.
 ///
 /// # Errors
-/// `losetup` is missing or fails.
+/// `losetup` is missing or fails, or prints what cannot be read.
 pub(super) fn list() -> io::Result<Vec<Loop>> {
+    // Without --raw: that escapes the blanks with which these columns are padded.
     let columns = "NAME,MAJ:MIN,BACK-INO,BACK-MAJ:MIN";
-    let text = losetup(&["--list", "--raw", "--noheadings", "--output", columns])?;
-    Ok(text.lines().filter_map(parse).collect())
+    let text = losetup(&["--list", "--noheadings", "--output", columns])?;
+    let unreadable = |line| io::Error::other(format!("cannot read losetup's line {line:?}"));
+    // Fewer columns: a device that was released while the list was made.
+    let whole = text
+        .lines()
+        .filter(|line| line.split_whitespace().count() == 4);
+    whole
+        .map(|line| parse(line).ok_or_else(|| unreadable(line)))
+        .collect()
 }
 
-/// One line of `losetup`; `None` for a device that was released while it was printed.
+/// One line of `losetup`.
 fn parse(line: &str) -> Option<Loop> {
     let mut words = line.split_whitespace();
     Some(Loop {
         device: PathBuf::from(words.next()?),
-        number: words.next()?.to_owned(),
+        number: device_number(words.next()?)?,
         inode: words.next()?.parse().ok()?,
-        below: words.next()?.to_owned(),
+        below: device_number(words.next()?)?,
     })
+}
+
+/// `major:minor`.
+fn device_number(text: &str) -> Option<DeviceNumber> {
+    let (major, minor) = text.split_once(':')?;
+    Some((major.parse().ok()?, minor.parse().ok()?))
 }
 
 /// Those of `loops` that are bound to `file`.
@@ -51,11 +68,7 @@ pub(super) fn bound_to(loops: &[Loop], file: &Path) -> io::Result<Vec<Loop>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         meta => meta?,
     };
-    let below = format!(
-        "{}:{}",
-        rustix::fs::major(meta.dev()),
-        rustix::fs::minor(meta.dev())
-    );
+    let below = (rustix::fs::major(meta.dev()), rustix::fs::minor(meta.dev()));
     Ok(loops
         .iter()
         .filter(|l| l.inode == meta.ino() && l.below == below)
@@ -130,13 +143,19 @@ mod tests {
     fn lines_of_losetup_are_read_with_and_without_padding() {
         let expected = Loop {
             device: PathBuf::from("/dev/loop7"),
-            number: "7:7".to_owned(),
+            number: (7, 7),
             inode: 131,
-            below: "254:0".to_owned(),
+            below: (254, 0),
         };
         assert_eq!(parse("/dev/loop7 7:7 131 254:0"), Some(expected.clone()));
         assert_eq!(parse("/dev/loop7   7:7     131   254:0  "), Some(expected));
-        assert_eq!(parse("/dev/loop7   7:7"), None);
+        for unreadable in [
+            "/dev/loop7 7:7",
+            r"/dev/loop7 \x207:7 131 254:0",
+            "/dev/loop7 7:7 x 254:0",
+        ] {
+            assert_eq!(parse(unreadable), None, "{unreadable}");
+        }
     }
 
     #[test]

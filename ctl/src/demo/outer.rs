@@ -37,10 +37,17 @@ pub(super) async fn run(args: &DemoArgs) -> Result<ExitCode, Failure> {
     let mut interrupt = Interrupt::listen()?;
     let mut reaper = Reaper::start().await?;
     let shown = show(args, &bin_dir, &mut reaper, &mut interrupt).await;
-    let left = reaper.finish().await;
-    let code = shown?;
-    println_flushed(&format!("\nNothing is left behind: {}", left?));
-    Ok(code)
+    match (shown, reaper.finish().await) {
+        (Ok(code), Ok(cleared)) => {
+            println_flushed(&format!("\nNothing is left behind: {cleared}"));
+            Ok(code)
+        }
+        (Err(failed), Ok(cleared)) => Err(Failure::Demo(format!(
+            "{failed}\n  nothing is left behind: {cleared}"
+        ))),
+        (Ok(_), Err(left)) => Err(left),
+        (Err(failed), Err(left)) => Err(Failure::Demo(format!("{failed}\n  {left}"))),
+    }
 }
 
 fn check_needs(bin_dir: &Path) -> Result<(), Failure> {
