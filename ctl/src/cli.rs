@@ -36,6 +36,7 @@ pub(crate) struct Cli {
 
 /// Which socket to call, how long to wait, how to print.
 #[derive(Args)]
+#[command(next_help_heading = "Global options")]
 pub(crate) struct Target {
     /// Socket of the driver: unix:///path, unix:/path or an absolute path
     #[arg(long, global = true, env = "CSI_ENDPOINT", value_name = "SOCKET")]

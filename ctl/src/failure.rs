@@ -32,7 +32,7 @@ pub(crate) enum Failure {
         message: String,
     },
     /// The driver answered with an error.
-    #[error("{}: {}", code_name(.0.code()), .0.message())]
+    #[error("{}", told(.0))]
     Status(Box<tonic::Status>),
     /// The driver did not answer.
     #[error("no answer within {seconds} s; --timeout waits longer")]
@@ -69,8 +69,16 @@ impl Failure {
     }
 }
 
+/// Code and message of an answer.
+pub(crate) fn told(status: &tonic::Status) -> String {
+    match status.message() {
+        "" => format!("{}, without a message", code_name(status.code())),
+        message => format!("{}: {message}", code_name(status.code())),
+    }
+}
+
 /// The name of a gRPC code as the specifications print it.
-pub(crate) fn code_name(code: Code) -> &'static str {
+fn code_name(code: Code) -> &'static str {
     match code {
         Code::Ok => "OK",
         Code::Cancelled => "CANCELLED",
@@ -101,6 +109,8 @@ mod tests {
         let failure = Failure::from(tonic::Status::not_found("volume v-1 does not exist"));
         assert_eq!(failure.to_string(), "NOT_FOUND: volume v-1 does not exist");
         assert_eq!(failure.exit_code(), ExitCode::FAILURE);
+        let silent = Failure::from(tonic::Status::unimplemented(""));
+        assert_eq!(silent.to_string(), "UNIMPLEMENTED, without a message");
     }
 
     #[test]

@@ -232,7 +232,7 @@ mod tests {
             to_json(&volumes("t-9")),
             json!({
                 "volumes": [
-                    { "volume_id": "vol-1", "capacity_bytes": 1_073_741_824, "nodes": ["n1", "n2"] },
+                    { "volume_id": "vol-1", "capacity_bytes": 1 << 30, "nodes": ["n1", "n2"] },
                     { "volume_id": "v", "capacity_bytes": 5, "nodes": [] },
                 ],
                 "next_token": "t-9",

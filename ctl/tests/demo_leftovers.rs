@@ -2,7 +2,12 @@
 //! and the built binaries, so these tests are run by `make test`, which names their folder in
 //! `BELAY_BIN_DIR`. Kills only processes of the demo that it started itself, by their number.
 
-#![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "all of it is a test")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "all of it is a test"
+)]
 
 use std::collections::HashMap;
 use std::fs;

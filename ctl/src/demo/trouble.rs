@@ -4,13 +4,13 @@ use std::io;
 
 use tonic::Status;
 
-use crate::failure::{Failure, code_name};
+use crate::failure::{Failure, told};
 
 /// Why a step failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Trouble {
     /// A binary answered with an error.
-    #[error("{rpc} answered {}: {}", code_name(.status.code()), .status.message())]
+    #[error("{rpc} answered {}", told(.status))]
     Call {
         /// Name of the RPC.
         rpc: &'static str,
