@@ -1,0 +1,59 @@
+//! The filesystems a volume can have.
+
+use std::fmt;
+
+/// A filesystem that is made, mounted and grown here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum FsType {
+    /// ext4, the default.
+    Ext4,
+    /// XFS.
+    Xfs,
+}
+
+impl FsType {
+    /// The name that the kernel, the CSI request and the mkfs tools use.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            FsType::Ext4 => "ext4",
+            FsType::Xfs => "xfs",
+        }
+    }
+
+    /// The type of this name, if it is one of ours.
+    pub(crate) fn parse(name: &str) -> Option<FsType> {
+        [FsType::Ext4, FsType::Xfs]
+            .into_iter()
+            .find(|fs| fs.name() == name)
+    }
+
+    /// The smallest device that is formatted: room for the mark at 100 MiB, and for xfs also the
+    /// least that mkfs.xfs takes (xfsprogs 5.19 and later).
+    pub(crate) fn minimum_bytes(self) -> u64 {
+        match self {
+            FsType::Ext4 => 128 << 20,
+            FsType::Xfs => 300 << 20,
+        }
+    }
+}
+
+impl fmt::Display for FsType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_type_is_found_again_by_its_exact_name() {
+        for fs in [FsType::Ext4, FsType::Xfs] {
+            assert_eq!(FsType::parse(fs.name()), Some(fs));
+        }
+        for other in ["", "ext3", "EXT4", "ext4 ", "btrfs"] {
+            assert_eq!(FsType::parse(other), None, "{other:?}");
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! Makes a mounted filesystem as large as its device, by the filesystem's own ioctl.
+//!
+//! A growth that could not add anything is not asked for: ext4 needs a capability for it, and a
+//! volume that is as large as it can be must not fail for want of one.
+
+use belay_server::failure::{Failure, Kind};
+
+use super::FsType;
+use super::probe::ext4::Superblock;
+use super::probe::ext4_superblock;
+use crate::kernel::{Cause, Kernel};
+
+/// What growing came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Grown {
+    /// It was as large as the device allows.
+    AlreadyThere,
+    /// It is larger now.
+    Grew {
+        /// Its size before, in bytes.
+        from_bytes: u64,
+        /// Its size now, in bytes.
+        to_bytes: u64,
+    },
+}
+
+/// Why a filesystem did not grow.
+#[derive(Debug)]
+pub(crate) enum GrowError {
+    /// ext4 wants `CAP_SYS_RESOURCE`, which this process has not got.
+    NeedsCapability,
+    /// Anything else.
+    Failed(Failure),
+}
+
+impl<E: Into<Failure>> From<E> for GrowError {
+    fn from(error: E) -> GrowError {
+        GrowError::Failed(error.into())
+    }
+}
+
+/// Grows the mounted filesystem that the directory `root` is on to the size of `device`, and looks
+/// afterwards whether it did.
+///
+/// # Errors
+///
+/// [`GrowError::NeedsCapability`] for ext4 without `CAP_SYS_RESOURCE`; else what the kernel said.
+pub(crate) fn grow<K: Kernel>(
+    kernel: &K,
+    root: &K::Fd,
+    device: &K::Fd,
+    fs: FsType,
+) -> Result<Grown, GrowError> {
+    match fs {
+        FsType::Ext4 => grow_ext4(kernel, root, device),
+        FsType::Xfs => grow_xfs(kernel, root, device),
+    }
+}
+
+fn grow_ext4<K: Kernel>(kernel: &K, root: &K::Fd, device: &K::Fd) -> Result<Grown, GrowError> {
+    let bytes = kernel.device_bytes(device)?;
+    let before = ext4_superblock(kernel, device, bytes)?;
+    let Some(target) = ext4_target(&before, bytes) else {
+        return Ok(Grown::AlreadyThere);
+    };
+    match kernel.ext4_resize(root, target) {
+        Err(error) if error.cause() == Cause::Denied => return Err(GrowError::NeedsCapability),
+        result => result?,
+    }
+    let after = ext4_superblock(kernel, device, bytes)?;
+    // The kernel may leave out a last group that is too small for its own tables.
+    let is_done = after.blocks > before.blocks && after.blocks + after.group_blocks > target;
+    grown(
+        FsType::Ext4,
+        before.block_bytes,
+        before.blocks,
+        after.blocks,
+        is_done,
+    )
+}
+
+/// The number of blocks to grow to; `None` when the device has no room that ext4 could use.
+fn ext4_target(superblock: &Superblock, device_bytes: u64) -> Option<u64> {
+    let blocks = device_bytes / superblock.block_bytes;
+    let target = blocks - blocks % superblock.cluster_blocks;
+    let more = target.checked_sub(superblock.blocks)?;
+    // mke2fs leaves out a last group without room for its tables and 50 blocks besides. Two
+    // bitmaps, the inode table, and perhaps a copy of superblock and descriptors.
+    let ends_with_a_group =
+        (superblock.blocks - superblock.first_block).is_multiple_of(superblock.group_blocks);
+    let smallest_group = superblock.inode_blocks + superblock.copy_blocks + 2 + 50;
+    let is_usable = more > 0 && (!ends_with_a_group || more >= smallest_group);
+    is_usable.then_some(target)
+}
+
+/// `XFS_MIN_AG_BLOCKS`: mkfs and growing leave out a last allocation group below this.
+const XFS_GROUP_BLOCKS_MIN: u64 = 64;
+
+fn grow_xfs<K: Kernel>(kernel: &K, root: &K::Fd, device: &K::Fd) -> Result<Grown, GrowError> {
+    let bytes = kernel.device_bytes(device)?;
+    let before = kernel.xfs_geometry(root)?;
+    let block_bytes = u64::from(before.block_bytes);
+    let target = bytes.checked_div(block_bytes).unwrap_or(0);
+    if target < before.blocks.saturating_add(XFS_GROUP_BLOCKS_MIN) {
+        return Ok(Grown::AlreadyThere);
+    }
+    kernel.xfs_grow(root, target, before.imaxpct)?;
+    let after = kernel.xfs_geometry(root)?;
+    let is_done = after.blocks.saturating_add(XFS_GROUP_BLOCKS_MIN) > target;
+    grown(
+        FsType::Xfs,
+        block_bytes,
+        before.blocks,
+        after.blocks,
+        is_done,
+    )
+}
+
+fn grown(
+    fs: FsType,
+    block_bytes: u64,
+    before: u64,
+    after: u64,
+    is_done: bool,
+) -> Result<Grown, GrowError> {
+    let (from_bytes, to_bytes) = (
+        before.saturating_mul(block_bytes),
+        after.saturating_mul(block_bytes),
+    );
+    if is_done {
+        return Ok(Grown::Grew {
+            from_bytes,
+            to_bytes,
+        });
+    }
+    let text = format!("growing {fs} succeeded, but it has {to_bytes} bytes after {from_bytes}");
+    Err(GrowError::Failed(Failure::new(Kind::System, text)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB_BLOCKS: u64 = 1 << 18;
+
+    fn superblock(blocks: u64) -> Superblock {
+        Superblock {
+            block_bytes: 4096,
+            blocks,
+            first_block: 0,
+            group_blocks: 32_768,
+            cluster_blocks: 1,
+            inode_blocks: 512,
+            copy_blocks: 129,
+        }
+    }
+
+    #[test]
+    fn a_device_with_no_usable_room_is_left_alone() {
+        let full = superblock(GIB_BLOCKS);
+        let smallest = 512 + 129 + 2 + 50;
+        for more_bytes in [0, 512, 4095, 4096, (smallest - 1) * 4096] {
+            assert_eq!(
+                ext4_target(&full, (1 << 30) + more_bytes),
+                None,
+                "{more_bytes}"
+            );
+        }
+        let enough = (1 << 30) + smallest * 4096;
+        assert_eq!(ext4_target(&full, enough), Some(GIB_BLOCKS + smallest));
+        assert_eq!(ext4_target(&full, 1 << 29), None, "a smaller device");
+    }
+
+    #[test]
+    fn a_begun_last_group_is_filled_up() {
+        let begun = superblock(GIB_BLOCKS - 1000);
+        assert_eq!(ext4_target(&begun, 1 << 30), Some(GIB_BLOCKS));
+    }
+
+    #[test]
+    fn with_clusters_a_part_of_one_is_no_room() {
+        let mut clustered = superblock(GIB_BLOCKS - 1000);
+        clustered.cluster_blocks = 16;
+        let target = ext4_target(&clustered, (1 << 30) + 15 * 4096);
+        assert_eq!(target, Some(GIB_BLOCKS));
+    }
+
+    #[test]
+    fn a_growth_that_did_not_happen_is_an_error() {
+        assert!(grown(FsType::Ext4, 4096, 10, 10, false).is_err());
+        let grew = Grown::Grew {
+            from_bytes: 40_960,
+            to_bytes: 81_920,
+        };
+        assert_eq!(grown(FsType::Ext4, 4096, 10, 20, true).unwrap(), grew);
+    }
+}

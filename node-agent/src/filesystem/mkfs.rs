@@ -1,0 +1,278 @@
+//! What mkfs is told: a feature set that Linux 5.14 mounts, whatever the installed tool's own
+//! defaults are, and nothing that would reach the mark at 100 MiB before its time.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use belay_server::failure::{Failure, Kind};
+
+use super::FsType;
+use super::probe::{DeviceUnderTest, Identity, identify};
+use crate::kernel::{Cause, Child, ChildEnd, Kernel, Open};
+
+/// The device as the child sees it: its standard input.
+const DEVICE: &str = "/proc/self/fd/0";
+
+/// The features of ext4, beginning from none so that no mke2fs.conf adds one. All are older than
+/// Linux 4.0; orphan_file (5.15) and metadata_csum_seed, which newer tools turn on, stay off.
+const EXT4_FEATURES: &str = "none,has_journal,ext_attr,resize_inode,dir_index,filetype,extent,\
+    64bit,flex_bg,sparse_super,large_file,huge_file,dir_nlink,extra_isize,metadata_csum";
+/// No journal or inode table is written now that can be written later, nor anything discarded on
+/// a device just proven blank. A journal or tables written in full could cover the mark, as could
+/// all metadata packed together.
+const EXT4_EXTENDED: &str = "lazy_itable_init=1,lazy_journal_init=1,nodiscard,packed_meta_blocks=0";
+/// From here on one inode for 64 KiB instead of 16: their number has 32 bits.
+const EXT4_LARGE_BYTES: u64 = 16 << 40;
+
+/// Options that xfsprogs 5.13 knows. All these features are in Linux 5.10.
+const XFS_METADATA: &str = "crc=1,finobt=1,reflink=1,rmapbt=0,bigtime=1,inobtcount=1";
+/// Below this, two allocation groups: with four, or the eight that a striped disk gets, the second
+/// one of a volume of 400 or 800 MiB would begin on the mark.
+const XFS_SMALL_BYTES: u64 = 1 << 30;
+/// `sb_features_incompat` of what [`XFS_METADATA`] and `-i sparse=1` give: ftype, sparse inodes,
+/// bigtime (Linux: fs/xfs/libxfs/xfs_format.h).
+const XFS_INCOMPAT: u32 = 0x1 | 0x2 | 0x8;
+
+/// A feature of xfs that came after Linux 5.14, and how to say no to it.
+struct XfsFeature {
+    incompat: u32,
+    option: &'static str,
+    no: &'static str,
+    /// A file that only xfsprogs which knows the option installs.
+    shipped_with: &'static str,
+}
+
+/// An older mkfs.xfs stops at a word it does not know, so these are said only where it must know
+/// them: its package has a file that came later, or it has just turned the feature on.
+const XFS_NEWER: &[XfsFeature] = &[
+    XfsFeature {
+        incompat: 0x20,
+        option: "-i",
+        no: "nrext64=0",
+        shipped_with: "/usr/share/xfsprogs/mkfs/lts_6.6.conf",
+    },
+    XfsFeature {
+        incompat: 0x40,
+        option: "-i",
+        no: "exchange=0",
+        shipped_with: "/usr/share/xfsprogs/mkfs/lts_6.12.conf",
+    },
+    XfsFeature {
+        incompat: 0x80,
+        option: "-n",
+        no: "parent=0",
+        shipped_with: "/usr/share/xfsprogs/mkfs/lts_6.12.conf",
+    },
+];
+
+/// Runs mkfs to its end. `over_leftovers`: there may be a half-made filesystem to write over.
+///
+/// # Errors
+///
+/// [`Kind::Busy`] if another process has the device, [`Kind::Timeout`] at the deadline,
+/// [`Kind::System`] with what the tool said.
+pub(super) fn mkfs<K: Kernel>(
+    kernel: &K,
+    device: &DeviceUnderTest<'_, K::Fd>,
+    fs: FsType,
+    over_leftovers: bool,
+    deadline: Duration,
+) -> Result<(), Failure> {
+    match fs {
+        FsType::Ext4 => run(
+            kernel,
+            device,
+            "mkfs.ext4",
+            ext4_args(device.bytes),
+            deadline,
+        ),
+        FsType::Xfs => mkfs_xfs(kernel, device, over_leftovers, deadline),
+    }
+}
+
+/// mkfs.xfs, and once more where it turned out to be newer than its files say.
+fn mkfs_xfs<K: Kernel>(
+    kernel: &K,
+    device: &DeviceUnderTest<'_, K::Fd>,
+    over_leftovers: bool,
+    deadline: Duration,
+) -> Result<(), Failure> {
+    let begun = Instant::now();
+    let is_shipped =
+        |feature: &&XfsFeature| matches!(kernel.look(Path::new(feature.shipped_with)), Ok(Some(_)));
+    let mut refused: Vec<&XfsFeature> = XFS_NEWER.iter().filter(is_shipped).collect();
+    let args = xfs_args(device.bytes, over_leftovers, &refused);
+    run(kernel, device, "mkfs.xfs", args, deadline)?;
+
+    let unwanted = unwanted_features(kernel, device)?;
+    if unwanted == 0 {
+        return Ok(());
+    }
+    refused.extend(
+        XFS_NEWER
+            .iter()
+            .filter(|feature| unwanted & feature.incompat != 0),
+    );
+    let left = deadline.saturating_sub(begun.elapsed());
+    run(
+        kernel,
+        device,
+        "mkfs.xfs",
+        xfs_args(device.bytes, true, &refused),
+        left,
+    )?;
+    match unwanted_features(kernel, device)? {
+        0 => Ok(()),
+        bits => Err(Failure::new(
+            Kind::System,
+            format!(
+                "mkfs.xfs turns on features that Linux 5.14 cannot mount (incompat {bits:#x}); \
+                 install an xfsprogs that this release knows"
+            ),
+        )),
+    }
+}
+
+fn unwanted_features<K: Kernel>(
+    kernel: &K,
+    device: &DeviceUnderTest<'_, K::Fd>,
+) -> Result<u32, Failure> {
+    match identify(kernel, device)? {
+        Identity::Xfs(superblock) => Ok(superblock.incompat & !XFS_INCOMPAT),
+        // Not for here to judge: format() looks at what mkfs has made in any case.
+        _ => Ok(0),
+    }
+}
+
+fn ext4_args(bytes: u64) -> Vec<String> {
+    let inode_ratio = if bytes < EXT4_LARGE_BYTES {
+        "16384"
+    } else {
+        "65536"
+    };
+    let args = [
+        "-q",
+        "-b",
+        "4096",
+        "-I",
+        "256",
+        "-i",
+        inode_ratio,
+        "-G",
+        "16",
+        "-m",
+        "0",
+        "-O",
+        EXT4_FEATURES,
+        "-E",
+        EXT4_EXTENDED,
+        DEVICE,
+    ];
+    args.map(str::to_owned).to_vec()
+}
+
+fn xfs_args(bytes: u64, over_leftovers: bool, refused: &[&XfsFeature]) -> Vec<String> {
+    let mut args = vec!["-q", "-K", "-m", XFS_METADATA, "-i", "sparse=1"];
+    if bytes < XFS_SMALL_BYTES {
+        args.extend(["-d", "agcount=2"]);
+    }
+    for feature in refused {
+        args.extend([feature.option, feature.no]);
+    }
+    if over_leftovers {
+        args.push("-f");
+    }
+    args.push(DEVICE);
+    args.into_iter().map(str::to_owned).collect()
+}
+
+fn run<K: Kernel>(
+    kernel: &K,
+    device: &DeviceUnderTest<'_, K::Fd>,
+    program: &'static str,
+    args: Vec<String>,
+    deadline: Duration,
+) -> Result<(), Failure> {
+    let end = kernel.run(&Child {
+        program,
+        args,
+        device: device.fd,
+        deadline,
+    })?;
+    if end.code == Some(0) {
+        return Ok(());
+    }
+    if end.timed_out {
+        let text = format!("{program} did not end within {deadline:?}; the next try begins anew");
+        return Err(Failure::timeout(text).may_be_running());
+    }
+    refuse_busy(kernel, device)?;
+    Err(Failure::new(Kind::System, complaint(program, &end)))
+}
+
+/// Refuses a device that another process has for itself: most likely an mkfs that has outlived
+/// the agent that started it.
+pub(super) fn refuse_busy<K: Kernel>(
+    kernel: &K,
+    device: &DeviceUnderTest<'_, K::Fd>,
+) -> Result<(), Failure> {
+    match kernel.reopen(device.fd, Open::DeviceExclusive) {
+        Ok(_) => Ok(()),
+        Err(error) if error.cause() == Cause::Busy => Err(Failure::busy(format!(
+            "an earlier mkfs may still be running on the device, or it is mounted: {error}"
+        ))
+        .may_be_running()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn complaint(program: &str, end: &ChildEnd) -> String {
+    let how = end.code.map_or_else(
+        || "was ended by a signal".to_owned(),
+        |code| format!("failed with exit code {code}"),
+    );
+    format!("{program} {how}: {}", end.stderr)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ext4_begins_from_no_features_and_is_never_forced() {
+        let args = ext4_args(1 << 30);
+        assert!(args.iter().any(|arg| arg.starts_with("none,")));
+        assert!(!args.iter().any(|arg| arg == "-F"));
+        assert_eq!(args.last().unwrap(), DEVICE);
+    }
+
+    #[test]
+    fn xfs_is_forced_only_over_leftovers() {
+        assert!(!xfs_args(1 << 30, false, &[]).contains(&"-f".to_owned()));
+        assert!(xfs_args(1 << 30, true, &[]).contains(&"-f".to_owned()));
+    }
+
+    #[test]
+    fn a_newer_feature_is_refused_by_name_only_when_known() {
+        let plain = xfs_args(1 << 30, false, &[]).join(" ");
+        let refusing = xfs_args(1 << 30, false, &XFS_NEWER.iter().collect::<Vec<_>>()).join(" ");
+        for feature in XFS_NEWER {
+            assert!(!plain.contains(feature.no));
+            assert!(refusing.contains(&format!("{} {}", feature.option, feature.no)));
+            assert_eq!(feature.incompat & XFS_INCOMPAT, 0);
+        }
+    }
+
+    #[test]
+    fn a_complaint_has_tool_code_and_last_words() {
+        let end = ChildEnd {
+            code: Some(1),
+            timed_out: false,
+            stderr: "no space".to_owned(),
+        };
+        assert_eq!(
+            complaint("mkfs.xfs", &end),
+            "mkfs.xfs failed with exit code 1: no space"
+        );
+    }
+}

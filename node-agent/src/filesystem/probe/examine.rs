@@ -1,0 +1,377 @@
+//! The one answer to "what is on this device?".
+
+use std::fmt;
+use std::ops::Range;
+
+use belay_server::failure::{Failure, Kind};
+
+use super::areas::{Area, Areas};
+use super::blank::{self, Blank, Sweep};
+use super::disk::{ALIGN_BYTES, DeviceUnderTest, Disk, KernelDisk};
+use super::identity::Identity;
+use super::mark::{self, Interrupted, MARK_AT, MARK_BYTES, Mark};
+use super::signature::{Hit, Weight, blocks_left, scan};
+use super::table::TABLE;
+use crate::filesystem::FsType;
+use crate::kernel::Kernel;
+
+/// All superblocks at the start, up to that of btrfs at 64 KiB, and swap with pages of 64 KiB.
+const HEAD_BYTES: u64 = 72 << 10;
+/// All superblocks of software RAID and the copy of a GPT at the end.
+const TAIL_ALIGN_BYTES: u64 = 64 << 10;
+
+/// What is on a device.
+#[derive(Debug)]
+pub(crate) enum Found {
+    /// A filesystem that can be mounted, and nothing that contradicts it.
+    Known(FsType),
+    /// Nothing: every byte is zero.
+    Blank(Blank),
+    /// A format of this very volume that did not end, whatever else is there.
+    Interrupted(Interrupted),
+    /// Something else, which is left alone.
+    Foreign(Foreign),
+    /// It could not be read in full, which says nothing about what is there.
+    Unreadable(Failure),
+}
+
+/// Something on the device that is neither a known filesystem nor nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Foreign {
+    /// What it is, with its article.
+    pub(crate) what: String,
+    /// At which byte of the device.
+    pub(crate) at: u64,
+}
+
+impl fmt::Display for Foreign {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} at byte {}", self.what, self.at)
+    }
+}
+
+/// Says what is on a device, by reading only.
+///
+/// A volume with a filesystem, the usual case, costs three reads: start, mark, end.
+pub(crate) fn examine<K: Kernel>(kernel: &K, device: &DeviceUnderTest<'_, K::Fd>) -> Found {
+    look(&KernelDisk::new(kernel, device), device.volume).unwrap_or_else(Found::Unreadable)
+}
+
+fn look(disk: &impl Disk, volume: &str) -> Result<Found, Failure> {
+    let bytes = disk.bytes();
+    if bytes == 0 {
+        return Err(Failure::new(
+            Kind::System,
+            "the device has a size of zero bytes",
+        ));
+    }
+    let mut areas = Areas::default();
+    areas.push(Area::read(disk, 0..HEAD_BYTES)?);
+    areas.push(Area::read(disk, tail(bytes))?);
+    let mark = read_mark(disk)?;
+    let identity = Identity::of(&areas, bytes);
+    let hits = scan(TABLE, &areas, bytes);
+    let contradiction = hits.iter().any(|hit| identity.contradicts(hit));
+
+    if let Some(interrupted) = mark.interrupted(volume, bytes) {
+        // mkfs makes no such signature: somebody has used the device since.
+        return Ok(if contradiction {
+            Found::Foreign(name(identity, &hits))
+        } else {
+            Found::Interrupted(interrupted)
+        });
+    }
+    if let (Some(fs), false) = (identity.fs_type(), contradiction) {
+        return Ok(Found::Known(fs));
+    }
+    if let Some(what) = mark.foreign_name() {
+        return Ok(Found::Foreign(Foreign { what, at: MARK_AT }));
+    }
+    if identity != Identity::Nothing || !hits.is_empty() {
+        return Ok(Found::Foreign(name(identity, &hits)));
+    }
+    look_deeper(disk, volume, areas)
+}
+
+/// The device has nothing at either end. What follows reads as much as it takes, once in the life
+/// of a volume.
+fn look_deeper(disk: &impl Disk, volume: &str, mut areas: Areas) -> Result<Found, Failure> {
+    let at = match blank::prove(disk, volume)? {
+        Sweep::Blank(blank) => return Ok(Found::Blank(blank)),
+        Sweep::Data(at) => at,
+    };
+    for block in blocks_left(TABLE, &areas, disk.bytes()) {
+        areas.push(Area::read(disk, block..block + ALIGN_BYTES)?);
+    }
+    let hits = scan(TABLE, &areas, disk.bytes());
+    Ok(Found::Foreign(if hits.is_empty() {
+        Foreign {
+            what: "unknown data".to_owned(),
+            at,
+        }
+    } else {
+        name(Identity::Nothing, &hits)
+    }))
+}
+
+/// The end of a device, from where the oldest RAID superblock would be; 64 to 128 KiB.
+fn tail(bytes: u64) -> Range<u64> {
+    let aligned = bytes - bytes % TAIL_ALIGN_BYTES;
+    aligned.saturating_sub(TAIL_ALIGN_BYTES)..bytes
+}
+
+fn read_mark(disk: &impl Disk) -> Result<Mark, Failure> {
+    if disk.bytes() < MARK_AT + MARK_BYTES as u64 {
+        return Ok(Mark::Absent);
+    }
+    let block = Area::read(disk, MARK_AT..MARK_AT + MARK_BYTES as u64)?;
+    Ok(mark::decode(
+        block.get(MARK_AT, MARK_BYTES).unwrap_or_default(),
+    ))
+}
+
+/// Names everything that was found, each once, and where the first of it is.
+fn name(identity: Identity, hits: &[Hit]) -> Foreign {
+    let mut found: Vec<(String, u64)> = Vec::new();
+    match identity {
+        Identity::Nothing => {}
+        Identity::Ext4 => found.push(("an ext4 filesystem".to_owned(), 1024)),
+        Identity::Xfs(_) => found.push(("an xfs filesystem".to_owned(), 0)),
+        Identity::Odd { what, at } => found.push((what, at)),
+    }
+    // What could be chance is named only where there is nothing better.
+    let strongest = hits.iter().map(|hit| hit.weight).max();
+    let is_wanted = |hit: &&Hit| match strongest {
+        Some(Weight::Weak) | None => found.is_empty(),
+        Some(_) => hit.weight > Weight::Weak,
+    };
+    let wanted: Vec<&Hit> = hits.iter().filter(is_wanted).collect();
+    for hit in wanted {
+        if !found.iter().any(|(what, _)| what == hit.name) {
+            found.push((hit.name.to_owned(), hit.at));
+        }
+    }
+    let at = found.first().map_or(0, |(_, at)| *at);
+    let names: Vec<String> = found.into_iter().map(|(what, _)| what).collect();
+    Foreign {
+        what: names.join(" and "),
+        at,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::blank::tests::MemoryDisk;
+    use super::super::{ext4, md, xfs};
+    use super::*;
+
+    const BYTES: u64 = 1 << 30;
+
+    fn disk(contents: &[(u64, &[u8])]) -> MemoryDisk {
+        let mut disk = MemoryDisk::new(BYTES);
+        for (at, bytes) in contents {
+            disk.write(*at, bytes);
+        }
+        disk
+    }
+
+    fn foreign(contents: &[(u64, &[u8])]) -> (String, u64) {
+        match look(&disk(contents), "vol-1") {
+            Ok(Found::Foreign(foreign)) => (foreign.what, foreign.at),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn gpt() -> (u64, &'static [u8]) {
+        (512, b"EFI PART\0\0\x01\0")
+    }
+
+    #[test]
+    fn a_volume_with_a_filesystem_costs_three_reads() {
+        let contents: [(u64, Vec<u8>, FsType); 2] = [
+            (1024, ext4::tests::superblock(), FsType::Ext4),
+            (0, xfs::tests::sector(), FsType::Xfs),
+        ];
+        for (at, superblock, expected) in contents {
+            let disk = disk(&[(at, &superblock)]);
+            let found = look(&disk, "vol-1").unwrap();
+            assert!(
+                matches!(found, Found::Known(fs) if fs == expected),
+                "{found:?}"
+            );
+            assert_eq!(disk.reads.get(), 3);
+            assert!(disk.bytes_read.get() <= (72 + 4 + 128) << 10);
+        }
+    }
+
+    #[test]
+    fn a_blank_device_is_blank() {
+        assert!(matches!(look(&disk(&[]), "vol-1"), Ok(Found::Blank(_))));
+        assert!(matches!(
+            look(&disk(&[(7 << 20, &[0; 9])]), "vol-1"),
+            Ok(Found::Blank(_))
+        ));
+    }
+
+    #[test]
+    fn one_byte_anywhere_is_unknown_data() {
+        for at in [0, 513, 5 << 20, MARK_AT, MARK_AT + 4095, BYTES - 1] {
+            assert_eq!(foreign(&[(at, &[9])]), ("unknown data".to_owned(), at));
+        }
+    }
+
+    #[test]
+    fn no_size_or_a_failed_read_says_nothing() {
+        assert!(look(&MemoryDisk::new(0), "vol-1").is_err());
+        for contents in [
+            &[][..],
+            &[(1024, &ext4::tests::superblock()[..])],
+            &[(BYTES / 2, &[1])],
+        ] {
+            let reads = {
+                let disk = disk(contents);
+                look(&disk, "vol-1").unwrap();
+                disk.reads.get()
+            };
+            for failing in 0..reads {
+                let mut disk = disk(contents);
+                disk.failing_read = Some(failing);
+                assert!(look(&disk, "vol-1").is_err(), "read {failing} of {reads}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_later_partition_table_or_label_contradicts_a_filesystem() {
+        let ext4 = ext4::tests::superblock();
+        let xfs = xfs::tests::sector();
+        let (what, at) = foreign(&[(1024, &ext4), gpt()]);
+        assert_eq!(what, "an ext4 filesystem and a GPT partition table");
+        assert_eq!(at, 1024);
+        let (what, _) = foreign(&[(0, &xfs), gpt()]);
+        assert_eq!(what, "an xfs filesystem and a GPT partition table");
+        let (what, _) = foreign(&[(1024, &ext4), (0x218, b"LVM2 001")]);
+        assert_eq!(what, "an ext4 filesystem and an LVM2 physical volume");
+        let (what, _) = foreign(&[(0, &xfs), (1024, &ext4)]);
+        assert_eq!(what, "both an xfs and an ext4 superblock");
+    }
+
+    #[test]
+    fn what_a_user_stored_does_not_make_a_volume_foreign() {
+        let ext4 = ext4::tests::superblock();
+        let xfs = xfs::tests::sector();
+        let stored: [(u64, &[u8]); 6] = [
+            (510, b"\x55\xaa"),
+            (64 << 10 | 0x40, b"_BHRfS_M"),
+            (32_769, b"CD001"),
+            (BYTES - 512, b"EFI PART"),
+            (BYTES - 4096 + 60, b"\x83\x74\x02\x6d"),
+            (MARK_AT, &mark::encode("vol-2").unwrap()),
+        ];
+        for what in stored {
+            let found = look(&disk(&[(1024, &ext4), what]), "vol-1").unwrap();
+            assert!(matches!(found, Found::Known(FsType::Ext4)), "{found:?}");
+            if what.0 >= 512 {
+                let found = look(&disk(&[(0, &xfs), what]), "vol-1").unwrap();
+                assert!(matches!(found, Found::Known(FsType::Xfs)), "{found:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_whole_raid_superblock_contradicts_even_from_the_end() {
+        let ext4 = ext4::tests::superblock();
+        let at = BYTES - 8192;
+        let (what, _) = foreign(&[(1024, &ext4), (at, &md::tests::version_1(at))]);
+        assert!(what.ends_with("software RAID (md 1.0)"), "{what}");
+        let old = md::tests::version_0(512 << 20);
+        let (what, _) = foreign(&[(1024, &ext4), (BYTES - 65_536, &old)]);
+        assert!(what.ends_with("software RAID (md 0.90)"), "{what}");
+        // The magic number alone is nothing.
+        let found = look(&disk(&[(1024, &ext4), (at, md::MAGIC)]), "vol-1").unwrap();
+        assert!(matches!(found, Found::Known(FsType::Ext4)), "{found:?}");
+    }
+
+    #[test]
+    fn our_own_mark_is_leave_to_format_again() {
+        let mark = mark::encode("vol-1").unwrap();
+        let ext4 = ext4::tests::superblock();
+        let mut torn = ext4.clone();
+        torn[5] ^= 1;
+        let rests: [&[(u64, &[u8])]; 4] = [
+            &[],
+            &[(1024, &ext4)],
+            &[(1024, &torn)],
+            &[(1 << 20, &[7; 100])],
+        ];
+        for rest in rests {
+            let mut disk = disk(rest);
+            disk.write(MARK_AT, &mark);
+            let found = look(&disk, "vol-1").unwrap();
+            assert!(matches!(found, Found::Interrupted(_)), "{found:?}");
+        }
+    }
+
+    #[test]
+    fn a_mark_is_no_leave_once_the_device_is_used_for_something_else() {
+        let mark = mark::encode("vol-1").unwrap();
+        let (what, at) = foreign(&[(MARK_AT, &mark), gpt()]);
+        assert_eq!((what.as_str(), at), ("a GPT partition table", 512));
+    }
+
+    #[test]
+    fn the_mark_of_another_volume_is_foreign() {
+        let mark = mark::encode("vol-2").unwrap();
+        let expected = ("the format mark of volume \"vol-2\"".to_owned(), MARK_AT);
+        assert_eq!(foreign(&[(MARK_AT, &mark)]), expected);
+        let mut torn = mark;
+        torn[30] ^= 1;
+        let (what, _) = foreign(&[(MARK_AT, &torn)]);
+        assert_eq!(what, "a format mark that cannot be read");
+    }
+
+    #[test]
+    fn a_copy_gives_a_wiped_filesystem_its_name() {
+        let mut copy = ext4::tests::superblock();
+        copy[0x5a] = 1;
+        let (what, at) = foreign(&[(128 << 20, &copy)]);
+        assert_eq!(
+            (what.as_str(), at),
+            ("a copy of an ext superblock", (128 << 20) + 0x38)
+        );
+        let (what, at) = foreign(&[(BYTES / 4, &xfs::tests::sector())]);
+        assert_eq!(
+            (what.as_str(), at),
+            ("a copy of an xfs superblock", BYTES / 4)
+        );
+    }
+
+    /// Every row of the table that can stand alone is found on an otherwise empty device.
+    #[test]
+    fn every_signature_is_found_where_it_is() {
+        for row in TABLE.iter().filter(|row| row.check.is_none()) {
+            for at in row.at.iter().filter_map(|place| place.on(BYTES)) {
+                let (what, found_at) = foreign(&[(at, row.magic)]);
+                assert_eq!((what.as_str(), found_at), (row.name, at));
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn random_bytes_are_never_blank_nor_leave_to_format(
+            bytes in proptest::collection::vec(any::<u8>(), 1..5000),
+            at in prop_oneof![Just(0), Just(1024), Just(MARK_AT), 0..BYTES - 5000],
+            size in prop_oneof![Just(BYTES), 5000..200_000_u64, MARK_AT..MARK_AT + 9000],
+        ) {
+            prop_assume!(bytes.iter().any(|byte| *byte != 0));
+            let mut disk = MemoryDisk::new(size.next_multiple_of(512));
+            disk.write(at % (size - bytes.len().min(4999) as u64), &bytes);
+            let found = look(&disk, "vol-1").unwrap();
+            let is_safe = matches!(found, Found::Foreign(_));
+            prop_assert!(is_safe, "{found:?}");
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! The superblock of the ext family (Linux: fs/ext4/ext4.h, Documentation/filesystems/ext4).
+
+use super::field::{le16, le32};
+use crate::filesystem::crc32c::crc32c;
+
+/// Where the primary superblock is, whatever the block size.
+pub(in crate::filesystem) const AT: u64 = 1024;
+/// Its size.
+pub(in crate::filesystem) const BYTES: usize = 1024;
+/// Where in it the magic number is, little-endian.
+pub(super) const MAGIC_AT: u64 = 0x38;
+/// The magic number, as the bytes on disk.
+pub(super) const MAGIC: &[u8] = &[0x53, 0xef];
+
+const CHECKSUM_AT: usize = 0x3fc;
+/// `s_checksum_type`: the only one there is.
+const CRC32C: u8 = 1;
+
+const COMPAT_HAS_JOURNAL: u32 = 0x4;
+const INCOMPAT_JOURNAL_DEV: u32 = 0x8;
+const INCOMPAT_64BIT: u32 = 0x80;
+const RO_COMPAT_BIGALLOC: u32 = 0x200;
+const RO_COMPAT_METADATA_CSUM: u32 = 0x400;
+/// What ext3 can have: filetype, recover, meta_bg; sparse_super, large_file, btree_dir.
+const EXT3_INCOMPAT: u32 = 0x2 | 0x4 | 0x10;
+const EXT3_RO_COMPAT: u32 = 0x1 | 0x2 | 0x4;
+/// `EXT4_MAX_BLOCK_LOG_SIZE` less `EXT4_MIN_BLOCK_LOG_SIZE`: blocks of 1 to 64 KiB.
+const LOG_BLOCK_SIZE_MAX: u32 = 6;
+
+/// What growing needs to know of an ext4 filesystem.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::filesystem) struct Superblock {
+    /// Bytes of a block.
+    pub(in crate::filesystem) block_bytes: u64,
+    /// Blocks in all.
+    pub(in crate::filesystem) blocks: u64,
+    /// The block that group 0 begins with: 1 if blocks are of 1 KiB, else 0.
+    pub(in crate::filesystem) first_block: u64,
+    /// Blocks of a group.
+    pub(in crate::filesystem) group_blocks: u64,
+    /// Blocks of a cluster, the unit of allocation; 1 without bigalloc.
+    pub(in crate::filesystem) cluster_blocks: u64,
+    /// Blocks of a group's inode table.
+    pub(in crate::filesystem) inode_blocks: u64,
+    /// Blocks that a group needs besides, if it holds a copy of the superblock.
+    pub(in crate::filesystem) copy_blocks: u64,
+}
+
+/// What 1024 bytes are.
+#[derive(Debug, PartialEq, Eq)]
+pub(in crate::filesystem) enum Verdict {
+    /// No ext superblock.
+    Absent,
+    /// An ext4 filesystem that the kernel would look into.
+    Sound(Superblock),
+    /// A member of the family that is not mounted here, or cannot be on this device.
+    Other(String),
+    /// The magic number, and then nothing that makes sense.
+    Damaged(String),
+}
+
+/// Judges a superblock on a device of `device_bytes` bytes. What the kernel would mount is sound.
+pub(in crate::filesystem) fn judge(block: &[u8], device_bytes: u64) -> Verdict {
+    if block.len() < BYTES || !block[0x38..].starts_with(MAGIC) {
+        return Verdict::Absent;
+    }
+    let (compat, incompat, ro_compat) = (le32(block, 0x5c), le32(block, 0x60), le32(block, 0x64));
+    let has_checksum = ro_compat & RO_COMPAT_METADATA_CSUM != 0;
+    if has_checksum && !has_right_checksum(block) {
+        return Verdict::Damaged("a damaged ext4 superblock (wrong checksum)".to_owned());
+    }
+    if incompat & INCOMPAT_JOURNAL_DEV != 0 {
+        return Verdict::Other("an external journal of ext3 or ext4".to_owned());
+    }
+    let Some(superblock) = geometry(block, incompat, ro_compat) else {
+        return Verdict::Damaged("a damaged ext superblock (impossible sizes)".to_owned());
+    };
+    if incompat & !EXT3_INCOMPAT == 0 && ro_compat & !EXT3_RO_COMPAT == 0 {
+        let name = if compat & COMPAT_HAS_JOURNAL == 0 {
+            "ext2"
+        } else {
+            "ext3"
+        };
+        return Verdict::Other(format!("an {name} filesystem"));
+    }
+    match superblock.blocks.checked_mul(superblock.block_bytes) {
+        Some(bytes) if bytes <= device_bytes => Verdict::Sound(superblock),
+        _ => Verdict::Other(format!(
+            "an ext4 filesystem of {} blocks of {} bytes, too large for a device of \
+             {device_bytes} bytes",
+            superblock.blocks, superblock.block_bytes
+        )),
+    }
+}
+
+/// A copy of the superblock at the start of a block group, good enough to be named.
+pub(super) fn is_copy(block: &[u8]) -> bool {
+    let features = (le32(block, 0x60), le32(block, 0x64));
+    le16(block, 0x5a) != 0 && geometry(block, features.0, features.1).is_some()
+}
+
+fn has_right_checksum(block: &[u8]) -> bool {
+    block[0x175] == CRC32C && crc32c(!0, &block[..CHECKSUM_AT]) == le32(block, CHECKSUM_AT)
+}
+
+fn geometry(block: &[u8], incompat: u32, ro_compat: u32) -> Option<Superblock> {
+    let log_block_size = le32(block, 0x18);
+    if log_block_size > LOG_BLOCK_SIZE_MAX {
+        return None;
+    }
+    let block_bytes = 1024_u64 << log_block_size;
+    let is_64bit = incompat & INCOMPAT_64BIT != 0;
+    let high = if is_64bit {
+        u64::from(le32(block, 0x150)) << 32
+    } else {
+        0
+    };
+    let blocks = high | u64::from(le32(block, 0x4));
+    let first_block = u64::from(le32(block, 0x14));
+    let group_blocks = u64::from(le32(block, 0x20));
+    if blocks <= first_block || group_blocks == 0 {
+        return None;
+    }
+    let log_cluster = le32(block, 0x1c).checked_sub(log_block_size);
+    let is_bigalloc = ro_compat & RO_COMPAT_BIGALLOC != 0;
+    let cluster_blocks = match log_cluster {
+        Some(log) if is_bigalloc => 1_u64.checked_shl(log)?,
+        _ => 1,
+    };
+    // Revision 0 has inodes of 128 bytes and no field that says so.
+    let inode_bytes = if le32(block, 0x4c) == 0 {
+        128
+    } else {
+        u64::from(le16(block, 0x58))
+    };
+    let inode_blocks = (u64::from(le32(block, 0x28)) * inode_bytes).div_ceil(block_bytes);
+    let descriptor_bytes = if is_64bit {
+        u64::from(le16(block, 0xfe)).max(32)
+    } else {
+        32
+    };
+    let groups = (blocks - first_block).div_ceil(group_blocks);
+    let descriptor_blocks = groups
+        .saturating_mul(descriptor_bytes)
+        .div_ceil(block_bytes);
+    let copy_blocks = descriptor_blocks
+        .saturating_add(1)
+        .saturating_add(u64::from(le16(block, 0xce)));
+    Some(Superblock {
+        block_bytes,
+        blocks,
+        first_block,
+        group_blocks,
+        cluster_blocks,
+        inode_blocks,
+        copy_blocks,
+    })
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const DEVICE_BYTES: u64 = 1 << 30;
+
+    /// A superblock such as mke2fs writes for 1 GiB, as far as it is looked at.
+    pub(in crate::filesystem) fn superblock() -> Vec<u8> {
+        let mut block = vec![0; BYTES];
+        let mut put = |at: usize, value: u32| {
+            block[at..at + 4].copy_from_slice(&value.to_le_bytes());
+        };
+        put(0x4, 262_144);
+        put(0x18, 2);
+        put(0x1c, 2);
+        put(0x20, 32_768);
+        put(0x28, 8_192);
+        put(0x4c, 1);
+        put(0x58, 256);
+        put(0x5c, 0x3c);
+        put(0x60, 0x2c2);
+        put(0x64, 0x46b);
+        block[0x38..0x3a].copy_from_slice(MAGIC);
+        block[0xce..0xd0].copy_from_slice(&127_u16.to_le_bytes());
+        block[0xfe..0x100].copy_from_slice(&64_u16.to_le_bytes());
+        block[0x175] = CRC32C;
+        seal(&mut block);
+        block
+    }
+
+    fn seal(block: &mut [u8]) {
+        let checksum = crc32c(!0, &block[..CHECKSUM_AT]);
+        block[CHECKSUM_AT..].copy_from_slice(&checksum.to_le_bytes());
+    }
+
+    #[test]
+    fn a_sound_superblock_tells_its_sizes() {
+        let expected = Superblock {
+            block_bytes: 4096,
+            blocks: 262_144,
+            first_block: 0,
+            group_blocks: 32_768,
+            cluster_blocks: 1,
+            inode_blocks: 512,
+            copy_blocks: 129,
+        };
+        assert_eq!(judge(&superblock(), DEVICE_BYTES), Verdict::Sound(expected));
+    }
+
+    #[test]
+    fn a_filesystem_larger_than_its_device_is_not_sound() {
+        let verdict = judge(&superblock(), DEVICE_BYTES - 512);
+        assert!(matches!(verdict, Verdict::Other(what) if what.contains("too large")));
+    }
+
+    #[test]
+    fn the_family_is_told_apart_by_its_features() {
+        let cases = [
+            (0x3c, 0x2, 0x3, "an ext2 filesystem"),
+            (0x3c, 0x6, 0x3, "an ext3 filesystem"),
+            (0x38, 0x2, 0x3, "an ext2 filesystem"),
+            (0x38, 0xa, 0x3, "an external journal of ext3 or ext4"),
+        ];
+        for (compat, incompat, ro_compat, name) in cases {
+            let compat = if name.contains("ext2") {
+                compat & !0x4
+            } else {
+                compat
+            };
+            let mut block = superblock();
+            for (at, value) in [(0x5c, compat), (0x60, incompat), (0x64, ro_compat)] {
+                block[at..at + 4].copy_from_slice(&u32::to_le_bytes(value));
+            }
+            assert_eq!(judge(&block, DEVICE_BYTES), Verdict::Other(name.to_owned()));
+        }
+    }
+
+    #[test]
+    fn impossible_sizes_are_damage() {
+        for (at, value) in [(0x4, 0), (0x18, 7), (0x18, u32::MAX), (0x20, 0)] {
+            let mut block = superblock();
+            block[at..at + 4].copy_from_slice(&value.to_le_bytes());
+            seal(&mut block);
+            let verdict = judge(&block, DEVICE_BYTES);
+            assert!(
+                matches!(verdict, Verdict::Damaged(_)),
+                "{at:#x}={value}: {verdict:?}"
+            );
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn one_changed_bit_is_never_sound(bit in 0..BYTES * 8) {
+            let mut block = superblock();
+            block[bit / 8] ^= 1 << (bit % 8);
+            // Without the feature bit there is no checksum to be wrong.
+            prop_assume!(bit != 0x64 * 8 + 10);
+            prop_assert!(!matches!(judge(&block, DEVICE_BYTES), Verdict::Sound(_)));
+        }
+
+        #[test]
+        fn no_block_makes_it_panic(
+            mut block in proptest::collection::vec(any::<u8>(), 0..=BYTES),
+            device_bytes in any::<u64>(),
+        ) {
+            judge(&block, device_bytes);
+            is_copy(&block);
+            if block.len() >= 0x66 {
+                block[0x38..0x3a].copy_from_slice(MAGIC);
+                block[0x65] &= !0x4;
+            }
+            judge(&block, device_bytes);
+            block.resize(BYTES, 0x5a);
+            judge(&block, device_bytes);
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! Which filesystem a device begins with, by its superblock alone.
+
+use belay_server::failure::Failure;
+
+use super::areas::{Area, Areas};
+use super::disk::{DeviceUnderTest, Disk, KernelDisk};
+use super::signature::{Hit, Weight};
+use super::{ext4, xfs};
+use crate::filesystem::FsType;
+use crate::kernel::Kernel;
+
+/// What the superblocks at the start say.
+#[derive(Debug, PartialEq, Eq)]
+pub(in crate::filesystem) enum Identity {
+    /// Nothing: there is no superblock of ext or xfs.
+    Nothing,
+    /// ext4, fit to be mounted.
+    Ext4,
+    /// xfs, fit to be mounted.
+    Xfs(xfs::Superblock),
+    /// A superblock that is not to be mounted here, and where it is.
+    Odd { what: String, at: u64 },
+}
+
+/// Reads the start of a device and judges it. One read.
+///
+/// # Errors
+///
+/// The start could not be read in full.
+pub(in crate::filesystem) fn identify<K: Kernel>(
+    kernel: &K,
+    device: &DeviceUnderTest<'_, K::Fd>,
+) -> Result<Identity, Failure> {
+    let disk = KernelDisk::new(kernel, device);
+    let mut areas = Areas::default();
+    areas.push(Area::read(&disk, 0..xfs::BYTES_MAX as u64)?);
+    Ok(Identity::of(&areas, disk.bytes()))
+}
+
+impl Identity {
+    /// Judges the start of a device of `bytes` bytes.
+    pub(super) fn of(areas: &Areas, bytes: u64) -> Identity {
+        let head = usize::try_from(bytes).map_or(xfs::BYTES_MAX, |all| all.min(xfs::BYTES_MAX));
+        let xfs = xfs::judge(areas.get(0, head).unwrap_or_default(), bytes);
+        let ext = ext4::judge(areas.get(ext4::AT, ext4::BYTES).unwrap_or_default(), bytes);
+        match (xfs, ext) {
+            (xfs::Verdict::Absent, ext4::Verdict::Absent) => Identity::Nothing,
+            (xfs::Verdict::Absent, ext4::Verdict::Sound(_)) => Identity::Ext4,
+            (xfs::Verdict::Absent, ext4::Verdict::Other(what) | ext4::Verdict::Damaged(what)) => {
+                Identity::Odd { what, at: ext4::AT }
+            }
+            // The two bytes of ext are a place in xfs that its inode lists use.
+            (xfs::Verdict::Sound(xfs), ext4::Verdict::Absent | ext4::Verdict::Damaged(_)) => {
+                Identity::Xfs(xfs)
+            }
+            (xfs::Verdict::Other(what), ext4::Verdict::Absent | ext4::Verdict::Damaged(_)) => {
+                Identity::Odd { what, at: 0 }
+            }
+            (_, ext4::Verdict::Sound(_)) => Identity::Odd {
+                what: "both an xfs and an ext4 superblock".to_owned(),
+                at: 0,
+            },
+            (_, ext4::Verdict::Other(what)) => Identity::Odd {
+                what: format!("both an xfs superblock and {what}"),
+                at: 0,
+            },
+        }
+    }
+
+    /// The filesystem that can be mounted.
+    pub(in crate::filesystem) fn fs_type(&self) -> Option<FsType> {
+        match self {
+            Identity::Ext4 => Some(FsType::Ext4),
+            Identity::Xfs(_) => Some(FsType::Xfs),
+            Identity::Nothing | Identity::Odd { .. } => None,
+        }
+    }
+
+    /// A signature that this superblock cannot stand beside: somebody put something else onto the
+    /// device later. Past the bytes that the filesystem itself keeps free of data, a signature is
+    /// most likely just what a user has stored, and no reason to refuse a good volume.
+    pub(super) fn contradicts(&self, hit: &Hit) -> bool {
+        // ext leaves the first KiB to boot loaders; xfs has headers of its own in the first 4 KiB.
+        let begins_with_xfs = matches!(self, Identity::Xfs(_) | Identity::Odd { at: 0, .. });
+        let own_bytes = if begins_with_xfs { 4096 } else { ext4::AT };
+        match hit.weight {
+            Weight::Decisive => true,
+            Weight::Plain => hit.at < own_bytes,
+            Weight::Weak => false,
+        }
+    }
+}

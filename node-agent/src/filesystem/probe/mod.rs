@@ -1,0 +1,31 @@
+//! What is on a device. Reads only; never writes, never mounts, starts no process.
+//!
+//! The answer is built in this order, cheapest first: superblocks and signatures at both ends,
+//! the mark of an interrupted format, signatures at backup places, and at last every byte that
+//! can be other than zero. Only the last step can say [`Found::Blank`]; the signatures before it
+//! decide which filesystem is there, and else only give what is found a name.
+
+mod areas;
+mod blank;
+#[cfg(test)]
+mod corpus;
+mod disk;
+mod examine;
+mod field;
+mod identity;
+mod mark;
+mod md;
+mod partition;
+mod signature;
+mod table;
+
+pub(super) mod ext4;
+pub(super) mod xfs;
+
+pub(crate) use disk::DeviceUnderTest;
+pub(crate) use examine::{Found, examine};
+
+pub(super) use blank::Blank;
+pub(super) use disk::ext4_superblock;
+pub(super) use identity::{Identity, identify};
+pub(super) use mark::{Interrupted, MARK_AT, MARK_BYTES, encode as encode_mark};

@@ -1,0 +1,248 @@
+//! The table of signatures: what, where, which bytes. Most specific first, since the first hit
+//! gives what is found its name. ext4 and xfs themselves are not here: `identity.rs` judges them.
+//!
+//! Numbers are from the named headers of Linux and from the on-disk format documents of each
+//! project; all offsets are of the magic number itself, in bytes.
+
+use super::areas::Areas;
+use super::field::{be16, le32};
+use super::signature::Place::{self, End, Part, Start};
+use super::signature::Signature;
+use super::signature::Weight::{Decisive, Plain, Weak};
+use super::{ext4, md, partition, xfs};
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+
+const fn row(name: &'static str, at: &'static [Place], magic: &'static [u8]) -> Signature {
+    Signature {
+        name,
+        at,
+        magic,
+        weight: Plain,
+        check: None,
+    }
+}
+
+/// Where a second LUKS2 header can be: its distance is the size of the first.
+const LUKS2_SECOND: &[Place] = &[
+    Start(16 * KIB),
+    Start(32 * KIB),
+    Start(64 * KIB),
+    Start(128 * KIB),
+    Start(256 * KIB),
+    Start(512 * KIB),
+    Start(MIB),
+    Start(2 * MIB),
+    Start(4 * MIB),
+];
+/// The name-value list of each of the four labels of 256 KiB: its first name, past two lengths.
+const ZFS_LABELS: &[Place] = &[
+    Start(16 * KIB + 20),
+    Start(272 * KIB + 20),
+    End {
+        align: 256 * KIB,
+        back: 496 * KIB - 20,
+    },
+    End {
+        align: 256 * KIB,
+        back: 240 * KIB - 20,
+    },
+];
+/// The last bytes of the first page, for the page sizes of Linux.
+const SWAP_PAGES: &[Place] = &[
+    Start(4 * KIB - 10),
+    Start(8 * KIB - 10),
+    Start(16 * KIB - 10),
+    Start(32 * KIB - 10),
+    Start(64 * KIB - 10),
+];
+const LVM_LABELS: &[Place] = &[Start(0x18), Start(0x218), Start(0x418), Start(0x618)];
+/// Groups 1, 3 and 5, for blocks of 1, 2 and 4 KiB; a group has 8 blocks for each byte of a block.
+const EXT_COPIES: &[Place] = &[
+    Start(8 * MIB + KIB + ext4::MAGIC_AT),
+    Start(24 * MIB + KIB + ext4::MAGIC_AT),
+    Start(40 * MIB + KIB + ext4::MAGIC_AT),
+    Start(32 * MIB + ext4::MAGIC_AT),
+    Start(96 * MIB + ext4::MAGIC_AT),
+    Start(160 * MIB + ext4::MAGIC_AT),
+    Start(128 * MIB + ext4::MAGIC_AT),
+    Start(384 * MIB + ext4::MAGIC_AT),
+    Start(640 * MIB + ext4::MAGIC_AT),
+];
+const BTRFS_COPIES: &[Place] = &[Start(64 * MIB + 0x40), Start(256 * GIB + 0x40)];
+const BCACHE: &[u8] = b"\xc6\x85\x73\xf6\x4e\x1a\x45\xca\x82\x65\xf5\x7f\x48\xba\x6d\x81";
+const BCACHEFS: &[u8] = b"\xc6\x85\x73\xf6\x66\xce\x90\xa9\xd9\x6a\x60\xcf\x80\x3d\xf7\xef";
+/// 8.0 to 8.3, 8.4 after a crash, 9: activity log and bitmap are before it.
+const DRBD: &[Place] = &[End {
+    align: 4 * KIB,
+    back: 4 * KIB - 60,
+}];
+const GPT_COPY: &[Place] = &[
+    End {
+        align: 512,
+        back: 512,
+    },
+    End {
+        align: 4 * KIB,
+        back: 4 * KIB,
+    },
+];
+
+#[rustfmt::skip]
+pub(super) const TABLE: &[Signature] = &[
+    // Encryption: cryptsetup (docs/on-disk-format-luks2.pdf), Microsoft.
+    row("a LUKS1 header", &[Start(0)], b"LUKS\xba\xbe\x00\x01"),
+    row("a LUKS2 header", &[Start(0)], b"LUKS\xba\xbe\x00\x02"),
+    row("a second LUKS2 header", LUKS2_SECOND, b"SKUL\xba\xbe\x00\x02"),
+    row("a BitLocker volume", &[Start(3)], b"-FVE-FS-"),
+    // Volume managers and RAID: LVM2 (lib/label), raid/md_p.h, drbd_meta_data.h, vendors' formats.
+    row("an LVM2 physical volume", LVM_LABELS, b"LVM2 001"),
+    Signature { name: "a member of a software RAID (md 1.1)", at: &[Start(0)],
+        magic: md::MAGIC, weight: Decisive, check: Some(is_md_1) },
+    Signature { name: "a member of a software RAID (md 1.2)", at: &[Start(4 * KIB)],
+        magic: md::MAGIC, weight: Decisive, check: Some(is_md_1) },
+    Signature { name: "a member of a software RAID (md 1.0)",
+        at: &[End { align: 4 * KIB, back: 8 * KIB }],
+        magic: md::MAGIC, weight: Decisive, check: Some(is_md_1) },
+    Signature { name: "a member of a software RAID (md 0.90)",
+        at: &[End { align: 64 * KIB, back: 64 * KIB }],
+        magic: md::MAGIC, weight: Decisive, check: Some(is_md_0) },
+    row("a member of an Intel RAID", &[End { align: 512, back: KIB }], b"Intel Raid ISM Cfg Sig. "),
+    row("a member of a DDF RAID", &[End { align: 512, back: 512 }], b"\xde\x11\xde\x11"),
+    row("a DRBD device", DRBD, b"\x83\x74\x02\x6b"),
+    row("a DRBD device", DRBD, b"\x83\x74\x02\x6c"),
+    row("a DRBD device", DRBD, b"\x83\x74\x02\x6d"),
+    row("a Stratis device", &[Start(516), Start(4612)], b"!Stra0tis\x86\xff\x02^\x41rh"),
+    row("an Oracle ASM disk", &[Start(32)], b"ORCLDISK"),
+    // Device mapper targets (drivers/md/dm-*.c, vdo) and caches (drivers/md/bcache/super.c).
+    row("a dm-integrity device", &[Start(0)], b"integrt\0"),
+    row("a dm-verity hash tree", &[Start(0)], b"verity\0\0"),
+    row("a dm-snapshot store", &[Start(0)], b"SnAp"),
+    row("a VDO device", &[Start(0)], b"dmvdo001"),
+    row("a bcache device", &[Start(4 * KIB + 24)], BCACHE),
+    // Filesystems and object stores.
+    row("a bcachefs filesystem", &[Start(4 * KIB + 24), Start(2 * MIB + 24)], BCACHEFS),
+    row("a Ceph BlueStore device", &[Start(0)], b"bluestore block device"),
+    row("a btrfs filesystem", &[Start(64 * KIB + 0x40)], b"_BHRfS_M"), // uapi/linux/btrfs_tree.h
+    row("a btrfs filesystem that mkfs did not finish", &[Start(64 * KIB + 0x40)], b"!BHRfS_M"),
+    row("a second btrfs superblock", BTRFS_COPIES, b"_BHRfS_M"),
+    row("a zfs label", ZFS_LABELS, b"\0\0\0\x07version\0"), // include/sys/vdev_impl.h, XDR
+    row("swap space", SWAP_PAGES, b"SWAPSPACE2"), // include/linux/swap.h
+    row("swap space", SWAP_PAGES, b"SWAP-SPACE"),
+    row("swap space with a hibernated system", SWAP_PAGES, b"S1SUSPEND\0"), // kernel/power/swap.c
+    row("an f2fs filesystem", &[Start(KIB), Start(5 * KIB)], b"\x10\x20\xf5\xf2"), // f2fs_fs.h
+    row("an erofs filesystem", &[Start(KIB)], b"\xe2\xe1\xf5\xe0"), // fs/erofs/erofs_fs.h
+    row("a squashfs filesystem", &[Start(0)], b"hsqs"), // fs/squashfs/squashfs_fs.h
+    row("a squashfs filesystem", &[Start(0)], b"sqsh"),
+    row("a cramfs filesystem", &[Start(0)], b"\x45\x3d\xcd\x28"), // uapi/linux/cramfs_fs.h
+    row("a romfs filesystem", &[Start(0)], b"-rom1fs-"), // uapi/linux/romfs_fs.h
+    row("a reiserfs filesystem", &[Start(64 * KIB + 52)], b"ReIsEr2Fs"),
+    row("a reiserfs filesystem", &[Start(64 * KIB + 52)], b"ReIsEr3Fs"),
+    row("a reiserfs filesystem", &[Start(64 * KIB + 52), Start(8 * KIB + 52)], b"ReIsErFs"),
+    row("a reiser4 filesystem", &[Start(64 * KIB)], b"ReIsEr4"),
+    row("a jfs filesystem", &[Start(32 * KIB)], b"JFS1"), // fs/jfs/jfs_superblock.h
+    row("a gfs2 filesystem", &[Start(64 * KIB)], b"\x01\x16\x19\x70\0\0\0\x01"), // gfs2_ondisk.h
+    row("an ocfs2 filesystem", &[Start(KIB), Start(2 * KIB), Start(4 * KIB), Start(8 * KIB)],
+        b"OCFSV2"), // fs/ocfs2/ocfs2_fs.h, by block size
+    row("a zonefs filesystem", &[Start(0)], b"SFOZ"), // fs/zonefs/zonefs.h
+    row("a VMFS volume", &[Start(MIB)], b"\x0d\xd0\x01\xc0"),
+    row("a VMFS filesystem", &[Start(2 * MIB)], b"\x5e\xf1\xab\x2f"),
+    row("a vxfs filesystem", &[Start(KIB)], b"\xf5\xfc\x01\xa5"), // fs/freevxfs/vxfs.h
+    row("a ufs filesystem", &[Start(8 * KIB + 1372), Start(64 * KIB + 1372)], b"\x54\x19\x01\x00"),
+    row("a ufs2 filesystem", &[Start(8 * KIB + 1372), Start(64 * KIB + 1372)], b"\x19\x01\x54\x19"),
+    row("an apfs container", &[Start(32)], b"NXSB"), // Apple File System Reference
+    Signature { name: "an hfs+ filesystem", at: &[Start(KIB)], magic: b"H+",
+        weight: Weak, check: Some(is_hfs_plus) },
+    Signature { name: "an hfs+ filesystem", at: &[Start(KIB)], magic: b"HX",
+        weight: Weak, check: Some(is_hfs_plus) },
+    Signature { name: "a nilfs2 filesystem", at: &[Start(KIB + 6)], magic: b"\x34\x34",
+        weight: Weak, check: Some(is_nilfs2) }, // uapi/linux/nilfs2_ondisk.h
+    row("an iso9660 filesystem", &[Start(32 * KIB + 1)], b"CD001"), // uapi/linux/iso_fs.h
+    row("a udf filesystem", &[Start(32 * KIB + 1)], b"BEA01"), // fs/udf/ecma_167.h
+    row("an exfat filesystem", &[Start(3)], b"EXFAT   "), // fs/exfat/exfat_raw.h
+    row("an ntfs filesystem", &[Start(3)], b"NTFS    "), // fs/ntfs3/ntfs.h
+    row("an ReFS filesystem", &[Start(3)], b"ReFS\0"),
+    row("a vfat filesystem", &[Start(82)], b"FAT32   "), // uapi/linux/msdos_fs.h
+    row("a vfat filesystem", &[Start(54)], b"FAT16   "),
+    row("a vfat filesystem", &[Start(54)], b"FAT12   "),
+    // Partition tables: UEFI 2.10 section 5.3, block/partitions/.
+    row("a GPT partition table", &[Start(512), Start(4 * KIB)], b"EFI PART"),
+    row("a copy of a GPT partition table", GPT_COPY, b"EFI PART"),
+    Signature { name: "an MBR partition table", at: &[Start(partition::MAGIC_AT)],
+        magic: partition::MAGIC, weight: Plain, check: Some(is_mbr) },
+    row("a BSD disklabel", &[Start(64), Start(512)], b"\x57\x45\x56\x82"),
+    // What is left of a filesystem whose first superblock is gone.
+    Signature { name: "a copy of an ext superblock", at: EXT_COPIES, magic: ext4::MAGIC,
+        weight: Plain, check: Some(is_ext_copy) },
+    row("a copy of an xfs superblock", &[Part(4), Part(2)], xfs::MAGIC), // mkfs: 4 groups, ours: 2
+    Signature { name: "a boot sector", at: &[Start(partition::MAGIC_AT)],
+        magic: partition::MAGIC, weight: Weak, check: None },
+];
+
+fn is_md_1(areas: &Areas, at: u64, _: u64) -> bool {
+    areas
+        .get(at, md::BYTES)
+        .is_some_and(|block| md::is_version_1(block, at))
+}
+
+fn is_md_0(areas: &Areas, at: u64, bytes: u64) -> bool {
+    areas
+        .get(at, md::BYTES)
+        .is_some_and(|block| md::is_version_0(block, bytes))
+}
+
+fn is_mbr(areas: &Areas, _: u64, _: u64) -> bool {
+    areas.get(0, 512).is_some_and(partition::is_table)
+}
+
+fn is_ext_copy(areas: &Areas, at: u64, _: u64) -> bool {
+    let start = at.checked_sub(ext4::MAGIC_AT);
+    start
+        .and_then(|start| areas.get(start, ext4::BYTES))
+        .is_some_and(ext4::is_copy)
+}
+
+/// Version 4 (H+) or 5 (HX), Apple Technical Note 1150.
+fn is_hfs_plus(areas: &Areas, at: u64, _: u64) -> bool {
+    areas
+        .get(at, 4)
+        .is_some_and(|head| matches!(be16(head, 2), 4 | 5))
+}
+
+/// `s_rev_level` is 2 since 2009.
+fn is_nilfs2(areas: &Areas, at: u64, _: u64) -> bool {
+    at.checked_sub(6)
+        .and_then(|at| areas.get(at, 4))
+        .is_some_and(|head| le32(head, 0) == 2)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::filesystem::probe::disk::ALIGN_BYTES;
+
+    #[test]
+    fn every_magic_number_lies_within_one_block() {
+        let sizes = [1 << 30, (1 << 30) + 512, (1 << 40) - 512, 300 << 20];
+        for row in TABLE {
+            for at in row
+                .at
+                .iter()
+                .flat_map(|place| sizes.map(|bytes| place.on(bytes)))
+            {
+                let Some(at) = at else { continue };
+                let last = at + row.magic.len() as u64 - 1;
+                assert_eq!(at / ALIGN_BYTES, last / ALIGN_BYTES, "{} at {at}", row.name);
+            }
+        }
+    }
+
+    #[test]
+    fn short_magic_numbers_are_weak_or_checked() {
+        for row in TABLE.iter().filter(|row| row.magic.len() < 4) {
+            assert!(row.weight == Weak || row.check.is_some(), "{}", row.name);
+        }
+    }
+}

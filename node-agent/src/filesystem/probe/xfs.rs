@@ -1,0 +1,171 @@
+//! The superblock of XFS (Linux: fs/xfs/libxfs/xfs_format.h, `struct xfs_dsb`). Big-endian, but
+//! for the checksum.
+
+use super::field::{be16, be32, be64, le32};
+use crate::filesystem::crc32c::crc32c;
+
+/// The most that is looked at: the superblock fills one sector, and sectors are this at most.
+pub(super) const BYTES_MAX: usize = 32_768;
+/// `XFS_SB_MAGIC`, as the bytes on disk at offset 0.
+pub(super) const MAGIC: &[u8] = b"XFSB";
+
+const CHECKSUM_AT: usize = 224;
+const SECTOR_BYTES_MIN: usize = 512;
+const BLOCK_BYTES: std::ops::RangeInclusive<u64> = 512..=65_536;
+
+/// What is to be known of an XFS filesystem before it is mounted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::filesystem) struct Superblock {
+    /// `sb_features_incompat`: a kernel that does not know one of these does not mount it.
+    pub(in crate::filesystem) incompat: u32,
+}
+
+/// What a device begins with.
+#[derive(Debug, PartialEq, Eq)]
+pub(in crate::filesystem) enum Verdict {
+    /// No XFS superblock.
+    Absent,
+    /// A filesystem that the kernel would look into.
+    Sound(Superblock),
+    /// One that cannot be mounted, and why.
+    Other(String),
+}
+
+/// Judges the first bytes of a device of `device_bytes` bytes.
+pub(in crate::filesystem) fn judge(head: &[u8], device_bytes: u64) -> Verdict {
+    if !head.starts_with(MAGIC) {
+        return Verdict::Absent;
+    }
+    let other = |what: &str| Verdict::Other(what.to_owned());
+    let version = be16(head, 100) & 0xf;
+    let sector_bytes = usize::from(be16(head, 102));
+    let block_bytes = u64::from(be32(head, 4));
+    let blocks = be64(head, 8);
+    let is_possible = BLOCK_BYTES.contains(&block_bytes)
+        && block_bytes.is_power_of_two()
+        && (SECTOR_BYTES_MIN..=BYTES_MAX).contains(&sector_bytes)
+        && sector_bytes.is_power_of_two()
+        && blocks != 0
+        && be32(head, 88) != 0
+        && (version == 4 || version == 5);
+    if !is_possible {
+        return other("a damaged xfs superblock (impossible sizes)");
+    }
+    if version == 5 && !has_right_checksum(head, sector_bytes) {
+        return other("a damaged xfs superblock (wrong checksum)");
+    }
+    // sb_inprogress: mkfs clears it with its last write, and the kernel refuses it.
+    if head[126] != 0 {
+        return other("an xfs filesystem that mkfs did not finish");
+    }
+    match blocks.checked_mul(block_bytes) {
+        Some(bytes) if bytes <= device_bytes => {
+            let incompat = if version == 5 { be32(head, 216) } else { 0 };
+            Verdict::Sound(Superblock { incompat })
+        }
+        _ => Verdict::Other(format!(
+            "an xfs filesystem of {blocks} blocks of {block_bytes} bytes, too large for a device \
+             of {device_bytes} bytes"
+        )),
+    }
+}
+
+fn has_right_checksum(head: &[u8], sector_bytes: usize) -> bool {
+    let Some(sector) = head.get(..sector_bytes) else {
+        return false;
+    };
+    // It covers the whole sector, with zeros where it stands itself.
+    let crc = crc32c(!0, &sector[..CHECKSUM_AT]);
+    let crc = crc32c(crc, &[0; 4]);
+    !crc32c(crc, &sector[CHECKSUM_AT + 4..]) == le32(sector, CHECKSUM_AT)
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const DEVICE_BYTES: u64 = 1 << 30;
+
+    /// A superblock such as mkfs.xfs writes for 1 GiB, as far as it is looked at.
+    pub(in crate::filesystem) fn sector() -> Vec<u8> {
+        let mut sector = vec![0; 512];
+        sector[..4].copy_from_slice(MAGIC);
+        sector[4..8].copy_from_slice(&4096_u32.to_be_bytes());
+        sector[8..16].copy_from_slice(&262_144_u64.to_be_bytes());
+        sector[88..92].copy_from_slice(&4_u32.to_be_bytes());
+        sector[100..102].copy_from_slice(&0xb4a5_u16.to_be_bytes());
+        sector[102..104].copy_from_slice(&512_u16.to_be_bytes());
+        sector[216..220].copy_from_slice(&0xb_u32.to_be_bytes());
+        seal(&mut sector);
+        sector
+    }
+
+    fn seal(sector: &mut [u8]) {
+        sector[CHECKSUM_AT..CHECKSUM_AT + 4].fill(0);
+        let checksum = !crc32c(!0, sector);
+        sector[CHECKSUM_AT..CHECKSUM_AT + 4].copy_from_slice(&checksum.to_le_bytes());
+    }
+
+    #[test]
+    fn a_sound_superblock_tells_its_features() {
+        let verdict = judge(&sector(), DEVICE_BYTES);
+        assert_eq!(verdict, Verdict::Sound(Superblock { incompat: 0xb }));
+    }
+
+    #[test]
+    fn version_4_has_no_checksum_and_is_sound() {
+        let mut sector = sector();
+        sector[101] = 0xa4;
+        sector[CHECKSUM_AT] ^= 1;
+        let verdict = judge(&sector, DEVICE_BYTES);
+        assert_eq!(verdict, Verdict::Sound(Superblock { incompat: 0 }));
+    }
+
+    #[test]
+    fn what_the_kernel_would_refuse_is_not_sound() {
+        let cases: [(&str, usize, u8); 4] = [
+            ("did not finish", 126, 1),
+            ("impossible sizes", 101, 0xa6),
+            ("impossible sizes", 6, 0x11),
+            ("too large", 12, 1),
+        ];
+        for (reason, at, value) in cases {
+            let mut sector = sector();
+            sector[at] = value;
+            seal(&mut sector);
+            let verdict = judge(&sector, DEVICE_BYTES);
+            assert!(
+                matches!(&verdict, Verdict::Other(what) if what.contains(reason)),
+                "{at}"
+            );
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn one_changed_bit_is_never_sound(bit in 0..512 * 8_usize) {
+            let mut sector = sector();
+            sector[bit / 8] ^= 1 << (bit % 8);
+            // The bit that makes it version 4, which has no checksum.
+            prop_assume!(bit != 101 * 8);
+            prop_assert!(!matches!(judge(&sector, DEVICE_BYTES), Verdict::Sound(_)));
+        }
+
+        #[test]
+        fn no_block_makes_it_panic(
+            mut head in proptest::collection::vec(any::<u8>(), 4..2048),
+            device_bytes in any::<u64>(),
+        ) {
+            judge(&head, device_bytes);
+            head[..4].copy_from_slice(MAGIC);
+            judge(&head, device_bytes);
+            if head.len() > 104 {
+                head[100..104].copy_from_slice(&[0, 5, 2, 0]);
+                head[4..8].copy_from_slice(&[0, 0, 16, 0]);
+            }
+            judge(&head, device_bytes);
+        }
+    }
+}
