@@ -1,1 +1,23 @@
-//! The benches live beside this file; it is empty on purpose.
+//! What the benches share: a place of their own, the release binary in it, and the same volume's
+//! life in two ways, by RPCs to belay-node and by the bare system calls.
+//!
+//! It knows belay-node as the kubelet does, by its socket; nothing from inside it is linked here.
+
+mod agent;
+mod bare;
+mod echo;
+mod loops;
+mod ours;
+mod place;
+mod rpc;
+mod side;
+mod volume;
+
+pub use agent::{Agent, Memory, binary};
+pub use bare::Bare;
+pub use echo::Echo;
+pub use ours::Ours;
+pub use place::Place;
+pub use rpc::{Client, Kept};
+pub use side::{Call, Side, total};
+pub use volume::{VOLUME_BYTES, Volume};

@@ -1,0 +1,122 @@
+//! A volume's life by the bare system calls: what the kernel alone takes for the same result.
+//!
+//! Two things are not quite what the agent does, because rustix has no safe call for them. The loop
+//! device is bound by losetup before the clock starts, and its cost is reported apart. And the
+//! clone is made private by mount(2), where the agent has mount_setattr(2).
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::fs::CWD;
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags,
+    OpenTreeFlags, UnmountFlags,
+};
+
+use crate::loops;
+use crate::place::at;
+use crate::side::{Call, Side};
+use crate::volume::Volume;
+
+/// What the agent gives to a target that it makes.
+const TARGET_MODE: u32 = 0o750;
+
+/// The kernel and one volume.
+pub struct Bare {
+    volume: Volume,
+    /// How long `losetup` took to bind the device, its own start included; one a stage.
+    pub attach: Vec<Duration>,
+    /// How long `losetup` took to do nothing; one a stage, beside the other.
+    pub attach_idle: Vec<Duration>,
+}
+
+impl Bare {
+    /// A formatted volume.
+    #[must_use]
+    pub fn new(volume: Volume) -> Self {
+        Self {
+            volume,
+            attach: Vec::new(),
+            attach_idle: Vec::new(),
+        }
+    }
+
+    fn stage(&mut self) -> io::Result<Duration> {
+        let start = Instant::now();
+        loops::idle()?;
+        self.attach_idle.push(start.elapsed());
+        let start = Instant::now();
+        let device = loops::attach(&self.volume.file)?;
+        self.attach.push(start.elapsed());
+        let mounted = self.mount(&device);
+        // A device in use is let go by its last user: so the umount frees it, as it does ours.
+        loops::detach(&device)?;
+        mounted
+    }
+
+    fn mount(&self, device: &Path) -> io::Result<Duration> {
+        let start = Instant::now();
+        let context = rustix::mount::fsopen(self.volume.fs_type, FsOpenFlags::FSOPEN_CLOEXEC)?;
+        rustix::mount::fsconfig_set_string(&context, "source", device)?;
+        rustix::mount::fsconfig_create(&context)?;
+        let mount = rustix::mount::fsmount(
+            &context,
+            FsMountFlags::FSMOUNT_CLOEXEC,
+            MountAttrFlags::empty(),
+        )?;
+        let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
+        rustix::mount::move_mount(&mount, "", CWD, &self.volume.staging, flags)?;
+        Ok(start.elapsed())
+    }
+
+    fn publish(&self) -> io::Result<Duration> {
+        let target = &self.volume.target;
+        let start = Instant::now();
+        fs::DirBuilder::new().mode(TARGET_MODE).create(target)?;
+        let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+        let clone = rustix::mount::open_tree(CWD, &self.volume.staging, flags)?;
+        let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
+        rustix::mount::move_mount(&clone, "", CWD, target, flags)?;
+        rustix::mount::mount_change(target, MountPropagationFlags::PRIVATE)?;
+        Ok(start.elapsed())
+    }
+
+    fn stats(&self) -> io::Result<Duration> {
+        let start = Instant::now();
+        let usage = rustix::fs::statfs(&self.volume.target)?;
+        let took = start.elapsed();
+        if usage.f_blocks > 0 {
+            return Ok(took);
+        }
+        Err(io::Error::other("statfs without a size"))
+    }
+
+    fn unpublish(&self) -> io::Result<Duration> {
+        let start = Instant::now();
+        rustix::mount::unmount(&self.volume.target, UnmountFlags::NOFOLLOW)?;
+        fs::remove_dir(&self.volume.target)?;
+        Ok(start.elapsed())
+    }
+
+    fn unstage(&self) -> io::Result<Duration> {
+        let start = Instant::now();
+        rustix::mount::unmount(&self.volume.staging, UnmountFlags::NOFOLLOW)?;
+        Ok(start.elapsed())
+    }
+}
+
+impl Side for Bare {
+    fn run(&mut self, call: Call) -> io::Result<Duration> {
+        let done = match call {
+            Call::Stage => self.stage(),
+            Call::Publish => self.publish(),
+            Call::Stats => self.stats(),
+            Call::Unpublish => self.unpublish(),
+            Call::Unstage => self.unstage(),
+        };
+        done.map_err(|error| at(call.name(), &self.volume.staging, error))
+    }
+}

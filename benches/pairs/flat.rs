@@ -1,0 +1,143 @@
+//! Whether a call costs more on a node that has many mounts. Blocks of lives with and without them
+//! take turns, because mounts cannot come and go between two samples.
+//!
+//! The unrelated mounts are binds of a tmpfs of their own that is private: binds of one shared
+//! filesystem would be peers, and the kernel would walk all of them at each bind.
+
+use std::fmt;
+use std::io;
+
+use belay_benches::{Agent, Call, Ours, Place, Volume};
+use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
+use serde_json::{Value, json};
+
+use crate::lives::{at, live};
+use crate::samples::{Samples, micros, ratio};
+
+/// Blocks of each kind.
+const BLOCKS: usize = 4;
+const LIVES_A_BLOCK: usize = 40;
+
+/// The calls without and with so many unrelated mounts.
+pub(crate) struct Flat {
+    mounts: usize,
+    rows: Vec<(&'static str, Samples, Samples)>,
+}
+
+/// Measures belay-node on ext4 with 0 and with `mounts` unrelated mounts.
+///
+/// # Errors
+/// When a call or a mount fails.
+pub(crate) fn measure(place: &Place, mounts: usize) -> io::Result<Flat> {
+    let mut rows: Vec<_> = Call::ALL
+        .map(|call| (call.name(), Samples::default(), Samples::default()))
+        .into();
+    rows.push(("start", Samples::default(), Samples::default()));
+    let volume = {
+        let agent = Agent::start(place, &format!("flat-{mounts}"))?;
+        Volume::formatted(place, &agent, &format!("flat-{mounts}"), "ext4")?
+    };
+    for n in 0..2 * BLOCKS {
+        let _turn = place.turn();
+        let is_full = n % 2 == 1;
+        let _unrelated = is_full
+            .then(|| Unrelated::mount(place, mounts))
+            .transpose()?;
+        let mut note = |row: usize, time| {
+            let (_, without, with) = &mut rows[row];
+            if is_full {
+                with.push(time)
+            } else {
+                without.push(time)
+            }
+        };
+        // A new agent each time: it looks at all mounts when it starts, and then never again.
+        let agent = Agent::start(place, &format!("flat-{mounts}-{n}"))?;
+        note(Call::ALL.len(), agent.first_answer);
+        let mut ours = Ours::new(&agent.client, volume.clone());
+        live(&mut ours, |_, _| {})?;
+        for _ in 0..LIVES_A_BLOCK {
+            live(&mut ours, |call, time| note(at(call), time))?;
+        }
+    }
+    Ok(Flat { mounts, rows })
+}
+
+/// Many mounts that have nothing to do with any volume; gone when dropped.
+struct Unrelated {
+    place: Place,
+    mounts: usize,
+}
+
+impl Unrelated {
+    fn mount(place: &Place, mounts: usize) -> io::Result<Self> {
+        let top = place.folder("unrelated")?;
+        let options = Some(c"size=64m,mode=0700");
+        rustix::mount::mount("unrelated", &top, "tmpfs", MountFlags::empty(), options)?;
+        rustix::mount::mount_change(&top, MountPropagationFlags::PRIVATE)?;
+        let mut made = Self {
+            place: place.clone(),
+            mounts: 0,
+        };
+        let source = place.folder("unrelated/source")?;
+        for n in 0..mounts {
+            rustix::mount::mount_bind(&source, place.folder(&format!("unrelated/{n}"))?)?;
+            made.mounts += 1;
+        }
+        Ok(made)
+    }
+
+    fn umount(&self) -> io::Result<()> {
+        for n in 0..self.mounts {
+            let path = self.place.path(&format!("unrelated/{n}"));
+            rustix::mount::unmount(path, UnmountFlags::NOFOLLOW)?;
+        }
+        rustix::mount::unmount(self.place.path("unrelated"), UnmountFlags::NOFOLLOW)?;
+        Ok(())
+    }
+}
+
+impl Drop for Unrelated {
+    fn drop(&mut self) {
+        if let Err(error) = self.umount() {
+            eprintln!("belay-benches: unmounting what is unrelated: {error}");
+        }
+    }
+}
+
+impl Flat {
+    pub(crate) fn to_json(&self) -> Value {
+        let rows = self.rows.iter().map(|(call, without, with)| {
+            json!({
+                "call": call,
+                "without_p25_us": micros(without.p25()),
+                "with_p25_us": micros(with.p25()),
+                "ratio": ratio(with.p25(), without.p25()),
+                "spread": without.spread().max(with.spread()),
+            })
+        });
+        json!({ "mounts": self.mounts, "rows": rows.collect::<Vec<_>>() })
+    }
+}
+
+impl fmt::Display for Flat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let title = format!("{} unrelated mounts", self.mounts);
+        writeln!(
+            f,
+            "{title:<22}{:>10}{:>10}{:>8}{:>8}",
+            "none us", "all us", "ratio", "A/A"
+        )?;
+        for (call, without, with) in &self.rows {
+            writeln!(
+                f,
+                "{call:<22}{:>10.1}{:>10.1}{:>8.2}{:>6.1} %",
+                micros(without.p25()),
+                micros(with.p25()),
+                ratio(with.p25(), without.p25()),
+                without.spread().max(with.spread()) * 100.0
+            )?;
+        }
+        Ok(())
+    }
+}

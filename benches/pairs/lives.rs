@@ -1,0 +1,162 @@
+//! The comparison itself: a life of a volume by belay-node, a life of its twin by system calls, in
+//! turns; and the same for a Probe.
+
+use std::fmt;
+use std::io;
+use std::time::Duration;
+
+use belay_benches::{Agent, Bare, Call, Echo, Ours, Place, Side, VOLUME_BYTES, Volume};
+use serde_json::{Value, json};
+
+use crate::samples::{Samples, micros};
+use crate::table::{Row, head};
+
+/// Probes a life: they are cheap, and every other row leans on theirs.
+const PROBES_A_LIFE: usize = 5;
+/// How often a volume is published in a life; the first time is not counted, because on the bare
+/// side a process ran just before it and left the caches cold.
+const PUBLISHED_A_LIFE: usize = 3;
+
+/// All rows, and what losetup takes.
+pub(crate) struct Comparison {
+    lives: usize,
+    rows: Vec<Row>,
+    attach: Samples,
+    attach_idle: Samples,
+}
+
+/// Compares everything.
+///
+/// # Errors
+/// When a call fails.
+pub(crate) fn compare(place: &Place, agent: &Agent, lives: usize) -> io::Result<Comparison> {
+    let mut rows = Vec::from(probes(place, agent, lives * PROBES_A_LIFE)?);
+    let empty_call = rows.last().map_or(Duration::ZERO, |row| row.ours.p25());
+    let (mut attach, mut attach_idle) = (Vec::new(), Vec::new());
+    for fs_type in ["ext4", "xfs"] {
+        let volume = |side| Volume::formatted(place, agent, &format!("{fs_type}-{side}"), fs_type);
+        let mut ours = Ours::new(&agent.client, volume("ours")?);
+        let mut bare = Bare::new(volume("bare")?);
+        let mut calls = Call::ALL.map(|call| Row::new(format!("{fs_type} {}", call.name())));
+        for n in 0..lives {
+            let _turn = place.turn();
+            // Whoever is second finds what the first left in the caches: so they change places.
+            if n % 2 == 0 {
+                live(&mut ours, |call, time| calls[at(call)].ours.push(time))?;
+            }
+            live(&mut bare, |call, time| calls[at(call)].bare.push(time))?;
+            if n % 2 == 1 {
+                live(&mut ours, |call, time| calls[at(call)].ours.push(time))?;
+            }
+        }
+        rows.extend(calls.map(|row| Row { empty_call, ..row }));
+        attach.append(&mut bare.attach);
+        attach_idle.append(&mut bare.attach_idle);
+    }
+    let (attach, attach_idle) = (
+        attach.into_iter().collect(),
+        attach_idle.into_iter().collect(),
+    );
+    Ok(Comparison {
+        lives,
+        rows,
+        attach,
+        attach_idle,
+    })
+}
+
+/// One life; `note` gets the time of every call that counts.
+///
+/// # Errors
+/// When a call fails.
+pub(crate) fn live(side: &mut impl Side, mut note: impl FnMut(Call, Duration)) -> io::Result<()> {
+    note(Call::Stage, side.run(Call::Stage)?);
+    for time in 0..PUBLISHED_A_LIFE {
+        for call in [Call::Publish, Call::Stats, Call::Unpublish] {
+            let took = side.run(call)?;
+            if time > 0 {
+                note(call, took);
+            }
+        }
+    }
+    note(Call::Unstage, side.run(Call::Unstage)?);
+    Ok(())
+}
+
+/// The place of a call in [`Call::ALL`].
+pub(crate) fn at(call: Call) -> usize {
+    Call::ALL
+        .iter()
+        .position(|c| *c == call)
+        .unwrap_or_default()
+}
+
+fn probes(place: &Place, agent: &Agent, times: usize) -> io::Result<[Row; 2]> {
+    let (mut on_kept, mut on_new) = (Row::new("probe, kept"), Row::new("probe"));
+    let mut echo = Echo::start(place)?;
+    let kept = agent.client.keep()?;
+    for _ in 0..times {
+        let _turn = place.turn();
+        on_kept.ours.push(kept.probe()?);
+        on_kept.bare.push(echo.on_kept()?);
+        on_new.ours.push(agent.client.probe()?);
+        on_new.bare.push(echo.on_new()?);
+    }
+    Ok([on_kept, on_new])
+}
+
+impl Comparison {
+    /// At most this much of a stage by belay-node is the loop device, in microseconds.
+    fn attach_us_max(&self) -> f64 {
+        micros(self.attach.p25().saturating_sub(self.attach_idle.p25()))
+    }
+
+    pub(crate) fn to_json(&self) -> Value {
+        json!({
+            "lives": self.lives,
+            "rows": self.rows.iter().map(Row::to_json).collect::<Vec<_>>(),
+            "losetup_p25_us": micros(self.attach.p25()),
+            "losetup_idle_p25_us": micros(self.attach_idle.p25()),
+        })
+    }
+}
+
+impl fmt::Display for Comparison {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let gib = VOLUME_BYTES >> 30;
+        let Self {
+            lives,
+            attach,
+            attach_idle,
+            ..
+        } = self;
+        writeln!(
+            f,
+            "{lives} lives a filesystem, {gib} GiB on a loop device over tmpfs, 25th percentiles"
+        )?;
+        writeln!(
+            f,
+            "ours: a new connection for every call, as the kubelet's; bare: system calls"
+        )?;
+        writeln!(
+            f,
+            "█ the bare calls   ▒ a Probe made the same way   ░ what belay-node adds"
+        )?;
+        writeln!(
+            f,
+            "floor: the bare calls and a Probe; A/A: a side against itself\n"
+        )?;
+        writeln!(f, "{}", head())?;
+        for row in &self.rows {
+            writeln!(f, "{row}")?;
+        }
+        writeln!(
+            f,
+            "\nbare stage begins with a bound loop device, ours binds it: at most {:.0} us of it\n\
+             (losetup, bind: {:.0} us; losetup, nothing to do: {:.0} us)",
+            self.attach_us_max(),
+            micros(attach.p25()),
+            micros(attach_idle.p25())
+        )
+    }
+}

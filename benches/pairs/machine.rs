@@ -1,0 +1,65 @@
+//! Where the figures were taken: without that they mean nothing.
+
+use std::fmt;
+use std::fs;
+use std::io;
+use std::num::NonZero;
+
+use serde_json::{Value, json};
+
+/// The machine, and how busy it was.
+#[derive(Clone, Debug)]
+pub(crate) struct Machine {
+    kernel: String,
+    cores: usize,
+    load_before: String,
+    pub(crate) load_after: String,
+}
+
+impl Machine {
+    /// # Errors
+    /// Without /proc.
+    pub(crate) fn look() -> io::Result<Self> {
+        Ok(Self {
+            kernel: fs::read_to_string("/proc/sys/kernel/osrelease")?
+                .trim()
+                .to_owned(),
+            cores: std::thread::available_parallelism().map_or(0, NonZero::get),
+            load_before: load()?,
+            load_after: String::new(),
+        })
+    }
+
+    pub(crate) fn to_json(&self) -> Value {
+        json!({
+            "kernel": self.kernel,
+            "cores": self.cores,
+            "load_before": self.load_before,
+            "load_after": self.load_after,
+        })
+    }
+}
+
+impl fmt::Display for Machine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            kernel,
+            cores,
+            load_before,
+            load_after,
+        } = self;
+        write!(
+            f,
+            "Linux {kernel}, {cores} cores, load {load_before} before, {load_after} after"
+        )
+    }
+}
+
+/// The load average of the last minute.
+///
+/// # Errors
+/// Without /proc.
+pub(crate) fn load() -> io::Result<String> {
+    let averages = fs::read_to_string("/proc/loadavg")?;
+    Ok(averages.split(' ').next().unwrap_or_default().to_owned())
+}

@@ -1,0 +1,135 @@
+//! belay-node beside the bare system calls, sample by sample: one of ours, one of theirs, so that
+//! whatever else the machine does is in both. Then what the agent weighs, and whether a call costs
+//! more on a node with many mounts.
+//!
+//! `BELAY_BENCH_LIVES` is the number of lives a filesystem (400), `BELAY_BENCH_OUTPUT=json` prints
+//! for machines, `BELAY_NIGHTLY=1` goes to 10,000 mounts.
+
+#![expect(
+    clippy::print_stdout,
+    reason = "printing the figures is what this program is for"
+)]
+
+mod flat;
+mod lives;
+mod machine;
+mod samples;
+mod table;
+mod weight;
+
+use std::io;
+use std::process::ExitCode;
+
+use belay_benches::{Agent, Place};
+use serde_json::json;
+
+use crate::flat::Flat;
+use crate::lives::Comparison;
+use crate::machine::Machine;
+use crate::weight::Weight;
+
+/// What a run does, from the environment.
+struct Plan {
+    lives: usize,
+    mounts: &'static [usize],
+    is_json: bool,
+}
+
+impl Plan {
+    fn read() -> io::Result<Self> {
+        let is_nightly = std::env::var_os("BELAY_NIGHTLY").is_some_and(|value| value == "1");
+        let lives = match std::env::var("BELAY_BENCH_LIVES") {
+            Ok(text) => text
+                .parse()
+                .ok()
+                .filter(|n| *n >= samples::MIN)
+                .ok_or_else(|| {
+                    let why = format!(
+                        "BELAY_BENCH_LIVES: {text:?} is not a number from {}",
+                        samples::MIN
+                    );
+                    io::Error::other(why)
+                })?,
+            Err(_) => 400,
+        };
+        Ok(Self {
+            lives,
+            mounts: if is_nightly {
+                &[1_000, 10_000]
+            } else {
+                &[1_000]
+            },
+            is_json: std::env::var_os("BELAY_BENCH_OUTPUT").is_some_and(|value| value == "json"),
+        })
+    }
+}
+
+/// All figures of a run.
+struct Report {
+    machine: Machine,
+    weight: Weight,
+    comparison: Comparison,
+    flat: Vec<Flat>,
+}
+
+fn main() -> ExitCode {
+    // cargo says so when it benches, and only then: a test run has no place for this.
+    if !std::env::args().any(|argument| argument == "--bench") {
+        return ExitCode::SUCCESS;
+    }
+    match Plan::read().and_then(|plan| Ok((run(&plan)?, plan))) {
+        Ok((report, plan)) => tell(&report, &plan),
+        Err(error) => {
+            eprintln!("belay-benches: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(plan: &Plan) -> io::Result<Report> {
+    let place = Place::make()?;
+    let mut machine = Machine::look()?;
+    let mut weight = weight::weigh(&place)?;
+    let agent = Agent::start(&place, "pairs")?;
+    let comparison = lives::compare(&place, &agent, plan.lives)?;
+    weight.after_lives = agent.memory()?;
+    drop(agent);
+    let flat = plan
+        .mounts
+        .iter()
+        .map(|n| flat::measure(&place, *n))
+        .collect::<io::Result<_>>()?;
+    machine.load_after = machine::load()?;
+    Ok(Report {
+        machine,
+        weight,
+        comparison,
+        flat,
+    })
+}
+
+/// Prints all of it; a failure if the agent weighs more than it may, since memory is the one
+/// figure here that other people's load does not change.
+fn tell(report: &Report, plan: &Plan) -> ExitCode {
+    if plan.is_json {
+        let all = json!({
+            "machine": report.machine.to_json(),
+            "weight": report.weight.to_json(),
+            "calls": report.comparison.to_json(),
+            "flat": report.flat.iter().map(Flat::to_json).collect::<Vec<_>>(),
+        });
+        println!("{all:#}");
+    } else {
+        println!("\n{}\n", report.machine);
+        println!("{}", report.comparison);
+        println!("{}", report.weight);
+        for flat in &report.flat {
+            println!("{flat}");
+        }
+    }
+    if report.weight.is_within_budget() {
+        return ExitCode::SUCCESS;
+    }
+    eprintln!("belay-benches: belay-node is above its memory budget");
+    ExitCode::FAILURE
+}

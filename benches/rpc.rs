@@ -1,0 +1,151 @@
+//! Calls to belay-node over its socket: on a new connection each, as the kubelet makes them, or on
+//! one that is kept. The time of a call runs from the dial, or the request, to the answer.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use belay_proto::csi::v1 as csi;
+use csi::identity_client::IdentityClient;
+use hyper_util::rt::TokioIo;
+use tokio::net::UnixStream;
+use tokio::runtime::Runtime;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Request, Response, Status};
+use tower::service_fn;
+
+/// The deadline of a call, which travels with it as the kubelet's does.
+const DEADLINE: Duration = Duration::from_secs(120);
+
+/// How often the tasks of a finished connection get a turn to close it, untimed. It takes three;
+/// what stays open would be closed within the next call's time.
+const CLOSING_TURNS: u32 = 16;
+
+/// Speaks to one socket, from the thread that asks.
+pub struct Client {
+    runtime: Runtime,
+    socket: PathBuf,
+}
+
+/// A connection that serves many calls.
+pub struct Kept<'a> {
+    client: &'a Client,
+    channel: Channel,
+}
+
+impl Client {
+    /// Nothing is dialled yet.
+    ///
+    /// # Errors
+    /// When the process is out of descriptors.
+    pub fn new(socket: &Path) -> io::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        Ok(Self {
+            runtime,
+            socket: socket.to_owned(),
+        })
+    }
+
+    /// One call on a new connection, and how long both took together.
+    ///
+    /// # Errors
+    /// When nobody listens, or the answer is a refusal.
+    pub fn call<T>(
+        &self,
+        call: impl AsyncFnOnce(Channel) -> Result<Response<T>, Status>,
+    ) -> io::Result<(Duration, T)> {
+        self.runtime.block_on(async {
+            let start = Instant::now();
+            let channel = dial(&self.socket).await?;
+            let answer = call(channel).await;
+            let took = start.elapsed();
+            for _ in 0..CLOSING_TURNS {
+                tokio::task::yield_now().await;
+            }
+            Ok((
+                took,
+                answer.map_err(|status| refused(&status))?.into_inner(),
+            ))
+        })
+    }
+
+    /// `Probe` on a new connection.
+    ///
+    /// # Errors
+    /// When nobody listens, or it is not ready.
+    pub fn probe(&self) -> io::Result<Duration> {
+        let (took, answer) = self.call(async |channel| {
+            IdentityClient::new(channel)
+                .probe(with_deadline(csi::ProbeRequest {}))
+                .await
+        })?;
+        ready(&answer).map(|()| took)
+    }
+
+    /// A connection that is kept.
+    ///
+    /// # Errors
+    /// When nobody listens.
+    pub fn keep(&self) -> io::Result<Kept<'_>> {
+        let channel = self.runtime.block_on(dial(&self.socket))?;
+        Ok(Kept {
+            client: self,
+            channel,
+        })
+    }
+}
+
+impl Kept<'_> {
+    /// `Probe` on this connection.
+    ///
+    /// # Errors
+    /// When the connection broke, or it is not ready.
+    pub fn probe(&self) -> io::Result<Duration> {
+        let channel = self.channel.clone();
+        let start = Instant::now();
+        let answer = self.client.runtime.block_on(async {
+            IdentityClient::new(channel)
+                .probe(with_deadline(csi::ProbeRequest {}))
+                .await
+        });
+        let took = start.elapsed();
+        ready(answer.map_err(|status| refused(&status))?.get_ref()).map(|()| took)
+    }
+}
+
+/// A request as the kubelet sends it.
+pub(crate) fn with_deadline<M>(message: M) -> Request<M> {
+    let mut request = Request::new(message);
+    request.set_timeout(DEADLINE);
+    request
+}
+
+/// Absent means ready (CSI 1.13, `ProbeResponse`).
+fn ready(answer: &csi::ProbeResponse) -> io::Result<()> {
+    match answer.ready {
+        Some(false) => Err(io::Error::other("belay-node answers that it is not ready")),
+        _ => Ok(()),
+    }
+}
+
+async fn dial(socket: &Path) -> io::Result<Channel> {
+    let stream = UnixStream::connect(socket).await?;
+    let mut stream = Some(TokioIo::new(stream));
+    // Hands the stream out once: a broken connection must not be replaced within a timed call.
+    let connector = service_fn(move |_| {
+        let once = stream
+            .take()
+            .ok_or_else(|| io::Error::from(io::ErrorKind::NotConnected));
+        async move { once }
+    });
+    Endpoint::from_static("http://localhost")
+        .connect_with_connector(connector)
+        .await
+        .map_err(io::Error::other)
+}
+
+fn refused(status: &Status) -> io::Error {
+    io::Error::other(format!("{:?}: {}", status.code(), status.message()))
+}
