@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
 # Turns what run.sh left into a table, a list of skipped cases and, on failure, the outputs.
-# Exits 1 unless every combination ran to its end without a failure.
+# Exits 1 unless every combination ran to its end without a failure or an unexpected skip.
 #
 #   report.sh REPORTS COMBINATION...
 set -euo pipefail
 
+allowed=$(dirname "$(readlink -f "$0")")/skips.txt
 reports=$1
 shift
 
-# The suite's own last line: "... -- 80 Passed | 0 Failed | 0 Pending | 12 Skipped".
+# The suite's own last line: "... -- 80 Passed | 0 Failed | 1 Pending | 12 Skipped".
 # A dash where the suite did not get that far.
 count() {
     sed -n "s/.* \([0-9][0-9]*\) $2.*/\1/p" "$reports/$1/csi-sanity.log" 2>/dev/null |
@@ -16,22 +17,37 @@ count() {
 }
 
 row() {
-    printf '%-16s %8s %8s %8s\n' "$@"
+    printf '%-16s %8s %8s %8s %8s\n' "$@"
 }
 
-passed() {
-    [ "$(count "$1" Failed)" = 0 ] && [ "$(count "$1" Passed)" != 0 ] &&
-        [ ! -e "$reports/$1/complaints" ]
-}
-
-# One line a case, for the documentation: combination, case, the suite's reason.
+# One line a case, "reason | case", from the lines that the suite's writer gives each element.
 skipped() {
-    awk -v combination="$1" '
+    [ -e "$reports/$1/junit.xml" ] || return 0
+    awk '
         /<testcase / { name = $0; sub(/.* name="\[It\] /, "", name); sub(/" classname=.*/, "", name) }
         /<skipped / {
             why = $0; sub(/.*message="(skipped - )?/, "", why); sub(/".*/, "", why)
-            print combination ": " name ": " why
-        }' "$reports/$1/junit.xml" 2>/dev/null | sed 's/&#34;/"/g; s/&#39;/'"'"'/g; s/&amp;/\&/g' || true
+            print why " | " name
+        }' "$reports/$1/junit.xml" | sed "s/&#34;/\"/g; s/&#39;/'/g; s/&amp;/\&/g" | sort
+}
+
+# Both ways: skips that are not allowed, and permissions that are not needed.
+compare_skips() {
+    comm -3 <(cut -d '|' -f 1 "$reports/$1/skipped" | sort -u) \
+        <(grep -v '^#' "$allowed" | cut -d '|' -f 1 | sort -u) |
+        sed 's/^\t\(.*\)/in skips.txt, but not skipped: \1/; t; s/^/skipped, but not in skips.txt: /'
+}
+
+complain() {
+    printf '%s\n' "$2" >>"$reports/$1/complaints"
+}
+
+judge() {
+    local difference
+    [ "$(count "$1" Failed)" = 0 ] || complain "$1" "the suite found failures"
+    difference=$(compare_skips "$1")
+    [ -z "$difference" ] || complain "$1" "$difference"
+    [ ! -e "$reports/$1/complaints" ]
 }
 
 show_failure() {
@@ -42,22 +58,20 @@ show_failure() {
     done
 }
 
-for combination in "$@"; do
-    skipped "$combination"
-done >"$reports/skipped.txt"
-
 code=0
 for combination in "$@"; do
-    passed "$combination" && continue
-    show_failure "$combination"
-    code=1
+    skipped "$combination" >"$reports/$combination/skipped"
+    if ! judge "$combination"; then
+        show_failure "$combination"
+        code=1
+    fi
 done
 
 printf '\n'
-row combination passed failed skipped
+row combination passed failed skipped pending
 for combination in "$@"; do
     row "$combination" "$(count "$combination" Passed)" "$(count "$combination" Failed)" \
-        "$(count "$combination" Skipped)"
+        "$(count "$combination" Skipped)" "$(count "$combination" Pending)"
 done
-printf 'skipped cases: %s\n' "$reports/skipped.txt"
+printf 'logs and skipped cases: %s\n' "$reports"
 exit "$code"
