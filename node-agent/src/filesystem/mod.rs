@@ -10,6 +10,8 @@ mod fs_type;
 mod grow;
 mod mkfs;
 mod probe;
+#[cfg(test)]
+mod real;
 
 pub(crate) use flags::{MountOptions, parse_flags};
 pub(crate) use format::{Permit, format};

@@ -139,11 +139,11 @@ fn name(identity: Identity, hits: &[Hit]) -> Foreign {
         Identity::Xfs(_) => found.push(("an xfs filesystem".to_owned(), 0)),
         Identity::Odd { what, at } => found.push((what, at)),
     }
-    // What could be chance is named only where there is nothing better.
+    // What could be chance, or a mere copy, is named only where there is nothing better.
     let strongest = hits.iter().map(|hit| hit.weight).max();
     let is_wanted = |hit: &&Hit| match strongest {
-        Some(Weight::Weak) | None => found.is_empty(),
-        Some(_) => hit.weight > Weight::Weak,
+        Some(strongest) if strongest < Weight::Plain => found.is_empty() && hit.weight == strongest,
+        _ => hit.weight >= Weight::Plain,
     };
     let wanted: Vec<&Hit> = hits.iter().filter(is_wanted).collect();
     for hit in wanted {

@@ -86,7 +86,7 @@ impl Identity {
         match hit.weight {
             Weight::Decisive => true,
             Weight::Plain => hit.at < own_bytes,
-            Weight::Weak => false,
+            Weight::Weak | Weight::Copy => false,
         }
     }
 }

@@ -7,8 +7,6 @@
 
 mod areas;
 mod blank;
-#[cfg(test)]
-mod corpus;
 mod disk;
 mod examine;
 mod field;
@@ -29,3 +27,8 @@ pub(super) use blank::Blank;
 pub(super) use disk::ext4_superblock;
 pub(super) use identity::{Identity, identify};
 pub(super) use mark::{Interrupted, MARK_AT, MARK_BYTES, encode as encode_mark};
+
+#[cfg(test)]
+pub(super) mod tests {
+    pub(in crate::filesystem) use super::md::tests::version_1 as md_version_1;
+}

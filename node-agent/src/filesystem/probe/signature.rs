@@ -33,6 +33,8 @@ impl Place {
 pub(super) enum Weight {
     /// A few bytes that can be there by chance: names what is found, if nothing better does.
     Weak,
+    /// A spare copy of what is described elsewhere: likewise.
+    Copy,
     /// Enough to go by where the filesystem that is also there has no data of users.
     Plain,
     /// Checksummed and sure of its own place: holds anywhere, also beside a valid filesystem.

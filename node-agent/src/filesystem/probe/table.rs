@@ -8,7 +8,7 @@ use super::areas::Areas;
 use super::field::{be16, le32};
 use super::signature::Place::{self, End, Part, Start};
 use super::signature::Signature;
-use super::signature::Weight::{Decisive, Plain, Weak};
+use super::signature::Weight::{self, Decisive, Plain, Weak};
 use super::{ext4, md, partition, xfs};
 
 const KIB: u64 = 1 << 10;
@@ -21,6 +21,16 @@ const fn row(name: &'static str, at: &'static [Place], magic: &'static [u8]) -> 
         at,
         magic,
         weight: Plain,
+        check: None,
+    }
+}
+
+const fn copy(name: &'static str, at: &'static [Place], magic: &'static [u8]) -> Signature {
+    Signature {
+        name,
+        at,
+        magic,
+        weight: Weight::Copy,
         check: None,
     }
 }
@@ -95,7 +105,7 @@ pub(super) const TABLE: &[Signature] = &[
     // Encryption: cryptsetup (docs/on-disk-format-luks2.pdf), Microsoft.
     row("a LUKS1 header", &[Start(0)], b"LUKS\xba\xbe\x00\x01"),
     row("a LUKS2 header", &[Start(0)], b"LUKS\xba\xbe\x00\x02"),
-    row("a second LUKS2 header", LUKS2_SECOND, b"SKUL\xba\xbe\x00\x02"),
+    copy("a second LUKS2 header", LUKS2_SECOND, b"SKUL\xba\xbe\x00\x02"),
     row("a BitLocker volume", &[Start(3)], b"-FVE-FS-"),
     // Volume managers and RAID: LVM2 (lib/label), raid/md_p.h, drbd_meta_data.h, vendors' formats.
     row("an LVM2 physical volume", LVM_LABELS, b"LVM2 001"),
@@ -127,7 +137,7 @@ pub(super) const TABLE: &[Signature] = &[
     row("a Ceph BlueStore device", &[Start(0)], b"bluestore block device"),
     row("a btrfs filesystem", &[Start(64 * KIB + 0x40)], b"_BHRfS_M"), // uapi/linux/btrfs_tree.h
     row("a btrfs filesystem that mkfs did not finish", &[Start(64 * KIB + 0x40)], b"!BHRfS_M"),
-    row("a second btrfs superblock", BTRFS_COPIES, b"_BHRfS_M"),
+    copy("a second btrfs superblock", BTRFS_COPIES, b"_BHRfS_M"),
     row("a zfs label", ZFS_LABELS, b"\0\0\0\x07version\0"), // include/sys/vdev_impl.h, XDR
     row("swap space", SWAP_PAGES, b"SWAPSPACE2"), // include/linux/swap.h
     row("swap space", SWAP_PAGES, b"SWAP-SPACE"),
@@ -169,14 +179,14 @@ pub(super) const TABLE: &[Signature] = &[
     row("a vfat filesystem", &[Start(54)], b"FAT12   "),
     // Partition tables: UEFI 2.10 section 5.3, block/partitions/.
     row("a GPT partition table", &[Start(512), Start(4 * KIB)], b"EFI PART"),
-    row("a copy of a GPT partition table", GPT_COPY, b"EFI PART"),
+    copy("a copy of a GPT partition table", GPT_COPY, b"EFI PART"),
     Signature { name: "an MBR partition table", at: &[Start(partition::MAGIC_AT)],
         magic: partition::MAGIC, weight: Plain, check: Some(is_mbr) },
     row("a BSD disklabel", &[Start(64), Start(512)], b"\x57\x45\x56\x82"),
     // What is left of a filesystem whose first superblock is gone.
     Signature { name: "a copy of an ext superblock", at: EXT_COPIES, magic: ext4::MAGIC,
-        weight: Plain, check: Some(is_ext_copy) },
-    row("a copy of an xfs superblock", &[Part(4), Part(2)], xfs::MAGIC), // mkfs: 4 groups, ours: 2
+        weight: Weight::Copy, check: Some(is_ext_copy) },
+    copy("a copy of an xfs superblock", &[Part(4), Part(2)], xfs::MAGIC), // mkfs: 4 groups, ours: 2
     Signature { name: "a boot sector", at: &[Start(partition::MAGIC_AT)],
         magic: partition::MAGIC, weight: Weak, check: None },
 ];

@@ -1,0 +1,208 @@
+//! Formatting with the installed mkfs, whichever version it is.
+
+use std::time::Duration;
+
+use belay_server::failure::{Certainty, Failure, Kind};
+
+use super::*;
+use crate::filesystem::mkfs::mkfs;
+use crate::filesystem::probe::{MARK_AT, MARK_BYTES, encode_mark};
+use crate::filesystem::{FsType, Permit, format};
+
+const DEADLINE: Duration = Duration::from_secs(120);
+const BOTH: [FsType; 2] = [FsType::Ext4, FsType::Xfs];
+
+impl Image {
+    /// Examines and formats, as a stage does.
+    fn format(&self, fs: FsType, deadline: Duration) -> Result<(), Failure> {
+        let kernel = Linux::detect().unwrap();
+        let held = self.hold(&kernel);
+        let device = held.device(self.bytes, VOLUME);
+        let permit = match examine(&kernel, &device) {
+            Found::Blank(blank) => Permit::from(blank),
+            Found::Interrupted(interrupted) => Permit::from(interrupted),
+            other => panic!("no leave to format: {other:?}"),
+        };
+        format(&kernel, &device, fs, permit, deadline)
+    }
+
+    fn mark(&self) -> Vec<u8> {
+        self.read(MARK_AT, MARK_BYTES)
+    }
+
+    fn assert_holds(&self, fs: FsType) {
+        let found = self.examine(VOLUME);
+        assert!(
+            matches!(found, Found::Known(known) if known == fs),
+            "{found:?}"
+        );
+        match fs {
+            FsType::Ext4 => self.make("e2fsck", &["-f", "-n"]),
+            FsType::Xfs => self.make("xfs_repair", &["-n"]),
+        }
+    }
+}
+
+#[test]
+fn a_blank_device_gets_a_sound_filesystem_and_loses_the_mark() {
+    for fs in BOTH {
+        for bytes in [fs.minimum_bytes(), 400 * MIB + 512, GIB, 5 * GIB] {
+            let image = Image::new(bytes);
+            image.format(fs, DEADLINE).unwrap();
+            image.assert_holds(fs);
+            assert_ne!(
+                image.mark(),
+                encode_mark(VOLUME).unwrap(),
+                "{fs} of {bytes}"
+            );
+        }
+    }
+}
+
+#[test]
+fn the_features_are_those_of_linux_5_14_and_no_more() {
+    let image = Image::new(GIB);
+    image.format(FsType::Ext4, DEADLINE).unwrap();
+    let told = tool("dumpe2fs", &["-h", text(&image.path())]);
+    let line = told
+        .lines()
+        .find_map(|line| line.strip_prefix("Filesystem features:"))
+        .unwrap();
+    let mut features: Vec<&str> = line.split_whitespace().collect();
+    features.sort_unstable();
+    let expected = [
+        "64bit",
+        "dir_index",
+        "dir_nlink",
+        "ext_attr",
+        "extent",
+        "extra_isize",
+        "filetype",
+        "flex_bg",
+        "has_journal",
+        "huge_file",
+        "large_file",
+        "metadata_csum",
+        "resize_inode",
+        "sparse_super",
+    ];
+    assert_eq!(features, expected);
+    for line in [
+        "Block size:               4096",
+        "Reserved block count:     0",
+    ] {
+        assert!(told.contains(line), "{told}");
+    }
+
+    let image = Image::new(GIB);
+    image.format(FsType::Xfs, DEADLINE).unwrap();
+    let told = tool("xfs_db", &["-r", "-c", "version", text(&image.path())]);
+    for newer in ["NREXT64", "EXCHANGE", "PARENT", "METADIR", "RMAPBT"] {
+        assert!(!told.contains(newer), "{told}");
+    }
+    for wanted in ["REFLINK", "INOBTCNT", "BIGTIME", "SPARSE_INODES"] {
+        assert!(told.contains(wanted), "{told}");
+    }
+}
+
+/// The sizes at which a structure of mkfs could come to lie at 100 MiB: group boundaries, and the
+/// steps at which journals and allocation groups grow.
+#[test]
+fn the_mark_outlives_mkfs_on_devices_of_every_size() {
+    let kernel = Linux::detect().unwrap();
+    let mib = [
+        128, 129, 199, 200, 201, 255, 300, 399, 400, 401, 512, 600, 799, 800, 801, 1023,
+    ];
+    let gib = [1, 2, 3, 4, 5, 8, 16, 17, 33, 64, 100, 300, 1024, 1500];
+    let sizes = mib
+        .iter()
+        .map(|mib| mib * MIB)
+        .chain(gib.iter().map(|gib| gib * GIB));
+    let mark = encode_mark(VOLUME).unwrap();
+    for bytes in sizes {
+        for fs in BOTH.into_iter().filter(|fs| fs.minimum_bytes() <= bytes) {
+            let image = Image::new(bytes);
+            image.write(MARK_AT, &mark);
+            let held = image.hold(&kernel);
+            mkfs(&kernel, &held.device(bytes, VOLUME), fs, false, DEADLINE).unwrap();
+            assert_eq!(image.mark(), mark, "{fs} of {bytes} bytes");
+            let found = image.examine(VOLUME);
+            assert!(
+                matches!(found, Found::Interrupted(_)),
+                "{fs} of {bytes}: {found:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_format_that_is_killed_can_be_tried_again_even_as_another_type() {
+    for fs in BOTH {
+        let image = Image::new(GIB);
+        // From not at all to finished: where it is cut is left to chance, the end is not.
+        for millis in [0, 1, 2, 3, 5, 8, 13, 21] {
+            match image.format(fs, Duration::from_millis(millis)) {
+                Ok(()) => break,
+                Err(failure) => {
+                    assert_eq!(failure.kind, Kind::Timeout, "{failure}");
+                    assert_eq!(failure.certainty, Certainty::MayBeRunning);
+                }
+            }
+            let found = image.examine(VOLUME);
+            assert!(matches!(found, Found::Interrupted(_)), "{found:?}");
+            let other = image.examine("vol-2");
+            assert!(
+                matches!(other, Found::Foreign(_) | Found::Known(_)),
+                "{other:?}"
+            );
+        }
+        if !matches!(image.examine(VOLUME), Found::Known(_)) {
+            let other = if fs == FsType::Ext4 {
+                FsType::Xfs
+            } else {
+                FsType::Ext4
+            };
+            image.format(other, DEADLINE).unwrap();
+            image.assert_holds(other);
+        }
+    }
+}
+
+#[test]
+fn leftovers_of_either_type_are_written_over() {
+    for before in BOTH {
+        for after in BOTH {
+            let image = Image::new(GIB);
+            image.format(before, DEADLINE).unwrap();
+            // As if the agent had died before it could erase the mark.
+            image.write(MARK_AT, &encode_mark(VOLUME).unwrap());
+            image.format(after, DEADLINE).unwrap();
+            image.assert_holds(after);
+        }
+    }
+}
+
+#[test]
+fn a_device_below_the_minimum_is_refused_and_left_blank() {
+    for fs in BOTH {
+        let image = Image::new(fs.minimum_bytes() - 512);
+        let failure = image.format(fs, DEADLINE).unwrap_err();
+        assert_eq!(failure.kind, Kind::Precondition, "{failure}");
+        assert!(matches!(image.examine(VOLUME), Found::Blank(_)));
+    }
+}
+
+#[test]
+fn leave_to_format_one_volume_is_none_for_another() {
+    let kernel = Linux::detect().unwrap();
+    let (blank, other) = (Image::new(GIB), Image::new(GIB));
+    other.write(0, b"somebody's");
+    let (held, other_held) = (blank.hold(&kernel), other.hold(&kernel));
+    let Found::Blank(permit) = examine(&kernel, &held.device(GIB, "vol-1")) else {
+        panic!("a new image is not blank");
+    };
+    let device = other_held.device(GIB, "vol-2");
+    let failure = format(&kernel, &device, FsType::Ext4, permit.into(), DEADLINE).unwrap_err();
+    assert_eq!(failure.kind, Kind::Bug);
+    assert_eq!(other.read(0, 10), b"somebody's");
+}

@@ -1,0 +1,158 @@
+//! Growing what is mounted on loop devices of our own. The mounts are attached nowhere: closing
+//! their descriptors unmounts them.
+
+use std::time::Duration;
+
+use belay_server::failure::Kind;
+
+use super::*;
+use crate::filesystem::grow::{GrowError, Grown, grow};
+use crate::filesystem::{FsType, Permit, format};
+use crate::kernel::{Cause, LoopMode, MountAttrs};
+
+const DEADLINE: Duration = Duration::from_secs(120);
+/// Others on the machine take loop devices too.
+const ATTEMPTS_MAX: usize = 50;
+
+/// A loop device over an image. It unbinds itself when the last descriptor is closed.
+struct Loop {
+    number: u32,
+    fd: OwnedFd,
+}
+
+impl Loop {
+    fn attach(kernel: &Linux, image: &Image) -> Loop {
+        let file = kernel.open(&image.path(), Open::FileWrite).unwrap();
+        let mode = LoopMode {
+            read_only: false,
+            autoclear: true,
+        };
+        for _ in 0..ATTEMPTS_MAX {
+            let number = kernel.loop_get_free().unwrap();
+            let path = PathBuf::from(format!("/dev/loop{number}"));
+            let fd = kernel.open(&path, Open::DeviceRead).unwrap();
+            let writer = kernel.reopen(&fd, Open::DeviceWrite).unwrap();
+            match kernel.loop_configure(&writer, &file, mode) {
+                Ok(()) => return Loop { number, fd },
+                Err(error) if error.cause() == Cause::Busy => {}
+                Err(error) => panic!("{error}"),
+            }
+        }
+        panic!("{ATTEMPTS_MAX} loop devices were free and then were not");
+    }
+
+    /// A directory of the filesystem, mounted nowhere.
+    fn mount(&self, kernel: &Linux, fs: FsType) -> OwnedFd {
+        let context = kernel.fsopen(fs.name()).unwrap();
+        let source = format!("/dev/loop{}", self.number);
+        kernel
+            .fsconfig_set(&context, "source", Some(&source))
+            .unwrap();
+        kernel.fsconfig_create(&context).unwrap();
+        let mount = kernel.fsmount(&context, MountAttrs::default()).unwrap();
+        kernel.open_root(&mount).unwrap()
+    }
+}
+
+fn formatted(kernel: &Linux, image: &Image, device: &Loop, fs: FsType) {
+    let backing = kernel.open(&image.path(), Open::FileRead).unwrap();
+    let bytes = kernel.device_bytes(&device.fd).unwrap();
+    let device = DeviceUnderTest {
+        fd: &device.fd,
+        bytes,
+        backing: Some(&backing),
+        volume: VOLUME,
+    };
+    let Found::Blank(blank) = examine(kernel, &device) else {
+        panic!("a new image is not blank");
+    };
+    format(kernel, &device, fs, Permit::from(blank), DEADLINE).unwrap();
+    assert!(matches!(examine(kernel, &device), Found::Known(found) if found == fs));
+}
+
+fn extend(kernel: &Linux, image: &Image, device: &Loop, bytes: u64) {
+    File::options()
+        .write(true)
+        .open(image.path())
+        .unwrap()
+        .set_len(bytes)
+        .unwrap();
+    kernel.loop_set_capacity(&device.fd).unwrap();
+}
+
+fn may_grow_ext4() -> bool {
+    use rustix::thread::{CapabilitySet, capabilities};
+    capabilities(None)
+        .unwrap()
+        .effective
+        .contains(CapabilitySet::SYS_RESOURCE)
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn a_mounted_filesystem_grows_once_to_the_size_of_its_device() {
+    let kernel = Linux::detect().unwrap();
+    for fs in [FsType::Ext4, FsType::Xfs] {
+        let image = Image::new(512 * MIB);
+        let device = Loop::attach(&kernel, &image);
+        formatted(&kernel, &image, &device, fs);
+        let root = device.mount(&kernel, fs);
+        let grow = || grow(&kernel, &root, &device.fd, fs);
+        assert_eq!(grow().unwrap(), Grown::AlreadyThere);
+
+        extend(&kernel, &image, &device, 2 * GIB + 512);
+        let grown = grow();
+        if fs == FsType::Ext4 && !may_grow_ext4() {
+            assert!(
+                matches!(grown, Err(GrowError::NeedsCapability)),
+                "{grown:?}"
+            );
+            continue;
+        }
+        let expected = Grown::Grew {
+            from_bytes: 512 * MIB,
+            to_bytes: 2 * GIB,
+        };
+        assert_eq!(grown.unwrap(), expected);
+        assert_eq!(grow().unwrap(), Grown::AlreadyThere);
+    }
+}
+
+/// The room that mkfs itself leaves at the end must not be asked of the kernel at every stage.
+#[test]
+#[ignore = "needs root: make test"]
+fn a_device_of_an_odd_size_is_full_from_the_start() {
+    let kernel = Linux::detect().unwrap();
+    for fs in [FsType::Ext4, FsType::Xfs] {
+        for rest in [512, 4096, 100 << 10, MIB, 2 * MIB] {
+            let image = Image::new(512 * MIB + rest);
+            let device = Loop::attach(&kernel, &image);
+            formatted(&kernel, &image, &device, fs);
+            let root = device.mount(&kernel, fs);
+            let grown = grow(&kernel, &root, &device.fd, fs).unwrap();
+            assert_eq!(grown, Grown::AlreadyThere, "{fs} with {rest} bytes more");
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn a_device_that_somebody_holds_for_himself_is_busy_and_not_formatted() {
+    let kernel = Linux::detect().unwrap();
+    let image = Image::new(512 * MIB);
+    let device = Loop::attach(&kernel, &image);
+    let under_test = DeviceUnderTest {
+        fd: &device.fd,
+        bytes: 512 * MIB,
+        backing: None,
+        volume: VOLUME,
+    };
+    let Found::Blank(blank) = examine(&kernel, &under_test) else {
+        panic!("a new image is not blank");
+    };
+    let holder = kernel.reopen(&device.fd, Open::DeviceExclusive).unwrap();
+    let result = format(&kernel, &under_test, FsType::Ext4, blank.into(), DEADLINE);
+    drop(holder);
+    assert_eq!(result.unwrap_err().kind, Kind::Busy);
+    assert!(matches!(examine(&kernel, &under_test), Found::Blank(_)));
+}

@@ -1,0 +1,157 @@
+//! Probe, format and grow with the real tools, on image files; growing on real loop devices.
+//!
+//! Image files need no root: the kernel verbs that are used here work on them as on devices.
+
+mod corpus;
+mod format;
+mod grow;
+
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use tempfile::TempDir;
+
+use super::{DeviceUnderTest, Found, examine};
+use crate::kernel::linux::Linux;
+use crate::kernel::{Kernel, Open};
+
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+
+/// The volume that every image is, unless a test says otherwise.
+const VOLUME: &str = "vol-00000000000000000000000000000001";
+
+/// Which package has a tool, for whoever has to install it.
+const PACKAGES: [(&str, &str); 12] = [
+    ("mke2fs", "e2fsprogs"),
+    ("e2fsck", "e2fsprogs"),
+    ("dumpe2fs", "e2fsprogs"),
+    ("mkfs.xfs", "xfsprogs"),
+    ("xfs_repair", "xfsprogs"),
+    ("xfs_db", "xfsprogs"),
+    ("mkfs.btrfs", "btrfs-progs"),
+    ("mkfs.vfat", "dosfstools"),
+    ("mkswap", "util-linux"),
+    ("sgdisk", "gdisk"),
+    ("cryptsetup", "cryptsetup-bin"),
+    ("blkid", "util-linux"),
+];
+
+/// Runs a tool that must succeed; what it printed.
+fn tool(program: &str, args: &[&str]) -> String {
+    let output = Command::new(program)
+        .args(args)
+        .env("PATH", "/usr/sbin:/sbin:/usr/bin:/bin")
+        .env("LC_ALL", "C")
+        .stdin(Stdio::null())
+        .output();
+    let output = output.unwrap_or_else(|error| {
+        let package = PACKAGES.iter().find(|(tool, _)| *tool == program);
+        let package = package.map_or("the package that has it", |(_, package)| package);
+        panic!("{program}: {error}; install {package}")
+    });
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (printed, complaint) = (text(&output.stdout), text(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{program} {args:?}: {printed}{complaint}"
+    );
+    printed
+}
+
+/// A sparse file in a directory of its own.
+struct Image {
+    dir: TempDir,
+    bytes: u64,
+}
+
+/// An image as the agent holds a device.
+struct Held {
+    device: OwnedFd,
+    backing: OwnedFd,
+}
+
+impl Image {
+    fn new(bytes: u64) -> Image {
+        let dir = tempfile::tempdir().unwrap();
+        File::create(dir.path().join("image"))
+            .unwrap()
+            .set_len(bytes)
+            .unwrap();
+        Image { dir, bytes }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.dir.path().join("image")
+    }
+
+    /// Runs a tool with the image as its last argument.
+    fn make(&self, program: &str, args: &[&str]) {
+        let path = self.path();
+        let args = args.iter().copied().chain([path.to_str().unwrap()]);
+        tool(program, &args.collect::<Vec<_>>());
+    }
+
+    fn write(&self, at: u64, bytes: &[u8]) {
+        let file = File::options().write(true).open(self.path()).unwrap();
+        file.write_all_at(bytes, at).unwrap();
+        file.sync_all().unwrap();
+    }
+
+    fn read(&self, at: u64, length: usize) -> Vec<u8> {
+        let mut bytes = vec![0; length];
+        File::open(self.path())
+            .unwrap()
+            .read_exact_at(&mut bytes, at)
+            .unwrap();
+        bytes
+    }
+
+    fn hold(&self, kernel: &Linux) -> Held {
+        Held {
+            device: kernel.open(&self.path(), Open::DeviceRead).unwrap(),
+            backing: kernel.open(&self.path(), Open::FileRead).unwrap(),
+        }
+    }
+
+    fn examine(&self, volume: &str) -> Found {
+        let kernel = Linux::detect().unwrap();
+        examine(&kernel, &self.hold(&kernel).device(self.bytes, volume))
+    }
+
+    /// Everything by which a write would show: each range of data, and the times and blocks.
+    fn state(&self) -> (Vec<(u64, Vec<u8>)>, [i64; 3]) {
+        let kernel = Linux::detect().unwrap();
+        let file = kernel.open(&self.path(), Open::FileRead).unwrap();
+        let mut data = Vec::new();
+        let mut from = 0;
+        while let Some(start) = kernel.seek_data(&file, from).unwrap() {
+            from = kernel.seek_hole(&file, start).unwrap();
+            data.push((
+                start,
+                self.read(start, usize::try_from(from - start).unwrap()),
+            ));
+        }
+        let metadata = File::open(self.path()).unwrap().metadata().unwrap();
+        let blocks = i64::try_from(metadata.blocks()).unwrap();
+        (data, [metadata.mtime(), metadata.mtime_nsec(), blocks])
+    }
+}
+
+impl Held {
+    fn device<'a>(&'a self, bytes: u64, volume: &'a str) -> DeviceUnderTest<'a, OwnedFd> {
+        DeviceUnderTest {
+            fd: &self.device,
+            bytes,
+            backing: Some(&self.backing),
+            volume,
+        }
+    }
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
