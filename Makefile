@@ -55,12 +55,11 @@ deny: ## bans, licences and sources of all dependencies
 tidy: ## house rules alone: lengths, layers, words (see CONTRIBUTING.md)
 	cargo test $(CARGO_FLAGS) -p belay-tests --test tidy
 
-unit: ## unit tests alone; no root, no network
-	cargo test $(CARGO_FLAGS) --workspace --exclude belay-tests
+unit: ## units and tidy alone; no root, no network
+	cargo test $(CARGO_FLAGS) --workspace
 
-mounts: root ## real devices, mounts and crashes, and the black box on the release binaries (root)
-	$(ISOLATED) cargo test $(CARGO_FLAGS) --workspace --exclude belay-tests --tests -- --ignored
-	$(ISOLATED) cargo test $(CARGO_FLAGS) -p belay-tests -- --include-ignored
+mounts: root ## what is ignored without root: real devices and mounts, black box, crashes (root)
+	$(ISOLATED) cargo test $(CARGO_FLAGS) --workspace --tests -- --ignored
 
 wire: ## our proto beside the official Go module, descriptor by descriptor
 	cd tests/wire && go test -count=1 ./...
