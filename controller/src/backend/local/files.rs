@@ -21,7 +21,7 @@ pub(super) struct Files {
 pub(super) struct Room {
     /// All of it.
     pub(super) total: u64,
-    /// What holds data or metadata of whatever owner.
+    /// What holds data or metadata of whatever owner, or is reserved for root.
     pub(super) taken: u64,
 }
 

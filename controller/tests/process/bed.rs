@@ -1,0 +1,144 @@
+//! A real belay-controller in a directory of its own: started, called through its socket, killed.
+
+use belay_proto::csi::v1 as csi;
+use csi::controller_client::ControllerClient;
+use csi::volume_capability::access_mode::Mode;
+use csi::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
+use hyper_util::rt::TokioIo;
+use std::io::{BufRead as _, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use tokio::net::UnixStream;
+use tonic::transport::{Channel, Endpoint};
+
+/// The node that the controller is told it runs on.
+pub(crate) const NODE: &str = "node-1";
+
+pub(crate) type Client = ControllerClient<Channel>;
+
+/// Where everything of one test is; removed at its end.
+pub(crate) struct Bed {
+    dir: tempfile::TempDir,
+    flags: Vec<String>,
+}
+
+impl Bed {
+    /// The controller will be started with these flags besides the necessary ones.
+    pub(crate) fn new(flags: &[&str]) -> Self {
+        let flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
+        Self {
+            dir: tempfile::tempdir().unwrap(),
+            flags,
+        }
+    }
+
+    pub(crate) fn volumes_dir(&self) -> PathBuf {
+        self.dir.path().join("state/volumes")
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.dir.path().join("csi.sock")
+    }
+
+    /// Starts it and waits until it says that it serves.
+    pub(crate) fn start(&self) -> Controller {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_belay-controller"))
+            .arg("--endpoint")
+            .arg(self.socket())
+            .arg("--state-dir")
+            .arg(self.dir.path().join("state"))
+            .args(["--node-id", NODE])
+            .args(&self.flags)
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut log = BufReader::new(child.stderr.take().unwrap()).lines();
+        let started = log
+            .by_ref()
+            .map(Result::unwrap)
+            .find(|line| line.contains("serving"));
+        // Somebody must go on reading, or the controller would block on a full pipe.
+        std::thread::spawn(move || log.for_each(drop));
+        let controller = Controller { child };
+        assert!(started.is_some(), "the controller did not come up");
+        controller
+    }
+
+    pub(crate) async fn client(&self) -> Client {
+        let stream = UnixStream::connect(self.socket()).await.unwrap();
+        let mut stream = Some(TokioIo::new(stream));
+        let connector = tower::service_fn(move |_| {
+            let stream = stream.take().ok_or(std::io::ErrorKind::NotConnected);
+            async move { stream.map_err(std::io::Error::from) }
+        });
+        let endpoint = Endpoint::from_static("http://localhost");
+        ControllerClient::new(endpoint.connect_with_connector(connector).await.unwrap())
+    }
+}
+
+/// The running process; killed with its test.
+pub(crate) struct Controller {
+    child: Child,
+}
+
+impl Controller {
+    /// SIGKILL, and waits until it is gone.
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Controller {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// For one pod on one node.
+pub(crate) fn block() -> csi::VolumeCapability {
+    capability(AccessType::Block(BlockVolume {}), Mode::SingleNodeWriter)
+}
+
+pub(crate) fn mount(fs_type: &str, mode: Mode) -> csi::VolumeCapability {
+    let mount = MountVolume {
+        fs_type: fs_type.to_owned(),
+        ..MountVolume::default()
+    };
+    capability(AccessType::Mount(mount), mode)
+}
+
+fn capability(access: AccessType, mode: Mode) -> csi::VolumeCapability {
+    csi::VolumeCapability {
+        access_mode: Some(AccessMode { mode: mode.into() }),
+        access_type: Some(access),
+    }
+}
+
+/// Bounds in bytes; 0 = none.
+pub(crate) fn range(required_bytes: i64, limit_bytes: i64) -> Option<csi::CapacityRange> {
+    Some(csi::CapacityRange {
+        required_bytes,
+        limit_bytes,
+    })
+}
+
+/// A raw block volume of exactly that size.
+pub(crate) fn create(name: &str, bytes: i64) -> csi::CreateVolumeRequest {
+    csi::CreateVolumeRequest {
+        name: name.to_owned(),
+        capacity_range: range(bytes, bytes),
+        volume_capabilities: vec![block()],
+        ..csi::CreateVolumeRequest::default()
+    }
+}
+
+/// To the node of the controller.
+pub(crate) fn publish(id: &str) -> csi::ControllerPublishVolumeRequest {
+    csi::ControllerPublishVolumeRequest {
+        volume_id: id.to_owned(),
+        node_id: NODE.to_owned(),
+        volume_capability: Some(block()),
+        ..csi::ControllerPublishVolumeRequest::default()
+    }
+}

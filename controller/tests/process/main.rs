@@ -1,0 +1,7 @@
+//! The real binary, through its socket.
+
+#![expect(clippy::unwrap_used, reason = "a test ends at the first surprise")]
+
+mod bed;
+mod kills;
+mod service;

@@ -1,0 +1,525 @@
+//! The controller over its socket: which code comes for what, and what is told.
+
+use crate::bed::{self, Bed, Client, NODE, create, mount, publish, range};
+use belay_proto::csi::v1 as csi;
+use csi::controller_service_capability::Type;
+use csi::controller_service_capability::rpc::Type as Call;
+use csi::volume_capability::access_mode::Mode;
+use std::collections::{HashMap, HashSet};
+use tonic::{Code, Status};
+
+const MIB: i64 = 1 << 20;
+const ROOMY: [&str; 2] = ["--overcommit", "1000"];
+
+async fn created(client: &mut Client, request: csi::CreateVolumeRequest) -> csi::Volume {
+    client
+        .create_volume(request)
+        .await
+        .unwrap()
+        .into_inner()
+        .volume
+        .unwrap()
+}
+
+fn assert_refused(status: &Status, code: Code, names: &[&str]) {
+    assert_eq!(status.code(), code, "{status}");
+    for name in names {
+        assert!(status.message().contains(name), "{name} not in {status}");
+    }
+}
+
+fn place(node: &str) -> csi::Topology {
+    let key = "topology.local.csi.belay.dev/node".to_owned();
+    csi::Topology {
+        segments: HashMap::from([(key, node.to_owned())]),
+    }
+}
+
+#[tokio::test]
+async fn a_volume_lives_its_life() {
+    let bed = Bed::new(&ROOMY);
+    let _controller = bed.start();
+    let mut client = bed.client().await;
+    let volume = created(&mut client, create("pvc-1", 5 * MIB)).await;
+    let id = volume.volume_id.as_str();
+    assert_eq!(volume.capacity_bytes, 5 * MIB);
+    assert!(volume.accessible_topology.is_empty() && volume.volume_context.is_empty());
+
+    let published = client
+        .controller_publish_volume(publish(id))
+        .await
+        .unwrap()
+        .into_inner();
+    let again = client
+        .controller_publish_volume(publish(id))
+        .await
+        .unwrap()
+        .into_inner();
+    assert_eq!(published, again);
+    let expected = [
+        ("transport", "loop"),
+        ("file", id),
+        ("bytes", "5242880"),
+        ("content", "new"),
+    ];
+    let expected = expected.map(|(key, value)| (key.to_owned(), value.to_owned()));
+    assert_eq!(published.publish_context, HashMap::from(expected));
+
+    let expand = csi::ControllerExpandVolumeRequest {
+        volume_id: id.to_owned(),
+        capacity_range: range(6 * MIB, 0),
+        ..Default::default()
+    };
+    for _ in 0..2 {
+        let expanded = client
+            .controller_expand_volume(expand.clone())
+            .await
+            .unwrap();
+        let expanded = expanded.into_inner();
+        assert_eq!(
+            (expanded.capacity_bytes, expanded.node_expansion_required),
+            (6 * MIB, true)
+        );
+    }
+
+    let get = csi::ControllerGetVolumeRequest {
+        volume_id: id.to_owned(),
+    };
+    let found = client
+        .controller_get_volume(get.clone())
+        .await
+        .unwrap()
+        .into_inner();
+    assert_eq!(found.volume.unwrap().capacity_bytes, 6 * MIB);
+    assert_eq!(found.status.unwrap().published_node_ids, [NODE]);
+
+    let delete = csi::DeleteVolumeRequest {
+        volume_id: id.to_owned(),
+        ..Default::default()
+    };
+    let refused = client.delete_volume(delete.clone()).await.unwrap_err();
+    assert_refused(&refused, Code::FailedPrecondition, &[id, NODE]);
+    let everywhere = csi::ControllerUnpublishVolumeRequest {
+        volume_id: id.to_owned(),
+        ..Default::default()
+    };
+    for _ in 0..2 {
+        client
+            .controller_unpublish_volume(everywhere.clone())
+            .await
+            .unwrap();
+    }
+    for _ in 0..2 {
+        client.delete_volume(delete.clone()).await.unwrap();
+    }
+    client
+        .controller_unpublish_volume(everywhere)
+        .await
+        .unwrap();
+    let gone = client.controller_get_volume(get).await.unwrap_err();
+    assert_refused(&gone, Code::NotFound, &[id]);
+}
+
+#[tokio::test]
+async fn a_name_that_comes_again_must_mean_the_same() {
+    let bed = Bed::new(&["--overcommit", "1000", "--with-topology"]);
+    let _controller = bed.start();
+    let mut client = bed.client().await;
+    let request = csi::CreateVolumeRequest {
+        volume_capabilities: vec![mount("ext4", Mode::SingleNodeWriter)],
+        accessibility_requirements: Some(csi::TopologyRequirement {
+            requisite: vec![place("elsewhere"), place(NODE)],
+            preferred: vec![place("elsewhere")],
+        }),
+        ..create("pvc-1", 200 * MIB)
+    };
+    let volume = created(&mut client, request.clone()).await;
+    assert_eq!(volume.accessible_topology, [place(NODE)]);
+
+    let same = [
+        request.clone(),
+        csi::CreateVolumeRequest {
+            capacity_range: range(100 * MIB, 0),
+            ..request.clone()
+        },
+        csi::CreateVolumeRequest {
+            capacity_range: range(0, 300 * MIB),
+            ..request.clone()
+        },
+        csi::CreateVolumeRequest {
+            volume_capabilities: vec![mount("ext4", Mode::SingleNodeMultiWriter)],
+            ..request.clone()
+        },
+        csi::CreateVolumeRequest {
+            accessibility_requirements: None,
+            ..request.clone()
+        },
+    ];
+    for request in same {
+        assert_eq!(created(&mut client, request).await, volume);
+    }
+
+    let larger = csi::CreateVolumeRequest {
+        capacity_range: range(201 * MIB, 0),
+        ..request.clone()
+    };
+    let smaller = csi::CreateVolumeRequest {
+        capacity_range: range(MIB, 199 * MIB),
+        ..request.clone()
+    };
+    let xfs = csi::CreateVolumeRequest {
+        volume_capabilities: vec![mount("xfs", Mode::SingleNodeWriter)],
+        capacity_range: range(MIB, 0),
+        ..request.clone()
+    };
+    let raw = csi::CreateVolumeRequest {
+        volume_capabilities: vec![bed::block()],
+        ..request.clone()
+    };
+    let elsewhere = csi::CreateVolumeRequest {
+        accessibility_requirements: Some(csi::TopologyRequirement {
+            requisite: vec![place("elsewhere")],
+            preferred: vec![],
+        }),
+        ..request.clone()
+    };
+    for (request, names) in [
+        (larger, ["209715200", "210763776"]),
+        (smaller, ["209715200", "208666624"]),
+        (xfs, ["ext4", "xfs"]),
+        (raw, ["ext4", "raw block"]),
+        (elsewhere.clone(), ["pvc-1", "another place"]),
+    ] {
+        let refused = client.create_volume(request).await.unwrap_err();
+        assert_refused(&refused, Code::AlreadyExists, &names);
+    }
+    let nowhere = csi::CreateVolumeRequest {
+        name: "pvc-2".to_owned(),
+        ..elsewhere
+    };
+    let refused = client.create_volume(nowhere).await.unwrap_err();
+    assert_refused(
+        &refused,
+        Code::ResourceExhausted,
+        &["accessibility_requirements", NODE],
+    );
+}
+
+#[tokio::test]
+async fn what_no_volume_can_be_is_refused_by_the_name_of_the_field() {
+    let bed = Bed::new(&ROOMY);
+    let _controller = bed.start();
+    let mut client = bed.client().await;
+    let parameter = |key: &str| HashMap::from([(key.to_owned(), "1".to_owned())]);
+    let base = || create("pvc-1", 400 * MIB);
+    let source = csi::VolumeContentSource {
+        r#type: Some(csi::volume_content_source::Type::Volume(
+            csi::volume_content_source::VolumeSource {
+                volume_id: "vol-1".to_owned(),
+            },
+        )),
+    };
+    let capability = |capability| csi::CreateVolumeRequest {
+        volume_capabilities: vec![capability],
+        ..base()
+    };
+    let cases = [
+        (
+            csi::CreateVolumeRequest {
+                parameters: parameter("typ"),
+                ..base()
+            },
+            "\"typ\"",
+        ),
+        (
+            csi::CreateVolumeRequest {
+                mutable_parameters: parameter("iops"),
+                ..base()
+            },
+            "mutable_parameters",
+        ),
+        (
+            csi::CreateVolumeRequest {
+                volume_content_source: Some(source),
+                ..base()
+            },
+            "volume_content_source",
+        ),
+        (capability(mount("btrfs", Mode::SingleNodeWriter)), "btrfs"),
+        (
+            capability(mount("", Mode::MultiNodeMultiWriter)),
+            "MULTI_NODE_MULTI_WRITER",
+        ),
+        (
+            capability(mount("", Mode::MultiNodeReaderOnly)),
+            "volume_capabilities[0]",
+        ),
+    ];
+    for (request, names) in cases {
+        let refused = client.create_volume(request).await.unwrap_err();
+        assert_refused(&refused, Code::InvalidArgument, &[names]);
+    }
+    for (asked, names) in [
+        (range(MIB + 1, 2 * MIB - 1), ["2097151", "2097152"]),
+        (range(i64::MAX, 0), ["9223372036854775808", "the largest"]),
+    ] {
+        let request = csi::CreateVolumeRequest {
+            capacity_range: asked,
+            ..base()
+        };
+        let refused = client.create_volume(request).await.unwrap_err();
+        assert_refused(&refused, Code::OutOfRange, &names);
+    }
+    // The provisioner's own keys are none of ours.
+    let own = parameter("csi.storage.k8s.io/pvc/name");
+    created(
+        &mut client,
+        csi::CreateVolumeRequest {
+            parameters: own,
+            ..base()
+        },
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn attaching_differently_elsewhere_or_too_often_is_refused() {
+    let bed = Bed::new(&["--overcommit", "1000", "--max-volumes", "1"]);
+    let _controller = bed.start();
+    let mut client = bed.client().await;
+    let first = created(&mut client, create("pvc-1", MIB)).await.volume_id;
+    let second = created(&mut client, create("pvc-2", MIB)).await.volume_id;
+    client
+        .controller_publish_volume(publish(&first))
+        .await
+        .unwrap();
+    let read_only = csi::ControllerPublishVolumeRequest {
+        readonly: true,
+        ..publish(&first)
+    };
+    let as_mount = csi::ControllerPublishVolumeRequest {
+        volume_capability: Some(mount("", Mode::SingleNodeWriter)),
+        ..publish(&first)
+    };
+    let multi = csi::ControllerPublishVolumeRequest {
+        volume_capability: Some(mount("", Mode::MultiNodeSingleWriter)),
+        ..publish(&first)
+    };
+    let elsewhere = csi::ControllerPublishVolumeRequest {
+        node_id: "node-2".to_owned(),
+        ..publish(&first)
+    };
+    for (request, code, names) in [
+        (read_only.clone(), Code::AlreadyExists, "read-only"),
+        (as_mount, Code::AlreadyExists, "mount"),
+        (multi, Code::InvalidArgument, "MULTI_NODE_SINGLE_WRITER"),
+        (elsewhere, Code::NotFound, "node-2"),
+        (publish("vol-0"), Code::NotFound, "vol-0"),
+        (publish(&second), Code::ResourceExhausted, "--max-volumes"),
+    ] {
+        let refused = client.controller_publish_volume(request).await.unwrap_err();
+        assert_refused(&refused, code, &[names]);
+    }
+    let unpublish = |id: &str, node: &str| csi::ControllerUnpublishVolumeRequest {
+        volume_id: id.to_owned(),
+        node_id: node.to_owned(),
+        ..Default::default()
+    };
+    for (id, node) in [
+        (first.as_str(), "node-2"),
+        ("vol-0", NODE),
+        (first.as_str(), NODE),
+    ] {
+        client
+            .controller_unpublish_volume(unpublish(id, node))
+            .await
+            .unwrap();
+    }
+    let answer = client
+        .controller_publish_volume(read_only)
+        .await
+        .unwrap()
+        .into_inner();
+    assert_eq!(
+        answer.publish_context.get("read_only").map(String::as_str),
+        Some("true")
+    );
+}
+
+#[tokio::test]
+async fn validation_says_no_without_failing_and_yes_with_what_was_asked() {
+    let bed = Bed::new(&ROOMY);
+    let _controller = bed.start();
+    let mut client = bed.client().await;
+    let id = created(&mut client, create("pvc-1", 128 * MIB))
+        .await
+        .volume_id;
+    let validate = |id: &str, capabilities| csi::ValidateVolumeCapabilitiesRequest {
+        volume_id: id.to_owned(),
+        volume_capabilities: capabilities,
+        ..Default::default()
+    };
+    let fine = vec![mount("ext4", Mode::SingleNodeSingleWriter), bed::block()];
+    let request = validate(&id, fine.clone());
+    let yes = client
+        .validate_volume_capabilities(request)
+        .await
+        .unwrap()
+        .into_inner();
+    assert_eq!(yes.confirmed.unwrap().volume_capabilities, fine);
+    for (capability, why) in [
+        (
+            mount("", Mode::MultiNodeMultiWriter),
+            "MULTI_NODE_MULTI_WRITER",
+        ),
+        (mount("vfat", Mode::SingleNodeWriter), "vfat"),
+        (mount("xfs", Mode::SingleNodeWriter), "314572800"),
+    ] {
+        let request = validate(&id, vec![bed::block(), capability]);
+        let no = client
+            .validate_volume_capabilities(request)
+            .await
+            .unwrap()
+            .into_inner();
+        assert_eq!(no.confirmed, None);
+        assert!(
+            no.message.contains(why) && no.message.contains("[1]"),
+            "{}",
+            no.message
+        );
+    }
+    let request = validate("vol-0", fine);
+    let refused = client
+        .validate_volume_capabilities(request)
+        .await
+        .unwrap_err();
+    assert_refused(&refused, Code::NotFound, &["vol-0"]);
+}
+
+#[tokio::test]
+async fn pages_cover_all_volumes_once_with_their_nodes() {
+    let bed = Bed::new(&ROOMY);
+    let _controller = bed.start();
+    let mut client = bed.client().await;
+    let mut expected = HashSet::new();
+    for n in 0..7 {
+        let volume = created(&mut client, create(&format!("pvc-{n}"), MIB)).await;
+        expected.insert(volume.volume_id);
+    }
+    let attached = expected.iter().next().unwrap().clone();
+    client
+        .controller_publish_volume(publish(&attached))
+        .await
+        .unwrap();
+    let (mut seen, mut token) = (HashSet::new(), String::new());
+    loop {
+        let request = csi::ListVolumesRequest {
+            max_entries: 3,
+            starting_token: token.clone(),
+        };
+        let page = client.list_volumes(request).await.unwrap().into_inner();
+        assert!(page.entries.len() <= 3);
+        for entry in page.entries {
+            let (volume, status) = (entry.volume.unwrap(), entry.status.unwrap());
+            let here: &[&str] = if volume.volume_id == attached {
+                &[NODE]
+            } else {
+                &[]
+            };
+            assert_eq!(status.published_node_ids, here);
+            assert!(seen.insert(volume.volume_id));
+        }
+        token = page.next_token;
+        if token.is_empty() {
+            break;
+        }
+    }
+    assert_eq!(seen, expected);
+    let request = csi::ListVolumesRequest {
+        max_entries: 3,
+        starting_token: "not ours".to_owned(),
+    };
+    let refused = client.list_volumes(request).await.unwrap_err();
+    assert_refused(&refused, Code::Aborted, &["starting_token", "not ours"]);
+}
+
+#[tokio::test]
+async fn capacity_shrinks_with_every_promise_and_is_none_elsewhere() {
+    let bed = Bed::new(&["--with-topology"]);
+    let _controller = bed.start();
+    let mut client = bed.client().await;
+    let everywhere = csi::GetCapacityRequest::default();
+    let before = client
+        .get_capacity(everywhere.clone())
+        .await
+        .unwrap()
+        .into_inner();
+    let promised = (before.available_capacity / 2 / MIB * MIB).min(1 << 40);
+    created(&mut client, create("pvc-1", promised)).await;
+    let after = client.get_capacity(everywhere).await.unwrap().into_inner();
+    // Others write to the same filesystem while this runs.
+    assert!(after.available_capacity < before.available_capacity - promised / 2);
+    assert_eq!(after.minimum_volume_size, Some(MIB));
+
+    let with = |capability, node| csi::GetCapacityRequest {
+        volume_capabilities: vec![capability],
+        accessible_topology: Some(place(node)),
+        ..Default::default()
+    };
+    let single = Mode::SingleNodeWriter;
+    for (request, smallest) in [
+        (with(mount("xfs", single), NODE), 300 * MIB),
+        (with(mount("", single), NODE), 128 * MIB),
+        (with(mount("", single), "elsewhere"), 0),
+        (with(mount("", Mode::MultiNodeMultiWriter), NODE), 0),
+    ] {
+        let room = client.get_capacity(request).await.unwrap().into_inner();
+        assert_eq!(room.minimum_volume_size, Some(smallest));
+        assert_eq!(room.available_capacity > 0, smallest > 0);
+    }
+}
+
+#[tokio::test]
+async fn every_advertised_call_exists_and_no_other() {
+    let bed = Bed::new(&[]);
+    let _controller = bed.start();
+    let mut client = bed.client().await;
+    let request = csi::ControllerGetCapabilitiesRequest {};
+    let answer = client
+        .controller_get_capabilities(request)
+        .await
+        .unwrap()
+        .into_inner();
+    let advertised: HashSet<Call> = answer
+        .capabilities
+        .into_iter()
+        .map(|capability| match capability.r#type.unwrap() {
+            Type::Rpc(rpc) => rpc.r#type(),
+        })
+        .collect();
+    let expected = [
+        Call::CreateDeleteVolume,
+        Call::PublishUnpublishVolume,
+        Call::PublishReadonly,
+        Call::ListVolumes,
+        Call::ListVolumesPublishedNodes,
+        Call::GetVolume,
+        Call::GetCapacity,
+        Call::ExpandVolume,
+        Call::SingleNodeMultiWriter,
+    ];
+    assert_eq!(advertised, HashSet::from(expected));
+    let absent = [
+        client
+            .create_snapshot(csi::CreateSnapshotRequest::default())
+            .await
+            .unwrap_err(),
+        client
+            .controller_modify_volume(csi::ControllerModifyVolumeRequest::default())
+            .await
+            .unwrap_err(),
+    ];
+    for status in absent {
+        assert_eq!(status.code(), Code::Unimplemented);
+    }
+}
