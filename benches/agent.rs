@@ -13,8 +13,8 @@ use crate::rpc::Client;
 const START_MAX: Duration = Duration::from_secs(10);
 
 /// A running belay-node.
-pub struct Agent {
-    place: Place,
+pub struct Agent<'a> {
+    place: &'a Place,
     process: u32,
     /// To its socket.
     pub client: Client,
@@ -55,12 +55,12 @@ pub fn binary() -> io::Result<PathBuf> {
     )))
 }
 
-impl Agent {
+impl<'a> Agent<'a> {
     /// Starts an agent on a socket called `name`, and waits for its first answer.
     ///
     /// # Errors
     /// When it does not come up; the end of its log is in the message.
-    pub fn start(place: &Place, name: &str) -> io::Result<Self> {
+    pub fn start(place: &'a Place, name: &str) -> io::Result<Self> {
         let socket = place.path(&format!("{name}.sock"));
         let log = place.path(&format!("{name}.log"));
         let mut command = Command::new(binary()?);
@@ -80,7 +80,7 @@ impl Agent {
         let process = place.spawn(&mut command)?;
         let first_answer = await_answer(&client, start, &log)?;
         Ok(Self {
-            place: place.clone(),
+            place,
             process,
             client,
             first_answer,
@@ -109,7 +109,7 @@ impl Agent {
     }
 }
 
-impl Drop for Agent {
+impl Drop for Agent<'_> {
     fn drop(&mut self) {
         if let Err(error) = self.place.end(self.process) {
             eprintln!("belay-benches: process {}: {error}", self.process);

@@ -2,6 +2,7 @@
 //! part of a call.
 
 use std::io;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -18,16 +19,19 @@ pub(crate) fn detach(device: &Path) -> io::Result<()> {
 
 /// Lets go of every device whose file is on the filesystem with this number, `major:minor`.
 pub(crate) fn detach_all_on(filesystem: &str) -> io::Result<()> {
-    let columns = "NAME,BACK-MAJ:MIN";
-    let list = losetup(&["--list", "--raw", "--noheadings", "--output", columns])?;
-    for line in list.lines() {
-        if let Some((device, number)) = line.split_once(' ')
-            && number.trim() == filesystem
-        {
+    let list = losetup(&["--list", "--noheadings", "--output", "NAME,BACK-MAJ:MIN"])?;
+    for (device, number) in list.lines().filter_map(parse) {
+        if number == filesystem {
             detach(Path::new(device))?;
         }
     }
     Ok(())
+}
+
+/// A device and the number of the filesystem that its file is on; none once it was let go.
+fn parse(line: &str) -> Option<(&str, &str)> {
+    let mut words = line.split_whitespace();
+    Some((words.next()?, words.next()?))
 }
 
 /// The program doing nothing: what starting it costs.
@@ -36,10 +40,13 @@ pub(crate) fn idle() -> io::Result<()> {
 }
 
 fn losetup(arguments: &[&str]) -> io::Result<String> {
-    let output = Command::new("losetup")
+    // A group of its own: what Ctrl-C breaks off would be bound, and nobody would know to what.
+    let mut command = Command::new("losetup");
+    command
         .args(arguments)
         .stdin(Stdio::null())
-        .output()?;
+        .process_group(0);
+    let output = command.output()?;
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr);
         return Err(io::Error::other(format!(

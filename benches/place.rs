@@ -6,6 +6,7 @@
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, exit};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,9 +19,11 @@ use crate::loops;
 /// What a shell shows for a program that SIGINT ended.
 const EXIT_INTERRUPTED: i32 = 130;
 
-/// The place of one run. Clones are the same place; it is cleared when the last one goes, at a
-/// panic, and at SIGINT or SIGTERM.
-#[derive(Clone)]
+/// Set in the environment of a program that is in a mount namespace of its own.
+const ISOLATED: &str = "BELAY_BENCH_ISOLATED";
+
+/// The place of one run. It is cleared when this is dropped, so also at a panic, and at SIGINT and
+/// SIGTERM.
 pub struct Place {
     inner: Arc<Inner>,
 }
@@ -30,17 +33,19 @@ struct Inner {
     /// Number of the tmpfs on `dir`, as losetup writes it.
     device: String,
     processes: Mutex<Vec<Child>>,
+    is_cleared: Mutex<bool>,
     /// Held by whoever may change the machine: a sample, or the clearing at the end.
     turn: Mutex<()>,
 }
 
 impl Place {
-    /// Makes the folder and mounts its tmpfs, and from now on clears it at a signal.
+    /// Makes the folder and mounts its tmpfs, and from now on clears it at a signal. To be called
+    /// first: it begins the program again in a mount namespace of its own.
     ///
     /// # Errors
-    /// Without root, outside a mount namespace of our own, or where tmpfs cannot be mounted.
+    /// Without root, or where tmpfs cannot be mounted.
     pub fn make() -> io::Result<Self> {
-        require_isolation()?;
+        isolate()?;
         let dir = tempfile::Builder::new()
             .prefix("belay-bench.")
             .tempdir()?
@@ -66,14 +71,15 @@ impl Place {
             rustix::fs::major(device),
             rustix::fs::minor(device)
         );
-        let (processes, turn) = (Mutex::default(), Mutex::default());
+        let inner = Inner {
+            dir,
+            device,
+            processes: Mutex::default(),
+            is_cleared: Mutex::default(),
+            turn: Mutex::default(),
+        };
         let place = Self {
-            inner: Arc::new(Inner {
-                dir,
-                device,
-                processes,
-                turn,
-            }),
+            inner: Arc::new(inner),
         };
         place.clear_at_signals()?;
         Ok(place)
@@ -104,12 +110,14 @@ impl Place {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts a process that ends with the place, and returns its number.
+    /// Starts a process that ends with the place, and returns its number. It gets a group of its
+    /// own: at Ctrl-C it must not end before we do.
     ///
     /// # Errors
     /// As execve(2).
     pub fn spawn(&self, command: &mut Command) -> io::Result<u32> {
         let child = command
+            .process_group(0)
             .spawn()
             .map_err(|error| at("start", Path::new(command.get_program()), error))?;
         let process = child.id();
@@ -133,28 +141,25 @@ impl Place {
     /// returned, as in the closures of criterion.
     pub fn give_up(&self, error: &io::Error) -> ! {
         eprintln!("belay-benches: {error}");
-        self.inner.clear_and_tell();
+        self.inner.clear();
         exit(1)
     }
 
     /// A thread waits for the signals; destructors do not run when one ends a program.
     fn clear_at_signals(&self) -> io::Result<()> {
+        let inner = Arc::clone(&self.inner);
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_io()
             .build()?;
-        // Weak: a thread that never ends must not keep the place from being cleared.
-        let weak = Arc::downgrade(&self.inner);
         std::thread::Builder::new()
             .name("signals".to_owned())
             .spawn(move || {
                 if runtime.block_on(interrupted()).is_err() {
                     return;
                 }
-                if let Some(inner) = weak.upgrade() {
-                    let _turn = inner.turn.lock().unwrap_or_else(PoisonError::into_inner);
-                    inner.clear_and_tell();
-                    exit(EXIT_INTERRUPTED);
-                }
+                let _turn = inner.turn.lock().unwrap_or_else(PoisonError::into_inner);
+                inner.clear();
+                exit(EXIT_INTERRUPTED);
             })?;
         Ok(())
     }
@@ -167,33 +172,41 @@ impl Inner {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// All of it in the one order that works: who mounts, what is mounted on volumes, the loop
-    /// devices beneath, and the tmpfs with their files.
-    fn clear(&self) -> io::Result<()> {
-        for child in self.processes().drain(..) {
-            end(child)?;
+    /// Clears everything, once, and says what is left.
+    fn clear(&self) {
+        let mut is_cleared = self
+            .is_cleared
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if *is_cleared {
+            return;
         }
-        for mount in mounts_below(&self.dir)? {
-            umount(&mount)?;
+        *is_cleared = true;
+        for error in self.clear_all() {
+            eprintln!("belay-benches: left behind: {error}");
         }
-        loops::detach_all_on(&self.device)?;
-        umount(&self.dir)?;
-        fs::remove_dir(&self.dir)
     }
 
-    fn clear_and_tell(&self) {
-        if let Err(error) = self.clear() {
-            eprintln!(
-                "belay-benches: {} is not cleared: {error}",
-                self.dir.display()
-            );
+    /// All of it in the one order that works: who mounts, what is mounted on volumes, the loop
+    /// devices beneath, and the tmpfs with their files. Goes on after a failure.
+    fn clear_all(&self) -> Vec<io::Error> {
+        let mut steps: Vec<io::Result<()>> = self.processes().drain(..).map(end).collect();
+        match mounts_below(&self.dir) {
+            Ok(mounts) => steps.extend(mounts.iter().map(|m| umount(m, UnmountFlags::NOFOLLOW))),
+            Err(error) => steps.push(Err(error)),
         }
+        steps.push(loops::detach_all_on(&self.device));
+        // Sockets of ours are still bound in it; it goes when they do, with this process.
+        let last = UnmountFlags::NOFOLLOW | UnmountFlags::DETACH;
+        steps.push(umount(&self.dir, last));
+        steps.push(fs::remove_dir(&self.dir).map_err(|error| at("rmdir", &self.dir, error)));
+        steps.into_iter().filter_map(Result::err).collect()
     }
 }
 
-impl Drop for Inner {
+impl Drop for Place {
     fn drop(&mut self) {
-        self.clear_and_tell();
+        self.inner.clear();
     }
 }
 
@@ -215,9 +228,8 @@ fn mounts_below(dir: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(below)
 }
 
-fn umount(path: &Path) -> io::Result<()> {
-    rustix::mount::unmount(path, UnmountFlags::NOFOLLOW)
-        .map_err(|errno| at("umount", path, errno.into()))
+fn umount(path: &Path, flags: UnmountFlags) -> io::Result<()> {
+    rustix::mount::unmount(path, flags).map_err(|errno| at("umount", path, errno.into()))
 }
 
 /// Until SIGINT or SIGTERM.
@@ -231,20 +243,24 @@ async fn interrupted() -> io::Result<()> {
     Ok(())
 }
 
-/// A run that breaks off must leave the machine's own mounts alone.
-fn require_isolation() -> io::Result<()> {
+/// Begins this program again in a mount namespace of its own, unless it is in one: a run that breaks
+/// off must leave the machine's own mounts alone.
+fn isolate() -> io::Result<()> {
     if !rustix::process::geteuid().is_root() {
         return Err(io::Error::other(
             "mounting needs root: run `sudo make bench`",
         ));
     }
-    let own = fs::read_link("/proc/self/ns/mnt")?;
-    if own == fs::read_link("/proc/1/ns/mnt")? {
-        let why =
-            "the benches mount, so they want a mount namespace of their own: run `make bench`";
-        return Err(io::Error::other(why));
+    if std::env::var_os(ISOLATED).is_some() {
+        return Ok(());
     }
-    Ok(())
+    let mut unshare = Command::new("unshare");
+    unshare.args(["--mount", "--propagation", "private", "--"]);
+    unshare
+        .arg(std::env::current_exe()?)
+        .args(std::env::args_os().skip(1));
+    let error = unshare.env(ISOLATED, "1").exec();
+    Err(at("start", Path::new("unshare"), error))
 }
 
 /// An error with what was tried, and on what.

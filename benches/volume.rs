@@ -35,7 +35,7 @@ impl Volume {
     /// When the agent will not.
     pub fn formatted(
         place: &Place,
-        agent: &Agent,
+        agent: &Agent<'_>,
         id: &str,
         fs_type: &'static str,
     ) -> io::Result<Self> {

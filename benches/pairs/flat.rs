@@ -64,21 +64,18 @@ pub(crate) fn measure(place: &Place, mounts: usize) -> io::Result<Flat> {
 }
 
 /// Many mounts that have nothing to do with any volume; gone when dropped.
-struct Unrelated {
-    place: Place,
+struct Unrelated<'a> {
+    place: &'a Place,
     mounts: usize,
 }
 
-impl Unrelated {
-    fn mount(place: &Place, mounts: usize) -> io::Result<Self> {
+impl<'a> Unrelated<'a> {
+    fn mount(place: &'a Place, mounts: usize) -> io::Result<Self> {
         let top = place.folder("unrelated")?;
         let options = Some(c"size=64m,mode=0700");
         rustix::mount::mount("unrelated", &top, "tmpfs", MountFlags::empty(), options)?;
         rustix::mount::mount_change(&top, MountPropagationFlags::PRIVATE)?;
-        let mut made = Self {
-            place: place.clone(),
-            mounts: 0,
-        };
+        let mut made = Self { place, mounts: 0 };
         let source = place.folder("unrelated/source")?;
         for n in 0..mounts {
             rustix::mount::mount_bind(&source, place.folder(&format!("unrelated/{n}"))?)?;
@@ -97,7 +94,7 @@ impl Unrelated {
     }
 }
 
-impl Drop for Unrelated {
+impl Drop for Unrelated<'_> {
     fn drop(&mut self) {
         if let Err(error) = self.umount() {
             eprintln!("belay-benches: unmounting what is unrelated: {error}");

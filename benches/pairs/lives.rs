@@ -29,7 +29,7 @@ pub(crate) struct Comparison {
 ///
 /// # Errors
 /// When a call fails.
-pub(crate) fn compare(place: &Place, agent: &Agent, lives: usize) -> io::Result<Comparison> {
+pub(crate) fn compare(place: &Place, agent: &Agent<'_>, lives: usize) -> io::Result<Comparison> {
     let mut rows = Vec::from(probes(place, agent, lives * PROBES_A_LIFE)?);
     let empty_call = rows.last().map_or(Duration::ZERO, |row| row.ours.p25());
     let (mut attach, mut attach_idle) = (Vec::new(), Vec::new());
@@ -91,7 +91,7 @@ pub(crate) fn at(call: Call) -> usize {
         .unwrap_or_default()
 }
 
-fn probes(place: &Place, agent: &Agent, times: usize) -> io::Result<[Row; 2]> {
+fn probes(place: &Place, agent: &Agent<'_>, times: usize) -> io::Result<[Row; 2]> {
     let (mut on_kept, mut on_new) = (Row::new("probe, kept"), Row::new("probe"));
     let mut echo = Echo::start(place)?;
     let kept = agent.client.keep()?;
