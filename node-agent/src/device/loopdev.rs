@@ -43,6 +43,19 @@ pub(crate) struct Attached<K: Kernel> {
     number: u32,
 }
 
+/// A device that an earlier operation left bound to a file.
+pub(crate) struct Leftover<K: Kernel> {
+    fd: K::Fd,
+    number: u32,
+}
+
+impl<K: Kernel> Leftover<K> {
+    /// The open device.
+    pub(crate) fn fd(&self) -> &K::Fd {
+        &self.fd
+    }
+}
+
 impl<K: Kernel> LoopDir<K> {
     /// Opens the folder.
     ///
@@ -138,29 +151,61 @@ impl<K: Kernel> Backing<K> {
             .is_some_and(|s| s.backing_dev == self.dev && s.backing_ino == self.ino))
     }
 
-    /// Nothing is bound to the file and nobody copies it.
+    /// Takes the file's lock, or finds the device that has it.
     ///
     /// # Errors
-    /// When the lock cannot be tried.
-    pub(crate) fn is_free(&self, kernel: &K) -> crate::kernel::Result<bool> {
-        kernel.flock(&self.fd)
+    /// `ABORTED` when another process has it.
+    pub(crate) fn leftover(&self, kernel: &K) -> Result<Option<Leftover<K>>, Failure> {
+        if kernel.flock(&self.fd)? {
+            return Ok(None);
+        }
+        match self.find(kernel)? {
+            Some(leftover) => Ok(Some(leftover)),
+            None => Err(Failure::busy(format!(
+                "{} is locked by another process and is on no loop device; a copy may be running",
+                self.path.display()
+            ))),
+        }
+    }
+
+    /// Unbinds a device that nothing known is mounted from, and takes the file's lock.
+    ///
+    /// # Errors
+    /// `ABORTED` while somebody has the device open.
+    pub(crate) fn release(&self, kernel: &K, leftover: Leftover<K>) -> Result<(), Failure> {
+        let Leftover { number, fd } = leftover;
+        match kernel.reopen(&fd, Open::DeviceExclusive) {
+            Ok(_) => {}
+            Err(error) if error.cause() == Cause::Busy => {
+                return Err(Failure::busy(format!(
+                    "/dev/loop{number} is still in use for this volume, by a mount elsewhere or by \
+                     a mkfs that outlived an earlier attempt"
+                )));
+            }
+            Err(error) => return Err(error.into()),
+        }
+        kernel.loop_clr_fd(&fd)?;
+        drop(fd);
+        if kernel.flock(&self.fd)? {
+            return Ok(());
+        }
+        Err(Failure::busy(format!(
+            "/dev/loop{number} is still open in another process; it is freed when that closes it"
+        )))
     }
 
     /// The loop device that this file is bound to, if any. Looks at every bound device, so it is
     /// kept for what a crash left behind.
-    ///
-    /// # Errors
-    /// When sysfs or a device cannot be read.
-    pub(crate) fn find(&self, kernel: &K) -> crate::kernel::Result<Option<(u32, K::Fd)>> {
+    fn find(&self, kernel: &K) -> crate::kernel::Result<Option<Leftover<K>>> {
         for number in kernel.loop_bound()? {
-            let device = match kernel.open(&loop_path(number), Open::DeviceRead) {
-                Ok(device) => device,
+            let fd = match kernel.open(&loop_path(number), Open::DeviceRead) {
+                Ok(fd) => fd,
                 // Unbound and removed, or with its disk failing, since the listing.
                 Err(error) if matches!(error.cause(), Cause::Missing | Cause::NoDevice) => continue,
                 Err(error) => return Err(error),
             };
-            if self.is_behind(kernel, &device)? {
-                return Ok(Some((number, device)));
+            if self.is_behind(kernel, &fd)? {
+                return Ok(Some(Leftover { number, fd }));
             }
         }
         Ok(None)
@@ -168,23 +213,13 @@ impl<K: Kernel> Backing<K> {
 }
 
 impl<K: Kernel> Attached<K> {
-    /// Binds the file to a loop device that unbinds itself at its last close, or takes over the
-    /// one that an earlier attempt left bound.
+    /// Binds the file to a loop device. With `autoclear` the device unbinds itself at its last
+    /// close; without, somebody must call [`Attached::release`]. The file's lock must be held (see
+    /// [`Backing::leftover`]): the device keeps it.
     ///
     /// # Errors
-    /// `ABORTED` while somebody else works on the file or the device.
-    pub(crate) fn attach(
-        kernel: &K,
-        backing: Backing<K>,
-        read_only: bool,
-    ) -> Result<Self, Failure> {
-        if !kernel.flock(&backing.fd)? {
-            return Self::take_over(kernel, backing, read_only);
-        }
-        let mode = LoopMode {
-            read_only,
-            autoclear: true,
-        };
+    /// `ABORTED` when no device can be had.
+    pub(crate) fn attach(kernel: &K, backing: Backing<K>, mode: LoopMode) -> Result<Self, Failure> {
         for _ in 0..SNATCHED_MAX {
             let number = kernel.loop_get_free()?;
             let fd = kernel.open(&loop_path(number), Open::DeviceRead)?;
@@ -206,41 +241,12 @@ impl<K: Kernel> Attached<K> {
         )))
     }
 
-    /// The device that a crash, or a detach that had to wait, left bound to the file.
-    fn take_over(kernel: &K, backing: Backing<K>, read_only: bool) -> Result<Self, Failure> {
-        let Some((number, fd)) = backing.find(kernel)? else {
-            return Err(Failure::busy(format!(
-                "{} is locked by another process and is on no loop device; a copy may be running",
-                backing.path.display()
-            )));
-        };
-        match kernel.reopen(&fd, Open::DeviceExclusive) {
-            Ok(_) => {}
-            Err(error) if error.cause() == Cause::Busy => {
-                return Err(Failure::busy(format!(
-                    "/dev/loop{number} is still in use for this volume, by a mount elsewhere or by \
-                     a mkfs that outlived an earlier attempt"
-                ))
-                .may_be_running());
-            }
-            Err(error) => return Err(error.into()),
-        }
-        // Whatever becomes of this attempt, the last close must free the device.
-        kernel.loop_set_autoclear(&fd, true)?;
-        let bound_read_only = kernel.loop_status(&fd)?.is_some_and(|s| s.mode.read_only);
-        if bound_read_only != read_only {
-            drop(fd);
-            return Err(Failure::busy(format!(
-                "/dev/loop{number} was left bound in another access mode and is being freed; try \
-                 again"
-            )));
-        }
-        kernel.loop_set_capacity(&fd)?;
-        Ok(Attached {
-            fd,
-            backing,
-            number,
-        })
+    /// Unbinds the device as soon as nobody has it open any more.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub(crate) fn release(self, kernel: &K) -> crate::kernel::Result<()> {
+        kernel.loop_clr_fd(&self.fd)
     }
 
     /// An already bound device that is known to belong to the file.

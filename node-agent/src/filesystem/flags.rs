@@ -102,6 +102,7 @@ const TABLE: &[(&str, Meaning)] = &[
     ("async", Nothing),
     ("nolazytime", Nothing),
     ("nomand", Nothing),
+    ("iversion", Nothing),
     ("noiversion", Nothing),
     ("seclabel", Nothing),
     ("mand", Refused("Linux has no mandatory locks any more")),

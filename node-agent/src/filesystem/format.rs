@@ -79,16 +79,21 @@ pub(crate) fn format<K: Kernel>(
     write_block(kernel, &writer, &mark)?;
     let over_leftovers = matches!(permit, Permit::Interrupted(_));
     mkfs(kernel, device, fs, over_leftovers, deadline)?;
-    // Before the mark goes, since without it a filesystem that is not whole could never be redone.
+    // Without the mark a filesystem that is not whole could never be redone. So before it goes,
+    // what mkfs wrote is on the disk, and has been seen.
+    kernel.fsync(&writer)?;
     let made = identify(kernel, device)?;
     if made.fs_type() != Some(fs) {
-        return Err(unexpected(fs, &format!("{made:?}")));
+        return Err(unexpected(fs, &made.to_string()));
     }
     erase_mark(kernel, &writer, &mark)?;
     match examine(kernel, device) {
         Found::Known(found) if found == fs => Ok(()),
+        Found::Known(found) => Err(unexpected(fs, found.name())),
+        Found::Foreign(foreign) => Err(unexpected(fs, &foreign.to_string())),
+        Found::Interrupted(_) => Err(unexpected(fs, "a format mark that was erased")),
+        Found::Blank(_) => Err(unexpected(fs, "nothing but zeros")),
         Found::Unreadable(failure) => Err(failure),
-        other => Err(unexpected(fs, &format!("{other:?}"))),
     }
 }
 

@@ -206,8 +206,10 @@ fn run<K: Kernel>(
         let text = format!("{program} did not end within {deadline:?}; the next try begins anew");
         return Err(Failure::timeout(text).may_be_running());
     }
-    refuse_busy(kernel, device)?;
-    Err(Failure::new(Kind::System, complaint(program, &end)))
+    match refuse_busy(kernel, device) {
+        Err(failure) if failure.kind == Kind::Busy => Err(failure),
+        _ => Err(Failure::new(Kind::System, complaint(program, &end))),
+    }
 }
 
 /// Refuses a device that another process has for itself: most likely an mkfs that has outlived

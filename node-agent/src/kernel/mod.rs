@@ -72,6 +72,10 @@ pub(crate) trait Kernel: Send + Sync + 'static {
     fn loop_status(&self, device: &Self::Fd) -> Result<Option<LoopStatus>>;
     /// `LOOP_SET_STATUS64`: whether the last close also unbinds.
     fn loop_set_autoclear(&self, device: &Self::Fd, autoclear: bool) -> Result<()>;
+    /// `LOOP_CLR_FD`: unbinds once the last descriptor is closed, this one included, so what became
+    /// of it shows only afterwards. Ten milliseconds cheaper than setting AUTOCLEAR, which stops
+    /// the device's queue.
+    fn loop_clr_fd(&self, device: &Self::Fd) -> Result<()>;
     /// `LOOP_SET_CAPACITY`: takes over a changed size of the backing file.
     fn loop_set_capacity(&self, device: &Self::Fd) -> Result<()>;
     /// The numbers of all bound loop devices, from sysfs. Quick.

@@ -3,7 +3,9 @@
 use belay_server::failure::Failure;
 use belay_server::request::{Access, Capability, Context, VolumeId};
 
+use crate::device::Attached;
 use crate::filesystem::FsType;
+use crate::kernel::Kernel;
 
 /// What may become of a device without a filesystem. The controller knows the volume's history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,6 +73,22 @@ impl Plan {
             content,
             read_only,
         })
+    }
+
+    /// The size of the device, which is as large as the controller says, or the wrong one.
+    ///
+    /// # Errors
+    /// `FAILED_PRECONDITION` naming both sizes.
+    pub(super) fn fit<K: Kernel>(&self, kernel: &K, device: &Attached<K>) -> Result<u64, Failure> {
+        let bytes = device.refresh(kernel)?;
+        if bytes < self.bytes {
+            return Err(Failure::precondition(format!(
+                "{} has {bytes} bytes but the volume was attached with {}; its file was cut",
+                device.path().display(),
+                self.bytes
+            )));
+        }
+        Ok(bytes)
     }
 
     /// Whether the workload may only read.

@@ -7,7 +7,7 @@ use belay_server::request::VolumeId;
 
 use super::Node;
 use super::index::device_of;
-use crate::device::{Attached, loop_path};
+use crate::device::{Attached, Backing, loop_path};
 use crate::kernel::{Cause, FileKind, Kernel, Open, Stat};
 
 /// The name that a raw block device is bound onto in its staging folder: the kernel's own record
@@ -68,6 +68,26 @@ impl<K: Kernel> Node<K> {
         } else {
             Ok(Owner::NotOurs)
         }
+    }
+
+    /// Takes the lock of the volume's file, and before that frees what a crash left bound to it. A
+    /// bind does not keep a device busy, so mounts are asked for and not only the device.
+    ///
+    /// # Errors
+    /// `FAILED_PRECONDITION` naming the path while the volume is mounted anywhere; `ABORTED` while
+    /// somebody else has it.
+    pub(super) fn claim(&self, volume: &VolumeId, backing: &Backing<K>) -> Result<(), Failure> {
+        let Some(leftover) = backing.leftover(&self.kernel)? else {
+            return Ok(());
+        };
+        let dev = self.kernel.stat(leftover.fd())?.rdev;
+        if let Some(path) = self.index.others(&self.kernel, dev, &[])?.first() {
+            return Err(Failure::precondition(format!(
+                "volume {volume} is staged or published at {}; take it back there first",
+                path.display()
+            )));
+        }
+        backing.release(&self.kernel, leftover)
     }
 
     /// The mount whose root `stat` describes is the volume's: known since we made it, or proven

@@ -4,11 +4,11 @@
 //! device is held before it is unmounted, because afterwards nothing would name it.
 
 use belay_server::failure::Failure;
-use belay_server::request::{Unstage, VolumeId};
+use belay_server::request::Unstage;
 
 use super::Node;
 use super::staged::{Owner, block_path};
-use crate::device::{Attached, loop_path};
+use crate::device::Attached;
 use crate::kernel::{Cause, Dev, FileKind, Kernel, Open, Stat};
 
 /// A mount that is gone frees its device a moment later; this many looks are far more than enough.
@@ -27,7 +27,11 @@ pub(crate) fn unstage<K: Kernel>(node: &Node<K>, request: &Unstage) -> Result<()
     if let Some(stat) = node.look("staging_target_path", &device)? {
         unstage_device(node, request, &stat)?;
     }
-    release_leftover(node, &request.id)
+    // The file must be free now; what a crash left bound without a mount is freed here.
+    match node.loop_dir.backing_if_any(&node.kernel, &request.id)? {
+        Some(backing) => node.claim(&request.id, &backing),
+        None => Ok(()),
+    }
 }
 
 fn unstage_mount<K: Kernel>(node: &Node<K>, request: &Unstage, stat: &Stat) -> Result<(), Failure> {
@@ -90,13 +94,14 @@ fn unstage_device<K: Kernel>(
     let path = block_path(&request.staging);
     if stat.mount_root && stat.kind == FileKind::BlockDevice {
         let owner = node.owner(&request.id, stat)?;
-        if let Owner::Ours(device) = &owner {
+        if matches!(owner, Owner::Ours(_)) {
             refuse_published(node, request, stat.rdev)?;
-            kernel.loop_set_autoclear(device.fd(), true)?;
         }
         kernel.umount(&path)?;
         node.index.forget(&path);
-        // Dropping the owner closes the device, and that unbinds it.
+        if let Owner::Ours(device) = owner {
+            device.release(kernel)?;
+        }
     }
     match kernel.look(&path)? {
         Some(left) if left.kind == FileKind::File && left.bytes == 0 && !left.mount_root => {
@@ -123,44 +128,4 @@ fn refuse_published<K: Kernel>(node: &Node<K>, request: &Unstage, dev: Dev) -> R
             target.display()
         ))),
     }
-}
-
-/// The file must be free now. What a crash left bound without a mount is freed here.
-fn release_leftover<K: Kernel>(node: &Node<K>, volume: &VolumeId) -> Result<(), Failure> {
-    let kernel = &node.kernel;
-    for _ in 0..EXCLUSIVE_TRIES {
-        let Some(backing) = node.loop_dir.backing_if_any(kernel, volume)? else {
-            return Ok(());
-        };
-        if backing.is_free(kernel)? {
-            return Ok(());
-        }
-        let Some((number, device)) = backing.find(kernel)? else {
-            return Err(Failure::busy(format!(
-                "volume {volume}: its file is locked by another process; try again"
-            )));
-        };
-        let rdev = kernel.stat(&device)?.rdev;
-        if let Some(mounted) = node.index.others(kernel, rdev, &[])?.first() {
-            return Err(Failure::precondition(format!(
-                "volume {volume} is staged or published at {}",
-                mounted.display()
-            )));
-        }
-        match kernel.reopen(&device, Open::DeviceExclusive) {
-            Ok(_) => kernel.loop_set_autoclear(&device, true)?,
-            Err(error) if error.cause() == Cause::Busy => std::thread::yield_now(),
-            Err(error) => return Err(error.into()),
-        }
-        drop(device);
-        tracing::debug!(
-            volume = volume.as_str(),
-            "freeing {}",
-            loop_path(number).display()
-        );
-    }
-    Err(Failure::precondition(format!(
-        "volume {volume}: its loop device is still open in another process; it is freed when that \
-         ends"
-    )))
 }

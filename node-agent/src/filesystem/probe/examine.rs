@@ -295,6 +295,13 @@ mod tests {
     }
 
     #[test]
+    fn a_uuid_that_looks_like_a_signature_is_just_a_uuid() {
+        let xfs = xfs::tests::sector_with_uuid(b"NXSB0123ORCLDISK");
+        let found = look(&disk(&[(0, &xfs)]), "vol-1").unwrap();
+        assert!(matches!(found, Found::Known(FsType::Xfs)), "{found:?}");
+    }
+
+    #[test]
     fn our_own_mark_is_leave_to_format_again() {
         let mark = mark::encode("vol-1").unwrap();
         let ext4 = ext4::tests::superblock();

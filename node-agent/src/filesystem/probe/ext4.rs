@@ -1,5 +1,7 @@
 //! The superblock of the ext family (Linux: fs/ext4/ext4.h, Documentation/filesystems/ext4).
 
+use std::ops::Range;
+
 use super::field::{le16, le32};
 use crate::filesystem::crc32c::crc32c;
 
@@ -7,6 +9,8 @@ use crate::filesystem::crc32c::crc32c;
 pub(in crate::filesystem) const AT: u64 = 1024;
 /// Its size.
 pub(in crate::filesystem) const BYTES: usize = 1024;
+/// What is before it belongs to boot loaders: ext neither reads nor writes it.
+pub(super) const UNUSED: Range<u64> = 0..AT;
 /// Where in it the magic number is, little-endian.
 pub(super) const MAGIC_AT: u64 = 0x38;
 /// The magic number, as the bytes on disk.

@@ -1,5 +1,8 @@
 //! Which filesystem a device begins with, by its superblock alone.
 
+use std::fmt;
+use std::ops::Range;
+
 use belay_server::failure::Failure;
 
 use super::areas::{Area, Areas};
@@ -77,16 +80,33 @@ impl Identity {
     }
 
     /// A signature that this superblock cannot stand beside: somebody put something else onto the
-    /// device later. Past the bytes that the filesystem itself keeps free of data, a signature is
-    /// most likely just what a user has stored, and no reason to refuse a good volume.
+    /// device later. Elsewhere a signature is most likely just what a user has stored, and no
+    /// reason to refuse a good volume.
     pub(super) fn contradicts(&self, hit: &Hit) -> bool {
-        // ext leaves the first KiB to boot loaders; xfs has headers of its own in the first 4 KiB.
-        let begins_with_xfs = matches!(self, Identity::Xfs(_) | Identity::Odd { at: 0, .. });
-        let own_bytes = if begins_with_xfs { 4096 } else { ext4::AT };
         match hit.weight {
             Weight::Decisive => true,
-            Weight::Plain => hit.at < own_bytes,
+            Weight::Plain => self.unused().contains(&hit.at),
             Weight::Weak | Weight::Copy => false,
+        }
+    }
+
+    /// The bytes at the start that hold neither data of users nor fields of the superblock itself,
+    /// whose UUID can be anything.
+    fn unused(&self) -> Range<u64> {
+        match self {
+            Identity::Xfs(_) | Identity::Odd { at: 0, .. } => xfs::UNUSED,
+            Identity::Ext4 | Identity::Odd { .. } | Identity::Nothing => ext4::UNUSED,
+        }
+    }
+}
+
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Identity::Nothing => f.write_str("no superblock"),
+            Identity::Ext4 => f.write_str("ext4"),
+            Identity::Xfs(_) => f.write_str("xfs"),
+            Identity::Odd { what, at } => write!(f, "{what} at byte {at}"),
         }
     }
 }

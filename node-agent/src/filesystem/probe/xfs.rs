@@ -1,6 +1,8 @@
 //! The superblock of XFS (Linux: fs/xfs/libxfs/xfs_format.h, `struct xfs_dsb`). Big-endian, but
 //! for the checksum.
 
+use std::ops::{Range, RangeInclusive};
+
 use super::field::{be16, be32, be64, le32};
 use crate::filesystem::crc32c::crc32c;
 
@@ -9,9 +11,13 @@ pub(super) const BYTES_MAX: usize = 32_768;
 /// `XFS_SB_MAGIC`, as the bytes on disk at offset 0.
 pub(super) const MAGIC: &[u8] = b"XFSB";
 
+/// From the end of the superblock's fields to the end of the first block: zeros, and the headers of
+/// the first allocation group, which have magic numbers of their own.
+pub(super) const UNUSED: Range<u64> = 304..4096;
+
 const CHECKSUM_AT: usize = 224;
 const SECTOR_BYTES_MIN: usize = 512;
-const BLOCK_BYTES: std::ops::RangeInclusive<u64> = 512..=65_536;
+const BLOCK_BYTES: RangeInclusive<u64> = 512..=65_536;
 
 /// What is to be known of an XFS filesystem before it is mounted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -98,6 +104,13 @@ pub(super) mod tests {
         sector[100..102].copy_from_slice(&0xb4a5_u16.to_be_bytes());
         sector[102..104].copy_from_slice(&512_u16.to_be_bytes());
         sector[216..220].copy_from_slice(&0xb_u32.to_be_bytes());
+        seal(&mut sector);
+        sector
+    }
+
+    pub(in crate::filesystem) fn sector_with_uuid(uuid: &[u8; 16]) -> Vec<u8> {
+        let mut sector = sector();
+        sector[32..48].copy_from_slice(uuid);
         seal(&mut sector);
         sector
     }

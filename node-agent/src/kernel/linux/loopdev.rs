@@ -18,6 +18,7 @@ use rustix::ioctl::{Getter, Ioctl, IoctlOutput, NoArg, Opcode, Setter};
 use super::files::{of, path_of};
 use crate::kernel::{Dev, Error, LoopMode, LoopStatus, Result};
 
+const LOOP_CLR_FD: Opcode = 0x4C01;
 const LOOP_SET_STATUS64: Opcode = 0x4C04;
 const LOOP_GET_STATUS64: Opcode = 0x4C05;
 const LOOP_SET_CAPACITY: Opcode = 0x4C07;
@@ -156,6 +157,13 @@ pub(super) fn set_autoclear(device: &OwnedFd, autoclear: bool) -> Result<()> {
     let done =
         unsafe { rustix::ioctl::ioctl(device, Setter::<LOOP_SET_STATUS64, LoopInfo64>::new(info)) };
     done.map_err(of("LOOP_SET_STATUS64", device))
+}
+
+/// See [`crate::kernel::Kernel::loop_clr_fd`].
+pub(super) fn clr_fd(device: &OwnedFd) -> Result<()> {
+    // SAFETY: this request takes no argument.
+    let done = unsafe { rustix::ioctl::ioctl(device, NoArg::<LOOP_CLR_FD>::new()) };
+    done.map_err(of("LOOP_CLR_FD", device))
 }
 
 /// See [`crate::kernel::Kernel::loop_set_capacity`].

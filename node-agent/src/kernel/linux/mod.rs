@@ -139,6 +139,10 @@ impl Kernel for Linux {
         loopdev::set_autoclear(device, autoclear)
     }
 
+    fn loop_clr_fd(&self, device: &OwnedFd) -> Result<()> {
+        loopdev::clr_fd(device)
+    }
+
     fn loop_set_capacity(&self, device: &OwnedFd) -> Result<()> {
         loopdev::set_capacity(device)
     }

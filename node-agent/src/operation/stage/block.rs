@@ -1,7 +1,8 @@
 //! Staging as a raw block device: the device node is bound onto `<staging>/device`.
 //!
-//! A bind does not hold the device open, so AUTOCLEAR comes off once the bind is there; before
-//! that, a crash frees the device by itself.
+//! A bind does not hold the device open, so it must stay bound by itself: without AUTOCLEAR, and so
+//! released by hand where the stage fails. What a crash leaves bound, the next stage or unstage of
+//! the volume finds by the lock on its file.
 
 use std::path::Path;
 
@@ -12,7 +13,7 @@ use super::super::plan::Plan;
 use super::super::staged::{Owner, block_path};
 use super::super::{Node, Staged};
 use crate::device::Attached;
-use crate::kernel::{FileKind, Kernel, MountAttrs, Stat};
+use crate::kernel::{FileKind, Kernel, LoopMode, MountAttrs, Stat};
 
 /// The bind target needs no permissions: what is on it decides.
 const DEVICE_MODE: u32 = 0o600;
@@ -54,16 +55,19 @@ pub(super) fn stage<K: Kernel>(
     let backing = node
         .loop_dir
         .backing(&node.kernel, &request.id, read_only)?;
-    let device = Attached::attach(&node.kernel, backing, read_only)?;
-    let bytes = device.refresh(&node.kernel)?;
-    if bytes < plan.bytes {
-        return Err(Failure::precondition(format!(
-            "{} has {bytes} bytes but the volume was attached with {}; its file was cut",
-            device.path().display(),
-            plan.bytes
-        )));
+    node.claim(&request.id, &backing)?;
+    let mode = LoopMode {
+        read_only,
+        autoclear: false,
+    };
+    let device = Attached::attach(&node.kernel, backing, mode)?;
+    let bound = plan
+        .fit(&node.kernel, &device)
+        .and_then(|_| bind(node, request, &path, &device));
+    if let Err(failure) = bound {
+        device.release(&node.kernel)?;
+        return Err(failure.rolled_back());
     }
-    bind(node, request, &path, &device)?;
     Ok(Staged::Done)
 }
 
@@ -76,8 +80,11 @@ fn staged_before<K: Kernel>(
     device: &Attached<K>,
     read_only: bool,
 ) -> Result<Staged, Failure> {
-    let bound = node.kernel.loop_status(device.fd())?;
-    if bound.is_some_and(|status| status.mode.read_only != read_only) {
+    let bound = node
+        .kernel
+        .loop_status(device.fd())?
+        .map(|status| status.mode);
+    if bound.is_some_and(|mode| mode.read_only != read_only) {
         return Err(Failure::incompatible(format!(
             "volume {} is staged at {} {}",
             request.id,
@@ -90,13 +97,15 @@ fn staged_before<K: Kernel>(
         )));
     }
     device.refresh(&node.kernel)?;
-    // A crash may have come between the bind and this.
-    node.kernel.loop_set_autoclear(device.fd(), false)?;
+    if bound.is_some_and(|mode| mode.autoclear) {
+        // An unstage was killed half-way, and the device only waits for its last user to close it.
+        node.kernel.loop_set_autoclear(device.fd(), false)?;
+    }
     node.index.note(path, stat, &request.id);
     Ok(Staged::Done)
 }
 
-/// Binds the device node onto `path`, which is made if need be, and then keeps the device bound.
+/// Binds the device node onto `path`, which is made if need be.
 fn bind<K: Kernel>(
     node: &Node<K>,
     request: &Stage,
@@ -119,12 +128,6 @@ fn bind<K: Kernel>(
         kernel.create_file(path, DEVICE_MODE)?;
     }
     if let Err(error) = attach_to(kernel, &bind, path) {
-        kernel.unlink(path)?;
-        return Err(Failure::from(error).rolled_back());
-    }
-    if let Err(error) = kernel.loop_set_autoclear(device.fd(), false) {
-        // Closing would free the device under the bind.
-        kernel.umount(path)?;
         kernel.unlink(path)?;
         return Err(Failure::from(error).rolled_back());
     }

@@ -13,7 +13,7 @@ use crate::filesystem::{
     DeviceUnderTest, Found, FsType, GrowError, MountOptions, Permit, examine, format, grow,
     parse_flags,
 };
-use crate::kernel::{Kernel, MountAttrs, Open, Stat};
+use crate::kernel::{Kernel, LoopMode, MountAttrs, Open, Stat};
 
 /// mkfs of a large volume on a slow disk takes minutes; one that takes longer hangs.
 const FORMAT_DEADLINE: Duration = Duration::from_secs(600);
@@ -66,8 +66,13 @@ pub(super) fn stage<K: Kernel>(
         return staged_before(node, &wish, staging);
     }
     let backing = node.loop_dir.backing(kernel, &request.id, false)?;
-    let device = Attached::attach(kernel, backing, false)?;
-    let bytes = enough(node, &device, plan)?;
+    node.claim(&request.id, &backing)?;
+    let mode = LoopMode {
+        read_only: false,
+        autoclear: true,
+    };
+    let device = Attached::attach(kernel, backing, mode)?;
+    let bytes = plan.fit(kernel, &device)?;
     match prepare(node, &wish, plan, &device, bytes, formatting)? {
         Some(fs) => mount(node, &wish, &device, fs),
         None => Ok(Staged::WantsFormat),
@@ -120,23 +125,10 @@ fn staged_before<K: Kernel>(
     if !attrs.contains(MountAttrs::READ_ONLY) {
         device.refresh(&node.kernel)?;
         let root = node.kernel.open(path, Open::Directory)?;
-        grow_to_device(node, wish, &root, &device, fs)?;
+        grow_to_device(node, &root, &device, fs)?;
     }
     node.index.note(path, staging, &request.id);
     Ok(Staged::Done)
-}
-
-/// The device is as large as the controller says, or the wrong one was attached.
-fn enough<K: Kernel>(node: &Node<K>, device: &Attached<K>, plan: &Plan) -> Result<u64, Failure> {
-    let bytes = device.refresh(&node.kernel)?;
-    if bytes < plan.bytes {
-        return Err(Failure::precondition(format!(
-            "{} has {bytes} bytes but the volume was attached with {}; its file was cut",
-            device.path().display(),
-            plan.bytes
-        )));
-    }
-    Ok(bytes)
 }
 
 /// Finds the filesystem, or makes it where that is allowed. `None`: it must be made, but not now.
@@ -261,7 +253,7 @@ fn mount<K: Kernel>(
     }
     if !options.attrs.contains(MountAttrs::READ_ONLY) {
         let root = kernel.open_root(&mounted)?;
-        grow_to_device(node, wish, &root, device, fs)?;
+        grow_to_device(node, &root, device, fs)?;
     }
     let staging = &wish.request.staging;
     let onto = kernel.open_path(staging)?;
@@ -282,7 +274,6 @@ fn mount<K: Kernel>(
 /// NodeExpandVolume, which the caller sends when a growth is wanted, says so by name.
 fn grow_to_device<K: Kernel>(
     node: &Node<K>,
-    wish: &Wish<'_>,
     root: &K::Fd,
     device: &Attached<K>,
     fs: FsType,
@@ -290,10 +281,7 @@ fn grow_to_device<K: Kernel>(
     match grow(&node.kernel, root, device.fd(), fs) {
         Ok(_) => Ok(()),
         Err(GrowError::NeedsCapability) => {
-            tracing::warn!(
-                volume = wish.request.id.as_str(),
-                "staged at its old size: growing ext4 needs CAP_SYS_RESOURCE"
-            );
+            metrics::counter!("belay_grow_refusals_total", "fs" => fs.name()).increment(1);
             Ok(())
         }
         Err(GrowError::Failed(failure)) => Err(failure),
