@@ -1,0 +1,226 @@
+//! `kill -9` of the agent at random instants of formatting a blank volume. Whatever is left, the
+//! next tries must come to a staged volume; and nothing of it may be taken for another volume's.
+
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::process::{Signal, kill_process};
+use tonic::Code;
+
+use crate::foreign::is_sound;
+use crate::lifecycle::{expect_words, leave_words};
+use crate::rig::{
+    Answer, Chance, NodeCalls, Rig, Volume, access, least_bytes, pause, refused_with, until,
+};
+
+/// Far more tries than a mkfs that outlived its agent can take to end.
+const TRIES_MAX: u32 = 2000;
+/// Where a format leaves its mark until it has ended.
+const MARK_AT: u64 = 100 << 20;
+
+/// How many kills must meet a stage under way: `make nightly` has the time for more.
+fn kills_wanted() -> u32 {
+    if std::env::var_os("BELAY_NIGHTLY").is_some() {
+        300
+    } else {
+        20
+    }
+}
+
+/// Rounds in which the answer came first are lost; so many more than wanted may be.
+const ROUNDS_A_KILL: u32 = 20;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Victims {
+    Agent,
+    AgentAndMkfs,
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn an_agent_killed_while_it_formats_ext4_is_made_up_for_by_the_next() {
+    kill_at_random_instants("ext4", Victims::Agent);
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn an_agent_killed_with_its_mkfs_of_ext4_is_made_up_for_by_the_next() {
+    kill_at_random_instants("ext4", Victims::AgentAndMkfs);
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn an_agent_killed_while_it_formats_xfs_is_made_up_for_by_the_next() {
+    kill_at_random_instants("xfs", Victims::Agent);
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn an_agent_killed_with_its_mkfs_of_xfs_is_made_up_for_by_the_next() {
+    kill_at_random_instants("xfs", Victims::AgentAndMkfs);
+}
+
+fn kill_at_random_instants(kind: &str, victims: Victims) {
+    let mut rig = Rig::new();
+    let mut chance = Chance::new(&format!("kill {victims:?} while it formats {kind}"));
+    let mut met = Met::default();
+    let mut whole = undisturbed(&rig, kind);
+    for round in 0..kills_wanted() * ROUNDS_A_KILL {
+        let mut volume = rig.volume(least_bytes(kind));
+        let answer = stage_aside(&rig.node(), &volume, kind);
+        let start = Instant::now();
+        let instant = whole * u32::try_from(chance.below(1000)).expect("small") / 1000;
+        // Either the answer comes in time, or the instant does.
+        let came = answer.recv_timeout(instant).is_ok();
+        if came {
+            // It takes less time now than it did, so the instants must come earlier.
+            whole = start.elapsed();
+        }
+        kill(&mut rig, victims);
+        met.note(&volume, came);
+        rig.start();
+        // After a detach the controller calls a volume used that holds any data.
+        volume.content = if round % 2 == 0 { "new" } else { "used" };
+        met.tries += stage_in_the_end(&rig.node(), &volume, kind);
+        let target = volume.target("a");
+        let publish = volume.publish(&target, access(kind));
+        rig.node().publish(publish).expect("publish");
+        leave_words(kind, &target);
+        expect_words(kind, &target);
+        volume.down(&rig.node(), &[&target]);
+        assert!(
+            is_sound(kind, &volume.file),
+            "{kind} is not sound, round {round}: {met:?}"
+        );
+        std::fs::remove_file(&volume.file).expect("unlink");
+        if !came && met.kills() == kills_wanted() {
+            eprintln!("{kind}, {victims:?} killed: {met:?}");
+            return;
+        }
+        if !came {
+            // Towards what it takes on a machine as busy as it is now.
+            whole = whole.mul_f64(1.05);
+        }
+    }
+    panic!("too few kills met a stage under way: {met:?}");
+}
+
+/// What the kills met.
+#[derive(Debug, Default)]
+struct Met {
+    nothing_written: u32,
+    a_mark: u32,
+    a_filesystem: u32,
+    a_staged_volume: u32,
+    /// Calls that it took afterwards.
+    tries: u32,
+}
+
+impl Met {
+    fn note(&mut self, volume: &Volume, is_staged: bool) {
+        let is_marked = volume.read(MARK_AT, 16).iter().any(|byte| *byte != 0);
+        *if is_staged {
+            &mut self.a_staged_volume
+        } else if is_marked {
+            &mut self.a_mark
+        } else if volume.contents().is_blank() {
+            &mut self.nothing_written
+        } else {
+            &mut self.a_filesystem
+        } += 1;
+    }
+
+    /// Kills before the answer.
+    fn kills(&self) -> u32 {
+        self.nothing_written + self.a_mark + self.a_filesystem
+    }
+}
+
+/// How long a blank stage takes when nobody disturbs it.
+fn undisturbed(rig: &Rig, kind: &str) -> Duration {
+    let volume = rig.volume(least_bytes(kind));
+    let start = Instant::now();
+    rig.node().stage(volume.stage(access(kind))).expect("stage");
+    let duration = start.elapsed();
+    volume.down(&rig.node(), &[]);
+    duration
+}
+
+/// Stages on another thread; the answer comes by the channel, if it ever does.
+fn stage_aside(node: &NodeCalls, volume: &Volume, kind: &str) -> mpsc::Receiver<Answer<()>> {
+    let (node, request) = (node.clone(), volume.stage(access(kind)));
+    let (tell, answer) = mpsc::channel();
+    // Nobody may be listening any more; and the thread ends with the agent's connection.
+    thread::spawn(move || drop(tell.send(node.stage(request).map(drop))));
+    answer
+}
+
+fn kill(rig: &mut Rig, victims: Victims) {
+    // Found before the agent dies: afterwards nobody knows whose they were.
+    let children = rig.agent().children();
+    if victims == Victims::AgentAndMkfs {
+        for child in children {
+            let killed = kill_process(child, Signal::KILL);
+            // It may have ended by itself.
+            assert!(matches!(killed, Ok(()) | Err(Errno::SRCH)), "{killed:?}");
+        }
+    }
+    rig.kill();
+}
+
+/// Repeats as the kubelet does, and fails on any answer that would end its patience.
+fn stage_in_the_end(node: &NodeCalls, volume: &Volume, kind: &str) -> u32 {
+    for tries in 1..=TRIES_MAX {
+        match node.stage(volume.stage(access(kind))) {
+            Ok(_) => return tries,
+            Err(status) if status.code() == Code::Aborted => pause(),
+            Err(status) => panic!("refused for ever after {tries} tries: {status}"),
+        }
+    }
+    panic!("still not staged after {TRIES_MAX} tries");
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn a_format_that_was_cut_off_is_ended_for_its_own_volume_and_for_no_other() {
+    let mut rig = Rig::new();
+    for kind in ["ext4", "xfs"] {
+        let volume = cut_off(&mut rig, kind);
+        let mut other = rig.copy_of(&volume.file);
+        let before = other.contents();
+        for content in ["new", "used", "populated"] {
+            other.content = content;
+            let answer = rig.node().stage(other.stage(access(kind)));
+            refused_with(answer, Code::FailedPrecondition, &[&volume.id, "104857600"]);
+            before.expect_unchanged(&other.file, "the mark is another volume's");
+        }
+        stage_in_the_end(&rig.node(), &volume, kind);
+        volume.down(&rig.node(), &[]);
+    }
+}
+
+/// A volume whose agent was killed just when it had started mkfs, and mkfs with it.
+fn cut_off(rig: &mut Rig, kind: &str) -> Volume {
+    loop {
+        let volume = rig.volume(least_bytes(kind));
+        let answer = stage_aside(&rig.node(), &volume, kind);
+        let mut is_over = false;
+        until("mkfs runs", || {
+            is_over = answer.try_recv().is_ok();
+            is_over || !rig.agent().children().is_empty()
+        });
+        kill(rig, Victims::AgentAndMkfs);
+        rig.start();
+        until("the device is unbound", || {
+            rig.place().loops().is_empty() || is_over
+        });
+        if volume.read(MARK_AT, 16).iter().any(|byte| *byte != 0) {
+            return volume;
+        }
+        // It was faster than this test: once more, with another volume.
+        stage_in_the_end(&rig.node(), &volume, kind);
+        volume.down(&rig.node(), &[]);
+    }
+}

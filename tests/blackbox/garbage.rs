@@ -1,0 +1,138 @@
+//! Whatever may come in at a socket: the agents answer what can be answered, and live on.
+
+use std::io::{Read as _, Write as _};
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+use belay_proto::csi::v1 as csi;
+use tonic::Code;
+
+use crate::rig::{
+    Chance, Controller, ControllerCalls, NodeCalls, PATIENCE, Rig, World, access, probe, refused,
+    refused_with,
+};
+
+/// What a client of HTTP/2 says first (RFC 9113, 3.4).
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// An empty SETTINGS frame (RFC 9113, 6.5).
+const SETTINGS: &[u8] = &[0, 0, 0, 4, 0, 0, 0, 0, 0];
+
+const CONNECTIONS: usize = 200;
+const FIVE_MIB: usize = 5 << 20;
+
+/// Says something that is no call at all; the other side may answer or hang up, but not stay.
+fn say(socket: &Path, bytes: &[u8]) {
+    let mut stream = UnixStream::connect(socket).expect("connect");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a deadline");
+    // It may hang up before it has heard everything.
+    drop(stream.write_all(bytes));
+    drop(stream.shutdown(Shutdown::Write));
+    let mut heard = Vec::new();
+    let end = stream.read_to_end(&mut heard).map_err(|error| error.kind());
+    let in_time = !matches!(
+        end,
+        Err(std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut)
+    );
+    assert!(
+        in_time,
+        "the connection stays open after {} bytes",
+        bytes.len()
+    );
+}
+
+fn garbage(chance: &mut Chance) -> Vec<Vec<u8>> {
+    let with_preface = |frame: &[u8]| [PREFACE, SETTINGS, frame].concat();
+    // A frame of 16 MiB that never comes; of a type that nobody knows; on a stream that is none.
+    let endless = with_preface(&[0xff, 0xff, 0xff, 0, 0, 0, 0, 0, 1]);
+    let unknown = with_preface(&[0, 0, 1, 0xee, 0, 0, 0, 0, 0, 7]);
+    let no_stream = with_preface(&[0, 0, 1, 0, 0, 0, 0, 0, 0, 7]);
+    let noise = with_preface(&chance.bytes(4096));
+    vec![
+        Vec::new(),
+        chance.bytes(65_536),
+        PREFACE[..12].to_vec(),
+        PREFACE.to_vec(),
+        b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n".to_vec(),
+        vec![0; 65_536],
+        endless,
+        unknown,
+        no_stream,
+        noise,
+    ]
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn garbage_harms_neither_binary() {
+    let rig = Rig::new();
+    let controller = Controller::start(rig.place());
+    let mut chance = Chance::new("garbage_harms_neither_binary");
+    let before = World::around(rig.place());
+    for bytes in garbage(&mut chance) {
+        for socket in [rig.socket().as_path(), controller.socket()] {
+            say(socket, &bytes);
+            probe(socket).expect("the next call works");
+        }
+    }
+    before.expect_unchanged(rig.place(), "garbage");
+    controller.terminate();
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn connections_that_say_nothing_keep_nobody_out() {
+    let rig = Rig::new();
+    let controller = Controller::start(rig.place());
+    for socket in [rig.socket().as_path(), controller.socket()] {
+        let mut idle = Vec::new();
+        for n in 0..CONNECTIONS {
+            let mut stream = UnixStream::connect(socket).expect("connect");
+            // Every second one begins to speak.
+            stream
+                .write_all(&PREFACE[..(n % 2) * PREFACE.len()])
+                .expect("write");
+            idle.push(stream);
+        }
+        probe(socket).expect("a call among idle connections");
+        drop(idle);
+        probe(socket).expect("a call after them");
+    }
+    controller.terminate();
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn a_message_that_is_too_large_is_refused() {
+    let rig = Rig::new();
+    let controller = Controller::start(rig.place());
+    let volume = rig.volume(1 << 20);
+    let mut stage = volume.stage(access("ext4"));
+    stage.secrets.insert("key".to_owned(), "x".repeat(FIVE_MIB));
+    refused_with(rig.node().stage(stage), Code::InvalidArgument, &["4194304"]);
+    let order = csi::CreateVolumeRequest {
+        name: "n".repeat(FIVE_MIB),
+        ..Default::default()
+    };
+    refused_with(
+        controller.calls().create(order),
+        Code::InvalidArgument,
+        &["4194304"],
+    );
+    for socket in [rig.socket().as_path(), controller.socket()] {
+        probe(socket).expect("the next call works");
+    }
+    controller.terminate();
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn a_service_that_a_binary_does_not_have_is_unimplemented() {
+    let rig = Rig::new();
+    let controller = Controller::start(rig.place());
+    let of_node = ControllerCalls::new(rig.socket()).create(csi::CreateVolumeRequest::default());
+    refused(of_node, Code::Unimplemented);
+    let node = NodeCalls::new(controller.socket().to_owned());
+    refused(node.info(csi::NodeGetInfoRequest {}), Code::Unimplemented);
+    controller.terminate();
+}

@@ -1,0 +1,33 @@
+//! The two binaries from outside: over their sockets, on real loop devices, mounts and filesystems.
+//! Knows flags, messages and the keys of a publish context; must not know how the agents are made.
+//!
+//! What mounts needs root and a mount namespace of its own, which `make mounts` gives it.
+
+#[cfg(test)]
+mod bad_input;
+#[cfg(test)]
+mod bad_orders;
+#[cfg(test)]
+mod bad_paths;
+#[cfg(test)]
+mod crash;
+#[cfg(test)]
+mod foreign;
+#[cfg(test)]
+mod garbage;
+#[cfg(test)]
+mod lifecycle;
+#[cfg(test)]
+mod never_format;
+#[cfg(test)]
+mod raw_block;
+#[cfg(test)]
+mod read_only;
+#[cfg(test)]
+mod restart;
+#[cfg(test)]
+mod rig;
+#[cfg(test)]
+mod syscalls;
+#[cfg(test)]
+mod targets;

@@ -1,0 +1,251 @@
+//! Filesystems, ours or made by hand, and volumes that cannot be proven blank: never formatted.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Advice, fadvise};
+use tonic::Code;
+
+use crate::lifecycle::{expect_words, leave_words};
+use crate::rig::{Place, Rig, Volume, access, least_bytes, mounted, refused_with, run};
+
+/// A volume that an administrator made a filesystem on, with the tool's own defaults.
+fn by_hand(rig: &Rig, kind: &str) -> Volume {
+    let volume = rig.volume(least_bytes("xfs"));
+    let file = volume.file.to_str().expect("UTF-8");
+    match kind {
+        "ext4" => run("mkfs.ext4", &["-q", file]),
+        _ => run("mkfs.xfs", &["-q", file]),
+    };
+    mounted(rig.place(), &volume.file, |folder| {
+        leave_words(kind, folder)
+    });
+    volume
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn a_filesystem_made_by_hand_keeps_its_files_whatever_is_asked_of_it() {
+    let rig = Rig::new();
+    let node = rig.node();
+    for (kind, other) in [("ext4", "xfs"), ("xfs", "ext4")] {
+        for content in ["new", "used", "populated"] {
+            let mut volume = by_hand(&rig, kind);
+            volume.content = content;
+            let before = volume.contents();
+            let answer = node.stage(volume.stage(access(other)));
+            refused_with(answer, Code::FailedPrecondition, &["ext4", "xfs"]);
+            before.expect_unchanged(&volume.file, &format!("{kind}, asked for {other}"));
+            for asked in [kind, ""] {
+                node.stage(volume.stage(access(asked))).expect("stage");
+                expect_words(kind, &volume.staging);
+                volume.down(&node, &[]);
+            }
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn a_volume_that_was_formatted_once_stays_that_filesystem() {
+    let rig = Rig::new();
+    let node = rig.node();
+    for kind in ["ext4", "xfs"] {
+        let mut volume = rig.volume(least_bytes(kind));
+        let mut seen = Vec::new();
+        for content in ["new", "used", "populated"].iter().cycle().take(10) {
+            volume.content = content;
+            node.stage(volume.stage(access(kind))).expect("stage");
+            volume.down(&node, &[]);
+            seen.push(uuid(kind, &volume));
+        }
+        assert!(
+            seen[0].iter().any(|byte| *byte != 0),
+            "{kind}: {:?}",
+            seen[0]
+        );
+        assert!(seen.iter().all(|uuid| *uuid == seen[0]), "{kind}: {seen:?}");
+    }
+}
+
+/// `s_uuid` of ext4, `sb_uuid` of xfs.
+fn uuid(kind: &str, volume: &Volume) -> Vec<u8> {
+    let at = if kind == "ext4" { 1024 + 0x68 } else { 32 };
+    volume.read(at, 16)
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn a_blank_volume_becomes_what_is_asked_for_and_ext4_if_nothing_is() {
+    let rig = Rig::new();
+    let node = rig.node();
+    for (asked, found) in [("", "ext4"), ("ext4", "ext4"), ("xfs", "xfs")] {
+        let volume = rig.volume(least_bytes("xfs"));
+        node.stage(volume.stage(access(asked))).expect("stage");
+        volume.down(&node, &[]);
+        let magic = match found {
+            "ext4" => volume.read(1024 + 0x38, 2) == b"\x53\xef",
+            _ => volume.read(0, 4) == b"XFSB",
+        };
+        assert!(magic, "asked for {asked:?}");
+        assert!(
+            crate::foreign::is_sound(found, &volume.file),
+            "{found} is not sound"
+        );
+        assert!(
+            volume.read(100 << 20, 4096).iter().all(|byte| *byte == 0),
+            "the mark is left"
+        );
+    }
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn a_restored_volume_without_data_is_not_formatted() {
+    let rig = Rig::new();
+    let mut volume = rig.volume(least_bytes("ext4"));
+    volume.content = "populated";
+    for asked in ["", "ext4", "xfs"] {
+        let answer = rig.node().stage(volume.stage(access(asked)));
+        refused_with(answer, Code::FailedPrecondition, &[&volume.id]);
+        assert!(volume.contents().is_blank(), "something was written");
+    }
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn a_file_shorter_than_its_volume_is_not_formatted() {
+    let rig = Rig::new();
+    let volume = rig.volume(least_bytes("ext4"));
+    for kind in ["ext4", "block"] {
+        let mut request = volume.stage(access(kind));
+        let larger = volume.bytes() + (1 << 20);
+        request
+            .publish_context
+            .insert("bytes".to_owned(), larger.to_string());
+        let size = volume.bytes().to_string();
+        let words = [size.as_str(), &larger.to_string()];
+        refused_with(rig.node().stage(request), Code::FailedPrecondition, &words);
+        assert!(volume.contents().is_blank(), "something was written");
+    }
+}
+
+/// The folder of volumes lies on a disk of its own, so that the disk can fail.
+struct FailingDisk {
+    image: PathBuf,
+    folder: PathBuf,
+}
+
+impl FailingDisk {
+    fn new(place: &Place) -> Self {
+        let image = place.path().join("disk");
+        File::create_new(&image)
+            .and_then(|file| file.set_len(512 << 20))
+            .expect("a disk");
+        let (path, folder) = (image.to_str().expect("UTF-8"), place.folder("disk-mounted"));
+        // A journal might lie in the part that fails.
+        run("mkfs.ext4", &["-q", "-O", "^has_journal", path]);
+        run(
+            "mount",
+            &["-o", "loop", path, folder.to_str().expect("UTF-8")],
+        );
+        FailingDisk { image, folder }
+    }
+
+    /// Every read of the file's data from byte `at` on fails from now on, the disk's own notes on
+    /// where it lies stay in memory.
+    fn fail_from(&self, file: &Path, at: u64) {
+        let physical = extent(file, at);
+        let disk = File::options().write(true).open(&self.image).expect("open");
+        disk.set_len(physical).expect("ftruncate");
+        let data = File::open(file).expect("open");
+        fadvise(&data, 0, None, Advice::DontNeed).expect("fadvise");
+        let read = data.read_exact_at(&mut [0; 512], at);
+        let errno = read.expect_err("the disk should fail").raw_os_error();
+        assert_eq!(errno, Some(rustix::io::Errno::IO.raw_os_error()));
+    }
+
+    fn unmount(&self) {
+        // Long enough again for whatever the filesystem writes at its end.
+        let disk = File::options().write(true).open(&self.image).expect("open");
+        disk.set_len(512 << 20).expect("ftruncate");
+        run("umount", &[self.folder.to_str().expect("UTF-8")]);
+    }
+}
+
+/// Where on its disk a file's byte lies, by filefrag(8): `ext: from..to: from..to: length: ...`
+/// in bytes.
+fn extent(file: &Path, at: u64) -> u64 {
+    let table = run("filefrag", &["-b1", "-e", file.to_str().expect("UTF-8")]);
+    let numbers = |line: &str| -> Option<[u64; 2]> {
+        let mut columns = line
+            .split(':')
+            .skip(1)
+            .map(|column| column.split("..").next());
+        let mut next = || columns.next()??.trim().parse().ok();
+        Some([next()?, next()?])
+    };
+    let extents: Vec<[u64; 2]> = table.lines().filter_map(numbers).collect();
+    let found = extents.iter().rev().find(|[logical, _]| *logical <= at);
+    let [logical, physical] = found.unwrap_or_else(|| panic!("no byte {at} in {table}"));
+    physical + (at - logical)
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn a_device_that_cannot_be_read_is_not_formatted() {
+    let place = Place::new();
+    let disk = FailingDisk::new(&place);
+    let mut rig = Rig::with_volumes_in(place, disk.folder.clone());
+    let bytes = least_bytes("ext4");
+    let volume = rig.volume(bytes);
+    // Zeros that were written: blank, if only one could read them.
+    for at in [0, bytes / 2, bytes - (1 << 20)] {
+        volume.write(at, &vec![0; 1 << 20]);
+    }
+    for failing_from in [bytes - (1 << 20), bytes / 2, 0] {
+        disk.fail_from(&volume.file, failing_from);
+        for content in ["new", "used"] {
+            let mut request = volume.stage(access("ext4"));
+            request
+                .publish_context
+                .insert("content".to_owned(), content.to_owned());
+            let answer = rig.node().stage(request);
+            let code = answer.as_ref().err().map(tonic::Status::code);
+            assert!(
+                matches!(code, Some(Code::Internal | Code::FailedPrecondition)),
+                "{answer:?}"
+            );
+            refused_with(answer, code.unwrap_or(Code::Ok), &["EIO"]);
+        }
+        let head = failing_from.min(1 << 20);
+        let head = volume.read(0, usize::try_from(head).expect("a size"));
+        assert!(head.iter().all(|byte| *byte == 0), "something was written");
+    }
+    rig.kill();
+    disk.unmount();
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn a_volume_is_found_by_its_own_file_only() {
+    let rig = Rig::new();
+    let (volume, other) = (
+        rig.volume(least_bytes("ext4")),
+        rig.volume(least_bytes("ext4")),
+    );
+    let mut request = volume.stage(access("ext4"));
+    request
+        .publish_context
+        .insert("file".to_owned(), other.id.clone());
+    refused_with(rig.node().stage(request), Code::InvalidArgument, &["file"]);
+    assert!(other.contents().is_blank() && volume.contents().is_blank());
+    fs::remove_file(&volume.file).expect("unlink");
+    let mut request = other.stage(access("ext4"));
+    request.volume_id.clone_from(&volume.id);
+    request
+        .publish_context
+        .insert("file".to_owned(), volume.id.clone());
+    refused_with(rig.node().stage(request), Code::NotFound, &[&volume.id]);
+}

@@ -1,0 +1,54 @@
+//! Chance that can be had again: a seeded generator (splitmix64). Its seed is printed, and shown
+//! when the test fails.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// A source of chance.
+pub(crate) struct Chance {
+    state: u64,
+}
+
+impl Chance {
+    /// A new one, seeded by `BELAY_SEED` or else by the clock.
+    pub(crate) fn new(test: &str) -> Self {
+        let given = std::env::var("BELAY_SEED").ok();
+        let seed = given.map_or_else(clock, |seed| seed.parse().expect("BELAY_SEED: a number"));
+        eprintln!("{test}: BELAY_SEED={seed} repeats this run");
+        Chance { state: seed }
+    }
+
+    /// 64 bits.
+    pub(crate) fn bits(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A number below `end`.
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
+        self.bits() % end
+    }
+
+    /// One of them.
+    pub(crate) fn pick<'a, T>(&mut self, choices: &'a [T]) -> &'a T {
+        let count = u64::try_from(choices.len()).expect("a short list");
+        let at = usize::try_from(self.below(count)).expect("an index");
+        &choices[at]
+    }
+
+    /// So many bytes, none of which is zero.
+    pub(crate) fn bytes(&mut self, count: usize) -> Vec<u8> {
+        (0..count)
+            .map(|_| self.bits().to_le_bytes()[0] | 1)
+            .collect()
+    }
+}
+
+fn clock() -> u64 {
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .expect("a clock after 1970");
+    u64::from(since.subsec_nanos()) ^ since.as_secs()
+}

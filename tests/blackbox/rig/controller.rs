@@ -1,0 +1,47 @@
+//! A controller with a state directory of its own.
+
+use std::path::{Path, PathBuf};
+
+use super::calls::ControllerCalls;
+use super::place::Place;
+use super::process::Process;
+
+/// A running controller; it works for node `node-1`.
+pub(crate) struct Controller {
+    process: Process,
+    socket: PathBuf,
+}
+
+impl Controller {
+    /// Starts one with its state in a folder of that place.
+    pub(crate) fn start(place: &Place) -> Self {
+        let socket = place.path().join("controller.sock");
+        let state = place.path().join("state");
+        let state = state.to_str().expect("UTF-8");
+        let flags = [
+            "--backend",
+            "local",
+            "--node-id",
+            "node-1",
+            "--state-dir",
+            state,
+        ];
+        let process = Process::start(place, "belay-controller", &socket, &flags);
+        Controller { process, socket }
+    }
+
+    /// Its RPCs.
+    pub(crate) fn calls(&self) -> ControllerCalls {
+        ControllerCalls::new(self.socket.clone())
+    }
+
+    /// Its socket.
+    pub(crate) fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// Asks it to end.
+    pub(crate) fn terminate(self) {
+        self.process.terminate();
+    }
+}

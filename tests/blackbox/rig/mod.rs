@@ -1,0 +1,132 @@
+//! What the tests share: a folder on a real disk, the agents that work in it, and volumes.
+//!
+//! A rig takes everything back when it is dropped. In a test that passes it first looks whether
+//! the agents did so themselves, and fails the test if not.
+
+mod calls;
+mod chance;
+mod contents;
+mod controller;
+mod patience;
+mod place;
+mod process;
+mod refusal;
+mod tools;
+mod usage;
+mod volume;
+mod world;
+
+use std::path::{Path, PathBuf};
+
+pub(crate) use calls::{Answer, ControllerCalls, NodeCalls, probe};
+pub(crate) use chance::Chance;
+pub(crate) use controller::Controller;
+pub(crate) use patience::{PATIENCE, pause, until};
+pub(crate) use place::Place;
+pub(crate) use process::Process;
+pub(crate) use refusal::{refused, refused_with};
+pub(crate) use tools::{mounted, run};
+pub(crate) use usage::{access, least_bytes, with_flags, with_mode};
+pub(crate) use volume::Volume;
+pub(crate) use world::World;
+
+/// A node agent with a folder of volumes.
+pub(crate) struct Rig {
+    agent: Option<Process>,
+    place: Place,
+    volumes: PathBuf,
+}
+
+impl Rig {
+    /// An agent that was just started.
+    pub(crate) fn new() -> Self {
+        let place = Place::new();
+        let volumes = place.folder("volumes");
+        Self::with_volumes_in(place, volumes)
+    }
+
+    /// An agent that finds its volumes' files in a folder of another filesystem.
+    pub(crate) fn with_volumes_in(place: Place, volumes: PathBuf) -> Self {
+        let mut rig = Rig {
+            agent: None,
+            place,
+            volumes,
+        };
+        rig.start();
+        rig
+    }
+
+    /// The folder that all of this rig is in.
+    pub(crate) fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// `--loop-dir`.
+    pub(crate) fn volumes(&self) -> &Path {
+        &self.volumes
+    }
+
+    /// A new volume: a file of that size without any data.
+    pub(crate) fn volume(&self, bytes: u64) -> Volume {
+        Volume::blank(&self.place, &self.volumes, bytes)
+    }
+
+    /// A new volume with a copy of the file in it.
+    pub(crate) fn copy_of(&self, file: &Path) -> Volume {
+        Volume::copied(&self.place, &self.volumes, file)
+    }
+
+    /// The agent's RPCs.
+    pub(crate) fn node(&self) -> NodeCalls {
+        NodeCalls::new(self.socket())
+    }
+
+    /// The agent's socket.
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.place.path().join("node.sock")
+    }
+
+    /// The running agent.
+    pub(crate) fn agent(&self) -> &Process {
+        self.agent.as_ref().expect("the agent runs")
+    }
+
+    /// Starts the agent, and returns when it listens.
+    pub(crate) fn start(&mut self) {
+        let volumes = self.volumes.to_str().expect("UTF-8");
+        let flags = ["--node-id", "node-1", "--loop-dir", volumes];
+        self.agent = Some(Process::start(
+            &self.place,
+            "belay-node",
+            &self.socket(),
+            &flags,
+        ));
+    }
+
+    /// Ends the agent as a crash would.
+    pub(crate) fn kill(&mut self) {
+        drop(self.agent.take());
+    }
+
+    /// [`Rig::kill`] and [`Rig::start`].
+    pub(crate) fn restart(&mut self) {
+        self.kill();
+        self.start();
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            if let Some(agent) = &self.agent {
+                eprintln!("the agent's last words:\n{}", agent.last_words());
+            }
+            self.kill();
+            return; // `place` sweeps
+        }
+        if let Some(agent) = self.agent.take() {
+            agent.terminate();
+        }
+        self.place.expect_nothing_left();
+    }
+}

@@ -1,0 +1,173 @@
+//! A folder of a test's own on a real disk, and what a test may have left beneath it: mounts and
+//! bound loop devices. Nothing beyond the folder is ever touched.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rustix::fs::statfs;
+use rustix::mount::{UnmountFlags, unmount};
+use tempfile::TempDir;
+
+use super::patience::until;
+
+/// `f_type` of tmpfs (statfs(2)): files on it behave unlike those on a disk.
+const TMPFS_MAGIC: u64 = 0x0102_1994;
+
+/// Tests take turns. While one of them starts a process, that has every file open that any other
+/// has open, until it runs its program; and a mount or a device with an open file stays busy.
+static TURN: Mutex<()> = Mutex::new(());
+
+/// The folder, removed with all that is in it when this is dropped.
+pub(crate) struct Place {
+    folder: TempDir,
+    // The last to be dropped: the next test finds nothing of this one.
+    _turn: MutexGuard<'static, ()>,
+}
+
+/// A loop device that is bound to a file beneath a place.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct LoopDevice {
+    /// As in `/dev/loop<number>`.
+    pub(crate) number: u32,
+    /// The file behind it.
+    pub(crate) file: PathBuf,
+}
+
+impl Place {
+    /// A new empty folder, when it is this test's turn. One a test: a second would wait for ever.
+    ///
+    /// # Panics
+    /// In the mount namespace of the machine itself: tests mount in one of their own.
+    pub(crate) fn new() -> Self {
+        assert!(
+            is_isolated(),
+            "mounts would show on the machine; run `make mounts`, or cargo below `unshare --mount \
+             --propagation private`"
+        );
+        // A test that failed has cleaned up like any other.
+        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let folder = tempfile::Builder::new()
+            .prefix("belay-test-")
+            .tempdir_in(disk())
+            .expect("a temporary folder");
+        Place {
+            folder,
+            _turn: turn,
+        }
+    }
+
+    /// Where it is.
+    pub(crate) fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// A folder in it, made with its parents if need be.
+    pub(crate) fn folder(&self, name: impl AsRef<Path>) -> PathBuf {
+        let path = self.path().join(name);
+        fs::create_dir_all(&path).expect("mkdir");
+        path
+    }
+
+    /// What is mounted beneath it, in the order in which it was mounted.
+    pub(crate) fn mounts(&self) -> Vec<PathBuf> {
+        mount_points()
+            .into_iter()
+            .filter(|point| point.starts_with(self.path()))
+            .collect()
+    }
+
+    /// The loop devices bound to files beneath it. Read from sysfs, since opening a device would
+    /// keep it bound and so meddle with what the agents do.
+    pub(crate) fn loops(&self) -> Vec<LoopDevice> {
+        let mut found = Vec::new();
+        for entry in fs::read_dir("/sys/block").expect("/sys/block").flatten() {
+            let name = entry.file_name();
+            let number = name.to_str().and_then(|name| name.strip_prefix("loop"));
+            let Some(number) = number.and_then(|number| number.parse().ok()) else {
+                continue;
+            };
+            // One that is unbound, or gone since the listing, has no such file.
+            let Ok(file) = fs::read_to_string(entry.path().join("loop/backing_file")) else {
+                continue;
+            };
+            let file = PathBuf::from(file.trim_end_matches('\n'));
+            if file.starts_with(self.path()) {
+                found.push(LoopDevice { number, file });
+            }
+        }
+        found.sort();
+        found
+    }
+
+    /// Fails if the agents left a mount or a loop device. The kernel lets go of a device a moment
+    /// after its last user.
+    pub(crate) fn expect_nothing_left(&self) {
+        let mounts = self.mounts();
+        assert!(mounts.is_empty(), "left mounted: {mounts:?}");
+        until("no loop device is left bound", || self.loops().is_empty());
+    }
+
+    fn sweep(&self) {
+        for point in self.mounts().iter().rev() {
+            let flags = UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
+            if let Err(error) = unmount(point, flags) {
+                eprintln!("cannot unmount {}: {error}", point.display());
+            }
+        }
+        for device in self.loops() {
+            // One that had only waited for its mount is gone by now.
+            let node = format!("/dev/loop{}", device.number);
+            let detach = Command::new("losetup").args(["-d", &node]).status();
+            eprintln!("detached {node} of {}: {detach:?}", device.file.display());
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.sweep();
+    }
+}
+
+/// Every mount point of this namespace (proc_pid_mountinfo(5)). Blanks in a path, which the
+/// kernel writes as `\040`, are not undone: no path of a test has any.
+pub(super) fn mount_points() -> Vec<PathBuf> {
+    let table = fs::read_to_string("/proc/self/mountinfo").expect("mountinfo");
+    let point = |line: &str| line.split(' ').nth(4).map(PathBuf::from);
+    table.lines().filter_map(point).collect()
+}
+
+/// Whether some process that this one descends from is in another mount namespace.
+fn is_isolated() -> bool {
+    let namespace = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/mnt")).ok();
+    let own = namespace("self");
+    let mut pid = "self".to_owned();
+    while let Some(parent) = parent(&pid) {
+        match namespace(&parent) {
+            // What is closed to root is of a machine around this one.
+            None => return false,
+            other if other != own => return true,
+            _ => pid = parent,
+        }
+    }
+    false
+}
+
+fn parent(pid: &str) -> Option<String> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"))?;
+    Some(parent.trim().to_owned()).filter(|parent| parent != "0")
+}
+
+/// A folder for temporary files that is on a disk.
+fn disk() -> PathBuf {
+    let usual = std::env::temp_dir();
+    let kind = statfs(&usual).expect("statfs").f_type;
+    if u64::try_from(kind) == Ok(TMPFS_MAGIC) {
+        PathBuf::from("/var/tmp")
+    } else {
+        usual
+    }
+}

@@ -1,0 +1,124 @@
+//! One running agent: started with a log of its own, ended by its own process id.
+
+use std::fs::{self, File};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::SystemTime;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::patience::until;
+use super::place::Place;
+
+/// How much of a log is shown when a test fails.
+const LAST_WORDS_LINES: usize = 40;
+
+/// A process, killed when this is dropped.
+pub(crate) struct Process {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Process {
+    /// Starts one of the binaries, and returns when something answers at its socket.
+    pub(crate) fn start(place: &Place, name: &str, socket: &Path, flags: &[&str]) -> Self {
+        let log = place.path().join(format!("{name}.log"));
+        let stderr = File::options()
+            .create(true)
+            .append(true)
+            .open(&log)
+            .expect("a log");
+        // Should this process itself be killed, nobody would be left to end the agent.
+        let child = Command::new("setpriv")
+            .args(["--pdeathsig", "KILL", "--"])
+            .arg(binary(name))
+            .arg("--endpoint")
+            .arg(format!("unix://{}", socket.display()))
+            .args(flags)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(stderr)
+            .spawn()
+            .expect("setpriv of util-linux");
+        let mut process = Process { child, log };
+        until(&format!("{name} listens"), || {
+            let ended = process.child.try_wait().expect("wait");
+            let words = process.last_words();
+            assert!(
+                ended.is_none(),
+                "{name} ended at its start: {ended:?}\n{words}"
+            );
+            UnixStream::connect(socket).is_ok()
+        });
+        process
+    }
+
+    /// Its process id.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The processes that it has started and that still run.
+    pub(crate) fn children(&self) -> Vec<Pid> {
+        let tasks = format!("/proc/{}/task", self.pid());
+        let mut pids = Vec::new();
+        for task in fs::read_dir(tasks).into_iter().flatten().flatten() {
+            // A thread may end between the listing and the reading.
+            let list = fs::read_to_string(task.path().join("children")).unwrap_or_default();
+            let numbers = list.split_whitespace().filter_map(|pid| pid.parse().ok());
+            pids.extend(numbers.filter_map(Pid::from_raw));
+        }
+        pids
+    }
+
+    /// The end of its log.
+    pub(crate) fn last_words(&self) -> String {
+        let log = fs::read_to_string(&self.log).unwrap_or_default();
+        let lines: Vec<&str> = log.lines().collect();
+        lines[lines.len().saturating_sub(LAST_WORDS_LINES)..].join("\n")
+    }
+
+    /// Asks it to end, as an operator would.
+    ///
+    /// # Panics
+    /// Unless it ends by itself, in peace.
+    pub(crate) fn terminate(mut self) {
+        let pid = Pid::from_child(&self.child);
+        kill_process(pid, Signal::TERM).expect("kill");
+        let mut status = None;
+        until("the agent ends on SIGTERM", || {
+            status = self.child.try_wait().expect("wait");
+            status.is_some()
+        });
+        let words = self.last_words();
+        assert!(
+            status.is_some_and(|status| status.success()),
+            "the agent ended with {status:?}\n{words}"
+        );
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Both fail only where it has ended already.
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+/// A binary of this workspace: in `BELAY_BIN_DIR`, else the newest that was built beside this test.
+fn binary(name: &str) -> PathBuf {
+    if let Some(folder) = std::env::var_os("BELAY_BIN_DIR") {
+        return PathBuf::from(folder).join(name);
+    }
+    let test = std::env::current_exe().expect("the test's own path");
+    let target = test.ancestors().nth(3).expect("<target>/<profile>/deps");
+    let built = |path: &PathBuf| -> Option<SystemTime> { fs::metadata(path).ok()?.modified().ok() };
+    ["release", "debug"]
+        .map(|profile| target.join(profile).join(name))
+        .into_iter()
+        .filter(|path| built(path).is_some())
+        .max_by_key(built)
+        .unwrap_or_else(|| panic!("no {name} in {}; run `make build` first", target.display()))
+}

@@ -1,0 +1,47 @@
+//! Ways to use a volume, by one word: a filesystem's name, none at all, or `block`.
+
+use belay_proto::csi::v1 as csi;
+use csi::VolumeCapability;
+use csi::volume_capability::access_mode::Mode;
+use csi::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
+
+/// A capability that allows several targets on one node.
+pub(crate) fn access(kind: &str) -> VolumeCapability {
+    let access_type = match kind {
+        "block" => AccessType::Block(BlockVolume {}),
+        fs_type => AccessType::Mount(MountVolume {
+            fs_type: fs_type.to_owned(),
+            ..Default::default()
+        }),
+    };
+    let capability = VolumeCapability {
+        access_type: Some(access_type),
+        access_mode: None,
+    };
+    with_mode(capability, Mode::SingleNodeMultiWriter)
+}
+
+/// The same in another access mode.
+pub(crate) fn with_mode(capability: VolumeCapability, mode: Mode) -> VolumeCapability {
+    VolumeCapability {
+        access_mode: Some(AccessMode { mode: mode.into() }),
+        ..capability
+    }
+}
+
+/// The same with mount flags.
+pub(crate) fn with_flags(mut capability: VolumeCapability, flags: &[&str]) -> VolumeCapability {
+    if let Some(AccessType::Mount(mount)) = &mut capability.access_type {
+        mount.mount_flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
+    }
+    capability
+}
+
+/// The size in bytes of the smallest volume for that use.
+pub(crate) fn least_bytes(kind: &str) -> u64 {
+    match kind {
+        "block" => 16 << 20,
+        "xfs" => 300 << 20,
+        _ => 128 << 20,
+    }
+}

@@ -1,0 +1,209 @@
+//! A volume as this side sees it: its file, its paths on the node, and the requests about it.
+
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use belay_proto::csi::v1 as csi;
+use csi::VolumeCapability;
+
+use super::calls::NodeCalls;
+use super::contents::Contents;
+use super::place::Place;
+use super::tools::run;
+
+/// Every volume of a test run gets another id.
+static NEXT: AtomicU64 = AtomicU64::new(1);
+
+/// A file in `--loop-dir`, and where it is staged.
+pub(crate) struct Volume {
+    /// Its id, and the name of its file.
+    pub(crate) id: String,
+    /// Its file.
+    pub(crate) file: PathBuf,
+    /// A folder that is there, as the kubelet makes it.
+    pub(crate) staging: PathBuf,
+    /// What the controller says of its content: `new`, `used` or `populated`.
+    pub(crate) content: &'static str,
+    pods: PathBuf,
+}
+
+impl Volume {
+    pub(super) fn blank(place: &Place, volumes: &Path, bytes: u64) -> Self {
+        let volume = Volume::named(place, volumes);
+        File::create_new(&volume.file)
+            .and_then(|file| file.set_len(bytes))
+            .expect("a sparse file");
+        volume
+    }
+
+    pub(super) fn copied(place: &Place, volumes: &Path, file: &Path) -> Self {
+        let volume = Volume::named(place, volumes);
+        let (from, to) = (file.to_str(), volume.file.to_str());
+        let (from, to) = (from.expect("UTF-8"), to.expect("UTF-8"));
+        run("cp", &["--sparse=always", "--reflink=auto", from, to]);
+        volume
+    }
+
+    fn named(place: &Place, volumes: &Path) -> Self {
+        let id = format!("vol-{:032x}", NEXT.fetch_add(1, Ordering::Relaxed));
+        Volume {
+            file: volumes.join(&id),
+            staging: place.folder(format!("staging/{id}/globalmount")),
+            pods: place.folder(format!("pods/{id}")),
+            content: "new",
+            id,
+        }
+    }
+
+    /// A path that nothing is at yet, in a folder that is there.
+    pub(crate) fn target(&self, name: &str) -> PathBuf {
+        self.pods.join(name)
+    }
+
+    /// Where a raw device shows itself once it is staged.
+    pub(crate) fn device(&self) -> PathBuf {
+        self.staging.join("device")
+    }
+
+    /// The size of its file in bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        fs::metadata(&self.file).expect("stat").len()
+    }
+
+    /// Makes its file larger, as the controller's expansion does.
+    pub(crate) fn grow(&self, bytes: u64) {
+        let file = File::options().write(true).open(&self.file).expect("open");
+        file.set_len(bytes).expect("ftruncate");
+    }
+
+    /// What its file holds.
+    pub(crate) fn contents(&self) -> Contents {
+        Contents::of(&self.file)
+    }
+
+    /// Writes into its file, past the agent.
+    pub(crate) fn write(&self, at: u64, data: &[u8]) {
+        let file = File::options().write(true).open(&self.file).expect("open");
+        file.write_all_at(data, at).expect("write");
+        file.sync_all().expect("fsync");
+    }
+
+    /// Reads from its file, past the agent.
+    pub(crate) fn read(&self, at: u64, count: usize) -> Vec<u8> {
+        let mut data = vec![0; count];
+        let file = File::open(&self.file).expect("open");
+        file.read_exact_at(&mut data, at).expect("read");
+        data
+    }
+
+    /// What the controller would give along with an attachment.
+    pub(crate) fn publish_context(&self) -> HashMap<String, String> {
+        let entry = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+        HashMap::from([
+            entry("transport", "loop"),
+            entry("file", &self.id),
+            entry("bytes", &self.bytes().to_string()),
+            entry("content", self.content),
+        ])
+    }
+
+    /// A request to stage it.
+    pub(crate) fn stage(&self, capability: VolumeCapability) -> csi::NodeStageVolumeRequest {
+        csi::NodeStageVolumeRequest {
+            volume_id: self.id.clone(),
+            publish_context: self.publish_context(),
+            staging_target_path: text(&self.staging),
+            volume_capability: Some(capability),
+            ..Default::default()
+        }
+    }
+
+    /// A request to take it back.
+    pub(crate) fn unstage(&self) -> csi::NodeUnstageVolumeRequest {
+        csi::NodeUnstageVolumeRequest {
+            volume_id: self.id.clone(),
+            staging_target_path: text(&self.staging),
+        }
+    }
+
+    /// A request to show it to a pod.
+    pub(crate) fn publish(
+        &self,
+        target: &Path,
+        capability: VolumeCapability,
+    ) -> csi::NodePublishVolumeRequest {
+        csi::NodePublishVolumeRequest {
+            volume_id: self.id.clone(),
+            publish_context: self.publish_context(),
+            staging_target_path: text(&self.staging),
+            target_path: text(target),
+            volume_capability: Some(capability),
+            ..Default::default()
+        }
+    }
+
+    /// [`Volume::publish`], for reading only.
+    pub(crate) fn publish_read_only(
+        &self,
+        target: &Path,
+        capability: VolumeCapability,
+    ) -> csi::NodePublishVolumeRequest {
+        csi::NodePublishVolumeRequest {
+            readonly: true,
+            ..self.publish(target, capability)
+        }
+    }
+
+    /// A request to take it away from a pod.
+    pub(crate) fn unpublish(&self, target: &Path) -> csi::NodeUnpublishVolumeRequest {
+        csi::NodeUnpublishVolumeRequest {
+            volume_id: self.id.clone(),
+            target_path: text(target),
+        }
+    }
+
+    /// A question how full it is.
+    pub(crate) fn stats(&self, path: &Path) -> csi::NodeGetVolumeStatsRequest {
+        csi::NodeGetVolumeStatsRequest {
+            volume_id: self.id.clone(),
+            volume_path: text(path),
+            staging_target_path: text(&self.staging),
+        }
+    }
+
+    /// A request to take over a grown file.
+    pub(crate) fn expand(
+        &self,
+        path: &Path,
+        capability: VolumeCapability,
+    ) -> csi::NodeExpandVolumeRequest {
+        let required_bytes = i64::try_from(self.bytes()).expect("a size");
+        csi::NodeExpandVolumeRequest {
+            volume_id: self.id.clone(),
+            volume_path: text(path),
+            staging_target_path: text(&self.staging),
+            capacity_range: Some(csi::CapacityRange {
+                required_bytes,
+                limit_bytes: 0,
+            }),
+            volume_capability: Some(capability),
+            ..Default::default()
+        }
+    }
+
+    /// Unpublishes these targets and unstages it: the way back of a test that is through.
+    #[track_caller]
+    pub(crate) fn down(&self, node: &NodeCalls, targets: &[&Path]) {
+        for target in targets {
+            node.unpublish(self.unpublish(target)).expect("unpublish");
+        }
+        node.unstage(self.unstage()).expect("unstage");
+    }
+}
+
+fn text(path: &Path) -> String {
+    path.to_str().expect("UTF-8").to_owned()
+}
