@@ -21,8 +21,15 @@ use std::time::Duration;
 /// Longer than the demo and its clearing up ever take; only a hang is cut short by it.
 const HANG: Duration = Duration::from_secs(120);
 
-/// Moments of a life, by the line that the demo prints when the step is done.
-const MOMENTS: [&str; 4] = ["attach", "publish ", "publish read-only", "unstage"];
+/// Moments of a life: the kind of volume, and the line that the demo prints when the step is done.
+/// Raw block besides a filesystem, because its loop device does not go by itself.
+const MOMENTS: [(&str, &str); 5] = [
+    ("ext4", "attach"),
+    ("ext4", "publish read-only"),
+    ("xfs", "unstage"),
+    ("block", "stage (first)"),
+    ("block", "write"),
+];
 
 #[test]
 #[ignore = "needs root and built binaries: make test"]
@@ -99,15 +106,15 @@ fn a_kept_demo_runs_until_it_is_told_to_end() {
 }
 
 fn kill_at_every_moment(victim: &str) {
-    for moment in MOMENTS {
-        let mut demo = Demo::start(&["--rounds", "1000"]);
+    for (kind, moment) in MOMENTS {
+        let mut demo = Demo::start(&["--rounds", "1000", "--only", kind]);
         demo.read_until(moment);
         demo.signal(victim, "KILL");
         let end = demo.wait_for_all_processes();
         assert_ne!(
             end.code,
             Some(0),
-            "{victim} killed after {moment}: {}",
+            "{victim} killed after {kind} {moment}: {}",
             end.output
         );
         end.assert_nothing_is_left();

@@ -1,6 +1,7 @@
 //! The RPCs of a volume's life, each with the time it took. A node call dials anew, as the kubelet
 //! does, and the dialling counts; the controller is called on one connection, as by a sidecar.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -17,7 +18,7 @@ use belay_proto::csi::v1::{
     VolumeCapability,
 };
 use tonic::transport::Channel;
-use tonic::{Response, Status};
+use tonic::{Code, Response, Status};
 
 use crate::connect::dial;
 use crate::demo::agents::NODE_ID;
@@ -25,6 +26,11 @@ use crate::demo::trouble::Trouble;
 
 /// No call of the demo takes nearly as long.
 const CALL_MAX: Duration = Duration::from_secs(60);
+
+/// The first pause before a repeated call, doubled each time; the kubelet's is half a second.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+/// How long an answer may stay ABORTED.
+const REPEAT_MAX: Duration = Duration::from_secs(10);
 
 /// What a call answered, and how long that took.
 pub(super) type Timed<T> = Result<(T, Duration), Trouble>;
@@ -41,6 +47,7 @@ pub(super) struct Volume {
 pub(super) struct Calls {
     controller: ControllerClient<Channel>,
     node: PathBuf,
+    repeated: Cell<u32>,
 }
 
 impl Calls {
@@ -55,6 +62,7 @@ impl Calls {
         Ok(Self {
             controller: ControllerClient::new(channel),
             node: node.to_owned(),
+            repeated: Cell::new(0),
         })
     }
 
@@ -157,7 +165,7 @@ impl Calls {
             volume_context: volume.context.clone(),
             ..Default::default()
         };
-        self.node("NodeStageVolume", async |mut node| {
+        self.node("NodeStageVolume", request, async |mut node, request| {
             node.node_stage_volume(request).await
         })
         .await
@@ -169,7 +177,7 @@ impl Calls {
             volume_id: volume.id.clone(),
             staging_target_path: text(staging),
         };
-        self.node("NodeUnstageVolume", async |mut node| {
+        self.node("NodeUnstageVolume", request, async |mut node, request| {
             node.node_unstage_volume(request).await
         })
         .await
@@ -193,7 +201,7 @@ impl Calls {
             volume_context: volume.context.clone(),
             ..Default::default()
         };
-        self.node("NodePublishVolume", async |mut node| {
+        self.node("NodePublishVolume", request, async |mut node, request| {
             node.node_publish_volume(request).await
         })
         .await
@@ -205,7 +213,7 @@ impl Calls {
             volume_id: volume.id.clone(),
             target_path: text(target),
         };
-        self.node("NodeUnpublishVolume", async |mut node| {
+        self.node("NodeUnpublishVolume", request, async |mut node, request| {
             node.node_unpublish_volume(request).await
         })
         .await
@@ -219,8 +227,11 @@ impl Calls {
             volume_path: text(path),
             staging_target_path: text(staging),
         };
-        let call = async |mut node: NodeClient<Channel>| node.node_get_volume_stats(request).await;
-        let (answer, took) = self.node("NodeGetVolumeStats", call).await?;
+        let (answer, took) = self
+            .node("NodeGetVolumeStats", request, async |mut node, request| {
+                node.node_get_volume_stats(request).await
+            })
+            .await?;
         let bytes = answer
             .usage
             .iter()
@@ -244,8 +255,11 @@ impl Calls {
             volume_capability: Some(volume.capability.clone()),
             ..Default::default()
         };
-        let call = async |mut node: NodeClient<Channel>| node.node_expand_volume(request).await;
-        let (answer, took) = self.node("NodeExpandVolume", call).await?;
+        let (answer, took) = self
+            .node("NodeExpandVolume", request, async |mut node, request| {
+                node.node_expand_volume(request).await
+            })
+            .await?;
         Ok((answer.capacity_bytes, took))
     }
 
@@ -261,16 +275,36 @@ impl Calls {
         Ok(((), started.elapsed()))
     }
 
-    async fn node<T>(
+    /// A node call, repeated while the answer is ABORTED, as the kubelet does: somebody else, udev
+    /// for one, may have a device open at that moment. All of it is in the time.
+    async fn node<R: Clone, T>(
         &self,
         rpc: &'static str,
-        call: impl AsyncFnOnce(NodeClient<Channel>) -> Result<Response<T>, Status>,
+        request: R,
+        call: impl AsyncFn(NodeClient<Channel>, R) -> Result<Response<T>, Status>,
     ) -> Timed<T> {
         let started = Instant::now();
-        let channel = dial(&self.node).await;
-        let channel = channel.map_err(|failure| Trouble::Dial { rpc, failure })?;
-        let (answer, _without_dialling) = timed(rpc, call(NodeClient::new(channel))).await?;
-        Ok((answer, started.elapsed()))
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let channel = dial(&self.node).await;
+            let channel = channel.map_err(|failure| Trouble::Dial { rpc, failure })?;
+            match timed(rpc, call(NodeClient::new(channel), request.clone())).await {
+                Err(Trouble::Call { status, .. })
+                    if status.code() == Code::Aborted && started.elapsed() < REPEAT_MAX =>
+                {
+                    self.repeated.set(self.repeated.get() + 1);
+                    tokio::time::sleep(pause).await;
+                    pause *= 2;
+                }
+                Err(trouble) => return Err(trouble),
+                Ok((answer, _last_attempt)) => return Ok((answer, started.elapsed())),
+            }
+        }
+    }
+
+    /// How many node calls had to be repeated.
+    pub(super) fn repeated(&self) -> u32 {
+        self.repeated.get()
     }
 }
 

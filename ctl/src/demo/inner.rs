@@ -5,8 +5,10 @@ use std::fs::File;
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::ExitCode;
+use std::slice;
 use std::time::Duration;
 
+use clap::ValueEnum;
 use rustix::mount::MountPropagationFlags;
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
@@ -14,6 +16,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::demo::agents::{Agents, CONTROLLER, NODE};
 use crate::demo::calls::Calls;
+use crate::demo::kind::Kind;
 use crate::demo::life::Lives;
 use crate::demo::place::Place;
 use crate::demo::progress::Progress;
@@ -73,7 +76,18 @@ async fn play(
 
     let mut samples = Samples::default();
     let mut calls = Calls::connect(&place.socket(CONTROLLER), &place.socket(NODE)).await?;
-    let mut lives = Lives::new(place, &mut calls, &mut samples, &progress, args.rounds, now);
+    let mut lives = Lives {
+        place,
+        calls: &mut calls,
+        samples: &mut samples,
+        progress: &progress,
+        kinds: args
+            .only
+            .as_ref()
+            .map_or(Kind::value_variants(), slice::from_ref),
+        rounds: args.rounds,
+        now,
+    };
     let lived = tokio::select! {
         biased;
         trouble = agents.ended() => Err(trouble),
@@ -83,7 +97,7 @@ async fn play(
         return Err(cause(trouble, &mut agents).await);
     }
     "summary".clone_into(now);
-    summary::times(&progress, &samples, args.rounds);
+    summary::times(&progress, &samples, args.rounds, calls.repeated());
     summary::metrics(&progress, &agents).await?;
     proof::nothing_is_left(place)?;
     if args.keep {

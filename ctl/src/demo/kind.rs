@@ -3,19 +3,20 @@
 use belay_proto::csi::v1::VolumeCapability;
 use belay_proto::csi::v1::volume_capability::access_mode::Mode;
 use belay_proto::csi::v1::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
+use clap::ValueEnum;
 
-/// How a volume is used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// How a volume is used, in the order in which the kinds are shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub(super) enum Kind {
+    /// A filesystem, ext4
     Ext4,
+    /// A filesystem, xfs
     Xfs,
+    /// A raw block device
     Block,
 }
 
 impl Kind {
-    /// In the order in which they are shown.
-    pub(super) const ALL: [Self; 3] = [Self::Ext4, Self::Xfs, Self::Block];
-
     /// Filesystem type, or `block`; also the name of its folder.
     pub(super) fn name(self) -> &'static str {
         match self {

@@ -22,18 +22,20 @@ const BYTES: (i64, i64) = (1 << 30, 2 << 30);
 
 /// All lives of one run.
 pub(super) struct Lives<'a> {
-    place: &'a Place,
-    calls: &'a mut Calls,
-    samples: &'a mut Samples,
-    progress: &'a Progress,
-    rounds: u32,
+    pub(super) place: &'a Place,
+    pub(super) calls: &'a mut Calls,
+    pub(super) samples: &'a mut Samples,
+    pub(super) progress: &'a Progress,
+    pub(super) kinds: &'a [Kind],
+    pub(super) rounds: u32,
     /// Where we are, for a failure report.
-    now: &'a mut String,
+    pub(super) now: &'a mut String,
 }
 
 /// One life, and its paths as a kubelet would choose them.
 struct Life {
     kind: Kind,
+    /// From 1; 0 is a life that is told but not counted.
     round: u32,
     step: Step,
     volume: Volume,
@@ -42,31 +44,13 @@ struct Life {
     second: PathBuf,
 }
 
-impl<'a> Lives<'a> {
-    pub(super) fn new(
-        place: &'a Place,
-        calls: &'a mut Calls,
-        samples: &'a mut Samples,
-        progress: &'a Progress,
-        rounds: u32,
-        now: &'a mut String,
-    ) -> Self {
-        Self {
-            place,
-            calls,
-            samples,
-            progress,
-            rounds,
-            now,
-        }
-    }
-
+impl Lives<'_> {
     /// Every kind, every round; then the refusal that belongs to single writers.
     ///
     /// # Errors
     /// The first step that fails.
     pub(super) async fn all(&mut self) -> Result<(), Trouble> {
-        for kind in Kind::ALL {
+        for &kind in self.kinds {
             self.progress.heading(&match kind {
                 Kind::Block => "raw block".to_owned(),
                 Kind::Ext4 | Kind::Xfs => kind.name().to_owned(),
@@ -268,7 +252,7 @@ impl<'a> Lives<'a> {
 
     /// SINGLE_NODE_WRITER means one target: the second must be refused, and change nothing.
     async fn second_target_is_refused(&mut self) -> Result<(), Trouble> {
-        let mut life = self.begin(Kind::Ext4, 1, Mode::SingleNodeWriter).await?;
+        let mut life = self.begin(Kind::Ext4, 0, Mode::SingleNodeWriter).await?;
         self.step(&mut life, Step::StageBlank);
         let ((), took) = self.calls.stage(&life.volume, &life.staging).await?;
         self.done(&life, took, "formatted and mounted");
@@ -281,9 +265,10 @@ impl<'a> Lives<'a> {
             .await;
         match second {
             Err(Trouble::Call { status, .. }) if status.code() == Code::FailedPrecondition => {
-                let text = format!("refused, as it must be: {}", status.message());
+                let text = "refused with FAILED_PRECONDITION, as it must be:";
                 self.progress
-                    .line(&format!("  {:<20}{:>11}   {text}", "second target", ""));
+                    .line(&format!("  {:<20}{:>11}   {text}", "second target", "-"));
+                self.progress.line(&format!("    {}", status.message()));
             }
             Err(other) => return Err(other),
             Ok(_) => {
@@ -339,23 +324,29 @@ impl<'a> Lives<'a> {
 
     fn at(&mut self, kind: Kind, round: u32, step: Step) {
         let (name, label) = (kind.name(), step.label(kind));
-        *self.now = format!("{name}, round {round} of {}, {label}", self.rounds);
+        *self.now = match round {
+            0 => format!("{name}, single writer, {label}"),
+            _ => format!("{name}, round {round} of {}, {label}", self.rounds),
+        };
         self.progress.now(self.now);
     }
 
-    /// Only the first round is told step by step; all are counted.
+    /// Only the first round is told step by step.
     fn done(&mut self, life: &Life, took: Duration, note: &str) {
-        self.samples.add(life.kind, life.step, Who::Belay, took);
-        if life.round == 1 {
+        if life.round > 0 {
+            self.samples.add(life.kind, life.step, Who::Belay, took);
+        }
+        if life.round <= 1 {
             self.progress.step(life.step.label(life.kind), took, note);
         }
     }
 
     fn not_here(&self, life: &Life, reason: &str) {
-        if life.round == 1 {
+        if life.round <= 1 {
             let label = life.step.label(life.kind);
             self.progress
-                .line(&format!("  {label:<20}{:>11}   not here: {reason}", "-"));
+                .line(&format!("  {label:<20}{:>11}   not here:", "-"));
+            self.progress.line(&format!("    {}", reason));
         }
     }
 }

@@ -26,6 +26,7 @@ use std::process::ExitCode;
 use clap::Args;
 use clap::builder::FalseyValueParser;
 
+use crate::demo::kind::Kind;
 use crate::failure::Failure;
 
 const EXAMPLES: &str = "\
@@ -48,6 +49,9 @@ pub(crate) struct DemoArgs {
     /// Leave everything running at the end, until Ctrl-C
     #[arg(long, env = "KEEP", value_parser = FalseyValueParser::new())]
     keep: bool,
+    /// One kind of volume instead of all three
+    #[arg(long, value_enum, value_name = "KIND")]
+    only: Option<Kind>,
     /// Folder of belay-controller and belay-node [default: the folder of belayctl]
     #[arg(long, value_name = "FOLDER")]
     bin_dir: Option<PathBuf>,

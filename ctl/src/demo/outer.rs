@@ -147,6 +147,7 @@ fn start_inner(
         .arg(disk)
         .args(["--outer", &std::process::id().to_string()])
         .args(args.keep.then_some("--keep"))
+        .args(args.only.map(|kind| format!("--only={}", kind.name())))
         .stdin(Stdio::piped())
         .process_group(0)
         .kill_on_drop(true);
@@ -185,12 +186,11 @@ impl Reaper {
 
     async fn ready(&mut self) -> Result<(Place, PathBuf), Failure> {
         let answer = self.answer().await?;
-        let mut words = answer.split(' ');
-        let (Some("ready"), Some(folder), Some(disk), None) =
-            (words.next(), words.next(), words.next(), words.next())
-        else {
+        let words: Vec<&str> = answer.split('\t').collect();
+        let ["ready", folder, disk] = words[..] else {
+            let why = answer.trim_start_matches("failed\t");
             return Err(Failure::Demo(format!(
-                "cannot set up the demo's disk: {answer}"
+                "cannot set up the demo's disk: {why}"
             )));
         };
         let place = Place::at(Path::new(folder));
@@ -200,7 +200,9 @@ impl Reaper {
 
     async fn hold(&mut self, pid: u32) -> Result<(), Failure> {
         if let Some(orders) = &mut self.orders {
-            orders.write_all(format!("hold {pid}\n").as_bytes()).await?;
+            orders
+                .write_all(format!("hold\t{pid}\n").as_bytes())
+                .await?;
         }
         self.answer().await.map(|_held| ())
     }
@@ -219,10 +221,10 @@ impl Reaper {
         }
         self.child.wait().await?;
         let last = last.unwrap_or_default();
-        if let Some(left) = last.strip_prefix("left ") {
+        if let Some(left) = last.strip_prefix("left\t") {
             return Err(Failure::Demo(format!("could not clear up: {left}")));
         }
-        let count = match (last.strip_prefix("cleared "), &self.place) {
+        let count = match (last.strip_prefix("cleared\t"), &self.place) {
             (Some(count), _) => count.parse().unwrap_or(0),
             (None, Some(place)) => reaper::clear(place).await?,
             (None, None) => 0,

@@ -2,9 +2,9 @@
 //! reach it. It makes the demo's folder, disk image and loop device, and clears them when the pipe
 //! from the outer process ends, for whatever reason. Knows nothing of volumes.
 //!
-//! The conversation, in lines. It says `ready FOLDER DEVICE` or `failed WHY`, answers `hold PID`
-//! with `held`, and at the end of its input says `cleared N` (loop devices that were still bound)
-//! or `left WHAT`.
+//! The conversation, in lines of words between tabs. It says `ready FOLDER DEVICE` or `failed WHY`,
+//! answers `hold PID` with `held`, and at the end of its input says `cleared N` (loop devices that
+//! were still bound) or `left WHAT`.
 
 use std::fs::File;
 use std::io::{self, BufRead, Write};
@@ -34,11 +34,11 @@ pub(super) async fn run() -> ExitCode {
     rustix::process::setsid().ok();
     let place = match Place::make() {
         Ok(place) => place,
-        Err(error) => return last_word(&format!("failed {error}"), ExitCode::FAILURE),
+        Err(error) => return last_word(&format!("failed\t{error}"), ExitCode::FAILURE),
     };
     let first = match set_up(&place) {
-        Ok(disk) => format!("ready {} {}", place.dir().display(), disk.display()),
-        Err(error) => format!("failed {error}"),
+        Ok(disk) => format!("ready\t{}\t{}", place.dir().display(), disk.display()),
+        Err(error) => format!("failed\t{error}"),
     };
     // Whether anybody hears it or not, the end of the pipe comes next.
     tell(&first);
@@ -46,8 +46,8 @@ pub(super) async fn run() -> ExitCode {
         end(&process);
     }
     match clear(&place).await {
-        Ok(count) => last_word(&format!("cleared {count}"), ExitCode::SUCCESS),
-        Err(error) => last_word(&format!("left {error}"), ExitCode::FAILURE),
+        Ok(count) => last_word(&format!("cleared\t{count}"), ExitCode::SUCCESS),
+        Err(error) => last_word(&format!("left\t{error}"), ExitCode::FAILURE),
     }
 }
 
@@ -78,7 +78,7 @@ fn listen() -> Option<OwnedFd> {
     for line in io::stdin().lock().lines() {
         let Ok(line) = line else { break };
         let pid = line
-            .strip_prefix("hold ")
+            .strip_prefix("hold\t")
             .and_then(|text| text.parse().ok());
         let Some(pid) = pid.and_then(Pid::from_raw) else {
             continue;
@@ -150,7 +150,7 @@ fn tell(line: &str) -> bool {
 /// The end of the conversation. If nobody listens any more, stderr is told.
 fn last_word(line: &str, code: ExitCode) -> ExitCode {
     if !tell(line) {
-        eprintln!("belayctl demo: the reaper {line}");
+        eprintln!("belayctl demo: the reaper {}", line.replace('\t', " "));
     }
     code
 }

@@ -67,27 +67,36 @@ impl Step {
         }
     }
 
-    /// The bare system calls that are measured beside it, `None` where nothing compares.
-    pub(super) fn kernels_part(self, kind: Kind) -> Option<&'static str> {
-        Some(match (self, kind.is_block()) {
+    /// The bare system calls that are measured beside it.
+    pub(super) fn kernels_part(self, kind: Kind) -> KernelsPart {
+        KernelsPart::Measured(match (self, kind.is_block()) {
+            (Self::NodeExpand, _) | (Self::StageBlank | Self::StageAgain | Self::Unstage, true) => {
+                return KernelsPart::IoctlsOnly;
+            }
             (Self::Create, _) => "create, truncate, fsync a file",
             (Self::Attach | Self::Detach, _) => "make a record of 4KiB durable",
             (Self::StageBlank, false) => "mkfs alone + mount",
             (Self::StageAgain, false) => "fsopen .. move_mount",
-            (Self::StageBlank | Self::StageAgain, true) => "bind of the device",
             (Self::Publish, _) => "open_tree + move_mount",
             (Self::PublishReadOnly, _) => "the same + remount read-only",
             (Self::Write | Self::Read, _) => "the same on a bare device",
             (Self::Stats, false) => "statfs",
             (Self::Stats, true) => "open + lseek",
             (Self::ControllerExpand, _) => "truncate, fsync",
-            (Self::NodeExpand, _) => return None,
             (Self::Unpublish, _) => "umount2 of the bind",
             (Self::Unstage, false) => "umount2 of the filesystem",
-            (Self::Unstage, true) => "umount2 of the bind",
             (Self::Delete, _) => "unlink, fsync the folder",
         })
     }
+}
+
+/// What of a step can be measured without Belay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum KernelsPart {
+    /// These system calls.
+    Measured(&'static str),
+    /// Next to nothing: its time goes into ioctls of the loop driver or the filesystem.
+    IoctlsOnly,
 }
 
 /// Who took the time.
