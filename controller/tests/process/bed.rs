@@ -5,14 +5,20 @@ use csi::controller_client::ControllerClient;
 use csi::volume_capability::access_mode::Mode;
 use csi::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
 use hyper_util::rt::TokioIo;
+use std::collections::HashMap;
 use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use tokio::net::UnixStream;
 use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Status};
 
 /// The node that the controller is told it runs on.
 pub(crate) const NODE: &str = "node-1";
+/// 2^20, as sizes are signed on the wire.
+pub(crate) const MIB: i64 = 1 << 20;
+/// Flags with which room is no concern.
+pub(crate) const ROOMY: [&str; 2] = ["--overcommit", "1000"];
 
 pub(crate) type Client = ControllerClient<Channel>;
 
@@ -140,5 +146,32 @@ pub(crate) fn publish(id: &str) -> csi::ControllerPublishVolumeRequest {
         node_id: NODE.to_owned(),
         volume_capability: Some(block()),
         ..csi::ControllerPublishVolumeRequest::default()
+    }
+}
+
+/// The volume, which is made or found.
+pub(crate) async fn created(client: &mut Client, request: csi::CreateVolumeRequest) -> csi::Volume {
+    client
+        .create_volume(request)
+        .await
+        .unwrap()
+        .into_inner()
+        .volume
+        .unwrap()
+}
+
+/// A refusal with that code, whose message has all the names.
+pub(crate) fn assert_refused(status: &Status, code: Code, names: &[&str]) {
+    assert_eq!(status.code(), code, "{status}");
+    for name in names {
+        assert!(status.message().contains(name), "{name} not in {status}");
+    }
+}
+
+/// Topology of that node.
+pub(crate) fn place(node: &str) -> csi::Topology {
+    let key = "topology.local.csi.belay.dev/node".to_owned();
+    csi::Topology {
+        segments: HashMap::from([(key, node.to_owned())]),
     }
 }

@@ -1,6 +1,6 @@
 //! SIGKILL at random instants: whatever was acknowledged is there, and nothing else is left over.
 
-use crate::bed::{Bed, Client, create, range};
+use crate::bed::{Bed, Client, MIB, ROOMY, create, range};
 use belay_proto::csi::v1 as csi;
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -11,7 +11,6 @@ const KILLS: usize = 30;
 const CALLERS: usize = 4;
 /// The latest instant of a kill after the callers begin; some hundred calls fit in.
 const KILL_WITHIN: Duration = Duration::from_millis(60);
-const MIB: i64 = 1 << 20;
 
 /// A small random generator (xorshift64), so that a failed run can be repeated by its seed.
 struct Dice(u64);
@@ -189,7 +188,7 @@ async fn nothing_acknowledged_is_lost_and_nothing_else_is_left_when_killed_at_an
     let seed = u64::try_from(now.as_nanos() & u128::from(u64::MAX)).unwrap() | 1;
     println!("seed {seed}");
     let mut dice = Dice(seed);
-    let bed = Bed::new(&["--overcommit", "1000"]);
+    let bed = Bed::new(&ROOMY);
     let mut callers: Vec<_> = (0..CALLERS)
         .map(|prefix| Caller {
             prefix,

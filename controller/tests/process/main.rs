@@ -3,5 +3,6 @@
 #![expect(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
 mod bed;
+mod creating;
 mod kills;
 mod service;

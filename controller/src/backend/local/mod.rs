@@ -57,6 +57,7 @@ impl Local {
     /// # Errors
     /// `Precondition` if another process has the directory, else what is wrong with it.
     pub fn open(config: Config) -> Result<Self, Failure> {
+        describe_metrics();
         let store = Store::open(config)?;
         store.recover()?;
         Ok(Self {
@@ -74,6 +75,21 @@ impl Local {
             done.unwrap_or_else(|error| Err(Failure::bug(error.to_string()).may_be_running()))
         })
     }
+}
+
+fn describe_metrics() {
+    use metrics::{Unit, describe_gauge};
+    describe_gauge!("belay_controller_volumes", "Volumes there are.");
+    describe_gauge!(
+        "belay_controller_provisioned_bytes",
+        Unit::Bytes,
+        "The sizes of all volumes together."
+    );
+    describe_gauge!(
+        "belay_controller_capacity_bytes",
+        Unit::Bytes,
+        "What may be promised to all volumes together."
+    );
 }
 
 impl Backend for Local {

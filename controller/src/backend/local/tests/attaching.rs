@@ -1,0 +1,119 @@
+//! Attached, detached, in use: what may be done when.
+
+use super::{Bed, MIB, attach_order, node, order};
+use crate::backend::local::Config;
+use crate::backend::local::store::Store;
+use crate::backend::{AttachOrder, Content};
+use belay_server::failure::Kind;
+use std::fs::{File, OpenOptions};
+
+#[test]
+fn an_attached_volume_is_not_deleted_and_its_node_is_named() {
+    let bed = Bed::new();
+    let store = &bed.open();
+    let volume = store.create(&order("pvc-1", MIB)).unwrap();
+    let id = volume.id.as_str();
+    store.attach(&attach_order(&volume, "node-1")).unwrap();
+    let failure = store.delete(id).unwrap_err();
+    assert_eq!(failure.kind, Kind::Precondition);
+    assert!(failure.message.contains("node-1"), "{failure}");
+    store.detach(id, &node("node-1")).unwrap();
+    store.delete(id).unwrap();
+    store.delete(id).unwrap();
+}
+
+#[test]
+fn a_file_that_a_loop_device_has_is_neither_deleted_nor_detached() {
+    let bed = Bed::new();
+    let store = bed.open();
+    let volume = store.create(&order("pvc-1", MIB)).unwrap();
+    let id = volume.id.as_str();
+    // What the node's agent does, and the loop device goes on doing.
+    let bound = File::open(bed.file(id)).unwrap();
+    bound.try_lock().unwrap();
+    assert_eq!(store.delete(id).unwrap_err().kind, Kind::Precondition);
+    store.attach(&attach_order(&volume, "node-1")).unwrap();
+    let failure = store.detach(id, &node("node-1")).unwrap_err();
+    assert_eq!(failure.kind, Kind::Busy);
+    assert!(failure.message.contains("unstage"), "{failure}");
+    assert_eq!(
+        store.get(&volume.id).unwrap().unwrap().nodes,
+        [node("node-1")]
+    );
+    drop(bound);
+    store.detach(id, &node("node-1")).unwrap();
+    store.delete(id).unwrap();
+}
+
+#[test]
+fn content_is_used_from_the_first_write_and_stays_so() {
+    let bed = Bed::new();
+    let store = bed.open();
+    let volume = store.create(&order("pvc-1", MIB)).unwrap();
+    let id = volume.id.as_str();
+    let attach = || {
+        store
+            .attach(&attach_order(&volume, "node-1"))
+            .unwrap()
+            .content
+    };
+    assert_eq!(attach(), Content::New);
+    store.detach(id, &node("node-1")).unwrap();
+    assert_eq!(attach(), Content::New, "attached and never written");
+    bed.write(id);
+    assert_eq!(
+        attach(),
+        Content::Used,
+        "a repeated call tells the truth of its moment"
+    );
+    store.detach(id, &node("node-1")).unwrap();
+    // A discard makes it all holes again, and the volume is still not new.
+    let file = OpenOptions::new().write(true).open(bed.file(id)).unwrap();
+    file.set_len(0).unwrap();
+    file.set_len(MIB).unwrap();
+    assert_eq!(attach(), Content::Used);
+}
+
+#[test]
+fn a_node_takes_only_as_many_volumes_as_it_may() {
+    let bed = Bed::new();
+    let store = &bed.open();
+    let volumes: Vec<_> = (0..3)
+        .map(|n| store.create(&order(&format!("pvc-{n}"), MIB)).unwrap())
+        .collect();
+    let attach = |volume| {
+        store.attach(&AttachOrder {
+            node_limit: Some(2),
+            ..attach_order(volume, "node-1")
+        })
+    };
+    attach(&volumes[0]).unwrap();
+    attach(&volumes[1]).unwrap();
+    attach(&volumes[1]).unwrap();
+    let failure = attach(&volumes[2]).unwrap_err();
+    assert_eq!(failure.kind, Kind::Quota);
+    store
+        .detach(volumes[0].id.as_str(), &node("node-1"))
+        .unwrap();
+    attach(&volumes[2]).unwrap();
+}
+
+#[test]
+fn a_volume_goes_to_this_node_only_and_not_to_two() {
+    let bed = Bed::new();
+    let store = bed.open();
+    let volume = store.create(&order("pvc-1", MIB)).unwrap();
+    let failure = store.attach(&attach_order(&volume, "node-2")).unwrap_err();
+    assert_eq!(failure.kind, Kind::NotFound);
+    store.attach(&attach_order(&volume, "node-1")).unwrap();
+    drop(store);
+    // The node was renamed while a volume was attached.
+    let store = Store::open(Config {
+        node: node("node-2"),
+        ..bed.config()
+    })
+    .unwrap();
+    let failure = store.attach(&attach_order(&volume, "node-2")).unwrap_err();
+    assert_eq!(failure.kind, Kind::Precondition);
+    assert!(failure.message.contains("node-1"), "{failure}");
+}

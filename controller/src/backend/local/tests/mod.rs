@@ -1,0 +1,108 @@
+//! `local` on real directories.
+
+mod attaching;
+mod recovery;
+mod volumes;
+
+use super::create::Intent;
+use super::recover::Recovered;
+use super::store::Store;
+use super::{Config, Overcommit};
+use crate::backend::{AttachOrder, Order, Terms, Usage, Volume};
+use belay_server::request::{AccessMode, Name, NodeId};
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::FileExt as _;
+use std::path::PathBuf;
+
+const MIB: u64 = 1 << 20;
+
+/// A state directory that is removed at the end.
+struct Bed {
+    dir: tempfile::TempDir,
+    overcommit: Overcommit,
+}
+
+impl Bed {
+    fn new() -> Self {
+        Self {
+            dir: tempfile::tempdir().unwrap(),
+            overcommit: "1000000".parse().unwrap(),
+        }
+    }
+
+    fn config(&self) -> Config {
+        Config {
+            state_dir: self.dir.path().join("state"),
+            node: node("node-1"),
+            overcommit: self.overcommit,
+        }
+    }
+
+    fn open(&self) -> Store {
+        self.recover().0
+    }
+
+    fn recover(&self) -> (Store, Recovered) {
+        let store = Store::open(self.config()).unwrap();
+        let recovered = store.recover().unwrap();
+        (store, recovered)
+    }
+
+    fn file(&self, id: &str) -> PathBuf {
+        self.dir.path().join("state/volumes").join(id)
+    }
+
+    fn files(&self) -> Vec<String> {
+        let entries = fs::read_dir(self.dir.path().join("state/volumes")).unwrap();
+        entries
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect()
+    }
+
+    /// Writes to a volume as its node would.
+    fn write(&self, id: &str) {
+        let file = OpenOptions::new().write(true).open(self.file(id)).unwrap();
+        file.write_all_at(b"data", 4096).unwrap();
+        file.sync_all().unwrap();
+    }
+}
+
+fn node(id: &str) -> NodeId {
+    NodeId::new(id).unwrap()
+}
+
+fn order(name: &str, bytes: u64) -> Order {
+    Order {
+        name: Name::new(name).unwrap(),
+        bytes,
+        usage: Usage::Block,
+    }
+}
+
+fn attach_order(volume: &Volume, node_id: &str) -> AttachOrder {
+    AttachOrder {
+        id: volume.id.clone(),
+        node: node(node_id),
+        terms: Terms {
+            read_only: false,
+            block: true,
+            mode: AccessMode::SingleNodeWriter,
+        },
+        node_limit: None,
+    }
+}
+
+fn ids(store: &Store) -> Vec<String> {
+    let page = store.list(None, usize::MAX).unwrap();
+    page.volumes
+        .iter()
+        .map(|volume| volume.id.as_str().to_owned())
+        .collect()
+}
+
+fn intended(store: &Store, order: &Order) -> String {
+    match store.intend(order).unwrap() {
+        Intent::Made(id) => id,
+        Intent::Exists(_) | Intent::Remains(_) => panic!("{order:?} should be new"),
+    }
+}

@@ -1,0 +1,197 @@
+//! A death after every step of every change, and what a start makes of it.
+
+use super::{Bed, MIB, attach_order, ids, intended, node, order};
+use crate::backend::local::recover::Recovered;
+use crate::backend::local::store::Store;
+use belay_server::failure::Kind;
+use std::fs::{self, File};
+
+#[test]
+fn a_half_made_ledger_is_begun_again() {
+    let bed = Bed::new();
+    let draft = bed.dir.path().join("state/state.redb.new");
+    fs::create_dir_all(draft.parent().unwrap()).unwrap();
+    fs::write(&draft, b"cut short").unwrap();
+    let store = bed.open();
+    store.create(&order("pvc-1", MIB)).unwrap();
+    assert!(!draft.exists());
+}
+
+#[test]
+fn a_creation_that_died_after_any_step_leaves_nothing_and_frees_the_name() {
+    type Step = fn(&Store, &str);
+    let steps: [Step; 4] = [
+        |_, _| {},
+        |store, id| drop(store.files.begin(id).unwrap()),
+        |store, id| store.files.get(id).unwrap().grow(MIB).unwrap(),
+        |store, _| store.files.sync().unwrap(),
+    ];
+    for died_after in 0..steps.len() {
+        let bed = Bed::new();
+        let store = bed.open();
+        let id = intended(&store, &order("pvc-1", MIB));
+        steps[..=died_after]
+            .iter()
+            .for_each(|step| step(&store, &id));
+        drop(store);
+        let (store, recovered) = bed.recover();
+        assert_eq!(
+            recovered,
+            Recovered {
+                undone: 1,
+                ..Recovered::default()
+            },
+            "{died_after}"
+        );
+        assert_eq!(store.ledger.totals().unwrap().bytes, 0);
+        assert!(bed.files().is_empty() && ids(&store).is_empty());
+        let volume = store.create(&order("pvc-1", 2 * MIB)).unwrap();
+        assert_eq!(ids(&store), [volume.id.as_str()]);
+    }
+}
+
+#[test]
+fn a_creation_whose_file_holds_data_is_kept_and_told() {
+    let bed = Bed::new();
+    let store = bed.open();
+    let id = intended(&store, &order("pvc-1", MIB));
+    store.files.begin(&id).unwrap().grow(MIB).unwrap();
+    bed.write(&id);
+    drop(store);
+    let (store, recovered) = bed.recover();
+    assert_eq!(
+        recovered,
+        Recovered {
+            troubles: 1,
+            ..Recovered::default()
+        }
+    );
+    assert_eq!(bed.files(), [id]);
+    assert_eq!(
+        store.create(&order("pvc-1", MIB)).unwrap_err().kind,
+        Kind::Busy
+    );
+}
+
+#[test]
+fn a_deletion_that_died_after_any_step_is_finished() {
+    type Step = fn(&Store, &str);
+    let steps: [Step; 2] = [
+        |store, id| store.begin_delete(id).unwrap(),
+        |store, id| store.files.remove(id).unwrap(),
+    ];
+    for died_after in 0..steps.len() {
+        let bed = Bed::new();
+        let store = bed.open();
+        let volume = store.create(&order("pvc-1", MIB)).unwrap();
+        let id = volume.id.as_str();
+        bed.write(id);
+        steps[..=died_after]
+            .iter()
+            .for_each(|step| step(&store, id));
+        assert_eq!(store.get(&volume.id).unwrap(), None);
+        drop(store);
+        let (store, recovered) = bed.recover();
+        assert_eq!(
+            recovered,
+            Recovered {
+                deleted: 1,
+                ..Recovered::default()
+            },
+            "{died_after}"
+        );
+        assert!(bed.files().is_empty());
+        assert_eq!(store.ledger.get(id).unwrap(), None);
+        assert_eq!(store.ledger.totals().unwrap().bytes, 0);
+    }
+}
+
+#[test]
+fn a_name_whose_deletion_was_interrupted_is_made_anew_without_a_restart() {
+    let bed = Bed::new();
+    let store = bed.open();
+    let old = store.create(&order("pvc-1", MIB)).unwrap();
+    store.begin_delete(old.id.as_str()).unwrap();
+    let new = store.create(&order("pvc-1", MIB)).unwrap();
+    assert_ne!(old.id, new.id);
+    assert_eq!(bed.files(), [new.id.as_str()]);
+}
+
+#[test]
+fn a_promised_growth_follows_at_the_next_start() {
+    let bed = Bed::new();
+    let store = bed.open();
+    let volume = store.create(&order("pvc-1", MIB)).unwrap();
+    store.promise(volume.id.as_str(), 3 * MIB).unwrap();
+    drop(store);
+    let (store, recovered) = bed.recover();
+    assert_eq!(
+        recovered,
+        Recovered {
+            grown: 1,
+            ..Recovered::default()
+        }
+    );
+    assert_eq!(
+        fs::metadata(bed.file(volume.id.as_str())).unwrap().len(),
+        3 * MIB
+    );
+    assert_eq!(store.get(&volume.id).unwrap().unwrap().bytes, 3 * MIB);
+}
+
+#[test]
+fn a_volume_without_its_file_is_kept_and_every_verb_names_the_path() {
+    let bed = Bed::new();
+    let store = bed.open();
+    let volume = store.create(&order("pvc-1", MIB)).unwrap();
+    let id = volume.id.as_str();
+    store.attach(&attach_order(&volume, "node-1")).unwrap();
+    fs::remove_file(bed.file(id)).unwrap();
+    drop(store);
+    let (store, recovered) = bed.recover();
+    assert_eq!(
+        recovered,
+        Recovered {
+            troubles: 1,
+            ..Recovered::default()
+        }
+    );
+    let failures = [
+        store.attach(&attach_order(&volume, "node-1")).unwrap_err(),
+        store.detach(id, &node("node-1")).unwrap_err(),
+        store.resize(id, 2 * MIB).unwrap_err(),
+    ];
+    for failure in failures {
+        assert_eq!(failure.kind, Kind::Precondition);
+        assert!(
+            failure.message.contains(&format!("state/volumes/{id}")),
+            "{failure}"
+        );
+    }
+    // The way out that the message names.
+    File::create(bed.file(id)).unwrap();
+    store.detach(id, &node("node-1")).unwrap();
+    store.delete(id).unwrap();
+    assert!(ids(&store).is_empty());
+}
+
+#[test]
+fn a_stray_file_is_never_touched() {
+    let bed = Bed::new();
+    drop(bed.open());
+    fs::write(
+        bed.file("vol-00000000000000000000000000000000"),
+        b"precious",
+    )
+    .unwrap();
+    let (_store, recovered) = bed.recover();
+    assert_eq!(
+        recovered,
+        Recovered {
+            troubles: 1,
+            ..Recovered::default()
+        }
+    );
+    let kept = fs::read(bed.file("vol-00000000000000000000000000000000")).unwrap();
+    assert_eq!(kept, b"precious");
+}

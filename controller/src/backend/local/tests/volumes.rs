@@ -1,0 +1,181 @@
+//! What a volume is, how much may be promised, and the book over all of them.
+
+use super::{Bed, MIB, attach_order, ids, intended, node, order};
+use crate::backend::local::Overcommit;
+use crate::backend::local::record::State;
+use crate::backend::local::store::Store;
+use belay_server::failure::{Certainty, Failure, Kind};
+use belay_server::request::Name;
+use std::fs;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+
+#[test]
+fn a_volume_is_a_private_sparse_file_of_its_size() {
+    let bed = Bed::new();
+    let store = bed.open();
+    let volume = store.create(&order("pvc-1", 5 * MIB)).unwrap();
+    let file = fs::metadata(bed.file(volume.id.as_str())).unwrap();
+    assert_eq!((file.len(), file.blocks()), (5 * MIB, 0));
+    assert_eq!(file.permissions().mode() & 0o777, 0o600);
+    for private in ["state.redb", "lock"] {
+        let file = fs::metadata(bed.dir.path().join("state").join(private)).unwrap();
+        assert_eq!(file.permissions().mode() & 0o777, 0o600, "{private}");
+    }
+    assert_eq!(
+        store.find(&Name::new("pvc-1").unwrap()).unwrap(),
+        Some(volume.clone())
+    );
+    assert_eq!(store.get(&volume.id).unwrap(), Some(volume));
+}
+
+#[test]
+fn a_taken_name_gives_the_volume_that_has_it() {
+    let bed = Bed::new();
+    let store = bed.open();
+    let volume = store.create(&order("pvc-1", MIB)).unwrap();
+    assert_eq!(store.create(&order("pvc-1", 7 * MIB)).unwrap(), volume);
+    assert_eq!(bed.files().len(), 1);
+}
+
+#[test]
+fn a_second_process_cannot_have_the_same_state_directory() {
+    let bed = Bed::new();
+    let _store = bed.open();
+    let failure = Store::open(bed.config()).unwrap_err();
+    assert_eq!(failure.kind, Kind::Precondition);
+    assert!(failure.message.contains("state/lock"), "{failure}");
+}
+
+#[test]
+fn an_unknown_volume_is_deleted_and_detached_already() {
+    let bed = Bed::new();
+    let store = &bed.open();
+    store.delete("vol-0").unwrap();
+    store.delete("../state.redb").unwrap();
+    store.detach("vol-0", &node("node-1")).unwrap();
+    assert_eq!(store.resize("vol-0", MIB).unwrap_err().kind, Kind::NotFound);
+}
+
+#[test]
+fn more_than_the_filesystem_holds_is_not_promised() {
+    let bed = Bed {
+        overcommit: Overcommit::default(),
+        ..Bed::new()
+    };
+    let store = bed.open();
+    let available = store.available_bytes().unwrap();
+    // Far more than can change while the test runs.
+    let most = available / 2;
+    let failure = store
+        .create(&order("pvc-1", available.saturating_mul(2)))
+        .unwrap_err();
+    assert_eq!(
+        (failure.kind, failure.certainty),
+        (Kind::Quota, Certainty::NothingHappened)
+    );
+    let volume = store.create(&order("pvc-2", most)).unwrap();
+    assert!(store.available_bytes().unwrap() < available - most / 2);
+    let failure = store
+        .resize(volume.id.as_str(), available.saturating_mul(2))
+        .unwrap_err();
+    assert_eq!(failure.kind, Kind::Quota);
+    assert_eq!(store.get(&volume.id).unwrap().unwrap().bytes, most);
+    assert!(bed.files().len() == 1);
+}
+
+#[test]
+fn a_size_that_the_filesystem_has_not_is_undone_and_frees_the_name() {
+    let bed = Bed::new();
+    let store = bed.open();
+    let too_large = store.largest_file_bytes + 1;
+    if too_large > i64::MAX.unsigned_abs() {
+        // A filesystem without a limit of its own.
+        return;
+    }
+    let failure = store.create(&order("pvc-1", too_large)).unwrap_err();
+    assert_eq!(
+        (failure.kind, failure.certainty),
+        (Kind::Range, Certainty::RolledBack)
+    );
+    assert!(bed.files().is_empty());
+    let volume = store.create(&order("pvc-1", MIB)).unwrap();
+    let failure = store.resize(volume.id.as_str(), too_large).unwrap_err();
+    assert_eq!(
+        (failure.kind, failure.certainty),
+        (Kind::Range, Certainty::RolledBack)
+    );
+    assert_eq!(store.get(&volume.id).unwrap().unwrap().bytes, MIB);
+}
+
+#[test]
+fn pages_hold_what_is_ready_and_follow_a_token_whose_volume_is_gone() {
+    let bed = Bed::new();
+    let store = &bed.open();
+    for n in 0..5 {
+        store.create(&order(&format!("pvc-{n}"), MIB)).unwrap();
+    }
+    intended(store, &order("pvc-half", MIB));
+    let all = ids(store);
+    assert_eq!(all.len(), 5);
+    let first = store.list(None, 2).unwrap();
+    assert_eq!(first.next.as_deref(), Some(all[1].as_str()));
+    store.delete(&all[1]).unwrap();
+    let second = store.list(first.next.as_deref(), 3).unwrap();
+    let seen: Vec<_> = second
+        .volumes
+        .iter()
+        .map(|volume| volume.id.as_str())
+        .collect();
+    assert_eq!(seen, all[2..]);
+    assert_eq!(second.next, None);
+    assert_eq!(store.list(Some("7"), 2).unwrap_err().kind, Kind::BadToken);
+}
+
+#[test]
+fn the_sums_and_indexes_follow_every_change() {
+    let bed = Bed::new();
+    let store = bed.open();
+    let totals = |store: &Store| {
+        let totals = store.ledger.totals().unwrap();
+        (totals.volumes, totals.bytes)
+    };
+    let one = store.create(&order("pvc-1", MIB)).unwrap();
+    let two = store.create(&order("pvc-2", 2 * MIB)).unwrap();
+    assert_eq!(totals(&store), (2, 3 * MIB));
+    assert_eq!(store.resize(one.id.as_str(), 4 * MIB).unwrap(), 4 * MIB);
+    assert_eq!(store.resize(one.id.as_str(), MIB).unwrap(), 4 * MIB);
+    store.attach(&attach_order(&two, "node-1")).unwrap();
+    drop(store);
+    let store = bed.open();
+    assert_eq!(totals(&store), (2, 6 * MIB));
+    let attached = store
+        .ledger
+        .change(|changes| changes.attached_to("node-1"))
+        .unwrap();
+    assert_eq!(attached, 1);
+    store.detach(two.id.as_str(), &node("node-1")).unwrap();
+    store.delete(two.id.as_str()).unwrap();
+    assert_eq!(totals(&store), (1, 4 * MIB));
+    let attached = store
+        .ledger
+        .change(|changes| changes.attached_to("node-1"))
+        .unwrap();
+    assert_eq!(attached, 0);
+    assert_eq!(store.find(&Name::new("pvc-2").unwrap()).unwrap(), None);
+}
+
+#[test]
+fn a_failed_transaction_changes_nothing() {
+    let bed = Bed::new();
+    let store = &bed.open();
+    let volume = store.create(&order("pvc-1", MIB)).unwrap();
+    let id = volume.id.as_str();
+    let failed: Result<(), _> = store.ledger.change(|changes| {
+        let mut record = changes.get(id)?.unwrap();
+        record.state = State::Deleting;
+        changes.put(id, &record)?;
+        Err(Failure::busy("no"))
+    });
+    assert_eq!(failed.unwrap_err().kind, Kind::Busy);
+    assert_eq!(store.get(&volume.id).unwrap(), Some(volume));
+}
