@@ -138,8 +138,17 @@ pub(in crate::filesystem) fn ext4_superblock<K: Kernel>(
         bytes,
         backing: None,
     };
-    let block = Area::read(&disk, 0..ALIGN_BYTES)?;
-    match ext4::judge(block.get(ext4::AT, ext4::BYTES).unwrap_or_default(), bytes) {
+    let read = || -> Result<ext4::Verdict, Failure> {
+        let block = Area::read(&disk, 0..ALIGN_BYTES)?;
+        let superblock = block.get(ext4::AT, ext4::BYTES).unwrap_or_default();
+        Ok(ext4::judge(superblock, bytes))
+    };
+    let verdict = match read()? {
+        // Where it is mounted, a write by the kernel may have been under way.
+        ext4::Verdict::Damaged(_) => read()?,
+        verdict => verdict,
+    };
+    match verdict {
         ext4::Verdict::Sound(superblock) => Ok(superblock),
         ext4::Verdict::Absent => Err(not_told("no ext4 superblock at byte 1024".to_owned())),
         ext4::Verdict::Other(what) | ext4::Verdict::Damaged(what) => Err(not_told(what)),
