@@ -136,3 +136,149 @@ const fn is_paged(rpc: Rpc) -> bool {
         Rpc::ListVolumes | Rpc::ListSnapshots | Rpc::ControllerListVolumeHealth
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NON_FINAL: [Code; 3] = [Code::Aborted, Code::Unavailable, Code::DeadlineExceeded];
+
+    fn every_failure() -> impl Iterator<Item = (Rpc, Kind, Certainty)> {
+        Rpc::ALL.iter().flat_map(|rpc| {
+            Kind::ALL.iter().flat_map(|kind| {
+                Certainty::ALL
+                    .iter()
+                    .map(|certainty| (*rpc, *kind, *certainty))
+            })
+        })
+    }
+
+    #[test]
+    fn what_may_be_running_leaves_with_a_non_final_code_whatever_the_kind() {
+        for (rpc, kind, _) in every_failure() {
+            let code = code(rpc, kind, Certainty::MayBeRunning);
+            assert!(NON_FINAL.contains(&code), "{rpc:?} {kind:?}: {code:?}");
+        }
+    }
+
+    #[test]
+    fn what_was_never_begun_or_is_undone_does_not_hold_up_the_provisioner() {
+        for rpc in [
+            Rpc::CreateVolume,
+            Rpc::CreateSnapshot,
+            Rpc::CreateVolumeGroupSnapshot,
+        ] {
+            for kind in Kind::ALL.iter().filter(|kind| **kind != Kind::Busy) {
+                for certainty in [Certainty::NothingHappened, Certainty::RolledBack] {
+                    let code = code(rpc, *kind, certainty);
+                    assert!(!NON_FINAL.contains(&code), "{rpc:?} {kind:?}: {code:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn undone_leaves_with_the_code_of_never_begun_and_nothing_is_a_success() {
+        for (rpc, kind, certainty) in every_failure() {
+            assert_ne!(code(rpc, kind, certainty), Code::Ok, "{rpc:?} {kind:?}");
+            let never_begun = code(rpc, kind, Certainty::NothingHappened);
+            assert_eq!(
+                code(rpc, kind, Certainty::RolledBack),
+                never_begun,
+                "{rpc:?} {kind:?}"
+            );
+        }
+    }
+
+    type Exceptions = &'static [(Code, &'static [Rpc])];
+
+    /// Kind, its code, and the calls where it is another one.
+    const TABLE: [(Kind, Code, Exceptions); 14] = [
+        (Kind::Invalid, Code::InvalidArgument, &[]),
+        (Kind::NotFound, Code::NotFound, &[]),
+        (
+            Kind::Incompatible,
+            Code::FailedPrecondition,
+            &[(Code::AlreadyExists, NAMING)],
+        ),
+        (Kind::Busy, Code::Aborted, &[]),
+        (Kind::Precondition, Code::FailedPrecondition, &[]),
+        (
+            Kind::Range,
+            Code::FailedPrecondition,
+            &[(Code::OutOfRange, RANGED)],
+        ),
+        (Kind::Quota, Code::ResourceExhausted, &[]),
+        (
+            Kind::Unreachable,
+            Code::Unavailable,
+            &[(Code::Internal, CREATING)],
+        ),
+        (Kind::Denied, Code::PermissionDenied, &[]),
+        (
+            Kind::Unsupported,
+            Code::Unimplemented,
+            &[
+                (Code::InvalidArgument, PARAMETERISED),
+                (Code::FailedPrecondition, USING),
+            ],
+        ),
+        (
+            Kind::Timeout,
+            Code::DeadlineExceeded,
+            &[(Code::Internal, CREATING)],
+        ),
+        (Kind::BadToken, Code::Internal, &[(Code::Aborted, PAGED)]),
+        (Kind::System, Code::Internal, &[]),
+        (Kind::Bug, Code::Internal, &[]),
+    ];
+    const CREATING: &[Rpc] = &[
+        Rpc::CreateVolume,
+        Rpc::CreateSnapshot,
+        Rpc::CreateVolumeGroupSnapshot,
+    ];
+    const USING: &[Rpc] = &[
+        Rpc::ControllerPublishVolume,
+        Rpc::NodeStageVolume,
+        Rpc::NodePublishVolume,
+    ];
+    const NAMING: &[Rpc] = &[
+        CREATING[0],
+        CREATING[1],
+        CREATING[2],
+        USING[0],
+        USING[1],
+        USING[2],
+    ];
+    const PARAMETERISED: &[Rpc] = &[
+        CREATING[0],
+        CREATING[1],
+        CREATING[2],
+        Rpc::ControllerModifyVolume,
+    ];
+    const PAGED: &[Rpc] = &[
+        Rpc::ListVolumes,
+        Rpc::ListSnapshots,
+        Rpc::ControllerListVolumeHealth,
+    ];
+    const RANGED: &[Rpc] = &[
+        Rpc::CreateVolume,
+        Rpc::ControllerExpandVolume,
+        Rpc::NodeExpandVolume,
+        Rpc::GetMetadataAllocated,
+        Rpc::GetMetadataDelta,
+    ];
+
+    #[test]
+    fn every_call_and_kind_has_the_code_of_the_specification() {
+        assert_eq!(TABLE.map(|(kind, ..)| kind).as_slice(), Kind::ALL);
+        for (kind, usual, exceptions) in TABLE {
+            for rpc in Rpc::ALL {
+                let exception = exceptions.iter().find(|(_, rpcs)| rpcs.contains(rpc));
+                let expected = exception.map_or(usual, |(code, _)| *code);
+                let code = code(*rpc, kind, Certainty::NothingHappened);
+                assert_eq!(code, expected, "{rpc:?} {kind:?}");
+            }
+        }
+    }
+}

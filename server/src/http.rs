@@ -47,8 +47,11 @@ impl Pages {
         metrics: Metrics,
         readiness: Readiness,
     ) -> std::io::Result<Self> {
+        let listener = TcpListener::bind(address).await?;
+        // Port 0 asks for any free one: then this line is the only place to learn it.
+        tracing::info!(address = %listener.local_addr()?, "showing /metrics and /healthz");
         Ok(Self {
-            listener: TcpListener::bind(address).await?,
+            listener,
             metrics,
             readiness,
         })
@@ -131,4 +134,58 @@ fn text(status: StatusCode, form: HeaderValue, body: impl Into<Bytes>) -> Respon
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, form);
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http_body_util::BodyExt as _;
+
+    async fn get(path: &str, readiness: &Readiness) -> (u16, String, String) {
+        let metrics = crate::metrics::install().unwrap();
+        let response = page(&Method::GET, path, &metrics, readiness);
+        let form = response.headers()[CONTENT_TYPE]
+            .to_str()
+            .unwrap()
+            .to_owned();
+        let status = response.status().as_u16();
+        let body = response.into_body().collect().await.unwrap().to_bytes();
+        (status, form, String::from_utf8(body.to_vec()).unwrap())
+    }
+
+    #[tokio::test]
+    async fn healthz_tells_the_readiness_and_its_reason() {
+        let readiness = Readiness::new(State::Starting("reading the mounts".to_owned()));
+        let plain = "text/plain; charset=utf-8".to_owned();
+        let (status, form, body) = get("/healthz", &readiness).await;
+        assert_eq!(
+            (status, form, body),
+            (503, plain.clone(), "reading the mounts\n".to_owned())
+        );
+        readiness.set(State::Ready);
+        assert_eq!(
+            get("/healthz", &readiness).await,
+            (200, plain.clone(), "ok\n".to_owned())
+        );
+        readiness.set(State::Unhealthy("no shared mounts".to_owned()));
+        let (status, form, body) = get("/healthz", &readiness).await;
+        assert_eq!(
+            (status, form, body),
+            (503, plain, "no shared mounts\n".to_owned())
+        );
+    }
+
+    #[tokio::test]
+    async fn metrics_say_which_form_they_have_and_other_paths_are_not_there() {
+        let readiness = Readiness::new(State::Ready);
+        let (status, form, body) = get("/metrics", &readiness).await;
+        assert_eq!((status, form.as_str()), (200, "text/plain; version=0.0.4"));
+        assert!(body.contains("process_start_time_seconds "), "{body}");
+        for path in ["/", "/metrics/", "/debug"] {
+            assert_eq!(get(path, &readiness).await.0, 404, "{path}");
+        }
+        let metrics = crate::metrics::install().unwrap();
+        let posted = page(&Method::POST, "/metrics", &metrics, &readiness);
+        assert_eq!(posted.status(), StatusCode::NOT_FOUND);
+    }
 }

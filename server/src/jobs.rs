@@ -75,7 +75,10 @@ impl<T: Clone + Send + 'static> Jobs<T> {
         F: Future<Output = Result<T, Failure>> + Send + 'static,
     {
         match self.begin(key, rpc, fingerprint)? {
-            Begun::Joined(result) => result.await.unwrap_or_else(|_| Err(ended_early(rpc))),
+            Begun::Joined(result) => {
+                drop(work);
+                result.await.unwrap_or_else(|_| Err(ended_early(rpc)))
+            }
             Begun::Owned(mut ownership) => {
                 let job = async move {
                     let result = AssertUnwindSafe(work).catch_unwind().await;
@@ -174,4 +177,120 @@ fn ended_early(rpc: Rpc) -> Failure {
         rpc.name()
     );
     Failure::bug(message).may_be_running()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::failure::{Certainty, Kind};
+    use std::future::pending;
+    use tokio::task::{JoinHandle, yield_now};
+
+    /// A job in a caller of its own, that ends with what is sent.
+    async fn begun(
+        jobs: &Jobs<u32>,
+        rpc: Rpc,
+        fingerprint: u64,
+    ) -> (oneshot::Sender<u32>, JoinHandle<Result<u32, Failure>>) {
+        let (end, ended) = oneshot::channel();
+        let jobs = jobs.clone();
+        let caller = tokio::spawn(async move {
+            let work = async { Ok(ended.await.unwrap()) };
+            jobs.run("vol-1", rpc, fingerprint, work).await
+        });
+        yield_now().await;
+        (end, caller)
+    }
+
+    fn keys<T>(jobs: &Jobs<T>) -> usize {
+        lock(&jobs.running).len()
+    }
+
+    #[tokio::test]
+    async fn the_same_request_joins_and_gets_the_same_result() {
+        let jobs = Jobs::new();
+        let (end, first) = begun(&jobs, Rpc::NodeStageVolume, 7).await;
+        let (unused, second) = begun(&jobs, Rpc::NodeStageVolume, 7).await;
+        assert!(unused.is_closed(), "the work of the second is dropped");
+        assert_eq!(keys(&jobs), 1);
+        end.send(42).unwrap();
+        assert_eq!(first.await.unwrap(), Ok(42));
+        assert_eq!(second.await.unwrap(), Ok(42));
+        assert_eq!(keys(&jobs), 0);
+    }
+
+    #[tokio::test]
+    async fn another_request_for_the_key_is_refused_and_told_what_runs() {
+        let jobs = Jobs::new();
+        let (_end, _first) = begun(&jobs, Rpc::NodeStageVolume, 7).await;
+        for (rpc, fingerprint) in [(Rpc::NodeStageVolume, 8), (Rpc::NodeUnstageVolume, 7)] {
+            let refused = jobs
+                .run("vol-1", rpc, fingerprint, pending())
+                .await
+                .unwrap_err();
+            assert_eq!(refused.kind, Kind::Busy);
+            assert_eq!(refused.certainty, Certainty::NothingHappened);
+            assert!(
+                refused.message.starts_with("vol-1: a NodeStageVolume "),
+                "{refused}"
+            );
+        }
+        assert_eq!(
+            jobs.run("vol-2", Rpc::NodeStageVolume, 8, async { Ok(1) })
+                .await,
+            Ok(1)
+        );
+    }
+
+    #[tokio::test]
+    async fn a_job_outlives_its_caller_and_serves_the_next_one() {
+        let jobs = Jobs::new();
+        let (end, first) = begun(&jobs, Rpc::NodeStageVolume, 7).await;
+        first.abort();
+        assert!(first.await.unwrap_err().is_cancelled());
+        assert!(!end.is_closed(), "the work goes on");
+        let (_unused, second) = begun(&jobs, Rpc::NodeStageVolume, 7).await;
+        end.send(42).unwrap();
+        assert_eq!(second.await.unwrap(), Ok(42));
+        assert_eq!(keys(&jobs), 0);
+    }
+
+    #[tokio::test]
+    async fn a_panic_reaches_all_who_wait_as_maybe_running_and_frees_the_key() {
+        let jobs = Jobs::new();
+        // Its work unwraps the error of a sender that is gone.
+        let (end, first) = begun(&jobs, Rpc::NodeStageVolume, 7).await;
+        let (_unused, second) = begun(&jobs, Rpc::NodeStageVolume, 7).await;
+        drop(end);
+        for caller in [first, second] {
+            let failure = caller.await.unwrap().unwrap_err();
+            assert_eq!(failure.kind, Kind::Bug);
+            assert_eq!(failure.certainty, Certainty::MayBeRunning);
+        }
+        assert_eq!(
+            jobs.run("vol-1", Rpc::NodeUnstageVolume, 1, async { Ok(1) })
+                .await,
+            Ok(1)
+        );
+    }
+
+    #[test]
+    fn a_job_cut_short_by_the_end_of_its_runtime_frees_the_key() {
+        let jobs: Jobs<u32> = Jobs::new();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .build()
+            .unwrap();
+        let (_end, _first) = runtime.block_on(begun(&jobs, Rpc::NodeStageVolume, 7));
+        assert_eq!(keys(&jobs), 1);
+        drop(runtime);
+        assert_eq!(keys(&jobs), 0);
+    }
+
+    #[test]
+    fn fingerprints_tell_requests_apart_and_repetitions_not() {
+        let request = |path: &str, read_only: bool| fingerprint(&(path.to_owned(), read_only));
+        assert_eq!(request("/a", true), request("/a", true));
+        assert_ne!(request("/a", true), request("/a", false));
+        assert_ne!(request("/a", true), request("/b", true));
+    }
 }

@@ -4,7 +4,7 @@
 use crate::layer;
 use metrics::Unit;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
-use std::sync::OnceLock;
+use std::sync::{Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Upper bounds of the histograms, in seconds: from a call answered out of the kernel's memory to one
@@ -15,7 +15,7 @@ const BUCKETS: [f64; 20] = [
 ];
 
 /// The recorder is one a process, as that of the `metrics` crate is.
-static INSTALLED: OnceLock<Metrics> = OnceLock::new();
+static INSTALLED: Mutex<Option<Metrics>> = Mutex::new(None);
 
 /// What has been measured so far.
 #[derive(Clone, Debug)]
@@ -40,7 +40,8 @@ pub enum MetricsError {
 /// # Errors
 /// See [`MetricsError`].
 pub fn install() -> Result<Metrics, MetricsError> {
-    if let Some(installed) = INSTALLED.get() {
+    let mut installed = INSTALLED.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(installed) = &*installed {
         return Ok(installed.clone());
     }
     let seconds = Matcher::Suffix("_seconds".to_owned());
@@ -50,7 +51,7 @@ pub fn install() -> Result<Metrics, MetricsError> {
     let handle = recorder.handle();
     metrics::set_global_recorder(recorder).map_err(|_| MetricsError::Taken)?;
     describe();
-    Ok(INSTALLED.get_or_init(|| Metrics { handle }).clone())
+    Ok(installed.insert(Metrics { handle }).clone())
 }
 
 impl Metrics {

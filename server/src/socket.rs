@@ -156,3 +156,91 @@ fn explain(path: &Path, what: impl fmt::Display, error: Errno) -> io::Error {
         format!("{}: {what}: {error}{separator}{advice}", path.display()),
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixStream;
+    use tempfile::TempDir;
+
+    fn endpoint(folder: &TempDir) -> Endpoint {
+        Endpoint {
+            path: folder.path().join("csi.sock"),
+        }
+    }
+
+    fn refused(endpoint: &Endpoint) -> String {
+        Socket::bind(endpoint).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_socket_is_alone_in_its_folder_and_gone_at_the_end() {
+        let folder = TempDir::new().unwrap();
+        let socket = Socket::bind(&endpoint(&folder)).unwrap();
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+        UnixStream::connect(socket.path()).unwrap();
+        drop(socket);
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_dead_socket_is_replaced() {
+        let folder = TempDir::new().unwrap();
+        let endpoint = endpoint(&folder);
+        drop(UnixListener::bind(&endpoint.path).unwrap());
+        assert!(endpoint.path.exists());
+        let socket = Socket::bind(&endpoint).unwrap();
+        UnixStream::connect(socket.path()).unwrap();
+    }
+
+    #[test]
+    fn a_living_socket_is_left_alone() {
+        let folder = TempDir::new().unwrap();
+        let endpoint = endpoint(&folder);
+        let first = Socket::bind(&endpoint).unwrap();
+        let error = refused(&endpoint);
+        assert!(
+            error.contains("csi.sock") && error.contains("another process"),
+            "{error}"
+        );
+        UnixStream::connect(first.path()).unwrap();
+    }
+
+    #[test]
+    fn what_is_no_socket_is_left_alone() {
+        let folder = TempDir::new().unwrap();
+        let endpoint = endpoint(&folder);
+        std::fs::write(&endpoint.path, "precious").unwrap();
+        let error = refused(&endpoint);
+        assert!(error.contains("something else than a socket"), "{error}");
+        assert_eq!(std::fs::read_to_string(&endpoint.path).unwrap(), "precious");
+
+        std::fs::remove_file(&endpoint.path).unwrap();
+        std::os::unix::fs::symlink("nowhere.sock", &endpoint.path).unwrap();
+        let error = refused(&endpoint);
+        assert!(error.contains("something else than a socket"), "{error}");
+    }
+
+    #[test]
+    fn a_missing_folder_is_named() {
+        let folder = TempDir::new().unwrap();
+        let error = refused(&Endpoint {
+            path: folder.path().join("missing/csi.sock"),
+        });
+        assert!(
+            error.contains("missing: ") && error.contains("make it first"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn the_end_of_an_old_server_leaves_the_socket_of_its_successor() {
+        let folder = TempDir::new().unwrap();
+        let endpoint = endpoint(&folder);
+        let old = Socket::bind(&endpoint).unwrap();
+        std::fs::remove_file(&endpoint.path).unwrap();
+        let new = Socket::bind(&endpoint).unwrap();
+        drop(old);
+        UnixStream::connect(new.path()).unwrap();
+    }
+}

@@ -211,3 +211,145 @@ fn mounted(field: &str, mount: csi::volume_capability::MountVolume) -> Result<Ac
         group: mount.volume_mount_group,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use csi::volume_capability::{BlockVolume, MountVolume};
+
+    fn block(mode: i32) -> csi::VolumeCapability {
+        csi::VolumeCapability {
+            access_type: Some(AccessType::Block(BlockVolume {})),
+            access_mode: Some(csi::volume_capability::AccessMode { mode }),
+        }
+    }
+
+    fn mount(volume: MountVolume) -> csi::VolumeCapability {
+        csi::VolumeCapability {
+            access_type: Some(AccessType::Mount(volume)),
+            ..block(1)
+        }
+    }
+
+    fn refused(capability: csi::VolumeCapability) -> String {
+        Capability::required("volume_capability", Some(capability))
+            .unwrap_err()
+            .message
+    }
+
+    #[test]
+    fn every_mode_is_known_by_its_number_and_has_the_properties_of_the_specification() {
+        use AccessMode::*;
+        // Mode, read-only, several nodes, several targets on one node.
+        let modes = [
+            (SingleNodeWriter, false, false, false),
+            (SingleNodeReaderOnly, true, false, false),
+            (MultiNodeReaderOnly, true, true, true),
+            (MultiNodeSingleWriter, false, true, true),
+            (MultiNodeMultiWriter, false, true, true),
+            (SingleNodeSingleWriter, false, false, false),
+            (SingleNodeMultiWriter, false, false, true),
+        ];
+        for (number, (mode, read_only, multi_node, several_targets)) in (1..).zip(modes) {
+            let capability = Capability::required("", Some(block(number))).unwrap();
+            assert_eq!(
+                capability,
+                Capability {
+                    access: Access::Block,
+                    mode
+                }
+            );
+            assert_eq!(Mode::try_from(number).unwrap().as_str_name(), mode.name());
+            assert_eq!(mode.is_read_only(), read_only, "{mode:?}");
+            assert_eq!(mode.is_multi_node(), multi_node, "{mode:?}");
+            assert_eq!(mode.allows_several_targets(), several_targets, "{mode:?}");
+        }
+    }
+
+    #[test]
+    fn half_a_capability_is_refused() {
+        for number in [0, 8, -1] {
+            let why = format!("volume_capability: access_mode {number} is not one of CSI 1.13");
+            assert_eq!(refused(block(number)), why);
+        }
+        let no_mode = csi::VolumeCapability {
+            access_mode: None,
+            ..block(1)
+        };
+        assert_eq!(
+            refused(no_mode),
+            "volume_capability: access_mode 0 is not one of CSI 1.13"
+        );
+        let no_type = csi::VolumeCapability {
+            access_type: None,
+            ..block(1)
+        };
+        assert_eq!(
+            refused(no_type),
+            "volume_capability: has neither block nor mount"
+        );
+        let absent = Capability::required("volume_capability", None).unwrap_err();
+        assert_eq!(
+            absent.message,
+            "volume_capability: is required, but not set"
+        );
+        let none = Capability::list_of_some(Vec::new()).unwrap_err();
+        assert_eq!(
+            none.message,
+            "volume_capabilities: needs at least one element"
+        );
+        let second = Capability::list(vec![block(1), block(0)]).unwrap_err();
+        assert!(
+            second.message.starts_with("volume_capabilities[1]: "),
+            "{second}"
+        );
+    }
+
+    #[test]
+    fn mount_options_have_limits_and_are_never_shown() {
+        let with_flags = |mount_flags: Vec<String>| MountVolume {
+            mount_flags,
+            ..Default::default()
+        };
+        let flags = vec!["password=canary".to_owned(), "x".repeat(4096 - 15)];
+        let longest = mount(with_flags(flags.clone()));
+        let taken = Capability::required("volume_capability", Some(longest)).unwrap();
+        assert!(!format!("{taken:?}").contains("canary"), "{taken:?}");
+        let Access::Mount { flags: kept, .. } = taken.access else {
+            panic!("a mount")
+        };
+        assert_eq!(kept.as_slice(), flags);
+
+        let too_long = refused(mount(with_flags(vec!["canary".repeat(700)])));
+        assert!(
+            too_long.contains("4200 bytes") && !too_long.contains("canary"),
+            "{too_long}"
+        );
+        let control = refused(mount(with_flags(vec![
+            "ro".to_owned(),
+            "canary\n".to_owned(),
+        ])));
+        assert!(
+            control.starts_with("volume_capability.mount_flags[1]: "),
+            "{control}"
+        );
+        assert!(!control.contains("canary"), "{control}");
+    }
+
+    #[test]
+    fn filesystem_and_group_are_bounded_strings() {
+        let fs_type = mount(MountVolume {
+            fs_type: "x".repeat(129),
+            ..Default::default()
+        });
+        let why = "volume_capability: fs_type: has 129 bytes; at most 128 are allowed";
+        assert_eq!(refused(fs_type), why);
+        let group = MountVolume {
+            volume_mount_group: "1\0".to_owned(),
+            ..Default::default()
+        };
+        let why =
+            "volume_capability: volume_mount_group: has the control character U+0000 at byte 1";
+        assert_eq!(refused(mount(group)), why);
+    }
+}

@@ -25,3 +25,6 @@ pub use node::{NodeExpand, Publish, Stage, Stats, Unpublish, Unstage};
 pub use paths::{AbsPath, PATH_BYTES_MAX};
 pub use subject::Subject;
 pub use topology::{Segments, TopologyRequirement};
+
+#[cfg(test)]
+mod tests;

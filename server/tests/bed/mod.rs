@@ -1,0 +1,228 @@
+//! A whole server on a socket in a folder of its own, with services that do as the test says, and its
+//! log line by line.
+
+use belay_proto::csi::v1 as csi;
+use belay_server::call::answer;
+use belay_server::endpoint::Endpoint;
+use belay_server::failure::Failure;
+use belay_server::identity::{Identity, PluginCapability};
+use belay_server::readiness::{Readiness, State};
+use belay_server::rpc::Rpc;
+use belay_server::serve::{ServeConfig, ServeError, serve};
+use belay_server::socket::Socket;
+use csi::identity_server::IdentityServer;
+use csi::node_server::{Node, NodeServer};
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use tempfile::TempDir;
+use tokio::sync::{Notify, mpsc};
+use tokio::task::JoinHandle;
+use tonic::service::Routes;
+use tonic::transport::Channel;
+use tonic::{Request, Response, Status};
+use tracing::Level;
+use tracing::subscriber::DefaultGuard;
+
+/// How long a drain takes at most; long enough that only a stopped clock ever reaches it.
+pub(crate) const DRAIN: Duration = Duration::from_secs(3600);
+
+/// A running server. Its log belongs to the thread of the test, and ends with this.
+pub(crate) struct Bed {
+    folder: TempDir,
+    pub(crate) readiness: Readiness,
+    pub(crate) gate: Arc<Gate>,
+    pub(crate) server: JoinHandle<Result<(), ServeError>>,
+    asks: mpsc::UnboundedSender<()>,
+    lines: mpsc::UnboundedReceiver<String>,
+    _log: DefaultGuard,
+}
+
+/// Holds a call until the test lets it go.
+#[derive(Default)]
+pub(crate) struct Gate {
+    entered: Notify,
+    open: Notify,
+}
+
+impl Gate {
+    pub(crate) async fn entered(&self) {
+        self.entered.notified().await;
+    }
+
+    pub(crate) fn open(&self) {
+        self.open.notify_one();
+    }
+}
+
+impl Bed {
+    pub(crate) fn new() -> Self {
+        Self::with(Level::INFO, None)
+    }
+
+    pub(crate) fn with(level: Level, http: Option<SocketAddr>) -> Self {
+        let (log, lines) = log(level);
+        let folder = TempDir::new().unwrap();
+        let endpoint = Endpoint {
+            path: folder.path().join("csi.sock"),
+        };
+        let readiness = Readiness::new(State::Ready);
+        let gate = Arc::<Gate>::default();
+        let identity = Identity::new(
+            "test.csi.belay.dev".parse().unwrap(),
+            "1.2.3",
+            vec![
+                PluginCapability::Controller,
+                PluginCapability::OnlineExpansion,
+            ],
+            readiness.clone(),
+        );
+        let node = TestNode {
+            gate: Arc::clone(&gate),
+        };
+        let routes = Routes::new(IdentityServer::new(identity)).add_service(NodeServer::new(node));
+        let (asks, mut asked) = mpsc::unbounded_channel();
+        let shutdown = futures_util::stream::poll_fn(move |context| asked.poll_recv(context));
+        let config = ServeConfig {
+            socket: Socket::bind(&endpoint).unwrap(),
+            http,
+            drain: DRAIN,
+            readiness: readiness.clone(),
+        };
+        let server = tokio::spawn(serve(config, routes, shutdown));
+        Self {
+            folder,
+            readiness,
+            gate,
+            server,
+            asks,
+            lines,
+            _log: log,
+        }
+    }
+
+    pub(crate) fn path(&self) -> PathBuf {
+        self.folder.path().join("csi.sock")
+    }
+
+    /// A new connection, as the kubelet makes one for every call.
+    pub(crate) async fn connect(&self) -> Channel {
+        let uri = format!("unix:{}", self.path().display());
+        tonic::transport::Endpoint::from_shared(uri)
+            .unwrap()
+            .connect()
+            .await
+            .unwrap()
+    }
+
+    /// Asks the server to end.
+    pub(crate) fn end(&self) {
+        self.asks.send(()).unwrap();
+    }
+
+    /// The next line of the log, as soon as it is there.
+    pub(crate) async fn line(&mut self) -> String {
+        self.lines.recv().await.unwrap()
+    }
+
+    /// All lines that are there now.
+    pub(crate) fn lines(&mut self) -> Vec<String> {
+        std::iter::from_fn(|| self.lines.try_recv().ok()).collect()
+    }
+}
+
+/// Sends every line, without its time, to the test.
+struct Lines(mpsc::UnboundedSender<String>);
+
+impl io::Write for Lines {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        let text = String::from_utf8(line.to_vec()).map_err(io::Error::other)?;
+        // After the end of the test nobody listens.
+        drop(self.0.send(text));
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn log(level: Level) -> (DefaultGuard, mpsc::UnboundedReceiver<String>) {
+    let (sender, lines) = mpsc::unbounded_channel();
+    let subscriber = tracing_subscriber::fmt()
+        .with_max_level(level)
+        .with_writer(move || Lines(sender.clone()))
+        .without_time()
+        .finish();
+    (tracing::subscriber::set_default(subscriber), lines)
+}
+
+struct TestNode {
+    gate: Arc<Gate>,
+}
+
+#[tonic::async_trait]
+impl Node for TestNode {
+    /// Does what the volume id says.
+    async fn node_stage_volume(
+        &self,
+        request: Request<csi::NodeStageVolumeRequest>,
+    ) -> Result<Response<csi::NodeStageVolumeResponse>, Status> {
+        answer(Rpc::NodeStageVolume, request, async |request| {
+            match request.volume_id.as_str() {
+                "held" => {
+                    self.gate.entered.notify_one();
+                    self.gate.open.notified().await;
+                }
+                "panics" => panic!("as asked"),
+                "foreign" => return Err(Failure::precondition("/dev/x: has a GPT at byte 512")),
+                _ => {}
+            }
+            Ok(csi::NodeStageVolumeResponse {})
+        })
+        .await
+    }
+
+    /// For the metrics, which all servers of a process share: no other test counts these.
+    async fn node_unstage_volume(
+        &self,
+        request: Request<csi::NodeUnstageVolumeRequest>,
+    ) -> Result<Response<csi::NodeUnstageVolumeResponse>, Status> {
+        answer(
+            Rpc::NodeUnstageVolume,
+            request,
+            async |request| match request.volume_id.as_str() {
+                "used" => Err(Failure::precondition("/dev/x: is still open")),
+                _ => Ok(csi::NodeUnstageVolumeResponse {}),
+            },
+        )
+        .await
+    }
+
+    async fn node_get_volume_stats(
+        &self,
+        request: Request<csi::NodeGetVolumeStatsRequest>,
+    ) -> Result<Response<csi::NodeGetVolumeStatsResponse>, Status> {
+        answer(Rpc::NodeGetVolumeStats, request, async |request| {
+            assert_ne!(request.volume_id, "panics");
+            Ok(csi::NodeGetVolumeStatsResponse::default())
+        })
+        .await
+    }
+}
+
+pub(crate) fn stage(volume_id: &str) -> csi::NodeStageVolumeRequest {
+    csi::NodeStageVolumeRequest {
+        volume_id: volume_id.to_owned(),
+        ..Default::default()
+    }
+}
+
+pub(crate) fn stats(volume_id: &str) -> csi::NodeGetVolumeStatsRequest {
+    csi::NodeGetVolumeStatsRequest {
+        volume_id: volume_id.to_owned(),
+        ..Default::default()
+    }
+}

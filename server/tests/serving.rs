@@ -1,0 +1,398 @@
+//! A server seen from its socket: codes, log lines, and what broken callers can and cannot do.
+
+#![expect(
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "the services of the test bed fail as asked, and its set-up must not fail"
+)]
+
+mod bed;
+
+use bed::{Bed, stage, stats};
+use belay_proto::csi::v1 as csi;
+use belay_server::readiness::State;
+use csi::identity_client::IdentityClient;
+use csi::node_client::NodeClient;
+use http::uri::PathAndQuery;
+use std::collections::HashMap;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpStream, UnixStream};
+use tonic::{Code, Request, Status};
+use tonic_prost::ProstCodec;
+use tracing::Level;
+
+async fn node(bed: &Bed) -> NodeClient<tonic::transport::Channel> {
+    NodeClient::new(bed.connect().await)
+}
+
+/// Sends a message to a path, fitting or not.
+async fn send<M>(bed: &Bed, path: &'static str, message: M) -> Result<(), Status>
+where
+    M: prost::Message + 'static,
+{
+    let mut client = tonic::client::Grpc::new(bed.connect().await);
+    client.ready().await.unwrap();
+    let codec = ProstCodec::<M, csi::ProbeResponse>::default();
+    let path = PathAndQuery::from_static(path);
+    client
+        .unary(Request::new(message), path, codec)
+        .await
+        .map(drop)
+}
+
+/// The next call on a new connection works.
+async fn assert_serves(bed: &mut Bed) {
+    bed.lines();
+    node(bed)
+        .await
+        .node_stage_volume(stage("next"))
+        .await
+        .unwrap();
+    let lines = bed.lines();
+    assert_eq!(lines.len(), 1, "{lines:?}");
+}
+
+#[tokio::test]
+async fn a_change_is_answered_and_has_one_line_with_all_that_matters() {
+    let mut bed = Bed::new();
+    node(&bed)
+        .await
+        .node_stage_volume(stage("vol-1"))
+        .await
+        .unwrap();
+    let lines = bed.lines();
+    let [line] = lines.as_slice() else {
+        panic!("{lines:?}")
+    };
+    assert!(line.trim_start().starts_with("INFO "), "{line}");
+    let rest = r#"rpc="NodeStageVolume" subject="vol-1" code="OK" us="#;
+    assert!(line.contains(rest), "{line}");
+}
+
+#[tokio::test]
+async fn a_read_is_told_at_debug_only_and_a_failed_call_with_its_message() {
+    let mut bed = Bed::new();
+    node(&bed)
+        .await
+        .node_get_volume_stats(stats("vol-1"))
+        .await
+        .unwrap();
+    assert_eq!(bed.lines(), Vec::<String>::new());
+
+    let failed = node(&bed)
+        .await
+        .node_stage_volume(stage("foreign"))
+        .await
+        .unwrap_err();
+    assert_eq!(failed.code(), Code::FailedPrecondition);
+    assert_eq!(failed.message(), "/dev/x: has a GPT at byte 512");
+    assert!(failed.details().is_empty());
+    let lines = bed.lines();
+    let [line] = lines.as_slice() else {
+        panic!("{lines:?}")
+    };
+    assert!(line.trim_start().starts_with("WARN "), "{line}");
+    for part in [
+        "/dev/x: has a GPT at byte 512",
+        r#"code="FAILED_PRECONDITION""#,
+    ] {
+        assert!(line.contains(part), "{line}");
+    }
+}
+
+#[tokio::test]
+async fn at_debug_every_read_has_its_one_line_too() {
+    let mut bed = Bed::with(Level::DEBUG, None);
+    node(&bed)
+        .await
+        .node_get_volume_stats(stats("vol-1"))
+        .await
+        .unwrap();
+    let of_the_call = |line: &String| line.contains(r#"rpc="NodeGetVolumeStats""#);
+    let lines = bed.lines();
+    let lines: Vec<_> = lines.into_iter().filter(of_the_call).collect();
+    let [line] = lines.as_slice() else {
+        panic!("{lines:?}")
+    };
+    assert!(line.trim_start().starts_with("DEBUG "), "{line}");
+}
+
+#[tokio::test]
+async fn calls_that_nobody_takes_have_their_line() {
+    let mut bed = Bed::new();
+    let cases = [
+        // Not offered by this driver, not in this service, not CSI.
+        (
+            "/csi.v1.Node/NodePublishVolume",
+            r#"rpc="NodePublishVolume""#,
+        ),
+        ("/csi.v1.Node/NodeFly", r#"rpc="/csi.v1.Node/NodeFly""#),
+        (
+            "/grpc.health.v1.Health/Check",
+            r#"rpc="/grpc.health.v1.Health/Check""#,
+        ),
+    ];
+    for (path, name) in cases {
+        let failed = send(&bed, path, csi::ProbeRequest {}).await.unwrap_err();
+        assert_eq!(failed.code(), Code::Unimplemented, "{path}");
+        let lines = bed.lines();
+        let [line] = lines.as_slice() else {
+            panic!("{lines:?}")
+        };
+        assert!(
+            line.contains(name) && line.contains(r#"code="UNIMPLEMENTED""#),
+            "{line}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_message_that_cannot_be_decoded_is_an_invalid_argument() {
+    let mut bed = Bed::new();
+    // Field 1 is a number here, and a string there.
+    let message = csi::ListVolumesRequest {
+        max_entries: 7,
+        ..Default::default()
+    };
+    let failed = send(&bed, "/csi.v1.Node/NodeStageVolume", message)
+        .await
+        .unwrap_err();
+    assert_eq!(failed.code(), Code::InvalidArgument);
+    assert!(
+        failed.message().starts_with("request: cannot be read ("),
+        "{failed}"
+    );
+    let lines = bed.lines();
+    let [line] = lines.as_slice() else {
+        panic!("{lines:?}")
+    };
+    assert!(
+        line.contains(r#"rpc="NodeStageVolume" code="INVALID_ARGUMENT""#),
+        "{line}"
+    );
+    assert_serves(&mut bed).await;
+}
+
+#[tokio::test]
+async fn a_message_beyond_four_mebibytes_is_an_invalid_argument_that_names_both_sizes() {
+    let mut bed = Bed::new();
+    let mut request = stage("vol-1");
+    request.volume_context = HashMap::from([("k".to_owned(), "v".repeat(5 << 20))]);
+    let failed = node(&bed)
+        .await
+        .node_stage_volume(request)
+        .await
+        .unwrap_err();
+    assert_eq!(failed.code(), Code::InvalidArgument);
+    assert!(failed.message().contains("5242"), "{failed}");
+    assert!(failed.message().contains("4194304"), "{failed}");
+    assert_eq!(bed.lines().len(), 1);
+    assert_serves(&mut bed).await;
+}
+
+#[tokio::test]
+async fn a_panic_is_non_final_where_something_may_be_left_and_the_server_lives_on() {
+    let mut bed = Bed::new();
+    let mut same_connection = node(&bed).await;
+    let failed = same_connection
+        .node_stage_volume(stage("panics"))
+        .await
+        .unwrap_err();
+    assert_eq!(failed.code(), Code::Aborted);
+    assert!(
+        failed.message().starts_with("NodeStageVolume panicked"),
+        "{failed}"
+    );
+    let failed = same_connection
+        .node_get_volume_stats(stats("panics"))
+        .await
+        .unwrap_err();
+    assert_eq!(failed.code(), Code::Internal);
+    let lines = bed.lines();
+    let [change, read] = lines.as_slice() else {
+        panic!("{lines:?}")
+    };
+    assert!(
+        change.contains(r#"subject="panics" code="ABORTED""#),
+        "{change}"
+    );
+    assert!(read.trim_start().starts_with("ERROR "), "{read}");
+    assert_serves(&mut bed).await;
+}
+
+#[tokio::test]
+async fn garbage_on_the_socket_is_cut_off_and_disturbs_nobody() {
+    let mut bed = Bed::new();
+    let beginnings: [&[u8]; 4] = [
+        b"",
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        &[0xff; 4096],
+        // A true beginning of HTTP/2, and then a frame that cannot be.
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\xff\xff\xff\xff\xff\xff\xff\xff\xff",
+    ];
+    for garbage in beginnings {
+        let mut stream = UnixStream::connect(bed.path()).await.unwrap();
+        stream.write_all(garbage).await.unwrap();
+        stream.shutdown().await.unwrap();
+        let mut answer = Vec::new();
+        // Ended or reset: either way the server is done with this one.
+        drop(stream.read_to_end(&mut answer).await);
+        assert_serves(&mut bed).await;
+    }
+}
+
+#[tokio::test]
+async fn a_caller_that_goes_away_has_its_line() {
+    let mut bed = Bed::new();
+    let mut client = node(&bed).await;
+    let call = tokio::spawn(async move { client.node_stage_volume(stage("held")).await });
+    bed.gate.entered().await;
+    call.abort();
+    let line = bed.line().await;
+    assert!(
+        line.contains(r#"subject="held" code="CANCELLED""#),
+        "{line}"
+    );
+    assert_serves(&mut bed).await;
+}
+
+#[tokio::test]
+async fn identity_tells_what_it_was_told() {
+    let bed = Bed::new();
+    let mut identity = IdentityClient::new(bed.connect().await);
+    let info = identity
+        .get_plugin_info(csi::GetPluginInfoRequest {})
+        .await
+        .unwrap()
+        .into_inner();
+    assert_eq!(
+        (info.name.as_str(), info.vendor_version.as_str()),
+        ("test.csi.belay.dev", "1.2.3")
+    );
+    let told = identity
+        .get_plugin_capabilities(csi::GetPluginCapabilitiesRequest {})
+        .await;
+    let told = format!("{:?}", told.unwrap().into_inner());
+    assert!(
+        told.contains("ControllerService") && told.contains("Online"),
+        "{told}"
+    );
+    assert!(!told.contains("AccessibilityConstraints"), "{told}");
+}
+
+#[tokio::test]
+async fn probe_tells_ready_not_yet_and_why_not() {
+    let bed = Bed::new();
+    let mut identity = IdentityClient::new(bed.connect().await);
+    let mut probe = async || identity.probe(csi::ProbeRequest {}).await;
+    assert_eq!(probe().await.unwrap().into_inner().ready, Some(true));
+    bed.readiness
+        .set(State::Starting("reading the mounts".to_owned()));
+    assert_eq!(probe().await.unwrap().into_inner().ready, Some(false));
+    bed.readiness
+        .set(State::Unhealthy("mounts do not reach the host".to_owned()));
+    let failed = probe().await.unwrap_err();
+    assert_eq!(failed.code(), Code::FailedPrecondition);
+    assert_eq!(failed.message(), "mounts do not reach the host");
+}
+
+#[tokio::test]
+async fn asked_to_end_it_takes_nobody_new_and_finishes_what_runs() {
+    let mut bed = Bed::new();
+    let mut client = node(&bed).await;
+    let call = tokio::spawn(async move { client.node_stage_volume(stage("held")).await });
+    bed.gate.entered().await;
+    bed.end();
+    assert!(bed.line().await.contains("running calls may finish"));
+    let refused = UnixStream::connect(bed.path()).await.unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
+    bed.gate.open();
+    call.await.unwrap().unwrap();
+    (&mut bed.server).await.unwrap().unwrap();
+    assert!(!bed.path().exists());
+}
+
+#[tokio::test]
+async fn asked_twice_it_ends_at_once() {
+    let mut bed = Bed::new();
+    let mut client = node(&bed).await;
+    tokio::spawn(async move { client.node_stage_volume(stage("held")).await });
+    bed.gate.entered().await;
+    bed.end();
+    bed.end();
+    (&mut bed.server).await.unwrap().unwrap();
+    assert!(!bed.path().exists());
+}
+
+#[tokio::test]
+async fn a_call_that_does_not_end_is_not_waited_for_beyond_the_drain_time() {
+    let mut bed = Bed::new();
+    let mut client = node(&bed).await;
+    tokio::spawn(async move { client.node_stage_volume(stage("held")).await });
+    bed.gate.entered().await;
+    // From here on the clock jumps to the next timer whenever nothing else can happen.
+    tokio::time::pause();
+    let asked = tokio::time::Instant::now();
+    bed.end();
+    (&mut bed.server).await.unwrap().unwrap();
+    assert!(asked.elapsed() >= bed::DRAIN);
+    assert!(
+        bed.lines()
+            .iter()
+            .any(|line| line.contains("some calls did not finish"))
+    );
+}
+
+#[tokio::test]
+async fn the_latency_of_every_call_is_shown_by_name_and_code() {
+    let mut bed = Bed::with(Level::INFO, Some(([127, 0, 0, 1], 0).into()));
+    let line = bed.line().await;
+    let address = line.split("address=").nth(1).unwrap().trim().to_owned();
+    for id in ["vol-1", "vol-2", "used"] {
+        let volume_id = id.to_owned();
+        let request = csi::NodeUnstageVolumeRequest {
+            volume_id,
+            ..Default::default()
+        };
+        let answer = node(&bed).await.node_unstage_volume(request).await;
+        assert_eq!(answer.is_err(), id == "used");
+    }
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream
+        .write_all(b"GET /metrics HTTP/1.1\r\nHost: b\r\nConnection: close\r\n\r\n")
+        .await
+        .unwrap();
+    let mut page = String::new();
+    stream.read_to_string(&mut page).await.unwrap();
+    assert!(page.starts_with("HTTP/1.1 200 OK\r\n"), "{page}");
+    for (code, count) in [("OK", 2), ("FAILED_PRECONDITION", 1)] {
+        let name = "belay_rpc_duration_seconds_count";
+        let sample = format!("{name}{{rpc=\"NodeUnstageVolume\",code=\"{code}\"}} {count}\n");
+        assert!(page.contains(&sample), "{sample} in {page}");
+    }
+}
+
+#[tokio::test]
+async fn a_port_that_is_taken_is_named() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    let mut bed = Bed::with(Level::INFO, Some(address));
+    let error = (&mut bed.server).await.unwrap().unwrap_err();
+    assert!(error.to_string().contains(&address.to_string()), "{error}");
+    assert!(!bed.path().exists());
+}
+
+#[tokio::test]
+async fn many_connections_at_once_are_all_served() {
+    let bed = Bed::new();
+    let calls = (0..100).map(|_| async {
+        let call = node(&bed).await.node_stage_volume(stage("vol-1")).await;
+        call.map(drop)
+    });
+    let all = futures_util::future::join_all(calls);
+    let answers = tokio::time::timeout(Duration::from_secs(60), all)
+        .await
+        .unwrap();
+    assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+}
