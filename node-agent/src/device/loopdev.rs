@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use belay_server::failure::Failure;
 use belay_server::request::VolumeId;
 
-use crate::kernel::{Cause, Dev, FileKind, Kernel, LoopMode, Open};
+use crate::kernel::{Cause, Dev, FileKind, Kernel, LoopMode, Open, failed_busy, while_busy};
 
 /// How often another process may snatch the free device before we give up. LOOP_CTL_GET_FREE only
 /// says which was free a moment ago.
@@ -53,6 +53,21 @@ impl<K: Kernel> Leftover<K> {
     /// The open device.
     pub(crate) fn fd(&self) -> &K::Fd {
         &self.fd
+    }
+
+    /// A mount and a running mkfs claim the device; a mere reader does not.
+    fn refuse_claimed(&self, kernel: &K) -> Result<(), Failure> {
+        match while_busy(kernel, failed_busy, || {
+            kernel.reopen(&self.fd, Open::DeviceExclusive)
+        }) {
+            Ok(_) => Ok(()),
+            Err(error) if error.cause() == Cause::Busy => Err(Failure::busy(format!(
+                "/dev/loop{} is still in use for this volume, by a mount elsewhere or by a mkfs \
+                 that outlived an earlier attempt",
+                self.number
+            ))),
+            Err(error) => Err(error.into()),
+        }
     }
 }
 
@@ -173,20 +188,15 @@ impl<K: Kernel> Backing<K> {
     /// # Errors
     /// `ABORTED` while somebody has the device open.
     pub(crate) fn release(&self, kernel: &K, leftover: Leftover<K>) -> Result<(), Failure> {
-        let Leftover { number, fd } = leftover;
-        match kernel.reopen(&fd, Open::DeviceExclusive) {
-            Ok(_) => {}
-            Err(error) if error.cause() == Cause::Busy => {
-                return Err(Failure::busy(format!(
-                    "/dev/loop{number} is still in use for this volume, by a mount elsewhere or by \
-                     a mkfs that outlived an earlier attempt"
-                )));
-            }
-            Err(error) => return Err(error.into()),
-        }
-        kernel.loop_clr_fd(&fd)?;
+        leftover.refuse_claimed(kernel)?;
+        let Leftover { fd, number } = leftover;
+        clr_fd(kernel, &fd)?;
         drop(fd);
-        if kernel.flock(&self.fd)? {
+        if while_busy(
+            kernel,
+            |locked| matches!(locked, Ok(false)),
+            || kernel.flock(&self.fd),
+        )? {
             return Ok(());
         }
         Err(Failure::busy(format!(
@@ -241,12 +251,43 @@ impl<K: Kernel> Attached<K> {
         )))
     }
 
+    /// Goes on with the device that an earlier attempt left bound, if it is bound as wanted; else
+    /// unbinds it and binds another.
+    ///
+    /// # Errors
+    /// `ABORTED` while somebody else works on the device.
+    pub(crate) fn take_over(
+        kernel: &K,
+        backing: Backing<K>,
+        leftover: Leftover<K>,
+        mode: LoopMode,
+    ) -> Result<Self, Failure> {
+        leftover.refuse_claimed(kernel)?;
+        match kernel.loop_status(&leftover.fd)? {
+            Some(status) if status.mode.read_only == mode.read_only => {
+                if status.mode.autoclear != mode.autoclear {
+                    kernel.loop_set_autoclear(&leftover.fd, mode.autoclear)?;
+                }
+                let Leftover { fd, number } = leftover;
+                Ok(Attached {
+                    fd,
+                    backing,
+                    number,
+                })
+            }
+            _ => {
+                backing.release(kernel, leftover)?;
+                Self::attach(kernel, backing, mode)
+            }
+        }
+    }
+
     /// Unbinds the device as soon as nobody has it open any more.
     ///
     /// # Errors
     /// When the kernel refuses.
     pub(crate) fn release(self, kernel: &K) -> crate::kernel::Result<()> {
-        kernel.loop_clr_fd(&self.fd)
+        clr_fd(kernel, &self.fd)
     }
 
     /// An already bound device that is known to belong to the file.
@@ -300,6 +341,14 @@ fn configure<K: Kernel>(
     }
     let writable = kernel.reopen(held, Open::DeviceWrite)?;
     kernel.loop_configure(&writable, file, mode)
+}
+
+/// Unbinds at the last close. That the device is unbound already is as good.
+fn clr_fd<K: Kernel>(kernel: &K, device: &K::Fd) -> crate::kernel::Result<()> {
+    match kernel.loop_clr_fd(device) {
+        Err(error) if error.cause() == Cause::NoDevice => Ok(()),
+        result => result,
+    }
 }
 
 /// The id as a file name. `local` names its files so; nothing else may reach the file system.

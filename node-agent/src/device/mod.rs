@@ -2,4 +2,4 @@
 
 mod loopdev;
 
-pub(crate) use loopdev::{Attached, Backing, LoopDir, loop_path};
+pub(crate) use loopdev::{Attached, Backing, Leftover, LoopDir, loop_path};

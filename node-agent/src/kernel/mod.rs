@@ -8,6 +8,7 @@ pub(crate) mod linux;
 mod types;
 
 use std::path::Path;
+use std::time::Duration;
 
 pub(crate) use error::{Cause, Error, Result};
 pub(crate) use types::{
@@ -114,7 +115,38 @@ pub(crate) trait Kernel: Send + Sync + 'static {
     /// `XFS_IOC_FSGROWFSDATA` to a number of filesystem blocks, the inode share kept as it is.
     fn xfs_grow(&self, root: &Self::Fd, blocks: u64, imaxpct: u32) -> Result<()>;
 
+    /// nanosleep(2), for [`while_busy`] alone.
+    fn pause(&self, time: Duration);
     /// Runs mkfs or fsck to its end, with the device as its standard input, killed at the
     /// deadline and when the agent dies.
     fn run(&self, child: &Child<'_, Self::Fd>) -> Result<ChildEnd>;
+}
+
+/// How long what passes by itself is waited for: 31 ms in all.
+const PAUSES_MS: [u64; 5] = [1, 2, 4, 8, 16];
+
+/// Repeats `attempt` a few times while its result says that something is in use.
+///
+/// Others hold devices and mounts for moments: udev looks into what has changed, and a child that is
+/// being started has copies of all our descriptors until it execs. No event tells when they let go.
+pub(crate) fn while_busy<K: Kernel, T>(
+    kernel: &K,
+    is_busy: impl Fn(&Result<T>) -> bool,
+    mut attempt: impl FnMut() -> Result<T>,
+) -> Result<T> {
+    for pause_ms in PAUSES_MS {
+        let result = attempt();
+        if !is_busy(&result) {
+            return result;
+        }
+        kernel.pause(Duration::from_millis(pause_ms));
+    }
+    attempt()
+}
+
+/// The call failed because something is in use.
+pub(crate) fn failed_busy<T>(result: &Result<T>) -> bool {
+    result
+        .as_ref()
+        .is_err_and(|error| error.cause() == Cause::Busy)
 }

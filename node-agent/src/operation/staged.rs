@@ -7,8 +7,8 @@ use belay_server::request::VolumeId;
 
 use super::Node;
 use super::index::device_of;
-use crate::device::{Attached, Backing, loop_path};
-use crate::kernel::{Cause, FileKind, Kernel, Open, Stat};
+use crate::device::{Attached, Backing, Leftover, loop_path};
+use crate::kernel::{Cause, FileKind, Kernel, LoopMode, Open, Stat, failed_busy, while_busy};
 
 /// The name that a raw block device is bound onto in its staging folder: the kernel's own record
 /// of which device is staged there.
@@ -70,15 +70,46 @@ impl<K: Kernel> Node<K> {
         }
     }
 
-    /// Takes the lock of the volume's file, and before that frees what a crash left bound to it. A
-    /// bind does not keep a device busy, so mounts are asked for and not only the device.
+    /// A loop device for the volume's file: a new one, or the one that a crash left bound.
     ///
     /// # Errors
     /// `FAILED_PRECONDITION` naming the path while the volume is mounted anywhere; `ABORTED` while
     /// somebody else has it.
-    pub(super) fn claim(&self, volume: &VolumeId, backing: &Backing<K>) -> Result<(), Failure> {
-        let Some(leftover) = backing.leftover(&self.kernel)? else {
+    pub(super) fn attach(
+        &self,
+        volume: &VolumeId,
+        backing: Backing<K>,
+        mode: LoopMode,
+    ) -> Result<Attached<K>, Failure> {
+        match self.leftover(volume, &backing)? {
+            None => Attached::attach(&self.kernel, backing, mode),
+            Some(leftover) => Attached::take_over(&self.kernel, backing, leftover, mode),
+        }
+    }
+
+    /// Makes sure that no loop device has the volume's file; what a crash left bound is unbound.
+    ///
+    /// # Errors
+    /// As [`Node::attach`].
+    pub(super) fn detach(&self, volume: &VolumeId) -> Result<(), Failure> {
+        let Some(backing) = self.loop_dir.backing_if_any(&self.kernel, volume)? else {
             return Ok(());
+        };
+        match self.leftover(volume, &backing)? {
+            None => Ok(()),
+            Some(leftover) => backing.release(&self.kernel, leftover),
+        }
+    }
+
+    /// The device that is bound to the file without being mounted. A bind mount of a device does
+    /// not keep it busy, so the mounts are asked for and not only the device.
+    fn leftover(
+        &self,
+        volume: &VolumeId,
+        backing: &Backing<K>,
+    ) -> Result<Option<Leftover<K>>, Failure> {
+        let Some(leftover) = backing.leftover(&self.kernel)? else {
+            return Ok(None);
         };
         let dev = self.kernel.stat(leftover.fd())?.rdev;
         if let Some(path) = self.index.others(&self.kernel, dev, &[])?.first() {
@@ -87,7 +118,12 @@ impl<K: Kernel> Node<K> {
                 path.display()
             )));
         }
-        backing.release(&self.kernel, leftover)
+        Ok(Some(leftover))
+    }
+
+    /// umount2, which may be told that the mount is in use when it is only just not any more.
+    pub(super) fn umount(&self, path: &Path) -> crate::kernel::Result<()> {
+        while_busy(&self.kernel, failed_busy, || self.kernel.umount(path))
     }
 
     /// The mount whose root `stat` describes is the volume's: known since we made it, or proven

@@ -63,8 +63,7 @@ fn refuse_foreign<K: Kernel>(
 }
 
 fn umount<K: Kernel>(node: &Node<K>, request: &Unpublish) -> Result<(), Failure> {
-    node.kernel
-        .umount(&request.target)
+    node.umount(&request.target)
         .map_err(|error| match error.cause() {
             Cause::Busy => Failure::precondition(format!(
                 "target_path: {} is in use ({}); a process of the pod still works in it",

@@ -9,10 +9,7 @@ use belay_server::request::Unstage;
 use super::Node;
 use super::staged::{Owner, block_path};
 use crate::device::Attached;
-use crate::kernel::{Cause, Dev, FileKind, Kernel, Open, Stat};
-
-/// A mount that is gone frees its device a moment later; this many looks are far more than enough.
-const EXCLUSIVE_TRIES: u32 = 50;
+use crate::kernel::{Cause, Dev, FileKind, Kernel, Open, Stat, failed_busy, while_busy};
 
 /// Unstages a volume. Nothing there is success.
 ///
@@ -27,11 +24,8 @@ pub(crate) fn unstage<K: Kernel>(node: &Node<K>, request: &Unstage) -> Result<()
     if let Some(stat) = node.look("staging_target_path", &device)? {
         unstage_device(node, request, &stat)?;
     }
-    // The file must be free now; what a crash left bound without a mount is freed here.
-    match node.loop_dir.backing_if_any(&node.kernel, &request.id)? {
-        Some(backing) => node.claim(&request.id, &backing),
-        None => Ok(()),
-    }
+    // What a crash left bound without a mount is freed here too.
+    node.detach(&request.id)
 }
 
 fn unstage_mount<K: Kernel>(node: &Node<K>, request: &Unstage, stat: &Stat) -> Result<(), Failure> {
@@ -48,16 +42,14 @@ fn unstage_mount<K: Kernel>(node: &Node<K>, request: &Unstage, stat: &Stat) -> R
         }
     };
     refuse_published(node, request, stat.dev)?;
-    node.kernel
-        .umount(staging)
-        .map_err(|error| match error.cause() {
-            Cause::Busy => Failure::precondition(format!(
-                "staging_target_path: {} is in use ({})",
-                staging.display(),
-                error.errno_name()
-            )),
-            _ => error.into(),
-        })?;
+    node.umount(staging).map_err(|error| match error.cause() {
+        Cause::Busy => Failure::precondition(format!(
+            "staging_target_path: {} is in use ({})",
+            staging.display(),
+            error.errno_name()
+        )),
+        _ => error.into(),
+    })?;
     node.index.forget(staging);
     match held {
         Some(device) => prove_unused(node, request, &device),
@@ -71,18 +63,17 @@ fn prove_unused<K: Kernel>(
     request: &Unstage,
     device: &Attached<K>,
 ) -> Result<(), Failure> {
-    for _ in 0..EXCLUSIVE_TRIES {
-        match node.kernel.reopen(device.fd(), Open::DeviceExclusive) {
-            Ok(_) => return Ok(()),
-            Err(error) if error.cause() == Cause::Busy => std::thread::yield_now(),
-            Err(error) => return Err(error.into()),
-        }
+    let kernel = &node.kernel;
+    let exclusive = || kernel.reopen(device.fd(), Open::DeviceExclusive);
+    match while_busy(kernel, failed_busy, exclusive) {
+        Ok(_) => Ok(()),
+        Err(error) if error.cause() == Cause::Busy => Err(Failure::precondition(format!(
+            "volume {}: {} is still mounted somewhere else, perhaps in another mount namespace",
+            request.id,
+            device.path().display()
+        ))),
+        Err(error) => Err(error.into()),
     }
-    Err(Failure::precondition(format!(
-        "volume {}: {} is still mounted somewhere else, perhaps in another mount namespace",
-        request.id,
-        device.path().display()
-    )))
 }
 
 fn unstage_device<K: Kernel>(
@@ -97,7 +88,7 @@ fn unstage_device<K: Kernel>(
         if matches!(owner, Owner::Ours(_)) {
             refuse_published(node, request, stat.rdev)?;
         }
-        kernel.umount(&path)?;
+        node.umount(&path)?;
         node.index.forget(&path);
         if let Owner::Ours(device) = owner {
             device.release(kernel)?;

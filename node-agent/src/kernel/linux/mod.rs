@@ -20,6 +20,7 @@ mod statmount;
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::time::Duration;
 
 use super::{
     Child, ChildEnd, Kernel, LoopMode, LoopStatus, MountAttrs, MountEntry, MountFacts, Open,
@@ -209,6 +210,14 @@ impl Kernel for Linux {
 
     fn xfs_grow(&self, root: &OwnedFd, blocks: u64, imaxpct: u32) -> Result<()> {
         grow::xfs_grow(root, blocks, imaxpct)
+    }
+
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "what passes by itself sends no event"
+    )]
+    fn pause(&self, time: Duration) {
+        std::thread::sleep(time);
     }
 
     fn run(&self, child: &Child<'_, OwnedFd>) -> Result<ChildEnd> {

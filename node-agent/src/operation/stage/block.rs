@@ -41,7 +41,7 @@ pub(super) fn stage<K: Kernel>(
                 }
                 // What a device left behind when it was taken away: the bind would show the next
                 // volume that gets its number.
-                Owner::NotOurs | Owner::FileGone => node.kernel.umount(&path)?,
+                Owner::NotOurs | Owner::FileGone => node.umount(&path)?,
             }
         }
         Some(stat) if stat.kind == FileKind::File && stat.bytes == 0 => {}
@@ -55,12 +55,11 @@ pub(super) fn stage<K: Kernel>(
     let backing = node
         .loop_dir
         .backing(&node.kernel, &request.id, read_only)?;
-    node.claim(&request.id, &backing)?;
     let mode = LoopMode {
         read_only,
         autoclear: false,
     };
-    let device = Attached::attach(&node.kernel, backing, mode)?;
+    let device = node.attach(&request.id, backing, mode)?;
     let bound = plan
         .fit(&node.kernel, &device)
         .and_then(|_| bind(node, request, &path, &device));

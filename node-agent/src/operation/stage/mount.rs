@@ -66,12 +66,11 @@ pub(super) fn stage<K: Kernel>(
         return staged_before(node, &wish, staging);
     }
     let backing = node.loop_dir.backing(kernel, &request.id, false)?;
-    node.claim(&request.id, &backing)?;
     let mode = LoopMode {
         read_only: false,
         autoclear: true,
     };
-    let device = Attached::attach(kernel, backing, mode)?;
+    let device = node.attach(&request.id, backing, mode)?;
     let bytes = plan.fit(kernel, &device)?;
     match prepare(node, &wish, plan, &device, bytes, formatting)? {
         Some(fs) => mount(node, &wish, &device, fs),
