@@ -1,5 +1,5 @@
-//! What a storage system must be able to do to be driven by Belay, in the words of storage. Knows no
-//! gRPC, no capability rules and no idempotency: "is it done already?" is asked in `operation/`.
+//! What a storage system must be able to do to be driven by Belay, in the words of storage. Knows
+//! no gRPC, no capability rules and no idempotency: "is it done already?" is asked in `operation/`.
 
 pub mod local;
 pub mod registry;
@@ -32,8 +32,9 @@ pub trait Backend: Send + Sync + 'static {
     /// The volume with that id, once it is complete.
     fn get(&self, id: VolumeId) -> Answer<'_, Option<Volume>>;
 
-    /// At most `limit` volumes, beginning after the one that `after` (the `next` of the page before)
-    /// names. A token that was never given out is [`belay_server::failure::Kind::BadToken`].
+    /// At most `limit` volumes, beginning after the one that `after` (the `next` of the page
+    /// before) names. A token that was never given out is
+    /// [`belay_server::failure::Kind::BadToken`].
     fn list(&self, after: Option<String>, limit: usize) -> Answer<'_, Page>;
 
     /// Makes a volume available on a node. If it is so already, the answer carries the terms of

@@ -1,5 +1,5 @@
-//! Create a volume: find what has the name already, else make it; either way it must agree with what
-//! is asked for.
+//! Create a volume: find what has the name already, else make it; either way it must agree with
+//! what is asked for.
 
 use super::{Operations, Place, size, support};
 use crate::backend::{Order, Usage, Volume};

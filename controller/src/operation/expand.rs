@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 impl Operations {
     /// Grows the volume to the size asked for, or finds it large enough; the answer is its size.
-    /// The node has to follow in any case: a loop device or disk must notice, and a filesystem grow.
+    /// The node has to follow in any case: a loop device or disk must notice, and a filesystem
+    /// grow.
     ///
     /// # Errors
     /// `NotFound`; `Range` if no size fits; `Quota` if there is no room.

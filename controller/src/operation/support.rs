@@ -1,4 +1,5 @@
-//! What a volume can be used for, and why not for the rest. The node agent mounts what is listed here.
+//! What a volume can be used for, and why not for the rest. The node agent mounts what is listed
+//! here.
 
 use crate::backend::Usage;
 use belay_server::failure::Failure;
@@ -18,7 +19,7 @@ const FILESYSTEMS: &[(&str, u64)] = &[(DEFAULT_FILESYSTEM, 128 << 20), ("xfs", 3
 pub(super) fn refusal(capability: &Capability) -> Option<String> {
     if capability.mode.is_multi_node() {
         return Some(format!(
-            "access mode {}: a volume is attached to one node at a time; ask for a SINGLE_NODE mode",
+            "access mode {}: a volume is attached to one node at a time; ask for SINGLE_NODE",
             capability.mode.name()
         ));
     }

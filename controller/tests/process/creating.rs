@@ -8,89 +8,98 @@ use csi::volume_capability::access_mode::Mode;
 use std::collections::{HashMap, HashSet};
 use tonic::Code;
 
+type Request = csi::CreateVolumeRequest;
+
+/// The request, changed.
+fn with(base: &Request, change: impl FnOnce(&mut Request)) -> Request {
+    let mut request = base.clone();
+    change(&mut request);
+    request
+}
+
+fn requisite(nodes: &[&str]) -> Option<csi::TopologyRequirement> {
+    Some(csi::TopologyRequirement {
+        requisite: nodes.iter().map(|node| place(node)).collect(),
+        preferred: vec![place("elsewhere")],
+    })
+}
+
+/// An ext4 volume that may be on the node of the controller, and elsewhere.
+fn filesystem(name: &str) -> Request {
+    with(&create(name, 200 * MIB), |request| {
+        request.volume_capabilities = vec![mount("ext4", Mode::SingleNodeWriter)];
+        request.accessibility_requirements = requisite(&["elsewhere", NODE]);
+    })
+}
+
 #[tokio::test]
-async fn a_name_that_comes_again_must_mean_the_same() {
+async fn a_name_that_comes_again_with_what_the_volume_fulfils_finds_it() {
     let bed = Bed::new(&["--overcommit", "1000", "--with-topology"]);
     let _controller = bed.start();
     let mut client = bed.client().await;
-    let request = csi::CreateVolumeRequest {
-        volume_capabilities: vec![mount("ext4", Mode::SingleNodeWriter)],
-        accessibility_requirements: Some(csi::TopologyRequirement {
-            requisite: vec![place("elsewhere"), place(NODE)],
-            preferred: vec![place("elsewhere")],
-        }),
-        ..create("pvc-1", 200 * MIB)
-    };
-    let volume = created(&mut client, request.clone()).await;
+    let first = filesystem("pvc-1");
+    let volume = created(&mut client, first.clone()).await;
     assert_eq!(volume.accessible_topology, [place(NODE)]);
-
-    let same = [
-        request.clone(),
-        csi::CreateVolumeRequest {
-            capacity_range: range(100 * MIB, 0),
-            ..request.clone()
-        },
-        csi::CreateVolumeRequest {
-            capacity_range: range(0, 300 * MIB),
-            ..request.clone()
-        },
-        csi::CreateVolumeRequest {
-            volume_capabilities: vec![mount("ext4", Mode::SingleNodeMultiWriter)],
-            ..request.clone()
-        },
-        csi::CreateVolumeRequest {
-            accessibility_requirements: None,
-            ..request.clone()
-        },
-    ];
-    for request in same {
+    let multi_writer = vec![mount("ext4", Mode::SingleNodeMultiWriter)];
+    for request in [
+        first.clone(),
+        with(&first, |request| {
+            request.capacity_range = range(100 * MIB, 0)
+        }),
+        with(&first, |request| {
+            request.capacity_range = range(0, 300 * MIB)
+        }),
+        with(&first, |request| request.volume_capabilities = multi_writer),
+        with(&first, |request| request.accessibility_requirements = None),
+    ] {
         assert_eq!(created(&mut client, request).await, volume);
     }
+}
 
-    let larger = csi::CreateVolumeRequest {
-        capacity_range: range(201 * MIB, 0),
-        ..request.clone()
-    };
-    let smaller = csi::CreateVolumeRequest {
-        capacity_range: range(MIB, 199 * MIB),
-        ..request.clone()
-    };
-    let xfs = csi::CreateVolumeRequest {
-        volume_capabilities: vec![mount("xfs", Mode::SingleNodeWriter)],
-        capacity_range: range(MIB, 0),
-        ..request.clone()
-    };
-    let raw = csi::CreateVolumeRequest {
-        volume_capabilities: vec![bed::block()],
-        ..request.clone()
-    };
-    let elsewhere = csi::CreateVolumeRequest {
-        accessibility_requirements: Some(csi::TopologyRequirement {
-            requisite: vec![place("elsewhere")],
-            preferred: vec![],
-        }),
-        ..request.clone()
-    };
+#[tokio::test]
+async fn a_name_that_comes_again_with_anything_else_is_told_all_differences() {
+    let bed = Bed::new(&["--overcommit", "1000", "--with-topology"]);
+    let _controller = bed.start();
+    let mut client = bed.client().await;
+    let first = filesystem("pvc-1");
+    created(&mut client, first.clone()).await;
+    let xfs = vec![mount("xfs", Mode::SingleNodeWriter)];
+    let elsewhere = with(&first, |request| {
+        request.accessibility_requirements = requisite(&["elsewhere"]);
+    });
+    let larger_xfs = with(&first, |request| {
+        request.volume_capabilities = xfs;
+        request.capacity_range = range(400 * MIB, 0);
+    });
     for (request, names) in [
-        (larger, ["209715200", "210763776"]),
-        (smaller, ["209715200", "208666624"]),
-        (xfs, ["ext4", "xfs"]),
-        (raw, ["ext4", "raw block"]),
+        (
+            with(&first, |request| {
+                request.capacity_range = range(201 * MIB, 0)
+            }),
+            ["209715200", "210763776"],
+        ),
+        (
+            with(&first, |request| {
+                request.capacity_range = range(MIB, 199 * MIB)
+            }),
+            ["209715200", "208666624"],
+        ),
+        (
+            with(&first, |request| {
+                request.volume_capabilities = vec![bed::block()]
+            }),
+            ["ext4", "raw block"],
+        ),
+        (larger_xfs, ["419430400", "xfs"]),
         (elsewhere.clone(), ["pvc-1", "another place"]),
     ] {
         let refused = client.create_volume(request).await.unwrap_err();
         assert_refused(&refused, Code::AlreadyExists, &names);
     }
-    let nowhere = csi::CreateVolumeRequest {
-        name: "pvc-2".to_owned(),
-        ..elsewhere
-    };
+    let nowhere = with(&elsewhere, |request| request.name = "pvc-2".to_owned());
     let refused = client.create_volume(nowhere).await.unwrap_err();
-    assert_refused(
-        &refused,
-        Code::ResourceExhausted,
-        &["accessibility_requirements", NODE],
-    );
+    let names = ["accessibility_requirements", NODE];
+    assert_refused(&refused, Code::ResourceExhausted, &names);
 }
 
 #[tokio::test]
@@ -98,76 +107,60 @@ async fn what_no_volume_can_be_is_refused_by_the_name_of_the_field() {
     let bed = Bed::new(&ROOMY);
     let _controller = bed.start();
     let mut client = bed.client().await;
+    let fine = create("pvc-1", 400 * MIB);
     let parameter = |key: &str| HashMap::from([(key.to_owned(), "1".to_owned())]);
-    let base = || create("pvc-1", 400 * MIB);
+    let capable = |capability| {
+        with(&fine, |request| {
+            request.volume_capabilities = vec![capability]
+        })
+    };
+    let volume_id = "vol-1".to_owned();
+    let source = csi::volume_content_source::VolumeSource { volume_id };
+    let source = csi::volume_content_source::Type::Volume(source);
     let source = csi::VolumeContentSource {
-        r#type: Some(csi::volume_content_source::Type::Volume(
-            csi::volume_content_source::VolumeSource {
-                volume_id: "vol-1".to_owned(),
-            },
-        )),
+        r#type: Some(source),
     };
-    let capability = |capability| csi::CreateVolumeRequest {
-        volume_capabilities: vec![capability],
-        ..base()
-    };
-    let cases = [
+    for (request, name) in [
         (
-            csi::CreateVolumeRequest {
-                parameters: parameter("typ"),
-                ..base()
-            },
+            with(&fine, |request| request.parameters = parameter("typ")),
             "\"typ\"",
         ),
         (
-            csi::CreateVolumeRequest {
-                mutable_parameters: parameter("iops"),
-                ..base()
-            },
+            with(&fine, |request| {
+                request.mutable_parameters = parameter("iops")
+            }),
             "mutable_parameters",
         ),
         (
-            csi::CreateVolumeRequest {
-                volume_content_source: Some(source),
-                ..base()
-            },
+            with(&fine, |request| {
+                request.volume_content_source = Some(source)
+            }),
             "volume_content_source",
         ),
-        (capability(mount("btrfs", Mode::SingleNodeWriter)), "btrfs"),
+        (capable(mount("btrfs", Mode::SingleNodeWriter)), "btrfs"),
         (
-            capability(mount("", Mode::MultiNodeMultiWriter)),
+            capable(mount("", Mode::MultiNodeMultiWriter)),
             "MULTI_NODE_MULTI_WRITER",
         ),
         (
-            capability(mount("", Mode::MultiNodeReaderOnly)),
+            capable(mount("", Mode::MultiNodeReaderOnly)),
             "volume_capabilities[0]",
         ),
-    ];
-    for (request, names) in cases {
+    ] {
         let refused = client.create_volume(request).await.unwrap_err();
-        assert_refused(&refused, Code::InvalidArgument, &[names]);
+        assert_refused(&refused, Code::InvalidArgument, &[name]);
     }
     for (asked, names) in [
         (range(MIB + 1, 2 * MIB - 1), ["2097151", "2097152"]),
         (range(i64::MAX, 0), ["9223372036854775808", "the largest"]),
     ] {
-        let request = csi::CreateVolumeRequest {
-            capacity_range: asked,
-            ..base()
-        };
+        let request = with(&fine, |request| request.capacity_range = asked);
         let refused = client.create_volume(request).await.unwrap_err();
         assert_refused(&refused, Code::OutOfRange, &names);
     }
     // The provisioner's own keys are none of ours.
     let own = parameter("csi.storage.k8s.io/pvc/name");
-    created(
-        &mut client,
-        csi::CreateVolumeRequest {
-            parameters: own,
-            ..base()
-        },
-    )
-    .await;
+    created(&mut client, with(&fine, |request| request.parameters = own)).await;
 }
 
 #[tokio::test]

@@ -1,7 +1,8 @@
 //! The controller over its socket: which code comes for what, and what is told.
 
 use crate::bed::{
-    self, Bed, MIB, NODE, ROOMY, assert_refused, create, created, mount, place, publish, range,
+    self, Bed, Client, MIB, NODE, ROOMY, assert_refused, create, created, mount, place, publish,
+    range,
 };
 use belay_proto::csi::v1 as csi;
 use csi::controller_service_capability::Type;
@@ -10,77 +11,111 @@ use csi::volume_capability::access_mode::Mode;
 use std::collections::{HashMap, HashSet};
 use tonic::Code;
 
+fn unpublish(id: &str, node: &str) -> csi::ControllerUnpublishVolumeRequest {
+    csi::ControllerUnpublishVolumeRequest {
+        volume_id: id.to_owned(),
+        node_id: node.to_owned(),
+        ..Default::default()
+    }
+}
+
+async fn found(
+    client: &mut Client,
+    id: &str,
+) -> Result<csi::ControllerGetVolumeResponse, tonic::Status> {
+    let request = csi::ControllerGetVolumeRequest {
+        volume_id: id.to_owned(),
+    };
+    Ok(client.controller_get_volume(request).await?.into_inner())
+}
+
 #[tokio::test]
-async fn a_volume_lives_its_life() {
+async fn the_node_is_told_all_it_needs_as_often_as_it_asks() {
     let bed = Bed::new(&ROOMY);
     let _controller = bed.start();
     let mut client = bed.client().await;
     let volume = created(&mut client, create("pvc-1", 5 * MIB)).await;
-    let id = volume.volume_id.as_str();
     assert_eq!(volume.capacity_bytes, 5 * MIB);
     assert!(volume.accessible_topology.is_empty() && volume.volume_context.is_empty());
-
-    let published = client
-        .controller_publish_volume(publish(id))
-        .await
-        .unwrap()
-        .into_inner();
-    let again = client
-        .controller_publish_volume(publish(id))
-        .await
-        .unwrap()
-        .into_inner();
-    assert_eq!(published, again);
+    let id = volume.volume_id.as_str();
     let expected = [
         ("transport", "loop"),
         ("file", id),
         ("bytes", "5242880"),
         ("content", "new"),
     ];
-    let expected = expected.map(|(key, value)| (key.to_owned(), value.to_owned()));
-    assert_eq!(published.publish_context, HashMap::from(expected));
+    let expected = HashMap::from(expected.map(|(key, value)| (key.to_owned(), value.to_owned())));
+    for _ in 0..2 {
+        let published = client.controller_publish_volume(publish(id)).await.unwrap();
+        assert_eq!(published.into_inner().publish_context, expected);
+    }
+}
 
-    let expand = csi::ControllerExpandVolumeRequest {
+#[tokio::test]
+async fn a_volume_grows_while_it_is_attached() {
+    let bed = Bed::new(&ROOMY);
+    let _controller = bed.start();
+    let mut client = bed.client().await;
+    let id = created(&mut client, create("pvc-1", 5 * MIB))
+        .await
+        .volume_id;
+    client
+        .controller_publish_volume(publish(&id))
+        .await
+        .unwrap();
+    let expand = |id: &str, asked| csi::ControllerExpandVolumeRequest {
         volume_id: id.to_owned(),
-        capacity_range: range(6 * MIB, 0),
+        capacity_range: asked,
         ..Default::default()
     };
-    for _ in 0..2 {
+    for asked in [
+        range(6 * MIB - 1, 0),
+        range(6 * MIB, 6 * MIB),
+        range(MIB, 0),
+    ] {
         let expanded = client
-            .controller_expand_volume(expand.clone())
+            .controller_expand_volume(expand(&id, asked))
             .await
             .unwrap();
         let expanded = expanded.into_inner();
-        assert_eq!(
-            (expanded.capacity_bytes, expanded.node_expansion_required),
-            (6 * MIB, true)
-        );
+        assert_eq!(expanded.capacity_bytes, 6 * MIB);
+        assert!(expanded.node_expansion_required);
     }
-
-    let get = csi::ControllerGetVolumeRequest {
-        volume_id: id.to_owned(),
-    };
-    let found = client
-        .controller_get_volume(get.clone())
-        .await
-        .unwrap()
-        .into_inner();
+    for (id, asked, code) in [
+        (id.as_str(), range(MIB, 2 * MIB), Code::OutOfRange),
+        ("vol-0", range(MIB, 0), Code::NotFound),
+    ] {
+        let refused = client
+            .controller_expand_volume(expand(id, asked))
+            .await
+            .unwrap_err();
+        assert_refused(&refused, code, &[]);
+    }
+    let found = found(&mut client, &id).await.unwrap();
     assert_eq!(found.volume.unwrap().capacity_bytes, 6 * MIB);
     assert_eq!(found.status.unwrap().published_node_ids, [NODE]);
+}
 
+#[tokio::test]
+async fn a_volume_goes_once_it_is_detached_and_stays_gone() {
+    let bed = Bed::new(&ROOMY);
+    let _controller = bed.start();
+    let mut client = bed.client().await;
+    let id = created(&mut client, create("pvc-1", MIB)).await.volume_id;
+    client
+        .controller_publish_volume(publish(&id))
+        .await
+        .unwrap();
     let delete = csi::DeleteVolumeRequest {
-        volume_id: id.to_owned(),
+        volume_id: id.clone(),
         ..Default::default()
     };
     let refused = client.delete_volume(delete.clone()).await.unwrap_err();
-    assert_refused(&refused, Code::FailedPrecondition, &[id, NODE]);
-    let everywhere = csi::ControllerUnpublishVolumeRequest {
-        volume_id: id.to_owned(),
-        ..Default::default()
-    };
+    assert_refused(&refused, Code::FailedPrecondition, &[&id, NODE]);
+    // No node means all of them.
     for _ in 0..2 {
         client
-            .controller_unpublish_volume(everywhere.clone())
+            .controller_unpublish_volume(unpublish(&id, ""))
             .await
             .unwrap();
     }
@@ -88,11 +123,11 @@ async fn a_volume_lives_its_life() {
         client.delete_volume(delete.clone()).await.unwrap();
     }
     client
-        .controller_unpublish_volume(everywhere)
+        .controller_unpublish_volume(unpublish(&id, ""))
         .await
         .unwrap();
-    let gone = client.controller_get_volume(get).await.unwrap_err();
-    assert_refused(&gone, Code::NotFound, &[id]);
+    let gone = found(&mut client, &id).await.unwrap_err();
+    assert_refused(&gone, Code::NotFound, &[&id]);
 }
 
 #[tokio::test]
@@ -133,11 +168,6 @@ async fn attaching_differently_elsewhere_or_too_often_is_refused() {
         let refused = client.controller_publish_volume(request).await.unwrap_err();
         assert_refused(&refused, code, &[names]);
     }
-    let unpublish = |id: &str, node: &str| csi::ControllerUnpublishVolumeRequest {
-        volume_id: id.to_owned(),
-        node_id: node.to_owned(),
-        ..Default::default()
-    };
     for (id, node) in [
         (first.as_str(), "node-2"),
         ("vol-0", NODE),

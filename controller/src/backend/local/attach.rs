@@ -91,6 +91,6 @@ fn within_limit(attached: usize, order: &AttachOrder) -> Result<(), Failure> {
 
 fn attached_elsewhere(id: &str, node: &str) -> Failure {
     Failure::precondition(format!(
-        "volume {id}: attached to node {node}; detach it there first (ControllerUnpublishVolume)"
+        "volume {id}: attached to node {node}; detach it there first"
     ))
 }

@@ -54,7 +54,7 @@ fn refuse_attached(id: &str, node: Option<&str>) -> Result<(), Failure> {
     match node {
         None => Ok(()),
         Some(node) => Err(Failure::precondition(format!(
-            "volume {id}: attached to node {node}; detach it there first (ControllerUnpublishVolume)"
+            "volume {id}: attached to node {node}; detach it there first"
         ))),
     }
 }

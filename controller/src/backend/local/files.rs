@@ -1,5 +1,5 @@
-//! The backing files: `<state-dir>/volumes/<id>`, sparse, mode 0600. Each verb leaves what it says on
-//! disk when it returns. Knows no records and decides nothing.
+//! The backing files: `<state-dir>/volumes/<id>`, sparse, mode 0600. Each verb leaves what it says
+//! on disk when it returns. Knows no records and decides nothing.
 
 use super::fault::{at, os};
 use belay_server::failure::Failure;

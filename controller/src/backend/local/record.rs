@@ -1,5 +1,6 @@
-//! What is remembered of one volume, and the bytes in which it is kept: JSON, with the version of the
-//! format in each record, so that a later release can read what an earlier one wrote. Opens nothing.
+//! What is remembered of one volume, and the bytes in which it is kept: JSON, with the version of
+//! the format in each record, so that a later release can read what an earlier one wrote. Opens
+//! nothing.
 
 use crate::backend::{Terms, Usage, Volume};
 use belay_server::failure::Failure;

@@ -1,5 +1,5 @@
-//! Growing a volume: the new size is promised in the ledger, then the file follows. After a death in
-//! between, recovery lets it follow.
+//! Growing a volume: the new size is promised in the ledger, then the file follows. After a death
+//! in between, recovery lets it follow.
 
 use super::store::{Store, fits, ready};
 use belay_server::failure::Failure;

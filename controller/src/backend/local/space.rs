@@ -1,5 +1,6 @@
-//! How much may be promised. With overcommit 1 every promised byte is there: the sizes of all volumes
-//! together never pass what the filesystem holds besides foreign files and its own metadata.
+//! How much may be promised. With overcommit 1 every promised byte is there: the sizes of all
+//! volumes together never pass what the filesystem holds besides foreign files and its own
+//! metadata.
 
 use super::files::{Files, Room};
 use belay_server::failure::Failure;

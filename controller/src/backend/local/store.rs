@@ -1,5 +1,5 @@
-//! The state directory as a whole: taken for one process, looked things up in. The verbs that change
-//! it are in files of their own.
+//! The state directory as a whole: taken for one process, looked things up in. The verbs that
+//! change it are in files of their own.
 
 use super::Config;
 use super::fault::{at, os};
