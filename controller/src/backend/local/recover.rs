@@ -1,6 +1,6 @@
 //! What a start does with what a death left half done. Nobody was told of a volume that is being
 //! created, so it goes; one that is being deleted goes too; one that was promised to be larger
-//! grows. A file that holds data is never removed here, and no file without a record is touched.
+//! grows. A half-made file that holds data all the same is kept, and no stray file is touched.
 
 use super::record::{Record, State};
 use super::store::Store;
