@@ -8,8 +8,8 @@ use crate::rpc::Rpc;
 use std::sync::{Arc, OnceLock};
 use tonic::{Request, Response, Status};
 
-/// Longest message sent with a status, in bytes. It travels as a header, percent-encoded, and HTTP/2
-/// stacks refuse header blocks of more than 16 KiB by default.
+/// Longest message sent with a status, in bytes. It travels as a header, percent-encoded, and
+/// HTTP/2 stacks refuse header blocks of more than 16 KiB by default.
 const MESSAGE_BYTES_MAX: usize = 4096;
 
 /// Longest subject kept for the log line, in bytes: the specification's limit for identifiers.

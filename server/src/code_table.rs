@@ -78,7 +78,7 @@ const fn settled(rpc: Rpc, kind: Kind) -> Code {
         Kind::Unsupported => unsupported(rpc),
         // The caller begins again at the first page.
         Kind::BadToken if is_paged(rpc) => Code::Aborted,
-        // A token in a call without pages is a fault of ours.
+        // A token in a call without pages is a fault of ours. Final, repeated with back-off.
         Kind::BadToken | Kind::System | Kind::Bug => Code::Internal,
     }
 }

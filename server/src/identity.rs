@@ -16,8 +16,8 @@ use tonic::{Request, Response, Status};
 /// Longest name of a driver, in bytes (CSI 1.13, `GetPluginInfoResponse.name`).
 const NAME_BYTES_MAX: usize = 63;
 
-/// The name of a driver, e.g. `local.csi.belay.dev`: letters, digits, dots and dashes in the form of
-/// a domain name (RFC 1035, section 2.3.1), at most 63 bytes.
+/// The name of a driver, e.g. `local.csi.belay.dev`: letters, digits, dots and dashes in the form
+/// of a domain name (RFC 1035, section 2.3.1), at most 63 bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct DriverName(String);
 

@@ -1,5 +1,6 @@
-//! Operations are jobs, not requests: a job owns its key and runs to its end even if the caller goes
-//! away; the same request joins it, another one for that key is refused. Knows nothing of volumes.
+//! Operations are jobs, not requests: a job owns its key and runs to its end even if the caller
+//! goes away; the same request joins it, another one for that key is refused. Knows nothing of
+//! volumes.
 
 use crate::failure::Failure;
 use crate::rpc::Rpc;

@@ -1,5 +1,6 @@
 //! Logs go to stderr, one line an event. Panics too: one line, wherever they happen.
 
+use std::io;
 use std::panic::PanicHookInfo;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::filter::Targets;
@@ -44,7 +45,7 @@ pub fn init(level: LogLevel) -> Result<(), TryInitError> {
         .with_target("belay", level)
         .with_default(level.min(LevelFilter::WARN));
     let lines = tracing_subscriber::fmt::layer()
-        .with_writer(std::io::stderr)
+        .with_writer(|| OneLine(io::stderr()))
         .with_target(false);
     tracing_subscriber::registry()
         .with(ours)
@@ -52,6 +53,31 @@ pub fn init(level: LogLevel) -> Result<(), TryInitError> {
         .try_init()?;
     std::panic::set_hook(Box::new(log_panic));
     Ok(())
+}
+
+/// Writes each event as one line, whatever came from outside: a line end within it becomes `\n`.
+/// The layer above hands over one whole event a write.
+struct OneLine<W>(W);
+
+impl<W: io::Write> io::Write for OneLine<W> {
+    fn write(&mut self, event: &[u8]) -> io::Result<usize> {
+        let text = event.strip_suffix(b"\n").unwrap_or(event);
+        if text.contains(&b'\n') {
+            let mut line = text
+                .split(|byte| *byte == b'\n')
+                .collect::<Vec<_>>()
+                .join(&b"\\n"[..]);
+            line.push(b'\n');
+            self.0.write_all(&line)?;
+        } else {
+            self.0.write_all(event)?;
+        }
+        Ok(event.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
 }
 
 fn log_panic(panic: &PanicHookInfo<'_>) {
@@ -63,4 +89,22 @@ fn log_panic(panic: &PanicHookInfo<'_>) {
         .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
         .unwrap_or("no message");
     tracing::error!(place, "panic: {message}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use io::Write as _;
+
+    #[test]
+    fn an_event_with_line_ends_within_stays_one_line() {
+        for (event, line) in [
+            ("INFO plain\n", "INFO plain\n"),
+            ("WARN one\ntwo\n\nthree\n", "WARN one\\ntwo\\n\\nthree\n"),
+        ] {
+            let mut written = OneLine(Vec::new());
+            written.write_all(event.as_bytes()).unwrap();
+            assert_eq!(String::from_utf8(written.0).unwrap(), line);
+        }
+    }
 }

@@ -7,8 +7,8 @@ use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use std::sync::{Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Upper bounds of the histograms, in seconds: from a call answered out of the kernel's memory to one
-/// that waits for a cloud.
+/// Upper bounds of the histograms, in seconds: from a call answered out of the kernel's memory to
+/// one that waits for a cloud.
 const BUCKETS: [f64; 20] = [
     0.000_05, 0.000_1, 0.000_2, 0.000_5, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0,
     2.0, 5.0, 10.0, 30.0, 60.0, 120.0,

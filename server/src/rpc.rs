@@ -45,7 +45,8 @@ macro_rules! rpcs {
                 }
             }
 
-            /// Whether the call may leave anything behind, so that giving up on it half-way matters.
+            /// Whether the call may leave anything behind, so that giving up on it half-way
+            /// matters.
             #[must_use]
             pub const fn changes_state(self) -> bool {
                 match self {

@@ -45,11 +45,11 @@ pub struct ServeConfig {
 #[non_exhaustive]
 pub enum ServeError {
     /// The socket cannot be watched.
-    #[error("cannot watch the socket")]
-    Socket(#[source] io::Error),
+    #[error("cannot watch the socket: {0}")]
+    Socket(io::Error),
     /// The port is taken, or the address is not of this machine.
-    #[error("cannot listen on {0} for /metrics and /healthz")]
-    Http(SocketAddr, #[source] io::Error),
+    #[error("cannot listen on {0} for /metrics and /healthz: {1}")]
+    Http(SocketAddr, io::Error),
     /// See [`MetricsError`].
     #[error(transparent)]
     Metrics(#[from] MetricsError),

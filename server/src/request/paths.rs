@@ -81,8 +81,8 @@ impl fmt::Display for AbsPath {
     }
 }
 
-/// The path of a volume that is only looked up: a relative one passes, since the specification wants
-/// NOT_FOUND for it; an absolute one follows the rule of [`AbsPath`].
+/// The path of a volume that is only looked up: a relative one passes, since the specification
+/// wants NOT_FOUND for it; an absolute one follows the rule of [`AbsPath`].
 pub(super) fn looked_up(field: &str, text: String) -> Result<PathBuf, Failure> {
     if text.starts_with('/') {
         return AbsPath::new(field, text).map(|path| path.0);

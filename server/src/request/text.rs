@@ -28,8 +28,8 @@ pub(super) fn without_controls(field: &str, text: &str) -> Result<(), Failure> {
     forbid(field, text, char::is_control)
 }
 
-/// The rule for names (CSI 1.13, `CreateVolumeRequest.name`): control characters are out, except for
-/// tab, line feed and carriage return.
+/// The rule for names (CSI 1.13, `CreateVolumeRequest.name`): control characters are out, except
+/// for tab, line feed and carriage return.
 pub(super) fn name_characters(field: &str, text: &str) -> Result<(), Failure> {
     forbid(field, text, |c| {
         c.is_control() && !matches!(c, '\t' | '\n' | '\r')

@@ -1,5 +1,5 @@
-//! A whole server on a socket in a folder of its own, with services that do as the test says, and its
-//! log line by line.
+//! A whole server on a socket in a folder of its own, with services that do as the test says, and
+//! its log line by line.
 
 use belay_proto::csi::v1 as csi;
 use belay_server::call::answer;

@@ -1,0 +1,135 @@
+//! What is one a process: umask, signals, the log, the environment. Each test starts this very
+//! program again, for itself alone, and plays its part there.
+
+#![expect(clippy::unwrap_used, reason = "the set-up of a child must not fail")]
+
+use belay_server::config::CommonArgs;
+use belay_server::endpoint::Endpoint;
+use belay_server::log::{self, LogLevel};
+use belay_server::socket::Socket;
+use clap::Parser;
+use futures_util::StreamExt as _;
+use rustix::fs::Mode;
+use rustix::process::Signal;
+use std::os::unix::fs::PermissionsExt as _;
+use std::pin::pin;
+use std::process::{Command, Output};
+
+/// Marks the child, which shall play its part.
+const CHILD: &str = "BELAY_TEST_CHILD";
+
+/// The output of `part` in a process of its own, or none if this is that process.
+fn in_a_child(test: &str, part: impl FnOnce(), environment: &[(&str, &str)]) -> Option<Output> {
+    if std::env::var_os(CHILD).is_some() {
+        part();
+        return None;
+    }
+    let mut child = Command::new(std::env::current_exe().unwrap());
+    child.args(["--exact", test, "--nocapture"]).env(CHILD, "1");
+    child.envs(environment.iter().copied());
+    let output = child.output().unwrap();
+    // A test that is not found would be a success too.
+    let passed = String::from_utf8_lossy(&output.stdout).contains(" 1 passed");
+    assert!(output.status.success() && passed, "{output:?}");
+    Some(output)
+}
+
+#[test]
+fn only_the_owner_reaches_the_socket_even_without_a_umask() {
+    let part = || {
+        let folder = tempfile::TempDir::new().unwrap();
+        for (umask, file) in [(0, "open.sock"), (0o022, "usual.sock")] {
+            rustix::process::umask(Mode::from_raw_mode(umask));
+            let path = folder.path().join(file);
+            let socket = Socket::bind(&Endpoint { path }).unwrap();
+            let found = std::fs::symlink_metadata(socket.path()).unwrap();
+            assert_eq!(found.permissions().mode() & 0o777, 0o600, "umask {umask:o}");
+        }
+    };
+    in_a_child(
+        "only_the_owner_reaches_the_socket_even_without_a_umask",
+        part,
+        &[],
+    );
+}
+
+#[test]
+fn every_term_and_interrupt_is_told_and_ends_nothing_by_itself() {
+    let part = || {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let mut terminations = pin!(belay_server::signal::terminations().unwrap());
+            for signal in [Signal::TERM, Signal::INT, Signal::TERM] {
+                rustix::process::kill_process(rustix::process::getpid(), signal).unwrap();
+                assert_eq!(terminations.next().await, Some(()));
+            }
+        });
+    };
+    in_a_child(
+        "every_term_and_interrupt_is_told_and_ends_nothing_by_itself",
+        part,
+        &[],
+    );
+}
+
+#[test]
+fn the_log_has_one_line_an_event_also_for_a_panic_and_is_silent_about_others() {
+    let part = || {
+        log::init(LogLevel::Info).unwrap();
+        tracing::info!(target: "belay_test", volume = "a\nb", "first");
+        tracing::debug!(target: "belay_test", "hidden");
+        tracing::info!(target: "h2::frame", "hidden");
+        let panicked = std::panic::catch_unwind(|| panic!("several\nlines"));
+        assert!(panicked.is_err());
+        assert!(log::init(LogLevel::Info).is_err());
+    };
+    let test = "the_log_has_one_line_an_event_also_for_a_panic_and_is_silent_about_others";
+    let Some(output) = in_a_child(test, part, &[]) else {
+        return;
+    };
+    let log = String::from_utf8(output.stderr).unwrap();
+    let lines: Vec<_> = log.lines().collect();
+    let [event, panic] = lines.as_slice() else {
+        panic!("{log}")
+    };
+    assert!(event.ends_with(r#" INFO first volume="a\nb""#), "{event}");
+    assert!(
+        panic.contains(r" ERROR panic: several\nlines place="),
+        "{panic}"
+    );
+    assert!(panic.contains("process.rs:"), "{panic}");
+}
+
+#[derive(Debug, Parser)]
+struct Args {
+    #[command(flatten)]
+    common: CommonArgs,
+}
+
+#[test]
+fn settings_come_from_the_environment_and_a_flag_wins() {
+    let part = || {
+        let args = ["belay", "--node-id", "from-flag"];
+        let args = Args::try_parse_from(args).unwrap().common;
+        assert_eq!(args.endpoint.to_string(), "unix:///run/csi.sock");
+        assert_eq!(args.node_id.as_str(), "from-flag");
+        assert!(args.with_topology);
+        assert_eq!(args.max_volumes, 7);
+        assert_eq!(args.log_level, LogLevel::Warn);
+    };
+    let environment = [
+        ("CSI_ENDPOINT", "unix://run/csi.sock"),
+        ("BELAY_NODE_ID", "from-environment"),
+        ("BELAY_WITH_TOPOLOGY", "true"),
+        ("BELAY_MAX_VOLUMES", "7"),
+        ("BELAY_LOG_LEVEL", "warn"),
+    ];
+    in_a_child(
+        "settings_come_from_the_environment_and_a_flag_wins",
+        part,
+        &environment,
+    );
+}
