@@ -9,7 +9,6 @@ use crate::socket::Socket;
 use futures_util::{Stream, StreamExt as _};
 use hyper::server::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
 use std::convert::Infallible;
 use std::io;
@@ -17,6 +16,7 @@ use std::net::SocketAddr;
 use std::pin::pin;
 use std::time::Duration;
 use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::watch;
 use tonic::service::Routes;
 use tower::Layer as _;
 
@@ -99,7 +99,7 @@ pub async fn serve(
     tokio::select! {
         biased;
         Some(()) = shutdown.next() => tracing::warn!("asked again: ending at once"),
-        () = server.connections.shutdown() => tracing::info!("ended"),
+        () = server.drain() => tracing::info!("ended"),
         () = tokio::time::sleep(drain) => {
             tracing::warn!(seconds = drain.as_secs(), "some calls did not finish: ending anyway");
         }
@@ -119,7 +119,8 @@ async fn show(pages: Option<Pages>) -> Infallible {
 struct Server {
     service: CallService<Routes>,
     http2: http2::Builder<TokioExecutor>,
-    connections: GracefulShutdown,
+    /// Every connection listens to it, and by that is counted.
+    ending: watch::Sender<()>,
 }
 
 impl Server {
@@ -131,7 +132,7 @@ impl Server {
         Self {
             service: CallLayer::new().layer(routes.prepare()),
             http2,
-            connections: GracefulShutdown::new(),
+            ending: watch::Sender::new(()),
         }
     }
 
@@ -149,13 +150,33 @@ impl Server {
 
     fn begin(&self, stream: UnixStream) {
         let service = TowerToHyperService::new(self.service.clone());
-        let connection = self.http2.serve_connection(TokioIo::new(stream), service);
-        let connection = self.connections.watch(connection);
+        let http2 = self.http2.clone();
+        let mut ending = self.ending.subscribe();
         tokio::spawn(async move {
-            if let Err(error) = connection.await {
+            // Who has not said a word has nothing to lose: the end does not wait for it.
+            tokio::select! {
+                _ = stream.readable() => {}
+                _ = ending.changed() => return,
+            }
+            let connection = http2.serve_connection(TokioIo::new(stream), service);
+            let mut connection = pin!(connection);
+            let ended = tokio::select! {
+                ended = &mut connection => ended,
+                _ = ending.changed() => {
+                    connection.as_mut().graceful_shutdown();
+                    connection.await
+                }
+            };
+            if let Err(error) = ended {
                 // Garbage instead of HTTP/2, or a client that ended in the middle: its own affair.
                 tracing::debug!(%error, "a connection broke");
             }
         });
+    }
+
+    /// Takes no more calls, and waits for those that run.
+    async fn drain(&self) {
+        self.ending.send_replace(());
+        self.ending.closed().await;
     }
 }

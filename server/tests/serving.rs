@@ -12,34 +12,12 @@ use bed::{Bed, stage, stats};
 use belay_proto::csi::v1 as csi;
 use belay_server::readiness::State;
 use csi::identity_client::IdentityClient;
-use csi::node_client::NodeClient;
-use http::uri::PathAndQuery;
 use std::collections::HashMap;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpStream, UnixStream};
-use tonic::{Code, Request, Status};
-use tonic_prost::ProstCodec;
+use tonic::Code;
 use tracing::Level;
-
-async fn node(bed: &Bed) -> NodeClient<tonic::transport::Channel> {
-    NodeClient::new(bed.connect().await)
-}
-
-/// Sends a message to a path, fitting or not.
-async fn send<M>(bed: &Bed, path: &'static str, message: M) -> Result<(), Status>
-where
-    M: prost::Message + 'static,
-{
-    let mut client = tonic::client::Grpc::new(bed.connect().await);
-    client.ready().await.unwrap();
-    let codec = ProstCodec::<M, csi::ProbeResponse>::default();
-    let path = PathAndQuery::from_static(path);
-    client
-        .unary(Request::new(message), path, codec)
-        .await
-        .map(drop)
-}
 
 /// The next call on a new connection works.
 async fn assert_serves(bed: &mut Bed) {
@@ -134,7 +112,7 @@ async fn calls_that_nobody_takes_have_their_line() {
         ),
     ];
     for (path, name) in cases {
-        let failed = send(&bed, path, csi::ProbeRequest {}).await.unwrap_err();
+        let failed = bed.send(path, csi::ProbeRequest {}).await.unwrap_err();
         assert_eq!(failed.code(), Code::Unimplemented, "{path}");
         let lines = bed.lines();
         let [line] = lines.as_slice() else {
@@ -155,7 +133,8 @@ async fn a_message_that_cannot_be_decoded_is_an_invalid_argument() {
         max_entries: 7,
         ..Default::default()
     };
-    let failed = send(&bed, "/csi.v1.Node/NodeStageVolume", message)
+    let failed = bed
+        .send("/csi.v1.Node/NodeStageVolume", message)
         .await
         .unwrap_err();
     assert_eq!(failed.code(), Code::InvalidArgument);
@@ -194,7 +173,7 @@ async fn a_message_beyond_four_mebibytes_is_an_invalid_argument_that_names_both_
 #[tokio::test]
 async fn a_panic_is_non_final_where_something_may_be_left_and_the_server_lives_on() {
     let mut bed = Bed::new();
-    let mut same_connection = node(&bed).await;
+    let mut same_connection = bed.node().await;
     let failed = same_connection
         .node_stage_volume(stage("panics"))
         .await
@@ -245,7 +224,7 @@ async fn garbage_on_the_socket_is_cut_off_and_disturbs_nobody() {
 #[tokio::test]
 async fn a_caller_that_goes_away_has_its_line() {
     let mut bed = Bed::new();
-    let mut client = node(&bed).await;
+    let mut client = bed.node().await;
     let call = tokio::spawn(async move { client.node_stage_volume(stage("held")).await });
     bed.gate.entered().await;
     call.abort();
@@ -300,7 +279,7 @@ async fn probe_tells_ready_not_yet_and_why_not() {
 #[tokio::test]
 async fn asked_to_end_it_takes_nobody_new_and_finishes_what_runs() {
     let mut bed = Bed::new();
-    let mut client = node(&bed).await;
+    let mut client = bed.node().await;
     let call = tokio::spawn(async move { client.node_stage_volume(stage("held")).await });
     bed.gate.entered().await;
     bed.end();
@@ -314,9 +293,22 @@ async fn asked_to_end_it_takes_nobody_new_and_finishes_what_runs() {
 }
 
 #[tokio::test]
+async fn callers_that_are_idle_or_silent_do_not_hold_up_the_end() {
+    let mut bed = Bed::new();
+    let mut idle = bed.node().await;
+    idle.node_stage_volume(stage("vol-1")).await.unwrap();
+    let silent = UnixStream::connect(bed.path()).await.unwrap();
+    bed.end();
+    (&mut bed.server).await.unwrap().unwrap();
+    let lines = bed.lines();
+    assert!(lines.last().unwrap().contains("ended"), "{lines:?}");
+    drop((idle, silent));
+}
+
+#[tokio::test]
 async fn asked_twice_it_ends_at_once() {
     let mut bed = Bed::new();
-    let mut client = node(&bed).await;
+    let mut client = bed.node().await;
     tokio::spawn(async move { client.node_stage_volume(stage("held")).await });
     bed.gate.entered().await;
     bed.end();
@@ -328,7 +320,7 @@ async fn asked_twice_it_ends_at_once() {
 #[tokio::test]
 async fn a_call_that_does_not_end_is_not_waited_for_beyond_the_drain_time() {
     let mut bed = Bed::new();
-    let mut client = node(&bed).await;
+    let mut client = bed.node().await;
     tokio::spawn(async move { client.node_stage_volume(stage("held")).await });
     bed.gate.entered().await;
     // From here on the clock jumps to the next timer whenever nothing else can happen.
@@ -355,7 +347,7 @@ async fn the_latency_of_every_call_is_shown_by_name_and_code() {
             volume_id,
             ..Default::default()
         };
-        let answer = node(&bed).await.node_unstage_volume(request).await;
+        let answer = bed.node().await.node_unstage_volume(request).await;
         assert_eq!(answer.is_err(), id == "used");
     }
     let mut stream = TcpStream::connect(address).await.unwrap();
@@ -387,7 +379,7 @@ async fn a_port_that_is_taken_is_named() {
 async fn many_connections_at_once_are_all_served() {
     let bed = Bed::new();
     let calls = (0..100).map(|_| async {
-        let call = node(&bed).await.node_stage_volume(stage("vol-1")).await;
+        let call = bed.node().await.node_stage_volume(stage("vol-1")).await;
         call.map(drop)
     });
     let all = futures_util::future::join_all(calls);

@@ -11,7 +11,9 @@ use belay_server::rpc::Rpc;
 use belay_server::serve::{ServeConfig, ServeError, serve};
 use belay_server::socket::Socket;
 use csi::identity_server::IdentityServer;
+use csi::node_client::NodeClient;
 use csi::node_server::{Node, NodeServer};
+use http::uri::PathAndQuery;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -23,6 +25,7 @@ use tokio::task::JoinHandle;
 use tonic::service::Routes;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
+use tonic_prost::ProstCodec;
 use tracing::Level;
 use tracing::subscriber::DefaultGuard;
 
@@ -115,6 +118,24 @@ impl Bed {
             .connect()
             .await
             .unwrap()
+    }
+
+    /// The node service, on a connection of its own.
+    pub(crate) async fn node(&self) -> NodeClient<Channel> {
+        NodeClient::new(self.connect().await)
+    }
+
+    /// Sends a message to a path, fitting or not.
+    pub(crate) async fn send<M>(&self, path: &'static str, message: M) -> Result<(), Status>
+    where
+        M: prost::Message + 'static,
+    {
+        let mut client = tonic::client::Grpc::new(self.connect().await);
+        client.ready().await.unwrap();
+        let codec = ProstCodec::<M, csi::ProbeResponse>::default();
+        let path = PathAndQuery::from_static(path);
+        let answer = client.unary(Request::new(message), path, codec).await;
+        answer.map(drop)
     }
 
     /// Asks the server to end.
