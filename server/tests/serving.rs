@@ -22,7 +22,7 @@ use tracing::Level;
 /// The next call on a new connection works.
 async fn assert_serves(bed: &mut Bed) {
     bed.lines();
-    node(bed)
+    bed.node()
         .await
         .node_stage_volume(stage("next"))
         .await
@@ -34,7 +34,7 @@ async fn assert_serves(bed: &mut Bed) {
 #[tokio::test]
 async fn a_change_is_answered_and_has_one_line_with_all_that_matters() {
     let mut bed = Bed::new();
-    node(&bed)
+    bed.node()
         .await
         .node_stage_volume(stage("vol-1"))
         .await
@@ -51,14 +51,15 @@ async fn a_change_is_answered_and_has_one_line_with_all_that_matters() {
 #[tokio::test]
 async fn a_read_is_told_at_debug_only_and_a_failed_call_with_its_message() {
     let mut bed = Bed::new();
-    node(&bed)
+    bed.node()
         .await
         .node_get_volume_stats(stats("vol-1"))
         .await
         .unwrap();
     assert_eq!(bed.lines(), Vec::<String>::new());
 
-    let failed = node(&bed)
+    let failed = bed
+        .node()
         .await
         .node_stage_volume(stage("foreign"))
         .await
@@ -82,7 +83,7 @@ async fn a_read_is_told_at_debug_only_and_a_failed_call_with_its_message() {
 #[tokio::test]
 async fn at_debug_every_read_has_its_one_line_too() {
     let mut bed = Bed::with(Level::DEBUG, None);
-    node(&bed)
+    bed.node()
         .await
         .node_get_volume_stats(stats("vol-1"))
         .await
@@ -158,7 +159,8 @@ async fn a_message_beyond_four_mebibytes_is_an_invalid_argument_that_names_both_
     let mut bed = Bed::new();
     let mut request = stage("vol-1");
     request.volume_context = HashMap::from([("k".to_owned(), "v".repeat(5 << 20))]);
-    let failed = node(&bed)
+    let failed = bed
+        .node()
         .await
         .node_stage_volume(request)
         .await
