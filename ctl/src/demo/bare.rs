@@ -71,7 +71,7 @@ impl Bare<'_> {
             File::open(&folder)?.sync_all()
         })?;
         self.write_record(Step::Attach)?;
-        let device = loops::bind(&file)?;
+        let device = loops::bind(&file, Stdio::null())?;
 
         self.first_use(&device)?;
         self.time(Step::ControllerExpand, || {

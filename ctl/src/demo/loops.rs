@@ -31,7 +31,10 @@ type DeviceNumber = (u32, u32);
 pub(super) fn list() -> io::Result<Vec<Loop>> {
     // Without --raw: that escapes the blanks with which these columns are padded.
     let columns = "NAME,MAJ:MIN,BACK-INO,BACK-MAJ:MIN";
-    let text = losetup(&["--list", "--noheadings", "--output", columns])?;
+    let text = losetup(
+        &["--list", "--noheadings", "--output", columns],
+        Stdio::null(),
+    )?;
     let unreadable = |line| io::Error::other(format!("cannot read losetup's line {line:?}"));
     // Fewer columns: a device that was released while the list was made.
     let whole = text
@@ -85,15 +88,15 @@ pub(super) fn bound_on(loops: &[Loop], disks: &[Loop]) -> Vec<Loop> {
         .collect()
 }
 
-/// Binds a free loop device to `file`.
+/// Binds a free loop device to `file`. `stdin` is what the child holds while it is at work.
 ///
 /// # Errors
 /// What `losetup` says.
-pub(super) fn bind(file: &Path) -> io::Result<PathBuf> {
+pub(super) fn bind(file: &Path, stdin: Stdio) -> io::Result<PathBuf> {
     let path = file
         .to_str()
         .ok_or_else(|| io::Error::other("the path is not UTF-8"))?;
-    let device = losetup(&["--find", "--show", "--nooverlap", path])?;
+    let device = losetup(&["--find", "--show", "--nooverlap", path], stdin)?;
     Ok(PathBuf::from(device.trim()))
 }
 
@@ -109,16 +112,16 @@ pub(super) fn release(ours: &Loop) -> io::Result<()> {
         .custom_flags(nonblocking)
         .open(&ours.device)?;
     if list()?.contains(ours) {
-        losetup(&["--detach", &ours.device.to_string_lossy()])?;
+        losetup(&["--detach", &ours.device.to_string_lossy()], Stdio::null())?;
     }
     drop(hold);
     Ok(())
 }
 
-fn losetup(arguments: &[&str]) -> io::Result<String> {
+fn losetup(arguments: &[&str], stdin: Stdio) -> io::Result<String> {
     let output = Command::new("losetup")
         .args(arguments)
-        .stdin(Stdio::null())
+        .stdin(stdin)
         .output()?;
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr);

@@ -64,9 +64,9 @@ pub(crate) struct DemoArgs {
     /// The outer process, for the inner role to name
     #[arg(long, hide = true, value_name = "PID", default_value_t = 0)]
     outer: u32,
-    /// Role: the reaper
-    #[arg(long, hide = true, conflicts_with = "inner")]
-    reap: bool,
+    /// Role: the reaper, given the name of the folder to make
+    #[arg(long, hide = true, value_name = "FOLDER", conflicts_with = "inner")]
+    reap: Option<PathBuf>,
 }
 
 /// Plays the role that the flags name.
@@ -74,9 +74,9 @@ pub(crate) struct DemoArgs {
 /// # Errors
 /// The demo cannot start, or does not come to a good end.
 pub(crate) async fn run(args: DemoArgs) -> Result<ExitCode, Failure> {
-    match (&args.inner, &args.disk) {
-        _ if args.reap => Ok(reaper::run().await),
-        (Some(folder), Some(disk)) => inner::run(&args, folder, disk).await,
+    match (&args.reap, &args.inner, &args.disk) {
+        (Some(folder), ..) => Ok(reaper::run(folder).await),
+        (None, Some(folder), Some(disk)) => inner::run(&args, folder, disk).await,
         _ => outer::run(&args).await,
     }
 }

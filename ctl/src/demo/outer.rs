@@ -83,8 +83,8 @@ async fn show(
     reaper: &mut Reaper,
     interrupt: &mut Interrupt,
 ) -> Result<ExitCode, Failure> {
-    let (place, disk) = reaper.ready().await?;
-    let mut inner = start_inner(args, bin_dir, &place, &disk)?;
+    let disk = reaper.ready().await?;
+    let mut inner = start_inner(args, bin_dir, &reaper.place, &disk)?;
     // Its end tells the inner process to leave, also if this process is killed.
     let leash = inner.stdin.take();
     if let Some(pid) = inner.id() {
@@ -161,13 +161,17 @@ struct Reaper {
     child: Child,
     orders: Option<ChildStdin>,
     answers: Lines<BufReader<ChildStdout>>,
-    place: Option<Place>,
+    place: Place,
+    /// False if a folder of that name was somebody else's.
+    is_ours: bool,
 }
 
 impl Reaper {
     async fn start() -> Result<Self, Failure> {
+        let place = Place::choose(&std::env::temp_dir())?;
         let mut child = Command::new(std::env::current_exe()?)
             .args(["demo", "--reap"])
+            .arg(place.dir())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;
@@ -180,22 +184,24 @@ impl Reaper {
             child,
             orders,
             answers,
-            place: None,
+            place,
+            is_ours: true,
         })
     }
 
-    async fn ready(&mut self) -> Result<(Place, PathBuf), Failure> {
+    async fn ready(&mut self) -> Result<PathBuf, Failure> {
         let answer = self.answer().await?;
-        let words: Vec<&str> = answer.split('\t').collect();
-        let ["ready", folder, disk] = words[..] else {
-            let why = answer.trim_start_matches("failed\t");
-            return Err(Failure::Demo(format!(
-                "cannot set up the demo's disk: {why}"
-            )));
+        let why = match answer.split_once('\t') {
+            Some(("ready", disk)) => return Ok(PathBuf::from(disk)),
+            Some(("refused", why)) => {
+                self.is_ours = false;
+                why
+            }
+            Some((_failed, why)) => why,
+            None => &answer,
         };
-        let place = Place::at(Path::new(folder));
-        self.place = Some(place.clone());
-        Ok((place, PathBuf::from(disk)))
+        let text = format!("cannot set up the demo's disk: {why}");
+        Err(Failure::Demo(text))
     }
 
     async fn hold(&mut self, pid: u32) -> Result<(), Failure> {
@@ -224,10 +230,10 @@ impl Reaper {
         if let Some(left) = last.strip_prefix("left\t") {
             return Err(Failure::Demo(format!("could not clear up: {left}")));
         }
-        let count = match (last.strip_prefix("cleared\t"), &self.place) {
+        let count = match (last.strip_prefix("cleared\t"), self.is_ours) {
             (Some(count), _) => count.parse().unwrap_or(0),
-            (None, Some(place)) => reaper::clear(place).await?,
-            (None, None) => 0,
+            (None, true) => reaper::clear(&self.place).await?,
+            (None, false) => 0,
         };
         Ok(match count {
             0 => "every volume's loop device was gone by itself, disk and folder are cleared."

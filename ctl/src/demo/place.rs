@@ -18,34 +18,33 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// A folder that is there already.
+    /// The folder of that name, whether it is there or not.
     pub(super) fn at(dir: &Path) -> Self {
         Self {
             dir: dir.to_owned(),
         }
     }
 
-    /// A new folder that only root may enter.
+    /// A name that is free: no other living process takes one with our number in it.
     ///
     /// # Errors
-    /// The temporary directory cannot be written.
-    pub(super) fn make() -> io::Result<Self> {
-        Self::make_beneath(&std::env::temp_dir())
+    /// Too many demos with our number left their folders.
+    pub(super) fn choose(temporary: &Path) -> io::Result<Self> {
+        let pid = std::process::id();
+        let mut names = (0..NAMES_MAX).map(|n| temporary.join(format!("belay-demo.{pid}.{n}")));
+        let free = names.find(|name| name.symlink_metadata().is_err());
+        let text = format!("{}: clear old belay-demo folders", temporary.display());
+        free.map(|dir| Self { dir })
+            .ok_or_else(|| io::Error::other(text))
     }
 
-    fn make_beneath(temporary: &Path) -> io::Result<Self> {
-        let pid = rustix::process::getpid().as_raw_nonzero();
-        for attempt in 0..NAMES_MAX {
-            let dir = temporary.join(format!("belay-demo.{pid}.{attempt}"));
-            match DirBuilder::new().mode(0o700).create(&dir) {
-                Ok(()) => return Ok(Self { dir }),
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                Err(error) => return Err(io::Error::other(format!("{}: {error}", dir.display()))),
-            }
-        }
-        Err(io::Error::other(
-            "every name for the demo's folder is taken",
-        ))
+    /// Makes the folder, for root alone.
+    ///
+    /// # Errors
+    /// It is there already, or its parent cannot be written.
+    pub(super) fn make(&self) -> io::Result<()> {
+        let made = DirBuilder::new().mode(0o700).create(&self.dir);
+        made.map_err(|error| io::Error::other(format!("{}: {error}", self.dir.display())))
     }
 
     pub(super) fn dir(&self) -> &Path {
@@ -123,10 +122,16 @@ mod tests {
 
     use super::*;
 
+    fn made_in(temporary: &Path) -> Place {
+        let place = Place::choose(temporary).unwrap();
+        place.make().unwrap();
+        place
+    }
+
     #[test]
     fn the_folder_goes_with_everything_that_the_demo_makes() {
         let temporary = tempfile::tempdir().unwrap();
-        let place = Place::make_beneath(temporary.path()).unwrap();
+        let place = made_in(temporary.path());
         fs::write(place.image(), "x").unwrap();
         fs::write(place.log("belay-node"), "x").unwrap();
         fs::create_dir(place.state()).unwrap();
@@ -138,7 +143,7 @@ mod tests {
     #[test]
     fn a_stranger_in_the_folder_is_kept_and_named() {
         let temporary = tempfile::tempdir().unwrap();
-        let place = Place::make_beneath(temporary.path()).unwrap();
+        let place = made_in(temporary.path());
         let stranger = place.state().join("precious");
         fs::create_dir(place.state()).unwrap();
         fs::write(&stranger, "x").unwrap();
@@ -150,7 +155,8 @@ mod tests {
     #[test]
     fn two_demos_never_share_a_folder() {
         let temporary = tempfile::tempdir().unwrap();
-        let make = || Place::make_beneath(temporary.path()).unwrap();
-        assert_ne!(make().dir(), make().dir());
+        let first = made_in(temporary.path());
+        assert_ne!(first.dir(), made_in(temporary.path()).dir());
+        assert!(first.make().is_err());
     }
 }

@@ -2,14 +2,14 @@
 //! reach it. It makes the demo's folder, disk image and loop device, and clears them when the pipe
 //! from the outer process ends, for whatever reason. Knows nothing of volumes.
 //!
-//! The conversation, in lines of words between tabs. It says `ready FOLDER DEVICE` or `failed WHY`,
-//! answers `hold PID` with `held`, and at the end of its input says `cleared N` (loop devices that
-//! were still bound) or `left WHAT`.
+//! The conversation, in lines of words between tabs. It says `ready DEVICE`, `failed WHY`, or
+//! `refused WHY` if it could not even make the folder; answers `hold PID` with `held`; and at the
+//! end of its input says `cleared N` (loop devices that were still bound) or `left WHAT`.
 
 use std::fs::File;
 use std::io::{self, BufRead, Write};
-use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
@@ -28,16 +28,16 @@ const CLEAR_MAX: Duration = Duration::from_secs(20);
 /// Pause between two looks at the loop devices: the kernel has no event for "now unbound".
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
-/// Plays the reaper until everything is cleared.
-pub(super) async fn run() -> ExitCode {
+/// Plays the reaper for the demo in that folder, until everything is cleared.
+pub(super) async fn run(folder: &Path) -> ExitCode {
     // Fails only for a leader of a process group, which then is out of reach of Ctrl-C as well.
     rustix::process::setsid().ok();
-    let place = match Place::make() {
-        Ok(place) => place,
-        Err(error) => return last_word(&format!("failed\t{error}"), ExitCode::FAILURE),
-    };
+    let place = Place::at(folder);
+    if let Err(error) = place.make() {
+        return last_word(&format!("refused\t{error}"), ExitCode::FAILURE);
+    }
     let first = match set_up(&place) {
-        Ok(disk) => format!("ready\t{}\t{}", place.dir().display(), disk.display()),
+        Ok(disk) => format!("ready\t{}", disk.display()),
         Err(error) => format!("failed\t{error}"),
     };
     // Whether anybody hears it or not, the end of the pipe comes next.
@@ -55,21 +55,19 @@ fn set_up(place: &Place) -> io::Result<PathBuf> {
     let image = place.image();
     std::fs::create_dir(place.state())?;
     File::create_new(&image)?.set_len(DISK_BYTES)?;
+    // The children hold our stdout, so that its end tells the outer process, even if we are killed,
+    // that nobody is at work any more.
+    let held = || io::Result::Ok(Stdio::from(io::stdout().as_fd().try_clone_to_owned()?));
     // A small log: the default for this size would allocate half a gigabyte.
     let mut mkfs = Command::new("mkfs.xfs");
-    mkfs.args(["-q", "-K", "-l", "size=64m"])
-        .arg(&image)
-        .stdin(Stdio::null());
-    let output = mkfs.output()?;
+    mkfs.args(["-q", "-K", "-l", "size=64m"]).arg(&image);
+    let output = mkfs.stdin(held()?).output()?;
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr);
-        return Err(io::Error::other(format!(
-            "mkfs.xfs {}: {}",
-            image.display(),
-            said.trim()
-        )));
+        let text = format!("mkfs.xfs {}: {}", image.display(), said.trim());
+        return Err(io::Error::other(text));
     }
-    loops::bind(&image)
+    loops::bind(&image, held()?)
 }
 
 /// Follows orders until the pipe ends; the last process that it was told to hold.
