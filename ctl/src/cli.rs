@@ -17,7 +17,7 @@ const EXAMPLES: &str = "\
 Examples:
   export CSI_ENDPOINT=unix:///run/belay/controller.sock
   belayctl identity probe
-  belayctl controller create --name data --size 10GiB --fs-type ext4
+  belayctl controller create data --size 10GiB --fs-type ext4
   belayctl controller list --output json
   belayctl --endpoint /run/belay/node.sock node info
   sudo belayctl demo
@@ -149,11 +149,11 @@ mod tests {
             "belayctl",
             "belayctl node",
             "belayctl --endpoint relative.sock node info",
-            "belayctl node stage --volume-id v --staging /s --block --fs-type xfs",
-            "belayctl node stage --volume-id v --staging /s --mode ANYHOW",
+            "belayctl node stage v --staging /s --block --fs-type xfs",
+            "belayctl node stage v --staging /s --mode ANYHOW",
             "belayctl controller create --size 1GiB",
-            "belayctl controller create --name a --size 1Quux",
-            "belayctl controller create --name a --parameter novalue",
+            "belayctl controller create a --size 1Quux",
+            "belayctl controller create a --parameter novalue",
             "belayctl --timeout 0 node info",
         ] {
             assert!(Cli::try_parse_from(line.split(' ')).is_err(), "{line}");

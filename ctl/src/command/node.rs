@@ -21,12 +21,12 @@ use crate::size;
 
 const LIFE: &str = "\
 Example, a volume's life on the node (--context repeats what `controller publish` answered):
-  belayctl node stage --volume-id vol-1 --staging /mnt/staging --fs-type ext4 \\
+  belayctl node stage vol-1 --staging /mnt/staging --fs-type ext4 \\
       --context transport=loop --context file=vol-1 --context bytes=1073741824 --context content=new
-  belayctl node publish --volume-id vol-1 --staging /mnt/staging --target /mnt/pod --fs-type ext4
-  belayctl node stats --volume-id vol-1 --path /mnt/pod
-  belayctl node unpublish --volume-id vol-1 --target /mnt/pod
-  belayctl node unstage --volume-id vol-1 --staging /mnt/staging";
+  belayctl node publish vol-1 --staging /mnt/staging --target /mnt/pod --fs-type ext4
+  belayctl node stats vol-1 --path /mnt/pod
+  belayctl node unpublish vol-1 --target /mnt/pod
+  belayctl node unstage vol-1 --staging /mnt/staging";
 
 #[derive(Subcommand)]
 #[command(after_help = LIFE)]
@@ -36,8 +36,7 @@ pub(crate) enum NodeCommand {
     Stage(Stage),
     /// Undo stage (NodeUnstageVolume)
     Unstage {
-        /// The volume
-        #[arg(long)]
+        /// Id of the volume
         volume_id: String,
         /// Where it is staged
         #[arg(long, value_name = "PATH")]
@@ -47,8 +46,7 @@ pub(crate) enum NodeCommand {
     Publish(Publish),
     /// Undo publish (NodeUnpublishVolume)
     Unpublish {
-        /// The volume
-        #[arg(long)]
+        /// Id of the volume
         volume_id: String,
         /// Where it is published
         #[arg(long, value_name = "PATH")]
@@ -56,8 +54,7 @@ pub(crate) enum NodeCommand {
     },
     /// How full is it? (NodeGetVolumeStats)
     Stats {
-        /// The volume
-        #[arg(long)]
+        /// Id of the volume
         volume_id: String,
         /// Where it is published or staged
         #[arg(long, value_name = "PATH")]
@@ -81,8 +78,7 @@ pub(crate) enum NodeCommand {
 
 #[derive(Args)]
 pub(crate) struct Stage {
-    /// The volume
-    #[arg(long)]
+    /// Id of the volume
     volume_id: String,
     /// Where to stage it; the directory must exist
     #[arg(long, value_name = "PATH")]
@@ -111,8 +107,7 @@ pub(crate) struct Publish {
 
 #[derive(Args)]
 pub(crate) struct Expand {
-    /// The volume
-    #[arg(long)]
+    /// Id of the volume
     volume_id: String,
     /// Where it is published or staged
     #[arg(long, value_name = "PATH")]

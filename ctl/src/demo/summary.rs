@@ -20,8 +20,8 @@ const BAR: usize = 16;
 const HOW_MEASURED: [&str; 5] = [
     "Belay: the caller's time for one call. Every node call dials the socket anew, as the kubelet",
     "does, and that is in the time; the controller is called on one connection, as by a sidecar.",
-    "Kernel: bare system calls (and mkfs) on a like device in the same rounds, without any check and",
-    "without the ioctls that bind and release its loop device, which are in Belay's time alone.",
+    "Kernel: bare system calls (and mkfs) on a like device in the same rounds, without any check",
+    "and without the ioctls that bind and release its loop device: those are in Belay's time alone.",
     "Bar: the kernel's part (█) of Belay's time.",
 ];
 
@@ -148,7 +148,7 @@ pub(super) fn kept(progress: &Progress, place: &Place, outer: u32) {
     let (node, controller) = (node.display(), controller.display());
     progress.heading("Left running (KEEP)");
     progress.line(&format!(
-        "  belayctl --endpoint {controller} controller create --name mine --size 1GiB\n  \
+        "  belayctl --endpoint {controller} controller create mine --size 1GiB\n  \
          belayctl --endpoint {controller} controller list\n  \
          belayctl --endpoint {node} node info\n  \
          logs: {}, {}\n  \

@@ -17,11 +17,11 @@ use crate::size;
 
 const LIFE: &str = "\
 Example, a volume's life in the controller:
-  belayctl controller create --name data --size 1GiB --fs-type ext4
-  belayctl controller publish --volume-id vol-1 --node-id n1 --fs-type ext4
-  belayctl controller expand --volume-id vol-1 --size 2GiB
-  belayctl controller unpublish --volume-id vol-1 --node-id n1
-  belayctl controller delete --volume-id vol-1";
+  belayctl controller create data --size 1GiB --fs-type ext4
+  belayctl controller publish vol-1 --node-id n1 --fs-type ext4
+  belayctl controller expand vol-1 --size 2GiB
+  belayctl controller unpublish vol-1 --node-id n1
+  belayctl controller delete vol-1";
 
 #[derive(Subcommand)]
 #[command(after_help = LIFE)]
@@ -31,16 +31,14 @@ pub(crate) enum ControllerCommand {
     Create(Create),
     /// Delete a volume and its data (DeleteVolume)
     Delete {
-        /// The volume
-        #[arg(long)]
+        /// Id of the volume
         volume_id: String,
     },
     /// Attach a volume to a node; answers the publish context (ControllerPublishVolume)
     Publish(Publish),
     /// Detach a volume from a node, or from all (ControllerUnpublishVolume)
     Unpublish {
-        /// The volume
-        #[arg(long)]
+        /// Id of the volume
         volume_id: String,
         /// The node; without it, every node
         #[arg(long, default_value = "", hide_default_value = true)]
@@ -48,8 +46,7 @@ pub(crate) enum ControllerCommand {
     },
     /// Could the volume be used so? (ValidateVolumeCapabilities)
     Validate {
-        /// The volume
-        #[arg(long)]
+        /// Id of the volume
         volume_id: String,
         #[command(flatten)]
         access: Access,
@@ -65,8 +62,7 @@ pub(crate) enum ControllerCommand {
     },
     /// One volume (ControllerGetVolume)
     Get {
-        /// The volume
-        #[arg(long)]
+        /// Id of the volume
         volume_id: String,
     },
     /// How much can still be made (GetCapacity)
@@ -82,8 +78,7 @@ pub(crate) enum ControllerCommand {
     Capabilities,
     /// Make a volume larger (ControllerExpandVolume)
     Expand {
-        /// The volume
-        #[arg(long)]
+        /// Id of the volume
         volume_id: String,
         /// At least this large, e.g. 2GiB
         #[arg(long, value_name = "SIZE", value_parser = size::parse)]
@@ -99,7 +94,6 @@ pub(crate) enum ControllerCommand {
 #[derive(Args)]
 pub(crate) struct Create {
     /// Name of the volume: the same name again finds the same volume
-    #[arg(long)]
     name: String,
     /// At least this large, e.g. 1GiB, 500Mi or bytes; without it the driver chooses
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
@@ -119,8 +113,7 @@ pub(crate) struct Create {
 
 #[derive(Args)]
 pub(crate) struct Publish {
-    /// The volume
-    #[arg(long)]
+    /// Id of the volume
     volume_id: String,
     /// The node
     #[arg(long)]
