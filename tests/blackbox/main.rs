@@ -31,3 +31,7 @@ mod rig;
 mod syscalls;
 #[cfg(test)]
 mod targets;
+#[cfg(test)]
+mod together;
+#[cfg(test)]
+mod visitors;

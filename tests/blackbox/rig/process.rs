@@ -72,6 +72,16 @@ impl Process {
         pids
     }
 
+    /// How many sockets it has open.
+    pub(crate) fn sockets(&self) -> usize {
+        let open = fs::read_dir(format!("/proc/{}/fd", self.pid())).expect("its descriptors");
+        let target = |entry: fs::DirEntry| fs::read_link(entry.path()).ok();
+        let names = open.flatten().filter_map(target);
+        names
+            .filter(|name| name.to_string_lossy().starts_with("socket:"))
+            .count()
+    }
+
     /// The end of its log.
     pub(crate) fn last_words(&self) -> String {
         let log = fs::read_to_string(&self.log).unwrap_or_default();

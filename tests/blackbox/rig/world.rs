@@ -5,6 +5,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+use super::patience::until;
 use super::place::{LoopDevice, Place, mount_points};
 
 /// What there is at one moment.
@@ -34,9 +35,13 @@ impl World {
     /// Fails, and says what, unless everything is still as it was.
     #[track_caller]
     pub(crate) fn expect_unchanged(&self, place: &Place, when: &str) {
+        // A device that somebody else has just looked into stays bound until he has done so.
+        until(
+            &format!("the loop devices are {:?} again, {when}", self.loops),
+            || place.loops() == self.loops,
+        );
         let now = World::around(place);
         assert_eq!(self.mounts, now.mounts, "mounts, {when}");
-        assert_eq!(self.loops, now.loops, "loop devices, {when}");
         let changed: Vec<_> = self.files.symmetric_difference(&now.files).collect();
         assert!(
             changed.is_empty(),

@@ -1,0 +1,114 @@
+//! Calls that come at the same time: the same ones are one, others about that volume must wait their
+//! turn, and volumes do not get in each other's way.
+
+use std::sync::mpsc;
+use std::thread;
+
+use rustix::process::{Pid, Signal, kill_process};
+use tonic::Code;
+
+use crate::lifecycle::{expect_words, leave_words};
+use crate::rig::{Rig, Volume, access, least_bytes, probe, refused, until};
+
+/// Has a volume's blank stage asked for on another thread, and stops its mkfs for as long as `act`
+/// runs, which may ask for the same again. Then all of them must succeed.
+fn while_mkfs_stands_still(rig: &Rig, act: impl Fn(&Volume, &dyn Fn())) {
+    loop {
+        let volume = rig.volume(least_bytes("ext4"));
+        let (tell, answers) = mpsc::channel();
+        let ask = || {
+            let (node, request) = (rig.node(), volume.stage(access("ext4")));
+            let tell = tell.clone();
+            thread::spawn(move || tell.send(node.stage(request)));
+        };
+        ask();
+        let mut early = None;
+        let mut mkfs: Option<Pid> = None;
+        until("mkfs runs", || {
+            early = answers.try_recv().ok();
+            mkfs = rig.agent().children().first().copied();
+            early.is_some() || mkfs.is_some()
+        });
+        let stopped = mkfs.filter(|pid| kill_process(*pid, Signal::STOP).is_ok());
+        // It may have ended before it could be stopped: then once more, with another volume.
+        let stopped = stopped.filter(|pid| rig.agent().children().contains(pid));
+        if let Some(pid) = stopped {
+            act(&volume, &ask);
+            kill_process(pid, Signal::CONT).expect("kill");
+        }
+        drop(tell);
+        for answer in early.into_iter().chain(answers) {
+            answer.expect("stage");
+        }
+        volume.down(&rig.node(), &[]);
+        if stopped.is_some() {
+            return;
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn other_calls_about_a_volume_are_aborted_while_it_is_formatted_and_its_neighbours_are_not() {
+    let rig = Rig::new();
+    let node = rig.node();
+    let neighbour = rig.volume(least_bytes("block"));
+    while_mkfs_stands_still(&rig, |volume, _| {
+        refused(node.stage(volume.stage(access("xfs"))), Code::Aborted);
+        refused(node.stage(volume.stage(access("block"))), Code::Aborted);
+        refused(node.unstage(volume.unstage()), Code::Aborted);
+        let publish = volume.publish(&volume.target("a"), access("ext4"));
+        refused(node.publish(publish), Code::Aborted);
+        node.stage(neighbour.stage(access("block")))
+            .expect("stage a neighbour");
+        neighbour.down(&node, &[]);
+    });
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn the_same_call_joins_the_one_that_runs() {
+    let rig = Rig::new();
+    while_mkfs_stands_still(&rig, |_, ask_again| {
+        let connections = rig.agent().sockets();
+        for n in 1..=3 {
+            ask_again();
+            until("the agent has accepted the call", || {
+                rig.agent().sockets() == connections + n
+            });
+        }
+        // Answered after what came before it.
+        probe(&rig.socket()).expect("probe");
+        let children = rig.agent().children();
+        assert_eq!(children.len(), 1, "more than one mkfs: {children:?}");
+    });
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn a_dozen_volumes_come_and_go_at_the_same_time() {
+    let rig = Rig::new();
+    let kinds = ["ext4", "xfs", "block"].into_iter().cycle().take(12);
+    let volumes: Vec<_> = kinds
+        .map(|kind| (kind, rig.volume(least_bytes(kind))))
+        .collect();
+    thread::scope(|scope| {
+        for (kind, volume) in &volumes {
+            let node = rig.node();
+            scope.spawn(move || {
+                let target = volume.target("a");
+                for round in 0..5 {
+                    node.stage(volume.stage(access(kind))).expect("stage");
+                    node.publish(volume.publish(&target, access(kind)))
+                        .expect("publish");
+                    if round == 0 {
+                        leave_words(kind, &target);
+                    }
+                    expect_words(kind, &target);
+                    node.stats(volume.stats(&target)).expect("stats");
+                    volume.down(&node, &[&target]);
+                }
+            });
+        }
+    });
+}

@@ -1,0 +1,72 @@
+//! Others look at block devices too: udevd opens each one for a moment as soon as it is bound. No
+//! call may fail because of that, or leave anything.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use crate::rig::{Place, Rig, access, least_bytes, pause};
+
+/// A visit lasts as many moments of a millisecond.
+const VISIT_PAUSES: u32 = 20;
+const ROUNDS: u32 = 10;
+
+/// Opens every device of the place as it comes up, reads a little and leaves.
+fn visit(place: &Place, is_over: &AtomicBool) {
+    let mut seen = BTreeSet::new();
+    while !is_over.load(Ordering::Relaxed) {
+        let bound: BTreeSet<_> = place.loops().into_iter().collect();
+        for device in bound.difference(&seen) {
+            // It may be unbound again by now, and then nothing can be read.
+            let Ok(node) = File::open(format!("/dev/loop{}", device.number)) else {
+                continue;
+            };
+            drop(node.read_at(&mut [0; 4096], 0));
+            for _ in 0..VISIT_PAUSES {
+                pause();
+            }
+        }
+        seen = bound;
+        pause();
+    }
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn a_device_that_others_open_for_a_moment_fails_no_call() {
+    let rig = Rig::new();
+    let node = rig.node();
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| visit(rig.place(), &is_over));
+        let mut failed = Vec::new();
+        for kind in ["ext4", "xfs", "block"] {
+            for round in 0..ROUNDS {
+                let volume = rig.volume(least_bytes(kind));
+                let target = volume.target("a");
+                let mut note = |call, answer: Result<(), tonic::Status>| {
+                    if let Err(status) = answer {
+                        failed.push(format!("{kind}, round {round}, {call}: {status}"));
+                    }
+                };
+                note(
+                    "blank stage",
+                    node.stage(volume.stage(access(kind))).map(drop),
+                );
+                note("unstage", node.unstage(volume.unstage()).map(drop));
+                note("stage", node.stage(volume.stage(access(kind))).map(drop));
+                let publish = volume.publish(&target, access(kind));
+                note("publish", node.publish(publish).map(drop));
+                note(
+                    "unpublish",
+                    node.unpublish(volume.unpublish(&target)).map(drop),
+                );
+                note("unstage", node.unstage(volume.unstage()).map(drop));
+            }
+        }
+        is_over.store(true, Ordering::Relaxed);
+        assert!(failed.is_empty(), "{} failed: {failed:#?}", failed.len());
+    });
+}
