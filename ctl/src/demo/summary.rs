@@ -21,7 +21,7 @@ const HOW_MEASURED: [&str; 5] = [
     "Belay: the caller's time for one call. Every node call dials the socket anew, as the kubelet",
     "does, and that is in the time; the controller is called on one connection, as by a sidecar.",
     "Kernel: bare system calls (and mkfs) on a like device in the same rounds, without any check",
-    "and without the ioctls that bind and release its loop device: those are in Belay's time alone.",
+    "and without the ioctls that bind and release its loop device, which are in Belay's time.",
     "Bar: the kernel's part (█) of Belay's time.",
 ];
 
