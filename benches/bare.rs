@@ -16,6 +16,7 @@ use rustix::mount::{
     OpenTreeFlags, UnmountFlags,
 };
 
+use crate::echo::Echo;
 use crate::loops;
 use crate::place::at;
 use crate::side::{Call, Side};
@@ -25,20 +26,22 @@ use crate::volume::Volume;
 const TARGET_MODE: u32 = 0o750;
 
 /// The kernel and one volume.
-pub struct Bare {
+pub struct Bare<'a> {
     volume: Volume,
+    echo: &'a Echo,
     /// How long `losetup` took to bind the device, its own start included; one a stage.
     pub attach: Vec<Duration>,
     /// How long `losetup` took to do nothing; one a stage, beside the other.
     pub attach_idle: Vec<Duration>,
 }
 
-impl Bare {
+impl<'a> Bare<'a> {
     /// A formatted volume.
     #[must_use]
-    pub fn new(volume: Volume) -> Self {
+    pub fn new(volume: Volume, echo: &'a Echo) -> Self {
         Self {
             volume,
+            echo,
             attach: Vec::new(),
             attach_idle: Vec::new(),
         }
@@ -108,9 +111,10 @@ impl Bare {
     }
 }
 
-impl Side for Bare {
+impl Side for Bare<'_> {
     fn run(&mut self, call: Call) -> io::Result<Duration> {
         let done = match call {
+            Call::Probe => self.echo.on_new(),
             Call::Stage => self.stage(),
             Call::Publish => self.publish(),
             Call::Stats => self.stats(),

@@ -46,8 +46,7 @@ impl Echo {
     /// When the far end is gone.
     pub fn on_new(&self) -> io::Result<Duration> {
         let start = Instant::now();
-        let mut stream = UnixStream::connect(&self.socket)?;
-        there_and_back(&mut stream)?;
+        there_and_back(&UnixStream::connect(&self.socket)?)?;
         Ok(start.elapsed())
     }
 
@@ -55,14 +54,14 @@ impl Echo {
     ///
     /// # Errors
     /// When the far end is gone.
-    pub fn on_kept(&mut self) -> io::Result<Duration> {
+    pub fn on_kept(&self) -> io::Result<Duration> {
         let start = Instant::now();
-        there_and_back(&mut self.kept)?;
+        there_and_back(&self.kept)?;
         Ok(start.elapsed())
     }
 }
 
-fn there_and_back(stream: &mut UnixStream) -> io::Result<()> {
+fn there_and_back(mut stream: &UnixStream) -> io::Result<()> {
     stream.write_all(b"?")?;
     stream.read_exact(&mut [0])
 }

@@ -147,6 +147,7 @@ impl<'a> Ours<'a> {
 impl Side for Ours<'_> {
     fn run(&mut self, call: Call) -> io::Result<Duration> {
         let done = match call {
+            Call::Probe => self.client.probe(),
             Call::Stage => self.stage(),
             Call::Publish => self.publish(),
             Call::Stats => self.stats(),

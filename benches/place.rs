@@ -243,8 +243,8 @@ async fn interrupted() -> io::Result<()> {
     Ok(())
 }
 
-/// Begins this program again in a mount namespace of its own, unless it is in one: a run that breaks
-/// off must leave the machine's own mounts alone.
+/// Begins this program again in a mount namespace of its own, unless it is in one: a run that
+/// breaks off must leave the machine's own mounts alone.
 fn isolate() -> io::Result<()> {
     if !rustix::process::geteuid().is_root() {
         return Err(io::Error::other(

@@ -27,7 +27,7 @@ fn run() -> io::Result<()> {
     let place = Place::make()?;
     let agent = Agent::start(&place, "probe")?;
     let kept = agent.client.keep()?;
-    let mut echo = Echo::start(&place)?;
+    let echo = Echo::start(&place)?;
     let mut criterion = Criterion::default()
         .sample_size(SAMPLES)
         .warm_up_time(WARM_UP)

@@ -3,9 +3,11 @@
 use std::io;
 use std::time::Duration;
 
-/// One call of a volume's life.
+/// One call of a volume's life, or beside it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Call {
+    /// Does nothing: the floor of every other call.
+    Probe,
     /// The volume's filesystem gets mounted, once a node.
     Stage,
     /// It is shown at a pod's path.
@@ -20,7 +22,8 @@ pub enum Call {
 
 impl Call {
     /// In the order of a life.
-    pub const ALL: [Call; 5] = [
+    pub const ALL: [Call; 6] = [
+        Call::Probe,
         Call::Stage,
         Call::Publish,
         Call::Stats,
@@ -32,6 +35,7 @@ impl Call {
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
+            Call::Probe => "probe",
             Call::Stage => "stage",
             Call::Publish => "publish",
             Call::Stats => "stats",
@@ -45,6 +49,7 @@ impl Call {
     fn surroundings(self) -> (&'static [Call], &'static [Call], &'static [Call]) {
         use Call::{Publish, Stage, Unpublish, Unstage};
         match self {
+            Call::Probe => (&[], &[], &[]),
             Call::Stage => (&[], &[Unstage], &[]),
             Call::Publish => (&[Stage], &[Unpublish], &[Unstage]),
             Call::Stats => (&[Stage, Publish], &[], &[Unpublish, Unstage]),

@@ -8,7 +8,7 @@ use std::io;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use belay_benches::{Agent, Bare, Call, Ours, Place, Side, Volume, total};
+use belay_benches::{Agent, Bare, Call, Echo, Ours, Place, Side, Volume, total};
 use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, Criterion};
 
@@ -31,6 +31,7 @@ fn main() -> ExitCode {
 fn run() -> io::Result<()> {
     let place = Place::make()?;
     let agent = Agent::start(&place, "stage_publish")?;
+    let echo = Echo::start(&place)?;
     let mut criterion = Criterion::default()
         .sample_size(SAMPLES)
         .warm_up_time(WARM_UP)
@@ -41,8 +42,8 @@ fn run() -> io::Result<()> {
             Volume::formatted(&place, &agent, &format!("bench-{fs_type}-{side}"), fs_type)
         };
         let mut ours = Ours::new(&agent.client, volume("ours")?);
-        let mut bare = Bare::new(volume("bare")?);
-        for call in Call::ALL {
+        let mut bare = Bare::new(volume("bare")?, &echo);
+        for call in Call::ALL.into_iter().filter(|call| *call != Call::Probe) {
             let mut group = criterion.benchmark_group(format!("{fs_type}/{}", call.name()));
             bench(&mut group, &place, "belay-node", &mut ours, call);
             bench(&mut group, &place, "bare", &mut bare, call);

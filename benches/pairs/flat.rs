@@ -17,6 +17,7 @@ use crate::samples::{Samples, micros, ratio};
 /// Blocks of each kind.
 const BLOCKS: usize = 4;
 const LIVES_A_BLOCK: usize = 40;
+const STARTS_A_BLOCK: usize = 8;
 
 /// The calls without and with so many unrelated mounts.
 pub(crate) struct Flat {
@@ -51,9 +52,12 @@ pub(crate) fn measure(place: &Place, mounts: usize) -> io::Result<Flat> {
                 without.push(time)
             }
         };
+        for start in 0..STARTS_A_BLOCK {
+            let agent = Agent::start(place, &format!("flat-{mounts}-{n}-{start}"))?;
+            note(Call::ALL.len(), agent.first_answer);
+        }
         // A new agent each time: it looks at all mounts when it starts, and then never again.
         let agent = Agent::start(place, &format!("flat-{mounts}-{n}"))?;
-        note(Call::ALL.len(), agent.first_answer);
         let mut ours = Ours::new(&agent.client, volume.clone());
         live(&mut ours, |_, _| {})?;
         for _ in 0..LIVES_A_BLOCK {

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::samples::{Samples, micros};
 use crate::table::{Row, head};
 
-/// Probes a life: they are cheap, and every other row leans on theirs.
+/// Probes in a row for each life.
 const PROBES_A_LIFE: usize = 5;
 /// How often a volume is published in a life; the first time is not counted, because on the bare
 /// side a process ran just before it and left the caches cold.
@@ -30,13 +30,17 @@ pub(crate) struct Comparison {
 /// # Errors
 /// When a call fails.
 pub(crate) fn compare(place: &Place, agent: &Agent<'_>, lives: usize) -> io::Result<Comparison> {
-    let mut rows = Vec::from(probes(place, agent, lives * PROBES_A_LIFE)?);
-    let empty_call = rows.last().map_or(Duration::ZERO, |row| row.ours.p25());
-    let (mut attach, mut attach_idle) = (Vec::new(), Vec::new());
+    let echo = Echo::start(place)?;
+    let mut all = Comparison {
+        lives,
+        rows: probes(place, agent, &echo, lives * PROBES_A_LIFE)?,
+        attach: Samples::default(),
+        attach_idle: Samples::default(),
+    };
     for fs_type in ["ext4", "xfs"] {
         let volume = |side| Volume::formatted(place, agent, &format!("{fs_type}-{side}"), fs_type);
         let mut ours = Ours::new(&agent.client, volume("ours")?);
-        let mut bare = Bare::new(volume("bare")?);
+        let mut bare = Bare::new(volume("bare")?, &echo);
         let mut calls = Call::ALL.map(|call| Row::new(format!("{fs_type} {}", call.name())));
         for n in 0..lives {
             let _turn = place.turn();
@@ -49,30 +53,26 @@ pub(crate) fn compare(place: &Place, agent: &Agent<'_>, lives: usize) -> io::Res
                 live(&mut ours, |call, time| calls[at(call)].ours.push(time))?;
             }
         }
-        rows.extend(calls.map(|row| Row { empty_call, ..row }));
-        attach.append(&mut bare.attach);
-        attach_idle.append(&mut bare.attach_idle);
+        let empty_call = calls[at(Call::Probe)].ours.p25();
+        for call in Call::ALL.into_iter().filter(|call| *call != Call::Probe) {
+            calls[at(call)].empty_call = empty_call;
+        }
+        all.rows.extend(calls);
+        all.attach.extend(bare.attach);
+        all.attach_idle.extend(bare.attach_idle);
     }
-    let (attach, attach_idle) = (
-        attach.into_iter().collect(),
-        attach_idle.into_iter().collect(),
-    );
-    Ok(Comparison {
-        lives,
-        rows,
-        attach,
-        attach_idle,
-    })
+    Ok(all)
 }
 
-/// One life; `note` gets the time of every call that counts.
+/// One life; `note` gets the time of every call that counts. The probes are among the other calls
+/// because they are their measure: in a row, with everything in the caches, they would be cheaper.
 ///
 /// # Errors
 /// When a call fails.
 pub(crate) fn live(side: &mut impl Side, mut note: impl FnMut(Call, Duration)) -> io::Result<()> {
     note(Call::Stage, side.run(Call::Stage)?);
     for time in 0..PUBLISHED_A_LIFE {
-        for call in [Call::Publish, Call::Stats, Call::Unpublish] {
+        for call in [Call::Publish, Call::Probe, Call::Stats, Call::Unpublish] {
             let took = side.run(call)?;
             if time > 0 {
                 note(call, took);
@@ -91,9 +91,9 @@ pub(crate) fn at(call: Call) -> usize {
         .unwrap_or_default()
 }
 
-fn probes(place: &Place, agent: &Agent<'_>, times: usize) -> io::Result<[Row; 2]> {
-    let (mut on_kept, mut on_new) = (Row::new("probe, kept"), Row::new("probe"));
-    let mut echo = Echo::start(place)?;
+/// Probes and nothing else, one after the other: the best case.
+fn probes(place: &Place, agent: &Agent<'_>, echo: &Echo, times: usize) -> io::Result<Vec<Row>> {
+    let (mut on_kept, mut on_new) = (Row::new("probes, kept"), Row::new("probes in a row"));
     let kept = agent.client.keep()?;
     for _ in 0..times {
         let _turn = place.turn();
@@ -102,7 +102,7 @@ fn probes(place: &Place, agent: &Agent<'_>, times: usize) -> io::Result<[Row; 2]
         on_new.ours.push(agent.client.probe()?);
         on_new.bare.push(echo.on_new()?);
     }
-    Ok([on_kept, on_new])
+    Ok(vec![on_kept, on_new])
 }
 
 impl Comparison {
