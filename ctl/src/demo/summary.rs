@@ -32,11 +32,11 @@ pub(super) fn times(progress: &Progress, samples: &Samples, rounds: u32, repeate
         progress.line(&format!("  {line}"));
     }
     if let Some(empty) = samples.empty_call_p50() {
-        let text = format!(
-            "  A node call that does nothing (Probe) takes {}.",
-            show(empty)
-        );
+        let cost = show(empty);
+        let text =
+            format!("  A node call that does nothing (Probe) takes {cost}: so much of every");
         progress.line(&text);
+        progress.line("  node call is dialling and gRPC, at both ends.");
     }
     if repeated > 0 {
         let text = format!("  {repeated} node calls were ABORTED at first and repeated, as ");
