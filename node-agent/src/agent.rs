@@ -14,7 +14,7 @@ use tonic::service::Routes;
 
 use crate::config::Config;
 use crate::device::LoopDir;
-use crate::kernel::linux::Linux;
+use crate::kernel::linux::{Linux, heap};
 use crate::operation::{MountIndex, Node};
 use crate::pool::{Pool, THREADS_MAX};
 use crate::rpc::{NodeIdentity, NodeService};
@@ -38,6 +38,7 @@ pub struct StartError(String);
 /// # Errors
 /// When the machine cannot do what the agent needs, or the socket cannot be had.
 pub fn run(config: &Config) -> Result<(), StartError> {
+    heap::give_back_at_once();
     let kernel = Linux::detect().map_err(|error| failed("this kernel is too old", &error))?;
     let loop_dir =
         LoopDir::open(&kernel, &config.loop_dir).map_err(|error| failed("--loop-dir", &error))?;

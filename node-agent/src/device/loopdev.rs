@@ -370,11 +370,11 @@ mod tests {
     #[test]
     fn an_id_that_is_a_path_is_refused_by_name() {
         for id in ["..", ".", "../etc/passwd", "a/b", "/etc/passwd"] {
-            let volume = VolumeId::try_from(id.to_owned()).unwrap();
+            let volume = VolumeId::new(id).unwrap();
             let failure = file_name(&volume).unwrap_err();
             assert!(failure.message.starts_with("volume_id: "), "{failure}");
         }
-        let volume = VolumeId::try_from("vol-1..2".to_owned()).unwrap();
+        let volume = VolumeId::new("vol-1..2").unwrap();
         assert_eq!(file_name(&volume).unwrap(), "vol-1..2");
     }
 }

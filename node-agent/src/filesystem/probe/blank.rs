@@ -5,8 +5,8 @@ use belay_server::failure::Failure;
 use super::disk::{ALIGN, ALIGN_BYTES, Disk, read_full};
 use crate::kernel::AlignedBuf;
 
-/// How much is read at once.
-const CHUNK_BYTES: usize = 1 << 20;
+/// How much is read at once: enough for a disk to stream, little beside the agent's 5 MiB.
+const CHUNK_BYTES: usize = 128 << 10;
 
 /// A device of which every byte has been seen to be zero. Nothing but [`prove`] can make one.
 #[derive(Debug)]

@@ -11,6 +11,7 @@ mod block;
 mod child;
 mod files;
 mod grow;
+pub(crate) mod heap;
 mod loopdev;
 mod mount;
 mod mountinfo;
