@@ -102,13 +102,16 @@ impl MountIndex {
         let noted = self.lock().by_dev.get(&dev).cloned().unwrap_or_default();
         let mut live = Vec::new();
         for path in noted {
+            if except.contains(&path.as_path()) {
+                continue;
+            }
             let is_live = kernel
                 .look(&path)?
                 .is_some_and(|stat| stat.mount_root && device_of(&stat) == dev);
-            if !is_live {
-                self.forget(&path);
-            } else if !except.contains(&path.as_path()) {
+            if is_live {
                 live.push(path);
+            } else {
+                self.forget(&path);
             }
         }
         Ok(live)

@@ -15,7 +15,7 @@ mod unstage;
 
 pub(crate) use expand::expand;
 pub(crate) use index::MountIndex;
-pub(crate) use publish::{is_quick as publish_is_quick, publish};
+pub(crate) use publish::{Proof, Published, publish};
 pub(crate) use stage::{Formatting, Staged, stage};
 pub(crate) use stats::{VolumeUsage, stats};
 pub(crate) use unpublish::unpublish;

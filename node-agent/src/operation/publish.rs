@@ -14,21 +14,29 @@ use super::index::device_of;
 use super::plan::asked_fs;
 use super::staged::block_path;
 use crate::filesystem::{FsType, parse_flags};
-use crate::kernel::{FileKind, Kernel, MountAttrs, Stat};
+use crate::kernel::{Cause, FileKind, Kernel, MountAttrs, Stat};
 
 /// Permissions of a target directory until the volume's own root covers it.
 const TARGET_DIR_MODE: u32 = 0o750;
 /// Permissions of the file that a raw device is bound onto.
 const TARGET_FILE_MODE: u32 = 0o600;
 
-/// Publishing will not have to open a device: the staged mount is one that we proved before.
-pub(crate) fn is_quick<K: Kernel>(node: &Node<K>, request: &Publish) -> bool {
-    let Ok(source) = source_path(request) else {
-        return true;
-    };
-    node.kernel
-        .look(&source)
-        .is_ok_and(|stat| stat.is_none_or(|s| node.index.is_proven(&source, &s, &request.id)))
+/// Whether this run may open the staged device, which may wait for a disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Proof {
+    /// Come back with [`Published::WantsProof`] instead.
+    Known,
+    /// It runs where it may wait.
+    ByDevice,
+}
+
+/// How far a publish came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Published {
+    /// The volume is published.
+    Done,
+    /// The staged mount must be proven to be the volume's first; nothing was changed.
+    WantsProof,
 }
 
 /// Publishes a volume.
@@ -37,18 +45,27 @@ pub(crate) fn is_quick<K: Kernel>(node: &Node<K>, request: &Publish) -> bool {
 /// `FAILED_PRECONDITION` when the volume is not staged there, or a second target is not allowed;
 /// `ALREADY_EXISTS` when the target shows something else or shows it otherwise;
 /// `INVALID_ARGUMENT` for a target that is a link.
-pub(crate) fn publish<K: Kernel>(node: &Node<K>, request: &Publish) -> Result<(), Failure> {
+pub(crate) fn publish<K: Kernel>(
+    node: &Node<K>,
+    request: &Publish,
+    proof: Proof,
+) -> Result<Published, Failure> {
     let kernel = &node.kernel;
     let source_path = source_path(request)?;
     let attrs = attrs(request)?;
-    let source = open_staged(node, request, &source_path)?;
-    let staged = kernel.stat(&source)?;
-    if !node.is_volume(&request.id, &source_path, &staged)? {
-        return Err(not_staged(request, &source_path));
+    let (source, staged) = open_staged(node, request, &source_path)?;
+    if !node.index.is_proven(&source_path, &staged, &request.id) {
+        if proof == Proof::Known {
+            return Ok(Published::WantsProof);
+        }
+        if !node.is_volume(&request.id, &source_path, &staged)? {
+            return Err(not_staged(request, &source_path));
+        }
     }
     let target = node.look("target_path", &request.target)?;
     if let Some(stat) = target.filter(|stat| stat.mount_root) {
-        return published_before(node, request, &stat, &staged, attrs);
+        published_before(node, request, &stat, &staged, attrs)?;
+        return Ok(Published::Done);
     }
     refuse_second_target(node, request, &source_path, &staged)?;
     let clone = kernel.open_tree(&source)?;
@@ -60,7 +77,7 @@ pub(crate) fn publish<K: Kernel>(node: &Node<K>, request: &Publish) -> Result<()
         }
         return Err(failure.rolled_back());
     }
-    Ok(())
+    Ok(Published::Done)
 }
 
 /// What is cloned: the staged filesystem, or the staged device.
@@ -92,15 +109,22 @@ fn attrs(request: &Publish) -> Result<MountAttrs, Failure> {
     })
 }
 
+/// The staged mount, opened before it is looked at: what is cloned later is what was seen here.
 fn open_staged<K: Kernel>(
     node: &Node<K>,
     request: &Publish,
-    source: &Path,
-) -> Result<K::Fd, Failure> {
-    match node.look("staging_target_path", source)? {
-        Some(stat) if stat.mount_root => Ok(node.kernel.open_path(source)?),
-        _ => Err(not_staged(request, source)),
+    path: &Path,
+) -> Result<(K::Fd, Stat), Failure> {
+    let source = match node.kernel.open_path(path) {
+        Ok(source) => source,
+        Err(error) if error.cause() == Cause::Missing => return Err(not_staged(request, path)),
+        Err(error) => return Err(error.into()),
+    };
+    let staged = node.kernel.stat(&source)?;
+    if !staged.mount_root {
+        return Err(not_staged(request, path));
     }
+    Ok((source, staged))
 }
 
 fn not_staged(request: &Publish, source: &Path) -> Failure {
@@ -202,7 +226,7 @@ fn make_target<K: Kernel>(
                 node.kernel.mkdir(path, TARGET_DIR_MODE)
             };
             made.map(|()| true).map_err(|error| match error.cause() {
-                crate::kernel::Cause::Missing => Failure::precondition(format!(
+                Cause::Missing => Failure::precondition(format!(
                     "target_path: the parent of {} does not exist; the caller creates it",
                     path.display()
                 )),

@@ -13,7 +13,7 @@ use tonic::{Request, Response, Status};
 
 use super::encode;
 use crate::kernel::Kernel;
-use crate::operation::{self, Formatting, Node, Staged};
+use crate::operation::{self, Formatting, Node, Proof, Published, Staged};
 use crate::pool::Pool;
 
 /// The CSI Node service over the operations.
@@ -104,11 +104,9 @@ impl<K: Kernel> NodeService<K> {
         let job = async move {
             // No disk is asked when the staged mount is known: then a thread would cost more
             // than the work.
-            if operation::publish_is_quick(&node, &publish) {
-                operation::publish(&node, &publish)?;
-            } else {
-                pool.run(move || operation::publish(&node, &publish))
-                    .await?;
+            if operation::publish(&node, &publish, Proof::Known)? == Published::WantsProof {
+                let work = move || operation::publish(&node, &publish, Proof::ByDevice);
+                pool.run(work).await?;
             }
             Ok(0)
         };
