@@ -9,13 +9,12 @@ SHELL := /bin/bash
 # One place knows where fetched tools live, for recipes and for scripts run by hand alike.
 export PATH := $(shell . tests/setup/env.sh && printf '%s' "$$PATH")
 export CARGO_TARGET_DIR := $(abspath $(or $(CARGO_TARGET_DIR),target))
-export BELAY_BIN_DIR ?= $(CARGO_TARGET_DIR)/release
+export BELAY_BIN_DIR ?= $(CARGO_TARGET_DIR)/bin
 export GOTOOLCHAIN ?= auto
 export MAKE
 
 # CI says --locked here: it builds what Cargo.lock names, or fails.
 CARGO_FLAGS ?=
-BINARIES := -p belay-node-agent -p belay-controller -p belay-ctl
 # Mounts made by tests stay in a mount namespace of their own, and die with it.
 ISOLATED := unshare --mount --propagation private
 
@@ -28,9 +27,9 @@ help: ## this list
 setup: ## install whatever check, test and demo need (nearly free when it is all there)
 	@tests/setup/setup.sh check test demo
 
-build: ## the three release binaries
+build: ## the three programs, static, in target/bin
 	@tests/setup/setup.sh demo
-	cargo build $(CARGO_FLAGS) --release $(BINARIES)
+	tests/setup/build.sh '$(BELAY_BIN_DIR)' $(CARGO_FLAGS)
 
 check: ## what needs no root: format, lints, dependencies, house rules
 	@tests/setup/setup.sh check
@@ -67,8 +66,7 @@ wire: ## our proto beside the official Go module, descriptor by descriptor
 sanity: root ## csi-sanity against both binaries: mount and block, with and without topology (root)
 	@tests/sanity/run.sh
 
-bench: root ## criterion: stage, publish and the way back beside the bare system calls (root)
-	@tests/setup/setup.sh demo
+bench: root build ## criterion: stage, publish and the way back beside the bare system calls (root)
 	$(ISOLATED) cargo bench $(CARGO_FLAGS) -p belay-benches
 
 nightly: root ## the long forms of the tests: hundreds of kills instead of dozens (root)

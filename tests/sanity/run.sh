@@ -13,7 +13,7 @@ here=$(dirname "$(readlink -f "$0")")
 . "$here/../setup/env.sh"
 
 target=${CARGO_TARGET_DIR:-$here/../../target}
-bin=${BELAY_BIN_DIR:-$target/release}
+bin=${BELAY_BIN_DIR:-$target/bin}
 reports=${BELAY_SANITY_DIR:-$target/sanity}
 combinations=("$@")
 [ $# -gt 0 ] || combinations=(mount mount-topology block block-topology)
