@@ -25,14 +25,17 @@ use crate::volume::Volume;
 /// What the agent gives to a target that it makes.
 const TARGET_MODE: u32 = 0o750;
 
+/// Round trips after a process has run: a millisecond, in which it is gone for good.
+const SETTLING_ECHOES: u32 = 40;
+
 /// The kernel and one volume.
 pub struct Bare<'a> {
     volume: Volume,
     echo: &'a Echo,
     /// How long `losetup` took to bind the device, its own start included; one a stage.
     pub attach: Vec<Duration>,
-    /// How long `losetup` took to do nothing; one a stage, beside the other.
-    pub attach_idle: Vec<Duration>,
+    /// How long `losetup` took to find a free device and leave it at that; one a stage.
+    pub search: Vec<Duration>,
 }
 
 impl<'a> Bare<'a> {
@@ -43,21 +46,41 @@ impl<'a> Bare<'a> {
             volume,
             echo,
             attach: Vec::new(),
-            attach_idle: Vec::new(),
+            search: Vec::new(),
         }
     }
 
     fn stage(&mut self) -> io::Result<Duration> {
-        let start = Instant::now();
-        loops::idle()?;
-        self.attach_idle.push(start.elapsed());
+        // Whichever comes second has it warmer: so they change places.
+        let is_search_first = self.attach.len().is_multiple_of(2);
+        if is_search_first {
+            self.search()?;
+        }
         let start = Instant::now();
         let device = loops::attach(&self.volume.file)?;
         self.attach.push(start.elapsed());
+        self.settle()?;
         let mounted = self.mount(&device);
         // A device in use is let go by its last user: so the umount frees it, as it does ours.
         loops::detach(&device)?;
+        if !is_search_first {
+            self.search()?;
+        }
+        self.settle()?;
         mounted
+    }
+
+    fn search(&mut self) -> io::Result<()> {
+        let start = Instant::now();
+        loops::search()?;
+        self.search.push(start.elapsed());
+        Ok(())
+    }
+
+    /// What a process leaves behind, cold caches and pages to be freed, must not be in the next
+    /// call's time; the other side starts none.
+    fn settle(&self) -> io::Result<()> {
+        (0..SETTLING_ECHOES).try_for_each(|_| self.echo.on_new().map(|_| ()))
     }
 
     fn mount(&self, device: &Path) -> io::Result<Duration> {

@@ -34,9 +34,9 @@ fn parse(line: &str) -> Option<(&str, &str)> {
     Some((words.next()?, words.next()?))
 }
 
-/// The program doing nothing: what starting it costs.
-pub(crate) fn idle() -> io::Result<()> {
-    losetup(&["--version"]).map(|_| ())
+/// All that [`attach`] does but the binding: finds a free device.
+pub(crate) fn search() -> io::Result<()> {
+    losetup(&["--find"]).map(|_| ())
 }
 
 fn losetup(arguments: &[&str]) -> io::Result<String> {

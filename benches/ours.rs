@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use belay_proto::csi::v1 as csi;
 use csi::node_client::NodeClient;
@@ -13,11 +13,17 @@ use crate::rpc::{Client, with_deadline};
 use crate::side::{Call, Side};
 use crate::volume::{VOLUME_BYTES, Volume};
 
+/// How often a call may be made until it is done.
+const ATTEMPTS: u32 = 1000;
+
 /// belay-node and one volume.
 pub struct Ours<'a> {
     client: &'a Client,
     volume: Volume,
     context: HashMap<String, String>,
+    /// Calls that were answered ABORTED and made again, as the kubelet does. On a machine where
+    /// somebody looks into all loop devices, as losetup and udev do, there are some.
+    pub repeated: usize,
 }
 
 impl<'a> Ours<'a> {
@@ -47,6 +53,18 @@ impl<'a> Ours<'a> {
             client,
             volume,
             context,
+            repeated: 0,
+        }
+    }
+
+    fn once(&self, call: Call) -> io::Result<Duration> {
+        match call {
+            Call::Probe => self.client.probe(),
+            Call::Stage => self.stage(),
+            Call::Publish => self.publish(),
+            Call::Stats => self.stats(),
+            Call::Unpublish => self.unpublish(),
+            Call::Unstage => self.unstage(),
         }
     }
 
@@ -146,16 +164,21 @@ impl<'a> Ours<'a> {
 
 impl Side for Ours<'_> {
     fn run(&mut self, call: Call) -> io::Result<Duration> {
-        let done = match call {
-            Call::Probe => self.client.probe(),
-            Call::Stage => self.stage(),
-            Call::Publish => self.publish(),
-            Call::Stats => self.stats(),
-            Call::Unpublish => self.unpublish(),
-            Call::Unstage => self.unstage(),
-        };
-        done.map_err(|error| {
-            io::Error::other(format!("{} of {}: {error}", call.name(), self.volume.id))
-        })
+        let mut took = Duration::ZERO;
+        for attempt in 1.. {
+            let start = Instant::now();
+            match self.once(call) {
+                Ok(time) => return Ok(took + time),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock && attempt < ATTEMPTS => {
+                    self.repeated += 1;
+                    took += start.elapsed();
+                }
+                Err(error) => {
+                    let why = format!("{} of {}: {error}", call.name(), self.volume.id);
+                    return Err(io::Error::other(why));
+                }
+            }
+        }
+        Ok(took)
     }
 }

@@ -11,7 +11,7 @@ use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
 use tokio::runtime::Runtime;
 use tonic::transport::{Channel, Endpoint};
-use tonic::{Request, Response, Status};
+use tonic::{Code, Request, Response, Status};
 use tower::service_fn;
 
 /// The deadline of a call, which travels with it as the kubelet's does.
@@ -146,6 +146,11 @@ async fn dial(socket: &Path) -> io::Result<Channel> {
         .map_err(io::Error::other)
 }
 
+/// ABORTED becomes `WouldBlock`: both ask to try again.
 fn refused(status: &Status) -> io::Error {
-    io::Error::other(format!("{:?}: {}", status.code(), status.message()))
+    let kind = match status.code() {
+        Code::Aborted => io::ErrorKind::WouldBlock,
+        _ => io::ErrorKind::Other,
+    };
+    io::Error::new(kind, format!("{:?}: {}", status.code(), status.message()))
 }

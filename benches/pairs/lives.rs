@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use crate::samples::{Samples, micros};
 use crate::table::{Row, head};
+use crate::weight::Weight;
 
 /// Probes in a row for each life.
 const PROBES_A_LIFE: usize = 5;
@@ -21,21 +22,28 @@ const PUBLISHED_A_LIFE: usize = 3;
 pub(crate) struct Comparison {
     lives: usize,
     rows: Vec<Row>,
+    repeated: usize,
     attach: Samples,
-    attach_idle: Samples,
+    search: Samples,
 }
 
 /// Compares everything.
 ///
 /// # Errors
 /// When a call fails.
-pub(crate) fn compare(place: &Place, agent: &Agent<'_>, lives: usize) -> io::Result<Comparison> {
+pub(crate) fn compare(
+    place: &Place,
+    agent: &Agent<'_>,
+    lives: usize,
+    weight: &mut Weight,
+) -> io::Result<Comparison> {
     let echo = Echo::start(place)?;
     let mut all = Comparison {
         lives,
         rows: probes(place, agent, &echo, lives * PROBES_A_LIFE)?,
+        repeated: 0,
         attach: Samples::default(),
-        attach_idle: Samples::default(),
+        search: Samples::default(),
     };
     for fs_type in ["ext4", "xfs"] {
         let volume = |side| Volume::formatted(place, agent, &format!("{fs_type}-{side}"), fs_type);
@@ -57,9 +65,11 @@ pub(crate) fn compare(place: &Place, agent: &Agent<'_>, lives: usize) -> io::Res
         for call in Call::ALL.into_iter().filter(|call| *call != Call::Probe) {
             calls[at(call)].empty_call = empty_call;
         }
+        weight.note(format!("after {lives} {fs_type} lives"), agent.memory()?);
         all.rows.extend(calls);
+        all.repeated += ours.repeated;
         all.attach.extend(bare.attach);
-        all.attach_idle.extend(bare.attach_idle);
+        all.search.extend(bare.search);
     }
     Ok(all)
 }
@@ -106,57 +116,46 @@ fn probes(place: &Place, agent: &Agent<'_>, echo: &Echo, times: usize) -> io::Re
 }
 
 impl Comparison {
-    /// At most this much of a stage by belay-node is the loop device, in microseconds.
-    fn attach_us_max(&self) -> f64 {
-        micros(self.attach.p25().saturating_sub(self.attach_idle.p25()))
-    }
-
     pub(crate) fn to_json(&self) -> Value {
         json!({
             "lives": self.lives,
+            "repeated": self.repeated,
             "rows": self.rows.iter().map(Row::to_json).collect::<Vec<_>>(),
             "losetup_p25_us": micros(self.attach.p25()),
-            "losetup_idle_p25_us": micros(self.attach_idle.p25()),
+            "losetup_search_p25_us": micros(self.search.p25()),
         })
     }
 }
 
+const LEGEND: &str = "\
+ours: a new connection for every call, as the kubelet's; bare: system calls
+█ the bare calls   ▒ a Probe made the same way   ░ what belay-node adds
+floor: the bare calls and a Probe; A/A: a side against itself";
+
 impl fmt::Display for Comparison {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let gib = VOLUME_BYTES >> 30;
-        let Self {
-            lives,
-            attach,
-            attach_idle,
-            ..
-        } = self;
+        let (lives, gib) = (self.lives, VOLUME_BYTES >> 30);
         writeln!(
             f,
-            "{lives} lives a filesystem, {gib} GiB on a loop device over tmpfs, 25th percentiles"
+            "{lives} lives a filesystem, {gib} GiB on a loop device over tmpfs, p25"
         )?;
-        writeln!(
-            f,
-            "ours: a new connection for every call, as the kubelet's; bare: system calls"
-        )?;
-        writeln!(
-            f,
-            "█ the bare calls   ▒ a Probe made the same way   ░ what belay-node adds"
-        )?;
-        writeln!(
-            f,
-            "floor: the bare calls and a Probe; A/A: a side against itself\n"
-        )?;
-        writeln!(f, "{}", head())?;
+        writeln!(f, "{LEGEND}\n\n{}", head())?;
         for row in &self.rows {
             writeln!(f, "{row}")?;
         }
+        let (attach, search) = (micros(self.attach.p25()), micros(self.search.p25()));
         writeln!(
             f,
-            "\nbare stage begins with a bound loop device, ours binds it: at most {:.0} us of it\n\
-             (losetup, bind: {:.0} us; losetup, nothing to do: {:.0} us)",
-            self.attach_us_max(),
-            micros(attach.p25()),
-            micros(attach_idle.p25())
+            "\nthe bare stage begins with a bound loop device, ours binds it:"
+        )?;
+        writeln!(
+            f,
+            "losetup finds and binds one in {attach:.0} us, only finds one in {search:.0}"
+        )?;
+        writeln!(
+            f,
+            "calls answered ABORTED and made again: {}",
+            self.repeated
         )
     }
 }

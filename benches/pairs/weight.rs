@@ -18,9 +18,9 @@ const STARTS: usize = 40;
 pub(crate) struct Weight {
     binary_bytes: u64,
     first_answer: Samples,
-    after_start: Memory,
-    after_probes: Memory,
-    pub(crate) after_lives: Memory,
+    /// The most that an agent had before it had a volume.
+    peak_before_volumes_kib: u64,
+    memory: Vec<(String, Memory)>,
 }
 
 /// Starts agents and looks at them.
@@ -43,27 +43,29 @@ pub(crate) fn weigh(place: &Place) -> io::Result<Weight> {
     Ok(Weight {
         binary_bytes: std::fs::metadata(binary()?)?.len(),
         first_answer,
-        after_start,
-        after_probes,
-        after_lives: after_probes,
+        peak_before_volumes_kib: after_probes.peak_kib,
+        memory: vec![
+            ("after start".to_owned(), after_start),
+            (format!("after {PROBES} probes"), after_probes),
+        ],
     })
 }
 
 impl Weight {
-    fn rows(&self) -> [(&'static str, Memory); 3] {
-        [
-            ("after start", self.after_start),
-            ("after 10,000 probes", self.after_probes),
-            ("after all lives", self.after_lives),
-        ]
+    /// Adds what an agent with volumes has.
+    pub(crate) fn note(&mut self, when: String, memory: Memory) {
+        self.memory.push((when, memory));
     }
 
-    pub(crate) fn is_within_budget(&self) -> bool {
-        self.after_start.peak_kib.max(self.after_probes.peak_kib) <= RESIDENT_KIB_MAX
+    fn verdict(&self) -> String {
+        match self.peak_before_volumes_kib.checked_sub(RESIDENT_KIB_MAX) {
+            None | Some(0) => "kept".to_owned(),
+            Some(above) => format!("BROKEN by {above}"),
+        }
     }
 
     pub(crate) fn to_json(&self) -> Value {
-        let memory = self.rows().map(|(when, memory)| {
+        let memory = self.memory.iter().map(|(when, memory)| {
             json!({
                 "when": when,
                 "resident_kib": memory.resident_kib,
@@ -76,7 +78,7 @@ impl Weight {
             "first_answer_p25_us": micros(self.first_answer.p25()),
             "first_answer_spread": self.first_answer.spread(),
             "resident_kib_max": RESIDENT_KIB_MAX,
-            "memory": memory,
+            "memory": memory.collect::<Vec<_>>(),
         })
     }
 }
@@ -88,7 +90,7 @@ impl fmt::Display for Weight {
             "{:<22}{:>10}{:>10}{:>10}",
             "memory, KiB", "VmRSS", "RssAnon", "VmHWM"
         )?;
-        for (when, memory) in self.rows() {
+        for (when, memory) in &self.memory {
             let Memory {
                 resident_kib,
                 anonymous_kib,
@@ -99,15 +101,11 @@ impl fmt::Display for Weight {
                 "{when:<22}{resident_kib:>10}{anonymous_kib:>10}{peak_kib:>10}"
             )?;
         }
-        let verdict = if self.is_within_budget() {
-            "kept"
-        } else {
-            "BROKEN"
-        };
+        let verdict = self.verdict();
         writeln!(
             f,
             "{:<22}{RESIDENT_KIB_MAX:>10}{verdict:>20}",
-            "budget of the first two"
+            "budget, no volumes"
         )?;
         writeln!(
             f,
