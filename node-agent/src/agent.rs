@@ -19,7 +19,7 @@ use crate::operation::{MountIndex, Node};
 use crate::pool::{Pool, THREADS_MAX};
 use crate::rpc::{NodeIdentity, NodeService};
 
-/// How long an idle thread of the pool stays: a burst of pods reuses it, an idle node gives it back.
+/// How long an idle thread of the pool stays: for the rest of a burst of pods, and no longer.
 const THREAD_IDLE: Duration = Duration::from_secs(10);
 /// Running operations may end within this after SIGTERM; the kubelet repeats what does not.
 const DRAIN: Duration = Duration::from_secs(20);

@@ -127,8 +127,9 @@ const PAUSES_MS: [u64; 5] = [1, 2, 4, 8, 16];
 
 /// Repeats `attempt` a few times while its result says that something is in use.
 ///
-/// Others hold devices and mounts for moments: udev looks into what has changed, and a child that is
-/// being started has copies of all our descriptors until it execs. No event tells when they let go.
+/// Others hold devices and mounts for moments: udev looks into what has changed, and a child that
+/// is being started has copies of all our descriptors until it execs. No event tells when they let
+/// go.
 pub(crate) fn while_busy<K: Kernel, T>(
     kernel: &K,
     is_busy: impl Fn(&Result<T>) -> bool,
