@@ -1,5 +1,7 @@
-//! How a volume becomes a block device. One transport a file; nothing here mounts.
+//! How a volume becomes a block device. Nothing here mounts.
 
+mod backing;
 mod loopdev;
 
-pub(crate) use loopdev::{Attached, Backing, Leftover, LoopDir, loop_path};
+pub(crate) use backing::{Backing, Leftover, LoopDir};
+pub(crate) use loopdev::{Attached, loop_path};

@@ -39,6 +39,8 @@ pub(crate) enum Cause {
     Full,
     /// ENOTEMPTY.
     NotEmpty,
+    /// EISDIR: a directory where a file was expected.
+    Directory,
     /// ELOOP, EXDEV: a symlink or another mount where none may be.
     Escapes,
     /// EINVAL.
@@ -85,6 +87,7 @@ impl Error {
             Errno::ROFS => Cause::ReadOnly,
             Errno::NOSPC | Errno::DQUOT => Cause::Full,
             Errno::NOTEMPTY => Cause::NotEmpty,
+            Errno::ISDIR => Cause::Directory,
             Errno::LOOP | Errno::XDEV => Cause::Escapes,
             Errno::INVAL => Cause::Invalid,
             Errno::NXIO | Errno::NODEV | Errno::NOMEDIUM => Cause::NoDevice,

@@ -71,11 +71,23 @@ pub(super) fn stage<K: Kernel>(
         autoclear: true,
     };
     let device = node.attach(&request.id, backing, mode)?;
-    let bytes = plan.fit(kernel, &device)?;
-    match prepare(node, &wish, plan, &device, bytes, formatting)? {
-        Some(fs) => mount(node, &wish, &device, fs),
-        None => Ok(Staged::WantsFormat),
+    let under_test = DeviceUnderTest {
+        fd: device.fd(),
+        bytes: plan.fit(kernel, &device)?,
+        backing: Some(device.backing().fd()),
+        volume: request.id.as_str(),
+    };
+    let (fs, permit) = decide(node, &wish, plan, &under_test)?;
+    // The kernel judges the flags here, before anything is formatted for them.
+    let context = configure(node, &wish, &device, fs)?;
+    if let Some(permit) = permit {
+        if formatting == Formatting::Ask {
+            return Ok(Staged::WantsFormat);
+        }
+        format(kernel, &under_test, fs, permit, FORMAT_DEADLINE)?;
+        metrics::counter!("belay_formats_total", "fs" => fs.name()).increment(1);
     }
+    mount(node, &wish, &device, fs, &context)
 }
 
 /// Something is mounted on the staging path: it must be this volume, in this way.
@@ -130,23 +142,15 @@ fn staged_before<K: Kernel>(
     Ok(Staged::Done)
 }
 
-/// Finds the filesystem, or makes it where that is allowed. `None`: it must be made, but not now.
-fn prepare<K: Kernel>(
+/// Which filesystem is to be mounted, and the permit to make it where there is none.
+fn decide<K: Kernel>(
     node: &Node<K>,
     wish: &Wish<'_>,
     plan: &Plan,
-    device: &Attached<K>,
-    bytes: u64,
-    formatting: Formatting,
-) -> Result<Option<FsType>, Failure> {
-    let under_test = DeviceUnderTest {
-        fd: device.fd(),
-        bytes,
-        backing: Some(device.backing().fd()),
-        volume: wish.request.id.as_str(),
-    };
-    let permit = match examine(&node.kernel, &under_test) {
-        Found::Known(found) => return same_as_asked(wish, found).map(Some),
+    under_test: &DeviceUnderTest<'_, K::Fd>,
+) -> Result<(FsType, Option<Permit>), Failure> {
+    let permit = match examine(&node.kernel, under_test) {
+        Found::Known(found) => return Ok((same_as_asked(wish, found)?, None)),
         Found::Blank(_) if plan.content == Content::Populated => {
             return Err(refuse(
                 wish,
@@ -182,13 +186,7 @@ fn prepare<K: Kernel>(
             return Err(failure);
         }
     };
-    if formatting == Formatting::Ask {
-        return Ok(None);
-    }
-    let fs = wish.fs.unwrap_or(FsType::Ext4);
-    format(&node.kernel, &under_test, fs, permit, FORMAT_DEADLINE)?;
-    metrics::counter!("belay_formats_total", "fs" => fs.name()).increment(1);
-    Ok(Some(fs))
+    Ok((wish.fs.unwrap_or(FsType::Ext4), Some(permit)))
 }
 
 fn same_as_asked(wish: &Wish<'_>, found: FsType) -> Result<FsType, Failure> {
@@ -220,18 +218,17 @@ fn refused(reason: &'static str) {
     metrics::counter!("belay_format_refusals_total", "reason" => reason).increment(1);
 }
 
-/// Mounts, checks that it is this device that got mounted, grows, and only then shows it.
-fn mount<K: Kernel>(
+/// The filesystem as it is to be mounted; nothing is read from the device yet.
+fn configure<K: Kernel>(
     node: &Node<K>,
     wish: &Wish<'_>,
     device: &Attached<K>,
     fs: FsType,
-) -> Result<Staged, Failure> {
+) -> Result<K::Fd, Failure> {
     let kernel = &node.kernel;
     let options = wish.options(fs)?;
-    let source = device.path();
     let context = kernel.fsopen(fs.name())?;
-    kernel.fsconfig_set(&context, "source", source.to_str())?;
+    kernel.fsconfig_set(&context, "source", device.path().to_str())?;
     for (key, value) in &options.superblock {
         kernel
             .fsconfig_set(&context, key, value.as_deref())
@@ -240,17 +237,30 @@ fn mount<K: Kernel>(
     if options.attrs.contains(MountAttrs::READ_ONLY) {
         kernel.fsconfig_set(&context, "ro", None)?;
     }
-    kernel.fsconfig_create(&context)?;
-    let mounted = kernel.fsmount(&context, options.attrs)?;
+    Ok(context)
+}
+
+/// Mounts, checks that it is this device that got mounted, grows, and only then shows it.
+fn mount<K: Kernel>(
+    node: &Node<K>,
+    wish: &Wish<'_>,
+    device: &Attached<K>,
+    fs: FsType,
+    context: &K::Fd,
+) -> Result<Staged, Failure> {
+    let kernel = &node.kernel;
+    let attrs = wish.options(fs)?.attrs;
+    kernel.fsconfig_create(context)?;
+    let mounted = kernel.fsmount(context, attrs)?;
     let device_dev = kernel.stat(device.fd())?.rdev;
     let mounted_dev = kernel.stat(&mounted)?.dev;
     if mounted_dev != device_dev {
         return Err(Failure::bug(format!(
             "{} is device {device_dev}, but what got mounted is {mounted_dev}",
-            source.display()
+            device.path().display()
         )));
     }
-    if !options.attrs.contains(MountAttrs::READ_ONLY) {
+    if !attrs.contains(MountAttrs::READ_ONLY) {
         let root = kernel.open_root(&mounted)?;
         grow_to_device(node, &root, device, fs)?;
     }

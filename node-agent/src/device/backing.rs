@@ -1,0 +1,266 @@
+//! The file behind a volume: one beneath `--loop-dir`, known by its inode, guarded by its lock.
+//!
+//! The lock travels into the loop device when that is bound and stays until it is unbound, so a
+//! second device for the same file cannot come to be. Devices are bound in [`super::loopdev`].
+
+use std::path::{Path, PathBuf};
+
+use belay_server::failure::{Failure, Kind};
+use belay_server::request::VolumeId;
+
+use super::loopdev::{clr_fd, loop_path};
+use crate::kernel::{Cause, Dev, FileKind, Kernel, Open, failed_busy, while_busy};
+
+/// The folder that holds the volumes' files, opened once so that renaming it changes nothing.
+pub(crate) struct LoopDir<K: Kernel> {
+    path: PathBuf,
+    fd: K::Fd,
+}
+
+/// A volume's file.
+pub(crate) struct Backing<K: Kernel> {
+    fd: K::Fd,
+    path: PathBuf,
+    dev: Dev,
+    ino: u64,
+    bytes: u64,
+}
+
+/// A device that an earlier operation left bound to a file.
+pub(crate) struct Leftover<K: Kernel> {
+    fd: K::Fd,
+    number: u32,
+}
+
+/// Who has the lock of a file.
+enum Owner<K: Kernel> {
+    Us,
+    Loop(Leftover<K>),
+    /// Another process; or, for a moment, a child of ours that has not come to its exec, or a
+    /// device that is just being unbound.
+    Unseen,
+}
+
+impl<K: Kernel> LoopDir<K> {
+    /// Opens the folder.
+    ///
+    /// # Errors
+    /// When it is not there or not a folder.
+    pub(crate) fn open(kernel: &K, path: &Path) -> crate::kernel::Result<Self> {
+        Ok(LoopDir {
+            path: path.to_owned(),
+            fd: kernel.open(path, Open::Directory)?,
+        })
+    }
+
+    /// The volume's file, opened for writing unless `read_only`.
+    ///
+    /// # Errors
+    /// `INVALID_ARGUMENT` for an id that is no file name or a name that leads elsewhere,
+    /// `NOT_FOUND` when there is no such file.
+    pub(crate) fn backing(
+        &self,
+        kernel: &K,
+        volume: &VolumeId,
+        read_only: bool,
+    ) -> Result<Backing<K>, Failure> {
+        let name = file_name(volume)?;
+        let how = if read_only {
+            Open::FileRead
+        } else {
+            Open::FileWrite
+        };
+        let path = self.path.join(name);
+        let fd = kernel
+            .open_beneath(&self.fd, name, how)
+            .map_err(|error| match error.cause() {
+                Cause::Missing => Failure::not_found(format!(
+                    "volume {volume}: no file {} on this node",
+                    path.display()
+                )),
+                Cause::Escapes => Failure::invalid(
+                    "volume_id",
+                    format!(
+                        "{} leads out of the loop directory; remove the link",
+                        path.display()
+                    ),
+                ),
+                Cause::Directory => not_a_file(&path),
+                _ => Failure::from(error),
+            })?;
+        let stat = kernel.stat(&fd)?;
+        if stat.kind != FileKind::File {
+            return Err(not_a_file(&path));
+        }
+        Ok(Backing {
+            fd,
+            path,
+            dev: stat.dev,
+            ino: stat.ino,
+            bytes: stat.bytes,
+        })
+    }
+
+    /// [`LoopDir::backing`], or `None` when the file is gone.
+    ///
+    /// # Errors
+    /// As [`LoopDir::backing`], apart from `NOT_FOUND`.
+    pub(crate) fn backing_if_any(
+        &self,
+        kernel: &K,
+        volume: &VolumeId,
+    ) -> Result<Option<Backing<K>>, Failure> {
+        match self.backing(kernel, volume, true) {
+            Ok(backing) => Ok(Some(backing)),
+            Err(failure) if failure.kind == Kind::NotFound => Ok(None),
+            Err(failure) => Err(failure),
+        }
+    }
+}
+
+impl<K: Kernel> Backing<K> {
+    /// The open file.
+    pub(crate) fn fd(&self) -> &K::Fd {
+        &self.fd
+    }
+
+    /// Its size.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The open loop device has this very file behind it.
+    ///
+    /// # Errors
+    /// When the device cannot be asked.
+    pub(crate) fn is_behind(&self, kernel: &K, device: &K::Fd) -> crate::kernel::Result<bool> {
+        Ok(kernel
+            .loop_status(device)?
+            .is_some_and(|s| s.backing_dev == self.dev && s.backing_ino == self.ino))
+    }
+
+    /// Takes the file's lock, or finds the device that has it.
+    ///
+    /// # Errors
+    /// `ABORTED` when another process has it.
+    pub(crate) fn leftover(&self, kernel: &K) -> Result<Option<Leftover<K>>, Failure> {
+        let owner = while_busy(
+            kernel,
+            |owner| matches!(owner, Ok(Owner::Unseen)),
+            || {
+                if kernel.flock(&self.fd)? {
+                    return Ok(Owner::Us);
+                }
+                Ok(self.find(kernel)?.map_or(Owner::Unseen, Owner::Loop))
+            },
+        );
+        match owner? {
+            Owner::Us => Ok(None),
+            Owner::Loop(leftover) => Ok(Some(leftover)),
+            Owner::Unseen => Err(Failure::busy(format!(
+                "{} is locked by another process and is on no loop device; a copy may be running",
+                self.path.display()
+            ))),
+        }
+    }
+
+    /// Unbinds a device that nothing known is mounted from, and takes the file's lock.
+    ///
+    /// # Errors
+    /// `ABORTED` while somebody has the device open.
+    pub(crate) fn release(&self, kernel: &K, leftover: Leftover<K>) -> Result<(), Failure> {
+        leftover.refuse_claimed(kernel)?;
+        let Leftover { fd, number } = leftover;
+        clr_fd(kernel, &fd)?;
+        drop(fd);
+        if while_busy(
+            kernel,
+            |locked| matches!(locked, Ok(false)),
+            || kernel.flock(&self.fd),
+        )? {
+            return Ok(());
+        }
+        Err(Failure::busy(format!(
+            "/dev/loop{number} is still open in another process; it is freed when that closes it"
+        )))
+    }
+
+    /// The loop device that this file is bound to, if any. Looks at every bound device, so it is
+    /// kept for what a crash left behind.
+    fn find(&self, kernel: &K) -> crate::kernel::Result<Option<Leftover<K>>> {
+        for number in kernel.loop_bound()? {
+            let fd = match kernel.open(&loop_path(number), Open::DeviceRead) {
+                Ok(fd) => fd,
+                // Unbound and removed, or with its disk failing, since the listing.
+                Err(error) if matches!(error.cause(), Cause::Missing | Cause::NoDevice) => continue,
+                Err(error) => return Err(error),
+            };
+            if self.is_behind(kernel, &fd)? {
+                return Ok(Some(Leftover { number, fd }));
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl<K: Kernel> Leftover<K> {
+    /// The open device.
+    pub(crate) fn fd(&self) -> &K::Fd {
+        &self.fd
+    }
+
+    /// The open device and its number.
+    pub(super) fn into_parts(self) -> (K::Fd, u32) {
+        (self.fd, self.number)
+    }
+
+    /// A mount and a running mkfs claim the device; a mere reader does not.
+    pub(super) fn refuse_claimed(&self, kernel: &K) -> Result<(), Failure> {
+        match while_busy(kernel, failed_busy, || {
+            kernel.reopen(&self.fd, Open::DeviceExclusive)
+        }) {
+            Ok(_) => Ok(()),
+            Err(error) if error.cause() == Cause::Busy => Err(Failure::busy(format!(
+                "/dev/loop{} is still in use for this volume, by a mount elsewhere or by a mkfs \
+                 that outlived an earlier attempt",
+                self.number
+            ))),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+fn not_a_file(path: &Path) -> Failure {
+    Failure::invalid(
+        "volume_id",
+        format!("{} is not a regular file", path.display()),
+    )
+}
+
+/// The id as a file name. `local` names its files so; nothing else may reach the file system.
+fn file_name(volume: &VolumeId) -> Result<&str, Failure> {
+    let id = volume.as_str();
+    if id == "." || id == ".." || id.contains('/') {
+        return Err(Failure::invalid(
+            "volume_id",
+            format!("{id:?} is not the name of a file in the loop directory"),
+        ));
+    }
+    Ok(id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_that_is_a_path_is_refused_by_name() {
+        for id in ["..", ".", "../etc/passwd", "a/b", "/etc/passwd"] {
+            let volume = VolumeId::new(id).unwrap();
+            let failure = file_name(&volume).unwrap_err();
+            assert!(failure.message.starts_with("volume_id: "), "{failure}");
+        }
+        let volume = VolumeId::new("vol-1..2").unwrap();
+        assert_eq!(file_name(&volume).unwrap(), "vol-1..2");
+    }
+}
