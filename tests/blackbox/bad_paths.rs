@@ -74,7 +74,7 @@ fn a_symbolic_link_is_not_followed_where_a_volume_is_or_shall_be() {
         scene.expect(|node| node.publish(publish), InvalidArgument, word);
         let mut publish = used.publish(&used.target("b"), access("ext4"));
         publish.staging_target_path.clone_from(&path);
-        scene.expect(|node| node.publish(publish), InvalidArgument, word);
+        scene.expect(|node| node.publish(publish), FailedPrecondition, word);
         let unpublish = used.unpublish(&scene.traps.join(name));
         scene.expect(|node| node.unpublish(unpublish), InvalidArgument, word);
         let stats = used.stats(&scene.traps.join(name));

@@ -252,11 +252,13 @@ fn a_request_costs_no_more_system_calls_than_the_budget_says() {
         for (name, seen) in life(&rig, kind) {
             let cost = cost(&format!("{kind}, {name}"), &seen);
             let (work, all) = match name {
-                "publish" | "second publish" => (20, 60),
-                "publish again" => (10, 50),
-                "unpublish" => (12, 60),
-                "unpublish again" => (4, 50),
-                "stats" => (8, 50),
+                "stage" => (45, 90),
+                "publish" | "second publish" => (20, 45),
+                "publish again" => (10, 35),
+                "stats" => (6, 35),
+                "unpublish" => (6, 35),
+                "unpublish again" => (2, 30),
+                "unstage" => (25, 60),
                 _ => continue,
             };
             assert!(

@@ -33,6 +33,15 @@ fn visit(place: &Place, is_over: &AtomicBool) {
     }
 }
 
+/// Sends the visitor home, also when the test fails.
+struct End<'a>(&'a AtomicBool);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 #[test]
 #[ignore = "needs root: make test"]
 fn a_device_that_others_open_for_a_moment_fails_no_call() {
@@ -40,6 +49,7 @@ fn a_device_that_others_open_for_a_moment_fails_no_call() {
     let node = rig.node();
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
+        let end = End(&is_over);
         scope.spawn(|| visit(rig.place(), &is_over));
         let mut failed = Vec::new();
         for kind in ["ext4", "xfs", "block"] {
@@ -66,7 +76,7 @@ fn a_device_that_others_open_for_a_moment_fails_no_call() {
                 note("unstage", node.unstage(volume.unstage()).map(drop));
             }
         }
-        is_over.store(true, Ordering::Relaxed);
+        drop(end);
         assert!(failed.is_empty(), "{} failed: {failed:#?}", failed.len());
     });
 }

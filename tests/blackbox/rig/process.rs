@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::SystemTime;
 
+use rustix::net::sockopt::socket_peercred;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::patience::until;
@@ -49,9 +50,19 @@ impl Process {
                 ended.is_none(),
                 "{name} ended at its start: {ended:?}\n{words}"
             );
-            UnixStream::connect(socket).is_ok()
+            process.listens_at(socket)
         });
         process
+    }
+
+    /// Whether it is this process that listens there (SO_PEERCRED, unix(7)). A child that an agent
+    /// was just starting when it was killed keeps the old socket open for a moment.
+    fn listens_at(&self, socket: &Path) -> bool {
+        let Ok(stream) = UnixStream::connect(socket) else {
+            return false;
+        };
+        let peer = socket_peercred(&stream).expect("SO_PEERCRED");
+        peer.pid == Pid::from_child(&self.child)
     }
 
     /// Its process id.

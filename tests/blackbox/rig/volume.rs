@@ -8,9 +8,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use belay_proto::csi::v1 as csi;
 use csi::VolumeCapability;
+use tonic::{Code, Status};
 
 use super::calls::NodeCalls;
 use super::contents::Contents;
+use super::patience::until;
 use super::place::Place;
 use super::tools::run;
 
@@ -194,13 +196,22 @@ impl Volume {
         }
     }
 
-    /// Unpublishes these targets and unstages it: the way back of a test that is through.
+    /// Unpublishes these targets and unstages it: the way back of a test that is through. As the
+    /// kubelet does, it comes again while somebody else on this machine has the device open.
     #[track_caller]
     pub(crate) fn down(&self, node: &NodeCalls, targets: &[&Path]) {
         for target in targets {
             node.unpublish(self.unpublish(target)).expect("unpublish");
         }
-        node.unstage(self.unstage()).expect("unstage");
+        until(&format!("{} is unstaged", self.id), || {
+            let answer = node.unstage(self.unstage());
+            let is_pending = |status: &Status| status.code() == Code::Aborted;
+            let is_over = !answer.as_ref().is_err_and(is_pending);
+            if is_over {
+                answer.expect("unstage");
+            }
+            is_over
+        });
     }
 }
 
