@@ -92,7 +92,7 @@ impl Config {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::Parser as _;
+    use clap::{CommandFactory as _, Parser as _};
 
     fn parsed(more: &[&str]) -> Result<Config, String> {
         let needed = [
@@ -151,6 +151,23 @@ mod tests {
         ] {
             let error = parsed(&flags).unwrap_err();
             assert!(error.contains(why), "{error}");
+        }
+    }
+
+    #[test]
+    fn every_flag_and_its_variable_are_in_the_documentation() {
+        let documentation = include_str!("../../docs/configuration.md");
+        let command = Config::command();
+        let flags: Vec<_> = command
+            .get_arguments()
+            .filter(|flag| flag.get_env().is_some())
+            .collect();
+        assert_eq!(flags.len(), 10, "one without a variable, or a new one");
+        for flag in flags {
+            let name = flag.get_long().unwrap();
+            let variable = flag.get_env().unwrap().to_str().unwrap();
+            let row = format!("| `--{name}` | `{variable}` |");
+            assert!(documentation.contains(&row), "{row}");
         }
     }
 }

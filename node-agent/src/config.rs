@@ -19,3 +19,31 @@ pub struct Config {
     #[arg(long, value_name = "DIR", env = "BELAY_LOOP_DIR")]
     pub loop_dir: PathBuf,
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn every_flag_and_its_variable_are_in_the_documentation() {
+        let documentation = include_str!("../../docs/configuration.md");
+        let command = Config::command();
+        let flags: Vec<_> = command
+            .get_arguments()
+            .filter(|a| a.get_env().is_some())
+            .collect();
+        assert_eq!(
+            flags.len(),
+            8,
+            "a flag without an environment variable, or a new one"
+        );
+        for flag in flags {
+            let name = flag.get_long().unwrap();
+            let variable = flag.get_env().unwrap().to_str().unwrap();
+            let row = format!("| `--{name}` | `{variable}` |");
+            assert!(documentation.contains(&row), "{row}");
+        }
+    }
+}
