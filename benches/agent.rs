@@ -33,7 +33,7 @@ pub struct Memory {
     pub peak_kib: u64,
 }
 
-/// Where the binary is: in `BELAY_BIN_DIR`, else where cargo puts a release build.
+/// Where the binary is: in `BELAY_BIN_DIR`, else where `make build` puts it.
 ///
 /// # Errors
 /// When it was not built.
@@ -41,8 +41,8 @@ pub fn binary() -> io::Result<PathBuf> {
     let dir = match std::env::var_os("BELAY_BIN_DIR") {
         Some(dir) => PathBuf::from(dir),
         None => match std::env::var_os("CARGO_TARGET_DIR") {
-            Some(target) => PathBuf::from(target).join("release"),
-            None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/release"),
+            Some(target) => PathBuf::from(target).join("bin"),
+            None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/bin"),
         },
     };
     let path = dir.join("belay-node");
