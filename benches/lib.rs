@@ -10,7 +10,9 @@ mod loops;
 mod ours;
 mod place;
 mod rpc;
+mod samples;
 mod side;
+mod table;
 mod volume;
 
 pub use agent::{Agent, Memory, binary};
@@ -19,5 +21,7 @@ pub use echo::Echo;
 pub use ours::Ours;
 pub use place::Place;
 pub use rpc::{Client, Kept};
+pub use samples::{SAMPLES_MIN, Samples, micros, ratio};
 pub use side::{Call, Side, total};
+pub use table::{Row, head};
 pub use volume::{VOLUME_BYTES, Volume};

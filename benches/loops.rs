@@ -57,3 +57,21 @@ fn losetup(arguments: &[&str]) -> io::Result<String> {
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_is_read_with_its_filesystem_however_it_is_padded() {
+        assert_eq!(
+            parse("/dev/loop0        0:39"),
+            Some(("/dev/loop0", "0:39"))
+        );
+        assert_eq!(
+            parse("/dev/loop11   254:0  "),
+            Some(("/dev/loop11", "254:0"))
+        );
+        assert_eq!(parse("/dev/loop0"), None);
+    }
+}

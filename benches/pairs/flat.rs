@@ -7,12 +7,11 @@
 use std::fmt;
 use std::io;
 
-use belay_benches::{Agent, Call, Ours, Place, Volume};
+use belay_benches::{Agent, Call, Ours, Place, Samples, Volume, micros, ratio};
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
 use serde_json::{Value, json};
 
 use crate::lives::{at, live};
-use crate::samples::{Samples, micros, ratio};
 
 /// Blocks of each kind.
 const BLOCKS: usize = 4;

@@ -5,11 +5,11 @@ use std::fmt;
 use std::io;
 use std::time::Duration;
 
-use belay_benches::{Agent, Bare, Call, Echo, Ours, Place, Side, VOLUME_BYTES, Volume};
+use belay_benches::{
+    Agent, Bare, Call, Echo, Ours, Place, Row, Samples, Side, VOLUME_BYTES, Volume, head, micros,
+};
 use serde_json::{Value, json};
 
-use crate::samples::{Samples, micros};
-use crate::table::{Row, head};
 use crate::weight::Weight;
 
 /// Probes in a row for each life.

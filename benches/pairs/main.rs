@@ -13,14 +13,12 @@
 mod flat;
 mod lives;
 mod machine;
-mod samples;
-mod table;
 mod weight;
 
 use std::io;
 use std::process::ExitCode;
 
-use belay_benches::{Agent, Place};
+use belay_benches::{Agent, Place, SAMPLES_MIN};
 use serde_json::json;
 
 use crate::flat::Flat;
@@ -42,11 +40,11 @@ impl Plan {
             Ok(text) => text
                 .parse()
                 .ok()
-                .filter(|n| *n >= samples::MIN)
+                .filter(|n| *n >= SAMPLES_MIN)
                 .ok_or_else(|| {
                     let why = format!(
                         "BELAY_BENCH_LIVES: {text:?} is not a number from {}",
-                        samples::MIN
+                        SAMPLES_MIN
                     );
                     io::Error::other(why)
                 })?,

@@ -3,10 +3,8 @@
 use std::fmt;
 use std::io;
 
-use belay_benches::{Agent, Memory, Place, binary};
+use belay_benches::{Agent, Memory, Place, Samples, binary, micros};
 use serde_json::{Value, json};
-
-use crate::samples::{Samples, micros};
 
 /// `VmRSS` that an agent may have that has not yet had a volume. The threads that wait for disks,
 /// and what they read, come on top, for as long as they are wanted.

@@ -14,16 +14,20 @@ const MARKS: [char; 3] = ['█', '▒', '░'];
 
 /// One call, measured on both sides in turn.
 #[derive(Clone, Debug)]
-pub(crate) struct Row {
-    pub(crate) name: String,
-    pub(crate) ours: Samples,
-    pub(crate) bare: Samples,
+pub struct Row {
+    /// What it is called in the table.
+    pub name: String,
+    /// By belay-node.
+    pub ours: Samples,
+    /// By system calls.
+    pub bare: Samples,
     /// What any RPC takes that does nothing; zero where the row itself is that RPC.
-    pub(crate) empty_call: Duration,
+    pub empty_call: Duration,
 }
 
 impl Row {
-    pub(crate) fn new(name: impl Into<String>) -> Self {
+    /// A row without samples.
+    pub fn new(name: impl Into<String>) -> Self {
         let (ours, bare) = (Samples::default(), Samples::default());
         Self {
             name: name.into(),
@@ -43,7 +47,9 @@ impl Row {
         ratio(self.ours.p25(), self.bare.p25() + self.empty_call)
     }
 
-    pub(crate) fn to_json(&self) -> Value {
+    /// All of it, times in microseconds.
+    #[must_use]
+    pub fn to_json(&self) -> Value {
         json!({
             "call": self.name,
             "ours_p25_us": micros(self.ours.p25()),
@@ -56,7 +62,8 @@ impl Row {
 }
 
 /// The head of a table of rows.
-pub(crate) fn head() -> String {
+#[must_use]
+pub fn head() -> String {
     format!(
         "{:<22}{:>10}{:>10}{:>8}{:>10}{:>8}  {}",
         "call", "ours us", "bare us", "ratio", "of floor", "A/A", "where the time of ours goes"
@@ -97,4 +104,47 @@ fn bar(whole: Duration, parts: &[Duration; 2]) -> String {
 fn cells(part: Duration, whole: Duration) -> u32 {
     let whole = whole.as_nanos().max(1);
     u32::try_from((part.as_nanos() * u128::from(BAR) + whole / 2) / whole).unwrap_or(BAR)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn expect(whole: u64, parts: [u64; 2], lengths: [usize; 3]) {
+        let text = bar(
+            Duration::from_nanos(whole),
+            &parts.map(Duration::from_nanos),
+        );
+        let found = MARKS.map(|mark| text.chars().filter(|c| *c == mark).count());
+        assert_eq!(found, lengths, "{text}");
+    }
+
+    #[test]
+    fn a_bar_shows_the_shares_and_is_always_full() {
+        expect(240, [60, 60], [6, 6, 12]);
+        expect(240, [0, 0], [0, 0, 24]);
+        expect(240, [240, 0], [24, 0, 0]);
+    }
+
+    #[test]
+    fn parts_that_are_more_than_the_whole_end_with_it() {
+        expect(240, [120, 240], [12, 12, 0]);
+        expect(240, [500, 100], [24, 0, 0]);
+        expect(0, [1, 1], [0, 0, 24]);
+    }
+
+    #[test]
+    fn rows_line_up_with_their_head() {
+        let mut row = Row::new("ext4 unpublish");
+        row.ours.extend([Duration::from_micros(9_876); 8]);
+        row.bare.extend([Duration::from_nanos(900); 8]);
+        let end_of = |text: &str, word: &str| text.find(word).map(|at| at + word.len());
+        assert_eq!(end_of(&row.to_string(), "%"), end_of(&head(), "A/A"));
+        assert_eq!(
+            end_of(&row.to_string(), "9876.0"),
+            end_of(&head(), "ours us")
+        );
+        assert_eq!(end_of(&row.to_string(), " 0.9"), end_of(&head(), "bare us"));
+    }
 }

@@ -1,0 +1,92 @@
+//! Times of one thing, and what may be said of them. A shared machine only ever adds time, so the
+//! 25th percentile tells more of the code than the median does.
+
+use std::time::Duration;
+
+/// Samples that stay together when a side is held against itself.
+const RUN: usize = 4;
+/// Fewer say nothing.
+pub const SAMPLES_MIN: usize = 16;
+
+/// Times in the order in which they were taken.
+#[derive(Clone, Debug, Default)]
+pub struct Samples(Vec<Duration>);
+
+impl Samples {
+    /// One more.
+    pub fn push(&mut self, time: Duration) {
+        self.0.push(time);
+    }
+
+    /// The 25th percentile; zero of nothing.
+    #[must_use]
+    pub fn p25(&self) -> Duration {
+        quartile(self.0.clone())
+    }
+
+    /// What the same thing differs from itself: every other run of four against the rest, as a
+    /// share. A ratio that is nearer to 1 than this is no difference. In four samples both sides
+    /// were first as often as second.
+    #[must_use]
+    pub fn spread(&self) -> f64 {
+        let runs = || self.0.chunks(RUN);
+        let even = quartile(runs().step_by(2).flatten().copied().collect());
+        let odd = quartile(runs().skip(1).step_by(2).flatten().copied().collect());
+        ratio(even.max(odd), even.min(odd)) - 1.0
+    }
+}
+
+impl Extend<Duration> for Samples {
+    fn extend<I: IntoIterator<Item = Duration>>(&mut self, times: I) {
+        self.0.extend(times);
+    }
+}
+
+/// How many times the other one is in this.
+#[must_use]
+pub fn ratio(this: Duration, other: Duration) -> f64 {
+    this.as_secs_f64() / other.as_secs_f64()
+}
+
+/// Microseconds, with fractions.
+#[must_use]
+pub fn micros(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e6
+}
+
+fn quartile(mut times: Vec<Duration>) -> Duration {
+    times.sort_unstable();
+    times.get(times.len() / 4).copied().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn samples(micros: impl IntoIterator<Item = u64>) -> Samples {
+        let mut samples = Samples::default();
+        samples.extend(micros.into_iter().map(Duration::from_micros));
+        samples
+    }
+
+    #[test]
+    fn a_quarter_of_the_samples_is_below_the_25th_percentile() {
+        assert_eq!(samples((1..=100).rev()).p25(), Duration::from_micros(26));
+        assert_eq!(samples([7]).p25(), Duration::from_micros(7));
+        assert_eq!(samples([]).p25(), Duration::ZERO);
+    }
+
+    #[test]
+    fn an_outlier_changes_nothing_and_a_second_mode_shows_in_the_spread() {
+        let calm = samples((0..32).map(|n| if n == 5 { 9000 } else { 100 }));
+        assert!(calm.spread() < 0.01, "{}", calm.spread());
+        let torn = samples((0..32).map(|n| if n / 4 % 2 == 0 { 100 } else { 150 }));
+        assert!((torn.spread() - 0.5).abs() < 0.01, "{}", torn.spread());
+    }
+
+    #[test]
+    fn what_alternates_from_sample_to_sample_is_no_spread() {
+        let alternating = samples((0..32).map(|n| if n % 2 == 0 { 100 } else { 150 }));
+        assert!(alternating.spread() < 0.01, "{}", alternating.spread());
+    }
+}
