@@ -29,7 +29,18 @@ impl Samples {
     /// were first as often as second.
     #[must_use]
     pub fn spread(&self) -> f64 {
-        let runs = || self.0.chunks(RUN);
+        self.spread_of(RUN)
+    }
+
+    /// [`Samples::spread`] where the samples were taken in so many blocks: every other block
+    /// against the rest.
+    #[must_use]
+    pub fn spread_of_blocks(&self, blocks: usize) -> f64 {
+        self.spread_of(self.0.len().div_ceil(blocks))
+    }
+
+    fn spread_of(&self, run: usize) -> f64 {
+        let runs = || self.0.chunks(run.max(1));
         let even = quartile(runs().step_by(2).flatten().copied().collect());
         let odd = quartile(runs().skip(1).step_by(2).flatten().copied().collect());
         ratio(even.max(odd), even.min(odd)) - 1.0
@@ -82,6 +93,13 @@ mod tests {
         assert!(calm.spread() < 0.01, "{}", calm.spread());
         let torn = samples((0..32).map(|n| if n / 4 % 2 == 0 { 100 } else { 150 }));
         assert!((torn.spread() - 0.5).abs() < 0.01, "{}", torn.spread());
+    }
+
+    #[test]
+    fn a_drift_from_block_to_block_shows_between_blocks_only() {
+        let drifting = samples((0..32).map(|n| if n / 8 % 2 == 0 { 100 } else { 150 }));
+        assert!((drifting.spread_of_blocks(4) - 0.5).abs() < 0.01);
+        assert!(drifting.spread() < 0.01, "{}", drifting.spread());
     }
 
     #[test]
