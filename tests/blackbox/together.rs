@@ -107,9 +107,7 @@ fn a_dozen_volumes_come_and_go_at_the_same_time() {
                     }
                     expect_words(kind, &target);
                     node.stats(volume.stats(&target)).expect("stats");
-                    node.unpublish(volume.unpublish(&target))
-                        .expect("unpublish");
-                    node.unstage(volume.unstage()).expect("unstage");
+                    volume.down(&node, &[&target]);
                 }
             });
         }

@@ -9,8 +9,8 @@ use std::thread;
 
 use crate::rig::{Place, Rig, access, least_bytes, pause};
 
-/// A visit lasts as many moments of a millisecond.
-const VISIT_PAUSES: u32 = 20;
+/// A visit lasts so many moments of a millisecond.
+const VISIT_PAUSES: u32 = 5;
 const ROUNDS: u32 = 10;
 
 /// Opens every device of the place as it comes up, reads a little and leaves.

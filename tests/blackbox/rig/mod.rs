@@ -16,6 +16,7 @@ mod usage;
 mod volume;
 mod world;
 
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 pub(crate) use calls::{Answer, ControllerCalls, NodeCalls, probe};
@@ -103,9 +104,13 @@ impl Rig {
         ));
     }
 
-    /// Ends the agent as a crash would.
+    /// Ends the agent as a crash would, and returns when nobody has its socket any more: a child
+    /// that it was just starting dies a moment later. In a container nothing starts before that.
     pub(crate) fn kill(&mut self) {
         drop(self.agent.take());
+        until("nobody has the socket", || {
+            UnixStream::connect(self.socket()).is_err()
+        });
     }
 
     /// [`Rig::kill`] and [`Rig::start`].
@@ -121,7 +126,7 @@ impl Drop for Rig {
             if let Some(agent) = &self.agent {
                 eprintln!("the agent's last words:\n{}", agent.last_words());
             }
-            self.kill();
+            drop(self.agent.take());
             return; // `place` sweeps
         }
         if let Some(agent) = self.agent.take() {

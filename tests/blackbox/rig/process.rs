@@ -128,7 +128,8 @@ impl Drop for Process {
     }
 }
 
-/// A binary of this workspace: in `BELAY_BIN_DIR`, else the newest that was built beside this test.
+/// A binary of this workspace: in `BELAY_BIN_DIR`, else the newest that was built beside this
+/// test, by make or by cargo.
 fn binary(name: &str) -> PathBuf {
     if let Some(folder) = std::env::var_os("BELAY_BIN_DIR") {
         return PathBuf::from(folder).join(name);
@@ -136,8 +137,8 @@ fn binary(name: &str) -> PathBuf {
     let test = std::env::current_exe().expect("the test's own path");
     let target = test.ancestors().nth(3).expect("<target>/<profile>/deps");
     let built = |path: &PathBuf| -> Option<SystemTime> { fs::metadata(path).ok()?.modified().ok() };
-    ["release", "debug"]
-        .map(|profile| target.join(profile).join(name))
+    ["bin", "release", "debug"]
+        .map(|folder| target.join(folder).join(name))
         .into_iter()
         .filter(|path| built(path).is_some())
         .max_by_key(built)
