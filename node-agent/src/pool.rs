@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use belay_server::failure::Failure;
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::Semaphore;
 
 /// Operations that run at once. Volumes beyond that queue; each place costs a thread's 150 KiB.
 const PLACES: usize = 4;
@@ -18,15 +18,15 @@ pub(crate) const THREADS_MAX: usize = PLACES + FORMAT_PLACES;
 
 /// Who may use the threads.
 pub(crate) struct Pool {
-    places: Semaphore,
-    format_places: Semaphore,
+    places: Arc<Semaphore>,
+    format_places: Arc<Semaphore>,
 }
 
 impl Pool {
     pub(crate) fn new() -> Arc<Self> {
         Arc::new(Pool {
-            places: Semaphore::new(PLACES),
-            format_places: Semaphore::new(FORMAT_PLACES),
+            places: Arc::new(Semaphore::new(PLACES)),
+            format_places: Arc::new(Semaphore::new(FORMAT_PLACES)),
         })
     }
 
@@ -58,13 +58,19 @@ impl Pool {
     reason = "this is the one place that hands work to threads"
 )]
 async fn on_thread<T: Send + 'static>(
-    places: &Semaphore,
+    places: &Arc<Semaphore>,
     work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
 ) -> Result<T, Failure> {
-    let _place: SemaphorePermit<'_> = places
-        .acquire()
+    let place = Arc::clone(places)
+        .acquire_owned()
         .await
         .map_err(|_| Failure::bug("the pool is closed; the agent is ending"))?;
+    let work = move || {
+        let result = work();
+        // Only now: a caller that goes away does not end a thread that hangs.
+        drop(place);
+        result
+    };
     tokio::task::spawn_blocking(work)
         .await
         .unwrap_or_else(|error| {

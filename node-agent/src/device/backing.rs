@@ -9,7 +9,7 @@ use belay_server::failure::{Failure, Kind};
 use belay_server::request::VolumeId;
 
 use super::loopdev::{clr_fd, loop_path};
-use crate::kernel::{Cause, Dev, FileKind, Kernel, Open, failed_busy, while_busy};
+use crate::kernel::{Cause, Dev, FileKind, Kernel, Open, Patience, failed_busy, while_busy};
 
 /// The folder that holds the volumes' files, opened once so that renaming it changes nothing.
 pub(crate) struct LoopDir<K: Kernel> {
@@ -30,6 +30,39 @@ pub(crate) struct Backing<K: Kernel> {
 pub(crate) struct Leftover<K: Kernel> {
     fd: K::Fd,
     number: u32,
+}
+
+/// A device whose file, the volume's, is gone.
+pub(crate) struct Orphan<K: Kernel> {
+    fd: K::Fd,
+    number: u32,
+}
+
+impl<K: Kernel> Orphan<K> {
+    pub(crate) fn new(fd: K::Fd, number: u32) -> Self {
+        Orphan { fd, number }
+    }
+
+    /// Unbinds it. There is no file whose lock would tell, so the device itself is asked again.
+    ///
+    /// # Errors
+    /// `ABORTED` while somebody has it open.
+    pub(crate) fn release(self, kernel: &K) -> Result<(), Failure> {
+        let file = kernel.loop_backing_file(self.number)?;
+        clr_fd(kernel, &self.fd)?;
+        drop(self.fd);
+        let is_bound = |now: &crate::kernel::Result<_>| matches!(now, Ok(now) if *now == file);
+        let now = while_busy(kernel, Patience::Second, is_bound, || {
+            kernel.loop_backing_file(self.number)
+        })?;
+        if file.is_some() && now == file {
+            return Err(Failure::busy(format!(
+                "/dev/loop{} is still open in another process; it is freed when that closes it",
+                self.number
+            )));
+        }
+        Ok(())
+    }
 }
 
 /// Who has the lock of a file.
@@ -118,6 +151,19 @@ impl<K: Kernel> LoopDir<K> {
     }
 }
 
+impl<K: Kernel> LoopDir<K> {
+    /// The bound device was bound to the file of this volume, which is gone.
+    ///
+    /// # Errors
+    /// When sysfs cannot be read.
+    pub(crate) fn had(&self, kernel: &K, volume: &VolumeId, number: u32) -> Result<bool, Failure> {
+        let path = self.path.join(file_name(volume)?);
+        let deleted = PathBuf::from(format!("{} (deleted)", path.display()));
+        let bound = kernel.loop_backing_file(number)?;
+        Ok(bound.is_some_and(|file| file == path || file == deleted))
+    }
+}
+
 impl<K: Kernel> Backing<K> {
     /// The open file.
     pub(crate) fn fd(&self) -> &K::Fd {
@@ -146,6 +192,7 @@ impl<K: Kernel> Backing<K> {
     pub(crate) fn leftover(&self, kernel: &K) -> Result<Option<Leftover<K>>, Failure> {
         let owner = while_busy(
             kernel,
+            Patience::Second,
             |owner| matches!(owner, Ok(Owner::Unseen)),
             || {
                 if kernel.flock(&self.fd)? {
@@ -175,6 +222,7 @@ impl<K: Kernel> Backing<K> {
         drop(fd);
         if while_busy(
             kernel,
+            Patience::Second,
             |locked| matches!(locked, Ok(false)),
             || kernel.flock(&self.fd),
         )? {
@@ -215,18 +263,29 @@ impl<K: Kernel> Leftover<K> {
     }
 
     /// A mount and a running mkfs claim the device; a mere reader does not.
-    pub(super) fn refuse_claimed(&self, kernel: &K) -> Result<(), Failure> {
-        match while_busy(kernel, failed_busy, || {
+    ///
+    /// # Errors
+    /// When the device cannot be opened at all.
+    pub(super) fn is_claimed(&self, kernel: &K) -> crate::kernel::Result<bool> {
+        match while_busy(kernel, Patience::Moment, failed_busy, || {
             kernel.reopen(&self.fd, Open::DeviceExclusive)
         }) {
-            Ok(_) => Ok(()),
-            Err(error) if error.cause() == Cause::Busy => Err(Failure::busy(format!(
+            Ok(_) => Ok(false),
+            Err(error) if error.cause() == Cause::Busy => Ok(true),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// For what needs the device to itself.
+    fn refuse_claimed(&self, kernel: &K) -> Result<(), Failure> {
+        if self.is_claimed(kernel)? {
+            return Err(Failure::busy(format!(
                 "/dev/loop{} is still in use for this volume, by a mount elsewhere or by a mkfs \
                  that outlived an earlier attempt",
                 self.number
-            ))),
-            Err(error) => Err(error.into()),
+            )));
         }
+        Ok(())
     }
 }
 

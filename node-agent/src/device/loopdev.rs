@@ -25,6 +25,7 @@ pub(crate) struct Attached<K: Kernel> {
     fd: K::Fd,
     backing: Backing<K>,
     number: u32,
+    is_claimed: bool,
 }
 
 impl<K: Kernel> Attached<K> {
@@ -44,6 +45,7 @@ impl<K: Kernel> Attached<K> {
                         fd,
                         backing,
                         number,
+                        is_claimed: false,
                     });
                 }
                 Err(error) if error.cause() == Cause::Busy => {}
@@ -56,8 +58,8 @@ impl<K: Kernel> Attached<K> {
         )))
     }
 
-    /// Goes on with the device that an earlier attempt left bound, if it is bound as wanted; else
-    /// unbinds it and binds another.
+    /// Goes on with a device that is bound already, if it is bound as wanted; else unbinds it and
+    /// binds another.
     ///
     /// # Errors
     /// `ABORTED` while somebody else works on the device.
@@ -67,7 +69,8 @@ impl<K: Kernel> Attached<K> {
         leftover: Leftover<K>,
         mode: LoopMode,
     ) -> Result<Self, Failure> {
-        leftover.refuse_claimed(kernel)?;
+        // A filesystem may be mounted twice; of a raw device there is one stage.
+        let is_claimed = mode.autoclear && leftover.is_claimed(kernel)?;
         match kernel.loop_status(leftover.fd())? {
             Some(status) if status.mode.read_only == mode.read_only => {
                 if status.mode.autoclear != mode.autoclear {
@@ -78,6 +81,7 @@ impl<K: Kernel> Attached<K> {
                     fd,
                     backing,
                     number,
+                    is_claimed,
                 })
             }
             _ => {
@@ -85,6 +89,11 @@ impl<K: Kernel> Attached<K> {
                 Self::attach(kernel, backing, mode)
             }
         }
+    }
+
+    /// Somebody has the device to himself: a mount that we do not see, or a mkfs that outlived us.
+    pub(crate) fn is_claimed(&self) -> bool {
+        self.is_claimed
     }
 
     /// Unbinds the device as soon as nobody has it open any more.
@@ -101,6 +110,7 @@ impl<K: Kernel> Attached<K> {
             fd,
             backing,
             number,
+            is_claimed: true,
         }
     }
 

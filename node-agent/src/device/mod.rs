@@ -3,5 +3,5 @@
 mod backing;
 mod loopdev;
 
-pub(crate) use backing::{Backing, Leftover, LoopDir};
+pub(crate) use backing::{Backing, Leftover, LoopDir, Orphan};
 pub(crate) use loopdev::{Attached, loop_path};

@@ -7,7 +7,7 @@ mod error;
 pub(crate) mod linux;
 mod types;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 pub(crate) use error::{Cause, Error, Result};
@@ -51,6 +51,12 @@ pub(crate) trait Kernel: Send + Sync + 'static {
 
     /// flock(2) with `LOCK_EX | LOCK_NB`; `false` when another description holds the lock.
     fn flock(&self, fd: &Self::Fd) -> Result<bool>;
+    /// fgetxattr(2): whether the file carries the attribute.
+    fn has_xattr(&self, fd: &Self::Fd, name: &str) -> Result<bool>;
+    /// fsetxattr(2).
+    fn set_xattr(&self, fd: &Self::Fd, name: &str, value: &[u8]) -> Result<()>;
+    /// fremovexattr(2). That it is not there is success.
+    fn remove_xattr(&self, fd: &Self::Fd, name: &str) -> Result<()>;
     /// lseek(2) with `SEEK_DATA`: where the next data at or after `from` begins, in bytes;
     /// `None` when only a hole is left.
     fn seek_data(&self, fd: &Self::Fd, from: u64) -> Result<Option<u64>>;
@@ -65,6 +71,11 @@ pub(crate) trait Kernel: Send + Sync + 'static {
     /// `BLKGETSIZE64`: the size of an open block device in bytes. Quick.
     fn device_bytes(&self, fd: &Self::Fd) -> Result<u64>;
 
+    /// The number of the loop device with this device number, if it is one: where the loop driver
+    /// makes partitions (`loop.max_part`), minors are not numbers. Quick.
+    fn loop_number(&self, dev: Dev) -> Option<u32>;
+    /// The path of a bound loop device's file, as sysfs has it, deleted or not. Quick.
+    fn loop_backing_file(&self, number: u32) -> Result<Option<PathBuf>>;
     /// `LOOP_CTL_GET_FREE`: the number of a loop device that was unbound a moment ago.
     fn loop_get_free(&self) -> Result<u32>;
     /// `LOOP_CONFIGURE`. [`Cause::Busy`] when somebody else took the device meanwhile.
@@ -86,9 +97,12 @@ pub(crate) trait Kernel: Send + Sync + 'static {
     fn fsopen(&self, fs_type: &str) -> Result<Self::Fd>;
     /// fsconfig(2) with a string, or with a flag where there is no value. Quick.
     fn fsconfig_set(&self, context: &Self::Fd, key: &str, value: Option<&str>) -> Result<()>;
-    /// fsconfig(2) that builds the superblock: reads the disk, replays the journal. Refuses to
-    /// share a superblock that is already mounted where the kernel can tell (Linux 6.6).
-    fn fsconfig_create(&self, context: &Self::Fd) -> Result<()>;
+    /// fsconfig(2) that builds the superblock: reads the disk, replays the journal. Unless `shared`,
+    /// it refuses one that is already mounted where the kernel can tell (Linux 6.6).
+    fn fsconfig_create(&self, context: &Self::Fd, shared: bool) -> Result<()>;
+    /// `FITHAW`: ends a freeze, after which alone a filesystem can be unmounted for good. That it
+    /// is not frozen is success.
+    fn thaw(&self, root: &Self::Fd) -> Result<()>;
     /// fsmount(2): a mount that is not attached anywhere yet. Quick.
     fn fsmount(&self, context: &Self::Fd, attrs: MountAttrs) -> Result<Self::Fd>;
     /// open_tree(2) with `OPEN_TREE_CLONE`: a copy of just the mount that `fd` is in. Quick.
@@ -122,25 +136,43 @@ pub(crate) trait Kernel: Send + Sync + 'static {
     fn run(&self, child: &Child<'_, Self::Fd>) -> Result<ChildEnd>;
 }
 
-/// How long what passes by itself is waited for: 31 ms in all.
-const PAUSES_MS: [u64; 5] = [1, 2, 4, 8, 16];
+/// How long something that passes by itself is waited for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Patience {
+    /// 31 ms in all: what is truly in use shall be told soon.
+    Moment,
+    /// One second: nobody should have it any more, and the caller would only come again.
+    Second,
+}
 
-/// Repeats `attempt` a few times while its result says that something is in use.
+impl Patience {
+    /// The pauses between looks, in milliseconds.
+    fn pauses_ms(self) -> &'static [u64] {
+        const ALL: [u64; 10] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512];
+        match self {
+            Patience::Moment => &ALL[..5],
+            Patience::Second => &ALL,
+        }
+    }
+}
+
+/// Repeats `attempt` while its result says that something is in use, as long as patience lasts.
 ///
 /// Others hold devices and mounts for moments: udev looks into what has changed, and a child that
 /// is being started has copies of all our descriptors until it execs. No event tells when they let
 /// go.
 pub(crate) fn while_busy<K: Kernel, T>(
     kernel: &K,
+    patience: Patience,
     is_busy: impl Fn(&Result<T>) -> bool,
     mut attempt: impl FnMut() -> Result<T>,
 ) -> Result<T> {
-    for pause_ms in PAUSES_MS {
+    for pause_ms in patience.pauses_ms() {
         let result = attempt();
         if !is_busy(&result) {
             return result;
         }
-        kernel.pause(Duration::from_millis(pause_ms));
+        kernel.pause(Duration::from_millis(*pause_ms));
     }
     attempt()
 }

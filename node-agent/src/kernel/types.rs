@@ -13,16 +13,6 @@ pub(crate) struct Dev {
     pub(crate) minor: u32,
 }
 
-/// The major number of loop devices (Documentation/admin-guide/devices.txt).
-const LOOP_MAJOR: u32 = 7;
-
-impl Dev {
-    /// The loop device's number, if it is one. Partitions of loops are not ours to meet.
-    pub(crate) fn as_loop(self) -> Option<u32> {
-        (self.major == LOOP_MAJOR).then_some(self.minor)
-    }
-}
-
 impl fmt::Display for Dev {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.major, self.minor)
@@ -80,8 +70,6 @@ impl Stat {
 pub(crate) enum Open {
     /// `O_RDONLY | O_DIRECT | O_NONBLOCK`: a device to hold and to probe past the page cache.
     DeviceRead,
-    /// `O_RDONLY | O_NONBLOCK`: a device to ask by ioctl only.
-    DeviceAsk,
     /// `O_RDWR | O_DIRECT | O_NONBLOCK`.
     DeviceWrite,
     /// `O_RDONLY | O_EXCL | O_NONBLOCK`: [`super::Cause::Busy`] while mounted or claimed.
@@ -187,6 +175,8 @@ pub(crate) struct MountFacts {
     pub(crate) attrs: MountAttrs,
     /// The superblock itself is read-only, for example after an error.
     pub(crate) superblock_read_only: bool,
+    /// Mounts that mirror each other by propagation share this number; 0 for a private one.
+    pub(crate) peer_group: u64,
 }
 
 /// One line of mountinfo, as far as the agent needs it (proc_pid_mountinfo(5)).

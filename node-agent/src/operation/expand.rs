@@ -35,7 +35,7 @@ pub(crate) fn expand<K: Kernel>(node: &Node<K>, request: &NodeExpand) -> Result<
         ));
     }
     if stat.kind == FileKind::Directory {
-        grow_mounted(node, request, &device)?;
+        grow_mounted(node, request, &stat, &device)?;
     }
     Ok(bytes)
 }
@@ -63,14 +63,31 @@ fn not_there(request: &NodeExpand, path: &Path) -> Failure {
     ))
 }
 
+/// Where to call the filesystem: a target may be a read-only view of what is writable where it is
+/// staged. The staging path is the caller's word, so it must show the same filesystem.
+fn writable_path<'a, K: Kernel>(
+    node: &Node<K>,
+    request: &'a NodeExpand,
+    volume: &Stat,
+) -> Result<&'a Path, Failure> {
+    if let Some(staging) = request.staging.as_deref()
+        && let Some(stat) = node.look("staging_target_path", staging)?
+        && stat.mount_root
+        && stat.is_same_root(volume)
+    {
+        return Ok(staging);
+    }
+    Ok(&request.volume_path)
+}
+
 fn grow_mounted<K: Kernel>(
     node: &Node<K>,
     request: &NodeExpand,
+    volume: &Stat,
     device: &Attached<K>,
 ) -> Result<(), Failure> {
     let kernel = &node.kernel;
-    // A target may be a read-only view of a filesystem that is writable where it is staged.
-    let path = request.staging.as_deref().unwrap_or(&request.volume_path);
+    let path = writable_path(node, request, volume)?;
     let facts = kernel
         .statmount(path)?
         .ok_or_else(|| not_there(request, path))?;

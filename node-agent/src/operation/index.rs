@@ -43,12 +43,12 @@ impl MountIndex {
         let index = MountIndex::default();
         for mount in kernel.mounts()? {
             let may_be_loop_node = mount.fs_type == "devtmpfs" || mount.fs_type == "tmpfs";
-            if mount.dev.as_loop().is_none() && !may_be_loop_node {
+            if kernel.loop_number(mount.dev).is_none() && !may_be_loop_node {
                 continue;
             }
             if let Some(stat) = kernel.look(&mount.point)?
                 && stat.mount_root
-                && device_of(&stat).as_loop().is_some()
+                && kernel.loop_number(device_of(&stat)).is_some()
             {
                 let dev = device_of(&stat);
                 index.lock().insert(mount.point, Entry { dev, proof: None });
@@ -78,24 +78,29 @@ impl MountIndex {
         self.lock().remove(path);
     }
 
-    /// The mount whose root `stat` describes is the one that was proven to be the volume's.
+    /// The mount whose root `stat` describes is the one that was proven to be the volume's. A
+    /// filesystem holds its device; the bind of a raw device does not, so a proof of that says
+    /// nothing about who has the device now.
     pub(crate) fn is_proven(&self, path: &Path, stat: &Stat, volume: &VolumeId) -> bool {
-        stat.mount_root
-            && self
-                .lock()
-                .by_path
-                .get(path)
-                .and_then(|e| e.proof.as_ref())
-                .is_some_and(|proof| proof.mount_id == stat.mount_id && proof.volume == *volume)
+        stat.kind != FileKind::BlockDevice && self.noted(path, stat).as_ref() == Some(volume)
     }
 
-    /// Where the device is mounted besides `except`, as the kernel has it now.
+    /// The volume that this very mount was noted for.
+    pub(crate) fn noted(&self, path: &Path, stat: &Stat) -> Option<VolumeId> {
+        let inner = self.lock();
+        let proof = inner.by_path.get(path)?.proof.as_ref()?;
+        (stat.mount_root && proof.mount_id == stat.mount_id).then(|| proof.volume.clone())
+    }
+
+    /// Where else the volume's device is mounted, as the kernel has it now: not at `except`, nor
+    /// where a mirror of what is at `except` shows through propagation or a symlink.
     ///
     /// # Errors
     /// When a path cannot be looked at.
     pub(crate) fn others<K: Kernel>(
         &self,
         kernel: &K,
+        volume: &VolumeId,
         dev: Dev,
         except: &[&Path],
     ) -> Result<Vec<PathBuf>> {
@@ -105,13 +110,20 @@ impl MountIndex {
             if except.contains(&path.as_path()) {
                 continue;
             }
-            let is_live = kernel
+            let stat = kernel
                 .look(&path)?
-                .is_some_and(|stat| stat.mount_root && device_of(&stat) == dev);
-            if is_live {
-                live.push(path);
-            } else {
+                .filter(|stat| stat.mount_root && device_of(stat) == dev);
+            let Some(stat) = stat else {
                 self.forget(&path);
+                continue;
+            };
+            // The bind of a device that was taken away by force: its number is ours now.
+            let is_stale = stat.kind == FileKind::BlockDevice
+                && self
+                    .noted(&path, &stat)
+                    .is_some_and(|other| other != *volume);
+            if !is_stale && !mirrors(kernel, &path, &stat, except)? {
+                live.push(path);
             }
         }
         Ok(live)
@@ -149,4 +161,22 @@ pub(super) fn device_of(stat: &Stat) -> Dev {
         FileKind::BlockDevice => stat.rdev,
         _ => stat.dev,
     }
+}
+
+/// The mount at `path` is one of those at `except`, met by another path, or a peer of one.
+fn mirrors<K: Kernel>(kernel: &K, path: &Path, stat: &Stat, except: &[&Path]) -> Result<bool> {
+    for known in except {
+        let Some(known_stat) = kernel.look(known)?.filter(|known| known.mount_root) else {
+            continue;
+        };
+        if known_stat.mount_id != 0 && known_stat.mount_id == stat.mount_id {
+            return Ok(true);
+        }
+        let group = |path| Ok(kernel.statmount(path)?.map_or(0, |facts| facts.peer_group));
+        let known_group = group(known)?;
+        if known_group != 0 && known_group == group(path)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }

@@ -15,21 +15,33 @@ mod unstage;
 
 pub(crate) use expand::expand;
 pub(crate) use index::MountIndex;
-pub(crate) use publish::{Proof, Published, publish};
+pub(crate) use publish::{Published, Thread, publish};
 pub(crate) use stage::{Formatting, Staged, stage};
 pub(crate) use stats::{VolumeUsage, stats};
 pub(crate) use unpublish::unpublish;
 pub(crate) use unstage::unstage;
+
+use std::sync::Mutex;
 
 use crate::device::LoopDir;
 use crate::kernel::Kernel;
 
 /// What every operation works with.
 pub(crate) struct Node<K: Kernel> {
-    /// The system calls.
-    pub(crate) kernel: K,
-    /// Where the volumes' files are.
-    pub(crate) loop_dir: LoopDir<K>,
-    /// Where their mounts are.
-    pub(crate) index: MountIndex,
+    kernel: K,
+    loop_dir: LoopDir<K>,
+    index: MountIndex,
+    placing: Mutex<()>,
+}
+
+impl<K: Kernel> Node<K> {
+    /// A node whose volumes' files are in `loop_dir` and whose mounts `index` has.
+    pub(crate) fn new(kernel: K, loop_dir: LoopDir<K>, index: MountIndex) -> Self {
+        Node {
+            kernel,
+            loop_dir,
+            index,
+            placing: Mutex::new(()),
+        }
+    }
 }

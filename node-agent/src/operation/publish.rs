@@ -21,13 +21,13 @@ const TARGET_DIR_MODE: u32 = 0o750;
 /// Permissions of the file that a raw device is bound onto.
 const TARGET_FILE_MODE: u32 = 0o600;
 
-/// Whether this run may open the staged device, which may wait for a disk.
+/// Where this run is: on the one thread, or where it may wait for a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Proof {
-    /// Come back with [`Published::WantsProof`] instead.
-    Known,
-    /// It runs where it may wait.
-    ByDevice,
+pub(crate) enum Thread {
+    /// It comes back with [`Published::WantsPool`] before anything that could wait.
+    Only,
+    /// It runs on the pool.
+    Pool,
 }
 
 /// How far a publish came.
@@ -35,49 +35,71 @@ pub(crate) enum Proof {
 pub(crate) enum Published {
     /// The volume is published.
     Done,
-    /// The staged mount must be proven to be the volume's first; nothing was changed.
-    WantsProof,
+    /// A disk must be asked first; nothing was changed.
+    WantsPool,
 }
 
 /// Publishes a volume.
 ///
 /// # Errors
-/// `FAILED_PRECONDITION` when the volume is not staged there, or a second target is not allowed;
-/// `ALREADY_EXISTS` when the target shows something else or shows it otherwise;
-/// `INVALID_ARGUMENT` for a target that is a link.
+/// `FAILED_PRECONDITION` when the volume is not staged there or not as wanted, or a second target
+/// is not allowed; `ALREADY_EXISTS` when the target shows something else or shows it otherwise;
+/// `INVALID_ARGUMENT` for a target that is a link, or in the way of the staging path.
 pub(crate) fn publish<K: Kernel>(
     node: &Node<K>,
     request: &Publish,
-    proof: Proof,
+    thread: Thread,
 ) -> Result<Published, Failure> {
     let kernel = &node.kernel;
     let source_path = source_path(request)?;
     let attrs = attrs(request)?;
     let (source, staged) = open_staged(node, request, &source_path)?;
-    if !node.index.is_proven(&source_path, &staged, &request.id) {
-        if proof == Proof::Known {
-            return Ok(Published::WantsProof);
-        }
-        if !node.is_volume(&request.id, &source_path, &staged)? {
-            return Err(not_staged(request, &source_path));
-        }
+    if thread == Thread::Only && may_wait(node, request, &source_path, &staged)? {
+        return Ok(Published::WantsPool);
+    }
+    if !node.is_volume(&request.id, &source_path, &staged)? {
+        return Err(not_staged(request, &source_path));
     }
     let target = node.look("target_path", &request.target)?;
     if let Some(stat) = target.filter(|stat| stat.mount_root) {
         published_before(node, request, &stat, &staged, attrs)?;
         return Ok(Published::Done);
     }
+    refuse_read_only(node, request, &source_path, &staged, attrs)?;
     refuse_second_target(node, request, &source_path, &staged)?;
     let clone = kernel.open_tree(&source)?;
     kernel.mount_setattr(&clone, attrs)?;
+    let shown = Stat {
+        mount_root: true,
+        ..kernel.stat(&clone)?
+    };
     let made = make_target(node, request, target, staged.kind)?;
-    if let Err(failure) = show(node, request, &clone, &staged) {
+    if let Err(failure) = node.place(&clone, &request.target) {
         if made {
             remove_target(node, &request.target, staged.kind)?;
         }
         return Err(failure.rolled_back());
     }
+    node.index.note(&request.target, &shown, &request.id);
     Ok(Published::Done)
+}
+
+/// The staged mount is not known yet, so its device must be opened; or the target will be made on
+/// a filesystem that is a volume itself, and may hang as such.
+fn may_wait<K: Kernel>(
+    node: &Node<K>,
+    request: &Publish,
+    source: &Path,
+    staged: &Stat,
+) -> Result<bool, Failure> {
+    if !node.index.is_proven(source, staged, &request.id) {
+        return Ok(true);
+    }
+    let Some(parent) = request.target.parent() else {
+        return Ok(false);
+    };
+    let parent = node.kernel.look(parent)?;
+    Ok(parent.is_some_and(|stat| node.kernel.loop_number(stat.dev).is_some()))
 }
 
 /// What is cloned: the staged filesystem, or the staged device.
@@ -85,6 +107,16 @@ fn source_path(request: &Publish) -> Result<PathBuf, Failure> {
     let staging = request.staging.as_ref().ok_or_else(|| {
         Failure::precondition("staging_target_path: is missing; stage the volume first")
     })?;
+    if request.target.starts_with(staging) || staging.starts_with(&*request.target) {
+        return Err(Failure::invalid(
+            "target_path",
+            format!(
+                "{} and the staging path {} contain each other",
+                request.target.display(),
+                staging.display()
+            ),
+        ));
+    }
     Ok(match request.capability.access {
         Access::Block => block_path(staging),
         Access::Mount { .. } => staging.to_path_buf(),
@@ -144,6 +176,12 @@ fn published_before<K: Kernel>(
     attrs: MountAttrs,
 ) -> Result<(), Failure> {
     let path = &request.target;
+    if target.mount_id != 0 && target.mount_id == staged.mount_id {
+        return Err(Failure::invalid(
+            "target_path",
+            format!("{} is where the volume is staged", path.display()),
+        ));
+    }
     if !target.is_same_root(staged) {
         return Err(Failure::incompatible(format!(
             "target_path: something else than volume {} is mounted at {}",
@@ -174,6 +212,35 @@ fn published_before<K: Kernel>(
     Ok(())
 }
 
+/// A clone is no more writable than what it is cloned from, and a filesystem that the kernel has
+/// switched to reading only would take no write either.
+fn refuse_read_only<K: Kernel>(
+    node: &Node<K>,
+    request: &Publish,
+    source: &Path,
+    staged: &Stat,
+    attrs: MountAttrs,
+) -> Result<(), Failure> {
+    if attrs.contains(MountAttrs::READ_ONLY) || staged.kind == FileKind::BlockDevice {
+        return Ok(());
+    }
+    let facts = node
+        .kernel
+        .statmount(source)?
+        .ok_or_else(|| not_staged(request, source))?;
+    let why = if facts.attrs.contains(MountAttrs::READ_ONLY) {
+        "was staged for reading only"
+    } else if facts.superblock_read_only {
+        "was switched to reading only, by an error (see the kernel's log) or by hand"
+    } else {
+        return Ok(());
+    };
+    Err(Failure::precondition(format!(
+        "volume {} {why}, and cannot be published for writing",
+        request.id
+    )))
+}
+
 /// Only some access modes allow a second target (CSI, NodePublishVolume, second table).
 fn refuse_second_target<K: Kernel>(
     node: &Node<K>,
@@ -184,9 +251,12 @@ fn refuse_second_target<K: Kernel>(
     if request.capability.mode.allows_several_targets() {
         return Ok(());
     }
-    let others = node
-        .index
-        .others(&node.kernel, device_of(staged), &[source, &request.target])?;
+    let others = node.index.others(
+        &node.kernel,
+        &request.id,
+        device_of(staged),
+        &[source, &request.target],
+    )?;
     match others.first() {
         None => Ok(()),
         Some(other) => Err(Failure::precondition(format!(
@@ -234,30 +304,6 @@ fn make_target<K: Kernel>(
             })
         }
     }
-}
-
-fn show<K: Kernel>(
-    node: &Node<K>,
-    request: &Publish,
-    clone: &K::Fd,
-    staged: &Stat,
-) -> Result<(), Failure> {
-    let kernel = &node.kernel;
-    let onto = kernel.open_path(&request.target)?;
-    if kernel.stat(&onto)?.mount_root {
-        return Err(Failure::busy(format!(
-            "target_path: something was mounted at {} meanwhile; try again",
-            request.target.display()
-        )));
-    }
-    kernel.move_mount(clone, &onto)?;
-    let shown = Stat {
-        mount_id: kernel.stat(clone)?.mount_id,
-        mount_root: true,
-        ..*staged
-    };
-    node.index.note(&request.target, &shown, &request.id);
-    Ok(())
 }
 
 fn remove_target<K: Kernel>(

@@ -1,14 +1,17 @@
 //! Proving that a mount is the volume's, and what of it.
 
 use std::path::{Path, PathBuf};
+use std::sync::PoisonError;
 
 use belay_server::failure::Failure;
 use belay_server::request::VolumeId;
 
 use super::Node;
 use super::index::device_of;
-use crate::device::{Attached, Backing, Leftover, loop_path};
-use crate::kernel::{Cause, FileKind, Kernel, LoopMode, Open, Stat, failed_busy, while_busy};
+use crate::device::{Attached, Backing, Leftover, Orphan, loop_path};
+use crate::kernel::{
+    Cause, FileKind, Kernel, LoopMode, Open, Patience, Stat, failed_busy, while_busy,
+};
 
 /// The name that a raw block device is bound onto in its staging folder: the kernel's own record
 /// of which device is staged there.
@@ -16,14 +19,16 @@ pub(super) fn block_path(staging: &Path) -> PathBuf {
     staging.join("device")
 }
 
-/// What a mounted path has to do with a volume.
+/// What the device behind a mount has to do with a volume.
 pub(super) enum Owner<K: Kernel> {
-    /// It is the volume's, and here is its device.
+    /// It is the volume's, and here it is.
     Ours(Attached<K>),
-    /// It is a loop device with another file behind it, or with none any more.
-    NotOurs,
-    /// The volume's file is gone, so the device behind the mount cannot be compared with it.
-    FileGone,
+    /// It was bound to the volume's file, which is gone since.
+    FileGone(Orphan<K>),
+    /// A loop device that is bound to nothing: what shows it is left over.
+    Unbound,
+    /// It is somebody else's.
+    Other,
 }
 
 impl<K: Kernel> Node<K> {
@@ -50,27 +55,35 @@ impl<K: Kernel> Node<K> {
     /// # Errors
     /// `INVALID_ARGUMENT` for an id that can name no file; else what the kernel refused.
     pub(super) fn owner(&self, volume: &VolumeId, stat: &Stat) -> Result<Owner<K>, Failure> {
-        let Some(number) = device_of(stat).as_loop() else {
-            return Ok(Owner::NotOurs);
+        let kernel = &self.kernel;
+        let Some(number) = kernel.loop_number(device_of(stat)) else {
+            return Ok(Owner::Other);
         };
-        let Some(backing) = self.loop_dir.backing_if_any(&self.kernel, volume)? else {
-            return Ok(Owner::FileGone);
-        };
-        let device = match self.kernel.open(&loop_path(number), Open::DeviceRead) {
+        let device = match kernel.open(&loop_path(number), Open::DeviceRead) {
             Ok(device) => device,
             Err(error) if matches!(error.cause(), Cause::Missing | Cause::NoDevice) => {
-                return Ok(Owner::NotOurs);
+                return Ok(Owner::Unbound);
             }
             Err(error) => return Err(error.into()),
         };
-        if backing.is_behind(&self.kernel, &device)? {
-            Ok(Owner::Ours(Attached::held(device, backing, number)))
-        } else {
-            Ok(Owner::NotOurs)
+        if kernel.stat(&device)?.rdev != device_of(stat) {
+            return Ok(Owner::Other);
+        }
+        match self.loop_dir.backing_if_any(kernel, volume)? {
+            Some(backing) if backing.is_behind(kernel, &device)? => {
+                Ok(Owner::Ours(Attached::held(device, backing, number)))
+            }
+            _ if kernel.loop_status(&device)?.is_none() => Ok(Owner::Unbound),
+            Some(_) => Ok(Owner::Other),
+            None if self.loop_dir.had(kernel, volume, number)? => {
+                Ok(Owner::FileGone(Orphan::new(device, number)))
+            }
+            None => Ok(Owner::Other),
         }
     }
 
-    /// A loop device for the volume's file: a new one, or the one that a crash left bound.
+    /// A loop device for the volume's file: a new one, or the one that is bound to it already
+    /// without being staged or published here.
     ///
     /// # Errors
     /// `FAILED_PRECONDITION` naming the path while the volume is mounted anywhere; `ABORTED` while
@@ -112,7 +125,7 @@ impl<K: Kernel> Node<K> {
             return Ok(None);
         };
         let dev = self.kernel.stat(leftover.fd())?.rdev;
-        if let Some(path) = self.index.others(&self.kernel, dev, &[])?.first() {
+        if let Some(path) = self.index.others(&self.kernel, volume, dev, &[])?.first() {
             return Err(Failure::precondition(format!(
                 "volume {volume} is staged or published at {}; take it back there first",
                 path.display()
@@ -121,9 +134,52 @@ impl<K: Kernel> Node<K> {
         Ok(Some(leftover))
     }
 
+    /// What is mounted at `path` is the volume's, as far as taking it away goes: a raw device that
+    /// is unbound, or has another file by now, is still the volume's mount if it was noted so.
+    ///
+    /// # Errors
+    /// What the kernel refused.
+    pub(super) fn may_unmount(
+        &self,
+        volume: &VolumeId,
+        path: &Path,
+        stat: &Stat,
+    ) -> Result<bool, Failure> {
+        if let Some(noted) = self.index.noted(path, stat) {
+            return Ok(noted == *volume);
+        }
+        Ok(match self.owner(volume, stat)? {
+            Owner::Ours(_) | Owner::FileGone(_) => true,
+            Owner::Unbound => stat.kind == FileKind::BlockDevice,
+            Owner::Other => false,
+        })
+    }
+
     /// umount2, which may be told that the mount is in use when it is only just not any more.
     pub(super) fn umount(&self, path: &Path) -> crate::kernel::Result<()> {
-        while_busy(&self.kernel, failed_busy, || self.kernel.umount(path))
+        while_busy(&self.kernel, Patience::Moment, failed_busy, || {
+            self.kernel.umount(path)
+        })
+    }
+
+    /// Attaches a detached mount to `path`, where nothing may be mounted. It is the last thing that
+    /// can fail: from here on the mount is to be seen.
+    ///
+    /// # Errors
+    /// `ABORTED` when something was mounted there meanwhile.
+    pub(super) fn place(&self, mount: &K::Fd, path: &Path) -> Result<(), Failure> {
+        let onto = self.kernel.open_path(path)?;
+        // Volumes have their jobs, paths do not: two volumes must not pass the look together.
+        let placing = self.placing.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.kernel.stat(&onto)?.mount_root {
+            return Err(Failure::busy(format!(
+                "something was mounted at {} meanwhile; try again",
+                path.display()
+            )));
+        }
+        self.kernel.move_mount(mount, &onto)?;
+        drop(placing);
+        Ok(())
     }
 
     /// The mount whose root `stat` describes is the volume's: known since we made it, or proven
@@ -148,7 +204,7 @@ impl<K: Kernel> Node<K> {
                 self.index.note(path, stat, volume);
                 Ok(true)
             }
-            Owner::NotOurs | Owner::FileGone => Ok(false),
+            Owner::FileGone(_) | Owner::Unbound | Owner::Other => Ok(false),
         }
     }
 }

@@ -4,8 +4,8 @@ use belay_server::failure::Failure;
 use belay_server::request::Stats;
 
 use super::Node;
-use crate::device::loop_path;
-use crate::kernel::{FileKind, Kernel, Open, Usage};
+use super::staged::Owner;
+use crate::kernel::{FileKind, Kernel, Usage};
 
 /// How full a volume is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,13 +33,17 @@ pub(crate) fn stats<K: Kernel>(node: &Node<K>, request: &Stats) -> Result<Volume
         return Err(not_there());
     }
     let stat = node.look("volume_path", path)?.ok_or_else(not_there)?;
-    if !node.is_volume(&request.id, path, &stat)? {
-        return Err(not_there());
-    }
     if stat.kind != FileKind::BlockDevice {
-        return Ok(VolumeUsage::Filesystem(node.kernel.statfs(path)?));
+        return if node.is_volume(&request.id, path, &stat)? {
+            Ok(VolumeUsage::Filesystem(node.kernel.statfs(path)?))
+        } else {
+            Err(not_there())
+        };
     }
-    let number = stat.rdev.as_loop().ok_or_else(not_there)?;
-    let device = node.kernel.open(&loop_path(number), Open::DeviceAsk)?;
-    Ok(VolumeUsage::Block(node.kernel.device_bytes(&device)?))
+    match node.owner(&request.id, &stat)? {
+        Owner::Ours(device) if stat.mount_root => {
+            Ok(VolumeUsage::Block(node.kernel.device_bytes(device.fd())?))
+        }
+        _ => Err(not_there()),
+    }
 }

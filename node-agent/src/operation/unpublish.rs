@@ -4,8 +4,6 @@ use belay_server::failure::Failure;
 use belay_server::request::Unpublish;
 
 use super::Node;
-use super::index::device_of;
-use super::staged::Owner;
 use crate::kernel::{Cause, FileKind, Kernel, Stat};
 
 /// Mounts that may lie on one target. We never stack, but another driver may have.
@@ -45,21 +43,14 @@ fn refuse_foreign<K: Kernel>(
     request: &Unpublish,
     stat: &Stat,
 ) -> Result<(), Failure> {
-    if node.index.is_proven(&request.target, stat, &request.id) {
+    if node.may_unmount(&request.id, &request.target, stat)? {
         return Ok(());
     }
-    let is_loop = device_of(stat).as_loop().is_some();
-    match node.owner(&request.id, stat)? {
-        Owner::Ours(_) => Ok(()),
-        Owner::FileGone if is_loop => Ok(()),
-        // The bind of a raw device that is unbound by now still names its number.
-        Owner::NotOurs if is_loop && stat.kind == FileKind::BlockDevice => Ok(()),
-        Owner::NotOurs | Owner::FileGone => Err(Failure::precondition(format!(
-            "target_path: what is mounted at {} is not volume {}; it was left alone",
-            request.target.display(),
-            request.id
-        ))),
-    }
+    Err(Failure::precondition(format!(
+        "target_path: what is mounted at {} is not volume {}; it was left alone",
+        request.target.display(),
+        request.id
+    )))
 }
 
 fn umount<K: Kernel>(node: &Node<K>, request: &Unpublish) -> Result<(), Failure> {

@@ -9,7 +9,7 @@ use belay_server::request::Unstage;
 use super::Node;
 use super::staged::{Owner, block_path};
 use crate::device::Attached;
-use crate::kernel::{Cause, Dev, FileKind, Kernel, Open, Stat, failed_busy, while_busy};
+use crate::kernel::{Cause, Dev, FileKind, Kernel, Open, Patience, Stat, failed_busy, while_busy};
 
 /// Unstages a volume. Nothing there is success.
 ///
@@ -30,18 +30,19 @@ pub(crate) fn unstage<K: Kernel>(node: &Node<K>, request: &Unstage) -> Result<()
 
 fn unstage_mount<K: Kernel>(node: &Node<K>, request: &Unstage, stat: &Stat) -> Result<(), Failure> {
     let staging = &request.staging;
-    let held = match node.owner(&request.id, stat)? {
-        Owner::Ours(device) => Some(device),
-        Owner::FileGone if stat.dev.as_loop().is_some() => None,
-        Owner::NotOurs | Owner::FileGone => {
-            return Err(Failure::precondition(format!(
-                "staging_target_path: what is mounted at {} is not volume {}; it was left alone",
-                staging.display(),
-                request.id
-            )));
-        }
-    };
+    let owner = node.owner(&request.id, stat)?;
+    if matches!(owner, Owner::Unbound | Owner::Other) {
+        return Err(Failure::precondition(format!(
+            "staging_target_path: what is mounted at {} is not volume {}; it was left alone",
+            staging.display(),
+            request.id
+        )));
+    }
     refuse_published(node, request, stat.dev)?;
+    // A frozen filesystem outlives its last mount, and then nothing is left to thaw it by.
+    if let Ok(root) = node.kernel.open(staging, Open::Directory) {
+        node.kernel.thaw(&root)?;
+    }
     node.umount(staging).map_err(|error| match error.cause() {
         Cause::Busy => Failure::precondition(format!(
             "staging_target_path: {} is in use ({})",
@@ -51,9 +52,9 @@ fn unstage_mount<K: Kernel>(node: &Node<K>, request: &Unstage, stat: &Stat) -> R
         _ => error.into(),
     })?;
     node.index.forget(staging);
-    match held {
-        Some(device) => prove_unused(node, request, &device),
-        None => Ok(()),
+    match owner {
+        Owner::Ours(device) => prove_unused(node, request, &device),
+        _ => Ok(()),
     }
 }
 
@@ -65,7 +66,7 @@ fn prove_unused<K: Kernel>(
 ) -> Result<(), Failure> {
     let kernel = &node.kernel;
     let exclusive = || kernel.reopen(device.fd(), Open::DeviceExclusive);
-    match while_busy(kernel, failed_busy, exclusive) {
+    match while_busy(kernel, Patience::Moment, failed_busy, exclusive) {
         Ok(_) => Ok(()),
         Err(error) if error.cause() == Cause::Busy => Err(Failure::precondition(format!(
             "volume {}: {} is still mounted somewhere else, perhaps in another mount namespace",
@@ -85,13 +86,23 @@ fn unstage_device<K: Kernel>(
     let path = block_path(&request.staging);
     if stat.mount_root && stat.kind == FileKind::BlockDevice {
         let owner = node.owner(&request.id, stat)?;
-        if matches!(owner, Owner::Ours(_)) {
+        let noted = node.index.noted(&path, stat);
+        if noted.map_or(matches!(owner, Owner::Other), |noted| noted != request.id) {
+            return Err(Failure::precondition(format!(
+                "what is bound at {} is not volume {}; it was left alone",
+                path.display(),
+                request.id
+            )));
+        }
+        if matches!(owner, Owner::Ours(_) | Owner::FileGone(_)) {
             refuse_published(node, request, stat.rdev)?;
         }
         node.umount(&path)?;
         node.index.forget(&path);
-        if let Owner::Ours(device) = owner {
-            device.release(kernel)?;
+        match owner {
+            Owner::Ours(device) => device.release(kernel)?,
+            Owner::FileGone(device) => device.release(kernel)?,
+            Owner::Unbound | Owner::Other => {}
         }
     }
     match kernel.look(&path)? {
@@ -108,9 +119,9 @@ fn unstage_device<K: Kernel>(
 
 fn refuse_published<K: Kernel>(node: &Node<K>, request: &Unstage, dev: Dev) -> Result<(), Failure> {
     let device = block_path(&request.staging);
-    let targets = node
-        .index
-        .others(&node.kernel, dev, &[&request.staging, &device])?;
+    let targets =
+        node.index
+            .others(&node.kernel, &request.id, dev, &[&request.staging, &device])?;
     match targets.first() {
         None => Ok(()),
         Some(target) => Err(Failure::precondition(format!(

@@ -13,7 +13,7 @@ use tonic::{Request, Response, Status};
 
 use super::encode;
 use crate::kernel::Kernel;
-use crate::operation::{self, Formatting, Node, Proof, Published, Staged};
+use crate::operation::{self, Formatting, Node, Published, Staged, Thread, VolumeUsage};
 use crate::pool::Pool;
 
 /// The CSI Node service over the operations.
@@ -22,6 +22,8 @@ pub(crate) struct NodeService<K: Kernel> {
     pool: Arc<Pool>,
     /// One job a volume; its value is the size in bytes that an expansion answers with.
     jobs: Jobs<u64>,
+    /// Callers that ask how full a volume is, again and again, share one thread for it.
+    asking: Jobs<VolumeUsage>,
     info: csi::NodeGetInfoResponse,
 }
 
@@ -46,6 +48,7 @@ impl<K: Kernel> NodeService<K> {
             node,
             pool,
             jobs: Jobs::new(),
+            asking: Jobs::new(),
             info,
         }
     }
@@ -102,10 +105,9 @@ impl<K: Kernel> NodeService<K> {
         let id = publish.id.clone();
         let (node, pool) = (Arc::clone(&self.node), Arc::clone(&self.pool));
         let job = async move {
-            // No disk is asked when the staged mount is known: then a thread would cost more
-            // than the work.
-            if operation::publish(&node, &publish, Proof::Known)? == Published::WantsProof {
-                let work = move || operation::publish(&node, &publish, Proof::ByDevice);
+            // Mostly no disk is asked, and then a thread would cost more than the work.
+            if operation::publish(&node, &publish, Thread::Only)? == Published::WantsPool {
+                let work = move || operation::publish(&node, &publish, Thread::Pool);
                 pool.run(work).await?;
             }
             Ok(0)
@@ -181,10 +183,13 @@ impl<K: Kernel> csi::node_server::Node for NodeService<K> {
     ) -> Result<Response<csi::NodeGetVolumeStatsResponse>, Status> {
         answer(Rpc::NodeGetVolumeStats, request, |message| async move {
             let stats = Stats::try_from(message)?;
-            let node = Arc::clone(&self.node);
+            let mark = fingerprint(&(&stats.id, &stats.volume_path));
+            let key = format!("{} {}", stats.id, stats.volume_path.display());
+            let (node, pool) = (Arc::clone(&self.node), Arc::clone(&self.pool));
+            let work = async move { pool.run(move || operation::stats(&node, &stats)).await };
             let usage = self
-                .pool
-                .run(move || operation::stats(&node, &stats))
+                .asking
+                .run(&key, Rpc::NodeGetVolumeStats, mark, work)
                 .await?;
             Ok(encode::usage(usage))
         })
@@ -198,7 +203,12 @@ impl<K: Kernel> csi::node_server::Node for NodeService<K> {
         answer(Rpc::NodeExpandVolume, request, |message| async move {
             let expand = NodeExpand::try_from(message)?;
             let id = expand.id.clone();
-            let mark = fingerprint(&(&expand.id, &expand.volume_path, &expand.range));
+            let mark = fingerprint(&(
+                &expand.id,
+                &expand.volume_path,
+                &expand.staging,
+                &expand.range,
+            ));
             let bytes = self
                 .job(Rpc::NodeExpandVolume, &id, mark, move |node| {
                     operation::expand(node, &expand)

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use rustix::fs::{
     AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, ResolveFlags, SeekFrom, Statx,
-    StatxAttributes, StatxFlags,
+    StatxAttributes, StatxFlags, XattrFlags,
 };
 use rustix::io::{Errno, retry_on_intr};
 
@@ -154,6 +154,30 @@ pub(super) fn flock(fd: &OwnedFd) -> Result<bool> {
     }
 }
 
+/// See [`crate::kernel::Kernel::has_xattr`].
+pub(super) fn has_xattr(fd: &OwnedFd, name: &str) -> Result<bool> {
+    // Without room for the value the call only tells its size.
+    let mut no_room: [u8; 0] = [];
+    match rustix::fs::fgetxattr(fd, name, &mut no_room) {
+        Ok(_) => Ok(true),
+        Err(Errno::NODATA) => Ok(false),
+        Err(errno) => Err(of("fgetxattr", fd)(errno)),
+    }
+}
+
+/// See [`crate::kernel::Kernel::set_xattr`].
+pub(super) fn set_xattr(fd: &OwnedFd, name: &str, value: &[u8]) -> Result<()> {
+    rustix::fs::fsetxattr(fd, name, value, XattrFlags::empty()).map_err(of("fsetxattr", fd))
+}
+
+/// See [`crate::kernel::Kernel::remove_xattr`].
+pub(super) fn remove_xattr(fd: &OwnedFd, name: &str) -> Result<()> {
+    match rustix::fs::fremovexattr(fd, name) {
+        Ok(()) | Err(Errno::NODATA) => Ok(()),
+        Err(errno) => Err(of("fremovexattr", fd)(errno)),
+    }
+}
+
 /// See [`crate::kernel::Kernel::seek_data`].
 pub(super) fn seek_data(fd: &OwnedFd, from: u64) -> Result<Option<u64>> {
     match rustix::fs::seek(fd, SeekFrom::Data(from)) {
@@ -205,11 +229,11 @@ fn link_of(fd: impl AsFd) -> String {
 fn flags(how: Open) -> OFlags {
     let own = match how {
         Open::DeviceRead => OFlags::RDONLY | OFlags::DIRECT | OFlags::NONBLOCK,
-        Open::DeviceAsk => OFlags::RDONLY | OFlags::NONBLOCK,
         Open::DeviceWrite => OFlags::RDWR | OFlags::DIRECT | OFlags::NONBLOCK,
         Open::DeviceExclusive => OFlags::RDONLY | OFlags::EXCL | OFlags::NONBLOCK,
-        Open::FileWrite => OFlags::RDWR,
-        Open::FileRead => OFlags::RDONLY,
+        // A FIFO of that name must not hold the caller until somebody opens its other end.
+        Open::FileWrite => OFlags::RDWR | OFlags::NONBLOCK,
+        Open::FileRead => OFlags::RDONLY | OFlags::NONBLOCK,
         Open::Directory => OFlags::RDONLY | OFlags::DIRECTORY,
     };
     own | OFlags::CLOEXEC

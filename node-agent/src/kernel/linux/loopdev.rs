@@ -8,8 +8,10 @@
     reason = "rustix has no calls for the ioctls of loop devices"
 )]
 
+use std::ffi::OsString;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::path::Path;
+use std::os::unix::ffi::OsStringExt as _;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
@@ -28,6 +30,10 @@ const LOOP_CTL_GET_FREE: Opcode = 0x4C82;
 const LO_FLAGS_READ_ONLY: u32 = 1;
 const LO_FLAGS_AUTOCLEAR: u32 = 4;
 
+/// The major number of loop devices (Documentation/admin-guide/devices.txt).
+const LOOP_MAJOR: u32 = 7;
+
+const MAX_PART: &str = "/sys/module/loop/parameters/max_part";
 const CONTROL: &str = "/dev/loop-control";
 const BLOCK_DEVICES: &str = "/sys/block";
 
@@ -81,6 +87,51 @@ impl LoopInfo64 {
             init: [0; 2],
         }
     }
+}
+
+/// How far the loop driver shifts a device's number to make its minor: by the bits that count its
+/// partitions, which is how drivers/block/loop.c reads `max_part`.
+pub(super) fn part_shift() -> Result<u32> {
+    let text = match std::fs::read_to_string(MAX_PART) {
+        Ok(text) => text,
+        // The driver is a module and not loaded: opening /dev/loop-control will load it.
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(0),
+        Err(error) => return Err(unread(Path::new(MAX_PART), &error)),
+    };
+    Ok(shift_of(text.trim().parse().unwrap_or(0)))
+}
+
+fn shift_of(max_part: u32) -> u32 {
+    u32::BITS - max_part.leading_zeros()
+}
+
+/// See [`crate::kernel::Kernel::loop_number`].
+pub(super) fn number(dev: Dev, part_shift: u32) -> Option<u32> {
+    let is_whole = dev.minor.trailing_zeros() >= part_shift;
+    (dev.major == LOOP_MAJOR && is_whole).then_some(dev.minor >> part_shift)
+}
+
+/// See [`crate::kernel::Kernel::loop_backing_file`].
+pub(super) fn backing_file(number: u32) -> Result<Option<PathBuf>> {
+    let path = PathBuf::from(format!("{BLOCK_DEVICES}/loop{number}/loop/backing_file"));
+    match std::fs::read(&path) {
+        Ok(mut bytes) => {
+            if bytes.last() == Some(&b'\n') {
+                bytes.pop();
+            }
+            Ok(Some(PathBuf::from(OsString::from_vec(bytes))))
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(unread(&path, &error)),
+    }
+}
+
+fn unread(path: &Path, error: &std::io::Error) -> Error {
+    Error::at(
+        "read",
+        path,
+        Errno::from_io_error(error).unwrap_or(Errno::IO),
+    )
 }
 
 /// See [`crate::kernel::Kernel::loop_get_free`].
@@ -256,5 +307,29 @@ mod tests {
                 "{major}:{minor}"
             );
         }
+    }
+
+    #[test]
+    fn a_minor_is_a_number_shifted_by_the_bits_of_its_partitions() {
+        for (max_part, minor, expected) in [
+            (0, 0, Some(0)),
+            (0, 9, Some(9)),
+            (7, 8, Some(1)),
+            (7, 9, None),
+            (15, 32, Some(2)),
+            // 10 is rounded up to what four bits can count.
+            (10, 48, Some(3)),
+        ] {
+            let dev = Dev {
+                major: LOOP_MAJOR,
+                minor,
+            };
+            assert_eq!(
+                number(dev, shift_of(max_part)),
+                expected,
+                "{max_part} {minor}"
+            );
+        }
+        assert_eq!(number(Dev { major: 8, minor: 0 }, 0), None);
     }
 }

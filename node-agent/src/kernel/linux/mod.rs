@@ -20,17 +20,18 @@ mod real;
 mod statmount;
 
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::{
-    Child, ChildEnd, Kernel, LoopMode, LoopStatus, MountAttrs, MountEntry, MountFacts, Open,
+    Child, ChildEnd, Dev, Kernel, LoopMode, LoopStatus, MountAttrs, MountEntry, MountFacts, Open,
     Result, Stat, Usage, XfsGeometry,
 };
 
 /// The kernel this process runs on, and what it can do beyond the floor.
 #[derive(Debug)]
 pub(crate) struct Linux {
+    loop_part_shift: u32,
     has_statmount: bool,
     has_exclusive_create: bool,
 }
@@ -44,6 +45,7 @@ impl Linux {
     pub(crate) fn detect() -> Result<Linux> {
         mount::require_floor()?;
         Ok(Linux {
+            loop_part_shift: loopdev::part_shift()?,
             has_statmount: statmount::is_known(),
             has_exclusive_create: mount::is_exclusive_create_known(),
         })
@@ -101,6 +103,18 @@ impl Kernel for Linux {
         files::flock(fd)
     }
 
+    fn has_xattr(&self, fd: &OwnedFd, name: &str) -> Result<bool> {
+        files::has_xattr(fd, name)
+    }
+
+    fn set_xattr(&self, fd: &OwnedFd, name: &str, value: &[u8]) -> Result<()> {
+        files::set_xattr(fd, name, value)
+    }
+
+    fn remove_xattr(&self, fd: &OwnedFd, name: &str) -> Result<()> {
+        files::remove_xattr(fd, name)
+    }
+
     fn seek_data(&self, fd: &OwnedFd, from: u64) -> Result<Option<u64>> {
         files::seek_data(fd, from)
     }
@@ -123,6 +137,14 @@ impl Kernel for Linux {
 
     fn device_bytes(&self, fd: &OwnedFd) -> Result<u64> {
         block::device_bytes(fd)
+    }
+
+    fn loop_number(&self, dev: Dev) -> Option<u32> {
+        loopdev::number(dev, self.loop_part_shift)
+    }
+
+    fn loop_backing_file(&self, number: u32) -> Result<Option<PathBuf>> {
+        loopdev::backing_file(number)
     }
 
     fn loop_get_free(&self) -> Result<u32> {
@@ -161,8 +183,12 @@ impl Kernel for Linux {
         mount::fsconfig_set(context, key, value)
     }
 
-    fn fsconfig_create(&self, context: &OwnedFd) -> Result<()> {
-        mount::fsconfig_create(context, self.has_exclusive_create)
+    fn fsconfig_create(&self, context: &OwnedFd, shared: bool) -> Result<()> {
+        mount::fsconfig_create(context, self.has_exclusive_create && !shared)
+    }
+
+    fn thaw(&self, root: &OwnedFd) -> Result<()> {
+        mount::thaw(root)
     }
 
     fn fsmount(&self, context: &OwnedFd, attrs: MountAttrs) -> Result<OwnedFd> {

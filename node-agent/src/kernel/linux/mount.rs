@@ -5,7 +5,7 @@
 
 #![expect(
     unsafe_code,
-    reason = "neither rustix nor libc has a function for mount_setattr"
+    reason = "neither rustix nor libc has functions for mount_setattr and FITHAW"
 )]
 
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -13,6 +13,7 @@ use std::path::Path;
 
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::{Errno, retry_on_intr};
+use rustix::ioctl::{NoArg, Opcode, opcode};
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags,
 };
@@ -81,6 +82,9 @@ pub(super) fn fsconfig_set(context: &OwnedFd, key: &str, value: Option<&str>) ->
     .map_err(|errno| Error::new("fsconfig", key, errno).because(log_of(context)))
 }
 
+/// `FITHAW` (include/uapi/linux/fs.h).
+const FITHAW: Opcode = opcode::read_write::<i32>(b'X', 120);
+
 /// See [`crate::kernel::Kernel::fsconfig_create`].
 ///
 /// `exclusive` is what the kernel was found to know, not tried out here: a first attempt that
@@ -92,6 +96,17 @@ pub(super) fn fsconfig_create(context: &OwnedFd, exclusive: bool) -> Result<()> 
         rustix::mount::fsconfig_create(context)
     }
     .map_err(|errno| Error::new("fsconfig", "create", errno).because(log_of(context)))
+}
+
+/// See [`crate::kernel::Kernel::thaw`].
+pub(super) fn thaw(root: &OwnedFd) -> Result<()> {
+    // SAFETY: the request takes an int that it ignores, by value or by pointer as one likes; it
+    // gets none, and writes nothing.
+    match unsafe { rustix::ioctl::ioctl(root, NoArg::<FITHAW>::new()) } {
+        // Not frozen; or of a kind that cannot be.
+        Ok(()) | Err(Errno::INVAL | Errno::OPNOTSUPP) => Ok(()),
+        Err(errno) => Err(of("FITHAW", root)(errno)),
+    }
 }
 
 /// See [`crate::kernel::Kernel::fsmount`].

@@ -77,7 +77,17 @@ fn parse_line(line: &[u8]) -> Option<Line> {
     let point = path(fields.next()?);
     let attrs = attributes(fields.next()?);
     // Any number of optional fields, closed by a lone hyphen.
-    fields.find(|&field| field == b"-")?;
+    let mut peer_group = 0;
+    loop {
+        match fields.next()? {
+            b"-" => break,
+            field => {
+                if let Some(group) = field.strip_prefix(b"shared:") {
+                    peer_group = number(group)?;
+                }
+            }
+        }
+    }
     let fs_type = String::from_utf8_lossy(&unescape(fields.next()?)).into_owned();
     let _source = fields.next()?;
     let superblock_read_only = has_option(fields.next()?, b"ro");
@@ -85,6 +95,7 @@ fn parse_line(line: &[u8]) -> Option<Line> {
         fs_type: fs_type.clone(),
         attrs,
         superblock_read_only,
+        peer_group,
     };
     Some(Line {
         id,

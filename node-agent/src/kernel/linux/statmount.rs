@@ -58,8 +58,10 @@ struct StatMount {
     mnt_id_old: u32,
     mnt_parent_id_old: u32,
     mnt_attr: u64,
-    /// `mnt_propagation` and all that came after it: not asked for.
-    rest: [u64; 55],
+    mnt_propagation: u64,
+    mnt_peer_group: u64,
+    /// `mnt_master` and all that came after it: not asked for.
+    rest: [u64; 53],
     strings: [u8; STRINGS_BYTES],
 }
 
@@ -97,6 +99,7 @@ pub(super) fn facts(path: &Path) -> Result<Option<MountFacts>> {
         fs_type: string_at(&found.strings, found.fs_type).ok_or_else(|| failed(Errno::NODATA))?,
         attrs: MountAttrs::from_bits(found.mnt_attr),
         superblock_read_only: found.sb_flags & SB_RDONLY != 0,
+        peer_group: found.mnt_peer_group,
     }))
 }
 
@@ -121,7 +124,9 @@ fn statmount(mnt_id: u64, size: u32) -> rustix::io::Result<StatMount> {
         mnt_id_old: 0,
         mnt_parent_id_old: 0,
         mnt_attr: 0,
-        rest: [0; 55],
+        mnt_propagation: 0,
+        mnt_peer_group: 0,
+        rest: [0; 53],
         strings: [0; STRINGS_BYTES],
     };
     let (from, to): (*const MntIdReq, *mut StatMount) = (&request, &mut found);

@@ -32,6 +32,9 @@ pub(super) fn stage<K: Kernel>(
             request.staging.display()
         )));
     }
+    let backing = node
+        .loop_dir
+        .backing(&node.kernel, &request.id, read_only)?;
     match node.look("staging_target_path", &path)? {
         None => {}
         Some(stat) if stat.mount_root && stat.kind == FileKind::BlockDevice => {
@@ -41,7 +44,17 @@ pub(super) fn stage<K: Kernel>(
                 }
                 // What a device left behind when it was taken away: the bind would show the next
                 // volume that gets its number.
-                Owner::NotOurs | Owner::FileGone => node.umount(&path)?,
+                Owner::Unbound => node.umount(&path)?,
+                _ if node.index.noted(&path, &stat).as_ref() == Some(&request.id) => {
+                    node.umount(&path)?;
+                }
+                Owner::FileGone(_) | Owner::Other => {
+                    return Err(Failure::incompatible(format!(
+                        "another device than that of volume {} is bound at {}",
+                        request.id,
+                        path.display()
+                    )));
+                }
             }
         }
         Some(stat) if stat.kind == FileKind::File && stat.bytes == 0 => {}
@@ -52,9 +65,6 @@ pub(super) fn stage<K: Kernel>(
             )));
         }
     }
-    let backing = node
-        .loop_dir
-        .backing(&node.kernel, &request.id, read_only)?;
     let mode = LoopMode {
         read_only,
         autoclear: false,
@@ -123,20 +133,17 @@ fn bind<K: Kernel>(
     }
     let bind = kernel.open_tree(&device_node)?;
     kernel.mount_setattr(&bind, MountAttrs::default())?;
+    let bound = Stat {
+        mount_root: true,
+        ..kernel.stat(&bind)?
+    };
     if kernel.look(path)?.is_none() {
         kernel.create_file(path, DEVICE_MODE)?;
     }
-    if let Err(error) = attach_to(kernel, &bind, path) {
+    if let Err(failure) = node.place(&bind, path) {
         kernel.unlink(path)?;
-        return Err(Failure::from(error).rolled_back());
+        return Err(failure);
     }
-    if let Some(stat) = kernel.look(path)? {
-        node.index.note(path, &stat, &request.id);
-    }
+    node.index.note(path, &bound, &request.id);
     Ok(())
-}
-
-fn attach_to<K: Kernel>(kernel: &K, mount: &K::Fd, path: &Path) -> crate::kernel::Result<()> {
-    let onto = kernel.open_path(path)?;
-    kernel.move_mount(mount, &onto)
 }

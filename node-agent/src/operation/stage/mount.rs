@@ -13,7 +13,7 @@ use crate::filesystem::{
     DeviceUnderTest, Found, FsType, GrowError, MountOptions, Permit, examine, format, grow,
     parse_flags,
 };
-use crate::kernel::{Kernel, LoopMode, MountAttrs, Open, Stat};
+use crate::kernel::{Cause, Kernel, LoopMode, MountAttrs, Open, Stat};
 
 /// mkfs of a large volume on a slow disk takes minutes; one that takes longer hangs.
 const FORMAT_DEADLINE: Duration = Duration::from_secs(600);
@@ -77,10 +77,17 @@ pub(super) fn stage<K: Kernel>(
         backing: Some(device.backing().fd()),
         volume: request.id.as_str(),
     };
-    let (fs, permit) = decide(node, &wish, plan, &under_test)?;
+    let (fs, permit) = match decide(node, &wish, plan, &under_test) {
+        // What a mkfs has not finished may look like anything.
+        Err(_) if device.is_claimed() => return Err(claimed(&device)),
+        decided => decided?,
+    };
     // The kernel judges the flags here, before anything is formatted for them.
     let context = configure(node, &wish, &device, fs)?;
     if let Some(permit) = permit {
+        if device.is_claimed() {
+            return Err(claimed(&device));
+        }
         if formatting == Formatting::Ask {
             return Ok(Staged::WantsFormat);
         }
@@ -88,6 +95,15 @@ pub(super) fn stage<K: Kernel>(
         metrics::counter!("belay_formats_total", "fs" => fs.name()).increment(1);
     }
     mount(node, &wish, &device, fs, &context)
+}
+
+/// The device is bound and in use. A filesystem on it may be mounted once more, but not made.
+fn claimed<K: Kernel>(device: &Attached<K>) -> Failure {
+    Failure::busy(format!(
+        "{} is still in use for this volume, by a mount elsewhere or by a mkfs that outlived an \
+         earlier attempt",
+        device.path().display()
+    ))
 }
 
 /// Something is mounted on the staging path: it must be this volume, in this way.
@@ -250,14 +266,24 @@ fn mount<K: Kernel>(
 ) -> Result<Staged, Failure> {
     let kernel = &node.kernel;
     let attrs = wish.options(fs)?.attrs;
-    kernel.fsconfig_create(context)?;
+    // A mount that leaked into another namespace still has the superblock: it is the same one.
+    kernel
+        .fsconfig_create(context, device.is_claimed())
+        .map_err(|error| match error.cause() {
+            Cause::Busy => claimed(device),
+            _ => error.into(),
+        })?;
     let mounted = kernel.fsmount(context, attrs)?;
     let device_dev = kernel.stat(device.fd())?.rdev;
-    let mounted_dev = kernel.stat(&mounted)?.dev;
-    if mounted_dev != device_dev {
+    let root_of_mount = Stat {
+        mount_root: true,
+        ..kernel.stat(&mounted)?
+    };
+    if root_of_mount.dev != device_dev {
         return Err(Failure::bug(format!(
-            "{} is device {device_dev}, but what got mounted is {mounted_dev}",
-            device.path().display()
+            "{} is device {device_dev}, but what got mounted is {}",
+            device.path().display(),
+            root_of_mount.dev
         )));
     }
     if !attrs.contains(MountAttrs::READ_ONLY) {
@@ -265,17 +291,8 @@ fn mount<K: Kernel>(
         grow_to_device(node, &root, device, fs)?;
     }
     let staging = &wish.request.staging;
-    let onto = kernel.open_path(staging)?;
-    if kernel.stat(&onto)?.mount_root {
-        return Err(Failure::busy(format!(
-            "something was mounted at {} meanwhile; try again",
-            staging.display()
-        )));
-    }
-    kernel.move_mount(&mounted, &onto)?;
-    if let Some(stat) = kernel.look(staging)? {
-        node.index.note(staging, &stat, &wish.request.id);
-    }
+    node.place(&mounted, staging)?;
+    node.index.note(staging, &root_of_mount, &wish.request.id);
     Ok(Staged::Done)
 }
 

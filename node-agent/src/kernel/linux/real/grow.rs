@@ -44,7 +44,7 @@ fn what_mkfs_made_on_standard_input_is_mounted_once_and_no_second_time() {
 
             let first = mount(kernel, fs_type, &device).unwrap();
             let root = kernel.stat(&kernel.open_root(&first).unwrap()).unwrap();
-            assert_eq!(root.dev.as_loop(), Some(device.number));
+            assert_eq!(kernel.loop_number(root.dev), Some(device.number));
             let staged = Mounted::attach(kernel, first, staging.path());
 
             let facts = kernel.statmount(staging.path()).unwrap().unwrap();

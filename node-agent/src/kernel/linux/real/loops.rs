@@ -19,7 +19,7 @@ fn a_bound_device_names_its_backing_file_by_device_and_inode() {
         assert_eq!(found.mode, WRITABLE);
         assert_eq!(kernel.device_bytes(&device.fd).unwrap(), 3 * MIB);
         assert_eq!(
-            kernel.stat(&device.fd).unwrap().rdev.as_loop(),
+            kernel.loop_number(kernel.stat(&device.fd).unwrap().rdev),
             Some(device.number)
         );
         assert!(kernel.loop_bound().unwrap().contains(&device.number));
@@ -145,7 +145,7 @@ fn without_autoclear_the_last_close_leaves_it_bound() {
             &mut device.fd,
             kernel.open_path(&path).unwrap(),
         ));
-        device.fd = kernel.reopen(&name, Open::DeviceAsk).unwrap();
+        device.fd = kernel.reopen(&name, Open::DeviceRead).unwrap();
         assert_eq!(status(&device), before);
     });
 }
@@ -168,7 +168,7 @@ fn the_lock_of_the_file_stays_with_the_device_until_it_is_unbound() {
         // which the kernel lets go of when all else is done.
         let second = File::from(second);
         second.lock().unwrap();
-        let again = kernel.open(&loop_path(number), Open::DeviceAsk).unwrap();
+        let again = kernel.open(&loop_path(number), Open::DeviceRead).unwrap();
         let now = kernel.loop_status(&again).unwrap();
         assert!(
             now.is_none_or(|now| now.backing_ino != backing.backing_ino),

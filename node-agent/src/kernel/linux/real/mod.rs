@@ -96,7 +96,7 @@ impl<'a> Loop<'a> {
             let number = kernel.loop_get_free().unwrap();
             let fd = kernel.open(&loop_path(number), Open::DeviceRead).unwrap();
             let by = match mode.read_only {
-                true => Open::DeviceAsk,
+                true => Open::DeviceRead,
                 false => Open::DeviceWrite,
             };
             let by = kernel.reopen(&fd, by).unwrap();
@@ -189,7 +189,7 @@ fn detached(
     for (key, value) in options {
         kernel.fsconfig_set(&context, key, *value)?;
     }
-    kernel.fsconfig_create(&context)?;
+    kernel.fsconfig_create(&context, false)?;
     kernel.fsmount(&context, attrs)
 }
 

@@ -111,10 +111,10 @@ fn a_device_node_is_bound_onto_a_file() {
         kernel.mount_setattr(&clone, MountAttrs::default()).unwrap();
         let bound = Mounted::attach(kernel, clone, &target);
         let stat = bound.stat();
-        assert_eq!(stat.rdev.as_loop(), Some(device.number));
+        assert_eq!(kernel.loop_number(stat.rdev), Some(device.number));
         assert!(stat.mount_root);
         assert!(stat.is_same_root(&kernel.look(&device.path()).unwrap().unwrap()));
-        let opened = kernel.open(&target, Open::DeviceAsk).unwrap();
+        let opened = kernel.open(&target, Open::DeviceRead).unwrap();
         assert_eq!(kernel.device_bytes(&opened).unwrap(), MIB);
         drop(opened);
         drop(bound);
@@ -187,6 +187,7 @@ fn statmount_and_mountinfo_agree() {
                     fs_type: "tmpfs".to_owned(),
                     attrs,
                     superblock_read_only,
+                    peer_group: 0,
                 };
                 for path in [&staging, &link.join("staging area")] {
                     assert_eq!(mountinfo::facts(path).unwrap().as_ref(), Some(&expected));
@@ -298,7 +299,7 @@ fn usage_counts_what_is_written() {
 fn every_descriptor_of_a_mount_closes_on_exec() {
     in_own_namespace(|kernel| {
         let context = kernel.fsopen("tmpfs").unwrap();
-        kernel.fsconfig_create(&context).unwrap();
+        kernel.fsconfig_create(&context, false).unwrap();
         let mount = kernel.fsmount(&context, MountAttrs::default()).unwrap();
         let clone = kernel
             .open_tree(&kernel.open_path(Path::new("/")).unwrap())
