@@ -3,12 +3,13 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
+use belay_proto::endpoint::Endpoint;
 use clap::{Args, Parser, Subcommand};
 
 use crate::command::controller::ControllerCommand;
 use crate::command::identity::IdentityCommand;
 use crate::command::node::NodeCommand;
-use crate::connect::Socket;
+use crate::connect::dial;
 use crate::demo::{self, DemoArgs};
 use crate::failure::Failure;
 use crate::render::{self, Answer, Output};
@@ -40,7 +41,7 @@ pub(crate) struct Cli {
 pub(crate) struct Target {
     /// Socket of the driver: unix:///path, unix:/path or an absolute path
     #[arg(long, global = true, env = "CSI_ENDPOINT", value_name = "SOCKET")]
-    endpoint: Option<Socket>,
+    endpoint: Option<Endpoint>,
     /// Seconds to wait for the answer
     #[arg(long, global = true, default_value_t = 120, value_name = "SECONDS",
           value_parser = clap::value_parser!(u64).range(1..=86_400))]
@@ -88,10 +89,10 @@ impl Target {
     /// # Errors
     /// No socket named (bad usage), or nobody answers on it.
     pub(crate) async fn connect(&self) -> Result<tonic::transport::Channel, Failure> {
-        let socket = self.endpoint.as_ref().ok_or_else(|| {
+        let endpoint = self.endpoint.as_ref().ok_or_else(|| {
             Failure::Usage("no socket named: give --endpoint or set CSI_ENDPOINT".to_owned())
         })?;
-        socket.connect().await
+        dial(&endpoint.path).await
     }
 
     /// Waits for one call, and no longer than the user allowed.
@@ -132,6 +133,8 @@ mod tests {
         for line in [
             "belayctl --endpoint /a.sock -o json node info",
             "belayctl node info --endpoint unix:///a.sock --output json",
+            // As CSI_ENDPOINT is often written, and the servers take it.
+            "belayctl node info --endpoint unix://a.sock --output json",
         ] {
             let cli = Cli::try_parse_from(line.split(' ')).unwrap();
             assert_eq!(

@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use tonic::Code;
+use belay_proto::code;
 
 /// Exit code of bad usage (EX_USAGE of sysexits.h).
 pub(crate) const USAGE: u8 = 64;
@@ -72,31 +72,8 @@ impl Failure {
 /// Code and message of an answer.
 pub(crate) fn told(status: &tonic::Status) -> String {
     match status.message() {
-        "" => format!("{}, without a message", code_name(status.code())),
-        message => format!("{}: {message}", code_name(status.code())),
-    }
-}
-
-/// The name of a gRPC code as the specifications print it.
-fn code_name(code: Code) -> &'static str {
-    match code {
-        Code::Ok => "OK",
-        Code::Cancelled => "CANCELLED",
-        Code::Unknown => "UNKNOWN",
-        Code::InvalidArgument => "INVALID_ARGUMENT",
-        Code::DeadlineExceeded => "DEADLINE_EXCEEDED",
-        Code::NotFound => "NOT_FOUND",
-        Code::AlreadyExists => "ALREADY_EXISTS",
-        Code::PermissionDenied => "PERMISSION_DENIED",
-        Code::ResourceExhausted => "RESOURCE_EXHAUSTED",
-        Code::FailedPrecondition => "FAILED_PRECONDITION",
-        Code::Aborted => "ABORTED",
-        Code::OutOfRange => "OUT_OF_RANGE",
-        Code::Unimplemented => "UNIMPLEMENTED",
-        Code::Internal => "INTERNAL",
-        Code::Unavailable => "UNAVAILABLE",
-        Code::DataLoss => "DATA_LOSS",
-        Code::Unauthenticated => "UNAUTHENTICATED",
+        "" => format!("{}, without a message", code::name(status.code())),
+        message => format!("{}: {message}", code::name(status.code())),
     }
 }
 

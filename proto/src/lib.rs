@@ -1,9 +1,12 @@
 //! The wire: CSI 1.13 and the kubelet's plugin registration, generated from the two `.proto` files
-//! beside this crate. Knows names and numbers only; what a message means is decided elsewhere.
+//! beside this crate, and what is written around it: endpoints and the names of codes. What a
+//! message means is decided elsewhere.
 //!
 //! `{:?}` of any message is safe to log: a field that may carry a secret shows as `<secret>`, or
 //! as `<none>` when it is empty.
 
+pub mod code;
+pub mod endpoint;
 mod redact;
 
 /// The Container Storage Interface.

@@ -1,0 +1,113 @@
+//! Where a CSI server listens: the ways in which `CSI_ENDPOINT` is written, the same for those who
+//! serve and those who call. Opens nothing.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// Longest path of a Unix socket, in bytes: `sun_path` of unix(7) less its closing NUL.
+pub const SOCKET_PATH_BYTES_MAX: usize = 107;
+
+/// An absolute path for a Unix socket, short enough to be bound.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    /// Where the socket file stands.
+    pub path: PathBuf,
+}
+
+/// Why an endpoint is refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum EndpointError {
+    /// Another transport than a Unix socket.
+    #[error("endpoint {0:?}: only unix sockets; write unix:///absolute/path.sock")]
+    Scheme(String),
+    /// Nothing, a folder, or a path with a NUL byte.
+    #[error("endpoint {0:?}: names no file; write unix:///absolute/path.sock")]
+    NoFile(String),
+    /// Longer than the kernel takes.
+    #[error("endpoint {0:?}: the path is longer than {SOCKET_PATH_BYTES_MAX} bytes; shorten it")]
+    TooLong(String),
+}
+
+impl FromStr for Endpoint {
+    type Err = EndpointError;
+
+    /// Takes `unix:///p`, `unix://p` (which means `/p`, as the Go drivers read it), `unix:/p` and a
+    /// bare absolute path.
+    ///
+    /// # Errors
+    /// Whatever is not an absolute path to a file, in at most [`SOCKET_PATH_BYTES_MAX`] bytes.
+    fn from_str(text: &str) -> Result<Self, EndpointError> {
+        let path = match text.split_once("://") {
+            Some(("unix", path)) if path.starts_with('/') => path.to_owned(),
+            Some(("unix", path)) => format!("/{path}"),
+            Some(_) => return Err(EndpointError::Scheme(text.to_owned())),
+            None => text.strip_prefix("unix:").unwrap_or(text).to_owned(),
+        };
+        if !path.starts_with('/') {
+            return Err(EndpointError::Scheme(text.to_owned()));
+        }
+        if path.ends_with('/') || path.contains('\0') {
+            return Err(EndpointError::NoFile(text.to_owned()));
+        }
+        if path.len() > SOCKET_PATH_BYTES_MAX {
+            return Err(EndpointError::TooLong(text.to_owned()));
+        }
+        Ok(Self {
+            path: PathBuf::from(path),
+        })
+    }
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "unix://{}", self.path.display())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_common_spellings_mean_the_same_file() {
+        for text in [
+            "unix:///run/csi.sock",
+            "unix://run/csi.sock",
+            "unix:/run/csi.sock",
+            "/run/csi.sock",
+        ] {
+            let endpoint: Endpoint = text.parse().unwrap();
+            assert_eq!(endpoint.path, PathBuf::from("/run/csi.sock"), "{text}");
+            assert_eq!(endpoint.to_string(), "unix:///run/csi.sock");
+        }
+    }
+
+    #[test]
+    fn what_is_no_absolute_socket_path_is_refused() {
+        let scheme = [
+            "",
+            "csi.sock",
+            "tcp://127.0.0.1:1",
+            "unix:csi.sock",
+            "http:///csi.sock",
+        ];
+        for text in scheme {
+            let error = text.parse::<Endpoint>().unwrap_err();
+            assert_eq!(error, EndpointError::Scheme(text.to_owned()));
+        }
+        for text in ["/", "unix:///", "unix://", "/run/csi/", "/run/\0"] {
+            let error = text.parse::<Endpoint>().unwrap_err();
+            assert_eq!(error, EndpointError::NoFile(text.to_owned()));
+        }
+    }
+
+    #[test]
+    fn the_longest_path_that_the_kernel_takes_is_taken_and_no_longer_one() {
+        let longest = format!("/{}", "x".repeat(SOCKET_PATH_BYTES_MAX - 1));
+        assert!(longest.parse::<Endpoint>().is_ok());
+        let error = format!("{longest}x").parse::<Endpoint>().unwrap_err();
+        assert!(matches!(error, EndpointError::TooLong(_)), "{error}");
+    }
+}
