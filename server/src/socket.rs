@@ -10,10 +10,16 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Connections that may wait to be accepted: the kubelet dials anew for each call, and at its start
 /// for all volumes at once. The kernel lowers it to net.core.somaxconn.
 const BACKLOG: i32 = 1024;
+
+/// How often the folder is asked for, and how long apart: who has it needs it for a few system
+/// calls.
+const LOCK_TRIES: u32 = 10;
+const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
 /// Only root reaches a CSI driver: whoever can talk to it can mount anything.
 const PRIVATE: Mode = Mode::RUSR.union(Mode::WUSR);
@@ -94,17 +100,30 @@ fn identity(found: &Stat) -> (u64, u64) {
     (found.st_dev, found.st_ino)
 }
 
-/// Keeps two servers from replacing each other's socket at the same time; waits for the few system
-/// calls of the other one. A lock on the folder, for CSI forbids other files beside the socket.
+/// Keeps two servers from replacing each other's socket at the same time; waits a little for the few
+/// system calls of the other one. A lock on the folder, for CSI forbids other files beside the socket.
 /// Given back when dropped.
 fn lock_folder_of(path: &Path) -> io::Result<OwnedFd> {
     let folder = path.parent().unwrap_or(path);
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let opened = rustix::fs::open(folder, flags, Mode::empty())
         .map_err(|error| explain(folder, "cannot open the folder of the socket", error))?;
-    rustix::fs::flock(&opened, FlockOperation::LockExclusive)
-        .map_err(|error| explain(folder, "cannot lock the folder of the socket", error))?;
-    Ok(opened)
+    for _ in 1..LOCK_TRIES {
+        match rustix::fs::flock(&opened, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::AGAIN | Errno::INTR) => pause(),
+            Err(error) => return Err(explain(folder, "cannot lock the folder", error)),
+            Ok(()) => return Ok(opened),
+        }
+    }
+    Err(explain(folder, "cannot lock the folder", Errno::AGAIN))
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "no event tells that a lock is free; nothing is served yet, or any more"
+)]
+fn pause() {
+    std::thread::sleep(LOCK_PAUSE);
 }
 
 fn listen(path: &Path) -> Result<OwnedFd, Errno> {
@@ -147,6 +166,7 @@ fn explain(path: &Path, what: impl fmt::Display, error: Errno) -> io::Error {
     let advice = match error {
         Errno::NOTSOCK => "something else than a socket stands there; move it away",
         Errno::ADDRINUSE => "another process serves it; end that one first",
+        Errno::AGAIN => "another process holds a lock on it; see /proc/locks for who, and end it",
         Errno::NOENT => "the folder does not exist; make it first",
         _ => "",
     };
@@ -231,6 +251,21 @@ mod tests {
             error.contains("missing: ") && error.contains("make it first"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn a_folder_that_somebody_keeps_locked_is_named() {
+        let folder = TempDir::new().unwrap();
+        let holder = std::fs::File::open(folder.path()).unwrap();
+        rustix::fs::flock(&holder, FlockOperation::LockExclusive).unwrap();
+        let error = refused(&endpoint(&folder));
+        let name = folder.path().to_str().unwrap();
+        assert!(
+            error.starts_with(name) && error.contains("another process holds a lock"),
+            "{error}"
+        );
+        drop(holder);
+        Socket::bind(&endpoint(&folder)).unwrap();
     }
 
     #[test]
