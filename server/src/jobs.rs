@@ -111,7 +111,7 @@ impl<T: Clone + Send + 'static> Jobs<T> {
             Entry::Occupied(mut taken) => {
                 let job = taken.get_mut();
                 if job.rpc != rpc || job.fingerprint != fingerprint {
-                    return Err(busy(&key, job.rpc, job.since));
+                    return Err(busy(&key, job, rpc));
                 }
                 let (sender, receiver) = oneshot::channel();
                 job.joined.push(sender);
@@ -164,11 +164,17 @@ fn lock<T>(running: &Running<T>) -> MutexGuard<'_, HashMap<Arc<str>, Job<T>>> {
     running.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn busy(key: &str, rpc: Rpc, since: Instant) -> Failure {
-    let seconds = since.elapsed().as_secs();
+fn busy<T>(key: &str, job: &Job<T>, asked: Rpc) -> Failure {
+    let seconds = job.since.elapsed().as_secs();
+    let running = job.rpc.name();
+    // The arguments of one call say nothing about those of another.
+    let how = if job.rpc == asked {
+        " with other arguments"
+    } else {
+        ""
+    };
     Failure::busy(format!(
-        "{key}: a {} with other arguments has been running for {seconds} s; repeat the call later",
-        rpc.name(),
+        "{key}: a {running}{how} has been running for {seconds} s; repeat the call later"
     ))
 }
 
@@ -231,10 +237,12 @@ mod tests {
                 .unwrap_err();
             assert_eq!(refused.kind, Kind::Busy);
             assert_eq!(refused.certainty, Certainty::NothingHappened);
-            assert!(
-                refused.message.starts_with("vol-1: a NodeStageVolume "),
-                "{refused}"
-            );
+            let how = match rpc {
+                Rpc::NodeStageVolume => " with other arguments",
+                _ => "",
+            };
+            let running = format!("vol-1: a NodeStageVolume{how} has been running for ");
+            assert!(refused.message.starts_with(&running), "{refused}");
         }
         assert_eq!(
             jobs.run("vol-2", Rpc::NodeStageVolume, 8, async { Ok(1) })
