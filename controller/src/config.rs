@@ -1,10 +1,9 @@
 //! The settings of belay-controller: flags, or environment variables. Opens nothing.
 
-use crate::backend::local::{self, Overcommit, TOPOLOGY_KEY};
+use crate::backend::local::{self, Overcommit};
 use crate::backend::registry::Choice;
-use crate::operation::{Place, PlaceError, Rules};
+use crate::operation::Rules;
 use belay_server::config::CommonArgs;
-use belay_server::identity::PluginCapability;
 use std::path::PathBuf;
 
 /// The controller of a Belay CSI driver: makes, attaches, grows and removes volumes.
@@ -53,39 +52,20 @@ impl Config {
         match self.backend {
             BackendName::Local => Choice::Local(local::Config {
                 state_dir: self.state_dir.clone(),
-                node: self.common.node_id.clone(),
+                node: self.common.node.id.clone(),
                 overcommit: self.overcommit,
             }),
         }
     }
 
     /// What the operations keep to.
-    ///
-    /// # Errors
-    /// If the node id cannot be a topology value but must be one.
-    pub fn rules(&self) -> Result<Rules, PlaceError> {
-        let key = match self.backend {
-            BackendName::Local => TOPOLOGY_KEY,
-        };
-        let place = || Place::new(key, self.common.node_id.as_str());
-        let node_limit = usize::try_from(self.common.max_volumes).unwrap_or(usize::MAX);
-        Ok(Rules {
-            place: self.common.with_topology.then(place).transpose()?,
-            node_limit: (node_limit != 0).then_some(node_limit),
-        })
-    }
-
-    /// What the driver as a whole can do; the node agent must tell the same.
     #[must_use]
-    pub fn plugin_capabilities(&self) -> Vec<PluginCapability> {
-        let mut capabilities = vec![
-            PluginCapability::Controller,
-            PluginCapability::OnlineExpansion,
-        ];
-        if self.common.with_topology {
-            capabilities.push(PluginCapability::Topology);
+    pub fn rules(&self) -> Rules {
+        let node_limit = usize::try_from(self.common.max_volumes).unwrap_or(usize::MAX);
+        Rules {
+            place: self.common.node.place.clone(),
+            node_limit: (node_limit != 0).then_some(node_limit),
         }
-        capabilities
     }
 }
 
@@ -100,7 +80,7 @@ mod tests {
             "--endpoint",
             "/run/csi.sock",
             "--node-id",
-            "a/b",
+            "node-1",
             "--state-dir",
             "/d",
         ];
@@ -112,35 +92,18 @@ mod tests {
         let config = parsed(&[]).unwrap();
         assert_eq!(config.backend, BackendName::Local);
         assert_eq!(config.overcommit, Overcommit::default());
-        let rules = config.rules().unwrap();
+        let rules = config.rules();
         assert_eq!(rules.node_limit, None);
         assert_eq!(rules.place, None);
     }
 
     #[test]
-    fn topology_needs_a_node_id_that_can_be_a_label() {
+    fn what_the_operator_decided_becomes_the_rules() {
         let config = parsed(&["--with-topology", "--max-volumes", "3"]).unwrap();
-        assert!(config.rules().unwrap_err().to_string().contains("a/b"));
-        assert!(
-            config
-                .plugin_capabilities()
-                .contains(&PluginCapability::Topology)
-        );
-        let config = parsed(&["--with-topology", "--max-volumes", "3"]).unwrap();
-        let config = Config {
-            common: CommonArgs {
-                node_id: belay_server::request::NodeId::new("node-1").unwrap(),
-                ..config.common
-            },
-            ..config
-        };
-        let rules = config.rules().unwrap();
+        let rules = config.rules();
         assert_eq!(rules.node_limit, Some(3));
-        let segments = rules.place.unwrap().segments();
-        assert_eq!(
-            segments.get(TOPOLOGY_KEY).map(String::as_str),
-            Some("node-1")
-        );
+        assert_eq!(rules.place, config.common.node.place);
+        assert!(rules.place.is_some());
     }
 
     #[test]

@@ -7,20 +7,18 @@ pub mod operation;
 pub mod rpc;
 
 use backend::registry;
-use belay_proto::csi::v1::controller_server::ControllerServer;
-use belay_proto::csi::v1::identity_server::IdentityServer;
 use belay_server::identity::Identity;
 use belay_server::metrics;
 use belay_server::readiness::{Readiness, State};
 use belay_server::serve::{ServeConfig, serve};
+use belay_server::services::Services;
 use belay_server::signal::terminations;
 use belay_server::socket::Socket;
 use config::Config;
-use operation::{Operations, Rules};
+use operation::Operations;
 use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
-use tonic::service::Routes;
 
 /// How long running calls may take at the end; less than the 30 s after which Kubernetes kills.
 const DRAIN: Duration = Duration::from_secs(20);
@@ -30,21 +28,21 @@ const DRAIN: Duration = Duration::from_secs(20);
 ///
 /// # Errors
 /// Whatever keeps it from serving.
-pub fn run(config: &Config, rules: Rules) -> Result<(), Box<dyn Error>> {
+pub fn run(config: &Config) -> Result<(), Box<dyn Error>> {
     if config.common.http_endpoint.is_some() {
         // Before the backend has anything to measure.
         metrics::install()?;
     }
-    let operations = Arc::new(Operations::new(registry::open(config.choice())?, rules));
+    let backend = registry::open(config.choice())?;
+    let operations = Arc::new(Operations::new(backend, config.rules()));
     let readiness = Readiness::new(State::Ready);
     let identity = Identity::new(
         config.common.driver_name.clone(),
         env!("CARGO_PKG_VERSION"),
-        config.plugin_capabilities(),
+        config.common.plugin_capabilities(),
         readiness.clone(),
     );
-    let routes = Routes::new(IdentityServer::new(identity))
-        .add_service(ControllerServer::new(rpc::Service::new(operations)));
+    let services = Services::new(identity).with_controller(rpc::Service::new(operations));
 
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -58,7 +56,7 @@ pub fn run(config: &Config, rules: Rules) -> Result<(), Box<dyn Error>> {
             readiness,
         };
         tracing::info!(endpoint = %config.common.endpoint, "serving");
-        Ok(serve(serving, routes, shutdown).await?)
+        Ok(serve(serving, services, shutdown).await?)
     });
     // A call that outlasted the drain time is left to die: any instant is fit for that.
     runtime.shutdown_background();

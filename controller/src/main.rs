@@ -1,7 +1,6 @@
 //! belay-controller: reads its flags and runs the controller.
 
 use belay_controller::config::Config;
-use belay_server::config::EXIT_USAGE;
 use std::process::ExitCode;
 
 /// Built with `no_thp`: without it the first touch of the heap costs 4 MiB.
@@ -16,14 +15,7 @@ fn main() -> ExitCode {
     if belay_server::log::init(config.common.log_level).is_err() {
         return ExitCode::FAILURE;
     }
-    let rules = match config.rules() {
-        Ok(rules) => rules,
-        Err(error) => {
-            tracing::error!("--node-id: {error}");
-            return ExitCode::from(EXIT_USAGE);
-        }
-    };
-    match belay_controller::run(&config, rules) {
+    match belay_controller::run(&config) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             let cause = error

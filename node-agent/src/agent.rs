@@ -3,14 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use belay_proto::csi::v1 as csi;
 use belay_server::config::CommonArgs;
-use belay_server::identity::{Identity, PluginCapability};
+use belay_server::identity::Identity;
 use belay_server::readiness::{Readiness, State};
 use belay_server::serve::{ServeConfig, serve};
+use belay_server::services::Services;
 use belay_server::signal;
 use belay_server::socket::Socket;
-use tonic::service::Routes;
 
 use crate::config::Config;
 use crate::device::LoopDir;
@@ -23,10 +22,6 @@ use crate::rpc::{NodeIdentity, NodeService};
 const THREAD_IDLE: Duration = Duration::from_secs(10);
 /// Running operations may end within this after SIGTERM; the kubelet repeats what does not.
 const DRAIN: Duration = Duration::from_secs(20);
-/// The topology key of the backend `local`: it can never change, volumes carry it.
-const TOPOLOGY_KEY: &str = "topology.local.csi.belay.dev/node";
-/// The longest value of a topology segment (CSI 1.13, `Topology`).
-const TOPOLOGY_VALUE_BYTES_MAX: usize = 63;
 
 /// Why the agent did not start, or stopped.
 #[derive(Debug, thiserror::Error)]
@@ -62,57 +57,32 @@ async fn serve_node(config: &Config, node: Arc<Node<Linux>>) -> Result<(), Start
     let identity = Identity::new(
         common.driver_name.clone(),
         env!("CARGO_PKG_VERSION"),
-        driver_capabilities(common.with_topology),
+        common.plugin_capabilities(),
         readiness.clone(),
     );
-    let service = NodeService::new(node, Pool::new(), node_identity(common)?);
-    let mut routes = Routes::builder();
-    routes
-        .add_service(csi::identity_server::IdentityServer::new(identity))
-        .add_service(csi::node_server::NodeServer::new(service));
+    let service = NodeService::new(node, Pool::new(), node_identity(common));
+    let services = Services::new(identity).with_node(service);
     let socket = Socket::bind(&common.endpoint).map_err(|error| failed("--endpoint", &error))?;
     let shutdown = signal::terminations().map_err(|error| failed("signals", &error))?;
-    tracing::info!(endpoint = %socket.path().display(), node = %common.node_id, "serving");
+    tracing::info!(endpoint = %socket.path().display(), node = %common.node.id, "serving");
     let config = ServeConfig {
         socket,
         http: common.http_endpoint,
         drain: DRAIN,
         readiness,
     };
-    serve(config, routes.routes(), shutdown)
+    serve(config, services, shutdown)
         .await
         .map_err(|error| failed("serving", &error))
 }
 
-/// What the driver as a whole can do; its controller must say the same.
-fn driver_capabilities(with_topology: bool) -> Vec<PluginCapability> {
-    let mut capabilities = vec![
-        PluginCapability::Controller,
-        PluginCapability::OnlineExpansion,
-    ];
-    if with_topology {
-        capabilities.push(PluginCapability::Topology);
-    }
-    capabilities
-}
-
-fn node_identity(common: &CommonArgs) -> Result<NodeIdentity, StartError> {
-    let id = common.node_id.to_string();
-    let mut topology = None;
-    if common.with_topology {
-        if id.len() > TOPOLOGY_VALUE_BYTES_MAX {
-            let why = format!(
-                "{id:?} is a topology value too and may have {TOPOLOGY_VALUE_BYTES_MAX} bytes"
-            );
-            return Err(failed("--node-id", &why));
-        }
-        topology = Some([(TOPOLOGY_KEY.to_owned(), id.clone())].into());
-    }
-    Ok(NodeIdentity {
-        id,
+fn node_identity(common: &CommonArgs) -> NodeIdentity {
+    let place = common.node.place.as_ref();
+    NodeIdentity {
+        id: common.node.id.to_string(),
         volumes_max: common.max_volumes,
-        topology,
-    })
+        topology: place.map(|place| place.segments().into_iter().collect()),
+    }
 }
 
 fn failed(what: &str, why: &dyn std::fmt::Display) -> StartError {

@@ -53,7 +53,7 @@ pub(crate) struct Record(Arc<OnceLock<Box<str>>>);
 
 impl Record {
     /// Keeps the first subject told: should a handler call another one, the outer knows best.
-    fn reached(&self, subject: &str) -> &str {
+    pub(crate) fn reached(&self, subject: &str) -> &str {
         self.0
             .get_or_init(|| start_of(subject, SUBJECT_BYTES_MAX).into())
     }

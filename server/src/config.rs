@@ -2,16 +2,23 @@
 
 use crate::endpoint::Endpoint;
 use crate::failure::Failure;
-use crate::identity::DriverName;
+use crate::identity::{DriverName, PluginCapability};
 use crate::log::LogLevel;
+use crate::place::Place;
 use crate::request::NodeId;
-use clap::Parser;
 use clap::builder::BoolishValueParser;
+use clap::error::ErrorKind;
+use clap::{ArgMatches, Command, FromArgMatches, Parser};
+use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::process::ExitCode;
 
 /// The exit code for bad usage (EX_USAGE of sysexits.h).
 pub const EXIT_USAGE: u8 = 64;
+
+/// The topology key of the backend `local`: volumes live on the node that it names. It can never
+/// change, since volumes carry it.
+pub const TOPOLOGY_KEY: &str = "topology.local.csi.belay.dev/node";
 
 /// Flags of both binaries. Each has an environment variable; the flag wins.
 #[derive(Clone, Debug, clap::Args)]
@@ -20,9 +27,9 @@ pub struct CommonArgs {
     #[arg(long, env = "CSI_ENDPOINT", value_name = "SOCKET")]
     pub endpoint: Endpoint,
 
-    /// The id of this node: 1 to 256 bytes
-    #[arg(long, env = "BELAY_NODE_ID", value_name = "ID", value_parser = node_id)]
-    pub node_id: NodeId,
+    /// Which node this is, and where.
+    #[command(flatten)]
+    pub node: NodeArgs,
 
     /// The name of the driver
     #[arg(
@@ -32,10 +39,6 @@ pub struct CommonArgs {
         default_value = "local.csi.belay.dev"
     )]
     pub driver_name: DriverName,
-
-    /// Tell that not every node reaches every volume
-    #[arg(long, env = "BELAY_WITH_TOPOLOGY", value_parser = BoolishValueParser::new())]
-    pub with_topology: bool,
 
     /// Most volumes on this node; 0 = no limit is told
     #[arg(
@@ -61,8 +64,75 @@ pub struct CommonArgs {
     pub log_level: LogLevel,
 }
 
+impl CommonArgs {
+    /// What the driver as a whole can do: both its programs must tell the same.
+    #[must_use]
+    pub fn plugin_capabilities(&self) -> Vec<PluginCapability> {
+        let mut capabilities = vec![
+            PluginCapability::Controller,
+            PluginCapability::OnlineExpansion,
+        ];
+        if self.node.place.is_some() {
+            capabilities.push(PluginCapability::Topology);
+        }
+        capabilities
+    }
+}
+
+/// A node and its place, which fit each other: `--node-id` and `--with-topology`.
+#[derive(Clone, Debug)]
+pub struct NodeArgs {
+    /// The id.
+    pub id: NodeId,
+    /// Where volumes of this node can be reached; none = it is not told.
+    pub place: Option<Place>,
+}
+
+/// The flags behind [`NodeArgs`], each looked at for itself alone.
+#[derive(clap::Args)]
+struct NodeFlags {
+    /// The id of this node: 1 to 256 bytes; with --with-topology 1 to 63, fit for a label
+    #[arg(long, env = "BELAY_NODE_ID", value_name = "ID", value_parser = node_id)]
+    node_id: NodeId,
+
+    /// Tell that not every node reaches every volume
+    #[arg(long, env = "BELAY_WITH_TOPOLOGY", value_parser = BoolishValueParser::new())]
+    with_topology: bool,
+}
+
 fn node_id(text: &str) -> Result<NodeId, Failure> {
     NodeId::new(text)
+}
+
+impl FromArgMatches for NodeArgs {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let flags = NodeFlags::from_arg_matches(matches)?;
+        let place = || Place::new(TOPOLOGY_KEY, flags.node_id.as_str());
+        let place = flags.with_topology.then(place).transpose();
+        let place = place.map_err(|error| {
+            let why = format!("--node-id with --with-topology: {error}\n");
+            clap::Error::raw(ErrorKind::ValueValidation, why)
+        })?;
+        Ok(Self {
+            id: flags.node_id,
+            place,
+        })
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+impl clap::Args for NodeArgs {
+    fn augment_args(command: Command) -> Command {
+        NodeFlags::augment_args(command)
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        NodeFlags::augment_args_for_update(command)
+    }
 }
 
 /// The settings of this process, or the code with which it shall end: 0 after `--help`,
@@ -71,11 +141,52 @@ fn node_id(text: &str) -> Result<NodeId, Failure> {
 /// # Errors
 /// The exit code.
 pub fn parse<A: Parser>() -> Result<A, ExitCode> {
-    A::try_parse().map_err(|error| {
+    parse_from(std::env::args_os()).map_err(|error| {
         // Nobody is left to tell if even this cannot be written.
         drop(error.print());
         ExitCode::from(if error.use_stderr() { EXIT_USAGE } else { 0 })
     })
+}
+
+/// The settings from these arguments, the program's name first, and from the environment. A setting
+/// without a value, which is what a template makes of one that nobody filled in, is not set.
+///
+/// # Errors
+/// What is wrong, or that help was asked for.
+pub fn parse_from<A: Parser>(
+    arguments: impl IntoIterator<Item = OsString>,
+) -> Result<A, clap::Error> {
+    let command = A::command().mut_args(|setting| {
+        let from = setting.get_env().and_then(std::env::var_os);
+        if from.is_some_and(|value| value.is_empty()) {
+            setting.env(None)
+        } else {
+            setting
+        }
+    });
+    let mut matches = command.try_get_matches_from(without_empty(arguments))?;
+    A::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut A::command()))
+}
+
+/// Leaves out `--flag=` and `--flag ""`.
+fn without_empty(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
+    let mut kept: Vec<OsString> = Vec::new();
+    for argument in arguments {
+        let bytes = argument.as_encoded_bytes();
+        if bytes.starts_with(b"--") && bytes.ends_with(b"=") {
+            continue;
+        }
+        let waits_for_a_value = |last: &OsString| {
+            let last = last.as_encoded_bytes();
+            last.starts_with(b"--") && !last.contains(&b'=')
+        };
+        if bytes.is_empty() && kept.last().is_some_and(waits_for_a_value) {
+            kept.pop();
+            continue;
+        }
+        kept.push(argument);
+    }
+    kept
 }
 
 #[cfg(test)]
@@ -92,8 +203,9 @@ mod tests {
     const NEEDED: [&str; 5] = ["belay", "--endpoint", "/run/csi.sock", "--node-id", "n1"];
 
     fn parsed(more: &[&str]) -> Result<CommonArgs, String> {
-        let args = Args::try_parse_from(NEEDED.iter().chain(more));
-        args.map(|args| args.common)
+        let args = NEEDED.iter().chain(more).map(OsString::from);
+        parse_from(args)
+            .map(|args: Args| args.common)
             .map_err(|error| error.to_string())
     }
 
@@ -102,7 +214,14 @@ mod tests {
         let args = parsed(&[]).unwrap();
         assert_eq!(args.driver_name.as_str(), "local.csi.belay.dev");
         assert_eq!(args.max_volumes, 0);
-        assert!(!args.with_topology);
+        assert_eq!(args.node.place, None);
+        assert_eq!(
+            args.plugin_capabilities(),
+            [
+                PluginCapability::Controller,
+                PluginCapability::OnlineExpansion
+            ]
+        );
         assert_eq!(args.http_endpoint, None);
         assert_eq!(args.log_level, LogLevel::Info);
     }
@@ -144,5 +263,44 @@ mod tests {
             let error = args.unwrap_err().to_string();
             assert!(error.contains(why), "{flags:?}: {error}");
         }
+    }
+
+    #[test]
+    fn with_topology_the_node_id_is_the_place_of_its_volumes() {
+        let args = parsed(&["--with-topology"]).unwrap();
+        let segments = args.node.place.as_ref().unwrap().segments();
+        assert_eq!(segments.get(TOPOLOGY_KEY).map(String::as_str), Some("n1"));
+        assert!(
+            args.plugin_capabilities()
+                .contains(&PluginCapability::Topology)
+        );
+    }
+
+    #[test]
+    fn a_node_id_that_is_no_label_is_bad_usage_with_topology_only() {
+        for id in ["a/b", "a-", &"n".repeat(64)] {
+            let args = ["belay", "--endpoint", "/run/csi.sock", "--node-id", id];
+            let args = args.map(OsString::from);
+            assert!(parse_from::<Args>(args.clone()).is_ok(), "{id}");
+            let with_topology = args.into_iter().chain(["--with-topology".into()]);
+            let error = parse_from::<Args>(with_topology).unwrap_err();
+            assert!(error.use_stderr());
+            let error = error.to_string();
+            assert!(error.contains("--node-id") && error.contains(id), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_flag_without_a_value_is_not_there() {
+        let empty = ["--http-endpoint=", "--driver-name", "", "--log-level="];
+        let args = parsed(&empty).unwrap();
+        assert_eq!(args.http_endpoint, None);
+        assert_eq!(args.driver_name.as_str(), "local.csi.belay.dev");
+        assert_eq!(args.log_level, LogLevel::Info);
+        // Only a flag that still waits for its value can lose it.
+        let error = parsed(&["--log-level=info", ""]).unwrap_err();
+        assert!(error.contains("unexpected argument"), "{error}");
+        let error = parse_from::<Args>(["belay", "--node-id", ""].map(OsString::from)).unwrap_err();
+        assert!(error.to_string().contains("--node-id <ID>"), "{error}");
     }
 }

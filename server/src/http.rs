@@ -1,6 +1,7 @@
 //! What people and Prometheus look at: GET /metrics and GET /healthz over HTTP/1. Shows nothing of
 //! requests, and changes nothing.
 
+use crate::door::Door;
 use crate::metrics::Metrics;
 use crate::readiness::{Readiness, State};
 use bytes::Bytes;
@@ -10,25 +11,21 @@ use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::TokioIo;
 use std::convert::Infallible;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
 
 /// Connections at a time; more wait. This port may be open to a whole cluster, the memory is not.
 const CONNECTIONS_MAX: usize = 16;
 
-/// How long a client may take for the head of a request.
-const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a connection has for all it is for: one request and its page.
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How often measured values are sorted in while nobody looks.
 const TIDY_INTERVAL: Duration = Duration::from_secs(10);
-
-/// The pause after a failed accept, which is nearly always a lack of descriptors.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 const PROMETHEUS_TEXT: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4");
@@ -59,14 +56,13 @@ impl Pages {
 
     /// Serves until dropped.
     pub(crate) async fn serve(self) -> Infallible {
-        let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+        let mut door = Door::new("the port for metrics", CONNECTIONS_MAX);
         let mut tidy = tokio::time::interval(TIDY_INTERVAL);
         let pages = (self.metrics, self.readiness);
         loop {
             tokio::select! {
                 _ = tidy.tick() => pages.0.tidy(),
-                next = next_connection(&self.listener, &places) => {
-                    let Some((stream, place)) = next else { continue };
+                ((stream, _), place) = door.next(|| self.listener.accept()) => {
                     let pages = pages.clone();
                     tokio::spawn(async move {
                         serve_connection(stream, pages).await;
@@ -78,32 +74,22 @@ impl Pages {
     }
 }
 
-async fn next_connection(
-    listener: &TcpListener,
-    places: &Arc<Semaphore>,
-) -> Option<(tokio::net::TcpStream, tokio::sync::OwnedSemaphorePermit)> {
-    let place = Arc::clone(places).acquire_owned().await.ok()?;
-    match listener.accept().await {
-        Ok((stream, _)) => Some((stream, place)),
-        Err(error) => {
-            tracing::warn!(%error, "cannot accept a connection for metrics");
-            tokio::time::sleep(ACCEPT_PAUSE).await;
-            None
-        }
-    }
-}
-
-async fn serve_connection(stream: tokio::net::TcpStream, pages: (Metrics, Readiness)) {
+/// One request, its page, and the end: whoever holds on to a connection holds one of few places.
+async fn serve_connection(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    pages: (Metrics, Readiness),
+) {
     let service = service_fn(move |request: Request<Incoming>| {
         let response = page(request.method(), request.uri().path(), &pages.0, &pages.1);
         std::future::ready(Ok::<_, Infallible>(response))
     });
     let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEADER_TIMEOUT)
+        .keep_alive(false)
         .serve_connection(TokioIo::new(stream), service);
-    if let Err(error) = connection.await {
-        tracing::debug!(%error, "a connection for metrics broke");
+    match tokio::time::timeout(CONNECTION_TIMEOUT, connection).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::debug!(%error, "a connection for metrics broke"),
+        Err(_) => tracing::debug!("a connection for metrics took too long"),
     }
 }
 
@@ -140,6 +126,7 @@ fn text(status: StatusCode, form: HeaderValue, body: impl Into<Bytes>) -> Respon
 mod tests {
     use super::*;
     use http_body_util::BodyExt as _;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
     async fn get(path: &str, readiness: &Readiness) -> (u16, String, String) {
         let metrics = crate::metrics::install().unwrap();
@@ -187,5 +174,36 @@ mod tests {
         let metrics = crate::metrics::install().unwrap();
         let posted = page(&Method::POST, "/metrics", &metrics, &readiness);
         assert_eq!(posted.status(), StatusCode::NOT_FOUND);
+    }
+
+    fn pages() -> (Metrics, Readiness) {
+        let metrics = crate::metrics::install().unwrap();
+        (metrics, Readiness::new(State::Ready))
+    }
+
+    #[tokio::test]
+    async fn one_request_is_all_that_a_connection_is_for() {
+        let (mut client, server) = tokio::io::duplex(4096);
+        let served = tokio::spawn(serve_connection(server, pages()));
+        let request = "GET /healthz HTTP/1.1\r\nHost: b\r\n\r\n".repeat(2);
+        client.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).await.unwrap();
+        assert_eq!(answer.matches("HTTP/1.1 200 OK").count(), 1, "{answer}");
+        served.await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_sends_or_reads_nothing_gives_its_place_back() {
+        let half = "GET /healthz HTTP/1.1\r\n";
+        let whole = "GET /metrics HTTP/1.1\r\nHost: b\r\n\r\n";
+        for request in ["", half, whole] {
+            // Too small for any page, and nobody takes it out at the other end.
+            let (mut client, server) = tokio::io::duplex(64);
+            client.write_all(request.as_bytes()).await.unwrap();
+            let served = serve_connection(server, pages());
+            let ended = tokio::time::timeout(Duration::from_secs(3600), served).await;
+            assert!(ended.is_ok(), "{request:?}");
+        }
     }
 }

@@ -5,21 +5,27 @@
 use crate::call::{Record, status};
 use crate::failure::Failure;
 use crate::rpc::Rpc;
+use belay_proto::code::name as code_name;
 use futures_util::FutureExt as _;
 use http::{Request, Response};
 use metrics::Histogram;
 use std::convert::Infallible;
 use std::panic::AssertUnwindSafe;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
-use std::time::Instant;
+use std::time::{Duration, Instant};
+use tokio::sync::watch;
 use tonic::body::Body;
 use tonic::{Code, Status};
 use tracing::{Instrument as _, Level, Span};
 
 /// Histogram of how long calls take, in seconds, by `rpc` and `code`.
 pub(crate) const DURATION: &str = "belay_rpc_duration_seconds";
+
+/// How long a request may take to arrive as a whole: it is a local socket. What is held of one that
+/// does not is bounded by this and by the limits in [`crate::services`].
+const ARRIVAL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Longest path of an unknown call kept for the log line, in bytes.
 const PATH_BYTES_MAX: usize = 128;
@@ -28,6 +34,7 @@ const PATH_BYTES_MAX: usize = 128;
 #[derive(Clone, Debug, Default)]
 pub struct CallLayer {
     durations: Durations,
+    running: Arc<watch::Sender<()>>,
 }
 
 impl CallLayer {
@@ -35,6 +42,11 @@ impl CallLayer {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Has one receiver for every call that runs now.
+    pub(crate) fn running(&self) -> Arc<watch::Sender<()>> {
+        Arc::clone(&self.running)
     }
 }
 
@@ -45,6 +57,7 @@ impl<S> tower::Layer<S> for CallLayer {
         CallService {
             inner,
             durations: self.durations.clone(),
+            running: self.running(),
         }
     }
 }
@@ -54,6 +67,7 @@ impl<S> tower::Layer<S> for CallLayer {
 pub struct CallService<S> {
     inner: S,
     durations: Durations,
+    running: Arc<watch::Sender<()>>,
 }
 
 impl<S, B> tower::Service<Request<B>> for CallService<S>
@@ -73,6 +87,7 @@ where
 
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
         let call = Call::begin(request.uri().path(), self.durations.clone());
+        let running = self.running.subscribe();
         request.extensions_mut().insert(call.record.clone());
         // The clone is the one that has not been asked whether it is ready.
         let clone = self.inner.clone();
@@ -82,12 +97,22 @@ where
             let work = AssertUnwindSafe(work)
                 .catch_unwind()
                 .instrument(call.span());
-            let response = match work.await {
-                Ok(Ok(response)) => response,
-                Ok(Err(never)) => match never {},
-                Err(_) => call.panicked().into_http(),
+            let mut work = pin!(work);
+            let arrived = tokio::time::timeout(ARRIVAL_TIMEOUT, work.as_mut()).await;
+            let done = match arrived {
+                Ok(done) => Some(done),
+                Err(_) if call.record.subject().is_none() => None,
+                Err(_) => Some(work.await),
             };
-            Ok(call.end(response))
+            let response = match done {
+                Some(Ok(Ok(response))) => response,
+                Some(Ok(Err(never))) => match never {},
+                Some(Err(_)) => call.fail(Failure::panicked).into_http(),
+                None => call.fail(|_| never_arrived()).into_http(),
+            };
+            let response = call.end(response);
+            drop(running);
+            Ok(response)
         })
     }
 }
@@ -139,10 +164,13 @@ impl Call {
         }
     }
 
-    fn panicked(&self) -> Status {
+    /// The status of a failure that no handler has told.
+    fn fail(&self, failure: impl FnOnce(Rpc) -> Failure) -> Status {
+        // So that nobody takes it for the decoder's.
+        self.record.reached("");
         match self.rpc {
-            Some(rpc) => status(rpc, &Failure::panicked(rpc)),
-            None => Status::internal("the server panicked; please report the log"),
+            Some(rpc) => status(rpc, &failure(rpc)),
+            None => Status::internal("the server failed in an unknown call; please report the log"),
         }
     }
 
@@ -151,7 +179,7 @@ impl Call {
             self.log(Code::Ok, "");
             return response;
         };
-        match self.unreadable(&failed) {
+        match self.unreadable(&failed).or_else(|| self.unserved(&failed)) {
             Some(better) => {
                 self.log(better.code(), better.message());
                 better.into_http()
@@ -172,6 +200,19 @@ impl Call {
             let why = format_args!("cannot be read ({}); nothing was done", failed.message());
             status(rpc, &Failure::invalid("request", why))
         })
+    }
+
+    /// What reached no handler goes out without a message, or with one that names nothing.
+    fn unserved(&self, failed: &Status) -> Option<Status> {
+        let reached = self.record.subject().is_some();
+        if reached || failed.code() != Code::Unimplemented {
+            return None;
+        }
+        let name = self.name();
+        Some(Status::unimplemented(match self.rpc {
+            Some(_) => format!("{name}: not served here; the capabilities tell what is"),
+            None => format!("{name}: no call of CSI 1.13"),
+        }))
     }
 
     /// The one log line of the call, and its place in the histogram.
@@ -195,6 +236,12 @@ impl Call {
             _ => tracing::event!(Level::WARN, rpc, subject, code, us, "{message}"),
         }
     }
+}
+
+fn never_arrived() -> Failure {
+    let seconds = ARRIVAL_TIMEOUT.as_secs();
+    let why = format!("request: not complete after {seconds} s; nothing was done, repeat it");
+    Failure::timeout(why)
 }
 
 impl Drop for Call {
@@ -230,25 +277,46 @@ impl Durations {
     }
 }
 
-/// As the specification writes it.
-const fn code_name(code: Code) -> &'static str {
-    match code {
-        Code::Ok => "OK",
-        Code::Cancelled => "CANCELLED",
-        Code::Unknown => "UNKNOWN",
-        Code::InvalidArgument => "INVALID_ARGUMENT",
-        Code::DeadlineExceeded => "DEADLINE_EXCEEDED",
-        Code::NotFound => "NOT_FOUND",
-        Code::AlreadyExists => "ALREADY_EXISTS",
-        Code::PermissionDenied => "PERMISSION_DENIED",
-        Code::ResourceExhausted => "RESOURCE_EXHAUSTED",
-        Code::FailedPrecondition => "FAILED_PRECONDITION",
-        Code::Aborted => "ABORTED",
-        Code::OutOfRange => "OUT_OF_RANGE",
-        Code::Unimplemented => "UNIMPLEMENTED",
-        Code::Internal => "INTERNAL",
-        Code::Unavailable => "UNAVAILABLE",
-        Code::DataLoss => "DATA_LOSS",
-        Code::Unauthenticated => "UNAUTHENTICATED",
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tower::{Layer as _, Service};
+
+    /// A service whose requests never arrive in full.
+    #[derive(Clone)]
+    struct Waiting;
+
+    impl Service<Request<()>> for Waiting {
+        type Response = Response<Body>;
+        type Error = Infallible;
+        type Future = std::future::Pending<Result<Response<Body>, Infallible>>;
+
+        fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn call(&mut self, _: Request<()>) -> Self::Future {
+            std::future::pending()
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_that_never_arrives_in_full_is_given_up() {
+        let layer = CallLayer::new();
+        let mut service = layer.layer(Waiting);
+        for (rpc, code) in [
+            (Rpc::NodeStageVolume, Code::DeadlineExceeded),
+            // For this call that code would mean that something may have been made.
+            (Rpc::CreateVolume, Code::Internal),
+        ] {
+            let request = Request::builder().uri(rpc.path()).body(()).unwrap();
+            let answer = service.call(request);
+            assert_eq!(layer.running().receiver_count(), 1);
+            let Ok(response) = answer.await;
+            let failed = Status::from_header_map(response.headers()).unwrap();
+            assert_eq!(failed.code(), code);
+            assert!(failed.message().starts_with("request: not complete"));
+            assert_eq!(layer.running().receiver_count(), 0);
+        }
     }
 }

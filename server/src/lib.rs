@@ -4,7 +4,7 @@
 pub mod call;
 pub mod code_table;
 pub mod config;
-pub mod endpoint;
+mod door;
 pub mod failure;
 mod http;
 pub mod identity;
@@ -12,9 +12,13 @@ pub mod jobs;
 pub mod layer;
 pub mod log;
 pub mod metrics;
+pub mod place;
 pub mod readiness;
 pub mod request;
 pub mod rpc;
 pub mod serve;
+pub mod services;
 pub mod signal;
 pub mod socket;
+
+pub use belay_proto::endpoint;

@@ -1,10 +1,12 @@
 //! A server from its first connection to its last: accepts, serves, and on request drains. Owns the
 //! socket and the pages for people; what is served is given to it.
 
+use crate::door::Door;
 use crate::http::Pages;
 use crate::layer::{CallLayer, CallService};
 use crate::metrics::{self, MetricsError};
 use crate::readiness::Readiness;
+use crate::services::Services;
 use crate::socket::Socket;
 use futures_util::{Stream, StreamExt as _};
 use hyper::server::conn::http2;
@@ -14,14 +16,27 @@ use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::watch;
+use tokio::sync::{OwnedSemaphorePermit, watch};
 use tonic::service::Routes;
 use tower::Layer as _;
 
-/// The pause after a failed accept, which is nearly always a lack of descriptors.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// Connections at a time; more wait. Far beyond what a kubelet and its sidecars hold, and well below
+/// the 1024 descriptors that a process may usually have.
+const CONNECTIONS_MAX: usize = 256;
+
+/// What a client of HTTP/2 says first (RFC 9113, section 3.4).
+const PREFACE: [u8; 24] = *b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// How long a client may take to say it. All known ones do at once.
+const PREFACE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long the last answers may be on their way, and the other side take to say goodbye, when no
+/// call runs any more.
+const GOODBYE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Bytes a client may send ahead. CSI requests are small, and with HTTP/2's own first value (RFC
 /// 9113, section 6.9.2) no frame about it is needed on each of the kubelet's many connections.
@@ -64,7 +79,7 @@ pub enum ServeError {
 /// Only before the first connection, see [`ServeError`].
 pub async fn serve(
     config: ServeConfig,
-    routes: Routes,
+    services: Services,
     shutdown: impl Stream<Item = ()>,
 ) -> Result<(), ServeError> {
     let ServeConfig {
@@ -81,7 +96,7 @@ pub async fn serve(
         }
     };
     let (listener, file) = socket.into_parts().map_err(ServeError::Socket)?;
-    let server = Server::new(routes);
+    let server = Server::new(services);
     let mut shutdown = pin!(shutdown.fuse());
     {
         let mut pages = pin!(show(pages));
@@ -99,9 +114,11 @@ pub async fn serve(
     tokio::select! {
         biased;
         Some(()) = shutdown.next() => tracing::warn!("asked again: ending at once"),
-        () = server.drain() => tracing::info!("ended"),
+        connections_cut = server.drain() => tracing::info!(connections_cut, "ended"),
         () = tokio::time::sleep(drain) => {
-            tracing::warn!(seconds = drain.as_secs(), "some calls did not finish: ending anyway");
+            let calls = server.running.receiver_count();
+            let seconds = drain.as_secs();
+            tracing::warn!(calls, seconds, "some calls did not finish: ending anyway");
         }
     }
     drop(file);
@@ -118,48 +135,53 @@ async fn show(pages: Option<Pages>) -> Infallible {
 /// What all connections share.
 struct Server {
     service: CallService<Routes>,
+    /// Every running call listens to it, and by that is counted.
+    running: Arc<watch::Sender<()>>,
     http2: http2::Builder<TokioExecutor>,
     /// Every connection listens to it, and by that is counted.
     ending: watch::Sender<()>,
 }
 
 impl Server {
-    fn new(routes: Routes) -> Self {
+    fn new(services: Services) -> Self {
         let mut http2 = http2::Builder::new(TokioExecutor::new());
         http2
             .initial_connection_window_size(WINDOW_BYTES)
             .initial_stream_window_size(WINDOW_BYTES);
+        let layer = CallLayer::new();
         Self {
-            service: CallLayer::new().layer(routes.prepare()),
+            running: layer.running(),
+            service: layer.layer(services.into_routes()),
             http2,
             ending: watch::Sender::new(()),
         }
     }
 
     async fn accept(&self, listener: UnixListener) -> Infallible {
+        let mut door = Door::new("the CSI socket", CONNECTIONS_MAX);
         loop {
-            match listener.accept().await {
-                Ok((stream, _)) => self.begin(stream),
-                Err(error) => {
-                    tracing::warn!(%error, "cannot accept a connection");
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
-                }
-            }
+            let ((stream, _), place) = door.next(|| listener.accept()).await;
+            self.begin(stream, place);
         }
     }
 
-    fn begin(&self, stream: UnixStream) {
+    fn begin(&self, stream: UnixStream, place: Option<OwnedSemaphorePermit>) {
         let service = TowerToHyperService::new(self.service.clone());
         let http2 = self.http2.clone();
         let mut ending = self.ending.subscribe();
         tokio::spawn(async move {
+            let _place = place;
             // Who has not said a word has nothing to lose: the end does not wait for it.
-            tokio::select! {
-                _ = stream.readable() => {}
+            let greeted = tokio::select! {
+                biased;
+                greeted = greeted(stream) => greeted,
                 _ = ending.changed() => return,
-            }
-            let connection = http2.serve_connection(TokioIo::new(stream), service);
-            let mut connection = pin!(connection);
+            };
+            let stream = match greeted {
+                Ok(stream) => TokioIo::new(stream),
+                Err(error) => return tracing::debug!(%error, "a connection never began"),
+            };
+            let mut connection = pin!(http2.serve_connection(stream, service));
             let ended = tokio::select! {
                 ended = &mut connection => ended,
                 _ = ending.changed() => {
@@ -174,9 +196,31 @@ impl Server {
         });
     }
 
-    /// Takes no more calls, and waits for those that run.
-    async fn drain(&self) {
+    /// Takes no more calls, and waits for those that run, but not for callers that merely hold on
+    /// to their connection. Returns how many of these are left.
+    async fn drain(&self) -> usize {
         self.ending.send_replace(());
-        self.ending.closed().await;
+        loop {
+            self.running.closed().await;
+            tokio::select! {
+                () = self.ending.closed() => return 0,
+                () = tokio::time::sleep(GOODBYE_TIMEOUT) => {}
+            }
+            // A call that was on its way when the end began has its time too.
+            if self.running.receiver_count() == 0 {
+                return self.ending.receiver_count();
+            }
+        }
     }
+}
+
+/// The connection, whole again, once the other side has begun to speak HTTP/2.
+async fn greeted(mut stream: UnixStream) -> io::Result<impl AsyncRead + AsyncWrite + Unpin> {
+    let mut said = [0; PREFACE.len()];
+    tokio::time::timeout(PREFACE_TIMEOUT, stream.read_exact(&mut said)).await??;
+    if said != PREFACE {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "not HTTP/2"));
+    }
+    let (reader, writer) = stream.into_split();
+    Ok(tokio::io::join(io::Cursor::new(said).chain(reader), writer))
 }

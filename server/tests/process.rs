@@ -3,7 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "the set-up of a child must not fail")]
 
-use belay_server::config::CommonArgs;
+use belay_server::config::{CommonArgs, parse_from};
 use belay_server::endpoint::Endpoint;
 use belay_server::log::{self, LogLevel};
 use belay_server::socket::Socket;
@@ -115,8 +115,8 @@ fn settings_come_from_the_environment_and_a_flag_wins() {
         let args = ["belay", "--node-id", "from-flag"];
         let args = Args::try_parse_from(args).unwrap().common;
         assert_eq!(args.endpoint.to_string(), "unix:///run/csi.sock");
-        assert_eq!(args.node_id.as_str(), "from-flag");
-        assert!(args.with_topology);
+        assert_eq!(args.node.id.as_str(), "from-flag");
+        assert!(args.node.place.is_some());
         assert_eq!(args.max_volumes, 7);
         assert_eq!(args.log_level, LogLevel::Warn);
     };
@@ -129,6 +129,34 @@ fn settings_come_from_the_environment_and_a_flag_wins() {
     ];
     in_a_child(
         "settings_come_from_the_environment_and_a_flag_wins",
+        part,
+        &environment,
+    );
+}
+
+#[test]
+fn a_setting_that_is_empty_in_the_environment_is_not_set() {
+    let part = || {
+        let args = ["belay", "--endpoint", "/run/csi.sock", "--node-id", "n1"];
+        let args: Args = parse_from(args.map(Into::into)).unwrap();
+        assert!(args.common.node.place.is_none());
+        assert_eq!(args.common.http_endpoint, None);
+        assert_eq!(args.common.max_volumes, 0);
+        assert_eq!(args.common.log_level, LogLevel::Info);
+        let error = parse_from::<Args>(["belay".into()])
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("--endpoint <SOCKET>"), "{error}");
+    };
+    let environment = [
+        ("CSI_ENDPOINT", ""),
+        ("BELAY_WITH_TOPOLOGY", ""),
+        ("BELAY_HTTP_ENDPOINT", ""),
+        ("BELAY_MAX_VOLUMES", ""),
+        ("BELAY_LOG_LEVEL", ""),
+    ];
+    in_a_child(
+        "a_setting_that_is_empty_in_the_environment_is_not_set",
         part,
         &environment,
     );

@@ -98,29 +98,28 @@ async fn at_debug_every_read_has_its_one_line_too() {
 }
 
 #[tokio::test]
-async fn calls_that_nobody_takes_have_their_line() {
+async fn calls_that_nobody_takes_are_named_in_their_answer_and_have_their_line() {
     let mut bed = Bed::new();
     let cases = [
         // Not offered by this driver, not in this service, not CSI.
-        (
-            "/csi.v1.Node/NodePublishVolume",
-            r#"rpc="NodePublishVolume""#,
-        ),
-        ("/csi.v1.Node/NodeFly", r#"rpc="/csi.v1.Node/NodeFly""#),
+        ("/csi.v1.Node/NodePublishVolume", "NodePublishVolume"),
+        ("/csi.v1.Controller/CreateVolume", "CreateVolume"),
+        ("/csi.v1.Node/NodeFly", "/csi.v1.Node/NodeFly"),
         (
             "/grpc.health.v1.Health/Check",
-            r#"rpc="/grpc.health.v1.Health/Check""#,
+            "/grpc.health.v1.Health/Check",
         ),
     ];
     for (path, name) in cases {
         let failed = bed.send(path, csi::ProbeRequest {}).await.unwrap_err();
         assert_eq!(failed.code(), Code::Unimplemented, "{path}");
+        assert!(failed.message().starts_with(name), "{failed}");
         let lines = bed.lines();
         let [line] = lines.as_slice() else {
             panic!("{lines:?}")
         };
         assert!(
-            line.contains(name) && line.contains(r#"code="UNIMPLEMENTED""#),
+            line.contains(&format!(r#"rpc="{name}" code="UNIMPLEMENTED""#)),
             "{line}"
         );
     }
@@ -155,10 +154,10 @@ async fn a_message_that_cannot_be_decoded_is_an_invalid_argument() {
 }
 
 #[tokio::test]
-async fn a_message_beyond_four_mebibytes_is_an_invalid_argument_that_names_both_sizes() {
+async fn a_message_beyond_any_size_of_csi_is_an_invalid_argument_that_names_both_sizes() {
     let mut bed = Bed::new();
     let mut request = stage("vol-1");
-    request.volume_context = HashMap::from([("k".to_owned(), "v".repeat(5 << 20))]);
+    request.volume_context = HashMap::from([("k".to_owned(), "v".repeat(70_000))]);
     let failed = bed
         .node()
         .await
@@ -166,8 +165,8 @@ async fn a_message_beyond_four_mebibytes_is_an_invalid_argument_that_names_both_
         .await
         .unwrap_err();
     assert_eq!(failed.code(), Code::InvalidArgument);
-    assert!(failed.message().contains("5242"), "{failed}");
-    assert!(failed.message().contains("4194304"), "{failed}");
+    assert!(failed.message().contains("70018"), "{failed}");
+    assert!(failed.message().contains("65536"), "{failed}");
     assert_eq!(bed.lines().len(), 1);
     assert_serves(&mut bed).await;
 }
@@ -308,6 +307,43 @@ async fn callers_that_are_idle_or_silent_do_not_hold_up_the_end() {
 }
 
 #[tokio::test]
+async fn a_caller_that_merely_holds_on_does_not_hold_up_the_end() {
+    let mut bed = Bed::new();
+    let mut deaf = UnixStream::connect(bed.path()).await.unwrap();
+    // HTTP/2 with empty settings; after that it says nothing any more, not even goodbye.
+    let beginning = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+    deaf.write_all(beginning).await.unwrap();
+    deaf.read_exact(&mut [0; 9]).await.unwrap();
+    tokio::time::pause();
+    let asked = tokio::time::Instant::now();
+    bed.end();
+    (&mut bed.server).await.unwrap().unwrap();
+    assert!(asked.elapsed() < bed::DRAIN);
+    let lines = bed.lines();
+    let last = lines.last().unwrap();
+    assert!(last.contains("ended connections_cut=1"), "{lines:?}");
+}
+
+#[tokio::test]
+async fn silent_connections_are_bounded_and_keep_nobody_out_for_ever() {
+    let bed = Bed::new();
+    let connect = || UnixStream::connect(bed.path());
+    let silent = futures_util::future::try_join_all((0..260).map(|_| connect())).await;
+    tokio::time::pause();
+    let begun = tokio::time::Instant::now();
+    bed.node()
+        .await
+        .node_stage_volume(stage("vol-1"))
+        .await
+        .unwrap();
+    let waited = begun.elapsed();
+    assert!(waited >= Duration::from_secs(10), "{waited:?}");
+    for mut stream in silent.unwrap() {
+        assert_eq!(stream.read(&mut [0; 9]).await.unwrap(), 0);
+    }
+}
+
+#[tokio::test]
 async fn asked_twice_it_ends_at_once() {
     let mut bed = Bed::new();
     let mut client = bed.node().await;
@@ -331,11 +367,10 @@ async fn a_call_that_does_not_end_is_not_waited_for_beyond_the_drain_time() {
     bed.end();
     (&mut bed.server).await.unwrap().unwrap();
     assert!(asked.elapsed() >= bed::DRAIN);
-    assert!(
-        bed.lines()
-            .iter()
-            .any(|line| line.contains("some calls did not finish"))
-    );
+    let lines = bed.lines();
+    let told = |line: &&String| line.contains("some calls did not finish");
+    let line = lines.iter().find(told).unwrap();
+    assert!(line.contains("calls=1"), "{line}");
 }
 
 #[tokio::test]

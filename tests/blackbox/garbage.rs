@@ -109,7 +109,7 @@ fn a_message_that_is_too_large_is_refused() {
     let volume = rig.volume(1 << 20);
     let mut stage = volume.stage(access("ext4"));
     stage.secrets.insert("key".to_owned(), "x".repeat(FIVE_MIB));
-    refused_with(rig.node().stage(stage), Code::InvalidArgument, &["4194304"]);
+    refused_with(rig.node().stage(stage), Code::InvalidArgument, &["65536"]);
     let order = csi::CreateVolumeRequest {
         name: "n".repeat(FIVE_MIB),
         ..Default::default()
@@ -117,7 +117,7 @@ fn a_message_that_is_too_large_is_refused() {
     refused_with(
         controller.calls().create(order),
         Code::InvalidArgument,
-        &["4194304"],
+        &["1048576"],
     );
     for socket in [rig.socket().as_path(), controller.socket()] {
         probe(socket).expect("the next call works");

@@ -1,10 +1,11 @@
 //! Create a volume: find what has the name already, else make it; either way it must agree with
 //! what is asked for.
 
-use super::{Operations, Place, size, support};
+use super::{Operations, size, support};
 use crate::backend::{Order, Usage, Volume};
 use belay_server::failure::Failure;
 use belay_server::jobs::fingerprint;
+use belay_server::place::Place;
 use belay_server::request::{CapacityRange, CreateVolume};
 use belay_server::rpc::Rpc;
 use std::sync::Arc;

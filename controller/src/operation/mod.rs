@@ -9,15 +9,14 @@ mod expand;
 mod lookup;
 mod size;
 mod support;
-mod topology;
 mod validate;
 
 pub use capacity::Room;
-pub use topology::{Place, PlaceError};
 pub use validate::Verdict;
 
 use crate::backend::{Attachment, Backend, Volume};
 use belay_server::jobs::Jobs;
+use belay_server::place::Place;
 use std::sync::Arc;
 
 /// What the operator decided.

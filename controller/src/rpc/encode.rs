@@ -1,8 +1,9 @@
 //! Answers as messages. Knows the words of the publish context, which the node agent reads.
 
 use crate::backend::{Attachment, Page, Transport, Volume};
-use crate::operation::{Place, Room};
+use crate::operation::Room;
 use belay_proto::csi::v1 as csi;
+use belay_server::place::Place;
 use belay_server::request::NodeId;
 use std::collections::HashMap;
 

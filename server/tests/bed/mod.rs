@@ -9,10 +9,10 @@ use belay_server::identity::{Identity, PluginCapability};
 use belay_server::readiness::{Readiness, State};
 use belay_server::rpc::Rpc;
 use belay_server::serve::{ServeConfig, ServeError, serve};
+use belay_server::services::Services;
 use belay_server::socket::Socket;
-use csi::identity_server::IdentityServer;
 use csi::node_client::NodeClient;
-use csi::node_server::{Node, NodeServer};
+use csi::node_server::Node;
 use http::uri::PathAndQuery;
 use std::io;
 use std::net::SocketAddr;
@@ -22,7 +22,6 @@ use std::time::Duration;
 use tempfile::TempDir;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
-use tonic::service::Routes;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 use tonic_prost::ProstCodec;
@@ -85,7 +84,7 @@ impl Bed {
         let node = TestNode {
             gate: Arc::clone(&gate),
         };
-        let routes = Routes::new(IdentityServer::new(identity)).add_service(NodeServer::new(node));
+        let services = Services::new(identity).with_node(node);
         let (asks, mut asked) = mpsc::unbounded_channel();
         let shutdown = futures_util::stream::poll_fn(move |context| asked.poll_recv(context));
         let config = ServeConfig {
@@ -94,7 +93,7 @@ impl Bed {
             drain: DRAIN,
             readiness: readiness.clone(),
         };
-        let server = tokio::spawn(serve(config, routes, shutdown));
+        let server = tokio::spawn(serve(config, services, shutdown));
         Self {
             folder,
             readiness,

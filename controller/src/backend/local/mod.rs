@@ -27,9 +27,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use store::Store;
 
-/// The topology key of `local`: volumes live on the node that it names. It can never change.
-pub const TOPOLOGY_KEY: &str = "topology.local.csi.belay.dev/node";
-
 /// Sizes are multiples of this, in bytes.
 const STEP_BYTES: u64 = 1 << 20;
 
