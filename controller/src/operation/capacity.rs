@@ -1,6 +1,7 @@
 //! How much room there is for new volumes.
 
 use super::{Operations, size, support};
+use crate::backend::Sizes;
 use belay_server::failure::Failure;
 use belay_server::request::GetCapacity;
 
@@ -15,8 +16,24 @@ pub struct Room {
     pub largest: u64,
 }
 
+impl Room {
+    /// None at all, where not even the smallest fits.
+    fn of(available: u64, smallest: u64, sizes: Sizes) -> Self {
+        let largest = available.min(sizes.max);
+        let largest = largest - largest % sizes.step;
+        if largest < smallest {
+            return Self::default();
+        }
+        Self {
+            available,
+            smallest,
+            largest,
+        }
+    }
+}
+
 impl Operations {
-    /// Room for volumes that can be used so and are reachable from there; none for others.
+    /// Room for volumes that can be made and used so and are reachable from there; none for others.
     ///
     /// # Errors
     /// `Unsupported`, if the backend does not know.
@@ -28,17 +45,45 @@ impl Operations {
             _ => false,
         };
         let refused = |capability| support::refusal(capability).is_some();
-        if elsewhere || request.capabilities.iter().any(refused) {
+        let known = self.backend.parameters();
+        let unknown = support::refuse_unknown("parameters", &request.parameters, known).is_err();
+        if elsewhere || unknown || request.capabilities.iter().any(refused) {
             return Ok(Room::default());
         }
         let sizes = self.backend.sizes();
         let available = capacity.available_bytes().await?;
         let smallest = size::smallest(&support::usage(&request.capabilities), sizes);
-        let largest = available.min(sizes.max);
-        Ok(Room {
+        Ok(Room::of(available, smallest, sizes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_is_no_room_where_the_smallest_does_not_fit() {
+        let sizes = Sizes {
+            step: 10,
+            min: 10,
+            max: 1000,
+        };
+        let room = |available, smallest, largest| Room {
             available,
             smallest,
-            largest: largest - largest % sizes.step,
-        })
+            largest,
+        };
+        for (available, smallest, expected) in [
+            (5000, 30, room(5000, 30, 1000)),
+            (99, 30, room(99, 30, 90)),
+            (39, 40, Room::default()),
+            (0, 10, Room::default()),
+        ] {
+            assert_eq!(
+                Room::of(available, smallest, sizes),
+                expected,
+                "{available}"
+            );
+        }
     }
 }

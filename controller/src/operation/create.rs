@@ -117,7 +117,7 @@ impl Wanted {
     }
 }
 
-fn describe(usage: &Usage) -> String {
+pub(super) fn describe(usage: &Usage) -> String {
     match usage {
         Usage::Block => "raw block".to_owned(),
         Usage::Filesystem(fs_type) if fs_type.is_empty() => "any filesystem".to_owned(),

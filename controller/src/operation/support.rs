@@ -5,8 +5,9 @@ use crate::backend::Usage;
 use belay_server::failure::Failure;
 use belay_server::request::{Access, Capability, Context};
 
-/// Keys that the external-provisioner adds to the parameters on its own account.
-const PROVISIONER_PREFIX: &str = "csi.storage.k8s.io/";
+/// Keys that the external-provisioner adds on its own account, to the parameters and to the context
+/// of a volume.
+const PROVISIONER_PREFIXES: [&str; 2] = ["csi.storage.k8s.io/", "storage.kubernetes.io/"];
 
 /// The filesystem that a blank volume gets where none is asked for.
 const DEFAULT_FILESYSTEM: &str = "ext4";
@@ -68,10 +69,9 @@ pub(super) fn refuse_unknown(
     parameters: &Context,
     known: &[&str],
 ) -> Result<(), Failure> {
-    let stranger = parameters
-        .iter()
-        .map(|(key, _)| key)
-        .find(|key| !key.starts_with(PROVISIONER_PREFIX) && !known.contains(key));
+    let stranger = parameters.iter().map(|(key, _)| key).find(|key| {
+        !known.contains(key) && !PROVISIONER_PREFIXES.iter().any(|own| key.starts_with(own))
+    });
     let Some(key) = stranger else { return Ok(()) };
     let known = if known.is_empty() {
         "none".to_owned()

@@ -1,9 +1,9 @@
 //! Can a volume be used that way? A no is an answer, not a failure.
 
-use super::{Operations, size, support};
+use super::{Operations, create, support};
 use crate::backend::Usage;
 use belay_server::failure::Failure;
-use belay_server::request::{Access, GetVolume, ValidateCapabilities};
+use belay_server::request::{Capability, GetVolume, ValidateCapabilities};
 
 /// The answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,18 +26,12 @@ impl Operations {
             if let Some(why) = support::refusal(capability) {
                 return refused(why);
             }
-            if let Access::Mount { fs_type, .. } = &capability.access {
-                let usage = Usage::Filesystem(fs_type.clone());
-                let smallest = size::smallest(&usage, self.backend.sizes());
-                if volume.bytes < smallest {
-                    let bytes = volume.bytes;
-                    return refused(format!(
-                        "the volume has {bytes} bytes, a filesystem needs {smallest}"
-                    ));
-                }
+            if let Some(why) = misused(&volume.usage, capability) {
+                return refused(why);
             }
         }
         for (field, parameters, known) in [
+            ("volume_context", &request.volume_context, &[][..]),
             ("parameters", &request.parameters, self.backend.parameters()),
             ("mutable_parameters", &request.mutable_parameters, &[]),
         ] {
@@ -47,4 +41,18 @@ impl Operations {
         }
         Ok(Verdict::Confirmed)
     }
+}
+
+/// Why a volume made for that use is not to be used so; none if it is. As strict as a repeated
+/// `CreateVolume`, save that every filesystem will do where none is named.
+fn misused(usage: &Usage, capability: &Capability) -> Option<String> {
+    let asked = support::usage(std::slice::from_ref(capability));
+    let any = matches!((usage, &asked), (Usage::Filesystem(_), Usage::Filesystem(asked)) if asked.is_empty());
+    if any || asked == *usage {
+        return None;
+    }
+    let (is, asked) = (create::describe(usage), create::describe(&asked));
+    Some(format!(
+        "the volume was made for {is}, asked for is {asked}"
+    ))
 }
