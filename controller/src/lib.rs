@@ -33,9 +33,9 @@ pub fn run(config: &Config) -> Result<(), Box<dyn Error>> {
         // Before the backend has anything to measure.
         metrics::install()?;
     }
-    let backend = registry::open(config.choice())?;
-    let operations = Arc::new(Operations::new(backend, config.rules()));
     let readiness = Readiness::new(State::Ready);
+    let backend = registry::open(config.choice(), readiness.clone())?;
+    let operations = Arc::new(Operations::new(backend, config.rules()));
     let identity = Identity::new(
         config.common.driver_name.clone(),
         env!("CARGO_PKG_VERSION"),

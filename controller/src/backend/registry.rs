@@ -3,6 +3,7 @@
 use super::Backend;
 use super::local::{self, Local};
 use belay_server::failure::Failure;
+use belay_server::readiness::Readiness;
 use std::sync::Arc;
 
 /// Which backend to drive, with all that it must be told.
@@ -12,12 +13,12 @@ pub enum Choice {
     Local(local::Config),
 }
 
-/// Opens it. Blocks.
+/// Opens it; from then on it says in `readiness` if it cannot work. Blocks.
 ///
 /// # Errors
 /// Those of the backend.
-pub fn open(choice: Choice) -> Result<Arc<dyn Backend>, Failure> {
+pub fn open(choice: Choice, readiness: Readiness) -> Result<Arc<dyn Backend>, Failure> {
     match choice {
-        Choice::Local(config) => Ok(Arc::new(Local::open(config)?)),
+        Choice::Local(config) => Ok(Arc::new(Local::open(config, readiness)?)),
     }
 }

@@ -32,14 +32,17 @@ impl Bed {
     /// The controller will be started with these flags besides the necessary ones.
     pub(crate) fn new(flags: &[&str]) -> Self {
         let flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
-        Self {
-            dir: tempfile::tempdir().unwrap(),
-            flags,
-        }
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("state")).unwrap();
+        Self { dir, flags }
+    }
+
+    pub(crate) fn state_dir(&self) -> PathBuf {
+        self.dir.path().join("state")
     }
 
     pub(crate) fn volumes_dir(&self) -> PathBuf {
-        self.dir.path().join("state/volumes")
+        self.state_dir().join("volumes")
     }
 
     fn socket(&self) -> PathBuf {
@@ -48,29 +51,38 @@ impl Bed {
 
     /// Starts it and waits until it says that it serves.
     pub(crate) fn start(&self) -> Controller {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_belay-controller"))
+        // A file that may not grow shall be an error, as on a full disk, and no signal.
+        let mut child = Command::new("sh")
+            .args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\""])
+            .arg(env!("CARGO_BIN_EXE_belay-controller"))
             .arg("--endpoint")
             .arg(self.socket())
             .arg("--state-dir")
-            .arg(self.dir.path().join("state"))
+            .arg(self.state_dir())
             .args(["--node-id", NODE])
             .args(&self.flags)
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
         let mut log = BufReader::new(child.stderr.take().unwrap()).lines();
-        let started = log
-            .by_ref()
-            .map(Result::unwrap)
-            .find(|line| line.contains("serving"));
+        let mut starting = Vec::new();
+        let mut started = false;
+        while !started && let Some(line) = log.next() {
+            starting.push(line.unwrap());
+            started = starting.last().unwrap().contains("serving");
+        }
         // Somebody must go on reading, or the controller would block on a full pipe.
         std::thread::spawn(move || log.for_each(drop));
-        let controller = Controller { child };
-        assert!(started.is_some(), "the controller did not come up");
+        let controller = Controller { child, starting };
+        assert!(started, "the controller did not come up");
         controller
     }
 
     pub(crate) async fn client(&self) -> Client {
+        ControllerClient::new(self.channel().await)
+    }
+
+    pub(crate) async fn channel(&self) -> Channel {
         let stream = UnixStream::connect(self.socket()).await.unwrap();
         let mut stream = Some(TokioIo::new(stream));
         let connector = tower::service_fn(move |_| {
@@ -78,16 +90,26 @@ impl Bed {
             async move { stream.map_err(std::io::Error::from) }
         });
         let endpoint = Endpoint::from_static("http://localhost");
-        ControllerClient::new(endpoint.connect_with_connector(connector).await.unwrap())
+        endpoint.connect_with_connector(connector).await.unwrap()
     }
 }
 
 /// The running process; killed with its test.
 pub(crate) struct Controller {
     child: Child,
+    /// What it logged until it served.
+    pub(crate) starting: Vec<String>,
 }
 
 impl Controller {
+    /// Lets it write no file beyond that many bytes, or `unlimited`.
+    pub(crate) fn limit_files(&self, bytes: &str) {
+        let mut prlimit = Command::new("prlimit");
+        prlimit.arg(format!("--pid={}", self.child.id()));
+        let limited = prlimit.arg(format!("--fsize={bytes}:")).status();
+        assert!(limited.unwrap().success());
+    }
+
     /// SIGKILL, and waits until it is gone.
     pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
@@ -146,6 +168,15 @@ pub(crate) fn publish(id: &str) -> csi::ControllerPublishVolumeRequest {
         node_id: NODE.to_owned(),
         volume_capability: Some(block()),
         ..csi::ControllerPublishVolumeRequest::default()
+    }
+}
+
+/// From that node, or from all if that is empty.
+pub(crate) fn unpublish(id: &str, node: &str) -> csi::ControllerUnpublishVolumeRequest {
+    csi::ControllerUnpublishVolumeRequest {
+        volume_id: id.to_owned(),
+        node_id: node.to_owned(),
+        ..Default::default()
     }
 }
 

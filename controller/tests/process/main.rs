@@ -4,5 +4,6 @@
 
 mod bed;
 mod creating;
+mod full_disk;
 mod kills;
 mod service;

@@ -2,19 +2,23 @@
 
 use crate::bed::{
     self, Bed, Client, MIB, NODE, ROOMY, assert_refused, create, created, mount, place, publish,
-    range,
+    range, unpublish,
 };
 use belay_proto::csi::v1 as csi;
 use csi::controller_service_capability::Type;
 use csi::controller_service_capability::rpc::Type as Call;
+use csi::identity_client::IdentityClient;
 use csi::volume_capability::access_mode::Mode;
 use std::collections::{HashMap, HashSet};
 use tonic::Code;
 
-fn unpublish(id: &str, node: &str) -> csi::ControllerUnpublishVolumeRequest {
-    csi::ControllerUnpublishVolumeRequest {
+fn validate(
+    id: &str,
+    capabilities: Vec<csi::VolumeCapability>,
+) -> csi::ValidateVolumeCapabilitiesRequest {
+    csi::ValidateVolumeCapabilitiesRequest {
         volume_id: id.to_owned(),
-        node_id: node.to_owned(),
+        volume_capabilities: capabilities,
         ..Default::default()
     }
 }
@@ -197,13 +201,12 @@ async fn validation_says_no_without_failing_and_yes_with_what_was_asked() {
     let id = created(&mut client, create("pvc-1", 128 * MIB))
         .await
         .volume_id;
-    let validate = |id: &str, capabilities| csi::ValidateVolumeCapabilitiesRequest {
-        volume_id: id.to_owned(),
-        volume_capabilities: capabilities,
-        ..Default::default()
+    let fine = vec![bed::block(), bed::block()];
+    let provisioner = "storage.kubernetes.io/csiProvisionerIdentity".to_owned();
+    let request = csi::ValidateVolumeCapabilitiesRequest {
+        volume_context: HashMap::from([(provisioner, "1".to_owned())]),
+        ..validate(&id, fine.clone())
     };
-    let fine = vec![mount("ext4", Mode::SingleNodeSingleWriter), bed::block()];
-    let request = validate(&id, fine.clone());
     let yes = client
         .validate_volume_capabilities(request)
         .await
@@ -216,7 +219,8 @@ async fn validation_says_no_without_failing_and_yes_with_what_was_asked() {
             "MULTI_NODE_MULTI_WRITER",
         ),
         (mount("vfat", Mode::SingleNodeWriter), "vfat"),
-        (mount("xfs", Mode::SingleNodeWriter), "314572800"),
+        (mount("xfs", Mode::SingleNodeWriter), "raw block"),
+        (mount("", Mode::SingleNodeWriter), "any filesystem"),
     ] {
         let request = validate(&id, vec![bed::block(), capability]);
         let no = client
@@ -237,6 +241,89 @@ async fn validation_says_no_without_failing_and_yes_with_what_was_asked() {
         .await
         .unwrap_err();
     assert_refused(&refused, Code::NotFound, &["vol-0"]);
+}
+
+#[tokio::test]
+async fn validation_confirms_only_what_the_volume_was_made_for() {
+    let bed = Bed::new(&ROOMY);
+    let _controller = bed.start();
+    let mut client = bed.client().await;
+    let mount = |fs_type| mount(fs_type, Mode::SingleNodeWriter);
+    let request = csi::CreateVolumeRequest {
+        volume_capabilities: vec![mount("ext4")],
+        ..create("pvc-1", 128 * MIB)
+    };
+    let ext4 = created(&mut client, request).await.volume_id;
+    let export = HashMap::from([("export".to_owned(), "/wrong".to_owned())]);
+    let foreign = csi::ValidateVolumeCapabilitiesRequest {
+        volume_context: export,
+        ..validate(&ext4, vec![mount("ext4")])
+    };
+    for (request, why) in [
+        (foreign, Some("volume_context: \"export\"")),
+        (
+            validate(&ext4, vec![mount("ext4"), mount("xfs")]),
+            Some("[1]"),
+        ),
+        (validate(&ext4, vec![bed::block()]), Some("ext4")),
+        (validate(&ext4, vec![mount("ext4"), mount("")]), None),
+    ] {
+        let answer = client.validate_volume_capabilities(request).await.unwrap();
+        let answer = answer.into_inner();
+        assert_eq!(answer.confirmed.is_none(), why.is_some());
+        assert!(
+            answer.message.contains(why.unwrap_or_default()),
+            "{}",
+            answer.message
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_file_cut_short_is_enlarged_but_not_in_silence() {
+    let bed = Bed::new(&ROOMY);
+    let mut controller = bed.start();
+    let mut client = bed.client().await;
+    let id = created(&mut client, create("pvc-1", 5 * MIB))
+        .await
+        .volume_id;
+    controller.kill();
+    let path = bed.volumes_dir().join(&id);
+    let file = std::fs::OpenOptions::new().write(true).open(path).unwrap();
+    file.set_len(4096).unwrap();
+    let controller = bed.start();
+    let told = controller.starting.iter().any(|line| {
+        ["WARN", &id, "bytes=4096", "recorded=5242880"]
+            .iter()
+            .all(|word| line.contains(word))
+    });
+    assert!(told, "{:?}", controller.starting);
+    assert_eq!(file.metadata().unwrap().len(), 5 << 20);
+}
+
+#[tokio::test]
+async fn a_state_that_cannot_be_written_is_told_and_used_again_once_it_can() {
+    let bed = Bed::new(&ROOMY);
+    let controller = bed.start();
+    let mut client = bed.client().await;
+    let mut identity = IdentityClient::new(bed.channel().await);
+    let id = created(&mut client, create("pvc-1", MIB)).await.volume_id;
+    controller.limit_files("4096");
+    for _ in 0..2 {
+        let refused = client.controller_publish_volume(publish(&id)).await;
+        let refused = refused.unwrap_err();
+        assert_refused(&refused, Code::Unavailable, &["state.redb"]);
+        let unready = identity.probe(csi::ProbeRequest {}).await.unwrap_err();
+        assert_refused(&unready, Code::FailedPrecondition, &["state.redb"]);
+    }
+    controller.limit_files("unlimited");
+    client
+        .controller_publish_volume(publish(&id))
+        .await
+        .unwrap();
+    let probed = identity.probe(csi::ProbeRequest {}).await.unwrap();
+    assert_eq!(probed.into_inner().ready, Some(true));
+    created(&mut client, create("pvc-2", MIB)).await;
 }
 
 #[tokio::test]
@@ -310,7 +397,12 @@ async fn capacity_shrinks_with_every_promise_and_is_none_elsewhere() {
         ..Default::default()
     };
     let single = Mode::SingleNodeWriter;
+    let typo = csi::GetCapacityRequest {
+        parameters: HashMap::from([("tpye".to_owned(), "ssd".to_owned())]),
+        ..with(mount("", single), NODE)
+    };
     for (request, smallest) in [
+        (typo, 0),
         (with(mount("xfs", single), NODE), 300 * MIB),
         (with(mount("", single), NODE), 128 * MIB),
         (with(mount("", single), "elsewhere"), 0),

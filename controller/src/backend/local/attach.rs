@@ -1,30 +1,29 @@
 //! Attaching and detaching. For files on the node itself this is book-keeping, but honest: what is
 //! attached cannot be deleted, and what the node still has bound cannot be detached.
 
-use super::record::Attached;
+use super::record::{Attached, Record};
 use super::store::{Store, ready};
-use crate::backend::{AttachOrder, Attachment, Content, Transport};
+use crate::backend::{AttachOrder, Attachment, Content, Terms, Transport};
 use belay_server::failure::Failure;
 use belay_server::request::NodeId;
 
 impl Store {
     pub(super) fn attach(&self, order: &AttachOrder) -> Result<Attachment, Failure> {
         let id = order.id.as_str();
-        ready(id, self.ledger.get(id)?)?;
+        let record = ready(id, self.ledger.get(id)?)?;
         if order.node != self.node {
             return Err(Failure::not_found(format!(
                 "node {}: not found; the volumes of this controller live on node {}",
                 order.node, self.node
             )));
         }
-        let written = self.files.get(id)?.holds_data()?;
+        let written = self.backing(id)?.holds_data()?;
+        // Nothing to be written, as for most calls that are repeated.
+        if let Some(terms) = record.terms_on(&order.node)? {
+            return Ok(attachment(id, terms, &record, written));
+        }
         self.ledger.change(|changes| {
             let mut record = ready(id, changes.get(id)?)?;
-            let content = if record.used || written {
-                Content::Used
-            } else {
-                Content::New
-            };
             let terms = match record.terms_on(&order.node)? {
                 Some(terms) => terms,
                 None => {
@@ -39,15 +38,7 @@ impl Store {
                     order.terms.clone()
                 }
             };
-            let transport = Transport::Loop {
-                file: id.to_owned(),
-            };
-            Ok(Attachment {
-                terms,
-                transport,
-                bytes: record.bytes,
-                content,
-            })
+            Ok(attachment(id, terms, &record, written))
         })
     }
 
@@ -76,6 +67,23 @@ impl Store {
             record.used |= written;
             changes.put(id, &record)
         })
+    }
+}
+
+fn attachment(id: &str, terms: Terms, record: &Record, written: bool) -> Attachment {
+    let content = if record.used || written {
+        Content::Used
+    } else {
+        Content::New
+    };
+    let transport = Transport::Loop {
+        file: id.to_owned(),
+    };
+    Attachment {
+        terms,
+        transport,
+        bytes: record.bytes,
+        content,
     }
 }
 

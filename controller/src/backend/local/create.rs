@@ -6,6 +6,8 @@ use super::record::{Record, State};
 use super::store::{Store, fits};
 use crate::backend::{Order, Volume};
 use belay_server::failure::Failure;
+use std::collections::HashSet;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// What the name led to.
 pub(super) enum Intent {
@@ -13,21 +15,22 @@ pub(super) enum Intent {
     Exists(Volume),
     /// Nothing: this id is now taken for it.
     Made(String),
-    /// A volume whose removal was begun and failed.
-    Remains(String),
+    /// A volume whose making or removal was begun and failed.
+    Remains(String, Record),
 }
 
 impl Store {
     pub(super) fn create(&self, order: &Order) -> Result<Volume, Failure> {
+        let _making = Making::begin(&self.making, order)?;
         let id = match self.intend(order)? {
             Intent::Exists(volume) => return Ok(volume),
             Intent::Made(id) => id,
-            Intent::Remains(old) => {
-                self.finish_delete(&old)?;
+            Intent::Remains(old, record) => {
+                self.clear(&old, &record)?;
                 match self.intend(order)? {
                     Intent::Exists(volume) => return Ok(volume),
                     Intent::Made(id) => id,
-                    Intent::Remains(_) => return Err(busy(order)),
+                    Intent::Remains(..) => return Err(busy(order)),
                 }
             }
         };
@@ -50,7 +53,7 @@ impl Store {
 
     /// The first step.
     pub(super) fn intend(&self, order: &Order) -> Result<Intent, Failure> {
-        let ceiling = self.overcommit.ceiling(&self.files)?;
+        let ceiling = self.overcommit.ceiling(&self.files, &self.ledger)?;
         let name = order.name.as_str();
         self.ledger.change(|changes| {
             if let Some(id) = changes.id_of(name)? {
@@ -59,8 +62,8 @@ impl Store {
                 })?;
                 return match record.state {
                     State::Ready => Ok(Intent::Exists(record.volume(&id)?)),
-                    State::Creating => Err(busy(order)),
-                    State::Deleting => Ok(Intent::Remains(id)),
+                    // Whoever began it is gone: there is one maker for a name.
+                    State::Creating | State::Deleting => Ok(Intent::Remains(id, record)),
                 };
             }
             fits(changes, ceiling, order.bytes)?;
@@ -70,16 +73,17 @@ impl Store {
         })
     }
 
-    /// The last step.
+    /// The last step. If it fails, record and file are there all the same.
     pub(super) fn complete(&self, id: &str) -> Result<Volume, Failure> {
-        self.ledger.change(|changes| {
+        let completed = self.ledger.change(|changes| {
             let mut record = changes
                 .get(id)?
                 .ok_or_else(|| Failure::bug(format!("volume {id}: its record is gone")))?;
             record.state = State::Ready;
             changes.put(id, &record)?;
             record.volume(id)
-        })
+        });
+        completed.map_err(Failure::may_be_running)
     }
 
     /// Removes what a failed creation left. If that fails too, the volume remains as one to be
@@ -88,6 +92,32 @@ impl Store {
         self.begin_delete(id)?;
         self.finish_delete(id)
     }
+}
+
+/// The only maker of that name for as long as it lives.
+struct Making<'s> {
+    names: &'s Mutex<HashSet<String>>,
+    name: &'s str,
+}
+
+impl<'s> Making<'s> {
+    fn begin(names: &'s Mutex<HashSet<String>>, order: &'s Order) -> Result<Self, Failure> {
+        let name = order.name.as_str();
+        if !held(names).insert(name.to_owned()) {
+            return Err(busy(order));
+        }
+        Ok(Self { names, name })
+    }
+}
+
+impl Drop for Making<'_> {
+    fn drop(&mut self) {
+        held(self.names).remove(self.name);
+    }
+}
+
+fn held(names: &Mutex<HashSet<String>>) -> MutexGuard<'_, HashSet<String>> {
+    names.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn give_up(failure: Failure, cleaned: Result<(), Failure>) -> Failure {

@@ -36,8 +36,14 @@ impl Store {
     /// The other steps, which may have been begun before.
     pub(super) fn finish_delete(&self, id: &str) -> Result<(), Failure> {
         let backing = self.files.find(id)?;
-        if let Some(backing) = &backing {
-            lock(id, backing)?;
+        if let Some(backing) = &backing
+            && !backing.try_lock()?
+        {
+            return Err(Failure::busy(format!(
+                "volume {id}: another call is deleting it, or {} is bound to a loop device of \
+                 this node; repeat the call later",
+                backing.path().display()
+            )));
         }
         self.remove_and_forget(id)
     }

@@ -3,9 +3,10 @@
 
 use super::fault::{at, os};
 use belay_server::failure::Failure;
-use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, SeekFrom};
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, SeekFrom, StatVfs};
 use rustix::io::Errno;
 use std::fs::{DirBuilder, File};
+use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
@@ -21,7 +22,7 @@ pub(super) struct Files {
 pub(super) struct Room {
     /// All of it.
     pub(super) total: u64,
-    /// What holds data or metadata of whatever owner, or is reserved for root.
+    /// What holds data or metadata of whatever owner, or is kept back for root.
     pub(super) taken: u64,
 }
 
@@ -32,10 +33,12 @@ impl Files {
     /// `Unreachable`, naming the path.
     pub(super) fn open(path: PathBuf) -> Result<Self, Failure> {
         DirBuilder::new()
-            .recursive(true)
             .mode(0o700)
             .create(&path)
-            .map_err(|error| at("mkdir", &path, &error))?;
+            .or_else(|error| match error.kind() {
+                ErrorKind::AlreadyExists => Ok(()),
+                _ => Err(at("mkdir", &path, &error)),
+            })?;
         let dir = File::open(&path).map_err(|error| at("open", &path, &error))?;
         Ok(Self { dir, path })
     }
@@ -117,13 +120,7 @@ impl Files {
     pub(super) fn room(&self) -> Result<Room, Failure> {
         let stat =
             rustix::fs::fstatvfs(&self.dir).map_err(|errno| os("statvfs", &self.path, errno))?;
-        Ok(Room {
-            total: stat.f_blocks.saturating_mul(stat.f_frsize),
-            taken: stat
-                .f_blocks
-                .saturating_sub(stat.f_bfree)
-                .saturating_mul(stat.f_frsize),
-        })
+        Ok(Room::of(&stat))
     }
 
     /// The largest file that the filesystem can have, asked from the kernel: the last offset to
@@ -146,6 +143,17 @@ impl Files {
     /// Puts the names of all files on disk.
     pub(super) fn sync(&self) -> Result<(), Failure> {
         rustix::fs::fsync(&self.dir).map_err(|errno| os("fsync", &self.path, errno))
+    }
+}
+
+impl Room {
+    fn of(stat: &StatVfs) -> Self {
+        // statvfs(3): what only root may use is in f_bfree, but not in f_bavail.
+        let taken = stat.f_blocks.saturating_sub(stat.f_bavail);
+        Self {
+            total: stat.f_blocks.saturating_mul(stat.f_frsize),
+            taken: taken.saturating_mul(stat.f_frsize),
+        }
     }
 }
 
@@ -198,5 +206,33 @@ impl Backing {
             Err(Errno::WOULDBLOCK) => Ok(false),
             Err(errno) => Err(os("flock", &self.path, errno)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::StatVfsMountFlags;
+
+    #[test]
+    fn what_is_kept_back_for_root_is_taken() {
+        let stat = StatVfs {
+            f_bsize: 4096,
+            f_frsize: 1024,
+            f_blocks: 1000,
+            f_bfree: 900,
+            f_bavail: 850,
+            f_files: 0,
+            f_ffree: 0,
+            f_favail: 0,
+            f_fsid: 0,
+            f_flag: StatVfsMountFlags::empty(),
+            f_namemax: 255,
+        };
+        let room = Room {
+            total: 1_024_000,
+            taken: 153_600,
+        };
+        assert_eq!(Room::of(&stat), room);
     }
 }

@@ -3,12 +3,16 @@
 
 use super::fault::{at, os};
 use super::record::Record;
+use super::state_file::{builder, open, path_in};
 use belay_server::failure::{Failure, Kind};
-use redb::{Database, ReadableDatabase as _, ReadableTable as _, Table, TableDefinition};
+use redb::{Database, ReadTransaction, ReadableDatabase as _, ReadableTable as _};
+use redb::{Table, TableDefinition, WriteTransaction};
+use std::collections::HashSet;
 use std::fs::{File, OpenOptions};
 use std::ops::Bound;
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard};
 
 /// Volume id to [`Record`].
 const VOLUMES: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("volumes");
@@ -21,20 +25,22 @@ const TOTALS: TableDefinition<'_, &str, u64> = TableDefinition::new("totals");
 const BYTES: &str = "bytes";
 const COUNT: &str = "volumes";
 
-/// Pages kept in memory; the default of 1 GiB is for databases, not for a list of volumes.
-const CACHE_BYTES: usize = 16 << 20;
-
 /// The open book.
 #[derive(Debug)]
 pub(super) struct Ledger {
-    database: Database,
+    path: PathBuf,
+    /// None if it could not be opened again.
+    database: RwLock<Option<Database>>,
+    /// Held from a commit until its sums are shown: no older ones may come after them.
+    showing: Mutex<()>,
 }
 
-/// Sums over all records, whatever their state.
+/// Sums over the records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Totals {
+    /// Volumes that are ready.
     pub(super) volumes: u64,
-    /// Bytes promised.
+    /// Bytes promised, also to volumes that are being made or deleted.
     pub(super) bytes: u64,
 }
 
@@ -44,18 +50,53 @@ impl Ledger {
     /// # Errors
     /// `Unreachable` if it cannot be read or written.
     pub(super) fn open(dir: &Path) -> Result<Self, Failure> {
-        let path = dir.join("state.redb");
-        if !path
-            .try_exists()
-            .map_err(|error| at("stat", &path, &error))?
-        {
+        let path = path_in(dir);
+        if !Self::is_in(dir)? {
             begin(dir, &path)?;
         }
-        let file = OpenOptions::new().read(true).write(true).open(&path);
-        let file = file.map_err(|error| at("open", &path, &error))?;
         Ok(Self {
-            database: database(file)?,
+            database: RwLock::new(Some(open(&path)?)),
+            path,
+            showing: Mutex::new(()),
         })
+    }
+
+    /// Whether there is a book in that directory.
+    pub(super) fn is_in(dir: &Path) -> Result<bool, Failure> {
+        let path = path_in(dir);
+        path.try_exists().map_err(|error| at("stat", &path, &error))
+    }
+
+    /// Makes sure that changes can be written, and opens the book again where it must be: after one
+    /// failed read or write, redb refuses all others until then.
+    ///
+    /// # Errors
+    /// `Unreachable` if nothing can be written; reading may work all the same.
+    pub(super) fn mend(&self) -> Result<(), Failure> {
+        let mut database = self
+            .database
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        let usable = |opened: &Database| opened.begin_write().is_ok();
+        if !database.as_ref().is_some_and(usable) {
+            self.reopen(&mut database)?;
+            tracing::warn!("state.redb: opened again after a failed read or write");
+        }
+        let tried = database
+            .as_ref()
+            .ok_or_else(closed)
+            .and_then(rewrite_totals);
+        if tried.is_err() {
+            self.reopen(&mut database)?;
+        }
+        tried
+    }
+
+    fn reopen(&self, database: &mut Option<Database>) -> Result<(), Failure> {
+        // First of all closed: redb has a lock on the file.
+        *database = None;
+        *database = Some(open(&self.path)?);
+        Ok(())
     }
 
     /// Does `work` in one transaction, which is on disk when this returns, or did not happen.
@@ -67,17 +108,16 @@ impl Ledger {
         &self,
         work: impl FnOnce(&mut Changes<'_>) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
-        let transaction = self.database.begin_write().map_err(failed)?;
-        let mut changes = Changes {
-            volumes: transaction.open_table(VOLUMES).map_err(failed)?,
-            names: transaction.open_table(NAMES).map_err(failed)?,
-            attached: transaction.open_table(ATTACHED).map_err(failed)?,
-            totals: transaction.open_table(TOTALS).map_err(failed)?,
-        };
+        // Kept to the end, so that the book is not closed under the transaction.
+        let database = self.opened();
+        let transaction = database.as_ref().ok_or_else(closed)?.begin_write();
+        let transaction = transaction.map_err(failed)?;
+        let mut changes = Changes::of(&transaction)?;
         // Whatever goes wrong before the commit aborts the transaction when it is dropped.
         let result = work(&mut changes)?;
         let totals = changes.totals()?;
         drop(changes);
+        let _showing = self.showing.lock().unwrap_or_else(PoisonError::into_inner);
         transaction
             .commit()
             .map_err(|error| failed(error).may_be_running())?;
@@ -87,7 +127,7 @@ impl Ledger {
 
     /// The record of that volume.
     pub(super) fn get(&self, id: &str) -> Result<Option<Record>, Failure> {
-        let transaction = self.database.begin_read().map_err(failed)?;
+        let transaction = self.begin_read()?;
         let volumes = transaction.open_table(VOLUMES).map_err(failed)?;
         let bytes = volumes.get(id).map_err(failed)?;
         bytes
@@ -97,7 +137,7 @@ impl Ledger {
 
     /// The id and record of the volume of that name.
     pub(super) fn find(&self, name: &str) -> Result<Option<(String, Record)>, Failure> {
-        let transaction = self.database.begin_read().map_err(failed)?;
+        let transaction = self.begin_read()?;
         let names = transaction.open_table(NAMES).map_err(failed)?;
         let Some(id) = names
             .get(name)
@@ -120,7 +160,7 @@ impl Ledger {
         after: Option<&str>,
         mut take: impl FnMut(&str, Record) -> Result<bool, Failure>,
     ) -> Result<(), Failure> {
-        let transaction = self.database.begin_read().map_err(failed)?;
+        let transaction = self.begin_read()?;
         let volumes = transaction.open_table(VOLUMES).map_err(failed)?;
         let begin = after.map_or(Bound::Unbounded, Bound::Excluded);
         for entry in volumes
@@ -137,8 +177,29 @@ impl Ledger {
 
     /// The sums.
     pub(super) fn totals(&self) -> Result<Totals, Failure> {
-        let transaction = self.database.begin_read().map_err(failed)?;
+        let transaction = self.begin_read()?;
         totals(&transaction.open_table(TOTALS).map_err(failed)?)
+    }
+
+    /// The ids of all records.
+    pub(super) fn ids(&self) -> Result<HashSet<String>, Failure> {
+        let transaction = self.begin_read()?;
+        let volumes = transaction.open_table(VOLUMES).map_err(failed)?;
+        let mut ids = HashSet::new();
+        for entry in volumes.range::<&str>(..).map_err(failed)? {
+            ids.insert(entry.map_err(failed)?.0.value().to_owned());
+        }
+        Ok(ids)
+    }
+
+    fn begin_read(&self) -> Result<ReadTransaction, Failure> {
+        let database = self.opened();
+        let database = database.as_ref().ok_or_else(closed)?;
+        database.begin_read().map_err(failed)
+    }
+
+    fn opened(&self) -> RwLockReadGuard<'_, Option<Database>> {
+        self.database.read().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -148,6 +209,17 @@ pub(super) struct Changes<'t> {
     names: Table<'t, &'static str, &'static str>,
     attached: Table<'t, (&'static str, &'static str), ()>,
     totals: Table<'t, &'static str, u64>,
+}
+
+impl<'t> Changes<'t> {
+    fn of(transaction: &'t WriteTransaction) -> Result<Self, Failure> {
+        Ok(Self {
+            volumes: transaction.open_table(VOLUMES).map_err(failed)?,
+            names: transaction.open_table(NAMES).map_err(failed)?,
+            attached: transaction.open_table(ATTACHED).map_err(failed)?,
+            totals: transaction.open_table(TOTALS).map_err(failed)?,
+        })
+    }
 }
 
 impl Changes<'_> {
@@ -204,7 +276,10 @@ impl Changes<'_> {
                 .map_err(failed)?;
         }
         let Totals { volumes, bytes } = self.totals()?;
-        self.set_totals(volumes + 1, bytes.saturating_add(record.bytes))
+        self.set_totals(
+            volumes + record.counts(),
+            bytes.saturating_add(record.bytes),
+        )
     }
 
     /// Removes a record, if it is there, and what the indexes say of it.
@@ -221,7 +296,7 @@ impl Changes<'_> {
         }
         let Totals { volumes, bytes } = self.totals()?;
         self.set_totals(
-            volumes.saturating_sub(1),
+            volumes.saturating_sub(record.counts()),
             bytes.saturating_sub(record.bytes),
         )
     }
@@ -264,27 +339,38 @@ fn begin(dir: &Path, path: &Path) -> Result<(), Failure> {
         .mode(0o600)
         .open(&draft)
         .map_err(|error| at("open", &draft, &error))?;
-    let ledger = Ledger {
-        database: database(file)?,
-    };
-    ledger.change(|changes| changes.set_totals(0, 0))?;
-    drop(ledger);
+    let made = builder().create_file(file).map_err(failed)?;
+    let transaction = made.begin_write().map_err(failed)?;
+    Changes::of(&transaction)?.set_totals(0, 0)?;
+    transaction.commit().map_err(failed)?;
+    drop(made);
     std::fs::rename(&draft, path).map_err(|error| at("rename", &draft, &error))?;
     let opened = File::open(dir).map_err(|error| at("open", dir, &error))?;
     rustix::fs::fsync(&opened).map_err(|errno| os("fsync", dir, errno))
 }
 
-fn database(file: File) -> Result<Database, Failure> {
-    Database::builder()
-        .set_cache_size(CACHE_BYTES)
-        .create_file(file)
-        .map_err(failed)
+/// The smallest change there is.
+fn rewrite_totals(database: &Database) -> Result<(), Failure> {
+    let transaction = database.begin_write().map_err(failed)?;
+    let mut changes = Changes::of(&transaction)?;
+    let Totals { volumes, bytes } = changes.totals()?;
+    changes.set_totals(volumes, bytes)?;
+    drop(changes);
+    transaction.commit().map_err(failed)
 }
 
-fn failed(error: impl Into<redb::Error>) -> Failure {
+fn closed() -> Failure {
+    let message = "state.redb: could not be opened again after a failed read or write; repeat the \
+                   call";
+    Failure::new(Kind::Unreachable, message)
+}
+
+pub(super) fn failed(error: impl Into<redb::Error>) -> Failure {
     let error = error.into();
     Failure::new(
         Kind::Unreachable,
-        format!("state.redb: {error}; check the disk of the state directory, then restart"),
+        format!(
+            "state.redb: {error}; free or mend the disk of the state directory, and repeat the call"
+        ),
     )
 }

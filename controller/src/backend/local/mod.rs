@@ -12,6 +12,7 @@ mod record;
 mod recover;
 mod resize;
 mod space;
+mod state_file;
 mod store;
 #[cfg(test)]
 mod tests;
@@ -21,7 +22,8 @@ pub use space::{Overcommit, OvercommitError};
 use crate::backend::{
     Answer, AttachOrder, Attachment, Backend, Capacity, Order, Page, Sizes, Volume,
 };
-use belay_server::failure::Failure;
+use belay_server::failure::{Failure, Kind};
+use belay_server::readiness::{Readiness, State};
 use belay_server::request::{Name, NodeId, VolumeId};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -33,7 +35,7 @@ const STEP_BYTES: u64 = 1 << 20;
 /// What `local` must be told.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Where `state.redb`, `lock` and `volumes/` are; made if missing.
+    /// Where `state.redb`, `lock` and `volumes/` are. It must exist; they are made if missing.
     pub state_dir: PathBuf,
     /// The node that this controller runs on, and the only one its volumes can be attached to.
     pub node: NodeId,
@@ -45,20 +47,24 @@ pub struct Config {
 #[derive(Debug)]
 pub struct Local {
     store: Arc<Store>,
+    readiness: Readiness,
 }
 
 impl Local {
     /// Takes the state directory for this process, and mends what an earlier one left half done.
-    /// Blocks; call it before the runtime serves.
+    /// Blocks; call it before the runtime serves. From then on `readiness` tells whether the state
+    /// can be read and written.
     ///
     /// # Errors
-    /// `Precondition` if another process has the directory, else what is wrong with it.
-    pub fn open(config: Config) -> Result<Self, Failure> {
+    /// `Precondition` if the directory is missing, not whole, or another process has it, else what
+    /// is wrong with it.
+    pub fn open(config: Config, readiness: Readiness) -> Result<Self, Failure> {
         describe_metrics();
         let store = Store::open(config)?;
         store.recover()?;
         Ok(Self {
             store: Arc::new(store),
+            readiness,
         })
     }
 
@@ -66,21 +72,49 @@ impl Local {
         &self,
         verb: impl FnOnce(&Store) -> Result<T, Failure> + Send + 'static,
     ) -> Answer<'_, T> {
-        let store = Arc::clone(&self.store);
+        let (store, readiness) = (Arc::clone(&self.store), self.readiness.clone());
+        let checked = move || {
+            if readiness.state() != State::Ready {
+                mend(&store, &readiness);
+            }
+            let result = verb(&store);
+            if matches!(&result, Err(failure) if failure.kind == Kind::Unreachable) {
+                mend(&store, &readiness);
+            }
+            result
+        };
         Box::pin(async move {
-            let done = tokio::task::spawn_blocking(move || verb(&store)).await;
+            let done = tokio::task::spawn_blocking(checked).await;
             done.unwrap_or_else(|error| Err(Failure::bug(error.to_string()).may_be_running()))
         })
     }
 }
 
+/// One failed read or write must not stop all later ones.
+fn mend(store: &Store, readiness: &Readiness) {
+    let before = readiness.state();
+    match store.ledger.mend() {
+        Ok(()) if before == State::Ready => {}
+        Ok(()) => {
+            tracing::info!("the state can be written again");
+            readiness.set(State::Ready);
+        }
+        Err(failure) => {
+            if before == State::Ready {
+                tracing::error!("{failure}");
+            }
+            readiness.set(State::Unhealthy(failure.message));
+        }
+    }
+}
+
 fn describe_metrics() {
     use metrics::{Unit, describe_gauge};
-    describe_gauge!("belay_controller_volumes", "Volumes there are.");
+    describe_gauge!("belay_controller_volumes", "Volumes that are ready.");
     describe_gauge!(
         "belay_controller_provisioned_bytes",
         Unit::Bytes,
-        "The sizes of all volumes together."
+        "What is promised to all volumes together."
     );
     describe_gauge!(
         "belay_controller_capacity_bytes",

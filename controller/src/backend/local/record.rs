@@ -137,6 +137,11 @@ impl Record {
         attached.map(Attached::terms).transpose()
     }
 
+    /// How many it is when volumes are counted: what is not ready is none yet, or none any more.
+    pub(super) fn counts(&self) -> u64 {
+        u64::from(self.state == State::Ready)
+    }
+
     /// The first node it is attached to.
     pub(super) fn node(&self) -> Option<&str> {
         self.attached.first().map(|attached| attached.node.as_str())

@@ -51,7 +51,7 @@ impl Store {
         })?;
         let totals = self.ledger.totals()?;
         totals.show();
-        self.overcommit.ceiling(&self.files)?;
+        self.overcommit.ceiling(&self.files, &self.ledger)?;
         tracing::info!(
             volumes = totals.volumes,
             provisioned_bytes = totals.bytes,
@@ -72,27 +72,24 @@ impl Store {
     ) -> Result<(), Failure> {
         match record.state {
             State::Creating => {
-                if let Some(backing) = self.files.find(id)?
-                    && backing.holds_data()?
-                {
-                    return Err(Failure::precondition(format!(
-                        "{}: holds data, though its volume was never handed out; kept; move it \
-                         away to free the name {:?}",
-                        backing.path().display(),
-                        record.name
-                    )));
-                }
-                self.finish_delete(id)?;
+                self.clear(id, record)?;
                 done.undone += 1;
             }
             State::Deleting => {
-                self.finish_delete(id)?;
+                self.clear(id, record)?;
                 done.deleted += 1;
             }
             State::Ready => {
                 let backing = self.files.get(id)?;
                 let bytes = backing.bytes()?;
                 if bytes < record.bytes {
+                    // A growth that a death interrupted, or else data was lost.
+                    tracing::warn!(
+                        volume = id,
+                        bytes,
+                        recorded = record.bytes,
+                        "recovery: a file smaller than its volume; enlarged"
+                    );
                     backing.grow(record.bytes)?;
                     done.grown += 1;
                 } else if bytes > record.bytes {
@@ -101,5 +98,24 @@ impl Store {
             }
         }
         Ok(())
+    }
+
+    /// Removes what is left of a volume that nobody makes or deletes any more.
+    ///
+    /// # Errors
+    /// `Precondition` if it was never handed out, but holds data.
+    pub(super) fn clear(&self, id: &str, record: &Record) -> Result<(), Failure> {
+        if record.state == State::Creating
+            && let Some(backing) = self.files.find(id)?
+            && backing.holds_data()?
+        {
+            return Err(Failure::precondition(format!(
+                "{}: holds data, though its volume was never handed out; kept; move it away to \
+                 free the name {:?}",
+                backing.path().display(),
+                record.name
+            )));
+        }
+        self.finish_delete(id)
     }
 }

@@ -1,6 +1,7 @@
 //! Growing a volume: the new size is promised in the ledger, then the file follows. After a death
 //! in between, recovery lets it follow.
 
+use super::files::Backing;
 use super::store::{Store, fits, ready};
 use belay_server::failure::Failure;
 
@@ -13,17 +14,17 @@ pub(super) struct Promise {
 impl Store {
     pub(super) fn resize(&self, id: &str, bytes: u64) -> Result<u64, Failure> {
         ready(id, self.ledger.get(id)?)?;
-        let backing = self.files.get(id)?;
+        let backing = self.backing(id)?;
         let promise = self.promise(id, bytes)?;
         match backing.grow(promise.now) {
             Ok(()) => Ok(promise.now),
-            Err(failure) => Err(self.take_back(id, &promise, failure)),
+            Err(failure) => Err(self.settle(id, &promise, &backing, failure)),
         }
     }
 
     /// The first step. A volume that is large enough stays as it is.
     pub(super) fn promise(&self, id: &str, bytes: u64) -> Result<Promise, Failure> {
-        let ceiling = self.overcommit.ceiling(&self.files)?;
+        let ceiling = self.overcommit.ceiling(&self.files, &self.ledger)?;
         self.ledger.change(|changes| {
             let mut record = ready(id, changes.get(id)?)?;
             let before = record.bytes;
@@ -37,6 +38,21 @@ impl Store {
                 now: record.bytes,
             })
         })
+    }
+
+    /// What a failure to follow means for the promise: a file that is large enough all the same, if
+    /// perhaps not on disk, may have been seen already.
+    pub(super) fn settle(
+        &self,
+        id: &str,
+        promise: &Promise,
+        backing: &Backing,
+        failure: Failure,
+    ) -> Failure {
+        match backing.bytes() {
+            Ok(bytes) if bytes < promise.now => self.take_back(id, promise, failure),
+            _ => failure.may_be_running(),
+        }
     }
 
     fn take_back(&self, id: &str, promise: &Promise, failure: Failure) -> Failure {

@@ -3,6 +3,7 @@
 //! metadata.
 
 use super::files::{Files, Room};
+use super::ledger::Ledger;
 use belay_server::failure::Failure;
 use std::str::FromStr;
 
@@ -47,11 +48,9 @@ impl FromStr for Overcommit {
 
 impl Overcommit {
     /// How many bytes all volumes together may have. Foreign is what is taken of the filesystem but
-    /// not by backing files; it cannot be promised. A directory of its own makes this exact.
-    pub(super) fn ceiling(self, files: &Files) -> Result<u64, Failure> {
-        let mut ours = 0_u64;
-        files.each(|_, allocated| ours = ours.saturating_add(allocated))?;
-        let ceiling = self.of(files.room()?, ours);
+    /// not by files of volumes; it cannot be promised. A filesystem of its own makes this exact.
+    pub(super) fn ceiling(self, files: &Files, ledger: &Ledger) -> Result<u64, Failure> {
+        let ceiling = self.of(files.room()?, ours(files, ledger)?);
         metrics::gauge!("belay_controller_capacity_bytes").set(ceiling as f64);
         Ok(ceiling)
     }
@@ -62,6 +61,19 @@ impl Overcommit {
         let ceiling = usable * u128::from(self.permille) / 1000;
         u64::try_from(ceiling).unwrap_or(u64::MAX)
     }
+}
+
+/// What is allocated to files of volumes. Strays are foreign, whatever they are called.
+pub(super) fn ours(files: &Files, ledger: &Ledger) -> Result<u64, Failure> {
+    let mut ours = 0_u64;
+    // Looked up first: a file made since then has no blocks yet.
+    let ids = ledger.ids()?;
+    files.each(|name, allocated| {
+        if ids.contains(name) {
+            ours = ours.saturating_add(allocated);
+        }
+    })?;
+    Ok(ours)
 }
 
 #[cfg(test)]

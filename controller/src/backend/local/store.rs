@@ -3,7 +3,7 @@
 
 use super::Config;
 use super::fault::{at, os};
-use super::files::Files;
+use super::files::{Backing, Files};
 use super::id;
 use super::ledger::{Changes, Ledger};
 use super::record::{Record, State};
@@ -13,9 +13,11 @@ use belay_server::failure::{Failure, Kind};
 use belay_server::request::{Name, NodeId, VolumeId};
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
-use std::fs::{DirBuilder, File, OpenOptions};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::collections::HashSet;
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
+use std::sync::Mutex;
 
 /// The state of `local`. A volume changes by intent (in the ledger), act (on its file), commit (in
 /// the ledger), so that [`Store::recover`] can tell after any death what was going on.
@@ -26,6 +28,8 @@ pub(super) struct Store {
     pub(super) node: NodeId,
     pub(super) overcommit: Overcommit,
     pub(super) largest_file_bytes: u64,
+    /// Names whose volume is being made by a thread of this process.
+    pub(super) making: Mutex<HashSet<String>>,
     /// Held for as long as the process lives.
     _lock: File,
 }
@@ -34,19 +38,19 @@ impl Store {
     /// Takes the directory and opens what is in it.
     pub(super) fn open(config: Config) -> Result<Self, Failure> {
         let dir = &config.state_dir;
-        DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(dir)
-            .map_err(|error| at("mkdir", dir, &error))?;
+        present(dir)?;
         let lock = lock(dir)?;
         let files = Files::open(dir.join("volumes"))?;
+        if !Ledger::is_in(dir)? {
+            refuse_orphans(dir, &files)?;
+        }
         Ok(Self {
             ledger: Ledger::open(dir)?,
             largest_file_bytes: files.largest(&lock),
             files,
             node: config.node,
             overcommit: config.overcommit,
+            making: Mutex::default(),
             _lock: lock,
         })
     }
@@ -87,8 +91,17 @@ impl Store {
         Ok(page)
     }
 
+    /// The file of a volume that was ready a moment ago.
+    pub(super) fn backing(&self, id: &str) -> Result<Backing, Failure> {
+        self.files.get(id).or_else(|missing| {
+            // Gone with its volume, rather than lost?
+            ready(id, self.ledger.get(id)?)?;
+            Err(missing)
+        })
+    }
+
     pub(super) fn available_bytes(&self) -> Result<u64, Failure> {
-        let ceiling = self.overcommit.ceiling(&self.files)?;
+        let ceiling = self.overcommit.ceiling(&self.files, &self.ledger)?;
         Ok(ceiling.saturating_sub(self.ledger.totals()?.bytes))
     }
 }
@@ -117,6 +130,37 @@ pub(super) fn fits(changes: &Changes<'_>, ceiling: u64, more: u64) -> Result<(),
     Err(Failure::quota(format!(
         "{more} more bytes asked for, {left} of {ceiling} left; free some volumes, enlarge the \
          filesystem of the state directory, or raise --overcommit"
+    )))
+}
+
+/// The directory is not made here: where it is missing, its filesystem may not be mounted, and all
+/// volumes would seem to be gone.
+fn present(dir: &Path) -> Result<(), Failure> {
+    if dir.try_exists().map_err(|error| at("stat", dir, &error))? {
+        return Ok(());
+    }
+    Err(Failure::precondition(format!(
+        "{}: there is no such state directory; mount the filesystem that holds it, or make it, \
+         if this is the first start",
+        dir.display()
+    )))
+}
+
+/// Volumes without a ledger are volumes whose ledger was lost: with an empty one, they would count
+/// as deleted.
+fn refuse_orphans(dir: &Path, files: &Files) -> Result<(), Failure> {
+    let mut orphan = None;
+    files.each(|name, _| {
+        if id::is_ours(name) {
+            orphan = Some(name.to_owned());
+        }
+    })?;
+    let Some(name) = orphan else { return Ok(()) };
+    Err(Failure::precondition(format!(
+        "{}: state.redb is missing, but {} is there; restore state.redb, or, to give up all \
+         volumes, move their files away",
+        dir.display(),
+        files.path_of(&name).display()
     )))
 }
 

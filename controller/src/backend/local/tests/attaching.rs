@@ -75,6 +75,32 @@ fn content_is_used_from_the_first_write_and_stays_so() {
 }
 
 #[test]
+fn an_attachment_that_is_there_already_costs_no_write() {
+    let bed = Bed::new();
+    let store = bed.open();
+    let volume = store.create(&order("pvc-1", MIB)).unwrap();
+    let order = attach_order(&volume, "node-1");
+    let first = store.attach(&order).unwrap();
+    let state = || std::fs::read(bed.dir.path().join("state/state.redb")).unwrap();
+    let before = state();
+    assert_eq!(store.attach(&order).unwrap(), first);
+    assert!(state() == before);
+}
+
+#[test]
+fn a_file_that_is_missing_since_its_volume_is_deleted_is_not_called_lost() {
+    let bed = Bed::new();
+    let store = bed.open();
+    let volume = store.create(&order("pvc-1", MIB)).unwrap();
+    let id = volume.id.as_str();
+    store.begin_delete(id).unwrap();
+    store.files.remove(id).unwrap();
+    assert_eq!(store.backing(id).unwrap_err().kind, Kind::Busy);
+    store.finish_delete(id).unwrap();
+    assert_eq!(store.backing(id).unwrap_err().kind, Kind::NotFound);
+}
+
+#[test]
 fn a_node_takes_only_as_many_volumes_as_it_may() {
     let bed = Bed::new();
     let store = &bed.open();

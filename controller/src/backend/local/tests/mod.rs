@@ -1,6 +1,7 @@
 //! `local` on real directories.
 
 mod attaching;
+mod ledger;
 mod recovery;
 mod volumes;
 
@@ -24,8 +25,10 @@ struct Bed {
 
 impl Bed {
     fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("state")).unwrap();
         Self {
-            dir: tempfile::tempdir().unwrap(),
+            dir,
             overcommit: "1000000".parse().unwrap(),
         }
     }
@@ -103,6 +106,6 @@ fn ids(store: &Store) -> Vec<String> {
 fn intended(store: &Store, order: &Order) -> String {
     match store.intend(order).unwrap() {
         Intent::Made(id) => id,
-        Intent::Exists(_) | Intent::Remains(_) => panic!("{order:?} should be new"),
+        Intent::Exists(_) | Intent::Remains(..) => panic!("{order:?} should be new"),
     }
 }

@@ -10,7 +10,6 @@ use std::fs::{self, File};
 fn a_half_made_ledger_is_begun_again() {
     let bed = Bed::new();
     let draft = bed.dir.path().join("state/state.redb.new");
-    fs::create_dir_all(draft.parent().unwrap()).unwrap();
     fs::write(&draft, b"cut short").unwrap();
     let store = bed.open();
     store.create(&order("pvc-1", MIB)).unwrap();
@@ -66,11 +65,10 @@ fn a_creation_whose_file_holds_data_is_kept_and_told() {
             ..Recovered::default()
         }
     );
-    assert_eq!(bed.files(), [id]);
-    assert_eq!(
-        store.create(&order("pvc-1", MIB)).unwrap_err().kind,
-        Kind::Busy
-    );
+    assert_eq!(bed.files(), [id.as_str()]);
+    let failure = store.create(&order("pvc-1", MIB)).unwrap_err();
+    assert_eq!(failure.kind, Kind::Precondition);
+    assert!(failure.message.contains(&id), "{failure}");
 }
 
 #[test]
@@ -115,6 +113,40 @@ fn a_name_whose_deletion_was_interrupted_is_made_anew_without_a_restart() {
     let new = store.create(&order("pvc-1", MIB)).unwrap();
     assert_ne!(old.id, new.id);
     assert_eq!(bed.files(), [new.id.as_str()]);
+}
+
+#[test]
+fn a_creation_that_failed_half_way_is_made_anew_without_a_restart() {
+    let bed = Bed::new();
+    let store = bed.open();
+    let old = intended(&store, &order("pvc-1", MIB));
+    store.files.begin(&old).unwrap().grow(MIB).unwrap();
+    let new = store.create(&order("pvc-1", MIB)).unwrap();
+    assert_ne!(old, new.id.as_str());
+    assert_eq!(bed.files(), [new.id.as_str()]);
+}
+
+#[test]
+fn a_name_that_is_being_made_or_whose_volume_is_being_deleted_is_busy() {
+    let bed = Bed::new();
+    let store = bed.open();
+    let order = order("pvc-1", MIB);
+    let old = store.create(&order).unwrap();
+    let id = old.id.as_str();
+    // What another thread does that is in the middle of a DeleteVolume.
+    let deleting = store.files.get(id).unwrap();
+    assert!(deleting.try_lock().unwrap());
+    store.begin_delete(id).unwrap();
+    assert_eq!(store.create(&order).unwrap_err().kind, Kind::Busy);
+    assert_eq!(store.delete(id).unwrap_err().kind, Kind::Busy);
+    drop(deleting);
+    // And one in the middle of a CreateVolume.
+    store.making.lock().unwrap().insert("pvc-1".to_owned());
+    assert_eq!(store.create(&order).unwrap_err().kind, Kind::Busy);
+    store.making.lock().unwrap().clear();
+    let new = store.create(&order).unwrap();
+    assert_eq!(bed.files(), [new.id.as_str()]);
+    assert!(store.making.lock().unwrap().is_empty());
 }
 
 #[test]

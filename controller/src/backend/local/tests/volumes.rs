@@ -3,6 +3,7 @@
 use super::{Bed, MIB, attach_order, ids, intended, node, order};
 use crate::backend::local::Overcommit;
 use crate::backend::local::record::State;
+use crate::backend::local::space::ours;
 use crate::backend::local::store::Store;
 use belay_server::failure::{Certainty, Failure, Kind};
 use belay_server::request::Name;
@@ -108,6 +109,51 @@ fn a_size_that_the_filesystem_has_not_is_undone_and_frees_the_name() {
 }
 
 #[test]
+fn a_stray_file_takes_room_and_a_volume_takes_what_it_was_promised() {
+    let bed = Bed::new();
+    let store = bed.open();
+    let stray = "vol-00000000000000000000000000000000";
+    fs::write(bed.file(stray), [1; 1 << 16]).unwrap();
+    assert_eq!(ours(&store.files, &store.ledger).unwrap(), 0);
+    let volume = store.create(&order("pvc-1", MIB)).unwrap();
+    bed.write(volume.id.as_str());
+    let written = fs::metadata(bed.file(volume.id.as_str())).unwrap().blocks() * 512;
+    assert!(written > 0);
+    assert_eq!(ours(&store.files, &store.ledger).unwrap(), written);
+}
+
+#[test]
+fn a_file_that_grew_although_its_growth_failed_keeps_its_promise() {
+    let bed = Bed::new();
+    let store = bed.open();
+    let volume = store.create(&order("pvc-1", MIB)).unwrap();
+    let id = volume.id.as_str();
+    let backing = store.files.get(id).unwrap();
+    let bytes = || store.get(&volume.id).unwrap().unwrap().bytes;
+    let eio = || Failure::new(Kind::Unreachable, "fsync: EIO");
+
+    let promise = store.promise(id, 3 * MIB).unwrap();
+    let failure = store.settle(id, &promise, &backing, eio());
+    assert_eq!((failure.certainty, bytes()), (Certainty::RolledBack, MIB));
+
+    let promise = store.promise(id, 3 * MIB).unwrap();
+    backing.grow(3 * MIB).unwrap();
+    let failure = store.settle(id, &promise, &backing, eio());
+    assert_eq!(
+        (failure.certainty, bytes()),
+        (Certainty::MayBeRunning, 3 * MIB)
+    );
+}
+
+#[test]
+fn a_creation_that_cannot_be_completed_may_be_running() {
+    let bed = Bed::new();
+    let store = bed.open();
+    let failure = store.complete("vol-0").unwrap_err();
+    assert_eq!(failure.certainty, Certainty::MayBeRunning);
+}
+
+#[test]
 fn pages_hold_what_is_ready_and_follow_a_token_whose_volume_is_gone() {
     let bed = Bed::new();
     let store = &bed.open();
@@ -142,6 +188,9 @@ fn the_sums_and_indexes_follow_every_change() {
     let one = store.create(&order("pvc-1", MIB)).unwrap();
     let two = store.create(&order("pvc-2", 2 * MIB)).unwrap();
     assert_eq!(totals(&store), (2, 3 * MIB));
+    let half = intended(&store, &order("pvc-half", 8 * MIB));
+    assert_eq!(totals(&store), (2, 11 * MIB), "promised, but no volume");
+    store.finish_delete(&half).unwrap();
     assert_eq!(store.resize(one.id.as_str(), 4 * MIB).unwrap(), 4 * MIB);
     assert_eq!(store.resize(one.id.as_str(), MIB).unwrap(), 4 * MIB);
     store.attach(&attach_order(&two, "node-1")).unwrap();

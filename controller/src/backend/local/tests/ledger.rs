@@ -1,0 +1,52 @@
+//! The book as a file: begun once, never begun again in place of a lost one.
+
+use super::{Bed, MIB, order};
+use crate::backend::local::store::Store;
+use belay_server::failure::Kind;
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::PathBuf;
+
+fn state_file(bed: &Bed) -> PathBuf {
+    bed.dir.path().join("state/state.redb")
+}
+
+#[test]
+fn a_state_directory_that_is_missing_is_not_made() {
+    let bed = Bed::new();
+    let dir = bed.config().state_dir;
+    fs::remove_dir(&dir).unwrap();
+    let failure = Store::open(bed.config()).unwrap_err();
+    assert_eq!(failure.kind, Kind::Precondition);
+    assert!(failure.message.contains("mount"), "{failure}");
+    assert!(!dir.exists());
+}
+
+#[test]
+fn volumes_whose_ledger_is_lost_are_not_taken_for_deleted() {
+    let bed = Bed::new();
+    let store = bed.open();
+    let volume = store.create(&order("pvc-1", MIB)).unwrap();
+    drop(store);
+    let (state, kept) = (state_file(&bed), bed.dir.path().join("kept"));
+    fs::rename(&state, &kept).unwrap();
+    let failure = Store::open(bed.config()).unwrap_err();
+    assert_eq!(failure.kind, Kind::Precondition);
+    for named in ["state.redb", volume.id.as_str(), "restore"] {
+        assert!(failure.message.contains(named), "{failure}");
+    }
+    assert!(!state.exists());
+    fs::write(&state, b"").unwrap();
+    let failure = Store::open(bed.config()).unwrap_err();
+    assert_eq!(failure.kind, Kind::Unreachable, "cut short is lost as well");
+    fs::rename(&kept, &state).unwrap();
+    assert_eq!(bed.open().get(&volume.id).unwrap(), Some(volume));
+}
+
+#[test]
+fn room_for_small_changes_is_kept_on_disk() {
+    let bed = Bed::new();
+    drop(bed.open());
+    let file = fs::metadata(state_file(&bed)).unwrap();
+    assert!(file.blocks() * 512 >= 4 * MIB, "{} blocks", file.blocks());
+}
