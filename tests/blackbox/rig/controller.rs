@@ -17,6 +17,7 @@ impl Controller {
     pub(crate) fn start(place: &Place) -> Self {
         let socket = place.path().join("controller.sock");
         let state = place.path().join("state");
+        std::fs::create_dir_all(&state).expect("state directory");
         let state = state.to_str().expect("UTF-8");
         let flags = [
             "--backend",
