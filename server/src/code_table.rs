@@ -40,7 +40,6 @@ const fn non_final(kind: Kind) -> Code {
         | Kind::Precondition
         | Kind::Range
         | Kind::Quota
-        | Kind::Denied
         | Kind::Unsupported
         | Kind::BadToken
         | Kind::System
@@ -73,8 +72,6 @@ const fn settled(rpc: Rpc, kind: Kind) -> Code {
         Kind::Unreachable | Kind::Timeout if creates(rpc) => Code::Internal,
         Kind::Unreachable => Code::Unavailable,
         Kind::Timeout => Code::DeadlineExceeded,
-        // Final everywhere, repeated with back-off until somebody mends the credentials.
-        Kind::Denied => Code::PermissionDenied,
         Kind::Unsupported => unsupported(rpc),
         // The caller begins again at the first page.
         Kind::BadToken if is_paged(rpc) => Code::Aborted,
@@ -193,7 +190,7 @@ mod tests {
     type Exceptions = &'static [(Code, &'static [Rpc])];
 
     /// Kind, its code, and the calls where it is another one.
-    const TABLE: [(Kind, Code, Exceptions); 14] = [
+    const TABLE: [(Kind, Code, Exceptions); 13] = [
         (Kind::Invalid, Code::InvalidArgument, &[]),
         (Kind::NotFound, Code::NotFound, &[]),
         (
@@ -214,7 +211,6 @@ mod tests {
             Code::Unavailable,
             &[(Code::Internal, CREATING)],
         ),
-        (Kind::Denied, Code::PermissionDenied, &[]),
         (
             Kind::Unsupported,
             Code::Unimplemented,

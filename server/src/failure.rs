@@ -24,8 +24,6 @@ pub enum Kind {
     Quota,
     /// Something this driver depends on does not answer.
     Unreachable,
-    /// The credentials do not allow it.
-    Denied,
     /// This driver cannot do that.
     Unsupported,
     /// It took too long.
@@ -49,7 +47,6 @@ impl Kind {
         Kind::Range,
         Kind::Quota,
         Kind::Unreachable,
-        Kind::Denied,
         Kind::Unsupported,
         Kind::Timeout,
         Kind::BadToken,

@@ -1,5 +1,5 @@
-//! Where a node and its volumes are, as one topology segment: the one rule for what may stand there,
-//! so that both programs of a driver tell the same. Knows no cloud's zones.
+//! Where a node and its volumes are, as one topology segment: the one rule for what may stand
+//! there, so that both programs of a driver tell the same. Knows no cloud's zones.
 
 use crate::request::{Segments, TopologyRequirement};
 

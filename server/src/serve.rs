@@ -24,8 +24,8 @@ use tokio::sync::{OwnedSemaphorePermit, watch};
 use tonic::service::Routes;
 use tower::Layer as _;
 
-/// Connections at a time; more wait. Far beyond what a kubelet and its sidecars hold, and well below
-/// the 1024 descriptors that a process may usually have.
+/// Connections at a time; more wait. Far beyond what a kubelet and its sidecars hold, and well
+/// below the 1024 descriptors that a process may usually have.
 const CONNECTIONS_MAX: usize = 256;
 
 /// What a client of HTTP/2 says first (RFC 9113, section 3.4).

@@ -100,9 +100,9 @@ fn identity(found: &Stat) -> (u64, u64) {
     (found.st_dev, found.st_ino)
 }
 
-/// Keeps two servers from replacing each other's socket at the same time; waits a little for the few
-/// system calls of the other one. A lock on the folder, for CSI forbids other files beside the socket.
-/// Given back when dropped.
+/// Keeps two servers from replacing each other's socket at the same time; waits a little for the
+/// few system calls of the other one. A lock on the folder, for CSI forbids other files beside the
+/// socket. Given back when dropped.
 fn lock_folder_of(path: &Path) -> io::Result<OwnedFd> {
     let folder = path.parent().unwrap_or(path);
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;

@@ -30,24 +30,11 @@ impl Context {
         self.0.get(key).map(String::as_str)
     }
 
-    /// Whether there is no entry.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
     /// All entries in the order of their keys.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0
             .iter()
             .map(|(key, value)| (key.as_str(), value.as_str()))
-    }
-}
-
-/// Back to what a response carries.
-impl From<Context> for HashMap<String, String> {
-    fn from(context: Context) -> Self {
-        context.0.into_iter().collect()
     }
 }
 
