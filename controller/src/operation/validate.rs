@@ -47,12 +47,14 @@ impl Operations {
 /// `CreateVolume`, save that every filesystem will do where none is named.
 fn misused(usage: &Usage, capability: &Capability) -> Option<String> {
     let asked = support::usage(std::slice::from_ref(capability));
-    let any = matches!((usage, &asked), (Usage::Filesystem(_), Usage::Filesystem(asked)) if asked.is_empty());
-    if any || asked == *usage {
-        return None;
+    match (usage, &asked) {
+        (Usage::Filesystem(_), Usage::Filesystem(any)) if any.is_empty() => None,
+        (usage, asked) if usage == asked => None,
+        (usage, asked) => {
+            let (is, asked) = (create::describe(usage), create::describe(asked));
+            Some(format!(
+                "the volume was made for {is}, asked for is {asked}"
+            ))
+        }
     }
-    let (is, asked) = (create::describe(usage), create::describe(&asked));
-    Some(format!(
-        "the volume was made for {is}, asked for is {asked}"
-    ))
 }

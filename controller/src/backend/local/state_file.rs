@@ -1,5 +1,5 @@
-//! `state.redb` as a file: where it is, how it is opened, and that it has room on disk. Must not know
-//! what is in it.
+//! `state.redb` as a file: where it is, how it is opened, and that it has room on disk. Must not
+//! know what is in it.
 
 use super::fault::{at, os};
 use super::ledger::failed;
