@@ -3,7 +3,7 @@
 
 use super::fault::{at, os};
 use super::record::Record;
-use super::state_file::{builder, open, path_in};
+use super::state_file::{builder, failed, open, path_in};
 use belay_server::failure::{Failure, Kind};
 use redb::{Database, ReadTransaction, ReadableDatabase as _, ReadableTable as _};
 use redb::{Table, TableDefinition, WriteTransaction};
@@ -363,14 +363,4 @@ fn closed() -> Failure {
     let message = "state.redb: could not be opened again after a failed read or write; repeat the \
                    call";
     Failure::new(Kind::Unreachable, message)
-}
-
-pub(super) fn failed(error: impl Into<redb::Error>) -> Failure {
-    let error = error.into();
-    Failure::new(
-        Kind::Unreachable,
-        format!(
-            "state.redb: {error}; free or mend the disk of the state directory, and repeat the call"
-        ),
-    )
 }

@@ -2,8 +2,7 @@
 //! know what is in it.
 
 use super::fault::{at, os};
-use super::ledger::failed;
-use belay_server::failure::Failure;
+use belay_server::failure::{Failure, Kind};
 use redb::Database;
 use rustix::fs::FallocateFlags;
 use std::fs::OpenOptions;
@@ -31,6 +30,17 @@ pub(super) fn builder() -> redb::Builder {
 /// Where it is in the state directory.
 pub(super) fn path_in(dir: &Path) -> PathBuf {
     dir.join("state.redb")
+}
+
+/// An error of redb, and what to do about it.
+pub(super) fn failed(error: impl Into<redb::Error>) -> Failure {
+    let error = error.into();
+    Failure::new(
+        Kind::Unreachable,
+        format!(
+            "state.redb: {error}; free or mend the disk of the state directory, and repeat the call"
+        ),
+    )
 }
 
 /// Takes the blocks of the file, and as many again for its growth, while there are some.
