@@ -35,8 +35,13 @@ pub struct StartError(String);
 pub fn run(config: &Config) -> Result<(), StartError> {
     heap::give_back_at_once();
     let kernel = Linux::detect().map_err(|error| failed("this kernel is too old", &error))?;
+    // Without links, as the kernel will name the files in it.
+    let loop_dir = config
+        .loop_dir
+        .canonicalize()
+        .map_err(|error| failed("--loop-dir", &error))?;
     let loop_dir =
-        LoopDir::open(&kernel, &config.loop_dir).map_err(|error| failed("--loop-dir", &error))?;
+        LoopDir::open(&kernel, &loop_dir).map_err(|error| failed("--loop-dir", &error))?;
     let index = MountIndex::scan(&kernel).map_err(|error| failed("reading the mounts", &error))?;
     let node = Arc::new(Node::new(kernel, loop_dir, index));
     let runtime = tokio::runtime::Builder::new_current_thread()
