@@ -1,8 +1,9 @@
 //! Makes a filesystem on a device that is proven blank, or on which making one has begun before.
 //!
-//! The order is what makes it safe to be killed at any point: the mark is on the disk before mkfs
-//! begins, and leaves it only after the filesystem has been seen to be whole. Must not know where
-//! the filesystem will be mounted; nobody mounts it before this has returned.
+//! The order is what makes it safe to be killed at any point: the witness is there before the
+//! mark, the mark before mkfs begins; the mark leaves only after the filesystem has been seen to be
+//! whole, and the witness after the mark. Must not know where the filesystem will be mounted;
+//! nobody mounts it before this has returned.
 
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use super::mkfs::{mkfs, refuse_busy};
 use super::probe::{
     Blank, DeviceUnderTest, Found, Interrupted, MARK_AT, MARK_BYTES, encode_mark, examine, identify,
 };
+use super::witness;
 use crate::kernel::{AlignedBuf, Kernel, Open};
 
 /// The leave to format a device. Both kinds can come from [`examine`] only.
@@ -49,9 +51,10 @@ impl Permit {
 ///
 /// # Errors
 ///
-/// [`Kind::Precondition`] for a device below [`FsType::minimum_bytes`]; [`Kind::Busy`] and
-/// [`Kind::Timeout`], perhaps with mkfs still running; [`Kind::System`] with what mkfs or the
-/// kernel said. After any of them the same call can be tried again.
+/// [`Kind::Precondition`] for a device below [`FsType::minimum_bytes`] and for a file that cannot
+/// bear the witness; [`Kind::Busy`] and [`Kind::Timeout`], perhaps with mkfs still running;
+/// [`Kind::System`] with what mkfs or the kernel said. After any of them the same call can be
+/// tried again.
 pub(crate) fn format<K: Kernel>(
     kernel: &K,
     device: &DeviceUnderTest<'_, K::Fd>,
@@ -76,6 +79,7 @@ pub(crate) fn format<K: Kernel>(
     refuse_busy(kernel, device)?;
 
     let writer = kernel.reopen(device.fd, Open::DeviceWrite)?;
+    witness::call(kernel, device)?;
     write_block(kernel, &writer, &mark)?;
     let over_leftovers = matches!(permit, Permit::Interrupted(_));
     mkfs(kernel, device, fs, over_leftovers, deadline)?;
@@ -88,6 +92,9 @@ pub(crate) fn format<K: Kernel>(
     }
     erase_mark(kernel, &writer, &mark)?;
     match examine(kernel, device) {
+        Found::Unsettled(made) if made.fs_type() == fs => made.settle(kernel, device).map(drop),
+        Found::Unsettled(made) => Err(unexpected(fs, made.fs_type().name())),
+        // There is no file, or else somebody has taken its witness away.
         Found::Known(found) if found == fs => Ok(()),
         Found::Known(found) => Err(unexpected(fs, found.name())),
         Found::Foreign(foreign) => Err(unexpected(fs, &foreign.to_string())),

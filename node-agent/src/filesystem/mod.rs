@@ -12,6 +12,7 @@ mod mkfs;
 mod probe;
 #[cfg(test)]
 mod real;
+mod witness;
 
 pub(crate) use flags::{MountOptions, parse_flags};
 pub(crate) use format::{Permit, format};

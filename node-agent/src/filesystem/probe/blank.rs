@@ -75,6 +75,7 @@ pub(super) mod tests {
     use belay_server::failure::Kind;
 
     use super::*;
+    use crate::filesystem::witness::Witness;
 
     const BLOCK: u64 = ALIGN_BYTES;
 
@@ -84,6 +85,7 @@ pub(super) mod tests {
         blocks: BTreeMap<u64, Vec<u8>>,
         /// Whether there is a backing file whose holes are known.
         pub(in crate::filesystem) mapped: bool,
+        pub(in crate::filesystem) witness: Witness,
         /// The number of the read, counted from 0, that fails.
         pub(in crate::filesystem) failing_read: Option<usize>,
         /// The most bytes that one read returns.
@@ -98,6 +100,7 @@ pub(super) mod tests {
                 bytes,
                 blocks: BTreeMap::new(),
                 mapped: true,
+                witness: Witness::Absent,
                 failing_read: None,
                 read_bytes_max: usize::MAX,
                 reads: Cell::new(0),
@@ -141,6 +144,10 @@ pub(super) mod tests {
             }
             self.bytes_read.set(self.bytes_read.get() + length as u64);
             Ok(length)
+        }
+
+        fn witness(&self) -> Result<Witness, Failure> {
+            Ok(self.witness)
         }
 
         fn settle(&self) -> Result<(), Failure> {

@@ -9,6 +9,7 @@ use belay_server::failure::{Failure, Kind};
 
 use super::areas::Area;
 use super::ext4;
+use crate::filesystem::witness::{self, Witness};
 use crate::kernel::{Error, Kernel};
 
 /// `O_DIRECT` wants offsets and lengths in multiples of the logical block size (open(2)); no
@@ -23,7 +24,8 @@ pub(crate) struct DeviceUnderTest<'a, Fd> {
     pub(crate) fd: &'a Fd,
     /// Its size.
     pub(crate) bytes: u64,
-    /// The file behind a loop device: where that has a hole, the device reads as zeros.
+    /// The file behind a loop device: where that has a hole, the device reads as zeros; and it
+    /// bears the witness of a format.
     pub(crate) backing: Option<&'a Fd>,
     /// The id of the volume that it is.
     pub(crate) volume: &'a str,
@@ -35,6 +37,8 @@ pub(super) trait Disk {
     fn bytes(&self) -> u64;
     /// One read at an aligned offset into an aligned buffer; may be short.
     fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, Failure>;
+    /// Whether the file behind it says that a format has begun.
+    fn witness(&self) -> Result<Witness, Failure>;
     /// Makes the answers of [`Disk::next_data`] include everything written before.
     fn settle(&self) -> Result<(), Failure>;
     /// The next range at or after `from` that may hold data; `None` when the rest is zeros.
@@ -69,6 +73,10 @@ impl<K: Kernel> Disk for KernelDisk<'_, K> {
         self.kernel
             .pread(self.fd, buffer, offset)
             .map_err(unreadable)
+    }
+
+    fn witness(&self) -> Result<Witness, Failure> {
+        witness::ask(self.kernel, self.backing).map_err(unreadable)
     }
 
     fn settle(&self) -> Result<(), Failure> {

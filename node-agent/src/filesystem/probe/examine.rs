@@ -13,6 +13,7 @@ use super::mark::{self, Interrupted, MARK_AT, MARK_BYTES, Mark};
 use super::signature::{Hit, Weight, blocks_left, scan};
 use super::table::TABLE;
 use crate::filesystem::FsType;
+use crate::filesystem::witness::{Unsettled, Witness};
 use crate::kernel::Kernel;
 
 /// All superblocks at the start, up to that of btrfs at 64 KiB, and swap with pages of 64 KiB.
@@ -25,6 +26,8 @@ const TAIL_ALIGN_BYTES: u64 = 64 << 10;
 pub(crate) enum Found {
     /// A filesystem that can be mounted, and nothing that contradicts it.
     Known(FsType),
+    /// The same, but whoever made it was stopped before the very last step.
+    Unsettled(Unsettled),
     /// Nothing: every byte is zero.
     Blank(Blank),
     /// A format of this very volume that did not end, whatever else is there.
@@ -52,7 +55,8 @@ impl fmt::Display for Foreign {
 
 /// Says what is on a device, by reading only.
 ///
-/// A volume with a filesystem, the usual case, costs three reads: start, mark, end.
+/// A volume with a filesystem, the usual case, costs two reads, start and end, and one question
+/// about its file.
 pub(crate) fn examine<K: Kernel>(kernel: &K, device: &DeviceUnderTest<'_, K::Fd>) -> Found {
     look(&KernelDisk::new(kernel, device), device.volume).unwrap_or_else(Found::Unreadable)
 }
@@ -68,24 +72,33 @@ fn look(disk: &impl Disk, volume: &str) -> Result<Found, Failure> {
     let mut areas = Areas::default();
     areas.push(Area::read(disk, 0..HEAD_BYTES)?);
     areas.push(Area::read(disk, tail(bytes))?);
-    let mark = read_mark(disk)?;
     let identity = Identity::of(&areas, bytes);
     let hits = scan(TABLE, &areas, bytes);
     let contradiction = hits.iter().any(|hit| identity.contradicts(hit));
+    let sound = identity.fs_type().filter(|_| !contradiction);
 
-    if let Some(interrupted) = mark.interrupted(volume, bytes) {
+    let witness = disk.witness()?;
+    if let (Some(fs), Witness::Absent | Witness::NoFile) = (sound, witness) {
+        // In a filesystem in use, a mark is what a user has stored. It is not even read.
+        return Ok(Found::Known(fs));
+    }
+    let mark = read_mark(disk)?;
+    if let (Some(interrupted), Witness::Present | Witness::NoFile) =
+        (mark.interrupted(volume, bytes), witness)
+    {
         // mkfs makes no such signature: somebody has used the device since.
-        return Ok(if contradiction {
+        let is_used = |hit: &Hit| hit.weight == Weight::Decisive || identity.contradicts(hit);
+        return Ok(if hits.iter().any(is_used) {
             Found::Foreign(name(identity, &hits))
         } else {
             Found::Interrupted(interrupted)
         });
     }
-    if let (Some(fs), false) = (identity.fs_type(), contradiction) {
-        return Ok(Found::Known(fs));
-    }
-    if let Some(what) = mark.foreign_name() {
+    if let Some(what) = mark.foreign_name(volume) {
         return Ok(Found::Foreign(Foreign { what, at: MARK_AT }));
+    }
+    if let Some(fs) = sound {
+        return Ok(Found::Unsettled(Unsettled::new(fs)));
     }
     if identity != Identity::Nothing || !hits.is_empty() {
         return Ok(Found::Foreign(name(identity, &hits)));
@@ -135,7 +148,7 @@ fn name(identity: Identity, hits: &[Hit]) -> Foreign {
     let mut found: Vec<(String, u64)> = Vec::new();
     match identity {
         Identity::Nothing => {}
-        Identity::Ext4 => found.push(("an ext4 filesystem".to_owned(), 1024)),
+        Identity::Ext4(_) => found.push(("an ext4 filesystem".to_owned(), 1024)),
         Identity::Xfs(_) => found.push(("an xfs filesystem".to_owned(), 0)),
         Identity::Odd { what, at } => found.push((what, at)),
     }
@@ -169,6 +182,9 @@ mod tests {
 
     const BYTES: u64 = 1 << 30;
 
+    /// What is at which byte.
+    type Contents = Vec<(u64, Vec<u8>)>;
+
     fn disk(contents: &[(u64, &[u8])]) -> MemoryDisk {
         let mut disk = MemoryDisk::new(BYTES);
         for (at, bytes) in contents {
@@ -189,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_volume_with_a_filesystem_costs_three_reads() {
+    fn a_volume_with_a_filesystem_costs_two_reads() {
         let contents: [(u64, Vec<u8>, FsType); 2] = [
             (1024, ext4::tests::superblock(), FsType::Ext4),
             (0, xfs::tests::sector(), FsType::Xfs),
@@ -201,8 +217,8 @@ mod tests {
                 matches!(found, Found::Known(fs) if fs == expected),
                 "{found:?}"
             );
-            assert_eq!(disk.reads.get(), 3);
-            assert!(disk.bytes_read.get() <= (72 + 4 + 128) << 10);
+            assert_eq!(disk.reads.get(), 2);
+            assert!(disk.bytes_read.get() <= (72 + 128) << 10);
         }
     }
 
@@ -262,12 +278,15 @@ mod tests {
     fn what_a_user_stored_does_not_make_a_volume_foreign() {
         let ext4 = ext4::tests::superblock();
         let xfs = xfs::tests::sector();
-        let stored: [(u64, &[u8]); 6] = [
+        let stored: [(u64, &[u8]); 9] = [
             (510, b"\x55\xaa"),
             (64 << 10 | 0x40, b"_BHRfS_M"),
             (32_769, b"CD001"),
             (BYTES - 512, b"EFI PART"),
             (BYTES - 4096 + 60, b"\x83\x74\x02\x6d"),
+            (BYTES - 8192, &md::tests::version_1(BYTES - 8192)),
+            (BYTES - 65_536, &md::tests::version_0(512 << 20)),
+            (MARK_AT, &mark::encode("vol-1").unwrap()),
             (MARK_AT, &mark::encode("vol-2").unwrap()),
         ];
         for what in stored {
@@ -281,17 +300,32 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_raid_superblock_contradicts_even_from_the_end() {
-        let ext4 = ext4::tests::superblock();
-        let at = BYTES - 8192;
-        let (what, _) = foreign(&[(1024, &ext4), (at, &md::tests::version_1(at))]);
-        assert!(what.ends_with("software RAID (md 1.0)"), "{what}");
-        let old = md::tests::version_0(512 << 20);
-        let (what, _) = foreign(&[(1024, &ext4), (BYTES - 65_536, &old)]);
-        assert!(what.ends_with("software RAID (md 0.90)"), "{what}");
-        // The magic number alone is nothing.
-        let found = look(&disk(&[(1024, &ext4), (at, md::MAGIC)]), "vol-1").unwrap();
-        assert!(matches!(found, Found::Known(FsType::Ext4)), "{found:?}");
+    fn a_whole_raid_superblock_contradicts_where_the_filesystem_has_ended() {
+        let contents: [(u64, Vec<u8>); 2] =
+            [(1024, ext4::tests::superblock()), (0, xfs::tests::sector())];
+        for (start, superblock) in contents {
+            let raids = [
+                // The first two begin where the filesystem ends, the last is where it begins.
+                (8192, 8192, md::tests::version_1(BYTES), "(md 1.0)"),
+                (65_536, 65_536, md::tests::version_0(512 << 20), "(md 0.90)"),
+                (0, BYTES - 4096, md::tests::version_1(4096), "(md 1.2)"),
+            ];
+            for (more, back, raid, expected) in raids {
+                let mut disk = MemoryDisk::new(BYTES + more);
+                disk.write(start, &superblock);
+                disk.write(BYTES + more - back, &raid);
+                match look(&disk, "vol-1").unwrap() {
+                    Found::Foreign(found) => assert!(found.what.ends_with(expected), "{found}"),
+                    other => panic!("{other:?} instead of {expected}"),
+                }
+            }
+            // The magic number alone is nothing.
+            let mut disk = MemoryDisk::new(BYTES + 8192);
+            disk.write(start, &superblock);
+            disk.write(BYTES, md::MAGIC);
+            let found = look(&disk, "vol-1").unwrap();
+            assert!(matches!(found, Found::Known(_)), "{found:?}");
+        }
     }
 
     #[test]
@@ -301,31 +335,110 @@ mod tests {
         assert!(matches!(found, Found::Known(FsType::Xfs)), "{found:?}");
     }
 
-    #[test]
-    fn our_own_mark_is_leave_to_format_again() {
-        let mark = mark::encode("vol-1").unwrap();
+    /// What a mkfs that was killed can have left, and whether that is a sound filesystem.
+    fn leftovers() -> Vec<(Contents, bool)> {
         let ext4 = ext4::tests::superblock();
         let mut torn = ext4.clone();
         torn[5] ^= 1;
-        let rests: [&[(u64, &[u8])]; 4] = [
-            &[],
-            &[(1024, &ext4)],
-            &[(1024, &torn)],
-            &[(1 << 20, &[7; 100])],
-        ];
-        for rest in rests {
-            let mut disk = disk(rest);
-            disk.write(MARK_AT, &mark);
-            let found = look(&disk, "vol-1").unwrap();
+        vec![
+            (vec![], false),
+            (vec![(1024, torn)], false),
+            (vec![(1 << 20, vec![7; 100])], false),
+            (vec![(1024, ext4)], true),
+            (vec![(0, xfs::tests::sector())], true),
+        ]
+    }
+
+    fn marked(contents: &[(u64, Vec<u8>)], witness: Witness) -> MemoryDisk {
+        let mut disk = disk(&[(MARK_AT, &mark::encode("vol-1").unwrap())]);
+        for (at, bytes) in contents {
+            disk.write(*at, bytes);
+        }
+        disk.witness = witness;
+        disk
+    }
+
+    #[test]
+    fn our_own_mark_with_its_witness_is_leave_to_format_again() {
+        for (contents, _) in leftovers() {
+            let found = look(&marked(&contents, Witness::Present), "vol-1").unwrap();
             assert!(matches!(found, Found::Interrupted(_)), "{found:?}");
         }
     }
 
     #[test]
+    fn a_mark_without_its_witness_is_what_a_user_has_stored() {
+        for (contents, is_sound) in leftovers() {
+            let found = look(&marked(&contents, Witness::Absent), "vol-1").unwrap();
+            match found {
+                Found::Known(_) => assert!(is_sound, "{contents:?}"),
+                Found::Foreign(foreign) => {
+                    assert!(!is_sound, "{contents:?}");
+                    let start = "a format mark without its witness";
+                    assert!(foreign.what.starts_with(start), "{foreign}");
+                    assert_eq!(foreign.at, MARK_AT);
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn where_there_is_no_file_a_mark_counts_only_without_a_sound_filesystem() {
+        for (contents, is_sound) in leftovers() {
+            let found = look(&marked(&contents, Witness::NoFile), "vol-1").unwrap();
+            match found {
+                Found::Known(_) => assert!(is_sound, "{contents:?}"),
+                Found::Interrupted(_) => assert!(!is_sound, "{contents:?}"),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_filesystem_that_still_has_a_witness_is_not_yet_known() {
+        let mut disk = disk(&[(0, &xfs::tests::sector())]);
+        disk.witness = Witness::Present;
+        let found = look(&disk, "vol-1").unwrap();
+        assert!(
+            matches!(&found, Found::Unsettled(made) if made.fs_type() == FsType::Xfs),
+            "{found:?}"
+        );
+        // Nobody has used it yet, so this mark is of a format that did not end.
+        disk.write(MARK_AT, &mark::encode("vol-2").unwrap());
+        let found = look(&disk, "vol-1").unwrap();
+        assert!(matches!(found, Found::Foreign(_)), "{found:?}");
+    }
+
+    #[test]
+    fn a_witness_alone_changes_nothing() {
+        let mut blank = disk(&[]);
+        blank.witness = Witness::Present;
+        assert!(matches!(look(&blank, "vol-1"), Ok(Found::Blank(_))));
+        let mut dirty = disk(&[(1 << 20, &[7])]);
+        dirty.witness = Witness::Present;
+        assert!(matches!(look(&dirty, "vol-1"), Ok(Found::Foreign(_))));
+    }
+
+    #[test]
     fn a_mark_is_no_leave_once_the_device_is_used_for_something_else() {
-        let mark = mark::encode("vol-1").unwrap();
-        let (what, at) = foreign(&[(MARK_AT, &mark), gpt()]);
-        assert_eq!((what.as_str(), at), ("a GPT partition table", 512));
+        let raid = BYTES - 8192;
+        let used: [(Contents, &str); 2] = [
+            (vec![(gpt().0, gpt().1.to_vec())], "a GPT partition table"),
+            (
+                vec![
+                    (1024, ext4::tests::superblock()),
+                    (raid, md::tests::version_1(raid)),
+                ],
+                "an ext4 filesystem and a member of a software RAID (md 1.0)",
+            ),
+        ];
+        for (contents, what) in used {
+            match look(&marked(&contents, Witness::Present), "vol-1").unwrap() {
+                Found::Foreign(found) => assert_eq!(found.what, what),
+                other => panic!("{other:?} instead of {what}"),
+            }
+        }
     }
 
     #[test]

@@ -50,6 +50,13 @@ pub(in crate::filesystem) struct Superblock {
     pub(in crate::filesystem) copy_blocks: u64,
 }
 
+impl Superblock {
+    /// The size of the filesystem.
+    pub(super) fn bytes(&self) -> u64 {
+        self.blocks.saturating_mul(self.block_bytes)
+    }
+}
+
 /// What 1024 bytes are.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::filesystem) enum Verdict {

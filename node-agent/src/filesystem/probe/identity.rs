@@ -12,13 +12,17 @@ use super::{ext4, xfs};
 use crate::filesystem::FsType;
 use crate::kernel::Kernel;
 
+/// Here, where a software RAID of version 1.1 or 1.2 has its superblock, mkfs puts structures of
+/// the filesystem: no data of users.
+const START_BYTES: u64 = 8 << 10;
+
 /// What the superblocks at the start say.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::filesystem) enum Identity {
     /// Nothing: there is no superblock of ext or xfs.
     Nothing,
     /// ext4, fit to be mounted.
-    Ext4,
+    Ext4(ext4::Superblock),
     /// xfs, fit to be mounted.
     Xfs(xfs::Superblock),
     /// A superblock that is not to be mounted here, and where it is.
@@ -48,7 +52,7 @@ impl Identity {
         let ext = ext4::judge(areas.get(ext4::AT, ext4::BYTES).unwrap_or_default(), bytes);
         match (xfs, ext) {
             (xfs::Verdict::Absent, ext4::Verdict::Absent) => Identity::Nothing,
-            (xfs::Verdict::Absent, ext4::Verdict::Sound(_)) => Identity::Ext4,
+            (xfs::Verdict::Absent, ext4::Verdict::Sound(ext4)) => Identity::Ext4(ext4),
             (xfs::Verdict::Absent, ext4::Verdict::Other(what) | ext4::Verdict::Damaged(what)) => {
                 Identity::Odd { what, at: ext4::AT }
             }
@@ -73,7 +77,7 @@ impl Identity {
     /// The filesystem that can be mounted.
     pub(in crate::filesystem) fn fs_type(&self) -> Option<FsType> {
         match self {
-            Identity::Ext4 => Some(FsType::Ext4),
+            Identity::Ext4(_) => Some(FsType::Ext4),
             Identity::Xfs(_) => Some(FsType::Xfs),
             Identity::Nothing | Identity::Odd { .. } => None,
         }
@@ -84,9 +88,19 @@ impl Identity {
     /// reason to refuse a good volume.
     pub(super) fn contradicts(&self, hit: &Hit) -> bool {
         match hit.weight {
-            Weight::Decisive => true,
+            Weight::Decisive => !self.users().contains(&hit.at),
             Weight::Plain => self.unused().contains(&hit.at),
             Weight::Weak | Weight::Copy => false,
+        }
+    }
+
+    /// The bytes of which any may be data of users, who can choose it to look like a signature.
+    /// Where the filesystem has ended, there is none.
+    fn users(&self) -> Range<u64> {
+        match self {
+            Identity::Ext4(superblock) => START_BYTES..superblock.bytes(),
+            Identity::Xfs(superblock) => START_BYTES..superblock.bytes,
+            Identity::Nothing | Identity::Odd { .. } => 0..0,
         }
     }
 
@@ -95,7 +109,7 @@ impl Identity {
     fn unused(&self) -> Range<u64> {
         match self {
             Identity::Xfs(_) | Identity::Odd { at: 0, .. } => xfs::UNUSED,
-            Identity::Ext4 | Identity::Odd { .. } | Identity::Nothing => ext4::UNUSED,
+            Identity::Ext4(_) | Identity::Odd { .. } | Identity::Nothing => ext4::UNUSED,
         }
     }
 }
@@ -104,7 +118,7 @@ impl fmt::Display for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Identity::Nothing => f.write_str("no superblock"),
-            Identity::Ext4 => f.write_str("ext4"),
+            Identity::Ext4(_) => f.write_str("ext4"),
             Identity::Xfs(_) => f.write_str("xfs"),
             Identity::Odd { what, at } => write!(f, "{what} at byte {at}"),
         }

@@ -4,8 +4,12 @@
 //! On disk, at byte 100 MiB, little-endian: magic (16 bytes), version (u32), length of the volume
 //! id (u32), the id, zeros; at byte 508 the CRC-32C of what is before it; zeros up to 4096. All of
 //! it is in the first 512 bytes, which disks write whole or not at all: a torn mark cannot be.
+//!
+//! Once the device is in use, users can write this too: whoever reads a mark asks for its witness
+//! (`filesystem/witness.rs`).
 
 use crate::filesystem::crc32c::crc32c;
+use crate::filesystem::witness::ATTRIBUTE;
 
 use super::field;
 
@@ -59,10 +63,13 @@ impl Mark {
         }
     }
 
-    /// What to call it where it is not our own.
-    pub(super) fn foreign_name(&self) -> Option<String> {
+    /// What to call it where it is no leave to format `volume`.
+    pub(super) fn foreign_name(&self, volume: &str) -> Option<String> {
         match self {
             Mark::Absent => None,
+            Mark::Of(id) if id == volume => Some(format!(
+                "a format mark without its witness ({ATTRIBUTE} on the volume's file)"
+            )),
             Mark::Unreadable => Some("a format mark that cannot be read".to_owned()),
             Mark::Of(id) => Some(format!("the format mark of volume {id:?}")),
         }
@@ -110,7 +117,8 @@ mod tests {
         let mark = decode(&encode("vol-1").unwrap());
         assert!(mark.interrupted("vol-1", 7).unwrap().is_about("vol-1", 7));
         assert!(mark.interrupted("vol-10", 7).is_none());
-        assert!(mark.foreign_name().unwrap().contains("\"vol-1\""));
+        assert!(mark.foreign_name("vol-10").unwrap().contains("\"vol-1\""));
+        assert!(mark.foreign_name("vol-1").unwrap().contains("witness"));
     }
 
     #[test]

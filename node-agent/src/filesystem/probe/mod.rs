@@ -1,8 +1,8 @@
 //! What is on a device. Reads only; never writes, never mounts, starts no process.
 //!
-//! The answer is built in this order, cheapest first: superblocks and signatures at both ends,
-//! the mark of an interrupted format, signatures at backup places, and at last every byte that
-//! can be other than zero. Only the last step can say [`Found::Blank`]; the signatures before it
+//! The answer is built in this order, cheapest first: superblocks and signatures at both ends, the
+//! witness of a format and its mark, signatures at backup places, and at last every byte that can
+//! be other than zero. Only the last step can say [`Found::Blank`]; the signatures before it
 //! decide which filesystem is there, and else only give what is found a name.
 
 mod areas;
@@ -30,5 +30,7 @@ pub(super) use mark::{Interrupted, MARK_AT, MARK_BYTES, encode as encode_mark};
 
 #[cfg(test)]
 pub(super) mod tests {
-    pub(in crate::filesystem) use super::md::tests::version_1 as md_version_1;
+    pub(in crate::filesystem) use super::md::tests::{
+        version_0 as md_version_0, version_1 as md_version_1,
+    };
 }

@@ -37,7 +37,7 @@ pub(super) enum Weight {
     Copy,
     /// Enough to go by where the filesystem that is also there has no data of users.
     Plain,
-    /// Checksummed and sure of its own place: holds anywhere, also beside a valid filesystem.
+    /// Checksummed and sure of its own place: holds anywhere that is not a valid filesystem's.
     Decisive,
 }
 

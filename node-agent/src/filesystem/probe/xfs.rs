@@ -24,6 +24,8 @@ const BLOCK_BYTES: RangeInclusive<u64> = 512..=65_536;
 pub(in crate::filesystem) struct Superblock {
     /// `sb_features_incompat`: a kernel that does not know one of these does not mount it.
     pub(in crate::filesystem) incompat: u32,
+    /// The size of the filesystem.
+    pub(super) bytes: u64,
 }
 
 /// What a device begins with.
@@ -67,7 +69,7 @@ pub(in crate::filesystem) fn judge(head: &[u8], device_bytes: u64) -> Verdict {
     match blocks.checked_mul(block_bytes) {
         Some(bytes) if bytes <= device_bytes => {
             let incompat = if version == 5 { be32(head, 216) } else { 0 };
-            Verdict::Sound(Superblock { incompat })
+            Verdict::Sound(Superblock { incompat, bytes })
         }
         _ => Verdict::Other(format!(
             "an xfs filesystem of {blocks} blocks of {block_bytes} bytes, too large for a device \
@@ -123,8 +125,11 @@ pub(super) mod tests {
 
     #[test]
     fn a_sound_superblock_tells_its_features() {
-        let verdict = judge(&sector(), DEVICE_BYTES);
-        assert_eq!(verdict, Verdict::Sound(Superblock { incompat: 0xb }));
+        let expected = Superblock {
+            incompat: 0xb,
+            bytes: DEVICE_BYTES,
+        };
+        assert_eq!(judge(&sector(), DEVICE_BYTES), Verdict::Sound(expected));
     }
 
     #[test]
@@ -132,8 +137,11 @@ pub(super) mod tests {
         let mut sector = sector();
         sector[101] = 0xa4;
         sector[CHECKSUM_AT] ^= 1;
-        let verdict = judge(&sector, DEVICE_BYTES);
-        assert_eq!(verdict, Verdict::Sound(Superblock { incompat: 0 }));
+        let expected = Superblock {
+            incompat: 0,
+            bytes: DEVICE_BYTES,
+        };
+        assert_eq!(judge(&sector, DEVICE_BYTES), Verdict::Sound(expected));
     }
 
     #[test]

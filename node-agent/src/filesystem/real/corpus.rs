@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::filesystem::FsType;
+use crate::filesystem::probe::tests::{md_version_0, md_version_1};
+use crate::filesystem::probe::{MARK_AT, encode_mark};
 
 const KEY: &[u8] = b"a key of no worth";
 
@@ -28,11 +30,19 @@ fn expect_foreign(image: &Image, what: &str, at: u64) {
 
 fn expect_known(image: &Image, fs: FsType) {
     let before = image.state();
-    let found = image.examine(VOLUME);
-    assert!(
-        matches!(found, Found::Known(known) if known == fs),
-        "{found:?}"
-    );
+    let kernel = Linux::detect().unwrap();
+    let held = image.hold(&kernel);
+    for backing in [Some(&held.backing), None] {
+        let device = DeviceUnderTest {
+            backing,
+            ..held.device(image.bytes, VOLUME)
+        };
+        let found = examine(&kernel, &device);
+        assert!(
+            matches!(found, Found::Known(known) if known == fs),
+            "{found:?}"
+        );
+    }
     assert!(
         image.state() == before,
         "the probe has changed an image with {fs}"
@@ -72,6 +82,28 @@ fn filesystems_made_by_hand_are_known() {
         &made(512 * MIB + 512, "mke2fs", &["-q", "-t", "ext4"]),
         FsType::Ext4,
     );
+}
+
+/// What any user of a volume can bring about, by filling it with a block of his choice.
+#[test]
+fn blocks_that_a_user_has_stored_do_not_take_his_volume_away() {
+    let bytes = 512 * MIB;
+    let (end, old_end) = (bytes - 8192, bytes - (64 << 10));
+    let stored = [
+        (MARK_AT, encode_mark(VOLUME).unwrap().to_vec()),
+        (end, md_version_1(end)),
+        (old_end, md_version_0(bytes / 2)),
+    ];
+    for (at, block) in stored {
+        for (program, args, fs) in [
+            ("mke2fs", &["-q", "-t", "ext4"][..], FsType::Ext4),
+            ("mkfs.xfs", &["-q"], FsType::Xfs),
+        ] {
+            let image = made(bytes, program, args);
+            image.write(at, &block);
+            expect_known(&image, fs);
+        }
+    }
 }
 
 #[test]
@@ -181,7 +213,7 @@ fn members_of_volume_groups_and_arrays_are_told_by_name() {
     let end = 256 * MIB - 8192;
     for (version, at) in [("1.1", 0), ("1.2", 4096), ("1.0", end)] {
         let image = Image::new(256 * MIB);
-        image.write(at, &crate::filesystem::probe::tests::md_version_1(at));
+        image.write(at, &md_version_1(at));
         expect_foreign(
             &image,
             &format!("a member of a software RAID (md {version})"),

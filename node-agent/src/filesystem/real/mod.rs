@@ -1,6 +1,7 @@
 //! Probe, format and grow with the real tools, on image files; growing on real loop devices.
 //!
-//! Image files need no root: the kernel verbs that are used here work on them as on devices.
+//! Image files need no root: the kernel verbs that are used here work on them as on devices. Only
+//! the witness of a format does.
 
 mod corpus;
 mod format;
