@@ -110,7 +110,7 @@ impl FromArgMatches for NodeArgs {
         let place = || Place::new(TOPOLOGY_KEY, flags.node_id.as_str());
         let place = flags.with_topology.then(place).transpose();
         let place = place.map_err(|error| {
-            let why = format!("--node-id with --with-topology: {error}\n");
+            let why = format!("--node-id with --with-topology: {error}");
             clap::Error::raw(ErrorKind::ValueValidation, why)
         })?;
         Ok(Self {

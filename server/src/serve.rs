@@ -31,8 +31,9 @@ const CONNECTIONS_MAX: usize = 256;
 /// What a client of HTTP/2 says first (RFC 9113, section 3.4).
 const PREFACE: [u8; 24] = *b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// How long a client may take to say it. All known ones do at once.
-const PREFACE_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a client may take to say it. All known ones do at once, and those who wait for the
+/// place of one that does not give up after 10 s or more.
+const PREFACE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// How long the last answers may be on their way, and the other side take to say goodbye, when no
 /// call runs any more.

@@ -337,7 +337,7 @@ async fn silent_connections_are_bounded_and_keep_nobody_out_for_ever() {
         .await
         .unwrap();
     let waited = begun.elapsed();
-    assert!(waited >= Duration::from_secs(10), "{waited:?}");
+    assert!(waited >= Duration::from_secs(3), "{waited:?}");
     for mut stream in silent.unwrap() {
         assert_eq!(stream.read(&mut [0; 9]).await.unwrap(), 0);
     }
