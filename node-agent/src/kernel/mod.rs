@@ -97,8 +97,8 @@ pub(crate) trait Kernel: Send + Sync + 'static {
     fn fsopen(&self, fs_type: &str) -> Result<Self::Fd>;
     /// fsconfig(2) with a string, or with a flag where there is no value. Quick.
     fn fsconfig_set(&self, context: &Self::Fd, key: &str, value: Option<&str>) -> Result<()>;
-    /// fsconfig(2) that builds the superblock: reads the disk, replays the journal. Unless `shared`,
-    /// it refuses one that is already mounted where the kernel can tell (Linux 6.6).
+    /// fsconfig(2) that builds the superblock: reads the disk, replays the journal. Unless
+    /// `shared`, it refuses one that is mounted already, where the kernel can tell (Linux 6.6).
     fn fsconfig_create(&self, context: &Self::Fd, shared: bool) -> Result<()>;
     /// `FITHAW`: ends a freeze, after which alone a filesystem can be unmounted for good. That it
     /// is not frozen is success.
