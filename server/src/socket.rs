@@ -120,7 +120,7 @@ fn lock_folder_of(path: &Path) -> io::Result<OwnedFd> {
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "no event tells that a lock is free; nothing is served yet, or any more"
+    reason = "no event tells that another process lets go; nothing is served yet, or any more"
 )]
 fn pause() {
     std::thread::sleep(LOCK_PAUSE);
@@ -135,13 +135,25 @@ fn listen(path: &Path) -> Result<OwnedFd, Errno> {
     rustix::fs::fchmod(&socket, PRIVATE)?;
     match rustix::net::bind(&socket, &address) {
         Err(Errno::ADDRINUSE) => {
-            remove_dead(path, &address)?;
+            remove_dying(path, &address)?;
             rustix::net::bind(&socket, &address)?;
         }
         bound => bound?,
     }
     rustix::net::listen(&socket, BACKLOG)?;
     Ok(socket)
+}
+
+/// [`remove_dead`], with a little time to die: a server that was killed while it started a child
+/// lives on in that child's descriptors until it execs or is killed in turn.
+fn remove_dying(path: &Path, address: &SocketAddrUnix) -> Result<(), Errno> {
+    for _ in 1..LOCK_TRIES {
+        match remove_dead(path, address) {
+            Err(Errno::ADDRINUSE) => pause(),
+            removed => return removed,
+        }
+    }
+    remove_dead(path, address)
 }
 
 /// Removes what stands at `path` if it is a socket that refuses connections.
@@ -211,6 +223,19 @@ mod tests {
         assert!(endpoint.path.exists());
         let socket = Socket::bind(&endpoint).unwrap();
         UnixStream::connect(socket.path()).unwrap();
+    }
+
+    #[test]
+    fn a_socket_that_dies_while_it_is_looked_at_is_replaced() {
+        let folder = TempDir::new().unwrap();
+        let endpoint = endpoint(&folder);
+        let dying = UnixListener::bind(&endpoint.path).unwrap();
+        std::thread::scope(|scope| {
+            // It takes the first look of the other, and dies of it.
+            scope.spawn(move || dying.accept().map(drop));
+            let socket = Socket::bind(&endpoint).unwrap();
+            UnixStream::connect(socket.path()).unwrap();
+        });
     }
 
     #[test]
