@@ -48,7 +48,7 @@ impl Loop {
         kernel
             .fsconfig_set(&context, "source", Some(&source))
             .unwrap();
-        kernel.fsconfig_create(&context).unwrap();
+        kernel.fsconfig_create(&context, false).unwrap();
         let mount = kernel.fsmount(&context, MountAttrs::default()).unwrap();
         kernel.open_root(&mount).unwrap()
     }

@@ -13,6 +13,7 @@ use super::super::plan::Plan;
 use super::super::staged::{Owner, block_path};
 use super::super::{Node, Staged};
 use crate::device::Attached;
+use crate::filesystem::dismiss;
 use crate::kernel::{FileKind, Kernel, LoopMode, MountAttrs, Stat};
 
 /// The bind target needs no permissions: what is on it decides.
@@ -64,6 +65,10 @@ pub(super) fn stage<K: Kernel>(
                 path.display()
             )));
         }
+    }
+    if !read_only {
+        // What a raw user writes must not pass for a format of ours that was cut short.
+        dismiss(&node.kernel, backing.fd())?;
     }
     let mode = LoopMode {
         read_only,

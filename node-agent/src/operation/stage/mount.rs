@@ -167,6 +167,10 @@ fn decide<K: Kernel>(
 ) -> Result<(FsType, Option<Permit>), Failure> {
     let permit = match examine(&node.kernel, under_test) {
         Found::Known(found) => return Ok((same_as_asked(wish, found)?, None)),
+        Found::Unsettled(made) => {
+            let found = made.settle(&node.kernel, under_test)?;
+            return Ok((same_as_asked(wish, found)?, None));
+        }
         Found::Blank(_) if plan.content == Content::Populated => {
             return Err(refuse(
                 wish,
