@@ -72,10 +72,11 @@ pub(crate) fn publish<K: Kernel>(
     kernel.mount_setattr(&clone, attrs)?;
     let made = make_target(node, request, target, staged.kind)?;
     if let Err(failure) = show(node, request, &clone, &staged) {
-        if made {
-            remove_target(node, &request.target, staged.kind)?;
-        }
-        return Err(failure.rolled_back());
+        let is_left = made && remove_target(node, &request.target, staged.kind).is_err();
+        return Err(match is_left {
+            true => failure.may_be_running(),
+            false => failure.rolled_back(),
+        });
     }
     Ok(Published::Done)
 }
@@ -250,12 +251,13 @@ fn show<K: Kernel>(
             request.target.display()
         )));
     }
-    kernel.move_mount(clone, &onto)?;
     let shown = Stat {
         mount_id: kernel.stat(clone)?.mount_id,
         mount_root: true,
         ..*staged
     };
+    // The last call: what failed after it could not be told from a failure to show anything.
+    kernel.move_mount(clone, &onto)?;
     node.index.note(&request.target, &shown, &request.id);
     Ok(())
 }

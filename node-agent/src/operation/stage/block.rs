@@ -63,11 +63,14 @@ pub(super) fn stage<K: Kernel>(
     let bound = plan
         .fit(&node.kernel, &device)
         .and_then(|_| bind(node, request, &path, &device));
-    if let Err(failure) = bound {
-        device.release(&node.kernel)?;
-        return Err(failure.rolled_back());
+    match bound {
+        Ok(()) => Ok(Staged::Done),
+        // The caller must come back: nobody else would free the device.
+        Err(failure) => match device.release(&node.kernel) {
+            Ok(()) => Err(failure),
+            Err(_) => Err(failure.may_be_running()),
+        },
     }
-    Ok(Staged::Done)
 }
 
 /// The volume's device is bound there; it must be in the same access mode, and it must stay bound.
@@ -123,16 +126,18 @@ fn bind<K: Kernel>(
     }
     let bind = kernel.open_tree(&device_node)?;
     kernel.mount_setattr(&bind, MountAttrs::default())?;
+    let shown = kernel.stat(&bind)?;
     if kernel.look(path)?.is_none() {
         kernel.create_file(path, DEVICE_MODE)?;
     }
     if let Err(error) = attach_to(kernel, &bind, path) {
-        kernel.unlink(path)?;
-        return Err(Failure::from(error).rolled_back());
+        let failure = Failure::from(error);
+        return Err(match kernel.unlink(path) {
+            Ok(()) => failure.rolled_back(),
+            Err(_) => failure.may_be_running(),
+        });
     }
-    if let Some(stat) = kernel.look(path)? {
-        node.index.note(path, &stat, &request.id);
-    }
+    node.index.note(path, &shown, &request.id);
     Ok(())
 }
 

@@ -253,11 +253,12 @@ fn mount<K: Kernel>(
     kernel.fsconfig_create(context)?;
     let mounted = kernel.fsmount(context, attrs)?;
     let device_dev = kernel.stat(device.fd())?.rdev;
-    let mounted_dev = kernel.stat(&mounted)?.dev;
-    if mounted_dev != device_dev {
+    let shown = kernel.stat(&mounted)?;
+    if shown.dev != device_dev {
         return Err(Failure::bug(format!(
-            "{} is device {device_dev}, but what got mounted is {mounted_dev}",
-            device.path().display()
+            "{} is device {device_dev}, but what got mounted is {}",
+            device.path().display(),
+            shown.dev
         )));
     }
     if !attrs.contains(MountAttrs::READ_ONLY) {
@@ -272,10 +273,9 @@ fn mount<K: Kernel>(
             staging.display()
         )));
     }
+    // The last call: one that failed after it would leave a mount that nobody knows of.
     kernel.move_mount(&mounted, &onto)?;
-    if let Some(stat) = kernel.look(staging)? {
-        node.index.note(staging, &stat, &wish.request.id);
-    }
+    node.index.note(staging, &shown, &wish.request.id);
     Ok(Staged::Done)
 }
 
