@@ -54,12 +54,16 @@ impl State {
 
     /// A filesystem or an exclusive descriptor has it.
     pub(super) fn is_claimed(&self, number: u32) -> bool {
-        let is_exclusive = |object: &Object| matches!(object, Object::Device { number: n, exclusive: true, .. } if *n == number);
-        self.is_mounted(number)
-            || self
-                .open
-                .values()
-                .any(|d| d.owner.is_some() && is_exclusive(&d.object))
+        let is_exclusive = |object: &Object| match object {
+            Object::Device {
+                number: opened,
+                exclusive,
+                ..
+            } => *exclusive && *opened == number,
+            _ => false,
+        };
+        let mut open = self.open.values().filter(|d| d.owner.is_some());
+        self.is_mounted(number) || open.any(|d| is_exclusive(&d.object))
     }
 
     pub(super) fn open_device(&self, place: Place, number: u32, how: Open) -> Answer<Object> {

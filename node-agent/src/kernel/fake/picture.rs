@@ -37,6 +37,11 @@ impl Picture {
         gone.chain(new).collect()
     }
 
+    /// What is in this one only.
+    pub(crate) fn beyond(&self, before: &Picture) -> Vec<String> {
+        self.0.difference(&before.0).cloned().collect()
+    }
+
     /// The lines that begin like one of these.
     pub(crate) fn beginning_with(&self, beginnings: &[&str]) -> Vec<String> {
         let is_wanted = |line: &&String| beginnings.iter().any(|b| line.starts_with(b));

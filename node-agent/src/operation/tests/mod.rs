@@ -3,6 +3,7 @@
 
 mod bench;
 mod matrix;
+mod model;
 mod real;
 mod simulated;
 mod suite;

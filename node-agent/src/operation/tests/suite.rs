@@ -1,5 +1,7 @@
 //! What every kernel must let the operations do: the same tests, simulated and real.
 
+use std::path::PathBuf;
+
 use belay_server::failure::{Failure, Kind};
 use belay_server::request::AccessMode;
 
@@ -41,6 +43,7 @@ on_both! {
     one_target_means_one
     a_volume_staged_as_one_form_is_not_staged_as_the_other
     a_volume_is_not_staged_in_two_places
+    a_mount_inside_one_target_shows_nowhere_else
 }
 
 const FORMS: [Form; 3] = [Form::Ext4, Form::Xfs, Form::Block];
@@ -213,4 +216,24 @@ fn a_volume_is_not_staged_in_two_places(world: &impl World) {
         all_ok(&node, &volume, &[Verb::Unstage]);
         nothing_left(world);
     }
+}
+
+fn a_mount_inside_one_target_shows_nowhere_else(world: &impl World) {
+    let node = world.start();
+    let volume = world.volume("outer", Form::Ext4);
+    all_ok(&node, &volume, &LIFE[..3]);
+    let mut inner = world.volume("inner", Form::Ext4);
+    inner.base = volume.target(1);
+    world.make_dir(&inner.staging());
+    all_ok(&node, &inner, &[Verb::Stage]);
+
+    let is_mounted_at = |folder: PathBuf| {
+        let path = folder.join("staging").join("inner");
+        node.kernel.look(&path).unwrap().unwrap().mount_root
+    };
+    assert!(is_mounted_at(volume.target(1)));
+    assert!(!is_mounted_at(volume.target(2)) && !is_mounted_at(volume.staging()));
+    all_ok(&node, &inner, &[Verb::Unstage]);
+    all_ok(&node, &volume, &LIFE[5..]);
+    nothing_left(world);
 }
