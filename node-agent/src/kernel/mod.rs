@@ -4,6 +4,8 @@
 //! type; [`linux`] is the one place with unsafe code. Nothing in here knows what a volume is.
 
 mod error;
+#[cfg(test)]
+pub(crate) mod fake;
 pub(crate) mod linux;
 mod types;
 

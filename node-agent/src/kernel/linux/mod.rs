@@ -16,7 +16,7 @@ mod loopdev;
 mod mount;
 mod mountinfo;
 #[cfg(test)]
-mod real;
+pub(crate) mod real;
 mod statmount;
 
 use std::os::fd::OwnedFd;
