@@ -2,7 +2,6 @@
 //! that one's lock.
 
 use std::collections::btree_map::Entry;
-use std::path::PathBuf;
 
 use rustix::io::Errno;
 
@@ -18,8 +17,7 @@ pub(super) struct Loop {
 
 pub(super) struct Binding {
     pub(super) description: u64,
-    /// Where the file was when it was bound.
-    pub(super) path: PathBuf,
+    pub(super) name: String,
     pub(super) ino: u64,
     pub(super) bytes: u64,
     pub(super) mode: LoopMode,
@@ -90,7 +88,13 @@ impl State {
         })
     }
 
-    pub(super) fn loop_configure(&mut self, device: u64, file: u64, mode: LoopMode) -> Answer<()> {
+    pub(super) fn loop_configure(
+        &mut self,
+        device: u64,
+        file: u64,
+        mode: LoopMode,
+        name: &str,
+    ) -> Answer<()> {
         let Object::Device {
             number, writable, ..
         } = *self.object(device)?
@@ -121,10 +125,9 @@ impl State {
                 .push(format!("inode {} was bound without its lock", place.ino));
         }
         let bytes = self.file(place.ino)?.contents.bytes();
-        let path = PathBuf::from(&self.open[&file].path);
         self.loops.get_mut(&number).unwrap().binding = Some(Binding {
             description: file,
-            path,
+            name: name.to_owned(),
             ino: place.ino,
             bytes,
             mode,
@@ -146,9 +149,10 @@ impl State {
         let Some(binding) = self.binding(device)? else {
             return Ok(None);
         };
-        let (ino, mode) = (binding.ino, binding.mode);
+        let (ino, mode, name) = (binding.ino, binding.mode, binding.name.clone());
         let superblock = self.inode(ino)?.superblock;
         Ok(Some(LoopStatus {
+            name,
             backing_dev: self.superblocks[&superblock].dev,
             backing_ino: ino,
             mode,
@@ -175,18 +179,6 @@ impl State {
     /// The size that the device shows; nothing while it is not bound.
     pub(super) fn device_bytes(&mut self, device: u64) -> Answer<u64> {
         Ok(self.binding(device)?.map_or(0, |binding| binding.bytes))
-    }
-
-    /// The path of the file behind a device number, as sysfs has it.
-    pub(super) fn backing_file(&self, number: u32) -> Option<PathBuf> {
-        let binding = self.loops.get(&number)?.binding.as_ref()?;
-        let is_there = self
-            .walk(&binding.path)
-            .is_ok_and(|place| place.ino == binding.ino);
-        Some(match is_there {
-            true => binding.path.clone(),
-            false => PathBuf::from(format!("{} (deleted)", binding.path.display())),
-        })
     }
 
     /// The file behind a device number.

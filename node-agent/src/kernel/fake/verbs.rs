@@ -1,7 +1,7 @@
 //! The trait's verbs over the machine's state. Which errno is an answer rather than a failure is
 //! said here, where the call is known.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -165,24 +165,15 @@ impl Kernel for Fake {
         (loop_dev(dev.minor) == dev).then_some(dev.minor)
     }
 
-    fn loop_backing_file(&self, number: u32) -> Result<Option<PathBuf>> {
-        self.call(
-            "read",
-            format!("loop{number}/backing_file"),
-            NONE,
-            |state| Ok(state.backing_file(number)),
-        )
-    }
-
     fn loop_get_free(&self) -> Result<u32> {
         self.call("LOOP_CTL_GET_FREE", "", NONE, |state| {
             Ok(state.loop_get_free())
         })
     }
 
-    fn loop_configure(&self, device: &Fd, file: &Fd, mode: LoopMode) -> Result<()> {
+    fn loop_configure(&self, device: &Fd, file: &Fd, mode: LoopMode, name: &str) -> Result<()> {
         self.call("LOOP_CONFIGURE", named(device), NONE, |state| {
-            state.loop_configure(device.id, file.id, mode)
+            state.loop_configure(device.id, file.id, mode, name)
         })
     }
 

@@ -100,7 +100,7 @@ impl<'a> Loop<'a> {
                 false => Open::DeviceWrite,
             };
             let by = kernel.reopen(&fd, by).unwrap();
-            match kernel.loop_configure(&by, file, mode) {
+            match kernel.loop_configure(&by, file, mode, "test") {
                 Ok(()) => return Loop { kernel, number, fd },
                 Err(error) if error.cause() == Cause::Busy => {}
                 Err(error) => panic!("{error}"),
