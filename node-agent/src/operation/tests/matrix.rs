@@ -8,6 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use belay_server::failure::{Certainty, Failure};
 
 use super::bench::{Form, GROWN_BYTES, MIB, Verb, Volume, World};
+use super::is_nightly;
 use super::simulated::Simulated;
 use crate::kernel::fake::{Call, Died, Fake, Fault, Holds, Picture};
 use crate::operation::Node;
@@ -393,4 +394,36 @@ fn no_failure_and_no_death_at_any_call_leaves_a_hole() {
         holes.len(),
         holes.join("\n")
     );
+}
+
+/// The second death is at every call of the recovery in the long form, else at one of them.
+#[test]
+fn death_while_recovering_from_death_leaves_no_hole() {
+    for case in CASES {
+        let good = Good::of(case);
+        let last = good.calls.len();
+        for first in 1..=last {
+            let some = 1 + first * 7 % last;
+            let seconds = if is_nightly() { 1..=last } else { some..=some };
+            for second in seconds {
+                let deaths = [first, second].map(Fault::Die);
+                let recovered = || {
+                    let mut run = Run::new(case);
+                    for death in deaths {
+                        // The recovery may have fewer calls; then it just succeeds.
+                        run = match run.go(Some(death)).0 {
+                            None => run.restart(),
+                            Some(_) => run,
+                        };
+                    }
+                    run
+                };
+                let outcome =
+                    settle(&recovered(), &good).and_then(|()| take_back(&recovered(), &good));
+                if let Err(why) = outcome {
+                    panic!("{} {:?}, {deaths:?}: {why}", case.name, case.form);
+                }
+            }
+        }
+    }
 }
