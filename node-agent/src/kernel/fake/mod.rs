@@ -19,7 +19,7 @@ mod xfs;
 
 use std::panic::resume_unwind;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use rustix::io::Errno;
 
@@ -31,6 +31,8 @@ use state::State;
 #[derive(Clone)]
 pub(crate) struct Machine {
     state: Arc<Mutex<State>>,
+    /// Told when a call begins to hang, and when it may go on.
+    turn: Arc<Condvar>,
 }
 
 /// The machine as one process sees it.
@@ -54,6 +56,8 @@ pub(crate) enum Fault {
     FailFrom(usize, &'static str),
     /// The call of this number is done, and then the process is killed.
     Die(usize),
+    /// The call of this number waits for [`Machine::let_go`], as if its disk did not answer.
+    Hang(usize),
 }
 
 /// What a thread is unwound with when its process is killed.
@@ -90,6 +94,7 @@ impl Machine {
     pub(crate) fn new() -> Machine {
         Machine {
             state: Arc::new(Mutex::new(State::new())),
+            turn: Arc::default(),
         }
     }
 
@@ -114,6 +119,26 @@ impl Machine {
         let mut state = self.lock();
         state.fault = None;
         std::mem::take(&mut state.calls)
+    }
+
+    /// Waits until a call hangs.
+    pub(crate) fn wait_for_hang(&self) {
+        let mut state = self.lock();
+        while !state.hangs {
+            state = self.wait(state);
+        }
+    }
+
+    /// Lets the call that hangs go on.
+    pub(crate) fn let_go(&self) {
+        self.lock().hangs = false;
+        self.turn.notify_all();
+    }
+
+    fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        self.turn
+            .wait(state)
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Rules that a call has broken, whatever it returned.
@@ -181,6 +206,14 @@ impl Fake {
                     return refused(errno);
                 }
             }
+            Some(Fault::Hang(at)) if at == number => {
+                state.fault = None;
+                state.hangs = true;
+                self.machine.turn.notify_all();
+                while state.hangs {
+                    state = self.machine.wait(state);
+                }
+            }
             Some(Fault::Die(at)) if at == number => {
                 state.fault = None;
                 drop(act(&mut state));
@@ -190,9 +223,7 @@ impl Fake {
             }
             _ => {}
         }
-        let done = act(&mut state);
-        state.clean();
-        done.or_else(refused)
+        act(&mut state).or_else(refused)
     }
 
     /// A new descriptor of this process, by a call.

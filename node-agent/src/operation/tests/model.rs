@@ -150,7 +150,9 @@ impl Life {
         let ended = catch_unwind(AssertUnwindSafe(call));
         let calls = self.world.machine.end().len();
         let struck = match fault {
-            Some(Fault::Die(at) | Fault::Fail(at, _) | Fault::FailFrom(at, _)) => at <= calls,
+            Some(
+                Fault::Die(at) | Fault::Hang(at) | Fault::Fail(at, _) | Fault::FailFrom(at, _),
+            ) => at <= calls,
             None => false,
         };
         let result = match ended {
@@ -177,7 +179,7 @@ impl Life {
 
     /// After a failure or a death in the middle the mounts are as before or as after.
     fn accept_either(&mut self, volume: usize, verb: Verb) -> Result<(), String> {
-        let seen = self.seen(volume);
+        let seen = self.seen(volume, &self.world.machine.picture());
         let after = self.outcome(volume, verb);
         let allowed = self.expected(volume, verb).is_ok() && seen == after;
         if seen != self.known[volume] && !allowed {
@@ -231,8 +233,7 @@ impl Life {
     }
 
     /// What is mounted of a volume, whatever anybody believes.
-    fn seen(&self, number: usize) -> Known {
-        let picture = self.world.machine.picture();
+    fn seen(&self, number: usize, picture: &Picture) -> Known {
         let volume = &self.volumes[number];
         let is_mounted = |path: &std::path::Path| {
             let line = format!("mount {}:", path.display());
@@ -257,7 +258,7 @@ impl Life {
         }
         let picture = self.world.machine.picture();
         for (number, volume) in self.volumes.iter().enumerate() {
-            let (seen, known) = (self.seen(number), &self.known[number]);
+            let (seen, known) = (self.seen(number, &picture), &self.known[number]);
             if seen != *known {
                 return Err(format!("{} is {seen:?}, not {known:?}", volume.id));
             }
