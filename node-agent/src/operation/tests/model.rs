@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::path::Path;
 
 use belay_server::failure::{Certainty, Failure, Kind};
 use belay_server::request::AccessMode;
@@ -12,12 +13,16 @@ use proptest::test_runner::{Config, TestRunner};
 use super::bench::{BYTES, Form, MIB, Verb, Volume, World};
 use super::is_nightly;
 use super::simulated::Simulated;
+use crate::kernel::Kernel;
 use crate::kernel::fake::{Died, Fake, Fault, Picture};
 use crate::operation::Node;
 
 const CASES: u32 = 1_000;
 const CASES_NIGHTLY: u32 = 100_000;
 const STEPS_MAX: usize = 24;
+/// On both kernels, without failures; a real call takes milliseconds.
+const CASES_PLAIN: u32 = 30;
+const CASES_PLAIN_NIGHTLY: u32 = 1_000;
 /// More than any operation makes.
 const CALLS_MAX: usize = 72;
 const DATA_AT: u64 = 50 * MIB;
@@ -38,6 +43,36 @@ struct Known {
     targets: BTreeSet<u8>,
     /// A pod has written to it.
     written: bool,
+}
+
+impl Known {
+    /// What the call must say when nothing goes wrong.
+    fn expected(&self, volume: &Volume, verb: Verb) -> Result<(), Kind> {
+        let one_only = volume.mode == AccessMode::SingleNodeSingleWriter;
+        match verb {
+            Verb::Publish(_) if !self.staged => Err(Kind::Precondition),
+            Verb::Publish(target) if one_only && self.targets.iter().any(|t| *t != target) => {
+                Err(Kind::Precondition)
+            }
+            Verb::Unstage if !self.targets.is_empty() => Err(Kind::Precondition),
+            Verb::Expand if !self.staged => Err(Kind::NotFound),
+            Verb::Stats if !self.targets.contains(&1) => Err(Kind::NotFound),
+            _ => Ok(()),
+        }
+    }
+
+    /// What is mounted when the call is done.
+    fn after(&self, verb: Verb) -> Known {
+        let mut known = self.clone();
+        match verb {
+            Verb::Stage => known.staged = true,
+            Verb::Unstage => known.staged = false,
+            Verb::Publish(target) => drop(known.targets.insert(target)),
+            Verb::Unpublish(target) => drop(known.targets.remove(&target)),
+            Verb::Expand | Verb::Stats => {}
+        }
+        known
+    }
 }
 
 fn verb() -> impl Strategy<Value = Verb> {
@@ -72,6 +107,17 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
+/// One of each form; the second may have one target only.
+fn volumes(world: &impl World) -> Vec<Volume> {
+    let forms = [Form::Ext4, Form::Xfs, Form::Block];
+    let named = (0..).zip(forms);
+    let mut volumes: Vec<_> = named
+        .map(|(number, form)| world.volume(&format!("vol-{number}"), form))
+        .collect();
+    volumes[1].mode = AccessMode::SingleNodeSingleWriter;
+    volumes
+}
+
 /// A machine with three volumes, the agent on it, and what must be so.
 struct Life {
     world: Simulated,
@@ -84,12 +130,7 @@ struct Life {
 impl Life {
     fn new() -> Life {
         let world = Simulated::new();
-        let forms = [Form::Ext4, Form::Xfs, Form::Block];
-        let mut volumes: Vec<_> = (0..)
-            .zip(forms)
-            .map(|(number, form)| world.volume(&format!("vol-{number}"), form))
-            .collect();
-        volumes[1].mode = AccessMode::SingleNodeSingleWriter;
+        let volumes = volumes(&world);
         let node = world.start();
         Life {
             world,
@@ -113,38 +154,9 @@ impl Life {
         self.check()
     }
 
-    /// What the call must say when nothing goes wrong.
-    fn expected(&self, volume: usize, verb: Verb) -> Result<(), Kind> {
-        let known = &self.known[volume];
-        let one_only = self.volumes[volume].mode == AccessMode::SingleNodeSingleWriter;
-        match verb {
-            Verb::Publish(_) if !known.staged => Err(Kind::Precondition),
-            Verb::Publish(target) if one_only && known.targets.iter().any(|t| *t != target) => {
-                Err(Kind::Precondition)
-            }
-            Verb::Unstage if !known.targets.is_empty() => Err(Kind::Precondition),
-            Verb::Expand if !known.staged => Err(Kind::NotFound),
-            Verb::Stats if !known.targets.contains(&1) => Err(Kind::NotFound),
-            _ => Ok(()),
-        }
-    }
-
-    /// What is mounted when the call is done.
-    fn outcome(&self, volume: usize, verb: Verb) -> Known {
-        let mut known = self.known[volume].clone();
-        match verb {
-            Verb::Stage => known.staged = true,
-            Verb::Unstage => known.staged = false,
-            Verb::Publish(target) => drop(known.targets.insert(target)),
-            Verb::Unpublish(target) => drop(known.targets.remove(&target)),
-            Verb::Expand | Verb::Stats => {}
-        }
-        known
-    }
-
     fn call(&mut self, volume: usize, verb: Verb, fault: Option<Fault>) -> Result<(), String> {
         let before = self.world.machine.picture();
-        let expected = self.expected(volume, verb);
+        let expected = self.known[volume].expected(&self.volumes[volume], verb);
         self.world.machine.begin(fault);
         let call = || self.volumes[volume].call(&self.node, verb);
         let ended = catch_unwind(AssertUnwindSafe(call));
@@ -168,7 +180,7 @@ impl Life {
         }
         match (result, expected) {
             (Ok(()), Ok(())) => {
-                self.known[volume] = self.outcome(volume, verb);
+                self.known[volume] = self.known[volume].after(verb);
                 self.done(volume, verb)
             }
             (Err(failure), Err(kind)) if failure.kind == kind || struck => Ok(()),
@@ -180,8 +192,9 @@ impl Life {
     /// After a failure or a death in the middle the mounts are as before or as after.
     fn accept_either(&mut self, volume: usize, verb: Verb) -> Result<(), String> {
         let seen = self.seen(volume, &self.world.machine.picture());
-        let after = self.outcome(volume, verb);
-        let allowed = self.expected(volume, verb).is_ok() && seen == after;
+        let after = self.known[volume].after(verb);
+        let expected = self.known[volume].expected(&self.volumes[volume], verb);
+        let allowed = expected.is_ok() && seen == after;
         if seen != self.known[volume] && !allowed {
             return Err(format!("{seen:?} is neither before nor after"));
         }
@@ -235,7 +248,7 @@ impl Life {
     /// What is mounted of a volume, whatever anybody believes.
     fn seen(&self, number: usize, picture: &Picture) -> Known {
         let volume = &self.volumes[number];
-        let is_mounted = |path: &std::path::Path| {
+        let is_mounted = |path: &Path| {
             let line = format!("mount {}:", path.display());
             !picture.beginning_with(&[&line]).is_empty()
         };
@@ -335,5 +348,70 @@ fn random_lives_keep_to_the_model() {
     });
     if let Err(error) = ended {
         panic!("{error}");
+    }
+}
+
+on_both! {
+    random_lives_without_failures_keep_to_the_model
+}
+
+/// The volumes go from one life into the next, unstaged.
+fn random_lives_without_failures_keep_to_the_model<W: World>(world: &W) {
+    let config = Config {
+        cases: if is_nightly() {
+            CASES_PLAIN_NIGHTLY
+        } else {
+            CASES_PLAIN
+        },
+        failure_persistence: None,
+        ..Config::default()
+    };
+    let volumes = volumes(world);
+    let call = (0..volumes.len(), verb(), prop::bool::weighted(0.1));
+    let lives = prop::collection::vec(call, 1..STEPS_MAX);
+    let ended = TestRunner::new(config).run(&lives, |calls| {
+        let mut node = world.start();
+        let mut known = vec![Known::default(); volumes.len()];
+        let all_back = (0..volumes.len()).flat_map(|volume| {
+            let back = [Verb::Unpublish(1), Verb::Unpublish(2), Verb::Unstage];
+            back.map(|verb| (volume, verb, false))
+        });
+        for (volume, verb, restart) in calls.into_iter().chain(all_back) {
+            if restart {
+                node = world.start();
+            }
+            let (volume, known) = (&volumes[volume], &mut known[volume]);
+            let result = volume.call(&node, verb).map_err(|failure| failure.kind);
+            prop_assert_eq!(
+                result,
+                known.expected(volume, verb),
+                "{:?} {}",
+                verb,
+                &volume.id
+            );
+            if result.is_ok() {
+                *known = known.after(verb);
+            }
+            prop_assert_eq!(&mounted(&node.kernel, volume), known, "{:?}", verb);
+        }
+        prop_assert_eq!(world.left(), Vec::<String>::new());
+        Ok(())
+    });
+    if let Err(error) = ended {
+        panic!("{error}");
+    }
+}
+
+/// What the kernel has mounted of a volume.
+fn mounted(kernel: &impl Kernel, volume: &Volume) -> Known {
+    let is_mounted = |path: &Path| matches!(kernel.look(path), Ok(Some(stat)) if stat.mount_root);
+    let staging = volume.staging();
+    Known {
+        staged: is_mounted(&staging) || is_mounted(&staging.join("device")),
+        targets: [1, 2]
+            .into_iter()
+            .filter(|n| is_mounted(&volume.target(*n)))
+            .collect(),
+        written: false,
     }
 }
