@@ -56,6 +56,8 @@ pub(crate) enum Fault {
     FailFrom(usize, &'static str),
     /// The call of this number is done, and then the process is killed.
     Die(usize),
+    /// The first call of this name is done, and then the process is killed.
+    DieAfter(&'static str),
     /// The call of this number waits for [`Machine::let_go`], as if its disk did not answer.
     Hang(usize),
 }
@@ -214,14 +216,19 @@ impl Fake {
                     state = self.machine.wait(state);
                 }
             }
-            Some(Fault::Die(at)) if at == number => {
-                state.fault = None;
-                drop(act(&mut state));
-                self.kill(&mut state);
-                drop(state);
-                resume_unwind(Box::new(Died));
-            }
             _ => {}
+        }
+        let is_last = match state.fault {
+            Some(Fault::Die(at)) => at == number,
+            Some(Fault::DieAfter(call)) => call == name,
+            _ => false,
+        };
+        if is_last {
+            state.fault = None;
+            drop(act(&mut state));
+            self.kill(&mut state);
+            drop(state);
+            resume_unwind(Box::new(Died));
         }
         act(&mut state).or_else(refused)
     }

@@ -24,6 +24,8 @@ const DATA_AT: u64 = 50 * MIB;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Before {
     Call(Verb),
+    /// A call during which the agent dies, after the first system call of that name.
+    Died(Verb, &'static str),
     /// The agent is started again, and knows nothing of what it did.
     Restart,
     /// The controller has grown the file.
@@ -55,6 +57,15 @@ const STAGED_RESTARTED: &[Before] = &[STAGED, DATA_IN, RESTART];
 const IN_USE: &[Before] = &[STAGED, DATA_IN, PUBLISHED];
 const IN_USE_RESTARTED: &[Before] = &[STAGED, DATA_IN, PUBLISHED, RESTART];
 const IN_USE_GROWN: &[Before] = &[STAGED, DATA_IN, PUBLISHED, GROW];
+const BOUND_ONLY: &[Before] = &[Before::Died(Verb::Stage, "LOOP_CONFIGURE")];
+const HALF_FORMATTED: &[Before] = &[Before::Died(Verb::Stage, "mkfs write")];
+const HALF_PUBLISHED: &[Before] = &[STAGED, DATA_IN, Before::Died(Verb::Publish(1), "mkdir")];
+const HALF_UNPUBLISHED: &[Before] = &[
+    STAGED,
+    PUBLISHED,
+    Before::Died(Verb::Unpublish(1), "umount2"),
+];
+const HALF_UNSTAGED: &[Before] = &[STAGED, DATA_IN, Before::Died(Verb::Unstage, "umount2")];
 const ALL_BACK: &[Verb] = &[Verb::Unpublish(2), Verb::Unpublish(1), Verb::Unstage];
 
 const fn case(
@@ -103,6 +114,15 @@ const CASES: &[Case] = &[
     case("unstage, restarted", Form::Ext4, STAGED_RESTARTED, Verb::Unstage, ALL_BACK),
     case("unstage, restarted", Form::Block, STAGED_RESTARTED, Verb::Unstage, ALL_BACK),
     case("unstage of nothing", Form::Ext4, &[], Verb::Unstage, ALL_BACK),
+    case("stage, bound only", Form::Block, BOUND_ONLY, Verb::Stage, &[Verb::Unstage]),
+    case("unstage, bound only", Form::Block, BOUND_ONLY, Verb::Unstage, &[Verb::Unstage]),
+    case("stage, half formatted", Form::Ext4, HALF_FORMATTED, Verb::Stage, &[Verb::Unstage]),
+    case("stage, half formatted", Form::Xfs, HALF_FORMATTED, Verb::Stage, &[Verb::Unstage]),
+    case("publish, half done", Form::Ext4, HALF_PUBLISHED, Verb::Publish(1), ALL_BACK),
+    case("unpublish, half done", Form::Ext4, HALF_UNPUBLISHED, Verb::Unpublish(1), ALL_BACK),
+    case("stage, half unstaged", Form::Ext4, HALF_UNSTAGED, Verb::Stage, &[Verb::Unstage]),
+    case("stage, half unstaged", Form::Block, HALF_UNSTAGED, Verb::Stage, &[Verb::Unstage]),
+    case("unstage, half done", Form::Block, HALF_UNSTAGED, Verb::Unstage, &[Verb::Unstage]),
     case("expand", Form::Ext4, IN_USE_GROWN, Verb::Expand, ALL_BACK),
     case("expand", Form::Xfs, IN_USE_GROWN, Verb::Expand, ALL_BACK),
     case("expand", Form::Block, IN_USE_GROWN, Verb::Expand, ALL_BACK),
@@ -129,10 +149,13 @@ impl<'a> Run<'a> {
         for before in case.before {
             match before {
                 Before::Call(verb) => volume.call(&node, *verb).unwrap(),
-                Before::Restart => {
-                    drop(node);
+                Before::Died(verb, call) => {
+                    world.machine.begin(Some(Fault::DieAfter(call)));
+                    let died = catch_unwind(AssertUnwindSafe(|| volume.call(&node, *verb)));
+                    assert!(died.is_err(), "{verb:?} of {} makes no {call}", case.name);
                     node = world.start();
                 }
+                Before::Restart => node = world.start(),
                 Before::Grow => world.make_file(&volume.file(), GROWN_BYTES),
                 Before::Data => world.write_file(&volume.file(), DATA_AT, DATA),
             }
@@ -285,7 +308,8 @@ fn fail(case: &Case, good: &Good, fault: Fault, row: &mut Row) -> Result<(), Str
     let result = result.ok_or("the process died")?;
     run.check()?;
     let picture = run.view().0;
-    let is_as_before = picture == good.before.0;
+    // What a crash had left may be gone.
+    let left = picture.beyond(&good.before.0);
     let comes_up = matches!(case.verb, Verb::Stage | Verb::Publish(_));
     match result {
         // The one failure that may stay hidden: growing is what the next call does.
@@ -295,14 +319,14 @@ fn fail(case: &Case, good: &Good, fault: Fault, row: &mut Row) -> Result<(), Str
             row.done += 1;
         }
         Err(failure)
-            if comes_up && !is_as_before && failure.certainty != Certainty::MayBeRunning =>
+            if comes_up && !left.is_empty() && failure.certainty != Certainty::MayBeRunning =>
         {
             return Err(format!(
                 "\"{failure}\" says that nothing is left, but there is:\n{}",
-                picture.difference(&good.before.0)
+                left.join("\n")
             ));
         }
-        Err(_) if is_as_before => row.as_before += 1,
+        Err(_) if picture == good.before.0 || comes_up && left.is_empty() => row.as_before += 1,
         Err(_) => row.finished_later += 1,
     }
     settle(&run, good)?;

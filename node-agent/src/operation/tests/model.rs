@@ -162,10 +162,8 @@ impl Life {
         let ended = catch_unwind(AssertUnwindSafe(call));
         let calls = self.world.machine.end().len();
         let struck = match fault {
-            Some(
-                Fault::Die(at) | Fault::Hang(at) | Fault::Fail(at, _) | Fault::FailFrom(at, _),
-            ) => at <= calls,
-            None => false,
+            Some(Fault::Die(at) | Fault::Fail(at, _) | Fault::FailFrom(at, _)) => at <= calls,
+            _ => false,
         };
         let result = match ended {
             Ok(result) => result,
