@@ -13,8 +13,10 @@ const FEATURES: [(usize, u32); 3] = [(0x5c, 0x4), (0x60, 0x2 | 0x40 | 0x80), (0x
 pub(super) fn blocks(contents: &Sparse) -> Option<u64> {
     let mut block = [0; BYTES];
     contents.read(AT, &mut block);
-    let checksum = crc32c(!0, &block[..CHECKSUM_AT]).to_le_bytes();
-    let is_whole = block[0x38..0x3a] == [0x53, 0xef] && block[CHECKSUM_AT..] == checksum;
+    if block[0x38..0x3a] != [0x53, 0xef] {
+        return None;
+    }
+    let is_whole = block[CHECKSUM_AT..] == crc32c(!0, &block[..CHECKSUM_AT]).to_le_bytes();
     let word = |at: usize| u32::from_le_bytes(block[at..at + 4].try_into().unwrap());
     is_whole.then(|| u64::from(word(0x150)) << 32 | u64::from(word(0x4)))
 }

@@ -19,7 +19,7 @@ mod xfs;
 
 use std::panic::resume_unwind;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use rustix::io::Errno;
 
@@ -31,6 +31,8 @@ use state::State;
 #[derive(Clone)]
 pub(crate) struct Machine {
     state: Arc<Mutex<State>>,
+    /// Told when a call begins to hang, and when it may go on.
+    turn: Arc<Condvar>,
 }
 
 /// The machine as one process sees it.
@@ -54,6 +56,10 @@ pub(crate) enum Fault {
     FailFrom(usize, &'static str),
     /// The call of this number is done, and then the process is killed.
     Die(usize),
+    /// The first call of this name is done, and then the process is killed.
+    DieAfter(&'static str),
+    /// The call of this number waits for [`Machine::let_go`], as if its disk did not answer.
+    Hang(usize),
 }
 
 /// What a thread is unwound with when its process is killed.
@@ -90,6 +96,7 @@ impl Machine {
     pub(crate) fn new() -> Machine {
         Machine {
             state: Arc::new(Mutex::new(State::new())),
+            turn: Arc::default(),
         }
     }
 
@@ -114,6 +121,26 @@ impl Machine {
         let mut state = self.lock();
         state.fault = None;
         std::mem::take(&mut state.calls)
+    }
+
+    /// Waits until a call hangs.
+    pub(crate) fn wait_for_hang(&self) {
+        let mut state = self.lock();
+        while !state.hangs {
+            state = self.wait(state);
+        }
+    }
+
+    /// Lets the call that hangs go on.
+    pub(crate) fn let_go(&self) {
+        self.lock().hangs = false;
+        self.turn.notify_all();
+    }
+
+    fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        self.turn
+            .wait(state)
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Rules that a call has broken, whatever it returned.
@@ -181,18 +208,29 @@ impl Fake {
                     return refused(errno);
                 }
             }
-            Some(Fault::Die(at)) if at == number => {
+            Some(Fault::Hang(at)) if at == number => {
                 state.fault = None;
-                drop(act(&mut state));
-                self.kill(&mut state);
-                drop(state);
-                resume_unwind(Box::new(Died));
+                state.hangs = true;
+                self.machine.turn.notify_all();
+                while state.hangs {
+                    state = self.machine.wait(state);
+                }
             }
             _ => {}
         }
-        let done = act(&mut state);
-        state.clean();
-        done.or_else(refused)
+        let is_last = match state.fault {
+            Some(Fault::Die(at)) => at == number,
+            Some(Fault::DieAfter(call)) => call == name,
+            _ => false,
+        };
+        if is_last {
+            state.fault = None;
+            drop(act(&mut state));
+            self.kill(&mut state);
+            drop(state);
+            resume_unwind(Box::new(Died));
+        }
+        act(&mut state).or_else(refused)
     }
 
     /// A new descriptor of this process, by a call.

@@ -149,6 +149,7 @@ impl State {
             return Err(Errno::BUSY);
         }
         self.mounts.remove(&place.mount);
+        self.clean();
         Ok(())
     }
 

@@ -23,6 +23,7 @@ pub(super) struct State {
     pub(super) locks: BTreeMap<u64, u64>,
     pub(super) calls: Vec<Call>,
     pub(super) fault: Option<Fault>,
+    pub(super) hangs: bool,
     pub(super) violations: Vec<String>,
     numbers: u64,
 }
@@ -138,6 +139,7 @@ impl State {
             locks: BTreeMap::new(),
             calls: Vec::new(),
             fault: None,
+            hangs: false,
             violations: Vec::new(),
             numbers: 0,
         };

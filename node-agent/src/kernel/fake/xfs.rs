@@ -11,9 +11,12 @@ const IN_PROGRESS_AT: usize = 126;
 pub(super) fn blocks(contents: &Sparse) -> Option<u64> {
     let mut sector = [0; BYTES];
     contents.read(0, &mut sector);
+    if !sector.starts_with(b"XFSB") {
+        return None;
+    }
     let found = sector;
     seal(&mut sector);
-    let is_whole = found.starts_with(b"XFSB") && found == sector && found[IN_PROGRESS_AT] == 0;
+    let is_whole = found == sector && found[IN_PROGRESS_AT] == 0;
     is_whole.then(|| u64::from_be_bytes(found[8..16].try_into().unwrap()))
 }
 

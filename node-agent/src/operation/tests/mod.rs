@@ -1,9 +1,38 @@
 //! The operations against a kernel: the simulated one, which can fail and die at any call, and
 //! with root the real one, so that the first is held to what the second does.
 
+/// One test by kernel of each function named, which takes a world.
+macro_rules! on_both {
+    ($($name:ident)+) => {
+        mod simulated {
+            use super::super::simulated::Simulated;
+
+            $(#[test]
+            fn $name() {
+                super::$name(&Simulated::new());
+            })+
+        }
+        mod real {
+            use super::super::real::in_real_world;
+
+            $(#[test]
+            #[ignore = "needs root: make test"]
+            fn $name() {
+                in_real_world(|world| super::$name(world));
+            })+
+        }
+    };
+}
+
 mod bench;
+mod kernels;
 mod matrix;
 mod model;
 mod real;
 mod simulated;
 mod suite;
+
+/// The long forms of the tests are wanted.
+fn is_nightly() -> bool {
+    std::env::var_os("BELAY_NIGHTLY").is_some()
+}

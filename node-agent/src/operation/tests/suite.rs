@@ -6,31 +6,8 @@ use belay_server::failure::{Failure, Kind};
 use belay_server::request::AccessMode;
 
 use super::bench::{BYTES, Form, GROWN_BYTES, MIB, Verb, Volume, World};
-use super::real::in_real_world;
-use super::simulated::Simulated;
 use crate::kernel::Kernel;
 use crate::operation::{Node, VolumeUsage};
-
-/// One test by kernel.
-macro_rules! on_both {
-    ($($name:ident)+) => {
-        mod simulated {
-            use super::*;
-            $(#[test]
-            fn $name() {
-                super::$name(&Simulated::new());
-            })+
-        }
-        mod real {
-            use super::*;
-            $(#[test]
-            #[ignore = "needs root: make test"]
-            fn $name() {
-                in_real_world(|world| super::$name(world));
-            })+
-        }
-    };
-}
 
 on_both! {
     a_volume_lives_through_all_calls

@@ -1,0 +1,197 @@
+//! The two kernels do the same: each rule of the simulated one that an operation relies on, shown
+//! on the real one as well.
+
+use std::path::{Path, PathBuf};
+
+use super::bench::{BYTES, World};
+use crate::device::loop_path;
+use crate::kernel::{Cause, Kernel, LoopMode, MountAttrs, Open, Result, failed_busy, while_busy};
+
+on_both! {
+    a_lock_ends_with_its_description_or_with_the_device_that_has_it
+    a_device_told_to_clear_is_free_at_its_last_close
+    a_cleared_device_that_is_open_elsewhere_can_be_kept_after_all
+    a_bind_of_a_device_does_not_hold_it
+    a_clone_that_nobody_attached_is_gone_when_closed
+    a_mount_point_is_not_removed
+    an_open_descriptor_keeps_a_mount
+    what_is_exclusive_is_exclusive
+}
+
+const KEPT: LoopMode = LoopMode {
+    read_only: false,
+    autoclear: false,
+};
+
+/// A file of this world, open for writing.
+fn file<W: World>(world: &W, kernel: &W::Kernel) -> <W::Kernel as Kernel>::Fd {
+    let path = world.volumes().join("file");
+    world.make_file(&path, BYTES);
+    kernel.open(&path, Open::FileWrite).unwrap()
+}
+
+/// A loop device over the locked file; both are given back open.
+fn bound<W: World>(
+    world: &W,
+    kernel: &W::Kernel,
+) -> (u32, <W::Kernel as Kernel>::Fd, <W::Kernel as Kernel>::Fd) {
+    let file = file(world, kernel);
+    assert!(kernel.flock(&file).unwrap());
+    loop {
+        let number = kernel.loop_get_free().unwrap();
+        let device = kernel.open(&loop_path(number), Open::DeviceRead).unwrap();
+        let writer = kernel.reopen(&device, Open::DeviceWrite).unwrap();
+        match kernel.loop_configure(&writer, &file, KEPT) {
+            Ok(()) => return (number, device, file),
+            Err(error) => assert_eq!(error.cause(), Cause::Busy),
+        }
+    }
+}
+
+/// The lock of the file can be had by another, if need be after a moment: others on the machine
+/// look into devices too.
+fn is_free<W: World>(world: &W, kernel: &W::Kernel) -> bool {
+    let other = file(world, kernel);
+    let locked = while_busy(
+        kernel,
+        |locked| matches!(locked, Ok(false)),
+        || kernel.flock(&other),
+    );
+    locked.unwrap()
+}
+
+fn folder<W: World>(world: &W, name: &str) -> PathBuf {
+    let path = world.base().join(name);
+    world.make_dir(&path);
+    path
+}
+
+/// Binds `from` onto `onto`.
+fn bind<K: Kernel>(kernel: &K, from: &Path, onto: &Path) -> Result<()> {
+    let clone = kernel.open_tree(&kernel.open_path(from)?)?;
+    kernel.mount_setattr(&clone, MountAttrs::default())?;
+    kernel.move_mount(&clone, &kernel.open_path(onto)?)
+}
+
+fn a_lock_ends_with_its_description_or_with_the_device_that_has_it<W: World>(world: &W) {
+    let kernel = world.kernel();
+    let (first, second) = (file(world, &kernel), file(world, &kernel));
+    assert!(kernel.flock(&first).unwrap() && kernel.flock(&first).unwrap());
+    assert!(!kernel.flock(&second).unwrap());
+    drop(first);
+    assert!(kernel.flock(&second).unwrap());
+    drop(second);
+
+    let (_, device, file) = bound(world, &kernel);
+    drop(file);
+    assert!(!is_free(world, &kernel));
+    kernel.loop_set_autoclear(&device, true).unwrap();
+    drop(device);
+    assert!(is_free(world, &kernel));
+}
+
+fn a_device_told_to_clear_is_free_at_its_last_close<W: World>(world: &W) {
+    let kernel = world.kernel();
+    let (number, device, file) = bound(world, &kernel);
+    drop(file);
+    assert!(kernel.loop_bound().unwrap().contains(&number));
+    kernel.loop_clr_fd(&device).unwrap();
+    drop(device);
+    assert!(is_free(world, &kernel));
+}
+
+fn a_cleared_device_that_is_open_elsewhere_can_be_kept_after_all<W: World>(world: &W) {
+    let kernel = world.kernel();
+    let (number, device, file) = bound(world, &kernel);
+    drop(file);
+    let other = kernel.reopen(&device, Open::DeviceAsk).unwrap();
+    kernel.loop_clr_fd(&device).unwrap();
+    drop(device);
+    let status = kernel.loop_status(&other).unwrap().unwrap();
+    assert!(status.mode.autoclear);
+    kernel.loop_set_autoclear(&other, false).unwrap();
+    drop(other);
+    let again = kernel.open(&loop_path(number), Open::DeviceAsk).unwrap();
+    assert_eq!(kernel.loop_status(&again).unwrap().unwrap().mode, KEPT);
+    kernel.loop_set_autoclear(&again, true).unwrap();
+}
+
+fn a_bind_of_a_device_does_not_hold_it<W: World>(world: &W) {
+    let kernel = world.kernel();
+    let (number, device, file) = bound(world, &kernel);
+    drop(file);
+    let onto = folder(world, "staging").join("device");
+    kernel.create_file(&onto, 0o600).unwrap();
+    bind(&kernel, &loop_path(number), &onto).unwrap();
+    kernel.loop_set_autoclear(&device, true).unwrap();
+    drop(device);
+    assert!(is_free(world, &kernel));
+    let stat = kernel.look(&onto).unwrap().unwrap();
+    assert_eq!(stat.rdev.as_loop(), Some(number));
+    kernel.umount(&onto).unwrap();
+    kernel.unlink(&onto).unwrap();
+}
+
+fn a_clone_that_nobody_attached_is_gone_when_closed<W: World>(world: &W) {
+    let kernel = world.kernel();
+    let (staging, target) = (folder(world, "staging"), folder(world, "target"));
+    bind(&kernel, &staging, &staging).unwrap();
+    let clone = kernel.open_tree(&kernel.open_path(&staging).unwrap());
+    let clone = clone.unwrap();
+    let stat = kernel.stat(&clone).unwrap();
+    assert!(stat.mount_root);
+    assert_ne!(
+        stat.mount_id,
+        kernel.look(&staging).unwrap().unwrap().mount_id
+    );
+    drop(clone);
+    assert!(!kernel.look(&target).unwrap().unwrap().mount_root);
+    kernel.umount(&staging).unwrap();
+
+    // The id that a mount has before it is attached is the one that it keeps.
+    let clone = kernel.open_tree(&kernel.open_path(&staging).unwrap());
+    let clone = clone.unwrap();
+    let before = kernel.stat(&clone).unwrap();
+    let onto = kernel.open_path(&target).unwrap();
+    kernel.move_mount(&clone, &onto).unwrap();
+    drop((clone, onto));
+    assert_eq!(kernel.look(&target).unwrap(), Some(before));
+    kernel.umount(&target).unwrap();
+}
+
+fn a_mount_point_is_not_removed<W: World>(world: &W) {
+    let kernel = world.kernel();
+    let (staging, target) = (folder(world, "staging"), folder(world, "target"));
+    bind(&kernel, &staging, &target).unwrap();
+    assert_eq!(kernel.rmdir(&target).unwrap_err().cause(), Cause::Busy);
+    kernel.umount(&target).unwrap();
+    assert_eq!(kernel.umount(&target).unwrap_err().cause(), Cause::Invalid);
+    kernel.rmdir(&target).unwrap();
+}
+
+fn an_open_descriptor_keeps_a_mount<W: World>(world: &W) {
+    let kernel = world.kernel();
+    let (staging, target) = (folder(world, "staging"), folder(world, "target"));
+    bind(&kernel, &staging, &target).unwrap();
+    for how in [None, Some(Open::Directory)] {
+        let user = match how {
+            None => kernel.open_path(&target),
+            Some(how) => kernel.open(&target, how),
+        };
+        assert!(failed_busy(&kernel.umount(&target)), "{how:?}");
+        drop(user);
+    }
+    kernel.umount(&target).unwrap();
+}
+
+fn what_is_exclusive_is_exclusive<W: World>(world: &W) {
+    let kernel = world.kernel();
+    let (_, device, _file) = bound(world, &kernel);
+    let first = kernel.reopen(&device, Open::DeviceExclusive).unwrap();
+    let second = kernel.reopen(&device, Open::DeviceExclusive);
+    assert!(failed_busy(&second));
+    kernel.reopen(&device, Open::DeviceWrite).unwrap();
+    drop(first);
+    kernel.reopen(&device, Open::DeviceExclusive).unwrap();
+    kernel.loop_set_autoclear(&device, true).unwrap();
+}
