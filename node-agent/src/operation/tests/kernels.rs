@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 
 use super::bench::{BYTES, World};
 use crate::device::loop_path;
-use crate::kernel::{Cause, Kernel, LoopMode, MountAttrs, Open, Result, failed_busy, while_busy};
+use crate::kernel::{
+    Cause, Kernel, LoopMode, MountAttrs, Open, Patience, Result, failed_busy, while_busy,
+};
 
 on_both! {
     a_lock_ends_with_its_description_or_with_the_device_that_has_it
@@ -41,7 +43,7 @@ fn bound<W: World>(
         let number = kernel.loop_get_free().unwrap();
         let device = kernel.open(&loop_path(number), Open::DeviceRead).unwrap();
         let writer = kernel.reopen(&device, Open::DeviceWrite).unwrap();
-        match kernel.loop_configure(&writer, &file, KEPT) {
+        match kernel.loop_configure(&writer, &file, KEPT, "file") {
             Ok(()) => return (number, device, file),
             Err(error) => assert_eq!(error.cause(), Cause::Busy),
         }
@@ -54,6 +56,7 @@ fn is_free<W: World>(world: &W, kernel: &W::Kernel) -> bool {
     let other = file(world, kernel);
     let locked = while_busy(
         kernel,
+        Patience::Second,
         |locked| matches!(locked, Ok(false)),
         || kernel.flock(&other),
     );
@@ -104,14 +107,14 @@ fn a_cleared_device_that_is_open_elsewhere_can_be_kept_after_all<W: World>(world
     let kernel = world.kernel();
     let (number, device, file) = bound(world, &kernel);
     drop(file);
-    let other = kernel.reopen(&device, Open::DeviceAsk).unwrap();
+    let other = kernel.reopen(&device, Open::DeviceRead).unwrap();
     kernel.loop_clr_fd(&device).unwrap();
     drop(device);
     let status = kernel.loop_status(&other).unwrap().unwrap();
     assert!(status.mode.autoclear);
     kernel.loop_set_autoclear(&other, false).unwrap();
     drop(other);
-    let again = kernel.open(&loop_path(number), Open::DeviceAsk).unwrap();
+    let again = kernel.open(&loop_path(number), Open::DeviceRead).unwrap();
     assert_eq!(kernel.loop_status(&again).unwrap().unwrap().mode, KEPT);
     kernel.loop_set_autoclear(&again, true).unwrap();
 }
@@ -127,7 +130,7 @@ fn a_bind_of_a_device_does_not_hold_it<W: World>(world: &W) {
     drop(device);
     assert!(is_free(world, &kernel));
     let stat = kernel.look(&onto).unwrap().unwrap();
-    assert_eq!(stat.rdev.as_loop(), Some(number));
+    assert_eq!(kernel.loop_number(stat.rdev), Some(number));
     kernel.umount(&onto).unwrap();
     kernel.unlink(&onto).unwrap();
 }
