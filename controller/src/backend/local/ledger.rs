@@ -1,5 +1,7 @@
-//! The book of volumes: `<state-dir>/state.redb`. Keeps records and the indexes over them in step,
-//! one transaction a change. Knows no files but its own, and not what the states of a volume mean.
+//! The book of volumes and snapshots: `<state-dir>/state.redb`. Keeps records and the indexes over
+//! them in step, one transaction a change. Knows no files but its own, and not what the states mean.
+
+mod snapshots;
 
 use super::fault::{at, os};
 use super::record::Record;
@@ -16,10 +18,17 @@ const VOLUMES: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("volumes"
 const NAMES: TableDefinition<'_, &str, &str> = TableDefinition::new("names");
 /// Node and volume id, for every attachment.
 const ATTACHED: TableDefinition<'_, (&str, &str), ()> = TableDefinition::new("attached");
-/// [`BYTES`] and [`COUNT`] over all records.
+/// Snapshot id to [`SnapshotRecord`](super::snapshot::SnapshotRecord).
+const SNAPSHOTS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("snapshots");
+/// Snapshot name to snapshot id.
+const SNAPSHOT_NAMES: TableDefinition<'_, &str, &str> = TableDefinition::new("snapshot_names");
+/// The volume it was cut from, and snapshot id, for every snapshot.
+const SNAPSHOTS_OF: TableDefinition<'_, (&str, &str), ()> = TableDefinition::new("snapshots_of");
+/// [`BYTES`], [`COUNT`] and [`SNAPSHOT_COUNT`] over all records.
 const TOTALS: TableDefinition<'_, &str, u64> = TableDefinition::new("totals");
 const BYTES: &str = "bytes";
 const COUNT: &str = "volumes";
+const SNAPSHOT_COUNT: &str = "snapshots";
 
 /// Pages kept in memory; the default of 1 GiB is for databases, not for a list of volumes.
 const CACHE_BYTES: usize = 16 << 20;
@@ -34,7 +43,8 @@ pub(super) struct Ledger {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Totals {
     pub(super) volumes: u64,
-    /// Bytes promised.
+    pub(super) snapshots: u64,
+    /// Bytes promised to both.
     pub(super) bytes: u64,
 }
 
@@ -53,9 +63,12 @@ impl Ledger {
         }
         let file = OpenOptions::new().read(true).write(true).open(&path);
         let file = file.map_err(|error| at("open", &path, &error))?;
-        Ok(Self {
+        let ledger = Self {
             database: database(file)?,
-        })
+        };
+        // A book that an earlier release began lacks the tables of this one.
+        ledger.change(|_| Ok(()))?;
+        Ok(ledger)
     }
 
     /// Does `work` in one transaction, which is on disk when this returns, or did not happen.
@@ -72,6 +85,9 @@ impl Ledger {
             volumes: transaction.open_table(VOLUMES).map_err(failed)?,
             names: transaction.open_table(NAMES).map_err(failed)?,
             attached: transaction.open_table(ATTACHED).map_err(failed)?,
+            snapshots: transaction.open_table(SNAPSHOTS).map_err(failed)?,
+            snapshot_names: transaction.open_table(SNAPSHOT_NAMES).map_err(failed)?,
+            snapshots_of: transaction.open_table(SNAPSHOTS_OF).map_err(failed)?,
             totals: transaction.open_table(TOTALS).map_err(failed)?,
         };
         // Whatever goes wrong before the commit aborts the transaction when it is dropped.
@@ -147,6 +163,9 @@ pub(super) struct Changes<'t> {
     volumes: Table<'t, &'static str, &'static [u8]>,
     names: Table<'t, &'static str, &'static str>,
     attached: Table<'t, (&'static str, &'static str), ()>,
+    snapshots: Table<'t, &'static str, &'static [u8]>,
+    snapshot_names: Table<'t, &'static str, &'static str>,
+    snapshots_of: Table<'t, (&'static str, &'static str), ()>,
     totals: Table<'t, &'static str, u64>,
 }
 
@@ -203,8 +222,12 @@ impl Changes<'_> {
                 .insert((attached.node.as_str(), id), ())
                 .map_err(failed)?;
         }
-        let Totals { volumes, bytes } = self.totals()?;
-        self.set_totals(volumes + 1, bytes.saturating_add(record.bytes))
+        let totals = self.totals()?;
+        self.set_totals(Totals {
+            volumes: totals.volumes + 1,
+            bytes: totals.bytes.saturating_add(record.bytes),
+            ..totals
+        })
     }
 
     /// Removes a record, if it is there, and what the indexes say of it.
@@ -219,16 +242,22 @@ impl Changes<'_> {
                 .remove((attached.node.as_str(), id))
                 .map_err(failed)?;
         }
-        let Totals { volumes, bytes } = self.totals()?;
-        self.set_totals(
-            volumes.saturating_sub(1),
-            bytes.saturating_sub(record.bytes),
-        )
+        let totals = self.totals()?;
+        self.set_totals(Totals {
+            volumes: totals.volumes.saturating_sub(1),
+            bytes: totals.bytes.saturating_sub(record.bytes),
+            ..totals
+        })
     }
 
-    fn set_totals(&mut self, volumes: u64, bytes: u64) -> Result<(), Failure> {
-        self.totals.insert(COUNT, volumes).map_err(failed)?;
-        self.totals.insert(BYTES, bytes).map_err(failed)?;
+    fn set_totals(&mut self, totals: Totals) -> Result<(), Failure> {
+        for (key, value) in [
+            (COUNT, totals.volumes),
+            (SNAPSHOT_COUNT, totals.snapshots),
+            (BYTES, totals.bytes),
+        ] {
+            self.totals.insert(key, value).map_err(failed)?;
+        }
         Ok(())
     }
 }
@@ -237,6 +266,7 @@ impl Totals {
     /// Shows the sums as metrics.
     pub(super) fn show(self) {
         metrics::gauge!("belay_controller_volumes").set(self.volumes as f64);
+        metrics::gauge!("belay_controller_snapshots").set(self.snapshots as f64);
         metrics::gauge!("belay_controller_provisioned_bytes").set(self.bytes as f64);
     }
 }
@@ -248,6 +278,7 @@ fn totals(table: &impl redb::ReadableTable<&'static str, u64>) -> Result<Totals,
     };
     Ok(Totals {
         volumes: sum(COUNT)?,
+        snapshots: sum(SNAPSHOT_COUNT)?,
         bytes: sum(BYTES)?,
     })
 }
@@ -267,7 +298,7 @@ fn begin(dir: &Path, path: &Path) -> Result<(), Failure> {
     let ledger = Ledger {
         database: database(file)?,
     };
-    ledger.change(|changes| changes.set_totals(0, 0))?;
+    ledger.change(|_| Ok(()))?;
     drop(ledger);
     std::fs::rename(&draft, path).map_err(|error| at("rename", &draft, &error))?;
     let opened = File::open(dir).map_err(|error| at("open", dir, &error))?;

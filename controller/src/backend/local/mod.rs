@@ -2,6 +2,7 @@
 //! This file moves the verbs of [`Store`], which block, off the runtime's threads.
 
 mod attach;
+mod copies;
 mod create;
 mod delete;
 mod fault;
@@ -11,6 +12,7 @@ mod ledger;
 mod record;
 mod recover;
 mod resize;
+mod snapshot;
 mod space;
 mod store;
 #[cfg(test)]
@@ -19,12 +21,14 @@ mod tests;
 pub use space::{Overcommit, OvercommitError};
 
 use crate::backend::{
-    Answer, AttachOrder, Attachment, Backend, Capacity, Order, Page, Sizes, Volume,
+    Answer, AttachOrder, Attachment, Backend, Capacity, Clones, Order, Page, Sizes, Snapshot,
+    SnapshotOrder, SnapshotPage, Snapshots, Volume,
 };
 use belay_server::failure::Failure;
-use belay_server::request::{Name, NodeId, VolumeId};
+use belay_server::request::{ContentSource, Name, NodeId, SnapshotId, VolumeId};
+use copies::Copies;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use store::Store;
 
 /// The topology key of `local`: volumes live on the node that it names. It can never change.
@@ -36,7 +40,7 @@ const STEP_BYTES: u64 = 1 << 20;
 /// What `local` must be told.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Where `state.redb`, `lock` and `volumes/` are; made if missing.
+    /// Where `state.redb`, `lock`, `volumes/` and `snapshots/` are; made if missing.
     pub state_dir: PathBuf,
     /// The node that this controller runs on, and the only one its volumes can be attached to.
     pub node: NodeId,
@@ -60,9 +64,13 @@ impl Local {
         describe_metrics();
         let store = Store::open(config)?;
         store.recover()?;
-        Ok(Self {
-            store: Arc::new(store),
-        })
+        let store = Arc::new(store);
+        let (copies, copied) = (Arc::clone(&store.copies), Arc::downgrade(&store));
+        std::thread::Builder::new()
+            .name("copier".to_owned())
+            .spawn(move || copy_all(&copies, &copied))
+            .map_err(|error| Failure::bug(format!("thread copier: {error}; raise the limits")))?;
+        Ok(Self { store })
     }
 
     fn run<T: Send + 'static>(
@@ -77,18 +85,33 @@ impl Local {
     }
 }
 
+/// Makes the copies that nobody waits for, one after the other, since they share a disk.
+fn copy_all(copies: &Copies, store: &Weak<Store>) {
+    while let Some(snapshot) = copies.next() {
+        let Some(store) = store.upgrade() else { return };
+        store.copy_snapshot(&snapshot);
+    }
+}
+
+impl Drop for Local {
+    fn drop(&mut self) {
+        self.store.copies.close();
+    }
+}
+
 fn describe_metrics() {
     use metrics::{Unit, describe_gauge};
     describe_gauge!("belay_controller_volumes", "Volumes there are.");
+    describe_gauge!("belay_controller_snapshots", "Snapshots there are.");
     describe_gauge!(
         "belay_controller_provisioned_bytes",
         Unit::Bytes,
-        "The sizes of all volumes together."
+        "The sizes of all volumes and snapshots together."
     );
     describe_gauge!(
         "belay_controller_capacity_bytes",
         Unit::Bytes,
-        "What may be promised to all volumes together."
+        "What may be promised to all volumes and snapshots together."
     );
 }
 
@@ -107,7 +130,7 @@ impl Backend for Local {
     }
 
     fn create(&self, order: Order) -> Answer<'_, Volume> {
-        self.run(move |store| store.create(&order))
+        self.run(move |store| store.create(&order, None))
     }
 
     fn delete(&self, id: VolumeId) -> Answer<'_, ()> {
@@ -140,6 +163,49 @@ impl Backend for Local {
 
     fn capacity(&self) -> Option<&dyn Capacity> {
         Some(self)
+    }
+
+    fn snapshots(&self) -> Option<&dyn Snapshots> {
+        Some(self)
+    }
+
+    fn clones(&self) -> Option<&dyn Clones> {
+        Some(self)
+    }
+}
+
+impl Snapshots for Local {
+    fn cut(&self, order: SnapshotOrder) -> Answer<'_, Snapshot> {
+        self.run(move |store| store.cut(&order))
+    }
+
+    fn discard(&self, id: SnapshotId) -> Answer<'_, ()> {
+        self.run(move |store| store.discard(id.as_str()))
+    }
+
+    fn snapshot(&self, id: SnapshotId) -> Answer<'_, Option<Snapshot>> {
+        self.run(move |store| store.snapshot(&id))
+    }
+
+    fn list_snapshots(
+        &self,
+        of: Option<VolumeId>,
+        after: Option<String>,
+        limit: usize,
+    ) -> Answer<'_, SnapshotPage> {
+        self.run(move |store| store.list_snapshots(of.as_ref(), after.as_deref(), limit))
+    }
+
+    fn restore(&self, order: Order, from: SnapshotId) -> Answer<'_, Volume> {
+        let source = ContentSource::Snapshot(from);
+        self.run(move |store| store.create(&order, Some(&source)))
+    }
+}
+
+impl Clones for Local {
+    fn clone_volume(&self, order: Order, from: VolumeId) -> Answer<'_, Volume> {
+        let source = ContentSource::Volume(from);
+        self.run(move |store| store.create(&order, Some(&source)))
     }
 }
 

@@ -16,6 +16,8 @@ pub(super) struct Recovered {
     pub(super) deleted: usize,
     /// Files that were grown to the recorded size.
     pub(super) grown: usize,
+    /// Copies that begin again.
+    pub(super) resumed: usize,
     /// What needs a person: told in the log.
     pub(super) troubles: usize,
 }
@@ -49,15 +51,18 @@ impl Store {
                 done.troubles += 1;
             }
         })?;
+        self.recover_snapshots(&mut done)?;
         let totals = self.ledger.totals()?;
         totals.show();
-        self.overcommit.ceiling(&self.files)?;
+        self.ceiling()?;
         tracing::info!(
             volumes = totals.volumes,
+            snapshots = totals.snapshots,
             provisioned_bytes = totals.bytes,
             undone = done.undone,
             deleted = done.deleted,
             grown = done.grown,
+            resumed = done.resumed,
             troubles = done.troubles,
             "state recovered"
         );
@@ -72,7 +77,9 @@ impl Store {
     ) -> Result<(), Failure> {
         match record.state {
             State::Creating => {
-                if let Some(backing) = self.files.find(id)?
+                // One that was being filled holds data, and its source still has it.
+                if record.source.is_none()
+                    && let Some(backing) = self.files.find(id)?
                     && backing.holds_data()?
                 {
                     return Err(Failure::precondition(format!(

@@ -1,6 +1,6 @@
 //! How much may be promised. With overcommit 1 every promised byte is there: the sizes of all
-//! volumes together never pass what the filesystem holds besides foreign files and its own
-//! metadata.
+//! volumes and snapshots together never pass what the filesystem holds besides foreign files and
+//! its own metadata. Blocks that files share are promised to each: any of them may be written anew.
 
 use super::files::{Files, Room};
 use belay_server::failure::Failure;
@@ -46,12 +46,15 @@ impl FromStr for Overcommit {
 }
 
 impl Overcommit {
-    /// How many bytes all volumes together may have. Foreign is what is taken of the filesystem but
-    /// not by backing files; it cannot be promised. A directory of its own makes this exact.
-    pub(super) fn ceiling(self, files: &Files) -> Result<u64, Failure> {
+    /// How many bytes all volumes and snapshots together may have. Foreign is what is taken of the
+    /// filesystem but not by backing files; it cannot be promised. Shared blocks seem to be taken
+    /// once a file, so foreign ones can hide behind them: a filesystem of its own has none.
+    pub(super) fn ceiling(self, volumes: &Files, snapshots: &Files) -> Result<u64, Failure> {
         let mut ours = 0_u64;
-        files.each(|_, allocated| ours = ours.saturating_add(allocated))?;
-        let ceiling = self.of(files.room()?, ours);
+        for files in [volumes, snapshots] {
+            files.each(|_, allocated| ours = ours.saturating_add(allocated))?;
+        }
+        let ceiling = self.of(volumes.room()?, ours);
         metrics::gauge!("belay_controller_capacity_bytes").set(ceiling as f64);
         Ok(ceiling)
     }

@@ -2,6 +2,7 @@
 //! change it are in files of their own.
 
 use super::Config;
+use super::copies::Copies;
 use super::fault::{at, os};
 use super::files::Files;
 use super::id;
@@ -16,13 +17,18 @@ use rustix::io::Errno;
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::Path;
+use std::sync::Arc;
 
 /// The state of `local`. A volume changes by intent (in the ledger), act (on its file), commit (in
 /// the ledger), so that [`Store::recover`] can tell after any death what was going on.
 #[derive(Debug)]
 pub(super) struct Store {
     pub(super) ledger: Ledger,
+    /// Those of the volumes.
     pub(super) files: Files,
+    /// Those of the snapshots.
+    pub(super) snapshots: Files,
+    pub(super) copies: Arc<Copies>,
     pub(super) node: NodeId,
     pub(super) overcommit: Overcommit,
     pub(super) largest_file_bytes: u64,
@@ -45,6 +51,8 @@ impl Store {
             ledger: Ledger::open(dir)?,
             largest_file_bytes: files.largest(&lock),
             files,
+            snapshots: Files::open(dir.join("snapshots"))?,
+            copies: Arc::default(),
             node: config.node,
             overcommit: config.overcommit,
             _lock: lock,
@@ -65,7 +73,7 @@ impl Store {
 
     /// The token is the last id of the page before, which may be gone by now.
     pub(super) fn list(&self, after: Option<&str>, limit: usize) -> Result<Page, Failure> {
-        if let Some(token) = after.filter(|token| !id::is_ours(token)) {
+        if let Some(token) = after.filter(|token| !id::is_ours(id::VOLUME, token)) {
             let message = format!("starting_token {token:?}: not from a list of this driver");
             return Err(Failure::new(Kind::BadToken, message));
         }
@@ -88,8 +96,13 @@ impl Store {
     }
 
     pub(super) fn available_bytes(&self) -> Result<u64, Failure> {
-        let ceiling = self.overcommit.ceiling(&self.files)?;
+        let ceiling = self.ceiling()?;
         Ok(ceiling.saturating_sub(self.ledger.totals()?.bytes))
+    }
+
+    /// What may be promised in all.
+    pub(super) fn ceiling(&self) -> Result<u64, Failure> {
+        self.overcommit.ceiling(&self.files, &self.snapshots)
     }
 }
 
@@ -115,8 +128,8 @@ pub(super) fn fits(changes: &Changes<'_>, ceiling: u64, more: u64) -> Result<(),
         return Ok(());
     }
     Err(Failure::quota(format!(
-        "{more} more bytes asked for, {left} of {ceiling} left; free some volumes, enlarge the \
-         filesystem of the state directory, or raise --overcommit"
+        "{more} more bytes asked for, {left} of {ceiling} left; free some volumes or snapshots, \
+         enlarge the filesystem of the state directory, or raise --overcommit"
     )))
 }
 

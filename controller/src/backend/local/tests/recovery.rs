@@ -13,7 +13,7 @@ fn a_half_made_ledger_is_begun_again() {
     fs::create_dir_all(draft.parent().unwrap()).unwrap();
     fs::write(&draft, b"cut short").unwrap();
     let store = bed.open();
-    store.create(&order("pvc-1", MIB)).unwrap();
+    store.create(&order("pvc-1", MIB), None).unwrap();
     assert!(!draft.exists());
 }
 
@@ -45,7 +45,7 @@ fn a_creation_that_died_after_any_step_leaves_nothing_and_frees_the_name() {
         );
         assert_eq!(store.ledger.totals().unwrap().bytes, 0);
         assert!(bed.files().is_empty() && ids(&store).is_empty());
-        let volume = store.create(&order("pvc-1", 2 * MIB)).unwrap();
+        let volume = store.create(&order("pvc-1", 2 * MIB), None).unwrap();
         assert_eq!(ids(&store), [volume.id.as_str()]);
     }
 }
@@ -68,7 +68,7 @@ fn a_creation_whose_file_holds_data_is_kept_and_told() {
     );
     assert_eq!(bed.files(), [id]);
     assert_eq!(
-        store.create(&order("pvc-1", MIB)).unwrap_err().kind,
+        store.create(&order("pvc-1", MIB), None).unwrap_err().kind,
         Kind::Busy
     );
 }
@@ -83,7 +83,7 @@ fn a_deletion_that_died_after_any_step_is_finished() {
     for died_after in 0..steps.len() {
         let bed = Bed::new();
         let store = bed.open();
-        let volume = store.create(&order("pvc-1", MIB)).unwrap();
+        let volume = store.create(&order("pvc-1", MIB), None).unwrap();
         let id = volume.id.as_str();
         bed.write(id);
         steps[..=died_after]
@@ -110,9 +110,9 @@ fn a_deletion_that_died_after_any_step_is_finished() {
 fn a_name_whose_deletion_was_interrupted_is_made_anew_without_a_restart() {
     let bed = Bed::new();
     let store = bed.open();
-    let old = store.create(&order("pvc-1", MIB)).unwrap();
+    let old = store.create(&order("pvc-1", MIB), None).unwrap();
     store.begin_delete(old.id.as_str()).unwrap();
-    let new = store.create(&order("pvc-1", MIB)).unwrap();
+    let new = store.create(&order("pvc-1", MIB), None).unwrap();
     assert_ne!(old.id, new.id);
     assert_eq!(bed.files(), [new.id.as_str()]);
 }
@@ -121,7 +121,7 @@ fn a_name_whose_deletion_was_interrupted_is_made_anew_without_a_restart() {
 fn a_promised_growth_follows_at_the_next_start() {
     let bed = Bed::new();
     let store = bed.open();
-    let volume = store.create(&order("pvc-1", MIB)).unwrap();
+    let volume = store.create(&order("pvc-1", MIB), None).unwrap();
     store.promise(volume.id.as_str(), 3 * MIB).unwrap();
     drop(store);
     let (store, recovered) = bed.recover();
@@ -143,7 +143,7 @@ fn a_promised_growth_follows_at_the_next_start() {
 fn a_volume_without_its_file_is_kept_and_every_verb_names_the_path() {
     let bed = Bed::new();
     let store = bed.open();
-    let volume = store.create(&order("pvc-1", MIB)).unwrap();
+    let volume = store.create(&order("pvc-1", MIB), None).unwrap();
     let id = volume.id.as_str();
     store.attach(&attach_order(&volume, "node-1")).unwrap();
     fs::remove_file(bed.file(id)).unwrap();

@@ -13,7 +13,7 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 fn a_volume_is_a_private_sparse_file_of_its_size() {
     let bed = Bed::new();
     let store = bed.open();
-    let volume = store.create(&order("pvc-1", 5 * MIB)).unwrap();
+    let volume = store.create(&order("pvc-1", 5 * MIB), None).unwrap();
     let file = fs::metadata(bed.file(volume.id.as_str())).unwrap();
     assert_eq!((file.len(), file.blocks()), (5 * MIB, 0));
     assert_eq!(file.permissions().mode() & 0o777, 0o600);
@@ -32,8 +32,11 @@ fn a_volume_is_a_private_sparse_file_of_its_size() {
 fn a_taken_name_gives_the_volume_that_has_it() {
     let bed = Bed::new();
     let store = bed.open();
-    let volume = store.create(&order("pvc-1", MIB)).unwrap();
-    assert_eq!(store.create(&order("pvc-1", 7 * MIB)).unwrap(), volume);
+    let volume = store.create(&order("pvc-1", MIB), None).unwrap();
+    assert_eq!(
+        store.create(&order("pvc-1", 7 * MIB), None).unwrap(),
+        volume
+    );
     assert_eq!(bed.files().len(), 1);
 }
 
@@ -67,13 +70,13 @@ fn more_than_the_filesystem_holds_is_not_promised() {
     // Far more than can change while the test runs.
     let most = available / 2;
     let failure = store
-        .create(&order("pvc-1", available.saturating_mul(2)))
+        .create(&order("pvc-1", available.saturating_mul(2)), None)
         .unwrap_err();
     assert_eq!(
         (failure.kind, failure.certainty),
         (Kind::Quota, Certainty::NothingHappened)
     );
-    let volume = store.create(&order("pvc-2", most)).unwrap();
+    let volume = store.create(&order("pvc-2", most), None).unwrap();
     assert!(store.available_bytes().unwrap() < available - most / 2);
     let failure = store
         .resize(volume.id.as_str(), available.saturating_mul(2))
@@ -92,13 +95,13 @@ fn a_size_that_the_filesystem_has_not_is_undone_and_frees_the_name() {
         // A filesystem without a limit of its own.
         return;
     }
-    let failure = store.create(&order("pvc-1", too_large)).unwrap_err();
+    let failure = store.create(&order("pvc-1", too_large), None).unwrap_err();
     assert_eq!(
         (failure.kind, failure.certainty),
         (Kind::Range, Certainty::RolledBack)
     );
     assert!(bed.files().is_empty());
-    let volume = store.create(&order("pvc-1", MIB)).unwrap();
+    let volume = store.create(&order("pvc-1", MIB), None).unwrap();
     let failure = store.resize(volume.id.as_str(), too_large).unwrap_err();
     assert_eq!(
         (failure.kind, failure.certainty),
@@ -112,7 +115,9 @@ fn pages_hold_what_is_ready_and_follow_a_token_whose_volume_is_gone() {
     let bed = Bed::new();
     let store = &bed.open();
     for n in 0..5 {
-        store.create(&order(&format!("pvc-{n}"), MIB)).unwrap();
+        store
+            .create(&order(&format!("pvc-{n}"), MIB), None)
+            .unwrap();
     }
     intended(store, &order("pvc-half", MIB));
     let all = ids(store);
@@ -139,8 +144,8 @@ fn the_sums_and_indexes_follow_every_change() {
         let totals = store.ledger.totals().unwrap();
         (totals.volumes, totals.bytes)
     };
-    let one = store.create(&order("pvc-1", MIB)).unwrap();
-    let two = store.create(&order("pvc-2", 2 * MIB)).unwrap();
+    let one = store.create(&order("pvc-1", MIB), None).unwrap();
+    let two = store.create(&order("pvc-2", 2 * MIB), None).unwrap();
     assert_eq!(totals(&store), (2, 3 * MIB));
     assert_eq!(store.resize(one.id.as_str(), 4 * MIB).unwrap(), 4 * MIB);
     assert_eq!(store.resize(one.id.as_str(), MIB).unwrap(), 4 * MIB);
@@ -168,7 +173,7 @@ fn the_sums_and_indexes_follow_every_change() {
 fn a_failed_transaction_changes_nothing() {
     let bed = Bed::new();
     let store = &bed.open();
-    let volume = store.create(&order("pvc-1", MIB)).unwrap();
+    let volume = store.create(&order("pvc-1", MIB), None).unwrap();
     let id = volume.id.as_str();
     let failed: Result<(), _> = store.ledger.change(|changes| {
         let mut record = changes.get(id)?.unwrap();
