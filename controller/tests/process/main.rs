@@ -6,3 +6,5 @@ mod bed;
 mod creating;
 mod kills;
 mod service;
+mod snapshots;
+mod torn;

@@ -6,6 +6,7 @@ use super::files::Backing;
 use belay_server::failure::Failure;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// All copies, by the id of what they make.
 #[derive(Debug, Default)]
@@ -99,6 +100,19 @@ impl Copies {
             let woken = self.changed.wait(all);
             all = woken.unwrap_or_else(PoisonError::into_inner);
         }
+    }
+
+    /// Waits until that copy has ended, but no longer than `patience`.
+    pub(super) fn await_end(&self, target: &str, patience: Duration) {
+        let running = |all: &mut All| {
+            let copy = all.by_target.get(target);
+            copy.is_some_and(|copy| !matches!(copy.stage, Stage::Failed(_)))
+        };
+        drop(
+            self.changed
+                .wait_timeout_while(self.all(), patience, running)
+                .unwrap_or_else(PoisonError::into_inner),
+        );
     }
 
     /// Whether to go on with that copy.

@@ -176,7 +176,7 @@ impl Backend for Local {
 
 impl Snapshots for Local {
     fn cut(&self, order: SnapshotOrder) -> Answer<'_, Snapshot> {
-        self.run(move |store| store.cut(&order))
+        self.run(move |store| store.settled(store.cut(&order)?))
     }
 
     fn discard(&self, id: SnapshotId) -> Answer<'_, ()> {

@@ -5,6 +5,10 @@ use crate::backend::local::store::Store;
 use crate::backend::{Snapshot, SnapshotPage};
 use belay_server::failure::{Failure, Kind};
 use belay_server::request::{SnapshotId, VolumeId};
+use std::time::Duration;
+
+/// How long a caller is kept waiting for a copy, so that a small one needs no second call.
+const COPY_PATIENCE: Duration = Duration::from_secs(1);
 
 impl Store {
     pub(in crate::backend::local) fn snapshot(
@@ -14,6 +18,15 @@ impl Store {
         let record = self.ledger.snapshot(id.as_str())?;
         let visible = record.map(|record| record.snapshot(id.as_str()));
         Ok(visible.transpose()?.flatten())
+    }
+
+    /// The same snapshot a moment later, if it was not ready.
+    pub(in crate::backend::local) fn settled(&self, cut: Snapshot) -> Result<Snapshot, Failure> {
+        if cut.ready {
+            return Ok(cut);
+        }
+        self.copies.await_end(cut.id.as_str(), COPY_PATIENCE);
+        Ok(self.snapshot(&cut.id)?.unwrap_or(cut))
     }
 
     /// The token is the last id of the page before, which may be gone by now.
