@@ -7,3 +7,5 @@ mod creating;
 mod full_disk;
 mod kills;
 mod service;
+mod snapshots;
+mod torn;
