@@ -5,6 +5,8 @@
 mod bed;
 mod creating;
 mod kills;
+mod mounts;
+mod reflink;
 mod service;
 mod snapshots;
 mod torn;
