@@ -12,7 +12,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const ROUNDS: usize = 100;
 /// Of the volume.
-const VOLUME_BYTES: i64 = 64 << 20;
+const VOLUME_BYTES: i64 = 256 << 20;
+/// Of each file, so that what is compared lies far apart: a plain copy takes many steps of the
+/// writer to get from one to the other.
+const FILE_BYTES: usize = 64 << 20;
 
 /// Two files that are written in turn, each step synced.
 struct Pair([File; 2]);
@@ -24,6 +27,14 @@ impl Pair {
             let options = options.read(true).write(true).create(true);
             options.open(dir.join(name)).unwrap()
         }))
+    }
+
+    /// Takes up the room.
+    fn fill(&self) {
+        for file in &self.0 {
+            file.write_all_at(&vec![1; FILE_BYTES], 0).unwrap();
+            file.sync_all().unwrap();
+        }
     }
 
     /// Writes the next number to both, one after the other.
@@ -86,6 +97,7 @@ async fn no_snapshot_of_a_volume_under_a_writer_is_torn() {
     run("mkfs.ext4", &["-q"], &[&file]);
     let volume = Mount::new(&file, scratch.path().join("volume"));
     let pair = Pair::open(volume.path());
+    pair.fill();
     pair.step(0);
 
     let (done, ended) = (
