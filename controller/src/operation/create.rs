@@ -1,5 +1,5 @@
-//! Create a volume, empty or from a snapshot or another volume: find what has the name already, else
-//! make it; either way it must agree with what is asked for.
+//! Create a volume, empty or from a snapshot or another volume: find what has the name already,
+//! else make it; either way it must agree with what is asked for.
 
 use super::{Operations, lookup, size, snapshot, support};
 use crate::backend::{Backend, Order, Usage, Volume};

@@ -15,8 +15,8 @@ impl Operations {
     /// tells when it is.
     ///
     /// # Errors
-    /// `NotFound` for the volume; `Precondition` if it cannot be cut now; `Incompatible` if the name
-    /// belongs to a snapshot of another volume; `Quota` if there is no room.
+    /// `NotFound` for the volume; `Precondition` if it cannot be cut now; `Incompatible` if the
+    /// name belongs to a snapshot of another volume; `Quota` if there is no room.
     pub async fn cut(&self, request: CreateSnapshot) -> Result<Snapshot, Failure> {
         of(self.backend.as_ref())?;
         support::refuse_unknown("parameters", &request.parameters, &[])?;

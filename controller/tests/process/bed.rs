@@ -32,8 +32,16 @@ pub(crate) struct Bed {
 impl Bed {
     /// The controller will be started with these flags besides the necessary ones.
     pub(crate) fn new(flags: &[&str]) -> Self {
+        Self::of(tempfile::tempdir().unwrap(), flags)
+    }
+
+    /// The same in that directory, which belongs to the test.
+    pub(crate) fn beneath(dir: &Path, flags: &[&str]) -> Self {
+        Self::of(tempfile::tempdir_in(dir).unwrap(), flags)
+    }
+
+    fn of(dir: tempfile::TempDir, flags: &[&str]) -> Self {
         let flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
-        let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("state")).unwrap();
         Self { dir, flags }
     }
@@ -42,16 +50,8 @@ impl Bed {
         self.dir.path().join("state")
     }
 
-    /// The same in that directory, which belongs to the test.
-    pub(crate) fn beneath(dir: &Path, flags: &[&str]) -> Self {
-        Self {
-            dir: tempfile::tempdir_in(dir).unwrap(),
-            ..Self::new(flags)
-        }
-    }
-
     pub(crate) fn snapshots_dir(&self) -> PathBuf {
-        self.dir.path().join("state/snapshots")
+        self.state_dir().join("snapshots")
     }
 
     pub(crate) fn volumes_dir(&self) -> PathBuf {

@@ -236,3 +236,65 @@ async fn copies_outlive_what_they_were_made_from() {
         restored
     );
 }
+
+/// Large enough that a kill finds a copy under way, where files cannot share blocks.
+const COPIED_BYTES: i64 = 96 << 20;
+
+#[tokio::test]
+async fn a_copy_cut_short_by_a_kill_is_whole_in_the_end() {
+    let bed = Bed::new(&ROOMY);
+    let mut controller = bed.start();
+    let mut client = bed.client().await;
+    let id = created(&mut client, create("pvc-1", COPIED_BYTES))
+        .await
+        .volume_id;
+    let data: Vec<u8> = (0..COPIED_BYTES / 8)
+        .flat_map(|n| {
+            n.wrapping_mul(0x9e37_79b9_7f4a_7c15_u64.cast_signed())
+                .to_le_bytes()
+        })
+        .collect();
+    std::fs::write(bed.volumes_dir().join(&id), &data).unwrap();
+    for round in 0..6_u64 {
+        let (snap, copy) = (format!("snap-{round}"), format!("copy-{round}"));
+        let mut work = tokio::task::JoinSet::new();
+        let (mut cutting, mut cloning) = (bed.client().await, bed.client().await);
+        let (cut, clone) = (snapshot(&snap, &id), clone(&copy, COPIED_BYTES, &id));
+        let (cut_again, clone_again) = (cut.clone(), clone.clone());
+        work.spawn(async move { drop(cutting.create_snapshot(cut).await) });
+        work.spawn(async move { drop(cloning.create_volume(clone).await) });
+        tokio::time::sleep(std::time::Duration::from_millis(7 * round)).await;
+        controller.kill();
+        work.join_all().await;
+        controller = bed.start();
+        client = bed.client().await;
+        let cut = ready(&mut client, cut_again).await.snapshot_id;
+        let made = created(&mut client, clone_again).await.volume_id;
+        for path in [
+            bed.snapshots_dir().join(&cut),
+            bed.volumes_dir().join(&made),
+        ] {
+            assert!(
+                std::fs::read(&path).unwrap() == data,
+                "round {round}: {path:?}"
+            );
+        }
+        client
+            .controller_publish_volume(publish(&id))
+            .await
+            .unwrap();
+        let detach = csi::ControllerUnpublishVolumeRequest {
+            volume_id: id.clone(),
+            ..Default::default()
+        };
+        client.controller_unpublish_volume(detach).await.unwrap();
+        client.delete_snapshot(delete(&cut)).await.unwrap();
+        let remove = csi::DeleteVolumeRequest {
+            volume_id: made,
+            ..Default::default()
+        };
+        client.delete_volume(remove).await.unwrap();
+    }
+    assert_eq!(std::fs::read_dir(bed.volumes_dir()).unwrap().count(), 1);
+    assert_eq!(std::fs::read_dir(bed.snapshots_dir()).unwrap().count(), 0);
+}

@@ -2,40 +2,20 @@
 //! was in. On a real xfs and real loop devices; needs root, and a mount namespace of its own.
 
 use crate::bed::{Bed, Client, create, created, cut, publish, restore, snapshot};
+use crate::mounts::{Mount, Xfs, run};
 use belay_proto::csi::v1 as csi;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const ROUNDS: usize = 100;
-/// Of the volume; xfs shares the blocks, so that all rounds fit into [`IMAGE_BYTES`].
-const VOLUME_BYTES: i64 = 64 << 20;
-const IMAGE_BYTES: u64 = 4 << 30;
-
-/// A mount that ends with this; its loop device goes with it.
-struct Mount(PathBuf);
-
-impl Mount {
-    fn new(image: &Path, at: PathBuf) -> Self {
-        fs::create_dir(&at).unwrap();
-        run("mount", &["-o", "loop"], &[image, &at]);
-        Self(at)
-    }
-}
-
-impl Drop for Mount {
-    fn drop(&mut self) {
-        run("umount", &[], &[&self.0]);
-    }
-}
-
-fn run(program: &str, flags: &[&str], paths: &[&Path]) {
-    let status = Command::new(program).args(flags).args(paths).status();
-    assert!(status.unwrap().success(), "{program} {flags:?} {paths:?}");
-}
+/// Of the volume.
+const VOLUME_BYTES: i64 = 256 << 20;
+/// Of each file, so that what is compared lies far apart: a plain copy takes many steps of the
+/// writer to get from one to the other.
+const FILE_BYTES: usize = 64 << 20;
 
 /// Two files that are written in turn, each step synced.
 struct Pair([File; 2]);
@@ -47,6 +27,14 @@ impl Pair {
             let options = options.read(true).write(true).create(true);
             options.open(dir.join(name)).unwrap()
         }))
+    }
+
+    /// Takes up the room.
+    fn fill(&self) {
+        for file in &self.0 {
+            file.write_all_at(&vec![1; FILE_BYTES], 0).unwrap();
+            file.sync_all().unwrap();
+        }
     }
 
     /// Writes the next number to both, one after the other.
@@ -74,7 +62,7 @@ async fn look(bed: &Bed, client: &mut Client, scratch: &Path, snapshot_id: &str)
     let pair = {
         let image = bed.volumes_dir().join(&volume_id);
         let mounted = Mount::new(&image, scratch.join("restored"));
-        Pair::open(&mounted.0).read()
+        Pair::open(mounted.path()).read()
     };
     fs::remove_dir(scratch.join("restored")).unwrap();
     let request = csi::DeleteVolumeRequest {
@@ -94,11 +82,8 @@ async fn look(bed: &Bed, client: &mut Client, scratch: &Path, snapshot_id: &str)
 #[ignore = "mounts: needs root and a mount namespace of its own"]
 async fn no_snapshot_of_a_volume_under_a_writer_is_torn() {
     let scratch = tempfile::tempdir().unwrap();
-    let image = scratch.path().join("image");
-    File::create(&image).unwrap().set_len(IMAGE_BYTES).unwrap();
-    run("mkfs.xfs", &["-q"], &[&image]);
-    let xfs = Mount::new(&image, scratch.path().join("xfs"));
-    let bed = Bed::beneath(&xfs.0, &[]);
+    let xfs = Xfs::new();
+    let bed = Bed::beneath(xfs.path(), &[]);
     let _controller = bed.start();
     let mut client = bed.client().await;
     let id = created(&mut client, create("pvc-1", VOLUME_BYTES))
@@ -111,7 +96,8 @@ async fn no_snapshot_of_a_volume_under_a_writer_is_torn() {
     let file = bed.volumes_dir().join(&id);
     run("mkfs.ext4", &["-q"], &[&file]);
     let volume = Mount::new(&file, scratch.path().join("volume"));
-    let pair = Pair::open(&volume.0);
+    let pair = Pair::open(volume.path());
+    pair.fill();
     pair.step(0);
 
     let (done, ended) = (

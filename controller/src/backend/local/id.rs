@@ -1,5 +1,5 @@
-//! The ids of `local`: `vol-` or `snap-`, and 32 lowercase hex digits. Random, so that an id is never
-//! given out twice, also not after the state was lost.
+//! The ids of `local`: `vol-` or `snap-`, and 32 lowercase hex digits. Random, so that an id is
+//! never given out twice, also not after the state was lost.
 
 use belay_server::failure::Failure;
 

@@ -1,5 +1,5 @@
 //! The book of volumes and snapshots: `<state-dir>/state.redb`. Keeps records and the indexes over
-//! them in step, one transaction a change. Knows no files but its own, and not what the states mean.
+//! them in step, one transaction a change. Knows no files but its own, and not what states mean.
 
 mod snapshots;
 mod totals;

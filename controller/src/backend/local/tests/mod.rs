@@ -3,7 +3,6 @@
 mod attaching;
 mod ledger;
 mod recovery;
-mod reflink;
 mod snapshots;
 mod volumes;
 
@@ -15,7 +14,7 @@ use crate::backend::{AttachOrder, Order, Snapshot, SnapshotOrder, Terms, Usage, 
 use belay_server::request::{AccessMode, ContentSource, Name, NodeId};
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 const MIB: u64 = 1 << 20;
 
@@ -32,14 +31,6 @@ impl Bed {
         Self {
             dir,
             overcommit: "1000000".parse().unwrap(),
-        }
-    }
-
-    /// In that directory, which belongs to the test.
-    fn beneath(dir: &Path) -> Self {
-        Self {
-            dir: tempfile::tempdir_in(dir).unwrap(),
-            ..Self::new()
         }
     }
 
