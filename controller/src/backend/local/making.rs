@@ -1,5 +1,5 @@
-//! The names at which a thread of this process is at work. What the ledger calls begun under any other
-//! name was given up: whoever began it failed, and could not clean up.
+//! The names at which a thread of this process is at work. What the ledger calls begun under any
+//! other name was given up: whoever began it failed, and could not clean up.
 
 use std::collections::HashSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -49,8 +49,8 @@ impl FromStr for Overcommit {
 
 impl Overcommit {
     /// How many bytes all volumes and snapshots together may have. Foreign is what is taken of the
-    /// filesystem but not by their files; it cannot be promised. Shared blocks seem to be taken once
-    /// a file, so foreign ones can hide behind them: a filesystem of its own has none.
+    /// filesystem but not by their files; it cannot be promised. Shared blocks seem to be taken
+    /// once a file, so foreign ones can hide behind them: a filesystem of its own has none.
     pub(super) fn ceiling(
         self,
         volumes: &Files,
@@ -73,8 +73,8 @@ impl Overcommit {
     }
 }
 
-/// What is allocated to files that the ledger knows, by these ids. Strays are foreign, whatever they
-/// are called, and so is for once what was made since the ids were looked up.
+/// What is allocated to files that the ledger knows, by these ids. Strays are foreign, whatever
+/// they are called, and so is for once what was made since the ids were looked up.
 pub(super) fn ours(files: &Files, ids: &HashSet<String>) -> Result<u64, Failure> {
     let mut ours = 0_u64;
     files.each(|name, allocated| {

@@ -164,8 +164,8 @@ fn present(dir: &Path) -> Result<(), Failure> {
     )))
 }
 
-/// Volumes or snapshots without a ledger are such whose ledger was lost: with an empty one, they would
-/// count as deleted.
+/// Volumes or snapshots without a ledger are such whose ledger was lost: with an empty one, they
+/// would count as deleted.
 fn refuse_orphans(dir: &Path, files: &Files, kind: &str) -> Result<(), Failure> {
     let mut orphan = None;
     files.each(|name, _| {

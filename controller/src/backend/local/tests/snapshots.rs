@@ -7,7 +7,7 @@ use super::{
 use crate::backend::local::recover::Recovered;
 use crate::backend::local::snapshot::SnapshotState;
 use crate::backend::local::store::Store;
-use crate::backend::{Content, Snapshot, SnapshotOrder, Volume};
+use crate::backend::{Content, Volume};
 use belay_server::failure::{Failure, Kind};
 use belay_server::request::{SnapshotId, VolumeId};
 use std::fs::{self, File};
