@@ -177,3 +177,48 @@ impl Copies {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_that_is_cancelled_is_over_when_that_returns() {
+        let copies = Copies::default();
+        copies.queue("snap-1", "vol-1", None);
+        assert_eq!(copies.next().as_deref(), Some("snap-1"));
+        std::thread::scope(|threads| {
+            let copier = threads.spawn(|| {
+                while copies.wanted("snap-1") {
+                    std::thread::yield_now();
+                }
+                copies.fail("snap-1", Failure::busy("ended"));
+            });
+            copies.cancel("snap-1");
+            assert_eq!(copies.reading("vol-1"), None);
+            copier.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn a_failed_copy_keeps_its_source_and_is_told_once() {
+        let copies = Copies::default();
+        copies.begin("snap-1", "vol-1", None);
+        assert_eq!(copies.repeat("snap-1"), None, "it is running");
+        copies.fail("snap-1", Failure::busy("the disk"));
+        copies.await_end("snap-1", Duration::MAX);
+        assert_eq!(copies.reading("vol-1").as_deref(), Some("snap-1"));
+        assert_eq!(copies.repeat("snap-1"), Some(Failure::busy("the disk")));
+        assert_eq!(copies.repeat("snap-1"), None, "it is queued");
+        assert_eq!(copies.next().as_deref(), Some("snap-1"));
+    }
+
+    #[test]
+    fn a_closed_copier_wants_nothing_more() {
+        let copies = Copies::default();
+        copies.queue("snap-1", "vol-1", None);
+        copies.close();
+        assert_eq!(copies.next(), None);
+        assert!(!copies.wanted("snap-1"));
+    }
+}

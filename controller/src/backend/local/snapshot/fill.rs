@@ -110,7 +110,6 @@ impl Store {
         if !backing.try_lock()? {
             return Err(torn(id, "is bound to a loop device of this node"));
         }
-        backing.sync()?;
         Ok(Arc::new(backing))
     }
 }
