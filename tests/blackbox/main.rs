@@ -16,6 +16,16 @@ mod foreign;
 #[cfg(test)]
 mod garbage;
 #[cfg(test)]
+mod hostile_callers;
+#[cfg(test)]
+mod hostile_content;
+#[cfg(test)]
+mod hostile_devices;
+#[cfg(test)]
+mod hostile_mounts;
+#[cfg(test)]
+mod hostile_paths;
+#[cfg(test)]
 mod lifecycle;
 #[cfg(test)]
 mod never_format;

@@ -20,6 +20,7 @@ pub(crate) struct LoopDir<K: Kernel> {
 /// A volume's file.
 pub(crate) struct Backing<K: Kernel> {
     fd: K::Fd,
+    name: String,
     path: PathBuf,
     dev: Dev,
     ino: u64,
@@ -32,37 +33,58 @@ pub(crate) struct Leftover<K: Kernel> {
     number: u32,
 }
 
-/// A device whose file, the volume's, is gone.
+/// A device that was bound to the volume's file, which is gone or elsewhere by now.
 pub(crate) struct Orphan<K: Kernel> {
     fd: K::Fd,
     number: u32,
 }
 
 impl<K: Kernel> Orphan<K> {
-    pub(crate) fn new(fd: K::Fd, number: u32) -> Self {
-        Orphan { fd, number }
+    /// The bound device, if it carries the volume's name.
+    ///
+    /// # Errors
+    /// When the device cannot be asked.
+    pub(crate) fn of(
+        kernel: &K,
+        volume: &VolumeId,
+        fd: K::Fd,
+        number: u32,
+    ) -> crate::kernel::Result<Option<Self>> {
+        Ok(is_named(kernel, &fd, volume)?.then_some(Orphan { fd, number }))
     }
 
     /// Unbinds it. There is no file whose lock would tell, so the device itself is asked again.
     ///
     /// # Errors
     /// `ABORTED` while somebody has it open.
-    pub(crate) fn release(self, kernel: &K) -> Result<(), Failure> {
-        let file = kernel.loop_backing_file(self.number)?;
-        clr_fd(kernel, &self.fd)?;
-        drop(self.fd);
-        let is_bound = |now: &crate::kernel::Result<_>| matches!(now, Ok(now) if *now == file);
-        let now = while_busy(kernel, Patience::Second, is_bound, || {
-            kernel.loop_backing_file(self.number)
-        })?;
-        if file.is_some() && now == file {
+    pub(crate) fn release(self, kernel: &K, volume: &VolumeId) -> Result<(), Failure> {
+        let Orphan { fd, number } = self;
+        clr_fd(kernel, &fd)?;
+        drop(fd);
+        let is_bound = || match kernel.open(&loop_path(number), Open::DeviceRead) {
+            Ok(fd) => is_named(kernel, &fd, volume),
+            Err(error) if matches!(error.cause(), Cause::Missing | Cause::NoDevice) => Ok(false),
+            Err(error) => Err(error),
+        };
+        let still = |bound: &crate::kernel::Result<bool>| matches!(bound, Ok(true));
+        if while_busy(kernel, Patience::Second, still, is_bound)? {
             return Err(Failure::busy(format!(
-                "/dev/loop{} is still open in another process; it is freed when that closes it",
-                self.number
+                "/dev/loop{number} is still open in another process; it is freed when that closes \
+                 it"
             )));
         }
         Ok(())
     }
+}
+
+/// The bound device was given the volume's name. One that is longer than the field has no name.
+fn is_named<K: Kernel>(
+    kernel: &K,
+    device: &K::Fd,
+    volume: &VolumeId,
+) -> crate::kernel::Result<bool> {
+    let status = kernel.loop_status(device)?;
+    Ok(status.is_some_and(|status| status.name == volume.as_str()))
 }
 
 /// Who has the lock of a file.
@@ -127,6 +149,7 @@ impl<K: Kernel> LoopDir<K> {
         }
         Ok(Backing {
             fd,
+            name: name.to_owned(),
             path,
             dev: stat.dev,
             ino: stat.ino,
@@ -151,23 +174,15 @@ impl<K: Kernel> LoopDir<K> {
     }
 }
 
-impl<K: Kernel> LoopDir<K> {
-    /// The bound device was bound to the file of this volume, which is gone.
-    ///
-    /// # Errors
-    /// When sysfs cannot be read.
-    pub(crate) fn had(&self, kernel: &K, volume: &VolumeId, number: u32) -> Result<bool, Failure> {
-        let path = self.path.join(file_name(volume)?);
-        let deleted = PathBuf::from(format!("{} (deleted)", path.display()));
-        let bound = kernel.loop_backing_file(number)?;
-        Ok(bound.is_some_and(|file| file == path || file == deleted))
-    }
-}
-
 impl<K: Kernel> Backing<K> {
     /// The open file.
     pub(crate) fn fd(&self) -> &K::Fd {
         &self.fd
+    }
+
+    /// The name of the file, which is the volume's id.
+    pub(super) fn name(&self) -> &str {
+        &self.name
     }
 
     /// Its size.

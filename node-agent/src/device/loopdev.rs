@@ -39,7 +39,7 @@ impl<K: Kernel> Attached<K> {
         for _ in 0..SNATCHED_MAX {
             let number = kernel.loop_get_free()?;
             let fd = kernel.open(&loop_path(number), Open::DeviceRead)?;
-            match configure(kernel, &fd, backing.fd(), mode) {
+            match configure(kernel, &fd, &backing, mode) {
                 Ok(()) => {
                     return Ok(Attached {
                         fd,
@@ -148,14 +148,14 @@ impl<K: Kernel> Attached<K> {
 fn configure<K: Kernel>(
     kernel: &K,
     held: &K::Fd,
-    file: &K::Fd,
+    backing: &Backing<K>,
     mode: LoopMode,
 ) -> crate::kernel::Result<()> {
     if mode.read_only {
-        return kernel.loop_configure(held, file, mode);
+        return kernel.loop_configure(held, backing.fd(), mode, backing.name());
     }
     let writable = kernel.reopen(held, Open::DeviceWrite)?;
-    kernel.loop_configure(&writable, file, mode)
+    kernel.loop_configure(&writable, backing.fd(), mode, backing.name())
 }
 
 /// Unbinds at the last close. That the device is unbound already is as good.

@@ -4,10 +4,12 @@
 //! type; [`linux`] is the one place with unsafe code. Nothing in here knows what a volume is.
 
 mod error;
+#[cfg(test)]
+pub(crate) mod fake;
 pub(crate) mod linux;
 mod types;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 pub(crate) use error::{Cause, Error, Result};
@@ -74,12 +76,17 @@ pub(crate) trait Kernel: Send + Sync + 'static {
     /// The number of the loop device with this device number, if it is one: where the loop driver
     /// makes partitions (`loop.max_part`), minors are not numbers. Quick.
     fn loop_number(&self, dev: Dev) -> Option<u32>;
-    /// The path of a bound loop device's file, as sysfs has it, deleted or not. Quick.
-    fn loop_backing_file(&self, number: u32) -> Result<Option<PathBuf>>;
     /// `LOOP_CTL_GET_FREE`: the number of a loop device that was unbound a moment ago.
     fn loop_get_free(&self) -> Result<u32>;
-    /// `LOOP_CONFIGURE`. [`Cause::Busy`] when somebody else took the device meanwhile.
-    fn loop_configure(&self, device: &Self::Fd, file: &Self::Fd, mode: LoopMode) -> Result<()>;
+    /// `LOOP_CONFIGURE`, with the first 63 bytes of a name to know it by when its file is renamed or
+    /// gone. [`Cause::Busy`] when somebody else took the device meanwhile.
+    fn loop_configure(
+        &self,
+        device: &Self::Fd,
+        file: &Self::Fd,
+        mode: LoopMode,
+        name: &str,
+    ) -> Result<()>;
     /// `LOOP_GET_STATUS64`; `None` when the device is not bound. Quick.
     fn loop_status(&self, device: &Self::Fd) -> Result<Option<LoopStatus>>;
     /// `LOOP_SET_STATUS64`: whether the last close also unbinds.

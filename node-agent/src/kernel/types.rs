@@ -92,8 +92,10 @@ pub(crate) struct LoopMode {
 }
 
 /// What a bound loop device says of itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LoopStatus {
+    /// The name that it was given when it was bound (`lo_file_name`), at most 63 bytes.
+    pub(crate) name: String,
     /// The filesystem that holds the backing file.
     pub(crate) backing_dev: Dev,
     /// The backing file's inode.

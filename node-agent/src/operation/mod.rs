@@ -10,6 +10,8 @@ mod publish;
 mod stage;
 mod staged;
 mod stats;
+#[cfg(test)]
+mod tests;
 mod unpublish;
 mod unstage;
 

@@ -75,10 +75,11 @@ pub(crate) fn publish<K: Kernel>(
     };
     let made = make_target(node, request, target, staged.kind)?;
     if let Err(failure) = node.place(&clone, &request.target) {
-        if made {
-            remove_target(node, &request.target, staged.kind)?;
-        }
-        return Err(failure.rolled_back());
+        let is_left = made && remove_target(node, &request.target, staged.kind).is_err();
+        return Err(match is_left {
+            true => failure.may_be_running(),
+            false => failure.rolled_back(),
+        });
     }
     node.index.note(&request.target, &shown, &request.id);
     Ok(Published::Done)

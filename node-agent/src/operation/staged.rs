@@ -23,7 +23,7 @@ pub(super) fn block_path(staging: &Path) -> PathBuf {
 pub(super) enum Owner<K: Kernel> {
     /// It is the volume's, and here it is.
     Ours(Attached<K>),
-    /// It was bound to the volume's file, which is gone since.
+    /// It was bound to the volume's file, which is gone since, or elsewhere.
     FileGone(Orphan<K>),
     /// A loop device that is bound to nothing: what shows it is left over.
     Unbound,
@@ -75,10 +75,10 @@ impl<K: Kernel> Node<K> {
             }
             _ if kernel.loop_status(&device)?.is_none() => Ok(Owner::Unbound),
             Some(_) => Ok(Owner::Other),
-            None if self.loop_dir.had(kernel, volume, number)? => {
-                Ok(Owner::FileGone(Orphan::new(device, number)))
-            }
-            None => Ok(Owner::Other),
+            None => Ok(match Orphan::of(kernel, volume, device, number)? {
+                Some(orphan) => Owner::FileGone(orphan),
+                None => Owner::Other,
+            }),
         }
     }
 

@@ -101,7 +101,7 @@ fn unstage_device<K: Kernel>(
         node.index.forget(&path);
         match owner {
             Owner::Ours(device) => device.release(kernel)?,
-            Owner::FileGone(device) => device.release(kernel)?,
+            Owner::FileGone(device) => device.release(kernel, &request.id)?,
             Owner::Unbound | Owner::Other => {}
         }
     }

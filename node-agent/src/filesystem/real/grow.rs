@@ -32,7 +32,7 @@ impl Loop {
             let path = PathBuf::from(format!("/dev/loop{number}"));
             let fd = kernel.open(&path, Open::DeviceRead).unwrap();
             let writer = kernel.reopen(&fd, Open::DeviceWrite).unwrap();
-            match kernel.loop_configure(&writer, &file, mode) {
+            match kernel.loop_configure(&writer, &file, mode, "test") {
                 Ok(()) => return Loop { number, fd },
                 Err(error) if error.cause() == Cause::Busy => {}
                 Err(error) => panic!("{error}"),

@@ -8,10 +8,8 @@
     reason = "rustix has no calls for the ioctls of loop devices"
 )]
 
-use std::ffi::OsString;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::ffi::OsStringExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
@@ -37,6 +35,9 @@ const MAX_PART: &str = "/sys/module/loop/parameters/max_part";
 const CONTROL: &str = "/dev/loop-control";
 const BLOCK_DEVICES: &str = "/sys/block";
 
+/// `LO_NAME_SIZE`, with the zero at its end.
+const NAME_BYTES: usize = 64;
+
 /// `struct loop_info64`.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -50,7 +51,7 @@ struct LoopInfo64 {
     encrypt_type: u32,
     encrypt_key_size: u32,
     flags: u32,
-    file_name: [u8; 64],
+    file_name: [u8; NAME_BYTES],
     crypt_name: [u8; 64],
     encrypt_key: [u8; 32],
     init: [u64; 2],
@@ -69,8 +70,11 @@ const _: () = assert!(size_of::<LoopInfo64>() == 232);
 const _: () = assert!(size_of::<LoopConfig>() == 304);
 
 impl LoopInfo64 {
-    /// The whole file. The name stays empty: sysfs shows the path, untruncated.
-    const fn whole_file(flags: u32) -> Self {
+    /// The whole file, under a name that is cut where there is no more room.
+    fn whole_file(flags: u32, name: &str) -> Self {
+        let mut file_name = [0; NAME_BYTES];
+        let length = name.len().min(NAME_BYTES - 1);
+        file_name[..length].copy_from_slice(&name.as_bytes()[..length]);
         LoopInfo64 {
             device: 0,
             inode: 0,
@@ -81,7 +85,7 @@ impl LoopInfo64 {
             encrypt_type: 0,
             encrypt_key_size: 0,
             flags,
-            file_name: [0; 64],
+            file_name,
             crypt_name: [0; 64],
             encrypt_key: [0; 32],
             init: [0; 2],
@@ -111,27 +115,19 @@ pub(super) fn number(dev: Dev, part_shift: u32) -> Option<u32> {
     (dev.major == LOOP_MAJOR && is_whole).then_some(dev.minor >> part_shift)
 }
 
-/// See [`crate::kernel::Kernel::loop_backing_file`].
-pub(super) fn backing_file(number: u32) -> Result<Option<PathBuf>> {
-    let path = PathBuf::from(format!("{BLOCK_DEVICES}/loop{number}/loop/backing_file"));
-    match std::fs::read(&path) {
-        Ok(mut bytes) => {
-            if bytes.last() == Some(&b'\n') {
-                bytes.pop();
-            }
-            Ok(Some(PathBuf::from(OsString::from_vec(bytes))))
-        }
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(unread(&path, &error)),
-    }
-}
-
 fn unread(path: &Path, error: &std::io::Error) -> Error {
     Error::at(
         "read",
         path,
         Errno::from_io_error(error).unwrap_or(Errno::IO),
     )
+}
+
+impl LoopInfo64 {
+    fn name(&self) -> String {
+        let bytes = self.file_name.split(|byte| *byte == 0).next();
+        String::from_utf8_lossy(bytes.unwrap_or_default()).into_owned()
+    }
 }
 
 /// See [`crate::kernel::Kernel::loop_get_free`].
@@ -147,7 +143,12 @@ pub(super) fn get_free() -> Result<u32> {
 ///
 /// The kernel binds read-only, without a word, where the device or the file is not open for
 /// writing. That would show only much later, as EROFS or EPERM, so it is refused here.
-pub(super) fn configure(device: &OwnedFd, file: &OwnedFd, mode: LoopMode) -> Result<()> {
+pub(super) fn configure(
+    device: &OwnedFd,
+    file: &OwnedFd,
+    mode: LoopMode,
+    name: &str,
+) -> Result<()> {
     let refused = of("LOOP_CONFIGURE", device);
     if !mode.read_only {
         for fd in [device, file] {
@@ -169,7 +170,7 @@ pub(super) fn configure(device: &OwnedFd, file: &OwnedFd, mode: LoopMode) -> Res
         fd,
         // 0 is the kernel's own choice: 512, which every filesystem accepts.
         block_size: 0,
-        info: LoopInfo64::whole_file(flags),
+        info: LoopInfo64::whole_file(flags, name),
         reserved: [0; 8],
     };
     // SAFETY: the request takes a pointer to a `struct loop_config` and only reads it; the
@@ -183,6 +184,7 @@ pub(super) fn configure(device: &OwnedFd, file: &OwnedFd, mode: LoopMode) -> Res
 pub(super) fn status(device: &OwnedFd) -> Result<Option<LoopStatus>> {
     match info(device) {
         Ok(info) => Ok(Some(LoopStatus {
+            name: info.name(),
             backing_dev: decode_dev(info.device),
             backing_ino: info.inode,
             mode: LoopMode {

@@ -16,11 +16,11 @@ mod loopdev;
 mod mount;
 mod mountinfo;
 #[cfg(test)]
-mod real;
+pub(crate) mod real;
 mod statmount;
 
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use super::{
@@ -143,16 +143,18 @@ impl Kernel for Linux {
         loopdev::number(dev, self.loop_part_shift)
     }
 
-    fn loop_backing_file(&self, number: u32) -> Result<Option<PathBuf>> {
-        loopdev::backing_file(number)
-    }
-
     fn loop_get_free(&self) -> Result<u32> {
         loopdev::get_free()
     }
 
-    fn loop_configure(&self, device: &OwnedFd, file: &OwnedFd, mode: LoopMode) -> Result<()> {
-        loopdev::configure(device, file, mode)
+    fn loop_configure(
+        &self,
+        device: &OwnedFd,
+        file: &OwnedFd,
+        mode: LoopMode,
+        name: &str,
+    ) -> Result<()> {
+        loopdev::configure(device, file, mode, name)
     }
 
     fn loop_status(&self, device: &OwnedFd) -> Result<Option<LoopStatus>> {

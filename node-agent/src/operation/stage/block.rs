@@ -78,11 +78,14 @@ pub(super) fn stage<K: Kernel>(
     let bound = plan
         .fit(&node.kernel, &device)
         .and_then(|_| bind(node, request, &path, &device));
-    if let Err(failure) = bound {
-        device.release(&node.kernel)?;
-        return Err(failure.rolled_back());
+    match bound {
+        Ok(()) => Ok(Staged::Done),
+        // The caller must come back: nobody else would free the device.
+        Err(failure) => match device.release(&node.kernel) {
+            Ok(()) => Err(failure.rolled_back()),
+            Err(_) => Err(failure.may_be_running()),
+        },
     }
-    Ok(Staged::Done)
 }
 
 /// The volume's device is bound there; it must be in the same access mode, and it must stay bound.
@@ -146,8 +149,10 @@ fn bind<K: Kernel>(
         kernel.create_file(path, DEVICE_MODE)?;
     }
     if let Err(failure) = node.place(&bind, path) {
-        kernel.unlink(path)?;
-        return Err(failure);
+        return Err(match kernel.unlink(path) {
+            Ok(()) => failure.rolled_back(),
+            Err(_) => failure.may_be_running(),
+        });
     }
     node.index.note(path, &bound, &request.id);
     Ok(())

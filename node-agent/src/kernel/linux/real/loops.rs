@@ -76,7 +76,9 @@ fn nothing_is_bound_writable_by_a_descriptor_that_only_reads() {
             ),
             (device.writer(), &reader, image.path()),
         ] {
-            let error = kernel.loop_configure(&by, file, WRITABLE).unwrap_err();
+            let error = kernel
+                .loop_configure(&by, file, WRITABLE, "test")
+                .unwrap_err();
             assert_eq!(error.errno_name(), "EBADF");
             let expected = format!("{} is not open for writing", named.display());
             assert!(error.to_string().ends_with(&expected), "{error}");
@@ -96,7 +98,7 @@ fn a_device_that_is_taken_is_busy() {
         let (image, other) = (Image::new(kernel, MIB), Image::new(kernel, MIB));
         let device = Loop::attach(kernel, &image.file, WRITABLE);
         let error = kernel
-            .loop_configure(&device.writer(), &other.file, WRITABLE)
+            .loop_configure(&device.writer(), &other.file, WRITABLE, "test")
             .unwrap_err();
         assert_eq!(error.cause(), Cause::Busy);
     });
@@ -171,7 +173,7 @@ fn the_lock_of_the_file_stays_with_the_device_until_it_is_unbound() {
         let again = kernel.open(&loop_path(number), Open::DeviceRead).unwrap();
         let now = kernel.loop_status(&again).unwrap();
         assert!(
-            now.is_none_or(|now| now.backing_ino != backing.backing_ino),
+            now.as_ref().is_none_or(|now| now.backing_ino != backing.backing_ino),
             "{now:?}"
         );
     });

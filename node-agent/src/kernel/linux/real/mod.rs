@@ -36,7 +36,7 @@ const WRITABLE: LoopMode = LoopMode {
 /// Runs `body` on a thread with a mount namespace of its own, which ends with it: what a failed
 /// test leaves mounted is nobody's. It has its own descriptors as well: another test that forks
 /// just then would else hold a copy of them until it execs, and umount would find the mount busy.
-fn in_own_namespace(body: impl FnOnce(&Linux) + Send) {
+pub(crate) fn in_own_namespace(body: impl FnOnce(&Linux) + Send) {
     let isolated = move || {
         let (first, flags) = (3_u32, libc::CLOSE_RANGE_UNSHARE);
         // SAFETY: what is closed is this thread's copy of the table; `body` brings no descriptor.
@@ -100,7 +100,7 @@ impl<'a> Loop<'a> {
                 false => Open::DeviceWrite,
             };
             let by = kernel.reopen(&fd, by).unwrap();
-            match kernel.loop_configure(&by, file, mode) {
+            match kernel.loop_configure(&by, file, mode, "test") {
                 Ok(()) => return Loop { kernel, number, fd },
                 Err(error) if error.cause() == Cause::Busy => {}
                 Err(error) => panic!("{error}"),

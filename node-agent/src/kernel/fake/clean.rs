@@ -1,0 +1,82 @@
+//! What goes by itself when the last user has gone: mounts, superblocks, bindings, locks.
+
+use super::state::{Object, State};
+
+impl State {
+    /// To be called after anything was closed or unmounted.
+    pub(super) fn clean(&mut self) {
+        loop {
+            let before = self.size();
+            self.drop_descriptions();
+            self.drop_mounts();
+            self.drop_superblocks();
+            self.unbind_unused();
+            if self.size() == before {
+                return;
+            }
+        }
+    }
+
+    fn size(&self) -> (usize, usize, usize, usize) {
+        let bound = self.loops.values().filter(|l| l.binding.is_some()).count();
+        (
+            self.open.len(),
+            self.mounts.len(),
+            self.superblocks.len(),
+            bound,
+        )
+    }
+
+    /// A description lives as long as a process or a loop device has it; its lock ends with it.
+    fn drop_descriptions(&mut self) {
+        let bindings = self.loops.values().filter_map(|l| l.binding.as_ref());
+        let kept: Vec<u64> = bindings.map(|binding| binding.description).collect();
+        self.open
+            .retain(|id, description| description.owner.is_some() || kept.contains(id));
+        let open = &self.open;
+        self.locks
+            .retain(|_, description| open.contains_key(description));
+    }
+
+    /// A mount that is attached nowhere dissolves with its last descriptor.
+    fn drop_mounts(&mut self) {
+        let held: Vec<u64> = self.held_mounts();
+        self.mounts
+            .retain(|id, mount| mount.on.is_some() || held.contains(id));
+    }
+
+    pub(super) fn held_mounts(&self) -> Vec<u64> {
+        let places = self.open.values().filter(|d| d.owner.is_some());
+        places
+            .filter_map(|d| d.object.place().ok())
+            .map(|place| place.mount)
+            .collect()
+    }
+
+    fn drop_superblocks(&mut self) {
+        let by_context = self.open.values().filter_map(|d| match &d.object {
+            Object::Context(context) => context.superblock,
+            _ => None,
+        });
+        let used: Vec<u64> = by_context
+            .chain(self.mounts.values().map(|mount| mount.superblock))
+            .collect();
+        self.superblocks.retain(|id, _| used.contains(id));
+        let superblocks = &self.superblocks;
+        self.inodes
+            .retain(|_, inode| superblocks.contains_key(&inode.superblock));
+    }
+
+    fn unbind_unused(&mut self) {
+        let numbers: Vec<u32> = self.loops.keys().copied().collect();
+        for number in numbers {
+            if self.openers(number) == 0 {
+                let device = self.loops.get_mut(&number).unwrap();
+                if device.binding.as_ref().is_some_and(|b| b.mode.autoclear) {
+                    device.binding = None;
+                    device.running_down = false;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! Names and bytes: opens, folders, reads and writes, locks.
+
+use std::path::Path;
+
+use rustix::io::Errno;
+
+use super::state::{Answer, File, InodeKind, Object, Place, State};
+use crate::kernel::{MountAttrs, Open, Usage};
+
+/// `O_DIRECT` wants multiples of the logical block size, which is 512 for a loop device.
+const SECTOR: usize = 512;
+
+impl State {
+    pub(super) fn open_place(&mut self, place: Place, how: Open) -> Answer<Object> {
+        match (&self.inode(place.ino)?.kind, how) {
+            (InodeKind::Directory(_), Open::Directory) => Ok(Object::Name(place)),
+            (_, Open::Directory) => Err(Errno::NOTDIR),
+            (InodeKind::Directory(_), Open::FileRead) => Ok(Object::Name(place)),
+            (InodeKind::Directory(_), _) => Err(Errno::ISDIR),
+            (InodeKind::Loop(number), _) => self.open_device(place, *number, how),
+            (InodeKind::File(_), _) => Ok(Object::File {
+                place,
+                writable: matches!(how, Open::FileWrite | Open::DeviceWrite),
+            }),
+        }
+    }
+
+    pub(super) fn open_beneath(&mut self, dir: u64, name: &str, how: Open) -> Answer<Object> {
+        let dir = self.object(dir)?.place()?;
+        let ino = self.child(dir.ino, name)?;
+        let place = Place { ino, ..dir };
+        match self.topmost(place) == place {
+            true => self.open_place(place, how),
+            false => Err(Errno::XDEV),
+        }
+    }
+
+    pub(super) fn add_name(&mut self, directory: u64, name: &str, ino: u64) {
+        if let Some(InodeKind::Directory(names)) =
+            self.inodes.get_mut(&directory).map(|inode| &mut inode.kind)
+        {
+            names.insert(name.to_owned(), ino);
+        }
+    }
+
+    /// mkdir(2) and open(2) with `O_CREAT | O_EXCL`.
+    pub(super) fn create(&mut self, path: &Path, kind: InodeKind) -> Answer<()> {
+        let (parent, name) = self.parent(path)?;
+        match self.child(parent.ino, &name) {
+            Ok(_) => return Err(Errno::EXIST),
+            Err(Errno::NOENT) => {}
+            Err(errno) => return Err(errno),
+        }
+        let mount = &self.mounts[&parent.mount];
+        if mount.attrs.contains(MountAttrs::READ_ONLY) {
+            return Err(Errno::ROFS);
+        }
+        let superblock = mount.superblock;
+        let ino = self.make_inode(superblock, kind);
+        self.add_name(parent.ino, &name, ino);
+        Ok(())
+    }
+
+    /// rmdir(2) and unlink(2).
+    pub(super) fn remove(&mut self, path: &Path, is_directory: bool) -> Answer<()> {
+        let (parent, name) = self.parent(path)?;
+        let ino = self.child(parent.ino, &name)?;
+        let place = Place { ino, ..parent };
+        if self.topmost(place) != place {
+            return Err(Errno::BUSY);
+        }
+        match (&self.inode(ino)?.kind, is_directory) {
+            (InodeKind::Directory(names), true) if names.is_empty() => {}
+            (InodeKind::Directory(_), true) => return Err(Errno::NOTEMPTY),
+            (InodeKind::Directory(_), false) => return Err(Errno::ISDIR),
+            (_, true) => return Err(Errno::NOTDIR),
+            (_, false) => {}
+        }
+        if let Some(InodeKind::Directory(names)) =
+            self.inodes.get_mut(&parent.ino).map(|i| &mut i.kind)
+        {
+            names.remove(&name);
+        }
+        Ok(())
+    }
+
+    pub(super) fn flock(&mut self, fd: u64) -> Answer<bool> {
+        let ino = self.object(fd)?.place()?.ino;
+        Ok(*self.locks.entry(ino).or_insert(fd) == fd)
+    }
+
+    /// The file that bytes are in, and up to where: of a file or of a bound device.
+    fn bytes_of(&mut self, fd: u64) -> Answer<(u64, u64)> {
+        if let Object::File { place, .. } = *self.object(fd)? {
+            return Ok((place.ino, u64::MAX));
+        }
+        match self.binding(fd) {
+            Ok(Some(binding)) => Ok((binding.ino, binding.bytes)),
+            Ok(None) => Err(Errno::IO),
+            Err(_) => Err(Errno::ISDIR),
+        }
+    }
+
+    pub(super) fn pread(&mut self, fd: u64, buffer: &mut [u8], at: u64) -> Answer<usize> {
+        self.refuse_unaligned(fd, buffer.len(), at)?;
+        let (ino, end) = self.bytes_of(fd)?;
+        let left = usize::try_from(end.saturating_sub(at)).unwrap_or(usize::MAX);
+        let length = buffer.len().min(left);
+        Ok(self.file(ino)?.contents.read(at, &mut buffer[..length]))
+    }
+
+    pub(super) fn pwrite(&mut self, fd: u64, bytes: &[u8], at: u64) -> Answer<usize> {
+        self.refuse_unaligned(fd, bytes.len(), at)?;
+        let (Object::File { writable, .. } | Object::Device { writable, .. }) = *self.object(fd)?
+        else {
+            return Err(Errno::BADF);
+        };
+        if !writable {
+            return Err(Errno::BADF);
+        }
+        let (ino, end) = self.bytes_of(fd)?;
+        if at + bytes.len() as u64 > end {
+            return Err(Errno::NOSPC);
+        }
+        Ok(self.file(ino)?.contents.write(at, bytes))
+    }
+
+    fn refuse_unaligned(&self, fd: u64, length: usize, at: u64) -> Answer<()> {
+        let is_device = matches!(self.object(fd)?, Object::Device { .. });
+        let sector = SECTOR as u64;
+        match is_device && (!length.is_multiple_of(SECTOR) || !at.is_multiple_of(sector)) {
+            true => Err(Errno::INVAL),
+            false => Ok(()),
+        }
+    }
+
+    pub(super) fn seek(&mut self, fd: u64, from: u64, data: bool) -> Answer<Option<u64>> {
+        let ino = self.object(fd)?.place()?.ino;
+        let contents = &self.file(ino)?.contents;
+        Ok(match data {
+            true => contents.data(from),
+            false => contents.hole(from),
+        })
+    }
+
+    /// As full as a filesystem is that was just made.
+    pub(super) fn statfs(&mut self, path: &Path) -> Answer<Usage> {
+        let place = self.walk(path)?;
+        let superblock = self.mounts[&place.mount].superblock;
+        let ino = self.backing_of(superblock)?;
+        let whole = super::superblock::read(&self.file(ino)?.contents).ok_or(Errno::IO)?;
+        let used = 1 << 20;
+        Ok(Usage {
+            total_bytes: whole.bytes,
+            used_bytes: used,
+            available_bytes: whole.bytes.saturating_sub(used),
+            total_inodes: 1000,
+            used_inodes: 11,
+            free_inodes: 989,
+        })
+    }
+
+    pub(super) fn make_dir(&mut self, path: &Path) {
+        for part in path.ancestors().collect::<Vec<_>>().into_iter().rev() {
+            if self.walk(part).is_err() {
+                self.create(part, InodeKind::Directory([].into())).unwrap();
+            }
+        }
+    }
+
+    pub(super) fn make_file(&mut self, path: &Path, bytes: u64) {
+        self.make_dir(path.parent().unwrap());
+        if self.walk(path).is_err() {
+            self.create(path, InodeKind::File(File::default())).unwrap();
+        }
+        self.file_at(path).contents.grow(bytes);
+    }
+
+    pub(super) fn file_at(&mut self, path: &Path) -> &mut File {
+        let place = self.walk(path).unwrap();
+        self.file(place.ino).unwrap()
+    }
+}

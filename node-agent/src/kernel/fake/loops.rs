@@ -1,0 +1,204 @@
+//! Loop devices (drivers/block/loop.c). A bound one keeps the description it was bound by, and so
+//! that one's lock.
+
+use std::collections::btree_map::Entry;
+
+use rustix::io::Errno;
+
+use super::state::{Answer, InodeKind, Object, Place, State};
+use crate::kernel::{LoopMode, LoopStatus, Open};
+
+#[derive(Default)]
+pub(super) struct Loop {
+    pub(super) binding: Option<Binding>,
+    /// `Lo_rundown`: it waits for its last close, and nobody can open it.
+    pub(super) running_down: bool,
+}
+
+pub(super) struct Binding {
+    pub(super) description: u64,
+    pub(super) name: String,
+    pub(super) ino: u64,
+    pub(super) bytes: u64,
+    pub(super) mode: LoopMode,
+}
+
+impl State {
+    /// The lowest number that is not bound; its node is made where there is none.
+    pub(super) fn loop_get_free(&mut self) -> u32 {
+        let is_free = |number: &u32| {
+            let device = self.loops.get(number);
+            device.is_none_or(|device| device.binding.is_none())
+        };
+        let number = (0..).find(is_free).unwrap();
+        if let Entry::Vacant(vacant) = self.loops.entry(number) {
+            vacant.insert(Loop::default());
+            let (&mount, _) = self.mounts.iter().nth(1).unwrap();
+            let root = self.mounts[&mount].root;
+            let superblock = self.mounts[&mount].superblock;
+            let node = self.make_inode(superblock, InodeKind::Loop(number));
+            self.add_name(root, &format!("loop{number}"), node);
+        }
+        number
+    }
+
+    /// All that have it open: descriptions and mounted filesystems.
+    pub(super) fn openers(&self, number: u32) -> usize {
+        let descriptions = self.open.values().filter(|d| d.owner.is_some());
+        let by_name = descriptions.filter(|d| d.object.device() == Ok(number));
+        by_name.count() + usize::from(self.is_mounted(number))
+    }
+
+    fn is_mounted(&self, number: u32) -> bool {
+        self.superblocks.values().any(|s| s.on == Some(number))
+    }
+
+    /// A filesystem or an exclusive descriptor has it.
+    pub(super) fn is_claimed(&self, number: u32) -> bool {
+        let is_exclusive = |object: &Object| match object {
+            Object::Device {
+                number: opened,
+                exclusive,
+                ..
+            } => *exclusive && *opened == number,
+            _ => false,
+        };
+        let mut open = self.open.values().filter(|d| d.owner.is_some());
+        self.is_mounted(number) || open.any(|d| is_exclusive(&d.object))
+    }
+
+    pub(super) fn open_device(&self, place: Place, number: u32, how: Open) -> Answer<Object> {
+        let device = self.loops.get(&number).ok_or(Errno::NXIO)?;
+        if device.running_down {
+            return Err(Errno::NXIO);
+        }
+        let exclusive = how == Open::DeviceExclusive;
+        if exclusive && self.is_claimed(number) {
+            return Err(Errno::BUSY);
+        }
+        let writable = how == Open::DeviceWrite;
+        if writable && device.binding.as_ref().is_some_and(|b| b.mode.read_only) {
+            return Err(Errno::PERM);
+        }
+        Ok(Object::Device {
+            place,
+            number,
+            writable,
+            exclusive,
+        })
+    }
+
+    pub(super) fn loop_configure(
+        &mut self,
+        device: u64,
+        file: u64,
+        mode: LoopMode,
+        name: &str,
+    ) -> Answer<()> {
+        let Object::Device {
+            number, writable, ..
+        } = *self.object(device)?
+        else {
+            return Err(Errno::NOTTY);
+        };
+        let Object::File {
+            place,
+            writable: file_writable,
+        } = *self.object(file)?
+        else {
+            return Err(Errno::BADF);
+        };
+        let is_writable = writable && file_writable;
+        if !mode.read_only && !is_writable {
+            return Err(Errno::BADF);
+        }
+        if self.loops[&number].binding.is_some() || self.is_claimed(number) {
+            return Err(Errno::BUSY);
+        }
+        let bound = self.loops.values().filter_map(|l| l.binding.as_ref());
+        if bound.filter(|b| b.ino == place.ino).count() > 0 {
+            self.violations
+                .push(format!("inode {} is bound to two loop devices", place.ino));
+        }
+        if self.locks.get(&place.ino) != Some(&file) {
+            self.violations
+                .push(format!("inode {} was bound without its lock", place.ino));
+        }
+        let bytes = self.file(place.ino)?.contents.bytes();
+        self.loops.get_mut(&number).unwrap().binding = Some(Binding {
+            description: file,
+            name: name.to_owned(),
+            ino: place.ino,
+            bytes,
+            mode,
+        });
+        Ok(())
+    }
+
+    /// What it is bound to; a device that runs down does not tell.
+    pub(super) fn binding(&mut self, device: u64) -> Answer<Option<&mut Binding>> {
+        let number = self.object(device)?.device()?;
+        let device = self.loops.get_mut(&number).ok_or(Errno::NXIO)?;
+        Ok(match device.running_down {
+            true => None,
+            false => device.binding.as_mut(),
+        })
+    }
+
+    pub(super) fn loop_status(&mut self, device: u64) -> Answer<Option<LoopStatus>> {
+        let Some(binding) = self.binding(device)? else {
+            return Ok(None);
+        };
+        let (ino, mode, name) = (binding.ino, binding.mode, binding.name.clone());
+        let superblock = self.inode(ino)?.superblock;
+        Ok(Some(LoopStatus {
+            name,
+            backing_dev: self.superblocks[&superblock].dev,
+            backing_ino: ino,
+            mode,
+        }))
+    }
+
+    /// AUTOCLEAR from now on; and if nobody else has it open, nobody can open it any more.
+    pub(super) fn loop_clr_fd(&mut self, device: u64) -> Answer<()> {
+        let number = self.object(device)?.device()?;
+        let openers = self.openers(number);
+        let binding = self.binding(device)?.ok_or(Errno::NXIO)?;
+        binding.mode.autoclear = true;
+        self.loops.get_mut(&number).unwrap().running_down = openers == 1;
+        Ok(())
+    }
+
+    pub(super) fn loop_set_capacity(&mut self, device: u64) -> Answer<()> {
+        let ino = self.binding(device)?.ok_or(Errno::NXIO)?.ino;
+        let bytes = self.file(ino)?.contents.bytes();
+        self.binding(device)?.ok_or(Errno::NXIO)?.bytes = bytes;
+        Ok(())
+    }
+
+    /// The size that the device shows; nothing while it is not bound.
+    pub(super) fn device_bytes(&mut self, device: u64) -> Answer<u64> {
+        Ok(self.binding(device)?.map_or(0, |binding| binding.bytes))
+    }
+
+    /// The file behind a device number.
+    pub(super) fn behind(&self, number: u32) -> Option<u64> {
+        let device = self.loops.get(&number)?;
+        device.binding.as_ref().map(|binding| binding.ino)
+    }
+
+    /// Where a filesystem's bytes are.
+    pub(super) fn backing_of(&self, superblock: u64) -> Answer<u64> {
+        let on = self.superblocks.get(&superblock).and_then(|s| s.on);
+        on.and_then(|number| self.behind(number))
+            .ok_or(Errno::NOTTY)
+    }
+
+    /// The device number that `place` stands for.
+    pub(super) fn loop_at(&self, place: Place) -> Answer<u32> {
+        match self.inode(place.ino)?.kind {
+            InodeKind::Loop(number) => Ok(number),
+            _ => Err(Errno::NOTBLK),
+        }
+    }
+}

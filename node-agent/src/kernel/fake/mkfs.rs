@@ -1,0 +1,107 @@
+//! mkfs as a child: it writes in steps, and where it is stopped half a filesystem is left.
+
+use rustix::io::Errno;
+
+use super::state::{Answer, Object, State};
+use super::superblock::BLOCK_BYTES;
+use super::{Fake, Fd, ext4, xfs};
+use crate::kernel::{Child, ChildEnd, Open, Result};
+
+/// Where our format mark stands. Neither mkfs touches it: that is measured, and relied on.
+const MARK_AT: u64 = 100 << 20;
+/// Tables and logs: nothing that looks like a superblock.
+const FILLER: [u8; 4096] = [0xa5; 4096];
+const JOURNAL_AT: u64 = 64 << 20;
+
+/// What is written when.
+const STEPS: [(&str, Step); 4] = [
+    ("old signatures", Step::Wipe),
+    ("tables", Step::Tables),
+    ("journal", Step::Journal),
+    ("superblock", Step::Superblock),
+];
+
+#[derive(Clone, Copy)]
+enum Step {
+    Wipe,
+    Tables,
+    Journal,
+    Superblock,
+}
+
+/// Runs a tool to its end. Each of its steps counts as a call, so that each can fail, and the
+/// child die with its parent there.
+pub(super) fn run(fake: &Fake, child: &Child<'_, Fd>) -> Result<ChildEnd> {
+    let fs_type = match child.program {
+        "mkfs.ext4" => "ext4",
+        "mkfs.xfs" => "xfs",
+        other => panic!("the simulated machine has no {other}"),
+    };
+    fake.call("spawn", child.program, &[], |_| Ok(()))?;
+    let end = |code, stderr: String| ChildEnd {
+        code: Some(code),
+        timed_out: false,
+        stderr,
+    };
+    let number = fake
+        .machine
+        .lock()
+        .object(child.device.id)
+        .unwrap()
+        .device();
+    let own = fake.open_by("mkfs open", child.program, &[], |state| {
+        let place = state.object(child.device.id)?.place()?;
+        let object = state.open_device(place, number?, Open::DeviceWrite)?;
+        match (object, state.is_claimed(number?)) {
+            (_, true) => Err(Errno::BUSY),
+            (Object::Device { place, number, .. }, false) => Ok(Object::Device {
+                place,
+                number,
+                writable: true,
+                exclusive: true,
+            }),
+            _ => Err(Errno::NOTTY),
+        }
+    });
+    let own = match own {
+        Ok(own) => own,
+        Err(error) => return Ok(end(1, error.to_string())),
+    };
+    for (what, step) in STEPS {
+        let written = fake.call("mkfs write", what, &[], |state| {
+            state.mkfs_step(own.id, fs_type, step)
+        });
+        if let Err(error) = written {
+            return Ok(end(1, error.to_string()));
+        }
+    }
+    Ok(end(0, String::new()))
+}
+
+impl State {
+    fn mkfs_step(&mut self, device: u64, fs_type: &str, step: Step) -> Answer<()> {
+        let binding = self.binding(device)?.ok_or(Errno::NXIO)?;
+        let (ino, blocks) = (binding.ino, binding.bytes / BLOCK_BYTES);
+        let file = self.file(ino)?;
+        let contents = &mut file.contents;
+        match step {
+            Step::Wipe if file.used => {
+                self.violations
+                    .push(format!("inode {ino} was formatted with data on it"));
+                return Err(Errno::IO);
+            }
+            Step::Wipe => contents.discard_but(MARK_AT),
+            Step::Tables if fs_type == "xfs" => xfs::write(contents, blocks, true),
+            Step::Tables => drop(contents.write(8 * BLOCK_BYTES, &FILLER)),
+            Step::Journal => drop(contents.write(JOURNAL_AT, &FILLER)),
+            Step::Superblock => {
+                match fs_type {
+                    "xfs" => xfs::write(contents, blocks, false),
+                    _ => ext4::write(contents, blocks),
+                }
+                file.formats += 1;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,242 @@
+//! A small simulated machine: mounts, loop devices, file contents and descriptors, as far as the
+//! agent relies on them. Any call can be made to fail, or to be the last one before the process
+//! dies; the machine stays, as a real one does. Knows nothing of volumes.
+//!
+//! What each call does is held against the real kernel by tests that run on both.
+
+mod clean;
+mod ext4;
+mod files;
+mod loops;
+mod mkfs;
+mod mounts;
+mod picture;
+mod sparse;
+mod state;
+mod superblock;
+mod verbs;
+mod xfs;
+
+use std::panic::resume_unwind;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rustix::io::Errno;
+
+use super::{Error, Result};
+pub(crate) use picture::{Holds, Picture};
+use state::State;
+
+/// The machine. It outlives the processes that run on it.
+#[derive(Clone)]
+pub(crate) struct Machine {
+    state: Arc<Mutex<State>>,
+}
+
+/// The machine as one process sees it.
+pub(crate) struct Fake {
+    machine: Machine,
+    process: u64,
+}
+
+/// A descriptor; dropping it closes it.
+pub(crate) struct Fd {
+    machine: Machine,
+    id: u64,
+}
+
+/// What is to go wrong, once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// The call of this number, counted from 1, fails and does nothing.
+    Fail(usize, &'static str),
+    /// The same, and so does every call after it: putting back fails as well.
+    FailFrom(usize, &'static str),
+    /// The call of this number is done, and then the process is killed.
+    Die(usize),
+}
+
+/// What a thread is unwound with when its process is killed.
+pub(crate) struct Died;
+
+/// One system call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Call {
+    /// Its name in the manual.
+    pub(crate) name: &'static str,
+    /// What it was done to.
+    pub(crate) object: String,
+}
+
+/// The errnos that a fault can have.
+const ERRNOS: [(&str, Errno); 6] = [
+    ("EIO", Errno::IO),
+    ("EBUSY", Errno::BUSY),
+    ("ENOENT", Errno::NOENT),
+    ("EPERM", Errno::PERM),
+    ("ENOSPC", Errno::NOSPC),
+    ("EINVAL", Errno::INVAL),
+];
+
+/// The errno of that name, if a call with these answers can fail by it.
+fn failure(name: &str, answers: &[Errno]) -> Option<Errno> {
+    let known = ERRNOS.iter().find(|(known, _)| *known == name);
+    let (_, errno) = known.unwrap();
+    (!answers.contains(errno)).then_some(*errno)
+}
+
+impl Machine {
+    /// A machine with `/`, `/dev` and no loop device.
+    pub(crate) fn new() -> Machine {
+        Machine {
+            state: Arc::new(Mutex::new(State::new())),
+        }
+    }
+
+    /// A new process.
+    pub(crate) fn process(&self) -> Fake {
+        let process = self.lock().number();
+        Fake {
+            machine: self.clone(),
+            process,
+        }
+    }
+
+    /// Counts calls from here on, and lets this go wrong.
+    pub(crate) fn begin(&self, fault: Option<Fault>) {
+        let mut state = self.lock();
+        state.calls.clear();
+        state.fault = fault;
+    }
+
+    /// The calls since [`Machine::begin`]; nothing goes wrong any more.
+    pub(crate) fn end(&self) -> Vec<Call> {
+        let mut state = self.lock();
+        state.fault = None;
+        std::mem::take(&mut state.calls)
+    }
+
+    /// Rules that a call has broken, whatever it returned.
+    pub(crate) fn violations(&self) -> Vec<String> {
+        self.lock().violations.clone()
+    }
+
+    /// A sparse file with its folders; a file that is there is grown.
+    pub(crate) fn make_file(&self, path: &Path, bytes: u64) {
+        self.lock().make_file(path, bytes);
+    }
+
+    /// A folder with those above it.
+    pub(crate) fn make_dir(&self, path: &Path) {
+        self.lock().make_dir(path);
+    }
+
+    /// Writes into a file behind everybody's back, as a user of the volume would.
+    pub(crate) fn write_file(&self, path: &Path, at: u64, bytes: &[u8]) {
+        let mut state = self.lock();
+        let file = state.file_at(path);
+        file.contents.write(at, bytes);
+        file.used = true;
+    }
+
+    /// Reads from a file.
+    pub(crate) fn read_file(&self, path: &Path, at: u64, length: usize) -> Vec<u8> {
+        let mut bytes = vec![0; length];
+        self.lock().file_at(path).contents.read(at, &mut bytes);
+        bytes
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Fake {
+    /// Does one call, unless it is the one that is to fail; and dies after the one that is to be
+    /// the last. `answers` are errnos that would not say that the call failed, but how things are.
+    fn call<T>(
+        &self,
+        name: &'static str,
+        object: impl Into<String>,
+        answers: &[Errno],
+        act: impl FnOnce(&mut State) -> std::result::Result<T, Errno>,
+    ) -> Result<T> {
+        let mut state = self.machine.lock();
+        let object = object.into();
+        state.calls.push(Call {
+            name,
+            object: object.clone(),
+        });
+        let number = state.calls.len();
+        let refused = |errno| Err(Error::new(name, object.clone(), errno));
+        match state.fault {
+            Some(Fault::Fail(at, errno)) if at == number => {
+                state.fault = None;
+                if let Some(errno) = failure(errno, answers) {
+                    return refused(errno);
+                }
+            }
+            Some(Fault::FailFrom(at, errno)) if at <= number => {
+                if let Some(errno) = failure(errno, answers) {
+                    return refused(errno);
+                }
+            }
+            Some(Fault::Die(at)) if at == number => {
+                state.fault = None;
+                drop(act(&mut state));
+                self.kill(&mut state);
+                drop(state);
+                resume_unwind(Box::new(Died));
+            }
+            _ => {}
+        }
+        let done = act(&mut state);
+        state.clean();
+        done.or_else(refused)
+    }
+
+    /// A new descriptor of this process, by a call.
+    fn open_by(
+        &self,
+        name: &'static str,
+        object: impl Into<String>,
+        answers: &[Errno],
+        act: impl FnOnce(&mut State) -> std::result::Result<state::Object, Errno>,
+    ) -> Result<Fd> {
+        let object = object.into();
+        let described = object.clone();
+        let id = self.call(name, object, answers, |state| {
+            let object = act(state)?;
+            Ok(state.describe(self.process, object, described))
+        })?;
+        Ok(Fd {
+            machine: self.machine.clone(),
+            id,
+        })
+    }
+
+    fn kill(&self, state: &mut State) {
+        for description in state.open.values_mut() {
+            if description.owner == Some(self.process) {
+                description.owner = None;
+            }
+        }
+        state.clean();
+    }
+}
+
+impl Drop for Fake {
+    fn drop(&mut self) {
+        self.kill(&mut self.machine.lock());
+    }
+}
+
+impl Drop for Fd {
+    fn drop(&mut self) {
+        let mut state = self.machine.lock();
+        if let Some(description) = state.open.get_mut(&self.id) {
+            description.owner = None;
+            state.clean();
+        }
+    }
+}

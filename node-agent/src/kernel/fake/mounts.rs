@@ -1,0 +1,253 @@
+//! The mount table: mounts that lie on others, peer groups, and what umount refuses.
+
+use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
+
+use super::state::{Answer, Context, InodeKind, Mount, Object, Place, State, Superblock, loop_dev};
+use super::superblock::{self, Whole};
+use crate::kernel::{Dev, MountAttrs, MountEntry, MountFacts};
+
+impl State {
+    pub(super) fn make_superblock(&mut self, fs_type: &str, dev: Dev, on: Option<u32>) -> u64 {
+        let id = self.number();
+        let root = self.make_inode(id, InodeKind::Directory([].into()));
+        let superblock = Superblock {
+            fs_type: fs_type.to_owned(),
+            dev,
+            on,
+            read_only: false,
+            root,
+        };
+        self.superblocks.insert(id, superblock);
+        id
+    }
+
+    /// A mount of the whole filesystem, attached nowhere.
+    pub(super) fn make_mount(&mut self, superblock: u64, attrs: MountAttrs) -> u64 {
+        let id = self.number();
+        let mount = Mount {
+            superblock,
+            root: self.superblocks[&superblock].root,
+            attrs,
+            group: None,
+            on: None,
+            point: PathBuf::new(),
+        };
+        self.mounts.insert(id, mount);
+        id
+    }
+
+    /// Lays a mount onto a place, and onto the same place of all peers of the mount below.
+    pub(super) fn attach(&mut self, id: u64, onto: Place, point: &Path) -> Answer<()> {
+        let below = self.mounts.get(&onto.mount).ok_or(Errno::INVAL)?;
+        if below.root == onto.ino && below.point != Path::new("/") {
+            self.violations
+                .push(format!("{} has mounts stacked on it", point.display()));
+        }
+        let group = below.group;
+        let peers: Vec<u64> = self
+            .mounts
+            .iter()
+            .filter(|(peer, m)| {
+                **peer != onto.mount && m.on.is_some() && group.is_some() && m.group == group
+            })
+            .map(|(peer, _)| *peer)
+            .collect();
+        let own_group = self.number();
+        let mount = self.mounts.get_mut(&id).ok_or(Errno::INVAL)?;
+        mount.on = Some(onto);
+        point.clone_into(&mut mount.point);
+        if group.is_some() && mount.group.is_none() {
+            mount.group = Some(own_group);
+        }
+        let (superblock, root, attrs, group) =
+            (mount.superblock, mount.root, mount.attrs, mount.group);
+        for peer in peers {
+            let copy = self.number();
+            let on = Some(Place {
+                mount: peer,
+                ..onto
+            });
+            let point = self.mounts[&peer].point.join(point.file_name().unwrap());
+            let mount = Mount {
+                superblock,
+                root,
+                attrs,
+                group,
+                on,
+                point,
+            };
+            self.mounts.insert(copy, mount);
+        }
+        Ok(())
+    }
+
+    /// A copy of one mount with that place as its root; it joins the peers of the first.
+    pub(super) fn clone_mount(&mut self, place: Place) -> Answer<Object> {
+        let original = self.mounts.get(&place.mount).ok_or(Errno::INVAL)?;
+        let mount = Mount {
+            superblock: original.superblock,
+            root: place.ino,
+            attrs: original.attrs,
+            group: original.group,
+            on: None,
+            point: PathBuf::new(),
+        };
+        let id = self.number();
+        self.mounts.insert(id, mount);
+        Ok(Object::Name(Place { mount: id, ..place }))
+    }
+
+    /// The mount whose root the description is.
+    pub(super) fn mount_of(&mut self, fd: u64) -> Answer<(u64, &mut Mount)> {
+        let place = self.object(fd)?.place()?;
+        let mount = self.mounts.get_mut(&place.mount).ok_or(Errno::INVAL)?;
+        match mount.root == place.ino {
+            true => Ok((place.mount, mount)),
+            false => Err(Errno::INVAL),
+        }
+    }
+
+    pub(super) fn mount_setattr(&mut self, fd: u64, attrs: MountAttrs) -> Answer<()> {
+        let (_, mount) = self.mount_of(fd)?;
+        let mut kept = mount.attrs;
+        if attrs.bits() & MountAttrs::ATIME_CHOICE.bits() != 0 {
+            kept = kept.without(MountAttrs::ATIME_CHOICE);
+        }
+        mount.attrs = kept.with(attrs);
+        mount.group = None;
+        Ok(())
+    }
+
+    pub(super) fn move_mount(&mut self, mount: u64, onto: u64) -> Answer<()> {
+        let (mount, moved) = self.mount_of(mount)?;
+        if moved.on.is_some() {
+            return Err(Errno::INVAL);
+        }
+        let is_directory = matches!(
+            self.inode(self.mounts[&mount].root)?.kind,
+            InodeKind::Directory(_)
+        );
+        let point = PathBuf::from(&self.open[&onto].path);
+        let onto = self.topmost(self.object(onto)?.place()?);
+        let onto_directory = matches!(self.inode(onto.ino)?.kind, InodeKind::Directory(_));
+        if is_directory != onto_directory {
+            return Err(Errno::NOTDIR);
+        }
+        self.attach(mount, onto, &point)
+    }
+
+    pub(super) fn umount(&mut self, path: &Path) -> Answer<()> {
+        let place = self.walk(path)?;
+        let mount = self.mounts.get(&place.mount).ok_or(Errno::INVAL)?;
+        if mount.root != place.ino {
+            return Err(Errno::INVAL);
+        }
+        let carries = |m: &Mount| m.on.is_some_and(|on| on.mount == place.mount);
+        if self.held_mounts().contains(&place.mount) || self.mounts.values().any(carries) {
+            return Err(Errno::BUSY);
+        }
+        self.mounts.remove(&place.mount);
+        Ok(())
+    }
+
+    pub(super) fn statmount(&self, path: &Path) -> Answer<Option<MountFacts>> {
+        let place = self.walk(path)?;
+        let mount = &self.mounts[&place.mount];
+        let superblock = &self.superblocks[&mount.superblock];
+        Ok((mount.root == place.ino).then(|| MountFacts {
+            fs_type: superblock.fs_type.clone(),
+            attrs: mount.attrs,
+            superblock_read_only: superblock.read_only,
+            peer_group: mount.group.unwrap_or(0),
+        }))
+    }
+
+    pub(super) fn mount_entries(&self) -> Vec<MountEntry> {
+        let attached = self.mounts.values().filter(|mount| mount.on.is_some());
+        attached
+            .map(|mount| {
+                let superblock = &self.superblocks[&mount.superblock];
+                let root = match superblock.root == mount.root {
+                    true => PathBuf::from("/"),
+                    false => PathBuf::from("/part"),
+                };
+                MountEntry {
+                    dev: superblock.dev,
+                    root,
+                    point: mount.point.clone(),
+                    fs_type: superblock.fs_type.clone(),
+                }
+            })
+            .collect()
+    }
+
+    pub(super) fn context(&mut self, fd: u64) -> Answer<&mut Context> {
+        match self.open.get_mut(&fd).map(|d| &mut d.object) {
+            Some(Object::Context(context)) => Ok(context),
+            _ => Err(Errno::BADF),
+        }
+    }
+
+    /// Parameters as far as we send any: a source, and `ro`; any other is one of the filesystem.
+    pub(super) fn fsconfig(&mut self, fd: u64, key: &str, value: Option<&str>) -> Answer<()> {
+        let context = self.context(fd)?;
+        match (key, value) {
+            ("source", Some(source)) => context.source = Some(PathBuf::from(source)),
+            ("ro", None) => context.read_only = true,
+            ("nouuid", None) if context.fs_type == "xfs" => {}
+            _ => return Err(Errno::INVAL),
+        }
+        Ok(())
+    }
+
+    /// Reads the superblock through the device and claims that.
+    pub(super) fn fsconfig_create(&mut self, fd: u64, shared: bool) -> Answer<()> {
+        let context = self.context(fd)?;
+        let (fs_type, read_only) = (context.fs_type.clone(), context.read_only);
+        let source = context.source.clone().ok_or(Errno::INVAL)?;
+        let number = self.loop_at(self.walk(&source)?)?;
+        let mut mounted = self
+            .superblocks
+            .iter()
+            .filter(|(_, s)| s.on == Some(number));
+        if shared && let Some((&superblock, _)) = mounted.next() {
+            self.context(fd)?.superblock = Some(superblock);
+            return Ok(());
+        }
+        if self.is_claimed(number) || self.loops[&number].running_down {
+            return Err(Errno::BUSY);
+        }
+        let binding = self.loops[&number].binding.as_ref().ok_or(Errno::NXIO)?;
+        let (ino, bytes) = (binding.ino, binding.bytes);
+        if binding.mode.read_only && !read_only {
+            return Err(Errno::ROFS);
+        }
+        let already = self.superblocks.values().filter_map(|s| s.on);
+        if already.filter_map(|n| self.behind(n)).any(|i| i == ino) {
+            self.violations
+                .push(format!("inode {ino} is mounted by two devices"));
+        }
+        let file = self.file(ino)?;
+        match superblock::read(&file.contents) {
+            Some(Whole {
+                fs_type: found,
+                bytes: size,
+            }) if found == fs_type && size <= bytes => {}
+            _ => return Err(Errno::INVAL),
+        }
+        file.used = true;
+        let superblock = self.make_superblock(&fs_type, loop_dev(number), Some(number));
+        self.superblocks.get_mut(&superblock).unwrap().read_only = read_only;
+        self.context(fd)?.superblock = Some(superblock);
+        Ok(())
+    }
+
+    pub(super) fn fsmount(&mut self, fd: u64, attrs: MountAttrs) -> Answer<Object> {
+        let superblock = self.context(fd)?.superblock.ok_or(Errno::INVAL)?;
+        let mount = self.make_mount(superblock, attrs);
+        let ino = self.mounts[&mount].root;
+        Ok(Object::Name(Place { mount, ino }))
+    }
+}

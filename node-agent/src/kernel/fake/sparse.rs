@@ -1,0 +1,96 @@
+//! The bytes of a file with holes. Knows nothing of what they mean.
+
+use std::collections::BTreeMap;
+
+const BLOCK: u64 = 4096;
+
+/// Blocks that were written, and a size.
+#[derive(Default)]
+pub(super) struct Sparse {
+    bytes: u64,
+    blocks: BTreeMap<u64, Box<[u8]>>,
+}
+
+impl Sparse {
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Grows; nothing here shrinks a file.
+    pub(super) fn grow(&mut self, bytes: u64) {
+        self.bytes = self.bytes.max(bytes);
+    }
+
+    /// How many bytes of `buffer` the file has from `at` on.
+    pub(super) fn read(&self, at: u64, buffer: &mut [u8]) -> usize {
+        let left = usize::try_from(self.bytes.saturating_sub(at)).unwrap();
+        let length = left.min(buffer.len());
+        let mut done = 0;
+        while done < length {
+            let (index, within, part) = piece(at, done, length);
+            let into = &mut buffer[done..done + part];
+            match self.blocks.get(&index) {
+                Some(block) => into.copy_from_slice(&block[within..within + part]),
+                None => into.fill(0),
+            }
+            done += part;
+        }
+        length
+    }
+
+    /// Writes as much as fits below the size.
+    pub(super) fn write(&mut self, at: u64, bytes: &[u8]) -> usize {
+        let left = usize::try_from(self.bytes.saturating_sub(at)).unwrap();
+        let length = left.min(bytes.len());
+        let mut done = 0;
+        while done < length {
+            let (index, within, part) = piece(at, done, length);
+            let block = self
+                .blocks
+                .entry(index)
+                .or_insert_with(|| vec![0; usize::try_from(BLOCK).unwrap()].into());
+            block[within..within + part].copy_from_slice(&bytes[done..done + part]);
+            done += part;
+        }
+        length
+    }
+
+    /// `SEEK_DATA`.
+    pub(super) fn data(&self, from: u64) -> Option<u64> {
+        let (index, _) = self.blocks.range(from / BLOCK..).next()?;
+        let at = (index * BLOCK).max(from);
+        (at < self.bytes).then_some(at)
+    }
+
+    /// `SEEK_HOLE`; the end of the file is one.
+    pub(super) fn hole(&self, from: u64) -> Option<u64> {
+        if from >= self.bytes {
+            return None;
+        }
+        let mut index = from / BLOCK;
+        while self.blocks.contains_key(&index) {
+            index += 1;
+        }
+        Some((index * BLOCK).max(from).min(self.bytes))
+    }
+
+    /// Forgets everything but the block at `kept`.
+    pub(super) fn discard_but(&mut self, kept: u64) {
+        self.blocks.retain(|index, _| *index == kept / BLOCK);
+    }
+
+    /// Nothing but zeros.
+    pub(super) fn is_blank(&self) -> bool {
+        self.blocks
+            .values()
+            .all(|b| b.iter().all(|byte| *byte == 0))
+    }
+}
+
+/// Which block, where in it, and how much of it.
+fn piece(at: u64, done: usize, length: usize) -> (u64, usize, usize) {
+    let at = at + done as u64;
+    let within = usize::try_from(at % BLOCK).unwrap();
+    let room = usize::try_from(BLOCK).unwrap() - within;
+    (at / BLOCK, within, room.min(length - done))
+}

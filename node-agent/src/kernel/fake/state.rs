@@ -1,0 +1,286 @@
+//! What the machine holds, and how a path is walked.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::path::{Component, Path, PathBuf};
+
+use rustix::io::Errno;
+
+use super::loops::Loop;
+use super::sparse::Sparse;
+use super::{Call, Fault};
+use crate::kernel::{Dev, FileKind, MountAttrs, Stat};
+
+pub(super) type Answer<T> = std::result::Result<T, Errno>;
+
+/// Everything. Kept whole under one lock.
+pub(super) struct State {
+    pub(super) inodes: BTreeMap<u64, Inode>,
+    pub(super) superblocks: BTreeMap<u64, Superblock>,
+    pub(super) mounts: BTreeMap<u64, Mount>,
+    pub(super) loops: BTreeMap<u32, Loop>,
+    pub(super) open: BTreeMap<u64, Description>,
+    /// The description that has the flock of an inode.
+    pub(super) locks: BTreeMap<u64, u64>,
+    pub(super) calls: Vec<Call>,
+    pub(super) fault: Option<Fault>,
+    pub(super) violations: Vec<String>,
+    numbers: u64,
+}
+
+pub(super) struct Inode {
+    pub(super) superblock: u64,
+    pub(super) kind: InodeKind,
+}
+
+pub(super) enum InodeKind {
+    Directory(BTreeMap<String, u64>),
+    File(File),
+    Loop(u32),
+}
+
+#[derive(Default)]
+pub(super) struct File {
+    pub(super) contents: Sparse,
+    /// The names of its extended attributes.
+    pub(super) attributes: BTreeSet<String>,
+    /// Somebody's data may be in it: it has been mounted, or written to from outside.
+    pub(super) used: bool,
+    /// How often a mkfs on it came to its end.
+    pub(super) formats: u32,
+}
+
+/// A filesystem that is mounted, or is about to be.
+pub(super) struct Superblock {
+    pub(super) fs_type: String,
+    pub(super) dev: Dev,
+    /// The loop device that it claims.
+    pub(super) on: Option<u32>,
+    pub(super) read_only: bool,
+    pub(super) root: u64,
+}
+
+pub(super) struct Mount {
+    pub(super) superblock: u64,
+    pub(super) root: u64,
+    pub(super) attrs: MountAttrs,
+    /// The peer group; `None` is private.
+    pub(super) group: Option<u64>,
+    /// What it lies on; `None` while it is attached nowhere.
+    pub(super) on: Option<Place>,
+    pub(super) point: PathBuf,
+}
+
+/// An inode as it is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) mount: u64,
+    pub(super) ino: u64,
+}
+
+/// An open file description.
+pub(super) struct Description {
+    /// The process that has a descriptor of it. Without one, only a loop device can keep it.
+    pub(super) owner: Option<u64>,
+    pub(super) object: Object,
+    pub(super) path: String,
+}
+
+pub(super) enum Object {
+    /// `O_PATH`, or a directory, or a mount.
+    Name(Place),
+    File {
+        place: Place,
+        writable: bool,
+    },
+    Device {
+        place: Place,
+        number: u32,
+        writable: bool,
+        exclusive: bool,
+    },
+    Context(Context),
+}
+
+/// A filesystem context (fsopen(2)).
+pub(super) struct Context {
+    pub(super) fs_type: String,
+    pub(super) source: Option<PathBuf>,
+    pub(super) read_only: bool,
+    pub(super) superblock: Option<u64>,
+}
+
+impl Object {
+    pub(super) fn place(&self) -> Answer<Place> {
+        match self {
+            Object::Name(place) | Object::File { place, .. } | Object::Device { place, .. } => {
+                Ok(*place)
+            }
+            Object::Context(_) => Err(Errno::BADF),
+        }
+    }
+
+    pub(super) fn device(&self) -> Answer<u32> {
+        match self {
+            Object::Device { number, .. } => Ok(*number),
+            _ => Err(Errno::NOTTY),
+        }
+    }
+}
+
+impl State {
+    pub(super) fn new() -> State {
+        let mut state = State {
+            inodes: BTreeMap::new(),
+            superblocks: BTreeMap::new(),
+            mounts: BTreeMap::new(),
+            loops: BTreeMap::new(),
+            open: BTreeMap::new(),
+            locks: BTreeMap::new(),
+            calls: Vec::new(),
+            fault: None,
+            violations: Vec::new(),
+            numbers: 0,
+        };
+        let root = state.make_superblock("ext4", Dev { major: 8, minor: 1 }, None);
+        let mount = state.make_mount(root, MountAttrs::default());
+        // As the kubelet's folder is: what is mounted beneath has a peer group of its own.
+        let group = Some(state.number());
+        let on = Some(Place { mount: 0, ino: 0 });
+        let point = PathBuf::from("/");
+        let host = state.mounts.get_mut(&mount).unwrap();
+        (host.group, host.on, host.point) = (group, on, point);
+        state.make_dir(Path::new("/dev"));
+        let dev = state.make_superblock("devtmpfs", Dev { major: 0, minor: 6 }, None);
+        let mount = state.make_mount(dev, MountAttrs::default());
+        let onto = state.walk(Path::new("/dev")).unwrap();
+        state.attach(mount, onto, Path::new("/dev")).unwrap();
+        state
+    }
+
+    /// A number that was never given out before.
+    pub(super) fn number(&mut self) -> u64 {
+        self.numbers += 1;
+        self.numbers
+    }
+
+    pub(super) fn describe(&mut self, owner: u64, object: Object, path: String) -> u64 {
+        let id = self.number();
+        let owner = Some(owner);
+        let description = Description {
+            owner,
+            object,
+            path,
+        };
+        self.open.insert(id, description);
+        id
+    }
+
+    pub(super) fn object(&self, id: u64) -> Answer<&Object> {
+        self.open.get(&id).map(|d| &d.object).ok_or(Errno::BADF)
+    }
+
+    pub(super) fn make_inode(&mut self, superblock: u64, kind: InodeKind) -> u64 {
+        let ino = self.number();
+        self.inodes.insert(ino, Inode { superblock, kind });
+        ino
+    }
+
+    /// Where a path leads, over all mounts.
+    pub(super) fn walk(&self, path: &Path) -> Answer<Place> {
+        let (&mount, host) = self.mounts.iter().next().ok_or(Errno::NOENT)?;
+        let mut at = Place {
+            mount,
+            ino: host.root,
+        };
+        for component in path.components() {
+            let Component::Normal(name) = component else {
+                continue;
+            };
+            let ino = self.child(at.ino, name.to_str().ok_or(Errno::NOENT)?)?;
+            at = self.topmost(Place { ino, ..at });
+        }
+        Ok(at)
+    }
+
+    /// The root of what is mounted there, or the place itself.
+    pub(super) fn topmost(&self, mut at: Place) -> Place {
+        let upon = |at| self.mounts.iter().find(|(_, mount)| mount.on == Some(at));
+        while let Some((&mount, upper)) = upon(at) {
+            at = Place {
+                mount,
+                ino: upper.root,
+            };
+        }
+        at
+    }
+
+    pub(super) fn child(&self, directory: u64, name: &str) -> Answer<u64> {
+        match &self.inode(directory)?.kind {
+            InodeKind::Directory(names) => names.get(name).copied().ok_or(Errno::NOENT),
+            _ => Err(Errno::NOTDIR),
+        }
+    }
+
+    pub(super) fn inode(&self, ino: u64) -> Answer<&Inode> {
+        self.inodes.get(&ino).ok_or(Errno::STALE)
+    }
+
+    pub(super) fn file(&mut self, ino: u64) -> Answer<&mut File> {
+        match self.inodes.get_mut(&ino).map(|inode| &mut inode.kind) {
+            Some(InodeKind::File(file)) => Ok(file),
+            _ => Err(Errno::INVAL),
+        }
+    }
+
+    pub(super) fn stat_of(&self, place: Place) -> Answer<Stat> {
+        let inode = self.inode(place.ino)?;
+        let no_device = Dev { major: 0, minor: 0 };
+        let (kind, rdev, bytes) = match &inode.kind {
+            InodeKind::Directory(_) => (FileKind::Directory, no_device, 4096),
+            InodeKind::File(file) => (FileKind::File, no_device, file.contents.bytes()),
+            InodeKind::Loop(number) => (FileKind::BlockDevice, loop_dev(*number), 0),
+        };
+        Ok(Stat {
+            kind,
+            dev: self.superblocks[&inode.superblock].dev,
+            rdev,
+            ino: place.ino,
+            bytes,
+            mount_root: self
+                .mounts
+                .get(&place.mount)
+                .is_some_and(|m| m.root == place.ino),
+            mount_id: place.mount,
+        })
+    }
+
+    /// The folder and the last name of a path.
+    pub(super) fn parent(&self, path: &Path) -> Answer<(Place, String)> {
+        let name = path.file_name().and_then(|name| name.to_str());
+        let parent = self.walk(path.parent().ok_or(Errno::BUSY)?)?;
+        Ok((parent, name.ok_or(Errno::INVAL)?.to_owned()))
+    }
+
+    /// All names of the first filesystem, for the picture.
+    pub(super) fn host_names(&self) -> Vec<(PathBuf, u64)> {
+        let Some(host) = self.mounts.values().next() else {
+            return Vec::new();
+        };
+        let mut found = Vec::new();
+        let mut left = VecDeque::from([(PathBuf::from("/"), host.root)]);
+        while let Some((path, ino)) = left.pop_front() {
+            if let InodeKind::Directory(names) = &self.inodes[&ino].kind {
+                left.extend(names.iter().map(|(name, ino)| (path.join(name), *ino)));
+            }
+            found.push((path, ino));
+        }
+        found
+    }
+}
+
+pub(super) fn loop_dev(number: u32) -> Dev {
+    Dev {
+        major: 7,
+        minor: number,
+    }
+}

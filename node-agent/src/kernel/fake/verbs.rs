@@ -1,0 +1,351 @@
+//! The trait's verbs over the machine's state. Which errno is an answer rather than a failure is
+//! said here, where the call is known.
+
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::io::Errno;
+
+use super::state::{Answer, Context, File, InodeKind, Object, loop_dev};
+use super::superblock::BLOCK_BYTES;
+use super::{Fake, Fd, ext4, mkfs, xfs};
+use crate::kernel::{
+    Child, ChildEnd, Dev, Kernel, LoopMode, LoopStatus, MountAttrs, MountEntry, MountFacts, Open,
+    Result, Stat, Usage, XfsGeometry,
+};
+
+/// "It is not there" is an answer, which the real kernel gives only where it is so.
+const GONE: &[Errno] = &[Errno::NOENT];
+/// Of umount2: "nothing is mounted there".
+const NOT_MOUNTED: &[Errno] = &[Errno::NOENT, Errno::INVAL];
+const NONE: &[Errno] = &[];
+
+/// The path by which a descriptor was opened.
+fn named(fd: &Fd) -> String {
+    let state = fd.machine.lock();
+    state
+        .open
+        .get(&fd.id)
+        .map_or_else(String::new, |d| d.path.clone())
+}
+
+fn text(path: &Path) -> String {
+    path.display().to_string()
+}
+
+impl Kernel for Fake {
+    type Fd = Fd;
+
+    fn look(&self, path: &Path) -> Result<Option<Stat>> {
+        self.call("statx", text(path), GONE, |state| match state.walk(path) {
+            Ok(place) => state.stat_of(place).map(Some),
+            Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
+            Err(errno) => Err(errno),
+        })
+    }
+
+    fn stat(&self, fd: &Fd) -> Result<Stat> {
+        self.call("statx", named(fd), GONE, |state| {
+            state.stat_of(state.object(fd.id)?.place()?)
+        })
+    }
+
+    fn statfs(&self, path: &Path) -> Result<Usage> {
+        self.call("statfs", text(path), NONE, |state| state.statfs(path))
+    }
+
+    fn open_path(&self, path: &Path) -> Result<Fd> {
+        self.open_by("open", text(path), GONE, |state| {
+            state.walk(path).map(Object::Name)
+        })
+    }
+
+    fn open(&self, path: &Path, how: Open) -> Result<Fd> {
+        self.open_by("open", text(path), GONE, |state| {
+            let place = state.walk(path)?;
+            state.open_place(place, how)
+        })
+    }
+
+    fn reopen(&self, fd: &Fd, how: Open) -> Result<Fd> {
+        self.open_by("open", named(fd), GONE, |state| {
+            let place = state.object(fd.id)?.place()?;
+            state.open_place(place, how)
+        })
+    }
+
+    fn open_beneath(&self, dir: &Fd, name: &str, how: Open) -> Result<Fd> {
+        let path = format!("{}/{name}", named(dir));
+        self.open_by("openat2", path, GONE, |state| {
+            state.open_beneath(dir.id, name, how)
+        })
+    }
+
+    fn mkdir(&self, path: &Path, _: u32) -> Result<()> {
+        self.call("mkdir", text(path), NONE, |state| {
+            state.create(path, InodeKind::Directory([].into()))
+        })
+    }
+
+    fn rmdir(&self, path: &Path) -> Result<()> {
+        self.call("rmdir", text(path), GONE, |state| state.remove(path, true))
+    }
+
+    fn create_file(&self, path: &Path, _: u32) -> Result<()> {
+        self.call("creat", text(path), NONE, |state| {
+            state.create(path, InodeKind::File(File::default()))
+        })
+    }
+
+    fn unlink(&self, path: &Path) -> Result<()> {
+        self.call("unlink", text(path), GONE, |state| {
+            state.remove(path, false)
+        })
+    }
+
+    fn flock(&self, fd: &Fd) -> Result<bool> {
+        self.call("flock", named(fd), NONE, |state| state.flock(fd.id))
+    }
+
+    fn has_xattr(&self, fd: &Fd, name: &str) -> Result<bool> {
+        self.call("fgetxattr", named(fd), NONE, |state| {
+            Ok(state.opened_file(fd.id)?.attributes.contains(name))
+        })
+    }
+
+    fn set_xattr(&self, fd: &Fd, name: &str, _: &[u8]) -> Result<()> {
+        self.call("fsetxattr", named(fd), NONE, |state| {
+            state.opened_file(fd.id)?.attributes.insert(name.to_owned());
+            Ok(())
+        })
+    }
+
+    fn remove_xattr(&self, fd: &Fd, name: &str) -> Result<()> {
+        self.call("fremovexattr", named(fd), NONE, |state| {
+            state.opened_file(fd.id)?.attributes.remove(name);
+            Ok(())
+        })
+    }
+
+    fn seek_data(&self, fd: &Fd, from: u64) -> Result<Option<u64>> {
+        self.call("lseek", named(fd), NONE, |state| {
+            state.seek(fd.id, from, true)
+        })
+    }
+
+    fn seek_hole(&self, fd: &Fd, from: u64) -> Result<u64> {
+        self.call("lseek", named(fd), NONE, |state| {
+            state.seek(fd.id, from, false)?.ok_or(Errno::NXIO)
+        })
+    }
+
+    fn pread(&self, fd: &Fd, buffer: &mut [u8], offset: u64) -> Result<usize> {
+        self.call("pread", named(fd), NONE, |state| {
+            state.pread(fd.id, buffer, offset)
+        })
+    }
+
+    fn pwrite(&self, fd: &Fd, buffer: &[u8], offset: u64) -> Result<usize> {
+        self.call("pwrite", named(fd), NONE, |state| {
+            state.pwrite(fd.id, buffer, offset)
+        })
+    }
+
+    fn fsync(&self, fd: &Fd) -> Result<()> {
+        self.call("fsync", named(fd), NONE, |_| Ok(()))
+    }
+
+    fn device_bytes(&self, fd: &Fd) -> Result<u64> {
+        self.call("BLKGETSIZE64", named(fd), NONE, |state| {
+            state.device_bytes(fd.id)
+        })
+    }
+
+    fn loop_number(&self, dev: Dev) -> Option<u32> {
+        (loop_dev(dev.minor) == dev).then_some(dev.minor)
+    }
+
+    fn loop_get_free(&self) -> Result<u32> {
+        self.call("LOOP_CTL_GET_FREE", "", NONE, |state| {
+            Ok(state.loop_get_free())
+        })
+    }
+
+    fn loop_configure(&self, device: &Fd, file: &Fd, mode: LoopMode, name: &str) -> Result<()> {
+        self.call("LOOP_CONFIGURE", named(device), NONE, |state| {
+            state.loop_configure(device.id, file.id, mode, name)
+        })
+    }
+
+    fn loop_status(&self, device: &Fd) -> Result<Option<LoopStatus>> {
+        self.call("LOOP_GET_STATUS64", named(device), NONE, |state| {
+            state.loop_status(device.id)
+        })
+    }
+
+    fn loop_set_autoclear(&self, device: &Fd, autoclear: bool) -> Result<()> {
+        self.call("LOOP_SET_STATUS64", named(device), NONE, |state| {
+            let binding = state.binding(device.id)?.ok_or(Errno::NXIO)?;
+            binding.mode.autoclear = autoclear;
+            Ok(())
+        })
+    }
+
+    fn loop_clr_fd(&self, device: &Fd) -> Result<()> {
+        self.call("LOOP_CLR_FD", named(device), NONE, |state| {
+            state.loop_clr_fd(device.id)
+        })
+    }
+
+    fn loop_set_capacity(&self, device: &Fd) -> Result<()> {
+        self.call("LOOP_SET_CAPACITY", named(device), NONE, |state| {
+            state.loop_set_capacity(device.id)
+        })
+    }
+
+    fn loop_bound(&self) -> Result<Vec<u32>> {
+        self.call("getdents", "/sys/block", NONE, |state| {
+            let bound = state.loops.iter().filter(|(_, l)| l.binding.is_some());
+            Ok(bound.map(|(number, _)| *number).collect())
+        })
+    }
+
+    fn fsopen(&self, fs_type: &str) -> Result<Fd> {
+        self.open_by("fsopen", fs_type, NONE, |_| match fs_type {
+            "ext4" | "xfs" => Ok(Object::Context(Context {
+                fs_type: fs_type.to_owned(),
+                source: None,
+                read_only: false,
+                superblock: None,
+            })),
+            _ => Err(Errno::NODEV),
+        })
+    }
+
+    fn fsconfig_set(&self, context: &Fd, key: &str, value: Option<&str>) -> Result<()> {
+        self.call("fsconfig", key, NONE, |state| {
+            state.fsconfig(context.id, key, value)
+        })
+    }
+
+    fn fsconfig_create(&self, context: &Fd, shared: bool) -> Result<()> {
+        self.call("fsconfig", "create", NONE, |state| {
+            state.fsconfig_create(context.id, shared)
+        })
+    }
+
+    fn thaw(&self, root: &Fd) -> Result<()> {
+        self.call("FITHAW", named(root), NONE, |_| Ok(()))
+    }
+
+    fn fsmount(&self, context: &Fd, attrs: MountAttrs) -> Result<Fd> {
+        self.open_by("fsmount", "new mount", NONE, |state| {
+            state.fsmount(context.id, attrs)
+        })
+    }
+
+    fn open_tree(&self, fd: &Fd) -> Result<Fd> {
+        self.open_by("open_tree", named(fd), NONE, |state| {
+            state.clone_mount(state.object(fd.id)?.place()?)
+        })
+    }
+
+    fn mount_setattr(&self, mount: &Fd, attrs: MountAttrs) -> Result<()> {
+        self.call("mount_setattr", named(mount), NONE, |state| {
+            state.mount_setattr(mount.id, attrs)
+        })
+    }
+
+    fn move_mount(&self, mount: &Fd, onto: &Fd) -> Result<()> {
+        self.call("move_mount", named(onto), NONE, |state| {
+            state.move_mount(mount.id, onto.id)
+        })
+    }
+
+    fn umount(&self, path: &Path) -> Result<()> {
+        self.call("umount2", text(path), NOT_MOUNTED, |state| {
+            state.umount(path)
+        })
+    }
+
+    fn statmount(&self, path: &Path) -> Result<Option<MountFacts>> {
+        self.call("statmount", text(path), NOT_MOUNTED, |state| {
+            state.statmount(path)
+        })
+    }
+
+    fn mounts(&self) -> Result<Vec<MountEntry>> {
+        self.call("read", "mountinfo", NONE, |state| Ok(state.mount_entries()))
+    }
+
+    fn open_root(&self, mount: &Fd) -> Result<Fd> {
+        self.open_by("openat", named(mount), GONE, |state| {
+            let (mount, found) = state.mount_of(mount.id)?;
+            let ino = found.root;
+            state.open_place(super::state::Place { mount, ino }, Open::Directory)
+        })
+    }
+
+    fn ext4_resize(&self, root: &Fd, blocks: u64) -> Result<()> {
+        self.call("EXT4_IOC_RESIZE_FS", named(root), NONE, |state| {
+            let contents = &mut state.mounted_file(root.id, "ext4", Some(blocks))?.contents;
+            ext4::write(contents, blocks);
+            Ok(())
+        })
+    }
+
+    fn xfs_geometry(&self, root: &Fd) -> Result<XfsGeometry> {
+        self.call("XFS_IOC_FSGEOMETRY", named(root), NONE, |state| {
+            let contents = &state.mounted_file(root.id, "xfs", None)?.contents;
+            Ok(XfsGeometry {
+                block_bytes: u32::try_from(BLOCK_BYTES).unwrap(),
+                blocks: xfs::blocks(contents).ok_or(Errno::IO)?,
+                imaxpct: 25,
+            })
+        })
+    }
+
+    fn xfs_grow(&self, root: &Fd, blocks: u64, _: u32) -> Result<()> {
+        self.call("XFS_IOC_FSGROWFSDATA", named(root), NONE, |state| {
+            let contents = &mut state.mounted_file(root.id, "xfs", Some(blocks))?.contents;
+            xfs::write(contents, blocks, false);
+            Ok(())
+        })
+    }
+
+    fn pause(&self, _: Duration) {}
+
+    fn run(&self, child: &Child<'_, Fd>) -> Result<ChildEnd> {
+        mkfs::run(self, child)
+    }
+}
+
+impl super::State {
+    /// The file that was opened, not what is on it.
+    fn opened_file(&mut self, fd: u64) -> Answer<&mut File> {
+        let ino = self.object(fd)?.place()?.ino;
+        self.file(ino)
+    }
+
+    /// The file behind the filesystem that a directory is on; it must be writable and have room
+    /// for `blocks`, if it is to grow.
+    fn mounted_file(&mut self, fd: u64, fs_type: &str, blocks: Option<u64>) -> Answer<&mut File> {
+        let place = self.object(fd)?.place()?;
+        let mount = self.mounts.get(&place.mount).ok_or(Errno::INVAL)?;
+        let superblock = &self.superblocks[&mount.superblock];
+        if superblock.fs_type != fs_type {
+            return Err(Errno::NOTTY);
+        }
+        let is_read_only = superblock.read_only || mount.attrs.contains(MountAttrs::READ_ONLY);
+        if blocks.is_some() && is_read_only {
+            return Err(Errno::ROFS);
+        }
+        let (id, number) = (mount.superblock, superblock.on.ok_or(Errno::NOTTY)?);
+        let room = self.loops[&number].binding.as_ref().map_or(0, |b| b.bytes) / BLOCK_BYTES;
+        if blocks.is_some_and(|blocks| blocks > room) {
+            return Err(Errno::INVAL);
+        }
+        let ino = self.backing_of(id)?;
+        self.file(ino)
+    }
+}

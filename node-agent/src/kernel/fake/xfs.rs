@@ -1,0 +1,39 @@
+//! The superblock of XFS, as far as anybody looks at it (Linux: fs/xfs/libxfs/xfs_format.h).
+
+use super::sparse::Sparse;
+use super::superblock::crc32c;
+
+const BYTES: usize = 512;
+const CHECKSUM_AT: usize = 224;
+const IN_PROGRESS_AT: usize = 126;
+
+/// The number of blocks, if the superblock is whole and mkfs came to its end.
+pub(super) fn blocks(contents: &Sparse) -> Option<u64> {
+    let mut sector = [0; BYTES];
+    contents.read(0, &mut sector);
+    let found = sector;
+    seal(&mut sector);
+    let is_whole = found.starts_with(b"XFSB") && found == sector && found[IN_PROGRESS_AT] == 0;
+    is_whole.then(|| u64::from_be_bytes(found[8..16].try_into().unwrap()))
+}
+
+/// Writes a superblock for so many blocks, of a filesystem that is being made or is whole.
+pub(super) fn write(contents: &mut Sparse, blocks: u64, in_progress: bool) {
+    let mut sector = [0; BYTES];
+    sector[..4].copy_from_slice(b"XFSB");
+    sector[4..8].copy_from_slice(&4096_u32.to_be_bytes());
+    sector[8..16].copy_from_slice(&blocks.to_be_bytes());
+    sector[88..92].copy_from_slice(&2_u32.to_be_bytes());
+    sector[100..102].copy_from_slice(&0xb4a5_u16.to_be_bytes());
+    sector[102..104].copy_from_slice(&512_u16.to_be_bytes());
+    sector[IN_PROGRESS_AT] = u8::from(in_progress);
+    sector[216..220].copy_from_slice(&0xb_u32.to_be_bytes());
+    seal(&mut sector);
+    contents.write(0, &sector);
+}
+
+fn seal(sector: &mut [u8; BYTES]) {
+    sector[CHECKSUM_AT..CHECKSUM_AT + 4].fill(0);
+    let checksum = !crc32c(!0, &sector[..]);
+    sector[CHECKSUM_AT..CHECKSUM_AT + 4].copy_from_slice(&checksum.to_le_bytes());
+}

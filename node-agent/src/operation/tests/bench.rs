@@ -1,0 +1,235 @@
+//! What every test works with: a machine to run on, volumes, and the calls of a kubelet.
+
+use std::path::{Path, PathBuf};
+
+use belay_server::failure::Failure;
+use belay_server::request::{
+    AbsPath, Access, AccessMode, Capability, Context, MountFlags, NodeExpand, Publish, Secrets,
+    Stage, Stats, Unpublish, Unstage, VolumeId,
+};
+
+use crate::device::LoopDir;
+use crate::kernel::Kernel;
+use crate::operation::{
+    self, Formatting, MountIndex, Node, Published, Staged, Thread, VolumeUsage,
+};
+
+pub(super) const MIB: u64 = 1 << 20;
+/// Enough for every filesystem.
+pub(super) const BYTES: u64 = 512 * MIB;
+pub(super) const GROWN_BYTES: u64 = 1024 * MIB;
+
+/// A machine to run on.
+pub(super) trait World {
+    type Kernel: Kernel;
+
+    /// The kernel as a new process sees it.
+    fn kernel(&self) -> Self::Kernel;
+    /// The folder that everything of this world is in.
+    fn base(&self) -> &Path;
+    /// Makes a sparse file, or grows it.
+    fn make_file(&self, path: &Path, bytes: u64);
+    /// Makes a folder with those above it.
+    fn make_dir(&self, path: &Path);
+    /// Writes into a file behind the agent's back.
+    fn write_file(&self, path: &Path, at: u64, bytes: &[u8]);
+    /// What is mounted from, bound to or made in this world and should not be there.
+    fn left(&self) -> Vec<String>;
+
+    /// This process may grow a mounted ext4.
+    fn grows_ext4(&self) -> bool {
+        true
+    }
+
+    /// Where the volumes' files are.
+    fn volumes(&self) -> PathBuf {
+        self.base().join("volumes")
+    }
+
+    /// The agent, as it is after a start.
+    fn start(&self) -> Node<Self::Kernel> {
+        let kernel = self.kernel();
+        let loop_dir = LoopDir::open(&kernel, &self.volumes()).unwrap();
+        let index = MountIndex::scan(&kernel).unwrap();
+        Node::new(kernel, loop_dir, index)
+    }
+
+    /// A new blank volume, and the folders that a kubelet makes for it.
+    fn volume(&self, id: &str, form: Form) -> Volume {
+        let volume = Volume {
+            id: id.to_owned(),
+            form,
+            base: self.base().to_owned(),
+            mode: AccessMode::SingleNodeMultiWriter,
+            content: "new",
+        };
+        self.make_file(&volume.file(), BYTES);
+        self.make_dir(&volume.staging());
+        self.make_dir(volume.target(1).parent().unwrap());
+        volume
+    }
+}
+
+/// As what a volume is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    Ext4,
+    Xfs,
+    Block,
+}
+
+/// A volume, and how it is asked for.
+#[derive(Clone, Debug)]
+pub(super) struct Volume {
+    pub(super) id: String,
+    pub(super) form: Form,
+    pub(super) base: PathBuf,
+    pub(super) mode: AccessMode,
+    pub(super) content: &'static str,
+}
+
+/// A call of a kubelet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verb {
+    Stage,
+    Unstage,
+    Publish(u8),
+    Unpublish(u8),
+    Expand,
+    Stats,
+}
+
+impl Volume {
+    pub(super) fn file(&self) -> PathBuf {
+        self.base.join("volumes").join(&self.id)
+    }
+
+    pub(super) fn staging(&self) -> PathBuf {
+        self.base.join("staging").join(&self.id)
+    }
+
+    pub(super) fn target(&self, number: u8) -> PathBuf {
+        let name = format!("{}-{number}", self.id);
+        self.base.join("pods").join(name)
+    }
+
+    /// Does the call as the service does it.
+    pub(super) fn call<K: Kernel>(&self, node: &Node<K>, verb: Verb) -> Result<(), Failure> {
+        match verb {
+            Verb::Stage => self.stage(node),
+            Verb::Publish(target) => self.publish(node, target),
+            Verb::Unstage => operation::unstage(
+                node,
+                &Unstage {
+                    id: self.volume_id(),
+                    staging: path(&self.staging()),
+                },
+            ),
+            Verb::Unpublish(target) => operation::unpublish(
+                node,
+                &Unpublish {
+                    id: self.volume_id(),
+                    target: path(&self.target(target)),
+                },
+            ),
+            Verb::Expand => self.expand(node).map(drop),
+            Verb::Stats => self.stats(node).map(drop),
+        }
+    }
+
+    fn stage<K: Kernel>(&self, node: &Node<K>) -> Result<(), Failure> {
+        let request = Stage {
+            id: self.volume_id(),
+            publish_context: self.context(),
+            staging: path(&self.staging()),
+            capability: self.capability(),
+            secrets: Secrets::default(),
+            volume_context: Context::default(),
+        };
+        if operation::stage(node, &request, Formatting::Ask)? == Staged::WantsFormat {
+            let staged = operation::stage(node, &request, Formatting::Allowed)?;
+            assert_eq!(staged, Staged::Done);
+        }
+        Ok(())
+    }
+
+    fn publish<K: Kernel>(&self, node: &Node<K>, target: u8) -> Result<(), Failure> {
+        let request = Publish {
+            id: self.volume_id(),
+            publish_context: self.context(),
+            staging: Some(path(&self.staging())),
+            target: path(&self.target(target)),
+            capability: self.capability(),
+            read_only: false,
+            volume_context: Context::default(),
+        };
+        if operation::publish(node, &request, Thread::Only)? == Published::WantsPool {
+            let published = operation::publish(node, &request, Thread::Pool)?;
+            assert_eq!(published, Published::Done);
+        }
+        Ok(())
+    }
+
+    pub(super) fn expand<K: Kernel>(&self, node: &Node<K>) -> Result<u64, Failure> {
+        let request = NodeExpand {
+            id: self.volume_id(),
+            volume_path: self.staging(),
+            range: None,
+            staging: Some(self.staging()),
+            capability: None,
+        };
+        operation::expand(node, &request)
+    }
+
+    /// Of the first target.
+    pub(super) fn stats<K: Kernel>(&self, node: &Node<K>) -> Result<VolumeUsage, Failure> {
+        let request = Stats {
+            id: self.volume_id(),
+            volume_path: self.target(1),
+            staging: None,
+        };
+        operation::stats(node, &request)
+    }
+
+    fn volume_id(&self) -> VolumeId {
+        VolumeId::new(self.id.as_str()).unwrap()
+    }
+
+    fn context(&self) -> Context {
+        let bytes = BYTES.to_string();
+        let entries = [
+            ("transport", "loop"),
+            ("file", &self.id),
+            ("bytes", &bytes),
+            ("content", self.content),
+        ];
+        let entries = entries.map(|(key, value)| (key.to_owned(), value.to_owned()));
+        Context::new("publish_context", entries).unwrap()
+    }
+
+    fn capability(&self) -> Capability {
+        let fs_type = match self.form {
+            Form::Ext4 => "ext4",
+            Form::Xfs => "xfs",
+            Form::Block => {
+                return Capability {
+                    access: Access::Block,
+                    mode: self.mode,
+                };
+            }
+        };
+        let access = Access::Mount {
+            fs_type: fs_type.to_owned(),
+            flags: MountFlags::default(),
+            group: String::new(),
+        };
+        Capability {
+            access,
+            mode: self.mode,
+        }
+    }
+}
+
+fn path(path: &Path) -> AbsPath {
+    AbsPath::new("path", path.to_str().unwrap().to_owned()).unwrap()
+}

@@ -1,0 +1,396 @@
+//! Every operation with a failure at every call, and with death at every call.
+//!
+//! After a failure the same call must come to its end, and so must what takes it back. Besides, a
+//! stage or publish that says nothing is left must have left nothing: the kubelet may forget it.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use belay_server::failure::{Certainty, Failure};
+
+use super::bench::{Form, GROWN_BYTES, MIB, Verb, Volume, World};
+use super::simulated::Simulated;
+use crate::kernel::fake::{Call, Died, Fake, Fault, Holds, Picture};
+use crate::operation::Node;
+
+const ERRNOS: [&str; 6] = ["EIO", "EBUSY", "ENOENT", "EPERM", "ENOSPC", "EINVAL"];
+/// How often a kubelet has to come again, at most.
+const ATTEMPTS_MAX: usize = 3;
+const DATA: &[u8] = b"what a pod has written";
+/// Not where anything else writes.
+const DATA_AT: u64 = 50 * MIB;
+
+/// What is done before the call that is examined.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Before {
+    Call(Verb),
+    /// The agent is started again, and knows nothing of what it did.
+    Restart,
+    /// The controller has grown the file.
+    Grow,
+    /// A pod has written.
+    Data,
+}
+
+/// One operation in one situation.
+struct Case {
+    name: &'static str,
+    form: Form,
+    before: &'static [Before],
+    verb: Verb,
+    /// What takes it back.
+    undo: &'static [Verb],
+}
+
+const STAGED: Before = Before::Call(Verb::Stage);
+const PUBLISHED: Before = Before::Call(Verb::Publish(1));
+const UNSTAGED: Before = Before::Call(Verb::Unstage);
+const RESTART: Before = Before::Restart;
+const GROW: Before = Before::Grow;
+const DATA_IN: Before = Before::Data;
+/// A volume with a filesystem and data in it that is staged nowhere.
+const FORMATTED: &[Before] = &[STAGED, DATA_IN, UNSTAGED];
+const FORMATTED_GROWN: &[Before] = &[STAGED, DATA_IN, UNSTAGED, GROW];
+const STAGED_RESTARTED: &[Before] = &[STAGED, DATA_IN, RESTART];
+const IN_USE: &[Before] = &[STAGED, DATA_IN, PUBLISHED];
+const IN_USE_RESTARTED: &[Before] = &[STAGED, DATA_IN, PUBLISHED, RESTART];
+const IN_USE_GROWN: &[Before] = &[STAGED, DATA_IN, PUBLISHED, GROW];
+const ALL_BACK: &[Verb] = &[Verb::Unpublish(2), Verb::Unpublish(1), Verb::Unstage];
+
+const fn case(
+    name: &'static str,
+    form: Form,
+    before: &'static [Before],
+    verb: Verb,
+    undo: &'static [Verb],
+) -> Case {
+    Case {
+        name,
+        form,
+        before,
+        verb,
+        undo,
+    }
+}
+
+#[rustfmt::skip]
+const CASES: &[Case] = &[
+    case("stage, blank", Form::Ext4, &[], Verb::Stage, &[Verb::Unstage]),
+    case("stage, blank", Form::Xfs, &[], Verb::Stage, &[Verb::Unstage]),
+    case("stage", Form::Block, &[], Verb::Stage, &[Verb::Unstage]),
+    case("stage, formatted", Form::Ext4, FORMATTED, Verb::Stage, &[Verb::Unstage]),
+    case("stage, formatted", Form::Xfs, FORMATTED, Verb::Stage, &[Verb::Unstage]),
+    case("stage, with data", Form::Block, &[DATA_IN], Verb::Stage, &[Verb::Unstage]),
+    case("stage, grown", Form::Ext4, FORMATTED_GROWN, Verb::Stage, &[Verb::Unstage]),
+    case("stage, grown", Form::Xfs, FORMATTED_GROWN, Verb::Stage, &[Verb::Unstage]),
+    case("stage again", Form::Ext4, STAGED_RESTARTED, Verb::Stage, &[Verb::Unstage]),
+    case("stage again, grown", Form::Ext4, &[STAGED, DATA_IN, GROW], Verb::Stage, &[Verb::Unstage]),
+    case("stage again", Form::Block, STAGED_RESTARTED, Verb::Stage, &[Verb::Unstage]),
+    case("publish", Form::Ext4, &[STAGED, DATA_IN], Verb::Publish(1), ALL_BACK),
+    case("publish", Form::Block, &[STAGED, DATA_IN], Verb::Publish(1), ALL_BACK),
+    case("publish, restarted", Form::Ext4, STAGED_RESTARTED, Verb::Publish(1), ALL_BACK),
+    case("publish, restarted", Form::Block, STAGED_RESTARTED, Verb::Publish(1), ALL_BACK),
+    case("publish, second", Form::Ext4, IN_USE, Verb::Publish(2), ALL_BACK),
+    case("publish, second", Form::Block, IN_USE, Verb::Publish(2), ALL_BACK),
+    case("publish again", Form::Ext4, IN_USE, Verb::Publish(1), ALL_BACK),
+    case("unpublish", Form::Ext4, IN_USE, Verb::Unpublish(1), ALL_BACK),
+    case("unpublish", Form::Block, IN_USE, Verb::Unpublish(1), ALL_BACK),
+    case("unpublish, restarted", Form::Ext4, IN_USE_RESTARTED, Verb::Unpublish(1), ALL_BACK),
+    case("unpublish, restarted", Form::Block, IN_USE_RESTARTED, Verb::Unpublish(1), ALL_BACK),
+    case("unstage", Form::Ext4, &[STAGED, DATA_IN], Verb::Unstage, ALL_BACK),
+    case("unstage", Form::Xfs, &[STAGED, DATA_IN], Verb::Unstage, ALL_BACK),
+    case("unstage", Form::Block, &[STAGED, DATA_IN], Verb::Unstage, ALL_BACK),
+    case("unstage, restarted", Form::Ext4, STAGED_RESTARTED, Verb::Unstage, ALL_BACK),
+    case("unstage, restarted", Form::Block, STAGED_RESTARTED, Verb::Unstage, ALL_BACK),
+    case("unstage of nothing", Form::Ext4, &[], Verb::Unstage, ALL_BACK),
+    case("expand", Form::Ext4, IN_USE_GROWN, Verb::Expand, ALL_BACK),
+    case("expand", Form::Xfs, IN_USE_GROWN, Verb::Expand, ALL_BACK),
+    case("expand", Form::Block, IN_USE_GROWN, Verb::Expand, ALL_BACK),
+    case("stats", Form::Ext4, IN_USE, Verb::Stats, ALL_BACK),
+    case("stats", Form::Block, IN_USE, Verb::Stats, ALL_BACK),
+];
+
+/// A machine in the situation of a case.
+struct Run<'a> {
+    case: &'a Case,
+    world: Simulated,
+    volume: Volume,
+    node: Node<Fake>,
+}
+
+/// Everything that can be seen, and what the file holds.
+type View = (Picture, Holds);
+
+impl<'a> Run<'a> {
+    fn new(case: &'a Case) -> Run<'a> {
+        let world = Simulated::new();
+        let volume = world.volume("vol", case.form);
+        let mut node = world.start();
+        for before in case.before {
+            match before {
+                Before::Call(verb) => volume.call(&node, *verb).unwrap(),
+                Before::Restart => {
+                    drop(node);
+                    node = world.start();
+                }
+                Before::Grow => world.make_file(&volume.file(), GROWN_BYTES),
+                Before::Data => world.write_file(&volume.file(), DATA_AT, DATA),
+            }
+        }
+        Run {
+            case,
+            world,
+            volume,
+            node,
+        }
+    }
+
+    /// The call that is examined, with what is to go wrong in it; `None` when the process died.
+    fn go(&self, fault: Option<Fault>) -> (Option<Result<(), Failure>>, Vec<Call>) {
+        self.world.machine.begin(fault);
+        let call = || self.volume.call(&self.node, self.case.verb);
+        let ended = catch_unwind(AssertUnwindSafe(call));
+        let calls = self.world.machine.end();
+        match ended {
+            Ok(result) => (Some(result), calls),
+            Err(payload) if payload.is::<Died>() => (None, calls),
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    }
+
+    fn restart(self) -> Run<'a> {
+        let Run {
+            case,
+            world,
+            volume,
+            node,
+        } = self;
+        drop(node);
+        let node = world.start();
+        Run {
+            case,
+            world,
+            volume,
+            node,
+        }
+    }
+
+    fn view(&self) -> View {
+        let machine = &self.world.machine;
+        (machine.picture(), machine.holds(&self.volume.file()))
+    }
+
+    /// Comes again until the call is done; what is seen then.
+    fn repeat(&self, verb: Verb) -> Result<(), String> {
+        let mut last = None;
+        for _ in 0..ATTEMPTS_MAX {
+            match self.volume.call(&self.node, verb) {
+                Ok(()) => return Ok(()),
+                Err(failure) => last = Some(failure),
+            }
+        }
+        Err(format!("{verb:?} is refused for ever: {}", last.unwrap()))
+    }
+
+    fn undo(&self) -> Result<(), String> {
+        self.case
+            .undo
+            .iter()
+            .try_for_each(|verb| self.repeat(*verb))
+    }
+
+    /// What holds after everything, whatever has happened.
+    fn check(&self) -> Result<(), String> {
+        let violations = self.world.machine.violations();
+        if !violations.is_empty() {
+            return Err(violations.join("; "));
+        }
+        let read = |at| {
+            self.world
+                .machine
+                .read_file(&self.volume.file(), at, DATA.len())
+        };
+        if self.case.before.contains(&DATA_IN) && read(DATA_AT) != DATA {
+            return Err("the pod's data is gone".to_owned());
+        }
+        Ok(())
+    }
+}
+
+/// What the undisturbed call comes to.
+struct Good {
+    before: View,
+    after: View,
+    undone: Picture,
+    calls: Vec<Call>,
+}
+
+impl Good {
+    fn of(case: &Case) -> Good {
+        let run = Run::new(case);
+        let before = run.view();
+        let (result, calls) = run.go(None);
+        result.unwrap().unwrap();
+        let after = run.view();
+        run.undo().unwrap();
+        run.check().unwrap();
+        assert_eq!(run.world.left(), Vec::<String>::new(), "{}", case.name);
+        let undone = run.view().0;
+        Good {
+            before,
+            after,
+            undone,
+            calls,
+        }
+    }
+
+    fn is_after(&self, run: &Run<'_>) -> Result<(), String> {
+        let (picture, holds) = run.view();
+        if picture != self.after.0 {
+            return Err(format!(
+                "it is not as it should be when done:\n{}",
+                picture.difference(&self.after.0)
+            ));
+        }
+        match (&holds, &self.after.1) {
+            // A format that began again was made twice; nobody had used the first.
+            (Holds::Filesystem(fs, bytes, _), Holds::Filesystem(fs2, bytes2, _))
+                if (fs, bytes) == (fs2, bytes2) =>
+            {
+                Ok(())
+            }
+            (holds, wanted) if holds == wanted => Ok(()),
+            (holds, wanted) => Err(format!("the file holds {holds:?}, not {wanted:?}")),
+        }
+    }
+}
+
+/// How the runs of one case ended.
+#[derive(Default)]
+struct Row {
+    /// The call was done all the same.
+    done: usize,
+    /// It failed, and all was as before.
+    as_before: usize,
+    /// It failed, something was left, and the next call went on from there.
+    finished_later: usize,
+    /// It died, and the next call after a restart came to its end.
+    died: usize,
+}
+
+/// A failure at a call, and then either the same call again, or what takes it back.
+fn fail(case: &Case, good: &Good, fault: Fault, row: &mut Row) -> Result<(), String> {
+    let run = Run::new(case);
+    let (result, _) = run.go(Some(fault));
+    let result = result.ok_or("the process died")?;
+    run.check()?;
+    let picture = run.view().0;
+    let is_as_before = picture == good.before.0;
+    let comes_up = matches!(case.verb, Verb::Stage | Verb::Publish(_));
+    match result {
+        // The one failure that may stay hidden: growing is what the next call does.
+        Ok(()) if good.is_after(&run).is_err() && is_resize(good, fault) => row.done += 1,
+        Ok(()) => {
+            good.is_after(&run)?;
+            row.done += 1;
+        }
+        Err(failure)
+            if comes_up && !is_as_before && failure.certainty != Certainty::MayBeRunning =>
+        {
+            return Err(format!(
+                "\"{failure}\" says that nothing is left, but there is:\n{}",
+                picture.difference(&good.before.0)
+            ));
+        }
+        Err(_) if is_as_before => row.as_before += 1,
+        Err(_) => row.finished_later += 1,
+    }
+    settle(&run, good)?;
+    let run = Run::new(case);
+    drop(run.go(Some(fault)));
+    take_back(&run, good)
+}
+
+fn is_resize(good: &Good, fault: Fault) -> bool {
+    matches!(fault, Fault::Fail(at, "EPERM") if good.calls[at - 1].name == "EXT4_IOC_RESIZE_FS")
+}
+
+/// Death after a call, a restart, and then the same call, or what takes it back.
+fn die(case: &Case, good: &Good, fault: Fault, row: &mut Row) -> Result<(), String> {
+    let dead = || {
+        let run = Run::new(case);
+        match run.go(Some(fault)).0 {
+            None => Ok(run.restart()),
+            Some(_) => Err("the process did not die".to_owned()),
+        }
+    };
+    settle(&dead()?, good)?;
+    take_back(&dead()?, good)?;
+    row.died += 1;
+    Ok(())
+}
+
+fn settle(run: &Run<'_>, good: &Good) -> Result<(), String> {
+    run.repeat(run.case.verb)?;
+    run.check()?;
+    good.is_after(run)
+}
+
+fn take_back(run: &Run<'_>, good: &Good) -> Result<(), String> {
+    run.undo()?;
+    run.check()?;
+    let picture = run.view().0;
+    match picture == good.undone {
+        true => Ok(()),
+        false => Err(format!(
+            "after {:?} something is left:\n{}",
+            run.case.undo,
+            picture.difference(&good.undone)
+        )),
+    }
+}
+
+#[test]
+fn no_failure_and_no_death_at_any_call_leaves_a_hole() {
+    let mut holes = Vec::new();
+    let mut table = vec![format!(
+        "{:<22} {:<5} {:>5} {:>6} {:>9} {:>14} {:>6}",
+        "operation", "form", "calls", "done", "as before", "finished later", "deaths"
+    )];
+    for case in CASES {
+        let good = Good::of(case);
+        let mut row = Row::default();
+        for (at, call) in (1..).zip(&good.calls) {
+            let once = ERRNOS.map(|errno| Fault::Fail(at, errno));
+            let from_here = ["EIO", "EBUSY"].map(|errno| Fault::FailFrom(at, errno));
+            let faults = once.into_iter().chain(from_here).chain([Fault::Die(at)]);
+            for fault in faults {
+                let outcome = match fault {
+                    Fault::Die(_) => die(case, &good, fault, &mut row),
+                    Fault::Fail(..) | Fault::FailFrom(..) => fail(case, &good, fault, &mut row),
+                };
+                if let Err(why) = outcome {
+                    let (name, form) = (case.name, case.form);
+                    let (call, object) = (call.name, &call.object);
+                    holes.push(format!("{name} {form:?}, {fault:?} {call} {object}: {why}"));
+                }
+            }
+        }
+        table.push(format!(
+            "{:<22} {:<5} {:>5} {:>6} {:>9} {:>14} {:>6}",
+            case.name,
+            format!("{:?}", case.form),
+            good.calls.len(),
+            row.done,
+            row.as_before,
+            row.finished_later,
+            row.died
+        ));
+    }
+    println!("{}", table.join("\n"));
+    assert!(
+        holes.is_empty(),
+        "{} holes:\n{}",
+        holes.len(),
+        holes.join("\n")
+    );
+}

@@ -1,0 +1,83 @@
+//! The machine that the tests run on as a world: real loop devices, in a mount namespace that ends
+//! with the test.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use tempfile::TempDir;
+
+use super::bench::World;
+use crate::kernel::linux::Linux;
+use crate::kernel::linux::real::in_own_namespace;
+
+pub(super) struct Real {
+    dir: TempDir,
+}
+
+/// Runs `body` with a world of its own.
+pub(super) fn in_real_world(body: impl FnOnce(&Real) + Send) {
+    in_own_namespace(|_| {
+        let dir = tempfile::tempdir().unwrap();
+        let world = Real { dir };
+        world.make_dir(&world.volumes());
+        body(&world);
+    });
+}
+
+impl World for Real {
+    type Kernel = Linux;
+
+    fn kernel(&self) -> Linux {
+        Linux::detect().unwrap()
+    }
+
+    fn base(&self) -> &Path {
+        self.dir.path()
+    }
+
+    fn make_file(&self, path: &Path, bytes: u64) {
+        let file = File::options()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(path);
+        file.unwrap().set_len(bytes).unwrap();
+    }
+
+    fn make_dir(&self, path: &Path) {
+        std::fs::create_dir_all(path).unwrap();
+    }
+
+    fn write_file(&self, path: &Path, at: u64, bytes: &[u8]) {
+        let file = File::options().write(true).open(path).unwrap();
+        file.write_all_at(bytes, at).unwrap();
+        file.sync_all().unwrap();
+    }
+
+    fn grows_ext4(&self) -> bool {
+        let all = rustix::thread::capabilities(None).unwrap().effective;
+        all.contains(rustix::thread::CapabilitySet::SYS_RESOURCE)
+    }
+
+    fn left(&self) -> Vec<String> {
+        let base = self.base().to_str().unwrap();
+        let mounts = std::fs::read_to_string("/proc/thread-self/mountinfo").unwrap();
+        let mut left: Vec<String> = mounts
+            .lines()
+            .filter(|line| line.contains(base))
+            .map(str::to_owned)
+            .collect();
+        for device in std::fs::read_dir("/sys/block").unwrap() {
+            let backing = device.unwrap().path().join("loop/backing_file");
+            let file = std::fs::read_to_string(backing).unwrap_or_default();
+            if file.starts_with(base) {
+                left.push(format!("loop of {file}"));
+            }
+        }
+        for pod in std::fs::read_dir(self.base().join("pods")).unwrap() {
+            left.push(pod.unwrap().path().display().to_string());
+        }
+        left
+    }
+}

@@ -1,0 +1,56 @@
+//! The simulated machine as a world.
+
+use std::path::Path;
+
+use super::bench::World;
+use crate::kernel::fake::{Fake, Machine};
+
+pub(super) struct Simulated {
+    pub(super) machine: Machine,
+}
+
+impl Simulated {
+    pub(super) fn new() -> Simulated {
+        let machine = Machine::new();
+        machine.make_dir(Path::new("/base/volumes"));
+        Simulated { machine }
+    }
+}
+
+impl World for Simulated {
+    type Kernel = Fake;
+
+    fn kernel(&self) -> Fake {
+        self.machine.process()
+    }
+
+    fn base(&self) -> &Path {
+        Path::new("/base")
+    }
+
+    fn make_file(&self, path: &Path, bytes: u64) {
+        self.machine.make_file(path, bytes);
+    }
+
+    fn make_dir(&self, path: &Path) {
+        self.machine.make_dir(path);
+    }
+
+    fn write_file(&self, path: &Path, at: u64, bytes: &[u8]) {
+        self.machine.write_file(path, at, bytes);
+    }
+
+    fn left(&self) -> Vec<String> {
+        let mut left = self.machine.violations();
+        left.extend(self.machine.picture().beginning_with(&[
+            "mount /base",
+            "mount :",
+            "loop",
+            "lock",
+            "file /base/staging",
+            "file /base/pods",
+            "folder /base/pods/",
+        ]));
+        left
+    }
+}

@@ -1,0 +1,123 @@
+//! Callers that give up and ask again while a disk does not answer: they must not use up the
+//! agent. The disk is played by strace, which holds statfs up.
+
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{self, TryRecvError};
+use std::thread;
+use std::time::Duration;
+
+use belay_proto::csi::v1 as csi;
+use csi::node_client::NodeClient;
+use hyper_util::rt::TokioIo;
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::net::UnixStream;
+use tonic::transport::Endpoint;
+
+use crate::rig::{Rig, access, least_bytes};
+
+/// Far longer than the test takes. It ends with the strace.
+const HELD_UP: Duration = Duration::from_secs(50);
+/// How long a caller waits that gives up. In vain, as it is shorter than that.
+const CALLER_PATIENCE: Duration = Duration::from_millis(500);
+/// More than the threads that an agent has.
+const CALLERS: u32 = 10;
+
+/// While this lives, statfs does not come back to the agent.
+struct HeldUp(Child);
+
+impl HeldUp {
+    fn new(rig: &Rig) -> Self {
+        let how = format!("statfs:delay_enter={}", HELD_UP.as_micros());
+        let mut strace = Command::new("strace")
+            .args(["-f", "-o", "/dev/null", "-e", "trace=statfs", "-e"])
+            .arg(format!("inject={how}"))
+            .args(["-p", &rig.agent().pid().to_string()])
+            .stdin(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("strace; `make setup` installs it");
+        let mut words = BufReader::new(strace.stderr.take().expect("a pipe"));
+        let held_up = HeldUp(strace);
+        let mut line = String::new();
+        while !line.contains("attached") {
+            line.clear();
+            let length = words.read_line(&mut line).expect("read");
+            assert_ne!(length, 0, "strace could not attach");
+        }
+        // Read to the end, so that it never waits for a reader.
+        thread::spawn(move || drop(words.read_to_string(&mut line)));
+        held_up
+    }
+}
+
+impl Drop for HeldUp {
+    fn drop(&mut self) {
+        // It lets go of the agent as it ends.
+        if let Err(errno) = kill_process(Pid::from_child(&self.0), Signal::TERM) {
+            eprintln!("strace has ended already: {errno}");
+        }
+        drop(self.0.wait());
+    }
+}
+
+/// A caller that gives up: whether it was answered before that.
+fn ask_in_passing(socket: PathBuf, request: csi::NodeGetVolumeStatsRequest) -> bool {
+    let ask = async {
+        let dial = tower::service_fn(move |_| {
+            let socket = socket.clone();
+            async move { UnixStream::connect(socket).await.map(TokioIo::new) }
+        });
+        let endpoint = Endpoint::from_static("http://localhost");
+        let channel = endpoint.connect_with_connector(dial).await.expect("dial");
+        NodeClient::new(channel)
+            .node_get_volume_stats(request)
+            .await
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    runtime
+        .block_on(async { tokio::time::timeout(CALLER_PATIENCE, ask).await })
+        .is_ok()
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn callers_who_ask_about_a_hanging_volume_again_and_again_do_not_stop_the_others() {
+    let rig = Rig::new();
+    let node = rig.node();
+    let (hangs, other) = (
+        rig.volume(least_bytes("ext4")),
+        rig.volume(least_bytes("ext4")),
+    );
+    let target = other.target("a");
+    for volume in [&hangs, &other] {
+        node.stage(volume.stage(access("ext4"))).expect("stage");
+    }
+    let held_up = HeldUp::new(&rig);
+    let (tell, answers) = mpsc::channel();
+    let (patient, request) = (rig.node(), hangs.stats(&hangs.staging));
+    let asked = request.clone();
+    let asking = thread::spawn(move || tell.send(patient.stats(asked)));
+    for _ in 0..CALLERS {
+        let is_answered = ask_in_passing(rig.socket(), request.clone());
+        assert!(!is_answered, "statfs was not held up");
+    }
+    node.publish(other.publish(&target, access("ext4")))
+        .expect("publish");
+    other.down(&node, &[&target]);
+    node.stage(other.stage(access("ext4"))).expect("stage");
+    other.down(&node, &[]);
+    assert!(
+        matches!(answers.try_recv(), Err(TryRecvError::Empty)),
+        "the other volume had to wait until statfs came back"
+    );
+    drop(held_up);
+    let answer = answers.recv().expect("an answer");
+    answer.expect("stats");
+    asking.join().expect("the caller").expect("its answer");
+    hangs.down(&node, &[]);
+}

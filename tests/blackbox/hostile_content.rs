@@ -1,0 +1,222 @@
+//! What a user can store in his own volume to make it look like something else from below. He, or
+//! whoever copies a disk image into it, must not lose the volume by that.
+
+use std::fs::{self, File};
+use std::io::ErrorKind;
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+
+use crate::lifecycle::{expect_words, leave_words};
+use crate::rig::{Rig, Volume, access, least_bytes};
+
+/// In bytes.
+const BLOCK: usize = 4096;
+/// More than a filesystem keeps back.
+const BALLAST: usize = 8 << 20;
+/// Begins each block of the file that fills a volume; its number there follows, little-endian.
+const NUMBERED: &[u8; 8] = b"block no";
+
+/// A block that means something to whoever reads it at one place of the device.
+struct Trick {
+    name: &'static str,
+    /// Where, by the size of the device in bytes.
+    at: fn(u64) -> u64,
+    block: fn(&Volume) -> Vec<u8>,
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn a_volume_that_holds_its_own_format_mark_as_data_is_not_formatted_again() {
+    let trick = Trick {
+        name: "the mark of a format that was interrupted",
+        at: |_| 100 << 20,
+        block: format_mark,
+    };
+    for kind in ["ext4", "xfs"] {
+        expect_harmless(kind, std::slice::from_ref(&trick));
+    }
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn superblocks_of_an_array_that_are_data_do_not_keep_a_volume_from_being_staged() {
+    // What is at the end of an xfs, a user can hardly choose.
+    let tricks = [
+        Trick {
+            name: "an md superblock of version 0.90",
+            at: |bytes| bytes - (64 << 10),
+            block: |volume| md_version_0(volume.bytes() / 2),
+        },
+        Trick {
+            name: "an md superblock of version 1.0",
+            at: |bytes| bytes - 8192,
+            block: |volume| md_version_1(volume.bytes() - 8192),
+        },
+    ];
+    expect_harmless("ext4", &tricks);
+}
+
+/// Plays each trick on a volume, and fails unless it is then staged as what it was, whatever the
+/// controller says of its content.
+#[track_caller]
+fn expect_harmless(kind: &str, tricks: &[Trick]) {
+    let rig = Rig::new();
+    let node = rig.node();
+    let mut volume = rig.volume(least_bytes(kind));
+    node.stage(volume.stage(access(kind))).expect("stage");
+    leave_words(kind, &volume.staging);
+    fill(&volume.staging.join("filling"));
+    let uuid = uuid(kind, &volume);
+    for trick in tricks {
+        let at = (trick.at)(volume.bytes());
+        let before = store(&volume, at, &(trick.block)(&volume), trick.name);
+        for content in ["used", "populated", "new"] {
+            let when = format!("{kind} with {}, content {content}", trick.name);
+            volume.down(&node, &[]);
+            volume.content = content;
+            let answer = node.stage(volume.stage(access(kind)));
+            assert!(answer.is_ok(), "{when}: {answer:?}");
+            expect_words(kind, &volume.staging);
+            assert_eq!(self::uuid(kind, &volume), uuid, "{when}");
+        }
+        store(&volume, at, &before, trick.name);
+    }
+    volume.down(&node, &[]);
+}
+
+/// Writes numbered blocks into a file until nothing more fits.
+fn fill(path: &Path) {
+    // A filesystem keeps some blocks back, perhaps its last, until others become free.
+    let ballast = path.with_file_name("ballast");
+    fs::write(&ballast, vec![0; BALLAST]).expect("write");
+    let file = File::create_new(path).expect("create");
+    while append(&file) {}
+    file.sync_all().expect("fsync");
+    fs::remove_file(&ballast).expect("unlink");
+    while append(&file) {}
+    file.sync_all().expect("fsync");
+}
+
+/// Writes some more of them; whether they fitted.
+fn append(file: &File) -> bool {
+    let first = file.metadata().expect("stat").len() / BLOCK as u64;
+    let mut chunk = vec![0; 256 * BLOCK];
+    for (block, number) in chunk.chunks_mut(BLOCK).zip(first..) {
+        block[..8].copy_from_slice(NUMBERED);
+        block[8..16].copy_from_slice(&number.to_le_bytes());
+    }
+    match file.write_all_at(&chunk, first * BLOCK as u64) {
+        Ok(()) => true,
+        Err(error) if error.kind() == ErrorKind::StorageFull => false,
+        Err(error) => panic!("write: {error}"),
+    }
+}
+
+/// Has the user write that block where the filling of his volume is at this byte of the device, or
+/// where he has written one before. Returns what was there.
+fn store(volume: &Volume, at: u64, block: &[u8], name: &str) -> Vec<u8> {
+    let file = File::options()
+        .read(true)
+        .write(true)
+        .open(volume.staging.join("filling"))
+        .expect("open");
+    let before = volume.read(at, BLOCK);
+    let offset = match before.strip_prefix(NUMBERED) {
+        Some(rest) => {
+            let number = rest.first_chunk().expect("a block");
+            u64::from_le_bytes(*number) * BLOCK as u64
+        }
+        None => find(&file, &before),
+    };
+    file.write_all_at(block, offset).expect("write");
+    file.sync_all().expect("fsync");
+    assert!(
+        volume.read(at, BLOCK) == block,
+        "{name} is not at byte {at}"
+    );
+    before
+}
+
+/// Where in the file that block is.
+fn find(file: &File, block: &[u8]) -> u64 {
+    let bytes = file.metadata().expect("stat").len();
+    let mut found = vec![0; BLOCK];
+    (0..bytes / BLOCK as u64)
+        .map(|number| number * BLOCK as u64)
+        .find(|at| {
+            file.read_exact_at(&mut found, *at).expect("read");
+            found == block
+        })
+        .expect("no data of the user's is there; choose another size")
+}
+
+/// The filesystem's own id, from its superblock (ext4: `s_uuid`; xfs: `sb_uuid`).
+fn uuid(kind: &str, volume: &Volume) -> Vec<u8> {
+    let at = match kind {
+        "ext4" => 1024 + 0x68,
+        _ => 32,
+    };
+    volume.read(at, 16)
+}
+
+/// What the node agent leaves at byte 100 MiB while it formats this volume: a magic, the version,
+/// the length of the id, the id; a CRC-32C of it all at byte 508.
+fn format_mark(volume: &Volume) -> Vec<u8> {
+    let id = volume.id.as_bytes();
+    let length = u32::try_from(id.len()).expect("a short id");
+    let mut block = b"BELAY-MKFS-MARK\n\x01\0\0\0".to_vec();
+    block.extend(length.to_le_bytes());
+    block.extend(id);
+    block.resize(508, 0);
+    block.extend(crc32c(&block).to_le_bytes());
+    block.resize(BLOCK, 0);
+    block
+}
+
+/// The checksum of iSCSI (RFC 3720, appendix B.4).
+fn crc32c(data: &[u8]) -> u32 {
+    let mut crc = !0;
+    for byte in data {
+        crc ^= u32::from(*byte);
+        for _ in 0..8 {
+            let carry = crc & 1;
+            crc = (crc >> 1) ^ (0x82f6_3b78 * carry);
+        }
+    }
+    !crc
+}
+
+/// The superblock of an array with the old metadata (Linux: include/uapi/linux/raid/md_p.h,
+/// `mdp_super_t`), of members of so many bytes.
+fn md_version_0(bytes: u64) -> Vec<u8> {
+    let kibibytes = u32::try_from(bytes >> 10).expect("a small volume");
+    let mut block = vec![0; BLOCK];
+    block[..4].copy_from_slice(b"\xfc\x4e\x2b\xa9");
+    block[8] = 90;
+    block[32..36].copy_from_slice(&kibibytes.to_le_bytes());
+    let checksum = md_checksum(&block);
+    block[152..156].copy_from_slice(&checksum.to_le_bytes());
+    block
+}
+
+/// A superblock of version 1 (`struct mdp_superblock_1`) at that byte, without any member.
+fn md_version_1(at: u64) -> Vec<u8> {
+    let mut block = vec![0; BLOCK];
+    block[..4].copy_from_slice(b"\xfc\x4e\x2b\xa9");
+    block[4] = 1;
+    block[144..152].copy_from_slice(&(at >> 9).to_le_bytes());
+    let checksum = md_checksum(&block[..256]);
+    block[216..220].copy_from_slice(&checksum.to_le_bytes());
+    block
+}
+
+/// The sum of all words, with what it carries over added to it.
+fn md_checksum(block: &[u8]) -> u32 {
+    let (words, _) = block.as_chunks();
+    let sum: u64 = words
+        .iter()
+        .map(|word| u64::from(u32::from_le_bytes(*word)))
+        .sum();
+    let low = u32::try_from(sum & 0xffff_ffff).expect("32 bits");
+    low.wrapping_add(u32::try_from(sum >> 32).expect("a short sum"))
+}

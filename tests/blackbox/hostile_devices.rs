@@ -1,0 +1,166 @@
+//! Loop devices that somebody else meddles with, and things in the loop directory that are no
+//! volumes.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::thread;
+
+use tonic::Code;
+
+use crate::lifecycle::{expect_words, leave_words};
+use crate::rig::{Place, Rig, Volume, access, least_bytes, refused, run, until};
+
+/// Others on this machine may be quicker to take a number that is free again.
+const ATTEMPTS: u32 = 20;
+
+#[test]
+#[ignore = "needs root: make test"]
+fn a_raw_volume_never_shows_the_one_that_has_its_device_number_by_now() {
+    let rig = Rig::new();
+    let node = rig.node();
+    for kind in ["block", "ext4"] {
+        let first = rig.volume(least_bytes("block"));
+        let (target, elsewhere) = (first.target("a"), first.target("b"));
+        let other = successor(&rig, &first, &target, kind);
+        for path in [&target, &elsewhere] {
+            let answer = node.publish(first.publish(path, access("block")));
+            refused(answer, Code::FailedPrecondition);
+        }
+        assert!(!elsewhere.exists(), "the refused target was left");
+        for path in [&target, &first.device()] {
+            refused(node.stats(first.stats(path)), Code::NotFound);
+            let answer = node.expand(first.expand(path, access("block")));
+            refused(answer, Code::NotFound);
+        }
+        expect_words(kind, &shown(kind, &other));
+        other.down(&node, &[]);
+        first.down(&node, &[&target]);
+        rig.place().expect_nothing_left();
+        node.stage(first.stage(access("block"))).expect("stage");
+        expect_words("block", &first.device());
+        first.down(&node, &[]);
+    }
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn a_raw_volume_whose_device_was_taken_away_is_staged_again_with_its_own_bytes() {
+    let rig = Rig::new();
+    let node = rig.node();
+    let first = rig.volume(least_bytes("block"));
+    let (target, elsewhere) = (first.target("a"), first.target("b"));
+    let other = successor(&rig, &first, &target, "block");
+    // Both hold the same words so far.
+    fs::write(other.device(), "a secret of the other volume").expect("write");
+    node.stage(first.stage(access("block")))
+        .expect("stage again");
+    expect_words("block", &first.device());
+    node.publish(first.publish(&elsewhere, access("block")))
+        .expect("publish elsewhere");
+    expect_words("block", &elsewhere);
+    other.down(&node, &[]);
+    first.down(&node, &[&target, &elsewhere]);
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn a_raw_volume_whose_file_was_removed_still_gives_its_device_back() {
+    expect_device_back(|volume, _| fs::remove_file(&volume.file).expect("unlink"));
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn a_raw_volume_whose_file_was_moved_away_still_gives_its_device_back() {
+    expect_device_back(|volume, place| {
+        fs::rename(&volume.file, place.path().join("aside")).expect("rename");
+    });
+}
+
+/// Unstages a raw device whose file was lost, by the agent that staged it and by another.
+#[track_caller]
+fn expect_device_back(lose: fn(&Volume, &Place)) {
+    let mut rig = Rig::new();
+    let node = rig.node();
+    for is_restarted in [false, true] {
+        let volume = rig.volume(least_bytes("block"));
+        node.stage(volume.stage(access("block"))).expect("stage");
+        lose(&volume, rig.place());
+        if is_restarted {
+            rig.restart();
+        }
+        let when = format!("agent restarted: {is_restarted}");
+        let answer = node.unstage(volume.unstage());
+        assert!(answer.is_ok(), "{when}: {answer:?}");
+        until(&format!("the device is free; {when}"), || {
+            rig.place().loops().is_empty()
+        });
+        rig.place().expect_nothing_left();
+    }
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn a_fifo_in_the_loop_directory_is_no_volume_and_stops_nobody() {
+    let rig = Rig::new();
+    let node = rig.node();
+    let volume = rig.volume(least_bytes("ext4"));
+    let fifos: Vec<Volume> = (0..8)
+        .map(|_| {
+            let fifo = rig.volume(0);
+            fs::remove_file(&fifo.file).expect("unlink");
+            run("mkfifo", &[fifo.file.to_str().expect("UTF-8")]);
+            fifo
+        })
+        .collect();
+    // As many at once as could take all threads there are.
+    for is_stage in [true, false] {
+        thread::scope(|scope| {
+            for fifo in &fifos {
+                let node = rig.node();
+                scope.spawn(move || {
+                    if is_stage {
+                        let answer = node.stage(fifo.stage(access("ext4")));
+                        refused(answer, Code::InvalidArgument);
+                    } else {
+                        refused(node.unstage(fifo.unstage()), Code::InvalidArgument);
+                    }
+                });
+            }
+        });
+    }
+    node.stage(volume.stage(access("ext4"))).expect("stage");
+    volume.down(&node, &[]);
+}
+
+/// Stages the first as a raw device with words on it and publishes it, unbinds the device by
+/// force, and stages another volume that gets its number and words of its own.
+fn successor(rig: &Rig, first: &Volume, target: &Path, kind: &str) -> Volume {
+    let node = rig.node();
+    for _ in 0..ATTEMPTS {
+        node.stage(first.stage(access("block"))).expect("stage");
+        node.publish(first.publish(target, access("block")))
+            .expect("publish");
+        leave_words("block", target);
+        let number = rig.place().loops()[0].number;
+        run("losetup", &["-d", &format!("/dev/loop{number}")]);
+        until("the device is unbound", || rig.place().loops().is_empty());
+        let other = rig.volume(least_bytes(kind));
+        node.stage(other.stage(access(kind)))
+            .expect("stage another");
+        if rig.place().loops()[0].number == number {
+            leave_words(kind, &shown(kind, &other));
+            return other;
+        }
+        other.down(&node, &[]);
+        first.down(&node, &[target]);
+    }
+    panic!("others took the number {ATTEMPTS} times");
+}
+
+/// Where a staged volume shows what is on it.
+fn shown(kind: &str, volume: &Volume) -> PathBuf {
+    match kind {
+        "block" => volume.device(),
+        _ => volume.staging.clone(),
+    }
+}

@@ -1,0 +1,258 @@
+//! Mounts in a state that the agent did not bring about: mirrored, frozen, copied into another
+//! namespace, or switched to reading only.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use belay_proto::csi::v1 as csi;
+use csi::volume_capability::access_mode::Mode;
+use rustix::fs::CWD;
+use rustix::mount::{
+    FsPickFlags, MountPropagationFlags, UnmountFlags, fsconfig_reconfigure, fsconfig_set_flag,
+    fspick, mount_bind, mount_change, unmount,
+};
+use tonic::Code;
+
+use crate::lifecycle::{expect_words, leave_words};
+use crate::rig::{Place, Rig, Volume, access, least_bytes, refused, run, until, with_mode};
+
+/// Stages and publishes a volume in that folder, with agents that do not know what the one before
+/// them did.
+fn expect_life_in(rig: &mut Rig, folder: &Path) {
+    let node = rig.node();
+    for kind in ["ext4", "block"] {
+        let sole = with_mode(access(kind), Mode::SingleNodeWriter);
+        let mut volume = rig.volume(least_bytes(kind));
+        volume.staging = folder.join(format!("{}/globalmount", volume.id));
+        fs::create_dir_all(&volume.staging).expect("mkdir");
+        let target = folder.join(format!("{}/target", volume.id));
+        for is_restarted in [false, true] {
+            node.stage(volume.stage(sole.clone())).expect("stage");
+            if is_restarted {
+                rig.restart();
+                node.stage(volume.stage(sole.clone())).expect("stage again");
+                rig.restart();
+            }
+            node.publish(volume.publish(&target, sole.clone()))
+                .expect("publish");
+            leave_words(kind, &target);
+            if is_restarted {
+                rig.restart();
+            }
+            node.publish(volume.publish(&target, sole.clone()))
+                .expect("publish again");
+            expect_words(kind, &target);
+            refused(node.unstage(volume.unstage()), Code::FailedPrecondition);
+            node.unpublish(volume.unpublish(&target))
+                .expect("unpublish");
+            if is_restarted {
+                rig.restart();
+            }
+            volume.down(&node, &[]);
+            until("the device is free", || rig.place().loops().is_empty());
+        }
+        node.stage(volume.stage(sole)).expect("stage");
+        rig.restart();
+        volume.down(&node, &[]);
+    }
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn a_kubelet_folder_may_be_behind_a_link() {
+    let mut rig = Rig::new();
+    let link = rig.place().path().join("link");
+    std::os::unix::fs::symlink(rig.place().folder("real"), &link).expect("symlink");
+    expect_life_in(&mut rig, &link);
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn a_kubelet_folder_may_be_a_shared_mount_that_shows_everything_twice() {
+    let mut rig = Rig::new();
+    let (data, kubelet) = (rig.place().folder("data"), rig.place().folder("kubelet"));
+    mount_bind(&data, &data).expect("bind");
+    mount_change(&data, MountPropagationFlags::SHARED).expect("share");
+    mount_bind(&data, &kubelet).expect("bind");
+    expect_life_in(&mut rig, &kubelet);
+    for point in [&kubelet, &data] {
+        unmount(point, UnmountFlags::NOFOLLOW).expect("umount");
+    }
+}
+
+/// A filesystem that somebody has frozen. Nothing could unmount it for good any more, so it is
+/// thawed when a test fails, by whatever mount there still is or can be.
+struct Frozen<'a> {
+    place: &'a Place,
+}
+
+impl<'a> Frozen<'a> {
+    fn new(place: &'a Place, volume: &Volume) -> Self {
+        let frozen = Frozen { place };
+        run("fsfreeze", &["-f", volume.staging.to_str().expect("UTF-8")]);
+        frozen
+    }
+}
+
+impl Drop for Frozen<'_> {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            return;
+        }
+        let point = self.place.folder("thaw");
+        for device in self.place.loops() {
+            let node = format!("/dev/loop{}", device.number);
+            drop(Command::new("mount").arg(node).arg(&point).status());
+            drop(Command::new("fsfreeze").arg("-u").arg(&point).status());
+            drop(Command::new("umount").arg(&point).status());
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn a_frozen_filesystem_is_unstaged_and_staged_again() {
+    let rig = Rig::new();
+    let node = rig.node();
+    for kind in ["ext4", "xfs"] {
+        let volume = rig.volume(least_bytes(kind));
+        node.stage(volume.stage(access(kind))).expect("stage");
+        leave_words(kind, &volume.staging);
+        let frozen = Frozen::new(rig.place(), &volume);
+        volume.down(&node, &[]);
+        until("the device is free", || rig.place().loops().is_empty());
+        node.stage(volume.stage(access(kind))).expect("stage again");
+        expect_words(kind, &volume.staging);
+        fs::write(volume.staging.join("more"), "it takes writes").expect("write");
+        drop(frozen);
+        volume.down(&node, &[]);
+    }
+}
+
+/// A process in a mount namespace of its own, with a copy of every mount there was.
+struct Bystander(Child);
+
+impl Bystander {
+    fn new() -> Self {
+        // It ends with its input, so at the latest when this process does.
+        let child = Command::new("unshare")
+            .args(["--mount", "--propagation", "private", "cat"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("unshare of util-linux");
+        let bystander = Bystander(child);
+        let program = format!("/proc/{}/comm", bystander.0.id());
+        until("it is in its own namespace", || {
+            fs::read_to_string(&program).is_ok_and(|name| name == "cat\n")
+        });
+        bystander
+    }
+}
+
+impl Drop for Bystander {
+    fn drop(&mut self) {
+        // Both fail only where it has ended already.
+        drop(self.0.kill());
+        drop(self.0.wait());
+    }
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn a_volume_that_another_namespace_still_has_is_not_unstaged_but_staged_again() {
+    let rig = Rig::new();
+    let node = rig.node();
+    for kind in ["ext4", "xfs"] {
+        let volume = rig.volume(least_bytes(kind));
+        let target = volume.target("a");
+        node.stage(volume.stage(access(kind))).expect("stage");
+        leave_words(kind, &volume.staging);
+        let bystander = Bystander::new();
+        for _ in 0..2 {
+            expect_still_held(&rig, &volume);
+            expect_still_held(&rig, &volume);
+            node.stage(volume.stage(access(kind)))
+                .expect("stage once more");
+            expect_words(kind, &volume.staging);
+            node.publish(volume.publish(&target, access(kind)))
+                .expect("publish");
+            expect_words(kind, &target);
+            node.unpublish(volume.unpublish(&target))
+                .expect("unpublish");
+        }
+        expect_still_held(&rig, &volume);
+        drop(bystander);
+        // The kernel takes its mounts down a moment after the process.
+        until("it is unstaged", || node.unstage(volume.unstage()).is_ok());
+        until("the device is free", || rig.place().loops().is_empty());
+        node.stage(volume.stage(access(kind))).expect("stage anew");
+        expect_words(kind, &volume.staging);
+        volume.down(&node, &[]);
+    }
+}
+
+/// OK would mean that nothing of the volume is left on this node.
+#[track_caller]
+fn expect_still_held(rig: &Rig, volume: &Volume) {
+    let answer = rig.node().unstage(volume.unstage());
+    let status = answer.expect_err("it should not be unstaged");
+    assert!(
+        matches!(status.code(), Code::FailedPrecondition | Code::Aborted),
+        "{status:?}"
+    );
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn what_was_staged_for_reading_only_is_not_published_for_writing() {
+    let rig = Rig::new();
+    let node = rig.node();
+    let volume = rig.volume(least_bytes("ext4"));
+    let target = volume.target("a");
+    // What is only read is never formatted.
+    node.stage(volume.stage(access("ext4")))
+        .expect("stage a blank volume");
+    volume.down(&node, &[]);
+    let reads = with_mode(access("ext4"), Mode::SingleNodeReaderOnly);
+    node.stage(volume.stage(reads.clone())).expect("stage");
+    expect_no_writer(&rig, &volume, "ext4");
+    node.publish(volume.publish(&target, reads))
+        .expect("publish for reading");
+    volume.down(&node, &[&target]);
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn a_filesystem_that_was_switched_to_reading_only_is_not_published_for_writing() {
+    let rig = Rig::new();
+    let node = rig.node();
+    for kind in ["ext4", "xfs"] {
+        let volume = rig.volume(least_bytes(kind));
+        let target = volume.target("a");
+        node.stage(volume.stage(access(kind))).expect("stage");
+        leave_words(kind, &volume.staging);
+        // As an error does: the filesystem itself, and not the mount.
+        let context = fspick(CWD, &volume.staging, FsPickFlags::FSPICK_CLOEXEC).expect("fspick");
+        fsconfig_set_flag(&context, "ro").expect("fsconfig");
+        fsconfig_reconfigure(&context).expect("fsconfig");
+        drop(context);
+        expect_no_writer(&rig, &volume, kind);
+        node.publish(volume.publish_read_only(&target, access(kind)))
+            .expect("publish for reading");
+        expect_words(kind, &target);
+        volume.down(&node, &[&target]);
+    }
+}
+
+/// The first attempt is refused like the second, and leaves nothing.
+#[track_caller]
+fn expect_no_writer(rig: &Rig, volume: &Volume, kind: &str) {
+    let target = volume.target("writes");
+    for _ in 0..2 {
+        let answer = rig.node().publish(volume.publish(&target, access(kind)));
+        refused(answer, Code::FailedPrecondition);
+        assert!(!target.exists(), "the refused target was left");
+    }
+}
