@@ -173,7 +173,8 @@ fn the_lock_of_the_file_stays_with_the_device_until_it_is_unbound() {
         let again = kernel.open(&loop_path(number), Open::DeviceRead).unwrap();
         let now = kernel.loop_status(&again).unwrap();
         assert!(
-            now.as_ref().is_none_or(|now| now.backing_ino != backing.backing_ino),
+            now.as_ref()
+                .is_none_or(|now| now.backing_ino != backing.backing_ino),
             "{now:?}"
         );
     });
