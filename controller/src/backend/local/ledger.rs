@@ -9,7 +9,7 @@ use super::record::Record;
 use super::state_file::{builder, failed, open, path_in};
 use belay_server::failure::{Failure, Kind};
 use redb::{Database, ReadTransaction, ReadableDatabase as _, ReadableTable as _};
-use redb::{Table, TableDefinition, WriteTransaction};
+use redb::{Table, TableDefinition, TableError, WriteTransaction};
 use std::collections::HashSet;
 use std::fs::{File, OpenOptions};
 use std::ops::Bound;
@@ -55,9 +55,19 @@ impl Ledger {
             path,
             showing: Mutex::new(()),
         };
-        // A book that an earlier release began lacks the tables of this one.
-        ledger.change(|_| Ok(()))?;
+        if ledger.lacks_tables()? {
+            ledger.change(|_| Ok(()))?;
+        }
         Ok(ledger)
+    }
+
+    /// Whether the book was begun by an earlier release, which knew no snapshots.
+    fn lacks_tables(&self) -> Result<bool, Failure> {
+        match self.begin_read()?.open_table(SNAPSHOTS) {
+            Ok(_) => Ok(false),
+            Err(TableError::TableDoesNotExist(_)) => Ok(true),
+            Err(error) => Err(failed(error)),
+        }
     }
 
     /// Whether there is a book in that directory.
