@@ -61,7 +61,8 @@ look_for_remains() {
 }
 
 start_binaries() {
-    local state=$work/$(filesystem)/$combination flags=(--node-id sanity --max-volumes "$volumes_max")
+    local state flags=(--node-id sanity --max-volumes "$volumes_max")
+    state=$work/$(filesystem)/$combination
     [[ $combination != *-topology* ]] || flags+=(--with-topology)
     mkdir -p "$state/volumes"
     "$bin/belay-controller" --backend local --state-dir "$state" \

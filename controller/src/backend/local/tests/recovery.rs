@@ -1,6 +1,6 @@
 //! A death after every step of every change, and what a start makes of it.
 
-use super::{Bed, MIB, attach_order, ids, intended, node, order};
+use super::{Bed, MIB, attach_order, ids, intended, node, order, snapshot_order};
 use crate::backend::local::recover::Recovered;
 use crate::backend::local::store::Store;
 use belay_server::failure::Kind;
@@ -226,4 +226,41 @@ fn a_stray_file_is_never_touched() {
     );
     let kept = fs::read(bed.file("vol-00000000000000000000000000000000")).unwrap();
     assert_eq!(kept, b"precious");
+}
+
+#[test]
+fn a_book_that_an_earlier_release_began_is_gone_on_with() {
+    use redb::{Database, TableDefinition};
+    const VOLUMES: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("volumes");
+    const NAMES: TableDefinition<'_, &str, &str> = TableDefinition::new("names");
+    const TOTALS: TableDefinition<'_, &str, u64> = TableDefinition::new("totals");
+    let id = "vol-00000000000000000000000000000001";
+    let kept = br#"{"version":1,"name":"pvc-1","bytes":1048576,"usage":"block","state":"ready",
+        "used":false,"attached":[]}"#;
+    let bed = Bed::new();
+    fs::create_dir_all(bed.file(id).parent().unwrap()).unwrap();
+    File::create(bed.file(id)).unwrap().set_len(MIB).unwrap();
+    {
+        let book = Database::create(bed.dir.path().join("state/state.redb")).unwrap();
+        let page = book.begin_write().unwrap();
+        page.open_table(VOLUMES)
+            .unwrap()
+            .insert(id, kept.as_slice())
+            .unwrap();
+        page.open_table(NAMES).unwrap().insert("pvc-1", id).unwrap();
+        for (key, sum) in [("volumes", 1), ("bytes", MIB)] {
+            page.open_table(TOTALS).unwrap().insert(key, sum).unwrap();
+        }
+        page.commit().unwrap();
+    }
+    let (store, recovered) = bed.recover();
+    assert_eq!(recovered, Recovered::default());
+    let volume = store.create(&order("pvc-1", MIB), None).unwrap();
+    assert_eq!((volume.id.as_str(), &volume.source), (id, &None));
+    store.cut(&snapshot_order("snap", &volume)).unwrap();
+    let totals = store.ledger.totals().unwrap();
+    assert_eq!(
+        (totals.volumes, totals.snapshots, totals.bytes),
+        (1, 1, 2 * MIB)
+    );
 }
