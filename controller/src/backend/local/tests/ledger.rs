@@ -1,9 +1,8 @@
 //! The book as a file: begun once, never begun again in place of a lost one.
 
-use super::{Bed, MIB, cut, order, snapshot_order};
+use super::{Bed, MIB, order, snapshot_order};
 use crate::backend::local::store::Store;
 use belay_server::failure::Kind;
-use redb::TableDefinition;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
@@ -57,29 +56,6 @@ fn snapshots_whose_ledger_is_lost_are_not_taken_for_deleted() {
     let failure = Store::open(bed.config()).unwrap_err();
     assert_eq!(failure.kind, Kind::Precondition);
     assert!(failure.message.contains(snapshot.id.as_str()), "{failure}");
-}
-
-#[test]
-fn a_ledger_from_before_snapshots_is_taken_over() {
-    let bed = Bed::new();
-    let store = bed.open();
-    let volume = store.create(&order("pvc-1", MIB), None).unwrap();
-    drop(store);
-    let book = redb::Database::open(state_file(&bed)).unwrap();
-    let transaction = book.begin_write().unwrap();
-    let snapshots = TableDefinition::<&str, &[u8]>::new("snapshots");
-    let names = TableDefinition::<&str, &str>::new("snapshot_names");
-    let of = TableDefinition::<(&str, &str), ()>::new("snapshots_of");
-    assert!(transaction.delete_table(snapshots).unwrap());
-    assert!(transaction.delete_table(names).unwrap());
-    assert!(transaction.delete_table(of).unwrap());
-    transaction.commit().unwrap();
-    drop(book);
-    let store = bed.open();
-    assert_eq!(store.get(&volume.id).unwrap(), Some(volume.clone()));
-    let page = store.list_snapshots(None, None, 1).unwrap();
-    assert!(page.snapshots.is_empty());
-    cut(&store, &snapshot_order("snap", &volume));
 }
 
 #[test]
