@@ -186,13 +186,11 @@ fn a_volume_with_wishes_that_nobody_knows_is_not_made() {
             from(Type::Snapshot(SnapshotSource::default())),
             "snapshot_id",
         ),
-        (
-            from(Type::Volume(VolumeSource { volume_id })),
-            "volume_content_source",
-        ),
     ] {
         scene.expect(|calls| calls.create(order), InvalidArgument, word);
     }
+    let unknown = from(Type::Volume(VolumeSource { volume_id }));
+    scene.expect(|calls| calls.create(unknown), NotFound, UNKNOWN);
     scene.down();
 }
 

@@ -2,12 +2,14 @@
 # The half of run.sh that is process 1 of its own namespaces: for each combination it starts both
 # binaries, runs csi-sanity against them and stops them again.
 #
-#   inside.sh BIN WORK LOOP REPORTS COMBINATION...
+#   inside.sh BIN WORK REPORTS COMBINATION...
+#
+# A combination is mount or block, then -topology and the state directory's filesystem, if any.
 set -euo pipefail
 [ $$ = 1 ] || { echo "inside.sh: is started by run.sh only" >&2; exit 64; }
 
-bin=$1 work=$2 loop=$3 reports=$4
-shift 4
+bin=$1 work=$2 reports=$3
+shift 3
 
 # Both must know the limit: the node tells the suite, the controller keeps to it.
 volumes_max=8
@@ -44,7 +46,7 @@ run_suite() {
     csi-sanity --ginkgo.no-color --ginkgo.junit-report="$report/junit.xml" \
         --csi.endpoint="$run/node.sock" --csi.controllerendpoint="$run/controller.sock" \
         --csi.mountdir="$run/mount" --csi.stagingdir="$run/staging" \
-        --csi.testvolumeaccesstype="${combination%-topology}" \
+        --csi.testvolumeaccesstype="${combination%%-*}" \
         --csi.testnodevolumeattachlimit >"$report/csi-sanity.log" 2>&1 ||
         complain "csi-sanity ended with code $?"
 }
@@ -59,8 +61,9 @@ look_for_remains() {
 }
 
 start_binaries() {
-    local state=$work/state/$combination flags=(--node-id sanity --max-volumes "$volumes_max")
-    [ "$combination" = "${combination%-topology}" ] || flags+=(--with-topology)
+    local state flags=(--node-id sanity --max-volumes "$volumes_max")
+    state=$work/$(filesystem)/$combination
+    [[ $combination != *-topology* ]] || flags+=(--with-topology)
     mkdir -p "$state/volumes"
     "$bin/belay-controller" --backend local --state-dir "$state" \
         --endpoint "unix://$run/controller.sock" "${flags[@]}" >"$report/controller.log" 2>&1 &
@@ -68,6 +71,14 @@ start_binaries() {
     "$bin/belay-node" --loop-dir "$state/volumes" \
         --endpoint "unix://$run/node.sock" "${flags[@]}" >"$report/node.log" 2>&1 &
     node=$!
+}
+
+# The filesystem under the state directory.
+filesystem() {
+    case $combination in
+        *-ext4) echo ext4 ;;
+        *) echo xfs ;;
+    esac
 }
 
 run_combination() {
@@ -84,8 +95,11 @@ run_combination() {
     look_for_remains
 }
 
-mkdir "$work/state"
-mount -t xfs "$loop" "$work/state"
+for image in "$work"/image.*; do
+    mkdir "$work/${image##*.}"
+    mount -t "${image##*.}" "$(losetup --noheadings --output NAME --associated "$image")" \
+        "$work/${image##*.}"
+done
 for combination in "$@"; do
     printf 'sanity: %s\n' "$combination"
     run_combination

@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
 # Runs csi-sanity, the official suite, against belay-node and belay-controller: volumes as mount
-# and as block, with and without topology. Prints a table; exits 1 if anything failed.
+# and as block, with and without topology, on a state directory that can share blocks between files
+# (xfs) and one that cannot (ext4). Prints a table; exits 1 if anything failed.
 #
 #   tests/sanity/run.sh [COMBINATION...]     default: mount mount-topology block block-topology
+#                                                     mount-ext4 block-ext4
 #
 # Takes the binaries from BELAY_BIN_DIR and leaves reports, logs and the list of skipped cases in
-# BELAY_SANITY_DIR. The state directory is a loop-mounted xfs of 1 TiB, sparse, since the suite's
-# volumes are of 10 GiB and more. Everything runs in namespaces of its own; this half stays outside
+# BELAY_SANITY_DIR. The state directories are loop-mounted filesystems of 1 TiB, sparse, since the
+# suite's volumes are of 10 GiB and more. Everything runs in namespaces of its own; this half stays outside
 # them and clears what a killed run cannot clear itself.
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
@@ -16,7 +18,7 @@ target=${CARGO_TARGET_DIR:-$here/../../target}
 bin=${BELAY_BIN_DIR:-$target/bin}
 reports=${BELAY_SANITY_DIR:-$target/sanity}
 combinations=("$@")
-[ $# -gt 0 ] || combinations=(mount mount-topology block block-topology)
+[ $# -gt 0 ] || combinations=(mount mount-topology block block-topology mount-ext4 block-ext4)
 
 check_ready() {
     local binary
@@ -34,22 +36,28 @@ nested_loops() {
 }
 
 release_loops() {
-    local number volume
-    number=$(losetup --noheadings --output MAJ:MIN --list "$loop" | tr -d ' ')
-    for volume in $(nested_loops "$number"); do
-        losetup --detach "$volume" || true
+    local loop number volume
+    for loop in "${loops[@]}"; do
+        number=$(losetup --noheadings --output MAJ:MIN --list "$loop" | tr -d ' ')
+        for volume in $(nested_loops "$number"); do
+            losetup --detach "$volume" || true
+        done
+        losetup --detach "$loop" || true
     done
-    losetup --detach "$loop" || true
 }
 
 # The mounts of a dead namespace go a moment later, and what they hold with them.
 await_release() {
-    local tries
+    local tries image bound
     for ((tries = 0; tries < 100; tries++)); do
-        [ -n "$(losetup --noheadings --output NAME --associated "$work/state.xfs")" ] || return 0
+        bound=
+        for image in "$work"/image.*; do
+            bound+=$(losetup --noheadings --output NAME --associated "$image")
+        done
+        [ -n "$bound" ] || return 0
         sleep 0.1
     done
-    printf 'sanity: %s is still bound to %s\n' "$loop" "$work/state.xfs" >&2
+    printf 'sanity: still bound to images in %s: %s\n' "$work" "$bound" >&2
     return 1
 }
 
@@ -59,10 +67,8 @@ clean_up() {
         kill -KILL "$inside" 2>/dev/null || true
         wait "$inside" 2>/dev/null || true
     fi
-    if [ -n "$loop" ]; then
-        release_loops
-        await_release || return 1
-    fi
+    release_loops
+    await_release || return 1
     rm -rf --one-file-system "$work"
 }
 
@@ -70,17 +76,21 @@ check_ready
 rm -rf "$reports"
 mkdir -p "$reports"
 work=$(mktemp -d)
-loop=
+loops=()
 inside=
 trap 'clean_up' EXIT
 trap 'clean_up; exit 130' INT TERM HUP
 
-truncate --size 1T "$work/state.xfs"
-mkfs.xfs -q "$work/state.xfs"
-loop=$(losetup --find --show "$work/state.xfs")
+truncate --size 1T "$work/image.xfs" "$work/image.ext4"
+mkfs.xfs -q "$work/image.xfs"
+# Few inodes, or the kernel would go on writing tables of them after the mount.
+mkfs.ext4 -q -T largefile4 -J size=64 "$work/image.ext4"
+for image in "$work"/image.*; do
+    loops+=("$(losetup --find --show "$image")")
+done
 code=0
 unshare --mount --propagation private --pid --fork --kill-child --mount-proc \
-    "$here/inside.sh" "$bin" "$work" "$loop" "$reports" "${combinations[@]}" </dev/null &
+    "$here/inside.sh" "$bin" "$work" "$reports" "${combinations[@]}" </dev/null &
 inside=$!
 wait "$inside" || code=$?
 inside=

@@ -5,8 +5,9 @@ pub mod local;
 pub mod registry;
 
 use belay_server::failure::Failure;
-use belay_server::request::{AccessMode, Name, NodeId, VolumeId};
+use belay_server::request::{AccessMode, ContentSource, Name, NodeId, SnapshotId, VolumeId};
 use std::pin::Pin;
+use std::time::SystemTime;
 
 /// What every verb gives back: a future that may be moved between threads.
 pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, Failure>> + Send + 'a>>;
@@ -51,12 +52,54 @@ pub trait Backend: Send + Sync + 'static {
     fn capacity(&self) -> Option<&dyn Capacity> {
         None
     }
+
+    /// Whether it can keep what a volume held at one instant.
+    fn snapshots(&self) -> Option<&dyn Snapshots> {
+        None
+    }
+
+    /// Whether it can make a volume from another one.
+    fn clones(&self) -> Option<&dyn Clones> {
+        None
+    }
 }
 
 /// A backend that knows how much room is left.
 pub trait Capacity: Send + Sync {
     /// Bytes that can still be promised to new volumes.
     fn available_bytes(&self) -> Answer<'_, u64>;
+}
+
+/// A backend that keeps what volumes held at one instant, and makes volumes from that.
+pub trait Snapshots: Send + Sync {
+    /// Makes a snapshot, or finds that the name is taken, decided in one step: then the snapshot of
+    /// that name is the answer, whatever it is of. Returns once the instant is past whose data it
+    /// holds, which may be before it is ready.
+    fn cut(&self, order: SnapshotOrder) -> Answer<'_, Snapshot>;
+
+    /// Removes a snapshot. One that does not exist is removed already.
+    fn discard(&self, id: SnapshotId) -> Answer<'_, ()>;
+
+    /// The snapshot with that id, once it is cut.
+    fn snapshot(&self, id: SnapshotId) -> Answer<'_, Option<Snapshot>>;
+
+    /// Like [`Backend::list`]; only those of the volume `of`, if one is named.
+    fn list_snapshots(
+        &self,
+        of: Option<VolumeId>,
+        after: Option<String>,
+        limit: usize,
+    ) -> Answer<'_, SnapshotPage>;
+
+    /// Like [`Backend::create`], with what the snapshot holds; the volume is at least as large.
+    fn restore(&self, order: Order, from: SnapshotId) -> Answer<'_, Volume>;
+}
+
+/// A backend that makes volumes from other volumes.
+pub trait Clones: Send + Sync {
+    /// Like [`Backend::create`], with what the other volume holds at one instant of the call; the
+    /// new one is at least as large.
+    fn clone_volume(&self, order: Order, from: VolumeId) -> Answer<'_, Volume>;
 }
 
 /// The sizes that a backend can make, in bytes; all three are multiples of `step`.
@@ -101,6 +144,8 @@ pub struct Volume {
     pub usage: Usage,
     /// The nodes it is attached to.
     pub nodes: Vec<NodeId>,
+    /// What it was made from; none = it began empty.
+    pub source: Option<ContentSource>,
 }
 
 /// A page of volumes.
@@ -108,6 +153,39 @@ pub struct Volume {
 pub struct Page {
     /// In the order of the listing.
     pub volumes: Vec<Volume>,
+    /// Where the next page begins, if there is one.
+    pub next: Option<String>,
+}
+
+/// A snapshot to be made.
+#[derive(Clone, Debug)]
+pub struct SnapshotOrder {
+    /// The name that makes a repeated order the same order.
+    pub name: Name,
+    /// Of which volume.
+    pub source: VolumeId,
+}
+
+/// A snapshot that is cut.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Snapshot {
+    /// Its id, for ever.
+    pub id: SnapshotId,
+    /// The volume it was cut from, which may be gone.
+    pub source: VolumeId,
+    /// The smallest volume that it can be restored to, in bytes.
+    pub bytes: u64,
+    /// The instant whose data it holds.
+    pub created: SystemTime,
+    /// Whether it can be restored now.
+    pub ready: bool,
+}
+
+/// A page of snapshots.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SnapshotPage {
+    /// In the order of the listing.
+    pub snapshots: Vec<Snapshot>,
     /// Where the next page begins, if there is one.
     pub next: Option<String>,
 }
@@ -166,6 +244,8 @@ pub enum Content {
     New,
     /// Somebody has written to it: may be formatted only if it reads as zeros from end to end.
     Used,
+    /// It was made from data: never to be formatted.
+    Populated,
 }
 
 impl Content {
@@ -175,6 +255,7 @@ impl Content {
         match self {
             Content::New => "new",
             Content::Used => "used",
+            Content::Populated => "populated",
         }
     }
 }

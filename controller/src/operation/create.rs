@@ -1,12 +1,12 @@
-//! Create a volume: find what has the name already, else make it; either way it must agree with
-//! what is asked for.
+//! Create a volume, empty or from a snapshot or another volume: find what has the name already,
+//! else make it; either way it must agree with what is asked for.
 
-use super::{Operations, size, support};
-use crate::backend::{Order, Usage, Volume};
+use super::{Operations, lookup, size, snapshot, support};
+use crate::backend::{Backend, Order, Usage, Volume};
 use belay_server::failure::Failure;
 use belay_server::jobs::fingerprint;
 use belay_server::place::Place;
-use belay_server::request::{CapacityRange, CreateVolume};
+use belay_server::request::{CapacityRange, ContentSource, CreateVolume};
 use belay_server::rpc::Rpc;
 use std::sync::Arc;
 
@@ -15,12 +15,14 @@ impl Operations {
     ///
     /// # Errors
     /// `Invalid` for what no volume of this driver can be; `Range` and `Quota` for sizes and
-    /// places; `Incompatible` if the name belongs to another kind of volume.
+    /// places; `Incompatible` if the name belongs to another kind of volume; `NotFound` for the
+    /// source.
     pub async fn create(&self, request: CreateVolume) -> Result<Volume, Failure> {
         let wanted = self.wanted(&request)?;
         let same = fingerprint(&(
             (&request.range, &request.capabilities, &request.topology),
             (&request.parameters, &request.mutable_parameters),
+            &request.source,
         ));
         let backend = Arc::clone(&self.backend);
         let job = async move {
@@ -28,7 +30,7 @@ impl Operations {
                 Some(volume) => volume,
                 None => {
                     wanted.reachable()?;
-                    backend.create(wanted.order.clone()).await?
+                    wanted.make(backend.as_ref()).await?
                 }
             };
             // Also what was just made: another caller may have made it in between.
@@ -49,8 +51,13 @@ impl Operations {
         let known = self.backend.parameters();
         support::refuse_unknown("parameters", &request.parameters, known)?;
         support::refuse_unknown("mutable_parameters", &request.mutable_parameters, &[])?;
-        if request.source.is_some() {
-            let why = "this driver makes empty volumes only; leave it out";
+        let makes = match &request.source {
+            None => true,
+            Some(ContentSource::Snapshot(_)) => self.backend.snapshots().is_some(),
+            Some(ContentSource::Volume(_)) => self.backend.clones().is_some(),
+        };
+        if !makes {
+            let why = "this driver makes no volumes from that; leave it out";
             return Err(Failure::invalid("volume_content_source", why));
         }
         let usage = support::usage(&request.capabilities);
@@ -67,6 +74,7 @@ impl Operations {
         Ok(Wanted {
             order,
             range: request.range,
+            source: request.source.clone(),
             unreachable,
         })
     }
@@ -76,11 +84,48 @@ impl Operations {
 struct Wanted {
     order: Order,
     range: Option<CapacityRange>,
+    source: Option<ContentSource>,
     /// Where volumes are, if that is none of the places asked for.
     unreachable: Option<Place>,
 }
 
 impl Wanted {
+    async fn make(&self, backend: &dyn Backend) -> Result<Volume, Failure> {
+        match &self.source {
+            None => backend.create(self.order.clone()).await,
+            Some(ContentSource::Snapshot(id)) => {
+                let snapshots = snapshot::of(backend)?;
+                let from = snapshots.snapshot(id.clone()).await?;
+                let from = from.ok_or_else(|| snapshot::not_found(id))?;
+                if !from.ready {
+                    return Err(Failure::precondition(format!(
+                        "snapshot {id}: is not ready yet; repeat the call when it is ready_to_use"
+                    )));
+                }
+                let order = self.at_least(from.bytes, backend)?;
+                snapshots.restore(order, id.clone()).await
+            }
+            Some(ContentSource::Volume(id)) => {
+                let clones = backend.clones();
+                let clones = clones.ok_or_else(|| Failure::unsupported("no clones"))?;
+                let from = backend.get(id.clone()).await?;
+                let from = from.ok_or_else(|| lookup::not_found(id))?;
+                let order = self.at_least(from.bytes, backend)?;
+                clones.clone_volume(order, id.clone()).await
+            }
+        }
+    }
+
+    /// The order, for a volume that takes over that many bytes.
+    fn at_least(&self, taken_over: u64, backend: &dyn Backend) -> Result<Order, Failure> {
+        let usage = self.order.usage.clone();
+        let bytes = size::of_copy(self.range, taken_over, &usage, backend.sizes())?;
+        Ok(Order {
+            bytes,
+            ..self.order.clone()
+        })
+    }
+
     fn reachable(&self) -> Result<(), Failure> {
         let Some(here) = &self.unreachable else {
             return Ok(());
@@ -99,6 +144,10 @@ impl Wanted {
             let (is, asked) = (describe(&volume.usage), describe(&self.order.usage));
             differences.push(format!("it was made for {is}, asked for is {asked}"));
         }
+        if volume.source != self.source {
+            let (is, asked) = (origin(volume.source.as_ref()), origin(self.source.as_ref()));
+            differences.push(format!("it was made from {is}, asked for is {asked}"));
+        }
         if let Some(here) = &self.unreachable {
             differences.push(format!(
                 "it is at {}, asked for is another place",
@@ -114,6 +163,14 @@ impl Wanted {
             volume.id,
             differences.join("; ")
         )))
+    }
+}
+
+fn origin(source: Option<&ContentSource>) -> String {
+    match source {
+        None => "nothing".to_owned(),
+        Some(ContentSource::Snapshot(id)) => format!("snapshot {id}"),
+        Some(ContentSource::Volume(id)) => format!("volume {id}"),
     }
 }
 

@@ -7,7 +7,7 @@ use belay_server::request::{GetVolume, ListVolumes, VolumeId};
 
 /// Most entries in a page. An entry takes some 800 bytes at worst (id, topology, node id of 256
 /// bytes), and gRPC clients refuse messages of more than 4 MiB by default.
-const PAGE_ENTRIES_MAX: usize = 4096;
+pub(super) const PAGE_ENTRIES_MAX: usize = 4096;
 
 impl Operations {
     /// The volume.

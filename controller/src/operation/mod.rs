@@ -8,13 +8,14 @@ mod delete;
 mod expand;
 mod lookup;
 mod size;
+mod snapshot;
 mod support;
 mod validate;
 
 pub use capacity::Room;
 pub use validate::Verdict;
 
-use crate::backend::{Attachment, Backend, Volume};
+use crate::backend::{Attachment, Backend, Snapshot, Volume};
 use belay_server::jobs::Jobs;
 use belay_server::place::Place;
 use std::sync::Arc;
@@ -37,6 +38,8 @@ pub struct Operations {
     attaching: Jobs<Attachment>,
     growing: Jobs<u64>,
     removing: Jobs<()>,
+    cutting: Jobs<Snapshot>,
+    discarding: Jobs<()>,
 }
 
 impl Operations {
@@ -50,6 +53,8 @@ impl Operations {
             attaching: Jobs::new(),
             growing: Jobs::new(),
             removing: Jobs::new(),
+            cutting: Jobs::new(),
+            discarding: Jobs::new(),
         }
     }
 
@@ -63,5 +68,17 @@ impl Operations {
     #[must_use]
     pub fn knows_capacity(&self) -> bool {
         self.backend.capacity().is_some()
+    }
+
+    /// Whether the verbs of snapshots can answer.
+    #[must_use]
+    pub fn makes_snapshots(&self) -> bool {
+        self.backend.snapshots().is_some()
+    }
+
+    /// Whether [`Self::create`] takes another volume as the source.
+    #[must_use]
+    pub fn makes_clones(&self) -> bool {
+        self.backend.clones().is_some()
     }
 }

@@ -34,6 +34,28 @@ pub(super) fn of_new(
     rounded(wish.max(smallest(usage, sizes)), limit, sizes)
 }
 
+/// The size of a new volume that takes over `taken_over` bytes; that many, if no size is asked.
+///
+/// # Errors
+/// `Range`, if there is no size within the limits, or the one asked for is too small.
+pub(super) fn of_copy(
+    range: Option<CapacityRange>,
+    taken_over: u64,
+    usage: &Usage,
+    sizes: Sizes,
+) -> Result<u64, Failure> {
+    let (required, limit) = bounds(range);
+    let wish = if required == 0 { taken_over } else { required };
+    let bytes = rounded(wish.max(smallest(usage, sizes)), limit, sizes)?;
+    if bytes >= taken_over {
+        return Ok(bytes);
+    }
+    Err(Failure::range(format!(
+        "capacity_range.required_bytes: {required}, but the source has {taken_over} bytes; ask for \
+         at least that"
+    )))
+}
+
 /// The size to which a volume of `bytes` grows; the same if it is large enough.
 ///
 /// # Errors
@@ -188,6 +210,23 @@ mod tests {
             for number in numbers {
                 assert!(failure.message.contains(number), "{failure}");
             }
+        }
+    }
+
+    #[test]
+    fn a_copy_is_as_large_as_its_source_or_larger() {
+        for (asked, usage, bytes) in [
+            (None, Usage::Block, Ok(5 * MIB)),
+            (range(0, 5 * MIB), Usage::Block, Ok(5 * MIB)),
+            (range(0, 5 * MIB - 1), Usage::Block, Err(Kind::Range)),
+            (range(5 * MIB - 1, 0), Usage::Block, Ok(5 * MIB)),
+            (range(4 * MIB, 0), Usage::Block, Err(Kind::Range)),
+            (range(9 * MIB, 0), Usage::Block, Ok(9 * MIB)),
+            (range(1 << 45, 0), Usage::Block, Err(Kind::Range)),
+            (None, filesystem("xfs"), Ok(300 * MIB)),
+        ] {
+            let result = of_copy(asked, 5 * MIB, &usage, SIZES).map_err(|failure| failure.kind);
+            assert_eq!(result, bytes, "{asked:?} {usage:?}");
         }
     }
 

@@ -22,6 +22,16 @@ pub fn of_controller(operations: &Operations) -> Vec<csi::ControllerServiceCapab
     if operations.knows_capacity() {
         calls.push(Call::GetCapacity);
     }
+    if operations.makes_snapshots() {
+        calls.extend([
+            Call::CreateDeleteSnapshot,
+            Call::ListSnapshots,
+            Call::GetSnapshot,
+        ]);
+    }
+    if operations.makes_clones() {
+        calls.push(Call::CloneVolume);
+    }
     let advertised = |call| csi::ControllerServiceCapability {
         r#type: Some(Type::Rpc(Rpc {
             r#type: i32::from(call),

@@ -1,10 +1,10 @@
 //! Answers as messages. Knows the words of the publish context, which the node agent reads.
 
-use crate::backend::{Attachment, Page, Transport, Volume};
+use crate::backend::{Attachment, Page, Snapshot, SnapshotPage, Transport, Volume};
 use crate::operation::Room;
 use belay_proto::csi::v1 as csi;
 use belay_server::place::Place;
-use belay_server::request::NodeId;
+use belay_server::request::{ContentSource, NodeId};
 use std::collections::HashMap;
 
 /// The volume as the protocol has it.
@@ -16,8 +16,46 @@ pub(super) fn volume(volume: &Volume, place: Option<&Place>) -> csi::Volume {
         capacity_bytes: bytes(volume.bytes),
         volume_id: volume.id.as_str().to_owned(),
         volume_context: HashMap::new(),
-        content_source: None,
+        content_source: volume.source.as_ref().map(source),
         accessible_topology: topology.into_iter().collect(),
+    }
+}
+
+fn source(source: &ContentSource) -> csi::VolumeContentSource {
+    use csi::volume_content_source::{SnapshotSource, Type, VolumeSource};
+    let source = match source {
+        ContentSource::Snapshot(id) => Type::Snapshot(SnapshotSource {
+            snapshot_id: id.as_str().to_owned(),
+        }),
+        ContentSource::Volume(id) => Type::Volume(VolumeSource {
+            volume_id: id.as_str().to_owned(),
+        }),
+    };
+    csi::VolumeContentSource {
+        r#type: Some(source),
+    }
+}
+
+/// The snapshot as the protocol has it.
+pub(super) fn snapshot(snapshot: &Snapshot) -> csi::Snapshot {
+    csi::Snapshot {
+        size_bytes: bytes(snapshot.bytes),
+        snapshot_id: snapshot.id.as_str().to_owned(),
+        source_volume_id: snapshot.source.as_str().to_owned(),
+        creation_time: Some(snapshot.created.into()),
+        ready_to_use: snapshot.ready,
+        ..csi::Snapshot::default()
+    }
+}
+
+/// A page of snapshots.
+pub(super) fn snapshots(page: &SnapshotPage) -> csi::ListSnapshotsResponse {
+    let entry = |listed| csi::list_snapshots_response::Entry {
+        snapshot: Some(snapshot(listed)),
+    };
+    csi::ListSnapshotsResponse {
+        entries: page.snapshots.iter().map(entry).collect(),
+        next_token: page.next.clone().unwrap_or_default(),
     }
 }
 

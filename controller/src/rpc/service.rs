@@ -163,30 +163,48 @@ impl Controller for Service {
 
     async fn create_snapshot(
         &self,
-        _: Request<csi::CreateSnapshotRequest>,
+        request: Request<csi::CreateSnapshotRequest>,
     ) -> Answer<csi::CreateSnapshotResponse> {
-        absent(Rpc::CreateSnapshot)
+        answer(Rpc::CreateSnapshot, request, async |message| {
+            let snapshot = self.operations.cut(message.try_into()?).await?;
+            let snapshot = Some(encode::snapshot(&snapshot));
+            Ok(csi::CreateSnapshotResponse { snapshot })
+        })
+        .await
     }
 
     async fn delete_snapshot(
         &self,
-        _: Request<csi::DeleteSnapshotRequest>,
+        request: Request<csi::DeleteSnapshotRequest>,
     ) -> Answer<csi::DeleteSnapshotResponse> {
-        absent(Rpc::DeleteSnapshot)
+        answer(Rpc::DeleteSnapshot, request, async |message| {
+            self.operations.discard(message.try_into()?).await?;
+            Ok(csi::DeleteSnapshotResponse {})
+        })
+        .await
     }
 
     async fn list_snapshots(
         &self,
-        _: Request<csi::ListSnapshotsRequest>,
+        request: Request<csi::ListSnapshotsRequest>,
     ) -> Answer<csi::ListSnapshotsResponse> {
-        absent(Rpc::ListSnapshots)
+        answer(Rpc::ListSnapshots, request, async |message| {
+            let page = self.operations.list_snapshots(message.try_into()?).await?;
+            Ok(encode::snapshots(&page))
+        })
+        .await
     }
 
     async fn get_snapshot(
         &self,
-        _: Request<csi::GetSnapshotRequest>,
+        request: Request<csi::GetSnapshotRequest>,
     ) -> Answer<csi::GetSnapshotResponse> {
-        absent(Rpc::GetSnapshot)
+        answer(Rpc::GetSnapshot, request, async |message| {
+            let snapshot = self.operations.snapshot(message.try_into()?).await?;
+            let snapshot = Some(encode::snapshot(&snapshot));
+            Ok(csi::GetSnapshotResponse { snapshot })
+        })
+        .await
     }
 
     async fn controller_modify_volume(

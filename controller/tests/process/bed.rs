@@ -4,10 +4,11 @@ use belay_proto::csi::v1 as csi;
 use csi::controller_client::ControllerClient;
 use csi::volume_capability::access_mode::Mode;
 use csi::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
+use csi::volume_content_source::{SnapshotSource, Type as Source, VolumeSource};
 use hyper_util::rt::TokioIo;
 use std::collections::HashMap;
 use std::io::{BufRead as _, BufReader};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use tokio::net::UnixStream;
 use tonic::transport::{Channel, Endpoint};
@@ -31,14 +32,26 @@ pub(crate) struct Bed {
 impl Bed {
     /// The controller will be started with these flags besides the necessary ones.
     pub(crate) fn new(flags: &[&str]) -> Self {
+        Self::of(tempfile::tempdir().unwrap(), flags)
+    }
+
+    /// The same in that directory, which belongs to the test.
+    pub(crate) fn beneath(dir: &Path, flags: &[&str]) -> Self {
+        Self::of(tempfile::tempdir_in(dir).unwrap(), flags)
+    }
+
+    fn of(dir: tempfile::TempDir, flags: &[&str]) -> Self {
         let flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
-        let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("state")).unwrap();
         Self { dir, flags }
     }
 
     pub(crate) fn state_dir(&self) -> PathBuf {
         self.dir.path().join("state")
+    }
+
+    pub(crate) fn snapshots_dir(&self) -> PathBuf {
+        self.state_dir().join("snapshots")
     }
 
     pub(crate) fn volumes_dir(&self) -> PathBuf {
@@ -158,6 +171,59 @@ pub(crate) fn create(name: &str, bytes: i64) -> csi::CreateVolumeRequest {
         capacity_range: range(bytes, bytes),
         volume_capabilities: vec![block()],
         ..csi::CreateVolumeRequest::default()
+    }
+}
+
+/// The same volume made from a snapshot.
+pub(crate) fn restore(name: &str, bytes: i64, snapshot_id: &str) -> csi::CreateVolumeRequest {
+    let snapshot_id = snapshot_id.to_owned();
+    filled(
+        name,
+        bytes,
+        Source::Snapshot(SnapshotSource { snapshot_id }),
+    )
+}
+
+/// The same volume made from another one.
+pub(crate) fn clone(name: &str, bytes: i64, volume_id: &str) -> csi::CreateVolumeRequest {
+    let volume_id = volume_id.to_owned();
+    filled(name, bytes, Source::Volume(VolumeSource { volume_id }))
+}
+
+fn filled(name: &str, bytes: i64, source: Source) -> csi::CreateVolumeRequest {
+    csi::CreateVolumeRequest {
+        volume_content_source: Some(csi::VolumeContentSource {
+            r#type: Some(source),
+        }),
+        ..create(name, bytes)
+    }
+}
+
+/// A snapshot of that volume.
+pub(crate) fn snapshot(name: &str, volume_id: &str) -> csi::CreateSnapshotRequest {
+    csi::CreateSnapshotRequest {
+        name: name.to_owned(),
+        source_volume_id: volume_id.to_owned(),
+        ..Default::default()
+    }
+}
+
+/// The snapshot, which is made or found.
+pub(crate) async fn cut(client: &mut Client, request: csi::CreateSnapshotRequest) -> csi::Snapshot {
+    let answer = client.create_snapshot(request).await.unwrap();
+    answer.into_inner().snapshot.unwrap()
+}
+
+/// The same once it is ready.
+pub(crate) async fn ready(
+    client: &mut Client,
+    request: csi::CreateSnapshotRequest,
+) -> csi::Snapshot {
+    loop {
+        let snapshot = cut(client, request.clone()).await;
+        if snapshot.ready_to_use {
+            return snapshot;
+        }
     }
 }
 

@@ -114,12 +114,6 @@ async fn what_no_volume_can_be_is_refused_by_the_name_of_the_field() {
             request.volume_capabilities = vec![capability]
         })
     };
-    let volume_id = "vol-1".to_owned();
-    let source = csi::volume_content_source::VolumeSource { volume_id };
-    let source = csi::volume_content_source::Type::Volume(source);
-    let source = csi::VolumeContentSource {
-        r#type: Some(source),
-    };
     for (request, name) in [
         (
             with(&fine, |request| request.parameters = parameter("typ")),
@@ -130,12 +124,6 @@ async fn what_no_volume_can_be_is_refused_by_the_name_of_the_field() {
                 request.mutable_parameters = parameter("iops")
             }),
             "mutable_parameters",
-        ),
-        (
-            with(&fine, |request| {
-                request.volume_content_source = Some(source)
-            }),
-            "volume_content_source",
         ),
         (capable(mount("btrfs", Mode::SingleNodeWriter)), "btrfs"),
         (

@@ -6,4 +6,8 @@ mod bed;
 mod creating;
 mod full_disk;
 mod kills;
+mod mounts;
+mod reflink;
 mod service;
+mod snapshots;
+mod torn;

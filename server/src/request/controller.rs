@@ -3,7 +3,7 @@
 use super::capability::{Access, Capability};
 use super::capacity::CapacityRange;
 use super::context::{Context, Secrets};
-use super::ids::{Name, NodeId, VolumeId};
+use super::ids::{Name, NodeId, SnapshotId, VolumeId};
 use super::text::{STRING_BYTES_MAX, required, without_controls};
 use super::topology::{self, Segments, TopologyRequirement};
 use crate::failure::Failure;
@@ -34,10 +34,10 @@ pub struct CreateVolume {
 /// What a new volume is filled with.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum ContentSource {
-    /// A snapshot, by its id.
-    Snapshot(String),
-    /// Another volume, by its id.
-    Volume(String),
+    /// A snapshot.
+    Snapshot(SnapshotId),
+    /// Another volume.
+    Volume(VolumeId),
 }
 
 impl TryFrom<csi::CreateVolumeRequest> for CreateVolume {
@@ -68,19 +68,16 @@ impl TryFrom<csi::VolumeContentSource> for ContentSource {
     type Error = Failure;
 
     fn try_from(source: csi::VolumeContentSource) -> Result<Self, Failure> {
-        let checked = |field, id: String| -> Result<String, Failure> {
-            required(field, &id, STRING_BYTES_MAX)?;
-            without_controls(field, &id)?;
-            Ok(id)
-        };
         match source.r#type {
-            Some(SourceType::Snapshot(from)) => checked(
-                "volume_content_source.snapshot.snapshot_id",
-                from.snapshot_id,
-            )
-            .map(Self::Snapshot),
+            Some(SourceType::Snapshot(from)) => {
+                let field = "volume_content_source.snapshot.snapshot_id";
+                identifying(field, &from.snapshot_id)?;
+                Ok(Self::Snapshot(SnapshotId::new(from.snapshot_id)?))
+            }
             Some(SourceType::Volume(from)) => {
-                checked("volume_content_source.volume.volume_id", from.volume_id).map(Self::Volume)
+                let field = "volume_content_source.volume.volume_id";
+                identifying(field, &from.volume_id)?;
+                Ok(Self::Volume(VolumeId::new(from.volume_id)?))
             }
             None => {
                 let why = "is there, but is neither a snapshot nor a volume";
@@ -236,12 +233,8 @@ impl TryFrom<csi::ListVolumesRequest> for ListVolumes {
     type Error = Failure;
 
     fn try_from(request: csi::ListVolumesRequest) -> Result<Self, Failure> {
-        let max_entries = usize::try_from(request.max_entries).map_err(|_| {
-            let why = format_args!("{} is negative", request.max_entries);
-            Failure::invalid("max_entries", why)
-        })?;
         Ok(Self {
-            max_entries: (max_entries != 0).then_some(max_entries),
+            max_entries: most(request.max_entries)?,
             starting_token: given(request.starting_token),
         })
     }
@@ -301,7 +294,22 @@ impl TryFrom<csi::ControllerExpandVolumeRequest> for ControllerExpand {
     }
 }
 
+/// The rule of an id, for a field that is not named after what it identifies.
+pub(super) fn identifying(field: &str, id: &str) -> Result<(), Failure> {
+    required(field, id, STRING_BYTES_MAX)?;
+    without_controls(field, id)
+}
+
+/// The most entries that a page may have; 0 stands for no wish.
+pub(super) fn most(max_entries: i32) -> Result<Option<usize>, Failure> {
+    let most = usize::try_from(max_entries).map_err(|_| {
+        let why = format_args!("{max_entries} is negative");
+        Failure::invalid("max_entries", why)
+    })?;
+    Ok((most != 0).then_some(most))
+}
+
 /// None for the empty string, which stands for an absent one.
-fn given(text: String) -> Option<String> {
+pub(super) fn given(text: String) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }

@@ -48,6 +48,11 @@ identifier! {
 }
 
 identifier! {
+    /// A snapshot as the driver calls it: 1 to 128 bytes without control characters.
+    SnapshotId, "snapshot_id", STRING_BYTES_MAX, without_controls
+}
+
+identifier! {
     /// A node as the driver calls it: 1 to 256 bytes without control characters.
     NodeId, "node_id", NODE_ID_BYTES_MAX, without_controls
 }

@@ -9,6 +9,7 @@ mod controller;
 mod ids;
 mod node;
 mod paths;
+mod snapshot;
 mod subject;
 mod text;
 mod topology;
@@ -20,9 +21,10 @@ pub use controller::{
     ContentSource, ControllerExpand, ControllerPublish, ControllerUnpublish, CreateVolume,
     DeleteVolume, GetCapacity, GetVolume, ListVolumes, ValidateCapabilities,
 };
-pub use ids::{Name, NodeId, VolumeId};
+pub use ids::{Name, NodeId, SnapshotId, VolumeId};
 pub use node::{NodeExpand, Publish, Stage, Stats, Unpublish, Unstage};
 pub use paths::{AbsPath, PATH_BYTES_MAX};
+pub use snapshot::{CreateSnapshot, DeleteSnapshot, GetSnapshot, ListSnapshots};
 pub use subject::Subject;
 pub use topology::{Segments, TopologyRequirement};
 

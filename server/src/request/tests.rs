@@ -106,7 +106,7 @@ fn create_takes_all_that_it_is_given() {
     assert_eq!(typed.secrets.get("key"), Some("s"));
     assert_eq!(
         typed.source,
-        Some(ContentSource::Snapshot("snap-1".to_owned()))
+        Some(ContentSource::Snapshot(SnapshotId::new("snap-1").unwrap()))
     );
     let topology = typed.topology.unwrap();
     assert_eq!(topology.requisite.len(), 2);
@@ -294,7 +294,7 @@ fn content_sources_are_identifiers() {
     };
     assert_eq!(
         from("vol-1").unwrap(),
-        ContentSource::Volume("vol-1".to_owned())
+        ContentSource::Volume(VolumeId::new("vol-1").unwrap())
     );
     let refused = from("").unwrap_err();
     assert_eq!(

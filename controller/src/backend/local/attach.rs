@@ -30,6 +30,9 @@ impl Store {
                     if let Some(other) = record.node() {
                         return Err(attached_elsewhere(id, other));
                     }
+                    if let Some(target) = self.copies.reading(id) {
+                        return Err(being_copied(id, &target));
+                    }
                     within_limit(changes.attached_to(order.node.as_str())?, order)?;
                     record
                         .attached
@@ -71,7 +74,9 @@ impl Store {
 }
 
 fn attachment(id: &str, terms: Terms, record: &Record, written: bool) -> Attachment {
-    let content = if record.used || written {
+    let content = if record.populated {
+        Content::Populated
+    } else if record.used || written {
         Content::Used
     } else {
         Content::New
@@ -95,6 +100,13 @@ fn within_limit(attached: usize, order: &AttachOrder) -> Result<(), Failure> {
         ))),
         _ => Ok(()),
     }
+}
+
+/// Until then nobody may write to it.
+fn being_copied(id: &str, target: &str) -> Failure {
+    Failure::busy(format!(
+        "volume {id}: {target} is being copied from it; repeat the call until that is ready"
+    ))
 }
 
 fn attached_elsewhere(id: &str, node: &str) -> Failure {

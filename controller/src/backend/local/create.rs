@@ -1,13 +1,13 @@
 //! Making a volume: the name is looked up and the intent written in one transaction; then the file
-//! is made; then the volume is ready.
+//! is made, and filled if there is a source; then the volume is ready.
 
+use super::files::Backing;
 use super::id;
 use super::record::{Record, State};
 use super::store::{Store, fits};
 use crate::backend::{Order, Volume};
 use belay_server::failure::Failure;
-use std::collections::HashSet;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use belay_server::request::ContentSource;
 
 /// What the name led to.
 pub(super) enum Intent {
@@ -20,14 +20,19 @@ pub(super) enum Intent {
 }
 
 impl Store {
-    pub(super) fn create(&self, order: &Order) -> Result<Volume, Failure> {
-        let _making = Making::begin(&self.making, order)?;
-        let id = match self.intend(order)? {
+    pub(super) fn create(
+        &self,
+        order: &Order,
+        source: Option<&ContentSource>,
+    ) -> Result<Volume, Failure> {
+        let name = order.name.as_str();
+        let _making = self.making.begin(name).ok_or_else(|| busy(order))?;
+        let id = match self.intend(order, source)? {
             Intent::Exists(volume) => return Ok(volume),
             Intent::Made(id) => id,
             Intent::Remains(old, record) => {
                 self.clear(&old, &record)?;
-                match self.intend(order)? {
+                match self.intend(order, source)? {
                     Intent::Exists(volume) => return Ok(volume),
                     Intent::Made(id) => id,
                     Intent::Remains(..) => return Err(busy(order)),
@@ -35,25 +40,42 @@ impl Store {
             }
         };
         match self.files.begin(&id) {
-            Ok(backing) => {
-                if let Err(failure) = backing.grow(order.bytes).and_then(|()| self.files.sync()) {
-                    return Err(give_up(failure, self.give_up(&id)));
-                }
-            }
+            Ok(file) => match self.make(&id, &file, order.bytes, source) {
+                Ok(populated) => self.complete(&id, populated),
+                Err(failure) => Err(give_up(failure, self.give_up(&id))),
+            },
             // There is no file of ours, so nothing may be removed.
-            Err(failure) => {
-                return Err(give_up(
-                    failure,
-                    self.ledger.change(|changes| changes.forget(&id)),
-                ));
-            }
+            Err(failure) => Err(give_up(
+                failure,
+                self.ledger.change(|changes| changes.forget(&id)),
+            )),
         }
-        self.complete(&id)
+    }
+
+    /// The second step; tells whether it was made from data.
+    fn make(
+        &self,
+        id: &str,
+        file: &Backing,
+        bytes: u64,
+        source: Option<&ContentSource>,
+    ) -> Result<bool, Failure> {
+        let populated = match source {
+            None => false,
+            Some(source) => self.fill(id, file, bytes, source)?,
+        };
+        file.grow(bytes)?;
+        self.files.sync()?;
+        Ok(populated)
     }
 
     /// The first step.
-    pub(super) fn intend(&self, order: &Order) -> Result<Intent, Failure> {
-        let ceiling = self.overcommit.ceiling(&self.files, &self.ledger)?;
+    pub(super) fn intend(
+        &self,
+        order: &Order,
+        source: Option<&ContentSource>,
+    ) -> Result<Intent, Failure> {
+        let ceiling = self.ceiling()?;
         let name = order.name.as_str();
         self.ledger.change(|changes| {
             if let Some(id) = changes.id_of(name)? {
@@ -67,19 +89,21 @@ impl Store {
                 };
             }
             fits(changes, ceiling, order.bytes)?;
-            let id = id::fresh()?;
-            changes.put(&id, &Record::creating(name, order.bytes, &order.usage))?;
+            let id = id::fresh(id::VOLUME)?;
+            let record = Record::creating(name, order.bytes, &order.usage, source);
+            changes.put(&id, &record)?;
             Ok(Intent::Made(id))
         })
     }
 
     /// The last step. If it fails, record and file are there all the same.
-    pub(super) fn complete(&self, id: &str) -> Result<Volume, Failure> {
+    pub(super) fn complete(&self, id: &str, populated: bool) -> Result<Volume, Failure> {
         let completed = self.ledger.change(|changes| {
             let mut record = changes
                 .get(id)?
                 .ok_or_else(|| Failure::bug(format!("volume {id}: its record is gone")))?;
             record.state = State::Ready;
+            record.populated = populated;
             changes.put(id, &record)?;
             record.volume(id)
         });
@@ -92,32 +116,6 @@ impl Store {
         self.begin_delete(id)?;
         self.finish_delete(id)
     }
-}
-
-/// The only maker of that name for as long as it lives.
-struct Making<'s> {
-    names: &'s Mutex<HashSet<String>>,
-    name: &'s str,
-}
-
-impl<'s> Making<'s> {
-    fn begin(names: &'s Mutex<HashSet<String>>, order: &'s Order) -> Result<Self, Failure> {
-        let name = order.name.as_str();
-        if !held(names).insert(name.to_owned()) {
-            return Err(busy(order));
-        }
-        Ok(Self { names, name })
-    }
-}
-
-impl Drop for Making<'_> {
-    fn drop(&mut self) {
-        held(self.names).remove(self.name);
-    }
-}
-
-fn held(names: &Mutex<HashSet<String>>) -> MutexGuard<'_, HashSet<String>> {
-    names.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn give_up(failure: Failure, cleaned: Result<(), Failure>) -> Failure {

@@ -15,6 +15,7 @@ impl Store {
         }
         let record = ready(id, Some(record))?;
         refuse_attached(id, record.node())?;
+        self.refuse_copied(id)?;
         let backing = self.files.get(id)?;
         lock(id, &backing)?;
         self.begin_delete(id)?;
@@ -28,9 +29,20 @@ impl Store {
                 return Ok(());
             };
             refuse_attached(id, record.node())?;
+            self.refuse_copied(id)?;
             record.state = State::Deleting;
             changes.put(id, &record)
         })
+    }
+
+    /// Nobody may take away what is being read.
+    fn refuse_copied(&self, id: &str) -> Result<(), Failure> {
+        match self.copies.reading(id) {
+            None => Ok(()),
+            Some(target) => Err(Failure::precondition(format!(
+                "volume {id}: {target} is being copied from it; delete it when that is ready"
+            ))),
+        }
     }
 
     /// The other steps, which may have been begun before.

@@ -52,6 +52,11 @@ fn meaning(errno: Errno) -> (Option<&'static str>, Kind, &'static str) {
             Kind::Unreachable,
             "move the foreign file away",
         ),
+        Errno::XDEV => (
+            Some("EXDEV"),
+            Kind::Unreachable,
+            "keep volumes and snapshots on one filesystem",
+        ),
         Errno::NOENT => (
             Some("ENOENT"),
             Kind::Unreachable,

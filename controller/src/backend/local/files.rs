@@ -1,5 +1,9 @@
-//! The backing files: `<state-dir>/volumes/<id>`, sparse, mode 0600. Each verb leaves what it says
-//! on disk when it returns. Knows no records and decides nothing.
+//! The backing files: `<state-dir>/volumes/<id>` and `snapshots/<id>`, sparse, mode 0600. Each verb
+//! leaves what it says on disk when it returns. Knows no records and decides nothing.
+
+mod copy;
+
+pub(super) use copy::Copied;
 
 use super::fault::{at, os};
 use belay_server::failure::Failure;
@@ -43,7 +47,7 @@ impl Files {
         Ok(Self { dir, path })
     }
 
-    /// Where the file of that volume is.
+    /// Where the file of that id is.
     pub(super) fn path_of(&self, id: &str) -> PathBuf {
         self.path.join(id)
     }
@@ -64,7 +68,7 @@ impl Files {
         }
     }
 
-    /// Opens the file of that volume; `None` if it is not there.
+    /// Opens the file of that id; `None` if it is not there.
     pub(super) fn find(&self, id: &str) -> Result<Option<Backing>, Failure> {
         let path = self.path_of(id);
         let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -78,21 +82,21 @@ impl Files {
         }
     }
 
-    /// Opens the file of that volume.
+    /// Opens the file of that id.
     ///
     /// # Errors
     /// `Precondition` if it is not there.
     pub(super) fn get(&self, id: &str) -> Result<Backing, Failure> {
         self.find(id)?.ok_or_else(|| {
             Failure::precondition(format!(
-                "{}: the volume's file is missing; mount the filesystem that holds it, or restore \
-                 it (to give the volume up, put an empty file there and delete the volume)",
+                "{}: the file is missing; mount the filesystem that holds it, or restore it (to \
+                 give up what it held, put an empty file there and delete the volume or snapshot)",
                 self.path_of(id).display()
             ))
         })
     }
 
-    /// Removes the file of that volume. One that is not there is removed already.
+    /// Removes the file of that id. One that is not there is removed already.
     pub(super) fn remove(&self, id: &str) -> Result<(), Failure> {
         match rustix::fs::unlinkat(&self.dir, id, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => self.sync(),
@@ -185,6 +189,11 @@ impl Backing {
             rustix::fs::ftruncate(&self.file, bytes)
                 .map_err(|errno| os("ftruncate", &self.path, errno))?;
         }
+        self.sync()
+    }
+
+    /// Puts all that was written to it on disk, by whomever.
+    pub(super) fn sync(&self) -> Result<(), Failure> {
         rustix::fs::fsync(&self.file).map_err(|errno| os("fsync", &self.path, errno))
     }
 

@@ -1,28 +1,31 @@
-//! The ids of `local`: `vol-` and 32 lowercase hex digits. Random, so that an id is never given out
-//! twice, also not after the state was lost.
+//! The ids of `local`: `vol-` or `snap-`, and 32 lowercase hex digits. Random, so that an id is
+//! never given out twice, also not after the state was lost.
 
 use belay_server::failure::Failure;
 
-const PREFIX: &str = "vol-";
+/// What an id of a volume begins with.
+pub(super) const VOLUME: &str = "vol-";
+/// What an id of a snapshot begins with.
+pub(super) const SNAPSHOT: &str = "snap-";
 const RANDOM_BYTES: usize = 16;
 
-/// A new id.
+/// A new id of that kind.
 ///
 /// # Errors
 /// `Bug`, if the kernel gives no random bytes.
-pub(super) fn fresh() -> Result<String, Failure> {
+pub(super) fn fresh(prefix: &str) -> Result<String, Failure> {
     let mut random = [0; RANDOM_BYTES];
     getrandom::fill(&mut random)
         .map_err(|error| Failure::bug(format!("getrandom: {error}; repeat the call")))?;
-    Ok(random.iter().fold(String::from(PREFIX), |mut id, byte| {
+    Ok(random.iter().fold(String::from(prefix), |mut id, byte| {
         id.push_str(&format!("{byte:02x}"));
         id
     }))
 }
 
-/// Whether that could be an id of ours.
-pub(super) fn is_ours(text: &str) -> bool {
-    text.strip_prefix(PREFIX).is_some_and(|digits| {
+/// Whether that could be an id of ours, of that kind.
+pub(super) fn is_ours(prefix: &str, text: &str) -> bool {
+    text.strip_prefix(prefix).is_some_and(|digits| {
         digits.len() == 2 * RANDOM_BYTES
             && digits
                 .bytes()
@@ -36,15 +39,18 @@ mod tests {
 
     #[test]
     fn a_fresh_id_is_ours_and_never_the_same() {
-        let (one, other) = (fresh().unwrap(), fresh().unwrap());
-        assert!(is_ours(&one), "{one}");
-        assert_ne!(one, other);
+        for kind in [VOLUME, SNAPSHOT] {
+            let (one, other) = (fresh(kind).unwrap(), fresh(kind).unwrap());
+            assert!(is_ours(kind, &one), "{one}");
+            assert_ne!(one, other);
+        }
     }
 
     #[test]
     fn anything_else_is_not_ours() {
         let digits = "0123456789abcdef0123456789abcdef";
-        assert!(is_ours(&format!("vol-{digits}")));
+        assert!(is_ours(VOLUME, &format!("vol-{digits}")));
+        assert!(!is_ours(VOLUME, &format!("snap-{digits}")));
         for text in [
             "",
             "vol-",
@@ -55,7 +61,7 @@ mod tests {
             &format!("vol-{digits}0"),
             &format!("vol-{}/", &digits[1..]),
         ] {
-            assert!(!is_ours(text), "{text:?}");
+            assert!(!is_ours(VOLUME, text), "{text:?}");
         }
     }
 }

@@ -1,18 +1,22 @@
-//! The book of volumes: `<state-dir>/state.redb`. Keeps records and the indexes over them in step,
-//! one transaction a change. Knows no files but its own, and not what the states of a volume mean.
+//! The book of volumes and snapshots: `<state-dir>/state.redb`. Keeps records and the indexes over
+//! them in step, one transaction a change. Knows no files but its own, and not what states mean.
+
+mod snapshots;
+mod totals;
 
 use super::fault::{at, os};
 use super::record::Record;
 use super::state_file::{builder, failed, open, path_in};
 use belay_server::failure::{Failure, Kind};
 use redb::{Database, ReadTransaction, ReadableDatabase as _, ReadableTable as _};
-use redb::{Table, TableDefinition, WriteTransaction};
+use redb::{Table, TableDefinition, TableError, WriteTransaction};
 use std::collections::HashSet;
 use std::fs::{File, OpenOptions};
 use std::ops::Bound;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard};
+use totals::{TOTALS, Totals};
 
 /// Volume id to [`Record`].
 const VOLUMES: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("volumes");
@@ -20,11 +24,12 @@ const VOLUMES: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("volumes"
 const NAMES: TableDefinition<'_, &str, &str> = TableDefinition::new("names");
 /// Node and volume id, for every attachment.
 const ATTACHED: TableDefinition<'_, (&str, &str), ()> = TableDefinition::new("attached");
-/// [`BYTES`] and [`COUNT`] over all records.
-const TOTALS: TableDefinition<'_, &str, u64> = TableDefinition::new("totals");
-const BYTES: &str = "bytes";
-const COUNT: &str = "volumes";
-
+/// Snapshot id to [`SnapshotRecord`](super::snapshot::SnapshotRecord).
+const SNAPSHOTS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("snapshots");
+/// Snapshot name to snapshot id.
+const SNAPSHOT_NAMES: TableDefinition<'_, &str, &str> = TableDefinition::new("snapshot_names");
+/// The volume it was cut from, and snapshot id, for every snapshot.
+const SNAPSHOTS_OF: TableDefinition<'_, (&str, &str), ()> = TableDefinition::new("snapshots_of");
 /// The open book.
 #[derive(Debug)]
 pub(super) struct Ledger {
@@ -33,15 +38,6 @@ pub(super) struct Ledger {
     database: RwLock<Option<Database>>,
     /// Held from a commit until its sums are shown: no older ones may come after them.
     showing: Mutex<()>,
-}
-
-/// Sums over the records.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Totals {
-    /// Volumes that are ready.
-    pub(super) volumes: u64,
-    /// Bytes promised, also to volumes that are being made or deleted.
-    pub(super) bytes: u64,
 }
 
 impl Ledger {
@@ -54,11 +50,24 @@ impl Ledger {
         if !Self::is_in(dir)? {
             begin(dir, &path)?;
         }
-        Ok(Self {
+        let ledger = Self {
             database: RwLock::new(Some(open(&path)?)),
             path,
             showing: Mutex::new(()),
-        })
+        };
+        if ledger.lacks_tables()? {
+            ledger.change(|_| Ok(()))?;
+        }
+        Ok(ledger)
+    }
+
+    /// Whether the book was begun by an earlier release, which knew no snapshots.
+    fn lacks_tables(&self) -> Result<bool, Failure> {
+        match self.begin_read()?.open_table(SNAPSHOTS) {
+            Ok(_) => Ok(false),
+            Err(TableError::TableDoesNotExist(_)) => Ok(true),
+            Err(error) => Err(failed(error)),
+        }
     }
 
     /// Whether there is a book in that directory.
@@ -178,15 +187,22 @@ impl Ledger {
     /// The sums.
     pub(super) fn totals(&self) -> Result<Totals, Failure> {
         let transaction = self.begin_read()?;
-        totals(&transaction.open_table(TOTALS).map_err(failed)?)
+        Totals::read(&transaction.open_table(TOTALS).map_err(failed)?)
     }
 
-    /// The ids of all records.
+    /// The ids of all volumes.
     pub(super) fn ids(&self) -> Result<HashSet<String>, Failure> {
+        self.keys(VOLUMES)
+    }
+
+    fn keys(
+        &self,
+        records: TableDefinition<'_, &'static str, &'static [u8]>,
+    ) -> Result<HashSet<String>, Failure> {
         let transaction = self.begin_read()?;
-        let volumes = transaction.open_table(VOLUMES).map_err(failed)?;
+        let records = transaction.open_table(records).map_err(failed)?;
         let mut ids = HashSet::new();
-        for entry in volumes.range::<&str>(..).map_err(failed)? {
+        for entry in records.range::<&str>(..).map_err(failed)? {
             ids.insert(entry.map_err(failed)?.0.value().to_owned());
         }
         Ok(ids)
@@ -208,6 +224,9 @@ pub(super) struct Changes<'t> {
     volumes: Table<'t, &'static str, &'static [u8]>,
     names: Table<'t, &'static str, &'static str>,
     attached: Table<'t, (&'static str, &'static str), ()>,
+    snapshots: Table<'t, &'static str, &'static [u8]>,
+    snapshot_names: Table<'t, &'static str, &'static str>,
+    snapshots_of: Table<'t, (&'static str, &'static str), ()>,
     totals: Table<'t, &'static str, u64>,
 }
 
@@ -217,6 +236,9 @@ impl<'t> Changes<'t> {
             volumes: transaction.open_table(VOLUMES).map_err(failed)?,
             names: transaction.open_table(NAMES).map_err(failed)?,
             attached: transaction.open_table(ATTACHED).map_err(failed)?,
+            snapshots: transaction.open_table(SNAPSHOTS).map_err(failed)?,
+            snapshot_names: transaction.open_table(SNAPSHOT_NAMES).map_err(failed)?,
+            snapshots_of: transaction.open_table(SNAPSHOTS_OF).map_err(failed)?,
             totals: transaction.open_table(TOTALS).map_err(failed)?,
         })
     }
@@ -258,7 +280,11 @@ impl Changes<'_> {
 
     /// The sums as they stand now.
     pub(super) fn totals(&self) -> Result<Totals, Failure> {
-        totals(&self.totals)
+        Totals::read(&self.totals)
+    }
+
+    fn set_totals(&mut self, totals: Totals) -> Result<(), Failure> {
+        totals.write(&mut self.totals)
     }
 
     /// Writes a record, new or changed, and the indexes.
@@ -275,11 +301,12 @@ impl Changes<'_> {
                 .insert((attached.node.as_str(), id), ())
                 .map_err(failed)?;
         }
-        let Totals { volumes, bytes } = self.totals()?;
-        self.set_totals(
-            volumes + record.counts(),
-            bytes.saturating_add(record.bytes),
-        )
+        let totals = self.totals()?;
+        self.set_totals(Totals {
+            volumes: totals.volumes + record.counts(),
+            bytes: totals.bytes.saturating_add(record.bytes),
+            ..totals
+        })
     }
 
     /// Removes a record, if it is there, and what the indexes say of it.
@@ -294,37 +321,13 @@ impl Changes<'_> {
                 .remove((attached.node.as_str(), id))
                 .map_err(failed)?;
         }
-        let Totals { volumes, bytes } = self.totals()?;
-        self.set_totals(
-            volumes.saturating_sub(record.counts()),
-            bytes.saturating_sub(record.bytes),
-        )
+        let totals = self.totals()?;
+        self.set_totals(Totals {
+            volumes: totals.volumes.saturating_sub(record.counts()),
+            bytes: totals.bytes.saturating_sub(record.bytes),
+            ..totals
+        })
     }
-
-    fn set_totals(&mut self, volumes: u64, bytes: u64) -> Result<(), Failure> {
-        self.totals.insert(COUNT, volumes).map_err(failed)?;
-        self.totals.insert(BYTES, bytes).map_err(failed)?;
-        Ok(())
-    }
-}
-
-impl Totals {
-    /// Shows the sums as metrics.
-    pub(super) fn show(self) {
-        metrics::gauge!("belay_controller_volumes").set(self.volumes as f64);
-        metrics::gauge!("belay_controller_provisioned_bytes").set(self.bytes as f64);
-    }
-}
-
-fn totals(table: &impl redb::ReadableTable<&'static str, u64>) -> Result<Totals, Failure> {
-    let sum = |key| {
-        let value = table.get(key).map_err(failed)?;
-        Ok::<u64, Failure>(value.map_or(0, |value| value.value()))
-    };
-    Ok(Totals {
-        volumes: sum(COUNT)?,
-        bytes: sum(BYTES)?,
-    })
 }
 
 /// Makes an empty book under another name and renames it: one that was cut short while being made
@@ -341,7 +344,7 @@ fn begin(dir: &Path, path: &Path) -> Result<(), Failure> {
         .map_err(|error| at("open", &draft, &error))?;
     let made = builder().create_file(file).map_err(failed)?;
     let transaction = made.begin_write().map_err(failed)?;
-    Changes::of(&transaction)?.set_totals(0, 0)?;
+    Changes::of(&transaction)?.set_totals(Totals::default())?;
     transaction.commit().map_err(failed)?;
     drop(made);
     std::fs::rename(&draft, path).map_err(|error| at("rename", &draft, &error))?;
@@ -353,8 +356,8 @@ fn begin(dir: &Path, path: &Path) -> Result<(), Failure> {
 fn rewrite_totals(database: &Database) -> Result<(), Failure> {
     let transaction = database.begin_write().map_err(failed)?;
     let mut changes = Changes::of(&transaction)?;
-    let Totals { volumes, bytes } = changes.totals()?;
-    changes.set_totals(volumes, bytes)?;
+    let totals = changes.totals()?;
+    changes.set_totals(totals)?;
     drop(changes);
     transaction.commit().map_err(failed)
 }

@@ -2,15 +2,18 @@
 //! This file moves the verbs of [`Store`], which block, off the runtime's threads.
 
 mod attach;
+mod copies;
 mod create;
 mod delete;
 mod fault;
 mod files;
 mod id;
 mod ledger;
+mod making;
 mod record;
 mod recover;
 mod resize;
+mod snapshot;
 mod space;
 mod state_file;
 mod store;
@@ -20,13 +23,15 @@ mod tests;
 pub use space::{Overcommit, OvercommitError};
 
 use crate::backend::{
-    Answer, AttachOrder, Attachment, Backend, Capacity, Order, Page, Sizes, Volume,
+    Answer, AttachOrder, Attachment, Backend, Capacity, Clones, Order, Page, Sizes, Snapshot,
+    SnapshotOrder, SnapshotPage, Snapshots, Volume,
 };
 use belay_server::failure::{Failure, Kind};
 use belay_server::readiness::{Readiness, State};
-use belay_server::request::{Name, NodeId, VolumeId};
+use belay_server::request::{ContentSource, Name, NodeId, SnapshotId, VolumeId};
+use copies::Copies;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use store::Store;
 
 /// Sizes are multiples of this, in bytes.
@@ -35,7 +40,8 @@ const STEP_BYTES: u64 = 1 << 20;
 /// What `local` must be told.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Where `state.redb`, `lock` and `volumes/` are. It must exist; they are made if missing.
+    /// Where `state.redb`, `lock`, `volumes/` and `snapshots/` are. It must exist; they are made if
+    /// missing.
     pub state_dir: PathBuf,
     /// The node that this controller runs on, and the only one its volumes can be attached to.
     pub node: NodeId,
@@ -62,10 +68,14 @@ impl Local {
         describe_metrics();
         let store = Store::open(config)?;
         store.recover()?;
-        Ok(Self {
-            store: Arc::new(store),
-            readiness,
-        })
+        let store = Arc::new(store);
+        let (copies, copied) = (Arc::clone(&store.copies), Arc::downgrade(&store));
+        let told = readiness.clone();
+        std::thread::Builder::new()
+            .name("copier".to_owned())
+            .spawn(move || copy_all(&copies, &copied, &told))
+            .map_err(|error| Failure::bug(format!("thread copier: {error}; raise the limits")))?;
+        Ok(Self { store, readiness })
     }
 
     fn run<T: Send + 'static>(
@@ -73,24 +83,30 @@ impl Local {
         verb: impl FnOnce(&Store) -> Result<T, Failure> + Send + 'static,
     ) -> Answer<'_, T> {
         let (store, readiness) = (Arc::clone(&self.store), self.readiness.clone());
-        let checked = move || {
-            if readiness.state() != State::Ready {
-                mend(&store, &readiness);
-            }
-            let result = verb(&store);
-            if matches!(&result, Err(failure) if failure.kind == Kind::Unreachable) {
-                mend(&store, &readiness);
-            }
-            result
-        };
         Box::pin(async move {
-            let done = tokio::task::spawn_blocking(checked).await;
+            let work = move || checked(&store, &readiness, verb);
+            let done = tokio::task::spawn_blocking(work).await;
             done.unwrap_or_else(|error| Err(Failure::bug(error.to_string()).may_be_running()))
         })
     }
 }
 
-/// One failed read or write must not stop all later ones.
+/// Does `verb`. One failed read or write of the state must not stop all later ones.
+fn checked<T>(
+    store: &Store,
+    readiness: &Readiness,
+    verb: impl FnOnce(&Store) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    if readiness.state() != State::Ready {
+        mend(store, readiness);
+    }
+    let result = verb(store);
+    if matches!(&result, Err(failure) if failure.kind == Kind::Unreachable) {
+        mend(store, readiness);
+    }
+    result
+}
+
 fn mend(store: &Store, readiness: &Readiness) {
     let before = readiness.state();
     match store.ledger.mend() {
@@ -108,18 +124,36 @@ fn mend(store: &Store, readiness: &Readiness) {
     }
 }
 
+/// Makes the copies that nobody waits for, one after the other, since they share a disk.
+fn copy_all(copies: &Copies, store: &Weak<Store>, readiness: &Readiness) {
+    while let Some(snapshot) = copies.next() {
+        let Some(store) = store.upgrade() else { return };
+        let copied = checked(&store, readiness, |store| store.copy_snapshot(&snapshot));
+        if let Err(failure) = copied {
+            tracing::error!(snapshot, "copying: {failure}");
+        }
+    }
+}
+
+impl Drop for Local {
+    fn drop(&mut self) {
+        self.store.copies.close();
+    }
+}
+
 fn describe_metrics() {
     use metrics::{Unit, describe_gauge};
     describe_gauge!("belay_controller_volumes", "Volumes that are ready.");
+    describe_gauge!("belay_controller_snapshots", "Snapshots that are ready.");
     describe_gauge!(
         "belay_controller_provisioned_bytes",
         Unit::Bytes,
-        "What is promised to all volumes together."
+        "What is promised to all volumes and snapshots together."
     );
     describe_gauge!(
         "belay_controller_capacity_bytes",
         Unit::Bytes,
-        "What may be promised to all volumes together."
+        "What may be promised to all volumes and snapshots together."
     );
 }
 
@@ -138,7 +172,7 @@ impl Backend for Local {
     }
 
     fn create(&self, order: Order) -> Answer<'_, Volume> {
-        self.run(move |store| store.create(&order))
+        self.run(move |store| store.create(&order, None))
     }
 
     fn delete(&self, id: VolumeId) -> Answer<'_, ()> {
@@ -171,6 +205,49 @@ impl Backend for Local {
 
     fn capacity(&self) -> Option<&dyn Capacity> {
         Some(self)
+    }
+
+    fn snapshots(&self) -> Option<&dyn Snapshots> {
+        Some(self)
+    }
+
+    fn clones(&self) -> Option<&dyn Clones> {
+        Some(self)
+    }
+}
+
+impl Snapshots for Local {
+    fn cut(&self, order: SnapshotOrder) -> Answer<'_, Snapshot> {
+        self.run(move |store| store.settled(store.cut(&order)?))
+    }
+
+    fn discard(&self, id: SnapshotId) -> Answer<'_, ()> {
+        self.run(move |store| store.discard(id.as_str()))
+    }
+
+    fn snapshot(&self, id: SnapshotId) -> Answer<'_, Option<Snapshot>> {
+        self.run(move |store| store.snapshot(&id))
+    }
+
+    fn list_snapshots(
+        &self,
+        of: Option<VolumeId>,
+        after: Option<String>,
+        limit: usize,
+    ) -> Answer<'_, SnapshotPage> {
+        self.run(move |store| store.list_snapshots(of.as_ref(), after.as_deref(), limit))
+    }
+
+    fn restore(&self, order: Order, from: SnapshotId) -> Answer<'_, Volume> {
+        let source = ContentSource::Snapshot(from);
+        self.run(move |store| store.create(&order, Some(&source)))
+    }
+}
+
+impl Clones for Local {
+    fn clone_volume(&self, order: Order, from: VolumeId) -> Answer<'_, Volume> {
+        let source = ContentSource::Volume(from);
+        self.run(move |store| store.create(&order, Some(&source)))
     }
 }
 

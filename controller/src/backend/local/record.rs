@@ -4,11 +4,12 @@
 
 use crate::backend::{Terms, Usage, Volume};
 use belay_server::failure::Failure;
-use belay_server::request::{AccessMode, NodeId, VolumeId};
+use belay_server::request::{AccessMode, ContentSource, NodeId, SnapshotId, VolumeId};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-/// Version of the format that [`Record::encode`] writes.
-pub(super) const VERSION: u32 = 1;
+/// Version of the format that is written. Version 2 added snapshots, `source` and `populated`.
+pub(super) const VERSION: u32 = 2;
 
 /// One volume.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -21,6 +22,20 @@ pub(super) struct Record {
     /// Somebody has written to it; never taken back.
     pub(super) used: bool,
     pub(super) attached: Vec<Attached>,
+    /// What it was made from. Absent in version 1.
+    #[serde(default)]
+    pub(super) source: Option<StoredSource>,
+    /// It was made from data. Absent in version 1.
+    #[serde(default)]
+    pub(super) populated: bool,
+}
+
+/// [`ContentSource`] as it is kept.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum StoredSource {
+    Snapshot(String),
+    Volume(String),
 }
 
 /// The part of a record that all versions have in common.
@@ -61,7 +76,12 @@ pub(super) struct Attached {
 
 impl Record {
     /// The intent to make a volume.
-    pub(super) fn creating(name: &str, bytes: u64, usage: &Usage) -> Self {
+    pub(super) fn creating(
+        name: &str,
+        bytes: u64,
+        usage: &Usage,
+        source: Option<&ContentSource>,
+    ) -> Self {
         let usage = match usage {
             Usage::Block => StoredUsage::Block,
             Usage::Filesystem(fs_type) => StoredUsage::Filesystem(fs_type.clone()),
@@ -74,6 +94,8 @@ impl Record {
             state: State::Creating,
             used: false,
             attached: Vec::new(),
+            source: source.map(StoredSource::new),
+            populated: false,
         }
     }
 
@@ -82,15 +104,11 @@ impl Record {
     /// # Errors
     /// `Bug` for what is no record, or one of a later version; names the volume.
     pub(super) fn decode(id: &str, bytes: &[u8]) -> Result<Self, Failure> {
-        let unreadable = |why: String| Failure::bug(format!("state.redb: volume {id}: {why}"));
-        let Header { version } =
-            serde_json::from_slice(bytes).map_err(|error| unreadable(error.to_string()))?;
-        if version > VERSION {
-            return Err(unreadable(format!(
-                "its record has version {version}, this release knows {VERSION}; upgrade Belay"
-            )));
-        }
-        serde_json::from_slice(bytes).map_err(|error| unreadable(error.to_string()))
+        let record: Self = decode(&format!("volume {id}"), bytes)?;
+        Ok(Self {
+            version: VERSION,
+            ..record
+        })
     }
 
     /// The bytes to be kept.
@@ -116,12 +134,15 @@ impl Record {
             .iter()
             .map(|attached| NodeId::new(attached.node.as_str()));
         let nodes = nodes.collect::<Result<_, _>>().map_err(kept)?;
+        let source = self.source.as_ref().map(StoredSource::content);
+        let source = source.transpose().map_err(kept)?;
         let id = VolumeId::new(id).map_err(kept)?;
         Ok(Volume {
             id,
             bytes: self.bytes,
             usage,
             nodes,
+            source,
         })
     }
 
@@ -145,6 +166,38 @@ impl Record {
     /// The first node it is attached to.
     pub(super) fn node(&self) -> Option<&str> {
         self.attached.first().map(|attached| attached.node.as_str())
+    }
+}
+
+/// Reads one record of whatever kind; `whose` is for the error.
+///
+/// # Errors
+/// `Bug` for what is no such record, or one of a later version.
+pub(super) fn decode<T: DeserializeOwned>(whose: &str, bytes: &[u8]) -> Result<T, Failure> {
+    let unreadable = |why: String| Failure::bug(format!("state.redb: {whose}: {why}"));
+    let Header { version } =
+        serde_json::from_slice(bytes).map_err(|error| unreadable(error.to_string()))?;
+    if version > VERSION {
+        return Err(unreadable(format!(
+            "its record has version {version}, this release knows {VERSION}; upgrade Belay"
+        )));
+    }
+    serde_json::from_slice(bytes).map_err(|error| unreadable(error.to_string()))
+}
+
+impl StoredSource {
+    fn new(source: &ContentSource) -> Self {
+        match source {
+            ContentSource::Snapshot(id) => Self::Snapshot(id.as_str().to_owned()),
+            ContentSource::Volume(id) => Self::Volume(id.as_str().to_owned()),
+        }
+    }
+
+    fn content(&self) -> Result<ContentSource, Failure> {
+        match self {
+            Self::Snapshot(id) => SnapshotId::new(id.as_str()).map(ContentSource::Snapshot),
+            Self::Volume(id) => VolumeId::new(id.as_str()).map(ContentSource::Volume),
+        }
     }
 }
 
@@ -189,7 +242,7 @@ mod tests {
     use super::*;
 
     fn record() -> Record {
-        let mut record = Record::creating("pvc-1", 4096, &Usage::Filesystem("xfs".into()));
+        let mut record = Record::creating("pvc-1", 4096, &Usage::Filesystem("xfs".into()), None);
         let terms = Terms {
             read_only: true,
             block: false,
@@ -221,8 +274,24 @@ mod tests {
     }
 
     #[test]
+    fn the_bytes_of_version_2_stay_readable() {
+        let kept = br#"{"version":2,"name":"pvc-1","bytes":4096,"usage":"block","state":"ready",
+            "used":true,"attached":[],"source":{"snapshot":"snap-1"},"populated":true}"#;
+        let source = ContentSource::Snapshot(SnapshotId::new("snap-1").unwrap());
+        let expected = Record {
+            state: State::Ready,
+            used: true,
+            populated: true,
+            ..Record::creating("pvc-1", 4096, &Usage::Block, Some(&source))
+        };
+        let record = Record::decode("vol-1", kept).unwrap();
+        assert_eq!(record, expected);
+        assert_eq!(record.volume("vol-1").unwrap().source, Some(source));
+    }
+
+    #[test]
     fn a_later_version_is_refused_whatever_else_it_says() {
-        let failure = Record::decode("vol-1", br#"{"version":2,"shape":"other"}"#).unwrap_err();
+        let failure = Record::decode("vol-1", br#"{"version":3,"shape":"other"}"#).unwrap_err();
         assert!(failure.message.contains("vol-1"), "{failure}");
         assert!(failure.message.contains("upgrade"), "{failure}");
     }

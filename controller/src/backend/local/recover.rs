@@ -16,6 +16,8 @@ pub(super) struct Recovered {
     pub(super) deleted: usize,
     /// Files that were grown to the recorded size.
     pub(super) grown: usize,
+    /// Copies that begin again.
+    pub(super) resumed: usize,
     /// What needs a person: told in the log.
     pub(super) troubles: usize,
 }
@@ -49,15 +51,18 @@ impl Store {
                 done.troubles += 1;
             }
         })?;
+        self.recover_snapshots(&mut done)?;
         let totals = self.ledger.totals()?;
         totals.show();
-        self.overcommit.ceiling(&self.files, &self.ledger)?;
+        self.ceiling()?;
         tracing::info!(
             volumes = totals.volumes,
+            snapshots = totals.snapshots,
             provisioned_bytes = totals.bytes,
             undone = done.undone,
             deleted = done.deleted,
             grown = done.grown,
+            resumed = done.resumed,
             troubles = done.troubles,
             "state recovered"
         );
@@ -103,9 +108,11 @@ impl Store {
     /// Removes what is left of a volume that nobody makes or deletes any more.
     ///
     /// # Errors
-    /// `Precondition` if it was never handed out, but holds data.
+    /// `Precondition` if it was never handed out, but holds data that is nowhere else.
     pub(super) fn clear(&self, id: &str, record: &Record) -> Result<(), Failure> {
+        // One that was being filled holds data, but its source still has it.
         if record.state == State::Creating
+            && record.source.is_none()
             && let Some(backing) = self.files.find(id)?
             && backing.holds_data()?
         {

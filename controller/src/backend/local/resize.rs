@@ -24,7 +24,7 @@ impl Store {
 
     /// The first step. A volume that is large enough stays as it is.
     pub(super) fn promise(&self, id: &str, bytes: u64) -> Result<Promise, Failure> {
-        let ceiling = self.overcommit.ceiling(&self.files, &self.ledger)?;
+        let ceiling = self.ceiling()?;
         self.ledger.change(|changes| {
             let mut record = ready(id, changes.get(id)?)?;
             let before = record.bytes;

@@ -1,10 +1,11 @@
 //! How much may be promised. With overcommit 1 every promised byte is there: the sizes of all
-//! volumes together never pass what the filesystem holds besides foreign files and its own
-//! metadata.
+//! volumes and snapshots together never pass what the filesystem holds besides foreign files and
+//! its own metadata. Blocks that files share are promised to each: any of them may be written anew.
 
 use super::files::{Files, Room};
 use super::ledger::Ledger;
 use belay_server::failure::Failure;
+use std::collections::HashSet;
 use std::str::FromStr;
 
 /// How many times over the room may be promised.
@@ -47,10 +48,19 @@ impl FromStr for Overcommit {
 }
 
 impl Overcommit {
-    /// How many bytes all volumes together may have. Foreign is what is taken of the filesystem but
-    /// not by files of volumes; it cannot be promised. A filesystem of its own makes this exact.
-    pub(super) fn ceiling(self, files: &Files, ledger: &Ledger) -> Result<u64, Failure> {
-        let ceiling = self.of(files.room()?, ours(files, ledger)?);
+    /// How many bytes all volumes and snapshots together may have. Foreign is what is taken of the
+    /// filesystem but not by their files; it cannot be promised. Shared blocks seem to be taken
+    /// once a file, so foreign ones can hide behind them: a filesystem of its own has none.
+    pub(super) fn ceiling(
+        self,
+        volumes: &Files,
+        snapshots: &Files,
+        ledger: &Ledger,
+    ) -> Result<u64, Failure> {
+        let room = volumes.room()?;
+        let of_volumes = ours(volumes, &ledger.ids()?)?;
+        let of_snapshots = ours(snapshots, &ledger.snapshot_ids()?)?;
+        let ceiling = self.of(room, of_volumes.saturating_add(of_snapshots));
         metrics::gauge!("belay_controller_capacity_bytes").set(ceiling as f64);
         Ok(ceiling)
     }
@@ -63,11 +73,10 @@ impl Overcommit {
     }
 }
 
-/// What is allocated to files of volumes. Strays are foreign, whatever they are called.
-pub(super) fn ours(files: &Files, ledger: &Ledger) -> Result<u64, Failure> {
+/// What is allocated to files that the ledger knows, by these ids. Strays are foreign, whatever
+/// they are called, and so is for once what was made since the ids were looked up.
+pub(super) fn ours(files: &Files, ids: &HashSet<String>) -> Result<u64, Failure> {
     let mut ours = 0_u64;
-    // Looked up first: a file made since then has no blocks yet.
-    let ids = ledger.ids()?;
     files.each(|name, allocated| {
         if ids.contains(name) {
             ours = ours.saturating_add(allocated);

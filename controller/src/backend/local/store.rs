@@ -2,10 +2,12 @@
 //! change it are in files of their own.
 
 use super::Config;
+use super::copies::Copies;
 use super::fault::{at, os};
 use super::files::{Backing, Files};
 use super::id;
 use super::ledger::{Changes, Ledger};
+use super::making::Making;
 use super::record::{Record, State};
 use super::space::Overcommit;
 use crate::backend::{Page, Volume};
@@ -13,23 +15,28 @@ use belay_server::failure::{Failure, Kind};
 use belay_server::request::{Name, NodeId, VolumeId};
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
-use std::collections::HashSet;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
-use std::sync::Mutex;
+use std::sync::Arc;
 
 /// The state of `local`. A volume changes by intent (in the ledger), act (on its file), commit (in
 /// the ledger), so that [`Store::recover`] can tell after any death what was going on.
 #[derive(Debug)]
 pub(super) struct Store {
     pub(super) ledger: Ledger,
+    /// Those of the volumes.
     pub(super) files: Files,
+    /// Those of the snapshots.
+    pub(super) snapshots: Files,
+    pub(super) copies: Arc<Copies>,
     pub(super) node: NodeId,
     pub(super) overcommit: Overcommit,
     pub(super) largest_file_bytes: u64,
-    /// Names whose volume is being made by a thread of this process.
-    pub(super) making: Mutex<HashSet<String>>,
+    /// Names of volumes.
+    pub(super) making: Making,
+    /// Names of snapshots.
+    pub(super) cutting: Making,
     /// Held for as long as the process lives.
     _lock: File,
 }
@@ -41,16 +48,21 @@ impl Store {
         present(dir)?;
         let lock = lock(dir)?;
         let files = Files::open(dir.join("volumes"))?;
+        let snapshots = Files::open(dir.join("snapshots"))?;
         if !Ledger::is_in(dir)? {
-            refuse_orphans(dir, &files)?;
+            refuse_orphans(dir, &files, id::VOLUME)?;
+            refuse_orphans(dir, &snapshots, id::SNAPSHOT)?;
         }
         Ok(Self {
             ledger: Ledger::open(dir)?,
             largest_file_bytes: files.largest(&lock),
             files,
+            snapshots,
+            copies: Arc::default(),
             node: config.node,
             overcommit: config.overcommit,
-            making: Mutex::default(),
+            making: Making::default(),
+            cutting: Making::default(),
             _lock: lock,
         })
     }
@@ -69,7 +81,7 @@ impl Store {
 
     /// The token is the last id of the page before, which may be gone by now.
     pub(super) fn list(&self, after: Option<&str>, limit: usize) -> Result<Page, Failure> {
-        if let Some(token) = after.filter(|token| !id::is_ours(token)) {
+        if let Some(token) = after.filter(|token| !id::is_ours(id::VOLUME, token)) {
             let message = format!("starting_token {token:?}: not from a list of this driver");
             return Err(Failure::new(Kind::BadToken, message));
         }
@@ -101,8 +113,14 @@ impl Store {
     }
 
     pub(super) fn available_bytes(&self) -> Result<u64, Failure> {
-        let ceiling = self.overcommit.ceiling(&self.files, &self.ledger)?;
+        let ceiling = self.ceiling()?;
         Ok(ceiling.saturating_sub(self.ledger.totals()?.bytes))
+    }
+
+    /// What may be promised in all.
+    pub(super) fn ceiling(&self) -> Result<u64, Failure> {
+        self.overcommit
+            .ceiling(&self.files, &self.snapshots, &self.ledger)
     }
 }
 
@@ -128,8 +146,8 @@ pub(super) fn fits(changes: &Changes<'_>, ceiling: u64, more: u64) -> Result<(),
         return Ok(());
     }
     Err(Failure::quota(format!(
-        "{more} more bytes asked for, {left} of {ceiling} left; free some volumes, enlarge the \
-         filesystem of the state directory, or raise --overcommit"
+        "{more} more bytes asked for, {left} of {ceiling} left; free some volumes or snapshots, \
+         enlarge the filesystem of the state directory, or raise --overcommit"
     )))
 }
 
@@ -146,19 +164,19 @@ fn present(dir: &Path) -> Result<(), Failure> {
     )))
 }
 
-/// Volumes without a ledger are volumes whose ledger was lost: with an empty one, they would count
-/// as deleted.
-fn refuse_orphans(dir: &Path, files: &Files) -> Result<(), Failure> {
+/// Volumes or snapshots without a ledger are such whose ledger was lost: with an empty one, they
+/// would count as deleted.
+fn refuse_orphans(dir: &Path, files: &Files, kind: &str) -> Result<(), Failure> {
     let mut orphan = None;
     files.each(|name, _| {
-        if id::is_ours(name) {
+        if id::is_ours(kind, name) {
             orphan = Some(name.to_owned());
         }
     })?;
     let Some(name) = orphan else { return Ok(()) };
     Err(Failure::precondition(format!(
         "{}: state.redb is missing, but {} is there; restore state.redb, or, to give up all \
-         volumes, move their files away",
+         volumes and snapshots, move their files away",
         dir.display(),
         files.path_of(&name).display()
     )))

@@ -1,9 +1,10 @@
 //! Calls that change something: create, delete, publish, unpublish, expand.
 
+use belay_proto::csi::v1::volume_content_source::{SnapshotSource, Type, VolumeSource};
 use belay_proto::csi::v1::{
     CapacityRange, ControllerExpandVolumeRequest, ControllerPublishVolumeRequest,
     ControllerUnpublishVolumeRequest, CreateVolumeRequest, DeleteVolumeRequest,
-    TopologyRequirement,
+    TopologyRequirement, VolumeContentSource,
 };
 
 use crate::access::{Access, map, topology};
@@ -15,11 +16,13 @@ use crate::render::{Answer, Cell};
 impl Call<'_> {
     pub(super) async fn create(mut self, flags: Create) -> Result<Answer, Failure> {
         let places = topology(flags.topology);
+        let source = source(flags.from_snapshot, flags.from_volume);
         let request = CreateVolumeRequest {
             name: flags.name,
             capacity_range: range(flags.size, flags.limit),
             volume_capabilities: vec![flags.access.capability()],
             parameters: map(flags.parameters),
+            volume_content_source: source,
             accessibility_requirements: places.map(|place| TopologyRequirement {
                 requisite: vec![place.clone()],
                 preferred: vec![place],
@@ -103,6 +106,16 @@ impl Call<'_> {
     }
 }
 
+/// At most one of the two is given.
+fn source(snapshot: Option<String>, volume: Option<String>) -> Option<VolumeContentSource> {
+    let from_snapshot = snapshot.map(|snapshot_id| Type::Snapshot(SnapshotSource { snapshot_id }));
+    let from_volume = volume.map(|volume_id| Type::Volume(VolumeSource { volume_id }));
+    let source = from_snapshot.or(from_volume)?;
+    Some(VolumeContentSource {
+        r#type: Some(source),
+    })
+}
+
 pub(super) fn range(size: Option<i64>, limit: Option<i64>) -> Option<CapacityRange> {
     (size.is_some() || limit.is_some()).then(|| CapacityRange {
         required_bytes: size.unwrap_or(0),
@@ -113,6 +126,17 @@ pub(super) fn range(size: Option<i64>, limit: Option<i64>) -> Option<CapacityRan
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_source_is_sent_only_when_one_was_given() {
+        assert_eq!(source(None, None), None);
+        let sent = source(Some("snap-1".to_owned()), None).and_then(|source| source.r#type);
+        let snapshot_id = "snap-1".to_owned();
+        assert_eq!(sent, Some(Type::Snapshot(SnapshotSource { snapshot_id })));
+        let sent = source(None, Some("vol-1".to_owned())).and_then(|source| source.r#type);
+        let volume_id = "vol-1".to_owned();
+        assert_eq!(sent, Some(Type::Volume(VolumeSource { volume_id })));
+    }
 
     #[test]
     fn a_range_is_sent_only_when_a_size_was_given() {

@@ -1,6 +1,7 @@
 //! Calls that change nothing: validate, list, get, capacity, capabilities.
 
 use belay_proto::csi::v1::controller_service_capability::Type;
+use belay_proto::csi::v1::volume_content_source::Type as Source;
 use belay_proto::csi::v1::{
     ControllerGetCapabilitiesRequest, ControllerGetVolumeRequest, ControllerServiceCapability,
     GetCapacityRequest, GetCapacityResponse, ListVolumesRequest, ValidateVolumeCapabilitiesRequest,
@@ -115,6 +116,11 @@ pub(super) fn volume(volume: Volume, nodes: Option<Vec<String>>) -> Answer {
         ),
         ("accessible_topology", Cell::List(places.collect())),
     ];
+    let source = volume.content_source.and_then(|source| source.r#type);
+    fields.extend(source.map(|source| match source {
+        Source::Snapshot(from) => ("from_snapshot", Cell::Text(from.snapshot_id)),
+        Source::Volume(from) => ("from_volume", Cell::Text(from.volume_id)),
+    }));
     fields.extend(nodes.map(|nodes| ("published_node_ids", Cell::List(nodes))));
     Answer::Record(fields)
 }

@@ -2,9 +2,10 @@
 
 mod change;
 mod look;
+mod snapshot;
 
-use belay_proto::csi::v1::ListVolumesRequest;
 use belay_proto::csi::v1::controller_client::ControllerClient;
+use belay_proto::csi::v1::{ListSnapshotsRequest, ListVolumesRequest};
 use clap::{Args, Subcommand};
 use tonic::transport::Channel;
 
@@ -20,6 +21,8 @@ Example, a volume's life in the controller:
   belayctl controller create data --size 1GiB --fs-type ext4
   belayctl controller publish vol-1 --node-id n1 --fs-type ext4
   belayctl controller expand vol-1 --size 2GiB
+  belayctl controller snapshot-create backup vol-1
+  belayctl controller create copy --from-snapshot snap-1 --fs-type ext4
   belayctl controller unpublish vol-1 --node-id n1
   belayctl controller delete vol-1";
 
@@ -89,6 +92,41 @@ pub(crate) enum ControllerCommand {
         #[command(flatten)]
         access: Access,
     },
+    /// Keep what a volume holds now, or find the snapshot of that name (CreateSnapshot)
+    SnapshotCreate {
+        /// Name of the snapshot: the same name again finds the same snapshot
+        name: String,
+        /// Id of the volume
+        volume_id: String,
+        /// Snapshot class parameter; may be repeated
+        #[arg(long = "parameter", value_name = "KEY=VALUE", value_parser = pair)]
+        parameters: Vec<Pair>,
+    },
+    /// Delete a snapshot; what was restored from it stays (DeleteSnapshot)
+    SnapshotDelete {
+        /// Id of the snapshot
+        snapshot_id: String,
+    },
+    /// All snapshots, page by page, or some of them (ListSnapshots)
+    SnapshotList {
+        /// Only those of this volume
+        #[arg(long, default_value = "", hide_default_value = true)]
+        volume_id: String,
+        /// Only this one
+        #[arg(long, default_value = "", hide_default_value = true)]
+        snapshot_id: String,
+        /// So many at most; 0 leaves it to the driver
+        #[arg(long, default_value_t = 0)]
+        max_entries: i32,
+        /// Where the previous page ended
+        #[arg(long, default_value = "", hide_default_value = true)]
+        starting_token: String,
+    },
+    /// One snapshot (GetSnapshot)
+    SnapshotGet {
+        /// Id of the snapshot
+        snapshot_id: String,
+    },
 }
 
 #[derive(Args)]
@@ -109,6 +147,12 @@ pub(crate) struct Create {
     /// Place it must be usable from; may be repeated
     #[arg(long = "topology", value_name = "KEY=VALUE", value_parser = pair)]
     topology: Vec<Pair>,
+    /// Id of a snapshot that it is filled from
+    #[arg(long, value_name = "SNAPSHOT_ID", conflicts_with = "from_volume")]
+    from_snapshot: Option<String>,
+    /// Id of a volume that it is filled from
+    #[arg(long, value_name = "VOLUME_ID")]
+    from_volume: Option<String>,
 }
 
 #[derive(Args)]
@@ -169,6 +213,28 @@ impl ControllerCommand {
                 call.expand(volume_id, range(Some(size), limit), access)
                     .await
             }
+            Self::SnapshotCreate {
+                name,
+                volume_id,
+                parameters,
+            } => call.snapshot_create(name, volume_id, parameters).await,
+            Self::SnapshotDelete { snapshot_id } => call.snapshot_delete(snapshot_id).await,
+            Self::SnapshotList {
+                volume_id,
+                snapshot_id,
+                max_entries,
+                starting_token,
+            } => {
+                call.snapshot_list(ListSnapshotsRequest {
+                    source_volume_id: volume_id,
+                    snapshot_id,
+                    max_entries,
+                    starting_token,
+                    ..Default::default()
+                })
+                .await
+            }
+            Self::SnapshotGet { snapshot_id } => call.snapshot_get(snapshot_id).await,
         }
     }
 }

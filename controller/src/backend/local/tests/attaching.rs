@@ -11,7 +11,7 @@ use std::fs::{File, OpenOptions};
 fn an_attached_volume_is_not_deleted_and_its_node_is_named() {
     let bed = Bed::new();
     let store = &bed.open();
-    let volume = store.create(&order("pvc-1", MIB)).unwrap();
+    let volume = store.create(&order("pvc-1", MIB), None).unwrap();
     let id = volume.id.as_str();
     store.attach(&attach_order(&volume, "node-1")).unwrap();
     let failure = store.delete(id).unwrap_err();
@@ -26,7 +26,7 @@ fn an_attached_volume_is_not_deleted_and_its_node_is_named() {
 fn a_file_that_a_loop_device_has_is_neither_deleted_nor_detached() {
     let bed = Bed::new();
     let store = bed.open();
-    let volume = store.create(&order("pvc-1", MIB)).unwrap();
+    let volume = store.create(&order("pvc-1", MIB), None).unwrap();
     let id = volume.id.as_str();
     // What the node's agent does, and the loop device goes on doing.
     let bound = File::open(bed.file(id)).unwrap();
@@ -49,7 +49,7 @@ fn a_file_that_a_loop_device_has_is_neither_deleted_nor_detached() {
 fn content_is_used_from_the_first_write_and_stays_so() {
     let bed = Bed::new();
     let store = bed.open();
-    let volume = store.create(&order("pvc-1", MIB)).unwrap();
+    let volume = store.create(&order("pvc-1", MIB), None).unwrap();
     let id = volume.id.as_str();
     let attach = || {
         store
@@ -78,7 +78,7 @@ fn content_is_used_from_the_first_write_and_stays_so() {
 fn an_attachment_that_is_there_already_costs_no_write() {
     let bed = Bed::new();
     let store = bed.open();
-    let volume = store.create(&order("pvc-1", MIB)).unwrap();
+    let volume = store.create(&order("pvc-1", MIB), None).unwrap();
     let order = attach_order(&volume, "node-1");
     let first = store.attach(&order).unwrap();
     let state = || std::fs::read(bed.dir.path().join("state/state.redb")).unwrap();
@@ -91,7 +91,7 @@ fn an_attachment_that_is_there_already_costs_no_write() {
 fn a_file_that_is_missing_since_its_volume_is_deleted_is_not_called_lost() {
     let bed = Bed::new();
     let store = bed.open();
-    let volume = store.create(&order("pvc-1", MIB)).unwrap();
+    let volume = store.create(&order("pvc-1", MIB), None).unwrap();
     let id = volume.id.as_str();
     store.begin_delete(id).unwrap();
     store.files.remove(id).unwrap();
@@ -105,7 +105,11 @@ fn a_node_takes_only_as_many_volumes_as_it_may() {
     let bed = Bed::new();
     let store = &bed.open();
     let volumes: Vec<_> = (0..3)
-        .map(|n| store.create(&order(&format!("pvc-{n}"), MIB)).unwrap())
+        .map(|n| {
+            store
+                .create(&order(&format!("pvc-{n}"), MIB), None)
+                .unwrap()
+        })
         .collect();
     let attach = |volume| {
         store.attach(&AttachOrder {
@@ -128,7 +132,7 @@ fn a_node_takes_only_as_many_volumes_as_it_may() {
 fn a_volume_goes_to_this_node_only_and_not_to_two() {
     let bed = Bed::new();
     let store = bed.open();
-    let volume = store.create(&order("pvc-1", MIB)).unwrap();
+    let volume = store.create(&order("pvc-1", MIB), None).unwrap();
     let failure = store.attach(&attach_order(&volume, "node-2")).unwrap_err();
     assert_eq!(failure.kind, Kind::NotFound);
     store.attach(&attach_order(&volume, "node-1")).unwrap();

@@ -1,6 +1,6 @@
 //! The book as a file: begun once, never begun again in place of a lost one.
 
-use super::{Bed, MIB, order};
+use super::{Bed, MIB, order, snapshot_order};
 use crate::backend::local::store::Store;
 use belay_server::failure::Kind;
 use std::fs;
@@ -26,7 +26,7 @@ fn a_state_directory_that_is_missing_is_not_made() {
 fn volumes_whose_ledger_is_lost_are_not_taken_for_deleted() {
     let bed = Bed::new();
     let store = bed.open();
-    let volume = store.create(&order("pvc-1", MIB)).unwrap();
+    let volume = store.create(&order("pvc-1", MIB), None).unwrap();
     drop(store);
     let (state, kept) = (state_file(&bed), bed.dir.path().join("kept"));
     fs::rename(&state, &kept).unwrap();
@@ -41,6 +41,21 @@ fn volumes_whose_ledger_is_lost_are_not_taken_for_deleted() {
     assert_eq!(failure.kind, Kind::Unreachable, "cut short is lost as well");
     fs::rename(&kept, &state).unwrap();
     assert_eq!(bed.open().get(&volume.id).unwrap(), Some(volume));
+}
+
+#[test]
+fn snapshots_whose_ledger_is_lost_are_not_taken_for_deleted() {
+    let bed = Bed::new();
+    let store = bed.open();
+    let volume = store.create(&order("pvc-1", MIB), None).unwrap();
+    let snapshot = store.cut(&snapshot_order("snap", &volume)).unwrap();
+    store.copies.cancel(snapshot.id.as_str());
+    store.delete(volume.id.as_str()).unwrap();
+    drop(store);
+    fs::remove_file(state_file(&bed)).unwrap();
+    let failure = Store::open(bed.config()).unwrap_err();
+    assert_eq!(failure.kind, Kind::Precondition);
+    assert!(failure.message.contains(snapshot.id.as_str()), "{failure}");
 }
 
 #[test]

@@ -3,14 +3,15 @@
 mod attaching;
 mod ledger;
 mod recovery;
+mod snapshots;
 mod volumes;
 
 use super::create::Intent;
 use super::recover::Recovered;
 use super::store::Store;
 use super::{Config, Overcommit};
-use crate::backend::{AttachOrder, Order, Terms, Usage, Volume};
-use belay_server::request::{AccessMode, Name, NodeId};
+use crate::backend::{AttachOrder, Order, Snapshot, SnapshotOrder, Terms, Usage, Volume};
+use belay_server::request::{AccessMode, ContentSource, Name, NodeId};
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
@@ -62,6 +63,15 @@ impl Bed {
             .collect()
     }
 
+    fn snapshot_file(&self, id: &str) -> PathBuf {
+        self.dir.path().join("state/snapshots").join(id)
+    }
+
+    fn snapshot_files(&self) -> usize {
+        let dir = self.dir.path().join("state/snapshots");
+        fs::read_dir(dir).unwrap().count()
+    }
+
     /// Writes to a volume as its node would.
     fn write(&self, id: &str) {
         let file = OpenOptions::new().write(true).open(self.file(id)).unwrap();
@@ -80,6 +90,30 @@ fn order(name: &str, bytes: u64) -> Order {
         bytes,
         usage: Usage::Block,
     }
+}
+
+fn snapshot_order(name: &str, volume: &Volume) -> SnapshotOrder {
+    SnapshotOrder {
+        name: Name::new(name).unwrap(),
+        source: volume.id.clone(),
+    }
+}
+
+/// A snapshot that is ready.
+fn cut(store: &Store, order: &SnapshotOrder) -> Snapshot {
+    let snapshot = store.cut(order).unwrap();
+    if !snapshot.ready {
+        store.copy_snapshot(&store.copies.next().unwrap()).unwrap();
+    }
+    store.snapshot(&snapshot.id).unwrap().unwrap()
+}
+
+fn of_snapshot(snapshot: &Snapshot) -> Option<ContentSource> {
+    Some(ContentSource::Snapshot(snapshot.id.clone()))
+}
+
+fn of_volume(volume: &Volume) -> Option<ContentSource> {
+    Some(ContentSource::Volume(volume.id.clone()))
 }
 
 fn attach_order(volume: &Volume, node_id: &str) -> AttachOrder {
@@ -104,7 +138,7 @@ fn ids(store: &Store) -> Vec<String> {
 }
 
 fn intended(store: &Store, order: &Order) -> String {
-    match store.intend(order).unwrap() {
+    match store.intend(order, None).unwrap() {
         Intent::Made(id) => id,
         Intent::Exists(_) | Intent::Remains(..) => panic!("{order:?} should be new"),
     }

@@ -1,6 +1,6 @@
 //! A death after every step of every change, and what a start makes of it.
 
-use super::{Bed, MIB, attach_order, ids, intended, node, order};
+use super::{Bed, MIB, attach_order, cut, ids, intended, node, order, snapshot_order};
 use crate::backend::local::recover::Recovered;
 use crate::backend::local::store::Store;
 use belay_server::failure::Kind;
@@ -12,7 +12,7 @@ fn a_half_made_ledger_is_begun_again() {
     let draft = bed.dir.path().join("state/state.redb.new");
     fs::write(&draft, b"cut short").unwrap();
     let store = bed.open();
-    store.create(&order("pvc-1", MIB)).unwrap();
+    store.create(&order("pvc-1", MIB), None).unwrap();
     assert!(!draft.exists());
 }
 
@@ -44,7 +44,7 @@ fn a_creation_that_died_after_any_step_leaves_nothing_and_frees_the_name() {
         );
         assert_eq!(store.ledger.totals().unwrap().bytes, 0);
         assert!(bed.files().is_empty() && ids(&store).is_empty());
-        let volume = store.create(&order("pvc-1", 2 * MIB)).unwrap();
+        let volume = store.create(&order("pvc-1", 2 * MIB), None).unwrap();
         assert_eq!(ids(&store), [volume.id.as_str()]);
     }
 }
@@ -66,7 +66,7 @@ fn a_creation_whose_file_holds_data_is_kept_and_told() {
         }
     );
     assert_eq!(bed.files(), [id.as_str()]);
-    let failure = store.create(&order("pvc-1", MIB)).unwrap_err();
+    let failure = store.create(&order("pvc-1", MIB), None).unwrap_err();
     assert_eq!(failure.kind, Kind::Precondition);
     assert!(failure.message.contains(&id), "{failure}");
 }
@@ -81,7 +81,7 @@ fn a_deletion_that_died_after_any_step_is_finished() {
     for died_after in 0..steps.len() {
         let bed = Bed::new();
         let store = bed.open();
-        let volume = store.create(&order("pvc-1", MIB)).unwrap();
+        let volume = store.create(&order("pvc-1", MIB), None).unwrap();
         let id = volume.id.as_str();
         bed.write(id);
         steps[..=died_after]
@@ -108,9 +108,9 @@ fn a_deletion_that_died_after_any_step_is_finished() {
 fn a_name_whose_deletion_was_interrupted_is_made_anew_without_a_restart() {
     let bed = Bed::new();
     let store = bed.open();
-    let old = store.create(&order("pvc-1", MIB)).unwrap();
+    let old = store.create(&order("pvc-1", MIB), None).unwrap();
     store.begin_delete(old.id.as_str()).unwrap();
-    let new = store.create(&order("pvc-1", MIB)).unwrap();
+    let new = store.create(&order("pvc-1", MIB), None).unwrap();
     assert_ne!(old.id, new.id);
     assert_eq!(bed.files(), [new.id.as_str()]);
 }
@@ -121,7 +121,7 @@ fn a_creation_that_failed_half_way_is_made_anew_without_a_restart() {
     let store = bed.open();
     let old = intended(&store, &order("pvc-1", MIB));
     store.files.begin(&old).unwrap().grow(MIB).unwrap();
-    let new = store.create(&order("pvc-1", MIB)).unwrap();
+    let new = store.create(&order("pvc-1", MIB), None).unwrap();
     assert_ne!(old, new.id.as_str());
     assert_eq!(bed.files(), [new.id.as_str()]);
 }
@@ -131,29 +131,29 @@ fn a_name_that_is_being_made_or_whose_volume_is_being_deleted_is_busy() {
     let bed = Bed::new();
     let store = bed.open();
     let order = order("pvc-1", MIB);
-    let old = store.create(&order).unwrap();
+    let old = store.create(&order, None).unwrap();
     let id = old.id.as_str();
     // What another thread does that is in the middle of a DeleteVolume.
     let deleting = store.files.get(id).unwrap();
     assert!(deleting.try_lock().unwrap());
     store.begin_delete(id).unwrap();
-    assert_eq!(store.create(&order).unwrap_err().kind, Kind::Busy);
+    assert_eq!(store.create(&order, None).unwrap_err().kind, Kind::Busy);
     assert_eq!(store.delete(id).unwrap_err().kind, Kind::Busy);
     drop(deleting);
     // And one in the middle of a CreateVolume.
-    store.making.lock().unwrap().insert("pvc-1".to_owned());
-    assert_eq!(store.create(&order).unwrap_err().kind, Kind::Busy);
-    store.making.lock().unwrap().clear();
-    let new = store.create(&order).unwrap();
+    let maker = store.making.begin("pvc-1").unwrap();
+    assert_eq!(store.create(&order, None).unwrap_err().kind, Kind::Busy);
+    drop(maker);
+    let new = store.create(&order, None).unwrap();
     assert_eq!(bed.files(), [new.id.as_str()]);
-    assert!(store.making.lock().unwrap().is_empty());
+    assert!(store.making.begin("pvc-1").is_some());
 }
 
 #[test]
 fn a_promised_growth_follows_at_the_next_start() {
     let bed = Bed::new();
     let store = bed.open();
-    let volume = store.create(&order("pvc-1", MIB)).unwrap();
+    let volume = store.create(&order("pvc-1", MIB), None).unwrap();
     store.promise(volume.id.as_str(), 3 * MIB).unwrap();
     drop(store);
     let (store, recovered) = bed.recover();
@@ -175,7 +175,7 @@ fn a_promised_growth_follows_at_the_next_start() {
 fn a_volume_without_its_file_is_kept_and_every_verb_names_the_path() {
     let bed = Bed::new();
     let store = bed.open();
-    let volume = store.create(&order("pvc-1", MIB)).unwrap();
+    let volume = store.create(&order("pvc-1", MIB), None).unwrap();
     let id = volume.id.as_str();
     store.attach(&attach_order(&volume, "node-1")).unwrap();
     fs::remove_file(bed.file(id)).unwrap();
@@ -226,4 +226,41 @@ fn a_stray_file_is_never_touched() {
     );
     let kept = fs::read(bed.file("vol-00000000000000000000000000000000")).unwrap();
     assert_eq!(kept, b"precious");
+}
+
+#[test]
+fn a_book_that_an_earlier_release_began_is_gone_on_with() {
+    use redb::{Database, TableDefinition};
+    const VOLUMES: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("volumes");
+    const NAMES: TableDefinition<'_, &str, &str> = TableDefinition::new("names");
+    const TOTALS: TableDefinition<'_, &str, u64> = TableDefinition::new("totals");
+    let id = "vol-00000000000000000000000000000001";
+    let kept = br#"{"version":1,"name":"pvc-1","bytes":1048576,"usage":"block","state":"ready",
+        "used":false,"attached":[]}"#;
+    let bed = Bed::new();
+    fs::create_dir_all(bed.file(id).parent().unwrap()).unwrap();
+    File::create(bed.file(id)).unwrap().set_len(MIB).unwrap();
+    {
+        let book = Database::create(bed.dir.path().join("state/state.redb")).unwrap();
+        let page = book.begin_write().unwrap();
+        page.open_table(VOLUMES)
+            .unwrap()
+            .insert(id, kept.as_slice())
+            .unwrap();
+        page.open_table(NAMES).unwrap().insert("pvc-1", id).unwrap();
+        for (key, sum) in [("volumes", 1), ("bytes", MIB)] {
+            page.open_table(TOTALS).unwrap().insert(key, sum).unwrap();
+        }
+        page.commit().unwrap();
+    }
+    let (store, recovered) = bed.recover();
+    assert_eq!(recovered, Recovered::default());
+    let volume = store.create(&order("pvc-1", MIB), None).unwrap();
+    assert_eq!((volume.id.as_str(), &volume.source), (id, &None));
+    cut(&store, &snapshot_order("snap", &volume));
+    let totals = store.ledger.totals().unwrap();
+    assert_eq!(
+        (totals.volumes, totals.snapshots, totals.bytes),
+        (1, 1, 2 * MIB)
+    );
 }

@@ -1,6 +1,6 @@
 //! What a volume is, how much may be promised, and the book over all of them.
 
-use super::{Bed, MIB, attach_order, ids, intended, node, order};
+use super::{Bed, MIB, attach_order, cut, ids, intended, node, order, snapshot_order};
 use crate::backend::local::Overcommit;
 use crate::backend::local::record::State;
 use crate::backend::local::space::ours;
@@ -14,7 +14,7 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 fn a_volume_is_a_private_sparse_file_of_its_size() {
     let bed = Bed::new();
     let store = bed.open();
-    let volume = store.create(&order("pvc-1", 5 * MIB)).unwrap();
+    let volume = store.create(&order("pvc-1", 5 * MIB), None).unwrap();
     let file = fs::metadata(bed.file(volume.id.as_str())).unwrap();
     assert_eq!((file.len(), file.blocks()), (5 * MIB, 0));
     assert_eq!(file.permissions().mode() & 0o777, 0o600);
@@ -33,8 +33,11 @@ fn a_volume_is_a_private_sparse_file_of_its_size() {
 fn a_taken_name_gives_the_volume_that_has_it() {
     let bed = Bed::new();
     let store = bed.open();
-    let volume = store.create(&order("pvc-1", MIB)).unwrap();
-    assert_eq!(store.create(&order("pvc-1", 7 * MIB)).unwrap(), volume);
+    let volume = store.create(&order("pvc-1", MIB), None).unwrap();
+    assert_eq!(
+        store.create(&order("pvc-1", 7 * MIB), None).unwrap(),
+        volume
+    );
     assert_eq!(bed.files().len(), 1);
 }
 
@@ -68,13 +71,13 @@ fn more_than_the_filesystem_holds_is_not_promised() {
     // Far more than can change while the test runs.
     let most = available / 2;
     let failure = store
-        .create(&order("pvc-1", available.saturating_mul(2)))
+        .create(&order("pvc-1", available.saturating_mul(2)), None)
         .unwrap_err();
     assert_eq!(
         (failure.kind, failure.certainty),
         (Kind::Quota, Certainty::NothingHappened)
     );
-    let volume = store.create(&order("pvc-2", most)).unwrap();
+    let volume = store.create(&order("pvc-2", most), None).unwrap();
     assert!(store.available_bytes().unwrap() < available - most / 2);
     let failure = store
         .resize(volume.id.as_str(), available.saturating_mul(2))
@@ -93,13 +96,13 @@ fn a_size_that_the_filesystem_has_not_is_undone_and_frees_the_name() {
         // A filesystem without a limit of its own.
         return;
     }
-    let failure = store.create(&order("pvc-1", too_large)).unwrap_err();
+    let failure = store.create(&order("pvc-1", too_large), None).unwrap_err();
     assert_eq!(
         (failure.kind, failure.certainty),
         (Kind::Range, Certainty::RolledBack)
     );
     assert!(bed.files().is_empty());
-    let volume = store.create(&order("pvc-1", MIB)).unwrap();
+    let volume = store.create(&order("pvc-1", MIB), None).unwrap();
     let failure = store.resize(volume.id.as_str(), too_large).unwrap_err();
     assert_eq!(
         (failure.kind, failure.certainty),
@@ -112,21 +115,35 @@ fn a_size_that_the_filesystem_has_not_is_undone_and_frees_the_name() {
 fn a_stray_file_takes_room_and_a_volume_takes_what_it_was_promised() {
     let bed = Bed::new();
     let store = bed.open();
-    let stray = "vol-00000000000000000000000000000000";
-    fs::write(bed.file(stray), [1; 1 << 16]).unwrap();
-    assert_eq!(ours(&store.files, &store.ledger).unwrap(), 0);
-    let volume = store.create(&order("pvc-1", MIB)).unwrap();
+    let held = || {
+        let (volumes, snapshots) = (store.ledger.ids(), store.ledger.snapshot_ids());
+        [
+            ours(&store.files, &volumes.unwrap()).unwrap(),
+            ours(&store.snapshots, &snapshots.unwrap()).unwrap(),
+        ]
+    };
+    let digits = "00000000000000000000000000000000";
+    fs::write(bed.file(&format!("vol-{digits}")), [1; 1 << 16]).unwrap();
+    let stray = bed.snapshot_file(&format!("snap-{digits}"));
+    fs::write(stray, [1; 1 << 16]).unwrap();
+    assert_eq!(held(), [0, 0]);
+    let volume = store.create(&order("pvc-1", MIB), None).unwrap();
     bed.write(volume.id.as_str());
-    let written = fs::metadata(bed.file(volume.id.as_str())).unwrap().blocks() * 512;
-    assert!(written > 0);
-    assert_eq!(ours(&store.files, &store.ledger).unwrap(), written);
+    let snapshot = cut(&store, &snapshot_order("snap", &volume));
+    let written = |path| fs::metadata(path).unwrap().blocks() * 512;
+    let written = [
+        written(bed.file(volume.id.as_str())),
+        written(bed.snapshot_file(snapshot.id.as_str())),
+    ];
+    assert!(written.iter().all(|bytes| *bytes > 0), "{written:?}");
+    assert_eq!(held(), written);
 }
 
 #[test]
 fn a_file_that_grew_although_its_growth_failed_keeps_its_promise() {
     let bed = Bed::new();
     let store = bed.open();
-    let volume = store.create(&order("pvc-1", MIB)).unwrap();
+    let volume = store.create(&order("pvc-1", MIB), None).unwrap();
     let id = volume.id.as_str();
     let backing = store.files.get(id).unwrap();
     let bytes = || store.get(&volume.id).unwrap().unwrap().bytes;
@@ -149,7 +166,7 @@ fn a_file_that_grew_although_its_growth_failed_keeps_its_promise() {
 fn a_creation_that_cannot_be_completed_may_be_running() {
     let bed = Bed::new();
     let store = bed.open();
-    let failure = store.complete("vol-0").unwrap_err();
+    let failure = store.complete("vol-0", false).unwrap_err();
     assert_eq!(failure.certainty, Certainty::MayBeRunning);
 }
 
@@ -158,7 +175,9 @@ fn pages_hold_what_is_ready_and_follow_a_token_whose_volume_is_gone() {
     let bed = Bed::new();
     let store = &bed.open();
     for n in 0..5 {
-        store.create(&order(&format!("pvc-{n}"), MIB)).unwrap();
+        store
+            .create(&order(&format!("pvc-{n}"), MIB), None)
+            .unwrap();
     }
     intended(store, &order("pvc-half", MIB));
     let all = ids(store);
@@ -185,8 +204,8 @@ fn the_sums_and_indexes_follow_every_change() {
         let totals = store.ledger.totals().unwrap();
         (totals.volumes, totals.bytes)
     };
-    let one = store.create(&order("pvc-1", MIB)).unwrap();
-    let two = store.create(&order("pvc-2", 2 * MIB)).unwrap();
+    let one = store.create(&order("pvc-1", MIB), None).unwrap();
+    let two = store.create(&order("pvc-2", 2 * MIB), None).unwrap();
     assert_eq!(totals(&store), (2, 3 * MIB));
     let half = intended(&store, &order("pvc-half", 8 * MIB));
     assert_eq!(totals(&store), (2, 11 * MIB), "promised, but no volume");
@@ -217,7 +236,7 @@ fn the_sums_and_indexes_follow_every_change() {
 fn a_failed_transaction_changes_nothing() {
     let bed = Bed::new();
     let store = &bed.open();
-    let volume = store.create(&order("pvc-1", MIB)).unwrap();
+    let volume = store.create(&order("pvc-1", MIB), None).unwrap();
     let id = volume.id.as_str();
     let failed: Result<(), _> = store.ledger.change(|changes| {
         let mut record = changes.get(id)?.unwrap();

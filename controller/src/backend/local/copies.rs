@@ -1,0 +1,224 @@
+//! The copies under way: what is filled from what. A volume that is read from can be neither
+//! attached nor deleted. Kept in memory only, since one process has the state directory; a start
+//! enters what the ledger says again.
+
+use super::files::Backing;
+use belay_server::failure::Failure;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// All copies, by the id of what they make.
+#[derive(Debug, Default)]
+pub(super) struct Copies {
+    all: Mutex<All>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct All {
+    by_target: BTreeMap<String, Copy>,
+    closed: bool,
+}
+
+#[derive(Debug)]
+struct Copy {
+    source: String,
+    stage: Stage,
+    cancelled: bool,
+    /// Keeps the node from binding the source; none where nobody could.
+    lock: Option<Arc<Backing>>,
+}
+
+#[derive(Debug)]
+enum Stage {
+    /// For the copier to begin.
+    Queued,
+    Running,
+    /// Ended early, for this reason.
+    Failed(Failure),
+}
+
+impl Copies {
+    /// Enters a copy that the caller makes itself.
+    pub(super) fn begin(&self, target: &str, source: &str, lock: Option<Arc<Backing>>) {
+        self.enter(target, source, lock, Stage::Running);
+    }
+
+    /// Enters a copy for the copier to make.
+    pub(super) fn queue(&self, target: &str, source: &str, lock: Option<Arc<Backing>>) {
+        self.enter(target, source, lock, Stage::Queued);
+    }
+
+    fn enter(&self, target: &str, source: &str, lock: Option<Arc<Backing>>, stage: Stage) {
+        let copy = Copy {
+            source: source.to_owned(),
+            stage,
+            cancelled: false,
+            lock,
+        };
+        self.all().by_target.insert(target.to_owned(), copy);
+        self.changed.notify_all();
+    }
+
+    /// What is being made of that volume or snapshot, if anything is.
+    pub(super) fn reading(&self, source: &str) -> Option<String> {
+        let all = self.all();
+        let mut copies = all.by_target.iter();
+        let found = copies.find(|(_, copy)| copy.source == source);
+        found.map(|(target, _)| target.clone())
+    }
+
+    /// The lock of that volume, if a copy has it: a second one would be refused.
+    pub(super) fn lock_of(&self, source: &str) -> Option<Arc<Backing>> {
+        let all = self.all();
+        let mut copies = all.by_target.values();
+        copies.find_map(|copy| copy.lock.clone().filter(|_| copy.source == source))
+    }
+
+    /// Gives a copy the lock that it lacks.
+    pub(super) fn keep_lock(&self, target: &str, lock: Arc<Backing>) {
+        if let Some(copy) = self.all().by_target.get_mut(target) {
+            copy.lock = Some(lock);
+        }
+    }
+
+    /// Waits for a copy to make; none once [`Self::close`] was called.
+    pub(super) fn next(&self) -> Option<String> {
+        let mut all = self.all();
+        loop {
+            if all.closed {
+                return None;
+            }
+            let mut copies = all.by_target.iter_mut();
+            if let Some((target, copy)) =
+                copies.find(|(_, copy)| matches!(copy.stage, Stage::Queued))
+            {
+                copy.stage = Stage::Running;
+                return Some(target.clone());
+            }
+            let woken = self.changed.wait(all);
+            all = woken.unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Waits until that copy has ended, but no longer than `patience`.
+    pub(super) fn await_end(&self, target: &str, patience: Duration) {
+        let running = |all: &mut All| {
+            let copy = all.by_target.get(target);
+            copy.is_some_and(|copy| !matches!(copy.stage, Stage::Failed(_)))
+        };
+        drop(
+            self.changed
+                .wait_timeout_while(self.all(), patience, running)
+                .unwrap_or_else(PoisonError::into_inner),
+        );
+    }
+
+    /// Whether to go on with that copy.
+    pub(super) fn wanted(&self, target: &str) -> bool {
+        let all = self.all();
+        let copy = all.by_target.get(target);
+        !all.closed && copy.is_some_and(|copy| !copy.cancelled)
+    }
+
+    /// A copy has ended and its source is free.
+    pub(super) fn end(&self, target: &str) {
+        self.all().by_target.remove(target);
+        self.changed.notify_all();
+    }
+
+    /// A copy has ended before its time; its source stays as it is, so that it can be repeated.
+    pub(super) fn fail(&self, target: &str, failure: Failure) {
+        if let Some(copy) = self.all().by_target.get_mut(target) {
+            copy.stage = Stage::Failed(failure);
+        }
+        self.changed.notify_all();
+    }
+
+    /// Why that copy failed, if it did; then it is queued again.
+    pub(super) fn repeat(&self, target: &str) -> Option<Failure> {
+        let mut all = self.all();
+        let copy = all.by_target.get_mut(target)?;
+        if !matches!(copy.stage, Stage::Failed(_)) {
+            return None;
+        }
+        let failed = std::mem::replace(&mut copy.stage, Stage::Queued);
+        self.changed.notify_all();
+        match failed {
+            Stage::Failed(failure) => Some(failure),
+            Stage::Queued | Stage::Running => None,
+        }
+    }
+
+    /// Ends a copy; returns when nobody works at it any more, a piece later at the latest.
+    pub(super) fn cancel(&self, target: &str) {
+        let mut all = self.all();
+        while let Some(copy) = all.by_target.get_mut(target) {
+            if !matches!(copy.stage, Stage::Running) {
+                all.by_target.remove(target);
+                break;
+            }
+            copy.cancelled = true;
+            let woken = self.changed.wait(all);
+            all = woken.unwrap_or_else(PoisonError::into_inner);
+        }
+        self.changed.notify_all();
+    }
+
+    /// Ends the copier, and soon the copies; the next start resumes them.
+    pub(super) fn close(&self) {
+        self.all().closed = true;
+        self.changed.notify_all();
+    }
+
+    /// The map is whole between any two statements, so a panic elsewhere does not spoil it.
+    fn all(&self) -> MutexGuard<'_, All> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_that_is_cancelled_is_over_when_that_returns() {
+        let copies = Copies::default();
+        copies.queue("snap-1", "vol-1", None);
+        assert_eq!(copies.next().as_deref(), Some("snap-1"));
+        std::thread::scope(|threads| {
+            let copier = threads.spawn(|| {
+                while copies.wanted("snap-1") {
+                    std::thread::yield_now();
+                }
+                copies.fail("snap-1", Failure::busy("ended"));
+            });
+            copies.cancel("snap-1");
+            assert_eq!(copies.reading("vol-1"), None);
+            copier.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn a_failed_copy_keeps_its_source_and_is_told_once() {
+        let copies = Copies::default();
+        copies.begin("snap-1", "vol-1", None);
+        assert_eq!(copies.repeat("snap-1"), None, "it is running");
+        copies.fail("snap-1", Failure::busy("the disk"));
+        copies.await_end("snap-1", Duration::MAX);
+        assert_eq!(copies.reading("vol-1").as_deref(), Some("snap-1"));
+        assert_eq!(copies.repeat("snap-1"), Some(Failure::busy("the disk")));
+        assert_eq!(copies.repeat("snap-1"), None, "it is queued");
+        assert_eq!(copies.next().as_deref(), Some("snap-1"));
+    }
+
+    #[test]
+    fn a_closed_copier_wants_nothing_more() {
+        let copies = Copies::default();
+        copies.queue("snap-1", "vol-1", None);
+        copies.close();
+        assert_eq!(copies.next(), None);
+        assert!(!copies.wanted("snap-1"));
+    }
+}

@@ -1,0 +1,146 @@
+//! What one backing file takes over from another: shared blocks where the filesystem can, else a
+//! copy of the data without the holes.
+
+use super::Backing;
+use crate::backend::local::fault::os;
+use belay_server::failure::Failure;
+use rustix::fs::SeekFrom;
+use rustix::io::Errno;
+
+/// How much is copied between two looks at whether to go on, in bytes.
+const PIECE_BYTES: u64 = 64 << 20;
+
+/// How a copy ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::backend::local) enum Copied {
+    /// All is there.
+    Whole,
+    /// Somebody wanted it to end.
+    Stopped,
+}
+
+impl Backing {
+    /// Becomes what the other file is at one instant, sharing its blocks; no writer can get in
+    /// between. False, and nothing done, if the filesystem cannot share.
+    ///
+    /// # Errors
+    /// `Quota` or `Unreachable`.
+    pub(in crate::backend::local) fn share(&self, from: &Self) -> Result<bool, Failure> {
+        match rustix::fs::ioctl_ficlone(&self.file, &from.file) {
+            Ok(()) => Ok(true),
+            // ioctl_ficlone(2): no reflink here, two filesystems, or files that cannot share.
+            Err(Errno::OPNOTSUPP | Errno::XDEV | Errno::INVAL | Errno::NOTTY) => Ok(false),
+            Err(errno) => Err(os("ioctl FICLONE", &self.path, errno)),
+        }
+    }
+
+    /// Copies the first `bytes` of the other file, which nobody may write to meanwhile, into this
+    /// one, whatever it held; holes stay holes. Asks before every piece whether to go on.
+    ///
+    /// # Errors
+    /// `Quota` or `Unreachable`.
+    pub(in crate::backend::local) fn copy(
+        &self,
+        from: &Self,
+        bytes: u64,
+        go_on: impl Fn() -> bool,
+    ) -> Result<Copied, Failure> {
+        for length in [0, bytes] {
+            rustix::fs::ftruncate(&self.file, length)
+                .map_err(|errno| os("ftruncate", &self.path, errno))?;
+        }
+        let mut at = 0;
+        while let Some(data) = from.data_after(at, bytes)? {
+            (at, _) = data;
+            let (_, end) = data;
+            while at < end {
+                if !go_on() {
+                    return Ok(Copied::Stopped);
+                }
+                let copied = self.copy_piece(from, at, (end - at).min(PIECE_BYTES))?;
+                if copied == 0 {
+                    break;
+                }
+                at += copied;
+            }
+            at = end;
+        }
+        self.sync()?;
+        Ok(Copied::Whole)
+    }
+
+    fn copy_piece(&self, from: &Self, at: u64, bytes: u64) -> Result<u64, Failure> {
+        let (mut read_at, mut write_at) = (at, at);
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        rustix::fs::copy_file_range(
+            &from.file,
+            Some(&mut read_at),
+            &self.file,
+            Some(&mut write_at),
+            bytes,
+        )
+        .map(|copied| copied as u64)
+        .map_err(|errno| os("copy_file_range", &self.path, errno))
+    }
+
+    /// Where the next data begins and ends, from `at` on and before `limit`.
+    fn data_after(&self, at: u64, limit: u64) -> Result<Option<(u64, u64)>, Failure> {
+        if at >= limit {
+            return Ok(None);
+        }
+        let failed = |errno| os("lseek", &self.path, errno);
+        let begin = match rustix::fs::seek(&self.file, SeekFrom::Data(at)) {
+            Ok(begin) if begin < limit => begin,
+            // lseek(2): no data at or after the offset.
+            Ok(_) | Err(Errno::NXIO) => return Ok(None),
+            Err(errno) => return Err(failed(errno)),
+        };
+        let end = rustix::fs::seek(&self.file, SeekFrom::Hole(begin)).map_err(failed)?;
+        Ok(Some((begin, end.min(limit))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::local::files::Files;
+    use std::cell::Cell;
+    use std::fs;
+    use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn a_copy_has_the_data_and_the_holes_and_nothing_of_what_was_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let files = Files::open(dir.path().join("files")).unwrap();
+        let (from, to) = (files.begin("from").unwrap(), files.begin("to").unwrap());
+        from.grow(64 * MIB).unwrap();
+        for at in [0, 5 * MIB + 3, 64 * MIB - 4] {
+            from.file.write_all_at(b"data", at).unwrap();
+        }
+        to.file
+            .write_all_at(b"left of a copy cut short", 9 * MIB)
+            .unwrap();
+        assert_eq!(to.copy(&from, 64 * MIB, || true), Ok(Copied::Whole));
+        let metadata = fs::metadata(to.path()).unwrap();
+        assert_eq!(metadata.len(), 64 * MIB);
+        assert!(metadata.blocks() * 512 < 4 * MIB, "{metadata:?}");
+        assert!(fs::read(to.path()).unwrap() == fs::read(from.path()).unwrap());
+    }
+
+    #[test]
+    fn a_copy_ends_when_it_is_asked_to() {
+        let dir = tempfile::tempdir().unwrap();
+        let files = Files::open(dir.path().join("files")).unwrap();
+        let (from, to) = (files.begin("from").unwrap(), files.begin("to").unwrap());
+        from.grow(MIB).unwrap();
+        for at in [0, MIB / 2] {
+            from.file.write_all_at(b"data", at).unwrap();
+        }
+        let asked = Cell::new(0);
+        let once = || asked.replace(asked.get() + 1) == 0;
+        assert_eq!(to.copy(&from, MIB, once), Ok(Copied::Stopped));
+        assert_eq!(asked.get(), 2);
+    }
+}

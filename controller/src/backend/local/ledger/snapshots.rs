@@ -1,0 +1,139 @@
+//! The pages of the book that hold snapshots.
+
+use super::{Changes, Ledger, SNAPSHOTS, SNAPSHOTS_OF, Totals, failed};
+use crate::backend::local::snapshot::SnapshotRecord;
+use belay_server::failure::Failure;
+use redb::ReadableTable as _;
+use std::collections::HashSet;
+use std::ops::Bound;
+
+impl Ledger {
+    /// The record of that snapshot.
+    pub(in crate::backend::local) fn snapshot(
+        &self,
+        id: &str,
+    ) -> Result<Option<SnapshotRecord>, Failure> {
+        let transaction = self.begin_read()?;
+        read(&transaction.open_table(SNAPSHOTS).map_err(failed)?, id)
+    }
+
+    /// The ids of all snapshots.
+    pub(in crate::backend::local) fn snapshot_ids(&self) -> Result<HashSet<String>, Failure> {
+        self.keys(SNAPSHOTS)
+    }
+
+    /// The records that follow `after`, by id, as long as `take` wants more; only those cut from
+    /// the volume `of`, if one is named.
+    pub(in crate::backend::local) fn scan_snapshots(
+        &self,
+        of: Option<&str>,
+        after: Option<&str>,
+        mut take: impl FnMut(&str, SnapshotRecord) -> Result<bool, Failure>,
+    ) -> Result<(), Failure> {
+        let transaction = self.begin_read()?;
+        let snapshots = transaction.open_table(SNAPSHOTS).map_err(failed)?;
+        let Some(volume) = of else {
+            let begin = after.map_or(Bound::Unbounded, Bound::Excluded);
+            let range = snapshots.range::<&str>((begin, Bound::Unbounded));
+            for entry in range.map_err(failed)? {
+                let (id, bytes) = entry.map_err(failed)?;
+                if !take(
+                    id.value(),
+                    SnapshotRecord::decode(id.value(), bytes.value())?,
+                )? {
+                    break;
+                }
+            }
+            return Ok(());
+        };
+        let of_volume = transaction.open_table(SNAPSHOTS_OF).map_err(failed)?;
+        let begin = Bound::Excluded((volume, after.unwrap_or("")));
+        let range = of_volume.range::<(&str, &str)>((begin, Bound::Unbounded));
+        for entry in range.map_err(failed)? {
+            let key = entry.map_err(failed)?.0;
+            let (source, id) = key.value();
+            if source != volume {
+                break;
+            }
+            let record = read(&snapshots, id)?
+                .ok_or_else(|| Failure::bug(format!("state.redb: snapshot {id}: has no record")))?;
+            if !take(id, record)? {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Changes<'_> {
+    /// The record of that snapshot.
+    pub(in crate::backend::local) fn snapshot(
+        &self,
+        id: &str,
+    ) -> Result<Option<SnapshotRecord>, Failure> {
+        read(&self.snapshots, id)
+    }
+
+    /// The id of the snapshot of that name.
+    pub(in crate::backend::local) fn snapshot_named(
+        &self,
+        name: &str,
+    ) -> Result<Option<String>, Failure> {
+        let id = self.snapshot_names.get(name).map_err(failed)?;
+        Ok(id.map(|id| id.value().to_owned()))
+    }
+
+    /// Writes a record, new or changed, and the indexes.
+    pub(in crate::backend::local) fn put_snapshot(
+        &mut self,
+        id: &str,
+        record: &SnapshotRecord,
+    ) -> Result<(), Failure> {
+        self.forget_snapshot(id)?;
+        self.snapshots
+            .insert(id, record.encode()?.as_slice())
+            .map_err(failed)?;
+        self.snapshot_names
+            .insert(record.name.as_str(), id)
+            .map_err(failed)?;
+        self.snapshots_of
+            .insert((record.source.as_str(), id), ())
+            .map_err(failed)?;
+        let totals = self.totals()?;
+        self.set_totals(Totals {
+            snapshots: totals.snapshots + record.counts(),
+            bytes: totals.bytes.saturating_add(record.bytes),
+            ..totals
+        })
+    }
+
+    /// Removes a record, if it is there, and what the indexes say of it.
+    pub(in crate::backend::local) fn forget_snapshot(&mut self, id: &str) -> Result<(), Failure> {
+        let Some(record) = self.snapshot(id)? else {
+            return Ok(());
+        };
+        self.snapshots.remove(id).map_err(failed)?;
+        self.snapshot_names
+            .remove(record.name.as_str())
+            .map_err(failed)?;
+        self.snapshots_of
+            .remove((record.source.as_str(), id))
+            .map_err(failed)?;
+        let totals = self.totals()?;
+        self.set_totals(Totals {
+            snapshots: totals.snapshots.saturating_sub(record.counts()),
+            bytes: totals.bytes.saturating_sub(record.bytes),
+            ..totals
+        })
+    }
+}
+
+fn read(
+    table: &impl redb::ReadableTable<&'static str, &'static [u8]>,
+    id: &str,
+) -> Result<Option<SnapshotRecord>, Failure> {
+    let bytes = table.get(id).map_err(failed)?;
+    bytes
+        .map(|bytes| SnapshotRecord::decode(id, bytes.value()))
+        .transpose()
+}

@@ -1,0 +1,227 @@
+//! Cutting a snapshot: the intent is written, then the file takes over the volume's blocks, then
+//! the snapshot is ready. Where blocks cannot be shared, the cut is the moment from which nobody
+//! can write to the volume, and the file is filled in the background.
+
+use super::{SnapshotRecord, SnapshotState};
+use crate::backend::local::files::{Backing, Copied};
+use crate::backend::local::id;
+use crate::backend::local::store::{Store, fits, ready};
+use crate::backend::{Snapshot, SnapshotOrder};
+use belay_server::failure::Failure;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+/// What the name led to.
+pub(in crate::backend::local) enum Intent {
+    /// A snapshot that is cut.
+    Exists(Snapshot),
+    /// Nothing: this id is now taken for it.
+    Made(String),
+    /// A snapshot whose cut or removal was begun and failed.
+    Remains(String),
+}
+
+impl Store {
+    pub(in crate::backend::local) fn cut(
+        &self,
+        order: &SnapshotOrder,
+    ) -> Result<Snapshot, Failure> {
+        let name = order.name.as_str();
+        let _cutting = self.cutting.begin(name).ok_or_else(|| busy(order))?;
+        let mut intent = self.intend_snapshot(order)?;
+        if let Intent::Remains(old) = intent {
+            self.finish_discard(&old)?;
+            intent = self.intend_snapshot(order)?;
+        }
+        let id = match intent {
+            Intent::Made(id) => id,
+            Intent::Remains(_) => return Err(busy(order)),
+            Intent::Exists(snapshot) => {
+                return match self.copies.repeat(snapshot.id.as_str()) {
+                    None => Ok(snapshot),
+                    // It is cut, so the caller must not take it for never made.
+                    Some(failure) => Err(failure.may_be_running()),
+                };
+            }
+        };
+        let source = order.source.as_str();
+        self.fill_snapshot(&id, source)
+            .map_err(|failure| match self.finish_discard(&id) {
+                Ok(()) => failure.rolled_back(),
+                Err(also) => Failure {
+                    message: format!("{failure}; and cleaning up: {also}"),
+                    ..failure.may_be_running()
+                },
+            })
+    }
+
+    /// The first step.
+    pub(in crate::backend::local) fn intend_snapshot(
+        &self,
+        order: &SnapshotOrder,
+    ) -> Result<Intent, Failure> {
+        let ceiling = self.ceiling()?;
+        let (name, source) = (order.name.as_str(), order.source.as_str());
+        self.ledger.change(|changes| {
+            if let Some(id) = changes.snapshot_named(name)? {
+                let record = changes.snapshot(&id)?.ok_or_else(|| {
+                    Failure::bug(format!("state.redb: name {name:?} leads to no snapshot"))
+                })?;
+                return Ok(match record.snapshot(&id)? {
+                    Some(snapshot) => Intent::Exists(snapshot),
+                    // Whoever began it is gone: there is one maker for a name.
+                    None => Intent::Remains(id),
+                });
+            }
+            let volume = ready(source, changes.get(source)?)?;
+            fits(changes, ceiling, volume.bytes)?;
+            let id = id::fresh(id::SNAPSHOT)?;
+            let record = SnapshotRecord::cutting(name, source, volume.bytes);
+            changes.put_snapshot(&id, &record)?;
+            Ok(Intent::Made(id))
+        })
+    }
+
+    fn fill_snapshot(&self, id: &str, source: &str) -> Result<Snapshot, Failure> {
+        let from = self.backing(source)?;
+        // What the node has written and synced must be in the file before it is cut.
+        from.sync()?;
+        let file = self.snapshots.begin(id)?;
+        if !file.share(&from)? {
+            self.snapshots.sync()?;
+            return self.leave_to_copier(id, source, &from);
+        }
+        let cut_at = SystemTime::now();
+        file.sync()?;
+        self.snapshots.sync()?;
+        self.complete_snapshot(id, source, &file, cut_at)
+    }
+
+    /// The last step, with what the file turned out to be.
+    pub(in crate::backend::local) fn complete_snapshot(
+        &self,
+        id: &str,
+        source: &str,
+        file: &Backing,
+        cut_at: SystemTime,
+    ) -> Result<Snapshot, Failure> {
+        let (bytes, written) = (file.bytes()?, file.holds_data()?);
+        self.ledger.change(|changes| {
+            // Looked at after the cut: a volume never becomes new again.
+            let was_used = changes
+                .get(source)?
+                .is_some_and(|volume| volume.used || volume.populated);
+            let mut record = known(id, changes.snapshot(id)?)?;
+            record.cut_at(cut_at);
+            record.state = SnapshotState::Ready;
+            record.bytes = bytes;
+            record.populated = was_used || written;
+            changes.put_snapshot(id, &record)?;
+            visible(id, &record)
+        })
+    }
+
+    /// The last step for now where blocks cannot be shared; from here on the volume is locked.
+    pub(in crate::backend::local) fn leave_to_copier(
+        &self,
+        id: &str,
+        source: &str,
+        from: &Backing,
+    ) -> Result<Snapshot, Failure> {
+        let held = self.ledger.change(|changes| {
+            let volume = ready(source, changes.get(source)?)?;
+            let lock = self.lock_source(source, &volume)?;
+            let mut record = known(id, changes.snapshot(id)?)?;
+            record.cut_at(SystemTime::now());
+            record.state = SnapshotState::Copying;
+            record.bytes = volume.bytes;
+            record.populated = volume.used || volume.populated || from.holds_data()?;
+            changes.put_snapshot(id, &record)?;
+            self.copies.begin(id, source, Some(lock));
+            visible(id, &record)
+        });
+        match held {
+            Ok(snapshot) => {
+                // The copier must not look before the record says that there is something to do.
+                let lock = self.copies.lock_of(source);
+                self.copies.queue(id, source, lock);
+                Ok(snapshot)
+            }
+            Err(failure) => {
+                self.copies.end(id);
+                Err(failure)
+            }
+        }
+    }
+
+    /// What the copier does with one snapshot.
+    pub(in crate::backend::local) fn copy_snapshot(&self, id: &str) -> Result<(), Failure> {
+        match self.try_copy_snapshot(id) {
+            Ok(Copied::Whole) => {
+                self.copies.end(id);
+                Ok(())
+            }
+            Ok(Copied::Stopped) => {
+                let failure = Failure::busy(format!("snapshot {id}: its copying was ended"));
+                self.copies.fail(id, failure);
+                Ok(())
+            }
+            Err(failure) => {
+                let message = format!(
+                    "snapshot {id}: copying failed and begins again now (delete the snapshot to \
+                     end that): {failure}"
+                );
+                let told = Failure {
+                    message,
+                    ..failure.clone()
+                };
+                self.copies.fail(id, told);
+                Err(failure)
+            }
+        }
+    }
+
+    fn try_copy_snapshot(&self, id: &str) -> Result<Copied, Failure> {
+        let record = known(id, self.ledger.snapshot(id)?)?;
+        if record.state != SnapshotState::Copying {
+            return Ok(Copied::Whole);
+        }
+        let source = record.source.as_str();
+        let volume = ready(source, self.ledger.get(source)?)?;
+        let lock: Arc<Backing> = self.lock_source(source, &volume)?;
+        self.copies.keep_lock(id, Arc::clone(&lock));
+        let file = match self.snapshots.find(id)? {
+            Some(file) => file,
+            None => self.snapshots.begin(id)?,
+        };
+        let copied = file.copy(&lock, record.bytes, || self.copies.wanted(id))?;
+        if copied == Copied::Stopped {
+            return Ok(copied);
+        }
+        self.snapshots.sync()?;
+        self.ledger.change(|changes| {
+            let mut record = known(id, changes.snapshot(id)?)?;
+            if record.state == SnapshotState::Copying {
+                record.state = SnapshotState::Ready;
+                changes.put_snapshot(id, &record)?;
+            }
+            Ok(copied)
+        })
+    }
+}
+
+fn visible(id: &str, record: &SnapshotRecord) -> Result<Snapshot, Failure> {
+    let snapshot = record.snapshot(id)?;
+    snapshot.ok_or_else(|| Failure::bug(format!("snapshot {id}: cut, but not to be seen")))
+}
+
+fn known(id: &str, record: Option<SnapshotRecord>) -> Result<SnapshotRecord, Failure> {
+    record.ok_or_else(|| Failure::bug(format!("snapshot {id}: its record is gone")))
+}
+
+fn busy(order: &SnapshotOrder) -> Failure {
+    let name = order.name.as_str();
+    Failure::busy(format!(
+        "name {name:?}: the snapshot is still being cut or deleted"
+    ))
+}

@@ -1,0 +1,46 @@
+//! Removing a snapshot: marked in the ledger, then the file is unlinked, then the record goes. What
+//! was restored from it has blocks of its own and notices nothing.
+
+use super::SnapshotState;
+use crate::backend::local::store::Store;
+use belay_server::failure::Failure;
+
+impl Store {
+    pub(in crate::backend::local) fn discard(&self, id: &str) -> Result<(), Failure> {
+        match self.ledger.snapshot(id)?.map(|record| record.state) {
+            None => return Ok(()),
+            Some(SnapshotState::Cutting) => {
+                return Err(Failure::busy(format!("snapshot {id}: is still being cut")));
+            }
+            Some(_) => {}
+        }
+        self.finish_discard(id)
+    }
+
+    /// All steps, of which some may have been done before.
+    pub(in crate::backend::local) fn finish_discard(&self, id: &str) -> Result<(), Failure> {
+        self.begin_discard(id)?;
+        self.copies.cancel(id);
+        self.snapshots.remove(id).map_err(Failure::may_be_running)?;
+        self.ledger
+            .change(|changes| changes.forget_snapshot(id))
+            .map_err(Failure::may_be_running)
+    }
+
+    /// The first step: from here on the snapshot is nobody's.
+    pub(in crate::backend::local) fn begin_discard(&self, id: &str) -> Result<(), Failure> {
+        self.ledger.change(|changes| {
+            let Some(mut record) = changes.snapshot(id)? else {
+                return Ok(());
+            };
+            if let Some(target) = self.copies.reading(id) {
+                return Err(Failure::precondition(format!(
+                    "snapshot {id}: volume {target} is being copied from it; delete it when that \
+                     volume is there"
+                )));
+            }
+            record.state = SnapshotState::Deleting;
+            changes.put_snapshot(id, &record)
+        })
+    }
+}

@@ -1,0 +1,140 @@
+//! Filling the file of a new volume from a snapshot or from another volume.
+
+use super::{SnapshotRecord, SnapshotState};
+use crate::backend::local::files::{Backing, Copied};
+use crate::backend::local::record::Record;
+use crate::backend::local::store::{Store, ready};
+use belay_server::failure::Failure;
+use belay_server::request::ContentSource;
+use std::sync::Arc;
+
+impl Store {
+    /// Fills the empty file of the volume `id`, which becomes at least `bytes` large. Tells whether
+    /// it was made from data.
+    ///
+    /// # Errors
+    /// `NotFound` for the source; `Precondition` if it cannot be read now.
+    pub(in crate::backend::local) fn fill(
+        &self,
+        id: &str,
+        file: &Backing,
+        bytes: u64,
+        source: &ContentSource,
+    ) -> Result<bool, Failure> {
+        let filled = match source {
+            ContentSource::Snapshot(from) => self.fill_from_snapshot(id, file, from.as_str()),
+            ContentSource::Volume(from) => self.fill_from_volume(id, file, from.as_str()),
+        };
+        self.copies.end(id);
+        let populated = filled?;
+        let taken_over = file.bytes()?;
+        if taken_over > bytes {
+            return Err(Failure::precondition(format!(
+                "the source has grown to {taken_over} bytes meanwhile; ask for that much"
+            )));
+        }
+        Ok(populated)
+    }
+
+    fn fill_from_snapshot(&self, id: &str, file: &Backing, from: &str) -> Result<bool, Failure> {
+        let record = cut(from, self.ledger.snapshot(from)?)?;
+        let origin = self.snapshots.get(from).or_else(|missing| {
+            // Gone with its snapshot, rather than lost?
+            cut(from, self.ledger.snapshot(from)?)?;
+            Err(missing)
+        })?;
+        if file.share(&origin)? {
+            return Ok(record.populated);
+        }
+        self.ledger.change(|changes| {
+            cut(from, changes.snapshot(from)?)?;
+            self.copies.begin(id, from, None);
+            Ok(())
+        })?;
+        self.copy_volume(id, file, &origin, record.bytes)?;
+        Ok(record.populated)
+    }
+
+    fn fill_from_volume(&self, id: &str, file: &Backing, from: &str) -> Result<bool, Failure> {
+        ready(from, self.ledger.get(from)?)?;
+        let origin = self.backing(from)?;
+        // What the node has written and synced must be in the file before it is cut.
+        origin.sync()?;
+        if !file.share(&origin)? {
+            let bytes = self.ledger.change(|changes| {
+                let record = ready(from, changes.get(from)?)?;
+                let lock = self.lock_source(from, &record)?;
+                self.copies.begin(id, from, Some(lock));
+                Ok(record.bytes)
+            })?;
+            self.copy_volume(id, file, &origin, bytes)?;
+        }
+        // Looked at after the cut: a volume never becomes new again.
+        let record = self.ledger.get(from)?;
+        let was_used = record.is_none_or(|record| record.used || record.populated);
+        Ok(was_used || file.holds_data()?)
+    }
+
+    /// Copies what [`Copies::begin`](super::super::copies::Copies::begin) was told of.
+    fn copy_volume(
+        &self,
+        id: &str,
+        file: &Backing,
+        origin: &Backing,
+        bytes: u64,
+    ) -> Result<(), Failure> {
+        let copied = file.copy(origin, bytes, || self.copies.wanted(id));
+        match copied? {
+            Copied::Whole => Ok(()),
+            Copied::Stopped => Err(Failure::busy("the controller is ending; repeat the call")),
+        }
+    }
+
+    /// Takes the lock of a volume that is to be copied, or shares that of another copy. Called
+    /// inside a change of the ledger, so that no attachment gets in between.
+    ///
+    /// # Errors
+    /// `Precondition` if somebody may write to it.
+    pub(in crate::backend::local) fn lock_source(
+        &self,
+        id: &str,
+        record: &Record,
+    ) -> Result<Arc<Backing>, Failure> {
+        if let Some(node) = record.node() {
+            return Err(torn(id, &format!("is attached to node {node}")));
+        }
+        if let Some(lock) = self.copies.lock_of(id) {
+            return Ok(lock);
+        }
+        let backing = self.files.get(id)?;
+        if !backing.try_lock()? {
+            return Err(torn(id, "is bound to a loop device of this node"));
+        }
+        Ok(Arc::new(backing))
+    }
+}
+
+/// The record of a snapshot that can be restored.
+fn cut(id: &str, record: Option<SnapshotRecord>) -> Result<SnapshotRecord, Failure> {
+    let record = record.filter(|record| {
+        !matches!(
+            record.state,
+            SnapshotState::Cutting | SnapshotState::Deleting
+        )
+    });
+    let record = record.ok_or_else(|| Failure::not_found(format!("snapshot {id}: not found")))?;
+    if record.state == SnapshotState::Ready {
+        return Ok(record);
+    }
+    Err(Failure::precondition(format!(
+        "snapshot {id}: is still being copied; restore it when it is ready_to_use"
+    )))
+}
+
+fn torn(id: &str, why: &str) -> Failure {
+    Failure::precondition(format!(
+        "volume {id}: {why}, and a plain copy of a file that is written to would be torn; detach \
+         it first, or use xfs or btrfs as the state directory, where a snapshot or clone shares \
+         the blocks of the file at one instant"
+    ))
+}

@@ -1,0 +1,59 @@
+//! Looking snapshots up.
+
+use crate::backend::local::id;
+use crate::backend::local::store::Store;
+use crate::backend::{Snapshot, SnapshotPage};
+use belay_server::failure::{Failure, Kind};
+use belay_server::request::{SnapshotId, VolumeId};
+use std::time::Duration;
+
+/// How long a caller is kept waiting for a copy, so that a small one needs no second call.
+const COPY_PATIENCE: Duration = Duration::from_secs(1);
+
+impl Store {
+    pub(in crate::backend::local) fn snapshot(
+        &self,
+        id: &SnapshotId,
+    ) -> Result<Option<Snapshot>, Failure> {
+        let record = self.ledger.snapshot(id.as_str())?;
+        let visible = record.map(|record| record.snapshot(id.as_str()));
+        Ok(visible.transpose()?.flatten())
+    }
+
+    /// The same snapshot a moment later, if it was not ready.
+    pub(in crate::backend::local) fn settled(&self, cut: Snapshot) -> Result<Snapshot, Failure> {
+        if cut.ready {
+            return Ok(cut);
+        }
+        self.copies.await_end(cut.id.as_str(), COPY_PATIENCE);
+        Ok(self.snapshot(&cut.id)?.unwrap_or(cut))
+    }
+
+    /// The token is the last id of the page before, which may be gone by now.
+    pub(in crate::backend::local) fn list_snapshots(
+        &self,
+        of: Option<&VolumeId>,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<SnapshotPage, Failure> {
+        if let Some(token) = after.filter(|token| !id::is_ours(id::SNAPSHOT, token)) {
+            let message = format!("starting_token {token:?}: not from a list of this driver");
+            return Err(Failure::new(Kind::BadToken, message));
+        }
+        let mut page = SnapshotPage::default();
+        let of = of.map(VolumeId::as_str);
+        self.ledger.scan_snapshots(of, after, |id, record| {
+            let Some(snapshot) = record.snapshot(id)? else {
+                return Ok(true);
+            };
+            if page.snapshots.len() == limit {
+                let last = page.snapshots.last();
+                page.next = last.map(|snapshot| snapshot.id.as_str().to_owned());
+                return Ok(false);
+            }
+            page.snapshots.push(snapshot);
+            Ok(true)
+        })?;
+        Ok(page)
+    }
+}

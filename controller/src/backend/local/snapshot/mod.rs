@@ -1,0 +1,12 @@
+//! Snapshots: files of their own, cut by sharing blocks, or copied while the volume is detached.
+
+mod cut;
+mod discard;
+mod fill;
+mod lookup;
+mod record;
+mod recover;
+
+#[cfg(test)]
+pub(super) use cut::Intent;
+pub(super) use record::{SnapshotRecord, SnapshotState};

@@ -1,0 +1,130 @@
+//! What is remembered of one snapshot, kept like the record of a volume. Opens nothing.
+
+use crate::backend::Snapshot;
+use crate::backend::local::record::{VERSION, decode};
+use belay_server::failure::Failure;
+use belay_server::request::{SnapshotId, VolumeId};
+use serde::{Deserialize, Serialize};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// One snapshot.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(in crate::backend::local) struct SnapshotRecord {
+    version: u32,
+    pub(in crate::backend::local) name: String,
+    /// The id of the volume; that volume may be gone.
+    pub(in crate::backend::local) source: String,
+    pub(in crate::backend::local) bytes: u64,
+    pub(in crate::backend::local) state: SnapshotState,
+    /// The cut, in nanoseconds since 1970; 0 until it is made.
+    created_ns: u64,
+    /// The volume was not new at the cut.
+    pub(in crate::backend::local) populated: bool,
+}
+
+/// How far a snapshot is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(in crate::backend::local) enum SnapshotState {
+    /// Intended; its file may exist or not. Nobody was told of it.
+    Cutting,
+    /// Cut, and its file is being filled from the volume's, which nobody may write to until then.
+    Copying,
+    /// Its file holds all of it.
+    Ready,
+    /// Given up; its file may exist or not. Nobody gets it any more.
+    Deleting,
+}
+
+impl SnapshotRecord {
+    /// The intent to cut one.
+    pub(super) fn cutting(name: &str, source: &str, bytes: u64) -> Self {
+        Self {
+            version: VERSION,
+            name: name.to_owned(),
+            source: source.to_owned(),
+            bytes,
+            state: SnapshotState::Cutting,
+            created_ns: 0,
+            populated: false,
+        }
+    }
+
+    /// Notes when the cut was made.
+    pub(super) fn cut_at(&mut self, instant: SystemTime) {
+        // A clock before 1970 is a clock that was never set.
+        let since = instant.duration_since(UNIX_EPOCH).unwrap_or_default();
+        self.created_ns = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);
+    }
+
+    /// Reads what [`Self::encode`] wrote.
+    ///
+    /// # Errors
+    /// `Bug` for what is no record, or one of a later version; names the snapshot.
+    pub(in crate::backend::local) fn decode(id: &str, bytes: &[u8]) -> Result<Self, Failure> {
+        let record: Self = decode(&format!("snapshot {id}"), bytes)?;
+        Ok(Self {
+            version: VERSION,
+            ..record
+        })
+    }
+
+    /// The bytes to be kept.
+    ///
+    /// # Errors
+    /// `Bug`, if it cannot be written as JSON.
+    pub(in crate::backend::local) fn encode(&self) -> Result<Vec<u8>, Failure> {
+        serde_json::to_vec(self).map_err(|error| Failure::bug(format!("state.redb: {error}")))
+    }
+
+    /// How many it is when snapshots are counted: what is not ready is none yet, or none any more.
+    pub(in crate::backend::local) fn counts(&self) -> u64 {
+        u64::from(self.state == SnapshotState::Ready)
+    }
+
+    /// How it looks from outside; none if nobody may see it.
+    ///
+    /// # Errors
+    /// `Bug` if a kept id breaks the rules of today.
+    pub(super) fn snapshot(&self, id: &str) -> Result<Option<Snapshot>, Failure> {
+        let ready = match self.state {
+            SnapshotState::Cutting | SnapshotState::Deleting => return Ok(None),
+            SnapshotState::Copying => false,
+            SnapshotState::Ready => true,
+        };
+        let kept = |failure| Failure::bug(format!("state.redb: snapshot {id}: {failure}"));
+        Ok(Some(Snapshot {
+            id: SnapshotId::new(id).map_err(kept)?,
+            source: VolumeId::new(self.source.as_str()).map_err(kept)?,
+            bytes: self.bytes,
+            created: UNIX_EPOCH + Duration::from_nanos(self.created_ns),
+            ready,
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bytes_of_version_2_stay_readable() {
+        let kept = br#"{"version":2,"name":"snap","source":"vol-1","bytes":4096,"state":"copying",
+            "created_ns":1500000000,"populated":true}"#;
+        let record = SnapshotRecord::decode("snap-1", kept).unwrap();
+        let again = SnapshotRecord::decode("snap-1", &record.encode().unwrap()).unwrap();
+        assert_eq!(again, record);
+        let snapshot = record.snapshot("snap-1").unwrap().unwrap();
+        assert_eq!(
+            (snapshot.source.as_str(), snapshot.bytes, snapshot.ready),
+            ("vol-1", 4096, false)
+        );
+        assert_eq!(snapshot.created, UNIX_EPOCH + Duration::from_millis(1500));
+    }
+
+    #[test]
+    fn nobody_sees_a_snapshot_before_it_is_cut() {
+        let record = SnapshotRecord::cutting("snap", "vol-1", 4096);
+        assert_eq!(record.snapshot("snap-1").unwrap(), None);
+    }
+}

@@ -1,0 +1,113 @@
+//! Snapshots: cut, discard, look up.
+
+use super::{Operations, lookup, support};
+use crate::backend::{Backend, Snapshot, SnapshotOrder, SnapshotPage, Snapshots};
+use belay_server::failure::{Failure, Kind};
+use belay_server::jobs::fingerprint;
+use belay_server::request::{
+    CreateSnapshot, DeleteSnapshot, GetSnapshot, ListSnapshots, SnapshotId,
+};
+use belay_server::rpc::Rpc;
+use std::sync::Arc;
+
+impl Operations {
+    /// Cuts the snapshot, or finds that it was cut. It may not be ready yet; the same call again
+    /// tells when it is.
+    ///
+    /// # Errors
+    /// `NotFound` for the volume; `Precondition` if it cannot be cut now; `Incompatible` if the
+    /// name belongs to a snapshot of another volume; `Quota` if there is no room.
+    pub async fn cut(&self, request: CreateSnapshot) -> Result<Snapshot, Failure> {
+        of(self.backend.as_ref())?;
+        support::refuse_unknown("parameters", &request.parameters, &[])?;
+        let order = SnapshotOrder {
+            name: request.name.clone(),
+            source: request.source.clone(),
+        };
+        let backend = Arc::clone(&self.backend);
+        let job = async move { of(backend.as_ref())?.cut(order).await };
+        let same = fingerprint(&(&request.source, &request.parameters));
+        let name = request.name.as_str();
+        let snapshot = self
+            .cutting
+            .run(name, Rpc::CreateSnapshot, same, job)
+            .await?;
+        if snapshot.source == request.source {
+            return Ok(snapshot);
+        }
+        Err(Failure::incompatible(format!(
+            "name {name:?} belongs to snapshot {} of volume {}, asked for is one of volume {}",
+            snapshot.id, snapshot.source, request.source
+        )))
+    }
+
+    /// Removes the snapshot. One that is unknown is removed already.
+    ///
+    /// # Errors
+    /// `Precondition` while it is in use; then nothing was changed.
+    pub async fn discard(&self, request: DeleteSnapshot) -> Result<(), Failure> {
+        of(self.backend.as_ref())?;
+        let backend = Arc::clone(&self.backend);
+        let id = request.id.clone();
+        let job = async move { of(backend.as_ref())?.discard(id).await };
+        self.discarding
+            .run(request.id.as_str(), Rpc::DeleteSnapshot, 0, job)
+            .await
+    }
+
+    /// The snapshot.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub async fn snapshot(&self, request: GetSnapshot) -> Result<Snapshot, Failure> {
+        let snapshots = of(self.backend.as_ref())?;
+        let snapshot = snapshots.snapshot(request.id.clone()).await?;
+        snapshot.ok_or_else(|| not_found(&request.id))
+    }
+
+    /// A page of snapshots. A filter that nothing matches gives an empty one.
+    ///
+    /// # Errors
+    /// `BadToken`, if it begins nowhere.
+    pub async fn list_snapshots(&self, request: ListSnapshots) -> Result<SnapshotPage, Failure> {
+        let snapshots = of(self.backend.as_ref())?;
+        let ListSnapshots {
+            max_entries,
+            starting_token,
+            source,
+            id,
+        } = request;
+        let Some(id) = id else {
+            let most = lookup::PAGE_ENTRIES_MAX;
+            let limit = max_entries.unwrap_or(most).min(most);
+            return snapshots
+                .list_snapshots(source, starting_token, limit)
+                .await;
+        };
+        if let Some(token) = starting_token {
+            let message =
+                format!("starting_token {token:?}: a list of one snapshot has one page only");
+            return Err(Failure::new(Kind::BadToken, message));
+        }
+        let found = snapshots.snapshot(id).await?;
+        let of_source =
+            found.filter(|found| source.as_ref().is_none_or(|source| found.source == *source));
+        Ok(SnapshotPage {
+            snapshots: of_source.into_iter().collect(),
+            next: None,
+        })
+    }
+}
+
+/// The backend's snapshots.
+///
+/// # Errors
+/// `Unsupported`, if it has none.
+pub(super) fn of(backend: &dyn Backend) -> Result<&dyn Snapshots, Failure> {
+    let snapshots = backend.snapshots();
+    snapshots.ok_or_else(|| Failure::unsupported("this driver makes no snapshots"))
+}
+
+pub(super) fn not_found(id: &SnapshotId) -> Failure {
+    Failure::not_found(format!("snapshot {id}: not found"))
+}

@@ -1,0 +1,65 @@
+//! Real mounts for tests that run as root in a mount namespace of their own; each ends with its
+//! test.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Of the xfs; sparse, so that only what is written takes room.
+const IMAGE_BYTES: u64 = 4 << 30;
+
+/// A mounted file; its loop device goes with the mount.
+pub(crate) struct Mount {
+    at: PathBuf,
+}
+
+impl Mount {
+    /// Mounts the filesystem in that file at a folder that is made.
+    pub(crate) fn new(image: &Path, at: PathBuf) -> Self {
+        fs::create_dir(&at).unwrap();
+        run("mount", &["-o", "loop"], &[image, &at]);
+        Self { at }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.at
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        let status = Command::new("umount").arg(&self.at).status();
+        // A failing test may still have files open there; the namespace ends with it.
+        assert!(std::thread::panicking() || status.unwrap().success());
+    }
+}
+
+/// A fresh xfs, which can share blocks between files.
+pub(crate) struct Xfs {
+    // In this order: first unmounted, then removed.
+    mount: Mount,
+    _dir: tempfile::TempDir,
+}
+
+impl Xfs {
+    pub(crate) fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let image = dir.path().join("image");
+        File::create(&image).unwrap().set_len(IMAGE_BYTES).unwrap();
+        run("mkfs.xfs", &["-q"], &[&image]);
+        Self {
+            mount: Mount::new(&image, dir.path().join("xfs")),
+            _dir: dir,
+        }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.mount.path()
+    }
+}
+
+/// Runs a program of the system to its end.
+pub(crate) fn run(program: &str, flags: &[&str], paths: &[&Path]) {
+    let status = Command::new(program).args(flags).args(paths).status();
+    assert!(status.unwrap().success(), "{program} {flags:?} {paths:?}");
+}

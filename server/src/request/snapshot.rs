@@ -1,0 +1,153 @@
+//! The requests about snapshots.
+
+use super::context::{Context, Secrets};
+use super::controller::{given, identifying, most};
+use super::ids::{Name, SnapshotId, VolumeId};
+use crate::failure::Failure;
+use belay_proto::csi::v1 as csi;
+
+/// Keep what a volume holds now.
+#[derive(Clone, Debug)]
+pub struct CreateSnapshot {
+    /// Two calls with one name mean one snapshot.
+    pub name: Name,
+    /// The volume.
+    pub source: VolumeId,
+    /// From the snapshot class.
+    pub parameters: Context,
+    /// Credentials.
+    pub secrets: Secrets,
+}
+
+impl TryFrom<csi::CreateSnapshotRequest> for CreateSnapshot {
+    type Error = Failure;
+
+    fn try_from(request: csi::CreateSnapshotRequest) -> Result<Self, Failure> {
+        identifying("source_volume_id", &request.source_volume_id)?;
+        Ok(Self {
+            name: Name::new(request.name)?,
+            source: VolumeId::new(request.source_volume_id)?,
+            parameters: Context::new("parameters", request.parameters)?,
+            secrets: Secrets::new(request.secrets)?,
+        })
+    }
+}
+
+/// Remove a snapshot.
+#[derive(Clone, Debug)]
+pub struct DeleteSnapshot {
+    /// Which.
+    pub id: SnapshotId,
+}
+
+impl TryFrom<csi::DeleteSnapshotRequest> for DeleteSnapshot {
+    type Error = Failure;
+
+    fn try_from(request: csi::DeleteSnapshotRequest) -> Result<Self, Failure> {
+        Ok(Self {
+            id: SnapshotId::new(request.snapshot_id)?,
+        })
+    }
+}
+
+/// Tell about a snapshot.
+#[derive(Clone, Debug)]
+pub struct GetSnapshot {
+    /// Which.
+    pub id: SnapshotId,
+}
+
+impl TryFrom<csi::GetSnapshotRequest> for GetSnapshot {
+    type Error = Failure;
+
+    fn try_from(request: csi::GetSnapshotRequest) -> Result<Self, Failure> {
+        Ok(Self {
+            id: SnapshotId::new(request.snapshot_id)?,
+        })
+    }
+}
+
+/// Snapshots, page by page.
+#[derive(Clone, Debug)]
+pub struct ListSnapshots {
+    /// Most entries in the answer; none = as many as there are.
+    pub max_entries: Option<usize>,
+    /// Where the page before ended; none = the first page.
+    pub starting_token: Option<String>,
+    /// Only those of that volume; none = of all.
+    pub source: Option<VolumeId>,
+    /// Only that one; none = all.
+    pub id: Option<SnapshotId>,
+}
+
+impl TryFrom<csi::ListSnapshotsRequest> for ListSnapshots {
+    type Error = Failure;
+
+    fn try_from(request: csi::ListSnapshotsRequest) -> Result<Self, Failure> {
+        let source = given(request.source_volume_id);
+        if let Some(id) = &source {
+            identifying("source_volume_id", id)?;
+        }
+        Ok(Self {
+            max_entries: most(request.max_entries)?,
+            starting_token: given(request.starting_token),
+            source: source.map(VolumeId::new).transpose()?,
+            id: given(request.snapshot_id)
+                .map(SnapshotId::new)
+                .transpose()?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_or_wrong_is_named_by_its_field() {
+        let create = |name: &str, source_volume_id: &str| {
+            let request = csi::CreateSnapshotRequest {
+                name: name.to_owned(),
+                source_volume_id: source_volume_id.to_owned(),
+                ..Default::default()
+            };
+            CreateSnapshot::try_from(request).unwrap_err().message
+        };
+        assert_eq!(create("", "vol-1"), "name: is required, but empty");
+        assert_eq!(
+            create("snap", ""),
+            "source_volume_id: is required, but empty"
+        );
+        assert!(create("snap", "a\nb").starts_with("source_volume_id: "));
+        let deletion = DeleteSnapshot::try_from(csi::DeleteSnapshotRequest::default());
+        let lookup = GetSnapshot::try_from(csi::GetSnapshotRequest::default());
+        let missing = "snapshot_id: is required, but empty";
+        assert_eq!(deletion.unwrap_err().message, missing);
+        assert_eq!(lookup.unwrap_err().message, missing);
+    }
+
+    #[test]
+    fn filters_that_are_empty_are_not_there() {
+        let all = ListSnapshots::try_from(csi::ListSnapshotsRequest::default()).unwrap();
+        assert_eq!((all.max_entries, all.starting_token), (None, None));
+        assert_eq!((all.source, all.id), (None, None));
+        let some = csi::ListSnapshotsRequest {
+            max_entries: 2,
+            starting_token: "snap-0".to_owned(),
+            source_volume_id: "vol-1".to_owned(),
+            snapshot_id: "snap-1".to_owned(),
+            ..Default::default()
+        };
+        let some = ListSnapshots::try_from(some).unwrap();
+        assert_eq!(some.max_entries, Some(2));
+        assert_eq!(some.starting_token.as_deref(), Some("snap-0"));
+        assert_eq!(some.source.unwrap().as_str(), "vol-1");
+        assert_eq!(some.id.unwrap().as_str(), "snap-1");
+        let negative = csi::ListSnapshotsRequest {
+            max_entries: -1,
+            ..Default::default()
+        };
+        let refused = ListSnapshots::try_from(negative).unwrap_err();
+        assert_eq!(refused.message, "max_entries: -1 is negative");
+    }
+}
