@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use belay_server::failure::Failure;
 
 use super::backing::{Backing, Leftover};
-use crate::kernel::{Cause, Kernel, LoopMode, Open};
+use crate::kernel::{Cause, Dev, Kernel, LoopMode, Open};
 
 /// How often another process may snatch the free device before we give up. LOOP_CTL_GET_FREE only
 /// says which was free a moment ago.
@@ -107,6 +107,11 @@ impl<K: Kernel> Attached<K> {
     /// The open device.
     pub(crate) fn fd(&self) -> &K::Fd {
         &self.fd
+    }
+
+    /// Its number.
+    pub(crate) fn dev(&self) -> Dev {
+        Dev::of_loop(self.number)
     }
 
     /// The file behind it.

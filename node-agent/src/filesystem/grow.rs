@@ -8,7 +8,7 @@ use belay_server::failure::{Failure, Kind};
 use super::FsType;
 use super::probe::ext4::Superblock;
 use super::probe::ext4_superblock;
-use crate::kernel::{Cause, Kernel};
+use crate::kernel::{BtrfsDevice, Cause, Kernel};
 
 /// What growing came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +54,7 @@ pub(crate) fn grow<K: Kernel>(
     match fs {
         FsType::Ext4 => grow_ext4(kernel, root, device),
         FsType::Xfs => grow_xfs(kernel, root, device),
+        FsType::Btrfs => grow_btrfs(kernel, root, device),
     }
 }
 
@@ -114,6 +115,35 @@ fn grow_xfs<K: Kernel>(kernel: &K, root: &K::Fd, device: &K::Fd) -> Result<Grown
         after.blocks,
         is_done,
     )
+}
+
+/// The kernel makes no btrfs any other size below this (Linux: fs/btrfs/ioctl.c).
+const BTRFS_BYTES_MIN: u64 = 256 << 20;
+
+fn grow_btrfs<K: Kernel>(kernel: &K, root: &K::Fd, device: &K::Fd) -> Result<Grown, GrowError> {
+    let bytes = kernel.device_bytes(device)?;
+    let before = btrfs_device(kernel, root)?;
+    let target = bytes - bytes % u64::from(before.block_bytes.max(1));
+    if target <= before.bytes || target < BTRFS_BYTES_MIN {
+        return Ok(Grown::AlreadyThere);
+    }
+    kernel.btrfs_grow(root, before.id)?;
+    let after = btrfs_device(kernel, root)?;
+    grown(
+        FsType::Btrfs,
+        1,
+        before.bytes,
+        after.bytes,
+        after.bytes == target,
+    )
+}
+
+fn btrfs_device<K: Kernel>(kernel: &K, root: &K::Fd) -> Result<BtrfsDevice, Failure> {
+    kernel.btrfs_device(root)?.ok_or_else(|| {
+        Failure::precondition(
+            "somebody added a device to this btrfs; it is not grown here: remove that device",
+        )
+    })
 }
 
 fn grown(

@@ -12,8 +12,8 @@ use std::time::Duration;
 
 pub(crate) use error::{Cause, Error, Result};
 pub(crate) use types::{
-    AlignedBuf, Child, ChildEnd, Dev, FileKind, LoopMode, LoopStatus, MountAttrs, MountEntry,
-    MountFacts, Open, Stat, Usage, XfsGeometry,
+    AlignedBuf, BtrfsDevice, Child, ChildEnd, Dev, FileKind, LoopMode, LoopStatus, MountAttrs,
+    MountEntry, MountFacts, Open, Stat, Usage, XfsGeometry,
 };
 
 /// What the agent asks of the kernel.
@@ -114,6 +114,12 @@ pub(crate) trait Kernel: Send + Sync + 'static {
     fn xfs_geometry(&self, root: &Self::Fd) -> Result<XfsGeometry>;
     /// `XFS_IOC_FSGROWFSDATA` to a number of filesystem blocks, the inode share kept as it is.
     fn xfs_grow(&self, root: &Self::Fd, blocks: u64, imaxpct: u32) -> Result<()>;
+
+    /// `BTRFS_IOC_FS_INFO`, `BTRFS_IOC_DEV_INFO` and the list of devices in sysfs; `None` for a
+    /// filesystem of several devices.
+    fn btrfs_device(&self, root: &Self::Fd) -> Result<Option<BtrfsDevice>>;
+    /// `BTRFS_IOC_RESIZE` of the filesystem's device number `id` to all of its block device.
+    fn btrfs_grow(&self, root: &Self::Fd, id: u64) -> Result<()>;
 
     /// nanosleep(2), for [`while_busy`] alone.
     fn pause(&self, time: Duration);

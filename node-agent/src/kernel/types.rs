@@ -17,6 +17,19 @@ pub(crate) struct Dev {
 const LOOP_MAJOR: u32 = 7;
 
 impl Dev {
+    /// The loop device of that number.
+    pub(crate) const fn of_loop(number: u32) -> Self {
+        Dev {
+            major: LOOP_MAJOR,
+            minor: number,
+        }
+    }
+
+    /// It belongs to no device: the filesystem was given it because it has none, or is btrfs.
+    pub(crate) const fn is_anonymous(self) -> bool {
+        self.major == 0
+    }
+
     /// The loop device's number, if it is one. Partitions of loops are not ours to meet.
     pub(crate) fn as_loop(self) -> Option<u32> {
         (self.major == LOOP_MAJOR).then_some(self.minor)
@@ -200,6 +213,8 @@ pub(crate) struct MountEntry {
     pub(crate) point: PathBuf,
     /// The filesystem type.
     pub(crate) fs_type: String,
+    /// What was mounted, as whoever did it called it. A name only.
+    pub(crate) source: PathBuf,
 }
 
 /// What statfs(2) says, in bytes and inodes.
@@ -228,6 +243,19 @@ pub(crate) struct XfsGeometry {
     pub(crate) blocks: u64,
     /// The share of space inodes may take, in per cent; given back unchanged when growing.
     pub(crate) imaxpct: u32,
+}
+
+/// The one device that a mounted btrfs is on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BtrfsDevice {
+    /// The block device.
+    pub(crate) dev: Dev,
+    /// Its number within the filesystem.
+    pub(crate) id: u64,
+    /// How much of it the filesystem has for its own.
+    pub(crate) bytes: u64,
+    /// Bytes of a filesystem block, which that is a multiple of.
+    pub(crate) block_bytes: u32,
 }
 
 /// A program to run on a device. It finds the device as `/proc/self/fd/0`.

@@ -10,11 +10,10 @@ use belay_server::failure::Failure;
 use belay_server::request::{Access, Publish};
 
 use super::Node;
-use super::index::device_of;
 use super::plan::asked_fs;
 use super::staged::block_path;
 use crate::filesystem::{FsType, parse_flags};
-use crate::kernel::{Cause, FileKind, Kernel, MountAttrs, Stat};
+use crate::kernel::{Cause, Dev, FileKind, Kernel, MountAttrs, Stat};
 
 /// Permissions of a target directory until the volume's own root covers it.
 const TARGET_DIR_MODE: u32 = 0o750;
@@ -54,30 +53,45 @@ pub(crate) fn publish<K: Kernel>(
     let source_path = source_path(request)?;
     let attrs = attrs(request)?;
     let (source, staged) = open_staged(node, request, &source_path)?;
-    if !node.index.is_proven(&source_path, &staged, &request.id) {
-        if proof == Proof::Known {
-            return Ok(Published::WantsProof);
-        }
-        if !node.is_volume(&request.id, &source_path, &staged)? {
-            return Err(not_staged(request, &source_path));
-        }
-    }
+    let known = node.index.proven(&source_path, &staged, &request.id);
+    let device = match (known, proof) {
+        (Some(device), _) => device,
+        (None, Proof::Known) => return Ok(Published::WantsProof),
+        (None, Proof::ByDevice) => node
+            .prove(&request.id, &source_path, &staged)?
+            .ok_or_else(|| not_staged(request, &source_path))?,
+    };
+    let source = Source {
+        mount: source,
+        path: source_path,
+        root: staged,
+        device,
+    };
     let target = node.look("target_path", &request.target)?;
     if let Some(stat) = target.filter(|stat| stat.mount_root) {
-        published_before(node, request, &stat, &staged, attrs)?;
+        published_before(node, request, &stat, &source, attrs)?;
         return Ok(Published::Done);
     }
-    refuse_second_target(node, request, &source_path, &staged)?;
-    let clone = kernel.open_tree(&source)?;
+    refuse_second_target(node, request, &source)?;
+    let clone = kernel.open_tree(&source.mount)?;
     kernel.mount_setattr(&clone, attrs)?;
-    let made = make_target(node, request, target, staged.kind)?;
-    if let Err(failure) = show(node, request, &clone, &staged) {
+    let made = make_target(node, request, target, source.root.kind)?;
+    if let Err(failure) = show(node, request, &clone, &source) {
         if made {
-            remove_target(node, &request.target, staged.kind)?;
+            remove_target(node, &request.target, source.root.kind)?;
         }
         return Err(failure.rolled_back());
     }
     Ok(Published::Done)
+}
+
+/// The staged mount, proven to be the volume's.
+struct Source<K: Kernel> {
+    mount: K::Fd,
+    path: PathBuf,
+    root: Stat,
+    /// The volume's device.
+    device: Dev,
 }
 
 /// What is cloned: the staged filesystem, or the staged device.
@@ -140,11 +154,11 @@ fn published_before<K: Kernel>(
     node: &Node<K>,
     request: &Publish,
     target: &Stat,
-    staged: &Stat,
+    source: &Source<K>,
     attrs: MountAttrs,
 ) -> Result<(), Failure> {
     let path = &request.target;
-    if !target.is_same_root(staged) {
+    if !target.is_same_root(&source.root) {
         return Err(Failure::incompatible(format!(
             "target_path: something else than volume {} is mounted at {}",
             request.id,
@@ -170,7 +184,7 @@ fn published_before<K: Kernel>(
             }
         )));
     }
-    node.index.note(path, target, &request.id);
+    node.index.note(path, target, source.device, &request.id);
     Ok(())
 }
 
@@ -178,15 +192,16 @@ fn published_before<K: Kernel>(
 fn refuse_second_target<K: Kernel>(
     node: &Node<K>,
     request: &Publish,
-    source: &Path,
-    staged: &Stat,
+    source: &Source<K>,
 ) -> Result<(), Failure> {
     if request.capability.mode.allows_several_targets() {
         return Ok(());
     }
-    let others = node
-        .index
-        .others(&node.kernel, device_of(staged), &[source, &request.target])?;
+    let others = node.index.others(
+        &node.kernel,
+        source.device,
+        &[&source.path, &request.target],
+    )?;
     match others.first() {
         None => Ok(()),
         Some(other) => Err(Failure::precondition(format!(
@@ -240,7 +255,7 @@ fn show<K: Kernel>(
     node: &Node<K>,
     request: &Publish,
     clone: &K::Fd,
-    staged: &Stat,
+    source: &Source<K>,
 ) -> Result<(), Failure> {
     let kernel = &node.kernel;
     let onto = kernel.open_path(&request.target)?;
@@ -254,9 +269,10 @@ fn show<K: Kernel>(
     let shown = Stat {
         mount_id: kernel.stat(clone)?.mount_id,
         mount_root: true,
-        ..*staged
+        ..source.root
     };
-    node.index.note(&request.target, &shown, &request.id);
+    node.index
+        .note(&request.target, &shown, source.device, &request.id);
     Ok(())
 }
 

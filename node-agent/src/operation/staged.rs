@@ -6,9 +6,9 @@ use belay_server::failure::Failure;
 use belay_server::request::VolumeId;
 
 use super::Node;
-use super::index::device_of;
+use super::behind::device_behind;
 use crate::device::{Attached, Backing, Leftover, loop_path};
-use crate::kernel::{Cause, FileKind, Kernel, LoopMode, Open, Stat, failed_busy, while_busy};
+use crate::kernel::{Cause, Dev, FileKind, Kernel, LoopMode, Open, Stat, failed_busy, while_busy};
 
 /// The name that a raw block device is bound onto in its staging folder: the kernel's own record
 /// of which device is staged there.
@@ -22,8 +22,8 @@ pub(super) enum Owner<K: Kernel> {
     Ours(Attached<K>),
     /// It is a loop device with another file behind it, or with none any more.
     NotOurs,
-    /// The volume's file is gone, so the device behind the mount cannot be compared with it.
-    FileGone,
+    /// The volume's file is gone, so this loop device behind the mount cannot be compared with it.
+    FileGone(Dev),
 }
 
 impl<K: Kernel> Node<K> {
@@ -45,16 +45,23 @@ impl<K: Kernel> Node<K> {
         Ok(stat)
     }
 
-    /// Compares the device behind a mount root with the volume's file.
+    /// Compares the device behind the mount on `path`, whose root `stat` describes, with the
+    /// volume's file.
     ///
     /// # Errors
     /// `INVALID_ARGUMENT` for an id that can name no file; else what the kernel refused.
-    pub(super) fn owner(&self, volume: &VolumeId, stat: &Stat) -> Result<Owner<K>, Failure> {
-        let Some(number) = device_of(stat).as_loop() else {
+    pub(super) fn owner(
+        &self,
+        volume: &VolumeId,
+        path: &Path,
+        stat: &Stat,
+    ) -> Result<Owner<K>, Failure> {
+        let dev = device_behind(&self.kernel, path, stat)?;
+        let Some(number) = dev.as_loop() else {
             return Ok(Owner::NotOurs);
         };
         let Some(backing) = self.loop_dir.backing_if_any(&self.kernel, volume)? else {
-            return Ok(Owner::FileGone);
+            return Ok(Owner::FileGone(dev));
         };
         let device = match self.kernel.open(&loop_path(number), Open::DeviceRead) {
             Ok(device) => device,
@@ -126,29 +133,29 @@ impl<K: Kernel> Node<K> {
         while_busy(&self.kernel, failed_busy, || self.kernel.umount(path))
     }
 
-    /// The mount whose root `stat` describes is the volume's: known since we made it, or proven
-    /// now by its device.
+    /// The volume's device, if the mount whose root `stat` describes is the volume's: known since
+    /// we made it, or proven now by its device.
     ///
     /// # Errors
     /// What the kernel refused.
-    pub(super) fn is_volume(
+    pub(super) fn prove(
         &self,
         volume: &VolumeId,
         path: &Path,
         stat: &Stat,
-    ) -> Result<bool, Failure> {
+    ) -> Result<Option<Dev>, Failure> {
         if !stat.mount_root {
-            return Ok(false);
+            return Ok(None);
         }
-        if self.index.is_proven(path, stat, volume) {
-            return Ok(true);
+        if let Some(device) = self.index.proven(path, stat, volume) {
+            return Ok(Some(device));
         }
-        match self.owner(volume, stat)? {
-            Owner::Ours(_) => {
-                self.index.note(path, stat, volume);
-                Ok(true)
+        match self.owner(volume, path, stat)? {
+            Owner::Ours(device) => {
+                self.index.note(path, stat, device.dev(), volume);
+                Ok(Some(device.dev()))
             }
-            Owner::NotOurs | Owner::FileGone => Ok(false),
+            Owner::NotOurs | Owner::FileGone(_) => Ok(None),
         }
     }
 }

@@ -33,7 +33,7 @@ pub(crate) fn stats<K: Kernel>(node: &Node<K>, request: &Stats) -> Result<Volume
         return Err(not_there());
     }
     let stat = node.look("volume_path", path)?.ok_or_else(not_there)?;
-    if !node.is_volume(&request.id, path, &stat)? {
+    if node.prove(&request.id, path, &stat)?.is_none() {
         return Err(not_there());
     }
     if stat.kind != FileKind::BlockDevice {

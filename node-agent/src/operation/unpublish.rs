@@ -4,7 +4,6 @@ use belay_server::failure::Failure;
 use belay_server::request::Unpublish;
 
 use super::Node;
-use super::index::device_of;
 use super::staged::Owner;
 use crate::kernel::{Cause, FileKind, Kernel, Stat};
 
@@ -45,18 +44,18 @@ fn refuse_foreign<K: Kernel>(
     request: &Unpublish,
     stat: &Stat,
 ) -> Result<(), Failure> {
-    if node.index.is_proven(&request.target, stat, &request.id) {
+    let target = &request.target;
+    if node.index.proven(target, stat, &request.id).is_some() {
         return Ok(());
     }
-    let is_loop = device_of(stat).as_loop().is_some();
-    match node.owner(&request.id, stat)? {
-        Owner::Ours(_) => Ok(()),
-        Owner::FileGone if is_loop => Ok(()),
+    let is_loop_node = stat.kind == FileKind::BlockDevice && stat.rdev.as_loop().is_some();
+    match node.owner(&request.id, target, stat)? {
+        Owner::Ours(_) | Owner::FileGone(_) => Ok(()),
         // The bind of a raw device that is unbound by now still names its number.
-        Owner::NotOurs if is_loop && stat.kind == FileKind::BlockDevice => Ok(()),
-        Owner::NotOurs | Owner::FileGone => Err(Failure::precondition(format!(
+        Owner::NotOurs if is_loop_node => Ok(()),
+        Owner::NotOurs => Err(Failure::precondition(format!(
             "target_path: what is mounted at {} is not volume {}; it was left alone",
-            request.target.display(),
+            target.display(),
             request.id
         ))),
     }

@@ -30,10 +30,10 @@ pub(crate) fn unstage<K: Kernel>(node: &Node<K>, request: &Unstage) -> Result<()
 
 fn unstage_mount<K: Kernel>(node: &Node<K>, request: &Unstage, stat: &Stat) -> Result<(), Failure> {
     let staging = &request.staging;
-    let held = match node.owner(&request.id, stat)? {
-        Owner::Ours(device) => Some(device),
-        Owner::FileGone if stat.dev.as_loop().is_some() => None,
-        Owner::NotOurs | Owner::FileGone => {
+    let (dev, held) = match node.owner(&request.id, staging, stat)? {
+        Owner::Ours(device) => (device.dev(), Some(device)),
+        Owner::FileGone(dev) => (dev, None),
+        Owner::NotOurs => {
             return Err(Failure::precondition(format!(
                 "staging_target_path: what is mounted at {} is not volume {}; it was left alone",
                 staging.display(),
@@ -41,7 +41,7 @@ fn unstage_mount<K: Kernel>(node: &Node<K>, request: &Unstage, stat: &Stat) -> R
             )));
         }
     };
-    refuse_published(node, request, stat.dev)?;
+    refuse_published(node, request, dev)?;
     node.umount(staging).map_err(|error| match error.cause() {
         Cause::Busy => Failure::precondition(format!(
             "staging_target_path: {} is in use ({})",
@@ -84,7 +84,7 @@ fn unstage_device<K: Kernel>(
     let kernel = &node.kernel;
     let path = block_path(&request.staging);
     if stat.mount_root && stat.kind == FileKind::BlockDevice {
-        let owner = node.owner(&request.id, stat)?;
+        let owner = node.owner(&request.id, &path, stat)?;
         if matches!(owner, Owner::Ours(_)) {
             refuse_published(node, request, stat.rdev)?;
         }

@@ -7,6 +7,7 @@ use belay_server::failure::{Failure, Kind};
 
 use super::areas::{Area, Areas};
 use super::blank::{self, Blank, Sweep};
+use super::btrfs;
 use super::disk::{ALIGN_BYTES, DeviceUnderTest, Disk, KernelDisk};
 use super::identity::Identity;
 use super::mark::{self, Interrupted, MARK_AT, MARK_BYTES, Mark};
@@ -137,6 +138,7 @@ fn name(identity: Identity, hits: &[Hit]) -> Foreign {
         Identity::Nothing => {}
         Identity::Ext4 => found.push(("an ext4 filesystem".to_owned(), 1024)),
         Identity::Xfs(_) => found.push(("an xfs filesystem".to_owned(), 0)),
+        Identity::Btrfs(_) => found.push(("a btrfs filesystem".to_owned(), btrfs::AT)),
         Identity::Odd { what, at } => found.push((what, at)),
     }
     // What could be chance, or a mere copy, is named only where there is nothing better.
@@ -190,9 +192,10 @@ mod tests {
 
     #[test]
     fn a_volume_with_a_filesystem_costs_three_reads() {
-        let contents: [(u64, Vec<u8>, FsType); 2] = [
+        let contents: [(u64, Vec<u8>, FsType); 3] = [
             (1024, ext4::tests::superblock(), FsType::Ext4),
             (0, xfs::tests::sector(), FsType::Xfs),
+            (btrfs::AT, btrfs::tests::superblock(), FsType::Btrfs),
         ];
         for (at, superblock, expected) in contents {
             let disk = disk(&[(at, &superblock)]);
@@ -252,6 +255,10 @@ mod tests {
         assert_eq!(at, 1024);
         let (what, _) = foreign(&[(0, &xfs), gpt()]);
         assert_eq!(what, "an xfs filesystem and a GPT partition table");
+        let btrfs = btrfs::tests::superblock();
+        let (what, at) = foreign(&[(btrfs::AT, &btrfs), gpt()]);
+        assert_eq!(what, "a btrfs filesystem and a GPT partition table");
+        assert_eq!(at, btrfs::AT);
         let (what, _) = foreign(&[(1024, &ext4), (0x218, b"LVM2 001")]);
         assert_eq!(what, "an ext4 filesystem and an LVM2 physical volume");
         let (what, _) = foreign(&[(0, &xfs), (1024, &ext4)]);
@@ -264,7 +271,7 @@ mod tests {
         let xfs = xfs::tests::sector();
         let stored: [(u64, &[u8]); 6] = [
             (510, b"\x55\xaa"),
-            (64 << 10 | 0x40, b"_BHRfS_M"),
+            (64 << 10, &btrfs::tests::superblock()),
             (32_769, b"CD001"),
             (BYTES - 512, b"EFI PART"),
             (BYTES - 4096 + 60, b"\x83\x74\x02\x6d"),
@@ -277,6 +284,25 @@ mod tests {
                 let found = look(&disk(&[(0, &xfs), what]), "vol-1").unwrap();
                 assert!(matches!(found, Found::Known(FsType::Xfs)), "{found:?}");
             }
+        }
+        let btrfs = btrfs::tests::superblock();
+        for what in [(64 << 20 | 0x40, &b"_BHRfS_M"[..]), stored[3], stored[5]] {
+            let found = look(&disk(&[(btrfs::AT, &btrfs), what]), "vol-1").unwrap();
+            assert!(matches!(found, Found::Known(FsType::Btrfs)), "{found:?}");
+        }
+    }
+
+    #[test]
+    fn a_btrfs_that_is_not_whole_or_not_alone_is_foreign() {
+        let cases: [(&str, usize, &[u8]); 2] = [
+            ("a btrfs filesystem that mkfs did not finish", 0x40, b"!"),
+            ("one of 3 devices of a btrfs filesystem", 0x88, b"\x03"),
+        ];
+        for (expected, at, byte) in cases {
+            let mut block = btrfs::tests::superblock();
+            btrfs::tests::put(&mut block, at, byte);
+            let expected = (expected.to_owned(), btrfs::AT);
+            assert_eq!(foreign(&[(btrfs::AT, &block)]), expected);
         }
     }
 
@@ -307,8 +333,13 @@ mod tests {
         let ext4 = ext4::tests::superblock();
         let mut torn = ext4.clone();
         torn[5] ^= 1;
-        let rests: [&[(u64, &[u8])]; 4] = [
+        let btrfs = btrfs::tests::superblock();
+        let mut unfinished = btrfs.clone();
+        unfinished[0x40] = b'!';
+        let rests: [&[(u64, &[u8])]; 6] = [
             &[],
+            &[(btrfs::AT, &btrfs)],
+            &[(btrfs::AT, &unfinished)],
             &[(1024, &ext4)],
             &[(1024, &torn)],
             &[(1 << 20, &[7; 100])],

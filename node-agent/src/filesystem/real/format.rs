@@ -10,7 +10,6 @@ use crate::filesystem::probe::{MARK_AT, MARK_BYTES, encode_mark};
 use crate::filesystem::{FsType, Permit, format};
 
 const DEADLINE: Duration = Duration::from_secs(120);
-const BOTH: [FsType; 2] = [FsType::Ext4, FsType::Xfs];
 
 impl Image {
     /// Examines and formats, as a stage does.
@@ -39,13 +38,14 @@ impl Image {
         match fs {
             FsType::Ext4 => self.make("e2fsck", &["-f", "-n"]),
             FsType::Xfs => self.make("xfs_repair", &["-n"]),
+            FsType::Btrfs => self.make("btrfs", &["check", "-q"]),
         }
     }
 }
 
 #[test]
 fn a_blank_device_gets_a_sound_filesystem_and_loses_the_mark() {
-    for fs in BOTH {
+    for fs in FsType::ALL {
         for bytes in [fs.minimum_bytes(), 400 * MIB + 512, GIB, 5 * GIB] {
             let image = Image::new(bytes);
             image.format(fs, DEADLINE).unwrap();
@@ -103,24 +103,44 @@ fn the_features_are_those_of_linux_5_14_and_no_more() {
     for wanted in ["REFLINK", "INOBTCNT", "BIGTIME", "SPARSE_INODES"] {
         assert!(told.contains(wanted), "{told}");
     }
+
+    let image = Image::new(GIB);
+    image.format(FsType::Btrfs, DEADLINE).unwrap();
+    let superblock = image.read(64 << 10, 4096);
+    let field = |at: usize| u64::from_le_bytes(superblock[at..at + 8].try_into().unwrap());
+    let (compat_ro, incompat) = (field(0xb4), field(0xbc));
+    assert_eq!(compat_ro & !3, 0, "more than the free space tree");
+    assert_eq!(
+        incompat & !0x20,
+        0x341,
+        "big metadata is as old as the others"
+    );
+    assert_eq!(superblock[0xc4], 0, "another checksum than crc32c");
 }
 
 /// The sizes at which a structure of mkfs could come to lie at 100 MiB: group boundaries, and the
-/// steps at which journals and allocation groups grow.
+/// steps at which journals and allocation groups grow; from 1258 to 1261 MiB mkfs.btrfs would put
+/// metadata there if it were let.
 #[test]
 fn the_mark_outlives_mkfs_on_devices_of_every_size() {
     let kernel = Linux::detect().unwrap();
     let mib = [
-        128, 129, 199, 200, 201, 255, 300, 399, 400, 401, 512, 600, 799, 800, 801, 1023,
+        128, 129, 199, 200, 201, 255, 256, 300, 399, 400, 401, 512, 600, 799, 800, 801, 1023, 1025,
+        1250, 1255, 1256, 1257, 1258, 1259, 1260, 1261, 1262, 1265, 1419, 1420, 1421, 1535, 1537,
     ];
-    let gib = [1, 2, 3, 4, 5, 8, 16, 17, 33, 64, 100, 300, 1024, 1500];
+    let gib = [
+        1, 2, 3, 4, 5, 8, 16, 17, 33, 50, 51, 64, 100, 300, 1024, 1500,
+    ];
     let sizes = mib
         .iter()
         .map(|mib| mib * MIB)
         .chain(gib.iter().map(|gib| gib * GIB));
     let mark = encode_mark(VOLUME).unwrap();
     for bytes in sizes {
-        for fs in BOTH.into_iter().filter(|fs| fs.minimum_bytes() <= bytes) {
+        for fs in FsType::ALL
+            .into_iter()
+            .filter(|fs| fs.minimum_bytes() <= bytes)
+        {
             let image = Image::new(bytes);
             image.write(MARK_AT, &mark);
             let held = image.hold(&kernel);
@@ -137,7 +157,7 @@ fn the_mark_outlives_mkfs_on_devices_of_every_size() {
 
 #[test]
 fn a_format_that_is_killed_can_be_tried_again_even_as_another_type() {
-    for fs in BOTH {
+    for fs in FsType::ALL {
         let image = Image::new(GIB);
         // From not at all to finished: where it is cut is left to chance, the end is not.
         for millis in [0, 1, 2, 3, 5, 8, 13, 21] {
@@ -157,10 +177,10 @@ fn a_format_that_is_killed_can_be_tried_again_even_as_another_type() {
             );
         }
         if !matches!(image.examine(VOLUME), Found::Known(_)) {
-            let other = if fs == FsType::Ext4 {
-                FsType::Xfs
-            } else {
-                FsType::Ext4
+            let other = match fs {
+                FsType::Ext4 => FsType::Xfs,
+                FsType::Xfs => FsType::Btrfs,
+                FsType::Btrfs => FsType::Ext4,
             };
             image.format(other, DEADLINE).unwrap();
             image.assert_holds(other);
@@ -169,9 +189,9 @@ fn a_format_that_is_killed_can_be_tried_again_even_as_another_type() {
 }
 
 #[test]
-fn leftovers_of_either_type_are_written_over() {
-    for before in BOTH {
-        for after in BOTH {
+fn leftovers_of_any_type_are_written_over() {
+    for before in FsType::ALL {
+        for after in FsType::ALL {
             let image = Image::new(GIB);
             image.format(before, DEADLINE).unwrap();
             // As if the agent had died before it could erase the mark.
@@ -184,7 +204,7 @@ fn leftovers_of_either_type_are_written_over() {
 
 #[test]
 fn a_device_below_the_minimum_is_refused_and_left_blank() {
-    for fs in BOTH {
+    for fs in FsType::ALL {
         let image = Image::new(fs.minimum_bytes() - 512);
         let failure = image.format(fs, DEADLINE).unwrap_err();
         assert_eq!(failure.kind, Kind::Precondition, "{failure}");

@@ -79,7 +79,7 @@ fn parse_line(line: &[u8]) -> Option<Line> {
     // Any number of optional fields, closed by a lone hyphen.
     fields.find(|&field| field == b"-")?;
     let fs_type = String::from_utf8_lossy(&unescape(fields.next()?)).into_owned();
-    let _source = fields.next()?;
+    let source = path(fields.next()?);
     let superblock_read_only = has_option(fields.next()?, b"ro");
     let facts = MountFacts {
         fs_type: fs_type.clone(),
@@ -93,6 +93,7 @@ fn parse_line(line: &[u8]) -> Option<Line> {
             root,
             point,
             fs_type,
+            source,
         },
         facts,
     })
@@ -189,6 +190,7 @@ mod tests {
                 root: "/sub".into(),
                 point: "/mnt".into(),
                 fs_type: "ext3".into(),
+                source: "/dev/root".into(),
             }
         );
         assert_eq!(line.facts.attrs, MountAttrs::NO_ATIME);

@@ -35,13 +35,13 @@ pub(super) fn stage<K: Kernel>(
     match node.look("staging_target_path", &path)? {
         None => {}
         Some(stat) if stat.mount_root && stat.kind == FileKind::BlockDevice => {
-            match node.owner(&request.id, &stat)? {
+            match node.owner(&request.id, &path, &stat)? {
                 Owner::Ours(device) => {
                     return staged_before(node, request, &path, &stat, &device, read_only);
                 }
                 // What a device left behind when it was taken away: the bind would show the next
                 // volume that gets its number.
-                Owner::NotOurs | Owner::FileGone => node.umount(&path)?,
+                Owner::NotOurs | Owner::FileGone(_) => node.umount(&path)?,
             }
         }
         Some(stat) if stat.kind == FileKind::File && stat.bytes == 0 => {}
@@ -100,7 +100,7 @@ fn staged_before<K: Kernel>(
         // An unstage was killed half-way, and the device only waits for its last user to close it.
         node.kernel.loop_set_autoclear(device.fd(), false)?;
     }
-    node.index.note(path, stat, &request.id);
+    node.index.note(path, stat, device.dev(), &request.id);
     Ok(Staged::Done)
 }
 
@@ -131,7 +131,7 @@ fn bind<K: Kernel>(
         return Err(Failure::from(error).rolled_back());
     }
     if let Some(stat) = kernel.look(path)? {
-        node.index.note(path, &stat, &request.id);
+        node.index.note(path, &stat, device.dev(), &request.id);
     }
     Ok(())
 }

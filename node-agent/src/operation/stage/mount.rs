@@ -13,7 +13,7 @@ use crate::filesystem::{
     DeviceUnderTest, Found, FsType, GrowError, MountOptions, Permit, examine, format, grow,
     parse_flags,
 };
-use crate::kernel::{Kernel, LoopMode, MountAttrs, Open, Stat};
+use crate::kernel::{Cause, Kernel, LoopMode, MountAttrs, Open, Stat};
 
 /// mkfs of a large volume on a slow disk takes minutes; one that takes longer hangs.
 const FORMAT_DEADLINE: Duration = Duration::from_secs(600);
@@ -98,7 +98,7 @@ fn staged_before<K: Kernel>(
 ) -> Result<Staged, Failure> {
     let request = wish.request;
     let path = &request.staging;
-    let Owner::Ours(device) = node.owner(&request.id, staging)? else {
+    let Owner::Ours(device) = node.owner(&request.id, path, staging)? else {
         return Err(Failure::incompatible(format!(
             "something else than volume {} is mounted at {}",
             request.id,
@@ -138,7 +138,7 @@ fn staged_before<K: Kernel>(
         let root = node.kernel.open(path, Open::Directory)?;
         grow_to_device(node, &root, &device, fs)?;
     }
-    node.index.note(path, staging, &request.id);
+    node.index.note(path, staging, device.dev(), &request.id);
     Ok(Staged::Done)
 }
 
@@ -250,16 +250,14 @@ fn mount<K: Kernel>(
 ) -> Result<Staged, Failure> {
     let kernel = &node.kernel;
     let attrs = wish.options(fs)?.attrs;
-    kernel.fsconfig_create(context)?;
-    let mounted = kernel.fsmount(context, attrs)?;
-    let device_dev = kernel.stat(device.fd())?.rdev;
-    let mounted_dev = kernel.stat(&mounted)?.dev;
-    if mounted_dev != device_dev {
-        return Err(Failure::bug(format!(
-            "{} is device {device_dev}, but what got mounted is {mounted_dev}",
-            device.path().display()
-        )));
+    match kernel.fsconfig_create(context) {
+        Err(error) if fs == FsType::Btrfs && error.cause() == Cause::Exists => {
+            return Err(same_id_elsewhere(wish, &error.to_string()));
+        }
+        result => result?,
     }
+    let mounted = kernel.fsmount(context, attrs)?;
+    refuse_other_device(kernel, wish, device, fs, &mounted)?;
     if !attrs.contains(MountAttrs::READ_ONLY) {
         let root = kernel.open_root(&mounted)?;
         grow_to_device(node, &root, device, fs)?;
@@ -274,9 +272,56 @@ fn mount<K: Kernel>(
     }
     kernel.move_mount(&mounted, &onto)?;
     if let Some(stat) = kernel.look(staging)? {
-        node.index.note(staging, &stat, &wish.request.id);
+        node.index
+            .note(staging, &stat, device.dev(), &wish.request.id);
     }
     Ok(Staged::Done)
+}
+
+/// What got mounted must be the held device, before anybody can see it.
+fn refuse_other_device<K: Kernel>(
+    kernel: &K,
+    wish: &Wish<'_>,
+    device: &Attached<K>,
+    fs: FsType,
+    mounted: &K::Fd,
+) -> Result<(), Failure> {
+    let held = kernel.stat(device.fd())?.rdev;
+    if fs != FsType::Btrfs {
+        let found = kernel.stat(mounted)?.dev;
+        let path = device.path();
+        return if found == held {
+            Ok(())
+        } else {
+            Err(Failure::bug(format!(
+                "{} is device {held}, but what got mounted is {found}",
+                path.display()
+            )))
+        };
+    }
+    let root = kernel.open_root(mounted)?;
+    match kernel.btrfs_device(&root)? {
+        Some(found) if found.dev == held => Ok(()),
+        Some(found) => {
+            let text = format!("{held} was to be mounted, and {} got it", found.dev);
+            Err(same_id_elsewhere(wish, &text))
+        }
+        None => Err(Failure::precondition(format!(
+            "volume {} holds one of several devices of a btrfs filesystem; a volume is one device",
+            wish.request.id
+        ))),
+    }
+}
+
+/// Before Linux 6.7 btrfs takes a clone for the filesystem that it was cloned from: it refuses the
+/// mount, or mounts the other device.
+fn same_id_elsewhere(wish: &Wish<'_>, what: &str) -> Failure {
+    Failure::precondition(format!(
+        "volume {}: a btrfs with the same id, of which this is a clone or which is one of this, is \
+         mounted on this node, and the kernel cannot have both; use another node, or Linux 6.7 or \
+         later ({what})",
+        wish.request.id
+    ))
 }
 
 /// Grows the filesystem to its device. A missing capability does not keep the volume from its pod:
