@@ -217,6 +217,7 @@ async fn validation_says_no_without_failing_and_yes_with_what_was_asked() {
         ),
         (mount("vfat", Mode::SingleNodeWriter), "vfat"),
         (mount("xfs", Mode::SingleNodeWriter), "314572800"),
+        (mount("btrfs", Mode::SingleNodeWriter), "268435456"),
     ] {
         let request = validate(&id, vec![bed::block(), capability]);
         let no = client
@@ -312,6 +313,7 @@ async fn capacity_shrinks_with_every_promise_and_is_none_elsewhere() {
     let single = Mode::SingleNodeWriter;
     for (request, smallest) in [
         (with(mount("xfs", single), NODE), 300 * MIB),
+        (with(mount("btrfs", single), NODE), 256 * MIB),
         (with(mount("", single), NODE), 128 * MIB),
         (with(mount("", single), "elsewhere"), 0),
         (with(mount("", Mode::MultiNodeMultiWriter), NODE), 0),
