@@ -10,6 +10,8 @@ mod bad_orders;
 #[cfg(test)]
 mod bad_paths;
 #[cfg(test)]
+mod clones;
+#[cfg(test)]
 mod crash;
 #[cfg(test)]
 mod foreign;

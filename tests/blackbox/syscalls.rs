@@ -226,7 +226,7 @@ fn life(rig: &Rig, kind: &str) -> Vec<(&'static str, Seen)> {
 #[ignore = "needs root: make test"]
 fn nothing_but_mkfs_is_ever_started_and_no_mount_table_is_read() {
     let rig = Rig::new();
-    for kind in ["ext4", "xfs", "block"] {
+    for kind in ["ext4", "xfs", "btrfs", "block"] {
         for (name, seen) in life(&rig, kind) {
             let programs = seen.programs();
             let expected = usize::from(name == "blank stage" && kind != "block");
@@ -246,7 +246,7 @@ fn nothing_but_mkfs_is_ever_started_and_no_mount_table_is_read() {
 #[ignore = "needs root: make test"]
 fn a_request_costs_no_more_system_calls_than_the_budget_says() {
     let rig = Rig::new();
-    for kind in ["ext4", "xfs", "block"] {
+    for kind in ["ext4", "xfs", "btrfs", "block"] {
         // Threads start and memory grows in the first one.
         life(&rig, kind);
         for (name, seen) in life(&rig, kind) {
