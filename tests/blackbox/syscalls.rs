@@ -252,6 +252,8 @@ fn a_request_costs_no_more_system_calls_than_the_budget_says() {
         for (name, seen) in life(&rig, kind) {
             let cost = cost(&format!("{kind}, {name}"), &seen);
             let (work, all) = match name {
+                // Which device a btrfs is on is asked by more than one call.
+                "stage" if kind == "btrfs" => (50, 95),
                 "stage" => (45, 90),
                 "publish" | "second publish" => (20, 45),
                 "publish again" => (10, 35),

@@ -8,7 +8,7 @@ use belay_server::failure::{Failure, Kind};
 use super::FsType;
 use super::probe::ext4::Superblock;
 use super::probe::ext4_superblock;
-use crate::kernel::{BtrfsDevice, Cause, Kernel};
+use crate::kernel::{Cause, Kernel};
 
 /// What growing came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,28 +122,24 @@ const BTRFS_BYTES_MIN: u64 = 256 << 20;
 
 fn grow_btrfs<K: Kernel>(kernel: &K, root: &K::Fd, device: &K::Fd) -> Result<Grown, GrowError> {
     let bytes = kernel.device_bytes(device)?;
-    let before = btrfs_device(kernel, root)?;
+    let before = kernel.btrfs_geometry(root)?;
+    if before.devices != 1 {
+        let text = "somebody has added a device to this btrfs; take that away before it can grow";
+        return Err(Failure::precondition(text).into());
+    }
     let target = bytes - bytes % u64::from(before.block_bytes.max(1));
-    if target <= before.bytes || target < BTRFS_BYTES_MIN {
+    if target <= before.last_bytes || target < BTRFS_BYTES_MIN {
         return Ok(Grown::AlreadyThere);
     }
-    kernel.btrfs_grow(root, before.id)?;
-    let after = btrfs_device(kernel, root)?;
+    kernel.btrfs_grow(root, before.last_id)?;
+    let after = kernel.btrfs_geometry(root)?;
     grown(
         FsType::Btrfs,
         1,
-        before.bytes,
-        after.bytes,
-        after.bytes == target,
+        before.last_bytes,
+        after.last_bytes,
+        after.last_bytes == target,
     )
-}
-
-fn btrfs_device<K: Kernel>(kernel: &K, root: &K::Fd) -> Result<BtrfsDevice, Failure> {
-    kernel.btrfs_device(root)?.ok_or_else(|| {
-        Failure::precondition(
-            "somebody added a device to this btrfs; it is not grown here: remove that device",
-        )
-    })
 }
 
 fn grown(

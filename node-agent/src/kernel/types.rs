@@ -245,15 +245,15 @@ pub(crate) struct XfsGeometry {
     pub(crate) imaxpct: u32,
 }
 
-/// The one device that a mounted btrfs is on.
+/// What a btrfs says of the devices it is on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct BtrfsDevice {
-    /// The block device.
-    pub(crate) dev: Dev,
-    /// Its number within the filesystem.
-    pub(crate) id: u64,
-    /// How much of it the filesystem has for its own.
-    pub(crate) bytes: u64,
+pub(crate) struct BtrfsGeometry {
+    /// How many there are.
+    pub(crate) devices: u64,
+    /// The highest of their numbers within the filesystem.
+    pub(crate) last_id: u64,
+    /// How many bytes of that device the filesystem has for its own.
+    pub(crate) last_bytes: u64,
     /// Bytes of a filesystem block, which that is a multiple of.
     pub(crate) block_bytes: u32,
 }

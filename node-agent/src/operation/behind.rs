@@ -55,6 +55,5 @@ pub(super) fn ask_btrfs<K: Kernel>(kernel: &K, path: &Path, stat: &Stat) -> Resu
             path.display()
         )));
     }
-    let device = kernel.btrfs_device(&root)?;
-    Ok(device.map_or(stat.dev, |device| device.dev))
+    Ok(kernel.btrfs_device(&root)?.unwrap_or(stat.dev))
 }

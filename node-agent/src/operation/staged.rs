@@ -56,7 +56,10 @@ impl<K: Kernel> Node<K> {
         path: &Path,
         stat: &Stat,
     ) -> Result<Owner<K>, Failure> {
-        let dev = device_behind(&self.kernel, path, stat)?;
+        let dev = match self.index.proven(path, stat, volume) {
+            Some(device) => device,
+            None => device_behind(&self.kernel, path, stat)?,
+        };
         let Some(number) = dev.as_loop() else {
             return Ok(Owner::NotOurs);
         };

@@ -16,6 +16,7 @@ mod usage;
 mod volume;
 mod world;
 
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 pub(crate) use calls::{Answer, ControllerCalls, NodeCalls, probe};
@@ -103,9 +104,13 @@ impl Rig {
         ));
     }
 
-    /// Ends the agent as a crash would.
+    /// Ends the agent as a crash would, and returns when nothing serves its socket any more: a child
+    /// that it was just starting has it until the exec, and the next agent would not start.
     pub(crate) fn kill(&mut self) {
         drop(self.agent.take());
+        until("nothing serves the socket of a killed agent", || {
+            UnixStream::connect(self.socket()).is_err()
+        });
     }
 
     /// [`Rig::kill`] and [`Rig::start`].

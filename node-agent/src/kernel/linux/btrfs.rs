@@ -9,7 +9,8 @@
 #![expect(unsafe_code, reason = "rustix has no calls for the ioctls of btrfs")]
 
 use std::ffi::c_void;
-use std::io;
+use std::fs::File;
+use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
@@ -17,7 +18,7 @@ use rustix::io::Errno;
 use rustix::ioctl::{Getter, Ioctl, IoctlOutput, Opcode, Updater, opcode};
 
 use super::files::of;
-use crate::kernel::{BtrfsDevice, Dev, Error, Result};
+use crate::kernel::{BtrfsGeometry, Dev, Error, Result};
 
 /// `BTRFS_IOC_FS_INFO` and the two below (include/uapi/linux/btrfs.h).
 const BTRFS_IOC_FS_INFO: Opcode = opcode::read::<FsInfo>(0x94, 31);
@@ -27,6 +28,9 @@ const BTRFS_IOC_RESIZE: Opcode = opcode::write::<VolArgs>(0x94, 3);
 const _: () = assert!(BTRFS_IOC_FS_INFO == 0x8400_941f);
 const _: () = assert!(BTRFS_IOC_DEV_INFO == 0xd000_941e);
 const _: () = assert!(BTRFS_IOC_RESIZE == 0x5000_9403);
+
+/// Two numbers of 32 bits at most, a colon and a newline; sysfs gives it by one read.
+const DEV_TEXT_BYTES_MAX: usize = 22;
 
 /// `struct btrfs_ioctl_fs_info_args`.
 #[repr(C)]
@@ -86,15 +90,17 @@ unsafe impl Ioctl for Resize<'_> {
 }
 
 /// See [`crate::kernel::Kernel::btrfs_device`].
-pub(super) fn device(root: &OwnedFd) -> Result<Option<BtrfsDevice>> {
-    // SAFETY: the opcode carries the size of the struct, which the kernel fills whole; all of its
-    // fields are integers, for which any bits will do.
-    let filesystem =
-        unsafe { rustix::ioctl::ioctl(root, Getter::<BTRFS_IOC_FS_INFO, FsInfo>::new()) }
-            .map_err(of("BTRFS_IOC_FS_INFO", root))?;
+pub(super) fn device(root: &OwnedFd) -> Result<Option<Dev>> {
+    let filesystem = fs_info(root)?;
     if filesystem.num_devices != 1 {
         return Ok(None);
     }
+    listed(&filesystem.fsid)
+}
+
+/// See [`crate::kernel::Kernel::btrfs_geometry`].
+pub(super) fn geometry(root: &OwnedFd) -> Result<BtrfsGeometry> {
+    let filesystem = fs_info(root)?;
     let mut info = DevInfo {
         devid: filesystem.max_id,
         uuid: [0; 16],
@@ -107,12 +113,19 @@ pub(super) fn device(root: &OwnedFd) -> Result<Option<BtrfsDevice>> {
     // its fields are integers.
     unsafe { rustix::ioctl::ioctl(root, Updater::<BTRFS_IOC_DEV_INFO, DevInfo>::new(&mut info)) }
         .map_err(of("BTRFS_IOC_DEV_INFO", root))?;
-    Ok(listed(&filesystem.fsid)?.map(|dev| BtrfsDevice {
-        dev,
-        id: info.devid,
-        bytes: info.total_bytes,
+    Ok(BtrfsGeometry {
+        devices: filesystem.num_devices,
+        last_id: info.devid,
+        last_bytes: info.total_bytes,
         block_bytes: filesystem.sectorsize,
-    }))
+    })
+}
+
+fn fs_info(root: &OwnedFd) -> Result<FsInfo> {
+    // SAFETY: the opcode carries the size of the struct, which the kernel fills whole; all of its
+    // fields are integers, for which any bits will do.
+    unsafe { rustix::ioctl::ioctl(root, Getter::<BTRFS_IOC_FS_INFO, FsInfo>::new()) }
+        .map_err(of("BTRFS_IOC_FS_INFO", root))
 }
 
 /// The one block device in the list of sysfs; `None` when there are more.
@@ -122,24 +135,29 @@ fn listed(fsid: &[u8; 16]) -> Result<Option<Dev>> {
         let errno = Errno::from_io_error(error).unwrap_or(Errno::IO);
         Error::at(call, path, errno)
     };
-    let mut found = None;
-    for entry in std::fs::read_dir(&folder).map_err(|error| failed("readdir", &folder, &error))? {
-        let entry = entry.map_err(|error| failed("readdir", &folder, &error))?;
-        if found.is_some() {
-            return Ok(None);
-        }
-        let path = entry.path().join("dev");
-        let text = std::fs::read_to_string(&path).map_err(|error| failed("read", &path, &error))?;
-        found = Some(number(&text).ok_or_else(|| Error::at("read", &path, Errno::INVAL))?);
+    let unlisted = |error: io::Error| failed("readdir", &folder, &error);
+    let mut entries = std::fs::read_dir(&folder).map_err(unlisted)?;
+    let first = entries
+        .next()
+        .ok_or_else(|| Error::at("readdir", &folder, Errno::NODEV).because("it is empty"))?
+        .map_err(unlisted)?;
+    if entries.next().is_some() {
+        return Ok(None);
     }
-    found
+    let path = first.path().join("dev");
+    let mut text = [0; DEV_TEXT_BYTES_MAX];
+    let length = File::open(&path)
+        .and_then(|mut file| file.read(&mut text))
+        .map_err(|error| failed("read", &path, &error))?;
+    text.get(..length)
+        .and_then(number)
         .map(Some)
-        .ok_or_else(|| Error::at("readdir", &folder, Errno::NODEV).because("no device is in it"))
+        .ok_or_else(|| Error::at("read", &path, Errno::INVAL))
 }
 
 /// `major:minor` and a newline.
-fn number(text: &str) -> Option<Dev> {
-    let (major, minor) = text.trim_end().split_once(':')?;
+fn number(text: &[u8]) -> Option<Dev> {
+    let (major, minor) = str::from_utf8(text).ok()?.trim_end().split_once(':')?;
     Some(Dev {
         major: major.parse().ok()?,
         minor: minor.parse().ok()?,
@@ -197,9 +215,9 @@ mod tests {
             major: 7,
             minor: 12,
         };
-        assert_eq!(number("7:12\n"), Some(dev));
+        assert_eq!(number(b"7:12\n"), Some(dev));
         for text in ["", "7", "7:", ":12", "7:x\n", "7:12:3"] {
-            assert_eq!(number(text), None, "{text:?}");
+            assert_eq!(number(text.as_bytes()), None, "{text:?}");
         }
     }
 }

@@ -25,8 +25,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::{
-    BtrfsDevice, Child, ChildEnd, Kernel, LoopMode, LoopStatus, MountAttrs, MountEntry, MountFacts,
-    Open, Result, Stat, Usage, XfsGeometry,
+    BtrfsGeometry, Child, ChildEnd, Dev, Kernel, LoopMode, LoopStatus, MountAttrs, MountEntry,
+    MountFacts, Open, Result, Stat, Usage, XfsGeometry,
 };
 
 /// The kernel this process runs on, and what it can do beyond the floor.
@@ -214,8 +214,12 @@ impl Kernel for Linux {
         grow::xfs_grow(root, blocks, imaxpct)
     }
 
-    fn btrfs_device(&self, root: &OwnedFd) -> Result<Option<BtrfsDevice>> {
+    fn btrfs_device(&self, root: &OwnedFd) -> Result<Option<Dev>> {
         btrfs::device(root)
+    }
+
+    fn btrfs_geometry(&self, root: &OwnedFd) -> Result<BtrfsGeometry> {
+        btrfs::geometry(root)
     }
 
     fn btrfs_grow(&self, root: &OwnedFd, id: u64) -> Result<()> {

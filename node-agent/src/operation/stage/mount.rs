@@ -287,25 +287,15 @@ fn refuse_other_device<K: Kernel>(
     mounted: &K::Fd,
 ) -> Result<(), Failure> {
     let held = kernel.stat(device.fd())?.rdev;
-    if fs != FsType::Btrfs {
-        let found = kernel.stat(mounted)?.dev;
-        let path = device.path();
-        return if found == held {
-            Ok(())
-        } else {
-            Err(Failure::bug(format!(
-                "{} is device {held}, but what got mounted is {found}",
-                path.display()
-            )))
-        };
-    }
-    let root = kernel.open_root(mounted)?;
-    match kernel.btrfs_device(&root)? {
-        Some(found) if found.dev == held => Ok(()),
-        Some(found) => {
-            let text = format!("{held} was to be mounted, and {} got it", found.dev);
-            Err(same_id_elsewhere(wish, &text))
-        }
+    let found = match fs {
+        FsType::Ext4 | FsType::Xfs => Some(kernel.stat(mounted)?.dev),
+        FsType::Btrfs => kernel.btrfs_device(&kernel.open_root(mounted)?)?,
+    };
+    let why = |found| format!("{held} was to be mounted, and {found} was");
+    match found {
+        Some(found) if found == held => Ok(()),
+        Some(found) if fs == FsType::Btrfs => Err(same_id_elsewhere(wish, &why(found))),
+        Some(found) => Err(Failure::bug(why(found))),
         None => Err(Failure::precondition(format!(
             "volume {} holds one of several devices of a btrfs filesystem; a volume is one device",
             wish.request.id
