@@ -18,6 +18,8 @@ mod foreign;
 #[cfg(test)]
 mod garbage;
 #[cfg(test)]
+mod hosts;
+#[cfg(test)]
 mod lifecycle;
 #[cfg(test)]
 mod never_format;

@@ -40,7 +40,8 @@ pub(crate) fn expand<K: Kernel>(node: &Node<K>, request: &NodeExpand) -> Result<
     Ok(bytes)
 }
 
-/// The mount that the volume path means, and its root. A raw device may also be named by its staging path.
+/// The mount that the volume path means, and its root. A raw device may also be named by its
+/// staging path.
 fn find<K: Kernel>(
     node: &Node<K>,
     request: &NodeExpand,

@@ -104,8 +104,8 @@ impl Rig {
         ));
     }
 
-    /// Ends the agent as a crash would, and returns when nothing serves its socket any more: a child
-    /// that it was just starting has it until the exec, and the next agent would not start.
+    /// Ends the agent as a crash would, and returns when nothing serves its socket any more: a
+    /// child that it was just starting has it until the exec, and the next agent would not start.
     pub(crate) fn kill(&mut self) {
         drop(self.agent.take());
         until("nothing serves the socket of a killed agent", || {

@@ -49,8 +49,8 @@ impl Identity {
         let xfs = xfs::judge(areas.get(0, head).unwrap_or_default(), bytes);
         let ext = ext4::judge(areas.get(ext4::AT, ext4::BYTES).unwrap_or_default(), bytes);
         match (xfs, ext) {
-            // Last: it begins 64 KiB into the device, where whoever made one of the others on it later
-            // may have left it.
+            // Last: it begins 64 KiB into the device, where whoever made one of the others on it
+            // later may have left it.
             (xfs::Verdict::Absent, ext4::Verdict::Absent) => {
                 let block = areas.get(btrfs::AT, btrfs::BYTES).unwrap_or_default();
                 Self::of_btrfs(btrfs::judge(block, bytes))
