@@ -221,7 +221,7 @@ fn life(rig: &Rig, kind: &str) -> Vec<(&'static str, Seen)> {
 #[ignore = "needs root: make test"]
 fn nothing_but_mkfs_is_ever_started_and_no_mount_table_is_read() {
     let rig = Rig::new();
-    for kind in ["ext4", "xfs", "block"] {
+    for kind in ["ext4", "xfs", "btrfs", "block"] {
         for (name, seen) in life(&rig, kind) {
             let programs = seen.programs();
             let expected = usize::from(name == "blank stage" && kind != "block");
@@ -259,7 +259,7 @@ fn budget(kind: &str, request: &str) -> Option<(usize, usize)> {
 #[ignore = "needs root: make test"]
 fn a_request_costs_no_more_system_calls_than_the_budget_says() {
     let rig = Rig::new();
-    for kind in ["ext4", "xfs", "block"] {
+    for kind in ["ext4", "xfs", "btrfs", "block"] {
         // Threads start and memory grows in the first one.
         life(&rig, kind);
         // Of three, since others who look at the same devices make some of them dearer.

@@ -75,6 +75,7 @@ pub(super) trait World {
 pub(super) enum Form {
     Ext4,
     Xfs,
+    Btrfs,
     Block,
 }
 
@@ -211,6 +212,7 @@ impl Volume {
         let fs_type = match self.form {
             Form::Ext4 => "ext4",
             Form::Xfs => "xfs",
+            Form::Btrfs => "btrfs",
             Form::Block => {
                 return Capability {
                     access: Access::Block,

@@ -63,7 +63,7 @@ fn fault() -> impl Strategy<Value = Option<Fault>> {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let volume = || 0..3_usize;
+    let volume = || 0..4_usize;
     prop_oneof![
         20 => (volume(), verb(), fault()).prop_map(|(v, verb, fault)| Step::Call(v, verb, fault)),
         2 => Just(Step::Restart),
@@ -71,7 +71,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A machine with three volumes, the agent on it, and what must be so.
+/// A machine with four volumes, the agent on it, and what must be so.
 struct Life {
     world: Simulated,
     node: Node<Fake>,
@@ -83,7 +83,7 @@ struct Life {
 impl Life {
     fn new() -> Life {
         let world = Simulated::new();
-        let forms = [Form::Ext4, Form::Xfs, Form::Block];
+        let forms = [Form::Ext4, Form::Xfs, Form::Block, Form::Btrfs];
         let mut volumes: Vec<_> = (0..)
             .zip(forms)
             .map(|(number, form)| world.volume(&format!("vol-{number}"), form))

@@ -46,7 +46,7 @@ on_both! {
     a_mount_inside_one_target_shows_nowhere_else
 }
 
-const FORMS: [Form; 3] = [Form::Ext4, Form::Xfs, Form::Block];
+const FORMS: [Form; 4] = [Form::Ext4, Form::Xfs, Form::Btrfs, Form::Block];
 const LIFE: [Verb; 8] = [
     Verb::Stage,
     Verb::Publish(1),
@@ -153,6 +153,7 @@ fn foreign_data_is_never_formatted(world: &impl World) {
     for (form, at) in [
         (Form::Ext4, 0),
         (Form::Xfs, 300 * MIB),
+        (Form::Btrfs, 64 * MIB),
         (Form::Ext4, BYTES - 1),
     ] {
         let volume = world.volume(&format!("{form:?}-{at}"), form);
