@@ -78,8 +78,8 @@ pub(crate) trait Kernel: Send + Sync + 'static {
     fn loop_number(&self, dev: Dev) -> Option<u32>;
     /// `LOOP_CTL_GET_FREE`: the number of a loop device that was unbound a moment ago.
     fn loop_get_free(&self) -> Result<u32>;
-    /// `LOOP_CONFIGURE`, with the first 63 bytes of a name to know it by when its file is renamed or
-    /// gone. [`Cause::Busy`] when somebody else took the device meanwhile.
+    /// `LOOP_CONFIGURE`, with the first 63 bytes of a name to know it by when its file is renamed
+    /// or gone. [`Cause::Busy`] when somebody else took the device meanwhile.
     fn loop_configure(
         &self,
         device: &Self::Fd,
