@@ -7,6 +7,7 @@
     reason = "rustix calls unshare unsafe, for the flags not used here"
 )]
 
+mod btrfs;
 mod grow;
 mod loops;
 mod mounts;
@@ -21,7 +22,9 @@ use rustix::thread::UnshareFlags;
 use tempfile::TempDir;
 
 use super::Linux;
-use crate::kernel::{Cause, Child, ChildEnd, Kernel, LoopMode, MountAttrs, Open, Result, Stat};
+use crate::kernel::{
+    Cause, Child, ChildEnd, Dev, Kernel, LoopMode, MountAttrs, Open, Result, Stat,
+};
 
 const MIB: u64 = 1 << 20;
 
