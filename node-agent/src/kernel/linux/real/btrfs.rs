@@ -41,7 +41,10 @@ fn the_device_is_told_though_the_number_of_its_files_is_anonymous() {
         let root = root(kernel, &device);
         assert!(kernel.stat(&root).unwrap().dev.is_anonymous());
         let found = kernel.btrfs_device(&root).unwrap();
-        assert_eq!(found.and_then(Dev::as_loop), Some(device.number));
+        assert_eq!(
+            found.and_then(|dev| kernel.loop_number(dev)),
+            Some(device.number)
+        );
         let geometry = kernel.btrfs_geometry(&root).unwrap();
         assert_eq!((geometry.devices, geometry.last_bytes), (1, BYTES));
 
@@ -68,7 +71,12 @@ fn each_of_two_copies_tells_its_own_device_or_is_not_mounted() {
         let first_root = root(kernel, &first);
         let source = second.path();
         let source = [("source", source.to_str())];
-        let told = |root: &OwnedFd| kernel.btrfs_device(root).unwrap().and_then(Dev::as_loop);
+        let told = |root: &OwnedFd| {
+            kernel
+                .btrfs_device(root)
+                .unwrap()
+                .and_then(|dev| kernel.loop_number(dev))
+        };
         match detached(kernel, "btrfs", &source, MountAttrs::default()) {
             Ok(mount) => {
                 let root = kernel.open_root(&mount).unwrap();

@@ -22,9 +22,7 @@ use rustix::thread::UnshareFlags;
 use tempfile::TempDir;
 
 use super::Linux;
-use crate::kernel::{
-    Cause, Child, ChildEnd, Dev, Kernel, LoopMode, MountAttrs, Open, Result, Stat,
-};
+use crate::kernel::{Cause, Child, ChildEnd, Kernel, LoopMode, MountAttrs, Open, Result, Stat};
 
 const MIB: u64 = 1 << 20;
 
