@@ -9,7 +9,7 @@ use super::bench::{BYTES, Form, GROWN_BYTES, MIB, Verb, Volume, World};
 use super::real::in_real_world;
 use super::simulated::Simulated;
 use crate::kernel::Kernel;
-use crate::operation::{Node, VolumeUsage};
+use crate::operation::{Node, Published, Thread, VolumeUsage};
 
 /// One test by kernel.
 macro_rules! on_both {
@@ -237,4 +237,26 @@ fn a_mount_inside_one_target_shows_nowhere_else(world: &impl World) {
     all_ok(&node, &inner, &[Verb::Unstage]);
     all_ok(&node, &volume, &LIFE[5..]);
     nothing_left(world);
+}
+
+/// Simulated alone, since before Linux 6.8 every publish goes there.
+#[test]
+fn a_target_upon_a_volume_is_made_on_the_pool() {
+    let world = Simulated::new();
+    for form in [Form::Ext4, Form::Btrfs] {
+        let node = world.start();
+        let outer = world.volume(&format!("outer-{form:?}"), form);
+        let inner = world.volume(&format!("inner-{form:?}"), form);
+        all_ok(&node, &outer, &LIFE[..2]);
+        all_ok(&node, &inner, &[Verb::Stage]);
+        let within = outer.target(1).join("within");
+        let published = |target| inner.publish_at(&node, target, Thread::Only).unwrap();
+        assert_eq!(published(&within), Published::WantsPool, "{form:?}");
+        assert!(node.kernel.look(&within).unwrap().is_none());
+        assert_eq!(published(&inner.target(1)), Published::Done, "{form:?}");
+        for volume in [&inner, &outer] {
+            all_ok(&node, volume, &[Verb::Unpublish(1), Verb::Unstage]);
+        }
+        nothing_left(&world);
+    }
 }
