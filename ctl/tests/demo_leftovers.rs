@@ -23,10 +23,11 @@ const HANG: Duration = Duration::from_secs(120);
 
 /// Moments of a life: the kind of volume, and the line that the demo prints when the step is done.
 /// Raw block besides a filesystem, because its loop device does not go by itself.
-const MOMENTS: [(&str, &str); 5] = [
+const MOMENTS: [(&str, &str); 6] = [
     ("ext4", "attach"),
     ("ext4", "publish read-only"),
     ("xfs", "unstage"),
+    ("btrfs", "publish read-only"),
     ("block", "stage (first)"),
     ("block", "write"),
 ];

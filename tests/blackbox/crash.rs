@@ -62,6 +62,18 @@ fn an_agent_killed_with_its_mkfs_of_xfs_is_made_up_for_by_the_next() {
     kill_at_random_instants("xfs", Victims::AgentAndMkfs);
 }
 
+#[test]
+#[ignore = "needs root: make test"]
+fn an_agent_killed_while_it_formats_btrfs_is_made_up_for_by_the_next() {
+    kill_at_random_instants("btrfs", Victims::Agent);
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn an_agent_killed_with_its_mkfs_of_btrfs_is_made_up_for_by_the_next() {
+    kill_at_random_instants("btrfs", Victims::AgentAndMkfs);
+}
+
 fn kill_at_random_instants(kind: &str, victims: Victims) {
     let mut rig = Rig::new();
     let mut chance = Chance::new(&format!("kill {victims:?} while it formats {kind}"));
@@ -186,7 +198,7 @@ fn stage_in_the_end(node: &NodeCalls, volume: &Volume, kind: &str) -> u32 {
 #[ignore = "needs root: make test"]
 fn a_format_that_was_cut_off_is_ended_for_its_own_volume_and_for_no_other() {
     let mut rig = Rig::new();
-    for kind in ["ext4", "xfs"] {
+    for kind in ["ext4", "xfs", "btrfs"] {
         let volume = cut_off(&mut rig, kind);
         let mut other = rig.copy_of(&volume.file);
         let before = other.contents();

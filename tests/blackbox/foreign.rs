@@ -40,7 +40,7 @@ const fn of(bytes: &'static [(u64, &'static [u8])], words: &'static [&'static st
 /// One primary partition of type 0x83 from sector 2048 on, of 100 MiB.
 const MBR_ENTRY: &[u8] = b"\0\x20\x21\0\x83\xaa\x28\x0c\0\x08\0\0\0\x20\x03\0";
 
-const FOREIGN: [Foreign; 15] = [
+const FOREIGN: [Foreign; 17] = [
     by(gpt, &["a GPT partition table", "at byte 512"]),
     by(luks1, &["a LUKS1 header", "at byte 0"]),
     by(luks2, &["a LUKS2 header", "at byte 0"]),
@@ -67,7 +67,18 @@ const FOREIGN: [Foreign; 15] = [
     ),
     of(
         &[(65_600, b"_BHRfS_M")],
-        &["a btrfs filesystem", "at byte 65600"],
+        &["a damaged btrfs superblock", "at byte 65536"],
+    ),
+    of(
+        &[(65_600, b"!BHRfS_M")],
+        &[
+            "a btrfs filesystem that mkfs did not finish",
+            "at byte 65536",
+        ],
+    ),
+    by(
+        two_devices,
+        &["one of 2 devices of a btrfs filesystem", "at byte 65536"],
     ),
     of(
         &[(32_769, b"CD001")],
@@ -87,6 +98,14 @@ const FOREIGN: [Foreign; 15] = [
 
 fn gpt(file: &str) {
     run("sgdisk", &["--clear", "--new=1:0:0", file]);
+}
+
+/// The other device is gone by the time that anybody looks.
+fn two_devices(file: &str) {
+    let other = format!("{file}-other");
+    run("truncate", &["--reference", file, &other]);
+    run("mkfs.btrfs", &["-q", "-K", "-m", "raid1", file, &other]);
+    run("rm", &[&other]);
 }
 
 fn luks1(file: &str) {
@@ -234,6 +253,7 @@ pub(crate) fn is_sound(kind: &str, file: &Path) -> bool {
     let file = file.to_str().expect("UTF-8");
     let args: &[&str] = match kind {
         "ext4" => &["e2fsck", "-f", "-n", file],
+        "btrfs" => &["btrfs", "check", "-q", file],
         _ => &["xfs_repair", "-f", "-n", file],
     };
     let status = std::process::Command::new(args[0])

@@ -32,6 +32,7 @@ fn a_volume_that_holds_its_own_format_mark_as_data_is_not_formatted_again() {
         at: |_| 100 << 20,
         block: format_mark,
     };
+    // A btrfs has metadata there, where no user can choose what begins a block.
     for kind in ["ext4", "xfs"] {
         expect_harmless(kind, std::slice::from_ref(&trick));
     }

@@ -18,7 +18,7 @@ const ATTEMPTS: u32 = 20;
 fn a_raw_volume_never_shows_the_one_that_has_its_device_number_by_now() {
     let rig = Rig::new();
     let node = rig.node();
-    for kind in ["block", "ext4"] {
+    for kind in ["block", "ext4", "btrfs"] {
         let first = rig.volume(least_bytes("block"));
         let (target, elsewhere) = (first.target("a"), first.target("b"));
         let other = successor(&rig, &first, &target, kind);

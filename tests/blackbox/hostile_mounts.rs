@@ -21,7 +21,7 @@ use crate::rig::{Place, Rig, Volume, access, least_bytes, refused, run, until, w
 /// them did.
 fn expect_life_in(rig: &mut Rig, folder: &Path) {
     let node = rig.node();
-    for kind in ["ext4", "block"] {
+    for kind in ["ext4", "btrfs", "block"] {
         let sole = with_mode(access(kind), Mode::SingleNodeWriter);
         let mut volume = rig.volume(least_bytes(kind));
         volume.staging = folder.join(format!("{}/globalmount", volume.id));
@@ -115,7 +115,7 @@ impl Drop for Frozen<'_> {
 fn a_frozen_filesystem_is_unstaged_and_staged_again() {
     let rig = Rig::new();
     let node = rig.node();
-    for kind in ["ext4", "xfs"] {
+    for kind in ["ext4", "xfs", "btrfs"] {
         let volume = rig.volume(least_bytes(kind));
         node.stage(volume.stage(access(kind))).expect("stage");
         leave_words(kind, &volume.staging);
@@ -164,7 +164,7 @@ impl Drop for Bystander {
 fn a_volume_that_another_namespace_still_has_is_not_unstaged_but_staged_again() {
     let rig = Rig::new();
     let node = rig.node();
-    for kind in ["ext4", "xfs"] {
+    for kind in ["ext4", "xfs", "btrfs"] {
         let volume = rig.volume(least_bytes(kind));
         let target = volume.target("a");
         node.stage(volume.stage(access(kind))).expect("stage");
@@ -228,7 +228,7 @@ fn what_was_staged_for_reading_only_is_not_published_for_writing() {
 fn a_filesystem_that_was_switched_to_reading_only_is_not_published_for_writing() {
     let rig = Rig::new();
     let node = rig.node();
-    for kind in ["ext4", "xfs"] {
+    for kind in ["ext4", "xfs", "btrfs"] {
         let volume = rig.volume(least_bytes(kind));
         let target = volume.target("a");
         node.stage(volume.stage(access(kind))).expect("stage");

@@ -42,7 +42,7 @@ fn expect_left_alone(rig: &Rig, strangers: &mut [Volume], staging: &Path, target
 fn a_volume_is_not_taken_away_by_the_id_of_another() {
     let mut rig = Rig::new();
     let node = rig.node();
-    for kind in ["ext4", "block"] {
+    for kind in ["ext4", "btrfs", "block"] {
         let mut strangers = strangers(&rig);
         let volume = rig.volume(least_bytes(kind));
         let target = volume.target("a");
@@ -67,7 +67,7 @@ fn a_volume_is_not_taken_away_by_the_id_of_another() {
 fn a_raw_device_is_not_staged_where_another_volume_is() {
     let mut rig = Rig::new();
     let node = rig.node();
-    for kind in ["ext4", "block"] {
+    for kind in ["ext4", "btrfs", "block"] {
         let mut other = rig.volume(least_bytes("block"));
         let volume = rig.volume(least_bytes(kind));
         let target = volume.target("a");
@@ -142,7 +142,7 @@ fn a_device_that_others_have_bound_there_is_left_alone() {
 fn a_target_and_the_staging_path_may_not_contain_each_other() {
     let rig = Rig::new();
     let node = rig.node();
-    for kind in ["ext4", "block"] {
+    for kind in ["ext4", "btrfs", "block"] {
         let volume = rig.volume(least_bytes(kind));
         node.stage(volume.stage(access(kind))).expect("stage");
         let staging = &volume.staging;

@@ -10,6 +10,8 @@ mod bad_orders;
 #[cfg(test)]
 mod bad_paths;
 #[cfg(test)]
+mod clones;
+#[cfg(test)]
 mod crash;
 #[cfg(test)]
 mod foreign;
@@ -25,6 +27,8 @@ mod hostile_devices;
 mod hostile_mounts;
 #[cfg(test)]
 mod hostile_paths;
+#[cfg(test)]
+mod hosts;
 #[cfg(test)]
 mod lifecycle;
 #[cfg(test)]

@@ -16,6 +16,7 @@ fn by_hand(rig: &Rig, kind: &str) -> Volume {
     let file = volume.file.to_str().expect("UTF-8");
     match kind {
         "ext4" => run("mkfs.ext4", &["-q", file]),
+        "btrfs" => run("mkfs.btrfs", &["-q", file]),
         _ => run("mkfs.xfs", &["-q", file]),
     };
     mounted(rig.place(), &volume.file, |folder| {
@@ -29,13 +30,13 @@ fn by_hand(rig: &Rig, kind: &str) -> Volume {
 fn a_filesystem_made_by_hand_keeps_its_files_whatever_is_asked_of_it() {
     let rig = Rig::new();
     let node = rig.node();
-    for (kind, other) in [("ext4", "xfs"), ("xfs", "ext4")] {
+    for (kind, other) in [("ext4", "xfs"), ("xfs", "btrfs"), ("btrfs", "ext4")] {
         for content in ["new", "used", "populated"] {
             let mut volume = by_hand(&rig, kind);
             volume.content = content;
             let before = volume.contents();
             let answer = node.stage(volume.stage(access(other)));
-            refused_with(answer, Code::FailedPrecondition, &["ext4", "xfs"]);
+            refused_with(answer, Code::FailedPrecondition, &[kind, other]);
             before.expect_unchanged(&volume.file, &format!("{kind}, asked for {other}"));
             for asked in [kind, ""] {
                 node.stage(volume.stage(access(asked))).expect("stage");
@@ -51,7 +52,7 @@ fn a_filesystem_made_by_hand_keeps_its_files_whatever_is_asked_of_it() {
 fn a_volume_that_was_formatted_once_stays_that_filesystem() {
     let rig = Rig::new();
     let node = rig.node();
-    for kind in ["ext4", "xfs"] {
+    for kind in ["ext4", "xfs", "btrfs"] {
         let mut volume = rig.volume(least_bytes(kind));
         let mut seen = Vec::new();
         for content in ["new", "used", "populated"].iter().cycle().take(10) {
@@ -69,9 +70,13 @@ fn a_volume_that_was_formatted_once_stays_that_filesystem() {
     }
 }
 
-/// `s_uuid` of ext4, `sb_uuid` of xfs.
+/// `s_uuid` of ext4, `sb_uuid` of xfs, `fsid` of btrfs.
 fn uuid(kind: &str, volume: &Volume) -> Vec<u8> {
-    let at = if kind == "ext4" { 1024 + 0x68 } else { 32 };
+    let at = match kind {
+        "ext4" => 1024 + 0x68,
+        "btrfs" => 65_536 + 32,
+        _ => 32,
+    };
     volume.read(at, 16)
 }
 
@@ -80,12 +85,18 @@ fn uuid(kind: &str, volume: &Volume) -> Vec<u8> {
 fn a_blank_volume_becomes_what_is_asked_for_and_ext4_if_nothing_is() {
     let rig = Rig::new();
     let node = rig.node();
-    for (asked, found) in [("", "ext4"), ("ext4", "ext4"), ("xfs", "xfs")] {
+    for (asked, found) in [
+        ("", "ext4"),
+        ("ext4", "ext4"),
+        ("xfs", "xfs"),
+        ("btrfs", "btrfs"),
+    ] {
         let volume = rig.volume(least_bytes("xfs"));
         node.stage(volume.stage(access(asked))).expect("stage");
         volume.down(&node, &[]);
         let magic = match found {
             "ext4" => volume.read(1024 + 0x38, 2) == b"\x53\xef",
+            "btrfs" => volume.read(65_536 + 0x40, 8) == b"_BHRfS_M",
             _ => volume.read(0, 4) == b"XFSB",
         };
         assert!(magic, "asked for {asked:?}");
@@ -106,7 +117,7 @@ fn a_restored_volume_without_data_is_not_formatted() {
     let rig = Rig::new();
     let mut volume = rig.volume(least_bytes("ext4"));
     volume.content = "populated";
-    for asked in ["", "ext4", "xfs"] {
+    for asked in ["", "ext4", "xfs", "btrfs"] {
         let answer = rig.node().stage(volume.stage(access(asked)));
         refused_with(answer, Code::FailedPrecondition, &[&volume.id]);
         assert!(volume.contents().is_blank(), "something was written");

@@ -17,7 +17,7 @@ const FILES: u32 = 100;
 fn a_reader_of_a_crashed_filesystem_sees_every_file_that_was_synced() {
     let rig = Rig::new();
     let node = rig.node();
-    for kind in ["ext4", "xfs"] {
+    for kind in ["ext4", "xfs", "btrfs"] {
         let original = rig.volume(least_bytes(kind));
         let target = original.target("a");
         node.stage(original.stage(access(kind))).expect("stage");

@@ -12,7 +12,7 @@ use crate::rig::{Rig, access, least_bytes, refused, refused_with, with_mode};
 fn an_agent_goes_on_where_a_killed_one_was() {
     let mut rig = Rig::new();
     let node = rig.node();
-    for kind in ["ext4", "xfs", "block"] {
+    for kind in ["ext4", "xfs", "btrfs", "block"] {
         let volume = rig.volume(least_bytes(kind));
         let (first, second) = (volume.target("first"), volume.target("second"));
         node.stage(volume.stage(access(kind))).expect("stage");
@@ -61,7 +61,7 @@ fn an_agent_goes_on_where_a_killed_one_was() {
 fn a_second_target_is_still_refused_by_an_agent_that_never_saw_the_first() {
     let mut rig = Rig::new();
     let node = rig.node();
-    for kind in ["ext4", "block"] {
+    for kind in ["ext4", "btrfs", "block"] {
         let volume = rig.volume(least_bytes(kind));
         let (first, second) = (volume.target("first"), volume.target("second"));
         let sole = with_mode(access(kind), Mode::SingleNodeSingleWriter);

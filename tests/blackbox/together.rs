@@ -89,7 +89,10 @@ fn the_same_call_joins_the_one_that_runs() {
 #[ignore = "needs root: make test"]
 fn a_dozen_volumes_come_and_go_at_the_same_time() {
     let rig = Rig::new();
-    let kinds = ["ext4", "xfs", "block"].into_iter().cycle().take(12);
+    let kinds = ["ext4", "xfs", "btrfs", "block"]
+        .into_iter()
+        .cycle()
+        .take(12);
     let volumes: Vec<_> = kinds
         .map(|kind| (kind, rig.volume(least_bytes(kind))))
         .collect();

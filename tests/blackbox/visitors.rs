@@ -52,7 +52,7 @@ fn a_device_that_others_open_for_a_moment_fails_no_call() {
         let end = End(&is_over);
         scope.spawn(|| visit(rig.place(), &is_over));
         let mut failed = Vec::new();
-        for kind in ["ext4", "xfs", "block"] {
+        for kind in ["ext4", "xfs", "btrfs", "block"] {
             for round in 0..ROUNDS {
                 let volume = rig.volume(least_bytes(kind));
                 let target = volume.target("a");

@@ -50,6 +50,7 @@ need_for() {
         filesystems)
             need mkfs.ext4 "volumes are ext4" e2fsprogs
             need mkfs.xfs "or xfs" xfsprogs
+            need mkfs.btrfs "or btrfs" btrfs-progs
             need losetup "on loop devices" mount
             need unshare "in a mount namespace" util-linux
             ;;

@@ -164,6 +164,7 @@ mod tests {
             (range(1, 0), &ext4, 128 * MIB),
             (range(1, 0), &filesystem(""), 128 * MIB),
             (range(1, 0), &filesystem("xfs"), 300 * MIB),
+            (range(1, 0), &filesystem("btrfs"), 256 * MIB),
             (range(1 << 44, 0), &Usage::Block, 1 << 44),
         ] {
             assert_eq!(

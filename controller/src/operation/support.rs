@@ -13,8 +13,13 @@ const PROVISIONER_PREFIXES: [&str; 2] = ["csi.storage.k8s.io/", "storage.kuberne
 const DEFAULT_FILESYSTEM: &str = "ext4";
 
 /// Filesystems that the node makes, and the smallest volumes that it makes them on, in bytes: there
-/// must be room behind the mark that it writes at byte 100 MiB, and mkfs.xfs refuses less.
-const FILESYSTEMS: &[(&str, u64)] = &[(DEFAULT_FILESYSTEM, 128 << 20), ("xfs", 300 << 20)];
+/// must be room behind the mark that it writes at byte 100 MiB, mkfs.xfs refuses less than 300 MiB,
+/// and the kernel grows no btrfs to less than 256 MiB.
+const FILESYSTEMS: &[(&str, u64)] = &[
+    (DEFAULT_FILESYSTEM, 128 << 20),
+    ("xfs", 300 << 20),
+    ("btrfs", 256 << 20),
+];
 
 /// Why a volume cannot be used so; none if it can.
 pub(super) fn refusal(capability: &Capability) -> Option<String> {

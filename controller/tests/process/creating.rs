@@ -125,7 +125,7 @@ async fn what_no_volume_can_be_is_refused_by_the_name_of_the_field() {
             }),
             "mutable_parameters",
         ),
-        (capable(mount("btrfs", Mode::SingleNodeWriter)), "btrfs"),
+        (capable(mount("vfat", Mode::SingleNodeWriter)), "vfat"),
         (
             capable(mount("", Mode::MultiNodeMultiWriter)),
             "MULTI_NODE_MULTI_WRITER",

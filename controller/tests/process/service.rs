@@ -221,6 +221,7 @@ async fn validation_says_no_without_failing_and_yes_with_what_was_asked() {
         (mount("vfat", Mode::SingleNodeWriter), "vfat"),
         (mount("xfs", Mode::SingleNodeWriter), "raw block"),
         (mount("", Mode::SingleNodeWriter), "any filesystem"),
+        (mount("btrfs", Mode::SingleNodeWriter), "raw block"),
     ] {
         let request = validate(&id, vec![bed::block(), capability]);
         let no = client
@@ -404,6 +405,7 @@ async fn capacity_shrinks_with_every_promise_and_is_none_elsewhere() {
     for (request, smallest) in [
         (typo, 0),
         (with(mount("xfs", single), NODE), 300 * MIB),
+        (with(mount("btrfs", single), NODE), 256 * MIB),
         (with(mount("", single), NODE), 128 * MIB),
         (with(mount("", single), "elsewhere"), 0),
         (with(mount("", Mode::MultiNodeMultiWriter), NODE), 0),

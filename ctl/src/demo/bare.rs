@@ -174,6 +174,7 @@ fn mkfs(kind: Kind, device: &Path) -> io::Result<()> {
             ("mkfs.ext4", &["-q", "-F", "-E", extended])
         }
         Kind::Xfs => ("mkfs.xfs", &["-q", "-f", "-K"]),
+        Kind::Btrfs => ("mkfs.btrfs", &["-q", "-f", "-K"]),
     };
     let output = Command::new(tool)
         .args(options)

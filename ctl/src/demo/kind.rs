@@ -1,4 +1,4 @@
-//! The three kinds of volume that the demo shows.
+//! The four kinds of volume that the demo shows.
 
 use belay_proto::csi::v1::VolumeCapability;
 use belay_proto::csi::v1::volume_capability::access_mode::Mode;
@@ -12,6 +12,8 @@ pub(super) enum Kind {
     Ext4,
     /// A filesystem, xfs
     Xfs,
+    /// A filesystem, btrfs
+    Btrfs,
     /// A raw block device
     Block,
 }
@@ -22,6 +24,7 @@ impl Kind {
         match self {
             Self::Ext4 => "ext4",
             Self::Xfs => "xfs",
+            Self::Btrfs => "btrfs",
             Self::Block => "block",
         }
     }

@@ -53,7 +53,7 @@ impl Lives<'_> {
         for &kind in self.kinds {
             self.progress.heading(&match kind {
                 Kind::Block => "raw block".to_owned(),
-                Kind::Ext4 | Kind::Xfs => kind.name().to_owned(),
+                Kind::Ext4 | Kind::Xfs | Kind::Btrfs => kind.name().to_owned(),
             });
             let mut took = Vec::new();
             for round in 1..=self.rounds {

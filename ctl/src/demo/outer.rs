@@ -15,11 +15,12 @@ use crate::demo::{DemoArgs, reaper};
 use crate::failure::Failure;
 
 /// Tools that the demo's own infrastructure and the agent's mkfs need, with their Debian packages.
-const TOOLS: [(&str, &str); 4] = [
+const TOOLS: [(&str, &str); 5] = [
     ("unshare", "util-linux"),
     ("losetup", "mount"),
     ("mkfs.ext4", "e2fsprogs"),
     ("mkfs.xfs", "xfsprogs"),
+    ("mkfs.btrfs", "btrfs-progs"),
 ];
 /// How long the inner process may take to leave when it is asked to.
 const LEAVE_MAX: Duration = Duration::from_secs(5);

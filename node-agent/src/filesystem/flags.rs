@@ -61,7 +61,7 @@ const NO_REPLAY: &str = "without the journal the volume shows without its latest
 const OTHER_DEVICE: &str = "it names another device of the node";
 
 /// Flags that are not simply the filesystem's own; mount(8), section "filesystem-independent mount
-/// options", and ext4(5), xfs(5).
+/// options", and ext4(5), xfs(5), btrfs(5).
 #[rustfmt::skip]
 const TABLE: &[(&str, Meaning)] = &[
     ("ro", Set(MountAttrs::READ_ONLY)),
@@ -124,9 +124,12 @@ const TABLE: &[(&str, Meaning)] = &[
     ("runbindable", Refused(PROPAGATION)),
     ("norecovery", Refused(NO_REPLAY)),
     ("noload", Refused(NO_REPLAY)),
+    ("nologreplay", Refused(NO_REPLAY)),
+    ("rescue", Refused(NO_REPLAY)),
     ("journal_dev", Refused(OTHER_DEVICE)),
     ("journal_path", Refused(OTHER_DEVICE)),
     ("logdev", Refused(OTHER_DEVICE)),
+    ("device", Refused(OTHER_DEVICE)),
     ("rtdev", Refused(OTHER_DEVICE)),
     ("source", Refused(OTHER_DEVICE)),
     ("abort", Refused("it makes the filesystem fail at once")),
@@ -201,10 +204,11 @@ impl Parsed {
 
     /// Whatever the table does not know is for the filesystem to judge.
     fn take_superblock(&mut self, flag: &Flag) -> Result<(), Failure> {
-        if flag.name == "errors" && flag.value.as_deref() == Some("panic") {
+        let on_errors = ["errors", "fatal_errors"];
+        if on_errors.contains(&flag.name.as_str()) && flag.value.as_deref() == Some("panic") {
             let reason = "panic would let one damaged volume halt the node; \
-                          use remount-ro or continue";
-            return Err(refuse("errors", reason));
+                          use another value or none";
+            return Err(refuse(&flag.name, reason));
         }
         if flag
             .value
@@ -377,11 +381,14 @@ mod tests {
             ("loop=/dev/loop-s3cret", "loop"),
             ("norecovery", "latest writes"),
             ("noload", "ro instead"),
+            ("rescue=s3cret", "latest writes"),
+            ("device=/dev/s3cret", "device"),
             ("journal_path=/dev/s3cret", "journal_path"),
             ("logdev=/dev/s3cret", "logdev"),
             ("ro,rw", "contradicts rw"),
             ("noexec=s3cret", "noexec"),
             ("errors=panic", "halt the node"),
+            ("fatal_errors=panic", "halt the node"),
             ("context=\"s3cret", "quote"),
             ("=s3cret", "no name"),
             ("s3 cret", "no name"),

@@ -9,30 +9,36 @@ pub(crate) enum FsType {
     Ext4,
     /// XFS.
     Xfs,
+    /// btrfs, on one device.
+    Btrfs,
 }
 
 impl FsType {
+    /// All of them.
+    pub(crate) const ALL: [FsType; 3] = [FsType::Ext4, FsType::Xfs, FsType::Btrfs];
+
     /// The name that the kernel, the CSI request and the mkfs tools use.
     pub(crate) fn name(self) -> &'static str {
         match self {
             FsType::Ext4 => "ext4",
             FsType::Xfs => "xfs",
+            FsType::Btrfs => "btrfs",
         }
     }
 
     /// The type of this name, if it is one of ours.
     pub(crate) fn parse(name: &str) -> Option<FsType> {
-        [FsType::Ext4, FsType::Xfs]
-            .into_iter()
-            .find(|fs| fs.name() == name)
+        Self::ALL.into_iter().find(|fs| fs.name() == name)
     }
 
-    /// The smallest device that is formatted: room for the mark at 100 MiB, and for xfs also the
-    /// least that mkfs.xfs takes (xfsprogs 5.19 and later).
+    /// The smallest device that is formatted: room for the mark at 100 MiB, for xfs also the least
+    /// that mkfs.xfs takes (xfsprogs 5.19 and later), and for btrfs the least size that the kernel
+    /// changes another one to (Linux: fs/btrfs/ioctl.c), or it could not grow a little.
     pub(crate) fn minimum_bytes(self) -> u64 {
         match self {
             FsType::Ext4 => 128 << 20,
             FsType::Xfs => 300 << 20,
+            FsType::Btrfs => 256 << 20,
         }
     }
 }
@@ -49,10 +55,10 @@ mod tests {
 
     #[test]
     fn a_type_is_found_again_by_its_exact_name() {
-        for fs in [FsType::Ext4, FsType::Xfs] {
+        for fs in FsType::ALL {
             assert_eq!(FsType::parse(fs.name()), Some(fs));
         }
-        for other in ["", "ext3", "EXT4", "ext4 ", "btrfs"] {
+        for other in ["", "ext3", "EXT4", "ext4 ", "btrfs2"] {
             assert_eq!(FsType::parse(other), None, "{other:?}");
         }
     }

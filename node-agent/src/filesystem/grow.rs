@@ -54,6 +54,7 @@ pub(crate) fn grow<K: Kernel>(
     match fs {
         FsType::Ext4 => grow_ext4(kernel, root, device),
         FsType::Xfs => grow_xfs(kernel, root, device),
+        FsType::Btrfs => grow_btrfs(kernel, root, device),
     }
 }
 
@@ -113,6 +114,31 @@ fn grow_xfs<K: Kernel>(kernel: &K, root: &K::Fd, device: &K::Fd) -> Result<Grown
         before.blocks,
         after.blocks,
         is_done,
+    )
+}
+
+/// The kernel makes no btrfs any other size below this (Linux: fs/btrfs/ioctl.c).
+const BTRFS_BYTES_MIN: u64 = 256 << 20;
+
+fn grow_btrfs<K: Kernel>(kernel: &K, root: &K::Fd, device: &K::Fd) -> Result<Grown, GrowError> {
+    let bytes = kernel.device_bytes(device)?;
+    let before = kernel.btrfs_geometry(root)?;
+    if before.devices != 1 {
+        let text = "somebody has added a device to this btrfs; take that away before it can grow";
+        return Err(Failure::precondition(text).into());
+    }
+    let target = bytes - bytes % u64::from(before.block_bytes.max(1));
+    if target <= before.last_bytes || target < BTRFS_BYTES_MIN {
+        return Ok(Grown::AlreadyThere);
+    }
+    kernel.btrfs_grow(root, before.last_id)?;
+    let after = kernel.btrfs_geometry(root)?;
+    grown(
+        FsType::Btrfs,
+        1,
+        before.last_bytes,
+        after.last_bytes,
+        after.last_bytes == target,
     )
 }
 

@@ -1,6 +1,8 @@
 //! What mkfs is told: a feature set that Linux 5.14 mounts, whatever the installed tool's own
 //! defaults are, and nothing that would reach the mark at 100 MiB before its time.
 
+mod btrfs;
+
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -87,6 +89,7 @@ pub(super) fn mkfs<K: Kernel>(
             deadline,
         ),
         FsType::Xfs => mkfs_xfs(kernel, device, over_leftovers, deadline),
+        FsType::Btrfs => btrfs::mkfs(kernel, device, over_leftovers, deadline),
     }
 }
 

@@ -14,8 +14,8 @@ use std::time::Duration;
 
 pub(crate) use error::{Cause, Error, Result};
 pub(crate) use types::{
-    AlignedBuf, Child, ChildEnd, Dev, FileKind, LoopMode, LoopStatus, MountAttrs, MountEntry,
-    MountFacts, Open, Stat, Usage, XfsGeometry,
+    AlignedBuf, BtrfsGeometry, Child, ChildEnd, Dev, FileKind, LoopMode, LoopStatus, MountAttrs,
+    MountEntry, MountFacts, Open, Stat, Usage, XfsGeometry,
 };
 
 /// What the agent asks of the kernel.
@@ -135,6 +135,14 @@ pub(crate) trait Kernel: Send + Sync + 'static {
     fn xfs_geometry(&self, root: &Self::Fd) -> Result<XfsGeometry>;
     /// `XFS_IOC_FSGROWFSDATA` to a number of filesystem blocks, the inode share kept as it is.
     fn xfs_grow(&self, root: &Self::Fd, blocks: u64, imaxpct: u32) -> Result<()>;
+
+    /// `BTRFS_IOC_FS_INFO` and the list in sysfs: the block device of a mounted btrfs; `None` when
+    /// it has several.
+    fn btrfs_device(&self, root: &Self::Fd) -> Result<Option<Dev>>;
+    /// `BTRFS_IOC_FS_INFO` and `BTRFS_IOC_DEV_INFO`.
+    fn btrfs_geometry(&self, root: &Self::Fd) -> Result<BtrfsGeometry>;
+    /// `BTRFS_IOC_RESIZE` of the filesystem's device number `id` to all of its block device.
+    fn btrfs_grow(&self, root: &Self::Fd, id: u64) -> Result<()>;
 
     /// nanosleep(2), for [`while_busy`] alone.
     fn pause(&self, time: Duration);

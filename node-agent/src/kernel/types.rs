@@ -13,6 +13,13 @@ pub(crate) struct Dev {
     pub(crate) minor: u32,
 }
 
+impl Dev {
+    /// It belongs to no device: the filesystem was given it because it has none, or is btrfs.
+    pub(crate) const fn is_anonymous(self) -> bool {
+        self.major == 0
+    }
+}
+
 impl fmt::Display for Dev {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.major, self.minor)
@@ -192,6 +199,8 @@ pub(crate) struct MountEntry {
     pub(crate) point: PathBuf,
     /// The filesystem type.
     pub(crate) fs_type: String,
+    /// What was mounted, as whoever did it called it. A name only.
+    pub(crate) source: PathBuf,
 }
 
 /// What statfs(2) says, in bytes and inodes.
@@ -220,6 +229,19 @@ pub(crate) struct XfsGeometry {
     pub(crate) blocks: u64,
     /// The share of space inodes may take, in per cent; given back unchanged when growing.
     pub(crate) imaxpct: u32,
+}
+
+/// What a btrfs says of the devices it is on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BtrfsGeometry {
+    /// How many there are.
+    pub(crate) devices: u64,
+    /// The highest of their numbers within the filesystem.
+    pub(crate) last_id: u64,
+    /// How many bytes of that device the filesystem has for its own.
+    pub(crate) last_bytes: u64,
+    /// Bytes of a filesystem block, which that is a multiple of.
+    pub(crate) block_bytes: u32,
 }
 
 /// A program to run on a device. It finds the device as `/proc/self/fd/0`.

@@ -1,6 +1,6 @@
 //! `NodeExpandVolume`: takes a grown file over into its device and its filesystem, while in use.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use belay_server::failure::{Failure, Kind};
 use belay_server::request::NodeExpand;
@@ -18,8 +18,9 @@ use crate::kernel::{FileKind, Kernel, Open, Stat};
 /// `FAILED_PRECONDITION` when the kernel will not let this process grow a mounted filesystem.
 pub(crate) fn expand<K: Kernel>(node: &Node<K>, request: &NodeExpand) -> Result<u64, Failure> {
     let path = &request.volume_path;
-    let stat = find(node, request, path)?;
-    let Owner::Ours(device) = node.owner(&request.id, &stat)? else {
+    let (mounted, stat) = find(node, request, path)?;
+    let dev = node.behind(&request.id, &mounted, &stat)?;
+    let Owner::Ours(device) = node.owner(&request.id, dev)? else {
         return Err(not_there(request, path));
     };
     let bytes = device.refresh(&node.kernel)?;
@@ -40,16 +41,21 @@ pub(crate) fn expand<K: Kernel>(node: &Node<K>, request: &NodeExpand) -> Result<
     Ok(bytes)
 }
 
-/// The mount root that the volume path means. A raw device may also be named by its staging path.
-fn find<K: Kernel>(node: &Node<K>, request: &NodeExpand, path: &Path) -> Result<Stat, Failure> {
+/// The mount that the volume path means, and its root. A raw device may also be named by its
+/// staging path.
+fn find<K: Kernel>(
+    node: &Node<K>,
+    request: &NodeExpand,
+    path: &Path,
+) -> Result<(PathBuf, Stat), Failure> {
     if !path.is_absolute() {
         return Err(not_there(request, path));
     }
-    for candidate in [path, &block_path(path)] {
-        if let Some(stat) = node.look("volume_path", candidate)?
+    for candidate in [path.to_owned(), block_path(path)] {
+        if let Some(stat) = node.look("volume_path", &candidate)?
             && stat.mount_root
         {
-            return Ok(stat);
+            return Ok((candidate, stat));
         }
     }
     Err(not_there(request, path))

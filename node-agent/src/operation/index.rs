@@ -9,7 +9,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use belay_server::request::VolumeId;
 
-use crate::kernel::{Dev, FileKind, Kernel, Result, Stat};
+use super::behind::{ask_btrfs, root_dev};
+use crate::kernel::{Dev, FileKind, Kernel, MountEntry, Result, Stat};
 
 /// Mount points by path and by device.
 #[derive(Default)]
@@ -20,11 +21,14 @@ pub(crate) struct MountIndex {
 #[derive(Default)]
 struct Inner {
     by_path: HashMap<PathBuf, Entry>,
-    by_dev: HashMap<Dev, Vec<PathBuf>>,
+    by_device: HashMap<Dev, Vec<PathBuf>>,
 }
 
 struct Entry {
-    dev: Dev,
+    /// What a look at the mount's root must give: anonymous for btrfs.
+    root: Dev,
+    /// The block device behind it.
+    device: Dev,
     /// The volume that was proven to be behind exactly this mount.
     proof: Option<Proof>,
 }
@@ -42,23 +46,39 @@ impl MountIndex {
     pub(crate) fn scan<K: Kernel>(kernel: &K) -> Result<Self> {
         let index = MountIndex::default();
         for mount in kernel.mounts()? {
-            let may_be_loop_node = mount.fs_type == "devtmpfs" || mount.fs_type == "tmpfs";
-            if kernel.loop_number(mount.dev).is_none() && !may_be_loop_node {
+            if !may_be_on_a_loop(kernel, &mount) {
                 continue;
             }
-            if let Some(stat) = kernel.look(&mount.point)?
-                && stat.mount_root
-                && kernel.loop_number(device_of(&stat)).is_some()
-            {
-                let dev = device_of(&stat);
-                index.lock().insert(mount.point, Entry { dev, proof: None });
+            let Some(stat) = kernel.look(&mount.point)?.filter(|stat| stat.mount_root) else {
+                continue;
+            };
+            let root = root_dev(&stat);
+            let device = match mount.fs_type.as_str() {
+                "btrfs" => match ask_btrfs(kernel, &mount.point, &stat) {
+                    Ok(device) => device,
+                    // A failed disk must not keep the agent from its other volumes; and an unstage
+                    // finds this mount once more, by an exclusive open of the device.
+                    Err(failure) => {
+                        tracing::warn!("the device behind {:?}: {failure}", mount.point);
+                        continue;
+                    }
+                },
+                _ => root,
+            };
+            if kernel.loop_number(device).is_some() {
+                let entry = Entry {
+                    root,
+                    device,
+                    proof: None,
+                };
+                index.lock().insert(mount.point, entry);
             }
         }
         Ok(index)
     }
 
-    /// Notes a mount that we made or proved: `stat` is of its root.
-    pub(crate) fn note(&self, path: &Path, stat: &Stat, volume: &VolumeId) {
+    /// Notes a mount of `device` that we made or proved: `stat` is of its root.
+    pub(crate) fn note(&self, path: &Path, stat: &Stat, device: Dev, volume: &VolumeId) {
         // Without unique mount ids (before Linux 6.8) an id may come again: then nothing is proven.
         let proof = (stat.mount_id != 0).then(|| Proof {
             volume: volume.clone(),
@@ -67,7 +87,8 @@ impl MountIndex {
         self.lock().insert(
             path.to_owned(),
             Entry {
-                dev: device_of(stat),
+                root: root_dev(stat),
+                device,
                 proof,
             },
         );
@@ -78,18 +99,25 @@ impl MountIndex {
         self.lock().remove(path);
     }
 
-    /// The mount whose root `stat` describes is the one that was proven to be the volume's. A
-    /// filesystem holds its device; the bind of a raw device does not, so a proof of that says
-    /// nothing about who has the device now.
-    pub(crate) fn is_proven(&self, path: &Path, stat: &Stat, volume: &VolumeId) -> bool {
-        stat.kind != FileKind::BlockDevice && self.noted(path, stat).as_ref() == Some(volume)
+    /// The volume's device, if the mount whose root `stat` describes is the one that was proven to
+    /// be the volume's. A filesystem holds its device; the bind of a raw device does not, so a
+    /// proof of that says nothing about who has the device now.
+    pub(crate) fn proven(&self, path: &Path, stat: &Stat, volume: &VolumeId) -> Option<Dev> {
+        let inner = self.lock();
+        let (entry, noted) = inner.noted(path, stat)?;
+        (stat.kind != FileKind::BlockDevice && noted == volume).then_some(entry.device)
     }
 
     /// The volume that this very mount was noted for.
     pub(crate) fn noted(&self, path: &Path, stat: &Stat) -> Option<VolumeId> {
         let inner = self.lock();
-        let proof = inner.by_path.get(path)?.proof.as_ref()?;
-        (stat.mount_root && proof.mount_id == stat.mount_id).then(|| proof.volume.clone())
+        inner.noted(path, stat).map(|(_, volume)| volume.clone())
+    }
+
+    /// Files with this number are on a mount that is noted.
+    pub(crate) fn shows(&self, dev: Dev) -> bool {
+        let inner = self.lock();
+        inner.by_path.values().any(|entry| entry.root == dev)
     }
 
     /// Where else the volume's device is mounted, as the kernel has it now: not at `except`, nor
@@ -101,18 +129,18 @@ impl MountIndex {
         &self,
         kernel: &K,
         volume: &VolumeId,
-        dev: Dev,
+        device: Dev,
         except: &[&Path],
     ) -> Result<Vec<PathBuf>> {
-        let noted = self.lock().by_dev.get(&dev).cloned().unwrap_or_default();
+        let noted = self.lock().mounts_of(device);
         let mut live = Vec::new();
-        for path in noted {
+        for (path, root) in noted {
             if except.contains(&path.as_path()) {
                 continue;
             }
             let stat = kernel
                 .look(&path)?
-                .filter(|stat| stat.mount_root && device_of(stat) == dev);
+                .filter(|stat| stat.mount_root && root_dev(stat) == root);
             let Some(stat) = stat else {
                 self.forget(&path);
                 continue;
@@ -136,9 +164,25 @@ impl MountIndex {
 }
 
 impl Inner {
+    fn noted(&self, path: &Path, stat: &Stat) -> Option<(&Entry, &VolumeId)> {
+        let entry = self.by_path.get(path)?;
+        let proof = entry.proof.as_ref()?;
+        (stat.mount_root && proof.mount_id == stat.mount_id).then_some((entry, &proof.volume))
+    }
+
+    fn mounts_of(&self, device: Dev) -> Vec<(PathBuf, Dev)> {
+        let paths = self.by_device.get(&device).into_iter().flatten();
+        paths
+            .filter_map(|path| Some((path.clone(), self.by_path.get(path)?.root)))
+            .collect()
+    }
+
     fn insert(&mut self, path: PathBuf, entry: Entry) {
         self.remove(&path);
-        self.by_dev.entry(entry.dev).or_default().push(path.clone());
+        self.by_device
+            .entry(entry.device)
+            .or_default()
+            .push(path.clone());
         self.by_path.insert(path, entry);
     }
 
@@ -146,20 +190,26 @@ impl Inner {
         let Some(entry) = self.by_path.remove(path) else {
             return;
         };
-        if let Some(paths) = self.by_dev.get_mut(&entry.dev) {
+        if let Some(paths) = self.by_device.get_mut(&entry.device) {
             paths.retain(|known| known != path);
             if paths.is_empty() {
-                self.by_dev.remove(&entry.dev);
+                self.by_device.remove(&entry.device);
             }
         }
     }
 }
 
-/// The device that a mount's root stands for: the node itself for raw block, else its filesystem's.
-pub(super) fn device_of(stat: &Stat) -> Dev {
-    match stat.kind {
-        FileKind::BlockDevice => stat.rdev,
-        _ => stat.dev,
+/// What mountinfo tells of a mount leaves it open that a loop device is behind it. The source of a
+/// btrfs is a name only; what is mounted by another one is missed here, and met at unstage.
+fn may_be_on_a_loop<K: Kernel>(kernel: &K, mount: &MountEntry) -> bool {
+    match mount.fs_type.as_str() {
+        // Device nodes are bound from there.
+        "devtmpfs" | "tmpfs" => true,
+        "btrfs" => mount
+            .source
+            .to_str()
+            .is_some_and(|source| source.starts_with("/dev/loop")),
+        _ => kernel.loop_number(mount.dev).is_some(),
     }
 }
 

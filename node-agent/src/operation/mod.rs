@@ -3,6 +3,7 @@
 //! Operations are plain synchronous functions over the [`Kernel`](crate::kernel::Kernel) trait:
 //! they may be run whole at any time, killed at any call and run again. They know no gRPC.
 
+mod behind;
 mod expand;
 mod index;
 mod plan;

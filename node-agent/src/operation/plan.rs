@@ -111,7 +111,7 @@ pub(super) fn asked_fs(access: &Access) -> Result<Option<FsType>, Failure> {
     FsType::parse(fs_type).map(Some).ok_or_else(|| {
         Failure::invalid(
             "volume_capability.mount.fs_type",
-            format!("{fs_type:?} is not supported; ask for ext4 or xfs"),
+            format!("{fs_type:?} is not supported; ask for ext4, xfs or btrfs"),
         )
     })
 }

@@ -10,11 +10,10 @@ use belay_server::failure::Failure;
 use belay_server::request::{Access, Publish};
 
 use super::Node;
-use super::index::device_of;
 use super::plan::asked_fs;
 use super::staged::block_path;
 use crate::filesystem::{FsType, parse_flags};
-use crate::kernel::{Cause, FileKind, Kernel, MountAttrs, Stat};
+use crate::kernel::{Cause, Dev, FileKind, Kernel, MountAttrs, Stat};
 
 /// Permissions of a target directory until the volume's own root covers it.
 const TARGET_DIR_MODE: u32 = 0o750;
@@ -57,16 +56,16 @@ pub(crate) fn publish<K: Kernel>(
     if thread == Thread::Only && may_wait(node, request, &source_path, &staged)? {
         return Ok(Published::WantsPool);
     }
-    if !node.is_volume(&request.id, &source_path, &staged)? {
-        return Err(not_staged(request, &source_path));
-    }
+    let device = node
+        .prove(&request.id, &source_path, &staged)?
+        .ok_or_else(|| not_staged(request, &source_path))?;
     let target = node.look("target_path", &request.target)?;
     if let Some(stat) = target.filter(|stat| stat.mount_root) {
-        published_before(node, request, &stat, &staged, attrs)?;
+        published_before(node, request, &stat, &staged, device, attrs)?;
         return Ok(Published::Done);
     }
     refuse_read_only(node, request, &source_path, &staged, attrs)?;
-    refuse_second_target(node, request, &source_path, &staged)?;
+    refuse_second_target(node, request, &source_path, device)?;
     let clone = kernel.open_tree(&source)?;
     kernel.mount_setattr(&clone, attrs)?;
     let shown = Stat {
@@ -81,7 +80,8 @@ pub(crate) fn publish<K: Kernel>(
             false => failure.rolled_back(),
         });
     }
-    node.index.note(&request.target, &shown, &request.id);
+    node.index
+        .note(&request.target, &shown, device, &request.id);
     Ok(Published::Done)
 }
 
@@ -93,14 +93,17 @@ fn may_wait<K: Kernel>(
     source: &Path,
     staged: &Stat,
 ) -> Result<bool, Failure> {
-    if !node.index.is_proven(source, staged, &request.id) {
+    if node.index.proven(source, staged, &request.id).is_none() {
         return Ok(true);
     }
     let Some(parent) = request.target.parent() else {
         return Ok(false);
     };
     let parent = node.kernel.look(parent)?;
-    Ok(parent.is_some_and(|stat| node.kernel.loop_number(stat.dev).is_some()))
+    Ok(parent.is_some_and(|stat| {
+        node.kernel.loop_number(stat.dev).is_some()
+            || stat.dev.is_anonymous() && node.index.shows(stat.dev)
+    }))
 }
 
 /// What is cloned: the staged filesystem, or the staged device.
@@ -174,6 +177,7 @@ fn published_before<K: Kernel>(
     request: &Publish,
     target: &Stat,
     staged: &Stat,
+    device: Dev,
     attrs: MountAttrs,
 ) -> Result<(), Failure> {
     let path = &request.target;
@@ -209,7 +213,7 @@ fn published_before<K: Kernel>(
             }
         )));
     }
-    node.index.note(path, target, &request.id);
+    node.index.note(path, target, device, &request.id);
     Ok(())
 }
 
@@ -247,7 +251,7 @@ fn refuse_second_target<K: Kernel>(
     node: &Node<K>,
     request: &Publish,
     source: &Path,
-    staged: &Stat,
+    device: Dev,
 ) -> Result<(), Failure> {
     if request.capability.mode.allows_several_targets() {
         return Ok(());
@@ -255,7 +259,7 @@ fn refuse_second_target<K: Kernel>(
     let others = node.index.others(
         &node.kernel,
         &request.id,
-        device_of(staged),
+        device,
         &[source, &request.target],
     )?;
     match others.first() {

@@ -7,10 +7,10 @@ use belay_server::failure::Failure;
 use belay_server::request::VolumeId;
 
 use super::Node;
-use super::index::device_of;
+use super::behind::device_behind;
 use crate::device::{Attached, Backing, Leftover, Orphan, loop_path};
 use crate::kernel::{
-    Cause, FileKind, Kernel, LoopMode, Open, Patience, Stat, failed_busy, while_busy,
+    Cause, Dev, FileKind, Kernel, LoopMode, Open, Patience, Stat, failed_busy, while_busy,
 };
 
 /// The name that a raw block device is bound onto in its staging folder: the kernel's own record
@@ -50,13 +50,30 @@ impl<K: Kernel> Node<K> {
         Ok(stat)
     }
 
-    /// Compares the device behind a mount root with the volume's file.
+    /// The device behind the mount on `path`, whose root `stat` describes; another number where no
+    /// block device, or no single one, is behind it.
+    ///
+    /// # Errors
+    /// What the kernel refused.
+    pub(super) fn behind(
+        &self,
+        volume: &VolumeId,
+        path: &Path,
+        stat: &Stat,
+    ) -> Result<Dev, Failure> {
+        match self.index.proven(path, stat, volume) {
+            Some(device) => Ok(device),
+            None => device_behind(&self.kernel, path, stat),
+        }
+    }
+
+    /// Compares a device with the volume's file.
     ///
     /// # Errors
     /// `INVALID_ARGUMENT` for an id that can name no file; else what the kernel refused.
-    pub(super) fn owner(&self, volume: &VolumeId, stat: &Stat) -> Result<Owner<K>, Failure> {
+    pub(super) fn owner(&self, volume: &VolumeId, dev: Dev) -> Result<Owner<K>, Failure> {
         let kernel = &self.kernel;
-        let Some(number) = kernel.loop_number(device_of(stat)) else {
+        let Some(number) = kernel.loop_number(dev) else {
             return Ok(Owner::Other);
         };
         let device = match kernel.open(&loop_path(number), Open::DeviceRead) {
@@ -66,7 +83,7 @@ impl<K: Kernel> Node<K> {
             }
             Err(error) => return Err(error.into()),
         };
-        if kernel.stat(&device)?.rdev != device_of(stat) {
+        if kernel.stat(&device)?.rdev != dev {
             return Ok(Owner::Other);
         }
         match self.loop_dir.backing_if_any(kernel, volume)? {
@@ -148,7 +165,8 @@ impl<K: Kernel> Node<K> {
         if let Some(noted) = self.index.noted(path, stat) {
             return Ok(noted == *volume);
         }
-        Ok(match self.owner(volume, stat)? {
+        let dev = self.behind(volume, path, stat)?;
+        Ok(match self.owner(volume, dev)? {
             Owner::Ours(_) | Owner::FileGone(_) => true,
             Owner::Unbound => stat.kind == FileKind::BlockDevice,
             Owner::Other => false,
@@ -182,29 +200,30 @@ impl<K: Kernel> Node<K> {
         Ok(())
     }
 
-    /// The mount whose root `stat` describes is the volume's: known since we made it, or proven
-    /// now by its device.
+    /// The volume's device, if the mount whose root `stat` describes is the volume's: known since
+    /// we made it, or proven now by its device.
     ///
     /// # Errors
     /// What the kernel refused.
-    pub(super) fn is_volume(
+    pub(super) fn prove(
         &self,
         volume: &VolumeId,
         path: &Path,
         stat: &Stat,
-    ) -> Result<bool, Failure> {
+    ) -> Result<Option<Dev>, Failure> {
         if !stat.mount_root {
-            return Ok(false);
+            return Ok(None);
         }
-        if self.index.is_proven(path, stat, volume) {
-            return Ok(true);
+        if let Some(device) = self.index.proven(path, stat, volume) {
+            return Ok(Some(device));
         }
-        match self.owner(volume, stat)? {
+        let device = device_behind(&self.kernel, path, stat)?;
+        match self.owner(volume, device)? {
             Owner::Ours(_) => {
-                self.index.note(path, stat, volume);
-                Ok(true)
+                self.index.note(path, stat, device, volume);
+                Ok(Some(device))
             }
-            Owner::FileGone(_) | Owner::Unbound | Owner::Other => Ok(false),
+            Owner::FileGone(_) | Owner::Unbound | Owner::Other => Ok(None),
         }
     }
 }

@@ -34,13 +34,13 @@ pub(crate) fn stats<K: Kernel>(node: &Node<K>, request: &Stats) -> Result<Volume
     }
     let stat = node.look("volume_path", path)?.ok_or_else(not_there)?;
     if stat.kind != FileKind::BlockDevice {
-        return if node.is_volume(&request.id, path, &stat)? {
+        return if node.prove(&request.id, path, &stat)?.is_some() {
             Ok(VolumeUsage::Filesystem(node.kernel.statfs(path)?))
         } else {
             Err(not_there())
         };
     }
-    match node.owner(&request.id, &stat)? {
+    match node.owner(&request.id, stat.rdev)? {
         Owner::Ours(device) if stat.mount_root => {
             Ok(VolumeUsage::Block(node.kernel.device_bytes(device.fd())?))
         }

@@ -30,7 +30,8 @@ pub(crate) fn unstage<K: Kernel>(node: &Node<K>, request: &Unstage) -> Result<()
 
 fn unstage_mount<K: Kernel>(node: &Node<K>, request: &Unstage, stat: &Stat) -> Result<(), Failure> {
     let staging = &request.staging;
-    let owner = node.owner(&request.id, stat)?;
+    let dev = node.behind(&request.id, staging, stat)?;
+    let owner = node.owner(&request.id, dev)?;
     if matches!(owner, Owner::Unbound | Owner::Other) {
         return Err(Failure::precondition(format!(
             "staging_target_path: what is mounted at {} is not volume {}; it was left alone",
@@ -38,7 +39,7 @@ fn unstage_mount<K: Kernel>(node: &Node<K>, request: &Unstage, stat: &Stat) -> R
             request.id
         )));
     }
-    refuse_published(node, request, stat.dev)?;
+    refuse_published(node, request, dev)?;
     // A frozen filesystem outlives its last mount, and then nothing is left to thaw it by.
     if let Ok(root) = node.kernel.open(staging, Open::Directory) {
         node.kernel.thaw(&root)?;
@@ -85,7 +86,7 @@ fn unstage_device<K: Kernel>(
     let kernel = &node.kernel;
     let path = block_path(&request.staging);
     if stat.mount_root && stat.kind == FileKind::BlockDevice {
-        let owner = node.owner(&request.id, stat)?;
+        let owner = node.owner(&request.id, stat.rdev)?;
         let noted = node.index.noted(&path, stat);
         if noted.map_or(matches!(owner, Owner::Other), |noted| noted != request.id) {
             return Err(Failure::precondition(format!(

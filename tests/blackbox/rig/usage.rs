@@ -42,6 +42,7 @@ pub(crate) fn least_bytes(kind: &str) -> u64 {
     match kind {
         "block" => 16 << 20,
         "xfs" => 300 << 20,
+        "btrfs" => 256 << 20,
         _ => 128 << 20,
     }
 }

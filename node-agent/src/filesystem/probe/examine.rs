@@ -7,6 +7,7 @@ use belay_server::failure::{Failure, Kind};
 
 use super::areas::{Area, Areas};
 use super::blank::{self, Blank, Sweep};
+use super::btrfs;
 use super::disk::{ALIGN_BYTES, DeviceUnderTest, Disk, KernelDisk};
 use super::identity::Identity;
 use super::mark::{self, Interrupted, MARK_AT, MARK_BYTES, Mark};
@@ -150,6 +151,7 @@ fn name(identity: Identity, hits: &[Hit]) -> Foreign {
         Identity::Nothing => {}
         Identity::Ext4(_) => found.push(("an ext4 filesystem".to_owned(), 1024)),
         Identity::Xfs(_) => found.push(("an xfs filesystem".to_owned(), 0)),
+        Identity::Btrfs(_) => found.push(("a btrfs filesystem".to_owned(), btrfs::AT)),
         Identity::Odd { what, at } => found.push((what, at)),
     }
     // What could be chance, or a mere copy, is named only where there is nothing better.
@@ -206,9 +208,10 @@ mod tests {
 
     #[test]
     fn a_volume_with_a_filesystem_costs_two_reads() {
-        let contents: [(u64, Vec<u8>, FsType); 2] = [
+        let contents: [(u64, Vec<u8>, FsType); 3] = [
             (1024, ext4::tests::superblock(), FsType::Ext4),
             (0, xfs::tests::sector(), FsType::Xfs),
+            (btrfs::AT, btrfs::tests::superblock(), FsType::Btrfs),
         ];
         for (at, superblock, expected) in contents {
             let disk = disk(&[(at, &superblock)]);
@@ -268,6 +271,10 @@ mod tests {
         assert_eq!(at, 1024);
         let (what, _) = foreign(&[(0, &xfs), gpt()]);
         assert_eq!(what, "an xfs filesystem and a GPT partition table");
+        let btrfs = btrfs::tests::superblock();
+        let (what, at) = foreign(&[(btrfs::AT, &btrfs), gpt()]);
+        assert_eq!(what, "a btrfs filesystem and a GPT partition table");
+        assert_eq!(at, btrfs::AT);
         let (what, _) = foreign(&[(1024, &ext4), (0x218, b"LVM2 001")]);
         assert_eq!(what, "an ext4 filesystem and an LVM2 physical volume");
         let (what, _) = foreign(&[(0, &xfs), (1024, &ext4)]);
@@ -280,7 +287,7 @@ mod tests {
         let xfs = xfs::tests::sector();
         let stored: [(u64, &[u8]); 9] = [
             (510, b"\x55\xaa"),
-            (64 << 10 | 0x40, b"_BHRfS_M"),
+            (64 << 10, &btrfs::tests::superblock()),
             (32_769, b"CD001"),
             (BYTES - 512, b"EFI PART"),
             (BYTES - 4096 + 60, b"\x83\x74\x02\x6d"),
@@ -297,12 +304,39 @@ mod tests {
                 assert!(matches!(found, Found::Known(FsType::Xfs)), "{found:?}");
             }
         }
+        let btrfs = btrfs::tests::superblock();
+        for what in [
+            (64 << 20 | 0x40, &b"_BHRfS_M"[..]),
+            stored[3],
+            stored[5],
+            stored[6],
+        ] {
+            let found = look(&disk(&[(btrfs::AT, &btrfs), what]), "vol-1").unwrap();
+            assert!(matches!(found, Found::Known(FsType::Btrfs)), "{found:?}");
+        }
+    }
+
+    #[test]
+    fn a_btrfs_that_is_not_whole_or_not_alone_is_foreign() {
+        let cases: [(&str, usize, &[u8]); 2] = [
+            ("a btrfs filesystem that mkfs did not finish", 0x40, b"!"),
+            ("one of 3 devices of a btrfs filesystem", 0x88, b"\x03"),
+        ];
+        for (expected, at, byte) in cases {
+            let mut block = btrfs::tests::superblock();
+            btrfs::tests::put(&mut block, at, byte);
+            let expected = (expected.to_owned(), btrfs::AT);
+            assert_eq!(foreign(&[(btrfs::AT, &block)]), expected);
+        }
     }
 
     #[test]
     fn a_whole_raid_superblock_contradicts_where_the_filesystem_has_ended() {
-        let contents: [(u64, Vec<u8>); 2] =
-            [(1024, ext4::tests::superblock()), (0, xfs::tests::sector())];
+        let contents: [(u64, Vec<u8>); 3] = [
+            (1024, ext4::tests::superblock()),
+            (0, xfs::tests::sector()),
+            (btrfs::AT, btrfs::tests::superblock()),
+        ];
         for (start, superblock) in contents {
             let raids = [
                 // The first two begin where the filesystem ends, the last is where it begins.
@@ -340,12 +374,17 @@ mod tests {
         let ext4 = ext4::tests::superblock();
         let mut torn = ext4.clone();
         torn[5] ^= 1;
+        let btrfs = btrfs::tests::superblock();
+        let mut unfinished = btrfs.clone();
+        unfinished[0x40] = b'!';
         vec![
             (vec![], false),
             (vec![(1024, torn)], false),
             (vec![(1 << 20, vec![7; 100])], false),
             (vec![(1024, ext4)], true),
             (vec![(0, xfs::tests::sector())], true),
+            (vec![(btrfs::AT, unfinished)], false),
+            (vec![(btrfs::AT, btrfs)], true),
         ]
     }
 

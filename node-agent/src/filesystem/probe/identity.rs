@@ -8,7 +8,7 @@ use belay_server::failure::Failure;
 use super::areas::{Area, Areas};
 use super::disk::{DeviceUnderTest, Disk, KernelDisk};
 use super::signature::{Hit, Weight};
-use super::{ext4, xfs};
+use super::{btrfs, ext4, xfs};
 use crate::filesystem::FsType;
 use crate::kernel::Kernel;
 
@@ -19,12 +19,14 @@ const START_BYTES: u64 = 8 << 10;
 /// What the superblocks at the start say.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::filesystem) enum Identity {
-    /// Nothing: there is no superblock of ext or xfs.
+    /// Nothing: there is no superblock of ext, xfs or btrfs.
     Nothing,
     /// ext4, fit to be mounted.
     Ext4(ext4::Superblock),
     /// xfs, fit to be mounted.
     Xfs(xfs::Superblock),
+    /// btrfs on this device alone, fit to be mounted.
+    Btrfs(btrfs::Superblock),
     /// A superblock that is not to be mounted here, and where it is.
     Odd { what: String, at: u64 },
 }
@@ -40,7 +42,7 @@ pub(in crate::filesystem) fn identify<K: Kernel>(
 ) -> Result<Identity, Failure> {
     let disk = KernelDisk::new(kernel, device);
     let mut areas = Areas::default();
-    areas.push(Area::read(&disk, 0..xfs::BYTES_MAX as u64)?);
+    areas.push(Area::read(&disk, 0..btrfs::AT + btrfs::BYTES as u64)?);
     Ok(Identity::of(&areas, disk.bytes()))
 }
 
@@ -51,7 +53,12 @@ impl Identity {
         let xfs = xfs::judge(areas.get(0, head).unwrap_or_default(), bytes);
         let ext = ext4::judge(areas.get(ext4::AT, ext4::BYTES).unwrap_or_default(), bytes);
         match (xfs, ext) {
-            (xfs::Verdict::Absent, ext4::Verdict::Absent) => Identity::Nothing,
+            // Last: it begins 64 KiB into the device, where whoever made one of the others on it
+            // later may have left it.
+            (xfs::Verdict::Absent, ext4::Verdict::Absent) => {
+                let block = areas.get(btrfs::AT, btrfs::BYTES).unwrap_or_default();
+                Self::of_btrfs(btrfs::judge(block, bytes))
+            }
             (xfs::Verdict::Absent, ext4::Verdict::Sound(ext4)) => Identity::Ext4(ext4),
             (xfs::Verdict::Absent, ext4::Verdict::Other(what) | ext4::Verdict::Damaged(what)) => {
                 Identity::Odd { what, at: ext4::AT }
@@ -74,11 +81,23 @@ impl Identity {
         }
     }
 
+    fn of_btrfs(verdict: btrfs::Verdict) -> Identity {
+        match verdict {
+            btrfs::Verdict::Absent => Identity::Nothing,
+            btrfs::Verdict::Sound(btrfs) => Identity::Btrfs(btrfs),
+            btrfs::Verdict::Other(what) => Identity::Odd {
+                what,
+                at: btrfs::AT,
+            },
+        }
+    }
+
     /// The filesystem that can be mounted.
     pub(in crate::filesystem) fn fs_type(&self) -> Option<FsType> {
         match self {
             Identity::Ext4(_) => Some(FsType::Ext4),
             Identity::Xfs(_) => Some(FsType::Xfs),
+            Identity::Btrfs(_) => Some(FsType::Btrfs),
             Identity::Nothing | Identity::Odd { .. } => None,
         }
     }
@@ -100,6 +119,7 @@ impl Identity {
         match self {
             Identity::Ext4(superblock) => START_BYTES..superblock.bytes(),
             Identity::Xfs(superblock) => START_BYTES..superblock.bytes,
+            Identity::Btrfs(superblock) => btrfs::USERS_AT..superblock.bytes,
             Identity::Nothing | Identity::Odd { .. } => 0..0,
         }
     }
@@ -109,6 +129,7 @@ impl Identity {
     fn unused(&self) -> Range<u64> {
         match self {
             Identity::Xfs(_) | Identity::Odd { at: 0, .. } => xfs::UNUSED,
+            Identity::Btrfs(_) | Identity::Odd { at: btrfs::AT, .. } => btrfs::UNUSED,
             Identity::Ext4(_) | Identity::Odd { .. } | Identity::Nothing => ext4::UNUSED,
         }
     }
@@ -120,6 +141,7 @@ impl fmt::Display for Identity {
             Identity::Nothing => f.write_str("no superblock"),
             Identity::Ext4(_) => f.write_str("ext4"),
             Identity::Xfs(_) => f.write_str("xfs"),
+            Identity::Btrfs(_) => f.write_str("btrfs"),
             Identity::Odd { what, at } => write!(f, "{what} at byte {at}"),
         }
     }

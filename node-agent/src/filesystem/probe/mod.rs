@@ -7,6 +7,7 @@
 
 mod areas;
 mod blank;
+mod btrfs;
 mod disk;
 mod examine;
 mod field;

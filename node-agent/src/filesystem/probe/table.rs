@@ -1,5 +1,6 @@
 //! The table of signatures: what, where, which bytes. Most specific first, since the first hit
-//! gives what is found its name. ext4 and xfs themselves are not here: `identity.rs` judges them.
+//! gives what is found its name. ext4, xfs and btrfs themselves are not here: `identity.rs` judges
+//! them.
 //!
 //! Numbers are from the named headers of Linux and from the on-disk format documents of each
 //! project; all offsets are of the magic number itself, in bytes.
@@ -135,9 +136,7 @@ pub(super) const TABLE: &[Signature] = &[
     // Filesystems and object stores.
     row("a bcachefs filesystem", &[Start(4 * KIB + 24), Start(2 * MIB + 24)], BCACHEFS),
     row("a Ceph BlueStore device", &[Start(0)], b"bluestore block device"),
-    row("a btrfs filesystem", &[Start(64 * KIB + 0x40)], b"_BHRfS_M"), // uapi/linux/btrfs_tree.h
-    row("a btrfs filesystem that mkfs did not finish", &[Start(64 * KIB + 0x40)], b"!BHRfS_M"),
-    copy("a second btrfs superblock", BTRFS_COPIES, b"_BHRfS_M"),
+    copy("a second btrfs superblock", BTRFS_COPIES, b"_BHRfS_M"), // uapi/linux/btrfs_tree.h
     row("a zfs label", ZFS_LABELS, b"\0\0\0\x07version\0"), // include/sys/vdev_impl.h, XDR
     row("swap space", SWAP_PAGES, b"SWAPSPACE2"), // include/linux/swap.h
     row("swap space", SWAP_PAGES, b"SWAP-SPACE"),

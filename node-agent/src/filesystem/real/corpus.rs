@@ -78,6 +78,16 @@ fn filesystems_made_by_hand_are_known() {
         let args = [&["-q"], args].concat();
         expect_known(&made(512 * MIB, "mkfs.xfs", &args), FsType::Xfs);
     }
+    let btrfs: [&[&str]; 4] = [
+        &[],
+        &["-M"],
+        &["--csum", "xxhash"],
+        &["-m", "single", "-n", "4096"],
+    ];
+    for args in btrfs {
+        let args = [&["-q"], args].concat();
+        expect_known(&made(512 * MIB + 512, "mkfs.btrfs", &args), FsType::Btrfs);
+    }
     expect_known(
         &made(512 * MIB + 512, "mke2fs", &["-q", "-t", "ext4"]),
         FsType::Ext4,
@@ -104,6 +114,23 @@ fn blocks_that_a_user_has_stored_do_not_take_his_volume_away() {
             expect_known(&image, fs);
         }
     }
+}
+
+#[test]
+fn one_of_several_devices_of_a_btrfs_is_foreign() {
+    let (first, second) = (Image::new(256 * MIB), Image::new(256 * MIB));
+    let paths = (first.path(), second.path());
+    tool("mkfs.btrfs", &["-q", "-K", text(&paths.0), text(&paths.1)]);
+    for image in [&first, &second] {
+        expect_foreign(image, "one of 2 devices of a btrfs filesystem", 64 << 10);
+    }
+}
+
+#[test]
+fn a_btrfs_without_its_first_superblock_is_told_by_the_second() {
+    let image = made(256 * MIB, "mkfs.btrfs", &["-q"]);
+    image.write(64 << 10, &[0; 4096]);
+    expect_foreign(&image, "a second btrfs superblock", (64 << 20) + 0x40);
 }
 
 #[test]
@@ -135,8 +162,6 @@ fn the_relatives_of_ext4_are_told_by_name() {
 
 #[test]
 fn other_filesystems_and_swap_are_told_by_name() {
-    let btrfs = made(256 * MIB, "mkfs.btrfs", &["-q", "-K"]);
-    expect_foreign(&btrfs, "a btrfs filesystem", 65_600);
     expect_foreign(&made(256 * MIB, "mkswap", &["-q"]), "swap space", 4086);
     let vfat = made(256 * MIB, "mkfs.vfat", &["-F", "32"]);
     expect_foreign(&vfat, "a vfat filesystem", 82);

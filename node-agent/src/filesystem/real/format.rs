@@ -11,7 +11,6 @@ use crate::filesystem::witness::{self, Witness};
 use crate::filesystem::{FsType, Permit, format};
 
 const DEADLINE: Duration = Duration::from_secs(120);
-const BOTH: [FsType; 2] = [FsType::Ext4, FsType::Xfs];
 
 impl Image {
     /// Examines and formats, as a stage does.
@@ -52,6 +51,7 @@ impl Image {
         match fs {
             FsType::Ext4 => self.make("e2fsck", &["-f", "-n"]),
             FsType::Xfs => self.make("xfs_repair", &["-n"]),
+            FsType::Btrfs => self.make("btrfs", &["check", "-q"]),
         }
     }
 }
@@ -59,7 +59,7 @@ impl Image {
 #[test]
 #[ignore = "needs root: make test"]
 fn a_blank_device_gets_a_sound_filesystem_and_loses_mark_and_witness() {
-    for fs in BOTH {
+    for fs in FsType::ALL {
         for bytes in [fs.minimum_bytes(), 400 * MIB + 512, GIB, 5 * GIB] {
             let image = Image::new(bytes);
             image.format(fs, DEADLINE).unwrap();
@@ -119,24 +119,44 @@ fn the_features_are_those_of_linux_5_14_and_no_more() {
     for wanted in ["REFLINK", "INOBTCNT", "BIGTIME", "SPARSE_INODES"] {
         assert!(told.contains(wanted), "{told}");
     }
+
+    let image = Image::new(GIB);
+    image.format(FsType::Btrfs, DEADLINE).unwrap();
+    let superblock = image.read(64 << 10, 4096);
+    let field = |at: usize| u64::from_le_bytes(superblock[at..at + 8].try_into().unwrap());
+    let (compat_ro, incompat) = (field(0xb4), field(0xbc));
+    assert_eq!(compat_ro & !3, 0, "more than the free space tree");
+    assert_eq!(
+        incompat & !0x20,
+        0x341,
+        "big metadata is as old as the others"
+    );
+    assert_eq!(superblock[0xc4], 0, "another checksum than crc32c");
 }
 
 /// The sizes at which a structure of mkfs could come to lie at 100 MiB: group boundaries, and the
-/// steps at which journals and allocation groups grow.
+/// steps at which journals and allocation groups grow; from 1258 to 1261 MiB mkfs.btrfs would put
+/// metadata there if it were let.
 #[test]
 fn the_mark_outlives_mkfs_on_devices_of_every_size() {
     let kernel = Linux::detect().unwrap();
     let mib = [
-        128, 129, 199, 200, 201, 255, 300, 399, 400, 401, 512, 600, 799, 800, 801, 1023,
+        128, 129, 199, 200, 201, 255, 256, 300, 399, 400, 401, 512, 600, 799, 800, 801, 1023, 1025,
+        1250, 1255, 1256, 1257, 1258, 1259, 1260, 1261, 1262, 1265, 1419, 1420, 1421, 1535, 1537,
     ];
-    let gib = [1, 2, 3, 4, 5, 8, 16, 17, 33, 64, 100, 300, 1024, 1500];
+    let gib = [
+        1, 2, 3, 4, 5, 8, 16, 17, 33, 50, 51, 64, 100, 300, 1024, 1500,
+    ];
     let sizes = mib
         .iter()
         .map(|mib| mib * MIB)
         .chain(gib.iter().map(|gib| gib * GIB));
     let mark = encode_mark(VOLUME).unwrap();
     for bytes in sizes {
-        for fs in BOTH.into_iter().filter(|fs| fs.minimum_bytes() <= bytes) {
+        for fs in FsType::ALL
+            .into_iter()
+            .filter(|fs| fs.minimum_bytes() <= bytes)
+        {
             let image = Image::new(bytes);
             image.write(MARK_AT, &mark);
             let held = image.hold(&kernel);
@@ -154,7 +174,7 @@ fn the_mark_outlives_mkfs_on_devices_of_every_size() {
 #[test]
 #[ignore = "needs root: make test"]
 fn a_format_that_is_killed_can_be_tried_again_even_as_another_type() {
-    for fs in BOTH {
+    for fs in FsType::ALL {
         let image = Image::new(GIB);
         // From not at all to finished: where it is cut is left to chance, the end is not.
         for millis in [0, 1, 2, 3, 5, 8, 13, 21] {
@@ -172,10 +192,10 @@ fn a_format_that_is_killed_can_be_tried_again_even_as_another_type() {
             assert!(matches!(other, Found::Foreign(_)), "{other:?}");
         }
         if !matches!(image.examine(VOLUME), Found::Known(_)) {
-            let other = if fs == FsType::Ext4 {
-                FsType::Xfs
-            } else {
-                FsType::Ext4
+            let other = match fs {
+                FsType::Ext4 => FsType::Xfs,
+                FsType::Xfs => FsType::Btrfs,
+                FsType::Btrfs => FsType::Ext4,
             };
             image.format(other, DEADLINE).unwrap();
             image.assert_holds(other);
@@ -185,9 +205,9 @@ fn a_format_that_is_killed_can_be_tried_again_even_as_another_type() {
 
 #[test]
 #[ignore = "needs root: make test"]
-fn leftovers_of_either_type_are_written_over() {
-    for before in BOTH {
-        for after in BOTH {
+fn leftovers_of_any_type_are_written_over() {
+    for before in FsType::ALL {
+        for after in FsType::ALL {
             let image = Image::new(GIB);
             image.format(before, DEADLINE).unwrap();
             // As if the agent had died before it could erase the mark.
@@ -204,7 +224,7 @@ fn leftovers_of_either_type_are_written_over() {
 #[ignore = "needs root: make test"]
 fn a_witness_left_behind_goes_before_the_filesystem_is_known() {
     let kernel = Linux::detect().unwrap();
-    for fs in BOTH {
+    for fs in FsType::ALL {
         let image = Image::new(GIB);
         image.format(fs, DEADLINE).unwrap();
         image.call_witness();
@@ -258,7 +278,7 @@ fn without_a_place_for_the_witness_nothing_is_formatted() {
 
 #[test]
 fn a_device_below_the_minimum_is_refused_and_left_blank() {
-    for fs in BOTH {
+    for fs in FsType::ALL {
         let image = Image::new(fs.minimum_bytes() - 512);
         let failure = image.format(fs, DEADLINE).unwrap_err();
         assert_eq!(failure.kind, Kind::Precondition, "{failure}");

@@ -92,7 +92,7 @@ fn may_grow_ext4() -> bool {
 #[ignore = "needs root: make test"]
 fn a_mounted_filesystem_grows_once_to_the_size_of_its_device() {
     let kernel = Linux::detect().unwrap();
-    for fs in [FsType::Ext4, FsType::Xfs] {
+    for fs in FsType::ALL {
         let image = Image::new(512 * MIB);
         let device = Loop::attach(&kernel, &image);
         formatted(&kernel, &image, &device, fs);
@@ -123,7 +123,7 @@ fn a_mounted_filesystem_grows_once_to_the_size_of_its_device() {
 #[ignore = "needs root: make test"]
 fn a_device_of_an_odd_size_is_full_from_the_start() {
     let kernel = Linux::detect().unwrap();
-    for fs in [FsType::Ext4, FsType::Xfs] {
+    for fs in FsType::ALL {
         for rest in [512, 4096, 100 << 10, MIB, 2 * MIB] {
             let image = Image::new(512 * MIB + rest);
             let device = Loop::attach(&kernel, &image);

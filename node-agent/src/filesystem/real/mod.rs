@@ -26,7 +26,7 @@ const GIB: u64 = 1 << 30;
 const VOLUME: &str = "vol-00000000000000000000000000000001";
 
 /// Which package has a tool, for whoever has to install it.
-const PACKAGES: [(&str, &str); 12] = [
+const PACKAGES: [(&str, &str); 13] = [
     ("mke2fs", "e2fsprogs"),
     ("e2fsck", "e2fsprogs"),
     ("dumpe2fs", "e2fsprogs"),
@@ -34,6 +34,7 @@ const PACKAGES: [(&str, &str); 12] = [
     ("xfs_repair", "xfsprogs"),
     ("xfs_db", "xfsprogs"),
     ("mkfs.btrfs", "btrfs-progs"),
+    ("btrfs", "btrfs-progs"),
     ("mkfs.vfat", "dosfstools"),
     ("mkswap", "util-linux"),
     ("sgdisk", "gdisk"),

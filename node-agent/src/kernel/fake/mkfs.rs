@@ -4,7 +4,7 @@ use rustix::io::Errno;
 
 use super::state::{Answer, Object, State};
 use super::superblock::BLOCK_BYTES;
-use super::{Fake, Fd, ext4, xfs};
+use super::{Fake, Fd, btrfs, ext4, xfs};
 use crate::kernel::{Child, ChildEnd, Open, Result};
 
 /// Where our format mark stands. Neither mkfs touches it: that is measured, and relied on.
@@ -35,6 +35,7 @@ pub(super) fn run(fake: &Fake, child: &Child<'_, Fd>) -> Result<ChildEnd> {
     let fs_type = match child.program {
         "mkfs.ext4" => "ext4",
         "mkfs.xfs" => "xfs",
+        "mkfs.btrfs" => "btrfs",
         other => panic!("the simulated machine has no {other}"),
     };
     fake.call("spawn", child.program, &[], |_| Ok(()))?;
@@ -92,11 +93,13 @@ impl State {
             }
             Step::Wipe => contents.discard_but(MARK_AT),
             Step::Tables if fs_type == "xfs" => xfs::write(contents, blocks, true),
+            Step::Tables if fs_type == "btrfs" => btrfs::write(contents, blocks, true),
             Step::Tables => drop(contents.write(8 * BLOCK_BYTES, &FILLER)),
             Step::Journal => drop(contents.write(JOURNAL_AT, &FILLER)),
             Step::Superblock => {
                 match fs_type {
                     "xfs" => xfs::write(contents, blocks, false),
+                    "btrfs" => btrfs::write(contents, blocks, false),
                     _ => ext4::write(contents, blocks),
                 }
                 file.formats += 1;

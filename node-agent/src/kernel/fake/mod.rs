@@ -4,6 +4,7 @@
 //!
 //! What each call does is held against the real kernel by tests that run on both.
 
+mod btrfs;
 mod clean;
 mod ext4;
 mod files;

@@ -174,11 +174,15 @@ impl State {
                     true => PathBuf::from("/"),
                     false => PathBuf::from("/part"),
                 };
+                let source = superblock
+                    .on
+                    .map(|n| PathBuf::from(format!("/dev/loop{n}")));
                 MountEntry {
                     dev: superblock.dev,
                     root,
                     point: mount.point.clone(),
                     fs_type: superblock.fs_type.clone(),
+                    source: source.unwrap_or_else(|| PathBuf::from("none")),
                 }
             })
             .collect()
@@ -239,10 +243,20 @@ impl State {
             _ => return Err(Errno::INVAL),
         }
         file.used = true;
-        let superblock = self.make_superblock(&fs_type, loop_dev(number), Some(number));
+        let dev = match fs_type.as_str() {
+            "btrfs" => self.anonymous_dev(),
+            _ => loop_dev(number),
+        };
+        let superblock = self.make_superblock(&fs_type, dev, Some(number));
         self.superblocks.get_mut(&superblock).unwrap().read_only = read_only;
         self.context(fd)?.superblock = Some(superblock);
         Ok(())
+    }
+
+    fn anonymous_dev(&mut self) -> Dev {
+        let taken = |minor: u32| self.superblocks.values().any(|s| s.dev.minor == minor);
+        let minor = (64..).find(|minor| !taken(*minor)).unwrap();
+        Dev { major: 0, minor }
     }
 
     pub(super) fn fsmount(&mut self, fd: u64, attrs: MountAttrs) -> Answer<Object> {

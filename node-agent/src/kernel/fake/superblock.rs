@@ -1,7 +1,7 @@
 //! Which filesystem a file begins with, as the kernel would look before it mounts it.
 
 use super::sparse::Sparse;
-use super::{ext4, xfs};
+use super::{btrfs, ext4, xfs};
 
 /// A filesystem that can be mounted.
 pub(super) struct Whole {
@@ -14,6 +14,7 @@ pub(super) fn read(contents: &Sparse) -> Option<Whole> {
     let blocks_of = [
         ("ext4", ext4::blocks as fn(&Sparse) -> _),
         ("xfs", xfs::blocks),
+        ("btrfs", btrfs::blocks),
     ];
     blocks_of.into_iter().find_map(|(fs_type, blocks)| {
         let bytes = blocks(contents)? * BLOCK_BYTES;

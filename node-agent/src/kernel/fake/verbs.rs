@@ -8,10 +8,10 @@ use rustix::io::Errno;
 
 use super::state::{Answer, Context, File, InodeKind, Object, loop_dev};
 use super::superblock::BLOCK_BYTES;
-use super::{Fake, Fd, ext4, mkfs, xfs};
+use super::{Fake, Fd, btrfs, ext4, mkfs, xfs};
 use crate::kernel::{
-    Child, ChildEnd, Dev, Kernel, LoopMode, LoopStatus, MountAttrs, MountEntry, MountFacts, Open,
-    Result, Stat, Usage, XfsGeometry,
+    BtrfsGeometry, Child, ChildEnd, Dev, Kernel, LoopMode, LoopStatus, MountAttrs, MountEntry,
+    MountFacts, Open, Result, Stat, Usage, XfsGeometry,
 };
 
 /// "It is not there" is an answer, which the real kernel gives only where it is so.
@@ -212,7 +212,7 @@ impl Kernel for Fake {
 
     fn fsopen(&self, fs_type: &str) -> Result<Fd> {
         self.open_by("fsopen", fs_type, NONE, |_| match fs_type {
-            "ext4" | "xfs" => Ok(Object::Context(Context {
+            "ext4" | "xfs" | "btrfs" => Ok(Object::Context(Context {
                 fs_type: fs_type.to_owned(),
                 source: None,
                 read_only: false,
@@ -313,6 +313,37 @@ impl Kernel for Fake {
         })
     }
 
+    fn btrfs_device(&self, root: &Fd) -> Result<Option<Dev>> {
+        self.call("BTRFS_IOC_FS_INFO", named(root), NONE, |state| {
+            state.device_of(root.id, "btrfs").map(loop_dev).map(Some)
+        })
+    }
+
+    fn btrfs_geometry(&self, root: &Fd) -> Result<BtrfsGeometry> {
+        self.call("BTRFS_IOC_DEV_INFO", named(root), NONE, |state| {
+            let contents = &state.mounted_file(root.id, "btrfs", None)?.contents;
+            Ok(BtrfsGeometry {
+                devices: 1,
+                last_id: 1,
+                last_bytes: btrfs::blocks(contents).ok_or(Errno::IO)? * BLOCK_BYTES,
+                block_bytes: u32::try_from(BLOCK_BYTES).unwrap(),
+            })
+        })
+    }
+
+    fn btrfs_grow(&self, root: &Fd, id: u64) -> Result<()> {
+        self.call("BTRFS_IOC_RESIZE", named(root), NONE, |state| {
+            if id != 1 {
+                return Err(Errno::NODEV);
+            }
+            let number = state.device_of(root.id, "btrfs")?;
+            let blocks = state.room(number);
+            let contents = &mut state.mounted_file(root.id, "btrfs", Some(blocks))?.contents;
+            btrfs::write(contents, blocks, false);
+            Ok(())
+        })
+    }
+
     fn pause(&self, _: Duration) {}
 
     fn run(&self, child: &Child<'_, Fd>) -> Result<ChildEnd> {
@@ -327,22 +358,35 @@ impl super::State {
         self.file(ino)
     }
 
-    /// The file behind the filesystem that a directory is on; it must be writable and have room
-    /// for `blocks`, if it is to grow.
-    fn mounted_file(&mut self, fd: u64, fs_type: &str, blocks: Option<u64>) -> Answer<&mut File> {
+    /// The loop device of the filesystem that a directory is on.
+    fn device_of(&self, fd: u64, fs_type: &str) -> Answer<u32> {
         let place = self.object(fd)?.place()?;
         let mount = self.mounts.get(&place.mount).ok_or(Errno::INVAL)?;
         let superblock = &self.superblocks[&mount.superblock];
-        if superblock.fs_type != fs_type {
-            return Err(Errno::NOTTY);
+        match superblock.fs_type == fs_type {
+            true => superblock.on.ok_or(Errno::NOTTY),
+            false => Err(Errno::NOTTY),
         }
+    }
+
+    /// How many blocks the device has.
+    fn room(&self, number: u32) -> u64 {
+        self.loops[&number].binding.as_ref().map_or(0, |b| b.bytes) / BLOCK_BYTES
+    }
+
+    /// The file behind the filesystem that a directory is on; it must be writable and have room
+    /// for `blocks`, if it is to grow.
+    fn mounted_file(&mut self, fd: u64, fs_type: &str, blocks: Option<u64>) -> Answer<&mut File> {
+        let number = self.device_of(fd, fs_type)?;
+        let place = self.object(fd)?.place()?;
+        let mount = self.mounts.get(&place.mount).ok_or(Errno::INVAL)?;
+        let superblock = &self.superblocks[&mount.superblock];
         let is_read_only = superblock.read_only || mount.attrs.contains(MountAttrs::READ_ONLY);
         if blocks.is_some() && is_read_only {
             return Err(Errno::ROFS);
         }
-        let (id, number) = (mount.superblock, superblock.on.ok_or(Errno::NOTTY)?);
-        let room = self.loops[&number].binding.as_ref().map_or(0, |b| b.bytes) / BLOCK_BYTES;
-        if blocks.is_some_and(|blocks| blocks > room) {
+        let id = mount.superblock;
+        if blocks.is_some_and(|blocks| blocks > self.room(number)) {
             return Err(Errno::INVAL);
         }
         let ino = self.backing_of(id)?;

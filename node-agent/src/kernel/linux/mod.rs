@@ -8,6 +8,7 @@
 //! another way: statmount and unique mount ids (6.8), exclusive superblock creation (6.6).
 
 mod block;
+mod btrfs;
 mod child;
 mod files;
 mod grow;
@@ -24,8 +25,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::{
-    Child, ChildEnd, Dev, Kernel, LoopMode, LoopStatus, MountAttrs, MountEntry, MountFacts, Open,
-    Result, Stat, Usage, XfsGeometry,
+    BtrfsGeometry, Child, ChildEnd, Dev, Kernel, LoopMode, LoopStatus, MountAttrs, MountEntry,
+    MountFacts, Open, Result, Stat, Usage, XfsGeometry,
 };
 
 /// The kernel this process runs on, and what it can do beyond the floor.
@@ -239,6 +240,18 @@ impl Kernel for Linux {
 
     fn xfs_grow(&self, root: &OwnedFd, blocks: u64, imaxpct: u32) -> Result<()> {
         grow::xfs_grow(root, blocks, imaxpct)
+    }
+
+    fn btrfs_device(&self, root: &OwnedFd) -> Result<Option<Dev>> {
+        btrfs::device(root)
+    }
+
+    fn btrfs_geometry(&self, root: &OwnedFd) -> Result<BtrfsGeometry> {
+        btrfs::geometry(root)
+    }
+
+    fn btrfs_grow(&self, root: &OwnedFd, id: u64) -> Result<()> {
+        btrfs::grow(root, id)
     }
 
     #[expect(

@@ -90,12 +90,22 @@ const FITHAW: Opcode = opcode::read_write::<i32>(b'X', 120);
 /// `exclusive` is what the kernel was found to know, not tried out here: a first attempt that
 /// fails leaves the context unusable, and its reason would be lost to the EBUSY of the second.
 pub(super) fn fsconfig_create(context: &OwnedFd, exclusive: bool) -> Result<()> {
-    if exclusive {
-        rustix::mount::fsconfig_create_exclusive(context)
+    let plain = || rustix::mount::fsconfig_create(context);
+    let created = if exclusive {
+        match rustix::mount::fsconfig_create_exclusive(context) {
+            // Said of filesystems that are not ready for it, as btrfs before Linux 6.8, and that
+            // before the context is touched. Were it the filesystem's own answer, the second
+            // attempt would meet a used context.
+            Err(Errno::OPNOTSUPP) => match plain() {
+                Err(Errno::BUSY) => Err(Errno::OPNOTSUPP),
+                result => result,
+            },
+            result => result,
+        }
     } else {
-        rustix::mount::fsconfig_create(context)
-    }
-    .map_err(|errno| Error::new("fsconfig", "create", errno).because(log_of(context)))
+        plain()
+    };
+    created.map_err(|errno| Error::new("fsconfig", "create", errno).because(log_of(context)))
 }
 
 /// See [`crate::kernel::Kernel::thaw`].

@@ -89,7 +89,7 @@ fn parse_line(line: &[u8]) -> Option<Line> {
         }
     }
     let fs_type = String::from_utf8_lossy(&unescape(fields.next()?)).into_owned();
-    let _source = fields.next()?;
+    let source = path(fields.next()?);
     let superblock_read_only = has_option(fields.next()?, b"ro");
     let facts = MountFacts {
         fs_type: fs_type.clone(),
@@ -104,6 +104,7 @@ fn parse_line(line: &[u8]) -> Option<Line> {
             root,
             point,
             fs_type,
+            source,
         },
         facts,
     })
@@ -200,6 +201,7 @@ mod tests {
                 root: "/sub".into(),
                 point: "/mnt".into(),
                 fs_type: "ext3".into(),
+                source: "/dev/root".into(),
             }
         );
         assert_eq!(line.facts.attrs, MountAttrs::NO_ATIME);

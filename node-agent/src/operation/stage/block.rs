@@ -39,7 +39,7 @@ pub(super) fn stage<K: Kernel>(
     match node.look("staging_target_path", &path)? {
         None => {}
         Some(stat) if stat.mount_root && stat.kind == FileKind::BlockDevice => {
-            match node.owner(&request.id, &stat)? {
+            match node.owner(&request.id, stat.rdev)? {
                 Owner::Ours(device) => {
                     return staged_before(node, request, &path, &stat, &device, read_only);
                 }
@@ -118,7 +118,7 @@ fn staged_before<K: Kernel>(
         // An unstage was killed half-way, and the device only waits for its last user to close it.
         node.kernel.loop_set_autoclear(device.fd(), false)?;
     }
-    node.index.note(path, stat, &request.id);
+    node.index.note(path, stat, stat.rdev, &request.id);
     Ok(Staged::Done)
 }
 
@@ -154,6 +154,6 @@ fn bind<K: Kernel>(
             Err(_) => failure.may_be_running(),
         });
     }
-    node.index.note(path, &bound, &request.id);
+    node.index.note(path, &bound, held.rdev, &request.id);
     Ok(())
 }

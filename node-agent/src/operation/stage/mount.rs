@@ -13,7 +13,7 @@ use crate::filesystem::{
     DeviceUnderTest, Found, FsType, GrowError, MountOptions, Permit, examine, format, grow,
     parse_flags,
 };
-use crate::kernel::{Cause, Kernel, LoopMode, MountAttrs, Open, Stat};
+use crate::kernel::{Cause, Dev, Kernel, LoopMode, MountAttrs, Open, Stat};
 
 /// mkfs of a large volume on a slow disk takes minutes; one that takes longer hangs.
 const FORMAT_DEADLINE: Duration = Duration::from_secs(600);
@@ -114,7 +114,8 @@ fn staged_before<K: Kernel>(
 ) -> Result<Staged, Failure> {
     let request = wish.request;
     let path = &request.staging;
-    let Owner::Ours(device) = node.owner(&request.id, staging)? else {
+    let dev = node.behind(&request.id, path, staging)?;
+    let Owner::Ours(device) = node.owner(&request.id, dev)? else {
         return Err(Failure::incompatible(format!(
             "something else than volume {} is mounted at {}",
             request.id,
@@ -154,7 +155,7 @@ fn staged_before<K: Kernel>(
         let root = node.kernel.open(path, Open::Directory)?;
         grow_to_device(node, &root, &device, fs)?;
     }
-    node.index.note(path, staging, &request.id);
+    node.index.note(path, staging, dev, &request.id);
     Ok(Staged::Done)
 }
 
@@ -275,29 +276,59 @@ fn mount<K: Kernel>(
         .fsconfig_create(context, device.is_claimed())
         .map_err(|error| match error.cause() {
             Cause::Busy => claimed(device),
+            Cause::Exists if fs == FsType::Btrfs => same_id_elsewhere(wish, &error.to_string()),
             _ => error.into(),
         })?;
     let mounted = kernel.fsmount(context, attrs)?;
-    let device_dev = kernel.stat(device.fd())?.rdev;
+    let held = kernel.stat(device.fd())?.rdev;
     let root_of_mount = Stat {
         mount_root: true,
         ..kernel.stat(&mounted)?
     };
-    if root_of_mount.dev != device_dev {
-        return Err(Failure::bug(format!(
-            "{} is device {device_dev}, but what got mounted is {}",
-            device.path().display(),
-            root_of_mount.dev
-        )));
-    }
+    let found = match fs {
+        FsType::Ext4 | FsType::Xfs => Some(root_of_mount.dev),
+        FsType::Btrfs => kernel.btrfs_device(&kernel.open_root(&mounted)?)?,
+    };
+    refuse_other_device(wish, fs, held, found)?;
     if !attrs.contains(MountAttrs::READ_ONLY) {
         let root = kernel.open_root(&mounted)?;
         grow_to_device(node, &root, device, fs)?;
     }
     let staging = &wish.request.staging;
     node.place(&mounted, staging)?;
-    node.index.note(staging, &root_of_mount, &wish.request.id);
+    node.index
+        .note(staging, &root_of_mount, held, &wish.request.id);
     Ok(Staged::Done)
+}
+
+/// What got mounted must be the held device, before anybody can see it.
+fn refuse_other_device(
+    wish: &Wish<'_>,
+    fs: FsType,
+    held: Dev,
+    found: Option<Dev>,
+) -> Result<(), Failure> {
+    let why = |found| format!("{held} was to be mounted, and {found} was");
+    match found {
+        Some(found) if found == held => Ok(()),
+        Some(found) if fs == FsType::Btrfs => Err(same_id_elsewhere(wish, &why(found))),
+        Some(found) => Err(Failure::bug(why(found))),
+        None => Err(Failure::precondition(format!(
+            "volume {} holds one of several devices of a btrfs filesystem; a volume is one device",
+            wish.request.id
+        ))),
+    }
+}
+
+/// Before Linux 6.7 btrfs takes a clone for the filesystem that it was cloned from: it refuses the
+/// mount, or mounts the other device.
+fn same_id_elsewhere(wish: &Wish<'_>, what: &str) -> Failure {
+    Failure::precondition(format!(
+        "volume {}: a btrfs with the same id, of which this is a clone or which is one of this, is \
+         mounted on this node, and the kernel cannot have both; use another node, or Linux 6.7 or \
+         later ({what})",
+        wish.request.id
+    ))
 }
 
 /// Grows the filesystem to its device. A missing capability does not keep the volume from its pod:

@@ -75,6 +75,7 @@ pub(super) trait World {
 pub(super) enum Form {
     Ext4,
     Xfs,
+    Btrfs,
     Block,
 }
 
@@ -154,20 +155,30 @@ impl Volume {
     }
 
     fn publish<K: Kernel>(&self, node: &Node<K>, target: u8) -> Result<(), Failure> {
+        let target = self.target(target);
+        if self.publish_at(node, &target, Thread::Only)? == Published::WantsPool {
+            let published = self.publish_at(node, &target, Thread::Pool)?;
+            assert_eq!(published, Published::Done);
+        }
+        Ok(())
+    }
+
+    pub(super) fn publish_at<K: Kernel>(
+        &self,
+        node: &Node<K>,
+        target: &Path,
+        thread: Thread,
+    ) -> Result<Published, Failure> {
         let request = Publish {
             id: self.volume_id(),
             publish_context: self.context(),
             staging: Some(path(&self.staging())),
-            target: path(&self.target(target)),
+            target: path(target),
             capability: self.capability(),
             read_only: false,
             volume_context: Context::default(),
         };
-        if operation::publish(node, &request, Thread::Only)? == Published::WantsPool {
-            let published = operation::publish(node, &request, Thread::Pool)?;
-            assert_eq!(published, Published::Done);
-        }
-        Ok(())
+        operation::publish(node, &request, thread)
     }
 
     pub(super) fn expand<K: Kernel>(&self, node: &Node<K>) -> Result<u64, Failure> {
@@ -211,6 +222,7 @@ impl Volume {
         let fs_type = match self.form {
             Form::Ext4 => "ext4",
             Form::Xfs => "xfs",
+            Form::Btrfs => "btrfs",
             Form::Block => {
                 return Capability {
                     access: Access::Block,

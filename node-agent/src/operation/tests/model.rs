@@ -99,7 +99,7 @@ fn fault() -> impl Strategy<Value = Option<Fault>> {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let volume = || 0..3_usize;
+    let volume = || 0..4_usize;
     prop_oneof![
         20 => (volume(), verb(), fault()).prop_map(|(v, verb, fault)| Step::Call(v, verb, fault)),
         2 => Just(Step::Restart),
@@ -109,7 +109,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 /// One of each form; the second may have one target only.
 fn volumes(world: &impl World) -> Vec<Volume> {
-    let forms = [Form::Ext4, Form::Xfs, Form::Block];
+    let forms = [Form::Ext4, Form::Xfs, Form::Block, Form::Btrfs];
     let named = (0..).zip(forms);
     let mut volumes: Vec<_> = named
         .map(|(number, form)| world.volume(&format!("vol-{number}"), form))
@@ -118,7 +118,7 @@ fn volumes(world: &impl World) -> Vec<Volume> {
     volumes
 }
 
-/// A machine with three volumes, the agent on it, and what must be so.
+/// A machine with four volumes, the agent on it, and what must be so.
 struct Life {
     world: Simulated,
     node: Node<Fake>,

@@ -7,7 +7,7 @@ use belay_server::request::AccessMode;
 
 use super::bench::{BYTES, Form, GROWN_BYTES, MIB, Verb, Volume, World};
 use crate::kernel::Kernel;
-use crate::operation::{Node, VolumeUsage};
+use crate::operation::{Node, Published, Thread, VolumeUsage};
 
 on_both! {
     a_volume_lives_through_all_calls
@@ -23,7 +23,7 @@ on_both! {
     a_mount_inside_one_target_shows_nowhere_else
 }
 
-const FORMS: [Form; 3] = [Form::Ext4, Form::Xfs, Form::Block];
+const FORMS: [Form; 4] = [Form::Ext4, Form::Xfs, Form::Btrfs, Form::Block];
 const LIFE: [Verb; 8] = [
     Verb::Stage,
     Verb::Publish(1),
@@ -130,6 +130,7 @@ fn foreign_data_is_never_formatted(world: &impl World) {
     for (form, at) in [
         (Form::Ext4, 0),
         (Form::Xfs, 300 * MIB),
+        (Form::Btrfs, 64 * MIB),
         (Form::Ext4, BYTES - 1),
     ] {
         let volume = world.volume(&format!("{form:?}-{at}"), form);
@@ -213,4 +214,26 @@ fn a_mount_inside_one_target_shows_nowhere_else(world: &impl World) {
     all_ok(&node, &inner, &[Verb::Unstage]);
     all_ok(&node, &volume, &LIFE[5..]);
     nothing_left(world);
+}
+
+/// Simulated alone, since before Linux 6.8 every publish goes there.
+#[test]
+fn a_target_upon_a_volume_is_made_on_the_pool() {
+    let world = Simulated::new();
+    for form in [Form::Ext4, Form::Btrfs] {
+        let node = world.start();
+        let outer = world.volume(&format!("outer-{form:?}"), form);
+        let inner = world.volume(&format!("inner-{form:?}"), form);
+        all_ok(&node, &outer, &LIFE[..2]);
+        all_ok(&node, &inner, &[Verb::Stage]);
+        let within = outer.target(1).join("within");
+        let published = |target| inner.publish_at(&node, target, Thread::Only).unwrap();
+        assert_eq!(published(&within), Published::WantsPool, "{form:?}");
+        assert!(node.kernel.look(&within).unwrap().is_none());
+        assert_eq!(published(&inner.target(1)), Published::Done, "{form:?}");
+        for volume in [&inner, &outer] {
+            all_ok(&node, volume, &[Verb::Unpublish(1), Verb::Unstage]);
+        }
+        nothing_left(&world);
+    }
 }

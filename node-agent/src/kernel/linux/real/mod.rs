@@ -7,6 +7,7 @@
     reason = "rustix calls unshare unsafe, for the flags not used here"
 )]
 
+mod btrfs;
 mod grow;
 mod loops;
 mod mounts;

@@ -1,0 +1,157 @@
+//! mkfs.btrfs: one device, two copies of the metadata, the features of Linux 5.14.
+
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use belay_server::failure::{Failure, Kind};
+
+use super::{DEVICE, run};
+use crate::filesystem::probe::{DeviceUnderTest, Identity, identify};
+use crate::kernel::Kernel;
+
+const PROGRAM: &str = "mkfs.btrfs";
+/// What btrfs-progs 5.15 turns on by itself and what it leaves off for a small device; all of it
+/// is older than Linux 5.0. The free space tree, which it turns on as well, has another option in
+/// every other version.
+const FEATURES: &str = "extref,skinny-metadata,no-holes,^mixed-bg";
+/// `incompat_flags` of that: mixed backrefs, big metadata, extended iref, skinny metadata, no
+/// holes; and `compat_ro_flags`: free space tree, and that it is valid (Linux:
+/// include/uapi/linux/btrfs.h).
+const INCOMPAT: u64 = 0x1 | 0x20 | 0x40 | 0x100 | 0x200;
+const COMPAT_RO: u64 = 0x1 | 0x2;
+
+/// What came after Linux 5.14 and may be on by default one day; an older tool stops at a name that
+/// it does not know, so each is refused only once the tool has turned it on.
+const NEWER: &[Feature] = &[
+    Feature {
+        incompat: 0,
+        compat_ro: 0x8,
+        no: "^block-group-tree",
+    },
+    Feature {
+        incompat: 0x4000,
+        compat_ro: 0,
+        no: "^raid-stripe-tree",
+    },
+    Feature {
+        incompat: 0x1_0000,
+        compat_ro: 0,
+        no: "^squota",
+    },
+];
+
+/// A feature by its bits, and how to say no to it.
+struct Feature {
+    incompat: u64,
+    compat_ro: u64,
+    no: &'static str,
+}
+
+/// Of these sizes the second copy of the metadata, which begins at 37 MiB and a twentieth of the
+/// size, could come to lie on the mark. They get a filesystem of [`SAFE_BYTES`]; growing it to its
+/// device is what each stage does.
+const UNSAFE_BYTES: Range<u64> = (1 << 30) + 1..3 << 29;
+const SAFE_BYTES: &str = "1073741824";
+
+/// Runs mkfs.btrfs, and once more where it turned on what it must not.
+pub(super) fn mkfs<K: Kernel>(
+    kernel: &K,
+    device: &DeviceUnderTest<'_, K::Fd>,
+    over_leftovers: bool,
+    deadline: Duration,
+) -> Result<(), Failure> {
+    let begun = Instant::now();
+    let plain = args(device.bytes, over_leftovers, &[]);
+    run(kernel, device, PROGRAM, plain, deadline)?;
+    let (incompat, compat_ro) = unwanted(kernel, device)?;
+    if (incompat, compat_ro) == (0, 0) {
+        return Ok(());
+    }
+    let is_on =
+        |feature: &&Feature| incompat & feature.incompat != 0 || compat_ro & feature.compat_ro != 0;
+    let refused: Vec<&str> = NEWER.iter().filter(is_on).map(|f| f.no).collect();
+    let left = deadline.saturating_sub(begun.elapsed());
+    let refusing = args(device.bytes, true, &refused);
+    run(kernel, device, PROGRAM, refusing, left)?;
+    match unwanted(kernel, device)? {
+        (0, 0) => Ok(()),
+        (incompat, compat_ro) => Err(Failure::new(
+            Kind::System,
+            format!(
+                "{PROGRAM} turns on features that Linux 5.14 cannot mount (incompat {incompat:#x}, \
+                 compat_ro {compat_ro:#x}); install btrfs-progs that this release knows"
+            ),
+        )),
+    }
+}
+
+/// The bits of features that must not be there.
+fn unwanted<K: Kernel>(
+    kernel: &K,
+    device: &DeviceUnderTest<'_, K::Fd>,
+) -> Result<(u64, u64), Failure> {
+    match identify(kernel, device)? {
+        Identity::Btrfs(found) => Ok((found.incompat & !INCOMPAT, found.compat_ro & !COMPAT_RO)),
+        // Not for here to judge: format() looks at what mkfs has made in any case.
+        _ => Ok((0, 0)),
+    }
+}
+
+fn args(bytes: u64, over_leftovers: bool, refused: &[&str]) -> Vec<String> {
+    let features = [&[FEATURES], refused].concat().join(",");
+    let mut args = vec!["-q", "-K", "-d", "single", "-m", "dup"];
+    args.extend([
+        "-s", "4096", "-n", "16384", "--csum", "crc32c", "-O", &features,
+    ]);
+    if UNSAFE_BYTES.contains(&bytes) {
+        args.extend(["-b", SAFE_BYTES]);
+    }
+    if over_leftovers {
+        args.push("-f");
+    }
+    args.push(DEVICE);
+    args.into_iter().map(str::to_owned).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_forced_only_over_leftovers() {
+        assert!(!args(1 << 30, false, &[]).contains(&"-f".to_owned()));
+        assert!(args(1 << 30, true, &[]).contains(&"-f".to_owned()));
+    }
+
+    #[test]
+    fn a_newer_feature_is_refused_by_name_only_when_known() {
+        let plain = args(1 << 30, false, &[]).join(" ");
+        for feature in NEWER {
+            assert!(!plain.contains(feature.no));
+            let refusing = args(1 << 30, false, &[feature.no]).join(" ");
+            assert!(
+                refusing.contains(&format!("^mixed-bg,{} ", feature.no)),
+                "{refusing}"
+            );
+            assert_eq!(
+                (feature.incompat & INCOMPAT, feature.compat_ro & COMPAT_RO),
+                (0, 0)
+            );
+            assert_ne!((feature.incompat, feature.compat_ro), (0, 0));
+        }
+    }
+
+    #[test]
+    fn only_the_sizes_that_could_cover_the_mark_are_made_smaller() {
+        for (bytes, is_smaller) in [
+            (1 << 30, false),
+            ((1 << 30) + 512, true),
+            (1260 << 20, true),
+            (1536 << 20, false),
+            (1 << 40, false),
+        ] {
+            let args = args(bytes, false, &[]);
+            assert_eq!(args.contains(&SAFE_BYTES.to_owned()), is_smaller, "{bytes}");
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! The superblock of btrfs, as far as anybody looks at it (Linux:
+//! include/uapi/linux/btrfs_tree.h).
+
+use super::sparse::Sparse;
+use super::superblock::{BLOCK_BYTES, crc32c};
+
+const AT: u64 = 64 << 10;
+const BYTES: usize = 4096;
+const CHECKSUM_BYTES: usize = 32;
+const MAGIC_AT: usize = 0x40;
+const MAGIC: &[u8; 8] = b"_BHRfS_M";
+const MAGIC_UNFINISHED: &[u8; 8] = b"!BHRfS_M";
+const SIZE_AT: usize = 0xd1;
+
+/// The number of blocks, if the superblock is whole and mkfs came to its end.
+pub(super) fn blocks(contents: &Sparse) -> Option<u64> {
+    let mut block = [0; BYTES];
+    contents.read(AT, &mut block);
+    let found = block;
+    seal(&mut block);
+    let is_whole = found[MAGIC_AT..].starts_with(MAGIC) && found == block;
+    let bytes = u64::from_le_bytes(found[SIZE_AT..SIZE_AT + 8].try_into().unwrap());
+    is_whole.then_some(bytes / BLOCK_BYTES)
+}
+
+/// Writes a superblock for so many blocks, of a filesystem that is being made or is whole.
+pub(super) fn write(contents: &mut Sparse, blocks: u64, in_progress: bool) {
+    let mut block = [0; BYTES];
+    block[MAGIC_AT..MAGIC_AT + 8].copy_from_slice(match in_progress {
+        true => MAGIC_UNFINISHED,
+        false => MAGIC,
+    });
+    // Its own place, that it is written, one device of that id, features, and that device's size.
+    for (at, value) in [
+        (0x30, AT),
+        (0x38, 1),
+        (0x88, 1),
+        (0x90, BLOCK_BYTES | 16_384 << 32),
+        (0xb4, 0x3),
+        (0xbc, 0x361),
+        (0xc9, 1),
+        (SIZE_AT, blocks * BLOCK_BYTES),
+    ] {
+        block[at..at + 8].copy_from_slice(&u64::to_le_bytes(value));
+    }
+    seal(&mut block);
+    contents.write(AT, &block);
+}
+
+fn seal(block: &mut [u8; BYTES]) {
+    block[..CHECKSUM_BYTES].fill(0);
+    let checksum = !crc32c(!0, &block[CHECKSUM_BYTES..]);
+    block[..4].copy_from_slice(&checksum.to_le_bytes());
+}

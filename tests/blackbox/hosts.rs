@@ -1,0 +1,56 @@
+//! The folder of volumes on each filesystem that it may lie on. A file's device number and its map
+//! of data, which volumes are known by and proven blank by, come from that one.
+
+use std::fs::File;
+
+use tonic::Code;
+
+use crate::lifecycle::{expect_words, leave_words};
+use crate::rig::{Place, Rig, access, least_bytes, refused, run};
+
+const DISK_BYTES: u64 = 2 << 30;
+
+/// Makes a disk with that filesystem and lets `act` have a rig whose volumes are on it.
+fn on(host: &str, act: impl FnOnce(&mut Rig)) {
+    let place = Place::new();
+    let (disk, folder) = (place.path().join("disk"), place.folder("disk-mounted"));
+    File::create_new(&disk)
+        .and_then(|file| file.set_len(DISK_BYTES))
+        .expect("a disk");
+    let (disk, point) = (
+        disk.to_str().expect("UTF-8"),
+        folder.to_str().expect("UTF-8").to_owned(),
+    );
+    run(&format!("mkfs.{host}"), &["-q", disk]);
+    run("mount", &["-o", "loop", disk, &point]);
+    let mut rig = Rig::with_volumes_in(place, folder);
+    act(&mut rig);
+    rig.kill();
+    run("umount", &[&point]);
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn volumes_live_on_every_filesystem_that_can_hold_their_files() {
+    for host in ["ext4", "xfs", "btrfs"] {
+        on(host, |rig| {
+            for kind in ["ext4", "xfs", "btrfs", "block"] {
+                let volume = rig.volume(least_bytes(kind));
+                let target = volume.target("a");
+                let node = rig.node();
+                node.stage(volume.stage(access(kind))).expect("stage");
+                let publish = volume.publish(&target, access(kind));
+                node.publish(publish.clone()).expect("publish");
+                leave_words(kind, &target);
+                rig.restart();
+                node.stage(volume.stage(access(kind))).expect("stage again");
+                node.publish(publish).expect("publish again");
+                refused(node.unstage(volume.unstage()), Code::FailedPrecondition);
+                expect_words(kind, &target);
+                volume.down(&node, &[&target]);
+                node.stage(volume.stage(access(kind))).expect("stage anew");
+                volume.down(&node, &[]);
+            }
+        });
+    }
+}
