@@ -466,6 +466,9 @@ fn death_while_recovering_from_death_leaves_no_hole() {
     }
 }
 
+/// Calls that no disk can hold up, as the trait says: a lock may be kept over them.
+const QUICK: [&str; 4] = ["statx", "open_tree", "mount_setattr", "move_mount"];
+
 /// The volume itself has to wait; no other does. Two that were given the same free loop number hold
 /// that device for each other: the loser's hanging open can defer the winner's unstage, which then
 /// says so.
@@ -479,7 +482,10 @@ fn a_call_that_hangs_holds_up_no_other_volume() {
     ];
     for case in CASES {
         let good = Good::of(case);
-        for at in 1..=good.calls.len() {
+        for (at, call) in (1..).zip(&good.calls) {
+            if QUICK.contains(&call.name) {
+                continue;
+            }
             let run = Run::new(case);
             let machine = &run.world.machine;
             let other = run.world.volume("other", Form::Ext4);
@@ -495,7 +501,7 @@ fn a_call_that_hangs_holds_up_no_other_volume() {
             });
             let what = format!("{} {:?}, call {at}", case.name, case.form);
             assert!(hung.is_ok() && lived.is_ok(), "{what}: {hung:?}, {lived:?}");
-            let may_wait = good.calls[at - 1].object.starts_with("/dev/loop");
+            let may_wait = call.object.starts_with("/dev/loop");
             match unstaged {
                 Err(failure) if failure.kind == Kind::Busy && may_wait => {}
                 unstaged => assert!(unstaged.is_ok(), "{what}: {unstaged:?}"),
