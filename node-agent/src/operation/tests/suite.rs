@@ -6,6 +6,7 @@ use belay_server::failure::{Failure, Kind};
 use belay_server::request::AccessMode;
 
 use super::bench::{BYTES, Form, GROWN_BYTES, MIB, Verb, Volume, World};
+use super::simulated::Simulated;
 use crate::kernel::Kernel;
 use crate::operation::{Node, Published, Thread, VolumeUsage};
 
