@@ -76,6 +76,7 @@ start_binaries() {
 # The filesystem under the state directory.
 filesystem() {
     case $combination in
+        *-btrfs) echo btrfs ;;
         *-ext4) echo ext4 ;;
         *) echo xfs ;;
     esac

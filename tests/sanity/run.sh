@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Runs csi-sanity, the official suite, against belay-node and belay-controller: volumes as mount
-# and as block, with and without topology, on a state directory that can share blocks between files
-# (xfs) and one that cannot (ext4). Prints a table; exits 1 if anything failed.
+# and as block, with and without topology, on state directories that can share blocks between files
+# (xfs, btrfs) and on one that cannot (ext4). Prints a table; exits 1 if anything failed.
 #
 #   tests/sanity/run.sh [COMBINATION...]     default: mount mount-topology block block-topology
-#                                                     mount-ext4 block-ext4
+#                                                     mount-btrfs block-btrfs mount-ext4 block-ext4
 #
 # Takes the binaries from BELAY_BIN_DIR and leaves reports, logs and the list of skipped cases in
 # BELAY_SANITY_DIR. The state directories are loop-mounted filesystems of 1 TiB, sparse, since the
@@ -18,7 +18,9 @@ target=${CARGO_TARGET_DIR:-$here/../../target}
 bin=${BELAY_BIN_DIR:-$target/bin}
 reports=${BELAY_SANITY_DIR:-$target/sanity}
 combinations=("$@")
-[ $# -gt 0 ] || combinations=(mount mount-topology block block-topology mount-ext4 block-ext4)
+[ $# -gt 0 ] || combinations=(
+    mount mount-topology block block-topology mount-btrfs block-btrfs mount-ext4 block-ext4
+)
 
 check_ready() {
     local binary
@@ -81,8 +83,9 @@ inside=
 trap 'clean_up' EXIT
 trap 'clean_up; exit 130' INT TERM HUP
 
-truncate --size 1T "$work/image.xfs" "$work/image.ext4"
+truncate --size 1T "$work/image.xfs" "$work/image.btrfs" "$work/image.ext4"
 mkfs.xfs -q "$work/image.xfs"
+mkfs.btrfs -q "$work/image.btrfs"
 # Few inodes, or the kernel would go on writing tables of them after the mount.
 mkfs.ext4 -q -T largefile4 -J size=64 "$work/image.ext4"
 for image in "$work"/image.*; do
