@@ -183,6 +183,9 @@ fn a_volume_that_another_namespace_still_has_is_not_unstaged_but_staged_again() 
                 .expect("unpublish");
         }
         expect_still_held(&rig, &volume);
+        // Nobody may write beneath a filesystem that is mounted.
+        let raw = node.stage(volume.stage(access("block")));
+        assert_eq!(raw.expect_err("mounted elsewhere").code(), Code::Aborted);
         drop(bystander);
         // The kernel takes its mounts down a moment after the process.
         until("it is unstaged", || node.unstage(volume.unstage()).is_ok());

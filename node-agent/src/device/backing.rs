@@ -294,13 +294,18 @@ impl<K: Kernel> Leftover<K> {
     /// For what needs the device to itself.
     fn refuse_claimed(&self, kernel: &K) -> Result<(), Failure> {
         if self.is_claimed(kernel)? {
-            return Err(Failure::busy(format!(
-                "/dev/loop{} is still in use for this volume, by a mount elsewhere or by a mkfs \
-                 that outlived an earlier attempt",
-                self.number
-            )));
+            return Err(self.claimed());
         }
         Ok(())
+    }
+
+    /// What to say when it is claimed.
+    pub(super) fn claimed(&self) -> Failure {
+        Failure::busy(format!(
+            "/dev/loop{} is still in use for this volume, by a mount elsewhere or by a mkfs that \
+             outlived an earlier attempt",
+            self.number
+        ))
     }
 }
 

@@ -69,8 +69,12 @@ impl<K: Kernel> Attached<K> {
         leftover: Leftover<K>,
         mode: LoopMode,
     ) -> Result<Self, Failure> {
-        // A filesystem may be mounted twice; of a raw device there is one stage.
-        let is_claimed = mode.autoclear && leftover.is_claimed(kernel)?;
+        // What is mounted may be mounted once more, but nobody may write beneath it: a device that
+        // stays bound by itself is a raw one.
+        let is_claimed = leftover.is_claimed(kernel)?;
+        if is_claimed && !mode.autoclear {
+            return Err(leftover.claimed());
+        }
         match kernel.loop_status(leftover.fd())? {
             Some(status) if status.mode.read_only == mode.read_only => {
                 if status.mode.autoclear != mode.autoclear {
