@@ -152,15 +152,37 @@ pub(super) fn nothing_is_left(place: &Place) -> Result<(), Trouble> {
     {
         return Err(Trouble::Untrue(format!("{left}: still mounted")));
     }
-    let all = loops::list()?;
-    let disks = loops::bound_to(&all, &place.image())?;
-    match loops::bound_on(&all, &disks).first() {
+    for _ in 1..LOOKS {
+        if still_bound(place)?.is_none() {
+            return Ok(());
+        }
+        pause();
+    }
+    match still_bound(place)? {
         Some(left) => Err(Trouble::Untrue(format!(
             "{}: still bound",
             left.device.display()
         ))),
         None => Ok(()),
     }
+}
+
+/// How often a device that seems bound is looked at, since losetup asks one device after the other
+/// and by several calls, and others on this machine bind and free devices meanwhile.
+const LOOKS: u32 = 20;
+
+fn still_bound(place: &Place) -> Result<Option<loops::Loop>, Trouble> {
+    let all = loops::list()?;
+    let disks = loops::bound_to(&all, &place.image())?;
+    Ok(loops::bound_on(&all, &disks).into_iter().next())
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "nothing tells when another process is done with its devices"
+)]
+fn pause() {
+    std::thread::sleep(Duration::from_millis(25));
 }
 
 /// Is CAP_SYS_RESOURCE, which ext4 wants for growing while mounted, absent here?
