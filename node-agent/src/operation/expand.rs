@@ -6,6 +6,7 @@ use belay_server::failure::{Failure, Kind};
 use belay_server::request::NodeExpand;
 
 use super::Node;
+use super::phase::{Operation, Phase, operation, phase};
 use super::staged::{Owner, block_path};
 use crate::device::Attached;
 use crate::filesystem::{FsType, GrowError, grow};
@@ -17,13 +18,17 @@ use crate::kernel::{FileKind, Kernel, Open, Stat};
 /// `NOT_FOUND` when the volume is not there, `UNAVAILABLE` when its file has not grown yet,
 /// `FAILED_PRECONDITION` when the kernel will not let this process grow a mounted filesystem.
 pub(crate) fn expand<K: Kernel>(node: &Node<K>, request: &NodeExpand) -> Result<u64, Failure> {
+    operation(Operation::Expand, || run(node, request))
+}
+
+fn run<K: Kernel>(node: &Node<K>, request: &NodeExpand) -> Result<u64, Failure> {
     let path = &request.volume_path;
     let (mounted, stat) = find(node, request, path)?;
     let dev = node.behind(&request.id, &mounted, &stat)?;
     let Owner::Ours(device) = node.owner(&request.id, dev)? else {
         return Err(not_there(request, path));
     };
-    let bytes = device.refresh(&node.kernel)?;
+    let bytes = phase(Phase::Grow, || device.refresh(&node.kernel))?;
     let required = request.range.map_or(0, |range| range.required_bytes);
     if bytes < required {
         return Err(Failure::new(
@@ -101,7 +106,7 @@ fn grow_mounted<K: Kernel>(
         Failure::precondition(format!("{} cannot be grown by this driver", facts.fs_type))
     })?;
     let root = kernel.open(path, Open::Directory)?;
-    match grow(kernel, &root, device.fd(), fs) {
+    match phase(Phase::Grow, || grow(kernel, &root, device.fd(), fs)) {
         Ok(_) => Ok(()),
         Err(GrowError::NeedsCapability) => Err(Failure::precondition(format!(
             "volume {}: growing a mounted {} needs CAP_SYS_RESOURCE, which this process has not \

@@ -6,6 +6,7 @@
 mod behind;
 mod expand;
 mod index;
+pub(crate) mod phase;
 mod plan;
 mod publish;
 mod stage;

@@ -10,6 +10,7 @@ use belay_server::failure::Failure;
 use belay_server::request::{Access, Publish};
 
 use super::Node;
+use super::phase::{Operation, Phase, operation, phase};
 use super::plan::asked_fs;
 use super::staged::block_path;
 use crate::filesystem::{FsType, parse_flags};
@@ -49,6 +50,10 @@ pub(crate) fn publish<K: Kernel>(
     request: &Publish,
     thread: Thread,
 ) -> Result<Published, Failure> {
+    operation(Operation::Publish, || run(node, request, thread))
+}
+
+fn run<K: Kernel>(node: &Node<K>, request: &Publish, thread: Thread) -> Result<Published, Failure> {
     let kernel = &node.kernel;
     let source_path = source_path(request)?;
     let attrs = attrs(request)?;
@@ -66,15 +71,18 @@ pub(crate) fn publish<K: Kernel>(
     }
     refuse_read_only(node, request, &source_path, &staged, attrs)?;
     refuse_second_target(node, request, &source_path, device)?;
-    let clone = kernel.open_tree(&source)?;
+    let clone = phase(Phase::Clone, || kernel.open_tree(&source))?;
     kernel.mount_setattr(&clone, attrs)?;
     let shown = Stat {
         mount_root: true,
         ..kernel.stat(&clone)?
     };
-    let made = make_target(node, request, target, staged.kind)?;
+    let made = phase(Phase::Place, || {
+        make_target(node, request, target, staged.kind)
+    })?;
     if let Err(failure) = node.place(&clone, &request.target) {
-        let is_left = made && remove_target(node, &request.target, staged.kind).is_err();
+        let remove = || remove_target(node, &request.target, staged.kind);
+        let is_left = made && phase(Phase::Remove, remove).is_err();
         return Err(match is_left {
             true => failure.may_be_running(),
             false => failure.rolled_back(),

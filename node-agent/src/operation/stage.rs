@@ -11,6 +11,7 @@ use belay_server::failure::Failure;
 use belay_server::request::{Access, Stage};
 
 use super::Node;
+use super::phase::{Operation, operation};
 use super::plan::Plan;
 use crate::kernel::{FileKind, Kernel};
 
@@ -40,6 +41,14 @@ pub(crate) enum Staged {
 /// `FAILED_PRECONDITION` when what is on the device forbids it, `ABORTED` while something else
 /// works on it.
 pub(crate) fn stage<K: Kernel>(
+    node: &Node<K>,
+    request: &Stage,
+    formatting: Formatting,
+) -> Result<Staged, Failure> {
+    operation(Operation::Stage, || run(node, request, formatting))
+}
+
+fn run<K: Kernel>(
     node: &Node<K>,
     request: &Stage,
     formatting: Formatting,

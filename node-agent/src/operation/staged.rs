@@ -8,6 +8,7 @@ use belay_server::request::VolumeId;
 
 use super::Node;
 use super::behind::device_behind;
+use super::phase::{Phase, phase};
 use crate::device::{Attached, Backing, Leftover, Orphan, loop_path};
 use crate::kernel::{
     Cause, Dev, FileKind, Kernel, LoopMode, Open, Patience, Stat, failed_busy, while_busy,
@@ -111,10 +112,10 @@ impl<K: Kernel> Node<K> {
         backing: Backing<K>,
         mode: LoopMode,
     ) -> Result<Attached<K>, Failure> {
-        match self.leftover(volume, &backing)? {
+        phase(Phase::Attach, || match self.leftover(volume, &backing)? {
             None => Attached::attach(&self.kernel, backing, mode),
             Some(leftover) => Attached::take_over(&self.kernel, backing, leftover, mode),
-        }
+        })
     }
 
     /// Makes sure that no loop device has the volume's file; what a crash left bound is unbound.
@@ -125,10 +126,10 @@ impl<K: Kernel> Node<K> {
         let Some(backing) = self.loop_dir.backing_if_any(&self.kernel, volume)? else {
             return Ok(());
         };
-        match self.leftover(volume, &backing)? {
+        phase(Phase::Detach, || match self.leftover(volume, &backing)? {
             None => Ok(()),
             Some(leftover) => backing.release(&self.kernel, leftover),
-        }
+        })
     }
 
     /// The device that is bound to the file without being mounted. A bind mount of a device does
@@ -175,8 +176,9 @@ impl<K: Kernel> Node<K> {
 
     /// umount2, which may be told that the mount is in use when it is only just not any more.
     pub(super) fn umount(&self, path: &Path) -> crate::kernel::Result<()> {
-        while_busy(&self.kernel, Patience::Moment, failed_busy, || {
-            self.kernel.umount(path)
+        let umount = || self.kernel.umount(path);
+        phase(Phase::Unmount, || {
+            while_busy(&self.kernel, Patience::Moment, failed_busy, umount)
         })
     }
 
@@ -186,6 +188,10 @@ impl<K: Kernel> Node<K> {
     /// # Errors
     /// `ABORTED` when something was mounted there meanwhile.
     pub(super) fn place(&self, mount: &K::Fd, path: &Path) -> Result<(), Failure> {
+        phase(Phase::Place, || self.move_onto(mount, path))
+    }
+
+    fn move_onto(&self, mount: &K::Fd, path: &Path) -> Result<(), Failure> {
         let onto = self.kernel.open_path(path)?;
         // Volumes have their jobs, paths do not: two volumes must not pass the look together.
         let placing = self.placing.lock().unwrap_or_else(PoisonError::into_inner);

@@ -4,6 +4,7 @@ use belay_server::failure::Failure;
 use belay_server::request::Stats;
 
 use super::Node;
+use super::phase::{Operation, Phase, operation, phase};
 use super::staged::Owner;
 use crate::kernel::{FileKind, Kernel, Usage};
 
@@ -21,6 +22,10 @@ pub(crate) enum VolumeUsage {
 /// # Errors
 /// `NOT_FOUND` when the volume is not mounted at that path.
 pub(crate) fn stats<K: Kernel>(node: &Node<K>, request: &Stats) -> Result<VolumeUsage, Failure> {
+    operation(Operation::Stats, || run(node, request))
+}
+
+fn run<K: Kernel>(node: &Node<K>, request: &Stats) -> Result<VolumeUsage, Failure> {
     let path = &request.volume_path;
     let not_there = || {
         Failure::not_found(format!(
@@ -35,7 +40,8 @@ pub(crate) fn stats<K: Kernel>(node: &Node<K>, request: &Stats) -> Result<Volume
     let stat = node.look("volume_path", path)?.ok_or_else(not_there)?;
     if stat.kind != FileKind::BlockDevice {
         return if node.prove(&request.id, path, &stat)?.is_some() {
-            Ok(VolumeUsage::Filesystem(node.kernel.statfs(path)?))
+            let usage = phase(Phase::Usage, || node.kernel.statfs(path))?;
+            Ok(VolumeUsage::Filesystem(usage))
         } else {
             Err(not_there())
         };

@@ -4,6 +4,7 @@ use belay_server::failure::Failure;
 use belay_server::request::Unpublish;
 
 use super::Node;
+use super::phase::{Operation, Phase, operation, phase};
 use crate::kernel::{Cause, FileKind, Kernel, Stat};
 
 /// Mounts that may lie on one target. We never stack, but another driver may have.
@@ -14,6 +15,10 @@ const STACKED_MAX: u32 = 16;
 /// # Errors
 /// `FAILED_PRECONDITION` when what is mounted there is not the volume, is in use, or hides files.
 pub(crate) fn unpublish<K: Kernel>(node: &Node<K>, request: &Unpublish) -> Result<(), Failure> {
+    operation(Operation::Unpublish, || run(node, request))
+}
+
+fn run<K: Kernel>(node: &Node<K>, request: &Unpublish) -> Result<(), Failure> {
     let target = &request.target;
     for _ in 0..STACKED_MAX {
         match node.look("target_path", target)? {
@@ -27,7 +32,7 @@ pub(crate) fn unpublish<K: Kernel>(node: &Node<K>, request: &Unpublish) -> Resul
             }
             Some(stat) => {
                 node.index.forget(target);
-                return remove(node, request, &stat);
+                return phase(Phase::Remove, || remove(node, request, &stat));
             }
         }
     }

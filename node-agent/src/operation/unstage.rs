@@ -7,6 +7,7 @@ use belay_server::failure::Failure;
 use belay_server::request::Unstage;
 
 use super::Node;
+use super::phase::{Operation, Phase, operation, phase};
 use super::staged::{Owner, block_path};
 use crate::device::Attached;
 use crate::kernel::{Cause, Dev, FileKind, Kernel, Open, Patience, Stat, failed_busy, while_busy};
@@ -16,6 +17,10 @@ use crate::kernel::{Cause, Dev, FileKind, Kernel, Open, Patience, Stat, failed_b
 /// # Errors
 /// `FAILED_PRECONDITION` while a target is published or the device is in use.
 pub(crate) fn unstage<K: Kernel>(node: &Node<K>, request: &Unstage) -> Result<(), Failure> {
+    operation(Operation::Unstage, || run(node, request))
+}
+
+fn run<K: Kernel>(node: &Node<K>, request: &Unstage) -> Result<(), Failure> {
     let staging = node.look("staging_target_path", &request.staging)?;
     if let Some(stat) = staging.filter(|stat| stat.mount_root) {
         unstage_mount(node, request, &stat)?;
@@ -41,9 +46,12 @@ fn unstage_mount<K: Kernel>(node: &Node<K>, request: &Unstage, stat: &Stat) -> R
     }
     refuse_published(node, request, dev)?;
     // A frozen filesystem outlives its last mount, and then nothing is left to thaw it by.
-    if let Ok(root) = node.kernel.open(staging, Open::Directory) {
-        node.kernel.thaw(&root)?;
-    }
+    phase(Phase::Unmount, || {
+        match node.kernel.open(staging, Open::Directory) {
+            Ok(root) => node.kernel.thaw(&root),
+            Err(_) => Ok(()),
+        }
+    })?;
     node.umount(staging).map_err(|error| match error.cause() {
         Cause::Busy => Failure::precondition(format!(
             "staging_target_path: {} is in use ({})",
@@ -54,7 +62,12 @@ fn unstage_mount<K: Kernel>(node: &Node<K>, request: &Unstage, stat: &Stat) -> R
     })?;
     node.index.forget(staging);
     match owner {
-        Owner::Ours(device) => prove_unused(node, request, &device),
+        Owner::Ours(device) => {
+            phase(Phase::Check, || prove_unused(node, request, &device))?;
+            // The last close is what unbinds it.
+            phase(Phase::Detach, || drop(device));
+            Ok(())
+        }
         _ => Ok(()),
     }
 }
@@ -101,14 +114,16 @@ fn unstage_device<K: Kernel>(
         node.umount(&path)?;
         node.index.forget(&path);
         match owner {
-            Owner::Ours(device) => device.release(kernel)?,
-            Owner::FileGone(device) => device.release(kernel, &request.id)?,
+            Owner::Ours(device) => phase(Phase::Detach, || device.release(kernel))?,
+            Owner::FileGone(device) => {
+                phase(Phase::Detach, || device.release(kernel, &request.id))?;
+            }
             Owner::Unbound | Owner::Other => {}
         }
     }
     match kernel.look(&path)? {
         Some(left) if left.kind == FileKind::File && left.bytes == 0 && !left.mount_root => {
-            Ok(kernel.unlink(&path)?)
+            Ok(phase(Phase::Remove, || kernel.unlink(&path))?)
         }
         None => Ok(()),
         Some(_) => Err(Failure::precondition(format!(

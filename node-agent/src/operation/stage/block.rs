@@ -9,6 +9,7 @@ use std::path::Path;
 use belay_server::failure::Failure;
 use belay_server::request::Stage;
 
+use super::super::phase::{Phase, phase};
 use super::super::plan::Plan;
 use super::super::staged::{Owner, block_path};
 use super::super::{Node, Staged};
@@ -68,7 +69,7 @@ pub(super) fn stage<K: Kernel>(
     }
     if !read_only {
         // What a raw user writes must not pass for a format of ours that was cut short.
-        dismiss(&node.kernel, backing.fd())?;
+        phase(Phase::Attach, || dismiss(&node.kernel, backing.fd()))?;
     }
     let mode = LoopMode {
         read_only,
@@ -81,7 +82,7 @@ pub(super) fn stage<K: Kernel>(
     match bound {
         Ok(()) => Ok(Staged::Done),
         // The caller must come back: nobody else would free the device.
-        Err(failure) => match device.release(&node.kernel) {
+        Err(failure) => match phase(Phase::Detach, || device.release(&node.kernel)) {
             Ok(()) => Err(failure.rolled_back()),
             Err(_) => Err(failure.may_be_running()),
         },
@@ -139,7 +140,7 @@ fn bind<K: Kernel>(
             held.rdev
         )));
     }
-    let bind = kernel.open_tree(&device_node)?;
+    let bind = phase(Phase::Clone, || kernel.open_tree(&device_node))?;
     kernel.mount_setattr(&bind, MountAttrs::default())?;
     let bound = Stat {
         mount_root: true,

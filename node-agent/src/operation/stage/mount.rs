@@ -5,6 +5,7 @@ use std::time::Duration;
 use belay_server::failure::Failure;
 use belay_server::request::{MountFlags, Stage};
 
+use super::super::phase::{Phase, phase};
 use super::super::plan::{Content, Plan, asked_fs};
 use super::super::staged::{Owner, block_path};
 use super::super::{Formatting, Node, Staged};
@@ -77,13 +78,14 @@ pub(super) fn stage<K: Kernel>(
         backing: Some(device.backing().fd()),
         volume: request.id.as_str(),
     };
-    let (fs, permit) = match decide(node, &wish, plan, &under_test) {
+    let decided = phase(Phase::Probe, || decide(node, &wish, plan, &under_test));
+    let (fs, permit) = match decided {
         // What a mkfs has not finished may look like anything.
         Err(_) if device.is_claimed() => return Err(claimed(&device)),
         decided => decided?,
     };
     // The kernel judges the flags here, before anything is formatted for them.
-    let context = configure(node, &wish, &device, fs)?;
+    let context = phase(Phase::Configure, || configure(node, &wish, &device, fs))?;
     if let Some(permit) = permit {
         if device.is_claimed() {
             return Err(claimed(&device));
@@ -91,7 +93,9 @@ pub(super) fn stage<K: Kernel>(
         if formatting == Formatting::Ask {
             return Ok(Staged::WantsFormat);
         }
-        format(kernel, &under_test, fs, permit, FORMAT_DEADLINE)?;
+        phase(Phase::Format, || {
+            format(kernel, &under_test, fs, permit, FORMAT_DEADLINE)
+        })?;
         metrics::counter!("belay_formats_total", "fs" => fs.name()).increment(1);
     }
     mount(node, &wish, &device, fs, &context)
@@ -272,14 +276,13 @@ fn mount<K: Kernel>(
     let kernel = &node.kernel;
     let attrs = wish.options(fs)?.attrs;
     // A mount that leaked into another namespace still has the superblock: it is the same one.
-    kernel
-        .fsconfig_create(context, device.is_claimed())
-        .map_err(|error| match error.cause() {
-            Cause::Busy => claimed(device),
-            Cause::Exists if fs == FsType::Btrfs => same_id_elsewhere(wish, &error.to_string()),
-            _ => error.into(),
-        })?;
-    let mounted = kernel.fsmount(context, attrs)?;
+    let create = || kernel.fsconfig_create(context, device.is_claimed());
+    phase(Phase::Mount, create).map_err(|error| match error.cause() {
+        Cause::Busy => claimed(device),
+        Cause::Exists if fs == FsType::Btrfs => same_id_elsewhere(wish, &error.to_string()),
+        _ => error.into(),
+    })?;
+    let mounted = phase(Phase::Mount, || kernel.fsmount(context, attrs))?;
     let held = kernel.stat(device.fd())?.rdev;
     let root_of_mount = Stat {
         mount_root: true,
@@ -287,7 +290,9 @@ fn mount<K: Kernel>(
     };
     let found = match fs {
         FsType::Ext4 | FsType::Xfs => Some(root_of_mount.dev),
-        FsType::Btrfs => kernel.btrfs_device(&kernel.open_root(&mounted)?)?,
+        FsType::Btrfs => phase(Phase::Check, || {
+            kernel.btrfs_device(&kernel.open_root(&mounted)?)
+        })?,
     };
     refuse_other_device(wish, fs, held, found)?;
     if !attrs.contains(MountAttrs::READ_ONLY) {
@@ -339,7 +344,7 @@ fn grow_to_device<K: Kernel>(
     device: &Attached<K>,
     fs: FsType,
 ) -> Result<(), Failure> {
-    match grow(&node.kernel, root, device.fd(), fs) {
+    match phase(Phase::Grow, || grow(&node.kernel, root, device.fd(), fs)) {
         Ok(_) => Ok(()),
         Err(GrowError::NeedsCapability) => {
             metrics::counter!("belay_grow_refusals_total", "fs" => fs.name()).increment(1);
