@@ -16,11 +16,13 @@ const SIZE_AT: usize = 0xd1;
 pub(super) fn blocks(contents: &Sparse) -> Option<u64> {
     let mut block = [0; BYTES];
     contents.read(AT, &mut block);
+    if !block[MAGIC_AT..].starts_with(MAGIC) {
+        return None;
+    }
     let found = block;
     seal(&mut block);
-    let is_whole = found[MAGIC_AT..].starts_with(MAGIC) && found == block;
     let bytes = u64::from_le_bytes(found[SIZE_AT..SIZE_AT + 8].try_into().unwrap());
-    is_whole.then_some(bytes / BLOCK_BYTES)
+    (found == block).then_some(bytes / BLOCK_BYTES)
 }
 
 /// Writes a superblock for so many blocks, of a filesystem that is being made or is whole.

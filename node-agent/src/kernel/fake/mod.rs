@@ -191,12 +191,12 @@ impl Fake {
     ) -> Result<T> {
         let mut state = self.machine.lock();
         let object = object.into();
+        let number = state.calls.len() + 1;
         state.calls.push(Call {
             name,
             object: object.clone(),
         });
-        let number = state.calls.len();
-        let refused = |errno| Err(Error::new(name, object.clone(), errno));
+        let refused = |errno| Err(Error::new(name, object, errno));
         match state.fault {
             Some(Fault::Fail(at, errno)) if at == number => {
                 state.fault = None;

@@ -1,8 +1,9 @@
 //! What the machine holds, as lines that can be compared and shown: numbers that may differ from
 //! one run to the next are left out.
 
-use std::collections::BTreeSet;
-use std::path::Path;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
+use std::path::{Path, PathBuf};
 
 use super::Machine;
 use super::state::{InodeKind, State};
@@ -44,8 +45,13 @@ impl Picture {
 
     /// The lines that begin like one of these.
     pub(crate) fn beginning_with(&self, beginnings: &[&str]) -> Vec<String> {
-        let is_wanted = |line: &&String| beginnings.iter().any(|b| line.starts_with(b));
-        self.0.iter().filter(is_wanted).cloned().collect()
+        let like = |beginning: &&str| {
+            let from = (Bound::Included(*beginning), Bound::Unbounded);
+            let beginning = (*beginning).to_owned();
+            let lines = self.0.range::<str, _>(from);
+            lines.take_while(move |line| line.starts_with(&beginning))
+        };
+        beginnings.iter().flat_map(like).cloned().collect()
     }
 }
 
@@ -53,19 +59,20 @@ impl Machine {
     /// What the machine holds now.
     pub(crate) fn picture(&self) -> Picture {
         let state = self.lock();
+        let on_host = state.host_names();
+        let names = Names(on_host.iter().map(|(path, ino)| (*ino, path)).collect());
         let mut lines = BTreeSet::new();
-        for line in state.mount_lines().into_iter().chain(state.loop_lines()) {
-            lines.insert(line);
-        }
+        lines.extend(state.mount_lines(&names));
+        lines.extend(state.loop_lines(&names));
         for ino in state.locks.keys() {
-            lines.insert(format!("lock of {}", state.name_of(*ino)));
+            lines.insert(format!("lock of {}", names.of(*ino)));
         }
         let open = state.open.values().filter(|d| d.owner.is_some());
         for (number, description) in open.enumerate() {
             lines.insert(format!("descriptor {number} of {}", description.path));
         }
-        for (path, ino) in state.host_names() {
-            let kind = match &state.inodes[&ino].kind {
+        for (path, ino) in &on_host {
+            let kind = match &state.inodes[ino].kind {
                 InodeKind::Directory(_) => "folder",
                 InodeKind::File(_) => "file",
                 InodeKind::Loop(_) => "device",
@@ -87,12 +94,31 @@ impl Machine {
     }
 }
 
+/// What the inodes of the first filesystem are called.
+struct Names<'a>(BTreeMap<u64, &'a PathBuf>);
+
+impl Names<'_> {
+    fn of(&self, ino: u64) -> String {
+        match self.0.get(&ino) {
+            Some(path) => path.display().to_string(),
+            None => format!("inode {ino}"),
+        }
+    }
+
+    fn of_file_behind(&self, state: &State, number: u32) -> String {
+        let ino = state.behind(number);
+        ino.map_or_else(|| "nothing".to_owned(), |ino| self.of(ino))
+    }
+}
+
 impl State {
-    fn mount_lines(&self) -> Vec<String> {
+    fn mount_lines(&self, names: &Names<'_>) -> Vec<String> {
         let lines = self.mounts.values().map(|mount| {
             let superblock = &self.superblocks[&mount.superblock];
             let what = match (&self.inodes[&mount.root].kind, superblock.on) {
-                (&InodeKind::Loop(number), _) | (_, Some(number)) => self.file_behind(number),
+                (&InodeKind::Loop(number), _) | (_, Some(number)) => {
+                    names.of_file_behind(self, number)
+                }
                 _ => "its own".to_owned(),
             };
             let alike =
@@ -105,31 +131,15 @@ impl State {
         lines.collect()
     }
 
-    fn loop_lines(&self) -> Vec<String> {
+    fn loop_lines(&self, names: &Names<'_>) -> Vec<String> {
         let bound = self.loops.iter().filter(|(_, l)| l.binding.is_some());
         let lines = bound.map(|(number, device)| {
             let (file, mode) = (
-                self.file_behind(*number),
+                names.of_file_behind(self, *number),
                 device.binding.as_ref().unwrap().mode,
             );
             format!("loop of {file}: {mode:?}")
         });
         lines.collect()
-    }
-
-    fn file_behind(&self, number: u32) -> String {
-        match self.behind(number) {
-            Some(ino) => self.name_of(ino),
-            None => "nothing".to_owned(),
-        }
-    }
-
-    fn name_of(&self, ino: u64) -> String {
-        let names = self.host_names();
-        let found = names.iter().find(|(_, known)| *known == ino);
-        found.map_or_else(
-            || format!("inode {ino}"),
-            |(path, _)| path.display().to_string(),
-        )
     }
 }

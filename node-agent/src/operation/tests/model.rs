@@ -125,6 +125,8 @@ struct Life {
     volumes: Vec<Volume>,
     known: Vec<Known>,
     bytes: u64,
+    /// What the machine held when the last step was over.
+    picture: Picture,
 }
 
 impl Life {
@@ -133,6 +135,7 @@ impl Life {
         let volumes = volumes(&world);
         let node = world.start();
         Life {
+            picture: world.machine.picture(),
             world,
             node,
             known: vec![Known::default(); volumes.len()],
@@ -149,18 +152,22 @@ impl Life {
                 let file = self.volumes[*volume].file();
                 self.world.make_file(&file, self.bytes);
             }
-            Step::Call(volume, verb, fault) => self.call(*volume, *verb, *fault)?,
+            Step::Call(volume, verb, fault) => {
+                self.call(*volume, *verb, *fault)?;
+                return self.check();
+            }
         }
+        self.picture = self.world.machine.picture();
         self.check()
     }
 
     fn call(&mut self, volume: usize, verb: Verb, fault: Option<Fault>) -> Result<(), String> {
-        let before = self.world.machine.picture();
         let expected = self.known[volume].expected(&self.volumes[volume], verb);
         self.world.machine.begin(fault);
         let call = || self.volumes[volume].call(&self.node, verb);
         let ended = catch_unwind(AssertUnwindSafe(call));
         let calls = self.world.machine.end().len();
+        let before = std::mem::replace(&mut self.picture, self.world.machine.picture());
         let struck = match fault {
             Some(Fault::Die(at) | Fault::Fail(at, _) | Fault::FailFrom(at, _)) => at <= calls,
             _ => false,
@@ -169,6 +176,7 @@ impl Life {
             Ok(result) => result,
             Err(payload) if payload.is::<Died>() => {
                 self.node = self.world.start();
+                self.picture = self.world.machine.picture();
                 return self.accept_either(volume, verb);
             }
             Err(panic) => resume_unwind(panic),
@@ -189,7 +197,7 @@ impl Life {
 
     /// After a failure or a death in the middle the mounts are as before or as after.
     fn accept_either(&mut self, volume: usize, verb: Verb) -> Result<(), String> {
-        let seen = self.seen(volume, &self.world.machine.picture());
+        let seen = self.seen(volume);
         let after = self.known[volume].after(verb);
         let expected = self.known[volume].expected(&self.volumes[volume], verb);
         let allowed = expected.is_ok() && seen == after;
@@ -210,7 +218,7 @@ impl Life {
     ) -> Result<(), String> {
         let comes_up = matches!(verb, Verb::Stage | Verb::Publish(_));
         let is_settled = failure.certainty != Certainty::MayBeRunning;
-        let new = self.world.machine.picture().beyond(before);
+        let new = self.picture.beyond(before);
         match (comes_up || !struck) && is_settled && !new.is_empty() {
             true => Err(format!("\"{failure}\" has left {new:?}")),
             false => Ok(()),
@@ -229,7 +237,7 @@ impl Life {
             }
             Verb::Unstage => {
                 let (id, file) = (&volume.id, file.display());
-                let left = machine.picture().beginning_with(&[
+                let left = self.picture.beginning_with(&[
                     &format!("lock of {file}"),
                     &format!("loop of {file}"),
                     &format!("file /base/staging/{id}"),
@@ -244,11 +252,11 @@ impl Life {
     }
 
     /// What is mounted of a volume, whatever anybody believes.
-    fn seen(&self, number: usize, picture: &Picture) -> Known {
+    fn seen(&self, number: usize) -> Known {
         let volume = &self.volumes[number];
         let is_mounted = |path: &Path| {
             let line = format!("mount {}:", path.display());
-            !picture.beginning_with(&[&line]).is_empty()
+            !self.picture.beginning_with(&[&line]).is_empty()
         };
         let staging = volume.staging();
         Known {
@@ -267,16 +275,15 @@ impl Life {
         if !violations.is_empty() {
             return Err(violations.join("; "));
         }
-        let picture = self.world.machine.picture();
         for (number, volume) in self.volumes.iter().enumerate() {
-            let (seen, known) = (self.seen(number, &picture), &self.known[number]);
+            let (seen, known) = (self.seen(number), &self.known[number]);
             if seen != *known {
                 return Err(format!("{} is {seen:?}, not {known:?}", volume.id));
             }
             if !seen.targets.is_empty() && !seen.staged {
                 return Err(format!("{} is published and not staged", volume.id));
             }
-            let mounts = picture.beginning_with(&[
+            let mounts = self.picture.beginning_with(&[
                 &format!("mount {}", volume.staging().display()),
                 &format!(
                     "mount {}",
