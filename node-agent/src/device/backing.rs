@@ -301,12 +301,17 @@ impl<K: Kernel> Leftover<K> {
 
     /// What to say when it is claimed.
     pub(super) fn claimed(&self) -> Failure {
-        Failure::busy(format!(
-            "/dev/loop{} is still in use for this volume, by a mount elsewhere or by a mkfs that \
-             outlived an earlier attempt",
-            self.number
-        ))
+        claimed(self.number)
     }
+}
+
+/// What to say when this device is claimed.
+pub(super) fn claimed(number: u32) -> Failure {
+    Failure::busy(format!(
+        "{} is still in use for this volume, by a mount elsewhere or by a mkfs that outlived an \
+         earlier attempt",
+        loop_path(number).display()
+    ))
 }
 
 fn not_a_file(path: &Path) -> Failure {

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use belay_server::failure::Failure;
 
-use super::backing::{Backing, Leftover};
+use super::backing::{Backing, Leftover, claimed};
 use crate::kernel::{Cause, Kernel, LoopMode, Open};
 
 /// How often another process may snatch the free device before we give up. LOOP_CTL_GET_FREE only
@@ -98,6 +98,12 @@ impl<K: Kernel> Attached<K> {
     /// Somebody has the device to himself: a mount that we do not see, or a mkfs that outlived us.
     pub(crate) fn is_claimed(&self) -> bool {
         self.is_claimed
+    }
+
+    /// What to say where it must not be claimed. A filesystem on it may be mounted once more, but
+    /// not made.
+    pub(crate) fn claimed(&self) -> Failure {
+        claimed(self.number)
     }
 
     /// Unbinds the device as soon as nobody has it open any more.

@@ -12,7 +12,7 @@ use belay_server::request::{Access, Publish};
 use super::Node;
 use super::phase::{Operation, Phase, operation, phase};
 use super::plan::asked_fs;
-use super::staged::block_path;
+use super::staged::{block_path, something_else};
 use crate::filesystem::{FsType, parse_flags};
 use crate::kernel::{Cause, Dev, FileKind, Kernel, MountAttrs, Stat};
 
@@ -196,18 +196,9 @@ fn published_before<K: Kernel>(
         ));
     }
     if !target.is_same_root(staged) {
-        return Err(Failure::incompatible(format!(
-            "target_path: something else than volume {} is mounted at {}",
-            request.id,
-            path.display()
-        )));
+        return Err(something_else("target_path", &request.id, path));
     }
-    let facts = node.kernel.statmount(path)?.ok_or_else(|| {
-        Failure::busy(format!(
-            "{} was unmounted by somebody meanwhile; try again",
-            path.display()
-        ))
-    })?;
+    let facts = node.facts(path)?;
     let is_read_only = facts.attrs.contains(MountAttrs::READ_ONLY);
     if is_read_only != attrs.contains(MountAttrs::READ_ONLY) {
         return Err(Failure::incompatible(format!(

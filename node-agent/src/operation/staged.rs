@@ -11,13 +11,22 @@ use super::behind::device_behind;
 use super::phase::{Phase, phase};
 use crate::device::{Attached, Backing, Leftover, Orphan, loop_path};
 use crate::kernel::{
-    Cause, Dev, FileKind, Kernel, LoopMode, Open, Patience, Stat, failed_busy, while_busy,
+    Cause, Dev, FileKind, Kernel, LoopMode, MountFacts, Open, Patience, Stat, failed_busy,
+    while_busy,
 };
 
 /// The name that a raw block device is bound onto in its staging folder: the kernel's own record
 /// of which device is staged there.
 pub(super) fn block_path(staging: &Path) -> PathBuf {
     staging.join("device")
+}
+
+/// What to say when the mount at `path`, which `field` names, is not the volume's.
+pub(super) fn something_else(field: &str, volume: &VolumeId, path: &Path) -> Failure {
+    Failure::incompatible(format!(
+        "{field}: something else than volume {volume} is mounted at {}",
+        path.display()
+    ))
 }
 
 /// What the device behind a mount has to do with a volume.
@@ -49,6 +58,19 @@ impl<K: Kernel> Node<K> {
             ));
         }
         Ok(stat)
+    }
+
+    /// How the mount that was just seen at `path` was made.
+    ///
+    /// # Errors
+    /// `ABORTED` when it is gone; else what the kernel refused.
+    pub(super) fn facts(&self, path: &Path) -> Result<MountFacts, Failure> {
+        self.kernel.statmount(path)?.ok_or_else(|| {
+            Failure::busy(format!(
+                "{} was unmounted by somebody meanwhile; try again",
+                path.display()
+            ))
+        })
     }
 
     /// The device behind the mount on `path`, whose root `stat` describes; another number where no
@@ -217,13 +239,11 @@ impl<K: Kernel> Node<K> {
         path: &Path,
         stat: &Stat,
     ) -> Result<Option<Dev>, Failure> {
-        if !stat.mount_root {
-            return Ok(None);
+        let proven = self.index.proven(path, stat, volume);
+        if !stat.mount_root || proven.is_some() {
+            return Ok(proven);
         }
-        if let Some(device) = self.index.proven(path, stat, volume) {
-            return Ok(Some(device));
-        }
-        let device = device_behind(&self.kernel, path, stat)?;
+        let device = self.behind(volume, path, stat)?;
         match self.owner(volume, device)? {
             Owner::Ours(_) => {
                 self.index.note(path, stat, device, volume);

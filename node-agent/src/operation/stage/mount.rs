@@ -7,7 +7,7 @@ use belay_server::request::{MountFlags, Stage};
 
 use super::super::phase::{Phase, phase};
 use super::super::plan::{Content, Plan, asked_fs};
-use super::super::staged::{Owner, block_path};
+use super::super::staged::{Owner, block_path, something_else};
 use super::super::{Formatting, Node, Staged};
 use crate::device::Attached;
 use crate::filesystem::{
@@ -81,14 +81,14 @@ pub(super) fn stage<K: Kernel>(
     let decided = phase(Phase::Probe, || decide(node, &wish, plan, &under_test));
     let (fs, permit) = match decided {
         // What a mkfs has not finished may look like anything.
-        Err(_) if device.is_claimed() => return Err(claimed(&device)),
+        Err(_) if device.is_claimed() => return Err(device.claimed()),
         decided => decided?,
     };
     // The kernel judges the flags here, before anything is formatted for them.
     let context = phase(Phase::Configure, || configure(node, &wish, &device, fs))?;
     if let Some(permit) = permit {
         if device.is_claimed() {
-            return Err(claimed(&device));
+            return Err(device.claimed());
         }
         if formatting == Formatting::Ask {
             return Ok(Staged::WantsFormat);
@@ -101,15 +101,6 @@ pub(super) fn stage<K: Kernel>(
     mount(node, &wish, &device, fs, &context)
 }
 
-/// The device is bound and in use. A filesystem on it may be mounted once more, but not made.
-fn claimed<K: Kernel>(device: &Attached<K>) -> Failure {
-    Failure::busy(format!(
-        "{} is still in use for this volume, by a mount elsewhere or by a mkfs that outlived an \
-         earlier attempt",
-        device.path().display()
-    ))
-}
-
 /// Something is mounted on the staging path: it must be this volume, in this way.
 fn staged_before<K: Kernel>(
     node: &Node<K>,
@@ -120,18 +111,9 @@ fn staged_before<K: Kernel>(
     let path = &request.staging;
     let dev = node.behind(&request.id, path, staging)?;
     let Owner::Ours(device) = node.owner(&request.id, dev)? else {
-        return Err(Failure::incompatible(format!(
-            "something else than volume {} is mounted at {}",
-            request.id,
-            path.display()
-        )));
+        return Err(something_else("staging_target_path", &request.id, path));
     };
-    let facts = node.kernel.statmount(path)?.ok_or_else(|| {
-        Failure::busy(format!(
-            "{} was unmounted by somebody meanwhile; try again",
-            path.display()
-        ))
-    })?;
+    let facts = node.facts(path)?;
     let mounted = FsType::parse(&facts.fs_type);
     let fs = match (mounted, wish.fs) {
         (Some(mounted), None) => mounted,
@@ -278,7 +260,7 @@ fn mount<K: Kernel>(
     // A mount that leaked into another namespace still has the superblock: it is the same one.
     let create = || kernel.fsconfig_create(context, device.is_claimed());
     phase(Phase::Mount, create).map_err(|error| match error.cause() {
-        Cause::Busy => claimed(device),
+        Cause::Busy => device.claimed(),
         Cause::Exists if fs == FsType::Btrfs => same_id_elsewhere(wish, &error.to_string()),
         _ => error.into(),
     })?;
