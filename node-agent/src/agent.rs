@@ -43,7 +43,9 @@ pub fn run(config: &Config) -> Result<(), StartError> {
     let loop_dir =
         LoopDir::open(&kernel, &loop_dir).map_err(|error| failed("--loop-dir", &error))?;
     let index = MountIndex::scan(&kernel).map_err(|error| failed("reading the mounts", &error))?;
-    let node = Arc::new(Node::new(kernel, loop_dir, index));
+    let node = Node::new(kernel, loop_dir, index);
+    node.sweep();
+    let node = Arc::new(node);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(THREADS_MAX)

@@ -108,6 +108,20 @@ impl<K: Kernel> LoopDir<K> {
         })
     }
 
+    /// Takes the folder's lock, which stays with us to the end: whether no other agent has it.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub(crate) fn is_ours_alone(&self, kernel: &K) -> crate::kernel::Result<bool> {
+        // A child that was just started has our descriptors until its exec; so has a dead agent's.
+        while_busy(
+            kernel,
+            Patience::Moment,
+            |alone| matches!(alone, Ok(false)),
+            || kernel.flock(&self.fd),
+        )
+    }
+
     /// The volume's file, opened for writing unless `read_only`.
     ///
     /// # Errors
@@ -252,14 +266,10 @@ impl<K: Kernel> Backing<K> {
     /// kept for what a crash left behind.
     fn find(&self, kernel: &K) -> crate::kernel::Result<Option<Leftover<K>>> {
         for number in kernel.loop_bound()? {
-            let fd = match kernel.open(&loop_path(number), Open::DeviceRead) {
-                Ok(fd) => fd,
-                // Unbound and removed, or with its disk failing, since the listing.
-                Err(error) if matches!(error.cause(), Cause::Missing | Cause::NoDevice) => continue,
-                Err(error) => return Err(error),
-            };
-            if self.is_behind(kernel, &fd)? {
-                return Ok(Some(Leftover { number, fd }));
+            if let Some(found) = Leftover::open(kernel, number)?
+                && self.is_behind(kernel, &found.fd)?
+            {
+                return Ok(Some(found));
             }
         }
         Ok(None)
@@ -267,6 +277,19 @@ impl<K: Kernel> Backing<K> {
 }
 
 impl<K: Kernel> Leftover<K> {
+    /// Opens a device that was bound a moment ago; `None` when it was unbound and removed since.
+    ///
+    /// # Errors
+    /// When it cannot be opened.
+    pub(super) fn open(kernel: &K, number: u32) -> crate::kernel::Result<Option<Self>> {
+        match kernel.open(&loop_path(number), Open::DeviceRead) {
+            Ok(fd) => Ok(Some(Leftover { fd, number })),
+            // Or with its disk failing.
+            Err(error) if matches!(error.cause(), Cause::Missing | Cause::NoDevice) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
     /// The open device.
     pub(crate) fn fd(&self) -> &K::Fd {
         &self.fd

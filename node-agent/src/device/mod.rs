@@ -2,6 +2,8 @@
 
 mod backing;
 mod loopdev;
+mod remnant;
 
 pub(crate) use backing::{Backing, Leftover, LoopDir, Orphan};
 pub(crate) use loopdev::{Attached, loop_path};
+pub(crate) use remnant::Remnant;

@@ -12,6 +12,7 @@ mod publish;
 mod stage;
 mod staged;
 mod stats;
+mod sweep;
 #[cfg(test)]
 mod tests;
 mod unpublish;

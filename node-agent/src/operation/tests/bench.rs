@@ -46,7 +46,15 @@ pub(super) trait World {
         self.base().join("volumes")
     }
 
-    /// The agent, as it is after a start.
+    /// The agent after a start, with the devices freed that a dead one left bound. An agent that
+    /// serves the same folder must have ended.
+    fn start_swept(&self) -> Node<Self::Kernel> {
+        let node = self.start();
+        node.sweep();
+        node
+    }
+
+    /// The agent after a start next to another one, which frees nothing.
     fn start(&self) -> Node<Self::Kernel> {
         let kernel = self.kernel();
         let loop_dir = LoopDir::open(&kernel, &self.volumes()).unwrap();

@@ -31,6 +31,7 @@ mod model;
 mod real;
 mod simulated;
 mod suite;
+mod sweep;
 
 /// The long forms of the tests are wanted.
 fn is_nightly() -> bool {

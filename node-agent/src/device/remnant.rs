@@ -1,0 +1,87 @@
+//! A loop device that is bound to a volume's file and may be without a user.
+
+use belay_server::failure::Failure;
+use belay_server::request::VolumeId;
+
+use super::backing::{Backing, Leftover, LoopDir};
+use super::loopdev::{clr_fd, loop_path};
+use crate::kernel::{Cause, Dev, Kernel, Open, Patience, Result, while_busy};
+
+/// A device that stays bound by itself, to the file of a volume whose name it was given.
+pub(crate) struct Remnant<K: Kernel> {
+    volume: VolumeId,
+    backing: Backing<K>,
+    leftover: Leftover<K>,
+}
+
+impl<K: Kernel> Remnant<K> {
+    /// The bound device of that number, if it is one of a volume in `loop_dir`. One that unbinds
+    /// itself is none: it has a user. Nor is one whose volume's id was too long to be its name.
+    ///
+    /// # Errors
+    /// When the device or the file cannot be asked.
+    pub(crate) fn at(
+        kernel: &K,
+        loop_dir: &LoopDir<K>,
+        number: u32,
+    ) -> std::result::Result<Option<Self>, Failure> {
+        let Some(leftover) = Leftover::open(kernel, number)? else {
+            return Ok(None);
+        };
+        let Some(status) = kernel.loop_status(leftover.fd())? else {
+            return Ok(None);
+        };
+        let volume = match VolumeId::new(status.name) {
+            Ok(volume) if !status.mode.autoclear => volume,
+            _ => return Ok(None),
+        };
+        match loop_dir.backing_if_any(kernel, &volume)? {
+            Some(backing) if backing.is_behind(kernel, leftover.fd())? => Ok(Some(Remnant {
+                volume,
+                backing,
+                leftover,
+            })),
+            _ => Ok(None),
+        }
+    }
+
+    /// The volume.
+    pub(crate) fn volume(&self) -> &VolumeId {
+        &self.volume
+    }
+
+    /// The device's own number.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub(crate) fn dev(&self, kernel: &K) -> Result<Dev> {
+        Ok(kernel.stat(self.leftover.fd())?.rdev)
+    }
+
+    /// Unbinds it, unless somebody has it mounted, claimed or open; whether it did.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub(crate) fn free(self, kernel: &K) -> Result<bool> {
+        let (fd, number) = self.leftover.into_parts();
+        clr_fd(kernel, &fd)?;
+        drop(fd);
+        // Whether others have it open shows only now.
+        let is_left = |left: &Result<Option<K::Fd>>| matches!(left, Ok(Some(_)));
+        let left = while_busy(kernel, Patience::Moment, is_left, || {
+            match kernel.open(&loop_path(number), Open::DeviceRead) {
+                Ok(fd) => Ok(self.backing.is_behind(kernel, &fd)?.then_some(fd)),
+                Err(error) if matches!(error.cause(), Cause::Missing | Cause::NoDevice) => Ok(None),
+                Err(error) => Err(error),
+            }
+        })?;
+        match left {
+            None => Ok(true),
+            Some(fd) => {
+                // It would be gone when the other closes it.
+                kernel.loop_set_autoclear(&fd, false)?;
+                Ok(false)
+            }
+        }
+    }
+}

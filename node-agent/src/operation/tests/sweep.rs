@@ -1,0 +1,121 @@
+//! What is freed when the agent starts, and what is not.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use super::bench::{Form, Verb, Volume, World};
+use super::simulated::Simulated;
+use crate::device::loop_path;
+use crate::kernel::fake::{Died, Fault};
+use crate::kernel::{Cause, Kernel, LoopMode, Open};
+use crate::operation::Node;
+
+on_both! {
+    what_a_dead_agent_left_bound_is_freed_at_the_start
+    what_another_agent_or_process_has_is_not_freed_at_the_start
+    what_is_staged_is_not_freed_at_the_start
+}
+
+const KEPT: LoopMode = LoopMode {
+    read_only: false,
+    autoclear: false,
+};
+
+/// Binds the volume's file as a stage does that dies thereafter; the number of the device.
+fn leave_bound<W: World>(world: &W, volume: &Volume) -> u32 {
+    let kernel = world.kernel();
+    let file = kernel.open(&volume.file(), Open::FileWrite).unwrap();
+    assert!(kernel.flock(&file).unwrap());
+    loop {
+        let number = kernel.loop_get_free().unwrap();
+        let device = kernel.open(&loop_path(number), Open::DeviceWrite).unwrap();
+        match kernel.loop_configure(&device, &file, KEPT, &volume.id) {
+            Ok(()) => return number,
+            Err(error) => assert_eq!(error.cause(), Cause::Busy),
+        }
+    }
+}
+
+#[track_caller]
+fn nothing_left(world: &impl World) {
+    assert_eq!(world.left(), Vec::<String>::new());
+}
+
+fn what_a_dead_agent_left_bound_is_freed_at_the_start<W: World>(world: &W) {
+    for name in ["one", "two"] {
+        leave_bound(world, &world.volume(name, Form::Block));
+    }
+    drop(world.start_swept());
+    nothing_left(world);
+}
+
+fn what_another_agent_or_process_has_is_not_freed_at_the_start<W: World>(world: &W) {
+    let volume = world.volume("vol", Form::Block);
+    let number = leave_bound(world, &volume);
+    let kernel = world.kernel();
+    let device = |how| kernel.open(&loop_path(number), how).unwrap();
+    let is_kept = || {
+        let status = kernel.loop_status(&device(Open::DeviceRead)).unwrap();
+        assert_eq!(status.unwrap().mode, KEPT);
+    };
+    // A pod that has opened a raw device, say.
+    let user = device(Open::DeviceRead);
+    let other_agent = world.start_swept();
+    is_kept();
+    drop(user);
+    // The first agent, which has no use for it, still has the folder's lock.
+    drop(world.start_swept());
+    is_kept();
+    drop(other_agent);
+
+    let claim = device(Open::DeviceExclusive);
+    drop(world.start_swept());
+    is_kept();
+    drop(claim);
+    drop(world.start_swept());
+    nothing_left(world);
+}
+
+fn what_is_staged_is_not_freed_at_the_start<W: World>(world: &W) {
+    let volume = world.volume("vol", Form::Block);
+    let call = |node: &Node<W::Kernel>, verb| volume.call(node, verb).unwrap();
+    call(&world.start_swept(), Verb::Stage);
+    call(&world.start_swept(), Verb::Publish(1));
+    let node = world.start_swept();
+    for verb in [Verb::Stats, Verb::Unpublish(1), Verb::Unstage] {
+        call(&node, verb);
+    }
+    drop(node);
+    nothing_left(world);
+}
+
+#[test]
+fn a_start_that_fails_or_dies_at_any_call_loses_nothing_and_the_next_one_frees() {
+    for at in 1.. {
+        let mut is_over = true;
+        for fault in [
+            Fault::Fail(at, "EIO"),
+            Fault::FailFrom(at, "EBUSY"),
+            Fault::Die(at),
+        ] {
+            let world = Simulated::new();
+            leave_bound(&world, &world.volume("left", Form::Block));
+            let staged = world.volume("staged", Form::Block);
+            staged.call(&world.start(), Verb::Stage).unwrap();
+            let node = world.start();
+            world.machine.begin(Some(fault));
+            let swept = catch_unwind(AssertUnwindSafe(|| node.sweep()));
+            is_over &= world.machine.end().len() < at;
+            assert!(swept.is_ok() || swept.is_err_and(|payload| payload.is::<Died>()));
+            drop(node);
+            let node = world.start_swept();
+            for verb in [Verb::Publish(1), Verb::Unpublish(1), Verb::Unstage] {
+                staged.call(&node, verb).unwrap();
+            }
+            drop(node);
+            nothing_left(&world);
+        }
+        if is_over {
+            return;
+        }
+    }
+}
