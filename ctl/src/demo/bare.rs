@@ -81,10 +81,7 @@ impl Bare<'_> {
         })?;
         self.second_use(&device)?;
 
-        loops::list()?
-            .iter()
-            .filter(|l| l.device == device)
-            .try_for_each(loops::release)?;
+        loops::release_and_wait(&file)?;
         self.write_record(Step::Detach)?;
         self.time(Step::Delete, || {
             fs::remove_file(&file)?;

@@ -306,6 +306,7 @@ impl Lives<'_> {
     async fn unstage(&mut self, life: &mut Life) -> Result<(), Trouble> {
         self.step(life, Step::Unstage);
         let ((), took) = self.calls.unstage(&life.volume, &life.staging).await?;
+        proof::is_unbound(self.place, &life.volume.id)?;
         self.done(life, took, "");
         Ok(())
     }

@@ -7,6 +7,12 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
+
+/// How long another process may keep a device open that was released, in seconds.
+const RELEASE_SECONDS_MAX: i64 = 20;
+
 /// A bound loop device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Loop {
@@ -116,6 +122,32 @@ pub(super) fn release(ours: &Loop) -> io::Result<()> {
     }
     drop(hold);
     Ok(())
+}
+
+/// Releases the device that `file` is bound to, and waits for it: as long as somebody else has it
+/// open, and the listing of another demo opens all there are, it stays bound. At its end the device
+/// closes the file.
+///
+/// # Errors
+/// The file is bound to no device, or the device stays open.
+pub(super) fn release_and_wait(file: &Path) -> io::Result<()> {
+    let watch = inotify::init(CreateFlags::CLOEXEC)?;
+    inotify::add_watch(&watch, file, WatchFlags::CLOSE_WRITE)?;
+    let unbound = || io::Error::other(format!("{}: no loop device has it", file.display()));
+    let all = bound_to(&list()?, file)?;
+    let ours = all.first().ok_or_else(unbound)?;
+    release(ours)?;
+    let patience = Timespec {
+        tv_sec: RELEASE_SECONDS_MAX,
+        tv_nsec: 0,
+    };
+    match poll(&mut [PollFd::new(&watch, PollFlags::IN)], Some(&patience))? {
+        0 => Err(io::Error::other(format!(
+            "{}: another process keeps it open",
+            ours.device.display()
+        ))),
+        _ => Ok(()),
+    }
 }
 
 fn losetup(arguments: &[&str], stdin: Stdio) -> io::Result<String> {

@@ -152,37 +152,30 @@ pub(super) fn nothing_is_left(place: &Place) -> Result<(), Trouble> {
     {
         return Err(Trouble::Untrue(format!("{left}: still mounted")));
     }
-    for _ in 1..LOOKS {
-        if still_bound(place)?.is_none() {
-            return Ok(());
-        }
-        pause();
-    }
-    match still_bound(place)? {
+    let all = loops::list()?;
+    let disks = loops::bound_to(&all, &place.image())?;
+    none_of(&loops::bound_on(&all, &disks))
+}
+
+/// Proves that no loop device has the file of that volume.
+///
+/// # Errors
+/// One has; the text names it.
+pub(super) fn is_unbound(place: &Place, volume: &str) -> Result<(), Trouble> {
+    let file = place.volumes().join(volume);
+    none_of(&loops::bound_to(&loops::list()?, &file)?)
+}
+
+/// One look is enough: what losetup tells of a device comes from a single ioctl, and neither an
+/// unstage nor `loops::release_and_wait` ends before the device is unbound.
+fn none_of(left: &[loops::Loop]) -> Result<(), Trouble> {
+    match left.first() {
+        None => Ok(()),
         Some(left) => Err(Trouble::Untrue(format!(
             "{}: still bound",
             left.device.display()
         ))),
-        None => Ok(()),
     }
-}
-
-/// How often a device that seems bound is looked at, since losetup asks one device after the other
-/// and by several calls, and others on this machine bind and free devices meanwhile.
-const LOOKS: u32 = 20;
-
-fn still_bound(place: &Place) -> Result<Option<loops::Loop>, Trouble> {
-    let all = loops::list()?;
-    let disks = loops::bound_to(&all, &place.image())?;
-    Ok(loops::bound_on(&all, &disks).into_iter().next())
-}
-
-#[expect(
-    clippy::disallowed_methods,
-    reason = "nothing tells when another process is done with its devices"
-)]
-fn pause() {
-    std::thread::sleep(Duration::from_millis(25));
 }
 
 /// Is CAP_SYS_RESOURCE, which ext4 wants for growing while mounted, absent here?
