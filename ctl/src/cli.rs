@@ -21,9 +21,11 @@ Examples:
   belayctl controller create data --size 10GiB --fs-type ext4
   belayctl controller list --output json
   belayctl --endpoint /run/belay/node.sock node info
+  belayctl --endpoint /run/belay/node.sock node health vol-1 || echo look at it
   sudo belayctl demo
 
-Exit codes: 0 done, 1 the call failed (code and message on stderr), 64 bad usage.";
+Exit codes: 0 done, and what a health command asked about is healthy; 1 the call failed (code and
+message on stderr); 2 a health command's answer is that something is wrong; 64 bad usage.";
 
 /// Call any CSI socket by hand: Belay's or another driver's.
 #[derive(Parser)]
@@ -79,7 +81,7 @@ impl Cli {
             Group::Node(command) => command.run(&self.target).await?,
         };
         self.target.print(&answer)?;
-        Ok(ExitCode::SUCCESS)
+        Ok(answer.exit_code())
     }
 }
 

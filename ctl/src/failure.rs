@@ -34,6 +34,9 @@ pub(crate) enum Failure {
     /// The driver answered with an error.
     #[error("{}", told(.0))]
     Status(Box<tonic::Status>),
+    /// The answer says less than the specification demands.
+    #[error("the driver's answer {0}")]
+    Answer(&'static str),
     /// The driver did not answer.
     #[error("no answer within {seconds} s; --timeout waits longer")]
     NoAnswer {

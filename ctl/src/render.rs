@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
+use std::process::ExitCode;
 
 use clap::ValueEnum;
 use serde_json::{Map, Value, json};
@@ -32,6 +33,13 @@ pub(crate) enum Cell {
     List(Vec<String>),
     /// Keys and values, sorted.
     Pairs(BTreeMap<String, String>),
+    /// Whether something is wrong, and what.
+    Condition {
+        /// Something is.
+        abnormal: bool,
+        /// For people.
+        message: String,
+    },
 }
 
 /// What a command has to tell.
@@ -52,6 +60,30 @@ pub(crate) enum Answer {
         /// Where the next page starts; empty at the end.
         next_token: String,
     },
+    /// All that is wrong with what was asked about; no rows mean that nothing is.
+    Complaints {
+        /// As of [`Answer::Rows`].
+        name: &'static str,
+        /// As of [`Answer::Rows`].
+        columns: &'static [&'static str],
+        /// As of [`Answer::Rows`].
+        rows: Vec<Vec<Cell>>,
+    },
+    /// An answer, and beneath it single values.
+    With(Box<Self>, Vec<(&'static str, Cell)>),
+}
+
+/// Exit code of an answer that complains.
+const UNHEALTHY: u8 = 2;
+
+impl Answer {
+    /// 2 for a complaint, else 0.
+    pub(crate) fn exit_code(&self) -> ExitCode {
+        match self {
+            Self::Complaints { rows, .. } if !rows.is_empty() => ExitCode::from(UNHEALTHY),
+            _ => ExitCode::SUCCESS,
+        }
+    }
 }
 
 /// Writes an answer to stdout.
@@ -69,30 +101,39 @@ pub(crate) fn print(answer: &Answer, output: Output) -> io::Result<()> {
 fn table(answer: &Answer) -> String {
     match answer {
         Answer::Done => "OK\n".to_owned(),
-        Answer::Record(fields) => {
-            let rows = fields
-                .iter()
-                .map(|(name, cell)| vec![(*name).to_owned(), cell.shown()]);
-            align(&rows.collect::<Vec<_>>())
-        }
+        Answer::Record(fields) => record(fields),
         Answer::Rows {
             columns,
             rows,
             next_token,
             ..
         } => {
-            let mut lines = vec![columns.iter().map(|name| name.to_uppercase()).collect()];
-            lines.extend(
-                rows.iter()
-                    .map(|row| row.iter().map(Cell::shown).collect::<Vec<_>>()),
-            );
-            let mut text = align(&lines);
+            let mut text = with_head(columns, rows);
             if !next_token.is_empty() {
                 text.push_str(&format!("more: --starting-token {next_token}\n"));
             }
             text
         }
+        Answer::Complaints { rows, .. } if rows.is_empty() => "healthy\n".to_owned(),
+        Answer::Complaints { columns, rows, .. } => with_head(columns, rows),
+        Answer::With(first, fields) => format!("{}{}", table(first), record(fields)),
     }
+}
+
+fn record(fields: &[(&str, Cell)]) -> String {
+    let rows = fields
+        .iter()
+        .map(|(name, cell)| vec![(*name).to_owned(), cell.shown()]);
+    align(&rows.collect::<Vec<_>>())
+}
+
+fn with_head(columns: &[&str], rows: &[Vec<Cell>]) -> String {
+    let mut lines = vec![columns.iter().map(|name| name.to_uppercase()).collect()];
+    lines.extend(
+        rows.iter()
+            .map(|row| row.iter().map(Cell::shown).collect::<Vec<_>>()),
+    );
+    align(&lines)
 }
 
 /// Lines of cells, each column as wide as its widest cell, two spaces between, none at the end.
@@ -135,13 +176,26 @@ fn to_json(answer: &Answer) -> Value {
             columns,
             rows,
             next_token,
-        } => {
-            let rows = rows
-                .iter()
-                .map(|row| object(columns.iter().copied().zip(row)));
-            json!({ *name: rows.collect::<Vec<_>>(), "next_token": next_token })
+        } => json!({ *name: objects(columns, rows), "next_token": next_token }),
+        Answer::Complaints {
+            name,
+            columns,
+            rows,
+        } => json!({ "healthy": rows.is_empty(), *name: objects(columns, rows) }),
+        Answer::With(first, fields) => {
+            let mut whole = to_json(first);
+            for (name, cell) in fields {
+                whole[*name] = cell.to_json();
+            }
+            whole
         }
     }
+}
+
+fn objects(columns: &[&str], rows: &[Vec<Cell>]) -> Vec<Value> {
+    rows.iter()
+        .map(|row| object(columns.iter().copied().zip(row)))
+        .collect()
 }
 
 fn object<'a>(fields: impl Iterator<Item = (&'a str, &'a Cell)>) -> Value {
@@ -168,6 +222,10 @@ impl Cell {
                 .map(|(key, value)| format!("{key}={value}"))
                 .collect::<Vec<_>>()
                 .join(","),
+            Self::Condition { abnormal, message } => {
+                let word = if *abnormal { "abnormal" } else { "normal" };
+                format!("{word}: {message}")
+            }
         };
         if text.is_empty() {
             "-".to_owned()
@@ -183,6 +241,9 @@ impl Cell {
             Self::Flag(flag) => json!(flag),
             Self::List(texts) => json!(texts),
             Self::Pairs(pairs) => json!(pairs),
+            Self::Condition { abnormal, message } => {
+                json!({ "abnormal": abnormal, "message": message })
+            }
         }
     }
 }
@@ -257,6 +318,47 @@ mod tests {
         assert_eq!(
             to_json(&record),
             json!({ "node_id": "n1", "ready": true, "topology": { "zone": "a" } })
+        );
+    }
+
+    #[test]
+    fn a_complaint_is_a_table_and_ends_with_2_and_none_is_healthy() {
+        let complaints = |rows| Answer::Complaints {
+            name: "health_statuses",
+            columns: &["status", "reason"],
+            rows,
+        };
+        let cells = ["DEGRADED", "Slow"].map(|text| Cell::Text(text.to_owned()));
+        let (well, unwell) = (complaints(Vec::new()), complaints(vec![cells.to_vec()]));
+        assert_eq!(table(&well), "healthy\n");
+        assert_eq!(table(&unwell), "STATUS    REASON\nDEGRADED  Slow\n");
+        assert_eq!(well.exit_code(), ExitCode::SUCCESS);
+        assert_eq!(unwell.exit_code(), ExitCode::from(2));
+        assert_eq!(
+            to_json(&well),
+            json!({ "healthy": true, "health_statuses": [] })
+        );
+        let one = json!([{ "status": "DEGRADED", "reason": "Slow" }]);
+        assert_eq!(
+            to_json(&unwell),
+            json!({ "healthy": false, "health_statuses": one })
+        );
+    }
+
+    #[test]
+    fn single_values_stand_beneath_the_rows() {
+        let message = "read-only".to_owned();
+        let condition = Cell::Condition {
+            abnormal: true,
+            message,
+        };
+        let answer = Answer::With(Box::new(volumes("")), vec![("volume_condition", condition)]);
+        assert!(table(&answer).ends_with("\nvolume_condition  abnormal: read-only\n"));
+        let told = to_json(&answer);
+        assert_eq!(told["volumes"][1]["volume_id"], "v");
+        assert_eq!(
+            told["volume_condition"],
+            json!({ "abnormal": true, "message": "read-only" })
         );
     }
 

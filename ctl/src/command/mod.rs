@@ -1,6 +1,7 @@
-//! The commands, one file per CSI service. A command turns its flags into one request and the
-//! answer into what is printed; it decides nothing else.
+//! The commands, one file or folder per CSI service. A command turns its flags into one request and
+//! the answer into what is printed; it decides nothing else.
 
 pub(crate) mod controller;
+mod health;
 pub(crate) mod identity;
 pub(crate) mod node;

@@ -5,15 +5,17 @@ use belay_proto::csi::v1::node_service_capability::Type;
 use belay_proto::csi::v1::volume_usage::Unit;
 use belay_proto::csi::v1::{
     CapacityRange, NodeExpandVolumeRequest, NodeGetCapabilitiesRequest, NodeGetInfoRequest,
-    NodeGetInfoResponse, NodeGetVolumeStatsRequest, NodeGetVolumeStatsResponse,
-    NodePublishVolumeRequest, NodeServiceCapability, NodeStageVolumeRequest,
-    NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest,
+    NodeGetInfoResponse, NodeGetStorageHealthRequest, NodeGetVolumeHealthRequest,
+    NodeGetVolumeStatsRequest, NodeGetVolumeStatsResponse, NodePublishVolumeRequest,
+    NodeServiceCapability, NodeStageVolumeRequest, NodeUnpublishVolumeRequest,
+    NodeUnstageVolumeRequest,
 };
 use clap::{Args, Subcommand};
 use tonic::transport::Channel;
 
 use crate::access::{Access, Pair, map, pair};
 use crate::cli::Target;
+use crate::command::health;
 use crate::command::identity::named;
 use crate::failure::Failure;
 use crate::render::{Answer, Cell};
@@ -68,6 +70,12 @@ pub(crate) enum NodeCommand {
         )]
         staging: String,
     },
+    /// What is wrong with a volume, as this node sees it (NodeGetVolumeHealth); exits with 2 if
+    /// anything is
+    Health(Health),
+    /// What is wrong with the storage behind all volumes, as this node sees it
+    /// (NodeGetStorageHealth); exits with 2 if anything is
+    StorageHealth,
     /// Let the filesystem fill a device that has grown (NodeExpandVolume)
     Expand(Expand),
     /// The node's id, limits and place (NodeGetInfo)
@@ -103,6 +111,30 @@ pub(crate) struct Publish {
     /// Show it read-only
     #[arg(long)]
     readonly: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct Health {
+    /// Id of the volume; it need not be staged or published
+    volume_id: String,
+    /// Where it is published, or was to be
+    #[arg(
+        long,
+        visible_alias = "publish-path",
+        value_name = "PATH",
+        default_value = "",
+        hide_default_value = true
+    )]
+    target: String,
+    /// Where it is staged, or was to be
+    #[arg(
+        long,
+        visible_alias = "staging-path",
+        value_name = "PATH",
+        default_value = "",
+        hide_default_value = true
+    )]
+    staging: String,
 }
 
 #[derive(Args)]
@@ -178,11 +210,14 @@ impl NodeCommand {
                     volume_path: path,
                     staging_target_path: staging,
                 };
-                Ok(usage(
-                    &target
-                        .wait_for(client.node_get_volume_stats(request))
-                        .await?,
-                ))
+                let call = client.node_get_volume_stats(request);
+                Ok(stats(target.wait_for(call).await?))
+            }
+            Self::Health(health) => health.run(target, client).await,
+            Self::StorageHealth => {
+                let call = client.node_get_storage_health(NodeGetStorageHealthRequest::default());
+                let answer = target.wait_for(call).await?;
+                Ok(health::of_storage(answer.backend_health))
             }
             Self::Expand(expand) => expand.run(target, client).await,
             Self::Info => Ok(info(
@@ -230,6 +265,22 @@ impl Publish {
     }
 }
 
+impl Health {
+    async fn run(
+        self,
+        target: &Target,
+        mut client: NodeClient<Channel>,
+    ) -> Result<Answer, Failure> {
+        let request = NodeGetVolumeHealthRequest {
+            volume_id: self.volume_id,
+            volume_publish_path: self.target,
+            staging_target_path: self.staging,
+        };
+        let call = client.node_get_volume_health(request);
+        health::of_one(target.wait_for(call).await?.volume_health)
+    }
+}
+
 impl Expand {
     async fn run(
         self,
@@ -268,6 +319,16 @@ fn info(info: NodeGetInfoResponse) -> Answer {
             Cell::Pairs(segments.into_iter().collect()),
         ),
     ])
+}
+
+/// The usage, and the condition where the driver tells it.
+fn stats(mut stats: NodeGetVolumeStatsResponse) -> Answer {
+    let condition = stats.volume_condition.take().map(health::condition);
+    let usage = usage(&stats);
+    match condition {
+        Some(cell) => Answer::With(Box::new(usage), vec![("volume_condition", cell)]),
+        None => usage,
+    }
 }
 
 /// One row a unit; inodes are counted, not measured in bytes.
@@ -328,6 +389,18 @@ mod tests {
             rows[1][1..],
             [Cell::Number(3), Cell::Number(2), Cell::Number(1)]
         );
+    }
+
+    #[test]
+    fn a_condition_is_shown_where_the_driver_tells_one() {
+        let told = |volume_condition| {
+            stats(NodeGetVolumeStatsResponse {
+                usage: Vec::new(),
+                volume_condition,
+            })
+        };
+        assert!(matches!(told(None), Answer::Rows { .. }));
+        assert!(matches!(told(Some(Default::default())), Answer::With(..)));
     }
 
     #[test]

@@ -4,12 +4,13 @@ use belay_proto::csi::v1::controller_service_capability::Type;
 use belay_proto::csi::v1::volume_content_source::Type as Source;
 use belay_proto::csi::v1::{
     ControllerGetCapabilitiesRequest, ControllerGetVolumeRequest, ControllerServiceCapability,
-    GetCapacityRequest, GetCapacityResponse, ListVolumesRequest, ValidateVolumeCapabilitiesRequest,
-    Volume,
+    GetCapacityRequest, GetCapacityResponse, ListVolumesRequest, ListVolumesResponse,
+    ValidateVolumeCapabilitiesRequest, Volume,
 };
 
 use crate::access::{Access, Pair, map, topology};
 use crate::command::controller::Call;
+use crate::command::health::condition;
 use crate::command::identity::named;
 use crate::failure::Failure;
 use crate::render::{Answer, Cell};
@@ -38,20 +39,7 @@ impl Call<'_> {
             .target
             .wait_for(self.client.list_volumes(request))
             .await?;
-        let rows = page.entries.into_iter().map(|entry| {
-            let volume = entry.volume.unwrap_or_default();
-            vec![
-                Cell::Text(volume.volume_id),
-                Cell::Bytes(volume.capacity_bytes),
-                Cell::List(entry.status.unwrap_or_default().published_node_ids),
-            ]
-        });
-        Ok(Answer::Rows {
-            name: "volumes",
-            columns: &["volume_id", "capacity_bytes", "published_node_ids"],
-            rows: rows.collect(),
-            next_token: page.next_token,
-        })
+        Ok(volumes(page))
     }
 
     pub(super) async fn get(mut self, volume_id: String) -> Result<Answer, Failure> {
@@ -60,8 +48,13 @@ impl Call<'_> {
             .target
             .wait_for(self.client.controller_get_volume(request))
             .await?;
-        let nodes = found.status.unwrap_or_default().published_node_ids;
-        Ok(volume(found.volume.unwrap_or_default(), Some(nodes)))
+        let status = found.status.unwrap_or_default();
+        let nodes = Some(status.published_node_ids);
+        let volume = volume(found.volume.unwrap_or_default(), nodes);
+        Ok(match status.volume_condition.map(condition) {
+            Some(cell) => Answer::With(Box::new(volume), vec![("volume_condition", cell)]),
+            None => volume,
+        })
     }
 
     pub(super) async fn capacity(
@@ -95,6 +88,39 @@ impl Call<'_> {
         ))
     }
 }
+
+/// One volume a row; its condition only from a driver that tells conditions.
+fn volumes(page: ListVolumesResponse) -> Answer {
+    let statuses = page.entries.iter().map(|entry| entry.status.as_ref());
+    let tells = statuses.flatten().any(|s| s.volume_condition.is_some());
+    let rows = page.entries.into_iter().map(|entry| {
+        let volume = entry.volume.unwrap_or_default();
+        let status = entry.status.unwrap_or_default();
+        let mut row = vec![
+            Cell::Text(volume.volume_id),
+            Cell::Bytes(volume.capacity_bytes),
+            Cell::List(status.published_node_ids),
+        ];
+        if tells {
+            let untold = Cell::Text(String::new());
+            row.push(status.volume_condition.map_or(untold, condition));
+        }
+        row
+    });
+    Answer::Rows {
+        name: "volumes",
+        columns: &COLUMNS[..if tells { 4 } else { 3 }],
+        rows: rows.collect(),
+        next_token: page.next_token,
+    }
+}
+
+const COLUMNS: [&str; 4] = [
+    "volume_id",
+    "capacity_bytes",
+    "published_node_ids",
+    "volume_condition",
+];
 
 /// A volume, with the nodes it is attached to where the answer tells them.
 pub(super) fn volume(volume: Volume, nodes: Option<Vec<String>>) -> Answer {
@@ -150,7 +176,8 @@ fn name_of(capability: &ControllerServiceCapability) -> String {
 
 #[cfg(test)]
 mod tests {
-    use belay_proto::csi::v1::Topology;
+    use belay_proto::csi::v1::list_volumes_response::{Entry, VolumeStatus};
+    use belay_proto::csi::v1::{Topology, VolumeCondition};
 
     use super::*;
 
@@ -170,6 +197,32 @@ mod tests {
                 ("maximum_volume_size", Cell::Bytes(3))
             ]
         );
+    }
+
+    #[test]
+    fn conditions_have_a_column_where_the_driver_tells_any() {
+        let entry = |volume_condition| Entry {
+            volume: None,
+            status: Some(VolumeStatus {
+                published_node_ids: Vec::new(),
+                volume_condition,
+            }),
+        };
+        let shape = |entries| match volumes(ListVolumesResponse {
+            entries,
+            next_token: String::new(),
+        }) {
+            Answer::Rows { columns, rows, .. } => (columns.len(), rows),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(shape(vec![entry(None)]).0, 3);
+        let told = VolumeCondition {
+            abnormal: true,
+            message: "gone".to_owned(),
+        };
+        let (columns, rows) = shape(vec![entry(None), entry(Some(told.clone()))]);
+        assert_eq!((columns, rows[0].len()), (4, 4));
+        assert_eq!(rows[1][3], condition(told));
     }
 
     #[test]

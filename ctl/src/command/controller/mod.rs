@@ -1,6 +1,7 @@
 //! `belayctl controller`: the calls that the sidecars make on the controller socket.
 
 mod change;
+mod health;
 mod look;
 mod snapshot;
 
@@ -67,6 +68,19 @@ pub(crate) enum ControllerCommand {
     Get {
         /// Id of the volume
         volume_id: String,
+    },
+    /// What is wrong with a volume, as the storage sees it (ControllerGetVolumeHealth); exits with
+    /// 2 if anything is
+    Health {
+        /// Id of the volume
+        volume_id: String,
+    },
+    /// All volumes that something is wrong with (ControllerListVolumeHealth); exits with 2 if there
+    /// is one
+    HealthList {
+        /// So many a page at most; 0 leaves it to the driver. All pages are read
+        #[arg(long, default_value_t = 0)]
+        max_entries: i32,
     },
     /// How much can still be made (GetCapacity)
     Capacity {
@@ -199,6 +213,8 @@ impl ControllerCommand {
                 .await
             }
             Self::Get { volume_id } => call.get(volume_id).await,
+            Self::Health { volume_id } => call.health(volume_id).await,
+            Self::HealthList { max_entries } => call.health_list(max_entries).await,
             Self::Capacity {
                 parameters,
                 topology,

@@ -1,0 +1,173 @@
+//! Health in the words of the specification, as rows: one complaint a row, and none if all is well.
+
+use belay_proto::csi::v1::node_get_storage_health_response::StorageBackendHealth;
+use belay_proto::csi::v1::volume_capability::AccessType;
+use belay_proto::csi::v1::{
+    StorageHealthErrorType, VolumeCapability, VolumeCondition, VolumeHealth, VolumeHealthErrorType,
+};
+
+use crate::failure::Failure;
+use crate::render::{Answer, Cell};
+
+/// What is said of one volume; its judgement must be there.
+///
+/// # Errors
+/// The driver sent none: silence is not health.
+pub(super) fn of_one(health: Option<VolumeHealth>) -> Result<Answer, Failure> {
+    let health = health.ok_or(Failure::Answer("has no volume_health"))?;
+    Ok(of_volumes(vec![health]))
+}
+
+/// What is said of several volumes.
+pub(super) fn of_volumes(volumes: Vec<VolumeHealth>) -> Answer {
+    let rows = volumes.into_iter().flat_map(|volume| {
+        let id = volume.volume_id;
+        volume.health_statuses.into_iter().map(move |entry| {
+            let name = VolumeHealthErrorType::try_from(entry.status).map(|s| s.as_str_name());
+            vec![
+                Cell::Text(id.clone()),
+                status(entry.status, name.ok()),
+                Cell::Text(entry.reason),
+                Cell::Text(entry.message),
+            ]
+        })
+    });
+    Answer::Complaints {
+        name: "health_statuses",
+        columns: &["volume_id", "status", "reason", "message"],
+        rows: rows.collect(),
+    }
+}
+
+/// What is said of the storage behind all volumes.
+pub(super) fn of_storage(complaints: Vec<StorageBackendHealth>) -> Answer {
+    let rows = complaints.into_iter().map(|entry| {
+        let name = StorageHealthErrorType::try_from(entry.status).map(|s| s.as_str_name());
+        vec![
+            status(entry.status, name.ok()),
+            Cell::Text(entry.reason),
+            Cell::Text(concerned(entry.volume_capability.as_ref())),
+            Cell::Text(entry.message),
+        ]
+    });
+    Answer::Complaints {
+        name: "backend_health",
+        columns: &["status", "reason", "concerns", "message"],
+        rows: rows.collect(),
+    }
+}
+
+/// The older form of health, which stands in other answers.
+pub(super) fn condition(condition: VolumeCondition) -> Cell {
+    Cell::Condition {
+        abnormal: condition.abnormal,
+        message: condition.message,
+    }
+}
+
+/// A word of a newer specification is shown as its number.
+fn status(number: i32, name: Option<&'static str>) -> Cell {
+    Cell::Text(name.map_or_else(|| number.to_string(), ToOwned::to_owned))
+}
+
+/// Which uses are concerned, e.g. `mount xfs MULTI_NODE_READER_ONLY`.
+fn concerned(capability: Option<&VolumeCapability>) -> String {
+    let Some(capability) = capability else {
+        return "all".to_owned();
+    };
+    let mut words = match &capability.access_type {
+        Some(AccessType::Mount(mount)) => vec!["mount", mount.fs_type.as_str()],
+        Some(AccessType::Block(_)) => vec!["block"],
+        None => Vec::new(),
+    };
+    if let Some(access) = &capability.access_mode {
+        words.push(access.mode().as_str_name());
+    }
+    words.retain(|word| !word.is_empty());
+    words.join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use belay_proto::csi::v1::volume_capability::access_mode::Mode;
+    use belay_proto::csi::v1::volume_capability::{AccessMode, MountVolume};
+    use belay_proto::csi::v1::volume_health::VolumeHealthEntry;
+
+    use super::*;
+
+    fn rows(answer: Answer) -> Vec<Vec<String>> {
+        let Answer::Complaints { rows, .. } = answer else {
+            panic!("health is a list of complaints")
+        };
+        let text = |cell| match cell {
+            Cell::Text(text) => text,
+            other => panic!("{other:?}"),
+        };
+        rows.into_iter()
+            .map(|row| row.into_iter().map(text).collect())
+            .collect()
+    }
+
+    fn entry(status: i32, reason: &str) -> VolumeHealthEntry {
+        VolumeHealthEntry {
+            status,
+            reason: reason.to_owned(),
+            message: "m".to_owned(),
+        }
+    }
+
+    #[test]
+    fn each_complaint_is_a_row_and_a_healthy_volume_is_none() {
+        let volume = |id: &str, health_statuses| VolumeHealth {
+            volume_id: id.to_owned(),
+            health_statuses,
+        };
+        let sick = vec![
+            entry(VolumeHealthErrorType::DataLoss.into(), "Gone"),
+            entry(9, "New"),
+        ];
+        let found = rows(of_volumes(vec![volume("a", sick), volume("b", Vec::new())]));
+        assert_eq!(
+            found,
+            [["a", "DATA_LOSS", "Gone", "m"], ["a", "9", "New", "m"]]
+        );
+    }
+
+    #[test]
+    fn an_answer_without_a_judgement_is_not_health() {
+        let error = of_one(None).unwrap_err().to_string();
+        assert_eq!(error, "the driver's answer has no volume_health");
+        assert!(rows(of_one(Some(VolumeHealth::default())).unwrap()).is_empty());
+    }
+
+    #[test]
+    fn the_use_that_is_concerned_is_told() {
+        let mount = VolumeCapability {
+            access_type: Some(AccessType::Mount(MountVolume {
+                fs_type: "xfs".to_owned(),
+                ..Default::default()
+            })),
+            access_mode: Some(AccessMode {
+                mode: Mode::SingleNodeWriter.into(),
+            }),
+        };
+        let complaint = |volume_capability| StorageBackendHealth {
+            status: StorageHealthErrorType::StorageDegraded.into(),
+            reason: "Slow".to_owned(),
+            message: "m".to_owned(),
+            volume_capability,
+        };
+        assert_eq!(
+            rows(of_storage(vec![complaint(None), complaint(Some(mount))])),
+            [
+                ["STORAGE_DEGRADED", "Slow", "all", "m"],
+                [
+                    "STORAGE_DEGRADED",
+                    "Slow",
+                    "mount xfs SINGLE_NODE_WRITER",
+                    "m"
+                ]
+            ]
+        );
+    }
+}
