@@ -75,7 +75,7 @@ impl Cli {
     /// Bad usage, a socket that does not answer, or the code the driver answered with.
     pub(crate) async fn run(self) -> Result<ExitCode, Failure> {
         let answer = match self.group {
-            Group::Demo(args) => return demo::run(args).await,
+            Group::Demo(args) => return demo::run(args, self.target.output).await,
             Group::Identity(command) => command.run(&self.target).await?,
             Group::Controller(command) => command.run(&self.target).await?,
             Group::Node(command) => command.run(&self.target).await?,

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use crate::size;
 
 /// How an answer is printed.
-#[derive(Clone, Copy, ValueEnum)]
+#[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum Output {
     /// For people: columns that line up
     Table,

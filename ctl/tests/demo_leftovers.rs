@@ -21,15 +21,19 @@ use std::time::Duration;
 /// Longer than the demo and its clearing up ever take; only a hang is cut short by it.
 const HANG: Duration = Duration::from_secs(120);
 
-/// Moments of a life: the kind of volume, and the line that the demo prints when the step is done.
-/// Raw block besides a filesystem, because its loop device does not go by itself.
-const MOMENTS: [(&str, &str); 6] = [
-    ("ext4", "attach"),
-    ("ext4", "publish read-only"),
-    ("xfs", "unstage"),
-    ("btrfs", "publish read-only"),
-    ("block", "stage (first)"),
-    ("block", "write"),
+/// Moments: the part of the demo, the kind of volume, and the line that is printed when the step is
+/// done. Raw block besides a filesystem, because its loop device does not go by itself; copies,
+/// because several volumes are in use by then.
+const MOMENTS: [(&str, &str, &str); 9] = [
+    ("lives", "ext4", "attach"),
+    ("lives", "ext4", "publish read-only"),
+    ("lives", "xfs", "unstage"),
+    ("lives", "btrfs", "publish read-only"),
+    ("lives", "block", "stage (first)"),
+    ("lives", "block", "write"),
+    ("copies", "xfs", "overwrite"),
+    ("copies", "xfs", "stage (clone)"),
+    ("copies", "block", "read"),
 ];
 
 #[test]
@@ -45,6 +49,23 @@ fn a_demo_that_ends_by_itself_leaves_nothing() {
         end.output
     );
     end.assert_nothing_is_left();
+}
+
+#[test]
+#[ignore = "needs root and built binaries: make test"]
+fn copies_are_shown_where_blocks_cannot_be_shared_and_leave_nothing() {
+    for (filesystem, refusals) in [("xfs", 0), ("ext4", 2)] {
+        let arguments = ["--rounds", "1", "--part", "copies", "--only", "btrfs"];
+        let demo = Demo::start(&[&arguments[..], &["--state-fs", filesystem]].concat());
+        let end = demo.wait_for_all_processes();
+        assert_eq!(end.code, Some(0), "{}", end.output);
+        let refused = end.output.matches("refused while the volume is attached");
+        assert_eq!(refused.count(), refusals, "{}", end.output);
+        for pattern in ["the first pattern, every", "the second pattern, every"] {
+            assert!(end.output.contains(pattern), "{}", end.output);
+        }
+        end.assert_nothing_is_left();
+    }
 }
 
 #[test]
@@ -107,15 +128,15 @@ fn a_kept_demo_runs_until_it_is_told_to_end() {
 }
 
 fn kill_at_every_moment(victim: &str) {
-    for (kind, moment) in MOMENTS {
-        let mut demo = Demo::start(&["--rounds", "1000", "--only", kind]);
+    for (part, kind, moment) in MOMENTS {
+        let mut demo = Demo::start(&["--rounds", "1000", "--part", part, "--only", kind]);
         demo.read_until(moment);
         demo.signal(victim, "KILL");
         let end = demo.wait_for_all_processes();
         assert_ne!(
             end.code,
             Some(0),
-            "{victim} killed after {kind} {moment}: {}",
+            "{victim} killed after {part} {kind} {moment}: {}",
             end.output
         );
         end.assert_nothing_is_left();

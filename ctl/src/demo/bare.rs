@@ -10,12 +10,13 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::fs::CWD;
+use rustix::io::Errno;
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MoveMountFlags, OpenTreeFlags,
     UnmountFlags,
 };
 
-use crate::demo::kind::Kind;
+use crate::demo::kind::{Kind, Scene};
 use crate::demo::loops;
 use crate::demo::place::Place;
 use crate::demo::proof;
@@ -35,22 +36,29 @@ pub(super) fn live(
     sizes: (i64, i64),
     samples: &mut Samples,
 ) -> Result<(), Trouble> {
-    let folder = place.bare();
-    let mut bare = Bare {
-        kind,
-        file: folder.join("disk"),
-        record: folder.join("record"),
-        staging: folder.join("staging").join(kind.name()),
-        target: folder.join("target").join(kind.name()),
-        folder,
-        samples,
-    };
-    bare.whole(sizes)
+    Bare::new(place, Scene::Life(kind), samples)
+        .whole(sizes)
+        .map_err(|error| Trouble::own("measuring bare system calls", error))
+}
+
+/// A snapshot, a restore and a clone by bare system calls, where the filesystem can share blocks.
+///
+/// # Errors
+/// A system call or a tool fails.
+pub(super) fn copies(
+    place: &Place,
+    kind: Kind,
+    sizes: (i64, i64),
+    samples: &mut Samples,
+) -> Result<(), Trouble> {
+    Bare::new(place, Scene::Copies(kind), samples)
+        .copies(sizes)
         .map_err(|error| Trouble::own("measuring bare system calls", error))
 }
 
 /// What is measured, and where the times go.
 struct Bare<'a> {
+    scene: Scene,
     kind: Kind,
     folder: PathBuf,
     file: PathBuf,
@@ -60,7 +68,21 @@ struct Bare<'a> {
     samples: &'a mut Samples,
 }
 
-impl Bare<'_> {
+impl<'a> Bare<'a> {
+    fn new(place: &Place, scene: Scene, samples: &'a mut Samples) -> Self {
+        let (folder, kind) = (place.bare(), scene.kind());
+        Bare {
+            scene,
+            kind,
+            file: folder.join("disk"),
+            record: folder.join("record"),
+            staging: folder.join("staging").join(kind.name()),
+            target: folder.join("target").join(kind.name()),
+            folder,
+            samples,
+        }
+    }
+
     fn whole(&mut self, (first, grown): (i64, i64)) -> io::Result<()> {
         self.make_mount_points()?;
         let (file, folder) = (self.file.clone(), self.folder.clone());
@@ -89,6 +111,56 @@ impl Bare<'_> {
         })
     }
 
+    /// The files get their filesystem first, so that a clone can be mounted.
+    fn copies(&mut self, (first, grown): (i64, i64)) -> io::Result<()> {
+        self.make_mount_points()?;
+        let (kind, file, staging) = (self.kind, self.file.clone(), self.staging.clone());
+        let [snapshot, restored, clone] =
+            ["snapshot", "restored", "clone"].map(|name| self.folder.join(name));
+        File::create_new(&file)?.set_len(first.cast_unsigned())?;
+        let device = loops::bind(&file, Stdio::null())?;
+        mkfs(kind, &device)?;
+        loops::release_and_wait(&file)?;
+
+        match self.share(Step::Snapshot, &file, &snapshot, None) {
+            // The probe has left an empty file.
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::OPNOTSUPP) => {
+                fs::remove_file(&snapshot)?;
+                return fs::remove_file(&file);
+            }
+            shared => shared?,
+        }
+        self.share(Step::Restore, &snapshot, &restored, Some(grown))?;
+        self.share(Step::Clone, &file, &clone, None)?;
+        if !kind.is_block() {
+            let device = loops::bind(&clone, Stdio::null())?;
+            self.time(Step::StageClone, || stage(kind, &device, &staging))?;
+            unmount(&staging)?;
+            loops::release_and_wait(&clone)?;
+        }
+        let folder = self.folder.clone();
+        self.time(Step::DeleteSnapshot, || {
+            fs::remove_file(&snapshot)?;
+            File::open(&folder)?.sync_all()
+        })?;
+        [file, restored, clone].iter().try_for_each(fs::remove_file)
+    }
+
+    /// Makes `to` of the blocks of `from`, durably.
+    fn share(&mut self, step: Step, from: &Path, to: &Path, bytes: Option<i64>) -> io::Result<()> {
+        let folder = self.folder.clone();
+        let started = Instant::now();
+        let (from, to) = (File::open(from)?, File::create_new(to)?);
+        from.sync_all()?;
+        rustix::fs::ioctl_ficlone(&to, &from)?;
+        bytes.map_or(Ok(()), |bytes| to.set_len(bytes.cast_unsigned()))?;
+        to.sync_all()?;
+        File::open(folder)?.sync_all()?;
+        let took = started.elapsed();
+        self.samples.add(self.scene, step, Who::Kernel, took);
+        Ok(())
+    }
+
     fn first_use(&mut self, device: &Path) -> io::Result<()> {
         let (kind, staging, target) = (self.kind, self.staging.clone(), self.target.clone());
         self.time(Step::StageBlank, || {
@@ -97,7 +169,7 @@ impl Bare<'_> {
         })?;
         self.time(Step::Publish, || bind(&staging, &target))?;
         let took = proof::write(kind, &target, 1).map_err(io::Error::other)?;
-        self.samples.add(kind, Step::Write, Who::Kernel, took);
+        self.samples.add(self.scene, Step::Write, Who::Kernel, took);
         self.time(Step::Stats, || measure(kind, &target))?;
         self.time(Step::Unpublish, || unmount(&target))?;
         if !kind.is_block() {
@@ -116,7 +188,7 @@ impl Bare<'_> {
         self.time(Step::StageAgain, || stage(kind, device, &staging))?;
         self.time(Step::Publish, || bind(&staging, &target))?;
         let took = proof::compare(kind, &target, 1).map_err(io::Error::other)?;
-        self.samples.add(kind, Step::Read, Who::Kernel, took);
+        self.samples.add(self.scene, Step::Read, Who::Kernel, took);
         self.time(Step::Unpublish, || unmount(&target))?;
         self.time(Step::Unstage, || unmount(&staging))
     }
@@ -157,7 +229,7 @@ impl Bare<'_> {
             ))
         })?;
         let took: Duration = started.elapsed();
-        self.samples.add(self.kind, step, Who::Kernel, took);
+        self.samples.add(self.scene, step, Who::Kernel, took);
         Ok(())
     }
 }

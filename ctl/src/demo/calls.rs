@@ -9,13 +9,14 @@ use std::time::{Duration, Instant};
 use belay_proto::csi::v1::controller_client::ControllerClient;
 use belay_proto::csi::v1::identity_client::IdentityClient;
 use belay_proto::csi::v1::node_client::NodeClient;
+pub(super) use belay_proto::csi::v1::volume_content_source::Type as Source;
 use belay_proto::csi::v1::volume_usage::Unit;
 use belay_proto::csi::v1::{
     CapacityRange, ControllerExpandVolumeRequest, ControllerPublishVolumeRequest,
-    ControllerUnpublishVolumeRequest, CreateVolumeRequest, DeleteVolumeRequest,
-    NodeExpandVolumeRequest, NodeGetVolumeStatsRequest, NodePublishVolumeRequest,
-    NodeStageVolumeRequest, NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest, ProbeRequest,
-    VolumeCapability,
+    ControllerUnpublishVolumeRequest, CreateSnapshotRequest, CreateVolumeRequest,
+    DeleteSnapshotRequest, DeleteVolumeRequest, NodeExpandVolumeRequest, NodeGetVolumeStatsRequest,
+    NodePublishVolumeRequest, NodeStageVolumeRequest, NodeUnpublishVolumeRequest,
+    NodeUnstageVolumeRequest, ProbeRequest, VolumeCapability, VolumeContentSource,
 };
 use tonic::transport::Channel;
 use tonic::{Code, Response, Status};
@@ -71,11 +72,15 @@ impl Calls {
         name: String,
         bytes: i64,
         capability: VolumeCapability,
+        source: Option<Source>,
     ) -> Timed<Volume> {
         let request = CreateVolumeRequest {
             name,
             capacity_range: range(bytes),
             volume_capabilities: vec![capability.clone()],
+            volume_content_source: source.map(|source| VolumeContentSource {
+                r#type: Some(source),
+            }),
             ..Default::default()
         };
         let (made, took) = timed("CreateVolume", self.controller.create_volume(request)).await?;
@@ -97,6 +102,41 @@ impl Calls {
             },
             took,
         ))
+    }
+
+    /// The id of a snapshot that is ready to be used. Where it is copied in the background, the
+    /// call is repeated until then, as the snapshotter does, and all of that is in the time.
+    pub(super) async fn snapshot(&mut self, name: String, volume: &Volume) -> Timed<String> {
+        let request = CreateSnapshotRequest {
+            name,
+            source_volume_id: volume.id.clone(),
+            ..Default::default()
+        };
+        let started = Instant::now();
+        let mut pause = FIRST_PAUSE;
+        while started.elapsed() < CALL_MAX {
+            let call = self.controller.create_snapshot(request.clone());
+            let (answer, _) = timed("CreateSnapshot", call).await?;
+            let snapshot = answer.snapshot.unwrap_or_default();
+            if snapshot.ready_to_use {
+                return Ok((snapshot.snapshot_id, started.elapsed()));
+            }
+            tokio::time::sleep(pause).await;
+            pause *= 2;
+        }
+        let text = format!("CreateSnapshot made nothing that was ready in {CALL_MAX:?}");
+        Err(Trouble::Untrue(text))
+    }
+
+    pub(super) async fn delete_snapshot(&mut self, id: &str) -> Timed<()> {
+        let request = DeleteSnapshotRequest {
+            snapshot_id: id.to_owned(),
+            ..Default::default()
+        };
+        let call = self.controller.delete_snapshot(request);
+        timed("DeleteSnapshot", call)
+            .await
+            .map(|(_, took)| ((), took))
     }
 
     /// Keeps the publish context in the volume, for the node calls. Answers its `content`.

@@ -2,6 +2,7 @@
 //! two binaries and the lives. When it ends, everything in its namespaces ends.
 
 use std::fs::File;
+use std::io::Write;
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::ExitCode;
@@ -16,7 +17,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::demo::agents::{Agents, CONTROLLER, NODE};
 use crate::demo::calls::Calls;
-use crate::demo::kind::Kind;
+use crate::demo::kind::{Kind, Part, StateFs};
 use crate::demo::life::Lives;
 use crate::demo::place::Place;
 use crate::demo::progress::Progress;
@@ -24,6 +25,7 @@ use crate::demo::samples::Samples;
 use crate::demo::trouble::Trouble;
 use crate::demo::{DemoArgs, bare, proof, summary};
 use crate::failure::Failure;
+use crate::render::Output;
 
 /// How long to wait for the news that a binary died, after a call to it failed.
 const OBITUARY: Duration = Duration::from_millis(300);
@@ -32,7 +34,12 @@ const OBITUARY: Duration = Duration::from_millis(300);
 ///
 /// # Errors
 /// The demo failed; what and where is in the text, with the ends of both logs.
-pub(super) async fn run(args: &DemoArgs, folder: &Path, disk: &Path) -> Result<ExitCode, Failure> {
+pub(super) async fn run(
+    args: &DemoArgs,
+    folder: &Path,
+    disk: &Path,
+    output: Output,
+) -> Result<ExitCode, Failure> {
     let place = Place::at(folder);
     // The outer process decides what a signal means; kept registered, so that none ends this one.
     let _ignored = [
@@ -41,7 +48,7 @@ pub(super) async fn run(args: &DemoArgs, folder: &Path, disk: &Path) -> Result<E
     ];
     let mut now = "start".to_owned();
     let played = tokio::select! {
-        played = play(args, &place, disk, &mut now) => played,
+        played = play(args, output, &place, disk, &mut now) => played,
         () = leash_let_go()? => return Ok(ExitCode::SUCCESS),
     };
     played.map(|()| ExitCode::SUCCESS).map_err(|trouble| {
@@ -62,29 +69,39 @@ fn leash_let_go() -> Result<impl Future<Output = ()>, Failure> {
 
 async fn play(
     args: &DemoArgs,
+    output: Output,
     place: &Place,
     disk: &Path,
     now: &mut String,
 ) -> Result<(), Trouble> {
-    let progress = Progress::new();
-    make_state(place, disk)?;
+    let progress = Progress::new(output);
+    make_state(place, disk, args.state_fs)?;
     let bin_dir = args
         .bin_dir()
         .map_err(|error| Trouble::own("--bin-dir", std::io::Error::other(error)))?;
     let mut agents = Agents::start(&bin_dir, place).await?;
-    introduce(&progress, place, disk);
+    introduce(&progress, place, disk, args.state_fs);
 
     let mut samples = Samples::default();
     let mut calls = Calls::connect(&place.socket(CONTROLLER), &place.socket(NODE)).await?;
+    let only = args.only.as_ref().map(slice::from_ref);
+    let (mut kinds, mut copied) = (
+        only.unwrap_or(Kind::value_variants()),
+        only.unwrap_or(&[Kind::Xfs]),
+    );
+    match args.part {
+        Some(Part::Lives) => copied = &[],
+        Some(Part::Copies) => kinds = &[],
+        None => {}
+    }
     let mut lives = Lives {
         place,
         calls: &mut calls,
         samples: &mut samples,
         progress: &progress,
-        kinds: args
-            .only
-            .as_ref()
-            .map_or(Kind::value_variants(), slice::from_ref),
+        kinds,
+        copied,
+        shares_no_blocks: args.state_fs == StateFs::Ext4,
         rounds: args.rounds,
         now,
     };
@@ -100,6 +117,10 @@ async fn play(
     summary::times(&progress, &samples, args.rounds, calls.repeated());
     summary::metrics(&progress, &agents).await?;
     proof::nothing_is_left(place)?;
+    if matches!(output, Output::Json) {
+        let told = summary::json(&samples, args.rounds, calls.repeated(), args.state_fs);
+        writeln!(std::io::stdout().lock(), "{told:#}")?;
+    }
     if args.keep {
         summary::kept(&progress, place, args.outer);
         return Err(agents.ended().await);
@@ -118,19 +139,19 @@ async fn cause(trouble: Trouble, agents: &mut Agents) -> Trouble {
 }
 
 /// The filesystem for all state, shared within the namespace as a kubelet's folder is.
-fn make_state(place: &Place, disk: &Path) -> Result<(), Trouble> {
+fn make_state(place: &Place, disk: &Path, fs: StateFs) -> Result<(), Trouble> {
     let state = place.state();
-    bare::mount("xfs", disk, &state).map_err(|e| Trouble::own(state.display(), e))?;
+    bare::mount(fs.name(), disk, &state).map_err(|e| Trouble::own(state.display(), e))?;
     rustix::mount::mount_change(&state, MountPropagationFlags::SHARED)
         .map_err(|e| Trouble::own(state.display(), e))?;
     std::fs::create_dir(place.bare()).map_err(|e| Trouble::own(place.bare().display(), e))
 }
 
-fn introduce(progress: &Progress, place: &Place, disk: &Path) {
-    let (folder, disk) = (place.dir().display(), disk.display());
+fn introduce(progress: &Progress, place: &Place, disk: &Path, fs: StateFs) {
+    let (folder, disk, fs) = (place.dir().display(), disk.display(), fs.name());
     progress.line(&format!(
         "Belay's two binaries run in mount and process namespaces of their own.\n  \
-         folder {folder}, disk {disk} (1TiB, sparse)\n  \
+         folder {folder}, disk {disk} ({fs}, 1TiB, sparse)\n  \
          controller and node answer on {CONTROLLER}.sock and {NODE}.sock there"
     ));
 }

@@ -1,4 +1,4 @@
-//! The four kinds of volume that the demo shows.
+//! The four kinds of volume that the demo shows, its scenes, and what all of it stands on.
 
 use belay_proto::csi::v1::VolumeCapability;
 use belay_proto::csi::v1::volume_capability::access_mode::Mode;
@@ -33,6 +33,15 @@ impl Kind {
         self == Self::Block
     }
 
+    /// What a stage does that finds data.
+    pub(super) fn found(self) -> &'static str {
+        if self.is_block() {
+            "device bound"
+        } else {
+            "not formatted, mounted"
+        }
+    }
+
     /// The capability that a kubelet would send.
     pub(super) fn capability(self, mode: Mode) -> VolumeCapability {
         let access_type = if self.is_block() {
@@ -46,6 +55,69 @@ impl Kind {
         VolumeCapability {
             access_type: Some(access_type),
             access_mode: Some(AccessMode { mode: mode.into() }),
+        }
+    }
+}
+
+/// A part of the demo, with a table of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Scene {
+    /// A volume's whole life.
+    Life(Kind),
+    /// A snapshot, what is restored from it, and a clone.
+    Copies(Kind),
+}
+
+impl Scene {
+    pub(super) fn kind(self) -> Kind {
+        match self {
+            Self::Life(kind) | Self::Copies(kind) => kind,
+        }
+    }
+
+    /// In reports, tables and JSON.
+    pub(super) fn name(self) -> String {
+        match self {
+            Self::Life(kind) => kind.name().to_owned(),
+            Self::Copies(kind) => format!("copies of {}", kind.name()),
+        }
+    }
+}
+
+/// What may be shown alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Part {
+    /// The lives of all kinds of volume
+    Lives,
+    /// Snapshot, restore and clone
+    Copies,
+}
+
+impl Part {
+    /// As on the command line.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Lives => "lives",
+            Self::Copies => "copies",
+        }
+    }
+}
+
+/// The filesystem beneath everything, which the controller's state directory is on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum StateFs {
+    /// Shares blocks: snapshots and clones while the volume is in use
+    Xfs,
+    /// Shares no blocks: snapshots and clones of detached volumes only, by copying
+    Ext4,
+}
+
+impl StateFs {
+    /// As mount(8) calls it.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Xfs => "xfs",
+            Self::Ext4 => "ext4",
         }
     }
 }

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use belay_proto::csi::v1::volume_capability::access_mode::Mode;
 use tonic::Code;
 
-use crate::demo::calls::{Calls, Volume};
-use crate::demo::kind::Kind;
+use crate::demo::calls::{Calls, Source, Volume};
+use crate::demo::kind::{Kind, Scene};
 use crate::demo::place::Place;
 use crate::demo::progress::Progress;
 use crate::demo::proof;
@@ -18,7 +18,7 @@ use crate::demo::{bare, samples::median};
 use crate::size;
 
 /// Size at creation, and after the online expansion.
-const BYTES: (i64, i64) = (1 << 30, 2 << 30);
+pub(super) const BYTES: (i64, i64) = (1 << 30, 2 << 30);
 
 /// All lives of one run.
 pub(super) struct Lives<'a> {
@@ -27,21 +27,39 @@ pub(super) struct Lives<'a> {
     pub(super) samples: &'a mut Samples,
     pub(super) progress: &'a Progress,
     pub(super) kinds: &'a [Kind],
+    /// Those of which snapshots and clones are shown.
+    pub(super) copied: &'a [Kind],
+    /// The state filesystem is such that snapshots and clones need a detached volume.
+    pub(super) shares_no_blocks: bool,
     pub(super) rounds: u32,
     /// Where we are, for a failure report.
     pub(super) now: &'a mut String,
 }
 
-/// One life, and its paths as a kubelet would choose them.
-struct Life {
-    kind: Kind,
+/// What a life begins with.
+pub(super) struct Birth<'a> {
+    pub(super) scene: Scene,
     /// From 1; 0 is a life that is told but not counted.
-    round: u32,
-    step: Step,
-    volume: Volume,
-    staging: PathBuf,
-    target: PathBuf,
-    second: PathBuf,
+    pub(super) round: u32,
+    /// Of the volume and of its pod; two lives at a time have different ones.
+    pub(super) name: &'a str,
+    pub(super) mode: Mode,
+    /// The step that makes it.
+    pub(super) step: Step,
+    pub(super) bytes: i64,
+    pub(super) source: Option<Source>,
+}
+
+/// One life, and its paths as a kubelet would choose them.
+pub(super) struct Life {
+    pub(super) scene: Scene,
+    pub(super) kind: Kind,
+    pub(super) round: u32,
+    pub(super) step: Step,
+    pub(super) volume: Volume,
+    pub(super) staging: PathBuf,
+    pub(super) target: PathBuf,
+    pub(super) second: PathBuf,
 }
 
 impl Lives<'_> {
@@ -70,12 +88,27 @@ impl Lives<'_> {
                     .line(&format!("  {all:<28}{:>11} (p50)", samples::show(p50)));
             }
         }
+        for &kind in self.copied {
+            self.copies(kind).await?;
+        }
+        if self.kinds.is_empty() {
+            return Ok(());
+        }
         self.progress.heading("SINGLE_NODE_WRITER");
         self.second_target_is_refused().await
     }
 
     async fn one(&mut self, kind: Kind, round: u32) -> Result<(), Trouble> {
-        let mut life = self.begin(kind, round, Mode::SingleNodeMultiWriter).await?;
+        let birth = Birth {
+            scene: Scene::Life(kind),
+            round,
+            name: kind.name(),
+            mode: Mode::SingleNodeMultiWriter,
+            step: Step::Create,
+            bytes: BYTES.0,
+            source: None,
+        };
+        let mut life = self.begin(birth).await?;
         self.first_use(&mut life).await?;
         if !kind.is_block() {
             self.share(&mut life).await?;
@@ -87,55 +120,79 @@ impl Lives<'_> {
     }
 
     /// Create and attach.
-    async fn begin(&mut self, kind: Kind, round: u32, mode: Mode) -> Result<Life, Trouble> {
-        let pod = self.place.pod(kind);
+    pub(super) async fn begin(&mut self, birth: Birth<'_>) -> Result<Life, Trouble> {
+        let Birth { scene, round, .. } = birth;
+        let kind = scene.kind();
+        let pod = self.place.pod(birth.name);
         let staging = pod.join("staging");
         // Making the staging directory and the parent of a target is the caller's part in CSI.
         std::fs::create_dir_all(&staging).map_err(|e| Trouble::own(staging.display(), e))?;
-        self.at(kind, round, Step::Create);
-        let name = format!("demo-{}-{round}-{}", kind.name(), mode.as_str_name());
+        self.at(scene, round, birth.step);
+        let name = format!("demo-{}-{round}-{}", birth.name, birth.mode.as_str_name());
+        let capability = kind.capability(birth.mode);
         let (volume, took) = self
             .calls
-            .create(name, BYTES.0, kind.capability(mode))
+            .create(name, birth.bytes, capability, birth.source)
             .await?;
         let (target, second) = (pod.join("target"), pod.join("second-target"));
         let mut life = Life {
+            scene,
             kind,
             round,
-            step: Step::Create,
+            step: birth.step,
             volume,
             staging,
             target,
             second,
         };
-        self.done(&life, took, &format!("{}, 1GiB", life.volume.id));
-
-        self.step(&mut life, Step::Attach);
-        let (content, took) = self.calls.attach(&mut life.volume).await?;
-        self.done(&life, took, &format!("content={content}"));
+        let size = size::show(birth.bytes.cast_unsigned());
+        self.done(&life, took, &format!("{}, {size}", life.volume.id));
+        self.attach(&mut life).await?;
         Ok(life)
+    }
+
+    pub(super) async fn attach(&mut self, life: &mut Life) -> Result<(), Trouble> {
+        self.step(life, Step::Attach);
+        let (content, took) = self.calls.attach(&mut life.volume).await?;
+        self.done(life, took, &format!("content={content}"));
+        Ok(())
     }
 
     /// Stage the blank volume, publish, write, look at its size.
     async fn first_use(&mut self, life: &mut Life) -> Result<(), Trouble> {
-        self.step(life, Step::StageBlank);
-        let ((), took) = self.calls.stage(&life.volume, &life.staging).await?;
+        self.fill(life).await?;
+
+        self.step(life, Step::Stats);
+        let (total, took) = self.stats(life).await?;
+        self.done(life, took, &format!("{} in all", size::show(total)));
+        Ok(())
+    }
+
+    /// Stage the blank volume, publish, write.
+    pub(super) async fn fill(&mut self, life: &mut Life) -> Result<(), Trouble> {
         let made = if life.kind.is_block() {
             "device bound"
         } else {
             "formatted and mounted"
         };
-        self.done(life, took, made);
-
+        self.stage(life, Step::StageBlank, made).await?;
         self.publish(life).await?;
 
         self.step(life, Step::Write);
         let took = proof::write(life.kind, &life.target, life.seed())?;
         self.done(life, took, "durable");
+        Ok(())
+    }
 
-        self.step(life, Step::Stats);
-        let (total, took) = self.stats(life).await?;
-        self.done(life, took, &format!("{} in all", size::show(total)));
+    pub(super) async fn stage(
+        &mut self,
+        life: &mut Life,
+        step: Step,
+        note: &str,
+    ) -> Result<(), Trouble> {
+        self.step(life, step);
+        let ((), took) = self.calls.stage(&life.volume, &life.staging).await?;
+        self.done(life, took, note);
         Ok(())
     }
 
@@ -180,7 +237,8 @@ impl Lives<'_> {
                     && status.code() == Code::FailedPrecondition
                     && proof::lacks_sys_resource()? =>
             {
-                self.not_here(life, status.message());
+                let label = life.step.label(life.kind);
+                self.refused(life, label, "not here", status.message());
                 Ok(())
             }
             Err(other) => Err(other),
@@ -217,14 +275,8 @@ impl Lives<'_> {
 
     /// Stage again, which must not format, and read back what was written.
     async fn resume(&mut self, life: &mut Life) -> Result<(), Trouble> {
-        self.step(life, Step::StageAgain);
-        let ((), took) = self.calls.stage(&life.volume, &life.staging).await?;
-        let how = if life.kind.is_block() {
-            "device bound"
-        } else {
-            "not formatted, mounted"
-        };
-        self.done(life, took, how);
+        self.stage(life, Step::StageAgain, life.kind.found())
+            .await?;
         self.publish(life).await?;
 
         self.step(life, Step::Read);
@@ -234,15 +286,13 @@ impl Lives<'_> {
     }
 
     /// Tear down, detach, delete.
-    async fn end(&mut self, mut life: Life) -> Result<(), Trouble> {
+    pub(super) async fn end(&mut self, mut life: Life) -> Result<(), Trouble> {
         let target = life.target.clone();
         self.unpublish(&mut life, &target, "").await?;
         self.unstage(&mut life).await?;
         proof::nothing_is_left(self.place)?;
 
-        self.step(&mut life, Step::Detach);
-        let ((), took) = self.calls.detach(&life.volume).await?;
-        self.done(&life, took, "");
+        self.detach(&mut life).await?;
 
         self.step(&mut life, Step::Delete);
         let ((), took) = self.calls.delete(&life.volume).await?;
@@ -250,37 +300,7 @@ impl Lives<'_> {
         Ok(())
     }
 
-    /// SINGLE_NODE_WRITER means one target: the second must be refused, and change nothing.
-    async fn second_target_is_refused(&mut self) -> Result<(), Trouble> {
-        let mut life = self.begin(Kind::Ext4, 0, Mode::SingleNodeWriter).await?;
-        self.step(&mut life, Step::StageBlank);
-        let ((), took) = self.calls.stage(&life.volume, &life.staging).await?;
-        self.done(&life, took, "formatted and mounted");
-        self.publish(&mut life).await?;
-
-        self.step(&mut life, Step::Publish);
-        let second = self
-            .calls
-            .publish(&life.volume, &life.staging, &life.second, false)
-            .await;
-        match second {
-            Err(Trouble::Call { status, .. }) if status.code() == Code::FailedPrecondition => {
-                let text = "refused with FAILED_PRECONDITION, as it must be:";
-                self.progress
-                    .line(&format!("  {:<20}{:>11}   {text}", "second target", "-"));
-                self.progress.line(&format!("    {}", status.message()));
-            }
-            Err(other) => return Err(other),
-            Ok(_) => {
-                let text = "a second target was published under SINGLE_NODE_WRITER";
-                return Err(Trouble::Untrue(text.to_owned()));
-            }
-        }
-        proof::is_gone(&life.second)?;
-        self.end(life).await
-    }
-
-    async fn publish(&mut self, life: &mut Life) -> Result<(), Trouble> {
+    pub(super) async fn publish(&mut self, life: &mut Life) -> Result<(), Trouble> {
         self.step(life, Step::Publish);
         let call = self
             .calls
@@ -290,7 +310,7 @@ impl Lives<'_> {
         Ok(())
     }
 
-    async fn unpublish(
+    pub(super) async fn unpublish(
         &mut self,
         life: &mut Life,
         target: &Path,
@@ -303,7 +323,14 @@ impl Lives<'_> {
         Ok(())
     }
 
-    async fn unstage(&mut self, life: &mut Life) -> Result<(), Trouble> {
+    pub(super) async fn detach(&mut self, life: &mut Life) -> Result<(), Trouble> {
+        self.step(life, Step::Detach);
+        let ((), took) = self.calls.detach(&life.volume).await?;
+        self.done(life, took, "");
+        Ok(())
+    }
+
+    pub(super) async fn unstage(&mut self, life: &mut Life) -> Result<(), Trouble> {
         self.step(life, Step::Unstage);
         let ((), took) = self.calls.unstage(&life.volume, &life.staging).await?;
         proof::is_unbound(self.place, &life.volume.id)?;
@@ -318,13 +345,13 @@ impl Lives<'_> {
         Ok((u64::try_from(total).map_err(negative)?, took))
     }
 
-    fn step(&mut self, life: &mut Life, step: Step) {
+    pub(super) fn step(&mut self, life: &mut Life, step: Step) {
         life.step = step;
-        self.at(life.kind, life.round, step);
+        self.at(life.scene, life.round, step);
     }
 
-    fn at(&mut self, kind: Kind, round: u32, step: Step) {
-        let (name, label) = (kind.name(), step.label(kind));
+    fn at(&mut self, scene: Scene, round: u32, step: Step) {
+        let (name, label) = (scene.name(), step.label(scene.kind()));
         *self.now = match round {
             0 => format!("{name}, single writer, {label}"),
             _ => format!("{name}, round {round} of {}, {label}", self.rounds),
@@ -333,28 +360,28 @@ impl Lives<'_> {
     }
 
     /// Only the first round is told step by step.
-    fn done(&mut self, life: &Life, took: Duration, note: &str) {
+    pub(super) fn done(&mut self, life: &Life, took: Duration, note: &str) {
         if life.round > 0 {
-            self.samples.add(life.kind, life.step, Who::Belay, took);
+            self.samples.add(life.scene, life.step, Who::Belay, took);
         }
         if life.round <= 1 {
             self.progress.step(life.step.label(life.kind), took, note);
         }
     }
 
-    fn not_here(&self, life: &Life, reason: &str) {
+    /// A step that was refused, rightly: what that means, and the driver's words.
+    pub(super) fn refused(&self, life: &Life, label: &str, what: &str, words: &str) {
         if life.round <= 1 {
-            let label = life.step.label(life.kind);
-            self.progress
-                .line(&format!("  {label:<20}{:>11}   not here:", "-"));
-            self.progress.line(&format!("    {}", reason));
+            let line = format!("  {label:<20}{:>11}   {what}:", "-");
+            self.progress.line(&line);
+            self.progress.line(&format!("    {words}"));
         }
     }
 }
 
 impl Life {
     /// Other data for every life.
-    fn seed(&self) -> u64 {
+    pub(super) fn seed(&self) -> u64 {
         u64::from(self.round) << 8 | self.kind as u64
     }
 }

@@ -5,6 +5,7 @@
 mod agents;
 mod bare;
 mod calls;
+mod copies;
 mod inner;
 mod kind;
 mod life;
@@ -17,6 +18,7 @@ mod proof;
 mod reaper;
 mod samples;
 mod scrape;
+mod single_writer;
 mod summary;
 mod trouble;
 
@@ -26,14 +28,17 @@ use std::process::ExitCode;
 use clap::Args;
 use clap::builder::FalseyValueParser;
 
-use crate::demo::kind::Kind;
+use crate::demo::kind::{Kind, Part, StateFs};
 use crate::failure::Failure;
+use crate::render::Output;
 
 const EXAMPLES: &str = "\
 Examples:
   sudo belayctl demo
   sudo ROUNDS=20 belayctl demo
   sudo KEEP=1 belayctl demo      leaves the binaries running, to talk to them by hand
+  sudo belayctl demo --state-fs ext4      snapshots and clones where blocks cannot be shared
+  sudo belayctl demo -o json >times.json  the tables for machines; the story goes to stderr
 
 Nothing of it remains afterwards: it has its own mount and process namespaces, a folder of its own
 beneath TMPDIR, and a reaper that clears its loop devices even if the demo is killed.";
@@ -49,9 +54,15 @@ pub(crate) struct DemoArgs {
     /// Leave everything running at the end, until Ctrl-C
     #[arg(long, env = "KEEP", value_parser = FalseyValueParser::new())]
     keep: bool,
-    /// One kind of volume instead of all three
+    /// One kind of volume instead of all; snapshots are shown of that kind, else of xfs
     #[arg(long, value_enum, value_name = "KIND")]
     only: Option<Kind>,
+    /// One part instead of both
+    #[arg(long, value_enum, value_name = "PART")]
+    part: Option<Part>,
+    /// Filesystem that the controller's state directory is on
+    #[arg(long, value_enum, value_name = "FILESYSTEM", default_value_t = StateFs::Xfs)]
+    state_fs: StateFs,
     /// Folder of belay-controller and belay-node [default: the folder of belayctl]
     #[arg(long, value_name = "FOLDER")]
     bin_dir: Option<PathBuf>,
@@ -73,11 +84,11 @@ pub(crate) struct DemoArgs {
 ///
 /// # Errors
 /// The demo cannot start, or does not come to a good end.
-pub(crate) async fn run(args: DemoArgs) -> Result<ExitCode, Failure> {
+pub(crate) async fn run(args: DemoArgs, output: Output) -> Result<ExitCode, Failure> {
     match (&args.reap, &args.inner, &args.disk) {
-        (Some(folder), ..) => Ok(reaper::run(folder).await),
-        (None, Some(folder), Some(disk)) => inner::run(&args, folder, disk).await,
-        _ => outer::run(&args).await,
+        (Some(folder), ..) => Ok(reaper::run(folder, args.state_fs).await),
+        (None, Some(folder), Some(disk)) => inner::run(&args, folder, disk, output).await,
+        _ => outer::run(&args, output).await,
     }
 }
 

@@ -10,9 +10,12 @@ use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::demo::agents::BINARIES;
+use crate::demo::kind::StateFs;
 use crate::demo::place::Place;
+use crate::demo::progress::Progress;
 use crate::demo::{DemoArgs, reaper};
 use crate::failure::Failure;
+use crate::render::Output;
 
 /// Tools that the demo's own infrastructure and the agent's mkfs need, with their Debian packages.
 const TOOLS: [(&str, &str); 5] = [
@@ -31,16 +34,17 @@ const INTERRUPTED: u8 = 130;
 ///
 /// # Errors
 /// Something needed is missing, or the demo does not come to a good end.
-pub(super) async fn run(args: &DemoArgs) -> Result<ExitCode, Failure> {
+pub(super) async fn run(args: &DemoArgs, output: Output) -> Result<ExitCode, Failure> {
     let bin_dir = args.bin_dir()?;
     check_needs(&bin_dir)?;
     // From here on a signal is an event; by default it would end this process at once.
     let mut interrupt = Interrupt::listen()?;
-    let mut reaper = Reaper::start().await?;
-    let shown = show(args, &bin_dir, &mut reaper, &mut interrupt).await;
+    let mut reaper = Reaper::start(args.state_fs).await?;
+    let progress = Progress::new(output);
+    let shown = show(args, output, &bin_dir, &mut reaper, &mut interrupt).await;
     match (shown, reaper.finish().await) {
         (Ok(code), Ok(cleared)) => {
-            println_flushed(&format!("\nNothing is left behind: {cleared}"));
+            progress.line(&format!("\nNothing is left behind: {cleared}"));
             Ok(code)
         }
         (Err(failed), Ok(cleared)) => Err(Failure::Demo(format!(
@@ -80,12 +84,13 @@ fn check_needs(bin_dir: &Path) -> Result<(), Failure> {
 /// Runs the inner process to its end, to Ctrl-C, or to the reaper's unexpected death.
 async fn show(
     args: &DemoArgs,
+    output: Output,
     bin_dir: &Path,
     reaper: &mut Reaper,
     interrupt: &mut Interrupt,
 ) -> Result<ExitCode, Failure> {
     let disk = reaper.ready().await?;
-    let mut inner = start_inner(args, bin_dir, &reaper.place, &disk)?;
+    let mut inner = start_inner(args, output, bin_dir, &reaper.place, &disk)?;
     // Its end tells the inner process to leave, also if this process is killed.
     let leash = inner.stdin.take();
     if let Some(pid) = inner.id() {
@@ -99,7 +104,7 @@ async fn show(
                 inner.kill().await?;
             }
             let code = if args.keep { ExitCode::SUCCESS } else { ExitCode::from(INTERRUPTED) };
-            println_flushed("\nEnding.");
+            Progress::new(output).line("\nEnding.");
             Ok(code)
         }
         status = reaper.child.wait() => {
@@ -124,6 +129,7 @@ fn verdict(status: ExitStatus) -> Result<ExitCode, Failure> {
 /// when it dies. A process of its own group, so that Ctrl-C reaches this process alone.
 fn start_inner(
     args: &DemoArgs,
+    output: Output,
     bin_dir: &Path,
     place: &Place,
     disk: &Path,
@@ -147,6 +153,9 @@ fn start_inner(
         .arg("--disk")
         .arg(disk)
         .args(["--outer", &std::process::id().to_string()])
+        .args(["--state-fs", args.state_fs.name()])
+        .args(matches!(output, Output::Json).then_some("--output=json"))
+        .args(args.part.map(|part| format!("--part={}", part.name())))
         .args(args.keep.then_some("--keep"))
         .args(args.only.map(|kind| format!("--only={}", kind.name())))
         .stdin(Stdio::piped())
@@ -168,11 +177,12 @@ struct Reaper {
 }
 
 impl Reaper {
-    async fn start() -> Result<Self, Failure> {
+    async fn start(state: StateFs) -> Result<Self, Failure> {
         let place = Place::choose(&std::env::temp_dir())?;
         let mut child = Command::new(std::env::current_exe()?)
             .args(["demo", "--reap"])
             .arg(place.dir())
+            .args(["--state-fs", state.name()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;
@@ -272,10 +282,4 @@ impl Interrupt {
             _ = hup.recv() => {}
         }
     }
-}
-
-/// The terminal may be gone by now, which is no reason to stop clearing up.
-fn println_flushed(text: &str) {
-    use std::io::Write;
-    writeln!(std::io::stdout().lock(), "{text}").ok();
 }

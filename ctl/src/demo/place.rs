@@ -6,8 +6,6 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-use crate::demo::kind::Kind;
-
 /// How many names are tried before giving up.
 const NAMES_MAX: u32 = 100;
 
@@ -53,7 +51,7 @@ impl Place {
 
     /// The sparse file that plays the disk beneath everything.
     pub(super) fn image(&self) -> PathBuf {
-        self.dir.join("disk.xfs")
+        self.dir.join("disk")
     }
 
     /// Where the inner process mounts it.
@@ -79,9 +77,9 @@ impl Place {
         self.controller_state().join("volumes")
     }
 
-    /// What a kubelet would have beneath its own folder, for one kind of volume.
-    pub(super) fn pod(&self, kind: Kind) -> PathBuf {
-        self.state().join("pods").join(kind.name())
+    /// What a kubelet would have beneath its own folder, for one pod.
+    pub(super) fn pod(&self, name: &str) -> PathBuf {
+        self.state().join("pods").join(name)
     }
 
     /// Where the bare system calls are measured.

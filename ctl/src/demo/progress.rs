@@ -5,16 +5,26 @@ use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
 use crate::demo::samples;
+use crate::render::Output;
 
 /// The screen.
 pub(super) struct Progress {
     terminal: bool,
+    /// Where the story goes; stdout may be for machines.
+    to_stderr: bool,
 }
 
 impl Progress {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(output: Output) -> Self {
+        let to_stderr = matches!(output, Output::Json);
+        let terminal = if to_stderr {
+            io::stderr().is_terminal()
+        } else {
+            io::stdout().is_terminal()
+        };
         Self {
-            terminal: io::stdout().is_terminal(),
+            terminal,
+            to_stderr,
         }
     }
 
@@ -48,7 +58,11 @@ impl Progress {
     /// A screen that went away is no reason to leave a volume half-way: its life goes on, and the
     /// outer process hears of the closed terminal by SIGHUP.
     fn write(&self, text: &str) {
-        let mut out = io::stdout().lock();
+        let mut out: Box<dyn Write> = if self.to_stderr {
+            Box::new(io::stderr().lock())
+        } else {
+            Box::new(io::stdout().lock())
+        };
         out.write_all(text.as_bytes())
             .and_then(|()| out.flush())
             .ok();

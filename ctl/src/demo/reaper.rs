@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal};
 
+use crate::demo::kind::StateFs;
 use crate::demo::loops;
 use crate::demo::place::Place;
 
@@ -29,14 +30,14 @@ const CLEAR_MAX: Duration = Duration::from_secs(20);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// Plays the reaper for the demo in that folder, until everything is cleared.
-pub(super) async fn run(folder: &Path) -> ExitCode {
+pub(super) async fn run(folder: &Path, state: StateFs) -> ExitCode {
     // Fails only for a leader of a process group, which then is out of reach of Ctrl-C as well.
     rustix::process::setsid().ok();
     let place = Place::at(folder);
     if let Err(error) = place.make() {
         return last_word(&format!("refused\t{error}"), ExitCode::FAILURE);
     }
-    let first = match set_up(&place) {
+    let first = match set_up(&place, state) {
         Ok(disk) => format!("ready\t{}", disk.display()),
         Err(error) => format!("failed\t{error}"),
     };
@@ -51,20 +52,31 @@ pub(super) async fn run(folder: &Path) -> ExitCode {
     }
 }
 
-fn set_up(place: &Place) -> io::Result<PathBuf> {
+fn set_up(place: &Place, state: StateFs) -> io::Result<PathBuf> {
     let image = place.image();
     std::fs::create_dir(place.state())?;
     File::create_new(&image)?.set_len(DISK_BYTES)?;
     // The children hold our stdout, so that its end tells the outer process, even if we are killed,
     // that nobody is at work any more.
     let held = || io::Result::Ok(Stdio::from(io::stdout().as_fd().try_clone_to_owned()?));
-    // A small log: the default for this size would allocate half a gigabyte.
-    let mut mkfs = Command::new("mkfs.xfs");
-    mkfs.args(["-q", "-K", "-l", "size=64m"]).arg(&image);
+    // A small log: the default for this size would allocate half a gigabyte. And few inodes, since
+    // the kernel zeroes the tables of an ext4 while it is in use.
+    let (tool, options): (_, &[&str]) = match state {
+        StateFs::Xfs => ("mkfs.xfs", &["-q", "-K", "-l", "size=64m"]),
+        StateFs::Ext4 => {
+            let fast = "nodiscard,lazy_journal_init=1";
+            (
+                "mkfs.ext4",
+                &["-q", "-F", "-E", fast, "-J", "size=64", "-N", "65536"],
+            )
+        }
+    };
+    let mut mkfs = Command::new(tool);
+    mkfs.args(options).arg(&image);
     let output = mkfs.stdin(held()?).output()?;
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr);
-        let text = format!("mkfs.xfs {}: {}", image.display(), said.trim());
+        let text = format!("{tool} {}: {}", image.display(), said.trim());
         return Err(io::Error::other(text));
     }
     loops::bind(&image, held()?)

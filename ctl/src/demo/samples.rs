@@ -1,9 +1,9 @@
 //! The steps of a life, and how long each took: Belay's time and the kernel's own, round by round.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::demo::kind::Kind;
+use crate::demo::kind::{Kind, Scene};
 
 /// A step of a volume's life, in the order in which it is lived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -23,27 +23,57 @@ pub(super) enum Step {
     Read,
     Detach,
     Delete,
+    Snapshot,
+    Overwrite,
+    Restore,
+    StageRestored,
+    ReadOld,
+    Clone,
+    StageClone,
+    ReadNew,
+    TakeBackRestored,
+    TakeBackClone,
+    TakeBackSource,
+    DeleteSnapshot,
 }
 
+/// A life, as its table shows it.
+const LIFE: [Step; 15] = [
+    Step::Create,
+    Step::Attach,
+    Step::StageBlank,
+    Step::Publish,
+    Step::Write,
+    Step::Stats,
+    Step::PublishReadOnly,
+    Step::ControllerExpand,
+    Step::NodeExpand,
+    Step::Unpublish,
+    Step::Unstage,
+    Step::StageAgain,
+    Step::Read,
+    Step::Detach,
+    Step::Delete,
+];
+
+/// What copies add to that.
+const COPIES: [Step; 6] = [
+    Step::Snapshot,
+    Step::Restore,
+    Step::StageRestored,
+    Step::Clone,
+    Step::StageClone,
+    Step::DeleteSnapshot,
+];
+
 impl Step {
-    /// All of them.
-    pub(super) const ALL: [Self; 15] = [
-        Self::Create,
-        Self::Attach,
-        Self::StageBlank,
-        Self::Publish,
-        Self::Write,
-        Self::Stats,
-        Self::PublishReadOnly,
-        Self::ControllerExpand,
-        Self::NodeExpand,
-        Self::Unpublish,
-        Self::Unstage,
-        Self::StageAgain,
-        Self::Read,
-        Self::Detach,
-        Self::Delete,
-    ];
+    /// Those in the table of a scene.
+    pub(super) fn of(scene: Scene) -> &'static [Self] {
+        match scene {
+            Scene::Life(_) => &LIFE,
+            Scene::Copies(_) => &COPIES,
+        }
+    }
 
     /// What the user reads.
     pub(super) fn label(self, kind: Kind) -> &'static str {
@@ -64,28 +94,45 @@ impl Step {
             Self::Read => "read 4MiB, compare",
             Self::Detach => "detach",
             Self::Delete => "delete",
+            Self::Snapshot => "snapshot",
+            Self::Overwrite => "overwrite, fsync",
+            Self::Restore => "restore, larger",
+            Self::StageRestored => "stage (restored)",
+            Self::ReadOld | Self::ReadNew => "read, compare",
+            Self::Clone => "clone",
+            Self::StageClone => "stage (clone)",
+            Self::TakeBackRestored => "take back restored",
+            Self::TakeBackClone => "take back clone",
+            Self::TakeBackSource => "take back source",
+            Self::DeleteSnapshot => "delete snapshot",
         }
     }
 
     /// The bare system calls that are measured beside it.
     pub(super) fn kernels_part(self, kind: Kind) -> KernelsPart {
         KernelsPart::Measured(match (self, kind.is_block()) {
-            (Self::NodeExpand, _) | (Self::StageBlank | Self::StageAgain | Self::Unstage, true) => {
+            (Self::NodeExpand | Self::StageRestored, _)
+            | (Self::TakeBackRestored | Self::TakeBackClone | Self::TakeBackSource, _)
+            | (Self::StageBlank | Self::StageAgain | Self::StageClone | Self::Unstage, true) => {
                 return KernelsPart::IoctlsOnly;
             }
             (Self::Create, _) => "create, truncate, fsync a file",
             (Self::Attach | Self::Detach, _) => "make a record of 4KiB durable",
             (Self::StageBlank, false) => "mkfs alone + mount",
-            (Self::StageAgain, false) => "fsopen .. move_mount",
+            (Self::StageAgain | Self::StageClone, false) => "fsopen .. move_mount",
             (Self::Publish, _) => "open_tree + move_mount",
             (Self::PublishReadOnly, _) => "the same + remount read-only",
-            (Self::Write | Self::Read, _) => "the same on a bare device",
+            (Self::Write | Self::Overwrite | Self::Read | Self::ReadOld | Self::ReadNew, _) => {
+                "the same on a bare device"
+            }
+            (Self::Snapshot | Self::Clone, _) => "fsync, FICLONE, fsync",
+            (Self::Restore, _) => "FICLONE, truncate, fsync",
             (Self::Stats, false) => "statfs",
             (Self::Stats, true) => "open + lseek",
             (Self::ControllerExpand, _) => "truncate, fsync",
             (Self::Unpublish, _) => "umount2 of the bind",
             (Self::Unstage, false) => "umount2 of the filesystem",
-            (Self::Delete, _) => "unlink, fsync the folder",
+            (Self::Delete | Self::DeleteSnapshot, _) => "unlink, fsync the folder",
         })
     }
 }
@@ -109,13 +156,13 @@ pub(super) enum Who {
 /// All times of one run.
 #[derive(Debug, Default)]
 pub(super) struct Samples {
-    times: BTreeMap<(Kind, Step, Who), Vec<Duration>>,
+    times: BTreeMap<(Scene, Step, Who), Vec<Duration>>,
     empty_calls: Vec<Duration>,
 }
 
 impl Samples {
-    pub(super) fn add(&mut self, kind: Kind, step: Step, who: Who, took: Duration) {
-        self.times.entry((kind, step, who)).or_default().push(took);
+    pub(super) fn add(&mut self, scene: Scene, step: Step, who: Who, took: Duration) {
+        self.times.entry((scene, step, who)).or_default().push(took);
     }
 
     /// An answer that takes no work: what a call costs by itself.
@@ -124,8 +171,13 @@ impl Samples {
     }
 
     /// The middle time of a step, `None` where it was never measured.
-    pub(super) fn p50(&self, kind: Kind, step: Step, who: Who) -> Option<Duration> {
-        median(self.times.get(&(kind, step, who))?)
+    pub(super) fn p50(&self, scene: Scene, step: Step, who: Who) -> Option<Duration> {
+        median(self.times.get(&(scene, step, who))?)
+    }
+
+    /// The scenes that were played, in order.
+    pub(super) fn scenes(&self) -> BTreeSet<Scene> {
+        self.times.keys().map(|(scene, ..)| *scene).collect()
     }
 
     /// The middle time of an empty call.
@@ -193,13 +245,14 @@ mod tests {
 
     #[test]
     fn belay_and_kernel_are_kept_apart() {
+        let [xfs, ext4] = [Kind::Xfs, Kind::Ext4].map(Scene::Life);
         let mut samples = Samples::default();
-        samples.add(Kind::Xfs, Step::Stats, Who::Belay, Duration::from_micros(9));
+        samples.add(xfs, Step::Stats, Who::Belay, Duration::from_micros(9));
         assert_eq!(
-            samples.p50(Kind::Xfs, Step::Stats, Who::Belay),
+            samples.p50(xfs, Step::Stats, Who::Belay),
             Some(Duration::from_micros(9))
         );
-        assert_eq!(samples.p50(Kind::Xfs, Step::Stats, Who::Kernel), None);
-        assert_eq!(samples.p50(Kind::Ext4, Step::Stats, Who::Belay), None);
+        assert_eq!(samples.p50(xfs, Step::Stats, Who::Kernel), None);
+        assert_eq!(samples.p50(ext4, Step::Stats, Who::Belay), None);
     }
 }

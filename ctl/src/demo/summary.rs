@@ -3,10 +3,10 @@
 
 use std::time::Duration;
 
-use clap::ValueEnum;
+use serde_json::{Value, json};
 
 use crate::demo::agents::{Agent, Agents, CONTROLLER, NODE};
-use crate::demo::kind::Kind;
+use crate::demo::kind::{Scene, StateFs};
 use crate::demo::place::Place;
 use crate::demo::progress::Progress;
 use crate::demo::samples::{KernelsPart, Samples, Step, Who, show};
@@ -42,49 +42,83 @@ pub(super) fn times(progress: &Progress, samples: &Samples, rounds: u32, repeate
         let text = format!("  {repeated} node calls were ABORTED at first and repeated, as ");
         progress.line(&format!("{text}the kubelet does."));
     }
-    for &kind in Kind::value_variants() {
-        if samples.p50(kind, Step::Create, Who::Belay).is_none() {
-            continue;
-        }
+    for scene in samples.scenes() {
         progress.line("");
-        for line in table(samples, kind).lines() {
+        for line in table(samples, scene).lines() {
             progress.line(&format!("  {line}"));
         }
     }
 }
 
-fn table(samples: &Samples, kind: Kind) -> String {
-    let head = [
-        kind.name(),
-        "    belay",
-        "   kernel",
-        "  ratio",
-        "share",
-        "the kernel's own",
+fn table(samples: &Samples, scene: Scene) -> String {
+    let title = format!("{:<18}", scene.name());
+    let mut lines = vec![
+        [
+            &title,
+            "    belay",
+            "   kernel",
+            "  ratio",
+            "share",
+            "the kernel's own",
+        ]
+        .map(ToOwned::to_owned)
+        .to_vec(),
     ];
-    let mut lines = vec![head.map(ToOwned::to_owned).to_vec()];
-    for step in Step::ALL {
-        let Some(belay) = samples.p50(kind, step, Who::Belay) else {
+    for &step in Step::of(scene) {
+        let Some(belay) = samples.p50(scene, step, Who::Belay) else {
             continue;
         };
+        let kind = scene.kind();
         let mut line = vec![step.label(kind).to_owned(), format!("{:>9}", show(belay))];
-        line.extend(
-            match (
-                step.kernels_part(kind),
-                samples.p50(kind, step, Who::Kernel),
-            ) {
-                (KernelsPart::Measured(what), Some(kernel)) => [
-                    format!("{:>9}", show(kernel)),
-                    format!("{:>7}", ratio(belay, kernel)),
-                    bar(belay, kernel),
-                    what.to_owned(),
-                ],
-                _ => ["        -", "", "", "ioctls, not measured bare"].map(ToOwned::to_owned),
-            },
-        );
+        let kernel = samples.p50(scene, step, Who::Kernel);
+        line.extend(match (step.kernels_part(kind), kernel) {
+            (KernelsPart::Measured(what), Some(kernel)) => [
+                format!("{:>9}", show(kernel)),
+                format!("{:>7}", ratio(belay, kernel)),
+                bar(belay, kernel),
+                what.to_owned(),
+            ],
+            (KernelsPart::Measured(_), None) => {
+                ["        -", "", "", "not measured without shared blocks"].map(ToOwned::to_owned)
+            }
+            (KernelsPart::IoctlsOnly, _) => {
+                ["        -", "", "", "ioctls, not measured bare"].map(ToOwned::to_owned)
+            }
+        });
         lines.push(line);
     }
     align(&lines)
+}
+
+/// The tables for machines: times in microseconds, the middle of all rounds.
+pub(super) fn json(samples: &Samples, rounds: u32, repeated: u32, state: StateFs) -> Value {
+    let us = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+    let scene = |scene: Scene| {
+        let steps = Step::of(scene).iter().filter_map(|&step| {
+            let belay = samples.p50(scene, step, Who::Belay)?;
+            let (what, kernel) = match step.kernels_part(scene.kind()) {
+                KernelsPart::Measured(what) => {
+                    let kernel = samples.p50(scene, step, Who::Kernel);
+                    (kernel.map(|_measured| what), kernel)
+                }
+                KernelsPart::IoctlsOnly => (None, None),
+            };
+            Some(json!({
+                "step": step.label(scene.kind()),
+                "belay_us": us(belay),
+                "kernel_us": kernel.map(us),
+                "kernel_calls": what,
+            }))
+        });
+        json!({ "scene": scene.name(), "steps": steps.collect::<Vec<_>>() })
+    };
+    json!({
+        "rounds": rounds,
+        "state_filesystem": state.name(),
+        "empty_call_us": samples.empty_call_p50().map(us),
+        "repeated_calls": repeated,
+        "scenes": samples.scenes().into_iter().map(scene).collect::<Vec<_>>(),
+    })
 }
 
 /// `belay / kernel` with one decimal.
@@ -163,6 +197,7 @@ pub(super) fn kept(progress: &Progress, place: &Place, outer: u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::demo::kind::Kind;
 
     const fn us(us: u64) -> Duration {
         Duration::from_micros(us)
@@ -191,11 +226,12 @@ mod tests {
 
     #[test]
     fn a_step_of_ioctls_has_no_ratio_and_one_never_done_has_no_line() {
+        let xfs = Scene::Life(Kind::Xfs);
         let mut samples = Samples::default();
-        samples.add(Kind::Xfs, Step::NodeExpand, Who::Belay, us(3_000));
-        samples.add(Kind::Xfs, Step::Stats, Who::Belay, us(200));
-        samples.add(Kind::Xfs, Step::Stats, Who::Kernel, us(100));
-        let text = table(&samples, Kind::Xfs);
+        samples.add(xfs, Step::NodeExpand, Who::Belay, us(3_000));
+        samples.add(xfs, Step::Stats, Who::Belay, us(200));
+        samples.add(xfs, Step::Stats, Who::Kernel, us(100));
+        let text = table(&samples, xfs);
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(lines.len(), 3);
         assert!(
@@ -205,5 +241,33 @@ mod tests {
         assert!(lines[1].contains("2.0x"), "{text}");
         assert!(lines[2].contains("3.00 ms"), "{text}");
         assert!(lines[2].ends_with("ioctls, not measured bare"), "{text}");
+    }
+
+    #[test]
+    fn copies_have_a_table_that_lines_up_and_are_in_the_json() {
+        let scene = Scene::Copies(Kind::Ext4);
+        let mut samples = Samples::default();
+        samples.add(scene, Step::Snapshot, Who::Belay, us(1_500));
+        samples.add(scene, Step::Clone, Who::Belay, us(800));
+        samples.add(scene, Step::Clone, Who::Kernel, us(400));
+        // Told, but not in the table.
+        samples.add(scene, Step::Overwrite, Who::Belay, us(9));
+        let text = table(&samples, scene);
+        let lines: Vec<_> = text.lines().collect();
+        assert_eq!(lines.len(), 3, "{text}");
+        let times = [lines[1].find(" ms"), lines[2].find(" µs")];
+        assert_eq!(times[0], times[1], "{text}");
+        assert!(
+            lines[1].ends_with("not measured without shared blocks"),
+            "{text}"
+        );
+        let told = json(&samples, 5, 0, StateFs::Ext4);
+        assert_eq!(told["scenes"][0]["scene"], "copies of ext4");
+        let steps = &told["scenes"][0]["steps"];
+        assert_eq!(steps[0]["step"], "snapshot");
+        assert_eq!(steps[0]["belay_us"], 1_500);
+        assert_eq!(steps[0]["kernel_us"], Value::Null);
+        assert_eq!(steps[1]["kernel_us"], 400);
+        assert_eq!(steps[2], Value::Null);
     }
 }

@@ -1,0 +1,258 @@
+//! A snapshot, a larger volume restored from it, and a clone, all in use beside the volume that
+//! they are made from: which data each of them must hold, and the look whether it does.
+
+use std::time::{Duration, Instant};
+
+use belay_proto::csi::v1::volume_capability::access_mode::Mode;
+use belay_proto::csi::v1::volume_content_source::{SnapshotSource, VolumeSource};
+use tonic::Code;
+
+use crate::demo::calls::Source;
+use crate::demo::kind::{Kind, Scene};
+use crate::demo::life::{BYTES, Birth, Life, Lives};
+use crate::demo::samples::{self, Step, median};
+use crate::demo::trouble::Trouble;
+use crate::demo::{bare, proof};
+use crate::size;
+
+const STORY: [&str; 3] = [
+    "A pattern is written, kept by a snapshot, and overwritten with a second pattern. The volume",
+    "restored from the snapshot is twice as large and must hold the first; the clone must hold the",
+    "second, and the volume itself too.",
+];
+/// What else there is to know where blocks cannot be shared.
+const SHARES_NO_BLOCKS: &str =
+    "The state directory's filesystem shares no blocks, so only detached volumes are copied.";
+
+/// Set in the seed of the second pattern.
+const SECOND: u64 = 1 << 40;
+
+impl Lives<'_> {
+    /// Every round of one kind.
+    ///
+    /// # Errors
+    /// The first step that fails.
+    pub(super) async fn copies(&mut self, kind: Kind) -> Result<(), Trouble> {
+        let heading = format!("snapshot, restore, clone ({})", kind.name());
+        self.progress.heading(&heading);
+        for line in STORY {
+            self.progress.line(&format!("  {line}"));
+        }
+        if self.shares_no_blocks {
+            self.progress.line(&format!("  {SHARES_NO_BLOCKS}"));
+        }
+        let mut took = Vec::new();
+        for round in 1..=self.rounds {
+            let started = Instant::now();
+            self.copy(kind, round).await?;
+            took.push(started.elapsed());
+            bare::copies(self.place, kind, BYTES, self.samples)?;
+        }
+        if let (Some(p50), 2..) = (median(&took), self.rounds) {
+            let all = format!("{} rounds, one whole scene", self.rounds);
+            let line = format!("  {all:<28}{:>11} (p50)", samples::show(p50));
+            self.progress.line(&line);
+        }
+        Ok(())
+    }
+
+    async fn copy(&mut self, kind: Kind, round: u32) -> Result<(), Trouble> {
+        let name = format!("{}-source", kind.name());
+        let mut source = self
+            .begin(birth(kind, round, &name, Step::Create, None))
+            .await?;
+        self.fill(&mut source).await?;
+        let before = proof::size(kind, &source.target)?;
+        let snapshot = self.snapshot(&mut source).await?;
+
+        self.step(&mut source, Step::Overwrite);
+        let took = proof::write(kind, &source.target, source.seed() | SECOND)?;
+        self.done(&source, took, "the second pattern in place of the first");
+
+        let restored = self.restore(&source, &snapshot, before).await?;
+        let (clone, is_source_up) = self.clone_of(&mut source).await?;
+        if is_source_up {
+            // Neither of the two copies shines through.
+            proof::compare(kind, &source.target, source.seed() | SECOND)?;
+        }
+        self.take_back(restored, Step::TakeBackRestored, true)
+            .await?;
+        self.take_back(clone, Step::TakeBackClone, true).await?;
+        let end = Step::TakeBackSource;
+        let mut last = self.take_back(source, end, is_source_up).await?;
+
+        self.step(&mut last, Step::DeleteSnapshot);
+        let ((), took) = self.calls.delete_snapshot(&snapshot).await?;
+        self.done(&last, took, "");
+        proof::nothing_is_left(self.place)
+    }
+
+    /// Cuts while the volume is in use; where blocks cannot be shared, when it is detached.
+    async fn snapshot(&mut self, life: &mut Life) -> Result<String, Trouble> {
+        let name = format!("demo-snapshot-{}", life.round);
+        self.step(life, Step::Snapshot);
+        match self.calls.snapshot(name.clone(), &life.volume).await {
+            Ok((id, took)) => {
+                self.done(life, took, &format!("{id}, while the volume is in use"));
+                return Ok(id);
+            }
+            Err(trouble) => self.is_refused(life, trouble)?,
+        }
+        self.down(life).await?;
+        self.step(life, Step::Snapshot);
+        let (id, took) = self.calls.snapshot(name, &life.volume).await?;
+        self.done(life, took, &format!("{id}, of the detached volume"));
+        self.attach(life).await?;
+        self.stage(life, Step::StageAgain, life.kind.found())
+            .await?;
+        self.publish(life).await?;
+        Ok(id)
+    }
+
+    /// A volume of twice the size must hold the first pattern, and have that size.
+    async fn restore(
+        &mut self,
+        source: &Life,
+        snapshot: &str,
+        before: u64,
+    ) -> Result<Life, Trouble> {
+        let (kind, round) = (source.kind, source.round);
+        let from = Source::Snapshot(SnapshotSource {
+            snapshot_id: snapshot.to_owned(),
+        });
+        let name = format!("{}-restored", kind.name());
+        let mut birth = birth(kind, round, &name, Step::Restore, Some(from));
+        birth.bytes = BYTES.1;
+        let mut life = self.begin(birth).await?;
+
+        self.step(&mut life, Step::StageRestored);
+        let ((), took) = self.calls.stage(&life.volume, &life.staging).await?;
+        let note = grown(&life, before)?;
+        self.done(&life, took, &note);
+        self.publish(&mut life).await?;
+
+        self.step(&mut life, Step::ReadOld);
+        let took = proof::compare(kind, &life.target, source.seed())?;
+        self.done(&life, took, "the first pattern, every byte");
+        Ok(life)
+    }
+
+    /// Clones the volume while it is in use, or detached; says whether it is in use after that.
+    async fn clone_of(&mut self, source: &mut Life) -> Result<(Life, bool), Trouble> {
+        let (kind, round) = (source.kind, source.round);
+        let from = Source::Volume(VolumeSource {
+            volume_id: source.volume.id.clone(),
+        });
+        let name = format!("{}-clone", kind.name());
+        let birth = || birth(kind, round, &name, Step::Clone, Some(from.clone()));
+        self.step(source, Step::Clone);
+        let (mut life, is_source_up) = match self.begin(birth()).await {
+            Ok(life) => (life, true),
+            Err(trouble) => {
+                self.is_refused(source, trouble)?;
+                self.down(source).await?;
+                (self.begin(birth()).await?, false)
+            }
+        };
+        self.stage(&mut life, Step::StageClone, kind.found())
+            .await?;
+        self.publish(&mut life).await?;
+        self.step(&mut life, Step::ReadNew);
+        let took = proof::compare(kind, &life.target, source.seed() | SECOND)?;
+        self.done(&life, took, "the second pattern, every byte");
+        Ok((life, is_source_up))
+    }
+
+    /// Passes over the refusal that belongs to a filesystem that cannot share blocks.
+    fn is_refused(&self, life: &Life, trouble: Trouble) -> Result<(), Trouble> {
+        match trouble {
+            Trouble::Call { status, .. }
+                if status.code() == Code::FailedPrecondition && self.shares_no_blocks =>
+            {
+                let what = "refused while the volume is attached, as it must be";
+                self.refused(life, life.step.label(life.kind), what, status.message());
+                Ok(())
+            }
+            other => Err(other),
+        }
+    }
+
+    /// Unpublish, unstage, detach.
+    async fn down(&mut self, life: &mut Life) -> Result<(), Trouble> {
+        let target = life.target.clone();
+        self.unpublish(life, &target, "").await?;
+        self.unstage(life).await?;
+        self.detach(life).await
+    }
+
+    /// The end of a volume in one line, with the time of each call.
+    async fn take_back(
+        &mut self,
+        mut life: Life,
+        step: Step,
+        is_up: bool,
+    ) -> Result<Life, Trouble> {
+        self.step(&mut life, step);
+        let mut calls: Vec<(&str, Duration)> = Vec::new();
+        if is_up {
+            let ((), took) = self.calls.unpublish(&life.volume, &life.target).await?;
+            proof::is_gone(&life.target)?;
+            calls.push(("unpublish", took));
+            let ((), took) = self.calls.unstage(&life.volume, &life.staging).await?;
+            proof::is_unbound(self.place, &life.volume.id)?;
+            calls.push(("unstage", took));
+            let ((), took) = self.calls.detach(&life.volume).await?;
+            calls.push(("detach", took));
+        }
+        let ((), took) = self.calls.delete(&life.volume).await?;
+        calls.push(("delete", took));
+        let each = calls
+            .iter()
+            .map(|(call, took)| format!("{call} {}", samples::show(*took)));
+        let note = each.collect::<Vec<_>>().join(", ");
+        self.done(&life, calls.iter().map(|(_, took)| took).sum(), &note);
+        Ok(life)
+    }
+}
+
+/// Proves that what was staged is larger than what was cut, as far as this process may grow it.
+fn grown(life: &Life, before: u64) -> Result<String, Trouble> {
+    let staged = if life.kind.is_block() {
+        life.staging.join("device")
+    } else {
+        life.staging.clone()
+    };
+    let after = proof::size(life.kind, &staged)?;
+    let (was, is) = (size::show(before), size::show(after));
+    // A filesystem keeps some of the device for itself, so "twice" is not exact.
+    if after >= before / 2 * 3 {
+        return Ok(format!(
+            "{}; {was} when it was cut, {is} now",
+            life.kind.found()
+        ));
+    }
+    if life.kind == Kind::Ext4 && proof::lacks_sys_resource()? {
+        let why = "growing a mounted ext4 needs CAP_SYS_RESOURCE";
+        return Ok(format!("{}; still {is}: {why}", life.kind.found()));
+    }
+    let text = format!("restored larger, but has {is}, and had {was} when it was cut");
+    Err(Trouble::Untrue(text))
+}
+
+fn birth<'a>(
+    kind: Kind,
+    round: u32,
+    name: &'a str,
+    step: Step,
+    source: Option<Source>,
+) -> Birth<'a> {
+    Birth {
+        scene: Scene::Copies(kind),
+        round,
+        name,
+        mode: Mode::SingleNodeWriter,
+        step,
+        bytes: BYTES.0,
+        source,
+    }
+}

@@ -1,0 +1,51 @@
+//! The refusal that belongs to a volume for a single writer.
+
+use belay_proto::csi::v1::volume_capability::access_mode::Mode;
+use tonic::Code;
+
+use crate::demo::kind::{Kind, Scene};
+use crate::demo::life::{BYTES, Birth, Lives};
+use crate::demo::proof;
+use crate::demo::samples::Step;
+use crate::demo::trouble::Trouble;
+
+impl Lives<'_> {
+    /// SINGLE_NODE_WRITER means one target: the second must be refused, and change nothing.
+    ///
+    /// # Errors
+    /// It is published, or another step fails.
+    pub(super) async fn second_target_is_refused(&mut self) -> Result<(), Trouble> {
+        let birth = Birth {
+            scene: Scene::Life(Kind::Ext4),
+            round: 0,
+            name: "single-writer",
+            mode: Mode::SingleNodeWriter,
+            step: Step::Create,
+            bytes: BYTES.0,
+            source: None,
+        };
+        let mut life = self.begin(birth).await?;
+        self.stage(&mut life, Step::StageBlank, "formatted and mounted")
+            .await?;
+        self.publish(&mut life).await?;
+
+        self.step(&mut life, Step::Publish);
+        let second = self
+            .calls
+            .publish(&life.volume, &life.staging, &life.second, false)
+            .await;
+        match second {
+            Err(Trouble::Call { status, .. }) if status.code() == Code::FailedPrecondition => {
+                let what = "refused with FAILED_PRECONDITION, as it must be";
+                self.refused(&life, "second target", what, status.message());
+            }
+            Err(other) => return Err(other),
+            Ok(_) => {
+                let text = "a second target was published under SINGLE_NODE_WRITER";
+                return Err(Trouble::Untrue(text.to_owned()));
+            }
+        }
+        proof::is_gone(&life.second)?;
+        self.end(life).await
+    }
+}
