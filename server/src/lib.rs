@@ -6,6 +6,7 @@ pub mod code_table;
 pub mod config;
 mod door;
 pub mod failure;
+pub mod health;
 mod http;
 pub mod identity;
 pub mod jobs;

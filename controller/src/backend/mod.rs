@@ -5,6 +5,7 @@ pub mod local;
 pub mod registry;
 
 use belay_server::failure::Failure;
+use belay_server::health::Complaints;
 use belay_server::request::{AccessMode, ContentSource, Name, NodeId, SnapshotId, VolumeId};
 use std::pin::Pin;
 use std::time::SystemTime;
@@ -62,6 +63,11 @@ pub trait Backend: Send + Sync + 'static {
     fn clones(&self) -> Option<&dyn Clones> {
         None
     }
+
+    /// Whether it can tell how its volumes fare.
+    fn health(&self) -> Option<&dyn Health> {
+        None
+    }
 }
 
 /// A backend that knows how much room is left.
@@ -100,6 +106,19 @@ pub trait Clones: Send + Sync {
     /// Like [`Backend::create`], with what the other volume holds at one instant of the call; the
     /// new one is at least as large.
     fn clone_volume(&self, order: Order, from: VolumeId) -> Answer<'_, Volume>;
+}
+
+/// A backend that can tell how its volumes fare.
+pub trait Health: Send + Sync {
+    /// What is wrong with the volume with that id, once it is complete.
+    fn health(&self, id: VolumeId) -> Answer<'_, Option<Complaints>>;
+
+    /// What is wrong with each of these volumes, which exist, given by id and size in bytes; in
+    /// their order.
+    fn conditions(&self, volumes: Vec<(VolumeId, u64)>) -> Answer<'_, Vec<Complaints>>;
+
+    /// Like [`Backend::list`], of those volumes that something is wrong with.
+    fn list_unwell(&self, after: Option<String>, limit: usize) -> Answer<'_, UnwellPage>;
 }
 
 /// The sizes that a backend can make, in bytes; all three are multiples of `step`.
@@ -153,6 +172,24 @@ pub struct Volume {
 pub struct Page {
     /// In the order of the listing.
     pub volumes: Vec<Volume>,
+    /// Where the next page begins, if there is one.
+    pub next: Option<String>,
+}
+
+/// A volume that something is wrong with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unwell {
+    /// Which.
+    pub id: VolumeId,
+    /// What; never empty.
+    pub complaints: Complaints,
+}
+
+/// A page of volumes that something is wrong with.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UnwellPage {
+    /// In the order of the listing.
+    pub volumes: Vec<Unwell>,
     /// Where the next page begins, if there is one.
     pub next: Option<String>,
 }

@@ -6,6 +6,7 @@ mod capacity;
 mod create;
 mod delete;
 mod expand;
+mod health;
 mod lookup;
 mod size;
 mod snapshot;
@@ -74,6 +75,12 @@ impl Operations {
     #[must_use]
     pub fn makes_snapshots(&self) -> bool {
         self.backend.snapshots().is_some()
+    }
+
+    /// Whether the verbs of health can answer.
+    #[must_use]
+    pub fn knows_health(&self) -> bool {
+        self.backend.health().is_some()
     }
 
     /// Whether [`Self::create`] takes another volume as the source.

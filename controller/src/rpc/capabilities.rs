@@ -32,6 +32,14 @@ pub fn of_controller(operations: &Operations) -> Vec<csi::ControllerServiceCapab
     if operations.makes_clones() {
         calls.push(Call::CloneVolume);
     }
+    if operations.knows_health() {
+        calls.extend([
+            Call::GetVolumeHealth,
+            Call::ListVolumeHealth,
+            // Gone in 1.13, and what older callers ask for.
+            Call::VolumeCondition,
+        ]);
+    }
     let advertised = |call| csi::ControllerServiceCapability {
         r#type: Some(Type::Rpc(Rpc {
             r#type: i32::from(call),

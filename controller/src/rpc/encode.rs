@@ -1,8 +1,11 @@
 //! Answers as messages. Knows the words of the publish context, which the node agent reads.
 
-use crate::backend::{Attachment, Page, Snapshot, SnapshotPage, Transport, Volume};
+use crate::backend::{
+    Attachment, Page, Snapshot, SnapshotPage, Transport, Unwell, UnwellPage, Volume,
+};
 use crate::operation::Room;
 use belay_proto::csi::v1 as csi;
+use belay_server::health::Complaints;
 use belay_server::place::Place;
 use belay_server::request::{ContentSource, NodeId};
 use std::collections::HashMap;
@@ -75,30 +78,49 @@ pub(super) fn publish_context(attachment: &Attachment) -> HashMap<String, String
     context
 }
 
-/// A page of volumes, each with the nodes it is attached to.
-pub(super) fn page(page: Page, place: Option<&Place>) -> csi::ListVolumesResponse {
+/// A page of volumes, each with the nodes it is attached to and, where that is known, with what is
+/// wrong with it.
+pub(super) fn page(
+    page: &Page,
+    conditions: Option<&[Complaints]>,
+    place: Option<&Place>,
+) -> csi::ListVolumesResponse {
     use csi::list_volumes_response::{Entry, VolumeStatus};
-    let entry = |listed: Volume| Entry {
-        volume: Some(volume(&listed, place)),
+    let condition = |at: usize| conditions.and_then(|all| all.get(at));
+    let entry = |(at, listed): (usize, &Volume)| Entry {
+        volume: Some(volume(listed, place)),
         status: Some(VolumeStatus {
             published_node_ids: node_ids(&listed.nodes),
-            volume_condition: None,
+            volume_condition: condition(at).map(Complaints::condition),
         }),
     };
     csi::ListVolumesResponse {
-        entries: page.volumes.into_iter().map(entry).collect(),
-        next_token: page.next.unwrap_or_default(),
+        entries: page.volumes.iter().enumerate().map(entry).collect(),
+        next_token: page.next.clone().unwrap_or_default(),
     }
 }
 
-/// One volume, with the nodes it is attached to.
-pub(super) fn found(found: &Volume, place: Option<&Place>) -> csi::ControllerGetVolumeResponse {
+/// A page of volumes that are unwell.
+pub(super) fn unwell(page: &UnwellPage) -> csi::ControllerListVolumeHealthResponse {
+    let entry = |volume: &Unwell| volume.complaints.volume_health(volume.id.as_str());
+    csi::ControllerListVolumeHealthResponse {
+        entries: page.volumes.iter().map(entry).collect(),
+        next_token: page.next.clone().unwrap_or_default(),
+    }
+}
+
+/// One volume, with the nodes it is attached to and, where that is known, what is wrong with it.
+pub(super) fn found(
+    found: &Volume,
+    condition: Option<&Complaints>,
+    place: Option<&Place>,
+) -> csi::ControllerGetVolumeResponse {
     use csi::controller_get_volume_response::VolumeStatus;
     csi::ControllerGetVolumeResponse {
         volume: Some(volume(found, place)),
         status: Some(VolumeStatus {
             published_node_ids: node_ids(&found.nodes),
-            volume_condition: None,
+            volume_condition: condition.map(Complaints::condition),
         }),
     }
 }

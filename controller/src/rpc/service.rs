@@ -107,7 +107,9 @@ impl Controller for Service {
     ) -> Answer<csi::ListVolumesResponse> {
         answer(Rpc::ListVolumes, request, async |message| {
             let page = self.operations.list(message.try_into()?).await?;
-            Ok(encode::page(page, self.operations.place()))
+            let conditions = self.operations.conditions(&page.volumes).await?;
+            let place = self.operations.place();
+            Ok(encode::page(&page, conditions.as_deref(), place))
         })
         .await
     }
@@ -118,7 +120,10 @@ impl Controller for Service {
     ) -> Answer<csi::ControllerGetVolumeResponse> {
         answer(Rpc::ControllerGetVolume, request, async |message| {
             let volume = self.operations.get(message.try_into()?).await?;
-            Ok(encode::found(&volume, self.operations.place()))
+            let one = std::slice::from_ref(&volume);
+            let condition = self.operations.conditions(one).await?;
+            let condition = condition.as_ref().and_then(|all| all.first());
+            Ok(encode::found(&volume, condition, self.operations.place()))
         })
         .await
     }
@@ -216,16 +221,31 @@ impl Controller for Service {
 
     async fn controller_list_volume_health(
         &self,
-        _: Request<csi::ControllerListVolumeHealthRequest>,
+        request: Request<csi::ControllerListVolumeHealthRequest>,
     ) -> Answer<csi::ControllerListVolumeHealthResponse> {
-        absent(Rpc::ControllerListVolumeHealth)
+        answer(Rpc::ControllerListVolumeHealth, request, async |message| {
+            let page = self.operations.list_health(message.try_into()?).await?;
+            Ok(encode::unwell(&page))
+        })
+        .await
     }
 
     async fn controller_get_volume_health(
         &self,
-        _: Request<csi::ControllerGetVolumeHealthRequest>,
+        request: Request<csi::ControllerGetVolumeHealthRequest>,
     ) -> Answer<csi::ControllerGetVolumeHealthResponse> {
-        absent(Rpc::ControllerGetVolumeHealth)
+        type Message = csi::ControllerGetVolumeHealthRequest;
+        answer(
+            Rpc::ControllerGetVolumeHealth,
+            request,
+            async |message: Message| {
+                let id = message.volume_id.clone();
+                let complaints = self.operations.health(message.try_into()?).await?;
+                let volume_health = Some(complaints.volume_health(&id));
+                Ok(csi::ControllerGetVolumeHealthResponse { volume_health })
+            },
+        )
+        .await
     }
 }
 

@@ -5,6 +5,7 @@
 mod bed;
 mod creating;
 mod full_disk;
+mod health;
 mod kills;
 mod mounts;
 mod reflink;

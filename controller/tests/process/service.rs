@@ -448,6 +448,9 @@ async fn every_advertised_call_exists_and_no_other() {
         Call::ListSnapshots,
         Call::GetSnapshot,
         Call::CloneVolume,
+        Call::GetVolumeHealth,
+        Call::ListVolumeHealth,
+        Call::VolumeCondition,
     ];
     assert_eq!(advertised, HashSet::from(expected));
     let modify = csi::ControllerModifyVolumeRequest::default();

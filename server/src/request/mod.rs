@@ -6,6 +6,7 @@ mod capability;
 mod capacity;
 mod context;
 mod controller;
+mod health;
 mod ids;
 mod node;
 mod paths;
@@ -21,6 +22,7 @@ pub use controller::{
     ContentSource, ControllerExpand, ControllerPublish, ControllerUnpublish, CreateVolume,
     DeleteVolume, GetCapacity, GetVolume, ListVolumes, ValidateCapabilities,
 };
+pub use health::{GetVolumeHealth, ListVolumeHealth, NodeVolumeHealth, StorageHealth};
 pub use ids::{Name, NodeId, SnapshotId, VolumeId};
 pub use node::{NodeExpand, Publish, Stage, Stats, Unpublish, Unstage};
 pub use paths::{AbsPath, PATH_BYTES_MAX};

@@ -122,9 +122,17 @@ impl Files {
 
     /// How large the filesystem is, and how much of it is taken.
     pub(super) fn room(&self) -> Result<Room, Failure> {
-        let stat =
-            rustix::fs::fstatvfs(&self.dir).map_err(|errno| os("statvfs", &self.path, errno))?;
-        Ok(Room::of(&stat))
+        Ok(Room::of(&self.statvfs()?))
+    }
+
+    /// What the filesystem says of itself.
+    pub(super) fn statvfs(&self) -> Result<StatVfs, Failure> {
+        rustix::fs::fstatvfs(&self.dir).map_err(|errno| os("statvfs", &self.path, errno))
+    }
+
+    /// The open directory.
+    pub(super) fn dir(&self) -> &File {
+        &self.dir
     }
 
     /// The largest file that the filesystem can have, asked from the kernel: the last offset to

@@ -7,6 +7,7 @@ mod create;
 mod delete;
 mod fault;
 mod files;
+mod health;
 mod id;
 mod ledger;
 mod making;
@@ -23,10 +24,11 @@ mod tests;
 pub use space::{Overcommit, OvercommitError};
 
 use crate::backend::{
-    Answer, AttachOrder, Attachment, Backend, Capacity, Clones, Order, Page, Sizes, Snapshot,
-    SnapshotOrder, SnapshotPage, Snapshots, Volume,
+    Answer, AttachOrder, Attachment, Backend, Capacity, Clones, Health, Order, Page, Sizes,
+    Snapshot, SnapshotOrder, SnapshotPage, Snapshots, UnwellPage, Volume,
 };
 use belay_server::failure::{Failure, Kind};
+use belay_server::health::Complaints;
 use belay_server::readiness::{Readiness, State};
 use belay_server::request::{ContentSource, Name, NodeId, SnapshotId, VolumeId};
 use copies::Copies;
@@ -213,6 +215,24 @@ impl Backend for Local {
 
     fn clones(&self) -> Option<&dyn Clones> {
         Some(self)
+    }
+
+    fn health(&self) -> Option<&dyn Health> {
+        Some(self)
+    }
+}
+
+impl Health for Local {
+    fn health(&self, id: VolumeId) -> Answer<'_, Option<Complaints>> {
+        self.run(move |store| store.health(&id))
+    }
+
+    fn conditions(&self, volumes: Vec<(VolumeId, u64)>) -> Answer<'_, Vec<Complaints>> {
+        self.run(move |store| store.conditions(&volumes))
+    }
+
+    fn list_unwell(&self, after: Option<String>, limit: usize) -> Answer<'_, UnwellPage> {
+        self.run(move |store| store.list_unwell(after.as_deref(), limit))
     }
 }
 

@@ -81,10 +81,7 @@ impl Store {
 
     /// The token is the last id of the page before, which may be gone by now.
     pub(super) fn list(&self, after: Option<&str>, limit: usize) -> Result<Page, Failure> {
-        if let Some(token) = after.filter(|token| !id::is_ours(id::VOLUME, token)) {
-            let message = format!("starting_token {token:?}: not from a list of this driver");
-            return Err(Failure::new(Kind::BadToken, message));
-        }
+        refuse_foreign_token(after)?;
         let mut page = Page::default();
         self.ledger.scan(after, |id, record| {
             if record.state != State::Ready {
@@ -122,6 +119,15 @@ impl Store {
         self.overcommit
             .ceiling(&self.files, &self.snapshots, &self.ledger)
     }
+}
+
+/// Refuses to go on after what no page of volumes ended with.
+pub(super) fn refuse_foreign_token(after: Option<&str>) -> Result<(), Failure> {
+    let Some(token) = after.filter(|token| !id::is_ours(id::VOLUME, token)) else {
+        return Ok(());
+    };
+    let message = format!("starting_token {token:?}: not from a list of this driver");
+    Err(Failure::new(Kind::BadToken, message))
 }
 
 /// The record of a volume that can be worked with.

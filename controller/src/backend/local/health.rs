@@ -1,0 +1,265 @@
+//! How volumes fare: are their files there, whole and of the right kind, and is there room for what
+//! is still to be written into them? Changes nothing and reads no data.
+
+use super::fault::os;
+use super::files::Files;
+use super::record::State;
+use super::store::{Store, refuse_foreign_token};
+use crate::backend::{Unwell, UnwellPage};
+use belay_server::failure::Failure;
+use belay_server::health::{Complaints, Severity};
+use belay_server::request::VolumeId;
+use rustix::fs::{AtFlags, FileType, StatVfsMountFlags};
+use rustix::io::Errno;
+
+/// The volume's file has no name any more.
+const BACKING_FILE_MISSING: &str = "BackingFileMissing";
+/// Something else has its name.
+const BACKING_FILE_FOREIGN: &str = "BackingFileForeign";
+/// It is smaller than the volume.
+const BACKING_FILE_SHORT: &str = "BackingFileShort";
+/// The filesystem of all files takes no writes.
+const STORAGE_READ_ONLY: &str = "StorageReadOnly";
+/// What is still to be written into the file may find no room.
+const STORAGE_NEARLY_FULL: &str = "StorageNearlyFull";
+
+/// This part of the filesystem should stay free: 5 %.
+const RESERVE_PART: u64 = 20;
+/// On large filesystems, this many bytes will do: 10 GiB.
+const RESERVE_BYTES_MAX: u64 = 10 << 30;
+
+/// The filesystem that holds the files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Storage {
+    /// Bytes that can still be written, also by root alone, as whom loop devices write.
+    free: u64,
+    /// How many should be.
+    reserve: u64,
+    read_only: bool,
+}
+
+/// What has the name of a volume's file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Named {
+    Nothing,
+    /// A directory, a link, a device.
+    Other,
+    File {
+        bytes: u64,
+        /// Of these, the ones that have a place on disk.
+        allocated: u64,
+    },
+}
+
+impl Store {
+    /// The volume that is ready, and what is wrong with it.
+    ///
+    /// # Errors
+    /// `Unreachable` if the state or its filesystem does not answer.
+    pub(super) fn health(&self, id: &VolumeId) -> Result<Option<Complaints>, Failure> {
+        let record = self.ledger.get(id.as_str())?;
+        let Some(record) = record.filter(|record| record.state == State::Ready) else {
+            return Ok(None);
+        };
+        let storage = self.files.storage()?;
+        let complaints = self.complaints(id.as_str(), record.bytes, storage)?;
+        // Deleted since the record was read, rather than lost?
+        if !complaints.is_empty() && self.get(id)?.is_none() {
+            return Ok(None);
+        }
+        Ok(Some(complaints))
+    }
+
+    /// Like [`Store::list`], of volumes that are unwell only.
+    pub(super) fn list_unwell(
+        &self,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<UnwellPage, Failure> {
+        refuse_foreign_token(after)?;
+        let storage = self.files.storage()?;
+        let mut page = UnwellPage::default();
+        self.ledger.scan(after, |id, record| {
+            if record.state != State::Ready {
+                return Ok(true);
+            }
+            let complaints = self.complaints(id, record.bytes, storage)?;
+            if complaints.is_empty() {
+                return Ok(true);
+            }
+            if page.volumes.len() == limit {
+                page.next = page.volumes.last().map(|last| last.id.as_str().to_owned());
+                return Ok(false);
+            }
+            let id = VolumeId::new(id)?;
+            page.volumes.push(Unwell { id, complaints });
+            Ok(true)
+        })?;
+        // What was deleted since its record was read is not unwell, but gone.
+        let mut gone = Vec::new();
+        for volume in &page.volumes {
+            if self.get(&volume.id)?.is_none() {
+                gone.push(volume.id.clone());
+            }
+        }
+        page.volumes.retain(|volume| !gone.contains(&volume.id));
+        Ok(page)
+    }
+
+    /// What is wrong with each of these volumes, given with their sizes; they existed a moment ago.
+    ///
+    /// # Errors
+    /// `Unreachable` if the filesystem of the files does not answer.
+    pub(super) fn conditions(
+        &self,
+        volumes: &[(VolumeId, u64)],
+    ) -> Result<Vec<Complaints>, Failure> {
+        let storage = self.files.storage()?;
+        let each = volumes.iter();
+        each.map(|(id, bytes)| self.complaints(id.as_str(), *bytes, storage))
+            .collect()
+    }
+
+    fn complaints(&self, id: &str, bytes: u64, storage: Storage) -> Result<Complaints, Failure> {
+        let path = self.files.path_of(id).display().to_string();
+        Ok(judge(&path, bytes, self.files.named(id)?, storage))
+    }
+}
+
+impl Files {
+    fn storage(&self) -> Result<Storage, Failure> {
+        let stat = self.statvfs()?;
+        let total = stat.f_blocks.saturating_mul(stat.f_frsize);
+        Ok(Storage {
+            free: stat.f_bfree.saturating_mul(stat.f_frsize),
+            reserve: (total / RESERVE_PART).min(RESERVE_BYTES_MAX),
+            read_only: stat.f_flag.contains(StatVfsMountFlags::RDONLY),
+        })
+    }
+
+    fn named(&self, id: &str) -> Result<Named, Failure> {
+        match rustix::fs::statat(self.dir(), id, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile => {
+                Ok(Named::File {
+                    bytes: stat.st_size.unsigned_abs(),
+                    // stat(2): st_blocks counts units of 512 bytes, whatever the block size.
+                    allocated: stat.st_blocks.unsigned_abs().saturating_mul(512),
+                })
+            }
+            Ok(_) => Ok(Named::Other),
+            Err(Errno::NOENT) => Ok(Named::Nothing),
+            Err(errno) => Err(os("stat", &self.path_of(id), errno)),
+        }
+    }
+}
+
+/// What is wrong with a volume of that size. `path` is its file's, for people.
+fn judge(path: &str, volume_bytes: u64, named: Named, storage: Storage) -> Complaints {
+    let mut complaints = Complaints::default();
+    match named {
+        Named::Nothing => complaints.add(
+            Severity::DataLoss,
+            BACKING_FILE_MISSING,
+            format!(
+                "{path}: the file is missing; mount the filesystem that holds it, or restore it. \
+                 While a node still has the volume staged, its data can be copied from the pod"
+            ),
+        ),
+        Named::Other => complaints.add(
+            Severity::Inaccessible,
+            BACKING_FILE_FOREIGN,
+            format!("{path}: is not a regular file; move away what is there and restore the file"),
+        ),
+        Named::File { bytes, .. } if bytes < volume_bytes => complaints.add(
+            Severity::DataLoss,
+            BACKING_FILE_SHORT,
+            format!(
+                "{path}: has {bytes} bytes of {volume_bytes}: somebody has cut it, and what was \
+                 behind that is gone; restore it from a backup or a snapshot"
+            ),
+        ),
+        Named::File { bytes, allocated } => {
+            let unwritten = bytes.saturating_sub(allocated);
+            if storage.free < storage.reserve.min(unwritten) {
+                complaints.add(
+                    Severity::Degraded,
+                    STORAGE_NEARLY_FULL,
+                    format!(
+                        "{path}: {unwritten} bytes of it have no place on disk yet, and {} are \
+                         left for all volumes together: writes fail with EIO when none is left; \
+                         free some volumes or snapshots, or enlarge the filesystem",
+                        storage.free
+                    ),
+                );
+            }
+        }
+    }
+    if storage.read_only {
+        complaints.add(
+            Severity::Degraded,
+            STORAGE_READ_ONLY,
+            format!(
+                "{path}: is on a filesystem that is read-only now, so the volume cannot be \
+                 written; see the kernel's log, check the filesystem and mount it for writing"
+            ),
+        );
+    }
+    complaints
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+    const WELL: Storage = Storage {
+        free: 100 * MIB,
+        reserve: 50 * MIB,
+        read_only: false,
+    };
+
+    fn told(named: Named, storage: Storage) -> Vec<(Severity, &'static str)> {
+        let complaints = judge("/volumes/vol-1", 64 * MIB, named, storage);
+        let all = complaints.iter();
+        all.map(|complaint| (complaint.severity, complaint.reason))
+            .collect()
+    }
+
+    fn file(bytes: u64, allocated: u64) -> Named {
+        Named::File { bytes, allocated }
+    }
+
+    #[test]
+    fn a_file_must_be_there_and_be_one_and_be_whole() {
+        assert_eq!(told(file(64 * MIB, 0), WELL), []);
+        assert_eq!(told(file(65 * MIB, 0), WELL), []);
+        let missing = (Severity::DataLoss, BACKING_FILE_MISSING);
+        assert_eq!(told(Named::Nothing, WELL), [missing]);
+        let foreign = (Severity::Inaccessible, BACKING_FILE_FOREIGN);
+        assert_eq!(told(Named::Other, WELL), [foreign]);
+        let short = (Severity::DataLoss, BACKING_FILE_SHORT);
+        assert_eq!(told(file(64 * MIB - 1, 0), WELL), [short]);
+    }
+
+    #[test]
+    fn a_full_disk_matters_to_volumes_that_have_holes_left() {
+        let full = Storage { free: MIB, ..WELL };
+        let nearly = [(Severity::Degraded, STORAGE_NEARLY_FULL)];
+        assert_eq!(told(file(64 * MIB, 0), full), nearly);
+        assert_eq!(told(file(64 * MIB, 62 * MIB), full), nearly);
+        // What is left to be written has room.
+        assert_eq!(told(file(64 * MIB, 63 * MIB), full), []);
+        assert_eq!(told(file(64 * MIB, 65 * MIB), full), []);
+    }
+
+    #[test]
+    fn a_read_only_disk_matters_to_all() {
+        let read_only = Storage {
+            read_only: true,
+            ..WELL
+        };
+        let expected = [(Severity::Degraded, STORAGE_READ_ONLY)];
+        assert_eq!(told(file(64 * MIB, 64 * MIB), read_only), expected);
+        assert_eq!(told(Named::Nothing, read_only).len(), 2);
+    }
+}

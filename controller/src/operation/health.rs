@@ -1,0 +1,52 @@
+//! How volumes fare.
+
+use super::Operations;
+use super::lookup::{PAGE_ENTRIES_MAX, not_found};
+use crate::backend::{Health, UnwellPage, Volume};
+use belay_server::failure::Failure;
+use belay_server::health::Complaints;
+use belay_server::request::{GetVolumeHealth, ListVolumeHealth};
+
+impl Operations {
+    /// What is wrong with the volume.
+    ///
+    /// # Errors
+    /// `NotFound`; `Unsupported` if the backend cannot tell.
+    pub async fn health(&self, request: GetVolumeHealth) -> Result<Complaints, Failure> {
+        let condition = self.judge()?.health(request.id.clone()).await?;
+        condition.ok_or_else(|| not_found(&request.id))
+    }
+
+    /// A page of volumes that are unwell.
+    ///
+    /// # Errors
+    /// `BadToken`, if it begins nowhere; `Unsupported` if the backend cannot tell.
+    pub async fn list_health(&self, request: ListVolumeHealth) -> Result<UnwellPage, Failure> {
+        let limit = request
+            .max_entries
+            .unwrap_or(PAGE_ENTRIES_MAX)
+            .min(PAGE_ENTRIES_MAX);
+        let judge = self.judge()?;
+        judge.list_unwell(request.starting_token, limit).await
+    }
+
+    /// What is wrong with each of these volumes, in their order; none if the backend cannot tell.
+    ///
+    /// # Errors
+    /// When the backend does not answer.
+    pub async fn conditions(&self, volumes: &[Volume]) -> Result<Option<Vec<Complaints>>, Failure> {
+        let Some(judge) = self.backend.health() else {
+            return Ok(None);
+        };
+        let volumes = volumes.iter();
+        let volumes = volumes.map(|volume| (volume.id.clone(), volume.bytes));
+        judge.conditions(volumes.collect()).await.map(Some)
+    }
+
+    fn judge(&self) -> Result<&dyn Health, Failure> {
+        let why = "this backend does not know how its volumes fare";
+        self.backend
+            .health()
+            .ok_or_else(|| Failure::unsupported(why))
+    }
+}
