@@ -18,6 +18,8 @@ mod foreign;
 #[cfg(test)]
 mod garbage;
 #[cfg(test)]
+mod health;
+#[cfg(test)]
 mod hostile_callers;
 #[cfg(test)]
 mod hostile_content;

@@ -53,6 +53,11 @@ impl<K: Kernel> Orphan<K> {
         Ok(is_named(kernel, &fd, volume)?.then_some(Orphan { fd, number }))
     }
 
+    /// The open device.
+    pub(crate) fn fd(&self) -> &K::Fd {
+        &self.fd
+    }
+
     /// Unbinds it. There is no file whose lock would tell, so the device itself is asked again.
     ///
     /// # Errors
@@ -120,6 +125,24 @@ impl<K: Kernel> LoopDir<K> {
             |alone| matches!(alone, Ok(false)),
             || kernel.flock(&self.fd),
         )
+    }
+
+    /// The folder, by name.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The folder, as it was opened at the start.
+    pub(crate) fn fd(&self) -> &K::Fd {
+        &self.fd
+    }
+
+    /// Where the volume's file should be.
+    ///
+    /// # Errors
+    /// `INVALID_ARGUMENT` for an id that is no file name.
+    pub(crate) fn path_of(&self, volume: &VolumeId) -> Result<PathBuf, Failure> {
+        Ok(self.path.join(file_name(volume)?))
     }
 
     /// The volume's file, opened for writing unless `read_only`.
@@ -200,7 +223,7 @@ impl<K: Kernel> Backing<K> {
     }
 
     /// Its size.
-    pub(super) fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 

@@ -14,8 +14,8 @@ use std::time::Duration;
 
 pub(crate) use error::{Cause, Error, Result};
 pub(crate) use types::{
-    AlignedBuf, BtrfsGeometry, Child, ChildEnd, Dev, FileKind, LoopMode, LoopStatus, MountAttrs,
-    MountEntry, MountFacts, Open, Stat, Usage, XfsGeometry,
+    AlignedBuf, BtrfsErrors, BtrfsGeometry, Child, ChildEnd, Dev, Ext4Error, Ext4Errors, FileKind,
+    LoopMode, LoopStatus, MountAttrs, MountEntry, MountFacts, Open, Stat, Usage, XfsGeometry,
 };
 
 /// What the agent asks of the kernel.
@@ -27,7 +27,8 @@ pub(crate) trait Kernel: Send + Sync + 'static {
     type Fd: Send + Sync + 'static;
 
     /// statx(2) of the path itself: the last component is not followed, no automount is
-    /// triggered, no server is asked. `None` when nothing is there. Quick.
+    /// triggered, no server is asked. `None` when nothing is there. A filesystem that shut itself
+    /// down answers nothing; its root is then described without it, and has no mount id. Quick.
     fn look(&self, path: &Path) -> Result<Option<Stat>>;
     /// [`Kernel::look`] for an open descriptor. Quick.
     fn stat(&self, fd: &Self::Fd) -> Result<Stat>;
@@ -100,6 +101,9 @@ pub(crate) trait Kernel: Send + Sync + 'static {
     /// The numbers of all bound loop devices, from sysfs. Quick.
     fn loop_bound(&self) -> Result<Vec<u32>>;
 
+    /// The size of a loop device in bytes, from sysfs; `None` when there is no such device. Quick.
+    fn loop_bytes(&self, number: u32) -> Result<Option<u64>>;
+
     /// fsopen(2). Quick.
     fn fsopen(&self, fs_type: &str) -> Result<Self::Fd>;
     /// fsconfig(2) with a string, or with a flag where there is no value. Quick.
@@ -124,6 +128,9 @@ pub(crate) trait Kernel: Send + Sync + 'static {
     /// statmount(2) of the mount that is on `path`: type and attributes, nothing that could hang.
     /// Without statmount (before Linux 6.8) mountinfo is read instead.
     fn statmount(&self, path: &Path) -> Result<Option<MountFacts>>;
+    /// [`Kernel::statmount`] by the id of a [`Stat`]; `None` when the mount is gone, and where the
+    /// kernel has no such ids (before Linux 6.8). Quick.
+    fn statmount_of(&self, mount_id: u64) -> Result<Option<MountFacts>>;
     /// Every mount of the namespace, read once from mountinfo when the agent starts.
     fn mounts(&self) -> Result<Vec<MountEntry>>;
     /// A directory of a detached mount as an ordinary descriptor, for ioctls.
@@ -131,6 +138,9 @@ pub(crate) trait Kernel: Send + Sync + 'static {
 
     /// `EXT4_IOC_RESIZE_FS` to a number of filesystem blocks. Needs `CAP_SYS_RESOURCE`.
     fn ext4_resize(&self, root: &Self::Fd, blocks: u64) -> Result<()>;
+    /// The errors that the ext4 mounted from a loop device has counted, from sysfs; `None` when
+    /// there is no such filesystem. Quick.
+    fn ext4_errors(&self, number: u32) -> Result<Option<Ext4Errors>>;
     /// `XFS_IOC_FSGEOMETRY`.
     fn xfs_geometry(&self, root: &Self::Fd) -> Result<XfsGeometry>;
     /// `XFS_IOC_FSGROWFSDATA` to a number of filesystem blocks, the inode share kept as it is.
@@ -141,6 +151,8 @@ pub(crate) trait Kernel: Send + Sync + 'static {
     fn btrfs_device(&self, root: &Self::Fd) -> Result<Option<Dev>>;
     /// `BTRFS_IOC_FS_INFO` and `BTRFS_IOC_DEV_INFO`.
     fn btrfs_geometry(&self, root: &Self::Fd) -> Result<BtrfsGeometry>;
+    /// `BTRFS_IOC_GET_DEV_STATS`.
+    fn btrfs_errors(&self, root: &Self::Fd) -> Result<BtrfsErrors>;
     /// `BTRFS_IOC_RESIZE` of the filesystem's device number `id` to all of its block device.
     fn btrfs_grow(&self, root: &Self::Fd, id: u64) -> Result<()>;
 

@@ -182,8 +182,10 @@ pub(crate) struct MountFacts {
     pub(crate) fs_type: String,
     /// The attributes of the mount.
     pub(crate) attrs: MountAttrs,
-    /// The superblock itself is read-only, for example after an error.
+    /// The filesystem itself is read-only, or takes no write after an error.
     pub(crate) superblock_read_only: bool,
+    /// The filesystem has shut itself down after an error: nothing can be read or written.
+    pub(crate) shut_down: bool,
     /// Mounts that mirror each other by propagation share this number; 0 for a private one.
     pub(crate) peer_group: u64,
 }
@@ -242,6 +244,45 @@ pub(crate) struct BtrfsGeometry {
     pub(crate) last_bytes: u64,
     /// Bytes of a filesystem block, which that is a multiple of.
     pub(crate) block_bytes: u32,
+}
+
+/// What an ext4 has counted since it was last checked; kept in its superblock.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Ext4Errors {
+    /// How many.
+    pub(crate) count: u64,
+    /// The oldest, if there is any.
+    pub(crate) first: Option<Ext4Error>,
+    /// The latest.
+    pub(crate) last: Option<Ext4Error>,
+}
+
+/// One error of an ext4.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Ext4Error {
+    /// When, in seconds since 1970; 0 is not known.
+    pub(crate) seconds: u64,
+    /// Where in the kernel's source.
+    pub(crate) function: String,
+    /// The line of that.
+    pub(crate) line: u64,
+    /// Why: `EXT4_ERR_` of fs/ext4/ext4.h; 0 is not known.
+    pub(crate) code: u64,
+}
+
+/// What a btrfs has counted on its device; kept in the filesystem until somebody puts it to zero.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct BtrfsErrors {
+    /// Failed writes.
+    pub(crate) write: u64,
+    /// Failed reads.
+    pub(crate) read: u64,
+    /// Failed flushes.
+    pub(crate) flush: u64,
+    /// Blocks that do not have their checksum.
+    pub(crate) corruption: u64,
+    /// Blocks that are older than they should be: a write was lost.
+    pub(crate) generation: u64,
 }
 
 /// A program to run on a device. It finds the device as `/proc/self/fd/0`.

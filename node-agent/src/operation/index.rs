@@ -114,6 +114,14 @@ impl MountIndex {
         inner.noted(path, stat).map(|(_, volume)| volume.clone())
     }
 
+    /// Where mounts were noted for that volume. Looks at all that are noted.
+    pub(crate) fn of_volume(&self, volume: &VolumeId) -> Vec<PathBuf> {
+        let inner = self.lock();
+        let is_of = |entry: &Entry| entry.proof.as_ref().is_some_and(|p| p.volume == *volume);
+        let found = inner.by_path.iter().filter(|(_, entry)| is_of(entry));
+        found.map(|(path, _)| path.clone()).collect()
+    }
+
     /// Files with this number are on a mount that is noted.
     pub(crate) fn shows(&self, dev: Dev) -> bool {
         let inner = self.lock();

@@ -5,6 +5,7 @@
 
 mod behind;
 mod expand;
+mod health;
 mod index;
 pub(crate) mod phase;
 mod plan;
@@ -19,10 +20,11 @@ mod unpublish;
 mod unstage;
 
 pub(crate) use expand::expand;
+pub(crate) use health::{StorageComplaint, StorageSeverity, health, storage_health};
 pub(crate) use index::MountIndex;
 pub(crate) use publish::{Published, Thread, publish};
 pub(crate) use stage::{Formatting, Staged, stage};
-pub(crate) use stats::{VolumeUsage, stats};
+pub(crate) use stats::{VolumeStats, VolumeUsage, stats};
 pub(crate) use unpublish::unpublish;
 pub(crate) use unstage::unstage;
 

@@ -1,12 +1,14 @@
 //! `NodeGetVolumeStats`: how full a volume is.
 
 use belay_server::failure::Failure;
+use belay_server::health::Complaints;
 use belay_server::request::Stats;
 
 use super::Node;
+use super::health::{self, Backing};
 use super::phase::{Operation, Phase, operation, phase};
 use super::staged::Owner;
-use crate::kernel::{FileKind, Kernel, Usage};
+use crate::kernel::{FileKind, Kernel, Stat, Usage};
 
 /// How full a volume is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,15 +19,22 @@ pub(crate) enum VolumeUsage {
     Block(u64),
 }
 
+/// How full a volume is, and what is wrong with it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct VolumeStats {
+    pub(crate) usage: VolumeUsage,
+    pub(crate) complaints: Complaints,
+}
+
 /// Asks a published or staged volume.
 ///
 /// # Errors
 /// `NOT_FOUND` when the volume is not mounted at that path.
-pub(crate) fn stats<K: Kernel>(node: &Node<K>, request: &Stats) -> Result<VolumeUsage, Failure> {
+pub(crate) fn stats<K: Kernel>(node: &Node<K>, request: &Stats) -> Result<VolumeStats, Failure> {
     operation(Operation::Stats, || run(node, request))
 }
 
-fn run<K: Kernel>(node: &Node<K>, request: &Stats) -> Result<VolumeUsage, Failure> {
+fn run<K: Kernel>(node: &Node<K>, request: &Stats) -> Result<VolumeStats, Failure> {
     let path = &request.volume_path;
     let not_there = || {
         Failure::not_found(format!(
@@ -38,18 +47,39 @@ fn run<K: Kernel>(node: &Node<K>, request: &Stats) -> Result<VolumeUsage, Failur
         return Err(not_there());
     }
     let stat = node.look("volume_path", path)?.ok_or_else(not_there)?;
-    if stat.kind != FileKind::BlockDevice {
-        return if node.prove(&request.id, path, &stat)?.is_some() {
-            let usage = phase(Phase::Usage, || node.kernel.statfs(path))?;
-            Ok(VolumeUsage::Filesystem(usage))
-        } else {
-            Err(not_there())
-        };
+    if stat.kind == FileKind::BlockDevice {
+        return device(node, request, &stat)?.ok_or_else(not_there);
     }
-    match node.owner(&request.id, stat.rdev)? {
-        Owner::Ours(device) if stat.mount_root => {
-            Ok(VolumeUsage::Block(node.kernel.device_bytes(device.fd())?))
-        }
-        _ => Err(not_there()),
-    }
+    let device = node.prove(&request.id, path, &stat)?;
+    let device = device.ok_or_else(not_there)?;
+    // Before the usage: what hangs there has then been looked at.
+    let staging = request.staging.as_deref();
+    let complaints = health::of_mounted(node, &request.id, path, &stat, device, staging)?;
+    let usage = phase(Phase::Usage, || node.kernel.statfs(path))?;
+    Ok(VolumeStats {
+        usage: VolumeUsage::Filesystem(usage),
+        complaints,
+    })
+}
+
+/// Of a raw device, if it is the volume's.
+fn device<K: Kernel>(
+    node: &Node<K>,
+    request: &Stats,
+    stat: &Stat,
+) -> Result<Option<VolumeStats>, Failure> {
+    let owner = node.owner(&request.id, stat.rdev)?;
+    let fd = match &owner {
+        Owner::Ours(device) if stat.mount_root => device.fd(),
+        Owner::FileGone(device) if stat.mount_root => device.fd(),
+        _ => return Ok(None),
+    };
+    let bytes = node.kernel.device_bytes(fd)?;
+    let backing = Backing::of(&owner, bytes);
+    let path = &request.volume_path;
+    let complaints = health::of_device(node, &request.id, path, stat.rdev, backing)?;
+    Ok(Some(VolumeStats {
+        usage: VolumeUsage::Block(bytes),
+        complaints,
+    }))
 }

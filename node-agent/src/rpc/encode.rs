@@ -3,15 +3,19 @@
 use belay_proto::csi::v1 as csi;
 use csi::node_service_capability::{Rpc as RpcCapability, Type, rpc};
 
-use crate::operation::VolumeUsage;
+use crate::operation::{StorageComplaint, StorageSeverity, VolumeStats, VolumeUsage};
 
 /// What this agent can do. Both binaries of a driver speak of the same volumes, and the access
 /// modes are one of the things they must agree on.
-const CAPABILITIES: [rpc::Type; 4] = [
+const CAPABILITIES: [rpc::Type; 7] = [
     rpc::Type::StageUnstageVolume,
     rpc::Type::GetVolumeStats,
     rpc::Type::ExpandVolume,
     rpc::Type::SingleNodeMultiWriter,
+    rpc::Type::GetVolumeHealth,
+    rpc::Type::GetStorageHealth,
+    // Gone in 1.13, and what kubelets up to 1.36 ask for.
+    rpc::Type::VolumeCondition,
 ];
 
 pub(super) fn capabilities() -> csi::NodeGetCapabilitiesResponse {
@@ -26,9 +30,9 @@ pub(super) fn capabilities() -> csi::NodeGetCapabilitiesResponse {
     csi::NodeGetCapabilitiesResponse { capabilities }
 }
 
-pub(super) fn usage(usage: VolumeUsage) -> csi::NodeGetVolumeStatsResponse {
+pub(super) fn stats(stats: &VolumeStats) -> csi::NodeGetVolumeStatsResponse {
     use csi::volume_usage::Unit;
-    let usage = match usage {
+    let usage = match stats.usage {
         VolumeUsage::Block(bytes) => vec![csi::VolumeUsage {
             total: signed(bytes),
             unit: Unit::Bytes.into(),
@@ -51,7 +55,24 @@ pub(super) fn usage(usage: VolumeUsage) -> csi::NodeGetVolumeStatsResponse {
     };
     csi::NodeGetVolumeStatsResponse {
         usage,
-        ..Default::default()
+        volume_condition: Some(stats.complaints.condition()),
+    }
+}
+
+pub(super) fn storage(complaints: Vec<StorageComplaint>) -> csi::NodeGetStorageHealthResponse {
+    use csi::StorageHealthErrorType as Wire;
+    use csi::node_get_storage_health_response::StorageBackendHealth;
+    let entry = |complaint: StorageComplaint| StorageBackendHealth {
+        status: i32::from(match complaint.severity {
+            StorageSeverity::Degraded => Wire::StorageDegraded,
+            StorageSeverity::Unreachable => Wire::StorageUnreachable,
+        }),
+        reason: complaint.reason.to_owned(),
+        message: complaint.message,
+        volume_capability: None,
+    };
+    csi::NodeGetStorageHealthResponse {
+        backend_health: complaints.into_iter().map(entry).collect(),
     }
 }
 

@@ -2,6 +2,7 @@
 //! path is judged.
 
 mod encode;
+mod health;
 mod node;
 
 pub(crate) use node::{NodeIdentity, NodeService};

@@ -12,18 +12,20 @@ use belay_server::rpc::Rpc;
 use tonic::{Request, Response, Status};
 
 use super::encode;
+use super::health::Looks;
 use crate::kernel::Kernel;
-use crate::operation::{self, Formatting, Node, Published, Staged, Thread, VolumeUsage};
+use crate::operation::{self, Formatting, Node, Published, Staged, Thread, VolumeStats};
 use crate::pool::Pool;
 
 /// The CSI Node service over the operations.
 pub(crate) struct NodeService<K: Kernel> {
-    node: Arc<Node<K>>,
-    pool: Arc<Pool>,
+    pub(super) node: Arc<Node<K>>,
+    pub(super) pool: Arc<Pool>,
     /// One job a volume; its value is the size in bytes that an expansion answers with.
     jobs: Jobs<u64>,
     /// Callers that ask how full a volume is, again and again, share one thread for it.
-    asking: Jobs<VolumeUsage>,
+    asking: Jobs<VolumeStats>,
+    pub(super) looks: Looks,
     info: csi::NodeGetInfoResponse,
 }
 
@@ -49,6 +51,7 @@ impl<K: Kernel> NodeService<K> {
             pool,
             jobs: Jobs::new(),
             asking: Jobs::new(),
+            looks: Looks::new(),
             info,
         }
     }
@@ -187,11 +190,31 @@ impl<K: Kernel> csi::node_server::Node for NodeService<K> {
             let key = format!("{} {}", stats.id, stats.volume_path.display());
             let (node, pool) = (Arc::clone(&self.node), Arc::clone(&self.pool));
             let work = async move { pool.run(move || operation::stats(&node, &stats)).await };
-            let usage = self
+            let stats = self
                 .asking
                 .run(&key, Rpc::NodeGetVolumeStats, mark, work)
                 .await?;
-            Ok(encode::usage(usage))
+            Ok(encode::stats(&stats))
+        })
+        .await
+    }
+
+    async fn node_get_volume_health(
+        &self,
+        request: Request<csi::NodeGetVolumeHealthRequest>,
+    ) -> Result<Response<csi::NodeGetVolumeHealthResponse>, Status> {
+        answer(Rpc::NodeGetVolumeHealth, request, |message| {
+            self.volume_health(message)
+        })
+        .await
+    }
+
+    async fn node_get_storage_health(
+        &self,
+        request: Request<csi::NodeGetStorageHealthRequest>,
+    ) -> Result<Response<csi::NodeGetStorageHealthResponse>, Status> {
+        answer(Rpc::NodeGetStorageHealth, request, |message| {
+            self.storage_health(message)
         })
         .await
     }

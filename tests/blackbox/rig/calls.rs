@@ -53,6 +53,10 @@ calls! { NodeCalls, NodeClient:
     unpublish => node_unpublish_volume, NodeUnpublishVolumeRequest, NodeUnpublishVolumeResponse;
     stats => node_get_volume_stats, NodeGetVolumeStatsRequest, NodeGetVolumeStatsResponse;
     expand => node_expand_volume, NodeExpandVolumeRequest, NodeExpandVolumeResponse;
+    volume_health => node_get_volume_health,
+        NodeGetVolumeHealthRequest, NodeGetVolumeHealthResponse;
+    storage_health => node_get_storage_health,
+        NodeGetStorageHealthRequest, NodeGetStorageHealthResponse;
     info => node_get_info, NodeGetInfoRequest, NodeGetInfoResponse;
 }
 

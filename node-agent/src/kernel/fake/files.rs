@@ -12,6 +12,7 @@ const SECTOR: usize = 512;
 
 impl State {
     pub(super) fn open_place(&mut self, place: Place, how: Open) -> Answer<Object> {
+        self.refuse_shut_down(&Object::Name(place))?;
         match (&self.inode(place.ino)?.kind, how) {
             (InodeKind::Directory(_), Open::Directory) => Ok(Object::Name(place)),
             (_, Open::Directory) => Err(Errno::NOTDIR),

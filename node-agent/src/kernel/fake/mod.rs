@@ -11,10 +11,12 @@ mod files;
 mod loops;
 mod mkfs;
 mod mounts;
+mod on_disk;
 mod picture;
 mod sparse;
 mod state;
 mod superblock;
+mod trouble;
 mod verbs;
 mod xfs;
 
@@ -27,6 +29,7 @@ use rustix::io::Errno;
 use super::{Error, Result};
 pub(crate) use picture::{Holds, Picture};
 use state::State;
+pub(crate) use trouble::Trouble;
 
 /// The machine. It outlives the processes that run on it.
 #[derive(Clone)]

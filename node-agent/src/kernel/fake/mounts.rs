@@ -17,6 +17,8 @@ impl State {
             dev,
             on,
             read_only: false,
+            shut_down: false,
+            errors: 0,
             root,
         };
         self.superblocks.insert(id, superblock);
@@ -155,14 +157,20 @@ impl State {
 
     pub(super) fn statmount(&self, path: &Path) -> Answer<Option<MountFacts>> {
         let place = self.walk(path)?;
-        let mount = &self.mounts[&place.mount];
+        let is_root = self.mounts[&place.mount].root == place.ino;
+        Ok(is_root.then(|| self.facts(place.mount)))
+    }
+
+    pub(super) fn facts(&self, id: u64) -> MountFacts {
+        let mount = &self.mounts[&id];
         let superblock = &self.superblocks[&mount.superblock];
-        Ok((mount.root == place.ino).then(|| MountFacts {
+        MountFacts {
             fs_type: superblock.fs_type.clone(),
             attrs: mount.attrs,
             superblock_read_only: superblock.read_only,
+            shut_down: superblock.shut_down,
             peer_group: mount.group.unwrap_or(0),
-        }))
+        }
     }
 
     pub(super) fn mount_entries(&self) -> Vec<MountEntry> {

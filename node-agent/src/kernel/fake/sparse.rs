@@ -16,9 +16,15 @@ impl Sparse {
         self.bytes
     }
 
-    /// Grows; nothing here shrinks a file.
+    /// Grows.
     pub(super) fn grow(&mut self, bytes: u64) {
         self.bytes = self.bytes.max(bytes);
+    }
+
+    /// Cuts.
+    pub(super) fn truncate(&mut self, bytes: u64) {
+        self.bytes = self.bytes.min(bytes);
+        self.blocks.retain(|index, _| index * BLOCK < bytes);
     }
 
     /// How many bytes of `buffer` the file has from `at` on.

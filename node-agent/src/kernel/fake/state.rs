@@ -57,6 +57,9 @@ pub(super) struct Superblock {
     /// The loop device that it claims.
     pub(super) on: Option<u32>,
     pub(super) read_only: bool,
+    pub(super) shut_down: bool,
+    /// How many it has counted.
+    pub(super) errors: u64,
     pub(super) root: u64,
 }
 
@@ -252,7 +255,11 @@ impl State {
                 .mounts
                 .get(&place.mount)
                 .is_some_and(|m| m.root == place.ino),
-            mount_id: place.mount,
+            // As the real kernel layer has it: what is described without the filesystem has none.
+            mount_id: match self.superblocks[&inode.superblock].shut_down {
+                true => 0,
+                false => place.mount,
+            },
         })
     }
 

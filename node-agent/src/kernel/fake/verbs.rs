@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-use super::state::{Answer, Context, File, InodeKind, Object, loop_dev};
+use super::state::{Context, File, InodeKind, Object, loop_dev};
 use super::superblock::BLOCK_BYTES;
 use super::{Fake, Fd, btrfs, ext4, mkfs, xfs};
 use crate::kernel::{
-    BtrfsGeometry, Child, ChildEnd, Dev, Kernel, LoopMode, LoopStatus, MountAttrs, MountEntry,
-    MountFacts, Open, Result, Stat, Usage, XfsGeometry,
+    BtrfsErrors, BtrfsGeometry, Child, ChildEnd, Dev, Ext4Errors, Kernel, LoopMode, LoopStatus,
+    MountAttrs, MountEntry, MountFacts, Open, Result, Stat, Usage, XfsGeometry,
 };
 
 /// "It is not there" is an answer, which the real kernel gives only where it is so.
@@ -210,6 +210,14 @@ impl Kernel for Fake {
         })
     }
 
+    fn loop_bytes(&self, number: u32) -> Result<Option<u64>> {
+        let name = format!("/sys/block/loop{number}/size");
+        self.call("read", name, GONE, |state| {
+            let device = state.loops.get(&number);
+            Ok(device.map(|device| device.binding.as_ref().map_or(0, |bound| bound.bytes)))
+        })
+    }
+
     fn fsopen(&self, fs_type: &str) -> Result<Fd> {
         self.open_by("fsopen", fs_type, NONE, |_| match fs_type {
             "ext4" | "xfs" | "btrfs" => Ok(Object::Context(Context {
@@ -274,6 +282,15 @@ impl Kernel for Fake {
         })
     }
 
+    fn statmount_of(&self, mount_id: u64) -> Result<Option<MountFacts>> {
+        self.call("statmount", mount_id.to_string(), GONE, |state| {
+            Ok(state
+                .mounts
+                .contains_key(&mount_id)
+                .then(|| state.facts(mount_id)))
+        })
+    }
+
     fn mounts(&self) -> Result<Vec<MountEntry>> {
         self.call("read", "mountinfo", NONE, |state| Ok(state.mount_entries()))
     }
@@ -292,6 +309,11 @@ impl Kernel for Fake {
             ext4::write(contents, blocks);
             Ok(())
         })
+    }
+
+    fn ext4_errors(&self, number: u32) -> Result<Option<Ext4Errors>> {
+        let name = format!("/sys/fs/ext4/loop{number}/errors_count");
+        self.call("read", name, GONE, |state| Ok(state.ext4_errors(number)))
     }
 
     fn xfs_geometry(&self, root: &Fd) -> Result<XfsGeometry> {
@@ -344,52 +366,15 @@ impl Kernel for Fake {
         })
     }
 
+    fn btrfs_errors(&self, root: &Fd) -> Result<BtrfsErrors> {
+        self.call("BTRFS_IOC_GET_DEV_STATS", named(root), NONE, |state| {
+            state.btrfs_errors(root.id)
+        })
+    }
+
     fn pause(&self, _: Duration) {}
 
     fn run(&self, child: &Child<'_, Fd>) -> Result<ChildEnd> {
         mkfs::run(self, child)
-    }
-}
-
-impl super::State {
-    /// The file that was opened, not what is on it.
-    fn opened_file(&mut self, fd: u64) -> Answer<&mut File> {
-        let ino = self.object(fd)?.place()?.ino;
-        self.file(ino)
-    }
-
-    /// The loop device of the filesystem that a directory is on.
-    fn device_of(&self, fd: u64, fs_type: &str) -> Answer<u32> {
-        let place = self.object(fd)?.place()?;
-        let mount = self.mounts.get(&place.mount).ok_or(Errno::INVAL)?;
-        let superblock = &self.superblocks[&mount.superblock];
-        match superblock.fs_type == fs_type {
-            true => superblock.on.ok_or(Errno::NOTTY),
-            false => Err(Errno::NOTTY),
-        }
-    }
-
-    /// How many blocks the device has.
-    fn room(&self, number: u32) -> u64 {
-        self.loops[&number].binding.as_ref().map_or(0, |b| b.bytes) / BLOCK_BYTES
-    }
-
-    /// The file behind the filesystem that a directory is on; it must be writable and have room
-    /// for `blocks`, if it is to grow.
-    fn mounted_file(&mut self, fd: u64, fs_type: &str, blocks: Option<u64>) -> Answer<&mut File> {
-        let number = self.device_of(fd, fs_type)?;
-        let place = self.object(fd)?.place()?;
-        let mount = self.mounts.get(&place.mount).ok_or(Errno::INVAL)?;
-        let superblock = &self.superblocks[&mount.superblock];
-        let is_read_only = superblock.read_only || mount.attrs.contains(MountAttrs::READ_ONLY);
-        if blocks.is_some() && is_read_only {
-            return Err(Errno::ROFS);
-        }
-        let id = mount.superblock;
-        if blocks.is_some_and(|blocks| blocks > self.room(number)) {
-            return Err(Errno::INVAL);
-        }
-        let ino = self.backing_of(id)?;
-        self.file(ino)
     }
 }

@@ -18,15 +18,17 @@ use rustix::io::Errno;
 use rustix::ioctl::{Getter, Ioctl, IoctlOutput, Opcode, Updater, opcode};
 
 use super::files::of;
-use crate::kernel::{BtrfsGeometry, Dev, Error, Result};
+use crate::kernel::{BtrfsErrors, BtrfsGeometry, Dev, Error, Result};
 
-/// `BTRFS_IOC_FS_INFO` and the two below (include/uapi/linux/btrfs.h).
+/// `BTRFS_IOC_FS_INFO` and those below (include/uapi/linux/btrfs.h).
 const BTRFS_IOC_FS_INFO: Opcode = opcode::read::<FsInfo>(0x94, 31);
 const BTRFS_IOC_DEV_INFO: Opcode = opcode::read_write::<DevInfo>(0x94, 30);
+const BTRFS_IOC_GET_DEV_STATS: Opcode = opcode::read_write::<DevStats>(0x94, 52);
 const BTRFS_IOC_RESIZE: Opcode = opcode::write::<VolArgs>(0x94, 3);
 
 const _: () = assert!(BTRFS_IOC_FS_INFO == 0x8400_941f);
 const _: () = assert!(BTRFS_IOC_DEV_INFO == 0xd000_941e);
+const _: () = assert!(BTRFS_IOC_GET_DEV_STATS == 0xc408_9434);
 const _: () = assert!(BTRFS_IOC_RESIZE == 0x5000_9403);
 
 /// Two numbers of 32 bits at most, a colon and a newline; sysfs gives it by one read.
@@ -53,6 +55,17 @@ struct DevInfo {
     total_bytes: u64,
     rest: [u64; 379],
     path: [u8; 1024],
+}
+
+/// `struct btrfs_ioctl_get_dev_stats`, with room for more values than there are.
+#[repr(C)]
+struct DevStats {
+    devid: u64,
+    items: u64,
+    flags: u64,
+    /// In the order of `enum btrfs_dev_stat_values`.
+    values: [u64; 5],
+    rest: [u64; 121],
 }
 
 /// `struct btrfs_ioctl_vol_args`.
@@ -118,6 +131,29 @@ pub(super) fn geometry(root: &OwnedFd) -> Result<BtrfsGeometry> {
         last_id: info.devid,
         last_bytes: info.total_bytes,
         block_bytes: filesystem.sectorsize,
+    })
+}
+
+/// See [`crate::kernel::Kernel::btrfs_errors`].
+pub(super) fn errors(root: &OwnedFd) -> Result<BtrfsErrors> {
+    let mut stats = DevStats {
+        devid: fs_info(root)?.max_id,
+        items: 5,
+        flags: 0,
+        values: [0; 5],
+        rest: [0; 121],
+    };
+    // SAFETY: the opcode carries the size of the struct, which the kernel reads and fills; all of
+    // its fields are integers.
+    unsafe { rustix::ioctl::ioctl(root, Updater::<BTRFS_IOC_GET_DEV_STATS, _>::new(&mut stats)) }
+        .map_err(of("BTRFS_IOC_GET_DEV_STATS", root))?;
+    let [write, read, flush, corruption, generation] = stats.values;
+    Ok(BtrfsErrors {
+        write,
+        read,
+        flush,
+        corruption,
+        generation,
     })
 }
 

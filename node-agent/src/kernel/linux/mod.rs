@@ -18,15 +18,17 @@ mod mount;
 mod mountinfo;
 #[cfg(test)]
 pub(crate) mod real;
+mod shut_down;
 mod statmount;
+mod sysfs;
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::Duration;
 
 use super::{
-    BtrfsGeometry, Child, ChildEnd, Dev, Kernel, LoopMode, LoopStatus, MountAttrs, MountEntry,
-    MountFacts, Open, Result, Stat, Usage, XfsGeometry,
+    BtrfsErrors, BtrfsGeometry, Cause, Child, ChildEnd, Dev, Error, Ext4Errors, Kernel, LoopMode,
+    LoopStatus, MountAttrs, MountEntry, MountFacts, Open, Result, Stat, Usage, XfsGeometry,
 };
 
 /// The kernel this process runs on, and what it can do beyond the floor.
@@ -57,7 +59,13 @@ impl Kernel for Linux {
     type Fd = OwnedFd;
 
     fn look(&self, path: &Path) -> Result<Option<Stat>> {
-        files::look(path)
+        match files::look(path) {
+            Err(error) if error.cause() == Cause::Io => match shut_down::root(path)? {
+                Some(root) => Ok(Some(root.stat)),
+                None => Err(error),
+            },
+            found => found,
+        }
     }
 
     fn stat(&self, fd: &OwnedFd) -> Result<Stat> {
@@ -178,6 +186,10 @@ impl Kernel for Linux {
         loopdev::bound()
     }
 
+    fn loop_bytes(&self, number: u32) -> Result<Option<u64>> {
+        sysfs::loop_bytes(number)
+    }
+
     fn fsopen(&self, fs_type: &str) -> Result<OwnedFd> {
         mount::fsopen(fs_type)
     }
@@ -215,11 +227,26 @@ impl Kernel for Linux {
     }
 
     fn statmount(&self, path: &Path) -> Result<Option<MountFacts>> {
-        if self.has_statmount {
+        let found = if self.has_statmount {
             statmount::facts(path)
         } else {
             mountinfo::facts(path)
+        };
+        match found {
+            Err(error) if error.cause() == Cause::Io => match shut_down::root(path)? {
+                Some(root) => Ok(Some(root.facts)),
+                None => Err(error),
+            },
+            found => found,
         }
+    }
+
+    fn statmount_of(&self, mount_id: u64) -> Result<Option<MountFacts>> {
+        if !self.has_statmount || mount_id == 0 {
+            return Ok(None);
+        }
+        statmount::facts_of(mount_id)
+            .map_err(|errno| Error::new("statmount", format!("mount {mount_id}"), errno))
     }
 
     fn mounts(&self) -> Result<Vec<MountEntry>> {
@@ -232,6 +259,10 @@ impl Kernel for Linux {
 
     fn ext4_resize(&self, root: &OwnedFd, blocks: u64) -> Result<()> {
         grow::ext4_resize(root, blocks)
+    }
+
+    fn ext4_errors(&self, number: u32) -> Result<Option<Ext4Errors>> {
+        sysfs::ext4_errors(number)
     }
 
     fn xfs_geometry(&self, root: &OwnedFd) -> Result<XfsGeometry> {
@@ -252,6 +283,10 @@ impl Kernel for Linux {
 
     fn btrfs_grow(&self, root: &OwnedFd, id: u64) -> Result<()> {
         btrfs::grow(root, id)
+    }
+
+    fn btrfs_errors(&self, root: &OwnedFd) -> Result<BtrfsErrors> {
+        btrfs::errors(root)
     }
 
     #[expect(

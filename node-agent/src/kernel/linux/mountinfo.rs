@@ -42,6 +42,23 @@ pub(super) fn facts(path: &Path) -> Result<Option<MountFacts>> {
         .map(|line| line.facts))
 }
 
+/// A mount that is known by its listed id.
+pub(super) struct Listed {
+    pub(super) dev: Dev,
+    pub(super) facts: MountFacts,
+}
+
+/// The mount with that id, if it is the one on `point`.
+pub(super) fn with_id(id: u64, point: &Path) -> Result<Option<Listed>> {
+    let found = read()?
+        .into_iter()
+        .find(|line| line.id == id && line.entry.point == point);
+    Ok(found.map(|line| Listed {
+        dev: line.entry.dev,
+        facts: line.facts,
+    }))
+}
+
 fn read() -> Result<Vec<Line>> {
     let failed = |errno| Error::at("read", Path::new(MOUNTINFO), errno);
     let text = std::fs::read(MOUNTINFO)
@@ -90,11 +107,12 @@ fn parse_line(line: &[u8]) -> Option<Line> {
     }
     let fs_type = String::from_utf8_lossy(&unescape(fields.next()?)).into_owned();
     let source = path(fields.next()?);
-    let superblock_read_only = has_option(fields.next()?, b"ro");
+    let options = fields.next()?;
     let facts = MountFacts {
         fs_type: fs_type.clone(),
         attrs,
-        superblock_read_only,
+        superblock_read_only: has_option(options, b"ro") || is_emergency(options),
+        shut_down: is_shut_down(options),
         peer_group,
     };
     Some(Line {
@@ -108,6 +126,16 @@ fn parse_line(line: &[u8]) -> Option<Line> {
         },
         facts,
     })
+}
+
+/// Since Linux 6.15 an ext4 that its errors made read-only says so by this word alone.
+pub(super) fn is_emergency(options: &[u8]) -> bool {
+    has_option(options, b"emergency_ro")
+}
+
+/// The word of an ext4 that was shut down by force (`EXT4_IOC_SHUTDOWN`).
+pub(super) fn is_shut_down(options: &[u8]) -> bool {
+    has_option(options, b"shutdown")
 }
 
 /// The options of the mount itself, as the bits that statmount would give.
@@ -239,6 +267,10 @@ mod tests {
                 .facts
                 .superblock_read_only
         );
+        let stopped = only("1 1 7:0 / /m rw - ext4 /dev/loop0 rw,emergency_ro").facts;
+        assert!(stopped.superblock_read_only && !stopped.shut_down);
+        let dead = only("1 1 7:0 / /m rw - ext4 /dev/loop0 rw,shutdown").facts;
+        assert!(!dead.superblock_read_only && dead.shut_down);
         assert!(
             !only("1 1 7:0 / /m ro - ext4 /dev/loop0 rw,errors=remount-ro")
                 .facts

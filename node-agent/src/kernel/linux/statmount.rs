@@ -15,6 +15,7 @@ use rustix::io::Errno;
 
 use super::files::{self, MountId};
 use super::mount::last_errno;
+use super::mountinfo;
 use crate::kernel::{Error, MountAttrs, MountFacts, Result};
 
 /// The number of statmount in include/uapi/asm-generic/unistd.h, which all architectures of this
@@ -25,12 +26,14 @@ const STATMOUNT_SB_BASIC: u64 = 0x01;
 const STATMOUNT_MNT_BASIC: u64 = 0x02;
 const STATMOUNT_FS_TYPE: u64 = 0x20;
 const WANTED: u64 = STATMOUNT_SB_BASIC | STATMOUNT_MNT_BASIC | STATMOUNT_FS_TYPE;
+/// Since Linux 6.11; kernels before it leave it out of the mask of their answer.
+const STATMOUNT_MNT_OPTS: u64 = 0x80;
 
 /// `SB_RDONLY` (include/linux/fs.h), the same bit as `MS_RDONLY`.
 const SB_RDONLY: u32 = 1;
 
-/// Room for the name of a filesystem type with its subtype.
-const STRINGS_BYTES: usize = 256;
+/// Room for the name of a filesystem type and the options of the filesystem.
+const STRINGS_BYTES: usize = 2048;
 
 /// `struct mnt_id_req`.
 #[repr(C)]
@@ -45,7 +48,8 @@ struct MntIdReq {
 #[repr(C)]
 struct StatMount {
     size: u32,
-    spare1: u32,
+    /// Where in `strings` it begins.
+    mnt_opts: u32,
     mask: u64,
     sb_dev_major: u32,
     sb_dev_minor: u32,
@@ -75,7 +79,7 @@ const _: () = assert!(std::mem::offset_of!(StatMount, strings) == 512);
 pub(super) fn is_known() -> bool {
     // A request smaller than the first version is refused with EINVAL before anything is looked
     // up. Another errno is that of a missing call, or of a filter that keeps it from us.
-    statmount(0, 0).err() == Some(Errno::INVAL)
+    statmount(0, 0, WANTED).err() == Some(Errno::INVAL)
 }
 
 /// What is mounted on `path`; `None` when it is not the root of a mount.
@@ -86,33 +90,52 @@ pub(super) fn facts(path: &Path) -> Result<Option<MountFacts>> {
         Some(MountId::Listed(_)) => return Err(failed(Errno::NOSYS)),
         None => return Ok(None),
     };
-    let found = match statmount(id, MNT_ID_REQ_SIZE_VER0) {
+    facts_of(id).map_err(failed)
+}
+
+/// The mount with that unique id; `None` when it is gone.
+pub(super) fn facts_of(id: u64) -> rustix::io::Result<Option<MountFacts>> {
+    let asked = |wanted| statmount(id, MNT_ID_REQ_SIZE_VER0, wanted);
+    let found = match asked(WANTED | STATMOUNT_MNT_OPTS) {
+        // Options of a length that only other people's mounts have.
+        Err(Errno::OVERFLOW) => asked(WANTED),
+        found => found,
+    };
+    let found = match found {
         Ok(found) => found,
         // Unmounted since.
         Err(Errno::NOENT) => return Ok(None),
-        Err(errno) => return Err(failed(errno)),
+        Err(errno) => return Err(errno),
     };
     if found.mask & WANTED != WANTED {
-        return Err(failed(Errno::NODATA));
+        return Err(Errno::NODATA);
     }
+    let fs_type = string_at(&found.strings, found.fs_type).ok_or(Errno::NODATA)?;
+    let options = match found.mask & STATMOUNT_MNT_OPTS {
+        0 => c"",
+        _ => string_at(&found.strings, found.mnt_opts).ok_or(Errno::NODATA)?,
+    };
+    let options = options.to_bytes();
+    let is_read_only = found.sb_flags & SB_RDONLY != 0;
     Ok(Some(MountFacts {
-        fs_type: string_at(&found.strings, found.fs_type).ok_or_else(|| failed(Errno::NODATA))?,
+        fs_type: fs_type.to_string_lossy().into_owned(),
         attrs: MountAttrs::from_bits(found.mnt_attr),
-        superblock_read_only: found.sb_flags & SB_RDONLY != 0,
+        superblock_read_only: is_read_only || mountinfo::is_emergency(options),
+        shut_down: mountinfo::is_shut_down(options),
         peer_group: found.mnt_peer_group,
     }))
 }
 
-fn statmount(mnt_id: u64, size: u32) -> rustix::io::Result<StatMount> {
+fn statmount(mnt_id: u64, size: u32, wanted: u64) -> rustix::io::Result<StatMount> {
     let request = MntIdReq {
         size,
         spare: 0,
         mnt_id,
-        param: WANTED,
+        param: wanted,
     };
     let mut found = StatMount {
         size: 0,
-        spare1: 0,
+        mnt_opts: 0,
         mask: 0,
         sb_dev_major: 0,
         sb_dev_minor: 0,
@@ -141,8 +164,7 @@ fn statmount(mnt_id: u64, size: u32) -> rustix::io::Result<StatMount> {
     }
 }
 
-fn string_at(strings: &[u8], offset: u32) -> Option<String> {
+fn string_at(strings: &[u8], offset: u32) -> Option<&CStr> {
     let from = strings.get(usize::try_from(offset).ok()?..)?;
-    let text = CStr::from_bytes_until_nul(from).ok()?;
-    Some(text.to_string_lossy().into_owned())
+    CStr::from_bytes_until_nul(from).ok()
 }

@@ -3,15 +3,16 @@
 use std::path::{Path, PathBuf};
 
 use belay_server::failure::Failure;
+use belay_server::health::Complaints;
 use belay_server::request::{
-    AbsPath, Access, AccessMode, Capability, Context, MountFlags, NodeExpand, Publish, Secrets,
-    Stage, Stats, Unpublish, Unstage, VolumeId,
+    AbsPath, Access, AccessMode, Capability, Context, MountFlags, NodeExpand, NodeVolumeHealth,
+    Publish, Secrets, Stage, Stats, Unpublish, Unstage, VolumeId,
 };
 
 use crate::device::LoopDir;
 use crate::kernel::Kernel;
 use crate::operation::{
-    self, Formatting, MountIndex, Node, Published, Staged, Thread, VolumeUsage,
+    self, Formatting, MountIndex, Node, Published, Staged, Thread, VolumeStats, VolumeUsage,
 };
 
 pub(super) const MIB: u64 = 1 << 20;
@@ -106,6 +107,7 @@ pub(super) enum Verb {
     Unpublish(u8),
     Expand,
     Stats,
+    Health,
 }
 
 impl Volume {
@@ -143,6 +145,7 @@ impl Volume {
             ),
             Verb::Expand => self.expand(node).map(drop),
             Verb::Stats => self.stats(node).map(drop),
+            Verb::Health => self.health(node).map(drop),
         }
     }
 
@@ -200,17 +203,34 @@ impl Volume {
         operation::expand(node, &request)
     }
 
-    /// Of the first target.
+    /// Of the first target; it must be well.
     pub(super) fn stats<K: Kernel>(&self, node: &Node<K>) -> Result<VolumeUsage, Failure> {
+        let stats = self.condition(node)?;
+        assert_eq!(stats.complaints, Complaints::default());
+        Ok(stats.usage)
+    }
+
+    /// [`Volume::stats`], well or not.
+    pub(super) fn condition<K: Kernel>(&self, node: &Node<K>) -> Result<VolumeStats, Failure> {
         let request = Stats {
             id: self.volume_id(),
             volume_path: self.target(1),
-            staging: None,
+            staging: Some(self.staging()),
         };
         operation::stats(node, &request)
     }
 
-    fn volume_id(&self) -> VolumeId {
+    /// What the node says is wrong, by severity and reason; of the first target and its staging.
+    pub(super) fn health<K: Kernel>(&self, node: &Node<K>) -> Result<Complaints, Failure> {
+        let request = NodeVolumeHealth {
+            id: self.volume_id(),
+            staging: Some(self.staging()),
+            target: Some(self.target(1)),
+        };
+        operation::health(node, &request)
+    }
+
+    pub(super) fn volume_id(&self) -> VolumeId {
         VolumeId::new(self.id.as_str()).unwrap()
     }
 

@@ -142,6 +142,9 @@ const CASES: &[Case] = &[
     case("stats", Form::Ext4, IN_USE, Verb::Stats, ALL_BACK),
     case("stats", Form::Btrfs, IN_USE, Verb::Stats, ALL_BACK),
     case("stats", Form::Block, IN_USE, Verb::Stats, ALL_BACK),
+    case("health", Form::Ext4, IN_USE, Verb::Health, ALL_BACK),
+    case("health", Form::Btrfs, IN_USE_RESTARTED, Verb::Health, ALL_BACK),
+    case("health", Form::Block, IN_USE, Verb::Health, ALL_BACK),
 ];
 
 /// A machine in the situation of a case.

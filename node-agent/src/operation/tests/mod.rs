@@ -25,6 +25,7 @@ macro_rules! on_both {
 }
 
 mod bench;
+mod health;
 mod kernels;
 mod matrix;
 mod model;

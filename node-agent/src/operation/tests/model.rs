@@ -69,7 +69,7 @@ impl Known {
             Verb::Unstage => known.staged = false,
             Verb::Publish(target) => drop(known.targets.insert(target)),
             Verb::Unpublish(target) => drop(known.targets.remove(&target)),
-            Verb::Expand | Verb::Stats => {}
+            Verb::Expand | Verb::Stats | Verb::Health => {}
         }
         known
     }

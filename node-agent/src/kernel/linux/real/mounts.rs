@@ -187,6 +187,7 @@ fn statmount_and_mountinfo_agree() {
                     fs_type: "tmpfs".to_owned(),
                     attrs,
                     superblock_read_only,
+                    shut_down: false,
                     peer_group: 0,
                 };
                 for path in [&staging, &link.join("staging area")] {

@@ -1,0 +1,55 @@
+//! Files and filesystems by an open descriptor, for the verbs that change them.
+
+use rustix::io::Errno;
+
+use super::state::{Answer, File, State};
+use super::superblock::BLOCK_BYTES;
+use crate::kernel::MountAttrs;
+
+impl State {
+    /// The file that was opened, not what is on it.
+    pub(super) fn opened_file(&mut self, fd: u64) -> Answer<&mut File> {
+        let ino = self.object(fd)?.place()?.ino;
+        self.file(ino)
+    }
+
+    /// The loop device of the filesystem that a directory is on.
+    pub(super) fn device_of(&self, fd: u64, fs_type: &str) -> Answer<u32> {
+        let place = self.object(fd)?.place()?;
+        let mount = self.mounts.get(&place.mount).ok_or(Errno::INVAL)?;
+        let superblock = &self.superblocks[&mount.superblock];
+        match superblock.fs_type == fs_type {
+            true => superblock.on.ok_or(Errno::NOTTY),
+            false => Err(Errno::NOTTY),
+        }
+    }
+
+    /// How many blocks the device has.
+    pub(super) fn room(&self, number: u32) -> u64 {
+        self.loops[&number].binding.as_ref().map_or(0, |b| b.bytes) / BLOCK_BYTES
+    }
+
+    /// The file behind the filesystem that a directory is on; it must be writable and have room
+    /// for `blocks`, if it is to grow.
+    pub(super) fn mounted_file(
+        &mut self,
+        fd: u64,
+        fs_type: &str,
+        blocks: Option<u64>,
+    ) -> Answer<&mut File> {
+        let number = self.device_of(fd, fs_type)?;
+        let place = self.object(fd)?.place()?;
+        let mount = self.mounts.get(&place.mount).ok_or(Errno::INVAL)?;
+        let superblock = &self.superblocks[&mount.superblock];
+        let is_read_only = superblock.read_only || mount.attrs.contains(MountAttrs::READ_ONLY);
+        if blocks.is_some() && is_read_only {
+            return Err(Errno::ROFS);
+        }
+        let id = mount.superblock;
+        if blocks.is_some_and(|blocks| blocks > self.room(number)) {
+            return Err(Errno::INVAL);
+        }
+        let ino = self.backing_of(id)?;
+        self.file(ino)
+    }
+}

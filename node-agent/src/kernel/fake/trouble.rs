@@ -1,0 +1,96 @@
+//! What can go wrong with a machine while volumes are in use, and what it then says of that.
+
+use std::path::Path;
+
+use rustix::io::Errno;
+
+use super::Machine;
+use super::state::{Answer, Object, State};
+use crate::kernel::{BtrfsErrors, Ext4Error, Ext4Errors};
+
+/// What happens to a mounted filesystem.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Trouble {
+    /// It takes no more writes.
+    ReadOnly,
+    /// It answers nothing any more.
+    ShutDown,
+    /// It counts this many errors more, and goes on.
+    Errors(u64),
+}
+
+impl Machine {
+    /// Lets this happen to the filesystem that is mounted on a path.
+    pub(crate) fn trouble(&self, path: &Path, trouble: Trouble) {
+        let mut state = self.lock();
+        let mount = state.walk(path).unwrap().mount;
+        let superblock = state.mounts[&mount].superblock;
+        let superblock = state.superblocks.get_mut(&superblock).unwrap();
+        match trouble {
+            Trouble::ReadOnly => superblock.read_only = true,
+            Trouble::ShutDown => superblock.shut_down = true,
+            Trouble::Errors(count) => superblock.errors += count,
+        }
+    }
+
+    /// Removes a file; a device that is bound to it keeps what it holds.
+    pub(crate) fn delete_file(&self, path: &Path) {
+        self.lock().remove(path, false).unwrap();
+    }
+
+    /// Cuts a file.
+    pub(crate) fn truncate_file(&self, path: &Path, bytes: u64) {
+        self.lock().file_at(path).contents.truncate(bytes);
+    }
+
+    /// Unbinds all loop devices that no filesystem is on, as `losetup -D` does.
+    pub(crate) fn unbind_all(&self) {
+        let mut state = self.lock();
+        let numbers: Vec<u32> = state.loops.keys().copied().collect();
+        for number in numbers {
+            if state.openers(number) == 0 {
+                state.loops.get_mut(&number).unwrap().binding = None;
+            }
+        }
+        state.clean();
+    }
+}
+
+impl State {
+    pub(super) fn ext4_errors(&self, number: u32) -> Option<Ext4Errors> {
+        let mut all = self.superblocks.values();
+        let found = all.find(|s| s.on == Some(number) && s.fs_type == "ext4")?;
+        let error = (found.errors > 0).then(|| Ext4Error {
+            seconds: 1_700_000_000,
+            function: "ext4_lookup".to_owned(),
+            line: 1780,
+            code: 5,
+        });
+        Some(Ext4Errors {
+            count: found.errors,
+            first: error.clone(),
+            last: error,
+        })
+    }
+
+    /// All errors are writes.
+    pub(super) fn btrfs_errors(&self, root: u64) -> Answer<BtrfsErrors> {
+        let number = self.device_of(root, "btrfs")?;
+        let mut all = self.superblocks.values();
+        let found = all.find(|s| s.on == Some(number)).ok_or(Errno::NOTTY)?;
+        Ok(BtrfsErrors {
+            write: found.errors,
+            ..BtrfsErrors::default()
+        })
+    }
+
+    /// What xfs refuses after it has shut itself down.
+    pub(super) fn refuse_shut_down(&self, object: &Object) -> Answer<()> {
+        let place = object.place()?;
+        let superblock = self.inode(place.ino)?.superblock;
+        match self.superblocks[&superblock].shut_down {
+            true => Err(Errno::IO),
+            false => Ok(()),
+        }
+    }
+}

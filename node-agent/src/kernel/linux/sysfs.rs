@@ -1,0 +1,92 @@
+//! What sysfs tells of loop devices and of the filesystems on them. Every read is answered from
+//! memory, whatever the disk does.
+
+use std::fs::File;
+use std::io::{ErrorKind, Read};
+use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
+
+use crate::kernel::{Error, Ext4Error, Ext4Errors, Result};
+
+/// A number, or the name of a function in the kernel (at most 32 bytes of the superblock).
+const TEXT_BYTES_MAX: usize = 64;
+
+/// Bytes of a sector in sysfs, whatever the device has.
+const SECTOR_BYTES: u64 = 512;
+
+/// See [`crate::kernel::Kernel::loop_bytes`].
+pub(super) fn loop_bytes(number: u32) -> Result<Option<u64>> {
+    let sectors = integer(&PathBuf::from(format!("/sys/block/loop{number}/size")))?;
+    Ok(sectors.map(|sectors| sectors.saturating_mul(SECTOR_BYTES)))
+}
+
+/// See [`crate::kernel::Kernel::ext4_errors`].
+pub(super) fn ext4_errors(number: u32) -> Result<Option<Ext4Errors>> {
+    let folder = PathBuf::from(format!("/sys/fs/ext4/loop{number}"));
+    let Some(count) = integer(&folder.join("errors_count"))? else {
+        return Ok(None);
+    };
+    if count == 0 {
+        return Ok(Some(Ext4Errors::default()));
+    }
+    Ok(Some(Ext4Errors {
+        count,
+        first: Some(ext4_error(&folder, "first")?),
+        last: Some(ext4_error(&folder, "last")?),
+    }))
+}
+
+/// Files of Documentation/ABI/testing/sysfs-fs-ext4; older kernels have some of them only.
+fn ext4_error(folder: &Path, which: &str) -> Result<Ext4Error> {
+    let file = |name| folder.join(format!("{which}_error_{name}"));
+    Ok(Ext4Error {
+        seconds: integer(&file("time"))?.unwrap_or_default(),
+        function: text(&file("func"))?.unwrap_or_default(),
+        line: integer(&file("line"))?.unwrap_or_default(),
+        code: integer(&file("errcode"))?.unwrap_or_default(),
+    })
+}
+
+fn integer(path: &Path) -> Result<Option<u64>> {
+    let Some(text) = text(path)? else {
+        return Ok(None);
+    };
+    let number = text.parse();
+    number
+        .map(Some)
+        .map_err(|_| Error::at("read", path, Errno::INVAL).because(format!("{text:?}")))
+}
+
+/// The first line; none where there is no such file.
+fn text(path: &Path) -> Result<Option<String>> {
+    let mut text = [0; TEXT_BYTES_MAX];
+    let read = File::open(path).and_then(|mut file| file.read(&mut text));
+    let length = match read {
+        Ok(length) => length,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => {
+            let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
+            return Err(Error::at("read", path, errno));
+        }
+    };
+    let text = String::from_utf8_lossy(text.get(..length).unwrap_or_default());
+    Ok(Some(text.trim_end().to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_is_read_without_its_line_end_and_what_is_missing_is_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("count");
+        assert_eq!(integer(&path).unwrap(), None);
+        std::fs::write(&path, "17\n").unwrap();
+        assert_eq!(integer(&path).unwrap(), Some(17));
+        std::fs::write(&path, "many\n").unwrap();
+        let error = integer(&path).unwrap_err().to_string();
+        assert!(error.contains("count: EINVAL"), "{error}");
+    }
+}

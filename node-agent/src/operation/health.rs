@@ -1,0 +1,239 @@
+//! `NodeGetVolumeHealth` and `NodeGetStorageHealth`: what the kernel knows to be wrong.
+//!
+//! Here is looked, [`causes`] judges. Nothing is guessed: what cannot be read is not complained of,
+//! and that a volume is not staged is no complaint.
+
+mod causes;
+mod storage;
+
+pub(super) use causes::Backing;
+pub(crate) use storage::{StorageComplaint, StorageSeverity, storage_health};
+
+use std::path::{Path, PathBuf};
+
+use belay_server::failure::Failure;
+use belay_server::health::Complaints;
+use belay_server::request::{NodeVolumeHealth, VolumeId};
+
+use super::Node;
+use super::staged::{Owner, block_path};
+use crate::kernel::{Dev, FileKind, Kernel, MountAttrs, MountFacts, Open, Stat};
+use causes::{Filesystem, Seen, judge};
+
+/// A mount of the volume, and what has to do with it.
+struct Subject {
+    path: PathBuf,
+    stat: Stat,
+    number: u32,
+    backing: Backing,
+}
+
+/// What is wrong with a volume on this node. May wait for a disk.
+///
+/// # Errors
+/// `NOT_FOUND` when the volume has no file here and is not mounted either; else what the kernel
+/// refused.
+pub(crate) fn health<K: Kernel>(
+    node: &Node<K>,
+    request: &NodeVolumeHealth,
+) -> Result<Complaints, Failure> {
+    let volume = &request.id;
+    let file = node.loop_dir.path_of(volume)?;
+    for path in mounts(node, request) {
+        let Some(subject) = subject(node, volume, request.staging.as_deref(), path)? else {
+            continue;
+        };
+        let Subject { path, stat, .. } = &subject;
+        let filesystem = match stat.kind {
+            FileKind::BlockDevice => None,
+            _ => filesystem(node, path, stat, subject.number, request.staging.as_deref())?,
+        };
+        return Ok(judge(&Seen {
+            file: &file,
+            path,
+            number: subject.number,
+            backing: subject.backing,
+            filesystem,
+        }));
+    }
+    match node.loop_dir.backing_if_any(&node.kernel, volume)? {
+        Some(_) => Ok(Complaints::default()),
+        None => Err(Failure::not_found(format!(
+            "volume {volume}: no file {} on this node, and it is not mounted at the paths given",
+            file.display()
+        ))),
+    }
+}
+
+/// What is wrong with a filesystem that is the volume's, as far as a few looks at what the kernel
+/// has in memory tell. `device` is behind the mount on `path`, whose root `stat` describes.
+///
+/// # Errors
+/// What the kernel refused.
+pub(super) fn of_mounted<K: Kernel>(
+    node: &Node<K>,
+    volume: &VolumeId,
+    path: &Path,
+    stat: &Stat,
+    device: Dev,
+    staging: Option<&Path>,
+) -> Result<Complaints, Failure> {
+    let kernel = &node.kernel;
+    let Some(number) = kernel.loop_number(device) else {
+        return Ok(Complaints::default());
+    };
+    let file = node.loop_dir.path_of(volume)?;
+    let backing = match kernel.look(&file)? {
+        None => Backing::Gone,
+        Some(found) => Backing::There {
+            bytes: found.bytes,
+            device_bytes: kernel.loop_bytes(number)?.unwrap_or_default(),
+        },
+    };
+    let filesystem = filesystem(node, path, stat, number, staging)?;
+    Ok(judge(&Seen {
+        file: &file,
+        path,
+        number,
+        backing,
+        filesystem,
+    }))
+}
+
+/// What is wrong with a raw device that is the volume's.
+pub(super) fn of_device<K: Kernel>(
+    node: &Node<K>,
+    volume: &VolumeId,
+    path: &Path,
+    device: Dev,
+    backing: Backing,
+) -> Result<Complaints, Failure> {
+    let file = node.loop_dir.path_of(volume)?;
+    Ok(judge(&Seen {
+        file: &file,
+        path,
+        number: node.kernel.loop_number(device).unwrap_or_default(),
+        backing,
+        filesystem: None,
+    }))
+}
+
+impl Backing {
+    /// The file of an open device of the volume, which has so many bytes.
+    pub(super) fn of<K: Kernel>(owner: &Owner<K>, device_bytes: u64) -> Self {
+        match owner {
+            Owner::Ours(device) => Backing::There {
+                bytes: device.backing().bytes(),
+                device_bytes,
+            },
+            Owner::FileGone(_) => Backing::Gone,
+            Owner::Unbound | Owner::Other => Backing::Lost,
+        }
+    }
+}
+
+/// Where the volume may be mounted: as told, and as noted.
+fn mounts<K: Kernel>(node: &Node<K>, request: &NodeVolumeHealth) -> Vec<PathBuf> {
+    let mut paths = Vec::new();
+    if let Some(staging) = &request.staging {
+        paths.extend([staging.clone(), block_path(staging)]);
+    }
+    paths.extend(request.target.clone());
+    paths.retain(|path| path.is_absolute());
+    paths.extend(node.index.of_volume(&request.id));
+    paths
+}
+
+/// The volume's mount on that path, if it is one.
+fn subject<K: Kernel>(
+    node: &Node<K>,
+    volume: &VolumeId,
+    staging: Option<&Path>,
+    path: PathBuf,
+) -> Result<Option<Subject>, Failure> {
+    let kernel = &node.kernel;
+    let Some(stat) = kernel.look(&path)?.filter(|stat| stat.mount_root) else {
+        return Ok(None);
+    };
+    let dev = node.behind(volume, &path, &stat)?;
+    let Some(number) = kernel.loop_number(dev) else {
+        return Ok(None);
+    };
+    let owner = node.owner(volume, dev)?;
+    let is_noted = node.index.noted(&path, &stat).as_ref() == Some(volume);
+    let is_block = stat.kind == FileKind::BlockDevice;
+    let backing = match &owner {
+        Owner::Ours(device) => Backing::of(&owner, kernel.device_bytes(device.fd())?),
+        Owner::FileGone(_) => Backing::Gone,
+        // The bind of a raw device does not hold it; a filesystem does, so its file is another one.
+        Owner::Unbound if is_block && is_of(staging, &path) => Backing::Lost,
+        _ if is_block && is_noted => Backing::Lost,
+        _ if is_noted => Backing::Gone,
+        _ => return Ok(None),
+    };
+    Ok(Some(Subject {
+        path,
+        stat,
+        number,
+        backing,
+    }))
+}
+
+/// That path is where a raw device is staged.
+fn is_of(staging: Option<&Path>, path: &Path) -> bool {
+    staging.is_some_and(|staging| block_path(staging) == path)
+}
+
+/// What the kernel says of a mounted filesystem.
+fn filesystem<K: Kernel>(
+    node: &Node<K>,
+    path: &Path,
+    stat: &Stat,
+    number: u32,
+    staging: Option<&Path>,
+) -> Result<Option<Filesystem>, Failure> {
+    let kernel = &node.kernel;
+    let facts = match kernel.statmount_of(stat.mount_id)? {
+        Some(facts) => Some(facts),
+        None => kernel.statmount(path)?,
+    };
+    let Some(facts) = facts else {
+        return Ok(None);
+    };
+    let stopped = facts.superblock_read_only && !is_meant(node, &facts, path, staging)?;
+    let ext4 = match facts.fs_type.as_str() {
+        "ext4" => kernel.ext4_errors(number)?,
+        _ => None,
+    };
+    let btrfs = match facts.fs_type.as_str() {
+        "btrfs" if !facts.shut_down => {
+            Some(kernel.btrfs_errors(&kernel.open(path, Open::Directory)?)?)
+        }
+        _ => None,
+    };
+    Ok(Some(Filesystem {
+        shut_down: facts.shut_down,
+        fs_type: facts.fs_type,
+        stopped,
+        ext4,
+        btrfs,
+    }))
+}
+
+/// A filesystem that was staged for reading only is read-only, and so is the mount of its staging.
+fn is_meant<K: Kernel>(
+    node: &Node<K>,
+    facts: &MountFacts,
+    path: &Path,
+    staging: Option<&Path>,
+) -> Result<bool, Failure> {
+    if !facts.attrs.contains(MountAttrs::READ_ONLY) {
+        return Ok(false);
+    }
+    // A target may be for reading only where the volume is not.
+    let Some(staging) = staging.filter(|staging| *staging != path && staging.is_absolute()) else {
+        return Ok(true);
+    };
+    let staged = node.kernel.statmount(staging)?;
+    Ok(staged.is_none_or(|staged| staged.attrs.contains(MountAttrs::READ_ONLY)))
+}

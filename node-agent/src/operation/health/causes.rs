@@ -1,0 +1,366 @@
+//! From what was seen to what is complained of. Every word for programs stands here, and in
+//! `docs/health.md` with what to do. Calls nothing.
+
+use std::path::Path;
+
+use belay_server::health::{Complaints, Severity};
+
+use crate::kernel::{BtrfsErrors, Ext4Error, Ext4Errors};
+
+/// The kernel takes no more writes.
+const FILESYSTEM_READ_ONLY: &str = "FilesystemReadOnly";
+/// The filesystem answers nothing any more.
+const FILESYSTEM_SHUT_DOWN: &str = "FilesystemShutDown";
+/// ext4 found itself damaged.
+const FILESYSTEM_ERRORS: &str = "FilesystemErrors";
+/// btrfs could not read or write its device.
+const DEVICE_ERRORS: &str = "DeviceErrors";
+/// btrfs read something else than it had written.
+const DATA_CORRUPTED: &str = "DataCorrupted";
+/// A raw device is not bound to the volume's file any more.
+const DEVICE_LOST: &str = "DeviceLost";
+/// The file behind the device has no name any more, or its name is another file's.
+const BACKING_FILE_GONE: &str = "BackingFileGone";
+/// The file behind the device ends before the device does.
+const BACKING_FILE_SHORT: &str = "BackingFileShort";
+/// What was seen of a volume that is mounted.
+pub(crate) struct Seen<'a> {
+    /// The file that it should be.
+    pub(super) file: &'a Path,
+    /// Where it is mounted.
+    pub(super) path: &'a Path,
+    /// The number of its loop device.
+    pub(super) number: u32,
+    pub(super) backing: Backing,
+    /// None for a raw device.
+    pub(super) filesystem: Option<Filesystem>,
+}
+
+/// What has become of the file behind a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Backing {
+    /// It is behind the device; sizes in bytes.
+    There { bytes: u64, device_bytes: u64 },
+    /// The device has a file that the volume's name does not lead to.
+    Gone,
+    /// The device has no file, or another volume's.
+    Lost,
+}
+
+/// What the kernel says of a mounted filesystem.
+pub(crate) struct Filesystem {
+    pub(super) fs_type: String,
+    /// It takes no writes, and was not staged so.
+    pub(super) stopped: bool,
+    pub(super) shut_down: bool,
+    pub(super) ext4: Option<Ext4Errors>,
+    pub(super) btrfs: Option<BtrfsErrors>,
+}
+
+/// All that is wrong with what was seen.
+pub(super) fn judge(seen: &Seen<'_>) -> Complaints {
+    let mut complaints = Complaints::default();
+    backing(seen, &mut complaints);
+    if let Some(filesystem) = &seen.filesystem {
+        state(seen, filesystem, &mut complaints);
+        if let Some(errors) = &filesystem.ext4 {
+            ext4(seen, errors, &mut complaints);
+        }
+        if let Some(errors) = &filesystem.btrfs {
+            btrfs(seen, errors, &mut complaints);
+        }
+    }
+    complaints
+}
+
+fn backing(seen: &Seen<'_>, complaints: &mut Complaints) {
+    let (file, path) = (seen.file.display(), seen.path.display());
+    let device = format!("/dev/loop{}", seen.number);
+    match seen.backing {
+        Backing::There {
+            bytes,
+            device_bytes,
+        } if bytes < device_bytes => complaints.add(
+            Severity::DataLoss,
+            BACKING_FILE_SHORT,
+            format!(
+                "{file} has {bytes} bytes, but {device} has {device_bytes}: what was behind them \
+                 is gone, and cannot be read or written; stop the pod, unstage, and restore the \
+                 volume"
+            ),
+        ),
+        Backing::There { .. } => {}
+        Backing::Gone => complaints.add(
+            Severity::DataLoss,
+            BACKING_FILE_GONE,
+            format!(
+                "{file} was removed or replaced while {device} at {path} uses it: the data goes \
+                 when the volume is unstaged; copy it from the pod first"
+            ),
+        ),
+        Backing::Lost => complaints.add(
+            Severity::Inaccessible,
+            DEVICE_LOST,
+            format!(
+                "{device} at {path} has {file} behind it no more: somebody has detached it by \
+                 force; delete the pod, so that the volume is staged again"
+            ),
+        ),
+    }
+}
+
+fn state(seen: &Seen<'_>, filesystem: &Filesystem, complaints: &mut Complaints) {
+    let (fs_type, path) = (&filesystem.fs_type, seen.path.display());
+    if filesystem.shut_down {
+        complaints.add(
+            Severity::Inaccessible,
+            FILESYSTEM_SHUT_DOWN,
+            format!(
+                "the {fs_type} at {path} has shut itself down: nothing can be read or written; \
+                 see the kernel's log for why, mend that, and delete the pod: when the volume is \
+                 staged again its log is replayed"
+            ),
+        );
+    } else if filesystem.stopped {
+        complaints.add(
+            Severity::Degraded,
+            FILESYSTEM_READ_ONLY,
+            format!(
+                "the {fs_type} at {path} was staged for writing and is read-only now: the kernel \
+                 does that after an error, see its log; stop the pod, unstage, check the \
+                 filesystem in {}, and start the pod again",
+                seen.file.display()
+            ),
+        );
+    }
+}
+
+fn ext4(seen: &Seen<'_>, errors: &Ext4Errors, complaints: &mut Complaints) {
+    if errors.count == 0 {
+        return;
+    }
+    let told = |which: &str, error: &Option<Ext4Error>| {
+        let error = error.as_ref().map(ext4_error);
+        error.map_or_else(String::new, |error| format!(", the {which} {error}"))
+    };
+    let message = format!(
+        "the ext4 at {} has counted {} errors since it was last checked{}{}: it may be damaged; \
+         stop the pod, unstage, run e2fsck -f on {}, and start the pod again",
+        seen.path.display(),
+        errors.count,
+        told("first", &errors.first),
+        told("last", &errors.last),
+        seen.file.display()
+    );
+    complaints.add(Severity::Degraded, FILESYSTEM_ERRORS, message);
+}
+
+fn ext4_error(error: &Ext4Error) -> String {
+    let mut text = match error.seconds {
+        0 => String::from("at a time not kept"),
+        seconds => format!("at {}", utc(seconds)),
+    };
+    if let Some(name) = ext4_error_name(error.code) {
+        text.push_str(&format!(" ({name})"));
+    }
+    if !error.function.is_empty() {
+        text.push_str(&format!(" in {}:{}", error.function, error.line));
+    }
+    text
+}
+
+/// The errnos among the `EXT4_ERR_` numbers of fs/ext4/ext4.h.
+fn ext4_error_name(code: u64) -> Option<&'static str> {
+    const NAMES: [&str; 16] = [
+        "EIO",
+        "ENOMEM",
+        "EFSBADCRC",
+        "EFSCORRUPTED",
+        "ENOSPC",
+        "ENOKEY",
+        "EROFS",
+        "EFBIG",
+        "EEXIST",
+        "ERANGE",
+        "EOVERFLOW",
+        "EBUSY",
+        "ENOTDIR",
+        "ENOTEMPTY",
+        "ESHUTDOWN",
+        "EFAULT",
+    ];
+    // 0 is none, 1 is unknown.
+    let index = usize::try_from(code.checked_sub(2)?).ok()?;
+    NAMES.get(index).copied()
+}
+
+fn btrfs(seen: &Seen<'_>, errors: &BtrfsErrors, complaints: &mut Complaints) {
+    let path = seen.path.display();
+    let BtrfsErrors {
+        write,
+        read,
+        flush,
+        corruption,
+        generation,
+    } = errors;
+    if corruption + generation > 0 {
+        let message = format!(
+            "the btrfs at {path} has found {corruption} blocks with a wrong checksum and \
+             {generation} that are too old: run btrfs scrub there to see which files, restore \
+             them, and put the counters to zero with btrfs device stats -z"
+        );
+        complaints.add(Severity::DataLoss, DATA_CORRUPTED, message);
+    }
+    if write + read + flush > 0 {
+        let message = format!(
+            "the btrfs at {path} has counted {write} failed writes, {read} failed reads and \
+             {flush} failed flushes: see the kernel's log, mend the disk of --loop-dir or make \
+             room on it, and put the counters to zero with btrfs device stats -z"
+        );
+        complaints.add(Severity::Degraded, DEVICE_ERRORS, message);
+    }
+}
+
+/// Seconds since 1970 as date and time. Days are counted from 1 March of year 0, which puts the
+/// leap day at the end of a year; 400 years have 146,097 days.
+fn utc(seconds: u64) -> String {
+    let (days, time) = (seconds / 86_400 + 719_468, seconds % 86_400);
+    let (era, day) = (days / 146_097, days % 146_097);
+    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let shifted = (5 * day + 2) / 153;
+    let day = day - (153 * shifted + 2) / 5 + 1;
+    let month = if shifted < 10 {
+        shifted + 3
+    } else {
+        shifted - 9
+    };
+    let year = year + era * 400 + u64::from(month <= 2);
+    let (hour, minute, second) = (time / 3600, time / 60 % 60, time % 60);
+    format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02} UTC")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(backing: Backing, filesystem: Option<Filesystem>) -> Complaints {
+        judge(&Seen {
+            file: Path::new("/volumes/vol-1"),
+            path: Path::new("/staging"),
+            number: 3,
+            backing,
+            filesystem,
+        })
+    }
+
+    fn filesystem(fs_type: &str) -> Filesystem {
+        Filesystem {
+            fs_type: fs_type.to_owned(),
+            stopped: false,
+            shut_down: false,
+            ext4: None,
+            btrfs: None,
+        }
+    }
+
+    const WHOLE: Backing = Backing::There {
+        bytes: 100,
+        device_bytes: 100,
+    };
+
+    fn told(complaints: &Complaints) -> Vec<(Severity, &'static str)> {
+        let all = complaints.iter();
+        all.map(|complaint| (complaint.severity, complaint.reason))
+            .collect()
+    }
+
+    #[test]
+    fn what_is_whole_is_not_complained_of() {
+        let mut well = filesystem("ext4");
+        well.ext4 = Some(Ext4Errors::default());
+        assert!(seen(WHOLE, Some(well)).is_empty());
+        let mut well = filesystem("btrfs");
+        well.btrfs = Some(BtrfsErrors::default());
+        assert!(seen(WHOLE, Some(well)).is_empty());
+        // A file that has grown, and whose device has not taken notice yet.
+        let grown = Backing::There {
+            bytes: 200,
+            device_bytes: 100,
+        };
+        assert!(seen(grown, None).is_empty());
+    }
+
+    #[test]
+    fn each_cause_has_a_word_of_its_own() {
+        let short = Backing::There {
+            bytes: 99,
+            device_bytes: 100,
+        };
+        let backing = [
+            (short, Severity::DataLoss, BACKING_FILE_SHORT),
+            (Backing::Gone, Severity::DataLoss, BACKING_FILE_GONE),
+            (Backing::Lost, Severity::Inaccessible, DEVICE_LOST),
+        ];
+        for (backing, severity, reason) in backing {
+            assert_eq!(told(&seen(backing, None)), [(severity, reason)]);
+        }
+        let mut stopped = filesystem("ext4");
+        stopped.stopped = true;
+        let expected = (Severity::Degraded, FILESYSTEM_READ_ONLY);
+        assert_eq!(told(&seen(WHOLE, Some(stopped))), [expected]);
+        let mut dead = filesystem("xfs");
+        (dead.stopped, dead.shut_down) = (true, true);
+        let expected = (Severity::Inaccessible, FILESYSTEM_SHUT_DOWN);
+        assert_eq!(told(&seen(WHOLE, Some(dead))), [expected]);
+        let mut rotten = filesystem("btrfs");
+        rotten.btrfs = Some(BtrfsErrors {
+            read: 1,
+            generation: 1,
+            ..BtrfsErrors::default()
+        });
+        let expected = [
+            (Severity::DataLoss, DATA_CORRUPTED),
+            (Severity::Degraded, DEVICE_ERRORS),
+        ];
+        assert_eq!(told(&seen(WHOLE, Some(rotten))), expected);
+    }
+
+    #[test]
+    fn the_errors_of_an_ext4_are_told_with_their_times() {
+        let error = |seconds, code| {
+            Some(Ext4Error {
+                seconds,
+                function: "ext4_lookup".to_owned(),
+                line: 1780,
+                code,
+            })
+        };
+        let mut damaged = filesystem("ext4");
+        damaged.ext4 = Some(Ext4Errors {
+            count: 2,
+            first: error(1_709_164_800, 5),
+            last: error(0, 1),
+        });
+        let complaints = seen(WHOLE, Some(damaged));
+        assert_eq!(told(&complaints), [(Severity::Degraded, FILESYSTEM_ERRORS)]);
+        let message = &complaints.iter().next().unwrap().message;
+        let expected = "has counted 2 errors since it was last checked, the first at \
+                        2024-02-29 00:00:00 UTC (EFSCORRUPTED) in ext4_lookup:1780, the last at a \
+                        time not kept in ext4_lookup:1780: ";
+        assert!(message.contains(expected), "{message}");
+    }
+
+    #[test]
+    fn seconds_are_dates() {
+        for (seconds, expected) in [
+            (0, "1970-01-01 00:00:00 UTC"),
+            (951_782_399, "2000-02-28 23:59:59 UTC"),
+            (951_868_800, "2000-03-01 00:00:00 UTC"),
+            (1_795_262_578, "2026-11-21 12:02:58 UTC"),
+            (4_107_542_400, "2100-03-01 00:00:00 UTC"),
+        ] {
+            assert_eq!(utc(seconds), expected);
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! `NodeGetStorageHealth` of `local`: the folder of the volumes' files and its filesystem.
+
+use belay_server::failure::Failure;
+
+use super::super::Node;
+use crate::kernel::{Cause, Kernel, MountAttrs, MountFacts, Usage};
+
+/// The folder, or its filesystem, is not there.
+const STORAGE_MISSING: &str = "StorageMissing";
+/// Another folder has its name by now.
+const STORAGE_REPLACED: &str = "StorageReplaced";
+/// It cannot be read.
+const STORAGE_UNREADABLE: &str = "StorageUnreadable";
+/// Its filesystem takes no writes.
+const STORAGE_READ_ONLY: &str = "StorageReadOnly";
+/// Hardly any room is left.
+const STORAGE_NEARLY_FULL: &str = "StorageNearlyFull";
+/// Of what is free, this part should stay so: 5 %.
+const RESERVE_PART: u64 = 20;
+/// On large filesystems, this many bytes will do: 10 GiB.
+const RESERVE_BYTES_MAX: u64 = 10 << 30;
+/// How badly the storage fares (CSI 1.13, `StorageHealthErrorType`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StorageSeverity {
+    /// Works, but worse than it should.
+    Degraded,
+    /// No volume works here.
+    Unreachable,
+}
+
+/// One thing that is wrong with the storage.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct StorageComplaint {
+    pub(crate) severity: StorageSeverity,
+    /// For programs: one word in CamelCase.
+    pub(crate) reason: &'static str,
+    /// For people.
+    pub(crate) message: String,
+}
+
+/// What is wrong with the storage behind all volumes. May wait for a disk.
+///
+/// # Errors
+/// What the kernel refused.
+pub(crate) fn storage_health<K: Kernel>(node: &Node<K>) -> Result<Vec<StorageComplaint>, Failure> {
+    let mut complaints = Vec::new();
+    let (kernel, dir) = (&node.kernel, &node.loop_dir);
+    let path = dir.path();
+    let named = match kernel.look(path) {
+        Err(error) if error.cause() == Cause::Io => {
+            complaints.push(unreachable(
+                STORAGE_UNREADABLE,
+                format!("{error}; see the kernel's log, mend the disk, and restart belay-node"),
+            ));
+            return Ok(complaints);
+        }
+        named => named?,
+    };
+    let held = kernel.stat(dir.fd())?;
+    match named {
+        None => complaints.push(unreachable(
+            STORAGE_MISSING,
+            format!(
+                "{} is not there; mount the filesystem that holds it, and restart belay-node",
+                path.display()
+            ),
+        )),
+        Some(named) if !named.is_same_root(&held) => complaints.push(unreachable(
+            STORAGE_REPLACED,
+            format!(
+                "{} is another folder than at the start: something was mounted over it, unmounted \
+                 or moved; put that right and restart belay-node",
+                path.display()
+            ),
+        )),
+        Some(named) => {
+            let facts = match kernel.statmount_of(named.mount_id)? {
+                Some(facts) => Some(facts),
+                None => kernel.statmount(path)?,
+            };
+            complaints.extend(facts.and_then(|facts| stopped(&facts, path)));
+            complaints.extend(full(&kernel.statfs(path)?, path));
+        }
+    }
+    Ok(complaints)
+}
+
+fn stopped(facts: &MountFacts, path: &std::path::Path) -> Option<StorageComplaint> {
+    let (fs_type, path) = (&facts.fs_type, path.display());
+    if facts.shut_down {
+        return Some(unreachable(
+            STORAGE_UNREADABLE,
+            format!(
+                "the {fs_type} of {path} has shut itself down; see the kernel's log, mend the \
+                 disk, mount it again, and restart belay-node"
+            ),
+        ));
+    }
+    let is_read_only = facts.superblock_read_only || facts.attrs.contains(MountAttrs::READ_ONLY);
+    is_read_only.then(|| StorageComplaint {
+        severity: StorageSeverity::Degraded,
+        reason: STORAGE_READ_ONLY,
+        message: format!(
+            "the {fs_type} of {path} is read-only: no volume can be written; see the kernel's \
+             log, check it, and mount it for writing"
+        ),
+    })
+}
+
+fn full(usage: &Usage, path: &std::path::Path) -> Option<StorageComplaint> {
+    let total = usage.total_bytes;
+    let free = total.saturating_sub(usage.used_bytes);
+    let reserve = (total / RESERVE_PART).min(RESERVE_BYTES_MAX);
+    (free < reserve).then(|| StorageComplaint {
+        severity: StorageSeverity::Degraded,
+        reason: STORAGE_NEARLY_FULL,
+        message: format!(
+            "{} has {free} of {total} bytes left, and should have {reserve}: volumes are sparse \
+             files, and writes into them fail with EIO when none is left; free some volumes or \
+             snapshots, or enlarge the filesystem",
+            path.display()
+        ),
+    })
+}
+
+fn unreachable(reason: &'static str, message: String) -> StorageComplaint {
+    StorageComplaint {
+        severity: StorageSeverity::Unreachable,
+        reason,
+        message,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    fn usage(total_bytes: u64, used_bytes: u64) -> Usage {
+        Usage {
+            total_bytes,
+            used_bytes,
+            // What only root may use is not available, but free for the loop device.
+            available_bytes: 0,
+            total_inodes: 0,
+            used_inodes: 0,
+            free_inodes: 0,
+        }
+    }
+
+    #[test]
+    fn room_is_short_below_a_twentieth_or_ten_gibibytes() {
+        const GIB: u64 = 1 << 30;
+        let is_short = |total, used| full(&usage(total, used), Path::new("/volumes")).is_some();
+        assert!(!is_short(100 * GIB, 95 * GIB));
+        assert!(is_short(100 * GIB, 95 * GIB + 1));
+        assert!(!is_short(1000 * GIB, 990 * GIB));
+        assert!(is_short(1000 * GIB, 990 * GIB + 1));
+        let full = full(&usage(1000, 1000), Path::new("/volumes")).unwrap();
+        assert!(
+            full.message.contains("has 0 of 1000 bytes left"),
+            "{full:?}"
+        );
+    }
+}

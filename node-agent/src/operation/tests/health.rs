@@ -1,0 +1,189 @@
+//! What a node says of volumes that are well, unwell, and well again.
+
+use belay_server::failure::Kind;
+use belay_server::health::{Complaints, Severity};
+use belay_server::request::NodeVolumeHealth;
+
+use super::bench::{BYTES, Form, MIB, Verb, Volume, World};
+use super::simulated::Simulated;
+use crate::kernel::Kernel;
+use crate::kernel::fake::{Fake, Trouble};
+use crate::operation::{self, Node};
+
+on_both! {
+    what_is_not_staged_is_well_and_what_is_not_there_is_not_found
+    a_volume_in_use_is_well
+}
+
+const FORMS: [Form; 4] = [Form::Ext4, Form::Xfs, Form::Btrfs, Form::Block];
+
+fn told(complaints: &Complaints) -> Vec<(Severity, &'static str)> {
+    let all = complaints.iter();
+    all.map(|complaint| (complaint.severity, complaint.reason))
+        .collect()
+}
+
+fn up<K: Kernel>(node: &Node<K>, volume: &Volume) {
+    volume.call(node, Verb::Stage).unwrap();
+    volume.call(node, Verb::Publish(1)).unwrap();
+}
+
+/// Both calls that tell of health say the same.
+#[track_caller]
+fn expect(node: &Node<Fake>, volume: &Volume, expected: &[(Severity, &'static str)]) {
+    assert_eq!(told(&volume.health(node).unwrap()), expected);
+    let stats = volume.condition(node).unwrap();
+    assert_eq!(told(&stats.complaints), expected, "of its statistics");
+}
+
+fn what_is_not_staged_is_well_and_what_is_not_there_is_not_found(world: &impl World) {
+    let node = world.start();
+    let volume = world.volume("vol", Form::Ext4);
+    assert!(volume.health(&node).unwrap().is_empty());
+    let mut unknown = volume.clone();
+    unknown.id = "never".to_owned();
+    assert_eq!(unknown.health(&node).unwrap_err().kind, Kind::NotFound);
+}
+
+fn a_volume_in_use_is_well(world: &impl World) {
+    for form in FORMS {
+        let node = world.start();
+        let volume = world.volume(&format!("{form:?}"), form);
+        up(&node, &volume);
+        assert_eq!(told(&volume.health(&node).unwrap()), [], "{form:?}");
+        // After a restart too, when nothing is noted yet.
+        let node = world.start();
+        assert_eq!(told(&volume.health(&node).unwrap()), [], "{form:?}");
+        volume.stats(&node).unwrap();
+        volume.call(&node, Verb::Unpublish(1)).unwrap();
+        volume.call(&node, Verb::Unstage).unwrap();
+    }
+    assert_eq!(world.left(), Vec::<String>::new());
+}
+
+#[test]
+fn a_filesystem_in_trouble_is_complained_of_until_it_is_mounted_anew() {
+    let read_only = (Severity::Degraded, "FilesystemReadOnly");
+    let shut_down = (Severity::Inaccessible, "FilesystemShutDown");
+    let errors = (Severity::Degraded, "FilesystemErrors");
+    let device = (Severity::Degraded, "DeviceErrors");
+    for (form, trouble, expected) in [
+        (Form::Ext4, Trouble::ReadOnly, read_only),
+        (Form::Ext4, Trouble::Errors(3), errors),
+        (Form::Xfs, Trouble::ShutDown, shut_down),
+        (Form::Btrfs, Trouble::ReadOnly, read_only),
+        (Form::Btrfs, Trouble::Errors(1), device),
+    ] {
+        for restarts in [false, true] {
+            let world = Simulated::new();
+            let mut node = world.start();
+            let volume = world.volume("vol", form);
+            up(&node, &volume);
+            world.machine.trouble(&volume.staging(), trouble);
+            if restarts {
+                node = world.start();
+            }
+            expect(&node, &volume, &[expected]);
+            volume.call(&node, Verb::Unpublish(1)).unwrap();
+            volume.call(&node, Verb::Unstage).unwrap();
+            assert_eq!(told(&volume.health(&node).unwrap()), [], "{form:?}");
+            up(&node, &volume);
+            expect(&node, &volume, &[]);
+        }
+    }
+}
+
+#[test]
+fn a_volume_that_was_staged_for_reading_only_is_well() {
+    let world = Simulated::new();
+    let node = world.start();
+    let mut volume = world.volume("vol", Form::Ext4);
+    volume.call(&node, Verb::Stage).unwrap();
+    volume.call(&node, Verb::Unstage).unwrap();
+    volume.mode = belay_server::request::AccessMode::SingleNodeReaderOnly;
+    up(&node, &volume);
+    expect(&node, &volume, &[]);
+}
+
+#[test]
+fn a_file_that_is_cut_or_removed_beneath_its_device_is_complained_of() {
+    for form in FORMS {
+        let world = Simulated::new();
+        let node = world.start();
+        let volume = world.volume("vol", form);
+        up(&node, &volume);
+        world.machine.truncate_file(&volume.file(), BYTES - MIB);
+        expect(&node, &volume, &[(Severity::DataLoss, "BackingFileShort")]);
+        world.make_file(&volume.file(), BYTES);
+        expect(&node, &volume, &[]);
+        world.machine.delete_file(&volume.file());
+        let gone = [(Severity::DataLoss, "BackingFileGone")];
+        expect(&node, &volume, &gone);
+        let restarted = world.start();
+        assert_eq!(told(&volume.health(&restarted).unwrap()), gone, "{form:?}");
+        volume.call(&node, Verb::Unpublish(1)).unwrap();
+        volume.call(&node, Verb::Unstage).unwrap();
+        assert_eq!(volume.health(&node).unwrap_err().kind, Kind::NotFound);
+    }
+}
+
+#[test]
+fn a_file_in_the_place_of_the_one_behind_the_device_is_complained_of() {
+    let world = Simulated::new();
+    let node = world.start();
+    let volume = world.volume("vol", Form::Ext4);
+    up(&node, &volume);
+    world.machine.delete_file(&volume.file());
+    world.make_file(&volume.file(), BYTES);
+    let told = told(&volume.health(&node).unwrap());
+    assert_eq!(told, [(Severity::DataLoss, "BackingFileGone")]);
+}
+
+#[test]
+fn a_raw_device_that_was_detached_by_force_is_lost() {
+    let lost = [(Severity::Inaccessible, "DeviceLost")];
+    let world = Simulated::new();
+    let node = world.start();
+    let volume = world.volume("vol", Form::Block);
+    up(&node, &volume);
+    world.machine.unbind_all();
+    assert_eq!(told(&volume.health(&node).unwrap()), lost);
+    assert_eq!(told(&volume.health(&world.start()).unwrap()), lost);
+    // Its number is another volume's by now.
+    let other = world.volume("other", Form::Block);
+    other.call(&node, Verb::Stage).unwrap();
+    assert_eq!(told(&volume.health(&node).unwrap()), lost);
+    assert_eq!(told(&other.health(&node).unwrap()), []);
+}
+
+#[test]
+fn a_volume_is_found_without_paths_where_it_was_noted() {
+    let world = Simulated::new();
+    let node = world.start();
+    let volume = world.volume("vol", Form::Ext4);
+    up(&node, &volume);
+    world.machine.trouble(&volume.staging(), Trouble::ReadOnly);
+    let request = NodeVolumeHealth {
+        id: volume.volume_id(),
+        staging: None,
+        target: None,
+    };
+    let complaints = operation::health(&node, &request).unwrap();
+    let expected = [(Severity::Degraded, "FilesystemReadOnly")];
+    assert_eq!(told(&complaints), expected);
+}
+
+#[test]
+fn another_volume_at_the_paths_told_is_not_judged() {
+    let world = Simulated::new();
+    let node = world.start();
+    let (volume, other) = (world.volume("a", Form::Ext4), world.volume("b", Form::Ext4));
+    up(&node, &other);
+    world.machine.trouble(&other.staging(), Trouble::ReadOnly);
+    let request = NodeVolumeHealth {
+        id: volume.volume_id(),
+        staging: Some(other.staging()),
+        target: Some(other.target(1)),
+    };
+    assert!(operation::health(&node, &request).unwrap().is_empty());
+}
