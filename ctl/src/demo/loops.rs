@@ -168,6 +168,8 @@ fn losetup(arguments: &[&str], stdin: Stdio) -> io::Result<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use super::*;
 
     fn bound(line: &str) -> Loop {
@@ -201,6 +203,39 @@ mod tests {
         let loops = [disk.clone(), nested.clone(), stranger];
         assert_eq!(bound_on(&loops, &[disk]), [nested]);
         assert_eq!(bound_on(&loops, &[]), []);
+    }
+
+    #[test]
+    #[ignore = "needs root: make test"]
+    fn a_release_ends_when_nobody_has_the_device_open_any_more() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("disk");
+        fs::File::create(&file).unwrap().set_len(1 << 20).unwrap();
+        let device = bind(&file, Stdio::null()).unwrap();
+        let name = device.file_name().unwrap();
+        let kernel = Path::new("/sys/block").join(name).join("loop");
+        let other = fs::File::open(&device).unwrap();
+        let is_closed = AtomicBool::new(false);
+        std::thread::scope(|threads| {
+            threads.spawn(|| {
+                // Once the kernel has been told, it waits for this last close.
+                while fs::read_to_string(kernel.join("autoclear")).unwrap() == "0\n" {
+                    std::thread::yield_now();
+                }
+                // Time enough for a release that does not wait.
+                for _ in 0..20 {
+                    list().unwrap();
+                }
+                is_closed.store(true, Ordering::SeqCst);
+                drop(other);
+            });
+            release_and_wait(&file).unwrap();
+            assert!(is_closed.load(Ordering::SeqCst), "it did not wait");
+        });
+        let bound = bound_to(&list().unwrap(), &file).unwrap();
+        assert_eq!(bound, []);
+        let error = release_and_wait(&file).unwrap_err().to_string();
+        assert!(error.ends_with("no loop device has it"), "{error}");
     }
 
     #[test]
