@@ -316,3 +316,28 @@ fn the_storage_is_told_to_be_full_read_only_or_gone_as_long_as_it_is() {
     rig.kill();
     run("umount", &[&mounted]);
 }
+
+#[test]
+#[ignore = "needs root: make test"]
+fn storage_that_shut_itself_down_is_told_and_so_are_its_volumes() {
+    let place = Place::new();
+    let (disk, point) = (place.path().join("disk"), place.folder("storage"));
+    File::create_new(&disk)
+        .and_then(|file| file.set_len(least_bytes("xfs")))
+        .expect("a disk");
+    let mounted = point.to_str().expect("UTF-8").to_owned();
+    run("mkfs.xfs", &["-q", disk.to_str().expect("UTF-8")]);
+    run(
+        "mount",
+        &["-o", "loop", disk.to_str().expect("UTF-8"), &mounted],
+    );
+    let mut rig = Rig::with_volumes_in(place, point.clone());
+    let (node, volume) = (rig.node(), rig.volume(least_bytes("block")));
+    assert_eq!((health(&node, &volume), storage(&rig)), (vec![], vec![]));
+    shut_down_xfs(&point);
+    let unreadable = [(Status::Inaccessible, "BackingFileUnreadable".to_owned())];
+    assert_eq!(health(&node, &volume), unreadable);
+    assert_eq!(storage(&rig), unreachable("StorageUnreadable"));
+    rig.kill();
+    run("umount", &[&mounted]);
+}

@@ -17,8 +17,8 @@ use belay_server::request::{NodeVolumeHealth, VolumeId};
 
 use super::Node;
 use super::staged::{Owner, block_path};
-use crate::kernel::{Dev, FileKind, Kernel, MountAttrs, MountFacts, Open, Stat};
-use causes::{Filesystem, Seen, judge};
+use crate::kernel::{Cause, Dev, FileKind, Kernel, MountAttrs, MountFacts, Open, Stat};
+use causes::{Filesystem, Seen, judge, unreadable};
 
 /// A mount of the volume, and what has to do with it.
 struct Subject {
@@ -39,6 +39,11 @@ pub(crate) fn health<K: Kernel>(
 ) -> Result<Complaints, Failure> {
     let volume = &request.id;
     let file = node.loop_dir.path_of(volume)?;
+    // Whatever is asked of the volume would end there.
+    match node.kernel.look(&file) {
+        Err(error) if error.cause() == Cause::Io => return Ok(unreadable(&error)),
+        _ => {}
+    }
     for path in mounts(node, request) {
         let Some(subject) = subject(node, volume, request.staging.as_deref(), path)? else {
             continue;
@@ -83,7 +88,11 @@ pub(super) fn of_mounted<K: Kernel>(
         return Ok(Complaints::default());
     };
     let file = node.loop_dir.path_of(volume)?;
-    let backing = match kernel.look(&file)? {
+    let found = match kernel.look(&file) {
+        Err(error) if error.cause() == Cause::Io => return Ok(unreadable(&error)),
+        found => found?.filter(|found| found.kind == FileKind::File),
+    };
+    let backing = match found {
         None => Backing::Gone,
         Some(found) => Backing::There {
             bytes: found.bytes,

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use belay_server::health::{Complaints, Severity};
 
-use crate::kernel::{BtrfsErrors, Ext4Error, Ext4Errors};
+use crate::kernel::{BtrfsErrors, Error, Ext4Error, Ext4Errors};
 
 /// The kernel takes no more writes.
 const FILESYSTEM_READ_ONLY: &str = "FilesystemReadOnly";
@@ -23,6 +23,9 @@ const DEVICE_LOST: &str = "DeviceLost";
 const BACKING_FILE_GONE: &str = "BackingFileGone";
 /// The file behind the device ends before the device does.
 const BACKING_FILE_SHORT: &str = "BackingFileShort";
+/// The file behind the device cannot even be looked at.
+const BACKING_FILE_UNREADABLE: &str = "BackingFileUnreadable";
+
 /// What was seen of a volume that is mounted.
 pub(crate) struct Seen<'a> {
     /// The file that it should be.
@@ -55,6 +58,17 @@ pub(crate) struct Filesystem {
     pub(super) shut_down: bool,
     pub(super) ext4: Option<Ext4Errors>,
     pub(super) btrfs: Option<BtrfsErrors>,
+}
+
+/// What is wrong with a volume whose file answers EIO.
+pub(super) fn unreadable(error: &Error) -> Complaints {
+    let message = format!(
+        "{error}: the disk of --loop-dir fails, or its filesystem has shut itself down; see the \
+         kernel's log, and mend it"
+    );
+    let mut complaints = Complaints::default();
+    complaints.add(Severity::Inaccessible, BACKING_FILE_UNREADABLE, message);
+    complaints
 }
 
 /// All that is wrong with what was seen.

@@ -46,17 +46,23 @@ pub(crate) fn storage_health<K: Kernel>(node: &Node<K>) -> Result<Vec<StorageCom
     let mut complaints = Vec::new();
     let (kernel, dir) = (&node.kernel, &node.loop_dir);
     let path = dir.path();
-    let named = match kernel.look(path) {
+    let looks = kernel.look(path).and_then(|named| {
+        let held = kernel.stat(dir.fd())?;
+        Ok((named, held))
+    });
+    let (named, held) = match looks {
         Err(error) if error.cause() == Cause::Io => {
             complaints.push(unreachable(
                 STORAGE_UNREADABLE,
-                format!("{error}; see the kernel's log, mend the disk, and restart belay-node"),
+                format!(
+                    "{error}: the disk fails, or its filesystem has shut itself down; see the \
+                     kernel's log, mend it, mount it again, and restart belay-node"
+                ),
             ));
             return Ok(complaints);
         }
-        named => named?,
+        looks => looks?,
     };
-    let held = kernel.stat(dir.fd())?;
     match named {
         None => complaints.push(unreachable(
             STORAGE_MISSING,
@@ -88,13 +94,10 @@ pub(crate) fn storage_health<K: Kernel>(node: &Node<K>) -> Result<Vec<StorageCom
 fn stopped(facts: &MountFacts, path: &std::path::Path) -> Option<StorageComplaint> {
     let (fs_type, path) = (&facts.fs_type, path.display());
     if facts.shut_down {
-        return Some(unreachable(
-            STORAGE_UNREADABLE,
-            format!(
-                "the {fs_type} of {path} has shut itself down; see the kernel's log, mend the \
-                 disk, mount it again, and restart belay-node"
-            ),
-        ));
+        let message = format!(
+            "the {fs_type} of {path} was shut down; mount it again, and restart belay-node"
+        );
+        return Some(unreachable(STORAGE_UNREADABLE, message));
     }
     let is_read_only = facts.superblock_read_only || facts.attrs.contains(MountAttrs::READ_ONLY);
     is_read_only.then(|| StorageComplaint {

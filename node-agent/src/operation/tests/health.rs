@@ -7,7 +7,7 @@ use belay_server::request::NodeVolumeHealth;
 use super::bench::{BYTES, Form, MIB, Verb, Volume, World};
 use super::simulated::Simulated;
 use crate::kernel::Kernel;
-use crate::kernel::fake::{Fake, Trouble};
+use crate::kernel::fake::{Fake, Fault, Trouble};
 use crate::operation::{self, Node};
 
 on_both! {
@@ -137,6 +137,25 @@ fn a_file_in_the_place_of_the_one_behind_the_device_is_complained_of() {
     world.make_file(&volume.file(), BYTES);
     let told = told(&volume.health(&node).unwrap());
     assert_eq!(told, [(Severity::DataLoss, "BackingFileGone")]);
+}
+
+#[test]
+fn a_file_that_cannot_be_looked_at_is_complained_of() {
+    let world = Simulated::new();
+    let node = world.start();
+    let volume = world.volume("vol", Form::Ext4);
+    up(&node, &volume);
+    // The second call of the statistics; the first looks at the target.
+    for (call, of_stats) in [(1, false), (2, true)] {
+        world.machine.begin(Some(Fault::Fail(call, "EIO")));
+        let complaints = match of_stats {
+            true => volume.condition(&node).unwrap().complaints,
+            false => volume.health(&node).unwrap(),
+        };
+        world.machine.end();
+        let expected = [(Severity::Inaccessible, "BackingFileUnreadable")];
+        assert_eq!(told(&complaints), expected);
+    }
 }
 
 #[test]
