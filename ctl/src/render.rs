@@ -69,14 +69,24 @@ pub(crate) enum Answer {
         /// As of [`Answer::Rows`].
         rows: Vec<Vec<Cell>>,
     },
-    /// An answer, and beneath it single values.
-    With(Box<Self>, Vec<(&'static str, Cell)>),
+    /// Many things, and beneath them one more value.
+    With(Box<Self>, &'static str, Cell),
 }
 
 /// Exit code of an answer that complains.
 const UNHEALTHY: u8 = 2;
 
 impl Answer {
+    /// The same with one more value, where there is one.
+    pub(crate) fn with(mut self, name: &'static str, cell: Option<Cell>) -> Self {
+        let Some(cell) = cell else { return self };
+        if let Self::Record(fields) = &mut self {
+            fields.push((name, cell));
+            return self;
+        }
+        Self::With(Box::new(self), name, cell)
+    }
+
     /// 2 for a complaint, else 0.
     pub(crate) fn exit_code(&self) -> ExitCode {
         match self {
@@ -101,7 +111,12 @@ pub(crate) fn print(answer: &Answer, output: Output) -> io::Result<()> {
 fn table(answer: &Answer) -> String {
     match answer {
         Answer::Done => "OK\n".to_owned(),
-        Answer::Record(fields) => record(fields),
+        Answer::Record(fields) => {
+            let rows = fields
+                .iter()
+                .map(|(name, cell)| vec![(*name).to_owned(), cell.shown()]);
+            align(&rows.collect::<Vec<_>>())
+        }
         Answer::Rows {
             columns,
             rows,
@@ -116,15 +131,8 @@ fn table(answer: &Answer) -> String {
         }
         Answer::Complaints { rows, .. } if rows.is_empty() => "healthy\n".to_owned(),
         Answer::Complaints { columns, rows, .. } => with_head(columns, rows),
-        Answer::With(first, fields) => format!("{}{}", table(first), record(fields)),
+        Answer::With(first, name, cell) => format!("{}{name}: {}\n", table(first), cell.shown()),
     }
-}
-
-fn record(fields: &[(&str, Cell)]) -> String {
-    let rows = fields
-        .iter()
-        .map(|(name, cell)| vec![(*name).to_owned(), cell.shown()]);
-    align(&rows.collect::<Vec<_>>())
 }
 
 fn with_head(columns: &[&str], rows: &[Vec<Cell>]) -> String {
@@ -182,11 +190,9 @@ fn to_json(answer: &Answer) -> Value {
             columns,
             rows,
         } => json!({ "healthy": rows.is_empty(), *name: objects(columns, rows) }),
-        Answer::With(first, fields) => {
+        Answer::With(first, name, cell) => {
             let mut whole = to_json(first);
-            for (name, cell) in fields {
-                whole[*name] = cell.to_json();
-            }
+            whole[*name] = cell.to_json();
             whole
         }
     }
@@ -346,20 +352,27 @@ mod tests {
     }
 
     #[test]
-    fn single_values_stand_beneath_the_rows() {
-        let message = "read-only".to_owned();
-        let condition = Cell::Condition {
-            abnormal: true,
-            message,
+    fn one_more_value_stands_beneath_the_rows_or_in_the_record() {
+        let condition = || {
+            Some(Cell::Condition {
+                abnormal: true,
+                message: "read-only".to_owned(),
+            })
         };
-        let answer = Answer::With(Box::new(volumes("")), vec![("volume_condition", condition)]);
-        assert!(table(&answer).ends_with("\nvolume_condition  abnormal: read-only\n"));
-        let told = to_json(&answer);
+        let rows = volumes("").with("volume_condition", condition());
+        assert!(table(&rows).ends_with("\nvolume_condition: abnormal: read-only\n"));
+        let told = to_json(&rows);
         assert_eq!(told["volumes"][1]["volume_id"], "v");
         assert_eq!(
             told["volume_condition"],
             json!({ "abnormal": true, "message": "read-only" })
         );
+        let record = Answer::Record(vec![("id", Cell::Number(1))]);
+        assert_eq!(
+            table(&record.with("volume_condition", condition())),
+            "id                1\nvolume_condition  abnormal: read-only\n"
+        );
+        assert_eq!(volumes("").with("volume_condition", None), volumes(""));
     }
 
     #[test]

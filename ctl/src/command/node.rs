@@ -324,11 +324,7 @@ fn info(info: NodeGetInfoResponse) -> Answer {
 /// The usage, and the condition where the driver tells it.
 fn stats(mut stats: NodeGetVolumeStatsResponse) -> Answer {
     let condition = stats.volume_condition.take().map(health::condition);
-    let usage = usage(&stats);
-    match condition {
-        Some(cell) => Answer::With(Box::new(usage), vec![("volume_condition", cell)]),
-        None => usage,
-    }
+    usage(&stats).with("volume_condition", condition)
 }
 
 /// One row a unit; inodes are counted, not measured in bytes.

@@ -51,10 +51,7 @@ impl Call<'_> {
         let status = found.status.unwrap_or_default();
         let nodes = Some(status.published_node_ids);
         let volume = volume(found.volume.unwrap_or_default(), nodes);
-        Ok(match status.volume_condition.map(condition) {
-            Some(cell) => Answer::With(Box::new(volume), vec![("volume_condition", cell)]),
-            None => volume,
-        })
+        Ok(volume.with("volume_condition", status.volume_condition.map(condition)))
     }
 
     pub(super) async fn capacity(
