@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use rustix::process::Pid;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -11,12 +12,21 @@ use crate::demo::trouble::Trouble;
 
 /// The latency metric of the call layer.
 const LATENCY: &str = "belay_rpc_duration_seconds";
+/// What the time of the node agent's operations goes into.
+const PHASES: &str = "belay_operation_phase_duration_seconds";
 
 /// Calls of one RPC, with all codes together.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Calls {
     pub(super) count: f64,
     pub(super) seconds: f64,
+}
+
+impl Calls {
+    /// Of one call.
+    pub(super) fn mean(&self) -> Duration {
+        Duration::from_secs_f64(self.seconds / self.count.max(1.0))
+    }
 }
 
 /// The text of `/metrics`.
@@ -48,24 +58,54 @@ async fn get(http: SocketAddr) -> std::io::Result<String> {
 
 /// Calls by RPC.
 pub(super) fn by_rpc(metrics: &str) -> BTreeMap<String, Calls> {
-    let mut calls: BTreeMap<String, Calls> = BTreeMap::new();
+    totals(metrics, LATENCY, |labels| {
+        label(labels, "rpc").map(ToOwned::to_owned)
+    })
+}
+
+/// The phases of each operation, by the time that they took in all, the longest first.
+pub(super) fn by_operation(metrics: &str) -> BTreeMap<String, Vec<(String, Calls)>> {
+    let both = totals(metrics, PHASES, |labels| {
+        let [operation, phase] = ["operation", "phase"].map(|name| label(labels, name));
+        Some((operation?.to_owned(), phase?.to_owned()))
+    });
+    let mut operations: BTreeMap<String, Vec<(String, Calls)>> = BTreeMap::new();
+    for ((operation, phase), calls) in both {
+        operations
+            .entry(operation)
+            .or_default()
+            .push((phase, calls));
+    }
+    for phases in operations.values_mut() {
+        phases.sort_by(|(_, one), (_, other)| other.seconds.total_cmp(&one.seconds));
+    }
+    operations
+}
+
+/// The samples of a histogram, added up by what its labels tell.
+fn totals<K: Ord>(
+    metrics: &str,
+    histogram: &str,
+    key: impl Fn(&str) -> Option<K>,
+) -> BTreeMap<K, Calls> {
+    let mut all: BTreeMap<K, Calls> = BTreeMap::new();
     for (name, labels, value) in metrics.lines().filter_map(sample) {
-        let Some(rpc) = label(labels, "rpc") else {
+        let Some(key) = key(labels) else {
             continue;
         };
-        let entry = || rpc.to_owned();
-        match name.strip_prefix(LATENCY) {
-            Some("_count") => calls.entry(entry()).or_default().count += value,
-            Some("_sum") => calls.entry(entry()).or_default().seconds += value,
+        match name.strip_prefix(histogram) {
+            Some("_count") => all.entry(key).or_default().count += value,
+            Some("_sum") => all.entry(key).or_default().seconds += value,
             _ => {}
         }
     }
-    calls
+    all
 }
 
 /// Every other sample of Belay, as name with labels, and value.
 pub(super) fn others(metrics: &str) -> Vec<(String, f64)> {
-    let ours = |name: &str| name.starts_with("belay_") && !name.starts_with(LATENCY);
+    let told = |name: &str| name.starts_with(LATENCY) || name.starts_with(PHASES);
+    let ours = |name: &str| name.starts_with("belay_") && !told(name);
     // Of a histogram, how many and how long is enough here.
     let brief = |name: &str| !name.ends_with("_bucket");
     metrics
@@ -127,6 +167,10 @@ belay_rpc_duration_seconds_sum{rpc=\"NodeStageVolume\",code=\"OK\"} 0.5
 belay_rpc_duration_seconds_count{rpc=\"NodeStageVolume\",code=\"OK\"} 4
 belay_rpc_duration_seconds_sum{rpc=\"NodeStageVolume\",code=\"ABORTED\"} 0.25
 belay_rpc_duration_seconds_count{rpc=\"NodeStageVolume\",code=\"ABORTED\"} 1
+belay_operation_phase_duration_seconds_sum{operation=\"stage\",phase=\"look\"} 0.5
+belay_operation_phase_duration_seconds_count{operation=\"stage\",phase=\"look\"} 2
+belay_operation_phase_duration_seconds_sum{operation=\"stage\",phase=\"mount\"} 4
+belay_operation_phase_duration_seconds_count{operation=\"stage\",phase=\"mount\"} 1
 belay_formats_total{fs=\"ext4\"} 3
 belay_jobs_running 0
 process_cpu_seconds 7
@@ -143,6 +187,15 @@ process_cpu_seconds 7
                 seconds: 0.75
             }
         );
+    }
+
+    #[test]
+    fn the_phase_that_took_longest_in_all_comes_first() {
+        let operations = by_operation(TEXT);
+        assert_eq!(operations.len(), 1);
+        let phases: Vec<_> = operations["stage"].iter().map(|(name, _)| name).collect();
+        assert_eq!(phases, ["mount", "look"]);
+        assert!((operations["stage"][1].1.mean().as_secs_f64() - 0.25).abs() < 1e-9);
     }
 
     #[test]

@@ -17,6 +17,9 @@ use crate::render::align;
 /// Width of the bar that shows the kernel's share.
 const BAR: usize = 16;
 
+/// How many phases of an operation are told, the longest ones.
+const PHASES_MAX: usize = 4;
+
 const HOW_MEASURED: [&str; 5] = [
     "Belay: the caller's time for one call. Every node call dials the socket anew, as the kubelet",
     "does, and that is in the time; the controller is called on one connection, as by a sidecar.",
@@ -158,15 +161,26 @@ async fn one_binary(progress: &Progress, agent: &Agent) -> Result<(), Trouble> {
             .to_vec(),
     ];
     for (rpc, calls) in scrape::by_rpc(&text) {
-        let mean = Duration::from_secs_f64(calls.seconds / calls.count.max(1.0));
         lines.push(vec![
             rpc,
             format!("{:>5}", calls.count),
-            format!("{:>11}", show(mean)),
+            format!("{:>11}", show(calls.mean())),
         ]);
     }
     for line in align(&lines).lines() {
         progress.line(&format!("  {line}"));
+    }
+    let mut lines = Vec::new();
+    for (operation, phases) in scrape::by_operation(&text) {
+        let longest = phases.iter().take(PHASES_MAX);
+        let told = longest.map(|(phase, calls)| format!("{phase} {}", show(calls.mean())));
+        lines.push(vec![operation, told.collect::<Vec<_>>().join(", ")]);
+    }
+    if !lines.is_empty() {
+        progress.line("  where the time goes inside, in the mean:");
+    }
+    for line in align(&lines).lines() {
+        progress.line(&format!("    {line}"));
     }
     for (name, value) in scrape::others(&text) {
         progress.line(&format!("  {name} {value}"));
