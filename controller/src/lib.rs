@@ -29,10 +29,7 @@ const DRAIN: Duration = Duration::from_secs(20);
 /// # Errors
 /// Whatever keeps it from serving.
 pub fn run(config: &Config) -> Result<(), Box<dyn Error>> {
-    if config.common.http_endpoint.is_some() {
-        // Before the backend has anything to measure.
-        metrics::install()?;
-    }
+    metrics::begin(&config.common, env!("CARGO_PKG_VERSION"))?;
     let readiness = Readiness::new(State::Ready);
     let backend = registry::open(config.choice(), readiness.clone())?;
     let operations = Arc::new(Operations::new(backend, config.rules()));
