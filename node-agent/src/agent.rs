@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use belay_server::config::CommonArgs;
 use belay_server::identity::Identity;
+use belay_server::metrics;
 use belay_server::readiness::{Readiness, State};
 use belay_server::serve::{ServeConfig, serve};
 use belay_server::services::Services;
@@ -14,7 +15,7 @@ use belay_server::socket::Socket;
 use crate::config::Config;
 use crate::device::LoopDir;
 use crate::kernel::linux::{Linux, heap};
-use crate::operation::{MountIndex, Node};
+use crate::operation::{self, MountIndex, Node};
 use crate::pool::{Pool, THREADS_MAX};
 use crate::rpc::{NodeIdentity, NodeService};
 
@@ -34,6 +35,9 @@ pub struct StartError(String);
 /// When the machine cannot do what the agent needs, or the socket cannot be had.
 pub fn run(config: &Config) -> Result<(), StartError> {
     heap::give_back_at_once();
+    metrics::begin(&config.common, env!("CARGO_PKG_VERSION"))
+        .map_err(|error| failed("--http-endpoint", &error))?;
+    operation::announce();
     let kernel = Linux::detect().map_err(|error| failed("this kernel is too old", &error))?;
     // Without links, as the kernel will name the files in it.
     let loop_dir = config

@@ -33,6 +33,12 @@ use std::sync::Mutex;
 use crate::device::LoopDir;
 use crate::kernel::Kernel;
 
+/// Describes what operations measure. To be called once, before the first of them.
+pub(crate) fn announce() {
+    phase::announce();
+    stage::announce();
+}
+
 /// What every operation works with.
 pub(crate) struct Node<K: Kernel> {
     kernel: K,

@@ -120,6 +120,15 @@ impl Phase {
     }
 }
 
+/// Describes the histogram.
+pub(super) fn announce() {
+    metrics::describe_histogram!(
+        DURATION,
+        Unit::Seconds,
+        "How long node operations spent in each of their phases."
+    );
+}
+
 /// What one thread does, for another one to see.
 #[derive(Debug, Default)]
 pub(crate) struct Progress(
@@ -263,11 +272,6 @@ impl Durations {
 
     fn of(&self, operation: Operation, phase: Phase) -> &Histogram {
         self.0[operation as usize][phase as usize].get_or_init(|| {
-            metrics::describe_histogram!(
-                DURATION,
-                Unit::Seconds,
-                "How long node operations spent in each of their phases."
-            );
             metrics::histogram!(DURATION, "operation" => operation.name(), "phase" => phase.name())
         })
     }

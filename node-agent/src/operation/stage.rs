@@ -6,6 +6,9 @@
 
 mod block;
 mod mount;
+mod tally;
+
+pub(super) use tally::announce;
 
 use belay_server::failure::Failure;
 use belay_server::request::{Access, Stage};

@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-use belay_server::failure::Failure;
+use belay_server::failure::{Failure, Kind};
 use belay_server::request::{MountFlags, Stage};
 
 use super::super::phase::{Phase, phase};
 use super::super::plan::{Content, Plan, asked_fs};
 use super::super::staged::{Owner, block_path, something_else};
 use super::super::{Formatting, Node, Staged};
+use super::tally::{self, Refusal};
 use crate::device::Attached;
 use crate::filesystem::{
     DeviceUnderTest, Found, FsType, GrowError, MountOptions, Permit, examine, format, grow,
@@ -88,6 +89,7 @@ pub(super) fn stage<K: Kernel>(
     let context = phase(Phase::Configure, || configure(node, &wish, &device, fs))?;
     if let Some(permit) = permit {
         if device.is_claimed() {
+            Refusal::InUse.count();
             return Err(device.claimed());
         }
         if formatting == Formatting::Ask {
@@ -95,8 +97,13 @@ pub(super) fn stage<K: Kernel>(
         }
         phase(Phase::Format, || {
             format(kernel, &under_test, fs, permit, FORMAT_DEADLINE)
+        })
+        .inspect_err(|failure| {
+            if failure.kind == Kind::Precondition {
+                Refusal::Unfit.count();
+            }
         })?;
-        metrics::counter!("belay_formats_total", "fs" => fs.name()).increment(1);
+        tally::formatted(fs);
     }
     mount(node, &wish, &device, fs, &context)
 }
@@ -161,14 +168,14 @@ fn decide<K: Kernel>(
         Found::Blank(_) if plan.content == Content::Populated => {
             return Err(refuse(
                 wish,
-                "populated",
+                Refusal::Populated,
                 "it was restored or cloned, yet holds no data",
             ));
         }
         Found::Blank(_) if wish.read_only => {
             return Err(refuse(
                 wish,
-                "read_only",
+                Refusal::ReadOnly,
                 "it is blank and attached for reading only",
             ));
         }
@@ -176,7 +183,7 @@ fn decide<K: Kernel>(
         Found::Interrupted(_) if wish.read_only => {
             return Err(refuse(
                 wish,
-                "read_only",
+                Refusal::ReadOnly,
                 "its formatting was interrupted and it is attached for reading only",
             ));
         }
@@ -184,12 +191,12 @@ fn decide<K: Kernel>(
         Found::Foreign(foreign) => {
             return Err(refuse(
                 wish,
-                "foreign",
+                Refusal::Foreign,
                 &format!("it holds {} at byte {}", foreign.what, foreign.at),
             ));
         }
         Found::Unreadable(failure) => {
-            refused("unreadable");
+            Refusal::Unreadable.count();
             return Err(failure);
         }
     };
@@ -199,7 +206,7 @@ fn decide<K: Kernel>(
 fn same_as_asked(wish: &Wish<'_>, found: FsType) -> Result<FsType, Failure> {
     match wish.fs {
         Some(asked) if asked != found => {
-            refused("other_filesystem");
+            Refusal::OtherFilesystem.count();
             Err(Failure::precondition(format!(
                 "volume {} holds {} but {} is asked for; it is never formatted again: ask for {} \
                  or use another volume",
@@ -213,16 +220,12 @@ fn same_as_asked(wish: &Wish<'_>, found: FsType) -> Result<FsType, Failure> {
     }
 }
 
-fn refuse(wish: &Wish<'_>, reason: &'static str, why: &str) -> Failure {
-    refused(reason);
+fn refuse(wish: &Wish<'_>, refusal: Refusal, why: &str) -> Failure {
+    refusal.count();
     Failure::precondition(format!(
         "volume {} is not formatted: {why}; nothing was changed",
         wish.request.id
     ))
-}
-
-fn refused(reason: &'static str) {
-    metrics::counter!("belay_format_refusals_total", "reason" => reason).increment(1);
 }
 
 /// The filesystem as it is to be mounted; nothing is read from the device yet.
@@ -329,7 +332,7 @@ fn grow_to_device<K: Kernel>(
     match phase(Phase::Grow, || grow(&node.kernel, root, device.fd(), fs)) {
         Ok(_) => Ok(()),
         Err(GrowError::NeedsCapability) => {
-            metrics::counter!("belay_grow_refusals_total", "fs" => fs.name()).increment(1);
+            tally::not_grown(fs);
             Ok(())
         }
         Err(GrowError::Failed(failure)) => Err(failure),

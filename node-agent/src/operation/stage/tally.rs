@@ -1,0 +1,85 @@
+//! What stages count: the filesystems they made, and those that they would not make or grow.
+
+use crate::filesystem::FsType;
+
+const FORMATS: &str = "belay_formats_total";
+const FORMAT_REFUSALS: &str = "belay_format_refusals_total";
+const GROW_REFUSALS: &str = "belay_grow_refusals_total";
+
+/// Why a volume is not formatted. The label `reason`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// It was restored or cloned, so that blank means lost.
+    Populated,
+    /// It may only be read.
+    ReadOnly,
+    /// It holds something else than a known filesystem.
+    Foreign,
+    /// It could not be read in full.
+    Unreadable,
+    /// It holds another filesystem than was asked for.
+    OtherFilesystem,
+    /// A mount elsewhere or another mkfs has the device.
+    InUse,
+    /// Too small, or its file cannot bear the witness that a format needs.
+    Unfit,
+}
+
+impl Refusal {
+    const ALL: [Refusal; 7] = [
+        Refusal::Populated,
+        Refusal::ReadOnly,
+        Refusal::Foreign,
+        Refusal::Unreadable,
+        Refusal::OtherFilesystem,
+        Refusal::InUse,
+        Refusal::Unfit,
+    ];
+
+    fn name(self) -> &'static str {
+        match self {
+            Refusal::Populated => "populated",
+            Refusal::ReadOnly => "read_only",
+            Refusal::Foreign => "foreign",
+            Refusal::Unreadable => "unreadable",
+            Refusal::OtherFilesystem => "other_filesystem",
+            Refusal::InUse => "in_use",
+            Refusal::Unfit => "unfit",
+        }
+    }
+
+    pub(super) fn count(self) {
+        metrics::counter!(FORMAT_REFUSALS, "reason" => self.name()).increment(1);
+    }
+}
+
+/// A volume was formatted.
+pub(super) fn formatted(fs: FsType) {
+    metrics::counter!(FORMATS, "fs" => fs.name()).increment(1);
+}
+
+/// A filesystem stayed at its size for want of a capability.
+pub(super) fn not_grown(fs: FsType) {
+    metrics::counter!(GROW_REFUSALS, "fs" => fs.name()).increment(1);
+}
+
+/// Shows every series at 0: a rate can tell the first event only from a series that was there.
+pub(in crate::operation) fn announce() {
+    metrics::describe_counter!(FORMATS, "Blank volumes that were formatted.");
+    metrics::describe_counter!(
+        FORMAT_REFUSALS,
+        "Attempts to stage a volume that was, for this reason, not formatted."
+    );
+    metrics::describe_counter!(
+        GROW_REFUSALS,
+        "Attempts to stage a volume whose filesystem was not grown for want of CAP_SYS_RESOURCE."
+    );
+    for fs in FsType::ALL {
+        metrics::counter!(FORMATS, "fs" => fs.name()).increment(0);
+    }
+    for refusal in Refusal::ALL {
+        metrics::counter!(FORMAT_REFUSALS, "reason" => refusal.name()).increment(0);
+    }
+    // The kernel asks it of ext4 alone.
+    metrics::counter!(GROW_REFUSALS, "fs" => FsType::Ext4.name()).increment(0);
+}
