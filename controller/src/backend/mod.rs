@@ -2,6 +2,7 @@
 //! no gRPC, no capability rules and no idempotency: "is it done already?" is asked in `operation/`.
 
 pub mod local;
+mod measured;
 pub mod registry;
 
 use belay_server::failure::Failure;

@@ -8,6 +8,9 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+/// Gauge of the copies by `state`.
+pub(super) const COPIES: &str = "belay_controller_copies";
+
 /// All copies, by the id of what they make.
 #[derive(Debug, Default)]
 pub(super) struct Copies {
@@ -39,6 +42,22 @@ enum Stage {
     Failed(Failure),
 }
 
+impl All {
+    fn show(&self) {
+        let (mut queued, mut running, mut failed) = (0, 0, 0);
+        for copy in self.by_target.values() {
+            match copy.stage {
+                Stage::Queued => queued += 1,
+                Stage::Running => running += 1,
+                Stage::Failed(_) => failed += 1,
+            }
+        }
+        for (state, count) in [("queued", queued), ("running", running), ("failed", failed)] {
+            metrics::gauge!(COPIES, "state" => state).set(count);
+        }
+    }
+}
+
 impl Copies {
     /// Enters a copy that the caller makes itself.
     pub(super) fn begin(&self, target: &str, source: &str, lock: Option<Arc<Backing>>) {
@@ -57,8 +76,9 @@ impl Copies {
             cancelled: false,
             lock,
         };
-        self.all().by_target.insert(target.to_owned(), copy);
-        self.changed.notify_all();
+        let mut all = self.all();
+        all.by_target.insert(target.to_owned(), copy);
+        self.tell(&all);
     }
 
     /// What is being made of that volume or snapshot, if anything is.
@@ -95,7 +115,9 @@ impl Copies {
                 copies.find(|(_, copy)| matches!(copy.stage, Stage::Queued))
             {
                 copy.stage = Stage::Running;
-                return Some(target.clone());
+                let target = target.clone();
+                all.show();
+                return Some(target);
             }
             let woken = self.changed.wait(all);
             all = woken.unwrap_or_else(PoisonError::into_inner);
@@ -124,16 +146,18 @@ impl Copies {
 
     /// A copy has ended and its source is free.
     pub(super) fn end(&self, target: &str) {
-        self.all().by_target.remove(target);
-        self.changed.notify_all();
+        let mut all = self.all();
+        all.by_target.remove(target);
+        self.tell(&all);
     }
 
     /// A copy has ended before its time; its source stays as it is, so that it can be repeated.
     pub(super) fn fail(&self, target: &str, failure: Failure) {
-        if let Some(copy) = self.all().by_target.get_mut(target) {
+        let mut all = self.all();
+        if let Some(copy) = all.by_target.get_mut(target) {
             copy.stage = Stage::Failed(failure);
         }
-        self.changed.notify_all();
+        self.tell(&all);
     }
 
     /// Why that copy failed, if it did; then it is queued again.
@@ -144,7 +168,7 @@ impl Copies {
             return None;
         }
         let failed = std::mem::replace(&mut copy.stage, Stage::Queued);
-        self.changed.notify_all();
+        self.tell(&all);
         match failed {
             Stage::Failed(failure) => Some(failure),
             Stage::Queued | Stage::Running => None,
@@ -163,12 +187,23 @@ impl Copies {
             let woken = self.changed.wait(all);
             all = woken.unwrap_or_else(PoisonError::into_inner);
         }
-        self.changed.notify_all();
+        self.tell(&all);
+    }
+
+    /// Shows that there are none, before there are.
+    pub(super) fn show(&self) {
+        self.all().show();
     }
 
     /// Ends the copier, and soon the copies; the next start resumes them.
     pub(super) fn close(&self) {
         self.all().closed = true;
+        self.changed.notify_all();
+    }
+
+    /// Shows what there is now, and wakes whoever waits for a change.
+    fn tell(&self, all: &All) {
+        all.show();
         self.changed.notify_all();
     }
 

@@ -3,7 +3,7 @@
 
 mod copy;
 
-pub(super) use copy::Copied;
+pub(super) use copy::{COPIED_BYTES, Copied};
 
 use super::fault::{at, os};
 use belay_server::failure::Failure;

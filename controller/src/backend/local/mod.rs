@@ -23,6 +23,7 @@ mod tests;
 
 pub use space::{Overcommit, OvercommitError};
 
+use crate::backend::measured::{self, Verb, measured};
 use crate::backend::{
     Answer, AttachOrder, Attachment, Backend, Capacity, Clones, Health, Order, Page, Sizes,
     Snapshot, SnapshotOrder, SnapshotPage, Snapshots, UnwellPage, Volume,
@@ -69,6 +70,7 @@ impl Local {
     pub fn open(config: Config, readiness: Readiness) -> Result<Self, Failure> {
         describe_metrics();
         let store = Store::open(config)?;
+        store.copies.show();
         store.recover()?;
         let store = Arc::new(store);
         let (copies, copied) = (Arc::clone(&store.copies), Arc::downgrade(&store));
@@ -82,11 +84,12 @@ impl Local {
 
     fn run<T: Send + 'static>(
         &self,
-        verb: impl FnOnce(&Store) -> Result<T, Failure> + Send + 'static,
+        verb: Verb,
+        work: impl FnOnce(&Store) -> Result<T, Failure> + Send + 'static,
     ) -> Answer<'_, T> {
         let (store, readiness) = (Arc::clone(&self.store), self.readiness.clone());
-        Box::pin(async move {
-            let work = move || checked(&store, &readiness, verb);
+        measured(verb, async move {
+            let work = move || checked(&store, &readiness, work);
             let done = tokio::task::spawn_blocking(work).await;
             done.unwrap_or_else(|error| Err(Failure::bug(error.to_string()).may_be_running()))
         })
@@ -144,7 +147,18 @@ impl Drop for Local {
 }
 
 fn describe_metrics() {
-    use metrics::{Unit, describe_gauge};
+    use metrics::{Unit, describe_counter, describe_gauge};
+    measured::describe();
+    describe_gauge!(
+        copies::COPIES,
+        "Copies that make snapshots and volumes, by how far they are."
+    );
+    describe_counter!(
+        files::COPIED_BYTES,
+        Unit::Bytes,
+        "Data copied where files cannot share blocks."
+    );
+    metrics::counter!(files::COPIED_BYTES).increment(0);
     describe_gauge!("belay_controller_volumes", "Volumes that are ready.");
     describe_gauge!("belay_controller_snapshots", "Snapshots that are ready.");
     describe_gauge!(
@@ -174,35 +188,35 @@ impl Backend for Local {
     }
 
     fn create(&self, order: Order) -> Answer<'_, Volume> {
-        self.run(move |store| store.create(&order, None))
+        self.run(Verb::Create, move |store| store.create(&order, None))
     }
 
     fn delete(&self, id: VolumeId) -> Answer<'_, ()> {
-        self.run(move |store| store.delete(id.as_str()))
+        self.run(Verb::Delete, move |store| store.delete(id.as_str()))
     }
 
     fn find(&self, name: Name) -> Answer<'_, Option<Volume>> {
-        self.run(move |store| store.find(&name))
+        self.run(Verb::Find, move |store| store.find(&name))
     }
 
     fn get(&self, id: VolumeId) -> Answer<'_, Option<Volume>> {
-        self.run(move |store| store.get(&id))
+        self.run(Verb::Get, move |store| store.get(&id))
     }
 
     fn list(&self, after: Option<String>, limit: usize) -> Answer<'_, Page> {
-        self.run(move |store| store.list(after.as_deref(), limit))
+        self.run(Verb::List, move |store| store.list(after.as_deref(), limit))
     }
 
     fn attach(&self, order: AttachOrder) -> Answer<'_, Attachment> {
-        self.run(move |store| store.attach(&order))
+        self.run(Verb::Attach, move |store| store.attach(&order))
     }
 
     fn detach(&self, id: VolumeId, node: NodeId) -> Answer<'_, ()> {
-        self.run(move |store| store.detach(id.as_str(), &node))
+        self.run(Verb::Detach, move |store| store.detach(id.as_str(), &node))
     }
 
     fn resize(&self, id: VolumeId, bytes: u64) -> Answer<'_, u64> {
-        self.run(move |store| store.resize(id.as_str(), bytes))
+        self.run(Verb::Resize, move |store| store.resize(id.as_str(), bytes))
     }
 
     fn capacity(&self) -> Option<&dyn Capacity> {
@@ -224,29 +238,31 @@ impl Backend for Local {
 
 impl Health for Local {
     fn health(&self, id: VolumeId) -> Answer<'_, Option<Complaints>> {
-        self.run(move |store| store.health(&id))
+        self.run(Verb::Health, move |store| store.health(&id))
     }
 
     fn conditions(&self, volumes: Vec<(VolumeId, u64)>) -> Answer<'_, Vec<Complaints>> {
-        self.run(move |store| store.conditions(&volumes))
+        self.run(Verb::Conditions, move |store| store.conditions(&volumes))
     }
 
     fn list_unwell(&self, after: Option<String>, limit: usize) -> Answer<'_, UnwellPage> {
-        self.run(move |store| store.list_unwell(after.as_deref(), limit))
+        self.run(Verb::ListUnwell, move |store| {
+            store.list_unwell(after.as_deref(), limit)
+        })
     }
 }
 
 impl Snapshots for Local {
     fn cut(&self, order: SnapshotOrder) -> Answer<'_, Snapshot> {
-        self.run(move |store| store.settled(store.cut(&order)?))
+        self.run(Verb::Cut, move |store| store.settled(store.cut(&order)?))
     }
 
     fn discard(&self, id: SnapshotId) -> Answer<'_, ()> {
-        self.run(move |store| store.discard(id.as_str()))
+        self.run(Verb::Discard, move |store| store.discard(id.as_str()))
     }
 
     fn snapshot(&self, id: SnapshotId) -> Answer<'_, Option<Snapshot>> {
-        self.run(move |store| store.snapshot(&id))
+        self.run(Verb::Snapshot, move |store| store.snapshot(&id))
     }
 
     fn list_snapshots(
@@ -255,24 +271,30 @@ impl Snapshots for Local {
         after: Option<String>,
         limit: usize,
     ) -> Answer<'_, SnapshotPage> {
-        self.run(move |store| store.list_snapshots(of.as_ref(), after.as_deref(), limit))
+        self.run(Verb::ListSnapshots, move |store| {
+            store.list_snapshots(of.as_ref(), after.as_deref(), limit)
+        })
     }
 
     fn restore(&self, order: Order, from: SnapshotId) -> Answer<'_, Volume> {
         let source = ContentSource::Snapshot(from);
-        self.run(move |store| store.create(&order, Some(&source)))
+        self.run(Verb::Restore, move |store| {
+            store.create(&order, Some(&source))
+        })
     }
 }
 
 impl Clones for Local {
     fn clone_volume(&self, order: Order, from: VolumeId) -> Answer<'_, Volume> {
         let source = ContentSource::Volume(from);
-        self.run(move |store| store.create(&order, Some(&source)))
+        self.run(Verb::Clone, move |store| {
+            store.create(&order, Some(&source))
+        })
     }
 }
 
 impl Capacity for Local {
     fn available_bytes(&self) -> Answer<'_, u64> {
-        self.run(Store::available_bytes)
+        self.run(Verb::Available, Store::available_bytes)
     }
 }

@@ -10,6 +10,9 @@ use rustix::io::Errno;
 /// How much is copied between two looks at whether to go on, in bytes.
 const PIECE_BYTES: u64 = 64 << 20;
 
+/// Counts the data that was copied.
+pub(in crate::backend::local) const COPIED_BYTES: &str = "belay_controller_copied_bytes_total";
+
 /// How a copy ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::backend::local) enum Copied {
@@ -61,6 +64,7 @@ impl Backing {
                 if copied == 0 {
                     break;
                 }
+                metrics::counter!(COPIED_BYTES).increment(copied);
                 at += copied;
             }
             at = end;

@@ -1,0 +1,99 @@
+//! How often and how long the verbs of a backend are at work, and how that ends. Knows no backend.
+
+use super::Answer;
+use belay_server::failure::{Failure, Kind};
+use metrics::Unit;
+use std::time::Instant;
+
+const DURATION: &str = "belay_backend_duration_seconds";
+
+/// A verb of a backend. The label `verb`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verb {
+    Create,
+    Delete,
+    Find,
+    Get,
+    List,
+    Attach,
+    Detach,
+    Resize,
+    Cut,
+    Discard,
+    Snapshot,
+    ListSnapshots,
+    Restore,
+    Clone,
+    Available,
+    Health,
+    Conditions,
+    ListUnwell,
+}
+
+impl Verb {
+    fn name(self) -> &'static str {
+        match self {
+            Verb::Create => "create",
+            Verb::Delete => "delete",
+            Verb::Find => "find",
+            Verb::Get => "get",
+            Verb::List => "list",
+            Verb::Attach => "attach",
+            Verb::Detach => "detach",
+            Verb::Resize => "resize",
+            Verb::Cut => "cut",
+            Verb::Discard => "discard",
+            Verb::Snapshot => "snapshot",
+            Verb::ListSnapshots => "list_snapshots",
+            Verb::Restore => "restore",
+            Verb::Clone => "clone",
+            Verb::Available => "available",
+            Verb::Health => "health",
+            Verb::Conditions => "conditions",
+            Verb::ListUnwell => "list_unwell",
+        }
+    }
+}
+
+/// Describes the histogram.
+pub(super) fn describe() {
+    metrics::describe_histogram!(
+        DURATION,
+        Unit::Seconds,
+        "How long the verbs of the backend took, by how they ended."
+    );
+}
+
+/// `answer`, measured from now to its end. What is given up before its end is not counted.
+pub(super) fn measured<'a, T: 'a>(
+    verb: Verb,
+    answer: impl Future<Output = Result<T, Failure>> + Send + 'a,
+) -> Answer<'a, T> {
+    let begun = Instant::now();
+    Box::pin(async move {
+        let result = answer.await;
+        let outcome = result.as_ref().map_or_else(|f| outcome(f.kind), |_| "ok");
+        metrics::histogram!(DURATION, "verb" => verb.name(), "outcome" => outcome)
+            .record(begun.elapsed());
+        result
+    })
+}
+
+/// How a verb failed. The label `outcome`, which is `ok` for one that did not.
+fn outcome(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Invalid => "invalid",
+        Kind::NotFound => "not_found",
+        Kind::Incompatible => "incompatible",
+        Kind::Busy => "busy",
+        Kind::Precondition => "precondition",
+        Kind::Range => "range",
+        Kind::Quota => "quota",
+        Kind::Unreachable => "unreachable",
+        Kind::Unsupported => "unsupported",
+        Kind::Timeout => "timeout",
+        Kind::BadToken => "bad_token",
+        Kind::System => "system",
+        Kind::Bug => "bug",
+    }
+}
