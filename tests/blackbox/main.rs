@@ -34,6 +34,8 @@ mod hosts;
 #[cfg(test)]
 mod lifecycle;
 #[cfg(test)]
+mod metrics;
+#[cfg(test)]
 mod never_format;
 #[cfg(test)]
 mod raw_block;

@@ -30,4 +30,5 @@ if wanted_by check; then "$here/cargo_deny.sh"; fi
 if wanted_by test; then
     "$here/go.sh"
     "$here/csi_sanity.sh"
+    "$here/prometheus.sh"
 fi

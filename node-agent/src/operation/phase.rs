@@ -289,15 +289,21 @@ mod tests {
 
     use super::*;
 
+    const DOCUMENTATION: &str = include_str!("../../../docs/metrics.md");
+
     #[test]
     fn every_phase_and_operation_has_its_place_and_a_name_of_its_own() {
         for (place, phase) in Phase::ALL.into_iter().enumerate() {
             assert_eq!(phase as usize, place);
             let same = Phase::ALL.iter().filter(|p| p.name() == phase.name());
             assert_eq!(same.count(), 1, "{phase:?}");
+            let row = format!("\n| {} | ", phase.name());
+            assert!(DOCUMENTATION.contains(&row), "{row}");
         }
         for (place, operation) in Operation::ALL.into_iter().enumerate() {
             assert_eq!(operation as usize, place);
+            let word = format!("`{}`", operation.name());
+            assert!(DOCUMENTATION.contains(&word), "{word}");
         }
     }
 

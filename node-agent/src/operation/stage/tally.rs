@@ -83,3 +83,17 @@ pub(in crate::operation) fn announce() {
     // The kernel asks it of ext4 alone.
     metrics::counter!(GROW_REFUSALS, "fs" => FsType::Ext4.name()).increment(0);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_reason_is_in_the_documentation() {
+        let documentation = include_str!("../../../../docs/metrics.md");
+        for refusal in Refusal::ALL {
+            let row = format!("\n| {} | ", refusal.name());
+            assert!(documentation.contains(&row), "{row}");
+        }
+    }
+}

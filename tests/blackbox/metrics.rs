@@ -1,0 +1,325 @@
+//! What both programs tell Prometheus: well-formed, and exactly what docs/metrics.md says.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fs::File;
+use std::net::SocketAddr;
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+
+use belay_proto::csi::v1 as csi;
+use tonic::Code;
+
+use crate::rig::{
+    ControllerCalls, NodeCalls, Place, Process, Prometheus, access, get, least_bytes, lint,
+    refused, until,
+};
+
+const DOCUMENTATION: &str = include_str!("../../docs/metrics.md");
+const PROGRAMS: [&str; 2] = ["belay-node", "belay-controller"];
+/// Far more than both show for one volume; a label with a volume in it would pass this one day.
+const PAGE_BYTES_MAX: usize = 256 << 10;
+
+/// Both programs on one folder of volumes.
+struct Pair {
+    controller: ControllerCalls,
+    node: NodeCalls,
+    processes: [(Process, SocketAddr); 2],
+}
+
+impl Pair {
+    fn start(place: &Place) -> Self {
+        let state = place.folder("state");
+        let volumes = state.join("volumes");
+        let (state, volumes) = (text(&state), text(&volumes));
+        let start = |name: &str, flags: &[&str]| {
+            let socket = place.path().join(format!("{name}.sock"));
+            let common = ["--node-id", "node-1", "--http-endpoint", "127.0.0.1:0"];
+            let process = Process::start(place, name, &socket, &[&common, flags].concat());
+            let address = http_address(&process);
+            (socket, (process, address))
+        };
+        // The controller makes the folder that the agent opens.
+        let state_dir = ["--backend", "local", "--state-dir", &state];
+        let (controller, its_process) = start("belay-controller", &state_dir);
+        let (node, process) = start("belay-node", &["--loop-dir", &volumes]);
+        Pair {
+            controller: ControllerCalls::new(controller),
+            node: NodeCalls::new(node),
+            processes: [process, its_process],
+        }
+    }
+
+    /// Name and address of each, in the order of [`PROGRAMS`].
+    fn jobs(&self) -> [(&'static str, SocketAddr); 2] {
+        [0, 1].map(|n| (PROGRAMS[n], self.processes[n].1))
+    }
+
+    /// Makes a volume and attaches it: its id and the publish context.
+    fn attach(&self, name: &str, fs: &str) -> (String, HashMap<String, String>) {
+        let volume = self.controller.create(csi::CreateVolumeRequest {
+            name: name.to_owned(),
+            capacity_range: Some(capacity(least_bytes(fs))),
+            volume_capabilities: vec![access(fs)],
+            ..Default::default()
+        });
+        let id = volume.expect("create").volume.expect("a volume").volume_id;
+        let attached = self.controller.attach(csi::ControllerPublishVolumeRequest {
+            volume_id: id.clone(),
+            node_id: "node-1".to_owned(),
+            volume_capability: Some(access(fs)),
+            ..Default::default()
+        });
+        (id, attached.expect("attach").publish_context)
+    }
+
+    fn detach_and_delete(&self, id: &str) {
+        let detach = csi::ControllerUnpublishVolumeRequest {
+            volume_id: id.to_owned(),
+            node_id: "node-1".to_owned(),
+            ..Default::default()
+        };
+        self.controller.detach(detach).expect("detach");
+        let delete = csi::DeleteVolumeRequest {
+            volume_id: id.to_owned(),
+            ..Default::default()
+        };
+        self.controller.delete(delete).expect("delete");
+    }
+}
+
+/// Port 0 is whichever is free; the log tells.
+fn http_address(process: &Process) -> SocketAddr {
+    let mut address = None;
+    until("it shows /metrics", || {
+        let log = process.last_words();
+        let line = log.lines().find(|line| line.contains("showing /metrics"));
+        let found = line.and_then(|line| line.split("address=").nth(1));
+        address = found.and_then(|found| found.trim().parse().ok());
+        address.is_some()
+    });
+    address.expect("an address")
+}
+
+fn text(path: &Path) -> String {
+    path.to_str().expect("UTF-8").to_owned()
+}
+
+fn capacity(bytes: u64) -> csi::CapacityRange {
+    csi::CapacityRange {
+        required_bytes: i64::try_from(bytes).expect("a size"),
+        limit_bytes: 0,
+    }
+}
+
+/// The whole life of a volume.
+fn live(pair: &Pair, place: &Place) {
+    let (id, publish_context) = pair.attach("measured", "xfs");
+    let staging = text(&place.folder("staging/measured"));
+    let target = text(&place.folder("pod").join("target"));
+    let stage = csi::NodeStageVolumeRequest {
+        volume_id: id.clone(),
+        publish_context: publish_context.clone(),
+        staging_target_path: staging.clone(),
+        volume_capability: Some(access("xfs")),
+        ..Default::default()
+    };
+    pair.node.stage(stage).expect("stage");
+    let publish = csi::NodePublishVolumeRequest {
+        volume_id: id.clone(),
+        publish_context,
+        staging_target_path: staging.clone(),
+        target_path: target.clone(),
+        volume_capability: Some(access("xfs")),
+        ..Default::default()
+    };
+    pair.node.publish(publish).expect("publish");
+    let stats = csi::NodeGetVolumeStatsRequest {
+        volume_id: id.clone(),
+        volume_path: target.clone(),
+        ..Default::default()
+    };
+    pair.node.stats(stats).expect("stats");
+    let larger = capacity(2 * least_bytes("xfs"));
+    let expand = csi::ControllerExpandVolumeRequest {
+        volume_id: id.clone(),
+        capacity_range: Some(larger),
+        volume_capability: Some(access("xfs")),
+        ..Default::default()
+    };
+    pair.controller.expand(expand).expect("expand");
+    let expand = csi::NodeExpandVolumeRequest {
+        volume_id: id.clone(),
+        volume_path: target.clone(),
+        staging_target_path: staging.clone(),
+        capacity_range: Some(larger),
+        volume_capability: Some(access("xfs")),
+        ..Default::default()
+    };
+    pair.node.expand(expand).expect("expand on the node");
+    let unpublish = csi::NodeUnpublishVolumeRequest {
+        volume_id: id.clone(),
+        target_path: target,
+    };
+    pair.node.unpublish(unpublish).expect("unpublish");
+    let unstage = csi::NodeUnstageVolumeRequest {
+        volume_id: id.clone(),
+        staging_target_path: staging,
+    };
+    pair.node.unstage(unstage).expect("unstage");
+    pair.detach_and_delete(&id);
+}
+
+/// A volume that holds what nobody knows, and so is not formatted.
+fn be_refused(pair: &Pair, place: &Place) {
+    let (id, publish_context) = pair.attach("foreign", "ext4");
+    let path = place.path().join("state/volumes").join(&id);
+    let file = File::options().write(true).open(path).expect("open");
+    file.write_all_at(b"somebody's", 5 << 20).expect("write");
+    file.sync_all().expect("fsync");
+    let stage = csi::NodeStageVolumeRequest {
+        volume_id: id.clone(),
+        publish_context,
+        staging_target_path: text(&place.folder("staging/foreign")),
+        volume_capability: Some(access("ext4")),
+        ..Default::default()
+    };
+    refused(pair.node.stage(stage), Code::FailedPrecondition);
+    pair.detach_and_delete(&id);
+}
+
+/// A metric: its type and the names of its labels.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Shape {
+    kind: String,
+    labels: BTreeSet<String>,
+}
+
+/// By program, then by name.
+type Shapes = BTreeMap<&'static str, BTreeMap<String, Shape>>;
+
+/// What the table promises: rows of name, type, labels, program, meaning.
+fn documented() -> Shapes {
+    let mut shapes: Shapes = PROGRAMS.map(|program| (program, BTreeMap::new())).into();
+    for line in DOCUMENTATION.lines() {
+        let cells: Vec<&str> = line.split(" | ").collect();
+        let Some(name) = cells[0].strip_prefix("| `") else {
+            continue;
+        };
+        let [_, kind, labels, program, _] = cells[..] else {
+            panic!("a row that is not name, type, labels, program, meaning: {line}");
+        };
+        let names = labels.split('`').skip(1).step_by(2);
+        for (shown_by, shapes) in &mut shapes {
+            if program == "both" || *shown_by == format!("belay-{program}") {
+                let shape = Shape {
+                    kind: kind.to_owned(),
+                    labels: names.clone().map(str::to_owned).collect(),
+                };
+                let name = name.trim_end_matches('`').to_owned();
+                assert!(shapes.insert(name, shape).is_none(), "twice: {line}");
+            }
+        }
+    }
+    shapes
+}
+
+/// What a page has.
+fn exported(page: &str) -> BTreeMap<String, Shape> {
+    let mut shapes: BTreeMap<String, Shape> = BTreeMap::new();
+    let mut family = String::new();
+    for line in page.lines() {
+        if let Some(declared) = line.strip_prefix("# TYPE ") {
+            let (name, kind) = declared.split_once(' ').expect("a type");
+            family = name.to_owned();
+            shapes.entry(family.clone()).or_default().kind = kind.to_owned();
+        } else if !line.starts_with('#') {
+            assert!(line.starts_with(&family), "{line:?} below {family}");
+            let labels = line.split_once('{').map_or("", |(_, labels)| labels);
+            let names = labels.split("=\"").filter_map(|text| {
+                let name = text.rsplit(['{', ',', '"']).next()?;
+                (!name.contains('}')).then(|| name.to_owned())
+            });
+            let shape = shapes.entry(family.clone()).or_default();
+            shape
+                .labels
+                .extend(names.filter(|name| !["", "le"].contains(&name.as_str())));
+        }
+    }
+    shapes
+}
+
+/// The queries of the documentation, each in a block of its own.
+fn queries() -> Vec<&'static str> {
+    let blocks = DOCUMENTATION.split("```promql\n").skip(1);
+    blocks
+        .filter_map(|block| Some(block.split_once("```")?.0.trim()))
+        .collect()
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn prometheus_gets_exactly_what_the_documentation_says() {
+    let place = Place::new();
+    let pair = Pair::start(&place);
+    let prometheus = Prometheus::start(&place, &pair.jobs());
+    // Once before anything happens: only so is the first refusal an increase.
+    until("both are scraped", || {
+        prometheus.query("up == 1").len() == 2
+    });
+    // Twice, since a rate tells nothing of the first value of a series.
+    live(&pair, &place);
+    until("the first life is scraped", || {
+        let deleted = "belay_rpc_duration_seconds_count{rpc=\"DeleteVolume\"} == 1";
+        let unstaged = "belay_rpc_duration_seconds_count{rpc=\"NodeUnstageVolume\"} == 1";
+        [deleted, unstaged].map(|query| prometheus.query(query).len()) == [1, 1]
+    });
+    live(&pair, &place);
+    be_refused(&pair, &place);
+
+    let mut shown = Shapes::new();
+    for (program, address) in pair.jobs() {
+        let page = get(address, "/metrics").expect("a page");
+        lint(&page);
+        assert!(
+            page.len() < PAGE_BYTES_MAX,
+            "{program}: {} bytes",
+            page.len()
+        );
+        for secret in ["vol-", "measured", "foreign-"] {
+            assert!(
+                !page.contains(secret),
+                "{program} shows {secret:?}:\n{page}"
+            );
+        }
+        shown.insert(program, exported(&page));
+    }
+    assert_eq!(shown, documented(), "shown, and documented");
+
+    until("the last call is scraped", || {
+        let deleted = "belay_rpc_duration_seconds_count{rpc=\"DeleteVolume\"} == 3";
+        let refused = "belay_format_refusals_total{reason=\"foreign\"} == 1";
+        [deleted, refused].map(|query| prometheus.query(query).len()) == [1, 1]
+    });
+    for (program, shapes) in documented() {
+        for (name, shape) in shapes {
+            let series = match shape.kind.as_str() {
+                "histogram" => format!("{name}_count"),
+                _ => name,
+            };
+            let found = prometheus.query(&format!("{series}{{job=\"{program}\"}}"));
+            assert!(!found.is_empty(), "{program}: no sample of {series}");
+        }
+    }
+    let queries = queries();
+    assert!(queries.len() >= 5, "{queries:?}");
+    for query in queries {
+        let answer = prometheus.query(query);
+        let is_number = |line: &String| !line.contains("=> NaN");
+        assert!(answer.iter().any(is_number), "{query}\n{answer:#?}");
+    }
+    drop(prometheus);
+    for (process, _) in pair.processes {
+        process.terminate();
+    }
+    place.expect_nothing_left();
+}

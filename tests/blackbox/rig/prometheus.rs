@@ -1,0 +1,123 @@
+//! A real Prometheus that scrapes the agents, and promtool, which asks it and judges pages.
+
+use std::fs::{self, File};
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use super::patience::until;
+use super::place::Place;
+
+/// How often it scrapes: so that nobody waits long for two values of a counter.
+const SCRAPE_INTERVAL: &str = "200ms";
+/// Another process may take the free port before Prometheus does.
+const STARTS_MAX: usize = 5;
+
+/// A Prometheus, killed when this is dropped.
+pub(crate) struct Prometheus {
+    child: Child,
+    address: SocketAddr,
+}
+
+impl Prometheus {
+    /// Starts one that scrapes these jobs, and returns when it is ready.
+    pub(crate) fn start(place: &Place, jobs: &[(&str, SocketAddr)]) -> Self {
+        let folder = place.folder("prometheus");
+        let config = folder.join("prometheus.yml");
+        let mut text = format!("global:\n  scrape_interval: {SCRAPE_INTERVAL}\nscrape_configs:\n");
+        for (job, target) in jobs {
+            text += &format!("- job_name: {job}\n  static_configs: [targets: ['{target}']]\n");
+        }
+        fs::write(&config, text).expect("write");
+        for _ in 0..STARTS_MAX {
+            if let Some(prometheus) = Self::try_start(&folder, &config) {
+                return prometheus;
+            }
+        }
+        let log = fs::read_to_string(folder.join("prometheus.log")).unwrap_or_default();
+        panic!("prometheus does not start:\n{log}");
+    }
+
+    fn try_start(folder: &Path, config: &Path) -> Option<Self> {
+        // It does not tell which port it has, so it is told which one to take.
+        let free = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
+        let address = free.local_addr().expect("its address");
+        drop(free);
+        let log = File::create(folder.join("prometheus.log")).expect("a log");
+        let flag = |name: &str, value: &dyn std::fmt::Display| format!("--{name}={value}");
+        // Should this process itself be killed, nobody would be left to end it.
+        let child = Command::new("setpriv")
+            .args(["--pdeathsig", "KILL", "--", "prometheus"])
+            .arg(flag("config.file", &config.display()))
+            .arg(flag("storage.tsdb.path", &folder.join("data").display()))
+            .arg(flag("web.listen-address", &address))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .expect("setpriv of util-linux");
+        let mut prometheus = Prometheus { child, address };
+        let mut is_ready = false;
+        until("prometheus is ready, or has ended", || {
+            is_ready = get(address, "/-/ready").is_some();
+            is_ready || prometheus.child.try_wait().expect("wait").is_some()
+        });
+        is_ready.then_some(prometheus)
+    }
+
+    /// What a query gives now, one line a series: labels, an arrow and a value.
+    #[track_caller]
+    pub(crate) fn query(&self, query: &str) -> Vec<String> {
+        let server = format!("http://{}", self.address);
+        let output = promtool(&["query", "instant", &server, query], "");
+        output.lines().map(str::to_owned).collect()
+    }
+}
+
+impl Drop for Prometheus {
+    fn drop(&mut self) {
+        // Both fail only where it has ended already.
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+/// Fails unless promtool has nothing to say about a page.
+#[track_caller]
+pub(crate) fn lint(page: &str) {
+    let said = promtool(&["check", "metrics"], page);
+    assert_eq!(said, "", "promtool check metrics:\n{page}");
+}
+
+/// Runs promtool to its end; all that it printed.
+#[track_caller]
+fn promtool(args: &[&str], input: &str) -> String {
+    let mut child = Command::new("promtool")
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap_or_else(|error| panic!("cannot run promtool: {error}; `make setup` gets it"));
+    let mut stdin = child.stdin.take().expect("its input");
+    stdin.write_all(input.as_bytes()).expect("write");
+    drop(stdin);
+    let output = child.wait_with_output().expect("wait");
+    let said = [output.stdout, output.stderr].map(|said| String::from_utf8(said).expect("UTF-8"));
+    let said = said.concat();
+    assert!(output.status.success(), "promtool {args:?}: {said}");
+    said
+}
+
+/// The body of a page, if it is there.
+pub(crate) fn get(address: SocketAddr, path: &str) -> Option<String> {
+    let mut stream = TcpStream::connect(address).ok()?;
+    let request = format!("GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n");
+    stream.write_all(request.as_bytes()).ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    let (head, body) = answer.split_once("\r\n\r\n")?;
+    let is_ok = head.split(' ').nth(1) == Some("200");
+    is_ok.then(|| body.to_owned())
+}
