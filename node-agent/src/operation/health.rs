@@ -16,6 +16,7 @@ use belay_server::health::Complaints;
 use belay_server::request::{NodeVolumeHealth, VolumeId};
 
 use super::Node;
+use super::phase::{Operation, operation};
 use super::staged::{Owner, block_path};
 use crate::kernel::{Cause, Dev, FileKind, Kernel, MountAttrs, MountFacts, Open, Stat};
 use causes::{Filesystem, Seen, judge, unreadable};
@@ -37,6 +38,10 @@ pub(crate) fn health<K: Kernel>(
     node: &Node<K>,
     request: &NodeVolumeHealth,
 ) -> Result<Complaints, Failure> {
+    operation(Operation::Health, || run(node, request))
+}
+
+fn run<K: Kernel>(node: &Node<K>, request: &NodeVolumeHealth) -> Result<Complaints, Failure> {
     let volume = &request.id;
     let file = node.loop_dir.path_of(volume)?;
     // Whatever is asked of the volume would end there.

@@ -23,16 +23,20 @@ pub(crate) enum Operation {
     Unpublish,
     Expand,
     Stats,
+    Health,
+    StorageHealth,
 }
 
 impl Operation {
-    const ALL: [Operation; 6] = [
+    const ALL: [Operation; 8] = [
         Operation::Stage,
         Operation::Unstage,
         Operation::Publish,
         Operation::Unpublish,
         Operation::Expand,
         Operation::Stats,
+        Operation::Health,
+        Operation::StorageHealth,
     ];
 
     /// In the words of the CSI calls.
@@ -44,6 +48,8 @@ impl Operation {
             Operation::Unpublish => "unpublish",
             Operation::Expand => "expand",
             Operation::Stats => "stats",
+            Operation::Health => "health",
+            Operation::StorageHealth => "storage_health",
         }
     }
 }

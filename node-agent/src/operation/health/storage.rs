@@ -3,6 +3,7 @@
 use belay_server::failure::Failure;
 
 use super::super::Node;
+use super::super::phase::{Operation, operation};
 use crate::kernel::{Cause, Kernel, MountAttrs, MountFacts, Usage};
 
 /// The folder, or its filesystem, is not there.
@@ -43,6 +44,10 @@ pub(crate) struct StorageComplaint {
 /// # Errors
 /// What the kernel refused.
 pub(crate) fn storage_health<K: Kernel>(node: &Node<K>) -> Result<Vec<StorageComplaint>, Failure> {
+    operation(Operation::StorageHealth, || run(node))
+}
+
+fn run<K: Kernel>(node: &Node<K>) -> Result<Vec<StorageComplaint>, Failure> {
     let mut complaints = Vec::new();
     let (kernel, dir) = (&node.kernel, &node.loop_dir);
     let path = dir.path();
