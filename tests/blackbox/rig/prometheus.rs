@@ -71,7 +71,9 @@ impl Prometheus {
     pub(crate) fn query(&self, query: &str) -> Vec<String> {
         let server = format!("http://{}", self.address);
         let output = promtool(&["query", "instant", &server, query], "");
-        output.lines().map(str::to_owned).collect()
+        // An empty answer is an empty line.
+        let samples = output.lines().filter(|line| line.contains(" => "));
+        samples.map(str::to_owned).collect()
     }
 }
 
