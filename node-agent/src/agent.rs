@@ -71,7 +71,10 @@ async fn serve_node(config: &Config, node: Arc<Node<Linux>>) -> Result<(), Start
         common.plugin_capabilities(),
         readiness.clone(),
     );
-    let service = NodeService::new(node, Pool::new(), node_identity(common));
+    let pool = Pool::new();
+    let measured = Arc::clone(&pool);
+    metrics::when_asked(move || measured.measure());
+    let service = NodeService::new(node, pool, node_identity(common));
     let services = Services::new(identity).with_node(service);
     let socket = Socket::bind(&common.endpoint).map_err(|error| failed("--endpoint", &error))?;
     let shutdown = signal::terminations().map_err(|error| failed("signals", &error))?;

@@ -5,13 +5,22 @@ mod process;
 mod recorder;
 
 use crate::config::CommonArgs;
-use crate::layer;
+use crate::{jobs, layer};
 use metrics::Unit;
 use recorder::{Measuring, Page, Registry};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// The recorder is one a process, as that of the `metrics` crate is.
 static INSTALLED: Mutex<Option<Metrics>> = Mutex::new(None);
+
+/// What is measured only when somebody asks.
+static WHEN_ASKED: Mutex<Vec<Box<dyn Fn() + Send>>> = Mutex::new(Vec::new());
+
+/// Sets gauges by `measure` whenever the metrics are asked for, for as long as the process lives.
+pub fn when_asked(measure: impl Fn() + Send + 'static) {
+    let mut all = WHEN_ASKED.lock().unwrap_or_else(PoisonError::into_inner);
+    all.push(Box::new(measure));
+}
 
 /// What has been measured so far.
 #[derive(Clone, Debug)]
@@ -58,7 +67,7 @@ pub fn install() -> Result<Metrics, MetricsError> {
     let registry = Arc::clone(&recorder.0);
     metrics::set_global_recorder(recorder).map_err(|_| MetricsError::Taken)?;
     metrics::describe_histogram!(layer::DURATION, Unit::Seconds, "How long CSI calls took.");
-    metrics::describe_gauge!("belay_jobs_running", "Operations that are going on.");
+    jobs::describe();
     Ok(installed.insert(Metrics { registry }).clone())
 }
 
@@ -66,6 +75,10 @@ impl Metrics {
     /// Everything, in the text format of Prometheus (version 0.0.4).
     #[must_use]
     pub fn render(&self) -> String {
+        jobs::measure();
+        let all = WHEN_ASKED.lock().unwrap_or_else(PoisonError::into_inner);
+        all.iter().for_each(|measure| measure());
+        drop(all);
         let mut page = Page::default();
         self.registry.write(&mut page);
         process::write(&mut page);

@@ -42,7 +42,7 @@ impl Operations {
         let job = async move { backend.attach(order).await };
         let attachment = self
             .attaching
-            .run(id.as_str(), Rpc::ControllerPublishVolume, same, job)
+            .run(id.as_str(), Rpc::ControllerPublishVolume, same, |_| job)
             .await?;
         if attachment.terms == terms {
             return Ok(attachment);
@@ -76,7 +76,7 @@ impl Operations {
             Ok(())
         };
         self.removing
-            .run(id.as_str(), Rpc::ControllerUnpublishVolume, same, job)
+            .run(id.as_str(), Rpc::ControllerUnpublishVolume, same, |_| job)
             .await
     }
 }

@@ -38,7 +38,7 @@ impl Operations {
             Ok(volume)
         };
         self.creating
-            .run(request.name.as_str(), Rpc::CreateVolume, same, job)
+            .run(request.name.as_str(), Rpc::CreateVolume, same, |_| job)
             .await
     }
 

@@ -16,7 +16,7 @@ impl Operations {
         let id = request.id.clone();
         let job = async move { backend.delete(id).await };
         self.removing
-            .run(request.id.as_str(), Rpc::DeleteVolume, 0, job)
+            .run(request.id.as_str(), Rpc::DeleteVolume, 0, |_| job)
             .await
     }
 }

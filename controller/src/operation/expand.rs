@@ -29,7 +29,7 @@ impl Operations {
         };
         let same = fingerprint(&range);
         self.growing
-            .run(id.as_str(), Rpc::ControllerExpandVolume, same, job)
+            .run(id.as_str(), Rpc::ControllerExpandVolume, same, |_| job)
             .await
     }
 }

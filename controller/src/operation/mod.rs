@@ -17,7 +17,7 @@ pub use capacity::Room;
 pub use validate::Verdict;
 
 use crate::backend::{Attachment, Backend, Snapshot, Volume};
-use belay_server::jobs::Jobs;
+use belay_server::jobs::{CHANGE_DEADLINE, Jobs};
 use belay_server::place::Place;
 use std::sync::Arc;
 
@@ -50,12 +50,12 @@ impl Operations {
         Self {
             backend,
             rules,
-            creating: Jobs::new(),
-            attaching: Jobs::new(),
-            growing: Jobs::new(),
-            removing: Jobs::new(),
-            cutting: Jobs::new(),
-            discarding: Jobs::new(),
+            creating: Jobs::new(CHANGE_DEADLINE),
+            attaching: Jobs::new(CHANGE_DEADLINE),
+            growing: Jobs::new(CHANGE_DEADLINE),
+            removing: Jobs::new(CHANGE_DEADLINE),
+            cutting: Jobs::new(CHANGE_DEADLINE),
+            discarding: Jobs::new(CHANGE_DEADLINE),
         }
     }
 

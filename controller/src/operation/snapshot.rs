@@ -30,7 +30,7 @@ impl Operations {
         let name = request.name.as_str();
         let snapshot = self
             .cutting
-            .run(name, Rpc::CreateSnapshot, same, job)
+            .run(name, Rpc::CreateSnapshot, same, |_| job)
             .await?;
         if snapshot.source == request.source {
             return Ok(snapshot);
@@ -51,7 +51,7 @@ impl Operations {
         let id = request.id.clone();
         let job = async move { of(backend.as_ref())?.discard(id).await };
         self.discarding
-            .run(request.id.as_str(), Rpc::DeleteSnapshot, 0, job)
+            .run(request.id.as_str(), Rpc::DeleteSnapshot, 0, |_| job)
             .await
     }
 

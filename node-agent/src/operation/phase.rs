@@ -144,10 +144,6 @@ pub(crate) struct Progress(
 
 impl Progress {
     /// The phase that the watched thread is in now; `None` before, between and after operations.
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "the pool shows it for what hangs")
-    )]
     pub(crate) fn now(&self) -> Option<Phase> {
         let place = usize::from(self.0.load(Ordering::Relaxed));
         Phase::ALL.get(place.checked_sub(1)?).copied()
@@ -166,10 +162,6 @@ thread_local! {
 }
 
 /// Shows in `progress` what this thread does during `work`.
-#[cfg_attr(
-    not(test),
-    expect(dead_code, reason = "the pool shows it for what hangs")
-)]
 pub(crate) fn watched<T>(progress: &Arc<Progress>, work: impl FnOnce() -> T) -> T {
     let outer = WATCHER.replace(Some(Arc::clone(progress)));
     let _restored = at_end(|| {

@@ -3,15 +3,16 @@
 use std::sync::Arc;
 
 use belay_proto::csi::v1 as csi;
-use belay_server::failure::Failure;
+use belay_server::failure::{Failure, Kind};
 use belay_server::health::Complaints;
-use belay_server::jobs::{Jobs, fingerprint};
-use belay_server::request::{NodeVolumeHealth, StorageHealth};
+use belay_server::jobs::{Jobs, Look, Ticket, fingerprint};
+use belay_server::request::{NodeVolumeHealth, StorageHealth, VolumeId};
 use belay_server::rpc::Rpc;
 
-use super::{NodeService, encode};
+use super::{NodeService, encode, reads};
 use crate::kernel::Kernel;
 use crate::operation::{self, StorageComplaint};
+use crate::pool::Lane;
 
 /// The looks that are going on.
 pub(super) struct Looks {
@@ -22,9 +23,14 @@ pub(super) struct Looks {
 impl Looks {
     pub(super) fn new() -> Self {
         Looks {
-            volumes: Jobs::new(),
-            storage: Jobs::new(),
+            volumes: Jobs::new(reads::DEADLINE),
+            storage: Jobs::new(reads::DEADLINE),
         }
+    }
+
+    /// A question about this volume that hangs.
+    pub(super) fn hung(&self, id: &VolumeId) -> Option<Look> {
+        self.volumes.hung(|key| reads::concerns(key, id))
     }
 }
 
@@ -36,19 +42,34 @@ impl<K: Kernel> NodeService<K> {
     ) -> Result<csi::NodeGetVolumeHealthResponse, Failure> {
         let request = NodeVolumeHealth::try_from(message)?;
         let id = request.id.clone();
-        let paths = (&request.staging, &request.target);
-        let mark = fingerprint(&(&request.id, paths));
-        let key = format!("{id} {paths:?}");
-        let (node, pool) = (Arc::clone(&self.node), Arc::clone(&self.pool));
-        let look = async move { pool.run(move || operation::health(&node, &request)).await };
-        let complaints = self
-            .looks
-            .volumes
-            .run(&key, Rpc::NodeGetVolumeHealth, mark, look)
-            .await?;
+        let complaints = match self.hung(&id) {
+            Some(look) => reads::complaints(&look),
+            None => self.look_into(request).await?,
+        };
         Ok(csi::NodeGetVolumeHealthResponse {
             volume_health: Some(complaints.volume_health(id.as_str())),
         })
+    }
+
+    async fn look_into(&self, request: NodeVolumeHealth) -> Result<Complaints, Failure> {
+        let id = request.id.clone();
+        let paths = (&request.staging, &request.target);
+        let mark = fingerprint(&(&request.id, paths));
+        let key = format!("{id}\0{paths:?}");
+        let (node, pool) = (Arc::clone(&self.node), Arc::clone(&self.pool));
+        let look = |ticket: Ticket| async move {
+            let look = move || operation::health(&node, &request);
+            pool.run(&ticket, Lane::Read, look).await
+        };
+        let rpc = Rpc::NodeGetVolumeHealth;
+        match self.looks.volumes.run(&key, rpc, mark, look).await {
+            // What hangs may be this very question, which then has its answer.
+            Err(failure) if failure.kind == Kind::Timeout => {
+                let hung = self.hung(&id).ok_or(failure)?;
+                Ok(reads::complaints(&hung))
+            }
+            complaints => complaints,
+        }
     }
 
     /// What is wrong with the storage behind all volumes.
@@ -58,7 +79,10 @@ impl<K: Kernel> NodeService<K> {
     ) -> Result<csi::NodeGetStorageHealthResponse, Failure> {
         StorageHealth::try_from(message)?;
         let (node, pool) = (Arc::clone(&self.node), Arc::clone(&self.pool));
-        let look = async move { pool.run(move || operation::storage_health(&node)).await };
+        let look = |ticket: Ticket| async move {
+            let look = move || operation::storage_health(&node);
+            pool.run(&ticket, Lane::Read, look).await
+        };
         let complaints = self
             .looks
             .storage

@@ -4,5 +4,6 @@
 mod encode;
 mod health;
 mod node;
+mod reads;
 
 pub(crate) use node::{NodeIdentity, NodeService};

@@ -5,26 +5,26 @@ use std::sync::Arc;
 
 use belay_proto::csi::v1 as csi;
 use belay_server::call::answer;
-use belay_server::failure::Failure;
-use belay_server::jobs::{Jobs, fingerprint};
+use belay_server::failure::{Failure, Kind};
+use belay_server::jobs::{CHANGE_DEADLINE, Jobs, Look, Ticket, fingerprint};
 use belay_server::request::{NodeExpand, Publish, Stage, Stats, Unpublish, Unstage, VolumeId};
 use belay_server::rpc::Rpc;
 use tonic::{Request, Response, Status};
 
 use super::encode;
 use super::health::Looks;
+use super::reads::Reads;
 use crate::kernel::Kernel;
 use crate::operation::{self, Formatting, Node, Published, Staged, Thread, VolumeStats};
-use crate::pool::Pool;
+use crate::pool::{Lane, Pool};
 
 /// The CSI Node service over the operations.
 pub(crate) struct NodeService<K: Kernel> {
     pub(super) node: Arc<Node<K>>,
     pub(super) pool: Arc<Pool>,
     /// One job a volume; its value is the size in bytes that an expansion answers with.
-    jobs: Jobs<u64>,
-    /// Callers that ask how full a volume is, again and again, share one thread for it.
-    asking: Jobs<VolumeStats>,
+    changes: Jobs<u64>,
+    reads: Reads,
     pub(super) looks: Looks,
     info: csi::NodeGetInfoResponse,
 }
@@ -49,15 +49,23 @@ impl<K: Kernel> NodeService<K> {
         NodeService {
             node,
             pool,
-            jobs: Jobs::new(),
-            asking: Jobs::new(),
+            changes: Jobs::new(CHANGE_DEADLINE),
+            reads: Reads::new(),
             looks: Looks::new(),
             info,
         }
     }
 
+    /// What hangs for this volume, if anything does. Asks no disk.
+    pub(super) fn hung(&self, id: &VolumeId) -> Option<Look> {
+        let change = self.changes.look(id.as_str());
+        let change = change.filter(|look| look.is_hung);
+        let read = || self.reads.hung(id).or_else(|| self.looks.hung(id));
+        change.or_else(read)
+    }
+
     /// Runs `work` as the volume's job, on the pool.
-    async fn job(
+    async fn change(
         &self,
         rpc: Rpc,
         id: &VolumeId,
@@ -65,8 +73,11 @@ impl<K: Kernel> NodeService<K> {
         work: impl FnOnce(&Node<K>) -> Result<u64, Failure> + Send + 'static,
     ) -> Result<u64, Failure> {
         let (node, pool) = (Arc::clone(&self.node), Arc::clone(&self.pool));
-        let job = async move { pool.run(move || work(&node)).await };
-        self.jobs.run(id.as_str(), rpc, fingerprint, job).await
+        let job = |ticket: Ticket| async move {
+            let work = move || work(&node);
+            pool.run(&ticket, Lane::Change, work).await
+        };
+        self.changes.run(id.as_str(), rpc, fingerprint, job).await
     }
 
     async fn stage(&self, stage: Stage) -> Result<(), Failure> {
@@ -79,19 +90,18 @@ impl<K: Kernel> NodeService<K> {
         ));
         let id = stage.id.clone();
         let (node, pool) = (Arc::clone(&self.node), Arc::clone(&self.pool));
-        let job = async move {
+        let job = |ticket: Ticket| async move {
             let stage = Arc::new(stage);
             let (first_node, first) = (Arc::clone(&node), Arc::clone(&stage));
             let work = move || operation::stage(&first_node, &first, Formatting::Ask);
-            if pool.run(work).await? == Staged::WantsFormat {
+            if pool.run(&ticket, Lane::Change, work).await? == Staged::WantsFormat {
                 let work = move || operation::stage(&node, &stage, Formatting::Allowed);
-                pool.run_format(work).await?;
+                pool.run(&ticket, Lane::Format, work).await?;
             }
             Ok(0)
         };
-        self.jobs
-            .run(id.as_str(), Rpc::NodeStageVolume, mark, job)
-            .await?;
+        let rpc = Rpc::NodeStageVolume;
+        self.changes.run(id.as_str(), rpc, mark, job).await?;
         Ok(())
     }
 
@@ -107,18 +117,68 @@ impl<K: Kernel> NodeService<K> {
         ));
         let id = publish.id.clone();
         let (node, pool) = (Arc::clone(&self.node), Arc::clone(&self.pool));
-        let job = async move {
+        let job = |ticket: Ticket| async move {
             // Mostly no disk is asked, and then a thread would cost more than the work.
             if operation::publish(&node, &publish, Thread::Only)? == Published::WantsPool {
                 let work = move || operation::publish(&node, &publish, Thread::Pool);
-                pool.run(work).await?;
+                pool.run(&ticket, Lane::Change, work).await?;
             }
             Ok(0)
         };
-        self.jobs
-            .run(id.as_str(), Rpc::NodePublishVolume, mark, job)
-            .await?;
+        let rpc = Rpc::NodePublishVolume;
+        self.changes.run(id.as_str(), rpc, mark, job).await?;
         Ok(())
+    }
+
+    async fn unstage(&self, unstage: Unstage) -> Result<(), Failure> {
+        let id = unstage.id.clone();
+        let mark = fingerprint(&(&unstage.id, &unstage.staging));
+        let work = move |node: &Node<K>| operation::unstage(node, &unstage).map(|()| 0);
+        self.change(Rpc::NodeUnstageVolume, &id, mark, work).await?;
+        self.reads.forget(&id);
+        Ok(())
+    }
+
+    async fn unpublish(&self, unpublish: Unpublish) -> Result<(), Failure> {
+        let id = unpublish.id.clone();
+        let mark = fingerprint(&(&unpublish.id, &unpublish.target));
+        let work = move |node: &Node<K>| operation::unpublish(node, &unpublish).map(|()| 0);
+        let rpc = Rpc::NodeUnpublishVolume;
+        self.change(rpc, &id, mark, work).await?;
+        self.reads.forget(&id);
+        Ok(())
+    }
+
+    async fn expand(&self, expand: NodeExpand) -> Result<u64, Failure> {
+        let id = expand.id.clone();
+        let mark = fingerprint(&(
+            &expand.id,
+            &expand.volume_path,
+            &expand.staging,
+            &expand.range,
+        ));
+        let work = move |node: &Node<K>| operation::expand(node, &expand);
+        self.change(Rpc::NodeExpandVolume, &id, mark, work).await
+    }
+
+    async fn stats(&self, stats: Stats) -> Result<VolumeStats, Failure> {
+        let (id, path) = (stats.id.clone(), stats.volume_path.clone());
+        if let Some(look) = self.hung(&id) {
+            return self.reads.last(&id, &path, &look);
+        }
+        let (node, pool) = (Arc::clone(&self.node), Arc::clone(&self.pool));
+        let read = |ticket: Ticket| async move {
+            let work = move || operation::stats(&node, &stats);
+            pool.run(&ticket, Lane::Read, work).await
+        };
+        match self.reads.stats(&id, &path, read).await {
+            // What hangs may be this very question.
+            Err(failure) if failure.kind == Kind::Timeout => match self.hung(&id) {
+                Some(look) => self.reads.last(&id, &path, &look),
+                None => Err(failure),
+            },
+            stats => stats,
+        }
     }
 }
 
@@ -140,13 +200,7 @@ impl<K: Kernel> csi::node_server::Node for NodeService<K> {
         request: Request<csi::NodeUnstageVolumeRequest>,
     ) -> Result<Response<csi::NodeUnstageVolumeResponse>, Status> {
         answer(Rpc::NodeUnstageVolume, request, |message| async move {
-            let unstage = Unstage::try_from(message)?;
-            let id = unstage.id.clone();
-            let mark = fingerprint(&(&unstage.id, &unstage.staging));
-            self.job(Rpc::NodeUnstageVolume, &id, mark, move |node| {
-                operation::unstage(node, &unstage).map(|()| 0)
-            })
-            .await?;
+            self.unstage(Unstage::try_from(message)?).await?;
             Ok(csi::NodeUnstageVolumeResponse {})
         })
         .await
@@ -168,13 +222,7 @@ impl<K: Kernel> csi::node_server::Node for NodeService<K> {
         request: Request<csi::NodeUnpublishVolumeRequest>,
     ) -> Result<Response<csi::NodeUnpublishVolumeResponse>, Status> {
         answer(Rpc::NodeUnpublishVolume, request, |message| async move {
-            let unpublish = Unpublish::try_from(message)?;
-            let id = unpublish.id.clone();
-            let mark = fingerprint(&(&unpublish.id, &unpublish.target));
-            self.job(Rpc::NodeUnpublishVolume, &id, mark, move |node| {
-                operation::unpublish(node, &unpublish).map(|()| 0)
-            })
-            .await?;
+            self.unpublish(Unpublish::try_from(message)?).await?;
             Ok(csi::NodeUnpublishVolumeResponse {})
         })
         .await
@@ -185,15 +233,7 @@ impl<K: Kernel> csi::node_server::Node for NodeService<K> {
         request: Request<csi::NodeGetVolumeStatsRequest>,
     ) -> Result<Response<csi::NodeGetVolumeStatsResponse>, Status> {
         answer(Rpc::NodeGetVolumeStats, request, |message| async move {
-            let stats = Stats::try_from(message)?;
-            let mark = fingerprint(&(&stats.id, &stats.volume_path));
-            let key = format!("{} {}", stats.id, stats.volume_path.display());
-            let (node, pool) = (Arc::clone(&self.node), Arc::clone(&self.pool));
-            let work = async move { pool.run(move || operation::stats(&node, &stats)).await };
-            let stats = self
-                .asking
-                .run(&key, Rpc::NodeGetVolumeStats, mark, work)
-                .await?;
+            let stats = self.stats(Stats::try_from(message)?).await?;
             Ok(encode::stats(&stats))
         })
         .await
@@ -224,19 +264,7 @@ impl<K: Kernel> csi::node_server::Node for NodeService<K> {
         request: Request<csi::NodeExpandVolumeRequest>,
     ) -> Result<Response<csi::NodeExpandVolumeResponse>, Status> {
         answer(Rpc::NodeExpandVolume, request, |message| async move {
-            let expand = NodeExpand::try_from(message)?;
-            let id = expand.id.clone();
-            let mark = fingerprint(&(
-                &expand.id,
-                &expand.volume_path,
-                &expand.staging,
-                &expand.range,
-            ));
-            let bytes = self
-                .job(Rpc::NodeExpandVolume, &id, mark, move |node| {
-                    operation::expand(node, &expand)
-                })
-                .await?;
+            let bytes = self.expand(NodeExpand::try_from(message)?).await?;
             Ok(csi::NodeExpandVolumeResponse {
                 capacity_bytes: encode::signed(bytes),
             })

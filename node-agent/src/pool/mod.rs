@@ -1,0 +1,190 @@
+//! The few threads on which system calls may wait for a disk.
+//!
+//! Bounded: a node whose disks hang must not collect threads. Work that takes long gives its place
+//! on, so that a dead disk holds up its own volume and nothing else: places count work that makes
+//! headway, and threads are what is bounded in the end. Reads cannot take all places, so one
+//! volume, which has at most one change under way, always leaves a place to the others. mkfs has
+//! places of its own: a dozen blank volumes never keep an unmount waiting.
+
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use belay_server::failure::Failure;
+use belay_server::jobs::{Ticket, Watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::{JoinError, JoinHandle};
+
+use crate::operation::phase::{Phase, Progress, watched};
+
+/// Work that makes headway at once. Each thread costs 150 KiB.
+const PLACES: usize = 4;
+/// How many of the places may be taken by reads, of one volume or of many.
+const READ_PLACES: usize = 2;
+/// mkfs children that run at once; they are bound by the disk, not by us.
+const FORMAT_PLACES: usize = 2;
+/// Threads whose work takes long, beyond the places. When that many volumes hang, the places are
+/// all that is left.
+const SLOW_MAX: usize = 64;
+
+/// Threads that the runtime may need for all places.
+pub(crate) const THREADS_MAX: usize = PLACES + FORMAT_PLACES + SLOW_MAX;
+
+/// From when on work takes long: beyond what a mount of a sound disk needs, and short enough that
+/// others hardly notice that they waited for it.
+const SLOW_AFTER: Duration = Duration::from_secs(1);
+
+/// What calls wait for, as their callers are told.
+const PLACE_NAME: &str = "a place on the agent's threads, which slow disks hold";
+
+/// Gauge: threads that work for operations, by `state`.
+const THREADS: &str = "belay_pool_threads";
+/// Gauge: operations that wait for a thread.
+const WAITING: &str = "belay_pool_waiting";
+
+/// What kind of work it is, and thus which places it may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lane {
+    /// Changes something.
+    Change,
+    /// Looks only.
+    Read,
+    /// May start mkfs, which takes long as a rule and keeps its place.
+    Format,
+}
+
+/// Who may use the threads.
+pub(crate) struct Pool {
+    places: Arc<Semaphore>,
+    read_places: Arc<Semaphore>,
+    format_places: Arc<Semaphore>,
+    slow: Arc<Semaphore>,
+    waiting: AtomicU32,
+}
+
+/// A right to run, given back when dropped.
+struct Place {
+    _place: OwnedSemaphorePermit,
+    /// For reads alone.
+    _read: Option<OwnedSemaphorePermit>,
+}
+
+impl Pool {
+    pub(crate) fn new() -> Arc<Self> {
+        let places = |count| Arc::new(Semaphore::new(count));
+        Arc::new(Pool {
+            places: places(PLACES),
+            read_places: places(READ_PLACES),
+            format_places: places(FORMAT_PLACES),
+            slow: places(SLOW_MAX),
+            waiting: AtomicU32::new(0),
+        })
+    }
+
+    /// Runs `work`, the whole of a job or a part of it, on a thread.
+    ///
+    /// # Errors
+    /// Those of `work`; why the job was given up, if it was while it waited for a place;
+    /// `INTERNAL`, and perhaps still running, when `work` panicked.
+    pub(crate) async fn run<T: Send + 'static>(
+        &self,
+        ticket: &Ticket,
+        lane: Lane,
+        work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
+    ) -> Result<T, Failure> {
+        let place = ticket.wait(PLACE_NAME, self.place(lane)).await??;
+        let progress = Arc::new(Progress::default());
+        ticket.watched_by(Window(Arc::clone(&progress)));
+        let mut thread = spawn(move || watched(&progress, work));
+        if lane == Lane::Format {
+            return thread.await.unwrap_or_else(broke_off);
+        }
+        if let Ok(result) = tokio::time::timeout(SLOW_AFTER, &mut thread).await {
+            return result.unwrap_or_else(broke_off);
+        }
+        let _held = self.give_on(place);
+        thread.await.unwrap_or_else(broke_off)
+    }
+
+    async fn place(&self, lane: Lane) -> Result<Place, Failure> {
+        let _waiting = Counted::one_more(&self.waiting);
+        let read = match lane {
+            Lane::Read => Some(permit(&self.read_places).await?),
+            Lane::Change | Lane::Format => None,
+        };
+        let places = match lane {
+            Lane::Read | Lane::Change => &self.places,
+            Lane::Format => &self.format_places,
+        };
+        Ok(Place {
+            _place: permit(places).await?,
+            _read: read,
+        })
+    }
+
+    /// Lets others have the place of work that takes long, as long as threads are left.
+    fn give_on(&self, place: Place) -> Result<OwnedSemaphorePermit, Place> {
+        Arc::clone(&self.slow)
+            .try_acquire_owned()
+            .map_err(|_| place)
+    }
+
+    /// Sets the gauges of the pool.
+    pub(crate) fn measure(&self) {
+        metrics::describe_gauge!(THREADS, "Threads that work for operations.");
+        metrics::describe_gauge!(WAITING, "Operations that wait for a thread.");
+        let taken = |places: &Semaphore, of: usize| {
+            u32::try_from(of.saturating_sub(places.available_permits())).unwrap_or(u32::MAX)
+        };
+        let threads = |state| metrics::gauge!(THREADS, "state" => state);
+        threads("working").set(taken(&self.places, PLACES));
+        threads("formatting").set(taken(&self.format_places, FORMAT_PLACES));
+        threads("slow").set(taken(&self.slow, SLOW_MAX));
+        metrics::gauge!(WAITING).set(self.waiting.load(Ordering::Relaxed));
+    }
+}
+
+/// Shows the work of a thread to those who look at the job.
+struct Window(Arc<Progress>);
+
+impl Watch for Window {
+    fn doing(&self) -> Option<&'static str> {
+        self.0.now().map(Phase::name)
+    }
+}
+
+/// One in a count, as long as it lives.
+struct Counted<'a>(&'a AtomicU32);
+
+impl<'a> Counted<'a> {
+    fn one_more(count: &'a AtomicU32) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Counted(count)
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+async fn permit(places: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit, Failure> {
+    let permit = Arc::clone(places).acquire_owned().await;
+    permit.map_err(|_| Failure::bug("the pool is closed; the agent is ending"))
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "this is the one place that hands work to threads"
+)]
+fn spawn<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
+    tokio::task::spawn_blocking(work)
+}
+
+fn broke_off<T>(error: JoinError) -> Result<T, Failure> {
+    Err(Failure::bug(format!("an operation broke off: {error}")).may_be_running())
+}

@@ -1,0 +1,170 @@
+use std::sync::mpsc;
+
+use belay_server::jobs::{CHANGE_DEADLINE, Jobs};
+use belay_server::rpc::Rpc;
+use tokio::task::yield_now;
+use tokio::time::advance;
+
+use super::*;
+
+/// Jobs on a pool, whose work hangs until it is let go.
+struct Bench {
+    jobs: Jobs<u64>,
+    pool: Arc<Pool>,
+}
+
+struct Work {
+    has_begun: tokio::sync::oneshot::Receiver<()>,
+    release: mpsc::Sender<()>,
+    job: JoinHandle<Result<u64, Failure>>,
+}
+
+impl Bench {
+    fn new() -> Self {
+        Bench {
+            jobs: Jobs::new(CHANGE_DEADLINE),
+            pool: Pool::new(),
+        }
+    }
+
+    /// Is on a thread when this returns, or waits for one.
+    async fn begin(&self, key: &str, lane: Lane) -> Work {
+        let (begins, has_begun) = tokio::sync::oneshot::channel();
+        let (release, released) = mpsc::channel::<()>();
+        let (jobs, pool, key) = (self.jobs.clone(), Arc::clone(&self.pool), key.to_owned());
+        let job = tokio::spawn(async move {
+            let work = move |ticket: Ticket| async move {
+                let hang = move || {
+                    begins.send(()).unwrap();
+                    // It ends with the test, also with one that fails.
+                    assert!(released.recv().is_err());
+                    Ok(1)
+                };
+                pool.run(&ticket, lane, hang).await
+            };
+            jobs.run(&key, Rpc::NodeStageVolume, 0, work).await
+        });
+        for _ in 0..4 {
+            yield_now().await;
+        }
+        Work {
+            has_begun,
+            release,
+            job,
+        }
+    }
+
+    fn waiting(&self) -> u32 {
+        self.pool.waiting.load(Ordering::Relaxed)
+    }
+}
+
+impl Work {
+    async fn end(self) {
+        self.has_begun.await.unwrap();
+        drop(self.release);
+        assert_eq!(self.job.await.unwrap(), Ok(1));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn work_that_takes_long_gives_its_place_on() {
+    let bench = Bench::new();
+    let mut hung = Vec::new();
+    for n in 0..PLACES {
+        hung.push(bench.begin(&format!("hung-{n}"), Lane::Change).await);
+    }
+    let next = bench.begin("next", Lane::Change).await;
+    assert_eq!(bench.waiting(), 1, "all places are taken");
+    advance(SLOW_AFTER + Duration::from_millis(1)).await;
+    next.end().await;
+    assert_eq!(bench.pool.slow.available_permits(), SLOW_MAX - PLACES);
+    assert_eq!(bench.pool.places.available_permits(), PLACES);
+    for work in hung {
+        work.end().await;
+    }
+    assert_eq!(bench.pool.slow.available_permits(), SLOW_MAX);
+}
+
+#[tokio::test(start_paused = true)]
+async fn threads_are_bounded_and_who_finds_none_is_given_up_at_the_deadline() {
+    let bench = Bench::new();
+    let mut hung = Vec::new();
+    while hung.len() < SLOW_MAX + PLACES {
+        hung.push(
+            bench
+                .begin(&format!("hung-{}", hung.len()), Lane::Change)
+                .await,
+        );
+        if hung.len() % PLACES == 0 {
+            advance(SLOW_AFTER + Duration::from_millis(1)).await;
+        }
+    }
+    let late = bench.begin("late", Lane::Change).await;
+    assert_eq!(bench.waiting(), 1);
+    // By hand: the clock does not run on by itself while threads work.
+    advance(CHANGE_DEADLINE).await;
+    let failure = late.job.await.unwrap().unwrap_err();
+    assert!(failure.message.contains(PLACE_NAME), "{failure}");
+    assert_eq!(bench.waiting(), 0);
+    let seen = bench.jobs.look("hung-0").unwrap();
+    assert!(seen.is_hung);
+    for work in hung {
+        drop(work.release);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn reads_leave_places_to_changes() {
+    let bench = Bench::new();
+    let mut reads = Vec::new();
+    for n in 0..PLACES {
+        reads.push(bench.begin(&format!("read-{n}"), Lane::Read).await);
+    }
+    assert_eq!(bench.waiting() as usize, PLACES - READ_PLACES);
+    bench.begin("change", Lane::Change).await.end().await;
+    for read in reads {
+        read.end().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn mkfs_has_places_of_its_own_and_keeps_them() {
+    let bench = Bench::new();
+    let mut formats = Vec::new();
+    for n in 0..=FORMAT_PLACES {
+        formats.push(bench.begin(&format!("format-{n}"), Lane::Format).await);
+    }
+    advance(SLOW_AFTER * 2).await;
+    yield_now().await;
+    assert_eq!(bench.waiting(), 1, "the last one waits for a format");
+    bench.begin("change", Lane::Change).await.end().await;
+    for format in formats {
+        format.end().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn others_see_the_phase_of_a_thread() {
+    let bench = Bench::new();
+    let (release, released) = mpsc::channel::<()>();
+    let (begins, has_begun) = tokio::sync::oneshot::channel();
+    let (jobs, pool) = (bench.jobs.clone(), Arc::clone(&bench.pool));
+    let job = tokio::spawn(async move {
+        let work = move |ticket: Ticket| async move {
+            let hang = move || {
+                crate::operation::phase::phase(Phase::Unmount, || {
+                    begins.send(()).unwrap();
+                    assert!(released.recv().is_err());
+                });
+                Ok(1)
+            };
+            pool.run(&ticket, Lane::Change, hang).await
+        };
+        jobs.run("vol-1", Rpc::NodeUnstageVolume, 0, work).await
+    });
+    has_begun.await.unwrap();
+    assert_eq!(bench.jobs.look("vol-1").unwrap().doing, Some("unmount"));
+    drop(release);
+    assert_eq!(job.await.unwrap(), Ok(1));
+}

@@ -1,0 +1,113 @@
+//! Questions of how full volumes are: they come every minute for every volume, and must neither
+//! pile up on one that hangs nor stop the kubelet's housekeeping for it.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use belay_server::failure::Failure;
+use belay_server::health::{Complaints, Severity};
+use belay_server::jobs::{Jobs, Look, Ticket};
+use belay_server::request::VolumeId;
+use belay_server::rpc::Rpc;
+
+use crate::operation::{VolumeStats, VolumeUsage};
+
+/// How long a question may take: the kubelet asks all its volumes once a minute.
+pub(super) const DEADLINE: Duration = Duration::from_secs(10);
+/// Most answers that are kept. More paths than any node has; whoever invents paths gets no answers
+/// that could be kept.
+const KEPT_MAX: usize = 4096;
+
+/// The questions that are being asked, and the last answers.
+pub(super) struct Reads {
+    /// Callers that ask the same again and again share one thread for it.
+    asking: Jobs<VolumeStats>,
+    answered: Mutex<HashMap<Box<str>, (Instant, VolumeUsage)>>,
+}
+
+impl Reads {
+    pub(super) fn new() -> Self {
+        Reads {
+            asking: Jobs::new(DEADLINE),
+            answered: Mutex::default(),
+        }
+    }
+
+    /// How full the volume is at that path, by the job `read`.
+    pub(super) async fn stats<F>(
+        &self,
+        id: &VolumeId,
+        path: &Path,
+        read: impl FnOnce(Ticket) -> F,
+    ) -> Result<VolumeStats, Failure>
+    where
+        F: Future<Output = Result<VolumeStats, Failure>> + Send + 'static,
+    {
+        let key = key(id, path);
+        let stats = self.asking.run(&key, Rpc::NodeGetVolumeStats, 0, read);
+        let stats = stats.await?;
+        let mut answered = self.answered();
+        if answered.len() >= KEPT_MAX {
+            answered.clear();
+        }
+        answered.insert(key.into(), (Instant::now(), stats.usage));
+        Ok(stats)
+    }
+
+    /// What the volume answered last, where it now hangs in what `look` shows.
+    pub(super) fn last(
+        &self,
+        id: &VolumeId,
+        path: &Path,
+        look: &Look,
+    ) -> Result<VolumeStats, Failure> {
+        let kept = self.answered().get(&*key(id, path)).copied();
+        let Some((then, usage)) = kept else {
+            return Err(Failure::timeout(format!(
+                "volume {id}: the storage does not answer: {look}; ask again later"
+            )));
+        };
+        let mut complaints = complaints(look);
+        let seconds = then.elapsed().as_secs();
+        let message = format!("how full it is was read {seconds} s ago, before it hung");
+        complaints.add(Severity::Degraded, "StatisticsOld", message);
+        Ok(VolumeStats { usage, complaints })
+    }
+
+    /// A question about this volume that hangs.
+    pub(super) fn hung(&self, id: &VolumeId) -> Option<Look> {
+        self.asking.hung(|key| concerns(key, id))
+    }
+
+    /// The volume has left a path, and what it answered there means nothing any more.
+    pub(super) fn forget(&self, id: &VolumeId) {
+        self.answered().retain(|key, _| !concerns(key, id));
+    }
+
+    fn answered(&self) -> MutexGuard<'_, HashMap<Box<str>, (Instant, VolumeUsage)>> {
+        self.answered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The complaint about a volume that hangs in what `look` shows.
+pub(super) fn complaints(look: &Look) -> Complaints {
+    let mut complaints = Complaints::default();
+    let message = format!(
+        "the storage does not answer: {look}; see the node's kernel log for the disk or server \
+         behind it; all comes back by itself once it answers"
+    );
+    complaints.add(Severity::Inaccessible, "OperationHung", message);
+    complaints
+}
+
+/// Neither an id nor a path has a NUL in it.
+fn key(id: &VolumeId, path: &Path) -> String {
+    format!("{id}\0{}", path.display())
+}
+
+pub(super) fn concerns(key: &str, id: &VolumeId) -> bool {
+    let rest = key.strip_prefix(id.as_str());
+    rest.is_some_and(|rest| rest.starts_with('\0'))
+}

@@ -1,0 +1,248 @@
+//! Operations are jobs, not requests: a job owns its key and runs to its end even if the caller
+//! goes away; the same request joins it, another one for that key is refused. No caller waits for
+//! longer than a deadline, and a job beyond it is *hung*: it keeps its key, and whoever asks is
+//! told what it has been at and for how long. Knows nothing of volumes.
+
+mod gauges;
+mod look;
+mod ownership;
+#[cfg(test)]
+mod tests;
+mod ticket;
+
+use crate::failure::Failure;
+use crate::rpc::Rpc;
+use futures_util::FutureExt as _;
+pub(crate) use gauges::{describe, measure};
+pub use look::Look;
+use ownership::Ownership;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::hash::{DefaultHasher, Hash, Hasher as _};
+use std::panic::AssertUnwindSafe;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+pub use ticket::{Ticket, Watch};
+use tokio::sync::oneshot;
+use tracing::Instrument as _;
+
+/// How long a caller of a changing call waits for its answer. The shortest patience of the kubelet
+/// and the sidecars that is known, two minutes of the kubelet, ends later, so that what the job
+/// hangs in comes as an answer and thus as an event.
+pub const CHANGE_DEADLINE: Duration = Duration::from_secs(100);
+
+/// What makes two requests the same. Put in all that matters (identifier, path, capability,
+/// contexts), and leave out what may differ between a call and its repetition (secrets).
+#[must_use]
+pub fn fingerprint(parts: &impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    parts.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// The jobs that run now, one a key (a volume id, or the name of a volume to be made). Clones share
+/// the same jobs.
+#[derive(Debug)]
+pub struct Jobs<T> {
+    running: Arc<Running<T>>,
+    deadline: Duration,
+}
+
+#[derive(Debug)]
+struct Running<T>(Mutex<HashMap<Arc<str>, Job<T>>>);
+
+/// A running job, seen by those who would join it.
+#[derive(Debug)]
+struct Job<T> {
+    rpc: Rpc,
+    fingerprint: u64,
+    since: Instant,
+    is_hung: bool,
+    ticket: Ticket,
+    /// All who wait for the result.
+    callers: Vec<oneshot::Sender<Result<T, Failure>>>,
+}
+
+impl<T> Clone for Jobs<T> {
+    fn clone(&self) -> Self {
+        Self {
+            running: Arc::clone(&self.running),
+            deadline: self.deadline,
+        }
+    }
+}
+
+impl<T: Clone + Send + 'static> Jobs<T> {
+    /// No job runs yet; callers will wait for at most `deadline`.
+    #[must_use]
+    pub fn new(deadline: Duration) -> Self {
+        let running = Arc::new(Running(Mutex::default()));
+        gauges::count(&running);
+        Self { running, deadline }
+    }
+
+    /// Runs `work` as the job of `key`, in a task of its own. If the same call with the same
+    /// fingerprint runs already, `work` is dropped and the result of the running one awaited. A
+    /// call that undoes the one that runs (see [`undoes`]) takes its place if that only waits.
+    ///
+    /// # Errors
+    /// The failure of the job; `Busy` if another job owns the key or this one was given up for the
+    /// call that undoes it; `Timeout` at the deadline, which is final if the job was still waiting
+    /// and else leaves it running; `Bug` that may be running if the job panicked or the runtime
+    /// ended under it.
+    pub async fn run<F>(
+        &self,
+        key: &str,
+        rpc: Rpc,
+        fingerprint: u64,
+        work: impl FnOnce(Ticket) -> F,
+    ) -> Result<T, Failure>
+    where
+        F: Future<Output = Result<T, Failure>> + Send + 'static,
+    {
+        let (caller, result) = oneshot::channel();
+        match self.begin(key, rpc, fingerprint, caller)? {
+            Some(ownership) => {
+                let work = work(ownership.ticket());
+                let job = tend(work, self.deadline, ownership, rpc);
+                tokio::spawn(job.in_current_span());
+            }
+            None => drop(work),
+        }
+        result.await.unwrap_or_else(|_| Err(ended_early(rpc)))
+    }
+
+    /// The job of this key, if one runs.
+    #[must_use]
+    pub fn look(&self, key: &str) -> Option<Look> {
+        self.running.lock().get(key).map(Job::look)
+    }
+
+    /// The oldest of the hung jobs whose keys `concerns` says yes to.
+    #[must_use]
+    pub fn hung(&self, concerns: impl Fn(&str) -> bool) -> Option<Look> {
+        let running = self.running.lock();
+        let hung = running
+            .iter()
+            .filter(|(key, job)| job.is_hung && concerns(key));
+        hung.min_by_key(|(_, job)| job.since)
+            .map(|(_, job)| job.look())
+    }
+
+    /// A new job, or none where the caller has joined one.
+    fn begin(
+        &self,
+        key: &str,
+        rpc: Rpc,
+        fingerprint: u64,
+        caller: oneshot::Sender<Result<T, Failure>>,
+    ) -> Result<Option<Ownership<T>>, Failure> {
+        let key: Arc<str> = key.into();
+        let mut running = self.running.lock();
+        match running.entry(Arc::clone(&key)) {
+            Entry::Vacant(free) => {
+                let job = free.insert(Job::new(rpc, fingerprint, caller));
+                Ok(Some(Ownership::new(&self.running, key, &job.ticket)))
+            }
+            Entry::Occupied(mut taken) => {
+                let job = taken.get_mut();
+                if job.rpc == rpc && job.fingerprint == fingerprint {
+                    job.callers.push(caller);
+                    return Ok(None);
+                }
+                let undone = undoes(rpc) == Some(job.rpc);
+                if !(undone && job.ticket.give_up(|_| given_up(job.rpc, rpc))) {
+                    return Err(Failure::busy(busy(&key, &job.look(), rpc)));
+                }
+                let before = std::mem::replace(job, Job::new(rpc, fingerprint, caller));
+                let ownership = Ownership::new(&self.running, key, &job.ticket);
+                drop(running);
+                answer_all(before.callers, &Err(given_up(before.rpc, rpc)));
+                Ok(Some(ownership))
+            }
+        }
+    }
+}
+
+impl<T> Job<T> {
+    fn new(rpc: Rpc, fingerprint: u64, caller: oneshot::Sender<Result<T, Failure>>) -> Self {
+        Self {
+            rpc,
+            fingerprint,
+            since: Instant::now(),
+            is_hung: false,
+            ticket: Ticket::new(),
+            callers: vec![caller],
+        }
+    }
+}
+
+impl<T> Running<T> {
+    /// The map is whole between any two statements, so a panic elsewhere does not spoil it.
+    fn lock(&self) -> MutexGuard<'_, HashMap<Arc<str>, Job<T>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Sees a job to its end, and answers for it at every deadline before that.
+async fn tend<T, F>(work: F, deadline: Duration, ownership: Ownership<T>, rpc: Rpc)
+where
+    T: Clone,
+    F: Future<Output = Result<T, Failure>>,
+{
+    let mut work = pin!(AssertUnwindSafe(work).catch_unwind());
+    let result = loop {
+        match tokio::time::timeout(deadline, work.as_mut()).await {
+            Ok(result) => break result,
+            Err(_) => ownership.overdue(deadline),
+        }
+    };
+    let result = result.unwrap_or_else(|_| Err(Failure::panicked(rpc)));
+    answer_all(ownership.release(), &result);
+}
+
+/// Whoever has gone away meanwhile wants no answer.
+fn answer_all<T: Clone>(
+    callers: Vec<oneshot::Sender<Result<T, Failure>>>,
+    result: &Result<T, Failure>,
+) {
+    for caller in callers {
+        drop(caller.send(result.clone()));
+    }
+}
+
+/// The call whose waiting job this one may put an end to.
+const fn undoes(rpc: Rpc) -> Option<Rpc> {
+    match rpc {
+        Rpc::NodeUnstageVolume => Some(Rpc::NodeStageVolume),
+        Rpc::ControllerUnpublishVolume => Some(Rpc::ControllerPublishVolume),
+        _ => None,
+    }
+}
+
+fn given_up(rpc: Rpc, for_rpc: Rpc) -> Failure {
+    Failure::busy(format!(
+        "{} was given up for a {} before it had done anything; repeat it if it is still wanted",
+        rpc.name(),
+        for_rpc.name(),
+    ))
+}
+
+fn busy(key: &str, running: &Look, asked: Rpc) -> String {
+    // The arguments of one call say nothing about those of another.
+    let how = if running.rpc == asked {
+        " with other arguments"
+    } else {
+        ""
+    };
+    format!("{key}: another call{how} comes first: {running}; repeat the call later")
+}
+
+fn ended_early(rpc: Rpc) -> Failure {
+    let message = format!(
+        "{} was cut short by the end of the process; repeat it",
+        rpc.name()
+    );
+    Failure::bug(message).may_be_running()
+}

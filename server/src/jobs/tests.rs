@@ -1,0 +1,231 @@
+use super::*;
+use crate::failure::{Certainty, Kind};
+use std::future::pending;
+use tokio::sync::Semaphore;
+use tokio::task::{JoinHandle, yield_now};
+
+const DEADLINE: Duration = Duration::from_secs(100);
+
+type Caller = JoinHandle<Result<u32, Failure>>;
+
+fn jobs() -> Jobs<u32> {
+    Jobs::new(DEADLINE)
+}
+
+/// A job in a caller of its own, that ends with what is sent.
+async fn begun(jobs: &Jobs<u32>, rpc: Rpc, fingerprint: u64) -> (oneshot::Sender<u32>, Caller) {
+    let (end, ended) = oneshot::channel::<u32>();
+    let jobs = jobs.clone();
+    let caller = tokio::spawn(async move {
+        let work = |_| async { Ok(ended.await.unwrap()) };
+        jobs.run("vol-1", rpc, fingerprint, work).await
+    });
+    yield_now().await;
+    yield_now().await;
+    (end, caller)
+}
+
+/// A job that waits for a place, and is done once it has it.
+async fn waiting(jobs: &Jobs<u32>, rpc: Rpc, places: &Arc<Semaphore>) -> Caller {
+    let (jobs, places) = (jobs.clone(), Arc::clone(places));
+    let caller = tokio::spawn(async move {
+        let work = |ticket: Ticket| async move {
+            let place = ticket.wait("a place", places.acquire_owned()).await?;
+            place.unwrap().forget();
+            Ok(1)
+        };
+        jobs.run("vol-1", rpc, 7, work).await
+    });
+    yield_now().await;
+    yield_now().await;
+    caller
+}
+
+async fn run(jobs: &Jobs<u32>, rpc: Rpc, fingerprint: u64) -> Result<u32, Failure> {
+    let work = |_| async { Ok(1) };
+    jobs.run("vol-1", rpc, fingerprint, work).await
+}
+
+fn keys<T>(jobs: &Jobs<T>) -> usize {
+    jobs.running.lock().len()
+}
+
+#[tokio::test]
+async fn the_same_request_joins_and_gets_the_same_result() {
+    let jobs = jobs();
+    let (end, first) = begun(&jobs, Rpc::NodeStageVolume, 7).await;
+    let (unused, second) = begun(&jobs, Rpc::NodeStageVolume, 7).await;
+    assert!(unused.is_closed(), "the work of the second is dropped");
+    assert_eq!(keys(&jobs), 1);
+    end.send(42).unwrap();
+    assert_eq!(first.await.unwrap(), Ok(42));
+    assert_eq!(second.await.unwrap(), Ok(42));
+    assert_eq!(keys(&jobs), 0);
+}
+
+#[tokio::test]
+async fn another_request_for_the_key_is_refused_and_told_what_runs() {
+    let jobs = jobs();
+    let (_end, _first) = begun(&jobs, Rpc::NodeStageVolume, 7).await;
+    for (rpc, fingerprint) in [(Rpc::NodeStageVolume, 8), (Rpc::NodeUnstageVolume, 7)] {
+        let refused = run(&jobs, rpc, fingerprint).await.unwrap_err();
+        assert_eq!(refused.kind, Kind::Busy);
+        assert_eq!(refused.certainty, Certainty::NothingHappened);
+        let how = match rpc {
+            Rpc::NodeStageVolume => " with other arguments",
+            _ => "",
+        };
+        let running = format!("vol-1: another call{how} comes first: NodeStageVolume has been ");
+        assert!(refused.message.starts_with(&running), "{refused}");
+    }
+    let other = jobs.run("vol-2", Rpc::NodeStageVolume, 8, |_| async { Ok(1) });
+    assert_eq!(other.await, Ok(1));
+}
+
+#[tokio::test]
+async fn a_job_outlives_its_caller_and_serves_the_next_one() {
+    let jobs = jobs();
+    let (end, first) = begun(&jobs, Rpc::NodeStageVolume, 7).await;
+    first.abort();
+    assert!(first.await.unwrap_err().is_cancelled());
+    assert!(!end.is_closed(), "the work goes on");
+    let (_unused, second) = begun(&jobs, Rpc::NodeStageVolume, 7).await;
+    end.send(42).unwrap();
+    assert_eq!(second.await.unwrap(), Ok(42));
+    assert_eq!(keys(&jobs), 0);
+}
+
+#[tokio::test]
+async fn a_panic_reaches_all_who_wait_as_maybe_running_and_frees_the_key() {
+    let jobs = jobs();
+    // Its work unwraps the error of a sender that is gone.
+    let (end, first) = begun(&jobs, Rpc::NodeStageVolume, 7).await;
+    let (_unused, second) = begun(&jobs, Rpc::NodeStageVolume, 7).await;
+    drop(end);
+    for caller in [first, second] {
+        let failure = caller.await.unwrap().unwrap_err();
+        assert_eq!(failure.kind, Kind::Bug);
+        assert_eq!(failure.certainty, Certainty::MayBeRunning);
+    }
+    assert_eq!(run(&jobs, Rpc::NodeUnstageVolume, 1).await, Ok(1));
+}
+
+#[test]
+fn a_job_cut_short_by_the_end_of_its_runtime_frees_the_key() {
+    let jobs = jobs();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()
+        .unwrap();
+    let (_end, _first) = runtime.block_on(begun(&jobs, Rpc::NodeStageVolume, 7));
+    assert_eq!(keys(&jobs), 1);
+    drop(runtime);
+    assert_eq!(keys(&jobs), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_past_its_deadline_is_hung_and_its_key_stays_taken_until_it_ends() {
+    let jobs = jobs();
+    let (end, first) = begun(&jobs, Rpc::NodeUnstageVolume, 7).await;
+    assert_eq!(jobs.hung(|_| true), None);
+    let failure = first.await.unwrap().unwrap_err();
+    assert_eq!(failure.kind, Kind::Timeout);
+    assert_eq!(failure.certainty, Certainty::MayBeRunning);
+    assert!(!end.is_closed(), "the work goes on");
+
+    let look = jobs.look("vol-1").unwrap();
+    assert!(look.is_hung);
+    assert_eq!(look.rpc, Rpc::NodeUnstageVolume);
+    assert_eq!(jobs.hung(|key| key == "vol-1").unwrap().rpc, look.rpc);
+    assert_eq!(jobs.hung(|key| key == "vol-2"), None);
+    let refused = run(&jobs, Rpc::NodeStageVolume, 7).await.unwrap_err();
+    assert_eq!(refused.kind, Kind::Busy);
+
+    // A repetition waits for the end, and again only until a deadline.
+    let (_unused, second) = begun(&jobs, Rpc::NodeUnstageVolume, 7).await;
+    assert_eq!(second.await.unwrap().unwrap_err().kind, Kind::Timeout);
+    let (_unused, third) = begun(&jobs, Rpc::NodeUnstageVolume, 7).await;
+    end.send(42).unwrap();
+    assert_eq!(third.await.unwrap(), Ok(42));
+    assert_eq!(jobs.look("vol-1"), None);
+    assert_eq!(run(&jobs, Rpc::NodeStageVolume, 7).await, Ok(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_that_only_waits_is_given_up_at_its_deadline() {
+    let (jobs, places) = (jobs(), Arc::new(Semaphore::new(0)));
+    let failure = waiting(&jobs, Rpc::NodeStageVolume, &places)
+        .await
+        .await
+        .unwrap()
+        .unwrap_err();
+    assert_eq!(failure.kind, Kind::Timeout);
+    assert_eq!(failure.certainty, Certainty::NothingHappened);
+    assert!(failure.message.contains("100 s for a place"), "{failure}");
+    assert_eq!(keys(&jobs), 0);
+}
+
+#[tokio::test]
+async fn an_unstage_takes_the_place_of_a_stage_that_waits() {
+    let (jobs, places) = (jobs(), Arc::new(Semaphore::new(0)));
+    let stage = waiting(&jobs, Rpc::NodeStageVolume, &places).await;
+    let other = run(&jobs, Rpc::NodeExpandVolume, 1).await.unwrap_err();
+    assert_eq!(other.kind, Kind::Busy, "only an unstage may");
+
+    let (end, unstage) = begun(&jobs, Rpc::NodeUnstageVolume, 7).await;
+    let failure = stage.await.unwrap().unwrap_err();
+    assert_eq!(failure.kind, Kind::Busy);
+    assert_eq!(failure.certainty, Certainty::NothingHappened);
+    assert!(failure.message.contains("given up"), "{failure}");
+    assert_eq!(keys(&jobs), 1, "the end of the stage leaves it its key");
+
+    places.add_permits(1);
+    end.send(42).unwrap();
+    assert_eq!(unstage.await.unwrap(), Ok(42));
+    assert_eq!(places.available_permits(), 1, "the stage took nothing");
+    assert_eq!(keys(&jobs), 0);
+}
+
+#[tokio::test]
+async fn a_stage_that_works_is_not_given_up() {
+    let jobs = jobs();
+    let (end, stage) = begun(&jobs, Rpc::NodeStageVolume, 7).await;
+    let refused = run(&jobs, Rpc::NodeUnstageVolume, 7).await.unwrap_err();
+    assert_eq!(refused.kind, Kind::Busy);
+    end.send(42).unwrap();
+    assert_eq!(stage.await.unwrap(), Ok(42));
+}
+
+#[tokio::test]
+async fn others_see_what_a_job_is_at() {
+    struct Mounting;
+    impl Watch for Mounting {
+        fn doing(&self) -> Option<&'static str> {
+            Some("mount")
+        }
+    }
+    let jobs = jobs();
+    let runner = jobs.clone();
+    let work = |ticket: Ticket| async move {
+        ticket.watched_by(Mounting);
+        pending().await
+    };
+    let _caller =
+        tokio::spawn(async move { runner.run("vol-1", Rpc::NodeStageVolume, 7, work).await });
+    yield_now().await;
+    yield_now().await;
+    let look = jobs.look("vol-1").unwrap();
+    assert_eq!(look.doing, Some("mount"));
+    assert_eq!(
+        look.to_string(),
+        "NodeStageVolume has been running for 0 s, now in mount"
+    );
+}
+
+#[test]
+fn fingerprints_tell_requests_apart_and_repetitions_not() {
+    let request = |path: &str, read_only: bool| fingerprint(&(path.to_owned(), read_only));
+    assert_eq!(request("/a", true), request("/a", true));
+    assert_ne!(request("/a", true), request("/a", false));
+    assert_ne!(request("/a", true), request("/b", true));
+}
