@@ -5,8 +5,6 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::io::Errno;
-use rustix::process::{Signal, kill_process};
 use tonic::Code;
 
 use crate::foreign::is_sound;
@@ -170,14 +168,8 @@ fn stage_aside(node: &NodeCalls, volume: &Volume, kind: &str) -> mpsc::Receiver<
 }
 
 fn kill(rig: &mut Rig, victims: Victims) {
-    // Found before the agent dies: afterwards nobody knows whose they were.
-    let children = rig.agent().children();
     if victims == Victims::AgentAndMkfs {
-        for child in children {
-            let killed = kill_process(child, Signal::KILL);
-            // It may have ended by itself.
-            assert!(matches!(killed, Ok(()) | Err(Errno::SRCH)), "{killed:?}");
-        }
+        rig.agent().kill_children();
     }
     rig.kill();
 }

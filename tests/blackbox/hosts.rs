@@ -1,32 +1,19 @@
 //! The folder of volumes on each filesystem that it may lie on. A file's device number and its map
 //! of data, which volumes are known by and proven blank by, come from that one.
 
-use std::fs::File;
-
 use tonic::Code;
 
 use crate::lifecycle::{expect_words, leave_words};
-use crate::rig::{Place, Rig, access, least_bytes, refused, run};
-
-const DISK_BYTES: u64 = 2 << 30;
+use crate::rig::{Disk, Place, Rig, access, least_bytes, refused};
 
 /// Makes a disk with that filesystem and lets `act` have a rig whose volumes are on it.
 fn on(host: &str, act: impl FnOnce(&mut Rig)) {
     let place = Place::new();
-    let (disk, folder) = (place.path().join("disk"), place.folder("disk-mounted"));
-    File::create_new(&disk)
-        .and_then(|file| file.set_len(DISK_BYTES))
-        .expect("a disk");
-    let (disk, point) = (
-        disk.to_str().expect("UTF-8"),
-        folder.to_str().expect("UTF-8").to_owned(),
-    );
-    run(&format!("mkfs.{host}"), &["-q", disk]);
-    run("mount", &["-o", "loop", disk, &point]);
-    let mut rig = Rig::with_volumes_in(place, folder);
+    let disk = Disk::new(&place, host, "disk-mounted");
+    let mut rig = Rig::with_volumes_in(place, disk.path().to_owned());
     act(&mut rig);
     rig.kill();
-    run("umount", &[&point]);
+    disk.unmount();
 }
 
 #[test]

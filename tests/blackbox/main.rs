@@ -14,6 +14,8 @@ mod clones;
 #[cfg(test)]
 mod crash;
 #[cfg(test)]
+mod crowd;
+#[cfg(test)]
 mod foreign;
 #[cfg(test)]
 mod garbage;
@@ -31,6 +33,8 @@ mod hostile_mounts;
 mod hostile_paths;
 #[cfg(test)]
 mod hosts;
+#[cfg(test)]
+mod kills;
 #[cfg(test)]
 mod lifecycle;
 #[cfg(test)]

@@ -1,7 +1,9 @@
-//! RPCs as plain calls. Each dials anew, as the kubelet does, and has a deadline.
+//! RPCs as plain calls. Each dials anew, as the kubelet does, and has a deadline. A caller may also
+//! go away before it is answered.
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use belay_proto::csi::v1 as csi;
 use csi::controller_client::ControllerClient;
@@ -10,7 +12,7 @@ use csi::node_client::NodeClient;
 use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
 use tonic::transport::{Channel, Endpoint};
-use tonic::{Response, Status};
+use tonic::{Code, Response, Status};
 
 use super::patience::PATIENCE;
 
@@ -20,13 +22,37 @@ pub(crate) type Answer<T> = Result<T, Status>;
 /// The node service at a socket.
 #[derive(Clone, Debug)]
 pub(crate) struct NodeCalls {
-    socket: PathBuf,
+    line: Line,
 }
 
 /// The controller service at a socket.
 #[derive(Clone, Debug)]
 pub(crate) struct ControllerCalls {
+    line: Line,
+}
+
+/// Where to call, and how patiently.
+#[derive(Clone, Debug)]
+struct Line {
     socket: PathBuf,
+    leaving: Option<Leaving>,
+}
+
+/// A caller that goes away if it is not answered by then.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Leaving {
+    /// It takes back the call, and goes on to use the connection.
+    Call(Duration),
+    /// The whole connection breaks off.
+    Connection(Duration),
+}
+
+/// What a caller says to itself when it went away.
+const LEFT: &str = "the caller went away before it was answered";
+
+/// Whether the caller went away, and so does not know what became of its call.
+pub(crate) fn has_left(status: &Status) -> bool {
+    status.code() == Code::Cancelled && status.message() == LEFT
 }
 
 /// Methods that differ in nothing but names.
@@ -36,11 +62,18 @@ macro_rules! calls {
     ) => {
         impl $calls {
             pub(crate) fn new(socket: PathBuf) -> Self {
-                $calls { socket }
+                let leaving = None;
+                $calls { line: Line { socket, leaving } }
+            }
+
+            /// The same, by a caller that goes away. Its error is known by [`has_left`].
+            pub(crate) fn leaving(mut self, leaving: Option<Leaving>) -> Self {
+                self.line.leaving = leaving;
+                self
             }
 
             $(pub(crate) fn $method(&self, request: csi::$asked) -> Answer<csi::$answer> {
-                call(&self.socket, async |channel| $client::new(channel).$rpc(request).await)
+                call(&self.line, async |channel| $client::new(channel).$rpc(request).await)
             })+
         }
     };
@@ -73,29 +106,53 @@ calls! { ControllerCalls, ControllerClient:
     get => controller_get_volume, ControllerGetVolumeRequest, ControllerGetVolumeResponse;
     expand => controller_expand_volume,
         ControllerExpandVolumeRequest, ControllerExpandVolumeResponse;
+    cut => create_snapshot, CreateSnapshotRequest, CreateSnapshotResponse;
+    discard => delete_snapshot, DeleteSnapshotRequest, DeleteSnapshotResponse;
+    list_snapshots => list_snapshots, ListSnapshotsRequest, ListSnapshotsResponse;
 }
 
 /// Asks whether whatever listens there is well.
 pub(crate) fn probe(socket: &Path) -> Answer<csi::ProbeResponse> {
-    call(socket, async |channel| {
-        IdentityClient::new(channel)
-            .probe(csi::ProbeRequest {})
-            .await
-    })
+    let line = Line {
+        socket: socket.to_owned(),
+        leaving: None,
+    };
+    call(&line, async |channel| ask(channel).await)
+}
+
+async fn ask(channel: Channel) -> Result<Response<csi::ProbeResponse>, Status> {
+    IdentityClient::new(channel)
+        .probe(csi::ProbeRequest {})
+        .await
 }
 
 fn call<T>(
-    socket: &Path,
+    line: &Line,
     act: impl AsyncFnOnce(Channel) -> Result<Response<T>, Status>,
 ) -> Answer<T> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .expect("a runtime");
+    // Whatever still runs in it ends with the runtime, and a connection is just closed then.
     let answer = runtime.block_on(async {
-        let channel = dial(socket).await?;
-        let answer = tokio::time::timeout(PATIENCE, act(channel)).await;
-        answer.unwrap_or_else(|_| panic!("no answer within {PATIENCE:?}"))
+        let channel = dial(&line.socket).await?;
+        let patience = match line.leaving {
+            None => PATIENCE,
+            Some(Leaving::Call(patience) | Leaving::Connection(patience)) => patience,
+        };
+        if let Ok(answer) = tokio::time::timeout(patience, act(channel.clone())).await {
+            return answer;
+        }
+        match line.leaving {
+            None => panic!("no answer within {PATIENCE:?}"),
+            Some(Leaving::Connection(_)) => {}
+            Some(Leaving::Call(_)) => {
+                let next = tokio::time::timeout(PATIENCE, ask(channel)).await;
+                next.unwrap_or_else(|_| panic!("no answer within {PATIENCE:?}"))?;
+            }
+        }
+        Err(Status::cancelled(LEFT))
     });
     answer.map(Response::into_inner)
 }

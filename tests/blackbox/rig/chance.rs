@@ -17,6 +17,16 @@ impl Chance {
         Chance { state: seed }
     }
 
+    /// The one that always gives the same.
+    pub(crate) fn seeded(seed: u64) -> Self {
+        Chance { state: seed }
+    }
+
+    /// Another one for somebody else, which the seed decides as well.
+    pub(crate) fn fork(&mut self) -> Self {
+        Chance { state: self.bits() }
+    }
+
     /// 64 bits.
     pub(crate) fn bits(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);

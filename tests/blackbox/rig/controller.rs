@@ -41,6 +41,16 @@ impl Controller {
         &self.socket
     }
 
+    /// The end of its log.
+    pub(crate) fn last_words(&self) -> String {
+        self.process.last_words()
+    }
+
+    /// All of its log, and that of those before it.
+    pub(crate) fn log(&self) -> String {
+        self.process.log()
+    }
+
     /// Asks it to end.
     pub(crate) fn terminate(self) {
         self.process.terminate();

@@ -3,10 +3,16 @@
 //! A rig takes everything back when it is dropped. In a test that passes it first looks whether
 //! the agents did so themselves, and fails the test if not.
 
+mod caller;
 mod calls;
 mod chance;
 mod contents;
 mod controller;
+mod disk;
+mod journal;
+mod mounts;
+pub(crate) mod orders;
+mod pair;
 mod patience;
 mod place;
 mod process;
@@ -20,9 +26,14 @@ mod world;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
-pub(crate) use calls::{Answer, ControllerCalls, NodeCalls, probe};
+pub(crate) use caller::{Caller, Op, Origin, Outcome};
+pub(crate) use calls::{Answer, ControllerCalls, Leaving, NodeCalls, has_left, probe};
 pub(crate) use chance::Chance;
 pub(crate) use controller::Controller;
+pub(crate) use disk::Disk;
+pub(crate) use journal::{Journal, name};
+pub(crate) use mounts::{mounts_of, stacked};
+pub(crate) use pair::{Pair, Seen, Site};
 pub(crate) use patience::{PATIENCE, pause, until};
 pub(crate) use place::Place;
 pub(crate) use process::Process;
@@ -115,6 +126,13 @@ impl Rig {
         });
     }
 
+    /// Ends the agent as an operator would.
+    pub(crate) fn stop(&mut self) {
+        if let Some(agent) = self.agent.take() {
+            agent.terminate();
+        }
+    }
+
     /// [`Rig::kill`] and [`Rig::start`].
     pub(crate) fn restart(&mut self) {
         self.kill();
@@ -131,9 +149,7 @@ impl Drop for Rig {
             drop(self.agent.take());
             return; // `place` sweeps
         }
-        if let Some(agent) = self.agent.take() {
-            agent.terminate();
-        }
+        self.stop();
         self.place.expect_nothing_left();
     }
 }

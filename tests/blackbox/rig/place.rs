@@ -10,6 +10,7 @@ use rustix::fs::statfs;
 use rustix::mount::{UnmountFlags, unmount};
 use tempfile::TempDir;
 
+use super::mounts::mounts_of;
 use super::patience::until;
 
 /// `f_type` of tmpfs (statfs(2)): files on it behave unlike those on a disk.
@@ -81,24 +82,7 @@ impl Place {
     /// The loop devices bound to files beneath it. Read from sysfs, since opening a device would
     /// keep it bound and so meddle with what the agents do.
     pub(crate) fn loops(&self) -> Vec<LoopDevice> {
-        let mut found = Vec::new();
-        for entry in fs::read_dir("/sys/block").expect("/sys/block").flatten() {
-            let name = entry.file_name();
-            let number = name.to_str().and_then(|name| name.strip_prefix("loop"));
-            let Some(number) = number.and_then(|number| number.parse().ok()) else {
-                continue;
-            };
-            // One that is unbound, or gone since the listing, has no such file.
-            let Ok(file) = fs::read_to_string(entry.path().join("loop/backing_file")) else {
-                continue;
-            };
-            let file = PathBuf::from(file.trim_end_matches('\n'));
-            if file.starts_with(self.path()) {
-                found.push(LoopDevice { number, file });
-            }
-        }
-        found.sort();
-        found
+        loops_beneath(self.path())
     }
 
     /// Fails if the agents left a mount or a loop device. The kernel lets go of a device a moment
@@ -131,12 +115,32 @@ impl Drop for Place {
     }
 }
 
-/// Every mount point of this namespace (proc_pid_mountinfo(5)). Blanks in a path, which the
-/// kernel writes as `\040`, are not undone: no path of a test has any.
+/// The loop devices bound to files beneath a folder.
+pub(crate) fn loops_beneath(folder: &Path) -> Vec<LoopDevice> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/sys/block").expect("/sys/block").flatten() {
+        let name = entry.file_name();
+        let number = name.to_str().and_then(|name| name.strip_prefix("loop"));
+        let Some(number) = number.and_then(|number| number.parse().ok()) else {
+            continue;
+        };
+        // One that is unbound, or gone since the listing, has no such file.
+        let Ok(file) = fs::read_to_string(entry.path().join("loop/backing_file")) else {
+            continue;
+        };
+        let file = PathBuf::from(file.trim_end_matches('\n'));
+        if file.starts_with(folder) {
+            found.push(LoopDevice { number, file });
+        }
+    }
+    found.sort();
+    found
+}
+
+/// Every mount point of this namespace.
 pub(super) fn mount_points() -> Vec<PathBuf> {
-    let table = fs::read_to_string("/proc/self/mountinfo").expect("mountinfo");
-    let point = |line: &str| line.split(' ').nth(4).map(PathBuf::from);
-    table.lines().filter_map(point).collect()
+    let mounts = mounts_of("self").into_iter();
+    mounts.map(|mount| mount.point).collect()
 }
 
 /// Whether some process that this one descends from is in another mount namespace.

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::SystemTime;
 
+use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -83,6 +84,15 @@ impl Process {
         pids
     }
 
+    /// Kills them. Found while it lives: afterwards nobody knows whose they were.
+    pub(crate) fn kill_children(&self) {
+        for child in self.children() {
+            let killed = kill_process(child, Signal::KILL);
+            // It may have ended by itself.
+            assert!(matches!(killed, Ok(()) | Err(Errno::SRCH)), "{killed:?}");
+        }
+    }
+
     /// How many sockets it has open.
     pub(crate) fn sockets(&self) -> usize {
         let open = fs::read_dir(format!("/proc/{}/fd", self.pid())).expect("its descriptors");
@@ -95,9 +105,14 @@ impl Process {
 
     /// The end of its log.
     pub(crate) fn last_words(&self) -> String {
-        let log = fs::read_to_string(&self.log).unwrap_or_default();
+        let log = self.log();
         let lines: Vec<&str> = log.lines().collect();
         lines[lines.len().saturating_sub(LAST_WORDS_LINES)..].join("\n")
+    }
+
+    /// All of its log, and that of those before it.
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
     }
 
     /// Asks it to end, as an operator would.

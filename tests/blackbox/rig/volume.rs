@@ -20,6 +20,7 @@ use super::tools::run;
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
 /// A file in `--loop-dir`, and where it is staged.
+#[derive(Clone, Debug)]
 pub(crate) struct Volume {
     /// Its id, and the name of its file.
     pub(crate) id: String,
@@ -29,6 +30,8 @@ pub(crate) struct Volume {
     pub(crate) staging: PathBuf,
     /// What the controller says of its content: `new`, `used` or `populated`.
     pub(crate) content: &'static str,
+    /// What a controller gave along with its attachment; else it is made up from the rest.
+    pub(crate) context: Option<HashMap<String, String>>,
     pods: PathBuf,
 }
 
@@ -51,11 +54,22 @@ impl Volume {
 
     fn named(place: &Place, volumes: &Path) -> Self {
         let id = format!("vol-{:032x}", NEXT.fetch_add(1, Ordering::Relaxed));
+        Volume::made(place.path(), volumes, id)
+    }
+
+    /// The volume that a controller made; its paths on the node are beneath `top`.
+    pub(crate) fn made(top: &Path, volumes: &Path, id: String) -> Self {
+        let folder = |name: String| {
+            let path = top.join(name);
+            fs::create_dir_all(&path).expect("mkdir");
+            path
+        };
         Volume {
             file: volumes.join(&id),
-            staging: place.folder(format!("staging/{id}/globalmount")),
-            pods: place.folder(format!("pods/{id}")),
+            staging: folder(format!("staging/{id}/globalmount")),
+            pods: folder(format!("pods/{id}")),
             content: "new",
+            context: None,
             id,
         }
     }
@@ -103,6 +117,9 @@ impl Volume {
 
     /// What the controller would give along with an attachment.
     pub(crate) fn publish_context(&self) -> HashMap<String, String> {
+        if let Some(context) = &self.context {
+            return context.clone();
+        }
         let entry = |key: &str, value: &str| (key.to_owned(), value.to_owned());
         HashMap::from([
             entry("transport", "loop"),
@@ -182,7 +199,17 @@ impl Volume {
         path: &Path,
         capability: VolumeCapability,
     ) -> csi::NodeExpandVolumeRequest {
-        let required_bytes = i64::try_from(self.bytes()).expect("a size");
+        let bytes = i64::try_from(self.bytes()).expect("a size");
+        self.expand_to(bytes, path, capability)
+    }
+
+    /// A request to grow to at least that size in bytes.
+    pub(crate) fn expand_to(
+        &self,
+        required_bytes: i64,
+        path: &Path,
+        capability: VolumeCapability,
+    ) -> csi::NodeExpandVolumeRequest {
         csi::NodeExpandVolumeRequest {
             volume_id: self.id.clone(),
             volume_path: text(path),

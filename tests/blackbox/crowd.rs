@@ -1,0 +1,126 @@
+//! 64 callers at the same time, of whom many go away before they are answered: some with a volume
+//! of their own, most for the same few. No answer may be wrong, no call may hang, no mount may lie
+//! upon another one, and at the end nothing may be left.
+//!
+//! `BELAY_SEED` makes every caller choose the same calls again; how they meet is the machine's
+//! choice.
+
+mod codes;
+mod owner;
+mod scene;
+mod stranger;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::Duration;
+
+use owner::Owner;
+use scene::Scene;
+use stranger::{Shelf, Stranger};
+
+use crate::rig::{Chance, PATIENCE, Pair};
+
+const CALLERS: usize = 64;
+/// As many of each kind.
+const OWNERS: usize = 24;
+const KINDS: [&str; 4] = ["ext4", "xfs", "btrfs", "block"];
+
+/// How long they call: `make nightly` has the time for more.
+fn lasts() -> Duration {
+    Duration::from_secs(if std::env::var_os("BELAY_NIGHTLY").is_some() {
+        300
+    } else {
+        10
+    })
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn a_crowd_of_callers_gets_true_answers_and_leaves_nothing() {
+    let pair = Pair::new("xfs");
+    let mut chance = Chance::new("a crowd");
+    let scene = Arc::new(Scene::new(pair.site().clone(), lasts()));
+    let shelf = Arc::new(Shelf::default());
+    let (tell, told) = mpsc::channel();
+    let pid = pair.agent().pid();
+    let watcher = {
+        let scene = Arc::clone(&scene);
+        thread::spawn(move || scene.watch(pid))
+    };
+    for number in 0..CALLERS {
+        let (scene, shelf, tell) = (Arc::clone(&scene), Arc::clone(&shelf), tell.clone());
+        let chance = chance.fork();
+        // Not waited for, if it hangs.
+        thread::spawn(move || {
+            let calls = || call(&scene, &shelf, number, chance);
+            let is_well = catch_unwind(AssertUnwindSafe(calls)).is_ok();
+            if !is_well {
+                scene.end();
+            }
+            // The test may have given up, and then nobody wants to know.
+            tell.send(is_well).unwrap_or_default();
+        });
+    }
+    let mut failed = 0;
+    for _ in 0..CALLERS {
+        match told.recv_timeout(lasts() + 2 * PATIENCE) {
+            Ok(is_well) => failed += u32::from(!is_well),
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => panic!(
+                "callers hang; not answered yet:\n{}{}",
+                scene.journal.outstanding(),
+                pair.last_words()
+            ),
+        }
+    }
+    scene.end();
+    watcher.join().expect("the watcher");
+    if let Some(found) = scene.stacked() {
+        panic!("a mount lies upon another one: {found}");
+    }
+    assert!(
+        failed == 0,
+        "{failed} callers failed, as told above\n{}",
+        pair.last_words()
+    );
+    end(pair, &scene, &shelf);
+}
+
+/// One caller's part.
+fn call(scene: &Scene, shelf: &Shelf, number: usize, chance: Chance) {
+    if number < OWNERS {
+        let mut owner = Owner::new(scene, number, KINDS[number % KINDS.len()], chance);
+        owner.run();
+        owner.leave();
+    } else {
+        Stranger::new(scene, shelf, number, chance).run();
+    }
+}
+
+/// What is left when all are gone.
+fn end(pair: Pair, scene: &Scene, shelf: &Shelf) {
+    eprintln!("{}", scene.journal.table());
+    for rpc in codes::rpcs() {
+        let of = |code| scene.journal.count(rpc, code);
+        assert!(
+            of("OK") > 0 && of("left") > 0,
+            "{rpc} was never tried in earnest"
+        );
+    }
+    assert!(
+        scene.journal.count("NodeStageVolume", "ABORTED") > 0,
+        "nobody met anybody"
+    );
+    stranger::settle(scene, shelf);
+    stranger::bring_up(scene, shelf);
+    pair.expect_files_of_ledger("after the crowd");
+    let [volumes, snapshots] = pair.ledger();
+    stranger::take_down(scene, &volumes, &snapshots);
+    assert!(
+        scene.look(&pair.agent().pid().to_string()),
+        "{:?}",
+        scene.stacked()
+    );
+    pair.end();
+}

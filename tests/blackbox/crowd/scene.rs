@@ -1,0 +1,167 @@
+//! What all callers of the crowd share: whom they call, how long, what they find out together.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use tonic::Status;
+
+use super::codes;
+use crate::rig::{
+    Answer, Caller, Chance, Journal, Leaving, Op, Outcome, Site, has_left, mounts_of,
+};
+use crate::rig::{name, pause, stacked};
+
+/// Repetitions of one call until it succeeds: far more than the slowest format needs.
+const TRIES_MAX: u32 = 5000;
+
+/// The scene.
+pub(crate) struct Scene {
+    /// Both binaries.
+    pub(crate) site: Site,
+    /// All calls.
+    pub(crate) journal: Arc<Journal>,
+    end: Instant,
+    is_over: AtomicBool,
+    stacked: Mutex<Option<String>>,
+}
+
+impl Scene {
+    /// One that lasts that long.
+    pub(crate) fn new(site: Site, lasts: Duration) -> Self {
+        Scene {
+            site,
+            journal: Arc::new(Journal::new()),
+            end: Instant::now() + lasts,
+            is_over: AtomicBool::new(false),
+            stacked: Mutex::new(None),
+        }
+    }
+
+    /// Its time is up, or somebody has failed.
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Relaxed) || Instant::now() >= self.end
+    }
+
+    /// Ends it at once.
+    pub(crate) fn end(&self) {
+        self.is_over.store(true, Ordering::Relaxed);
+    }
+
+    /// One of its callers.
+    pub(crate) fn caller(&self, who: String) -> Caller {
+        Caller {
+            site: self.site.clone(),
+            journal: Arc::clone(&self.journal),
+            who,
+        }
+    }
+
+    /// Looks at the mounts of that process, again and again, until the scene is over.
+    pub(crate) fn watch(&self, pid: u32) {
+        let pid = pid.to_string();
+        while !self.is_over() {
+            if !self.look(&pid) {
+                self.end();
+            }
+            pause();
+        }
+    }
+
+    /// Whether no mount of that process lies upon another one.
+    pub(crate) fn look(&self, pid: &str) -> bool {
+        let stacked = stacked(&mounts_of(pid), &self.site.top);
+        let Some(first) = stacked.first() else {
+            return true;
+        };
+        let history = self.journal.about(&[&first.point.display().to_string()]);
+        let mut found = self.stacked.lock().unwrap_or_else(PoisonError::into_inner);
+        found.get_or_insert(format!("{stacked:#?}\n{history}"));
+        false
+    }
+
+    /// The mounts that were found to lie upon others, if any.
+    pub(crate) fn stacked(&self) -> Option<String> {
+        let found = self.stacked.lock().unwrap_or_else(PoisonError::into_inner);
+        found.clone()
+    }
+
+    /// Makes the call, and fails on a code that no contention explains.
+    #[track_caller]
+    pub(crate) fn ask(
+        &self,
+        caller: &Caller,
+        op: &Op,
+        leaving: Option<Leaving>,
+    ) -> Answer<Outcome> {
+        let answer = caller.ask(op, leaving);
+        if let Err(status) = &answer
+            && !has_left(status)
+            && !codes::may_end(op.rpc(), status.code())
+        {
+            self.fail(op, &format!("must not end with {}", shown(status)));
+        }
+        answer
+    }
+
+    /// Makes the call until it ends with another code than ABORTED, and the caller is there to hear
+    /// it.
+    #[track_caller]
+    pub(crate) fn insist(
+        &self,
+        caller: &Caller,
+        op: &Op,
+        mut leaving: impl FnMut() -> Option<Leaving>,
+    ) -> Answer<Outcome> {
+        for _ in 0..TRIES_MAX {
+            match self.ask(caller, op, leaving()) {
+                Err(status) if has_left(&status) => {}
+                Err(status) if status.code() == tonic::Code::Aborted => pause(),
+                answer => return answer,
+            }
+        }
+        self.fail(op, &format!("is refused for ever: {TRIES_MAX} times"))
+    }
+
+    /// [`Scene::insist`], by a caller who stays, and nothing but OK will do.
+    #[track_caller]
+    pub(crate) fn must(&self, caller: &Caller, op: &Op) -> Outcome {
+        match self.insist(caller, op, || None) {
+            Ok(outcome) => outcome,
+            Err(status) => self.fail(op, &format!("must succeed now: {}", shown(&status))),
+        }
+    }
+
+    /// Fails with all that is known of the volume.
+    #[track_caller]
+    pub(crate) fn fail(&self, op: &Op, why: &str) -> ! {
+        let id = op.id().unwrap_or_default();
+        let word = if id.is_empty() { op.rpc() } else { id };
+        panic!(
+            "{} {why}: {op:?}\nits history:\n{}now:\n{}not answered yet:\n{}",
+            op.rpc(),
+            self.journal.about(&[word]),
+            self.site.show(id),
+            self.journal.outstanding()
+        );
+    }
+}
+
+fn shown(status: &Status) -> String {
+    format!("{}: {}", name(status.code()), status.message())
+}
+
+/// Half of the callers would go away before they are answered, at a random instant; a third does,
+/// since the others are answered in time.
+pub(crate) fn impatience(chance: &mut Chance) -> Option<Leaving> {
+    if chance.below(2) == 0 {
+        return None;
+    }
+    // Most calls take a millisecond or less, and those that wait or format take a hundred.
+    let longest_us = *chance.pick(&[300, 3_000, 60_000]);
+    let after = Duration::from_micros(chance.below(longest_us));
+    Some(match chance.below(2) {
+        0 => Leaving::Call(after),
+        _ => Leaving::Connection(after),
+    })
+}

@@ -1,0 +1,291 @@
+//! Callers who know nothing of each other and call for the same few volumes, whatever comes to
+//! their mind.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tonic::{Code, Status};
+
+use super::scene::{Scene, impatience};
+use crate::rig::{Caller, Chance, Op, Origin, Outcome, Volume, least_bytes, orders, until};
+
+/// The volumes that they call for, by name.
+const BLANK: [(&str, &str); 8] = [
+    ("blank 0", "ext4"),
+    ("blank 1", "xfs"),
+    ("blank 2", "btrfs"),
+    ("blank 3", "block"),
+    ("blank 4", "ext4"),
+    ("blank 5", "xfs"),
+    ("blank 6", "btrfs"),
+    ("blank 7", "block"),
+];
+/// Volumes that are made from another volume or from a snapshot.
+const COPIES: [(&str, &str); 4] = [
+    ("copy 0", "ext4"),
+    ("copy 1", "xfs"),
+    ("copy 2", "btrfs"),
+    ("copy 3", "block"),
+];
+const SNAPSHOTS: [&str; 4] = ["snap 0", "snap 1", "snap 2", "snap 3"];
+/// Where they publish; to the last one for reading only, now and then.
+const TARGETS: [&str; 3] = ["a", "b", "c"];
+/// No volume becomes as large; the filesystems around them are larger.
+const TOO_MANY_BYTES: i64 = 1 << 30;
+/// No volume and no snapshot has these.
+const NO_VOLUME: &str = "vol-00000000000000000000000000000000";
+const NO_SNAPSHOT: &str = "snap-00000000000000000000000000000000";
+
+/// What any of them was told, for all.
+#[derive(Default)]
+pub(crate) struct Shelf {
+    inner: Mutex<Inner>,
+}
+
+#[derive(Default)]
+struct Inner {
+    volumes: BTreeMap<&'static str, Volume>,
+    snapshots: BTreeMap<&'static str, String>,
+    /// Every volume that there ever was.
+    ids: BTreeSet<String>,
+}
+
+impl Shelf {
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        // A caller that failed has left it whole.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One of them.
+pub(crate) struct Stranger<'a> {
+    scene: &'a Scene,
+    shelf: &'a Shelf,
+    caller: Caller,
+    chance: Chance,
+}
+
+impl<'a> Stranger<'a> {
+    pub(crate) fn new(scene: &'a Scene, shelf: &'a Shelf, number: usize, chance: Chance) -> Self {
+        Stranger {
+            scene,
+            shelf,
+            caller: scene.caller(format!("stranger {number}")),
+            chance,
+        }
+    }
+
+    /// Calls until the scene is over.
+    pub(crate) fn run(&mut self) {
+        while !self.scene.is_over() {
+            let (name, kind) = match self.chance.below(4) {
+                0 => *self.chance.pick(&COPIES),
+                _ => *self.chance.pick(&BLANK),
+            };
+            let known = self.shelf.inner().volumes.get(name).cloned();
+            let op = match known {
+                None => self.making(name, kind),
+                Some(volume) => self.choose(name, kind, volume),
+            };
+            let leaving = impatience(&mut self.chance);
+            if let Ok(outcome) = self.scene.ask(&self.caller, &op, leaving) {
+                self.tell(name, &op, outcome);
+            }
+        }
+    }
+
+    /// All are told what one of them was told.
+    fn tell(&self, name: &'static str, op: &Op, outcome: Outcome) {
+        let mut inner = self.shelf.inner();
+        match (op, outcome) {
+            (Op::Create(..), Outcome::Volume(id, _))
+                if inner.volumes.get(name).is_none_or(|known| known.id != id) =>
+            {
+                let site = &self.scene.site;
+                let volume = Volume::made(&site.top, &site.volumes(), id.clone());
+                inner.volumes.insert(name, volume);
+                inner.ids.insert(id);
+            }
+            (Op::Attach(id, _), Outcome::Context(context)) => {
+                if let Some(known) = inner.volumes.get_mut(name).filter(|known| known.id == *id) {
+                    known.context = Some(context);
+                }
+            }
+            (Op::Stats(..), Outcome::Bytes(bytes)) if bytes >= TOO_MANY_BYTES => {
+                drop(inner);
+                let why = format!("told the size of something else: {bytes} bytes");
+                self.scene.fail(op, &why);
+            }
+            (Op::Cut(cut, _), Outcome::Snapshot(id, _)) => {
+                if let Some(name) = SNAPSHOTS.iter().find(|name| *name == cut) {
+                    inner.snapshots.insert(name, id);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn making(&mut self, name: &'static str, kind: &'static str) -> Op {
+        if BLANK.contains(&(name, kind)) {
+            return Op::Create(name.to_owned(), kind, Origin::Blank);
+        }
+        let inner = self.shelf.inner();
+        let snapshots: Vec<_> = inner
+            .snapshots
+            .values()
+            .cloned()
+            .map(Origin::Snapshot)
+            .collect();
+        let volumes = BLANK.iter().filter(|(_, of)| *of == kind);
+        let volumes = volumes.filter_map(|(name, _)| inner.volumes.get(name));
+        let volumes = volumes.map(|volume| Origin::Volume(volume.id.clone()));
+        let origins: Vec<_> = volumes.chain(snapshots).collect();
+        drop(inner);
+        if origins.is_empty() {
+            return Op::List;
+        }
+        Op::Create(name.to_owned(), kind, self.chance.pick(&origins).clone())
+    }
+
+    fn choose(&mut self, name: &'static str, kind: &'static str, volume: Volume) -> Op {
+        let id = volume.id.clone();
+        let target_name = *self.chance.pick(&TARGETS);
+        let target = volume.target(target_name);
+        let least = i64::try_from(least_bytes(kind)).expect("a size");
+        let grown = least + (i64::try_from(self.chance.below(8)).expect("small") << 20);
+        match self.chance.below(40) {
+            0..3 => self.making(name, kind),
+            3..7 => Op::Attach(id, kind),
+            _ if volume.context.is_none() => Op::Attach(id, kind),
+            7..13 => Op::Stage(volume, kind),
+            13..18 if target_name == TARGETS[2] && self.chance.below(2) == 0 => {
+                Op::PublishReadOnly(volume, kind, target)
+            }
+            13..18 => Op::Publish(volume, kind, target),
+            18..20 => Op::Stats(volume, target),
+            20 => {
+                let path = volume.staging.clone();
+                Op::Stats(volume, path)
+            }
+            21 => {
+                let path = volume.staging.clone();
+                Op::Expand(volume, kind, path, least)
+            }
+            22..27 => Op::Unpublish(volume, target),
+            27..30 => Op::Unstage(volume),
+            30 | 31 => Op::Detach(id),
+            32 => Op::Delete(id),
+            33 => Op::Grow(id, grown),
+            34 | 35 => Op::Cut((*self.chance.pick(&SNAPSHOTS)).to_owned(), id),
+            36 => self.discarding(),
+            37 => Op::Get(id),
+            38 => Op::List,
+            _ => Op::ListSnapshots,
+        }
+    }
+
+    fn discarding(&mut self) -> Op {
+        let name = *self.chance.pick(&SNAPSHOTS);
+        match self.shelf.inner().snapshots.get(name) {
+            Some(id) => Op::Discard(id.clone()),
+            None => Op::ListSnapshots,
+        }
+    }
+}
+
+/// Returns when none of their calls is still under way: those that they went away from run on. Each
+/// is asked for by another call about the same thing, which changes nothing and would be ABORTED.
+pub(crate) fn settle(scene: &Scene, shelf: &Shelf) {
+    let node = scene.site.node();
+    let controller = scene.site.controller();
+    let elsewhere = || "node-2".to_owned();
+    let settled = |ask: &dyn Fn() -> Result<(), Status>| {
+        until("no call is under way", || {
+            !ask().is_err_and(|status| status.code() == Code::Aborted)
+        });
+    };
+    for (name, kind) in BLANK.iter().chain(&COPIES) {
+        settled(&|| {
+            controller
+                .create(orders::restore(name, kind, NO_SNAPSHOT))
+                .map(drop)
+        });
+    }
+    for name in SNAPSHOTS {
+        settled(&|| controller.cut(orders::cut(name, NO_VOLUME)).map(drop));
+    }
+    let (ids, snapshots) = {
+        let inner = shelf.inner();
+        (inner.ids.clone(), inner.snapshots.clone())
+    };
+    for id in snapshots.values() {
+        settled(&|| controller.discard(orders::discard(id)).map(drop));
+    }
+    for id in ids {
+        settled(&|| controller.expand(orders::grow(&id, 1)).map(drop));
+        let mut attach = orders::attach(&id, "block");
+        attach.node_id = elsewhere();
+        settled(&|| controller.attach(attach.clone()).map(drop));
+        let mut detach = orders::detach(&id);
+        detach.node_id = elsewhere();
+        settled(&|| controller.detach(detach.clone()).map(drop));
+        let volume = Volume::made(&scene.site.top, &scene.site.volumes(), id);
+        let never = volume.unpublish(&volume.target("never"));
+        settled(&|| node.unpublish(never.clone()).map(drop));
+    }
+}
+
+/// Brings every blank volume up, call by call, now that nobody disturbs: each call must succeed,
+/// and what it says must be true.
+pub(crate) fn bring_up(scene: &Scene, shelf: &Shelf) {
+    let caller = scene.caller("the end".to_owned());
+    for (name, kind) in BLANK {
+        let create = Op::Create(name.to_owned(), kind, Origin::Blank);
+        let Outcome::Volume(id, bytes) = scene.must(&caller, &create) else {
+            unreachable!("a volume")
+        };
+        let mut volume = Volume::made(&scene.site.top, &scene.site.volumes(), id.clone());
+        let Outcome::Context(context) = scene.must(&caller, &Op::Attach(id.clone(), kind)) else {
+            unreachable!("a context")
+        };
+        volume.context = Some(context);
+        scene.must(&caller, &Op::Stage(volume.clone(), kind));
+        let target = volume.target("a");
+        let publish = Op::Publish(volume.clone(), kind, target.clone());
+        scene.must(&caller, &publish);
+        let staged = match kind {
+            "block" => volume.device(),
+            _ => volume.staging.clone(),
+        };
+        let seen = scene.site.see(&id);
+        let is_true = seen.loops == 1
+            && seen.bytes == u64::try_from(bytes).ok()
+            && seen.mounts.contains(&target)
+            && seen.mounts.contains(&staged);
+        if !is_true {
+            scene.fail(
+                &publish,
+                &format!("of {bytes} bytes is not true: {seen:#?}"),
+            );
+        }
+        shelf.inner().ids.insert(id);
+    }
+}
+
+/// Takes down all that the ledger has.
+pub(crate) fn take_down(scene: &Scene, volumes: &BTreeSet<String>, snapshots: &BTreeSet<String>) {
+    let caller = scene.caller("the end".to_owned());
+    for id in volumes {
+        let volume = Volume::made(&scene.site.top, &scene.site.volumes(), id.clone());
+        for target in TARGETS {
+            let target = volume.target(target);
+            scene.must(&caller, &Op::Unpublish(volume.clone(), target));
+        }
+        scene.must(&caller, &Op::Unstage(volume));
+        scene.must(&caller, &Op::Detach(id.clone()));
+        scene.must(&caller, &Op::Delete(id.clone()));
+    }
+    for id in snapshots {
+        scene.must(&caller, &Op::Discard(id.clone()));
+    }
+}

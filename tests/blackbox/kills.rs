@@ -1,0 +1,169 @@
+//! `kill -9` of either binary at random instants, while twenty volumes with snapshots and clones
+//! live their lives. Whatever was acknowledged is there, nothing is left over, and every call that
+//! is repeated succeeds in the end.
+
+mod life;
+mod records;
+mod trial;
+
+use std::collections::BTreeSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use life::Life;
+use trial::{Binary, Trial};
+
+use crate::rig::{Chance, PATIENCE, Pair, mounts_of, stacked};
+
+const LIVES: usize = 20;
+const KINDS: [&str; 4] = ["ext4", "xfs", "btrfs", "block"];
+/// The latest instant of a kill after the one before.
+const KILL_WITHIN_MS: u64 = 500;
+/// Kills from one look at everything to the next.
+const KILLS_A_LOOK: u32 = 5;
+
+/// How many kills: `make nightly` has the time for more.
+fn kills_wanted() -> u32 {
+    if std::env::var_os("BELAY_NIGHTLY").is_some() {
+        200
+    } else {
+        20
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Victim {
+    Controller,
+    NodeAgent,
+    NodeAgentAndMkfs,
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn volumes_outlive_kills_of_either_binary() {
+    live_and_kill("xfs", kills_wanted());
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn volumes_outlive_kills_where_files_share_no_blocks() {
+    live_and_kill("ext4", kills_wanted() / 2);
+}
+
+/// The state is on that filesystem.
+fn live_and_kill(filesystem: &str, kills: u32) {
+    let mut pair = Pair::new(filesystem);
+    let mut chance = Chance::new(&format!("kills of either binary on {filesystem}"));
+    let trial = Arc::new(Trial::new(pair.site().clone(), filesystem == "xfs"));
+    let lives: Vec<_> = (0..LIVES)
+        .map(|number| {
+            let kind = KINDS[number % KINDS.len()];
+            Arc::new(Mutex::new(Life::new(&trial, number, kind, chance.fork())))
+        })
+        .collect();
+    let (tell, told) = mpsc::channel();
+    for life in &lives {
+        let (trial, life, tell) = (Arc::clone(&trial), Arc::clone(life), tell.clone());
+        // Not waited for, if it hangs.
+        thread::spawn(move || {
+            let steps = || live(&trial, &life);
+            let is_well = catch_unwind(AssertUnwindSafe(steps)).is_ok();
+            // The test may have given up, and then nobody wants to know.
+            tell.send(is_well).unwrap_or_default();
+        });
+    }
+    for kill in 1..=kills {
+        let instant = Duration::from_millis(chance.below(KILL_WITHIN_MS));
+        // Until then nobody ends, unless he fails.
+        if told.recv_timeout(instant) != Err(RecvTimeoutError::Timeout) {
+            trial.end();
+            panic!("a life failed, as told above\n{}", pair.last_words());
+        }
+        let victims = [
+            Victim::Controller,
+            Victim::NodeAgent,
+            Victim::NodeAgentAndMkfs,
+        ];
+        strike(&mut pair, &trial, *chance.pick(&victims));
+        if kill % KILLS_A_LOOK == 0 {
+            look(&pair, &trial, &lives, kill);
+        }
+    }
+    trial.end();
+    wait(&pair, &trial, &told);
+    look(&pair, &trial, &lives, kills);
+    eprintln!(
+        "{}interrupted: {:?}",
+        trial.journal.table(),
+        trial.interrupted()
+    );
+    assert!(!trial.interrupted().is_empty(), "no kill met a call");
+    for life in lives {
+        life.lock().unwrap_or_else(PoisonError::into_inner).leave();
+    }
+    pair.end();
+}
+
+fn live(trial: &Trial, life: &Mutex<Life>) {
+    while !trial.is_over() {
+        let _step = trial.step();
+        life.lock().unwrap_or_else(PoisonError::into_inner).step();
+    }
+}
+
+fn strike(pair: &mut Pair, trial: &Trial, victim: Victim) {
+    let binary = match victim {
+        Victim::Controller => Binary::Controller,
+        Victim::NodeAgent | Victim::NodeAgentAndMkfs => Binary::NodeAgent,
+    };
+    trial.turn(binary);
+    match victim {
+        Victim::Controller => pair.restart_controller(),
+        Victim::NodeAgent => pair.restart_agent(),
+        Victim::NodeAgentAndMkfs => {
+            pair.agent().kill_children();
+            pair.restart_agent();
+        }
+    }
+    trial.turn(binary);
+}
+
+/// Compares what all lives were told with what the ledger, the kernel and the disk have.
+fn look(pair: &Pair, trial: &Trial, lives: &[Arc<Mutex<Life>>], kill: u32) {
+    let _still = trial.hold_still();
+    let when = format!("after kill {kill}");
+    let mut known = [BTreeSet::new(), BTreeSet::new()];
+    for life in lives {
+        let life = life.lock().expect("it has not failed");
+        life.check();
+        let [volumes, snapshots] = life.ids();
+        known[0].extend(volumes);
+        known[1].extend(snapshots);
+    }
+    assert_eq!(pair.ledger(), known, "the ledger and what was told, {when}");
+    pair.expect_files_of_ledger(&when);
+    let stacked = stacked(&mounts_of(&pair.agent().pid().to_string()), &trial.site.top);
+    assert!(
+        stacked.is_empty(),
+        "a mount lies upon another one, {when}: {stacked:#?}"
+    );
+    pair.expect_no_trouble(&when);
+}
+
+/// Waits until all lives have ended.
+fn wait(pair: &Pair, trial: &Trial, told: &Receiver<bool>) {
+    for _ in 0..LIVES {
+        match told.recv_timeout(2 * PATIENCE) {
+            Ok(true) => {}
+            Ok(false) => panic!("a life failed, as told above\n{}", pair.last_words()),
+            Err(error) => panic!(
+                "lives hang ({error}); not answered yet:\n{}{}",
+                trial.journal.outstanding(),
+                pair.last_words()
+            ),
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! What a volume's user has written: records that are on disk once they were written, and cannot be
+//! taken for each other.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+
+use crate::rig::Chance;
+
+/// In bytes.
+const RECORD: usize = 4096;
+/// The smallest volume has room for many times that.
+const RECORDS_MAX: usize = 256;
+
+/// The records of one volume, in their order; each follows from its seed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Records {
+    seeds: Vec<u64>,
+}
+
+impl Records {
+    /// Writes one more, unless there are enough; it is on disk when this returns.
+    pub(crate) fn write(&mut self, kind: &str, target: &Path, chance: &mut Chance) {
+        if self.seeds.len() == RECORDS_MAX {
+            return;
+        }
+        let seed = chance.bits();
+        let file = File::options()
+            .write(true)
+            .create(kind != "block")
+            .open(place(kind, target));
+        let file = file.expect("open the records for writing");
+        file.write_all_at(&record(seed), at(self.seeds.len()))
+            .and_then(|()| file.sync_all())
+            .expect("write a record");
+        self.seeds.push(seed);
+    }
+
+    /// What is not as it was written; none if all is well.
+    pub(crate) fn damage(&self, kind: &str, target: &Path) -> Option<String> {
+        if self.seeds.is_empty() {
+            return None;
+        }
+        let path = place(kind, target);
+        let file = match File::open(&path) {
+            Ok(file) => file,
+            Err(error) => return Some(format!("{}: {error}", path.display())),
+        };
+        for (n, seed) in self.seeds.iter().enumerate() {
+            let mut found = vec![0; RECORD];
+            if let Err(error) = file.read_exact_at(&mut found, at(n)) {
+                return Some(format!("{}: record {n}: {error}", path.display()));
+            }
+            if found != record(*seed) {
+                let count = self.seeds.len();
+                return Some(format!(
+                    "{}: record {n} of {count} is not what was written: it begins with {:x?}",
+                    path.display(),
+                    &found[..16]
+                ));
+            }
+        }
+        None
+    }
+}
+
+fn place(kind: &str, target: &Path) -> PathBuf {
+    match kind {
+        "block" => target.to_owned(),
+        _ => target.join("records"),
+    }
+}
+
+fn at(n: usize) -> u64 {
+    u64::try_from(n * RECORD).expect("an offset")
+}
+
+fn record(seed: u64) -> Vec<u8> {
+    Chance::seeded(seed).bytes(RECORD)
+}

@@ -1,0 +1,144 @@
+//! What all lives share: whom they call, when he was dead, and when they must hold still.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use tonic::{Code, Status};
+
+use crate::rig::{Caller, Journal, Op, Outcome, Site, name, pause};
+
+/// Tries of one call at a living process until it succeeds: far more than a mkfs can take to end
+/// that outlived its agent.
+const TRIES_MAX: u32 = 5000;
+
+/// Which of the two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Binary {
+    NodeAgent,
+    Controller,
+}
+
+/// The trial.
+pub(crate) struct Trial {
+    /// Both binaries.
+    pub(crate) site: Site,
+    /// All calls.
+    pub(crate) journal: Arc<Journal>,
+    /// Snapshots and clones of what is in use can be made.
+    pub(crate) shares_blocks: bool,
+    /// Counted up when it is about to be killed, and when it lives again.
+    epochs: [AtomicU64; 2],
+    is_over: AtomicBool,
+    truce: RwLock<()>,
+    interrupted: Mutex<BTreeMap<&'static str, u32>>,
+}
+
+impl Trial {
+    pub(crate) fn new(site: Site, shares_blocks: bool) -> Self {
+        Trial {
+            site,
+            journal: Arc::new(Journal::new()),
+            shares_blocks,
+            epochs: [AtomicU64::new(0), AtomicU64::new(0)],
+            is_over: AtomicBool::new(false),
+            truce: RwLock::new(()),
+            interrupted: Mutex::default(),
+        }
+    }
+
+    /// No kill comes any more, or somebody has failed.
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::SeqCst)
+    }
+
+    /// Ends it.
+    pub(crate) fn end(&self) {
+        self.is_over.store(true, Ordering::SeqCst);
+    }
+
+    /// Told before a binary is killed and after it was started again.
+    pub(crate) fn turn(&self, binary: Binary) {
+        let epoch = self.epochs[binary as usize].fetch_add(1, Ordering::SeqCst);
+        let what = if epoch.is_multiple_of(2) {
+            "is killed"
+        } else {
+            "lives again"
+        };
+        self.journal.note(&format!("{binary:?} {what}"));
+    }
+
+    /// While somebody has this, nobody has [`Trial::hold_still`].
+    pub(crate) fn step(&self) -> RwLockReadGuard<'_, ()> {
+        self.truce.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until all are between two steps, and keeps them there.
+    pub(crate) fn hold_still(&self) -> RwLockWriteGuard<'_, ()> {
+        self.truce.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How often a call found its process killed, by RPC.
+    pub(crate) fn interrupted(&self) -> BTreeMap<&'static str, u32> {
+        let interrupted = self.interrupted.lock();
+        interrupted.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Repeats the call until it succeeds, or is refused by a living process.
+    pub(crate) fn insist(&self, caller: &Caller, op: &Op) -> Result<Outcome, Status> {
+        let binary = if op.is_of_node() {
+            Binary::NodeAgent
+        } else {
+            Binary::Controller
+        };
+        let epoch = || self.epochs[binary as usize].load(Ordering::SeqCst);
+        let mut tries = 0;
+        while tries < TRIES_MAX {
+            let before = epoch();
+            let status = match caller.ask(op, None) {
+                // The same call tells when it is ready.
+                Ok(Outcome::Snapshot(_, false)) => Status::aborted("not ready yet"),
+                Ok(outcome) => return Ok(outcome),
+                Err(status) => status,
+            };
+            let is_killed = epoch() != before;
+            if is_killed && before.is_multiple_of(2) {
+                let interrupted = self.interrupted.lock();
+                let mut interrupted = interrupted.unwrap_or_else(PoisonError::into_inner);
+                *interrupted.entry(op.rpc()).or_default() += 1;
+            }
+            let is_excused = is_killed || !before.is_multiple_of(2);
+            if !is_excused && status.code() != Code::Aborted {
+                return Err(status);
+            }
+            tries += u32::from(!is_excused);
+            pause();
+        }
+        self.fail(op, &format!("is refused for ever: {TRIES_MAX} times"))
+    }
+
+    /// [`Trial::insist`]; nothing but OK will do.
+    pub(crate) fn must(&self, caller: &Caller, op: &Op) -> Outcome {
+        match self.insist(caller, op) {
+            Ok(outcome) => outcome,
+            Err(status) => {
+                let why = format!("was refused: {}: {}", name(status.code()), status.message());
+                self.fail(op, &why)
+            }
+        }
+    }
+
+    /// Fails with all that is known of the volume.
+    #[track_caller]
+    pub(crate) fn fail(&self, op: &Op, why: &str) -> ! {
+        let id = op.id().unwrap_or_default();
+        let word = if id.is_empty() { op.rpc() } else { id };
+        panic!(
+            "{} {why}: {op:?}\nits history:\n{}now:\n{}not answered yet:\n{}",
+            op.rpc(),
+            self.journal.about(&[word, "is killed", "lives again"]),
+            self.site.show(id),
+            self.journal.outstanding()
+        );
+    }
+}

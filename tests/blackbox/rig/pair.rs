@@ -1,0 +1,245 @@
+//! Both binaries on one state directory, which is on a disk of its own.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use belay_proto::csi::v1 as csi;
+
+use super::calls::{ControllerCalls, NodeCalls};
+use super::controller::Controller;
+use super::disk::Disk;
+use super::mounts::{Mount, mounts_of};
+use super::place::{LoopDevice, Place, loops_beneath};
+use super::process::Process;
+use super::{Rig, until};
+
+/// The two, running.
+pub(crate) struct Pair {
+    rig: Rig,
+    controller: Option<Controller>,
+    disk: Disk,
+    site: Site,
+}
+
+/// Where everything of a pair is: what its callers need.
+#[derive(Clone, Debug)]
+pub(crate) struct Site {
+    /// All of it is beneath this folder.
+    pub(crate) top: PathBuf,
+}
+
+/// What the kernel and the state directory have of one volume.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Seen {
+    /// Mount points.
+    pub(crate) mounts: BTreeSet<PathBuf>,
+    /// Bound loop devices.
+    pub(crate) loops: usize,
+    /// The size of its file.
+    pub(crate) bytes: Option<u64>,
+}
+
+impl Site {
+    /// The RPCs of the node agent.
+    pub(crate) fn node(&self) -> NodeCalls {
+        NodeCalls::new(self.top.join("node.sock"))
+    }
+
+    /// The RPCs of the controller.
+    pub(crate) fn controller(&self) -> ControllerCalls {
+        ControllerCalls::new(self.top.join("controller.sock"))
+    }
+
+    /// The folder of the volumes' files.
+    pub(crate) fn volumes(&self) -> PathBuf {
+        self.top.join("state/volumes")
+    }
+
+    /// What there is of that volume now.
+    pub(crate) fn see(&self, id: &str) -> Seen {
+        let file = self.volumes().join(id);
+        let mounts = self.mounts(id).into_iter().map(|mount| mount.point);
+        let loops = self.loops();
+        Seen {
+            mounts: mounts.collect(),
+            loops: loops.iter().filter(|device| is_of(device, &file)).count(),
+            bytes: fs::metadata(file).ok().map(|stat| stat.len()),
+        }
+    }
+
+    /// The same for people.
+    pub(crate) fn show(&self, id: &str) -> String {
+        let lines = self.mounts(id).into_iter().map(|mount| mount.line + "\n");
+        let loops = self.loops();
+        let file = self.volumes().join(id);
+        let loops: Vec<_> = loops.iter().filter(|device| is_of(device, &file)).collect();
+        let size = fs::metadata(&file).map(|stat| stat.len());
+        format!(
+            "{}{loops:?}\nfile: {size:?} bytes\n",
+            lines.collect::<String>()
+        )
+    }
+
+    /// Loop devices of volumes.
+    pub(crate) fn loops(&self) -> Vec<LoopDevice> {
+        loops_beneath(&self.volumes())
+    }
+
+    fn mounts(&self, id: &str) -> Vec<Mount> {
+        let mounts = mounts_of("self").into_iter();
+        let is_of_it = |mount: &Mount| {
+            mount.point.starts_with(&self.top)
+                && mount.point.iter().any(|part| part.to_str() == Some(id))
+        };
+        mounts.filter(is_of_it).collect()
+    }
+}
+
+fn is_of(device: &LoopDevice, file: &Path) -> bool {
+    let shown = device.file.to_string_lossy();
+    // sysfs says so where the file was removed.
+    Path::new(shown.trim_end_matches(" (deleted)")) == file
+}
+
+impl Pair {
+    /// Both, just started, with their state on a disk of that filesystem.
+    pub(crate) fn new(filesystem: &str) -> Self {
+        let place = Place::new();
+        let disk = Disk::new(&place, filesystem, "state");
+        let controller = Controller::start(&place);
+        let volumes = disk.path().join("volumes");
+        let site = Site {
+            top: place.path().to_owned(),
+        };
+        Pair {
+            rig: Rig::with_volumes_in(place, volumes),
+            controller: Some(controller),
+            disk,
+            site,
+        }
+    }
+
+    /// Where it is.
+    pub(crate) fn site(&self) -> &Site {
+        &self.site
+    }
+
+    /// The running node agent.
+    pub(crate) fn agent(&self) -> &Process {
+        self.rig.agent()
+    }
+
+    /// Kills the node agent and starts it again.
+    pub(crate) fn restart_agent(&mut self) {
+        self.rig.restart();
+    }
+
+    /// Kills the controller and starts it again.
+    pub(crate) fn restart_controller(&mut self) {
+        drop(self.controller.take());
+        self.controller = Some(Controller::start(self.rig.place()));
+    }
+
+    /// The ends of both logs.
+    pub(crate) fn last_words(&self) -> String {
+        let controller = self.controller.as_ref().map(Controller::last_words);
+        format!(
+            "the node agent's last words:\n{}\nthe controller's:\n{}\n",
+            self.agent().last_words(),
+            controller.unwrap_or_default()
+        )
+    }
+
+    /// The ids of all volumes and of all snapshots, by the ledger.
+    pub(crate) fn ledger(&self) -> [BTreeSet<String>; 2] {
+        let calls = self.site.controller();
+        let volumes = calls.list(csi::ListVolumesRequest::default());
+        let volumes = volumes.expect("list").entries.into_iter();
+        let snapshots = calls.list_snapshots(csi::ListSnapshotsRequest::default());
+        let snapshots = snapshots.expect("list snapshots").entries.into_iter();
+        [
+            volumes
+                .filter_map(|entry| Some(entry.volume?.volume_id))
+                .collect(),
+            snapshots
+                .filter_map(|entry| Some(entry.snapshot?.snapshot_id))
+                .collect(),
+        ]
+    }
+
+    /// Fails unless every volume and snapshot of the ledger has its file, and every file its entry.
+    #[track_caller]
+    pub(crate) fn expect_files_of_ledger(&self, when: &str) {
+        let [volumes, snapshots] = self.ledger();
+        assert_eq!(names(&self.site.volumes()), volumes, "volumes, {when}");
+        let folder = self.site.top.join("state/snapshots");
+        assert_eq!(names(&folder), snapshots, "snapshots, {when}");
+    }
+
+    /// Fails if the controller that runs has found anything at its start that needs a person.
+    #[track_caller]
+    pub(crate) fn expect_no_trouble(&self, when: &str) {
+        let words = self.controller.as_ref().map(Controller::log);
+        let troubles = words.unwrap_or_default();
+        let is_trouble = |line: &&str| line.contains("recovery: ") && !line.contains("enlarged");
+        let troubles: Vec<_> = troubles.lines().filter(is_trouble).collect();
+        assert!(troubles.is_empty(), "{when}: {troubles:#?}");
+    }
+
+    /// Fails unless the controller has found none of these at its start.
+    fn expect_recovered(&self, counts: &[&str]) {
+        let words = self.controller.as_ref().map(Controller::log);
+        let words = words.unwrap_or_default();
+        let recovered = words.lines().rfind(|line| line.contains("state recovered"));
+        let recovered = recovered.expect("a line about the recovery");
+        for count in counts {
+            let is_none = recovered
+                .split(' ')
+                .any(|word| word == format!("{count}=0"));
+            assert!(is_none, "{count}: {recovered}");
+        }
+    }
+
+    /// Ends both, in peace, and fails if anything is left: a mount, a device, a file, a folder that
+    /// a call made, or an entry of the ledger that no list shows.
+    pub(crate) fn end(mut self) {
+        assert_eq!(
+            self.ledger().map(|ids| ids.len()),
+            [0, 0],
+            "left in the ledger"
+        );
+        self.expect_files_of_ledger("at the end");
+        until("no volume has a device", || self.site.loops().is_empty());
+        let left = made_by_calls(&self.site.top);
+        assert!(left.is_empty(), "left: {left:?}");
+        if let Some(controller) = self.controller.take() {
+            controller.terminate();
+        }
+        self.controller = Some(Controller::start(self.rig.place()));
+        self.expect_recovered(&["volumes", "snapshots", "undone", "deleted", "grown"]);
+        self.expect_no_trouble("at the end");
+        if let Some(controller) = self.controller.take() {
+            controller.terminate();
+        }
+        self.rig.stop();
+        self.disk.unmount();
+    }
+}
+
+fn names(folder: &Path) -> BTreeSet<String> {
+    let entries = fs::read_dir(folder).expect("readdir").flatten();
+    let names = entries.map(|entry| entry.file_name().into_string().expect("UTF-8"));
+    names.collect()
+}
+
+/// What lies in staging folders and in the folders of pods.
+fn made_by_calls(top: &Path) -> Vec<PathBuf> {
+    let inside = |folder: PathBuf| {
+        let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+        entries.map(|entry| entry.path())
+    };
+    let staged = inside(top.join("staging")).flat_map(|volume| inside(volume.join("globalmount")));
+    let published = inside(top.join("pods")).flat_map(inside);
+    staged.chain(published).collect()
+}
