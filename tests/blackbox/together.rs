@@ -1,6 +1,7 @@
 //! Calls that come at the same time: the same ones are one, others about that volume must wait
 //! their turn, and volumes do not get in each other's way.
 
+use std::fs::{self, File};
 use std::sync::mpsc;
 use std::thread;
 
@@ -115,4 +116,25 @@ fn a_dozen_volumes_come_and_go_at_the_same_time() {
             });
         }
     });
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn a_volume_that_is_deleted_while_its_stage_waits_for_the_file_is_not_staged() {
+    let rig = Rig::new();
+    for kind in ["ext4", "block"] {
+        let volume = rig.volume(least_bytes(kind));
+        // As the controller does: it has the lock until the file is gone.
+        let file = File::open(&volume.file).expect("open");
+        file.lock().expect("flock");
+        let (node, request) = (rig.node(), volume.stage(access(kind)));
+        let stage = thread::spawn(move || node.stage(request));
+        until("the agent has the file open", || {
+            rig.agent().has_open(&volume.file)
+        });
+        fs::remove_file(&volume.file).expect("unlink");
+        drop(file);
+        refused(stage.join().expect("a thread"), Code::NotFound);
+        rig.place().expect_nothing_left();
+    }
 }

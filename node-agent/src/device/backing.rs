@@ -237,6 +237,21 @@ impl<K: Kernel> Backing<K> {
             .is_some_and(|s| s.backing_dev == self.dev && s.backing_ino == self.ino))
     }
 
+    /// Who deletes a volume has its file's lock meanwhile, and the file may have been open here
+    /// before that. So this tells for good once the lock is ours.
+    ///
+    /// # Errors
+    /// `NOT_FOUND` when the file was deleted.
+    pub(super) fn refuse_deleted(&self, kernel: &K) -> Result<(), Failure> {
+        if kernel.stat(&self.fd)?.links > 0 {
+            return Ok(());
+        }
+        Err(Failure::not_found(format!(
+            "{} was deleted just now",
+            self.path.display()
+        )))
+    }
+
     /// Takes the file's lock, or finds the device that has it.
     ///
     /// # Errors

@@ -34,8 +34,9 @@ impl<K: Kernel> Attached<K> {
     /// [`Backing::leftover`]): the device keeps it.
     ///
     /// # Errors
-    /// `ABORTED` when no device can be had.
+    /// `ABORTED` when no device can be had, `NOT_FOUND` when the file was deleted meanwhile.
     pub(crate) fn attach(kernel: &K, backing: Backing<K>, mode: LoopMode) -> Result<Self, Failure> {
+        backing.refuse_deleted(kernel)?;
         for _ in 0..SNATCHED_MAX {
             let number = kernel.loop_get_free()?;
             let fd = kernel.open(&loop_path(number), Open::DeviceRead)?;

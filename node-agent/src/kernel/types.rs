@@ -54,6 +54,8 @@ pub(crate) struct Stat {
     pub(crate) ino: u64,
     /// Its size in bytes.
     pub(crate) bytes: u64,
+    /// How many names it has; 0 if it was deleted and is only open still.
+    pub(crate) links: u32,
     /// It is the root of a mount (`STATX_ATTR_MOUNT_ROOT`).
     pub(crate) mount_root: bool,
     /// The mount it is in; never reused while the machine runs where `STATX_MNT_ID_UNIQUE` is

@@ -103,6 +103,13 @@ impl Process {
             .count()
     }
 
+    /// Whether it has that file open.
+    pub(crate) fn has_open(&self, file: &Path) -> bool {
+        let open = fs::read_dir(format!("/proc/{}/fd", self.pid())).expect("its descriptors");
+        let mut targets = open.flatten().map(|entry| fs::read_link(entry.path()));
+        targets.any(|target| target.is_ok_and(|target| target == file))
+    }
+
     /// The end of its log.
     pub(crate) fn last_words(&self) -> String {
         let log = self.log();

@@ -251,6 +251,7 @@ impl State {
             rdev,
             ino: place.ino,
             bytes,
+            links: self.links_to(place.ino),
             mount_root: self
                 .mounts
                 .get(&place.mount)
@@ -261,6 +262,15 @@ impl State {
                 false => place.mount,
             },
         })
+    }
+
+    /// How many names a file has.
+    fn links_to(&self, ino: u64) -> u32 {
+        let names = self.inodes.values().map(|inode| match &inode.kind {
+            InodeKind::Directory(names) => names.values().filter(|named| **named == ino).count(),
+            _ => 0,
+        });
+        u32::try_from(names.sum::<usize>()).unwrap_or(u32::MAX)
     }
 
     /// The folder and the last name of a path.

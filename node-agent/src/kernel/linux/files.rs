@@ -21,6 +21,7 @@ const MNT_ID_UNIQUE: StatxFlags = StatxFlags::from_bits_retain(0x4000);
 const WANTED: StatxFlags = StatxFlags::TYPE
     .union(StatxFlags::INO)
     .union(StatxFlags::SIZE)
+    .union(StatxFlags::NLINK)
     .union(StatxFlags::MNT_ID)
     .union(MNT_ID_UNIQUE);
 
@@ -270,6 +271,7 @@ fn stat_from(found: &Statx) -> Stat {
         },
         ino: found.stx_ino,
         bytes: found.stx_size,
+        links: found.stx_nlink,
         mount_root: found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT),
         mount_id: if has_unique_id(found) {
             found.stx_mnt_id
