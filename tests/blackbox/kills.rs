@@ -71,6 +71,9 @@ fn live_and_kill(filesystem: &str, kills: u32) {
         thread::spawn(move || {
             let steps = || live(&trial, &life);
             let is_well = catch_unwind(AssertUnwindSafe(steps)).is_ok();
+            if !is_well {
+                trial.fail_all();
+            }
             // The test may have given up, and then nobody wants to know.
             tell.send(is_well).unwrap_or_default();
         });
@@ -137,7 +140,10 @@ fn look(pair: &Pair, trial: &Trial, lives: &[Arc<Mutex<Life>>], kill: u32) {
     let when = format!("after kill {kill}");
     let mut known = [BTreeSet::new(), BTreeSet::new()];
     for life in lives {
-        let life = life.lock().expect("it has not failed");
+        let life = life.lock().unwrap_or_else(PoisonError::into_inner);
+        if trial.has_failed() {
+            panic!("a life failed, as told above\n{}", pair.last_words());
+        }
         life.check();
         let [volumes, snapshots] = life.ids();
         known[0].extend(volumes);

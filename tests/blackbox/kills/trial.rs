@@ -30,6 +30,7 @@ pub(crate) struct Trial {
     /// Counted up when it is about to be killed, and when it lives again.
     epochs: [AtomicU64; 2],
     is_over: AtomicBool,
+    has_failed: AtomicBool,
     truce: RwLock<()>,
     interrupted: Mutex<BTreeMap<&'static str, u32>>,
 }
@@ -42,6 +43,7 @@ impl Trial {
             shares_blocks,
             epochs: [AtomicU64::new(0), AtomicU64::new(0)],
             is_over: AtomicBool::new(false),
+            has_failed: AtomicBool::new(false),
             truce: RwLock::new(()),
             interrupted: Mutex::default(),
         }
@@ -55,6 +57,17 @@ impl Trial {
     /// Ends it.
     pub(crate) fn end(&self) {
         self.is_over.store(true, Ordering::SeqCst);
+    }
+
+    /// Ends it, since a life has failed.
+    pub(crate) fn fail_all(&self) {
+        self.has_failed.store(true, Ordering::SeqCst);
+        self.end();
+    }
+
+    /// A life has failed.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.has_failed.load(Ordering::SeqCst)
     }
 
     /// Told before a binary is killed and after it was started again.

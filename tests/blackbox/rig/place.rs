@@ -94,14 +94,20 @@ impl Place {
     }
 
     fn sweep(&self) {
+        // Without the mount of a disk, the files on it have other paths.
+        let bound = self.loops();
         for point in self.mounts().iter().rev() {
             let flags = UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
             if let Err(error) = unmount(point, flags) {
                 eprintln!("cannot unmount {}: {error}", point.display());
             }
         }
-        for device in self.loops() {
+        for device in bound {
             // One that had only waited for its mount is gone by now.
+            let now = backing_file(device.number);
+            if now.is_none_or(|now| now.file_name() != device.file.file_name()) {
+                continue;
+            }
             let node = format!("/dev/loop{}", device.number);
             let detach = Command::new("losetup").args(["-d", &node]).status();
             eprintln!("detached {node} of {}: {detach:?}", device.file.display());
@@ -124,17 +130,18 @@ pub(crate) fn loops_beneath(folder: &Path) -> Vec<LoopDevice> {
         let Some(number) = number.and_then(|number| number.parse().ok()) else {
             continue;
         };
-        // One that is unbound, or gone since the listing, has no such file.
-        let Ok(file) = fs::read_to_string(entry.path().join("loop/backing_file")) else {
-            continue;
-        };
-        let file = PathBuf::from(file.trim_end_matches('\n'));
-        if file.starts_with(folder) {
+        if let Some(file) = backing_file(number).filter(|file| file.starts_with(folder)) {
             found.push(LoopDevice { number, file });
         }
     }
     found.sort();
     found
+}
+
+/// None where the device is unbound, or gone.
+fn backing_file(number: u32) -> Option<PathBuf> {
+    let file = fs::read_to_string(format!("/sys/block/loop{number}/loop/backing_file")).ok()?;
+    Some(PathBuf::from(file.trim_end_matches('\n')))
 }
 
 /// Every mount point of this namespace.
