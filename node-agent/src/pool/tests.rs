@@ -1,3 +1,5 @@
+//! The pool: who gets a thread, who waits, and what a slow disk takes from others.
+
 use std::sync::mpsc;
 
 use belay_server::jobs::{CHANGE_DEADLINE, Jobs};

@@ -1,3 +1,5 @@
+//! Jobs: who joins, who is refused, who waits no longer, and what of that goes on.
+
 use super::*;
 use crate::failure::{Certainty, Kind};
 use std::future::pending;
