@@ -7,7 +7,9 @@ mod causes;
 mod storage;
 
 pub(super) use causes::Backing;
-pub(crate) use storage::{StorageComplaint, StorageSeverity, storage_health};
+pub(crate) use storage::{
+    StorageComplaint, StorageSeverity, storage_hangs, storage_health, volumes_hang,
+};
 
 use std::path::{Path, PathBuf};
 

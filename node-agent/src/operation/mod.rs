@@ -20,7 +20,9 @@ mod unpublish;
 mod unstage;
 
 pub(crate) use expand::expand;
-pub(crate) use health::{StorageComplaint, StorageSeverity, health, storage_health};
+pub(crate) use health::{
+    StorageComplaint, StorageSeverity, health, storage_hangs, storage_health, volumes_hang,
+};
 pub(crate) use index::MountIndex;
 pub(crate) use publish::{Published, Thread, publish};
 pub(crate) use stage::{Formatting, Staged, stage};

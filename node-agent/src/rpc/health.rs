@@ -83,11 +83,15 @@ impl<K: Kernel> NodeService<K> {
             let look = move || operation::storage_health(&node);
             pool.run(&ticket, Lane::Read, look).await
         };
-        let complaints = self
-            .looks
-            .storage
-            .run("storage", Rpc::NodeGetStorageHealth, 0, look)
-            .await?;
+        let rpc = Rpc::NodeGetStorageHealth;
+        let looked = self.looks.storage.run("storage", rpc, 0, look).await;
+        let mut complaints = match looked {
+            Err(failure) if failure.kind == Kind::Timeout => {
+                vec![operation::storage_hangs(&failure.message)]
+            }
+            complaints => complaints?,
+        };
+        complaints.extend(operation::volumes_hang(self.changes.hung_count()));
         Ok(encode::storage(complaints))
     }
 }

@@ -23,7 +23,7 @@ pub(crate) struct NodeService<K: Kernel> {
     pub(super) node: Arc<Node<K>>,
     pub(super) pool: Arc<Pool>,
     /// One job a volume; its value is the size in bytes that an expansion answers with.
-    changes: Jobs<u64>,
+    pub(super) changes: Jobs<u64>,
     reads: Reads,
     pub(super) looks: Looks,
     info: csi::NodeGetInfoResponse,

@@ -130,6 +130,13 @@ impl<T: Clone + Send + 'static> Jobs<T> {
             .map(|(_, job)| job.look())
     }
 
+    /// How many jobs are hung.
+    #[must_use]
+    pub fn hung_count(&self) -> usize {
+        let running = self.running.lock();
+        running.values().filter(|job| job.is_hung).count()
+    }
+
     /// A new job, or none where the caller has joined one.
     fn begin(
         &self,

@@ -129,7 +129,7 @@ fn a_job_cut_short_by_the_end_of_its_runtime_frees_the_key() {
 async fn a_job_past_its_deadline_is_hung_and_its_key_stays_taken_until_it_ends() {
     let jobs = jobs();
     let (end, first) = begun(&jobs, Rpc::NodeUnstageVolume, 7).await;
-    assert_eq!(jobs.hung(|_| true), None);
+    assert_eq!((jobs.hung(|_| true), jobs.hung_count()), (None, 0));
     let failure = first.await.unwrap().unwrap_err();
     assert_eq!(failure.kind, Kind::Timeout);
     assert_eq!(failure.certainty, Certainty::MayBeRunning);
@@ -140,6 +140,7 @@ async fn a_job_past_its_deadline_is_hung_and_its_key_stays_taken_until_it_ends()
     assert_eq!(look.rpc, Rpc::NodeUnstageVolume);
     assert_eq!(jobs.hung(|key| key == "vol-1").unwrap().rpc, look.rpc);
     assert_eq!(jobs.hung(|key| key == "vol-2"), None);
+    assert_eq!(jobs.hung_count(), 1);
     let refused = run(&jobs, Rpc::NodeStageVolume, 7).await.unwrap_err();
     assert_eq!(refused.kind, Kind::Busy);
 

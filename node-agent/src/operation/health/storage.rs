@@ -16,6 +16,13 @@ const STORAGE_UNREADABLE: &str = "StorageUnreadable";
 const STORAGE_READ_ONLY: &str = "StorageReadOnly";
 /// Hardly any room is left.
 const STORAGE_NEARLY_FULL: &str = "StorageNearlyFull";
+/// The look at it does not come back.
+const STORAGE_HANGS: &str = "StorageHangs";
+/// Operations on several volumes do not come back.
+const OPERATIONS_HUNG: &str = "OperationsHung";
+
+/// One volume that hangs may be its own fault; more share a disk.
+const HUNG_MIN: usize = 2;
 /// Of what is free, this part should stay so: 5 %.
 const RESERVE_PART: u64 = 20;
 /// On large filesystems, this many bytes will do: 10 GiB.
@@ -96,6 +103,26 @@ fn run<K: Kernel>(node: &Node<K>) -> Result<Vec<StorageComplaint>, Failure> {
     Ok(complaints)
 }
 
+/// What is wrong with storage at which the look itself hangs.
+pub(crate) fn storage_hangs(why: &str) -> StorageComplaint {
+    unreachable(
+        STORAGE_HANGS,
+        format!("--loop-dir does not answer: {why}; see the kernel's log, and mend its disk"),
+    )
+}
+
+/// What is wrong with storage of which so many volumes have a hung operation.
+pub(crate) fn volumes_hang(volumes: usize) -> Option<StorageComplaint> {
+    (volumes >= HUNG_MIN).then(|| StorageComplaint {
+        severity: StorageSeverity::Degraded,
+        reason: OPERATIONS_HUNG,
+        message: format!(
+            "operations on {volumes} volumes do not come back; see the kernel's log for hung \
+             tasks and I/O errors, and mend the disk of --loop-dir"
+        ),
+    })
+}
+
 fn stopped(facts: &MountFacts, path: &std::path::Path) -> Option<StorageComplaint> {
     let (fs_type, path) = (&facts.fs_type, path.display());
     if facts.shut_down {
@@ -169,5 +196,13 @@ mod tests {
             full.message.contains("has 0 of 1000 bytes left"),
             "{full:?}"
         );
+    }
+
+    #[test]
+    fn one_hung_volume_is_not_the_fault_of_the_storage() {
+        assert_eq!(volumes_hang(1), None);
+        let hung = volumes_hang(2).unwrap();
+        assert_eq!(hung.reason, OPERATIONS_HUNG);
+        assert!(hung.message.starts_with("operations on 2 volumes "));
     }
 }
