@@ -15,7 +15,7 @@ mod staged;
 mod stats;
 mod sweep;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod unpublish;
 mod unstage;
 

@@ -5,5 +5,7 @@ mod encode;
 mod health;
 mod node;
 mod reads;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use node::{NodeIdentity, NodeService};

@@ -107,7 +107,13 @@ impl State {
         let (ino, end) = self.bytes_of(fd)?;
         let left = usize::try_from(end.saturating_sub(at)).unwrap_or(usize::MAX);
         let length = buffer.len().min(left);
-        Ok(self.file(ino)?.contents.read(at, &mut buffer[..length]))
+        let read = self.file(ino)?.contents.read(at, &mut buffer[..length]);
+        if end == u64::MAX {
+            return Ok(read);
+        }
+        // A device whose file was cut reads as zeros from there on.
+        buffer[read..length].fill(0);
+        Ok(length)
     }
 
     pub(super) fn pwrite(&mut self, fd: u64, bytes: &[u8], at: u64) -> Answer<usize> {

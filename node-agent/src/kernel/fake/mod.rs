@@ -25,6 +25,7 @@ use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use rustix::io::Errno;
+use tokio::sync::watch;
 
 use super::{Error, Result};
 pub(crate) use picture::{Holds, Picture};
@@ -37,6 +38,8 @@ pub(crate) struct Machine {
     state: Arc<Mutex<State>>,
     /// Told when a call begins to hang, and when it may go on.
     turn: Arc<Condvar>,
+    /// How many calls have begun to hang so far.
+    hung: watch::Sender<u64>,
 }
 
 /// The machine as one process sees it.
@@ -64,6 +67,8 @@ pub(crate) enum Fault {
     DieAfter(&'static str),
     /// The call of this number waits for [`Machine::let_go`], as if its disk did not answer.
     Hang(usize),
+    /// The same, for the first call from this number on that may wait for a disk.
+    HangWaiting(usize),
 }
 
 /// What a thread is unwound with when its process is killed.
@@ -88,6 +93,37 @@ const ERRNOS: [(&str, Errno); 6] = [
     ("EINVAL", Errno::INVAL),
 ];
 
+/// Calls that may wait for a disk, as the trait says.
+const WAITING: [&str; 23] = [
+    "open",
+    "openat2",
+    "openat",
+    "statfs",
+    "lseek",
+    "pread",
+    "pwrite",
+    "fsync",
+    "fgetxattr",
+    "fsetxattr",
+    "fremovexattr",
+    "LOOP_CONFIGURE",
+    "LOOP_SET_STATUS64",
+    "LOOP_CLR_FD",
+    "LOOP_SET_CAPACITY",
+    "FITHAW",
+    "umount2",
+    "spawn",
+    "mkfs write",
+    "EXT4_IOC_RESIZE_FS",
+    "XFS_IOC_FSGROWFSDATA",
+    "BTRFS_IOC_FS_INFO",
+    "BTRFS_IOC_RESIZE",
+];
+
+fn may_wait(name: &str, object: &str) -> bool {
+    WAITING.contains(&name) || name == "fsconfig" && object == "create"
+}
+
 /// The errno of that name, if a call with these answers can fail by it.
 fn failure(name: &str, answers: &[Errno]) -> Option<Errno> {
     let known = ERRNOS.iter().find(|(known, _)| *known == name);
@@ -101,6 +137,7 @@ impl Machine {
         Machine {
             state: Arc::new(Mutex::new(State::new())),
             turn: Arc::default(),
+            hung: watch::Sender::new(0),
         }
     }
 
@@ -130,14 +167,49 @@ impl Machine {
     /// Waits until a call hangs.
     pub(crate) fn wait_for_hang(&self) {
         let mut state = self.lock();
-        while !state.hangs {
+        while state.hung.is_empty() {
             state = self.wait(state);
         }
     }
 
-    /// Lets the call that hangs go on.
+    /// Lets all calls that hang go on.
     pub(crate) fn let_go(&self) {
-        self.lock().hangs = false;
+        self.lock().hung.clear();
+        self.turn.notify_all();
+    }
+
+    /// Changes whenever a call begins to hang.
+    pub(crate) fn hangs(&self) -> watch::Receiver<u64> {
+        self.hung.subscribe()
+    }
+
+    /// The call that began to hang last.
+    pub(crate) fn hung_last(&self) -> u64 {
+        *self.lock().hung.last().unwrap()
+    }
+
+    /// Lets this call go on.
+    pub(crate) fn let_go_of(&self, call: u64) {
+        self.lock().hung.remove(&call);
+        self.turn.notify_all();
+    }
+
+    /// From now on it is a violation, or none, when this thread makes a call that may wait for a
+    /// disk.
+    pub(crate) fn never_wait_here(&self, never: bool) {
+        self.lock().never_waits = never.then(|| std::thread::current().id());
+    }
+
+    /// Kills all processes; each of their threads ends at its next call, or in the one that hangs.
+    pub(crate) fn kill_all(&self) {
+        let mut state = self.lock();
+        state.dead_up_to = state.number();
+        let is_dead = |description: &state::Description| description.owner.is_some();
+        for description in state.open.values_mut().filter(|d| is_dead(d)) {
+            description.owner = None;
+        }
+        state.clean();
+        drop(state);
         self.turn.notify_all();
     }
 
@@ -170,6 +242,11 @@ impl Machine {
         file.used = true;
     }
 
+    /// The file, or anything else, has that name.
+    pub(crate) fn is_there(&self, path: &Path) -> bool {
+        self.lock().walk(path).is_ok()
+    }
+
     /// Reads from a file.
     pub(crate) fn read_file(&self, path: &Path, at: u64, length: usize) -> Vec<u8> {
         let mut bytes = vec![0; length];
@@ -193,7 +270,13 @@ impl Fake {
         act: impl FnOnce(&mut State) -> std::result::Result<T, Errno>,
     ) -> Result<T> {
         let mut state = self.machine.lock();
+        self.live(&state);
         let object = object.into();
+        let may_wait = may_wait(name, &object);
+        if may_wait && state.never_waits == Some(std::thread::current().id()) {
+            let broken = format!("{name} of {object} was made where nothing may wait");
+            state.violations.push(broken);
+        }
         let number = state.calls.len() + 1;
         state.calls.push(Call {
             name,
@@ -212,13 +295,9 @@ impl Fake {
                     return refused(errno);
                 }
             }
-            Some(Fault::Hang(at)) if at == number => {
-                state.fault = None;
-                state.hangs = true;
-                self.machine.turn.notify_all();
-                while state.hangs {
-                    state = self.machine.wait(state);
-                }
+            Some(Fault::Hang(at)) if at == number => state = self.hang(state),
+            Some(Fault::HangWaiting(at)) if at <= number && may_wait => {
+                state = self.hang(state);
             }
             _ => {}
         }
@@ -235,6 +314,27 @@ impl Fake {
             resume_unwind(Box::new(Died));
         }
         act(&mut state).or_else(refused)
+    }
+
+    fn hang<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        state.fault = None;
+        let call = state.number();
+        state.hung.insert(call);
+        self.machine.turn.notify_all();
+        self.machine.hung.send_modify(|count| *count += 1);
+        while state.hung.contains(&call) && state.dead_up_to < self.process {
+            state = self.machine.wait(state);
+        }
+        state.hung.remove(&call);
+        self.live(&state);
+        state
+    }
+
+    /// Ends the thread if its process was killed.
+    fn live(&self, state: &State) {
+        if state.dead_up_to >= self.process {
+            resume_unwind(Box::new(Died));
+        }
     }
 
     /// A new descriptor of this process, by a call.

@@ -25,6 +25,9 @@ impl Sparse {
     pub(super) fn truncate(&mut self, bytes: u64) {
         self.bytes = self.bytes.min(bytes);
         self.blocks.retain(|index, _| index * BLOCK < bytes);
+        if let Some(last) = self.blocks.get_mut(&(bytes / BLOCK)) {
+            last[usize::try_from(bytes % BLOCK).unwrap()..].fill(0);
+        }
     }
 
     /// How many bytes of `buffer` the file has from `at` on.

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::{Component, Path, PathBuf};
+use std::thread::ThreadId;
 
 use rustix::io::Errno;
 
@@ -23,7 +24,12 @@ pub(super) struct State {
     pub(super) locks: BTreeMap<u64, u64>,
     pub(super) calls: Vec<Call>,
     pub(super) fault: Option<Fault>,
-    pub(super) hangs: bool,
+    /// The calls that hang.
+    pub(super) hung: BTreeSet<u64>,
+    /// Processes up to this number were killed.
+    pub(super) dead_up_to: u64,
+    /// The thread on which nothing may wait.
+    pub(super) never_waits: Option<ThreadId>,
     pub(super) violations: Vec<String>,
     numbers: u64,
 }
@@ -142,7 +148,9 @@ impl State {
             locks: BTreeMap::new(),
             calls: Vec::new(),
             fault: None,
-            hangs: false,
+            hung: BTreeSet::new(),
+            dead_up_to: 0,
+            never_waits: None,
             violations: Vec::new(),
             numbers: 0,
         };

@@ -38,9 +38,12 @@ impl Machine {
         self.lock().remove(path, false).unwrap();
     }
 
-    /// Cuts a file.
+    /// Cuts a file; devices that are bound to it keep their size.
     pub(crate) fn truncate_file(&self, path: &Path, bytes: u64) {
-        self.lock().file_at(path).contents.truncate(bytes);
+        let mut state = self.lock();
+        let file = state.file_at(path);
+        file.contents.truncate(bytes);
+        file.used &= !file.contents.is_blank();
     }
 
     /// Unbinds all loop devices that no filesystem is on, as `losetup -D` does.

@@ -55,7 +55,7 @@ impl Kernel for Fake {
     }
 
     fn open_path(&self, path: &Path) -> Result<Fd> {
-        self.open_by("open", text(path), GONE, |state| {
+        self.open_by("open O_PATH", text(path), GONE, |state| {
             state.walk(path).map(Object::Name)
         })
     }

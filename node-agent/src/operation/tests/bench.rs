@@ -15,13 +15,13 @@ use crate::operation::{
     self, Formatting, MountIndex, Node, Published, Staged, Thread, VolumeStats, VolumeUsage,
 };
 
-pub(super) const MIB: u64 = 1 << 20;
+pub(crate) const MIB: u64 = 1 << 20;
 /// Enough for every filesystem.
-pub(super) const BYTES: u64 = 512 * MIB;
-pub(super) const GROWN_BYTES: u64 = 1024 * MIB;
+pub(crate) const BYTES: u64 = 512 * MIB;
+pub(crate) const GROWN_BYTES: u64 = 1024 * MIB;
 
 /// A machine to run on.
-pub(super) trait World {
+pub(crate) trait World {
     type Kernel: Kernel;
 
     /// The kernel as a new process sees it.
@@ -67,6 +67,7 @@ pub(super) trait World {
     fn volume(&self, id: &str, form: Form) -> Volume {
         let volume = Volume {
             id: id.to_owned(),
+            folder: id.to_owned(),
             form,
             base: self.base().to_owned(),
             mode: AccessMode::SingleNodeMultiWriter,
@@ -81,7 +82,7 @@ pub(super) trait World {
 
 /// As what a volume is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Form {
+pub(crate) enum Form {
     Ext4,
     Xfs,
     Btrfs,
@@ -90,17 +91,19 @@ pub(super) enum Form {
 
 /// A volume, and how it is asked for.
 #[derive(Clone, Debug)]
-pub(super) struct Volume {
-    pub(super) id: String,
-    pub(super) form: Form,
-    pub(super) base: PathBuf,
-    pub(super) mode: AccessMode,
-    pub(super) content: &'static str,
+pub(crate) struct Volume {
+    pub(crate) id: String,
+    /// What the folders are called that a kubelet makes for it: as the volume is.
+    pub(crate) folder: String,
+    pub(crate) form: Form,
+    pub(crate) base: PathBuf,
+    pub(crate) mode: AccessMode,
+    pub(crate) content: &'static str,
 }
 
 /// A call of a kubelet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verb {
+pub(crate) enum Verb {
     Stage,
     Unstage,
     Publish(u8),
@@ -111,21 +114,21 @@ pub(super) enum Verb {
 }
 
 impl Volume {
-    pub(super) fn file(&self) -> PathBuf {
+    pub(crate) fn file(&self) -> PathBuf {
         self.base.join("volumes").join(&self.id)
     }
 
-    pub(super) fn staging(&self) -> PathBuf {
-        self.base.join("staging").join(&self.id)
+    pub(crate) fn staging(&self) -> PathBuf {
+        self.base.join("staging").join(&self.folder)
     }
 
-    pub(super) fn target(&self, number: u8) -> PathBuf {
-        let name = format!("{}-{number}", self.id);
+    pub(crate) fn target(&self, number: u8) -> PathBuf {
+        let name = format!("{}-{number}", self.folder);
         self.base.join("pods").join(name)
     }
 
     /// Does the call as the service does it.
-    pub(super) fn call<K: Kernel>(&self, node: &Node<K>, verb: Verb) -> Result<(), Failure> {
+    pub(crate) fn call<K: Kernel>(&self, node: &Node<K>, verb: Verb) -> Result<(), Failure> {
         match verb {
             Verb::Stage => self.stage(node),
             Verb::Publish(target) => self.publish(node, target),
@@ -144,7 +147,7 @@ impl Volume {
                 },
             ),
             Verb::Expand => self.expand(node).map(drop),
-            Verb::Stats => self.stats(node).map(drop),
+            Verb::Stats => self.condition(node).map(drop),
             Verb::Health => self.health(node).map(drop),
         }
     }
@@ -174,7 +177,7 @@ impl Volume {
         Ok(())
     }
 
-    pub(super) fn publish_at<K: Kernel>(
+    pub(crate) fn publish_at<K: Kernel>(
         &self,
         node: &Node<K>,
         target: &Path,
@@ -192,7 +195,7 @@ impl Volume {
         operation::publish(node, &request, thread)
     }
 
-    pub(super) fn expand<K: Kernel>(&self, node: &Node<K>) -> Result<u64, Failure> {
+    pub(crate) fn expand<K: Kernel>(&self, node: &Node<K>) -> Result<u64, Failure> {
         let request = NodeExpand {
             id: self.volume_id(),
             volume_path: self.staging(),
@@ -204,14 +207,14 @@ impl Volume {
     }
 
     /// Of the first target; it must be well.
-    pub(super) fn stats<K: Kernel>(&self, node: &Node<K>) -> Result<VolumeUsage, Failure> {
+    pub(crate) fn stats<K: Kernel>(&self, node: &Node<K>) -> Result<VolumeUsage, Failure> {
         let stats = self.condition(node)?;
         assert_eq!(stats.complaints, Complaints::default());
         Ok(stats.usage)
     }
 
     /// [`Volume::stats`], well or not.
-    pub(super) fn condition<K: Kernel>(&self, node: &Node<K>) -> Result<VolumeStats, Failure> {
+    pub(crate) fn condition<K: Kernel>(&self, node: &Node<K>) -> Result<VolumeStats, Failure> {
         let request = Stats {
             id: self.volume_id(),
             volume_path: self.target(1),

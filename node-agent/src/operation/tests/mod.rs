@@ -24,17 +24,18 @@ macro_rules! on_both {
     };
 }
 
-mod bench;
+pub(crate) mod bench;
 mod health;
 mod kernels;
+mod lives;
 mod matrix;
-mod model;
+pub(crate) mod model;
 mod real;
-mod simulated;
+pub(crate) mod simulated;
 mod suite;
 mod sweep;
 
 /// The long forms of the tests are wanted.
-fn is_nightly() -> bool {
+pub(crate) fn is_nightly() -> bool {
     std::env::var_os("BELAY_NIGHTLY").is_some()
 }

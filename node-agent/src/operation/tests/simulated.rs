@@ -5,12 +5,12 @@ use std::path::Path;
 use super::bench::World;
 use crate::kernel::fake::{Fake, Machine};
 
-pub(super) struct Simulated {
-    pub(super) machine: Machine,
+pub(crate) struct Simulated {
+    pub(crate) machine: Machine,
 }
 
 impl Simulated {
-    pub(super) fn new() -> Simulated {
+    pub(crate) fn new() -> Simulated {
         let machine = Machine::new();
         machine.make_dir(Path::new("/base/volumes"));
         Simulated { machine }

@@ -1,0 +1,390 @@
+//! Random lives of four volumes on the simulated machine, held against the model: calls that
+//! fail or are killed at any system call, restarts, requests that are wrong, and files that are
+//! removed or cut behind the agent's back.
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::path::PathBuf;
+
+use belay_server::failure::{Certainty, Failure};
+use belay_server::request::AccessMode;
+use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
+
+use super::bench::{BYTES, MIB, Verb, Volume, World};
+use super::is_nightly;
+use super::model::{Answer, Known, STEPS_MAX, Wrong, config, verb, volumes, wrong, wrongly};
+use super::simulated::Simulated;
+use crate::kernel::fake::{Died, Fake, Fault, Picture};
+use crate::operation::Node;
+
+const CASES: u32 = 1_000;
+const CASES_NIGHTLY: u32 = 100_000;
+/// More than any operation makes.
+const CALLS_MAX: usize = 72;
+const DATA_AT: u64 = 50 * MIB;
+
+/// One thing that happens.
+#[derive(Clone, Debug)]
+enum Step {
+    Call(usize, Verb, Option<Fault>),
+    /// A request that is not in order.
+    Wrong(usize, Wrong, Verb, Option<Fault>),
+    /// The next agent starts when the last one has ended, and may be killed as it does.
+    Restart(Option<Fault>),
+    /// The next agent starts before the last one has ended.
+    Relay,
+    /// The controller grows a volume.
+    Grow(usize),
+    /// Somebody removes a volume's file.
+    Remove(usize),
+    /// Somebody cuts a volume's file to so many bytes.
+    Cut(usize, u64),
+}
+
+fn fault() -> impl Strategy<Value = Option<Fault>> {
+    let errno = prop::sample::select(&["EIO", "EBUSY", "ENOENT", "EPERM", "ENOSPC", "EINVAL"][..]);
+    // Most operations make few calls.
+    let at = || prop_oneof![1..12_usize, 1..CALLS_MAX];
+    prop_oneof![
+        5 => Just(None),
+        2 => at().prop_map(|at| Some(Fault::Die(at))),
+        2 => (at(), errno).prop_map(|(at, errno)| Some(Fault::Fail(at, errno))),
+        1 => at().prop_map(|at| Some(Fault::FailFrom(at, "EIO"))),
+    ]
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let volume = || 0..4_usize;
+    let cut = prop::sample::select(&[0, 4096, 65 << 10, 60 * MIB, 300 * MIB][..]);
+    prop_oneof![
+        40 => (volume(), verb(), fault()).prop_map(|(v, verb, fault)| Step::Call(v, verb, fault)),
+        6 => (volume(), wrong(), verb(), fault())
+            .prop_map(|(v, wrong, verb, fault)| Step::Wrong(v, wrong, verb, fault)),
+        3 => fault().prop_map(Step::Restart),
+        1 => Just(Step::Relay),
+        2 => volume().prop_map(Step::Grow),
+        1 => volume().prop_map(Step::Remove),
+        1 => (volume(), cut).prop_map(|(volume, bytes)| Step::Cut(volume, bytes)),
+    ]
+}
+
+/// A call, and what it must come to.
+struct Asked {
+    number: usize,
+    volume: Volume,
+    verb: Verb,
+    expected: Answer,
+    /// Whatever is said, nothing may change.
+    is_wrong: bool,
+}
+
+/// A machine with four volumes, the agent on it, and what must be so.
+struct Life {
+    world: Simulated,
+    /// `None` only between two agents.
+    node: Option<Node<Fake>>,
+    volumes: Vec<Volume>,
+    known: Vec<Known>,
+    bytes: u64,
+    /// Something went wrong in a call.
+    disturbed: bool,
+    /// What the machine held when the last step was over.
+    picture: Picture,
+}
+
+impl Life {
+    fn new() -> Life {
+        let world = Simulated::new();
+        let volumes = volumes(&world);
+        let node = Some(world.start_swept());
+        Life {
+            picture: world.machine.picture(),
+            world,
+            node,
+            known: vec![Known::default(); volumes.len()],
+            volumes,
+            bytes: BYTES,
+            disturbed: false,
+        }
+    }
+
+    fn run(&mut self, step: &Step) -> Result<(), String> {
+        match *step {
+            Step::Restart(fault) => self.restart(fault),
+            Step::Relay => self.node = Some(self.world.start_swept()),
+            Step::Grow(number) => self.grow(number),
+            Step::Remove(number) => {
+                if let Some(file) = self.harm(number) {
+                    self.world.machine.delete_file(&file);
+                }
+            }
+            Step::Cut(number, bytes) => {
+                if let Some(file) = self.harm(number) {
+                    self.world.machine.truncate_file(&file, bytes);
+                }
+            }
+            Step::Call(number, verb, fault) => {
+                let volume = self.volumes[number].clone();
+                let asked = Asked {
+                    number,
+                    expected: self.known[number].expected(&volume, verb),
+                    volume,
+                    verb,
+                    is_wrong: false,
+                };
+                self.call(&asked, fault)?;
+                return self.check();
+            }
+            Step::Wrong(number, wrong, verb, fault) => {
+                let asked = wrongly(&self.volumes, &self.known, number, wrong, verb);
+                let Some((volume, expected)) = asked else {
+                    return Ok(());
+                };
+                let asked = Asked {
+                    number,
+                    volume,
+                    verb,
+                    expected,
+                    is_wrong: true,
+                };
+                self.call(&asked, fault)?;
+                return self.check();
+            }
+        }
+        self.picture = self.world.machine.picture();
+        self.check()
+    }
+
+    fn restart(&mut self, fault: Option<Fault>) {
+        self.node = None;
+        let node = self.world.start();
+        self.world.machine.begin(fault);
+        let ended = catch_unwind(AssertUnwindSafe(|| node.sweep()));
+        self.world.machine.end();
+        self.node = Some(match ended {
+            Ok(()) => node,
+            Err(payload) if payload.is::<Died>() => {
+                drop(node);
+                self.world.start()
+            }
+            Err(panic) => resume_unwind(panic),
+        });
+    }
+
+    /// The volume's file, if it is still there; whatever is done to it must be borne.
+    fn harm(&mut self, number: usize) -> Option<PathBuf> {
+        self.known[number].harmed = true;
+        let file = self.volumes[number].file();
+        self.world.machine.is_there(&file).then_some(file)
+    }
+
+    fn grow(&mut self, number: usize) {
+        self.bytes += MIB;
+        let file = self.volumes[number].file();
+        if self.world.machine.is_there(&file) {
+            self.world.make_file(&file, self.bytes);
+        }
+    }
+
+    fn call(&mut self, asked: &Asked, fault: Option<Fault>) -> Result<(), String> {
+        self.world.machine.begin(fault);
+        let node = self.node.as_ref().unwrap();
+        let ended = catch_unwind(AssertUnwindSafe(|| asked.volume.call(node, asked.verb)));
+        let calls = self.world.machine.end().len();
+        let before = std::mem::replace(&mut self.picture, self.world.machine.picture());
+        let struck = match fault {
+            Some(Fault::Die(at) | Fault::Fail(at, _) | Fault::FailFrom(at, _)) => at <= calls,
+            _ => false,
+        };
+        self.disturbed |= struck;
+        let result = match ended {
+            Ok(result) => result,
+            Err(payload) if payload.is::<Died>() => {
+                self.node = None;
+                self.node = Some(self.world.start());
+                self.picture = self.world.machine.picture();
+                return self.accept_either(asked);
+            }
+            Err(panic) => resume_unwind(panic),
+        };
+        if let Err(failure) = &result {
+            self.refuse_leftovers(asked.verb, failure, struck, &before)?;
+        }
+        if !(asked.expected.is(&result) || struck && result.is_err()) {
+            let expected = asked.expected;
+            return Err(format!("it says {result:?}, not {expected:?}"));
+        }
+        match result {
+            Ok(()) if asked.is_wrong => Ok(()),
+            Ok(()) => {
+                self.known[asked.number] = self.known[asked.number].after(asked.verb);
+                self.done(asked.number, asked.verb)
+            }
+            Err(_) if struck => self.accept_either(asked),
+            Err(_) => Ok(()),
+        }
+    }
+
+    /// After a failure or a death in the middle the mounts are as before or as after.
+    fn accept_either(&mut self, asked: &Asked) -> Result<(), String> {
+        let seen = self.seen(asked.number);
+        let known = &mut self.known[asked.number];
+        let may_be_done = asked.expected.may_be_done() && !asked.is_wrong;
+        if seen != *known && !(may_be_done && seen == known.after(asked.verb)) {
+            return Err(format!("{seen:?} is neither before nor after"));
+        }
+        *known = seen;
+        Ok(())
+    }
+
+    /// Who is told that nothing was done, or that a request is wrong, need not come back.
+    fn refuse_leftovers(
+        &self,
+        verb: Verb,
+        failure: &Failure,
+        struck: bool,
+        before: &Picture,
+    ) -> Result<(), String> {
+        let comes_up = matches!(verb, Verb::Stage | Verb::Publish(_));
+        let is_settled = failure.certainty != Certainty::MayBeRunning;
+        let new = self.picture.beyond(before);
+        match (comes_up || !struck) && is_settled && !new.is_empty() {
+            true => Err(format!("\"{failure}\" has left {new:?}")),
+            false => Ok(()),
+        }
+    }
+
+    /// What is so after a call that said OK.
+    fn done(&mut self, number: usize, verb: Verb) -> Result<(), String> {
+        let (machine, volume) = (&self.world.machine, &self.volumes[number]);
+        let file = volume.file();
+        match verb {
+            // A pod writes, or finds what it wrote before.
+            Verb::Publish(_) if !self.known[number].harmed => {
+                machine.write_file(&file, DATA_AT, volume.id.as_bytes());
+                self.known[number].written = true;
+            }
+            Verb::Unstage => {
+                let (id, file) = (&volume.id, file.display());
+                let left = self.picture.beginning_with(&[
+                    &format!("lock of {file}"),
+                    &format!("loop of {file}"),
+                    &format!("file /base/staging/{id}"),
+                ]);
+                if !left.is_empty() {
+                    return Err(format!("unstaged, but there is {left:?}"));
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn seen(&self, number: usize) -> Known {
+        self.known[number].seen(&self.picture, &self.volumes[number])
+    }
+
+    /// What is so at all times.
+    fn check(&self) -> Result<(), String> {
+        let violations = self.world.machine.violations();
+        if !violations.is_empty() {
+            return Err(violations.join("; "));
+        }
+        for (number, volume) in self.volumes.iter().enumerate() {
+            let (seen, known) = (self.seen(number), &self.known[number]);
+            if seen != *known {
+                return Err(format!("{} is {seen:?}, not {known:?}", volume.id));
+            }
+            if !seen.targets.is_empty() && !seen.staged {
+                return Err(format!("{} is published and not staged", volume.id));
+            }
+            let one_only = volume.mode == AccessMode::SingleNodeSingleWriter;
+            if one_only && seen.targets.len() > 1 {
+                return Err(format!("{} is published twice", volume.id));
+            }
+            self.check_mounts(volume, seen.harmed)?;
+        }
+        self.check_data()
+    }
+
+    /// All that is mounted where a volume belongs is of its file.
+    fn check_mounts(&self, volume: &Volume, harmed: bool) -> Result<(), String> {
+        let mounts = self.picture.beginning_with(&[
+            &format!("mount {}", volume.staging().display()),
+            &format!(
+                "mount {}",
+                volume.base.join("pods").join(&volume.id).display()
+            ),
+        ]);
+        let own = format!(" of {},", volume.file().display());
+        // A file that was removed has no name.
+        let is_own = |line: &&String| line.contains(&own) || harmed && line.contains(" of inode ");
+        match mounts.iter().find(|line| !is_own(line)) {
+            Some(other) => Err(format!("not of {}: {other}", volume.id)),
+            None => Ok(()),
+        }
+    }
+
+    fn check_data(&self) -> Result<(), String> {
+        for (volume, known) in self.volumes.iter().zip(&self.known) {
+            if known.harmed || !known.written {
+                continue;
+            }
+            let machine = &self.world.machine;
+            if machine.read_file(&volume.file(), DATA_AT, volume.id.len()) != volume.id.as_bytes() {
+                return Err(format!("the data of {} is gone", volume.id));
+            }
+        }
+        Ok(())
+    }
+
+    /// Every volume is used once more and then taken back, with nothing going wrong: whatever has
+    /// happened, nothing may be refused and nothing left.
+    fn end(&mut self) -> Result<(), String> {
+        self.restart(None);
+        let back = [Verb::Unpublish(1), Verb::Unpublish(2)];
+        let use_once = [
+            Verb::Stage,
+            Verb::Publish(1),
+            Verb::Stats,
+            Verb::Unpublish(1),
+        ];
+        for number in 0..self.volumes.len() {
+            let used = match self.known[number].harmed {
+                true => &[][..],
+                false => &use_once[..],
+            };
+            for verb in back.iter().chain(used).chain(&[Verb::Unstage]) {
+                self.run(&Step::Call(number, *verb, None))
+                    .map_err(|why| format!("at last, {verb:?} of volume {number}: {why}"))?;
+            }
+        }
+        self.node = None;
+        let mut left = self.world.left();
+        if self.disturbed {
+            // A device that is bound to a removed file, and that no path leads to, is nobody's.
+            left.retain(|line| !line.contains(" of inode "));
+        }
+        match left.is_empty() {
+            true => Ok(()),
+            false => Err(format!("left at the end: {left:?}")),
+        }
+    }
+}
+
+#[test]
+fn random_lives_keep_to_the_model() {
+    let cases = if is_nightly() { CASES_NIGHTLY } else { CASES };
+    let lives = prop::collection::vec(step(), 1..STEPS_MAX);
+    let ended = TestRunner::new(config(cases)).run(&lives, |steps| {
+        let mut life = Life::new();
+        for (number, step) in steps.iter().enumerate() {
+            let run = life.run(step);
+            run.map_err(|why| TestCaseError::fail(format!("step {number}, {step:?}: {why}")))?;
+        }
+        life.end().map_err(TestCaseError::fail)
+    });
+    if let Err(error) = ended {
+        panic!("{error}");
+    }
+}

@@ -1,0 +1,379 @@
+//! Random histories of the Node service as a kubelet and others make them: calls that come while
+//! others hang in the kernel, come twice, or are given up by their callers, and an agent that is
+//! killed in the middle. Held against the model of the operations.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use belay_server::request::AccessMode;
+use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
+use tokio::task::{JoinHandle, yield_now};
+use tonic::{Code, Status};
+
+use super::calls::send;
+use crate::kernel::fake::{Fake, Fault};
+use crate::operation::tests::bench::{Verb, Volume, World};
+use crate::operation::tests::is_nightly;
+use crate::operation::tests::model::{Answer, Known, config, verb, volumes};
+use crate::operation::tests::simulated::Simulated;
+use crate::pool::Pool;
+use crate::rpc::{NodeIdentity, NodeService};
+
+const CASES: u32 = 300;
+const CASES_NIGHTLY: u32 = 20_000;
+const STEPS_MAX: usize = 20;
+/// Calls that may hang at once: fewer than the pool has places for changes.
+const HUNG_MAX: usize = 2;
+/// Far more than any step takes: only an agent that has come to a halt needs it.
+const WATCHDOG: Duration = Duration::from_secs(120);
+
+/// One thing that happens.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    /// A call, and from which system call on it hangs at one that may wait for a disk.
+    Call(usize, Verb, Option<usize>),
+    /// A call that is killed, with the agent, at this system call.
+    Kill(usize, Verb, usize),
+    /// The call that hangs for this volume comes once more.
+    Again(usize),
+    /// Everybody who waits for the volume's call gives up.
+    Leave(usize),
+    /// What hangs for the volume goes on.
+    LetGo(usize),
+    /// The agent is killed, whatever it does, and started again.
+    Restart,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let volume = || 0..4_usize;
+    let hang = prop::option::weighted(0.5, 1..30_usize);
+    prop_oneof![
+        12 => (volume(), verb(), hang).prop_map(|(v, verb, hang)| Step::Call(v, verb, hang)),
+        2 => (volume(), verb(), 1..40_usize).prop_map(|(v, verb, at)| Step::Kill(v, verb, at)),
+        4 => volume().prop_map(Step::Again),
+        2 => volume().prop_map(Step::Leave),
+        4 => volume().prop_map(Step::LetGo),
+        1 => Just(Step::Restart),
+    ]
+}
+
+type Caller = JoinHandle<Result<(), Status>>;
+
+/// A call that hangs.
+struct Hung {
+    verb: Verb,
+    expected: Answer,
+    callers: Vec<Caller>,
+    /// The system call.
+    at: u64,
+}
+
+struct Life {
+    world: Simulated,
+    service: Arc<NodeService<Fake>>,
+    volumes: Vec<Volume>,
+    known: Vec<Known>,
+    hung: HashMap<usize, Hung>,
+}
+
+fn start(world: &Simulated) -> Arc<NodeService<Fake>> {
+    let identity = NodeIdentity {
+        id: "node".to_owned(),
+        volumes_max: 0,
+        topology: None,
+    };
+    // Until it serves, it may wait.
+    world.machine.never_wait_here(false);
+    let node = Arc::new(world.start_swept());
+    world.machine.never_wait_here(true);
+    Arc::new(NodeService::new(node, Pool::new(), identity))
+}
+
+impl Life {
+    fn new() -> Life {
+        let world = Simulated::new();
+        let volumes = volumes(&world);
+        Life {
+            service: start(&world),
+            known: vec![Known::default(); volumes.len()],
+            hung: HashMap::new(),
+            volumes,
+            world,
+        }
+    }
+
+    async fn run(&mut self, step: Step) -> Result<(), String> {
+        match step {
+            Step::Call(number, verb, hang) => self.call(number, verb, hang).await?,
+            Step::Kill(number, verb, at) => self.kill(number, verb, at).await?,
+            Step::Again(number) => self.again(number).await?,
+            Step::Leave(number) => {
+                if let Some(hung) = self.hung.get_mut(&number) {
+                    leave(&mut hung.callers).await;
+                }
+            }
+            Step::LetGo(number) => self.let_go(number).await?,
+            Step::Restart => self.restart().await?,
+        }
+        self.check()
+    }
+
+    /// A call in a task of its own, as a connection has one.
+    fn begin(&self, number: usize, verb: Verb) -> Caller {
+        let (service, volume) = (Arc::clone(&self.service), self.volumes[number].clone());
+        tokio::spawn(async move { send(&service, &volume, verb).await })
+    }
+
+    async fn call(&mut self, number: usize, verb: Verb, hang: Option<usize>) -> Result<(), String> {
+        if self.hung.contains_key(&number) {
+            return self.refused_meanwhile(number, verb).await;
+        }
+        // A read that hangs has a deadline, and no test waits for that.
+        let may_hang = self.hung.len() < HUNG_MAX && !only_looks(verb);
+        let fault = hang.filter(|_| may_hang).map(Fault::HangWaiting);
+        let expected = self.known[number].expected(&self.volumes[number], verb);
+        let machine = &self.world.machine;
+        let mut hangs = machine.hangs();
+        hangs.mark_unchanged();
+        machine.begin(fault);
+        let mut caller = self.begin(number, verb);
+        let ended = tokio::select! {
+            ended = &mut caller => Some(ended),
+            _ = hangs.changed() => None,
+        };
+        machine.end();
+        match ended {
+            Some(result) => self.ended(number, verb, expected, &result.unwrap()),
+            None => {
+                let hung = Hung {
+                    verb,
+                    expected,
+                    callers: vec![caller],
+                    at: machine.hung_last(),
+                };
+                self.hung.insert(number, hung);
+                Ok(())
+            }
+        }
+    }
+
+    /// Another call for a volume whose call hangs is told at once to come later.
+    async fn refused_meanwhile(&mut self, number: usize, verb: Verb) -> Result<(), String> {
+        // What only looks has jobs of its own.
+        if only_looks(verb) {
+            return Ok(());
+        }
+        if verb == self.hung[&number].verb {
+            return self.again(number).await;
+        }
+        self.world.machine.begin(None);
+        let told = self.begin(number, verb).await.unwrap();
+        let calls = self.world.machine.end();
+        match told {
+            Err(status) if status.code() == Code::Aborted && calls.is_empty() => Ok(()),
+            told => Err(format!("while another call hangs, {told:?} and {calls:?}")),
+        }
+    }
+
+    /// The same call joins the one that hangs.
+    async fn again(&mut self, number: usize) -> Result<(), String> {
+        let Some(hung) = self.hung.get(&number) else {
+            return Ok(());
+        };
+        self.world.machine.begin(None);
+        let mut caller = self.begin(number, hung.verb);
+        // One for the task, one for what it may spawn, one for what that may answer.
+        for _ in 0..3 {
+            yield_now().await;
+        }
+        let calls = self.world.machine.end();
+        if caller.is_finished() || !calls.is_empty() {
+            let told = (&mut caller).await;
+            return Err(format!("it did not join: {told:?}, {calls:?}"));
+        }
+        self.hung.get_mut(&number).unwrap().callers.push(caller);
+        Ok(())
+    }
+
+    async fn let_go(&mut self, number: usize) -> Result<(), String> {
+        let Some(hung) = self.hung.remove(&number) else {
+            return Ok(());
+        };
+        self.world.machine.let_go_of(hung.at);
+        let Hung {
+            verb,
+            expected,
+            mut callers,
+            ..
+        } = hung;
+        if callers.is_empty() {
+            // Nobody waits: the kubelet comes again, and meets the same job or its outcome.
+            callers.push(self.begin(number, verb));
+        }
+        let mut told = Vec::new();
+        for caller in callers {
+            told.push(caller.await.unwrap());
+        }
+        if told.iter().any(|one| one.is_ok() != told[0].is_ok()) {
+            return Err(format!(
+                "those who joined are told different things: {told:?}"
+            ));
+        }
+        self.ended(number, verb, expected, &told[0])
+    }
+
+    fn ended(
+        &mut self,
+        number: usize,
+        verb: Verb,
+        expected: Answer,
+        told: &Result<(), Status>,
+    ) -> Result<(), String> {
+        let is_busy = |status: &Status| status.code() == Code::Aborted;
+        match (told, expected) {
+            (Ok(()), Answer::Done | Answer::Either) => {
+                self.known[number] = self.known[number].after(verb);
+                Ok(())
+            }
+            (Err(_), Answer::Refused(_) | Answer::RefusedSomehow | Answer::Either) => Ok(()),
+            // What hangs may have the device open that this volume had before.
+            (Err(status), _) if is_busy(status) && verb == Verb::Unstage => {
+                self.accept_either(number, verb, expected)
+            }
+            (told, expected) => Err(format!("it says {told:?}, not {expected:?}")),
+        }
+    }
+
+    fn accept_either(&mut self, number: usize, verb: Verb, expected: Answer) -> Result<(), String> {
+        let (seen, known) = (self.seen(number), &mut self.known[number]);
+        let is_done = expected.may_be_done() && seen == known.after(verb);
+        if seen != *known && !is_done {
+            return Err(format!("{seen:?} is neither before nor after"));
+        }
+        *known = seen;
+        Ok(())
+    }
+
+    async fn kill(&mut self, number: usize, verb: Verb, at: usize) -> Result<(), String> {
+        if self.hung.contains_key(&number) {
+            return Ok(());
+        }
+        let expected = self.known[number].expected(&self.volumes[number], verb);
+        self.world.machine.begin(Some(Fault::Die(at)));
+        let told = self.begin(number, verb).await.unwrap();
+        let is_dead = self.world.machine.end().len() >= at;
+        if !is_dead {
+            return self.ended(number, verb, expected, &told);
+        }
+        if told.is_ok() {
+            return Err("a killed agent says that it is done".to_owned());
+        }
+        self.restart().await?;
+        self.accept_either(number, verb, expected)
+    }
+
+    async fn restart(&mut self) -> Result<(), String> {
+        self.world.machine.kill_all();
+        for (number, hung) in std::mem::take(&mut self.hung) {
+            for caller in hung.callers {
+                if caller.await.unwrap().is_ok() {
+                    return Err("a killed agent says that it is done".to_owned());
+                }
+            }
+            self.accept_either(number, hung.verb, hung.expected)?;
+        }
+        self.service = start(&self.world);
+        Ok(())
+    }
+
+    fn seen(&self, number: usize) -> Known {
+        self.known[number].seen(&self.world.machine.picture(), &self.volumes[number])
+    }
+
+    fn check(&mut self) -> Result<(), String> {
+        let violations = self.world.machine.violations();
+        if !violations.is_empty() {
+            return Err(violations.join("; "));
+        }
+        for (number, volume) in self.volumes.iter().enumerate() {
+            let (seen, known) = (self.seen(number), &self.known[number]);
+            let hung = self.hung.get(&number);
+            let is_after =
+                hung.is_some_and(|h| h.expected.may_be_done() && seen == known.after(h.verb));
+            if seen != *known && !is_after {
+                return Err(format!("{} is {seen:?}, not {known:?}", volume.id));
+            }
+            let one_only = volume.mode == AccessMode::SingleNodeSingleWriter;
+            if !seen.targets.is_empty() && !seen.staged || one_only && seen.targets.len() > 1 {
+                return Err(format!("{} is {seen:?}", volume.id));
+            }
+        }
+        Ok(())
+    }
+
+    /// All goes on that hangs, all is taken back, and nothing is left.
+    async fn end(&mut self) -> Result<(), String> {
+        for number in 0..self.volumes.len() {
+            self.let_go(number).await?;
+        }
+        for number in 0..self.volumes.len() {
+            for verb in [Verb::Unpublish(1), Verb::Unpublish(2), Verb::Unstage] {
+                self.run(Step::Call(number, verb, None)).await?;
+            }
+        }
+        self.world.machine.kill_all();
+        match self.world.left() {
+            left if left.is_empty() => Ok(()),
+            left => Err(format!("left at the end: {left:?}")),
+        }
+    }
+}
+
+fn only_looks(verb: Verb) -> bool {
+    matches!(verb, Verb::Stats | Verb::Health)
+}
+
+/// Those callers are gone when this returns.
+async fn leave(callers: &mut Vec<Caller>) {
+    for caller in callers.drain(..) {
+        caller.abort();
+        assert!(caller.await.unwrap_err().is_cancelled());
+    }
+}
+
+fn live(steps: &[Step]) -> Result<(), String> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let ended = runtime.block_on(async {
+        let mut life = Life::new();
+        let all = async {
+            for (number, step) in steps.iter().enumerate() {
+                let run = life.run(*step).await;
+                run.map_err(|why| format!("step {number}, {step:?}: {why}"))?;
+            }
+            life.end().await
+        };
+        let ended = tokio::time::timeout(WATCHDOG, all).await;
+        // Whatever hangs still would keep the runtime from ending.
+        life.world.machine.kill_all();
+        ended.unwrap_or_else(|_| Err("the agent has come to a halt".to_owned()))
+    });
+    drop(runtime);
+    ended
+}
+
+#[test]
+fn random_histories_of_the_service_keep_to_the_model() {
+    let cases = if is_nightly() { CASES_NIGHTLY } else { CASES };
+    let histories = prop::collection::vec(step(), 1..STEPS_MAX);
+    let ended = TestRunner::new(config(cases)).run(&histories, |steps| {
+        live(&steps).map_err(TestCaseError::fail)
+    });
+    if let Err(error) = ended {
+        panic!("{error}");
+    }
+}

@@ -1,0 +1,4 @@
+//! The Node service as its callers meet it, over the simulated machine.
+
+mod calls;
+mod lives;
