@@ -2,6 +2,7 @@
 //! their turn, and volumes do not get in each other's way.
 
 use std::fs::{self, File};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::thread;
 
@@ -137,4 +138,34 @@ fn a_volume_that_is_deleted_while_its_stage_waits_for_the_file_is_not_staged() {
         refused(stage.join().expect("a thread"), Code::NotFound);
         rig.place().expect_nothing_left();
     }
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn a_volume_that_is_unpublished_while_it_is_measured_is_not_taken_for_what_is_beneath() {
+    let rig = Rig::new();
+    let (node, volume) = (rig.node(), rig.volume(least_bytes("ext4")));
+    let target = volume.target("a");
+    node.stage(volume.stage(access("ext4"))).expect("stage");
+    let (is_over, size) = (AtomicBool::new(false), volume.bytes());
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    match rig.node().stats(volume.stats(&target)) {
+                        Ok(stats) => assert!(stats.usage[0].total.unsigned_abs() <= size),
+                        Err(status) => assert_eq!(status.code(), Code::NotFound, "{status}"),
+                    }
+                }
+            });
+        }
+        for _ in 0..300 {
+            let publish = volume.publish(&target, access("ext4"));
+            node.publish(publish).expect("publish");
+            node.unpublish(volume.unpublish(&target))
+                .expect("unpublish");
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+    volume.down(&node, &[]);
 }

@@ -55,9 +55,14 @@ fn run<K: Kernel>(node: &Node<K>, request: &Stats) -> Result<VolumeStats, Failur
     // Before the usage: what hangs there has then been looked at.
     let staging = request.staging.as_deref();
     let complaints = health::of_mounted(node, &request.id, path, &stat, device, staging)?;
-    let usage = phase(Phase::Usage, || node.kernel.statfs(path))?;
+    let usage = phase(Phase::Usage, || node.kernel.statfs(path));
+    // Where it was unmounted meanwhile, what is beneath has answered, or nothing.
+    let now = node.look("volume_path", path)?;
+    if !now.is_some_and(|now| now.mount_id == stat.mount_id && now.is_same_root(&stat)) {
+        return Err(not_there());
+    }
     Ok(VolumeStats {
-        usage: VolumeUsage::Filesystem(usage),
+        usage: VolumeUsage::Filesystem(usage?),
         complaints,
     })
 }
