@@ -9,6 +9,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::command::controller::ControllerCommand;
 use crate::command::identity::IdentityCommand;
 use crate::command::node::NodeCommand;
+use crate::command::registration::RegistrationCommand;
 use crate::connect::dial;
 use crate::demo::{self, DemoArgs};
 use crate::failure::Failure;
@@ -64,6 +65,9 @@ enum Group {
     /// Volumes on this node: stage, publish, measure, grow (node socket)
     #[command(subcommand)]
     Node(NodeCommand),
+    /// What the driver tells the kubelet, and the kubelet the driver (registration socket)
+    #[command(subcommand)]
+    Registration(RegistrationCommand),
     /// Watch volumes live their life through the two real binaries (needs root)
     Demo(DemoArgs),
 }
@@ -79,6 +83,7 @@ impl Cli {
             Group::Identity(command) => command.run(&self.target).await?,
             Group::Controller(command) => command.run(&self.target).await?,
             Group::Node(command) => command.run(&self.target).await?,
+            Group::Registration(command) => command.run(&self.target).await?,
         };
         self.target.print(&answer)?;
         Ok(answer.exit_code())
