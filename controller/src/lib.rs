@@ -51,6 +51,7 @@ pub fn run(config: &Config) -> Result<(), Box<dyn Error>> {
             http: config.common.http_endpoint,
             drain: DRAIN,
             readiness,
+            registrations: Vec::new(),
         };
         tracing::info!(endpoint = %config.common.endpoint, "serving");
         Ok(serve(serving, services, shutdown).await?)

@@ -7,6 +7,7 @@ use belay_server::config::CommonArgs;
 use belay_server::identity::Identity;
 use belay_server::metrics;
 use belay_server::readiness::{Readiness, State};
+use belay_server::registration::Registration;
 use belay_server::serve::{ServeConfig, serve};
 use belay_server::services::Services;
 use belay_server::signal;
@@ -83,11 +84,21 @@ async fn serve_node(config: &Config, node: Arc<Node<Linux>>) -> Result<(), Start
         socket,
         http: common.http_endpoint,
         drain: DRAIN,
+        registrations: registration(config, &readiness).into_iter().collect(),
         readiness,
     };
     serve(config, services, shutdown)
         .await
         .map_err(|error| failed("serving", &error))
+}
+
+fn registration(config: &Config, readiness: &Readiness) -> Option<Registration> {
+    Some(Registration {
+        folder: config.registration_dir.clone()?,
+        driver: config.common.driver_name.clone(),
+        endpoint: config.kubelet_registration_path.clone()?,
+        readiness: readiness.clone(),
+    })
 }
 
 fn node_identity(common: &CommonArgs) -> NodeIdentity {

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use belay_server::config::CommonArgs;
+use belay_server::endpoint::Endpoint;
 
 /// Serves the CSI Node service of one node: stages and publishes volumes by system calls.
 ///
@@ -18,6 +19,24 @@ pub struct Config {
     /// The folder with the volumes' files: <state-dir>/volumes of the controller
     #[arg(long, value_name = "DIR", env = "BELAY_LOOP_DIR")]
     pub loop_dir: PathBuf,
+
+    /// The kubelet's plugins_registry as this program sees it: register there, without a registrar
+    #[arg(
+        long,
+        value_name = "DIR",
+        env = "BELAY_REGISTRATION_DIR",
+        requires = "kubelet_registration_path"
+    )]
+    pub registration_dir: Option<PathBuf>,
+
+    /// The socket of --endpoint as the kubelet sees it
+    #[arg(
+        long,
+        value_name = "SOCKET",
+        env = "BELAY_KUBELET_REGISTRATION_PATH",
+        requires = "registration_dir"
+    )]
+    pub kubelet_registration_path: Option<Endpoint>,
 }
 
 #[cfg(test)]
@@ -36,7 +55,7 @@ mod tests {
             .collect();
         assert_eq!(
             flags.len(),
-            8,
+            10,
             "a flag without an environment variable, or a new one"
         );
         for flag in flags {

@@ -15,6 +15,7 @@ pub mod log;
 pub mod metrics;
 pub mod place;
 pub mod readiness;
+pub mod registration;
 pub mod request;
 pub mod rpc;
 pub mod serve;

@@ -1,10 +1,14 @@
 //! Whether the driver can work, and if not, why: set by whoever knows, read by Probe and /healthz.
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
+use tokio::sync::watch;
 
-/// One state, shared by all clones.
+/// One part of a whole, shared by all clones. The whole is ready when all its parts are.
 #[derive(Clone, Debug)]
-pub struct Readiness(Arc<RwLock<State>>);
+pub struct Readiness {
+    parts: Arc<watch::Sender<Vec<State>>>,
+    own: usize,
+}
 
 /// How the driver is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,23 +22,64 @@ pub enum State {
 }
 
 impl Readiness {
-    /// In this state for now.
+    /// A new whole, of one part in this state.
     #[must_use]
     pub fn new(state: State) -> Self {
-        Self(Arc::new(RwLock::new(state)))
+        Self {
+            parts: Arc::new(watch::Sender::new(vec![state])),
+            own: 0,
+        }
     }
 
-    /// Goes to this state.
+    /// One more part of the same whole, in this state for now.
+    #[must_use]
+    pub fn part(&self, state: State) -> Self {
+        let mut own = 0;
+        self.parts.send_modify(|parts| {
+            own = parts.len();
+            parts.push(state);
+        });
+        Self {
+            parts: Arc::clone(&self.parts),
+            own,
+        }
+    }
+
+    /// This part goes to that state.
     pub fn set(&self, state: State) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = state;
+        self.parts.send_modify(|parts| parts[self.own] = state);
     }
 
-    /// The state now.
+    /// The state of the whole now: the first part that is unhealthy, else the first that starts.
     #[must_use]
     pub fn state(&self) -> State {
-        self.0
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        let parts = self.parts.borrow();
+        let first = |is_it: fn(&State) -> bool| parts.iter().find(|part| is_it(part)).cloned();
+        first(|part| matches!(part, State::Unhealthy(_)))
+            .or_else(|| first(|part| matches!(part, State::Starting(_))))
+            .unwrap_or(State::Ready)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_whole_is_as_its_worst_part() {
+        let (waits, broken) = (
+            State::Starting("waits".to_owned()),
+            State::Unhealthy("broken".to_owned()),
+        );
+        let whole = Readiness::new(State::Ready);
+        assert_eq!(whole.state(), State::Ready);
+        let part = whole.part(waits.clone());
+        assert_eq!(whole.state(), waits);
+        whole.set(broken.clone());
+        assert_eq!(part.state(), broken);
+        part.set(State::Ready);
+        assert_eq!(part.state(), broken);
+        whole.set(State::Ready);
+        assert_eq!(part.state(), State::Ready);
     }
 }

@@ -6,9 +6,10 @@ use crate::http::Pages;
 use crate::layer::{CallLayer, CallService};
 use crate::metrics::{self, MetricsError};
 use crate::readiness::Readiness;
+use crate::registration::{Registrar, Registration};
 use crate::services::Services;
 use crate::socket::Socket;
-use futures_util::{Stream, StreamExt as _};
+use futures_util::{Stream, StreamExt as _, future};
 use hyper::server::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::service::TowerToHyperService;
@@ -54,6 +55,8 @@ pub struct ServeConfig {
     pub drain: Duration,
     /// What /healthz tells.
     pub readiness: Readiness,
+    /// What is made known to the kubelet for as long as calls are taken.
+    pub registrations: Vec<Registration>,
 }
 
 /// Why a server did not come up.
@@ -66,6 +69,9 @@ pub enum ServeError {
     /// The port is taken, or the address is not of this machine.
     #[error("cannot listen on {0} for /metrics and /healthz: {1}")]
     Http(SocketAddr, io::Error),
+    /// The registration socket cannot be had.
+    #[error("cannot register with the kubelet: {0}")]
+    Registration(io::Error),
     /// See [`MetricsError`].
     #[error(transparent)]
     Metrics(#[from] MetricsError),
@@ -88,6 +94,7 @@ pub async fn serve(
         http,
         drain,
         readiness,
+        registrations,
     } = config;
     let pages = match http {
         None => None,
@@ -97,14 +104,22 @@ pub async fn serve(
         }
     };
     let (listener, file) = socket.into_parts().map_err(ServeError::Socket)?;
-    let server = Server::new(services);
+    let layer = CallLayer::new();
+    let server = Server::new(services.into_routes(), &layer, CONNECTIONS_MAX);
+    // Whoever dials now is served as soon as this thread waits for the first time.
+    let registrars = registrations
+        .into_iter()
+        .map(|registration| Registrar::open(registration, &layer))
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(ServeError::Registration)?;
     let mut shutdown = pin!(shutdown.fuse());
     {
         let mut pages = pin!(show(pages));
         tokio::select! {
             biased;
             Some(()) = shutdown.next() => {}
-            never = server.accept(listener) => match never {},
+            never = server.accept("the CSI socket", listener) => match never {},
+            never = register(registrars) => match never {},
             never = &mut pages => match never {},
         }
     }
@@ -133,33 +148,42 @@ async fn show(pages: Option<Pages>) -> Infallible {
     }
 }
 
-/// What all connections share.
-struct Server {
+async fn register(registrars: Vec<Registrar>) -> Infallible {
+    future::join_all(registrars.into_iter().map(Registrar::run)).await;
+    // There were none.
+    std::future::pending().await
+}
+
+/// What all connections to one socket share. When it is dropped, they are told to end.
+pub(crate) struct Server {
     service: CallService<Routes>,
     /// Every running call listens to it, and by that is counted.
     running: Arc<watch::Sender<()>>,
     http2: http2::Builder<TokioExecutor>,
     /// Every connection listens to it, and by that is counted.
     ending: watch::Sender<()>,
+    connections_max: usize,
 }
 
 impl Server {
-    fn new(services: Services) -> Self {
+    /// For these services, within the layer, and so many connections at a time.
+    pub(crate) fn new(routes: Routes, layer: &CallLayer, connections_max: usize) -> Self {
         let mut http2 = http2::Builder::new(TokioExecutor::new());
         http2
             .initial_connection_window_size(WINDOW_BYTES)
             .initial_stream_window_size(WINDOW_BYTES);
-        let layer = CallLayer::new();
         Self {
             running: layer.running(),
-            service: layer.layer(services.into_routes()),
+            service: layer.layer(routes),
             http2,
             ending: watch::Sender::new(()),
+            connections_max,
         }
     }
 
-    async fn accept(&self, listener: UnixListener) -> Infallible {
-        let mut door = Door::new("the CSI socket", CONNECTIONS_MAX);
+    /// Serves whoever connects. The name of the socket is for the log.
+    pub(crate) async fn accept(&self, name: &'static str, listener: UnixListener) -> Infallible {
+        let mut door = Door::new(name, self.connections_max);
         loop {
             let ((stream, _), place) = door.next(|| listener.accept()).await;
             self.begin(stream, place);

@@ -17,8 +17,9 @@ use std::time::Duration;
 const BACKLOG: i32 = 1024;
 
 /// How often the folder is asked for, and how long apart: who has it needs it for a few system
-/// calls.
+/// calls. A server that serves already has other callers, so it asks once.
 const LOCK_TRIES: u32 = 10;
+const LOCK_TRIES_WHILE_SERVING: u32 = 1;
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
 /// Only root reaches a CSI driver: whoever can talk to it can mount anything.
@@ -38,9 +39,23 @@ impl Socket {
     /// With the path in the text: the folder is missing, something else than a socket stands there,
     /// or another process serves it.
     pub fn bind(endpoint: &Endpoint) -> io::Result<Self> {
+        Self::bind_within(endpoint, LOCK_TRIES)
+    }
+
+    /// [`Socket::bind`] for a thread that has others to serve: whatever would have to be waited for
+    /// is an error.
+    ///
+    /// # Errors
+    /// Those of [`Socket::bind`].
+    pub(crate) fn bind_at_once(endpoint: &Endpoint) -> io::Result<Self> {
+        Self::bind_within(endpoint, LOCK_TRIES_WHILE_SERVING)
+    }
+
+    fn bind_within(endpoint: &Endpoint, tries: u32) -> io::Result<Self> {
         let path = &endpoint.path;
-        let folder = lock_folder_of(path)?;
-        let listener = listen(path).map_err(|error| explain(path, "cannot listen", error))?;
+        let folder = lock_folder_of(path, tries)?;
+        let listener =
+            listen(path, tries).map_err(|error| explain(path, "cannot listen", error))?;
         let file = SocketFile::at(path).map_err(|error| explain(path, "cannot look", error))?;
         drop(folder);
         Ok(Self {
@@ -79,14 +94,18 @@ impl SocketFile {
             identity: identity(&found),
         })
     }
+
+    /// Whether it still stands, and nothing else in its place.
+    pub(crate) fn stands(&self) -> bool {
+        rustix::fs::lstat(&self.path).is_ok_and(|it| identity(&it) == self.identity)
+    }
 }
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
         // Without the lock a successor could replace the file between our look and our unlink.
-        let folder = lock_folder_of(&self.path);
-        let is_ours = rustix::fs::lstat(&self.path).is_ok_and(|it| identity(&it) == self.identity);
-        if !is_ours {
+        let folder = lock_folder_of(&self.path, LOCK_TRIES);
+        if !self.stands() {
             return;
         }
         if let Err(error) = folder.and_then(|_| Ok(rustix::fs::unlink(&self.path)?)) {
@@ -103,30 +122,32 @@ fn identity(found: &Stat) -> (u64, u64) {
 /// Keeps two servers from replacing each other's socket at the same time; waits a little for the
 /// few system calls of the other one. A lock on the folder, for CSI forbids other files beside the
 /// socket. Given back when dropped.
-fn lock_folder_of(path: &Path) -> io::Result<OwnedFd> {
+fn lock_folder_of(path: &Path, tries: u32) -> io::Result<OwnedFd> {
     let folder = path.parent().unwrap_or(path);
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let opened = rustix::fs::open(folder, flags, Mode::empty())
         .map_err(|error| explain(folder, "cannot open the folder of the socket", error))?;
-    for _ in 1..LOCK_TRIES {
+    let mut tries_left = tries;
+    loop {
+        tries_left -= 1;
         match rustix::fs::flock(&opened, FlockOperation::NonBlockingLockExclusive) {
-            Err(Errno::AGAIN | Errno::INTR) => pause(),
+            Err(Errno::AGAIN | Errno::INTR) if tries_left > 0 => pause(),
             Err(error) => return Err(explain(folder, "cannot lock the folder", error)),
             Ok(()) => return Ok(opened),
         }
     }
-    Err(explain(folder, "cannot lock the folder", Errno::AGAIN))
 }
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "no event tells that another process lets go; nothing is served yet, or any more"
+    reason = "no event tells that another process lets go; nothing is served yet, or any more, but \
+              for the rare socket that is taken away while others are served"
 )]
 fn pause() {
     std::thread::sleep(LOCK_PAUSE);
 }
 
-fn listen(path: &Path) -> Result<OwnedFd, Errno> {
+fn listen(path: &Path, tries: u32) -> Result<OwnedFd, Errno> {
     let address = SocketAddrUnix::new(path)?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -135,7 +156,7 @@ fn listen(path: &Path) -> Result<OwnedFd, Errno> {
     rustix::fs::fchmod(&socket, PRIVATE)?;
     match rustix::net::bind(&socket, &address) {
         Err(Errno::ADDRINUSE) => {
-            remove_dying(path, &address)?;
+            remove_dying(path, &address, tries)?;
             rustix::net::bind(&socket, &address)?;
         }
         bound => bound?,
@@ -146,8 +167,8 @@ fn listen(path: &Path) -> Result<OwnedFd, Errno> {
 
 /// [`remove_dead`], with a little time to die: a server that was killed while it started a child
 /// lives on in that child's descriptors until it execs or is killed in turn.
-fn remove_dying(path: &Path, address: &SocketAddrUnix) -> Result<(), Errno> {
-    for _ in 1..LOCK_TRIES {
+fn remove_dying(path: &Path, address: &SocketAddrUnix, tries: u32) -> Result<(), Errno> {
+    for _ in 1..tries {
         match remove_dead(path, address) {
             Err(Errno::ADDRINUSE) => pause(),
             removed => return removed,

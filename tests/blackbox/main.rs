@@ -46,6 +46,8 @@ mod raw_block;
 #[cfg(test)]
 mod read_only;
 #[cfg(test)]
+mod registration;
+#[cfg(test)]
 mod restart;
 #[cfg(test)]
 mod rig;

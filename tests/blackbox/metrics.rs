@@ -41,7 +41,10 @@ impl Pair {
         // The controller makes the folder that the agent opens.
         let state_dir = ["--backend", "local", "--state-dir", &state];
         let (controller, its_process) = start("belay-controller", &state_dir);
-        let (node, process) = start("belay-node", &["--loop-dir", &volumes]);
+        let registry = text(&place.folder("plugins_registry"));
+        let mut flags = vec!["--loop-dir", &volumes, "--registration-dir", &registry];
+        flags.extend(["--kubelet-registration-path", "/run/belay/node.sock"]);
+        let (node, process) = start("belay-node", &flags);
         Pair {
             controller: ControllerCalls::new(controller),
             node: NodeCalls::new(node),

@@ -92,6 +92,7 @@ impl Bed {
             http,
             drain: DRAIN,
             readiness: readiness.clone(),
+            registrations: Vec::new(),
         };
         let server = tokio::spawn(serve(config, services, shutdown));
         Self {

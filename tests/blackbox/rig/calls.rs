@@ -6,10 +6,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use belay_proto::csi::v1 as csi;
+use belay_proto::pluginregistration as registration;
 use csi::controller_client::ControllerClient;
 use csi::identity_client::IdentityClient;
 use csi::node_client::NodeClient;
 use hyper_util::rt::TokioIo;
+use registration::registration_client::RegistrationClient;
 use tokio::net::UnixStream;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Response, Status};
@@ -113,17 +115,46 @@ calls! { ControllerCalls, ControllerClient:
 
 /// Asks whether whatever listens there is well.
 pub(crate) fn probe(socket: &Path) -> Answer<csi::ProbeResponse> {
-    let line = Line {
-        socket: socket.to_owned(),
-        leaving: None,
-    };
-    call(&line, async |channel| ask(channel).await)
+    call_at(socket, async |channel| ask(channel).await)
 }
 
 async fn ask(channel: Channel) -> Result<Response<csi::ProbeResponse>, Status> {
     IdentityClient::new(channel)
         .probe(csi::ProbeRequest {})
         .await
+}
+
+/// Asks a registration socket who is there.
+pub(crate) fn registration_info(socket: &Path) -> Answer<registration::PluginInfo> {
+    call_at(socket, async |channel| {
+        RegistrationClient::new(channel)
+            .get_info(registration::InfoRequest {})
+            .await
+    })
+}
+
+/// Tells a registration socket the kubelet's verdict.
+pub(crate) fn notify(
+    socket: &Path,
+    status: registration::RegistrationStatus,
+) -> Answer<registration::RegistrationStatusResponse> {
+    call_at(socket, async |channel| {
+        RegistrationClient::new(channel)
+            .notify_registration_status(status)
+            .await
+    })
+}
+
+/// Makes one call at a socket, and waits for its answer.
+pub(crate) fn call_at<T>(
+    socket: &Path,
+    act: impl AsyncFnOnce(Channel) -> Result<Response<T>, Status>,
+) -> Answer<T> {
+    let line = Line {
+        socket: socket.to_owned(),
+        leaving: None,
+    };
+    call(&line, act)
 }
 
 fn call<T>(

@@ -25,6 +25,37 @@ pub(crate) struct Process {
 impl Process {
     /// Starts one of the binaries, and returns when something answers at its socket.
     pub(crate) fn start(place: &Place, name: &str, socket: &Path, flags: &[&str]) -> Self {
+        let mut process = Self::spawn(place, name, socket, flags);
+        until(&format!("{name} listens"), || {
+            let ended = process.child.try_wait().expect("wait");
+            let words = process.last_words();
+            assert!(
+                ended.is_none(),
+                "{name} ended at its start: {ended:?}\n{words}"
+            );
+            process.listens_at(socket)
+        });
+        process
+    }
+
+    /// Starts one that shall not come up, and returns the last line that it said.
+    ///
+    /// # Panics
+    /// Unless it ends by itself, with exit code 1.
+    pub(crate) fn refused(place: &Place, name: &str, socket: &Path, flags: &[&str]) -> String {
+        let mut process = Self::spawn(place, name, socket, flags);
+        let mut status = None;
+        until(&format!("{name} ends"), || {
+            status = process.child.try_wait().expect("wait");
+            status.is_some()
+        });
+        let words = process.last_words();
+        let code = status.and_then(|status| status.code());
+        assert_eq!(code, Some(1), "{name}: {words}");
+        words.lines().last().unwrap_or_default().to_owned()
+    }
+
+    fn spawn(place: &Place, name: &str, socket: &Path, flags: &[&str]) -> Self {
         let log = place.path().join(format!("{name}.log"));
         let stderr = File::options()
             .create(true)
@@ -43,17 +74,7 @@ impl Process {
             .stderr(stderr)
             .spawn()
             .expect("setpriv of util-linux");
-        let mut process = Process { child, log };
-        until(&format!("{name} listens"), || {
-            let ended = process.child.try_wait().expect("wait");
-            let words = process.last_words();
-            assert!(
-                ended.is_none(),
-                "{name} ended at its start: {ended:?}\n{words}"
-            );
-            process.listens_at(socket)
-        });
-        process
+        Process { child, log }
     }
 
     /// Whether it is this process that listens there (SO_PEERCRED, unix(7)). A child that an agent

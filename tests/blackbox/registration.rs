@@ -1,0 +1,267 @@
+//! How the agent makes itself known to the kubelet, and stays so whatever happens to its socket.
+
+use std::fs::{self, File};
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use crate::rig::{Change, Kubelet, Pages, Place, Process, probe, until};
+
+/// As node-driver-registrar names it for the driver `local.csi.belay.dev`.
+const SOCKET: &str = "local.csi.belay.dev-reg.sock";
+
+/// An agent that registers, and the paths that matter.
+struct Bed {
+    agent: Option<Process>,
+    /// Of that agent.
+    pages: Option<Pages>,
+    place: Place,
+}
+
+impl Bed {
+    fn new() -> (Self, Kubelet) {
+        let place = Place::new();
+        place.folder("volumes");
+        let kubelet = Kubelet::start(&place.path().join("plugins_registry"));
+        let mut bed = Bed {
+            agent: None,
+            pages: None,
+            place,
+        };
+        bed.start();
+        (bed, kubelet)
+    }
+
+    fn start(&mut self) {
+        let flags = self.flags();
+        let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+        let agent = Process::start(&self.place, "belay-node", &self.endpoint(), &flags);
+        self.pages = Some(Pages::of(&agent));
+        self.agent = Some(agent);
+    }
+
+    fn flags(&self) -> Vec<String> {
+        let path = |path: &Path| path.to_str().expect("UTF-8").to_owned();
+        [
+            ["--node-id", "node-1"].map(str::to_owned),
+            ["--http-endpoint", "127.0.0.1:0"].map(str::to_owned),
+            [
+                "--loop-dir".to_owned(),
+                path(&self.place.path().join("volumes")),
+            ],
+            ["--registration-dir".to_owned(), path(&self.folder())],
+            [
+                "--kubelet-registration-path".to_owned(),
+                path(&self.endpoint()),
+            ],
+        ]
+        .concat()
+    }
+
+    /// The last line of an agent that cannot be started beside what there is.
+    fn refused(&self, endpoint: &Path) -> String {
+        let flags = self.flags();
+        let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+        Process::refused(&self.place, "belay-node", endpoint, &flags)
+    }
+
+    fn endpoint(&self) -> PathBuf {
+        self.place.path().join("node.sock")
+    }
+
+    fn folder(&self) -> PathBuf {
+        self.place.path().join("plugins_registry")
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.folder().join(SOCKET)
+    }
+
+    fn agent(&self) -> &Process {
+        self.agent.as_ref().expect("the agent runs")
+    }
+
+    fn pages(&self) -> &Pages {
+        self.pages.as_ref().expect("the agent runs")
+    }
+
+    /// Waits until all who are told know that the kubelet has the driver, or has it not.
+    #[track_caller]
+    fn is_registered(&self, is_it: bool) {
+        let (pages, metric) = (self.pages(), if is_it { "1" } else { "0" });
+        let (status, ready) = if is_it { (200, true) } else { (503, false) };
+        until("readiness and metric are as the kubelet said", || {
+            pages.health().0 == status
+                && pages.metric("belay_kubelet_registered{").as_deref() == Some(metric)
+        });
+        let probed = probe(&self.endpoint()).is_ok_and(|answer| answer.ready == Some(true));
+        assert_eq!(probed, ready);
+    }
+
+    fn terminate(&mut self) {
+        self.agent.take().expect("the agent runs").terminate();
+    }
+}
+
+impl Drop for Bed {
+    fn drop(&mut self) {
+        if let Some(agent) = self.agent.as_ref().filter(|_| std::thread::panicking()) {
+            eprintln!("the agent's last words:\n{}", agent.last_words());
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn the_kubelet_finds_a_driver_that_answers_and_sees_it_go() {
+    let (mut bed, mut kubelet) = Bed::new();
+    bed.is_registered(false);
+    let info = kubelet.registers(&bed.socket());
+    assert_eq!(info.r#type, "CSIPlugin");
+    assert_eq!(info.name, "local.csi.belay.dev");
+    assert_eq!(Path::new(&info.endpoint), bed.endpoint());
+    assert_eq!(info.supported_versions, ["1.0.0"]);
+    bed.is_registered(true);
+    let mode = fs::symlink_metadata(bed.socket())
+        .expect("stat")
+        .permissions()
+        .mode();
+    assert_eq!(mode & 0o777, 0o600);
+    // A kubelet that starts anew finds it too.
+    drop(kubelet);
+    let mut kubelet = Kubelet::start(&bed.folder());
+    kubelet.registers(&bed.socket());
+    bed.is_registered(true);
+    bed.terminate();
+    assert_eq!(kubelet.sees(), Change::Removed(bed.socket()));
+    assert_eq!(fs::read_dir(bed.folder()).expect("readdir").count(), 0);
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn a_driver_that_the_kubelet_refuses_says_so_and_is_offered_again() {
+    let (mut bed, mut kubelet) = Bed::new();
+    for error in ["CSINode cannot be had", "it still cannot"] {
+        kubelet.refuses(&bed.socket(), error);
+        let (status, why) = bed.pages().health();
+        assert_eq!(status, 503);
+        assert!(why.contains(error), "{why}");
+        let refused = probe(&bed.endpoint()).expect_err("not fit to work");
+        assert!(refused.message().contains(error), "{refused}");
+        let words = bed.agent().last_words();
+        let is_told = |line: &str| line.contains("ERROR") && line.contains(error);
+        assert!(words.lines().any(is_told), "{words}");
+        assert_eq!(kubelet.sees(), Change::Removed(bed.socket()));
+        bed.is_registered(false);
+    }
+    kubelet.registers(&bed.socket());
+    bed.is_registered(true);
+    bed.terminate();
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn a_socket_that_is_removed_or_replaced_is_made_again() {
+    let (mut bed, mut kubelet) = Bed::new();
+    kubelet.registers(&bed.socket());
+    for _ in 0..3 {
+        fs::remove_file(bed.socket()).expect("unlink");
+        assert_eq!(kubelet.sees(), Change::Removed(bed.socket()));
+        kubelet.registers(&bed.socket());
+    }
+    // Something foreign is left alone, told of, and waited for.
+    let aside = bed.place.path().join("aside");
+    fs::write(&aside, "precious").expect("write");
+    fs::rename(&aside, bed.socket()).expect("rename");
+    let pages = bed.pages();
+    until("the foreign file is told of", || {
+        pages.health().1.contains("something else than a socket")
+    });
+    bed.is_registered(false);
+    assert_eq!(fs::read(bed.socket()).expect("read"), b"precious");
+    fs::remove_file(bed.socket()).expect("unlink");
+    assert_eq!(kubelet.sees(), Change::Removed(bed.socket()));
+    kubelet.registers(&bed.socket());
+    bed.is_registered(true);
+    bed.terminate();
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn a_folder_that_is_removed_or_moved_away_is_found_again_when_it_is_made() {
+    let (mut bed, mut kubelet) = Bed::new();
+    kubelet.registers(&bed.socket());
+    bed.is_registered(true);
+    let gone = |bed: &Bed| {
+        let pages = bed.pages();
+        until("the folder is missed", || {
+            pages.health().1.contains("the folder does not exist")
+        });
+        bed.is_registered(false);
+    };
+    let mut kubelet = {
+        fs::remove_dir_all(bed.folder()).expect("rm -r");
+        gone(&bed);
+        Kubelet::start(&bed.folder())
+    };
+    kubelet.registers(&bed.socket());
+    bed.is_registered(true);
+    fs::rename(bed.folder(), bed.place.path().join("moved")).expect("rename");
+    gone(&bed);
+    let mut kubelet = Kubelet::start(&bed.folder());
+    kubelet.registers(&bed.socket());
+    bed.is_registered(true);
+    bed.terminate();
+    assert!(!bed.socket().exists());
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn the_socket_of_a_killed_agent_is_replaced() {
+    let (mut bed, mut kubelet) = Bed::new();
+    kubelet.registers(&bed.socket());
+    drop(bed.agent.take());
+    until("nobody has the socket", || {
+        UnixStream::connect(bed.endpoint()).is_err()
+    });
+    assert!(bed.socket().exists(), "a killed agent removes nothing");
+    bed.start();
+    assert_eq!(kubelet.sees(), Change::Removed(bed.socket()));
+    kubelet.registers(&bed.socket());
+    bed.is_registered(true);
+    bed.terminate();
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn an_agent_does_not_start_where_something_foreign_or_another_agent_is() {
+    let (mut bed, mut kubelet) = Bed::new();
+    kubelet.registers(&bed.socket());
+    let second = bed.place.path().join("second.sock");
+    let line = bed.refused(&second);
+    let name = bed.socket().display().to_string();
+    assert!(
+        line.contains(&name) && line.contains("another process serves it"),
+        "{line}"
+    );
+    assert!(!second.exists(), "the second agent left its CSI socket");
+    kubelet.asks(&bed.socket());
+    bed.is_registered(true);
+    bed.terminate();
+
+    File::create_new(bed.socket()).expect("a foreign file");
+    let line = bed.refused(&second);
+    assert!(
+        line.contains(&name) && line.contains("something else than a socket"),
+        "{line}"
+    );
+    assert!(bed.socket().is_file(), "the foreign file was removed");
+    fs::remove_file(bed.socket()).expect("unlink");
+
+    fs::remove_dir(bed.folder()).expect("rmdir");
+    let line = bed.refused(&second);
+    assert!(
+        line.contains("the folder does not exist; make it first"),
+        "{line}"
+    );
+}

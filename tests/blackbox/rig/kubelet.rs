@@ -1,0 +1,122 @@
+//! A stand-in for the part of the kubelet that registers plugins: it waits for sockets in its
+//! folder, asks who is there, and calls the driver at the endpoint that it was told, at once.
+
+use std::fs;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use belay_proto::csi::v1 as csi;
+use belay_proto::pluginregistration::{PluginInfo, RegistrationStatus};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
+
+use super::calls::{NodeCalls, notify, registration_info};
+use super::patience::{PATIENCE, until};
+
+/// What happened to a socket in the folder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Change {
+    Made(PathBuf),
+    Removed(PathBuf),
+}
+
+/// The kubelet, from its start on.
+pub(crate) struct Kubelet {
+    folder: PathBuf,
+    inotify: OwnedFd,
+    seen: Vec<Change>,
+}
+
+impl Kubelet {
+    /// Makes its folder if need be, and finds what is there already.
+    pub(crate) fn start(folder: &Path) -> Self {
+        fs::create_dir_all(folder).expect("mkdir");
+        let flags = CreateFlags::CLOEXEC | CreateFlags::NONBLOCK;
+        let inotify = inotify::init(flags).expect("inotify");
+        let events = WatchFlags::CREATE | WatchFlags::DELETE;
+        inotify::add_watch(&inotify, folder, events).expect("a watch");
+        let there = fs::read_dir(folder).expect("readdir").flatten();
+        Kubelet {
+            folder: folder.to_owned(),
+            inotify,
+            seen: there.map(|entry| Change::Made(entry.path())).collect(),
+        }
+    }
+
+    /// What happens next, or has happened since the last time.
+    #[track_caller]
+    pub(crate) fn sees(&mut self) -> Change {
+        let end = Instant::now() + PATIENCE;
+        while self.seen.is_empty() {
+            let left = end.saturating_duration_since(Instant::now());
+            assert!(!left.is_zero(), "nothing happened for {PATIENCE:?}");
+            let left = Timespec::try_from(left).expect("a time");
+            let mut event = [PollFd::new(&self.inotify, PollFlags::IN)];
+            poll(&mut event, Some(&left)).expect("poll");
+            self.look();
+        }
+        self.seen.remove(0)
+    }
+
+    fn look(&mut self) {
+        let mut room = [MaybeUninit::uninit(); 4096];
+        let mut events = Reader::new(&self.inotify, &mut room);
+        loop {
+            let event = match events.next() {
+                Ok(event) => event,
+                Err(error) if io::Error::from(error).kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) => panic!("inotify: {error}"),
+            };
+            let Some(name) = event.file_name() else {
+                continue;
+            };
+            let path = self.folder.join(name.to_str().expect("UTF-8"));
+            self.seen.push(match event.events() {
+                ReadFlags::CREATE => Change::Made(path),
+                _ => Change::Removed(path),
+            });
+        }
+    }
+
+    /// Asks who is there, and calls the driver as the kubelet does before it says yes.
+    pub(crate) fn asks(&self, socket: &Path) -> PluginInfo {
+        // The file is there a moment before anybody listens: the kubelet dials for a while.
+        until("the registration socket answers", || {
+            UnixStream::connect(socket).is_ok()
+        });
+        let info = registration_info(socket).expect("GetInfo");
+        let node = NodeCalls::new(PathBuf::from(&info.endpoint));
+        let answer = node.info(csi::NodeGetInfoRequest {});
+        assert_eq!(answer.expect("NodeGetInfo").node_id, "node-1");
+        info
+    }
+
+    /// Waits for the next socket, asks there, and takes the driver.
+    #[track_caller]
+    pub(crate) fn registers(&mut self, socket: &Path) -> PluginInfo {
+        assert_eq!(self.sees(), Change::Made(socket.to_owned()));
+        let info = self.asks(socket);
+        let status = RegistrationStatus {
+            plugin_registered: true,
+            error: String::new(),
+        };
+        notify(socket, status).expect("NotifyRegistrationStatus");
+        info
+    }
+
+    /// Waits for the next socket, asks there, and does not take the driver.
+    #[track_caller]
+    pub(crate) fn refuses(&mut self, socket: &Path, error: &str) {
+        assert_eq!(self.sees(), Change::Made(socket.to_owned()));
+        self.asks(socket);
+        let status = RegistrationStatus {
+            plugin_registered: false,
+            error: error.to_owned(),
+        };
+        notify(socket, status).expect("NotifyRegistrationStatus");
+    }
+}

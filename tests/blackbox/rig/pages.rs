@@ -1,0 +1,51 @@
+//! What an agent shows for people and Prometheus, by one plain request a page.
+
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+
+use super::patience::{PATIENCE, until};
+use super::process::Process;
+
+/// The pages of an agent that was started with `--http-endpoint 127.0.0.1:0`.
+pub(crate) struct Pages(SocketAddr);
+
+impl Pages {
+    /// Found by what the agent says of them in its log.
+    pub(crate) fn of(agent: &Process) -> Self {
+        let mut address = None;
+        until("the pages are shown", || {
+            let words = agent.last_words();
+            let mut lines = words.lines().rev();
+            let shown = lines.find(|line| line.contains("showing /metrics"));
+            let found = shown.and_then(|line| line.split_once("address="));
+            address = found.map(|(_, address)| address.parse().expect("an address"));
+            // The line may be of an agent before this one, whose log it continues.
+            address.is_some_and(|address: SocketAddr| TcpStream::connect(address).is_ok())
+        });
+        Pages(address.expect("it was shown"))
+    }
+
+    /// The status of /healthz, and what it says.
+    pub(crate) fn health(&self) -> (u16, String) {
+        let answer = self.get("/healthz");
+        let status = answer.split(' ').nth(1).expect("a status");
+        let (_, body) = answer.split_once("\r\n\r\n").expect("a body");
+        (status.parse().expect("a number"), body.to_owned())
+    }
+
+    /// The value of the metric that begins so.
+    pub(crate) fn metric(&self, begin: &str) -> Option<String> {
+        let page = self.get("/metrics");
+        let line = page.lines().find(|line| line.starts_with(begin))?;
+        line.rsplit(' ').next().map(str::to_owned)
+    }
+
+    fn get(&self, path: &str) -> String {
+        let mut stream = TcpStream::connect(self.0).expect("connect");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a deadline");
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n").expect("ask");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("an answer");
+        answer
+    }
+}
