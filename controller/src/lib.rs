@@ -39,7 +39,9 @@ pub fn run(config: &Config) -> Result<(), Box<dyn Error>> {
         config.common.plugin_capabilities(),
         readiness.clone(),
     );
-    let services = Services::new(identity).with_controller(rpc::Service::new(operations));
+    let services = Services::new(identity)
+        .with_controller(rpc::Service::new(operations))
+        .with_grpc(&config.common.grpc, &readiness);
 
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()

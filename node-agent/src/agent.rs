@@ -76,7 +76,9 @@ async fn serve_node(config: &Config, node: Arc<Node<Linux>>) -> Result<(), Start
     let measured = Arc::clone(&pool);
     metrics::when_asked(move || measured.measure());
     let service = NodeService::new(node, pool, node_identity(common));
-    let services = Services::new(identity).with_node(service);
+    let services = Services::new(identity)
+        .with_node(service)
+        .with_grpc(&common.grpc, &readiness);
     let socket = Socket::bind(&common.endpoint).map_err(|error| failed("--endpoint", &error))?;
     let shutdown = signal::terminations().map_err(|error| failed("signals", &error))?;
     tracing::info!(endpoint = %socket.path().display(), node = %common.node.id, "serving");

@@ -55,7 +55,7 @@ mod tests {
             .collect();
         assert_eq!(
             flags.len(),
-            10,
+            12,
             "a flag without an environment variable, or a new one"
         );
         for flag in flags {

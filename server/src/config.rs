@@ -53,6 +53,10 @@ pub struct CommonArgs {
     #[arg(long, env = "BELAY_HTTP_ENDPOINT", value_name = "IP:PORT")]
     pub http_endpoint: Option<SocketAddr>,
 
+    /// What tools of gRPC are offered.
+    #[command(flatten)]
+    pub grpc: GrpcArgs,
+
     /// How much to log, to stderr
     #[arg(
         long,
@@ -77,6 +81,18 @@ impl CommonArgs {
         }
         capabilities
     }
+}
+
+/// What the CSI socket offers to tools that know no CSI, such as grpcurl.
+#[derive(Clone, Copy, Debug, Default, clap::Args)]
+pub struct GrpcArgs {
+    /// Let tools ask the CSI socket for its services and messages (gRPC reflection)
+    #[arg(long, env = "BELAY_GRPC_REFLECTION", value_parser = BoolishValueParser::new())]
+    pub grpc_reflection: bool,
+
+    /// Serve gRPC's own health service on the CSI socket
+    #[arg(long, env = "BELAY_GRPC_HEALTH", value_parser = BoolishValueParser::new())]
+    pub grpc_health: bool,
 }
 
 /// A node and its place, which fit each other: `--node-id` and `--with-topology`.
@@ -236,6 +252,8 @@ mod tests {
         let expected = [
             ("driver-name", "BELAY_DRIVER_NAME"),
             ("endpoint", "CSI_ENDPOINT"),
+            ("grpc-health", "BELAY_GRPC_HEALTH"),
+            ("grpc-reflection", "BELAY_GRPC_REFLECTION"),
             ("http-endpoint", "BELAY_HTTP_ENDPOINT"),
             ("log-level", "BELAY_LOG_LEVEL"),
             ("max-volumes", "BELAY_MAX_VOLUMES"),

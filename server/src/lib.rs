@@ -6,6 +6,8 @@ pub mod code_table;
 pub mod config;
 mod door;
 pub mod failure;
+mod grpc_health;
+mod grpc_reflection;
 pub mod health;
 mod http;
 pub mod identity;

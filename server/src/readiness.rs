@@ -1,4 +1,5 @@
-//! Whether the driver can work, and if not, why: set by whoever knows, read by Probe and /healthz.
+//! Whether the driver can work, and if not, why: set by whoever knows, read by Probe, /healthz and
+//! the health service of gRPC.
 
 use std::sync::Arc;
 use tokio::sync::watch;
@@ -58,6 +59,11 @@ impl Readiness {
         first(|part| matches!(part, State::Unhealthy(_)))
             .or_else(|| first(|part| matches!(part, State::Starting(_))))
             .unwrap_or(State::Ready)
+    }
+
+    /// Told whenever a part goes to a state, be it the one that it has.
+    pub(crate) fn changes(&self) -> watch::Receiver<Vec<State>> {
+        self.parts.subscribe()
     }
 }
 

@@ -1,11 +1,20 @@
 //! The services of one server, each with its limit: made here, so that none is served without.
 
+use crate::config::GrpcArgs;
+use crate::grpc_health::GrpcHealth;
+use crate::grpc_reflection::GrpcReflection;
 use crate::identity::Identity;
+use crate::readiness::Readiness;
 use belay_proto::csi::v1 as csi;
 use csi::controller_server::{Controller, ControllerServer};
 use csi::identity_server::IdentityServer;
 use csi::node_server::{Node, NodeServer};
+use tonic::server::NamedService;
 use tonic::service::Routes;
+use tonic_health::pb::health_server::HealthServer;
+use tonic_reflection::pb::{v1, v1alpha};
+use v1::server_reflection_server::ServerReflectionServer as ReflectionServer;
+use v1alpha::server_reflection_server::ServerReflectionServer as AlphaReflectionServer;
 
 /// Largest request to the identity and node services, in bytes: three maps of 4 KiB, the mount
 /// flags, two paths and an id (CSI 1.13, "Size Limits") fit in it twice.
@@ -17,33 +26,69 @@ const CONTROLLER_REQUEST_BYTES_MAX: usize = 1 << 20;
 
 /// What a server serves.
 #[derive(Clone, Debug)]
-pub struct Services(Routes);
+pub struct Services {
+    routes: Routes,
+    /// The names of the services, for tools that ask.
+    names: Vec<&'static str>,
+}
 
 impl Services {
     /// The Identity service, which every server has.
     #[must_use]
     pub fn new(identity: Identity) -> Self {
         let identity = IdentityServer::new(identity).max_decoding_message_size(REQUEST_BYTES_MAX);
-        Self(Routes::new(identity))
+        Self {
+            routes: Routes::new(identity),
+            names: vec![IdentityServer::<Identity>::NAME],
+        }
     }
 
     /// And this controller.
     #[must_use]
-    pub fn with_controller(self, controller: impl Controller) -> Self {
+    pub fn with_controller<C: Controller>(mut self, controller: C) -> Self {
         let server = ControllerServer::new(controller);
         let server = server.max_decoding_message_size(CONTROLLER_REQUEST_BYTES_MAX);
-        Self(self.0.add_service(server))
+        self.names.push(ControllerServer::<C>::NAME);
+        self.routes = self.routes.add_service(server);
+        self
     }
 
     /// And this node.
     #[must_use]
-    pub fn with_node(self, node: impl Node) -> Self {
+    pub fn with_node<N: Node>(mut self, node: N) -> Self {
         let server = NodeServer::new(node).max_decoding_message_size(REQUEST_BYTES_MAX);
-        Self(self.0.add_service(server))
+        self.names.push(NodeServer::<N>::NAME);
+        self.routes = self.routes.add_service(server);
+        self
+    }
+
+    /// And what tools of gRPC ask for, as far as it was asked for. To be called last: it tells of
+    /// all that came before.
+    #[must_use]
+    pub fn with_grpc(mut self, args: &GrpcArgs, readiness: &Readiness) -> Self {
+        if args.grpc_health {
+            let health = GrpcHealth::new(readiness.clone(), self.names.clone());
+            let server = HealthServer::new(health).max_decoding_message_size(REQUEST_BYTES_MAX);
+            self.names.push(HealthServer::<GrpcHealth>::NAME);
+            self.routes = self.routes.add_service(server);
+        }
+        if args.grpc_reflection {
+            self.names.push(ReflectionServer::<GrpcReflection>::NAME);
+            self.names
+                .push(AlphaReflectionServer::<GrpcReflection>::NAME);
+            let reflection = GrpcReflection::new(&self.names);
+            let server = ReflectionServer::new(reflection.clone());
+            let alpha = AlphaReflectionServer::new(reflection);
+            self.routes = self
+                .routes
+                .add_service(server.max_decoding_message_size(REQUEST_BYTES_MAX))
+                .add_service(alpha.max_decoding_message_size(REQUEST_BYTES_MAX));
+        }
+        self
     }
 
     /// For the server, which puts its layer around them.
     pub(crate) fn into_routes(self) -> Routes {
-        self.0.prepare()
+        self.routes.prepare()
     }
 }

@@ -20,6 +20,8 @@ mod foreign;
 #[cfg(test)]
 mod garbage;
 #[cfg(test)]
+mod grpc_tools;
+#[cfg(test)]
 mod health;
 #[cfg(test)]
 mod hostile_callers;

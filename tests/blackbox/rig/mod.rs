@@ -29,7 +29,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 pub(crate) use caller::{Caller, Op, Origin, Outcome};
-pub(crate) use calls::{Answer, ControllerCalls, Leaving, NodeCalls, has_left, probe};
+pub(crate) use calls::{Answer, ControllerCalls, Leaving, NodeCalls, call_at, has_left, probe};
 pub(crate) use chance::Chance;
 pub(crate) use controller::Controller;
 pub(crate) use disk::Disk;

@@ -1,0 +1,156 @@
+//! The health service that gRPC itself defines (`grpc.health.v1`), for probes and tools that know
+//! no CSI. Tells the readiness of the driver, for the whole and for each service alike.
+
+use crate::readiness::{Readiness, State};
+use futures_util::stream::{BoxStream, StreamExt as _, unfold};
+use tonic::{Request, Response, Status};
+use tonic_health::pb::health_check_response::ServingStatus;
+use tonic_health::pb::health_server::Health;
+use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
+
+/// Answers for one server.
+#[derive(Debug)]
+pub(crate) struct GrpcHealth {
+    readiness: Readiness,
+    services: Vec<&'static str>,
+}
+
+impl GrpcHealth {
+    /// Tells this readiness of a server with these services.
+    pub(crate) fn new(readiness: Readiness, services: Vec<&'static str>) -> Self {
+        Self {
+            readiness,
+            services,
+        }
+    }
+
+    /// The empty name stands for the server as a whole.
+    fn knows(&self, service: &str) -> bool {
+        service.is_empty() || self.services.contains(&service)
+    }
+}
+
+fn serving(readiness: &Readiness) -> ServingStatus {
+    match readiness.state() {
+        State::Ready => ServingStatus::Serving,
+        State::Starting(_) | State::Unhealthy(_) => ServingStatus::NotServing,
+    }
+}
+
+fn answer(status: ServingStatus) -> HealthCheckResponse {
+    HealthCheckResponse {
+        status: status.into(),
+    }
+}
+
+#[tonic::async_trait]
+impl Health for GrpcHealth {
+    async fn check(
+        &self,
+        request: Request<HealthCheckRequest>,
+    ) -> Result<Response<HealthCheckResponse>, Status> {
+        let service = request.into_inner().service;
+        if !self.knows(&service) {
+            let served = self.services.join(", ");
+            let why = format!("service {service:?}: not served here; there are {served}");
+            return Err(Status::not_found(why));
+        }
+        Ok(Response::new(answer(serving(&self.readiness))))
+    }
+
+    type WatchStream = BoxStream<'static, Result<HealthCheckResponse, Status>>;
+
+    async fn watch(
+        &self,
+        request: Request<HealthCheckRequest>,
+    ) -> Result<Response<Self::WatchStream>, Status> {
+        let knows = self.knows(&request.into_inner().service);
+        let readiness = self.readiness.clone();
+        let begin = (None, readiness.changes(), readiness);
+        let statuses = unfold(begin, move |(last, mut changes, readiness)| async move {
+            loop {
+                changes.mark_unchanged();
+                let now = if knows {
+                    serving(&readiness)
+                } else {
+                    // No error: the protocol wants the caller to wait for it.
+                    ServingStatus::ServiceUnknown
+                };
+                if last != Some(now) {
+                    return Some((Ok(answer(now)), (Some(now), changes, readiness)));
+                }
+                changes.changed().await.ok()?;
+            }
+        });
+        Ok(Response::new(statuses.boxed()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tonic::Code;
+
+    fn asked(service: &str) -> Request<HealthCheckRequest> {
+        Request::new(HealthCheckRequest {
+            service: service.to_owned(),
+        })
+    }
+
+    fn health(state: State) -> (GrpcHealth, Readiness) {
+        let readiness = Readiness::new(state);
+        let health = GrpcHealth::new(readiness.clone(), vec!["csi.v1.Identity"]);
+        (health, readiness)
+    }
+
+    #[tokio::test]
+    async fn the_whole_and_each_service_are_as_ready_as_the_driver() {
+        let (health, readiness) = health(State::Starting("reading the mounts".to_owned()));
+        for (state, status) in [
+            (None, ServingStatus::NotServing),
+            (Some(State::Ready), ServingStatus::Serving),
+            (
+                Some(State::Unhealthy(String::new())),
+                ServingStatus::NotServing,
+            ),
+        ] {
+            state.into_iter().for_each(|state| readiness.set(state));
+            for service in ["", "csi.v1.Identity"] {
+                let told = health.check(asked(service)).await.unwrap().into_inner();
+                assert_eq!(told.status(), status, "{service:?}");
+            }
+        }
+        let refused = health.check(asked("csi.v1.Node")).await.unwrap_err();
+        assert_eq!(refused.code(), Code::NotFound);
+        assert!(refused.message().contains("csi.v1.Identity"), "{refused}");
+    }
+
+    #[tokio::test]
+    async fn a_watcher_is_told_each_change_once() {
+        let (health, readiness) = health(State::Ready);
+        let mut told = health.watch(asked("")).await.unwrap().into_inner();
+        let mut next = async || told.next().await.unwrap().unwrap().status();
+        assert_eq!(next().await, ServingStatus::Serving);
+        readiness.set(State::Ready);
+        readiness.set(State::Unhealthy("no shared mounts".to_owned()));
+        assert_eq!(next().await, ServingStatus::NotServing);
+        readiness.set(State::Unhealthy("no shared mounts at all".to_owned()));
+        readiness.set(State::Ready);
+        assert_eq!(next().await, ServingStatus::Serving);
+    }
+
+    #[tokio::test]
+    async fn a_watcher_of_what_is_not_served_is_told_so_and_waits() {
+        let (health, readiness) = health(State::Ready);
+        let mut told = health
+            .watch(asked("csi.v1.Node"))
+            .await
+            .unwrap()
+            .into_inner();
+        let first = told.next().await.unwrap().unwrap();
+        assert_eq!(first.status(), ServingStatus::ServiceUnknown);
+        readiness.set(State::Unhealthy(String::new()));
+        let next = tokio::time::timeout(std::time::Duration::ZERO, told.next()).await;
+        assert!(next.is_err(), "{next:?}");
+    }
+}
