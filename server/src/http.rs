@@ -24,6 +24,9 @@ const CONNECTIONS_MAX: usize = 16;
 /// How long a connection has for all it is for: one request and its page.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// How often measured values are sorted in while nobody looks.
+const TIDY_INTERVAL: Duration = Duration::from_secs(10);
+
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 const PROMETHEUS_TEXT: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4");
 
@@ -54,14 +57,19 @@ impl Pages {
     /// Serves until dropped.
     pub(crate) async fn serve(self) -> Infallible {
         let mut door = Door::new("the port for metrics", CONNECTIONS_MAX);
+        let mut tidy = tokio::time::interval(TIDY_INTERVAL);
         let pages = (self.metrics, self.readiness);
         loop {
-            let ((stream, _), place) = door.next(|| self.listener.accept()).await;
-            let pages = pages.clone();
-            tokio::spawn(async move {
-                serve_connection(stream, pages).await;
-                drop(place);
-            });
+            tokio::select! {
+                _ = tidy.tick() => pages.0.tidy(),
+                ((stream, _), place) = door.next(|| self.listener.accept()) => {
+                    let pages = pages.clone();
+                    tokio::spawn(async move {
+                        serve_connection(stream, pages).await;
+                        drop(place);
+                    });
+                }
+            }
         }
     }
 }

@@ -2,13 +2,19 @@
 //! where it happens; here is only where it all ends up.
 
 mod process;
-mod recorder;
 
 use crate::config::CommonArgs;
 use crate::{jobs, layer};
 use metrics::Unit;
-use recorder::{Measuring, Page, Registry};
-use std::sync::{Arc, Mutex, PoisonError};
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+use std::sync::{Mutex, PoisonError};
+
+/// Upper bounds of the histograms, in seconds: from a call answered out of the kernel's memory to
+/// a mkfs of a large volume.
+const BOUNDS: [f64; 22] = [
+    0.000_02, 0.000_05, 0.000_1, 0.000_2, 0.000_5, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2,
+    0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 600.0,
+];
 
 /// The recorder is one a process, as that of the `metrics` crate is.
 static INSTALLED: Mutex<Option<Metrics>> = Mutex::new(None);
@@ -25,13 +31,16 @@ pub fn when_asked(measure: impl Fn() + Send + 'static) {
 /// What has been measured so far.
 #[derive(Clone, Debug)]
 pub struct Metrics {
-    registry: Arc<Registry>,
+    handle: PrometheusHandle,
 }
 
 /// Why nothing can be measured.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MetricsError {
+    /// The list of bounds is not in order.
+    #[error("cannot set up the histograms")]
+    Bounds(#[from] metrics_exporter_prometheus::BuildError),
     /// Somebody else's.
     #[error("another metrics recorder is installed already")]
     Taken,
@@ -63,12 +72,15 @@ pub fn install() -> Result<Metrics, MetricsError> {
     if let Some(installed) = &*installed {
         return Ok(installed.clone());
     }
-    let recorder = Measuring::default();
-    let registry = Arc::clone(&recorder.0);
+    let seconds = Matcher::Suffix("_seconds".to_owned());
+    let recorder = PrometheusBuilder::new()
+        .set_buckets_for_metric(seconds, &BOUNDS)?
+        .build_recorder();
+    let handle = recorder.handle();
     metrics::set_global_recorder(recorder).map_err(|_| MetricsError::Taken)?;
     metrics::describe_histogram!(layer::DURATION, Unit::Seconds, "How long CSI calls took.");
     jobs::describe();
-    Ok(installed.insert(Metrics { registry }).clone())
+    Ok(installed.insert(Metrics { handle }).clone())
 }
 
 impl Metrics {
@@ -79,10 +91,14 @@ impl Metrics {
         let all = WHEN_ASKED.lock().unwrap_or_else(PoisonError::into_inner);
         all.iter().for_each(|measure| measure());
         drop(all);
-        let mut page = Page::default();
-        self.registry.write(&mut page);
+        let mut page = self.handle.render();
         process::write(&mut page);
-        page.into_text()
+        page
+    }
+
+    /// Sorts what has been measured into the buckets; else it piles up until somebody looks.
+    pub(crate) fn tidy(&self) {
+        self.handle.run_upkeep();
     }
 }
 

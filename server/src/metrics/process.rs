@@ -1,18 +1,15 @@
 //! What every Prometheus client tells of its process, under the names that all of them use. Read
 //! when asked for; what cannot be read is left out.
 
-use super::recorder::Page;
 use rustix::process::Resource;
 use rustix::time::ClockId;
+use std::fmt::Display;
 use std::sync::OnceLock;
 
 /// Writes all of it.
-pub(super) fn write(page: &mut Page) {
+pub(super) fn write(page: &mut String) {
     if let Some(stat) = Stat::read() {
-        let mut value = |name, kind, help, value: f64| {
-            page.family(name, kind, help);
-            page.sample(name, &[], None, value);
-        };
+        let mut value = |name, kind, help, value| family(page, name, kind, help, value);
         value(
             "process_cpu_seconds_total",
             "counter",
@@ -40,18 +37,20 @@ pub(super) fn write(page: &mut Page) {
         value("process_threads", "gauge", "Threads.", stat.threads);
     }
     if let Some(open) = open_fds() {
-        page.family("process_open_fds", "gauge", "Open file descriptors.");
-        page.sample("process_open_fds", &[], None, open);
+        let help = "Open file descriptors.";
+        family(page, "process_open_fds", "gauge", help, open);
     }
     // Without a limit there is nothing to tell.
     if let Some(most) = rustix::process::getrlimit(Resource::Nofile).current {
-        page.family(
-            "process_max_fds",
-            "gauge",
-            "The most file descriptors that may be open.",
-        );
-        page.sample("process_max_fds", &[], None, most);
+        let help = "The most file descriptors that may be open.";
+        family(page, "process_max_fds", "gauge", help, most);
     }
+}
+
+/// One value of a name of its own, in the text format of Prometheus (version 0.0.4).
+fn family(page: &mut String, name: &str, kind: &str, help: &str, value: impl Display) {
+    let value = format!("# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}\n");
+    page.push_str(&value);
 }
 
 /// What /proc/self/stat says (proc_pid_stat(5)).
@@ -122,9 +121,8 @@ mod tests {
 
     #[test]
     fn a_page_has_all_of_it() {
-        let mut page = Page::default();
-        write(&mut page);
-        let text = page.into_text();
+        let mut text = String::new();
+        write(&mut text);
         for name in [
             "process_cpu_seconds_total",
             "process_resident_memory_bytes",
