@@ -36,6 +36,8 @@ mod hostile_paths;
 #[cfg(test)]
 mod hosts;
 #[cfg(test)]
+mod hung;
+#[cfg(test)]
 mod kills;
 #[cfg(test)]
 mod lifecycle;

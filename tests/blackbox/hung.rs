@@ -1,0 +1,146 @@
+//! A disk that does not answer: the filesystem below the volumes' files is frozen, so that whoever
+//! writes to one of them waits in the kernel, for real and for as long as the test likes.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::thread::{self, JoinHandle};
+
+use belay_proto::csi::v1 as csi;
+use tonic::Code;
+
+use crate::rig::{Answer, Place, Rig, Volume, access, least_bytes, refused_with, run, until};
+
+/// More volumes than the agent's pool has places for work that makes headway.
+const HUNG: usize = 8;
+
+/// The disk of the volumes' files. Answers again when dropped, also by a test that fails.
+struct Disk {
+    point: PathBuf,
+}
+
+impl Disk {
+    fn mount(place: &Place) -> Self {
+        let disk = place.path().join("disk");
+        File::create_new(&disk)
+            .and_then(|file| file.set_len(8 << 30))
+            .expect("a disk");
+        let point = place.folder("storage");
+        run("mkfs.ext4", &["-q", text(&disk)]);
+        run("mount", &["-o", "loop", text(&disk), text(&point)]);
+        Disk { point }
+    }
+
+    fn freeze(&self) {
+        run("fsfreeze", &["--freeze", text(&self.point)]);
+    }
+
+    fn thaw(&self) {
+        run("fsfreeze", &["--unfreeze", text(&self.point)]);
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        // It fails where it is not frozen, which is as good.
+        let thaw = ["--unfreeze", text(&self.point)];
+        drop(std::process::Command::new("fsfreeze").args(thaw).output());
+    }
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("UTF-8")
+}
+
+/// Staged, published, and with data that is not on the disk yet.
+fn up(rig: &Rig) -> Volume {
+    let (node, volume) = (rig.node(), rig.volume(least_bytes("ext4")));
+    let target = volume.target("a");
+    node.stage(volume.stage(access("ext4"))).expect("stage");
+    node.publish(volume.publish(&target, access("ext4")))
+        .expect("publish");
+    node.stats(volume.stats(&target)).expect("stats");
+    volume
+}
+
+/// Unstages in a thread of its own.
+fn unstage(rig: &Rig, volume: &Volume) -> JoinHandle<Answer<csi::NodeUnstageVolumeResponse>> {
+    let (node, request) = (rig.node(), volume.unstage());
+    thread::spawn(move || node.unstage(request))
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn a_disk_that_does_not_answer_holds_up_its_own_volumes_alone() {
+    let place = Place::new();
+    let disk = Disk::mount(&place);
+    let mut rig = Rig::with_volumes_in(place, disk.point.clone());
+    let node = rig.node();
+    let sound = up(&rig);
+    let volumes: Vec<Volume> = (0..HUNG).map(|_| up(&rig)).collect();
+    run("sync", &["--file-system", text(&disk.point)]);
+    for volume in &volumes {
+        fs::write(volume.target("a").join("late"), vec![1; 1 << 20]).expect("write");
+        let request = volume.unpublish(&volume.target("a"));
+        node.unpublish(request).expect("unpublish");
+    }
+    disk.freeze();
+    let hung: Vec<_> = volumes.iter().map(|volume| unstage(&rig, volume)).collect();
+    // Only what is on a thread tells what it is in, so all have one when all are told of.
+    for volume in &volumes {
+        until("the unmount is under way", || {
+            let stage = node.stage(volume.stage(access("ext4")));
+            let refused = stage.expect_err("it is being unstaged");
+            assert_eq!(refused.code(), Code::Aborted, "{refused}");
+            refused.message().contains("now in unmount")
+        });
+    }
+
+    // What needs no write goes on, on the same threads.
+    let (first, second) = (sound.target("a"), sound.target("b"));
+    for _ in 0..3 {
+        node.stats(sound.stats(&first)).expect("stats");
+        node.publish(sound.publish(&second, access("ext4")))
+            .expect("publish");
+        node.unpublish(sound.unpublish(&second)).expect("unpublish");
+    }
+    for unstage in &hung {
+        assert!(!unstage.is_finished(), "the disk is frozen");
+    }
+    if std::env::var_os("BELAY_NIGHTLY").is_some() {
+        told_at_the_deadline(&rig, &volumes[0], hung);
+        disk.thaw();
+    } else {
+        disk.thaw();
+        for unstage in hung {
+            unstage.join().expect("no panic").expect("unstage");
+        }
+    }
+
+    for volume in &volumes {
+        node.unstage(volume.unstage()).expect("unstage again");
+    }
+    sound.down(&node, &[&first]);
+    rig.place().expect_nothing_left();
+    rig.kill();
+    run("umount", &[text(&disk.point)]);
+}
+
+/// After a hundred seconds the callers are told, and so is whoever asks how the volume is.
+fn told_at_the_deadline(
+    rig: &Rig,
+    volume: &Volume,
+    hung: Vec<JoinHandle<Answer<csi::NodeUnstageVolumeResponse>>>,
+) {
+    for unstage in hung {
+        let answer = unstage.join().expect("no panic");
+        refused_with(answer, Code::DeadlineExceeded, &["now in unmount"]);
+    }
+    let request = csi::NodeGetVolumeHealthRequest {
+        volume_id: volume.id.clone(),
+        ..Default::default()
+    };
+    let health = rig.node().volume_health(request).expect("health");
+    let told = &health.volume_health.expect("always set").health_statuses[0];
+    assert_eq!(told.reason, "OperationHung");
+    assert!(told.message.contains("now in unmount"), "{told:?}");
+}
