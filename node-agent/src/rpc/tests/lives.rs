@@ -131,7 +131,10 @@ impl Life {
             return self.refused_meanwhile(number, verb).await;
         }
         // A read that hangs has a deadline, and no test waits for that.
-        let may_hang = self.hung.len() < HUNG_MAX && !only_looks(verb);
+        // And two that hang in their formatting leave no place to format a third volume.
+        let stages = self.hung.values().any(|hung| hung.verb == Verb::Stage);
+        let may_hang =
+            self.hung.len() < HUNG_MAX && !only_looks(verb) && !(stages && verb == Verb::Stage);
         let fault = hang.filter(|_| may_hang).map(Fault::HangWaiting);
         let expected = self.known[number].expected(&self.volumes[number], verb);
         let machine = &self.world.machine;
