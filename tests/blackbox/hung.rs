@@ -13,7 +13,7 @@ use crate::rig::{Answer, Place, Rig, Volume, access, least_bytes, refused_with, 
 /// More volumes than the agent's pool has places for work that makes headway.
 const HUNG: usize = 8;
 
-/// The disk of the volumes' files. Answers again when dropped, also by a test that fails.
+/// The disk of the volumes' files.
 struct Disk {
     point: PathBuf,
 }
@@ -30,20 +30,18 @@ impl Disk {
         Disk { point }
     }
 
-    fn freeze(&self) {
+    fn freeze(&self) -> Frozen<'_> {
         run("fsfreeze", &["--freeze", text(&self.point)]);
-    }
-
-    fn thaw(&self) {
-        run("fsfreeze", &["--unfreeze", text(&self.point)]);
+        Frozen(self)
     }
 }
 
-impl Drop for Disk {
+/// A disk that does not answer until this is dropped: before the agent is, in a test that fails.
+struct Frozen<'a>(&'a Disk);
+
+impl Drop for Frozen<'_> {
     fn drop(&mut self) {
-        // It fails where it is not frozen, which is as good.
-        let thaw = ["--unfreeze", text(&self.point)];
-        drop(std::process::Command::new("fsfreeze").args(thaw).output());
+        run("fsfreeze", &["--unfreeze", text(&self.0.point)]);
     }
 }
 
@@ -83,15 +81,16 @@ fn a_disk_that_does_not_answer_holds_up_its_own_volumes_alone() {
         let request = volume.unpublish(&volume.target("a"));
         node.unpublish(request).expect("unpublish");
     }
-    disk.freeze();
+    let frozen = disk.freeze();
     let hung: Vec<_> = volumes.iter().map(|volume| unstage(&rig, volume)).collect();
     // Only what is on a thread tells what it is in, so all have one when all are told of.
     for volume in &volumes {
         until("the unmount is under way", || {
-            let stage = node.stage(volume.stage(access("ext4")));
-            let refused = stage.expect_err("it is being unstaged");
-            assert_eq!(refused.code(), Code::Aborted, "{refused}");
-            refused.message().contains("now in unmount")
+            // Before the unstage has begun, it is staged as asked for.
+            node.stage(volume.stage(access("ext4"))).is_err_and(|told| {
+                assert_eq!(told.code(), Code::Aborted, "{told}");
+                told.message().contains("now in unmount")
+            })
         });
     }
 
@@ -108,9 +107,9 @@ fn a_disk_that_does_not_answer_holds_up_its_own_volumes_alone() {
     }
     if std::env::var_os("BELAY_NIGHTLY").is_some() {
         told_at_the_deadline(&rig, &volumes[0], hung);
-        disk.thaw();
+        drop(frozen);
     } else {
-        disk.thaw();
+        drop(frozen);
         for unstage in hung {
             unstage.join().expect("no panic").expect("unstage");
         }
@@ -120,9 +119,9 @@ fn a_disk_that_does_not_answer_holds_up_its_own_volumes_alone() {
         node.unstage(volume.unstage()).expect("unstage again");
     }
     sound.down(&node, &[&first]);
-    rig.place().expect_nothing_left();
     rig.kill();
     run("umount", &[text(&disk.point)]);
+    rig.place().expect_nothing_left();
 }
 
 /// After a hundred seconds the callers are told, and so is whoever asks how the volume is.
