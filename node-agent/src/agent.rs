@@ -1,8 +1,11 @@
 //! The agent from start to end: prove that it can work here, then serve until told to stop.
 
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use belay_proto::endpoint::Endpoint;
 use belay_server::config::CommonArgs;
 use belay_server::identity::Identity;
 use belay_server::metrics;
@@ -49,7 +52,14 @@ pub fn run(config: &Config) -> Result<(), StartError> {
         LoopDir::open(&kernel, &loop_dir).map_err(|error| failed("--loop-dir", &error))?;
     let index = MountIndex::scan(&kernel).map_err(|error| failed("reading the mounts", &error))?;
     let node = Node::new(kernel, loop_dir, index);
-    node.sweep();
+    if is_folder_of(&config.common.endpoint, &config.loop_dir) {
+        tracing::warn!(
+            "--loop-dir is the folder of the socket, whose lock a start needs: what a killed agent \
+             left bound is not freed; give the volumes' files a folder of their own"
+        );
+    } else {
+        node.sweep();
+    }
     let node = Arc::new(node);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -61,6 +71,15 @@ pub fn run(config: &Config) -> Result<(), StartError> {
     // A thread that waits for a dead disk must not keep the process from ending.
     runtime.shutdown_background();
     result
+}
+
+/// Whether the socket is in that folder.
+fn is_folder_of(endpoint: &Endpoint, folder: &Path) -> bool {
+    let Some(beside) = endpoint.path.parent() else {
+        return false;
+    };
+    let inode = |path: &Path| path.metadata().map(|found| (found.dev(), found.ino())).ok();
+    inode(folder).is_some_and(|folder| inode(beside) == Some(folder))
 }
 
 async fn serve_node(config: &Config, node: Arc<Node<Linux>>) -> Result<(), StartError> {

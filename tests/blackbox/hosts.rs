@@ -41,3 +41,17 @@ fn volumes_live_on_every_filesystem_that_can_hold_their_files() {
         });
     }
 }
+
+#[test]
+#[ignore = "needs root: make test"]
+fn volumes_may_lie_in_the_folder_of_the_socket() {
+    let place = Place::new();
+    let folder = place.path().to_owned();
+    let mut rig = Rig::with_volumes_in(place, folder);
+    let volume = rig.volume(least_bytes("ext4"));
+    rig.node()
+        .stage(volume.stage(access("ext4")))
+        .expect("stage");
+    rig.restart();
+    volume.down(&rig.node(), &[]);
+}

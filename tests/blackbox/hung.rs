@@ -124,16 +124,21 @@ fn a_disk_that_does_not_answer_holds_up_its_own_volumes_alone() {
     rig.place().expect_nothing_left();
 }
 
-/// After a hundred seconds the callers are told, and so is whoever asks how the volume is.
+/// After a hundred seconds the callers are told, and so is whoever asks how the volume is. The
+/// first callers have gone away by then, and others have come in their place.
 fn told_at_the_deadline(
     rig: &Rig,
     volume: &Volume,
     hung: Vec<JoinHandle<Answer<csi::NodeUnstageVolumeResponse>>>,
 ) {
     for unstage in hung {
-        let answer = unstage.join().expect("no panic");
-        refused_with(answer, Code::DeadlineExceeded, &["now in unmount"]);
+        unstage
+            .join()
+            .expect("no panic")
+            .expect_err("the disk is frozen");
     }
+    let answer = rig.node().unstage(volume.unstage());
+    refused_with(answer, Code::DeadlineExceeded, &["now in unmount"]);
     let request = csi::NodeGetVolumeHealthRequest {
         volume_id: volume.id.clone(),
         ..Default::default()
