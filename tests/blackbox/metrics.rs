@@ -235,7 +235,7 @@ fn exported(page: &str) -> BTreeMap<String, Shape> {
             let (name, kind) = declared.split_once(' ').expect("a type");
             family = name.to_owned();
             shapes.entry(family.clone()).or_default().kind = kind.to_owned();
-        } else if !line.starts_with('#') {
+        } else if !line.is_empty() && !line.starts_with('#') {
             assert!(line.starts_with(&family), "{line:?} below {family}");
             let labels = line.split_once('{').map_or("", |(_, labels)| labels);
             let names = labels.split("=\"").filter_map(|text| {
