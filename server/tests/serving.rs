@@ -328,9 +328,9 @@ async fn a_caller_that_merely_holds_on_does_not_hold_up_the_end() {
 async fn silent_connections_are_bounded_and_keep_nobody_out_for_ever() {
     let bed = Bed::new();
     let connect = || UnixStream::connect(bed.path());
+    let begun = tokio::time::Instant::now();
     let silent = futures_util::future::try_join_all((0..260).map(|_| connect())).await;
     tokio::time::pause();
-    let begun = tokio::time::Instant::now();
     bed.node()
         .await
         .node_stage_volume(stage("vol-1"))

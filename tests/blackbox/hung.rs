@@ -124,6 +124,58 @@ fn a_disk_that_does_not_answer_holds_up_its_own_volumes_alone() {
     rig.place().expect_nothing_left();
 }
 
+#[test]
+#[ignore = "needs root: make test"]
+fn an_unstage_calls_off_a_stage_that_waits_for_others() {
+    let place = Place::new();
+    let disk = Disk::mount(&place);
+    let mut rig = Rig::with_volumes_in(place, disk.point.clone());
+    let node = rig.node();
+    let volumes: Vec<Volume> = (0..3).map(|_| rig.volume(least_bytes("ext4"))).collect();
+    let stage = |volume: &Volume| {
+        let (node, request) = (rig.node(), volume.stage(access("ext4")));
+        thread::spawn(move || {
+            loop {
+                let answer = node.stage(request.clone());
+                // A question of this test was being answered.
+                let again = |told: &tonic::Status| told.message().contains("comes first");
+                if !answer.as_ref().is_err_and(again) {
+                    return answer;
+                }
+            }
+        })
+    };
+    let frozen = disk.freeze();
+    // Both places for mkfs are taken, and their holders cannot write.
+    let formats: Vec<_> = volumes[..2].iter().map(&stage).collect();
+    for volume in &volumes[..2] {
+        until("the format is under way", || {
+            // Changes nothing, and is told what comes first.
+            node.unpublish(volume.unpublish(&volume.target("a")))
+                .is_err_and(|told| told.message().contains("now in format"))
+        });
+    }
+    let waiting = &volumes[2];
+    let called_off = stage(waiting);
+    until(
+        "the third stage has found its device blank and waits",
+        || node.unstage(waiting.unstage()).is_ok() && called_off.is_finished(),
+    );
+    let answer = called_off.join().expect("no panic");
+    refused_with(answer, Code::Aborted, &["was given up for a NodeUnstage"]);
+    drop(frozen);
+
+    for format in formats {
+        format.join().expect("no panic").expect("stage");
+    }
+    for volume in &volumes {
+        node.unstage(volume.unstage()).expect("unstage");
+    }
+    rig.kill();
+    run("umount", &[text(&disk.point)]);
+    rig.place().expect_nothing_left();
+}
+
 /// After a hundred seconds the callers are told, and so is whoever asks how the volume is. The
 /// first callers have gone away by then, and others have come in their place.
 fn told_at_the_deadline(
