@@ -129,8 +129,10 @@ impl Identity {
         }
     }
 
+    /// The program's own state, and not that of its registration: livenessprobe restarts what
+    /// Probe calls sick, and a restart makes no kubelet take a driver.
     fn probe(&self) -> Result<csi::ProbeResponse, Failure> {
-        match self.readiness.state() {
+        match self.readiness.own() {
             State::Ready => Ok(csi::ProbeResponse { ready: Some(true) }),
             State::Starting(_) => Ok(csi::ProbeResponse { ready: Some(false) }),
             State::Unhealthy(why) => Err(Failure::precondition(why)),

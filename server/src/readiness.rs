@@ -61,6 +61,12 @@ impl Readiness {
             .unwrap_or(State::Ready)
     }
 
+    /// The state of this part alone.
+    #[must_use]
+    pub fn own(&self) -> State {
+        self.parts.borrow()[self.own].clone()
+    }
+
     /// Told whenever a part goes to a state, be it the one that it has.
     pub(crate) fn changes(&self) -> watch::Receiver<Vec<State>> {
         self.parts.subscribe()
@@ -85,6 +91,7 @@ mod tests {
         assert_eq!(part.state(), broken);
         part.set(State::Ready);
         assert_eq!(part.state(), broken);
+        assert_eq!((part.own(), whole.own()), (State::Ready, broken));
         whole.set(State::Ready);
         assert_eq!(part.state(), State::Ready);
     }

@@ -89,13 +89,13 @@ impl Bed {
     #[track_caller]
     fn is_registered(&self, is_it: bool) {
         let (pages, metric) = (self.pages(), if is_it { "1" } else { "0" });
-        let (status, ready) = if is_it { (200, true) } else { (503, false) };
+        let status = if is_it { 200 } else { 503 };
         until("readiness and metric are as the kubelet said", || {
             pages.health().0 == status
                 && pages.metric("belay_kubelet_registered{").as_deref() == Some(metric)
         });
         let probed = probe(&self.endpoint()).is_ok_and(|answer| answer.ready == Some(true));
-        assert_eq!(probed, ready);
+        assert!(probed, "the program is well, whatever the kubelet says");
     }
 
     fn terminate(&mut self) {
@@ -146,8 +146,6 @@ fn a_driver_that_the_kubelet_refuses_says_so_and_is_offered_again() {
         let (status, why) = bed.pages().health();
         assert_eq!(status, 503);
         assert!(why.contains(error), "{why}");
-        let refused = probe(&bed.endpoint()).expect_err("not fit to work");
-        assert!(refused.message().contains(error), "{refused}");
         let words = bed.agent().last_words();
         let is_told = |line: &str| line.contains("ERROR") && line.contains(error);
         assert!(words.lines().any(is_told), "{words}");

@@ -1,6 +1,6 @@
 //! A loop device that is bound to a volume's file and may be without a user.
 
-use belay_server::failure::Failure;
+use belay_server::failure::{Failure, Kind};
 use belay_server::request::VolumeId;
 
 use super::backing::{Backing, Leftover, LoopDir};
@@ -35,7 +35,12 @@ impl<K: Kernel> Remnant<K> {
             Ok(volume) if !status.mode.autoclear => volume,
             _ => return Ok(None),
         };
-        match loop_dir.backing_if_any(kernel, &volume)? {
+        let backing = match loop_dir.backing_if_any(kernel, &volume) {
+            // The name of somebody else's device, which is a whole path as a rule.
+            Err(failure) if failure.kind == Kind::Invalid => return Ok(None),
+            backing => backing?,
+        };
+        match backing {
             Some(backing) if backing.is_behind(kernel, leftover.fd())? => Ok(Some(Remnant {
                 volume,
                 backing,

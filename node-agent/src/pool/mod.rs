@@ -29,16 +29,11 @@ const FORMAT_PLACES: usize = 2;
 /// Threads whose work takes long, beyond the places. When that many volumes hang, the places are
 /// all that is left.
 const SLOW_MAX: usize = 64;
+/// The same for reads, so that those of a disk that is gone leave room for its unmounts.
+const SLOW_READS_MAX: usize = 16;
 
 /// Threads that the runtime may need for all places.
-pub(crate) const THREADS_MAX: usize = PLACES + FORMAT_PLACES + SLOW_MAX;
-
-/// From when on work takes long: beyond what a mount of a sound disk needs, and short enough that
-/// others hardly notice that they waited for it.
-const SLOW_AFTER: Duration = Duration::from_secs(1);
-
-/// What calls wait for, as their callers are told.
-const PLACE_NAME: &str = "a place on the agent's threads, which slow disks hold";
+pub(crate) const THREADS_MAX: usize = PLACES + FORMAT_PLACES + SLOW_MAX + SLOW_READS_MAX;
 
 /// Gauge: threads that work for operations, by `state`.
 const THREADS: &str = "belay_pool_threads";
@@ -52,8 +47,28 @@ pub(crate) enum Lane {
     Change,
     /// Looks only.
     Read,
-    /// May start mkfs, which takes long as a rule and keeps its place.
+    /// May start mkfs, which takes longer as a rule.
     Format,
+}
+
+impl Lane {
+    /// From when on its work takes long. A change: beyond what a mount of a sound disk needs, and
+    /// short enough that others hardly notice that they waited for it. mkfs: beyond what it needs
+    /// for all but the largest volumes; who then still holds a place has a disk that hangs.
+    fn slow_after(self) -> Duration {
+        match self {
+            Lane::Change | Lane::Read => Duration::from_secs(1),
+            Lane::Format => Duration::from_secs(60),
+        }
+    }
+
+    /// What calls wait for, as their callers are told.
+    fn place_name(self) -> &'static str {
+        match self {
+            Lane::Change | Lane::Read => "a place on the agent's threads, which slow disks hold",
+            Lane::Format => "one of the two places for mkfs, which other volumes have",
+        }
+    }
 }
 
 /// Who may use the threads.
@@ -62,6 +77,7 @@ pub(crate) struct Pool {
     read_places: Arc<Semaphore>,
     format_places: Arc<Semaphore>,
     slow: Arc<Semaphore>,
+    slow_reads: Arc<Semaphore>,
     waiting: AtomicU32,
 }
 
@@ -80,6 +96,7 @@ impl Pool {
             read_places: places(READ_PLACES),
             format_places: places(FORMAT_PLACES),
             slow: places(SLOW_MAX),
+            slow_reads: places(SLOW_READS_MAX),
             waiting: AtomicU32::new(0),
         })
     }
@@ -95,17 +112,14 @@ impl Pool {
         lane: Lane,
         work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
     ) -> Result<T, Failure> {
-        let place = ticket.wait(PLACE_NAME, self.place(lane)).await??;
+        let place = ticket.wait(lane.place_name(), self.place(lane)).await??;
         let progress = Arc::new(Progress::default());
         ticket.watched_by(Window(Arc::clone(&progress)));
         let mut thread = spawn(move || watched(&progress, work));
-        if lane == Lane::Format {
-            return thread.await.unwrap_or_else(broke_off);
-        }
-        if let Ok(result) = tokio::time::timeout(SLOW_AFTER, &mut thread).await {
+        if let Ok(result) = tokio::time::timeout(lane.slow_after(), &mut thread).await {
             return result.unwrap_or_else(broke_off);
         }
-        let _held = self.give_on(place);
+        let _held = self.give_on(lane, place);
         thread.await.unwrap_or_else(broke_off)
     }
 
@@ -126,10 +140,12 @@ impl Pool {
     }
 
     /// Lets others have the place of work that takes long, as long as threads are left.
-    fn give_on(&self, place: Place) -> Result<OwnedSemaphorePermit, Place> {
-        Arc::clone(&self.slow)
-            .try_acquire_owned()
-            .map_err(|_| place)
+    fn give_on(&self, lane: Lane, place: Place) -> Result<OwnedSemaphorePermit, Place> {
+        let slow = match lane {
+            Lane::Change | Lane::Format => &self.slow,
+            Lane::Read => &self.slow_reads,
+        };
+        Arc::clone(slow).try_acquire_owned().map_err(|_| place)
     }
 
     /// Sets the gauges of the pool.
@@ -142,7 +158,8 @@ impl Pool {
         let threads = |state| metrics::gauge!(THREADS, "state" => state);
         threads("working").set(taken(&self.places, PLACES));
         threads("formatting").set(taken(&self.format_places, FORMAT_PLACES));
-        threads("slow").set(taken(&self.slow, SLOW_MAX));
+        let slow = taken(&self.slow, SLOW_MAX) + taken(&self.slow_reads, SLOW_READS_MAX);
+        threads("slow").set(slow);
         metrics::gauge!(WAITING).set(self.waiting.load(Ordering::Relaxed));
     }
 }

@@ -78,7 +78,7 @@ async fn work_that_takes_long_gives_its_place_on() {
     }
     let next = bench.begin("next", Lane::Change).await;
     assert_eq!(bench.waiting(), 1, "all places are taken");
-    advance(SLOW_AFTER + Duration::from_millis(1)).await;
+    advance(Lane::Change.slow_after() + Duration::from_millis(1)).await;
     next.end().await;
     assert_eq!(bench.pool.slow.available_permits(), SLOW_MAX - PLACES);
     assert_eq!(bench.pool.places.available_permits(), PLACES);
@@ -99,7 +99,7 @@ async fn threads_are_bounded_and_who_finds_none_is_given_up_at_the_deadline() {
                 .await,
         );
         if hung.len() % PLACES == 0 {
-            advance(SLOW_AFTER + Duration::from_millis(1)).await;
+            advance(Lane::Change.slow_after() + Duration::from_millis(1)).await;
         }
     }
     let late = bench.begin("late", Lane::Change).await;
@@ -107,7 +107,10 @@ async fn threads_are_bounded_and_who_finds_none_is_given_up_at_the_deadline() {
     // By hand: the clock does not run on by itself while threads work.
     advance(CHANGE_DEADLINE).await;
     let failure = late.job.await.unwrap().unwrap_err();
-    assert!(failure.message.contains(PLACE_NAME), "{failure}");
+    assert!(
+        failure.message.contains(Lane::Change.place_name()),
+        "{failure}"
+    );
     assert_eq!(bench.waiting(), 0);
     let seen = bench.jobs.look("hung-0").unwrap();
     assert!(seen.is_hung);
@@ -131,16 +134,18 @@ async fn reads_leave_places_to_changes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn mkfs_has_places_of_its_own_and_keeps_them() {
+async fn mkfs_has_places_of_its_own_and_gives_them_on_when_it_hangs() {
     let bench = Bench::new();
     let mut formats = Vec::new();
     for n in 0..=FORMAT_PLACES {
         formats.push(bench.begin(&format!("format-{n}"), Lane::Format).await);
     }
-    advance(SLOW_AFTER * 2).await;
+    advance(Lane::Change.slow_after() * 2).await;
     yield_now().await;
     assert_eq!(bench.waiting(), 1, "the last one waits for a format");
     bench.begin("change", Lane::Change).await.end().await;
+    advance(Lane::Format.slow_after()).await;
+    formats.pop().unwrap().end().await;
     for format in formats {
         format.end().await;
     }

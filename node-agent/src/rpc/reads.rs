@@ -2,7 +2,7 @@
 //! pile up on one that hangs nor stop the kubelet's housekeeping for it.
 
 use std::collections::HashMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -16,16 +16,18 @@ use crate::operation::{VolumeStats, VolumeUsage};
 
 /// How long a question may take: the kubelet asks all its volumes once a minute.
 pub(super) const DEADLINE: Duration = Duration::from_secs(10);
-/// Most answers that are kept. More paths than any node has; whoever invents paths gets no answers
-/// that could be kept.
-const KEPT_MAX: usize = 4096;
+/// Most volumes whose last answers are kept: some MiB at worst, and more than any node has.
+const KEPT_MAX: usize = 16_384;
 
 /// The questions that are being asked, and the last answers.
 pub(super) struct Reads {
     /// Callers that ask the same again and again share one thread for it.
     asking: Jobs<VolumeStats>,
-    answered: Mutex<HashMap<Box<str>, (Instant, VolumeUsage)>>,
+    answered: Mutex<Answered>,
 }
+
+/// The last answer of each path of a volume, and when it came.
+type Answered = HashMap<VolumeId, Vec<(PathBuf, Instant, VolumeUsage)>>;
 
 impl Reads {
     pub(super) fn new() -> Self {
@@ -48,12 +50,21 @@ impl Reads {
         let key = key(id, path);
         let stats = self.asking.run(&key, Rpc::NodeGetVolumeStats, 0, read);
         let stats = stats.await?;
-        let mut answered = self.answered();
-        if answered.len() >= KEPT_MAX {
-            answered.clear();
-        }
-        answered.insert(key.into(), (Instant::now(), stats.usage));
+        self.keep(id, path, stats.usage);
         Ok(stats)
+    }
+
+    fn keep(&self, id: &VolumeId, path: &Path, usage: VolumeUsage) {
+        let mut answered = self.answered();
+        if answered.len() >= KEPT_MAX && !answered.contains_key(id) {
+            return;
+        }
+        let now = Instant::now();
+        let paths = answered.entry(id.clone()).or_default();
+        match paths.iter_mut().find(|(known, ..)| known == path) {
+            Some(known) => (known.1, known.2) = (now, usage),
+            None => paths.push((path.to_owned(), now, usage)),
+        }
     }
 
     /// What the volume answered last, where it now hangs in what `look` shows.
@@ -63,10 +74,9 @@ impl Reads {
         path: &Path,
         look: &Look,
     ) -> Result<VolumeStats, Failure> {
-        let kept = self.answered().get(&*key(id, path)).copied();
-        let Some((then, usage)) = kept else {
+        let Some((then, usage)) = self.kept(id, path) else {
             return Err(Failure::timeout(format!(
-                "volume {id}: the storage does not answer: {look}; ask again later"
+                "volume {id}: the storage is slow or does not answer: {look}; ask again later"
             )));
         };
         let mut complaints = complaints(look);
@@ -76,6 +86,13 @@ impl Reads {
         Ok(VolumeStats { usage, complaints })
     }
 
+    fn kept(&self, id: &VolumeId, path: &Path) -> Option<(Instant, VolumeUsage)> {
+        let answered = self.answered();
+        let mut paths = answered.get(id)?.iter();
+        let (_, then, usage) = paths.find(|(known, ..)| known == path)?;
+        Some((*then, *usage))
+    }
+
     /// A question about this volume that hangs.
     pub(super) fn hung(&self, id: &VolumeId) -> Option<Look> {
         self.asking.hung(|key| concerns(key, id))
@@ -83,10 +100,10 @@ impl Reads {
 
     /// The volume has left a path, and what it answered there means nothing any more.
     pub(super) fn forget(&self, id: &VolumeId) {
-        self.answered().retain(|key, _| !concerns(key, id));
+        self.answered().remove(id);
     }
 
-    fn answered(&self) -> MutexGuard<'_, HashMap<Box<str>, (Instant, VolumeUsage)>> {
+    fn answered(&self) -> MutexGuard<'_, Answered> {
         self.answered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -95,8 +112,8 @@ impl Reads {
 pub(super) fn complaints(look: &Look) -> Complaints {
     let mut complaints = Complaints::default();
     let message = format!(
-        "the storage does not answer: {look}; see the node's kernel log for the disk or server \
-         behind it; all comes back by itself once it answers"
+        "the storage is slow or does not answer: {look}; see the node's kernel log for the disk \
+         or server behind it; all comes back by itself once it answers"
     );
     complaints.add(Severity::Inaccessible, "OperationHung", message);
     complaints

@@ -16,6 +16,8 @@ pub struct Look {
     pub is_hung: bool,
     /// The work at hand, where it can be seen.
     pub doing: Option<&'static str>,
+    /// What it waits for, if it does.
+    pub awaited: Option<&'static str>,
 }
 
 impl<T> Job<T> {
@@ -25,6 +27,7 @@ impl<T> Job<T> {
             age: self.since.elapsed(),
             is_hung: self.is_hung,
             doing: self.ticket.doing(),
+            awaited: self.ticket.awaited(),
         }
     }
 }
@@ -32,9 +35,11 @@ impl<T> Job<T> {
 impl fmt::Display for Look {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (rpc, seconds) = (self.rpc.name(), self.age.as_secs());
-        match self.doing {
-            Some(doing) => write!(f, "{rpc} has been running for {seconds} s, now in {doing}"),
-            None => write!(f, "{rpc} has been running for {seconds} s"),
+        write!(f, "{rpc} has been running for {seconds} s")?;
+        match (self.awaited, self.doing) {
+            (Some(awaited), _) => write!(f, ", and waits for {awaited}"),
+            (None, Some(doing)) => write!(f, ", now in {doing}"),
+            (None, None) => Ok(()),
         }
     }
 }

@@ -27,9 +27,9 @@ pub use ticket::{Ticket, Watch};
 use tokio::sync::oneshot;
 use tracing::Instrument as _;
 
-/// How long a caller of a changing call waits for its answer. The shortest patience of the kubelet
-/// and the sidecars that is known, two minutes of the kubelet, ends later, so that what the job
-/// hangs in comes as an answer and thus as an event.
+/// How long a caller of a changing call waits for its answer. The kubelet's own patience of two
+/// minutes ends later, so what a job hangs in reaches it as an answer, and thus people as an event.
+/// Sidecars that wait for less (their `--timeout`, 15 s by default) come again and join the job.
 pub const CHANGE_DEADLINE: Duration = Duration::from_secs(100);
 
 /// What makes two requests the same. Put in all that matters (identifier, path, capability,

@@ -61,7 +61,8 @@ impl<T: Clone> Ownership<T> {
         let gave_up = self.ticket.give_up(|awaited| {
             let rpc = job.rpc.name();
             Failure::timeout(format!(
-                "{}: {rpc} has waited {seconds} s for {awaited}; nothing was done, repeat the call",
+                "{}: {rpc} was given up after {seconds} s, for it waits for {awaited}; nothing \
+                 was done, repeat the call",
                 self.key,
             ))
         });
@@ -70,7 +71,10 @@ impl<T: Clone> Ownership<T> {
         }
         let look = job.look();
         if !std::mem::replace(&mut job.is_hung, true) {
-            tracing::error!(subject = &*self.key, "{look}: the storage does not answer");
+            tracing::error!(
+                subject = &*self.key,
+                "{look}: beyond its deadline, and goes on; the storage is slow or does not answer"
+            );
         }
         let callers = std::mem::take(&mut job.callers);
         drop(running);
@@ -86,7 +90,8 @@ impl<T> Drop for Ownership<T> {
 
 fn hung(key: &str, look: &Look) -> Failure {
     Failure::timeout(format!(
-        "{key}: {look}; the storage does not answer; it goes on, repeat the call for its result"
+        "{key}: {look}; the storage is slow or does not answer; it goes on, repeat the call for \
+         its result"
     ))
     .may_be_running()
 }

@@ -164,7 +164,10 @@ async fn a_job_that_only_waits_is_given_up_at_its_deadline() {
         .unwrap_err();
     assert_eq!(failure.kind, Kind::Timeout);
     assert_eq!(failure.certainty, Certainty::NothingHappened);
-    assert!(failure.message.contains("100 s for a place"), "{failure}");
+    assert!(
+        failure.message.contains("100 s, for it waits for a place"),
+        "{failure}"
+    );
     assert_eq!(keys(&jobs), 0);
 }
 

@@ -95,6 +95,14 @@ impl Ticket {
         lock(&self.0.window).as_ref()?.doing()
     }
 
+    /// What the job waits for, if it does.
+    pub(super) fn awaited(&self) -> Option<&'static str> {
+        match *self.step() {
+            Step::Waiting(name) => Some(name),
+            Step::Working | Step::GivenUp(_) => None,
+        }
+    }
+
     fn step(&self) -> MutexGuard<'_, Step> {
         lock(&self.0.step)
     }
