@@ -22,7 +22,7 @@ Examples:
   belayctl controller create data --size 10GiB --fs-type ext4
   belayctl controller list --output json
   belayctl --endpoint /run/belay/node.sock node info
-  belayctl --endpoint /run/belay/node.sock node health vol-1 || echo look at it
+  belayctl --endpoint /run/belay/node.sock node health VOLUME_ID || echo look at it
   sudo belayctl demo
 
 Exit codes: 0 done, and what a health command asked about is healthy; 1 the call failed (code and
@@ -97,7 +97,10 @@ impl Target {
     /// No socket named (bad usage), or nobody answers on it.
     pub(crate) async fn connect(&self) -> Result<tonic::transport::Channel, Failure> {
         let endpoint = self.endpoint.as_ref().ok_or_else(|| {
-            Failure::Usage("no socket named: give --endpoint or set CSI_ENDPOINT".to_owned())
+            Failure::Usage(
+                "no socket named: give --endpoint unix:///run/belay/node.sock or set CSI_ENDPOINT"
+                    .to_owned(),
+            )
         })?;
         dial(&endpoint.path).await
     }
