@@ -25,8 +25,8 @@ const HOW_MEASURED: [&str; 6] = [
     "does, and that is in the time; the controller is called on one connection, as by a sidecar.",
     "Kernel: bare system calls (and mkfs) on a like device in the same rounds, without any check",
     "and without the ioctls that bind and release its loop device, which are in Belay's time.",
-    "Bar: the kernel's part (█) of Belay's time. Below 1x the kernel's own call took longer in these",
-    "rounds, as a noisy disk makes it; the bar is full then.",
+    "Bar: the kernel's part (█) of Belay's time. Below 1x the kernel's own call took longer in",
+    "these rounds, as a noisy disk makes it; the bar is full then.",
 ];
 
 /// The table of times, one section a kind.
