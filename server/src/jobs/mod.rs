@@ -223,7 +223,6 @@ fn answer_all<T: Clone>(
 const fn undoes(rpc: Rpc) -> Option<Rpc> {
     match rpc {
         Rpc::NodeUnstageVolume => Some(Rpc::NodeStageVolume),
-        Rpc::ControllerUnpublishVolume => Some(Rpc::ControllerPublishVolume),
         _ => None,
     }
 }
