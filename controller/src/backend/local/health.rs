@@ -1,5 +1,6 @@
 //! How volumes fare: are their files there, whole and of the right kind, and is there room for what
-//! is still to be written into them? Changes nothing and reads no data.
+//! is still to be written into them? Changes nothing and reads no data. A file that cannot be
+//! looked at is an answer about its volume, never a failure of the question.
 
 use super::fault::os;
 use super::files::Files;
@@ -18,8 +19,12 @@ const BACKING_FILE_MISSING: &str = "BackingFileMissing";
 const BACKING_FILE_FOREIGN: &str = "BackingFileForeign";
 /// It is smaller than the volume.
 const BACKING_FILE_SHORT: &str = "BackingFileShort";
+/// Looking at it fails.
+const BACKING_FILE_UNREADABLE: &str = "BackingFileUnreadable";
 /// The filesystem of all files takes no writes.
 const STORAGE_READ_ONLY: &str = "StorageReadOnly";
+/// It does not answer.
+const STORAGE_UNREADABLE: &str = "StorageUnreadable";
 /// What is still to be written into the file may find no room.
 const STORAGE_NEARLY_FULL: &str = "StorageNearlyFull";
 
@@ -55,14 +60,15 @@ impl Store {
     /// The volume that is ready, and what is wrong with it.
     ///
     /// # Errors
-    /// `Unreachable` if the state or its filesystem does not answer.
+    /// `Unreachable` if the state does not answer. Files and a filesystem that do not are no error:
+    /// that is what is wrong.
     pub(super) fn health(&self, id: &VolumeId) -> Result<Option<Complaints>, Failure> {
         let record = self.ledger.get(id.as_str())?;
         let Some(record) = record.filter(|record| record.state == State::Ready) else {
             return Ok(None);
         };
-        let storage = self.files.storage()?;
-        let complaints = self.complaints(id.as_str(), record.bytes, storage)?;
+        let storage = self.files.storage();
+        let complaints = self.complaints(id.as_str(), record.bytes, &storage);
         // Deleted since the record was read, rather than lost?
         if !complaints.is_empty() && self.get(id)?.is_none() {
             return Ok(None);
@@ -77,13 +83,13 @@ impl Store {
         limit: usize,
     ) -> Result<UnwellPage, Failure> {
         refuse_foreign_token(after)?;
-        let storage = self.files.storage()?;
+        let storage = self.files.storage();
         let mut page = UnwellPage::default();
         self.ledger.scan(after, |id, record| {
             if record.state != State::Ready {
                 return Ok(true);
             }
-            let complaints = self.complaints(id, record.bytes, storage)?;
+            let complaints = self.complaints(id, record.bytes, &storage);
             if complaints.is_empty() {
                 return Ok(true);
             }
@@ -109,20 +115,20 @@ impl Store {
     /// What is wrong with each of these volumes, given with their sizes; they existed a moment ago.
     ///
     /// # Errors
-    /// `Unreachable` if the filesystem of the files does not answer.
+    /// As of [`Store::health`].
     pub(super) fn conditions(
         &self,
         volumes: &[(VolumeId, u64)],
     ) -> Result<Vec<Complaints>, Failure> {
-        let storage = self.files.storage()?;
+        let storage = self.files.storage();
         let each = volumes.iter();
-        each.map(|(id, bytes)| self.complaints(id.as_str(), *bytes, storage))
+        each.map(|(id, bytes)| Ok(self.complaints(id.as_str(), *bytes, &storage)))
             .collect()
     }
 
-    fn complaints(&self, id: &str, bytes: u64, storage: Storage) -> Result<Complaints, Failure> {
+    fn complaints(&self, id: &str, bytes: u64, storage: &Result<Storage, Failure>) -> Complaints {
         let path = self.files.path_of(id).display().to_string();
-        Ok(judge(&path, bytes, self.files.named(id)?, storage))
+        judge(&path, bytes, &self.files.named(id), storage)
     }
 }
 
@@ -154,8 +160,33 @@ impl Files {
 }
 
 /// What is wrong with a volume of that size. `path` is its file's, for people.
-fn judge(path: &str, volume_bytes: u64, named: Named, storage: Storage) -> Complaints {
+fn judge(
+    path: &str,
+    volume_bytes: u64,
+    named: &Result<Named, Failure>,
+    storage: &Result<Storage, Failure>,
+) -> Complaints {
     let mut complaints = Complaints::default();
+    match named {
+        Err(failure) => complaints.add(
+            Severity::Inaccessible,
+            BACKING_FILE_UNREADABLE,
+            failure.to_string(),
+        ),
+        Ok(named) => judge_file(path, volume_bytes, *named, &mut complaints),
+    }
+    match storage {
+        Err(failure) => complaints.add(
+            Severity::Inaccessible,
+            STORAGE_UNREADABLE,
+            failure.to_string(),
+        ),
+        Ok(storage) => judge_storage(path, named, *storage, &mut complaints),
+    }
+    complaints
+}
+
+fn judge_file(path: &str, volume_bytes: u64, named: Named, complaints: &mut Complaints) {
     match named {
         Named::Nothing => complaints.add(
             Severity::DataLoss,
@@ -178,20 +209,29 @@ fn judge(path: &str, volume_bytes: u64, named: Named, storage: Storage) -> Compl
                  behind that is gone; restore it from a backup or a snapshot"
             ),
         ),
-        Named::File { bytes, allocated } => {
-            let unwritten = bytes.saturating_sub(allocated);
-            if storage.free < storage.reserve.min(unwritten) {
-                complaints.add(
-                    Severity::Degraded,
-                    STORAGE_NEARLY_FULL,
-                    format!(
-                        "{path}: {unwritten} bytes of it have no place on disk yet, and {} are \
-                         left for all volumes together: writes fail with EIO when none is left; \
-                         free some volumes or snapshots, or enlarge the filesystem",
-                        storage.free
-                    ),
-                );
-            }
+        Named::File { .. } => {}
+    }
+}
+
+fn judge_storage(
+    path: &str,
+    named: &Result<Named, Failure>,
+    storage: Storage,
+    complaints: &mut Complaints,
+) {
+    if let Ok(Named::File { bytes, allocated }) = named {
+        let unwritten = bytes.saturating_sub(*allocated);
+        if storage.free < storage.reserve.min(unwritten) {
+            complaints.add(
+                Severity::Degraded,
+                STORAGE_NEARLY_FULL,
+                format!(
+                    "{path}: {unwritten} bytes of it have no place on disk yet, and {} are left \
+                     for all volumes together: writes fail with EIO when none is left; free some \
+                     volumes or snapshots, or enlarge the filesystem",
+                    storage.free
+                ),
+            );
         }
     }
     if storage.read_only {
@@ -204,12 +244,12 @@ fn judge(path: &str, volume_bytes: u64, named: Named, storage: Storage) -> Compl
             ),
         );
     }
-    complaints
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::Path;
 
     const MIB: u64 = 1 << 20;
     const WELL: Storage = Storage {
@@ -219,6 +259,13 @@ mod tests {
     };
 
     fn told(named: Named, storage: Storage) -> Vec<(Severity, &'static str)> {
+        told_of(&Ok(named), &Ok(storage))
+    }
+
+    fn told_of(
+        named: &Result<Named, Failure>,
+        storage: &Result<Storage, Failure>,
+    ) -> Vec<(Severity, &'static str)> {
         let complaints = judge("/volumes/vol-1", 64 * MIB, named, storage);
         let all = complaints.iter();
         all.map(|complaint| (complaint.severity, complaint.reason))
@@ -239,6 +286,21 @@ mod tests {
         assert_eq!(told(Named::Other, WELL), [foreign]);
         let short = (Severity::DataLoss, BACKING_FILE_SHORT);
         assert_eq!(told(file(64 * MIB - 1, 0), WELL), [short]);
+    }
+
+    #[test]
+    fn what_does_not_answer_is_unreadable() {
+        let eio = || os("stat", Path::new("/volumes/vol-1"), Errno::IO);
+        let file_unreadable = (Severity::Inaccessible, BACKING_FILE_UNREADABLE);
+        let storage_unreadable = (Severity::Inaccessible, STORAGE_UNREADABLE);
+        let whole = file(64 * MIB, 0);
+        assert_eq!(told_of(&Err(eio()), &Ok(WELL)), [file_unreadable]);
+        assert_eq!(told_of(&Ok(whole), &Err(eio())), [storage_unreadable]);
+        let both = [file_unreadable, storage_unreadable];
+        assert_eq!(told_of(&Err(eio()), &Err(eio())), both);
+        let complaints = judge("/volumes/vol-1", 64 * MIB, &Err(eio()), &Ok(WELL));
+        let message = &complaints.iter().next().unwrap().message;
+        assert!(message.contains("/volumes/vol-1: EIO"), "{message}");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! `local` on real directories.
 
 mod attaching;
+mod health;
 mod ledger;
 mod recovery;
 mod snapshots;

@@ -1,0 +1,55 @@
+//! How volumes fare whose files cannot be looked at.
+
+use super::{Bed, MIB, order};
+use crate::backend::Volume;
+use crate::backend::local::store::Store;
+use belay_server::health::{Complaints, Severity};
+use belay_server::request::VolumeId;
+use std::fs;
+
+type Told = Vec<(Severity, &'static str)>;
+
+fn told(complaints: &Complaints) -> Told {
+    let all = complaints.iter();
+    all.map(|complaint| (complaint.severity, complaint.reason))
+        .collect()
+}
+
+/// A volume whose name is beneath another's file, so that looking at it fails with ENOTDIR, for
+/// root as well.
+fn unreadable(store: &Store, beneath: &Volume) -> VolumeId {
+    let id = VolumeId::new(format!("{}/beneath", beneath.id)).unwrap();
+    let record = store.ledger.get(beneath.id.as_str()).unwrap().unwrap();
+    let put = store
+        .ledger
+        .change(|changes| changes.put(id.as_str(), &record));
+    put.unwrap();
+    id
+}
+
+#[test]
+fn a_file_that_cannot_be_looked_at_is_unwell_alone() {
+    let bed = Bed::new();
+    let store = bed.open();
+    let well = store.create(&order("pvc-1", MIB), None).unwrap();
+    let missing = store.create(&order("pvc-2", MIB), None).unwrap();
+    fs::remove_file(bed.file(missing.id.as_str())).unwrap();
+    let bad = unreadable(&store, &well);
+    let is_bad = vec![(Severity::Inaccessible, "BackingFileUnreadable")];
+    let is_missing = vec![(Severity::DataLoss, "BackingFileMissing")];
+
+    let of = [&bad, &missing.id, &well.id].map(|id| (id.clone(), MIB));
+    let conditions = store.conditions(&of).unwrap();
+    let conditions: Vec<_> = conditions.iter().map(told).collect();
+    assert_eq!(conditions, [is_bad.clone(), is_missing.clone(), vec![]]);
+
+    let health = store.health(&bad).unwrap().unwrap();
+    assert_eq!(told(&health), is_bad);
+    let page = store.list_unwell(None, usize::MAX).unwrap();
+    let unwell = page.volumes.into_iter();
+    let mut unwell: Vec<_> = unwell.map(|it| (it.id, told(&it.complaints))).collect();
+    let mut expected = [(bad, is_bad), (missing.id, is_missing)];
+    unwell.sort_by(|one, other| one.0.cmp(&other.0));
+    expected.sort_by(|one, other| one.0.cmp(&other.0));
+    assert_eq!(unwell, expected);
+}
