@@ -31,6 +31,7 @@ impl Operations {
     }
 
     /// What is wrong with each of these volumes, in their order; none if the backend cannot tell.
+    /// Nothing is wrong with one that was deleted since.
     ///
     /// # Errors
     /// When the backend does not answer.

@@ -63,17 +63,10 @@ impl Store {
     /// `Unreachable` if the state does not answer. Files and a filesystem that do not are no error:
     /// that is what is wrong.
     pub(super) fn health(&self, id: &VolumeId) -> Result<Option<Complaints>, Failure> {
-        let record = self.ledger.get(id.as_str())?;
-        let Some(record) = record.filter(|record| record.state == State::Ready) else {
+        let Some(volume) = self.get(id)? else {
             return Ok(None);
         };
-        let storage = self.files.storage();
-        let complaints = self.complaints(id.as_str(), record.bytes, &storage);
-        // Deleted since the record was read, rather than lost?
-        if !complaints.is_empty() && self.get(id)?.is_none() {
-            return Ok(None);
-        }
-        Ok(Some(complaints))
+        self.complaints(id, volume.bytes, &self.files.storage())
     }
 
     /// Like [`Store::list`], of volumes that are unwell only.
@@ -89,30 +82,23 @@ impl Store {
             if record.state != State::Ready {
                 return Ok(true);
             }
-            let complaints = self.complaints(id, record.bytes, &storage);
-            if complaints.is_empty() {
+            let id = VolumeId::new(id)?;
+            let complaints = self.complaints(&id, record.bytes, &storage)?;
+            let Some(complaints) = complaints.filter(|complaints| !complaints.is_empty()) else {
                 return Ok(true);
-            }
+            };
             if page.volumes.len() == limit {
                 page.next = page.volumes.last().map(|last| last.id.as_str().to_owned());
                 return Ok(false);
             }
-            let id = VolumeId::new(id)?;
             page.volumes.push(Unwell { id, complaints });
             Ok(true)
         })?;
-        // What was deleted since its record was read is not unwell, but gone.
-        let mut gone = Vec::new();
-        for volume in &page.volumes {
-            if self.get(&volume.id)?.is_none() {
-                gone.push(volume.id.clone());
-            }
-        }
-        page.volumes.retain(|volume| !gone.contains(&volume.id));
         Ok(page)
     }
 
-    /// What is wrong with each of these volumes, given with their sizes; they existed a moment ago.
+    /// What is wrong with each of these volumes, given with their sizes; they existed a moment ago,
+    /// and nothing is wrong with those that do not any more.
     ///
     /// # Errors
     /// As of [`Store::health`].
@@ -122,13 +108,26 @@ impl Store {
     ) -> Result<Vec<Complaints>, Failure> {
         let storage = self.files.storage();
         let each = volumes.iter();
-        each.map(|(id, bytes)| Ok(self.complaints(id.as_str(), *bytes, &storage)))
+        each.map(|(id, bytes)| Ok(self.complaints(id, *bytes, &storage)?.unwrap_or_default()))
             .collect()
     }
 
-    fn complaints(&self, id: &str, bytes: u64, storage: &Result<Storage, Failure>) -> Complaints {
-        let path = self.files.path_of(id).display().to_string();
-        judge(&path, bytes, &self.files.named(id), storage)
+    /// What is wrong with a volume that was ready a moment ago; `None` if it was deleted since.
+    fn complaints(
+        &self,
+        id: &VolumeId,
+        bytes: u64,
+        storage: &Result<Storage, Failure>,
+    ) -> Result<Option<Complaints>, Failure> {
+        let path = self.files.path_of(id.as_str()).display().to_string();
+        let named = self.files.named(id.as_str());
+        let complaints = judge(&path, bytes, &named, storage);
+        // The file of a volume that is being deleted is not lost. Its record is marked before, so
+        // it is read after.
+        if !complaints.is_empty() && self.get(id)?.is_none() {
+            return Ok(None);
+        }
+        Ok(Some(complaints))
     }
 }
 

@@ -1,4 +1,4 @@
-//! How volumes fare whose files cannot be looked at.
+//! How volumes fare whose files cannot be looked at, or go away meanwhile.
 
 use super::{Bed, MIB, order};
 use crate::backend::Volume;
@@ -52,4 +52,30 @@ fn a_file_that_cannot_be_looked_at_is_unwell_alone() {
     unwell.sort_by(|one, other| one.0.cmp(&other.0));
     expected.sort_by(|one, other| one.0.cmp(&other.0));
     assert_eq!(unwell, expected);
+}
+
+#[test]
+fn a_volume_that_is_deleted_since_it_was_listed_is_not_lost() {
+    let bed = Bed::new();
+    let store = bed.open();
+    let deleting = store.create(&order("pvc-1", MIB), None).unwrap();
+    let deleted = store.create(&order("pvc-2", MIB), None).unwrap();
+    let lost = store.create(&order("pvc-3", MIB), None).unwrap();
+    let listed = store.list(None, usize::MAX).unwrap().volumes;
+    store.begin_delete(deleting.id.as_str()).unwrap();
+    fs::remove_file(bed.file(deleting.id.as_str())).unwrap();
+    store.delete(deleted.id.as_str()).unwrap();
+    fs::remove_file(bed.file(lost.id.as_str())).unwrap();
+
+    let listed: Vec<_> = listed.into_iter().map(|it| (it.id, it.bytes)).collect();
+    assert_eq!(listed.len(), 3);
+    let conditions = store.conditions(&listed).unwrap();
+    for ((id, _), complaints) in listed.iter().zip(&conditions) {
+        let expected: &[_] = match *id == lost.id {
+            true => &[(Severity::DataLoss, "BackingFileMissing")],
+            false => &[],
+        };
+        assert_eq!(told(complaints), expected, "{id}");
+    }
+    assert_eq!(conditions.len(), 3);
 }
