@@ -1,4 +1,5 @@
 //! The Node service as its callers meet it, over the simulated machine.
 
 mod calls;
+mod hung;
 mod lives;
