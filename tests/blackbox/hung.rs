@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::thread::{self, JoinHandle};
 
 use belay_proto::csi::v1 as csi;
-use tonic::Code;
+use tonic::{Code, Status};
 
 use crate::rig::{Answer, Place, Rig, Volume, access, least_bytes, refused_with, run, until};
 
@@ -60,10 +60,41 @@ fn up(rig: &Rig) -> Volume {
     volume
 }
 
-/// Unstages in a thread of its own.
-fn unstage(rig: &Rig, volume: &Volume) -> JoinHandle<Answer<csi::NodeUnstageVolumeResponse>> {
+type Caller<T> = JoinHandle<Answer<T>>;
+
+/// A caller in a thread of its own, who comes again while a question of [`is_in`] is answered.
+fn caller<T: Send + 'static>(act: impl Fn() -> Answer<T> + Send + 'static) -> Caller<T> {
+    thread::spawn(move || {
+        loop {
+            let answer = act();
+            let again = |told: &Status| told.message().contains("comes first");
+            if !answer.as_ref().is_err_and(again) {
+                return answer;
+            }
+        }
+    })
+}
+
+fn unstage(rig: &Rig, volume: &Volume) -> Caller<csi::NodeUnstageVolumeResponse> {
     let (node, request) = (rig.node(), volume.unstage());
-    thread::spawn(move || node.unstage(request))
+    caller(move || node.unstage(request.clone()))
+}
+
+fn stage(rig: &Rig, volume: &Volume) -> Caller<csi::NodeStageVolumeResponse> {
+    let (node, request) = (rig.node(), volume.stage(access("ext4")));
+    caller(move || node.stage(request.clone()))
+}
+
+/// Waits until what runs for the volume is in that phase. Asked is by a call that changes nothing.
+fn is_in(rig: &Rig, volume: &Volume, phase: &str) {
+    let in_phase = format!("now in {phase}");
+    until(&in_phase, || {
+        let question = volume.unpublish(&volume.target("none"));
+        rig.node().unpublish(question).is_err_and(|told| {
+            assert_eq!(told.code(), Code::Aborted, "{told}");
+            told.message().contains(&in_phase)
+        })
+    });
 }
 
 #[test]
@@ -85,13 +116,7 @@ fn a_disk_that_does_not_answer_holds_up_its_own_volumes_alone() {
     let hung: Vec<_> = volumes.iter().map(|volume| unstage(&rig, volume)).collect();
     // Only what is on a thread tells what it is in, so all have one when all are told of.
     for volume in &volumes {
-        until("the unmount is under way", || {
-            // Before the unstage has begun, it is staged as asked for.
-            node.stage(volume.stage(access("ext4"))).is_err_and(|told| {
-                assert_eq!(told.code(), Code::Aborted, "{told}");
-                told.message().contains("now in unmount")
-            })
-        });
+        is_in(&rig, volume, "unmount");
     }
 
     // What needs no write goes on, on the same threads.
@@ -132,31 +157,15 @@ fn an_unstage_calls_off_a_stage_that_waits_for_others() {
     let mut rig = Rig::with_volumes_in(place, disk.point.clone());
     let node = rig.node();
     let volumes: Vec<Volume> = (0..3).map(|_| rig.volume(least_bytes("ext4"))).collect();
-    let stage = |volume: &Volume| {
-        let (node, request) = (rig.node(), volume.stage(access("ext4")));
-        thread::spawn(move || {
-            loop {
-                let answer = node.stage(request.clone());
-                // A question of this test was being answered.
-                let again = |told: &tonic::Status| told.message().contains("comes first");
-                if !answer.as_ref().is_err_and(again) {
-                    return answer;
-                }
-            }
-        })
-    };
     let frozen = disk.freeze();
     // Both places for mkfs are taken, and their holders cannot write.
-    let formats: Vec<_> = volumes[..2].iter().map(&stage).collect();
-    for volume in &volumes[..2] {
-        until("the format is under way", || {
-            // Changes nothing, and is told what comes first.
-            node.unpublish(volume.unpublish(&volume.target("a")))
-                .is_err_and(|told| told.message().contains("now in format"))
-        });
+    let holders = &volumes[..2];
+    let formats: Vec<_> = holders.iter().map(|volume| stage(&rig, volume)).collect();
+    for volume in holders {
+        is_in(&rig, volume, "format");
     }
     let waiting = &volumes[2];
-    let called_off = stage(waiting);
+    let called_off = stage(&rig, waiting);
     until(
         "the third stage has found its device blank and waits",
         || node.unstage(waiting.unstage()).is_ok() && called_off.is_finished(),
@@ -181,13 +190,11 @@ fn an_unstage_calls_off_a_stage_that_waits_for_others() {
 fn told_at_the_deadline(
     rig: &Rig,
     volume: &Volume,
-    hung: Vec<JoinHandle<Answer<csi::NodeUnstageVolumeResponse>>>,
+    hung: Vec<Caller<csi::NodeUnstageVolumeResponse>>,
 ) {
     for unstage in hung {
-        unstage
-            .join()
-            .expect("no panic")
-            .expect_err("the disk is frozen");
+        // A caller of a rig panics when it loses its patience, after a minute.
+        drop(unstage.join().expect_err("the disk is frozen"));
     }
     let answer = rig.node().unstage(volume.unstage());
     refused_with(answer, Code::DeadlineExceeded, &["now in unmount"]);

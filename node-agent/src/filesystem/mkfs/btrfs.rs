@@ -10,6 +10,10 @@ use crate::filesystem::probe::{DeviceUnderTest, Identity, identify};
 use crate::kernel::Kernel;
 
 const PROGRAM: &str = "mkfs.btrfs";
+/// What it says when a loop device of some other mount is freed while it looks at those of all
+/// mounts for its own. It has written nothing by then.
+const DISTURBED: &str = "cannot check mount status";
+const TRIES: usize = 5;
 /// What btrfs-progs 5.15 turns on by itself and what it leaves off for a small device; all of it
 /// is older than Linux 5.0. The free space tree, which it turns on as well, has another option in
 /// every other version.
@@ -62,7 +66,7 @@ pub(super) fn mkfs<K: Kernel>(
 ) -> Result<(), Failure> {
     let begun = Instant::now();
     let plain = args(device.bytes, over_leftovers, &[]);
-    run(kernel, device, PROGRAM, plain, deadline)?;
+    undisturbed(|| run(kernel, device, PROGRAM, plain.clone(), deadline))?;
     let (incompat, compat_ro) = unwanted(kernel, device)?;
     if (incompat, compat_ro) == (0, 0) {
         return Ok(());
@@ -72,7 +76,7 @@ pub(super) fn mkfs<K: Kernel>(
     let refused: Vec<&str> = NEWER.iter().filter(is_on).map(|f| f.no).collect();
     let left = deadline.saturating_sub(begun.elapsed());
     let refusing = args(device.bytes, true, &refused);
-    run(kernel, device, PROGRAM, refusing, left)?;
+    undisturbed(|| run(kernel, device, PROGRAM, refusing.clone(), left))?;
     match unwanted(kernel, device)? {
         (0, 0) => Ok(()),
         (incompat, compat_ro) => Err(Failure::new(
@@ -83,6 +87,17 @@ pub(super) fn mkfs<K: Kernel>(
             ),
         )),
     }
+}
+
+/// Runs it again where others disturbed it.
+fn undisturbed(mut run: impl FnMut() -> Result<(), Failure>) -> Result<(), Failure> {
+    for _ in 1..TRIES {
+        match run() {
+            Err(failure) if failure.message.contains(DISTURBED) => {}
+            ended => return ended,
+        }
+    }
+    run()
 }
 
 /// The bits of features that must not be there.
@@ -153,5 +168,24 @@ mod tests {
             let args = args(bytes, false, &[]);
             assert_eq!(args.contains(&SAFE_BYTES.to_owned()), is_smaller, "{bytes}");
         }
+    }
+
+    #[test]
+    fn what_others_disturb_is_tried_again_and_nothing_else_is() {
+        let failing = |message: &str, times: usize| {
+            let mut runs = 0;
+            let ended = undisturbed(|| {
+                runs += 1;
+                match runs <= times {
+                    true => Err(Failure::new(Kind::System, message)),
+                    false => Ok(()),
+                }
+            });
+            (ended.is_ok(), runs)
+        };
+        let disturbed = format!("mkfs.btrfs failed with exit code 1: ERROR: {DISTURBED} of it");
+        assert_eq!(failing(&disturbed, 2), (true, 3));
+        assert_eq!(failing(&disturbed, TRIES), (false, TRIES));
+        assert_eq!(failing("mkfs.btrfs failed with exit code 1", 1), (false, 1));
     }
 }
