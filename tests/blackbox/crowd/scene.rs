@@ -4,13 +4,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use tonic::Status;
-
 use super::codes;
 use crate::rig::{
     Answer, Caller, Chance, Journal, Leaving, Op, Outcome, Site, has_left, mounts_of,
 };
-use crate::rig::{name, pause, stacked};
+use crate::rig::{pause, shown, stacked};
 
 /// Repetitions of one call until it succeeds: far more than the slowest format needs.
 const TRIES_MAX: u32 = 5000;
@@ -135,20 +133,8 @@ impl Scene {
     /// Fails with all that is known of the volume.
     #[track_caller]
     pub(crate) fn fail(&self, op: &Op, why: &str) -> ! {
-        let id = op.id().unwrap_or_default();
-        let word = if id.is_empty() { op.rpc() } else { id };
-        panic!(
-            "{} {why}: {op:?}\nits history:\n{}now:\n{}not answered yet:\n{}",
-            op.rpc(),
-            self.journal.about(&[word]),
-            self.site.show(id),
-            self.journal.outstanding()
-        );
+        self.site.fail(&self.journal, op, why, &[])
     }
-}
-
-fn shown(status: &Status) -> String {
-    format!("{}: {}", name(status.code()), status.message())
 }
 
 /// Half of the callers would go away before they are answered, at a random instant; a third does,

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGua
 
 use tonic::{Code, Status};
 
-use crate::rig::{Caller, Journal, Op, Outcome, Site, name, pause};
+use crate::rig::{Caller, Journal, Op, Outcome, Site, pause, shown};
 
 /// Tries of one call at a living process until it succeeds: far more than a mkfs can take to end
 /// that outlived its agent.
@@ -141,7 +141,7 @@ impl Trial {
         match self.insist(caller, op) {
             Ok(outcome) => outcome,
             Err(status) => {
-                let why = format!("was refused: {}: {}", name(status.code()), status.message());
+                let why = format!("was refused: {}", shown(&status));
                 self.fail(op, &why)
             }
         }
@@ -150,15 +150,8 @@ impl Trial {
     /// Fails with all that is known of the volume.
     #[track_caller]
     pub(crate) fn fail(&self, op: &Op, why: &str) -> ! {
-        let id = op.id().unwrap_or_default();
-        let word = if id.is_empty() { op.rpc() } else { id };
-        panic!(
-            "{} {why}: {op:?}\nits history:\n{}now:\n{}not answered yet:\n{}",
-            op.rpc(),
-            self.journal.about(&[word, "is killed", "lives again"]),
-            self.site.show(id),
-            self.journal.outstanding()
-        );
+        self.site
+            .fail(&self.journal, op, why, &["is killed", "lives again"])
     }
 }
 

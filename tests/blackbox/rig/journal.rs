@@ -6,7 +6,8 @@ use std::fmt::Write as _;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use tonic::Code;
+use belay_proto::code::name;
+use tonic::{Code, Status};
 
 use super::calls::{Answer, has_left};
 
@@ -151,29 +152,11 @@ fn told<T>(answer: &Answer<T>) -> String {
     match answer {
         Ok(_) => name(Code::Ok).to_owned(),
         Err(status) if has_left(status) => "left".to_owned(),
-        Err(status) => format!("{}: {}", name(status.code()), status.message()),
+        Err(status) => shown(status),
     }
 }
 
-/// The specification's name of a code.
-pub(crate) fn name(code: Code) -> &'static str {
-    match code {
-        Code::Ok => "OK",
-        Code::Cancelled => "CANCELLED",
-        Code::Unknown => "UNKNOWN",
-        Code::InvalidArgument => "INVALID_ARGUMENT",
-        Code::DeadlineExceeded => "DEADLINE_EXCEEDED",
-        Code::NotFound => "NOT_FOUND",
-        Code::AlreadyExists => "ALREADY_EXISTS",
-        Code::PermissionDenied => "PERMISSION_DENIED",
-        Code::ResourceExhausted => "RESOURCE_EXHAUSTED",
-        Code::FailedPrecondition => "FAILED_PRECONDITION",
-        Code::Aborted => "ABORTED",
-        Code::OutOfRange => "OUT_OF_RANGE",
-        Code::Unimplemented => "UNIMPLEMENTED",
-        Code::Internal => "INTERNAL",
-        Code::Unavailable => "UNAVAILABLE",
-        Code::DataLoss => "DATA_LOSS",
-        Code::Unauthenticated => "UNAUTHENTICATED",
-    }
+/// Code and message of a refusal.
+pub(crate) fn shown(status: &Status) -> String {
+    format!("{}: {}", name(status.code()), status.message())
 }

@@ -33,7 +33,7 @@ pub(crate) use calls::{Answer, ControllerCalls, Leaving, NodeCalls, call_at, has
 pub(crate) use chance::Chance;
 pub(crate) use controller::Controller;
 pub(crate) use disk::Disk;
-pub(crate) use journal::{Journal, name};
+pub(crate) use journal::{Journal, shown};
 pub(crate) use kubelet::{Change, Kubelet};
 pub(crate) use mounts::{mounts_of, stacked};
 pub(crate) use pages::Pages;

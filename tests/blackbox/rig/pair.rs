@@ -6,9 +6,11 @@ use std::path::{Path, PathBuf};
 
 use belay_proto::csi::v1 as csi;
 
+use super::caller::Op;
 use super::calls::{ControllerCalls, NodeCalls};
 use super::controller::Controller;
 use super::disk::Disk;
+use super::journal::Journal;
 use super::mounts::{Mount, mounts_of};
 use super::place::{LoopDevice, Place, loops_beneath};
 use super::process::Process;
@@ -79,6 +81,20 @@ impl Site {
             "{}{loops:?}\nfile: {size:?} bytes\n",
             lines.collect::<String>()
         )
+    }
+
+    /// Fails with all that is known of the call's volume, and of what else the `words` are about.
+    #[track_caller]
+    pub(crate) fn fail(&self, journal: &Journal, op: &Op, why: &str, words: &[&str]) -> ! {
+        let id = op.id().unwrap_or_default();
+        let word = if id.is_empty() { op.rpc() } else { id };
+        panic!(
+            "{} {why}: {op:?}\nits history:\n{}now:\n{}not answered yet:\n{}",
+            op.rpc(),
+            journal.about(&[&[word], words].concat()),
+            self.show(id),
+            journal.outstanding()
+        );
     }
 
     /// Loop devices of volumes.
