@@ -90,6 +90,8 @@ struct Place {
 
 impl Pool {
     pub(crate) fn new() -> Arc<Self> {
+        metrics::describe_gauge!(THREADS, "Threads that work for operations.");
+        metrics::describe_gauge!(WAITING, "Operations that wait for a thread.");
         let places = |count| Arc::new(Semaphore::new(count));
         Arc::new(Pool {
             places: places(PLACES),
@@ -150,8 +152,6 @@ impl Pool {
 
     /// Sets the gauges of the pool.
     pub(crate) fn measure(&self) {
-        metrics::describe_gauge!(THREADS, "Threads that work for operations.");
-        metrics::describe_gauge!(WAITING, "Operations that wait for a thread.");
         let taken = |places: &Semaphore, of: usize| {
             u32::try_from(of.saturating_sub(places.available_permits())).unwrap_or(u32::MAX)
         };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use belay_proto::csi::v1 as csi;
 use belay_server::failure::{Failure, Kind};
 use belay_server::health::Complaints;
-use belay_server::jobs::{Jobs, Look, Ticket, fingerprint};
+use belay_server::jobs::{Jobs, Look, Ticket};
 use belay_server::request::{NodeVolumeHealth, StorageHealth, VolumeId};
 use belay_server::rpc::Rpc;
 
@@ -54,15 +54,14 @@ impl<K: Kernel> NodeService<K> {
     async fn look_into(&self, request: NodeVolumeHealth) -> Result<Complaints, Failure> {
         let id = request.id.clone();
         let paths = (&request.staging, &request.target);
-        let mark = fingerprint(&(&request.id, paths));
-        let key = format!("{id}\0{paths:?}");
+        let key = reads::key(&id, format_args!("{paths:?}"));
         let (node, pool) = (Arc::clone(&self.node), Arc::clone(&self.pool));
         let look = |ticket: Ticket| async move {
             let look = move || operation::health(&node, &request);
             pool.run(&ticket, Lane::Read, look).await
         };
         let rpc = Rpc::NodeGetVolumeHealth;
-        match self.looks.volumes.run(&key, rpc, mark, look).await {
+        match self.looks.volumes.run(&key, rpc, 0, look).await {
             // What hangs may be this very question, which then has its answer.
             Err(failure) if failure.kind == Kind::Timeout => {
                 let hung = self.hung(&id).ok_or(failure)?;

@@ -2,6 +2,7 @@
 //! pile up on one that hangs nor stop the kubelet's housekeeping for it.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -47,7 +48,7 @@ impl Reads {
     where
         F: Future<Output = Result<VolumeStats, Failure>> + Send + 'static,
     {
-        let key = key(id, path);
+        let key = key(id, path.display());
         let stats = self.asking.run(&key, Rpc::NodeGetVolumeStats, 0, read);
         let stats = stats.await?;
         self.keep(id, path, stats.usage);
@@ -119,11 +120,12 @@ pub(super) fn complaints(look: &Look) -> Complaints {
     complaints
 }
 
-/// Neither an id nor a path has a NUL in it.
-fn key(id: &VolumeId, path: &Path) -> String {
-    format!("{id}\0{}", path.display())
+/// The key of a question about this volume. Neither an id nor a path has a NUL in it.
+pub(super) fn key(id: &VolumeId, what: impl fmt::Display) -> String {
+    format!("{id}\0{what}")
 }
 
+/// Whether it is of this volume.
 pub(super) fn concerns(key: &str, id: &VolumeId) -> bool {
     let rest = key.strip_prefix(id.as_str());
     rest.is_some_and(|rest| rest.starts_with('\0'))
