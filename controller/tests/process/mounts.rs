@@ -4,9 +4,15 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 /// Of the xfs; sparse, so that only what is written takes room.
 const IMAGE_BYTES: u64 = 4 << 30;
+
+/// A child that another test starts has copies of our descriptors until its exec, and no event tells
+/// its end.
+const UNMOUNT_TRIES: u32 = 100;
+const BETWEEN_TRIES: Duration = Duration::from_millis(50);
 
 /// A mounted file; its loop device goes with the mount.
 pub(crate) struct Mount {
@@ -28,10 +34,22 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        let status = Command::new("umount").arg(&self.at).status();
         // A failing test may still have files open there; the namespace ends with it.
-        assert!(std::thread::panicking() || status.unwrap().success());
+        let ended = std::thread::panicking() || (0..UNMOUNT_TRIES).any(|_| unmounted(&self.at));
+        assert!(ended, "{} stays busy", self.at.display());
     }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "no event tells that a child has closed its copies"
+)]
+fn unmounted(at: &Path) -> bool {
+    let done = Command::new("umount").arg(at).status().unwrap().success();
+    if !done {
+        std::thread::sleep(BETWEEN_TRIES);
+    }
+    done
 }
 
 /// A fresh xfs, which can share blocks between files.
