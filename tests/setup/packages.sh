@@ -61,6 +61,10 @@ need_for() {
             need pvcreate "a test makes an LVM disk" lvm2
             need mkfs.vfat "a test makes a vfat disk" dosfstools
             ;;
+        images)
+            need buildah "images are built by it" buildah
+            need readelf "programs are looked at before they go into one" binutils
+            ;;
         curl)
             need curl "a toolchain is fetched with it" curl
             ;;

@@ -1,0 +1,107 @@
+#!/usr/bin/env bash
+# Makes the root folder of one image: our static programs, the filesystem tools of this machine with
+# just the libraries they load, and the papers of what is passed on with them.
+#
+#   deploy/images/rootfs.sh node|controller FOLDER BINDIR
+#
+# The tools come from the Debian or Ubuntu it runs on: the same ones that the tests ran.
+set -euo pipefail
+here=$(dirname "$(readlink -f "$0")")
+. "$here/../../tests/setup/env.sh"
+
+[ "$#" = 3 ] || give_up "usage: rootfs.sh node|controller FOLDER BINDIR"
+image=$1 root=$2 bindir=$3
+
+# The agent runs the first three. The others are what docs/health.md tells people to run, on nodes
+# that may have no shell of their own: kubectl exec finds them here.
+tools=(mkfs.ext4 mkfs.xfs mkfs.btrfs e2fsck xfs_repair btrfs)
+# The agent tells the age of xfsprogs by which of these its package has.
+data=(/etc/mke2fs.conf /usr/share/xfsprogs/mkfs)
+
+put() {
+    install -D --mode "$1" "$2" "$root$3"
+}
+
+skeleton() {
+    mkdir -p "$root"/usr/{bin,sbin,lib,lib64}
+    local folder
+    for folder in bin sbin lib lib64; do
+        ln -s "usr/$folder" "$root/$folder"
+    done
+    put 644 "$here/../../LICENSE" /usr/share/doc/belay/copyright
+}
+
+program() {
+    [ -x "$bindir/$1" ] || give_up "$bindir has no $1; please run: make build"
+    # What needs a loader would not start here.
+    ! readelf --program-headers "$bindir/$1" | grep -q INTERP ||
+        give_up "$bindir/$1 is not linked statically; please run: make build"
+    put 755 "$bindir/$1" "/usr/bin/$1"
+}
+
+# All in /usr, wherever the links of a merged /usr have led.
+beneath_usr() {
+    printf '/usr/%s\n' "$(printf '%s' "$1" | sed 's|^/usr||; s|^/||')"
+}
+
+libraries_of() {
+    ldd "$1" | sed -n 's/^[^/]*\(\/[^ ]*\) (.*/\1/p'
+}
+
+tool() {
+    local path library
+    path=$(command -v "$1") || give_up "$1 is missing; please run: tests/setup/packages.sh filesystems"
+    put 755 "$path" "$(beneath_usr "$path")"
+    printf '%s\n' "$path"
+    for library in $(libraries_of "$path"); do
+        put 755 "$library" "$(beneath_usr "$library")"
+        printf '%s\n' "$library"
+    done
+}
+
+# A file may be listed with or without the /usr that both are in by now.
+package_of() {
+    local path=${1#/usr}
+    { dpkg-query --search "/usr$path" || dpkg-query --search "$path"; } 2>/dev/null |
+        head -n 1 | cut -d : -f 1
+}
+
+# Scanners for known holes read what distroless images keep in status.d.
+papers() {
+    local package=$1 licence
+    put 644 "/usr/share/doc/$package/copyright" "/usr/share/doc/$package/copyright"
+    mkdir -p "$root/var/lib/dpkg/status.d"
+    dpkg-query --status "$package" | sed '/^Conffiles:/,/^[^ ]/{/^Conffiles:/d;/^ /d}' \
+        >"$root/var/lib/dpkg/status.d/$package"
+    for licence in $(grep -oh '/usr/share/common-licenses/[A-Za-z0-9.-]*[A-Za-z0-9]' \
+        "/usr/share/doc/$package/copyright" | sort -u); do
+        [ ! -e "$licence" ] || put 644 "$licence" "$licence"
+    done
+}
+
+filesystem_tools() {
+    local name path package
+    have dpkg-query || give_up "images are made on Debian or Ubuntu, whose packages name their licences"
+    for name in "${tools[@]}"; do tool "$name"; done | sort -u >"$root/.files"
+    while read -r path; do package_of "$path"; done <"$root/.files" | sort -u >"$root/.packages"
+    while read -r package; do papers "$package"; done <"$root/.packages"
+    rm "$root/.files" "$root/.packages"
+    for path in "${data[@]}"; do
+        [ ! -e "$path" ] || { mkdir -p "$root${path%/*}" && cp -rL "$path" "$root${path%/*}/"; }
+    done
+    put 644 /etc/os-release /etc/os-release
+}
+
+umask 022
+[ ! -e "$root" ] || give_up "$root is there already; please name a folder that is not"
+skeleton
+# For people who look for what is wrong, by kubectl exec.
+program belayctl
+case $image in
+    node)
+        program belay-node
+        filesystem_tools
+        ;;
+    controller) program belay-controller ;;
+    *) give_up "there is no image called $image; there are node and controller" ;;
+esac
