@@ -19,7 +19,7 @@ CARGO_FLAGS ?=
 ISOLATED := unshare --mount --propagation private
 
 .PHONY: root help setup build check fmt clippy deny tidy \
-	test unit mounts wire sanity demo bench nightly clean
+	test unit mounts wire sanity demo bench nightly images clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -73,6 +73,10 @@ nightly: root ## the long forms of the tests: hundreds of kills instead of dozen
 	@tests/setup/setup.sh test
 	@# Optimized, 100,000 lives of the reference model take a quarter of the time.
 	@BELAY_NIGHTLY=1 CARGO_PROFILE_DEV_OPT_LEVEL=1 tests/steps.sh build unit mounts wire sanity
+
+images: root build ## both container images in target/images, tried from the archives (root)
+	deploy/images/build.sh '$(CARGO_TARGET_DIR)/images' '$(BELAY_BIN_DIR)'
+	tests/images/check.sh '$(CARGO_TARGET_DIR)/images' '$(BELAY_BIN_DIR)'
 
 clean: ## remove what cargo built
 	cargo clean

@@ -29,6 +29,9 @@ skeleton() {
         ln -s "usr/$folder" "$root/$folder"
     done
     put 644 "$here/../../LICENSE" /usr/share/doc/belay/copyright
+    "$here/notices.sh" >"$root/usr/share/doc/belay/third-party"
+    # Linked into our own programs.
+    papers libc6
 }
 
 program() {
@@ -81,7 +84,6 @@ papers() {
 
 filesystem_tools() {
     local name path package
-    have dpkg-query || give_up "images are made on Debian or Ubuntu, whose packages name their licences"
     for name in "${tools[@]}"; do tool "$name"; done | sort -u >"$root/.files"
     while read -r path; do package_of "$path"; done <"$root/.files" | sort -u >"$root/.packages"
     while read -r package; do papers "$package"; done <"$root/.packages"
@@ -93,6 +95,7 @@ filesystem_tools() {
 }
 
 umask 022
+have dpkg-query || give_up "images are made on Debian or Ubuntu, whose packages name their licences"
 [ ! -e "$root" ] || give_up "$root is there already; please name a folder that is not"
 skeleton
 # For people who look for what is wrong, by kubectl exec.

@@ -1,0 +1,90 @@
+#!/usr/bin/env bash
+# The half of check.sh that is process 1 of its own namespaces: it runs a controller and an agent
+# from the unpacked images, as a container runtime would (their own root, which cannot be written;
+# /dev, the kubelet's folder and the state directory from outside), and a volume of each kind
+# lives its life.
+#
+#   volumes.sh WORK
+set -euo pipefail
+[ $$ = 1 ] || { echo "volumes.sh: is started by check.sh only" >&2; exit 64; }
+work=$1
+state=/var/lib/belay
+kubelet=/var/lib/kubelet
+
+wrong() {
+    printf 'images: %s\n' "$*" >&2
+    tail -n 20 "$work"/*.log >&2
+    exit 1
+}
+
+container() {
+    local root=$work/$1/root
+    mkdir -p "$root"/{dev,proc,sys} "$root$state" "$root$kubelet"
+    mount --bind "$root" "$root"
+    mount -t proc proc "$root/proc"
+    mount -t sysfs -o ro sysfs "$root/sys"
+    mount --rbind /dev "$root/dev"
+    mount --bind "$work/state" "$root$state"
+    mount --bind "$work/kubelet" "$root$kubelet"
+    mount -o remount,bind,ro "$root"
+}
+
+controller() {
+    chroot "$work/controller/root" belayctl --endpoint "unix://$state/csi.sock" controller "$@"
+}
+
+node() {
+    chroot "$work/node/root" belayctl --endpoint "unix://$kubelet/csi.sock" node "$@"
+}
+
+await() {
+    local tries
+    for ((tries = 0; tries < 200; tries++)); do
+        "$@" >/dev/null 2>&1 && return 0
+        sleep 0.1
+    done
+    wrong "does not answer: $*"
+}
+
+field() {
+    sed -n "s/^$1 *//p"
+}
+
+live() {
+    local fs=$1 id context=() pair data=$work/node/root$kubelet/pod-$1
+    mkdir -p "$work/kubelet/staging-$fs"
+    id=$(controller create "data-$fs" --size 512MiB --fs-type "$fs" | field volume_id)
+    for pair in $(controller publish "$id" --node-id image --fs-type "$fs" |
+        field publish_context | tr , ' '); do
+        context+=(--context "$pair")
+    done
+    node stage "$id" --staging "$kubelet/staging-$fs" --fs-type "$fs" "${context[@]}" >/dev/null
+    node publish "$id" --staging "$kubelet/staging-$fs" --target "$kubelet/pod-$fs" \
+        --fs-type "$fs" "${context[@]}" >/dev/null
+    [ "$(stat --format %d "$data")" != "$(stat --format %d "$work/kubelet")" ] ||
+        wrong "nothing is mounted on $data"
+    printf 'kept\n' >"$data/file" && [ "$(cat "$data/file")" = kept ] || wrong "$fs loses what is written"
+    node unpublish "$id" --target "$kubelet/pod-$fs" >/dev/null
+    node unstage "$id" --staging "$kubelet/staging-$fs" >/dev/null
+    controller unpublish "$id" --node-id image >/dev/null
+    [ -z "$(losetup --noheadings --associated "$work/state/volumes/$id")" ] ||
+        wrong "$id is still bound to a loop device"
+    controller delete "$id" >/dev/null
+    printf '  %-18s formatted, mounted, written, given back\n' "$fs"
+}
+
+mkdir -p "$work/state/volumes" "$work/kubelet"
+# So that what is mounted in the agent's root is seen, as the kubelet's propagation has it.
+mount --bind "$work/kubelet" "$work/kubelet"
+mount --make-shared "$work/kubelet"
+container controller
+container node
+chroot "$work/controller/root" belay-controller --state-dir "$state" --node-id image \
+    --endpoint "unix://$state/csi.sock" 2>"$work/controller.log" &
+await controller capacity
+chroot "$work/node/root" belay-node --loop-dir "$state/volumes" --node-id image \
+    --endpoint "unix://$kubelet/csi.sock" 2>"$work/node.log" &
+await node info
+for fs in ext4 xfs btrfs; do
+    live "$fs"
+done
