@@ -49,7 +49,7 @@ pub struct CommonArgs {
     )]
     pub max_volumes: u32,
 
-    /// Where to show /metrics and /healthz, e.g. 127.0.0.1:9808; nowhere if absent
+    /// Where to show /metrics, /healthz and /livez, e.g. 127.0.0.1:9808; nowhere if absent
     #[arg(long, env = "BELAY_HTTP_ENDPOINT", value_name = "IP:PORT")]
     pub http_endpoint: Option<SocketAddr>,
 

@@ -1,5 +1,5 @@
-//! What people and Prometheus look at: GET /metrics and GET /healthz over HTTP/1. Shows nothing of
-//! requests, and changes nothing.
+//! What people, Prometheus and the kubelet's probes look at: GET /metrics, /healthz and /livez over
+//! HTTP/1. Shows nothing of requests, and changes nothing.
 
 use crate::door::Door;
 use crate::metrics::Metrics;
@@ -30,7 +30,7 @@ const TIDY_INTERVAL: Duration = Duration::from_secs(10);
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 const PROMETHEUS_TEXT: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4");
 
-/// The two pages, bound but not yet served.
+/// The pages, bound but not yet served.
 #[derive(Debug)]
 pub(crate) struct Pages {
     listener: TcpListener,
@@ -46,7 +46,7 @@ impl Pages {
     ) -> std::io::Result<Self> {
         let listener = TcpListener::bind(address).await?;
         // Port 0 asks for any free one: then this line is the only place to learn it.
-        tracing::info!(address = %listener.local_addr()?, "showing /metrics and /healthz");
+        tracing::info!(address = %listener.local_addr()?, "showing /metrics, /healthz and /livez");
         Ok(Self {
             listener,
             metrics,
@@ -107,10 +107,13 @@ fn page(
                 text(StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("{why}\n"))
             }
         },
+        // That this thread came to answer is all there is to tell: what a restart does not mend,
+        // such as a kubelet that refuses the driver, must not cause one.
+        (&Method::GET, "/livez") => text(StatusCode::OK, TEXT, "ok\n"),
         _ => text(
             StatusCode::NOT_FOUND,
             TEXT,
-            "only GET /metrics and GET /healthz are here\n",
+            "only GET /metrics, GET /healthz and GET /livez are here\n",
         ),
     }
 }
@@ -160,6 +163,18 @@ mod tests {
             (status, form, body),
             (503, plain, "no shared mounts\n".to_owned())
         );
+    }
+
+    #[tokio::test]
+    async fn livez_is_well_whatever_the_readiness() {
+        for state in [
+            State::Ready,
+            State::Starting("reading the mounts".to_owned()),
+            State::Unhealthy("no shared mounts".to_owned()),
+        ] {
+            let (status, _, body) = get("/livez", &Readiness::new(state.clone())).await;
+            assert_eq!((status, body.as_str()), (200, "ok\n"), "{state:?}");
+        }
     }
 
     #[tokio::test]

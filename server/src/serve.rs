@@ -49,7 +49,7 @@ const WINDOW_BYTES: u32 = 65_535;
 pub struct ServeConfig {
     /// The CSI socket.
     pub socket: Socket,
-    /// Where /metrics and /healthz are shown; none = nowhere, and nothing is measured.
+    /// Where /metrics, /healthz and /livez are shown; none = nowhere, and nothing is measured.
     pub http: Option<SocketAddr>,
     /// How long running calls may take when the server is asked to end.
     pub drain: Duration,
@@ -67,7 +67,7 @@ pub enum ServeError {
     #[error("cannot watch the socket: {0}")]
     Socket(io::Error),
     /// The port is taken, or the address is not of this machine.
-    #[error("cannot listen on {0} for /metrics and /healthz: {1}")]
+    #[error("cannot listen on {0} for /metrics, /healthz and /livez: {1}")]
     Http(SocketAddr, io::Error),
     /// The registration socket cannot be had.
     #[error("cannot register with the kubelet: {0}")]

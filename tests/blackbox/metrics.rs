@@ -281,6 +281,9 @@ fn prometheus_gets_exactly_what_the_documentation_says() {
 
     let mut shown = Shapes::new();
     for (program, address) in pair.jobs() {
+        // Of an agent, too, that no kubelet has taken.
+        let life = get(address, "/livez");
+        assert_eq!(life.as_deref(), Some("ok\n"), "{program}");
         let page = get(address, "/metrics").expect("a page");
         lint(&page);
         assert!(

@@ -94,6 +94,7 @@ impl Bed {
             pages.health().0 == status
                 && pages.metric("belay_kubelet_registered{").as_deref() == Some(metric)
         });
+        assert_eq!(pages.life(), (200, "ok\n".to_owned()));
         let probed = probe(&self.endpoint()).is_ok_and(|answer| answer.ready == Some(true));
         assert!(probed, "the program is well, whatever the kubelet says");
     }

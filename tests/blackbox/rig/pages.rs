@@ -27,7 +27,16 @@ impl Pages {
 
     /// The status of /healthz, and what it says.
     pub(crate) fn health(&self) -> (u16, String) {
-        let answer = self.get("/healthz");
+        self.told("/healthz")
+    }
+
+    /// The status of /livez, and what it says.
+    pub(crate) fn life(&self) -> (u16, String) {
+        self.told("/livez")
+    }
+
+    fn told(&self, path: &str) -> (u16, String) {
+        let answer = self.get(path);
         let status = answer.split(' ').nth(1).expect("a status");
         let (_, body) = answer.split_once("\r\n\r\n").expect("a body");
         (status.parse().expect("a number"), body.to_owned())
