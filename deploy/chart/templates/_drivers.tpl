@@ -1,0 +1,65 @@
+{{/* What is said in an entry stands over the backend's default, key by key. Sprig's own merge takes
+     a false or an empty value for none. */}}
+{{- define "belay.over" -}}
+{{- $merged := deepCopy .defaults -}}
+{{- range $key, $value := .entry -}}
+{{- $default := get $merged $key -}}
+{{- if and (kindIs "map" $value) (kindIs "map" $default) -}}
+{{- $value = include "belay.over" (dict "defaults" $default "entry" $value) | fromJson -}}
+{{- end -}}
+{{- $_ := set $merged $key $value -}}
+{{- end -}}
+{{- toJson $merged -}}
+{{- end -}}
+
+{{/* The entries of `drivers` with all their keys, as {"drivers": [...]}; ends the rendering where
+     one cannot work. */}}
+{{- define "belay.drivers" -}}
+{{- $backends := list -}}
+{{- range $path, $_ := .Files.Glob "backends/*.yaml" -}}
+{{- $backends = append $backends (base $path | trimSuffix ".yaml") -}}
+{{- end -}}
+{{- if ne (len .Values.drivers) 1 -}}
+{{- fail (printf "drivers: %d entries, and this version serves exactly one; install a release for it alone, with one entry" (len .Values.drivers)) -}}
+{{- end -}}
+{{- $drivers := list -}}
+{{- range $at, $entry := .Values.drivers -}}
+{{- $backend := default "local" $entry.backend -}}
+{{- if not (has $backend $backends) -}}
+{{- fail (printf "drivers[%d].backend: there is no backend %q; use one of: %s" $at $backend (join ", " $backends)) -}}
+{{- end -}}
+{{- $defaults := $.Files.Get (printf "backends/%s.yaml" $backend) | fromYaml -}}
+{{- $driver := include "belay.over" (dict "defaults" $defaults "entry" $entry) | fromJson -}}
+{{- $_ := set $driver "backend" $backend -}}
+{{- include "belay.check" (dict "at" $at "driver" $driver) -}}
+{{- $drivers = append $drivers $driver -}}
+{{- end -}}
+{{- toJson (dict "drivers" $drivers) -}}
+{{- end -}}
+
+{{/* What no schema can tell, since it depends on the backend or on other values. */}}
+{{- define "belay.check" -}}
+{{- $where := printf "drivers[%v]" .at -}}
+{{- if eq .driver.backend "local" -}}
+{{- if not .driver.nodeName -}}
+{{- fail (printf "%s.nodeName is empty: say which node keeps the volumes, by its name in `kubectl get nodes`: --set '%s.nodeName=NAME'" $where $where) -}}
+{{- end -}}
+{{- if gt (len .driver.nodeName) 63 -}}
+{{- fail (printf "%s.nodeName %q is longer than 63 characters: it is the value of a topology label, which cannot be longer" $where .driver.nodeName) -}}
+{{- end -}}
+{{- end -}}
+{{- $defaults := 0 -}}
+{{- range .driver.storageClasses -}}
+{{- if .default }}{{ $defaults = add1 $defaults }}{{ end -}}
+{{- end -}}
+{{- if gt (int $defaults) 1 -}}
+{{- fail (printf "%s.storageClasses: %d of them are the default; a cluster has one" $where (int $defaults)) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* "true" or empty. */}}
+{{- define "belay.snapshots" -}}
+{{- if eq (toString .Values.snapshots.enabled) "auto" -}}
+{{- if .Capabilities.APIVersions.Has "snapshot.storage.k8s.io/v1/VolumeSnapshotClass" }}true{{ end -}}
+{{- else if .Values.snapshots.enabled }}true{{ end -}}
+{{- end -}}

@@ -1,0 +1,68 @@
+{{/* What a selector asks for: never changes, for selectors are immutable. */}}
+{{- define "belay.selector" -}}
+app.kubernetes.io/name: belay
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/component: {{ .component }}
+{{- with .driver }}
+belay.dev/driver: {{ .shortName }}
+{{- end }}
+{{- end -}}
+
+{{- define "belay.labels" -}}
+app.kubernetes.io/name: belay
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+{{- end -}}
+
+{{- define "belay.podLabels" -}}
+{{ include "belay.selector" . }}
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+{{- with .more }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- define "belay.controllerName" -}}
+belay-controller-{{ .shortName }}
+{{- end -}}
+
+{{/* By name and not by label: kubernetes.io/hostname may differ from the node's name. */}}
+{{- define "belay.onNodes" -}}
+nodeAffinity:
+  requiredDuringSchedulingIgnoredDuringExecution:
+    nodeSelectorTerms:
+      {{- range . }}
+      - matchFields:
+          - key: metadata.name
+            operator: In
+            values: [{{ . | quote }}]
+      {{- end }}
+{{- end -}}
+
+{{/* A container that needs nothing of the kernel. */}}
+{{- define "belay.unprivileged" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
+{{- end -}}
+
+{{/* /livez: the process answers at all. /healthz: it can work. A failing /healthz must never end a
+     program, for a restart mends nothing that it tells of: so it is asked for readiness alone, and
+     the startup probe asks /livez. What a killed program left behind is taken up before anything
+     is served, and may wait for a disk: ten minutes. */}}
+{{- define "belay.probes" -}}
+startupProbe:
+  httpGet: {path: /livez, port: http}
+  periodSeconds: 2
+  failureThreshold: 300
+livenessProbe:
+  httpGet: {path: /livez, port: http}
+  periodSeconds: 20
+  timeoutSeconds: 10
+  failureThreshold: 6
+readinessProbe:
+  httpGet: {path: /healthz, port: http}
+  periodSeconds: 5
+  timeoutSeconds: 5
+{{- end -}}

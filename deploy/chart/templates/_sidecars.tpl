@@ -1,0 +1,49 @@
+{{/* One sidecar. Takes root, driver, name (provisioner), args and env (lists). */}}
+{{- define "belay.sidecar" -}}
+- name: csi-{{ .name }}
+  image: {{ get .root.Values.images .name }}
+  imagePullPolicy: {{ .root.Values.images.pullPolicy }}
+  args:
+    - --csi-address=/run/csi/csi.sock
+    - --timeout={{ .root.Values.sidecars.timeout }}
+    - --kube-api-qps={{ .root.Values.sidecars.kubeApiQps }}
+    - --kube-api-burst={{ int .root.Values.sidecars.kubeApiBurst }}
+    - --v={{ int .root.Values.sidecars.verbosity }}
+    {{- with concat .args (get .root.Values.sidecars.extraArgs .name) }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+  {{- with .env }}
+  env:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  resources:
+    {{- toYaml .root.Values.sidecars.resources | nindent 4 }}
+  securityContext:
+    {{- include "belay.unprivileged" . | nindent 4 }}
+    # The owner of the socket, which only he may open. Without a capability and with nothing of
+    # the node in the container, he is no more than another user.
+    runAsUser: 0
+  volumeMounts:
+    - name: socket
+      mountPath: /run/csi
+    - name: token
+      mountPath: /var/run/secrets/kubernetes.io/serviceaccount
+      readOnly: true
+{{- end -}}
+
+{{- define "belay.sidecars" -}}
+{{- $provisioner := list "--default-fstype=ext4" "--strict-topology" -}}
+{{- $env := list -}}
+{{- if .driver.csiDriver.storageCapacity -}}
+{{/* Owned by the Deployment (pod, ReplicaSet, Deployment): there is no gap while it is updated, and
+     nothing is left after it. One class's capacity may be asked for often, for it is soon told. */}}
+{{- $provisioner = concat $provisioner (list "--enable-capacity" "--capacity-ownerref-level=2" "--kube-api-capacity-qps=5" "--kube-api-capacity-burst=20") -}}
+{{- $env = list (dict "name" "POD_NAME" "valueFrom" (dict "fieldRef" (dict "fieldPath" "metadata.name"))) (dict "name" "NAMESPACE" "valueFrom" (dict "fieldRef" (dict "fieldPath" "metadata.namespace"))) -}}
+{{- end -}}
+{{ include "belay.sidecar" (dict "root" .root "name" "provisioner" "args" $provisioner "env" $env) }}
+{{ include "belay.sidecar" (dict "root" .root "name" "attacher" "args" list) }}
+{{ include "belay.sidecar" (dict "root" .root "name" "resizer" "args" (list "--handle-volume-inuse-error=false")) }}
+{{- if include "belay.snapshots" .root }}
+{{ include "belay.sidecar" (dict "root" .root "name" "snapshotter" "args" list) }}
+{{- end }}
+{{- end -}}
