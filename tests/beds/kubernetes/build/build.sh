@@ -1,0 +1,100 @@
+#!/usr/bin/env bash
+# Builds the programs of the bed: Kubernetes, etcd, the sidecars and the official storage suite, all
+# from one go.mod, since no registry of images is needed then.
+#
+#   build.sh            builds what is missing
+#   build.sh --where    prints the folder of the finished programs, there or not
+#
+# The folder is named after everything that goes into it, so a change builds anew. Go's own caches
+# help and are not needed afterwards.
+set -euo pipefail
+here=$(dirname "$(readlink -f "$0")")
+. "$here/../../../setup/env.sh"
+cd "$here"
+
+cache=$BELAY_CACHE/kubernetes
+programs=(etcd kube-apiserver kube-controller-manager kube-scheduler kubelet kubectl)
+report_seconds=30
+
+folder() {
+    local inputs
+    have go || give_up "there is no Go; please run: tests/setup/go.sh"
+    inputs=$({ go env GOVERSION GOARCH && cat build.sh go.mod go.sum ./*/*.go; } | sha256sum)
+    printf '%s/programs-%s\n' "$cache" "${inputs:0:16}"
+}
+
+# As the makers of a release do; the suite and the API server compare what they say of themselves.
+version_flags() {
+    local version package=k8s.io/component-base/version
+    version=$(go list -m -f '{{.Version}}' k8s.io/kubernetes)
+    printf -- '-s -w -X %s.gitVersion=%s -X %s.gitMajor=%s -X %s.gitMinor=%s -X %s.gitTreeState=clean' \
+        "$package" "$version" "$package" "$(cut -d . -f 1 <<<"${version#v}")" \
+        "$package" "$(cut -d . -f 2 <<<"$version")" "$package"
+}
+
+# Go says nothing for minutes; each line of its log is a package that was compiled.
+run_go() {
+    local started=$SECONDS pid tick=0
+    go "$@" 2>>"$log" &
+    pid=$!
+    while kill -0 "$pid" 2>/dev/null; do
+        sleep 1
+        tick=$((tick + 1))
+        [ $((tick % report_seconds)) != 0 ] ||
+            announce "$((SECONDS - started)) s, $(wc -l <"$log") packages compiled or fetched"
+    done
+    wait "$pid" || {
+        grep -v '^[a-z0-9./-]*$' "$log" | tail -n 20 >&2
+        give_up "the programs of the Kubernetes bed could not be built (go $1); see above"
+    }
+}
+
+# What the official suite and the sidecars' makers install beside their programs.
+copy_manifests() {
+    local snapshotter=github.com/kubernetes-csi/external-snapshotter
+    mkdir "$1/snapshot-crds"
+    cp "$(go list -m -f '{{.Dir}}' $snapshotter/client/v8)"/config/crd/snapshot.storage.k8s.io_*.yaml \
+        "$1/snapshot-crds"
+    cp -r "$(go list -m -f '{{.Dir}}' $snapshotter/v8)/deploy/kubernetes/snapshot-controller" \
+        "$1/snapshot-controller-manifests"
+    chmod -R u+w "$1"
+}
+
+build() {
+    local flags program work=$cache/programs.unfinished log=$cache/programs.log
+    rm -rf "$work"
+    mkdir "$work"
+    : >"$log"
+    flags=(-v -trimpath -ldflags "$(version_flags)" -o "$work/")
+    run_go build "${flags[@]}" ./kubebox tool
+    run_go test -c -vet=off "${flags[@]::4}" -o "$work/storagee2e.test" ./storagee2e
+    for program in "${programs[@]}"; do
+        ln -s kubebox "$work/$program"
+    done
+    copy_manifests "$work"
+    rm "$log"
+    mv "$work" "$finished"
+}
+
+# The one used before stays: it may be another checkout's.
+prune() {
+    touch "$finished"
+    ls -dt "$cache"/programs-* | tail -n +3 | xargs -r rm -rf
+}
+
+finished=$(folder)
+if [ "${1:-}" = --where ]; then
+    printf '%s\n' "$finished"
+    exit
+fi
+mkdir -p "$cache"
+exec 9>"$cache/programs.lock"
+flock 9
+export CGO_ENABLED=0
+if [ ! -d "$finished" ]; then
+    announce "building Kubernetes, its sidecars and the storage suite into $cache (five minutes on" \
+        "four cores, ten on two, once; 650 MB)"
+    build
+    announce "built in $SECONDS s"
+fi
+prune

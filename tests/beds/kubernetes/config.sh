@@ -1,0 +1,132 @@
+#!/usr/bin/env bash
+# Writes what a cluster is started with into its folder: keys, identities and settings.
+#
+#   config.sh BASE
+set -euo pipefail
+. "$(dirname "$(readlink -f "$0")")/env.sh"
+
+BASE=$1
+pki=$BASE/pki
+
+# One certificate is the API server's own and the authority that vouches for it.
+write_keys() {
+    openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 3650 \
+        -keyout "$pki/tls.key" -out "$pki/tls.crt" -subj /CN=kubernetes \
+        -addext "subjectAltName=IP:$api_address,IP:$node_address,IP:127.0.0.1,DNS:localhost,DNS:kubernetes.default.svc" \
+        -addext basicConstraints=critical,CA:TRUE \
+        -addext keyUsage=digitalSignature,keyCertSign 2>/dev/null
+    openssl genrsa -out "$pki/service-accounts.key" 2048 2>/dev/null
+}
+
+# identity FILE USER [GROUP]: each component is who it would be in any cluster, and may no more.
+identity() {
+    local file=$1 user=$2 group=${3:-} token
+    token=$(openssl rand -hex 24)
+    printf '%s,%s,%s,"%s"\n' "$token" "$user" "$user" "$group" >>"$pki/tokens.csv"
+    cat >"$file" <<YAML
+apiVersion: v1
+kind: Config
+current-context: bed
+contexts: [{name: bed, context: {cluster: bed, user: bed}}]
+users: [{name: bed, user: {token: $token}}]
+clusters:
+  - name: bed
+    cluster:
+      server: https://$api_address:$api_port
+      certificate-authority-data: $(base64 --wrap=0 "$pki/tls.crt")
+YAML
+}
+
+write_identities() {
+    : >"$pki/tokens.csv"
+    identity "$BASE/kubeconfig" admin system:masters
+    identity "$pki/controller-manager" system:kube-controller-manager
+    identity "$pki/scheduler" system:kube-scheduler
+    identity "$pki/kubelet" "system:node:$node" system:nodes
+}
+
+write_network() {
+    cat >"$BASE/cni/10-bridge.conflist" <<JSON
+{"cniVersion": "0.4.0", "name": "pods", "plugins": [
+  {"type": "bridge", "bridge": "cni0", "isGateway": true,
+   "ipam": {"type": "host-local", "dataDir": "/run/cni", "ranges": [[{"subnet": "$pod_network"}]],
+            "routes": [{"dst": "0.0.0.0/0"}]}}]}
+JSON
+    printf '127.0.0.1 localhost\n%s %s\n' "$node_address" "$node" >"$BASE/hosts"
+    # There is no name server: a name that is not known fails at once instead of after a timeout.
+    printf 'nameserver 127.0.0.1\n' >"$BASE/resolv.conf"
+}
+
+# An overlay cannot stand on an overlay, which is what the root of a container often is.
+snapshotter() {
+    case $(stat --file-system --format=%T "$BASE") in
+        overlayfs) echo native ;;
+        *) echo overlayfs ;;
+    esac
+}
+
+write_containerd() {
+    local cri=io.containerd.grpc.v1.cri
+    cat >"$BASE/containerd.toml" <<TOML
+version = 2
+root = "$BASE/containerd"
+state = "/run/containerd"
+disabled_plugins = [
+  "io.containerd.snapshotter.v1.aufs", "io.containerd.snapshotter.v1.btrfs",
+  "io.containerd.snapshotter.v1.devmapper", "io.containerd.snapshotter.v1.zfs",
+  "io.containerd.internal.v1.tracing",
+]
+[grpc]
+  address = "/run/containerd/containerd.sock"
+[plugins."io.containerd.internal.v1.opt"]
+  path = "$BASE/containerd/opt"
+[plugins."$cri"]
+  sandbox_image = "localhost/pause:1"
+  # Lowering the score needs a capability that root does not have everywhere.
+  restrict_oom_score_adj = true
+  disable_apparmor = true
+  stream_server_address = "127.0.0.1"
+  [plugins."$cri".cni]
+    bin_dir = "$node_tools/cni"
+    conf_dir = "$BASE/cni"
+  [plugins."$cri".containerd]
+    snapshotter = "$(snapshotter)"
+    default_runtime_name = "runc"
+    [plugins."$cri".containerd.runtimes.runc]
+      runtime_type = "io.containerd.runc.v2"
+TOML
+}
+
+write_kubelet() {
+    cat >"$BASE/kubelet.yaml" <<YAML
+apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+address: $node_address
+healthzBindAddress: 127.0.0.1
+authentication: {anonymous: {enabled: true}, webhook: {enabled: false}}
+authorization: {mode: AlwaysAllow}
+containerRuntimeEndpoint: unix:///run/containerd/containerd.sock
+cgroupDriver: cgroupfs
+cgroupRoot: /$(cat "$BASE/cgroup")
+failCgroupV1: false
+failSwapOn: false
+oomScoreAdj: 0
+makeIPTablesUtilChains: false
+# Its default lies below /usr, where nothing of a cluster may stay.
+volumePluginDir: $BASE/flexvolumes
+resolvConf: $BASE/resolv.conf
+clusterDNS: [10.98.0.10]
+evictionHard: {memory.available: 100Mi, nodefs.available: 1%, nodefs.inodesFree: 1%, imagefs.available: 1%}
+imageGCHighThresholdPercent: 100
+imageGCLowThresholdPercent: 99
+registryPullQPS: 0
+eventRecordQPS: 0
+maxPods: 250
+YAML
+}
+
+write_keys
+write_identities
+write_network
+write_containerd
+write_kubelet

@@ -1,0 +1,39 @@
+# shellcheck shell=bash
+# Sourced by the scripts of the bed: its names, addresses and folders.
+#
+#   BASE   the cluster's folder: all of its state, one cluster each
+#   BIN    finished binaries to use instead of the ones that build.sh makes
+
+. "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/../../setup/env.sh"
+
+bed=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
+node=node1
+# Nothing of this leaves the cluster's network namespace, so clusters may share the numbers.
+node_address=10.99.0.1
+pod_network=10.97.0.0/24
+service_network=10.98.0.0/24
+# The first of the service network, which every pod is told as KUBERNETES_SERVICE_HOST.
+api_address=10.98.0.1
+api_port=443
+node_tools=$BELAY_CACHE/kubernetes/node
+components=(etcd containerd kube-apiserver kube-controller-manager kube-scheduler kubelet)
+
+export BASE=${BASE:-$BELAY_CACHE/kubernetes/cluster}
+export BED_NODE=$node
+
+# Where the binaries are; build.sh names its folder after what they are made from.
+bed_binaries() {
+    printf '%s\n' "${BIN:-$("$bed/build/build.sh" --where)}"
+}
+
+# await SECONDS WHAT COMMAND...: until the command succeeds, which is asked ten times a second.
+await() {
+    local seconds=$1 what=$2 tries
+    shift 2
+    for ((tries = 0; tries < seconds * 10; tries++)); do
+        ! "$@" >/dev/null 2>&1 || return 0
+        sleep 0.1
+    done
+    printf 'belay: %s: not within %s s\n' "$what" "$seconds" >&2
+    return 1
+}

@@ -1,0 +1,65 @@
+#!/usr/bin/env bash
+# Makes the images that the bed itself needs, if they are not there, and prints the archives' paths:
+# what the storage suite runs in its pods, and the sidecars under the names of their releases.
+set -euo pipefail
+here=$(dirname "$(readlink -f "$0")")
+. "$here/env.sh"
+
+bin=$(bed_binaries)
+# Names that the suite uses; `suite` renames its registry to this one.
+registry=localhost/e2e
+sidecars=registry.k8s.io/sig-storage
+
+folder_name() {
+    {
+        cat "$here/image.sh" "$here/images.sh"
+        printf '%s\n' "$bin"
+        sha256sum "$bin/agnhost" "$node_tools/bin/busybox"
+    } | sha256sum | cut -c 1-16
+}
+
+image() {
+    "$here/image.sh" "$work/$1.tar" "${@:2}"
+}
+
+# A shell that starts the programs given here, and not busybox's own of the same names.
+make_glibc() {
+    image glibc "$registry/glibc-dns-testing:2.0.0" --linked /bin/dash=/bin/sh \
+        --linked /bin/dd=/usr/local/bin/dd \
+        --linked /usr/bin/sha256sum=/usr/local/bin/sha256sum --run sleep 2147483647
+}
+
+make_sidecars() {
+    local sidecar name
+    for sidecar in csi-provisioner:v6.3.0 csi-attacher:v4.12.0 csi-resizer:v2.2.0 \
+        csi-snapshotter:v8.6.0 snapshot-controller:v8.6.0; do
+        name=${sidecar%:*}
+        image "$name" "$sidecars/$sidecar" --copy "$bin/$name=/$name" --entry "/$name"
+    done
+}
+
+make_all() {
+    announce "making the images of the Kubernetes bed (a few seconds, once)"
+    image busybox "localhost/busybox:1,localhost/pause:1,$registry/busybox:1.37.0-1,$registry/nginx:1.15-4" \
+        --run sleep 2147483647
+    image agnhost "$registry/agnhost:2.63.0" --copy "$bin/agnhost=/agnhost" --entry /agnhost --run pause
+    make_glibc
+    make_sidecars
+}
+
+cache=$BELAY_CACHE/kubernetes
+folder=$cache/images-$(folder_name)
+mkdir -p "$cache"
+exec 9>"$cache/images.lock"
+flock 9
+if [ ! -d "$folder" ]; then
+    work=$cache/images.unfinished
+    rm -rf "$work"
+    mkdir "$work"
+    make_all
+    mv "$work" "$folder"
+fi
+# The one used before stays: it may be another checkout's.
+touch "$folder"
+ls -dt "$cache"/images-* | tail -n +3 | xargs -r rm -rf
+printf '%s\n' "$folder"/*.tar

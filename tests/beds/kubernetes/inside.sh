@@ -1,0 +1,150 @@
+#!/usr/bin/env bash
+# Process 1 of a cluster's namespaces: makes the node's surroundings, starts every component and
+# starts it again when it ends, as systemd would.
+#
+#   inside.sh BASE BIN
+#
+# A file BASE/run/NAME.stopped keeps a component from being started again.
+set -euo pipefail
+[ $$ = 1 ] || { echo "inside.sh: is started by cluster.sh only" >&2; exit 64; }
+. "$(dirname "$(readlink -f "$0")")/env.sh"
+
+BASE=$1 bin=$2
+export TMPDIR=$BASE/tmp PATH=$bin:$node_tools/bin:$PATH
+
+# The kubelet sets these for the whole machine. It finds them set, in files that only it sees, and
+# leaves the machine's own alone.
+shield_kernel_settings() {
+    local setting name value
+    for setting in vm/overcommit_memory=1 vm/panic_on_oom=0 kernel/panic=10 \
+        kernel/panic_on_oops=1 kernel/keys/root_maxkeys=1000000 kernel/keys/root_maxbytes=25000000; do
+        name=${setting%=*} value=${setting#*=}
+        [ -e "/proc/sys/$name" ] || continue
+        printf '%s\n' "$value" >"$BASE/run/${name//\//.}"
+        mount --bind "$BASE/run/${name//\//.}" "/proc/sys/$name"
+    done
+}
+
+# Whatever a node writes outside its own folder goes to places that end with the namespace.
+make_folders() {
+    local resolv
+    mount -t tmpfs -o mode=755 tmpfs /run
+    mount -t tmpfs -o mode=755 tmpfs /var/lib
+    mkdir -p /run/containerd /run/lock /var/lib/kubelet /var/lib/belay
+    mount --bind "$BASE/log" /var/log
+    mount --bind "$BASE/kubelet" /var/lib/kubelet
+    mount -o loop "$BASE/volumes.img" /var/lib/belay
+    mount --bind "$BASE/hosts" /etc/hosts
+    # It is often a link into /run, which is empty now.
+    resolv=$(readlink -m /etc/resolv.conf)
+    mkdir -p "$(dirname "$resolv")"
+    [ -e "$resolv" ] || : >"$resolv"
+    mount --bind "$BASE/resolv.conf" "$resolv"
+}
+
+# No proxy of service addresses is needed for the one service there is: its address is the node's.
+make_network() {
+    ip link set lo up
+    ip address add "$node_address/32" dev lo
+    ip address add "$api_address/32" dev lo
+    ip route add default dev lo
+    echo 1 >/proc/sys/net/ipv4/ip_forward
+}
+
+# supervise NAME COMMAND...
+supervise() {
+    local name=$1 code
+    shift
+    while :; do
+        # A session of its own: what it leaves running when it ends, containerd's shims, lives on.
+        setsid "$@" >>"$BASE/log/$name.log" 2>&1 </dev/null &
+        echo $! >"$BASE/run/$name.pid.new"
+        mv "$BASE/run/$name.pid.new" "$BASE/run/$name.pid"
+        code=0
+        wait $! || code=$?
+        printf 'belay: %s ended with code %d\n' "$name" "$code" >>"$BASE/log/$name.log"
+        sleep 0.2
+        while [ -e "$BASE/run/$name.stopped" ]; do sleep 0.1; done
+    done
+}
+
+start_etcd() {
+    # Its data need not survive a power cut: the folder goes with the cluster.
+    supervise etcd etcd --data-dir="$BASE/etcd" --unsafe-no-fsync --log-level=warn \
+        --listen-client-urls=http://127.0.0.1:2379 --listen-peer-urls=http://127.0.0.1:2380 \
+        --advertise-client-urls=http://127.0.0.1:2379 &
+}
+
+start_apiserver() {
+    supervise kube-apiserver kube-apiserver --etcd-servers=http://127.0.0.1:2379 \
+        --bind-address=0.0.0.0 --secure-port="$api_port" --advertise-address="$node_address" \
+        --endpoint-reconciler-type=none --service-cluster-ip-range="$service_network" \
+        --tls-cert-file="$BASE/pki/tls.crt" --tls-private-key-file="$BASE/pki/tls.key" \
+        --token-auth-file="$BASE/pki/tokens.csv" --authorization-mode=Node,RBAC \
+        --enable-admission-plugins=NodeRestriction --allow-privileged=true --profiling=false \
+        --service-account-issuer=https://kubernetes.default.svc \
+        --service-account-key-file="$BASE/pki/service-accounts.key" \
+        --service-account-signing-key-file="$BASE/pki/service-accounts.key" \
+        --kubelet-preferred-address-types=InternalIP "${gates[@]}" &
+}
+
+start_controller_manager() {
+    # Twice as often as by default, or oftener: specs wait for these rounds.
+    supervise kube-controller-manager kube-controller-manager --leader-elect=false \
+        --kubeconfig="$BASE/pki/controller-manager" --bind-address=127.0.0.1 \
+        --use-service-account-credentials=true --root-ca-file="$BASE/pki/tls.crt" \
+        --service-account-private-key-file="$BASE/pki/service-accounts.key" \
+        --flex-volume-plugin-dir="$BASE/flexvolumes" \
+        --attach-detach-reconcile-sync-period=10s --pvclaimbinder-sync-period=5s "${gates[@]}" &
+}
+
+start_scheduler() {
+    supervise kube-scheduler kube-scheduler --leader-elect=false --bind-address=127.0.0.1 \
+        --kubeconfig="$BASE/pki/scheduler" "${gates[@]}" &
+}
+
+start_kubelet() {
+    supervise kubelet kubelet --config="$BASE/kubelet.yaml" --kubeconfig="$BASE/pki/kubelet" \
+        --hostname-override="$node" --node-ip="$node_address" --root-dir=/var/lib/kubelet --v=2 \
+        "${gates[@]}" &
+}
+
+import_images() {
+    local archive
+    await 30 containerd ctr version
+    for archive in "$BASE"/images/*.tar; do
+        [ -e "$archive" ] || continue
+        ctr --namespace k8s.io images import "$archive" >>"$BASE/log/import.log" 2>&1 || {
+            printf 'belay: the image %s could not be imported\n' "$archive" >&2
+            return 1
+        }
+    done
+}
+
+gates=()
+[ -z "${BED_FEATURE_GATES:-}" ] || gates=(--feature-gates="$BED_FEATURE_GATES")
+kubectl=(kubectl --kubeconfig="$BASE/kubeconfig")
+
+# What is mounted here must reach the containers, and nothing of it the machine outside.
+mount --make-rshared /
+shield_kernel_settings
+make_folders
+make_network
+start_etcd
+supervise containerd containerd --config "$BASE/containerd.toml" &
+start_apiserver
+import_images &
+images=$!
+await 120 "the API server" "${kubectl[@]}" get --raw /readyz
+start_controller_manager
+start_scheduler
+wait "$images"
+start_kubelet
+await 60 "the node $node" "${kubectl[@]}" wait --for=condition=Ready "node/$node" --timeout=1s
+await 60 "the default service account" "${kubectl[@]}" get serviceaccount default
+touch "$BASE/run/ready"
+# Bash reaps what comes to process 1 when its parent ends; sleep alone would not.
+while :; do
+    sleep 3600 &
+    wait $! || true
+done
