@@ -65,6 +65,12 @@ need_for() {
             need buildah "images are built by it" buildah
             need readelf "programs are looked at before they go into one" binutils
             ;;
+        systemd)
+            need systemd-analyze "units are judged by it, and run" systemd
+            ;;
+        udev)
+            need udevadm "rules are tried by it" udev
+            ;;
         curl)
             need curl "a toolchain is fetched with it" curl
             ;;
