@@ -19,7 +19,7 @@ CARGO_FLAGS ?=
 ISOLATED := unshare --mount --propagation private
 
 .PHONY: root help setup build check fmt clippy deny tidy \
-	test unit mounts wire sanity demo bench nightly images clean
+	test unit mounts wire sanity demo bench nightly images chart manifests clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,7 +37,7 @@ check: ## what needs no root: format, lints, dependencies, house rules
 
 test: root ## everything: units, real mounts, wire, csi-sanity (root)
 	@tests/setup/setup.sh test
-	@tests/steps.sh build unit mounts wire sanity
+	@tests/steps.sh build unit mounts wire chart sanity
 
 demo: root build ## watch a volume live its life (root); ROUNDS=n rounds, KEEP=1 leaves it running
 	@"$(BELAY_BIN_DIR)/belayctl" demo
@@ -63,6 +63,15 @@ mounts: root ## what is ignored without root: real devices and mounts, black box
 wire: ## our proto beside the official Go module, descriptor by descriptor
 	cd tests/wire && go test -count=1 ./...
 
+chart: ## the Helm chart: lint, plain manifests, values, refusals; needs no cluster
+	@tests/setup/go.sh
+	@tests/setup/helm.sh
+	cd tests/deploy && go test -count=1 ./...
+
+manifests: ## write deploy/manifests anew from the chart
+	@tests/setup/go.sh
+	deploy/manifests/generate.sh
+
 sanity: root ## csi-sanity against both binaries: mount and block, with and without topology (root)
 	@tests/sanity/run.sh
 
@@ -72,7 +81,7 @@ bench: root build ## criterion: stage, publish and the way back beside the bare 
 nightly: root ## the long forms of the tests: hundreds of kills instead of dozens (root)
 	@tests/setup/setup.sh test
 	@# Optimized, 100,000 lives of the reference model take a quarter of the time.
-	@BELAY_NIGHTLY=1 CARGO_PROFILE_DEV_OPT_LEVEL=1 tests/steps.sh build unit mounts wire sanity
+	@BELAY_NIGHTLY=1 CARGO_PROFILE_DEV_OPT_LEVEL=1 tests/steps.sh build unit mounts wire chart sanity
 
 images: root build ## both container images in target/images, tried from the archives (root)
 	deploy/images/build.sh '$(CARGO_TARGET_DIR)/images' '$(BELAY_BIN_DIR)'

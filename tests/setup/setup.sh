@@ -30,5 +30,6 @@ if wanted_by check; then "$here/cargo_deny.sh"; fi
 if wanted_by test; then
     "$here/go.sh"
     "$here/csi_sanity.sh"
+    "$here/helm.sh"
     "$here/prometheus.sh"
 fi

@@ -19,8 +19,12 @@
 {{- range $path, $_ := .Files.Glob "backends/*.yaml" -}}
 {{- $backends = append $backends (base $path | trimSuffix ".yaml") -}}
 {{- end -}}
-{{- if ne (len .Values.drivers) 1 -}}
-{{- fail (printf "drivers: %d entries, and this version serves exactly one; install a release for it alone, with one entry" (len .Values.drivers)) -}}
+{{- $count := len (.Values.drivers | default list) -}}
+{{- if ne $count 1 -}}
+{{- fail (printf "drivers: %d entries; this version of the agent serves exactly one driver, so leave one" $count) -}}
+{{- end -}}
+{{- if le (trimSuffix "s" .Values.sidecars.timeout | int) 100 -}}
+{{- fail (printf "sidecars.timeout %s: Belay answers after 100 s at the latest, and must be waited for: say 120s or more" .Values.sidecars.timeout) -}}
 {{- end -}}
 {{- $drivers := list -}}
 {{- range $at, $entry := .Values.drivers -}}

@@ -32,7 +32,8 @@
 {{- end -}}
 
 {{- define "belay.sidecars" -}}
-{{- $provisioner := list "--default-fstype=ext4" "--strict-topology" -}}
+{{- $unmodified := "--feature-gates=VolumeAttributesClass=false" -}}
+{{- $provisioner := list "--default-fstype=ext4" "--strict-topology" $unmodified -}}
 {{- $env := list -}}
 {{- if .driver.csiDriver.storageCapacity -}}
 {{/* Owned by the Deployment (pod, ReplicaSet, Deployment): there is no gap while it is updated, and
@@ -42,7 +43,7 @@
 {{- end -}}
 {{ include "belay.sidecar" (dict "root" .root "name" "provisioner" "args" $provisioner "env" $env) }}
 {{ include "belay.sidecar" (dict "root" .root "name" "attacher" "args" list) }}
-{{ include "belay.sidecar" (dict "root" .root "name" "resizer" "args" (list "--handle-volume-inuse-error=false")) }}
+{{ include "belay.sidecar" (dict "root" .root "name" "resizer" "args" (list "--handle-volume-inuse-error=false" $unmodified)) }}
 {{- if include "belay.snapshots" .root }}
 {{ include "belay.sidecar" (dict "root" .root "name" "snapshotter" "args" list) }}
 {{- end }}

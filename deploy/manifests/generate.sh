@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# Writes the plain manifests: the chart, rendered with each of the values files in its ci/ folder.
+#
+#   deploy/manifests/generate.sh [OUTDIR]     default: this folder, as `make manifests` does
+set -euo pipefail
+here=$(dirname "$(readlink -f "$0")")
+. "$here/../../tests/setup/env.sh"
+
+outdir=${1:-$here}
+chart=$here/../chart
+"$here/../../tests/setup/helm.sh"
+
+# Without the lines that depend on helm alone, so that each release of it writes the same.
+render() {
+    helm template belay "$chart" --namespace belay-system --values "$1" |
+        awk '/^# Source: / { next } /^$/ { blank = blank "\n"; next }
+             /^---$/ { blank = "" } { printf "%s%s\n", blank, $0; blank = "" }'
+}
+
+for values in "$chart"/ci/*.yaml; do
+    name=$(basename "$values")
+    {
+        printf '# Made by `make manifests` from deploy/chart/ci/%s. Change the chart instead.\n' "$name"
+        sed -n '/^#/!q; p' "$values"
+        render "$values"
+    } >"$outdir/$name"
+done

@@ -1,0 +1,142 @@
+// Package deploy tests the chart without a cluster: what helm makes of it, and what is written of it.
+package deploy
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+)
+
+const (
+	chart     = "../../deploy/chart"
+	manifests = "../../deploy/manifests"
+)
+
+// object is one Kubernetes object, or a part of one.
+type object map[string]any
+
+// at follows the keys; what is not there is an empty object.
+func (o object) at(keys ...string) object {
+	for _, key := range keys {
+		next, _ := o[key].(map[string]any)
+		o = next
+	}
+	return o
+}
+
+func (o object) text(keys ...string) string {
+	last := len(keys) - 1
+	text, _ := o.at(keys[:last]...)[keys[last]].(string)
+	return text
+}
+
+// list is the objects in a list.
+func (o object) list(keys ...string) []object {
+	last := len(keys) - 1
+	found, _ := o.at(keys[:last]...)[keys[last]].([]any)
+	var objects []object
+	for _, one := range found {
+		if one, ok := one.(map[string]any); ok {
+			objects = append(objects, one)
+		}
+	}
+	return objects
+}
+
+func (o object) name() string {
+	return o.text("kind") + "/" + o.text("metadata", "name")
+}
+
+func valuesFiles(t *testing.T) []string {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(chart, "ci", "*.yaml"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no values files in %s/ci: %v", chart, err)
+	}
+	return files
+}
+
+// helm runs helm, and returns what it says and whether it was content.
+func helm(arguments ...string) (string, error) {
+	command := exec.Command("helm", arguments...)
+	var out bytes.Buffer
+	command.Stdout, command.Stderr = &out, &out
+	err := command.Run()
+	return out.String(), err
+}
+
+// Helm takes half a second for each rendering, and most tests look at the same ones.
+var renderings = map[string][]object{}
+
+// rendered is what helm makes of a values file and more settings.
+func rendered(t *testing.T, values string, more ...string) []object {
+	t.Helper()
+	key := strings.Join(append(more, values), " ")
+	if known, ok := renderings[key]; ok {
+		return known
+	}
+	arguments := []string{"template", "belay", chart, "--namespace", "belay-system", "--values", values}
+	out, err := helm(append(arguments, more...)...)
+	if err != nil {
+		t.Fatalf("helm template with %s: %v\n%s", values, err, out)
+	}
+	renderings[key] = parsed(t, out)
+	return renderings[key]
+}
+
+func parsed(t *testing.T, text string) []object {
+	t.Helper()
+	var objects []object
+	for _, document := range strings.Split("\n"+text, "\n---") {
+		var one object
+		if err := yaml.Unmarshal([]byte(document), &one); err != nil {
+			t.Fatalf("%v in\n%s", err, document)
+		}
+		if len(one) > 0 {
+			objects = append(objects, one)
+		}
+	}
+	return objects
+}
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(content)
+}
+
+func TestTheChartPassesHelmsOwnJudgement(t *testing.T) {
+	for _, values := range valuesFiles(t) {
+		if out, err := helm("lint", "--strict", chart, "--values", values); err != nil {
+			t.Errorf("%s: %v\n%s", values, err, out)
+		}
+	}
+}
+
+func TestThePlainManifestsAreWhatTheChartMakes(t *testing.T) {
+	fresh := t.TempDir()
+	out, err := exec.Command(filepath.Join(manifests, "generate.sh"), fresh).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	committed, _ := filepath.Glob(filepath.Join(manifests, "*.yaml"))
+	made, _ := filepath.Glob(filepath.Join(fresh, "*.yaml"))
+	if len(committed) != len(made) {
+		t.Errorf("%d manifests are committed, the chart makes %d: run `make manifests`, and remove those without a values file", len(committed), len(made))
+	}
+	for _, file := range made {
+		name := filepath.Base(file)
+		difference, err := exec.Command("diff", "-u", filepath.Join(manifests, name), file).CombinedOutput()
+		if err != nil {
+			t.Errorf("deploy/manifests/%s is not what the chart makes; run `make manifests` and look at the difference\n%s", name, difference)
+		}
+	}
+}

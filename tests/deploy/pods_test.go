@@ -1,0 +1,213 @@
+package deploy
+
+import (
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const tokens = "/var/run/secrets/kubernetes.io/serviceaccount"
+
+// each runs the test on the pods of the DaemonSet and of the Deployments of every values file.
+func each(t *testing.T, kind string, test func(t *testing.T, all []object, pod object)) {
+	t.Helper()
+	for _, values := range valuesFiles(t) {
+		all := rendered(t, values)
+		found := 0
+		for _, one := range all {
+			if one.text("kind") == kind {
+				found++
+				test(t, all, one.at("spec", "template", "spec"))
+			}
+		}
+		if found == 0 {
+			t.Errorf("%s: no %s", values, kind)
+		}
+	}
+}
+
+func TestTheNodeAgentHoldsNoCredentials(t *testing.T) {
+	each(t, "DaemonSet", func(t *testing.T, all []object, pod object) {
+		if pod["automountServiceAccountToken"] != false {
+			t.Error("the node agent's pod mounts a token")
+		}
+		for _, volume := range pod.list("volumes") {
+			if len(volume.at("hostPath")) == 0 {
+				t.Errorf("volume %s is no folder of the node: it may carry credentials", volume.text("name"))
+			}
+		}
+		account := pod.text("serviceAccountName")
+		for _, one := range all {
+			for _, subject := range one.list("subjects") {
+				if subject.text("name") == account {
+					t.Errorf("%s gives rights to the node agent", one.name())
+				}
+			}
+		}
+	})
+}
+
+func TestOneContainerIsTheWholeNodeAgent(t *testing.T) {
+	each(t, "DaemonSet", func(t *testing.T, _ []object, pod object) {
+		if containers := pod.list("containers"); len(containers) != 1 {
+			t.Errorf("%d containers", len(containers))
+		}
+		if len(pod.list("initContainers")) > 0 {
+			t.Error("init containers")
+		}
+		if pod["hostNetwork"] == true || pod["hostPID"] == true || pod["hostIPC"] == true {
+			t.Error("the node agent needs none of the node's namespaces")
+		}
+	})
+}
+
+func TestOnlyTheSidecarsSeeTheToken(t *testing.T) {
+	each(t, "Deployment", func(t *testing.T, _ []object, pod object) {
+		if pod["automountServiceAccountToken"] != false {
+			t.Error("every container gets a token")
+		}
+		for _, container := range pod.list("containers") {
+			isSidecar := container.text("name") != "belay-controller"
+			hasToken := slices.ContainsFunc(container.list("volumeMounts"), func(mount object) bool {
+				return mount.text("mountPath") == tokens
+			})
+			if isSidecar != hasToken {
+				t.Errorf("%s: sidecar %v, token %v", container.text("name"), isSidecar, hasToken)
+			}
+		}
+	})
+}
+
+func TestNothingOfTheControllersPodHasPrivileges(t *testing.T) {
+	each(t, "Deployment", func(t *testing.T, _ []object, pod object) {
+		if pod.text("securityContext", "seccompProfile", "type") != "RuntimeDefault" {
+			t.Error("no seccomp profile")
+		}
+		for _, container := range pod.list("containers") {
+			security := container.at("securityContext")
+			capabilities := security.at("capabilities")
+			dropped, _ := capabilities["drop"].([]any)
+			if security["privileged"] != nil || security["allowPrivilegeEscalation"] != false ||
+				security["readOnlyRootFilesystem"] != true || capabilities["add"] != nil ||
+				!slices.Equal(dropped, []any{"ALL"}) {
+				t.Errorf("%s: %v", container.text("name"), security)
+			}
+			isSidecar := container.text("name") != "belay-controller"
+			for _, mount := range container.list("volumeMounts") {
+				if isSidecar && mount.text("name") == "state" {
+					t.Errorf("%s sees the volumes", container.text("name"))
+				}
+			}
+		}
+	})
+}
+
+// A failing /healthz may have reasons that no restart mends; see docs/configuration.md.
+func TestNoProbeOfHealthzEndsAProgram(t *testing.T) {
+	for _, kind := range []string{"DaemonSet", "Deployment"} {
+		each(t, kind, func(t *testing.T, _ []object, pod object) {
+			container := pod.list("containers")[0]
+			want := map[string]string{"startupProbe": "/livez", "livenessProbe": "/livez", "readinessProbe": "/healthz"}
+			for probe, path := range want {
+				if found := container.text(probe, "httpGet", "path"); found != path {
+					t.Errorf("%s: %s asks %q, want %q", kind, probe, found, path)
+				}
+			}
+		})
+	}
+}
+
+// Both programs of `local` must name the same node, run on it, and name the same driver.
+func TestBothProgramsAgree(t *testing.T) {
+	for _, values := range valuesFiles(t) {
+		var drivers, nodes, ids, limits []string
+		for _, one := range rendered(t, values) {
+			pod := one.at("spec", "template", "spec")
+			if len(pod) == 0 {
+				continue
+			}
+			container := pod.list("containers")[0]
+			drivers = append(drivers, argument(container, "--driver-name"))
+			limits = append(limits, argument(container, "--max-volumes"))
+			for _, variable := range container.list("env") {
+				ids = append(ids, variable.text("name")+" "+variable.text("valueFrom", "fieldRef", "fieldPath"))
+			}
+			terms := pod.at("affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution").list("nodeSelectorTerms")
+			for _, field := range terms[0].list("matchFields") {
+				nodes = append(nodes, field.text("key")+" "+field["values"].([]any)[0].(string))
+			}
+		}
+		for what, found := range map[string][]string{"driver": drivers, "node": nodes, "node id": ids, "limit": limits} {
+			if len(found) != 2 || found[0] != found[1] || found[0] == "" {
+				t.Errorf("%s: %s: %q", values, what, found)
+			}
+		}
+		if ids[0] != "BELAY_NODE_ID spec.nodeName" {
+			t.Errorf("%s: node id from %s", values, ids[0])
+		}
+	}
+}
+
+func argument(container object, flag string) string {
+	arguments, _ := container["args"].([]any)
+	for _, one := range arguments {
+		if value, ok := strings.CutPrefix(one.(string), flag+"="); ok {
+			return value
+		}
+	}
+	return ""
+}
+
+func TestTheFlagsOfBothProgramsAreDocumented(t *testing.T) {
+	documentation := read(t, "../../docs/configuration.md")
+	flag := regexp.MustCompile(`^--[a-z-]+`)
+	for _, kind := range []string{"DaemonSet", "Deployment"} {
+		each(t, kind, func(t *testing.T, _ []object, pod object) {
+			container := pod.list("containers")[0]
+			arguments := container["args"].([]any)
+			for _, one := range arguments {
+				name := flag.FindString(one.(string))
+				if name == "" || !strings.Contains(documentation, "| `"+name+"` |") {
+					t.Errorf("%s: docs/configuration.md has no flag %s", kind, one)
+				}
+			}
+			for _, variable := range container.list("env") {
+				if !strings.Contains(documentation, "| `"+variable.text("name")+"` |") {
+					t.Errorf("%s: docs/configuration.md has no variable %s", kind, variable.text("name"))
+				}
+			}
+		})
+	}
+}
+
+func TestSnapshotsAreOnWhereTheClusterHasThem(t *testing.T) {
+	api := "snapshot.storage.k8s.io/v1/VolumeSnapshotClass"
+	cases := []struct {
+		enabled string
+		more    []string
+		want    bool
+	}{
+		{"auto", nil, false},
+		{"auto", []string{"--api-versions", api}, true},
+		{"true", nil, true},
+		{"false", []string{"--api-versions", api}, false},
+	}
+	for _, c := range cases {
+		more := append(c.more, "--set", "snapshots.enabled="+c.enabled)
+		all := rendered(t, chart+"/ci/local.yaml", more...)
+		text := ""
+		for _, one := range all {
+			text += one.name() + " "
+			for _, container := range one.at("spec", "template", "spec").list("containers") {
+				text += container.text("name") + " "
+			}
+		}
+		parts := []string{"VolumeSnapshotClass/belay-local", "csi-snapshotter", "ClusterRole/belay-controller-local-snapshotter"}
+		for _, part := range parts {
+			if strings.Contains(text, part) != c.want {
+				t.Errorf("enabled %s, %v: %s: %v", c.enabled, c.more, part, !c.want)
+			}
+		}
+	}
+}

@@ -1,0 +1,154 @@
+package deploy
+
+import (
+	"encoding/json"
+	"regexp"
+	"slices"
+	"sort"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+)
+
+// The whole of these is one value: their keys are Kubernetes' own.
+var opaque = []string{"resources", "tolerations", "podAnnotations", "podLabels", "labels"}
+
+// defaults is every value with its default as JSON; entries of drivers are below `drivers[]`.
+func defaults(t *testing.T) map[string]string {
+	t.Helper()
+	found := map[string]string{}
+	for file, prefix := range map[string]string{"values.yaml": "", "backends/local.yaml": "drivers[]."} {
+		var values map[string]any
+		if err := yaml.Unmarshal([]byte(read(t, chart+"/"+file)), &values); err != nil {
+			t.Fatal(err)
+		}
+		walk(found, prefix, values)
+	}
+	// Its entries are those of the backend's file.
+	delete(found, "drivers")
+	found["drivers[].backend"] = `"local"`
+	return found
+}
+
+func walk(found map[string]string, prefix string, values map[string]any) {
+	for key, value := range values {
+		path := prefix + key
+		inner, isMap := value.(map[string]any)
+		entries, isList := value.([]any)
+		switch {
+		case isMap && !slices.Contains(opaque, key):
+			walk(found, path+".", inner)
+		case isList && key == "storageClasses":
+			walk(found, path+"[].", entries[0].(map[string]any))
+		default:
+			text, _ := json.Marshal(value)
+			found[path] = string(text)
+		}
+	}
+}
+
+func TestEveryValueIsDocumentedWithItsDefault(t *testing.T) {
+	documented := map[string]string{}
+	row := regexp.MustCompile("(?m)^\\| `([^`]+)` \\| (?:`([^`]*)`)?")
+	_, section, _ := strings.Cut(read(t, "../../docs/helm.md"), "\n## Values\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	for _, match := range row.FindAllStringSubmatch(section, -1) {
+		documented[match[1]] = match[2]
+	}
+	values := defaults(t)
+	for _, path := range sorted(values) {
+		told, ok := documented[path]
+		isOpaque := slices.Contains(opaque, path[strings.LastIndex(path, ".")+1:])
+		switch {
+		case !ok:
+			t.Errorf("docs/helm.md has no row for %s (default %s)", path, values[path])
+		case told != values[path] && !isOpaque:
+			t.Errorf("docs/helm.md: the default of %s is %s, not %s", path, values[path], told)
+		}
+		delete(documented, path)
+	}
+	for path := range documented {
+		t.Errorf("docs/helm.md tells of %s, which is no value", path)
+	}
+}
+
+// An unknown value is refused by the schema, so it must know each of them, and no other.
+func TestTheSchemaKnowsEveryValue(t *testing.T) {
+	var schema object
+	if err := json.Unmarshal([]byte(read(t, chart+"/values.schema.json")), &schema); err != nil {
+		t.Fatal(err)
+	}
+	known := map[string]string{}
+	walkSchema(known, "", schema, schema)
+	values := defaults(t)
+	for _, path := range sorted(values) {
+		if _, ok := known[path]; !ok {
+			t.Errorf("values.schema.json does not know %s", path)
+		}
+		delete(known, path)
+	}
+	// Helm's own, for charts that have this one within them.
+	delete(known, "global")
+	for path := range known {
+		t.Errorf("values.schema.json knows %s, which is no value", path)
+	}
+}
+
+func walkSchema(known map[string]string, prefix string, root, schema object) {
+	for key := range schema.at("properties") {
+		path, property := prefix+key, resolved(root, schema.at("properties", key))
+		items := resolved(root, property.at("items"))
+		switch {
+		case slices.Contains(opaque, key):
+			known[path] = ""
+		case len(property.at("properties")) > 0:
+			walkSchema(known, path+".", root, property)
+		case len(items.at("properties")) > 0 && key != "pullSecrets":
+			walkSchema(known, path+"[].", root, items)
+		default:
+			known[path] = ""
+		}
+	}
+}
+
+func resolved(root, schema object) object {
+	if name, ok := strings.CutPrefix(schema.text("$ref"), "#/definitions/"); ok {
+		return root.at("definitions", name)
+	}
+	return schema
+}
+
+// In ci/every-value.yaml each value differs from its default, so that the manifest shows each of
+// them where it belongs.
+func TestEveryValueIsTried(t *testing.T) {
+	var values map[string]any
+	if err := yaml.Unmarshal([]byte(read(t, chart+"/ci/every-value.yaml")), &values); err != nil {
+		t.Fatal(err)
+	}
+	drivers := values["drivers"].([]any)[0].(map[string]any)
+	delete(values, "drivers")
+	tried := map[string]string{}
+	walk(tried, "", values)
+	walk(tried, "drivers[].", drivers)
+	for _, class := range drivers["storageClasses"].([]any) {
+		walk(tried, "drivers[].storageClasses[].", class.(map[string]any))
+	}
+	// There is one choice.
+	only := []string{"drivers[].backend", "drivers[].csiDriver.attachRequired", "drivers[].csiDriver.volumeLifecycleModes", "networkPolicy.enabled"}
+	all := defaults(t)
+	for _, path := range sorted(all) {
+		if told, ok := tried[path]; !ok || told == all[path] && !slices.Contains(only, path) {
+			t.Errorf("ci/every-value.yaml leaves %s at its default", path)
+		}
+	}
+}
+
+func sorted(values map[string]string) []string {
+	var paths []string
+	for path := range values {
+		paths = append(paths, path)
+	}
+	sort.Strings(paths)
+	return paths
+}
