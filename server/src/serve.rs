@@ -1,6 +1,7 @@
 //! A server from its first connection to its last: accepts, serves, and on request drains. Owns the
 //! socket and the pages for people; what is served is given to it.
 
+use crate::authority::Authorized;
 use crate::door::Door;
 use crate::http::Pages;
 use crate::layer::{CallLayer, CallService};
@@ -247,5 +248,6 @@ async fn greeted(mut stream: UnixStream) -> io::Result<impl AsyncRead + AsyncWri
         return Err(io::Error::new(io::ErrorKind::InvalidData, "not HTTP/2"));
     }
     let (reader, writer) = stream.into_split();
-    Ok(tokio::io::join(io::Cursor::new(said).chain(reader), writer))
+    let reader = io::Cursor::new(said).chain(Authorized::new(reader));
+    Ok(tokio::io::join(reader, writer))
 }

@@ -9,8 +9,8 @@ use belay_proto::csi::v1 as csi;
 use tonic::Code;
 
 use crate::rig::{
-    Chance, Controller, ControllerCalls, NodeCalls, PATIENCE, Rig, World, access, probe, refused,
-    refused_with,
+    Chance, Controller, ControllerCalls, NodeCalls, PATIENCE, Rig, World, access, call_by_path,
+    probe, refused, refused_with,
 };
 
 /// What a client of HTTP/2 says first (RFC 9113, 3.4).
@@ -134,5 +134,16 @@ fn a_service_that_a_binary_does_not_have_is_unimplemented() {
     refused(of_node, Code::Unimplemented);
     let node = NodeCalls::new(controller.socket().to_owned());
     refused(node.info(csi::NodeGetInfoRequest {}), Code::Unimplemented);
+    controller.terminate();
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn a_caller_that_takes_the_path_of_the_socket_for_an_authority_is_answered() {
+    let rig = Rig::new();
+    let controller = Controller::start(rig.place());
+    for socket in [rig.socket().as_path(), controller.socket()] {
+        call_by_path(socket, "/csi.v1.Identity/Probe");
+    }
     controller.terminate();
 }

@@ -14,6 +14,7 @@ use belay_proto::pluginregistration::{PluginInfo, RegistrationStatus};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 
+use super::authority::call_by_path;
 use super::calls::{NodeCalls, notify, registration_info};
 use super::patience::{PATIENCE, until};
 
@@ -88,6 +89,7 @@ impl Kubelet {
         until("the registration socket answers", || {
             UnixStream::connect(socket).is_ok()
         });
+        call_by_path(socket, "/pluginregistration.Registration/GetInfo");
         let info = registration_info(socket).expect("GetInfo");
         let node = NodeCalls::new(PathBuf::from(&info.endpoint));
         let answer = node.info(csi::NodeGetInfoRequest {});

@@ -3,6 +3,7 @@
 //! A rig takes everything back when it is dropped. In a test that passes it first looks whether
 //! the agents did so themselves, and fails the test if not.
 
+mod authority;
 mod caller;
 mod calls;
 mod chance;
@@ -28,6 +29,7 @@ mod world;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
+pub(crate) use authority::call_by_path;
 pub(crate) use caller::{Caller, Op, Origin, Outcome};
 pub(crate) use calls::{Answer, ControllerCalls, Leaving, NodeCalls, call_at, has_left, probe};
 pub(crate) use chance::Chance;
