@@ -2,7 +2,7 @@ module belay.test/kubernetes
 
 go 1.26.0
 
-// What is built as it is, beside the two folders here.
+// What is built as it is, beside the three folders here.
 tool (
 	github.com/kubernetes-csi/external-attacher/v4/cmd/csi-attacher
 	github.com/kubernetes-csi/external-provisioner/v6/cmd/csi-provisioner
@@ -16,6 +16,7 @@ tool (
 require (
 	github.com/spf13/cobra v1.10.2
 	go.etcd.io/etcd/server/v3 v3.6.8
+	golang.org/x/crypto v0.52.0
 	k8s.io/component-base v0.36.3
 	k8s.io/kubectl v0.35.2
 	k8s.io/kubernetes v1.36.3
@@ -161,7 +162,6 @@ require (
 	go.uber.org/zap v1.28.0 // indirect
 	go.yaml.in/yaml/v2 v2.4.4 // indirect
 	go.yaml.in/yaml/v3 v3.0.4 // indirect
-	golang.org/x/crypto v0.52.0 // indirect
 	golang.org/x/exp v0.0.0-20260218203240-3dfff04db8fa // indirect
 	golang.org/x/mod v0.36.0 // indirect
 	golang.org/x/net v0.55.0 // indirect
