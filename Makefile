@@ -19,7 +19,7 @@ CARGO_FLAGS ?=
 ISOLATED := unshare --mount --propagation private
 
 .PHONY: root help setup build check fmt clippy deny tidy \
-	test unit mounts wire sanity demo bench nightly images chart manifests clean
+	test unit mounts wire sanity demo bench nightly images packages monitoring chart manifests clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -86,6 +86,10 @@ nightly: root ## the long forms of the tests: hundreds of kills instead of dozen
 images: root build ## both container images in target/images, tried from the archives (root)
 	deploy/images/build.sh '$(CARGO_TARGET_DIR)/images' '$(BELAY_BIN_DIR)'
 	tests/images/check.sh '$(CARGO_TARGET_DIR)/images' '$(BELAY_BIN_DIR)'
+
+packages: root build ## Debian packages in target/packages, tried beneath a real systemd (root)
+	deploy/packages/build.sh '$(CARGO_TARGET_DIR)/packages' '$(BELAY_BIN_DIR)'
+	tests/systemd/check.sh '$(CARGO_TARGET_DIR)/packages'
 
 clean: ## remove what cargo built
 	cargo clean

@@ -1,0 +1,97 @@
+#!/usr/bin/env bash
+# Tries the Debian packages beneath a real systemd, in namespaces of its own on a throw-away overlay
+# of this machine: installed, enabled, volumes in use through restart, kill, upgrade and removal.
+# Before that, what can be judged by reading: the units' words, their settings, their exposure.
+#
+#   tests/systemd/check.sh PACKAGES     the folder with the .deb files (needs root)
+set -euo pipefail
+here=$(dirname "$(readlink -f "$0")")
+. "$here/../setup/env.sh"
+
+[ "$(id -u)" = 0 ] || give_up "services are tried by a systemd of their own; please run it as root"
+[ "$#" = 1 ] || give_up "usage: check.sh PACKAGES (they are built by: make packages)"
+"$here/../setup/packages.sh" filesystems systemd
+packages=$(readlink -f "$1")
+work=$(mktemp -d)
+cgroup=belay-systemd-$$
+first=
+
+wrong() {
+    printf 'systemd: %s\n' "$*" >&2
+    exit 1
+}
+
+clean() {
+    trap - EXIT INT TERM
+    if [ -n "$first" ]; then
+        kill -KILL "$first" 2>/dev/null || true
+        wait "$first" 2>/dev/null || true
+    fi
+    # Its volumes were on a tmpfs, and have gone with it.
+    mount -t cgroup2 cgroup2 "$work/cgroup" 2>/dev/null && {
+        find "$work/cgroup/$cgroup" -depth -type d -exec rmdir {} + 2>/dev/null || true
+        umount "$work/cgroup"
+    }
+    rm -rf --one-file-system "$work"
+}
+trap clean EXIT
+trap 'clean; exit 130' INT TERM
+
+# Every variable of a unit and of its example is one that the program knows.
+expect_known_settings() {
+    local package=$1 name help
+    help=$("$work/root/usr/bin/$package" --help)
+    for name in $(grep -ohE '^(Environment=|#?)(BELAY|CSI)_[A-Z_]*' \
+        "$work/root/usr/lib/systemd/system/$package.service" \
+        "$work/root/etc/default/$package" | sed 's/^Environment=//; s/^#//' | sort -u); do
+        grep -q "\[env: $name=" <<<"$help" || wrong "$package does not know $name"
+    done
+}
+
+unpack() {
+    local package
+    mkdir -p "$work/root/usr/lib/systemd/system" "$work/cgroup"
+    cp /usr/lib/systemd/system/*.target "$work/root/usr/lib/systemd/system/"
+    for package in belay-node belay-controller belayctl; do
+        dpkg-deb --extract "$packages/${package}"_*.deb "$work/root"
+    done
+}
+
+judge() {
+    local said unit=$1.service
+    expect_known_settings "$1"
+    said=$(systemd-analyze verify --root="$work/root" --man=no "$unit" 2>&1) || wrong "$unit: $said"
+    [ -z "$said" ] || wrong "$unit: $said"
+    systemd-analyze security --offline=yes --root="$work/root" --threshold="$2" "$unit" |
+        tail -n 1 | sed 's/^[^A-Z]*/systemd: /'
+}
+
+boot() {
+    unshare --mount --propagation private "$here/boot.sh" "$work" "$packages" "$cgroup" \
+        </dev/null >"$work/console.log" 2>&1 &
+    first=$!
+    local tries
+    for ((tries = 0; tries < 300; tries++)); do
+        [ ! -s "$work/pid" ] || inside systemctl is-active --quiet belay-test.target 2>/dev/null &&
+            [ -s "$work/pid" ] && return 0
+        kill -0 "$first" 2>/dev/null || break
+        sleep 0.1
+    done
+    tail -n 30 "$work/console.log" >&2
+    wrong "systemd has not come up"
+}
+
+# What follows runs where that systemd is the first process.
+inside() {
+    nsenter --target "$(cat "$work/pid")" --mount --uts --ipc --net --pid --cgroup "$@"
+}
+
+unpack
+# What systemd-analyze says today; more exposure than that needs a reason.
+judge belay-node 61
+judge belay-controller 19
+boot
+inside bash -s "$packages" <"$here/live.sh" || {
+    inside journalctl --no-pager --lines 40 >&2 || true
+    wrong "failed, see above"
+}

@@ -1,0 +1,130 @@
+# Runs beneath the systemd that check.sh has booted: what an administrator does with the packages.
+set -euo pipefail
+packages=/packages
+declare -A ids
+
+wrong() {
+    printf 'systemd: %s\n' "$*" >&2
+    exit 1
+}
+
+controller() {
+    belayctl --endpoint /run/belay/controller.sock controller "$@"
+}
+
+node() {
+    belayctl --endpoint /run/belay/node.sock node "$@"
+}
+
+field() {
+    sed -n "s/^$1 *//p"
+}
+
+await() {
+    local tries
+    for ((tries = 0; tries < 200; tries++)); do
+        "$@" >/dev/null 2>&1 && return 0
+        sleep 0.1
+    done
+    wrong "not so after 20 s: $*"
+}
+
+pid_of() {
+    systemctl show --property MainPID --value "$1"
+}
+
+use() {
+    local fs=$1 id context=() pair
+    id=$(controller create "data-$fs" --size 512MiB --fs-type "$fs" | field volume_id)
+    ids[$fs]=$id
+    for pair in $(controller publish "$id" --node-id "$(uname -n)" --fs-type "$fs" |
+        field publish_context | tr , ' '); do
+        context+=(--context "$pair")
+    done
+    mkdir -p "/srv/staging-$fs"
+    node stage "$id" --staging "/srv/staging-$fs" --fs-type "$fs" "${context[@]}" >/dev/null
+    node publish "$id" --staging "/srv/staging-$fs" --target "/srv/pod-$fs" --fs-type "$fs" \
+        "${context[@]}" >/dev/null
+    mountpoint --quiet "/srv/pod-$fs" || wrong "the $fs is not mounted where the machine sees it"
+    printf 'kept\n' >"/srv/pod-$fs/file"
+    # As a pod with an fsGroup and a careful database has it: closed to everybody else.
+    chown 1000:1000 "/srv/pod-$fs" && chmod 700 "/srv/pod-$fs"
+    node health "$id" >/dev/null || wrong "the $fs is not well"
+}
+
+grow() {
+    controller expand "${ids[$1]}" --size 1GiB >/dev/null
+    node expand "${ids[$1]}" --path "/srv/pod-$1" --staging "/srv/staging-$1" --size 1GiB >/dev/null
+}
+
+expect_kept() {
+    local fs
+    for fs in "${!ids[@]}"; do
+        [ "$(cat "/srv/pod-$fs/file")" = kept ] || wrong "the $fs was lost: $1"
+    done
+    printf 'systemd: volumes in use: %s\n' "$1"
+}
+
+give_back() {
+    local id=${ids[$1]}
+    node unpublish "$id" --target "/srv/pod-$1" >/dev/null
+    node unstage "$id" --staging "/srv/staging-$1" >/dev/null
+    controller unpublish "$id" --node-id "$(uname -n)" >/dev/null
+    controller delete "$id" >/dev/null
+}
+
+expect_new_process() {
+    await systemctl is-active --quiet belay-node
+    await node info
+    [ "$(pid_of belay-node)" != "$before" ] || wrong "it is still the same process: $1"
+    expect_kept "$1"
+    before=$(pid_of belay-node)
+}
+
+! systemctl is-enabled --quiet belay-node 2>/dev/null || wrong "installing has enabled it"
+[ "$(pid_of belay-node)" = 0 ] || wrong "installing has started it"
+[ -e /usr/lib/udev/rules.d/60-belay.rules ] || wrong "the udev rules are not where udev looks"
+systemctl --quiet enable --now belay-controller belay-node
+await node info
+await controller capacity
+for fs in ext4 xfs btrfs; do
+    use "$fs"
+done
+grow xfs
+grow btrfs
+before=$(pid_of belay-node)
+expect_kept "mounted for the whole machine, grown"
+
+systemctl restart belay-node
+expect_new_process "service restarted"
+kill -KILL "$before"
+expect_new_process "agent killed, started again"
+dpkg --install "$packages"/*.deb >/dev/null
+expect_new_process "packages installed again, agent restarted"
+
+printf 'BELAY_LOG_LEVEL=nonsense\n' >>/etc/default/belay-node
+systemctl restart belay-node || true
+await systemctl is-failed --quiet belay-node
+[ "$(systemctl show --property ExecMainStatus --value belay-node)" = 64 ] ||
+    wrong "bad settings do not end it with 64"
+[ "$(systemctl show --property SubState --value belay-node)" = failed ] ||
+    wrong "bad settings start it again and again"
+sed -i '$d' /etc/default/belay-node
+systemctl restart belay-node
+expect_new_process "bad settings put right"
+
+dpkg --remove belay-node >/dev/null 2>&1
+[ "$(systemctl show --property ActiveState --value belay-node)" != active ] ||
+    wrong "it runs on after its package was removed"
+expect_kept "package of the agent removed"
+dpkg --install "$packages"/belay-node_*.deb >/dev/null
+systemctl --quiet enable --now belay-node
+await node info
+for fs in "${!ids[@]}"; do
+    give_back "$fs"
+done
+touch /var/lib/belay/mine
+dpkg --purge belay-node belay-controller belayctl >/dev/null 2>&1
+[ -e /var/lib/belay/mine ] || wrong "purge has removed /var/lib/belay"
+[ ! -e /etc/default/belay-node ] || wrong "purge has left the settings"
+printf 'systemd: purged: /var/lib/belay stays\n'
