@@ -1,0 +1,185 @@
+#!/usr/bin/env python3
+"""Volumes live while the cluster is broken around them; at the end nothing may be lost or left.
+
+    chaos.py [--minutes 15] [--seed N] [--output FILE]
+
+Thirty pods with volumes come and go (ext4, xfs, btrfs, raw block; snapshots, restores, clones,
+growth) while kubelet, containerd, API server, agent and controller are killed or restarted by
+chance. Needs a running bed with Belay installed in it: BASE names its folder.
+"""
+import argparse
+import json
+import os
+import pathlib
+import random
+import statistics
+import sys
+import time
+
+sys.dont_write_bytecode = True
+import faults
+import kube
+import leftovers
+import lives
+import objects
+
+CAP_SYS_RESOURCE = 24
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--minutes", type=float, default=15, help="how long things are broken")
+    parser.add_argument("--seed", type=int, help="repeats a run's faults and lives")
+    parser.add_argument("--pods", type=int, default=30, help="lives that go on at once")
+    # What failed is tried again after up to five minutes, by the sidecars as by the kubelet.
+    parser.add_argument("--settle", type=int, default=600,
+                        help="seconds after the last fault until every life must have ended")
+    parser.add_argument("--driver", default="local.csi.belay.dev")
+    parser.add_argument("--script", help=argparse.SUPPRESS)
+    parser.add_argument("--base", default=os.environ.get("BASE"), help="folder of the bed")
+    parser.add_argument("--output", help="file for the result as JSON")
+    given = parser.parse_args()
+    if not given.base:
+        parser.error("BASE or --base must name the folder of a running bed")
+    given.seed = random.randrange(1 << 32) if given.seed is None else given.seed
+    return given
+
+
+def kinds_that_grow():
+    """A mounted ext4 is grown by the kernel only for those who hold CAP_SYS_RESOURCE."""
+    status = pathlib.Path("/proc/self/status").read_text()
+    bounds = int(status.split("CapBnd:")[1].split()[0], 16)
+    return objects.KINDS if bounds >> CAP_SYS_RESOURCE & 1 else objects.KINDS[1:]
+
+
+def break_things(clock, volumes, breaker, pods, seconds):
+    """Lives begin and end, and faults happen, until the time is over."""
+    shown = 0
+    while clock.elapsed() < seconds:
+        # One after the other: thirty pods in one second would measure the scheduler.
+        if len(volumes.waiting) < pods and not volumes.ending:
+            volumes.begin()
+        volumes.turn()
+        breaker.turn(clock.elapsed())
+        if clock.elapsed() - shown > 10:
+            shown = clock.elapsed()
+            show(clock, volumes)
+        time.sleep(0.3)
+
+
+def show(clock, volumes):
+    counts = ", ".join(f"{count} {name}" for name, count in volumes.counts.items())
+    clock.log(f"{len(volumes.waiting)} lives; so far {counts}")
+
+
+def let_end(clock, volumes, breaker, deadline):
+    """No faults and no new lives; those there are must end."""
+    volumes.ending = True
+    shown = clock.elapsed()
+    while (volumes.waiting or breaker.running) and time.monotonic() < deadline:
+        volumes.turn()
+        breaker.turn(0)
+        if clock.elapsed() - shown > 10:
+            shown = clock.elapsed()
+            show(clock, volumes)
+        time.sleep(0.3)
+    for wait in volumes.waiting.values():
+        age = time.monotonic() - wait.since
+        volumes.fail(f"still waiting after {age:.0f} s: {wait.what}")
+
+
+def explain(cluster, clock, volumes):
+    """For whoever has to find the cause: what Kubernetes itself said, newest last."""
+    for pod in volumes.world.pods.values():
+        clock.log(f"pod {pod['metadata']['name']}: {json.dumps(pod['status'])}")
+    try:
+        events = cluster.items(objects.CORE + "/events")
+    except kube.Unreachable:
+        return
+    events = [event for event in events if event["type"] != "Normal"]
+    for event in sorted(events, key=lambda one: one.get("lastTimestamp") or "")[-40:]:
+        clock.log(f"event: {event['involvedObject'].get('name')}: {event.get('message', '')[:400]}")
+
+
+class Run:
+    """One run from its plan to its judgement."""
+
+    def __init__(self, given, cluster):
+        self.given, self.cluster = given, cluster
+        self.snapshots = bool(cluster.get(kube.SNAPSHOT_API))
+        self.planned = faults.schedule(given.seed, given.minutes * 60)
+        self.clock = kube.Clock()
+        self.lives = lives.Lives(cluster, given.seed, self.clock.log, kinds_that_grow(),
+                                 self.snapshots)
+        self.faults = faults.Faults(cluster, self.planned, self.clock.log)
+        self.kubelet_log = pathlib.Path(cluster.base, "log/kubelet.log").stat().st_size
+
+    def go(self):
+        print(f"seed {self.given.seed}; faults planned:")
+        for at, kind in self.planned:
+            print(f"{at:7.1f} s  {kind}")
+        objects.make_surroundings(self.cluster, self.given.driver, self.snapshots)
+        self.clock.began = time.monotonic()
+        break_things(self.clock, self.lives, self.faults, self.given.pods, self.given.minutes * 60)
+        self.clock.log("no more faults")
+        deadline = time.monotonic() + self.given.settle
+        let_end(self.clock, self.lives, self.faults, deadline)
+        if self.lives.failures:
+            explain(self.cluster, self.clock, self.lives)
+        # A life that did not end has leftovers by right; they are still shown.
+        left = leftovers.settle(self.cluster, self.given.driver, self.snapshots,
+                                max(deadline, time.monotonic() + 20))
+        self.clock.log("all lives have ended" if not self.lives.waiting else "time is over")
+        self.keep_last_logs()
+        result = self.judge(left)
+        objects.remove_surroundings(self.cluster, self.snapshots)
+        return result
+
+    def keep_last_logs(self):
+        for pods in self.cluster.patiently("our pods", lambda: kube.system_pods(self.cluster)):
+            for pod in pods:
+                self.faults.keep_logs(pod)
+
+    def judge(self, left):
+        orphans = leftovers.orphans(self.cluster, self.kubelet_log)
+        return {"seed": self.given.seed, "minutes": self.given.minutes,
+                "seconds": round(self.clock.elapsed()), "planned": len(self.planned), "faults": self.faults.done,
+                "counts": self.lives.counts, "pod_start_seconds": quantiles(self.lives.starts),
+                "failures": self.lives.failures, "left": left,
+                "panics": self.faults.panics(), "orphans": orphans}
+
+
+def quantiles(seconds):
+    if not seconds:
+        return {}
+    ordered = sorted(seconds)
+    return {"median": round(statistics.median(ordered), 1), "max": round(ordered[-1], 1)}
+
+
+def report(result):
+    print(f"\n{len(result['faults'])} of {result['planned']} planned faults, "
+          f"{result['seconds']} s, seed {result['seed']}")
+    for name, count in result["counts"].items():
+        print(f"  {name}: {count}")
+    print(f"  pod starts: {result['pod_start_seconds']} s")
+    bad = [(name, result[name]) for name in ("failures", "left", "panics", "orphans")]
+    for name, things in bad:
+        print(f"{name}: {len(things) or 'none'}")
+        for thing in things[:50]:
+            print("  " + thing)
+    return not any(things for _, things in bad)
+
+
+def main():
+    given = arguments()
+    with kube.Cluster(given.base, given.script) as cluster:
+        cluster.patiently("Belay's pods are ready", lambda: kube.all_ready(cluster))
+        result = Run(given, cluster).go()
+    if given.output:
+        pathlib.Path(given.output).write_text(json.dumps(result, indent=1) + "\n")
+    if not report(result):
+        sys.exit(f"chaos.py: failed; --seed {result['seed']} repeats it")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+"""Faults: which, when, and how each is done to the cluster.
+
+The schedule is drawn from the seed before anything runs, so that the same seed breaks the same things
+at the same seconds.
+"""
+import os
+import random
+import signal
+import subprocess
+
+import kube
+from kube import Unreachable
+
+# In the bed a component that ends is started again, as systemd would.
+COMPONENTS = ("kubelet", "containerd", "kube-apiserver")
+KINDS = [f"{verb} {name}" for name in COMPONENTS for verb in ("kill", "restart")]
+# Told to end, it waits a minute for those who watch: that is an absence, and no restart.
+KINDS.remove("restart kube-apiserver")
+KINDS += [f"{verb} {name}" for name in ("agent", "controller") for verb in ("kill", "delete")]
+CONTAINERS = {"agent": "belay-node", "controller": "belay-controller"}
+
+
+def schedule(seed, seconds):
+    """[(second, kind)]: every kind as often as every other, in an order and at times by chance.
+
+    The pauses are such that even a short run has each kind once.
+    """
+    chance = random.Random(f"{seed}/faults")
+    pause = min(15.0, seconds / (len(KINDS) + 2))
+    planned, deck, at = [], [], pause
+    while at < seconds:
+        if not deck:
+            deck = chance.sample(KINDS, len(KINDS))
+        planned.append((round(at, 1), deck.pop()))
+        at += pause * chance.uniform(0.5, 1.5)
+    return planned
+
+
+class Faults:
+    """Does what is planned, and keeps the logs of what it takes away."""
+
+    def __init__(self, cluster, planned, log):
+        self.cluster, self.planned, self.log = cluster, list(planned), log
+        self.done, self.running, self.texts = [], [], {}
+
+    def turn(self, elapsed):
+        for process, what in list(self.running):
+            if process.poll() is None:
+                continue
+            self.running.remove((process, what))
+            if process.returncode:
+                raise SystemExit(f"cluster.sh {what} ended with {process.returncode}: "
+                                 f"{process.stdout.read()}")
+        # One at a time: what was broken last must answer again, and what is broken next be there.
+        if self.planned and elapsed >= self.planned[0][0] and not self.running:
+            what = self._do(self.planned[0][1])
+            if what:
+                _, kind = self.planned.pop(0)
+                self.done.append((kind, what))
+                self.log(f"fault: {kind} ({what})")
+
+    def _do(self, kind):
+        """What was done; None if it cannot be done yet."""
+        verb, name = kind.split(" ", 1)
+        try:
+            return self._component(verb, name) if name in COMPONENTS else self._pod(verb, name)
+        except Unreachable:
+            return None
+
+    def _component(self, verb, name):
+        process = self.cluster.spawn(verb, name, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        self.running.append((process, f"{verb} {name}"))
+        return "SIGKILL" if verb == "kill" else "SIGTERM"
+
+    def _pod(self, verb, name):
+        agents, controllers = kube.system_pods(self.cluster)
+        pods = agents if name == "agent" else controllers
+        if not pods:
+            return None
+        pod = pods[-1]
+        self.keep_logs(pod)
+        if verb == "delete":
+            path = f"/api/v1/namespaces/{kube.SYSTEM}/pods/{pod['metadata']['name']}"
+            self.cluster.delete(path, grace=0)
+            return f"{pod['metadata']['name']}, no grace"
+        return self._kill(pod, CONTAINERS[name])
+
+    def _kill(self, pod, container):
+        for status in pod["status"].get("containerStatuses", []):
+            if status["name"] != container or not status.get("containerID"):
+                continue
+            pid = self.cluster.pid_of(status["containerID"])
+            if pid:
+                os.kill(pid, signal.SIGKILL)
+                return f"SIGKILL of {container} in {pod['metadata']['name']}"
+        return None
+
+    def keep_logs(self, pod):
+        """Logs go with their pod, so they are taken while it is there."""
+        name = pod["metadata"]["name"]
+        for container in pod["spec"]["containers"]:
+            for previous in ("", "&previous=true"):
+                path = (f"/api/v1/namespaces/{kube.SYSTEM}/pods/{name}/log"
+                        f"?container={container['name']}{previous}")
+                try:
+                    text = self.cluster.get(path, raw=True)
+                except (Unreachable, kube.Refused):
+                    continue  # it has not started yet, or never ended
+                self.texts[(name, container["name"], bool(previous))] = text
+
+    def panics(self):
+        """Lines of our own programs that say that they panicked."""
+        return [f"{pod}/{container}: {line}" for (pod, container, _), text in self.texts.items()
+                if container in CONTAINERS.values()
+                for line in text.splitlines() if "panicked" in line]
+

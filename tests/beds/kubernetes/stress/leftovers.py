@@ -1,0 +1,94 @@
+"""What is left of a test's volumes: in the API, in the kubelet's folder, in the kernel, on the disk."""
+import os
+import pathlib
+import subprocess
+import time
+
+from kube import Unreachable
+
+KUBELET = "/var/lib/kubelet"
+STATE = "/var/lib/belay"
+
+
+def _api(cluster, driver):
+    for volume in cluster.items("/api/v1/persistentvolumes"):
+        if volume["spec"].get("csi", {}).get("driver") == driver:
+            yield (f"PersistentVolume {volume['metadata']['name']} "
+                   f"({volume['status'].get('phase')}, {volume['spec']['csi']['volumeHandle']})")
+    for attachment in cluster.items("/apis/storage.k8s.io/v1/volumeattachments"):
+        if attachment["spec"]["attacher"] == driver:
+            yield f"VolumeAttachment {attachment['metadata']['name']}: {attachment.get('status')}"
+
+
+def _contents(cluster, driver):
+    path = "/apis/snapshot.storage.k8s.io/v1/volumesnapshotcontents"
+    for content in cluster.items(path):
+        if content["spec"]["driver"] == driver:
+            yield f"VolumeSnapshotContent {content['metadata']['name']}: {content.get('status')}"
+
+
+def _mounts(cluster, driver):
+    marks = (f"{KUBELET}/plugins/kubernetes.io/csi/", "/volumes/kubernetes.io~csi/",
+             "/volumeDevices/kubernetes.io~csi/")
+    for point in cluster.mount_points():
+        if point.startswith(KUBELET) and any(mark in point for mark in marks):
+            yield f"mount {point}"
+
+
+def _folders(cluster, driver):
+    """The kubelet's notes of staged volumes: one that is left is tried again for ever."""
+    staging = f"{KUBELET}/plugins/kubernetes.io/csi"
+    for inside in (f"{staging}/{driver}", f"{staging}/volumeDevices"):
+        folder = cluster.path(inside)
+        for entry in sorted(folder.iterdir()) if folder.is_dir() else []:
+            if entry.name not in ("publish", "staging"):
+                yield f"folder {inside}/{entry.name}"
+            else:
+                yield from (f"folder {inside}/{entry.name}/{one.name}" for one in entry.iterdir())
+
+
+def _loops(cluster, driver):
+    """Devices are the whole machine's: ours have their file on the state folder's filesystem."""
+    state = cluster.path(STATE)
+    number = state.stat().st_dev
+    ours = f"{os.major(number)}:{os.minor(number)}"
+    command = ["losetup", "--list", "--noheadings", "--raw", "--output",
+               "NAME,BACK-MAJ:MIN,BACK-FILE"]
+    for line in subprocess.run(command, check=True, capture_output=True, text=True
+                               ).stdout.splitlines():
+        fields = line.split(None, 2)
+        if len(fields) > 1 and fields[1] == ours and "/volumes/" in fields[-1]:
+            yield f"loop device {fields[0]} of {fields[-1]}"
+
+
+def _files(cluster, driver):
+    for name in ("volumes", "snapshots"):
+        folder = cluster.path(f"{STATE}/{name}")
+        for entry in sorted(folder.iterdir()) if folder.is_dir() else []:
+            yield f"file {STATE}/{name}/{entry.name}"
+
+
+def find(cluster, driver, snapshots):
+    looks = [_api, _mounts, _folders, _loops, _files] + ([_contents] if snapshots else [])
+    return [thing for look in looks for thing in look(cluster, driver)]
+
+
+def settle(cluster, driver, snapshots, deadline):
+    """What is left at the deadline, a time of time.monotonic(); nothing, as soon as that is so."""
+    while True:
+        try:
+            left = find(cluster, driver, snapshots)
+        except Unreachable as error:
+            left = [f"nobody can tell: {error}"]
+        if not left or time.monotonic() > deadline:
+            return left
+        time.sleep(1)
+
+
+def orphans(cluster, offset=0):
+    """The kubelet's complaints (not its notes) about folders of pods that are no more."""
+    log = pathlib.Path(cluster.base, "log/kubelet.log")
+    with log.open(errors="replace") as lines:
+        lines.seek(offset)
+        return [line.strip() for line in lines
+                if line.startswith("E") and "orphaned pod" in line.lower()]
