@@ -9,8 +9,8 @@ use std::time::Duration;
 /// Of the xfs; sparse, so that only what is written takes room.
 const IMAGE_BYTES: u64 = 4 << 30;
 
-/// A child that another test starts has copies of our descriptors until its exec, and no event tells
-/// its end.
+/// A child that another test starts has copies of our descriptors until its exec, and no event
+/// tells its end.
 const UNMOUNT_TRIES: u32 = 100;
 const BETWEEN_TRIES: Duration = Duration::from_millis(50);
 
