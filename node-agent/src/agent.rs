@@ -19,7 +19,7 @@ use belay_server::socket::Socket;
 use crate::config::Config;
 use crate::device::LoopDir;
 use crate::kernel::linux::{Linux, heap};
-use crate::operation::{self, MountIndex, Node};
+use crate::operation::{self, KubeletDir, MountIndex, Node};
 use crate::pool::{Pool, THREADS_MAX};
 use crate::rpc::{NodeIdentity, NodeService};
 
@@ -51,7 +51,13 @@ pub fn run(config: &Config) -> Result<(), StartError> {
     let loop_dir =
         LoopDir::open(&kernel, &loop_dir).map_err(|error| failed("--loop-dir", &error))?;
     let index = MountIndex::scan(&kernel).map_err(|error| failed("reading the mounts", &error))?;
-    let node = Node::new(kernel, loop_dir, index);
+    let kubelet_dir = config.kubelet_dir.as_deref();
+    let kubelet_dir = kubelet_dir.map(|folder| KubeletDir::open(&kernel, folder));
+    let kubelet_dir = kubelet_dir
+        .transpose()
+        .map_err(|error| failed("--kubelet-dir", &error))?;
+    let readiness = Readiness::new(readiness_in(kubelet_dir.as_ref()));
+    let node = Node::new(kernel, loop_dir, index, kubelet_dir);
     if is_folder_of(&config.common.endpoint, &config.loop_dir) {
         tracing::warn!(
             "--loop-dir is the folder of the socket, whose lock a start needs: what a killed agent \
@@ -67,7 +73,7 @@ pub fn run(config: &Config) -> Result<(), StartError> {
         .thread_keep_alive(THREAD_IDLE)
         .build()
         .map_err(|error| failed("starting the runtime", &error))?;
-    let result = runtime.block_on(serve_node(config, node));
+    let result = runtime.block_on(serve_node(config, node, readiness));
     // A thread that waits for a dead disk must not keep the process from ending.
     runtime.shutdown_background();
     result
@@ -82,9 +88,24 @@ fn is_folder_of(endpoint: &Endpoint, folder: &Path) -> bool {
     inode(folder).is_some_and(|folder| inode(beside) == Some(folder))
 }
 
-async fn serve_node(config: &Config, node: Arc<Node<Linux>>) -> Result<(), StartError> {
+/// Whether the kubelet sees what is mounted in its folder. Nothing that happens later changes that,
+/// short of a new start.
+fn readiness_in(kubelet_dir: Option<&KubeletDir>) -> State {
+    match kubelet_dir.and_then(KubeletDir::hidden) {
+        None => State::Ready,
+        Some(why) => {
+            tracing::error!("{why}");
+            State::Unhealthy(why.to_owned())
+        }
+    }
+}
+
+async fn serve_node(
+    config: &Config,
+    node: Arc<Node<Linux>>,
+    readiness: Readiness,
+) -> Result<(), StartError> {
     let common = &config.common;
-    let readiness = Readiness::new(State::Ready);
     let identity = Identity::new(
         common.driver_name.clone(),
         env!("CARGO_PKG_VERSION"),

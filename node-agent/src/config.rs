@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use belay_server::config::CommonArgs;
 use belay_server::endpoint::Endpoint;
+use belay_server::failure::Failure;
+use belay_server::request::AbsPath;
 
 /// Serves the CSI Node service of one node: stages and publishes volumes by system calls.
 ///
@@ -19,6 +21,10 @@ pub struct Config {
     /// The folder with the volumes' files: <state-dir>/volumes of the controller
     #[arg(long, value_name = "DIR", env = "BELAY_LOOP_DIR")]
     pub loop_dir: PathBuf,
+
+    /// The kubelet's own folder: no other path is touched, and mounts there must reach the kubelet
+    #[arg(long, value_name = "DIR", env = "BELAY_KUBELET_DIR", value_parser = kubelet_dir)]
+    pub kubelet_dir: Option<AbsPath>,
 
     /// The kubelet's plugins_registry as this program sees it: register there, without a registrar
     #[arg(
@@ -39,6 +45,10 @@ pub struct Config {
     pub kubelet_registration_path: Option<Endpoint>,
 }
 
+fn kubelet_dir(text: &str) -> Result<AbsPath, Failure> {
+    AbsPath::new("the folder", text.to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory as _;
@@ -55,7 +65,7 @@ mod tests {
             .collect();
         assert_eq!(
             flags.len(),
-            12,
+            13,
             "a flag without an environment variable, or a new one"
         );
         for flag in flags {

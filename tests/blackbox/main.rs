@@ -40,6 +40,8 @@ mod hung;
 #[cfg(test)]
 mod kills;
 #[cfg(test)]
+mod kubelet_dir;
+#[cfg(test)]
 mod lifecycle;
 #[cfg(test)]
 mod metrics;

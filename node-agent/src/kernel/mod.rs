@@ -9,7 +9,7 @@ pub(crate) mod fake;
 pub(crate) mod linux;
 mod types;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 pub(crate) use error::{Cause, Error, Result};
@@ -32,6 +32,9 @@ pub(crate) trait Kernel: Send + Sync + 'static {
     fn look(&self, path: &Path) -> Result<Option<Stat>>;
     /// [`Kernel::look`] for an open descriptor. Quick.
     fn stat(&self, fd: &Self::Fd) -> Result<Stat>;
+    /// open(2) with `O_PATH`, and readlink(2) in /proc of what that found: where a path leads, all
+    /// links followed. `None` when nothing is there. Quick.
+    fn real(&self, path: &Path) -> Result<Option<PathBuf>>;
     /// fstatfs(2): asks the filesystem, so a dead one holds the caller.
     fn statfs(&self, path: &Path) -> Result<Usage>;
 
@@ -131,6 +134,11 @@ pub(crate) trait Kernel: Send + Sync + 'static {
     /// [`Kernel::statmount`] by the id of a [`Stat`]; `None` when the mount is gone, and where the
     /// kernel has no such ids (before Linux 6.8). Quick.
     fn statmount_of(&self, mount_id: u64) -> Result<Option<MountFacts>>;
+    /// [`Kernel::statmount`] of the mount that `path` is in, its root or not.
+    fn mount_holding(&self, path: &Path) -> Result<Option<MountFacts>>;
+    /// Whether the mount namespace is the one of process 1 as /proc has it, and that is not this
+    /// process. Quick.
+    fn is_beside_first_process(&self) -> bool;
     /// Every mount of the namespace, read once from mountinfo when the agent starts.
     fn mounts(&self) -> Result<Vec<MountEntry>>;
     /// A directory of a detached mount as an ordinary descriptor, for ioctls.

@@ -23,6 +23,10 @@ pub(crate) fn expand<K: Kernel>(node: &Node<K>, request: &NodeExpand) -> Result<
 
 fn run<K: Kernel>(node: &Node<K>, request: &NodeExpand) -> Result<u64, Failure> {
     let path = &request.volume_path;
+    node.admit("volume_path", path)?;
+    if let Some(staging) = &request.staging {
+        node.admit("staging_target_path", staging)?;
+    }
     let (mounted, stat) = find(node, request, path)?;
     let dev = node.behind(&request.id, &mounted, &stat)?;
     let Owner::Ours(device) = node.owner(&request.id, dev)? else {

@@ -44,6 +44,14 @@ pub(crate) fn health<K: Kernel>(
 }
 
 fn run<K: Kernel>(node: &Node<K>, request: &NodeVolumeHealth) -> Result<Complaints, Failure> {
+    for (field, path) in [
+        ("staging_target_path", &request.staging),
+        ("volume_publish_path", &request.target),
+    ] {
+        if let Some(path) = path {
+            node.admit(field, path)?;
+        }
+    }
     let volume = &request.id;
     let file = node.loop_dir.path_of(volume)?;
     // Whatever is asked of the volume would end there.

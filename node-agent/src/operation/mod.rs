@@ -7,6 +7,7 @@ mod behind;
 mod expand;
 mod health;
 mod index;
+mod kubelet_dir;
 pub(crate) mod phase;
 mod plan;
 mod publish;
@@ -24,6 +25,7 @@ pub(crate) use health::{
     StorageComplaint, StorageSeverity, health, storage_hangs, storage_health, volumes_hang,
 };
 pub(crate) use index::MountIndex;
+pub(crate) use kubelet_dir::KubeletDir;
 pub(crate) use publish::{Published, Thread, publish};
 pub(crate) use stage::{Formatting, Staged, stage};
 pub(crate) use stats::{VolumeStats, VolumeUsage, stats};
@@ -46,16 +48,24 @@ pub(crate) struct Node<K: Kernel> {
     kernel: K,
     loop_dir: LoopDir<K>,
     index: MountIndex,
+    kubelet_dir: Option<KubeletDir>,
     placing: Mutex<()>,
 }
 
 impl<K: Kernel> Node<K> {
-    /// A node whose volumes' files are in `loop_dir` and whose mounts `index` has.
-    pub(crate) fn new(kernel: K, loop_dir: LoopDir<K>, index: MountIndex) -> Self {
+    /// A node whose volumes' files are in `loop_dir`, whose mounts `index` has, and whose paths
+    /// are beneath `kubelet_dir`, or anywhere.
+    pub(crate) fn new(
+        kernel: K,
+        loop_dir: LoopDir<K>,
+        index: MountIndex,
+        kubelet_dir: Option<KubeletDir>,
+    ) -> Self {
         Node {
             kernel,
             loop_dir,
             index,
+            kubelet_dir,
             placing: Mutex::new(()),
         }
     }

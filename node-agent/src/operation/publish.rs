@@ -55,6 +55,11 @@ pub(crate) fn publish<K: Kernel>(
 
 fn run<K: Kernel>(node: &Node<K>, request: &Publish, thread: Thread) -> Result<Published, Failure> {
     let kernel = &node.kernel;
+    if let Some(staging) = &request.staging {
+        node.admit("staging_target_path", staging)?;
+    }
+    node.admit("target_path", &request.target)?;
+    node.admit_mounts()?;
     let source_path = source_path(request)?;
     let attrs = attrs(request)?;
     let (source, staged) = open_staged(node, request, &source_path)?;

@@ -56,6 +56,8 @@ fn run<K: Kernel>(
     request: &Stage,
     formatting: Formatting,
 ) -> Result<Staged, Failure> {
+    node.admit("staging_target_path", &request.staging)?;
+    node.admit_mounts()?;
     let plan = Plan::read(&request.id, &request.publish_context)?;
     match node.look("staging_target_path", &request.staging)? {
         Some(stat) if stat.kind == FileKind::Directory => match &request.capability.access {

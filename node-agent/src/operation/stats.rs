@@ -36,6 +36,10 @@ pub(crate) fn stats<K: Kernel>(node: &Node<K>, request: &Stats) -> Result<Volume
 
 fn run<K: Kernel>(node: &Node<K>, request: &Stats) -> Result<VolumeStats, Failure> {
     let path = &request.volume_path;
+    node.admit("volume_path", path)?;
+    if let Some(staging) = &request.staging {
+        node.admit("staging_target_path", staging)?;
+    }
     let not_there = || {
         Failure::not_found(format!(
             "volume_path: volume {} is not mounted at {}",

@@ -20,6 +20,7 @@ pub(crate) fn unpublish<K: Kernel>(node: &Node<K>, request: &Unpublish) -> Resul
 
 fn run<K: Kernel>(node: &Node<K>, request: &Unpublish) -> Result<(), Failure> {
     let target = &request.target;
+    node.admit("target_path", target)?;
     for _ in 0..STACKED_MAX {
         match node.look("target_path", target)? {
             None => {

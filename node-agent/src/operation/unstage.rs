@@ -21,6 +21,7 @@ pub(crate) fn unstage<K: Kernel>(node: &Node<K>, request: &Unstage) -> Result<()
 }
 
 fn run<K: Kernel>(node: &Node<K>, request: &Unstage) -> Result<(), Failure> {
+    node.admit("staging_target_path", &request.staging)?;
     let staging = node.look("staging_target_path", &request.staging)?;
     if let Some(stat) = staging.filter(|stat| stat.mount_root) {
         unstage_mount(node, request, &stat)?;

@@ -55,6 +55,16 @@ pub(crate) struct Rig {
     agent: Option<Process>,
     place: Place,
     volumes: PathBuf,
+    launch: Launch,
+}
+
+/// How an agent is started, beyond what every one needs.
+#[derive(Default)]
+pub(crate) struct Launch {
+    /// The command that becomes it, such as `unshare`.
+    pub(crate) command: Vec<String>,
+    /// More flags.
+    pub(crate) flags: Vec<String>,
 }
 
 impl Rig {
@@ -67,10 +77,16 @@ impl Rig {
 
     /// An agent that finds its volumes' files in a folder of another filesystem.
     pub(crate) fn with_volumes_in(place: Place, volumes: PathBuf) -> Self {
+        Self::launched(place, volumes, Launch::default())
+    }
+
+    /// An agent that is started in that way.
+    pub(crate) fn launched(place: Place, volumes: PathBuf, launch: Launch) -> Self {
         let mut rig = Rig {
             agent: None,
             place,
             volumes,
+            launch,
         };
         rig.start();
         rig
@@ -114,8 +130,11 @@ impl Rig {
     /// Starts the agent, and returns when it listens.
     pub(crate) fn start(&mut self) {
         let volumes = self.volumes.to_str().expect("UTF-8");
-        let flags = ["--node-id", "node-1", "--loop-dir", volumes];
-        self.agent = Some(Process::start(
+        let mut flags = vec!["--node-id", "node-1", "--loop-dir", volumes];
+        flags.extend(self.launch.flags.iter().map(String::as_str));
+        let command: Vec<&str> = self.launch.command.iter().map(String::as_str).collect();
+        self.agent = Some(Process::start_by(
+            &command,
             &self.place,
             "belay-node",
             &self.socket(),

@@ -25,7 +25,18 @@ pub(crate) struct Process {
 impl Process {
     /// Starts one of the binaries, and returns when something answers at its socket.
     pub(crate) fn start(place: &Place, name: &str, socket: &Path, flags: &[&str]) -> Self {
-        let mut process = Self::spawn(place, name, socket, flags);
+        Self::start_by(&[], place, name, socket, flags)
+    }
+
+    /// The same, started by a command that becomes it, such as `unshare`.
+    pub(crate) fn start_by(
+        command: &[&str],
+        place: &Place,
+        name: &str,
+        socket: &Path,
+        flags: &[&str],
+    ) -> Self {
+        let mut process = Self::spawn(command, place, name, socket, flags);
         until(&format!("{name} listens"), || {
             let ended = process.child.try_wait().expect("wait");
             let words = process.last_words();
@@ -43,7 +54,7 @@ impl Process {
     /// # Panics
     /// Unless it ends by itself, with exit code 1.
     pub(crate) fn refused(place: &Place, name: &str, socket: &Path, flags: &[&str]) -> String {
-        let mut process = Self::spawn(place, name, socket, flags);
+        let mut process = Self::spawn(&[], place, name, socket, flags);
         let mut status = None;
         until(&format!("{name} ends"), || {
             status = process.child.try_wait().expect("wait");
@@ -55,7 +66,7 @@ impl Process {
         words.lines().last().unwrap_or_default().to_owned()
     }
 
-    fn spawn(place: &Place, name: &str, socket: &Path, flags: &[&str]) -> Self {
+    fn spawn(command: &[&str], place: &Place, name: &str, socket: &Path, flags: &[&str]) -> Self {
         let log = place.path().join(format!("{name}.log"));
         let stderr = File::options()
             .create(true)
@@ -65,6 +76,7 @@ impl Process {
         // Should this process itself be killed, nobody would be left to end the agent.
         let child = Command::new("setpriv")
             .args(["--pdeathsig", "KILL", "--"])
+            .args(command)
             .arg(binary(name))
             .arg("--endpoint")
             .arg(format!("unix://{}", socket.display()))

@@ -1,6 +1,6 @@
 //! Names and bytes: opens, folders, reads and writes, locks.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
@@ -11,6 +11,15 @@ use crate::kernel::{MountAttrs, Open, Usage};
 const SECTOR: usize = 512;
 
 impl State {
+    /// There are no links here.
+    pub(super) fn real(&self, path: &Path) -> Answer<Option<PathBuf>> {
+        match self.walk(path) {
+            Ok(_) => Ok(Some(path.to_owned())),
+            Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
+            Err(errno) => Err(errno),
+        }
+    }
+
     pub(super) fn open_place(&mut self, place: Place, how: Open) -> Answer<Object> {
         self.refuse_shut_down(&Object::Name(place))?;
         match (&self.inode(place.ino)?.kind, how) {

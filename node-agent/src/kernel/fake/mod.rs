@@ -200,6 +200,14 @@ impl Machine {
         self.lock().never_waits = never.then(|| std::thread::current().id());
     }
 
+    /// From now on mounts stay in this namespace, which is that of process 1, or a container's.
+    pub(crate) fn keep_mounts_here(&self, is_beside_first_process: bool) {
+        let mut state = self.lock();
+        state.is_beside_first_process = is_beside_first_process;
+        let host = state.mounts.values_mut().next();
+        host.unwrap().group = None;
+    }
+
     /// Kills all processes; each of their threads ends at its next call, or in the one that hangs.
     pub(crate) fn kill_all(&self) {
         let mut state = self.lock();

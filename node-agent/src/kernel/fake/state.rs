@@ -31,6 +31,8 @@ pub(super) struct State {
     /// The thread on which nothing may wait.
     pub(super) never_waits: Option<ThreadId>,
     pub(super) violations: Vec<String>,
+    /// What the machine's processes hear of their mount namespace.
+    pub(super) is_beside_first_process: bool,
     numbers: u64,
 }
 
@@ -152,6 +154,7 @@ impl State {
             dead_up_to: 0,
             never_waits: None,
             violations: Vec::new(),
+            is_beside_first_process: true,
             numbers: 0,
         };
         let root = state.make_superblock("ext4", Dev { major: 8, minor: 1 }, None);

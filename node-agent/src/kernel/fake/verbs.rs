@@ -1,7 +1,7 @@
 //! The trait's verbs over the machine's state. Which errno is an answer rather than a failure is
 //! said here, where the call is known.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -48,6 +48,10 @@ impl Kernel for Fake {
         self.call("statx", named(fd), GONE, |state| {
             state.stat_of(state.object(fd.id)?.place()?)
         })
+    }
+
+    fn real(&self, path: &Path) -> Result<Option<PathBuf>> {
+        self.call("readlink", text(path), GONE, |state| state.real(path))
     }
 
     fn statfs(&self, path: &Path) -> Result<Usage> {
@@ -289,6 +293,17 @@ impl Kernel for Fake {
                 .contains_key(&mount_id)
                 .then(|| state.facts(mount_id)))
         })
+    }
+
+    fn mount_holding(&self, path: &Path) -> Result<Option<MountFacts>> {
+        self.call("statmount", text(path), GONE, |state| {
+            let place = state.walk(path)?;
+            Ok(Some(state.facts(place.mount)))
+        })
+    }
+
+    fn is_beside_first_process(&self) -> bool {
+        self.machine.lock().is_beside_first_process
     }
 
     fn mounts(&self) -> Result<Vec<MountEntry>> {

@@ -2,8 +2,10 @@
 //!
 //! Everything is opened with `O_CLOEXEC`. Calls that a signal may interrupt are repeated.
 
+use std::ffi::OsString;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::path::Path;
+use std::os::unix::ffi::OsStringExt as _;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{
     AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, ResolveFlags, SeekFrom, Statx,
@@ -36,7 +38,7 @@ pub(super) fn look(path: &Path) -> Result<Option<Stat>> {
     Ok(statx(path, WANTED)?.map(|found| stat_from(&found)))
 }
 
-/// The mount that a path is in, if the path is the root of it.
+/// A mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MountId {
     /// The one of `STATX_MNT_ID_UNIQUE`, for statmount.
@@ -48,17 +50,29 @@ pub(super) enum MountId {
 /// The id of the mount whose root `path` is, in the form asked for or, where the kernel has no
 /// unique ids, in the other one.
 pub(super) fn mount_id(path: &Path, unique: bool) -> Result<Option<MountId>> {
+    let is_root = |found: &Statx| found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT);
+    Ok(with_mount_id(path, unique)?.filter(is_root).map(id_of))
+}
+
+/// The id of the mount that `path` is in, in the same form.
+pub(super) fn holding_mount_id(path: &Path, unique: bool) -> Result<Option<MountId>> {
+    Ok(with_mount_id(path, unique)?.map(id_of))
+}
+
+fn with_mount_id(path: &Path, unique: bool) -> Result<Option<Statx>> {
     let wanted = if unique {
         WANTED
     } else {
         WANTED.difference(MNT_ID_UNIQUE)
     };
-    Ok(statx(path, wanted)?
-        .filter(|found| found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
-        .map(|found| match has_unique_id(&found) {
-            true => MountId::Unique(found.stx_mnt_id),
-            false => MountId::Listed(found.stx_mnt_id),
-        }))
+    statx(path, wanted)
+}
+
+fn id_of(found: Statx) -> MountId {
+    match has_unique_id(&found) {
+        true => MountId::Unique(found.stx_mnt_id),
+        false => MountId::Listed(found.stx_mnt_id),
+    }
 }
 
 /// See [`crate::kernel::Kernel::stat`].
@@ -66,6 +80,19 @@ pub(super) fn stat(fd: &OwnedFd) -> Result<Stat> {
     rustix::fs::statx(fd, "", AT_ONCE | AtFlags::EMPTY_PATH, WANTED)
         .map(|found| stat_from(&found))
         .map_err(of("statx", fd))
+}
+
+/// See [`crate::kernel::Kernel::real`].
+pub(super) fn real(path: &Path) -> Result<Option<PathBuf>> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let found = match retry_on_intr(|| rustix::fs::open(path, flags, Mode::empty())) {
+        Ok(found) => found,
+        Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
+        Err(errno) => return Err(Error::at("open", path, errno)),
+    };
+    let name = rustix::fs::readlink(&*link_of(&found), Vec::new())
+        .map_err(|errno| Error::at("readlink", path, errno))?;
+    Ok(Some(OsString::from_vec(name.into_bytes()).into()))
 }
 
 /// See [`crate::kernel::Kernel::statfs`].
@@ -313,6 +340,33 @@ mod tests {
         let proc = look(Path::new("/proc")).unwrap().unwrap();
         assert!(proc.mount_root);
         assert_ne!(proc.mount_id, file.mount_id);
+    }
+
+    #[test]
+    fn where_a_path_leads_is_told_without_links_and_nothing_of_what_is_not_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path().canonicalize().unwrap();
+        let at = |name: &str| dir.join(name);
+        std::fs::create_dir(at("folder")).unwrap();
+        symlink("folder", at("link")).unwrap();
+        symlink("/", at("root")).unwrap();
+        symlink("absent", at("dangling")).unwrap();
+        symlink("circle", at("circle")).unwrap();
+        std::fs::write(at("file"), b"").unwrap();
+        for (name, leads) in [
+            ("folder", Some(at("folder"))),
+            ("link", Some(at("folder"))),
+            ("folder/../link", Some(at("folder"))),
+            ("root", Some(PathBuf::from("/"))),
+            ("root/proc", Some(PathBuf::from("/proc"))),
+            ("file", Some(at("file"))),
+            ("file/below", None),
+            ("absent", None),
+            ("dangling", None),
+        ] {
+            assert_eq!(real(&at(name)).unwrap(), leads, "{name}");
+        }
+        assert!(real(&at("circle")).is_err());
     }
 
     #[test]

@@ -23,7 +23,7 @@ mod statmount;
 mod sysfs;
 
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::{
@@ -70,6 +70,10 @@ impl Kernel for Linux {
 
     fn stat(&self, fd: &OwnedFd) -> Result<Stat> {
         files::stat(fd)
+    }
+
+    fn real(&self, path: &Path) -> Result<Option<PathBuf>> {
+        files::real(path)
     }
 
     fn statfs(&self, path: &Path) -> Result<Usage> {
@@ -247,6 +251,20 @@ impl Kernel for Linux {
         }
         statmount::facts_of(mount_id)
             .map_err(|errno| Error::new("statmount", format!("mount {mount_id}"), errno))
+    }
+
+    fn mount_holding(&self, path: &Path) -> Result<Option<MountFacts>> {
+        match self.has_statmount {
+            true => statmount::holding(path),
+            false => mountinfo::holding(path),
+        }
+    }
+
+    fn is_beside_first_process(&self) -> bool {
+        // Who may not look at process 1 cannot know it.
+        let namespace = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/mnt")).ok();
+        let first = namespace("1");
+        std::process::id() != 1 && first.is_some() && first == namespace("thread-self")
     }
 
     fn mounts(&self) -> Result<Vec<MountEntry>> {

@@ -32,9 +32,17 @@ pub(super) fn entries() -> Result<Vec<MountEntry>> {
 /// The line is found by mount id, not by path: a path may lead through symlinks, and several
 /// mounts may be stacked on it.
 pub(super) fn facts(path: &Path) -> Result<Option<MountFacts>> {
-    let id = match files::mount_id(path, false)? {
-        Some(MountId::Listed(id) | MountId::Unique(id)) => id,
-        None => return Ok(None),
+    facts_of(files::mount_id(path, false)?)
+}
+
+/// The mount that `path` is in.
+pub(super) fn holding(path: &Path) -> Result<Option<MountFacts>> {
+    facts_of(files::holding_mount_id(path, false)?)
+}
+
+fn facts_of(id: Option<MountId>) -> Result<Option<MountFacts>> {
+    let Some(MountId::Listed(id) | MountId::Unique(id)) = id else {
+        return Ok(None);
     };
     Ok(read()?
         .into_iter()

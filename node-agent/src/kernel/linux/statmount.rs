@@ -93,6 +93,16 @@ pub(super) fn facts(path: &Path) -> Result<Option<MountFacts>> {
     facts_of(id).map_err(failed)
 }
 
+/// The mount that `path` is in.
+pub(super) fn holding(path: &Path) -> Result<Option<MountFacts>> {
+    let failed = |errno| Error::at("statmount", path, errno);
+    match files::holding_mount_id(path, true)? {
+        Some(MountId::Unique(id)) => facts_of(id).map_err(failed),
+        Some(MountId::Listed(_)) => Err(failed(Errno::NOSYS)),
+        None => Ok(None),
+    }
+}
+
 /// The mount with that unique id; `None` when it is gone.
 pub(super) fn facts_of(id: u64) -> rustix::io::Result<Option<MountFacts>> {
     let asked = |wanted| statmount(id, MNT_ID_REQ_SIZE_VER0, wanted);

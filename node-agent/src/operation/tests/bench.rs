@@ -12,7 +12,8 @@ use belay_server::request::{
 use crate::device::LoopDir;
 use crate::kernel::Kernel;
 use crate::operation::{
-    self, Formatting, MountIndex, Node, Published, Staged, Thread, VolumeStats, VolumeUsage,
+    self, Formatting, KubeletDir, MountIndex, Node, Published, Staged, Thread, VolumeStats,
+    VolumeUsage,
 };
 
 pub(crate) const MIB: u64 = 1 << 20;
@@ -60,7 +61,8 @@ pub(crate) trait World {
         let kernel = self.kernel();
         let loop_dir = LoopDir::open(&kernel, &self.volumes()).unwrap();
         let index = MountIndex::scan(&kernel).unwrap();
-        Node::new(kernel, loop_dir, index)
+        let kubelet_dir = KubeletDir::open(&kernel, self.base()).unwrap();
+        Node::new(kernel, loop_dir, index, Some(kubelet_dir.assumed_seen()))
     }
 
     /// A new blank volume, and the folders that a kubelet makes for it.

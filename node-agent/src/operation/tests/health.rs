@@ -145,8 +145,8 @@ fn a_file_that_cannot_be_looked_at_is_complained_of() {
     let node = world.start();
     let volume = world.volume("vol", Form::Ext4);
     up(&node, &volume);
-    // The second call of the statistics; the first looks at the target.
-    for (call, of_stats) in [(1, false), (2, true)] {
+    // Once the paths are known to be the kubelet's; the statistics look at the target before.
+    for (call, of_stats) in [(3, false), (4, true)] {
         world.machine.begin(Some(Fault::Fail(call, "EIO")));
         let complaints = match of_stats {
             true => volume.condition(&node).unwrap().complaints,

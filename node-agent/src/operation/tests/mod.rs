@@ -27,6 +27,7 @@ macro_rules! on_both {
 pub(crate) mod bench;
 mod health;
 mod kernels;
+mod kubelet_dir;
 mod lives;
 mod matrix;
 pub(crate) mod model;

@@ -342,7 +342,7 @@ async fn the_health_of_a_volume_whose_unstage_hangs_names_what_it_hangs_in() {
 async fn a_look_at_the_health_of_a_volume_that_hangs_has_thereby_its_answer() {
     let bench = Bench::new();
     let volume = bench.published("vol-1").await;
-    let look = bench.hang((1, "statx"), bench.health(&volume)).await;
+    let look = bench.hang((3, "statx"), bench.health(&volume)).await;
     let health = told_at(DEADLINE, look).await;
     assert_hung(&health, "NodeGetVolumeHealth", "look");
     let health = bench.at_once(bench.health(&volume)).await;

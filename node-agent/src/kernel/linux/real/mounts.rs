@@ -192,11 +192,18 @@ fn statmount_and_mountinfo_agree() {
                 };
                 for path in [&staging, &link.join("staging area")] {
                     assert_eq!(mountinfo::facts(path).unwrap().as_ref(), Some(&expected));
+                    assert_eq!(mountinfo::holding(path).unwrap().as_ref(), Some(&expected));
                     if kernel.has_statmount {
                         assert_eq!(statmount::facts(path).unwrap().as_ref(), Some(&expected));
+                        assert_eq!(statmount::holding(path).unwrap().as_ref(), Some(&expected));
                     }
                 }
             }
+        }
+        let around = mountinfo::holding(dir.path()).unwrap();
+        assert!(around.is_some() && around == mountinfo::holding(&target).unwrap());
+        if kernel.has_statmount {
+            assert_eq!(statmount::holding(&target).unwrap(), around);
         }
         for nothing in [&target, &dir.path().join("absent")] {
             assert_eq!(mountinfo::facts(nothing).unwrap(), None);

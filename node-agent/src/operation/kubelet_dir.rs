@@ -1,0 +1,114 @@
+//! The kubelet's folder: all paths of requests must lie beneath it, and mounts made there must
+//! reach the kubelet. Knows no request.
+
+use std::path::{Path, PathBuf};
+
+use belay_server::failure::Failure;
+
+use super::Node;
+use crate::kernel::{self, Kernel};
+
+/// The folder of `--kubelet-dir`.
+pub(crate) struct KubeletDir {
+    /// As the operator calls it.
+    named: PathBuf,
+    /// Where it is, without links.
+    real: PathBuf,
+    /// Why the kubelet will not see what is mounted beneath it; a lowercase fragment.
+    hidden: Option<String>,
+}
+
+impl KubeletDir {
+    /// Looks where it is, and what becomes of mounts beneath it.
+    ///
+    /// # Errors
+    /// What the kernel refused; [`kernel::Cause::Missing`] where nothing is.
+    pub(crate) fn open<K: Kernel>(kernel: &K, named: &Path) -> kernel::Result<Self> {
+        // Its own descriptor proves that it is a directory that can be had.
+        drop(kernel.open(named, kernel::Open::Directory)?);
+        let real = kernel.real(named)?.unwrap_or_else(|| named.to_owned());
+        let hidden = (!is_seen(kernel, &real)?).then(|| {
+            format!(
+                "the kubelet does not see what is mounted beneath {} (--kubelet-dir), since the \
+                 mount that holds it is not shared: in a container, its volumeMount needs \
+                 mountPropagation: Bidirectional; elsewhere, run `mount --make-shared` on its \
+                 mount point; then start belay-node again",
+                named.display()
+            )
+        });
+        let named = named.to_owned();
+        Ok(KubeletDir {
+            named,
+            real,
+            hidden,
+        })
+    }
+
+    /// Why the kubelet will not see what is mounted there.
+    pub(crate) fn hidden(&self) -> Option<&str> {
+        self.hidden.as_deref()
+    }
+
+    /// The same folder where tests, in a namespace without a kubelet, may mount.
+    #[cfg(test)]
+    pub(crate) fn assumed_seen(self) -> Self {
+        KubeletDir {
+            hidden: None,
+            ..self
+        }
+    }
+
+    /// Whether the name at the end of `path` lies beneath. That name may itself be a link, which
+    /// no operation follows; what does not exist lies where the last folder is that does.
+    fn holds<K: Kernel>(&self, kernel: &K, path: &Path) -> kernel::Result<bool> {
+        for folder in path.ancestors().skip(1) {
+            if let Some(real) = kernel.real(folder)? {
+                return Ok(real.starts_with(&self.real));
+            }
+        }
+        Ok(false)
+    }
+}
+
+/// Whether mounts beneath the folder reach the kubelet. Those on a shared mount do. Others are seen
+/// in this mount namespace alone, which is the kubelet's only if it is no container's: there this
+/// is the first process or the first one is elsewhere, and the folder was mounted into it.
+fn is_seen<K: Kernel>(kernel: &K, folder: &Path) -> kernel::Result<bool> {
+    let holder = kernel.mount_holding(folder)?;
+    if holder.is_some_and(|mount| mount.peer_group != 0) {
+        return Ok(true);
+    }
+    let is_mounted = kernel.look(folder)?.is_some_and(|stat| stat.mount_root);
+    Ok(!is_mounted && kernel.is_beside_first_process())
+}
+
+impl<K: Kernel> Node<K> {
+    /// Refuses a path that is not beneath the kubelet's folder, if that is told. A relative one is
+    /// nowhere, which the operation itself answers.
+    ///
+    /// # Errors
+    /// `INVALID_ARGUMENT` naming `field`, the path and the flag.
+    pub(super) fn admit(&self, field: &str, path: &Path) -> Result<(), Failure> {
+        let Some(kubelet_dir) = &self.kubelet_dir else {
+            return Ok(());
+        };
+        if path.is_relative() || kubelet_dir.holds(&self.kernel, path)? {
+            return Ok(());
+        }
+        let why = format!(
+            "{} is not beneath {} (--kubelet-dir); it was left alone",
+            path.display(),
+            kubelet_dir.named.display()
+        );
+        Err(Failure::invalid(field, why))
+    }
+
+    /// Refuses to mount what the pod would not see: it would write to the node's own disk.
+    ///
+    /// # Errors
+    /// `FAILED_PRECONDITION`.
+    pub(super) fn admit_mounts(&self) -> Result<(), Failure> {
+        let hidden = self.kubelet_dir.as_ref().and_then(KubeletDir::hidden);
+        hidden.map_or(Ok(()), |why| Err(Failure::precondition(why)))
+    }
+}

@@ -1,0 +1,131 @@
+//! The kubelet's folder: what lies beneath it, and who sees the mounts there.
+
+use std::path::{Path, PathBuf};
+
+use belay_server::failure::Kind;
+
+use super::bench::{Form, Verb, Volume, World};
+use super::simulated::Simulated;
+use crate::device::LoopDir;
+use crate::kernel::fake::Fake;
+use crate::operation::{KubeletDir, MountIndex, Node};
+
+const CALLS: [Verb; 7] = [
+    Verb::Stage,
+    Verb::Unstage,
+    Verb::Publish(1),
+    Verb::Unpublish(1),
+    Verb::Expand,
+    Verb::Stats,
+    Verb::Health,
+];
+
+/// The same volume, asked for beneath that folder.
+fn elsewhere(world: &Simulated, volume: &Volume, base: &str) -> Volume {
+    let volume = Volume {
+        base: PathBuf::from(base),
+        ..volume.clone()
+    };
+    world.make_dir(&volume.staging());
+    world.make_dir(&volume.target(1));
+    volume
+}
+
+#[test]
+fn every_call_refuses_paths_that_are_not_beneath_and_touches_nothing() {
+    for form in [Form::Ext4, Form::Block] {
+        let world = Simulated::new();
+        let node = world.start();
+        let volume = world.volume("vol", form);
+        // A name that merely begins alike is another folder.
+        for base in ["/", "/elsewhere", "/base-2"] {
+            let elsewhere = elsewhere(&world, &volume, base);
+            for verb in CALLS {
+                world.machine.begin(None);
+                let failure = elsewhere.call(&node, verb).unwrap_err();
+                let calls = world.machine.end();
+                assert_eq!(failure.kind, Kind::Invalid, "{verb:?}: {failure}");
+                for word in ["_path: /", "is not beneath /base (--kubelet-dir)"] {
+                    assert!(failure.message.contains(word), "{verb:?}: {failure}");
+                }
+                assert!(
+                    calls.iter().all(|call| call.name == "readlink"),
+                    "{calls:?}"
+                );
+            }
+        }
+        assert!(world.machine.is_there(Path::new("/elsewhere/staging/vol")));
+    }
+}
+
+#[test]
+fn the_kubelets_folder_itself_is_not_beneath_it_and_what_is_gone_still_is() {
+    let world = Simulated::new();
+    let node = world.start();
+    let volume = world.volume("vol", Form::Ext4);
+    assert!(node.admit("target_path", Path::new("/base")).is_err());
+    for beneath in ["/base/volumes", "/base/gone", "/base/gone/long/ago"] {
+        node.admit("target_path", Path::new(beneath)).unwrap();
+    }
+    let gone = Volume {
+        folder: "gone/long/ago".to_owned(),
+        ..volume
+    };
+    for verb in [Verb::Unpublish(1), Verb::Unstage] {
+        gone.call(&node, verb).unwrap();
+    }
+}
+
+#[test]
+fn mounts_are_seen_on_a_shared_mount_and_in_the_namespace_of_another_first_process() {
+    let hidden = |world: &Simulated, folder: &str| {
+        let found = KubeletDir::open(&world.kernel(), Path::new(folder)).unwrap();
+        found.hidden().map(str::to_owned)
+    };
+    let world = Simulated::new();
+    assert_eq!(hidden(&world, "/base"), None);
+    world.machine.keep_mounts_here(true);
+    assert_eq!(hidden(&world, "/base"), None);
+    // What is mounted for itself and is private was mounted into a container.
+    assert!(hidden(&world, "/").is_some());
+    world.machine.keep_mounts_here(false);
+    let why = hidden(&world, "/base").unwrap();
+    for word in [
+        "/base (--kubelet-dir)",
+        "mountPropagation: Bidirectional",
+        "--make-shared",
+    ] {
+        assert!(why.contains(word), "{why}");
+    }
+}
+
+/// An agent whose mounts nobody would see.
+fn start_unseen(world: &Simulated) -> Node<Fake> {
+    world.machine.keep_mounts_here(false);
+    let kernel = world.kernel();
+    let loop_dir = LoopDir::open(&kernel, &world.volumes()).unwrap();
+    let index = MountIndex::scan(&kernel).unwrap();
+    let kubelet_dir = KubeletDir::open(&kernel, world.base()).unwrap();
+    Node::new(kernel, loop_dir, index, Some(kubelet_dir))
+}
+
+#[test]
+fn what_the_pod_would_not_see_is_not_mounted_but_what_is_there_is_taken_away() {
+    let world = Simulated::new();
+    let volume = world.volume("vol", Form::Ext4);
+    let before = world.start();
+    for verb in [Verb::Stage, Verb::Publish(1)] {
+        volume.call(&before, verb).unwrap();
+    }
+    drop(before);
+    let node = start_unseen(&world);
+    for verb in [Verb::Stage, Verb::Publish(2)] {
+        let failure = volume.call(&node, verb).unwrap_err();
+        assert_eq!(failure.kind, Kind::Precondition, "{verb:?}: {failure}");
+        assert!(failure.message.contains("Bidirectional"), "{failure}");
+    }
+    for verb in [Verb::Stats, Verb::Health, Verb::Unpublish(1), Verb::Unstage] {
+        volume.call(&node, verb).unwrap();
+    }
+    assert_eq!(world.left(), Vec::<String>::new());
+}
