@@ -125,8 +125,23 @@ maxPods: 250
 YAML
 }
 
+# What the driver's service accounts ask of the API server, without contents: so a test sees which
+# of their rights are used.
+write_audit() {
+    cat >"$BASE/audit.yaml" <<YAML
+apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules:
+  - level: Metadata
+    userGroups: ["system:serviceaccounts:belay-system"]
+  - level: None
+YAML
+}
+
 write_keys
 write_identities
+write_audit
 write_network
 write_containerd
 write_kubelet

@@ -1,0 +1,66 @@
+#!/usr/bin/env bash
+# Has the real API server judge every plain manifest, without making any of it. Fields it does not
+# know and warnings are failures: it would drop the ones, and people the others.
+#
+#   dry_run.sh     with KUBECONFIG, in a cluster that has the snapshot API
+set -euo pipefail
+here=$(dirname "$(readlink -f "$0")")
+. "$here/../setup/env.sh"
+
+namespace=belay-dry-run
+work=$(mktemp -d)
+made_monitors=
+
+clean() {
+    local code=$?
+    trap - EXIT
+    kubectl delete namespace "$namespace" --ignore-not-found --timeout=60s >/dev/null || code=1
+    [ -z "$made_monitors" ] || kubectl delete --filename "$work/crd.yaml" >/dev/null || code=1
+    rm -rf "$work"
+    exit "$code"
+}
+
+# Nothing judges a PodMonitor where the Prometheus operator is not; this lets every field pass.
+make_monitors() {
+    ! kubectl get crd podmonitors.monitoring.coreos.com >/dev/null 2>&1 || return 0
+    cat >"$work/crd.yaml" <<'YAML'
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: podmonitors.monitoring.coreos.com}
+spec:
+  group: monitoring.coreos.com
+  names: {kind: PodMonitor, plural: podmonitors}
+  scope: Namespaced
+  versions:
+    - name: v1
+      served: true
+      storage: true
+      schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
+YAML
+    made_monitors=1
+    kubectl apply --filename "$work/crd.yaml" >/dev/null
+    kubectl wait --for=condition=Established --timeout=30s --filename "$work/crd.yaml" >/dev/null
+}
+
+# A dry run makes no namespace that what follows could be in.
+judge() {
+    local manifest=$1 told
+    told=$(sed "s/belay-system/$namespace/" "$manifest" |
+        kubectl apply --dry-run=server --validate=strict --filename - 2>&1) || {
+        printf '%s\n' "$told" >&2
+        return 1
+    }
+    if grep -i warning <<<"$told" >&2; then
+        return 1
+    fi
+    printf '%s: %d objects\n' "$(basename "$manifest")" "$(wc -l <<<"$told")"
+}
+
+trap clean EXIT
+kubectl create namespace "$namespace" --save-config >/dev/null
+make_monitors
+failed=
+for manifest in "$here"/../../deploy/manifests/*.yaml; do
+    judge "$manifest" || { printf 'belay: %s is refused\n' "$manifest" >&2; failed=1; }
+done
+[ -z "$failed" ]
