@@ -85,6 +85,7 @@ start_apiserver() {
         --service-account-issuer=https://kubernetes.default.svc \
         --service-account-key-file="$BASE/pki/service-accounts.key" \
         --service-account-signing-key-file="$BASE/pki/service-accounts.key" \
+        --shutdown-watch-termination-grace-period=3s \
         --audit-policy-file="$BASE/audit.yaml" --audit-log-path="$BASE/log/audit.jsonl" \
         --kubelet-preferred-address-types=InternalIP "${gates[@]}" &
 }

@@ -1,0 +1,208 @@
+#!/usr/bin/env bash
+# The first look at an installed driver, from outside as a user has it: volumes are made, written,
+# read by another pod, grown with a pod and without, taken over by hand, and leave nothing.
+#
+#   check.sh [CHECK...]
+#
+# The official suite asks a hundred times more; this says within half a minute whether it can.
+set -euo pipefail
+here=$(dirname "$(readlink -f "$0")")
+. "$here/env.sh"
+
+export PATH=$BASE/bin:$PATH KUBECONFIG=$BASE/kubeconfig
+namespace=belay-check
+driver=local.csi.belay.dev
+seconds_max=90
+
+k() {
+    kubectl --namespace "$namespace" "$@"
+}
+
+apply() {
+    k apply --filename - >/dev/null
+}
+
+# claim NAME CLASS SIZE [VOLUME]
+claim() {
+    apply <<YAML
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: $1}
+spec:
+  accessModes: [ReadWriteOnce]
+  storageClassName: $2
+  volumeName: "${4:-}"
+  resources: {requests: {storage: $3}}
+YAML
+}
+
+# A class that a user would add: ext4, which the chart brings, grows in use only where the node
+# agent has CAP_SYS_RESOURCE, and not every machine's root has it.
+xfs_class() {
+    apply <<YAML
+apiVersion: storage.k8s.io/v1
+kind: StorageClass
+metadata: {name: belay-check-xfs}
+provisioner: $driver
+parameters: {csi.storage.k8s.io/fstype: xfs}
+volumeBindingMode: WaitForFirstConsumer
+allowVolumeExpansion: true
+YAML
+}
+
+# pod NAME CLAIM COMMAND: returns when the command has said "done" in its log, or has failed.
+pod() {
+    apply <<YAML
+apiVersion: v1
+kind: Pod
+metadata: {name: $1}
+spec:
+  restartPolicy: Never
+  terminationGracePeriodSeconds: 0
+  containers:
+    - name: shell
+      image: localhost/busybox:1
+      command: [sh, -ec, "$3; echo done; exec sleep 3600"]
+      volumeMounts: [{name: volume, mountPath: /data}]
+  volumes: [{name: volume, persistentVolumeClaim: {claimName: $2}}]
+YAML
+    k wait --for=condition=Ready "pod/$1" --timeout="${seconds_max}s" >/dev/null ||
+        { k describe "pod/$1" >&2 && k logs "$1" >&2 && return 1; }
+    await 10 "the end of what the pod $1 does" said_done "$1"
+}
+
+said_done() {
+    k logs "$1" | grep -qx "done"
+}
+
+# In MiB, as the pod sees it.
+room() {
+    k exec "$1" -- df -m /data | awk 'END { print $(NF - 4) }'
+}
+
+remove() {
+    k delete --timeout="${seconds_max}s" "$@" >/dev/null
+}
+
+grow() {
+    k patch "persistentvolumeclaim/$1" --type merge \
+        --patch "{\"spec\": {\"resources\": {\"requests\": {\"storage\": \"$2\"}}}}" >/dev/null
+}
+
+volume_of() {
+    k get "persistentvolumeclaim/$1" --output jsonpath='{.spec.volumeName}'
+}
+
+is_detached() {
+    ! k get volumeattachments --output jsonpath='{.items[*].spec.source.persistentVolumeName}' |
+        grep -qw "$(volume_of "$1")"
+}
+
+expect() {
+    [ "$2" "$3" "$4" ] || give_up "$1: expected $2 $3 $4"
+}
+
+# The whole size, as the controller and the node both have confirmed it.
+await_size() {
+    k wait --for=jsonpath='{.status.capacity.storage}'="$2" "persistentvolumeclaim/$1" \
+        --timeout="${seconds_max}s" >/dev/null
+}
+
+check_data_outlives_its_pod() {
+    claim kept belay-local 256Mi
+    pod writer kept 'echo fast >/data/file'
+    remove pod/writer
+    pod reader kept 'grep -qx fast /data/file'
+    remove pod/reader
+}
+
+check_grows_between_pods() {
+    local before
+    pod small kept true
+    before=$(room small)
+    remove pod/small
+    # While it stays staged it would grow in use.
+    await "$seconds_max" "the detaching of the volume" is_detached kept
+    grow kept 512Mi
+    pod large kept 'grep -qx fast /data/file'
+    await_size kept 512Mi
+    expect "MiB in the grown volume" "$(room large)" -gt $((before + 200))
+    remove pod/large persistentvolumeclaim/kept
+}
+
+check_grows_in_use() {
+    local before
+    xfs_class
+    claim grown belay-check-xfs 320Mi
+    pod user grown 'echo fast >/data/file'
+    before=$(room user)
+    grow grown 640Mi
+    await_size grown 640Mi
+    expect "MiB in the volume grown in use" "$(room user)" -gt $((before + 200))
+    remove pod/user persistentvolumeclaim/grown
+}
+
+# What somebody does who moves a volume to a new cluster: its record is written by hand.
+check_takes_over_by_hand() {
+    local volume
+    claim first belay-local 256Mi
+    pod maker first 'echo fast >/data/file'
+    volume=$(volume_of first)
+    k patch "persistentvolume/$volume" --type merge \
+        --patch '{"spec": {"persistentVolumeReclaimPolicy": "Retain"}}' >/dev/null
+    remove pod/maker persistentvolumeclaim/first
+    by_hand "$volume"
+    claim second "" 256Mi by-hand
+    pod heir second 'grep -qx fast /data/file'
+    remove pod/heir persistentvolumeclaim/second
+}
+
+# by_hand VOLUME: a PersistentVolume with its handle, in place of the one that is there.
+by_hand() {
+    local handle
+    handle=$(k get "persistentvolume/$1" --output jsonpath='{.spec.csi.volumeHandle}')
+    remove "persistentvolume/$1"
+    apply <<YAML
+apiVersion: v1
+kind: PersistentVolume
+metadata:
+  name: by-hand
+  annotations: {pv.kubernetes.io/provisioned-by: $driver}
+spec:
+  capacity: {storage: 256Mi}
+  accessModes: [ReadWriteOnce]
+  persistentVolumeReclaimPolicy: Delete
+  csi: {driver: $driver, volumeHandle: $handle, fsType: ext4}
+YAML
+}
+
+# Nothing of the driver's, in the API, on the disk or in the kernel.
+is_clean() {
+    local found
+    found=$(k get persistentvolumes,volumeattachments --output name) || return 1
+    found+=$("$here/cluster.sh" exec find /var/lib/belay/volumes -type f) || return 1
+    found+=$("$here/cluster.sh" exec cat /proc/1/mountinfo | grep -F "/$driver/")
+    [ -z "$found" ]
+}
+
+check_leaves_nothing() {
+    await "$seconds_max" "an end of all volumes, attachments and mounts of $driver" is_clean
+}
+
+clean_up() {
+    kubectl delete namespace "$namespace" --ignore-not-found --timeout=60s >/dev/null
+    kubectl delete storageclass belay-check-xfs --ignore-not-found >/dev/null
+}
+
+checks=("$@")
+[ $# -gt 0 ] || checks=(data_outlives_its_pod grows_between_pods grows_in_use takes_over_by_hand
+    leaves_nothing)
+clean_up
+kubectl create namespace "$namespace" >/dev/null
+await 30 "the service account of $namespace" k get serviceaccount default
+for check in "${checks[@]}"; do
+    started=$SECONDS
+    "check_$check"
+    printf 'check: %s: ok, %d s\n' "${check//_/ }" $((SECONDS - started))
+done
+clean_up
