@@ -1,0 +1,126 @@
+#!/usr/bin/env bash
+# Judges what run.sh left and prints a table. Exits 1 unless every spec passed or is explained.
+#
+#   report.sh REPORTS full|focus|some
+#
+# Explained is a failure that exceptions.txt foretells, and a skip whose reason skips.txt knows. Of a
+# full run each line of both files must be needed, of the focused run each line of focus.txt.
+set -euo pipefail
+here=$(dirname "$(readlink -f "$0")")
+reports=$1 kind=$2
+specs=$reports/specs.tsv
+complaints=$reports/complaints
+# Bits in capability.h.
+declare -A capability_bits=([CAP_SYS_RESOURCE]=24)
+
+complain() {
+    printf '%s\n' "$*" >>"$complaints"
+}
+
+entries() {
+    grep -v '^#' "$here/$1" | sed 's/ | /\t/g'
+}
+
+lacks() {
+    local bounding
+    bounding=$(sed -n 's/^CapBnd:\t//p' /proc/self/status)
+    (((0x$bounding >> capability_bits[$1] & 1) == 0))
+}
+
+# count AWK-CONDITION: fields are status, seconds, description, suite, spec, reason.
+count() {
+    awk -F '\t' "$1 { n++ } END { print n + 0 }" "$specs"
+}
+
+# Turns foretold failures into `excepted`, and complains of what was foretold and did not come.
+except() {
+    local capability regex text
+    while IFS=$'\t' read -r capability regex text; do
+        lacks "$capability" || continue
+        regex=$regex text=$text awk -F '\t' -v OFS='\t' '
+            $1 == "failed" && "(" $3 ") " $5 ~ ENVIRON["regex"] && index($6, ENVIRON["text"]) {
+                $1 = "excepted"
+            }
+            { print }' "$specs" >"$specs.new"
+        mv "$specs.new" "$specs"
+        foretold "$regex"
+    done < <(entries exceptions.txt)
+}
+
+foretold() {
+    regex=$1 awk -F '\t' '
+        $1 == "passed" && "(" $3 ") " $5 ~ ENVIRON["regex"] {
+            print "passed, but exceptions.txt says that it cannot: (" $3 ") " $5
+        }' "$specs" >>"$complaints"
+    [ "$kind" != full ] || [ "$(regex=$1 count '"(" $3 ") " $5 ~ ENVIRON["regex"]')" != 0 ] ||
+        complain "exceptions.txt names no spec: $1"
+}
+
+judge_skips() {
+    entries skips.txt >"$reports/reasons"
+    entries excluded.txt | sed 's/^/\t/' >"$reports/exclusions"
+    awk -F '\t' '
+        FILENAME ~ /reasons$/ { known[$1] = 1; next }
+        $1 == "skipped" {
+            for (reason in known) if ($6 ~ reason) next
+            print "skipped for a reason that skips.txt does not know: " $6 ": (" $3 ") " $5
+        }' "$reports/reasons" "$specs" | sort -u >>"$complaints"
+    [ "$kind" = full ] || return 0
+    awk -F '\t' '
+        FILENAME ~ /reasons$/ { known[$1] = 1; next }
+        $1 == "skipped" { for (reason in known) if ($6 ~ reason) delete known[reason] }
+        END { for (reason in known) print "skips.txt, but no such skip: " reason }
+        ' "$reports/reasons" "$specs" >>"$complaints"
+}
+
+# A focus that matches nothing any more would test nothing for ever.
+judge_focus() {
+    local line
+    grep -v '^#' "$here/focus.txt" | while IFS= read -r line; do
+        [ "$(line=$line count '$1 == "passed" && "(" $3 ") " $5 ~ ENVIRON["line"]')" != 0 ] ||
+            complain "focus.txt: nothing that passed matches $line"
+    done
+}
+
+judge() {
+    except
+    judge_skips
+    [ "$kind" != focus ] || judge_focus
+    [ "$(count '$1 == "passed"')" != 0 ] || complain "not one spec passed"
+    awk -F '\t' '$1 == "failed" { print "failed: (" $3 ") " $5 }' "$specs" >>"$complaints"
+}
+
+table() {
+    awk -F '\t' '
+        $1 == "left-out" { next }
+        {
+            verdicts[$4, $1]++
+            seconds[$4] += $2
+            suites[$4] = 1
+        }
+        function row(name, passed, failed, excepted, skipped, time) {
+            printf "%-28s %7d %7d %9d %8d %8d\n", name, passed, failed, excepted, skipped, time
+        }
+        END {
+            printf "%-28s %7s %7s %9s %8s %8s\n",
+                "suite", "passed", "failed", "excepted", "skipped", "seconds"
+            for (suite in suites) {
+                row(suite, verdicts[suite, "passed"], verdicts[suite, "failed"],
+                    verdicts[suite, "excepted"], verdicts[suite, "skipped"], seconds[suite]) | "sort"
+            }
+        }' "$specs"
+}
+
+: >"$complaints"
+find "$reports" -name junit_01.xml -exec cat {} + |
+    DEMANDED=$(entries exceptions.txt | cut -f 3 | sort -u) awk -f "$here/specs.awk" | sort -t $'\t' -k 3 >"$specs"
+judge
+printf '\n'
+table
+printf '%d passed, %d failed, %d excepted, %d skipped; reports: %s\n' "$(count '$1 == "passed"')" \
+    "$(count '$1 == "failed"')" "$(count '$1 == "excepted"')" "$(count '$1 == "skipped"')" "$reports"
+if [ -s "$complaints" ]; then
+    printf '\n'
+    cat "$complaints"
+    exit 1
+fi

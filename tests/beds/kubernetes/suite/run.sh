@@ -1,0 +1,129 @@
+#!/usr/bin/env bash
+# Runs the External Storage suite of Kubernetes against the driver that the cluster has.
+#
+#   cluster.sh exec suite/run.sh            the specs of focus.txt
+#   FULL=1 cluster.sh exec suite/run.sh     all that apply, with those that stop the kubelet
+#   FOCUS=REGEX cluster.sh exec suite/run.sh
+#
+# PROCS specs run at a time. SUITE_DIR keeps reports and logs; report.sh makes the table at the end,
+# and its word is the exit code.
+set -euo pipefail
+here=$(dirname "$(readlink -f "$0")")
+. "$here/../env.sh"
+
+: "${BIN:?}" "${KUBECONFIG:?is set by cluster.sh exec}"
+reports=${SUITE_DIR:-$BASE/suite}
+procs=${PROCS:-8}
+filesystems=(ext4 xfs btrfs)
+driver=local.csi.belay.dev
+ssh_server=
+
+check_cluster() {
+    kubectl get csinode "$BED_NODE" -o jsonpath='{.spec.drivers[*].name}' | grep -qwF "$driver" ||
+        give_up "the kubelet has no driver $driver; is the chart installed and belay-node ready?"
+    kubectl get crd volumesnapshots.snapshot.storage.k8s.io >/dev/null ||
+        give_up "the cluster has no CRDs of the snapshot API"
+    # Without it volumeLimits would fail after minutes, and not say why.
+    kubectl get csinode "$BED_NODE" -o jsonpath='{.spec.drivers[*].allocatable.count}' | grep -q . ||
+        give_up "the driver has no limit of volumes; please install it with maxVolumes (48 will do)"
+}
+
+# describe FILESYSTEM BINDING: the driver as the suite wants it described, and its class.
+describe() {
+    local mode=Immediate
+    [ "$2" = immediate ] || mode=WaitForFirstConsumer
+    local edit="s/@FILESYSTEM@/$1/g; s/@BINDING@/$2/g; s/@VOLUME_BINDING_MODE@/$mode/g"
+    sed "$edit" "$here/driver.yaml" >"$reports/driver-$1-$2.yaml"
+    sed "$edit" "$here/class.yaml" >"$reports/class-$1-$2.yaml"
+    kubectl apply -f "$reports/class-$1-$2.yaml" >/dev/null
+    descriptions+=(--storage.testdriver="$reports/driver-$1-$2.yaml")
+}
+
+# What a file of "REGEX | reason" lists, as one regex.
+regexes() {
+    grep -v '^#' "$1" | sed 's/ *|.*//' | paste -sd '|'
+}
+
+# What the tables do not show, for docs/conformance.md.
+write_facts() {
+    cat >"$reports/facts" <<MD
+* Kubernetes $(kubectl version -o json | grep -o '"gitVersion": "[^"]*"' | tail -n 1 | cut -d '"' -f 4), Linux $(uname -r), $(uname -m)
+* volumes on $(stat --file-system --format=%T /var/lib/belay)
+MD
+}
+
+# A line for each spec as it ends; skipped ones, which are hundreds, only in the table.
+progress() {
+    awk '
+        /^(•|S|P) .*\[[0-9.]+ seconds\]/ {
+            verdict = /^•/ ? "passed" : "skipped"
+            if (/\[(FAILED|PANICKED|TIMEDOUT|INTERRUPTED|ABORTED)\]/) verdict = "FAILED"
+            match($0, /[0-9]+\.[0-9]+ seconds/)
+            seconds = substr($0, RSTART, RLENGTH - 8)
+            wanted = verdict != "skipped"
+            next
+        }
+        wanted {
+            sub(/^External Storage \[Driver: [^]]*\] /, "")
+            gsub(/\[(It|BeforeEach|AfterEach|DeferCleanup \(Each\))\] /, "")
+            printf "%-6s %6.1f s  %s\n", verdict, seconds, $0
+            fflush()
+            wanted = 0
+        }'
+}
+
+# run NAME FOCUS SKIP PROCS: the code says nothing that the report does not say better.
+run() {
+    local name=$1 focus=$2 skip=$3 started=$SECONDS
+    printf 'suite: %s, %s at a time; all they say: %s\n' "$name" "$4" "$reports/$name.log"
+    mkdir -p "$reports/$name"
+    "$BIN/ginkgo" run --procs="$4" --focus="$focus" --skip="$skip" --timeout=4h --fail-on-empty \
+        --no-color -v "$BIN/storagee2e.test" -- "${descriptions[@]}" --provider=local \
+        --kubeconfig="$KUBECONFIG" --kubectl-path="$BIN/kubectl" --report-dir="$reports/$name" \
+        --num-nodes=1 --minStartupPods=0 2>&1 | tee "$reports/$name.log" | progress || true
+    [ -s "$reports/$name/junit_01.xml" ] || {
+        tail -n 20 "$reports/$name.log" >&2
+        give_up "the suite made no report of $name; see above"
+    }
+    printf 'suite: %s: %d s\n' "$name" $((SECONDS - started))
+}
+
+# The specs reach the node by SSH, which has one command for them: systemctl.
+start_ssh() {
+    PATH=$here/node:$PATH "$BIN/nodessh" "$node_address:22" "$reports/ssh.key" \
+        >"$reports/nodessh.log" 2>&1 &
+    ssh_server=$!
+    trap 'kill "$ssh_server" 2>/dev/null || true' EXIT
+    await 10 "the SSH server (see $reports/nodessh.log)" test -s "$reports/ssh.key"
+    export KUBE_SSH_USER=root KUBE_SSH_KEY_PATH=$reports/ssh.key
+}
+
+all() {
+    local excluded
+    excluded=$(regexes "$here/excluded.txt")
+    start_ssh
+    run parallel 'External Storage' "$excluded|\[Disruptive\]" "$procs"
+    run disruptive 'External Storage.*\[Disruptive\]' "$excluded" 1
+}
+
+descriptions=()
+rm -rf "$reports"
+mkdir -p "$reports"
+chmod 700 "$reports"
+check_cluster
+printf '%s\n' "promoterE2eRegistry: localhost/e2e" >"$reports/registries.yaml"
+export KUBE_TEST_REPO_LIST=$reports/registries.yaml
+for filesystem in "${filesystems[@]}"; do
+    describe "$filesystem" immediate
+    describe "$filesystem" late
+done
+if [ "${FULL:-}" = 1 ]; then
+    all
+    "$here/report.sh" "$reports" full
+elif [ -n "${FOCUS:-}" ]; then
+    run focus "$FOCUS" "$(regexes "$here/excluded.txt")" "$procs"
+    "$here/report.sh" "$reports" some
+else
+    run focus "$(grep -v '^#' "$here/focus.txt" | paste -sd '|')" '^$' "$procs"
+    "$here/report.sh" "$reports" focus
+fi
