@@ -91,6 +91,10 @@ packages: root build ## Debian packages in target/packages, tried beneath a real
 	deploy/packages/build.sh '$(CARGO_TARGET_DIR)/packages' '$(BELAY_BIN_DIR)'
 	tests/systemd/check.sh '$(CARGO_TARGET_DIR)/packages'
 
+monitoring: root build ## alerts, dashboard and runbook, by tests and on a real Prometheus (root)
+	tests/monitoring/check.sh
+	tests/monitoring/real.sh '$(BELAY_BIN_DIR)'
+
 clean: ## remove what cargo built
 	cargo clean
 

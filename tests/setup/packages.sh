@@ -65,6 +65,10 @@ need_for() {
             need buildah "images are built by it" buildah
             need readelf "programs are looked at before they go into one" binutils
             ;;
+        monitoring)
+            need jq "the dashboard is read by it" jq
+            need curl "Prometheus is asked by it" curl
+            ;;
         systemd)
             need systemd-analyze "units are judged by it, and run" systemd
             ;;

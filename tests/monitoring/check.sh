@@ -1,0 +1,126 @@
+#!/usr/bin/env bash
+# Judges deploy/monitoring by reading: promtool takes the rules and they pass their tests; every alert
+# tells a person what it must, and has its page in the runbook; every test of an alert can fail;
+# every metric and label in rules and dashboard is one that docs/metrics.md has.
+#
+#   tests/monitoring/check.sh
+set -euo pipefail
+here=$(dirname "$(readlink -f "$0")")
+top=$here/../..
+. "$top/tests/setup/env.sh"
+rules=$top/deploy/monitoring/rules.yaml
+dashboard=$top/deploy/monitoring/dashboard.json
+tests=$here/rules_test.yaml
+runbook=$top/docs/runbook.md
+metrics=$top/docs/metrics.md
+# What a scrape adds to every metric, and what the quantiles of a histogram go by.
+target_labels=" namespace pod node container instance job le "
+
+"$top/tests/setup/packages.sh" monitoring
+"$top/tests/setup/prometheus.sh"
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+wrong() {
+    printf 'monitoring: %s\n' "$*" >&2
+    exit 1
+}
+
+alerts() {
+    sed -n 's/^ *- alert: //p' "$rules"
+}
+
+passes() {
+    promtool test rules "$1" >"$work/said" 2>&1
+}
+
+# One alert: all lines up to the next one.
+rule_of() {
+    awk -v name="$1" '/^ *- alert: / { mine = $3 == name } mine' "$rules"
+}
+
+expect_complete() {
+    local alert field
+    for alert in $(alerts); do
+        for field in 'severity: \(critical\|warning\)}' 'summary: .*\$labels\.' 'description: .\{40\}' \
+            "runbook_url: docs/runbook.md#${alert,,}\$"; do
+            # The one that has no target has no label to name.
+            [ "$alert" != BelayMetricsAbsent ] || field=${field/%.\*\\\$labels\\./}
+            rule_of "$alert" | grep -q "$field" || wrong "$alert has no $field"
+        done
+        grep -q "^## $alert\$" "$runbook" || wrong "$alert has no section in docs/runbook.md"
+    done
+    diff <(alerts | sort) <(sed -n 's/^## \(Belay\)/\1/p' "$runbook" | sort) ||
+        wrong "alerts (<) and sections of docs/runbook.md (>) differ"
+}
+
+# Puts other expressions into all alerts at once: each must be missed by name in what fails.
+expect_noticed() {
+    local alert
+    mkdir -p "$work/changed"
+    sed "/- alert: /,/for:\|labels:/s/^\( *expr: \)\(.*\)/\1$1/" "$rules" >"$work/changed/rules.yaml"
+    sed 's|^rule_files: .*|rule_files: [rules.yaml]|' "$tests" >"$work/changed/tests.yaml"
+    ! passes "$work/changed/tests.yaml" || wrong "no test notices when all alerts are: $1"
+    for alert in $(alerts); do
+        grep -q "expr: .*alertname=.*\b$alert\b" "$work/said" || wrong "$alert: no test notices: $1"
+    done
+}
+
+expect_tested() {
+    passes "$tests" || { cat "$work/said" >&2; wrong "the rules fail their tests"; }
+    expect_noticed 'vector(0) > 1'
+    expect_noticed '(\2) or vector(1)'
+}
+
+expressions() {
+    sed 's/^ *\(expr: *|\?\)//' "$rules"
+    jq --raw-output '.panels[].targets[]?.expr, (.templating.list[].definition // empty)' "$dashboard"
+}
+
+documented_labels() {
+    local row=$1
+    # Some have none.
+    { cut -d '|' -f 4 <<<"$row" | grep -o '`[a-z_]*`' || true; } | tr -d '`'
+}
+
+# name{labels}, without the values.
+selectors() {
+    sed 's/"[^"]*"//g; s/[a-z_]*:[a-z_]*:[a-z0-9_]*//g' <<<"$all" |
+        grep -oE '\b(belay|process)_[a-z_]+(\{[^}]*\})?' | sort -u
+}
+
+expect_known_selectors() {
+    local selector name row label known
+    while read -r selector; do
+        name=${selector%%\{*}
+        row=$(grep "^| \`$name\` |" "$metrics" ||
+            grep "^| \`${name%_*}\` | histogram " "$metrics") || wrong "no metric is called $name"
+        known=$target_labels$(documented_labels "$row" | paste -s -d ' ')' '
+        for label in $(sed 's/^[a-z_]*//; s/[^a-z_]/ /g' <<<"$selector"); do
+            [[ $known == *" $label "* ]] || wrong "$name has no label called $label"
+        done
+    done < <(selectors)
+}
+
+expect_known_groupings() {
+    local label known
+    known=$target_labels$(grep -o '^| `[a-z_]*` | [a-z]* | [^|]*' "$metrics" | cut -d '|' -f 4 |
+        grep -o '`[a-z_]*`' | tr -d '`' | sort -u | paste -s -d ' ')' '
+    for label in $(grep -oE '\b(by|without|on|ignoring|group_left) *\([^)]*\)' <<<"$all" |
+        sed 's/.*(//; s/[),]/ /g') \
+        $(grep -oE '\{\{[a-z]+\}\}' "$dashboard" | tr -d '{}' | sort -u); do
+        [[ $known == *" $label "* ]] || wrong "there is no label called $label to group by"
+    done
+}
+
+promtool check rules "$rules" >"$work/said" 2>&1 || { cat "$work/said" >&2; wrong "bad rules"; }
+"$top/deploy/monitoring/generate.sh" | cmp - "$top/deploy/monitoring/prometheus-rule.yaml" ||
+    wrong "prometheus-rule.yaml is old; please run deploy/monitoring/generate.sh"
+expect_complete
+expect_tested
+all=$(expressions)
+expect_known_selectors
+expect_known_groupings
+printf 'monitoring: %d alerts, %d panels, %d selectors: well-formed, tested, documented\n' \
+    "$(alerts | wc -l)" "$(jq '[.panels[] | select(.targets)] | length' "$dashboard")" \
+    "$(selectors | wc -l)"

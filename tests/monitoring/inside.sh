@@ -1,0 +1,153 @@
+#!/usr/bin/env bash
+# The half of real.sh that is process 1 of its own namespaces.
+#
+#   inside.sh WORK BINDIR
+set -euo pipefail
+[ $$ = 1 ] || { echo "inside.sh: is started by real.sh only" >&2; exit 64; }
+work=$1 bindir=$2
+here=$(dirname "$(readlink -f "$0")")
+prometheus=http://127.0.0.1:9090
+
+wrong() {
+    printf 'monitoring: %s\n' "$*" >&2
+    tail -n 10 "$work"/*.log >&2
+    exit 1
+}
+
+await() {
+    local tries
+    for ((tries = 0; tries < 300; tries++)); do
+        "$@" >/dev/null 2>&1 && return 0
+        sleep 0.1
+    done
+    wrong "not so after 30 s: $*"
+}
+
+controller() {
+    "$bindir/belayctl" --endpoint "$work/controller.sock" controller "$@"
+}
+
+node() {
+    "$bindir/belayctl" --endpoint "$work/node.sock" node "$@"
+}
+
+field() {
+    sed -n "s/^$1 *//p"
+}
+
+# A tmpfs shares no blocks between files, so there is something to copy.
+start_programs() {
+    mkdir -p "$work/state" "$work/plugins_registry"
+    mount -t tmpfs -o size=32G tmpfs "$work/state"
+    "$bindir/belay-controller" --state-dir "$work/state" --node-id node-1 \
+        --endpoint "$work/controller.sock" --http-endpoint 127.0.0.1:9809 2>"$work/controller.log" &
+    await controller capacity
+    "$bindir/belay-node" --loop-dir "$work/state/volumes" --node-id node-1 \
+        --endpoint "$work/node.sock" --http-endpoint 127.0.0.1:9808 \
+        --registration-dir "$work/plugins_registry" \
+        --kubelet-registration-path /csi/csi.sock 2>"$work/node.log" &
+    await node info
+    # What a kubelet would say.
+    "$bindir/belayctl" --endpoint "$work"/plugins_registry/*-reg.sock registration notify >/dev/null
+}
+
+# Labels as the operator gives them to what a PodMonitor finds.
+scrape() {
+    printf -- '- job_name: belay-system/belay-%s\n  static_configs:\n  - targets: [127.0.0.1:%s]\n' "$1" "$2"
+    printf '    labels: {namespace: belay-system, pod: belay-%s-0, container: belay-%s, node: node-1}\n' "$1" "$1"
+}
+
+# Each second, so that nobody waits long for two values of a counter.
+start_prometheus() {
+    {
+        printf 'global: {scrape_interval: 1s, evaluation_interval: 1s}\n'
+        printf 'rule_files: [%s]\nscrape_configs:\n' "$work/rules.yaml"
+        scrape node 9808
+        scrape controller 9809
+    } >"$work/prometheus.yml"
+    # What has to last for minutes lasts for seconds here.
+    sed 's/^\( *for: \)[0-9]*m$/\12s/' "$here/../../deploy/monitoring/rules.yaml" >"$work/rules.yaml"
+    prometheus --config.file="$work/prometheus.yml" --storage.tsdb.path="$work/data" \
+        --web.listen-address=127.0.0.1:9090 2>"$work/prometheus.log" &
+    await curl --silent --fail "$prometheus/-/ready"
+}
+
+# live NAME FS [CREATE-FLAG...]: a volume's whole life but its end; prints its id.
+live() {
+    local name=$1 fs=$2 id context=() pair
+    id=$(controller create "$name" --size 512MiB --fs-type "$fs" "${@:3}" | field volume_id)
+    for pair in $(controller publish "$id" --node-id node-1 --fs-type "$fs" | field publish_context |
+        tr , ' '); do
+        context+=(--context "$pair")
+    done
+    mkdir -p "$work/staging"
+    node stage "$id" --staging "$work/staging" --fs-type "$fs" "${context[@]}" >/dev/null
+    node publish "$id" --staging "$work/staging" --target "$work/pod" --fs-type "$fs" \
+        "${context[@]}" >/dev/null
+    node stats "$id" --path "$work/pod" >/dev/null
+    printf '%s\n' "$name" >"$work/pod/name"
+    node unpublish "$id" --target "$work/pod" >/dev/null
+    node unstage "$id" --staging "$work/staging" >/dev/null
+    controller unpublish "$id" --node-id node-1 >/dev/null
+    printf '%s\n' "$id"
+}
+
+# A snapshot by copying, and a volume from it.
+copy() {
+    local snapshot
+    snapshot=$(controller snapshot-create "snapshot-$1" "$2" | field snapshot_id)
+    await sh -c "'$bindir/belayctl' --endpoint '$work/controller.sock' controller snapshot-get \
+        '$snapshot' | grep -q 'ready_to_use *yes'"
+    live "restored-$1" "$3" --from-snapshot "$snapshot" >/dev/null
+}
+
+# A volume with what nobody knows, which an agent must refuse to format.
+be_refused() {
+    local id
+    id=$(controller create "foreign-$1" --size 512MiB --fs-type ext4 | field volume_id)
+    controller publish "$id" --node-id node-1 --fs-type ext4 >/dev/null
+    printf 'somebodys' | dd of="$work/state/volumes/$id" bs=1M seek=5 conv=notrunc status=none
+    mkdir -p "$work/staging"
+    ! node stage "$id" --staging "$work/staging" --fs-type ext4 --context transport=loop \
+        --context "file=$id" --context bytes=536870912 --context content=new >/dev/null 2>&1 ||
+        wrong "a volume with foreign data was formatted"
+    controller unpublish "$id" --node-id node-1 >/dev/null
+    controller delete "$id" >/dev/null
+}
+
+round() {
+    local fs id
+    for fs in ext4 xfs btrfs; do
+        id=$(live "$fs-$1" "$fs")
+        [ "$fs" != xfs ] || copy "$1" "$id" xfs
+    done
+    be_refused "$1"
+    be_refused "again-$1"
+    sleep 2
+}
+
+firing() {
+    curl --silent --fail "$prometheus/api/v1/alerts" |
+        jq --raw-output '.data.alerts[] | select(.state == "firing") | .labels.alertname' | sort -u |
+        paste -s -d ' '
+}
+
+is_firing() {
+    [ "$(firing)" = "$1" ]
+}
+
+ip link set lo up
+start_programs
+start_prometheus
+for n in 1 2 3; do
+    round "$n"
+done
+WINDOW=1m "$here/queries.sh" "$prometheus" || wrong "see above"
+is_firing BelayFormatRefused ||
+    wrong "foreign volumes were refused, and these alerts fire: $(firing)"
+kill %2 && wait %2 || wrong "the agent ended with $?"
+await is_firing "BelayFormatRefused BelayNodeDown"
+printf 'monitoring: alerts: %s\n' "$(firing)"
+if [ -n "${KEEP_DATA:-}" ]; then
+    cp -a "$work" "$KEEP_DATA"
+fi

@@ -1,0 +1,82 @@
+#!/usr/bin/env bash
+# Asks a Prometheus that scrapes Belay every query of the dashboard and every recording rule: each
+# must have an answer, and in it a number. Alerts must be well, whatever they say.
+#
+#   tests/monitoring/queries.sh PROMETHEUS_URL
+#
+# Needs rules.yaml among its rule_files, and that within the last minutes volumes were made, mounted,
+# given back and refused, several times over: a rate wants two values.
+set -euo pipefail
+here=$(dirname "$(readlink -f "$0")")
+. "$here/../setup/env.sh"
+dashboard=$here/../../deploy/monitoring/dashboard.json
+
+[ "$#" = 1 ] || give_up "usage: queries.sh PROMETHEUS_URL"
+url=$1
+window=${WINDOW:-5m}
+missing=0
+
+# What Grafana would put in place of its variables.
+concrete() {
+    sed "s/\\[\$__rate_interval\\]/[$window]/g; s/\\\$\\(namespace\\|instance\\)/.*/g; s/\\\$operation/stage/g"
+}
+
+# How many numbers the answer has; "NaN" is none.
+numbers() {
+    curl --silent --show-error --fail-with-body --max-time 30 --data-urlencode "query=$1" \
+        "$url/api/v1/query" | jq '[.data.result[].value[1] | select(. != "NaN")] | length'
+}
+
+ask() {
+    local count
+    count=$(numbers "$2") || give_up "$1: Prometheus does not take: $2"
+    [ "$count" -gt 0 ] && return
+    printf 'no data for %s: %s\n' "$1" "$2" >&2
+    missing=$((missing + 1))
+}
+
+ask_dashboard() {
+    local title query
+    while IFS=$'\t' read -r title query; do
+        ask "panel \"$title\"" "$query"
+        asked=$((asked + 1))
+    done < <(jq --raw-output '.panels[] | .title as $t | .targets[]? | $t + "\t" + .expr' "$dashboard" |
+        concrete)
+}
+
+ask_variables() {
+    local query answer
+    while read -r query; do
+        answer=$(curl --silent --fail --get --max-time 30 --data-urlencode "match[]=${query%,*}" \
+            "$url/api/v1/label/${query##*, }/values" | jq '.data | length')
+        asked=$((asked + 1))
+        [ "$answer" -gt 0 ] && continue
+        printf 'no value for the variable %s\n' "$query" >&2
+        missing=$((missing + 1))
+    done < <(jq --raw-output '.templating.list[].definition // empty' "$dashboard" | concrete |
+        sed 's/^label_values(\(.*\))$/\1/')
+}
+
+rules() {
+    curl --silent --show-error --fail --max-time 30 "$url/api/v1/rules" |
+        jq --raw-output ".data.groups[].rules[] | $1"
+}
+
+ask_rules() {
+    local name unwell
+    for name in $(rules 'select(.type == "recording") | .name' | sort -u); do
+        ask "the recording rule" "$name"
+        asked=$((asked + 1))
+    done
+    [ "$(rules 'select(.type == "alerting") | .name' | wc -l)" -ge 15 ] ||
+        give_up "this Prometheus has not read deploy/monitoring/rules.yaml"
+    unwell=$(rules 'select(.health != "ok") | .name + ": " + .lastError')
+    [ -z "$unwell" ] || { printf '%s\n' "$unwell" >&2; missing=$((missing + 1)); }
+}
+
+asked=0
+ask_dashboard
+ask_variables
+ask_rules
+[ "$missing" = 0 ] || { printf 'monitoring: %d of %d without data\n' "$missing" "$asked" >&2; exit 1; }
+printf 'monitoring: %d queries, variables and recorded series: all have data\n' "$asked"
