@@ -18,7 +18,7 @@ use belay_server::socket::Socket;
 
 use crate::config::Config;
 use crate::device::LoopDir;
-use crate::kernel::linux::{Linux, heap};
+use crate::kernel::linux::{Linux, heap, privileges};
 use crate::operation::{self, KubeletDir, MountIndex, Node};
 use crate::pool::{Pool, THREADS_MAX};
 use crate::rpc::{NodeIdentity, NodeService};
@@ -57,6 +57,7 @@ pub fn run(config: &Config) -> Result<(), StartError> {
         .transpose()
         .map_err(|error| failed("--kubelet-dir", &error))?;
     let readiness = Readiness::new(readiness_in(kubelet_dir.as_ref()));
+    give_up_privileges()?;
     let node = Node::new(kernel, loop_dir, index, kubelet_dir);
     if is_folder_of(&config.common.endpoint, &config.loop_dir) {
         tracing::warn!(
@@ -86,6 +87,17 @@ fn is_folder_of(endpoint: &Endpoint, folder: &Path) -> bool {
     };
     let inode = |path: &Path| path.metadata().map(|found| (found.dev(), found.ino())).ok();
     inode(folder).is_some_and(|folder| inode(beside) == Some(folder))
+}
+
+/// Only so late, because who has less than process 1 may not ask for its namespace; but while there
+/// is one thread alone.
+fn give_up_privileges() -> Result<(), StartError> {
+    let missing = privileges::keep_needed();
+    let missing = missing.map_err(|error| failed("giving up privileges", &error))?;
+    for missing in missing {
+        tracing::warn!("{missing}");
+    }
+    Ok(())
 }
 
 /// Whether the kubelet sees what is mounted in its folder. Nothing that happens later changes that,

@@ -48,6 +48,8 @@ mod metrics;
 #[cfg(test)]
 mod never_format;
 #[cfg(test)]
+mod privileges;
+#[cfg(test)]
 mod raw_block;
 #[cfg(test)]
 mod read_only;

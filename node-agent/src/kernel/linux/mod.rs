@@ -16,6 +16,7 @@ pub(crate) mod heap;
 mod loopdev;
 mod mount;
 mod mountinfo;
+pub(crate) mod privileges;
 #[cfg(test)]
 pub(crate) mod real;
 mod shut_down;
