@@ -19,10 +19,11 @@ CARGO_FLAGS ?=
 ISOLATED := unshare --mount --propagation private
 
 .PHONY: root help setup build check fmt clippy deny tidy \
-	test unit mounts wire sanity demo bench nightly images packages monitoring chart manifests clean
+	test unit mounts wire sanity demo bench nightly images packages monitoring chart manifests \
+	e2e cluster cluster-down clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## install whatever check, test and demo need (nearly free when it is all there)
 	@tests/setup/setup.sh check test demo
@@ -77,6 +78,17 @@ sanity: root ## csi-sanity against both binaries: mount and block, with and with
 
 bench: root build ## criterion: stage, publish and the way back beside the bare system calls (root)
 	$(ISOLATED) cargo bench $(CARGO_FLAGS) -p belay-benches
+
+e2e: root build ## in a real Kubernetes: the chart, a look, the official storage suite (root); FULL=1 all of it
+	@tests/setup/setup.sh e2e
+	@FULL='$(FULL)' tests/beds/kubernetes/e2e.sh '$(BELAY_BIN_DIR)'
+
+cluster: root build ## a Kubernetes with Belay to play with, or the new build into it (root)
+	@tests/setup/setup.sh e2e
+	@tests/beds/kubernetes/up.sh '$(BELAY_BIN_DIR)'
+
+cluster-down: root ## and away with it (root)
+	@tests/beds/kubernetes/cluster.sh down
 
 nightly: root ## the long forms of the tests: hundreds of kills instead of dozens (root)
 	@tests/setup/setup.sh test

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs the system packages that are missing, and no other.
 #
-#   packages.sh build filesystems foreign curl
+#   packages.sh build filesystems foreign images kubernetes curl
 #
 # A package is missing when its command is: so a machine that has the tools from elsewhere is left
 # alone, and the usual case costs no call of dpkg.
@@ -74,6 +74,11 @@ need_for() {
             ;;
         udev)
             need udevadm "rules are tried by it" udev
+            ;;
+        kubernetes)
+            need ip "a cluster has a network of its own" iproute2
+            need openssl "and keys of its own" openssl
+            need ldd "images take libraries along" libc-bin
             ;;
         curl)
             need curl "a toolchain is fetched with it" curl

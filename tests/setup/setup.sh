@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes the machine ready for what it is told: check, test, demo (any of them).
+# Makes the machine ready for what it is told: check, test, demo, e2e (any of them).
 # What is there already is left alone, so the second run takes a fraction of a second.
 set -euo pipefail
 
@@ -14,15 +14,16 @@ wanted_by() {
     return 1
 }
 
-wanted_by check test demo || {
-    printf 'setup.sh: say what for: check, test, demo\n' >&2
+wanted_by check test demo e2e || {
+    printf 'setup.sh: say what for: check, test, demo, e2e\n' >&2
     exit 64
 }
 
 # All packages at once and first: without root this is where it ends, before anything is built.
 groups=(build)
-if wanted_by test demo; then groups+=(filesystems); fi
+if wanted_by test demo e2e; then groups+=(filesystems); fi
 if wanted_by test; then groups+=(foreign); fi
+if wanted_by e2e; then groups+=(images kubernetes); fi
 "$here/packages.sh" "${groups[@]}"
 
 "$here/rust.sh"
@@ -32,4 +33,9 @@ if wanted_by test; then
     "$here/csi_sanity.sh"
     "$here/helm.sh"
     "$here/prometheus.sh"
+fi
+if wanted_by e2e; then
+    "$here/go.sh"
+    "$here/helm.sh"
+    "$here/kubernetes.sh"
 fi

@@ -39,10 +39,15 @@ YAML
     kubectl apply -k "$BASE/snapshots" >/dev/null
 }
 
-# Installed twice, the second is an upgrade.
+# Installed twice, the second is an upgrade; the digest makes new pods of a new build, whose tag is
+# the old one's.
 install_chart() {
+    local digest
+    digest=$(cat "$images"/belay-{node,controller}.tar | sha256sum | cut -c 1-16)
     helm upgrade --install belay "$chart" --namespace "$namespace" --create-namespace \
-        --values "$here/values.yaml" --wait --timeout 3m "$@" >"$BASE/log/helm.log" 2>&1 || {
+        --values "$here/values.yaml" --set-string "node.podAnnotations.build=$digest" \
+        --set-string "controller.podAnnotations.build=$digest" --wait --timeout 3m "$@" \
+        >"$BASE/log/helm.log" 2>&1 || {
         cat "$BASE/log/helm.log" >&2
         give_up "helm could not install the chart; its pods' logs are in $BASE/log/pods"
     }
