@@ -227,6 +227,11 @@ impl<K: Kernel> Backing<K> {
         self.bytes
     }
 
+    /// Its size at this moment, or what the kernel refused.
+    pub(crate) fn bytes_now(&self, kernel: &K) -> crate::kernel::Result<u64> {
+        Ok(kernel.stat(&self.fd)?.bytes)
+    }
+
     /// The open loop device has this very file behind it.
     ///
     /// # Errors

@@ -103,6 +103,8 @@ pub(super) fn of_mounted<K: Kernel>(
         return Ok(Complaints::default());
     };
     let file = node.loop_dir.path_of(volume)?;
+    // Before the file: while a volume grows, its device follows the file.
+    let device_bytes = kernel.loop_bytes(number)?.unwrap_or_default();
     let found = match kernel.look(&file) {
         Err(error) if error.cause() == Cause::Io => return Ok(unreadable(&error)),
         found => found?.filter(|found| found.kind == FileKind::File),
@@ -111,7 +113,7 @@ pub(super) fn of_mounted<K: Kernel>(
         None => Backing::Gone,
         Some(found) => Backing::There {
             bytes: found.bytes,
-            device_bytes: kernel.loop_bytes(number)?.unwrap_or_default(),
+            device_bytes,
         },
     };
     let filesystem = filesystem(node, path, stat, number, staging)?;
@@ -143,16 +145,24 @@ pub(super) fn of_device<K: Kernel>(
 }
 
 impl Backing {
-    /// The file of an open device of the volume, which has so many bytes.
-    pub(super) fn of<K: Kernel>(owner: &Owner<K>, device_bytes: u64) -> Self {
-        match owner {
+    /// The file of an open device of the volume, which had so many bytes a moment ago. It is
+    /// measured after its device, which follows it while a volume grows.
+    ///
+    /// # Errors
+    /// What the kernel refused.
+    pub(super) fn of<K: Kernel>(
+        kernel: &K,
+        owner: &Owner<K>,
+        device_bytes: u64,
+    ) -> Result<Self, Failure> {
+        Ok(match owner {
             Owner::Ours(device) => Backing::There {
-                bytes: device.backing().bytes(),
+                bytes: device.backing().bytes_now(kernel)?,
                 device_bytes,
             },
             Owner::FileGone(_) => Backing::Gone,
             Owner::Unbound | Owner::Other => Backing::Lost,
-        }
+        })
     }
 }
 
@@ -187,7 +197,7 @@ fn subject<K: Kernel>(
     let is_noted = node.index.noted(&path, &stat).as_ref() == Some(volume);
     let is_block = stat.kind == FileKind::BlockDevice;
     let backing = match &owner {
-        Owner::Ours(device) => Backing::of(&owner, kernel.device_bytes(device.fd())?),
+        Owner::Ours(device) => Backing::of(kernel, &owner, kernel.device_bytes(device.fd())?)?,
         Owner::FileGone(_) => Backing::Gone,
         // The bind of a raw device does not hold it; a filesystem does, so its file is another one.
         Owner::Unbound if is_block && is_of(staging, &path) => Backing::Lost,

@@ -84,7 +84,7 @@ fn device<K: Kernel>(
         _ => return Ok(None),
     };
     let bytes = node.kernel.device_bytes(fd)?;
-    let backing = Backing::of(&owner, bytes);
+    let backing = Backing::of(&node.kernel, &owner, bytes)?;
     let path = &request.volume_path;
     let complaints = health::of_device(node, &request.id, path, stat.rdev, backing)?;
     Ok(Some(VolumeStats {

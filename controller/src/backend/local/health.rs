@@ -112,7 +112,8 @@ impl Store {
             .collect()
     }
 
-    /// What is wrong with a volume that was ready a moment ago; `None` if it was deleted since.
+    /// What is wrong with a volume that was ready a moment ago, with that size; `None` if it was
+    /// deleted since.
     fn complaints(
         &self,
         id: &VolumeId,
@@ -120,6 +121,11 @@ impl Store {
         storage: &Result<Storage, Failure>,
     ) -> Result<Option<Complaints>, Failure> {
         let path = self.files.path_of(id.as_str()).display().to_string();
+        // Asked before the file is looked at: one that grows no more is large enough by now.
+        let bytes = match self.growing.has(id.as_str()) {
+            true => 0,
+            false => bytes,
+        };
         let named = self.files.named(id.as_str());
         let complaints = judge(&path, bytes, &named, storage);
         // The file of a volume that is being deleted is not lost. Its record is marked before, so

@@ -15,6 +15,8 @@ impl Store {
     pub(super) fn resize(&self, id: &str, bytes: u64) -> Result<u64, Failure> {
         ready(id, self.ledger.get(id)?)?;
         let backing = self.backing(id)?;
+        // Until the file has followed, its size is nobody's fault.
+        let _growing = self.growing.begin(id);
         let promise = self.promise(id, bytes)?;
         match backing.grow(promise.now) {
             Ok(()) => Ok(promise.now),

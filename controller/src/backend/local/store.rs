@@ -37,6 +37,8 @@ pub(super) struct Store {
     pub(super) making: Making,
     /// Names of snapshots.
     pub(super) cutting: Making,
+    /// Ids of volumes whose files are to follow the ledger.
+    pub(super) growing: Making,
     /// Held for as long as the process lives.
     _lock: File,
 }
@@ -63,6 +65,7 @@ impl Store {
             overcommit: config.overcommit,
             making: Making::default(),
             cutting: Making::default(),
+            growing: Making::default(),
             _lock: lock,
         })
     }

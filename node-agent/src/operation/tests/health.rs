@@ -7,7 +7,7 @@ use belay_server::request::NodeVolumeHealth;
 use super::bench::{BYTES, Form, MIB, Verb, Volume, World};
 use super::simulated::Simulated;
 use crate::kernel::Kernel;
-use crate::kernel::fake::{Fake, Fault, Trouble};
+use crate::kernel::fake::{Call, Fake, Fault, Trouble};
 use crate::operation::{self, Node};
 
 on_both! {
@@ -127,6 +127,32 @@ fn a_file_that_is_cut_or_removed_beneath_its_device_is_complained_of() {
     }
 }
 
+/// A volume that grows between two looks has a larger device only with a larger file.
+#[test]
+fn the_file_is_measured_after_the_device_that_follows_it() {
+    for form in FORMS {
+        let world = Simulated::new();
+        let node = world.start();
+        let volume = world.volume("vol", form);
+        up(&node, &volume);
+        for of_stats in [false, true] {
+            world.machine.begin(None);
+            match of_stats {
+                true => drop(volume.condition(&node).unwrap()),
+                false => drop(volume.health(&node).unwrap()),
+            }
+            let calls = world.machine.end();
+            let is_device =
+                |call: &Call| call.name == "BLKGETSIZE64" || call.object.ends_with("/size");
+            let file = volume.file().display().to_string();
+            let is_file = |call: &Call| call.name == "statx" && call.object == file;
+            let device = calls.iter().position(is_device).unwrap();
+            let last = calls.iter().rposition(is_file).unwrap();
+            assert!(device < last, "{form:?}: {calls:#?}");
+        }
+    }
+}
+
 #[test]
 fn a_file_in_the_place_of_the_one_behind_the_device_is_complained_of() {
     let world = Simulated::new();
@@ -145,8 +171,9 @@ fn a_file_that_cannot_be_looked_at_is_complained_of() {
     let node = world.start();
     let volume = world.volume("vol", Form::Ext4);
     up(&node, &volume);
-    // Once the paths are known to be the kubelet's; the statistics look at the target before.
-    for (call, of_stats) in [(3, false), (4, true)] {
+    // Once the paths are known to be the kubelet's; the statistics look at the target and
+    // the device before.
+    for (call, of_stats) in [(3, false), (5, true)] {
         world.machine.begin(Some(Fault::Fail(call, "EIO")));
         let complaints = match of_stats {
             true => volume.condition(&node).unwrap().complaints,

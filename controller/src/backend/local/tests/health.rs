@@ -55,6 +55,21 @@ fn a_file_that_cannot_be_looked_at_is_unwell_alone() {
 }
 
 #[test]
+fn a_file_that_is_about_to_follow_its_volume_is_not_called_cut() {
+    let bed = Bed::new();
+    let store = bed.open();
+    let volume = store.create(&order("pvc-1", MIB), None).unwrap();
+    let health = || told(&store.health(&volume.id).unwrap().unwrap());
+    let growing = store.growing.begin(volume.id.as_str());
+    store.promise(volume.id.as_str(), 2 * MIB).unwrap();
+    assert_eq!(health(), []);
+    drop(growing);
+    assert_eq!(health(), [(Severity::DataLoss, "BackingFileShort")]);
+    store.resize(volume.id.as_str(), 2 * MIB).unwrap();
+    assert_eq!(health(), []);
+}
+
+#[test]
 fn a_volume_that_is_deleted_since_it_was_listed_is_not_lost() {
     let bed = Bed::new();
     let store = bed.open();
