@@ -1,3 +1,5 @@
+//! Headers as grpc-go and others send them, whole and in pieces.
+
 use super::*;
 
 /// As grpc-go names a socket.
