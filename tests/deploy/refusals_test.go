@@ -29,7 +29,7 @@ func TestBadValuesAreRefusedWithTheReason(t *testing.T) {
 		{[]string{node, "drivers[0].storageClasses[0].name=a", "drivers[0].storageClasses[0].fsType=ntfs"}, []string{"fsType", "btrfs"}},
 		{[]string{node, "logLevel=loud"}, []string{"/logLevel", "debug"}},
 		{[]string{node, "httpAddress=localhost"}, []string{"/httpAddress"}},
-		{[]string{node, "node.httpPort=80"}, []string{"/node/httpPort", "1024"}},
+		{[]string{node, "node.httpPort=80"}, []string{"/node/httpPort", "minimum"}},
 		{[]string{node, "node.maxUnavailable=0"}, []string{"/node/maxUnavailable"}},
 		{[]string{node, "sidecars.timeout=2m"}, []string{"/sidecars/timeout"}},
 		{[]string{node, "sidecars.timeout=100s"}, []string{"sidecars.timeout", "100 s"}},
