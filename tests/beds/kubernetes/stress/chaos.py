@@ -98,7 +98,8 @@ def explain(cluster, clock, volumes):
         return
     events = [event for event in events if event["type"] != "Normal"]
     for event in sorted(events, key=lambda one: one.get("lastTimestamp") or "")[-40:]:
-        clock.log(f"event: {event['involvedObject'].get('name')}: {event.get('message', '')[:400]}")
+        name = event["involvedObject"].get("name")
+        clock.log(f"event: {name}: {event.get('message', '')[:400]}")
 
 
 class Run:
@@ -143,7 +144,8 @@ class Run:
     def judge(self, left):
         orphans = leftovers.orphans(self.cluster, self.kubelet_log)
         return {"seed": self.given.seed, "minutes": self.given.minutes,
-                "seconds": round(self.clock.elapsed()), "planned": len(self.planned), "faults": self.faults.done,
+                "seconds": round(self.clock.elapsed()), "planned": len(self.planned),
+                "faults": self.faults.done,
                 "counts": self.lives.counts, "pod_start_seconds": quantiles(self.lives.starts),
                 "failures": self.lives.failures, "left": left,
                 "panics": self.faults.panics(), "orphans": orphans}

@@ -1,7 +1,7 @@
 """Faults: which, when, and how each is done to the cluster.
 
-The schedule is drawn from the seed before anything runs, so that the same seed breaks the same things
-at the same seconds.
+The schedule is drawn from the seed before anything runs, so that the same seed breaks the same
+things at the same seconds.
 """
 import os
 import random

@@ -1,7 +1,7 @@
 """The cluster as the tests see it from outside: its API, its processes, its mounts.
 
-The API is reached by a socket file that a `kubectl proxy` inside the cluster's namespaces serves, so
-that a thousand requests do not start a thousand processes.
+The API is reached by a socket file that a `kubectl proxy` inside the cluster's namespaces serves,
+so that a thousand requests do not start a thousand processes.
 """
 import http.client
 import json

@@ -1,4 +1,4 @@
-"""What is left of a test's volumes: in the API, in the kubelet's folder, in the kernel, on the disk."""
+"""What is left of a test's volumes: in the API, the kubelet's folder, the kernel, on the disk."""
 import os
 import pathlib
 import subprocess

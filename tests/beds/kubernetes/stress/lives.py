@@ -1,8 +1,8 @@
 """The life of a volume: claimed, written by pods one after the other, grown, copied, deleted.
 
-A life is a generator. It changes things through the API, and yields a `Wait` whenever something has
-to become true; `Lives` looks at the cluster once for all of them. What a pod wrote completely, every
-later pod on that volume, on a snapshot's restore or on a clone must find.
+A life is a generator. It changes things through the API, and yields a `Wait` whenever something
+has to become true; `Lives` looks at the cluster once for all of them. What a pod wrote completely,
+every later pod on that volume, on a snapshot's restore or on a clone must find.
 """
 import random
 import time
@@ -25,8 +25,10 @@ stored() {
     else cat "$V/$1-$2"; fi
 }
 store() {
-    if [ -b $V ]; then dd of=$V bs=$chunk seek=$(($1 * CHUNKS + $2)) iflag=fullblock conv=notrunc,fsync
-    else dd of="$V/$1-$2" bs=$chunk iflag=fullblock conv=fsync; fi 2>/tmp/dd || end 43 "write: $(cat /tmp/dd)"
+    if [ -b $V ]; then place="of=$V seek=$(($1 * CHUNKS + $2))"
+    else place="of=$V/$1-$2"; fi
+    dd $place bs=$chunk iflag=fullblock conv=notrunc,fsync 2>/tmp/dd ||
+        end 43 "write: $(cat /tmp/dd)"
 }
 end() { echo "$2" >/dev/termination-log; echo "$2"; exit "$1"; }
 same() {

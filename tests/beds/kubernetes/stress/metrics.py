@@ -34,7 +34,7 @@ class Histogram:
         return self.sum / self.count if self.count else 0.0
 
     def quantile(self, part):
-        """As Prometheus does it: linear inside the bucket; the last bound where it is beyond all."""
+        """As Prometheus does it: linear inside the bucket; beyond all, the last bound."""
         below, before, rank = 0.0, 0.0, part * self.count
         for bound in sorted(self.buckets):
             here = self.buckets[bound]

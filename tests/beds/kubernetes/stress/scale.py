@@ -3,9 +3,9 @@
 
     scale.py [--pods 100] [--kinds ext4,xfs,btrfs,block] [--output FILE] [--plot FILE.png]
 
-First a few pods one after the other, then all at once on new volumes, then all at once again on the
-same volumes. Prints the kubelet's own times beside the agent's, as Markdown. Needs a running bed with
-Belay installed in it: BASE names its folder.
+First a few pods one after the other, then all at once on new volumes, then all at once again on
+the same volumes. Prints the kubelet's own times beside the agent's, as Markdown. Needs a running
+bed with Belay installed in it: BASE names its folder.
 """
 import argparse
 import json

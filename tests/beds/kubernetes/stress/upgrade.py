@@ -4,9 +4,9 @@
     upgrade.py [--chart FOLDER] [--output FILE]
 
 A pod on each of ext4, xfs, btrfs and a raw device writes numbered records and syncs each. Then both
-are restarted by a rollout and, with --chart, replaced by `helm upgrade`, while new volumes are asked
-for. The longest pause between two records is told for before and for during. Needs a running bed
-with Belay installed in it: BASE names its folder.
+are restarted by a rollout and, with --chart, replaced by `helm upgrade`, while new volumes are
+asked for. The longest pause between two records is told for before and for during. Needs a running
+bed with Belay installed in it: BASE names its folder.
 """
 import argparse
 import json
