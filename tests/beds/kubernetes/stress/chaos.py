@@ -107,11 +107,10 @@ class Run:
 
     def __init__(self, given, cluster):
         self.given, self.cluster = given, cluster
-        self.snapshots = bool(cluster.get(kube.SNAPSHOT_API))
+        cluster.get(kube.SNAPSHOT_API)
         self.planned = faults.schedule(given.seed, given.minutes * 60)
         self.clock = kube.Clock()
-        self.lives = lives.Lives(cluster, given.seed, self.clock.log, kinds_that_grow(),
-                                 self.snapshots)
+        self.lives = lives.Lives(cluster, given.seed, self.clock.log, kinds_that_grow())
         self.faults = faults.Faults(cluster, self.planned, self.clock.log)
         self.kubelet_log = pathlib.Path(cluster.base, "log/kubelet.log").stat().st_size
 
@@ -119,7 +118,7 @@ class Run:
         print(f"seed {self.given.seed}; faults planned:")
         for at, kind in self.planned:
             print(f"{at:7.1f} s  {kind}")
-        objects.make_surroundings(self.cluster, self.given.driver, self.snapshots)
+        objects.make_surroundings(self.cluster, self.given.driver)
         self.clock.began = time.monotonic()
         break_things(self.clock, self.lives, self.faults, self.given.pods, self.given.minutes * 60)
         self.clock.log("no more faults")
@@ -128,13 +127,11 @@ class Run:
         if self.lives.failures:
             explain(self.cluster, self.clock, self.lives)
         # A life that did not end has leftovers by right; they are still shown.
-        left = leftovers.settle(self.cluster, self.given.driver, self.snapshots,
+        left = leftovers.settle(self.cluster, self.given.driver, self.lives.world.names,
                                 max(deadline, time.monotonic() + 20))
         self.clock.log("all lives have ended" if not self.lives.waiting else "time is over")
         self.keep_last_logs()
-        result = self.judge(left)
-        objects.remove_surroundings(self.cluster, self.snapshots)
-        return result
+        return self.judge(left)
 
     def keep_last_logs(self):
         for pods in self.cluster.patiently("our pods", lambda: kube.system_pods(self.cluster)):
@@ -147,7 +144,7 @@ class Run:
                 "seconds": round(self.clock.elapsed()), "planned": len(self.planned),
                 "faults": self.faults.done,
                 "counts": self.lives.counts, "pod_start_seconds": quantiles(self.lives.starts),
-                "failures": self.lives.failures, "left": left,
+                "restarts": self.lives.restarts, "failures": self.lives.failures, "left": left,
                 "panics": self.faults.panics(), "orphans": orphans}
 
 
@@ -163,6 +160,8 @@ def report(result):
           f"{result['seconds']} s, seed {result['seed']}")
     for name, count in result["counts"].items():
         print(f"  {name}: {count}")
+    for why, count in result["restarts"].items():
+        print(f"    {why}: {count}")
     print(f"  pod starts: {result['pod_start_seconds']} s")
     bad = [(name, result[name]) for name in ("failures", "left", "panics", "orphans")]
     for name, things in bad:
@@ -176,11 +175,14 @@ def main():
     given = arguments()
     with kube.Cluster(given.base, given.script) as cluster:
         cluster.patiently("Belay's pods are ready", lambda: kube.all_ready(cluster))
-        result = Run(given, cluster).go()
-    if given.output:
-        pathlib.Path(given.output).write_text(json.dumps(result, indent=1) + "\n")
-    if not report(result):
-        sys.exit(f"chaos.py: failed; --seed {result['seed']} repeats it")
+        one = Run(given, cluster)
+        result = one.go()
+        is_good = report(result)
+        if given.output:
+            pathlib.Path(given.output).write_text(json.dumps(result, indent=1) + "\n")
+        if not is_good:
+            sys.exit(f"chaos.py: failed; --seed {result['seed']} repeats it")
+        objects.remove_surroundings(cluster)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
 """What is left of a test's volumes: in the API, the kubelet's folder, the kernel, on the disk."""
+import json
 import os
 import pathlib
 import subprocess
@@ -47,18 +48,17 @@ def _folders(cluster, driver):
                 yield from (f"folder {inside}/{entry.name}/{one.name}" for one in entry.iterdir())
 
 
-def _loops(cluster, driver):
-    """Devices are the whole machine's: ours have their file on the state folder's filesystem."""
-    state = cluster.path(STATE)
-    number = state.stat().st_dev
+def _loops(cluster, volumes):
+    """Devices are the whole machine's. Ours have their file on the state folder's filesystem, or
+    are the kubelet's own on top of our raw devices, which bear the volume's name."""
+    number = cluster.path(STATE).stat().st_dev
     ours = f"{os.major(number)}:{os.minor(number)}"
-    command = ["losetup", "--list", "--noheadings", "--raw", "--output",
-               "NAME,BACK-MAJ:MIN,BACK-FILE"]
-    for line in subprocess.run(command, check=True, capture_output=True, text=True
-                               ).stdout.splitlines():
-        fields = line.split(None, 2)
-        if len(fields) > 1 and fields[1] == ours and "/volumes/" in fields[-1]:
-            yield f"loop device {fields[0]} of {fields[-1]}"
+    command = ["losetup", "--list", "--json", "--output", "NAME,BACK-MAJ:MIN,BACK-FILE"]
+    found = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    for one in json.loads(found)["loopdevices"] if found.strip() else []:
+        file, where = one["back-file"] or "", one["back-maj:min"].strip()
+        if where == ours or any(f"/volumeDevices/{name}/" in file for name in volumes):
+            yield f"loop device {one['name']} of {file}"
 
 
 def _files(cluster, driver):
@@ -68,16 +68,17 @@ def _files(cluster, driver):
             yield f"file {STATE}/{name}/{entry.name}"
 
 
-def find(cluster, driver, snapshots):
-    looks = [_api, _mounts, _folders, _loops, _files] + ([_contents] if snapshots else [])
-    return [thing for look in looks for thing in look(cluster, driver)]
+def find(cluster, driver, volumes):
+    looks = (_api, _contents, _mounts, _folders, _files)
+    found = [thing for look in looks for thing in look(cluster, driver)]
+    return found + list(_loops(cluster, volumes))
 
 
-def settle(cluster, driver, snapshots, deadline):
+def settle(cluster, driver, volumes, deadline):
     """What is left at the deadline, a time of time.monotonic(); nothing, as soon as that is so."""
     while True:
         try:
-            left = find(cluster, driver, snapshots)
+            left = find(cluster, driver, volumes)
         except Unreachable as error:
             left = [f"nobody can tell: {error}"]
         if not left or time.monotonic() > deadline:

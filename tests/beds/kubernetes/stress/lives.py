@@ -63,16 +63,18 @@ class Wait:
 class World:
     """What was there when last looked: pods, claims and snapshots by name."""
 
-    def __init__(self, cluster, snapshots):
-        self._cluster, self._snapshots = cluster, snapshots
+    def __init__(self, cluster):
+        self._cluster = cluster
         self.pods, self.claims, self.copies = {}, {}, {}
+        self.names = set()  # of all volumes that ever were
 
     def look(self):
         by_name = lambda items: {item["metadata"]["name"]: item for item in items}
         pods = self._cluster.items(objects.PODS)
         claims = self._cluster.items(objects.CLAIMS)
-        copies = self._cluster.items(objects.SNAPSHOTS) if self._snapshots else []
+        copies = self._cluster.items(objects.SNAPSHOTS)
         self.pods, self.claims, self.copies = by_name(pods), by_name(claims), by_name(copies)
+        self.names.update("pvc-" + claim["metadata"]["uid"] for claim in claims)
 
 
 class Volume:
@@ -85,12 +87,12 @@ class Volume:
 class Lives:
     """All lives that go on, and what was counted."""
 
-    def __init__(self, cluster, seed, log, grows, snapshots):
-        self.cluster, self.log, self.grows, self.snapshots = cluster, log, grows, snapshots
-        self.world = World(cluster, snapshots)
+    def __init__(self, cluster, seed, log, grows):
+        self.cluster, self.log, self.grows = cluster, log, grows
+        self.world = World(cluster)
         self.seed, self.made, self.ending = seed, 0, False
         self.waiting = {}  # the generator of a life: what it waits for
-        self.failures, self.starts = [], []
+        self.failures, self.starts, self.restarts = [], [], {}
         self.counts = dict.fromkeys(
             ("volumes", "pods", "cut short", "snapshots", "clones", "expansions", "restarts"), 0)
 
@@ -189,8 +191,19 @@ class Lives:
             self.fail(f"pod {name}: {verdict}")
         if _phase(self.world, name) == "Failed":
             self.fail(f"pod {name} failed: {pod['status']}")
-        statuses = pod["status"].get("containerStatuses", [])
-        self.counts["restarts"] += sum(status["restartCount"] for status in statuses)
+        for status in pod["status"].get("containerStatuses", []):
+            if status["restartCount"]:
+                self.counts["restarts"] += status["restartCount"]
+                self._explain_restart(name, status.get("lastState", {}).get("terminated", {}))
+
+    def _explain_restart(self, name, end):
+        """A container that was being made may die with containerd; the script itself never ends
+        but well, or by a verdict that is told already."""
+        code, reason = end.get("exitCode"), end.get("reason")
+        why = f"{reason}, code {code}"
+        self.restarts[why] = self.restarts.get(why, 0) + 1
+        if code in range(1, 42):
+            self.fail(f"pod {name}: its script ended with {code}: {end.get('message', '')}")
 
     def fail(self, text):
         self.failures.append(text)
@@ -209,7 +222,7 @@ class Lives:
         """A restore of a snapshot, or a clone, holds what its source held; then it is deleted."""
         twin = Volume(f"{volume.name}-c{number}", volume.kind, volume.size_mib, volume.origins)
         source, taken = objects.from_claim(volume.name), None
-        if self.snapshots and chance.random() < 0.7:
+        if chance.random() < 0.7:
             taken = f"{volume.name}-s{number}"
             self.counts["snapshots"] += 1
             body = objects.snapshot(taken, volume.name)
@@ -236,8 +249,8 @@ def _verdicts(world, name):
     statuses = world.pods.get(name, {}).get("status", {}).get("containerStatuses", [])
     ends = [status.get(state, {}).get("terminated") for status in statuses
             for state in ("state", "lastState")]
-    return [end.get("message", "no message") for end in ends
-            if end and end["exitCode"] in (FOUND_WRONG, FAILED_WRITE)]
+    return {end.get("message", "no message").strip() for end in ends
+            if end and end["exitCode"] in (FOUND_WRONG, FAILED_WRITE)}
 
 
 def _is_grown(world, volume):

@@ -72,24 +72,32 @@ def pod(name, claim_name, kind, script, environment, restart="OnFailure"):
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
 
 
-def make_surroundings(cluster, driver, snapshots):
+def make_surroundings(cluster, driver):
     """The namespace and the classes that all pods and claims of a test use."""
     create = lambda what, path, body: cluster.patiently(
         what, lambda: cluster.create(path, body) or True)
+    # A test that failed leaves everything for whoever looks for the cause.
+    if _is_there(cluster):
+        raise SystemExit(f"an earlier test left its volumes; please run, when they are not needed "
+                         f"any more: kubectl delete namespace {NAMESPACE}")
     create("making the namespace", "/api/v1/namespaces",
            {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
     for kind in KINDS:
         create("making a storage class", CLASSES, storage_class(kind, driver))
-    if snapshots:
-        create("making a snapshot class", SNAPSHOT_CLASSES, snapshot_class(driver))
+    create("making a snapshot class", SNAPSHOT_CLASSES, snapshot_class(driver))
     # Pods are refused until the namespace has its service account.
     cluster.patiently("service account", lambda: cluster.items(CORE + "/serviceaccounts"))
 
 
-def remove_surroundings(cluster, snapshots):
+def remove_surroundings(cluster):
     delete = lambda path: cluster.patiently(path, lambda: cluster.delete(path) or True)
     for kind in KINDS:
         delete(f"{CLASSES}/{class_name(kind)}")
-    if snapshots:
-        delete(SNAPSHOT_CLASSES + "/belay-stress")
+    delete(SNAPSHOT_CLASSES + "/belay-stress")
     delete("/api/v1/namespaces/" + NAMESPACE)
+    cluster.patiently("the end of the namespace", lambda: not _is_there(cluster))
+
+
+def _is_there(cluster):
+    names = [item["metadata"]["name"] for item in cluster.items("/api/v1/namespaces")]
+    return NAMESPACE in names

@@ -112,7 +112,7 @@ class Round:
 def run(given, cluster):
     clock = kube.Clock()
     cluster.patiently("Belay's pods are ready", lambda: kube.all_ready(cluster))
-    objects.make_surroundings(cluster, given.driver, snapshots=False)
+    objects.make_surroundings(cluster, given.driver)
     kinds = given.kinds.split(",")
     few = {f"one-{i:02}": kinds[i % len(kinds)] for i in range(given.few)}
     many = {f"all-{i:03}": kinds[i % len(kinds)] for i in range(given.pods)}
@@ -128,7 +128,7 @@ def run(given, cluster):
                       lambda: not cluster.items("/api/v1/persistentvolumes"), 900)
     clock.log(f"the volumes are deleted, {time.monotonic() - began:.1f} s")
     rounds[-1]["times"]["deletion"] = Pages(cluster, given.driver).since(before)["controller"]
-    objects.remove_surroundings(cluster, snapshots=False)
+    objects.remove_surroundings(cluster)
     late = memory.of_pods(cluster, sum(kube.system_pods(cluster), []))
     return {"rounds": rounds, "memory": {"before": idle, "all run": rounds[1]["memory"],
                                          "after": late}}

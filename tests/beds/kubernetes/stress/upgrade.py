@@ -207,7 +207,7 @@ def commands(given):
 def run(given, cluster):
     clock = kube.Clock()
     cluster.patiently("Belay's pods are ready", lambda: kube.all_ready(cluster))
-    objects.make_surroundings(cluster, given.driver, snapshots=False)
+    objects.make_surroundings(cluster, given.driver)
     writers = Writers(cluster)
     writers.start()
     clock.log("four pods write")
@@ -237,7 +237,7 @@ def clean(cluster):
         for item in cluster.items(path):
             cluster.delete(f"{path}/{item['metadata']['name']}")
     cluster.patiently("volumes are gone", lambda: not cluster.items("/api/v1/persistentvolumes"))
-    objects.remove_surroundings(cluster, snapshots=False)
+    objects.remove_surroundings(cluster)
 
 
 def report(result):
