@@ -5,7 +5,7 @@
 #   FULL=1 cluster.sh exec suite/run.sh     all that apply, with those that stop the kubelet
 #   FOCUS=REGEX cluster.sh exec suite/run.sh
 #
-# PROCS specs run at a time. SUITE_DIR keeps reports and logs; report.sh makes the table at the end,
+# PROCS specs run at a time; PARTS=parallel or PARTS=disruptive makes half of a full run. SUITE_DIR keeps reports and logs; report.sh makes the table at the end,
 # and its word is the exit code.
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
@@ -16,7 +16,7 @@ reports=${SUITE_DIR:-$BASE/suite}
 procs=${PROCS:-8}
 filesystems=(ext4 xfs btrfs)
 driver=local.csi.belay.dev
-ssh_server=
+helpers=()
 
 check_cluster() {
     kubectl get csinode "$BED_NODE" -o jsonpath='{.spec.drivers[*].name}' | grep -qwF "$driver" ||
@@ -41,7 +41,7 @@ describe() {
 
 # What a file of "REGEX | reason" lists, as one regex.
 regexes() {
-    grep -v '^#' "$1" | sed 's/ *|.*//' | paste -sd '|'
+    grep -v '^#' "$1" | sed 's/ | .*//' | paste -sd '|'
 }
 
 # What the tables do not show, for docs/conformance.md.
@@ -52,9 +52,15 @@ write_facts() {
 MD
 }
 
-# A line for each spec as it ends; skipped ones, which are hundreds, only in the table.
+# A line for each spec as it ends; skipped ones, which are hundreds, only in the table. The name
+# follows the verdict, or stands before it where specs run one at a time.
 progress() {
     awk '
+        function short(name) {
+            sub(/^External Storage \[Driver: [^]]*\] /, "", name)
+            gsub(/\[(It|BeforeEach|AfterEach|DeferCleanup \(Each\))\] /, "", name)
+            return name
+        }
         /^(•|S|P) .*\[[0-9.]+ seconds\]/ {
             verdict = /^•/ ? "passed" : "skipped"
             if (/\[(FAILED|PANICKED|TIMEDOUT|INTERRUPTED|ABORTED)\]/) verdict = "FAILED"
@@ -64,12 +70,11 @@ progress() {
             next
         }
         wanted {
-            sub(/^External Storage \[Driver: [^]]*\] /, "")
-            gsub(/\[(It|BeforeEach|AfterEach|DeferCleanup \(Each\))\] /, "")
-            printf "%-6s %6.1f s  %s\n", verdict, seconds, $0
+            printf "%-6s %6.1f s  %s\n", verdict, seconds, short(/^External/ ? $0 : before)
             fflush()
             wanted = 0
-        }'
+        }
+        /^External Storage/ { before = $0 }'
 }
 
 # run NAME FOCUS SKIP PROCS: the code says nothing that the report does not say better.
@@ -92,18 +97,40 @@ run() {
 start_ssh() {
     PATH=$here/node:$PATH "$BIN/nodessh" "$node_address:22" "$reports/ssh.key" \
         >"$reports/nodessh.log" 2>&1 &
-    ssh_server=$!
-    trap 'kill "$ssh_server" 2>/dev/null || true' EXIT
+    helpers+=($!)
     await 10 "the SSH server (see $reports/nodessh.log)" test -s "$reports/ssh.key"
     export KUBE_SSH_USER=root KUBE_SSH_KEY_PATH=$reports/ssh.key
 }
 
+# Why a filesystem did not grow stands in its claim alone, and a spec takes its claims away. The API
+# server ends each watch after half an hour or later.
+watch_claims() {
+    local columns='{.metadata.namespace}{"\t"}{.status.conditions[?(@.type=="NodeResizeError")].message}{"\n"}'
+    setsid bash -c 'while :; do
+        kubectl get persistentvolumeclaims --all-namespaces --watch --output jsonpath="$0" || sleep 1
+    done' "$columns" >"$reports/claims" 2>"$reports/claims.log" &
+    helpers+=(-$!)
+}
+
+# A helper with a minus is a session of its own.
+end_helpers() {
+    local helper
+    for helper in "${helpers[@]}"; do
+        kill -- "$helper" 2>/dev/null || true
+    done
+}
+
+# The second part must have the node for itself: it stops the kubelet.
 all() {
-    local excluded
+    local part excluded
     excluded=$(regexes "$here/excluded.txt")
-    start_ssh
-    run parallel 'External Storage' "$excluded|\[Disruptive\]" "$procs"
-    run disruptive 'External Storage.*\[Disruptive\]' "$excluded" 1
+    for part in ${PARTS:-parallel disruptive}; do
+        case $part in
+            parallel) run parallel 'External Storage' "$excluded|\[Disruptive\]" "$procs" ;;
+            disruptive) run disruptive 'External Storage.*\[Disruptive\]' "$excluded" 1 ;;
+            *) give_up "PARTS=$PARTS: please choose of: parallel disruptive" ;;
+        esac
+    done
 }
 
 descriptions=()
@@ -113,13 +140,18 @@ chmod 700 "$reports"
 check_cluster
 printf '%s\n' "promoterE2eRegistry: localhost/e2e" >"$reports/registries.yaml"
 export KUBE_TEST_REPO_LIST=$reports/registries.yaml
+write_facts
+trap end_helpers EXIT
+start_ssh
+watch_claims
 for filesystem in "${filesystems[@]}"; do
     describe "$filesystem" immediate
     describe "$filesystem" late
 done
 if [ "${FULL:-}" = 1 ]; then
     all
-    "$here/report.sh" "$reports" full
+    if [ -n "${PARTS:-}" ]; then kind=some; else kind=full; fi
+    "$here/report.sh" "$reports" "$kind"
 elif [ -n "${FOCUS:-}" ]; then
     run focus "$FOCUS" "$(regexes "$here/excluded.txt")" "$procs"
     "$here/report.sh" "$reports" some

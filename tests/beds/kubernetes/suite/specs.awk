@@ -4,7 +4,8 @@
 #
 # left-out is what the command line did not ask for. A spec of several runs counts where it ran. The
 # REASON of a failed one are those of the texts in the environment's DEMANDED, one a line, that its
-# report has.
+# report has, or the claims of its namespace had: of these the file resize-errors tells, which is read
+# first (namespace, tab, what the kubelet wrote there).
 
 BEGIN { texts = split(ENVIRON["DEMANDED"], demanded, "\n") }
 
@@ -16,6 +17,14 @@ function attribute(line, name,    text) {
     return text
 }
 
+function look(text,    i) {
+    for (i = 1; i <= texts; i++) {
+        if (index(text, demanded[i]) && !index(reason, demanded[i])) {
+            reason = reason (reason == "" ? "" : "; ") demanded[i]
+        }
+    }
+}
+
 function finish(    rank) {
     rank = status == "left-out" ? 1 : status == "skipped" ? 2 : 3
     if (rank > best[name]) {
@@ -23,6 +32,11 @@ function finish(    rank) {
         line[name] = status "\t" seconds "\t" reason
     }
     name = ""
+}
+
+FILENAME ~ /resize-errors$/ {
+    claims[substr($0, 1, index($0, "\t") - 1)] = substr($0, index($0, "\t") + 1)
+    next
 }
 
 /<testcase name="\[It\] External Storage / {
@@ -38,11 +52,8 @@ name != "" && /<skipped / {
     if (!sub(/^skipped - /, "", reason)) status = "left-out"
 }
 name != "" && status == "failed" {
-    for (i = 1; i <= texts; i++) {
-        if (index($0, demanded[i]) && !index(reason, demanded[i])) {
-            reason = reason (reason == "" ? "" : "; ") demanded[i]
-        }
-    }
+    look($0)
+    if (match($0, /Destroying namespace &#34;[^&]*/)) look(claims[substr($0, RSTART + 26, RLENGTH - 26)])
 }
 name != "" && (/<\/testcase>/ || /<testcase .*\/>/) { finish() }
 
