@@ -7,58 +7,68 @@ here=$(dirname "$(readlink -f "$0")")
 reports=$1
 specs=$reports/specs.tsv
 page=$here/../../../../docs/conformance.md
+
 [ "$(cat "$reports/kind" 2>/dev/null)" = full ] || {
     printf 'document.sh: %s holds no full run; please run: make e2e FULL=1\n' "$reports" >&2
     exit 1
 }
 
+# Gives each spec that was not run our reason for that instead of the suite's, and the verdict
+# `repeated` or `unfit`.
+explain() {
+    awk -F '\t' -v OFS='\t' '
+        FILENAME ~ /reasons$/ { known[$1] = $2; next }
+        FILENAME ~ /exclusions$/ { excluded[++exclusions] = $1; why[exclusions] = $2; next }
+        $1 == "skipped" {
+            for (reason in known) if ($6 ~ reason) $6 = known[reason]
+            $1 = "unfit"
+        }
+        $1 == "left-out" {
+            for (i = exclusions; i > 0; i--) if ("(" $3 ") " $5 ~ excluded[i]) $6 = why[i]
+            $1 = $6 ~ /^once/ ? "repeated" : "unfit"
+        }
+        { print }' "$reports/reasons" "$reports/exclusions" "$specs"
+}
+
 run_facts() {
     cat "$reports/facts"
-    awk -F '\t' '{ n[$1]++ } END {
-        printf "* %d specs: %d passed, %d failed, %d excepted, %d not applicable\n", NR, n["passed"],
-            n["failed"], n["excepted"], n["skipped"] + n["left-out"] + n["once"]
-    }' "$specs"
+    awk -F '\t' '
+        { n[$1]++ }
+        END {
+            printf "* %d specs: %d passed, %d failed, %d excepted, ", NR, n["passed"], n["failed"],
+                n["excepted"]
+            printf "%d not applicable, %d repetitions left out\n", n["unfit"], n["repeated"]
+        }' "$reports/explained.tsv"
 }
 
 suites() {
-    printf '| suite | ext4 | xfs | btrfs | failed | excepted | not applicable |\n'
+    printf '| suite | passed: ext4 | xfs | btrfs | failed | excepted | not applicable |\n'
     printf '|---|--:|--:|--:|--:|--:|--:|\n'
     awk -F '\t' '
         function row(name, of) {
-            return sprintf("| %s | %d | %d | %d | %d | %d | %d |", name, n[of, "ext4"], n[of, "xfs"],
-                n[of, "btrfs"], n[of, "failed"], n[of, "excepted"], n[of, "not"])
+            return sprintf("| %s | %d | %d | %d | %d | %d | %d |", name, n[of, "ext4"],
+                n[of, "xfs"], n[of, "btrfs"], n[of, "failed"], n[of, "excepted"], n[of, "unfit"])
         }
         function add(of, what) { n[of, what]++; n["", what]++ }
         {
             filesystem = $3
             sub(/,.*/, "", filesystem)
             suites[$4] = 1
-            if ($1 == "passed") add($4, filesystem)
-            else if ($1 == "failed" || $1 == "excepted") add($4, $1)
-            else add($4, "not")
+            add($4, $1 == "passed" ? filesystem : $1)
         }
         END {
             for (suite in suites) print row(suite, suite) | "sort -f"
             close("sort -f")
             print row("**all**", "")
-        }' "$specs"
+        }' "$reports/explained.tsv"
 }
 
-# Why a spec does not apply: ours for the reason of the suite, or for not having asked for it.
 reasons() {
-    printf '| specs | why they do not apply |\n|--:|---|\n'
+    printf '| specs | why they were not run |\n|--:|---|\n'
     awk -F '\t' '
-        FILENAME ~ /reasons$/ { known[$1] = $2; next }
-        FILENAME ~ /exclusions$/ { excluded[++exclusions] = $1; why[exclusions] = $2; next }
-        $1 == "skipped" {
-            for (reason in known) if ($6 ~ reason) { n[known[reason]]++; next }
-        }
-        $1 == "left-out" {
-            for (i = 1; i <= exclusions; i++) if ("(" $3 ") " $5 ~ excluded[i]) { n[why[i]]++; next }
-            n["not asked for: " $5]++
-        }
+        $1 == "unfit" || $1 == "repeated" { n[$6]++ }
         END { for (reason in n) printf "| %d | %s |\n", n[reason], reason }
-        ' "$reports/reasons" "$reports/exclusions" "$specs" | sort -t '|' -k 2,2nr
+        ' "$reports/explained.tsv" | sort -t '|' -k 2,2nr
 }
 
 exceptions() {
@@ -80,6 +90,7 @@ insert() {
     cp "$reports/page.md" "$page"
 }
 
+explain >"$reports/explained.tsv"
 run_facts | insert run
 suites | insert suites
 reasons | insert reasons

@@ -3,15 +3,14 @@
 #
 #   report.sh REPORTS full|focus|some
 #
-# Explained is a failure that exceptions.txt foretells, and a skip whose reason skips.txt knows. Of a
-# full run each line of both files must be needed, of the focused run each line of focus.txt.
+# Explained is a failure that exceptions.txt foretells, and a skip whose reason skips.txt knows. Of
+# a full run each line of both files must be needed, of the focused run each line of focus.txt.
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
+. "$here/capabilities.sh"
 reports=$1 kind=$2
 specs=$reports/specs.tsv
 complaints=$reports/complaints
-# Bits in capability.h.
-declare -A capability_bits=([CAP_SYS_RESOURCE]=24)
 
 complain() {
     printf '%s\n' "$*" >>"$complaints"
@@ -19,12 +18,6 @@ complain() {
 
 entries() {
     grep -v '^#' "$here/$1" | sed 's/ | /\t/g'
-}
-
-lacks() {
-    local bounding
-    bounding=$(sed -n 's/^CapBnd:\t//p' /proc/self/status)
-    (((0x$bounding >> capability_bits[$1] & 1) == 0))
 }
 
 # count AWK-CONDITION: fields are status, seconds, description, suite, spec, reason.
@@ -58,7 +51,7 @@ foretold() {
 
 judge_skips() {
     entries skips.txt >"$reports/reasons"
-    entries excluded.txt | sed 's/^/\t/' >"$reports/exclusions"
+    entries excluded.txt >"$reports/exclusions"
     awk -F '\t' '
         FILENAME ~ /reasons$/ { known[$1] = 1; next }
         $1 == "skipped" {
@@ -108,15 +101,16 @@ table() {
 
 : >"$complaints"
 # In the order of time, claims come and go; the last error of a namespace counts.
-grep -P '\t.' "$reports/claims" >"$reports/resize-errors" || true
+awk 'NF > 1' "$reports/claims" >"$reports/resize-errors"
 DEMANDED=$(entries exceptions.txt | cut -f 3 | sort -u) awk -f "$here/specs.awk" \
     "$reports/resize-errors" "$reports"/*/junit_01.xml | sort -t $'\t' -k 3 >"$specs"
 printf '%s\n' "$kind" >"$reports/kind"
 judge
 printf '\n'
 table
-printf '%d passed, %d failed, %d excepted, %d skipped; reports: %s\n' "$(count '$1 == "passed"')" \
-    "$(count '$1 == "failed"')" "$(count '$1 == "excepted"')" "$(count '$1 == "skipped"')" "$reports"
+printf '%d passed, %d failed, %d excepted, %d skipped; reports: %s\n' \
+    "$(count '$1 == "passed"')" "$(count '$1 == "failed"')" "$(count '$1 == "excepted"')" \
+    "$(count '$1 == "skipped"')" "$reports"
 if [ -s "$complaints" ]; then
     printf '\n'
     cat "$complaints"

@@ -5,11 +5,12 @@
 #   FULL=1 cluster.sh exec suite/run.sh     all that apply, with those that stop the kubelet
 #   FOCUS=REGEX cluster.sh exec suite/run.sh
 #
-# PROCS specs run at a time; PARTS=parallel or PARTS=disruptive makes half of a full run. SUITE_DIR keeps reports and logs; report.sh makes the table at the end,
-# and its word is the exit code.
+# PROCS specs run at a time; PARTS=parallel or PARTS=disruptive makes half of a full run. SUITE_DIR
+# keeps reports and logs; report.sh makes the table at the end, and its word is the exit code.
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
 . "$here/../env.sh"
+. "$here/capabilities.sh"
 
 : "${BIN:?}" "${KUBECONFIG:?is set by cluster.sh exec}"
 reports=${SUITE_DIR:-$BASE/suite}
@@ -24,7 +25,8 @@ check_cluster() {
     kubectl get crd volumesnapshots.snapshot.storage.k8s.io >/dev/null ||
         give_up "the cluster has no CRDs of the snapshot API"
     # Without it volumeLimits would fail after minutes, and not say why.
-    kubectl get csinode "$BED_NODE" -o jsonpath='{.spec.drivers[*].allocatable.count}' | grep -q . ||
+    kubectl get csinode "$BED_NODE" -o jsonpath='{.spec.drivers[*].allocatable.count}' |
+        grep -q . ||
         give_up "the driver has no limit of volumes; please install it with maxVolumes (48 will do)"
 }
 
@@ -46,9 +48,12 @@ regexes() {
 
 # What the tables do not show, for docs/conformance.md.
 write_facts() {
+    local version
+    version=$(kubectl get node "$BED_NODE" -o jsonpath='{.status.nodeInfo.kubeletVersion}')
     cat >"$reports/facts" <<MD
-* Kubernetes $(kubectl version -o json | grep -o '"gitVersion": "[^"]*"' | tail -n 1 | cut -d '"' -f 4), Linux $(uname -r), $(uname -m)
-* volumes on $(stat --file-system --format=%T /var/lib/belay)
+* Kubernetes $version, Linux $(uname -r | cut -d - -f 1), $(uname -m)
+* the volumes' files on $(stat --file-system --format=%T /var/lib/belay), root
+  $(lacks CAP_SYS_RESOURCE && echo without || echo with) \`CAP_SYS_RESOURCE\`
 MD
 }
 
@@ -105,10 +110,10 @@ start_ssh() {
 # Why a filesystem did not grow stands in its claim alone, and a spec takes its claims away. The API
 # server ends each watch after half an hour or later.
 watch_claims() {
-    local columns='{.metadata.namespace}{"\t"}{.status.conditions[?(@.type=="NodeResizeError")].message}{"\n"}'
+    local error='.status.conditions[?(@.type=="NodeResizeError")].message'
     setsid bash -c 'while :; do
-        kubectl get persistentvolumeclaims --all-namespaces --watch --output jsonpath="$0" || sleep 1
-    done' "$columns" >"$reports/claims" 2>"$reports/claims.log" &
+        kubectl get pvc --all-namespaces --watch --output jsonpath="$0" || sleep 1
+    done' "{.metadata.namespace} {$error}{'\n'}" >"$reports/claims" 2>"$reports/claims.log" &
     helpers+=(-$!)
 }
 

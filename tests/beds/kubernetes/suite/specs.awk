@@ -4,8 +4,8 @@
 #
 # left-out is what the command line did not ask for. A spec of several runs counts where it ran. The
 # REASON of a failed one are those of the texts in the environment's DEMANDED, one a line, that its
-# report has, or the claims of its namespace had: of these the file resize-errors tells, which is read
-# first (namespace, tab, what the kubelet wrote there).
+# report has, or the claims of its namespace had: of these the file resize-errors tells, which is
+# read first (a namespace, and what the kubelet wrote there).
 
 BEGIN { texts = split(ENVIRON["DEMANDED"], demanded, "\n") }
 
@@ -35,7 +35,7 @@ function finish(    rank) {
 }
 
 FILENAME ~ /resize-errors$/ {
-    claims[substr($0, 1, index($0, "\t") - 1)] = substr($0, index($0, "\t") + 1)
+    claims[$1] = $0
     next
 }
 
@@ -53,7 +53,9 @@ name != "" && /<skipped / {
 }
 name != "" && status == "failed" {
     look($0)
-    if (match($0, /Destroying namespace &#34;[^&]*/)) look(claims[substr($0, RSTART + 26, RLENGTH - 26)])
+    if (match($0, /Destroying namespace &#34;[^&]*/)) {
+        look(claims[substr($0, RSTART + 26, RLENGTH - 26)])
+    }
 }
 name != "" && (/<\/testcase>/ || /<testcase .*\/>/) { finish() }
 

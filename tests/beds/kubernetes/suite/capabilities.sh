@@ -1,0 +1,12 @@
+# shellcheck shell=bash
+# Sourced: what root may do here, and in the bed's pods at most.
+
+# Bits of capability.h.
+declare -A capability_bits=([CAP_SYS_RESOURCE]=24)
+
+# lacks CAPABILITY
+lacks() {
+    local bounding
+    bounding=$(sed -n 's/^CapBnd:\t//p' /proc/self/status)
+    (((0x$bounding >> capability_bits[$1] & 1) == 0))
+}
