@@ -148,6 +148,3 @@ is_firing BelayFormatRefused ||
 kill %2 && wait %2 || wrong "the agent ended with $?"
 await is_firing "BelayFormatRefused BelayNodeDown"
 printf 'monitoring: alerts: %s\n' "$(firing)"
-if [ -n "${KEEP_DATA:-}" ]; then
-    cp -a "$work" "$KEEP_DATA"
-fi
