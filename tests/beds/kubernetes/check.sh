@@ -12,7 +12,7 @@ here=$(dirname "$(readlink -f "$0")")
 export PATH=$BASE/bin:$PATH KUBECONFIG=$BASE/kubeconfig
 namespace=belay-check
 driver=local.csi.belay.dev
-seconds_max=90
+seconds_max=180
 
 k() {
     kubectl --namespace "$namespace" "$@"
@@ -191,7 +191,7 @@ is_clean() {
 }
 
 check_leaves_nothing() {
-    await "$seconds_max" "an end of all volumes, attachments and mounts of $driver" is_clean
+    await "$seconds_max" "the end of all volumes, attachments and mounts of $driver" is_clean
 }
 
 clean_up() {
@@ -199,15 +199,31 @@ clean_up() {
     kubectl delete storageclass belay-check-xfs --ignore-not-found >/dev/null
 }
 
+# Each stands for itself, so they run at the same time; what one says comes in one piece.
+run() {
+    local check pids=() failed=0 started=$SECONDS
+    for check in "$@"; do
+        (
+            "check_$check"
+            printf 'check: %s: ok, %d s\n' "${check//_/ }" $((SECONDS - started))
+        ) >"$notes/$check" 2>&1 &
+        pids+=($!)
+    done
+    for check in "$@"; do
+        wait "${pids[0]}" || { failed=1 && printf 'check: %s: FAILED\n' "${check//_/ }"; }
+        cat "$notes/$check"
+        pids=("${pids[@]:1}")
+    done
+    return "$failed"
+}
+
 checks=("$@")
-[ $# -gt 0 ] || checks=(data_outlives_its_pod grows_in_use_and_between_pods takes_over_by_hand
-    leaves_nothing)
+[ $# -gt 0 ] || checks=(data_outlives_its_pod grows_in_use_and_between_pods takes_over_by_hand)
+notes=$(mktemp -d)
+trap 'rm -rf "$notes"' EXIT
 clean_up
 kubectl create namespace "$namespace" >/dev/null
 await 30 "the service account of $namespace" k get serviceaccount default
-for check in "${checks[@]}"; do
-    started=$SECONDS
-    "check_$check"
-    printf 'check: %s: ok, %d s\n' "${check//_/ }" $((SECONDS - started))
-done
+run "${checks[@]}"
+run leaves_nothing
 clean_up

@@ -92,10 +92,12 @@ make_cgroups() {
         fi
     done
     is_unified || return 0
+    # One that this kernel lacks, or holds back, is the kubelet's to complain of. While it is handed
+    # on below, systemd cannot take it back.
     for controller in cpu cpuset memory pids hugetlb; do
-        # One that this kernel lacks, or holds back, is the kubelet's to complain of.
-        echo "+$controller" >/sys/fs/cgroup/cgroup.subtree_control 2>/dev/null || true
-    done
+        echo "+$controller" >/sys/fs/cgroup/cgroup.subtree_control || continue
+        echo "+$controller" >"$root/cgroup.subtree_control" || continue
+    done 2>/dev/null
 }
 
 # Children first; what is still in use stays, and is told.
@@ -173,7 +175,7 @@ up() {
     check_ready
     holder >/dev/null && give_up "a cluster runs in $BASE already; please take it down first"
     [ ! -e "$BASE/.belay-cluster" ] || down
-    trap 'trap - INT TERM HUP; down; exit 130' INT TERM HUP
+    trap 'trap "" INT TERM HUP; down; exit 130' INT TERM HUP
     make_base
     launch
     write_wrappers

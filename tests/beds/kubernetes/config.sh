@@ -22,8 +22,9 @@ write_keys() {
 identity() {
     local file=$1 user=$2 group=${3:-} token
     token=$(openssl rand -hex 24)
+    install -m 600 /dev/null "$file"
     printf '%s,%s,%s,"%s"\n' "$token" "$user" "$user" "$group" >>"$pki/tokens.csv"
-    cat >"$file" <<YAML
+    cat >>"$file" <<YAML
 apiVersion: v1
 kind: Config
 current-context: bed
@@ -119,6 +120,9 @@ clusterDNS: [10.98.0.10]
 evictionHard: {memory.available: 100Mi, nodefs.available: 1%, nodefs.inodesFree: 1%, imagefs.available: 1%}
 imageGCHighThresholdPercent: 100
 imageGCLowThresholdPercent: 99
+# Growing in use waits for the first, detaching for the second: by default a minute and 10 s.
+syncFrequency: 10s
+nodeStatusUpdateFrequency: 3s
 registryPullQPS: 0
 eventRecordQPS: 0
 maxPods: 250

@@ -29,7 +29,8 @@ step() {
 
 finish() {
     local code=$?
-    trap - EXIT INT TERM HUP
+    trap - EXIT
+    trap '' INT TERM HUP
     if [ "$code" != 0 ] && [ "$code" != 130 ]; then
         printf '== %s: FAILED, %d s after the start\n' "$now" $((SECONDS - started)) >&2
         "$here/report.sh" "$logs" || true

@@ -29,8 +29,11 @@ shield_kernel_settings() {
 make_folders() {
     local resolv
     mount -t tmpfs -o mode=755 tmpfs /run
-    mount -t tmpfs -o mode=755 tmpfs /var/lib
-    mkdir -p /run/containerd /run/lock /var/lib/kubelet /var/lib/belay
+    mkdir -p /run/containerd /run/lock /run/var-lib/{upper,work}
+    # Not hidden, since the programs may be there, in the home of a user who builds for others.
+    mount -t overlay -o lowerdir=/var/lib,upperdir=/run/var-lib/upper,workdir=/run/var-lib/work \
+        overlay /var/lib
+    mkdir -p /var/lib/kubelet /var/lib/belay
     mount --bind "$BASE/log" /var/log
     mount --bind "$BASE/kubelet" /var/lib/kubelet
     mount -o loop "$BASE/volumes.img" /var/lib/belay
