@@ -1,41 +1,31 @@
 #!/usr/bin/env bash
-# Shows that the sidecars' rights are the least: a scenario has them do all they can do, successes
-# and failures, and the API server's audit log then shows each right used and no request refused.
+# Shows that the sidecars' rights are the least. Runs within a cluster of the Kubernetes bed
+# (cluster.sh exec) in which the chart is installed.
 #
-#   rbac.sh     within a cluster of the Kubernetes bed (cluster.sh exec) with the chart installed
+#   rbac.sh         a scenario has the sidecars do all they can do; then the API server's audit log
+#                   shows each right used, and no request refused
+#   rbac.sh each    takes one right after the other away, and has to see it missed (half an hour)
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
 : "${BASE:?is set by cluster.sh exec}"
 . "$here/../beds/kubernetes/env.sh"
+. "$here/rbac_scenario.sh"
 
 namespace=belay-system
-driver=local.csi.belay.dev
 controller=belay-controller-local
 work=$(mktemp -d)
+roles=$work/roles.json
+failed=
 
 clean() {
     local code=$?
     trap - EXIT
     [ "$code" = 0 ] || tell_state >&2
-    kubectl delete namespace belay-rights --ignore-not-found --timeout=120s >/dev/null || code=1
-    kubectl delete storageclass,volumesnapshotclass --selector belay-test=rights >/dev/null || code=1
+    if [ -e "$roles" ]; then give_back; fi
+    remove_leftovers || code=1
     restart_controller - || code=1
     rm -rf "$work"
     exit "$code"
-}
-
-tell_state() {
-    kubectl --namespace belay-rights get pods,pvc,volumesnapshots,events || true
-    kubectl get pv,volumeattachments,volumesnapshotcontents || true
-}
-
-apply() {
-    kubectl --namespace belay-rights apply --filename - >/dev/null
-}
-
-# until SECONDS RESOURCE JSONPATH=VALUE
-until_is() {
-    kubectl --namespace belay-rights wait --timeout="$1s" "$2" --for=jsonpath="$3" >/dev/null
 }
 
 # A right that is used at the start is seen only at a start. Sidecars that may not have lists streamed
@@ -46,151 +36,82 @@ restart_controller() {
     kubectl --namespace "$namespace" rollout status "deployment/$controller" --timeout=180s >/dev/null
 }
 
-# One class whose volumes wait for a pod, and one whose volumes are made at once.
-make_classes() {
-    apply <<YAML
-{apiVersion: v1, kind: Namespace, metadata: {name: belay-rights}}
----
-apiVersion: storage.k8s.io/v1
-kind: StorageClass
-metadata: {name: belay-rights, labels: {belay-test: rights}}
-provisioner: $driver
-volumeBindingMode: WaitForFirstConsumer
-allowVolumeExpansion: true
----
-apiVersion: storage.k8s.io/v1
-kind: StorageClass
-metadata: {name: belay-rights-at-once, labels: {belay-test: rights}}
-provisioner: $driver
----
-apiVersion: snapshot.storage.k8s.io/v1
-kind: VolumeSnapshotClass
-metadata: {name: belay-rights, labels: {belay-test: rights}}
-driver: $driver
-deletionPolicy: Delete
----
-apiVersion: snapshot.storage.k8s.io/v1
-kind: VolumeSnapshotClass
-metadata: {name: belay-rights-unknown, labels: {belay-test: rights}}
-driver: $driver
-deletionPolicy: Delete
-parameters: {colour: red}
-YAML
-    await 30 "the default service account" \
-        kubectl --namespace belay-rights get serviceaccount default
+# What is written to the audit log from here on.
+mark() {
+    marked=$(wc -c <"$BASE/log/audit.jsonl")
 }
 
-# claim NAME CLASS SIZE [SOURCE-KIND SOURCE-NAME]
-claim() {
-    local source=
-    [ "$#" = 3 ] || source="dataSource: {kind: $4, name: $5$(
-        [ "$4" != VolumeSnapshot ] || echo ', apiGroup: snapshot.storage.k8s.io')}"
-    apply <<YAML
-apiVersion: v1
-kind: PersistentVolumeClaim
-metadata: {name: $1}
-spec:
-  storageClassName: $2
-  accessModes: [ReadWriteOnce]
-  resources: {requests: {storage: $3}}
-  $source
-YAML
+since_mark() {
+    tail -c "+$((marked + 1))" "$BASE/log/audit.jsonl"
 }
 
-# pod NAME: with a claim of that name.
-pod() {
-    apply <<YAML
-apiVersion: v1
-kind: Pod
-metadata: {name: $1}
-spec:
-  terminationGracePeriodSeconds: 0
-  containers:
-    - name: shell
-      image: localhost/busybox:1
-      command: [sh, -c, "date >/data/now && sync && sleep 3600"]
-      volumeMounts: [{name: data, mountPath: /data}]
-  volumes: [{name: data, persistentVolumeClaim: {claimName: $1}}]
-YAML
+rights() {
+    "$work/rights" "$@"
 }
 
-snapshot() {
-    apply <<YAML
-apiVersion: snapshot.storage.k8s.io/v1
-kind: VolumeSnapshot
-metadata: {name: $1}
-spec: {volumeSnapshotClassName: $2, source: {persistentVolumeClaimName: data}}
-YAML
+use_all() {
+    mark
+    restart_controller =false
+    scenario
+    since_mark >"$work/audit.jsonl"
+    rights compare "$work/audit.jsonl" "$roles"
 }
 
-resize() {
-    kubectl --namespace belay-rights patch pvc "$1" --patch \
-        "{\"spec\": {\"resources\": {\"requests\": {\"storage\": \"$2\"}}}}" >/dev/null
+give_back() {
+    kubectl replace --filename "$roles" >/dev/null
 }
 
-# Is there an event of that source that has come more than once?
-repeated() {
-    kubectl --namespace belay-rights get events --output \
-        jsonpath='{range .items[*]}{.source.component} {.count}{"\n"}{end}' |
-        awk -v source="$1" 'index($1, source) == 1 && $NF > 1 { found = 1 } END { exit !found }'
+is_missed() {
+    since_mark | rights refused "$1" "$2"
 }
 
-# The size of the volume of a claim.
-size_of() {
-    kubectl get pv --output \
-        jsonpath="{.items[?(@.spec.claimRef.name==\"$1\")].spec.capacity.storage}"
-}
-
-live() {
-    claim data belay-rights 256Mi
-    pod data
-    until_is 120 pod/data '{.status.phase}=Running'
-    snapshot cut belay-rights
-    until_is 60 volumesnapshot/cut '{.status.readyToUse}=true'
-    claim restored belay-rights 256Mi VolumeSnapshot cut
-    claim cloned belay-rights 256Mi PersistentVolumeClaim data
-    pod restored
-    pod cloned
-    until_is 120 pod/restored '{.status.phase}=Running'
-    until_is 120 pod/cloned '{.status.phase}=Running'
-    resize data 512Mi
-    await 60 "the growth of a volume" eval '[ "$(size_of data)" = 512Mi ]'
-}
-
-# No disk has such room, so these calls fail again and again; and no class has such a parameter.
-fail_often() {
-    claim large belay-rights-at-once 1Pi
-    resize restored 1Pi
-    snapshot unknown belay-rights-unknown
-    await 60 "a second failure to make a volume" repeated "$driver"
-    await 60 "a second failure to grow a volume" repeated external-resizer
-}
-
-has_ended() {
-    ! kubectl get pv,volumeattachments,volumesnapshotcontents --output name | grep -q . &&
-        ! kubectl get csistoragecapacities --all-namespaces --output \
-            jsonpath='{.items[*].storageClassName}' | grep -q belay-rights
-}
-
-end() {
-    local kind
-    for kind in pods volumesnapshots pvc; do
-        kubectl --namespace belay-rights delete "$kind" --all --timeout=120s >/dev/null
+# miss VERB RESOURCE: true if the sidecars come to ask for what they may not.
+miss() {
+    local pid missed=
+    rights without "$1" "$2" "$roles" | kubectl replace --filename - >/dev/null
+    mark
+    restart_controller "=false" || return 1
+    # A process group of its own, so that what it waits for ends with it.
+    set -m
+    scenario >/dev/null 2>&1 &
+    pid=$!
+    set +m
+    while [ -z "$missed" ] && kill -0 "$pid" 2>/dev/null; do
+        ! is_missed "$1" "$2" || missed=1
+        sleep 0.5
     done
-    kubectl delete storageclass,volumesnapshotclass --selector belay-test=rights >/dev/null
-    await 120 "the end of volumes, snapshots and attachments" has_ended
+    kill -- "-$pid" 2>/dev/null || true
+    wait "$pid" 2>/dev/null || true
+    [ -n "$missed" ] || is_missed "$1" "$2"
+}
+
+recover() {
+    give_back
+    kubectl --namespace "$namespace" rollout restart "deployment/$controller" >/dev/null
+    kubectl --namespace "$namespace" rollout status "deployment/$controller" --timeout=180s >/dev/null
+    end
+}
+
+take_each_away() {
+    local verb resource
+    while read -r verb resource <&3; do
+        if miss "$verb" "$resource"; then
+            printf '%-6s %s: missed\n' "$verb" "$resource"
+        else
+            printf 'belay: nobody missed the right to %s %s\n' "$verb" "$resource" >&2
+            failed=1
+        fi
+        recover
+    done 3< <(rights list "$roles")
+    [ -z "$failed" ]
 }
 
 trap clean EXIT
 (cd "$here" && go build -o "$work/rights" ./rights)
-before=$(wc -c <"$BASE/log/audit.jsonl")
-restart_controller =false
-make_classes
-live
-fail_often
-end
-restart_controller -
-tail -c "+$((before + 1))" "$BASE/log/audit.jsonl" >"$work/audit.jsonl"
 kubectl get clusterroles,roles --all-namespaces --output json \
-    --selector app.kubernetes.io/name=belay >"$work/roles.json"
-"$work/rights" "$work/audit.jsonl" "$work/roles.json"
+    --selector app.kubernetes.io/name=belay | "$work/rights" plain >"$roles"
+case ${1:-} in
+    '') use_all ;;
+    each) take_each_away ;;
+    *) give_up "usage: rbac.sh [each]" ;;
+esac

@@ -58,6 +58,11 @@ step images "$here/../../../deploy/images/build.sh" "$work/images" "$bindir"
 step cluster "$here/cluster.sh" up
 step deploy "$here/deploy.sh" "$work/images"
 step check "$here/check.sh"
+step manifests "$here/cluster.sh" exec "$here/../../deploy/dry_run.sh"
+step rights "$here/cluster.sh" exec "$here/../../deploy/rbac.sh"
+[ -z "${BELAY_NIGHTLY:-}" ] ||
+    step missed-rights "$here/cluster.sh" exec "$here/../../deploy/rbac.sh" each
+step uninstall "$here/cluster.sh" exec "$here/../../deploy/uninstall.sh"
 step suite "$here/cluster.sh" exec env FULL="${FULL:-}" SUITE_DIR="$SUITE_DIR" "$here/suite/run.sh"
 memory
 step down "$here/cluster.sh" down

@@ -1,148 +1,106 @@
-// Command rights compares what the sidecars asked of the API server with what they may ask.
+// Command rights knows what the sidecars may ask of the API server, and what they asked.
 //
-//	rights AUDIT-LOG ROLES
+//	rights compare AUDIT ROLES       fails if a right was not used, or a request was refused
+//	rights list ROLES                VERB RESOURCE of each right, once for all sidecars
+//	rights without VERB RESOURCE ROLES   the roles, less that right
+//	rights refused VERB RESOURCE <AUDIT  fails if no request for that was refused
+//	rights plain <ROLES              the roles without what the API server added
 //
-// The log has a JSON object a line; ROLES is a List of Roles and ClusterRoles. A role belongs to the
-// sidecar that its name ends with. It fails if a right was not used, or a request was refused.
+// AUDIT has a JSON object a line, ROLES is a List. A role belongs to the sidecar that its name ends
+// with; a resource is written as resource/subresource.group.
 package main
 
 import (
-	"bufio"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"slices"
-	"strings"
 )
 
-// The role for the capacity objects is the provisioner's too: it is a Role, and needs its own name.
-var sidecars = map[string]string{
-	"provisioner": "csi-provisioner",
-	"capacity":    "csi-provisioner",
-	"attacher":    "csi-attacher",
-	"resizer":     "csi-resizer",
-	"snapshotter": "csi-snapshotter",
-}
-
-// right is one verb on one resource, for one sidecar.
-type right struct {
-	sidecar, verb, group, resource string
-}
-
-func (r right) String() string {
-	resource := r.resource
-	if r.group != "" {
-		resource += "." + r.group
-	}
-	return fmt.Sprintf("%-15s %-6s %s", r.sidecar, r.verb, resource)
-}
-
-type role struct {
-	Metadata struct{ Name string }
-	Rules    []struct{ APIGroups, Resources, Verbs []string }
-}
-
-type event struct {
-	Verb, UserAgent, RequestURI string
-	ObjectRef                   *struct{ APIGroup, Resource, Subresource string }
-	ResponseStatus              *struct {
-		Code    int
-		Message string
-	}
-}
-
 func main() {
-	if len(os.Args) != 3 {
-		fail("usage: rights AUDIT-LOG ROLES")
+	arguments := os.Args[1:]
+	want := map[string]int{"compare": 2, "list": 1, "without": 3, "refused": 2, "plain": 0}
+	if len(arguments) == 0 || len(arguments)-1 != want[arguments[0]] {
+		fail("see the head of main.go for how it is called")
 	}
-	granted := granted(os.Args[2])
-	used, refused := asked(os.Args[1])
-	if len(used) == 0 {
-		fail("%s has no request of a sidecar: is it the audit log of a run of the chart?", os.Args[1])
-	}
-	wrong := len(refused)
-	for _, one := range granted {
-		fmt.Printf("%s %d\n", one, used[one])
-		if used[one] == 0 {
-			refused = append(refused, fmt.Sprintf("%s: never used; take it out of the chart, or let the scenario use it", one))
+	command, arguments := arguments[0], arguments[1:]
+	switch command {
+	case "compare":
+		compare(arguments[0], readRoles(arguments[1]))
+	case "list":
+		for _, line := range effective(readRoles(arguments[0])) {
+			fmt.Println(line)
 		}
+	case "without":
+		write(without(readRoles(arguments[2]), arguments[0], arguments[1]))
+	case "refused":
+		if !slices.ContainsFunc(requests(os.Stdin), func(r request) bool {
+			return r.isRefused && r.verb == arguments[0] && r.resource == arguments[1]
+		}) {
+			os.Exit(1)
+		}
+	case "plain":
+		write(plain(parse(os.Stdin)))
 	}
-	for _, message := range refused {
-		fmt.Fprintln(os.Stderr, message)
-	}
-	if len(refused) > 0 {
-		fail("%d requests refused, %d rights not used", wrong, len(refused)-wrong)
-	}
-	fmt.Printf("%d rights, each used, and no request refused\n", len(granted))
 }
 
-func granted(path string) []right {
-	content, err := os.ReadFile(path)
-	if err != nil {
-		fail("%v", err)
-	}
-	var list struct{ Items []role }
-	if err := json.Unmarshal(content, &list); err != nil {
-		fail("%s: %v", path, err)
-	}
-	var rights []right
-	for _, one := range list.Items {
-		name := one.Metadata.Name
-		sidecar, ok := sidecars[name[strings.LastIndex(name, "-")+1:]]
-		if !ok {
-			fail("%s: whose role is %s?", path, name)
-		}
-		for _, rule := range one.Rules {
-			for _, group := range rule.APIGroups {
-				for _, resource := range rule.Resources {
-					for _, verb := range rule.Verbs {
-						rights = append(rights, right{sidecar, verb, group, resource})
-					}
-				}
-			}
-		}
-	}
-	slices.SortFunc(rights, func(a, b right) int { return strings.Compare(a.String(), b.String()) })
-	return rights
-}
-
-func asked(path string) (map[right]int, []string) {
-	log, err := os.Open(path)
+func compare(audit string, roles roleList) {
+	log, err := os.Open(audit)
 	if err != nil {
 		fail("%v", err)
 	}
 	defer log.Close()
 	used := map[right]int{}
-	var refused []string
-	lines := bufio.NewScanner(log)
-	lines.Buffer(nil, 1<<24)
-	for lines.Scan() {
-		var one event
-		if err := json.Unmarshal(lines.Bytes(), &one); err != nil {
-			fail("%s: %v", path, err)
+	var refused, unused int
+	for _, request := range requests(log) {
+		if request.isRefused {
+			fmt.Fprintf(os.Stderr, "%s: refused: %s\n", request.right, request.message)
+			refused++
+		} else {
+			used[request.right]++
 		}
-		sidecar, _, _ := strings.Cut(one.UserAgent, "/")
-		if !strings.HasPrefix(sidecar, "csi-") || one.ObjectRef == nil {
-			continue
-		}
-		resource := one.ObjectRef.Resource
-		if one.ObjectRef.Subresource != "" {
-			resource += "/" + one.ObjectRef.Subresource
-		}
-		asked := right{sidecar, one.Verb, one.ObjectRef.APIGroup, resource}
-		if one.ResponseStatus != nil && one.ResponseStatus.Code == 403 {
-			message := fmt.Sprintf("%s: refused: %s", asked, one.ResponseStatus.Message)
-			if !slices.Contains(refused, message) {
-				refused = append(refused, message)
-			}
-			continue
-		}
-		used[asked]++
 	}
-	if err := lines.Err(); err != nil {
-		fail("%s: %v", path, err)
+	if len(used) == 0 {
+		fail("%s has no request of a sidecar: is it of a run of the chart?", audit)
 	}
-	return used, refused
+	all := granted(roles)
+	for _, one := range all {
+		fmt.Printf("%s %d\n", one, used[one])
+	}
+	for _, one := range all {
+		if used[one] == 0 {
+			fmt.Fprintf(os.Stderr, "%s: never used; take it out of the chart, or let the scenario use it\n", one)
+			unused++
+		}
+	}
+	if refused+unused > 0 {
+		fail("%d requests refused, %d rights not used", refused, unused)
+	}
+	fmt.Printf("%d rights, each used, and no request refused\n", len(all))
+}
+
+func readRoles(path string) roleList {
+	file, err := os.Open(path)
+	if err != nil {
+		fail("%v", err)
+	}
+	defer file.Close()
+	return parse(file)
+}
+
+func parse(from io.Reader) roleList {
+	var list roleList
+	if err := json.NewDecoder(from).Decode(&list); err != nil {
+		fail("the roles: %v", err)
+	}
+	return list
+}
+
+func write(list roleList) {
+	if err := json.NewEncoder(os.Stdout).Encode(list); err != nil {
+		fail("%v", err)
+	}
 }
 
 func fail(format string, arguments ...any) {

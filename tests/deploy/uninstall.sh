@@ -1,0 +1,92 @@
+#!/usr/bin/env bash
+# Shows what docs/helm.md promises of `helm uninstall`: a pod goes on writing without the driver, its
+# volume stays, and the same release, installed again, goes on with both.
+#
+#   uninstall.sh     within a cluster of the Kubernetes bed (cluster.sh exec), with the chart installed
+set -euo pipefail
+here=$(dirname "$(readlink -f "$0")")
+: "${BASE:?is set by cluster.sh exec}"
+. "$here/../beds/kubernetes/env.sh"
+
+namespace=belay-system
+spot=belay-uninstall
+work=$(mktemp -d)
+
+clean() {
+    local code=$?
+    trap - EXIT
+    if [ "$code" != 0 ]; then kubectl --namespace "$spot" get pods,pvc,events >&2 || true; fi
+    if ! helm status belay --namespace "$namespace" >/dev/null 2>&1; then install || code=1; fi
+    kubectl delete namespace "$spot" --ignore-not-found --timeout=120s >/dev/null || code=1
+    rm -rf "$work"
+    exit "$code"
+}
+
+install() {
+    helm install belay "$here/../../deploy/chart" --namespace "$namespace" --wait --timeout 3m \
+        --values "$work/values.yaml" >/dev/null
+}
+
+# pod NAME COMMAND: with the claim `data`.
+pod() {
+    kubectl --namespace "$spot" apply --filename - >/dev/null <<YAML
+apiVersion: v1
+kind: Pod
+metadata: {name: $1}
+spec:
+  terminationGracePeriodSeconds: 0
+  restartPolicy: Never
+  containers:
+    - name: shell
+      image: localhost/busybox:1
+      command: [sh, -c, "$2"]
+      volumeMounts: [{name: data, mountPath: /data}]
+  volumes: [{name: data, persistentVolumeClaim: {claimName: data}}]
+YAML
+}
+
+make_claim() {
+    kubectl create namespace "$spot" >/dev/null
+    await 30 "the default service account" kubectl --namespace "$spot" get serviceaccount default
+    kubectl --namespace "$spot" apply --filename - >/dev/null <<'YAML'
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: data}
+spec:
+  storageClassName: belay-local
+  accessModes: [ReadWriteOnce]
+  resources: {requests: {storage: 256Mi}}
+YAML
+}
+
+lines() {
+    kubectl --namespace "$spot" exec writer -- sh -c 'wc -l </data/numbers'
+}
+
+has_more_lines_than() {
+    [ "$(lines)" -gt "$1" ]
+}
+
+trap clean EXIT
+helm get values belay --namespace "$namespace" --output yaml >"$work/values.yaml"
+make_claim
+pod writer 'n=0; while :; do n=$((n + 1)); echo $n >>/data/numbers; sync; sleep 0.1; done'
+await 120 "the writer's first line" has_more_lines_than 0
+
+helm uninstall belay --namespace "$namespace" --wait --timeout 2m >/dev/null
+! kubectl get csidriver local.csi.belay.dev storageclass belay-local >/dev/null 2>&1
+await 60 "the end of the driver's pods" eval \
+    '[ -z "$(kubectl --namespace "$namespace" get pods --output name)" ]'
+without=$(lines)
+await 30 "a line written without the driver" has_more_lines_than "$without"
+kubectl --namespace "$spot" get pvc data --output jsonpath='{.status.phase}' | grep -qx Bound
+# What is deleted meanwhile waits for the driver.
+kubectl --namespace "$spot" delete pod writer --wait=false >/dev/null
+
+install
+await 120 "the end of the deleted pod" eval '! kubectl --namespace "$spot" get pod writer'
+# Numbers without a gap, from 1 on: nothing was lost in between.
+pod reader "awk 'NR != \$1 { bad = 1 } END { exit bad || NR <= $without }' /data/numbers"
+kubectl --namespace "$spot" wait pod/reader --timeout=120s \
+    --for=jsonpath='{.status.phase}'=Succeeded >/dev/null
+printf 'a pod wrote on without the driver, and its %s lines and more are there\n' "$without"
