@@ -8,6 +8,8 @@
 set -euo pipefail
 [ $$ = 1 ] || { echo "volumes.sh: is started by check.sh only" >&2; exit 64; }
 work=$1
+. "$(dirname "$(readlink -f "$0")")/../volume.sh"
+node_id=image
 state=/var/lib/belay
 kubelet=/var/lib/kubelet
 
@@ -37,36 +39,15 @@ node() {
     chroot "$work/node/root" belayctl --endpoint "unix://$kubelet/csi.sock" node "$@"
 }
 
-await() {
-    local tries
-    for ((tries = 0; tries < 200; tries++)); do
-        "$@" >/dev/null 2>&1 && return 0
-        sleep 0.1
-    done
-    wrong "does not answer: $*"
-}
-
-field() {
-    sed -n "s/^$1 *//p"
-}
-
 live() {
-    local fs=$1 id context=() pair data=$work/node/root$kubelet/pod-$1
+    local fs=$1 id staging=$kubelet/staging-$1 target=$kubelet/pod-$1
+    local data=$work/node/root$target
     mkdir -p "$work/kubelet/staging-$fs"
-    id=$(controller create "data-$fs" --size 512MiB --fs-type "$fs" | field volume_id)
-    for pair in $(controller publish "$id" --node-id image --fs-type "$fs" |
-        field publish_context | tr , ' '); do
-        context+=(--context "$pair")
-    done
-    node stage "$id" --staging "$kubelet/staging-$fs" --fs-type "$fs" "${context[@]}" >/dev/null
-    node publish "$id" --staging "$kubelet/staging-$fs" --target "$kubelet/pod-$fs" \
-        --fs-type "$fs" "${context[@]}" >/dev/null
+    id=$(up "data-$fs" "$fs" "$staging" "$target")
     [ "$(stat --format %d "$data")" != "$(stat --format %d "$work/kubelet")" ] ||
         wrong "nothing is mounted on $data"
     printf 'kept\n' >"$data/file" && [ "$(cat "$data/file")" = kept ] || wrong "$fs loses what is written"
-    node unpublish "$id" --target "$kubelet/pod-$fs" >/dev/null
-    node unstage "$id" --staging "$kubelet/staging-$fs" >/dev/null
-    controller unpublish "$id" --node-id image >/dev/null
+    down "$id" "$staging" "$target"
     [ -z "$(losetup --noheadings --associated "$work/state/volumes/$id")" ] ||
         wrong "$id is still bound to a loop device"
     controller delete "$id" >/dev/null

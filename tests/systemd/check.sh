@@ -91,7 +91,7 @@ unpack
 judge belay-node 61
 judge belay-controller 19
 boot
-inside bash -s "$packages" <"$here/live.sh" || {
+cat "$here/../volume.sh" "$here/live.sh" | inside bash -s || {
     inside journalctl --no-pager --lines 40 >&2 || true
     wrong "failed, see above"
 }

@@ -1,6 +1,8 @@
-# Runs beneath the systemd that check.sh has booted: what an administrator does with the packages.
+# Runs beneath the systemd that check.sh has booted, behind ../volume.sh: what an administrator does
+# with the packages.
 set -euo pipefail
 packages=/packages
+node_id=$(uname -n)
 declare -A ids
 
 wrong() {
@@ -16,35 +18,15 @@ node() {
     belayctl --endpoint /run/belay/node.sock node "$@"
 }
 
-field() {
-    sed -n "s/^$1 *//p"
-}
-
-await() {
-    local tries
-    for ((tries = 0; tries < 200; tries++)); do
-        "$@" >/dev/null 2>&1 && return 0
-        sleep 0.1
-    done
-    wrong "not so after 20 s: $*"
-}
-
 pid_of() {
     systemctl show --property MainPID --value "$1"
 }
 
 use() {
-    local fs=$1 id context=() pair
-    id=$(controller create "data-$fs" --size 512MiB --fs-type "$fs" | field volume_id)
-    ids[$fs]=$id
-    for pair in $(controller publish "$id" --node-id "$(uname -n)" --fs-type "$fs" |
-        field publish_context | tr , ' '); do
-        context+=(--context "$pair")
-    done
+    local fs=$1 id
     mkdir -p "/srv/staging-$fs"
-    node stage "$id" --staging "/srv/staging-$fs" --fs-type "$fs" "${context[@]}" >/dev/null
-    node publish "$id" --staging "/srv/staging-$fs" --target "/srv/pod-$fs" --fs-type "$fs" \
-        "${context[@]}" >/dev/null
+    id=$(up "data-$fs" "$fs" "/srv/staging-$fs" "/srv/pod-$fs")
+    ids[$fs]=$id
     mountpoint --quiet "/srv/pod-$fs" || wrong "the $fs is not mounted where the machine sees it"
     printf 'kept\n' >"/srv/pod-$fs/file"
     # As a pod with an fsGroup and a careful database has it: closed to everybody else.
@@ -66,11 +48,8 @@ expect_kept() {
 }
 
 give_back() {
-    local id=${ids[$1]}
-    node unpublish "$id" --target "/srv/pod-$1" >/dev/null
-    node unstage "$id" --staging "/srv/staging-$1" >/dev/null
-    controller unpublish "$id" --node-id "$(uname -n)" >/dev/null
-    controller delete "$id" >/dev/null
+    down "${ids[$1]}" "/srv/staging-$1" "/srv/pod-$1"
+    controller delete "${ids[$1]}" >/dev/null
 }
 
 expect_new_process() {

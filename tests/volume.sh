@@ -1,0 +1,39 @@
+# shellcheck shell=bash
+# Sourced by tests that drive both programs by belayctl: a volume's way up and back. They define
+# `controller` and `node`, which call belayctl with each one's socket, `wrong`, and node_id.
+
+# The value of a line in belayctl's tables.
+field() {
+    sed -n "s/^$1 *//p"
+}
+
+# Half a minute is far more than anything here takes.
+await() {
+    local tries
+    for ((tries = 0; tries < 300; tries++)); do
+        "$@" >/dev/null 2>&1 && return 0
+        sleep 0.1
+    done
+    wrong "not so after half a minute: $*"
+}
+
+# up NAME FS STAGING TARGET [CREATE-FLAG...]: made, attached, staged, published; prints its id.
+up() {
+    local fs=$2 staging=$3 target=$4 id context=() pair
+    id=$(controller create "$1" --size 512MiB --fs-type "$fs" "${@:5}" | field volume_id)
+    for pair in $(controller publish "$id" --node-id "$node_id" --fs-type "$fs" |
+        field publish_context | tr , ' '); do
+        context+=(--context "$pair")
+    done
+    node stage "$id" --staging "$staging" --fs-type "$fs" "${context[@]}" >/dev/null
+    node publish "$id" --staging "$staging" --target "$target" --fs-type "$fs" "${context[@]}" \
+        >/dev/null
+    printf '%s\n' "$id"
+}
+
+# down ID STAGING TARGET: unpublished, unstaged, detached.
+down() {
+    node unpublish "$1" --target "$3" >/dev/null
+    node unstage "$1" --staging "$2" >/dev/null
+    controller unpublish "$1" --node-id "$node_id" >/dev/null
+}
