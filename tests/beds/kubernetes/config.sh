@@ -12,7 +12,7 @@ pki=$BASE/pki
 write_keys() {
     openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 3650 \
         -keyout "$pki/tls.key" -out "$pki/tls.crt" -subj /CN=kubernetes \
-        -addext "subjectAltName=IP:$api_address,IP:$node_address,IP:127.0.0.1,DNS:localhost,DNS:kubernetes.default.svc" \
+        -addext "subjectAltName=IP:$api_address,IP:$node_address,IP:127.0.0.1,DNS:localhost" \
         -addext basicConstraints=critical,CA:TRUE \
         -addext keyUsage=digitalSignature,keyCertSign 2>/dev/null
     openssl genrsa -out "$pki/service-accounts.key" 2048 2>/dev/null
@@ -117,7 +117,8 @@ makeIPTablesUtilChains: false
 volumePluginDir: $BASE/flexvolumes
 resolvConf: $BASE/resolv.conf
 clusterDNS: [10.98.0.10]
-evictionHard: {memory.available: 100Mi, nodefs.available: 1%, nodefs.inodesFree: 1%, imagefs.available: 1%}
+evictionHard:
+  {memory.available: 100Mi, nodefs.available: 1%, nodefs.inodesFree: 1%, imagefs.available: 1%}
 imageGCHighThresholdPercent: 100
 imageGCLowThresholdPercent: 99
 # Growing in use waits for the first, detaching for the second: by default a minute and 10 s.

@@ -19,7 +19,8 @@ import_images() {
     local name
     for name in belay-node belay-controller; do
         [ -e "$images/$name.tar" ] ||
-            give_up "there is no $images/$name.tar; please run: deploy/images/build.sh $images BINDIR"
+            give_up "there is no $images/$name.tar; please run:" \
+                "deploy/images/build.sh $images BINDIR"
         "$here/cluster.sh" exec ctr --namespace k8s.io images import "$images/$name.tar" >/dev/null
     done
 }

@@ -37,7 +37,8 @@ make_tree() {
     local applet
     mkdir -p "$layer"/{bin,dev,etc,home,mnt,opt,proc,root,run,sys,tmp,usr/local/bin,var}
     chmod 1777 "$layer/tmp"
-    printf 'root:x:0:0:root:/:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n' >"$layer/etc/passwd"
+    printf 'root:x:0:0:root:/:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n' \
+        >"$layer/etc/passwd"
     printf 'root:x:0:\nnogroup:x:65534:\n' >"$layer/etc/group"
     install "$node_tools/bin/busybox" "$layer/bin/busybox"
     for applet in $("$layer/bin/busybox" --list); do

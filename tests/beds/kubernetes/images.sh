@@ -39,10 +39,12 @@ make_sidecars() {
 }
 
 make_all() {
+    local busybox=localhost/busybox:1,localhost/pause:1
     announce "making the images of the Kubernetes bed (a few seconds, once)"
-    image busybox "localhost/busybox:1,localhost/pause:1,$registry/busybox:1.37.0-1,$registry/nginx:1.15-4" \
+    image busybox "$busybox,$registry/busybox:1.37.0-1,$registry/nginx:1.15-4" \
         --run sleep 2147483647
-    image agnhost "$registry/agnhost:2.63.0" --copy "$bin/agnhost=/agnhost" --entry /agnhost --run pause
+    image agnhost "$registry/agnhost:2.63.0" --copy "$bin/agnhost=/agnhost" \
+        --entry /agnhost --run pause
     make_glibc
     make_sidecars
 }
@@ -59,7 +61,7 @@ if [ ! -d "$folder" ]; then
     make_all
     mv "$work" "$folder"
 fi
-# The one used before stays: it may be another checkout's.
+# Others, which another checkout may use, stay for two days.
 touch "$folder"
-ls -dt "$cache"/images-* | tail -n +3 | xargs -r rm -rf
+find "$cache" -maxdepth 1 -name 'images-*' -mtime +1 -exec rm -rf {} +
 printf '%s\n' "$folder"/*.tar

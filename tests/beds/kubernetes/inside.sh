@@ -16,8 +16,8 @@ export TMPDIR=$BASE/tmp PATH=$bin:$node_tools/bin:$PATH
 # leaves the machine's own alone.
 shield_kernel_settings() {
     local setting name value
-    for setting in vm/overcommit_memory=1 vm/panic_on_oom=0 kernel/panic=10 \
-        kernel/panic_on_oops=1 kernel/keys/root_maxkeys=1000000 kernel/keys/root_maxbytes=25000000; do
+    for setting in vm/overcommit_memory=1 vm/panic_on_oom=0 kernel/panic=10 kernel/panic_on_oops=1 \
+        kernel/keys/root_maxkeys=1000000 kernel/keys/root_maxbytes=25000000; do
         name=${setting%=*} value=${setting#*=}
         [ -e "/proc/sys/$name" ] || continue
         printf '%s\n' "$value" >"$BASE/run/${name//\//.}"

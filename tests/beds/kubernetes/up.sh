@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes a cluster with Belay in it that stays, or brings a new build into the one that runs, and says
-# how to talk to it.
+# Makes a cluster with Belay in it that stays, or brings a new build into the one that runs, and
+# says how to talk to it.
 #
 #   up.sh BINDIR
 set -euo pipefail
@@ -14,7 +14,7 @@ trap 'rm -rf "$images"' EXIT
 tell() {
     cat <<TEXT
 
-Belay $(sed -n 's/^appVersion: //p' "$here/../../../deploy/chart/Chart.yaml") runs in a Kubernetes of one node. This makes a shell talk to it:
+Belay runs in a Kubernetes of one node. This makes a shell talk to it:
 
     export PATH=$BASE/bin:\$PATH KUBECONFIG=$BASE/kubeconfig
 

@@ -27,9 +27,9 @@ folder() {
 version_flags() {
     local version package=k8s.io/component-base/version
     version=$(go list -m -f '{{.Version}}' k8s.io/kubernetes)
-    printf -- '-s -w -X %s.gitVersion=%s -X %s.gitMajor=%s -X %s.gitMinor=%s -X %s.gitTreeState=clean' \
-        "$package" "$version" "$package" "$(cut -d . -f 1 <<<"${version#v}")" \
-        "$package" "$(cut -d . -f 2 <<<"$version")" "$package"
+    printf -- '-s -w'
+    printf -- " -X $package.%s" "gitVersion=$version" "gitTreeState=clean" \
+        "gitMajor=$(cut -d . -f 1 <<<"${version#v}")" "gitMinor=$(cut -d . -f 2 <<<"$version")"
 }
 
 # Go says nothing for minutes; each line of its log is a package that was compiled.
@@ -51,12 +51,12 @@ run_go() {
 
 # What the official suite and the sidecars' makers install beside their programs.
 copy_manifests() {
-    local snapshotter=github.com/kubernetes-csi/external-snapshotter
+    local snapshotter=github.com/kubernetes-csi/external-snapshotter client makers
+    client=$(go list -m -f '{{.Dir}}' "$snapshotter/client/v8")
+    makers=$(go list -m -f '{{.Dir}}' "$snapshotter/v8")
     mkdir "$1/snapshot-crds"
-    cp "$(go list -m -f '{{.Dir}}' $snapshotter/client/v8)"/config/crd/snapshot.storage.k8s.io_*.yaml \
-        "$1/snapshot-crds"
-    cp -r "$(go list -m -f '{{.Dir}}' $snapshotter/v8)/deploy/kubernetes/snapshot-controller" \
-        "$1/snapshot-controller-manifests"
+    cp "$client"/config/crd/snapshot.storage.k8s.io_*.yaml "$1/snapshot-crds"
+    cp -r "$makers/deploy/kubernetes/snapshot-controller" "$1/snapshot-controller-manifests"
     chmod -R u+w "$1"
 }
 
@@ -76,10 +76,10 @@ build() {
     mv "$work" "$finished"
 }
 
-# The one used before stays: it may be another checkout's.
+# Others, which another checkout or a running cluster may use, stay for two days.
 prune() {
     touch "$finished"
-    ls -dt "$cache"/programs-* | tail -n +3 | xargs -r rm -rf
+    find "$cache" -maxdepth 1 -name 'programs-*' -mtime +1 -type d -exec rm -rf {} +
 }
 
 finished=$(folder)
@@ -92,8 +92,8 @@ exec 9>"$cache/programs.lock"
 flock 9
 export CGO_ENABLED=0
 if [ ! -d "$finished" ]; then
-    announce "building Kubernetes, its sidecars and the storage suite into $cache (five minutes on" \
-        "four cores, ten on two, once; 650 MB)"
+    announce "building Kubernetes, its sidecars and the storage suite into $cache (once; ten" \
+        "minutes on two cores; 650 MB)"
     build
     announce "built in $SECONDS s"
 fi
