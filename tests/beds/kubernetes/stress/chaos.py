@@ -24,6 +24,8 @@ import lives
 import objects
 
 CAP_SYS_RESOURCE = 24
+# The last detach and deletion may be one that is tried again.
+LEFT_SECONDS = 60
 
 
 def arguments():
@@ -128,7 +130,7 @@ class Run:
             explain(self.cluster, self.clock, self.lives)
         # A life that did not end has leftovers by right; they are still shown.
         left = leftovers.settle(self.cluster, self.given.driver, self.lives.world.names,
-                                max(deadline, time.monotonic() + 20))
+                                time.monotonic() + LEFT_SECONDS)
         self.clock.log("all lives have ended" if not self.lives.waiting else "time is over")
         self.keep_last_logs()
         return self.judge(left)
@@ -145,7 +147,8 @@ class Run:
                 "faults": self.faults.done,
                 "counts": self.lives.counts, "pod_start_seconds": quantiles(self.lives.starts),
                 "restarts": self.lives.restarts, "failures": self.lives.failures, "left": left,
-                "panics": self.faults.panics(), "orphans": orphans}
+                "panics": self.faults.panics(), "orphans": orphans,
+                "forgotten": list(leftovers.forgotten(self.cluster, self.given.driver))}
 
 
 def quantiles(seconds):
@@ -163,6 +166,8 @@ def report(result):
     for why, count in result["restarts"].items():
         print(f"    {why}: {count}")
     print(f"  pod starts: {result['pod_start_seconds']} s")
+    for folder in result["forgotten"]:
+        print(f"  forgotten by a kubelet that was killed: {folder}")
     bad = [(name, result[name]) for name in ("failures", "left", "panics", "orphans")]
     for name, things in bad:
         print(f"{name}: {len(things) or 'none'}")

@@ -17,6 +17,9 @@ KINDS = [f"{verb} {name}" for name in COMPONENTS for verb in ("kill", "restart")
 # Told to end, it waits a minute for those who watch: that is an absence, and no restart.
 KINDS.remove("restart kube-apiserver")
 KINDS += [f"{verb} {name}" for name in ("agent", "controller") for verb in ("kill", "delete")]
+CALM_SECONDS = 4
+# A panic, an abort, a bus error and a segmentation fault.
+CRASHES = (101, 134, 135, 139)
 CONTAINERS = {"agent": "belay-node", "controller": "belay-controller"}
 
 
@@ -41,7 +44,8 @@ class Faults:
 
     def __init__(self, cluster, planned, log):
         self.cluster, self.planned, self.log = cluster, list(planned), log
-        self.done, self.running, self.texts = [], [], {}
+        self.done, self.running, self.texts, self.ends = [], [], {}, {}
+        self.calm_since = 0.0
 
     def turn(self, elapsed):
         for process, what in list(self.running):
@@ -52,7 +56,12 @@ class Faults:
                 raise SystemExit(f"cluster.sh {what} ended with {process.returncode}: "
                                  f"{process.stdout.read()}")
         # One at a time: what was broken last must answer again, and what is broken next be there.
-        if self.planned and elapsed >= self.planned[0][0] and not self.running:
+        # On a slow machine faults come late; all at once they would leave no time for any life.
+        if self.running:
+            self.calm_since = elapsed
+        elif (self.planned and elapsed >= self.planned[0][0]
+              and elapsed - self.calm_since >= CALM_SECONDS):
+            self.calm_since = elapsed
             what = self._do(self.planned[0][1])
             if what:
                 _, kind = self.planned.pop(0)
@@ -98,6 +107,10 @@ class Faults:
     def keep_logs(self, pod):
         """Logs go with their pod, so they are taken while it is there."""
         name = pod["metadata"]["name"]
+        for status in pod["status"].get("containerStatuses", []):
+            end = status.get("lastState", {}).get("terminated")
+            if end:
+                self.ends[(name, status["name"], status["restartCount"])] = end["exitCode"]
         for container in pod["spec"]["containers"]:
             for previous in ("", "&previous=true"):
                 path = (f"/api/v1/namespaces/{kube.SYSTEM}/pods/{name}/log"
@@ -109,8 +122,11 @@ class Faults:
                 self.texts[(name, container["name"], bool(previous))] = text
 
     def panics(self):
-        """Lines of our own programs that say that they panicked."""
-        return [f"{pod}/{container}: {line}" for (pod, container, _), text in self.texts.items()
-                if container in CONTAINERS.values()
-                for line in text.splitlines() if "panicked" in line]
+        """Our own programs never panic, and end by no signal but those that were sent here."""
+        lines = [f"{pod}/{container}: {line}" for (pod, container, _), text in self.texts.items()
+                 if container in CONTAINERS.values()
+                 for line in text.splitlines() if "panicked" in line]
+        return lines + [f"{pod}/{container} ended with code {code}"
+                        for (pod, container, _), code in self.ends.items()
+                        if container in CONTAINERS.values() and code in CRASHES]
 

@@ -36,8 +36,12 @@ def _mounts(cluster, driver):
             yield f"mount {point}"
 
 
-def _folders(cluster, driver):
-    """The kubelet's notes of staged volumes: one that is left is tried again for ever."""
+def forgotten(cluster, driver):
+    """The kubelet's notes of volumes that are no longer staged.
+
+    It ends an unstage by removing them, and looks for them no more if it is killed in between:
+    only the folders of pods tell it what there was. Nobody is harmed, so these are told only.
+    """
     staging = f"{KUBELET}/plugins/kubernetes.io/csi"
     for inside in (f"{staging}/{driver}", f"{staging}/volumeDevices"):
         folder = cluster.path(inside)
@@ -69,7 +73,7 @@ def _files(cluster, driver):
 
 
 def find(cluster, driver, volumes):
-    looks = (_api, _contents, _mounts, _folders, _files)
+    looks = (_api, _contents, _mounts, _files)
     found = [thing for look in looks for thing in look(cluster, driver)]
     return found + list(_loops(cluster, volumes))
 

@@ -109,9 +109,20 @@ class Round:
         self.cluster.patiently("pods are gone", lambda: not self.cluster.items(objects.PODS), 900)
 
 
+def check_limit(cluster, driver, pods):
+    """The scheduler would leave the rest pending, for ever."""
+    for node in cluster.items("/apis/storage.k8s.io/v1/csinodes"):
+        for one in node["spec"].get("drivers") or []:
+            most = one.get("allocatable", {}).get("count", pods)
+            if one["name"] == driver and most < pods:
+                raise SystemExit(f"the node takes {most} volumes and {pods} are wanted; please run: "
+                                 "deploy.sh IMAGES --set drivers[0].maxVolumes=0")
+
+
 def run(given, cluster):
     clock = kube.Clock()
     cluster.patiently("Belay's pods are ready", lambda: kube.all_ready(cluster))
+    check_limit(cluster, given.driver, given.pods)
     objects.make_surroundings(cluster, given.driver)
     kinds = given.kinds.split(",")
     few = {f"one-{i:02}": kinds[i % len(kinds)] for i in range(given.few)}
