@@ -79,6 +79,7 @@ need_for() {
             need ip "a cluster has a network of its own" iproute2
             need openssl "and keys of its own" openssl
             need ldd "images take libraries along" libc-bin
+            need python3 "the stress tests are written in it" python3
             ;;
         curl)
             need curl "a toolchain is fetched with it" curl
