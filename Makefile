@@ -99,9 +99,10 @@ images: root build ## both container images in target/images, tried from the arc
 	deploy/images/build.sh '$(CARGO_TARGET_DIR)/images' '$(BELAY_BIN_DIR)'
 	tests/images/check.sh '$(CARGO_TARGET_DIR)/images' '$(BELAY_BIN_DIR)'
 
-packages: root build ## Debian packages in target/packages, tried beneath a real systemd (root)
+packages: root build ## Debian packages in target/packages, tried beneath systemd and udev (root)
 	deploy/packages/build.sh '$(CARGO_TARGET_DIR)/packages' '$(BELAY_BIN_DIR)'
 	tests/systemd/check.sh '$(CARGO_TARGET_DIR)/packages'
+	tests/udev/check.sh
 
 monitoring: root build ## alerts, dashboard and runbook, by tests and on a real Prometheus (root)
 	tests/monitoring/check.sh

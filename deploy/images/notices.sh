@@ -9,7 +9,8 @@ cd "$here/../.."
 crates() {
     cargo tree --locked --edges normal --prefix none --format '{p}|{l}' \
         -p belay-node-agent -p belay-controller -p belay-ctl |
-        sed -n 's/^\([^ ]*\) v\([^ |]*\)[^|]*|\([^(]*\).*/\1-\2 \3/p' | sed 's/ *$//' | grep -v '^belay-' | sort -u
+        sed -n 's/^\([^ ]*\) v\([^ |]*\)[^|]*|\([^(]*\).*/\1-\2 \3/p' | sed 's/ *$//' |
+        grep -v '^belay-' | sort -u
 }
 
 # Where cargo has unpacked what it compiled.
@@ -28,7 +29,8 @@ while read -r crate licence; do
     done
 done < <(crates)
 
-[ "${#text_of[@]}" != 0 ] || give_up "cargo has no sources of the crates; please run: cargo fetch --locked"
+[ "${#text_of[@]}" != 0 ] ||
+    give_up "cargo has no sources of the crates; please run: cargo fetch --locked"
 for sum in $(printf '%s\n' "${!text_of[@]}" | cut -d ' ' -f 1 | sort); do
     sum="$sum  -"
     printf '\n== %s\n\n' "$(tr ' ' '\n' <<<"${owners[$sum]# }" | sort -u | paste -s -d ' ')"

@@ -53,7 +53,8 @@ libraries_of() {
 
 tool() {
     local path library
-    path=$(command -v "$1") || give_up "$1 is missing; please run: tests/setup/packages.sh filesystems"
+    path=$(command -v "$1") ||
+        give_up "$1 is missing; please run: tests/setup/packages.sh filesystems"
     put 755 "$path" "$(beneath_usr "$path")"
     printf '%s\n' "$path"
     for library in $(libraries_of "$path"); do

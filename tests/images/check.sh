@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Looks at both images as they would be shipped: each tool in them starts, they hold every library
 # that is loaded and no other, the papers of every package are there, two builds are the same to
-# the bit, and from them a controller and an agent format, mount and give back a volume of each kind.
+# the bit, and from them a controller and an agent format, mount and give back volumes.
 #
 #   tests/images/check.sh OUTDIR BINDIR     the images, and the programs they were built from (root)
 set -euo pipefail
@@ -68,7 +68,8 @@ expect_exact_libraries() {
     done | grep -o '[^ ]* (0x' | sed 's/ .*//; s|^/lib|/usr/lib|; s|^/||; /vdso/d' | sort -u \
         >"$work/loaded"
     (cd "$root" && find usr/lib usr/lib64 -type f) | sort >"$work/held"
-    diff "$work/loaded" "$work/held" || wrong "the libraries that are loaded (<) and held (>) differ"
+    diff "$work/loaded" "$work/held" ||
+        wrong "the libraries that are loaded (<) and held (>) differ"
 }
 
 expect_papers() {
@@ -76,7 +77,8 @@ expect_papers() {
     for package in "$root"/var/lib/dpkg/status.d/*; do
         package=${package##*/}
         [ -s "$root/usr/share/doc/$package/copyright" ] || wrong "$package has no copyright file"
-        grep -q '^Version: ' "$root/var/lib/dpkg/status.d/$package" || wrong "$package has no version"
+        grep -q '^Version: ' "$root/var/lib/dpkg/status.d/$package" ||
+            wrong "$package has no version"
         count=$((count + 1))
     done
     [ "$count" -ge 4 ] || wrong "only $count packages are accounted for"

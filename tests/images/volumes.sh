@@ -46,7 +46,8 @@ live() {
     id=$(up "data-$fs" "$fs" "$staging" "$target")
     [ "$(stat --format %d "$data")" != "$(stat --format %d "$work/kubelet")" ] ||
         wrong "nothing is mounted on $data"
-    printf 'kept\n' >"$data/file" && [ "$(cat "$data/file")" = kept ] || wrong "$fs loses what is written"
+    printf 'kept\n' >"$data/file" && [ "$(cat "$data/file")" = kept ] ||
+        wrong "$fs loses what is written"
     down "$id" "$staging" "$target"
     [ -z "$(losetup --noheadings --associated "$work/state/volumes/$id")" ] ||
         wrong "$id is still bound to a loop device"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Judges deploy/monitoring by reading: promtool takes the rules and they pass their tests; every alert
-# tells a person what it must, and has its page in the runbook; every test of an alert can fail;
+# Judges deploy/monitoring by reading: promtool takes the rules and they pass their tests; every
+# alert tells a person what it must, and has its page in the runbook; every test of one can fail;
 # every metric and label in rules and dashboard is one that docs/metrics.md has.
 #
 #   tests/monitoring/check.sh
@@ -42,8 +42,8 @@ rule_of() {
 expect_complete() {
     local alert field
     for alert in $(alerts); do
-        for field in 'severity: \(critical\|warning\)}' 'summary: .*\$labels\.' 'description: .\{40\}' \
-            "runbook_url: docs/runbook.md#${alert,,}\$"; do
+        for field in 'severity: \(critical\|warning\)}' 'summary: .*\$labels\.' \
+            'description: .\{40\}' "runbook_url: docs/runbook.md#${alert,,}\$"; do
             # The one that has no target has no label to name.
             [ "$alert" != BelayMetricsAbsent ] || field=${field/%.\*\\\$labels\\./}
             rule_of "$alert" | grep -q "$field" || wrong "$alert has no $field"
@@ -58,7 +58,8 @@ expect_complete() {
 expect_noticed() {
     local alert
     mkdir -p "$work/changed"
-    sed "/- alert: /,/for:\|labels:/s/^\( *expr: \)\(.*\)/\1$1/" "$rules" >"$work/changed/rules.yaml"
+    sed "/- alert: /,/for:\|labels:/s/^\( *expr: \)\(.*\)/\1$1/" "$rules" \
+        >"$work/changed/rules.yaml"
     sed 's|^rule_files: .*|rule_files: [rules.yaml]|' "$tests" >"$work/changed/tests.yaml"
     ! passes "$work/changed/tests.yaml" || wrong "no test notices when all alerts are: $1"
     for alert in $(alerts); do
@@ -74,7 +75,8 @@ expect_tested() {
 
 expressions() {
     sed 's/^ *\(expr: *|\?\)//' "$rules"
-    jq --raw-output '.panels[].targets[]?.expr, (.templating.list[].definition // empty)' "$dashboard"
+    jq --raw-output '.panels[].targets[]?.expr, (.templating.list[].definition // empty)' \
+        "$dashboard"
 }
 
 documented_labels() {

@@ -42,8 +42,12 @@ start_programs() {
 
 # Labels as the operator gives them to what a PodMonitor finds.
 scrape() {
-    printf -- '- job_name: belay-system/belay-%s\n  static_configs:\n  - targets: [127.0.0.1:%s]\n' "$1" "$2"
-    printf '    labels: {namespace: belay-system, pod: belay-%s-0, container: belay-%s, node: node-1}\n' "$1" "$1"
+    cat <<YAML
+- job_name: belay-system/belay-$1
+  static_configs:
+    - targets: [127.0.0.1:$2]
+      labels: {namespace: belay-system, pod: belay-$1-0, container: belay-$1, node: node-1}
+YAML
 }
 
 # Every two seconds, so that nobody waits long for two values of a counter.
@@ -55,7 +59,8 @@ start_prometheus() {
         scrape controller 9809
     } >"$work/prometheus.yml"
     # What has to last for minutes lasts for seconds here.
-    sed 's/^\( *for: \)[0-9]*m$/\110s/' "$here/../../deploy/monitoring/rules.yaml" >"$work/rules.yaml"
+    sed 's/^\( *for: \)[0-9]*m$/\110s/' "$here/../../deploy/monitoring/rules.yaml" \
+        >"$work/rules.yaml"
     prometheus --config.file="$work/prometheus.yml" --storage.tsdb.path="$work/data" \
         --web.listen-address=127.0.0.1:9090 2>"$work/prometheus.log" &
     await curl --silent --fail "$prometheus/-/ready"
@@ -108,8 +113,8 @@ round() {
 
 firing() {
     curl --silent --fail "$prometheus/api/v1/alerts" |
-        jq --raw-output '.data.alerts[] | select(.state == "firing") | .labels.alertname' | sort -u |
-        paste -s -d ' '
+        jq --raw-output '.data.alerts[] | select(.state == "firing") | .labels.alertname' |
+        sort -u | paste -s -d ' '
 }
 
 is_firing() {

@@ -4,8 +4,8 @@
 #
 #   tests/monitoring/queries.sh PROMETHEUS_URL
 #
-# Needs rules.yaml among its rule_files, and that within the last quarter of an hour volumes were made,
-# mounted, given back and refused, several times over: a rate wants two values.
+# Needs rules.yaml among its rule_files, and that within the last quarter of an hour volumes were
+# made, mounted and given back and calls failed, several times over: a rate wants two values.
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
 . "$here/../setup/env.sh"
@@ -18,7 +18,8 @@ missing=0
 
 # What Grafana would put in place of its variables.
 concrete() {
-    sed "s/\\[\$__rate_interval\\]/[$window]/g; s/\\\$\\(namespace\\|instance\\)/.*/g; s/\\\$operation/stage/g"
+    sed "s/\\[\$__rate_interval\\]/[$window]/g; s/\\\$operation/stage/g
+        s/\\\$\\(namespace\\|instance\\)/.*/g"
 }
 
 # How many numbers the answer has; "NaN" is none.
@@ -44,8 +45,8 @@ ask_dashboard() {
     while IFS=$'\t' read -r title query; do
         ask "panel \"$title\"" "$query"
         asked=$((asked + 1))
-    done < <(jq --raw-output '.panels[] | .title as $t | .targets[]? | $t + "\t" + .expr' "$dashboard" |
-        concrete)
+    done < <(jq --raw-output '.panels[] | .title as $t | .targets[]? | $t + "\t" + .expr' \
+        "$dashboard" | concrete)
 }
 
 ask_variables() {
@@ -82,5 +83,5 @@ asked=0
 ask_dashboard
 ask_variables
 ask_rules
-[ "$missing" = 0 ] || { printf 'monitoring: %d of %d without data\n' "$missing" "$asked" >&2; exit 1; }
+[ "$missing" = 0 ] || give_up "monitoring: $missing of $asked without data"
 printf 'monitoring: %d queries, variables and recorded series: all have data\n' "$asked"

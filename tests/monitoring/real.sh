@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Both programs at work, scraped by a real Prometheus with our rules: every query of the dashboard and
-# every recording rule has data, and what goes wrong raises the alerts it should, and no other.
+# Both programs at work, scraped by a real Prometheus with our rules: every query of the dashboard
+# and every recording rule has data, and what goes wrong raises the alerts it should, and no other.
 #
 #   tests/monitoring/real.sh BINDIR     (the programs; needs root)
 set -euo pipefail

@@ -30,7 +30,8 @@ few_units() {
         2>/dev/null || true
     rm -rf "$root"/etc/systemd/system/* "$root"/run "$root"/usr/lib/systemd/system-generators/*
     mkdir -p "$root/run" "$root/var/lib/belay"
-    printf '[Unit]\nRequires=multi-user.target\nAfter=multi-user.target\n' >"$units/belay-test.target"
+    printf '[Unit]\nRequires=multi-user.target\nAfter=multi-user.target\n' \
+        >"$units/belay-test.target"
 }
 
 install_packages() {
@@ -53,8 +54,8 @@ if [ "${4:-}" != inside ]; then
     few_units
     install_packages
     api_filesystems
-    exec unshare --mount --uts --ipc --net --pid --cgroup --fork --kill-child --propagation private \
-        "$0" "$work" "$packages" "$cgroup" inside
+    exec unshare --mount --uts --ipc --net --pid --cgroup --fork --kill-child \
+        --propagation private "$0" "$work" "$packages" "$cgroup" inside
 fi
 mount -t proc proc "$root/proc"
 mount --bind "$root/proc/sys" "$root/proc/sys"

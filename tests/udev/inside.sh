@@ -73,8 +73,10 @@ settle() {
 make_lvm() {
     local loop
     loop=$(attach "$1")
-    LVM_SUPPRESS_FD_WARNINGS=1 pvcreate --quiet --config "devices { use_devicesfile=0 obtain_device_list_from_udev=0
-        filter=[\"a|^$loop\$|\", \"r|.*|\"] } activation { udev_sync=0 udev_rules=0 }" "$loop" >/dev/null
+    LVM_SUPPRESS_FD_WARNINGS=1 pvcreate --quiet --config "
+        devices { use_devicesfile=0 obtain_device_list_from_udev=0
+            filter=[\"a|^$loop\$|\", \"r|.*|\"] }
+        activation { udev_sync=0 udev_rules=0 }" "$loop" >/dev/null
     losetup --detach "$loop"
     settle
 }
@@ -97,7 +99,7 @@ try() {
 
     loop=$(attach "$file")
     settle
-    has "$loop" "$acted_upon" "the distribution's rules do nothing with $kind, so this proves nothing"
+    has "$loop" "$acted_upon" "the distribution's rules ignore $kind, so this proves nothing"
     # The kernel keeps a btrfs that it was told of.
     [ "$kind" != btrfs ] || btrfs device scan --forget "$loop" >/dev/null
     losetup --detach "$loop"
@@ -105,7 +107,8 @@ try() {
 
     loop=$(attach "$folder/$volume")
     settle
-    [ "$(readlink -f "/dev/disk/by-belay/$volume")" = "$loop" ] || wrong "$volume has no link to $loop"
+    [ "$(readlink -f "/dev/disk/by-belay/$volume")" = "$loop" ] ||
+        wrong "$volume has no link to $loop"
     has "$loop" UDISKS_IGNORE=1 "desktops may offer it"
     has "$loop" SYSTEMD_READY=0 "systemd may use it"
     has_no "$loop" "ID_FS_" "what is on it was read"
@@ -129,7 +132,8 @@ for ((tries = 0; tries < 100; tries++)); do
     udevadm control --ping --timeout 1 2>/dev/null && break
     sleep 0.1
 done
-! grep -q '60-belay.rules:.*\(nvalid\|nknown\|ignoring\)' "$work/udevd.log" || wrong "it dislikes the rule"
+! grep -q '60-belay.rules:.*\(nvalid\|nknown\|ignoring\)' "$work/udevd.log" ||
+    wrong "it dislikes the rule"
 try ext4 ID_FS_LABEL=root
 try btrfs ID_BTRFS_READY=1
 try lvm TRIED_LVM=1
