@@ -17,6 +17,8 @@ here=$(dirname "$(readlink -f "$0")")
 . "$here/env.sh"
 
 log_lines=15
+# What a component may take for its end and its start on a machine with much else to do.
+change_seconds_max=180
 volumes_gib=256
 
 usage() {
@@ -189,7 +191,7 @@ up() {
 
 enter() {
     local pid
-    pid=$(holder) || give_up "no cluster runs in $BASE; please run: cluster.sh up"
+    pid=$(holder) || give_up "no cluster runs in BASE=$BASE; please run: cluster.sh up"
     # The holder itself stands outside of the process namespace that it made.
     nsenter --mount="/proc/$pid/ns/mnt" --net="/proc/$pid/ns/net" \
         --pid="/proc/$pid/ns/pid_for_children" --wd="$PWD" \
@@ -199,6 +201,7 @@ enter() {
 
 check_component() {
     local component
+    holder >/dev/null || give_up "no cluster runs in BASE=$BASE; please run: cluster.sh up"
     for component in "${components[@]}"; do
         [ "$component" != "${1:-}" ] || return 0
     done
@@ -229,8 +232,8 @@ replace() {
     check_component "$1"
     before=$(cat "$BASE/run/$1.pid")
     signal "$1" "$2"
-    await 60 "the successor of $1" has_successor "$1" "$before"
-    await 60 "an answer of $1" answers "$1"
+    await "$change_seconds_max" "the successor of $1" has_successor "$1" "$before"
+    await "$change_seconds_max" "an answer of $1" answers "$1"
 }
 
 is_gone() {
@@ -241,13 +244,13 @@ stop() {
     check_component "$1"
     : >"$BASE/run/$1.stopped"
     signal "$1" TERM
-    await 60 "the end of $1" is_gone "$1"
+    await "$change_seconds_max" "the end of $1" is_gone "$1"
 }
 
 start() {
     check_component "$1"
     rm -f "$BASE/run/$1.stopped"
-    await 60 "an answer of $1" answers "$1"
+    await "$change_seconds_max" "an answer of $1" answers "$1"
 }
 
 # All processes of the cluster: who dies last lets go of the mounts.
@@ -278,12 +281,12 @@ end_all() {
         namespace=$(readlink "/proc/$pid/ns/pid_for_children")
         # Its death is that of process 1 inside, and so of everything there.
         kill -KILL "$pid"
-        await 30 "the end of the cluster's processes" processes_gone "$namespace"
+        await "$change_seconds_max" "the end of the cluster's processes" processes_gone "$namespace"
     fi
     rm -f "$BASE/run/holder.pid"
     if [ -e "$BASE/volumes.img" ]; then
         release_loops
-        await 30 "the release of $BASE/volumes.img by its loop device" loops_gone
+        await "$change_seconds_max" "the release of $BASE/volumes.img by its loop device" loops_gone
     fi
     remove_cgroups
 }

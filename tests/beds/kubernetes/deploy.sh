@@ -30,7 +30,7 @@ install_snapshots() {
     local programs
     programs=$(cat "$BASE/programs")
     kubectl apply -f "$programs/snapshot-crds" >/dev/null
-    kubectl wait --for=condition=Established --timeout=60s -f "$programs/snapshot-crds" >/dev/null
+    kubectl wait --for=condition=Established --timeout=180s -f "$programs/snapshot-crds" >/dev/null
     rm -rf "$BASE/snapshots"
     cp -r "$programs/snapshot-controller-manifests" "$BASE/snapshots"
     cat >>"$BASE/snapshots/kustomization.yaml" <<YAML
@@ -47,7 +47,7 @@ install_chart() {
     digest=$(cat "$images"/belay-{node,controller}.tar | sha256sum | cut -c 1-16)
     helm upgrade --install belay "$chart" --namespace "$namespace" --create-namespace \
         --values "$here/values.yaml" --set-string "node.podAnnotations.build=$digest" \
-        --set-string "controller.podAnnotations.build=$digest" --wait --timeout 3m "$@" \
+        --set-string "controller.podAnnotations.build=$digest" --wait --timeout 5m "$@" \
         >"$BASE/log/helm.log" 2>&1 || {
         cat "$BASE/log/helm.log" >&2
         give_up "helm could not install the chart; its pods' logs are in $BASE/log/pods"
@@ -62,6 +62,6 @@ is_registered() {
 import_images
 install_snapshots
 install_chart "$@"
-await 60 "the registration of $driver with the kubelet" is_registered
-kubectl wait --namespace kube-system --for=condition=Ready pod --timeout=90s \
+await 180 "the registration of $driver with the kubelet" is_registered
+kubectl wait --namespace kube-system --for=condition=Ready pod --timeout=180s \
     --selector app.kubernetes.io/name=snapshot-controller >/dev/null

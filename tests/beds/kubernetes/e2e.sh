@@ -2,8 +2,10 @@
 # Belay in a real Kubernetes, from nothing to nothing: cluster, images, chart, the bed's own checks,
 # the official storage suite, and all of it away again.
 #
-#   e2e.sh BINDIR          FULL=1: all of the suite instead of the specs that matter most
+#   e2e.sh BINDIR
 #
+# FULL=1: all of the suite instead of the specs that matter most, rollouts beneath pods that write,
+# kills of everything by chance, alerts and dashboard; an hour.
 # BED_LOGS keeps what tells why it failed; suite reports stand there in any case.
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
@@ -60,9 +62,13 @@ step deploy "$here/deploy.sh" "$work/images"
 step check "$here/check.sh"
 step manifests "$here/cluster.sh" exec "$here/../../deploy/dry_run.sh"
 step rights "$here/cluster.sh" exec "$here/../../deploy/rbac.sh"
-[ -z "${BELAY_NIGHTLY:-}" ] ||
-    step missed-rights "$here/cluster.sh" exec "$here/../../deploy/rbac.sh" each
 step uninstall "$here/cluster.sh" exec "$here/../../deploy/uninstall.sh"
+if [ "${FULL:-}" = 1 ]; then
+    step missed-rights "$here/cluster.sh" exec "$here/../../deploy/rbac.sh" each
+    step monitoring "$here/monitoring.sh"
+    step rollouts "$here/stress/upgrade.py" --chart "$here/../../../deploy/chart"
+    step chaos "$here/stress/chaos.py" --minutes 2 --settle 80
+fi
 step suite "$here/cluster.sh" exec env FULL="${FULL:-}" SUITE_DIR="$SUITE_DIR" "$here/suite/run.sh"
 memory
 step down "$here/cluster.sh" down

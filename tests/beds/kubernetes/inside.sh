@@ -116,7 +116,7 @@ start_kubelet() {
 
 import_images() {
     local archive
-    await 30 containerd ctr version
+    await 90 "an answer of containerd" ctr version
     for archive in "$BASE"/images/*.tar; do
         [ -e "$archive" ] || continue
         ctr --namespace k8s.io images import "$archive" >>"$BASE/log/import.log" 2>&1 || {
@@ -140,13 +140,13 @@ supervise containerd containerd --config "$BASE/containerd.toml" &
 start_apiserver
 import_images &
 images=$!
-await 120 "the API server" "${kubectl[@]}" get --raw /readyz
+await 180 "an answer of the API server" "${kubectl[@]}" get --raw /readyz
 start_controller_manager
 start_scheduler
 wait "$images"
 start_kubelet
-await 60 "the node $node" "${kubectl[@]}" wait --for=condition=Ready "node/$node" --timeout=1s
-await 60 "the default service account" "${kubectl[@]}" get serviceaccount default
+await 180 "the node $node" "${kubectl[@]}" wait --for=condition=Ready "node/$node" --timeout=1s
+await 180 "the default service account" "${kubectl[@]}" get serviceaccount default
 touch "$BASE/run/ready"
 # Bash reaps what comes to process 1 when its parent ends; sleep alone would not.
 while :; do

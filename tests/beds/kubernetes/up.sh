@@ -23,7 +23,7 @@ Belay runs in a Kubernetes of one node. This makes a shell talk to it:
     kubectl exec example -- df -h /data
     helm list --all-namespaces
 
-What the node itself sees:    $here/cluster.sh exec losetup --list
+What the node itself sees:    BASE=$BASE $here/cluster.sh exec losetup --list
 Logs of everything:           $BASE/log
 Another build into it:        make cluster
 And away with it:             make cluster-down
