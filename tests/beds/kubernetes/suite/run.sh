@@ -123,6 +123,7 @@ end_helpers() {
     for helper in "${helpers[@]}"; do
         kill -- "$helper" 2>/dev/null || true
     done
+    rm -f "$reports/ssh.key"
 }
 
 # One spec wants a program of others in an image of this name; ours does the same.
