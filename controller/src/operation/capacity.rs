@@ -1,6 +1,6 @@
 //! How much room there is for new volumes.
 
-use super::{Operations, size, support};
+use super::{Operations, question, size, support};
 use crate::backend::Sizes;
 use belay_server::failure::Failure;
 use belay_server::request::GetCapacity;
@@ -51,7 +51,7 @@ impl Operations {
             return Ok(Room::default());
         }
         let sizes = self.backend.sizes();
-        let available = capacity.available_bytes().await?;
+        let available = question::answer("the capacity", capacity.available_bytes()).await?;
         let smallest = size::smallest(&support::usage(&request.capabilities), sizes);
         Ok(Room::of(available, smallest, sizes))
     }

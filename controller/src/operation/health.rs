@@ -2,6 +2,7 @@
 
 use super::Operations;
 use super::lookup::{PAGE_ENTRIES_MAX, not_found};
+use super::question;
 use crate::backend::{Health, UnwellPage, Volume};
 use belay_server::failure::Failure;
 use belay_server::health::Complaints;
@@ -13,7 +14,8 @@ impl Operations {
     /// # Errors
     /// `NotFound`; `Unsupported` if the backend cannot tell.
     pub async fn health(&self, request: GetVolumeHealth) -> Result<Complaints, Failure> {
-        let condition = self.judge()?.health(request.id.clone()).await?;
+        let asked = self.judge()?.health(request.id.clone());
+        let condition = question::answer(&format!("volume {}", request.id), asked).await?;
         condition.ok_or_else(|| not_found(&request.id))
     }
 
@@ -26,8 +28,8 @@ impl Operations {
             .max_entries
             .unwrap_or(PAGE_ENTRIES_MAX)
             .min(PAGE_ENTRIES_MAX);
-        let judge = self.judge()?;
-        judge.list_unwell(request.starting_token, limit).await
+        let asked = self.judge()?.list_unwell(request.starting_token, limit);
+        question::answer("the list of volumes that are unwell", asked).await
     }
 
     /// What is wrong with each of these volumes, in their order; none if the backend cannot tell.
@@ -41,7 +43,9 @@ impl Operations {
         };
         let volumes = volumes.iter();
         let volumes = volumes.map(|volume| (volume.id.clone(), volume.bytes));
-        judge.conditions(volumes.collect()).await.map(Some)
+        let asked = judge.conditions(volumes.collect());
+        let conditions = question::answer("the condition of volumes", asked).await?;
+        Ok(Some(conditions))
     }
 
     fn judge(&self) -> Result<&dyn Health, Failure> {

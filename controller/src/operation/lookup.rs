@@ -1,6 +1,6 @@
 //! Look a volume up, or all of them.
 
-use super::Operations;
+use super::{Operations, question};
 use crate::backend::{Page, Volume};
 use belay_server::failure::Failure;
 use belay_server::request::{GetVolume, ListVolumes, VolumeId};
@@ -15,7 +15,8 @@ impl Operations {
     /// # Errors
     /// `NotFound`.
     pub async fn get(&self, request: GetVolume) -> Result<Volume, Failure> {
-        let volume = self.backend.get(request.id.clone()).await?;
+        let asked = self.backend.get(request.id.clone());
+        let volume = question::answer(&format!("volume {}", request.id), asked).await?;
         volume.ok_or_else(|| not_found(&request.id))
     }
 
@@ -28,7 +29,8 @@ impl Operations {
             .max_entries
             .unwrap_or(PAGE_ENTRIES_MAX)
             .min(PAGE_ENTRIES_MAX);
-        self.backend.list(request.starting_token, limit).await
+        let asked = self.backend.list(request.starting_token, limit);
+        question::answer("the list of volumes", asked).await
     }
 }
 

@@ -1,6 +1,6 @@
 //! Snapshots: cut, discard, look up.
 
-use super::{Operations, lookup, support};
+use super::{Operations, lookup, question, support};
 use crate::backend::{Backend, Snapshot, SnapshotOrder, SnapshotPage, Snapshots};
 use belay_server::failure::{Failure, Kind};
 use belay_server::jobs::fingerprint;
@@ -61,7 +61,8 @@ impl Operations {
     /// `NotFound`.
     pub async fn snapshot(&self, request: GetSnapshot) -> Result<Snapshot, Failure> {
         let snapshots = of(self.backend.as_ref())?;
-        let snapshot = snapshots.snapshot(request.id.clone()).await?;
+        let asked = snapshots.snapshot(request.id.clone());
+        let snapshot = question::answer(&format!("snapshot {}", request.id), asked).await?;
         snapshot.ok_or_else(|| not_found(&request.id))
     }
 
@@ -80,16 +81,16 @@ impl Operations {
         let Some(id) = id else {
             let most = lookup::PAGE_ENTRIES_MAX;
             let limit = max_entries.unwrap_or(most).min(most);
-            return snapshots
-                .list_snapshots(source, starting_token, limit)
-                .await;
+            let asked = snapshots.list_snapshots(source, starting_token, limit);
+            return question::answer("the list of snapshots", asked).await;
         };
         if let Some(token) = starting_token {
             let message =
                 format!("starting_token {token:?}: a list of one snapshot has one page only");
             return Err(Failure::new(Kind::BadToken, message));
         }
-        let found = snapshots.snapshot(id).await?;
+        let what = format!("snapshot {id}");
+        let found = question::answer(&what, snapshots.snapshot(id)).await?;
         let of_source =
             found.filter(|found| source.as_ref().is_none_or(|source| found.source == *source));
         Ok(SnapshotPage {

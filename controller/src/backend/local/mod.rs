@@ -36,9 +36,14 @@ use copies::Copies;
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 use store::Store;
+use tokio::sync::Semaphore;
 
 /// Sizes are multiples of this, in bytes.
 const STEP_BYTES: u64 = 1 << 20;
+
+/// Questions that are looked up at a time; more wait. Those at a disk that does not answer keep a
+/// thread each, and must leave some to what changes something.
+const QUESTIONS_MAX: usize = 32;
 
 /// What `local` must be told.
 #[derive(Clone, Debug)]
@@ -57,6 +62,7 @@ pub struct Config {
 pub struct Local {
     store: Arc<Store>,
     readiness: Readiness,
+    asking: Arc<Semaphore>,
 }
 
 impl Local {
@@ -79,7 +85,29 @@ impl Local {
             .name("copier".to_owned())
             .spawn(move || copy_all(&copies, &copied, &told))
             .map_err(|error| Failure::bug(format!("thread copier: {error}; raise the limits")))?;
-        Ok(Self { store, readiness })
+        let asking = Arc::new(Semaphore::new(QUESTIONS_MAX));
+        Ok(Self {
+            store,
+            readiness,
+            asking,
+        })
+    }
+
+    /// Changes nothing. Whoever gives it up while it waits has it never begun.
+    fn ask<T: Send + 'static>(
+        &self,
+        verb: Verb,
+        work: impl FnOnce(&Store) -> Result<T, Failure> + Send + 'static,
+    ) -> Answer<'_, T> {
+        Box::pin(async move {
+            // The semaphore is never closed.
+            let place = Arc::clone(&self.asking).acquire_owned().await.ok();
+            let work = move |store: &Store| {
+                let _place = place;
+                work(store)
+            };
+            self.run(verb, work).await
+        })
     }
 
     fn run<T: Send + 'static>(
@@ -196,15 +224,15 @@ impl Backend for Local {
     }
 
     fn find(&self, name: Name) -> Answer<'_, Option<Volume>> {
-        self.run(Verb::Find, move |store| store.find(&name))
+        self.ask(Verb::Find, move |store| store.find(&name))
     }
 
     fn get(&self, id: VolumeId) -> Answer<'_, Option<Volume>> {
-        self.run(Verb::Get, move |store| store.get(&id))
+        self.ask(Verb::Get, move |store| store.get(&id))
     }
 
     fn list(&self, after: Option<String>, limit: usize) -> Answer<'_, Page> {
-        self.run(Verb::List, move |store| store.list(after.as_deref(), limit))
+        self.ask(Verb::List, move |store| store.list(after.as_deref(), limit))
     }
 
     fn attach(&self, order: AttachOrder) -> Answer<'_, Attachment> {
@@ -238,15 +266,15 @@ impl Backend for Local {
 
 impl Health for Local {
     fn health(&self, id: VolumeId) -> Answer<'_, Option<Complaints>> {
-        self.run(Verb::Health, move |store| store.health(&id))
+        self.ask(Verb::Health, move |store| store.health(&id))
     }
 
     fn conditions(&self, volumes: Vec<(VolumeId, u64)>) -> Answer<'_, Vec<Complaints>> {
-        self.run(Verb::Conditions, move |store| store.conditions(&volumes))
+        self.ask(Verb::Conditions, move |store| store.conditions(&volumes))
     }
 
     fn list_unwell(&self, after: Option<String>, limit: usize) -> Answer<'_, UnwellPage> {
-        self.run(Verb::ListUnwell, move |store| {
+        self.ask(Verb::ListUnwell, move |store| {
             store.list_unwell(after.as_deref(), limit)
         })
     }
@@ -262,7 +290,7 @@ impl Snapshots for Local {
     }
 
     fn snapshot(&self, id: SnapshotId) -> Answer<'_, Option<Snapshot>> {
-        self.run(Verb::Snapshot, move |store| store.snapshot(&id))
+        self.ask(Verb::Snapshot, move |store| store.snapshot(&id))
     }
 
     fn list_snapshots(
@@ -271,7 +299,7 @@ impl Snapshots for Local {
         after: Option<String>,
         limit: usize,
     ) -> Answer<'_, SnapshotPage> {
-        self.run(Verb::ListSnapshots, move |store| {
+        self.ask(Verb::ListSnapshots, move |store| {
             store.list_snapshots(of.as_ref(), after.as_deref(), limit)
         })
     }
@@ -295,6 +323,6 @@ impl Clones for Local {
 
 impl Capacity for Local {
     fn available_bytes(&self) -> Answer<'_, u64> {
-        self.run(Verb::Available, Store::available_bytes)
+        self.ask(Verb::Available, Store::available_bytes)
     }
 }

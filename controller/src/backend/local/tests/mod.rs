@@ -3,6 +3,7 @@
 mod attaching;
 mod health;
 mod ledger;
+mod questions;
 mod recovery;
 mod snapshots;
 mod volumes;

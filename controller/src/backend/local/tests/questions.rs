@@ -1,0 +1,28 @@
+//! Questions at a disk that does not answer: so many at a time, and they hold up no change.
+
+use super::super::{Local, QUESTIONS_MAX};
+use super::{Bed, MIB, order};
+use crate::backend::Backend as _;
+use belay_server::readiness::{Readiness, State};
+use std::sync::Arc;
+use std::time::Duration;
+
+#[tokio::test(start_paused = true)]
+async fn questions_beyond_those_that_hang_wait_while_changes_go_on() {
+    let bed = Bed::new();
+    let local = Local::open(bed.config(), Readiness::new(State::Ready)).unwrap();
+    let volume = local.create(order("pvc-1", MIB)).await.unwrap();
+    let places = u32::try_from(QUESTIONS_MAX).unwrap();
+    let hanging = Arc::clone(&local.asking).acquire_many_owned(places).await;
+
+    // No time passes while anything runs.
+    let hour = Duration::from_secs(3600);
+    let listed = tokio::time::timeout(hour, local.list(None, 10)).await;
+    assert!(listed.is_err(), "{listed:?}");
+    local.create(order("pvc-2", MIB)).await.unwrap();
+
+    drop(hanging);
+    assert_eq!(local.list(None, 10).await.unwrap().volumes.len(), 2);
+    let got = local.get(volume.id.clone()).await.unwrap();
+    assert_eq!(got.map(|it| it.id), Some(volume.id));
+}

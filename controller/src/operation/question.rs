@@ -1,0 +1,48 @@
+//! Questions have an end: storage that does not answer is told of, and waited for no longer. What
+//! changes something is a job instead, which goes on.
+
+use belay_server::failure::Failure;
+use std::time::Duration;
+
+/// How long a question may take: as long as the node agent's. The sidecars wait for 15 s or more.
+const DEADLINE: Duration = Duration::from_secs(10);
+
+/// The answer of the backend to a question about `what`.
+///
+/// # Errors
+/// `Timeout` at the deadline, else those of the backend.
+pub(super) async fn answer<T>(
+    what: &str,
+    asked: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
+    let answer = tokio::time::timeout(DEADLINE, asked).await;
+    answer.unwrap_or_else(|_| {
+        Err(Failure::timeout(format!(
+            "{what}: the storage has not answered for {} s; see the kernel's log of this machine \
+             for the disk or server behind it, and ask again later",
+            DEADLINE.as_secs()
+        )))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use belay_server::failure::Kind;
+
+    #[tokio::test(start_paused = true)]
+    async fn what_takes_longer_than_the_deadline_is_a_timeout_that_names_what_was_asked() {
+        let silent = std::future::pending::<Result<(), Failure>>();
+        let failure = answer("volume vol-1", silent).await.unwrap_err();
+        assert_eq!(failure.kind, Kind::Timeout);
+        assert!(failure.message.starts_with("volume vol-1: "), "{failure}");
+        let slow = async {
+            tokio::time::sleep(DEADLINE - Duration::from_millis(1)).await;
+            Ok(7)
+        };
+        assert_eq!(answer("volume vol-1", slow).await, Ok(7));
+        let refused = async { Err::<(), _>(Failure::not_found("volume vol-1: not found")) };
+        let failure = answer("volume vol-1", refused).await.unwrap_err();
+        assert_eq!(failure.kind, Kind::NotFound);
+    }
+}
