@@ -102,6 +102,29 @@ fn live(rig: &Rig) {
     }
 }
 
+/// An ext4 that cannot follow its device comes to its pod all the same, and the log says why it is
+/// smaller.
+fn stay_small(rig: &Rig) {
+    let (node, bytes) = (rig.node(), least_bytes("ext4"));
+    let volume = rig.volume(bytes);
+    node.stage(volume.stage(access("ext4"))).expect("stage");
+    volume.down(&node, &[]);
+    volume.grow(2 * bytes);
+    node.stage(volume.stage(access("ext4")))
+        .expect("stage once more");
+    volume.down(&node, &[]);
+    let log = rig.agent().log();
+    let mut lines = log.lines().filter(|line| line.contains(" WARN "));
+    let has = [
+        format!("volume={}", volume.id),
+        format!("has_bytes={bytes}"),
+        format!("device_bytes={}", 2 * bytes),
+        "needs CAP_SYS_RESOURCE".to_owned(),
+    ];
+    let is_told = |line: &str| has.iter().all(|word| line.contains(word.as_str()));
+    assert!(lines.any(is_told), "{log}");
+}
+
 #[test]
 #[ignore = "needs root: make test"]
 fn an_agent_keeps_what_the_documentation_says_and_lives_with_it() {
@@ -127,6 +150,7 @@ fn what_an_agent_was_not_given_it_names_and_does_without() {
     let (dac_override, fowner, sys_resource) = (1 << 1, 1 << 3, 1 << 24);
     let missing = sys_resource | SETPCAP | dac_override | fowner;
     expect_kept(&rig, own & !missing);
+    stay_small(&rig);
     let warning = "without CAP_SYS_RESOURCE this agent cannot grow a mounted ext4";
     let log = rig.agent().log();
     assert!(log.contains(warning), "{log}");

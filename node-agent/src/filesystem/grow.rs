@@ -28,7 +28,12 @@ pub(crate) enum Grown {
 #[derive(Debug)]
 pub(crate) enum GrowError {
     /// ext4 wants `CAP_SYS_RESOURCE`, which this process has not got.
-    NeedsCapability,
+    NeedsCapability {
+        /// Its size, in bytes.
+        has_bytes: u64,
+        /// That of its device.
+        device_bytes: u64,
+    },
     /// Anything else.
     Failed(Failure),
 }
@@ -65,7 +70,12 @@ fn grow_ext4<K: Kernel>(kernel: &K, root: &K::Fd, device: &K::Fd) -> Result<Grow
         return Ok(Grown::AlreadyThere);
     };
     match kernel.ext4_resize(root, target) {
-        Err(error) if error.cause() == Cause::Denied => return Err(GrowError::NeedsCapability),
+        Err(error) if error.cause() == Cause::Denied => {
+            return Err(GrowError::NeedsCapability {
+                has_bytes: before.blocks.saturating_mul(before.block_bytes),
+                device_bytes: bytes,
+            });
+        }
         result => result?,
     }
     let after = ext4_superblock(kernel, device, bytes)?;

@@ -112,7 +112,7 @@ fn grow_mounted<K: Kernel>(
     let root = kernel.open(path, Open::Directory)?;
     match phase(Phase::Grow, || grow(kernel, &root, device.fd(), fs)) {
         Ok(_) => Ok(()),
-        Err(GrowError::NeedsCapability) => Err(Failure::precondition(format!(
+        Err(GrowError::NeedsCapability { .. }) => Err(Failure::precondition(format!(
             "volume {}: growing a mounted {} needs CAP_SYS_RESOURCE, which this process has not \
              got; give it to the node agent",
             request.id,

@@ -104,7 +104,7 @@ fn a_mounted_filesystem_grows_once_to_the_size_of_its_device() {
         let grown = grow();
         if fs == FsType::Ext4 && !may_grow_ext4() {
             assert!(
-                matches!(grown, Err(GrowError::NeedsCapability)),
+                matches!(grown, Err(GrowError::NeedsCapability { .. })),
                 "{grown:?}"
             );
             continue;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use belay_server::failure::{Failure, Kind};
-use belay_server::request::{MountFlags, Stage};
+use belay_server::request::{MountFlags, Stage, VolumeId};
 
 use super::super::phase::{Phase, phase};
 use super::super::plan::{Content, Plan, asked_fs};
@@ -146,7 +146,7 @@ fn staged_before<K: Kernel>(
     if !attrs.contains(MountAttrs::READ_ONLY) {
         device.refresh(&node.kernel)?;
         let root = node.kernel.open(path, Open::Directory)?;
-        grow_to_device(node, &root, &device, fs)?;
+        grow_to_device(node, &request.id, &root, &device, fs)?;
     }
     node.index.note(path, staging, dev, &request.id);
     Ok(Staged::Done)
@@ -282,7 +282,7 @@ fn mount<K: Kernel>(
     refuse_other_device(wish, fs, held, found)?;
     if !attrs.contains(MountAttrs::READ_ONLY) {
         let root = kernel.open_root(&mounted)?;
-        grow_to_device(node, &root, device, fs)?;
+        grow_to_device(node, &wish.request.id, &root, device, fs)?;
     }
     let staging = &wish.request.staging;
     node.place(&mounted, staging)?;
@@ -322,17 +322,29 @@ fn same_id_elsewhere(wish: &Wish<'_>, what: &str) -> Failure {
 }
 
 /// Grows the filesystem to its device. A missing capability does not keep the volume from its pod:
-/// NodeExpandVolume, which the caller sends when a growth is wanted, says so by name.
+/// NodeExpandVolume, which the caller sends when a growth is wanted, says so by name. Of a volume
+/// restored to a larger one nobody sends that, so here are the words for it.
 fn grow_to_device<K: Kernel>(
     node: &Node<K>,
+    volume: &VolumeId,
     root: &K::Fd,
     device: &Attached<K>,
     fs: FsType,
 ) -> Result<(), Failure> {
     match phase(Phase::Grow, || grow(&node.kernel, root, device.fd(), fs)) {
         Ok(_) => Ok(()),
-        Err(GrowError::NeedsCapability) => {
+        Err(GrowError::NeedsCapability {
+            has_bytes,
+            device_bytes,
+        }) => {
             tally::not_grown(fs);
+            tracing::warn!(
+                %volume, has_bytes, device_bytes,
+                "the {} is smaller than its device and stays so: growing it needs \
+                 CAP_SYS_RESOURCE, which this process has not got; give it to the node agent, and \
+                 stage the volume anew",
+                fs.name()
+            );
             Ok(())
         }
         Err(GrowError::Failed(failure)) => Err(failure),
