@@ -10,7 +10,7 @@ use csi::volume_capability::access_mode::Mode;
 use tonic::Code::{self, InvalidArgument};
 
 use crate::rig::{
-    NodeCalls, Rig, Volume, World, access, least_bytes, refused_with, run, with_flags, with_mode,
+    NodeCalls, Rig, Volume, World, access, least_bytes, refused_with, with_flags, with_mode,
 };
 
 /// A node where something is there to be harmed.
@@ -38,8 +38,6 @@ impl Scene {
         node.publish(used.publish(&target, access("ext4")))
             .expect("publish");
         crate::lifecycle::leave_words("ext4", &target);
-        // What the kernel would write back sooner or later is no change by a call.
-        run("sync", &["-f", target.to_str().expect("UTF-8")]);
         let traps = rig.place().folder("traps");
         rig.place().folder("traps/folder/with");
         fs::write(traps.join("file"), "content").expect("write");

@@ -23,11 +23,12 @@ impl World {
         let others = top.parent().expect("a folder for temporary files");
         let is_of_this_test =
             |point: &PathBuf| point.starts_with(top) || !point.starts_with(others);
+        let loops = place.loops();
         let mut files = BTreeSet::new();
-        walk(top, &mut files);
+        walk(top, &loops, &mut files);
         World {
             mounts: mount_points().into_iter().filter(is_of_this_test).collect(),
-            loops: place.loops(),
+            loops,
             files,
         }
     }
@@ -50,24 +51,26 @@ impl World {
     }
 }
 
-/// One line a file, apart from the logs, which grow with every call.
-fn walk(folder: &Path, lines: &mut BTreeSet<String>) {
+/// One line a file, apart from the logs, which grow with every call. How many blocks a volume in
+/// use has is its filesystem's affair, which writes when it pleases.
+fn walk(folder: &Path, loops: &[LoopDevice], lines: &mut BTreeSet<String>) {
     for entry in fs::read_dir(folder).expect("readdir").flatten() {
         let path = entry.path();
         if path.extension().is_some_and(|extension| extension == "log") {
             continue;
         }
         let stat = entry.metadata().expect("stat");
+        let is_in_use = loops.iter().any(|device| device.file == path);
+        let blocks = (!is_in_use).then_some(stat.blocks());
         lines.insert(format!(
-            "{} {:o} {} bytes, {} blocks, inode {}",
+            "{} {:o} {} bytes, {blocks:?} blocks, inode {}",
             path.display(),
             stat.mode(),
             stat.len(),
-            stat.blocks(),
             stat.ino()
         ));
         if stat.is_dir() {
-            walk(&path, lines);
+            walk(&path, loops, lines);
         }
     }
 }
