@@ -14,8 +14,9 @@ controller() {
     belayctl --endpoint /run/belay/controller.sock controller "$@"
 }
 
+node_socket=/run/belay/node.sock
 node() {
-    belayctl --endpoint /run/belay/node.sock node "$@"
+    belayctl --endpoint "$node_socket" node "$@"
 }
 
 pid_of() {
@@ -60,6 +61,24 @@ expect_new_process() {
     before=$(pid_of belay-node)
 }
 
+# With the lines that the example has for it.
+as_on_a_node_of_kubernetes() {
+    local kubelet=/var/lib/kubelet id
+    local registration=$kubelet/plugins_registry/local.csi.belay.dev-reg.sock
+    mkdir -p "$kubelet/plugins_registry" "$kubelet/staging"
+    install -d -m 750 "$kubelet/plugins/local.csi.belay.dev"
+    sed -i 's/^#\(CSI_ENDPOINT\|BELAY_KUBELET\|BELAY_REGISTRATION\)/\1/' /etc/default/belay-node
+    systemctl restart belay-node
+    await test -S "$registration"
+    belayctl --endpoint "$registration" registration info | grep -q "$kubelet/plugins/" ||
+        wrong "the kubelet would not be told the socket"
+    node_socket=$kubelet/plugins/local.csi.belay.dev/csi.sock
+    id=$(up in-kubelet ext4 "$kubelet/staging" "$kubelet/pod")
+    mountpoint --quiet "$kubelet/pod" || wrong "the kubelet would not see what is mounted"
+    down "$id" "$kubelet/staging" "$kubelet/pod"
+    printf 'systemd: as on a node of Kubernetes: registered, mounted for the kubelet\n'
+}
+
 ! systemctl is-enabled --quiet belay-node 2>/dev/null || wrong "installing has enabled it"
 [ "$(pid_of belay-node)" = 0 ] || wrong "installing has started it"
 [ -e /usr/lib/udev/rules.d/60-belay.rules ] || wrong "the udev rules are not where udev looks"
@@ -102,6 +121,7 @@ await node info
 for fs in "${!ids[@]}"; do
     give_back "$fs"
 done
+as_on_a_node_of_kubernetes
 touch /var/lib/belay/mine
 dpkg --purge belay-node belay-controller belayctl >/dev/null 2>&1
 [ -e /var/lib/belay/mine ] || wrong "purge has removed /var/lib/belay"
