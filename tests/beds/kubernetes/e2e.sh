@@ -6,7 +6,7 @@
 #
 # FULL=1: all of the suite instead of the specs that matter most, rollouts beneath pods that write,
 # kills of everything by chance, alerts and dashboard; an hour.
-# BED_LOGS keeps what tells why it failed; suite reports stand there in any case.
+# What tells why it failed stays in target/e2e, and the suite's reports in any case.
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
 bindir=${1:?the folder of the programs}
@@ -14,7 +14,7 @@ work=$(mktemp -d -t belay-e2e.XXXXXX)
 export BASE=$work/cluster
 . "$here/env.sh"
 
-logs=${BED_LOGS:-${CARGO_TARGET_DIR:-$here/../../../target}/e2e}
+logs=${CARGO_TARGET_DIR:-$here/../../../target}/e2e
 export SUITE_DIR=$logs/suite
 started=$SECONDS
 now=
