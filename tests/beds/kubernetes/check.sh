@@ -74,7 +74,7 @@ spec:
 YAML
     k wait --for=condition=Ready "pod/$1" --timeout="${seconds_max}s" >/dev/null ||
         { k describe "pod/$1" >&2 && k logs "$1" >&2 && return 1; }
-    await 10 "the end of what the pod $1 does" said_done "$1"
+    await "$seconds_max" "the end of what the pod $1 does" said_done "$1"
 }
 
 said_done() {
@@ -227,7 +227,7 @@ notes=$(mktemp -d)
 trap 'rm -rf "$notes"' EXIT
 clean_up
 kubectl create namespace "$namespace" >/dev/null
-await 30 "the service account of $namespace" k get serviceaccount default
+await "$seconds_max" "the service account of $namespace" k get serviceaccount default
 run "${checks[@]}"
 run leaves_nothing
 clean_up

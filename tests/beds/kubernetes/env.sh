@@ -26,13 +26,13 @@ bed_binaries() {
     printf '%s\n' "${BIN:-$("$bed/build/build.sh" --where)}"
 }
 
-# await SECONDS WHAT COMMAND...: until the command succeeds, which is asked ten times a second.
+# await SECONDS WHAT COMMAND...: until the command succeeds, which is asked five times a second.
 await() {
     local seconds=$1 what=$2 tries
     shift 2
-    for ((tries = 0; tries < seconds * 10; tries++)); do
+    for ((tries = 0; tries < seconds * 5; tries++)); do
         ! "$@" >/dev/null 2>&1 || return 0
-        sleep 0.1
+        sleep 0.2
     done
     printf 'belay: %s: not within %s s\n' "$what" "$seconds" >&2
     return 1
