@@ -8,8 +8,10 @@ import json
 import os
 import pathlib
 import shutil
+import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 
@@ -70,19 +72,26 @@ class Cluster:
         self.inner = None
 
     def __enter__(self):
-        deadline = time.monotonic() + 30
+        # Told to end, a test takes its proxy along, as it does at Ctrl-C.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))
+        try:
+            self._await_answer()
+            self.inner = self._descendant_inside()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def _await_answer(self):
+        deadline = time.monotonic() + 60
         while True:
             try:
-                self.get("/readyz?verbose=false", raw=True)
-                break
+                return self.get("/readyz", raw=True)
             except Unreachable as error:
                 if self._proxy.poll() is not None or time.monotonic() > deadline:
-                    self.close()
                     raise SystemExit(f"no cluster answers in BASE={self.base} ({error}); "
                                      f"start one: BASE={self.base} {self.script} up") from error
-                time.sleep(0.2)
-        self.inner = self._descendant_inside()
-        return self
+            time.sleep(0.2)
 
     def __exit__(self, *_):
         self.close()

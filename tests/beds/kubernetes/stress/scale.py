@@ -79,8 +79,10 @@ class Round:
         gone = time.monotonic() - began
         self.clock.log(f"{title}: the pods are gone, {gone:.1f} s")
         after = Pages(self.cluster, self.driver)
-        return {"title": title, "pods": len(self.names), "starts": starts, "running": running,
-                "gone": gone, "memory": held, "times": after.since(before)}
+        result = {"title": title, "pods": len(self.names), "starts": starts, "running": running,
+                  "gone": gone, "memory": held, "times": after.since(before)}
+        report(result)
+        return result
 
     def _start(self, names):
         began, waiting, starts = {}, set(names), []
@@ -138,11 +140,12 @@ def run(given, cluster):
     cluster.patiently("volumes are gone",
                       lambda: not cluster.items("/api/v1/persistentvolumes"), 900)
     clock.log(f"the volumes are deleted, {time.monotonic() - began:.1f} s")
-    rounds[-1]["times"]["deletion"] = Pages(cluster, given.driver).since(before)["controller"]
+    deletion = Pages(cluster, given.driver).since(before)["controller"]
+    times_table("deletion: controller", deletion)
     objects.remove_surroundings(cluster)
     late = memory.of_pods(cluster, sum(kube.system_pods(cluster), []))
-    return {"rounds": rounds, "memory": {"before": idle, "all run": rounds[1]["memory"],
-                                         "after": late}}
+    memory_table({"before": idle, "after": late})
+    return {"rounds": rounds, "deletion": deletion, "memory": {"before": idle, "after": late}}
 
 
 def milliseconds(seconds):
@@ -214,13 +217,12 @@ def plot(rounds, path):
     pyplot.savefig(path)
 
 
-def report(result):
-    for one in result["rounds"]:
-        share(one)
-        histogram_of_starts(one["starts"])
-        for name, part in one["times"].items():
-            times_table(f"{one['title']}: {name}", part)
-    memory_table(result["memory"])
+def report(one):
+    share(one)
+    histogram_of_starts(one["starts"])
+    for name, part in one["times"].items():
+        times_table(f"{one['title']}: {name}", part)
+    memory_table({"all run": one["memory"]})
 
 
 def as_json(value):
@@ -249,7 +251,6 @@ def main():
         parser.error("BASE or --base must name the folder of a running bed")
     with kube.Cluster(given.base, given.script) as cluster:
         result = run(given, cluster)
-    report(result)
     if given.output:
         pathlib.Path(given.output).write_text(json.dumps(as_json(result), indent=1) + "\n")
     if given.plot:
