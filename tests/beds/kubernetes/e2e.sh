@@ -67,7 +67,7 @@ if [ "${FULL:-}" = 1 ]; then
     step missed-rights "$here/cluster.sh" exec "$here/../../deploy/rbac.sh" each
     step monitoring "$here/monitoring.sh"
     step rollouts "$here/stress/upgrade.py" --chart "$here/../../../deploy/chart"
-    step chaos "$here/stress/chaos.py" --minutes 2 --settle 80
+    step chaos "$here/stress/chaos.py" --minutes 2
 fi
 step suite "$here/cluster.sh" exec env FULL="${FULL:-}" SUITE_DIR="$SUITE_DIR" "$here/suite/run.sh"
 memory
