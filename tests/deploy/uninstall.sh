@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Shows what docs/helm.md promises of `helm uninstall`: a pod goes on writing without the driver, its
-# volume stays, and the same release, installed again, goes on with both.
+# Shows what docs/helm.md promises of the volumes: an upgrade does not leave them behind; and a pod
+# goes on writing without the driver, its volume stays, and the same release, installed again, goes on
+# with both.
 #
 #   uninstall.sh     within a cluster of the Kubernetes bed (cluster.sh exec), with the chart installed
 set -euo pipefail
@@ -67,8 +68,17 @@ has_more_lines_than() {
     [ "$(lines)" -gt "$1" ]
 }
 
+# refused SETTING WHY: an upgrade that would begin an empty store.
+refused() {
+    ! helm upgrade belay "$here/../../deploy/chart" --namespace "$namespace" \
+        --values "$work/values.yaml" --set "$1" >"$work/told" 2>&1 && grep -q "$2" "$work/told"
+}
+
 trap clean EXIT
 helm get values belay --namespace "$namespace" --output yaml >"$work/values.yaml"
+refused 'drivers[0].nodeName=elsewhere' 'the volumes are on node1'
+refused 'drivers[0].stateDir=/elsewhere' 'the volumes are in /var/lib/belay'
+
 make_claim
 pod writer 'n=0; while :; do n=$((n + 1)); echo $n >>/data/numbers; sync; sleep 0.1; done'
 await 120 "the writer's first line" has_more_lines_than 0

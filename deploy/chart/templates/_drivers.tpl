@@ -36,6 +36,7 @@
 {{- $driver := include "belay.over" (dict "defaults" $defaults "entry" $entry) | fromJson -}}
 {{- $_ := set $driver "backend" $backend -}}
 {{- include "belay.check" (dict "at" $at "driver" $driver) -}}
+{{- include "belay.checkStays" (dict "at" $at "driver" $driver "root" $) -}}
 {{- $drivers = append $drivers $driver -}}
 {{- end -}}
 {{- toJson (dict "drivers" $drivers) -}}
@@ -58,6 +59,29 @@
 {{- end -}}
 {{- if gt (int $defaults) 1 -}}
 {{- fail (printf "%s.storageClasses: %d of them are the default; a cluster has one" $where (int $defaults)) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* With another node or folder the controller would begin an empty store: the volumes of the one
+     before would count as deleted. Only helm against an API server can see that. */}}
+{{- define "belay.checkStays" -}}
+{{- $where := printf "drivers[%v]" .at -}}
+{{- $advice := "volumes do not move. If theirs were moved by hand, uninstall the release and install it again" -}}
+{{- $driver := .driver -}}
+{{- $name := include "belay.controllerName" $driver -}}
+{{- with lookup "apps/v1" "Deployment" .root.Release.Namespace $name -}}
+{{- range (dig "spec" "template" "spec" "volumes" list .) -}}
+{{- if and (eq .name "state") .hostPath (ne (.hostPath | default dict).path $driver.stateDir) -}}
+{{- fail (printf "%s.stateDir: %s, but the volumes are in %s; %s" $where $driver.stateDir .hostPath.path $advice) -}}
+{{- end -}}
+{{- end -}}
+{{- range (dig "spec" "template" "spec" "affinity" "nodeAffinity" "requiredDuringSchedulingIgnoredDuringExecution" "nodeSelectorTerms" list .) -}}
+{{- range .matchFields -}}
+{{- if not (has $driver.nodeName .values) -}}
+{{- fail (printf "%s.nodeName: %s, but the volumes are on %s; %s" $where $driver.nodeName (first .values) $advice) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 
