@@ -17,6 +17,9 @@ const (
 	manifests = "../../deploy/manifests"
 )
 
+// A helm that somebody built himself takes the cluster for one of long ago, unless it is told.
+var kube = []string{"--kube-version", "1.36.0"}
+
 // object is one Kubernetes object, or a part of one.
 type object map[string]any
 
@@ -63,7 +66,7 @@ func valuesFiles(t *testing.T) []string {
 
 // helm runs helm, and returns what it says and whether it was content.
 func helm(arguments ...string) (string, error) {
-	command := exec.Command("helm", arguments...)
+	command := exec.Command("helm", append(arguments, kube...)...)
 	var out bytes.Buffer
 	command.Stdout, command.Stderr = &out, &out
 	err := command.Run()
