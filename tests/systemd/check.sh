@@ -21,6 +21,16 @@ wrong() {
     exit 1
 }
 
+# What was killed is gone a moment later.
+remove_cgroup() {
+    local tries
+    for ((tries = 0; tries < 300; tries++)); do
+        [ -e "$work/cgroup/$cgroup" ] || return 0
+        find "$work/cgroup/$cgroup" -depth -type d -exec rmdir {} + 2>/dev/null || sleep 0.1
+    done
+    printf 'systemd: still there: the control group %s\n' "$cgroup" >&2
+}
+
 clean() {
     trap - EXIT INT TERM
     if [ -n "$first" ]; then
@@ -28,8 +38,8 @@ clean() {
         wait "$first" 2>/dev/null || true
     fi
     # Its volumes were on a tmpfs, and have gone with it.
-    mount -t cgroup2 cgroup2 "$work/cgroup" 2>/dev/null && {
-        find "$work/cgroup/$cgroup" -depth -type d -exec rmdir {} + 2>/dev/null || true
+    mount -t cgroup2 cgroup2 "$work/cgroup" && {
+        remove_cgroup
         umount "$work/cgroup"
     }
     rm -rf --one-file-system "$work"
