@@ -7,11 +7,23 @@
 # otherwise reach build scripts and macros, which cannot be static.
 set -euo pipefail
 
+# A static program that may be loaded anywhere has thousands of addresses to mend at its start; in
+# the short form of them (RELR) it is 200 KiB smaller, in memory too. It takes a C library whose
+# start knows that form.
+short_addresses() {
+    local version
+    version=$(getconf GNU_LIBC_VERSION 2>/dev/null) || return 1
+    printf '%s\n' 2.36 "${version#glibc }" | sort --check=quiet --version-sort
+}
+
 folder=$1
 shift
 host=$(rustc --version --verbose | sed -n 's/^host: //p')
-cargo build "$@" --release --target "$host" \
-    --config "target.$host.rustflags=['-Ctarget-feature=+crt-static']" \
+flags="'-Ctarget-feature=+crt-static'"
+if short_addresses; then
+    flags+=",'-Clink-arg=-Wl,-z,pack-relative-relocs'"
+fi
+cargo build "$@" --release --target "$host" --config "target.$host.rustflags=[$flags]" \
     -p belay-node-agent -p belay-controller -p belay-ctl
 mkdir -p "$folder"
 for program in belay-node belay-controller belayctl; do
