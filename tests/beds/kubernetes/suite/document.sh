@@ -14,7 +14,7 @@ page=$here/../../../../docs/conformance.md
 }
 
 # Gives each spec that was not run our reason for that instead of the suite's, and the verdict
-# `repeated` or `unfit`.
+# `repeated`, `unfit` or `unreached`.
 explain() {
     awk -F '\t' -v OFS='\t' '
         FILENAME ~ /reasons$/ { known[$1] = $2; next }
@@ -24,8 +24,9 @@ explain() {
             $1 = "unfit"
         }
         $1 == "left-out" {
+            $6 = "**not reached: the run was ended before**"
             for (i = exclusions; i > 0; i--) if ("(" $3 ") " $5 ~ excluded[i]) $6 = why[i]
-            $1 = $6 ~ /^once/ ? "repeated" : "unfit"
+            $1 = $6 ~ /^once/ ? "repeated" : $6 ~ /^\*/ ? "unreached" : "unfit"
         }
         { print }' "$reports/reasons" "$reports/exclusions" "$specs"
 }
@@ -37,7 +38,8 @@ run_facts() {
         END {
             printf "* %d specs: %d passed, %d failed, %d excepted, ", NR, n["passed"], n["failed"],
                 n["excepted"]
-            printf "%d not applicable, %d repetitions left out\n", n["unfit"], n["repeated"]
+            printf "%d not applicable, %d repetitions left out", n["unfit"], n["repeated"]
+            printf n["unreached"] ? ", **%d not reached**\n" : "\n", n["unreached"]
         }' "$reports/explained.tsv"
 }
 
@@ -66,7 +68,7 @@ suites() {
 reasons() {
     printf '| specs | why they were not run |\n|--:|---|\n'
     awk -F '\t' '
-        $1 == "unfit" || $1 == "repeated" { n[$6]++ }
+        $1 ~ /^un|^repeated$/ { n[$6]++ }
         END { for (reason in n) printf "| %d | %s |\n", n[reason], reason }
         ' "$reports/explained.tsv" | sort -t '|' -k 2,2nr
 }

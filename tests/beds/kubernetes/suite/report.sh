@@ -60,6 +60,12 @@ judge_skips() {
         }' "$reports/reasons" "$specs" | sort -u >>"$complaints"
     [ "$kind" = full ] || return 0
     awk -F '\t' '
+        FILENAME ~ /exclusions$/ { known[$1] = 1; next }
+        $1 == "left-out" {
+            for (regex in known) if ("(" $3 ") " $5 ~ regex) next
+            print "not run, and excluded.txt does not say why: (" $3 ") " $5
+        }' "$reports/exclusions" "$specs" >>"$complaints"
+    awk -F '\t' '
         FILENAME ~ /reasons$/ { known[$1] = 1; next }
         $1 == "skipped" { for (reason in known) if ($6 ~ reason) delete known[reason] }
         END { for (reason in known) print "skips.txt, but no such skip: " reason }
