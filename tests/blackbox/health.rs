@@ -111,7 +111,9 @@ fn the_errors_of_an_ext4_are_told_until_it_is_checked() {
     fail_ext4(&rig);
     let errors = [(Status::Degraded, "FilesystemErrors")];
     // The kernel counts it by a worker of its own.
-    until("the error is counted", || !health(&node, &volume).is_empty());
+    until("the error is counted", || {
+        !health(&node, &volume).is_empty()
+    });
     expect(&node, &volume, &errors);
     rig.restart();
     expect(&node, &volume, &errors);
