@@ -136,9 +136,12 @@ fail_often() {
 # Nothing of ours in the objects that are in no namespace: neither volumes nor snapshots nor reports
 # of room.
 has_ended() {
-    ! kubectl get pv,volumesnapshotcontents,csistoragecapacities --all-namespaces --output \
-        jsonpath='{range .items[*]}{.spec.claimRef.namespace} {.spec.volumeSnapshotRef.namespace} {.storageClassName}{"\n"}{end}' |
-        grep -q belay-rights
+    local owners
+    # An API server that does not answer has nothing to show either.
+    owners=$(kubectl get pv,volumesnapshotcontents,csistoragecapacities --all-namespaces --output \
+        jsonpath='{range .items[*]}{.spec.claimRef.namespace} {.spec.volumeSnapshotRef.namespace} {.storageClassName}{"\n"}{end}') ||
+        return 1
+    ! grep -q belay-rights <<<"$owners"
 }
 
 end() {

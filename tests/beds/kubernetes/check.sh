@@ -100,8 +100,11 @@ volume_of() {
 }
 
 is_detached() {
-    ! k get volumeattachments --output jsonpath='{.items[*].spec.source.persistentVolumeName}' |
-        grep -qw "$(volume_of "$1")"
+    local volume attached
+    volume=$(volume_of "$1") || return 1
+    attached=$(k get volumeattachments \
+        --output jsonpath='{.items[*].spec.source.persistentVolumeName}') || return 1
+    ! grep -qw "$volume" <<<"$attached"
 }
 
 # has_grown POD BEFORE BY: in MiB; a filesystem keeps some for itself.

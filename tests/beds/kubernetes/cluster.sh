@@ -255,7 +255,10 @@ start() {
 
 # All processes of the cluster: who dies last lets go of the mounts.
 processes_gone() {
-    ! readlink /proc/[0-9]*/ns/pid 2>/dev/null | grep -qxF "$1"
+    local namespaces
+    # Those of processes that end meanwhile cannot be read.
+    namespaces=$(readlink /proc/[0-9]*/ns/pid 2>/dev/null || true)
+    ! grep -qxF "$1" <<<"$namespaces"
 }
 
 # Volumes are loop devices over files of the image, which is on one itself. A path tells nothing:
