@@ -269,8 +269,22 @@ release_loops() {
         number=$(losetup --noheadings --output MAJ:MIN --list "$outer" | tr -d ' ')
         losetup --list --noheadings --output NAME,BACK-MAJ:MIN |
             awk -v of="$number" '$2 == of { print $1 }' | while read -r inner; do
-            losetup --detach "$inner" || true
+            release_kubelets "$inner"
+            # It may have gone with what was on top of it.
+            losetup --detach "$inner" 2>/dev/null || true
         done
+    done
+}
+
+# The kubelet keeps a raw volume by a loop device on top of it; killed, it leaves that behind. It is
+# known by the inode of the device below, in the filesystem of /dev.
+release_kubelets() {
+    local inode upper
+    inode=$(stat --format=%i "$1")
+    losetup --list --noheadings --output NAME,BACK-INO,BACK-MAJ:MIN |
+        awk -v inode="$inode" -v dev="$(stat --format=%Hd:%Ld /dev)" \
+            '$2 == inode && $3 == dev { print $1 }' | while read -r upper; do
+        losetup --detach "$upper" || true
     done
 }
 
