@@ -61,8 +61,8 @@ step cluster "$here/cluster.sh" up
 step deploy "$here/deploy.sh" "$work/images"
 step check "$here/check.sh"
 step manifests "$here/cluster.sh" exec "$here/../../deploy/dry_run.sh"
+step rights "$here/cluster.sh" exec "$here/../../deploy/rbac.sh"
 if [ "${FULL:-}" = 1 ]; then
-    step rights "$here/cluster.sh" exec "$here/../../deploy/rbac.sh"
     step uninstall "$here/cluster.sh" exec "$here/../../deploy/uninstall.sh"
     step missed-rights "$here/cluster.sh" exec "$here/../../deploy/rbac.sh" each
     step monitoring "$here/monitoring.sh"
