@@ -16,10 +16,12 @@ controller=belay-controller-local
 work=$(mktemp -d)
 roles=$work/roles.json
 failed=
+running=
 
 clean() {
     local code=$?
     trap - EXIT
+    stop_scenario
     [ "$code" = 0 ] || tell_state >&2
     if [ -e "$roles" ]; then give_back; fi
     remove_leftovers || code=1
@@ -65,9 +67,16 @@ is_missed() {
     since_mark | rights refused "$1" "$2"
 }
 
+stop_scenario() {
+    [ -n "$running" ] || return 0
+    kill -- "-$running" 2>/dev/null || true
+    wait "$running" 2>/dev/null || true
+    running=
+}
+
 # miss VERB RESOURCE: true if the sidecars come to ask for what they may not.
 miss() {
-    local pid missed=
+    local missed=
     rights without "$1" "$2" "$roles" | kubectl replace --filename - >/dev/null
     mark
     # Not waited for: without some of its rights it never gets ready.
@@ -75,14 +84,13 @@ miss() {
     # A process group of its own, so that what it waits for ends with it.
     set -m
     scenario >/dev/null 2>&1 &
-    pid=$!
+    running=$!
     set +m
-    while [ -z "$missed" ] && kill -0 "$pid" 2>/dev/null; do
+    while [ -z "$missed" ] && kill -0 "$running" 2>/dev/null; do
         ! is_missed "$1" "$2" || missed=1
         sleep 0.5
     done
-    kill -- "-$pid" 2>/dev/null || true
-    wait "$pid" 2>/dev/null || true
+    stop_scenario
     [ -n "$missed" ] || is_missed "$1" "$2"
 }
 
