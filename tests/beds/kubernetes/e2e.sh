@@ -4,8 +4,9 @@
 #
 #   e2e.sh BINDIR
 #
-# FULL=1: all of the suite instead of the specs that matter most, the sidecars' rights one by
-# one, uninstall and rollouts beneath pods that write, kills by chance, alerts; an hour.
+# CHAOS=MINUTES: rollouts beneath pods that write, and for so long kills of everything by chance.
+# FULL=1: all of the suite instead of the specs that matter most, two minutes of CHAOS, the
+# sidecars' rights missed one by one, an uninstall beneath a pod that writes, alerts; two hours.
 # What tells why it failed stays in target/e2e, and the suite's reports in any case.
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
@@ -16,6 +17,7 @@ export BASE=$work/cluster
 
 logs=${CARGO_TARGET_DIR:-$here/../../../target}/e2e
 export SUITE_DIR=$logs/suite
+chaos_minutes=${CHAOS:-${FULL:+2}}
 started=$SECONDS
 now=
 
@@ -66,8 +68,10 @@ if [ "${FULL:-}" = 1 ]; then
     step uninstall "$here/cluster.sh" exec "$here/../../deploy/uninstall.sh"
     step missed-rights "$here/cluster.sh" exec "$here/../../deploy/rbac.sh" each
     step monitoring "$here/monitoring.sh"
+fi
+if [ -n "$chaos_minutes" ]; then
     step rollouts "$here/stress/upgrade.py" --chart "$here/../../../deploy/chart"
-    step chaos "$here/stress/chaos.py" --minutes 2
+    step chaos "$here/stress/chaos.py" --minutes "$chaos_minutes"
 fi
 step suite "$here/cluster.sh" exec env FULL="${FULL:-}" SUITE_DIR="$SUITE_DIR" "$here/suite/run.sh"
 memory
