@@ -39,3 +39,12 @@ apt_install() {
 at_least() {
     [ "$(printf '%s\n%s\n' "$1" "$2" | sort -V | head -n 1)" = "$1" ]
 }
+
+# is_go_build PROGRAM MODULE VERSION: is that what the cache has? Such a program has no version of
+# its own, or says "(dev)"; what Go stamped into it is the truth.
+is_go_build() {
+    [ -x "$BELAY_CACHE/bin/$1" ] &&
+        go version -m "$BELAY_CACHE/bin/$1" 2>/dev/null |
+        awk -v module="$2" -v version="$3" \
+            '$1 == "mod" && $2 == module && $3 == version { found = 1 } END { exit !found }'
+}

@@ -7,15 +7,7 @@ set -euo pipefail
 version=v4.3.1
 module=helm.sh/helm/v4
 
-# A build from the module has no version of its own; what Go stamped into it is the truth.
-installed() {
-    [ -x "$BELAY_CACHE/bin/helm" ] &&
-        go version -m "$BELAY_CACHE/bin/helm" 2>/dev/null |
-        awk -v module="$module" -v version="$version" \
-            '$1 == "mod" && $2 == module && $3 == version { found = 1 } END { exit !found }'
-}
-
-installed && exit 0
+is_go_build helm "$module" "$version" && exit 0
 announce "building helm $version into $BELAY_CACHE (make chart and make e2e need it; some minutes, once)"
 GOBIN=$BELAY_CACHE/bin go install -ldflags "-s -w -X $module/internal/version.version=$version" \
     "$module/cmd/helm@$version" ||
