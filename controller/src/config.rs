@@ -14,6 +14,10 @@ pub struct Config {
     #[command(flatten)]
     pub common: CommonArgs,
 
+    /// Who may connect to the socket besides its owner: the number of a group
+    #[arg(long, env = "BELAY_ENDPOINT_GROUP", value_name = "GID")]
+    pub endpoint_group: Option<u32>,
+
     /// Where volumes come from
     #[arg(
         long,
@@ -125,7 +129,7 @@ mod tests {
             .get_arguments()
             .filter(|flag| flag.get_env().is_some())
             .collect();
-        assert_eq!(flags.len(), 12, "one without a variable, or a new one");
+        assert_eq!(flags.len(), 13, "one without a variable, or a new one");
         for flag in flags {
             let name = flag.get_long().unwrap();
             let variable = flag.get_env().unwrap().to_str().unwrap();

@@ -48,8 +48,12 @@ pub fn run(config: &Config) -> Result<(), Box<dyn Error>> {
         .build()?;
     let served = runtime.block_on(async {
         let shutdown = terminations()?;
+        let socket = Socket::bind(&config.common.endpoint)?;
+        if let Some(group) = config.endpoint_group {
+            socket.share_with(group)?;
+        }
         let serving = ServeConfig {
-            socket: Socket::bind(&config.common.endpoint)?,
+            socket,
             http: config.common.http_endpoint,
             drain: DRAIN,
             readiness,

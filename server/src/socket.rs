@@ -2,7 +2,9 @@
 //! living, and taken away at the end only if it is still ours. Knows nothing of what is served.
 
 use crate::endpoint::Endpoint;
-use rustix::fs::{FileType, FlockOperation, Mode, OFlags, Stat};
+use rustix::fs::{
+    AtFlags, CWD, FileType, FlockOperation, Gid, Mode, OFlags, Stat, chmodat, chownat,
+};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::fmt;
@@ -24,6 +26,9 @@ const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
 /// Only root reaches a CSI driver: whoever can talk to it can mount anything.
 const PRIVATE: Mode = Mode::RUSR.union(Mode::WUSR);
+
+/// For callers that are not root: they are members of the file's group.
+const SHARED: Mode = PRIVATE.union(Mode::RGRP).union(Mode::WGRP);
 
 /// A listening socket and its file.
 #[derive(Debug)]
@@ -68,6 +73,21 @@ impl Socket {
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.file.path
+    }
+
+    /// Lets a group connect as well. Without `CAP_CHOWN`, this process must be a member of it.
+    ///
+    /// # Errors
+    /// With the path in the text; nobody else can connect then.
+    pub fn share_with(&self, group: u32) -> io::Result<()> {
+        let path = self.path();
+        let none = AtFlags::empty();
+        chownat(CWD, path, None, Some(Gid::from_raw(group)), none).map_err(|error| {
+            explain(path, format!("cannot give it to the group {group}"), error)
+        })?;
+        // Widened last: until then it is private, whoever its group is.
+        chmodat(CWD, path, SHARED, none)
+            .map_err(|error| explain(path, "cannot let its group connect", error))
     }
 
     /// The listener for the runtime, and the file, which is removed when dropped.
@@ -213,6 +233,7 @@ fn explain(path: &Path, what: impl fmt::Display, error: Errno) -> io::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::MetadataExt as _;
     use std::os::unix::net::UnixStream;
     use tempfile::TempDir;
 
@@ -234,6 +255,17 @@ mod tests {
         UnixStream::connect(socket.path()).unwrap();
         drop(socket);
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_socket_is_private_until_it_is_shared_with_a_group() {
+        let folder = TempDir::new().unwrap();
+        let socket = Socket::bind(&endpoint(&folder)).unwrap();
+        let found = || std::fs::metadata(socket.path()).unwrap();
+        assert_eq!(found().mode() & 0o777, 0o600);
+        let group = rustix::process::getegid().as_raw();
+        socket.share_with(group).unwrap();
+        assert_eq!((found().mode() & 0o777, found().gid()), (0o660, group));
     }
 
     #[test]

@@ -94,6 +94,9 @@ func TestNothingOfTheControllersPodHasPrivileges(t *testing.T) {
 				t.Errorf("%s: %v", container.text("name"), security)
 			}
 			isSidecar := container.text("name") != "belay-controller"
+			if isSidecar && security["runAsNonRoot"] != true {
+				t.Errorf("%s runs as root", container.text("name"))
+			}
 			for _, mount := range container.list("volumeMounts") {
 				if isSidecar && mount.text("name") == "state" {
 					t.Errorf("%s sees the volumes", container.text("name"))

@@ -66,3 +66,8 @@ readinessProbe:
   periodSeconds: 5
   timeoutSeconds: 5
 {{- end -}}
+
+{{/* User and group of the sidecars: `nonroot` of many images, and nobody's files on a node. */}}
+{{- define "belay.sidecarId" -}}
+65532
+{{- end -}}

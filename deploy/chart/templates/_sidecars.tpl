@@ -20,9 +20,9 @@
     {{- toYaml .root.Values.sidecars.resources | nindent 4 }}
   securityContext:
     {{- include "belay.unprivileged" . | nindent 4 }}
-    # The owner of the socket, which only he may open. Without a capability and with nothing of
-    # the node in the container, he is no more than another user.
-    runAsUser: 0
+    runAsNonRoot: true
+    runAsUser: {{ include "belay.sidecarId" . }}
+    runAsGroup: {{ include "belay.sidecarId" . }}
   volumeMounts:
     - name: socket
       mountPath: /run/csi
