@@ -9,7 +9,6 @@ chance. Needs a running bed with Belay installed in it: BASE names its folder.
 """
 import argparse
 import json
-import os
 import pathlib
 import random
 import statistics
@@ -36,13 +35,7 @@ def arguments():
     # What failed is tried again after up to five minutes, by the sidecars as by the kubelet.
     parser.add_argument("--settle", type=int, default=600,
                         help="seconds after the last fault until every life must have ended")
-    parser.add_argument("--driver", default="local.csi.belay.dev")
-    parser.add_argument("--script", help=argparse.SUPPRESS)
-    parser.add_argument("--base", default=os.environ.get("BASE"), help="folder of the bed")
-    parser.add_argument("--output", help="file for the result as JSON")
-    given = parser.parse_args()
-    if not given.base:
-        parser.error("BASE or --base must name the folder of a running bed")
+    given = kube.given(parser)
     given.seed = random.randrange(1 << 32) if given.seed is None else given.seed
     return given
 

@@ -3,6 +3,7 @@
 The API is reached by a socket file that a `kubectl proxy` inside the cluster's namespaces serves,
 so that a thousand requests do not start a thousand processes.
 """
+import argparse
 import http.client
 import json
 import os
@@ -205,6 +206,18 @@ class Cluster:
             if ids and ids[0].split()[-1] == "1":
                 return int(status.parent.name)
         return None
+
+
+def given(parser):
+    """The arguments, with those that every test of a bed has."""
+    parser.add_argument("--driver", default="local.csi.belay.dev")
+    parser.add_argument("--script", help=argparse.SUPPRESS)
+    parser.add_argument("--base", default=os.environ.get("BASE"), help="folder of the bed")
+    parser.add_argument("--output", help="file for the result as JSON")
+    arguments = parser.parse_args()
+    if not arguments.base:
+        parser.error("BASE or --base must name the folder of a running bed")
+    return arguments
 
 
 def system_pods(cluster):

@@ -9,7 +9,6 @@ bed with Belay installed in it: BASE names its folder.
 """
 import argparse
 import json
-import os
 import pathlib
 import statistics
 import sys
@@ -241,14 +240,8 @@ def main():
     parser.add_argument("--pods", type=int, default=100)
     parser.add_argument("--few", type=int, default=12, help="pods of the first round")
     parser.add_argument("--kinds", default=",".join(objects.KINDS), help="taken in turns")
-    parser.add_argument("--driver", default="local.csi.belay.dev")
-    parser.add_argument("--script", help=argparse.SUPPRESS)
-    parser.add_argument("--base", default=os.environ.get("BASE"), help="folder of the bed")
-    parser.add_argument("--output", help="file for the result as JSON")
     parser.add_argument("--plot", help="file for a picture of the starts, where matplotlib is")
-    given = parser.parse_args()
-    if not given.base:
-        parser.error("BASE or --base must name the folder of a running bed")
+    given = kube.given(parser)
     with kube.Cluster(given.base, given.script) as cluster:
         result = run(given, cluster)
     if given.output:

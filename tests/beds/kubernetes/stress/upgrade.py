@@ -10,7 +10,6 @@ bed with Belay installed in it: BASE names its folder.
 """
 import argparse
 import json
-import os
 import pathlib
 import socket
 import sys
@@ -258,13 +257,7 @@ def main():
     parser.add_argument("--chart", help="folder of the chart, for a helm upgrade as well")
     parser.add_argument("--release", default="belay")
     parser.add_argument("--quiet", type=float, default=5, help="seconds of writing before")
-    parser.add_argument("--driver", default="local.csi.belay.dev")
-    parser.add_argument("--script", help=argparse.SUPPRESS)
-    parser.add_argument("--base", default=os.environ.get("BASE"), help="folder of the bed")
-    parser.add_argument("--output", help="file for the result as JSON")
-    given = parser.parse_args()
-    if not given.base:
-        parser.error("BASE or --base must name the folder of a running bed")
+    given = kube.given(parser)
     with kube.Cluster(given.base, given.script) as cluster:
         result = run(given, cluster)
     if given.output:
