@@ -14,13 +14,7 @@ outdir=$1 bindir=$2
 work=$(mktemp -d)
 
 clean() {
-    local file loop
-    for file in "$work"/state/volumes/*; do
-        [ -e "$file" ] || continue
-        for loop in $(losetup --noheadings --output NAME --associated "$file"); do
-            losetup --detach "$loop" || true
-        done
-    done
+    detach_all "$work/state/volumes"
     rm -rf --one-file-system "$work"
 }
 trap clean EXIT

@@ -48,3 +48,14 @@ is_go_build() {
         awk -v module="$2" -v version="$3" \
             '$1 == "mod" && $2 == module && $3 == version { found = 1 } END { exit !found }'
 }
+
+# detach_all FOLDER: frees the loop devices that are bound to files in it.
+detach_all() {
+    local file loop
+    for file in "$1"/*; do
+        [ -e "$file" ] || continue
+        for loop in $(losetup --noheadings --output NAME --associated "$file"); do
+            losetup --detach "$loop" || true
+        done
+    done
+}

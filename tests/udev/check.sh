@@ -13,13 +13,7 @@ here=$(dirname "$(readlink -f "$0")")
 "$here/../setup/packages.sh" filesystems foreign udev
 work=$(mktemp -d)
 clean() {
-    local file loop
-    for file in "$work"/volumes/*; do
-        [ -e "$file" ] || continue
-        for loop in $(losetup --noheadings --output NAME --associated "$file"); do
-            losetup --detach "$loop" || true
-        done
-    done
+    detach_all "$work/volumes"
     rm -rf --one-file-system "$work"
 }
 trap clean EXIT
