@@ -64,16 +64,16 @@ step deploy "$here/deploy.sh" "$work/images"
 step check "$here/check.sh"
 step manifests "$here/cluster.sh" exec "$here/../../deploy/dry_run.sh"
 step rights "$here/cluster.sh" exec "$here/../../deploy/rbac.sh"
-if [ "${FULL:-}" = 1 ]; then
-    step uninstall "$here/cluster.sh" exec "$here/../../deploy/uninstall.sh"
-    step missed-rights "$here/cluster.sh" exec "$here/../../deploy/rbac.sh" each
-    step monitoring "$here/monitoring.sh"
-fi
+step suite "$here/cluster.sh" exec env FULL="${FULL:-}" SUITE_DIR="$SUITE_DIR" "$here/suite/run.sh"
+memory
 if [ -n "$chaos_minutes" ]; then
     step rollouts "$here/stress/upgrade.py" --chart "$here/../../../deploy/chart"
     step chaos "$here/stress/chaos.py" --minutes "$chaos_minutes"
 fi
-step suite "$here/cluster.sh" exec env FULL="${FULL:-}" SUITE_DIR="$SUITE_DIR" "$here/suite/run.sh"
-memory
+if [ "${FULL:-}" = 1 ]; then
+    step uninstall "$here/cluster.sh" exec "$here/../../deploy/uninstall.sh"
+    step monitoring "$here/monitoring.sh"
+    step missed-rights "$here/cluster.sh" exec "$here/../../deploy/rbac.sh" each
+fi
 step down "$here/cluster.sh" down
 printf '== all: ok, %d s\n' $((SECONDS - started))
