@@ -56,7 +56,7 @@ impl Config {
         match self.backend {
             BackendName::Local => Choice::Local(local::Config {
                 state_dir: self.state_dir.clone(),
-                node: self.common.node.id.clone(),
+                node: self.common.driver.node.id.clone(),
                 overcommit: self.overcommit,
             }),
         }
@@ -65,9 +65,9 @@ impl Config {
     /// What the operations keep to.
     #[must_use]
     pub fn rules(&self) -> Rules {
-        let node_limit = usize::try_from(self.common.max_volumes).unwrap_or(usize::MAX);
+        let node_limit = usize::try_from(self.common.driver.max_volumes).unwrap_or(usize::MAX);
         Rules {
-            place: self.common.node.place.clone(),
+            place: self.common.driver.node.place.clone(),
             node_limit: (node_limit != 0).then_some(node_limit),
         }
     }
@@ -106,7 +106,7 @@ mod tests {
         let config = parsed(&["--with-topology", "--max-volumes", "3"]).unwrap();
         let rules = config.rules();
         assert_eq!(rules.node_limit, Some(3));
-        assert_eq!(rules.place, config.common.node.place);
+        assert_eq!(rules.place, config.common.driver.node.place);
         assert!(rules.place.is_some());
     }
 

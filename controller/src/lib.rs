@@ -10,7 +10,7 @@ use backend::registry;
 use belay_server::identity::Identity;
 use belay_server::metrics;
 use belay_server::readiness::{Readiness, State};
-use belay_server::serve::{ServeConfig, serve};
+use belay_server::serve::{Driver, ServeConfig, serve};
 use belay_server::services::Services;
 use belay_server::signal::terminations;
 use belay_server::socket::Socket;
@@ -29,38 +29,42 @@ const DRAIN: Duration = Duration::from_secs(20);
 /// # Errors
 /// Whatever keeps it from serving.
 pub fn run(config: &Config) -> Result<(), Box<dyn Error>> {
-    metrics::begin(&config.common, env!("CARGO_PKG_VERSION"))?;
+    let (driver, process) = (&config.common.driver, &config.common.process);
+    metrics::begin(process, [&driver.driver_name], env!("CARGO_PKG_VERSION"))?;
     let readiness = Readiness::new(State::Ready);
     let backend = registry::open(config.choice(), readiness.clone())?;
     let operations = Arc::new(Operations::new(backend, config.rules()));
     let identity = Identity::new(
-        config.common.driver_name.clone(),
+        driver.driver_name.clone(),
         env!("CARGO_PKG_VERSION"),
-        config.common.plugin_capabilities(),
+        driver.plugin_capabilities(),
         readiness.clone(),
     );
     let services = Services::new(identity)
         .with_controller(rpc::Service::new(operations))
-        .with_grpc(&config.common.grpc, &readiness);
+        .with_grpc(&process.grpc, &readiness);
 
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()?;
     let served = runtime.block_on(async {
         let shutdown = terminations()?;
-        let socket = Socket::bind(&config.common.endpoint)?;
+        let socket = Socket::bind(&driver.endpoint)?;
         if let Some(group) = config.endpoint_group {
             socket.share_with(group)?;
         }
         let serving = ServeConfig {
-            socket,
-            http: config.common.http_endpoint,
+            http: process.http_endpoint,
             drain: DRAIN,
             readiness,
-            registrations: Vec::new(),
         };
-        tracing::info!(endpoint = %config.common.endpoint, "serving");
-        Ok(serve(serving, services, shutdown).await?)
+        tracing::info!(endpoint = %driver.endpoint, "serving");
+        let driver = Driver {
+            socket,
+            services,
+            registration: None,
+        };
+        Ok(serve(serving, vec![driver], shutdown).await?)
     });
     // A call that outlasted the drain time is left to die: any instant is fit for that.
     runtime.shutdown_background();

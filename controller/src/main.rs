@@ -12,7 +12,7 @@ fn main() -> ExitCode {
         Ok(config) => config,
         Err(code) => return code,
     };
-    if belay_server::log::init(config.common.log_level).is_err() {
+    if belay_server::log::init(config.common.process.log_level).is_err() {
         return ExitCode::FAILURE;
     }
     match belay_controller::run(&config) {

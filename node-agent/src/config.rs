@@ -1,48 +1,171 @@
-//! The agent's flags.
+//! The agent's flags: those of the process, and those of each driver.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
+use std::process::ExitCode;
 
-use belay_server::config::CommonArgs;
+use belay_server::config::{DriverArgs, ProcessArgs, ended, parse_from, parse_where};
 use belay_server::endpoint::Endpoint;
 use belay_server::failure::Failure;
 use belay_server::request::AbsPath;
+use clap::error::ErrorKind;
+use clap::{CommandFactory as _, Parser};
+
+/// Between the flags of one driver and those of the next one.
+const NEXT_DRIVER: &str = "--next-driver";
+
+/// What the environment says for every driver; the rest it says for the first one.
+const NODE_ID_VARIABLE: &str = "BELAY_NODE_ID";
 
 /// Serves the CSI Node service of one node: stages and publishes volumes by system calls.
 ///
 /// A volume is a file beneath --loop-dir; the controller (belay-controller) makes it. Run it as
-/// root in the mount namespace of the kubelet, or with mounts that propagate there.
-#[derive(Clone, Debug, clap::Parser)]
+/// root in the mount namespace of the kubelet, or with mounts that propagate there. To serve
+/// several drivers, give the options of each after those of the one before and --next-driver.
+#[derive(Clone, Debug, Parser)]
 #[command(name = "belay-node", version)]
 pub struct Config {
-    /// What both programs of a driver have.
-    #[command(flatten)]
-    pub common: CommonArgs,
-
-    /// The folder with the volumes' files: <state-dir>/volumes of the controller
-    #[arg(long, value_name = "DIR", env = "BELAY_LOOP_DIR")]
-    pub loop_dir: PathBuf,
-
     /// The kubelet's own folder: no other path is touched, and mounts there must reach the kubelet
     #[arg(long, value_name = "DIR", env = "BELAY_KUBELET_DIR", value_parser = kubelet_dir)]
     pub kubelet_dir: Option<AbsPath>,
 
     /// The kubelet's plugins_registry as this program sees it: register there, without a registrar
-    #[arg(
-        long,
-        value_name = "DIR",
-        env = "BELAY_REGISTRATION_DIR",
-        requires = "kubelet_registration_path"
-    )]
+    #[arg(long, value_name = "DIR", env = "BELAY_REGISTRATION_DIR")]
     pub registration_dir: Option<PathBuf>,
 
-    /// The socket of --endpoint as the kubelet sees it
-    #[arg(
-        long,
-        value_name = "SOCKET",
-        env = "BELAY_KUBELET_REGISTRATION_PATH",
-        requires = "registration_dir"
-    )]
+    /// What every process has.
+    #[command(flatten)]
+    pub process: ProcessArgs,
+
+    /// Begin the options of one more driver
+    // Taken out before the rest is read: it stands here for --help alone.
+    #[arg(long = "next-driver")]
+    _next_driver: bool,
+
+    /// The first driver, mostly the only one.
+    #[command(flatten)]
+    first: Driver,
+
+    /// The others.
+    #[arg(skip)]
+    more: Vec<Driver>,
+}
+
+/// One driver of the agent.
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Options of a driver")]
+pub struct Driver {
+    /// What its controller is told as well.
+    #[command(flatten)]
+    pub common: DriverArgs,
+
+    /// The folder with the volumes' files: <state-dir>/volumes of the controller
+    #[arg(long, value_name = "DIR", env = "BELAY_LOOP_DIR")]
+    pub loop_dir: PathBuf,
+
+    /// The socket of --endpoint as the kubelet sees it; with --registration-dir
+    #[arg(long, value_name = "SOCKET", env = "BELAY_KUBELET_REGISTRATION_PATH")]
     pub kubelet_registration_path: Option<Endpoint>,
+
+    /// Pass this driver over unless the node has this id
+    #[arg(long, value_name = "ID", env = "BELAY_ONLY_ON_NODE")]
+    only_on_node: Option<String>,
+}
+
+/// A driver that is not the first one.
+#[derive(Parser)]
+struct NextDriver {
+    #[command(flatten)]
+    driver: Driver,
+}
+
+impl Config {
+    /// The settings of this process, or the code with which it shall end, see [`ended`].
+    ///
+    /// # Errors
+    /// The exit code.
+    pub fn parse() -> Result<Self, ExitCode> {
+        Self::from_arguments(std::env::args_os()).map_err(|error| ended(&error))
+    }
+
+    /// The drivers to serve on this node, at least one.
+    pub fn drivers(&self) -> impl Iterator<Item = &Driver> {
+        let all = std::iter::once(&self.first).chain(&self.more);
+        all.filter(|driver| driver.is_here())
+    }
+
+    fn from_arguments(arguments: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
+        let arguments: Vec<_> = arguments.into_iter().collect();
+        let mut sections = arguments.split(|argument| argument == NEXT_DRIVER);
+        let first = sections.next().unwrap_or_default();
+        let mut config: Self = parse_from(first.iter().cloned())?;
+        for section in sections {
+            // What messages about it are to begin with stands where clap expects the program's name.
+            let begin = OsString::from(format!("belay-node ... {NEXT_DRIVER}"));
+            let section = std::iter::once(begin).chain(section.iter().cloned());
+            let next: NextDriver = parse_where(section, |variable| variable == NODE_ID_VARIABLE)?;
+            config.more.push(next.driver);
+        }
+        config.check().map_err(bad_usage)?;
+        Ok(config)
+    }
+
+    /// What no flag shows by itself.
+    fn check(&self) -> Result<(), String> {
+        let drivers: Vec<_> = self.drivers().collect();
+        if drivers.is_empty() {
+            let id = &self.first.common.node.id;
+            return Err(format!(
+                "--only-on-node: all drivers are for other nodes, and none for {id} (--node-id)"
+            ));
+        }
+        for (at, driver) in drivers.iter().enumerate() {
+            self.check_registration(driver)?;
+            for earlier in &drivers[..at] {
+                driver.check_beside(earlier)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn check_registration(&self, driver: &Driver) -> Result<(), String> {
+        if self.registration_dir.is_some() == driver.kubelet_registration_path.is_some() {
+            return Ok(());
+        }
+        let name = &driver.common.driver_name;
+        Err(format!(
+            "{name}: --registration-dir needs the driver's --kubelet-registration-path, and the \
+             other way round"
+        ))
+    }
+}
+
+impl Driver {
+    fn is_here(&self) -> bool {
+        let id = self.common.node.id.as_str();
+        self.only_on_node.as_deref().is_none_or(|only| only == id)
+    }
+
+    /// Whether one process can serve both.
+    fn check_beside(&self, earlier: &Driver) -> Result<(), String> {
+        let (name, earlier_name) = (&self.common.driver_name, &earlier.common.driver_name);
+        if name == earlier_name {
+            return Err(format!(
+                "--driver-name: two drivers are {name}; give each a name of its own"
+            ));
+        }
+        let endpoint = &self.common.endpoint;
+        if *endpoint == earlier.common.endpoint {
+            return Err(format!(
+                "--endpoint: {earlier_name} and {name} both have {endpoint}; give each its own"
+            ));
+        }
+        Ok(())
+    }
+}
+
+fn bad_usage(why: String) -> clap::Error {
+    clap::Error::raw(ErrorKind::ValueValidation, why).format(&mut Config::command())
 }
 
 fn kubelet_dir(text: &str) -> Result<AbsPath, Failure> {
@@ -51,8 +174,6 @@ fn kubelet_dir(text: &str) -> Result<AbsPath, Failure> {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory as _;
-
     use super::*;
 
     #[test]
@@ -65,7 +186,7 @@ mod tests {
             .collect();
         assert_eq!(
             flags.len(),
-            13,
+            14,
             "a flag without an environment variable, or a new one"
         );
         for flag in flags {
@@ -74,5 +195,112 @@ mod tests {
             let row = format!("| `--{name}` | `{variable}` |");
             assert!(documentation.contains(&row), "{row}");
         }
+    }
+
+    const ONE: [&str; 9] = [
+        "belay-node",
+        "--registration-dir=/registry",
+        "--driver-name=one.belay.dev",
+        "--endpoint=/csi/one.sock",
+        "--kubelet-registration-path=/plugins/one.sock",
+        "--node-id=n1",
+        "--loop-dir=/one",
+        "--max-volumes=3",
+        "--with-topology",
+    ];
+
+    const TWO: [&str; 6] = [
+        NEXT_DRIVER,
+        "--driver-name=two.belay.dev",
+        "--endpoint=/csi/two.sock",
+        "--kubelet-registration-path=/plugins/two.sock",
+        "--node-id=n1",
+        "--loop-dir=/two",
+    ];
+
+    fn parsed(arguments: impl IntoIterator<Item = &'static str>) -> Result<Config, String> {
+        Config::from_arguments(arguments.into_iter().map(OsString::from))
+            .map_err(|error| error.to_string())
+    }
+
+    /// Of two drivers, with one argument of the second left out and one more.
+    fn refused(without: &str, more: &'static str) -> String {
+        let two = TWO
+            .into_iter()
+            .filter(|argument| !argument.starts_with(without));
+        parsed(ONE.into_iter().chain(two).chain([more])).unwrap_err()
+    }
+
+    fn names(config: &Config) -> Vec<&str> {
+        let drivers = config.drivers();
+        drivers
+            .map(|driver| driver.common.driver_name.as_str())
+            .collect()
+    }
+
+    #[test]
+    fn each_driver_has_the_options_that_follow_its_beginning() {
+        let config = parsed(ONE.into_iter().chain(TWO)).unwrap();
+        assert_eq!(names(&config), ["one.belay.dev", "two.belay.dev"]);
+        let [one, two] = config.drivers().collect::<Vec<_>>()[..] else {
+            panic!("{config:?}")
+        };
+        assert_eq!((one.common.max_volumes, two.common.max_volumes), (3, 0));
+        assert!(one.common.node.place.is_some() && two.common.node.place.is_none());
+        assert_eq!(two.loop_dir, PathBuf::from("/two"));
+        assert_eq!(names(&parsed(ONE).unwrap()), ["one.belay.dev"]);
+    }
+
+    #[test]
+    fn a_driver_of_another_node_is_passed_over_and_may_be_any() {
+        let elsewhere = ["--only-on-node=n2", "--endpoint=/csi/one.sock"];
+        let two = TWO
+            .into_iter()
+            .filter(|argument| !argument.starts_with("--endpoint"));
+        let config = parsed(ONE.into_iter().chain(two).chain(elsewhere)).unwrap();
+        assert_eq!(names(&config), ["one.belay.dev"]);
+        let here = TWO.into_iter().chain(["--only-on-node=n1"]);
+        let only_two = ONE.into_iter().chain(["--only-on-node=n2"]).chain(here);
+        assert_eq!(names(&parsed(only_two).unwrap()), ["two.belay.dev"]);
+        let error = parsed(ONE.into_iter().chain(["--only-on-node=n2"])).unwrap_err();
+        assert!(error.contains("none for n1 (--node-id)"), "{error}");
+    }
+
+    #[test]
+    fn drivers_that_would_be_in_each_others_way_are_refused() {
+        for (without, more, why) in [
+            (
+                "--driver-name",
+                "--driver-name=one.belay.dev",
+                "two drivers are one.belay.dev",
+            ),
+            (
+                "--endpoint",
+                "--endpoint=unix:///csi/one.sock",
+                "both have unix:///csi/one.sock",
+            ),
+            (
+                "--kubelet-reg",
+                "--max-volumes=1",
+                "two.belay.dev: --registration-dir needs",
+            ),
+            ("--loop-dir", "--max-volumes=1", "--loop-dir <DIR>"),
+            (
+                "none",
+                "--log-level=info",
+                "unexpected argument '--log-level'",
+            ),
+        ] {
+            let error = refused(without, more);
+            assert!(error.contains(why), "{error}");
+        }
+        let path_alone = ONE
+            .into_iter()
+            .filter(|it| !it.starts_with("--registration-dir"));
+        let error = parsed(path_alone).unwrap_err();
+        assert!(
+            error.contains("one.belay.dev: --registration-dir needs"),
+            "{error}"
+        );
     }
 }

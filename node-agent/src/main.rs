@@ -10,11 +10,11 @@ use belay_node_agent::Config;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    let config: Config = match belay_server::config::parse() {
+    let config = match Config::parse() {
         Ok(config) => config,
         Err(code) => return code,
     };
-    if let Err(error) = belay_server::log::init(config.common.log_level) {
+    if let Err(error) = belay_server::log::init(config.process.log_level) {
         drop(writeln!(std::io::stderr(), "belay-node: {error}"));
         return ExitCode::FAILURE;
     }

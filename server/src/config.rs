@@ -9,7 +9,7 @@ use crate::request::NodeId;
 use clap::builder::BoolishValueParser;
 use clap::error::ErrorKind;
 use clap::{ArgMatches, Command, FromArgMatches, Parser};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::net::SocketAddr;
 use std::process::ExitCode;
 
@@ -20,9 +20,21 @@ pub const EXIT_USAGE: u8 = 64;
 /// change, since volumes carry it.
 pub const TOPOLOGY_KEY: &str = "topology.local.csi.belay.dev/node";
 
-/// Flags of both binaries. Each has an environment variable; the flag wins.
+/// Flags of a binary that serves one driver. Each has an environment variable; the flag wins.
 #[derive(Clone, Debug, clap::Args)]
 pub struct CommonArgs {
+    /// What it serves.
+    #[command(flatten)]
+    pub driver: DriverArgs,
+
+    /// How it does.
+    #[command(flatten)]
+    pub process: ProcessArgs,
+}
+
+/// What both programs of a driver have to be told of it.
+#[derive(Clone, Debug, clap::Args)]
+pub struct DriverArgs {
     /// Where to serve CSI: unix:///path/csi.sock or an absolute path
     #[arg(long, env = "CSI_ENDPOINT", value_name = "SOCKET")]
     pub endpoint: Endpoint,
@@ -48,7 +60,11 @@ pub struct CommonArgs {
         default_value_t = 0
     )]
     pub max_volumes: u32,
+}
 
+/// What every process has, however many drivers it serves.
+#[derive(Clone, Debug, clap::Args)]
+pub struct ProcessArgs {
     /// Where to show /metrics, /healthz and /livez, e.g. 127.0.0.1:9808; nowhere if absent
     #[arg(long, env = "BELAY_HTTP_ENDPOINT", value_name = "IP:PORT")]
     pub http_endpoint: Option<SocketAddr>,
@@ -68,7 +84,7 @@ pub struct CommonArgs {
     pub log_level: LogLevel,
 }
 
-impl CommonArgs {
+impl DriverArgs {
     /// What the driver as a whole can do: both its programs must tell the same.
     #[must_use]
     pub fn plugin_capabilities(&self) -> Vec<PluginCapability> {
@@ -151,17 +167,21 @@ impl clap::Args for NodeArgs {
     }
 }
 
-/// The settings of this process, or the code with which it shall end: 0 after `--help`,
-/// [`EXIT_USAGE`] after one message about what is wrong.
+/// The settings of this process, or the code with which it shall end, see [`ended`].
 ///
 /// # Errors
 /// The exit code.
 pub fn parse<A: Parser>() -> Result<A, ExitCode> {
-    parse_from(std::env::args_os()).map_err(|error| {
-        // Nobody is left to tell if even this cannot be written.
-        drop(error.print());
-        ExitCode::from(if error.use_stderr() { EXIT_USAGE } else { 0 })
-    })
+    parse_from(std::env::args_os()).map_err(|error| ended(&error))
+}
+
+/// Tells what is wrong with the settings. The code with which the process shall end: 0 after
+/// `--help`, else [`EXIT_USAGE`].
+#[must_use]
+pub fn ended(error: &clap::Error) -> ExitCode {
+    // Nobody is left to tell if even this cannot be written.
+    drop(error.print());
+    ExitCode::from(if error.use_stderr() { EXIT_USAGE } else { 0 })
 }
 
 /// The settings from these arguments, the program's name first, and from the environment. A setting
@@ -172,13 +192,23 @@ pub fn parse<A: Parser>() -> Result<A, ExitCode> {
 pub fn parse_from<A: Parser>(
     arguments: impl IntoIterator<Item = OsString>,
 ) -> Result<A, clap::Error> {
+    parse_where(arguments, |_| true)
+}
+
+/// The same, where of the environment only the variables count that `speaks` says yes to.
+///
+/// # Errors
+/// What is wrong, or that help was asked for.
+pub fn parse_where<A: Parser>(
+    arguments: impl IntoIterator<Item = OsString>,
+    speaks: impl Fn(&OsStr) -> bool,
+) -> Result<A, clap::Error> {
     let command = A::command().mut_args(|setting| {
-        let from = setting.get_env().and_then(std::env::var_os);
-        if from.is_some_and(|value| value.is_empty()) {
-            setting.env(None)
-        } else {
-            setting
-        }
+        let is_empty = |variable| std::env::var_os(variable).is_some_and(|value| value.is_empty());
+        let counts = setting
+            .get_env()
+            .is_some_and(|it| speaks(it) && !is_empty(it));
+        if counts { setting } else { setting.env(None) }
     });
     let mut matches = command.try_get_matches_from(without_empty(arguments))?;
     A::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut A::command()))
@@ -228,18 +258,18 @@ mod tests {
     #[test]
     fn defaults_are_those_of_the_documentation() {
         let args = parsed(&[]).unwrap();
-        assert_eq!(args.driver_name.as_str(), "local.csi.belay.dev");
-        assert_eq!(args.max_volumes, 0);
-        assert_eq!(args.node.place, None);
+        assert_eq!(args.driver.driver_name.as_str(), "local.csi.belay.dev");
+        assert_eq!(args.driver.max_volumes, 0);
+        assert_eq!(args.driver.node.place, None);
         assert_eq!(
-            args.plugin_capabilities(),
+            args.driver.plugin_capabilities(),
             [
                 PluginCapability::Controller,
                 PluginCapability::OnlineExpansion
             ]
         );
-        assert_eq!(args.http_endpoint, None);
-        assert_eq!(args.log_level, LogLevel::Info);
+        assert_eq!(args.process.http_endpoint, None);
+        assert_eq!(args.process.log_level, LogLevel::Info);
     }
 
     #[test]
@@ -286,10 +316,11 @@ mod tests {
     #[test]
     fn with_topology_the_node_id_is_the_place_of_its_volumes() {
         let args = parsed(&["--with-topology"]).unwrap();
-        let segments = args.node.place.as_ref().unwrap().segments();
+        let segments = args.driver.node.place.as_ref().unwrap().segments();
         assert_eq!(segments.get(TOPOLOGY_KEY).map(String::as_str), Some("n1"));
         assert!(
-            args.plugin_capabilities()
+            args.driver
+                .plugin_capabilities()
                 .contains(&PluginCapability::Topology)
         );
     }
@@ -312,9 +343,9 @@ mod tests {
     fn a_flag_without_a_value_is_not_there() {
         let empty = ["--http-endpoint=", "--driver-name", "", "--log-level="];
         let args = parsed(&empty).unwrap();
-        assert_eq!(args.http_endpoint, None);
-        assert_eq!(args.driver_name.as_str(), "local.csi.belay.dev");
-        assert_eq!(args.log_level, LogLevel::Info);
+        assert_eq!(args.process.http_endpoint, None);
+        assert_eq!(args.driver.driver_name.as_str(), "local.csi.belay.dev");
+        assert_eq!(args.process.log_level, LogLevel::Info);
         // Only a flag that still waits for its value can lose it.
         let error = parsed(&["--log-level=info", ""]).unwrap_err();
         assert!(error.contains("unexpected argument"), "{error}");

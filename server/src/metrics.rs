@@ -3,7 +3,8 @@
 
 mod process;
 
-use crate::config::CommonArgs;
+use crate::config::ProcessArgs;
+use crate::identity::DriverName;
 use crate::{jobs, layer};
 use metrics::Unit;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
@@ -46,20 +47,25 @@ pub enum MetricsError {
     Taken,
 }
 
-/// Begins to measure if it is to be shown, and says what runs: program `version` for the driver.
+/// Begins to measure if it is to be shown, and says what runs: program `version` for the drivers.
 /// To be called before there is anything to measure.
 ///
 /// # Errors
 /// See [`MetricsError`].
-pub fn begin(common: &CommonArgs, version: &'static str) -> Result<(), MetricsError> {
+pub fn begin<'a>(
+    process: &ProcessArgs,
+    drivers: impl IntoIterator<Item = &'a DriverName>,
+    version: &'static str,
+) -> Result<(), MetricsError> {
     const BUILD_INFO: &str = "belay_build_info";
-    if common.http_endpoint.is_none() {
+    if process.http_endpoint.is_none() {
         return Ok(());
     }
     install()?;
     metrics::describe_gauge!(BUILD_INFO, "What runs: always 1, the labels tell.");
-    let driver = common.driver_name.to_string();
-    metrics::gauge!(BUILD_INFO, "version" => version, "driver" => driver).set(1);
+    for driver in drivers {
+        metrics::gauge!(BUILD_INFO, "version" => version, "driver" => driver.to_string()).set(1);
+    }
     Ok(())
 }
 

@@ -1,5 +1,5 @@
 //! A server from its first connection to its last: accepts, serves, and on request drains. Owns the
-//! socket and the pages for people; what is served is given to it.
+//! sockets and the pages for people; what is served is given to it.
 
 use crate::authority::Authorized;
 use crate::door::Door;
@@ -45,19 +45,26 @@ const GOODBYE_TIMEOUT: Duration = Duration::from_secs(1);
 /// 9113, section 6.9.2) no frame about it is needed on each of the kubelet's many connections.
 const WINDOW_BYTES: u32 = 65_535;
 
-/// Where and how to serve.
+/// A driver, as a server has it.
+#[derive(Debug)]
+pub struct Driver {
+    /// Its CSI socket.
+    pub socket: Socket,
+    /// What is served there.
+    pub services: Services,
+    /// How it is made known to the kubelet for as long as calls are taken; none = it is not.
+    pub registration: Option<Registration>,
+}
+
+/// How to serve.
 #[derive(Debug)]
 pub struct ServeConfig {
-    /// The CSI socket.
-    pub socket: Socket,
     /// Where /metrics, /healthz and /livez are shown; none = nowhere, and nothing is measured.
     pub http: Option<SocketAddr>,
     /// How long running calls may take when the server is asked to end.
     pub drain: Duration,
     /// What /healthz tells.
     pub readiness: Readiness,
-    /// What is made known to the kubelet for as long as calls are taken.
-    pub registrations: Vec<Registration>,
 }
 
 /// Why a server did not come up.
@@ -78,8 +85,9 @@ pub enum ServeError {
     Metrics(#[from] MetricsError),
 }
 
-/// Serves until `shutdown` yields: then accepts nothing more, lets running calls finish within the
-/// drain time, and ends; at once if `shutdown` yields again. See [`crate::signal::terminations`].
+/// Serves these drivers until `shutdown` yields: then accepts nothing more, lets running calls
+/// finish within the drain time, and ends; at once if `shutdown` yields again. See
+/// [`crate::signal::terminations`].
 ///
 /// What has not ended by then still runs in the runtime: shut that down without waiting.
 ///
@@ -87,15 +95,13 @@ pub enum ServeError {
 /// Only before the first connection, see [`ServeError`].
 pub async fn serve(
     config: ServeConfig,
-    services: Services,
+    drivers: Vec<Driver>,
     shutdown: impl Stream<Item = ()>,
 ) -> Result<(), ServeError> {
     let ServeConfig {
-        socket,
         http,
         drain,
         readiness,
-        registrations,
     } = config;
     let pages = match http {
         None => None,
@@ -104,9 +110,17 @@ pub async fn serve(
             Some(pages.map_err(|error| ServeError::Http(address, error))?)
         }
     };
-    let (listener, file) = socket.into_parts().map_err(ServeError::Socket)?;
     let layer = CallLayer::new();
-    let server = Server::new(services.into_routes(), &layer, CONNECTIONS_MAX);
+    let (mut servers, mut listeners, mut files) = (Vec::new(), Vec::new(), Vec::new());
+    let mut registrations = Vec::new();
+    for driver in drivers {
+        let (listener, file) = driver.socket.into_parts().map_err(ServeError::Socket)?;
+        let routes = driver.services.into_routes();
+        servers.push(Server::new(routes, &layer, CONNECTIONS_MAX));
+        listeners.push(listener);
+        files.push(file);
+        registrations.extend(driver.registration);
+    }
     // Whoever dials now is served as soon as this thread waits for the first time.
     let registrars = registrations
         .into_iter()
@@ -119,7 +133,7 @@ pub async fn serve(
         tokio::select! {
             biased;
             Some(()) = shutdown.next() => {}
-            never = server.accept("the CSI socket", listener) => match never {},
+            never = accept(&servers, listeners) => match never {},
             never = register(registrars) => match never {},
             never = &mut pages => match never {},
         }
@@ -128,18 +142,30 @@ pub async fn serve(
         seconds = drain.as_secs(),
         "ending: running calls may finish"
     );
+    let drained = future::join_all(servers.iter().map(Server::drain));
     tokio::select! {
         biased;
         Some(()) = shutdown.next() => tracing::warn!("asked again: ending at once"),
-        connections_cut = server.drain() => tracing::info!(connections_cut, "ended"),
+        cut = drained => {
+            let connections_cut: usize = cut.into_iter().sum();
+            tracing::info!(connections_cut, "ended");
+        }
         () = tokio::time::sleep(drain) => {
-            let calls = server.running.receiver_count();
+            let calls = layer.running().receiver_count();
             let seconds = drain.as_secs();
             tracing::warn!(calls, seconds, "some calls did not finish: ending anyway");
         }
     }
-    drop(file);
+    drop(files);
     Ok(())
+}
+
+async fn accept(servers: &[Server], listeners: Vec<UnixListener>) -> Infallible {
+    let all = servers.iter().zip(listeners);
+    let all = all.map(|(server, listener)| server.accept("the CSI socket", listener));
+    future::join_all(all).await;
+    // There were none.
+    std::future::pending().await
 }
 
 async fn show(pages: Option<Pages>) -> Infallible {

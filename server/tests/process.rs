@@ -114,11 +114,11 @@ fn settings_come_from_the_environment_and_a_flag_wins() {
     let part = || {
         let args = ["belay", "--node-id", "from-flag"];
         let args = Args::try_parse_from(args).unwrap().common;
-        assert_eq!(args.endpoint.to_string(), "unix:///run/csi.sock");
-        assert_eq!(args.node.id.as_str(), "from-flag");
-        assert!(args.node.place.is_some());
-        assert_eq!(args.max_volumes, 7);
-        assert_eq!(args.log_level, LogLevel::Warn);
+        assert_eq!(args.driver.endpoint.to_string(), "unix:///run/csi.sock");
+        assert_eq!(args.driver.node.id.as_str(), "from-flag");
+        assert!(args.driver.node.place.is_some());
+        assert_eq!(args.driver.max_volumes, 7);
+        assert_eq!(args.process.log_level, LogLevel::Warn);
     };
     let environment = [
         ("CSI_ENDPOINT", "unix://run/csi.sock"),
@@ -139,10 +139,10 @@ fn a_setting_that_is_empty_in_the_environment_is_not_set() {
     let part = || {
         let args = ["belay", "--endpoint", "/run/csi.sock", "--node-id", "n1"];
         let args: Args = parse_from(args.map(Into::into)).unwrap();
-        assert!(args.common.node.place.is_none());
-        assert_eq!(args.common.http_endpoint, None);
-        assert_eq!(args.common.max_volumes, 0);
-        assert_eq!(args.common.log_level, LogLevel::Info);
+        assert!(args.common.driver.node.place.is_none());
+        assert_eq!(args.common.process.http_endpoint, None);
+        assert_eq!(args.common.driver.max_volumes, 0);
+        assert_eq!(args.common.process.log_level, LogLevel::Info);
         let error = parse_from::<Args>(["belay".into()])
             .unwrap_err()
             .to_string();

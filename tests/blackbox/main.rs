@@ -16,6 +16,8 @@ mod crash;
 #[cfg(test)]
 mod crowd;
 #[cfg(test)]
+mod drivers;
+#[cfg(test)]
 mod foreign;
 #[cfg(test)]
 mod garbage;

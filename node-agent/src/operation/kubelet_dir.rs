@@ -108,7 +108,7 @@ impl<K: Kernel> Node<K> {
     /// # Errors
     /// `FAILED_PRECONDITION`.
     pub(super) fn admit_mounts(&self) -> Result<(), Failure> {
-        let hidden = self.kubelet_dir.as_ref().and_then(KubeletDir::hidden);
+        let hidden = self.kubelet_dir.as_deref().and_then(KubeletDir::hidden);
         hidden.map_or(Ok(()), |why| Err(Failure::precondition(why)))
     }
 }

@@ -32,7 +32,7 @@ pub(crate) use stats::{VolumeStats, VolumeUsage, stats};
 pub(crate) use unpublish::unpublish;
 pub(crate) use unstage::unstage;
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use crate::device::LoopDir;
 use crate::kernel::Kernel;
@@ -43,13 +43,13 @@ pub(crate) fn announce() {
     stage::announce();
 }
 
-/// What every operation works with.
+/// What every operation works with: the node, and one driver's volumes on it.
 pub(crate) struct Node<K: Kernel> {
     kernel: K,
     loop_dir: LoopDir<K>,
     index: MountIndex,
-    kubelet_dir: Option<KubeletDir>,
-    placing: Mutex<()>,
+    kubelet_dir: Option<Arc<KubeletDir>>,
+    placing: Arc<Mutex<()>>,
 }
 
 impl<K: Kernel> Node<K> {
@@ -65,8 +65,23 @@ impl<K: Kernel> Node<K> {
             kernel,
             loop_dir,
             index,
-            kubelet_dir,
-            placing: Mutex::new(()),
+            kubelet_dir: kubelet_dir.map(Arc::new),
+            placing: Arc::default(),
+        }
+    }
+
+    /// The same node for another driver, whose volumes' files are in `loop_dir`. It has an `index` of
+    /// its own, in which mounts are known by the ids of volumes: those of two drivers may be equal.
+    pub(crate) fn beside(&self, loop_dir: LoopDir<K>, index: MountIndex) -> Self
+    where
+        K: Clone,
+    {
+        Node {
+            kernel: self.kernel.clone(),
+            loop_dir,
+            index,
+            kubelet_dir: self.kubelet_dir.clone(),
+            placing: Arc::clone(&self.placing),
         }
     }
 }

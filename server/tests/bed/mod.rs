@@ -8,7 +8,7 @@ use belay_server::failure::Failure;
 use belay_server::identity::{Identity, PluginCapability};
 use belay_server::readiness::{Readiness, State};
 use belay_server::rpc::Rpc;
-use belay_server::serve::{ServeConfig, ServeError, serve};
+use belay_server::serve::{Driver, ServeConfig, ServeError, serve};
 use belay_server::services::Services;
 use belay_server::socket::Socket;
 use csi::node_client::NodeClient;
@@ -88,13 +88,16 @@ impl Bed {
         let (asks, mut asked) = mpsc::unbounded_channel();
         let shutdown = futures_util::stream::poll_fn(move |context| asked.poll_recv(context));
         let config = ServeConfig {
-            socket: Socket::bind(&endpoint).unwrap(),
             http,
             drain: DRAIN,
             readiness: readiness.clone(),
-            registrations: Vec::new(),
         };
-        let server = tokio::spawn(serve(config, services, shutdown));
+        let driver = Driver {
+            socket: Socket::bind(&endpoint).unwrap(),
+            services,
+            registration: None,
+        };
+        let server = tokio::spawn(serve(config, vec![driver], shutdown));
         Self {
             folder,
             readiness,

@@ -33,7 +33,7 @@ use super::{
 };
 
 /// The kernel this process runs on, and what it can do beyond the floor.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Linux {
     loop_part_shift: u32,
     has_statmount: bool,

@@ -1,0 +1,226 @@
+//! Several drivers in one agent: each has its own name, socket and volumes, and none can touch what
+//! is another's.
+
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use tonic::Code;
+
+use crate::lifecycle::{expect_words, leave_words};
+use crate::rig::{
+    Kubelet, NodeCalls, Pages, Place, Process, Volume, access, least_bytes, refused, until,
+};
+
+const NAMES: [&str; 2] = ["local.csi.belay.dev", "fast.belay.dev"];
+
+/// An agent with the two drivers of [`NAMES`], and one of another node.
+struct Bed {
+    agent: Process,
+    kubelet: Kubelet,
+    place: Place,
+}
+
+impl Bed {
+    fn new() -> Self {
+        let place = Place::new();
+        for name in NAMES {
+            place.folder(name);
+        }
+        let kubelet = Kubelet::start(&place.path().join("registry"));
+        let agent = start(&place, &flags(&place));
+        Bed {
+            agent,
+            kubelet,
+            place,
+        }
+    }
+
+    fn node(&self, driver: usize) -> NodeCalls {
+        NodeCalls::new(socket(&self.place, driver))
+    }
+
+    /// A volume of the driver's, all of them of one id.
+    fn volume(&self, driver: usize, bytes: u64) -> Volume {
+        let name = NAMES[driver];
+        let volumes = self.place.path().join(name);
+        let id = "vol-0123456789abcdef0123456789abcdef".to_owned();
+        let volume = Volume::made(&self.place.folder(format!("of-{name}")), &volumes, id);
+        let file = std::fs::File::create_new(&volume.file).expect("a new file");
+        file.set_len(bytes).expect("ftruncate");
+        volume
+    }
+}
+
+fn socket(place: &Place, driver: usize) -> PathBuf {
+    place.path().join(format!("{}.sock", NAMES[driver]))
+}
+
+/// All but the first `--endpoint`, which whoever starts the agent gives.
+fn flags(place: &Place) -> Vec<String> {
+    let path = |path: &Path| path.display().to_string();
+    let of_driver = |driver: usize| {
+        let socket = path(&socket(place, driver));
+        let loop_dir = path(&place.path().join(NAMES[driver]));
+        vec![
+            format!("--driver-name={}", NAMES[driver]),
+            format!("--kubelet-registration-path={socket}"),
+            format!("--loop-dir={loop_dir}"),
+            format!("--max-volumes={}", driver + 1),
+            "--node-id=node-1".to_owned(),
+        ]
+    };
+    let mut flags = vec![
+        "--http-endpoint=127.0.0.1:0".to_owned(),
+        format!(
+            "--registration-dir={}",
+            path(&place.path().join("registry"))
+        ),
+    ];
+    flags.extend(of_driver(0));
+    flags.push("--next-driver".to_owned());
+    flags.push(format!("--endpoint={}", path(&socket(place, 1))));
+    flags.extend(of_driver(1));
+    // Nothing of it is there, and nothing of it is looked for.
+    flags.extend(
+        [
+            "--next-driver",
+            "--driver-name=elsewhere.belay.dev",
+            "--endpoint=/nowhere/csi.sock",
+            "--kubelet-registration-path=/nowhere/csi.sock",
+            "--loop-dir=/nowhere/volumes",
+            "--node-id=node-1",
+            "--only-on-node=node-2",
+        ]
+        .map(str::to_owned),
+    );
+    flags
+}
+
+fn start(place: &Place, flags: &[String]) -> Process {
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    Process::start(place, "belay-node", &socket(place, 0), &flags)
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn each_driver_registers_has_its_own_limits_and_goes_with_the_agent() {
+    let mut bed = Bed::new();
+    let pages = Pages::of(&bed.agent);
+    let sockets = NAMES.map(|name| bed.place.path().join(format!("registry/{name}-reg.sock")));
+    for (driver, name) in NAMES.into_iter().enumerate() {
+        assert_eq!(pages.health().0, 503, "{name} is not registered yet");
+        assert_eq!(bed.kubelet.registers(&sockets[driver]).name, name);
+        let info = bed.node(driver).info(Default::default()).expect("info");
+        assert_eq!(info.max_volumes_per_node, if driver == 0 { 1 } else { 2 });
+    }
+    until("all drivers are registered", || pages.health().0 == 200);
+    for name in NAMES {
+        let registered = format!("belay_kubelet_registered{{driver=\"{name}\"}}");
+        assert_eq!(pages.metric(&registered).as_deref(), Some("1"));
+    }
+    bed.agent.terminate();
+    for (driver, registration) in sockets.iter().enumerate() {
+        assert!(!registration.exists());
+        assert!(UnixStream::connect(socket(&bed.place, driver)).is_err());
+    }
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn volumes_of_one_id_of_two_drivers_are_never_mixed_up() {
+    let bed = Bed::new();
+    let (node, other_node) = (bed.node(0), bed.node(1));
+    let volume = bed.volume(0, least_bytes("ext4"));
+    let other = bed.volume(1, least_bytes("xfs"));
+    let (target, other_target) = (volume.target("data"), other.target("data"));
+    for (node, volume, target, kind) in [
+        (&node, &volume, &target, "ext4"),
+        (&other_node, &other, &other_target, "xfs"),
+    ] {
+        node.stage(volume.stage(access(kind))).expect("stage");
+        node.publish(volume.publish(target, access(kind)))
+            .expect("publish");
+    }
+    leave_words("ext4", &target);
+    assert!(!other_target.join("words").exists());
+
+    // A request that reaches the wrong driver: the id is known there, what is mounted is not.
+    refused(
+        other_node.stage(volume.stage(access("ext4"))),
+        Code::AlreadyExists,
+    );
+    refused(other_node.stats(volume.stats(&target)), Code::NotFound);
+    other_node
+        .unpublish(volume.unpublish(&target))
+        .expect_err("what is another driver's stays mounted");
+    other_node
+        .unstage(volume.unstage())
+        .expect_err("what is another driver's stays staged");
+    expect_words("ext4", &target);
+
+    volume.down(&node, &[&target]);
+    expect_nothing_at(&target);
+    other_node.stats(other.stats(&other_target)).expect("stats");
+    other.down(&other_node, &[&other_target]);
+    drop(bed.agent);
+    bed.place.expect_nothing_left();
+}
+
+fn expect_nothing_at(target: &Path) {
+    assert!(!target.exists(), "{} was taken away", target.display());
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn a_restarted_agent_finds_the_volumes_of_all_its_drivers() {
+    let bed = Bed::new();
+    let volumes = [0, 1].map(|driver| bed.volume(driver, least_bytes("block")));
+    let targets = [0, 1].map(|driver| volumes[driver].target("disk"));
+    for driver in [0, 1] {
+        let (node, volume) = (bed.node(driver), &volumes[driver]);
+        node.stage(volume.stage(access("block"))).expect("stage");
+        node.publish(volume.publish(&targets[driver], access("block")))
+            .expect("publish");
+        leave_words("block", &targets[driver]);
+    }
+    let Bed {
+        agent,
+        kubelet,
+        place,
+    } = bed;
+    drop(agent);
+    let agent = start(&place, &flags(&place));
+    let bed = Bed {
+        agent,
+        kubelet,
+        place,
+    };
+    for driver in [0, 1] {
+        let (node, volume) = (bed.node(driver), &volumes[driver]);
+        node.stats(volume.stats(&targets[driver])).expect("stats");
+        expect_words("block", &targets[driver]);
+        volume.down(&node, &[&targets[driver]]);
+    }
+    drop(bed.agent);
+    bed.place.expect_nothing_left();
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn two_drivers_with_one_folder_are_refused() {
+    let place = Place::new();
+    for name in NAMES {
+        place.folder(name);
+    }
+    Kubelet::start(&place.path().join("registry"));
+    let (first, second) = (place.path().join(NAMES[0]), place.path().join(NAMES[1]));
+    std::fs::remove_dir(&second).expect("rmdir");
+    std::os::unix::fs::symlink(&first, &second).expect("symlink");
+    let flags = flags(&place);
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    let told = Process::refused(&place, "belay-node", &socket(&place, 0), &flags);
+    assert!(
+        told.contains("another driver has it") && told.contains(NAMES[1]),
+        "{told}"
+    );
+}
