@@ -25,7 +25,7 @@ func TestBadValuesAreRefusedWithTheReason(t *testing.T) {
 		{[]string{node, "drivers[0].overcommit=0"}, []string{"/drivers/0/overcommit"}},
 		{[]string{node, "drivers[0].csiDriver.attachRequired=false"}, []string{"attachRequired"}},
 		{[]string{node, "drivers[0].csiDriver.nodeAllocatableUpdatePeriodSeconds=5"}, []string{"nodeAllocatableUpdatePeriodSeconds"}},
-		{[]string{node, "drivers[0].storageClasses[0].fsType=ext4"}, []string{"/drivers/0/storageClasses/0", "name"}},
+		{[]string{node, "drivers[0].storageClasses[0].name=A"}, []string{"/drivers/0/storageClasses/0", "name"}},
 		{[]string{node, "drivers[0].storageClasses[0].name=a", "drivers[0].storageClasses[0].fsType=ntfs"}, []string{"fsType", "btrfs"}},
 		{[]string{node, "logLevel=loud"}, []string{"/logLevel", "debug"}},
 		{[]string{node, "httpAddress=localhost"}, []string{"/httpAddress"}},

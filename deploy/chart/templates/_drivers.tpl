@@ -35,11 +35,22 @@
 {{- $defaults := $.Files.Get (printf "backends/%s.yaml" $backend) | fromYaml -}}
 {{- $driver := include "belay.over" (dict "defaults" $defaults "entry" $entry) | fromJson -}}
 {{- $_ := set $driver "backend" $backend -}}
+{{- include "belay.named" $driver -}}
 {{- include "belay.check" (dict "at" $at "driver" $driver) -}}
 {{- include "belay.checkStays" (dict "at" $at "driver" $driver "root" $) -}}
 {{- $drivers = append $drivers $driver -}}
 {{- end -}}
 {{- toJson (dict "drivers" $drivers) -}}
+{{- end -}}
+
+{{/* Gives an entry the names that it leaves empty. */}}
+{{- define "belay.named" -}}
+{{- if not .shortName -}}
+{{- $_ := set . "shortName" (splitList "." .name | first | trunc 30 | trimAll "-") -}}
+{{- end -}}
+{{- range append .storageClasses .snapshotClass -}}
+{{- if not .name }}{{ $_ := set . "name" (printf "belay-%s" $.shortName) }}{{ end -}}
+{{- end -}}
 {{- end -}}
 
 {{/* What no schema can tell, since it depends on the backend or on other values. */}}
