@@ -1,6 +1,7 @@
 package deploy
 
 import (
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -121,35 +122,68 @@ func TestNoProbeOfHealthzEndsAProgram(t *testing.T) {
 	}
 }
 
-// Both programs of `local` must name the same node, run on it, and name the same driver.
+// Both programs of a driver must name the same node, folder and limit, and run where they say.
 func TestBothProgramsAgree(t *testing.T) {
 	for _, values := range valuesFiles(t) {
-		var drivers, nodes, ids, limits []string
+		agents, controllers := map[string]string{}, map[string]string{}
 		for _, one := range rendered(t, values) {
 			pod := one.at("spec", "template", "spec")
 			if len(pod) == 0 {
 				continue
 			}
 			container := pod.list("containers")[0]
-			drivers = append(drivers, argument(container, "--driver-name"))
-			limits = append(limits, argument(container, "--max-volumes"))
-			for _, variable := range container.list("env") {
-				ids = append(ids, variable.text("name")+" "+variable.text("valueFrom", "fieldRef", "fieldPath"))
+			ids := container.list("env")
+			if len(ids) != 1 || ids[0].text("name") != "BELAY_NODE_ID" || ids[0].text("valueFrom", "fieldRef", "fieldPath") != "spec.nodeName" {
+				t.Errorf("%s: %s: node id from %v", values, one.name(), ids)
 			}
-			terms := pod.at("affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution").list("nodeSelectorTerms")
-			for _, field := range terms[0].list("matchFields") {
-				nodes = append(nodes, field.text("key")+" "+field["values"].([]any)[0].(string))
+			if one.text("kind") == "Deployment" {
+				folder := argument(container, "--state-dir") + "/volumes"
+				controllers[argument(container, "--driver-name")] = strings.Join(nodesOf(pod), " ") + " " + folder + " " + argument(container, "--max-volumes")
+				continue
+			}
+			for _, driver := range sections(container) {
+				node := argument(driver, "--only-on-node")
+				if node == "" {
+					node = strings.Join(nodesOf(pod), " ")
+				} else if !slices.Contains(nodesOf(pod), node) {
+					t.Errorf("%s: no agent runs on %s", values, node)
+				}
+				agents[argument(driver, "--driver-name")] = node + " " + argument(driver, "--loop-dir") + " " + argument(driver, "--max-volumes")
 			}
 		}
-		for what, found := range map[string][]string{"driver": drivers, "node": nodes, "node id": ids, "limit": limits} {
-			if len(found) != 2 || found[0] != found[1] || found[0] == "" {
-				t.Errorf("%s: %s: %q", values, what, found)
-			}
-		}
-		if ids[0] != "BELAY_NODE_ID spec.nodeName" {
-			t.Errorf("%s: node id from %s", values, ids[0])
+		if len(agents) == 0 || !maps.Equal(agents, controllers) {
+			t.Errorf("%s: the agent is told %q, the controllers %q", values, agents, controllers)
 		}
 	}
+}
+
+// nodesOf is the nodes that a pod may run on, by name.
+func nodesOf(pod object) []string {
+	var nodes []string
+	for _, term := range pod.at("affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution").list("nodeSelectorTerms") {
+		for _, field := range term.list("matchFields") {
+			if field.text("key") == "metadata.name" {
+				nodes = append(nodes, field["values"].([]any)[0].(string))
+			}
+		}
+	}
+	return nodes
+}
+
+// sections is the arguments of a node agent, one part for each driver; the first has the common ones.
+func sections(container object) []object {
+	var parts []object
+	var part []any
+	arguments, _ := container["args"].([]any)
+	for _, one := range append(arguments[:len(arguments):len(arguments)], "--next-driver") {
+		if one == "--next-driver" {
+			parts = append(parts, object{"args": part})
+			part = nil
+		} else {
+			part = append(part, one)
+		}
+	}
+	return parts
 }
 
 func argument(container object, flag string) string {

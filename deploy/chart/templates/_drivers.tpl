@@ -12,21 +12,21 @@
 {{- toJson $merged -}}
 {{- end -}}
 
-{{/* The entries of `drivers` with all their keys, as {"drivers": [...]}; ends the rendering where
-     one cannot work. */}}
+{{/* The entries of `drivers` with all their keys, and the nodes they name ("" for any), as
+     {"drivers": [...], "nodes": [...]}; ends the rendering where one cannot work. */}}
 {{- define "belay.drivers" -}}
 {{- $backends := list -}}
 {{- range $path, $_ := .Files.Glob "backends/*.yaml" -}}
 {{- $backends = append $backends (base $path | trimSuffix ".yaml") -}}
 {{- end -}}
-{{- $count := len (.Values.drivers | default list) -}}
-{{- if ne $count 1 -}}
-{{- fail (printf "drivers: %d entries; this version of the agent serves exactly one driver, so leave one" $count) -}}
+{{- if not .Values.drivers -}}
+{{- fail "drivers: there is no entry; say at least one, with the node that keeps its volumes: --set 'drivers[0].nodeName=NAME'" -}}
 {{- end -}}
 {{- if le (trimSuffix "s" .Values.sidecars.timeout | int) 100 -}}
 {{- fail (printf "sidecars.timeout %s: Belay answers after 100 s at the latest, and must be waited for: say 120s or more" .Values.sidecars.timeout) -}}
 {{- end -}}
 {{- $drivers := list -}}
+{{- $nodes := list -}}
 {{- range $at, $entry := .Values.drivers -}}
 {{- $backend := default "local" $entry.backend -}}
 {{- if not (has $backend $backends) -}}
@@ -36,11 +36,13 @@
 {{- $driver := include "belay.over" (dict "defaults" $defaults "entry" $entry) | fromJson -}}
 {{- $_ := set $driver "backend" $backend -}}
 {{- include "belay.named" $driver -}}
-{{- include "belay.check" (dict "at" $at "driver" $driver) -}}
+{{- include "belay.check" (dict "at" $at "driver" $driver "root" $) -}}
 {{- include "belay.checkStays" (dict "at" $at "driver" $driver "root" $) -}}
 {{- $drivers = append $drivers $driver -}}
+{{- $nodes = append $nodes $driver.nodeName | uniq -}}
 {{- end -}}
-{{- toJson (dict "drivers" $drivers) -}}
+{{- include "belay.checkTogether" (dict "drivers" $drivers "nodes" $nodes) -}}
+{{- toJson (dict "drivers" $drivers "nodes" $nodes) -}}
 {{- end -}}
 
 {{/* Gives an entry the names that it leaves empty. */}}
@@ -64,12 +66,44 @@
 {{- fail (printf "%s.nodeName %q is longer than 63 characters: it is the value of a topology label, which cannot be longer" $where .driver.nodeName) -}}
 {{- end -}}
 {{- end -}}
-{{- $defaults := 0 -}}
-{{- range .driver.storageClasses -}}
-{{- if .default }}{{ $defaults = add1 $defaults }}{{ end -}}
+{{- $socket := printf "%s/plugins_registry/%s-reg.sock" .root.Values.kubeletDir .driver.name -}}
+{{- if gt (len $socket) 107 -}}
+{{- fail (printf "%s.name %q is %d characters too long: the kubelet would connect to %s, and a socket's path has 107 at most" $where .driver.name (sub (len $socket) 107) $socket) -}}
 {{- end -}}
-{{- if gt (int $defaults) 1 -}}
-{{- fail (printf "%s.storageClasses: %d of them are the default; a cluster has one" $where (int $defaults)) -}}
+{{- end -}}
+
+{{/* What no two entries may have in common, and what one may not have beside others. */}}
+{{- define "belay.checkTogether" -}}
+{{- $several := gt (len .nodes) 1 -}}
+{{- $taken := dict -}}
+{{- range $at, $driver := .drivers -}}
+{{- $where := printf "drivers[%d]" $at -}}
+{{/* Each claim: of what kind, where it is made, to which value, and what to do if that is taken. */}}
+{{- $claims := list
+      (list "driver" (print $where ".name") .name "the kubelet knows a driver by it, so give each its own")
+      (list "objects" (print $where ".shortName") .shortName "it is part of the names of objects, and the first part of name where it is empty; say one for each")
+      (list (print "folder on " .nodeName) (print $where ".stateDir") .stateDir "on one node, each driver needs a folder of its own")
+      (list "snapshot class" (print $where ".snapshotClass.name") .snapshotClass.name "a class belongs to one driver, so give each its own") -}}
+{{- range $number, $class := .storageClasses -}}
+{{- $here := printf "%s.storageClasses[%d]" $where $number -}}
+{{- $claims = append $claims (list "storage class" (print $here ".name") .name "a class is one object of one driver, so give each its own name") -}}
+{{- if .default -}}
+{{- $claims = append $claims (list "default" (print $here ".default") "true" "a cluster has one default class, so leave it with one of them") -}}
+{{- end -}}
+{{- end -}}
+{{- range $claim := $claims -}}
+{{- $key := printf "%s %s" (index . 0) (index . 2) -}}
+{{- with get $taken $key }}{{ fail (printf "%s and %s are both %q: %s" . (index $claim 1) (index $claim 2) (index $claim 3)) }}{{ end -}}
+{{- $_ := set $taken $key (index . 1) -}}
+{{- end -}}
+{{- range $number, $other := $.drivers -}}
+{{- if and (eq .nodeName $driver.nodeName) (hasPrefix (print .stateDir "/") $driver.stateDir) -}}
+{{- fail (printf "%s.stateDir %q is within drivers[%d].stateDir %q: choose folders beside each other" $where $driver.stateDir $number .stateDir) -}}
+{{- end -}}
+{{- end -}}
+{{- if and $several (not (dig "createStateDir" true .)) -}}
+{{- fail (printf "%s.createStateDir is false, but the drivers are on several nodes (%s), and the agent's pods mount the folder on each of them: on the others they would wait for it for ever. Leave it true, or install a release for each node, in a namespace of its own" $where (join ", " $.nodes)) -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 
