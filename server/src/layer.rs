@@ -219,7 +219,7 @@ impl Call {
     fn log(&mut self, code: Code, message: &str) {
         self.is_logged = true;
         let took = self.begun.elapsed();
-        self.durations.of(self.rpc, code).record(took);
+        self.durations.of(self.rpc, &self.path, code).record(took);
 
         let rpc = self.name();
         let subject = self.record.subject().filter(|subject| !subject.is_empty());
@@ -255,26 +255,43 @@ impl Drop for Call {
 /// How many codes gRPC has.
 const CODES: usize = 17;
 
+/// What metrics call that is no call of CSI, by the beginning of its path: the kubelet's
+/// registration, gRPC's own services, and what nobody serves.
+const OTHERS: [(&str, &str); 3] = [
+    ("/pluginregistration.", "registration"),
+    ("/grpc.", "grpc"),
+    ("", "unknown"),
+];
+
 /// One histogram a call and code, each looked up by name only once.
 #[derive(Clone, Debug)]
 struct Durations(Arc<[OnceLock<Histogram>]>);
 
 impl Default for Durations {
     fn default() -> Self {
-        // One row more than calls: for what CSI does not know.
-        let cells = (Rpc::ALL.len() + 1) * CODES;
+        let cells = (Rpc::ALL.len() + OTHERS.len()) * CODES;
         Self((0..cells).map(|_| OnceLock::new()).collect())
     }
 }
 
 impl Durations {
-    fn of(&self, rpc: Option<Rpc>, code: Code) -> &Histogram {
-        let row = rpc.map_or(Rpc::ALL.len(), |rpc| rpc as usize);
-        self.0[row * CODES + code as usize].get_or_init(|| {
-            let rpc = rpc.map_or("unknown", Rpc::name);
-            metrics::histogram!(DURATION, "rpc" => rpc, "code" => code_name(code))
-        })
+    /// The path tells what it is that is no call of CSI.
+    fn of(&self, rpc: Option<Rpc>, path: &str, code: Code) -> &Histogram {
+        let (row, name) = match rpc {
+            Some(rpc) => (rpc as usize, rpc.name()),
+            None => other(path),
+        };
+        self.0[row * CODES + code as usize]
+            .get_or_init(|| metrics::histogram!(DURATION, "rpc" => name, "code" => code_name(code)))
     }
+}
+
+/// The row and the name of what is no call of CSI.
+fn other(path: &str) -> (usize, &'static str) {
+    let mut rows = OTHERS.into_iter().zip(Rpc::ALL.len()..);
+    let found = rows.find(|((begin, _), _)| path.starts_with(begin));
+    // The last one begins all paths.
+    found.map_or((Rpc::ALL.len(), ""), |((_, name), row)| (row, name))
 }
 
 #[cfg(test)]
@@ -298,6 +315,15 @@ mod tests {
         fn call(&mut self, _: Request<()>) -> Self::Future {
             std::future::pending()
         }
+    }
+
+    #[test]
+    fn what_is_no_call_of_csi_has_a_row_and_a_name_of_its_own() {
+        let rows = Rpc::ALL.len();
+        let registration = "/pluginregistration.Registration/GetInfo";
+        assert_eq!(other(registration), (rows, "registration"));
+        assert_eq!(other("/grpc.health.v1.Health/Check"), (rows + 1, "grpc"));
+        assert_eq!(other("/csi.v1.Node/Fly"), (rows + 2, "unknown"));
     }
 
     #[tokio::test(start_paused = true)]
