@@ -64,6 +64,8 @@ step deploy "$here/deploy.sh" "$work/images"
 step check "$here/check.sh"
 step manifests "$here/cluster.sh" exec "$here/../../deploy/dry_run.sh"
 step rights "$here/cluster.sh" exec "$here/../../deploy/rbac.sh"
+step drain "$here/cluster.sh" exec "$here/../../deploy/drain.sh"
+step drivers "$here/cluster.sh" exec "$here/../../deploy/drivers.sh"
 step suite "$here/cluster.sh" exec env FULL="${FULL:-}" SUITE_DIR="$SUITE_DIR" "$here/suite/run.sh"
 memory
 if [ -n "$chaos_minutes" ]; then

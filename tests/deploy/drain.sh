@@ -1,0 +1,101 @@
+#!/usr/bin/env bash
+# Shows what docs/operations.md promises of a drain, with its command: pods and their mounts go, the
+# controller comes back on the cordoned node to detach the volumes, and after `kubectl uncordon` the
+# pods go on where they ended.
+#
+#   drain.sh     within a cluster of the Kubernetes bed (cluster.sh exec), with the chart installed
+set -euo pipefail
+here=$(dirname "$(readlink -f "$0")")
+: "${BASE:?is set by cluster.sh exec}"
+. "$here/../beds/kubernetes/env.sh"
+
+namespace=belay-system
+spot=belay-drain
+driver=local.csi.belay.dev
+
+clean() {
+    local code=$?
+    trap - EXIT
+    if [ "$code" != 0 ]; then kubectl get pods,volumeattachments --all-namespaces >&2 || true; fi
+    kubectl uncordon "$BED_NODE" >/dev/null || code=1
+    kubectl delete namespace "$spot" --ignore-not-found --timeout=120s >/dev/null || code=1
+    exit "$code"
+}
+
+# A pod that somebody makes again, as a drain demands. It counts on from where the last one ended.
+make_writer() {
+    kubectl create namespace "$spot" >/dev/null
+    kubectl --namespace "$spot" apply --filename - >/dev/null <<'YAML'
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: data}
+spec:
+  storageClassName: belay-local
+  accessModes: [ReadWriteOnce]
+  resources: {requests: {storage: 256Mi}}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: writer}
+spec:
+  strategy: {type: Recreate}
+  selector: {matchLabels: {app: writer}}
+  template:
+    metadata: {labels: {app: writer}}
+    spec:
+      terminationGracePeriodSeconds: 0
+      containers:
+        - name: shell
+          image: localhost/busybox:1
+          command:
+            - sh
+            - -c
+            - 'n=$(tail -n 1 /data/numbers 2>/dev/null || echo 0);
+               while :; do n=$((n + 1)); echo $n >>/data/numbers; sync; sleep 0.1; done'
+          volumeMounts: [{name: data, mountPath: /data}]
+      volumes: [{name: data, persistentVolumeClaim: {claimName: data}}]
+YAML
+}
+
+lines() {
+    kubectl --namespace "$spot" exec deployment/writer -- sh -c 'wc -l </data/numbers'
+}
+
+has_more_lines_than() {
+    [ "$(lines)" -gt "$1" ]
+}
+
+# Nothing of the driver's is mounted or attached.
+is_free() {
+    local attached mounts
+    attached=$(kubectl get volumeattachments --output jsonpath='{.items[*].spec.attacher}') ||
+        return 1
+    mounts=$(cat /proc/self/mountinfo) || return 1
+    [[ $attached != *"$driver"* && $mounts != *"/$driver/"* ]]
+}
+
+phase_of_writer() {
+    kubectl --namespace "$spot" get pods --selector app=writer --output jsonpath='{.items[*].status.phase}'
+}
+
+trap clean EXIT
+make_writer
+await 120 "the writer's first lines" has_more_lines_than 10
+
+before=$(lines)
+kubectl drain "$BED_NODE" --ignore-daemonsets --delete-emptydir-data --timeout=180s >/dev/null
+await 60 "the end of all mounts and attachments of $driver" is_free
+# Both stay, or come back, on a node that takes no other pods.
+kubectl --namespace "$namespace" rollout status daemonset/belay-node --timeout=60s >/dev/null
+kubectl --namespace "$namespace" rollout status deployment/belay-controller-local --timeout=120s \
+    >/dev/null
+[ "$(phase_of_writer)" = Pending ]
+
+kubectl uncordon "$BED_NODE" >/dev/null
+kubectl --namespace "$spot" rollout status deployment/writer --timeout=180s >/dev/null
+await 60 "a line more than before the drain" has_more_lines_than "$before"
+kubectl --namespace "$spot" exec deployment/writer -- \
+    awk 'NR != $1 { bad = 1 } END { exit bad }' /data/numbers
+# The rest of the cluster, for whoever comes next.
+kubectl wait --for=condition=Available deployment --all --all-namespaces --timeout=180s >/dev/null
+printf 'a drained pod found its volume again, with all of its lines\n'

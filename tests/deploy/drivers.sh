@@ -1,0 +1,129 @@
+#!/usr/bin/env bash
+# Shows what docs/helm.md promises of several drivers: a second one, on another disk, is an upgrade
+# beneath a pod that writes; one pod has volumes of both; and it can be taken away again.
+#
+#   drivers.sh     within a cluster of the Kubernetes bed (cluster.sh exec), with the chart installed
+set -euo pipefail
+here=$(dirname "$(readlink -f "$0")")
+: "${BASE:?is set by cluster.sh exec}"
+. "$here/../beds/kubernetes/env.sh"
+
+namespace=belay-system
+spot=belay-drivers
+second=second.csi.belay.dev
+disk=/var/lib/belay-second-disk
+work=$(mktemp -d)
+
+clean() {
+    local code=$?
+    trap - EXIT
+    if [ "$code" != 0 ]; then
+        kubectl get pods,pvc,events --all-namespaces >&2 || true
+        tail -n 50 "$work/helm" >&2 || true
+    fi
+    kubectl delete namespace "$spot" --ignore-not-found --timeout=120s >/dev/null || code=1
+    upgrade one || code=1
+    umount "$disk" || code=1
+    rm -rf "$work" "$BASE/second.img" "$disk"
+    exit "$code"
+}
+
+make_disk() {
+    truncate --size 4G "$BASE/second.img"
+    mkfs.xfs -q "$BASE/second.img"
+    mkdir -p "$disk"
+    mount -o loop "$BASE/second.img" "$disk"
+}
+
+# Files one.json and two.json: the release's values, and those with one driver more.
+write_values() {
+    helm get values belay --namespace "$namespace" --output json >"$work/one.json"
+    python3 - "$work" "$second" "$BED_NODE" "$disk/state" <<'PY'
+import json, pathlib, sys
+work, name, node, folder = pathlib.Path(sys.argv[1]), *sys.argv[2:]
+values = json.loads((work / "one.json").read_text())
+values["drivers"].append({"name": name, "nodeName": node, "stateDir": folder})
+(work / "two.json").write_text(json.dumps(values))
+PY
+}
+
+# upgrade one|two
+upgrade() {
+    helm upgrade belay "$here/../../deploy/chart" --namespace "$namespace" --wait --timeout 3m \
+        --values "$work/$1.json" >"$work/helm" 2>&1
+}
+
+make_claims() {
+    local class
+    kubectl create namespace "$spot" >/dev/null
+    await 30 "the default service account" kubectl --namespace "$spot" get serviceaccount default
+    for class in belay-local belay-second; do
+        kubectl --namespace "$spot" apply --filename - >/dev/null <<YAML
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: $class}
+spec:
+  storageClassName: $class
+  accessModes: [ReadWriteOnce]
+  resources: {requests: {storage: 256Mi}}
+YAML
+    done
+}
+
+# pod NAME COMMAND CLAIM...: each claim is at /CLAIM.
+pod() {
+    local name=$1 command=$2 claim mounts='' volumes=''
+    shift 2
+    for claim; do
+        mounts+="{name: $claim, mountPath: /$claim}, "
+        volumes+="{name: $claim, persistentVolumeClaim: {claimName: $claim}}, "
+    done
+    kubectl --namespace "$spot" apply --filename - >/dev/null <<YAML
+apiVersion: v1
+kind: Pod
+metadata: {name: $name}
+spec:
+  terminationGracePeriodSeconds: 0
+  restartPolicy: Never
+  containers:
+    - {name: shell, image: "localhost/busybox:1", command: [sh, -c, "$command"], volumeMounts: [$mounts]}
+  volumes: [$volumes]
+YAML
+    kubectl --namespace "$spot" wait --for=condition=Ready "pod/$name" --timeout=180s >/dev/null
+}
+
+in_pod() {
+    kubectl --namespace "$spot" exec "$1" -- sh -c "$2"
+}
+
+drivers_are() {
+    [ "$(kubectl get csinode "$BED_NODE" --output jsonpath='{.spec.drivers[*].name}' |
+        tr ' ' '\n' | sort | paste -sd ' ')" = "$1" ]
+}
+
+make_disk
+trap clean EXIT
+write_values
+make_claims
+pod writer 'n=0; while :; do n=$((n + 1)); echo $n >>/belay-local/numbers; sync; sleep 0.1; done' \
+    belay-local
+upgrade two
+await 60 "both drivers at the kubelet" drivers_are "local.csi.belay.dev $second"
+
+pod both 'sleep 3600' belay-local belay-second
+in_pod both 'echo second >/belay-second/file; sync'
+in_pod both '[ -s /belay-local/numbers ] && [ ! -e /belay-second/numbers ] && [ ! -e /belay-local/file ]'
+# Both from one agent, each file on its own disk.
+[ "$(kubectl --namespace "$namespace" get pods --selector app.kubernetes.io/component=node \
+    --output name | wc -l)" = 1 ]
+[ "$(find "$disk/state/volumes" -type f | wc -l)" = 1 ]
+kubectl --namespace "$spot" delete pod both >/dev/null
+pod reader 'sleep 3600' belay-second
+in_pod reader 'grep -qx second /belay-second/file'
+kubectl --namespace "$spot" delete pod/reader pvc/belay-second --timeout=120s >/dev/null
+await 60 "the end of the second driver's volume" eval '[ -z "$(ls "$disk/state/volumes")" ]'
+
+upgrade one
+await 60 "the first driver alone at the kubelet" drivers_are local.csi.belay.dev
+in_pod writer 'awk "NR != \$1 { bad = 1 } END { exit bad || NR < 20 }" /belay-local/numbers'
+printf 'a second driver came and went, and the pod on the first one missed no line\n'
