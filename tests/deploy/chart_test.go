@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -120,6 +121,46 @@ func TestTheChartPassesHelmsOwnJudgement(t *testing.T) {
 	for _, values := range valuesFiles(t) {
 		if out, err := helm("lint", "--strict", chart, "--values", values); err != nil {
 			t.Errorf("%s: %v\n%s", values, err, out)
+		}
+	}
+}
+
+// For nodes where the agent is a service: what is left is what is installed beside the agent, too.
+func TestWithoutTheAgentNothingOfItIsLeft(t *testing.T) {
+	for _, values := range valuesFiles(t) {
+		without := named(rendered(t, values, "--set", "node.enabled=false"))
+		for _, one := range rendered(t, values) {
+			isAgents := one.text("metadata", "name") == "belay-node"
+			if left, ok := without[one.name()]; ok == isAgents || ok && !reflect.DeepEqual(one, left) {
+				t.Errorf("%s: without the agent, %s: %v", values, one.name(), left)
+			}
+			delete(without, one.name())
+		}
+		for name := range without {
+			t.Errorf("%s: only without the agent there is %s", values, name)
+		}
+	}
+	apart := second("node2", "/srv/fast")
+	for _, one := range rendered(t, chart+"/ci/local.yaml", append(apart, "--set", "node.enabled=false,drivers[1].createStateDir=false")...) {
+		if one.text("kind") == "DaemonSet" {
+			t.Error("there is an agent")
+		}
+	}
+}
+
+// As for `helm upgrade --reuse-values` from a chart that did not have the value.
+func TestTheAgentIsThereUnlessItIsRefused(t *testing.T) {
+	agent(t, rendered(t, chart+"/ci/local.yaml", "--set", "node.enabled=null"))
+}
+
+func TestTheNotesTellWhetherThereIsAnAgent(t *testing.T) {
+	for setting, wanted := range map[string]string{"true": "daemonset/belay-node", "false": "as a service on node1 node2,"} {
+		arguments := append(second("node2", "/srv/fast"), "--values", chart+"/ci/local.yaml", "--set", "node.enabled="+setting)
+		command := exec.Command("helm", append([]string{"install", "belay", chart, "--dry-run=client"}, arguments...)...)
+		out, err := command.CombinedOutput()
+		_, notes, _ := strings.Cut(string(out), "\nNOTES:\n")
+		if err != nil || !strings.Contains(notes, wanted) {
+			t.Errorf("node.enabled=%s: %v, no %q in the notes:\n%s", setting, err, wanted, notes)
 		}
 	}
 }

@@ -134,8 +134,8 @@ func TestEveryValueIsTried(t *testing.T) {
 	for _, class := range drivers["storageClasses"].([]any) {
 		walk(tried, "drivers[].storageClasses[].", class.(map[string]any))
 	}
-	// There is one choice.
-	only := []string{"drivers[].backend", "drivers[].csiDriver.attachRequired", "drivers[].csiDriver.volumeLifecycleModes", "networkPolicy.enabled"}
+	// There is one choice, or the other would leave out what the file is to show.
+	only := []string{"node.enabled", "drivers[].backend", "drivers[].csiDriver.attachRequired", "drivers[].csiDriver.volumeLifecycleModes", "networkPolicy.enabled"}
 	all := defaults(t)
 	for _, path := range sorted(all) {
 		if told, ok := tried[path]; !ok || told == all[path] && !slices.Contains(only, path) {

@@ -41,7 +41,7 @@
 {{- $drivers = append $drivers $driver -}}
 {{- $nodes = append $nodes $driver.nodeName | uniq -}}
 {{- end -}}
-{{- include "belay.checkTogether" (dict "drivers" $drivers "nodes" $nodes) -}}
+{{- include "belay.checkTogether" (dict "drivers" $drivers "nodes" $nodes "agents" (include "belay.agents" .)) -}}
 {{- toJson (dict "drivers" $drivers "nodes" $nodes) -}}
 {{- end -}}
 
@@ -101,7 +101,7 @@
 {{- fail (printf "%s.stateDir %q is within drivers[%d].stateDir %q: choose folders beside each other" $where $driver.stateDir $number .stateDir) -}}
 {{- end -}}
 {{- end -}}
-{{- if and $several (not (dig "createStateDir" true .)) -}}
+{{- if and $several $.agents (not (dig "createStateDir" true .)) -}}
 {{- fail (printf "%s.createStateDir is false, but the drivers are on several nodes (%s), and the agent's pods mount the folder on each of them: on the others they would wait for it for ever. Leave it true, or install a release for each node, in a namespace of its own" $where (join ", " $.nodes)) -}}
 {{- end -}}
 {{- end -}}
@@ -128,6 +128,12 @@
 {{- end -}}
 {{- end -}}
 {{- end -}}
+{{- end -}}
+
+{{/* "true" or empty: whether the node agent is a DaemonSet. A release that is upgraded with the values of
+     one that did not know the question has it. */}}
+{{- define "belay.agents" -}}
+{{- if ne (toString .Values.node.enabled) "false" }}true{{ end -}}
 {{- end -}}
 
 {{/* "true" or empty. */}}
