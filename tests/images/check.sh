@@ -4,6 +4,8 @@
 # the bit, and from them a controller and an agent format, mount and give back volumes.
 #
 #   tests/images/check.sh OUTDIR BINDIR     the images, and the programs they were built from (root)
+#
+# REGISTRY and VERSION as for deploy/images/build.sh.
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
 . "$here/../setup/env.sh"
@@ -33,8 +35,8 @@ unpack() {
         grep -o '[0-9a-f]*\.tar'); do
         tar -xf "$work/$image/archive/$layer" -C "$work/$image/root"
     done
-    grep -q "\"localhost/belay-$image:$version\"" "$work/$image/archive/manifest.json" ||
-        wrong "belay-$image is not called localhost/belay-$image:$version"
+    grep -qF "\"$registry/belay-$image:$version\"" "$work/$image/archive/manifest.json" ||
+        wrong "belay-$image is not called $registry/belay-$image:$version"
 }
 
 expect_the_same_twice() {
@@ -93,7 +95,8 @@ megabytes() {
     printf '%d.%d' $(($1 / 1000000)) $(($1 / 100000 % 10))
 }
 
-version=$(sed -n 's/^version = "\(.*\)"$/\1/p' "$here/../../Cargo.toml" | head -n 1)
+registry=${REGISTRY:-localhost}
+version=${VERSION:-$(sed -n 's/^version = "\(.*\)"$/\1/p' "$here/../../Cargo.toml" | head -n 1)}
 "$here/../../deploy/images/build.sh" "$work/again" "$bindir" >/dev/null
 for image in node controller; do
     expect_the_same_twice "belay-$image.tar"
