@@ -34,6 +34,15 @@ passes() {
     promtool test rules "$1" >"$work/said" 2>&1
 }
 
+# Prometheus' operator goes by labels; the rest is the same.
+expect_labels() {
+    "$top/deploy/monitoring/generate.sh" docs/runbook.md release=mine team=ours \
+        >"$work/labelled.yaml"
+    diff "$top/deploy/monitoring/prometheus-rule.yaml" "$work/labelled.yaml" >"$work/said" || true
+    [ "$(grep '^[<>]' "$work/said" | paste -s -d ' ')" = '>     release: "mine" >     team: "ours"' ] ||
+        wrong "generate.sh gives other labels than it is told: $(cat "$work/said")"
+}
+
 # One alert: all lines up to the next one.
 rule_of() {
     awk -v name="$1" '/^ *- alert: / { mine = $3 == name } mine' "$rules"
@@ -118,6 +127,7 @@ expect_known_groupings() {
 promtool check rules "$rules" >"$work/said" 2>&1 || { cat "$work/said" >&2; wrong "bad rules"; }
 "$top/deploy/monitoring/generate.sh" | cmp - "$top/deploy/monitoring/prometheus-rule.yaml" ||
     wrong "prometheus-rule.yaml is old; please run deploy/monitoring/generate.sh"
+expect_labels
 expect_complete
 expect_tested
 all=$(expressions)
