@@ -84,7 +84,8 @@ pod writer 'n=0; while :; do n=$((n + 1)); echo $n >>/data/numbers; sync; sleep 
 await 120 "the writer's first line" has_more_lines_than 0
 
 helm uninstall belay --namespace "$namespace" --wait --timeout 2m >/dev/null
-left=$(kubectl get csidriver/local.csi.belay.dev storageclass/belay-local --ignore-not-found --output name)
+left=$(kubectl get csidriver/local.csi.belay.dev storageclass/belay-local --ignore-not-found \
+    --output name)
 [ -z "$left" ] || give_up "helm has left behind: $left"
 await 60 "the end of the driver's pods" eval \
     '[ -z "$(kubectl --namespace "$namespace" get pods --output name)" ]'

@@ -39,7 +39,7 @@ expect_labels() {
     "$top/deploy/monitoring/generate.sh" docs/runbook.md release=mine team=ours \
         >"$work/labelled.yaml"
     diff "$top/deploy/monitoring/prometheus-rule.yaml" "$work/labelled.yaml" >"$work/said" || true
-    [ "$(grep '^[<>]' "$work/said" | paste -s -d ' ')" = '>     release: "mine" >     team: "ours"' ] ||
+    [ "$(grep '^[<>]' "$work/said")" = $'>     release: "mine"\n>     team: "ours"' ] ||
         wrong "generate.sh gives other labels than it is told: $(cat "$work/said")"
 }
 

@@ -67,7 +67,8 @@ as_on_a_node_of_kubernetes() {
     local registration=$kubelet/plugins_registry/local.csi.belay.dev-reg.sock
     mkdir -p "$kubelet/plugins_registry" "$kubelet/staging"
     install -d -m 750 "$kubelet/plugins/local.csi.belay.dev"
-    sed -i 's/^#\(CSI_ENDPOINT\|BELAY_KUBELET\|BELAY_REGISTRATION\|BELAY_WITH\)/\1/' /etc/default/belay-node
+    sed -i 's/^#\(CSI_ENDPOINT\|BELAY_KUBELET\|BELAY_REGISTRATION\|BELAY_WITH\)/\1/' \
+        /etc/default/belay-node
     systemctl restart belay-node
     await test -S "$registration"
     belayctl --endpoint "$registration" registration info | grep -q "$kubelet/plugins/" ||
