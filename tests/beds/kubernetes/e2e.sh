@@ -6,7 +6,8 @@
 #
 # CHAOS=MINUTES: rollouts beneath pods that write, and for so long kills of everything by chance.
 # FULL=1: all of the suite instead of the specs that matter most, two minutes of CHAOS, the
-# sidecars' rights missed one by one, an uninstall beneath a pod that writes, alerts; two hours.
+# sidecars' rights missed one by one, an uninstall beneath a pod that writes, the quickstart line by
+# line, alerts; two hours.
 # What tells why it failed stays in target/e2e, and the suite's reports in any case.
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
@@ -74,6 +75,7 @@ if [ -n "$chaos_minutes" ]; then
 fi
 if [ "${FULL:-}" = 1 ]; then
     step uninstall "$here/cluster.sh" exec "$here/../../deploy/uninstall.sh"
+    step quickstart "$here/cluster.sh" exec "$here/../../deploy/quickstart.sh"
     step monitoring "$here/monitoring.sh"
     step missed-rights "$here/cluster.sh" exec "$here/../../deploy/rbac.sh" each
 fi
