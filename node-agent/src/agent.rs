@@ -19,6 +19,7 @@ use belay_server::socket::Socket;
 
 use crate::config::{Config, Driver};
 use crate::device::LoopDir;
+use crate::forgotten;
 use crate::kernel::linux::{Linux, heap, privileges};
 use crate::operation::{self, KubeletDir, MountIndex, Node};
 use crate::pool::{Pool, THREADS_MAX};
@@ -157,6 +158,11 @@ async fn serve_nodes(
     metrics::when_asked(move || measured.measure());
     let drivers = config.drivers().zip(nodes).map(|(driver, node)| {
         let service = NodeService::new(Arc::new(node), Arc::clone(&pool), identity(driver));
+        let service = Arc::new(service);
+        if config.kubelet_dir.is_some() {
+            let (folder, service) = (driver.loop_dir.clone(), Arc::clone(&service));
+            tokio::spawn(async move { forgotten::look_after(&folder, service).await });
+        }
         served(config, driver, service, &readiness)
     });
     let drivers = drivers.collect::<Result<Vec<_>, _>>()?;
@@ -175,7 +181,7 @@ async fn serve_nodes(
 fn served(
     config: &Config,
     driver: &Driver,
-    service: NodeService<Linux>,
+    service: Arc<NodeService<Linux>>,
     readiness: &Readiness,
 ) -> Result<serve::Driver, StartError> {
     let common = &driver.common;

@@ -100,7 +100,7 @@ impl Config {
         let first = sections.next().unwrap_or_default();
         let mut config: Self = parse_from(first.iter().cloned())?;
         for section in sections {
-            // What messages about it are to begin with stands where clap expects the program's name.
+            // In the place of the program's name stands what messages about it begin with.
             let begin = OsString::from(format!("belay-node ... {NEXT_DRIVER}"));
             let section = std::iter::once(begin).chain(section.iter().cloned());
             let next: NextDriver = parse_where(section, |variable| variable == NODE_ID_VARIABLE)?;

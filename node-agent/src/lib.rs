@@ -11,6 +11,7 @@ mod rpc;
 
 mod agent;
 mod config;
+mod forgotten;
 mod pool;
 
 pub use agent::{StartError, run};

@@ -1,6 +1,7 @@
 //! What any CSI server needs, and nothing about storage: the socket, the layer around every call,
 //! typed requests, failures and their codes, jobs, metrics, health. Knows no cloud and no device.
 
+pub mod attributes;
 mod authority;
 pub mod call;
 pub mod code_table;

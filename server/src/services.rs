@@ -9,6 +9,7 @@ use belay_proto::csi::v1 as csi;
 use csi::controller_server::{Controller, ControllerServer};
 use csi::identity_server::IdentityServer;
 use csi::node_server::{Node, NodeServer};
+use std::sync::Arc;
 use tonic::server::NamedService;
 use tonic::service::Routes;
 use tonic_health::pb::health_server::HealthServer;
@@ -55,8 +56,8 @@ impl Services {
 
     /// And this node.
     #[must_use]
-    pub fn with_node<N: Node>(mut self, node: N) -> Self {
-        let server = NodeServer::new(node).max_decoding_message_size(REQUEST_BYTES_MAX);
+    pub fn with_node<N: Node>(mut self, node: Arc<N>) -> Self {
+        let server = NodeServer::from_arc(node).max_decoding_message_size(REQUEST_BYTES_MAX);
         self.names.push(NodeServer::<N>::NAME);
         self.routes = self.routes.add_service(server);
         self

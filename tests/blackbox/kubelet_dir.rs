@@ -13,7 +13,7 @@ use crate::rig::{
 };
 
 /// A mount of a folder of a test, taken away before the test looks for what is left.
-struct Mount(PathBuf);
+pub(crate) struct Mount(PathBuf);
 
 impl Mount {
     fn bind(from: &Path, onto: PathBuf, propagation: MountPropagationFlags) -> Self {
@@ -23,7 +23,7 @@ impl Mount {
     }
 
     /// Of the folder `kubelet`, onto itself.
-    fn of(place: &Place, propagation: MountPropagationFlags) -> Self {
+    pub(crate) fn of(place: &Place, propagation: MountPropagationFlags) -> Self {
         let folder = place.folder("kubelet");
         Self::bind(&folder.clone(), folder, propagation)
     }

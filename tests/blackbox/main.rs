@@ -20,6 +20,8 @@ mod drivers;
 #[cfg(test)]
 mod foreign;
 #[cfg(test)]
+mod forgotten;
+#[cfg(test)]
 mod garbage;
 #[cfg(test)]
 mod grpc_tools;

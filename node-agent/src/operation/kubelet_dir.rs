@@ -1,9 +1,11 @@
 //! The kubelet's folder: all paths of requests must lie beneath it, and mounts made there must
 //! reach the kubelet. Knows no request.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use belay_server::failure::Failure;
+use belay_server::request::AbsPath;
 
 use super::Node;
 use crate::kernel::{self, Kernel};
@@ -47,6 +49,23 @@ impl KubeletDir {
     /// Why the kubelet will not see what is mounted there.
     pub(crate) fn hidden(&self) -> Option<&str> {
         self.hidden.as_deref()
+    }
+
+    /// The `staging_target_path` of what is mounted at `path`, if that is where the kubelet has
+    /// volumes staged: `.../csi/<driver>/<hash>/globalmount`, and for a raw device
+    /// `.../csi/volumeDevices/staging/<volume>` (Kubernetes 1.36, `pkg/volume/csi`).
+    pub(super) fn staging_of(&self, path: &Path) -> Option<AbsPath> {
+        let beneath = [&self.named, &self.real]
+            .into_iter()
+            .find_map(|folder| path.strip_prefix(folder).ok())?;
+        let beneath = beneath.strip_prefix("plugins/kubernetes.io/csi").ok()?;
+        let names: Vec<_> = beneath.iter().filter_map(OsStr::to_str).collect();
+        let staging = match names[..] {
+            [_, _, "globalmount"] => path,
+            ["volumeDevices", "staging", _, "device"] => path.parent()?,
+            _ => return None,
+        };
+        AbsPath::new("staging_target_path", staging.to_str()?.to_owned()).ok()
     }
 
     /// The same folder where tests, in a namespace without a kubelet, may mount.

@@ -11,6 +11,7 @@ mod kubelet_dir;
 pub(crate) mod phase;
 mod plan;
 mod publish;
+mod release;
 mod stage;
 mod staged;
 mod stats;
@@ -27,6 +28,7 @@ pub(crate) use health::{
 pub(crate) use index::MountIndex;
 pub(crate) use kubelet_dir::KubeletDir;
 pub(crate) use publish::{Published, Thread, publish};
+pub(crate) use release::{is_wanted, release};
 pub(crate) use stage::{Formatting, Staged, stage};
 pub(crate) use stats::{VolumeStats, VolumeUsage, stats};
 pub(crate) use unpublish::unpublish;
@@ -70,8 +72,8 @@ impl<K: Kernel> Node<K> {
         }
     }
 
-    /// The same node for another driver, whose volumes' files are in `loop_dir`. It has an `index` of
-    /// its own, in which mounts are known by the ids of volumes: those of two drivers may be equal.
+    /// The same node for another driver, whose volumes' files are in `loop_dir`. It has an `index`
+    /// of its own, where mounts are known by the ids of volumes: two drivers may have the same.
     pub(crate) fn beside(&self, loop_dir: LoopDir<K>, index: MountIndex) -> Self
     where
         K: Clone,

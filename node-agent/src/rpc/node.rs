@@ -130,6 +130,22 @@ impl<K: Kernel> NodeService<K> {
         Ok(())
     }
 
+    /// Unstages a volume that is to be detached and that the kubelet has forgotten.
+    ///
+    /// # Errors
+    /// `ABORTED` while anything else is done with it; those of [`operation::release`].
+    pub(crate) async fn release(&self, id: VolumeId) -> Result<(), Failure> {
+        // No job for what is not wanted: a call of the kubelet's would have to come again for it.
+        if !operation::is_wanted(&self.node, &id)? {
+            return Ok(());
+        }
+        let mark = fingerprint(&(&id, "release"));
+        let volume = id.clone();
+        let work = move |node: &Node<K>| operation::release(node, &volume).map(|()| 0);
+        self.change(Rpc::NodeUnstageVolume, &id, mark, work).await?;
+        Ok(())
+    }
+
     async fn unstage(&self, unstage: Unstage) -> Result<(), Failure> {
         let id = unstage.id.clone();
         let mark = fingerprint(&(&unstage.id, &unstage.staging));

@@ -84,7 +84,7 @@ impl Bed {
         let node = TestNode {
             gate: Arc::clone(&gate),
         };
-        let services = Services::new(identity).with_node(node);
+        let services = Services::new(identity).with_node(Arc::new(node));
         let (asks, mut asked) = mpsc::unbounded_channel();
         let shutdown = futures_util::stream::poll_fn(move |context| asked.poll_recv(context));
         let config = ServeConfig {

@@ -17,7 +17,9 @@ impl Store {
                 order.node, self.node
             )));
         }
-        let written = self.backing(id)?.holds_data()?;
+        let backing = self.backing(id)?;
+        backing.leave_there()?;
+        let written = backing.holds_data()?;
         // Nothing to be written, as for most calls that are repeated.
         if let Some(terms) = record.terms_on(&order.node)? {
             return Ok(attachment(id, terms, &record, written));
@@ -55,6 +57,7 @@ impl Store {
         let backing = self.files.get(id)?;
         // Held until the record says detached: the node cannot bind the file in between.
         if !backing.try_lock()? {
+            backing.want_back();
             return Err(Failure::busy(format!(
                 "volume {id}: still bound to a loop device on node {node}; unstage it there first"
             )));

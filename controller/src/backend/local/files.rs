@@ -7,12 +7,15 @@ pub(super) use copy::{COPIED_BYTES, Copied};
 
 use super::fault::{at, os};
 use belay_server::failure::Failure;
-use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, SeekFrom, StatVfs};
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, SeekFrom, StatVfs, XattrFlags};
 use rustix::io::Errno;
 use std::fs::{DirBuilder, File};
 use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
+
+/// Attribute of a file (xattr(7)) that the node's agent looks for: see [`Backing::want_back`].
+const DETACH: &str = "user.belay.detach";
 
 /// The directory of backing files.
 #[derive(Debug)]
@@ -222,6 +225,27 @@ impl Backing {
             Ok(()) => Ok(true),
             Err(Errno::WOULDBLOCK) => Ok(false),
             Err(errno) => Err(os("flock", &self.path, errno)),
+        }
+    }
+
+    /// Tells the node's agent that the volume is to be detached: it unstages what no pod has and
+    /// the kubelet has forgotten. Each call is an event for it, also with the attribute there.
+    pub(super) fn want_back(&self) {
+        let wanted = rustix::fs::fsetxattr(&self.file, DETACH, b"1", XattrFlags::empty());
+        if let Err(errno) = wanted {
+            let path = self.path.display();
+            tracing::warn!("{path}: the node cannot be told that it is to be detached: {errno}");
+        }
+    }
+
+    /// Takes that back.
+    pub(super) fn leave_there(&self) -> Result<(), Failure> {
+        // Mostly there is nothing to write.
+        match rustix::fs::fgetxattr(&self.file, DETACH, &mut [0; 0]) {
+            Err(Errno::NODATA | Errno::NOTSUP) => Ok(()),
+            Err(errno) => Err(os("fgetxattr", &self.path, errno)),
+            Ok(_) => rustix::fs::fremovexattr(&self.file, DETACH)
+                .map_err(|errno| os("fremovexattr", &self.path, errno)),
         }
     }
 }

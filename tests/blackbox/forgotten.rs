@@ -1,0 +1,213 @@
+//! What a kubelet forgets that is killed between the unpublish of a volume's last target and its
+//! unstage: the volume is detached all the same when that is asked for, and only then.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use belay_proto::csi::v1 as csi;
+use rustix::mount::MountPropagationFlags;
+use tonic::Code;
+
+use crate::kubelet_dir::Mount;
+use crate::lifecycle::{expect_words, leave_words};
+use crate::rig::{
+    Controller, Launch, Place, Rig, Volume, access, least_bytes, mounts_of, refused, until,
+};
+
+const KINDS: [&str; 4] = ["ext4", "xfs", "btrfs", "block"];
+
+/// Both programs, and a folder of a kubelet.
+struct Bed {
+    mount: Mount,
+    controller: Controller,
+    rig: Rig,
+    kubelet: PathBuf,
+}
+
+impl Bed {
+    fn new() -> Self {
+        let place = Place::new();
+        let kubelet = place.folder("kubelet");
+        let mount = Mount::of(&place, MountPropagationFlags::SHARED);
+        let controller = Controller::start(&place);
+        let volumes = place.path().join("state/volumes");
+        let flags = vec![format!("--kubelet-dir={}", kubelet.display())];
+        let command = Vec::new();
+        let rig = Rig::launched(place, volumes, Launch { command, flags });
+        Bed {
+            mount,
+            controller,
+            rig,
+            kubelet,
+        }
+    }
+
+    /// A new volume, attached, with paths as the kubelet makes them.
+    fn volume(&self, kind: &str) -> Volume {
+        let calls = self.controller.calls();
+        let request = csi::CreateVolumeRequest {
+            name: format!("of-{kind}"),
+            volume_capabilities: vec![access(kind)],
+            capacity_range: Some(csi::CapacityRange {
+                required_bytes: i64::try_from(least_bytes(kind)).expect("a size"),
+                limit_bytes: 0,
+            }),
+            ..Default::default()
+        };
+        let made = calls.create(request).expect("create").volume;
+        let id = made.expect("a volume").volume_id;
+        let mut volume = Volume::made(&self.kubelet, self.rig.volumes(), id);
+        volume.staging = self.staging(&volume, kind);
+        fs::create_dir_all(&volume.staging).expect("mkdir");
+        self.attach(&mut volume, kind);
+        volume
+    }
+
+    fn staging(&self, volume: &Volume, kind: &str) -> PathBuf {
+        let plugin = self.kubelet.join("plugins/kubernetes.io/csi");
+        match kind {
+            "block" => plugin.join("volumeDevices/staging").join(&volume.id),
+            _ => plugin
+                .join("local.csi.belay.dev")
+                .join(&volume.id)
+                .join("globalmount"),
+        }
+    }
+
+    fn attach(&self, volume: &mut Volume, kind: &str) {
+        let request = csi::ControllerPublishVolumeRequest {
+            volume_id: volume.id.clone(),
+            node_id: "node-1".to_owned(),
+            volume_capability: Some(access(kind)),
+            ..Default::default()
+        };
+        let attached = self.controller.calls().attach(request).expect("attach");
+        volume.context = Some(attached.publish_context);
+    }
+
+    fn detach(&self, volume: &Volume) -> Result<(), tonic::Status> {
+        let request = csi::ControllerUnpublishVolumeRequest {
+            volume_id: volume.id.clone(),
+            node_id: "node-1".to_owned(),
+            ..Default::default()
+        };
+        self.controller.calls().detach(request).map(drop)
+    }
+
+    /// Asks for it as the attacher does: again and again.
+    #[track_caller]
+    fn is_detached_in_the_end(&self, volume: &Volume) {
+        refused(self.detach(volume), Code::Aborted);
+        until("the volume is detached", || self.detach(volume).is_ok());
+        assert!(!is_staged(volume));
+    }
+
+    fn end(self, volumes: &[Volume]) {
+        for volume in volumes {
+            let request = csi::DeleteVolumeRequest {
+                volume_id: volume.id.clone(),
+                ..Default::default()
+            };
+            self.controller.calls().delete(request).expect("delete");
+        }
+        drop((self.controller, self.mount));
+    }
+}
+
+fn is_staged(volume: &Volume) -> bool {
+    let points = mounts_of("self").into_iter().map(|mount| mount.point);
+    let ours = [volume.staging.clone(), volume.device()];
+    points.into_iter().any(|point| ours.contains(&point))
+}
+
+fn up(bed: &Bed, volume: &Volume, kind: &str, target: &Path) {
+    let node = bed.rig.node();
+    node.stage(volume.stage(access(kind))).expect("stage");
+    node.publish(volume.publish(target, access(kind)))
+        .expect("publish");
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn what_is_staged_and_forgotten_is_detached_and_has_its_data_when_it_comes_again() {
+    let bed = Bed::new();
+    let volumes = KINDS.map(|kind| {
+        let mut volume = bed.volume(kind);
+        let target = volume.target("data");
+        up(&bed, &volume, kind, &target);
+        leave_words(kind, &target);
+        let node = bed.rig.node();
+        node.unpublish(volume.unpublish(&target))
+            .expect("unpublish");
+        bed.is_detached_in_the_end(&volume);
+
+        bed.attach(&mut volume, kind);
+        up(&bed, &volume, kind, &target);
+        expect_words(kind, &target);
+        volume.down(&node, &[&target]);
+        bed.detach(&volume).expect("detach");
+        volume
+    });
+    bed.end(&volumes);
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn a_restarted_agent_lets_go_of_it_as_well() {
+    let mut bed = Bed::new();
+    let volumes = KINDS.map(|kind| bed.volume(kind));
+    for (volume, kind) in volumes.iter().zip(KINDS) {
+        let node = bed.rig.node();
+        node.stage(volume.stage(access(kind))).expect("stage");
+    }
+    bed.rig.restart();
+    for volume in &volumes {
+        bed.is_detached_in_the_end(volume);
+    }
+    bed.end(&volumes);
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn what_a_pod_has_and_what_nobody_asked_for_stays() {
+    let bed = Bed::new();
+    for kind in ["ext4", "block"] {
+        let (used, mut idle, last) = (bed.volume(kind), bed.volume("xfs"), bed.volume("btrfs"));
+        let target = used.target("data");
+        up(&bed, &used, kind, &target);
+        leave_words(kind, &target);
+        let node = bed.rig.node();
+        for volume in [&idle, &last] {
+            node.stage(volume.stage(access(""))).expect("stage");
+        }
+        // Its file gets another attribute, but no wish; and a wish that was taken back is none.
+        refused(bed.detach(&used), Code::Aborted);
+        bed.attach(&mut idle, "xfs");
+        fs::set_permissions(&idle.file, Permissions::from_mode(0o600)).expect("chmod");
+        // What came before this is over when this is.
+        bed.is_detached_in_the_end(&last);
+        assert!(is_staged(&used) && is_staged(&idle));
+        refused(bed.detach(&used), Code::Aborted);
+        expect_words(kind, &target);
+
+        // The kubelet has come back, and goes its own way.
+        until("it is unpublished", || {
+            node.unpublish(used.unpublish(&target)).is_ok()
+        });
+        used.down(&node, &[]);
+        idle.down(&node, &[]);
+        for volume in [&used, &idle] {
+            bed.detach(volume).expect("detach");
+        }
+        let volumes = [used, idle, last];
+        for volume in &volumes {
+            let request = csi::DeleteVolumeRequest {
+                volume_id: volume.id.clone(),
+                ..Default::default()
+            };
+            bed.controller.calls().delete(request).expect("delete");
+        }
+    }
+    bed.end(&[]);
+}
