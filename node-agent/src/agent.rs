@@ -54,16 +54,18 @@ pub fn run(config: &Config) -> Result<(), StartError> {
     let readiness = Readiness::new(readiness_in(kubelet_dir.as_ref()));
     let nodes = nodes(config, &kernel, kubelet_dir)?;
     give_up_privileges()?;
-    for (driver, node) in config.drivers().zip(&nodes) {
-        sweep(driver, node);
-    }
+    let alone = config
+        .drivers()
+        .zip(&nodes)
+        .map(|(driver, node)| sweep(config, driver, node));
+    let alone: Vec<bool> = alone.collect();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(THREADS_MAX)
         .thread_keep_alive(THREAD_IDLE)
         .build()
         .map_err(|error| failed("starting the runtime", &error))?;
-    let result = runtime.block_on(serve_nodes(config, nodes, readiness));
+    let result = runtime.block_on(serve_nodes(config, nodes.into_iter().zip(alone), readiness));
     // A thread that waits for a dead disk must not keep the process from ending.
     runtime.shutdown_background();
     result
@@ -101,16 +103,19 @@ fn nodes(
     Ok(nodes)
 }
 
-/// Frees what a killed agent left bound, where nobody else can be at it.
-fn sweep(driver: &Driver, node: &Node<Linux>) {
-    if is_folder_of(&driver.common.endpoint, &driver.loop_dir) {
+/// Frees what a killed agent left bound, where nobody else can be at it. Whether that is known.
+fn sweep(config: &Config, driver: &Driver, node: &Node<Linux>) -> bool {
+    let folder = &driver.loop_dir;
+    let mut sockets = config.drivers().map(|driver| &driver.common.endpoint);
+    if sockets.any(|endpoint| is_folder_of(endpoint, folder)) {
         tracing::warn!(
-            "--loop-dir is the folder of the socket, whose lock a start needs: what a killed agent \
-             left bound is not freed; give the volumes' files a folder of their own"
+            "--loop-dir {} is the folder of a socket, whose lock a start needs: what a killed \
+             agent or kubelet left is not freed; give the volumes' files a folder of their own",
+            folder.display()
         );
-    } else {
-        node.sweep();
+        return false;
     }
+    node.sweep()
 }
 
 /// Whether the socket is in that folder.
@@ -148,23 +153,27 @@ fn readiness_in(kubelet_dir: Option<&KubeletDir>) -> State {
     }
 }
 
+/// Each node with whether no other agent serves its folder.
 async fn serve_nodes(
     config: &Config,
-    nodes: Vec<Node<Linux>>,
+    nodes: impl Iterator<Item = (Node<Linux>, bool)>,
     readiness: Readiness,
 ) -> Result<(), StartError> {
     let pool = Pool::new();
     let measured = Arc::clone(&pool);
     metrics::when_asked(move || measured.measure());
-    let drivers = config.drivers().zip(nodes).map(|(driver, node)| {
-        let service = NodeService::new(Arc::new(node), Arc::clone(&pool), identity(driver));
-        let service = Arc::new(service);
-        if config.kubelet_dir.is_some() {
-            let (folder, service) = (driver.loop_dir.clone(), Arc::clone(&service));
-            tokio::spawn(async move { forgotten::look_after(&folder, service).await });
-        }
-        served(config, driver, service, &readiness)
-    });
+    let drivers = config
+        .drivers()
+        .zip(nodes)
+        .map(|(driver, (node, is_alone))| {
+            let service = NodeService::new(Arc::new(node), Arc::clone(&pool), identity(driver));
+            let service = Arc::new(service);
+            if config.kubelet_dir.is_some() && is_alone {
+                let folder = driver.loop_dir.clone();
+                tokio::spawn(forgotten::look_after(folder, Arc::clone(&service)));
+            }
+            served(config, driver, service, &readiness)
+        });
     let drivers = drivers.collect::<Result<Vec<_>, _>>()?;
     let shutdown = signal::terminations().map_err(|error| failed("signals", &error))?;
     let config = ServeConfig {

@@ -1,7 +1,7 @@
 //! Tells of files in a folder whose attributes somebody changed: by events of the kernel
 //! (inotify(7)), never by looking again and again. Knows nothing of what they mean.
 
-use rustix::fs::inotify::{self, CreateFlags, Reader, WatchFlags};
+use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
@@ -58,6 +58,9 @@ fn read(inotify: &OwnedFd) -> io::Result<Vec<String>> {
     let mut names: Vec<String> = Vec::new();
     loop {
         let event = events.next()?;
+        if event.events().contains(ReadFlags::IGNORED) {
+            return Err(io::Error::other("the folder is gone"));
+        }
         let name = event.file_name().and_then(|name| name.to_str().ok());
         // What has no name happened to the folder.
         if let Some(name) = name.filter(|name| !names.iter().any(|known| known == name)) {
@@ -91,5 +94,8 @@ mod tests {
             setxattr(&one, "user.belay.test", b"1", XattrFlags::empty()).unwrap();
             assert_eq!(watch.changed().await.unwrap(), ["one"]);
         }
+        folder.close().unwrap();
+        let gone = async { while watch.changed().await.is_ok() {} };
+        gone.await;
     }
 }

@@ -154,8 +154,10 @@ fn what_is_staged_and_forgotten_is_detached_and_has_its_data_when_it_comes_again
 
 #[test]
 #[ignore = "needs root: make test"]
-fn a_restarted_agent_lets_go_of_it_as_well() {
+fn a_restarted_agent_lets_go_of_it_as_well_where_the_folder_has_two_names() {
     let mut bed = Bed::new();
+    let other_name = bed.rig.place().folder("kubelet-2");
+    let other = Mount::bind(&bed.kubelet, other_name, MountPropagationFlags::SHARED);
     let volumes = KINDS.map(|kind| bed.volume(kind));
     for (volume, kind) in volumes.iter().zip(KINDS) {
         let node = bed.rig.node();
@@ -165,6 +167,7 @@ fn a_restarted_agent_lets_go_of_it_as_well() {
     for volume in &volumes {
         bed.is_detached_in_the_end(volume);
     }
+    drop(other);
     bed.end(&volumes);
 }
 

@@ -16,7 +16,7 @@ use crate::rig::{
 pub(crate) struct Mount(PathBuf);
 
 impl Mount {
-    fn bind(from: &Path, onto: PathBuf, propagation: MountPropagationFlags) -> Self {
+    pub(crate) fn bind(from: &Path, onto: PathBuf, propagation: MountPropagationFlags) -> Self {
         mount_bind(from, &onto).expect("mount --bind");
         mount_change(&onto, propagation).expect("mount --make-...");
         Mount(onto)

@@ -3,9 +3,12 @@
 //! take back in the folders of pods alone (Kubernetes 1.36, `pkg/kubelet/volumemanager`). The
 //! detachment would be refused for ever, and no pod could have the volume again.
 
+use std::path::PathBuf;
+
 use belay_server::failure::Failure;
 use belay_server::request::{AbsPath, Unstage, VolumeId};
 
+use super::staged::block_path;
 use super::{Node, unstage};
 use crate::kernel::{Cause, Kernel};
 
@@ -14,21 +17,79 @@ use crate::kernel::{Cause, Kernel};
 const DETACH: &str = "user.belay.detach";
 
 /// Unstages a volume that is wanted for detachment, if all that is left of it is where the kubelet
-/// has its volumes staged. Whatever a pod has is left alone.
+/// has its volumes staged, or a device that shows nowhere. Whatever a pod has is left alone.
 ///
 /// # Errors
 /// Those of [`unstage`].
 pub(crate) fn release<K: Kernel>(node: &Node<K>, volume: &VolumeId) -> Result<(), Failure> {
-    let Some(staging) = left_staged(node, volume)? else {
+    if !is_wanted(node, volume)? {
         return Ok(());
+    }
+    let id = volume.as_str();
+    match left(node, volume)? {
+        Left::Nothing => Ok(()),
+        Left::Device => node.detach(volume),
+        Left::Staged(staging) => {
+            let path = staging.display();
+            tracing::warn!(
+                id,
+                "to be detached, and forgotten at {path}: it is unstaged unasked"
+            );
+            let id = volume.clone();
+            unstage(node, &Unstage { id, staging })
+        }
+        Left::Shown(path) => {
+            let path = path.display();
+            tracing::info!(id, "to be detached, and still shown at {path}");
+            Ok(())
+        }
+    }
+}
+
+/// What the node has of a volume.
+enum Left {
+    /// Not even a device.
+    Nothing,
+    /// A device that is mounted nowhere.
+    Device,
+    /// It is where the kubelet stages it, and only there.
+    Staged(AbsPath),
+    /// It is here as well, or only.
+    Shown(PathBuf),
+}
+
+fn left<K: Kernel>(node: &Node<K>, volume: &VolumeId) -> Result<Left, Failure> {
+    let kernel = &node.kernel;
+    let Some(backing) = node.loop_dir.backing_if_any(kernel, volume)? else {
+        return Ok(Left::Nothing);
     };
-    let (id, path) = (volume.as_str(), staging.display());
-    tracing::warn!(
-        id,
-        "to be detached, and forgotten at {path}: it is unstaged unasked"
-    );
-    let id = volume.clone();
-    unstage(node, &Unstage { id, staging })
+    let Some(device) = backing.leftover(kernel)? else {
+        return Ok(Left::Nothing);
+    };
+    let device = kernel.stat(device.fd())?.rdev;
+    let mut shown = node.index.others(kernel, volume, device, &[])?;
+    let Some(first) = shown.pop() else {
+        return Ok(Left::Device);
+    };
+    let Some(kubelet_dir) = &node.kubelet_dir else {
+        return Ok(Left::Shown(first));
+    };
+    let all = shown.iter().chain([&first]);
+    let Some(staging) = all
+        .into_iter()
+        .find_map(|path| kubelet_dir.staging_of(path))
+    else {
+        return Ok(Left::Shown(first));
+    };
+    // The folder of the kubelet may have two names on a node, and its mounts show at both.
+    let raw = block_path(&staging);
+    let elsewhere = node
+        .index
+        .others(kernel, volume, device, &[&staging, &raw])?;
+    Ok(match elsewhere.into_iter().next() {
+        None => Left::Staged(staging),
+        Some(path) => Left::Shown(path),
+    })
 }
 
 /// Whether the volume is to be detached, by what its controller wrote at its file.
@@ -43,28 +104,4 @@ pub(crate) fn is_wanted<K: Kernel>(node: &Node<K>, volume: &VolumeId) -> Result<
         Err(error) if error.cause() == Cause::Unsupported => Ok(false),
         is_wanted => Ok(is_wanted?),
     }
-}
-
-/// Where the volume is staged, if it is wanted for detachment and is shown nowhere else.
-fn left_staged<K: Kernel>(node: &Node<K>, volume: &VolumeId) -> Result<Option<AbsPath>, Failure> {
-    let kernel = &node.kernel;
-    let Some(kubelet_dir) = &node.kubelet_dir else {
-        return Ok(None);
-    };
-    if !is_wanted(node, volume)? {
-        return Ok(None);
-    }
-    let Some(backing) = node.loop_dir.backing_if_any(kernel, volume)? else {
-        return Ok(None);
-    };
-    let Some(device) = backing.leftover(kernel)? else {
-        return Ok(None);
-    };
-    let device = kernel.stat(device.fd())?.rdev;
-    let shown = node.index.others(kernel, volume, device, &[])?;
-    let staged: Option<Vec<_>> = shown
-        .iter()
-        .map(|path| kubelet_dir.staging_of(path))
-        .collect();
-    Ok(staged.and_then(|staged| staged.into_iter().next()))
 }

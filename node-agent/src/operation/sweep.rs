@@ -14,23 +14,24 @@ impl<K: Kernel> Node<K> {
     /// Frees the loop devices of the volumes' files that nothing mounts, binds or has open. To be
     /// called once, before anything else is done; not at all while another agent serves the same
     /// folder, since that may be about to show such a device. Whatever cannot be asked or freed
-    /// is left to the volume's own calls.
-    pub(crate) fn sweep(&self) {
+    /// is left to the volume's own calls. Whether the folder is served by this agent alone.
+    pub(crate) fn sweep(&self) -> bool {
         match self.loop_dir.is_ours_alone(&self.kernel) {
             Ok(true) => {}
             Ok(false) => {
                 tracing::warn!("another process has the lock of --loop-dir; nothing is freed");
-                return;
+                return false;
             }
             Err(error) => {
                 tracing::warn!("the lock of --loop-dir: {error}");
-                return;
+                return false;
             }
         }
         match self.kernel.loop_bound() {
             Ok(numbers) => numbers.into_iter().for_each(|number| self.free(number)),
             Err(error) => tracing::warn!("the list of loop devices: {error}"),
         }
+        true
     }
 
     fn free(&self, number: u32) {

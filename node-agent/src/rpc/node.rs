@@ -26,6 +26,8 @@ pub(crate) struct NodeService<K: Kernel> {
     pub(super) changes: Jobs<u64>,
     reads: Reads,
     pub(super) looks: Looks,
+    /// Questions whether a volume is to be detached.
+    wishes: Jobs<bool>,
     info: csi::NodeGetInfoResponse,
 }
 
@@ -52,6 +54,7 @@ impl<K: Kernel> NodeService<K> {
             changes: Jobs::new(CHANGE_DEADLINE),
             reads: Reads::new(),
             looks: Looks::new(),
+            wishes: Jobs::new(super::reads::DEADLINE),
             info,
         }
     }
@@ -130,19 +133,33 @@ impl<K: Kernel> NodeService<K> {
         Ok(())
     }
 
+    /// Whether the volume is to be detached, by its file. No job of the volume's, since a call of
+    /// the kubelet's would have to come again for it.
+    ///
+    /// # Errors
+    /// Those of [`operation::is_wanted`].
+    pub(crate) async fn is_wanted(&self, id: &VolumeId) -> Result<bool, Failure> {
+        let (node, pool, volume) = (Arc::clone(&self.node), Arc::clone(&self.pool), id.clone());
+        let job = |ticket: Ticket| async move {
+            let work = move || operation::is_wanted(&node, &volume);
+            pool.run(&ticket, Lane::Read, work).await
+        };
+        let rpc = Rpc::NodeUnstageVolume;
+        self.wishes
+            .run(id.as_str(), rpc, fingerprint(&id), job)
+            .await
+    }
+
     /// Unstages a volume that is to be detached and that the kubelet has forgotten.
     ///
     /// # Errors
     /// `ABORTED` while anything else is done with it; those of [`operation::release`].
     pub(crate) async fn release(&self, id: VolumeId) -> Result<(), Failure> {
-        // No job for what is not wanted: a call of the kubelet's would have to come again for it.
-        if !operation::is_wanted(&self.node, &id)? {
-            return Ok(());
-        }
         let mark = fingerprint(&(&id, "release"));
         let volume = id.clone();
         let work = move |node: &Node<K>| operation::release(node, &volume).map(|()| 0);
         self.change(Rpc::NodeUnstageVolume, &id, mark, work).await?;
+        self.reads.forget(&id);
         Ok(())
     }
 

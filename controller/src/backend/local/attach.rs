@@ -62,6 +62,7 @@ impl Store {
                 "volume {id}: still bound to a loop device on node {node}; unstage it there first"
             )));
         }
+        backing.leave_there()?;
         let written = backing.holds_data()?;
         self.ledger.change(|changes| {
             let Some(mut record) = changes.get(id)? else {

@@ -238,14 +238,17 @@ impl Backing {
         }
     }
 
-    /// Takes that back.
+    /// Takes that back for good.
     pub(super) fn leave_there(&self) -> Result<(), Failure> {
         // Mostly there is nothing to write.
         match rustix::fs::fgetxattr(&self.file, DETACH, &mut [0; 0]) {
             Err(Errno::NODATA | Errno::NOTSUP) => Ok(()),
             Err(errno) => Err(os("fgetxattr", &self.path, errno)),
-            Ok(_) => rustix::fs::fremovexattr(&self.file, DETACH)
-                .map_err(|errno| os("fremovexattr", &self.path, errno)),
+            Ok(_) => {
+                rustix::fs::fremovexattr(&self.file, DETACH)
+                    .map_err(|errno| os("fremovexattr", &self.path, errno))?;
+                self.sync()
+            }
         }
     }
 }

@@ -162,7 +162,7 @@ impl Life {
         let ended = catch_unwind(AssertUnwindSafe(|| node.sweep()));
         self.world.machine.end();
         self.node = Some(match ended {
-            Ok(()) => node,
+            Ok(_) => node,
             Err(payload) if payload.is::<Died>() => {
                 drop(node);
                 self.world.start()
