@@ -8,6 +8,7 @@ set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
 : "${BASE:?is set by cluster.sh exec}"
 . "$here/../beds/kubernetes/env.sh"
+. "$here/claims.sh"
 
 namespace=belay-system
 spot=belay-drain
@@ -24,16 +25,9 @@ clean() {
 
 # A pod that somebody makes again, as a drain demands. It counts on from where the last one ended.
 make_writer() {
-    kubectl create namespace "$spot" >/dev/null
+    make_namespace "$spot"
+    make_claim "$spot" data belay-local
     kubectl --namespace "$spot" apply --filename - >/dev/null <<'YAML'
-apiVersion: v1
-kind: PersistentVolumeClaim
-metadata: {name: data}
-spec:
-  storageClassName: belay-local
-  accessModes: [ReadWriteOnce]
-  resources: {requests: {storage: 256Mi}}
----
 apiVersion: apps/v1
 kind: Deployment
 metadata: {name: writer}

@@ -7,6 +7,7 @@ set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
 : "${BASE:?is set by cluster.sh exec}"
 . "$here/../beds/kubernetes/env.sh"
+. "$here/claims.sh"
 
 namespace=belay-system
 spot=belay-drivers
@@ -53,23 +54,6 @@ upgrade() {
         --values "$work/$1.json" >"$work/helm" 2>&1
 }
 
-make_claims() {
-    local class
-    kubectl create namespace "$spot" >/dev/null
-    await 30 "the default service account" kubectl --namespace "$spot" get serviceaccount default
-    for class in belay-local belay-second; do
-        kubectl --namespace "$spot" apply --filename - >/dev/null <<YAML
-apiVersion: v1
-kind: PersistentVolumeClaim
-metadata: {name: $class}
-spec:
-  storageClassName: $class
-  accessModes: [ReadWriteOnce]
-  resources: {requests: {storage: 256Mi}}
-YAML
-    done
-}
-
 # pod NAME COMMAND CLAIM...: each claim is at /CLAIM.
 pod() {
     local name=$1 command=$2 claim mounts='' volumes=''
@@ -104,7 +88,10 @@ drivers_are() {
 make_disk
 trap clean EXIT
 write_values
-make_claims
+make_namespace "$spot"
+for class in belay-local belay-second; do
+    make_claim "$spot" "$class" "$class"
+done
 pod writer 'n=0; while :; do n=$((n + 1)); echo $n >>/belay-local/numbers; sync; sleep 0.1; done' \
     belay-local
 upgrade two

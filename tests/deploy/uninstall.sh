@@ -8,6 +8,7 @@ set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
 : "${BASE:?is set by cluster.sh exec}"
 . "$here/../beds/kubernetes/env.sh"
+. "$here/claims.sh"
 
 namespace=belay-system
 spot=belay-uninstall
@@ -46,20 +47,6 @@ spec:
 YAML
 }
 
-make_claim() {
-    kubectl create namespace "$spot" >/dev/null
-    await 30 "the default service account" kubectl --namespace "$spot" get serviceaccount default
-    kubectl --namespace "$spot" apply --filename - >/dev/null <<'YAML'
-apiVersion: v1
-kind: PersistentVolumeClaim
-metadata: {name: data}
-spec:
-  storageClassName: belay-local
-  accessModes: [ReadWriteOnce]
-  resources: {requests: {storage: 256Mi}}
-YAML
-}
-
 lines() {
     kubectl --namespace "$spot" exec writer -- sh -c 'wc -l </data/numbers'
 }
@@ -79,7 +66,8 @@ helm get values belay --namespace "$namespace" --output yaml >"$work/values.yaml
 refused 'drivers[0].nodeName=elsewhere' 'the volumes are on node1'
 refused 'drivers[0].stateDir=/elsewhere' 'the volumes are in /var/lib/belay'
 
-make_claim
+make_namespace "$spot"
+make_claim "$spot" data belay-local
 pod writer 'n=0; while :; do n=$((n + 1)); echo $n >>/data/numbers; sync; sleep 0.1; done'
 await 120 "the writer's first line" has_more_lines_than 0
 

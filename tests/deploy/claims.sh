@@ -1,0 +1,21 @@
+# shellcheck shell=bash
+# Sourced by what tries the chart in a cluster: what each of them makes first.
+
+# make_namespace NAME: pods can be made in it when this returns.
+make_namespace() {
+    kubectl create namespace "$1" >/dev/null
+    await 30 "the default service account" kubectl --namespace "$1" get serviceaccount default
+}
+
+# make_claim NAMESPACE NAME CLASS
+make_claim() {
+    kubectl --namespace "$1" apply --filename - >/dev/null <<YAML
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: $2}
+spec:
+  storageClassName: $3
+  accessModes: [ReadWriteOnce]
+  resources: {requests: {storage: 256Mi}}
+YAML
+}
