@@ -1,20 +1,15 @@
 //! Tells of files in a folder whose attributes somebody changed: by events of the kernel
 //! (inotify(7)), never by looking again and again. Knows nothing of what they mean.
 
-use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
+use crate::inotify::Inotify;
+use rustix::fs::inotify::{ReadFlags, WatchFlags};
 use std::io;
-use std::mem::MaybeUninit;
-use std::os::fd::OwnedFd;
 use std::path::Path;
-use tokio::io::unix::AsyncFd;
-
-/// Room for events, in bytes: one of the longest names takes 272.
-const EVENTS_BYTES: usize = 2048;
 
 /// A watch on all files of a folder.
 #[derive(Debug)]
 pub struct AttributeWatch {
-    inotify: AsyncFd<OwnedFd>,
+    inotify: Inotify,
 }
 
 impl AttributeWatch {
@@ -23,14 +18,8 @@ impl AttributeWatch {
     /// # Errors
     /// The kernel's, for want of inotify instances most likely.
     pub fn new(folder: &Path) -> io::Result<Self> {
-        let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
-        inotify::add_watch(&inotify, folder, WatchFlags::ONLYDIR | WatchFlags::ATTRIB)?;
-        #[expect(
-            deprecated,
-            reason = "what replaced it is unsafe, for the sake of types that may give another \
-                      descriptor the next time; an OwnedFd never does"
-        )]
-        let inotify = AsyncFd::new(inotify)?;
+        let inotify = Inotify::new()?;
+        inotify.add(folder, WatchFlags::ONLYDIR | WatchFlags::ATTRIB)?;
         Ok(Self { inotify })
     }
 
@@ -38,36 +27,24 @@ impl AttributeWatch {
     /// are any. Names that are no UTF-8 are left out; when too much happened at once, some are.
     ///
     /// # Errors
-    /// The kernel's: the watch is of no use any more.
+    /// The kernel's, or that the folder is gone: the watch is of no use any more.
     pub async fn changed(&self) -> io::Result<Vec<String>> {
-        loop {
-            let mut ready = self.inotify.readable().await?;
-            match ready.try_io(|inotify| read(inotify.get_ref())) {
-                Ok(Ok(names)) if names.is_empty() => {}
-                Ok(names) => return names,
-                Err(_) => {}
-            }
+        let mut names: Vec<String> = Vec::new();
+        let mut is_gone = false;
+        while names.is_empty() && !is_gone {
+            let seen = self.inotify.next(|event| {
+                is_gone |= event.events().contains(ReadFlags::IGNORED);
+                let name = event.file_name().and_then(|name| name.to_str().ok());
+                // What has no name happened to the folder.
+                if let Some(name) = name.filter(|name| !names.iter().any(|known| known == name)) {
+                    names.push(name.to_owned());
+                }
+            });
+            seen.await?;
         }
-    }
-}
-
-/// Takes a few events.
-fn read(inotify: &OwnedFd) -> io::Result<Vec<String>> {
-    let mut room = [MaybeUninit::uninit(); EVENTS_BYTES];
-    let mut events = Reader::new(inotify, &mut room);
-    let mut names: Vec<String> = Vec::new();
-    loop {
-        let event = events.next()?;
-        if event.events().contains(ReadFlags::IGNORED) {
-            return Err(io::Error::other("the folder is gone"));
-        }
-        let name = event.file_name().and_then(|name| name.to_str().ok());
-        // What has no name happened to the folder.
-        if let Some(name) = name.filter(|name| !names.iter().any(|known| known == name)) {
-            names.push(name.to_owned());
-        }
-        if events.is_buffer_empty() {
-            return Ok(names);
+        match is_gone {
+            true => Err(io::Error::other("the folder is gone")),
+            false => Ok(names),
         }
     }
 }

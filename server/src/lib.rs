@@ -13,6 +13,7 @@ mod grpc_reflection;
 pub mod health;
 mod http;
 pub mod identity;
+mod inotify;
 pub mod jobs;
 pub mod layer;
 pub mod log;

@@ -1,23 +1,18 @@
 //! Tells when something may have happened to one file of a folder, or to the folder. By events of
 //! the kernel (inotify(7)), never by looking again and again. Knows nothing of sockets.
 
-use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
+use crate::inotify::Inotify;
+use rustix::fs::inotify::{ReadFlags, WatchFlags};
 use rustix::io::Errno;
 use std::ffi::{CStr, OsStr, OsString};
 use std::io;
-use std::mem::MaybeUninit;
-use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
-use tokio::io::unix::AsyncFd;
-
-/// Room for events, in bytes: one of the longest names takes 272.
-const EVENTS_BYTES: usize = 2048;
 
 /// A watch on one file and its folder. A folder that is made anew wants a new watch.
 #[derive(Debug)]
 pub(super) struct Watch {
-    inotify: AsyncFd<OwnedFd>,
+    inotify: Inotify,
     watched: Vec<Watched>,
 }
 
@@ -35,7 +30,7 @@ impl Watch {
     /// The kernel's, for want of inotify instances most likely, or if the folder above is not there
     /// either.
     pub(super) fn new(file: &Path) -> io::Result<Self> {
-        let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
+        let inotify = Inotify::new()?;
         let of_both = WatchFlags::ONLYDIR
             | WatchFlags::DELETE
             | WatchFlags::MOVED_FROM
@@ -45,7 +40,7 @@ impl Watch {
         let mut watched = Vec::new();
         let mut add = |path: &Path, flags| match (path.parent(), path.file_name()) {
             (Some(folder), Some(name)) => {
-                let descriptor = inotify::add_watch(&inotify, folder, flags)?;
+                let descriptor = inotify.add(folder, flags)?;
                 let name = name.to_owned();
                 watched.push(Watched { descriptor, name });
                 Ok(())
@@ -60,12 +55,6 @@ impl Watch {
         if let Some(folder) = file.parent() {
             add(folder, of_both | WatchFlags::CREATE)?;
         }
-        #[expect(
-            deprecated,
-            reason = "what replaced it is unsafe, for the sake of types that may give another \
-                      descriptor the next time; an OwnedFd never does"
-        )]
-        let inotify = AsyncFd::new(inotify)?;
         Ok(Self { inotify, watched })
     }
 
@@ -74,29 +63,15 @@ impl Watch {
     /// # Errors
     /// The kernel's: the watch is of no use any more.
     pub(super) async fn changed(&self) -> io::Result<()> {
-        loop {
-            let mut ready = self.inotify.readable().await?;
-            match ready.try_io(|inotify| self.read(inotify.get_ref())) {
-                Ok(Ok(true)) => return Ok(()),
-                Ok(Err(error)) => return Err(error),
-                Ok(Ok(false)) | Err(_) => {}
-            }
-        }
-    }
-
-    /// Takes a few events. Whether one of them matters.
-    fn read(&self, inotify: &OwnedFd) -> io::Result<bool> {
-        let mut room = [MaybeUninit::uninit(); EVENTS_BYTES];
-        let mut events = Reader::new(inotify, &mut room);
         let mut matters = false;
-        loop {
-            let event = events.next()?;
-            matters |= event.events().contains(ReadFlags::QUEUE_OVERFLOW)
-                || self.concerns(event.wd(), event.file_name());
-            if events.is_buffer_empty() {
-                return Ok(matters);
-            }
+        while !matters {
+            let seen = self.inotify.next(|event| {
+                matters |= event.events().contains(ReadFlags::QUEUE_OVERFLOW)
+                    || self.concerns(event.wd(), event.file_name());
+            });
+            seen.await?;
         }
+        Ok(())
     }
 
     /// What has no name happened to the folder itself.
