@@ -85,11 +85,12 @@ fn walk(folder: &Path, prefix: &str, texts: &mut Vec<Text>) {
     for entry in entries.into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
         let path = format!("{prefix}{name}");
+        if is_made_by_tools(&path) {
+            continue;
+        }
         let kind = entry.file_type();
         if kind.as_ref().is_ok_and(|kind| kind.is_dir()) {
-            if !is_made_by_tools(&path) {
-                walk(&entry.path(), &format!("{path}/"), texts);
-            }
+            walk(&entry.path(), &format!("{path}/"), texts);
         } else if kind.is_ok_and(|kind| kind.is_file()) {
             // What is not UTF-8 is no text, and no rule here speaks of it.
             if let Ok(content) = fs::read_to_string(entry.path()) {
@@ -99,6 +100,7 @@ fn walk(folder: &Path, prefix: &str, texts: &mut Vec<Text>) {
     }
 }
 
+/// In a linked worktree `.git` is a file, which names a folder of this machine.
 fn is_made_by_tools(path: &str) -> bool {
     matches!(path, ".git" | "target")
 }
