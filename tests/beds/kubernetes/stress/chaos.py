@@ -17,6 +17,7 @@ import time
 
 sys.dont_write_bytecode = True
 import faults
+import frozen
 import kube
 import leftovers
 import lives
@@ -47,7 +48,7 @@ def kinds_that_grow():
     return objects.KINDS if bounds >> CAP_SYS_RESOURCE & 1 else objects.KINDS[1:]
 
 
-def break_things(clock, volumes, breaker, pods, seconds):
+def break_things(clock, volumes, breaker, thawer, pods, seconds):
     """Lives begin and end, and faults happen, until the time is over."""
     shown = 0
     while clock.elapsed() < seconds:
@@ -56,6 +57,7 @@ def break_things(clock, volumes, breaker, pods, seconds):
             volumes.begin()
         volumes.turn()
         breaker.turn(clock.elapsed())
+        thawer.turn()
         if clock.elapsed() - shown > 10:
             shown = clock.elapsed()
             show(clock, volumes)
@@ -67,13 +69,14 @@ def show(clock, volumes):
     clock.log(f"{len(volumes.waiting)} lives; so far {counts}")
 
 
-def let_end(clock, volumes, breaker, deadline):
+def let_end(clock, volumes, breaker, thawer, deadline):
     """No faults and no new lives; those there are must end."""
     volumes.ending = True
     shown = clock.elapsed()
     while (volumes.waiting or breaker.running) and time.monotonic() < deadline:
         volumes.turn()
         breaker.turn(0)
+        thawer.turn()
         if clock.elapsed() - shown > 10:
             shown = clock.elapsed()
             show(clock, volumes)
@@ -81,6 +84,11 @@ def let_end(clock, volumes, breaker, deadline):
     for wait in volumes.waiting.values():
         age = time.monotonic() - wait.since
         volumes.fail(f"still waiting after {age:.0f} s: {wait.what}")
+    for pod in volumes.world.pods.values():
+        running = thawer.processes(pod["metadata"]["uid"])
+        if "deletionTimestamp" in pod["metadata"] and running:
+            volumes.fail(f"pod {pod['metadata']['name']} is deleted, and containerd has not ended "
+                         f"{', '.join(running)}: its volumes stay mounted until then")
 
 
 def explain(cluster, clock, volumes):
@@ -107,6 +115,7 @@ class Run:
         self.clock = kube.Clock()
         self.lives = lives.Lives(cluster, given.seed, self.clock.log, kinds_that_grow())
         self.faults = faults.Faults(cluster, self.planned, self.clock.log)
+        self.frozen = frozen.Frozen(cluster, self.clock.log)
         self.kubelet_log = pathlib.Path(cluster.base, "log/kubelet.log").stat().st_size
 
     def go(self):
@@ -115,10 +124,11 @@ class Run:
             print(f"{at:7.1f} s  {kind}")
         objects.make_surroundings(self.cluster, self.given.driver)
         self.clock.began = time.monotonic()
-        break_things(self.clock, self.lives, self.faults, self.given.pods, self.given.minutes * 60)
+        break_things(self.clock, self.lives, self.faults, self.frozen, self.given.pods,
+                     self.given.minutes * 60)
         self.clock.log("no more faults")
         deadline = time.monotonic() + self.given.settle
-        let_end(self.clock, self.lives, self.faults, deadline)
+        let_end(self.clock, self.lives, self.faults, self.frozen, deadline)
         if self.lives.failures:
             explain(self.cluster, self.clock, self.lives)
         # A life that did not end has leftovers by right; they are still shown.
@@ -140,7 +150,7 @@ class Run:
                 "faults": self.faults.done,
                 "counts": self.lives.counts, "pod_start_seconds": quantiles(self.lives.starts),
                 "restarts": self.lives.restarts, "failures": self.lives.failures, "left": left,
-                "panics": self.faults.panics(), "orphans": orphans,
+                "panics": self.faults.panics(), "orphans": orphans, "thawed": self.frozen.thawed,
                 "forgotten": list(leftovers.forgotten(self.cluster, self.given.driver))}
 
 
@@ -161,6 +171,8 @@ def report(result):
     print(f"  pod starts: {result['pod_start_seconds']} s")
     for folder in result["forgotten"]:
         print(f"  forgotten by a kubelet that was killed: {folder}")
+    for folder in result["thawed"]:
+        print(f"  left frozen by a containerd that was killed, and thawed: {folder}")
     bad = [(name, result[name]) for name in ("failures", "left", "panics", "orphans")]
     for name, things in bad:
         print(f"{name}: {len(things) or 'none'}")
