@@ -79,9 +79,9 @@ sanity: root ## csi-sanity against both binaries: mount and block, with and with
 bench: root build ## criterion: stage, publish and the way back beside the bare system calls (root)
 	$(ISOLATED) cargo bench $(CARGO_FLAGS) -p belay-benches
 
-e2e: root build ## in a real Kubernetes: chart, checks, official storage suite (root); FULL=1, CHAOS=minutes
+e2e: root build ## in a real Kubernetes: chart, checks, storage suite (root); FULL=1, CHAOS=minutes, PARTS="name..."
 	@tests/setup/setup.sh e2e
-	@FULL='$(FULL)' CHAOS='$(CHAOS)' tests/beds/kubernetes/e2e.sh '$(BELAY_BIN_DIR)'
+	@FULL='$(FULL)' CHAOS='$(CHAOS)' PARTS='$(PARTS)' tests/beds/kubernetes/e2e.sh '$(BELAY_BIN_DIR)'
 
 cluster: root build ## a Kubernetes with Belay to play with, or the new build into it (root)
 	@tests/setup/setup.sh e2e
@@ -90,11 +90,9 @@ cluster: root build ## a Kubernetes with Belay to play with, or the new build in
 cluster-down: root ## and away with it (root)
 	@tests/beds/kubernetes/cluster.sh down
 
-nightly: root ## the long forms of the tests: hundreds of kills instead of dozens (root)
-	@tests/setup/setup.sh test
-	@# Optimized, 100,000 lives of the reference model take a quarter of the time.
-	@BELAY_NIGHTLY=1 CARGO_PROFILE_DEV_OPT_LEVEL=1 tests/steps.sh build unit mounts wire chart sanity
-	@FULL=1 CHAOS=15 tests/steps.sh images packages monitoring e2e
+nightly: root ## the long forms of the tests, part by part (root); resumes, PARTS="name..." for some
+	@tests/setup/setup.sh test e2e
+	@tests/nightly.sh $(PARTS)
 
 images: root build ## both container images in target/images, tried from the archives (root)
 	deploy/images/build.sh '$(CARGO_TARGET_DIR)/images' '$(BELAY_BIN_DIR)'

@@ -4,11 +4,16 @@
 #
 #   e2e.sh BINDIR
 #
-# CHAOS=MINUTES: rollouts beneath pods that write, and for so long kills of everything by chance.
-# FULL=1: all of the suite instead of the specs that matter most, two minutes of CHAOS, the
-# sidecars' rights missed one by one, an uninstall beneath a pod that writes, the quickstart line by
-# line, alerts; two hours.
-# What tells why it failed stays in target/e2e, and the suite's reports in any case.
+# PARTS, a list of these, says which; without it: basics focus, and stress if CHAOS is set.
+#   basics      the bed's own checks, dry run of the manifests, rights, drain, a second driver
+#   focus       the specs of the suite that matter most
+#   parallel    the rest of the suite, several specs at a time
+#   disruptive  those that stop the kubelet; judged with the reports of `parallel` if both are there
+#   stress      rollouts beneath pods that write, then CHAOS minutes (2) of kills by chance
+#   operations  an uninstall beneath a pod that writes, the quickstart line by line, alerts
+#   rights      each right of the sidecars taken away, one by one
+# FULL=1 is all of them but focus; two hours.
+# What tells why it failed stays in target/e2e; so do the suite's reports, or in SUITE_DIR.
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
 bindir=${1:?the folder of the programs}
@@ -17,8 +22,13 @@ export BASE=$work/cluster
 . "$here/env.sh"
 
 logs=${CARGO_TARGET_DIR:-$here/../../../target}/e2e
-export SUITE_DIR=$logs/suite
-chaos_minutes=${CHAOS:-${FULL:+2}}
+export SUITE_DIR=${SUITE_DIR:-$logs/suite}
+chaos_minutes=${CHAOS:-2}
+if [ "${FULL:-}" = 1 ]; then
+    parts=${PARTS:-basics parallel disruptive stress operations rights}
+else
+    parts=${PARTS:-basics focus ${CHAOS:+stress}}
+fi
 started=$SECONDS
 now=
 
@@ -54,6 +64,52 @@ memory() {
         sed 's/,/, /g; s/^/memory in MiB: /'
 }
 
+run_basics() {
+    step check "$here/check.sh"
+    step manifests "$here/cluster.sh" exec "$here/../../deploy/dry_run.sh"
+    step rights "$here/cluster.sh" exec "$here/../../deploy/rbac.sh"
+    step drain "$here/cluster.sh" exec "$here/../../deploy/drain.sh"
+    step drivers "$here/cluster.sh" exec "$here/../../deploy/drivers.sh"
+}
+
+# run_suite PARTS: none is the specs that matter most.
+run_suite() {
+    step "suite${1:+, $1}" "$here/cluster.sh" exec \
+        env PARTS="$1" SUITE_DIR="$SUITE_DIR" "$here/suite/run.sh"
+    memory
+}
+
+run_focus() {
+    run_suite ''
+}
+
+run_parallel() {
+    run_suite parallel
+}
+
+run_disruptive() {
+    run_suite disruptive
+}
+
+run_stress() {
+    step rollouts "$here/stress/upgrade.py" --chart "$here/../../../deploy/chart"
+    step chaos "$here/stress/chaos.py" --minutes "$chaos_minutes"
+}
+
+run_operations() {
+    step uninstall "$here/cluster.sh" exec "$here/../../deploy/uninstall.sh"
+    step quickstart "$here/cluster.sh" exec "$here/../../deploy/quickstart.sh"
+    step monitoring "$here/monitoring.sh"
+}
+
+run_rights() {
+    step missed-rights "$here/cluster.sh" exec "$here/../../deploy/rbac.sh" each
+}
+
+for part in $parts; do
+    declare -F "run_$part" >/dev/null ||
+        give_up "there is no part $part; see the head of tests/beds/kubernetes/e2e.sh"
+done
 rm -rf "$logs"
 mkdir -p "$logs"
 trap finish EXIT
@@ -62,22 +118,6 @@ step programs "$here/build/build.sh"
 step images "$here/../../../deploy/images/build.sh" "$work/images" "$bindir"
 step cluster "$here/cluster.sh" up
 step deploy "$here/deploy.sh" "$work/images"
-step check "$here/check.sh"
-step manifests "$here/cluster.sh" exec "$here/../../deploy/dry_run.sh"
-step rights "$here/cluster.sh" exec "$here/../../deploy/rbac.sh"
-step drain "$here/cluster.sh" exec "$here/../../deploy/drain.sh"
-step drivers "$here/cluster.sh" exec "$here/../../deploy/drivers.sh"
-step suite "$here/cluster.sh" exec env FULL="${FULL:-}" SUITE_DIR="$SUITE_DIR" "$here/suite/run.sh"
-memory
-if [ -n "$chaos_minutes" ]; then
-    step rollouts "$here/stress/upgrade.py" --chart "$here/../../../deploy/chart"
-    step chaos "$here/stress/chaos.py" --minutes "$chaos_minutes"
-fi
-if [ "${FULL:-}" = 1 ]; then
-    step uninstall "$here/cluster.sh" exec "$here/../../deploy/uninstall.sh"
-    step quickstart "$here/cluster.sh" exec "$here/../../deploy/quickstart.sh"
-    step monitoring "$here/monitoring.sh"
-    step missed-rights "$here/cluster.sh" exec "$here/../../deploy/rbac.sh" each
-fi
+for part in $parts; do "run_$part"; done
 step down "$here/cluster.sh" down
 printf '== all: ok, %d s\n' $((SECONDS - started))

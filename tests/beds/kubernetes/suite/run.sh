@@ -2,11 +2,12 @@
 # Runs the External Storage suite of Kubernetes against the driver that the cluster has.
 #
 #   cluster.sh exec suite/run.sh            the specs of focus.txt
-#   FULL=1 cluster.sh exec suite/run.sh     all that apply, with those that stop the kubelet
+#   PARTS="parallel disruptive" cluster.sh exec suite/run.sh    all that apply
 #   FOCUS=REGEX cluster.sh exec suite/run.sh    those that stop the kubelet only with PROCS=1
 #
-# PROCS specs run at a time; PARTS=parallel or PARTS=disruptive makes half of a full run. SUITE_DIR
-# keeps reports and logs; report.sh makes the table at the end, and its word is the exit code.
+# PROCS specs run at a time; the disruptive ones stop the kubelet and run one at a time. SUITE_DIR
+# keeps reports and logs. Half of PARTS leaves the reports of the other half there, and with both
+# the run is judged as a full one. report.sh prints the table; its exit code is the verdict.
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
 . "$here/../env.sh"
@@ -113,7 +114,7 @@ watch_claims() {
     local error='.status.conditions[?(@.type=="NodeResizeError")].message'
     setsid bash -c 'while :; do
         kubectl get pvc --all-namespaces --watch --output jsonpath="$0" || sleep 1
-    done' "{.metadata.namespace} {$error}{'\n'}" >"$reports/claims" 2>"$reports/claims.log" &
+    done' "{.metadata.namespace} {$error}{'\n'}" >>"$reports/claims" 2>"$reports/claims.log" &
     helpers+=(-$!)
 }
 
@@ -138,7 +139,7 @@ import_populator() {
 all() {
     local part excluded
     excluded=$(regexes "$here/excluded.txt")
-    for part in ${PARTS:-parallel disruptive}; do
+    for part in $PARTS; do
         case $part in
             parallel) run parallel 'External Storage' "$excluded|\[Disruptive\]" "$procs" ;;
             disruptive) run disruptive 'External Storage.*\[Disruptive\]' "$excluded" 1 ;;
@@ -147,8 +148,30 @@ all() {
     done
 }
 
+# Only the other half of a full run is kept, and the claims that its failures are explained by.
+forget_reports() {
+    local part
+    case ${PARTS:-} in
+        parallel | disruptive)
+            for part in focus "$PARTS"; do
+                rm -rf "${reports:?}/$part" "$reports/$part.log"
+            done
+            ;;
+        *) rm -rf "$reports" ;;
+    esac
+}
+
+# Which it is, by the reports that are there.
+run_kind() {
+    if [ -d "$reports/parallel" ] && [ -d "$reports/disruptive" ]; then
+        printf 'full\n'
+    else
+        printf 'some\n'
+    fi
+}
+
 descriptions=()
-rm -rf "$reports"
+forget_reports
 mkdir -p "$reports"
 chmod 700 "$reports"
 check_cluster
@@ -162,11 +185,10 @@ for filesystem in "${filesystems[@]}"; do
     describe "$filesystem" immediate
     describe "$filesystem" late
 done
-if [ "${FULL:-}" = 1 ]; then
+if [ -n "${PARTS:-}" ]; then
     import_populator
     all
-    if [ -n "${PARTS:-}" ]; then kind=some; else kind=full; fi
-    "$here/report.sh" "$reports" "$kind"
+    "$here/report.sh" "$reports" "$(run_kind)"
 elif [ -n "${FOCUS:-}" ]; then
     import_populator
     skip=$(regexes "$here/excluded.txt")
