@@ -48,6 +48,8 @@ mod kubelet_dir;
 #[cfg(test)]
 mod lifecycle;
 #[cfg(test)]
+mod losses;
+#[cfg(test)]
 mod metrics;
 #[cfg(test)]
 mod never_format;

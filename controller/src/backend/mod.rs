@@ -217,6 +217,8 @@ pub struct Snapshot {
     pub created: SystemTime,
     /// Whether it can be restored now.
     pub ready: bool,
+    /// Why it cannot be restored until somebody repairs it.
+    pub damage: Option<String>,
 }
 
 /// A page of snapshots.

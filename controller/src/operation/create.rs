@@ -97,6 +97,9 @@ impl Wanted {
                 let snapshots = snapshot::of(backend)?;
                 let from = snapshots.snapshot(id.clone()).await?;
                 let from = from.ok_or_else(|| snapshot::not_found(id))?;
+                if let Some(damage) = from.damage {
+                    return Err(Failure::precondition(format!("snapshot {id}: {damage}")));
+                }
                 if !from.ready {
                     return Err(Failure::precondition(format!(
                         "snapshot {id}: is not ready yet; repeat the call when it is ready_to_use"

@@ -22,9 +22,7 @@ impl Operations {
             let volume = backend.get(volume_id.clone()).await?;
             let volume = volume.ok_or_else(|| super::lookup::not_found(&volume_id))?;
             let bytes = size::of_grown(volume.bytes, range, backend.sizes())?;
-            if bytes == volume.bytes {
-                return Ok(bytes);
-            }
+            // Also where it is large enough already: an earlier growth may be unfinished.
             backend.resize(volume_id, bytes).await
         };
         let same = fingerprint(&range);

@@ -7,6 +7,7 @@ mod creating;
 mod full_disk;
 mod health;
 mod kills;
+mod losses;
 mod mounts;
 mod reflink;
 mod service;

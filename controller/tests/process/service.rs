@@ -281,7 +281,7 @@ async fn validation_confirms_only_what_the_volume_was_made_for() {
 }
 
 #[tokio::test]
-async fn a_file_cut_short_is_enlarged_but_not_in_silence() {
+async fn a_start_reports_a_truncated_file_and_leaves_it_as_it_is() {
     let bed = Bed::new(&ROOMY);
     let mut controller = bed.start();
     let mut client = bed.client().await;
@@ -293,13 +293,13 @@ async fn a_file_cut_short_is_enlarged_but_not_in_silence() {
     let file = std::fs::OpenOptions::new().write(true).open(path).unwrap();
     file.set_len(4096).unwrap();
     let controller = bed.start();
-    let told = controller.starting.iter().any(|line| {
-        ["WARN", &id, "bytes=4096", "recorded=5242880"]
+    let reported = controller.starting.iter().any(|line| {
+        ["ERROR", &id, "has 4096 bytes of 5242880"]
             .iter()
             .all(|word| line.contains(word))
     });
-    assert!(told, "{:?}", controller.starting);
-    assert_eq!(file.metadata().unwrap().len(), 5 << 20);
+    assert!(reported, "{:?}", controller.starting);
+    assert_eq!(file.metadata().unwrap().len(), 4096);
 }
 
 #[tokio::test]

@@ -111,6 +111,8 @@ calls! { ControllerCalls, ControllerClient:
     cut => create_snapshot, CreateSnapshotRequest, CreateSnapshotResponse;
     discard => delete_snapshot, DeleteSnapshotRequest, DeleteSnapshotResponse;
     list_snapshots => list_snapshots, ListSnapshotsRequest, ListSnapshotsResponse;
+    volume_health => controller_get_volume_health,
+        ControllerGetVolumeHealthRequest, ControllerGetVolumeHealthResponse;
 }
 
 /// Asks whether whatever listens there is well.

@@ -3,14 +3,14 @@
 
 use super::record::{Attached, Record};
 use super::store::{Store, ready};
-use crate::backend::{AttachOrder, Attachment, Content, Terms, Transport};
+use crate::backend::{AttachOrder, Attachment, Terms, Transport};
 use belay_server::failure::Failure;
 use belay_server::request::NodeId;
 
 impl Store {
     pub(super) fn attach(&self, order: &AttachOrder) -> Result<Attachment, Failure> {
         let id = order.id.as_str();
-        let record = ready(id, self.ledger.get(id)?)?;
+        let mut record = ready(id, self.ledger.get(id)?)?;
         if order.node != self.node {
             return Err(Failure::not_found(format!(
                 "node {}: not found; the volumes of this controller live on node {}",
@@ -18,16 +18,28 @@ impl Store {
             )));
         }
         let backing = self.backing(id)?;
+        backing.refuse_truncated(record.least_bytes())?;
+        if record.growing_from.is_some() {
+            self.finish_growth(id, &backing)?;
+        }
         backing.leave_there()?;
-        let written = backing.holds_data()?;
+        let data = backing.holds_data()?;
         // Nothing to be written, as for most calls that are repeated.
-        if let Some(terms) = record.terms_on(&order.node)? {
-            return Ok(attachment(id, terms, &record, written));
+        if let Some(terms) = record.terms_on(&order.node)?
+            && !record.observe(data, self.tells_holes)
+        {
+            return Ok(attachment(id, terms, &record));
         }
         self.ledger.change(|changes| {
             let mut record = ready(id, changes.get(id)?)?;
+            let observed = record.observe(data, self.tells_holes);
             let terms = match record.terms_on(&order.node)? {
-                Some(terms) => terms,
+                Some(terms) => {
+                    if observed {
+                        changes.put(id, &record)?;
+                    }
+                    terms
+                }
                 None => {
                     if let Some(other) = record.node() {
                         return Err(attached_elsewhere(id, other));
@@ -43,7 +55,7 @@ impl Store {
                     order.terms.clone()
                 }
             };
-            Ok(attachment(id, terms, &record, written))
+            Ok(attachment(id, terms, &record))
         })
     }
 
@@ -63,7 +75,7 @@ impl Store {
             )));
         }
         backing.leave_there()?;
-        let written = backing.holds_data()?;
+        let data = backing.holds_data()?;
         self.ledger.change(|changes| {
             let Some(mut record) = changes.get(id)? else {
                 return Ok(());
@@ -71,20 +83,13 @@ impl Store {
             record
                 .attached
                 .retain(|attached| attached.node != node.as_str());
-            record.used |= written;
+            record.observe(data, self.tells_holes);
             changes.put(id, &record)
         })
     }
 }
 
-fn attachment(id: &str, terms: Terms, record: &Record, written: bool) -> Attachment {
-    let content = if record.populated {
-        Content::Populated
-    } else if record.used || written {
-        Content::Used
-    } else {
-        Content::New
-    };
+fn attachment(id: &str, terms: Terms, record: &Record) -> Attachment {
     let transport = Transport::Loop {
         file: id.to_owned(),
     };
@@ -92,7 +97,7 @@ fn attachment(id: &str, terms: Terms, record: &Record, written: bool) -> Attachm
         terms,
         transport,
         bytes: record.bytes,
-        content,
+        content: record.content(),
     }
 }
 

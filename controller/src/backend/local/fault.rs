@@ -3,6 +3,7 @@
 
 use belay_server::failure::{Failure, Kind};
 use rustix::io::Errno;
+use std::fmt::Display;
 use std::io;
 use std::path::Path;
 
@@ -22,6 +23,14 @@ pub(super) fn at(call: &str, path: &Path, error: &io::Error) -> Failure {
             format!("{call} {}: {error}", path.display()),
         ),
     }
+}
+
+/// What is said of a file of `bytes` that must have at least `least_bytes`.
+pub(super) fn truncated(path: impl Display, bytes: u64, least_bytes: u64) -> String {
+    format!(
+        "{path}: has {bytes} bytes of {least_bytes}: it was truncated, and the data behind that is \
+         lost; restore it from a backup or a snapshot (docs/health.md, BackingFileShort)"
+    )
 }
 
 fn meaning(errno: Errno) -> (Option<&'static str>, Kind, &'static str) {

@@ -5,7 +5,7 @@ mod copy;
 
 pub(super) use copy::{COPIED_BYTES, Copied};
 
-use super::fault::{at, os};
+use super::fault::{at, os, truncated};
 use belay_server::failure::Failure;
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, SeekFrom, StatVfs, XattrFlags};
 use rustix::io::Errno;
@@ -90,13 +90,8 @@ impl Files {
     /// # Errors
     /// `Precondition` if it is not there.
     pub(super) fn get(&self, id: &str) -> Result<Backing, Failure> {
-        self.find(id)?.ok_or_else(|| {
-            Failure::precondition(format!(
-                "{}: the file is missing; mount the filesystem that holds it, or restore it (to \
-                 give up what it held, put an empty file there and delete the volume or snapshot)",
-                self.path_of(id).display()
-            ))
-        })
+        self.find(id)?
+            .ok_or_else(|| Failure::precondition(missing(&self.path_of(id))))
     }
 
     /// Removes the file of that id. One that is not there is removed already.
@@ -161,6 +156,15 @@ impl Files {
     }
 }
 
+/// What is said of a file that is not there.
+pub(super) fn missing(path: &Path) -> String {
+    format!(
+        "{}: the file is missing; mount the filesystem that holds it, or restore it (to give up \
+         what it held, put an empty file there and delete the volume or snapshot)",
+        path.display()
+    )
+}
+
 impl Room {
     fn of(stat: &StatVfs) -> Self {
         // statvfs(3): what only root may use is in f_bfree, but not in f_bavail.
@@ -189,6 +193,21 @@ impl Backing {
     pub(super) fn bytes(&self) -> Result<u64, Failure> {
         let stat = rustix::fs::fstat(&self.file).map_err(|errno| os("fstat", &self.path, errno))?;
         Ok(stat.st_size.unsigned_abs())
+    }
+
+    /// Refuses a file that is smaller than it must be: enlarged or copied, the loss would not show.
+    ///
+    /// # Errors
+    /// `Precondition`.
+    pub(super) fn refuse_truncated(&self, least_bytes: u64) -> Result<(), Failure> {
+        match self.bytes()? {
+            bytes if bytes < least_bytes => Err(Failure::precondition(truncated(
+                self.path.display(),
+                bytes,
+                least_bytes,
+            ))),
+            _ => Ok(()),
+        }
     }
 
     /// Makes it at least that large; never smaller.

@@ -2,7 +2,7 @@
 //! is still to be written into them? Changes nothing and reads no data. A file that cannot be
 //! looked at is an answer about its volume, never a failure of the question.
 
-use super::fault::os;
+use super::fault::{os, truncated};
 use super::files::Files;
 use super::record::State;
 use super::store::{Store, refuse_foreign_token};
@@ -45,7 +45,7 @@ struct Storage {
 
 /// What has the name of a volume's file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Named {
+pub(super) enum Named {
     Nothing,
     /// A directory, a link, a device.
     Other,
@@ -121,13 +121,18 @@ impl Store {
         storage: &Result<Storage, Failure>,
     ) -> Result<Option<Complaints>, Failure> {
         let path = self.files.path_of(id.as_str()).display().to_string();
-        // Asked before the file is looked at: one that grows no more is large enough by now.
-        let bytes = match self.growing.has(id.as_str()) {
-            true => 0,
-            false => bytes,
+        let judged =
+            |least_bytes| judge(&path, least_bytes, &self.files.named(id.as_str()), storage);
+        let complaints = judged(bytes);
+        if complaints.is_empty() {
+            return Ok(Some(complaints));
+        }
+        // The record is read before the file is looked at again: a file that is still to follow
+        // its record is not short, and one that has followed since is large enough.
+        let Some(record) = self.ledger.get(id.as_str())? else {
+            return Ok(None);
         };
-        let named = self.files.named(id.as_str());
-        let complaints = judge(&path, bytes, &named, storage);
+        let complaints = judged(record.least_bytes());
         // The file of a volume that is being deleted is not lost. Its record is marked before, so
         // it is read after.
         if !complaints.is_empty() && self.get(id)?.is_none() {
@@ -148,7 +153,8 @@ impl Files {
         })
     }
 
-    fn named(&self, id: &str) -> Result<Named, Failure> {
+    /// What has that name now; opens nothing.
+    pub(super) fn named(&self, id: &str) -> Result<Named, Failure> {
         match rustix::fs::statat(self.dir(), id, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile => {
                 Ok(Named::File {
@@ -164,10 +170,11 @@ impl Files {
     }
 }
 
-/// What is wrong with a volume of that size. `path` is its file's, for people.
+/// What is wrong with a volume whose file must have at least that size. `path` is the file's, for
+/// people.
 fn judge(
     path: &str,
-    volume_bytes: u64,
+    least_bytes: u64,
     named: &Result<Named, Failure>,
     storage: &Result<Storage, Failure>,
 ) -> Complaints {
@@ -178,7 +185,7 @@ fn judge(
             BACKING_FILE_UNREADABLE,
             failure.to_string(),
         ),
-        Ok(named) => judge_file(path, volume_bytes, *named, &mut complaints),
+        Ok(named) => judge_file(path, least_bytes, *named, &mut complaints),
     }
     match storage {
         Err(failure) => complaints.add(
@@ -191,7 +198,7 @@ fn judge(
     complaints
 }
 
-fn judge_file(path: &str, volume_bytes: u64, named: Named, complaints: &mut Complaints) {
+fn judge_file(path: &str, least_bytes: u64, named: Named, complaints: &mut Complaints) {
     match named {
         Named::Nothing => complaints.add(
             Severity::DataLoss,
@@ -206,13 +213,10 @@ fn judge_file(path: &str, volume_bytes: u64, named: Named, complaints: &mut Comp
             BACKING_FILE_FOREIGN,
             format!("{path}: is not a regular file; move away what is there and restore the file"),
         ),
-        Named::File { bytes, .. } if bytes < volume_bytes => complaints.add(
+        Named::File { bytes, .. } if bytes < least_bytes => complaints.add(
             Severity::DataLoss,
             BACKING_FILE_SHORT,
-            format!(
-                "{path}: has {bytes} bytes of {volume_bytes}: somebody has cut it, and what was \
-                 behind that is gone; restore it from a backup or a snapshot"
-            ),
+            truncated(path, bytes, least_bytes),
         ),
         Named::File { .. } => {}
     }

@@ -25,11 +25,6 @@ impl Making {
         free.then(|| Maker { making: self, name })
     }
 
-    /// Somebody has the name.
-    pub(super) fn has(&self, name: &str) -> bool {
-        self.names().contains(name)
-    }
-
     /// The set is whole between any two statements, so a panic elsewhere does not spoil it.
     fn names(&self) -> MutexGuard<'_, HashSet<String>> {
         self.names.lock().unwrap_or_else(PoisonError::into_inner)

@@ -2,13 +2,15 @@
 //! the format in each record, so that a later release can read what an earlier one wrote. Opens
 //! nothing.
 
-use crate::backend::{Terms, Usage, Volume};
+use crate::backend::{Content, Terms, Usage, Volume};
 use belay_server::failure::Failure;
 use belay_server::request::{AccessMode, ContentSource, NodeId, SnapshotId, VolumeId};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 /// Version of the format that is written. Version 2 added snapshots, `source` and `populated`.
+/// `growing_from` came later without a new version, so that an older release still starts: it
+/// ignores the field, and enlarges each file that is smaller than its volume anyway.
 pub(super) const VERSION: u32 = 2;
 
 /// One volume.
@@ -19,15 +21,19 @@ pub(super) struct Record {
     pub(super) bytes: u64,
     pub(super) usage: StoredUsage,
     pub(super) state: State,
-    /// Somebody has written to it; never taken back.
+    /// Data may have been written to it; never taken back.
     pub(super) used: bool,
     pub(super) attached: Vec<Attached>,
     /// What it was made from. Absent in version 1.
     #[serde(default)]
     pub(super) source: Option<StoredSource>,
-    /// It was made from data. Absent in version 1.
+    /// It was made from data, or data was observed in it; never taken back. Absent in version 1.
     #[serde(default)]
     pub(super) populated: bool,
+    /// Its growth to `bytes` was promised and is not finished: its file had at least this size,
+    /// and may still have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) growing_from: Option<u64>,
 }
 
 /// [`ContentSource`] as it is kept.
@@ -96,6 +102,36 @@ impl Record {
             attached: Vec::new(),
             source: source.map(StoredSource::new),
             populated: false,
+            growing_from: None,
+        }
+    }
+
+    /// The least size of its file, in bytes; a smaller one has been truncated.
+    pub(super) fn least_bytes(&self) -> u64 {
+        self.growing_from.unwrap_or(self.bytes)
+    }
+
+    /// Notes whether its file holds data. `certain` is false where the filesystem cannot tell data
+    /// from holes. True if this was news.
+    pub(super) fn observe(&mut self, data: bool, certain: bool) -> bool {
+        let before = (self.used, self.populated);
+        self.used |= data;
+        // What earlier releases called used was observed in the same way.
+        self.populated |= self.used && certain;
+        (self.used, self.populated) != before
+    }
+
+    /// Whether anybody may have written to it.
+    pub(super) fn was_written(&self) -> bool {
+        self.used || self.populated
+    }
+
+    /// What is known of its content.
+    pub(super) fn content(&self) -> Content {
+        match (self.populated, self.used) {
+            (true, _) => Content::Populated,
+            (false, true) => Content::Used,
+            (false, false) => Content::New,
         }
     }
 
@@ -287,6 +323,33 @@ mod tests {
         let record = Record::decode("vol-1", kept).unwrap();
         assert_eq!(record, expected);
         assert_eq!(record.volume("vol-1").unwrap().source, Some(source));
+    }
+
+    #[test]
+    fn an_older_release_reads_what_is_written_today() {
+        let mut record = record();
+        for growing_from in [None, Some(2048)] {
+            record.growing_from = growing_from;
+            let kept: serde_json::Value =
+                serde_json::from_slice(&record.encode().unwrap()).unwrap();
+            assert_eq!(kept["version"], 2);
+            let again = Record::decode("vol-1", &record.encode().unwrap()).unwrap();
+            assert_eq!(again.growing_from, growing_from);
+        }
+    }
+
+    #[test]
+    fn data_that_was_observed_stays_so_and_counts_where_holes_are_reported() {
+        let mut record = record();
+        assert_eq!(record.content(), Content::New);
+        assert!(!record.observe(false, true) && record.observe(true, false));
+        assert_eq!(record.content(), Content::Used);
+        assert!(!record.observe(true, false) && !record.observe(false, false));
+        // Moved to a filesystem that reports holes, or kept by an earlier release.
+        assert!(record.observe(false, true));
+        assert_eq!(record.content(), Content::Populated);
+        assert!(!record.observe(false, true) && !record.observe(false, false));
+        assert_eq!(record.content(), Content::Populated);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! What a start does with what a death left half done. Nobody was told of a volume that is being
-//! created, so it goes; one that is being deleted goes too; one that was promised to be larger
-//! grows. A half-made file that holds data all the same is kept, and no stray file is touched.
+//! created, so it goes; one that is being deleted goes too; one whose growth was promised grows, if
+//! its file was not truncated meanwhile. A half-made file that holds data all the same is kept, and
+//! no stray file is touched.
 
 use super::record::{Record, State};
 use super::store::Store;
@@ -14,7 +15,7 @@ pub(super) struct Recovered {
     pub(super) undone: usize,
     /// Deletions that were finished.
     pub(super) deleted: usize,
-    /// Files that were grown to the recorded size.
+    /// Growths that were finished.
     pub(super) grown: usize,
     /// Copies that begin again.
     pub(super) resumed: usize,
@@ -87,15 +88,9 @@ impl Store {
             State::Ready => {
                 let backing = self.files.get(id)?;
                 let bytes = backing.bytes()?;
-                if bytes < record.bytes {
-                    // A growth that a death interrupted, or else data was lost.
-                    tracing::warn!(
-                        volume = id,
-                        bytes,
-                        recorded = record.bytes,
-                        "recovery: a file smaller than its volume; enlarged"
-                    );
-                    backing.grow(record.bytes)?;
+                backing.refuse_truncated(record.least_bytes())?;
+                if record.growing_from.is_some() {
+                    self.finish_growth(id, &backing)?;
                     done.grown += 1;
                 } else if bytes > record.bytes {
                     tracing::warn!(volume = id, bytes, recorded = record.bytes, "larger file");

@@ -1,45 +1,89 @@
-//! Growing a volume: the new size is promised in the ledger, then the file follows. After a death
-//! in between, recovery lets it follow.
+//! Growing a volume: the new size is promised in the ledger, then the file follows, then the ledger
+//! says that it has. A growth that a crash interrupted is finished by the next start, growth or
+//! attachment. A file that was truncated is never enlarged: that would hide the loss.
 
 use super::files::Backing;
 use super::store::{Store, fits, ready};
 use belay_server::failure::Failure;
 
-/// A size before and after.
+/// A growth.
 pub(super) struct Promise {
-    pub(super) before: u64,
+    before: u64,
+    growing_from_before: Option<u64>,
+    /// The promised size.
     pub(super) now: u64,
+    /// The file may have to follow.
+    unfinished: bool,
 }
 
 impl Store {
     pub(super) fn resize(&self, id: &str, bytes: u64) -> Result<u64, Failure> {
-        ready(id, self.ledger.get(id)?)?;
+        let record = ready(id, self.ledger.get(id)?)?;
         let backing = self.backing(id)?;
-        // Until the file has followed, its size is nobody's fault.
-        let _growing = self.growing.begin(id);
-        let promise = self.promise(id, bytes)?;
+        if bytes <= record.bytes && record.growing_from.is_none() {
+            backing.refuse_truncated(record.bytes)?;
+            return Ok(record.bytes);
+        }
+        self.follow(id, bytes, &backing)
+    }
+
+    /// Finishes a growth that was promised earlier, if one was.
+    pub(super) fn finish_growth(&self, id: &str, backing: &Backing) -> Result<(), Failure> {
+        self.follow(id, 0, backing).map(drop)
+    }
+
+    fn follow(&self, id: &str, bytes: u64, backing: &Backing) -> Result<u64, Failure> {
+        let promise = self.promise(id, bytes, backing)?;
+        if !promise.unfinished {
+            return Ok(promise.now);
+        }
         match backing.grow(promise.now) {
-            Ok(()) => Ok(promise.now),
-            Err(failure) => Err(self.settle(id, &promise, &backing, failure)),
+            Ok(()) => self.fulfil(id, promise.now),
+            Err(failure) => Err(self.settle(id, &promise, backing, failure)),
         }
     }
 
     /// The first step. A volume that is large enough stays as it is.
-    pub(super) fn promise(&self, id: &str, bytes: u64) -> Result<Promise, Failure> {
+    ///
+    /// # Errors
+    /// `Precondition` if the file was truncated; `Quota` if there is no room.
+    pub(super) fn promise(
+        &self,
+        id: &str,
+        bytes: u64,
+        backing: &Backing,
+    ) -> Result<Promise, Failure> {
         let ceiling = self.ceiling()?;
         self.ledger.change(|changes| {
             let mut record = ready(id, changes.get(id)?)?;
-            let before = record.bytes;
+            backing.refuse_truncated(record.least_bytes())?;
+            let (before, growing_from_before) = (record.bytes, record.growing_from);
             if before < bytes {
                 fits(changes, ceiling, bytes - before)?;
+                record.growing_from = Some(record.least_bytes());
                 record.bytes = bytes;
                 changes.put(id, &record)?;
             }
             Ok(Promise {
                 before,
+                growing_from_before,
                 now: record.bytes,
+                unfinished: record.growing_from.is_some(),
             })
         })
+    }
+
+    /// The last step: the file has that size.
+    fn fulfil(&self, id: &str, bytes: u64) -> Result<u64, Failure> {
+        let fulfilled = self.ledger.change(|changes| {
+            let mut record = ready(id, changes.get(id)?)?;
+            // Another call may have promised more meanwhile.
+            if record.bytes == bytes && record.growing_from.take().is_some() {
+                changes.put(id, &record)?;
+            }
+            Ok(bytes)
+        });
+        fulfilled.map_err(Failure::may_be_running)
     }
 
     /// What a failure to follow means for the promise: a file that is large enough all the same, if
@@ -63,6 +107,7 @@ impl Store {
             // Another call may have promised more meanwhile.
             if record.bytes == promise.now {
                 record.bytes = promise.before;
+                record.growing_from = promise.growing_from_before;
                 changes.put(id, &record)?;
             }
             Ok(())

@@ -1,7 +1,6 @@
 //! The state directory as a whole: taken for one process, looked things up in. The verbs that
 //! change it are in files of their own.
 
-use super::Config;
 use super::copies::Copies;
 use super::fault::{at, os};
 use super::files::{Backing, Files};
@@ -10,10 +9,11 @@ use super::ledger::{Changes, Ledger};
 use super::making::Making;
 use super::record::{Record, State};
 use super::space::Overcommit;
+use super::{Config, STEP_BYTES};
 use crate::backend::{Page, Volume};
 use belay_server::failure::{Failure, Kind};
 use belay_server::request::{Name, NodeId, VolumeId};
-use rustix::fs::FlockOperation;
+use rustix::fs::{FlockOperation, SeekFrom};
 use rustix::io::Errno;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -37,8 +37,8 @@ pub(super) struct Store {
     pub(super) making: Making,
     /// Names of snapshots.
     pub(super) cutting: Making,
-    /// Ids of volumes whose files are to follow the ledger.
-    pub(super) growing: Making,
+    /// The filesystem reports holes as such, so data that is found was written by somebody.
+    pub(super) tells_holes: bool,
     /// Held for as long as the process lives.
     _lock: File,
 }
@@ -65,7 +65,7 @@ impl Store {
             overcommit: config.overcommit,
             making: Making::default(),
             cutting: Making::default(),
-            growing: Making::default(),
+            tells_holes: tells_holes(&lock),
             _lock: lock,
         })
     }
@@ -189,6 +189,24 @@ fn refuse_orphans(dir: &Path, files: &Files, kind: &str) -> Result<(), Failure> 
         dir.display(),
         files.path_of(&name).display()
     )))
+}
+
+/// Whether lseek(2) distinguishes data from holes here; where it does not, all is data. The lock
+/// file, which is empty, serves as the sample.
+fn tells_holes(lock: &File) -> bool {
+    let found = rustix::fs::ftruncate(lock, STEP_BYTES)
+        .and_then(|()| rustix::fs::seek(lock, SeekFrom::Data(0)));
+    let emptied = rustix::fs::ftruncate(lock, 0);
+    let tells = found == Err(Errno::NXIO);
+    if !tells || emptied.is_err() {
+        tracing::warn!(
+            ?found,
+            ?emptied,
+            "the filesystem of the state directory does not report holes (SEEK_DATA): volumes \
+             count as used from their first attachment on"
+        );
+    }
+    tells
 }
 
 /// Makes sure that no other process works on the directory.

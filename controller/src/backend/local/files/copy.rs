@@ -2,7 +2,7 @@
 //! copy of the data without the holes.
 
 use super::Backing;
-use crate::backend::local::fault::os;
+use crate::backend::local::fault::{os, truncated};
 use belay_server::failure::Failure;
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
@@ -27,10 +27,22 @@ impl Backing {
     /// between. False, and nothing done, if the filesystem cannot share.
     ///
     /// # Errors
-    /// `Quota` or `Unreachable`.
-    pub(in crate::backend::local) fn share(&self, from: &Self) -> Result<bool, Failure> {
+    /// `Precondition` if the other file had less than `least_bytes` at that instant; `Quota` or
+    /// `Unreachable`.
+    pub(in crate::backend::local) fn share(
+        &self,
+        from: &Self,
+        least_bytes: u64,
+    ) -> Result<bool, Failure> {
         match rustix::fs::ioctl_ficlone(&self.file, &from.file) {
-            Ok(()) => Ok(true),
+            Ok(()) => match self.bytes()? {
+                bytes if bytes < least_bytes => Err(Failure::precondition(truncated(
+                    from.path.display(),
+                    bytes,
+                    least_bytes,
+                ))),
+                _ => Ok(true),
+            },
             // ioctl_ficlone(2): no reflink here, two filesystems, or files that cannot share.
             Err(Errno::OPNOTSUPP | Errno::XDEV | Errno::INVAL | Errno::NOTTY) => Ok(false),
             Err(errno) => Err(os("ioctl FICLONE", &self.path, errno)),
@@ -41,13 +53,14 @@ impl Backing {
     /// one, whatever it held; holes stay holes. Asks before every piece whether to go on.
     ///
     /// # Errors
-    /// `Quota` or `Unreachable`.
+    /// `Precondition` if the other file has less; `Quota` or `Unreachable`.
     pub(in crate::backend::local) fn copy(
         &self,
         from: &Self,
         bytes: u64,
         go_on: impl Fn() -> bool,
     ) -> Result<Copied, Failure> {
+        from.refuse_truncated(bytes)?;
         for length in [0, bytes] {
             rustix::fs::ftruncate(&self.file, length)
                 .map_err(|errno| os("ftruncate", &self.path, errno))?;
@@ -69,6 +82,8 @@ impl Backing {
             }
             at = end;
         }
+        // Truncated under the copy, the rest of it would have become a hole.
+        from.refuse_truncated(bytes)?;
         self.sync()?;
         Ok(Copied::Whole)
     }

@@ -83,11 +83,14 @@ impl Store {
     }
 
     fn fill_snapshot(&self, id: &str, source: &str) -> Result<Snapshot, Failure> {
+        // A volume only grows, so what its file must have now it must have at the cut.
+        let least_bytes = ready(source, self.ledger.get(source)?)?.least_bytes();
         let from = self.backing(source)?;
+        from.refuse_truncated(least_bytes)?;
         // What the node has written and synced must be in the file before it is cut.
         from.sync()?;
         let file = self.snapshots.begin(id)?;
-        if !file.share(&from)? {
+        if !file.share(&from, least_bytes)? {
             self.snapshots.sync()?;
             return self.leave_to_copier(id, source, &from);
         }
@@ -108,9 +111,12 @@ impl Store {
         let (bytes, written) = (file.bytes()?, file.holds_data()?);
         self.ledger.change(|changes| {
             // Looked at after the cut: a volume never becomes new again.
-            let was_used = changes
-                .get(source)?
-                .is_some_and(|volume| volume.used || volume.populated);
+            let was_used = match changes.get(source)? {
+                None => false,
+                Some(volume) => self
+                    .note_data(changes, source, volume, written)?
+                    .was_written(),
+            };
             let mut record = known(id, changes.snapshot(id)?)?;
             record.cut_at(cut_at);
             record.state = SnapshotState::Ready;
@@ -131,11 +137,14 @@ impl Store {
         let held = self.ledger.change(|changes| {
             let volume = ready(source, changes.get(source)?)?;
             let lock = self.lock_source(source, &volume)?;
+            from.refuse_truncated(volume.least_bytes())?;
             let mut record = known(id, changes.snapshot(id)?)?;
             record.cut_at(SystemTime::now());
             record.state = SnapshotState::Copying;
-            record.bytes = volume.bytes;
-            record.populated = volume.used || volume.populated || from.holds_data()?;
+            // A growth may be promised and not finished.
+            record.bytes = volume.bytes.min(from.bytes()?);
+            let volume = self.note_data(changes, source, volume, from.holds_data()?)?;
+            record.populated = volume.was_written();
             changes.put_snapshot(id, &record)?;
             self.copies.begin(id, source, Some(lock));
             visible(id, &record)

@@ -1,7 +1,9 @@
 //! Filling the file of a new volume from a snapshot or from another volume.
 
+use super::damage::refuse_resized;
 use super::{SnapshotRecord, SnapshotState};
 use crate::backend::local::files::{Backing, Copied};
+use crate::backend::local::ledger::Changes;
 use crate::backend::local::record::Record;
 use crate::backend::local::store::{Store, ready};
 use belay_server::failure::Failure;
@@ -43,7 +45,8 @@ impl Store {
             cut(from, self.ledger.snapshot(from)?)?;
             Err(missing)
         })?;
-        if file.share(&origin)? {
+        refuse_resized(&origin, record.bytes)?;
+        if file.share(&origin, record.bytes)? {
             return Ok(record.populated);
         }
         self.ledger.change(|changes| {
@@ -56,23 +59,49 @@ impl Store {
     }
 
     fn fill_from_volume(&self, id: &str, file: &Backing, from: &str) -> Result<bool, Failure> {
-        ready(from, self.ledger.get(from)?)?;
+        // A volume only grows, so what its file must have now it must have at the cut.
+        let least_bytes = ready(from, self.ledger.get(from)?)?.least_bytes();
         let origin = self.backing(from)?;
+        origin.refuse_truncated(least_bytes)?;
         // What the node has written and synced must be in the file before it is cut.
         origin.sync()?;
-        if !file.share(&origin)? {
+        if !file.share(&origin, least_bytes)? {
             let bytes = self.ledger.change(|changes| {
                 let record = ready(from, changes.get(from)?)?;
                 let lock = self.lock_source(from, &record)?;
+                // A growth may be promised and not finished.
+                let bytes = record.bytes.min(origin.bytes()?).max(record.least_bytes());
                 self.copies.begin(id, from, Some(lock));
-                Ok(record.bytes)
+                Ok(bytes)
             })?;
             self.copy_volume(id, file, &origin, bytes)?;
         }
+        let data = file.holds_data()?;
         // Looked at after the cut: a volume never becomes new again.
-        let record = self.ledger.get(from)?;
-        let was_used = record.is_none_or(|record| record.used || record.populated);
-        Ok(was_used || file.holds_data()?)
+        let Some(mut record) = self.ledger.get(from)? else {
+            return Ok(true);
+        };
+        if record.observe(data, self.tells_holes) {
+            self.ledger.change(|changes| match changes.get(from)? {
+                Some(record) => self.note_data(changes, from, record, data).map(drop),
+                None => Ok(()),
+            })?;
+        }
+        Ok(record.was_written())
+    }
+
+    /// Keeps what was observed of that volume; its record as it is then.
+    pub(in crate::backend::local) fn note_data(
+        &self,
+        changes: &mut Changes<'_>,
+        id: &str,
+        mut record: Record,
+        data: bool,
+    ) -> Result<Record, Failure> {
+        if record.observe(data, self.tells_holes) {
+            changes.put(id, &record)?;
+        }
+        Ok(record)
     }
 
     /// Copies what [`Copies::begin`](super::super::copies::Copies::begin) was told of.

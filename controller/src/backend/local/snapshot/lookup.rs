@@ -15,9 +15,10 @@ impl Store {
         &self,
         id: &SnapshotId,
     ) -> Result<Option<Snapshot>, Failure> {
-        let record = self.ledger.snapshot(id.as_str())?;
-        let visible = record.map(|record| record.snapshot(id.as_str()));
-        Ok(visible.transpose()?.flatten())
+        match self.ledger.snapshot(id.as_str())? {
+            Some(record) => self.visible(id.as_str(), &record),
+            None => Ok(None),
+        }
     }
 
     /// The same snapshot a moment later, if it was not ready.
@@ -43,7 +44,7 @@ impl Store {
         let mut page = SnapshotPage::default();
         let of = of.map(VolumeId::as_str);
         self.ledger.scan_snapshots(of, after, |id, record| {
-            let Some(snapshot) = record.snapshot(id)? else {
+            let Some(snapshot) = self.visible(id, &record)? else {
                 return Ok(true);
             };
             if page.snapshots.len() == limit {

@@ -1,6 +1,7 @@
 //! Snapshots: files of their own, cut by sharing blocks, or copied while the volume is detached.
 
 mod cut;
+mod damage;
 mod discard;
 mod fill;
 mod lookup;

@@ -82,7 +82,7 @@ impl SnapshotRecord {
         u64::from(self.state == SnapshotState::Ready)
     }
 
-    /// How it looks from outside; none if nobody may see it.
+    /// How it looks from outside, if its file is whole; none if nobody may see it.
     ///
     /// # Errors
     /// `Bug` if a kept id breaks the rules of today.
@@ -99,6 +99,7 @@ impl SnapshotRecord {
             bytes: self.bytes,
             created: UNIX_EPOCH + Duration::from_nanos(self.created_ns),
             ready,
+            damage: None,
         }))
     }
 }

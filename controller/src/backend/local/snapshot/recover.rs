@@ -1,6 +1,7 @@
 //! What a start does with snapshots that a death left half done: nobody was told of one that was
 //! being cut, so it goes; one that is being deleted goes too; a copy begins again.
 
+use super::damage::refuse_resized;
 use super::{SnapshotRecord, SnapshotState};
 use crate::backend::local::recover::Recovered;
 use crate::backend::local::store::Store;
@@ -61,15 +62,7 @@ impl Store {
                 done.resumed += 1;
             }
             SnapshotState::Ready => {
-                let bytes = self.snapshots.get(id)?.bytes()?;
-                if bytes != record.bytes {
-                    return Err(Failure::precondition(format!(
-                        "{}: has {bytes} bytes, the record says {}; restore it, or delete the \
-                         snapshot",
-                        self.snapshots.path_of(id).display(),
-                        record.bytes
-                    )));
-                }
+                refuse_resized(&self.snapshots.get(id)?, record.bytes)?;
             }
         }
         Ok(())

@@ -46,7 +46,7 @@ fn a_file_that_a_loop_device_has_is_neither_deleted_nor_detached() {
 }
 
 #[test]
-fn content_is_used_from_the_first_write_and_stays_so() {
+fn content_is_populated_from_the_first_data_on_and_stays_so() {
     let bed = Bed::new();
     let store = bed.open();
     let volume = store.create(&order("pvc-1", MIB), None).unwrap();
@@ -63,7 +63,7 @@ fn content_is_used_from_the_first_write_and_stays_so() {
     bed.write(id);
     assert_eq!(
         attach(),
-        Content::Used,
+        Content::Populated,
         "a repeated call tells the truth of its moment"
     );
     store.detach(id, &node("node-1")).unwrap();
@@ -71,7 +71,7 @@ fn content_is_used_from_the_first_write_and_stays_so() {
     let file = OpenOptions::new().write(true).open(bed.file(id)).unwrap();
     file.set_len(0).unwrap();
     file.set_len(MIB).unwrap();
-    assert_eq!(attach(), Content::Used);
+    assert_eq!(attach(), Content::Populated);
 }
 
 #[test]

@@ -58,14 +58,19 @@ fn a_file_that_cannot_be_looked_at_is_unwell_alone() {
 fn a_file_that_is_about_to_follow_its_volume_is_not_called_cut() {
     let bed = Bed::new();
     let store = bed.open();
-    let volume = store.create(&order("pvc-1", MIB), None).unwrap();
+    let volume = store.create(&order("pvc-1", 2 * MIB), None).unwrap();
+    let id = volume.id.as_str();
     let health = || told(&store.health(&volume.id).unwrap().unwrap());
-    let growing = store.growing.begin(volume.id.as_str());
-    store.promise(volume.id.as_str(), 2 * MIB).unwrap();
+    let backing = store.files.get(id).unwrap();
+    store.promise(id, 3 * MIB, &backing).unwrap();
+    let listed = [(volume.id.clone(), 3 * MIB)];
     assert_eq!(health(), []);
-    drop(growing);
+    assert_eq!(told(&store.conditions(&listed).unwrap()[0]), []);
+    let file = fs::File::options().write(true).open(bed.file(id)).unwrap();
+    file.set_len(MIB).unwrap();
     assert_eq!(health(), [(Severity::DataLoss, "BackingFileShort")]);
-    store.resize(volume.id.as_str(), 2 * MIB).unwrap();
+    file.set_len(2 * MIB).unwrap();
+    store.resize(id, 3 * MIB).unwrap();
     assert_eq!(health(), []);
 }
 

@@ -1,6 +1,7 @@
 //! A death after every step of every change, and what a start makes of it.
 
 use super::{Bed, MIB, attach_order, cut, ids, intended, node, order, snapshot_order};
+use crate::backend::Volume;
 use crate::backend::local::recover::Recovered;
 use crate::backend::local::store::Store;
 use belay_server::failure::Kind;
@@ -154,7 +155,7 @@ fn a_promised_growth_follows_at_the_next_start() {
     let bed = Bed::new();
     let store = bed.open();
     let volume = store.create(&order("pvc-1", MIB), None).unwrap();
-    store.promise(volume.id.as_str(), 3 * MIB).unwrap();
+    promise(&store, &volume, 3 * MIB);
     drop(store);
     let (store, recovered) = bed.recover();
     assert_eq!(
@@ -164,11 +165,98 @@ fn a_promised_growth_follows_at_the_next_start() {
             ..Recovered::default()
         }
     );
+    let record = store.ledger.get(volume.id.as_str()).unwrap().unwrap();
+    assert_eq!(record.growing_from, None);
     assert_eq!(
         fs::metadata(bed.file(volume.id.as_str())).unwrap().len(),
         3 * MIB
     );
     assert_eq!(store.get(&volume.id).unwrap().unwrap().bytes, 3 * MIB);
+}
+
+/// The first step of a growth, and a crash.
+fn promise(store: &Store, volume: &Volume, bytes: u64) {
+    let id = volume.id.as_str();
+    let backing = store.files.get(id).unwrap();
+    store.promise(id, bytes, &backing).unwrap();
+}
+
+#[test]
+fn a_growth_that_died_after_any_step_is_finished_by_the_next_growth_or_attachment() {
+    for file_followed in [false, true] {
+        for attach in [false, true] {
+            let bed = Bed::new();
+            let store = bed.open();
+            let volume = store.create(&order("pvc-1", MIB), None).unwrap();
+            let id = volume.id.as_str();
+            promise(&store, &volume, 2 * MIB);
+            promise(&store, &volume, 3 * MIB);
+            if file_followed {
+                store.files.get(id).unwrap().grow(3 * MIB).unwrap();
+            }
+            assert!(store.health(&volume.id).unwrap().unwrap().is_empty());
+            let bytes = match attach {
+                true => {
+                    store
+                        .attach(&attach_order(&volume, "node-1"))
+                        .unwrap()
+                        .bytes
+                }
+                false => store.resize(id, 2 * MIB).unwrap(),
+            };
+            assert_eq!(bytes, 3 * MIB);
+            assert_eq!(fs::metadata(bed.file(id)).unwrap().len(), 3 * MIB);
+            assert_eq!(store.ledger.get(id).unwrap().unwrap().growing_from, None);
+        }
+    }
+}
+
+#[test]
+fn a_file_that_was_truncated_below_an_unfinished_growth_is_not_enlarged() {
+    let bed = Bed::new();
+    let store = bed.open();
+    let volume = store.create(&order("pvc-1", 2 * MIB), None).unwrap();
+    let id = volume.id.as_str();
+    promise(&store, &volume, 3 * MIB);
+    let file = File::options().write(true).open(bed.file(id)).unwrap();
+    file.set_len(2 * MIB - 1).unwrap();
+    drop(store);
+    let (store, recovered) = bed.recover();
+    assert_eq!((recovered.grown, recovered.troubles), (0, 1));
+    assert_eq!(file.metadata().unwrap().len(), 2 * MIB - 1);
+    let failure = store.resize(id, 3 * MIB).unwrap_err();
+    assert_eq!(failure.kind, Kind::Precondition);
+    file.set_len(2 * MIB).unwrap();
+    assert_eq!(store.resize(id, 3 * MIB).unwrap(), 3 * MIB);
+}
+
+#[test]
+fn a_short_file_whose_record_knows_of_no_growth_is_left_as_it_is() {
+    let bed = Bed::new();
+    let store = bed.open();
+    let volume = store.create(&order("pvc-1", 2 * MIB), None).unwrap();
+    let id = volume.id.as_str();
+    promise(&store, &volume, 3 * MIB);
+    // As a release wrote it that did not remember growths.
+    let old = store.ledger.change(|changes| {
+        let mut record = changes.get(id)?.unwrap();
+        record.growing_from = None;
+        changes.put(id, &record)
+    });
+    old.unwrap();
+    drop(store);
+    let (store, recovered) = bed.recover();
+    assert_eq!((recovered.grown, recovered.troubles), (0, 1));
+    assert_eq!(fs::metadata(bed.file(id)).unwrap().len(), 2 * MIB);
+    assert_eq!(
+        store.resize(id, 3 * MIB).unwrap_err().kind,
+        Kind::Precondition
+    );
+    // The way out that the documentation names.
+    let file = File::options().write(true).open(bed.file(id)).unwrap();
+    file.set_len(3 * MIB).unwrap();
+    assert_eq!(store.resize(id, 3 * MIB).unwrap(), 3 * MIB);
+    assert!(store.health(&volume.id).unwrap().unwrap().is_empty());
 }
 
 #[test]

@@ -106,7 +106,7 @@ fn what_is_made_from_a_new_volume_is_new_and_from_any_other_populated() {
     assert_eq!(made("empty"), [Content::New; 2]);
     bed.write(volume.id.as_str());
     assert_eq!(made("written"), [Content::Populated; 2]);
-    assert_eq!(content(&store, &volume), Content::Used);
+    assert_eq!(content(&store, &volume), Content::Populated);
     // All holes again, and yet not new.
     fs::File::create(bed.file(volume.id.as_str()))
         .unwrap()

@@ -149,11 +149,11 @@ fn a_file_that_grew_although_its_growth_failed_keeps_its_promise() {
     let bytes = || store.get(&volume.id).unwrap().unwrap().bytes;
     let eio = || Failure::new(Kind::Unreachable, "fsync: EIO");
 
-    let promise = store.promise(id, 3 * MIB).unwrap();
+    let promise = store.promise(id, 3 * MIB, &backing).unwrap();
     let failure = store.settle(id, &promise, &backing, eio());
     assert_eq!((failure.certainty, bytes()), (Certainty::RolledBack, MIB));
 
-    let promise = store.promise(id, 3 * MIB).unwrap();
+    let promise = store.promise(id, 3 * MIB, &backing).unwrap();
     backing.grow(3 * MIB).unwrap();
     let failure = store.settle(id, &promise, &backing, eio());
     assert_eq!(

@@ -1,0 +1,73 @@
+//! What keeps a finished snapshot from being restored: its file is not what was cut. Repairs
+//! nothing.
+
+use super::{SnapshotRecord, SnapshotState};
+use crate::backend::Snapshot;
+use crate::backend::local::files::{Backing, missing};
+use crate::backend::local::health::Named;
+use crate::backend::local::store::Store;
+use belay_server::failure::Failure;
+
+impl Store {
+    /// The snapshot as it looks from outside; none if nobody may see it. Looks at its file.
+    pub(in crate::backend::local) fn visible(
+        &self,
+        id: &str,
+        record: &SnapshotRecord,
+    ) -> Result<Option<Snapshot>, Failure> {
+        let Some(mut snapshot) = record.snapshot(id)? else {
+            return Ok(None);
+        };
+        let damage = || self.damage(id, record.bytes);
+        // A snapshot that is being deleted has not lost its file. Its record is marked before.
+        if record.state == SnapshotState::Ready
+            && let Some(damage) = damage()
+        {
+            let again = self.ledger.snapshot(id)?;
+            match again.map(|record| record.snapshot(id)).transpose()? {
+                None | Some(None) => return Ok(None),
+                Some(Some(_)) => {
+                    snapshot.ready = false;
+                    snapshot.damage = Some(damage);
+                }
+            }
+        }
+        Ok(Some(snapshot))
+    }
+
+    fn damage(&self, id: &str, recorded: u64) -> Option<String> {
+        let path = self.snapshots.path_of(id);
+        match self.snapshots.named(id) {
+            Ok(Named::File { bytes, .. }) if bytes == recorded => None,
+            Ok(Named::File { bytes, .. }) => Some(resized(path.display(), bytes, recorded)),
+            Ok(Named::Nothing) => Some(missing(&path)),
+            Ok(Named::Other) => Some(format!(
+                "{}: is not a regular file; move it away and restore the snapshot\'s file",
+                path.display()
+            )),
+            Err(failure) => Some(failure.message),
+        }
+    }
+}
+
+/// Refuses the file of a finished snapshot that has another size than at the cut.
+///
+/// # Errors
+/// `Precondition`.
+pub(super) fn refuse_resized(file: &Backing, recorded: u64) -> Result<(), Failure> {
+    match file.bytes()? {
+        bytes if bytes != recorded => Err(Failure::precondition(resized(
+            file.path().display(),
+            bytes,
+            recorded,
+        ))),
+        _ => Ok(()),
+    }
+}
+
+fn resized(path: impl std::fmt::Display, bytes: u64, recorded: u64) -> String {
+    format!(
+        "{path}: has {bytes} bytes, the snapshot had {recorded}: somebody has changed the file; \
+         restore it from a backup, or delete the snapshot"
+    )
+}

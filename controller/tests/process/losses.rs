@@ -1,0 +1,237 @@
+//! Files that were cut or blanked by somebody else: the loss stays visible, whatever is called and
+//! however often the controller starts.
+
+use crate::bed::{Bed, Client, MIB, ROOMY, assert_refused, clone, create, created, publish, range};
+use crate::bed::{ready, restore, snapshot, unpublish};
+use belay_proto::csi::v1 as csi;
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+use tonic::Code;
+
+/// Sets the length as truncate(1) does.
+fn set_len(file: &Path, mebibytes: u64) {
+    let file = OpenOptions::new().write(true).open(file).unwrap();
+    file.set_len(mebibytes << 20).unwrap();
+}
+
+fn write(file: &Path, data: &[u8]) {
+    let file = OpenOptions::new().write(true).open(file).unwrap();
+    file.write_all_at(data, 0).unwrap();
+    file.sync_all().unwrap();
+}
+
+async fn reasons(client: &mut Client, id: &str) -> Vec<String> {
+    let request = csi::ControllerGetVolumeHealthRequest {
+        volume_id: id.to_owned(),
+        ..Default::default()
+    };
+    let answer = client.controller_get_volume_health(request).await.unwrap();
+    let health = answer.into_inner().volume_health.unwrap();
+    let all = health.health_statuses.into_iter();
+    all.map(|entry| entry.reason).collect()
+}
+
+async fn content(client: &mut Client, id: &str) -> String {
+    let answer = client.controller_publish_volume(publish(id)).await.unwrap();
+    answer.into_inner().publish_context["content"].clone()
+}
+
+fn grow(id: &str, bytes: i64) -> csi::ControllerExpandVolumeRequest {
+    csi::ControllerExpandVolumeRequest {
+        volume_id: id.to_owned(),
+        capacity_range: range(bytes, 0),
+        ..Default::default()
+    }
+}
+
+#[tokio::test]
+async fn a_cut_file_stays_cut_and_reported_over_a_restart_and_every_call() {
+    let bed = Bed::new(&ROOMY);
+    let mut controller = bed.start();
+    let mut client = bed.client().await;
+    let id = created(&mut client, create("pvc-1", 5 * MIB))
+        .await
+        .volume_id;
+    let file = bed.volumes_dir().join(&id);
+    write(&file, &[7; 5 << 20]);
+    for cut_to in [4, 0] {
+        set_len(&file, cut_to);
+        controller.kill();
+        controller = bed.start();
+        client = bed.client().await;
+        assert_eq!(reasons(&mut client, &id).await, ["BackingFileShort"]);
+        let names = [id.as_str(), "restore"];
+        let refusals = [
+            client
+                .controller_publish_volume(publish(&id))
+                .await
+                .map(drop),
+            client
+                .controller_expand_volume(grow(&id, 5 * MIB))
+                .await
+                .map(drop),
+            client
+                .controller_expand_volume(grow(&id, 9 * MIB))
+                .await
+                .map(drop),
+            client
+                .create_snapshot(snapshot("snap", &id))
+                .await
+                .map(drop),
+            client
+                .create_volume(clone("pvc-2", 9 * MIB, &id))
+                .await
+                .map(drop),
+        ];
+        for refusal in refusals {
+            assert_refused(&refusal.unwrap_err(), Code::FailedPrecondition, &names);
+        }
+        assert_eq!(fs::metadata(&file).unwrap().len(), cut_to << 20);
+        assert_eq!(reasons(&mut client, &id).await, ["BackingFileShort"]);
+    }
+    assert_eq!(fs::read_dir(bed.snapshots_dir()).unwrap().count(), 0);
+    assert_eq!(fs::read_dir(bed.volumes_dir()).unwrap().count(), 1);
+    // Restored from a backup.
+    set_len(&file, 5);
+    write(&file, &[7; 5 << 20]);
+    assert_eq!(reasons(&mut client, &id).await, [""; 0]);
+    assert_eq!(content(&mut client, &id).await, "populated");
+}
+
+#[tokio::test]
+async fn a_cut_volume_can_be_detached_and_deleted() {
+    let bed = Bed::new(&ROOMY);
+    let _controller = bed.start();
+    let mut client = bed.client().await;
+    let id = created(&mut client, create("pvc-1", 5 * MIB))
+        .await
+        .volume_id;
+    assert_eq!(content(&mut client, &id).await, "new");
+    set_len(&bed.volumes_dir().join(&id), 1);
+    client
+        .controller_unpublish_volume(unpublish(&id, ""))
+        .await
+        .unwrap();
+    let request = csi::DeleteVolumeRequest {
+        volume_id: id,
+        ..Default::default()
+    };
+    client.delete_volume(request).await.unwrap();
+}
+
+#[tokio::test]
+async fn data_that_was_seen_once_is_never_taken_for_blank() {
+    for attach_again in [true, false] {
+        let bed = Bed::new(&ROOMY);
+        let mut controller = bed.start();
+        let mut client = bed.client().await;
+        let id = created(&mut client, create("pvc-1", 5 * MIB))
+            .await
+            .volume_id;
+        assert_eq!(content(&mut client, &id).await, "new");
+        let file = bed.volumes_dir().join(&id);
+        write(&file, b"data");
+        if attach_again {
+            assert_eq!(content(&mut client, &id).await, "populated");
+        } else {
+            client
+                .controller_unpublish_volume(unpublish(&id, ""))
+                .await
+                .unwrap();
+        }
+        set_len(&file, 0);
+        set_len(&file, 5);
+        assert_eq!(content(&mut client, &id).await, "populated");
+        client
+            .controller_unpublish_volume(unpublish(&id, ""))
+            .await
+            .unwrap();
+        controller.kill();
+        controller = bed.start();
+        client = bed.client().await;
+        assert_eq!(content(&mut client, &id).await, "populated");
+        // Nor what is made of it while it is all holes.
+        client
+            .controller_unpublish_volume(unpublish(&id, ""))
+            .await
+            .unwrap();
+        let cloned = created(&mut client, clone("pvc-2", 5 * MIB, &id)).await;
+        assert_eq!(content(&mut client, &cloned.volume_id).await, "populated");
+        let snapshot = ready(&mut client, snapshot("snap", &id)).await.snapshot_id;
+        let restored = created(&mut client, restore("pvc-3", 5 * MIB, &snapshot)).await;
+        assert_eq!(content(&mut client, &restored.volume_id).await, "populated");
+        drop(controller);
+    }
+}
+
+#[tokio::test]
+async fn data_that_only_a_snapshot_saw_makes_its_volume_populated() {
+    let bed = Bed::new(&ROOMY);
+    let _controller = bed.start();
+    let mut client = bed.client().await;
+    for (name, is_clone) in [("pvc-1", false), ("pvc-2", true)] {
+        let id = created(&mut client, create(name, 5 * MIB)).await.volume_id;
+        let file = bed.volumes_dir().join(&id);
+        write(&file, b"data");
+        if is_clone {
+            created(&mut client, clone("pvc-3", 5 * MIB, &id)).await;
+        } else {
+            ready(&mut client, snapshot("snap", &id)).await;
+        }
+        set_len(&file, 0);
+        set_len(&file, 5);
+        assert_eq!(content(&mut client, &id).await, "populated");
+    }
+}
+
+#[tokio::test]
+async fn a_snapshot_that_was_cut_short_or_lost_is_not_restored_and_not_listed_as_ready() {
+    let bed = Bed::new(&ROOMY);
+    let mut controller = bed.start();
+    let mut client = bed.client().await;
+    let id = created(&mut client, create("pvc-1", 5 * MIB))
+        .await
+        .volume_id;
+    write(&bed.volumes_dir().join(&id), &[7; 5 << 20]);
+    let snapshot = ready(&mut client, snapshot("snap", &id)).await.snapshot_id;
+    let file = bed.snapshots_dir().join(&snapshot);
+    let away = bed.snapshots_dir().join("away");
+    fs::copy(&file, &away).unwrap();
+    let damages: [fn(&Path); 3] = [
+        |file| set_len(file, 4),
+        |file| drop(File::create(file).unwrap()),
+        |file| fs::remove_file(file).unwrap(),
+    ];
+    for damage in damages {
+        damage(&file);
+        for _ in 0..2 {
+            let refused = client.create_volume(restore("pvc-2", 5 * MIB, &snapshot));
+            let refused = refused.await.unwrap_err();
+            assert_refused(&refused, Code::FailedPrecondition, &[&snapshot, "restore"]);
+            assert_eq!(fs::read_dir(bed.volumes_dir()).unwrap().count(), 1);
+            assert!(!is_ready(&mut client, &snapshot).await);
+            controller.kill();
+            controller = bed.start();
+            client = bed.client().await;
+        }
+        fs::copy(&away, &file).unwrap();
+        assert!(is_ready(&mut client, &snapshot).await);
+    }
+    created(&mut client, restore("pvc-2", 5 * MIB, &snapshot)).await;
+}
+
+/// As the list and the look-up say.
+async fn is_ready(client: &mut Client, id: &str) -> bool {
+    let list = client.list_snapshots(csi::ListSnapshotsRequest::default());
+    let list = list.await.unwrap().into_inner().entries;
+    assert_eq!(list.len(), 1);
+    let request = csi::GetSnapshotRequest {
+        snapshot_id: id.to_owned(),
+        ..Default::default()
+    };
+    let found = client.get_snapshot(request).await.unwrap().into_inner();
+    let listed = list.into_iter().next().unwrap().snapshot.unwrap();
+    assert_eq!(listed, found.snapshot.unwrap());
+    listed.ready_to_use
+}

@@ -1,0 +1,127 @@
+//! A volume's file that was truncated or blanked while the volume was detached: both programs
+//! report and refuse it, whatever restarts, until the file is restored.
+
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::path::Path;
+
+use belay_proto::csi::v1 as csi;
+use tonic::{Code, Status};
+
+use crate::lifecycle::{expect_words, leave_words};
+use crate::rig::orders::{attach, create, delete, detach};
+use crate::rig::{Pair, Volume, access, refused, run};
+
+const KIND: &str = "ext4";
+
+/// Attaches it.
+fn attached(pair: &Pair, volume: &Volume) -> Result<HashMap<String, String>, Status> {
+    let answer = pair.site().controller().attach(attach(&volume.id, KIND));
+    Ok(answer?.publish_context)
+}
+
+/// Attaches, stages and publishes it, and says where a pod finds it.
+fn up(pair: &Pair, volume: &mut Volume) -> std::path::PathBuf {
+    volume.context = Some(attached(pair, volume).expect("attach"));
+    let (node, target) = (pair.site().node(), volume.target("a"));
+    node.stage(volume.stage(access(KIND))).expect("stage");
+    node.publish(volume.publish(&target, access(KIND)))
+        .expect("publish");
+    target
+}
+
+fn down(pair: &Pair, volume: &Volume) {
+    volume.down(&pair.site().node(), &[&volume.target("a")]);
+    detached(pair, volume);
+}
+
+fn detached(pair: &Pair, volume: &Volume) {
+    let answer = pair.site().controller().detach(detach(&volume.id));
+    answer.expect("detach");
+}
+
+/// The reasons that the controller gives.
+fn reasons(pair: &Pair, volume: &Volume) -> Vec<String> {
+    let request = csi::ControllerGetVolumeHealthRequest {
+        volume_id: volume.id.clone(),
+        ..Default::default()
+    };
+    let answer = pair.site().controller().volume_health(request);
+    let health = answer.expect("health").volume_health.expect("always set");
+    let all = health.health_statuses.into_iter();
+    all.map(|entry| entry.reason).collect()
+}
+
+fn set_len(file: &Path, bytes: u64) {
+    let file = File::options().write(true).open(file).expect("open");
+    file.set_len(bytes).expect("ftruncate");
+}
+
+/// A detached ext4 with words in it, and a backup of its file.
+fn written(pair: &Pair) -> (Volume, std::path::PathBuf) {
+    let made = pair.site().controller().create(create("pvc-1", KIND));
+    let id = made.expect("create").volume.expect("a volume").volume_id;
+    let mut volume = Volume::made(&pair.site().top, &pair.site().volumes(), id);
+    let target = up(pair, &mut volume);
+    leave_words(KIND, &target);
+    down(pair, &volume);
+    let backup = pair.site().top.join("backup");
+    copy(&volume.file, &backup);
+    (volume, backup)
+}
+
+fn copy(from: &Path, to: &Path) {
+    let text = |path: &Path| path.to_str().expect("UTF-8").to_owned();
+    run("cp", &["--sparse=always", &text(from), &text(to)]);
+}
+
+/// Restored, it is as it was; then it is deleted.
+fn restore(mut pair: Pair, mut volume: Volume, backup: &Path) {
+    copy(backup, &volume.file);
+    pair.restart_controller();
+    assert_eq!(reasons(&pair, &volume), [""; 0]);
+    let target = up(&pair, &mut volume);
+    expect_words(KIND, &target);
+    down(&pair, &volume);
+    let deleted = pair.site().controller().delete(delete(&volume.id));
+    deleted.expect("delete");
+    fs::remove_file(backup).expect("unlink");
+    pair.end_after_trouble();
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn a_truncated_file_is_reported_and_refused_until_it_is_restored() {
+    let mut pair = Pair::new("ext4");
+    let (volume, backup) = written(&pair);
+    let whole = volume.bytes();
+    for bytes in [whole / 2, 0] {
+        set_len(&volume.file, bytes);
+        for _ in 0..2 {
+            assert_eq!(reasons(&pair, &volume), ["BackingFileShort"]);
+            refused(attached(&pair, &volume), Code::FailedPrecondition);
+            // As with a VolumeAttachment from before.
+            let stage = volume.stage(access(KIND));
+            refused(pair.site().node().stage(stage), Code::FailedPrecondition);
+            pair.restart_controller();
+        }
+        assert_eq!(volume.bytes(), bytes);
+    }
+    restore(pair, volume, &backup);
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn a_blanked_file_is_refused_until_it_is_restored() {
+    let pair = Pair::new("ext4");
+    let (mut volume, backup) = written(&pair);
+    let whole = volume.bytes();
+    set_len(&volume.file, 0);
+    set_len(&volume.file, whole);
+    volume.context = Some(attached(&pair, &volume).expect("attach"));
+    let stage = volume.stage(access(KIND));
+    refused(pair.site().node().stage(stage), Code::FailedPrecondition);
+    assert!(volume.contents().is_blank());
+    detached(&pair, &volume);
+    restore(pair, volume, &backup);
+}
