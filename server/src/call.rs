@@ -58,6 +58,11 @@ impl Record {
             .get_or_init(|| start_of(subject, SUBJECT_BYTES_MAX).into())
     }
 
+    /// Whether both are of the same call.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
     /// The subject, empty for calls without one; none if no handler was reached.
     pub(crate) fn subject(&self) -> Option<&str> {
         self.0.get().map(AsRef::as_ref)

@@ -1,7 +1,7 @@
 //! What people, Prometheus and the kubelet's probes look at: GET /metrics, /healthz and /livez over
 //! HTTP/1. Shows nothing of requests, and changes nothing.
 
-use crate::door::Door;
+use crate::acceptor::{Acceptor, Connection};
 use crate::metrics::Metrics;
 use crate::readiness::{Readiness, State};
 use bytes::Bytes;
@@ -12,17 +12,30 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
+use rustix::net::sockopt::set_tcp_user_timeout;
 use std::convert::Infallible;
+use std::error::Error;
+use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpListener;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
 
-/// Connections at a time; more wait. This port may be open to a whole cluster, the memory is not.
-const CONNECTIONS_MAX: usize = 16;
+/// Connections at a time; of more, the oldest without a whole request is closed, else the oldest.
+/// This port may be open to a whole cluster, the memory is not.
+const CONNECTIONS_MAX: usize = 32;
 
-/// How long a connection has for all it is for: one request and its page.
-const CONNECTION_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a client may take to send the head of its request, and how long that may be: a probe
+/// sends 100 bytes at once, a Prometheus with a token a few thousand.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(1);
+const HEAD_BYTES_MAX: usize = 8 << 10;
+
+/// How much more memory than the head hyper may use to parse it; it wants this much at least.
+const PARSER_BYTES_MAX: usize = 2 * HEAD_BYTES_MAX;
+
+/// How long a client may take to read its page: as long as a Prometheus waits for one by default.
+/// So long, too, the kernel keeps what was sent to a client that does not acknowledge it.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How often measured values are sorted in while nobody looks.
 const TIDY_INTERVAL: Duration = Duration::from_secs(10);
@@ -43,7 +56,7 @@ impl Pages {
         address: SocketAddr,
         metrics: Metrics,
         readiness: Readiness,
-    ) -> std::io::Result<Self> {
+    ) -> io::Result<Self> {
         let listener = TcpListener::bind(address).await?;
         // Port 0 asks for any free one: then this line is the only place to learn it.
         tracing::info!(address = %listener.local_addr()?, "showing /metrics, /healthz and /livez");
@@ -56,17 +69,20 @@ impl Pages {
 
     /// Serves until dropped.
     pub(crate) async fn serve(self) -> Infallible {
-        let mut door = Door::new("the port for metrics", CONNECTIONS_MAX);
+        let mut acceptor = Acceptor::new("http", CONNECTIONS_MAX);
         let mut tidy = tokio::time::interval(TIDY_INTERVAL);
-        let pages = (self.metrics, self.readiness);
+        let accept = async || {
+            let (stream, source) = self.listener.accept().await?;
+            Ok((stream, Some(source.ip())))
+        };
         loop {
             tokio::select! {
-                _ = tidy.tick() => pages.0.tidy(),
-                ((stream, _), place) = door.next(|| self.listener.accept()) => {
-                    let pages = pages.clone();
+                _ = tidy.tick() => self.metrics.tidy(),
+                (stream, connection) = acceptor.next(accept) => {
+                    let pages = (self.metrics.clone(), self.readiness.clone());
                     tokio::spawn(async move {
-                        serve_connection(stream, pages).await;
-                        drop(place);
+                        bound_unacknowledged(&stream);
+                        serve_connection(stream, pages, connection).await;
                     });
                 }
             }
@@ -74,23 +90,76 @@ impl Pages {
     }
 }
 
-/// One request, its page, and the end: whoever holds on to a connection holds one of few places.
+/// Lets the kernel drop what a client has not acknowledged in time, also after the end of the
+/// connection: else it keeps whole pages for clients that do not read.
+fn bound_unacknowledged(stream: &TcpStream) {
+    let milliseconds = u32::try_from(ANSWER_TIMEOUT.as_millis()).unwrap_or(u32::MAX);
+    if let Err(error) = set_tcp_user_timeout(stream, milliseconds) {
+        tracing::debug!(%error, "cannot bound how long a page is kept for its reader");
+    }
+}
+
+/// One request, its page, and the end; sooner, when others need the slot.
 async fn serve_connection(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     pages: (Metrics, Readiness),
+    connection: Connection,
 ) {
+    let ended = tokio::select! {
+        biased;
+        ended = answer(stream, pages, &connection) => ended,
+        () = connection.unwanted() => Err("closed to make room for others".into()),
+    };
+    if let Err(error) = ended {
+        tracing::debug!(error, "a connection for metrics broke");
+    }
+}
+
+async fn answer(
+    mut stream: impl AsyncRead + AsyncWrite + Unpin,
+    pages: (Metrics, Readiness),
+    connection: &Connection,
+) -> Result<(), Box<dyn Error + Send + Sync>> {
+    let head = tokio::time::timeout(HEAD_TIMEOUT, head(&mut stream)).await??;
+    connection.answers();
+    let (reader, writer) = tokio::io::split(stream);
+    let stream = tokio::io::join(io::Cursor::new(head).chain(reader), writer);
     let service = service_fn(move |request: Request<Incoming>| {
         let response = page(request.method(), request.uri().path(), &pages.0, &pages.1);
         std::future::ready(Ok::<_, Infallible>(response))
     });
-    let connection = http1::Builder::new()
+    let served = http1::Builder::new()
         .keep_alive(false)
+        .max_buf_size(PARSER_BYTES_MAX)
         .serve_connection(TokioIo::new(stream), service);
-    match tokio::time::timeout(CONNECTION_TIMEOUT, connection).await {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::debug!(%error, "a connection for metrics broke"),
-        Err(_) => tracing::debug!("a connection for metrics took too long"),
+    Ok(tokio::time::timeout(ANSWER_TIMEOUT, served).await??)
+}
+
+/// All that the client sends up to the empty line behind its request (RFC 9112, section 2.1).
+async fn head(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Vec<u8>> {
+    let mut head = Vec::new();
+    let mut stream = stream.take(HEAD_BYTES_MAX as u64);
+    loop {
+        let known = head.len();
+        if stream.read_buf(&mut head).await? == 0 {
+            let why = "the request ended, or is too long, before its empty line";
+            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+        }
+        if known == 0 {
+            // Empty lines before the request mean nothing (section 2.2).
+            let blank = head.len() - head.trim_ascii_start().len();
+            head.drain(..blank);
+        }
+        // An empty line may have begun with the last three bytes known before.
+        if has_empty_line(&head[known.saturating_sub(3).min(head.len())..]) {
+            return Ok(head);
+        }
     }
+}
+
+fn has_empty_line(bytes: &[u8]) -> bool {
+    let has = |end: &[u8]| bytes.windows(end.len()).any(|at| at == end);
+    has(b"\n\r\n") || has(b"\n\n")
 }
 
 fn page(
@@ -129,7 +198,7 @@ fn text(status: StatusCode, form: HeaderValue, body: impl Into<Bytes>) -> Respon
 mod tests {
     use super::*;
     use http_body_util::BodyExt as _;
-    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::io::AsyncWriteExt as _;
 
     async fn get(path: &str, readiness: &Readiness) -> (u16, String, String) {
         let metrics = crate::metrics::install().unwrap();
@@ -196,10 +265,18 @@ mod tests {
         (metrics, Readiness::new(State::Ready))
     }
 
+    /// A connection to the pages, beside no other.
+    async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin) {
+        let mut acceptor = Acceptor::new("http", 1);
+        let accept = || std::future::ready(Ok(((), None)));
+        let ((), connection) = acceptor.next(accept).await;
+        serve_connection(stream, pages(), connection).await;
+    }
+
     #[tokio::test]
     async fn one_request_is_all_that_a_connection_is_for() {
         let (mut client, server) = tokio::io::duplex(4096);
-        let served = tokio::spawn(serve_connection(server, pages()));
+        let served = tokio::spawn(serve(server));
         let request = "GET /healthz HTTP/1.1\r\nHost: b\r\n\r\n".repeat(2);
         client.write_all(request.as_bytes()).await.unwrap();
         let mut answer = String::new();
@@ -208,17 +285,49 @@ mod tests {
         served.await.unwrap();
     }
 
+    #[tokio::test]
+    async fn a_request_is_found_however_it_arrives() {
+        let plain = "GET /healthz HTTP/1.1\r\nHost: b\r\n\r\n";
+        let bare = "GET /healthz HTTP/1.1\nHost: b\n\n";
+        let late = "\r\n\r\nGET /healthz HTTP/1.1\r\nHost: b\r\n\r\n";
+        for request in [plain, bare, late] {
+            for bytes_at_once in [1, 2, 3, 4096] {
+                let (mut client, server) = tokio::io::duplex(bytes_at_once);
+                let served = tokio::spawn(serve(server));
+                client.write_all(request.as_bytes()).await.unwrap();
+                let mut answer = String::new();
+                client.read_to_string(&mut answer).await.unwrap();
+                assert!(
+                    answer.starts_with("HTTP/1.1 200 OK"),
+                    "{request:?}: {answer}"
+                );
+                served.await.unwrap();
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_head_that_is_too_long_is_cut_off() {
+        let (mut client, server) = tokio::io::duplex(4096);
+        let served = tokio::spawn(serve(server));
+        let long = format!("GET /livez HTTP/1.1\r\nX: {}", "y".repeat(HEAD_BYTES_MAX));
+        // The end comes while this is still being sent.
+        assert!(client.write_all(long.as_bytes()).await.is_err());
+        served.await.unwrap();
+    }
+
     #[tokio::test(start_paused = true)]
-    async fn a_client_that_sends_or_reads_nothing_gives_its_place_back() {
+    async fn a_client_that_sends_or_reads_nothing_gives_its_slot_back() {
         let half = "GET /healthz HTTP/1.1\r\n";
         let whole = "GET /metrics HTTP/1.1\r\nHost: b\r\n\r\n";
-        for request in ["", half, whole] {
+        for (request, seconds) in [("", 1), (half, 1), (whole, 10)] {
             // Too small for any page, and nobody takes it out at the other end.
             let (mut client, server) = tokio::io::duplex(64);
             client.write_all(request.as_bytes()).await.unwrap();
-            let served = serve_connection(server, pages());
-            let ended = tokio::time::timeout(Duration::from_secs(3600), served).await;
+            let begun = tokio::time::Instant::now();
+            let ended = tokio::time::timeout(Duration::from_secs(3600), serve(server)).await;
             assert!(ended.is_ok(), "{request:?}");
+            assert_eq!(begun.elapsed().as_secs(), seconds, "{request:?}");
         }
     }
 }

@@ -86,9 +86,11 @@ where
     }
 
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
-        let call = Call::begin(request.uri().path(), self.durations.clone());
+        // The connection has made one already, so that it sees when the request has arrived.
+        let extensions = request.extensions_mut();
+        let record = extensions.get_or_insert_default::<Record>().clone();
+        let call = Call::begin(request.uri().path(), record, self.durations.clone());
         let running = self.running.subscribe();
-        request.extensions_mut().insert(call.record.clone());
         // The clone is the one that has not been asked whether it is ready.
         let clone = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, clone);
@@ -130,7 +132,7 @@ struct Call {
 }
 
 impl Call {
-    fn begin(path: &str, durations: Durations) -> Self {
+    fn begin(path: &str, record: Record, durations: Durations) -> Self {
         let rpc = Rpc::from_path(path);
         let path = if rpc.is_some() {
             ""
@@ -141,7 +143,7 @@ impl Call {
             rpc,
             path: path.into(),
             begun: Instant::now(),
-            record: Record::default(),
+            record,
             durations,
             is_logged: false,
         }

@@ -1,12 +1,12 @@
 //! What any CSI server needs, and nothing about storage: the socket, the layer around every call,
 //! typed requests, failures and their codes, jobs, metrics, health. Knows no cloud and no device.
 
+mod acceptor;
 pub mod attributes;
 mod authority;
 pub mod call;
 pub mod code_table;
 pub mod config;
-mod door;
 pub mod failure;
 mod grpc_health;
 mod grpc_reflection;

@@ -42,7 +42,7 @@ const REQUEST_BYTES_MAX: usize = 64 << 10;
 /// As much of the kubelet's error is kept, in bytes.
 const ERROR_BYTES_MAX: usize = 2048;
 
-/// Connections at a time: the kubelet has one.
+/// Connections at a time: the kubelet has one. Of more, one that is idle is closed.
 const CONNECTIONS_MAX: usize = 8;
 
 /// Between the first two tries of a driver that the kubelet does not take, and at most. The kubelet
@@ -181,7 +181,7 @@ async fn stand(server: &Server, standing: &Standing, socket: Open, pauses: &mut 
         watch,
     } = socket;
     tokio::select! {
-        never = server.accept("the registration socket", listener) => match never {},
+        never = server.accept("registration", listener) => match never {},
         () = lost(&file, &watch) => {
             let was_registered = standing.lost();
             // Else somebody may be at it who does so again and again.

@@ -1,8 +1,8 @@
 //! A server from its first connection to its last: accepts, serves, and on request drains. Owns the
 //! sockets and the pages for people; what is served is given to it.
 
+use crate::acceptor::{Acceptor, Connection};
 use crate::authority::Authorized;
-use crate::door::Door;
 use crate::http::Pages;
 use crate::layer::{CallLayer, CallService};
 use crate::metrics::{self, MetricsError};
@@ -11,7 +11,10 @@ use crate::registration::{Registrar, Registration};
 use crate::services::Services;
 use crate::socket::Socket;
 use futures_util::{Stream, StreamExt as _, future};
+use http::Request;
+use hyper::body::Incoming;
 use hyper::server::conn::http2;
+use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::service::TowerToHyperService;
 use std::convert::Infallible;
@@ -22,19 +25,18 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::sync::watch;
 use tonic::service::Routes;
 use tower::Layer as _;
 
-/// Connections at a time; more wait. Far beyond what a kubelet and its sidecars hold, and well
-/// below the 1024 descriptors that a process may usually have.
+/// Connections at a time; of more, one on which no call runs is closed. Far beyond what a kubelet
+/// and its sidecars hold, and well below the 1024 descriptors that a process may usually have.
 const CONNECTIONS_MAX: usize = 256;
 
 /// What a client of HTTP/2 says first (RFC 9113, section 3.4).
 const PREFACE: [u8; 24] = *b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// How long a client may take to say it. All known ones do at once, and those who wait for the
-/// place of one that does not give up after 10 s or more.
+/// How long a client may take to say it. All known ones do at once.
 const PREFACE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// How long the last answers may be on their way, and the other side take to say goodbye, when no
@@ -162,7 +164,7 @@ pub async fn serve(
 
 async fn accept(servers: &[Server], listeners: Vec<UnixListener>) -> Infallible {
     let all = servers.iter().zip(listeners);
-    let all = all.map(|(server, listener)| server.accept("the CSI socket", listener));
+    let all = all.map(|(server, listener)| server.accept("csi", listener));
     future::join_all(all).await;
     // There were none.
     std::future::pending().await
@@ -208,25 +210,38 @@ impl Server {
         }
     }
 
-    /// Serves whoever connects. The name of the socket is for the log.
+    /// Serves all who connect. The name of the listener is for log and metrics.
     pub(crate) async fn accept(&self, name: &'static str, listener: UnixListener) -> Infallible {
-        let mut door = Door::new(name, self.connections_max);
+        let mut acceptor = Acceptor::new(name, self.connections_max);
+        let accept = async || Ok((listener.accept().await?.0, None));
         loop {
-            let ((stream, _), place) = door.next(|| listener.accept()).await;
-            self.begin(stream, place);
+            let (stream, connection) = acceptor.next(accept).await;
+            self.begin(stream, connection);
         }
     }
 
-    fn begin(&self, stream: UnixStream, place: Option<OwnedSemaphorePermit>) {
-        let service = TowerToHyperService::new(self.service.clone());
+    fn begin(&self, stream: UnixStream, slot: Connection) {
+        let inner = TowerToHyperService::new(self.service.clone());
+        let calls = slot.calls();
+        let service = service_fn(move |mut request: Request<Incoming>| {
+            let call = calls.begin();
+            request.extensions_mut().insert(call.record());
+            let answer = inner.call(request);
+            async move {
+                let answer = answer.await;
+                drop(call);
+                answer
+            }
+        });
         let http2 = self.http2.clone();
         let mut ending = self.ending.subscribe();
         tokio::spawn(async move {
-            let _place = place;
-            // Who has not said a word has nothing to lose: the end does not wait for it.
+            // A connection without a preface has nothing to lose, and is dropped where others are
+            // shut down.
             let greeted = tokio::select! {
                 biased;
                 greeted = greeted(stream) => greeted,
+                () = slot.unwanted() => return,
                 _ = ending.changed() => return,
             };
             let stream = match greeted {
@@ -239,6 +254,13 @@ impl Server {
                 _ = ending.changed() => {
                     connection.as_mut().graceful_shutdown();
                     connection.await
+                }
+                () = slot.unwanted() => {
+                    connection.as_mut().graceful_shutdown();
+                    tokio::select! {
+                        ended = connection => ended,
+                        () = overdue(&slot) => Ok(()),
+                    }
                 }
             };
             if let Err(error) = ended {
@@ -262,6 +284,20 @@ impl Server {
             if self.running.receiver_count() == 0 {
                 return self.ending.receiver_count();
             }
+        }
+    }
+}
+
+/// Returns when a connection that is shutting down must be dropped: no call runs on it, and its
+/// client has not closed it in time, or others need its slot.
+async fn overdue(slot: &Connection) {
+    loop {
+        tokio::select! {
+            () = slot.cut() => return,
+            () = tokio::time::sleep(GOODBYE_TIMEOUT) => {}
+        }
+        if !slot.is_running() {
+            return;
         }
     }
 }

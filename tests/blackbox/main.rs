@@ -18,6 +18,8 @@ mod crowd;
 #[cfg(test)]
 mod drivers;
 #[cfg(test)]
+mod flood;
+#[cfg(test)]
 mod foreign;
 #[cfg(test)]
 mod forgotten;

@@ -25,6 +25,11 @@ impl Pages {
         Pages(address.expect("it was shown"))
     }
 
+    /// Where they are.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.0
+    }
+
     /// The status of /healthz, and what it says.
     pub(crate) fn health(&self) -> (u16, String) {
         self.told("/healthz")

@@ -1,0 +1,193 @@
+//! Callers that hold connections and do nothing with them, by the thousand: they must not shut out
+//! the kubelet, whose probes would then end the program, or its calls.
+
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use rustix::net::sockopt::set_socket_recv_buffer_size;
+
+use crate::rig::{Kubelet, Pages, Place, Process, probe};
+
+/// As many as nobody needs.
+const IDLE: usize = 1000;
+/// More than a CSI socket has slots for.
+const CALLERS: usize = 400;
+const PROBES: usize = 50;
+/// As in the chart, whose readiness probe is the less patient one.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
+/// What begins HTTP/2 (RFC 9113, section 3.4), with settings that are empty.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+
+/// Both programs, with their pages.
+struct Programs {
+    place: Place,
+    processes: Vec<(Process, SocketAddr)>,
+}
+
+impl Programs {
+    fn start() -> Self {
+        let place = Place::new();
+        let (state, volumes) = (place.folder("state"), place.folder("volumes"));
+        let registry = place.folder("plugins_registry");
+        let common = ["--node-id", "node-1", "--http-endpoint", "127.0.0.1:0"];
+        let controller = ["--backend", "local", "--state-dir", text(&state)];
+        let mut node = vec!["--loop-dir", text(&volumes)];
+        node.extend(["--registration-dir", text(&registry)]);
+        let endpoint = place.path().join("belay-node.sock");
+        node.extend(["--kubelet-registration-path", text(&endpoint)]);
+        let start = |name: &str, flags: &[&str]| {
+            let socket = place.path().join(format!("{name}.sock"));
+            let process = Process::start(&place, name, &socket, &[&common, flags].concat());
+            let address = Pages::of(&process).address();
+            (process, address)
+        };
+        let processes = vec![
+            start("belay-node", &node),
+            start("belay-controller", &controller),
+        ];
+        Programs { place, processes }
+    }
+
+    fn terminate(self) {
+        for (process, _) in self.processes {
+            process.terminate();
+        }
+        self.place.expect_nothing_left();
+    }
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("UTF-8")
+}
+
+/// Whether a probe of the kubelet succeeds.
+fn is_alive(address: SocketAddr) -> bool {
+    let ask = || {
+        let mut stream = TcpStream::connect_timeout(&address, PROBE_TIMEOUT)?;
+        stream.set_read_timeout(Some(PROBE_TIMEOUT))?;
+        stream.write_all(b"GET /livez HTTP/1.1\r\nHost: b\r\nConnection: close\r\n\r\n")?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        Ok::<_, std::io::Error>(answer)
+    };
+    ask().is_ok_and(|answer| answer.starts_with("HTTP/1.1 200 OK"))
+}
+
+#[track_caller]
+fn expect_alive(address: SocketAddr) {
+    for number in 0..PROBES {
+        assert!(is_alive(address), "probe {number} failed");
+    }
+}
+
+/// Opens connections that say so much, one after the other, and keeps the last of them.
+fn keep_opening(address: SocketAddr, words: &[u8], is_over: &AtomicBool) {
+    let mut kept = Vec::new();
+    while !is_over.load(Ordering::Relaxed) {
+        if kept.len() == IDLE {
+            kept.clear();
+        }
+        // The queue may be full for a moment; that is the others' trouble.
+        let opened = TcpStream::connect_timeout(&address, PROBE_TIMEOUT);
+        if let Ok(mut stream) = opened {
+            drop(stream.write_all(words));
+            kept.push(stream);
+        }
+    }
+}
+
+/// Ends the opener, also when the test fails.
+struct End<'a>(&'a AtomicBool);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn probes_are_answered_while_a_thousand_connections_are_idle_and_more_are_opened() {
+    let programs = Programs::start();
+    for (_, address) in &programs.processes {
+        let half = b"GET /metrics HTTP/1.1\r\nHost: b\r\n".as_slice();
+        for words in [b"".as_slice(), half] {
+            let idle: Vec<_> = (0..IDLE)
+                .map(|_| {
+                    let mut stream = TcpStream::connect(address).expect("connect");
+                    // Closed already, maybe.
+                    drop(stream.write_all(words));
+                    stream
+                })
+                .collect();
+            expect_alive(*address);
+            let is_over = AtomicBool::new(false);
+            thread::scope(|scope| {
+                let end = End(&is_over);
+                scope.spawn(|| keep_opening(*address, words, &is_over));
+                expect_alive(*address);
+                drop(end);
+            });
+            drop(idle);
+        }
+    }
+    programs.terminate();
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn probes_are_answered_while_others_ask_for_pages_and_do_not_read_them() {
+    let programs = Programs::start();
+    for (process, address) in &programs.processes {
+        let deaf: Vec<_> = (0..CALLERS)
+            .map(|_| {
+                let mut stream = TcpStream::connect(address).expect("connect");
+                set_socket_recv_buffer_size(&stream, 2048).expect("a small buffer");
+                let request = b"GET /metrics HTTP/1.1\r\nHost: b\r\n\r\n";
+                drop(stream.write_all(request));
+                stream
+            })
+            .collect();
+        expect_alive(*address);
+        assert!(process.sockets() < CALLERS / 2, "{}", process.sockets());
+        drop(deaf);
+    }
+    programs.terminate();
+}
+
+/// A connection that has begun to speak HTTP/2, and then says nothing.
+#[track_caller]
+fn idle_caller(socket: &Path) -> UnixStream {
+    let mut stream = UnixStream::connect(socket).expect("connect");
+    stream
+        .set_read_timeout(Some(PROBE_TIMEOUT))
+        .expect("a deadline");
+    stream.write_all(PREFACE).expect("write");
+    let greeted = stream.read_exact(&mut [0; 9]);
+    greeted.unwrap_or_else(|error| panic!("kept out of {}: {error}", socket.display()));
+    stream
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn callers_that_keep_idle_connections_shut_nobody_out() {
+    let programs = Programs::start();
+    let path = |name: &str| programs.place.path().join(name);
+    let registration = path("plugins_registry/local.csi.belay.dev-reg.sock");
+    let sockets = [path("belay-node.sock"), path("belay-controller.sock")];
+    for socket in &sockets {
+        let idle: Vec<_> = (0..CALLERS).map(|_| idle_caller(socket)).collect();
+        let ready = probe(socket).expect("probe").ready;
+        assert_eq!(ready, Some(true));
+        drop(idle);
+    }
+    let idle: Vec<_> = (0..CALLERS).map(|_| idle_caller(&registration)).collect();
+    Kubelet::start(registration.parent().expect("a folder")).asks(&registration);
+    drop(idle);
+    programs.terminate();
+}
