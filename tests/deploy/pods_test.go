@@ -248,3 +248,30 @@ func TestSnapshotsAreOnWhereTheClusterHasThem(t *testing.T) {
 		}
 	}
 }
+
+// A rule without `from` lets in every pod of the cluster.
+func TestNoPolicyLetsEverybodyIn(t *testing.T) {
+	for _, values := range valuesFiles(t) {
+		for _, more := range [][]string{nil, {"--set-json", "networkPolicy.metricsFrom=[]"}} {
+			policies := 0
+			for _, one := range rendered(t, values, more...) {
+				if one.text("kind") != "NetworkPolicy" {
+					continue
+				}
+				policies++
+				rules := one.list("spec", "ingress")
+				if len(more) > 0 && len(rules) > 0 {
+					t.Errorf("%s: %s lets somebody in", values, one.name())
+				}
+				for _, rule := range rules {
+					if len(rule.list("from")) == 0 || len(rule.list("ports")) == 0 {
+						t.Errorf("%s: %s lets everybody in, or to every port", values, one.name())
+					}
+				}
+			}
+			if policies == 0 {
+				t.Errorf("%s: no policy", values)
+			}
+		}
+	}
+}

@@ -12,7 +12,7 @@ import (
 )
 
 // The whole of these is one value: their keys are Kubernetes' own.
-var opaque = []string{"resources", "tolerations", "podAnnotations", "podLabels", "labels"}
+var opaque = []string{"resources", "tolerations", "podAnnotations", "podLabels", "labels", "metricsFrom"}
 
 // defaults is every value with its default as JSON; entries of drivers are below `drivers[]`.
 func defaults(t *testing.T) map[string]string {
