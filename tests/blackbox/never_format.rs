@@ -4,11 +4,12 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Advice, fadvise};
+use belay_proto::csi::v1::volume_capability::access_mode::Mode;
+use rustix::fs::{Advice, fadvise, removexattr};
 use tonic::Code;
 
 use crate::lifecycle::{expect_words, leave_words};
-use crate::rig::{Place, Rig, Volume, access, least_bytes, mounted, refused_with, run};
+use crate::rig::{Place, Rig, Volume, access, least_bytes, mounted, refused_with, run, with_mode};
 
 /// A volume that an administrator made a filesystem on, with the tool's own defaults.
 fn by_hand(rig: &Rig, kind: &str) -> Volume {
@@ -122,6 +123,85 @@ fn a_restored_volume_without_data_is_not_formatted() {
         refused_with(answer, Code::FailedPrecondition, &[&volume.id]);
         assert!(volume.contents().is_blank(), "something was written");
     }
+}
+
+/// Everything that was in the volume's file is gone, and the size is as before.
+fn empty(volume: &Volume) {
+    let bytes = volume.bytes();
+    let file = File::options().write(true).open(&volume.file);
+    let file = file.expect("open for writing");
+    file.set_len(0)
+        .and_then(|()| file.set_len(bytes))
+        .expect("ftruncate");
+}
+
+/// Fails unless the emptied volume is refused as lost, whatever is asked of it.
+fn expect_lost(rig: &Rig, volume: &Volume, what: &str) {
+    let mut volume = volume.clone();
+    for content in ["new", "used"] {
+        volume.content = content;
+        for asked in ["", "ext4", "xfs", "btrfs"] {
+            for mode in [Mode::SingleNodeWriter, Mode::SingleNodeReaderOnly] {
+                let request = volume.stage(with_mode(access(asked), mode));
+                let words = [&volume.id, "zeros", "trusted.belay.used"];
+                refused_with(rig.node().stage(request), Code::FailedPrecondition, &words);
+                assert!(volume.contents().is_blank(), "{what}: it was written");
+            }
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn a_volume_that_was_in_use_and_reads_as_zeros_is_not_formatted() {
+    let mut rig = Rig::new();
+    for kind in ["ext4", "xfs", "btrfs", "block"] {
+        let volume = rig.volume(least_bytes("xfs"));
+        rig.node()
+            .stage(volume.stage(access(kind)))
+            .expect("stage a blank volume");
+        volume.down(&rig.node(), &[]);
+        empty(&volume);
+        expect_lost(&rig, &volume, kind);
+        rig.restart();
+        expect_lost(&rig, &volume, kind);
+        // What an operator does who knows that nothing is to be had back.
+        removexattr(&volume.file, "trusted.belay.used").expect("removexattr");
+        rig.node()
+            .stage(volume.stage(access("ext4")))
+            .expect("stage what was given up");
+        volume.down(&rig.node(), &[]);
+    }
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn a_filesystem_that_somebody_else_made_is_in_use_from_its_first_stage_on() {
+    let rig = Rig::new();
+    for kind in ["ext4", "xfs", "btrfs"] {
+        for mode in [Mode::SingleNodeWriter, Mode::SingleNodeReaderOnly] {
+            let volume = by_hand(&rig, kind);
+            let request = volume.stage(with_mode(access(kind), mode));
+            rig.node().stage(request).expect("stage");
+            volume.down(&rig.node(), &[]);
+            empty(&volume);
+            expect_lost(&rig, &volume, kind);
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn a_raw_volume_that_was_only_read_can_still_be_formatted() {
+    let rig = Rig::new();
+    let volume = rig.volume(least_bytes("ext4"));
+    let usage = with_mode(access("block"), Mode::SingleNodeReaderOnly);
+    rig.node().stage(volume.stage(usage)).expect("stage");
+    volume.down(&rig.node(), &[]);
+    rig.node()
+        .stage(volume.stage(access("ext4")))
+        .expect("stage what nobody could have written");
+    volume.down(&rig.node(), &[]);
 }
 
 #[test]

@@ -2,8 +2,8 @@
 //!
 //! The order is what makes it safe to be killed at any point: the witness is there before the
 //! mark, the mark before mkfs begins; the mark leaves only after the filesystem has been seen to be
-//! whole, and the witness after the mark. Must not know where the filesystem will be mounted;
-//! nobody mounts it before this has returned.
+//! whole, and the witness after the mark, when the file testifies that the volume is in use. Must
+//! not know where the filesystem will be mounted; nobody mounts it before this has returned.
 
 use std::time::Duration;
 
@@ -79,7 +79,7 @@ pub(crate) fn format<K: Kernel>(
     refuse_busy(kernel, device)?;
 
     let writer = kernel.reopen(device.fd, Open::DeviceWrite)?;
-    witness::call(kernel, device)?;
+    witness::begin_format(kernel, device)?;
     write_block(kernel, &writer, &mark)?;
     let over_leftovers = matches!(permit, Permit::Interrupted(_));
     mkfs(kernel, device, fs, over_leftovers, deadline)?;
@@ -99,7 +99,7 @@ pub(crate) fn format<K: Kernel>(
         Found::Known(found) => Err(unexpected(fs, found.name())),
         Found::Foreign(foreign) => Err(unexpected(fs, &foreign.to_string())),
         Found::Interrupted(_) => Err(unexpected(fs, "a format mark that was erased")),
-        Found::Blank(_) => Err(unexpected(fs, "nothing but zeros")),
+        Found::Blank(_) | Found::Emptied => Err(unexpected(fs, "nothing but zeros")),
         Found::Unreadable(failure) => Err(failure),
     }
 }

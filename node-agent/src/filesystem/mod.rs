@@ -19,4 +19,4 @@ pub(crate) use format::{Permit, format};
 pub(crate) use fs_type::FsType;
 pub(crate) use grow::{GrowError, grow};
 pub(crate) use probe::{DeviceUnderTest, Found, examine};
-pub(crate) use witness::dismiss;
+pub(crate) use witness::{USED, begin_use};

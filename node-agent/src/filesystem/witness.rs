@@ -1,8 +1,9 @@
-//! The witness that makes a format mark count: an attribute of the file behind the device, which
-//! is there before the mark is written and goes before the first mount.
+//! What the file behind a device testifies, by attributes that no user of the volume can reach:
+//! that a format of ours has begun, or that the volume is in use and must hold data.
 //!
-//! The mark is among the blocks that become the users' own, so a user can write one; the file and
-//! its attributes of the class `trusted` he never reaches. Must not know what is on the device.
+//! The first makes a format mark count: the mark is among the blocks that become the users' own,
+//! so a user can write one. The second is set before the first mount, and from then on nothing but
+//! an operator makes the volume one that may be formatted. Must not know what is on the device.
 
 use belay_server::failure::Failure;
 
@@ -10,64 +11,89 @@ use super::FsType;
 use super::probe::DeviceUnderTest;
 use crate::kernel::{Cause, Error, Kernel};
 
-/// xattr(7): to be seen, set and removed only with `CAP_SYS_ADMIN`.
-pub(super) const ATTRIBUTE: &str = "trusted.belay.formatting";
-/// Only that it is there counts.
+/// xattr(7): a name of this class is visible only with `CAP_SYS_ADMIN`.
+pub(super) const FORMATTING: &str = "trusted.belay.formatting";
+/// [`FORMATTING`] for a volume in use. A name of its own, not another value: earlier releases look
+/// only whether an attribute is there, and would believe a mark in a volume that is in use.
+pub(crate) const USED: &str = "trusted.belay.used";
+/// Only that an attribute is there counts.
 const VALUE: &[u8] = b"1";
 
 /// What the file behind a device testifies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Witness {
+    /// The volume has been in use: it holds data, or has lost it.
+    Used,
     /// A format has begun, and nobody has used the device since.
-    Present,
-    /// No format is under way.
+    Formatting,
+    /// Nothing is known of it.
     Absent,
     /// Nothing: there is no file.
     NoFile,
 }
 
-/// A filesystem that may still have the witness of its format. It is not mounted like this: once
-/// it is in use, a mark in its blocks would count.
+/// A filesystem whose file does not testify yet that it is in use. It is not mounted like this: a
+/// mark in its blocks might count, and all zeros might pass for blank.
 #[derive(Debug)]
-pub(crate) struct Unsettled(FsType);
+pub(crate) struct Unsettled {
+    fs: FsType,
+    witness: Witness,
+}
 
 impl Unsettled {
-    pub(super) fn new(fs: FsType) -> Self {
-        Unsettled(fs)
+    pub(super) fn new(fs: FsType, witness: Witness) -> Self {
+        Unsettled { fs, witness }
     }
 
-    pub(super) fn fs_type(&self) -> FsType {
-        self.0
+    pub(crate) fn fs_type(&self) -> FsType {
+        self.fs
     }
 
-    /// Takes the witness away for good; which filesystem is now fit to be mounted.
+    /// Lets the file testify that the volume is in use; which filesystem is now fit to be mounted.
     ///
     /// # Errors
     ///
-    /// What the filesystem of the device's file said; the witness may still be there.
+    /// What the filesystem of the device's file said; the next stage does it again.
     pub(crate) fn settle<K: Kernel>(
         self,
         kernel: &K,
         device: &DeviceUnderTest<'_, K::Fd>,
     ) -> Result<FsType, Failure> {
         if let Some(file) = device.backing {
-            dismiss(kernel, file)?;
+            testify_use(kernel, file, self.witness)?;
         }
-        Ok(self.0)
+        Ok(self.fs)
     }
 }
 
-/// Takes the witness away for good, if there is one: from now on no mark counts.
+/// Lets the file testify that the volume is in use, before anybody can write to it: from now on
+/// no mark counts, and all zeros are a loss.
 ///
 /// # Errors
 ///
-/// What the filesystem of the file said; the witness may still be there.
-pub(crate) fn dismiss<K: Kernel>(kernel: &K, file: &K::Fd) -> Result<(), Failure> {
-    if ask(kernel, Some(file))? == Witness::Present {
-        kernel.remove_xattr(file, ATTRIBUTE)?;
-        kernel.fsync(file)?;
+/// What the filesystem of the file said; the witness of a format may still be there.
+pub(crate) fn begin_use<K: Kernel>(kernel: &K, file: &K::Fd) -> Result<(), Failure> {
+    testify_use(kernel, file, ask(kernel, Some(file))?)
+}
+
+fn testify_use<K: Kernel>(kernel: &K, file: &K::Fd, before: Witness) -> Result<(), Failure> {
+    match before {
+        Witness::Used | Witness::NoFile => return Ok(()),
+        // First, since an earlier release may see what a crash leaves here.
+        Witness::Formatting => kernel.remove_xattr(file, FORMATTING)?,
+        Witness::Absent => {}
     }
-    Ok(())
+    match kernel.set_xattr(file, USED, VALUE) {
+        Ok(()) => {}
+        // Where there are no such attributes, nothing is ever formatted.
+        Err(error) if error.cause() == Cause::Unsupported => return Ok(()),
+        // A full disk must not keep the data from its pod. The next stage tries again.
+        Err(error) if error.cause() == Cause::Full => {
+            tracing::warn!("the volume's file does not record that it is in use: {error}");
+        }
+        Err(error) => return Err(error.into()),
+    }
+    Ok(kernel.fsync(file)?)
 }
 
 /// Asks the file behind a device.
@@ -75,33 +101,36 @@ pub(super) fn ask<K: Kernel>(kernel: &K, file: Option<&K::Fd>) -> Result<Witness
     let Some(file) = file else {
         return Ok(Witness::NoFile);
     };
-    match kernel.has_xattr(file, ATTRIBUTE) {
-        Ok(true) => Ok(Witness::Present),
-        Ok(false) => Ok(Witness::Absent),
+    let has = |name| match kernel.has_xattr(file, name) {
         // Where there are no such attributes, no format has begun either.
-        Err(error) if error.cause() == Cause::Unsupported => Ok(Witness::Absent),
-        Err(error) => Err(error),
-    }
+        Err(error) if error.cause() == Cause::Unsupported => Ok(false),
+        has => has,
+    };
+    Ok(match has(USED)? {
+        true => Witness::Used,
+        false if has(FORMATTING)? => Witness::Formatting,
+        false => Witness::Absent,
+    })
 }
 
-/// Sets the witness, if there is a file to bear it, and waits until the disk has it.
+/// Lets the file, if there is one, testify that a format begins, and waits until the disk has it.
 ///
 /// # Errors
 ///
 /// [`belay_server::failure::Kind::Precondition`] where the file's filesystem has no such
 /// attributes.
-pub(super) fn call<K: Kernel>(
+pub(super) fn begin_format<K: Kernel>(
     kernel: &K,
     device: &DeviceUnderTest<'_, K::Fd>,
 ) -> Result<(), Failure> {
     let Some(file) = device.backing else {
         return Ok(());
     };
-    match kernel.set_xattr(file, ATTRIBUTE, VALUE) {
+    match kernel.set_xattr(file, FORMATTING, VALUE) {
         Ok(()) => Ok(kernel.fsync(file)?),
         Err(error) if error.cause() == Cause::Unsupported => Err(Failure::precondition(format!(
             "the volume is not formatted, since its file cannot bear the witness of a format \
-             ({ATTRIBUTE}): {error}; keep the volumes' files on a filesystem with trusted \
+             ({FORMATTING}): {error}; keep the volumes' files on a filesystem with trusted \
              extended attributes, such as ext4, xfs or btrfs"
         ))),
         Err(error) => Err(error.into()),

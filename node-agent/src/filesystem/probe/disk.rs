@@ -25,7 +25,7 @@ pub(crate) struct DeviceUnderTest<'a, Fd> {
     /// Its size.
     pub(crate) bytes: u64,
     /// The file behind a loop device: where that has a hole, the device reads as zeros; and it
-    /// bears the witness of a format.
+    /// testifies of a format that has begun, and of use.
     pub(crate) backing: Option<&'a Fd>,
     /// The id of the volume that it is.
     pub(crate) volume: &'a str,
@@ -37,7 +37,7 @@ pub(super) trait Disk {
     fn bytes(&self) -> u64;
     /// One read at an aligned offset into an aligned buffer; may be short.
     fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, Failure>;
-    /// Whether the file behind it says that a format has begun.
+    /// What the file behind it testifies.
     fn witness(&self) -> Result<Witness, Failure>;
     /// Makes the answers of [`Disk::next_data`] include everything written before.
     fn settle(&self) -> Result<(), Failure>;

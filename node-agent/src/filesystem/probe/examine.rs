@@ -27,10 +27,12 @@ const TAIL_ALIGN_BYTES: u64 = 64 << 10;
 pub(crate) enum Found {
     /// A filesystem that can be mounted, and nothing that contradicts it.
     Known(FsType),
-    /// The same, but whoever made it was stopped before the very last step.
+    /// The same, but its file does not testify yet that it is in use.
     Unsettled(Unsettled),
     /// Nothing: every byte is zero.
     Blank(Blank),
+    /// Every byte is zero, and the volume was in use: its data is lost.
+    Emptied,
     /// A format of this very volume that did not end, whatever else is there.
     Interrupted(Interrupted),
     /// Something else, which is left alone.
@@ -79,12 +81,14 @@ fn look(disk: &impl Disk, volume: &str) -> Result<Found, Failure> {
     let sound = identity.fs_type().filter(|_| !contradiction);
 
     let witness = disk.witness()?;
-    if let (Some(fs), Witness::Absent | Witness::NoFile) = (sound, witness) {
-        // In a filesystem in use, a mark is what a user has stored. It is not even read.
-        return Ok(Found::Known(fs));
+    // In a filesystem in use, a mark is what a user has stored. It is not even read.
+    match (sound, witness) {
+        (Some(fs), Witness::Used | Witness::NoFile) => return Ok(Found::Known(fs)),
+        (Some(fs), Witness::Absent) => return Ok(Found::Unsettled(Unsettled::new(fs, witness))),
+        _ => {}
     }
     let mark = read_mark(disk)?;
-    if let (Some(interrupted), Witness::Present | Witness::NoFile) =
+    if let (Some(interrupted), Witness::Formatting | Witness::NoFile) =
         (mark.interrupted(volume, bytes), witness)
     {
         // mkfs makes no such signature: somebody has used the device since.
@@ -99,18 +103,24 @@ fn look(disk: &impl Disk, volume: &str) -> Result<Found, Failure> {
         return Ok(Found::Foreign(Foreign { what, at: MARK_AT }));
     }
     if let Some(fs) = sound {
-        return Ok(Found::Unsettled(Unsettled::new(fs)));
+        return Ok(Found::Unsettled(Unsettled::new(fs, witness)));
     }
     if identity != Identity::Nothing || !hits.is_empty() {
         return Ok(Found::Foreign(name(identity, &hits)));
     }
-    look_deeper(disk, volume, areas)
+    look_deeper(disk, volume, areas, witness)
 }
 
 /// The device has nothing at either end. What follows reads as much as it takes, once in the life
 /// of a volume.
-fn look_deeper(disk: &impl Disk, volume: &str, mut areas: Areas) -> Result<Found, Failure> {
+fn look_deeper(
+    disk: &impl Disk,
+    volume: &str,
+    mut areas: Areas,
+    witness: Witness,
+) -> Result<Found, Failure> {
     let at = match blank::prove(disk, volume)? {
+        Sweep::Blank(_) if witness == Witness::Used => return Ok(Found::Emptied),
         Sweep::Blank(blank) => return Ok(Found::Blank(blank)),
         Sweep::Data(at) => at,
     };
@@ -184,6 +194,10 @@ mod tests {
 
     const BYTES: u64 = 1 << 30;
 
+    fn is_sound(found: &Found, fs: FsType) -> bool {
+        matches!(found, Found::Unsettled(made) if made.fs_type() == fs)
+    }
+
     /// What is at which byte.
     type Contents = Vec<(u64, Vec<u8>)>;
 
@@ -216,10 +230,7 @@ mod tests {
         for (at, superblock, expected) in contents {
             let disk = disk(&[(at, &superblock)]);
             let found = look(&disk, "vol-1").unwrap();
-            assert!(
-                matches!(found, Found::Known(fs) if fs == expected),
-                "{found:?}"
-            );
+            assert!(is_sound(&found, expected), "{found:?}");
             assert_eq!(disk.reads.get(), 2);
             assert!(disk.bytes_read.get() <= (72 + 128) << 10);
         }
@@ -298,10 +309,10 @@ mod tests {
         ];
         for what in stored {
             let found = look(&disk(&[(1024, &ext4), what]), "vol-1").unwrap();
-            assert!(matches!(found, Found::Known(FsType::Ext4)), "{found:?}");
+            assert!(is_sound(&found, FsType::Ext4), "{found:?}");
             if what.0 >= 512 {
                 let found = look(&disk(&[(0, &xfs), what]), "vol-1").unwrap();
-                assert!(matches!(found, Found::Known(FsType::Xfs)), "{found:?}");
+                assert!(is_sound(&found, FsType::Xfs), "{found:?}");
             }
         }
         let btrfs = btrfs::tests::superblock();
@@ -312,7 +323,7 @@ mod tests {
             stored[6],
         ] {
             let found = look(&disk(&[(btrfs::AT, &btrfs), what]), "vol-1").unwrap();
-            assert!(matches!(found, Found::Known(FsType::Btrfs)), "{found:?}");
+            assert!(is_sound(&found, FsType::Btrfs), "{found:?}");
         }
     }
 
@@ -358,7 +369,7 @@ mod tests {
             disk.write(start, &superblock);
             disk.write(BYTES, md::MAGIC);
             let found = look(&disk, "vol-1").unwrap();
-            assert!(matches!(found, Found::Known(_)), "{found:?}");
+            assert!(matches!(found, Found::Unsettled(_)), "{found:?}");
         }
     }
 
@@ -366,7 +377,7 @@ mod tests {
     fn a_uuid_that_looks_like_a_signature_is_just_a_uuid() {
         let xfs = xfs::tests::sector_with_uuid(b"NXSB0123ORCLDISK");
         let found = look(&disk(&[(0, &xfs)]), "vol-1").unwrap();
-        assert!(matches!(found, Found::Known(FsType::Xfs)), "{found:?}");
+        assert!(is_sound(&found, FsType::Xfs), "{found:?}");
     }
 
     /// What a mkfs that was killed can have left, and whether that is a sound filesystem.
@@ -400,7 +411,7 @@ mod tests {
     #[test]
     fn our_own_mark_with_its_witness_is_leave_to_format_again() {
         for (contents, _) in leftovers() {
-            let found = look(&marked(&contents, Witness::Present), "vol-1").unwrap();
+            let found = look(&marked(&contents, Witness::Formatting), "vol-1").unwrap();
             assert!(matches!(found, Found::Interrupted(_)), "{found:?}");
         }
     }
@@ -410,7 +421,7 @@ mod tests {
         for (contents, is_sound) in leftovers() {
             let found = look(&marked(&contents, Witness::Absent), "vol-1").unwrap();
             match found {
-                Found::Known(_) => assert!(is_sound, "{contents:?}"),
+                Found::Unsettled(_) => assert!(is_sound, "{contents:?}"),
                 Found::Foreign(foreign) => {
                     assert!(!is_sound, "{contents:?}");
                     let start = "a format mark without its witness";
@@ -437,7 +448,7 @@ mod tests {
     #[test]
     fn a_filesystem_that_still_has_a_witness_is_not_yet_known() {
         let mut disk = disk(&[(0, &xfs::tests::sector())]);
-        disk.witness = Witness::Present;
+        disk.witness = Witness::Formatting;
         let found = look(&disk, "vol-1").unwrap();
         assert!(
             matches!(&found, Found::Unsettled(made) if made.fs_type() == FsType::Xfs),
@@ -452,11 +463,26 @@ mod tests {
     #[test]
     fn a_witness_alone_changes_nothing() {
         let mut blank = disk(&[]);
-        blank.witness = Witness::Present;
+        blank.witness = Witness::Formatting;
         assert!(matches!(look(&blank, "vol-1"), Ok(Found::Blank(_))));
         let mut dirty = disk(&[(1 << 20, &[7])]);
-        dirty.witness = Witness::Present;
+        dirty.witness = Witness::Formatting;
         assert!(matches!(look(&dirty, "vol-1"), Ok(Found::Foreign(_))));
+    }
+
+    #[test]
+    fn in_a_volume_in_use_no_mark_counts_and_zeros_are_a_loss() {
+        for (contents, is_sound) in leftovers() {
+            let found = look(&marked(&contents, Witness::Used), "vol-1").unwrap();
+            match found {
+                Found::Known(_) => assert!(is_sound, "{contents:?}"),
+                Found::Foreign(_) => assert!(!is_sound, "{contents:?}"),
+                other => panic!("{other:?}"),
+            }
+        }
+        let mut disk = disk(&[(7 << 20, &[0; 9])]);
+        disk.witness = Witness::Used;
+        assert!(matches!(look(&disk, "vol-1"), Ok(Found::Emptied)));
     }
 
     #[test]
@@ -473,7 +499,7 @@ mod tests {
             ),
         ];
         for (contents, what) in used {
-            match look(&marked(&contents, Witness::Present), "vol-1").unwrap() {
+            match look(&marked(&contents, Witness::Formatting), "vol-1").unwrap() {
                 Found::Foreign(found) => assert_eq!(found.what, what),
                 other => panic!("{other:?} instead of {what}"),
             }

@@ -9,7 +9,7 @@
 //! (`filesystem/witness.rs`).
 
 use crate::filesystem::crc32c::crc32c;
-use crate::filesystem::witness::ATTRIBUTE;
+use crate::filesystem::witness::FORMATTING;
 
 use super::field;
 
@@ -68,7 +68,7 @@ impl Mark {
         match self {
             Mark::Absent => None,
             Mark::Of(id) if id == volume => Some(format!(
-                "a format mark without its witness ({ATTRIBUTE} on the volume's file)"
+                "a format mark without its witness ({FORMATTING} on the volume's file)"
             )),
             Mark::Unreadable => Some("a format mark that cannot be read".to_owned()),
             Mark::Of(id) => Some(format!("the format mark of volume {id:?}")),

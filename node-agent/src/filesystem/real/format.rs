@@ -30,16 +30,18 @@ impl Image {
         self.read(MARK_AT, MARK_BYTES)
     }
 
-    fn has_witness(&self) -> bool {
+    fn witness(&self) -> Witness {
         let kernel = Linux::detect().unwrap();
         let file = self.hold(&kernel).backing;
-        witness::ask(&kernel, Some(&file)).unwrap() == Witness::Present
+        witness::ask(&kernel, Some(&file)).unwrap()
     }
 
-    fn call_witness(&self) {
+    /// As if the agent had died before it could let the file testify that it is in use.
+    fn begin_format_only(&self) {
         let kernel = Linux::detect().unwrap();
         let held = self.hold(&kernel);
-        witness::call(&kernel, &held.device(self.bytes, VOLUME)).unwrap();
+        kernel.remove_xattr(&held.backing, witness::USED).unwrap();
+        witness::begin_format(&kernel, &held.device(self.bytes, VOLUME)).unwrap();
     }
 
     fn assert_holds(&self, fs: FsType) {
@@ -58,7 +60,7 @@ impl Image {
 
 #[test]
 #[ignore = "needs root: make test"]
-fn a_blank_device_gets_a_sound_filesystem_and_loses_mark_and_witness() {
+fn a_blank_device_gets_a_sound_filesystem_without_a_mark_and_is_in_use() {
     for fs in FsType::ALL {
         for bytes in [fs.minimum_bytes(), 400 * MIB + 512, GIB, 5 * GIB] {
             let image = Image::new(bytes);
@@ -69,7 +71,7 @@ fn a_blank_device_gets_a_sound_filesystem_and_loses_mark_and_witness() {
                 encode_mark(VOLUME).unwrap(),
                 "{fs} of {bytes}"
             );
-            assert!(!image.has_witness(), "{fs} of {bytes}");
+            assert_eq!(image.witness(), Witness::Used, "{fs} of {bytes}");
         }
     }
 }
@@ -164,7 +166,7 @@ fn the_mark_outlives_mkfs_on_devices_of_every_size() {
             assert_eq!(image.mark(), mark, "{fs} of {bytes} bytes");
             let found = image.examine(VOLUME);
             assert!(
-                matches!(found, Found::Known(known) if known == fs),
+                matches!(&found, Found::Unsettled(made) if made.fs_type() == fs),
                 "{fs} of {bytes}: {found:?}"
             );
         }
@@ -185,7 +187,7 @@ fn a_format_that_is_killed_can_be_tried_again_even_as_another_type() {
                     assert_eq!(failure.certainty, Certainty::MayBeRunning);
                 }
             }
-            assert!(image.has_witness());
+            assert_eq!(image.witness(), Witness::Formatting);
             let found = image.examine(VOLUME);
             assert!(matches!(found, Found::Interrupted(_)), "{found:?}");
             let other = image.examine("vol-2");
@@ -210,8 +212,8 @@ fn leftovers_of_any_type_are_written_over() {
         for after in FsType::ALL {
             let image = Image::new(GIB);
             image.format(before, DEADLINE).unwrap();
-            // As if the agent had died before it could erase the mark.
-            image.call_witness();
+            image.begin_format_only();
+            // Nor could it erase the mark.
             image.write(MARK_AT, &encode_mark(VOLUME).unwrap());
             image.format(after, DEADLINE).unwrap();
             image.assert_holds(after);
@@ -227,17 +229,17 @@ fn a_witness_left_behind_goes_before_the_filesystem_is_known() {
     for fs in FsType::ALL {
         let image = Image::new(GIB);
         image.format(fs, DEADLINE).unwrap();
-        image.call_witness();
+        image.begin_format_only();
         let before = image.state();
         let Found::Unsettled(made) = image.examine(VOLUME) else {
             panic!("the witness is not seen");
         };
-        assert!(image.state() == before && image.has_witness());
+        assert!(image.state() == before && image.witness() == Witness::Formatting);
 
         let held = image.hold(&kernel);
         let settled = made.settle(&kernel, &held.device(GIB, VOLUME)).unwrap();
         assert_eq!(settled, fs);
-        assert!(!image.has_witness());
+        assert_eq!(image.witness(), Witness::Used);
         image.write(MARK_AT, &encode_mark(VOLUME).unwrap());
         let found = image.examine(VOLUME);
         assert!(
@@ -274,6 +276,7 @@ fn without_a_place_for_the_witness_nothing_is_formatted() {
     assert!(matches!(image.examine(VOLUME), Found::Blank(_)));
     // What is formatted already can still be used there.
     assert_eq!(witness::ask(&kernel, Some(&file)).unwrap(), Witness::Absent);
+    witness::begin_use(&kernel, &file).unwrap();
 }
 
 #[test]

@@ -14,7 +14,7 @@ use super::super::plan::Plan;
 use super::super::staged::{Owner, block_path};
 use super::super::{Node, Staged};
 use crate::device::Attached;
-use crate::filesystem::dismiss;
+use crate::filesystem::begin_use;
 use crate::kernel::{FileKind, Kernel, LoopMode, MountAttrs, Stat};
 
 /// The bind target needs no permissions: what is on it decides.
@@ -67,18 +67,20 @@ pub(super) fn stage<K: Kernel>(
             )));
         }
     }
-    if !read_only {
-        // What a raw user writes must not pass for a format of ours that was cut short.
-        phase(Phase::Attach, || dismiss(&node.kernel, backing.fd()))?;
-    }
     let mode = LoopMode {
         read_only,
         autoclear: false,
     };
     let device = node.attach(&request.id, backing, mode)?;
-    let bound = plan
-        .fit(&node.kernel, &device)
-        .and_then(|_| bind(node, request, &path, &device));
+    let bound = plan.fit(&node.kernel, &device).and_then(|_| {
+        if !read_only {
+            // What a raw user writes must not pass for a format of ours that was cut short, and
+            // that it is gone must not pass for a new volume.
+            let file = device.backing().fd();
+            phase(Phase::Attach, || begin_use(&node.kernel, file))?;
+        }
+        bind(node, request, &path, &device)
+    });
     match bound {
         Ok(()) => Ok(Staged::Done),
         // The caller must come back: nobody else would free the device.

@@ -1,5 +1,6 @@
 //! Staging as a filesystem.
 
+use std::path::Path;
 use std::time::Duration;
 
 use belay_server::failure::{Failure, Kind};
@@ -12,7 +13,7 @@ use super::super::{Formatting, Node, Staged};
 use super::tally::{self, Refusal};
 use crate::device::Attached;
 use crate::filesystem::{
-    DeviceUnderTest, Found, FsType, GrowError, MountOptions, Permit, examine, format, grow,
+    DeviceUnderTest, Found, FsType, GrowError, MountOptions, Permit, USED, examine, format, grow,
     parse_flags,
 };
 use crate::kernel::{Cause, Dev, Kernel, LoopMode, MountAttrs, Open, Stat};
@@ -162,8 +163,13 @@ fn decide<K: Kernel>(
     let permit = match examine(&node.kernel, under_test) {
         Found::Known(found) => return Ok((same_as_asked(wish, found)?, None)),
         Found::Unsettled(made) => {
-            let found = made.settle(&node.kernel, under_test)?;
-            return Ok((same_as_asked(wish, found)?, None));
+            let found = same_as_asked(wish, made.fs_type())?;
+            made.settle(&node.kernel, under_test)?;
+            return Ok((found, None));
+        }
+        Found::Emptied => {
+            let file = node.loop_dir.path_of(&wish.request.id)?;
+            return Err(refuse(wish, Refusal::Emptied, &emptied(&file)));
         }
         Found::Blank(_) if plan.content == Content::Populated => {
             return Err(refuse(
@@ -218,6 +224,16 @@ fn same_as_asked(wish: &Wish<'_>, found: FsType) -> Result<FsType, Failure> {
         }
         _ => Ok(found),
     }
+}
+
+/// The words for a volume that was in use and reads as zeros.
+fn emptied(file: &Path) -> String {
+    let file = file.display();
+    format!(
+        "it has been in use ({USED} on its file), and every byte of it reads as zeros now, so its \
+         data is lost; restore {file}, or delete the volume; only if nothing in it is missed, \
+         remove the attribute (setfattr -x {USED} {file}), and it is formatted"
+    )
 }
 
 fn refuse(wish: &Wish<'_>, refusal: Refusal, why: &str) -> Failure {

@@ -11,6 +11,8 @@ const GROW_REFUSALS: &str = "belay_grow_refusals_total";
 pub(super) enum Refusal {
     /// It was restored or cloned, so that blank means lost.
     Populated,
+    /// It was in use, so that blank means lost.
+    Emptied,
     /// It may only be read.
     ReadOnly,
     /// It holds something else than a known filesystem.
@@ -26,8 +28,9 @@ pub(super) enum Refusal {
 }
 
 impl Refusal {
-    const ALL: [Refusal; 7] = [
+    const ALL: [Refusal; 8] = [
         Refusal::Populated,
+        Refusal::Emptied,
         Refusal::ReadOnly,
         Refusal::Foreign,
         Refusal::Unreadable,
@@ -39,6 +42,7 @@ impl Refusal {
     fn name(self) -> &'static str {
         match self {
             Refusal::Populated => "populated",
+            Refusal::Emptied => "emptied",
             Refusal::ReadOnly => "read_only",
             Refusal::Foreign => "foreign",
             Refusal::Unreadable => "unreadable",
