@@ -9,6 +9,7 @@ mod health;
 mod kills;
 mod losses;
 mod mounts;
+mod openers;
 mod reflink;
 mod service;
 mod snapshots;

@@ -151,6 +151,7 @@ async fn a_copy_tells_its_source_and_is_as_large_or_larger() {
     let path = bed.volumes_dir().join(&id);
     let file = OpenOptions::new().write(true).open(path).unwrap();
     file.write_all_at(b"data", MIB.unsigned_abs()).unwrap();
+    drop(file);
     let snapshot = ready(&mut client, snapshot("snap", &id)).await.snapshot_id;
     let unsized_clone = csi::CreateVolumeRequest {
         capacity_range: None,

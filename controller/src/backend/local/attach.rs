@@ -1,6 +1,7 @@
 //! Attaching and detaching. For files on the node itself this is book-keeping, but honest: what is
 //! attached cannot be deleted, and what the node still has bound cannot be detached.
 
+use super::loops;
 use super::record::{Attached, Record};
 use super::store::{Store, ready};
 use crate::backend::{AttachOrder, Attachment, Terms, Transport};
@@ -72,6 +73,14 @@ impl Store {
             backing.want_back();
             return Err(Failure::busy(format!(
                 "volume {id}: still bound to a loop device on node {node}; unstage it there first"
+            )));
+        }
+        // A device keeps the lock of the file that it was bound to, which may be another by now.
+        if let Some((device, file)) = loops::bound_to(id) {
+            backing.want_back();
+            return Err(Failure::busy(format!(
+                "volume {id}: {device} on node {node} is bound to {file:?}, which is or was its \
+                 file; unstage the volume there first, or detach the device (losetup --detach)"
             )));
         }
         backing.leave_there()?;

@@ -1,6 +1,7 @@
 //! Removing a volume: marked in the ledger, then the file is unlinked, then the record goes.
 
 use super::files::Backing;
+use super::loops;
 use super::record::State;
 use super::store::{Store, ready};
 use belay_server::failure::Failure;
@@ -79,11 +80,17 @@ fn refuse_attached(id: &str, node: Option<&str>) -> Result<(), Failure> {
 
 /// Keeps everybody from binding the file to a loop device until it is gone.
 fn lock(id: &str, backing: &Backing) -> Result<(), Failure> {
-    if backing.try_lock()? {
-        return Ok(());
+    if !backing.try_lock()? {
+        return Err(Failure::precondition(format!(
+            "volume {id}: {} is bound to a loop device of this node; unstage the volume first",
+            backing.path().display()
+        )));
     }
-    Err(Failure::precondition(format!(
-        "volume {id}: {} is bound to a loop device of this node; unstage the volume first",
-        backing.path().display()
-    )))
+    match loops::bound_to(id) {
+        None => Ok(()),
+        Some((device, file)) => Err(Failure::precondition(format!(
+            "volume {id}: {device} of this node is bound to {file:?}; unstage the volume first, or \
+             detach the device (losetup --detach)"
+        ))),
+    }
 }

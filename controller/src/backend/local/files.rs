@@ -2,20 +2,30 @@
 //! leaves what it says on disk when it returns. Knows no records and decides nothing.
 
 mod copy;
+mod lease;
 
 pub(super) use copy::{COPIED_BYTES, Copied};
 
 use super::fault::{at, os, truncated};
 use belay_server::failure::Failure;
+use lease::Writers;
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, SeekFrom, StatVfs, XattrFlags};
 use rustix::io::Errno;
 use std::fs::{DirBuilder, File};
 use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Attribute of a file (xattr(7)) that the node's agent looks for: see [`Backing::want_back`].
 const DETACH: &str = "user.belay.detach";
+
+/// Counts copies of files whose other writers the kernel would not name.
+pub(super) const UNCHECKED: &str = "belay_controller_unchecked_copies_total";
+
+/// How long another program's hold on a file is waited for: a second in all.
+const TRIES: u32 = 50;
+const BETWEEN_TRIES: Duration = Duration::from_millis(20);
 
 /// The directory of backing files.
 #[derive(Debug)]
@@ -72,15 +82,41 @@ impl Files {
     }
 
     /// Opens the file of that id; `None` if it is not there.
+    ///
+    /// # Errors
+    /// `Busy` while another program holds a lease on it; the node's agent does for an instant.
     pub(super) fn find(&self, id: &str) -> Result<Option<Backing>, Failure> {
+        self.find_for(id, OFlags::RDWR)
+    }
+
+    /// Opens the file of that id for reading only.
+    ///
+    /// # Errors
+    /// `Precondition` if it is not there; `Busy` as for [`Self::find`].
+    pub(super) fn get_for_reading(&self, id: &str) -> Result<Backing, Failure> {
+        self.find_for(id, OFlags::RDONLY)?
+            .ok_or_else(|| Failure::precondition(missing(&self.path_of(id))))
+    }
+
+    fn find_for(&self, id: &str, access: OFlags) -> Result<Option<Backing>, Failure> {
         let path = self.path_of(id);
-        let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        match rustix::fs::openat(&self.dir, id, flags, Mode::empty()) {
+        // With NONBLOCK, a lease is an error at once; without, an open waits up to 45 s for it.
+        let flags = access | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let mut opened = Err(Errno::WOULDBLOCK);
+        patiently(|| {
+            opened = rustix::fs::openat(&self.dir, id, flags, Mode::empty());
+            matches!(opened, Err(Errno::WOULDBLOCK))
+        });
+        match opened {
             Ok(file) => Ok(Some(Backing {
                 file: file.into(),
                 path,
             })),
             Err(Errno::NOENT) => Ok(None),
+            Err(Errno::WOULDBLOCK) => Err(Failure::busy(format!(
+                "open {}: another program holds a lease on it; repeat the call",
+                path.display()
+            ))),
             Err(errno) => Err(os("open", &path, errno)),
         }
     }
@@ -153,6 +189,20 @@ impl Files {
     /// Puts the names of all files on disk.
     pub(super) fn sync(&self) -> Result<(), Failure> {
         rustix::fs::fsync(&self.dir).map_err(|errno| os("fsync", &self.path, errno))
+    }
+}
+
+/// Asks again until `is_so` no longer holds, for a second at most.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "no event tells that another program closed a file"
+)]
+fn patiently(mut is_so: impl FnMut() -> bool) {
+    for _ in 0..TRIES {
+        if !is_so() {
+            return;
+        }
+        std::thread::sleep(BETWEEN_TRIES);
     }
 }
 
@@ -235,6 +285,22 @@ impl Backing {
             Err(Errno::NXIO) => Ok(false),
             Err(errno) => Err(os("lseek", &self.path, errno)),
         }
+    }
+
+    /// Whether another program has it open for writing for longer than a moment. False where the
+    /// filesystem cannot tell, which is counted. This must be open for reading only.
+    pub(super) fn has_writer(&self) -> bool {
+        let mut writers = Writers::Some;
+        patiently(|| {
+            writers = lease::writers(&self.file);
+            writers == Writers::Some
+        });
+        if let Writers::Unknown(errno) = writers {
+            metrics::counter!(UNCHECKED).increment(1);
+            let path = self.path.display();
+            tracing::warn!("{path}: copied without knowing its other writers: F_SETLEASE: {errno}");
+        }
+        writers == Writers::Some
     }
 
     /// Takes the file's lock, kept until this is dropped, or tells that it is taken: the node's

@@ -10,6 +10,7 @@ mod files;
 mod health;
 mod id;
 mod ledger;
+mod loops;
 mod making;
 mod record;
 mod recover;
@@ -186,7 +187,13 @@ fn describe_metrics() {
         Unit::Bytes,
         "Data copied where files cannot share blocks."
     );
-    metrics::counter!(files::COPIED_BYTES).increment(0);
+    describe_counter!(
+        files::UNCHECKED,
+        "Copies made though the filesystem does not report a file's other writers."
+    );
+    for counter in [files::COPIED_BYTES, files::UNCHECKED] {
+        metrics::counter!(counter).increment(0);
+    }
     describe_gauge!("belay_controller_volumes", "Volumes that are ready.");
     describe_gauge!("belay_controller_snapshots", "Snapshots that are ready.");
     describe_gauge!(

@@ -112,6 +112,14 @@ impl Store {
         })
     }
 
+    /// The same for reading only.
+    pub(super) fn backing_for_reading(&self, id: &str) -> Result<Backing, Failure> {
+        self.files.get_for_reading(id).or_else(|missing| {
+            ready(id, self.ledger.get(id)?)?;
+            Err(missing)
+        })
+    }
+
     pub(super) fn available_bytes(&self) -> Result<u64, Failure> {
         let ceiling = self.ceiling()?;
         Ok(ceiling.saturating_sub(self.ledger.totals()?.bytes))

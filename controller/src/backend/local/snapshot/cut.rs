@@ -85,7 +85,7 @@ impl Store {
     fn fill_snapshot(&self, id: &str, source: &str) -> Result<Snapshot, Failure> {
         // A volume only grows, so what its file must have now it must have at the cut.
         let least_bytes = ready(source, self.ledger.get(source)?)?.least_bytes();
-        let from = self.backing(source)?;
+        let from = self.backing_for_reading(source)?;
         from.refuse_truncated(least_bytes)?;
         // What the node has written and synced must be in the file before it is cut.
         from.sync()?;
@@ -134,6 +134,7 @@ impl Store {
         source: &str,
         from: &Backing,
     ) -> Result<Snapshot, Failure> {
+        self.refuse_writer(source, from)?;
         let held = self.ledger.change(|changes| {
             let volume = ready(source, changes.get(source)?)?;
             let lock = self.lock_source(source, &volume)?;
@@ -197,6 +198,7 @@ impl Store {
         }
         let source = record.source.as_str();
         let volume = ready(source, self.ledger.get(source)?)?;
+        self.refuse_writer(source, &self.files.get_for_reading(source)?)?;
         let lock: Arc<Backing> = self.lock_source(source, &volume)?;
         self.copies.keep_lock(id, Arc::clone(&lock));
         let file = match self.snapshots.find(id)? {

@@ -40,7 +40,7 @@ impl Store {
 
     fn fill_from_snapshot(&self, id: &str, file: &Backing, from: &str) -> Result<bool, Failure> {
         let record = cut(from, self.ledger.snapshot(from)?)?;
-        let origin = self.snapshots.get(from).or_else(|missing| {
+        let origin = self.snapshots.get_for_reading(from).or_else(|missing| {
             // Gone with its snapshot, rather than lost?
             cut(from, self.ledger.snapshot(from)?)?;
             Err(missing)
@@ -61,11 +61,12 @@ impl Store {
     fn fill_from_volume(&self, id: &str, file: &Backing, from: &str) -> Result<bool, Failure> {
         // A volume only grows, so what its file must have now it must have at the cut.
         let least_bytes = ready(from, self.ledger.get(from)?)?.least_bytes();
-        let origin = self.backing(from)?;
+        let origin = self.backing_for_reading(from)?;
         origin.refuse_truncated(least_bytes)?;
         // What the node has written and synced must be in the file before it is cut.
         origin.sync()?;
         if !file.share(&origin, least_bytes)? {
+            self.refuse_writer(from, &origin)?;
             let bytes = self.ledger.change(|changes| {
                 let record = ready(from, changes.get(from)?)?;
                 let lock = self.lock_source(from, &record)?;
@@ -117,6 +118,27 @@ impl Store {
             Copied::Whole => Ok(()),
             Copied::Stopped => Err(Failure::busy("the controller is ending; repeat the call")),
         }
+    }
+
+    /// Refuses to copy a volume while another program, which takes no lock, can write to it.
+    ///
+    /// # Errors
+    /// `Precondition`.
+    pub(in crate::backend::local) fn refuse_writer(
+        &self,
+        id: &str,
+        from: &Backing,
+    ) -> Result<(), Failure> {
+        let record = ready(id, self.ledger.get(id)?)?;
+        // Then the lock tells, and this process may have the file open for writing itself.
+        let is_ours = record.node().is_some() || self.copies.lock_of(id).is_some();
+        if is_ours || !from.has_writer() {
+            return Ok(());
+        }
+        Err(torn(
+            id,
+            "is open for writing in another program of this node (mount -o loop, e2fsck, qemu-img)",
+        ))
     }
 
     /// Takes the lock of a volume that is to be copied, or shares that of another copy. Called

@@ -28,7 +28,7 @@ fn left_to_copier(bed: &Bed, store: &Store, volume: &Volume) -> SnapshotId {
         panic!("{order:?} should be new")
     };
     drop(store.snapshots.begin(&id).unwrap());
-    let from = store.files.get(volume.id.as_str()).unwrap();
+    let from = store.files.get_for_reading(volume.id.as_str()).unwrap();
     let snapshot = store
         .leave_to_copier(&id, volume.id.as_str(), &from)
         .unwrap();

@@ -1,0 +1,116 @@
+//! Other programs that have a volume's file open, which no lock shows.
+
+use crate::bed::unpublish;
+use crate::bed::{
+    Bed, MIB, ROOMY, assert_refused, clone, create, created, publish, ready, snapshot,
+};
+use belay_proto::csi::v1 as csi;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use tonic::Code;
+
+#[tokio::test]
+async fn a_file_that_another_program_can_write_to_is_not_copied() {
+    let bed = Bed::new(&ROOMY);
+    let _controller = bed.start();
+    let mut client = bed.client().await;
+    let id = created(&mut client, create("pvc-1", MIB)).await.volume_id;
+    let path = bed.volumes_dir().join(&id);
+    let writer = File::options().write(true).open(&path).unwrap();
+    let refusals = [
+        client
+            .create_snapshot(snapshot("snap", &id))
+            .await
+            .map(drop),
+        client
+            .create_volume(clone("pvc-2", MIB, &id))
+            .await
+            .map(drop),
+    ];
+    for refusal in refusals {
+        let refusal = refusal.unwrap_err();
+        assert_refused(
+            &refusal,
+            Code::FailedPrecondition,
+            &[&id, "open for writing"],
+        );
+    }
+    drop(writer);
+    assert_eq!(fs::read_dir(bed.snapshots_dir()).unwrap().count(), 0);
+    // A backup reads along.
+    let _reader = File::open(&path).unwrap();
+    created(&mut client, clone("pvc-2", MIB, &id)).await;
+    ready(&mut client, snapshot("snap", &id)).await;
+}
+
+/// A loop device, bound without a lock; unbound at the end.
+struct Loop(PathBuf);
+
+impl Loop {
+    fn bind(file: &Path) -> Self {
+        let mut losetup = Command::new("losetup");
+        let out = losetup.args(["--find", "--show"]).arg(file).output();
+        let out = out.unwrap();
+        assert!(out.status.success(), "{out:?}");
+        Self(PathBuf::from(
+            String::from_utf8(out.stdout).unwrap().trim_end(),
+        ))
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let ended = Command::new("losetup")
+            .arg("--detach")
+            .arg(&self.0)
+            .status();
+        assert!(ended.unwrap().success());
+    }
+}
+
+#[tokio::test]
+#[ignore = "binds a loop device; needs root: make test"]
+async fn a_volume_whose_file_was_replaced_under_its_device_is_neither_detached_nor_deleted() {
+    type Replace = fn(&Path);
+    let ways: [Replace; 2] = [
+        |file| fs::rename(file, file.with_extension("bad")).unwrap(),
+        |file| fs::remove_file(file).unwrap(),
+    ];
+    for replace in ways {
+        let bed = Bed::new(&ROOMY);
+        let _controller = bed.start();
+        let mut client = bed.client().await;
+        let id = created(&mut client, create("pvc-1", MIB)).await.volume_id;
+        client
+            .controller_publish_volume(publish(&id))
+            .await
+            .unwrap();
+        let file = bed.volumes_dir().join(&id);
+        let backup = bed.state_dir().join("backup");
+        fs::copy(&file, &backup).unwrap();
+        let device = Loop::bind(&file);
+        replace(&file);
+        fs::rename(&backup, &file).unwrap();
+        let name = device.0.to_str().unwrap().to_owned();
+        let refused = client.controller_unpublish_volume(unpublish(&id, "")).await;
+        assert_refused(&refused.unwrap_err(), Code::Aborted, &[&id, &name]);
+        drop(device);
+        client
+            .controller_unpublish_volume(unpublish(&id, ""))
+            .await
+            .unwrap();
+        let device = Loop::bind(&file);
+        fs::copy(&file, &backup).unwrap();
+        fs::rename(&backup, &file).unwrap();
+        let delete = csi::DeleteVolumeRequest {
+            volume_id: id.clone(),
+            ..Default::default()
+        };
+        let refused = client.delete_volume(delete.clone()).await.unwrap_err();
+        let name = device.0.to_str().unwrap();
+        assert_refused(&refused, Code::FailedPrecondition, &[&id, name]);
+        drop(device);
+        client.delete_volume(delete).await.unwrap();
+    }
+}
