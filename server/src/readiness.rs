@@ -67,6 +67,19 @@ impl Readiness {
         self.parts.borrow()[self.own].clone()
     }
 
+    /// This part is still on its way.
+    pub(crate) fn is_starting(&self) -> bool {
+        matches!(self.own(), State::Starting(_))
+    }
+
+    /// Returns when this part is not on its way any more.
+    pub(crate) async fn started(&self) {
+        let mut parts = self.parts.subscribe();
+        let is_over = |parts: &Vec<State>| !matches!(parts[self.own], State::Starting(_));
+        // It cannot be closed: this has it.
+        drop(parts.wait_for(is_over).await);
+    }
+
     /// Told whenever a part goes to a state, be it the one that it has.
     pub(crate) fn changes(&self) -> watch::Receiver<Vec<State>> {
         self.parts.subscribe()
@@ -94,5 +107,22 @@ mod tests {
         assert_eq!((part.own(), whole.own()), (State::Ready, broken));
         whole.set(State::Ready);
         assert_eq!(part.state(), State::Ready);
+    }
+
+    #[tokio::test]
+    async fn a_part_has_started_when_it_says_so_whatever_the_others_say() {
+        let whole = Readiness::new(State::Ready);
+        let part = whole.part(State::Starting("waits".to_owned()));
+        let other = whole.part(State::Starting("waits as well".to_owned()));
+        assert!(part.is_starting() && other.is_starting() && !whole.is_starting());
+        whole.started().await;
+        let waiting = tokio::spawn({
+            let part = part.clone();
+            async move { part.started().await }
+        });
+        tokio::task::yield_now().await;
+        assert!(!waiting.is_finished());
+        part.set(State::Unhealthy("broken".to_owned()));
+        waiting.await.unwrap();
     }
 }

@@ -62,7 +62,8 @@ pub struct Registration {
     pub driver: DriverName,
     /// Its CSI socket, as the kubelet sees it.
     pub endpoint: Endpoint,
-    /// The whole of which this becomes a part: it is not ready until the kubelet has the driver.
+    /// The driver's own part of readiness: nobody is offered a driver that still starts. The
+    /// registration becomes one more part, which is not ready until the kubelet has the driver.
     pub readiness: Readiness,
 }
 
@@ -72,7 +73,9 @@ pub(crate) struct Registrar {
     endpoint: Endpoint,
     server: Server,
     standing: Arc<Standing>,
-    open: Open,
+    driver: Readiness,
+    /// None while the driver starts.
+    open: Option<Open>,
 }
 
 /// A socket that stands in the folder.
@@ -84,7 +87,8 @@ struct Open {
 }
 
 impl Registrar {
-    /// Makes the socket. From now on the kubelet may come, so the driver must be served by now.
+    /// Makes the socket, unless the driver still starts. From now on the kubelet may come, so the
+    /// driver must be served by now.
     ///
     /// # Errors
     /// Those of [`Socket::bind`].
@@ -108,11 +112,19 @@ impl Registrar {
         };
         let service = RegistrationServer::new(service);
         let service = service.max_decoding_message_size(REQUEST_BYTES_MAX);
-        let open = open(&endpoint, Socket::bind, &standing)?;
+        let driver = registration.readiness;
+        let open = match driver.is_starting() {
+            false => Some(open(&endpoint, Socket::bind, &standing)?),
+            true => {
+                standing.gauge.set(0.0);
+                None
+            }
+        };
         Ok(Self {
             server: Server::new(Routes::new(service), layer, CONNECTIONS_MAX),
             endpoint,
             standing,
+            driver,
             open,
         })
     }
@@ -123,10 +135,14 @@ impl Registrar {
             endpoint,
             server,
             standing,
+            driver,
             open: first,
         } = self;
         let mut pauses = Pauses::default();
-        stand(&server, &standing, first, &mut pauses).await;
+        match first {
+            Some(first) => stand(&server, &standing, first, &mut pauses).await,
+            None => driver.started().await,
+        }
         loop {
             // Begun before the try, so that nothing is missed that happens after it.
             let watch = Watch::new(&endpoint.path).ok();
