@@ -18,15 +18,15 @@ use crate::rig::{
 const KINDS: [&str; 4] = ["ext4", "xfs", "btrfs", "block"];
 
 /// Both programs, and a folder of a kubelet.
-struct Bed {
+pub(crate) struct Bed {
     mount: Mount,
     controller: Controller,
-    rig: Rig,
+    pub(crate) rig: Rig,
     kubelet: PathBuf,
 }
 
 impl Bed {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let place = Place::new();
         let kubelet = place.folder("kubelet");
         let mount = Mount::of(&place, MountPropagationFlags::SHARED);
@@ -44,7 +44,7 @@ impl Bed {
     }
 
     /// A new volume, attached, with paths as the kubelet makes them.
-    fn volume(&self, kind: &str) -> Volume {
+    pub(crate) fn volume(&self, kind: &str) -> Volume {
         let calls = self.controller.calls();
         let request = csi::CreateVolumeRequest {
             name: format!("of-{kind}"),
@@ -86,7 +86,7 @@ impl Bed {
         volume.context = Some(attached.publish_context);
     }
 
-    fn detach(&self, volume: &Volume) -> Result<(), tonic::Status> {
+    pub(crate) fn detach(&self, volume: &Volume) -> Result<(), tonic::Status> {
         let request = csi::ControllerUnpublishVolumeRequest {
             volume_id: volume.id.clone(),
             node_id: "node-1".to_owned(),
@@ -97,13 +97,13 @@ impl Bed {
 
     /// Asks for it as the attacher does: again and again.
     #[track_caller]
-    fn is_detached_in_the_end(&self, volume: &Volume) {
+    pub(crate) fn is_detached_in_the_end(&self, volume: &Volume) {
         refused(self.detach(volume), Code::Aborted);
         until("the volume is detached", || self.detach(volume).is_ok());
         assert!(!is_staged(volume));
     }
 
-    fn end(self, volumes: &[Volume]) {
+    pub(crate) fn end(self, volumes: &[Volume]) {
         for volume in volumes {
             let request = csi::DeleteVolumeRequest {
                 volume_id: volume.id.clone(),

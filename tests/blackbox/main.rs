@@ -12,6 +12,8 @@ mod bad_paths;
 #[cfg(test)]
 mod clones;
 #[cfg(test)]
+mod covered;
+#[cfg(test)]
 mod crash;
 #[cfg(test)]
 mod crowd;
@@ -43,6 +45,8 @@ mod hostile_paths;
 mod hosts;
 #[cfg(test)]
 mod hung;
+#[cfg(test)]
+mod hung_foreigner;
 #[cfg(test)]
 mod kills;
 #[cfg(test)]

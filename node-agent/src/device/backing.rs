@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use belay_server::failure::{Failure, Kind};
 use belay_server::request::VolumeId;
 
+use super::bound::with_name_of;
 use super::loopdev::{clr_fd, loop_path};
 use crate::kernel::{Cause, Dev, FileKind, Kernel, Open, Patience, failed_busy, while_busy};
 
@@ -305,10 +306,9 @@ impl<K: Kernel> Backing<K> {
         )))
     }
 
-    /// The loop device that this file is bound to, if any. Looks at every bound device, so it is
-    /// kept for what a crash left behind.
+    /// The loop device that this file is bound to, if any: kept for what a crash left behind.
     fn find(&self, kernel: &K) -> crate::kernel::Result<Option<Leftover<K>>> {
-        for number in kernel.loop_bound()? {
+        for number in with_name_of(kernel, &self.path)? {
             if let Some(found) = Leftover::open(kernel, number)?
                 && self.is_behind(kernel, &found.fd)?
             {

@@ -1,6 +1,7 @@
 //! How a volume becomes a block device. Nothing here mounts.
 
 mod backing;
+mod bound;
 mod loopdev;
 mod remnant;
 

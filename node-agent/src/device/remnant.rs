@@ -4,6 +4,7 @@ use belay_server::failure::{Failure, Kind};
 use belay_server::request::VolumeId;
 
 use super::backing::{Backing, Leftover, LoopDir};
+use super::bound;
 use super::loopdev::{clr_fd, loop_path};
 use crate::kernel::{Cause, Dev, Kernel, Open, Patience, Result, while_busy};
 
@@ -15,8 +16,18 @@ pub(crate) struct Remnant<K: Kernel> {
 }
 
 impl<K: Kernel> Remnant<K> {
-    /// The bound device of that number, if it is one of a volume in `loop_dir`. One that unbinds
-    /// itself is none: it has a user. Nor is one whose volume's id was too long to be its name.
+    /// The volume that the bound device of that number may be left of. One that unbinds itself is
+    /// left of none: it has a user. Asks sysfs alone, so the device may be anybody's.
+    ///
+    /// # Errors
+    /// When sysfs cannot be read.
+    pub(crate) fn volume_of(kernel: &K, number: u32) -> Result<Option<VolumeId>> {
+        let name = bound::kept_name(kernel, number)?;
+        Ok(name.and_then(|name| VolumeId::new(name).ok()))
+    }
+
+    /// The bound device of that number, if it is one of a volume in `loop_dir`. One whose volume's
+    /// id was too long to be its name is none.
     ///
     /// # Errors
     /// When the device or the file cannot be asked.
@@ -25,29 +36,29 @@ impl<K: Kernel> Remnant<K> {
         loop_dir: &LoopDir<K>,
         number: u32,
     ) -> std::result::Result<Option<Self>, Failure> {
-        let Some(leftover) = Leftover::open(kernel, number)? else {
+        let Some(volume) = Self::volume_of(kernel, number)? else {
             return Ok(None);
-        };
-        let Some(status) = kernel.loop_status(leftover.fd())? else {
-            return Ok(None);
-        };
-        let volume = match VolumeId::new(status.name) {
-            Ok(volume) if !status.mode.autoclear => volume,
-            _ => return Ok(None),
         };
         let backing = match loop_dir.backing_if_any(kernel, &volume) {
-            // The name of somebody else's device, which is a whole path as a rule.
+            // A link, a folder: what a device of somebody else's is called as well.
             Err(failure) if failure.kind == Kind::Invalid => return Ok(None),
             backing => backing?,
         };
-        match backing {
-            Some(backing) if backing.is_behind(kernel, leftover.fd())? => Ok(Some(Remnant {
-                volume,
-                backing,
-                leftover,
-            })),
-            _ => Ok(None),
-        }
+        let Some(backing) = backing else {
+            return Ok(None);
+        };
+        let Some(leftover) = Leftover::open(kernel, number)? else {
+            return Ok(None);
+        };
+        let status = kernel.loop_status(leftover.fd())?;
+        let is_left = status
+            .is_some_and(|status| status.name == volume.as_str() && !status.mode.autoclear)
+            && backing.is_behind(kernel, leftover.fd())?;
+        Ok(is_left.then_some(Remnant {
+            volume,
+            backing,
+            leftover,
+        }))
     }
 
     /// The volume.

@@ -15,7 +15,8 @@ use std::time::Duration;
 pub(crate) use error::{Cause, Error, Result};
 pub(crate) use types::{
     AlignedBuf, BtrfsErrors, BtrfsGeometry, Child, ChildEnd, Dev, Ext4Error, Ext4Errors, FileKind,
-    LoopMode, LoopStatus, MountAttrs, MountEntry, MountFacts, Open, Stat, Usage, XfsGeometry,
+    LoopFile, LoopMode, LoopStatus, MountAttrs, MountEntry, MountFacts, Open, Stat, Usage,
+    XfsGeometry,
 };
 
 /// What the agent asks of the kernel.
@@ -80,6 +81,8 @@ pub(crate) trait Kernel: Send + Sync + 'static {
     /// The number of the loop device with this device number, if it is one: where the loop driver
     /// makes partitions (`loop.max_part`), minors are not numbers. Quick.
     fn loop_number(&self, dev: Dev) -> Option<u32>;
+    /// The device number of the loop device with this number. Quick.
+    fn loop_dev(&self, number: u32) -> Dev;
     /// `LOOP_CTL_GET_FREE`: the number of a loop device that was unbound a moment ago.
     fn loop_get_free(&self) -> Result<u32>;
     /// `LOOP_CONFIGURE`, with the first 63 bytes of a name to know it by when its file is renamed
@@ -91,7 +94,8 @@ pub(crate) trait Kernel: Send + Sync + 'static {
         mode: LoopMode,
         name: &str,
     ) -> Result<()>;
-    /// `LOOP_GET_STATUS64`; `None` when the device is not bound. Quick.
+    /// `LOOP_GET_STATUS64`; `None` when the device is not bound. Asks the filesystem of the backing
+    /// file, and waits as long as that does not answer: never for a device that may be foreign.
     fn loop_status(&self, device: &Self::Fd) -> Result<Option<LoopStatus>>;
     /// `LOOP_SET_STATUS64`: whether the last close also unbinds.
     fn loop_set_autoclear(&self, device: &Self::Fd, autoclear: bool) -> Result<()>;
@@ -103,7 +107,8 @@ pub(crate) trait Kernel: Send + Sync + 'static {
     fn loop_set_capacity(&self, device: &Self::Fd) -> Result<()>;
     /// The numbers of all bound loop devices, from sysfs. Quick.
     fn loop_bound(&self) -> Result<Vec<u32>>;
-
+    /// What is behind a loop device, from sysfs; `None` when it is not bound. Quick.
+    fn loop_file(&self, number: u32) -> Result<Option<LoopFile>>;
     /// The size of a loop device in bytes, from sysfs; `None` when there is no such device. Quick.
     fn loop_bytes(&self, number: u32) -> Result<Option<u64>>;
 
@@ -139,7 +144,8 @@ pub(crate) trait Kernel: Send + Sync + 'static {
     /// Whether the mount namespace is the one of process 1 as /proc has it, and that is not this
     /// process. Quick.
     fn is_beside_first_process(&self) -> bool;
-    /// Every mount of the namespace, read once from mountinfo when the agent starts.
+    /// Every mount of the namespace, also those that lie beneath others, from mountinfo. Read when
+    /// the agent starts, and where a path does not show any more what was mounted there.
     fn mounts(&self) -> Result<Vec<MountEntry>>;
     /// A directory of a detached mount as an ordinary descriptor, for ioctls.
     fn open_root(&self, mount: &Self::Fd) -> Result<Self::Fd>;

@@ -113,6 +113,16 @@ pub(crate) struct LoopStatus {
     pub(crate) mode: LoopMode,
 }
 
+/// What sysfs says of a bound loop device, without a question to its backing file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct LoopFile {
+    /// The path of the backing file, as the mount namespace had it that bound the device: only its
+    /// last name means anything here. That of a deleted file ends in ` (deleted)`.
+    pub(crate) path: PathBuf,
+    /// It unbinds itself at its last close.
+    pub(crate) autoclear: bool,
+}
+
 /// Attributes of a mount, apart from those of its filesystem (mount_setattr(2)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct MountAttrs(u64);
@@ -205,6 +215,8 @@ pub(crate) struct MountEntry {
     pub(crate) fs_type: String,
     /// What was mounted, as whoever did it called it. A name only.
     pub(crate) source: PathBuf,
+    /// As in [`MountFacts`].
+    pub(crate) peer_group: u64,
 }
 
 /// What statfs(2) says, in bytes and inodes.

@@ -1,16 +1,20 @@
 //! Which mount belongs to which device and volume.
 //!
 //! The kernel is the truth; this only saves asking it for everything. It is filled by one scan at
-//! start and by our own mounts after that, and each entry is checked by statx before it counts.
+//! start and by our own mounts after that, and each entry is checked by statx before it counts. One
+//! that its path does not show is looked for in the mount table: it may lie beneath another mount.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use belay_server::failure::Failure;
 use belay_server::request::VolumeId;
 
-use super::behind::{ask_btrfs, root_dev};
-use crate::kernel::{Dev, FileKind, Kernel, MountEntry, Result, Stat};
+use super::Node;
+use super::behind::{device_behind, root_dev};
+use super::table::{Covered, shown_by};
+use crate::kernel::{Dev, FileKind, Kernel, Result, Stat};
 
 /// Mount points by path and by device.
 #[derive(Default)]
@@ -22,56 +26,43 @@ pub(crate) struct MountIndex {
 struct Inner {
     by_path: HashMap<PathBuf, Entry>,
     by_device: HashMap<Dev, Vec<PathBuf>>,
+    /// What the scan has found at paths where another mount of a loop device lies upon it.
+    stacked: Vec<(PathBuf, Dev)>,
 }
 
+#[derive(Clone)]
 struct Entry {
-    /// What a look at the mount's root must give: anonymous for btrfs.
-    root: Dev,
+    /// What a look at the mount's root must give: anonymous for btrfs, and not known yet for one
+    /// that the scan has found.
+    root: Option<Dev>,
     /// The block device behind it.
     device: Dev,
     /// The volume that was proven to be behind exactly this mount.
     proof: Option<Proof>,
 }
 
+#[derive(Clone)]
 struct Proof {
     volume: VolumeId,
     mount_id: u64,
 }
 
 impl MountIndex {
-    /// Scans the mounts that are there already and keeps those of loop devices.
+    /// Scans the mounts that are there already and keeps those of loop devices. Reads the mount
+    /// table alone: on the way to a mount, or behind it, may be a disk or a server that hangs.
     ///
     /// # Errors
     /// When mountinfo cannot be read.
     pub(crate) fn scan<K: Kernel>(kernel: &K) -> Result<Self> {
         let index = MountIndex::default();
         for mount in kernel.mounts()? {
-            if !may_be_on_a_loop(kernel, &mount) {
-                continue;
-            }
-            let Some(stat) = kernel.look(&mount.point)?.filter(|stat| stat.mount_root) else {
-                continue;
-            };
-            let root = root_dev(&stat);
-            let device = match mount.fs_type.as_str() {
-                "btrfs" => match ask_btrfs(kernel, &mount.point, &stat) {
-                    Ok(device) => device,
-                    // A failed disk must not keep the agent from its other volumes; and an unstage
-                    // finds this mount once more, by an exclusive open of the device.
-                    Err(failure) => {
-                        tracing::warn!("the device behind {:?}: {failure}", mount.point);
-                        continue;
-                    }
-                },
-                _ => root,
-            };
-            if kernel.loop_number(device).is_some() {
+            if let Some(shown) = shown_by(kernel, &mount) {
                 let entry = Entry {
-                    root,
-                    device,
+                    root: shown.root,
+                    device: shown.device,
                     proof: None,
                 };
-                index.lock().insert(mount.point, entry);
+                index.lock().insert_scanned(mount.point, entry);
             }
         }
         Ok(index)
@@ -87,7 +78,7 @@ impl MountIndex {
         self.lock().insert(
             path.to_owned(),
             Entry {
-                root: root_dev(stat),
+                root: Some(root_dev(stat)),
                 device,
                 proof,
             },
@@ -122,14 +113,21 @@ impl MountIndex {
         found.map(|(path, _)| path.clone()).collect()
     }
 
-    /// Files with this number are on a mount that is noted.
+    /// Files with this number are, or may be, on a mount that is noted.
     pub(crate) fn shows(&self, dev: Dev) -> bool {
         let inner = self.lock();
-        inner.by_path.values().any(|entry| entry.root == dev)
+        let may_be = |entry: &Entry| entry.root.is_none_or(|root| root == dev);
+        inner.by_path.values().any(may_be)
+    }
+
+    /// Any mount of the device is noted, whether it is still there or not.
+    pub(crate) fn has(&self, device: Dev) -> bool {
+        self.lock().by_device.contains_key(&device)
     }
 
     /// Where else the volume's device is mounted, as the kernel has it now: not at `except`, nor
-    /// where a mirror of what is at `except` shows through propagation or a symlink.
+    /// where a mirror of what is at `except` shows through propagation or a symlink. Also where it
+    /// lies beneath another mount, and no path leads to it.
     ///
     /// # Errors
     /// When a path cannot be looked at.
@@ -141,16 +139,18 @@ impl MountIndex {
         except: &[&Path],
     ) -> Result<Vec<PathBuf>> {
         let noted = self.lock().mounts_of(device);
+        let mut covered = Covered::new(kernel, device);
         let mut live = Vec::new();
-        for (path, root) in noted {
+        for (path, entry) in noted {
             if except.contains(&path.as_path()) {
                 continue;
             }
-            let stat = kernel
-                .look(&path)?
-                .filter(|stat| stat.mount_root && root_dev(stat) == root);
-            let Some(stat) = stat else {
-                self.forget(&path);
+            let Some(stat) = seen(kernel, &path, &entry)? else {
+                if !covered.is_at(&path)? {
+                    self.forget(&path);
+                } else if !entry.is_of_another(volume) && !covered.mirrors(&path, except)? {
+                    live.push(path);
+                }
                 continue;
             };
             // The bind of a device that was taken away by force: its number is ours now.
@@ -162,12 +162,59 @@ impl MountIndex {
                 live.push(path);
             }
         }
+        for path in self.lock().stacked_of(device) {
+            if covered.is_at(&path)? && !covered.mirrors(&path, except)? {
+                live.push(path);
+            }
+        }
         Ok(live)
+    }
+
+    /// Whether a mount that was noted at the path for the volume, or for nobody, lies beneath
+    /// another one. For a path that does not show it; if it is gone it is forgotten.
+    ///
+    /// # Errors
+    /// When the mount table cannot be read.
+    pub(crate) fn is_covered<K: Kernel>(
+        &self,
+        kernel: &K,
+        path: &Path,
+        volume: &VolumeId,
+    ) -> Result<bool> {
+        let Some(entry) = self.lock().by_path.get(path).cloned() else {
+            return Ok(false);
+        };
+        if !Covered::new(kernel, entry.device).is_at(path)? {
+            self.forget(path);
+            return Ok(false);
+        }
+        Ok(!entry.is_of_another(volume))
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
         // A panic between two map updates leaves stale entries at worst, and those are checked.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<K: Kernel> Node<K> {
+    /// Refuses a path that does not show a mount of the volume which is there all the same.
+    ///
+    /// # Errors
+    /// `FAILED_PRECONDITION` naming `field`; else what the kernel refused.
+    pub(super) fn refuse_covered(
+        &self,
+        field: &str,
+        volume: &VolumeId,
+        path: &Path,
+    ) -> std::result::Result<(), Failure> {
+        if !self.index.is_covered(&self.kernel, path, volume)? {
+            return Ok(());
+        }
+        Err(Failure::precondition(format!(
+            "{field}: volume {volume} is mounted at {}, beneath another mount; unmount that first",
+            path.display()
+        )))
     }
 }
 
@@ -178,11 +225,25 @@ impl Inner {
         (stat.mount_root && proof.mount_id == stat.mount_id).then_some((entry, &proof.volume))
     }
 
-    fn mounts_of(&self, device: Dev) -> Vec<(PathBuf, Dev)> {
+    fn mounts_of(&self, device: Dev) -> Vec<(PathBuf, Entry)> {
         let paths = self.by_device.get(&device).into_iter().flatten();
         paths
-            .filter_map(|path| Some((path.clone(), self.by_path.get(path)?.root)))
+            .filter_map(|path| Some((path.clone(), self.by_path.get(path)?.clone())))
             .collect()
+    }
+
+    fn stacked_of(&self, device: Dev) -> Vec<PathBuf> {
+        let stacked = self.stacked.iter().filter(|(_, of)| *of == device);
+        stacked.map(|(path, _)| path.clone()).collect()
+    }
+
+    /// The table lists a mount after those that it lies upon.
+    fn insert_scanned(&mut self, path: PathBuf, entry: Entry) {
+        let below = self.by_path.get(&path).map(|below| below.device);
+        if let Some(below) = below.filter(|below| *below != entry.device) {
+            self.stacked.push((path.clone(), below));
+        }
+        self.insert(path, entry);
     }
 
     fn insert(&mut self, path: PathBuf, entry: Entry) {
@@ -207,18 +268,23 @@ impl Inner {
     }
 }
 
-/// What mountinfo tells of a mount leaves it open that a loop device is behind it. The source of a
-/// btrfs is a name only; what is mounted by another one is missed here, and met at unstage.
-fn may_be_on_a_loop<K: Kernel>(kernel: &K, mount: &MountEntry) -> bool {
-    match mount.fs_type.as_str() {
-        // Device nodes are bound from there.
-        "devtmpfs" | "tmpfs" => true,
-        "btrfs" => mount
-            .source
-            .to_str()
-            .is_some_and(|source| source.starts_with("/dev/loop")),
-        _ => kernel.loop_number(mount.dev).is_some(),
+impl Entry {
+    /// It was noted for another volume, so the device was taken away by force since.
+    fn is_of_another(&self, volume: &VolumeId) -> bool {
+        let proof = self.proof.as_ref();
+        proof.is_some_and(|proof| proof.volume != *volume)
     }
+}
+
+/// What the path shows, if it is the noted mount.
+fn seen<K: Kernel>(kernel: &K, path: &Path, entry: &Entry) -> Result<Option<Stat>> {
+    let stat = kernel.look(path)?.filter(|stat| stat.mount_root);
+    let is_it = |stat: &Stat| match entry.root {
+        Some(root) => root_dev(stat) == root,
+        // One that cannot be asked may be it.
+        None => device_behind(kernel, path, stat).map_or(true, |device| device == entry.device),
+    };
+    Ok(stat.filter(is_it))
 }
 
 /// The mount at `path` is one of those at `except`, met by another path, or a peer of one.

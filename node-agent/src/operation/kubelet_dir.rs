@@ -8,7 +8,7 @@ use belay_server::failure::Failure;
 use belay_server::request::AbsPath;
 
 use super::Node;
-use crate::kernel::{self, Kernel};
+use crate::kernel::{self, Kernel, MountEntry};
 
 /// The folder of `--kubelet-dir`.
 pub(crate) struct KubeletDir {
@@ -49,6 +49,14 @@ impl KubeletDir {
     /// Why the kubelet will not see what is mounted there.
     pub(crate) fn hidden(&self) -> Option<&str> {
         self.hidden.as_deref()
+    }
+
+    /// Whether something was mounted over the folder, or over one above it, where the table shows
+    /// that: two mounts are at one path.
+    pub(super) fn is_covered(&self, mounts: &[MountEntry]) -> bool {
+        let above = self.real.ancestors().filter(|path| path.parent().is_some());
+        let mut counts = above.map(|path| mounts.iter().filter(|it| it.point == path).count());
+        counts.any(|count| count > 1)
     }
 
     /// The `staging_target_path` of what is mounted at `path`, if that is where the kubelet has

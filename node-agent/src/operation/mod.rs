@@ -16,6 +16,7 @@ mod stage;
 mod staged;
 mod stats;
 mod sweep;
+mod table;
 #[cfg(test)]
 pub(crate) mod tests;
 mod unpublish;

@@ -74,6 +74,7 @@ fn run<K: Kernel>(node: &Node<K>, request: &Publish, thread: Thread) -> Result<P
         published_before(node, request, &stat, &staged, device, attrs)?;
         return Ok(Published::Done);
     }
+    node.refuse_covered("target_path", &request.id, &request.target)?;
     refuse_read_only(node, request, &source_path, &staged, attrs)?;
     refuse_second_target(node, request, &source_path, device)?;
     let clone = phase(Phase::Clone, || kernel.open_tree(&source))?;

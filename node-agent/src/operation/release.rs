@@ -9,6 +9,7 @@ use belay_server::failure::Failure;
 use belay_server::request::{AbsPath, Unstage, VolumeId};
 
 use super::staged::block_path;
+use super::table::Covered;
 use super::{Node, unstage};
 use crate::kernel::{Cause, Kernel};
 
@@ -22,7 +23,7 @@ const DETACH: &str = "user.belay.detach";
 /// # Errors
 /// Those of [`unstage`].
 pub(crate) fn release<K: Kernel>(node: &Node<K>, volume: &VolumeId) -> Result<(), Failure> {
-    if !is_wanted(node, volume)? {
+    if !is_wanted(node, volume)? || !node.sees_all_mounts()? {
         return Ok(());
     }
     let id = volume.as_str();
@@ -68,8 +69,10 @@ fn left<K: Kernel>(node: &Node<K>, volume: &VolumeId) -> Result<Left, Failure> {
     };
     let device = kernel.stat(device.fd())?.rdev;
     let mut shown = node.index.others(kernel, volume, device, &[])?;
+    let mut covered = Covered::new(kernel, device);
     let Some(first) = shown.pop() else {
-        return Ok(Left::Device);
+        let nowhere = covered.paths(&[])?.into_iter().next();
+        return Ok(nowhere.map_or(Left::Device, Left::Shown));
     };
     let Some(kubelet_dir) = &node.kubelet_dir else {
         return Ok(Left::Shown(first));
@@ -86,7 +89,8 @@ fn left<K: Kernel>(node: &Node<K>, volume: &VolumeId) -> Result<Left, Failure> {
     let elsewhere = node
         .index
         .others(kernel, volume, device, &[&staging, &raw])?;
-    Ok(match elsewhere.into_iter().next() {
+    let covered = covered.paths(&[&staging, &raw])?;
+    Ok(match elsewhere.into_iter().chain(covered).next() {
         None => Left::Staged(staging),
         Some(path) => Left::Shown(path),
     })

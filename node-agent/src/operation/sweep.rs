@@ -1,59 +1,112 @@
-//! What a killed agent left bound: freed when the next one starts.
+//! What a killed agent left bound: freed after the next one has started.
 //!
 //! A device that was bound for a raw volume and not yet shown stays bound when the agent dies
 //! there. The volume's next stage or unstage finds it; but a stage may be refused before that,
 //! and then nobody would come again, while the volume counts as attached.
 
 use belay_server::failure::Failure;
+use belay_server::request::VolumeId;
 
 use super::Node;
+use super::table::Covered;
 use crate::device::Remnant;
 use crate::kernel::Kernel;
 
 impl<K: Kernel> Node<K> {
-    /// Frees the loop devices of the volumes' files that nothing mounts, binds or has open. To be
-    /// called once, before anything else is done; not at all while another agent serves the same
-    /// folder, since that may be about to show such a device. Whatever cannot be asked or freed
-    /// is left to the volume's own calls. Whether the folder is served by this agent alone.
+    /// Frees what was left, if no other process has the folder's lock: whether that is so.
     pub(crate) fn sweep(&self) -> bool {
-        match self.loop_dir.is_ours_alone(&self.kernel) {
+        match self.is_alone() {
             Ok(true) => {}
             Ok(false) => {
                 tracing::warn!("another process has the lock of --loop-dir; nothing is freed");
                 return false;
             }
-            Err(error) => {
-                tracing::warn!("the lock of --loop-dir: {error}");
+            Err(failure) => {
+                tracing::warn!("the lock of --loop-dir: {failure}");
                 return false;
             }
         }
-        match self.kernel.loop_bound() {
-            Ok(numbers) => numbers.into_iter().for_each(|number| self.free(number)),
-            Err(error) => tracing::warn!("the list of loop devices: {error}"),
+        match self.remnants() {
+            Ok(remnants) => remnants.into_iter().for_each(|(number, volume)| {
+                match self.free_remnant(number, &volume) {
+                    Ok(false) => {}
+                    Ok(true) => tracing::info!("/dev/loop{number} was left bound, and is freed"),
+                    Err(failure) => tracing::warn!("/dev/loop{number} is left as it is: {failure}"),
+                }
+            }),
+            Err(failure) => tracing::warn!("the list of loop devices: {failure}"),
         }
         true
     }
 
-    fn free(&self, number: u32) {
-        let freed = match Remnant::at(&self.kernel, &self.loop_dir, number) {
-            Ok(None) => return,
-            Ok(Some(remnant)) => self.free_unless_shown(remnant),
-            Err(failure) => Err(failure),
-        };
-        match freed {
-            Ok(false) => {}
-            Ok(true) => tracing::info!("/dev/loop{number} was left bound, and is freed"),
-            Err(failure) => tracing::warn!("/dev/loop{number} is left as it is: {failure}"),
-        }
+    /// Takes the lock of the volumes' folder, which stays with this agent to the end; whether no
+    /// other process has it. Without it nothing may be freed that no call names: another agent may
+    /// be about to show such a device.
+    ///
+    /// # Errors
+    /// What the kernel refused.
+    pub(crate) fn is_alone(&self) -> Result<bool, Failure> {
+        Ok(self.loop_dir.is_ours_alone(&self.kernel)?)
     }
 
-    /// Whether it was freed.
-    fn free_unless_shown(&self, remnant: Remnant<K>) -> Result<bool, Failure> {
-        let (kernel, dev) = (&self.kernel, remnant.dev(&self.kernel)?);
-        let shown = self.index.others(kernel, remnant.volume(), dev, &[])?;
-        match shown.is_empty() {
-            true => Ok(remnant.free(kernel)?),
-            false => Ok(false),
+    /// The loop devices that may have been left bound, and the volumes they may belong to: bound
+    /// for good to a file of that name, and noted nowhere. Asks no device.
+    ///
+    /// # Errors
+    /// What the kernel refused.
+    pub(crate) fn remnants(&self) -> Result<Vec<(u32, VolumeId)>, Failure> {
+        if !self.sees_all_mounts()? {
+            return Ok(Vec::new());
         }
+        let mut found = Vec::new();
+        for number in self.kernel.loop_bound()? {
+            if self.index.has(self.kernel.loop_dev(number)) {
+                continue;
+            }
+            let volume = Remnant::volume_of(&self.kernel, number)?;
+            found.extend(volume.map(|volume| (number, volume)));
+        }
+        Ok(found)
+    }
+
+    /// Frees one of [`Node::remnants`], if it is the volume's and nothing mounts, binds or has it
+    /// open, as part of the volume's own job. Whether it did.
+    ///
+    /// # Errors
+    /// What the kernel refused. It is then left to the volume's own calls.
+    pub(crate) fn free_remnant(&self, number: u32, volume: &VolumeId) -> Result<bool, Failure> {
+        let kernel = &self.kernel;
+        let remnant = Remnant::at(kernel, &self.loop_dir, number)?;
+        let Some(remnant) = remnant.filter(|remnant| remnant.volume() == volume) else {
+            return Ok(false);
+        };
+        let dev = remnant.dev(kernel)?;
+        // What the index does not know of is in the table: a bind beneath another mount, say.
+        let is_shown = !self.index.others(kernel, volume, dev, &[])?.is_empty()
+            || !Covered::new(kernel, dev).paths(&[])?.is_empty();
+        Ok(!is_shown && remnant.free(kernel)?)
+    }
+
+    /// Whether all mounts of the node are in this process's table, as far as it can know: where the
+    /// kubelet's folder does not share its mounts with us, or something was mounted over it, a
+    /// device that is in use may be in no table.
+    ///
+    /// # Errors
+    /// What the kernel refused.
+    pub(super) fn sees_all_mounts(&self) -> Result<bool, Failure> {
+        let Some(kubelet_dir) = self.kubelet_dir.as_deref() else {
+            return Ok(true);
+        };
+        if kubelet_dir.hidden().is_some() {
+            return Ok(false);
+        }
+        let is_covered = kubelet_dir.is_covered(&self.kernel.mounts()?);
+        if is_covered {
+            tracing::warn!(
+                "something is mounted over the folder of --kubelet-dir: no device is freed that no \
+                 call names; unmount it"
+            );
+        }
+        Ok(!is_covered)
     }
 }

@@ -23,16 +23,13 @@ fn run<K: Kernel>(node: &Node<K>, request: &Unpublish) -> Result<(), Failure> {
     node.admit("target_path", target)?;
     for _ in 0..STACKED_MAX {
         match node.look("target_path", target)? {
-            None => {
-                node.index.forget(target);
-                return Ok(());
-            }
+            None => return refuse_covered(node, request),
             Some(stat) if stat.mount_root => {
                 refuse_foreign(node, request, &stat)?;
                 umount(node, request)?;
             }
             Some(stat) => {
-                node.index.forget(target);
+                refuse_covered(node, request)?;
                 return phase(Phase::Remove, || remove(node, request, &stat));
             }
         }
@@ -59,8 +56,15 @@ fn refuse_foreign<K: Kernel>(
     )))
 }
 
+/// What lies beneath another mount is still published: whoever has the device of a raw volume open
+/// would meet the next volume there, once this one is unstaged.
+fn refuse_covered<K: Kernel>(node: &Node<K>, request: &Unpublish) -> Result<(), Failure> {
+    node.refuse_covered("target_path", &request.id, &request.target)
+}
+
 fn umount<K: Kernel>(node: &Node<K>, request: &Unpublish) -> Result<(), Failure> {
-    node.umount(&request.target)
+    let unmounted = node
+        .umount(&request.target)
         .map_err(|error| match error.cause() {
             Cause::Busy => Failure::precondition(format!(
                 "target_path: {} is in use ({}); a process of the pod still works in it",
@@ -68,7 +72,9 @@ fn umount<K: Kernel>(node: &Node<K>, request: &Unpublish) -> Result<(), Failure>
                 error.errno_name()
             )),
             _ => error.into(),
-        })
+        });
+    // Whatever shows there now is looked at for itself.
+    unmounted.map(|()| node.index.forget(&request.target))
 }
 
 /// Removes the one thing that publish made, and only while it is empty.

@@ -2,11 +2,12 @@
 //! that one's lock.
 
 use std::collections::btree_map::Entry;
+use std::path::PathBuf;
 
 use rustix::io::Errno;
 
 use super::state::{Answer, InodeKind, Object, Place, State};
-use crate::kernel::{LoopMode, LoopStatus, Open};
+use crate::kernel::{LoopFile, LoopMode, LoopStatus, Open};
 
 #[derive(Default)]
 pub(super) struct Loop {
@@ -159,6 +160,18 @@ impl State {
         }))
     }
 
+    pub(super) fn loop_file(&self, number: u32) -> Option<LoopFile> {
+        let binding = self.loops.get(&number)?.binding.as_ref()?;
+        let mut names = self.host_names().into_iter();
+        let named = names.find(|(_, ino)| *ino == binding.ino);
+        let path = named.map(|(path, _)| path).unwrap_or_else(|| {
+            let opened = &self.open[&binding.description].path;
+            PathBuf::from(format!("{opened} (deleted)"))
+        });
+        let autoclear = binding.mode.autoclear;
+        Some(LoopFile { path, autoclear })
+    }
+
     /// AUTOCLEAR from now on; and if nobody else has it open, nobody can open it any more.
     pub(super) fn loop_clr_fd(&mut self, device: u64) -> Answer<()> {
         let number = self.object(device)?.device()?;
@@ -196,9 +209,15 @@ impl State {
 
     /// The device number that `place` stands for.
     pub(super) fn loop_at(&self, place: Place) -> Answer<u32> {
-        match self.inode(place.ino)?.kind {
-            InodeKind::Loop(number) => Ok(number),
-            _ => Err(Errno::NOTBLK),
+        self.inode(place.ino)?;
+        self.loop_of(place.ino).ok_or(Errno::NOTBLK)
+    }
+
+    /// The device number that an inode stands for.
+    pub(super) fn loop_of(&self, ino: u64) -> Option<u32> {
+        match self.inodes.get(&ino)?.kind {
+            InodeKind::Loop(number) => Some(number),
+            _ => None,
         }
     }
 }

@@ -94,7 +94,7 @@ const ERRNOS: [(&str, Errno); 6] = [
 ];
 
 /// Calls that may wait for a disk, as the trait says.
-const WAITING: [&str; 23] = [
+const WAITING: [&str; 24] = [
     "open",
     "openat2",
     "openat",
@@ -107,6 +107,7 @@ const WAITING: [&str; 23] = [
     "fsetxattr",
     "fremovexattr",
     "LOOP_CONFIGURE",
+    "LOOP_GET_STATUS64",
     "LOOP_SET_STATUS64",
     "LOOP_CLR_FD",
     "LOOP_SET_CAPACITY",

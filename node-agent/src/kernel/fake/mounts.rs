@@ -178,9 +178,10 @@ impl State {
         attached
             .map(|mount| {
                 let superblock = &self.superblocks[&mount.superblock];
-                let root = match superblock.root == mount.root {
-                    true => PathBuf::from("/"),
-                    false => PathBuf::from("/part"),
+                let root = match self.loop_of(mount.root) {
+                    _ if superblock.root == mount.root => PathBuf::from("/"),
+                    Some(number) => PathBuf::from(format!("/loop{number}")),
+                    None => PathBuf::from("/part"),
                 };
                 let source = superblock
                     .on
@@ -191,6 +192,7 @@ impl State {
                     point: mount.point.clone(),
                     fs_type: superblock.fs_type.clone(),
                     source: source.unwrap_or_else(|| PathBuf::from("none")),
+                    peer_group: mount.group.unwrap_or(0),
                 }
             })
             .collect()

@@ -2,6 +2,7 @@
 
 use rustix::io::Errno;
 
+use super::btrfs;
 use super::state::{Answer, File, State};
 use super::superblock::BLOCK_BYTES;
 use crate::kernel::MountAttrs;
@@ -51,5 +52,16 @@ impl State {
         }
         let ino = self.backing_of(id)?;
         self.file(ino)
+    }
+
+    /// To all of its device, which has that number within the filesystem.
+    pub(super) fn btrfs_grow(&mut self, fd: u64, id: u64) -> Answer<()> {
+        if id != 1 {
+            return Err(Errno::NODEV);
+        }
+        let blocks = self.room(self.device_of(fd, "btrfs")?);
+        let contents = &mut self.mounted_file(fd, "btrfs", Some(blocks))?.contents;
+        btrfs::write(contents, blocks, false);
+        Ok(())
     }
 }

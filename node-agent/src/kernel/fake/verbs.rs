@@ -10,8 +10,8 @@ use super::state::{Context, File, InodeKind, Object, loop_dev};
 use super::superblock::BLOCK_BYTES;
 use super::{Fake, Fd, btrfs, ext4, mkfs, xfs};
 use crate::kernel::{
-    BtrfsErrors, BtrfsGeometry, Child, ChildEnd, Dev, Ext4Errors, Kernel, LoopMode, LoopStatus,
-    MountAttrs, MountEntry, MountFacts, Open, Result, Stat, Usage, XfsGeometry,
+    BtrfsErrors, BtrfsGeometry, Child, ChildEnd, Dev, Ext4Errors, Kernel, LoopFile, LoopMode,
+    LoopStatus, MountAttrs, MountEntry, MountFacts, Open, Result, Stat, Usage, XfsGeometry,
 };
 
 /// "It is not there" is an answer, which the real kernel gives only where it is so.
@@ -169,6 +169,10 @@ impl Kernel for Fake {
         (loop_dev(dev.minor) == dev).then_some(dev.minor)
     }
 
+    fn loop_dev(&self, number: u32) -> Dev {
+        loop_dev(number)
+    }
+
     fn loop_get_free(&self) -> Result<u32> {
         self.call("LOOP_CTL_GET_FREE", "", NONE, |state| {
             Ok(state.loop_get_free())
@@ -212,6 +216,11 @@ impl Kernel for Fake {
             let bound = state.loops.iter().filter(|(_, l)| l.binding.is_some());
             Ok(bound.map(|(number, _)| *number).collect())
         })
+    }
+
+    fn loop_file(&self, number: u32) -> Result<Option<LoopFile>> {
+        let name = format!("/sys/block/loop{number}/loop/backing_file");
+        self.call("read", name, GONE, |state| Ok(state.loop_file(number)))
     }
 
     fn loop_bytes(&self, number: u32) -> Result<Option<u64>> {
@@ -370,14 +379,7 @@ impl Kernel for Fake {
 
     fn btrfs_grow(&self, root: &Fd, id: u64) -> Result<()> {
         self.call("BTRFS_IOC_RESIZE", named(root), NONE, |state| {
-            if id != 1 {
-                return Err(Errno::NODEV);
-            }
-            let number = state.device_of(root.id, "btrfs")?;
-            let blocks = state.room(number);
-            let contents = &mut state.mounted_file(root.id, "btrfs", Some(blocks))?.contents;
-            btrfs::write(contents, blocks, false);
-            Ok(())
+            state.btrfs_grow(root.id, id)
         })
     }
 

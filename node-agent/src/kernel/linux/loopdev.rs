@@ -115,6 +115,14 @@ pub(super) fn number(dev: Dev, part_shift: u32) -> Option<u32> {
     (dev.major == LOOP_MAJOR && is_whole).then_some(dev.minor >> part_shift)
 }
 
+/// See [`crate::kernel::Kernel::loop_dev`].
+pub(super) fn dev(number: u32, part_shift: u32) -> Dev {
+    Dev {
+        major: LOOP_MAJOR,
+        minor: number << part_shift,
+    }
+}
+
 fn unread(path: &Path, error: &std::io::Error) -> Error {
     Error::at(
         "read",
@@ -331,6 +339,9 @@ mod tests {
                 expected,
                 "{max_part} {minor}"
             );
+            if let Some(number) = expected {
+                assert_eq!(super::dev(number, shift_of(max_part)), dev);
+            }
         }
         assert_eq!(number(Dev { major: 8, minor: 0 }, 0), None);
     }

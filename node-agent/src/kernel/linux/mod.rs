@@ -28,8 +28,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::{
-    BtrfsErrors, BtrfsGeometry, Cause, Child, ChildEnd, Dev, Error, Ext4Errors, Kernel, LoopMode,
-    LoopStatus, MountAttrs, MountEntry, MountFacts, Open, Result, Stat, Usage, XfsGeometry,
+    BtrfsErrors, BtrfsGeometry, Cause, Child, ChildEnd, Dev, Error, Ext4Errors, Kernel, LoopFile,
+    LoopMode, LoopStatus, MountAttrs, MountEntry, MountFacts, Open, Result, Stat, Usage,
+    XfsGeometry,
 };
 
 /// The kernel this process runs on, and what it can do beyond the floor.
@@ -157,6 +158,10 @@ impl Kernel for Linux {
         loopdev::number(dev, self.loop_part_shift)
     }
 
+    fn loop_dev(&self, number: u32) -> Dev {
+        loopdev::dev(number, self.loop_part_shift)
+    }
+
     fn loop_get_free(&self) -> Result<u32> {
         loopdev::get_free()
     }
@@ -189,6 +194,10 @@ impl Kernel for Linux {
 
     fn loop_bound(&self) -> Result<Vec<u32>> {
         loopdev::bound()
+    }
+
+    fn loop_file(&self, number: u32) -> Result<Option<LoopFile>> {
+        sysfs::loop_file(number)
     }
 
     fn loop_bytes(&self, number: u32) -> Result<Option<u64>> {

@@ -131,6 +131,7 @@ fn parse_line(line: &[u8]) -> Option<Line> {
             point,
             fs_type,
             source,
+            peer_group,
         },
         facts,
     })
@@ -238,6 +239,7 @@ mod tests {
                 point: "/mnt".into(),
                 fs_type: "ext3".into(),
                 source: "/dev/root".into(),
+                peer_group: 1,
             }
         );
         assert_eq!(line.facts.attrs, MountAttrs::NO_ATIME);

@@ -1,13 +1,15 @@
 //! What sysfs tells of loop devices and of the filesystems on them. Every read is answered from
 //! memory, whatever the disk does.
 
+use std::ffi::OsString;
 use std::fs::File;
-use std::io::{ErrorKind, Read};
+use std::io::Read;
+use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
-use crate::kernel::{Error, Ext4Error, Ext4Errors, Result};
+use crate::kernel::{Error, Ext4Error, Ext4Errors, LoopFile, Result};
 
 /// A number, or the name of a function in the kernel (at most 32 bytes of the superblock).
 const TEXT_BYTES_MAX: usize = 64;
@@ -19,6 +21,40 @@ const SECTOR_BYTES: u64 = 512;
 pub(super) fn loop_bytes(number: u32) -> Result<Option<u64>> {
     let sectors = integer(&PathBuf::from(format!("/sys/block/loop{number}/size")))?;
     Ok(sectors.map(|sectors| sectors.saturating_mul(SECTOR_BYTES)))
+}
+
+/// See [`crate::kernel::Kernel::loop_file`].
+pub(super) fn loop_file(number: u32) -> Result<Option<LoopFile>> {
+    let folder = PathBuf::from(format!("/sys/block/loop{number}/loop"));
+    let file = folder.join("backing_file");
+    // The path as it is: it may have any bytes but zero, and a line end of its own.
+    let mut path = match std::fs::read(&file) {
+        Ok(path) => path,
+        // Unbound, or just being unbound.
+        Err(error) if is_gone(&error) => return Ok(None),
+        Err(error) => return Err(unread(&file, &error)),
+    };
+    if path.pop().is_none() {
+        return Ok(None);
+    }
+    let Some(autoclear) = integer(&folder.join("autoclear"))? else {
+        return Ok(None);
+    };
+    Ok(Some(LoopFile {
+        path: OsString::from_vec(path).into(),
+        autoclear: autoclear != 0,
+    }))
+}
+
+/// The attributes of a device that is removed while they are read answer with `ENODEV`.
+fn is_gone(error: &std::io::Error) -> bool {
+    let errno = Errno::from_io_error(error);
+    matches!(errno, Some(Errno::NOENT | Errno::NODEV | Errno::NXIO))
+}
+
+fn unread(path: &Path, error: &std::io::Error) -> Error {
+    let errno = Errno::from_io_error(error).unwrap_or(Errno::IO);
+    Error::at("read", path, errno)
 }
 
 /// See [`crate::kernel::Kernel::ext4_errors`].
@@ -64,11 +100,8 @@ fn text(path: &Path) -> Result<Option<String>> {
     let read = File::open(path).and_then(|mut file| file.read(&mut text));
     let length = match read {
         Ok(length) => length,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        Err(error) => {
-            let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
-            return Err(Error::at("read", path, errno));
-        }
+        Err(error) if is_gone(&error) => return Ok(None),
+        Err(error) => return Err(unread(path, &error)),
     };
     let text = String::from_utf8_lossy(text.get(..length).unwrap_or_default());
     Ok(Some(text.trim_end().to_owned()))

@@ -1,0 +1,140 @@
+//! Which loop devices the mount table shows, also beneath other mounts. Walks no path and asks no
+//! filesystem, so nothing here can wait for a disk.
+
+use std::path::{Path, PathBuf};
+
+use crate::device::loop_path;
+use crate::kernel::{Dev, Kernel, MountEntry, Result};
+
+/// What one line of the table shows.
+pub(super) struct Shown {
+    /// The number that a look at the mount's root would give, where the table has it.
+    pub(super) root: Option<Dev>,
+    /// The loop device.
+    pub(super) device: Dev,
+}
+
+/// The loop device that is mounted or bound there, as far as the line shows it. The name of a node
+/// on a tmpfs may be that of any file: [`Covered`] does not trust it, a look at the path decides.
+pub(super) fn shown_by<K: Kernel>(kernel: &K, mount: &MountEntry) -> Option<Shown> {
+    let device = match mount.fs_type.as_str() {
+        "devtmpfs" | "tmpfs" => kernel.loop_dev(number_in(&mount.root)?),
+        // The kernel names the device by itself, whatever the source was called.
+        "btrfs" => {
+            let device = kernel.loop_dev(number_in(&mount.source)?);
+            return Some(Shown { root: None, device });
+        }
+        _ => kernel.loop_number(mount.dev).map(|_| mount.dev)?,
+    };
+    let root = Some(device);
+    Some(Shown { root, device })
+}
+
+/// The number in the last name of the path, which is that of a loop device's node; a node that was
+/// removed has a mark behind it.
+fn number_in(path: &Path) -> Option<u32> {
+    let path = path.to_str()?;
+    let path = path.strip_suffix("//deleted").unwrap_or(path);
+    let (_, name) = path.rsplit_once('/')?;
+    name.strip_prefix("loop")?.parse().ok()
+}
+
+/// The lines of the table that certainly show one device. Read at the first question.
+pub(super) struct Covered<'a, K: Kernel> {
+    kernel: &'a K,
+    device: Dev,
+    lines: Option<Vec<MountEntry>>,
+}
+
+impl<'a, K: Kernel> Covered<'a, K> {
+    pub(super) fn new(kernel: &'a K, device: Dev) -> Self {
+        Covered {
+            kernel,
+            device,
+            lines: None,
+        }
+    }
+
+    /// Whether the device is mounted at that path, be it beneath another mount.
+    ///
+    /// # Errors
+    /// When the table cannot be read.
+    pub(super) fn is_at(&mut self, path: &Path) -> Result<bool> {
+        Ok(self.lines()?.iter().any(|line| line.point == path))
+    }
+
+    /// Whether what is at `path` is a mirror of what is at one of the others, by propagation.
+    ///
+    /// # Errors
+    /// When the table cannot be read.
+    pub(super) fn mirrors(&mut self, path: &Path, others: &[&Path]) -> Result<bool> {
+        let lines = self.lines()?;
+        let groups_at = |point: &Path| {
+            let at = lines.iter().filter(|line| line.point == point);
+            at.map(|line| line.peer_group).collect::<Vec<_>>()
+        };
+        let known: Vec<u64> = others.iter().flat_map(|other| groups_at(other)).collect();
+        let is_known = |group: &u64| *group != 0 && known.contains(group);
+        Ok(groups_at(path).iter().all(is_known))
+    }
+
+    /// All paths at which the device is mounted, apart from `except` and its mirrors.
+    ///
+    /// # Errors
+    /// When the table cannot be read.
+    pub(super) fn paths(&mut self, except: &[&Path]) -> Result<Vec<PathBuf>> {
+        let points: Vec<PathBuf> = self.lines()?.iter().map(|it| it.point.clone()).collect();
+        let mut left = Vec::new();
+        for point in points {
+            if !except.contains(&point.as_path()) && !self.mirrors(&point, except)? {
+                left.push(point);
+            }
+        }
+        Ok(left)
+    }
+
+    fn lines(&mut self) -> Result<&[MountEntry]> {
+        let lines = match self.lines.take() {
+            Some(lines) => lines,
+            None => self.read()?,
+        };
+        Ok(self.lines.insert(lines))
+    }
+
+    fn read(&self) -> Result<Vec<MountEntry>> {
+        let Some(number) = self.kernel.loop_number(self.device) else {
+            return Ok(Vec::new());
+        };
+        // A container may have its device nodes on a tmpfs; on any other, the name is a pod's.
+        let nodes = self.kernel.look(&loop_path(number))?.map(|node| node.dev);
+        let mut lines = self.kernel.mounts()?;
+        lines.retain(|line| {
+            let is_sure = line.fs_type != "tmpfs" || nodes == Some(line.dev);
+            let shown = shown_by(self.kernel, line).filter(|_| is_sure);
+            shown.is_some_and(|shown| shown.device == self.device)
+        });
+        Ok(lines)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_number_of_a_device_is_in_the_last_name_alone() {
+        for (path, number) in [
+            ("/loop7", Some(7)),
+            ("/dev/loop12", Some(12)),
+            ("/loop7//deleted", Some(7)),
+            ("/loop7/file", None),
+            ("/loop7p1", None),
+            ("/loop-control", None),
+            ("/part", None),
+            ("/", None),
+            ("none", None),
+        ] {
+            assert_eq!(number_in(Path::new(path)), number, "{path}");
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! A loop device of somebody else whose storage does not answer: nothing asks it, neither at the
+//! start of the agent nor while it looks for a device that a crash left bound.
+
+use std::path::Path;
+
+use rustix::mount::{UnmountFlags, mount_bind, unmount};
+use tonic::Code;
+
+use crate::lifecycle::{expect_words, leave_words};
+use crate::rig::{Fuse, NodeCalls, Place, Rig, Volume, access, least_bytes, run, until};
+
+const FILE: &str = "foreign.img";
+
+/// The device, bound and hung. Unbound when dropped, after its storage has come to an end.
+struct Foreigner {
+    device: String,
+    fuse: Option<Fuse>,
+}
+
+impl Foreigner {
+    fn new(place: &Place) -> Self {
+        let mut fuse = Fuse::mount(place, FILE);
+        let file = fuse.point().join(FILE);
+        let device = run("losetup", &["--find", "--show", text(&file)]);
+        let device = device.trim().to_owned();
+        // The mount table then has a loop device at a path that cannot be walked.
+        mount_bind(&device, &file).expect("mount --bind");
+        fuse.silence();
+        let fuse = Some(fuse);
+        Foreigner { device, fuse }
+    }
+}
+
+impl Drop for Foreigner {
+    fn drop(&mut self) {
+        drop(self.fuse.take());
+        // In a test that fails, its place has detached the device already.
+        if !std::thread::panicking() {
+            run("losetup", &["--detach", &self.device]);
+        }
+    }
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("UTF-8")
+}
+
+fn lives(node: &NodeCalls, volume: &Volume, kind: &str) {
+    let target = volume.target("a");
+    // What the start frees is a job of the volume's, so the first call may have to come again.
+    until("the volume is staged", || {
+        let answer = node.stage(volume.stage(access(kind)));
+        let is_over = !answer.as_ref().is_err_and(|it| it.code() == Code::Aborted);
+        if is_over {
+            answer.expect("stage");
+        }
+        is_over
+    });
+    node.publish(volume.publish(&target, access(kind)))
+        .expect("publish");
+    leave_words(kind, &target);
+    expect_words(kind, &target);
+    node.stats(volume.stats(&target)).expect("stats");
+    volume.down(node, &[&target]);
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn a_foreign_device_whose_storage_hangs_stops_no_start_and_no_volume() {
+    let place = Place::new();
+    let volumes = place.folder("volumes");
+    let foreigner = Foreigner::new(&place);
+    let mut rig = Rig::with_volumes_in(place, volumes);
+    for kind in ["ext4", "block"] {
+        lives(&rig.node(), &rig.volume(least_bytes(kind)), kind);
+    }
+    rig.restart();
+    lives(&rig.node(), &rig.volume(least_bytes("ext4")), "ext4");
+    drop(foreigner);
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn a_device_that_a_crash_left_bound_is_found_beside_one_that_hangs() {
+    let place = Place::new();
+    let volumes = place.folder("volumes");
+    let foreigner = Foreigner::new(&place);
+    let mut rig = Rig::with_volumes_in(place, volumes);
+    let volume = rig.volume(least_bytes("block"));
+    let node = rig.node();
+    let leave_bound = || {
+        node.stage(volume.stage(access("block"))).expect("stage");
+        unmount(volume.device(), UnmountFlags::NOFOLLOW).expect("umount");
+        assert_eq!(ours(&rig, &volume), 1);
+    };
+    // As after a crash between the bind of the device and its mount.
+    leave_bound();
+    lives(&node, &volume, "block");
+    leave_bound();
+    node.unstage(volume.unstage()).expect("unstage");
+    until("the device is unbound", || ours(&rig, &volume) == 0);
+    leave_bound();
+    rig.restart();
+    until("the start has freed the device", || {
+        ours(&rig, &volume) == 0
+    });
+    lives(&rig.node(), &volume, "block");
+    drop(foreigner);
+}
+
+/// How many devices are bound to the volume's file.
+fn ours(rig: &Rig, volume: &Volume) -> usize {
+    let bound = rig.place().loops();
+    bound.iter().filter(|it| it.file == volume.file).count()
+}
