@@ -1,13 +1,9 @@
 //! The agent from start to end: prove that it can work here, then serve until told to stop.
 
 use std::fmt::Display;
-use std::io;
-use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use belay_proto::endpoint::Endpoint;
 use belay_server::identity::Identity;
 use belay_server::metrics;
 use belay_server::readiness::{Readiness, State};
@@ -17,16 +13,20 @@ use belay_server::services::Services;
 use belay_server::signal;
 use belay_server::socket::Socket;
 
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
 use crate::config::{Config, Driver};
-use crate::device::LoopDir;
-use crate::forgotten;
 use crate::kernel::linux::{Linux, heap, privileges};
-use crate::operation::{self, KubeletDir, MountIndex, Node};
+use crate::operation::{self, KubeletDir};
 use crate::pool::{Pool, THREADS_MAX};
 use crate::rpc::{NodeIdentity, NodeService};
+use crate::start::{self, Machine, Start};
 
 /// How long an idle thread of the pool stays: for the rest of a burst of pods, and no longer.
 const THREAD_IDLE: Duration = Duration::from_secs(10);
+/// How long the start waits for a disk; a driver whose disk takes longer comes up later.
+const FIRST_TRY: Duration = Duration::from_secs(2);
 /// Running operations may end within this after SIGTERM; the kubelet repeats what does not.
 const DRAIN: Duration = Duration::from_secs(20);
 
@@ -52,82 +52,18 @@ pub fn run(config: &Config) -> Result<(), StartError> {
         .transpose()
         .map_err(|error| failed("--kubelet-dir", &error))?;
     let readiness = Readiness::new(readiness_in(kubelet_dir.as_ref()));
-    let nodes = nodes(config, &kernel, kubelet_dir)?;
+    let machine = Arc::new(Machine::new(config, kernel, kubelet_dir));
     give_up_privileges()?;
-    let alone = config
-        .drivers()
-        .zip(&nodes)
-        .map(|(driver, node)| sweep(config, driver, node));
-    let alone: Vec<bool> = alone.collect();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .max_blocking_threads(THREADS_MAX)
+        .max_blocking_threads(THREADS_MAX + config.drivers().count())
         .thread_keep_alive(THREAD_IDLE)
         .build()
         .map_err(|error| failed("starting the runtime", &error))?;
-    let result = runtime.block_on(serve_nodes(config, nodes.into_iter().zip(alone), readiness));
+    let result = runtime.block_on(serve_drivers(config, &machine, readiness));
     // A thread that waits for a dead disk must not keep the process from ending.
     runtime.shutdown_background();
     result
-}
-
-/// One for each driver, in their order.
-fn nodes(
-    config: &Config,
-    kernel: &Linux,
-    mut kubelet_dir: Option<KubeletDir>,
-) -> Result<Vec<Node<Linux>>, StartError> {
-    let mut nodes: Vec<Node<Linux>> = Vec::new();
-    let mut folders: Vec<(u64, u64)> = Vec::new();
-    for driver in config.drivers() {
-        let path = &driver.loop_dir;
-        let no_folder = |why: &dyn Display| failed(&format!("--loop-dir {}", path.display()), why);
-        // Without links, as the kernel will name the files in it.
-        let real = path.canonicalize().map_err(|error| no_folder(&error))?;
-        let folder = inode(&real).map_err(|error| no_folder(&error))?;
-        // What one driver does not know of, it takes for left behind.
-        if folders.contains(&folder) {
-            let name = &driver.common.driver_name;
-            let why = format!("another driver has it; give {name} one of its own");
-            return Err(no_folder(&why));
-        }
-        folders.push(folder);
-        let loop_dir = LoopDir::open(kernel, &real).map_err(|error| no_folder(&error))?;
-        let index = MountIndex::scan(kernel);
-        let index = index.map_err(|error| failed("reading the mounts", &error))?;
-        nodes.push(match nodes.first() {
-            None => Node::new(kernel.clone(), loop_dir, index, kubelet_dir.take()),
-            Some(first) => first.beside(loop_dir, index),
-        });
-    }
-    Ok(nodes)
-}
-
-/// Frees what a killed agent left bound, where nobody else can be at it. Whether that is known.
-fn sweep(config: &Config, driver: &Driver, node: &Node<Linux>) -> bool {
-    let folder = &driver.loop_dir;
-    let mut sockets = config.drivers().map(|driver| &driver.common.endpoint);
-    if sockets.any(|endpoint| is_folder_of(endpoint, folder)) {
-        tracing::warn!(
-            "--loop-dir {} is the folder of a socket, whose lock a start needs: what a killed \
-             agent or kubelet left is not freed; give the volumes' files a folder of their own",
-            folder.display()
-        );
-        return false;
-    }
-    node.sweep()
-}
-
-/// Whether the socket is in that folder.
-fn is_folder_of(endpoint: &Endpoint, folder: &Path) -> bool {
-    let Some(beside) = endpoint.path.parent() else {
-        return false;
-    };
-    inode(folder).is_ok_and(|folder| inode(beside).is_ok_and(|beside| beside == folder))
-}
-
-fn inode(path: &Path) -> io::Result<(u64, u64)> {
-    path.metadata().map(|found| (found.dev(), found.ino()))
 }
 
 /// Only so late, because who has less than process 1 may not ask for its namespace; but while there
@@ -153,27 +89,30 @@ fn readiness_in(kubelet_dir: Option<&KubeletDir>) -> State {
     }
 }
 
-/// Each node with whether no other agent serves its folder.
-async fn serve_nodes(
+async fn serve_drivers(
     config: &Config,
-    nodes: impl Iterator<Item = (Node<Linux>, bool)>,
+    machine: &Arc<Machine>,
     readiness: Readiness,
 ) -> Result<(), StartError> {
     let pool = Pool::new();
     let measured = Arc::clone(&pool);
     metrics::when_asked(move || measured.measure());
-    let drivers = config
-        .drivers()
-        .zip(nodes)
-        .map(|(driver, (node, is_alone))| {
-            let service = NodeService::new(Arc::new(node), Arc::clone(&pool), identity(driver));
-            let service = Arc::new(service);
-            if config.kubelet_dir.is_some() && is_alone {
-                let folder = driver.loop_dir.clone();
-                tokio::spawn(forgotten::look_after(folder, Arc::clone(&service)));
-            }
-            served(config, driver, service, &readiness)
-        });
+    let (mut services, mut first_tries) = (Vec::new(), Vec::new());
+    for driver in config.drivers() {
+        let why = start::opening(driver);
+        let service = NodeService::new(&why, Arc::clone(&pool), identity(driver));
+        let service = Arc::new(service);
+        let own = readiness.part(State::Starting(why));
+        let start = Start::new(machine, driver, &service, own.clone(), readiness.own());
+        let (first, tried) = oneshot::channel();
+        tokio::spawn(start.run(first));
+        first_tries.push(tried);
+        services.push((driver, service, own));
+    }
+    tried(first_tries).await?;
+    let drivers = services
+        .into_iter()
+        .map(|(driver, service, own)| served(config, driver, service, &own));
     let drivers = drivers.collect::<Result<Vec<_>, _>>()?;
     let shutdown = signal::terminations().map_err(|error| failed("signals", &error))?;
     let config = ServeConfig {
@@ -184,6 +123,18 @@ async fn serve_nodes(
     serve(config, drivers, shutdown)
         .await
         .map_err(|error| failed("serving", &error))
+}
+
+/// Waits until each driver has been tried once, so that no call meets one that would be up a moment
+/// later; but not for a disk that hangs.
+async fn tried(first_tries: Vec<oneshot::Receiver<Result<(), String>>>) -> Result<(), StartError> {
+    let end = Instant::now() + FIRST_TRY;
+    for tried in first_tries {
+        if let Ok(Ok(Err(why))) = tokio::time::timeout_at(end, tried).await {
+            return Err(StartError(why));
+        }
+    }
+    Ok(())
 }
 
 /// The driver behind its socket.
@@ -212,12 +163,12 @@ fn served(
     })
 }
 
-fn registration(config: &Config, driver: &Driver, whole: &Readiness) -> Option<Registration> {
+fn registration(config: &Config, driver: &Driver, own: &Readiness) -> Option<Registration> {
     Some(Registration {
         folder: config.registration_dir.clone()?,
         driver: driver.common.driver_name.clone(),
         endpoint: driver.kubelet_registration_path.clone()?,
-        readiness: whole.clone(),
+        readiness: own.clone(),
     })
 }
 

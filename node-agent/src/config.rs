@@ -160,6 +160,13 @@ impl Driver {
                 "--endpoint: {earlier_name} and {name} both have {endpoint}; give each its own"
             ));
         }
+        // Whether links make two of them one shows when both are there.
+        if self.loop_dir == earlier.loop_dir {
+            let folder = self.loop_dir.display();
+            return Err(format!(
+                "--loop-dir: {earlier_name} and {name} both have {folder}; give each its own"
+            ));
+        }
         Ok(())
     }
 }
@@ -279,6 +286,7 @@ mod tests {
                 "--endpoint=unix:///csi/one.sock",
                 "both have unix:///csi/one.sock",
             ),
+            ("--loop-dir", "--loop-dir=/one", "both have /one"),
             (
                 "--kubelet-reg",
                 "--max-volumes=1",

@@ -13,6 +13,7 @@ mod agent;
 mod config;
 mod forgotten;
 mod pool;
+mod start;
 
 pub use agent::{StartError, run};
 pub use config::Config;

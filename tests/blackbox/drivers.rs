@@ -1,6 +1,7 @@
 //! Several drivers in one agent: each has its own name, socket and volumes, and none can touch what
 //! is another's.
 
+use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
@@ -8,7 +9,8 @@ use tonic::Code;
 
 use crate::lifecycle::{expect_words, leave_words};
 use crate::rig::{
-    Kubelet, NodeCalls, Pages, Place, Process, Volume, access, least_bytes, refused, until,
+    Fuse, Kubelet, NodeCalls, Pages, Place, Process, Volume, access, least_bytes, probe, refused,
+    until,
 };
 
 const NAMES: [&str; 2] = ["local.csi.belay.dev", "fast.belay.dev"];
@@ -26,6 +28,10 @@ impl Bed {
         for name in NAMES {
             place.folder(name);
         }
+        Self::at(place)
+    }
+
+    fn at(place: Place) -> Self {
         let kubelet = Kubelet::start(&place.path().join("registry"));
         let agent = start(&place, &flags(&place));
         Bed {
@@ -200,6 +206,137 @@ fn a_restarted_agent_finds_the_volumes_of_all_its_drivers() {
         node.stats(volume.stats(&targets[driver])).expect("stats");
         expect_words("block", &targets[driver]);
         volume.down(&node, &[&targets[driver]]);
+    }
+    drop(bed.agent);
+    bed.place.expect_nothing_left();
+}
+
+/// The first driver is whole; the second answers what asks no disk, names itself and the reason
+/// wherever somebody asks, and is not made known to the kubelet.
+fn expect_the_second_waits(bed: &mut Bed, why: &str) {
+    let (pages, words) = (Pages::of(&bed.agent), [NAMES[1], "--loop-dir", why]);
+    let says_so = |text: &str| words.iter().all(|word| text.contains(word));
+    let registration = |driver: usize| {
+        let name = format!("registry/{}-reg.sock", NAMES[driver]);
+        bed.place.path().join(name)
+    };
+    bed.kubelet.registers(&registration(0));
+    until("the first driver is registered", || {
+        let registered = |driver: usize| {
+            let name = format!("belay_kubelet_registered{{driver=\"{}\"}}", NAMES[driver]);
+            pages.metric(&name)
+        };
+        assert_eq!(registered(1).as_deref(), Some("0"));
+        registered(0).as_deref() == Some("1")
+    });
+    assert!(!registration(1).exists());
+    let (status, page) = pages.health();
+    assert!(status == 503 && says_so(&page), "{page}");
+    assert_eq!(pages.life().0, 200);
+
+    assert!(is_ready(bed, 0) && !is_ready(bed, 1));
+    bed.node(1).info(Default::default()).expect("info");
+    let volume = Volume::made(bed.place.path(), bed.place.path(), "vol-1".to_owned());
+    let target = volume.target("a");
+    let node = bed.node(1);
+    let answers = [
+        node.unpublish(volume.unpublish(&target)).err(),
+        node.unstage(volume.unstage()).err(),
+        node.stats(volume.stats(&target)).err(),
+    ];
+    for refused in answers.map(|answer| answer.expect("a refusal")) {
+        assert_eq!(refused.code(), Code::Unavailable, "{refused}");
+        assert!(says_so(refused.message()), "{refused}");
+    }
+    expect_a_life(bed, 0);
+}
+
+fn is_ready(bed: &Bed, driver: usize) -> bool {
+    let answer = probe(&socket(&bed.place, driver)).expect("probe");
+    answer.ready.expect("always set")
+}
+
+fn expect_a_life(bed: &Bed, driver: usize) {
+    let (node, volume) = (bed.node(driver), bed.volume(driver, least_bytes("ext4")));
+    let target = volume.target("a");
+    node.stage(volume.stage(access("ext4"))).expect("stage");
+    node.publish(volume.publish(&target, access("ext4")))
+        .expect("publish");
+    leave_words("ext4", &target);
+    volume.down(&node, &[&target]);
+    std::fs::remove_file(&volume.file).expect("unlink");
+}
+
+fn expect_both(bed: &mut Bed) {
+    until("the second driver has come up", || is_ready(bed, 1));
+    let registration = bed
+        .place
+        .path()
+        .join(format!("registry/{}-reg.sock", NAMES[1]));
+    until("it is offered to the kubelet", || registration.exists());
+    bed.kubelet.registers(&registration);
+    let pages = Pages::of(&bed.agent);
+    until("all drivers are registered", || pages.health().0 == 200);
+    for driver in [0, 1] {
+        expect_a_life(bed, driver);
+    }
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn a_driver_whose_folder_is_not_made_yet_comes_up_when_it_is_and_holds_up_no_other() {
+    let place = Place::new();
+    place.folder(NAMES[0]);
+    let mut bed = Bed::at(place);
+    expect_the_second_waits(&mut bed, "No such file or directory");
+    bed.place.folder(NAMES[1]);
+    expect_both(&mut bed);
+    drop(bed.agent);
+    bed.place.expect_nothing_left();
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn a_driver_whose_disk_fails_or_hangs_at_the_start_holds_up_no_other() {
+    let place = Place::new();
+    place.folder(NAMES[0]);
+    let mut fuse = Fuse::mount(&place, "file");
+    let folder = place.path().join(NAMES[1]);
+    symlink(fuse.point().join("folder"), &folder).expect("symlink");
+    fuse.silence();
+    let mut bed = Bed::at(place);
+    expect_the_second_waits(&mut bed, "does not answer");
+    // The thread that hung comes back with an error.
+    drop(fuse);
+    let pages = Pages::of(&bed.agent);
+    until("its disk has failed", || {
+        let page = pages.health().1;
+        !page.contains("does not answer") && page.contains(NAMES[1])
+    });
+    std::fs::remove_file(&folder).expect("unlink");
+    bed.place.folder(NAMES[1]);
+    expect_both(&mut bed);
+    drop(bed.agent);
+    bed.place.expect_nothing_left();
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn two_drivers_whose_folders_turn_out_to_be_one_are_never_both_served() {
+    let place = Place::new();
+    let (first, second) = (place.folder(NAMES[0]), place.path().join(NAMES[1]));
+    let bed = Bed::at(place);
+    symlink(first, &second).expect("symlink");
+    let pages = Pages::of(&bed.agent);
+    until("it is noticed", || {
+        pages.health().1.contains("another driver has it")
+    });
+    assert!(is_ready(&bed, 0) && !is_ready(&bed, 1));
+    std::fs::remove_file(&second).expect("unlink");
+    bed.place.folder(NAMES[1]);
+    until("the second driver has come up", || is_ready(&bed, 1));
+    for driver in [0, 1] {
+        expect_a_life(&bed, driver);
     }
     drop(bed.agent);
     bed.place.expect_nothing_left();

@@ -1,12 +1,13 @@
 //! What a kubelet forgets that is killed between the unpublish of a volume's last target and its
 //! unstage: the volume is detached all the same when that is asked for, and only then.
 
-use std::fs::{self, Permissions};
+use std::fs::{self, File, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use belay_proto::csi::v1 as csi;
-use rustix::mount::MountPropagationFlags;
+use rustix::fs::{FlockOperation, flock};
+use rustix::mount::{MountPropagationFlags, UnmountFlags, unmount};
 use tonic::Code;
 
 use crate::kubelet_dir::Mount;
@@ -213,4 +214,37 @@ fn what_a_pod_has_and_what_nobody_asked_for_stays() {
         }
     }
     bed.end(&[]);
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn an_agent_that_has_the_folders_lock_late_frees_and_releases_all_the_same() {
+    let mut bed = Bed::new();
+    let (volume, left) = (bed.volume("ext4"), bed.volume("block"));
+    let node = bed.rig.node();
+    node.stage(volume.stage(access("ext4"))).expect("stage");
+    node.stage(left.stage(access("block"))).expect("stage");
+    // As after the death of an agent between the bind of a device and its mount; and one of its
+    // threads waits for a disk, so that it has not ended.
+    bed.rig.kill();
+    unmount(left.device(), UnmountFlags::NOFOLLOW).expect("umount");
+    let is_bound = |bed: &Bed| {
+        let bound = bed.rig.place().loops();
+        bound.iter().any(|it| it.file == left.file)
+    };
+    let dead_agent = File::open(bed.rig.volumes()).expect("open");
+    flock(&dead_agent, FlockOperation::NonBlockingLockExclusive).expect("flock");
+    bed.rig.start();
+    let log = bed.rig.agent();
+    until("the agent does without the lock", || {
+        log.log().contains("another process has it")
+    });
+    refused(bed.detach(&volume), Code::Aborted);
+    assert!(is_bound(&bed) && is_staged(&volume));
+    drop(dead_agent);
+    until("what was left bound is freed", || !is_bound(&bed));
+    bed.is_detached_in_the_end(&volume);
+    left.down(&bed.rig.node(), &[]);
+    bed.detach(&left).expect("detach");
+    bed.end(&[volume, left]);
 }

@@ -62,29 +62,21 @@ impl<K: Kernel> Node<K> {
         kernel: K,
         loop_dir: LoopDir<K>,
         index: MountIndex,
-        kubelet_dir: Option<KubeletDir>,
+        kubelet_dir: Option<Arc<KubeletDir>>,
     ) -> Self {
         Node {
             kernel,
             loop_dir,
             index,
-            kubelet_dir: kubelet_dir.map(Arc::new),
+            kubelet_dir,
             placing: Arc::default(),
         }
     }
 
-    /// The same node for another driver, whose volumes' files are in `loop_dir`. It has an `index`
-    /// of its own, where mounts are known by the ids of volumes: two drivers may have the same.
-    pub(crate) fn beside(&self, loop_dir: LoopDir<K>, index: MountIndex) -> Self
-    where
-        K: Clone,
-    {
-        Node {
-            kernel: self.kernel.clone(),
-            loop_dir,
-            index,
-            kubelet_dir: self.kubelet_dir.clone(),
-            placing: Arc::clone(&self.placing),
-        }
+    /// Next to other drivers of the same process, which place their mounts in turns. Each has an
+    /// index of its own, where mounts are known by the ids of volumes: two may have the same.
+    pub(crate) fn placing_by_turns(self, placing: &Arc<Mutex<()>>) -> Self {
+        let placing = Arc::clone(placing);
+        Node { placing, ..self }
     }
 }

@@ -13,32 +13,6 @@ use crate::device::Remnant;
 use crate::kernel::Kernel;
 
 impl<K: Kernel> Node<K> {
-    /// Frees what was left, if no other process has the folder's lock: whether that is so.
-    pub(crate) fn sweep(&self) -> bool {
-        match self.is_alone() {
-            Ok(true) => {}
-            Ok(false) => {
-                tracing::warn!("another process has the lock of --loop-dir; nothing is freed");
-                return false;
-            }
-            Err(failure) => {
-                tracing::warn!("the lock of --loop-dir: {failure}");
-                return false;
-            }
-        }
-        match self.remnants() {
-            Ok(remnants) => remnants.into_iter().for_each(|(number, volume)| {
-                match self.free_remnant(number, &volume) {
-                    Ok(false) => {}
-                    Ok(true) => tracing::info!("/dev/loop{number} was left bound, and is freed"),
-                    Err(failure) => tracing::warn!("/dev/loop{number} is left as it is: {failure}"),
-                }
-            }),
-            Err(failure) => tracing::warn!("the list of loop devices: {failure}"),
-        }
-        true
-    }
-
     /// Takes the lock of the volumes' folder, which stays with this agent to the end; whether no
     /// other process has it. Without it nothing may be freed that no call names: another agent may
     /// be about to show such a device.

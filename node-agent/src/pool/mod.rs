@@ -189,6 +189,15 @@ impl Drop for Counted<'_> {
     }
 }
 
+/// Runs work of the start of a driver on a thread beyond the places: its disk may not answer, and
+/// a driver has one such work at a time.
+pub(crate) fn apart<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> impl Future<Output = Result<T, Failure>> {
+    let thread = spawn(work);
+    async { thread.await.or_else(broke_off) }
+}
+
 async fn permit(places: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit, Failure> {
     let permit = Arc::clone(places).acquire_owned().await;
     permit.map_err(|_| Failure::bug("the pool is closed; the agent is ending"))

@@ -55,7 +55,7 @@ impl<K: Kernel> NodeService<K> {
         let id = request.id.clone();
         let paths = (&request.staging, &request.target);
         let key = reads::key(&id, format_args!("{paths:?}"));
-        let (node, pool) = (Arc::clone(&self.node), Arc::clone(&self.pool));
+        let (node, pool) = (self.node()?, Arc::clone(&self.pool));
         let look = |ticket: Ticket| async move {
             let look = move || operation::health(&node, &request);
             pool.run(&ticket, Lane::Read, look).await
@@ -77,7 +77,7 @@ impl<K: Kernel> NodeService<K> {
         message: csi::NodeGetStorageHealthRequest,
     ) -> Result<csi::NodeGetStorageHealthResponse, Failure> {
         StorageHealth::try_from(message)?;
-        let (node, pool) = (Arc::clone(&self.node), Arc::clone(&self.pool));
+        let (node, pool) = (self.node()?, Arc::clone(&self.pool));
         let look = |ticket: Ticket| async move {
             let look = move || operation::storage_health(&node);
             pool.run(&ticket, Lane::Read, look).await

@@ -3,8 +3,10 @@
 
 mod encode;
 mod health;
+mod late;
 mod node;
 mod reads;
+mod start;
 #[cfg(test)]
 mod tests;
 

@@ -13,6 +13,7 @@ use tonic::{Request, Response, Status};
 
 use super::encode;
 use super::health::Looks;
+use super::late::Late;
 use super::reads::Reads;
 use crate::kernel::Kernel;
 use crate::operation::{self, Formatting, Node, Published, Staged, Thread, VolumeStats};
@@ -20,7 +21,7 @@ use crate::pool::{Lane, Pool};
 
 /// The CSI Node service over the operations.
 pub(crate) struct NodeService<K: Kernel> {
-    pub(super) node: Arc<Node<K>>,
+    pub(super) node: Late<K>,
     pub(super) pool: Arc<Pool>,
     /// One job a volume; its value is the size in bytes that an expansion answers with.
     pub(super) changes: Jobs<u64>,
@@ -42,14 +43,15 @@ pub(crate) struct NodeIdentity {
 }
 
 impl<K: Kernel> NodeService<K> {
-    pub(crate) fn new(node: Arc<Node<K>>, pool: Arc<Pool>, identity: NodeIdentity) -> Self {
+    /// Of a driver that is not up yet, and why; see [`NodeService::come_up`].
+    pub(crate) fn new(why: &str, pool: Arc<Pool>, identity: NodeIdentity) -> Self {
         let info = csi::NodeGetInfoResponse {
             node_id: identity.id,
             max_volumes_per_node: i64::from(identity.volumes_max),
             accessible_topology: identity.topology.map(|segments| csi::Topology { segments }),
         };
         NodeService {
-            node,
+            node: Late::new(why),
             pool,
             changes: Jobs::new(CHANGE_DEADLINE),
             reads: Reads::new(),
@@ -75,7 +77,7 @@ impl<K: Kernel> NodeService<K> {
         fingerprint: u64,
         work: impl FnOnce(&Node<K>) -> Result<u64, Failure> + Send + 'static,
     ) -> Result<u64, Failure> {
-        let (node, pool) = (Arc::clone(&self.node), Arc::clone(&self.pool));
+        let (node, pool) = (self.node()?, Arc::clone(&self.pool));
         let job = |ticket: Ticket| async move {
             let work = move || work(&node);
             pool.run(&ticket, Lane::Change, work).await
@@ -92,7 +94,7 @@ impl<K: Kernel> NodeService<K> {
             &stage.volume_context,
         ));
         let id = stage.id.clone();
-        let (node, pool) = (Arc::clone(&self.node), Arc::clone(&self.pool));
+        let (node, pool) = (self.node()?, Arc::clone(&self.pool));
         let job = |ticket: Ticket| async move {
             let stage = Arc::new(stage);
             let (first_node, first) = (Arc::clone(&node), Arc::clone(&stage));
@@ -119,7 +121,7 @@ impl<K: Kernel> NodeService<K> {
             &publish.volume_context,
         ));
         let id = publish.id.clone();
-        let (node, pool) = (Arc::clone(&self.node), Arc::clone(&self.pool));
+        let (node, pool) = (self.node()?, Arc::clone(&self.pool));
         let job = |ticket: Ticket| async move {
             // Mostly no disk is asked, and then a thread would cost more than the work.
             if operation::publish(&node, &publish, Thread::Only)? == Published::WantsPool {
@@ -139,7 +141,7 @@ impl<K: Kernel> NodeService<K> {
     /// # Errors
     /// Those of [`operation::is_wanted`].
     pub(crate) async fn is_wanted(&self, id: &VolumeId) -> Result<bool, Failure> {
-        let (node, pool, volume) = (Arc::clone(&self.node), Arc::clone(&self.pool), id.clone());
+        let (node, pool, volume) = (self.node()?, Arc::clone(&self.pool), id.clone());
         let job = |ticket: Ticket| async move {
             let work = move || operation::is_wanted(&node, &volume);
             pool.run(&ticket, Lane::Read, work).await
@@ -199,7 +201,7 @@ impl<K: Kernel> NodeService<K> {
         if let Some(look) = self.hung(&id) {
             return self.reads.last(&id, &path, &look);
         }
-        let (node, pool) = (Arc::clone(&self.node), Arc::clone(&self.pool));
+        let (node, pool) = (self.node()?, Arc::clone(&self.pool));
         let read = |ticket: Ticket| async move {
             let work = move || operation::stats(&node, &stats);
             pool.run(&ticket, Lane::Read, work).await

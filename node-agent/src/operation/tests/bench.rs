@@ -1,6 +1,7 @@
 //! What every test works with: a machine to run on, volumes, and the calls of a kubelet.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use belay_server::failure::Failure;
 use belay_server::health::Complaints;
@@ -52,7 +53,7 @@ pub(crate) trait World {
     /// serves the same folder must have ended.
     fn start_swept(&self) -> Node<Self::Kernel> {
         let node = self.start();
-        node.sweep();
+        sweep(&node);
         node
     }
 
@@ -62,7 +63,12 @@ pub(crate) trait World {
         let loop_dir = LoopDir::open(&kernel, &self.volumes()).unwrap();
         let index = MountIndex::scan(&kernel).unwrap();
         let kubelet_dir = KubeletDir::open(&kernel, self.base()).unwrap();
-        Node::new(kernel, loop_dir, index, Some(kubelet_dir.assumed_seen()))
+        Node::new(
+            kernel,
+            loop_dir,
+            index,
+            Some(Arc::new(kubelet_dir.assumed_seen())),
+        )
     }
 
     /// A new blank volume, and the folders that a kubelet makes for it.
@@ -79,6 +85,15 @@ pub(crate) trait World {
         self.make_dir(&volume.staging());
         self.make_dir(volume.target(1).parent().unwrap());
         volume
+    }
+}
+
+/// What an agent does when it has started: what fails is left to the volumes' own calls.
+pub(super) fn sweep<K: Kernel>(node: &Node<K>) {
+    if node.is_alone().is_ok_and(|alone| alone) {
+        for (number, volume) in node.remnants().into_iter().flatten() {
+            drop(node.free_remnant(number, &volume));
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! The kubelet's folder: what lies beneath it, and who sees the mounts there.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use belay_server::failure::Kind;
 
@@ -106,7 +107,7 @@ fn start_unseen(world: &Simulated) -> Node<Fake> {
     let loop_dir = LoopDir::open(&kernel, &world.volumes()).unwrap();
     let index = MountIndex::scan(&kernel).unwrap();
     let kubelet_dir = KubeletDir::open(&kernel, world.base()).unwrap();
-    Node::new(kernel, loop_dir, index, Some(kubelet_dir))
+    Node::new(kernel, loop_dir, index, Some(Arc::new(kubelet_dir)))
 }
 
 #[test]

@@ -10,7 +10,7 @@ use belay_server::request::AccessMode;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 
-use super::bench::{BYTES, MIB, Verb, Volume, World};
+use super::bench::{BYTES, MIB, Verb, Volume, World, sweep};
 use super::is_nightly;
 use super::model::{Answer, Known, STEPS_MAX, Wrong, config, verb, volumes, wrong, wrongly};
 use super::simulated::Simulated;
@@ -159,7 +159,7 @@ impl Life {
         self.node = None;
         let node = self.world.start();
         self.world.machine.begin(fault);
-        let ended = catch_unwind(AssertUnwindSafe(|| node.sweep()));
+        let ended = catch_unwind(AssertUnwindSafe(|| sweep(&node)));
         self.world.machine.end();
         self.node = Some(match ended {
             Ok(_) => node,

@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use super::bench::{Form, Verb, Volume, World};
+use super::bench::{Form, Verb, Volume, World, sweep};
 use super::simulated::Simulated;
 use crate::device::loop_path;
 use crate::kernel::fake::{Died, Fault};
@@ -103,7 +103,7 @@ fn a_start_that_fails_or_dies_at_any_call_loses_nothing_and_the_next_one_frees()
             staged.call(&world.start(), Verb::Stage).unwrap();
             let node = world.start();
             world.machine.begin(Some(fault));
-            let swept = catch_unwind(AssertUnwindSafe(|| node.sweep()));
+            let swept = catch_unwind(AssertUnwindSafe(|| sweep(&node)));
             is_over &= world.machine.end().len() < at;
             assert!(swept.is_ok() || swept.is_err_and(|payload| payload.is::<Died>()));
             drop(node);

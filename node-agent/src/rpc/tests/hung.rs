@@ -46,12 +46,11 @@ impl Bench {
             volumes_max: 0,
             topology: None,
         };
-        let node = Arc::new(world.start_swept());
+        let node = world.start_swept();
         world.machine.never_wait_here(true);
-        Bench {
-            service: Arc::new(NodeService::new(node, Pool::new(), identity)),
-            world,
-        }
+        let service = Arc::new(NodeService::new("", Pool::new(), identity));
+        service.come_up(node);
+        Bench { service, world }
     }
 
     /// A new volume with one target.

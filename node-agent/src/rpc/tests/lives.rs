@@ -86,9 +86,11 @@ fn start(world: &Simulated) -> Arc<NodeService<Fake>> {
     };
     // Until it serves, it may wait.
     world.machine.never_wait_here(false);
-    let node = Arc::new(world.start_swept());
+    let node = world.start_swept();
     world.machine.never_wait_here(true);
-    Arc::new(NodeService::new(node, Pool::new(), identity))
+    let service = NodeService::new("", Pool::new(), identity);
+    service.come_up(node);
+    Arc::new(service)
 }
 
 impl Life {

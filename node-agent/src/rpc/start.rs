@@ -1,0 +1,53 @@
+//! What is no call of a kubelet's: a driver that comes up, and what a killed agent left of it.
+
+use std::sync::Arc;
+
+use belay_server::failure::Failure;
+use belay_server::jobs::{Ticket, fingerprint};
+use belay_server::request::VolumeId;
+use belay_server::rpc::Rpc;
+
+use super::NodeService;
+use crate::kernel::Kernel;
+use crate::operation::Node;
+use crate::pool::Lane;
+
+impl<K: Kernel> NodeService<K> {
+    /// The driver works from now on.
+    pub(crate) fn come_up(&self, node: Node<K>) {
+        self.node.set(node);
+    }
+
+    /// The driver does not work yet, and this is what its callers are told.
+    pub(crate) fn fails(&self, why: &str) {
+        self.node.fails(why);
+    }
+
+    /// The node, once the driver has come up.
+    ///
+    /// # Errors
+    /// `UNAVAILABLE` before that.
+    pub(crate) fn node(&self) -> Result<Arc<Node<K>>, Failure> {
+        self.node.get()
+    }
+
+    /// Frees a device that a killed agent may have left bound, see [`Node::free_remnant`]. Whether
+    /// it did: while anything else is done with the volume, that finds the device.
+    ///
+    /// # Errors
+    /// Those of [`Node::free_remnant`].
+    pub(crate) async fn free_remnant(&self, number: u32, id: VolumeId) -> Result<bool, Failure> {
+        if self.changes.look(id.as_str()).is_some() {
+            return Ok(false);
+        }
+        let (node, pool, volume) = (self.node()?, Arc::clone(&self.pool), id.clone());
+        let job = |ticket: Ticket| async move {
+            let work = move || node.free_remnant(number, &volume).map(u64::from);
+            pool.run(&ticket, Lane::Change, work).await
+        };
+        let mark = fingerprint(&(&id, "remnant"));
+        let rpc = Rpc::NodeUnstageVolume;
+        let freed = self.changes.run(id.as_str(), rpc, mark, job).await?;
+        Ok(freed > 0)
+    }
+}
