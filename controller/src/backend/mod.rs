@@ -158,7 +158,7 @@ pub struct Order {
 pub struct Volume {
     /// Its id, for ever.
     pub id: VolumeId,
-    /// Its size in bytes.
+    /// Its size in bytes; 0 in a list if the backend has lost it.
     pub bytes: u64,
     /// What it was made for.
     pub usage: Usage,

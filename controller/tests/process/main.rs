@@ -14,3 +14,4 @@ mod reflink;
 mod service;
 mod snapshots;
 mod torn;
+mod unreadable;

@@ -7,7 +7,7 @@ use super::files::Files;
 use super::record::State;
 use super::store::{Store, refuse_foreign_token};
 use crate::backend::{Unwell, UnwellPage};
-use belay_server::failure::Failure;
+use belay_server::failure::{Failure, Kind};
 use belay_server::health::{Complaints, Severity};
 use belay_server::request::VolumeId;
 use rustix::fs::{AtFlags, FileType, StatVfsMountFlags};
@@ -21,6 +21,8 @@ const BACKING_FILE_FOREIGN: &str = "BackingFileForeign";
 const BACKING_FILE_SHORT: &str = "BackingFileShort";
 /// Looking at it fails.
 const BACKING_FILE_UNREADABLE: &str = "BackingFileUnreadable";
+/// What is remembered of it cannot be read.
+const RECORD_UNREADABLE: &str = "RecordUnreadable";
 /// The filesystem of all files takes no writes.
 const STORAGE_READ_ONLY: &str = "StorageReadOnly";
 /// It does not answer.
@@ -63,10 +65,11 @@ impl Store {
     /// `Unreachable` if the state does not answer. Files and a filesystem that do not are no error:
     /// that is what is wrong.
     pub(super) fn health(&self, id: &VolumeId) -> Result<Option<Complaints>, Failure> {
-        let Some(volume) = self.get(id)? else {
-            return Ok(None);
-        };
-        self.complaints(id, volume.bytes, &self.files.storage())
+        match self.get(id) {
+            Ok(None) => Ok(None),
+            Ok(Some(volume)) => self.complaints(id, volume.bytes, &self.files.storage()),
+            Err(failure) => record_unreadable(failure).map(Some),
+        }
     }
 
     /// Like [`Store::list`], of volumes that are unwell only.
@@ -79,11 +82,12 @@ impl Store {
         let storage = self.files.storage();
         let mut page = UnwellPage::default();
         self.ledger.scan(after, |id, record| {
-            if record.state != State::Ready {
-                return Ok(true);
-            }
             let id = VolumeId::new(id)?;
-            let complaints = self.complaints(&id, record.bytes, &storage)?;
+            let complaints = match record {
+                Ok(record) if record.state != State::Ready => return Ok(true),
+                Ok(record) => self.complaints(&id, record.bytes, &storage)?,
+                Err(failure) => Some(record_unreadable(failure)?),
+            };
             let Some(complaints) = complaints.filter(|complaints| !complaints.is_empty()) else {
                 return Ok(true);
             };
@@ -120,6 +124,12 @@ impl Store {
         bytes: u64,
         storage: &Result<Storage, Failure>,
     ) -> Result<Option<Complaints>, Failure> {
+        // No volume is that small: its record could not be read.
+        if bytes == 0
+            && let Err(failure) = self.get(id)
+        {
+            return record_unreadable(failure).map(Some);
+        }
         let path = self.files.path_of(id.as_str()).display().to_string();
         let judged =
             |least_bytes| judge(&path, least_bytes, &self.files.named(id.as_str()), storage);
@@ -168,6 +178,19 @@ impl Files {
             Err(errno) => Err(os("stat", &self.path_of(id), errno)),
         }
     }
+}
+
+/// What is wrong with a volume whose record cannot be read.
+///
+/// # Errors
+/// A failure of the whole state.
+fn record_unreadable(failure: Failure) -> Result<Complaints, Failure> {
+    if failure.kind != Kind::Bug {
+        return Err(failure);
+    }
+    let mut complaints = Complaints::default();
+    complaints.add(Severity::Inaccessible, RECORD_UNREADABLE, failure.message);
+    Ok(complaints)
 }
 
 /// What is wrong with a volume whose file must have at least that size. `path` is the file's, for

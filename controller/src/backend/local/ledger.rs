@@ -163,11 +163,12 @@ impl Ledger {
         Ok(record.map(|record| (id, record)))
     }
 
-    /// The records that follow `after`, by id, as long as `take` wants more.
+    /// The records that follow `after`, by id, as long as `take` wants more. One that cannot be read
+    /// is passed as the failure to do so.
     pub(super) fn scan(
         &self,
         after: Option<&str>,
-        mut take: impl FnMut(&str, Record) -> Result<bool, Failure>,
+        mut take: impl FnMut(&str, Result<Record, Failure>) -> Result<bool, Failure>,
     ) -> Result<(), Failure> {
         let transaction = self.begin_read()?;
         let volumes = transaction.open_table(VOLUMES).map_err(failed)?;
@@ -177,7 +178,7 @@ impl Ledger {
             .map_err(failed)?
         {
             let (id, bytes) = entry.map_err(failed)?;
-            if !take(id.value(), Record::decode(id.value(), bytes.value())?)? {
+            if !take(id.value(), Record::decode(id.value(), bytes.value()))? {
                 break;
             }
         }

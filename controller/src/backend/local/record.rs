@@ -211,14 +211,19 @@ impl Record {
 /// `Bug` for what is no such record, or one of a later version.
 pub(super) fn decode<T: DeserializeOwned>(whose: &str, bytes: &[u8]) -> Result<T, Failure> {
     let unreadable = |why: String| Failure::bug(format!("state.redb: {whose}: {why}"));
-    let Header { version } =
-        serde_json::from_slice(bytes).map_err(|error| unreadable(error.to_string()))?;
+    let damaged = |error: serde_json::Error| {
+        unreadable(format!(
+            "its record cannot be read ({error}); restore state.redb from a backup; its file is \
+             kept, and nothing is changed"
+        ))
+    };
+    let Header { version } = serde_json::from_slice(bytes).map_err(damaged)?;
     if version > VERSION {
         return Err(unreadable(format!(
             "its record has version {version}, this release knows {VERSION}; upgrade Belay"
         )));
     }
-    serde_json::from_slice(bytes).map_err(|error| unreadable(error.to_string()))
+    serde_json::from_slice(bytes).map_err(damaged)
 }
 
 impl StoredSource {

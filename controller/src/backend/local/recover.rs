@@ -23,25 +23,36 @@ pub(super) struct Recovered {
     pub(super) troubles: usize,
 }
 
+impl Recovered {
+    /// Counts a record that cannot be read, and logs it.
+    pub(super) fn report(&mut self, id: &str, failure: &Failure) {
+        tracing::error!(id, "recovery: {failure}");
+        self.troubles += 1;
+    }
+}
+
 impl Store {
     /// Mends the state. Trouble with one volume does not keep the others from being served.
     ///
     /// # Errors
     /// Only if the ledger or the directory cannot be read.
     pub(super) fn recover(&self) -> Result<Recovered, Failure> {
-        let mut volumes = Vec::new();
+        let mut done = Recovered::default();
+        let (mut volumes, mut known) = (Vec::new(), HashSet::new());
         self.ledger.scan(None, |id, record| {
-            volumes.push((id.to_owned(), record));
+            known.insert(id.to_owned());
+            match record {
+                Ok(record) => volumes.push((id.to_owned(), record)),
+                Err(failure) => done.report(id, &failure),
+            }
             Ok(true)
         })?;
-        let mut done = Recovered::default();
         for (id, record) in &volumes {
             if let Err(failure) = self.recover_volume(id, record, &mut done) {
                 tracing::error!(volume = id, state = ?record.state, "recovery: {failure}");
                 done.troubles += 1;
             }
         }
-        let known: HashSet<&str> = volumes.iter().map(|(id, _)| id.as_str()).collect();
         self.files.each(|name, bytes| {
             if !known.contains(name) {
                 tracing::warn!(

@@ -10,7 +10,7 @@ use super::making::Making;
 use super::record::{Record, State};
 use super::space::Overcommit;
 use super::{Config, STEP_BYTES};
-use crate::backend::{Page, Volume};
+use crate::backend::{Page, Usage, Volume};
 use belay_server::failure::{Failure, Kind};
 use belay_server::request::{Name, NodeId, VolumeId};
 use rustix::fs::{FlockOperation, SeekFrom};
@@ -87,9 +87,12 @@ impl Store {
         refuse_foreign_token(after)?;
         let mut page = Page::default();
         self.ledger.scan(after, |id, record| {
-            if record.state != State::Ready {
-                return Ok(true);
-            }
+            let volume = match record {
+                Ok(record) if record.state != State::Ready => return Ok(true),
+                Ok(record) => record.volume(id),
+                Err(failure) => Err(failure),
+            };
+            let volume = volume.or_else(|failure| unreadable(id, failure))?;
             if page.volumes.len() == limit {
                 page.next = page
                     .volumes
@@ -97,7 +100,7 @@ impl Store {
                     .map(|volume| volume.id.as_str().to_owned());
                 return Ok(false);
             }
-            page.volumes.push(record.volume(id)?);
+            page.volumes.push(volume);
             Ok(true)
         })?;
         Ok(page)
@@ -130,6 +133,20 @@ impl Store {
         self.overcommit
             .ceiling(&self.files, &self.snapshots, &self.ledger)
     }
+}
+
+/// How a volume is listed whose record cannot be read: its id is all that is known.
+fn unreadable(id: &str, failure: Failure) -> Result<Volume, Failure> {
+    if failure.kind != Kind::Bug {
+        return Err(failure);
+    }
+    Ok(Volume {
+        id: VolumeId::new(id).map_err(|_| failure)?,
+        bytes: 0,
+        usage: Usage::Block,
+        nodes: Vec::new(),
+        source: None,
+    })
 }
 
 /// Refuses to go on after what no page of volumes ended with.

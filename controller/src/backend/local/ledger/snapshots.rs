@@ -23,12 +23,12 @@ impl Ledger {
     }
 
     /// The records that follow `after`, by id, as long as `take` wants more; only those cut from
-    /// the volume `of`, if one is named.
+    /// the volume `of`, if one is named. One that cannot be read is passed as the failure to do so.
     pub(in crate::backend::local) fn scan_snapshots(
         &self,
         of: Option<&str>,
         after: Option<&str>,
-        mut take: impl FnMut(&str, SnapshotRecord) -> Result<bool, Failure>,
+        mut take: impl FnMut(&str, Result<SnapshotRecord, Failure>) -> Result<bool, Failure>,
     ) -> Result<(), Failure> {
         let transaction = self.begin_read()?;
         let snapshots = transaction.open_table(SNAPSHOTS).map_err(failed)?;
@@ -39,7 +39,7 @@ impl Ledger {
                 let (id, bytes) = entry.map_err(failed)?;
                 if !take(
                     id.value(),
-                    SnapshotRecord::decode(id.value(), bytes.value())?,
+                    SnapshotRecord::decode(id.value(), bytes.value()),
                 )? {
                     break;
                 }
@@ -55,8 +55,10 @@ impl Ledger {
             if source != volume {
                 break;
             }
-            let record = read(&snapshots, id)?
-                .ok_or_else(|| Failure::bug(format!("state.redb: snapshot {id}: has no record")))?;
+            let record = read(&snapshots, id).and_then(|record| {
+                let missing = || Failure::bug(format!("state.redb: snapshot {id}: has no record"));
+                record.ok_or_else(missing)
+            });
             if !take(id, record)? {
                 break;
             }

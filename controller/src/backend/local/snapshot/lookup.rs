@@ -10,6 +10,14 @@ use std::time::Duration;
 /// How long a caller is kept waiting for a copy, so that a small one needs no second call.
 const COPY_PATIENCE: Duration = Duration::from_secs(1);
 
+/// None for a record that cannot be read.
+fn known(found: Result<Option<Snapshot>, Failure>) -> Result<Option<Snapshot>, Failure> {
+    match found {
+        Err(failure) if failure.kind == Kind::Bug => Ok(None),
+        found => found,
+    }
+}
+
 impl Store {
     pub(in crate::backend::local) fn snapshot(
         &self,
@@ -44,7 +52,9 @@ impl Store {
         let mut page = SnapshotPage::default();
         let of = of.map(VolumeId::as_str);
         self.ledger.scan_snapshots(of, after, |id, record| {
-            let Some(snapshot) = self.visible(id, &record)? else {
+            // One that cannot be read has no source and no time, which an entry must have; the
+            // start has reported it.
+            let Some(snapshot) = known(record.and_then(|record| self.visible(id, &record)))? else {
                 return Ok(true);
             };
             if page.snapshots.len() == limit {

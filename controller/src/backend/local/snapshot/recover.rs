@@ -17,9 +17,13 @@ impl Store {
         &self,
         done: &mut Recovered,
     ) -> Result<(), Failure> {
-        let mut snapshots = Vec::new();
+        let (mut snapshots, mut known) = (Vec::new(), HashSet::new());
         self.ledger.scan_snapshots(None, None, |id, record| {
-            snapshots.push((id.to_owned(), record));
+            known.insert(id.to_owned());
+            match record {
+                Ok(record) => snapshots.push((id.to_owned(), record)),
+                Err(failure) => done.report(id, &failure),
+            }
             Ok(true)
         })?;
         for (id, record) in &snapshots {
@@ -28,7 +32,6 @@ impl Store {
                 done.troubles += 1;
             }
         }
-        let known: HashSet<&str> = snapshots.iter().map(|(id, _)| id.as_str()).collect();
         self.snapshots.each(|name, bytes| {
             if !known.contains(name) {
                 tracing::warn!(
