@@ -6,7 +6,7 @@ pub mod config;
 pub mod operation;
 pub mod rpc;
 
-use backend::registry;
+use backend::{local, registry};
 use belay_server::identity::Identity;
 use belay_server::metrics;
 use belay_server::readiness::{Readiness, State};
@@ -17,11 +17,15 @@ use belay_server::socket::Socket;
 use config::Config;
 use operation::Operations;
 use std::error::Error;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// How long running calls may take at the end; less than the 30 s after which Kubernetes kills.
 const DRAIN: Duration = Duration::from_secs(20);
+
+/// Threads of the runtime, which only pass calls on: each costs memory, on whatever machine.
+const WORKERS_MAX: usize = 4;
 
 /// Opens the backend, which mends what an earlier process left half done, and serves until asked to
 /// end.
@@ -44,7 +48,10 @@ pub fn run(config: &Config) -> Result<(), Box<dyn Error>> {
         .with_controller(rpc::Service::new(operations))
         .with_grpc(&process.grpc, &readiness);
 
+    let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
     let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(cores.min(WORKERS_MAX))
+        .max_blocking_threads(local::THREADS_MAX)
         .enable_all()
         .build()?;
     let served = runtime.block_on(async {

@@ -123,6 +123,14 @@ impl Controller {
         assert!(limited.unwrap().success());
     }
 
+    /// The number behind that key of proc_pid_status(5).
+    pub(crate) fn status(&self, key: &str) -> u64 {
+        let path = format!("/proc/{}/status", self.child.id());
+        let status = std::fs::read_to_string(path).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix(key));
+        line.unwrap().trim_end_matches("kB").trim().parse().unwrap()
+    }
+
     /// SIGKILL, and waits until it is gone.
     pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();

@@ -4,6 +4,7 @@
 
 mod bed;
 mod creating;
+mod crowds;
 mod full_disk;
 mod health;
 mod kills;

@@ -161,7 +161,7 @@ async fn an_unreadable_record_of_a_snapshot_hides_no_other_snapshot() {
         let ids: Vec<_> = ids
             .map(|entry| entry.snapshot.unwrap().snapshot_id)
             .collect();
-        assert_eq!(ids, [well.clone()]);
+        assert_eq!(ids, std::slice::from_ref(&well));
     }
     let discard = csi::DeleteSnapshotRequest {
         snapshot_id: bad.clone(),

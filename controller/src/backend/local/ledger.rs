@@ -163,8 +163,8 @@ impl Ledger {
         Ok(record.map(|record| (id, record)))
     }
 
-    /// The records that follow `after`, by id, as long as `take` wants more. One that cannot be read
-    /// is passed as the failure to do so.
+    /// The records that follow `after`, by id, as long as `take` wants more. One that cannot be
+    /// read is passed as the failure to do so.
     pub(super) fn scan(
         &self,
         after: Option<&str>,

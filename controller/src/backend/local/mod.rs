@@ -15,6 +15,7 @@ mod making;
 mod record;
 mod recover;
 mod resize;
+mod slots;
 mod snapshot;
 mod space;
 mod state_file;
@@ -22,6 +23,7 @@ mod store;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use slots::THREADS_MAX;
 pub use space::{Overcommit, OvercommitError};
 
 use crate::backend::measured::{self, Verb, measured};
@@ -34,17 +36,13 @@ use belay_server::health::Complaints;
 use belay_server::readiness::{Readiness, State};
 use belay_server::request::{ContentSource, Name, NodeId, SnapshotId, VolumeId};
 use copies::Copies;
+use slots::{AllSlots, Slots};
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 use store::Store;
-use tokio::sync::Semaphore;
 
 /// Sizes are multiples of this, in bytes.
 const STEP_BYTES: u64 = 1 << 20;
-
-/// Questions that are looked up at a time; more wait. Those at a disk that does not answer keep a
-/// thread each, and must leave some to what changes something.
-const QUESTIONS_MAX: usize = 32;
 
 /// What `local` must be told.
 #[derive(Clone, Debug)]
@@ -63,7 +61,7 @@ pub struct Config {
 pub struct Local {
     store: Arc<Store>,
     readiness: Readiness,
-    asking: Arc<Semaphore>,
+    slots: AllSlots,
 }
 
 impl Local {
@@ -86,41 +84,57 @@ impl Local {
             .name("copier".to_owned())
             .spawn(move || copy_all(&copies, &copied, &told))
             .map_err(|error| Failure::bug(format!("thread copier: {error}; raise the limits")))?;
-        let asking = Arc::new(Semaphore::new(QUESTIONS_MAX));
         Ok(Self {
             store,
             readiness,
-            asking,
+            slots: AllSlots::new(),
         })
     }
 
-    /// Changes nothing. Whoever gives it up while it waits has it never begun.
+    /// Changes nothing. A caller that gives up while it waits has nothing begun.
     fn ask<T: Send + 'static>(
         &self,
         verb: Verb,
         work: impl FnOnce(&Store) -> Result<T, Failure> + Send + 'static,
     ) -> Answer<'_, T> {
-        Box::pin(async move {
-            // The semaphore is never closed.
-            let place = Arc::clone(&self.asking).acquire_owned().await.ok();
-            let work = move |store: &Store| {
-                let _place = place;
-                work(store)
-            };
-            self.run(verb, work).await
-        })
+        self.run(&self.slots.questions, verb, work)
     }
 
-    fn run<T: Send + 'static>(
+    fn change<T: Send + 'static>(
         &self,
         verb: Verb,
         work: impl FnOnce(&Store) -> Result<T, Failure> + Send + 'static,
     ) -> Answer<'_, T> {
-        let (store, readiness) = (Arc::clone(&self.store), self.readiness.clone());
-        measured(verb, async move {
-            let work = move || checked(&store, &readiness, work);
-            let done = tokio::task::spawn_blocking(work).await;
-            done.unwrap_or_else(|error| Err(Failure::bug(error.to_string()).may_be_running()))
+        self.run(&self.slots.changes, verb, work)
+    }
+
+    /// A change that may copy for long.
+    fn copy<T: Send + 'static>(
+        &self,
+        verb: Verb,
+        work: impl FnOnce(&Store) -> Result<T, Failure> + Send + 'static,
+    ) -> Answer<'_, T> {
+        self.run(&self.slots.copies, verb, work)
+    }
+
+    fn run<'a, T: Send + 'static>(
+        &'a self,
+        slots: &'a Slots,
+        verb: Verb,
+        work: impl FnOnce(&Store) -> Result<T, Failure> + Send + 'static,
+    ) -> Answer<'a, T> {
+        Box::pin(async move {
+            let slot = slots.take().await?;
+            let (store, readiness) = (Arc::clone(&self.store), self.readiness.clone());
+            let at_work = async move {
+                let work = move || {
+                    let _slot = slot;
+                    checked(&store, &readiness, work)
+                };
+                let done = tokio::task::spawn_blocking(work).await;
+                done.unwrap_or_else(|error| Err(Failure::bug(error.to_string()).may_be_running()))
+            };
+            measured(verb, at_work).await
         })
     }
 }
@@ -223,11 +237,11 @@ impl Backend for Local {
     }
 
     fn create(&self, order: Order) -> Answer<'_, Volume> {
-        self.run(Verb::Create, move |store| store.create(&order, None))
+        self.change(Verb::Create, move |store| store.create(&order, None))
     }
 
     fn delete(&self, id: VolumeId) -> Answer<'_, ()> {
-        self.run(Verb::Delete, move |store| store.delete(id.as_str()))
+        self.change(Verb::Delete, move |store| store.delete(id.as_str()))
     }
 
     fn find(&self, name: Name) -> Answer<'_, Option<Volume>> {
@@ -243,15 +257,15 @@ impl Backend for Local {
     }
 
     fn attach(&self, order: AttachOrder) -> Answer<'_, Attachment> {
-        self.run(Verb::Attach, move |store| store.attach(&order))
+        self.change(Verb::Attach, move |store| store.attach(&order))
     }
 
     fn detach(&self, id: VolumeId, node: NodeId) -> Answer<'_, ()> {
-        self.run(Verb::Detach, move |store| store.detach(id.as_str(), &node))
+        self.change(Verb::Detach, move |store| store.detach(id.as_str(), &node))
     }
 
     fn resize(&self, id: VolumeId, bytes: u64) -> Answer<'_, u64> {
-        self.run(Verb::Resize, move |store| store.resize(id.as_str(), bytes))
+        self.change(Verb::Resize, move |store| store.resize(id.as_str(), bytes))
     }
 
     fn capacity(&self) -> Option<&dyn Capacity> {
@@ -289,11 +303,11 @@ impl Health for Local {
 
 impl Snapshots for Local {
     fn cut(&self, order: SnapshotOrder) -> Answer<'_, Snapshot> {
-        self.run(Verb::Cut, move |store| store.settled(store.cut(&order)?))
+        self.copy(Verb::Cut, move |store| store.settled(store.cut(&order)?))
     }
 
     fn discard(&self, id: SnapshotId) -> Answer<'_, ()> {
-        self.run(Verb::Discard, move |store| store.discard(id.as_str()))
+        self.change(Verb::Discard, move |store| store.discard(id.as_str()))
     }
 
     fn snapshot(&self, id: SnapshotId) -> Answer<'_, Option<Snapshot>> {
@@ -313,7 +327,7 @@ impl Snapshots for Local {
 
     fn restore(&self, order: Order, from: SnapshotId) -> Answer<'_, Volume> {
         let source = ContentSource::Snapshot(from);
-        self.run(Verb::Restore, move |store| {
+        self.copy(Verb::Restore, move |store| {
             store.create(&order, Some(&source))
         })
     }
@@ -322,7 +336,7 @@ impl Snapshots for Local {
 impl Clones for Local {
     fn clone_volume(&self, order: Order, from: VolumeId) -> Answer<'_, Volume> {
         let source = ContentSource::Volume(from);
-        self.run(Verb::Clone, move |store| {
+        self.copy(Verb::Clone, move |store| {
             store.create(&order, Some(&source))
         })
     }

@@ -1,6 +1,7 @@
 //! Questions at a disk that does not answer: so many at a time, and they hold up no change.
 
-use super::super::{Local, QUESTIONS_MAX};
+use super::super::Local;
+use super::super::slots::QUESTIONS_MAX;
 use super::{Bed, MIB, order};
 use crate::backend::Backend as _;
 use belay_server::readiness::{Readiness, State};
@@ -13,7 +14,9 @@ async fn questions_beyond_those_that_hang_wait_while_changes_go_on() {
     let local = Local::open(bed.config(), Readiness::new(State::Ready)).unwrap();
     let volume = local.create(order("pvc-1", MIB)).await.unwrap();
     let places = u32::try_from(QUESTIONS_MAX).unwrap();
-    let hanging = Arc::clone(&local.asking).acquire_many_owned(places).await;
+    let hanging = Arc::clone(&local.slots.questions.at_work)
+        .acquire_many_owned(places)
+        .await;
 
     // No time passes while anything runs.
     let hour = Duration::from_secs(3600);

@@ -1,0 +1,107 @@
+//! How many verbs are at work at a time, each on a thread of its own: a disk that does not answer
+//! keeps those threads, and each costs memory. More verbs wait in a bounded queue. Knows no verb.
+
+use belay_server::failure::Failure;
+use std::sync::Arc;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// Questions, which change nothing, that are looked up at a time.
+pub(super) const QUESTIONS_MAX: usize = 16;
+/// Changes at a time. They take turns at the ledger, so more would not be faster.
+const CHANGES_MAX: usize = 16;
+/// Snapshots, restores and clones at a time. Each may copy for long, and must not hold up the
+/// other changes.
+const COPIES_MAX: usize = 8;
+/// All threads that verbs need.
+pub(crate) const THREADS_MAX: usize = QUESTIONS_MAX + CHANGES_MAX + COPIES_MAX;
+/// Verbs of one kind that wait. A sidecar has some ten calls under way, so this is many of them.
+const WAITING_MAX: usize = 512;
+
+/// Slots for one kind of verbs, and the queue before them.
+#[derive(Debug)]
+pub(super) struct Slots {
+    /// Those at work and those that wait.
+    pub(super) admitted: Arc<Semaphore>,
+    pub(super) at_work: Arc<Semaphore>,
+}
+
+/// The slots of all kinds.
+#[derive(Debug)]
+pub(super) struct AllSlots {
+    pub(super) questions: Slots,
+    pub(super) changes: Slots,
+    pub(super) copies: Slots,
+}
+
+/// The right to work, until it is dropped.
+#[derive(Debug)]
+pub(super) struct Slot {
+    _admitted: OwnedSemaphorePermit,
+    _at_work: OwnedSemaphorePermit,
+}
+
+impl AllSlots {
+    pub(super) fn new() -> Self {
+        Self {
+            questions: Slots::new(QUESTIONS_MAX),
+            changes: Slots::new(CHANGES_MAX),
+            copies: Slots::new(COPIES_MAX),
+        }
+    }
+}
+
+impl Slots {
+    fn new(at_work: usize) -> Self {
+        Self {
+            admitted: Arc::new(Semaphore::new(at_work + WAITING_MAX)),
+            at_work: Arc::new(Semaphore::new(at_work)),
+        }
+    }
+
+    /// Waits for a slot. A caller that gives up waiting leaves the queue.
+    ///
+    /// # Errors
+    /// `Busy` if too many wait already; then nothing has begun.
+    pub(super) async fn take(&self) -> Result<Slot, Failure> {
+        let refused = || {
+            Failure::busy(format!(
+                "{WAITING_MAX} calls of this kind wait already; repeat the call later; if the \
+                 number stays, see the kernel's log for a disk that does not answer"
+            ))
+        };
+        let admitted = Arc::clone(&self.admitted).try_acquire_owned();
+        let admitted = admitted.map_err(|_| refused())?;
+        // The semaphore is never closed.
+        let at_work = Arc::clone(&self.at_work).acquire_owned().await;
+        Ok(Slot {
+            _admitted: admitted,
+            _at_work: at_work.map_err(|_| refused())?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use belay_server::failure::Kind;
+    use std::future::Future as _;
+    use std::task::{Context, Poll, Waker};
+
+    #[tokio::test]
+    async fn what_finds_the_queue_full_is_refused_and_what_leaves_it_makes_room() {
+        let slots = Slots::new(1);
+        let working = slots.take().await.unwrap();
+        let mut waiting: Vec<_> = (0..WAITING_MAX).map(|_| Box::pin(slots.take())).collect();
+        let mut context = Context::from_waker(Waker::noop());
+        for one in &mut waiting {
+            assert!(one.as_mut().poll(&mut context).is_pending());
+        }
+        assert_eq!(slots.take().await.unwrap_err().kind, Kind::Busy);
+        drop(waiting.pop());
+        let mut last = Box::pin(slots.take());
+        assert!(last.as_mut().poll(&mut context).is_pending());
+        drop(working);
+        let first = waiting[0].as_mut().poll(&mut context);
+        assert!(matches!(first, Poll::Ready(Ok(_))));
+    }
+}
