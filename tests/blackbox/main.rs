@@ -60,6 +60,8 @@ mod metrics;
 #[cfg(test)]
 mod never_format;
 #[cfg(test)]
+mod openers;
+#[cfg(test)]
 mod privileges;
 #[cfg(test)]
 mod raw_block;

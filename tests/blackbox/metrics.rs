@@ -179,6 +179,8 @@ fn be_refused(pair: &Pair, place: &Place) {
     let file = File::options().write(true).open(path).expect("open");
     file.write_all_at(b"somebody's", 5 << 20).expect("write");
     file.sync_all().expect("fsync");
+    // A file that is open is not staged, whatever is in it.
+    drop(file);
     let stage = csi::NodeStageVolumeRequest {
         volume_id: id.clone(),
         publish_context,

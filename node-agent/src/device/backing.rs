@@ -34,65 +34,6 @@ pub(crate) struct Leftover<K: Kernel> {
     number: u32,
 }
 
-/// A device that was bound to the volume's file, which is gone or elsewhere by now.
-pub(crate) struct Orphan<K: Kernel> {
-    fd: K::Fd,
-    number: u32,
-}
-
-impl<K: Kernel> Orphan<K> {
-    /// The bound device, if it carries the volume's name.
-    ///
-    /// # Errors
-    /// When the device cannot be asked.
-    pub(crate) fn of(
-        kernel: &K,
-        volume: &VolumeId,
-        fd: K::Fd,
-        number: u32,
-    ) -> crate::kernel::Result<Option<Self>> {
-        Ok(is_named(kernel, &fd, volume)?.then_some(Orphan { fd, number }))
-    }
-
-    /// The open device.
-    pub(crate) fn fd(&self) -> &K::Fd {
-        &self.fd
-    }
-
-    /// Unbinds it. There is no file whose lock would tell, so the device itself is asked again.
-    ///
-    /// # Errors
-    /// `ABORTED` while somebody has it open.
-    pub(crate) fn release(self, kernel: &K, volume: &VolumeId) -> Result<(), Failure> {
-        let Orphan { fd, number } = self;
-        clr_fd(kernel, &fd)?;
-        drop(fd);
-        let is_bound = || match kernel.open(&loop_path(number), Open::DeviceRead) {
-            Ok(fd) => is_named(kernel, &fd, volume),
-            Err(error) if matches!(error.cause(), Cause::Missing | Cause::NoDevice) => Ok(false),
-            Err(error) => Err(error),
-        };
-        let still = |bound: &crate::kernel::Result<bool>| matches!(bound, Ok(true));
-        if while_busy(kernel, Patience::Second, still, is_bound)? {
-            return Err(Failure::busy(format!(
-                "/dev/loop{number} is still open in another process; it is freed when that closes \
-                 it"
-            )));
-        }
-        Ok(())
-    }
-}
-
-/// The bound device was given the volume's name. One that is longer than the field has no name.
-fn is_named<K: Kernel>(
-    kernel: &K,
-    device: &K::Fd,
-    volume: &VolumeId,
-) -> crate::kernel::Result<bool> {
-    let status = kernel.loop_status(device)?;
-    Ok(status.is_some_and(|status| status.name == volume.as_str()))
-}
-
 /// Who has the lock of a file.
 enum Owner<K: Kernel> {
     Us,
@@ -157,29 +98,43 @@ impl<K: Kernel> LoopDir<K> {
         volume: &VolumeId,
         read_only: bool,
     ) -> Result<Backing<K>, Failure> {
+        match read_only {
+            true => self.open_file(kernel, volume, Open::FileRead),
+            false => self.open_file(kernel, volume, Open::FileWrite),
+        }
+    }
+
+    fn open_file(&self, kernel: &K, volume: &VolumeId, how: Open) -> Result<Backing<K>, Failure> {
         let name = file_name(volume)?;
-        let how = if read_only {
-            Open::FileRead
-        } else {
-            Open::FileWrite
-        };
         let path = self.path.join(name);
-        let fd = kernel
-            .open_beneath(&self.fd, name, how)
-            .map_err(|error| match error.cause() {
-                Cause::Missing => Failure::not_found(format!(
-                    "volume {volume}: no file {} on this node",
-                    path.display()
-                )),
-                Cause::Escapes => Failure::invalid(
-                    "volume_id",
-                    format!(
-                        "{} leads out of the loop directory; remove the link",
+        // While another call asks who has the file open, which takes microseconds.
+        let is_asked = |opened: &crate::kernel::Result<K::Fd>| {
+            opened
+                .as_ref()
+                .is_err_and(|error| error.cause() == Cause::Again)
+        };
+        let open = || kernel.open_beneath(&self.fd, name, how);
+        let fd =
+            while_busy(kernel, Patience::Second, is_asked, open).map_err(|error| {
+                match error.cause() {
+                    Cause::Again => Failure::busy(format!(
+                        "another process has a lease on {}: {error}",
                         path.display()
+                    )),
+                    Cause::Missing => Failure::not_found(format!(
+                        "volume {volume}: no file {} on this node",
+                        path.display()
+                    )),
+                    Cause::Escapes => Failure::invalid(
+                        "volume_id",
+                        format!(
+                            "{} leads out of the loop directory; remove the link",
+                            path.display()
+                        ),
                     ),
-                ),
-                Cause::Directory => not_a_file(&path),
-                _ => Failure::from(error),
+                    Cause::Directory => not_a_file(&path),
+                    _ => Failure::from(error),
+                }
             })?;
         let stat = kernel.stat(&fd)?;
         if stat.kind != FileKind::File {
@@ -204,11 +159,30 @@ impl<K: Kernel> LoopDir<K> {
         kernel: &K,
         volume: &VolumeId,
     ) -> Result<Option<Backing<K>>, Failure> {
-        match self.backing(kernel, volume, true) {
-            Ok(backing) => Ok(Some(backing)),
-            Err(failure) if failure.kind == Kind::NotFound => Ok(None),
-            Err(failure) => Err(failure),
-        }
+        unless_gone(self.open_file(kernel, volume, Open::FileRead))
+    }
+
+    /// [`LoopDir::backing_if_any`], opened by name only: to compare and to measure, and in the way
+    /// of nobody who asks whether the file is open.
+    ///
+    /// # Errors
+    /// As [`LoopDir::backing_if_any`].
+    pub(crate) fn name_if_any(
+        &self,
+        kernel: &K,
+        volume: &VolumeId,
+    ) -> Result<Option<Backing<K>>, Failure> {
+        unless_gone(self.open_file(kernel, volume, Open::Name))
+    }
+}
+
+fn unless_gone<K: Kernel>(
+    found: Result<Backing<K>, Failure>,
+) -> Result<Option<Backing<K>>, Failure> {
+    match found {
+        Ok(backing) => Ok(Some(backing)),
+        Err(failure) if failure.kind == Kind::NotFound => Ok(None),
+        Err(failure) => Err(failure),
     }
 }
 
@@ -216,6 +190,11 @@ impl<K: Kernel> Backing<K> {
     /// The open file.
     pub(crate) fn fd(&self) -> &K::Fd {
         &self.fd
+    }
+
+    /// Where it is, or was.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
     }
 
     /// The name of the file, which is the volume's id.

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use belay_server::failure::Failure;
 
 use super::backing::{Backing, Leftover, claimed};
-use crate::kernel::{Cause, Kernel, LoopMode, Open};
+use crate::kernel::{Cause, Kernel, LoopMode, Open, Openers, Patience, while_busy};
 
 /// How often another process may snatch the free device before we give up. LOOP_CTL_GET_FREE only
 /// says which was free a moment ago.
@@ -26,6 +26,7 @@ pub(crate) struct Attached<K: Kernel> {
     backing: Backing<K>,
     number: u32,
     is_claimed: bool,
+    is_checked: bool,
 }
 
 impl<K: Kernel> Attached<K> {
@@ -34,9 +35,12 @@ impl<K: Kernel> Attached<K> {
     /// [`Backing::leftover`]): the device keeps it.
     ///
     /// # Errors
-    /// `ABORTED` when no device can be had, `NOT_FOUND` when the file was deleted meanwhile.
+    /// `ABORTED` when no device can be had or somebody has the file open, `NOT_FOUND` when the file
+    /// was deleted meanwhile.
     pub(crate) fn attach(kernel: &K, backing: Backing<K>, mode: LoopMode) -> Result<Self, Failure> {
         backing.refuse_deleted(kernel)?;
+        // Before the device has the file: a lease would stay with it and outlive this process.
+        let is_checked = refuse_opened(kernel, &backing, mode.read_only)?;
         for _ in 0..SNATCHED_MAX {
             let number = kernel.loop_get_free()?;
             let fd = kernel.open(&loop_path(number), Open::DeviceRead)?;
@@ -47,6 +51,7 @@ impl<K: Kernel> Attached<K> {
                         backing,
                         number,
                         is_claimed: false,
+                        is_checked,
                     });
                 }
                 Err(error) if error.cause() == Cause::Busy => {}
@@ -87,6 +92,7 @@ impl<K: Kernel> Attached<K> {
                     backing,
                     number,
                     is_claimed,
+                    is_checked: true,
                 })
             }
             _ => {
@@ -122,7 +128,13 @@ impl<K: Kernel> Attached<K> {
             backing,
             number,
             is_claimed: true,
+            is_checked: true,
         }
+    }
+
+    /// The file's filesystem could tell, when the device was bound, that nobody else had it open.
+    pub(crate) fn is_checked(&self) -> bool {
+        self.is_checked
     }
 
     /// The open device.
@@ -151,6 +163,34 @@ impl<K: Kernel> Attached<K> {
         }
         kernel.loop_set_capacity(&self.fd)?;
         kernel.device_bytes(&self.fd)
+    }
+}
+
+/// Refuses a file that somebody else has open, since tools that write to images take no lock;
+/// one that is to be read only may have other readers. Whether the filesystem could tell.
+///
+/// # Errors
+/// `ABORTED` while another process or a loop device has it open.
+fn refuse_opened<K: Kernel>(
+    kernel: &K,
+    backing: &Backing<K>,
+    read_only: bool,
+) -> Result<bool, Failure> {
+    // A device that was just unbound closes its file a moment later.
+    let is_open = |found: &crate::kernel::Result<Openers>| matches!(found, Ok(Openers::Others));
+    let openers = || kernel.openers(backing.fd(), !read_only);
+    match while_busy(kernel, Patience::Second, is_open, openers)? {
+        Openers::None => Ok(true),
+        Openers::Unknown => Ok(false),
+        Openers::Others => {
+            let path = backing.path().display();
+            let what = if read_only { " for writing" } else { "" };
+            Err(Failure::busy(format!(
+                "{path} is open{what} in another process or on a loop device that is not \
+                 Belay's, and both would write to it: `fuser --verbose {path}` and `losetup \
+                 --associated {path}` name it; end it, or wait until a copy or check is done"
+            )))
+        }
     }
 }
 

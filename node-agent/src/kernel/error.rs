@@ -31,6 +31,8 @@ pub(crate) enum Cause {
     Exists,
     /// EBUSY, ETXTBSY.
     Busy,
+    /// EAGAIN: it would have to wait.
+    Again,
     /// EPERM, EACCES: a capability or a permission is missing.
     Denied,
     /// EROFS.
@@ -83,6 +85,7 @@ impl Error {
             Errno::NOENT | Errno::NOTDIR => Cause::Missing,
             Errno::EXIST => Cause::Exists,
             Errno::BUSY | Errno::TXTBSY => Cause::Busy,
+            Errno::AGAIN => Cause::Again,
             Errno::PERM | Errno::ACCESS => Cause::Denied,
             Errno::ROFS => Cause::ReadOnly,
             Errno::NOSPC | Errno::DQUOT => Cause::Full,

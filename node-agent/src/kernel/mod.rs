@@ -15,7 +15,7 @@ use std::time::Duration;
 pub(crate) use error::{Cause, Error, Result};
 pub(crate) use types::{
     AlignedBuf, BtrfsErrors, BtrfsGeometry, Child, ChildEnd, Dev, Ext4Error, Ext4Errors, FileKind,
-    LoopFile, LoopMode, LoopStatus, MountAttrs, MountEntry, MountFacts, Open, Stat, Usage,
+    LoopFile, LoopMode, LoopStatus, MountAttrs, MountEntry, MountFacts, Open, Openers, Stat, Usage,
     XfsGeometry,
 };
 
@@ -58,6 +58,11 @@ pub(crate) trait Kernel: Send + Sync + 'static {
 
     /// flock(2) with `LOCK_EX | LOCK_NB`; `false` when another description holds the lock.
     fn flock(&self, fd: &Self::Fd) -> Result<bool>;
+    /// fcntl(2) with `F_SETLEASE`, taken and given back: whether other descriptions have the file
+    /// open for writing, or with `readers_too`, for which `fd` must be open for writing, at all.
+    /// One opened by [`Open::Name`] does not count, a loop device does. For the moment of the call,
+    /// others who open the file wait, or get [`Cause::Again`] where they do not want to.
+    fn openers(&self, fd: &Self::Fd, readers_too: bool) -> Result<Openers>;
     /// fgetxattr(2): whether the file carries the attribute.
     fn has_xattr(&self, fd: &Self::Fd, name: &str) -> Result<bool>;
     /// fsetxattr(2).

@@ -87,8 +87,21 @@ pub(crate) enum Open {
     FileWrite,
     /// `O_RDONLY`.
     FileRead,
+    /// `O_PATH`: to look at a file without being one that has it open.
+    Name,
     /// `O_RDONLY | O_DIRECTORY`.
     Directory,
+}
+
+/// Who else has a file open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Openers {
+    /// Nobody on this machine.
+    None,
+    /// Another process, or a loop device.
+    Others,
+    /// Its filesystem does not say, or not to this process.
+    Unknown,
 }
 
 /// How a loop device is bound.

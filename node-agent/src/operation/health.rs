@@ -76,7 +76,7 @@ fn run<K: Kernel>(node: &Node<K>, request: &NodeVolumeHealth) -> Result<Complain
             filesystem,
         }));
     }
-    match node.loop_dir.backing_if_any(&node.kernel, volume)? {
+    match node.loop_dir.name_if_any(&node.kernel, volume)? {
         Some(_) => Ok(Complaints::default()),
         None => Err(Failure::not_found(format!(
             "volume {volume}: no file {} on this node, and it is not mounted at the paths given",

@@ -8,7 +8,7 @@ mod block;
 mod mount;
 mod tally;
 
-pub(super) use tally::announce;
+pub(super) use tally::{announce, openers_unchecked};
 
 use belay_server::failure::Failure;
 use belay_server::request::{Access, Stage};

@@ -9,6 +9,7 @@ use belay_server::request::VolumeId;
 use super::Node;
 use super::behind::device_behind;
 use super::phase::{Phase, phase};
+use super::stage::openers_unchecked;
 use crate::device::{Attached, Backing, Leftover, Orphan, loop_path};
 use crate::kernel::{
     Cause, Dev, FileKind, Kernel, LoopMode, MountFacts, Open, Patience, Stat, failed_busy,
@@ -109,7 +110,7 @@ impl<K: Kernel> Node<K> {
         if kernel.stat(&device)?.rdev != dev {
             return Ok(Owner::Other);
         }
-        match self.loop_dir.backing_if_any(kernel, volume)? {
+        match self.loop_dir.name_if_any(kernel, volume)? {
             Some(backing) if backing.is_behind(kernel, &device)? => {
                 Ok(Owner::Ours(Attached::held(device, backing, number)))
             }
@@ -134,10 +135,14 @@ impl<K: Kernel> Node<K> {
         backing: Backing<K>,
         mode: LoopMode,
     ) -> Result<Attached<K>, Failure> {
-        phase(Phase::Attach, || match self.leftover(volume, &backing)? {
+        let attached = phase(Phase::Attach, || match self.leftover(volume, &backing)? {
             None => Attached::attach(&self.kernel, backing, mode),
             Some(leftover) => Attached::take_over(&self.kernel, backing, leftover, mode),
-        })
+        })?;
+        if !attached.is_checked() {
+            openers_unchecked(self.loop_dir.path());
+        }
+        Ok(attached)
     }
 
     /// Makes sure that no loop device has the volume's file; what a crash left bound is unbound.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use rustix::io::Errno;
 
 use super::state::{Answer, File, InodeKind, Object, Place, State};
-use crate::kernel::{MountAttrs, Open, Usage};
+use crate::kernel::{MountAttrs, Open, Openers, Usage};
 
 /// `O_DIRECT` wants multiples of the logical block size, which is 512 for a loop device.
 const SECTOR: usize = 512;
@@ -25,7 +25,7 @@ impl State {
         match (&self.inode(place.ino)?.kind, how) {
             (InodeKind::Directory(_), Open::Directory) => Ok(Object::Name(place)),
             (_, Open::Directory) => Err(Errno::NOTDIR),
-            (InodeKind::Directory(_), Open::FileRead) => Ok(Object::Name(place)),
+            (InodeKind::Directory(_), Open::FileRead) | (_, Open::Name) => Ok(Object::Name(place)),
             (InodeKind::Directory(_), _) => Err(Errno::ISDIR),
             (InodeKind::Loop(number), _) => self.open_device(place, *number, how),
             (InodeKind::File(_), _) => Ok(Object::File {
@@ -97,6 +97,22 @@ impl State {
     pub(super) fn flock(&mut self, fd: u64) -> Answer<bool> {
         let ino = self.object(fd)?.place()?.ino;
         Ok(*self.locks.entry(ino).or_insert(fd) == fd)
+    }
+
+    /// Who else has the file open. A description that a loop device keeps counts.
+    pub(super) fn openers_of(&mut self, fd: u64, readers_too: bool) -> Answer<Openers> {
+        let ino = self.object(fd)?.place()?.ino;
+        let is_in_the_way = |object: &Object| match object {
+            Object::File { place, writable } => place.ino == ino && (readers_too || *writable),
+            _ => false,
+        };
+        let mut others = self.open.iter().filter(|(id, _)| **id != fd);
+        Ok(
+            match others.any(|(_, other)| is_in_the_way(&other.object)) {
+                true => Openers::Others,
+                false => Openers::None,
+            },
+        )
     }
 
     /// The file that bytes are in, and up to where: of a file or of a bound device.

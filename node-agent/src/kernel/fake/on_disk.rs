@@ -2,9 +2,9 @@
 
 use rustix::io::Errno;
 
-use super::btrfs;
 use super::state::{Answer, File, State};
 use super::superblock::BLOCK_BYTES;
+use super::{btrfs, ext4, xfs};
 use crate::kernel::MountAttrs;
 
 impl State {
@@ -52,6 +52,20 @@ impl State {
         }
         let ino = self.backing_of(id)?;
         self.file(ino)
+    }
+
+    /// To so many blocks.
+    pub(super) fn ext4_resize(&mut self, fd: u64, blocks: u64) -> Answer<()> {
+        let contents = &mut self.mounted_file(fd, "ext4", Some(blocks))?.contents;
+        ext4::write(contents, blocks);
+        Ok(())
+    }
+
+    /// To so many blocks.
+    pub(super) fn xfs_grow(&mut self, fd: u64, blocks: u64) -> Answer<()> {
+        let contents = &mut self.mounted_file(fd, "xfs", Some(blocks))?.contents;
+        xfs::write(contents, blocks, false);
+        Ok(())
     }
 
     /// To all of its device, which has that number within the filesystem.

@@ -8,10 +8,11 @@ use rustix::io::Errno;
 
 use super::state::{Context, File, InodeKind, Object, loop_dev};
 use super::superblock::BLOCK_BYTES;
-use super::{Fake, Fd, btrfs, ext4, mkfs, xfs};
+use super::{Fake, Fd, btrfs, mkfs, xfs};
 use crate::kernel::{
     BtrfsErrors, BtrfsGeometry, Child, ChildEnd, Dev, Ext4Errors, Kernel, LoopFile, LoopMode,
-    LoopStatus, MountAttrs, MountEntry, MountFacts, Open, Result, Stat, Usage, XfsGeometry,
+    LoopStatus, MountAttrs, MountEntry, MountFacts, Open, Openers, Result, Stat, Usage,
+    XfsGeometry,
 };
 
 /// "It is not there" is an answer, which the real kernel gives only where it is so.
@@ -109,6 +110,12 @@ impl Kernel for Fake {
 
     fn flock(&self, fd: &Fd) -> Result<bool> {
         self.call("flock", named(fd), NONE, |state| state.flock(fd.id))
+    }
+
+    fn openers(&self, fd: &Fd, readers_too: bool) -> Result<Openers> {
+        self.call("F_SETLEASE", named(fd), NONE, |state| {
+            state.openers_of(fd.id, readers_too)
+        })
     }
 
     fn has_xattr(&self, fd: &Fd, name: &str) -> Result<bool> {
@@ -329,9 +336,7 @@ impl Kernel for Fake {
 
     fn ext4_resize(&self, root: &Fd, blocks: u64) -> Result<()> {
         self.call("EXT4_IOC_RESIZE_FS", named(root), NONE, |state| {
-            let contents = &mut state.mounted_file(root.id, "ext4", Some(blocks))?.contents;
-            ext4::write(contents, blocks);
-            Ok(())
+            state.ext4_resize(root.id, blocks)
         })
     }
 
@@ -353,9 +358,7 @@ impl Kernel for Fake {
 
     fn xfs_grow(&self, root: &Fd, blocks: u64, _: u32) -> Result<()> {
         self.call("XFS_IOC_FSGROWFSDATA", named(root), NONE, |state| {
-            let contents = &mut state.mounted_file(root.id, "xfs", Some(blocks))?.contents;
-            xfs::write(contents, blocks, false);
-            Ok(())
+            state.xfs_grow(root.id, blocks)
         })
     }
 

@@ -262,6 +262,7 @@ fn flags(how: Open) -> OFlags {
         // A FIFO of that name must not hold the caller until somebody opens its other end.
         Open::FileWrite => OFlags::RDWR | OFlags::NONBLOCK,
         Open::FileRead => OFlags::RDONLY | OFlags::NONBLOCK,
+        Open::Name => OFlags::PATH,
         Open::Directory => OFlags::RDONLY | OFlags::DIRECTORY,
     };
     own | OFlags::CLOEXEC

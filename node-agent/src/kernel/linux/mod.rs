@@ -13,6 +13,7 @@ mod child;
 mod files;
 mod grow;
 pub(crate) mod heap;
+mod lease;
 mod loopdev;
 mod mount;
 mod mountinfo;
@@ -29,7 +30,7 @@ use std::time::Duration;
 
 use super::{
     BtrfsErrors, BtrfsGeometry, Cause, Child, ChildEnd, Dev, Error, Ext4Errors, Kernel, LoopFile,
-    LoopMode, LoopStatus, MountAttrs, MountEntry, MountFacts, Open, Result, Stat, Usage,
+    LoopMode, LoopStatus, MountAttrs, MountEntry, MountFacts, Open, Openers, Result, Stat, Usage,
     XfsGeometry,
 };
 
@@ -116,6 +117,10 @@ impl Kernel for Linux {
 
     fn flock(&self, fd: &OwnedFd) -> Result<bool> {
         files::flock(fd)
+    }
+
+    fn openers(&self, fd: &OwnedFd, readers_too: bool) -> Result<Openers> {
+        lease::openers(fd, readers_too)
     }
 
     fn has_xattr(&self, fd: &OwnedFd, name: &str) -> Result<bool> {

@@ -1,10 +1,14 @@
 //! What stages count: the filesystems they made, and those that they would not make or grow.
 
+use std::path::Path;
+use std::sync::Once;
+
 use crate::filesystem::FsType;
 
 const FORMATS: &str = "belay_formats_total";
 const FORMAT_REFUSALS: &str = "belay_format_refusals_total";
 const GROW_REFUSALS: &str = "belay_grow_refusals_total";
+const OPENERS_UNCHECKED: &str = "belay_openers_unchecked_total";
 
 /// Why a volume is not formatted. The label `reason`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,6 +71,20 @@ pub(super) fn not_grown(fs: FsType) {
     metrics::counter!(GROW_REFUSALS, "fs" => fs.name()).increment(1);
 }
 
+/// Whether another process had a volume's file in `folder` open could not be told. It is a matter
+/// of the filesystem, so the log has it once.
+pub(in crate::operation) fn openers_unchecked(folder: &Path) {
+    static SAID: Once = Once::new();
+    metrics::counter!(OPENERS_UNCHECKED).increment(1);
+    SAID.call_once(|| {
+        tracing::warn!(
+            "the filesystem of {} grants no leases to this process (fcntl(2)), so volumes are \
+             staged without a check whether another process has their files open",
+            folder.display()
+        );
+    });
+}
+
 /// Shows every series at 0: a rate can tell the first event only from a series that was there.
 pub(in crate::operation) fn announce() {
     metrics::describe_counter!(FORMATS, "Blank volumes that were formatted.");
@@ -78,6 +96,11 @@ pub(in crate::operation) fn announce() {
         GROW_REFUSALS,
         "Attempts to stage a volume whose filesystem was not grown for want of CAP_SYS_RESOURCE."
     );
+    metrics::describe_counter!(
+        OPENERS_UNCHECKED,
+        "Stages without a check whether another process had the volume's file open."
+    );
+    metrics::counter!(OPENERS_UNCHECKED).increment(0);
     for fs in FsType::ALL {
         metrics::counter!(FORMATS, "fs" => fs.name()).increment(0);
     }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::bench::{BYTES, World};
 use crate::device::loop_path;
 use crate::kernel::{
-    Cause, Kernel, LoopMode, MountAttrs, Open, Patience, Result, failed_busy, while_busy,
+    Cause, Kernel, LoopMode, MountAttrs, Open, Openers, Patience, Result, failed_busy, while_busy,
 };
 
 on_both! {
@@ -18,6 +18,7 @@ on_both! {
     a_mount_point_is_not_removed
     an_open_descriptor_keeps_a_mount
     what_is_exclusive_is_exclusive
+    who_else_has_a_file_open_is_seen
 }
 
 const KEPT: LoopMode = LoopMode {
@@ -196,5 +197,33 @@ fn what_is_exclusive_is_exclusive<W: World>(world: &W) {
     kernel.reopen(&device, Open::DeviceWrite).unwrap();
     drop(first);
     kernel.reopen(&device, Open::DeviceExclusive).unwrap();
+    kernel.loop_set_autoclear(&device, true).unwrap();
+}
+
+fn who_else_has_a_file_open_is_seen<W: World>(world: &W) {
+    let kernel = world.kernel();
+    let writer = file(world, &kernel);
+    let path = world.volumes().join("file");
+    let open = |how| kernel.open(&path, how).unwrap();
+    let openers =
+        |file: &<W::Kernel as Kernel>::Fd, readers_too| kernel.openers(file, readers_too).unwrap();
+    assert_eq!(openers(&writer, true), Openers::None);
+    let name = open(Open::Name);
+    assert_eq!(openers(&writer, true), Openers::None);
+    drop(name);
+
+    let reader = open(Open::FileRead);
+    assert_eq!(openers(&writer, true), Openers::Others);
+    assert_eq!(openers(&reader, false), Openers::Others);
+    drop(writer);
+    let other = open(Open::FileRead);
+    assert_eq!(openers(&reader, false), Openers::None);
+    drop((reader, other));
+
+    let (_, device, bound) = bound(world, &kernel);
+    assert_eq!(openers(&bound, true), Openers::None);
+    let writer = open(Open::FileWrite);
+    drop(bound);
+    assert_eq!(openers(&writer, true), Openers::Others);
     kernel.loop_set_autoclear(&device, true).unwrap();
 }
