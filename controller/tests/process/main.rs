@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
 mod bed;
+mod btrfs;
 mod creating;
 mod crowds;
 mod full_disk;

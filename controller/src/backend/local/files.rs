@@ -2,6 +2,7 @@
 //! leaves what it says on disk when it returns. Knows no records and decides nothing.
 
 mod copy;
+mod cow;
 mod lease;
 
 pub(super) use copy::{COPIED_BYTES, Copied};
@@ -32,6 +33,7 @@ const BETWEEN_TRIES: Duration = Duration::from_millis(20);
 pub(super) struct Files {
     dir: File,
     path: PathBuf,
+    is_btrfs: bool,
 }
 
 /// The size of the filesystem that holds the files, in bytes.
@@ -57,7 +59,12 @@ impl Files {
                 _ => Err(at("mkdir", &path, &error)),
             })?;
         let dir = File::open(&path).map_err(|error| at("open", &path, &error))?;
-        Ok(Self { dir, path })
+        let is_btrfs = cow::is_btrfs(&dir).map_err(|errno| os("fstatfs", &path, errno))?;
+        Ok(Self {
+            dir,
+            path,
+            is_btrfs,
+        })
     }
 
     /// Where the file of that id is.
@@ -72,13 +79,16 @@ impl Files {
     pub(super) fn begin(&self, id: &str) -> Result<Backing, Failure> {
         let path = self.path_of(id);
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
-        match rustix::fs::openat(&self.dir, id, flags, Mode::RUSR | Mode::WUSR) {
-            Ok(file) => Ok(Backing {
-                file: file.into(),
-                path,
-            }),
-            Err(errno) => Err(os("create", &path, errno)),
+        let file = rustix::fs::openat(&self.dir, id, flags, Mode::RUSR | Mode::WUSR)
+            .map_err(|errno| os("create", &path, errno))?;
+        let file = Backing {
+            file: file.into(),
+            path,
+        };
+        if self.is_btrfs {
+            file.write_in_place();
         }
+        Ok(file)
     }
 
     /// Opens the file of that id; `None` if it is not there.

@@ -19,6 +19,8 @@ pub(super) struct Recovered {
     pub(super) grown: usize,
     /// Copies that begin again.
     pub(super) resumed: usize,
+    /// Volumes that may need more room than their size, since btrfs copies them on write.
+    pub(super) copy_on_write: usize,
     /// What needs a person: told in the log.
     pub(super) troubles: usize,
 }
@@ -67,6 +69,13 @@ impl Store {
         let totals = self.ledger.totals()?;
         totals.show();
         self.ceiling()?;
+        if done.copy_on_write > 0 {
+            tracing::warn!(
+                volumes = done.copy_on_write,
+                "volumes on btrfs without NOCOW, which may need more room than their size; see \
+                 docs/operations.md"
+            );
+        }
         tracing::info!(
             volumes = totals.volumes,
             snapshots = totals.snapshots,
@@ -75,6 +84,7 @@ impl Store {
             deleted = done.deleted,
             grown = done.grown,
             resumed = done.resumed,
+            copy_on_write = done.copy_on_write,
             troubles = done.troubles,
             "state recovered"
         );
@@ -100,6 +110,7 @@ impl Store {
                 let backing = self.files.get(id)?;
                 let bytes = backing.bytes()?;
                 backing.refuse_truncated(record.least_bytes())?;
+                done.copy_on_write += usize::from(backing.is_copied_on_write()?);
                 if record.growing_from.is_some() {
                     self.finish_growth(id, &backing)?;
                     done.grown += 1;

@@ -34,6 +34,7 @@ impl Backing {
         from: &Self,
         least_bytes: u64,
     ) -> Result<bool, Failure> {
+        self.overwrite_like(from);
         match rustix::fs::ioctl_ficlone(&self.file, &from.file) {
             Ok(()) => match self.bytes()? {
                 bytes if bytes < least_bytes => Err(Failure::precondition(truncated(

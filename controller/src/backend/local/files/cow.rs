@@ -1,0 +1,64 @@
+//! btrfs writes elsewhere what is overwritten, and keeps an old extent as long as any block of it
+//! is in use: a volume that is full and overwritten at random takes far more room than its size.
+//! Files with the attribute NOCOW (chattr(1), C) are overwritten in place.
+
+use super::Backing;
+use crate::backend::local::fault::os;
+use belay_server::failure::Failure;
+use rustix::fs::IFlags;
+use rustix::io::Errno;
+use std::fs::File;
+
+/// `BTRFS_SUPER_MAGIC` of statfs(2).
+const BTRFS: u64 = 0x9123_683e;
+
+/// Whether the filesystem of that directory is a btrfs.
+pub(super) fn is_btrfs(dir: &File) -> Result<bool, Errno> {
+    let magic = rustix::fs::fstatfs(dir)?.f_type;
+    Ok(u64::try_from(magic).is_ok_and(|magic| magic == BTRFS))
+}
+
+impl Backing {
+    /// Has the file, which is empty, overwritten in place.
+    pub(super) fn write_in_place(&self) {
+        let set = self.attributes().and_then(|attributes| {
+            rustix::fs::ioctl_setflags(&self.file, attributes | IFlags::NOCOW)
+        });
+        if let Err(errno) = set {
+            let why = os("ioctl FS_IOC_SETFLAGS NOCOW", &self.path, errno);
+            tracing::warn!("{why}; the volume may need more room than its size");
+        }
+    }
+
+    /// Gives the file, which is empty, the NOCOW of the other one, without which they cannot share
+    /// blocks. If that fails, they do not.
+    pub(super) fn overwrite_like(&self, from: &Self) {
+        let (Ok(ours), Ok(theirs)) = (self.attributes(), from.attributes()) else {
+            return;
+        };
+        let mut wanted = ours;
+        wanted.set(IFlags::NOCOW, theirs.contains(IFlags::NOCOW));
+        if wanted != ours
+            && let Err(errno) = rustix::fs::ioctl_setflags(&self.file, wanted)
+        {
+            let why = os("ioctl FS_IOC_SETFLAGS", &self.path, errno);
+            tracing::warn!("{why}; its blocks are copied");
+        }
+    }
+
+    /// Whether an overwrite takes room on its btrfs.
+    ///
+    /// # Errors
+    /// `Unreachable`.
+    pub(in crate::backend::local) fn is_copied_on_write(&self) -> Result<bool, Failure> {
+        let asked = is_btrfs(&self.file).and_then(|is_btrfs| match is_btrfs {
+            true => Ok(!self.attributes()?.contains(IFlags::NOCOW)),
+            false => Ok(false),
+        });
+        asked.map_err(|errno| os("ioctl FS_IOC_GETFLAGS", &self.path, errno))
+    }
+
+    fn attributes(&self) -> Result<IFlags, Errno> {
+        rustix::fs::ioctl_getflags(&self.file)
+    }
+}
