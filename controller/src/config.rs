@@ -32,6 +32,10 @@ pub struct Config {
     #[arg(long, env = "BELAY_STATE_DIR", value_name = "DIR")]
     pub state_dir: PathBuf,
 
+    /// Backend local: end, and begin no new state, where --state-dir has none
+    #[arg(long, env = "BELAY_REQUIRE_STATE")]
+    pub require_state: bool,
+
     /// Backend local: how many times over the room of the state directory may be promised
     #[arg(
         long,
@@ -58,6 +62,7 @@ impl Config {
                 state_dir: self.state_dir.clone(),
                 node: self.common.driver.node.id.clone(),
                 overcommit: self.overcommit,
+                require_state: self.require_state,
             }),
         }
     }
@@ -129,7 +134,7 @@ mod tests {
             .get_arguments()
             .filter(|flag| flag.get_env().is_some())
             .collect();
-        assert_eq!(flags.len(), 13, "one without a variable, or a new one");
+        assert_eq!(flags.len(), 14, "one without a variable, or a new one");
         for flag in flags {
             let name = flag.get_long().unwrap();
             let variable = flag.get_env().unwrap().to_str().unwrap();

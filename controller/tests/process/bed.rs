@@ -21,6 +21,9 @@ pub(crate) const MIB: i64 = 1 << 20;
 /// Flags with which room is no concern.
 pub(crate) const ROOMY: [&str; 2] = ["--overcommit", "1000"];
 
+/// What it logs when it can be called.
+const SERVING: &str = "serving";
+
 pub(crate) type Client = ControllerClient<Channel>;
 
 /// Where everything of one test is; removed at its end.
@@ -33,6 +36,11 @@ impl Bed {
     /// The controller will be started with these flags besides the necessary ones.
     pub(crate) fn new(flags: &[&str]) -> Self {
         Self::of(tempfile::tempdir().unwrap(), flags)
+    }
+
+    /// From now on it is started with that flag besides.
+    pub(crate) fn add_flag(&mut self, flag: &str) {
+        self.flags.push(flag.to_owned());
     }
 
     /// The same in that directory, which belongs to the test.
@@ -64,6 +72,20 @@ impl Bed {
 
     /// Starts it and waits until it says that it serves.
     pub(crate) fn start(&self) -> Controller {
+        let controller = self.launch();
+        assert!(controller.serves(), "the controller did not come up");
+        controller
+    }
+
+    /// Starts it, which must end by itself; all that it logged.
+    pub(crate) fn refused(&self) -> String {
+        let mut controller = self.launch();
+        assert!(!controller.serves(), "the controller came up");
+        assert!(!controller.child.wait().unwrap().success());
+        controller.starting.join("\n")
+    }
+
+    fn launch(&self) -> Controller {
         // A file that may not grow shall be an error, as on a full disk, and no signal.
         let mut child = Command::new("sh")
             .args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\""])
@@ -78,17 +100,15 @@ impl Bed {
             .spawn()
             .unwrap();
         let mut log = BufReader::new(child.stderr.take().unwrap()).lines();
-        let mut starting = Vec::new();
-        let mut started = false;
-        while !started && let Some(line) = log.next() {
+        let mut starting: Vec<String> = Vec::new();
+        while !starting.last().is_some_and(|line| line.contains(SERVING))
+            && let Some(line) = log.next()
+        {
             starting.push(line.unwrap());
-            started = starting.last().unwrap().contains("serving");
         }
         // Somebody must go on reading, or the controller would block on a full pipe.
         std::thread::spawn(move || log.for_each(drop));
-        let controller = Controller { child, starting };
-        assert!(started, "the controller did not come up");
-        controller
+        Controller { child, starting }
     }
 
     pub(crate) async fn client(&self) -> Client {
@@ -115,6 +135,11 @@ pub(crate) struct Controller {
 }
 
 impl Controller {
+    fn serves(&self) -> bool {
+        let last = self.starting.last();
+        last.is_some_and(|line| line.contains(SERVING))
+    }
+
     /// Lets it write no file beyond that many bytes, or `unlimited`.
     pub(crate) fn limit_files(&self, bytes: &str) {
         let mut prlimit = Command::new("prlimit");

@@ -16,4 +16,5 @@ mod reflink;
 mod service;
 mod snapshots;
 mod torn;
+mod unmounted;
 mod unreadable;

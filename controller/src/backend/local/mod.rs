@@ -54,6 +54,9 @@ pub struct Config {
     pub node: NodeId,
     /// How many times over the room may be promised.
     pub overcommit: Overcommit,
+    /// The state must be there already: it was begun earlier, and where it is missing, its disk is
+    /// not mounted.
+    pub require_state: bool,
 }
 
 /// The backend.

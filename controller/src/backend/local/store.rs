@@ -48,6 +48,9 @@ impl Store {
     pub(super) fn open(config: Config) -> Result<Self, Failure> {
         let dir = &config.state_dir;
         present(dir)?;
+        if config.require_state && !Ledger::is_in(dir)? {
+            return Err(not_mounted(dir));
+        }
         let lock = lock(dir)?;
         let files = Files::open(dir.join("volumes"))?;
         let snapshots = Files::open(dir.join("snapshots"))?;
@@ -196,6 +199,15 @@ fn present(dir: &Path) -> Result<(), Failure> {
          if this is the first start",
         dir.display()
     )))
+}
+
+/// Nothing must be made there: it would be hidden once the disk is mounted.
+fn not_mounted(dir: &Path) -> Failure {
+    Failure::precondition(format!(
+        "{}: has no state.redb, which --require-state demands; mount the disk that holds it, or \
+         restore it; for the first start, leave --require-state out",
+        dir.display()
+    ))
 }
 
 /// Volumes or snapshots without a ledger are such whose ledger was lost: with an empty one, they

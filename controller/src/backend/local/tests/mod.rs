@@ -41,6 +41,7 @@ impl Bed {
             state_dir: self.dir.path().join("state"),
             node: node("node-1"),
             overcommit: self.overcommit,
+            require_state: false,
         }
     }
 
