@@ -12,9 +12,13 @@ fn main() -> ExitCode {
         Ok(config) => config,
         Err(code) => return code,
     };
-    if belay_server::log::init(config.common.process.log_level).is_err() {
-        return ExitCode::FAILURE;
-    }
+    let _log = match belay_server::log::init(config.common.process.log_level) {
+        Ok(log) => log,
+        Err(error) => {
+            belay_server::log::write(&format!("belay-controller: {error}\n"));
+            return ExitCode::FAILURE;
+        }
+    };
     match belay_controller::run(&config) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

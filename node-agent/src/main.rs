@@ -1,6 +1,5 @@
 //! belay-node: reads its flags and runs the agent.
 
-use std::io::Write as _;
 use std::process::ExitCode;
 
 use belay_node_agent::Config;
@@ -14,10 +13,13 @@ fn main() -> ExitCode {
         Ok(config) => config,
         Err(code) => return code,
     };
-    if let Err(error) = belay_server::log::init(config.process.log_level) {
-        drop(writeln!(std::io::stderr(), "belay-node: {error}"));
-        return ExitCode::FAILURE;
-    }
+    let _log = match belay_server::log::init(config.process.log_level) {
+        Ok(log) => log,
+        Err(error) => {
+            belay_server::log::write(&format!("belay-node: {error}\n"));
+            return ExitCode::FAILURE;
+        }
+    };
     match belay_node_agent::run(&config) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

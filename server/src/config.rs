@@ -3,7 +3,7 @@
 use crate::endpoint::Endpoint;
 use crate::failure::Failure;
 use crate::identity::{DriverName, PluginCapability};
-use crate::log::LogLevel;
+use crate::log::{self, LogLevel};
 use crate::place::Place;
 use crate::request::NodeId;
 use clap::builder::BoolishValueParser;
@@ -179,9 +179,13 @@ pub fn parse<A: Parser>() -> Result<A, ExitCode> {
 /// `--help`, else [`EXIT_USAGE`].
 #[must_use]
 pub fn ended(error: &clap::Error) -> ExitCode {
-    // Nobody is left to tell if even this cannot be written.
+    if error.use_stderr() {
+        log::write(&error.render().to_string());
+        return ExitCode::from(EXIT_USAGE);
+    }
+    // Help was asked for, and whoever asked has gone.
     drop(error.print());
-    ExitCode::from(if error.use_stderr() { EXIT_USAGE } else { 0 })
+    ExitCode::SUCCESS
 }
 
 /// The settings from these arguments, the program's name first, and from the environment. A setting

@@ -1,4 +1,7 @@
-//! Logs go to stderr, one line an event. Panics too: one line, wherever they happen.
+//! Logs go to stderr, one line an event. Panics too: one line, wherever they happen. Nobody waits
+//! for the log: a line that cannot be written at once is dropped, and counted.
+
+mod sink;
 
 use std::io;
 use std::panic::PanicHookInfo;
@@ -34,25 +37,75 @@ impl LogLevel {
     }
 }
 
+/// Counter: lines that were dropped.
+const DROPPED: &str = "belay_log_lines_dropped_total";
+
+/// The log of the process. When dropped, at the end, it waits a little for the last lines.
+#[derive(Debug)]
+pub struct Log(());
+
+impl Drop for Log {
+    fn drop(&mut self) {
+        sink::flush();
+    }
+}
+
 /// Begins to log, for the whole process.
 ///
 /// # Errors
 /// If something else logs already.
-pub fn init(level: LogLevel) -> Result<(), TryInitError> {
+pub fn init(level: LogLevel) -> Result<Log, TryInitError> {
     let level = level.filter();
     // The HTTP/2 stack tells each frame at debug: never wanted, and not ours to promise about.
     let ours = Targets::new()
         .with_target("belay", level)
         .with_default(level.min(LevelFilter::WARN));
     let lines = tracing_subscriber::fmt::layer()
-        .with_writer(|| OneLine(io::stderr()))
+        .with_writer(|| OneLine(Stderr))
+        .log_internal_errors(false)
         .with_target(false);
     tracing_subscriber::registry()
         .with(ours)
         .with(lines)
         .try_init()?;
     std::panic::set_hook(Box::new(log_panic));
-    Ok(())
+    Ok(Log(()))
+}
+
+/// Writes to stderr before there is a log, or instead of one; without waiting, either.
+pub fn write(text: &str) {
+    sink::write_line(text.as_bytes());
+}
+
+/// To be called when there is something to serve that must not wait for the log, and privileges
+/// were given up: where stderr is a file or a terminal, a thread writes from now on.
+pub(crate) fn serving() {
+    if let Err(error) = sink::leave_waiting_to_a_thread() {
+        tracing::warn!(%error, "no thread for the log: calls wait for its file");
+    }
+}
+
+pub(crate) fn describe() {
+    metrics::describe_counter!(DROPPED, "Log lines that nobody took in time.");
+}
+
+/// Sets the counter.
+pub(crate) fn measure() {
+    metrics::counter!(DROPPED).absolute(sink::dropped());
+}
+
+/// Standard error, without waiting.
+struct Stderr;
+
+impl io::Write for Stderr {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        sink::write_line(line);
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// Writes each event as one line, whatever came from outside: a line end within it becomes `\n`.

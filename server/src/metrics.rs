@@ -5,7 +5,7 @@ mod process;
 
 use crate::config::ProcessArgs;
 use crate::identity::DriverName;
-use crate::{jobs, layer};
+use crate::{jobs, layer, log};
 use metrics::Unit;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use std::sync::{Mutex, PoisonError};
@@ -86,6 +86,7 @@ pub fn install() -> Result<Metrics, MetricsError> {
     metrics::set_global_recorder(recorder).map_err(|_| MetricsError::Taken)?;
     metrics::describe_histogram!(layer::DURATION, Unit::Seconds, "How long CSI calls took.");
     jobs::describe();
+    log::describe();
     Ok(installed.insert(Metrics { handle }).clone())
 }
 
@@ -94,6 +95,7 @@ impl Metrics {
     #[must_use]
     pub fn render(&self) -> String {
         jobs::measure();
+        log::measure();
         let all = WHEN_ASKED.lock().unwrap_or_else(PoisonError::into_inner);
         all.iter().for_each(|measure| measure());
         drop(all);

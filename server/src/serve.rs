@@ -5,6 +5,7 @@ use crate::acceptor::{Acceptor, Connection};
 use crate::authority::Authorized;
 use crate::http::Pages;
 use crate::layer::{CallLayer, CallService};
+use crate::log;
 use crate::metrics::{self, MetricsError};
 use crate::readiness::Readiness;
 use crate::registration::{Registrar, Registration};
@@ -76,7 +77,7 @@ pub enum ServeError {
     /// The socket cannot be watched.
     #[error("cannot watch the socket: {0}")]
     Socket(io::Error),
-    /// The port is taken, or the address is not of this machine.
+    /// The address is not of this machine, or the port not for this process.
     #[error("cannot listen on {0} for /metrics, /healthz and /livez: {1}")]
     Http(SocketAddr, io::Error),
     /// The registration socket cannot be had.
@@ -100,6 +101,7 @@ pub async fn serve(
     drivers: Vec<Driver>,
     shutdown: impl Stream<Item = ()>,
 ) -> Result<(), ServeError> {
+    log::serving();
     let ServeConfig {
         http,
         drain,

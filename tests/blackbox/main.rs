@@ -74,6 +74,8 @@ mod restart;
 #[cfg(test)]
 mod rig;
 #[cfg(test)]
+mod stalled_log;
+#[cfg(test)]
 mod syscalls;
 #[cfg(test)]
 mod targets;

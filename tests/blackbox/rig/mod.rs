@@ -30,6 +30,8 @@ mod world;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
+use rustix::process::Signal;
+
 pub(crate) use authority::call_by_path;
 pub(crate) use caller::{Caller, Op, Origin, Outcome};
 pub(crate) use calls::{Answer, ControllerCalls, Leaving, NodeCalls, call_at, has_left, probe};
@@ -45,7 +47,7 @@ pub(crate) use pair::{Pair, Seen, Site};
 pub(crate) use patience::{PATIENCE, pause, until};
 pub(crate) use place::Place;
 pub(crate) use process::Process;
-pub(crate) use prometheus::{Prometheus, get, lint};
+pub(crate) use prometheus::{Prometheus, free_port, get, lint};
 pub(crate) use refusal::{refused, refused_with};
 pub(crate) use tools::{mounted, run};
 pub(crate) use usage::{access, least_bytes, with_flags, with_mode};
@@ -151,6 +153,19 @@ impl Rig {
         until("nobody has the socket", || {
             UnixStream::connect(self.socket()).is_err()
         });
+    }
+
+    /// Kills the agent, one of whose threads hangs in the kernel: what is left of it.
+    pub(crate) fn kill_hung(&mut self) -> Process {
+        let agent = self.agent.take().expect("the agent runs");
+        agent.signal(Signal::KILL);
+        until("the agent is a zombie", || agent.is_zombie());
+        agent
+    }
+
+    /// Has the next agents started by this command.
+    pub(crate) fn launch_by(&mut self, command: &[&str]) {
+        self.launch.command = command.iter().map(|&word| word.to_owned()).collect();
     }
 
     /// Ends the agent as an operator would.

@@ -1,13 +1,13 @@
 //! One running agent: started with a log of its own, ended by its own process id.
 
 use std::fs::{self, File};
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::SystemTime;
 
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::patience::until;
@@ -54,7 +54,18 @@ impl Process {
     /// # Panics
     /// Unless it ends by itself, with exit code 1.
     pub(crate) fn refused(place: &Place, name: &str, socket: &Path, flags: &[&str]) -> String {
-        let mut process = Self::spawn(&[], place, name, socket, flags);
+        Self::refused_by(&[], place, name, socket, flags)
+    }
+
+    /// The same, started by such a command.
+    pub(crate) fn refused_by(
+        command: &[&str],
+        place: &Place,
+        name: &str,
+        socket: &Path,
+        flags: &[&str],
+    ) -> String {
+        let mut process = Self::spawn(command, place, name, socket, flags);
         let mut status = None;
         until(&format!("{name} ends"), || {
             status = process.child.try_wait().expect("wait");
@@ -67,12 +78,36 @@ impl Process {
     }
 
     fn spawn(command: &[&str], place: &Place, name: &str, socket: &Path, flags: &[&str]) -> Self {
-        let log = place.path().join(format!("{name}.log"));
         let stderr = File::options()
             .create(true)
             .append(true)
-            .open(&log)
+            .open(log_of(place, name))
             .expect("a log");
+        Self::spawn_with(stderr.into(), command, place, name, socket, flags)
+    }
+
+    /// Starts one whose log goes elsewhere, and returns when something answers at its socket.
+    pub(crate) fn start_with_log(
+        stderr: Stdio,
+        place: &Place,
+        name: &str,
+        socket: &Path,
+        flags: &[&str],
+    ) -> Self {
+        let process = Self::spawn_with(stderr, &[], place, name, socket, flags);
+        until(&format!("{name} listens"), || process.listens_at(socket));
+        process
+    }
+
+    fn spawn_with(
+        stderr: Stdio,
+        command: &[&str],
+        place: &Place,
+        name: &str,
+        socket: &Path,
+        flags: &[&str],
+    ) -> Self {
+        let log = log_of(place, name);
         // Should this process itself be killed, nobody would be left to end the agent.
         let child = Command::new("setpriv")
             .args(["--pdeathsig", "KILL", "--"])
@@ -89,14 +124,32 @@ impl Process {
         Process { child, log }
     }
 
-    /// Whether it is this process that listens there (SO_PEERCRED, unix(7)). A child that an agent
-    /// was just starting when it was killed keeps the old socket open for a moment.
+    /// Whether it is this process that listens there (SO_PEERCRED, unix(7)), or its child where the
+    /// command that starts it stays. A child that an agent was just starting when it was killed
+    /// keeps the old socket open for a moment.
     fn listens_at(&self, socket: &Path) -> bool {
-        let Ok(stream) = UnixStream::connect(socket) else {
+        // Without waiting: what is left of a killed agent has a queue that nobody empties.
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let stream = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None);
+        let stream = stream.expect("a socket");
+        let address = SocketAddrUnix::new(socket).expect("a short path");
+        if connect(&stream, &address).is_err() {
             return false;
-        };
+        }
         let peer = socket_peercred(&stream).expect("SO_PEERCRED");
-        peer.pid == Pid::from_child(&self.child)
+        peer.pid == Pid::from_child(&self.child) || self.children().contains(&peer.pid)
+    }
+
+    /// Sends it a signal, and does not wait for what comes of it.
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).expect("kill");
+    }
+
+    /// Whether it was killed, and yet has not ended: its first thread is a zombie
+    /// (proc_pid_stat(5)).
+    pub(crate) fn is_zombie(&self) -> bool {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid()));
+        stat.is_ok_and(|stat| stat.contains(") Z "))
     }
 
     /// Its process id.
@@ -181,6 +234,10 @@ impl Drop for Process {
         drop(self.child.kill());
         drop(self.child.wait());
     }
+}
+
+fn log_of(place: &Place, name: &str) -> PathBuf {
+    place.path().join(format!("{name}.log"))
 }
 
 /// A binary of this workspace: in `BELAY_BIN_DIR`, else the newest that was built beside this

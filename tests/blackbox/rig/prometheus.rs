@@ -41,9 +41,7 @@ impl Prometheus {
 
     fn try_start(folder: &Path, config: &Path) -> Option<Self> {
         // It does not tell which port it has, so it is told which one to take.
-        let free = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
-        let address = free.local_addr().expect("its address");
-        drop(free);
+        let address = free_port();
         let log = File::create(folder.join("prometheus.log")).expect("a log");
         let flag = |name: &str, value: &dyn std::fmt::Display| format!("--{name}={value}");
         // Should this process itself be killed, nobody would be left to end it.
@@ -110,6 +108,12 @@ fn promtool(args: &[&str], input: &str) -> String {
     let said = said.concat();
     assert!(output.status.success(), "promtool {args:?}: {said}");
     said
+}
+
+/// A port of this machine that nobody has now.
+pub(crate) fn free_port() -> SocketAddr {
+    let free = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
+    free.local_addr().expect("its address")
 }
 
 /// The body of a page, if it is there.

@@ -1,0 +1,398 @@
+//! Standard error without waiting: a reader of the log that stalls must not stop the program. A
+//! line that cannot be written at once is dropped, and counted; the count is written when there is
+//! room again. Knows bytes, and nothing of events.
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{FileType, fstat, major};
+use rustix::io::{Errno, ReadWriteFlags, pwritev2, write};
+use rustix::net::{SendFlags, send};
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::time::{FormatTime as _, SystemTime};
+
+/// Bytes that may wait for the thread that writes to a file or a terminal.
+const QUEUE_BYTES_MAX: usize = 64 << 10;
+
+/// It formats nothing, and calls nothing but write.
+const STACK_BYTES: usize = 64 << 10;
+
+/// At most so much is written to a pipe at once where it cannot be asked not to wait: it fits where
+/// poll says so (pipe(7), `PIPE_BUF`).
+const PIPE_BYTES_MAX: usize = 4096;
+
+/// How long the end of a program waits for its last lines to be in their file.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The major number of `/dev/null` and its like (devices.txt of the kernel's documentation).
+const MEMORY_DEVICES: u32 = 1;
+
+/// The offset that means the place where the file is (pwritev2(2)).
+const HERE: u64 = u64::MAX;
+
+/// Lines dropped since the start.
+static DROPPED: AtomicU64 = AtomicU64::new(0);
+
+/// There is one standard error.
+static STDERR: Mutex<Option<Sink<io::Stderr>>> = Mutex::new(None);
+
+fn stderr() -> MutexGuard<'static, Option<Sink<io::Stderr>>> {
+    STDERR.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Writes a line to standard error, or drops it.
+pub(super) fn write_line(line: &[u8]) {
+    stderr()
+        .get_or_insert_with(|| Sink::new(io::stderr()))
+        .write_line(line);
+}
+
+/// From now on what waits for a disk or a person is left to a thread of its own.
+pub(super) fn leave_waiting_to_a_thread() -> io::Result<()> {
+    stderr()
+        .get_or_insert_with(|| Sink::new(io::stderr()))
+        .start_thread()
+}
+
+/// Waits a little until what that thread has is written.
+pub(super) fn flush() {
+    let queue = stderr().as_ref().and_then(|sink| sink.queue.clone());
+    if let Some(queue) = queue {
+        queue.drain(FLUSH_TIMEOUT);
+    }
+}
+
+/// Lines that were dropped so far.
+pub(super) fn dropped() -> u64 {
+    DROPPED.load(Ordering::Relaxed)
+}
+
+/// What is behind a descriptor, by how it is written to without waiting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Pipe,
+    /// A pipe of a kernel that cannot be asked not to wait (before Linux 6.4).
+    OldPipe,
+    Socket,
+    /// Takes everything at once.
+    Null,
+    /// A file or a terminal: nothing can be asked not to wait for a disk, or for Ctrl-Q.
+    Waits,
+}
+
+impl Kind {
+    fn of(file: BorrowedFd<'_>) -> Self {
+        let Ok(found) = fstat(file) else {
+            return Self::Waits;
+        };
+        match FileType::from_raw_mode(found.st_mode) {
+            FileType::Fifo => Self::Pipe,
+            FileType::Socket => Self::Socket,
+            FileType::CharacterDevice if major(found.st_rdev) == MEMORY_DEVICES => Self::Null,
+            _ => Self::Waits,
+        }
+    }
+}
+
+/// Where lines go.
+struct Sink<F> {
+    file: F,
+    kind: Kind,
+    /// The end of a line that has begun: lines are dropped whole.
+    rest: Vec<u8>,
+    /// Lines dropped since that was last written.
+    missed: u64,
+    /// To the thread, if there is one.
+    queue: Option<Arc<Queue>>,
+}
+
+impl<F: AsFd> Sink<F> {
+    fn new(file: F) -> Self {
+        Self {
+            kind: Kind::of(file.as_fd()),
+            file,
+            rest: Vec::new(),
+            missed: 0,
+            queue: None,
+        }
+    }
+
+    fn write_line(&mut self, line: &[u8]) {
+        if self.take_up() && self.try_line(line) {
+            return;
+        }
+        self.missed += 1;
+        DROPPED.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Writes what is due before the next line; whether that is all.
+    fn take_up(&mut self) -> bool {
+        let rest = std::mem::take(&mut self.rest);
+        if !rest.is_empty() && !self.try_line(&rest) {
+            self.rest = rest;
+        }
+        if !self.rest.is_empty() {
+            return false;
+        }
+        if self.missed > 0 {
+            let report = report(self.missed);
+            if !self.try_line(report.as_bytes()) {
+                return false;
+            }
+            self.missed = 0;
+        }
+        self.rest.is_empty()
+    }
+
+    /// Whether it is written, or has begun to be.
+    fn try_line(&mut self, line: &[u8]) -> bool {
+        let mut written = 0;
+        while written < line.len() {
+            match self.write_some(&line[written..]) {
+                Ok(some) if some > 0 => written += some,
+                Err(Errno::INTR) => {}
+                // No room, or no reader.
+                _ => break,
+            }
+        }
+        if written > 0 {
+            line[written..].clone_into(&mut self.rest);
+        }
+        written > 0
+    }
+
+    fn write_some(&mut self, bytes: &[u8]) -> Result<usize, Errno> {
+        let file = self.file.as_fd();
+        match (self.kind, &self.queue) {
+            (Kind::Pipe, _) => {
+                let slices = [IoSlice::new(bytes)];
+                match pwritev2(file, &slices, HERE, ReadWriteFlags::NOWAIT) {
+                    Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS) => {
+                        self.kind = Kind::OldPipe;
+                        self.write_some(bytes)
+                    }
+                    written => written,
+                }
+            }
+            (Kind::OldPipe, _) => {
+                let mut writable = [PollFd::new(&file, PollFlags::OUT)];
+                let at_once = Timespec::default();
+                if poll(&mut writable, Some(&at_once))? == 0 {
+                    return Err(Errno::AGAIN);
+                }
+                write(file, &bytes[..bytes.len().min(PIPE_BYTES_MAX)])
+            }
+            (Kind::Socket, _) => send(file, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL),
+            (Kind::Waits, Some(queue)) => queue.push(bytes),
+            // Without the thread, which is before anybody is served.
+            (Kind::Null | Kind::Waits, _) => write(file, bytes),
+        }
+    }
+}
+
+impl Sink<io::Stderr> {
+    fn start_thread(&mut self) -> io::Result<()> {
+        if self.kind != Kind::Waits || self.queue.is_some() {
+            return Ok(());
+        }
+        let queue = Arc::<Queue>::default();
+        let lines = Arc::clone(&queue);
+        std::thread::Builder::new()
+            .name("log".into())
+            .stack_size(STACK_BYTES)
+            .spawn(move || lines.write_all_to(&mut io::stderr()))?;
+        self.queue = Some(queue);
+        Ok(())
+    }
+}
+
+/// As the lines around it look.
+fn report(missed: u64) -> String {
+    let mut line = String::new();
+    if SystemTime.format_time(&mut Writer::new(&mut line)).is_err() {
+        // A line without its time is better than none.
+        line.clear();
+    }
+    line + &format!("  WARN {missed} lines of the log were dropped, as nobody took them\n")
+}
+
+/// Bytes on their way to the thread that writes them.
+#[derive(Default)]
+struct Queue {
+    waiting: Mutex<Waiting>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Waiting {
+    bytes: Vec<u8>,
+    is_writing: bool,
+}
+
+impl Queue {
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// All of it, or nothing.
+    fn push(&self, bytes: &[u8]) -> Result<usize, Errno> {
+        let mut waiting = self.waiting();
+        if waiting.bytes.len() + bytes.len() > QUEUE_BYTES_MAX {
+            return Err(Errno::AGAIN);
+        }
+        waiting.bytes.extend_from_slice(bytes);
+        drop(waiting);
+        self.changed.notify_all();
+        Ok(bytes.len())
+    }
+
+    fn write_all_to(&self, file: &mut impl io::Write) {
+        loop {
+            let mut waiting = self.waiting();
+            waiting.is_writing = false;
+            self.changed.notify_all();
+            while waiting.bytes.is_empty() {
+                let woken = self.changed.wait(waiting);
+                waiting = woken.unwrap_or_else(PoisonError::into_inner);
+            }
+            waiting.is_writing = true;
+            let bytes = std::mem::take(&mut waiting.bytes);
+            drop(waiting);
+            // A full disk; there is no other place to write that to.
+            drop(file.write_all(&bytes));
+        }
+    }
+
+    /// Waits until all is written, or for that time.
+    fn drain(&self, timeout: Duration) {
+        let end = Instant::now() + timeout;
+        let mut waiting = self.waiting();
+        while waiting.is_writing || !waiting.bytes.is_empty() {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            let woken = self.changed.wait_timeout(waiting, left);
+            waiting = woken.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{PipeReader, Read as _};
+    use std::os::unix::net::UnixStream;
+
+    const LINE: &str = "a line that is long enough to fill every buffer some day\n";
+
+    /// Writes lines until one is dropped: how many were taken.
+    fn fill<F: AsFd>(sink: &mut Sink<F>) -> u64 {
+        (0..)
+            .find(|_| {
+                sink.write_line(LINE.as_bytes());
+                sink.missed > 0
+            })
+            .unwrap()
+    }
+
+    /// What there is to read, without waiting.
+    fn read_all(reader: &mut impl io::Read) -> String {
+        let mut bytes = Vec::new();
+        let mut some = [0; 4096];
+        while let Ok(length @ 1..) = reader.read(&mut some) {
+            bytes.extend_from_slice(&some[..length]);
+        }
+        String::from_utf8(bytes).unwrap()
+    }
+
+    fn expect_whole_lines_and_a_count<F: AsFd>(mut sink: Sink<F>, reader: &mut impl io::Read) {
+        let taken = fill(&mut sink);
+        assert!(taken > 10, "{taken}");
+        sink.write_line(LINE.as_bytes());
+        let mut text = read_all(reader);
+        sink.write_line(b"the last line\n");
+        text += &read_all(reader);
+        let lines: Vec<&str> = text.lines().collect();
+        let [whole @ .., report, last] = lines.as_slice() else {
+            panic!("{text}")
+        };
+        assert_eq!(whole.len() as u64, taken);
+        assert!(whole.iter().all(|line| *line == LINE.trim_end()), "{text}");
+        let count = "  WARN 2 lines of the log were dropped, as nobody took them";
+        assert!(report.ends_with(count), "{report}");
+        assert_eq!(*last, "the last line");
+    }
+
+    fn pipe() -> (PipeReader, io::PipeWriter) {
+        let (reader, writer) = io::pipe().unwrap();
+        rustix::io::ioctl_fionbio(&reader, true).unwrap();
+        (reader, writer)
+    }
+
+    #[test]
+    fn a_pipe_that_nobody_reads_takes_whole_lines_and_then_the_count_of_the_others() {
+        let (mut reader, writer) = pipe();
+        expect_whole_lines_and_a_count(Sink::new(writer), &mut reader);
+    }
+
+    #[test]
+    fn so_does_a_pipe_of_an_older_kernel() {
+        let (mut reader, writer) = pipe();
+        let mut sink = Sink::new(writer);
+        sink.kind = Kind::OldPipe;
+        expect_whole_lines_and_a_count(sink, &mut reader);
+    }
+
+    #[test]
+    fn so_does_a_socket() {
+        let (mut reader, writer) = UnixStream::pair().unwrap();
+        reader.set_nonblocking(true).unwrap();
+        expect_whole_lines_and_a_count(Sink::new(writer), &mut reader);
+    }
+
+    #[test]
+    fn a_line_larger_than_the_room_is_finished_before_the_next_one() {
+        let (mut reader, writer) = pipe();
+        let mut sink = Sink::new(writer);
+        let long = format!("{}\n", "x".repeat(100_000));
+        sink.write_line(long.as_bytes());
+        sink.write_line(b"dropped\n");
+        let mut text = read_all(&mut reader);
+        sink.write_line(b"the next line\n");
+        text += &read_all(&mut reader);
+        let (first, others) = text.split_once('\n').unwrap();
+        assert_eq!(first.len(), 100_000);
+        assert!(
+            others.contains(" 1 lines of the log were dropped"),
+            "{others}"
+        );
+        assert!(others.ends_with("the next line\n"), "{others}");
+    }
+
+    #[test]
+    fn nobody_reads_and_nobody_waits_when_the_reader_has_gone() {
+        let (reader, writer) = pipe();
+        drop(reader);
+        let mut sink = Sink::new(writer);
+        assert_eq!(fill(&mut sink), 0);
+    }
+
+    #[test]
+    fn a_queue_takes_so_much_and_no_more_until_it_is_written() {
+        let queue = Arc::<Queue>::default();
+        let line = [b'x'; 1000];
+        let taken = (0..).find(|_| queue.push(&line).is_err()).unwrap();
+        assert_eq!(taken, QUEUE_BYTES_MAX / line.len());
+        let (mut reader, mut writer) = io::pipe().unwrap();
+        let lines = Arc::clone(&queue);
+        std::thread::spawn(move || lines.write_all_to(&mut writer));
+        let mut bytes = vec![0; taken * line.len()];
+        reader.read_exact(&mut bytes).unwrap();
+        queue.drain(Duration::from_secs(60));
+        assert!(queue.push(&line).is_ok());
+    }
+}

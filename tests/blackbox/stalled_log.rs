@@ -1,0 +1,148 @@
+//! A log that nobody takes: a collector that hangs, a disk that does not answer. Calls are served
+//! all the same, and the log says afterwards how much of it is missing.
+
+use std::fs::{self, File};
+use std::io::{PipeReader, Read as _};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::Stdio;
+
+use belay_proto::csi::v1 as csi;
+use tonic::Code;
+
+use crate::rig::{
+    ControllerCalls, Disk, NodeCalls, Place, Process, free_port, get, refused, run, until,
+};
+
+/// Each has a line of more than 100 bytes, and no pipe or queue takes more than 64 KiB.
+const CALLS: u32 = 1000;
+const REPORT: &str = "lines of the log were dropped";
+
+/// A program with a call that fails, and so has a line in the log.
+struct Program {
+    process: Process,
+    fail: Box<dyn Fn()>,
+    pages: SocketAddr,
+}
+
+impl Program {
+    fn start(place: &Place, name: &str, stderr: Stdio) -> Self {
+        let socket = place.path().join(format!("{name}.sock"));
+        let (folder, pages) = (place.folder(name), free_port());
+        let address = pages.to_string();
+        let mut flags = vec!["--node-id", "node-1", "--http-endpoint", &address];
+        let fail: Box<dyn Fn()> = if name == "belay-node" {
+            flags.extend(["--loop-dir", text(&folder)]);
+            let node = NodeCalls::new(socket.clone());
+            Box::new(move || {
+                let request = csi::NodeGetVolumeStatsRequest {
+                    volume_id: "vol-none".to_owned(),
+                    volume_path: "/nowhere".to_owned(),
+                    ..Default::default()
+                };
+                refused(node.stats(request), Code::NotFound);
+            })
+        } else {
+            flags.extend(["--backend", "local", "--state-dir", text(&folder)]);
+            let controller = ControllerCalls::new(socket.clone());
+            Box::new(move || {
+                let request = csi::ControllerGetVolumeRequest {
+                    volume_id: "vol-none".to_owned(),
+                };
+                refused(controller.get(request), Code::NotFound);
+            })
+        };
+        let process = Process::start_with_log(stderr, place, name, &socket, &flags);
+        Program {
+            process,
+            fail,
+            pages,
+        }
+    }
+
+    /// Fills the log, and more: all is answered, and the loss is counted.
+    fn fill_the_log(&self) {
+        for _ in 0..CALLS {
+            (self.fail)();
+        }
+        assert_eq!(get(self.pages, "/livez").as_deref(), Some("ok\n"));
+        let page = get(self.pages, "/metrics").expect("a page");
+        let mut lines = page.lines();
+        let count = lines.find_map(|line| line.strip_prefix("belay_log_lines_dropped_total "));
+        let count: u32 = count.expect("a count").parse().expect("a number");
+        assert!(count > 0);
+    }
+
+    /// Has its log taken until it tells what is missing of it.
+    fn expect_report(&self, mut take: impl FnMut() -> String) {
+        let mut log = String::new();
+        until("the log says what is missing", || {
+            (self.fail)();
+            log += &take();
+            log.contains(REPORT)
+        });
+        let is_torn = |line: &&str| !line.contains("Z ");
+        let torn = log.lines().find(is_torn);
+        assert_eq!(torn, None, "each line begins with its time");
+    }
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("UTF-8")
+}
+
+/// What the pipe has now, which is at least a line.
+fn take(reader: &mut PipeReader) -> String {
+    let mut bytes = vec![0; 1 << 20];
+    let length = reader.read(&mut bytes).expect("read");
+    String::from_utf8(bytes[..length].to_vec()).expect("UTF-8")
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn a_log_that_nobody_reads_stops_no_call() {
+    let place = Place::new();
+    for name in ["belay-node", "belay-controller"] {
+        let (mut reader, writer) = std::io::pipe().expect("a pipe");
+        let program = Program::start(&place, name, writer.into());
+        program.fill_the_log();
+        program.expect_report(|| take(&mut reader));
+        program.process.terminate();
+    }
+    place.expect_nothing_left();
+}
+
+/// A disk that does not answer until this is dropped.
+struct Frozen<'a>(&'a Disk);
+
+impl<'a> Frozen<'a> {
+    fn new(disk: &'a Disk) -> Self {
+        run("fsfreeze", &["--freeze", text(disk.path())]);
+        Frozen(disk)
+    }
+}
+
+impl Drop for Frozen<'_> {
+    fn drop(&mut self) {
+        run("fsfreeze", &["--unfreeze", text(self.0.path())]);
+    }
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn a_log_on_a_disk_that_does_not_answer_stops_no_call() {
+    let place = Place::new();
+    let disk = Disk::new(&place, "ext4", "logs");
+    for name in ["belay-node", "belay-controller"] {
+        let log = disk.path().join(name);
+        let file = File::options().create(true).append(true).open(&log);
+        let program = Program::start(&place, name, file.expect("a log").into());
+        let frozen = Frozen::new(&disk);
+        program.fill_the_log();
+        drop(frozen);
+        program.expect_report(|| fs::read_to_string(&log).expect("read"));
+        program.process.terminate();
+    }
+    disk.unmount();
+    place.expect_nothing_left();
+}
