@@ -43,24 +43,44 @@ const TIDY_INTERVAL: Duration = Duration::from_secs(10);
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 const PROMETHEUS_TEXT: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4");
 
-/// The pages, bound but not yet served.
+/// Between two attempts to get a port that is taken.
+const PORT_PAUSE: Duration = Duration::from_secs(2);
+
+/// Counter: attempts to listen on a port that was taken.
+const TAKEN: &str = "belay_http_port_taken_total";
+
+/// The pages, not served yet.
 #[derive(Debug)]
 pub(crate) struct Pages {
-    listener: TcpListener,
+    address: SocketAddr,
+    /// None while another process has the port: most likely what is left of a killed one, which is
+    /// no reason to serve no calls.
+    listener: Option<TcpListener>,
     metrics: Metrics,
     readiness: Readiness,
 }
 
 impl Pages {
+    /// Listens, unless the port is taken; then [`Pages::serve`] waits for it.
+    ///
+    /// # Errors
+    /// If the address is not of this machine, or the port not for this process.
     pub(crate) async fn bind(
         address: SocketAddr,
         metrics: Metrics,
         readiness: Readiness,
     ) -> io::Result<Self> {
-        let listener = TcpListener::bind(address).await?;
-        // Port 0 asks for any free one: then this line is the only place to learn it.
-        tracing::info!(address = %listener.local_addr()?, "showing /metrics, /healthz and /livez");
+        metrics::describe_counter!(TAKEN, "Attempts to listen on an HTTP port that was taken.");
+        metrics::counter!(TAKEN).increment(0);
+        let listener = listen(address).await?;
+        if listener.is_none() {
+            tracing::warn!(
+                "{address} is taken by another process: calls are served, and /metrics, /healthz \
+                 and /livez as soon as it is free"
+            );
+        }
         Ok(Self {
+            address,
             listener,
             metrics,
             readiness,
@@ -69,25 +89,62 @@ impl Pages {
 
     /// Serves until dropped.
     pub(crate) async fn serve(self) -> Infallible {
-        let mut acceptor = Acceptor::new("http", CONNECTIONS_MAX);
-        let mut tidy = tokio::time::interval(TIDY_INTERVAL);
-        let accept = async || {
-            let (stream, source) = self.listener.accept().await?;
-            Ok((stream, Some(source.ip())))
-        };
-        loop {
-            tokio::select! {
-                _ = tidy.tick() => self.metrics.tidy(),
-                (stream, connection) = acceptor.next(accept) => {
-                    let pages = (self.metrics.clone(), self.readiness.clone());
-                    tokio::spawn(async move {
-                        bound_unacknowledged(&stream);
-                        serve_connection(stream, pages, connection).await;
-                    });
-                }
-            }
+        let pages = (self.metrics.clone(), self.readiness);
+        tokio::select! {
+            never = tidy(&self.metrics) => never,
+            never = serve(self.address, self.listener, pages) => never,
         }
     }
+}
+
+async fn tidy(metrics: &Metrics) -> Infallible {
+    let mut interval = tokio::time::interval(TIDY_INTERVAL);
+    loop {
+        interval.tick().await;
+        metrics.tidy();
+    }
+}
+
+async fn serve(
+    address: SocketAddr,
+    mut listener: Option<TcpListener>,
+    pages: (Metrics, Readiness),
+) -> Infallible {
+    let listener = loop {
+        if let Some(listener) = listener {
+            break listener;
+        }
+        tokio::time::sleep(PORT_PAUSE).await;
+        // What is no lack of the port is no better the next time, and yet nothing else can be done.
+        listener = listen(address).await.ok().flatten();
+    };
+    let mut acceptor = Acceptor::new("http", CONNECTIONS_MAX);
+    let accept = async || {
+        let (stream, source) = listener.accept().await?;
+        Ok((stream, Some(source.ip())))
+    };
+    loop {
+        let (stream, connection) = acceptor.next(accept).await;
+        let pages = pages.clone();
+        tokio::spawn(async move {
+            bound_unacknowledged(&stream);
+            serve_connection(stream, pages, connection).await;
+        });
+    }
+}
+
+/// None if the port is taken.
+async fn listen(address: SocketAddr) -> io::Result<Option<TcpListener>> {
+    let listener = match TcpListener::bind(address).await {
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+            metrics::counter!(TAKEN).increment(1);
+            return Ok(None);
+        }
+        listener => listener?,
+    };
+    // Port 0 asks for any free one: then this line is the only place to learn it.
+    tracing::info!(address = %listener.local_addr()?, "showing /metrics, /healthz and /livez");
+    Ok(Some(listener))
 }
 
 /// Lets the kernel drop what a client has not acknowledged in time, also after the end of the

@@ -1,7 +1,10 @@
 //! The Unix socket of a server: private before it is visible, never in the place of something
 //! living, and taken away at the end only if it is still ours. Knows nothing of what is served.
 
+mod rival;
+
 use crate::endpoint::Endpoint;
+use rival::{Patience, Rival};
 use rustix::fs::{
     AtFlags, CWD, FileType, FlockOperation, Gid, Mode, OFlags, Stat, chmodat, chownat,
 };
@@ -24,6 +27,9 @@ const LOCK_TRIES: u32 = 10;
 const LOCK_TRIES_WHILE_SERVING: u32 = 1;
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
+/// How often another one may come before us to the path of a dead socket.
+const BIND_TRIES: u32 = 3;
+
 /// Only root reaches a CSI driver: whoever can talk to it can mount anything.
 const PRIVATE: Mode = Mode::RUSR.union(Mode::WUSR);
 
@@ -38,13 +44,14 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// Binds and listens. A socket that nobody serves any more is replaced.
+    /// Binds and listens. A socket that nobody serves any more is replaced, also if a thread that
+    /// hangs in the kernel keeps a killed server's socket open.
     ///
     /// # Errors
     /// With the path in the text: the folder is missing, something else than a socket stands there,
     /// or another process serves it.
     pub fn bind(endpoint: &Endpoint) -> io::Result<Self> {
-        Self::bind_within(endpoint, LOCK_TRIES)
+        Self::bind_within(endpoint, LOCK_TRIES, Patience::AtStart)
     }
 
     /// [`Socket::bind`] for a thread that has others to serve: whatever would have to be waited for
@@ -53,20 +60,31 @@ impl Socket {
     /// # Errors
     /// Those of [`Socket::bind`].
     pub(crate) fn bind_at_once(endpoint: &Endpoint) -> io::Result<Self> {
-        Self::bind_within(endpoint, LOCK_TRIES_WHILE_SERVING)
+        Self::bind_within(endpoint, LOCK_TRIES_WHILE_SERVING, Patience::None)
     }
 
-    fn bind_within(endpoint: &Endpoint, tries: u32) -> io::Result<Self> {
+    fn bind_within(endpoint: &Endpoint, tries: u32, patience: Patience) -> io::Result<Self> {
         let path = &endpoint.path;
-        let folder = lock_folder_of(path, tries)?;
-        let listener =
-            listen(path, tries).map_err(|error| explain(path, "cannot listen", error))?;
-        let file = SocketFile::at(path).map_err(|error| explain(path, "cannot look", error))?;
-        drop(folder);
-        Ok(Self {
-            listener: UnixListener::from(listener),
-            file,
-        })
+        let mut dead = None;
+        for _ in 0..BIND_TRIES {
+            let folder = lock_folder_of(path, tries)?;
+            let listening = listen(path, dead).map_err(|error| cannot_listen(path, error))?;
+            if let Listening::Ours(listener) = listening {
+                let file =
+                    SocketFile::at(path).map_err(|error| explain(path, "cannot look", error))?;
+                return Ok(Self {
+                    listener: UnixListener::from(listener),
+                    file,
+                });
+            }
+            // Others may want the folder while we look.
+            drop(folder);
+            if let Listening::Theirs(identity) = listening {
+                expect_dead(path, patience)?;
+                dead = Some(identity);
+            }
+        }
+        Err(cannot_listen(path, Errno::ADDRINUSE))
     }
 
     /// Where it stands.
@@ -167,7 +185,15 @@ fn pause() {
     std::thread::sleep(LOCK_PAUSE);
 }
 
-fn listen(path: &Path, tries: u32) -> Result<OwnedFd, Errno> {
+/// What became of an attempt to listen.
+enum Listening {
+    Ours(OwnedFd),
+    /// Another socket is there, which must be looked at first.
+    Theirs((u64, u64)),
+}
+
+/// Listens, in the place of the `dead` socket if that is still there.
+fn listen(path: &Path, dead: Option<(u64, u64)>) -> Result<Listening, Errno> {
     let address = SocketAddrUnix::new(path)?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -176,41 +202,42 @@ fn listen(path: &Path, tries: u32) -> Result<OwnedFd, Errno> {
     rustix::fs::fchmod(&socket, PRIVATE)?;
     match rustix::net::bind(&socket, &address) {
         Err(Errno::ADDRINUSE) => {
-            remove_dying(path, &address, tries)?;
+            let found = rustix::fs::lstat(path)?;
+            if FileType::from_raw_mode(found.st_mode) != FileType::Socket {
+                return Err(Errno::NOTSOCK);
+            }
+            if dead != Some(identity(&found)) {
+                return Ok(Listening::Theirs(identity(&found)));
+            }
+            rustix::fs::unlink(path)?;
             rustix::net::bind(&socket, &address)?;
         }
         bound => bound?,
     }
     rustix::net::listen(&socket, BACKLOG)?;
-    Ok(socket)
+    Ok(Listening::Ours(socket))
 }
 
-/// [`remove_dead`], with a little time to die: a server that was killed while it started a child
-/// lives on in that child's descriptors until it execs or is killed in turn.
-fn remove_dying(path: &Path, address: &SocketAddrUnix, tries: u32) -> Result<(), Errno> {
-    for _ in 1..tries {
-        match remove_dead(path, address) {
-            Err(Errno::ADDRINUSE) => pause(),
-            removed => return removed,
+/// An error with the reason, unless the process that listens there is dead.
+fn expect_dead(path: &Path, patience: Patience) -> io::Result<()> {
+    let address = SocketAddrUnix::new(path).map_err(|error| cannot_listen(path, error))?;
+    match rival::look(&address, patience) {
+        Ok(Rival::Dead(why)) => {
+            tracing::info!(path = %path.display(), why, "replacing a dead socket");
+            Ok(())
         }
+        Ok(Rival::Alive(who)) => {
+            let error = cannot_listen(path, Errno::ADDRINUSE);
+            Err(io::Error::new(error.kind(), format!("{error} ({who})")))
+        }
+        // It was removed meanwhile.
+        Err(Errno::NOENT) => Ok(()),
+        Err(error) => Err(cannot_listen(path, error)),
     }
-    remove_dead(path, address)
 }
 
-/// Removes what stands at `path` if it is a socket that refuses connections.
-fn remove_dead(path: &Path, address: &SocketAddrUnix) -> Result<(), Errno> {
-    let found = rustix::fs::lstat(path)?;
-    if FileType::from_raw_mode(found.st_mode) != FileType::Socket {
-        return Err(Errno::NOTSOCK);
-    }
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let probe = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    match rustix::net::connect(&probe, address) {
-        Err(Errno::CONNREFUSED) => rustix::fs::unlink(path),
-        // Accepted, or its queue is full: it lives.
-        Ok(()) | Err(Errno::AGAIN) => Err(Errno::ADDRINUSE),
-        Err(error) => Err(error),
-    }
+fn cannot_listen(path: &Path, error: Errno) -> io::Error {
+    explain(path, "cannot listen", error)
 }
 
 /// The error with the path, and with what to do where that is not plain.
@@ -297,10 +324,10 @@ mod tests {
         let endpoint = endpoint(&folder);
         let first = Socket::bind(&endpoint).unwrap();
         let error = refused(&endpoint);
-        assert!(
-            error.contains("csi.sock") && error.contains("another process"),
-            "{error}"
-        );
+        let us = format!("(process {})", std::process::id());
+        for part in ["csi.sock", "another process", &us] {
+            assert!(error.contains(part), "{error}");
+        }
         UnixStream::connect(first.path()).unwrap();
     }
 

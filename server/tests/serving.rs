@@ -457,12 +457,26 @@ async fn the_latency_of_every_call_is_shown_by_name_and_code() {
 }
 
 #[tokio::test]
-async fn a_port_that_is_taken_is_named() {
+async fn a_port_that_is_taken_holds_up_no_call_and_is_used_when_it_is_free() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap();
     let mut bed = Bed::with(Level::INFO, Some(address));
+    let line = bed.line().await;
+    assert!(line.contains(&format!("{address} is taken")), "{line}");
+    assert_serves(&mut bed).await;
+    drop(taken);
+    tokio::time::pause();
+    let line = bed.line().await;
+    assert!(line.contains("showing /metrics"), "{line}");
+    TcpStream::connect(address).await.unwrap();
+}
+
+#[tokio::test]
+async fn an_address_of_another_machine_is_named() {
+    // TEST-NET-1 of RFC 5737.
+    let mut bed = Bed::with(Level::INFO, Some(([192, 0, 2, 1], 9808).into()));
     let error = (&mut bed.server).await.unwrap().unwrap_err();
-    assert!(error.to_string().contains(&address.to_string()), "{error}");
+    assert!(error.to_string().contains("192.0.2.1:9808"), "{error}");
     assert!(!bed.path().exists());
 }
 

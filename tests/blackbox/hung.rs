@@ -2,13 +2,18 @@
 //! writes to one of them waits in the kernel, for real and for as long as the test likes.
 
 use std::fs::{self, File};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::thread::{self, JoinHandle};
 
 use belay_proto::csi::v1 as csi;
+use rustix::process::Signal;
 use tonic::{Code, Status};
 
-use crate::rig::{Answer, Place, Rig, Volume, access, least_bytes, refused_with, run, until};
+use crate::rig::{
+    Answer, Kubelet, Launch, Place, Process, Rig, Volume, access, free_port, get, least_bytes,
+    probe, refused_with, run, until,
+};
 
 /// More volumes than the agent's pool has places for work that makes headway.
 const HUNG: usize = 8;
@@ -183,6 +188,97 @@ fn an_unstage_calls_off_a_stage_that_waits_for_others() {
     rig.kill();
     run("umount", &[text(&disk.point)]);
     rig.place().expect_nothing_left();
+}
+
+/// The command of a container's runtime: what it starts sees no process of another container.
+const CONTAINED: [&str; 5] = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"];
+
+/// An agent that was killed and whose thread hangs still has its sockets and its port. The next one
+/// serves on the sockets, and on the port as soon as it is free.
+fn is_succeeded(command: &[&str]) {
+    let place = Place::new();
+    let disk = Disk::mount(&place);
+    let (registry, pages) = (place.folder("plugins_registry"), free_port());
+    let (socket, pages_at) = (place.path().join("node.sock"), pages.to_string());
+    let flags = [
+        "--registration-dir",
+        text(&registry),
+        "--http-endpoint",
+        &pages_at,
+    ];
+    let flags = [&flags[..], &["--kubelet-registration-path", text(&socket)]].concat();
+    let launch = Launch {
+        flags: flags.into_iter().map(str::to_owned).collect(),
+        ..Launch::default()
+    };
+    let mut rig = Rig::launched(place, disk.point.clone(), launch);
+    let volume = up(&rig);
+    run("sync", &["--file-system", text(&disk.point)]);
+    fs::write(volume.target("a").join("late"), vec![1; 1 << 20]).expect("write");
+    let unpublish = volume.unpublish(&volume.target("a"));
+    rig.node().unpublish(unpublish).expect("unpublish");
+    // Waited for at the end, also of a test that fails: by then the disk answers.
+    let killed;
+    let frozen = disk.freeze();
+    let hung = unstage(&rig, &volume);
+    is_in(&rig, &volume, "unmount");
+    killed = rig.kill_hung();
+    UnixStream::connect(&socket).expect("what is left of it has the socket");
+
+    rig.launch_by(command);
+    rig.start();
+    assert_eq!(probe(&socket).expect("probe").ready, Some(true));
+    Kubelet::start(&registry).asks(&registry.join("local.csi.belay.dev-reg.sock"));
+    assert!(rig.agent().last_words().contains("is taken"), "the port");
+    assert!(killed.is_zombie());
+    drop(frozen);
+    drop(killed);
+    let unanswered = hung.join().expect("no panic");
+    assert!(unanswered.is_err(), "whom it asked is dead");
+    until("the pages are shown", || get(pages, "/livez").is_some());
+
+    rig.kill();
+    rig.launch_by(&[]);
+    rig.start();
+    rig.node().unstage(volume.unstage()).expect("unstage");
+    rig.kill();
+    run("umount", &[text(&disk.point)]);
+    rig.place().expect_nothing_left();
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn an_agent_takes_the_sockets_of_a_killed_one_whose_thread_hangs() {
+    is_succeeded(&[]);
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn so_does_an_agent_that_cannot_see_the_process_of_the_killed_one() {
+    is_succeeded(&CONTAINED);
+}
+
+/// The last line of a second agent, which must not start on the socket of the first one.
+fn refused_beside(rig: &Rig, command: &[&str]) -> String {
+    let volumes = rig.place().folder("others");
+    let flags = ["--node-id", "node-1", "--loop-dir", text(&volumes)];
+    Process::refused_by(command, rig.place(), "belay-node", &rig.socket(), &flags)
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn an_agent_that_lives_keeps_its_socket() {
+    let rig = Rig::new();
+    for command in [&[][..], &CONTAINED] {
+        let line = refused_beside(&rig, command);
+        assert!(line.contains("another process serves it"), "{line}");
+    }
+    rig.agent().signal(Signal::STOP);
+    let line = refused_beside(&rig, &[]);
+    rig.agent().signal(Signal::CONT);
+    assert!(line.contains("another process serves it"), "{line}");
+    assert!(line.contains("stopped by a signal"), "{line}");
+    assert_eq!(probe(&rig.socket()).expect("probe").ready, Some(true));
 }
 
 /// After a hundred seconds the callers are told, and so is whoever asks how the volume is. The
