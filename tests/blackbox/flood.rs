@@ -20,6 +20,8 @@ const CALLERS: usize = 400;
 const PROBES: usize = 50;
 /// As in the chart, whose readiness probe is the less patient one.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
+/// The kernel answers, if it does, at once.
+const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
 /// What begins HTTP/2 (RFC 9113, section 3.4), with settings that are empty.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
@@ -85,6 +87,14 @@ fn expect_alive(address: SocketAddr) {
     }
 }
 
+/// A connection that says so much; none if the queue of the listener is full.
+fn open(address: SocketAddr, words: &[u8]) -> Option<TcpStream> {
+    let mut stream = TcpStream::connect_timeout(&address, CONNECT_TIMEOUT).ok()?;
+    // It may be closed already.
+    drop(stream.write_all(words));
+    Some(stream)
+}
+
 /// Opens connections that say so much, one after the other, and keeps the last of them.
 fn keep_opening(address: SocketAddr, words: &[u8], is_over: &AtomicBool) {
     let mut kept = Vec::new();
@@ -92,12 +102,7 @@ fn keep_opening(address: SocketAddr, words: &[u8], is_over: &AtomicBool) {
         if kept.len() == IDLE {
             kept.clear();
         }
-        // The queue may be full for a moment; that is the others' trouble.
-        let opened = TcpStream::connect_timeout(&address, PROBE_TIMEOUT);
-        if let Ok(mut stream) = opened {
-            drop(stream.write_all(words));
-            kept.push(stream);
-        }
+        kept.extend(open(address, words));
     }
 }
 
@@ -117,14 +122,7 @@ fn probes_are_answered_while_a_thousand_connections_are_idle_and_more_are_opened
     for (_, address) in &programs.processes {
         let half = b"GET /metrics HTTP/1.1\r\nHost: b\r\n".as_slice();
         for words in [b"".as_slice(), half] {
-            let idle: Vec<_> = (0..IDLE)
-                .map(|_| {
-                    let mut stream = TcpStream::connect(address).expect("connect");
-                    // Closed already, maybe.
-                    drop(stream.write_all(words));
-                    stream
-                })
-                .collect();
+            let idle: Vec<_> = (0..IDLE).map_while(|_| open(*address, words)).collect();
             expect_alive(*address);
             let is_over = AtomicBool::new(false);
             thread::scope(|scope| {
@@ -145,12 +143,11 @@ fn probes_are_answered_while_others_ask_for_pages_and_do_not_read_them() {
     let programs = Programs::start();
     for (process, address) in &programs.processes {
         let deaf: Vec<_> = (0..CALLERS)
-            .map(|_| {
-                let mut stream = TcpStream::connect(address).expect("connect");
-                set_socket_recv_buffer_size(&stream, 2048).expect("a small buffer");
+            .map_while(|_| {
                 let request = b"GET /metrics HTTP/1.1\r\nHost: b\r\n\r\n";
-                drop(stream.write_all(request));
-                stream
+                let stream = open(*address, request)?;
+                set_socket_recv_buffer_size(&stream, 2048).expect("a small buffer");
+                Some(stream)
             })
             .collect();
         expect_alive(*address);
