@@ -70,6 +70,8 @@ mod read_only;
 #[cfg(test)]
 mod registration;
 #[cfg(test)]
+mod replaced;
+#[cfg(test)]
 mod restart;
 #[cfg(test)]
 mod rig;

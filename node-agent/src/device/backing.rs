@@ -212,6 +212,15 @@ impl<K: Kernel> Backing<K> {
         Ok(kernel.stat(&self.fd)?.bytes)
     }
 
+    /// The open loop device has a file of this file's filesystem behind it.
+    ///
+    /// # Errors
+    /// When the device cannot be asked.
+    pub(crate) fn is_beside(&self, kernel: &K, device: &K::Fd) -> crate::kernel::Result<bool> {
+        let status = kernel.loop_status(device)?;
+        Ok(status.is_some_and(|status| status.backing_dev == self.dev))
+    }
+
     /// The open loop device has this very file behind it.
     ///
     /// # Errors

@@ -9,6 +9,7 @@ pub(crate) mod fake;
 pub(crate) mod linux;
 mod types;
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -114,6 +115,13 @@ pub(crate) trait Kernel: Send + Sync + 'static {
     fn loop_bound(&self) -> Result<Vec<u32>>;
     /// What is behind a loop device, from sysfs; `None` when it is not bound. Quick.
     fn loop_file(&self, number: u32) -> Result<Option<LoopFile>>;
+    /// The last name of the file of a bound loop device, as in [`Kernel::loop_file`] and by one
+    /// read. Quick.
+    fn loop_file_name(&self, number: u32) -> Result<Option<OsString>> {
+        let file = self.loop_file(number)?;
+        Ok(file.and_then(|file| file.path.file_name().map(ToOwned::to_owned)))
+    }
+
     /// The size of a loop device in bytes, from sysfs; `None` when there is no such device. Quick.
     fn loop_bytes(&self, number: u32) -> Result<Option<u64>>;
 

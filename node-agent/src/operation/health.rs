@@ -111,6 +111,7 @@ pub(super) fn of_mounted<K: Kernel>(
     };
     let backing = match found {
         None => Backing::Gone,
+        Some(_) if node.is_replaced(volume, device)? => Backing::Gone,
         Some(found) => Backing::There {
             bytes: found.bytes,
             device_bytes,

@@ -12,7 +12,7 @@ use belay_server::request::{Access, Publish};
 use super::Node;
 use super::phase::{Operation, Phase, operation, phase};
 use super::plan::asked_fs;
-use super::staged::{block_path, something_else};
+use super::staged::{block_path, replaced, something_else};
 use crate::filesystem::{FsType, parse_flags};
 use crate::kernel::{Cause, Dev, FileKind, Kernel, MountAttrs, Stat};
 
@@ -66,14 +66,18 @@ fn run<K: Kernel>(node: &Node<K>, request: &Publish, thread: Thread) -> Result<P
     if thread == Thread::Only && may_wait(node, request, &source_path, &staged)? {
         return Ok(Published::WantsPool);
     }
-    let device = node
-        .prove(&request.id, &source_path, &staged)?
-        .ok_or_else(|| not_staged(request, &source_path))?;
+    let Some(device) = node.prove(&request.id, &source_path, &staged)? else {
+        let device = node.behind(&request.id, &source_path, &staged)?;
+        refuse_replaced(node, request, &source_path, device)?;
+        return Err(not_staged(request, &source_path));
+    };
     let target = node.look("target_path", &request.target)?;
     if let Some(stat) = target.filter(|stat| stat.mount_root) {
         published_before(node, request, &stat, &staged, device, attrs)?;
         return Ok(Published::Done);
     }
+    // A filesystem that was proven before may have lost its file since.
+    refuse_replaced(node, request, &source_path, device)?;
     node.refuse_covered("target_path", &request.id, &request.target)?;
     refuse_read_only(node, request, &source_path, &staged, attrs)?;
     refuse_second_target(node, request, &source_path, device)?;
@@ -175,6 +179,18 @@ fn open_staged<K: Kernel>(
         return Err(not_staged(request, path));
     }
     Ok((source, staged))
+}
+
+fn refuse_replaced<K: Kernel>(
+    node: &Node<K>,
+    request: &Publish,
+    source: &Path,
+    device: Dev,
+) -> Result<(), Failure> {
+    match node.is_replaced(&request.id, device)? {
+        true => Err(Failure::precondition(replaced(&request.id, source))),
+        false => Ok(()),
+    }
 }
 
 fn not_staged(request: &Publish, source: &Path) -> Failure {

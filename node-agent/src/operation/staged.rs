@@ -30,11 +30,20 @@ pub(super) fn something_else(field: &str, volume: &VolumeId, path: &Path) -> Fai
     ))
 }
 
+/// What to say when the mount at `path` has a file that lost the volume's name.
+pub(super) fn replaced(volume: &VolumeId, path: &Path) -> String {
+    format!(
+        "the file of volume {volume} was removed or replaced while it is staged, and {} has the \
+         old one; delete the pods that use it here, so that it is unpublished and unstaged",
+        path.display()
+    )
+}
+
 /// What the device behind a mount has to do with a volume.
 pub(super) enum Owner<K: Kernel> {
     /// It is the volume's, and here it is.
     Ours(Attached<K>),
-    /// It was bound to the volume's file, which is gone since, or elsewhere.
+    /// It was bound to the volume's file, which is gone since, or elsewhere, or replaced.
     FileGone(Orphan<K>),
     /// A loop device that is bound to nothing: what shows it is left over.
     Unbound,
@@ -115,12 +124,36 @@ impl<K: Kernel> Node<K> {
                 Ok(Owner::Ours(Attached::held(device, backing, number)))
             }
             _ if kernel.loop_status(&device)?.is_none() => Ok(Owner::Unbound),
-            Some(_) => Ok(Owner::Other),
-            None => Ok(match Orphan::of(kernel, volume, device, number)? {
+            Some(backing) if !backing.is_beside(kernel, &device)? => Ok(Owner::Other),
+            // Another driver's volume may have the same id: its file still has the name.
+            Some(_) if !self.has_lost_name(volume, number)? => Ok(Owner::Other),
+            _ => Ok(match Orphan::of(kernel, volume, device, number)? {
                 Some(orphan) => Owner::FileGone(orphan),
                 None => Owner::Other,
             }),
         }
+    }
+
+    /// Whether the device of a mount that is known to be the volume's has another file than the
+    /// one that has the volume's name now. Asks neither the device nor the disk.
+    ///
+    /// # Errors
+    /// What the kernel refused.
+    pub(super) fn is_replaced(&self, volume: &VolumeId, dev: Dev) -> Result<bool, Failure> {
+        let Some(number) = self.kernel.loop_number(dev) else {
+            return Ok(false);
+        };
+        if !self.has_lost_name(volume, number)? {
+            return Ok(false);
+        }
+        let file = self.kernel.look(&self.loop_dir.path_of(volume)?)?;
+        Ok(file.is_some_and(|file| file.kind == FileKind::File))
+    }
+
+    /// The file of a bound device is not called as the volume is: it was renamed or deleted.
+    fn has_lost_name(&self, volume: &VolumeId, number: u32) -> Result<bool, Failure> {
+        let name = self.kernel.loop_file_name(number)?;
+        Ok(name.is_some_and(|name| name != *volume.as_str()))
     }
 
     /// A loop device for the volume's file: a new one, or the one that is bound to it already

@@ -24,6 +24,7 @@ mod shut_down;
 mod statmount;
 mod sysfs;
 
+use std::ffi::OsString;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -203,6 +204,10 @@ impl Kernel for Linux {
 
     fn loop_file(&self, number: u32) -> Result<Option<LoopFile>> {
         sysfs::loop_file(number)
+    }
+
+    fn loop_file_name(&self, number: u32) -> Result<Option<OsString>> {
+        sysfs::loop_file_name(number)
     }
 
     fn loop_bytes(&self, number: u32) -> Result<Option<u64>> {

@@ -14,6 +14,9 @@ use crate::kernel::{Error, Ext4Error, Ext4Errors, LoopFile, Result};
 /// A number, or the name of a function in the kernel (at most 32 bytes of the superblock).
 const TEXT_BYTES_MAX: usize = 64;
 
+/// An attribute is one page at most.
+const PATH_BYTES_MAX: usize = 4096;
+
 /// Bytes of a sector in sysfs, whatever the device has.
 const SECTOR_BYTES: u64 = 512;
 
@@ -44,6 +47,21 @@ pub(super) fn loop_file(number: u32) -> Result<Option<LoopFile>> {
         path: OsString::from_vec(path).into(),
         autoclear: autoclear != 0,
     }))
+}
+
+/// See [`crate::kernel::Kernel::loop_file_name`].
+pub(super) fn loop_file_name(number: u32) -> Result<Option<OsString>> {
+    let file = PathBuf::from(format!("/sys/block/loop{number}/loop/backing_file"));
+    let mut text = vec![0; PATH_BYTES_MAX];
+    let read = File::open(&file).and_then(|mut opened| opened.read(&mut text));
+    match read {
+        Ok(length) => text.truncate(length),
+        Err(error) if is_gone(&error) => return Ok(None),
+        Err(error) => return Err(unread(&file, &error)),
+    }
+    text.pop();
+    let path = PathBuf::from(OsString::from_vec(text));
+    Ok(path.file_name().map(ToOwned::to_owned))
 }
 
 /// The attributes of a device that is removed while they are read answer with `ENODEV`.

@@ -11,7 +11,7 @@ use belay_server::request::Stage;
 
 use super::super::phase::{Phase, phase};
 use super::super::plan::Plan;
-use super::super::staged::{Owner, block_path};
+use super::super::staged::{Owner, block_path, replaced};
 use super::super::{Node, Staged};
 use crate::device::Attached;
 use crate::filesystem::begin_use;
@@ -44,19 +44,17 @@ pub(super) fn stage<K: Kernel>(
                 Owner::Ours(device) => {
                     return staged_before(node, request, &path, &stat, &device, read_only);
                 }
+                // It is not unstaged here: a pod may still have it.
+                Owner::FileGone(_) => {
+                    return Err(Failure::incompatible(replaced(&request.id, &path)));
+                }
                 // What a device left behind when it was taken away: the bind would show the next
                 // volume that gets its number.
                 Owner::Unbound => node.umount(&path)?,
                 _ if node.index.noted(&path, &stat).as_ref() == Some(&request.id) => {
                     node.umount(&path)?;
                 }
-                Owner::FileGone(_) | Owner::Other => {
-                    return Err(Failure::incompatible(format!(
-                        "another device than that of volume {} is bound at {}",
-                        request.id,
-                        path.display()
-                    )));
-                }
+                Owner::Other => return Err(other_device(request, &path)),
             }
         }
         Some(stat) if stat.kind == FileKind::File && stat.bytes == 0 => {}
@@ -89,6 +87,14 @@ pub(super) fn stage<K: Kernel>(
             Err(_) => Err(failure.may_be_running()),
         },
     }
+}
+
+fn other_device(request: &Stage, path: &Path) -> Failure {
+    Failure::incompatible(format!(
+        "another device than that of volume {} is bound at {}",
+        request.id,
+        path.display()
+    ))
 }
 
 /// The volume's device is bound there; it must be in the same access mode, and it must stay bound.

@@ -8,7 +8,7 @@ use belay_server::request::{MountFlags, Stage, VolumeId};
 
 use super::super::phase::{Phase, phase};
 use super::super::plan::{Content, Plan, asked_fs};
-use super::super::staged::{Owner, block_path, something_else};
+use super::super::staged::{Owner, block_path, replaced, something_else};
 use super::super::{Formatting, Node, Staged};
 use super::tally::{self, Refusal};
 use crate::device::Attached;
@@ -118,8 +118,12 @@ fn staged_before<K: Kernel>(
     let request = wish.request;
     let path = &request.staging;
     let dev = node.behind(&request.id, path, staging)?;
-    let Owner::Ours(device) = node.owner(&request.id, dev)? else {
-        return Err(something_else("staging_target_path", &request.id, path));
+    let device = match node.owner(&request.id, dev)? {
+        Owner::Ours(device) => device,
+        Owner::FileGone(_) => return Err(Failure::incompatible(replaced(&request.id, path))),
+        Owner::Unbound | Owner::Other => {
+            return Err(something_else("staging_target_path", &request.id, path));
+        }
     };
     let facts = node.facts(path)?;
     let mounted = FsType::parse(&facts.fs_type);

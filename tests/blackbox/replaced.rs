@@ -1,0 +1,108 @@
+//! A volume's file that was restored while it is staged: the old one is taken down like any volume,
+//! and never shown as the new one.
+
+use std::fs;
+
+use belay_proto::csi::v1 as csi;
+use tonic::Code;
+
+use crate::lifecycle::{expect_words, leave_words};
+use crate::rig::{
+    Disk, NodeCalls, Place, Rig, Volume, access, least_bytes, refused_with, run, until,
+};
+
+/// How an operator puts another file at the volume's name.
+#[derive(Clone, Copy, Debug)]
+enum Restore {
+    /// As rsync and most tools do: the copy is renamed over the file.
+    RenamedOver,
+    /// The file is moved aside first.
+    MovedAside,
+}
+
+fn restore(volume: &Volume, how: Restore) {
+    let (copy, aside) = (
+        volume.file.with_extension("copy"),
+        volume.file.with_extension("aside"),
+    );
+    let (from, to) = (volume.file.to_str(), copy.to_str());
+    let (from, to) = (from.expect("UTF-8"), to.expect("UTF-8"));
+    run("cp", &["--sparse=always", from, to]);
+    if let Restore::MovedAside = how {
+        fs::rename(&volume.file, aside).expect("rename");
+    }
+    fs::rename(copy, &volume.file).expect("rename");
+}
+
+/// The only reason that health has, and whether statistics agree.
+#[track_caller]
+fn expect_gone(node: &NodeCalls, volume: &Volume) {
+    let text = |path: std::path::PathBuf| path.to_str().expect("UTF-8").to_owned();
+    let request = csi::NodeGetVolumeHealthRequest {
+        volume_id: volume.id.clone(),
+        volume_publish_path: text(volume.target("a")),
+        staging_target_path: text(volume.staging.clone()),
+    };
+    let health = node.volume_health(request).expect("health").volume_health;
+    let reasons: Vec<_> = health.expect("always set").health_statuses;
+    let reasons: Vec<_> = reasons.into_iter().map(|entry| entry.reason).collect();
+    assert_eq!(reasons, ["BackingFileGone"]);
+    if let Ok(stats) = node.stats(volume.stats(&volume.target("a"))) {
+        let condition = stats.volume_condition.expect("a condition");
+        assert!(condition.message.contains("BackingFileGone"));
+    }
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn a_volume_whose_file_was_restored_while_it_is_staged_is_taken_down_and_staged_anew() {
+    for filesystem in ["ext4", "btrfs"] {
+        let place = Place::new();
+        let disk = Disk::new(&place, filesystem, "disk-mounted");
+        let mut rig = Rig::with_volumes_in(place, disk.path().to_owned());
+        for kind in ["ext4", "xfs", "btrfs", "block"] {
+            for how in [Restore::RenamedOver, Restore::MovedAside] {
+                for is_restarted in [false, true] {
+                    live_through(&mut rig, kind, how, is_restarted);
+                }
+            }
+        }
+        rig.kill();
+        disk.unmount();
+    }
+}
+
+fn live_through(rig: &mut Rig, kind: &str, how: Restore, is_restarted: bool) {
+    let node = rig.node();
+    let volume = rig.volume(least_bytes(kind));
+    let (target, other) = (volume.target("a"), volume.target("b"));
+    node.stage(volume.stage(access(kind))).expect("stage");
+    node.publish(volume.publish(&target, access(kind)))
+        .expect("publish");
+    leave_words(kind, &target);
+    restore(&volume, how);
+    if is_restarted {
+        rig.restart();
+    }
+    let what = format!("{kind}, {how:?}, restarted: {is_restarted}");
+    expect_gone(&node, &volume);
+    let publish = volume.publish(&other, access(kind));
+    refused_with(
+        node.publish(publish),
+        Code::FailedPrecondition,
+        &["replaced"],
+    );
+    let stage = volume.stage(access(kind));
+    refused_with(node.stage(stage), Code::AlreadyExists, &["replaced"]);
+    node.unpublish(volume.unpublish(&target))
+        .unwrap_or_else(|status| panic!("{what}: unpublish: {status}"));
+    node.unstage(volume.unstage())
+        .unwrap_or_else(|status| panic!("{what}: unstage: {status}"));
+    let is_bound = |rig: &Rig| rig.place().loops().len() > 1;
+    until("only the disk is on a loop device", || !is_bound(rig));
+    node.stage(volume.stage(access(kind))).expect("stage anew");
+    node.publish(volume.publish(&target, access(kind)))
+        .expect("publish anew");
+    expect_words(kind, &target);
+    volume.down(&node, &[&target]);
+}
