@@ -10,9 +10,23 @@ use tonic::{Code, Status};
 
 use crate::lifecycle::{expect_words, leave_words};
 use crate::rig::orders::{attach, create, delete, detach};
-use crate::rig::{Pair, Volume, access, refused, run};
+use crate::rig::{Pair, Volume, access, refused, run, until};
 
 const KIND: &str = "ext4";
+
+/// A new volume of 1 GiB, so that its mkfs takes a moment.
+fn made(pair: &Pair, name: &str) -> Volume {
+    let request = csi::CreateVolumeRequest {
+        capacity_range: Some(csi::CapacityRange {
+            required_bytes: 1 << 30,
+            limit_bytes: 0,
+        }),
+        ..create(name, KIND)
+    };
+    let made = pair.site().controller().create(request);
+    let id = made.expect("create").volume.expect("a volume").volume_id;
+    Volume::made(&pair.site().top, &pair.site().volumes(), id)
+}
 
 /// Attaches it.
 fn attached(pair: &Pair, volume: &Volume) -> Result<HashMap<String, String>, Status> {
@@ -124,4 +138,40 @@ fn a_blanked_file_is_refused_until_it_is_restored() {
     assert!(volume.contents().is_blank());
     detached(&pair, &volume);
     restore(pair, volume, &backup);
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn a_volume_whose_formatting_was_interrupted_can_be_detached_and_formatted_by_its_next_stage() {
+    let mut pair = Pair::new("ext4");
+    for attempt in 1.. {
+        let mut volume = made(&pair, &format!("pvc-{attempt}"));
+        volume.context = Some(attached(&pair, &volume).expect("attach"));
+        let (node, request) = (pair.site().node(), volume.stage(access(KIND)));
+        let stage = std::thread::spawn(move || node.stage(request));
+        until("mkfs runs", || {
+            stage.is_finished() || !pair.agent().children().is_empty()
+        });
+        pair.agent().kill_children();
+        pair.restart_agent();
+        // It may have ended before.
+        let interrupted = stage.join().expect("a thread").is_err();
+        if !interrupted {
+            let unstaged = pair.site().node().unstage(volume.unstage());
+            unstaged.expect("unstage");
+        }
+        until("the device is unbound", || pair.site().loops().is_empty());
+        detached(&pair, &volume);
+        let target = up(&pair, &mut volume);
+        let content = volume.context.as_ref().expect("attached")["content"].clone();
+        leave_words(KIND, &target);
+        down(&pair, &volume);
+        let deleted = pair.site().controller().delete(delete(&volume.id));
+        deleted.expect("delete");
+        // The mark of our own format is data, too.
+        if interrupted && content == "populated" {
+            break;
+        }
+    }
+    pair.end();
 }
