@@ -79,9 +79,9 @@ impl Socket {
             }
             // Others may want the folder while we look.
             drop(folder);
-            if let Listening::Theirs(identity) = listening {
+            if let Listening::Theirs(seen) = listening {
                 expect_dead(path, patience)?;
-                dead = Some(identity);
+                dead = Some(seen);
             }
         }
         Err(cannot_listen(path, Errno::ADDRINUSE))
@@ -189,11 +189,28 @@ fn pause() {
 enum Listening {
     Ours(OwnedFd),
     /// Another socket is there, which must be looked at first.
-    Theirs((u64, u64)),
+    Theirs(Seen),
+}
+
+/// A socket as it was when it was looked at. A number of an inode alone may be given again to the
+/// socket of another server that came first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Seen {
+    identity: (u64, u64),
+    changed: (i64, u64),
+}
+
+impl Seen {
+    fn of(found: &Stat) -> Self {
+        Self {
+            identity: identity(found),
+            changed: (found.st_ctime, found.st_ctime_nsec),
+        }
+    }
 }
 
 /// Listens, in the place of the `dead` socket if that is still there.
-fn listen(path: &Path, dead: Option<(u64, u64)>) -> Result<Listening, Errno> {
+fn listen(path: &Path, dead: Option<Seen>) -> Result<Listening, Errno> {
     let address = SocketAddrUnix::new(path)?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -206,8 +223,8 @@ fn listen(path: &Path, dead: Option<(u64, u64)>) -> Result<Listening, Errno> {
             if FileType::from_raw_mode(found.st_mode) != FileType::Socket {
                 return Err(Errno::NOTSOCK);
             }
-            if dead != Some(identity(&found)) {
-                return Ok(Listening::Theirs(identity(&found)));
+            if dead != Some(Seen::of(&found)) {
+                return Ok(Listening::Theirs(Seen::of(&found)));
             }
             rustix::fs::unlink(path)?;
             rustix::net::bind(&socket, &address)?;
@@ -316,6 +333,23 @@ mod tests {
             let socket = Socket::bind(&endpoint).unwrap();
             UnixStream::connect(socket.path()).unwrap();
         });
+    }
+
+    #[test]
+    fn a_socket_that_changed_since_it_was_found_dead_is_not_replaced() {
+        let folder = TempDir::new().unwrap();
+        let path = endpoint(&folder).path;
+        drop(UnixListener::bind(&path).unwrap());
+        let seen = || Seen::of(&rustix::fs::lstat(&path).unwrap());
+        let dead = seen();
+        // The clock of the filesystem may stand for some milliseconds.
+        while seen() == dead {
+            chmodat(CWD, &path, SHARED, AtFlags::empty()).unwrap();
+        }
+        let again = listen(&path, Some(dead)).unwrap();
+        assert!(matches!(again, Listening::Theirs(found) if found == seen()));
+        let ours = listen(&path, Some(seen())).unwrap();
+        assert!(matches!(ours, Listening::Ours(_)));
     }
 
     #[test]

@@ -2,11 +2,13 @@
 //! writes to one of them waits in the kernel, for real and for as long as the test likes.
 
 use std::fs::{self, File};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::thread::{self, JoinHandle};
 
 use belay_proto::csi::v1 as csi;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use rustix::process::Signal;
 use tonic::{Code, Status};
 
@@ -279,6 +281,31 @@ fn an_agent_that_lives_keeps_its_socket() {
     assert!(line.contains("another process serves it"), "{line}");
     assert!(line.contains("stopped by a signal"), "{line}");
     assert_eq!(probe(&rig.socket()).expect("probe").ready, Some(true));
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn so_does_a_stopped_agent_whose_queue_is_full() {
+    let rig = Rig::new();
+    rig.agent().signal(Signal::STOP);
+    let waiting = fill_queue(&rig.socket());
+    let line = refused_beside(&rig, &[]);
+    rig.agent().signal(Signal::CONT);
+    assert!(line.contains("stopped by a signal"), "{line}");
+    drop(waiting);
+    assert_eq!(probe(&rig.socket()).expect("probe").ready, Some(true));
+}
+
+/// Connects until nobody can any more.
+fn fill_queue(socket: &Path) -> Vec<OwnedFd> {
+    let address = SocketAddrUnix::new(socket).expect("a short path");
+    let connection = || {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let stream = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None);
+        let stream = stream.expect("a socket");
+        connect(&stream, &address).is_ok().then_some(stream)
+    };
+    std::iter::from_fn(connection).collect()
 }
 
 /// After a hundred seconds the callers are told, and so is whoever asks how the volume is. The

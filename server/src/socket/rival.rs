@@ -59,11 +59,8 @@ pub(super) fn look(address: &SocketAddrUnix, patience: Patience) -> Result<Rival
         let (verdict, limit) = match look_once(address)? {
             Look::Certain(Rival::Dead(why)) => return Ok(Rival::Dead(why)),
             Look::Certain(alive) => (alive, DYING),
-            Look::Full => {
-                let seconds = SILENCE.as_secs();
-                let why = format!("its queue was full for {seconds} s");
-                (Rival::Dead(why), SILENCE)
-            }
+            Look::Full if begun.elapsed() >= SILENCE => (behind_a_full_queue(address), SILENCE),
+            Look::Full => (Rival::Alive("its queue is full".into()), SILENCE),
             Look::Hidden(stream) => {
                 let left = SILENCE.saturating_sub(begun.elapsed());
                 let is_patient = patience == Patience::AtStart && !left.is_zero();
@@ -106,6 +103,37 @@ fn look_once(address: &SocketAddrUnix) -> Result<Look, Errno> {
         Some(rival) => Look::Certain(rival),
         None => Look::Hidden(stream),
     })
+}
+
+/// Who listens where nobody can connect, and so nobody can ask who it is: a process like this one
+/// that was started with this path, if there is one; else what is left of a dead one.
+fn behind_a_full_queue(address: &SocketAddrUnix) -> Rival {
+    let path = address.path().unwrap_or_default();
+    let namesakes = namesakes().unwrap_or_default().into_iter();
+    let with_path = namesakes.filter(|pid| {
+        let flags = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let path = path.to_bytes();
+        flags.windows(path.len().max(1)).any(|part| part == path)
+    });
+    let mut alive = with_path
+        .filter_map(state_of)
+        .filter(|rival| matches!(rival, Rival::Alive(_)));
+    alive.next().unwrap_or_else(|| {
+        let seconds = SILENCE.as_secs();
+        Rival::Dead(format!("its queue was full for {seconds} s"))
+    })
+}
+
+/// Other processes with the name of this one.
+fn namesakes() -> io::Result<Vec<u32>> {
+    let own = std::fs::read("/proc/self/comm")?;
+    let all = std::fs::read_dir("/proc")?.flatten();
+    let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let is_like_us = |pid: &u32| {
+        let name = std::fs::read(format!("/proc/{pid}/comm"));
+        *pid != std::process::id() && name.is_ok_and(|name| name == own)
+    };
+    Ok(pids.filter(is_like_us).collect())
 }
 
 /// The process that began to listen (SO_PEERCRED, unix(7)); none if it is in another namespace.
