@@ -2,6 +2,7 @@
 //! start of the agent nor while it looks for a device that a crash left bound.
 
 use std::path::Path;
+use std::process::Command;
 
 use rustix::mount::{UnmountFlags, mount_bind, unmount};
 use tonic::Code;
@@ -34,10 +35,15 @@ impl Foreigner {
 impl Drop for Foreigner {
     fn drop(&mut self) {
         drop(self.fuse.take());
-        // In a test that fails, its place has detached the device already.
-        if !std::thread::panicking() {
-            run("losetup", &["--detach", &self.device]);
-        }
+        // Its path is none beneath a place any more, so nobody else would find it.
+        let detached = Command::new("losetup")
+            .args(["--detach", &self.device])
+            .status();
+        assert!(
+            detached.is_ok_and(|status| status.success()) || std::thread::panicking(),
+            "{} stays bound",
+            self.device
+        );
     }
 }
 

@@ -6,7 +6,7 @@ use rustix::io::Errno;
 
 use super::Machine;
 use super::state::{Answer, Object, State};
-use crate::kernel::{BtrfsErrors, Ext4Error, Ext4Errors};
+use crate::kernel::{BtrfsErrors, Dev, Ext4Error, Ext4Errors, MountAttrs};
 
 /// What happens to a mounted filesystem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +44,21 @@ impl Machine {
         let file = state.file_at(path);
         file.contents.truncate(bytes);
         file.used &= !file.contents.is_blank();
+    }
+
+    /// Mounts a tmpfs over a folder.
+    pub(crate) fn cover(&self, folder: &Path) {
+        let mut state = self.lock();
+        let dev = Dev { major: 0, minor: 7 };
+        let superblock = state.make_superblock("tmpfs", dev, None);
+        let mount = state.make_mount(superblock, MountAttrs::default());
+        let onto = state.walk(folder).unwrap();
+        state.attach(mount, onto, folder).unwrap();
+    }
+
+    /// Takes away what [`Machine::cover`] mounted.
+    pub(crate) fn uncover(&self, folder: &Path) {
+        self.lock().umount(folder).unwrap();
     }
 
     /// Unbinds all loop devices that no filesystem is on, as `losetup -D` does.

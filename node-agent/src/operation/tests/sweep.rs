@@ -1,8 +1,9 @@
 //! What is freed when the agent starts, and what is not.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 
-use super::bench::{Form, Verb, Volume, World, sweep};
+use super::bench::{Form, MIB, Verb, Volume, World, sweep};
 use super::simulated::Simulated;
 use crate::device::loop_path;
 use crate::kernel::fake::{Died, Fault};
@@ -22,13 +23,17 @@ const KEPT: LoopMode = LoopMode {
 
 /// Binds the volume's file as a stage does that dies thereafter; the number of the device.
 fn leave_bound<W: World>(world: &W, volume: &Volume) -> u32 {
+    bind(world, &volume.file(), &volume.id)
+}
+
+fn bind<W: World>(world: &W, file: &Path, name: &str) -> u32 {
     let kernel = world.kernel();
-    let file = kernel.open(&volume.file(), Open::FileWrite).unwrap();
+    let file = kernel.open(file, Open::FileWrite).unwrap();
     assert!(kernel.flock(&file).unwrap());
     loop {
         let number = kernel.loop_get_free().unwrap();
         let device = kernel.open(&loop_path(number), Open::DeviceWrite).unwrap();
-        match kernel.loop_configure(&device, &file, KEPT, &volume.id) {
+        match kernel.loop_configure(&device, &file, KEPT, name) {
             Ok(()) => return number,
             Err(error) => assert_eq!(error.cause(), Cause::Busy),
         }
@@ -86,6 +91,29 @@ fn what_is_staged_is_not_freed_at_the_start<W: World>(world: &W) {
     }
     drop(node);
     nothing_left(world);
+}
+
+#[test]
+fn a_device_of_somebody_else_is_not_even_opened() {
+    let world = Simulated::new();
+    let foreign = Path::new("/elsewhere/foreign");
+    world.make_file(foreign, MIB);
+    // Named as a volume of ours, but by somebody else.
+    let number = bind(&world, foreign, "vol");
+    let volume = world.volume("vol", Form::Block);
+    leave_bound(&world, &volume);
+    leave_bound(&world, &world.volume("other", Form::Block));
+    world.machine.begin(None);
+    let node = world.start();
+    for verb in [Verb::Stage, Verb::Unstage] {
+        volume.call(&node, verb).unwrap();
+    }
+    sweep(&node);
+    let asked = loop_path(number).display().to_string();
+    let calls = world.machine.end();
+    assert!(calls.iter().any(|call| call.name == "LOOP_GET_STATUS64"));
+    assert!(calls.iter().all(|call| call.object != asked), "{calls:?}");
+    assert_eq!(world.kernel().loop_bound().unwrap(), [number]);
 }
 
 #[test]

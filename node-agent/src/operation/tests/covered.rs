@@ -1,0 +1,145 @@
+//! A volume whose target lies beneath another mount: whatever is called, and whatever fails, its
+//! device stays bound, and everything ends as ever once that mount is gone.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+
+use belay_server::failure::Kind;
+
+use super::bench::{Form, Verb, Volume, World, sweep};
+use super::simulated::Simulated;
+use crate::kernel::fake::{Died, Fake, Fault};
+use crate::kernel::{Kernel, Open};
+use crate::operation::{Node, release};
+
+const FORMS: [Form; 4] = [Form::Ext4, Form::Xfs, Form::Btrfs, Form::Block];
+const REFUSED: [Verb; 3] = [Verb::Unpublish(1), Verb::Publish(1), Verb::Unstage];
+
+/// A published volume of which nothing else shows, in the worst case, and the covered folder.
+fn covered(world: &Simulated, form: Form) -> (Volume, PathBuf) {
+    let volume = world.volume("vol", form);
+    let node = world.start();
+    for verb in [Verb::Stage, Verb::Publish(1)] {
+        volume.call(&node, verb).unwrap();
+    }
+    let folder = volume.target(1).parent().unwrap().to_owned();
+    world.machine.cover(&folder);
+    (volume, folder)
+}
+
+/// As of a kubelet that lost its state: the staging path was taken back by hand.
+fn unstage_by_hand(world: &Simulated, volume: &Volume) {
+    let (kernel, device) = (world.kernel(), volume.staging().join("device"));
+    match volume.form {
+        Form::Block => {
+            kernel.umount(&device).unwrap();
+            kernel.unlink(&device).unwrap();
+        }
+        _ => kernel.umount(&volume.staging()).unwrap(),
+    }
+}
+
+fn want_detached(world: &Simulated, volume: &Volume) {
+    let kernel = world.kernel();
+    let file = kernel.open(&volume.file(), Open::FileWrite).unwrap();
+    kernel.set_xattr(&file, "user.belay.detach", b"").unwrap();
+}
+
+#[track_caller]
+fn is_bound(world: &Simulated, what: &str) {
+    let bound = world.kernel().loop_bound().unwrap();
+    assert_eq!(bound.len(), 1, "{what}");
+}
+
+fn goes_down(world: &Simulated, volume: &Volume) {
+    let node = world.start_swept();
+    for verb in [Verb::Unpublish(1), Verb::Unstage] {
+        volume.call(&node, verb).unwrap();
+    }
+    drop(node);
+    assert_eq!(world.left(), Vec::<String>::new());
+}
+
+#[test]
+fn every_call_that_would_take_it_for_gone_is_refused() {
+    for form in FORMS {
+        let world = Simulated::new();
+        let volume = world.volume("vol", form);
+        let node = world.start();
+        for verb in [Verb::Stage, Verb::Publish(1)] {
+            volume.call(&node, verb).unwrap();
+        }
+        let folder = volume.target(1).parent().unwrap().to_owned();
+        world.machine.cover(&folder);
+        for node in [node, world.start()] {
+            for verb in REFUSED.repeat(2) {
+                let failure = volume.call(&node, verb).unwrap_err();
+                assert_eq!(
+                    failure.kind,
+                    Kind::Precondition,
+                    "{form:?} {verb:?}: {failure}"
+                );
+                is_bound(&world, &format!("{form:?} {verb:?}"));
+            }
+        }
+        world.machine.uncover(&folder);
+        goes_down(&world, &volume);
+    }
+}
+
+#[test]
+fn a_covered_staging_path_is_not_unstaged() {
+    for form in FORMS {
+        let world = Simulated::new();
+        let volume = world.volume("vol", form);
+        volume.call(&world.start(), Verb::Stage).unwrap();
+        let folder = volume.staging().parent().unwrap().to_owned();
+        world.machine.cover(&folder);
+        let node = world.start_swept();
+        let failure = volume.call(&node, Verb::Unstage).unwrap_err();
+        assert_eq!(failure.kind, Kind::Precondition, "{form:?}: {failure}");
+        is_bound(&world, &format!("{form:?}"));
+        world.machine.uncover(&folder);
+        drop(node);
+        goes_down(&world, &volume);
+    }
+}
+
+/// What frees devices that no call names.
+fn free_unasked(node: &Node<Fake>, volume: &Volume) {
+    sweep(node);
+    // What it cannot tell it leaves alone.
+    drop(release(node, &volume.volume_id()));
+}
+
+#[test]
+fn no_failure_and_no_death_at_any_call_of_a_start_or_a_release_frees_it() {
+    for form in FORMS {
+        for at in 1.. {
+            let mut is_over = true;
+            for fault in [
+                Fault::Fail(at, "EIO"),
+                Fault::FailFrom(at, "EBUSY"),
+                Fault::Fail(at, "ENOENT"),
+                Fault::Die(at),
+            ] {
+                let world = Simulated::new();
+                let (volume, folder) = covered(&world, form);
+                unstage_by_hand(&world, &volume);
+                want_detached(&world, &volume);
+                let node = world.start();
+                world.machine.begin(Some(fault));
+                let freed = catch_unwind(AssertUnwindSafe(|| free_unasked(&node, &volume)));
+                is_over &= world.machine.end().len() < at;
+                assert!(freed.is_ok() || freed.is_err_and(|payload| payload.is::<Died>()));
+                is_bound(&world, &format!("{form:?} {fault:?}"));
+                drop(node);
+                world.machine.uncover(&folder);
+                goes_down(&world, &volume);
+            }
+            if is_over {
+                break;
+            }
+        }
+    }
+}
