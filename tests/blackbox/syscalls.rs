@@ -7,9 +7,11 @@ use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
+use rustix::mount::MountPropagationFlags;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::rig::{Rig, access, least_bytes};
+use crate::kubelet_dir::Mount;
+use crate::rig::{Launch, Place, Rig, Volume, access, least_bytes};
 
 /// An strace of a running agent and all its threads and children.
 struct Trace {
@@ -236,6 +238,38 @@ fn nothing_but_mkfs_is_ever_started_and_no_mount_table_is_read() {
             assert!(tables.is_empty(), "{kind}, {name}: {tables:?}");
         }
     }
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn a_path_beneath_the_kubelets_folder_costs_one_open_and_no_more() {
+    let place = Place::new();
+    let (folder, volumes) = (place.folder("kubelet"), place.folder("volumes"));
+    let mount = Mount::of(&place, MountPropagationFlags::SHARED);
+    let flags = vec![format!("--kubelet-dir={}", folder.display())];
+    let command = Vec::new();
+    let rig = Rig::launched(place, volumes, Launch { command, flags });
+    let id = rig.volume(least_bytes("ext4")).id;
+    let volume = Volume::made(&folder, rig.volumes(), id);
+    let (node, target) = (rig.node(), volume.target("a"));
+    node.stage(volume.stage(access("ext4"))).expect("stage");
+    node.publish(volume.publish(&target, access("ext4")))
+        .expect("publish");
+    let stats = || drop(node.stats(volume.stats(&target)).expect("stats"));
+    stats();
+    let seen = traced(&rig, "kubelet-dir", stats);
+    let counts = seen.counts();
+    assert!(!counts.contains_key("readlinkat"), "{counts:?}");
+    let beneath = format!("openat2(AT_FDCWD, \"{}", folder.display());
+    let opened: Vec<_> = seen
+        .lines
+        .iter()
+        .filter(|it| it.contains(&beneath))
+        .collect();
+    // The folders of the target and of the staging path.
+    assert_eq!(opened.len(), 2, "{opened:?}");
+    volume.down(&node, &[&target]);
+    drop(mount);
 }
 
 /// The most that a request may cost: work, and all. Twice what it does, or less.

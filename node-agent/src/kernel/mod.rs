@@ -37,6 +37,9 @@ pub(crate) trait Kernel: Send + Sync + 'static {
     /// open(2) with `O_PATH`, and readlink(2) in /proc of what that found: where a path leads, all
     /// links followed. `None` when nothing is there. Quick.
     fn real(&self, path: &Path) -> Result<Option<PathBuf>>;
+    /// openat2(2) with `O_PATH` and `RESOLVE_NO_SYMLINKS`: whether the path leads where its names
+    /// say, for want of any link. `None` when nothing is there. Quick.
+    fn has_no_links(&self, path: &Path) -> Result<Option<bool>>;
     /// fstatfs(2): asks the filesystem, so a dead one holds the caller.
     fn statfs(&self, path: &Path) -> Result<Usage>;
 

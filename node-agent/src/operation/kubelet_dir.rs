@@ -89,6 +89,14 @@ impl KubeletDir {
     /// no operation follows; what does not exist lies where the last folder is that does.
     fn holds<K: Kernel>(&self, kernel: &K, path: &Path) -> kernel::Result<bool> {
         for folder in path.ancestors().skip(1) {
+            // As a rule: the kubelet's own names, and no link among them.
+            if folder.starts_with(&self.real) {
+                match kernel.has_no_links(folder)? {
+                    Some(true) => return Ok(true),
+                    Some(false) => {}
+                    None => continue,
+                }
+            }
             if let Some(real) = kernel.real(folder)? {
                 return Ok(real.starts_with(&self.real));
             }

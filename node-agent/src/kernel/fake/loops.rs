@@ -160,6 +160,11 @@ impl State {
         }))
     }
 
+    pub(super) fn loop_set_autoclear(&mut self, device: u64, autoclear: bool) -> Answer<()> {
+        self.binding(device)?.ok_or(Errno::NXIO)?.mode.autoclear = autoclear;
+        Ok(())
+    }
+
     pub(super) fn loop_file(&self, number: u32) -> Option<LoopFile> {
         let binding = self.loops.get(&number)?.binding.as_ref()?;
         let mut names = self.host_names().into_iter();

@@ -5,7 +5,7 @@ use rustix::io::Errno;
 use super::state::{Answer, File, State};
 use super::superblock::BLOCK_BYTES;
 use super::{btrfs, ext4, xfs};
-use crate::kernel::MountAttrs;
+use crate::kernel::{MountAttrs, XfsGeometry};
 
 impl State {
     /// The file that was opened, not what is on it.
@@ -77,5 +77,14 @@ impl State {
         let contents = &mut self.mounted_file(fd, "btrfs", Some(blocks))?.contents;
         btrfs::write(contents, blocks, false);
         Ok(())
+    }
+
+    pub(super) fn xfs_geometry(&mut self, fd: u64) -> Answer<XfsGeometry> {
+        let contents = &self.mounted_file(fd, "xfs", None)?.contents;
+        Ok(XfsGeometry {
+            block_bytes: u32::try_from(BLOCK_BYTES).unwrap(),
+            blocks: xfs::blocks(contents).ok_or(Errno::IO)?,
+            imaxpct: 25,
+        })
     }
 }

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 
 use super::state::{Context, File, InodeKind, Object, loop_dev};
 use super::superblock::BLOCK_BYTES;
-use super::{Fake, Fd, btrfs, mkfs, xfs};
+use super::{Fake, Fd, btrfs, mkfs};
 use crate::kernel::{
     BtrfsErrors, BtrfsGeometry, Child, ChildEnd, Dev, Ext4Errors, Kernel, LoopFile, LoopMode,
     LoopStatus, MountAttrs, MountEntry, MountFacts, Open, Openers, Result, Stat, Usage,
@@ -24,10 +24,8 @@ const NONE: &[Errno] = &[];
 /// The path by which a descriptor was opened.
 fn named(fd: &Fd) -> String {
     let state = fd.machine.lock();
-    state
-        .open
-        .get(&fd.id)
-        .map_or_else(String::new, |d| d.path.clone())
+    let found = state.open.get(&fd.id);
+    found.map_or_else(String::new, |d| d.path.clone())
 }
 
 fn text(path: &Path) -> String {
@@ -53,6 +51,12 @@ impl Kernel for Fake {
 
     fn real(&self, path: &Path) -> Result<Option<PathBuf>> {
         self.call("readlink", text(path), GONE, |state| state.real(path))
+    }
+
+    fn has_no_links(&self, path: &Path) -> Result<Option<bool>> {
+        self.call("openat2 O_PATH", text(path), GONE, |state| {
+            Ok(state.real(path)?.map(|_| true))
+        })
     }
 
     fn statfs(&self, path: &Path) -> Result<Usage> {
@@ -200,9 +204,7 @@ impl Kernel for Fake {
 
     fn loop_set_autoclear(&self, device: &Fd, autoclear: bool) -> Result<()> {
         self.call("LOOP_SET_STATUS64", named(device), NONE, |state| {
-            let binding = state.binding(device.id)?.ok_or(Errno::NXIO)?;
-            binding.mode.autoclear = autoclear;
-            Ok(())
+            state.loop_set_autoclear(device.id, autoclear)
         })
     }
 
@@ -347,12 +349,7 @@ impl Kernel for Fake {
 
     fn xfs_geometry(&self, root: &Fd) -> Result<XfsGeometry> {
         self.call("XFS_IOC_FSGEOMETRY", named(root), NONE, |state| {
-            let contents = &state.mounted_file(root.id, "xfs", None)?.contents;
-            Ok(XfsGeometry {
-                block_bytes: u32::try_from(BLOCK_BYTES).unwrap(),
-                blocks: xfs::blocks(contents).ok_or(Errno::IO)?,
-                imaxpct: 25,
-            })
+            state.xfs_geometry(root.id)
         })
     }
 

@@ -95,6 +95,17 @@ pub(super) fn real(path: &Path) -> Result<Option<PathBuf>> {
     Ok(Some(OsString::from_vec(name.into_bytes()).into()))
 }
 
+/// See [`crate::kernel::Kernel::has_no_links`].
+pub(super) fn has_no_links(path: &Path) -> Result<Option<bool>> {
+    let (flags, resolve) = (OFlags::PATH | OFlags::CLOEXEC, ResolveFlags::NO_SYMLINKS);
+    match retry_on_intr(|| rustix::fs::openat2(CWD, path, flags, Mode::empty(), resolve)) {
+        Ok(_) => Ok(Some(true)),
+        Err(Errno::LOOP) => Ok(Some(false)),
+        Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
+        Err(errno) => Err(Error::at("openat2", path, errno)),
+    }
+}
+
 /// See [`crate::kernel::Kernel::statfs`].
 pub(super) fn statfs(path: &Path) -> Result<Usage> {
     let found = retry_on_intr(|| rustix::fs::statfs(path))

@@ -80,6 +80,10 @@ impl Kernel for Linux {
         files::real(path)
     }
 
+    fn has_no_links(&self, path: &Path) -> Result<Option<bool>> {
+        files::has_no_links(path)
+    }
+
     fn statfs(&self, path: &Path) -> Result<Usage> {
         files::statfs(path)
     }
