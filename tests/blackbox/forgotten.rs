@@ -248,3 +248,41 @@ fn an_agent_that_has_the_folders_lock_late_frees_and_releases_all_the_same() {
     bed.detach(&left).expect("detach");
     bed.end(&[volume, left]);
 }
+
+/// What the node says of a detachment that is held up.
+fn pending(bed: &Bed) -> Option<String> {
+    let health = bed.rig.node().storage_health(Default::default());
+    let all = health.expect("health").backend_health.into_iter();
+    let mut found = all.filter(|it| it.reason == "DetachPending");
+    found.next().map(|it| it.message)
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn a_forgotten_target_of_a_raw_device_stays_and_is_named_in_the_health_of_the_storage() {
+    let mut bed = Bed::new();
+    let volume = bed.volume("block");
+    let target = volume.target("data");
+    up(&bed, &volume, "block", &target);
+    leave_words("block", &target);
+    unmount(volume.device(), UnmountFlags::NOFOLLOW).expect("umount");
+    fs::remove_file(volume.device()).expect("unlink");
+    for restarted in [false, true] {
+        if restarted {
+            bed.rig.restart();
+        }
+        assert_eq!(pending(&bed), None);
+        refused(bed.detach(&volume), Code::Aborted);
+        until("it is named", || {
+            let said = pending(&bed).unwrap_or_default();
+            said.contains(&volume.id) && said.contains(target.to_str().expect("UTF-8"))
+        });
+        expect_words("block", &target);
+    }
+    unmount(&target, UnmountFlags::NOFOLLOW).expect("umount");
+    assert_eq!(pending(&bed), None);
+    refused(bed.detach(&volume), Code::Aborted);
+    until("the volume is detached", || bed.detach(&volume).is_ok());
+    fs::remove_file(&target).expect("unlink");
+    bed.end(&[volume]);
+}

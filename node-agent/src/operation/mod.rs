@@ -53,6 +53,7 @@ pub(crate) struct Node<K: Kernel> {
     index: MountIndex,
     kubelet_dir: Option<Arc<KubeletDir>>,
     placing: Arc<Mutex<()>>,
+    pending: release::Pending,
 }
 
 impl<K: Kernel> Node<K> {
@@ -70,6 +71,7 @@ impl<K: Kernel> Node<K> {
             index,
             kubelet_dir,
             placing: Arc::default(),
+            pending: release::Pending::default(),
         }
     }
 

@@ -3,7 +3,9 @@
 //! take back in the folders of pods alone (Kubernetes 1.36, `pkg/kubelet/volumemanager`). The
 //! detachment would be refused for ever, and no pod could have the volume again.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use belay_server::failure::Failure;
 use belay_server::request::{AbsPath, Unstage, VolumeId};
@@ -16,6 +18,38 @@ use crate::kernel::{Cause, Kernel};
 /// Attribute of a volume's file (xattr(7)): the controller of `local` sets it whenever it refuses
 /// to detach the volume since it is still bound here, and removes it when it attaches it.
 const DETACH: &str = "user.belay.detach";
+
+/// The volumes whose detachment was last found to be held up by a mount, and where that is.
+#[derive(Default)]
+pub(super) struct Pending(Mutex<BTreeMap<VolumeId, PathBuf>>);
+
+impl Pending {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<VolumeId, PathBuf>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Where volumes still show that are to be detached, as of now.
+///
+/// # Errors
+/// What the kernel refused.
+pub(super) fn pending<K: Kernel>(node: &Node<K>) -> Result<Vec<(VolumeId, PathBuf)>, Failure> {
+    let known = node.pending.lock().clone();
+    let mut left = Vec::new();
+    for (volume, path) in known {
+        let is_shown = || -> Result<bool, Failure> {
+            let stat = node.kernel.look(&path)?;
+            Ok(stat.is_some_and(|stat| stat.mount_root)
+                || node.index.is_covered(&node.kernel, &path, &volume)?)
+        };
+        if is_wanted(node, &volume)? && is_shown()? {
+            left.push((volume, path));
+        } else {
+            node.pending.lock().remove(&volume);
+        }
+    }
+    Ok(left)
+}
 
 /// Unstages a volume that is wanted for detachment, if all that is left of it is where the kubelet
 /// has its volumes staged, or a device that shows nowhere. Whatever a pod has is left alone.
@@ -40,8 +74,9 @@ pub(crate) fn release<K: Kernel>(node: &Node<K>, volume: &VolumeId) -> Result<()
             unstage(node, &Unstage { id, staging })
         }
         Left::Shown(path) => {
-            let path = path.display();
-            tracing::info!(id, "to be detached, and still shown at {path}");
+            let shown = path.display();
+            tracing::info!(id, "to be detached, and still shown at {shown}");
+            node.pending.lock().insert(volume.clone(), path);
             Ok(())
         }
     }

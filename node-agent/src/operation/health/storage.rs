@@ -1,9 +1,13 @@
 //! `NodeGetStorageHealth` of `local`: the folder of the volumes' files and its filesystem.
 
+use std::path::Path;
+
 use belay_server::failure::Failure;
+use belay_server::request::VolumeId;
 
 use super::super::Node;
 use super::super::phase::{Operation, operation};
+use super::super::release::pending;
 use crate::kernel::{Cause, Kernel, MountAttrs, MountFacts, Usage};
 
 /// The folder, or its filesystem, is not there.
@@ -20,6 +24,9 @@ const STORAGE_NEARLY_FULL: &str = "StorageNearlyFull";
 const STORAGE_HANGS: &str = "StorageHangs";
 /// Operations on several volumes do not come back.
 const OPERATIONS_HUNG: &str = "OperationsHung";
+
+/// A volume is to be detached, and a mount keeps it.
+const DETACH_PENDING: &str = "DetachPending";
 
 /// One volume that hangs may be its own fault; more share a disk.
 const HUNG_MIN: usize = 2;
@@ -100,7 +107,22 @@ fn run<K: Kernel>(node: &Node<K>) -> Result<Vec<StorageComplaint>, Failure> {
             complaints.extend(full(&kernel.statfs(path)?, path));
         }
     }
+    let pending = pending(node)?.into_iter();
+    complaints.extend(pending.map(|(volume, path)| detach_pending(&volume, &path)));
     Ok(complaints)
+}
+
+/// A raw device at its target is not told from one that a pod has: nobody but a person unmounts it.
+fn detach_pending(volume: &VolumeId, path: &Path) -> StorageComplaint {
+    let path = path.display();
+    StorageComplaint {
+        severity: StorageSeverity::Degraded,
+        reason: DETACH_PENDING,
+        message: format!(
+            "volume {volume} is to be detached and is still mounted at {path}: if no pod on this \
+             node uses it, a kubelet that was killed has forgotten it; then run `umount {path}`"
+        ),
+    }
 }
 
 /// What is wrong with storage at which the look itself hangs.
@@ -123,7 +145,7 @@ pub(crate) fn volumes_hang(volumes: usize) -> Option<StorageComplaint> {
     })
 }
 
-fn stopped(facts: &MountFacts, path: &std::path::Path) -> Option<StorageComplaint> {
+fn stopped(facts: &MountFacts, path: &Path) -> Option<StorageComplaint> {
     let (fs_type, path) = (&facts.fs_type, path.display());
     if facts.shut_down {
         let message = format!(
@@ -142,7 +164,7 @@ fn stopped(facts: &MountFacts, path: &std::path::Path) -> Option<StorageComplain
     })
 }
 
-fn full(usage: &Usage, path: &std::path::Path) -> Option<StorageComplaint> {
+fn full(usage: &Usage, path: &Path) -> Option<StorageComplaint> {
     let total = usage.total_bytes;
     let free = total.saturating_sub(usage.used_bytes);
     let reserve = (total / RESERVE_PART).min(RESERVE_BYTES_MAX);
@@ -169,7 +191,6 @@ fn unreachable(reason: &'static str, message: String) -> StorageComplaint {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::path::Path;
 
     fn usage(total_bytes: u64, used_bytes: u64) -> Usage {
         Usage {
