@@ -120,6 +120,18 @@ impl MountIndex {
         inner.by_path.values().any(may_be)
     }
 
+    /// To look at all mounts of the device means to open one of them, which the scan has found.
+    pub(crate) fn has_unseen(&self, device: Dev) -> bool {
+        let noted = self.lock().mounts_of(device);
+        noted.iter().any(|(_, entry)| entry.root.is_none())
+    }
+
+    fn learn(&self, path: &Path, root: Dev) {
+        if let Some(entry) = self.lock().by_path.get_mut(path) {
+            entry.root = entry.root.or(Some(root));
+        }
+    }
+
     /// Any mount of the device is noted, whether it is still there or not.
     pub(crate) fn has(&self, device: Dev) -> bool {
         self.lock().by_device.contains_key(&device)
@@ -153,6 +165,7 @@ impl MountIndex {
                 }
                 continue;
             };
+            self.learn(&path, root_dev(&stat));
             // The bind of a device that was taken away by force: its number is ours now.
             let is_stale = stat.kind == FileKind::BlockDevice
                 && self

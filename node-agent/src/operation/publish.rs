@@ -103,15 +103,16 @@ fn run<K: Kernel>(node: &Node<K>, request: &Publish, thread: Thread) -> Result<P
     Ok(Published::Done)
 }
 
-/// The staged mount is not known yet, so its device must be opened; or the target will be made on
-/// a filesystem that is a volume itself, and may hang as such.
+/// The staged mount, or another one of the volume, is not known yet, so it must be opened; or the
+/// target will be made on a filesystem that is a volume itself, and may hang as such.
 fn may_wait<K: Kernel>(
     node: &Node<K>,
     request: &Publish,
     source: &Path,
     staged: &Stat,
 ) -> Result<bool, Failure> {
-    if node.index.proven(source, staged, &request.id).is_none() {
+    let proven = node.index.proven(source, staged, &request.id);
+    if proven.is_none_or(|device| node.index.has_unseen(device)) {
         return Ok(true);
     }
     let Some(parent) = request.target.parent() else {

@@ -9,6 +9,7 @@ use super::bench::{Form, Verb, Volume, World};
 use super::simulated::Simulated;
 use crate::device::LoopDir;
 use crate::kernel::fake::Fake;
+use crate::kernel::{Dev, MountEntry};
 use crate::operation::{KubeletDir, MountIndex, Node};
 
 const CALLS: [Verb; 7] = [
@@ -129,4 +130,29 @@ fn what_the_pod_would_not_see_is_not_mounted_but_what_is_there_is_taken_away() {
         volume.call(&node, verb).unwrap();
     }
     assert_eq!(world.left(), Vec::<String>::new());
+}
+
+#[test]
+fn a_folder_is_covered_where_two_mounts_are_at_its_path_or_above() {
+    let world = Simulated::new();
+    let folder = KubeletDir::open(&world.kernel(), Path::new("/base/volumes")).unwrap();
+    let mount = |point: &str| MountEntry {
+        dev: Dev { major: 8, minor: 1 },
+        root: "/".into(),
+        point: point.into(),
+        fs_type: "ext4".to_owned(),
+        source: "/dev/sda1".into(),
+        peer_group: 0,
+    };
+    for (points, is_covered) in [
+        (["/", "/base", "/base/volumes"], false),
+        (["/", "/base/volumes/a", "/base/volumes/a"], false),
+        // What init had before.
+        (["/", "/", "/base"], false),
+        (["/", "/base", "/base"], true),
+        (["/", "/base/volumes", "/base/volumes"], true),
+    ] {
+        let mounts = points.map(mount);
+        assert_eq!(folder.is_covered(&mounts), is_covered, "{points:?}");
+    }
 }

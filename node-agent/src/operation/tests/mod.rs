@@ -33,6 +33,7 @@ mod lives;
 mod matrix;
 pub(crate) mod model;
 mod real;
+mod restarted;
 pub(crate) mod simulated;
 mod suite;
 mod sweep;
