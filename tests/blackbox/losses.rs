@@ -10,7 +10,7 @@ use tonic::{Code, Status};
 
 use crate::lifecycle::{expect_words, leave_words};
 use crate::rig::orders::{attach, create, delete, detach};
-use crate::rig::{Pair, Volume, access, refused, run, until};
+use crate::rig::{Pair, Volume, access, refused, refused_with, run, until};
 
 const KIND: &str = "ext4";
 
@@ -173,5 +173,30 @@ fn a_volume_whose_formatting_was_interrupted_can_be_detached_and_formatted_by_it
             break;
         }
     }
+    pair.end();
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn a_volume_whose_file_was_replaced_while_it_was_staged_is_detached_only_once_it_is_unstaged() {
+    let pair = Pair::new("ext4");
+    let (mut volume, backup) = written(&pair);
+    let target = up(&pair, &mut volume);
+    fs::write(target.join("since"), b"the backup").expect("write");
+    // As a restore does, while the pod goes on with the old file.
+    fs::remove_file(&volume.file).expect("unlink");
+    copy(&backup, &volume.file);
+    let detach_it = || pair.site().controller().detach(detach(&volume.id));
+    let words = [volume.id.as_str(), "/dev/loop"];
+    refused_with(detach_it(), Code::Aborted, &words);
+    assert_eq!(fs::read(target.join("since")).expect("read"), b"the backup");
+    down(&pair, &volume);
+    let target = up(&pair, &mut volume);
+    expect_words(KIND, &target);
+    assert!(!target.join("since").exists());
+    down(&pair, &volume);
+    let deleted = pair.site().controller().delete(delete(&volume.id));
+    deleted.expect("delete");
+    fs::remove_file(backup).expect("unlink");
     pair.end();
 }
