@@ -231,6 +231,8 @@ struct Queue {
 struct Waiting {
     bytes: Vec<u8>,
     is_writing: bool,
+    /// Somebody waits for the end of it.
+    is_drained: bool,
 }
 
 impl Queue {
@@ -254,7 +256,9 @@ impl Queue {
         loop {
             let mut waiting = self.waiting();
             waiting.is_writing = false;
-            self.changed.notify_all();
+            if waiting.is_drained {
+                self.changed.notify_all();
+            }
             while waiting.bytes.is_empty() {
                 let woken = self.changed.wait(waiting);
                 waiting = woken.unwrap_or_else(PoisonError::into_inner);
@@ -271,6 +275,7 @@ impl Queue {
     fn drain(&self, timeout: Duration) {
         let end = Instant::now() + timeout;
         let mut waiting = self.waiting();
+        waiting.is_drained = true;
         while waiting.is_writing || !waiting.bytes.is_empty() {
             let left = end.saturating_duration_since(Instant::now());
             if left.is_zero() {
