@@ -51,14 +51,28 @@ impl Readiness {
         self.parts.send_modify(|parts| parts[self.own] = state);
     }
 
-    /// The state of the whole now: the first part that is unhealthy, else the first that starts.
+    /// The state of the whole now, with the reasons of all parts that are in it: unhealthy if any
+    /// part is, else starting if any part is.
     #[must_use]
     pub fn state(&self) -> State {
         let parts = self.parts.borrow();
-        let first = |is_it: fn(&State) -> bool| parts.iter().find(|part| is_it(part)).cloned();
-        first(|part| matches!(part, State::Unhealthy(_)))
-            .or_else(|| first(|part| matches!(part, State::Starting(_))))
-            .unwrap_or(State::Ready)
+        let (mut unhealthy, mut starting) = (Vec::new(), Vec::new());
+        for part in parts.iter() {
+            let (why, reasons) = match part {
+                State::Ready => continue,
+                State::Starting(why) => (why.as_str(), &mut starting),
+                State::Unhealthy(why) => (why.as_str(), &mut unhealthy),
+            };
+            // What concerns the whole program is the state of each of its drivers.
+            if !reasons.contains(&why) {
+                reasons.push(why);
+            }
+        }
+        match (unhealthy.is_empty(), starting.is_empty()) {
+            (false, _) => State::Unhealthy(unhealthy.join("; ")),
+            (true, false) => State::Starting(starting.join("; ")),
+            (true, true) => State::Ready,
+        }
     }
 
     /// The state of this part alone.
@@ -107,6 +121,18 @@ mod tests {
         assert_eq!((part.own(), whole.own()), (State::Ready, broken));
         whole.set(State::Ready);
         assert_eq!(part.state(), State::Ready);
+    }
+
+    #[test]
+    fn a_whole_has_the_reason_of_every_part_once() {
+        let whole = Readiness::new(State::Ready);
+        for why in ["one waits", "both wait", "both wait", "two waits"] {
+            drop(whole.part(State::Starting(why.to_owned())));
+        }
+        let all = "one waits; both wait; two waits".to_owned();
+        assert_eq!(whole.state(), State::Starting(all));
+        drop(whole.part(State::Unhealthy("broken".to_owned())));
+        assert_eq!(whole.state(), State::Unhealthy("broken".to_owned()));
     }
 
     #[tokio::test]
