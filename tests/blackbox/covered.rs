@@ -8,7 +8,7 @@ use tonic::Code;
 
 use crate::forgotten::Bed;
 use crate::lifecycle::{expect_words, leave_words};
-use crate::rig::{Rig, Volume, access, least_bytes, pause, refused_with, run};
+use crate::rig::{Rig, Volume, access, least_bytes, refused_with, run, until};
 
 /// A tmpfs over a folder, until this is dropped.
 struct Cover(PathBuf);
@@ -83,13 +83,8 @@ fn a_start_frees_no_device_whose_bind_lies_beneath_another_mount() {
     rig.kill();
     run("umount", &[text(&left.device())]);
     rig.start();
-    for _ in 0..60_000 {
-        if !is_bound(&rig, &left) {
-            break;
-        }
-        pause();
-    }
-    assert!(!is_bound(&rig, &left) && is_bound(&rig, &volume));
+    until("what was left bound is freed", || !is_bound(&rig, &left));
+    assert!(is_bound(&rig, &volume));
     another_is_elsewhere(&rig, &target, cover);
     volume.down(&rig.node(), &[&target]);
     left.down(&rig.node(), &[]);
@@ -143,7 +138,12 @@ fn a_pending_detach_frees_no_device_whose_bind_lies_beneath_another_mount() {
         assert_eq!(bed.detach(&volume).unwrap_err().code(), Code::Aborted);
         drop(cover);
         expect_words("block", &target);
-        volume.down(&bed.rig.node(), &[&target]);
+        // The look at the pending detach is a job of the volume's.
+        let node = bed.rig.node();
+        until("it is unpublished", || {
+            node.unpublish(volume.unpublish(&target)).is_ok()
+        });
+        volume.down(&node, &[]);
         bed.detach(&volume).expect("detach");
         bed.end(&[volume, last]);
     }
