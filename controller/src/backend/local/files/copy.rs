@@ -54,7 +54,8 @@ impl Backing {
     /// one, whatever it held; holes stay holes. Asks before every piece whether to go on.
     ///
     /// # Errors
-    /// `Precondition` if the other file has less; `Quota` or `Unreachable`.
+    /// `Precondition` if the other file has less; `Busy` if it was changed all the same; `Quota` or
+    /// `Unreachable`.
     pub(in crate::backend::local) fn copy(
         &self,
         from: &Self,
@@ -62,6 +63,7 @@ impl Backing {
         go_on: impl Fn() -> bool,
     ) -> Result<Copied, Failure> {
         from.refuse_truncated(bytes)?;
+        let before = from.version()?;
         for length in [0, bytes] {
             rustix::fs::ftruncate(&self.file, length)
                 .map_err(|errno| os("ftruncate", &self.path, errno))?;
@@ -85,8 +87,22 @@ impl Backing {
         }
         // Truncated under the copy, the rest of it would have become a hole.
         from.refuse_truncated(bytes)?;
+        if from.version()? != before {
+            return Err(Failure::busy(format!(
+                "{}: changed while it was copied, so the copy may be torn and is discarded; keep \
+                 other programs off the file and repeat the call",
+                from.path.display()
+            )));
+        }
         self.sync()?;
         Ok(Copied::Whole)
+    }
+
+    /// What every change of the content changes: size and time, with its nanoseconds.
+    fn version(&self) -> Result<(i64, i64, i64), Failure> {
+        let stat = rustix::fs::fstat(&self.file).map_err(|errno| os("fstat", &self.path, errno))?;
+        let nanoseconds = i64::try_from(stat.st_mtime_nsec).unwrap_or_default();
+        Ok((stat.st_size, stat.st_mtime, nanoseconds))
     }
 
     fn copy_piece(&self, from: &Self, at: u64, bytes: u64) -> Result<u64, Failure> {
@@ -124,6 +140,7 @@ impl Backing {
 mod tests {
     use super::*;
     use crate::backend::local::files::Files;
+    use belay_server::failure::Kind;
     use std::cell::Cell;
     use std::fs;
     use std::os::unix::fs::{FileExt as _, MetadataExt as _};
@@ -147,6 +164,24 @@ mod tests {
         assert_eq!(metadata.len(), 64 * MIB);
         assert!(metadata.blocks() * 512 < 4 * MIB, "{metadata:?}");
         assert!(fs::read(to.path()).unwrap() == fs::read(from.path()).unwrap());
+    }
+
+    #[test]
+    fn a_file_that_changes_while_it_is_copied_gives_no_copy() {
+        let dir = tempfile::tempdir().unwrap();
+        let files = Files::open(dir.path().join("files")).unwrap();
+        let (from, to) = (files.begin("from").unwrap(), files.begin("to").unwrap());
+        from.grow(MIB).unwrap();
+        from.file.write_all_at(b"data", MIB / 2).unwrap();
+        let empty_for_a_moment = || {
+            from.file.set_len(0).unwrap();
+            from.file.set_len(MIB).unwrap();
+            true
+        };
+        let failure = to.copy(&from, MIB, empty_for_a_moment).unwrap_err();
+        assert_eq!(failure.kind, Kind::Busy, "{failure}");
+        assert!(failure.message.contains("changed while"), "{failure}");
+        assert_eq!(to.copy(&from, MIB, || true), Ok(Copied::Whole));
     }
 
     #[test]
