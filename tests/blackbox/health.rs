@@ -11,7 +11,8 @@ use csi::{StorageHealthErrorType, VolumeHealthErrorType as Status};
 use tonic::Code;
 
 use crate::rig::{
-    NodeCalls, Place, Rig, Volume, access, least_bytes, refused, run, until, with_flags, with_mode,
+    NodeCalls, Place, Rig, Volume, access, least_bytes, refused, refused_with, run, until,
+    with_flags, with_mode,
 };
 
 type Told = Vec<(Status, String)>;
@@ -218,6 +219,26 @@ fn an_xfs_that_shut_itself_down_is_told_and_can_be_staged_anew() {
     expect(&node, &volume, &[]);
     let data = fs::read(volume.target("a").join("file")).expect("read");
     assert_eq!(data, b"data");
+    down(&node, &volume);
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn an_ext4_with_errors_is_not_grown_for_that_reason() {
+    let rig = Rig::new();
+    let node = rig.node();
+    let volume = rig.volume(least_bytes("ext4"));
+    let capability = with_flags(access("ext4"), &["errors=continue"]);
+    up(&node, &volume, &capability);
+    fail_ext4(&rig);
+    until("the error is counted", || {
+        !health(&node, &volume).is_empty()
+    });
+    volume.grow(volume.bytes() * 2);
+    let expand = node.expand(volume.expand(&volume.target("a"), capability.clone()));
+    refused_with(expand, Code::FailedPrecondition, &["e2fsck", "errors"]);
+    down(&node, &volume);
+    up(&node, &volume, &capability);
     down(&node, &volume);
 }
 

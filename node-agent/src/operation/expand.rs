@@ -112,12 +112,30 @@ fn grow_mounted<K: Kernel>(
     let root = kernel.open(path, Open::Directory)?;
     match phase(Phase::Grow, || grow(kernel, &root, device.fd(), fs)) {
         Ok(_) => Ok(()),
-        Err(GrowError::NeedsCapability { .. }) => Err(Failure::precondition(format!(
-            "volume {}: growing a mounted {} needs CAP_SYS_RESOURCE, which this process has not \
-             got; give it to the node agent",
-            request.id,
-            fs.name()
-        ))),
+        Err(GrowError::NeedsCapability { .. }) => {
+            let number = kernel.loop_number(kernel.stat(device.fd())?.rdev);
+            let errors = match number {
+                Some(number) => kernel.ext4_errors(number)?.map_or(0, |errors| errors.count),
+                None => 0,
+            };
+            Err(Failure::precondition(not_permitted(request, fs, errors)))
+        }
         Err(GrowError::Failed(failure)) => Err(failure),
+    }
+}
+
+/// Why the kernel answers EPERM: it grows no ext4 that has counted errors, whatever the caller may.
+fn not_permitted(request: &NodeExpand, fs: FsType, errors: u64) -> String {
+    let (id, fs) = (&request.id, fs.name());
+    match errors {
+        0 => format!(
+            "volume {id}: growing a mounted {fs} needs CAP_SYS_RESOURCE, which this process has \
+             not got; give it to the node agent"
+        ),
+        _ => format!(
+            "volume {id}: its {fs} has counted {errors} errors since it was last checked, and the \
+             kernel grows none that has; stop the pods that use it, run e2fsck -f on the volume's \
+             file, and start them again (growing it also needs CAP_SYS_RESOURCE)"
+        ),
     }
 }

@@ -231,8 +231,10 @@ pub(super) fn grow(root: &OwnedFd, id: u64) -> Result<()> {
         return Ok(());
     }
     // BTRFS_ERROR_DEV_EXCL_RUN_IN_PROGRESS is the only such answer.
-    Err(of("BTRFS_IOC_RESIZE", root)(Errno::BUSY)
-        .because("a balance, or another change of its devices, is running; wait for its end"))
+    Err(of("BTRFS_IOC_RESIZE", root)(Errno::BUSY).because(
+        "a balance, or another change of its devices, is running or paused; wait for its end, or \
+         cancel it (btrfs balance cancel)",
+    ))
 }
 
 #[cfg(test)]

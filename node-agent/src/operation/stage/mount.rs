@@ -151,7 +151,7 @@ fn staged_before<K: Kernel>(
     if !attrs.contains(MountAttrs::READ_ONLY) {
         device.refresh(&node.kernel)?;
         let root = node.kernel.open(path, Open::Directory)?;
-        grow_to_device(node, &request.id, &root, &device, fs)?;
+        grow_to_device(node, &request.id, &root, &device, fs);
     }
     node.index.note(path, staging, dev, &request.id);
     Ok(Staged::Done)
@@ -302,7 +302,7 @@ fn mount<K: Kernel>(
     refuse_other_device(wish, fs, held, found)?;
     if !attrs.contains(MountAttrs::READ_ONLY) {
         let root = kernel.open_root(&mounted)?;
-        grow_to_device(node, &wish.request.id, &root, device, fs)?;
+        grow_to_device(node, &wish.request.id, &root, device, fs);
     }
     let staging = &wish.request.staging;
     node.place(&mounted, staging)?;
@@ -341,32 +341,36 @@ fn same_id_elsewhere(wish: &Wish<'_>, what: &str) -> Failure {
     ))
 }
 
-/// Grows the filesystem to its device. A missing capability does not keep the volume from its pod:
-/// NodeExpandVolume, which the caller sends when a growth is wanted, says so by name. Of a volume
-/// restored to a larger one nobody sends that, so here are the words for it.
+/// Grows the filesystem to its device. A refusal does not keep the volume from its pod, which has
+/// all of its data: NodeExpandVolume, which the caller sends when a growth is wanted, fails by it.
+/// Of a volume restored to a larger one nobody sends that, so here are the words for it.
 fn grow_to_device<K: Kernel>(
     node: &Node<K>,
     volume: &VolumeId,
     root: &K::Fd,
     device: &Attached<K>,
     fs: FsType,
-) -> Result<(), Failure> {
-    match phase(Phase::Grow, || grow(&node.kernel, root, device.fd(), fs)) {
-        Ok(_) => Ok(()),
-        Err(GrowError::NeedsCapability {
+) {
+    let refused = match phase(Phase::Grow, || grow(&node.kernel, root, device.fd(), fs)) {
+        Ok(_) => return,
+        Err(refused) => refused,
+    };
+    tally::not_grown(fs);
+    match refused {
+        GrowError::NeedsCapability {
             has_bytes,
             device_bytes,
-        }) => {
-            tally::not_grown(fs);
-            tracing::warn!(
-                %volume, has_bytes, device_bytes,
-                "the {} is smaller than its device and stays so: growing it needs \
-                 CAP_SYS_RESOURCE, which this process has not got; give it to the node agent, and \
-                 stage the volume anew",
-                fs.name()
-            );
-            Ok(())
-        }
-        Err(GrowError::Failed(failure)) => Err(failure),
+        } => tracing::warn!(
+            %volume, has_bytes, device_bytes,
+            "the {} is smaller than its device and stays so: growing it needs CAP_SYS_RESOURCE, \
+             and an ext4 without errors; give the node agent the capability, or run e2fsck, and \
+             stage the volume anew",
+            fs.name()
+        ),
+        GrowError::Failed(failure) => tracing::warn!(
+            %volume,
+            "the {} may be smaller than its device, and stays so: {failure}",
+            fs.name()
+        ),
     }
 }
