@@ -13,8 +13,8 @@ use rustix::process::Signal;
 use tonic::{Code, Status};
 
 use crate::rig::{
-    Answer, Kubelet, Launch, Place, Process, Rig, Volume, access, free_port, get, least_bytes,
-    probe, refused_with, run, until,
+    Answer, Frozen, Kubelet, Launch, Place, Process, Rig, Volume, access, free_port, get,
+    least_bytes, probe, refused_with, run, until,
 };
 
 /// More volumes than the agent's pool has places for work that makes headway.
@@ -37,18 +37,8 @@ impl Disk {
         Disk { point }
     }
 
-    fn freeze(&self) -> Frozen<'_> {
-        run("fsfreeze", &["--freeze", text(&self.point)]);
-        Frozen(self)
-    }
-}
-
-/// A disk that does not answer until this is dropped: before the agent is, in a test that fails.
-struct Frozen<'a>(&'a Disk);
-
-impl Drop for Frozen<'_> {
-    fn drop(&mut self) {
-        run("fsfreeze", &["--unfreeze", text(&self.0.point)]);
+    fn freeze(&self) -> Frozen {
+        Frozen::at(&self.point)
     }
 }
 

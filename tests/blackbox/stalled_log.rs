@@ -11,7 +11,7 @@ use belay_proto::csi::v1 as csi;
 use tonic::Code;
 
 use crate::rig::{
-    ControllerCalls, Disk, NodeCalls, Place, Process, free_port, get, refused, run, until,
+    ControllerCalls, Disk, Frozen, NodeCalls, Place, Process, free_port, get, refused, until,
 };
 
 /// Each has a line of more than 100 bytes, and no pipe or queue takes more than 64 KiB.
@@ -112,22 +112,6 @@ fn a_log_that_nobody_reads_stops_no_call() {
     place.expect_nothing_left();
 }
 
-/// A disk that does not answer until this is dropped.
-struct Frozen<'a>(&'a Disk);
-
-impl<'a> Frozen<'a> {
-    fn new(disk: &'a Disk) -> Self {
-        run("fsfreeze", &["--freeze", text(disk.path())]);
-        Frozen(disk)
-    }
-}
-
-impl Drop for Frozen<'_> {
-    fn drop(&mut self) {
-        run("fsfreeze", &["--unfreeze", text(self.0.path())]);
-    }
-}
-
 #[test]
 #[ignore = "needs root: make test"]
 fn a_log_on_a_disk_that_does_not_answer_stops_no_call() {
@@ -137,7 +121,7 @@ fn a_log_on_a_disk_that_does_not_answer_stops_no_call() {
         let log = disk.path().join(name);
         let file = File::options().create(true).append(true).open(&log);
         let program = Program::start(&place, name, file.expect("a log").into());
-        let frozen = Frozen::new(&disk);
+        let frozen = Frozen::at(disk.path());
         program.fill_the_log();
         drop(frozen);
         program.expect_report(|| fs::read_to_string(&log).expect("read"));

@@ -10,6 +10,7 @@ mod chance;
 mod contents;
 mod controller;
 mod disk;
+mod frozen;
 mod fuse;
 mod journal;
 mod kubelet;
@@ -38,6 +39,7 @@ pub(crate) use calls::{Answer, ControllerCalls, Leaving, NodeCalls, call_at, has
 pub(crate) use chance::Chance;
 pub(crate) use controller::Controller;
 pub(crate) use disk::Disk;
+pub(crate) use frozen::Frozen;
 pub(crate) use fuse::Fuse;
 pub(crate) use journal::{Journal, shown};
 pub(crate) use kubelet::{Change, Kubelet};
