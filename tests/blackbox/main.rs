@@ -18,6 +18,8 @@ mod crash;
 #[cfg(test)]
 mod crowd;
 #[cfg(test)]
+mod dead_disk;
+#[cfg(test)]
 mod drivers;
 #[cfg(test)]
 mod flood;

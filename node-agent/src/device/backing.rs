@@ -376,7 +376,7 @@ fn not_a_file(path: &Path) -> Failure {
 }
 
 /// The id as a file name. `local` names its files so; nothing else may reach the file system.
-fn file_name(volume: &VolumeId) -> Result<&str, Failure> {
+pub(super) fn file_name(volume: &VolumeId) -> Result<&str, Failure> {
     let id = volume.as_str();
     if id == "." || id == ".." || id.contains('/') {
         return Err(Failure::invalid(

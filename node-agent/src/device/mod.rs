@@ -5,8 +5,9 @@ mod bound;
 mod loopdev;
 mod orphan;
 mod remnant;
+mod unread;
 
 pub(crate) use backing::{Backing, Leftover, LoopDir};
 pub(crate) use loopdev::{Attached, loop_path};
-pub(crate) use orphan::Orphan;
+pub(crate) use orphan::{Orphan, Unread};
 pub(crate) use remnant::Remnant;

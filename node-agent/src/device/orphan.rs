@@ -1,12 +1,16 @@
-//! A loop device whose file has lost the volume's name: known by the name that it was given.
+//! A loop device whose file has lost the volume's name, or cannot be looked at: known by the name
+//! that it was given.
+
+use std::path::PathBuf;
 
 use belay_server::failure::Failure;
 use belay_server::request::VolumeId;
 
+use super::backing::{LoopDir, claimed};
 use super::loopdev::{clr_fd, loop_path};
-use crate::kernel::{Cause, Kernel, Open, Patience, while_busy};
+use crate::kernel::{Cause, Kernel, Open, Patience, failed_busy, while_busy};
 
-/// A device that was bound to the volume's file, which is gone or elsewhere by now.
+/// A device that was bound to the volume's file, which is gone, elsewhere, or on a dead disk.
 pub(crate) struct Orphan<K: Kernel> {
     fd: K::Fd,
     number: u32,
@@ -31,6 +35,25 @@ impl<K: Kernel> Orphan<K> {
         &self.fd
     }
 
+    /// Its name.
+    pub(crate) fn path(&self) -> PathBuf {
+        loop_path(self.number)
+    }
+
+    /// For what needs the device to itself: a mount and a running mkfs claim it.
+    ///
+    /// # Errors
+    /// `ABORTED` while anybody does.
+    pub(crate) fn refuse_claimed(&self, kernel: &K) -> Result<(), Failure> {
+        match while_busy(kernel, Patience::Moment, failed_busy, || {
+            kernel.reopen(&self.fd, Open::DeviceExclusive)
+        }) {
+            Ok(_) => Ok(()),
+            Err(error) if error.cause() == Cause::Busy => Err(claimed(self.number)),
+            Err(error) => Err(error.into()),
+        }
+    }
+
     /// Unbinds it. There is no file whose lock would tell, so the device itself is asked again.
     ///
     /// # Errors
@@ -40,7 +63,13 @@ impl<K: Kernel> Orphan<K> {
         clr_fd(kernel, &fd)?;
         drop(fd);
         let is_bound = || match kernel.open(&loop_path(number), Open::DeviceRead) {
-            Ok(fd) => is_named(kernel, &fd, volume),
+            Ok(fd) => match is_named(kernel, &fd, volume) {
+                // Its disk is dead.
+                Err(error) if error.cause() == Cause::Io => {
+                    Ok(kernel.loop_file_name(number)?.is_some())
+                }
+                is_named => is_named,
+            },
             Err(error) if matches!(error.cause(), Cause::Missing | Cause::NoDevice) => Ok(false),
             Err(error) => Err(error),
         };
@@ -52,6 +81,62 @@ impl<K: Kernel> Orphan<K> {
             )));
         }
         Ok(())
+    }
+}
+
+/// What a device is to a volume whose file cannot be looked at.
+pub(crate) enum Unread<K: Kernel> {
+    /// Bound to that file.
+    Ours(Orphan<K>),
+    /// Bound to nothing.
+    Unbound,
+    /// Bound to a file of another filesystem, or of another name.
+    Other,
+    /// Nothing tells.
+    Unproven,
+}
+
+impl<K: Kernel> Unread<K> {
+    /// Judges the device of that number. One whose file's filesystem answers has the volume's name
+    /// and a file of the folder's filesystem; of one that does not, sysfs has the file's path.
+    ///
+    /// # Errors
+    /// When the device cannot be opened or asked, for another reason than a dead disk.
+    pub(crate) fn at(
+        kernel: &K,
+        loop_dir: &LoopDir<K>,
+        volume: &VolumeId,
+        number: u32,
+    ) -> Result<Self, Failure> {
+        let fd = match kernel.open(&loop_path(number), Open::DeviceRead) {
+            Ok(fd) => fd,
+            Err(error) if matches!(error.cause(), Cause::Missing | Cause::NoDevice) => {
+                let is_bound = kernel.loop_file_name(number)?.is_some();
+                return Ok(if is_bound {
+                    Unread::Unproven
+                } else {
+                    Unread::Unbound
+                });
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let is_ours = match kernel.loop_status(&fd) {
+            Ok(None) => return Ok(Unread::Unbound),
+            Ok(Some(status)) => match kernel.stat(loop_dir.fd()) {
+                Ok(folder) if folder.dev != status.backing_dev => return Ok(Unread::Other),
+                Ok(_) => status.name == volume.as_str(),
+                // What answers is not on the disk that does not.
+                Err(error) if error.cause() == Cause::Io => return Ok(Unread::Other),
+                Err(error) => return Err(error.into()),
+            },
+            Err(error) if error.cause() == Cause::Io => false,
+            Err(error) => return Err(error.into()),
+        };
+        Ok(if is_ours || loop_dir.is_file_of(kernel, volume, number)? {
+            Unread::Ours(Orphan { fd, number })
+        } else {
+            Unread::Unproven
+        })
     }
 }
 

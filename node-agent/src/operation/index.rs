@@ -14,7 +14,7 @@ use belay_server::request::VolumeId;
 use super::Node;
 use super::behind::{device_behind, root_dev};
 use super::table::{Covered, shown_by};
-use crate::kernel::{Dev, FileKind, Kernel, Result, Stat};
+use crate::kernel::{Cause, Dev, FileKind, Kernel, Result, Stat};
 
 /// Mount points by path and by device.
 #[derive(Default)]
@@ -303,7 +303,12 @@ fn seen<K: Kernel>(kernel: &K, path: &Path, entry: &Entry) -> Result<Option<Stat
 /// The mount at `path` is one of those at `except`, met by another path, or a peer of one.
 fn mirrors<K: Kernel>(kernel: &K, path: &Path, stat: &Stat, except: &[&Path]) -> Result<bool> {
     for known in except {
-        let Some(known_stat) = kernel.look(known)?.filter(|known| known.mount_root) else {
+        let known_stat = match kernel.look(known) {
+            // In a filesystem that has shut itself down; so this is no mirror, and shows.
+            Err(error) if error.cause() == Cause::Io => continue,
+            found => found?.filter(|known| known.mount_root),
+        };
+        let Some(known_stat) = known_stat else {
             continue;
         };
         if known_stat.mount_id != 0 && known_stat.mount_id == stat.mount_id {

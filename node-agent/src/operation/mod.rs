@@ -20,6 +20,7 @@ mod table;
 #[cfg(test)]
 pub(crate) mod tests;
 mod unpublish;
+mod unread;
 mod unstage;
 
 pub(crate) use expand::expand;

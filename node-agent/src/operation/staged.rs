@@ -43,7 +43,8 @@ pub(super) fn replaced(volume: &VolumeId, path: &Path) -> String {
 pub(super) enum Owner<K: Kernel> {
     /// It is the volume's, and here it is.
     Ours(Attached<K>),
-    /// It was bound to the volume's file, which is gone since, or elsewhere, or replaced.
+    /// It was bound to the volume's file, which is gone since, or elsewhere, or replaced; for what
+    /// is to be taken away, also one whose file cannot be looked at.
     FileGone(Orphan<K>),
     /// A loop device that is bound to nothing: what shows it is left over.
     Unbound,
@@ -183,8 +184,10 @@ impl<K: Kernel> Node<K> {
     /// # Errors
     /// As [`Node::attach`].
     pub(super) fn detach(&self, volume: &VolumeId) -> Result<(), Failure> {
-        let Some(backing) = self.loop_dir.backing_if_any(&self.kernel, volume)? else {
-            return Ok(());
+        let backing = match self.loop_dir.backing_if_any(&self.kernel, volume) {
+            Ok(Some(backing)) => backing,
+            Ok(None) => return Ok(()),
+            Err(failure) => return self.detach_unread(volume, failure),
         };
         phase(Phase::Detach, || match self.leftover(volume, &backing)? {
             None => Ok(()),
@@ -227,7 +230,7 @@ impl<K: Kernel> Node<K> {
             return Ok(noted == *volume);
         }
         let dev = self.behind(volume, path, stat)?;
-        Ok(match self.owner(volume, dev)? {
+        Ok(match self.owner_of_old(volume, dev)? {
             Owner::Ours(_) | Owner::FileGone(_) => true,
             Owner::Unbound => stat.kind == FileKind::BlockDevice,
             Owner::Other => false,

@@ -3,13 +3,14 @@
 //! The request says neither the device nor how it was staged; both are read from the kernel. The
 //! device is held before it is unmounted, because afterwards nothing would name it.
 
+use std::path::Path;
+
 use belay_server::failure::Failure;
 use belay_server::request::Unstage;
 
 use super::Node;
 use super::phase::{Operation, Phase, operation, phase};
 use super::staged::{Owner, block_path};
-use crate::device::Attached;
 use crate::kernel::{Cause, Dev, FileKind, Kernel, Open, Patience, Stat, failed_busy, while_busy};
 
 /// Unstages a volume. Nothing there is success.
@@ -37,7 +38,7 @@ fn run<K: Kernel>(node: &Node<K>, request: &Unstage) -> Result<(), Failure> {
 fn unstage_mount<K: Kernel>(node: &Node<K>, request: &Unstage, stat: &Stat) -> Result<(), Failure> {
     let staging = &request.staging;
     let dev = node.behind(&request.id, staging, stat)?;
-    let owner = node.owner(&request.id, dev)?;
+    let owner = node.owner_of_old(&request.id, dev)?;
     if matches!(owner, Owner::Unbound | Owner::Other) {
         return Err(Failure::precondition(format!(
             "staging_target_path: what is mounted at {} is not volume {}; it was left alone",
@@ -64,12 +65,23 @@ fn unstage_mount<K: Kernel>(node: &Node<K>, request: &Unstage, stat: &Stat) -> R
     node.index.forget(staging);
     match owner {
         Owner::Ours(device) => {
-            phase(Phase::Check, || prove_unused(node, request, &device))?;
+            let path = device.path();
+            phase(Phase::Check, || {
+                prove_unused(node, request, device.fd(), &path)
+            })?;
             // The last close is what unbinds it.
             phase(Phase::Detach, || drop(device));
             Ok(())
         }
-        _ => Ok(()),
+        Owner::FileGone(device) => {
+            let path = device.path();
+            phase(Phase::Check, || {
+                prove_unused(node, request, device.fd(), &path)
+            })?;
+            phase(Phase::Detach, || drop(device));
+            Ok(())
+        }
+        Owner::Unbound | Owner::Other => Ok(()),
     }
 }
 
@@ -77,16 +89,17 @@ fn unstage_mount<K: Kernel>(node: &Node<K>, request: &Unstage, stat: &Stat) -> R
 fn prove_unused<K: Kernel>(
     node: &Node<K>,
     request: &Unstage,
-    device: &Attached<K>,
+    device: &K::Fd,
+    path: &Path,
 ) -> Result<(), Failure> {
     let kernel = &node.kernel;
-    let exclusive = || kernel.reopen(device.fd(), Open::DeviceExclusive);
+    let exclusive = || kernel.reopen(device, Open::DeviceExclusive);
     match while_busy(kernel, Patience::Moment, failed_busy, exclusive) {
         Ok(_) => Ok(()),
         Err(error) if error.cause() == Cause::Busy => Err(Failure::precondition(format!(
             "volume {}: {} is still mounted somewhere else, perhaps in another mount namespace",
             request.id,
-            device.path().display()
+            path.display()
         ))),
         Err(error) => Err(error.into()),
     }
@@ -100,7 +113,7 @@ fn unstage_device<K: Kernel>(
     let kernel = &node.kernel;
     let path = block_path(&request.staging);
     if stat.mount_root && stat.kind == FileKind::BlockDevice {
-        let owner = node.owner(&request.id, stat.rdev)?;
+        let owner = node.owner_of_old(&request.id, stat.rdev)?;
         let noted = node.index.noted(&path, stat);
         if noted.map_or(matches!(owner, Owner::Other), |noted| noted != request.id) {
             return Err(Failure::precondition(format!(
