@@ -48,7 +48,12 @@ pub(crate) fn stage<K: Kernel>(
     request: &Stage,
     formatting: Formatting,
 ) -> Result<Staged, Failure> {
-    operation(Operation::Stage, || run(node, request, formatting))
+    operation(Operation::Stage, || {
+        node.admit("staging_target_path", &request.staging)?;
+        node.admit_mounts()?;
+        run(node, request, formatting)
+            .inspect_err(|refusal| node.free_refused(&request.id, refusal))
+    })
 }
 
 fn run<K: Kernel>(
@@ -56,8 +61,6 @@ fn run<K: Kernel>(
     request: &Stage,
     formatting: Formatting,
 ) -> Result<Staged, Failure> {
-    node.admit("staging_target_path", &request.staging)?;
-    node.admit_mounts()?;
     let plan = Plan::read(&request.id, &request.publish_context)?;
     match node.look("staging_target_path", &request.staging)? {
         Some(stat) if stat.kind == FileKind::Directory => match &request.capability.access {

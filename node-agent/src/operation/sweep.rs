@@ -1,13 +1,16 @@
-//! What a killed agent left bound: freed after the next one has started.
+//! What a killed agent left bound: freed after the next one has started, or when a stage of the
+//! volume is refused for good.
 //!
 //! A device that was bound for a raw volume and not yet shown stays bound when the agent dies
 //! there. The volume's next stage or unstage finds it; but a stage may be refused before that,
-//! and then nobody would come again, while the volume counts as attached.
+//! and then nobody would come again, while the volume counts as attached. The start frees nothing
+//! while another process has the device open or the folder locked, as a dying agent has.
 
-use belay_server::failure::Failure;
+use belay_server::failure::{Failure, Kind};
 use belay_server::request::VolumeId;
 
 use super::Node;
+use super::phase::{Phase, phase};
 use super::table::Covered;
 use crate::device::Remnant;
 use crate::kernel::Kernel;
@@ -59,6 +62,41 @@ impl<K: Kernel> Node<K> {
         let is_shown = !self.index.others(kernel, volume, dev, &[])?.is_empty()
             || !Covered::new(kernel, dev).paths(&[])?.is_empty();
         Ok(!is_shown && remnant.free(kernel)?)
+    }
+
+    /// Frees what an earlier stage left bound, after one of the volume was refused so that the
+    /// caller does not come again. By the rules of [`Node::free_remnant`]; what fails is left bound.
+    pub(super) fn free_refused(&self, volume: &VolumeId, refusal: &Failure) {
+        let is_final = matches!(
+            refusal.kind,
+            Kind::Invalid | Kind::Incompatible | Kind::Precondition | Kind::Unsupported
+        );
+        if !is_final {
+            return;
+        }
+        let id = volume.as_str();
+        match phase(Phase::Detach, || self.free_left(volume)) {
+            Ok(false) => {}
+            Ok(true) => tracing::info!(id, "freed the device that an earlier stage left bound"),
+            Err(failure) => tracing::debug!(id, "its device may be left bound: {failure}"),
+        }
+    }
+
+    fn free_left(&self, volume: &VolumeId) -> Result<bool, Failure> {
+        let kernel = &self.kernel;
+        for number in self.loop_dir.with_name(kernel, volume)? {
+            let dev = kernel.loop_dev(number);
+            // The folder's lock is taken, and stays, only where there is something to free.
+            if Remnant::volume_of(kernel, number)?.as_ref() == Some(volume)
+                && self.index.others(kernel, volume, dev, &[])?.is_empty()
+                && self.is_alone()?
+                && self.sees_all_mounts()?
+                && self.free_remnant(number, volume)?
+            {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Whether all mounts of the node are in this process's table, as far as it can know: where the

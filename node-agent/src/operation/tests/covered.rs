@@ -105,9 +105,12 @@ fn a_covered_staging_path_is_not_unstaged() {
     }
 }
 
-/// What frees devices that no call names.
+/// What frees devices that no call names, or one that names nothing else of them.
 fn free_unasked(node: &Node<Fake>, volume: &Volume) {
     sweep(node);
+    let mut unfit = volume.clone();
+    unfit.content = "strange";
+    assert!(unfit.call(node, Verb::Stage).is_err());
     // What it cannot tell it leaves alone.
     drop(release(node, &volume.volume_id()));
 }

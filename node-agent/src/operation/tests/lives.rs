@@ -247,7 +247,10 @@ impl Life {
     ) -> Result<(), String> {
         let comes_up = matches!(verb, Verb::Stage | Verb::Publish(_));
         let is_settled = failure.certainty != Certainty::MayBeRunning;
-        let new = self.picture.beyond(before);
+        let mut new = self.picture.beyond(before);
+        // Whoever frees what an earlier stage left has the folder to itself, and keeps it so.
+        let folder = format!("lock of {}", self.world.volumes().display());
+        new.retain(|line| *line != folder);
         match (comes_up || !struck) && is_settled && !new.is_empty() {
             true => Err(format!("\"{failure}\" has left {new:?}")),
             false => Ok(()),

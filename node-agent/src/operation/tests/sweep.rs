@@ -3,6 +3,8 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
+use belay_server::failure::Kind;
+
 use super::bench::{Form, MIB, Verb, Volume, World, sweep};
 use super::simulated::Simulated;
 use crate::device::loop_path;
@@ -14,6 +16,8 @@ on_both! {
     what_a_dead_agent_left_bound_is_freed_at_the_start
     what_another_agent_or_process_has_is_not_freed_at_the_start
     what_is_staged_is_not_freed_at_the_start
+    what_a_killed_stage_left_bound_is_freed_when_the_next_one_is_refused_for_good
+    what_is_staged_stays_when_another_stage_of_it_is_refused
 }
 
 const KEPT: LoopMode = LoopMode {
@@ -88,6 +92,50 @@ fn what_is_staged_is_not_freed_at_the_start<W: World>(world: &W) {
     let node = world.start_swept();
     for verb in [Verb::Stats, Verb::Unpublish(1), Verb::Unstage] {
         call(&node, verb);
+    }
+    drop(node);
+    nothing_left(world);
+}
+
+/// A stage whose publish context fits nothing; the caller will not come again with it.
+#[track_caller]
+fn refused_stage<W: World>(node: &Node<W::Kernel>, volume: &Volume) {
+    let mut unfit = volume.clone();
+    unfit.content = "strange";
+    let failure = unfit.call(node, Verb::Stage).unwrap_err();
+    assert_eq!(failure.kind, Kind::Invalid, "{failure}");
+}
+
+fn what_a_killed_stage_left_bound_is_freed_when_the_next_one_is_refused_for_good<W: World>(
+    world: &W,
+) {
+    let node = world.start_swept();
+    let volume = world.volume("vol", Form::Block);
+    let number = leave_bound(world, &volume);
+    let kernel = world.kernel();
+    let device = || kernel.open(&loop_path(number), Open::DeviceRead).unwrap();
+    // A pod that has opened a raw device, say.
+    let user = device();
+    refused_stage::<W>(&node, &volume);
+    let status = kernel.loop_status(&user).unwrap();
+    assert_eq!(status.unwrap().mode, KEPT);
+    drop(user);
+    refused_stage::<W>(&node, &volume);
+    drop(node);
+    nothing_left(world);
+}
+
+fn what_is_staged_stays_when_another_stage_of_it_is_refused<W: World>(world: &W) {
+    let volume = world.volume("vol", Form::Block);
+    volume.call(&world.start_swept(), Verb::Stage).unwrap();
+    let node = world.start_swept();
+    refused_stage::<W>(&node, &volume);
+    for verb in [Verb::Publish(1), Verb::Stats] {
+        volume.call(&node, verb).unwrap();
+    }
+    refused_stage::<W>(&node, &volume);
+    for verb in [Verb::Stats, Verb::Unpublish(1), Verb::Unstage] {
+        volume.call(&node, verb).unwrap();
     }
     drop(node);
     nothing_left(world);
