@@ -65,7 +65,7 @@ impl<K: Kernel> Node<K> {
     }
 
     /// Frees what an earlier stage left bound, after one of the volume was refused so that the
-    /// caller does not come again. By the rules of [`Node::free_remnant`]; what fails is left bound.
+    /// caller does not come again. By the rules of [`Node::free_remnant`]; on a failure it is left.
     pub(super) fn free_refused(&self, volume: &VolumeId, refusal: &Failure) {
         let is_final = matches!(
             refusal.kind,
