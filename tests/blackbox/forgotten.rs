@@ -12,6 +12,7 @@ use tonic::Code;
 
 use crate::kubelet_dir::Mount;
 use crate::lifecycle::{expect_words, leave_words};
+use crate::replaced::{Restore, restore};
 use crate::rig::{
     Controller, Launch, Place, Rig, Volume, access, least_bytes, mounts_of, refused, until,
 };
@@ -104,13 +105,17 @@ impl Bed {
         assert!(!is_staged(volume));
     }
 
+    fn delete(&self, volume: &Volume) {
+        let request = csi::DeleteVolumeRequest {
+            volume_id: volume.id.clone(),
+            ..Default::default()
+        };
+        self.controller.calls().delete(request).expect("delete");
+    }
+
     pub(crate) fn end(self, volumes: &[Volume]) {
         for volume in volumes {
-            let request = csi::DeleteVolumeRequest {
-                volume_id: volume.id.clone(),
-                ..Default::default()
-            };
-            self.controller.calls().delete(request).expect("delete");
+            self.delete(volume);
         }
         drop((self.controller, self.mount));
     }
@@ -170,6 +175,45 @@ fn a_restarted_agent_lets_go_of_it_as_well_where_the_folder_has_two_names() {
     }
     drop(other);
     bed.end(&volumes);
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn what_is_forgotten_with_a_file_that_was_replaced_since_is_detached_all_the_same() {
+    let mut bed = Bed::new();
+    for (how, is_restarted) in [
+        (Restore::RenamedOver, false),
+        (Restore::RenamedOver, true),
+        (Restore::MovedAside, false),
+        (Restore::MovedAside, true),
+    ] {
+        let volumes = KINDS.map(|kind| bed.volume(kind));
+        for (volume, kind) in volumes.iter().zip(KINDS) {
+            let target = volume.target("data");
+            up(&bed, volume, kind, &target);
+            restore(volume, how);
+        }
+        if is_restarted {
+            bed.rig.restart();
+        }
+        for volume in &volumes {
+            // A pod has it.
+            refused(bed.detach(volume), Code::Aborted);
+            until("the agent has found it shown", || {
+                pending(&bed).is_some_and(|said| said.contains(&volume.id))
+            });
+            assert!(is_staged(volume));
+            let node = bed.rig.node();
+            let unpublish = volume.unpublish(&volume.target("data"));
+            node.unpublish(unpublish).expect("unpublish");
+            bed.is_detached_in_the_end(volume);
+        }
+        assert_eq!(bed.rig.place().loops(), []);
+        for volume in &volumes {
+            bed.delete(volume);
+        }
+    }
+    bed.end(&[]);
 }
 
 #[test]

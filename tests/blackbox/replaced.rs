@@ -13,14 +13,15 @@ use crate::rig::{
 
 /// How an operator puts another file at the volume's name.
 #[derive(Clone, Copy, Debug)]
-enum Restore {
+pub(crate) enum Restore {
     /// As rsync and most tools do: the copy is renamed over the file.
     RenamedOver,
     /// The file is moved aside first.
     MovedAside,
 }
 
-fn restore(volume: &Volume, how: Restore) {
+/// Puts a copy of the volume's file at its name.
+pub(crate) fn restore(volume: &Volume, how: Restore) {
     let (copy, aside) = (
         volume.file.with_extension("copy"),
         volume.file.with_extension("aside"),

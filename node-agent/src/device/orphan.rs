@@ -1,12 +1,13 @@
 //! A loop device whose file has lost the volume's name, or cannot be looked at: known by the name
 //! that it was given.
 
+use std::ffi::OsStr;
 use std::path::PathBuf;
 
 use belay_server::failure::Failure;
 use belay_server::request::VolumeId;
 
-use super::backing::{LoopDir, claimed};
+use super::backing::{Backing, LoopDir, claimed};
 use super::loopdev::{clr_fd, loop_path};
 use crate::kernel::{Cause, Kernel, Open, Patience, failed_busy, while_busy};
 
@@ -28,6 +29,35 @@ impl<K: Kernel> Orphan<K> {
         number: u32,
     ) -> crate::kernel::Result<Option<Self>> {
         Ok(is_named(kernel, &fd, volume)?.then_some(Orphan { fd, number }))
+    }
+
+    /// The bound device of the volume's old file, which was removed or renamed since: `backing` has
+    /// the volume's name now. sysfs names the candidates, so no other device is asked.
+    ///
+    /// # Errors
+    /// When sysfs cannot be read, or a device cannot be asked.
+    pub(crate) fn replaced_by(
+        kernel: &K,
+        backing: &Backing<K>,
+        volume: &VolumeId,
+    ) -> crate::kernel::Result<Option<Self>> {
+        for number in kernel.loop_bound()? {
+            let name = kernel.loop_file_name(number)?;
+            let name = name.as_deref().and_then(OsStr::to_str);
+            if !name.is_some_and(|name| is_old_name(volume.as_str(), name)) {
+                continue;
+            }
+            let fd = match kernel.open(&loop_path(number), Open::DeviceRead) {
+                Ok(fd) => fd,
+                Err(error) if matches!(error.cause(), Cause::Missing | Cause::NoDevice) => continue,
+                Err(error) => return Err(error),
+            };
+            // Another driver's volume may have the same id.
+            if is_named(kernel, &fd, volume)? && backing.is_beside(kernel, &fd)? {
+                return Ok(Some(Orphan { fd, number }));
+            }
+        }
+        Ok(None)
     }
 
     /// The open device.
@@ -140,6 +170,14 @@ impl<K: Kernel> Unread<K> {
     }
 }
 
+/// What a file is called that was moved aside (`vol-1.bad`), or removed (`vol-1 (deleted)`).
+fn is_old_name(volume: &str, name: &str) -> bool {
+    let rest = name
+        .strip_prefix(volume)
+        .and_then(|rest| rest.chars().next());
+    rest.is_some_and(|next| !next.is_ascii_alphanumeric())
+}
+
 /// The bound device was given the volume's name. One that is longer than the field has no name.
 fn is_named<K: Kernel>(
     kernel: &K,
@@ -148,4 +186,19 @@ fn is_named<K: Kernel>(
 ) -> crate::kernel::Result<bool> {
     let status = kernel.loop_status(device)?;
     Ok(status.is_some_and(|status| status.name == volume.as_str()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_old_name_begins_with_the_volumes_and_is_not_that_of_another_volume() {
+        for old in ["vol-1.bad", "vol-1~", "vol-1 (deleted)"] {
+            assert!(is_old_name("vol-1", old), "{old}");
+        }
+        for other in ["vol-1", "vol-12", "vol-12 (deleted)", "old-vol-1", ""] {
+            assert!(!is_old_name("vol-1", other), "{other}");
+        }
+    }
 }

@@ -10,9 +10,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use belay_server::failure::Failure;
 use belay_server::request::{AbsPath, Unstage, VolumeId};
 
+use super::phase::{Phase, phase};
 use super::staged::block_path;
 use super::table::Covered;
 use super::{Node, unstage};
+use crate::device::Orphan;
 use crate::kernel::{Cause, Kernel};
 
 /// Attribute of a volume's file (xattr(7)): the controller of `local` sets it whenever it refuses
@@ -63,7 +65,11 @@ pub(crate) fn release<K: Kernel>(node: &Node<K>, volume: &VolumeId) -> Result<()
     let id = volume.as_str();
     match left(node, volume)? {
         Left::Nothing => Ok(()),
-        Left::Device => node.detach(volume),
+        Left::Device(None) => node.detach(volume),
+        Left::Device(Some(old)) => {
+            old.refuse_claimed(&node.kernel)?;
+            phase(Phase::Detach, || old.release(&node.kernel, volume))
+        }
         Left::Staged(staging) => {
             let path = staging.display();
             tracing::warn!(
@@ -83,31 +89,34 @@ pub(crate) fn release<K: Kernel>(node: &Node<K>, volume: &VolumeId) -> Result<()
 }
 
 /// What the node has of a volume.
-enum Left {
+enum Left<K: Kernel> {
     /// Not even a device.
     Nothing,
-    /// A device that is mounted nowhere.
-    Device,
+    /// A device that is mounted nowhere; here it is, if its file was replaced.
+    Device(Option<Orphan<K>>),
     /// It is where the kubelet stages it, and only there.
     Staged(AbsPath),
     /// It is here as well, or only.
     Shown(PathBuf),
 }
 
-fn left<K: Kernel>(node: &Node<K>, volume: &VolumeId) -> Result<Left, Failure> {
+fn left<K: Kernel>(node: &Node<K>, volume: &VolumeId) -> Result<Left<K>, Failure> {
     let kernel = &node.kernel;
     let Some(backing) = node.loop_dir.backing_if_any(kernel, volume)? else {
         return Ok(Left::Nothing);
     };
-    let Some(device) = backing.leftover(kernel)? else {
-        return Ok(Left::Nothing);
+    let (device, old) = match backing.leftover(kernel)? {
+        Some(device) => (kernel.stat(device.fd())?.rdev, None),
+        None => match Orphan::replaced_by(kernel, &backing, volume)? {
+            Some(old) => (kernel.stat(old.fd())?.rdev, Some(old)),
+            None => return Ok(Left::Nothing),
+        },
     };
-    let device = kernel.stat(device.fd())?.rdev;
     let mut shown = node.index.others(kernel, volume, device, &[])?;
     let mut covered = Covered::new(kernel, device);
     let Some(first) = shown.pop() else {
         let nowhere = covered.paths(&[])?.into_iter().next();
-        return Ok(nowhere.map_or(Left::Device, Left::Shown));
+        return Ok(nowhere.map_or(Left::Device(old), Left::Shown));
     };
     let Some(kubelet_dir) = &node.kubelet_dir else {
         return Ok(Left::Shown(first));
