@@ -98,11 +98,13 @@ impl Backing {
         Ok(Copied::Whole)
     }
 
-    /// What every change of the content changes: size and time, with its nanoseconds.
+    /// What every change of the content changes: size and the time of the last change, with its
+    /// nanoseconds. That is ctime: mtime can be set back (utimensat(2)). A change of an attribute
+    /// alone changes it as well, and then the copy is repeated for nothing.
     fn version(&self) -> Result<(i64, i64, i64), Failure> {
         let stat = rustix::fs::fstat(&self.file).map_err(|errno| os("fstat", &self.path, errno))?;
-        let nanoseconds = i64::try_from(stat.st_mtime_nsec).unwrap_or_default();
-        Ok((stat.st_size, stat.st_mtime, nanoseconds))
+        let nanoseconds = i64::try_from(stat.st_ctime_nsec).unwrap_or_default();
+        Ok((stat.st_size, stat.st_ctime, nanoseconds))
     }
 
     fn copy_piece(&self, from: &Self, at: u64, bytes: u64) -> Result<u64, Failure> {
@@ -182,6 +184,23 @@ mod tests {
         assert_eq!(failure.kind, Kind::Busy, "{failure}");
         assert!(failure.message.contains("changed while"), "{failure}");
         assert_eq!(to.copy(&from, MIB, || true), Ok(Copied::Whole));
+    }
+
+    #[test]
+    fn a_change_is_seen_although_its_time_was_set_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let files = Files::open(dir.path().join("files")).unwrap();
+        let (from, to) = (files.begin("from").unwrap(), files.begin("to").unwrap());
+        from.grow(MIB).unwrap();
+        from.file.write_all_at(b"data", MIB / 2).unwrap();
+        let change_in_secret = || {
+            let modified = from.file.metadata().unwrap().modified().unwrap();
+            from.file.write_all_at(b"lost", MIB / 2).unwrap();
+            from.file.set_modified(modified).unwrap();
+            true
+        };
+        let failure = to.copy(&from, MIB, change_in_secret).unwrap_err();
+        assert_eq!(failure.kind, Kind::Busy, "{failure}");
     }
 
     #[test]
