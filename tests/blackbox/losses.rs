@@ -130,13 +130,15 @@ fn a_blanked_file_is_refused_until_it_is_restored() {
     let pair = Pair::new("ext4");
     let (mut volume, backup) = written(&pair);
     let whole = volume.bytes();
+    volume.context = Some(attached(&pair, &volume).expect("attach"));
     set_len(&volume.file, 0);
     set_len(&volume.file, whole);
-    volume.context = Some(attached(&pair, &volume).expect("attach"));
     let stage = volume.stage(access(KIND));
     refused(pair.site().node().stage(stage), Code::FailedPrecondition);
     assert!(volume.contents().is_blank());
     detached(&pair, &volume);
+    assert_eq!(reasons(&pair, &volume), ["BackingFileEmpty"]);
+    refused(attached(&pair, &volume), Code::FailedPrecondition);
     restore(pair, volume, &backup);
 }
 

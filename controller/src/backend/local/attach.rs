@@ -20,11 +20,11 @@ impl Store {
         }
         let backing = self.backing(id)?;
         backing.refuse_truncated(record.least_bytes())?;
+        let data = self.data_in(&backing, id, &record)?;
         if record.growing_from.is_some() {
             self.finish_growth(id, &backing)?;
         }
         backing.leave_there()?;
-        let data = backing.holds_data()?;
         // Nothing to be written, as for most calls that are repeated.
         if let Some(terms) = record.terms_on(&order.node)?
             && !record.observe(data, self.tells_holes)

@@ -33,6 +33,14 @@ pub(super) fn truncated(path: impl Display, bytes: u64, least_bytes: u64) -> Str
     )
 }
 
+/// What is said of the file of a filesystem that was in use, when it has no data at all.
+pub(super) fn emptied(path: impl Display) -> String {
+    format!(
+        "{path}: holds no data, though the volume has held some: it was emptied, and the data is \
+         lost; restore it from a backup or a snapshot (docs/health.md, BackingFileEmpty)"
+    )
+}
+
 fn meaning(errno: Errno) -> (Option<&'static str>, Kind, &'static str) {
     const LOOK: &str = "see the kernel log, mend the disk, and repeat the call";
     const RIGHTS: &str = "let the controller own its state directory, and mount it writable";

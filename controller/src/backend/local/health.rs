@@ -1,8 +1,9 @@
 //! How volumes fare: are their files there, whole and of the right kind, and is there room for what
-//! is still to be written into them? Changes nothing and reads no data. A file that cannot be
-//! looked at is an answer about its volume, never a failure of the question.
+//! is still to be written into them? Changes nothing and reads no data; it only asks whether a file
+//! with next to nothing on disk holds any. A file that cannot be looked at is an answer about its
+//! volume, never a failure of the question.
 
-use super::fault::{os, truncated};
+use super::fault::{emptied, os, truncated};
 use super::files::Files;
 use super::record::State;
 use super::store::{Store, refuse_foreign_token};
@@ -19,6 +20,8 @@ const BACKING_FILE_MISSING: &str = "BackingFileMissing";
 const BACKING_FILE_FOREIGN: &str = "BackingFileForeign";
 /// It is smaller than the volume.
 const BACKING_FILE_SHORT: &str = "BackingFileShort";
+/// It holds no data, though its filesystem was in use.
+const BACKING_FILE_EMPTY: &str = "BackingFileEmpty";
 /// Looking at it fails.
 const BACKING_FILE_UNREADABLE: &str = "BackingFileUnreadable";
 /// What is remembered of it cannot be read.
@@ -29,6 +32,10 @@ const STORAGE_READ_ONLY: &str = "StorageReadOnly";
 const STORAGE_UNREADABLE: &str = "StorageUnreadable";
 /// What is still to be written into the file may find no room.
 const STORAGE_NEARLY_FULL: &str = "StorageNearlyFull";
+
+/// A file with more on disk than this is not opened to see whether it holds data: an empty one has
+/// at most its attributes there. (To open it would break the lease that the agent may be taking.)
+const HARDLY_ANY: u64 = 64 << 10;
 
 /// This part of the filesystem should stay free: 5 %.
 const RESERVE_PART: u64 = 20;
@@ -131,10 +138,14 @@ impl Store {
             return record_unreadable(failure).map(Some);
         }
         let path = self.files.path_of(id.as_str()).display().to_string();
-        let judged =
-            |least_bytes| judge(&path, least_bytes, &self.files.named(id.as_str()), storage);
-        let complaints = judged(bytes);
-        if complaints.is_empty() {
+        let judged = |least_bytes| {
+            let named = self.files.named(id.as_str());
+            let is_suspect = matches!(named, Ok(Named::File { bytes, allocated })
+                if bytes >= least_bytes && allocated <= HARDLY_ANY);
+            (judge(&path, least_bytes, &named, storage), is_suspect)
+        };
+        let (complaints, is_suspect) = judged(bytes);
+        if complaints.is_empty() && !is_suspect {
             return Ok(Some(complaints));
         }
         // The record is read before the file is looked at again: a file that is still to follow
@@ -142,13 +153,38 @@ impl Store {
         let Some(record) = self.ledger.get(id.as_str())? else {
             return Ok(None);
         };
-        let complaints = judged(record.least_bytes());
+        let (mut complaints, is_suspect) = judged(record.least_bytes());
+        if is_suspect && record.must_hold_data(self.tells_holes) {
+            self.judge_data(id, &mut complaints);
+        }
         // The file of a volume that is being deleted is not lost. Its record is marked before, so
         // it is read after.
         if !complaints.is_empty() && self.get(id)?.is_none() {
             return Ok(None);
         }
         Ok(Some(complaints))
+    }
+}
+
+impl Store {
+    /// Complains of the file of a filesystem that was in use, if it holds no data.
+    fn judge_data(&self, id: &VolumeId, complaints: &mut Complaints) {
+        let file = self.files.get_for_reading(id.as_str());
+        match file.and_then(|file| file.holds_data()) {
+            Ok(true) => {}
+            Ok(false) => complaints.add(
+                Severity::DataLoss,
+                BACKING_FILE_EMPTY,
+                emptied(self.files.path_of(id.as_str()).display()),
+            ),
+            // The agent has it for an instant; it is looked at again with the next question.
+            Err(failure) if failure.kind == Kind::Busy => {}
+            Err(failure) => complaints.add(
+                Severity::Inaccessible,
+                BACKING_FILE_UNREADABLE,
+                failure.to_string(),
+            ),
+        }
     }
 }
 

@@ -126,6 +126,18 @@ impl Record {
         self.used || self.populated
     }
 
+    /// Whether its file is damaged if it holds no data: a filesystem that was in use has at least
+    /// its superblock, while the user of a raw volume may have discarded all of it. `certain` is
+    /// false where the filesystem cannot tell data from holes.
+    pub(super) fn must_hold_data(&self, certain: bool) -> bool {
+        certain && self.was_written() && self.is_filesystem()
+    }
+
+    /// Whether it is not raw.
+    pub(super) fn is_filesystem(&self) -> bool {
+        matches!(self.usage, StoredUsage::Filesystem(_))
+    }
+
     /// What is known of its content.
     pub(super) fn content(&self) -> Content {
         match (self.populated, self.used) {

@@ -2,7 +2,7 @@
 //! change it are in files of their own.
 
 use super::copies::Copies;
-use super::fault::{at, os};
+use super::fault::{at, emptied, os};
 use super::files::{Backing, Files};
 use super::id;
 use super::ledger::{Changes, Ledger};
@@ -124,6 +124,25 @@ impl Store {
             ready(id, self.ledger.get(id)?)?;
             Err(missing)
         })
+    }
+
+    /// Whether that file, which is the volume's or was cut from it, holds data.
+    ///
+    /// # Errors
+    /// `Precondition` if it does not, and must.
+    pub(super) fn data_in(
+        &self,
+        file: &Backing,
+        id: &str,
+        record: &Record,
+    ) -> Result<bool, Failure> {
+        let data = file.holds_data()?;
+        if !data && record.must_hold_data(self.tells_holes) {
+            return Err(Failure::precondition(emptied(
+                self.files.path_of(id).display(),
+            )));
+        }
+        Ok(data)
     }
 
     pub(super) fn available_bytes(&self) -> Result<u64, Failure> {

@@ -108,20 +108,22 @@ impl Store {
         file: &Backing,
         cut_at: SystemTime,
     ) -> Result<Snapshot, Failure> {
-        let (bytes, written) = (file.bytes()?, file.holds_data()?);
+        let bytes = file.bytes()?;
         self.ledger.change(|changes| {
             // Looked at after the cut: a volume never becomes new again.
-            let was_used = match changes.get(source)? {
-                None => false,
-                Some(volume) => self
-                    .note_data(changes, source, volume, written)?
-                    .was_written(),
+            let populated = match changes.get(source)? {
+                None => file.holds_data()?,
+                Some(volume) => {
+                    let written = self.data_in(file, source, &volume)?;
+                    self.note_data(changes, source, volume, written)?
+                        .was_written()
+                }
             };
             let mut record = known(id, changes.snapshot(id)?)?;
             record.cut_at(cut_at);
             record.state = SnapshotState::Ready;
             record.bytes = bytes;
-            record.populated = was_used || written;
+            record.populated = populated;
             changes.put_snapshot(id, &record)?;
             visible(id, &record)
         })
@@ -144,7 +146,8 @@ impl Store {
             record.state = SnapshotState::Copying;
             // A growth may be promised and not finished.
             record.bytes = volume.bytes.min(from.bytes()?);
-            let volume = self.note_data(changes, source, volume, from.holds_data()?)?;
+            let written = self.data_in(from, source, &volume)?;
+            let volume = self.note_data(changes, source, volume, written)?;
             record.populated = volume.was_written();
             changes.put_snapshot(id, &record)?;
             self.copies.begin(id, source, Some(lock));
@@ -209,6 +212,7 @@ impl Store {
         if copied == Copied::Stopped {
             return Ok(copied);
         }
+        self.data_in(&file, source, &volume)?;
         self.snapshots.sync()?;
         self.ledger.change(|changes| {
             let mut record = known(id, changes.snapshot(id)?)?;

@@ -2,6 +2,7 @@
 
 use super::damage::refuse_resized;
 use super::{SnapshotRecord, SnapshotState};
+use crate::backend::local::fault::emptied;
 use crate::backend::local::files::{Backing, Copied};
 use crate::backend::local::ledger::Changes;
 use crate::backend::local::record::Record;
@@ -46,6 +47,7 @@ impl Store {
             Err(missing)
         })?;
         refuse_resized(&origin, record.bytes)?;
+        self.refuse_emptied(id, &origin, &record)?;
         if file.share(&origin, record.bytes)? {
             return Ok(record.populated);
         }
@@ -56,6 +58,25 @@ impl Store {
         })?;
         self.copy_volume(id, file, &origin, record.bytes)?;
         Ok(record.populated)
+    }
+
+    /// Refuses the file of a snapshot that has lost all its data, if the volume `id` is to have a
+    /// filesystem: a raw one may have been discarded before the cut.
+    ///
+    /// # Errors
+    /// `Precondition`.
+    fn refuse_emptied(
+        &self,
+        id: &str,
+        origin: &Backing,
+        cut: &SnapshotRecord,
+    ) -> Result<(), Failure> {
+        let target = self.ledger.get(id)?;
+        let is_filesystem = target.is_some_and(|target| target.is_filesystem());
+        if !(cut.populated && is_filesystem && self.tells_holes) || origin.holds_data()? {
+            return Ok(());
+        }
+        Err(Failure::precondition(emptied(origin.path().display())))
     }
 
     fn fill_from_volume(&self, id: &str, file: &Backing, from: &str) -> Result<bool, Failure> {
@@ -77,11 +98,11 @@ impl Store {
             })?;
             self.copy_volume(id, file, &origin, bytes)?;
         }
-        let data = file.holds_data()?;
         // Looked at after the cut: a volume never becomes new again.
         let Some(mut record) = self.ledger.get(from)? else {
             return Ok(true);
         };
+        let data = self.data_in(file, from, &record)?;
         if record.observe(data, self.tells_holes) {
             self.ledger.change(|changes| match changes.get(from)? {
                 Some(record) => self.note_data(changes, from, record, data).map(drop),

@@ -1,6 +1,7 @@
 //! `local` on real directories.
 
 mod attaching;
+mod emptied;
 mod health;
 mod ledger;
 mod questions;

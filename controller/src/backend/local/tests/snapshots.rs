@@ -22,7 +22,7 @@ fn content(store: &Store, volume: &Volume) -> Content {
 }
 
 /// What no bed can be without reflink: a snapshot that waits for the copier.
-fn left_to_copier(bed: &Bed, store: &Store, volume: &Volume) -> SnapshotId {
+pub(super) fn left_to_copier(bed: &Bed, store: &Store, volume: &Volume) -> SnapshotId {
     let order = snapshot_order("snap", volume);
     let super::super::snapshot::Intent::Made(id) = store.intend_snapshot(&order).unwrap() else {
         panic!("{order:?} should be new")

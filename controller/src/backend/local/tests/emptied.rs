@@ -1,0 +1,117 @@
+//! Files of filesystem volumes that somebody emptied: nothing is made of them as if it were whole.
+
+use super::snapshots::left_to_copier;
+use super::{Bed, MIB, attach_order, node, of_snapshot, of_volume, order, snapshot_order};
+use crate::backend::local::store::Store;
+use crate::backend::{Order, Usage, Volume};
+use belay_server::failure::{Failure, Kind};
+use belay_server::health::Severity;
+use std::fs::OpenOptions;
+use std::path::Path;
+
+fn filesystem(name: &str) -> Order {
+    Order {
+        usage: Usage::Filesystem("ext4".into()),
+        ..order(name, MIB)
+    }
+}
+
+/// As `truncate -s 0` and `truncate -s SIZE` do.
+fn empty(file: &Path) {
+    let file = OpenOptions::new().write(true).open(file).unwrap();
+    file.set_len(0).unwrap();
+    file.set_len(MIB).unwrap();
+}
+
+/// A detached volume that is known to have been written to.
+fn written(bed: &Bed, store: &Store, order: &Order) -> Volume {
+    let volume = store.create(order, None).unwrap();
+    bed.write(volume.id.as_str());
+    store.attach(&attach_order(&volume, "node-1")).unwrap();
+    let detached = store.detach(volume.id.as_str(), &node("node-1"));
+    detached.unwrap();
+    volume
+}
+
+fn assert_lost(failure: &Failure, id: &str) {
+    assert_eq!(failure.kind, Kind::Precondition, "{failure}");
+    for word in [id, "BackingFileEmpty"] {
+        assert!(failure.message.contains(word), "{failure}");
+    }
+}
+
+fn reasons(store: &Store, volume: &Volume) -> Vec<(Severity, &'static str)> {
+    let complaints = store.health(&volume.id).unwrap().unwrap();
+    let all = complaints.iter();
+    all.map(|complaint| (complaint.severity, complaint.reason))
+        .collect()
+}
+
+#[test]
+fn an_emptied_filesystem_gives_no_snapshot_and_no_clone_and_is_reported() {
+    let bed = Bed::new();
+    let store = bed.open();
+    let volume = written(&bed, &store, &filesystem("pvc-1"));
+    let id = volume.id.as_str();
+    assert_eq!(reasons(&store, &volume), []);
+    empty(&bed.file(id));
+    assert_lost(&store.cut(&snapshot_order("s", &volume)).unwrap_err(), id);
+    let cloned = store.create(&filesystem("pvc-2"), of_volume(&volume).as_ref());
+    assert_lost(&cloned.unwrap_err(), id);
+    let attached = store.attach(&attach_order(&volume, "node-1"));
+    assert_lost(&attached.unwrap_err(), id);
+    assert_eq!((bed.snapshot_files(), bed.files().len()), (0, 1));
+    let lost = (Severity::DataLoss, "BackingFileEmpty");
+    assert_eq!(reasons(&store, &volume), [lost]);
+    let unwell = store.list_unwell(None, usize::MAX).unwrap().volumes;
+    assert_eq!(unwell.len(), 1);
+    assert_eq!(unwell[0].complaints.iter().next().unwrap().reason, lost.1);
+    // Restored from a backup.
+    bed.write(id);
+    assert_eq!(reasons(&store, &volume), []);
+    store.cut(&snapshot_order("s", &volume)).unwrap();
+}
+
+#[test]
+fn a_volume_that_is_emptied_before_its_copy_begins_makes_no_snapshot_ready() {
+    let bed = Bed::new();
+    let store = bed.open();
+    let volume = written(&bed, &store, &filesystem("pvc-1"));
+    let snapshot = left_to_copier(&bed, &store, &volume);
+    empty(&bed.file(volume.id.as_str()));
+    for _ in 0..2 {
+        let copied = store.copy_snapshot(&store.copies.next().unwrap());
+        assert_lost(&copied.unwrap_err(), volume.id.as_str());
+        assert!(!store.snapshot(&snapshot).unwrap().unwrap().ready);
+        // The next repetition.
+        store.cut(&snapshot_order("snap", &volume)).unwrap_err();
+    }
+}
+
+#[test]
+fn an_emptied_snapshot_of_a_filesystem_is_not_restored() {
+    let bed = Bed::new();
+    let store = bed.open();
+    let volume = written(&bed, &store, &filesystem("pvc-1"));
+    let snapshot = super::cut(&store, &snapshot_order("s", &volume));
+    empty(&bed.snapshot_file(snapshot.id.as_str()));
+    let restored = store.create(&filesystem("pvc-2"), of_snapshot(&snapshot).as_ref());
+    let failure = restored.unwrap_err();
+    assert_eq!(failure.kind, Kind::Precondition, "{failure}");
+    assert!(failure.message.contains(snapshot.id.as_str()), "{failure}");
+    assert_eq!(bed.files().len(), 1);
+}
+
+#[test]
+fn a_raw_volume_may_have_been_discarded_and_a_new_one_is_empty() {
+    let bed = Bed::new();
+    let store = bed.open();
+    let raw = written(&bed, &store, &order("pvc-1", MIB));
+    empty(&bed.file(raw.id.as_str()));
+    let new = store.create(&filesystem("pvc-2"), None).unwrap();
+    for (name, volume) in [("s-1", &raw), ("s-2", &new)] {
+        assert_eq!(reasons(&store, volume), []);
+        super::cut(&store, &snapshot_order(name, volume));
+        store.attach(&attach_order(volume, "node-1")).unwrap();
+    }
+}
