@@ -4,6 +4,8 @@
 //! What mounts needs root and a mount namespace of its own, which `make mounts` gives it.
 
 #[cfg(test)]
+mod accidents;
+#[cfg(test)]
 mod bad_input;
 #[cfg(test)]
 mod bad_orders;

@@ -41,6 +41,11 @@ impl Controller {
         &self.socket
     }
 
+    /// Its process id.
+    pub(crate) fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
     /// The end of its log.
     pub(crate) fn last_words(&self) -> String {
         self.process.last_words()

@@ -1,0 +1,188 @@
+//! Accidents of operators and of the kernel, at every moment of a volume's life: a file is cut,
+//! replaced or opened by somebody else, a disk is full, hung or gone, a program is killed or
+//! frozen.
+//!
+//! Each cell of the table runs on the real programs and is judged by the same rules (`judge.rs`):
+//! no byte is lost or shown to another volume without an alarm, no success is reported that is not
+//! true, every other volume is served, and the end of the accident ends the trouble.
+
+mod cell;
+mod data;
+mod judge;
+mod moment;
+mod scene;
+mod strikes;
+mod table;
+
+use std::fmt::Write as _;
+use std::panic::{self, AssertUnwindSafe};
+use std::path::PathBuf;
+
+use cell::Cell;
+use moment::{Moment, Use};
+use scene::Scene;
+use table::{ACCIDENTS, Accident};
+
+/// Each push runs one cell of so many; another one each, so that all rows and columns are met.
+const SAMPLE: usize = 6;
+
+/// What became of a cell.
+enum Outcome {
+    /// It was run, and no rule was broken; what was seen meanwhile.
+    Held(String),
+    /// It cannot be, and why.
+    Impossible(&'static str),
+    /// A rule was broken.
+    Broken(String),
+}
+
+/// One cell of the table.
+type Key = (&'static Accident, Moment, Use);
+
+#[test]
+#[ignore = "needs root: make test"]
+fn no_accident_at_any_moment_loses_data_or_passes_for_success() {
+    let is_whole = std::env::var_os("BELAY_NIGHTLY").is_some();
+    let wanted = std::env::var("BELAY_ACCIDENTS").ok();
+    let (mut scene, mut outcomes) = (None, Vec::new());
+    for (number, (accident, moment, used_as)) in cells().into_iter().enumerate() {
+        let name = format!("{}/{}/{}", accident.name, moment.name(), used_as.name());
+        let is_chosen = match &wanted {
+            Some(part) => name.contains(part.as_str()),
+            None => is_whole || number % SAMPLE == 0,
+        };
+        if !is_chosen {
+            continue;
+        }
+        let outcome = run(&mut scene, accident, moment, used_as);
+        let (verdict, text) = match &outcome {
+            Outcome::Held(seen) => ("held", seen.as_str()),
+            Outcome::Impossible(why) => ("impossible", *why),
+            Outcome::Broken(why) => ("BROKEN", why.as_str()),
+        };
+        println!("{verdict:<10} {name:<45} {text}");
+        outcomes.push(((accident, moment, used_as), outcome));
+    }
+    if let Some(scene) = scene {
+        scene.end();
+    }
+    if is_whole && wanted.is_none() {
+        write_tables(&outcomes);
+    }
+    let broken = |(_, outcome): &&(Key, Outcome)| matches!(outcome, Outcome::Broken(_));
+    let broken = outcomes.iter().filter(broken).count();
+    assert!(!outcomes.is_empty(), "no cell was run");
+    assert_eq!(broken, 0, "cells with a broken rule, see above");
+}
+
+/// What a cell shows in the documented table where it cannot be.
+const IMPOSSIBLE: &str = "–";
+
+#[test]
+fn the_documented_table_has_every_cell_and_none_that_is_broken() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/accidents.md");
+    let text = std::fs::read_to_string(path).expect("docs/accidents.md");
+    let rows = text.lines().filter(|line| line.starts_with("| "));
+    let rows: Vec<Vec<&str>> = rows
+        .map(|row| row.trim_matches('|').split('|').map(str::trim).collect())
+        .collect();
+    let tables: Vec<&[Vec<&str>]> = rows.chunks(ACCIDENTS.len() + 1).collect();
+    assert_eq!(tables.len(), Use::ALL.len(), "one table for each use");
+    for (table, used_as) in tables.into_iter().zip(Use::ALL) {
+        judge_table(table, used_as);
+    }
+}
+
+fn judge_table(rows: &[Vec<&str>], used_as: Use) {
+    let moments = Moment::ALL.map(Moment::name);
+    assert_eq!(rows[0][1..], moments, "the head of the table");
+    let names: Vec<&str> = rows[1..].iter().map(|row| row[0]).collect();
+    let expected: Vec<&str> = ACCIDENTS.iter().map(|accident| accident.name).collect();
+    assert_eq!(names, expected, "the rows of the table");
+    for (row, accident) in rows[1..].iter().zip(ACCIDENTS) {
+        for (cell, moment) in row[1..].iter().zip(Moment::ALL) {
+            let is_impossible = (accident.fits)(moment, used_as).is_err();
+            assert_eq!(*cell == IMPOSSIBLE, is_impossible, "{}, {moment:?}", row[0]);
+            let was_run = !["", "not run", "**broken**"].contains(cell);
+            assert!(was_run, "{}, {moment:?}: {cell:?}", row[0]);
+        }
+    }
+}
+
+fn cells() -> Vec<Key> {
+    let mut cells = Vec::new();
+    for used_as in Use::ALL {
+        for accident in ACCIDENTS {
+            cells.extend(Moment::ALL.map(|moment| (accident, moment, used_as)));
+        }
+    }
+    cells
+}
+
+/// Runs one cell. A scene in which a rule was broken proves nothing more, so the next cell gets
+/// another one.
+fn run(scene: &mut Option<Scene>, accident: &Accident, moment: Moment, used_as: Use) -> Outcome {
+    if let Err(why) = (accident.fits)(moment, used_as) {
+        return Outcome::Impossible(why);
+    }
+    let filesystem = moment.filesystem();
+    if let Some(other) = scene.take_if(|scene| scene.filesystem() != filesystem) {
+        other.end();
+    }
+    let taken = scene.take().unwrap_or_else(|| Scene::new(filesystem));
+    let mut cell = Cell::new(taken, moment, used_as);
+    let done = panic::catch_unwind(AssertUnwindSafe(|| cell.run(accident)));
+    match done {
+        Ok(seen) => {
+            *scene = Some(cell.into_scene());
+            Outcome::Held(seen)
+        }
+        Err(panic) => {
+            let why = panic.downcast_ref::<String>().cloned();
+            let why = why.or_else(|| panic.downcast_ref::<&str>().map(|why| (*why).to_owned()));
+            let words = cell.last_words();
+            // It may be in any state; what it left is swept away.
+            drop(panic::catch_unwind(AssertUnwindSafe(|| {
+                cell.abandon(accident)
+            })));
+            let why = why.unwrap_or_default();
+            if std::env::var_os("BELAY_ACCIDENTS").is_some() {
+                println!("{words}");
+            }
+            Outcome::Broken(why)
+        }
+    }
+}
+
+/// The tables of docs/accidents.md, for whoever has changed something.
+fn write_tables(outcomes: &[(Key, Outcome)]) {
+    let folder = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
+    let folder = folder.unwrap_or_else(|| PathBuf::from("../target"));
+    let path = folder.join("accidents.md");
+    let mut text = String::new();
+    for used_as in Use::ALL {
+        writeln!(text, "\n## {}\n", used_as.title()).expect("a string");
+        let head = Moment::ALL.map(Moment::name).join(" | ");
+        writeln!(text, "| accident | {head} |").expect("a string");
+        writeln!(text, "|---|{}", "---|".repeat(Moment::ALL.len())).expect("a string");
+        for accident in ACCIDENTS {
+            let words = Moment::ALL.map(|moment| word(outcomes, accident, moment, used_as));
+            writeln!(text, "| {} | {} |", accident.name, words.join(" | ")).expect("a string");
+        }
+    }
+    std::fs::write(&path, text).expect("the tables");
+    println!("the tables: {}", path.display());
+}
+
+fn word(outcomes: &[(Key, Outcome)], row: &Accident, column: Moment, table: Use) -> String {
+    let is_it = |(accident, moment, used_as): &Key| {
+        accident.name == row.name && *moment == column && *used_as == table
+    };
+    let found = outcomes.iter().find(|(key, _)| is_it(key));
+    match found.map(|(_, outcome)| outcome) {
+        Some(Outcome::Held(seen)) => seen.clone(),
+        Some(Outcome::Impossible(_)) => IMPOSSIBLE.to_owned(),
+        Some(Outcome::Broken(_)) => "**broken**".to_owned(),
+        None => "not run".to_owned(),
+    }
+}

@@ -1,0 +1,304 @@
+//! One cell of the table: a victim, brought to its moment, struck, and followed to its end.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::thread::{self, JoinHandle};
+
+use belay_proto::csi::v1 as csi;
+use rustix::fs::syncfs;
+
+use super::moment::{Moment, Use};
+use super::scene::{Scene, attached};
+use super::table::{Accident, Reach};
+use super::{data, judge, strikes};
+use crate::rig::{Answer, Frozen, Volume, access, least_bytes, orders, run, until};
+
+type Cut = JoinHandle<Answer<csi::CreateSnapshotResponse>>;
+
+/// The victim and all that an accident has done.
+pub(super) struct Cell {
+    pub(super) scene: Scene,
+    pub(super) moment: Moment,
+    pub(super) kind: &'static str,
+    pub(super) volume: Volume,
+    pub(super) target: PathBuf,
+    /// Where there is one.
+    pub(super) snapshot: Option<String>,
+    /// The file that is struck, and a copy of it from before.
+    pub(super) struck: PathBuf,
+    pub(super) backup: PathBuf,
+    /// What an accident holds open.
+    pub(super) held: Option<File>,
+    /// What an accident mounted.
+    pub(super) mounted: Vec<PathBuf>,
+    /// One of these is the file itself.
+    pub(super) is_mounted_by_hand: bool,
+    /// The disk, while it is.
+    pub(super) frozen: Option<Frozen>,
+    /// Volumes that were made from the snapshot and not taken down yet.
+    pub(super) restored: Vec<Volume>,
+    copying: Option<Cut>,
+}
+
+impl Cell {
+    /// A victim that is made only.
+    pub(super) fn new(mut scene: Scene, moment: Moment, used_as: Use) -> Self {
+        let kind = moment.kind(used_as);
+        let volume = scene.make(kind);
+        Cell {
+            moment,
+            kind,
+            target: volume.target("pod"),
+            snapshot: None,
+            struck: volume.file.clone(),
+            backup: scene.place().path().join("backup"),
+            held: None,
+            mounted: Vec::new(),
+            is_mounted_by_hand: false,
+            frozen: None,
+            restored: Vec::new(),
+            copying: None,
+            volume,
+            scene,
+        }
+    }
+
+    /// From the moment to the end; what was seen in the middle, for the table.
+    pub(super) fn run(&mut self, accident: &Accident) -> String {
+        self.bring();
+        self.back_up();
+        (accident.strike)(self);
+        self.go_on_copying(accident);
+        let mut seen = judge::during(self, accident, "in the middle");
+        if accident.restarts {
+            self.scene.restart_controller();
+            self.scene.restart_agent();
+            seen.extend(judge::during(self, accident, "after a restart"));
+        }
+        // A volume that is being copied is not on the node.
+        if accident.destroys && !self.moment.has_snapshot() {
+            self.leave_node();
+        }
+        (accident.end)(self);
+        judge::after(self, accident);
+        fs::remove_file(&self.backup).expect("unlink");
+        match seen.is_empty() {
+            true => "served".to_owned(),
+            false => seen.into_iter().collect::<Vec<_>>().join(", "),
+        }
+    }
+
+    /// The scene for the next cell.
+    pub(super) fn into_scene(self) -> Scene {
+        self.scene
+    }
+
+    /// The ends of both logs.
+    pub(super) fn last_words(&self) -> String {
+        self.scene.last_words()
+    }
+
+    /// Ends the accident and everything else, whatever of it works.
+    pub(super) fn abandon(mut self, accident: &Accident) {
+        self.frozen = None;
+        if accident.name == "file immutable" {
+            strikes::make_mutable(&mut self);
+        }
+        strikes::unmount_by_hand(&mut self);
+    }
+
+    /// Attaches, stages and publishes it.
+    fn bring(&mut self) {
+        let moment = self.moment;
+        if moment == Moment::Created {
+            return;
+        }
+        self.attach();
+        if moment == Moment::Attached {
+            return;
+        }
+        self.stage();
+        self.publish();
+        data::write(&self.volume.id, &self.target).expect("write");
+        if moment == Moment::Copying {
+            self.write_bulk();
+        }
+        match moment {
+            Moment::Growing => self.grow(),
+            Moment::Published => {}
+            Moment::Staged => self.unpublish(),
+            _ => self.take_down(),
+        }
+        match moment {
+            Moment::Snapshot => self.cut(),
+            Moment::Copying => self.begin_copy(),
+            _ => {}
+        }
+    }
+
+    fn attach(&mut self) {
+        let calls = self.scene.controller();
+        let volume = attached(&calls, self.volume.clone(), self.kind);
+        self.volume = volume.expect("attach");
+    }
+
+    fn stage(&self) {
+        let request = self.volume.stage(access(self.kind));
+        self.scene.node().stage(request).expect("stage");
+    }
+
+    fn publish(&self) {
+        let request = self.volume.publish(&self.target, access(self.kind));
+        self.scene.node().publish(request).expect("publish");
+    }
+
+    fn unpublish(&self) {
+        let request = self.volume.unpublish(&self.target);
+        self.scene.node().unpublish(request).expect("unpublish");
+    }
+
+    /// Enough to be met in the middle of its copy.
+    fn write_bulk(&self) {
+        if self.kind == "block" {
+            return;
+        }
+        let file = File::create(self.target.join("bulk")).expect("create");
+        run(
+            "dd",
+            &[
+                "if=/dev/urandom",
+                &format!("of={}", self.target.join("bulk").display()),
+                "bs=1M",
+                "count=64",
+                "status=none",
+            ],
+        );
+        file.sync_all().expect("fsync");
+    }
+
+    fn grow(&self) {
+        let bytes = i64::try_from(least_bytes(self.kind) * 2).expect("a size");
+        let calls = self.scene.controller();
+        calls
+            .expand(orders::grow(&self.volume.id, bytes))
+            .expect("expand");
+    }
+
+    fn cut(&mut self) {
+        let name = format!("of-{}", self.volume.id);
+        let cut = self
+            .scene
+            .controller()
+            .cut(orders::cut(&name, &self.volume.id));
+        let snapshot = cut.expect("cut").snapshot.expect("a snapshot");
+        assert!(snapshot.ready_to_use, "blocks are shared");
+        self.struck = self
+            .scene
+            .disk()
+            .join("snapshots")
+            .join(&snapshot.snapshot_id);
+        self.snapshot = Some(snapshot.snapshot_id);
+    }
+
+    /// The controller stands still in the middle of a copy, if it can be met there.
+    fn begin_copy(&mut self) {
+        let (calls, id) = (self.scene.controller(), self.volume.id.clone());
+        let cut = move || calls.cut(orders::cut(&format!("of-{id}"), &id));
+        self.copying = Some(thread::spawn(cut));
+        let folder = self.scene.disk().join("snapshots");
+        until("the copy has begun", || {
+            let mut files = fs::read_dir(&folder).expect("readdir").flatten();
+            files.any(|file| file.metadata().is_ok_and(|stat| stat.len() > 0))
+        });
+        strikes::freeze_controller(self);
+    }
+
+    fn go_on_copying(&mut self, accident: &Accident) {
+        let Some(copying) = self.copying.take() else {
+            return;
+        };
+        // One that was killed is another process by now.
+        if accident.name != "controller frozen" {
+            strikes::thaw_controller(self);
+        }
+        match accident.reach {
+            Reach::Volume | Reach::Agent => {
+                let answer = copying.join().expect("a caller");
+                let made = answer.ok().and_then(|answer| answer.snapshot);
+                self.snapshot = made.map(|snapshot| snapshot.snapshot_id);
+            }
+            // It may not be answered before the end of the accident.
+            Reach::Disk | Reach::Controller => self.copying = Some(copying),
+        }
+    }
+
+    /// The snapshot of a copy that was held up; the snapshotter repeats the call.
+    pub(super) fn finish_copy(&mut self) {
+        if let Some(copying) = self.copying.take() {
+            drop(copying.join());
+        }
+        if self.moment != Moment::Copying {
+            return;
+        }
+        let (calls, id) = (self.scene.controller(), self.volume.id.clone());
+        let request = orders::cut(&format!("of-{id}"), &id);
+        until("the snapshot is ready", || {
+            let made = calls
+                .cut(request.clone())
+                .ok()
+                .and_then(|made| made.snapshot);
+            let ready = made.filter(|made| made.ready_to_use);
+            let is_ready = ready.is_some();
+            self.snapshot = ready.map(|made| made.snapshot_id);
+            is_ready
+        });
+    }
+
+    /// A copy of the file, with all that was synced.
+    fn back_up(&self) {
+        // What is on a raw device was synced when it was written.
+        if self.moment.is_bound() && self.kind != "block" {
+            let staged = File::open(&self.volume.staging).expect("open");
+            syncfs(&staged).expect("syncfs");
+        }
+        let (from, to) = (text(&self.struck), text(&self.backup));
+        run("cp", &["--sparse=always", from, to]);
+    }
+
+    /// Takes the victim from its pod and from the node, as a kubelet does: again and again.
+    fn leave_node(&self) {
+        let node = self.scene.node();
+        for target in [&self.target, &self.volume.target("other")] {
+            judge::patiently("unpublish", || {
+                node.unpublish(self.volume.unpublish(target)).map(drop)
+            });
+        }
+        judge::patiently("unstage", || node.unstage(self.volume.unstage()).map(drop));
+        judge::expect_nothing_of(self, "after it was unstaged");
+    }
+
+    /// The same, and detaches it.
+    pub(super) fn take_down(&self) {
+        let calls = self.scene.controller();
+        self.leave_node();
+        judge::patiently("detach", || {
+            calls.detach(orders::detach(&self.volume.id)).map(drop)
+        });
+    }
+
+    /// All volumes of the disk are taken from the node; the controller cannot work without it.
+    pub(super) fn take_all_down(&mut self) {
+        self.leave_node();
+        judge::leave_restored(self);
+        self.scene.leave_disk();
+    }
+
+    /// The disk is mounted again, and both programs start with it.
+    pub(super) fn remount_disk(&mut self) {
+        self.scene.remount();
+    }
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("UTF-8")
+}

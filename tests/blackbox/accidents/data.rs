@@ -1,0 +1,85 @@
+//! What a pod writes on its volume: content that follows from the volume's id, so that what another
+//! volume wrote, what is older and what is torn are all found.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::{FileExt as _, FileTypeExt as _};
+use std::path::Path;
+
+/// Some megabytes, so that a cut file loses some.
+const FILES: u64 = 12;
+const FILE_BYTES: usize = 1 << 20;
+
+/// The content of one file of a volume.
+fn content(id: &str, number: u64) -> Vec<u8> {
+    let seed = id.bytes().fold(number + 1, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    let mut state = seed | 1;
+    let mut block = Vec::with_capacity(FILE_BYTES);
+    while block.len() < FILE_BYTES {
+        // xorshift64
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        block.extend_from_slice(&state.to_le_bytes());
+    }
+    block
+}
+
+/// Where one file of a raw device is, in bytes. The last megabytes are for [`touch`].
+fn offset(number: u64) -> u64 {
+    number << 20
+}
+
+fn is_raw(target: &Path) -> bool {
+    fs::metadata(target).is_ok_and(|found| found.file_type().is_block_device())
+}
+
+/// Writes all of it, on disk when this returns.
+pub(super) fn write(id: &str, target: &Path) -> io::Result<()> {
+    if is_raw(target) {
+        let device = File::options().write(true).open(target)?;
+        for number in 0..FILES {
+            device.write_all_at(&content(id, number), offset(number))?;
+        }
+        return device.sync_all();
+    }
+    for number in 0..FILES {
+        let file = File::create(target.join(format!("file-{number}")))?;
+        file.write_all_at(&content(id, number), 0)?;
+        file.sync_all()?;
+    }
+    File::open(target)?.sync_all()
+}
+
+/// What is wrong with it, if anything is.
+pub(super) fn wrong(id: &str, target: &Path) -> Option<String> {
+    for number in 0..FILES {
+        match read(target, number) {
+            Ok(found) if found == content(id, number) => {}
+            Ok(found) => return Some(format!("file-{number}: {} other bytes", found.len())),
+            Err(error) => return Some(format!("file-{number}: {error}")),
+        }
+    }
+    None
+}
+
+fn read(target: &Path, number: u64) -> io::Result<Vec<u8>> {
+    if !is_raw(target) {
+        return fs::read(target.join(format!("file-{number}")));
+    }
+    let mut found = vec![0; FILE_BYTES];
+    File::open(target)?.read_exact_at(&mut found, offset(number))?;
+    Ok(found)
+}
+
+/// A few bytes more, as often as is wanted.
+pub(super) fn touch(id: &str, target: &Path) -> io::Result<()> {
+    let (file, at) = match is_raw(target) {
+        true => (File::options().write(true).open(target)?, offset(FILES)),
+        false => (File::create(target.join("touched"))?, 0),
+    };
+    file.write_all_at(id.as_bytes(), at)?;
+    file.sync_all()
+}

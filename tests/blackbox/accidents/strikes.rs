@@ -1,0 +1,265 @@
+//! What each accident does to a cell, and how it ends.
+
+use std::fs::{self, File};
+use std::path::Path;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::cell::Cell;
+use crate::rig::{Frozen, run, until};
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("UTF-8")
+}
+
+fn set_len(path: &Path, bytes: u64) {
+    let file = File::options().write(true).open(path).expect("open");
+    file.set_len(bytes).expect("ftruncate");
+}
+
+pub(super) fn nothing(_: &mut Cell) {}
+
+pub(super) fn cut(cell: &mut Cell) {
+    let bytes = fs::metadata(&cell.struck).expect("stat").len();
+    set_len(&cell.struck, bytes / 8);
+}
+
+pub(super) fn empty(cell: &mut Cell) {
+    let bytes = fs::metadata(&cell.struck).expect("stat").len();
+    set_len(&cell.struck, 0);
+    set_len(&cell.struck, bytes);
+}
+
+pub(super) fn grow(cell: &mut Cell) {
+    let bytes = fs::metadata(&cell.struck).expect("stat").len();
+    set_len(&cell.struck, bytes + (64 << 20));
+}
+
+/// A snapshot is used by nobody. A volume keeps its size, since its filesystem may have grown.
+pub(super) fn cut_back_snapshot(cell: &mut Cell) {
+    if cell.struck != cell.volume.file {
+        let bytes = fs::metadata(&cell.backup).expect("stat").len();
+        set_len(&cell.struck, bytes);
+    }
+}
+
+pub(super) fn remove(cell: &mut Cell) {
+    fs::remove_file(&cell.struck).expect("unlink");
+}
+
+pub(super) fn replace_by_zeros(cell: &mut Cell) {
+    let bytes = fs::metadata(&cell.struck).expect("stat").len();
+    fs::remove_file(&cell.struck).expect("unlink");
+    let file = File::create_new(&cell.struck).expect("create");
+    file.set_len(bytes).expect("ftruncate");
+}
+
+/// The backup is copied into the file that is there.
+pub(super) fn restore_in_place(cell: &mut Cell) {
+    let (from, to) = (text(&cell.backup), text(&cell.struck));
+    set_len(&cell.struck, 0);
+    run("cp", &["--sparse=always", "--no-preserve=all", from, to]);
+}
+
+/// The backup takes the name of the file.
+pub(super) fn restore_anew(cell: &mut Cell) {
+    let new = cell.struck.with_extension("restored");
+    run("cp", &["--sparse=always", text(&cell.backup), text(&new)]);
+    fs::rename(&new, &cell.struck).expect("rename");
+}
+
+pub(super) fn open(cell: &mut Cell) {
+    let file = File::options().read(true).write(true).open(&cell.struck);
+    cell.held = Some(file.expect("open"));
+}
+
+pub(super) fn let_go(cell: &mut Cell) {
+    cell.held = None;
+}
+
+pub(super) fn mount_by_hand(cell: &mut Cell) {
+    let point = cell.scene.place().folder("by-hand");
+    // The same filesystem may be mounted on this node already, as the snapshot's source.
+    let options = match cell.kind {
+        "xfs" => "loop,nouuid",
+        _ => "loop",
+    };
+    run("mount", &["-o", options, text(&cell.struck), text(&point)]);
+    cell.mounted.push(point);
+    cell.is_mounted_by_hand = true;
+}
+
+pub(super) fn unmount_by_hand(cell: &mut Cell) {
+    cell.is_mounted_by_hand = false;
+    while let Some(point) = cell.mounted.pop() {
+        run("umount", &[text(&point)]);
+    }
+}
+
+pub(super) fn copy_beside(cell: &mut Cell) {
+    let copy = cell.struck.with_file_name("vol-copy-by-hand");
+    run("cp", &["--sparse=always", text(&cell.struck), text(&copy)]);
+}
+
+pub(super) fn remove_copy(cell: &mut Cell) {
+    let copy = cell.struck.with_file_name("vol-copy-by-hand");
+    fs::remove_file(copy).expect("unlink");
+}
+
+pub(super) fn make_immutable(cell: &mut Cell) {
+    run("chattr", &["+i", text(&cell.struck)]);
+}
+
+pub(super) fn make_mutable(cell: &mut Cell) {
+    run("chattr", &["-i", text(&cell.struck)]);
+}
+
+fn mount_over(cell: &mut Cell, point: &Path) {
+    run("mount", &["-t", "tmpfs", "tmpfs", text(point)]);
+    cell.mounted.push(point.to_owned());
+}
+
+pub(super) fn mount_over_target(cell: &mut Cell) {
+    let point = cell.target.clone();
+    if point.is_dir() {
+        return mount_over(cell, &point);
+    }
+    run("mount", &["--bind", "/dev/null", text(&point)]);
+    cell.mounted.push(point);
+}
+
+pub(super) fn mount_over_staging(cell: &mut Cell) {
+    let point = cell.volume.staging.clone();
+    mount_over(cell, &point);
+}
+
+pub(super) fn mount_over_disk(cell: &mut Cell) {
+    let point = cell.scene.disk().to_owned();
+    mount_over(cell, &point);
+}
+
+pub(super) fn fill(cell: &mut Cell) {
+    let stat = rustix::fs::statvfs(cell.scene.disk()).expect("statvfs");
+    let filler = cell.scene.disk().join("filler");
+    File::create_new(&filler).expect("create");
+    // The last blocks go to metadata; what is left is less than a file of a pod.
+    let mut bytes = stat.f_bavail * stat.f_frsize;
+    while bytes > (1 << 20) {
+        let length = format!("{bytes}");
+        let done = std::process::Command::new("fallocate")
+            .args(["--keep-size", "--offset", "0", "--length", &length])
+            .arg(&filler)
+            .output();
+        if done.is_ok_and(|output| output.status.success()) {
+            break;
+        }
+        bytes -= bytes / 16;
+    }
+}
+
+pub(super) fn make_room(cell: &mut Cell) {
+    fs::remove_file(cell.scene.disk().join("filler")).expect("unlink");
+}
+
+pub(super) fn freeze_disk(cell: &mut Cell) {
+    cell.frozen = Some(Frozen::at(cell.scene.disk()));
+}
+
+pub(super) fn thaw_disk(cell: &mut Cell) {
+    cell.frozen = None;
+}
+
+pub(super) fn shut_down(cell: &mut Cell) {
+    run("xfs_io", &["-x", "-c", "shutdown", text(cell.scene.disk())]);
+}
+
+/// What docs/health.md says: volumes down, the disk mounted again, both programs restarted.
+pub(super) fn mount_anew(cell: &mut Cell) {
+    cell.take_all_down();
+    cell.remount_disk();
+}
+
+pub(super) fn take_disk_away(cell: &mut Cell) {
+    run("umount", &["--lazy", text(cell.scene.disk())]);
+}
+
+pub(super) fn bring_disk_back(cell: &mut Cell) {
+    let image = cell.scene.place().path().join("disk");
+    run(
+        "mount",
+        &["-o", "loop", text(&image), text(cell.scene.disk())],
+    );
+    cell.scene.restart_agent();
+    cell.scene.restart_controller();
+}
+
+pub(super) fn kill_agent(cell: &mut Cell) {
+    cell.scene.restart_agent();
+}
+
+pub(super) fn kill_controller(cell: &mut Cell) {
+    cell.scene.restart_controller();
+}
+
+fn signal(pid: u32, signal: Signal) {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    kill_process(pid.expect("a process"), signal).expect("kill");
+}
+
+pub(super) fn freeze_agent(cell: &mut Cell) {
+    signal(cell.scene.agent_pid(), Signal::STOP);
+}
+
+pub(super) fn thaw_agent(cell: &mut Cell) {
+    signal(cell.scene.agent_pid(), Signal::CONT);
+}
+
+pub(super) fn freeze_controller(cell: &mut Cell) {
+    signal(cell.scene.controller_pid(), Signal::STOP);
+}
+
+pub(super) fn thaw_controller(cell: &mut Cell) {
+    signal(cell.scene.controller_pid(), Signal::CONT);
+}
+
+/// The soft limit alone: a process without privileges may raise it again.
+fn limit(pid: u32, what: &str, value: &str) {
+    run(
+        "prlimit",
+        &["--pid", &pid.to_string(), &format!("--{what}={value}:")],
+    );
+}
+
+fn descriptors(pid: u32) -> usize {
+    let open = fs::read_dir(format!("/proc/{pid}/fd"));
+    open.expect("its descriptors").count()
+}
+
+pub(super) fn take_descriptors(cell: &mut Cell) {
+    let pid = cell.scene.agent_pid();
+    limit(pid, "nofile", &descriptors(pid).to_string());
+}
+
+pub(super) fn give_descriptors(cell: &mut Cell) {
+    limit(cell.scene.agent_pid(), "nofile", "1024");
+}
+
+pub(super) fn take_controller_descriptors(cell: &mut Cell) {
+    let pid = cell.scene.controller_pid();
+    limit(pid, "nofile", &descriptors(pid).to_string());
+}
+
+pub(super) fn give_controller_descriptors(cell: &mut Cell) {
+    limit(cell.scene.controller_pid(), "nofile", "1024");
+}
+
+/// Not one more page of address space: what it allocates ends it.
+pub(super) fn take_memory(cell: &mut Cell) {
+    limit(cell.scene.agent_pid(), "as", "1");
+}
+
+/// If it has ended, the kubelet starts it again.
+pub(super) fn give_memory(cell: &mut Cell) {
+    cell.scene.restart_agent();
+    until("it has its memory", || cell.scene.agent_pid() != 0);
+}

@@ -1,0 +1,270 @@
+//! The accidents. What each does, and how it ends, is in `strikes.rs`.
+
+use super::cell::Cell;
+use super::moment::{Moment, Use};
+use super::strikes::*;
+
+/// How far an accident reaches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reach {
+    /// The victim alone: its file, its paths.
+    Volume,
+    /// All volumes of its disk.
+    Disk,
+    /// The agent, and so all volumes of the node.
+    Agent,
+    /// The controller.
+    Controller,
+}
+
+/// One row of the table.
+pub(super) struct Accident {
+    pub(super) name: &'static str,
+    pub(super) reach: Reach,
+    /// The file's bytes are gone until a backup is restored, for which the volume is taken down.
+    pub(super) destroys: bool,
+    /// The programs may be restarted in the middle of it.
+    pub(super) restarts: bool,
+    /// Why it cannot happen then, if it cannot.
+    pub(super) fits: fn(Moment, Use) -> Result<(), &'static str>,
+    pub(super) strike: fn(&mut Cell),
+    pub(super) end: fn(&mut Cell),
+}
+
+const VOLUME: Accident = Accident {
+    name: "",
+    reach: Reach::Volume,
+    destroys: false,
+    restarts: true,
+    fits: always,
+    strike: nothing,
+    end: nothing,
+};
+const DISK: Accident = Accident {
+    reach: Reach::Disk,
+    restarts: false,
+    ..VOLUME
+};
+const AGENT: Accident = Accident {
+    reach: Reach::Agent,
+    restarts: false,
+    ..VOLUME
+};
+const CONTROLLER: Accident = Accident {
+    reach: Reach::Controller,
+    restarts: false,
+    ..VOLUME
+};
+
+pub(super) const ACCIDENTS: &[Accident] = &[
+    Accident {
+        name: "file cut",
+        destroys: true,
+        fits: with_data,
+        strike: cut,
+        end: restore_in_place,
+        ..VOLUME
+    },
+    Accident {
+        name: "file emptied, same size",
+        destroys: true,
+        fits: told_by_zeros,
+        strike: empty,
+        end: restore_in_place,
+        ..VOLUME
+    },
+    Accident {
+        name: "file grown",
+        strike: grow,
+        end: cut_back_snapshot,
+        ..VOLUME
+    },
+    Accident {
+        name: "file removed",
+        destroys: true,
+        strike: remove,
+        end: restore_anew,
+        ..VOLUME
+    },
+    Accident {
+        name: "file replaced by zeros",
+        destroys: true,
+        fits: told_by_its_inode,
+        strike: replace_by_zeros,
+        end: restore_anew,
+        ..VOLUME
+    },
+    Accident {
+        name: "file restored",
+        destroys: true,
+        fits: with_data,
+        strike: restore_anew,
+        ..VOLUME
+    },
+    Accident {
+        name: "file open elsewhere",
+        strike: open,
+        end: let_go,
+        ..VOLUME
+    },
+    Accident {
+        name: "file mounted by hand",
+        fits: mountable,
+        strike: mount_by_hand,
+        end: unmount_by_hand,
+        ..VOLUME
+    },
+    Accident {
+        name: "file copied beside",
+        strike: copy_beside,
+        end: remove_copy,
+        ..VOLUME
+    },
+    Accident {
+        name: "file immutable",
+        strike: make_immutable,
+        end: make_mutable,
+        ..VOLUME
+    },
+    Accident {
+        name: "target mounted over",
+        fits: published,
+        strike: mount_over_target,
+        end: unmount_by_hand,
+        ..VOLUME
+    },
+    Accident {
+        name: "staging mounted over",
+        fits: bound,
+        strike: mount_over_staging,
+        end: unmount_by_hand,
+        ..VOLUME
+    },
+    Accident {
+        name: "disk full",
+        strike: fill,
+        end: make_room,
+        restarts: true,
+        ..DISK
+    },
+    Accident {
+        name: "disk hung",
+        strike: freeze_disk,
+        end: thaw_disk,
+        ..DISK
+    },
+    Accident {
+        name: "disk shut down",
+        fits: on_xfs,
+        strike: shut_down,
+        end: mount_anew,
+        ..DISK
+    },
+    Accident {
+        name: "disk gone",
+        strike: take_disk_away,
+        end: bring_disk_back,
+        ..DISK
+    },
+    Accident {
+        name: "disk mounted over",
+        strike: mount_over_disk,
+        end: unmount_by_hand,
+        ..DISK
+    },
+    Accident {
+        name: "agent killed",
+        strike: kill_agent,
+        ..AGENT
+    },
+    Accident {
+        name: "agent frozen",
+        strike: freeze_agent,
+        end: thaw_agent,
+        ..AGENT
+    },
+    Accident {
+        name: "agent out of descriptors",
+        strike: take_descriptors,
+        end: give_descriptors,
+        ..AGENT
+    },
+    Accident {
+        name: "agent out of memory",
+        strike: take_memory,
+        end: give_memory,
+        ..AGENT
+    },
+    Accident {
+        name: "controller killed",
+        strike: kill_controller,
+        ..CONTROLLER
+    },
+    Accident {
+        name: "controller frozen",
+        strike: freeze_controller,
+        end: thaw_controller,
+        ..CONTROLLER
+    },
+    Accident {
+        name: "controller out of descriptors",
+        strike: take_controller_descriptors,
+        end: give_controller_descriptors,
+        ..CONTROLLER
+    },
+];
+
+fn always(_: Moment, _: Use) -> Result<(), &'static str> {
+    Ok(())
+}
+
+fn with_data(moment: Moment, _: Use) -> Result<(), &'static str> {
+    match moment.has_data() {
+        true => Ok(()),
+        false => Err("there is nothing to lose yet"),
+    }
+}
+
+fn told_by_zeros(moment: Moment, used_as: Use) -> Result<(), &'static str> {
+    match used_as {
+        Use::Raw => Err("the user of a raw volume may have discarded all of it"),
+        Use::Filesystem => with_data(moment, used_as),
+    }
+}
+
+fn told_by_its_inode(moment: Moment, used_as: Use) -> Result<(), &'static str> {
+    match moment.is_bound() {
+        true => Ok(()),
+        false => told_by_zeros(moment, used_as),
+    }
+}
+
+fn mountable(moment: Moment, used_as: Use) -> Result<(), &'static str> {
+    match moment {
+        _ if used_as == Use::Raw => Err("there is no filesystem"),
+        _ if !moment.has_data() => Err("there is no filesystem yet"),
+        _ if moment.is_bound() => Err("mount(8) finds the volume's own loop device and uses it"),
+        _ => Ok(()),
+    }
+}
+
+fn published(moment: Moment, _: Use) -> Result<(), &'static str> {
+    match moment.is_published() {
+        true => Ok(()),
+        false => Err("no pod has it"),
+    }
+}
+
+fn bound(moment: Moment, _: Use) -> Result<(), &'static str> {
+    match moment.is_bound() {
+        true => Ok(()),
+        false => Err("it is not staged"),
+    }
+}
+
+fn on_xfs(moment: Moment, _: Use) -> Result<(), &'static str> {
+    match moment.filesystem() {
+        "xfs" => Ok(()),
+        _ => Err("the disk of this moment is an ext4, where only its errors do that"),
+    }
+}
