@@ -31,6 +31,9 @@ impl Store {
             Intent::Exists(volume) => return Ok(volume),
             Intent::Made(id) => id,
             Intent::Remains(old, record) => {
+                if let Some(volume) = self.complete_whole(&old, &record)? {
+                    return Ok(volume);
+                }
                 self.clear(&old, &record)?;
                 match self.intend(order, source)? {
                     Intent::Exists(volume) => return Ok(volume),
@@ -65,6 +68,9 @@ impl Store {
             Some(source) => self.fill(id, file, bytes, source)?,
         };
         file.grow(bytes)?;
+        if source.is_some() {
+            file.mark_complete(populated)?;
+        }
         self.files.sync()?;
         Ok(populated)
     }
@@ -108,6 +114,27 @@ impl Store {
             record.volume(id)
         });
         completed.map_err(Failure::may_be_running)
+    }
+
+    /// The last step of a volume whose file says that the others were done: of one that a death
+    /// kept from being ready, or whose record is older than the file, since state.redb was restored
+    /// from a backup. None if its file does not say so.
+    pub(super) fn complete_whole(
+        &self,
+        id: &str,
+        record: &Record,
+    ) -> Result<Option<Volume>, Failure> {
+        if record.state != State::Creating || record.source.is_none() {
+            return Ok(None);
+        }
+        let Some(file) = self.files.find(id)? else {
+            return Ok(None);
+        };
+        let Some(populated) = file.completed()? else {
+            return Ok(None);
+        };
+        file.refuse_truncated(record.bytes)?;
+        self.complete(id, populated).map(Some)
     }
 
     /// Removes what a failed creation left. If that fails too, the volume remains as one to be

@@ -1,6 +1,7 @@
 //! The backing files: `<state-dir>/volumes/<id>` and `snapshots/<id>`, sparse, mode 0600. Each verb
 //! leaves what it says on disk when it returns. Knows no records and decides nothing.
 
+mod complete;
 mod copy;
 mod cow;
 mod lease;
@@ -16,7 +17,7 @@ use std::fs::{DirBuilder, File};
 use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 /// Attribute of a file (xattr(7)) that the node's agent looks for: see [`Backing::want_back`].
 const DETACH: &str = "user.belay.detach";
@@ -253,6 +254,15 @@ impl Backing {
     pub(super) fn bytes(&self) -> Result<u64, Failure> {
         let stat = rustix::fs::fstat(&self.file).map_err(|errno| os("fstat", &self.path, errno))?;
         Ok(stat.st_size.unsigned_abs())
+    }
+
+    /// When its content was last changed.
+    pub(super) fn modified(&self) -> Result<SystemTime, Failure> {
+        let modified = self
+            .file
+            .metadata()
+            .and_then(|metadata| metadata.modified());
+        modified.map_err(|error| at("fstat", &self.path, &error))
     }
 
     /// Refuses a file that is smaller than it must be: enlarged or copied, the loss would not show.

@@ -1,7 +1,8 @@
 //! What a start does with what a death left half done. Nobody was told of a volume that is being
-//! created, so it goes; one that is being deleted goes too; one whose growth was promised grows, if
-//! its file was not truncated meanwhile. A half-made file that holds data all the same is kept, and
-//! no stray file is touched.
+//! created, so it goes, unless its file is marked as whole: then it is ready. One that is being
+//! deleted goes too; one whose growth was promised grows, if its file was not truncated
+//! meanwhile. A half-made file that holds data all the same is kept, and no stray file is
+//! touched.
 
 use super::record::{Record, State};
 use super::store::Store;
@@ -11,6 +12,8 @@ use std::collections::HashSet;
 /// What a recovery did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Recovered {
+    /// Creations whose files turned out to be whole.
+    pub(super) completed: usize,
     /// Creations that were undone.
     pub(super) undone: usize,
     /// Deletions that were finished.
@@ -80,6 +83,7 @@ impl Store {
             volumes = totals.volumes,
             snapshots = totals.snapshots,
             provisioned_bytes = totals.bytes,
+            completed = done.completed,
             undone = done.undone,
             deleted = done.deleted,
             grown = done.grown,
@@ -98,6 +102,13 @@ impl Store {
         done: &mut Recovered,
     ) -> Result<(), Failure> {
         match record.state {
+            State::Creating if self.complete_whole(id, record)?.is_some() => {
+                tracing::warn!(
+                    volume = id,
+                    "recovery: its file was complete, so it is ready"
+                );
+                done.completed += 1;
+            }
             State::Creating => {
                 self.clear(id, record)?;
                 done.undone += 1;

@@ -30,6 +30,9 @@ impl Store {
         let _cutting = self.cutting.begin(name).ok_or_else(|| busy(order))?;
         let mut intent = self.intend_snapshot(order)?;
         if let Intent::Remains(old) = intent {
+            if let Some(snapshot) = self.complete_whole_snapshot(&old)? {
+                return Ok(snapshot);
+            }
             self.finish_discard(&old)?;
             intent = self.intend_snapshot(order)?;
         }
@@ -96,6 +99,10 @@ impl Store {
         }
         let cut_at = SystemTime::now();
         file.sync()?;
+        if let Some(volume) = self.ledger.get(source)? {
+            let written = self.data_in(&file, source, &volume)?;
+            file.mark_complete(written || volume.was_written())?;
+        }
         self.snapshots.sync()?;
         self.complete_snapshot(id, source, &file, cut_at)
     }
@@ -127,6 +134,41 @@ impl Store {
             changes.put_snapshot(id, &record)?;
             visible(id, &record)
         })
+    }
+
+    /// The last step of a snapshot whose file says that the others were done: of one that a death
+    /// kept from being ready, or whose record is older than the file, since state.redb was restored
+    /// from a backup. None if its file does not say so.
+    pub(in crate::backend::local) fn complete_whole_snapshot(
+        &self,
+        id: &str,
+    ) -> Result<Option<Snapshot>, Failure> {
+        let record = known(id, self.ledger.snapshot(id)?)?;
+        let is_copied = match record.state {
+            SnapshotState::Cutting => false,
+            SnapshotState::Copying => true,
+            SnapshotState::Ready | SnapshotState::Deleting => return Ok(None),
+        };
+        let Some(file) = self.snapshots.find(id)? else {
+            return Ok(None);
+        };
+        let Some(populated) = file.completed()? else {
+            return Ok(None);
+        };
+        // The cut was not noted yet; what followed it at once is the nearest that is known.
+        let (bytes, modified) = (file.bytes()?, file.modified()?);
+        let completed = self.ledger.change(|changes| {
+            let mut record = known(id, changes.snapshot(id)?)?;
+            if !is_copied {
+                record.cut_at(modified);
+                record.populated = populated;
+            }
+            record.bytes = bytes;
+            record.state = SnapshotState::Ready;
+            changes.put_snapshot(id, &record)?;
+            visible(id, &record)
+        });
+        completed.map(Some)
     }
 
     /// The last step for now where blocks cannot be shared; from here on the volume is locked.
@@ -199,6 +241,9 @@ impl Store {
         if record.state != SnapshotState::Copying {
             return Ok(Copied::Whole);
         }
+        if self.complete_whole_snapshot(id)?.is_some() {
+            return Ok(Copied::Whole);
+        }
         let source = record.source.as_str();
         let volume = ready(source, self.ledger.get(source)?)?;
         self.refuse_writer(source, &self.files.get_for_reading(source)?)?;
@@ -213,6 +258,7 @@ impl Store {
             return Ok(copied);
         }
         self.data_in(&file, source, &volume)?;
+        file.mark_complete(record.populated)?;
         self.snapshots.sync()?;
         self.ledger.change(|changes| {
             let mut record = known(id, changes.snapshot(id)?)?;

@@ -1,5 +1,6 @@
 //! What a start does with snapshots that a death left half done: nobody was told of one that was
-//! being cut, so it goes; one that is being deleted goes too; a copy begins again.
+//! being cut, so it goes; one that is being deleted goes too; a copy begins again. One whose file
+//! is marked as whole is ready instead.
 
 use super::damage::refuse_resized;
 use super::{SnapshotRecord, SnapshotState};
@@ -51,6 +52,15 @@ impl Store {
         done: &mut Recovered,
     ) -> Result<(), Failure> {
         match record.state {
+            SnapshotState::Cutting | SnapshotState::Copying
+                if self.complete_whole_snapshot(id)?.is_some() =>
+            {
+                tracing::warn!(
+                    snapshot = id,
+                    "recovery: its file was complete, so it is ready"
+                );
+                done.completed += 1;
+            }
             SnapshotState::Cutting => {
                 self.finish_discard(id)?;
                 done.undone += 1;

@@ -1,6 +1,7 @@
 //! `local` on real directories.
 
 mod attaching;
+mod complete;
 mod emptied;
 mod health;
 mod ledger;

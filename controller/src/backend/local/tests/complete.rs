@@ -1,0 +1,82 @@
+//! What was ready once stays whole although its record is older, as after state.redb was restored
+//! from a backup or a death between the last two steps.
+
+use super::snapshots::left_to_copier;
+use super::{Bed, MIB, ids, of_volume, order, snapshot_order};
+use crate::backend::local::record::State;
+use crate::backend::local::snapshot::SnapshotState;
+use crate::backend::local::store::Store;
+use std::fs;
+
+/// Makes a record say that its volume is still being made.
+fn forget_clone(store: &Store, id: &str) {
+    let forgotten = store.ledger.change(|changes| {
+        let mut record = changes.get(id)?.unwrap();
+        record.state = State::Creating;
+        record.populated = false;
+        changes.put(id, &record)
+    });
+    forgotten.unwrap();
+}
+
+/// The same of a snapshot.
+fn forget_snapshot(store: &Store, id: &str, state: SnapshotState) {
+    let forgotten = store.ledger.change(|changes| {
+        let mut record = changes.snapshot(id)?.unwrap();
+        record.state = state;
+        changes.put_snapshot(id, &record)
+    });
+    forgotten.unwrap();
+}
+
+#[test]
+fn a_clone_that_was_ready_once_is_kept_with_what_was_written_since() {
+    for again in ["the next start", "the next call"] {
+        let bed = Bed::new();
+        let mut store = bed.open();
+        let volume = store.create(&order("pvc-1", MIB), None).unwrap();
+        bed.write(volume.id.as_str());
+        let wanted = order("pvc-2", MIB);
+        let made = store.create(&wanted, of_volume(&volume).as_ref()).unwrap();
+        let id = made.id.as_str();
+        fs::write(bed.file(id), vec![7; 1 << 20]).unwrap();
+        forget_clone(&store, id);
+        if again == "the next start" {
+            drop(store);
+            store = bed.open();
+            assert_eq!(ids(&store).len(), 2, "{again}");
+        }
+        let found = store.create(&wanted, of_volume(&volume).as_ref()).unwrap();
+        assert_eq!(found.id.as_str(), id, "{again}");
+        assert!(fs::read(bed.file(id)).unwrap() == vec![7; 1 << 20]);
+        assert!(store.ledger.get(id).unwrap().unwrap().populated);
+    }
+}
+
+#[test]
+fn a_snapshot_that_was_ready_once_is_not_copied_again() {
+    for again in ["the next start", "the next call"] {
+        for state in [SnapshotState::Cutting, SnapshotState::Copying] {
+            let bed = Bed::new();
+            let mut store = bed.open();
+            let volume = store.create(&order("pvc-1", MIB), None).unwrap();
+            bed.write(volume.id.as_str());
+            let id = left_to_copier(&bed, &store, &volume);
+            store.copy_snapshot(&store.copies.next().unwrap()).unwrap();
+            let file = bed.snapshot_file(id.as_str());
+            let whole = fs::read(&file).unwrap();
+            fs::write(bed.file(volume.id.as_str()), vec![7; 1 << 20]).unwrap();
+            forget_snapshot(&store, id.as_str(), state);
+            if again == "the next start" {
+                drop(store);
+                store = bed.open();
+            } else if state == SnapshotState::Copying {
+                store.copies.queue(id.as_str(), volume.id.as_str(), None);
+                store.copy_snapshot(&store.copies.next().unwrap()).unwrap();
+            }
+            let found = store.cut(&snapshot_order("snap", &volume)).unwrap();
+            assert_eq!((found.id, found.ready), (id, true), "{again} {state:?}");
+            assert!(fs::read(&file).unwrap() == whole, "{again} {state:?}");
+        }
+    }
+}
