@@ -1,7 +1,8 @@
-//! A raw device whose bind lies beneath another mount: no path shows it, and whatever has the
-//! device open, or looks beneath that mount later, must never meet another volume there.
+//! A raw device that is bound where nobody looks: beneath another mount, or at a path that no
+//! request named. Whatever has it open, or looks there later, must never meet another volume.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use tonic::Code;
@@ -21,6 +22,25 @@ impl Cover {
 }
 
 impl Drop for Cover {
+    fn drop(&mut self) {
+        run("umount", &[text(&self.0)]);
+    }
+}
+
+/// A bind of one path onto a new file or folder, until this is dropped.
+struct Bind(PathBuf);
+
+impl Bind {
+    fn of(source: &Path, at: &Path) -> Self {
+        if !at.exists() {
+            fs::write(at, "").expect("create");
+        }
+        run("mount", &["--bind", text(source), text(at)]);
+        Bind(at.to_owned())
+    }
+}
+
+impl Drop for Bind {
     fn drop(&mut self) {
         run("umount", &[text(&self.0)]);
     }
@@ -56,8 +76,8 @@ fn covered(rig: &Rig, volume: &Volume, target: &Path) -> Cover {
     Cover::over(parent(target))
 }
 
-/// Another volume comes up and writes; what lies beneath the cover is not it.
-fn another_is_elsewhere(rig: &Rig, target: &Path, cover: Cover) {
+/// Another volume comes up and writes; what lies beneath the cover, or at the target, is not it.
+fn another_is_elsewhere<T>(rig: &Rig, target: &Path, cover: T) {
     let (node, other) = (rig.node(), rig.volume(least_bytes("block")));
     let seen = other.target("a");
     up(rig, &other, &seen);
@@ -65,6 +85,146 @@ fn another_is_elsewhere(rig: &Rig, target: &Path, cover: Cover) {
     drop(cover);
     expect_words("block", target);
     other.down(&node, &[&seen]);
+}
+
+/// The volume is not unstaged while its device is bound at `shown`, however often it is asked.
+fn stays_bound(rig: &Rig, volume: &Volume, shown: &Path) {
+    let node = rig.node();
+    for _ in 0..2 {
+        let answer = node.unstage(volume.unstage());
+        refused_with(answer, Code::FailedPrecondition, &[text(shown)]);
+        assert!(is_bound(rig, volume));
+    }
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn a_target_that_was_named_by_a_link_and_lies_beneath_another_mount_keeps_its_device() {
+    for restarted in [false, true] {
+        let mut rig = Rig::new();
+        let volume = rig.volume(least_bytes("block"));
+        let shown = volume.target("pod").join("disk");
+        fs::create_dir(parent(&shown)).expect("mkdir");
+        let link = rig.place().path().join("link");
+        symlink(parent(parent(&shown)), &link).expect("symlink");
+        let target = link.join("pod/disk");
+        up(&rig, &volume, &target);
+        leave_words("block", &target);
+        let cover = Cover::over(parent(&shown));
+        if restarted {
+            rig.restart();
+        }
+        // Nothing shows at that path, and the mount table has another name for it.
+        drop(rig.node().unpublish(volume.unpublish(&target)));
+        stays_bound(&rig, &volume, &shown);
+        another_is_elsewhere(&rig, &shown, cover);
+        volume.down(&rig.node(), &[&target]);
+    }
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn a_bind_of_a_target_that_no_request_named_keeps_the_device_from_being_freed() {
+    for is_shared in [false, true] {
+        let rig = Rig::new();
+        let volume = rig.volume(least_bytes("block"));
+        let target = volume.target("disk");
+        let pods = parent(&target);
+        let shared = is_shared.then(|| shared(pods));
+        up(&rig, &volume, &target);
+        leave_words("block", &target);
+        // As the kubelet makes one of its own for each pod.
+        let shown = volume.target("kubelet");
+        let bind = Bind::of(&target, &shown);
+        let node = rig.node();
+        node.unpublish(volume.unpublish(&target))
+            .expect("unpublish");
+        stays_bound(&rig, &volume, &shown);
+        // Neither is the device taken over by a stage that might give it up again.
+        for capability in [access("block"), access("ext4")] {
+            let answer = node.stage(volume.stage(capability));
+            refused_with(answer, Code::FailedPrecondition, &[text(&shown)]);
+            assert!(is_bound(&rig, &volume));
+        }
+        another_is_elsewhere(&rig, &shown, ());
+        drop(bind);
+        volume.down(&node, &[]);
+        drop(shared);
+    }
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn a_target_whose_folder_was_renamed_keeps_its_device_from_being_freed() {
+    let rig = Rig::new();
+    let volume = rig.volume(least_bytes("block"));
+    let target = volume.target("pod").join("disk");
+    fs::create_dir(parent(&target)).expect("mkdir");
+    up(&rig, &volume, &target);
+    leave_words("block", &target);
+    let shown = volume.target("old").join("disk");
+    fs::rename(parent(&target), parent(&shown)).expect("rename");
+    let node = rig.node();
+    node.unpublish(volume.unpublish(&target))
+        .expect("unpublish");
+    stays_bound(&rig, &volume, &shown);
+    another_is_elsewhere(&rig, &shown, ());
+    volume.down(&node, &[&shown]);
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn a_bind_of_a_staged_device_on_a_shared_mount_keeps_the_device_from_being_freed() {
+    for restarted in [false, true] {
+        let mut rig = Rig::new();
+        let volume = rig.volume(least_bytes("block"));
+        let shared = shared(parent(&volume.staging));
+        let node = rig.node();
+        node.stage(volume.stage(access("block"))).expect("stage");
+        leave_words("block", &volume.device());
+        let shown = volume.target("bind");
+        let bind = Bind::of(&volume.device(), &shown);
+        if restarted {
+            rig.restart();
+        }
+        stays_bound(&rig, &volume, &shown);
+        another_is_elsewhere(&rig, &shown, ());
+        drop(bind);
+        volume.down(&rig.node(), &[]);
+        drop(shared);
+    }
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn a_device_whose_file_was_replaced_stays_staged_while_it_is_bound_elsewhere() {
+    let rig = Rig::new();
+    let volume = rig.volume(least_bytes("block"));
+    let target = volume.target("disk");
+    up(&rig, &volume, &target);
+    leave_words("block", &target);
+    let shown = volume.target("bind");
+    let bind = Bind::of(&target, &shown);
+    let node = rig.node();
+    node.unpublish(volume.unpublish(&target))
+        .expect("unpublish");
+    let aside = volume.file.with_extension("aside");
+    fs::rename(&volume.file, &aside).expect("rename");
+    for _ in 0..2 {
+        let answer = node.unstage(volume.unstage());
+        refused_with(answer, Code::FailedPrecondition, &[text(&shown)]);
+    }
+    another_is_elsewhere(&rig, &shown, ());
+    drop(bind);
+    volume.down(&node, &[]);
+    assert!(rig.place().loops().is_empty());
+}
+
+/// Makes the folder a mount that shares what is mounted in it.
+fn shared(folder: &Path) -> Bind {
+    let bind = Bind::of(folder, folder);
+    run("mount", &["--make-shared", text(folder)]);
+    bind
 }
 
 #[test]

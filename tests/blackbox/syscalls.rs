@@ -222,7 +222,7 @@ fn life(rig: &Rig, kind: &str) -> Vec<(&'static str, Seen)> {
 
 #[test]
 #[ignore = "needs root: make test"]
-fn nothing_but_mkfs_is_ever_started_and_no_mount_table_is_read() {
+fn nothing_but_mkfs_is_ever_started_and_one_mount_table_read_where_a_raw_device_is_freed() {
     let rig = Rig::new();
     for kind in ["ext4", "xfs", "btrfs", "block"] {
         for (name, seen) in life(&rig, kind) {
@@ -235,7 +235,8 @@ fn nothing_but_mkfs_is_ever_started_and_no_mount_table_is_read() {
                 "{kind}: {programs:?}"
             );
             let tables = seen.mount_tables();
-            assert!(tables.is_empty(), "{kind}, {name}: {tables:?}");
+            let expected = usize::from(name == "unstage" && kind == "block");
+            assert_eq!(tables.len(), expected, "{kind}, {name}: {tables:?}");
         }
     }
 }
@@ -289,6 +290,8 @@ fn budget(kind: &str, request: &str) -> Option<(usize, usize)> {
         (_, "stats") => (12, 40),
         (_, "unpublish") => (6, 35),
         (_, "unpublish again") => (2, 30),
+        // The mount table is read, with a read for each page of it.
+        ("block", "unstage") => (30, 70),
         (_, "unstage") => (25, 60),
         _ => return None,
     })

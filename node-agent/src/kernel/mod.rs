@@ -161,7 +161,8 @@ pub(crate) trait Kernel: Send + Sync + 'static {
     /// process. Quick.
     fn is_beside_first_process(&self) -> bool;
     /// Every mount of the namespace, also those that lie beneath others, from mountinfo. Read when
-    /// the agent starts, and where a path does not show any more what was mounted there.
+    /// the agent starts, where a path does not show any more what was mounted there, and before a
+    /// device is freed that stays bound by itself.
     fn mounts(&self) -> Result<Vec<MountEntry>>;
     /// A directory of a detached mount as an ordinary descriptor, for ioctls.
     fn open_root(&self, mount: &Self::Fd) -> Result<Self::Fd>;

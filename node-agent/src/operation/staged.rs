@@ -196,7 +196,8 @@ impl<K: Kernel> Node<K> {
     }
 
     /// The device that is bound to the file without being mounted. A bind mount of a device does
-    /// not keep it busy, so the mounts are asked for and not only the device.
+    /// not keep it busy, so the mounts are asked for and not only the device: those that are noted,
+    /// and for a raw device the whole table.
     fn leftover(
         &self,
         volume: &VolumeId,
@@ -206,13 +207,27 @@ impl<K: Kernel> Node<K> {
             return Ok(None);
         };
         let dev = self.kernel.stat(leftover.fd())?.rdev;
-        if let Some(path) = self.index.others(&self.kernel, volume, dev, &[])?.first() {
-            return Err(Failure::precondition(format!(
-                "volume {volume} is staged or published at {}; take it back there first",
-                path.display()
-            )));
+        self.refuse_others(volume, dev)?;
+        // With AUTOCLEAR it goes with its last user, and is a filesystem's.
+        let status = self.kernel.loop_status(leftover.fd())?;
+        if status.is_some_and(|status| !status.mode.autoclear) {
+            self.refuse_shown(volume, dev, &[])?;
         }
         Ok(Some(leftover))
+    }
+
+    /// For a device that should be left over.
+    ///
+    /// # Errors
+    /// `FAILED_PRECONDITION` while it shows at a path that is noted; else what the kernel refused.
+    pub(super) fn refuse_others(&self, volume: &VolumeId, dev: Dev) -> Result<(), Failure> {
+        match self.index.others(&self.kernel, volume, dev, &[])?.first() {
+            None => Ok(()),
+            Some(path) => Err(Failure::precondition(format!(
+                "volume {volume} is staged or published at {}; take it back there first",
+                path.display()
+            ))),
+        }
     }
 
     /// What is mounted at `path` is the volume's, as far as taking it away goes: a raw device that

@@ -3,6 +3,10 @@
 
 use std::path::{Path, PathBuf};
 
+use belay_server::failure::Failure;
+use belay_server::request::VolumeId;
+
+use super::Node;
 use crate::device::loop_path;
 use crate::kernel::{Dev, Kernel, MountEntry, Result};
 
@@ -114,6 +118,31 @@ impl<'a, K: Kernel> Covered<'a, K> {
             shown.is_some_and(|shown| shown.device == self.device)
         });
         Ok(lines)
+    }
+}
+
+impl<K: Kernel> Node<K> {
+    /// To be asked right before a raw device is unbound. A bind does not hold its device: each one
+    /// that is left, whoever made it, would show the next volume that gets the number.
+    ///
+    /// # Errors
+    /// `FAILED_PRECONDITION` while the mount table shows the device anywhere but at `except` and
+    /// its mirrors; else what the kernel refused.
+    pub(super) fn refuse_shown(
+        &self,
+        volume: &VolumeId,
+        device: Dev,
+        except: &[&Path],
+    ) -> std::result::Result<(), Failure> {
+        let shown = Covered::new(&self.kernel, device).paths(except)?;
+        let Some(path) = shown.first() else {
+            return Ok(());
+        };
+        Err(Failure::precondition(format!(
+            "volume {volume}: its device is still bound at {}, which would show the next volume \
+             that gets the device; unpublish the volume there, or umount that path by hand",
+            path.display()
+        )))
     }
 }
 

@@ -7,8 +7,7 @@ use belay_server::request::VolumeId;
 use super::Node;
 use super::phase::{Phase, phase};
 use super::staged::Owner;
-use super::table::Covered;
-use crate::device::{Orphan, Unread};
+use crate::device::Unread;
 use crate::kernel::{Dev, Kernel};
 
 impl<K: Kernel> Node<K> {
@@ -48,7 +47,9 @@ impl<K: Kernel> Node<K> {
         for number in self.loop_dir.with_name(&self.kernel, volume)? {
             match Unread::at(&self.kernel, &self.loop_dir, volume, number)? {
                 Unread::Ours(orphan) => {
-                    self.refuse_shown(volume, &orphan)?;
+                    let dev = self.kernel.stat(orphan.fd())?.rdev;
+                    self.refuse_others(volume, dev)?;
+                    self.refuse_shown(volume, dev, &[])?;
                     orphan.refuse_claimed(&self.kernel)?;
                     phase(Phase::Detach, || orphan.release(&self.kernel, volume))?;
                 }
@@ -57,18 +58,5 @@ impl<K: Kernel> Node<K> {
             }
         }
         Ok(())
-    }
-
-    fn refuse_shown(&self, volume: &VolumeId, orphan: &Orphan<K>) -> Result<(), Failure> {
-        let dev = self.kernel.stat(orphan.fd())?.rdev;
-        let mut shown = self.index.others(&self.kernel, volume, dev, &[])?;
-        shown.append(&mut Covered::new(&self.kernel, dev).paths(&[])?);
-        match shown.first() {
-            None => Ok(()),
-            Some(path) => Err(Failure::precondition(format!(
-                "volume {volume} is staged or published at {}; take it back there first",
-                path.display()
-            ))),
-        }
     }
 }

@@ -1,7 +1,8 @@
 //! `NodeUnstageVolume`: OK means that the kernel holds nothing of the volume any more.
 //!
 //! The request says neither the device nor how it was staged; both are read from the kernel. The
-//! device is held before it is unmounted, because afterwards nothing would name it.
+//! device is held before it is unmounted, because afterwards nothing would name it. A raw device is
+//! unbound only after the mount table was read: whoever bound it, and wherever, is in there.
 
 use std::path::Path;
 
@@ -16,7 +17,8 @@ use crate::kernel::{Cause, Dev, FileKind, Kernel, Open, Patience, Stat, failed_b
 /// Unstages a volume. Nothing there is success.
 ///
 /// # Errors
-/// `FAILED_PRECONDITION` while a target is published or the device is in use.
+/// `FAILED_PRECONDITION` while a target is published, a raw device is bound anywhere, or the device
+/// is in use.
 pub(crate) fn unstage<K: Kernel>(node: &Node<K>, request: &Unstage) -> Result<(), Failure> {
     operation(Operation::Unstage, || run(node, request))
 }
@@ -125,13 +127,22 @@ fn unstage_device<K: Kernel>(
         if matches!(owner, Owner::Ours(_) | Owner::FileGone(_)) {
             refuse_published(node, request, stat.rdev)?;
         }
+        if matches!(owner, Owner::FileGone(_)) {
+            // Without its file, a repetition finds the device by this bind alone.
+            node.refuse_shown(&request.id, stat.rdev, &[&path])?;
+        }
         node.umount(&path)?;
         node.index.forget(&path);
+        let refuse_shown = || node.refuse_shown(&request.id, stat.rdev, &[]);
         match owner {
-            Owner::Ours(device) => phase(Phase::Detach, || device.release(kernel))?,
-            Owner::FileGone(device) => {
-                phase(Phase::Detach, || device.release(kernel, &request.id))?;
-            }
+            Owner::Ours(device) => phase(Phase::Detach, || {
+                refuse_shown()?;
+                Ok::<_, Failure>(device.release(kernel)?)
+            })?,
+            Owner::FileGone(device) => phase(Phase::Detach, || {
+                refuse_shown()?;
+                device.release(kernel, &request.id)
+            })?,
             Owner::Unbound | Owner::Other => {}
         }
     }
