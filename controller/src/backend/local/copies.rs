@@ -1,6 +1,6 @@
 //! The copies under way: what is filled from what. A volume that is read from can be neither
-//! attached nor deleted. Kept in memory only, since one process has the state directory; a start
-//! enters what the ledger says again.
+//! attached nor deleted; one whose copy has failed can. Kept in memory only, since one process
+//! has the state directory; a start enters what the ledger says again.
 
 use super::files::Backing;
 use belay_server::failure::Failure;
@@ -85,7 +85,8 @@ impl Copies {
     pub(super) fn reading(&self, source: &str) -> Option<String> {
         let all = self.all();
         let mut copies = all.by_target.iter();
-        let found = copies.find(|(_, copy)| copy.source == source);
+        let found = copies
+            .find(|(_, copy)| copy.source == source && !matches!(copy.stage, Stage::Failed(_)));
         found.map(|(target, _)| target.clone())
     }
 
@@ -94,6 +95,13 @@ impl Copies {
         let all = self.all();
         let mut copies = all.by_target.values();
         copies.find_map(|copy| copy.lock.clone().filter(|_| copy.source == source))
+    }
+
+    /// Whether that copy itself has a lock: then nobody has written to its source since the cut.
+    pub(super) fn has_lock(&self, target: &str) -> bool {
+        let all = self.all();
+        let copy = all.by_target.get(target);
+        copy.is_some_and(|copy| copy.lock.is_some())
     }
 
     /// Gives a copy the lock that it lacks.
@@ -151,11 +159,13 @@ impl Copies {
         self.tell(&all);
     }
 
-    /// A copy has ended before its time; its source stays as it is, so that it can be repeated.
+    /// A copy has ended before its time and lets go of its source, which must be usable however
+    /// often the copy fails; a repetition cuts anew.
     pub(super) fn fail(&self, target: &str, failure: Failure) {
         let mut all = self.all();
         if let Some(copy) = all.by_target.get_mut(target) {
             copy.stage = Stage::Failed(failure);
+            copy.lock = None;
         }
         self.tell(&all);
     }
@@ -236,14 +246,15 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_copy_keeps_its_source_and_is_told_once() {
+    fn a_failed_copy_lets_go_of_its_source_and_is_told_once() {
         let copies = Copies::default();
         copies.begin("snap-1", "vol-1", None);
         assert_eq!(copies.repeat("snap-1"), None, "it is running");
         copies.fail("snap-1", Failure::busy("the disk"));
         copies.await_end("snap-1", Duration::MAX);
-        assert_eq!(copies.reading("vol-1").as_deref(), Some("snap-1"));
+        assert_eq!(copies.reading("vol-1"), None);
         assert_eq!(copies.repeat("snap-1"), Some(Failure::busy("the disk")));
+        assert_eq!(copies.reading("vol-1").as_deref(), Some("snap-1"));
         assert_eq!(copies.repeat("snap-1"), None, "it is queued");
         assert_eq!(copies.next().as_deref(), Some("snap-1"));
     }

@@ -5,6 +5,7 @@
 use super::{SnapshotRecord, SnapshotState};
 use crate::backend::local::files::{Backing, Copied};
 use crate::backend::local::id;
+use crate::backend::local::record::Record;
 use crate::backend::local::store::{Store, fits, ready};
 use crate::backend::{Snapshot, SnapshotOrder};
 use belay_server::failure::Failure;
@@ -245,10 +246,8 @@ impl Store {
             return Ok(Copied::Whole);
         }
         let source = record.source.as_str();
-        let volume = ready(source, self.ledger.get(source)?)?;
         self.refuse_writer(source, &self.files.get_for_reading(source)?)?;
-        let lock: Arc<Backing> = self.lock_source(source, &volume)?;
-        self.copies.keep_lock(id, Arc::clone(&lock));
+        let (record, volume, lock) = self.lock_cut(id, source)?;
         let file = match self.snapshots.find(id)? {
             Some(file) => file,
             None => self.snapshots.begin(id)?,
@@ -267,6 +266,38 @@ impl Store {
                 changes.put_snapshot(id, &record)?;
             }
             Ok(copied)
+        })
+    }
+}
+
+impl Store {
+    /// Takes the lock of a volume that is to be copied, unless its copy has kept it since the cut.
+    /// Without it, the volume may have been used since, and is cut anew.
+    fn lock_cut(
+        &self,
+        id: &str,
+        source: &str,
+    ) -> Result<(SnapshotRecord, Record, Arc<Backing>), Failure> {
+        let ceiling = self.ceiling()?;
+        self.ledger.change(|changes| {
+            let mut record = known(id, changes.snapshot(id)?)?;
+            let volume = ready(source, changes.get(source)?)?;
+            let lock = self.lock_source(source, &volume)?;
+            if self.copies.has_lock(id) {
+                return Ok((record, volume, lock));
+            }
+            lock.refuse_truncated(volume.least_bytes())?;
+            // A growth may be promised and not finished.
+            let bytes = volume.bytes.min(lock.bytes()?);
+            fits(changes, ceiling, bytes.saturating_sub(record.bytes))?;
+            let written = self.data_in(&lock, source, &volume)?;
+            let volume = self.note_data(changes, source, volume, written)?;
+            record.cut_at(SystemTime::now());
+            record.bytes = bytes;
+            record.populated = volume.was_written();
+            changes.put_snapshot(id, &record)?;
+            self.copies.keep_lock(id, Arc::clone(&lock));
+            Ok((record, volume, lock))
         })
     }
 }
