@@ -105,6 +105,13 @@ impl MountIndex {
         inner.noted(path, stat).map(|(_, volume)| volume.clone())
     }
 
+    /// The mount at that path was noted for another volume, whatever lies upon it.
+    pub(crate) fn is_of_another(&self, path: &Path, volume: &VolumeId) -> bool {
+        let inner = self.lock();
+        let entry = inner.by_path.get(path);
+        entry.is_some_and(|entry| entry.is_of_another(volume))
+    }
+
     /// Where mounts were noted for that volume. Looks at all that are noted.
     pub(crate) fn of_volume(&self, volume: &VolumeId) -> Vec<PathBuf> {
         let inner = self.lock();

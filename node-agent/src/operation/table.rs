@@ -127,7 +127,8 @@ impl<K: Kernel> Node<K> {
     ///
     /// # Errors
     /// `FAILED_PRECONDITION` while the mount table shows the device anywhere but at `except` and
-    /// its mirrors; else what the kernel refused.
+    /// its mirrors, and where it was noted for another volume: that is the bind of a device that
+    /// was taken away by force, whose number is ours now. Else what the kernel refused.
     pub(super) fn refuse_shown(
         &self,
         volume: &VolumeId,
@@ -135,7 +136,8 @@ impl<K: Kernel> Node<K> {
         except: &[&Path],
     ) -> std::result::Result<(), Failure> {
         let shown = Covered::new(&self.kernel, device).paths(except)?;
-        let Some(path) = shown.first() else {
+        let is_ours = |path: &&PathBuf| !self.index.is_of_another(path, volume);
+        let Some(path) = shown.iter().find(is_ours) else {
             return Ok(());
         };
         Err(Failure::precondition(format!(

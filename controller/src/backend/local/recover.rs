@@ -103,7 +103,7 @@ impl Store {
     ) -> Result<(), Failure> {
         match record.state {
             State::Creating if self.complete_whole(id, record)?.is_some() => {
-                tracing::warn!(
+                tracing::info!(
                     volume = id,
                     "recovery: its file was complete, so it is ready"
                 );

@@ -55,7 +55,7 @@ impl Store {
             SnapshotState::Cutting | SnapshotState::Copying
                 if self.complete_whole_snapshot(id)?.is_some() =>
             {
-                tracing::warn!(
+                tracing::info!(
                     snapshot = id,
                     "recovery: its file was complete, so it is ready"
                 );
