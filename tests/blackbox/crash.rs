@@ -1,6 +1,7 @@
 //! `kill -9` of the agent at random instants of formatting a blank volume. Whatever is left, the
 //! next tries must come to a staged volume; and nothing of it may be taken for another volume's.
 
+use std::path::Path;
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -9,8 +10,9 @@ use tonic::Code;
 
 use crate::foreign::is_sound;
 use crate::lifecycle::{expect_words, leave_words};
+use crate::never_format::by_hand;
 use crate::rig::{
-    Answer, Chance, NodeCalls, Rig, Volume, access, least_bytes, pause, refused_with, until,
+    Answer, Chance, NodeCalls, Rig, Volume, access, least_bytes, pause, refused_with, run, until,
 };
 
 /// Far more tries than a mkfs that outlived its agent can take to end.
@@ -203,6 +205,42 @@ fn a_format_that_was_cut_off_is_ended_for_its_own_volume_and_for_no_other() {
         stage_in_the_end(&rig.node(), &volume, kind);
         volume.down(&rig.node(), &[]);
     }
+}
+
+/// An operator restores a volume in place, with the filesystem of a backup, where a format was cut
+/// off; what the backup does not cover keeps the mark, and the file keeps the witness.
+#[test]
+#[ignore = "needs root: make test"]
+fn a_filesystem_restored_into_a_volume_whose_format_was_cut_off_keeps_its_files() {
+    let mut rig = Rig::new();
+    for kind in ["ext4", "xfs", "btrfs"] {
+        for content in ["new", "used"] {
+            let mut volume = cut_off(&mut rig, "xfs");
+            volume.content = content;
+            let backup = by_hand(&rig, kind);
+            for (first, count) in [(0, 100), (101, u64::MAX)] {
+                restore(&backup.file, &volume.file, first, count);
+            }
+            assert_eq!(volume.read(MARK_AT, 16), b"BELAY-MKFS-MARK\n");
+            rig.node()
+                .stage(volume.stage(access(kind)))
+                .expect("stage what was restored");
+            expect_words(kind, &volume.staging);
+            volume.down(&rig.node(), &[]);
+            assert!(is_sound(kind, &volume.file), "{kind} is not sound");
+        }
+    }
+}
+
+/// Copies `count` MiB from the MiB `first` on, or what there is of them.
+fn restore(from: &Path, to: &Path, first: u64, count: u64) {
+    let (from, to) = (from.display(), to.display());
+    let (skip, seek) = (format!("skip={first}"), format!("seek={first}"));
+    let count = format!("count={}", count.min(1 << 20));
+    let files = [format!("if={from}"), format!("of={to}")];
+    let mut args = vec!["bs=1M", "conv=notrunc", "status=none"];
+    args.extend([&files[0], &files[1], &skip, &seek, &count].map(String::as_str));
+    run("dd", &args);
 }
 
 /// A volume whose agent was killed just when it had started mkfs, and mkfs with it.

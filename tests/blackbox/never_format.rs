@@ -12,7 +12,7 @@ use crate::lifecycle::{expect_words, leave_words};
 use crate::rig::{Place, Rig, Volume, access, least_bytes, mounted, refused_with, run, with_mode};
 
 /// A volume that an administrator made a filesystem on, with the tool's own defaults.
-fn by_hand(rig: &Rig, kind: &str) -> Volume {
+pub(crate) fn by_hand(rig: &Rig, kind: &str) -> Volume {
     let volume = rig.volume(least_bytes("xfs"));
     let file = volume.file.to_str().expect("UTF-8");
     match kind {

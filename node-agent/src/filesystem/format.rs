@@ -10,7 +10,7 @@ use std::time::Duration;
 use belay_server::failure::{Failure, Kind};
 
 use super::FsType;
-use super::mkfs::{mkfs, refuse_busy};
+use super::mkfs::{Recipe, mkfs, refuse_busy};
 use super::probe::{
     Blank, DeviceUnderTest, Found, Interrupted, MARK_AT, MARK_BYTES, encode_mark, examine, identify,
 };
@@ -79,10 +79,15 @@ pub(crate) fn format<K: Kernel>(
     refuse_busy(kernel, device)?;
 
     let writer = kernel.reopen(device.fd, Open::DeviceWrite)?;
-    witness::begin_format(kernel, device)?;
+    let uuid = witness::begin_format(kernel, device)?;
     write_block(kernel, &writer, &mark)?;
     let over_leftovers = matches!(permit, Permit::Interrupted(_));
-    mkfs(kernel, device, fs, over_leftovers, deadline)?;
+    let recipe = Recipe {
+        fs,
+        uuid: &uuid,
+        over_leftovers,
+    };
+    mkfs(kernel, device, &recipe, deadline)?;
     // Without the mark a filesystem that is not whole could never be redone. So before it goes,
     // what mkfs wrote is on the disk, and has been seen.
     kernel.fsync(&writer)?;

@@ -67,7 +67,18 @@ const XFS_NEWER: &[XfsFeature] = &[
     },
 ];
 
-/// Runs mkfs to its end. `over_leftovers`: there may be a half-made filesystem to write over.
+/// What is to be made.
+pub(super) struct Recipe<'a> {
+    /// Its type.
+    pub(super) fs: FsType,
+    /// By which an xfs is known again if mkfs is cut short. mkfs.ext4 and mkfs.btrfs need none, see
+    /// [`Identity::may_be_half_made`], and for one mkfs.btrfs would read every disk of the node.
+    pub(super) uuid: &'a str,
+    /// There may be a half-made filesystem to write over.
+    pub(super) over_leftovers: bool,
+}
+
+/// Runs mkfs to its end.
 ///
 /// # Errors
 ///
@@ -76,11 +87,10 @@ const XFS_NEWER: &[XfsFeature] = &[
 pub(super) fn mkfs<K: Kernel>(
     kernel: &K,
     device: &DeviceUnderTest<'_, K::Fd>,
-    fs: FsType,
-    over_leftovers: bool,
+    recipe: &Recipe<'_>,
     deadline: Duration,
 ) -> Result<(), Failure> {
-    match fs {
+    match recipe.fs {
         FsType::Ext4 => run(
             kernel,
             device,
@@ -88,8 +98,8 @@ pub(super) fn mkfs<K: Kernel>(
             ext4_args(device.bytes),
             deadline,
         ),
-        FsType::Xfs => mkfs_xfs(kernel, device, over_leftovers, deadline),
-        FsType::Btrfs => btrfs::mkfs(kernel, device, over_leftovers, deadline),
+        FsType::Xfs => mkfs_xfs(kernel, device, recipe, deadline),
+        FsType::Btrfs => btrfs::mkfs(kernel, device, recipe.over_leftovers, deadline),
     }
 }
 
@@ -97,14 +107,15 @@ pub(super) fn mkfs<K: Kernel>(
 fn mkfs_xfs<K: Kernel>(
     kernel: &K,
     device: &DeviceUnderTest<'_, K::Fd>,
-    over_leftovers: bool,
+    recipe: &Recipe<'_>,
     deadline: Duration,
 ) -> Result<(), Failure> {
     let begun = Instant::now();
     let is_shipped =
         |feature: &&XfsFeature| matches!(kernel.look(Path::new(feature.shipped_with)), Ok(Some(_)));
     let mut refused: Vec<&XfsFeature> = XFS_NEWER.iter().filter(is_shipped).collect();
-    let args = xfs_args(device.bytes, over_leftovers, &refused);
+    let (uuid, over_leftovers) = (recipe.uuid, recipe.over_leftovers);
+    let args = xfs_args(device.bytes, uuid, over_leftovers, &refused);
     run(kernel, device, "mkfs.xfs", args, deadline)?;
 
     let unwanted = unwanted_features(kernel, device)?;
@@ -121,7 +132,7 @@ fn mkfs_xfs<K: Kernel>(
         kernel,
         device,
         "mkfs.xfs",
-        xfs_args(device.bytes, true, &refused),
+        xfs_args(device.bytes, recipe.uuid, true, &refused),
         left,
     )?;
     match unwanted_features(kernel, device)? {
@@ -174,8 +185,9 @@ fn ext4_args(bytes: u64) -> Vec<String> {
     args.map(str::to_owned).to_vec()
 }
 
-fn xfs_args(bytes: u64, over_leftovers: bool, refused: &[&XfsFeature]) -> Vec<String> {
-    let mut args = vec!["-q", "-K", "-m", XFS_METADATA, "-i", "sparse=1"];
+fn xfs_args(bytes: u64, uuid: &str, over_leftovers: bool, refused: &[&XfsFeature]) -> Vec<String> {
+    let metadata = format!("{XFS_METADATA},uuid={uuid}");
+    let mut args = vec!["-q", "-K", "-m", &metadata, "-i", "sparse=1"];
     if bytes < XFS_SMALL_BYTES {
         args.extend(["-d", "agcount=2"]);
     }
@@ -243,6 +255,8 @@ fn complaint(program: &str, end: &ChildEnd) -> String {
 mod tests {
     use super::*;
 
+    const UUID: &str = "00010203-0405-4607-8809-0a0b0c0d0e0f";
+
     #[test]
     fn ext4_begins_from_no_features_and_is_never_forced() {
         let args = ext4_args(1 << 30);
@@ -253,14 +267,15 @@ mod tests {
 
     #[test]
     fn xfs_is_forced_only_over_leftovers() {
-        assert!(!xfs_args(1 << 30, false, &[]).contains(&"-f".to_owned()));
-        assert!(xfs_args(1 << 30, true, &[]).contains(&"-f".to_owned()));
+        assert!(!xfs_args(1 << 30, UUID, false, &[]).contains(&"-f".to_owned()));
+        assert!(xfs_args(1 << 30, UUID, true, &[]).contains(&"-f".to_owned()));
     }
 
     #[test]
     fn a_newer_feature_is_refused_by_name_only_when_known() {
-        let plain = xfs_args(1 << 30, false, &[]).join(" ");
-        let refusing = xfs_args(1 << 30, false, &XFS_NEWER.iter().collect::<Vec<_>>()).join(" ");
+        let plain = xfs_args(1 << 30, UUID, false, &[]).join(" ");
+        let refusing =
+            xfs_args(1 << 30, UUID, false, &XFS_NEWER.iter().collect::<Vec<_>>()).join(" ");
         for feature in XFS_NEWER {
             assert!(!plain.contains(feature.no));
             assert!(refusing.contains(&format!("{} {}", feature.option, feature.no)));

@@ -67,8 +67,9 @@ pub(crate) trait Kernel: Send + Sync + 'static {
     /// One opened by [`Open::Name`] does not count, a loop device does. For the moment of the call,
     /// others who open the file wait, or get [`Cause::Again`] where they do not want to.
     fn openers(&self, fd: &Self::Fd, readers_too: bool) -> Result<Openers>;
-    /// fgetxattr(2): whether the file carries the attribute.
-    fn has_xattr(&self, fd: &Self::Fd, name: &str) -> Result<bool>;
+    /// fgetxattr(2): the attribute's value, if the file has it; nothing of one that is longer than
+    /// 64 bytes.
+    fn xattr(&self, fd: &Self::Fd, name: &str) -> Result<Option<Vec<u8>>>;
     /// fsetxattr(2).
     fn set_xattr(&self, fd: &Self::Fd, name: &str, value: &[u8]) -> Result<()>;
     /// fremovexattr(2). That it is not there is success.
@@ -187,6 +188,8 @@ pub(crate) trait Kernel: Send + Sync + 'static {
     /// `BTRFS_IOC_RESIZE` of the filesystem's device number `id` to all of its block device.
     fn btrfs_grow(&self, root: &Self::Fd, id: u64) -> Result<()>;
 
+    /// A random UUID as text: /proc/sys/kernel/random/uuid (random(4)). Quick.
+    fn new_uuid(&self) -> Result<String>;
     /// nanosleep(2), for [`while_busy`] alone.
     fn pause(&self, time: Duration);
     /// Runs mkfs or fsck to its end, with the device as its standard input, killed at the

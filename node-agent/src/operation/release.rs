@@ -148,8 +148,8 @@ pub(crate) fn is_wanted<K: Kernel>(node: &Node<K>, volume: &VolumeId) -> Result<
     let Some(backing) = node.loop_dir.backing_if_any(&node.kernel, volume)? else {
         return Ok(false);
     };
-    match node.kernel.has_xattr(backing.fd(), DETACH) {
+    match node.kernel.xattr(backing.fd(), DETACH) {
         Err(error) if error.cause() == Cause::Unsupported => Ok(false),
-        is_wanted => Ok(is_wanted?),
+        value => Ok(value?.is_some()),
     }
 }

@@ -51,6 +51,8 @@ pub(in crate::filesystem) enum Verdict {
     Absent,
     /// A filesystem that the kernel would look into, and that is on this device alone.
     Sound(Superblock),
+    /// One whose mkfs has not ended.
+    Unfinished,
     /// One that is not to be mounted, and why.
     Other(String),
 }
@@ -60,7 +62,7 @@ pub(in crate::filesystem) fn judge(block: &[u8], device_bytes: u64) -> Verdict {
     let magic = block.get(MAGIC_AT..MAGIC_AT + 8).unwrap_or_default();
     let other = |what: &str| Verdict::Other(what.to_owned());
     if magic == MAGIC_UNFINISHED {
-        return other("a btrfs filesystem that mkfs did not finish");
+        return Verdict::Unfinished;
     }
     if magic != MAGIC {
         return Verdict::Absent;
@@ -166,8 +168,10 @@ pub(super) mod tests {
 
     #[test]
     fn what_must_not_be_mounted_is_not_sound() {
-        let cases: [(&str, usize, u64); 10] = [
-            ("did not finish", MAGIC_AT, u64::from_le_bytes(*b"!BHRfS_M")),
+        let mut unfinished = superblock();
+        put(&mut unfinished, MAGIC_AT, MAGIC_UNFINISHED);
+        assert_eq!(judge(&unfinished, DEVICE_BYTES), Verdict::Unfinished);
+        let cases: [(&str, usize, u64); 9] = [
             ("one of 2 devices", 0x88, 2),
             ("impossible values", 0x88, 0),
             ("impossible values", 0x30, 64 << 20),

@@ -9,12 +9,12 @@ use super::areas::{Area, Areas};
 use super::blank::{self, Blank, Sweep};
 use super::btrfs;
 use super::disk::{ALIGN_BYTES, DeviceUnderTest, Disk, KernelDisk};
-use super::identity::Identity;
+use super::identity::{Identity, unfinished};
 use super::mark::{self, Interrupted, MARK_AT, MARK_BYTES, Mark};
 use super::signature::{Hit, Weight, blocks_left, scan};
 use super::table::TABLE;
 use crate::filesystem::FsType;
-use crate::filesystem::witness::{Unsettled, Witness};
+use crate::filesystem::witness::{Attempt, Unsettled, Witness};
 use crate::kernel::Kernel;
 
 /// All superblocks at the start, up to that of btrfs at 64 KiB, and swap with pages of 64 KiB.
@@ -33,7 +33,7 @@ pub(crate) enum Found {
     Blank(Blank),
     /// Every byte is zero, and the volume was in use: its data is lost.
     Emptied,
-    /// A format of this very volume that did not end, whatever else is there.
+    /// What a format of this very volume has left that did not end.
     Interrupted(Interrupted),
     /// Something else, which is left alone.
     Foreign(Foreign),
@@ -81,22 +81,30 @@ fn look(disk: &impl Disk, volume: &str) -> Result<Found, Failure> {
     let sound = identity.fs_type().filter(|_| !contradiction);
 
     let witness = disk.witness()?;
-    // In a filesystem in use, a mark is what a user has stored. It is not even read.
-    match (sound, witness) {
-        (Some(fs), Witness::Used | Witness::NoFile) => return Ok(Found::Known(fs)),
-        (Some(fs), Witness::Absent) => return Ok(Found::Unsettled(Unsettled::new(fs, witness))),
-        _ => {}
+    let attempt = match witness {
+        Witness::Formatting(attempt) => attempt,
+        Witness::Used | Witness::Absent | Witness::NoFile => Attempt::UNKNOWN,
+    };
+    let is_half_made = identity.may_be_half_made(attempt);
+    // In a filesystem that is whole, a mark is what a user has stored, or was there before somebody
+    // restored it. It is not even read.
+    if let Some(fs) = sound.filter(|_| !is_half_made) {
+        return Ok(match witness {
+            Witness::Used | Witness::NoFile => Found::Known(fs),
+            Witness::Absent | Witness::Formatting(_) => {
+                Found::Unsettled(Unsettled::new(fs, witness))
+            }
+        });
     }
     let mark = read_mark(disk)?;
-    if let (Some(interrupted), Witness::Formatting | Witness::NoFile) =
+    if let (Some(interrupted), Witness::Formatting(_) | Witness::NoFile) =
         (mark.interrupted(volume, bytes), witness)
     {
-        // mkfs makes no such signature: somebody has used the device since.
-        let is_used = |hit: &Hit| hit.weight == Weight::Decisive || identity.contradicts(hit);
-        return Ok(if hits.iter().any(is_used) {
-            Found::Foreign(name(identity, &hits))
-        } else {
-            Found::Interrupted(interrupted)
+        // mkfs makes no such signature or superblock: somebody has used the device since.
+        let is_used = hits.iter().any(|hit| hit.weight >= Weight::Plain) || !is_half_made;
+        return Ok(match is_used {
+            true => Found::Foreign(name(identity, &hits)),
+            false => Found::Interrupted(interrupted),
         });
     }
     if let Some(what) = mark.foreign_name(volume) {
@@ -162,6 +170,7 @@ fn name(identity: Identity, hits: &[Hit]) -> Foreign {
         Identity::Ext4(_) => found.push(("an ext4 filesystem".to_owned(), 1024)),
         Identity::Xfs(_) => found.push(("an xfs filesystem".to_owned(), 0)),
         Identity::Btrfs(_) => found.push(("a btrfs filesystem".to_owned(), btrfs::AT)),
+        Identity::Unfinished { fs, at } => found.push((unfinished(fs), at)),
         Identity::Odd { what, at } => found.push((what, at)),
     }
     // What could be chance, or a mere copy, is named only where there is nothing better.
@@ -375,27 +384,50 @@ mod tests {
 
     #[test]
     fn a_uuid_that_looks_like_a_signature_is_just_a_uuid() {
-        let xfs = xfs::tests::sector_with_uuid(b"NXSB0123ORCLDISK");
+        let xfs = xfs::tests::sector_of(b"NXSB0123ORCLDISK", 0);
         let found = look(&disk(&[(0, &xfs)]), "vol-1").unwrap();
         assert!(is_sound(&found, FsType::Xfs), "{found:?}");
     }
 
-    /// What a mkfs that was killed can have left, and whether that is a sound filesystem.
-    fn leftovers() -> Vec<(Contents, bool)> {
+    /// The UUID of [`attempt`].
+    const UUID: [u8; 16] = [7; 16];
+
+    fn attempt() -> Witness {
+        Witness::Formatting(Attempt::of(UUID))
+    }
+
+    /// What somebody may have restored beneath a mark.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    enum Is {
+        /// What a mkfs that was killed leaves.
+        Leftover,
+        /// A filesystem that is whole.
+        Whole,
+        /// What neither of them is.
+        Damaged,
+    }
+
+    fn contents() -> Vec<(Contents, Is)> {
         let ext4 = ext4::tests::superblock();
         let mut torn = ext4.clone();
         torn[5] ^= 1;
         let btrfs = btrfs::tests::superblock();
         let mut unfinished = btrfs.clone();
         unfinished[0x40] = b'!';
+        let mut torn_btrfs = btrfs.clone();
+        torn_btrfs[0x200] ^= 1;
         vec![
-            (vec![], false),
-            (vec![(1024, torn)], false),
-            (vec![(1 << 20, vec![7; 100])], false),
-            (vec![(1024, ext4)], true),
-            (vec![(0, xfs::tests::sector())], true),
-            (vec![(btrfs::AT, unfinished)], false),
-            (vec![(btrfs::AT, btrfs)], true),
+            (vec![], Is::Leftover),
+            (vec![(1 << 20, vec![7; 100])], Is::Leftover),
+            (vec![(0, xfs::tests::unfinished())], Is::Leftover),
+            (vec![(btrfs::AT, unfinished)], Is::Leftover),
+            (vec![(1024, ext4)], Is::Whole),
+            (vec![(0, xfs::tests::sector())], Is::Whole),
+            (vec![(btrfs::AT, btrfs)], Is::Whole),
+            (vec![(1024, torn)], Is::Damaged),
+            (vec![(btrfs::AT, torn_btrfs)], Is::Damaged),
+            (vec![(4086, b"SWAPSPACE2".to_vec())], Is::Damaged),
+            (vec![(32 << 10, b"JFS1".to_vec())], Is::Damaged),
         ]
     }
 
@@ -409,21 +441,51 @@ mod tests {
     }
 
     #[test]
-    fn our_own_mark_with_its_witness_is_leave_to_format_again() {
-        for (contents, _) in leftovers() {
-            let found = look(&marked(&contents, Witness::Formatting), "vol-1").unwrap();
-            assert!(matches!(found, Found::Interrupted(_)), "{found:?}");
+    fn our_own_mark_with_its_witness_is_leave_to_format_again_only_over_what_mkfs_left() {
+        for (contents, is) in contents() {
+            for witness in [attempt(), Witness::Formatting(Attempt::UNKNOWN)] {
+                let found = look(&marked(&contents, witness), "vol-1").unwrap();
+                let is_as_expected = match is {
+                    Is::Leftover => matches!(found, Found::Interrupted(_)),
+                    Is::Whole => matches!(found, Found::Unsettled(_)),
+                    Is::Damaged => matches!(found, Found::Foreign(_)),
+                };
+                assert!(is_as_expected, "{is:?}: {found:?}");
+            }
         }
     }
 
     #[test]
+    fn an_xfs_gives_way_only_to_the_attempt_that_made_it_and_only_unmounted() {
+        let found = |uuid: &[u8; 16], lsn: u64, witness| {
+            let sector = xfs::tests::sector_of(uuid, lsn);
+            look(&marked(&[(0, sector)], witness), "vol-1").unwrap()
+        };
+        let ours = found(&UUID, 0, attempt());
+        assert!(matches!(ours, Found::Interrupted(_)), "{ours:?}");
+        let unknown = Witness::Formatting(Attempt::UNKNOWN);
+        for found in [
+            found(&[8; 16], 0, attempt()),
+            found(&UUID, 0, unknown),
+            found(&UUID, 1 << 32, attempt()),
+        ] {
+            assert!(is_sound(&found, FsType::Xfs), "{found:?}");
+        }
+        // The mark goes when all of it is on the disk.
+        let mut disk = disk(&[(0, &xfs::tests::sector_of(&UUID, 0))]);
+        disk.witness = attempt();
+        let found = look(&disk, "vol-1").unwrap();
+        assert!(is_sound(&found, FsType::Xfs), "{found:?}");
+    }
+
+    #[test]
     fn a_mark_without_its_witness_is_what_a_user_has_stored() {
-        for (contents, is_sound) in leftovers() {
+        for (contents, is) in contents() {
             let found = look(&marked(&contents, Witness::Absent), "vol-1").unwrap();
             match found {
-                Found::Unsettled(_) => assert!(is_sound, "{contents:?}"),
+                Found::Unsettled(_) => assert_eq!(is, Is::Whole, "{contents:?}"),
                 Found::Foreign(foreign) => {
-                    assert!(!is_sound, "{contents:?}");
+                    assert_ne!(is, Is::Whole, "{contents:?}");
                     let start = "a format mark without its witness";
                     assert!(foreign.what.starts_with(start), "{foreign}");
                     assert_eq!(foreign.at, MARK_AT);
@@ -434,12 +496,13 @@ mod tests {
     }
 
     #[test]
-    fn where_there_is_no_file_a_mark_counts_only_without_a_sound_filesystem() {
-        for (contents, is_sound) in leftovers() {
+    fn where_there_is_no_file_a_mark_counts_only_over_what_mkfs_left() {
+        for (contents, is) in contents() {
             let found = look(&marked(&contents, Witness::NoFile), "vol-1").unwrap();
             match found {
-                Found::Known(_) => assert!(is_sound, "{contents:?}"),
-                Found::Interrupted(_) => assert!(!is_sound, "{contents:?}"),
+                Found::Known(_) => assert_eq!(is, Is::Whole, "{contents:?}"),
+                Found::Interrupted(_) => assert_eq!(is, Is::Leftover, "{contents:?}"),
+                Found::Foreign(_) => assert_eq!(is, Is::Damaged, "{contents:?}"),
                 other => panic!("{other:?}"),
             }
         }
@@ -447,8 +510,8 @@ mod tests {
 
     #[test]
     fn a_filesystem_that_still_has_a_witness_is_not_yet_known() {
-        let mut disk = disk(&[(0, &xfs::tests::sector())]);
-        disk.witness = Witness::Formatting;
+        let mut disk = disk(&[(0, &xfs::tests::sector_of(&UUID, 0))]);
+        disk.witness = attempt();
         let found = look(&disk, "vol-1").unwrap();
         assert!(
             matches!(&found, Found::Unsettled(made) if made.fs_type() == FsType::Xfs),
@@ -463,20 +526,20 @@ mod tests {
     #[test]
     fn a_witness_alone_changes_nothing() {
         let mut blank = disk(&[]);
-        blank.witness = Witness::Formatting;
+        blank.witness = attempt();
         assert!(matches!(look(&blank, "vol-1"), Ok(Found::Blank(_))));
         let mut dirty = disk(&[(1 << 20, &[7])]);
-        dirty.witness = Witness::Formatting;
+        dirty.witness = attempt();
         assert!(matches!(look(&dirty, "vol-1"), Ok(Found::Foreign(_))));
     }
 
     #[test]
     fn in_a_volume_in_use_no_mark_counts_and_zeros_are_a_loss() {
-        for (contents, is_sound) in leftovers() {
+        for (contents, is) in contents() {
             let found = look(&marked(&contents, Witness::Used), "vol-1").unwrap();
             match found {
-                Found::Known(_) => assert!(is_sound, "{contents:?}"),
-                Found::Foreign(_) => assert!(!is_sound, "{contents:?}"),
+                Found::Known(_) => assert_eq!(is, Is::Whole, "{contents:?}"),
+                Found::Foreign(_) => assert_ne!(is, Is::Whole, "{contents:?}"),
                 other => panic!("{other:?}"),
             }
         }
@@ -491,15 +554,12 @@ mod tests {
         let used: [(Contents, &str); 2] = [
             (vec![(gpt().0, gpt().1.to_vec())], "a GPT partition table"),
             (
-                vec![
-                    (1024, ext4::tests::superblock()),
-                    (raid, md::tests::version_1(raid)),
-                ],
-                "an ext4 filesystem and a member of a software RAID (md 1.0)",
+                vec![(raid, md::tests::version_1(raid))],
+                "a member of a software RAID (md 1.0)",
             ),
         ];
         for (contents, what) in used {
-            match look(&marked(&contents, Witness::Formatting), "vol-1").unwrap() {
+            match look(&marked(&contents, attempt()), "vol-1").unwrap() {
                 Found::Foreign(found) => assert_eq!(found.what, what),
                 other => panic!("{other:?} instead of {what}"),
             }

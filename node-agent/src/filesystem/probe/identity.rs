@@ -10,6 +10,7 @@ use super::disk::{DeviceUnderTest, Disk, KernelDisk};
 use super::signature::{Hit, Weight};
 use super::{btrfs, ext4, xfs};
 use crate::filesystem::FsType;
+use crate::filesystem::witness::Attempt;
 use crate::kernel::Kernel;
 
 /// Here, where a software RAID of version 1.1 or 1.2 has its superblock, mkfs puts structures of
@@ -27,6 +28,8 @@ pub(in crate::filesystem) enum Identity {
     Xfs(xfs::Superblock),
     /// btrfs on this device alone, fit to be mounted.
     Btrfs(btrfs::Superblock),
+    /// A superblock whose mkfs has not ended, and where it is.
+    Unfinished { fs: FsType, at: u64 },
     /// A superblock that is not to be mounted here, and where it is.
     Odd { what: String, at: u64 },
 }
@@ -70,6 +73,12 @@ impl Identity {
             (xfs::Verdict::Other(what), ext4::Verdict::Absent | ext4::Verdict::Damaged(_)) => {
                 Identity::Odd { what, at: 0 }
             }
+            (xfs::Verdict::Unfinished, ext4::Verdict::Absent | ext4::Verdict::Damaged(_)) => {
+                Identity::Unfinished {
+                    fs: FsType::Xfs,
+                    at: 0,
+                }
+            }
             (_, ext4::Verdict::Sound(_)) => Identity::Odd {
                 what: "both an xfs and an ext4 superblock".to_owned(),
                 at: 0,
@@ -85,6 +94,10 @@ impl Identity {
         match verdict {
             btrfs::Verdict::Absent => Identity::Nothing,
             btrfs::Verdict::Sound(btrfs) => Identity::Btrfs(btrfs),
+            btrfs::Verdict::Unfinished => Identity::Unfinished {
+                fs: FsType::Btrfs,
+                at: btrfs::AT,
+            },
             btrfs::Verdict::Other(what) => Identity::Odd {
                 what,
                 at: btrfs::AT,
@@ -98,7 +111,19 @@ impl Identity {
             Identity::Ext4(_) => Some(FsType::Ext4),
             Identity::Xfs(_) => Some(FsType::Xfs),
             Identity::Btrfs(_) => Some(FsType::Btrfs),
-            Identity::Nothing | Identity::Odd { .. } => None,
+            Identity::Nothing | Identity::Unfinished { .. } | Identity::Odd { .. } => None,
+        }
+    }
+
+    /// Whether a mkfs of that attempt can have left it half made. mkfs.ext4 and mkfs.btrfs make
+    /// their superblock valid after all the rest is on the disk, so theirs is whole if it is valid.
+    /// mkfs.xfs waits for the disk only after that: what it left is known by its UUID, as long as
+    /// nobody has mounted it.
+    pub(super) fn may_be_half_made(&self, attempt: Attempt) -> bool {
+        match self {
+            Identity::Nothing | Identity::Unfinished { .. } => true,
+            Identity::Xfs(xfs) => xfs.is_untouched && attempt.made(xfs.uuid),
+            Identity::Ext4(_) | Identity::Btrfs(_) | Identity::Odd { .. } => false,
         }
     }
 
@@ -120,7 +145,7 @@ impl Identity {
             Identity::Ext4(superblock) => START_BYTES..superblock.bytes(),
             Identity::Xfs(superblock) => START_BYTES..superblock.bytes,
             Identity::Btrfs(superblock) => btrfs::USERS_AT..superblock.bytes,
-            Identity::Nothing | Identity::Odd { .. } => 0..0,
+            Identity::Nothing | Identity::Unfinished { .. } | Identity::Odd { .. } => 0..0,
         }
     }
 
@@ -128,11 +153,28 @@ impl Identity {
     /// whose UUID can be anything.
     fn unused(&self) -> Range<u64> {
         match self {
-            Identity::Xfs(_) | Identity::Odd { at: 0, .. } => xfs::UNUSED,
-            Identity::Btrfs(_) | Identity::Odd { at: btrfs::AT, .. } => btrfs::UNUSED,
-            Identity::Ext4(_) | Identity::Odd { .. } | Identity::Nothing => ext4::UNUSED,
+            Identity::Xfs(_)
+            | Identity::Unfinished {
+                fs: FsType::Xfs, ..
+            }
+            | Identity::Odd { at: 0, .. } => xfs::UNUSED,
+            Identity::Btrfs(_)
+            | Identity::Unfinished {
+                fs: FsType::Btrfs, ..
+            }
+            | Identity::Odd { at: btrfs::AT, .. } => btrfs::UNUSED,
+            Identity::Ext4(_)
+            | Identity::Unfinished { .. }
+            | Identity::Odd { .. }
+            | Identity::Nothing => ext4::UNUSED,
         }
     }
+}
+
+/// What to call a filesystem whose mkfs has not ended.
+pub(super) fn unfinished(fs: FsType) -> String {
+    let article = if fs == FsType::Btrfs { "a" } else { "an" };
+    format!("{article} {fs} filesystem that mkfs did not finish")
 }
 
 impl fmt::Display for Identity {
@@ -142,6 +184,7 @@ impl fmt::Display for Identity {
             Identity::Ext4(_) => f.write_str("ext4"),
             Identity::Xfs(_) => f.write_str("xfs"),
             Identity::Btrfs(_) => f.write_str("btrfs"),
+            Identity::Unfinished { fs, at } => write!(f, "{} at byte {at}", unfinished(*fs)),
             Identity::Odd { what, at } => write!(f, "{what} at byte {at}"),
         }
     }

@@ -26,6 +26,10 @@ pub(in crate::filesystem) struct Superblock {
     pub(in crate::filesystem) incompat: u32,
     /// The size of the filesystem.
     pub(super) bytes: u64,
+    /// `sb_uuid`.
+    pub(super) uuid: [u8; 16],
+    /// `sb_lsn` is that of mkfs, so nobody has mounted it for writing and unmounted it.
+    pub(super) is_untouched: bool,
 }
 
 /// What a device begins with.
@@ -35,6 +39,8 @@ pub(in crate::filesystem) enum Verdict {
     Absent,
     /// A filesystem that the kernel would look into.
     Sound(Superblock),
+    /// One whose mkfs has not ended.
+    Unfinished,
     /// One that cannot be mounted, and why.
     Other(String),
 }
@@ -64,12 +70,19 @@ pub(in crate::filesystem) fn judge(head: &[u8], device_bytes: u64) -> Verdict {
     }
     // sb_inprogress: mkfs clears it with its last write, and the kernel refuses it.
     if head[126] != 0 {
-        return other("an xfs filesystem that mkfs did not finish");
+        return Verdict::Unfinished;
     }
     match blocks.checked_mul(block_bytes) {
         Some(bytes) if bytes <= device_bytes => {
             let incompat = if version == 5 { be32(head, 216) } else { 0 };
-            Verdict::Sound(Superblock { incompat, bytes })
+            let mut uuid = [0; 16];
+            uuid.copy_from_slice(&head[32..48]);
+            Verdict::Sound(Superblock {
+                incompat,
+                bytes,
+                uuid,
+                is_untouched: version == 5 && be64(head, 240) == 0,
+            })
         }
         _ => Verdict::Other(format!(
             "an xfs filesystem of {blocks} blocks of {block_bytes} bytes, too large for a device \
@@ -110,9 +123,18 @@ pub(super) mod tests {
         sector
     }
 
-    pub(in crate::filesystem) fn sector_with_uuid(uuid: &[u8; 16]) -> Vec<u8> {
+    pub(in crate::filesystem) fn sector_of(uuid: &[u8; 16], lsn: u64) -> Vec<u8> {
         let mut sector = sector();
         sector[32..48].copy_from_slice(uuid);
+        sector[240..248].copy_from_slice(&lsn.to_be_bytes());
+        seal(&mut sector);
+        sector
+    }
+
+    /// As mkfs.xfs has it until its last write.
+    pub(in crate::filesystem) fn unfinished() -> Vec<u8> {
+        let mut sector = sector();
+        sector[126] = 1;
         seal(&mut sector);
         sector
     }
@@ -128,6 +150,8 @@ pub(super) mod tests {
         let expected = Superblock {
             incompat: 0xb,
             bytes: DEVICE_BYTES,
+            uuid: [0; 16],
+            is_untouched: true,
         };
         assert_eq!(judge(&sector(), DEVICE_BYTES), Verdict::Sound(expected));
     }
@@ -140,14 +164,16 @@ pub(super) mod tests {
         let expected = Superblock {
             incompat: 0,
             bytes: DEVICE_BYTES,
+            uuid: [0; 16],
+            is_untouched: false,
         };
         assert_eq!(judge(&sector, DEVICE_BYTES), Verdict::Sound(expected));
     }
 
     #[test]
     fn what_the_kernel_would_refuse_is_not_sound() {
-        let cases: [(&str, usize, u8); 4] = [
-            ("did not finish", 126, 1),
+        assert_eq!(judge(&unfinished(), DEVICE_BYTES), Verdict::Unfinished);
+        let cases: [(&str, usize, u8); 3] = [
             ("impossible sizes", 101, 0xa6),
             ("impossible sizes", 6, 0x11),
             ("too large", 12, 1),

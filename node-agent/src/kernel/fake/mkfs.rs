@@ -68,9 +68,10 @@ pub(super) fn run(fake: &Fake, child: &Child<'_, Fd>) -> Result<ChildEnd> {
         Ok(own) => own,
         Err(error) => return Ok(end(1, error.to_string())),
     };
+    let uuid = uuid_in(&child.args);
     for (what, step) in STEPS {
         let written = fake.call("mkfs write", what, &[], |state| {
-            state.mkfs_step(own.id, fs_type, step)
+            state.mkfs_step(own.id, fs_type, step, uuid)
         });
         if let Err(error) = written {
             return Ok(end(1, error.to_string()));
@@ -79,8 +80,16 @@ pub(super) fn run(fake: &Fake, child: &Child<'_, Fd>) -> Result<ChildEnd> {
     Ok(end(0, String::new()))
 }
 
+/// The one that the new filesystem is to have.
+fn uuid_in(args: &[String]) -> [u8; 16] {
+    let all = args.iter().flat_map(|arg| arg.split(','));
+    let text = all.filter_map(|word| word.strip_prefix("uuid=")).next();
+    let digits = text.map_or(String::new(), |text| text.replace('-', ""));
+    u128::from_str_radix(&digits, 16).map_or([0xee; 16], u128::to_be_bytes)
+}
+
 impl State {
-    fn mkfs_step(&mut self, device: u64, fs_type: &str, step: Step) -> Answer<()> {
+    fn mkfs_step(&mut self, device: u64, fs_type: &str, step: Step, uuid: [u8; 16]) -> Answer<()> {
         let binding = self.binding(device)?.ok_or(Errno::NXIO)?;
         let (ino, blocks) = (binding.ino, binding.bytes / BLOCK_BYTES);
         let file = self.file(ino)?;
@@ -92,13 +101,13 @@ impl State {
                 return Err(Errno::IO);
             }
             Step::Wipe => contents.discard_but(MARK_AT),
-            Step::Tables if fs_type == "xfs" => xfs::write(contents, blocks, true),
+            Step::Tables if fs_type == "xfs" => xfs::write(contents, blocks, uuid, true),
             Step::Tables if fs_type == "btrfs" => btrfs::write(contents, blocks, true),
             Step::Tables => drop(contents.write(8 * BLOCK_BYTES, &FILLER)),
             Step::Journal => drop(contents.write(JOURNAL_AT, &FILLER)),
             Step::Superblock => {
                 match fs_type {
-                    "xfs" => xfs::write(contents, blocks, false),
+                    "xfs" => xfs::write(contents, blocks, uuid, false),
                     "btrfs" => btrfs::write(contents, blocks, false),
                     _ => ext4::write(contents, blocks),
                 }

@@ -14,6 +14,16 @@ impl State {
         self.file(ino)
     }
 
+    pub(super) fn new_uuid(&mut self) -> String {
+        format!("00000000-0000-4000-8000-{:012x}", self.number())
+    }
+
+    pub(super) fn set_attribute(&mut self, fd: u64, name: &str, value: &[u8]) -> Answer<()> {
+        let attributes = &mut self.opened_file(fd)?.attributes;
+        attributes.insert(name.to_owned(), value.to_owned());
+        Ok(())
+    }
+
     /// The loop device of the filesystem that a directory is on.
     pub(super) fn device_of(&self, fd: u64, fs_type: &str) -> Answer<u32> {
         let place = self.object(fd)?.place()?;
@@ -64,7 +74,9 @@ impl State {
     /// To so many blocks.
     pub(super) fn xfs_grow(&mut self, fd: u64, blocks: u64) -> Answer<()> {
         let contents = &mut self.mounted_file(fd, "xfs", Some(blocks))?.contents;
-        xfs::write(contents, blocks, false);
+        let mut uuid = [0; 16];
+        contents.read(xfs::UUID_AT, &mut uuid);
+        xfs::write(contents, blocks, uuid, false);
         Ok(())
     }
 

@@ -50,8 +50,8 @@ pub(super) enum InodeKind {
 #[derive(Default)]
 pub(super) struct File {
     pub(super) contents: Sparse,
-    /// The names of its extended attributes.
-    pub(super) attributes: BTreeSet<String>,
+    /// Its extended attributes.
+    pub(super) attributes: BTreeMap<String, Vec<u8>>,
     /// Somebody's data may be in it: it has been mounted, or written to from outside.
     pub(super) used: bool,
     /// How often a mkfs on it came to its end.

@@ -122,16 +122,15 @@ impl Kernel for Fake {
         })
     }
 
-    fn has_xattr(&self, fd: &Fd, name: &str) -> Result<bool> {
+    fn xattr(&self, fd: &Fd, name: &str) -> Result<Option<Vec<u8>>> {
         self.call("fgetxattr", named(fd), NONE, |state| {
-            Ok(state.opened_file(fd.id)?.attributes.contains(name))
+            Ok(state.opened_file(fd.id)?.attributes.get(name).cloned())
         })
     }
 
-    fn set_xattr(&self, fd: &Fd, name: &str, _: &[u8]) -> Result<()> {
+    fn set_xattr(&self, fd: &Fd, name: &str, value: &[u8]) -> Result<()> {
         self.call("fsetxattr", named(fd), NONE, |state| {
-            state.opened_file(fd.id)?.attributes.insert(name.to_owned());
-            Ok(())
+            state.set_attribute(fd.id, name, value)
         })
     }
 
@@ -387,6 +386,10 @@ impl Kernel for Fake {
         self.call("BTRFS_IOC_GET_DEV_STATS", named(root), NONE, |state| {
             state.btrfs_errors(root.id)
         })
+    }
+
+    fn new_uuid(&self) -> Result<String> {
+        self.call("read", "uuid", NONE, |state| Ok(state.new_uuid()))
     }
 
     fn pause(&self, _: Duration) {}

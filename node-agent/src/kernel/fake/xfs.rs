@@ -4,6 +4,7 @@ use super::sparse::Sparse;
 use super::superblock::crc32c;
 
 const BYTES: usize = 512;
+pub(super) const UUID_AT: u64 = 32;
 const CHECKSUM_AT: usize = 224;
 const IN_PROGRESS_AT: usize = 126;
 
@@ -21,11 +22,12 @@ pub(super) fn blocks(contents: &Sparse) -> Option<u64> {
 }
 
 /// Writes a superblock for so many blocks, of a filesystem that is being made or is whole.
-pub(super) fn write(contents: &mut Sparse, blocks: u64, in_progress: bool) {
+pub(super) fn write(contents: &mut Sparse, blocks: u64, uuid: [u8; 16], in_progress: bool) {
     let mut sector = [0; BYTES];
     sector[..4].copy_from_slice(b"XFSB");
     sector[4..8].copy_from_slice(&4096_u32.to_be_bytes());
     sector[8..16].copy_from_slice(&blocks.to_be_bytes());
+    sector[32..48].copy_from_slice(&uuid);
     sector[88..92].copy_from_slice(&2_u32.to_be_bytes());
     sector[100..102].copy_from_slice(&0xb4a5_u16.to_be_bytes());
     sector[102..104].copy_from_slice(&512_u16.to_be_bytes());

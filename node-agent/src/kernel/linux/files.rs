@@ -193,15 +193,24 @@ pub(super) fn flock(fd: &OwnedFd) -> Result<bool> {
     }
 }
 
-/// See [`crate::kernel::Kernel::has_xattr`].
-pub(super) fn has_xattr(fd: &OwnedFd, name: &str) -> Result<bool> {
-    // Without room for the value the call only tells its size.
-    let mut no_room: [u8; 0] = [];
-    match rustix::fs::fgetxattr(fd, name, &mut no_room) {
-        Ok(_) => Ok(true),
-        Err(Errno::NODATA) => Ok(false),
+/// See [`crate::kernel::Kernel::xattr`].
+pub(super) fn xattr(fd: &OwnedFd, name: &str) -> Result<Option<Vec<u8>>> {
+    let mut value = [0; 64];
+    match rustix::fs::fgetxattr(fd, name, &mut value) {
+        Ok(length) => Ok(Some(value[..length].to_vec())),
+        Err(Errno::RANGE) => Ok(Some(Vec::new())),
+        Err(Errno::NODATA) => Ok(None),
         Err(errno) => Err(of("fgetxattr", fd)(errno)),
     }
+}
+
+/// See [`crate::kernel::Kernel::new_uuid`].
+pub(super) fn new_uuid() -> Result<String> {
+    let path = Path::new("/proc/sys/kernel/random/uuid");
+    let file = open(path, Open::FileRead)?;
+    let mut text = [0; 36];
+    let length = pread(&file, &mut text, 0)?;
+    Ok(String::from_utf8_lossy(&text[..length]).into_owned())
 }
 
 /// See [`crate::kernel::Kernel::set_xattr`].

@@ -128,8 +128,8 @@ impl Kernel for Linux {
         lease::openers(fd, readers_too)
     }
 
-    fn has_xattr(&self, fd: &OwnedFd, name: &str) -> Result<bool> {
-        files::has_xattr(fd, name)
+    fn xattr(&self, fd: &OwnedFd, name: &str) -> Result<Option<Vec<u8>>> {
+        files::xattr(fd, name)
     }
 
     fn set_xattr(&self, fd: &OwnedFd, name: &str, value: &[u8]) -> Result<()> {
@@ -329,6 +329,10 @@ impl Kernel for Linux {
 
     fn btrfs_errors(&self, root: &OwnedFd) -> Result<BtrfsErrors> {
         btrfs::errors(root)
+    }
+
+    fn new_uuid(&self) -> Result<String> {
+        files::new_uuid()
     }
 
     #[expect(
