@@ -1,5 +1,6 @@
 //! A volume's file that was truncated or blanked while the volume was detached: both programs
-//! report and refuse it, whatever restarts, until the file is restored.
+//! report and refuse it, whatever restarts, until the file is restored. Or one that was replaced
+//! or removed while the volume was staged.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -9,7 +10,7 @@ use belay_proto::csi::v1 as csi;
 use tonic::{Code, Status};
 
 use crate::lifecycle::{expect_words, leave_words};
-use crate::rig::orders::{attach, create, delete, detach};
+use crate::rig::orders::{attach, clone, create, cut, delete, detach, grow};
 use crate::rig::{Pair, Volume, access, refused, refused_with, run, until};
 
 const KIND: &str = "ext4";
@@ -181,21 +182,78 @@ fn a_volume_whose_formatting_was_interrupted_can_be_detached_and_formatted_by_it
 #[test]
 #[ignore = "needs root: make test"]
 fn a_volume_whose_file_was_replaced_while_it_was_staged_is_detached_only_once_it_is_unstaged() {
+    for aside in [None, Some("volumes/old.img"), Some("old.img")] {
+        let pair = Pair::new("xfs");
+        let (mut volume, backup) = written(&pair);
+        let target = up(&pair, &mut volume);
+        fs::write(target.join("since"), b"the backup").expect("write");
+        // As a restore does, while the pod goes on with the old file.
+        let state = pair.site().volumes().parent().expect("a folder").to_owned();
+        let aside = aside.map(|name| state.join(name));
+        match &aside {
+            Some(aside) => fs::rename(&volume.file, aside).expect("rename"),
+            None => fs::remove_file(&volume.file).expect("unlink"),
+        }
+        copy(&backup, &volume.file);
+        let controller = pair.site().controller();
+        let refused = controller.detach(detach(&volume.id));
+        refused_with(refused, Code::Aborted, &[&volume.id]);
+        // Nor does the new file pass for what the pod writes to.
+        let words = [volume.id.as_str(), "replaced"];
+        let bytes = i64::try_from(volume.bytes()).expect("a size");
+        refused_with(
+            controller.cut(cut("snap", &volume.id)),
+            Code::FailedPrecondition,
+            &words,
+        );
+        refused_with(
+            controller.create(clone("pvc-2", KIND, &volume.id)),
+            Code::FailedPrecondition,
+            &words,
+        );
+        refused_with(
+            controller.expand(grow(&volume.id, 2 * bytes)),
+            Code::FailedPrecondition,
+            &words,
+        );
+        assert_eq!(fs::read(target.join("since")).expect("read"), b"the backup");
+        down(&pair, &volume);
+        let target = up(&pair, &mut volume);
+        expect_words(KIND, &target);
+        assert!(!target.join("since").exists());
+        down(&pair, &volume);
+        let deleted = controller.delete(delete(&volume.id));
+        deleted.expect("delete");
+        for file in aside.iter().chain([&backup]) {
+            fs::remove_file(file).expect("unlink");
+        }
+        pair.end();
+    }
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn a_file_that_was_removed_while_its_volume_is_attached_gets_its_name_back() {
     let pair = Pair::new("ext4");
     let (mut volume, backup) = written(&pair);
     let target = up(&pair, &mut volume);
     fs::write(target.join("since"), b"the backup").expect("write");
-    // As a restore does, while the pod goes on with the old file.
     fs::remove_file(&volume.file).expect("unlink");
-    copy(&backup, &volume.file);
-    let detach_it = || pair.site().controller().detach(detach(&volume.id));
-    let words = [volume.id.as_str(), "/dev/loop"];
-    refused_with(detach_it(), Code::Aborted, &words);
-    assert_eq!(fs::read(target.join("since")).expect("read"), b"the backup");
-    down(&pair, &volume);
+    assert_eq!(reasons(&pair, &volume), ["BackingFileMissing"]);
+    // Unstaged in spite of all advice: the second name keeps it.
+    volume.down(&pair.site().node(), &[&target]);
+    refused(
+        pair.site().controller().detach(detach(&volume.id)),
+        Code::FailedPrecondition,
+    );
+    let state = pair.site().volumes().parent().expect("a folder").to_owned();
+    let kept = state.join("attached").join(&volume.id);
+    fs::hard_link(kept, &volume.file).expect("link");
+    assert_eq!(reasons(&pair, &volume), [""; 0]);
+    detached(&pair, &volume);
     let target = up(&pair, &mut volume);
     expect_words(KIND, &target);
-    assert!(!target.join("since").exists());
+    assert_eq!(fs::read(target.join("since")).expect("read"), b"the backup");
     down(&pair, &volume);
     let deleted = pair.site().controller().delete(delete(&volume.id));
     deleted.expect("delete");

@@ -13,6 +13,7 @@ mod losses;
 mod mounts;
 mod openers;
 mod reflink;
+mod replaced;
 mod service;
 mod snapshots;
 mod torn;

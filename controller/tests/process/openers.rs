@@ -45,10 +45,10 @@ async fn a_file_that_another_program_can_write_to_is_not_copied() {
 }
 
 /// A loop device, bound without a lock; unbound at the end.
-struct Loop(PathBuf);
+pub(crate) struct Loop(PathBuf);
 
 impl Loop {
-    fn bind(file: &Path) -> Self {
+    pub(crate) fn bind(file: &Path) -> Self {
         let mut losetup = Command::new("losetup");
         let out = losetup.args(["--find", "--show"]).arg(file).output();
         let out = out.unwrap();

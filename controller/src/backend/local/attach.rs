@@ -1,7 +1,7 @@
 //! Attaching and detaching. For files on the node itself this is book-keeping, but honest: what is
 //! attached cannot be deleted, and what the node still has bound cannot be detached.
 
-use super::loops;
+use super::loops::Device;
 use super::record::{Attached, Record};
 use super::store::{Store, ready};
 use crate::backend::{AttachOrder, Attachment, Terms, Transport};
@@ -49,6 +49,8 @@ impl Store {
                         return Err(being_copied(id, &target));
                     }
                     within_limit(changes.attached_to(order.node.as_str())?, order)?;
+                    // Only here, where nothing can be staged yet: later, another file may be.
+                    self.remember_file(id);
                     record
                         .attached
                         .push(Attached::new(&order.node, &order.terms));
@@ -67,6 +69,7 @@ impl Store {
         if record.terms_on(node)?.is_none() {
             return Ok(());
         }
+        let device = self.device_of(id, &record)?;
         let backing = self.files.get(id)?;
         // Held until the record says detached: the node cannot bind the file in between.
         if !backing.try_lock()? {
@@ -76,10 +79,20 @@ impl Store {
             )));
         }
         // A device keeps the lock of the file that it was bound to, which may be another by now.
-        if let Some((device, file)) = loops::bound_to(id) {
+        let replaced = self.replaced_file(id, &backing)?;
+        if let Some(replaced) = &replaced
+            && replaced.is_locked()?
+        {
             backing.want_back();
             return Err(Failure::busy(format!(
-                "volume {id}: {device} on node {node} is bound to {file:?}, which is or was its \
+                "volume {id}: its file was replaced, and the old one is still bound to a loop \
+                 device on node {node}; unstage the volume there first"
+            )));
+        }
+        if let Some(Device { path, file }) = device {
+            backing.want_back();
+            return Err(Failure::busy(format!(
+                "volume {id}: {path} on node {node} is bound to {file:?}, which is or was its \
                  file; unstage the volume there first, or detach the device (losetup --detach)"
             )));
         }
@@ -93,6 +106,7 @@ impl Store {
                 .attached
                 .retain(|attached| attached.node != node.as_str());
             record.observe(data, self.tells_holes);
+            self.forget_file(id);
             changes.put(id, &record)
         })
     }

@@ -1,8 +1,8 @@
 //! Removing a volume: marked in the ledger, then the file is unlinked, then the record goes.
 
 use super::files::Backing;
-use super::loops;
-use super::record::State;
+use super::loops::Device;
+use super::record::{Record, State};
 use super::store::{Store, ready};
 use belay_server::failure::Failure;
 
@@ -17,8 +17,7 @@ impl Store {
         let record = ready(id, Some(record))?;
         refuse_attached(id, record.node())?;
         self.refuse_copied(id)?;
-        let backing = self.files.get(id)?;
-        lock(id, &backing)?;
+        let _lock = self.lock_unused(id, &record)?;
         self.begin_delete(id)?;
         self.remove_and_forget(id)
     }
@@ -46,6 +45,25 @@ impl Store {
         }
     }
 
+    /// Keeps everybody from binding the file to a loop device until it is gone.
+    fn lock_unused(&self, id: &str, record: &Record) -> Result<Backing, Failure> {
+        let device = self.device_of(id, record)?;
+        let backing = self.files.get(id)?;
+        if !backing.try_lock()? {
+            return Err(Failure::precondition(format!(
+                "volume {id}: {} is bound to a loop device of this node; unstage the volume first",
+                backing.path().display()
+            )));
+        }
+        match device {
+            None => Ok(backing),
+            Some(Device { path, file }) => Err(Failure::precondition(format!(
+                "volume {id}: {path} of this node is bound to {file:?}; unstage the volume first, \
+                 or detach the device (losetup --detach)"
+            ))),
+        }
+    }
+
     /// The other steps, which may have been begun before.
     pub(super) fn finish_delete(&self, id: &str) -> Result<(), Failure> {
         let backing = self.files.find(id)?;
@@ -63,6 +81,7 @@ impl Store {
 
     fn remove_and_forget(&self, id: &str) -> Result<(), Failure> {
         self.files.remove(id).map_err(Failure::may_be_running)?;
+        self.forget_file(id);
         self.ledger
             .change(|changes| changes.forget(id))
             .map_err(Failure::may_be_running)
@@ -74,23 +93,6 @@ fn refuse_attached(id: &str, node: Option<&str>) -> Result<(), Failure> {
         None => Ok(()),
         Some(node) => Err(Failure::precondition(format!(
             "volume {id}: attached to node {node}; detach it there first"
-        ))),
-    }
-}
-
-/// Keeps everybody from binding the file to a loop device until it is gone.
-fn lock(id: &str, backing: &Backing) -> Result<(), Failure> {
-    if !backing.try_lock()? {
-        return Err(Failure::precondition(format!(
-            "volume {id}: {} is bound to a loop device of this node; unstage the volume first",
-            backing.path().display()
-        )));
-    }
-    match loops::bound_to(id) {
-        None => Ok(()),
-        Some((device, file)) => Err(Failure::precondition(format!(
-            "volume {id}: {device} of this node is bound to {file:?}; unstage the volume first, or \
-             detach the device (losetup --detach)"
         ))),
     }
 }

@@ -5,6 +5,7 @@ mod complete;
 mod copy;
 mod cow;
 mod lease;
+mod link;
 
 pub(super) use copy::{COPIED_BYTES, Copied};
 
@@ -321,6 +322,12 @@ impl Backing {
             tracing::warn!("{path}: copied without knowing its other writers: F_SETLEASE: {errno}");
         }
         writers == Writers::Some
+    }
+
+    /// Whether another program may have it open for writing now. This must be open for reading
+    /// only.
+    pub(super) fn may_be_written(&self) -> bool {
+        lease::writers(&self.file) != Writers::None
     }
 
     /// Takes the file's lock, kept until this is dropped, or tells that it is taken: the node's

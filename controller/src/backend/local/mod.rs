@@ -8,6 +8,7 @@ mod delete;
 mod fault;
 mod files;
 mod health;
+mod held;
 mod id;
 mod ledger;
 mod loops;
@@ -47,8 +48,8 @@ const STEP_BYTES: u64 = 1 << 20;
 /// What `local` must be told.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Where `state.redb`, `lock`, `volumes/` and `snapshots/` are. It must exist; they are made if
-    /// missing.
+    /// Where `state.redb`, `lock`, `volumes/`, `snapshots/` and `attached/` are. It must exist;
+    /// they are made if missing.
     pub state_dir: PathBuf,
     /// The node that this controller runs on, and the only one its volumes can be attached to.
     pub node: NodeId,

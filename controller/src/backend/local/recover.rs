@@ -68,6 +68,7 @@ impl Store {
                 done.troubles += 1;
             }
         })?;
+        self.recover_held(&known, &volumes, &mut done)?;
         self.recover_snapshots(&mut done)?;
         let totals = self.ledger.totals()?;
         totals.show();

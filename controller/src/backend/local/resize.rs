@@ -1,6 +1,7 @@
 //! Growing a volume: the new size is promised in the ledger, then the file follows, then the ledger
 //! says that it has. A growth that a crash interrupted is finished by the next start, growth or
-//! attachment. A file that was truncated is never enlarged: that would hide the loss.
+//! attachment. A file that was truncated is never enlarged: that would hide the loss. Nor is one
+//! that nobody uses, since another is in use in its place.
 
 use super::files::Backing;
 use super::store::{Store, fits, ready};
@@ -33,6 +34,7 @@ impl Store {
     }
 
     fn follow(&self, id: &str, bytes: u64, backing: &Backing) -> Result<u64, Failure> {
+        self.refuse_replaced(id, &ready(id, self.ledger.get(id)?)?, backing)?;
         let promise = self.promise(id, bytes, backing)?;
         if !promise.unfinished {
             return Ok(promise.now);
@@ -56,11 +58,12 @@ impl Store {
         let ceiling = self.ceiling()?;
         self.ledger.change(|changes| {
             let mut record = ready(id, changes.get(id)?)?;
-            backing.refuse_truncated(record.least_bytes())?;
+            let least_bytes = record.least_bytes();
+            backing.refuse_truncated(least_bytes)?;
             let (before, growing_from_before) = (record.bytes, record.growing_from);
             if before < bytes {
                 fits(changes, ceiling, bytes - before)?;
-                record.growing_from = Some(record.least_bytes());
+                record.growing_from = Some(least_bytes);
                 record.bytes = bytes;
                 changes.put(id, &record)?;
             }

@@ -29,6 +29,8 @@ pub(super) struct Store {
     pub(super) files: Files,
     /// Those of the snapshots.
     pub(super) snapshots: Files,
+    /// Those that the attached volumes were attached with: see `held.rs`.
+    pub(super) attached: Files,
     pub(super) copies: Arc<Copies>,
     pub(super) node: NodeId,
     pub(super) overcommit: Overcommit,
@@ -54,6 +56,7 @@ impl Store {
         let lock = lock(dir)?;
         let files = Files::open(dir.join("volumes"))?;
         let snapshots = Files::open(dir.join("snapshots"))?;
+        let attached = Files::open(dir.join("attached"))?;
         if !Ledger::is_in(dir)? {
             refuse_orphans(dir, &files, id::VOLUME)?;
             refuse_orphans(dir, &snapshots, id::SNAPSHOT)?;
@@ -63,6 +66,7 @@ impl Store {
             largest_file_bytes: files.largest(&lock),
             files,
             snapshots,
+            attached,
             copies: Arc::default(),
             node: config.node,
             overcommit: config.overcommit,

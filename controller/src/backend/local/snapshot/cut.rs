@@ -88,9 +88,11 @@ impl Store {
 
     fn fill_snapshot(&self, id: &str, source: &str) -> Result<Snapshot, Failure> {
         // A volume only grows, so what its file must have now it must have at the cut.
-        let least_bytes = ready(source, self.ledger.get(source)?)?.least_bytes();
+        let volume = ready(source, self.ledger.get(source)?)?;
         let from = self.backing_for_reading(source)?;
+        let least_bytes = volume.least_bytes();
         from.refuse_truncated(least_bytes)?;
+        self.refuse_replaced(source, &volume, &from)?;
         // What the node has written and synced must be in the file before it is cut.
         from.sync()?;
         let file = self.snapshots.begin(id)?;

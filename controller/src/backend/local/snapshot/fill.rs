@@ -81,9 +81,11 @@ impl Store {
 
     fn fill_from_volume(&self, id: &str, file: &Backing, from: &str) -> Result<bool, Failure> {
         // A volume only grows, so what its file must have now it must have at the cut.
-        let least_bytes = ready(from, self.ledger.get(from)?)?.least_bytes();
+        let volume = ready(from, self.ledger.get(from)?)?;
         let origin = self.backing_for_reading(from)?;
+        let least_bytes = volume.least_bytes();
         origin.refuse_truncated(least_bytes)?;
+        self.refuse_replaced(from, &volume, &origin)?;
         // What the node has written and synced must be in the file before it is cut.
         origin.sync()?;
         if !file.share(&origin, least_bytes)? {
@@ -92,7 +94,8 @@ impl Store {
                 let record = ready(from, changes.get(from)?)?;
                 let lock = self.lock_source(from, &record)?;
                 // A growth may be promised and not finished.
-                let bytes = record.bytes.min(origin.bytes()?).max(record.least_bytes());
+                let least_bytes = record.least_bytes();
+                let bytes = record.bytes.min(origin.bytes()?).max(least_bytes);
                 self.copies.begin(id, from, Some(lock));
                 Ok(bytes)
             })?;

@@ -5,7 +5,7 @@ use crate::backend::local::Config;
 use crate::backend::local::store::Store;
 use crate::backend::{AttachOrder, Content};
 use belay_server::failure::Kind;
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 
 #[test]
 fn an_attached_volume_is_not_deleted_and_its_node_is_named() {
@@ -146,4 +146,51 @@ fn a_volume_goes_to_this_node_only_and_not_to_two() {
     let failure = store.attach(&attach_order(&volume, "node-2")).unwrap_err();
     assert_eq!(failure.kind, Kind::Precondition);
     assert!(failure.message.contains("node-1"), "{failure}");
+}
+
+#[test]
+fn the_second_name_of_a_file_goes_when_its_volume_is_detached_or_with_the_next_start() {
+    let bed = Bed::new();
+    let store = bed.open();
+    let [first, second] = ["pvc-1", "pvc-2"].map(|name| {
+        let volume = store.create(&order(name, MIB), None).unwrap();
+        store.attach(&attach_order(&volume, "node-1")).unwrap();
+        volume
+    });
+    let dir = bed.dir.path().join("state/attached");
+    let names = || fs::read_dir(&dir).unwrap().count();
+    assert_eq!(names(), 2);
+    store.detach(first.id.as_str(), &node("node-1")).unwrap();
+    assert_eq!(names(), 1);
+    drop(store);
+    // A crash between the two steps of a detachment, and a volume that state.redb does not know.
+    let link = |from: &str, to: &str| fs::hard_link(bed.file(from), dir.join(to)).unwrap();
+    link(first.id.as_str(), first.id.as_str());
+    link(first.id.as_str(), "vol-lost");
+    let (store, recovered) = bed.recover();
+    assert_eq!((names(), recovered.troubles), (1, 0));
+    store.detach(second.id.as_str(), &node("node-1")).unwrap();
+    store.delete(second.id.as_str()).unwrap();
+    assert_eq!(names(), 0);
+}
+
+#[test]
+fn a_second_name_that_is_the_last_one_or_in_use_is_left() {
+    let bed = Bed::new();
+    let store = bed.open();
+    let volume = store.create(&order("pvc-1", MIB), None).unwrap();
+    drop(store);
+    let dir = bed.dir.path().join("state/attached");
+    fs::write(dir.join("vol-last"), b"data").unwrap();
+    let used = dir.join(volume.id.as_str());
+    fs::hard_link(bed.file(volume.id.as_str()), &used).unwrap();
+    let device = File::open(&used).unwrap();
+    device.try_lock().unwrap();
+    let (store, recovered) = bed.recover();
+    assert_eq!(recovered.troubles, 2);
+    assert_eq!(fs::read_dir(&dir).unwrap().count(), 2);
+    drop((store, device));
+    let (_, recovered) = bed.recover();
+    assert_eq!(recovered.troubles, 1);
+    assert_eq!(fs::read(dir.join("vol-last")).unwrap(), b"data");
 }

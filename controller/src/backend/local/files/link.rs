@@ -1,0 +1,86 @@
+//! Files by their inodes: whether two names lead to the same one, and a second name that keeps a
+//! file whose first one is taken away.
+
+use super::{Backing, Files};
+use crate::backend::local::fault::{at, os};
+use belay_server::failure::Failure;
+use rustix::fs::{AtFlags, FlockOperation};
+use rustix::io::Errno;
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt as _;
+
+/// Tells a file from all others while either of them is open; numbers change at a reboot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::backend::local) struct Inode {
+    dev: u64,
+    ino: u64,
+}
+
+impl Inode {
+    /// Whether both are the same file.
+    pub(in crate::backend::local) fn is(&self, other: &Self) -> bool {
+        (self.dev, self.ino) == (other.dev, other.ino)
+    }
+}
+
+impl Files {
+    /// Gives the file of that id in the other directory the same name in this one.
+    ///
+    /// # Errors
+    /// `Unreachable`, also where the filesystem has no hard links.
+    pub(in crate::backend::local) fn link(&self, from: &Self, id: &str) -> Result<(), Failure> {
+        rustix::fs::linkat(&from.dir, id, &self.dir, id, AtFlags::empty())
+            .map_err(|errno| os("link", &self.path_of(id), errno))
+    }
+
+    /// Removes that name, if it is there; a power cut may bring it back.
+    pub(in crate::backend::local) fn unlink(&self, id: &str) -> Result<(), Failure> {
+        match rustix::fs::unlinkat(&self.dir, id, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(errno) => Err(os("unlink", &self.path_of(id), errno)),
+        }
+    }
+
+    /// What that name leads to; opens nothing.
+    pub(in crate::backend::local) fn inode(&self, id: &str) -> Result<Option<Inode>, Failure> {
+        match rustix::fs::statat(&self.dir, id, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => Ok(Some(Inode {
+                dev: stat.st_dev,
+                ino: stat.st_ino,
+            })),
+            Err(Errno::NOENT) => Ok(None),
+            Err(errno) => Err(os("stat", &self.path_of(id), errno)),
+        }
+    }
+}
+
+impl Backing {
+    /// Which file it is.
+    pub(in crate::backend::local) fn inode(&self) -> Result<Inode, Failure> {
+        let metadata = self.metadata()?;
+        Ok(Inode {
+            dev: metadata.dev(),
+            ino: metadata.ino(),
+        })
+    }
+
+    /// Whether its content would be gone with its name.
+    pub(in crate::backend::local) fn has_one_name(&self) -> Result<bool, Failure> {
+        Ok(self.metadata()?.nlink() == 1)
+    }
+
+    fn metadata(&self) -> Result<Metadata, Failure> {
+        let metadata = self.file.metadata();
+        metadata.map_err(|error| at("fstat", &self.path, &error))
+    }
+
+    /// Whether another has its lock.
+    pub(in crate::backend::local) fn is_locked(&self) -> Result<bool, Failure> {
+        if !self.try_lock()? {
+            return Ok(true);
+        }
+        rustix::fs::flock(&self.file, FlockOperation::Unlock)
+            .map_err(|errno| os("flock", &self.path, errno))?;
+        Ok(false)
+    }
+}

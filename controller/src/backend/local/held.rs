@@ -1,0 +1,159 @@
+//! The file that a volume had when it was attached, whatever has its name now. It gets a second
+//! name until the volume is detached, `<state-dir>/attached/<id>`; the lock that the node's loop
+//! device keeps tells whether it is in use. (The inode behind a device is shown to those only that
+//! can open the device; a container cannot, and to ask means to wait for its disk.)
+//!
+//! Where there is no such name, as of a volume that an earlier release attached, the names of the
+//! devices' files decide, and what may be the volume's counts as such.
+
+use super::files::Backing;
+use super::loops::{self, Device};
+use super::record::Record;
+use super::recover::Recovered;
+use super::store::Store;
+use belay_server::failure::Failure;
+use std::collections::HashSet;
+
+impl Store {
+    /// Remembers the file that a volume is attached with. A precaution: where it cannot be, the
+    /// volume is attached all the same.
+    pub(super) fn remember_file(&self, id: &str) {
+        if let Err(failure) = self.try_remember_file(id) {
+            tracing::warn!(
+                volume = id,
+                "a file that replaces it while it is attached will be known by names only: \
+                 {failure}"
+            );
+        }
+    }
+
+    fn try_remember_file(&self, id: &str) -> Result<(), Failure> {
+        if let Some(earlier) = self.attached.find(id)? {
+            if earlier.is_locked()? {
+                return Ok(());
+            }
+            self.attached.unlink(id)?;
+        }
+        self.attached.link(&self.files, id)
+    }
+
+    /// The volume is attached no more.
+    pub(super) fn forget_file(&self, id: &str) {
+        if let Err(failure) = self.attached.unlink(id) {
+            tracing::warn!(volume = id, "{failure}; the next start removes it");
+        }
+    }
+
+    /// The file that the volume was attached with, if `present` has replaced it.
+    pub(super) fn replaced_file(
+        &self,
+        id: &str,
+        present: &Backing,
+    ) -> Result<Option<Backing>, Failure> {
+        match self.attached.inode(id)? {
+            Some(inode) if !inode.is(&present.inode()?) => self.attached.find(id),
+            _ => Ok(None),
+        }
+    }
+
+    /// Refuses to take `present` for what the pods of an attached volume write to, if the node
+    /// uses another file, which `present` has replaced.
+    ///
+    /// # Errors
+    /// `Precondition`.
+    pub(super) fn refuse_replaced(
+        &self,
+        id: &str,
+        record: &Record,
+        present: &Backing,
+    ) -> Result<(), Failure> {
+        let Some(node) = record.node() else {
+            return Ok(());
+        };
+        let attached = self.attached.inode(id)?;
+        if let Some(attached) = &attached
+            && attached.is(&present.inode()?)
+        {
+            return Ok(());
+        }
+        let is_used = match self.attached.find(id)? {
+            Some(attached) if attached.is_locked()? => true,
+            // Restored before it was staged, or attached by an earlier release.
+            _ => loops::named(id).next().is_some() && !present.is_locked()?,
+        };
+        if !is_used {
+            return Ok(());
+        }
+        Err(Failure::precondition(format!(
+            "volume {id}: {} was replaced while node {node} uses the old file, so it is not what \
+             the pods write to; delete the pods that use the volume, so that it is unstaged, and \
+             repeat the call (docs/health.md, BackingFileGone)",
+            present.path().display()
+        )))
+    }
+
+    /// A loop device that uses the volume's file, or one that had its name; found by the name that
+    /// sysfs shows. Call this before the file is opened for writing or locked.
+    pub(super) fn device_of(&self, id: &str, record: &Record) -> Result<Option<Device>, Failure> {
+        let mut devices = loops::named(id).peekable();
+        if devices.peek().is_none() {
+            return Ok(None);
+        }
+        let present = self.files.get_for_reading(id)?;
+        let attached = self.attached.inode(id)?;
+        let is_known = match &attached {
+            Some(attached) => attached.is(&present.inode()?),
+            None => record.node().is_none(),
+        };
+        if !is_known || present.may_be_written() {
+            return Ok(devices.next());
+        }
+        // Nobody writes to the volume's file: the devices have other files, of a name like it.
+        let path = self.files.path_of(id);
+        Ok(devices.find(|device| {
+            path.as_os_str() == device.file.as_str()
+                || attached.is_none() && device.file.ends_with(loops::DELETED)
+        }))
+    }
+
+    /// Removes the second names of files whose volumes are not attached, unless one is the last
+    /// name, or in use.
+    pub(super) fn recover_held(
+        &self,
+        known: &HashSet<String>,
+        volumes: &[(String, Record)],
+        done: &mut Recovered,
+    ) -> Result<(), Failure> {
+        let detached = volumes.iter().filter(|(_, record)| record.node().is_none());
+        let detached: HashSet<_> = detached.map(|(id, _)| id.as_str()).collect();
+        let mut stale = Vec::new();
+        self.attached.each(|name, _| {
+            if detached.contains(name) || !known.contains(name) {
+                stale.push(name.to_owned());
+            }
+        })?;
+        for name in stale {
+            if let Err(failure) = self.forget_stale(&name) {
+                tracing::warn!("recovery: {failure}");
+                done.troubles += 1;
+            }
+        }
+        Ok(())
+    }
+
+    fn forget_stale(&self, id: &str) -> Result<(), Failure> {
+        let Some(file) = self.attached.find(id)? else {
+            return Ok(());
+        };
+        let why = match () {
+            () if file.has_one_name()? => "has no other name any more",
+            () if file.is_locked()? => "is in use",
+            () => return self.attached.unlink(id),
+        };
+        Err(Failure::precondition(format!(
+            "{}: the file of a volume that is not attached {why}; left alone; move it to where it \
+             belongs, or remove it",
+            file.path().display()
+        )))
+    }
+}

@@ -1,0 +1,218 @@
+//! Volumes whose file was replaced by another one: what the node still uses is neither detached nor
+//! taken for the file that has its name now.
+
+use crate::bed::{Bed, Client, MIB, ROOMY, assert_refused, clone, create, created, cut, publish};
+use crate::bed::{range, snapshot, unpublish};
+use crate::mounts::Xfs;
+use crate::openers::Loop;
+use belay_proto::csi::v1 as csi;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use tonic::{Code, Status};
+
+/// Opens the file and locks it, as the agent and its loop device do.
+fn bound(file: &Path) -> File {
+    let device = File::options().read(true).write(true).open(file).unwrap();
+    device.try_lock().unwrap();
+    device
+}
+
+/// Puts a copy of the file at its name; the old one goes to `aside`, or nowhere.
+fn replace(file: &Path, aside: Option<&Path>) {
+    let copy = file.with_file_name("copy");
+    fs::copy(file, &copy).unwrap();
+    if let Some(aside) = aside {
+        fs::rename(file, aside).unwrap();
+    }
+    fs::rename(copy, file).unwrap();
+}
+
+async fn attach(client: &mut Client, id: &str) {
+    client.controller_publish_volume(publish(id)).await.unwrap();
+}
+
+async fn detach(client: &mut Client, id: &str) -> Result<(), Status> {
+    let answer = client.controller_unpublish_volume(unpublish(id, "")).await;
+    answer.map(drop)
+}
+
+async fn delete(client: &mut Client, id: &str) -> Result<(), Status> {
+    let request = csi::DeleteVolumeRequest {
+        volume_id: id.to_owned(),
+        ..Default::default()
+    };
+    client.delete_volume(request).await.map(drop)
+}
+
+async fn expand(client: &mut Client, id: &str, bytes: i64) -> Result<(), Status> {
+    let request = csi::ControllerExpandVolumeRequest {
+        volume_id: id.to_owned(),
+        capacity_range: range(bytes, 0),
+        ..Default::default()
+    };
+    client.controller_expand_volume(request).await.map(drop)
+}
+
+/// Where the old file goes, whose name says nothing of the volume there.
+fn asides(bed: &Bed) -> [Option<PathBuf>; 3] {
+    let (here, elsewhere) = (bed.volumes_dir(), bed.state_dir());
+    [
+        Some(here.join("old.img")),
+        Some(elsewhere.join("old.img")),
+        None,
+    ]
+}
+
+#[tokio::test]
+async fn a_volume_is_not_detached_while_its_old_file_is_bound_wherever_that_is() {
+    let bed = Bed::new(&ROOMY);
+    let mut controller = bed.start();
+    let mut client = bed.client().await;
+    for (name, aside) in ["pvc-1", "pvc-2", "pvc-3"].iter().zip(asides(&bed)) {
+        let id = created(&mut client, create(name, MIB)).await.volume_id;
+        let file = bed.volumes_dir().join(&id);
+        attach(&mut client, &id).await;
+        let device = bound(&file);
+        replace(&file, aside.as_deref());
+        // Attached again, as after a restart of the attacher, it does not pass for the old one.
+        attach(&mut client, &id).await;
+        for _ in 0..2 {
+            let refused = detach(&mut client, &id).await.unwrap_err();
+            assert_refused(&refused, Code::Aborted, &[&id, "replaced"]);
+            controller.kill();
+            controller = bed.start();
+            client = bed.client().await;
+        }
+        drop(device);
+        detach(&mut client, &id).await.unwrap();
+        delete(&mut client, &id).await.unwrap();
+    }
+    drop(controller);
+}
+
+#[tokio::test]
+async fn a_file_that_was_restored_while_nothing_used_it_is_the_volumes_from_then_on() {
+    let bed = Bed::new(&ROOMY);
+    let _controller = bed.start();
+    let mut client = bed.client().await;
+    let id = created(&mut client, create("pvc-1", MIB)).await.volume_id;
+    let file = bed.volumes_dir().join(&id);
+    // Never attached, attached and not staged, detached.
+    replace(&file, None);
+    attach(&mut client, &id).await;
+    replace(&file, None);
+    expand(&mut client, &id, 2 * MIB).await.unwrap();
+    let device = bound(&file);
+    expand(&mut client, &id, 3 * MIB).await.unwrap();
+    assert_refused(
+        &detach(&mut client, &id).await.unwrap_err(),
+        Code::Aborted,
+        &[&id],
+    );
+    drop(device);
+    detach(&mut client, &id).await.unwrap();
+    replace(&file, None);
+    attach(&mut client, &id).await;
+    let device = bound(&file);
+    expand(&mut client, &id, 4 * MIB).await.unwrap();
+    replace(&file, None);
+    let refused = detach(&mut client, &id).await.unwrap_err();
+    assert_refused(&refused, Code::Aborted, &[&id]);
+    drop(device);
+    detach(&mut client, &id).await.unwrap();
+    delete(&mut client, &id).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_file_that_nobody_uses_is_not_enlarged_in_place_of_the_one_in_use() {
+    let bed = Bed::new(&ROOMY);
+    let _controller = bed.start();
+    let mut client = bed.client().await;
+    for (name, aside) in ["pvc-1", "pvc-2", "pvc-3"].iter().zip(asides(&bed)) {
+        let id = created(&mut client, create(name, MIB)).await.volume_id;
+        let file = bed.volumes_dir().join(&id);
+        attach(&mut client, &id).await;
+        let device = bound(&file);
+        replace(&file, aside.as_deref());
+        let refused = expand(&mut client, &id, 2 * MIB).await.unwrap_err();
+        assert_refused(&refused, Code::FailedPrecondition, &[&id, "replaced"]);
+        assert_eq!(fs::metadata(&file).unwrap().len(), 1 << 20);
+        drop(device);
+        expand(&mut client, &id, 2 * MIB).await.unwrap();
+    }
+}
+
+#[tokio::test]
+#[ignore = "mounts: needs root and a mount namespace of its own"]
+async fn nothing_is_cut_from_a_file_that_is_not_the_one_in_use() {
+    let xfs = Xfs::new();
+    let bed = Bed::beneath(xfs.path(), &ROOMY);
+    let _controller = bed.start();
+    let mut client = bed.client().await;
+    for (number, aside) in asides(&bed).into_iter().enumerate() {
+        let name = |what| format!("{what}-{number}");
+        let id = created(&mut client, create(&name("pvc"), MIB)).await;
+        let id = id.volume_id;
+        let file = bed.volumes_dir().join(&id);
+        attach(&mut client, &id).await;
+        let device = bound(&file);
+        replace(&file, aside.as_deref());
+        let snapshot = snapshot(&name("snap"), &id);
+        let clone = clone(&name("clone"), MIB, &id);
+        let refusals = [
+            client.create_snapshot(snapshot.clone()).await.map(drop),
+            client.create_volume(clone.clone()).await.map(drop),
+        ];
+        for refusal in refusals {
+            let refused = refusal.unwrap_err();
+            assert_refused(&refused, Code::FailedPrecondition, &[&id, "replaced"]);
+        }
+        drop(device);
+        assert!(cut(&mut client, snapshot).await.ready_to_use);
+        created(&mut client, clone).await;
+    }
+}
+
+#[tokio::test]
+#[ignore = "binds a loop device; needs root: make test"]
+async fn a_device_of_a_foreign_file_with_a_name_like_the_volumes_is_in_nobodys_way() {
+    let bed = Bed::new(&ROOMY);
+    let _controller = bed.start();
+    let mut client = bed.client().await;
+    let id = created(&mut client, create("pvc-1", MIB)).await.volume_id;
+    let foreign = tempfile::tempdir().unwrap();
+    for name in [format!("{id}.bak"), id.clone()] {
+        let file = foreign.path().join(name);
+        fs::copy(bed.volumes_dir().join(&id), &file).unwrap();
+        let _device = Loop::bind(&file);
+        attach(&mut client, &id).await;
+        expand(&mut client, &id, 2 * MIB).await.unwrap();
+        detach(&mut client, &id).await.unwrap();
+    }
+    let file = foreign.path().join(format!("{id}.bak"));
+    let _device = Loop::bind(&file);
+    delete(&mut client, &id).await.unwrap();
+}
+
+#[tokio::test]
+#[ignore = "binds a loop device; needs root: make test"]
+async fn a_volume_that_an_earlier_release_attached_is_known_by_the_name_of_its_file() {
+    let bed = Bed::new(&ROOMY);
+    let _controller = bed.start();
+    let mut client = bed.client().await;
+    let id = created(&mut client, create("pvc-1", MIB)).await.volume_id;
+    let file = bed.volumes_dir().join(&id);
+    attach(&mut client, &id).await;
+    // It remembered no file.
+    fs::remove_dir_all(bed.state_dir().join("attached")).unwrap_or_default();
+    fs::create_dir(bed.state_dir().join("attached")).unwrap_or_default();
+    let device = Loop::bind(&file);
+    replace(&file, Some(&file.with_extension("bad")));
+    attach(&mut client, &id).await;
+    let refused = detach(&mut client, &id).await.unwrap_err();
+    assert_refused(&refused, Code::Aborted, &[&id]);
+    let refused = expand(&mut client, &id, 2 * MIB).await.unwrap_err();
+    assert_refused(&refused, Code::FailedPrecondition, &[&id, "replaced"]);
+    drop(device);
+    detach(&mut client, &id).await.unwrap();
+}
