@@ -19,7 +19,7 @@ impl Store {
             )));
         }
         let backing = self.backing(id)?;
-        backing.refuse_truncated(record.least_bytes())?;
+        backing.refuse_truncated(record.least_bytes(backing.grown_to()?))?;
         let data = self.data_in(&backing, id, &record)?;
         if record.growing_from.is_some() {
             self.finish_growth(id, &backing)?;

@@ -4,6 +4,7 @@
 mod complete;
 mod copy;
 mod cow;
+mod grow;
 mod lease;
 mod link;
 
@@ -279,18 +280,6 @@ impl Backing {
             ))),
             _ => Ok(()),
         }
-    }
-
-    /// Makes it at least that large; never smaller.
-    ///
-    /// # Errors
-    /// `Range` if the filesystem cannot have a file of that size, else `Quota` or `Unreachable`.
-    pub(super) fn grow(&self, bytes: u64) -> Result<(), Failure> {
-        if self.bytes()? < bytes {
-            rustix::fs::ftruncate(&self.file, bytes)
-                .map_err(|errno| os("ftruncate", &self.path, errno))?;
-        }
-        self.sync()
     }
 
     /// Puts all that was written to it on disk, by whomever.

@@ -153,7 +153,12 @@ impl Store {
         let Some(record) = self.ledger.get(id.as_str())? else {
             return Ok(None);
         };
-        let (mut complaints, is_suspect) = judged(record.least_bytes());
+        let least_bytes = match record.growing_from {
+            None => record.bytes,
+            // If that cannot be read, the file cannot be looked at either, and that is told.
+            Some(from) => record.least_bytes(self.files.grown_to(id.as_str()).unwrap_or(from)),
+        };
+        let (mut complaints, is_suspect) = judged(least_bytes);
         if is_suspect && record.must_hold_data(self.tells_holes) {
             self.judge_data(id, &mut complaints);
         }

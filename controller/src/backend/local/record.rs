@@ -106,9 +106,11 @@ impl Record {
         }
     }
 
-    /// The least size of its file, in bytes; a smaller one has been truncated.
-    pub(super) fn least_bytes(&self) -> u64 {
-        self.growing_from.unwrap_or(self.bytes)
+    /// The least size of its file, in bytes, which was enlarged to `grown_to` once; a smaller one
+    /// has been truncated.
+    pub(super) fn least_bytes(&self, grown_to: u64) -> u64 {
+        let promised = |from| grown_to.min(self.bytes).max(from);
+        self.growing_from.map_or(self.bytes, promised)
     }
 
     /// Notes whether its file holds data. `certain` is false where the filesystem cannot tell data

@@ -121,7 +121,7 @@ impl Store {
             State::Ready => {
                 let backing = self.files.get(id)?;
                 let bytes = backing.bytes()?;
-                backing.refuse_truncated(record.least_bytes())?;
+                backing.refuse_truncated(record.least_bytes(backing.grown_to()?))?;
                 done.copy_on_write += usize::from(backing.is_copied_on_write()?);
                 if record.growing_from.is_some() {
                     self.finish_growth(id, &backing)?;

@@ -58,7 +58,7 @@ impl Store {
         let ceiling = self.ceiling()?;
         self.ledger.change(|changes| {
             let mut record = ready(id, changes.get(id)?)?;
-            let least_bytes = record.least_bytes();
+            let least_bytes = record.least_bytes(backing.grown_to()?);
             backing.refuse_truncated(least_bytes)?;
             let (before, growing_from_before) = (record.bytes, record.growing_from);
             if before < bytes {

@@ -90,7 +90,7 @@ impl Store {
         // A volume only grows, so what its file must have now it must have at the cut.
         let volume = ready(source, self.ledger.get(source)?)?;
         let from = self.backing_for_reading(source)?;
-        let least_bytes = volume.least_bytes();
+        let least_bytes = volume.least_bytes(from.grown_to()?);
         from.refuse_truncated(least_bytes)?;
         self.refuse_replaced(source, &volume, &from)?;
         // What the node has written and synced must be in the file before it is cut.
@@ -185,7 +185,7 @@ impl Store {
         let held = self.ledger.change(|changes| {
             let volume = ready(source, changes.get(source)?)?;
             let lock = self.lock_source(source, &volume)?;
-            from.refuse_truncated(volume.least_bytes())?;
+            from.refuse_truncated(volume.least_bytes(from.grown_to()?))?;
             let mut record = known(id, changes.snapshot(id)?)?;
             record.cut_at(SystemTime::now());
             record.state = SnapshotState::Copying;
@@ -288,7 +288,7 @@ impl Store {
             if self.copies.has_lock(id) {
                 return Ok((record, volume, lock));
             }
-            lock.refuse_truncated(volume.least_bytes())?;
+            lock.refuse_truncated(volume.least_bytes(lock.grown_to()?))?;
             // A growth may be promised and not finished.
             let bytes = volume.bytes.min(lock.bytes()?);
             fits(changes, ceiling, bytes.saturating_sub(record.bytes))?;

@@ -83,7 +83,7 @@ impl Store {
         // A volume only grows, so what its file must have now it must have at the cut.
         let volume = ready(from, self.ledger.get(from)?)?;
         let origin = self.backing_for_reading(from)?;
-        let least_bytes = volume.least_bytes();
+        let least_bytes = volume.least_bytes(origin.grown_to()?);
         origin.refuse_truncated(least_bytes)?;
         self.refuse_replaced(from, &volume, &origin)?;
         // What the node has written and synced must be in the file before it is cut.
@@ -94,7 +94,7 @@ impl Store {
                 let record = ready(from, changes.get(from)?)?;
                 let lock = self.lock_source(from, &record)?;
                 // A growth may be promised and not finished.
-                let least_bytes = record.least_bytes();
+                let least_bytes = record.least_bytes(origin.grown_to()?);
                 let bytes = record.bytes.min(origin.bytes()?).max(least_bytes);
                 self.copies.begin(id, from, Some(lock));
                 Ok(bytes)

@@ -231,6 +231,53 @@ fn a_file_that_was_truncated_below_an_unfinished_growth_is_not_enlarged() {
 }
 
 #[test]
+fn a_file_that_an_unfinished_growth_had_enlarged_is_not_enlarged_again_once_it_was_cut() {
+    let bed = Bed::new();
+    let store = bed.open();
+    let volume = store.create(&order("pvc-1", MIB), None).unwrap();
+    let id = volume.id.as_str();
+    store.attach(&attach_order(&volume, "node-1")).unwrap();
+    promise(&store, &volume, 2 * MIB);
+    store.files.get(id).unwrap().grow(2 * MIB).unwrap();
+    drop(store);
+    // The node stages it with all of that size, a pod fills it, and somebody cuts it.
+    let file = File::options().write(true).open(bed.file(id)).unwrap();
+    file.set_len(MIB).unwrap();
+    let (store, recovered) = bed.recover();
+    assert_eq!((recovered.grown, recovered.troubles), (0, 1));
+    let refusals = [
+        store.resize(id, 2 * MIB).map(drop),
+        store.resize(id, 3 * MIB).map(drop),
+        store.attach(&attach_order(&volume, "node-1")).map(drop),
+        store.cut(&snapshot_order("snap", &volume)).map(drop),
+    ];
+    for refusal in refusals {
+        assert_eq!(refusal.unwrap_err().kind, Kind::Precondition);
+    }
+    assert_eq!(file.metadata().unwrap().len(), MIB);
+    assert!(!store.health(&volume.id).unwrap().unwrap().is_empty());
+    // Restored, or enlarged by hand.
+    file.set_len(2 * MIB).unwrap();
+    assert_eq!(store.resize(id, 3 * MIB).unwrap(), 3 * MIB);
+    assert!(store.health(&volume.id).unwrap().unwrap().is_empty());
+}
+
+#[test]
+fn a_growth_for_which_there_was_no_room_leaves_no_note_of_it() {
+    let bed = Bed::new();
+    let store = bed.open();
+    let volume = store.create(&order("pvc-1", MIB), None).unwrap();
+    let id = volume.id.as_str();
+    let beyond = store.largest_file_bytes + 1;
+    let backing = store.files.get(id).unwrap();
+    assert!(backing.grow(beyond).is_err());
+    promise(&store, &volume, 2 * MIB);
+    drop(store);
+    let (_, recovered) = bed.recover();
+    assert_eq!((recovered.grown, recovered.troubles), (1, 0));
+}
+
+#[test]
 fn a_short_file_whose_record_knows_of_no_growth_is_left_as_it_is() {
     let bed = Bed::new();
     let store = bed.open();

@@ -1,0 +1,81 @@
+//! Enlarging a file, and the note in the file that this was begun: from then on all of it may be in
+//! use, and where it is small all the same, it was cut.
+
+use super::{Backing, Files};
+use crate::backend::local::fault::os;
+use belay_server::failure::Failure;
+use rustix::fs::XattrFlags;
+use rustix::io::Errno;
+
+/// Attribute of a file (xattr(7)): the size that it was last enlarged to, in bytes.
+const GROWN: &str = "user.belay.grown";
+/// The digits of 2^64.
+const DIGITS_MAX: usize = 20;
+
+impl Backing {
+    /// Makes it at least that large; never smaller.
+    ///
+    /// # Errors
+    /// `Range` if the filesystem cannot have a file of that size, else `Quota` or `Unreachable`.
+    pub(in crate::backend::local) fn grow(&self, bytes: u64) -> Result<(), Failure> {
+        let before = self.bytes()?;
+        if before < bytes {
+            // First the note: a node may use all of the file as soon as it is larger. Killed in
+            // between, the volume needs a person (docs/health.md), but has lost nothing.
+            if before > 0 {
+                self.note_grown(bytes)?;
+            }
+            rustix::fs::ftruncate(&self.file, bytes).map_err(|errno| {
+                let failure = os("ftruncate", &self.path, errno);
+                // It never had that size.
+                match self.note_grown(before) {
+                    Ok(()) => failure,
+                    Err(also) => Failure {
+                        message: format!("{failure}; and taking the note back: {also}"),
+                        ..failure
+                    },
+                }
+            })?;
+        }
+        self.sync()
+    }
+
+    fn note_grown(&self, bytes: u64) -> Result<(), Failure> {
+        let value = bytes.to_string();
+        match rustix::fs::fsetxattr(&self.file, GROWN, value.as_bytes(), XattrFlags::empty()) {
+            // A filesystem without such attributes has no notes.
+            Ok(()) | Err(Errno::NOTSUP) => Ok(()),
+            Err(errno) => Err(os("fsetxattr", &self.path, errno)),
+        }
+    }
+
+    /// The size that it was last enlarged to; 0 if it never was.
+    pub(in crate::backend::local) fn grown_to(&self) -> Result<u64, Failure> {
+        let mut value = [0; DIGITS_MAX];
+        let read = rustix::fs::fgetxattr(&self.file, GROWN, &mut value);
+        grown(read, &value).map_err(|errno| os("fgetxattr", &self.path, errno))
+    }
+}
+
+impl Files {
+    /// The same of the file of that id; opens nothing.
+    pub(in crate::backend::local) fn grown_to(&self, id: &str) -> Result<u64, Failure> {
+        let path = self.path_of(id);
+        let mut value = [0; DIGITS_MAX];
+        let read = rustix::fs::lgetxattr(&path, GROWN, &mut value);
+        grown(read, &value).map_err(|errno| os("lgetxattr", &path, errno))
+    }
+}
+
+fn grown(read: Result<usize, Errno>, value: &[u8]) -> Result<u64, Errno> {
+    match read {
+        Ok(length) => {
+            let digits = value
+                .get(..length)
+                .and_then(|value| str::from_utf8(value).ok());
+            Ok(digits.and_then(|digits| digits.parse().ok()).unwrap_or(0))
+        }
+        Err(Errno::NODATA | Errno::NOTSUP | Errno::NOENT | Errno::RANGE) => Ok(0),
+        Err(errno) => Err(errno),
+    }
+}
