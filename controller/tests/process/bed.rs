@@ -290,6 +290,15 @@ pub(crate) async fn created(client: &mut Client, request: csi::CreateVolumeReque
         .unwrap()
 }
 
+/// A running controller, and in it the raw volume `pvc-1` of that size, with its id.
+pub(crate) async fn one_volume(bytes: i64) -> (Bed, Controller, Client, String) {
+    let bed = Bed::new(&ROOMY);
+    let controller = bed.start();
+    let mut client = bed.client().await;
+    let volume = created(&mut client, create("pvc-1", bytes)).await;
+    (bed, controller, client, volume.volume_id)
+}
+
 /// A refusal with that code, whose message has all the names.
 pub(crate) fn assert_refused(status: &Status, code: Code, names: &[&str]) {
     assert_eq!(status.code(), code, "{status}");

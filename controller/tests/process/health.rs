@@ -1,6 +1,6 @@
 //! How volumes fare, as the controller tells it: by the calls of CSI 1.13 and by the bit before.
 
-use crate::bed::{Bed, Client, MIB, ROOMY, create, created};
+use crate::bed::{Bed, Client, MIB, ROOMY, create, created, one_volume};
 use belay_proto::csi::v1 as csi;
 use csi::VolumeHealthErrorType as Status;
 use std::fs::{self, OpenOptions};
@@ -66,12 +66,7 @@ async fn is_abnormal(client: &mut Client, id: &str) -> bool {
 
 #[tokio::test]
 async fn a_volume_is_unwell_as_long_as_its_file_is() {
-    let bed = Bed::new(&ROOMY);
-    let _controller = bed.start();
-    let mut client = bed.client().await;
-    let id = created(&mut client, create("pvc-1", 5 * MIB))
-        .await
-        .volume_id;
+    let (bed, _controller, mut client, id) = one_volume(5 * MIB).await;
     let file = bed.volumes_dir().join(&id);
     let away = bed.volumes_dir().join("away");
     assert_eq!(health(&mut client, &id).await, Ok(vec![]));

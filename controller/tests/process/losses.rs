@@ -1,8 +1,10 @@
 //! Files that were cut or blanked by somebody else: the loss stays visible, whatever is called and
 //! however often the controller starts.
 
-use crate::bed::{Bed, Client, MIB, ROOMY, assert_refused, clone, create, created, publish, range};
-use crate::bed::{ready, restore, snapshot, unpublish};
+use crate::bed::{
+    Bed, Client, MIB, ROOMY, assert_refused, clone, create, created, one_volume, publish, range,
+    ready, restore, snapshot, unpublish,
+};
 use belay_proto::csi::v1 as csi;
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt as _;
@@ -47,12 +49,7 @@ fn grow(id: &str, bytes: i64) -> csi::ControllerExpandVolumeRequest {
 
 #[tokio::test]
 async fn a_cut_file_stays_cut_and_reported_over_a_restart_and_every_call() {
-    let bed = Bed::new(&ROOMY);
-    let mut controller = bed.start();
-    let mut client = bed.client().await;
-    let id = created(&mut client, create("pvc-1", 5 * MIB))
-        .await
-        .volume_id;
+    let (bed, mut controller, mut client, id) = one_volume(5 * MIB).await;
     let file = bed.volumes_dir().join(&id);
     write(&file, &[7; 5 << 20]);
     for cut_to in [4, 0] {
@@ -101,12 +98,7 @@ async fn a_cut_file_stays_cut_and_reported_over_a_restart_and_every_call() {
 
 #[tokio::test]
 async fn a_cut_volume_can_be_detached_and_deleted() {
-    let bed = Bed::new(&ROOMY);
-    let _controller = bed.start();
-    let mut client = bed.client().await;
-    let id = created(&mut client, create("pvc-1", 5 * MIB))
-        .await
-        .volume_id;
+    let (bed, _controller, mut client, id) = one_volume(5 * MIB).await;
     assert_eq!(content(&mut client, &id).await, "new");
     set_len(&bed.volumes_dir().join(&id), 1);
     client
@@ -123,12 +115,7 @@ async fn a_cut_volume_can_be_detached_and_deleted() {
 #[tokio::test]
 async fn data_that_was_seen_once_is_never_taken_for_blank() {
     for attach_again in [true, false] {
-        let bed = Bed::new(&ROOMY);
-        let mut controller = bed.start();
-        let mut client = bed.client().await;
-        let id = created(&mut client, create("pvc-1", 5 * MIB))
-            .await
-            .volume_id;
+        let (bed, mut controller, mut client, id) = one_volume(5 * MIB).await;
         assert_eq!(content(&mut client, &id).await, "new");
         let file = bed.volumes_dir().join(&id);
         write(&file, b"data");
@@ -187,12 +174,7 @@ async fn data_that_only_a_snapshot_saw_makes_its_volume_populated() {
 
 #[tokio::test]
 async fn a_snapshot_that_was_cut_short_or_lost_is_not_restored_and_not_listed_as_ready() {
-    let bed = Bed::new(&ROOMY);
-    let mut controller = bed.start();
-    let mut client = bed.client().await;
-    let id = created(&mut client, create("pvc-1", 5 * MIB))
-        .await
-        .volume_id;
+    let (bed, mut controller, mut client, id) = one_volume(5 * MIB).await;
     write(&bed.volumes_dir().join(&id), &[7; 5 << 20]);
     let snapshot = ready(&mut client, snapshot("snap", &id)).await.snapshot_id;
     let file = bed.snapshots_dir().join(&snapshot);

@@ -1,8 +1,7 @@
 //! Other programs that have a volume's file open, which no lock shows.
 
-use crate::bed::unpublish;
 use crate::bed::{
-    Bed, MIB, ROOMY, assert_refused, clone, create, created, publish, ready, snapshot,
+    MIB, assert_refused, clone, created, one_volume, publish, ready, snapshot, unpublish,
 };
 use belay_proto::csi::v1 as csi;
 use std::fs::{self, File};
@@ -12,10 +11,7 @@ use tonic::Code;
 
 #[tokio::test]
 async fn a_file_that_another_program_can_write_to_is_not_copied() {
-    let bed = Bed::new(&ROOMY);
-    let _controller = bed.start();
-    let mut client = bed.client().await;
-    let id = created(&mut client, create("pvc-1", MIB)).await.volume_id;
+    let (bed, _controller, mut client, id) = one_volume(MIB).await;
     let path = bed.volumes_dir().join(&id);
     let writer = File::options().write(true).open(&path).unwrap();
     let refusals = [
@@ -78,10 +74,7 @@ async fn a_volume_whose_file_was_replaced_under_its_device_is_neither_detached_n
         |file| fs::remove_file(file).unwrap(),
     ];
     for replace in ways {
-        let bed = Bed::new(&ROOMY);
-        let _controller = bed.start();
-        let mut client = bed.client().await;
-        let id = created(&mut client, create("pvc-1", MIB)).await.volume_id;
+        let (bed, _controller, mut client, id) = one_volume(MIB).await;
         client
             .controller_publish_volume(publish(&id))
             .await

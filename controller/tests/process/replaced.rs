@@ -1,8 +1,10 @@
 //! Volumes whose file was replaced by another one: what the node still uses is neither detached nor
 //! taken for the file that has its name now.
 
-use crate::bed::{Bed, Client, MIB, ROOMY, assert_refused, clone, create, created, cut, publish};
-use crate::bed::{range, snapshot, unpublish};
+use crate::bed::{
+    Bed, Client, MIB, ROOMY, assert_refused, clone, create, created, cut, one_volume, publish,
+    range, snapshot, unpublish,
+};
 use crate::mounts::Xfs;
 use crate::openers::Loop;
 use belay_proto::csi::v1 as csi;
@@ -92,10 +94,7 @@ async fn a_volume_is_not_detached_while_its_old_file_is_bound_wherever_that_is()
 
 #[tokio::test]
 async fn a_file_that_was_restored_while_nothing_used_it_is_the_volumes_from_then_on() {
-    let bed = Bed::new(&ROOMY);
-    let _controller = bed.start();
-    let mut client = bed.client().await;
-    let id = created(&mut client, create("pvc-1", MIB)).await.volume_id;
+    let (bed, _controller, mut client, id) = one_volume(MIB).await;
     let file = bed.volumes_dir().join(&id);
     // Never attached, attached and not staged, detached.
     replace(&file, None);
@@ -176,10 +175,7 @@ async fn nothing_is_cut_from_a_file_that_is_not_the_one_in_use() {
 #[tokio::test]
 #[ignore = "binds a loop device; needs root: make test"]
 async fn a_device_of_a_foreign_file_with_a_name_like_the_volumes_is_in_nobodys_way() {
-    let bed = Bed::new(&ROOMY);
-    let _controller = bed.start();
-    let mut client = bed.client().await;
-    let id = created(&mut client, create("pvc-1", MIB)).await.volume_id;
+    let (bed, _controller, mut client, id) = one_volume(MIB).await;
     let foreign = tempfile::tempdir().unwrap();
     for name in [format!("{id}.bak"), id.clone()] {
         let file = foreign.path().join(name);
@@ -197,10 +193,7 @@ async fn a_device_of_a_foreign_file_with_a_name_like_the_volumes_is_in_nobodys_w
 #[tokio::test]
 #[ignore = "binds a loop device; needs root: make test"]
 async fn a_volume_that_an_earlier_release_attached_is_known_by_the_name_of_its_file() {
-    let bed = Bed::new(&ROOMY);
-    let _controller = bed.start();
-    let mut client = bed.client().await;
-    let id = created(&mut client, create("pvc-1", MIB)).await.volume_id;
+    let (bed, _controller, mut client, id) = one_volume(MIB).await;
     let file = bed.volumes_dir().join(&id);
     attach(&mut client, &id).await;
     // It remembered no file.

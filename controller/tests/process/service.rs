@@ -1,8 +1,8 @@
 //! The controller over its socket: which code comes for what, and what is told.
 
 use crate::bed::{
-    self, Bed, Client, MIB, NODE, ROOMY, assert_refused, create, created, mount, place, publish,
-    range, unpublish,
+    self, Bed, Client, MIB, NODE, ROOMY, assert_refused, create, created, mount, one_volume, place,
+    publish, range, unpublish,
 };
 use belay_proto::csi::v1 as csi;
 use csi::controller_service_capability::Type;
@@ -57,12 +57,7 @@ async fn the_node_is_told_all_it_needs_as_often_as_it_asks() {
 
 #[tokio::test]
 async fn a_volume_grows_while_it_is_attached() {
-    let bed = Bed::new(&ROOMY);
-    let _controller = bed.start();
-    let mut client = bed.client().await;
-    let id = created(&mut client, create("pvc-1", 5 * MIB))
-        .await
-        .volume_id;
+    let (_bed, _controller, mut client, id) = one_volume(5 * MIB).await;
     client
         .controller_publish_volume(publish(&id))
         .await
@@ -102,10 +97,7 @@ async fn a_volume_grows_while_it_is_attached() {
 
 #[tokio::test]
 async fn a_volume_goes_once_it_is_detached_and_stays_gone() {
-    let bed = Bed::new(&ROOMY);
-    let _controller = bed.start();
-    let mut client = bed.client().await;
-    let id = created(&mut client, create("pvc-1", MIB)).await.volume_id;
+    let (_bed, _controller, mut client, id) = one_volume(MIB).await;
     client
         .controller_publish_volume(publish(&id))
         .await
@@ -195,12 +187,7 @@ async fn attaching_differently_elsewhere_or_too_often_is_refused() {
 
 #[tokio::test]
 async fn validation_says_no_without_failing_and_yes_with_what_was_asked() {
-    let bed = Bed::new(&ROOMY);
-    let _controller = bed.start();
-    let mut client = bed.client().await;
-    let id = created(&mut client, create("pvc-1", 128 * MIB))
-        .await
-        .volume_id;
+    let (_bed, _controller, mut client, id) = one_volume(128 * MIB).await;
     let fine = vec![bed::block(), bed::block()];
     let provisioner = "storage.kubernetes.io/csiProvisionerIdentity".to_owned();
     let request = csi::ValidateVolumeCapabilitiesRequest {
@@ -282,12 +269,7 @@ async fn validation_confirms_only_what_the_volume_was_made_for() {
 
 #[tokio::test]
 async fn a_start_reports_a_truncated_file_and_leaves_it_as_it_is() {
-    let bed = Bed::new(&ROOMY);
-    let mut controller = bed.start();
-    let mut client = bed.client().await;
-    let id = created(&mut client, create("pvc-1", 5 * MIB))
-        .await
-        .volume_id;
+    let (bed, mut controller, _, id) = one_volume(5 * MIB).await;
     controller.kill();
     let path = bed.volumes_dir().join(&id);
     let file = std::fs::OpenOptions::new().write(true).open(path).unwrap();

@@ -1,8 +1,8 @@
 //! Snapshots and clones over the socket: which code comes for what, and what is told.
 
 use crate::bed::{
-    Bed, Client, MIB, ROOMY, assert_refused, clone, create, created, cut, publish, range, ready,
-    restore, snapshot,
+    Bed, Client, MIB, ROOMY, assert_refused, clone, create, created, cut, one_volume, publish,
+    range, ready, restore, snapshot,
 };
 use belay_proto::csi::v1 as csi;
 use csi::volume_content_source::Type as Source;
@@ -142,12 +142,7 @@ async fn lists_filter_by_volume_and_by_snapshot_and_have_pages() {
 
 #[tokio::test]
 async fn a_copy_tells_its_source_and_is_as_large_or_larger() {
-    let bed = Bed::new(&ROOMY);
-    let _controller = bed.start();
-    let mut client = bed.client().await;
-    let id = created(&mut client, create("pvc-1", 5 * MIB))
-        .await
-        .volume_id;
+    let (bed, _controller, mut client, id) = one_volume(5 * MIB).await;
     let path = bed.volumes_dir().join(&id);
     let file = OpenOptions::new().write(true).open(path).unwrap();
     file.write_all_at(b"data", MIB.unsigned_abs()).unwrap();
@@ -206,10 +201,7 @@ async fn a_copy_tells_its_source_and_is_as_large_or_larger() {
 
 #[tokio::test]
 async fn copies_outlive_what_they_were_made_from() {
-    let bed = Bed::new(&ROOMY);
-    let _controller = bed.start();
-    let mut client = bed.client().await;
-    let id = created(&mut client, create("pvc-1", MIB)).await.volume_id;
+    let (_bed, _controller, mut client, id) = one_volume(MIB).await;
     let cut = ready(&mut client, snapshot("snap", &id)).await.snapshot_id;
     created(&mut client, clone("clone", MIB, &id)).await;
     let request = csi::DeleteVolumeRequest {
@@ -243,12 +235,7 @@ const COPIED_BYTES: i64 = 96 << 20;
 
 #[tokio::test]
 async fn a_copy_cut_short_by_a_kill_is_whole_in_the_end() {
-    let bed = Bed::new(&ROOMY);
-    let mut controller = bed.start();
-    let mut client = bed.client().await;
-    let id = created(&mut client, create("pvc-1", COPIED_BYTES))
-        .await
-        .volume_id;
+    let (bed, mut controller, _, id) = one_volume(COPIED_BYTES).await;
     let data: Vec<u8> = (0..COPIED_BYTES / 8)
         .flat_map(|n| {
             n.wrapping_mul(0x9e37_79b9_7f4a_7c15_u64.cast_signed())
@@ -268,7 +255,7 @@ async fn a_copy_cut_short_by_a_kill_is_whole_in_the_end() {
         controller.kill();
         work.join_all().await;
         controller = bed.start();
-        client = bed.client().await;
+        let mut client = bed.client().await;
         let cut = ready(&mut client, cut_again).await.snapshot_id;
         let made = created(&mut client, clone_again).await.volume_id;
         for path in [

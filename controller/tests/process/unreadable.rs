@@ -1,7 +1,9 @@
 //! Records that cannot be read: each is the trouble of its own volume or snapshot.
 
-use crate::bed::{Bed, Client, MIB, ROOMY, clone, create, created, publish, range, ready, restore};
-use crate::bed::{snapshot, unpublish};
+use crate::bed::{
+    Bed, Client, MIB, ROOMY, clone, create, created, one_volume, publish, range, ready, restore,
+    snapshot, unpublish,
+};
 use belay_proto::csi::v1 as csi;
 use redb::{Database, TableDefinition};
 use std::fs;
@@ -133,10 +135,7 @@ async fn an_unreadable_record_is_the_trouble_of_its_volume_alone() {
 
 #[tokio::test]
 async fn an_unreadable_record_of_a_snapshot_hides_no_other_snapshot() {
-    let bed = Bed::new(&ROOMY);
-    let mut controller = bed.start();
-    let mut client = bed.client().await;
-    let id = created(&mut client, create("pvc-1", MIB)).await.volume_id;
+    let (bed, mut controller, mut client, id) = one_volume(MIB).await;
     let bad = ready(&mut client, snapshot("snap-1", &id))
         .await
         .snapshot_id;
