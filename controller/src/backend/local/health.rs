@@ -35,7 +35,7 @@ const STORAGE_NEARLY_FULL: &str = "StorageNearlyFull";
 
 /// A file with more on disk than this is not opened to see whether it holds data: an empty one has
 /// at most its attributes there. (To open it would break the lease that the agent may be taking.)
-const HARDLY_ANY: u64 = 64 << 10;
+pub(super) const HARDLY_ANY: u64 = 64 << 10;
 
 /// This part of the filesystem should stay free: 5 %.
 const RESERVE_PART: u64 = 20;

@@ -80,7 +80,7 @@ impl Store {
             let volume = ready(source, changes.get(source)?)?;
             fits(changes, ceiling, volume.bytes)?;
             let id = id::fresh(id::SNAPSHOT)?;
-            let record = SnapshotRecord::cutting(name, source, volume.bytes);
+            let record = SnapshotRecord::cutting(name, source, &volume);
             changes.put_snapshot(&id, &record)?;
             Ok(Intent::Made(id))
         })

@@ -3,8 +3,9 @@
 
 use super::{SnapshotRecord, SnapshotState};
 use crate::backend::Snapshot;
+use crate::backend::local::fault::emptied;
 use crate::backend::local::files::{Backing, missing};
-use crate::backend::local::health::Named;
+use crate::backend::local::health::{HARDLY_ANY, Named};
 use crate::backend::local::store::Store;
 use belay_server::failure::Failure;
 
@@ -18,7 +19,7 @@ impl Store {
         let Some(mut snapshot) = record.snapshot(id)? else {
             return Ok(None);
         };
-        let damage = || self.damage(id, record.bytes);
+        let damage = || self.damage(id, record);
         // A snapshot that is being deleted has not lost its file. Its record is marked before.
         if record.state == SnapshotState::Ready
             && let Some(damage) = damage()
@@ -35,11 +36,20 @@ impl Store {
         Ok(Some(snapshot))
     }
 
-    fn damage(&self, id: &str, recorded: u64) -> Option<String> {
-        let path = self.snapshots.path_of(id);
+    fn damage(&self, id: &str, record: &SnapshotRecord) -> Option<String> {
+        let (path, recorded) = (self.snapshots.path_of(id), record.bytes);
         match self.snapshots.named(id) {
-            Ok(Named::File { bytes, .. }) if bytes == recorded => None,
-            Ok(Named::File { bytes, .. }) => Some(resized(path.display(), bytes, recorded)),
+            Ok(Named::File { bytes, .. }) if bytes != recorded => {
+                Some(resized(path.display(), bytes, recorded))
+            }
+            // What has blocks is not opened, so that a list stays cheap.
+            Ok(Named::File { allocated, .. }) if allocated > HARDLY_ANY => None,
+            Ok(Named::File { .. }) if !record.must_hold_data(self.tells_holes) => None,
+            Ok(Named::File { .. }) => match self.snapshots.get_for_reading(id) {
+                Ok(file) if file.holds_data() == Ok(false) => Some(emptied(path.display())),
+                Ok(_) => None,
+                Err(failure) => Some(failure.message),
+            },
             Ok(Named::Nothing) => Some(missing(&path)),
             Ok(Named::Other) => Some(format!(
                 "{}: is not a regular file; move it away and restore the snapshot\'s file",

@@ -1,7 +1,7 @@
 //! What is remembered of one snapshot, kept like the record of a volume. Opens nothing.
 
 use crate::backend::Snapshot;
-use crate::backend::local::record::{VERSION, decode};
+use crate::backend::local::record::{Record, VERSION, decode};
 use belay_server::failure::Failure;
 use belay_server::request::{SnapshotId, VolumeId};
 use serde::{Deserialize, Serialize};
@@ -20,6 +20,9 @@ pub(in crate::backend::local) struct SnapshotRecord {
     created_ns: u64,
     /// The volume was not new at the cut.
     pub(in crate::backend::local) populated: bool,
+    /// The volume had a filesystem. Absent in older records of version 2: not known.
+    #[serde(default)]
+    filesystem: bool,
 }
 
 /// How far a snapshot is.
@@ -37,16 +40,17 @@ pub(in crate::backend::local) enum SnapshotState {
 }
 
 impl SnapshotRecord {
-    /// The intent to cut one.
-    pub(super) fn cutting(name: &str, source: &str, bytes: u64) -> Self {
+    /// The intent to cut one of that volume.
+    pub(super) fn cutting(name: &str, source: &str, volume: &Record) -> Self {
         Self {
             version: VERSION,
             name: name.to_owned(),
             source: source.to_owned(),
-            bytes,
+            bytes: volume.bytes,
             state: SnapshotState::Cutting,
             created_ns: 0,
             populated: false,
+            filesystem: volume.is_filesystem(),
         }
     }
 
@@ -55,6 +59,11 @@ impl SnapshotRecord {
         // A clock before 1970 is a clock that was never set.
         let since = instant.duration_since(UNIX_EPOCH).unwrap_or_default();
         self.created_ns = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);
+    }
+
+    /// Whether its file is damaged if it holds no data; as [`Record::must_hold_data`].
+    pub(super) fn must_hold_data(&self, certain: bool) -> bool {
+        certain && self.populated && self.filesystem
     }
 
     /// Reads what [`Self::encode`] wrote.
@@ -107,6 +116,7 @@ impl SnapshotRecord {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::Usage;
 
     #[test]
     fn the_bytes_of_version_2_stay_readable() {
@@ -125,7 +135,8 @@ mod tests {
 
     #[test]
     fn nobody_sees_a_snapshot_before_it_is_cut() {
-        let record = SnapshotRecord::cutting("snap", "vol-1", 4096);
+        let volume = Record::creating("pvc-1", 4096, &Usage::Block, None);
+        let record = SnapshotRecord::cutting("snap", "vol-1", &volume);
         assert_eq!(record.snapshot("snap-1").unwrap(), None);
     }
 }

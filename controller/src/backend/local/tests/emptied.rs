@@ -103,6 +103,34 @@ fn an_emptied_snapshot_of_a_filesystem_is_not_restored() {
 }
 
 #[test]
+fn an_emptied_snapshot_of_a_filesystem_is_not_listed_as_ready() {
+    let bed = Bed::new();
+    let store = bed.open();
+    let (filesystem, raw) = (filesystem("pvc-1"), order("pvc-2", MIB));
+    let [of_filesystem, of_raw] = [(filesystem, "s-1"), (raw, "s-2")].map(|(order, name)| {
+        let volume = written(&bed, &store, &order);
+        let snapshot = super::cut(&store, &snapshot_order(name, &volume));
+        // The volume may be gone by the time.
+        store.delete(volume.id.as_str()).unwrap();
+        snapshot.id
+    });
+    let ready = || {
+        let listed = store.list_snapshots(None, None, usize::MAX).unwrap();
+        let all = listed.snapshots.into_iter().filter(|found| found.ready);
+        all.map(|found| found.id).collect::<Vec<_>>()
+    };
+    assert_eq!(ready().len(), 2);
+    for id in [&of_filesystem, &of_raw] {
+        empty(&bed.snapshot_file(id.as_str()));
+    }
+    // A raw volume may have been discarded before the cut.
+    assert_eq!(ready(), [of_raw]);
+    let lost = store.snapshot(&of_filesystem).unwrap().unwrap();
+    let damage = lost.damage.unwrap();
+    assert!(damage.contains(of_filesystem.as_str()), "{damage}");
+}
+
+#[test]
 fn a_raw_volume_may_have_been_discarded_and_a_new_one_is_empty() {
     let bed = Bed::new();
     let store = bed.open();
