@@ -238,22 +238,39 @@ fn a_file_that_was_removed_while_its_volume_is_attached_gets_its_name_back() {
     let (mut volume, backup) = written(&pair);
     let target = up(&pair, &mut volume);
     fs::write(target.join("since"), b"the backup").expect("write");
-    fs::remove_file(&volume.file).expect("unlink");
-    assert_eq!(reasons(&pair, &volume), ["BackingFileMissing"]);
-    // Unstaged in spite of all advice: the second name keeps it.
-    volume.down(&pair.site().node(), &[&target]);
-    refused(
-        pair.site().controller().detach(detach(&volume.id)),
-        Code::FailedPrecondition,
-    );
     let state = pair.site().volumes().parent().expect("a folder").to_owned();
     let kept = state.join("attached").join(&volume.id);
-    fs::hard_link(kept, &volume.file).expect("link");
-    assert_eq!(reasons(&pair, &volume), [""; 0]);
-    detached(&pair, &volume);
-    let target = up(&pair, &mut volume);
-    expect_words(KIND, &target);
-    assert_eq!(fs::read(target.join("since")).expect("read"), b"the backup");
+    let take_name = || {
+        fs::remove_file(&volume.file).expect("unlink");
+        assert_eq!(reasons(&pair, &volume), ["BackingFileMissing"]);
+    };
+    let give_name = || {
+        fs::hard_link(&kept, &volume.file).expect("link");
+        assert_eq!(reasons(&pair, &volume), [""; 0]);
+    };
+    // Beneath a running pod, and unstaged in spite of all advice.
+    let node = pair.site().node();
+    for is_late in [false, true] {
+        take_name();
+        if !is_late {
+            give_name();
+        }
+        volume.down(&node, &[&target]);
+        if is_late {
+            refused(
+                pair.site().controller().detach(detach(&volume.id)),
+                Code::FailedPrecondition,
+            );
+            give_name();
+        }
+        let context = attached(&pair, &volume);
+        context.expect("attached still");
+        node.stage(volume.stage(access(KIND))).expect("stage");
+        node.publish(volume.publish(&target, access(KIND)))
+            .expect("publish");
+        expect_words(KIND, &target);
+        assert_eq!(fs::read(target.join("since")).expect("read"), b"the backup");
+    }
     down(&pair, &volume);
     let deleted = pair.site().controller().delete(delete(&volume.id));
     deleted.expect("delete");
