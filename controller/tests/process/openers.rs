@@ -45,8 +45,13 @@ pub(crate) struct Loop(PathBuf);
 
 impl Loop {
     pub(crate) fn bind(file: &Path) -> Self {
+        Self::bind_with(&[], file)
+    }
+
+    pub(crate) fn bind_with(flags: &[&str], file: &Path) -> Self {
         let mut losetup = Command::new("losetup");
-        let out = losetup.args(["--find", "--show"]).arg(file).output();
+        losetup.args(["--find", "--show"]).args(flags).arg(file);
+        let out = losetup.output();
         let out = out.unwrap();
         assert!(out.status.success(), "{out:?}");
         Self(PathBuf::from(

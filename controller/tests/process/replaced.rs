@@ -209,3 +209,21 @@ async fn a_volume_that_an_earlier_release_attached_is_known_by_the_name_of_its_f
     drop(device);
     detach(&mut client, &id).await.unwrap();
 }
+
+#[tokio::test]
+#[ignore = "binds a loop device; needs root: make test"]
+async fn a_device_that_somebody_bound_by_hand_keeps_its_volume_from_being_deleted() {
+    let (bed, _controller, mut client, id) = one_volume(MIB).await;
+    let file = bed.volumes_dir().join(&id);
+    for flags in [&["--read-only"][..], &[]] {
+        let device = Loop::bind_with(flags, &file);
+        let refused = delete(&mut client, &id).await.unwrap_err();
+        assert_refused(&refused, Code::FailedPrecondition, &[&id, "/dev/loop"]);
+        attach(&mut client, &id).await;
+        let refused = detach(&mut client, &id).await.unwrap_err();
+        assert_refused(&refused, Code::Aborted, &[&id, "/dev/loop"]);
+        drop(device);
+        detach(&mut client, &id).await.unwrap();
+    }
+    delete(&mut client, &id).await.unwrap();
+}

@@ -194,3 +194,15 @@ fn a_second_name_that_is_the_last_one_or_in_use_is_left() {
     assert_eq!(recovered.troubles, 1);
     assert_eq!(fs::read(dir.join("vol-last")).unwrap(), b"data");
 }
+
+#[test]
+fn a_file_that_cannot_have_a_second_name_is_attached_all_the_same() {
+    let bed = Bed::new();
+    let store = bed.open();
+    let volume = store.create(&order("pvc-1", MIB), None).unwrap();
+    fs::remove_dir(bed.dir.path().join("state/attached")).unwrap();
+    store.attach(&attach_order(&volume, "node-1")).unwrap();
+    assert_eq!(store.resize(volume.id.as_str(), 2 * MIB), Ok(2 * MIB));
+    store.detach(volume.id.as_str(), &node("node-1")).unwrap();
+    store.delete(volume.id.as_str()).unwrap();
+}
