@@ -227,3 +227,28 @@ async fn a_device_that_somebody_bound_by_hand_keeps_its_volume_from_being_delete
     }
     delete(&mut client, &id).await.unwrap();
 }
+
+#[tokio::test]
+async fn a_start_remembers_the_file_that_the_node_uses_by_then() {
+    let (bed, mut controller, mut client, id) = one_volume(MIB).await;
+    let file = bed.volumes_dir().join(&id);
+    let kept = bed.state_dir().join("attached").join(&id);
+    attach(&mut client, &id).await;
+    // An earlier release remembered none; another was restored while the node was down.
+    for forget in [true, false] {
+        if forget {
+            fs::remove_file(&kept).unwrap();
+        }
+        replace(&file, None);
+        let device = bound(&file);
+        controller.kill();
+        controller = bed.start();
+        client = bed.client().await;
+        replace(&file, Some(&bed.state_dir().join("old.img")));
+        let refused = detach(&mut client, &id).await.unwrap_err();
+        assert_refused(&refused, Code::Aborted, &[&id, "replaced"]);
+        drop(device);
+    }
+    detach(&mut client, &id).await.unwrap();
+    drop(controller);
+}

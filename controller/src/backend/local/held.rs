@@ -37,6 +37,19 @@ impl Store {
         self.attached.link(&self.files, id)
     }
 
+    /// The same for a volume that is attached already, if another file was remembered, or none: by
+    /// an earlier release, or before one was restored. Only a file in use is the right one.
+    pub(super) fn remember_used_file(&self, id: &str, present: &Backing) -> Result<(), Failure> {
+        let is_known = match self.attached.inode(id)? {
+            Some(attached) => attached.is(&present.inode()?),
+            None => false,
+        };
+        if !is_known && present.is_locked()? {
+            self.remember_file(id);
+        }
+        Ok(())
+    }
+
     /// The volume is attached no more.
     pub(super) fn forget_file(&self, id: &str) {
         if let Err(failure) = self.attached.unlink(id) {

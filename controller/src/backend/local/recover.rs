@@ -122,6 +122,9 @@ impl Store {
                 let backing = self.files.get(id)?;
                 let bytes = backing.bytes()?;
                 backing.refuse_truncated(record.least_bytes(backing.grown_to()?))?;
+                if record.node().is_some() {
+                    self.remember_used_file(id, &backing)?;
+                }
                 done.copy_on_write += usize::from(backing.is_copied_on_write()?);
                 if record.growing_from.is_some() {
                     self.finish_growth(id, &backing)?;
