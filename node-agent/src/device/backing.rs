@@ -9,8 +9,8 @@ use belay_server::failure::{Failure, Kind};
 use belay_server::request::VolumeId;
 
 use super::bound::with_name_of;
-use super::loopdev::{clr_fd, loop_path};
-use crate::kernel::{Cause, Dev, FileKind, Kernel, Open, Patience, failed_busy, while_busy};
+use super::loopdev::{claimed, clr_fd, is_claimed, loop_path};
+use crate::kernel::{Cause, Dev, FileKind, Kernel, Open, Patience, while_busy};
 
 /// The folder that holds the volumes' files, opened once so that renaming it changes nothing.
 pub(crate) struct LoopDir<K: Kernel> {
@@ -277,7 +277,9 @@ impl<K: Kernel> Backing<K> {
     /// # Errors
     /// `ABORTED` while somebody has the device open.
     pub(crate) fn release(&self, kernel: &K, leftover: Leftover<K>) -> Result<(), Failure> {
-        leftover.refuse_claimed(kernel)?;
+        if is_claimed(kernel, &leftover.fd)? {
+            return Err(leftover.claimed());
+        }
         let Leftover { fd, number } = leftover;
         clr_fd(kernel, &fd)?;
         drop(fd);
@@ -331,41 +333,10 @@ impl<K: Kernel> Leftover<K> {
         (self.fd, self.number)
     }
 
-    /// A mount and a running mkfs claim the device; a mere reader does not.
-    ///
-    /// # Errors
-    /// When the device cannot be opened at all.
-    pub(super) fn is_claimed(&self, kernel: &K) -> crate::kernel::Result<bool> {
-        match while_busy(kernel, Patience::Moment, failed_busy, || {
-            kernel.reopen(&self.fd, Open::DeviceExclusive)
-        }) {
-            Ok(_) => Ok(false),
-            Err(error) if error.cause() == Cause::Busy => Ok(true),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// For what needs the device to itself.
-    fn refuse_claimed(&self, kernel: &K) -> Result<(), Failure> {
-        if self.is_claimed(kernel)? {
-            return Err(self.claimed());
-        }
-        Ok(())
-    }
-
     /// What to say when it is claimed.
     pub(super) fn claimed(&self) -> Failure {
         claimed(self.number)
     }
-}
-
-/// What to say when this device is claimed.
-pub(super) fn claimed(number: u32) -> Failure {
-    Failure::busy(format!(
-        "{} is still in use for this volume, by a mount elsewhere or by a mkfs that outlived an \
-         earlier attempt",
-        loop_path(number).display()
-    ))
 }
 
 fn not_a_file(path: &Path) -> Failure {

@@ -7,8 +7,8 @@ use std::path::PathBuf;
 
 use belay_server::failure::Failure;
 
-use super::backing::{Backing, Leftover, claimed};
-use crate::kernel::{Cause, Kernel, LoopMode, Open, Openers, Patience, while_busy};
+use super::backing::{Backing, Leftover};
+use crate::kernel::{Cause, Kernel, LoopMode, Open, Openers, Patience, failed_busy, while_busy};
 
 /// How often another process may snatch the free device before we give up. LOOP_CTL_GET_FREE only
 /// says which was free a moment ago.
@@ -17,6 +17,29 @@ const SNATCHED_MAX: u32 = 64;
 /// The device node of loop device `number`.
 pub(crate) fn loop_path(number: u32) -> PathBuf {
     PathBuf::from(format!("/dev/loop{number}"))
+}
+
+/// Whether somebody has the open device to himself: a mount in any namespace, or a running mkfs. A
+/// mere reader does not.
+///
+/// # Errors
+/// When the device cannot be opened at all.
+pub(crate) fn is_claimed<K: Kernel>(kernel: &K, device: &K::Fd) -> crate::kernel::Result<bool> {
+    let exclusive = || kernel.reopen(device, Open::DeviceExclusive);
+    match while_busy(kernel, Patience::Moment, failed_busy, exclusive) {
+        Ok(_) => Ok(false),
+        Err(error) if error.cause() == Cause::Busy => Ok(true),
+        Err(error) => Err(error),
+    }
+}
+
+/// What to say when that device is claimed.
+pub(super) fn claimed(number: u32) -> Failure {
+    Failure::busy(format!(
+        "{} is still in use for this volume, by a mount elsewhere or by a mkfs that outlived an \
+         earlier attempt",
+        loop_path(number).display()
+    ))
 }
 
 /// A loop device bound to a volume's file, held open: its number cannot be reused meanwhile.
@@ -77,7 +100,7 @@ impl<K: Kernel> Attached<K> {
     ) -> Result<Self, Failure> {
         // What is mounted may be mounted once more, but nobody may write beneath it: a device that
         // stays bound by itself is a raw one.
-        let is_claimed = leftover.is_claimed(kernel)?;
+        let is_claimed = is_claimed(kernel, leftover.fd())?;
         if is_claimed && !mode.autoclear {
             return Err(leftover.claimed());
         }

@@ -8,6 +8,6 @@ mod remnant;
 mod unread;
 
 pub(crate) use backing::{Backing, Leftover, LoopDir};
-pub(crate) use loopdev::{Attached, loop_path};
+pub(crate) use loopdev::{Attached, is_claimed, loop_path};
 pub(crate) use orphan::{Orphan, Unread};
 pub(crate) use remnant::Remnant;

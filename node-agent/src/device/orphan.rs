@@ -7,9 +7,9 @@ use std::path::PathBuf;
 use belay_server::failure::Failure;
 use belay_server::request::VolumeId;
 
-use super::backing::{Backing, LoopDir, claimed};
-use super::loopdev::{clr_fd, loop_path};
-use crate::kernel::{Cause, Kernel, Open, Patience, failed_busy, while_busy};
+use super::backing::{Backing, LoopDir};
+use super::loopdev::{claimed, clr_fd, is_claimed, loop_path};
+use crate::kernel::{Cause, Kernel, Open, Patience, while_busy};
 
 /// A device that was bound to the volume's file, which is gone, elsewhere, or on a dead disk.
 pub(crate) struct Orphan<K: Kernel> {
@@ -75,12 +75,9 @@ impl<K: Kernel> Orphan<K> {
     /// # Errors
     /// `ABORTED` while anybody does.
     pub(crate) fn refuse_claimed(&self, kernel: &K) -> Result<(), Failure> {
-        match while_busy(kernel, Patience::Moment, failed_busy, || {
-            kernel.reopen(&self.fd, Open::DeviceExclusive)
-        }) {
-            Ok(_) => Ok(()),
-            Err(error) if error.cause() == Cause::Busy => Err(claimed(self.number)),
-            Err(error) => Err(error.into()),
+        match is_claimed(kernel, &self.fd)? {
+            false => Ok(()),
+            true => Err(claimed(self.number)),
         }
     }
 

@@ -52,6 +52,17 @@ pub(super) enum Owner<K: Kernel> {
     Other,
 }
 
+impl<K: Kernel> Owner<K> {
+    /// The device and its name, if it is the volume's.
+    pub(super) fn held(&self) -> Option<(&K::Fd, PathBuf)> {
+        match self {
+            Owner::Ours(device) => Some((device.fd(), device.path())),
+            Owner::FileGone(device) => Some((device.fd(), device.path())),
+            Owner::Unbound | Owner::Other => None,
+        }
+    }
+}
+
 impl<K: Kernel> Node<K> {
     /// Looks at a path that a mount is expected on.
     ///

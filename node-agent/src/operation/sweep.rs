@@ -52,16 +52,26 @@ impl<K: Kernel> Node<K> {
     /// # Errors
     /// What the kernel refused. It is then left to the volume's own calls.
     pub(crate) fn free_remnant(&self, number: u32, volume: &VolumeId) -> Result<bool, Failure> {
+        Ok(!self.is_noted(number, volume)? && self.free_unnoted(number, volume)?)
+    }
+
+    /// Whether the device shows where the index knows of it.
+    fn is_noted(&self, number: u32, volume: &VolumeId) -> Result<bool, Failure> {
+        let dev = self.kernel.loop_dev(number);
+        let shown = self.index.others(&self.kernel, volume, dev, &[])?;
+        Ok(!shown.is_empty())
+    }
+
+    /// [`Node::free_remnant`] of one that is not [`Node::is_noted`].
+    fn free_unnoted(&self, number: u32, volume: &VolumeId) -> Result<bool, Failure> {
         let kernel = &self.kernel;
         let remnant = Remnant::at(kernel, &self.loop_dir, number)?;
         let Some(remnant) = remnant.filter(|remnant| remnant.volume() == volume) else {
             return Ok(false);
         };
-        let dev = remnant.dev(kernel)?;
         // What the index does not know of is in the table: a bind beneath another mount, say.
-        let is_shown = !self.index.others(kernel, volume, dev, &[])?.is_empty()
-            || !Covered::new(kernel, dev).paths(&[])?.is_empty();
-        Ok(!is_shown && remnant.free(kernel)?)
+        let shown = Covered::new(kernel, remnant.dev(kernel)?).paths(&[])?;
+        Ok(shown.is_empty() && remnant.free(kernel)?)
     }
 
     /// Frees what an earlier stage left bound, after one of the volume was refused so that the
@@ -85,13 +95,12 @@ impl<K: Kernel> Node<K> {
     fn free_left(&self, volume: &VolumeId) -> Result<bool, Failure> {
         let kernel = &self.kernel;
         for number in self.loop_dir.with_name(kernel, volume)? {
-            let dev = kernel.loop_dev(number);
             // The folder's lock is taken, and stays, only where there is something to free.
             if Remnant::volume_of(kernel, number)?.as_ref() == Some(volume)
-                && self.index.others(kernel, volume, dev, &[])?.is_empty()
+                && !self.is_noted(number, volume)?
                 && self.is_alone()?
                 && self.sees_all_mounts()?
-                && self.free_remnant(number, volume)?
+                && self.free_unnoted(number, volume)?
             {
                 return Ok(true);
             }

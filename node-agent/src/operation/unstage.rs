@@ -4,15 +4,14 @@
 //! device is held before it is unmounted, because afterwards nothing would name it. A raw device is
 //! unbound only after the mount table was read: whoever bound it, and wherever, is in there.
 
-use std::path::Path;
-
 use belay_server::failure::Failure;
 use belay_server::request::Unstage;
 
 use super::Node;
 use super::phase::{Operation, Phase, operation, phase};
 use super::staged::{Owner, block_path};
-use crate::kernel::{Cause, Dev, FileKind, Kernel, Open, Patience, Stat, failed_busy, while_busy};
+use crate::device::is_claimed;
+use crate::kernel::{Cause, Dev, FileKind, Kernel, Open, Stat};
 
 /// Unstages a volume. Nothing there is success.
 ///
@@ -41,13 +40,13 @@ fn unstage_mount<K: Kernel>(node: &Node<K>, request: &Unstage, stat: &Stat) -> R
     let staging = &request.staging;
     let dev = node.behind(&request.id, staging, stat)?;
     let owner = node.owner_of_old(&request.id, dev)?;
-    if matches!(owner, Owner::Unbound | Owner::Other) {
+    let Some((device, device_path)) = owner.held() else {
         return Err(Failure::precondition(format!(
             "staging_target_path: what is mounted at {} is not volume {}; it was left alone",
             staging.display(),
             request.id
         )));
-    }
+    };
     refuse_published(node, request, dev)?;
     // A frozen filesystem outlives its last mount, and then nothing is left to thaw it by.
     phase(Phase::Unmount, || {
@@ -65,46 +64,17 @@ fn unstage_mount<K: Kernel>(node: &Node<K>, request: &Unstage, stat: &Stat) -> R
         _ => error.into(),
     })?;
     node.index.forget(staging);
-    match owner {
-        Owner::Ours(device) => {
-            let path = device.path();
-            phase(Phase::Check, || {
-                prove_unused(node, request, device.fd(), &path)
-            })?;
-            // The last close is what unbinds it.
-            phase(Phase::Detach, || drop(device));
-            Ok(())
-        }
-        Owner::FileGone(device) => {
-            let path = device.path();
-            phase(Phase::Check, || {
-                prove_unused(node, request, device.fd(), &path)
-            })?;
-            phase(Phase::Detach, || drop(device));
-            Ok(())
-        }
-        Owner::Unbound | Owner::Other => Ok(()),
-    }
-}
-
-/// An exclusive open succeeds only when no mount of the device is left, in any namespace.
-fn prove_unused<K: Kernel>(
-    node: &Node<K>,
-    request: &Unstage,
-    device: &K::Fd,
-    path: &Path,
-) -> Result<(), Failure> {
-    let kernel = &node.kernel;
-    let exclusive = || kernel.reopen(device, Open::DeviceExclusive);
-    match while_busy(kernel, Patience::Moment, failed_busy, exclusive) {
-        Ok(_) => Ok(()),
-        Err(error) if error.cause() == Cause::Busy => Err(Failure::precondition(format!(
+    // Only now, since the staging mount claims the device as well.
+    if phase(Phase::Check, || is_claimed(&node.kernel, device))? {
+        return Err(Failure::precondition(format!(
             "volume {}: {} is still mounted somewhere else, perhaps in another mount namespace",
             request.id,
-            path.display()
-        ))),
-        Err(error) => Err(error.into()),
+            device_path.display()
+        )));
     }
+    // The last close is what unbinds it.
+    phase(Phase::Detach, || drop(owner));
+    Ok(())
 }
 
 fn unstage_device<K: Kernel>(
