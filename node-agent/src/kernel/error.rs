@@ -51,6 +51,8 @@ pub(crate) enum Cause {
     NoDevice,
     /// EIO and its relatives: the disk failed.
     Io,
+    /// EMFILE, ENFILE: this process, or the machine, has as many files open as it may.
+    Files,
     /// ENOSYS, EOPNOTSUPP: this kernel has no such call.
     Unsupported,
     /// Any other.
@@ -95,6 +97,7 @@ impl Error {
             Errno::INVAL => Cause::Invalid,
             Errno::NXIO | Errno::NODEV | Errno::NOMEDIUM => Cause::NoDevice,
             Errno::IO | Errno::NODATA | Errno::REMOTEIO | Errno::UCLEAN => Cause::Io,
+            Errno::MFILE | Errno::NFILE => Cause::Files,
             Errno::NOSYS | Errno::OPNOTSUPP => Cause::Unsupported,
             _ => Cause::Other,
         }
@@ -130,10 +133,17 @@ impl From<Error> for Failure {
     /// What nobody above foresaw: the caller gets the call, the object and the errno by name.
     fn from(error: Error) -> Failure {
         let kind = match error.cause() {
-            Cause::Full => Kind::Quota,
+            Cause::Full | Cause::Files => Kind::Quota,
             _ => Kind::System,
         };
-        Failure::new(kind, error.to_string())
+        let cure = match error.errno {
+            Errno::MFILE => {
+                "; the node agent has as many files open as RLIMIT_NOFILE allows: raise it"
+            }
+            Errno::NFILE => "; the node has as many files open as fs.file-max allows: raise it",
+            _ => "",
+        };
+        Failure::new(kind, format!("{error}{cure}"))
     }
 }
 
@@ -195,5 +205,18 @@ mod tests {
             "umount2 /stage: EBUSY (Device or resource busy): held"
         );
         assert_eq!(error.cause(), Cause::Busy);
+    }
+
+    #[test]
+    fn a_limit_of_open_files_is_named_and_is_no_fault_of_the_system() {
+        for (errno, limit) in [
+            (Errno::MFILE, "RLIMIT_NOFILE"),
+            (Errno::NFILE, "fs.file-max"),
+        ] {
+            let failure = Failure::from(Error::at("openat", Path::new("/dev/loop0"), errno));
+            assert_eq!(failure.kind, Kind::Quota);
+            assert!(failure.message.starts_with("openat /dev/loop0: E"));
+            assert!(failure.message.contains(limit), "{failure}");
+        }
     }
 }
