@@ -115,7 +115,8 @@ fn a_target_that_was_named_by_a_link_and_lies_beneath_another_mount_keeps_its_de
             rig.restart();
         }
         // Nothing shows at that path, and the mount table has another name for it.
-        drop(rig.node().unpublish(volume.unpublish(&target)));
+        let answer = rig.node().unpublish(volume.unpublish(&target));
+        refused_with(answer, Code::FailedPrecondition, &["beneath another mount"]);
         stays_bound(&rig, &volume, &shown);
         another_is_elsewhere(&rig, &shown, cover);
         volume.down(&rig.node(), &[&target]);

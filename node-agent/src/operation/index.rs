@@ -194,7 +194,7 @@ impl MountIndex {
     /// another one. For a path that does not show it; if it is gone it is forgotten.
     ///
     /// # Errors
-    /// When the mount table cannot be read.
+    /// When the mount table cannot be read, or a link in the path cannot be followed.
     pub(crate) fn is_covered<K: Kernel>(
         &self,
         kernel: &K,
@@ -204,7 +204,9 @@ impl MountIndex {
         let Some(entry) = self.lock().by_path.get(path).cloned() else {
             return Ok(false);
         };
-        if !Covered::new(kernel, entry.device).is_at(path)? {
+        let mut covered = Covered::new(kernel, entry.device);
+        // The table names no links.
+        if !covered.is_at(path)? && !covered.is_at(&without_links(kernel, path)?)? {
             self.forget(path);
             return Ok(false);
         }
@@ -236,6 +238,19 @@ impl<K: Kernel> Node<K> {
             path.display()
         )))
     }
+}
+
+/// Where a path leads whose last names may not be there.
+///
+/// # Errors
+/// When a link in it cannot be followed.
+pub(super) fn without_links<K: Kernel>(kernel: &K, path: &Path) -> Result<PathBuf> {
+    for above in path.ancestors().skip(1) {
+        if let (Some(real), Ok(rest)) = (kernel.real(above)?, path.strip_prefix(above)) {
+            return Ok(real.join(rest));
+        }
+    }
+    Ok(path.to_owned())
 }
 
 impl Inner {

@@ -1,9 +1,12 @@
 //! `NodeUnpublishVolume`: takes a volume away from a pod's target path, and the path with it.
 
+use std::path::Path;
+
 use belay_server::failure::Failure;
 use belay_server::request::Unpublish;
 
 use super::Node;
+use super::index::without_links;
 use super::phase::{Operation, Phase, operation, phase};
 use crate::kernel::{Cause, FileKind, Kernel, Stat};
 
@@ -21,15 +24,18 @@ pub(crate) fn unpublish<K: Kernel>(node: &Node<K>, request: &Unpublish) -> Resul
 fn run<K: Kernel>(node: &Node<K>, request: &Unpublish) -> Result<(), Failure> {
     let target = &request.target;
     node.admit("target_path", target)?;
-    for _ in 0..STACKED_MAX {
-        match node.look("target_path", target)? {
-            None => return refuse_covered(node, request),
+    for unmounted in 0..STACKED_MAX {
+        let found = node.look("target_path", target)?;
+        if !found.is_some_and(|stat| stat.mount_root) {
+            refuse_covered(node, request, unmounted > 0)?;
+        }
+        match found {
+            None => return Ok(()),
             Some(stat) if stat.mount_root => {
                 refuse_foreign(node, request, &stat)?;
                 umount(node, request)?;
             }
             Some(stat) => {
-                refuse_covered(node, request)?;
                 return phase(Phase::Remove, || remove(node, request, &stat));
             }
         }
@@ -58,8 +64,24 @@ fn refuse_foreign<K: Kernel>(
 
 /// What lies beneath another mount is still published: whoever has the device of a raw volume open
 /// would meet the next volume there, once this one is unstaged.
-fn refuse_covered<K: Kernel>(node: &Node<K>, request: &Unpublish) -> Result<(), Failure> {
-    node.refuse_covered("target_path", &request.id, &request.target)
+///
+/// A path at which nothing was to be unmounted may have been named by a link, and be noted by
+/// another name since the agent was started.
+fn refuse_covered<K: Kernel>(
+    node: &Node<K>,
+    request: &Unpublish,
+    is_unmounted: bool,
+) -> Result<(), Failure> {
+    let (id, target): (_, &Path) = (&request.id, &request.target);
+    node.refuse_covered("target_path", id, target)?;
+    if is_unmounted {
+        return Ok(());
+    }
+    let real = without_links(&node.kernel, target)?;
+    match real == target {
+        true => Ok(()),
+        false => node.refuse_covered("target_path", id, &real),
+    }
 }
 
 fn umount<K: Kernel>(node: &Node<K>, request: &Unpublish) -> Result<(), Failure> {
