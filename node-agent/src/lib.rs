@@ -12,6 +12,7 @@ mod rpc;
 mod agent;
 mod config;
 mod forgotten;
+mod holder;
 mod pool;
 mod start;
 

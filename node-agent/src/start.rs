@@ -1,6 +1,7 @@
-//! How a driver comes up: its folder is opened and the mounts are read, again and again until that
-//! works; then what a killed agent left is freed. A disk that fails or hangs, or a folder that its
-//! controller has not made yet, holds up one driver and nothing else.
+//! How a driver comes up: its folder is opened and locked and the mounts are read, again and again
+//! until that works; then what a killed agent left is freed. A disk that fails or hangs, a folder
+//! that its controller has not made yet or that another agent serves, holds up one driver and
+//! nothing else.
 
 use std::collections::HashMap;
 use std::fmt::Display;
@@ -20,7 +21,9 @@ use tokio::sync::oneshot;
 use crate::config::{Config, Driver};
 use crate::device::LoopDir;
 use crate::forgotten;
+use crate::holder;
 use crate::kernel::linux::Linux;
+use crate::kernel::{self, Kernel as _};
 use crate::operation::{KubeletDir, MountIndex, Node};
 use crate::pool;
 use crate::rpc::NodeService;
@@ -74,7 +77,6 @@ impl Machine {
         // Without links, as the kernel will name the files in it.
         let real = folder.canonicalize().map_err(|error| for_now(&error))?;
         let loop_dir = LoopDir::open(&self.kernel, &real).map_err(|error| for_now(&error))?;
-        let index = MountIndex::scan(&self.kernel).map_err(|error| for_now(&error))?;
         let inode = inode(&real).map_err(|error| for_now(&error))?;
         let mut folders = self.folders.lock().unwrap_or_else(PoisonError::into_inner);
         // What one driver does not know of, it takes for left behind.
@@ -84,15 +86,37 @@ impl Machine {
                 "--loop-dir {folder}: another driver has it, {owner}; give each its own"
             )));
         }
+        let mut endpoints = self.beside_sockets.iter();
+        let is_beside_socket = endpoints.any(|endpoint| is_folder_of(endpoint, inode));
+        if !is_beside_socket {
+            self.refuse_served(&loop_dir).map_err(|why| for_now(&why))?;
+        }
+        // Only now, since another agent may have mounted until it ended.
+        let index = MountIndex::scan(&self.kernel).map_err(|error| for_now(&error))?;
         folders.insert(inode, name.clone());
         drop(folders);
         let kubelet_dir = self.kubelet_dir.clone();
         let node = Node::new(self.kernel.clone(), loop_dir, index, kubelet_dir);
-        let mut endpoints = self.beside_sockets.iter();
         Ok(Opened {
             node: node.placing_by_turns(&self.placing),
-            is_beside_socket: endpoints.any(|endpoint| is_folder_of(endpoint, inode)),
+            is_beside_socket,
         })
+    }
+
+    /// Takes the folder's lock. Of two agents that serve it each would take the other's devices for
+    /// left behind. One that was killed serves nobody, whatever it still holds.
+    fn refuse_served(&self, loop_dir: &LoopDir<Linux>) -> Result<(), String> {
+        let failed = |error: kernel::Error| error.to_string();
+        if loop_dir.is_ours_alone(&self.kernel).map_err(failed)? {
+            return Ok(());
+        }
+        let folder = self.kernel.stat(loop_dir.fd()).map_err(failed)?;
+        match holder::agent_with(folder.dev, folder.ino) {
+            None => Ok(()),
+            Some(pid) => Err(format!(
+                "process {pid} has its lock: another node agent serves this folder; end one of them"
+            )),
+        }
     }
 }
 

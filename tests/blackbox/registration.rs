@@ -58,9 +58,12 @@ impl Bed {
         .concat()
     }
 
-    /// The last line of an agent that cannot be started beside what there is.
+    /// The last line of an agent that cannot be started beside what there is. It has a folder of
+    /// its own, since it would wait for the other's.
     fn refused(&self, endpoint: &Path) -> String {
-        let flags = self.flags();
+        let folder = self.place.folder("others");
+        let mut flags = self.flags();
+        flags[5] = folder.to_str().expect("UTF-8").to_owned();
         let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
         Process::refused(&self.place, "belay-node", endpoint, &flags)
     }

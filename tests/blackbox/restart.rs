@@ -5,7 +5,9 @@ use csi::volume_capability::access_mode::Mode;
 use tonic::Code;
 
 use crate::lifecycle::{expect_words, leave_words};
-use crate::rig::{Rig, access, least_bytes, refused, refused_with, with_mode};
+use crate::rig::{
+    NodeCalls, Process, Rig, access, least_bytes, refused, refused_with, until, with_mode,
+};
 
 #[test]
 #[ignore = "needs root: make test"]
@@ -106,4 +108,40 @@ fn a_raw_device_shows_the_same_bytes_while_its_agent_is_away() {
     assert_eq!(rig.place().loops().len(), 2, "each volume has its device");
     other.down(&node, &[]);
     volume.down(&node, &[&target]);
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn a_second_agent_serves_a_folder_only_once_the_first_has_ended() {
+    let mut rig = Rig::new();
+    let (volume, other) = (
+        rig.volume(least_bytes("block")),
+        rig.volume(least_bytes("block")),
+    );
+    let first = rig.node();
+    first.stage(volume.stage(access("block"))).expect("stage");
+    let socket = rig.place().path().join("second.sock");
+    let volumes = rig.volumes().to_str().expect("UTF-8").to_owned();
+    let flags = ["--node-id", "node-1", "--loop-dir", &volumes];
+    let _second = Process::start(rig.place(), "belay-node", &socket, &flags);
+    let second = NodeCalls::new(socket);
+    let words = ["--loop-dir", &volumes, "another node agent"];
+    for answer in [
+        second.stage(other.stage(access("block"))).map(drop),
+        second.unstage(volume.unstage()).map(drop),
+    ] {
+        refused_with(answer, Code::Unavailable, &words);
+    }
+    let target = volume.target("a");
+    first
+        .publish(volume.publish(&target, access("block")))
+        .expect("publish");
+    leave_words("block", &target);
+    rig.kill();
+    until("the second agent serves the folder", || {
+        second.stage(other.stage(access("block"))).is_ok()
+    });
+    expect_words("block", &target);
+    volume.down(&second, &[&target]);
+    other.down(&second, &[]);
 }
