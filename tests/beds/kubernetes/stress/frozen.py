@@ -4,6 +4,7 @@ runc freezes a container's cgroup for a moment while it changes it. A containerd
 that moment never thaws it: the container cannot be killed, its pod does not end, and the volumes
 stay mounted for it. That is no failure of a storage driver.
 """
+import os
 import pathlib
 import time
 
@@ -41,7 +42,7 @@ class Frozen:
     def _frozen(self):
         for root in self.roots:
             for asked, value, changed, thaws in FILES:
-                for file in root.rglob(asked):
+                for file in _named(asked, root):
                     try:
                         if file.read_text().strip() == value:
                             yield file.parent, (changed, thaws)
@@ -61,10 +62,17 @@ class Frozen:
         """The processes of a pod, with their states: while there are any, nothing is unmounted."""
         found = set()
         for root in self.roots:
-            for file in root.rglob("cgroup.procs"):
+            for file in _named("cgroup.procs", root):
                 if pod_uid in str(file) or pod_uid.replace("-", "_") in str(file):
                     found.update(_states(file))
         return sorted(found)
+
+
+def _named(name, root):
+    # Not rglob: it stops at a cgroup that ends while it is read.
+    for folder, _, names in os.walk(root):
+        if name in names:
+            yield pathlib.Path(folder, name)
 
 
 def _states(procs):
