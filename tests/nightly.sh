@@ -19,7 +19,7 @@ parts=$(
     cat <<'PARTS'
 build       |  3 | build
 unit        | 12 | unit CARGO_PROFILE_DEV_OPT_LEVEL=1
-mounts      | 14 | mounts CARGO_PROFILE_DEV_OPT_LEVEL=1
+mounts      | 30 | mounts CARGO_PROFILE_DEV_OPT_LEVEL=1
 wire        |  1 | wire
 chart       |  1 | chart
 sanity      |  2 | sanity

@@ -3,7 +3,6 @@
 //! is repeated succeeds in the end.
 
 mod life;
-mod records;
 mod trial;
 
 use std::collections::BTreeSet;

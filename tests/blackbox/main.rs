@@ -66,6 +66,8 @@ mod never_format;
 #[cfg(test)]
 mod openers;
 #[cfg(test)]
+mod power;
+#[cfg(test)]
 mod privileges;
 #[cfg(test)]
 mod raw_block;

@@ -6,9 +6,8 @@ use std::sync::Arc;
 
 use tonic::Code;
 
-use super::records::Records;
 use super::trial::Trial;
-use crate::rig::{Caller, Chance, Op, Origin, Outcome, Seen, Volume, least_bytes};
+use crate::rig::{Caller, Chance, Op, Origin, Outcome, Records, Seen, Volume, least_bytes};
 
 /// In bytes.
 const GROWTH: i64 = 16 << 20;

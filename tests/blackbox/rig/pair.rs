@@ -17,11 +17,23 @@ use super::process::Process;
 use super::{Rig, until};
 
 /// The two, running.
-pub(crate) struct Pair {
+pub(crate) struct Pair<D: Drive = Disk> {
     rig: Rig,
     controller: Option<Controller>,
-    disk: Disk,
+    drive: D,
     site: Site,
+}
+
+/// What a state directory is on.
+pub(crate) trait Drive {
+    /// Unmounts it, which fails while anybody has a file open in it.
+    fn unmount(self);
+}
+
+impl Drive for Disk {
+    fn unmount(self) {
+        Disk::unmount(self);
+    }
 }
 
 /// Where everything of a pair is: what its callers need.
@@ -123,17 +135,28 @@ impl Pair {
     pub(crate) fn new(filesystem: &str) -> Self {
         let place = Place::new();
         let disk = Disk::new(&place, filesystem, "state");
+        Pair::on(place, disk)
+    }
+}
+
+impl<D: Drive> Pair<D> {
+    /// Both, just started, with their state on a drive that is mounted at `state`.
+    pub(crate) fn on(place: Place, drive: D) -> Self {
         let controller = Controller::start(&place);
-        let volumes = disk.path().join("volumes");
         let site = Site {
             top: place.path().to_owned(),
         };
         Pair {
-            rig: Rig::with_volumes_in(place, volumes),
+            rig: Rig::with_volumes_in(place, site.volumes()),
             controller: Some(controller),
-            disk,
+            drive,
             site,
         }
+    }
+
+    /// What the state directory is on.
+    pub(crate) fn drive(&self) -> &D {
+        &self.drive
     }
 
     /// Where it is.
@@ -246,7 +269,7 @@ impl Pair {
             controller.terminate();
         }
         self.rig.stop();
-        self.disk.unmount();
+        self.drive.unmount();
     }
 }
 

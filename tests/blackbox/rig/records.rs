@@ -5,7 +5,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
-use crate::rig::Chance;
+use super::chance::Chance;
 
 /// In bytes.
 const RECORD: usize = 4096;
@@ -34,6 +34,11 @@ impl Records {
             .and_then(|()| file.sync_all())
             .expect("write a record");
         self.seeds.push(seed);
+    }
+
+    /// How far they reach on a raw device, in bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        at(self.seeds.len())
     }
 
     /// What is not as it was written; none if all is well.

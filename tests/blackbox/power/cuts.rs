@@ -1,0 +1,144 @@
+//! Where the power fails, and what survives: which of them are tried, how one is named, and how it
+//! is had again. Must not know what is judged.
+
+use std::collections::HashSet;
+use std::fmt;
+
+use super::life::Life;
+use super::tape::Survival;
+use crate::rig::Chance;
+
+/// Names one cut, as failures do: `step+offset:survival`.
+const CHOSEN: &str = "BELAY_POWER";
+
+/// One power loss.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cut {
+    /// The act that was going on, by its number, from 0 on.
+    step: usize,
+    /// Events since it began.
+    offset: usize,
+    pub(super) survival: Survival,
+}
+
+impl fmt::Display for Cut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}+{}:{}", self.step, self.offset, self.survival)
+    }
+}
+
+impl Cut {
+    /// Reads what [`fmt::Display`] wrote.
+    fn parse(name: &str) -> Option<Self> {
+        let (place, survival) = name.split_once(':')?;
+        let (step, offset) = place.split_once('+')?;
+        Some(Cut {
+            step: step.parse().ok()?,
+            offset: offset.parse().ok()?,
+            survival: Survival::parse(survival)?,
+        })
+    }
+
+    /// How many events happened before it.
+    pub(super) fn position(&self, life: &Life) -> usize {
+        life.steps[self.step].began + self.offset
+    }
+}
+
+/// How many cuts are tried at most.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sample {
+    /// Right after an acknowledgement.
+    pub(super) acknowledged: usize,
+    /// Where a change may be on disk too early.
+    pub(super) overtaking: usize,
+    /// Anywhere.
+    pub(super) others: usize,
+}
+
+impl Sample {
+    /// Each one.
+    pub(super) const ALL: Self = Sample {
+        acknowledged: usize::MAX,
+        overtaking: usize::MAX,
+        others: usize::MAX,
+    };
+}
+
+/// The cuts of a run: the one that is asked for, or else a sample of all. Cuts that leave the same
+/// behind are one.
+pub(super) fn choose(life: &Life, sample: Sample, chance: &mut Chance) -> Vec<Cut> {
+    if let Ok(name) = std::env::var(CHOSEN) {
+        let cut = Cut::parse(&name).unwrap_or_else(|| panic!("{CHOSEN}={name}: no such cut"));
+        return vec![cut];
+    }
+    let all = all(life, chance);
+    let (overtaking, others) = all.into_iter().partition(|cut| is_overtaking(life, cut));
+    let mut seen = HashSet::new();
+    let mut chosen = Vec::new();
+    for (mut cuts, max) in [
+        (acknowledged(life), sample.acknowledged),
+        (overtaking, sample.overtaking),
+        (others, sample.others),
+    ] {
+        // Where few are wanted, most are not looked at.
+        thin_out(&mut cuts, max.saturating_mul(4), chance);
+        cuts.retain(|cut| {
+            let position = cut.position(life);
+            let left = life.tape.cut(position, cut.survival).fingerprint();
+            seen.insert((left, life.over(position)))
+        });
+        thin_out(&mut cuts, max, chance);
+        chosen.extend(cuts);
+    }
+    chosen
+}
+
+fn thin_out(cuts: &mut Vec<Cut>, max: usize, chance: &mut Chance) {
+    while cuts.len() > max {
+        let count = u64::try_from(cuts.len()).expect("a count");
+        cuts.swap_remove(usize::try_from(chance.below(count)).expect("an index"));
+    }
+}
+
+/// Right after each acknowledgement, nothing but what was synced.
+fn acknowledged(life: &Life) -> Vec<Cut> {
+    let steps = life.steps.iter().enumerate();
+    let cuts = steps.map(|(number, step)| Cut {
+        step: number,
+        offset: step.ended - step.began,
+        survival: Survival::Nothing,
+    });
+    cuts.collect()
+}
+
+fn is_overtaking(life: &Life, cut: &Cut) -> bool {
+    matches!(cut.survival, Survival::Metadata | Survival::Newest)
+        && life.tape.is_overtaking(cut.position(life))
+}
+
+/// Everywhere, with each survival.
+fn all(life: &Life, chance: &mut Chance) -> Vec<Cut> {
+    let mut cuts = Vec::new();
+    for (number, step) in life.steps.iter().enumerate() {
+        let end = life
+            .steps
+            .get(number + 1)
+            .map_or(step.ended, |next| next.began);
+        for offset in 0..end - step.began {
+            let survivals = [
+                Survival::Nothing,
+                Survival::Everything,
+                Survival::Metadata,
+                Survival::Newest,
+                Survival::Some(chance.bits()),
+            ];
+            cuts.extend(survivals.map(|survival| Cut {
+                step: number,
+                offset,
+                survival,
+            }));
+        }
+    }
+    cuts
+}

@@ -1,0 +1,207 @@
+//! What must be so after a power loss: all that was acknowledged is there, what was not converges
+//! when it is repeated, and nothing is left over. Fails with what is not so.
+
+use std::collections::BTreeSet;
+
+use rustix::fs::getxattr;
+
+use super::user::{Act, Known, User};
+use crate::rig::{Chance, Drive, Op, Origin, Outcome, Pair};
+
+/// xattr(7): what the file of a volume says of it.
+const USED: &str = "trusted.belay.used";
+const WANTED_BACK: &str = "user.belay.detach";
+const COMPLETE: &str = "user.belay.complete";
+
+/// Judges what both have found at their start, repeats what was in doubt, and uses everything.
+/// What is known then.
+pub(super) fn judge<D: Drive>(
+    pair: &Pair<D>,
+    known: &Known,
+    doubt: Option<&Act>,
+    when: &str,
+) -> Known {
+    let mut user = User::new(pair.site().clone(), known.clone(), Chance::seeded(1));
+    expect_ids(pair, known, doubt);
+    pair.expect_files_of_ledger(when);
+    pair.expect_no_trouble(when);
+    expect_sizes(&user, doubt);
+    expect_attributes(pair, known, doubt);
+    if let Some(act) = doubt {
+        repeat(&mut user, act);
+    }
+    if user.known.volumes.is_empty() {
+        use_new_volume(&mut user);
+    }
+    use_volumes(&mut user, doubt);
+    use_snapshots(&mut user);
+    user.known
+}
+
+/// Deletes everything.
+pub(super) fn leave<D: Drive>(pair: &Pair<D>, known: Known) {
+    let mut user = User::new(pair.site().clone(), known, Chance::seeded(1));
+    for id in user.known.snapshots.clone().into_keys() {
+        user.act(&Act::Discard(id));
+    }
+    for id in user.known.volumes.clone().into_keys() {
+        user.act(&Act::Delete(id));
+    }
+}
+
+/// All that is known is there, and nothing that is not.
+fn expect_ids<D: Drive>(pair: &Pair<D>, known: &Known, doubt: Option<&Act>) {
+    let [volumes, snapshots] = pair.ledger();
+    let kept: BTreeSet<_> = known.volumes.keys().cloned().collect();
+    let (may_go, may_come) = match doubt {
+        Some(Act::Delete(id)) => (Some(id), 0),
+        Some(Act::Create(..)) => (None, 1),
+        _ => (None, 0),
+    };
+    expect_set("volumes", &kept, &volumes, may_go, may_come);
+    let kept: BTreeSet<_> = known.snapshots.keys().cloned().collect();
+    let (may_go, may_come) = match doubt {
+        Some(Act::Discard(id)) => (Some(id), 0),
+        Some(Act::Cut(..)) => (None, 1),
+        _ => (None, 0),
+    };
+    expect_set("snapshots", &kept, &snapshots, may_go, may_come);
+}
+
+fn expect_set(
+    what: &str,
+    told: &BTreeSet<String>,
+    found: &BTreeSet<String>,
+    may_go: Option<&String>,
+    may_come: usize,
+) {
+    let mut lost = told.difference(found).filter(|id| may_go != Some(*id));
+    let come: Vec<_> = found.difference(told).collect();
+    assert!(
+        lost.next().is_none(),
+        "lost {what}: {told:?}, now {found:?}"
+    );
+    assert!(
+        come.len() <= may_come,
+        "{what} that nobody made, or that were deleted: {come:?}"
+    );
+}
+
+fn expect_sizes(user: &User, doubt: Option<&Act>) {
+    for (id, held) in &user.known.volumes {
+        let wanted = match doubt {
+            Some(Act::Grow(growing, bytes)) if growing == id => [held.bytes, *bytes],
+            Some(Act::Delete(going)) if going == id => continue,
+            _ => [held.bytes; 2],
+        };
+        let found = user.ask(&Op::Get(id.clone()));
+        let Ok(Outcome::Volume(_, bytes)) = found else {
+            panic!("volume {id}: {found:?}")
+        };
+        assert!(
+            wanted.contains(&bytes),
+            "{bytes} bytes, not {wanted:?}: {id}"
+        );
+        let file = user.file(id);
+        let length = std::fs::metadata(&file).expect("stat").len();
+        assert_eq!(
+            u64::try_from(bytes),
+            Ok(length),
+            "size of {}",
+            file.display()
+        );
+    }
+}
+
+/// What the file of each volume must say of it.
+fn expect_attributes<D: Drive>(pair: &Pair<D>, known: &Known, doubt: Option<&Act>) {
+    let folder = pair.site().volumes();
+    let has = |id: &str, name: &str| getxattr(folder.join(id), name, &mut [0_u8; 64]).is_ok();
+    for (id, held) in &known.volumes {
+        if matches!(doubt, Some(Act::Delete(going)) if going == id) {
+            continue;
+        }
+        if held.is_used {
+            assert!(has(id, USED), "{id} was staged, and has no {USED}");
+        }
+        if held.context.is_some() && !held.is_wanted_back {
+            let is_asked = matches!(doubt, Some(Act::DetachTooEarly(asked)) if asked == id);
+            let is_there = has(id, WANTED_BACK) && !is_asked;
+            assert!(!is_there, "{id} is attached, and has {WANTED_BACK}");
+        }
+        if held.is_copy {
+            assert!(has(id, COMPLETE), "{id} is a copy, and has no {COMPLETE}");
+        }
+    }
+    let folder = pair.site().top.join("state/snapshots");
+    for (id, cut) in &known.snapshots {
+        let is_going = matches!(doubt, Some(Act::Discard(going)) if going == id);
+        if cut.is_ready && !is_going {
+            let has = getxattr(folder.join(id), COMPLETE, &mut [0_u8; 64]).is_ok();
+            assert!(has, "{id} is ready, and has no {COMPLETE}");
+        }
+    }
+}
+
+/// What a call to the controller was cut short in is done by the same call. What was done on the
+/// node is gone with it, and is done anew for every volume.
+fn repeat(user: &mut User, act: &Act) {
+    match act {
+        Act::Create(..)
+        | Act::Delete(_)
+        | Act::Attach(_)
+        | Act::Detach(_)
+        | Act::Grow(..)
+        | Act::Cut(..)
+        | Act::Discard(_) => user.act(act),
+        _ => {}
+    }
+}
+
+fn use_new_volume(user: &mut User) {
+    user.act(&Act::Create("new".to_owned(), "block", Origin::Blank));
+    for id in user.known.volumes.clone().into_keys() {
+        user.up(&id);
+        user.act(&Act::Write(id.clone()));
+        user.down(&id);
+    }
+}
+
+fn use_volumes(user: &mut User, doubt: Option<&Act>) {
+    for id in user.known.volumes.clone().into_keys() {
+        user.up(&id);
+        let is_written = matches!(doubt, Some(Act::Write(written)) if *written == id);
+        if let Some(damage) = user.damage(&id) {
+            panic!("{damage}\n{}", user.journal().about(&[&id]));
+        }
+        if !is_written {
+            user.expect_no_more(&id);
+        }
+        user.down(&id);
+    }
+}
+
+/// A snapshot is good if what is restored from it is. One that was ready is so at once.
+fn use_snapshots(user: &mut User) {
+    for (id, cut) in user.known.snapshots.clone() {
+        let again = user.ask(&Op::Cut(cut.name.clone(), cut.volume.clone()));
+        let is_it = |outcome: &Outcome| match outcome {
+            Outcome::Snapshot(found, is_ready) => *found == id && *is_ready >= cut.is_ready,
+            _ => false,
+        };
+        assert!(again.as_ref().is_ok_and(is_it), "{cut:?}: now {again:?}");
+        user.act(&Act::Await(cut.name.clone(), cut.volume.clone()));
+        let name = format!("check of {}", cut.name);
+        let before = user.known.volumes.clone();
+        user.act(&Act::Create(name, cut.kind, Origin::Snapshot(id.clone())));
+        let mut ids = user.known.volumes.keys();
+        let check = ids.find(|id| !before.contains_key(*id));
+        let check = check.expect("a new volume").clone();
+        user.up(&check);
+        if let Some(damage) = user.damage(&check) {
+            panic!("snapshot {id}: {damage}");
+        }
+        user.down(&check);
+        user.act(&Act::Delete(check));
+    }
+}

@@ -1,0 +1,188 @@
+//! What happened to a filesystem, in order, and what of it a disk still has when the power fails at
+//! some position. The rule is the harshest that POSIX allows: data, size and attributes of a file
+//! are kept for certain only if that file was synced later, and a name only if its folder was. No
+//! sync of a file keeps its name, which ext4, xfs and btrfs all grant.
+
+use std::collections::HashSet;
+use std::fmt;
+
+use super::tree::{ALL_SECTORS, Change, Tree};
+use crate::rig::Chance;
+
+/// What one sync keeps together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Scope {
+    /// Content and size of a file.
+    Data(u64),
+    /// Its extended attributes.
+    Attributes(u64),
+    /// The names in a folder.
+    Names(u64),
+    /// What is nothing by itself.
+    Certain,
+}
+
+/// One event.
+#[derive(Clone, Debug)]
+enum Event {
+    Change(Change),
+    /// fsync(2), or fdatasync(2), which leaves out the attributes.
+    Sync {
+        ino: u64,
+        data_only: bool,
+    },
+}
+
+/// Which of the changes outlive a power loss that no sync has made certain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Survival {
+    /// None.
+    Nothing,
+    /// All, as if only the programs had been killed.
+    Everything,
+    /// Names, sizes and attributes without data.
+    Metadata,
+    /// The very last one without those before it: the disk has chosen another order.
+    Newest,
+    /// Some, by chance; of the pages, some sectors.
+    Some(u64),
+}
+
+impl Survival {
+    /// Reads what [`fmt::Display`] wrote.
+    pub(super) fn parse(name: &str) -> Option<Self> {
+        match name {
+            "nothing" => Some(Survival::Nothing),
+            "everything" => Some(Survival::Everything),
+            "metadata" => Some(Survival::Metadata),
+            "newest" => Some(Survival::Newest),
+            seed => seed.parse().ok().map(Survival::Some),
+        }
+    }
+}
+
+impl fmt::Display for Survival {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Survival::Nothing => f.write_str("nothing"),
+            Survival::Everything => f.write_str("everything"),
+            Survival::Metadata => f.write_str("metadata"),
+            Survival::Newest => f.write_str("newest"),
+            Survival::Some(seed) => write!(f, "{seed}"),
+        }
+    }
+}
+
+/// The events, from a filesystem on that was all on disk.
+#[derive(Clone, Debug)]
+pub(super) struct Tape {
+    base: Tree,
+    events: Vec<Event>,
+}
+
+impl Tape {
+    /// An empty one.
+    pub(super) fn new(base: Tree) -> Self {
+        Tape {
+            base,
+            events: Vec::new(),
+        }
+    }
+
+    pub(super) fn change(&mut self, change: Change) {
+        self.events.push(Event::Change(change));
+    }
+
+    pub(super) fn sync(&mut self, ino: u64, data_only: bool) {
+        self.events.push(Event::Sync { ino, data_only });
+    }
+
+    /// How many events there are: the position behind the last one.
+    pub(super) fn end(&self) -> usize {
+        self.events.len()
+    }
+
+    /// Whether the newest change is the second one since the last sync of anything, or of another
+    /// kind than one of those: where a sync is missing, such a one is on disk too early.
+    pub(super) fn is_overtaking(&self, position: usize) -> bool {
+        let scopes = self.events[..position].iter().rev();
+        let scopes = scopes.map_while(|event| match event {
+            Event::Change(change) => Some(scope(change)),
+            Event::Sync { .. } => None,
+        });
+        let scopes: Vec<_> = scopes.filter(|scope| *scope != Scope::Certain).collect();
+        scopes.len() == 2 || scopes.iter().any(|scope| *scope != scopes[0])
+    }
+
+    /// What a mount finds if the power fails at that position.
+    pub(super) fn cut(&self, position: usize, survival: Survival) -> Tree {
+        let events = &self.events[..position];
+        let certain = certain(events);
+        let mut chance = match survival {
+            Survival::Some(seed) => Chance::seeded(seed),
+            _ => Chance::seeded(0),
+        };
+        // From one loss to the next, disks differ in how much they had still to write.
+        let kept_of_eight = chance.below(8);
+        let newest = newest(events);
+        let mut tree = self.base.clone();
+        for (at, event) in events.iter().enumerate() {
+            let Event::Change(change) = event else {
+                continue;
+            };
+            let sectors = match survival {
+                _ if certain[at] => ALL_SECTORS,
+                Survival::Nothing => continue,
+                Survival::Everything => ALL_SECTORS,
+                Survival::Metadata if !matches!(change, Change::Write { .. }) => ALL_SECTORS,
+                Survival::Newest if newest == Some(at) => ALL_SECTORS,
+                Survival::Metadata | Survival::Newest => continue,
+                Survival::Some(_) if chance.below(8) > kept_of_eight => continue,
+                // Most pages are written whole.
+                Survival::Some(_) if chance.below(4) > 0 => ALL_SECTORS,
+                Survival::Some(_) => chance.bits().to_le_bytes()[0],
+            };
+            tree.apply_torn(change, sectors);
+        }
+        tree.mounted()
+    }
+}
+
+/// The last change that is anything by itself.
+fn newest(events: &[Event]) -> Option<usize> {
+    events.iter().rposition(|event| match event {
+        Event::Change(change) => scope(change) != Scope::Certain,
+        Event::Sync { .. } => false,
+    })
+}
+
+/// Which events a later sync has made certain.
+fn certain(events: &[Event]) -> Vec<bool> {
+    let mut synced = HashSet::from([Scope::Certain]);
+    let mut certain = vec![false; events.len()];
+    for (at, event) in events.iter().enumerate().rev() {
+        match event {
+            Event::Change(change) => certain[at] = synced.contains(&scope(change)),
+            Event::Sync { ino, data_only } => {
+                synced.extend([Scope::Data(*ino), Scope::Names(*ino)]);
+                if !data_only {
+                    synced.insert(Scope::Attributes(*ino));
+                }
+            }
+        }
+    }
+    certain
+}
+
+fn scope(change: &Change) -> Scope {
+    match change {
+        Change::Make { .. } => Scope::Certain,
+        Change::Name { folder, .. }
+        | Change::Unname { folder, .. }
+        | Change::Rename { folder, .. } => Scope::Names(*folder),
+        Change::Resize { ino, .. } | Change::Write { ino, .. } | Change::Punch { ino, .. } => {
+            Scope::Data(*ino)
+        }
+        Change::Attribute { ino, .. } => Scope::Attributes(*ino),
+    }
+}

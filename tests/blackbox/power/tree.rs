@@ -1,0 +1,263 @@
+//! A filesystem in memory, and the changes that it is made of: the same code serves a life and
+//! builds what is left of it after a power loss. Must not know who asks, nor what a disk keeps.
+
+use std::collections::BTreeMap;
+use std::collections::hash_map::DefaultHasher;
+use std::hash::{Hash as _, Hasher as _};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+/// In bytes: what a filesystem writes in one piece.
+pub(super) const PAGE: usize = 4096;
+/// [`PAGE`] for offsets.
+pub(super) const PAGE_BYTES: u64 = 4096;
+/// In bytes: what a disk writes in one piece.
+const SECTOR: usize = 512;
+/// All sectors of a page, as bits.
+pub(super) const ALL_SECTORS: u8 = 0xff;
+
+/// The number of the topmost folder (`FUSE_ROOT_ID`).
+pub(super) const ROOT: u64 = 1;
+
+/// What is in one page of a file.
+pub(super) type Page = Arc<[u8; PAGE]>;
+
+/// One change, as small as any that a disk can keep or lose by itself.
+#[derive(Clone, Debug)]
+pub(super) enum Change {
+    /// A file or folder without a name comes into being.
+    Make { ino: u64, is_folder: bool },
+    /// A name for it.
+    Name { folder: u64, name: String, ino: u64 },
+    /// A name goes.
+    Unname { folder: u64, name: String },
+    /// A name becomes another one, whatever that was, at once: never is there none of the two.
+    Rename {
+        folder: u64,
+        from: String,
+        to: String,
+        ino: u64,
+    },
+    /// A file has that size.
+    Resize { ino: u64, bytes: u64 },
+    /// One page of a file, by its number, is this.
+    Write { ino: u64, page: u64, data: Page },
+    /// These pages of a file are a hole.
+    Punch { ino: u64, from: u64, to: u64 },
+    /// An extended attribute; none removes it.
+    Attribute {
+        ino: u64,
+        name: String,
+        value: Option<Vec<u8>>,
+    },
+}
+
+/// A file or folder.
+#[derive(Clone, Debug)]
+pub(super) struct Node {
+    pub(super) is_folder: bool,
+    /// Of a folder.
+    pub(super) names: BTreeMap<String, u64>,
+    /// The size of a file.
+    pub(super) bytes: u64,
+    /// Of a file; where there is none is a hole.
+    pub(super) pages: BTreeMap<u64, Page>,
+    pub(super) attributes: BTreeMap<String, Vec<u8>>,
+    pub(super) changed: SystemTime,
+}
+
+/// All files and folders. A copy shares the pages.
+#[derive(Clone, Debug)]
+pub(super) struct Tree {
+    nodes: BTreeMap<u64, Node>,
+}
+
+impl Node {
+    fn new(is_folder: bool) -> Self {
+        Node {
+            is_folder,
+            names: BTreeMap::new(),
+            bytes: 0,
+            pages: BTreeMap::new(),
+            attributes: BTreeMap::new(),
+            changed: SystemTime::now(),
+        }
+    }
+
+    /// What a page holds; zeros where there is a hole.
+    pub(super) fn page(&self, page: u64) -> [u8; PAGE] {
+        self.pages.get(&page).map_or([0; PAGE], |data| **data)
+    }
+
+    /// What is in that range, as far as the file has it.
+    pub(super) fn read(&self, at: u64, bytes: u64) -> Vec<u8> {
+        let end = self.bytes.min(at.saturating_add(bytes));
+        let mut found = Vec::new();
+        let mut at = at;
+        while at < end {
+            let from = index(at % PAGE_BYTES);
+            let to = PAGE.min(from + index(end - at));
+            found.extend_from_slice(&self.page(at / PAGE_BYTES)[from..to]);
+            at += u64::try_from(to - from).expect("a length");
+        }
+        found
+    }
+
+    /// The first offset at or after `at` that holds data, or that does not; none beyond the end.
+    pub(super) fn seek(&self, at: u64, data: bool) -> Option<u64> {
+        if at >= self.bytes {
+            return None;
+        }
+        let first = at / PAGE_BYTES;
+        let page = if data {
+            *self.pages.range(first..).next()?.0
+        } else {
+            let mut hole = first;
+            while self.pages.contains_key(&hole) {
+                hole += 1;
+            }
+            hole
+        };
+        let found = at.max(page * PAGE_BYTES);
+        match data {
+            true => (found < self.bytes).then_some(found),
+            // lseek(2): there is a hole at the end of every file.
+            false => Some(found.min(self.bytes)),
+        }
+    }
+
+    fn resize(&mut self, bytes: u64) {
+        self.bytes = bytes;
+        self.forget_beyond_end();
+    }
+
+    /// A file that is made longer reads as zeros there, whatever was there once.
+    fn forget_beyond_end(&mut self) {
+        drop(self.pages.split_off(&self.bytes.div_ceil(PAGE_BYTES)));
+        let kept = index(self.bytes % PAGE_BYTES);
+        if kept > 0
+            && let Some(last) = self.pages.get_mut(&(self.bytes / PAGE_BYTES))
+        {
+            Arc::make_mut(last)[kept..].fill(0);
+        }
+    }
+}
+
+impl Tree {
+    /// One empty folder.
+    pub(super) fn new() -> Self {
+        Tree {
+            nodes: BTreeMap::from([(ROOT, Node::new(true))]),
+        }
+    }
+
+    /// The file or folder of that number.
+    pub(super) fn node(&self, ino: u64) -> Option<&Node> {
+        self.nodes.get(&ino)
+    }
+
+    /// A number that nobody has.
+    pub(super) fn free(&self) -> u64 {
+        self.nodes.keys().next_back().expect("a root") + 1
+    }
+
+    /// Does it.
+    pub(super) fn apply(&mut self, change: &Change) {
+        self.apply_torn(change, ALL_SECTORS);
+    }
+
+    /// Does it; of a write, these sectors alone.
+    pub(super) fn apply_torn(&mut self, change: &Change, sectors: u8) {
+        match change {
+            Change::Make { ino, is_folder } => {
+                self.nodes.insert(*ino, Node::new(*is_folder));
+            }
+            Change::Name { folder, name, ino } => {
+                self.change(*folder).names.insert(name.clone(), *ino);
+            }
+            Change::Unname { folder, name } => {
+                self.change(*folder).names.remove(name);
+            }
+            Change::Rename {
+                folder,
+                from,
+                to,
+                ino,
+            } => {
+                let names = &mut self.change(*folder).names;
+                names.remove(from);
+                names.insert(to.clone(), *ino);
+            }
+            Change::Resize { ino, bytes } => self.change(*ino).resize(*bytes),
+            Change::Write { ino, page, data } => {
+                let node = self.change(*ino);
+                let data = torn(node.pages.get(page), data, sectors);
+                node.pages.insert(*page, data);
+            }
+            Change::Punch { ino, from, to } => {
+                let pages = &mut self.change(*ino).pages;
+                let rest = pages.split_off(to);
+                drop(pages.split_off(from));
+                pages.extend(rest);
+            }
+            Change::Attribute { ino, name, value } => {
+                let attributes = &mut self.change(*ino).attributes;
+                match value {
+                    Some(value) => attributes.insert(name.clone(), value.clone()),
+                    None => attributes.remove(name),
+                };
+            }
+        }
+    }
+
+    /// Equal for trees that are alike, if they share their pages.
+    pub(super) fn fingerprint(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        for (ino, node) in &self.nodes {
+            (ino, node.bytes, &node.names, &node.attributes).hash(&mut hasher);
+            for (number, page) in &node.pages {
+                (number, Arc::as_ptr(page).addr()).hash(&mut hasher);
+            }
+        }
+        hasher.finish()
+    }
+
+    /// What a mount finds after a power loss: nothing without a name, nothing beyond a file's end.
+    pub(super) fn mounted(mut self) -> Self {
+        let mut kept = vec![ROOT];
+        let mut at = 0;
+        while let Some(ino) = kept.get(at) {
+            kept.extend(self.nodes[ino].names.values());
+            at += 1;
+        }
+        self.nodes.retain(|ino, _| kept.contains(ino));
+        for node in self.nodes.values_mut() {
+            node.forget_beyond_end();
+        }
+        self
+    }
+
+    fn change(&mut self, ino: u64) -> &mut Node {
+        let node = self.nodes.get_mut(&ino).expect("a file that was made");
+        node.changed = SystemTime::now();
+        node
+    }
+}
+
+fn torn(old: Option<&Page>, new: &Page, sectors: u8) -> Page {
+    if sectors == ALL_SECTORS {
+        return Arc::clone(new);
+    }
+    let mut page = old.map_or([0; PAGE], |old| **old);
+    for (number, sector) in page.chunks_mut(SECTOR).enumerate() {
+        if sectors & (1 << number) != 0 {
+            let at = number * SECTOR;
+            sector.copy_from_slice(&new[at..at + SECTOR]);
+        }
+    }
+    Arc::new(page)
+}
+
+pub(super) fn index(offset: u64) -> usize {
+    usize::try_from(offset).expect("memory")
+}

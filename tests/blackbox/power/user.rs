@@ -1,0 +1,367 @@
+//! The one user of a machine that loses power: what it asks for, and what it was told. Trusts each
+//! answer, and repeats what was not answered. Must not know of power losses.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use tonic::{Code, Status};
+
+use crate::rig::{
+    Caller, Chance, Journal, Op, Origin, Outcome, PATIENCE, Records, Site, Volume, pause,
+};
+
+/// The magic number of ext4, and its UUID, beside each other: where they are, in bytes.
+const IDENTITY_AT: u64 = 1024 + 0x38;
+const IDENTITY_BYTES: usize = 0x30 + 16;
+/// The name of a target.
+const TARGET: &str = "a";
+
+/// Something that the user does. Volumes and snapshots go by their ids.
+#[derive(Clone, Debug)]
+pub(super) enum Act {
+    /// The first start of both, on an empty disk.
+    Start,
+    /// Name, kind and origin.
+    Create(String, &'static str, Origin),
+    Delete(String),
+    Attach(String),
+    Detach(String),
+    /// A detachment that is refused, since the volume is in use.
+    DetachTooEarly(String),
+    Stage(String),
+    Publish(String),
+    Unpublish(String),
+    Unstage(String),
+    /// Writes one more record, on disk when this returns.
+    Write(String),
+    /// To so many bytes.
+    Grow(String, i64),
+    Expand(String),
+    /// The name of a new snapshot, and its volume.
+    Cut(String, String),
+    /// Waits until the snapshot of that name is ready.
+    Await(String, String),
+    Discard(String),
+}
+
+/// What was acknowledged.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Known {
+    pub(super) volumes: BTreeMap<String, Held>,
+    pub(super) snapshots: BTreeMap<String, Cut>,
+}
+
+/// A volume.
+#[derive(Clone, Debug)]
+pub(super) struct Held {
+    pub(super) kind: &'static str,
+    pub(super) bytes: i64,
+    /// It was made from something.
+    pub(super) is_copy: bool,
+    /// Told when it was attached.
+    pub(super) context: Option<HashMap<String, String>>,
+    /// The node's agent was told to detach it, and the attachment was not repeated yet.
+    pub(super) is_wanted_back: bool,
+    /// It has been staged here.
+    pub(super) is_used: bool,
+    /// What tells its filesystem from any other.
+    pub(super) identity: Option<Vec<u8>>,
+    pub(super) records: Records,
+}
+
+/// A snapshot.
+#[derive(Clone, Debug)]
+pub(super) struct Cut {
+    pub(super) name: String,
+    pub(super) volume: String,
+    pub(super) kind: &'static str,
+    pub(super) is_ready: bool,
+    pub(super) identity: Option<Vec<u8>>,
+    pub(super) records: Records,
+}
+
+/// The user.
+pub(super) struct User {
+    pub(super) known: Known,
+    caller: Caller,
+    chance: Chance,
+}
+
+impl User {
+    /// A user who knows that.
+    pub(super) fn new(site: Site, known: Known, chance: Chance) -> Self {
+        let caller = Caller {
+            site,
+            journal: Arc::new(Journal::new()),
+            who: "user".to_owned(),
+        };
+        User {
+            known,
+            caller,
+            chance,
+        }
+    }
+
+    /// Does it, and repeats it until it is done.
+    pub(super) fn act(&mut self, act: &Act) {
+        match act {
+            Act::Start => {}
+            Act::Create(name, kind, origin) => self.create(name, kind, origin),
+            Act::Delete(id) => {
+                self.must(&Op::Delete(id.clone()));
+                self.known.volumes.remove(id);
+            }
+            Act::Attach(id) => self.attach(id),
+            Act::Detach(id) => {
+                self.must(&Op::Detach(id.clone()));
+                let held = self.held_mut(id);
+                (held.context, held.is_wanted_back) = (None, false);
+            }
+            Act::DetachTooEarly(id) => {
+                let refused = self.caller.ask(&Op::Detach(id.clone()), None);
+                assert!(refused.is_err(), "detached while in use: {id}");
+                self.held_mut(id).is_wanted_back = true;
+            }
+            Act::Stage(id) => self.stage(id),
+            Act::Publish(id) => {
+                self.must(&Op::Publish(
+                    self.volume(id),
+                    self.kind(id),
+                    self.target(id),
+                ));
+            }
+            Act::Unpublish(id) => {
+                self.must(&Op::Unpublish(self.volume(id), self.target(id)));
+            }
+            Act::Unstage(id) => {
+                self.must(&Op::Unstage(self.volume(id)));
+            }
+            Act::Write(id) => {
+                let (kind, target) = (self.kind(id), self.target(id));
+                let held = self.known.volumes.get_mut(id).expect("a volume");
+                held.records.write(kind, &target, &mut self.chance);
+            }
+            Act::Grow(id, bytes) => {
+                self.must(&Op::Grow(id.clone(), *bytes));
+                self.held_mut(id).bytes = *bytes;
+            }
+            Act::Expand(id) => self.expand(id),
+            Act::Cut(name, id) => {
+                self.cut(name, id);
+            }
+            Act::Await(name, id) => {
+                let end = std::time::Instant::now() + PATIENCE;
+                while !self.cut(name, id) {
+                    assert!(std::time::Instant::now() < end, "never ready: {name}");
+                    pause();
+                }
+            }
+            Act::Discard(id) => {
+                self.must(&Op::Discard(id.clone()));
+                self.known.snapshots.remove(id);
+            }
+        }
+    }
+
+    /// Brings a volume to a pod, by the attachment that there is or by a new one.
+    pub(super) fn up(&mut self, id: &str) {
+        if self.held(id).context.is_none() {
+            self.act(&Act::Attach(id.to_owned()));
+        }
+        self.act(&Act::Stage(id.to_owned()));
+        self.act(&Act::Publish(id.to_owned()));
+    }
+
+    /// Takes it back from the pod and from the node.
+    pub(super) fn down(&mut self, id: &str) {
+        self.act(&Act::Unpublish(id.to_owned()));
+        self.act(&Act::Unstage(id.to_owned()));
+        self.act(&Act::Detach(id.to_owned()));
+    }
+
+    /// What a pod finds wrong with a volume, if anything is.
+    pub(super) fn damage(&self, id: &str) -> Option<String> {
+        let held = self.held(id);
+        let now = self.identity(id);
+        if held.identity.is_some() && held.identity != now {
+            return Some(format!("volume {id}: has another filesystem: {now:?}"));
+        }
+        held.records.damage(held.kind, &self.target(id))
+    }
+
+    /// Where a pod has it.
+    pub(super) fn target(&self, id: &str) -> PathBuf {
+        self.volume(id).target(TARGET)
+    }
+
+    /// Its file.
+    pub(super) fn file(&self, id: &str) -> PathBuf {
+        self.caller.site.volumes().join(id)
+    }
+
+    /// Fails if a volume that nobody has written to shows anything.
+    pub(super) fn expect_no_more(&self, id: &str) {
+        let (held, target) = (self.held(id), self.target(id));
+        if held.kind == "block" {
+            let mut next = vec![0; 4096];
+            let at = held.records.bytes();
+            File::open(target)
+                .and_then(|device| device.read_exact_at(&mut next, at))
+                .expect("read the device");
+            let is_blank = next.iter().all(|byte| *byte == 0);
+            assert!(is_blank, "{id}: data that nobody wrote at byte {at}");
+            return;
+        }
+        let entries = std::fs::read_dir(target).expect("readdir").flatten();
+        let names = entries.map(|entry| entry.file_name().into_string().expect("UTF-8"));
+        let strange: Vec<_> = names
+            .filter(|name| !["lost+found", "records"].contains(&name.as_str()))
+            .collect();
+        assert!(strange.is_empty(), "{id}: files of nobody: {strange:?}");
+    }
+
+    /// What was acknowledged of it.
+    pub(super) fn held(&self, id: &str) -> &Held {
+        self.known.volumes.get(id).expect("a volume")
+    }
+
+    /// The calls so far.
+    pub(super) fn journal(&self) -> &Journal {
+        &self.caller.journal
+    }
+
+    /// Calls once.
+    pub(super) fn ask(&self, op: &Op) -> Result<Outcome, Status> {
+        self.caller.ask(op, None)
+    }
+
+    fn held_mut(&mut self, id: &str) -> &mut Held {
+        self.known.volumes.get_mut(id).expect("a volume")
+    }
+
+    fn kind(&self, id: &str) -> &'static str {
+        self.held(id).kind
+    }
+
+    fn volume(&self, id: &str) -> Volume {
+        let site = &self.caller.site;
+        let mut volume = Volume::made(&site.top, &site.volumes(), id.to_owned());
+        volume.context.clone_from(&self.held(id).context);
+        volume
+    }
+
+    fn must(&self, op: &Op) -> Outcome {
+        let end = std::time::Instant::now() + PATIENCE;
+        loop {
+            match self.caller.ask(op, None) {
+                Ok(outcome) => return outcome,
+                Err(status)
+                    if status.code() == Code::Aborted && std::time::Instant::now() < end =>
+                {
+                    pause();
+                }
+                Err(status) => {
+                    let why = format!("is refused: {status:?}");
+                    self.caller.site.fail(&self.caller.journal, op, &why, &[])
+                }
+            }
+        }
+    }
+
+    fn create(&mut self, name: &str, kind: &'static str, origin: &Origin) {
+        let op = Op::Create(name.to_owned(), kind, origin.clone());
+        let Outcome::Volume(id, bytes) = self.must(&op) else {
+            unreachable!("a volume")
+        };
+        let (identity, records) = match origin {
+            Origin::Blank => (None, Records::default()),
+            Origin::Volume(id) => {
+                let held = self.held(id);
+                (held.identity.clone(), held.records.clone())
+            }
+            Origin::Snapshot(id) => {
+                let cut = &self.known.snapshots[id];
+                (cut.identity.clone(), cut.records.clone())
+            }
+        };
+        let held = Held {
+            kind,
+            bytes,
+            is_copy: *origin != Origin::Blank,
+            context: None,
+            is_wanted_back: false,
+            is_used: false,
+            identity,
+            records,
+        };
+        self.known.volumes.insert(id, held);
+    }
+
+    fn attach(&mut self, id: &str) {
+        let Outcome::Context(context) = self.must(&Op::Attach(id.to_owned(), self.kind(id))) else {
+            unreachable!("a context")
+        };
+        let held = self.held_mut(id);
+        (held.context, held.is_wanted_back) = (Some(context), false);
+    }
+
+    fn stage(&mut self, id: &str) {
+        self.must(&Op::Stage(self.volume(id), self.kind(id)));
+        self.held_mut(id).is_used = true;
+        if self.held(id).identity.is_none() {
+            self.held_mut(id).identity = self.identity(id);
+        }
+    }
+
+    fn expand(&self, id: &str) {
+        let held = self.held(id);
+        let op = Op::Expand(self.volume(id), held.kind, self.target(id), held.bytes);
+        match self.caller.ask(&op, None) {
+            Ok(_) => {}
+            // Where this machine does not give CAP_SYS_RESOURCE.
+            Err(status) if held.kind == "ext4" && status.code() == Code::FailedPrecondition => {}
+            Err(status) => panic!("{op:?}: {status:?}"),
+        }
+    }
+
+    /// Tells whether it is ready.
+    fn cut(&mut self, name: &str, volume: &str) -> bool {
+        let op = Op::Cut(name.to_owned(), volume.to_owned());
+        let Outcome::Snapshot(id, is_ready) = self.must(&op) else {
+            unreachable!("a snapshot")
+        };
+        // What was cut before has not changed since.
+        if let Some(cut) = self.known.snapshots.get_mut(&id) {
+            cut.is_ready = is_ready;
+            return is_ready;
+        }
+        let held = self.held(volume);
+        let cut = Cut {
+            name: name.to_owned(),
+            volume: volume.to_owned(),
+            kind: held.kind,
+            is_ready,
+            identity: held.identity.clone(),
+            records: held.records.clone(),
+        };
+        self.known.snapshots.insert(id, cut);
+        is_ready
+    }
+
+    /// Magic and UUID of an ext4, read past its mount; none of a raw volume.
+    fn identity(&self, id: &str) -> Option<Vec<u8>> {
+        if self.kind(id) != "ext4" {
+            return None;
+        }
+        let mut found = vec![0; IDENTITY_BYTES];
+        File::open(self.volume(id).file)
+            .and_then(|file| file.read_exact_at(&mut found, IDENTITY_AT))
+            .expect("read the superblock");
+        // Between the two are counters and the state.
+        found.drain(2..0x30);
+        Some(found)
+    }
+}

@@ -1,0 +1,104 @@
+//! A filesystem whose server stops answering. It has one file, and answers all requests until it is
+//! silenced; from then on whatever asks it waits in the kernel.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::time::{Duration, SystemTime};
+
+use rustix::io::Errno;
+
+use super::super::place::Place;
+use super::{Attributes, FuseMount, Reply, Request, Server, abort, op};
+
+/// Longer than a test waits for anything.
+const SILENT_MAX: Duration = Duration::from_secs(90);
+
+/// The number of the folder (`FUSE_ROOT_ID`), and that of the file in it.
+const ROOT: u64 = 1;
+const FILE: u64 = 2;
+const FILE_BYTES: u64 = 1 << 20;
+
+/// The mounted filesystem. Unmounted when dropped, and what waits for it goes on with an error.
+pub(crate) struct Fuse {
+    mount: FuseMount,
+    is_silent: Arc<AtomicBool>,
+    /// Dropped with it.
+    end: Option<Sender<()>>,
+}
+
+impl Fuse {
+    /// Mounts it in the place, with a file of that name in it.
+    pub(crate) fn mount(place: &Place, file: &str) -> Self {
+        let is_silent = Arc::new(AtomicBool::new(false));
+        let server = OneFile {
+            name: file.to_owned(),
+            is_silent: Arc::clone(&is_silent),
+        };
+        Fuse {
+            mount: FuseMount::new(&place.folder("fuse"), server),
+            is_silent,
+            end: None,
+        }
+    }
+
+    /// Where it is mounted.
+    pub(crate) fn point(&self) -> &Path {
+        self.mount.point()
+    }
+
+    /// From now on it answers nothing. In a test that fails it comes to an end all the same, since
+    /// a process that waits for it cannot even be killed.
+    pub(crate) fn silence(&mut self) {
+        self.is_silent.store(true, Ordering::SeqCst);
+        let (end, ended) = mpsc::channel();
+        let connection = self.mount.connection();
+        std::thread::spawn(move || {
+            if ended.recv_timeout(SILENT_MAX) == Err(RecvTimeoutError::Timeout) {
+                abort(connection);
+            }
+        });
+        self.end = Some(end);
+    }
+}
+
+struct OneFile {
+    name: String,
+    is_silent: Arc<AtomicBool>,
+}
+
+impl Server for OneFile {
+    fn answer(&mut self, mut request: Request<'_>) -> Option<Result<Vec<u8>, Errno>> {
+        if self.is_silent.load(Ordering::SeqCst) {
+            return None;
+        }
+        Some(match request.op() {
+            op::LOOKUP if request.name() == self.name => Ok(Reply::entry(&attributes(FILE)).done()),
+            op::LOOKUP => Err(Errno::NOENT),
+            op::GETATTR => Ok(Reply::attr(&attributes(request.node())).done()),
+            op::OPEN | op::OPENDIR => Ok(Reply::default().u64s(&[1, 0]).done()),
+            op::READ => {
+                request.skip(16);
+                Ok(vec![0; usize::try_from(request.u32()).expect("small")])
+            }
+            op::STATFS => Ok(vec![0; 80]),
+            op::RELEASE | op::RELEASEDIR | op::FLUSH => Ok(Vec::new()),
+            _ => Err(Errno::NOSYS),
+        })
+    }
+}
+
+fn attributes(ino: u64) -> Attributes {
+    let (mode, bytes) = match ino {
+        ROOT => (0o040_755, 4096),
+        _ => (0o100_644, FILE_BYTES),
+    };
+    Attributes {
+        ino,
+        bytes,
+        blocks: bytes / 512,
+        mode,
+        changed: SystemTime::UNIX_EPOCH,
+    }
+}
