@@ -4,14 +4,14 @@
 mod snapshots;
 mod totals;
 
-use super::fault::{at, os};
+use super::fault::at;
 use super::record::Record;
-use super::state_file::{builder, failed, open, path_in};
+use super::state_file::{builder, failed, open, path_in, sync_names};
 use belay_server::failure::{Failure, Kind};
 use redb::{Database, ReadTransaction, ReadableDatabase as _, ReadableTable as _};
 use redb::{Table, TableDefinition, TableError, WriteTransaction};
 use std::collections::HashSet;
-use std::fs::{File, OpenOptions};
+use std::fs::OpenOptions;
 use std::ops::Bound;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
@@ -349,8 +349,7 @@ fn begin(dir: &Path, path: &Path) -> Result<(), Failure> {
     transaction.commit().map_err(failed)?;
     drop(made);
     std::fs::rename(&draft, path).map_err(|error| at("rename", &draft, &error))?;
-    let opened = File::open(dir).map_err(|error| at("open", dir, &error))?;
-    rustix::fs::fsync(&opened).map_err(|errno| os("fsync", dir, errno))
+    sync_names(dir)
 }
 
 /// The smallest change there is.

@@ -5,7 +5,7 @@ use super::fault::{at, os};
 use belay_server::failure::{Failure, Kind};
 use redb::Database;
 use rustix::fs::FallocateFlags;
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
 
 /// Pages kept in memory; the default of 1 GiB is for databases, not for a list of volumes.
@@ -30,6 +30,15 @@ pub(super) fn builder() -> redb::Builder {
 /// Where it is in the state directory.
 pub(super) fn path_in(dir: &Path) -> PathBuf {
     dir.join("state.redb")
+}
+
+/// Puts the names in the state directory on disk.
+///
+/// # Errors
+/// `Unreachable`, naming the directory.
+pub(super) fn sync_names(dir: &Path) -> Result<(), Failure> {
+    let opened = File::open(dir).map_err(|error| at("open", dir, &error))?;
+    rustix::fs::fsync(&opened).map_err(|errno| os("fsync", dir, errno))
 }
 
 /// An error of redb, and what to do about it.

@@ -9,6 +9,7 @@ use super::ledger::{Changes, Ledger};
 use super::making::Making;
 use super::record::{Record, State};
 use super::space::Overcommit;
+use super::state_file::sync_names;
 use super::{Config, STEP_BYTES};
 use crate::backend::{Page, Usage, Volume};
 use belay_server::failure::{Failure, Kind};
@@ -61,6 +62,8 @@ impl Store {
             refuse_orphans(dir, &files, id::VOLUME)?;
             refuse_orphans(dir, &snapshots, id::SNAPSHOT)?;
         }
+        // Before anything is kept in the two, whichever start has made them.
+        sync_names(dir)?;
         Ok(Self {
             ledger: Ledger::open(dir)?,
             largest_file_bytes: files.largest(&lock),
