@@ -97,7 +97,6 @@ impl Store {
         from.sync()?;
         let file = self.snapshots.begin(id)?;
         if !file.share(&from, least_bytes)? {
-            self.snapshots.sync()?;
             return self.leave_to_copier(id, source, &from);
         }
         let cut_at = SystemTime::now();
