@@ -81,6 +81,7 @@ pub(crate) fn format<K: Kernel>(
     let writer = kernel.reopen(device.fd, Open::DeviceWrite)?;
     let uuid = witness::begin_format(kernel, device)?;
     write_block(kernel, &writer, &mark)?;
+    kernel.fsync(&writer)?;
     let over_leftovers = matches!(permit, Permit::Interrupted(_));
     let recipe = Recipe {
         fs,
@@ -114,7 +115,9 @@ fn unexpected(fs: FsType, found: &str) -> Failure {
     Failure::new(Kind::System, text)
 }
 
-/// Takes the mark away, unless mkfs has put something in its place.
+/// Takes the mark away, unless mkfs has put something in its place. That this is on the disk, the
+/// fsync of the file sees to that records its use: until then the mark may count, and after it
+/// nobody looks for one.
 fn erase_mark<K: Kernel>(
     kernel: &K,
     writer: &K::Fd,
@@ -132,7 +135,7 @@ fn erase_mark<K: Kernel>(
     Ok(())
 }
 
-/// Writes the block at the mark's place and waits until the disk has it.
+/// Writes the block at the mark's place.
 fn write_block<K: Kernel>(
     kernel: &K,
     writer: &K::Fd,
@@ -145,6 +148,5 @@ fn write_block<K: Kernel>(
         let text = format!("short write of {length} bytes at the format mark");
         return Err(Failure::new(Kind::System, text));
     }
-    kernel.fsync(writer)?;
     Ok(())
 }
