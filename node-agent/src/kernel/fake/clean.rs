@@ -71,6 +71,8 @@ impl State {
         let numbers: Vec<u32> = self.loops.keys().copied().collect();
         for number in numbers {
             if self.openers(number) == 0 {
+                // The last close writes out what the cache has (block/bdev.c).
+                self.flush_cache(number, 0..u64::MAX);
                 let device = self.loops.get_mut(&number).unwrap();
                 if device.binding.as_ref().is_some_and(|b| b.mode.autoclear) {
                     device.binding = None;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
-use super::state::{Answer, File, InodeKind, Object, Place, State};
+use super::state::{Answer, File, InodeKind, Names, Object, Place, State};
 use crate::kernel::{MountAttrs, Open, Openers, Usage};
 
 /// `O_DIRECT` wants multiples of the logical block size, which is 512 for a loop device.
@@ -49,7 +49,8 @@ impl State {
         if let Some(InodeKind::Directory(names)) =
             self.inodes.get_mut(&directory).map(|inode| &mut inode.kind)
         {
-            names.insert(name.to_owned(), ino);
+            let name = name.to_owned();
+            names.change(move |names| names.insert(name.clone(), ino));
         }
     }
 
@@ -89,7 +90,7 @@ impl State {
         if let Some(InodeKind::Directory(names)) =
             self.inodes.get_mut(&parent.ino).map(|i| &mut i.kind)
         {
-            names.remove(&name);
+            names.change(move |names| names.remove(&name));
         }
         Ok(())
     }
@@ -132,6 +133,9 @@ impl State {
         let (ino, end) = self.bytes_of(fd)?;
         let left = usize::try_from(end.saturating_sub(at)).unwrap_or(usize::MAX);
         let length = buffer.len().min(left);
+        if let Ok(number) = self.object(fd)?.device() {
+            self.flush_cache(number, at..at + length as u64);
+        }
         let read = self.file(ino)?.contents.read(at, &mut buffer[..length]);
         if end == u64::MAX {
             return Ok(read);
@@ -143,9 +147,15 @@ impl State {
 
     pub(super) fn pwrite(&mut self, fd: u64, bytes: &[u8], at: u64) -> Answer<usize> {
         self.refuse_unaligned(fd, bytes.len(), at)?;
-        let (Object::File { writable, .. } | Object::Device { writable, .. }) = *self.object(fd)?
-        else {
-            return Err(Errno::BADF);
+        let (writable, cached) = match *self.object(fd)? {
+            Object::File { writable, .. } => (writable, None),
+            Object::Device {
+                number,
+                writable,
+                buffered,
+                ..
+            } => (writable, buffered.then_some(number)),
+            _ => (false, None),
         };
         if !writable {
             return Err(Errno::BADF);
@@ -154,13 +164,50 @@ impl State {
         if at + bytes.len() as u64 > end {
             return Err(Errno::NOSPC);
         }
-        Ok(self.file(ino)?.contents.write(at, bytes))
+        let range = at..at + bytes.len() as u64;
+        let bytes: Box<[u8]> = bytes.into();
+        if let Some(number) = cached {
+            let length = bytes.len();
+            self.write_cached(number, range, move |contents| {
+                contents.write(at, &bytes);
+            });
+            return Ok(length);
+        }
+        if let Ok(number) = self.object(fd)?.device() {
+            self.flush_cache(number, range);
+        }
+        let contents = &mut self.file(ino)?.contents;
+        Ok(contents.change(move |contents| contents.write(at, &bytes)))
+    }
+
+    /// fsync(2). Of a loop device: what is in its cache goes to its file, and all bytes there to
+    /// the disk. That the file's attributes go along (drivers/block/loop.c, `lo_req_flush`) no
+    /// manual says. Of the file: all that is its own, and nothing that is in a device's cache.
+    pub(super) fn fsync(&mut self, fd: u64) -> Answer<()> {
+        let (ino, _) = match *self.object(fd)? {
+            Object::File { .. } | Object::Device { .. } => self.bytes_of(fd)?,
+            _ => return Err(Errno::BADF),
+        };
+        match self.object(fd)?.device() {
+            Ok(number) => {
+                self.flush_cache(number, 0..u64::MAX);
+                self.file(ino)?.contents.sync();
+            }
+            Err(_) => self.file(ino)?.sync(),
+        }
+        Ok(())
     }
 
     fn refuse_unaligned(&self, fd: u64, length: usize, at: u64) -> Answer<()> {
-        let is_device = matches!(self.object(fd)?, Object::Device { .. });
+        let is_direct = matches!(
+            self.object(fd)?,
+            Object::Device {
+                buffered: false,
+                ..
+            }
+        );
         let sector = SECTOR as u64;
-        match is_device && (!length.is_multiple_of(SECTOR) || !at.is_multiple_of(sector)) {
+        match is_direct && (!length.is_multiple_of(SECTOR) || !at.is_multiple_of(sector)) {
             true => Err(Errno::INVAL),
             false => Ok(()),
         }
@@ -195,7 +242,9 @@ impl State {
     pub(super) fn make_dir(&mut self, path: &Path) {
         for part in path.ancestors().collect::<Vec<_>>().into_iter().rev() {
             if self.walk(part).is_err() {
-                self.create(part, InodeKind::Directory([].into())).unwrap();
+                self.create(part, InodeKind::Directory(Names::default()))
+                    .unwrap();
+                self.sync_names(part.parent().unwrap());
             }
         }
     }
@@ -205,7 +254,18 @@ impl State {
         if self.walk(path).is_err() {
             self.create(path, InodeKind::File(File::default())).unwrap();
         }
-        self.file_at(path).contents.grow(bytes);
+        let file = self.file_at(path);
+        file.contents.change(move |contents| contents.grow(bytes));
+        file.sync();
+        self.sync_names(path.parent().unwrap());
+    }
+
+    /// An fsync of a folder.
+    fn sync_names(&mut self, folder: &Path) {
+        let ino = self.walk(folder).unwrap().ino;
+        if let Some(InodeKind::Directory(names)) = self.inodes.get_mut(&ino).map(|i| &mut i.kind) {
+            names.sync();
+        }
     }
 
     pub(super) fn file_at(&mut self, path: &Path) -> &mut File {

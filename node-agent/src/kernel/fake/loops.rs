@@ -2,10 +2,12 @@
 //! that one's lock.
 
 use std::collections::btree_map::Entry;
+use std::ops::Range;
 use std::path::PathBuf;
 
 use rustix::io::Errno;
 
+use super::sparse::Sparse;
 use super::state::{Answer, InodeKind, Object, Place, State};
 use crate::kernel::{LoopFile, LoopMode, LoopStatus, Open};
 
@@ -22,7 +24,17 @@ pub(super) struct Binding {
     pub(super) ino: u64,
     pub(super) bytes: u64,
     pub(super) mode: LoopMode,
+    /// What was written through the device's page cache and is not in the file yet.
+    cache: Vec<Cached>,
 }
+
+struct Cached {
+    range: Range<u64>,
+    change: Change,
+}
+
+/// Of the bytes of a file.
+pub(super) type Change = Box<dyn Fn(&mut Sparse) + Send>;
 
 impl State {
     /// The lowest number that is not bound; its node is made where there is none.
@@ -77,7 +89,8 @@ impl State {
         if exclusive && self.is_claimed(number) {
             return Err(Errno::BUSY);
         }
-        let writable = how == Open::DeviceWrite;
+        let buffered = how == Open::FileWrite;
+        let writable = how == Open::DeviceWrite || buffered;
         if writable && device.binding.as_ref().is_some_and(|b| b.mode.read_only) {
             return Err(Errno::PERM);
         }
@@ -86,6 +99,7 @@ impl State {
             number,
             writable,
             exclusive,
+            buffered,
         })
     }
 
@@ -132,8 +146,76 @@ impl State {
             ino: place.ino,
             bytes,
             mode,
+            cache: Vec::new(),
         });
         Ok(())
+    }
+
+    /// Writes as who has the device open without `O_DIRECT`: reads of the device see it, its file
+    /// does not have it yet.
+    pub(super) fn write_cached(
+        &mut self,
+        number: u32,
+        range: Range<u64>,
+        change: impl Fn(&mut Sparse) + Send + 'static,
+    ) {
+        let device = self.loops.get_mut(&number);
+        if let Some(binding) = device.and_then(|device| device.binding.as_mut()) {
+            let change = Box::new(change);
+            binding.cache.push(Cached { range, change });
+        }
+    }
+
+    /// Writes to the file what the device's cache has in a range, as a direct read or write does
+    /// first.
+    pub(super) fn flush_cache(&mut self, number: u32, range: Range<u64>) {
+        let overlaps =
+            |cached: &Cached| cached.range.start < range.end && range.start < cached.range.end;
+        let Some((ino, cached)) = self.take_cache(number, overlaps) else {
+            return;
+        };
+        if let Ok(file) = self.file(ino) {
+            for Cached { change, .. } in cached {
+                file.contents.change(change);
+            }
+        }
+    }
+
+    /// The power is lost while something is in the device's cache.
+    pub(super) fn lose_cache(&mut self, number: u32, survives: &mut impl FnMut() -> bool) {
+        let Some((ino, cached)) = self.take_cache(number, |_| true) else {
+            return;
+        };
+        if let Ok(file) = self.file(ino) {
+            for Cached { change, .. } in cached.into_iter().filter(|_| survives()) {
+                file.contents.change(change);
+            }
+        }
+    }
+
+    fn take_cache(
+        &mut self,
+        number: u32,
+        wanted: impl Fn(&Cached) -> bool,
+    ) -> Option<(u64, Vec<Cached>)> {
+        let binding = self.loops.get_mut(&number)?.binding.as_mut()?;
+        let (taken, left) = binding.cache.drain(..).partition(wanted);
+        binding.cache = left;
+        Some((binding.ino, taken))
+    }
+
+    /// Where a mount shows a device for writing, somebody's data may be in its file.
+    pub(super) fn note_raw_use(&mut self, mount: u64) {
+        let Some(number) = self.loop_of(self.mounts[&mount].root) else {
+            return;
+        };
+        let binding = self.loops.get(&number).and_then(|l| l.binding.as_ref());
+        let shown = binding.filter(|binding| !binding.mode.read_only);
+        if let Some(ino) = shown.map(|binding| binding.ino)
+            && let Ok(file) = self.file(ino)
+        {
+            file.used = true;
+        }
     }
 
     /// What it is bound to; a device that runs down does not tell.

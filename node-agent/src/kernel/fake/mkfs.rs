@@ -2,6 +2,8 @@
 
 use rustix::io::Errno;
 
+use super::loops::Change;
+use super::sparse::Sparse;
 use super::state::{Answer, Object, State};
 use super::superblock::BLOCK_BYTES;
 use super::{Fake, Fd, btrfs, ext4, xfs};
@@ -11,6 +13,7 @@ use crate::kernel::{Child, ChildEnd, Open, Result};
 const MARK_AT: u64 = 100 << 20;
 /// Tables and logs: nothing that looks like a superblock.
 const FILLER: [u8; 4096] = [0xa5; 4096];
+const TABLES_AT: u64 = 8 * BLOCK_BYTES;
 const JOURNAL_AT: u64 = 64 << 20;
 
 /// What is written when.
@@ -21,7 +24,7 @@ const STEPS: [(&str, Step); 4] = [
     ("superblock", Step::Superblock),
 ];
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Step {
     Wipe,
     Tables,
@@ -60,6 +63,7 @@ pub(super) fn run(fake: &Fake, child: &Child<'_, Fd>) -> Result<ChildEnd> {
                 number,
                 writable: true,
                 exclusive: true,
+                buffered: true,
             }),
             _ => Err(Errno::NOTTY),
         }
@@ -88,32 +92,51 @@ fn uuid_in(args: &[String]) -> [u8; 16] {
     u128::from_str_radix(&digits, 16).map_or([0xee; 16], u128::to_be_bytes)
 }
 
+fn fill(contents: &mut Sparse, at: u64) {
+    contents.write(at, &FILLER);
+}
+
+/// Whether all is there that a mkfs here writes besides the superblock.
+pub(super) fn is_whole(contents: &Sparse, fs_type: &str) -> bool {
+    let is_filled = |at| {
+        let mut found = FILLER;
+        found.fill(0);
+        contents.read(at, &mut found);
+        found == FILLER
+    };
+    is_filled(JOURNAL_AT) && (fs_type != "ext4" || is_filled(TABLES_AT))
+}
+
 impl State {
+    /// As the tools do it, which was traced: through the device's cache; of all but xfs the rest is
+    /// synced before the superblock is valid. That they sync at their end as well, nobody needs.
     fn mkfs_step(&mut self, device: u64, fs_type: &str, step: Step, uuid: [u8; 16]) -> Answer<()> {
         let binding = self.binding(device)?.ok_or(Errno::NXIO)?;
         let (ino, blocks) = (binding.ino, binding.bytes / BLOCK_BYTES);
         let file = self.file(ino)?;
-        let contents = &mut file.contents;
-        match step {
-            Step::Wipe if file.used => {
-                self.violations
-                    .push(format!("inode {ino} was formatted with data on it"));
-                return Err(Errno::IO);
-            }
-            Step::Wipe => contents.discard_but(MARK_AT),
-            Step::Tables if fs_type == "xfs" => xfs::write(contents, blocks, uuid, true),
-            Step::Tables if fs_type == "btrfs" => btrfs::write(contents, blocks, true),
-            Step::Tables => drop(contents.write(8 * BLOCK_BYTES, &FILLER)),
-            Step::Journal => drop(contents.write(JOURNAL_AT, &FILLER)),
-            Step::Superblock => {
-                match fs_type {
-                    "xfs" => xfs::write(contents, blocks, uuid, false),
-                    "btrfs" => btrfs::write(contents, blocks, false),
-                    _ => ext4::write(contents, blocks),
-                }
-                file.formats += 1;
-            }
+        if step == Step::Wipe && file.used {
+            self.violations
+                .push(format!("inode {ino} was formatted with data on it"));
+            return Err(Errno::IO);
         }
+        if step == Step::Superblock {
+            file.formats += 1;
+        }
+        let number = self.object(device)?.device()?;
+        if step == Step::Superblock && fs_type != "xfs" {
+            self.fsync(device)?;
+        }
+        let change: Change = match (step, fs_type) {
+            (Step::Wipe, _) => Box::new(|to| to.discard_but(MARK_AT)),
+            (Step::Tables, "xfs") => Box::new(move |to| xfs::write(to, blocks, uuid, true)),
+            (Step::Tables, "btrfs") => Box::new(move |to| btrfs::write(to, blocks, true)),
+            (Step::Tables, _) => Box::new(|to| fill(to, TABLES_AT)),
+            (Step::Journal, _) => Box::new(|to| fill(to, JOURNAL_AT)),
+            (Step::Superblock, "xfs") => Box::new(move |to| xfs::write(to, blocks, uuid, false)),
+            (Step::Superblock, "btrfs") => Box::new(move |to| btrfs::write(to, blocks, false)),
+            (Step::Superblock, _) => Box::new(move |to| ext4::write(to, blocks)),
+        };
+        self.write_cached(number, 0..u64::MAX, change);
         Ok(())
     }
 }

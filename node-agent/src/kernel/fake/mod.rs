@@ -8,11 +8,14 @@ mod btrfs;
 mod clean;
 mod ext4;
 mod files;
+mod kept;
 mod loops;
 mod mkfs;
 mod mounts;
 mod on_disk;
+mod outside;
 mod picture;
+mod power;
 mod sparse;
 mod state;
 mod superblock;
@@ -21,7 +24,6 @@ mod verbs;
 mod xfs;
 
 use std::panic::resume_unwind;
-use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use rustix::io::Errno;
@@ -29,6 +31,7 @@ use tokio::sync::watch;
 
 use super::{Error, Result};
 pub(crate) use picture::{Holds, Picture};
+pub(crate) use power::Survives;
 use state::State;
 pub(crate) use trouble::Trouble;
 
@@ -65,6 +68,8 @@ pub(crate) enum Fault {
     Die(usize),
     /// The first call of this name is done, and then the process is killed.
     DieAfter(&'static str),
+    /// The call of this number is done, and then the machine loses its power.
+    PowerOff(usize, Survives),
     /// The call of this number waits for [`Machine::let_go`], as if its disk did not answer.
     Hang(usize),
     /// The same, for the first call from this number on that may wait for a disk.
@@ -84,13 +89,14 @@ pub(crate) struct Call {
 }
 
 /// The errnos that a fault can have.
-const ERRNOS: [(&str, Errno); 6] = [
+const ERRNOS: [(&str, Errno); 7] = [
     ("EIO", Errno::IO),
     ("EBUSY", Errno::BUSY),
     ("ENOENT", Errno::NOENT),
     ("EPERM", Errno::PERM),
     ("ENOSPC", Errno::NOSPC),
     ("EINVAL", Errno::INVAL),
+    ("EOPNOTSUPP", Errno::OPNOTSUPP),
 ];
 
 /// Calls that may wait for a disk, as the trait says.
@@ -233,36 +239,6 @@ impl Machine {
         self.lock().violations.clone()
     }
 
-    /// A sparse file with its folders; a file that is there is grown.
-    pub(crate) fn make_file(&self, path: &Path, bytes: u64) {
-        self.lock().make_file(path, bytes);
-    }
-
-    /// A folder with those above it.
-    pub(crate) fn make_dir(&self, path: &Path) {
-        self.lock().make_dir(path);
-    }
-
-    /// Writes into a file behind everybody's back, as a user of the volume would.
-    pub(crate) fn write_file(&self, path: &Path, at: u64, bytes: &[u8]) {
-        let mut state = self.lock();
-        let file = state.file_at(path);
-        file.contents.write(at, bytes);
-        file.used = true;
-    }
-
-    /// The file, or anything else, has that name.
-    pub(crate) fn is_there(&self, path: &Path) -> bool {
-        self.lock().walk(path).is_ok()
-    }
-
-    /// Reads from a file.
-    pub(crate) fn read_file(&self, path: &Path, at: u64, length: usize) -> Vec<u8> {
-        let mut bytes = vec![0; length];
-        self.lock().file_at(path).contents.read(at, &mut bytes);
-        bytes
-    }
-
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -313,13 +289,18 @@ impl Fake {
         let is_last = match state.fault {
             Some(Fault::Die(at)) => at == number,
             Some(Fault::DieAfter(call)) => call == name,
+            Some(Fault::PowerOff(at, _)) => at == number,
             _ => false,
         };
         if is_last {
-            state.fault = None;
+            let fault = state.fault.take();
             drop(act(&mut state));
-            self.kill(&mut state);
+            match fault {
+                Some(Fault::PowerOff(_, survives)) => state.power_off(survives),
+                _ => self.kill(&mut state),
+            }
             drop(state);
+            self.machine.turn.notify_all();
             resume_unwind(Box::new(Died));
         }
         act(&mut state).or_else(refused)

@@ -4,14 +4,17 @@ use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
-use super::state::{Answer, Context, InodeKind, Mount, Object, Place, State, Superblock, loop_dev};
+use super::mkfs;
+use super::state::{
+    Answer, Context, InodeKind, Mount, Names, Object, Place, State, Superblock, loop_dev,
+};
 use super::superblock::{self, Whole};
 use crate::kernel::{Dev, MountAttrs, MountEntry, MountFacts};
 
 impl State {
     pub(super) fn make_superblock(&mut self, fs_type: &str, dev: Dev, on: Option<u32>) -> u64 {
         let id = self.number();
-        let root = self.make_inode(id, InodeKind::Directory([].into()));
+        let root = self.make_inode(id, InodeKind::Directory(Names::default()));
         let superblock = Superblock {
             fs_type: fs_type.to_owned(),
             dev,
@@ -137,7 +140,9 @@ impl State {
         if is_directory != onto_directory {
             return Err(Errno::NOTDIR);
         }
-        self.attach(mount, onto, &point)
+        self.attach(mount, onto, &point)?;
+        self.note_raw_use(mount);
+        Ok(())
     }
 
     pub(super) fn umount(&mut self, path: &Path) -> Answer<()> {
@@ -244,6 +249,8 @@ impl State {
             self.violations
                 .push(format!("inode {ino} is mounted by two devices"));
         }
+        // The bytes come through the device's cache.
+        self.flush_cache(number, 0..u64::MAX);
         let file = self.file(ino)?;
         match superblock::read(&file.contents) {
             Some(Whole {
@@ -252,7 +259,12 @@ impl State {
             }) if found == fs_type && size <= bytes => {}
             _ => return Err(Errno::INVAL),
         }
+        let is_whole = file.formats == 0 || file.cut || mkfs::is_whole(&file.contents, &fs_type);
         file.used = true;
+        if !is_whole {
+            self.violations
+                .push(format!("inode {ino} was mounted, and mkfs has not ended"));
+        }
         let dev = match fs_type.as_str() {
             "btrfs" => self.anonymous_dev(),
             _ => loop_dev(number),

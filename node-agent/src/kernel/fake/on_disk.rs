@@ -19,8 +19,16 @@ impl State {
     }
 
     pub(super) fn set_attribute(&mut self, fd: u64, name: &str, value: &[u8]) -> Answer<()> {
+        let (name, value) = (name.to_owned(), value.to_owned());
         let attributes = &mut self.opened_file(fd)?.attributes;
-        attributes.insert(name.to_owned(), value.to_owned());
+        attributes.change(move |all| all.insert(name.clone(), value.clone()));
+        Ok(())
+    }
+
+    pub(super) fn remove_attribute(&mut self, fd: u64, name: &str) -> Answer<()> {
+        let name = name.to_owned();
+        let attributes = &mut self.opened_file(fd)?.attributes;
+        attributes.change(move |all| all.remove(&name));
         Ok(())
     }
 
@@ -67,7 +75,7 @@ impl State {
     /// To so many blocks.
     pub(super) fn ext4_resize(&mut self, fd: u64, blocks: u64) -> Answer<()> {
         let contents = &mut self.mounted_file(fd, "ext4", Some(blocks))?.contents;
-        ext4::write(contents, blocks);
+        contents.change(move |contents| ext4::write(contents, blocks));
         Ok(())
     }
 
@@ -76,7 +84,7 @@ impl State {
         let contents = &mut self.mounted_file(fd, "xfs", Some(blocks))?.contents;
         let mut uuid = [0; 16];
         contents.read(xfs::UUID_AT, &mut uuid);
-        xfs::write(contents, blocks, uuid, false);
+        contents.change(move |contents| xfs::write(contents, blocks, uuid, false));
         Ok(())
     }
 
@@ -87,7 +95,7 @@ impl State {
         }
         let blocks = self.room(self.device_of(fd, "btrfs")?);
         let contents = &mut self.mounted_file(fd, "btrfs", Some(blocks))?.contents;
-        btrfs::write(contents, blocks, false);
+        contents.change(move |contents| btrfs::write(contents, blocks, false));
         Ok(())
     }
 

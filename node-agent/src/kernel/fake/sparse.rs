@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 const BLOCK: u64 = 4096;
 
 /// Blocks that were written, and a size.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Sparse {
     bytes: u64,
     blocks: BTreeMap<u64, Box<[u8]>>,

@@ -6,6 +6,7 @@ use std::thread::ThreadId;
 
 use rustix::io::Errno;
 
+use super::kept::Kept;
 use super::loops::Loop;
 use super::sparse::Sparse;
 use super::{Call, Fault};
@@ -41,17 +42,22 @@ pub(super) struct Inode {
     pub(super) kind: InodeKind,
 }
 
+/// The names in a folder, and the inodes that they stand for.
+pub(super) type Names = Kept<BTreeMap<String, u64>>;
+
 pub(super) enum InodeKind {
-    Directory(BTreeMap<String, u64>),
+    Directory(Names),
     File(File),
     Loop(u32),
 }
 
 #[derive(Default)]
 pub(super) struct File {
-    pub(super) contents: Sparse,
+    pub(super) contents: Kept<Sparse>,
     /// Its extended attributes.
-    pub(super) attributes: BTreeMap<String, Vec<u8>>,
+    pub(super) attributes: Kept<BTreeMap<String, Vec<u8>>>,
+    /// It was cut: what is in it need not be whole.
+    pub(super) cut: bool,
     /// Somebody's data may be in it: it has been mounted, or written to from outside.
     pub(super) used: bool,
     /// How often a mkfs on it came to its end.
@@ -109,6 +115,8 @@ pub(super) enum Object {
         number: u32,
         writable: bool,
         exclusive: bool,
+        /// Not past the cache that the device has of its own.
+        buffered: bool,
     },
     Context(Context),
 }

@@ -33,19 +33,6 @@ impl Machine {
         }
     }
 
-    /// Removes a file; a device that is bound to it keeps what it holds.
-    pub(crate) fn delete_file(&self, path: &Path) {
-        self.lock().remove(path, false).unwrap();
-    }
-
-    /// Cuts a file; devices that are bound to it keep their size.
-    pub(crate) fn truncate_file(&self, path: &Path, bytes: u64) {
-        let mut state = self.lock();
-        let file = state.file_at(path);
-        file.contents.truncate(bytes);
-        file.used &= !file.contents.is_blank();
-    }
-
     /// Mounts a tmpfs over a folder.
     pub(crate) fn cover(&self, folder: &Path) {
         let mut state = self.lock();
@@ -67,6 +54,7 @@ impl Machine {
         let numbers: Vec<u32> = state.loops.keys().copied().collect();
         for number in numbers {
             if state.openers(number) == 0 {
+                state.flush_cache(number, 0..u64::MAX);
                 state.loops.get_mut(&number).unwrap().binding = None;
             }
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-use super::state::{Context, File, InodeKind, Object, loop_dev};
+use super::state::{Context, File, InodeKind, Names, Object, loop_dev};
 use super::superblock::BLOCK_BYTES;
 use super::{Fake, Fd, btrfs, mkfs};
 use crate::kernel::{
@@ -92,7 +92,7 @@ impl Kernel for Fake {
 
     fn mkdir(&self, path: &Path, _: u32) -> Result<()> {
         self.call("mkdir", text(path), NONE, |state| {
-            state.create(path, InodeKind::Directory([].into()))
+            state.create(path, InodeKind::Directory(Names::default()))
         })
     }
 
@@ -136,8 +136,7 @@ impl Kernel for Fake {
 
     fn remove_xattr(&self, fd: &Fd, name: &str) -> Result<()> {
         self.call("fremovexattr", named(fd), NONE, |state| {
-            state.opened_file(fd.id)?.attributes.remove(name);
-            Ok(())
+            state.remove_attribute(fd.id, name)
         })
     }
 
@@ -166,7 +165,7 @@ impl Kernel for Fake {
     }
 
     fn fsync(&self, fd: &Fd) -> Result<()> {
-        self.call("fsync", named(fd), NONE, |_| Ok(()))
+        self.call("fsync", named(fd), NONE, |state| state.fsync(fd.id))
     }
 
     fn device_bytes(&self, fd: &Fd) -> Result<u64> {

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use super::bench::{BYTES, World};
 use crate::device::loop_path;
 use crate::kernel::{
-    Cause, Kernel, LoopMode, MountAttrs, Open, Openers, Patience, Result, failed_busy, while_busy,
+    AlignedBuf, Cause, Kernel, LoopMode, MountAttrs, Open, Openers, Patience, Result, failed_busy,
+    while_busy,
 };
 
 on_both! {
@@ -18,6 +19,7 @@ on_both! {
     a_mount_point_is_not_removed
     an_open_descriptor_keeps_a_mount
     what_is_exclusive_is_exclusive
+    what_a_devices_cache_has_is_in_its_file_after_a_direct_read_or_an_fsync
     who_else_has_a_file_open_is_seen
 }
 
@@ -197,6 +199,24 @@ fn what_is_exclusive_is_exclusive<W: World>(world: &W) {
     kernel.reopen(&device, Open::DeviceWrite).unwrap();
     drop(first);
     kernel.reopen(&device, Open::DeviceExclusive).unwrap();
+    kernel.loop_set_autoclear(&device, true).unwrap();
+}
+
+fn what_a_devices_cache_has_is_in_its_file_after_a_direct_read_or_an_fsync<W: World>(world: &W) {
+    let kernel = world.kernel();
+    let (_, device, file) = bound(world, &kernel);
+    let writer = kernel.reopen(&device, Open::FileWrite).unwrap();
+    let (first, second) = (4096, BYTES / 2);
+    assert_eq!(kernel.pwrite(&writer, b"first", first).unwrap(), 5);
+    let mut block = AlignedBuf::new(4096);
+    kernel.pread(&device, &mut block, first).unwrap();
+    assert!(block.starts_with(b"first"));
+    assert_eq!(kernel.seek_data(&file, 0).unwrap(), Some(first));
+
+    assert_eq!(kernel.pwrite(&writer, b"second", second).unwrap(), 6);
+    kernel.fsync(&device).unwrap();
+    assert_eq!(kernel.seek_data(&file, BYTES / 4).unwrap(), Some(second));
+    drop(writer);
     kernel.loop_set_autoclear(&device, true).unwrap();
 }
 

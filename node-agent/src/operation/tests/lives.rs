@@ -1,6 +1,6 @@
-//! Random lives of four volumes on the simulated machine, held against the model: calls that
-//! fail or are killed at any system call, restarts, requests that are wrong, and files that are
-//! removed or cut behind the agent's back.
+//! Random lives of writers' and readers' volumes on the simulated machine, held against the model:
+//! calls that fail or are killed at any system call, restarts, losses of power, requests that are
+//! wrong, and files that are removed or cut behind the agent's back.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::PathBuf;
@@ -10,11 +10,13 @@ use belay_server::request::AccessMode;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 
-use super::bench::{BYTES, MIB, Verb, Volume, World, sweep};
+use super::bench::{BYTES, Form, MIB, Verb, Volume, World, sweep};
 use super::is_nightly;
-use super::model::{Answer, Known, STEPS_MAX, Wrong, config, verb, volumes, wrong, wrongly};
+use super::model::{
+    Answer, Known, STEPS_MAX, VOLUMES, Wrong, config, verb, volumes_and_readers, wrong, wrongly,
+};
 use super::simulated::Simulated;
-use crate::kernel::fake::{Died, Fake, Fault, Picture};
+use crate::kernel::fake::{Died, Fake, Fault, Picture, Survives};
 use crate::operation::Node;
 
 const CASES: u32 = 1_000;
@@ -33,6 +35,8 @@ enum Step {
     Restart(Option<Fault>),
     /// The next agent starts before the last one has ended.
     Relay,
+    /// The power is lost between two calls.
+    PowerOff(Survives),
     /// The controller grows a volume.
     Grow(usize),
     /// Somebody removes a volume's file.
@@ -50,11 +54,19 @@ fn fault() -> impl Strategy<Value = Option<Fault>> {
         2 => at().prop_map(|at| Some(Fault::Die(at))),
         2 => (at(), errno).prop_map(|(at, errno)| Some(Fault::Fail(at, errno))),
         1 => at().prop_map(|at| Some(Fault::FailFrom(at, "EIO"))),
+        1 => (at(), survives()).prop_map(|(at, part)| Some(Fault::PowerOff(at, part))),
+    ]
+}
+
+fn survives() -> impl Strategy<Value = Survives> {
+    prop_oneof![
+        1 => Just(Survives::Nothing),
+        2 => any::<u64>().prop_map(Survives::Some),
     ]
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let volume = || 0..4_usize;
+    let volume = || 0..VOLUMES;
     let cut = prop::sample::select(&[0, 4096, 65 << 10, 60 * MIB, 300 * MIB][..]);
     prop_oneof![
         40 => (volume(), verb(), fault()).prop_map(|(v, verb, fault)| Step::Call(v, verb, fault)),
@@ -62,6 +74,7 @@ fn step() -> impl Strategy<Value = Step> {
             .prop_map(|(v, wrong, verb, fault)| Step::Wrong(v, wrong, verb, fault)),
         3 => fault().prop_map(Step::Restart),
         1 => Just(Step::Relay),
+        1 => survives().prop_map(Step::PowerOff),
         2 => volume().prop_map(Step::Grow),
         1 => volume().prop_map(Step::Remove),
         1 => (volume(), cut).prop_map(|(volume, bytes)| Step::Cut(volume, bytes)),
@@ -78,7 +91,7 @@ struct Asked {
     is_wrong: bool,
 }
 
-/// A machine with four volumes, the agent on it, and what must be so.
+/// A machine with volumes, the agent on it, and what must be so.
 struct Life {
     world: Simulated,
     /// `None` only between two agents.
@@ -95,13 +108,22 @@ struct Life {
 impl Life {
     fn new() -> Life {
         let world = Simulated::new();
-        let volumes = volumes(&world);
+        let mut known = vec![Known::default(); VOLUMES];
+        let volumes = volumes_and_readers(&world);
+        for (number, reader) in volumes
+            .iter()
+            .enumerate()
+            .filter(|(_, v)| v.mode.is_read_only())
+        {
+            world.write_file(&reader.file(), DATA_AT, reader.id.as_bytes());
+            known[number].written = true;
+        }
         let node = Some(world.start_swept());
         Life {
             picture: world.machine.picture(),
             world,
             node,
-            known: vec![Known::default(); volumes.len()],
+            known,
             volumes,
             bytes: BYTES,
             disturbed: false,
@@ -112,6 +134,10 @@ impl Life {
         match *step {
             Step::Restart(fault) => self.restart(fault),
             Step::Relay => self.node = Some(self.world.start_swept()),
+            Step::PowerOff(survives) => {
+                self.world.machine.power_off(survives);
+                self.come_back();
+            }
             Step::Grow(number) => self.grow(number),
             Step::Remove(number) => {
                 if let Some(file) = self.harm(number) {
@@ -163,12 +189,27 @@ impl Life {
         self.world.machine.end();
         self.node = Some(match ended {
             Ok(_) => node,
+            Err(payload) if payload.is::<Died>() && matches!(fault, Some(Fault::PowerOff(..))) => {
+                drop(node);
+                return self.come_back();
+            }
             Err(payload) if payload.is::<Died>() => {
                 drop(node);
                 self.world.start()
             }
             Err(panic) => resume_unwind(panic),
         });
+    }
+
+    /// After a loss of power: nothing is mounted, and the next agent starts.
+    fn come_back(&mut self) {
+        self.node = None;
+        self.node = Some(self.world.start_swept());
+        for known in &mut self.known {
+            known.staged = false;
+            known.targets.clear();
+        }
+        self.picture = self.world.machine.picture();
     }
 
     /// The volume's file, if it is still there; whatever is done to it must be borne.
@@ -193,12 +234,21 @@ impl Life {
         let calls = self.world.machine.end().len();
         let before = std::mem::replace(&mut self.picture, self.world.machine.picture());
         let struck = match fault {
-            Some(Fault::Die(at) | Fault::Fail(at, _) | Fault::FailFrom(at, _)) => at <= calls,
+            Some(
+                Fault::Die(at)
+                | Fault::Fail(at, _)
+                | Fault::FailFrom(at, _)
+                | Fault::PowerOff(at, _),
+            ) => at <= calls,
             _ => false,
         };
         self.disturbed |= struck;
         let result = match ended {
             Ok(result) => result,
+            Err(payload) if payload.is::<Died>() && matches!(fault, Some(Fault::PowerOff(..))) => {
+                self.come_back();
+                return Ok(());
+            }
             Err(payload) if payload.is::<Died>() => {
                 self.node = None;
                 self.node = Some(self.world.start());
@@ -263,7 +313,7 @@ impl Life {
         let file = volume.file();
         match verb {
             // A pod writes, or finds what it wrote before.
-            Verb::Publish(_) if !self.known[number].harmed => {
+            Verb::Publish(_) if !volume.mode.is_read_only() && !self.known[number].harmed => {
                 machine.write_file(&file, DATA_AT, volume.id.as_bytes());
                 self.known[number].written = true;
             }
@@ -322,8 +372,22 @@ impl Life {
         let own = format!(" of {},", volume.file().display());
         // A file that was removed has no name.
         let is_own = |line: &&String| line.contains(&own) || harmed && line.contains(" of inode ");
-        match mounts.iter().find(|line| !is_own(line)) {
-            Some(other) => Err(format!("not of {}: {other}", volume.id)),
+        if let Some(other) = mounts.iter().find(|line| !is_own(line)) {
+            return Err(format!("not of {}: {other}", volume.id));
+        }
+        if !volume.mode.is_read_only() {
+            return Ok(());
+        }
+        // A raw device is refused writes by its loop device; what shows it while it is staged has
+        // no say in that.
+        let file = format!("loop of {}:", volume.file().display());
+        let raw = self.picture.beginning_with(&[&file]);
+        let writable = match volume.form {
+            Form::Block => raw.iter().find(|line| !line.contains("read_only: true")),
+            _ => mounts.iter().find(|line| !line.contains(", 0x1, ro true,")),
+        };
+        match writable {
+            Some(writable) => Err(format!("a reader of {} could write: {writable}", volume.id)),
             None => Ok(()),
         }
     }

@@ -1,14 +1,18 @@
-//! Every operation with a failure at every call, and with death at every call.
+//! Every operation with a failure at every call, with death at every call, and with the loss of
+//! power after every call.
 //!
 //! After a failure the same call must come to its end, and so must what takes it back. Besides, a
 //! stage or publish that says nothing is left must have left nothing: the kubelet may forget it.
+//! After a loss of power nothing is mounted, so the kubelet begins anew (`power`).
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use belay_server::failure::{Certainty, Failure, Kind};
+use belay_server::request::AccessMode;
 
 use super::bench::{Form, GROWN_BYTES, MIB, Verb, Volume, World};
 use super::is_nightly;
+use super::power::{SURVIVE, lose_power};
 use super::simulated::Simulated;
 use crate::kernel::fake::{Call, Died, Fake, Fault, Holds, Picture};
 use crate::operation::Node;
@@ -22,7 +26,7 @@ const DATA_AT: u64 = 50 * MIB;
 
 /// What is done before the call that is examined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Before {
+pub(super) enum Before {
     Call(Verb),
     /// A call during which the agent dies, after the first system call of that name.
     Died(Verb, &'static str),
@@ -32,14 +36,16 @@ enum Before {
     Grow,
     /// A pod has written.
     Data,
+    /// From now on the volume is asked for by who may only read.
+    Reader,
 }
 
 /// One operation in one situation.
-struct Case {
+pub(super) struct Case {
     name: &'static str,
     form: Form,
-    before: &'static [Before],
-    verb: Verb,
+    pub(super) before: &'static [Before],
+    pub(super) verb: Verb,
     /// What takes it back.
     undo: &'static [Verb],
 }
@@ -50,9 +56,14 @@ const UNSTAGED: Before = Before::Call(Verb::Unstage);
 const RESTART: Before = Before::Restart;
 const GROW: Before = Before::Grow;
 const DATA_IN: Before = Before::Data;
+const READER: Before = Before::Reader;
 /// A volume with a filesystem and data in it that is staged nowhere.
 const FORMATTED: &[Before] = &[STAGED, DATA_IN, UNSTAGED];
 const FORMATTED_GROWN: &[Before] = &[STAGED, DATA_IN, UNSTAGED, GROW];
+const FORMATTED_READ: &[Before] = &[STAGED, DATA_IN, UNSTAGED, READER];
+const READ: &[Before] = &[STAGED, DATA_IN, UNSTAGED, READER, STAGED, PUBLISHED];
+/// Bound for writing by an agent that died.
+const BOUND_READ: &[Before] = &[Before::Died(Verb::Stage, "LOOP_CONFIGURE"), DATA_IN, READER];
 const STAGED_RESTARTED: &[Before] = &[STAGED, DATA_IN, RESTART];
 const IN_USE: &[Before] = &[STAGED, DATA_IN, PUBLISHED];
 const IN_USE_RESTARTED: &[Before] = &[STAGED, DATA_IN, PUBLISHED, RESTART];
@@ -135,6 +146,15 @@ const CASES: &[Case] = &[
     case("stage, half unstaged", Form::Ext4, HALF_UNSTAGED, Verb::Stage, &[Verb::Unstage]),
     case("stage, half unstaged", Form::Block, HALF_UNSTAGED, Verb::Stage, &[Verb::Unstage]),
     case("unstage, half done", Form::Block, HALF_UNSTAGED, Verb::Unstage, &[Verb::Unstage]),
+    case("stage, reader", Form::Ext4, FORMATTED_READ, Verb::Stage, &[Verb::Unstage]),
+    case("stage, reader", Form::Xfs, FORMATTED_READ, Verb::Stage, &[Verb::Unstage]),
+    case("stage, reader", Form::Btrfs, FORMATTED_READ, Verb::Stage, &[Verb::Unstage]),
+    case("stage, reader", Form::Block, &[DATA_IN, READER], Verb::Stage, &[Verb::Unstage]),
+    case("stage, bound to write", Form::Block, BOUND_READ, Verb::Stage, &[Verb::Unstage]),
+    case("publish, reader", Form::Ext4, READ, Verb::Publish(2), ALL_BACK),
+    case("publish, reader", Form::Block, READ, Verb::Publish(2), ALL_BACK),
+    case("unpublish, reader", Form::Ext4, READ, Verb::Unpublish(1), ALL_BACK),
+    case("unstage, reader", Form::Block, &[DATA_IN, READER, STAGED], Verb::Unstage, ALL_BACK),
     case("expand", Form::Ext4, IN_USE_GROWN, Verb::Expand, ALL_BACK),
     case("expand", Form::Xfs, IN_USE_GROWN, Verb::Expand, ALL_BACK),
     case("expand", Form::Btrfs, IN_USE_GROWN, Verb::Expand, ALL_BACK),
@@ -148,20 +168,20 @@ const CASES: &[Case] = &[
 ];
 
 /// A machine in the situation of a case.
-struct Run<'a> {
-    case: &'a Case,
-    world: Simulated,
-    volume: Volume,
-    node: Node<Fake>,
+pub(super) struct Run<'a> {
+    pub(super) case: &'a Case,
+    pub(super) world: Simulated,
+    pub(super) volume: Volume,
+    pub(super) node: Node<Fake>,
 }
 
 /// Everything that can be seen, and what the file holds.
 type View = (Picture, Holds);
 
 impl<'a> Run<'a> {
-    fn new(case: &'a Case) -> Run<'a> {
+    pub(super) fn new(case: &'a Case) -> Run<'a> {
         let world = Simulated::new();
-        let volume = world.volume("vol", case.form);
+        let mut volume = world.volume("vol", case.form);
         let mut node = world.start();
         for before in case.before {
             match before {
@@ -174,6 +194,7 @@ impl<'a> Run<'a> {
                 }
                 Before::Restart => node = world.start(),
                 Before::Grow => world.make_file(&volume.file(), GROWN_BYTES),
+                Before::Reader => volume.mode = AccessMode::MultiNodeReaderOnly,
                 Before::Data => world.write_file(&volume.file(), DATA_AT, DATA),
             }
         }
@@ -186,7 +207,7 @@ impl<'a> Run<'a> {
     }
 
     /// The call that is examined, with what is to go wrong in it; `None` when the process died.
-    fn go(&self, fault: Option<Fault>) -> (Option<Result<(), Failure>>, Vec<Call>) {
+    pub(super) fn go(&self, fault: Option<Fault>) -> (Option<Result<(), Failure>>, Vec<Call>) {
         self.world.machine.begin(fault);
         let call = || self.volume.call(&self.node, self.case.verb);
         let ended = catch_unwind(AssertUnwindSafe(call));
@@ -198,7 +219,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn restart(self) -> Run<'a> {
+    pub(super) fn restart(self) -> Run<'a> {
         let Run {
             case,
             world,
@@ -221,7 +242,7 @@ impl<'a> Run<'a> {
     }
 
     /// Comes again until the call is done; what is seen then.
-    fn repeat(&self, verb: Verb) -> Result<(), String> {
+    pub(super) fn repeat(&self, verb: Verb) -> Result<(), String> {
         let mut last = None;
         for _ in 0..ATTEMPTS_MAX {
             match self.volume.call(&self.node, verb) {
@@ -240,7 +261,7 @@ impl<'a> Run<'a> {
     }
 
     /// What holds after everything, whatever has happened.
-    fn check(&self) -> Result<(), String> {
+    pub(super) fn check(&self) -> Result<(), String> {
         let violations = self.world.machine.violations();
         if !violations.is_empty() {
             return Err(violations.join("; "));
@@ -258,7 +279,7 @@ impl<'a> Run<'a> {
 }
 
 /// What the undisturbed call comes to.
-struct Good {
+pub(super) struct Good {
     before: View,
     after: View,
     undone: Picture,
@@ -284,7 +305,7 @@ impl Good {
         }
     }
 
-    fn is_after(&self, run: &Run<'_>) -> Result<(), String> {
+    pub(super) fn is_after(&self, run: &Run<'_>) -> Result<(), String> {
         let (picture, holds) = run.view();
         if picture != self.after.0 {
             return Err(format!(
@@ -307,7 +328,7 @@ impl Good {
 
 /// How the runs of one case ended.
 #[derive(Default)]
-struct Row {
+pub(super) struct Row {
     /// The call was done all the same.
     done: usize,
     /// It failed, and all was as before.
@@ -316,6 +337,8 @@ struct Row {
     finished_later: usize,
     /// It died, and the next call after a restart came to its end.
     died: usize,
+    /// The power was lost, and the calls of a kubelet that begins anew came to their end.
+    pub(super) off: usize,
 }
 
 /// Calls that make a filesystem larger.
@@ -390,7 +413,7 @@ fn settle(run: &Run<'_>, good: &Good) -> Result<(), String> {
     good.is_after(run)
 }
 
-fn take_back(run: &Run<'_>, good: &Good) -> Result<(), String> {
+pub(super) fn take_back(run: &Run<'_>, good: &Good) -> Result<(), String> {
     run.undo()?;
     run.check()?;
     let picture = run.view().0;
@@ -405,11 +428,11 @@ fn take_back(run: &Run<'_>, good: &Good) -> Result<(), String> {
 }
 
 #[test]
-fn no_failure_and_no_death_at_any_call_leaves_a_hole() {
+fn no_failure_death_or_power_loss_at_any_call_leaves_a_hole() {
     let mut holes = Vec::new();
     let mut table = vec![format!(
-        "{:<22} {:<5} {:>5} {:>6} {:>9} {:>14} {:>6}",
-        "operation", "form", "calls", "done", "as before", "finished later", "deaths"
+        "{:<22} {:<5} {:>5} {:>6} {:>9} {:>14} {:>6} {:>9}",
+        "operation", "form", "calls", "done", "as before", "finished later", "deaths", "power off"
     )];
     for case in CASES {
         let good = Good::of(case);
@@ -418,9 +441,11 @@ fn no_failure_and_no_death_at_any_call_leaves_a_hole() {
             let once = ERRNOS.map(|errno| Fault::Fail(at, errno));
             let from_here = ["EIO", "EBUSY"].map(|errno| Fault::FailFrom(at, errno));
             let faults = once.into_iter().chain(from_here).chain([Fault::Die(at)]);
+            let faults = faults.chain(SURVIVE.map(|part| Fault::PowerOff(at, part)));
             for fault in faults {
                 let outcome = match fault {
                     Fault::Die(_) => die(case, &good, fault, &mut row),
+                    Fault::PowerOff(..) => lose_power(case, &good, fault, &mut row),
                     _ => fail(case, &good, fault, &mut row),
                 };
                 if let Err(why) = outcome {
@@ -431,14 +456,15 @@ fn no_failure_and_no_death_at_any_call_leaves_a_hole() {
             }
         }
         table.push(format!(
-            "{:<22} {:<5} {:>5} {:>6} {:>9} {:>14} {:>6}",
+            "{:<22} {:<5} {:>5} {:>6} {:>9} {:>14} {:>6} {:>9}",
             case.name,
             format!("{:?}", case.form),
             good.calls.len(),
             row.done,
             row.as_before,
             row.finished_later,
-            row.died
+            row.died,
+            row.off
         ));
     }
     println!("{}", table.join("\n"));

@@ -32,6 +32,7 @@ mod kubelet_dir;
 mod lives;
 mod matrix;
 pub(crate) mod model;
+mod power;
 mod real;
 mod restarted;
 pub(crate) mod simulated;

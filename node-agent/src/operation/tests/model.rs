@@ -20,6 +20,9 @@ const CASES: u32 = 30;
 const CASES_NIGHTLY: u32 = 1_000;
 pub(crate) const STEPS_MAX: usize = 24;
 const FORMS: [Form; 4] = [Form::Ext4, Form::Xfs, Form::Block, Form::Btrfs];
+const READERS: [Form; 2] = [Form::Ext4, Form::Block];
+/// Of [`volumes_and_readers`].
+pub(crate) const VOLUMES: usize = FORMS.len() + READERS.len();
 
 /// What is known of a volume.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -201,7 +204,7 @@ pub(crate) fn verb() -> impl Strategy<Value = Verb> {
 
 pub(crate) fn wrong() -> impl Strategy<Value = Wrong> {
     prop_oneof![
-        (0..4_usize).prop_map(Wrong::Folders),
+        (0..VOLUMES).prop_map(Wrong::Folders),
         prop::sample::select(&FORMS[..]).prop_map(Wrong::Form),
     ]
 }
@@ -213,6 +216,21 @@ pub(crate) fn volumes(world: &impl World) -> Vec<Volume> {
         .map(|(number, form)| world.volume(&format!("vol-{number}"), form))
         .collect();
     volumes[1].mode = AccessMode::SingleNodeSingleWriter;
+    volumes
+}
+
+/// And volumes that may only be read, which somebody has formatted before.
+pub(crate) fn volumes_and_readers(world: &impl World) -> Vec<Volume> {
+    let mut volumes = volumes(world);
+    for (number, form) in (volumes.len()..).zip(READERS) {
+        let mut volume = world.volume(&format!("vol-{number}"), form);
+        let node = world.start();
+        for verb in [Verb::Stage, Verb::Unstage] {
+            volume.call(&node, verb).unwrap();
+        }
+        volume.mode = AccessMode::MultiNodeReaderOnly;
+        volumes.push(volume);
+    }
     volumes
 }
 
@@ -228,7 +246,7 @@ struct Step {
 fn step() -> impl Strategy<Value = Step> {
     let restart = prop::bool::weighted(0.1);
     let wrong = prop::option::weighted(0.2, wrong());
-    (0..4_usize, verb(), restart, wrong).prop_map(|(volume, verb, restart, wrong)| Step {
+    (0..VOLUMES, verb(), restart, wrong).prop_map(|(volume, verb, restart, wrong)| Step {
         volume,
         verb,
         restart,
@@ -243,7 +261,7 @@ on_both! {
 /// The volumes go from one life into the next, unstaged.
 fn random_lives_without_failures_keep_to_the_model<W: World>(world: &W) {
     let cases = if is_nightly() { CASES_NIGHTLY } else { CASES };
-    let volumes = volumes(world);
+    let volumes = volumes_and_readers(world);
     let lives = prop::collection::vec(step(), 1..STEPS_MAX);
     let ended = TestRunner::new(config(cases)).run(&lives, |steps| {
         let mut node = Some(world.start_swept());

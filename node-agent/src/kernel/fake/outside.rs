@@ -1,0 +1,57 @@
+//! What is done to the volumes' files behind the agent's back, by controllers, pods and operators;
+//! all of them see to it that what they wrote is on the disk.
+
+use std::path::Path;
+
+use super::Machine;
+
+impl Machine {
+    /// A sparse file with its folders; a file that is there is grown.
+    pub(crate) fn make_file(&self, path: &Path, bytes: u64) {
+        self.lock().make_file(path, bytes);
+    }
+
+    /// A folder with those above it.
+    pub(crate) fn make_dir(&self, path: &Path) {
+        self.lock().make_dir(path);
+    }
+
+    /// Writes into a file behind everybody's back, as a user of the volume would who then makes
+    /// sure that all bytes are on the disk, and nothing else of the file.
+    pub(crate) fn write_file(&self, path: &Path, at: u64, bytes: &[u8]) {
+        let mut state = self.lock();
+        let file = state.file_at(path);
+        let bytes: Box<[u8]> = bytes.into();
+        file.contents
+            .change(move |contents| contents.write(at, &bytes));
+        file.contents.sync();
+        file.used = true;
+    }
+
+    /// The file, or anything else, has that name.
+    pub(crate) fn is_there(&self, path: &Path) -> bool {
+        self.lock().walk(path).is_ok()
+    }
+
+    /// Reads from a file.
+    pub(crate) fn read_file(&self, path: &Path, at: u64, length: usize) -> Vec<u8> {
+        let mut bytes = vec![0; length];
+        self.lock().file_at(path).contents.read(at, &mut bytes);
+        bytes
+    }
+
+    /// Removes a file; a device that is bound to it keeps what it holds.
+    pub(crate) fn delete_file(&self, path: &Path) {
+        self.lock().remove(path, false).unwrap();
+    }
+
+    /// Cuts a file; devices that are bound to it keep their size.
+    pub(crate) fn truncate_file(&self, path: &Path, bytes: u64) {
+        let mut state = self.lock();
+        let file = state.file_at(path);
+        file.cut = true;
+        file.contents
+            .change(move |contents| contents.truncate(bytes));
+        file.sync();
+    }
+}

@@ -1,0 +1,89 @@
+//! The machine loses its power: processes, mounts and loop devices are gone, and of what was
+//! written since the last fsync any part may be.
+
+use super::Machine;
+use super::state::{File, InodeKind, State};
+
+/// What of the unsynced is on the disk when the power comes back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Survives {
+    Nothing,
+    Everything,
+    /// Any part; which, this number decides.
+    Some(u64),
+}
+
+impl Survives {
+    /// Decides of one change after the other.
+    fn decide(self) -> impl FnMut() -> bool {
+        let mut state = match self {
+            Survives::Some(seed) => seed,
+            _ => 0,
+        };
+        move || match self {
+            Survives::Nothing => false,
+            Survives::Everything => true,
+            Survives::Some(_) => {
+                // Steele, Lea, Flood: SplitMix64.
+                state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+                let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+                let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+                (mixed ^ (mixed >> 31)) & 1 == 1
+            }
+        }
+    }
+}
+
+impl Machine {
+    /// Loses the power between two calls; it is back at once.
+    pub(crate) fn power_off(&self, survives: Survives) {
+        self.lock().power_off(survives);
+        self.turn.notify_all();
+    }
+}
+
+impl State {
+    pub(super) fn power_off(&mut self, survives: Survives) {
+        self.dead_up_to = self.number();
+        self.open.clear();
+        self.locks.clear();
+        let mut survives = survives.decide();
+        let numbers: Vec<u32> = self.loops.keys().copied().collect();
+        for number in numbers {
+            self.lose_cache(number, &mut survives);
+        }
+        self.loops.clear();
+        let mut mounts = self.mounts.iter();
+        let (host, dev) = (mounts.next().unwrap(), mounts.next().unwrap());
+        let kept_mounts = [*host.0, *dev.0];
+        let (host, dev) = (host.1.superblock, dev.1.superblock);
+        self.mounts.retain(|id, _| kept_mounts.contains(id));
+        self.superblocks.retain(|id, _| [host, dev].contains(id));
+        let dev_root = self.superblocks[&dev].root;
+        self.inodes
+            .retain(|ino, inode| inode.superblock == host || *ino == dev_root);
+        for inode in self.inodes.values_mut() {
+            match &mut inode.kind {
+                InodeKind::Directory(names) if inode.superblock == dev => {
+                    names.change(std::collections::BTreeMap::clear);
+                }
+                InodeKind::Directory(names) => names.lose(&mut survives),
+                InodeKind::File(file) => file.lose(&mut survives),
+                InodeKind::Loop(_) => {}
+            }
+        }
+    }
+}
+
+impl File {
+    /// fsync(2).
+    pub(super) fn sync(&mut self) {
+        self.contents.sync();
+        self.attributes.sync();
+    }
+
+    fn lose(&mut self, mut survives: impl FnMut() -> bool) {
+        self.contents.lose(&mut survives);
+        self.attributes.lose(&mut survives);
+    }
+}

@@ -1,0 +1,225 @@
+//! The loss of power after any call. What was not synced may be lost or not, each change by itself;
+//! then the kubelet of a machine that has just started makes its calls. All must come to their
+//! end, a volume that was in use is not formatted, and what was synced is there.
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+use belay_server::failure::Kind;
+
+use super::bench::{BYTES, Form, GROWN_BYTES, MIB, Verb, Volume, World};
+use super::is_nightly;
+use super::matrix::{Before, Case, Good, Row, Run, take_back};
+use super::simulated::Simulated;
+use crate::device::loop_path;
+use crate::kernel::fake::{Died, Fake, Fault, Holds, Survives};
+use crate::kernel::{Kernel, Open};
+use crate::operation::Node;
+
+/// What of the unsynced is on the disk.
+pub(super) const SURVIVE: [Survives; 3] =
+    [Survives::Nothing, Survives::Everything, Survives::Some(1)];
+const FORMS: [Form; 4] = [Form::Ext4, Form::Xfs, Form::Btrfs, Form::Block];
+/// How many parts of what is unsynced are tried.
+const PARTS: u64 = 8;
+const PARTS_NIGHTLY: u64 = 100;
+/// What is formatted, and after which call of the same an agent before was killed.
+const BEGUN: [(Form, Option<&str>); 5] = [
+    (Form::Ext4, None),
+    (Form::Xfs, None),
+    (Form::Btrfs, None),
+    (Form::Xfs, Some("fsetxattr")),
+    (Form::Xfs, Some("mkfs write")),
+];
+
+/// The power is lost at a call; then the volume comes up as it was, or is taken back.
+pub(super) fn lose_power(
+    case: &Case,
+    good: &Good,
+    fault: Fault,
+    row: &mut Row,
+) -> Result<(), String> {
+    let anew = || {
+        let run = Run::new(case);
+        match run.go(Some(fault)).0 {
+            None => Ok(run.restart()),
+            Some(_) => Err("the power was not lost"),
+        }
+    };
+    let run = anew()?;
+    run.check()?;
+    repeat_alone(&run)?;
+    come_up(&run)?;
+    good.is_after(&run)?;
+    take_back(&run, good)?;
+    take_back(&anew()?, good)?;
+    row.off += 1;
+    Ok(())
+}
+
+/// The very request once more. Nothing is staged now: what needs that is refused, and says so.
+fn repeat_alone(run: &Run<'_>) -> Result<(), String> {
+    let verb = run.case.verb;
+    match verb {
+        Verb::Publish(_) | Verb::Expand | Verb::Stats => match run.volume.call(&run.node, verb) {
+            Err(failure) if matches!(failure.kind, Kind::Precondition | Kind::NotFound) => Ok(()),
+            other => Err(format!("nothing is staged, and {verb:?} says {other:?}")),
+        },
+        _ => run.repeat(verb),
+    }?;
+    run.check()
+}
+
+/// What a kubelet calls to have the volume as it was, and then the request.
+fn come_up(run: &Run<'_>) -> Result<(), String> {
+    for before in run.case.before {
+        if let Before::Call(verb) = before {
+            run.repeat(*verb)?;
+        }
+    }
+    run.repeat(run.case.verb)?;
+    run.check()
+}
+
+/// As if the disk below had lost the volume's blocks: the record that it was in use stays.
+fn lose_data(world: &Simulated, volume: &Volume) {
+    world.machine.truncate_file(&volume.file(), 0);
+    world.make_file(&volume.file(), BYTES);
+}
+
+fn is_formatted_anew(world: &Simulated, volume: &Volume) -> bool {
+    world.machine.holds(&volume.file()) != Holds::Nothing || !world.machine.violations().is_empty()
+}
+
+/// Stages; whether the agent, or the machine, was gone before the end.
+pub(super) fn ends_in_stage(
+    world: &Simulated,
+    node: &Node<Fake>,
+    volume: &Volume,
+    fault: Fault,
+) -> bool {
+    world.machine.begin(Some(fault));
+    let ended = catch_unwind(AssertUnwindSafe(|| volume.call(node, Verb::Stage)));
+    world.machine.end();
+    match ended {
+        Ok(staged) => {
+            staged.unwrap();
+            false
+        }
+        Err(payload) if payload.is::<Died>() => true,
+        Err(panic) => resume_unwind(panic),
+    }
+}
+
+/// Of a raw volume nothing else can say so: what its pod wrote and did not sync may be lost.
+#[test]
+fn that_a_volume_was_staged_outlives_a_power_loss_and_keeps_it_from_being_formatted() {
+    for form in FORMS {
+        for survives in SURVIVE {
+            let world = Simulated::new();
+            let mut volume = world.volume("vol", form);
+            volume.call(&world.start(), Verb::Stage).unwrap();
+            world.machine.power_off(survives);
+            lose_data(&world, &volume);
+            volume.form = match form {
+                Form::Block => Form::Ext4,
+                form => form,
+            };
+            let staged = volume.call(&world.start(), Verb::Stage);
+            assert!(
+                staged.is_err_and(|failure| failure.kind == Kind::Precondition),
+                "{form:?}, {survives:?}"
+            );
+            assert!(
+                !is_formatted_anew(&world, &volume),
+                "{form:?}, {survives:?}"
+            );
+        }
+    }
+}
+
+/// Many a part of what is unsynced, at every call of the stage that formats, which alone leaves
+/// things whose order counts; also after an agent before it was killed in the same.
+#[test]
+fn a_format_that_lost_its_power_comes_to_its_end_whatever_part_of_it_survives() {
+    for (form, before) in BEGUN {
+        for at in 1.. {
+            let mut is_over = true;
+            let parts = if is_nightly() { PARTS_NIGHTLY } else { PARTS };
+            for part in 0..parts {
+                let world = Simulated::new();
+                let volume = world.volume("vol", form);
+                if let Some(call) = before {
+                    ends_in_stage(&world, &world.start(), &volume, Fault::DieAfter(call));
+                }
+                let node = world.start();
+                let fault = Fault::PowerOff(at, Survives::Some(part));
+                is_over &= !ends_in_stage(&world, &node, &volume, fault);
+                drop(node);
+                let what = format!("{form:?}, after {before:?}, {fault:?}");
+                for verb in [Verb::Stage, Verb::Publish(1), Verb::Stats] {
+                    let done = volume.call(&world.start(), verb);
+                    assert!(done.is_ok(), "{what}, {verb:?}: {done:?}");
+                }
+                assert_eq!(world.machine.violations(), Vec::<String>::new(), "{what}");
+            }
+            if is_over {
+                break;
+            }
+        }
+    }
+}
+
+/// A process that has the device open may have written through its cache, where a look at the
+/// holes of the file does not see it.
+#[test]
+fn what_is_in_the_cache_of_a_leftover_device_is_no_blank() {
+    let world = Simulated::new();
+    let mut volume = world.volume("vol", Form::Block);
+    let node = world.start();
+    volume.call(&node, Verb::Stage).unwrap();
+    let kernel = world.kernel();
+    let [number] = kernel.loop_bound().unwrap()[..] else {
+        panic!("one device is bound");
+    };
+    let pod = kernel.open(&loop_path(number), Open::FileWrite).unwrap();
+    assert_eq!(kernel.pwrite(&pod, b"data", 300 * MIB).unwrap(), 4);
+    // As a release before this one left it, which did not record the use.
+    let file = kernel.open(&volume.file(), Open::FileWrite).unwrap();
+    kernel.remove_xattr(&file, "trusted.belay.used").unwrap();
+    drop(file);
+    let staged = volume.staging().join("device");
+    kernel.umount(&staged).unwrap();
+    kernel.unlink(&staged).unwrap();
+    drop(node);
+    volume.form = Form::Ext4;
+    let failure = volume.call(&world.start(), Verb::Stage).unwrap_err();
+    assert_eq!(failure.kind, Kind::Precondition, "{failure}");
+    assert!(failure.message.contains("unknown data"), "{failure}");
+    drop(pod);
+    assert_eq!(world.machine.violations(), Vec::<String>::new());
+    assert_eq!(
+        world.machine.read_file(&volume.file(), 300 * MIB, 4),
+        b"data"
+    );
+}
+
+/// What grew is as large as its device after the next stage, whether the growth was lost or not.
+#[test]
+fn a_growth_is_made_again_where_the_power_loss_took_it_back() {
+    for form in [Form::Ext4, Form::Xfs, Form::Btrfs] {
+        for survives in SURVIVE {
+            let world = Simulated::new();
+            let volume = world.volume("vol", form);
+            let node = world.start();
+            volume.call(&node, Verb::Stage).unwrap();
+            world.make_file(&volume.file(), GROWN_BYTES);
+            volume.call(&node, Verb::Expand).unwrap();
+            world.machine.power_off(survives);
+            drop(node);
+            volume.call(&world.start(), Verb::Stage).unwrap();
+            let held = world.machine.holds(&volume.file());
+            let is_grown = matches!(held, Holds::Filesystem(_, GROWN_BYTES, 1));
+            assert!(is_grown, "{form:?}, {survives:?}: {held:?}");
+        }
+    }
+}
