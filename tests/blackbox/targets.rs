@@ -73,6 +73,41 @@ fn a_target_cannot_change_between_writing_and_reading() {
 
 #[test]
 #[ignore = "needs root: make test"]
+fn a_target_that_shows_another_volume_is_not_published_to() {
+    let mut rig = Rig::new();
+    for (kind, other) in [
+        ("ext4", "ext4"),
+        ("block", "block"),
+        ("xfs", "block"),
+        ("block", "btrfs"),
+    ] {
+        let node = rig.node();
+        let shown = rig.volume(least_bytes(kind));
+        let volume = rig.volume(least_bytes(other));
+        let target = shown.target("a");
+        node.stage(shown.stage(access(kind))).expect("stage");
+        node.publish(shown.publish(&target, access(kind)))
+            .expect("publish");
+        leave_words(kind, &target);
+        node.stage(volume.stage(access(other))).expect("stage");
+        for when in ["known", "restarted"] {
+            let before = World::around(rig.place());
+            let answer = rig.node().publish(volume.publish(&target, access(other)));
+            let words = ["target_path", &volume.id, target.to_str().expect("UTF-8")];
+            refused_with(answer, Code::AlreadyExists, &words);
+            before.expect_unchanged(rig.place(), when);
+            if when == "known" {
+                rig.restart();
+            }
+        }
+        expect_words(kind, &target);
+        volume.down(&rig.node(), &[]);
+        shown.down(&rig.node(), &[&target]);
+    }
+}
+
+#[test]
+#[ignore = "needs root: make test"]
 fn a_read_only_target_of_a_filesystem_takes_no_writes_and_its_writable_neighbour_does() {
     let rig = Rig::new();
     let node = rig.node();

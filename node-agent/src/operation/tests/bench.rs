@@ -213,11 +213,20 @@ impl Volume {
     }
 
     pub(crate) fn expand<K: Kernel>(&self, node: &Node<K>) -> Result<u64, Failure> {
+        self.expand_at(node, &self.staging(), &self.staging())
+    }
+
+    pub(super) fn expand_at<K: Kernel>(
+        &self,
+        node: &Node<K>,
+        path: &Path,
+        staging: &Path,
+    ) -> Result<u64, Failure> {
         let request = NodeExpand {
             id: self.volume_id(),
-            volume_path: self.staging(),
+            volume_path: path.to_owned(),
             range: None,
-            staging: Some(self.staging()),
+            staging: Some(staging.to_owned()),
             capability: None,
         };
         operation::expand(node, &request)
@@ -232,10 +241,19 @@ impl Volume {
 
     /// [`Volume::stats`], well or not.
     pub(crate) fn condition<K: Kernel>(&self, node: &Node<K>) -> Result<VolumeStats, Failure> {
+        self.stats_of(node, &self.target(1), &self.staging())
+    }
+
+    pub(super) fn stats_of<K: Kernel>(
+        &self,
+        node: &Node<K>,
+        path: &Path,
+        staging: &Path,
+    ) -> Result<VolumeStats, Failure> {
         let request = Stats {
             id: self.volume_id(),
-            volume_path: self.target(1),
-            staging: Some(self.staging()),
+            volume_path: path.to_owned(),
+            staging: Some(staging.to_owned()),
         };
         operation::stats(node, &request)
     }

@@ -60,6 +60,55 @@ fn every_call_refuses_paths_that_are_not_beneath_and_touches_nothing() {
     }
 }
 
+/// A call that only looks has two paths, and either may be the wrong one; the other is in order.
+#[test]
+fn stats_and_expansions_refuse_either_path_and_name_it() {
+    for form in [Form::Ext4, Form::Block] {
+        let world = Simulated::new();
+        let node = world.start();
+        let volume = world.volume("vol", form);
+        for verb in [Verb::Stage, Verb::Publish(1)] {
+            volume.call(&node, verb).unwrap();
+        }
+        let elsewhere = elsewhere(&world, &volume, "/elsewhere");
+        for (path, staging, field) in [
+            (elsewhere.target(1), volume.staging(), "volume_path: "),
+            (
+                volume.target(1),
+                elsewhere.staging(),
+                "staging_target_path: ",
+            ),
+        ] {
+            let stats = volume.stats_of(&node, &path, &staging).map(drop);
+            let expanded = volume.expand_at(&node, &path, &staging).map(drop);
+            for answer in [stats, expanded] {
+                let failure = answer.unwrap_err();
+                assert_eq!(failure.kind, Kind::Invalid, "{failure}");
+                assert!(failure.message.starts_with(field), "{failure}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_volume_path_that_is_relative_is_no_mount_of_any_volume() {
+    let world = Simulated::new();
+    let node = world.start();
+    let volume = world.volume("vol", Form::Ext4);
+    for verb in [Verb::Stage, Verb::Publish(1)] {
+        volume.call(&node, verb).unwrap();
+    }
+    // The machine walks from its root, as a process does whose working directory that is.
+    for path in ["base/pods/vol-1", "", "."] {
+        let path = Path::new(path);
+        let stats = volume.stats_of(&node, path, &volume.staging()).map(drop);
+        let expanded = volume.expand_at(&node, path, &volume.staging()).map(drop);
+        for answer in [stats, expanded] {
+            assert_eq!(answer.unwrap_err().kind, Kind::NotFound, "{path:?}");
+        }
+    }
+}
+
 #[test]
 fn the_kubelets_folder_itself_is_not_beneath_it_and_what_is_gone_still_is() {
     let world = Simulated::new();

@@ -3,12 +3,14 @@
 use std::path::PathBuf;
 
 use belay_server::failure::{Failure, Kind};
-use belay_server::request::AccessMode;
+use belay_server::request::{AccessMode, CapacityRange, NodeExpand};
 
 use super::bench::{BYTES, Form, GROWN_BYTES, MIB, Verb, Volume, World};
+use super::power::ends_in_stage;
 use super::simulated::Simulated;
 use crate::kernel::Kernel;
-use crate::operation::{Node, Published, Thread, VolumeUsage};
+use crate::kernel::fake::Fault;
+use crate::operation::{self, Node, Published, Thread, VolumeUsage};
 
 on_both! {
     a_volume_lives_through_all_calls
@@ -22,6 +24,11 @@ on_both! {
     a_volume_staged_as_one_form_is_not_staged_as_the_other
     a_volume_is_not_staged_in_two_places
     a_mount_inside_one_target_shows_nowhere_else
+    a_blank_volume_is_not_formatted_for_a_reader
+    what_a_writer_left_is_read_and_not_written
+    a_target_that_shows_another_volume_is_not_published_to
+    paths_of_another_volume_tell_and_grow_nothing
+    a_growth_waits_for_the_file_and_is_of_the_volumes_own_filesystem
 }
 
 const FORMS: [Form; 4] = [Form::Ext4, Form::Xfs, Form::Btrfs, Form::Block];
@@ -215,6 +222,173 @@ fn a_mount_inside_one_target_shows_nowhere_else(world: &impl World) {
     all_ok(&node, &inner, &[Verb::Unstage]);
     all_ok(&node, &volume, &LIFE[5..]);
     nothing_left(world);
+}
+
+fn reader(volume: &Volume) -> Volume {
+    Volume {
+        mode: AccessMode::SingleNodeReaderOnly,
+        ..volume.clone()
+    }
+}
+
+fn a_blank_volume_is_not_formatted_for_a_reader<W: World>(world: &W) {
+    let node = world.start();
+    for form in &FORMS[..3] {
+        let volume = world.volume(&format!("{form:?}"), *form);
+        let failure = reader(&volume).call(&node, Verb::Stage).unwrap_err();
+        assert_eq!(failure.kind, Kind::Precondition, "{failure}");
+        let why = "is not formatted: it is blank and attached for reading only";
+        assert!(failure.message.contains(why), "{failure}");
+        nothing_left(world);
+        // It is as blank as it was: a writer may have it as anything.
+        let other = Volume {
+            form: FORMS[(*form as usize + 1) % 3],
+            ..volume
+        };
+        all_ok(&node, &other, &[Verb::Stage, Verb::Unstage]);
+    }
+}
+
+fn what_a_writer_left_is_read_and_not_written<W: World>(world: &W) {
+    let node = world.start();
+    for form in FORMS {
+        let volume = world.volume(&format!("{form:?}"), form);
+        all_ok(&node, &volume, &[Verb::Stage, Verb::Unstage]);
+        let mut reader = reader(&volume);
+        all_ok(&node, &reader, &[Verb::Stage, Verb::Stage]);
+        // Neither may come where the other is.
+        refused(volume.call(&node, Verb::Stage), Kind::Incompatible);
+        if form != Form::Block {
+            refused(volume.call(&node, Verb::Publish(1)), Kind::Precondition);
+        }
+        all_ok(&node, &reader, &[Verb::Publish(1), Verb::Stats]);
+        refused(reader.call(&node, Verb::Publish(2)), Kind::Precondition);
+        // Nor is a target of the one the other's.
+        let as_writer = volume.publish_at(&node, &volume.target(1), Thread::Pool);
+        refused(as_writer, Kind::Incompatible);
+        reader.mode = AccessMode::MultiNodeReaderOnly;
+        let life = [Verb::Publish(2), Verb::Unpublish(2), Verb::Unpublish(1)];
+        all_ok(&world.start(), &reader, &life);
+        all_ok(&node, &reader, &[Verb::Unstage]);
+        all_ok(&node, &volume, &[Verb::Stage]);
+        refused(reader.call(&node, Verb::Stage), Kind::Incompatible);
+        all_ok(&node, &volume, &[Verb::Unstage]);
+        nothing_left(world);
+    }
+}
+
+fn a_target_that_shows_another_volume_is_not_published_to<W: World>(world: &W) {
+    let node = world.start();
+    for form in FORMS {
+        for other in FORMS {
+            let shown = world.volume(&format!("shown-{form:?}-{other:?}"), form);
+            let volume = world.volume(&format!("{form:?}-{other:?}"), other);
+            all_ok(&node, &shown, &[Verb::Stage, Verb::Publish(1)]);
+            all_ok(&node, &volume, &[Verb::Stage]);
+            let target = shown.target(1);
+            let before = node.kernel.look(&target).unwrap();
+            for node in [&node, &world.start()] {
+                let published = volume.publish_at(node, &target, Thread::Pool);
+                let failure = published.unwrap_err();
+                assert_eq!(failure.kind, Kind::Incompatible, "{form:?} {other:?}");
+                for word in ["target_path", volume.id.as_str(), target.to_str().unwrap()] {
+                    assert!(failure.message.contains(word), "{failure}");
+                }
+                assert_eq!(node.kernel.look(&target).unwrap(), before);
+            }
+            // Nor is it taken away for the other.
+            all_ok(&node, &volume, &[Verb::Unstage]);
+            all_ok(
+                &node,
+                &shown,
+                &[Verb::Stats, Verb::Unpublish(1), Verb::Unstage],
+            );
+            nothing_left(world);
+        }
+    }
+}
+
+fn paths_of_another_volume_tell_and_grow_nothing<W: World>(world: &W) {
+    let node = world.start();
+    for form in FORMS {
+        for other in FORMS {
+            let own = world.volume(&format!("own-{form:?}-{other:?}"), form);
+            let others = world.volume(&format!("{form:?}-{other:?}"), other);
+            for volume in [&own, &others] {
+                all_ok(&node, volume, &LIFE[..2]);
+            }
+            world.make_file(&others.file(), GROWN_BYTES);
+            let folder = others.staging().parent().unwrap().to_owned();
+            for path in [others.target(1), others.staging(), folder] {
+                refused(own.stats_of(&node, &path, &own.staging()), Kind::NotFound);
+                let expanded = own.expand_at(&node, &path, &others.staging());
+                refused(expanded, Kind::NotFound);
+            }
+            let device = node.kernel.loop_bound().unwrap().into_iter();
+            let bytes = device.filter_map(|number| node.kernel.loop_bytes(number).unwrap());
+            assert!(bytes.into_iter().all(|bytes| bytes != GROWN_BYTES));
+            for volume in [&own, &others] {
+                all_ok(&node, volume, &LIFE[6..]);
+            }
+            nothing_left(world);
+        }
+    }
+}
+
+fn a_growth_waits_for_the_file_and_is_of_the_volumes_own_filesystem<W: World>(world: &W) {
+    let node = world.start();
+    for form in FORMS {
+        if form == Form::Ext4 && !world.grows_ext4() {
+            continue;
+        }
+        let volume = world.volume(&format!("{form:?}"), form);
+        let other = world.volume(&format!("other-{form:?}"), form);
+        for volume in [&volume, &other] {
+            all_ok(&node, volume, &LIFE[..2]);
+        }
+        let to_grow = |required_bytes| {
+            let request = NodeExpand {
+                id: volume.volume_id(),
+                volume_path: volume.target(1),
+                range: Some(CapacityRange {
+                    required_bytes,
+                    limit_bytes: 0,
+                }),
+                // Another volume's is not where this one is to be grown.
+                staging: Some(other.staging()),
+                capability: None,
+            };
+            operation::expand(&node, &request)
+        };
+        assert_eq!(to_grow(BYTES).unwrap(), BYTES);
+        refused(to_grow(BYTES + 1), Kind::Unreachable);
+        world.make_file(&volume.file(), GROWN_BYTES);
+        assert_eq!(to_grow(BYTES + 1).unwrap(), GROWN_BYTES);
+        if let VolumeUsage::Filesystem(usage) = volume.stats(&node).unwrap() {
+            assert!(usage.total_bytes > BYTES, "{form:?}");
+        }
+        for volume in [&volume, &other] {
+            all_ok(&node, volume, &LIFE[6..]);
+        }
+        nothing_left(world);
+    }
+}
+
+#[test]
+fn a_format_that_was_cut_short_is_not_ended_for_a_reader() {
+    for form in &FORMS[..3] {
+        let world = Simulated::new();
+        let volume = world.volume("vol", *form);
+        let killed = Fault::DieAfter("mkfs write");
+        assert!(ends_in_stage(&world, &world.start(), &volume, killed));
+        let failure = reader(&volume).call(&world.start(), Verb::Stage);
+        let failure = failure.unwrap_err();
+        assert_eq!(failure.kind, Kind::Precondition, "{failure}");
+        let why = "its formatting was interrupted and it is attached for reading only";
+        assert!(failure.message.contains(why), "{failure}");
+        all_ok(&world.start(), &volume, &[Verb::Stage, Verb::Unstage]);
+        nothing_left(&world);
+    }
 }
 
 /// Simulated alone, since before Linux 6.8 every publish goes there.

@@ -4,6 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
 use belay_server::failure::Kind;
+use belay_server::request::AccessMode;
 
 use super::bench::{Form, MIB, Verb, Volume, World, sweep};
 use super::simulated::Simulated;
@@ -18,6 +19,7 @@ on_both! {
     what_is_staged_is_not_freed_at_the_start
     what_a_killed_stage_left_bound_is_freed_when_the_next_one_is_refused_for_good
     what_is_staged_stays_when_another_stage_of_it_is_refused
+    what_was_left_bound_in_another_mode_is_freed_and_bound_anew
 }
 
 const KEPT: LoopMode = LoopMode {
@@ -27,17 +29,21 @@ const KEPT: LoopMode = LoopMode {
 
 /// Binds the volume's file as a stage does that dies thereafter; the number of the device.
 fn leave_bound<W: World>(world: &W, volume: &Volume) -> u32 {
-    bind(world, &volume.file(), &volume.id)
+    bind(world, &volume.file(), &volume.id, KEPT)
 }
 
-fn bind<W: World>(world: &W, file: &Path, name: &str) -> u32 {
+fn bind<W: World>(world: &W, file: &Path, name: &str, mode: LoopMode) -> u32 {
     let kernel = world.kernel();
-    let file = kernel.open(file, Open::FileWrite).unwrap();
+    let (of_file, of_device) = match mode.read_only {
+        true => (Open::FileRead, Open::DeviceRead),
+        false => (Open::FileWrite, Open::DeviceWrite),
+    };
+    let file = kernel.open(file, of_file).unwrap();
     assert!(kernel.flock(&file).unwrap());
     loop {
         let number = kernel.loop_get_free().unwrap();
-        let device = kernel.open(&loop_path(number), Open::DeviceWrite).unwrap();
-        match kernel.loop_configure(&device, &file, KEPT, name) {
+        let device = kernel.open(&loop_path(number), of_device).unwrap();
+        match kernel.loop_configure(&device, &file, mode, name) {
             Ok(()) => return number,
             Err(error) => assert_eq!(error.cause(), Cause::Busy),
         }
@@ -141,13 +147,63 @@ fn what_is_staged_stays_when_another_stage_of_it_is_refused<W: World>(world: &W)
     nothing_left(world);
 }
 
+/// The mode in which the device that is bound to the volume's file is bound.
+fn mode_of<W: World>(world: &W, volume: &Volume) -> LoopMode {
+    let kernel = world.kernel();
+    let file = kernel.look(&volume.file()).unwrap().unwrap();
+    let bound = kernel.loop_bound().unwrap().into_iter().filter(|number| {
+        let behind = kernel.loop_file(*number).unwrap();
+        behind.is_some_and(|behind| behind.path == volume.file())
+    });
+    let mut modes = bound.filter_map(|number| {
+        let device = kernel.open(&loop_path(number), Open::DeviceRead).unwrap();
+        let status = kernel.loop_status(&device).unwrap().unwrap();
+        (status.backing_ino == file.ino).then_some(status.mode)
+    });
+    let mode = modes.next().unwrap();
+    assert_eq!(modes.next(), None);
+    mode
+}
+
+fn what_was_left_bound_in_another_mode_is_freed_and_bound_anew<W: World>(world: &W) {
+    let left_to_read = LoopMode {
+        read_only: true,
+        ..KEPT
+    };
+    for (left, mode) in [
+        (KEPT, AccessMode::SingleNodeReaderOnly),
+        (left_to_read, AccessMode::SingleNodeWriter),
+    ] {
+        let mut volume = world.volume(mode.name(), Form::Block);
+        bind(world, &volume.file(), &volume.id, left);
+        volume.mode = mode;
+        let node = world.start();
+        volume.call(&node, Verb::Stage).unwrap();
+        let wanted = LoopMode {
+            read_only: mode.is_read_only(),
+            ..KEPT
+        };
+        assert_eq!(mode_of(world, &volume), wanted);
+        volume.call(&node, Verb::Unstage).unwrap();
+        nothing_left(world);
+    }
+    // A filesystem is mounted read-only, never its device.
+    let volume = world.volume("vol", Form::Ext4);
+    bind(world, &volume.file(), &volume.id, left_to_read);
+    let node = world.start();
+    volume.call(&node, Verb::Stage).unwrap();
+    assert!(!mode_of(world, &volume).read_only);
+    volume.call(&node, Verb::Unstage).unwrap();
+    nothing_left(world);
+}
+
 #[test]
 fn a_device_of_somebody_else_is_not_even_opened() {
     let world = Simulated::new();
     let foreign = Path::new("/elsewhere/foreign");
     world.make_file(foreign, MIB);
     // Named as a volume of ours, but by somebody else.
-    let number = bind(&world, foreign, "vol");
+    let number = bind(&world, foreign, "vol", KEPT);
     let volume = world.volume("vol", Form::Block);
     leave_bound(&world, &volume);
     leave_bound(&world, &world.volume("other", Form::Block));
