@@ -101,13 +101,15 @@ fn thin_out(cuts: &mut Vec<Cut>, max: usize, chance: &mut Chance) {
     }
 }
 
-/// Right after each acknowledgement, nothing but what was synced.
+/// Right after each acknowledgement: what was to be there, and what was to be gone.
 fn acknowledged(life: &Life) -> Vec<Cut> {
     let steps = life.steps.iter().enumerate();
-    let cuts = steps.map(|(number, step)| Cut {
-        step: number,
-        offset: step.ended - step.began,
-        survival: Survival::Nothing,
+    let cuts = steps.flat_map(|(number, step)| {
+        [Survival::Nothing, Survival::Undeleted].map(|survival| Cut {
+            step: number,
+            offset: step.ended - step.began,
+            survival,
+        })
     });
     cuts.collect()
 }
@@ -129,6 +131,7 @@ fn all(life: &Life, chance: &mut Chance) -> Vec<Cut> {
             let survivals = [
                 Survival::Nothing,
                 Survival::Everything,
+                Survival::Undeleted,
                 Survival::Metadata,
                 Survival::Newest,
                 Survival::Some(chance.bits()),

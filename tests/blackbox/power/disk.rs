@@ -129,6 +129,7 @@ impl Recorder {
             bytes: node.bytes,
             blocks: pages * 8,
             mode: if node.is_folder { 0o040_700 } else { 0o100_600 },
+            links: self.tree.links(ino),
             changed: node.changed,
         })
     }

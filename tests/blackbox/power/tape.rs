@@ -40,6 +40,8 @@ pub(super) enum Survival {
     Nothing,
     /// All, as if only the programs had been killed.
     Everything,
+    /// All but removals of names and attributes.
+    Undeleted,
     /// Names, sizes and attributes without data.
     Metadata,
     /// The very last one without those before it: the disk has chosen another order.
@@ -54,6 +56,7 @@ impl Survival {
         match name {
             "nothing" => Some(Survival::Nothing),
             "everything" => Some(Survival::Everything),
+            "undeleted" => Some(Survival::Undeleted),
             "metadata" => Some(Survival::Metadata),
             "newest" => Some(Survival::Newest),
             seed => seed.parse().ok().map(Survival::Some),
@@ -66,6 +69,7 @@ impl fmt::Display for Survival {
         match self {
             Survival::Nothing => f.write_str("nothing"),
             Survival::Everything => f.write_str("everything"),
+            Survival::Undeleted => f.write_str("undeleted"),
             Survival::Metadata => f.write_str("metadata"),
             Survival::Newest => f.write_str("newest"),
             Survival::Some(seed) => write!(f, "{seed}"),
@@ -134,9 +138,10 @@ impl Tape {
                 _ if certain[at] => ALL_SECTORS,
                 Survival::Nothing => continue,
                 Survival::Everything => ALL_SECTORS,
+                Survival::Undeleted if !is_removal(change) => ALL_SECTORS,
                 Survival::Metadata if !matches!(change, Change::Write { .. }) => ALL_SECTORS,
                 Survival::Newest if newest == Some(at) => ALL_SECTORS,
-                Survival::Metadata | Survival::Newest => continue,
+                Survival::Undeleted | Survival::Metadata | Survival::Newest => continue,
                 Survival::Some(_) if chance.below(8) > kept_of_eight => continue,
                 // Most pages are written whole.
                 Survival::Some(_) if chance.below(4) > 0 => ALL_SECTORS,
@@ -172,6 +177,13 @@ fn certain(events: &[Event]) -> Vec<bool> {
         }
     }
     certain
+}
+
+fn is_removal(change: &Change) -> bool {
+    matches!(
+        change,
+        Change::Unname { .. } | Change::Attribute { value: None, .. }
+    )
 }
 
 fn scope(change: &Change) -> Scope {

@@ -156,6 +156,12 @@ impl Tree {
         self.nodes.get(&ino)
     }
 
+    /// How many names it has.
+    pub(super) fn links(&self, ino: u64) -> u32 {
+        let names = self.nodes.values().flat_map(|node| node.names.values());
+        u32::try_from(names.filter(|named| **named == ino).count()).expect("a count")
+    }
+
     /// A number that nobody has.
     pub(super) fn free(&self) -> u64 {
         self.nodes.keys().next_back().expect("a root") + 1

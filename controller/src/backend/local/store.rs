@@ -62,7 +62,7 @@ impl Store {
             refuse_orphans(dir, &files, id::VOLUME)?;
             refuse_orphans(dir, &snapshots, id::SNAPSHOT)?;
         }
-        // Before anything is kept in the two, whichever start has made them.
+        // Before anything is kept in them, whichever start has made them.
         sync_names(dir)?;
         Ok(Self {
             ledger: Ledger::open(dir)?,

@@ -99,6 +99,7 @@ fn attributes(ino: u64) -> Attributes {
         bytes,
         blocks: bytes / 512,
         mode,
+        links: 1,
         changed: SystemTime::UNIX_EPOCH,
     }
 }

@@ -124,6 +124,8 @@ pub(crate) struct Attributes {
     /// Of 512 bytes.
     pub(crate) blocks: u64,
     pub(crate) mode: u32,
+    /// How many names it has.
+    pub(crate) links: u32,
     /// Of content and attributes alike.
     pub(crate) changed: SystemTime,
 }
@@ -172,7 +174,7 @@ impl Reply {
         let (seconds, parts) = (changed.as_secs(), changed.subsec_nanos());
         // Parts of a second, three times, then mode, links, owner, group, device and block size.
         self.u64s(&[of.ino, of.bytes, of.blocks, seconds, seconds, seconds])
-            .u32s(&[parts, parts, parts, of.mode, 1, 0, 0, 0, 4096, 0])
+            .u32s(&[parts, parts, parts, of.mode, of.links, 0, 0, 0, 4096, 0])
     }
 
     /// The bytes.
