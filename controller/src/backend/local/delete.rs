@@ -80,8 +80,9 @@ impl Store {
     }
 
     fn remove_and_forget(&self, id: &str) -> Result<(), Failure> {
+        // First: a second name that a power cut brings back would be the last one of its file.
+        self.attached.remove(id).map_err(Failure::may_be_running)?;
         self.files.remove(id).map_err(Failure::may_be_running)?;
-        self.forget_file(id);
         self.ledger
             .change(|changes| changes.forget(id))
             .map_err(Failure::may_be_running)
