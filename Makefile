@@ -19,7 +19,7 @@ CARGO_FLAGS ?=
 ISOLATED := unshare --mount --propagation private
 
 .PHONY: root help setup build check fmt clippy deny tidy \
-	test unit mounts wire sanity demo bench nightly images packages monitoring chart manifests \
+	test unit mounts wire sanity demo bench mutants nightly images packages monitoring chart manifests \
 	e2e cluster cluster-down clean
 
 help: ## this list
@@ -90,8 +90,12 @@ cluster: root build ## a Kubernetes with Belay to play with, or the new build in
 cluster-down: root ## and away with it (root)
 	@tests/beds/kubernetes/cluster.sh down
 
+mutants: root ## small faults put into the code: does a test notice? (root); SAMPLE=n, SEED=n, FILES="glob..."
+	@tests/setup/setup.sh test mutants
+	@SAMPLE='$(SAMPLE)' SEED='$(SEED)' FILES='$(FILES)' tests/mutants/run.sh
+
 nightly: root ## the long forms of the tests, part by part (root); resumes, PARTS="name..." for some
-	@tests/setup/setup.sh test e2e
+	@tests/setup/setup.sh test e2e mutants
 	@tests/nightly.sh $(PARTS)
 
 images: root build ## both container images in target/images, tried from the archives (root)

@@ -32,6 +32,7 @@ disruptive  | 20 | e2e PARTS=disruptive
 stress      | 22 | e2e PARTS=stress CHAOS=15
 operations  |  4 | e2e PARTS=operations
 rights      | 15 | e2e PARTS=rights
+mutants     | 30 | mutants
 PARTS
 )
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes the machine ready for what it is told: check, test, demo, e2e (any of them).
+# Makes the machine ready for what it is told: check, test, demo, e2e, mutants (any of them).
 # What is there already is left alone, so the second run takes a fraction of a second.
 set -euo pipefail
 
@@ -14,8 +14,8 @@ wanted_by() {
     return 1
 }
 
-wanted_by check test demo e2e || {
-    printf 'setup.sh: say what for: check, test, demo, e2e\n' >&2
+wanted_by check test demo e2e mutants || {
+    printf 'setup.sh: say what for: check, test, demo, e2e, mutants\n' >&2
     exit 64
 }
 
@@ -27,7 +27,8 @@ if wanted_by e2e; then groups+=(images kubernetes); fi
 "$here/packages.sh" "${groups[@]}"
 
 "$here/rust.sh"
-if wanted_by check; then "$here/cargo_deny.sh"; fi
+if wanted_by check; then "$here/cargo_tool.sh" cargo-deny 'make check'; fi
+if wanted_by mutants; then "$here/cargo_tool.sh" cargo-mutants 'make mutants'; fi
 if wanted_by test; then
     "$here/go.sh"
     "$here/csi_sanity.sh"
