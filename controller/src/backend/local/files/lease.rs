@@ -73,6 +73,15 @@ mod tests {
     }
 
     #[test]
+    fn the_signal_of_a_broken_lease_ends_nobody() {
+        writers(&File::open("/dev/null").unwrap());
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+        let ignored = u64::from_str_radix(ignored.unwrap().trim(), 16).unwrap();
+        assert_ne!(ignored & 1 << (libc::SIGIO - 1), 0, "{status}");
+    }
+
+    #[test]
     fn a_file_that_grants_no_lease_is_unknown() {
         let null = File::open("/dev/null").unwrap();
         assert!(matches!(writers(&null), Writers::Unknown(_)));
