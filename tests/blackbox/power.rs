@@ -79,7 +79,7 @@ fn lose_power<D: Recording>(on: &str, life: &Life, few: Sample, many: Sample) {
     let begun = Instant::now();
     let mut failed = Vec::new();
     for (number, cut) in cuts.iter().enumerate() {
-        let is_twice = is_long || number % ONCE_AND_TWICE == 0;
+        let is_twice = is_long || cut.is_at_start() || number % ONCE_AND_TWICE == 0;
         let trial = || lose_power_at::<D>(life, cut, is_twice);
         if catch_unwind(AssertUnwindSafe(trial)).is_err() {
             let (_, doubt) = life.at(cut.position(life));

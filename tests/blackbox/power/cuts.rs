@@ -39,6 +39,11 @@ impl Cut {
         })
     }
 
+    /// At the very first start: what that one has not synced, no later one does by itself.
+    pub(super) fn is_at_start(&self) -> bool {
+        self.step == 0
+    }
+
     /// How many events happened before it.
     pub(super) fn position(&self, life: &Life) -> usize {
         life.steps[self.step].began + self.offset

@@ -115,7 +115,24 @@ impl Tape {
             Event::Sync { .. } => None,
         });
         let scopes: Vec<_> = scopes.filter(|scope| *scope != Scope::Certain).collect();
-        scopes.len() == 2 || scopes.iter().any(|scope| *scope != scopes[0])
+        scopes.len() == 2
+            || scopes.iter().any(|scope| *scope != scopes[0])
+            || self.is_name_beside_others(position)
+    }
+
+    /// Whether the last event is a name, and others in its folder were not synced either.
+    fn is_name_beside_others(&self, position: usize) -> bool {
+        let (newest, before) = match self.events[..position].split_last() {
+            Some((Event::Change(change), before)) => (scope(change), before),
+            _ => return false,
+        };
+        let unsynced = before.iter().rev().take_while(|event| match event {
+            Event::Change(_) => true,
+            Event::Sync { ino, .. } => Scope::Names(*ino) != newest,
+        });
+        let is_beside =
+            |event: &Event| matches!(event, Event::Change(change) if scope(change) == newest);
+        matches!(newest, Scope::Names(_)) && unsynced.filter(|event| is_beside(event)).count() > 0
     }
 
     /// What a mount finds if the power fails at that position.
