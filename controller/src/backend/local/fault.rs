@@ -99,3 +99,36 @@ fn meaning(errno: Errno) -> (Option<&'static str>, Kind, &'static str) {
         _ => (None, Kind::Unreachable, LOOK),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_disk_is_told_from_a_broken_one_and_each_error_has_its_name() {
+        let errors = [
+            (Errno::NOSPC, "ENOSPC", Kind::Quota),
+            (Errno::DQUOT, "EDQUOT", Kind::Quota),
+            (Errno::FBIG, "EFBIG", Kind::Range),
+            (Errno::IO, "EIO", Kind::Unreachable),
+            (Errno::ACCESS, "EACCES", Kind::Unreachable),
+            (Errno::PERM, "EPERM", Kind::Unreachable),
+            (Errno::ROFS, "EROFS", Kind::Unreachable),
+            (Errno::EXIST, "EEXIST", Kind::Unreachable),
+            (Errno::XDEV, "EXDEV", Kind::Unreachable),
+            (Errno::NOENT, "ENOENT", Kind::Unreachable),
+            (Errno::NOTDIR, "ENOTDIR", Kind::Unreachable),
+            (Errno::LOOP, "ELOOP", Kind::Unreachable),
+            (Errno::NFILE, "ENFILE", Kind::Unreachable),
+            (Errno::MFILE, "EMFILE", Kind::Unreachable),
+            (Errno::NOMEM, "ENOMEM", Kind::Unreachable),
+            (Errno::STALE, "errno 116", Kind::Unreachable),
+        ];
+        for (errno, name, kind) in errors {
+            let failure = os("write", Path::new("/state/v"), errno);
+            let start = format!("write /state/v: {name}; ");
+            assert!(failure.message.starts_with(&start), "{failure}");
+            assert_eq!(failure.kind, kind, "{failure}");
+        }
+    }
+}
