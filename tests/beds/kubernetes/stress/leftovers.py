@@ -60,7 +60,8 @@ def _loops(cluster, volumes):
     command = ["losetup", "--list", "--json", "--output", "NAME,BACK-MAJ:MIN,BACK-FILE"]
     found = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     for one in json.loads(found)["loopdevices"] if found.strip() else []:
-        file, where = one["back-file"] or "", one["back-maj:min"].strip()
+        # A device that is freed meanwhile has neither.
+        file, where = one["back-file"] or "", (one["back-maj:min"] or "").strip()
         if where == ours or any(f"/volumeDevices/{name}/" in file for name in volumes):
             yield f"loop device {one['name']} of {file}"
 
