@@ -142,10 +142,35 @@ impl Controller {
 
     /// Lets it write no file beyond that many bytes, or `unlimited`.
     pub(crate) fn limit_files(&self, bytes: &str) {
+        self.limit(&format!("--fsize={bytes}:"));
+    }
+
+    /// Leaves it that many descriptors to open, or gives it 1024 again.
+    pub(crate) fn limit_descriptors(&self, spare: Option<usize>) {
+        let open = std::fs::read_dir(format!("/proc/{}/fd", self.child.id()));
+        let mut numbers: Vec<usize> = open
+            .unwrap()
+            .map(|entry| {
+                entry
+                    .unwrap()
+                    .file_name()
+                    .to_str()
+                    .unwrap()
+                    .parse()
+                    .unwrap()
+            })
+            .collect();
+        numbers.sort_unstable();
+        // The limit is of numbers, and a gap is filled first.
+        let mut free = (0..).filter(|number| numbers.binary_search(number).is_err());
+        let limit = spare.map_or(1024, |spare| free.nth(spare).unwrap());
+        self.limit(&format!("--nofile={limit}:"));
+    }
+
+    fn limit(&self, what: &str) {
         let mut prlimit = Command::new("prlimit");
-        prlimit.arg(format!("--pid={}", self.child.id()));
-        let limited = prlimit.arg(format!("--fsize={bytes}:")).status();
-        assert!(limited.unwrap().success());
+        prlimit.args([&format!("--pid={}", self.child.id()), what]);
+        assert!(prlimit.status().unwrap().success());
     }
 
     /// The number behind that key of proc_pid_status(5).

@@ -9,6 +9,7 @@ use crate::mounts::Xfs;
 use crate::openers::Loop;
 use belay_proto::csi::v1 as csi;
 use std::fs::{self, File};
+use std::os::unix::fs::{DirEntryExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use tonic::{Code, Status};
 
@@ -250,5 +251,83 @@ async fn a_start_remembers_the_file_that_the_node_uses_by_then() {
         drop(device);
     }
     detach(&mut client, &id).await.unwrap();
+    drop(controller);
+}
+
+#[tokio::test]
+async fn without_a_descriptor_nothing_is_attached_that_would_not_be_known_again() {
+    let (bed, controller, mut client, id) = one_volume(MIB).await;
+    let kept = bed.state_dir().join("attached").join(&id);
+    let mut refused = 0;
+    for spare in 0..12 {
+        controller.limit_descriptors(Some(spare));
+        let answer = client.controller_publish_volume(publish(&id)).await;
+        controller.limit_descriptors(None);
+        match answer {
+            Ok(_) => assert!(kept.exists(), "{spare} descriptors"),
+            Err(status) => {
+                assert_refused(&status, Code::Unavailable, &["EMFILE"]);
+                refused += 1;
+            }
+        }
+        detach(&mut client, &id).await.unwrap();
+    }
+    assert!((1..12).contains(&refused), "{refused}");
+}
+
+#[tokio::test]
+#[ignore = "binds a loop device; needs root: make test"]
+async fn without_a_descriptor_nothing_is_detached_whose_device_cannot_be_looked_for() {
+    let (bed, controller, mut client, id) = one_volume(MIB).await;
+    let file = bed.volumes_dir().join(&id);
+    attach(&mut client, &id).await;
+    let old = bed.volumes_dir().join(format!("{id}.bad"));
+    replace(&file, Some(&old));
+    let _device = Loop::bind(&old);
+    fs::remove_file(bed.state_dir().join("attached").join(&id)).unwrap();
+    for spare in 0..12 {
+        controller.limit_descriptors(Some(spare));
+        let answer = detach(&mut client, &id).await;
+        controller.limit_descriptors(None);
+        let refused = answer.unwrap_err();
+        let code = [Code::Unavailable, Code::Aborted].contains(&refused.code());
+        assert!(code, "{spare} descriptors: {refused}");
+    }
+}
+
+#[tokio::test]
+async fn an_attachment_that_is_repeated_gives_the_file_in_use_its_second_name() {
+    let (bed, controller, mut client, id) = one_volume(MIB).await;
+    let file = bed.volumes_dir().join(&id);
+    let kept = bed.state_dir().join("attached").join(&id);
+    attach(&mut client, &id).await;
+    fs::remove_file(&kept).unwrap();
+    attach(&mut client, &id).await;
+    assert!(!kept.exists(), "nobody uses the file, so it may be another");
+    let _device = bound(&file);
+    attach(&mut client, &id).await;
+    assert!(kept.exists());
+    drop(controller);
+}
+
+#[tokio::test]
+async fn the_last_name_of_an_earlier_file_is_never_taken_away() {
+    let (bed, mut controller, _, id) = one_volume(MIB).await;
+    let file = bed.volumes_dir().join(&id);
+    let backup = bed.state_dir().join("backup.redb");
+    controller.kill();
+    fs::copy(bed.state_dir().join("state.redb"), &backup).unwrap();
+    controller = bed.start();
+    attach(&mut bed.client().await, &id).await;
+    controller.kill();
+    // All is restored as it was before: the volume is not attached, and has an older file.
+    let tuesday = fs::metadata(&file).unwrap().ino();
+    replace(&file, None);
+    fs::copy(&backup, bed.state_dir().join("state.redb")).unwrap();
+    controller = bed.start();
+    attach(&mut bed.client().await, &id).await;
+    let kept = fs::read_dir(bed.state_dir().join("attached")).unwrap();
+    let mut inodes = kept.map(|entry| entry.unwrap().ino());
+    assert!(inodes.any(|inode| inode == tuesday));
     drop(controller);
 }

@@ -29,6 +29,7 @@ impl Store {
         if let Some(terms) = record.terms_on(&order.node)?
             && !record.observe(data, self.tells_holes)
         {
+            self.remember_late(id, &backing);
             return Ok(attachment(id, terms, &record));
         }
         self.ledger.change(|changes| {
@@ -50,7 +51,7 @@ impl Store {
                     }
                     within_limit(changes.attached_to(order.node.as_str())?, order)?;
                     // Only here, where nothing can be staged yet: later, another file may be.
-                    self.remember_file(id);
+                    self.remember_file(id)?;
                     record
                         .attached
                         .push(Attached::new(&order.node, &order.terms));

@@ -15,26 +15,47 @@ use belay_server::failure::Failure;
 use std::collections::HashSet;
 
 impl Store {
-    /// Remembers the file that a volume is attached with. A precaution: where it cannot be, the
+    /// Remembers the file that a volume is attached with. Where its filesystem has no hard links, the
     /// volume is attached all the same.
-    pub(super) fn remember_file(&self, id: &str) {
-        if let Err(failure) = self.try_remember_file(id) {
-            tracing::warn!(
-                volume = id,
-                "a file that replaces it while it is attached will be known by names only: \
-                 {failure}"
-            );
-        }
-    }
-
-    fn try_remember_file(&self, id: &str) -> Result<(), Failure> {
+    ///
+    /// # Errors
+    /// Those of the disk.
+    pub(super) fn remember_file(&self, id: &str) -> Result<(), Failure> {
         if let Some(earlier) = self.attached.find(id)? {
             if earlier.is_locked()? {
                 return Ok(());
             }
-            self.attached.unlink(id)?;
+            self.forget_earlier(id, &earlier)?;
         }
-        self.attached.link(&self.files, id)
+        if !self.attached.link(&self.files, id)? {
+            tracing::warn!(
+                volume = id,
+                "the filesystem of the state directory has no hard links: a file that replaces this \
+                 volume's while it is attached will be known by names only"
+            );
+        }
+        Ok(())
+    }
+
+    /// Frees the name for another file, and keeps the data where it was the last one.
+    fn forget_earlier(&self, id: &str, earlier: &Backing) -> Result<(), Failure> {
+        if earlier.has_one_name()? {
+            let aside = self.attached.set_aside(id)?;
+            tracing::warn!(
+                volume = id,
+                "{}: an earlier file of the volume, which has no other name; move it to where it \
+                 belongs, or remove it (docs/operations.md)",
+                aside.display()
+            );
+        }
+        self.attached.unlink(id)
+    }
+
+    /// Tries again what an earlier attachment could not do; the volume may be in use.
+    pub(super) fn remember_late(&self, id: &str, present: &Backing) {
+        if let Err(failure) = self.remember_used_file(id, present) {
+            tracing::warn!(volume = id, "its file gets no second name: {failure}");
+        }
     }
 
     /// The same for a volume that is attached already, if another file was remembered, or none: by
@@ -45,7 +66,7 @@ impl Store {
             None => false,
         };
         if !is_known && present.is_locked()? {
-            self.remember_file(id);
+            self.remember_file(id)?;
         }
         Ok(())
     }
@@ -92,7 +113,7 @@ impl Store {
         let is_used = match self.attached.find(id)? {
             Some(attached) if attached.is_locked()? => true,
             // Restored before it was staged, or attached by an earlier release.
-            _ => loops::named(id).next().is_some() && !present.is_locked()?,
+            _ => !loops::named(id)?.is_empty() && !present.is_locked()?,
         };
         if !is_used {
             return Ok(());
@@ -108,8 +129,8 @@ impl Store {
     /// A loop device that uses the volume's file, or one that had its name; found by the name that
     /// sysfs shows. Call this before the file is opened for writing or locked.
     pub(super) fn device_of(&self, id: &str, record: &Record) -> Result<Option<Device>, Failure> {
-        let mut devices = loops::named(id).peekable();
-        if devices.peek().is_none() {
+        let mut devices = loops::named(id)?.into_iter();
+        if devices.len() == 0 {
             return Ok(None);
         }
         let present = self.files.get_for_reading(id)?;
@@ -158,14 +179,14 @@ impl Store {
         let Some(file) = self.attached.find(id)? else {
             return Ok(());
         };
-        let why = match () {
-            () if file.has_one_name()? => "has no other name any more",
-            () if file.is_locked()? => "is in use",
-            () => return self.attached.unlink(id),
+        let why = match (file.has_one_name()?, file.is_locked()?) {
+            (true, _) => "has no other name any more",
+            (false, true) => "is in use",
+            (false, false) => return self.attached.unlink(id),
         };
         Err(Failure::precondition(format!(
-            "{}: the file of a volume that is not attached {why}; left alone; move it to where it \
-             belongs, or remove it",
+            "{}: a file of a volume that is not attached, or not any more; it {why} and is left \
+             alone; move it to where it belongs, or remove it (docs/operations.md)",
             file.path().display()
         )))
     }

@@ -1,8 +1,11 @@
 //! The loop devices of this machine, as sysfs shows them, which does not ask the storage behind
 //! them. Opens no device.
 
-use std::fs;
+use super::fault::at;
+use belay_server::failure::Failure;
+use rustix::io::Errno;
 use std::path::Path;
+use std::{fs, io};
 
 const SYSFS: &str = "/sys/block";
 
@@ -20,26 +23,50 @@ pub(super) struct Device {
 
 /// The loop devices whose files may be or have been the one of that volume, by their names. Ids are
 /// random; who replaces a file moves the old one away (`vol-….bad`), or removes it (`vol-…
-/// (deleted)`), and the device goes on to use it.
-pub(super) fn named(id: &str) -> impl Iterator<Item = Device> {
-    // Without sysfs, the lock on the file must do.
-    let devices = fs::read_dir(SYSFS).into_iter().flatten();
-    let names = devices.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-    let bound = names
-        .filter(|name| name.starts_with("loop"))
-        .filter_map(|name| {
-            Some(Device {
-                file: backing_file(&name)?,
-                path: format!("/dev/{name}"),
-            })
-        });
-    bound.filter(move |device| is_named(id, &device.file))
+/// (deleted)`), and the device goes on to use it. Without sysfs there are none, and the lock on the
+/// file must do.
+///
+/// # Errors
+/// `Unreachable`: sysfs cannot be read, which does not mean that there are none.
+pub(super) fn named(id: &str) -> Result<Vec<Device>, Failure> {
+    let mut found = Vec::new();
+    let entries = match fs::read_dir(SYSFS) {
+        Ok(entries) => entries,
+        Err(error) if is_absent(&error) => return Ok(found),
+        Err(error) => return Err(at("opendir", Path::new(SYSFS), &error)),
+    };
+    for entry in entries {
+        let entry = entry.map_err(|error| at("getdents64", Path::new(SYSFS), &error))?;
+        let Ok(name) = entry.file_name().into_string() else {
+            continue;
+        };
+        if name.starts_with("loop")
+            && let Some(file) = backing_file(&name)?
+            && is_named(id, &file)
+        {
+            let path = format!("/dev/{name}");
+            found.push(Device { path, file });
+        }
+    }
+    Ok(found)
 }
 
-/// The backing file of a bound device.
-fn backing_file(name: &str) -> Option<String> {
-    let shown = fs::read_to_string(format!("{SYSFS}/{name}/loop/backing_file")).ok()?;
-    Some(shown.trim_end_matches('\n').to_owned())
+/// The backing file of a device, if it is bound.
+fn backing_file(name: &str) -> Result<Option<String>, Failure> {
+    let path = format!("{SYSFS}/{name}/loop/backing_file");
+    match fs::read_to_string(&path) {
+        Ok(shown) => Ok(Some(shown.trim_end_matches('\n').to_owned())),
+        Err(error) if is_absent(&error) => Ok(None),
+        Err(error) => Err(at("read", Path::new(&path), &error)),
+    }
+}
+
+/// Not there, or gone while it was read.
+fn is_absent(error: &io::Error) -> bool {
+    matches!(
+        Errno::from_io_error(error),
+        Some(Errno::NOENT | Errno::NODEV | Errno::NXIO)
+    )
 }
 
 fn is_named(id: &str, file: &str) -> bool {

@@ -8,6 +8,10 @@ use rustix::fs::{AtFlags, FlockOperation};
 use rustix::io::Errno;
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt as _;
+use std::path::PathBuf;
+
+/// Earlier files of one volume that are kept for an operator.
+const ASIDE_MAX: u32 = 100;
 
 /// Tells a file from all others while either of them is open; numbers change at a reboot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,13 +28,35 @@ impl Inode {
 }
 
 impl Files {
-    /// Gives the file of that id in the other directory the same name in this one.
-    ///
-    /// # Errors
-    /// `Unreachable`, also where the filesystem has no hard links.
-    pub(in crate::backend::local) fn link(&self, from: &Self, id: &str) -> Result<(), Failure> {
-        rustix::fs::linkat(&from.dir, id, &self.dir, id, AtFlags::empty())
-            .map_err(|errno| os("link", &self.path_of(id), errno))
+    /// Gives the file of that id in the other directory the same name in this one; tells whether the
+    /// filesystem has such names.
+    pub(in crate::backend::local) fn link(&self, from: &Self, id: &str) -> Result<bool, Failure> {
+        match rustix::fs::linkat(&from.dir, id, &self.dir, id, AtFlags::empty()) {
+            Ok(()) => Ok(true),
+            // link(2): no hard links at all, none to another mount, no more of them.
+            Err(Errno::PERM | Errno::OPNOTSUPP | Errno::XDEV | Errno::MLINK) => Ok(false),
+            Err(errno) => Err(os("link", &self.path_of(id), errno)),
+        }
+    }
+
+    /// Gives the file of that id another name beside it, and tells which.
+    pub(in crate::backend::local) fn set_aside(&self, id: &str) -> Result<PathBuf, Failure> {
+        for number in 1..=ASIDE_MAX {
+            let name = format!("{id}.{number}");
+            match rustix::fs::linkat(&self.dir, id, &self.dir, &*name, AtFlags::empty()) {
+                Ok(()) => {
+                    self.sync()?;
+                    return Ok(self.path_of(&name));
+                }
+                Err(Errno::EXIST) => {}
+                Err(errno) => return Err(os("link", &self.path_of(&name), errno)),
+            }
+        }
+        Err(Failure::precondition(format!(
+            "{}.*: too many earlier files of one volume; move them to where they belong, or remove \
+             them",
+            self.path_of(id).display()
+        )))
     }
 
     /// Removes that name, if it is there; a power cut may bring it back.
