@@ -27,6 +27,13 @@ impl Mount {
         Self { at }
     }
 
+    /// Mounts a tmpfs at a folder that is made.
+    pub(crate) fn tmpfs(at: PathBuf) -> Self {
+        fs::create_dir_all(&at).unwrap();
+        run("mount", &["-t", "tmpfs", "tmpfs"], &[&at]);
+        Self { at }
+    }
+
     pub(crate) fn path(&self) -> &Path {
         &self.at
     }

@@ -5,7 +5,7 @@ use crate::bed::{
     Bed, Client, MIB, ROOMY, assert_refused, clone, create, created, cut, one_volume, publish,
     range, snapshot, unpublish,
 };
-use crate::mounts::Xfs;
+use crate::mounts::{Mount, Xfs};
 use crate::openers::Loop;
 use belay_proto::csi::v1 as csi;
 use std::fs::{self, File};
@@ -330,4 +330,18 @@ async fn the_last_name_of_an_earlier_file_is_never_taken_away() {
     let mut inodes = kept.map(|entry| entry.unwrap().ino());
     assert!(inodes.any(|inode| inode == tuesday));
     drop(controller);
+}
+
+#[tokio::test]
+#[ignore = "mounts: needs root and a mount namespace of its own"]
+async fn where_there_are_no_second_names_volumes_live_all_the_same() {
+    let bed = Bed::new(&ROOMY);
+    let _elsewhere = Mount::tmpfs(bed.state_dir().join("attached"));
+    let _controller = bed.start();
+    let mut client = bed.client().await;
+    let id = created(&mut client, create("pvc-1", MIB)).await.volume_id;
+    attach(&mut client, &id).await;
+    expand(&mut client, &id, 2 * MIB).await.unwrap();
+    detach(&mut client, &id).await.unwrap();
+    delete(&mut client, &id).await.unwrap();
 }

@@ -15,8 +15,8 @@ use belay_server::failure::Failure;
 use std::collections::HashSet;
 
 impl Store {
-    /// Remembers the file that a volume is attached with. Where its filesystem has no hard links, the
-    /// volume is attached all the same.
+    /// Remembers the file that a volume is attached with. Where its filesystem has no hard links,
+    /// the volume is attached all the same.
     ///
     /// # Errors
     /// Those of the disk.
@@ -30,8 +30,8 @@ impl Store {
         if !self.attached.link(&self.files, id)? {
             tracing::warn!(
                 volume = id,
-                "the filesystem of the state directory has no hard links: a file that replaces this \
-                 volume's while it is attached will be known by names only"
+                "the filesystem of the state directory has no hard links: a file that replaces \
+                 this volume's while it is attached will be known by names only"
             );
         }
         Ok(())

@@ -28,8 +28,8 @@ impl Inode {
 }
 
 impl Files {
-    /// Gives the file of that id in the other directory the same name in this one; tells whether the
-    /// filesystem has such names.
+    /// Gives the file of that id in the other directory the same name in this one; tells whether
+    /// the filesystem has such names.
     pub(in crate::backend::local) fn link(&self, from: &Self, id: &str) -> Result<bool, Failure> {
         match rustix::fs::linkat(&from.dir, id, &self.dir, id, AtFlags::empty()) {
             Ok(()) => Ok(true),

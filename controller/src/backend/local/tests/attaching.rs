@@ -196,13 +196,12 @@ fn a_second_name_that_is_the_last_one_or_in_use_is_left() {
 }
 
 #[test]
-fn a_file_that_cannot_have_a_second_name_is_attached_all_the_same() {
+fn a_file_that_cannot_be_given_its_second_name_now_is_not_attached() {
     let bed = Bed::new();
     let store = bed.open();
     let volume = store.create(&order("pvc-1", MIB), None).unwrap();
     fs::remove_dir(bed.dir.path().join("state/attached")).unwrap();
-    store.attach(&attach_order(&volume, "node-1")).unwrap();
-    assert_eq!(store.resize(volume.id.as_str(), 2 * MIB), Ok(2 * MIB));
-    store.detach(volume.id.as_str(), &node("node-1")).unwrap();
+    let failure = store.attach(&attach_order(&volume, "node-1")).unwrap_err();
+    assert_eq!(failure.kind, Kind::Unreachable, "{failure}");
     store.delete(volume.id.as_str()).unwrap();
 }
