@@ -97,3 +97,34 @@ fn outcome(kind: Kind) -> &'static str {
         Kind::Bug => "bug",
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The rules of the alerts know an outcome by these words.
+    #[test]
+    fn an_outcome_is_called_as_the_alerts_and_the_documentation_call_it() {
+        let words = Kind::ALL.iter().map(|kind| outcome(*kind));
+        assert_eq!(
+            words.collect::<Vec<_>>(),
+            [
+                "invalid",
+                "not_found",
+                "incompatible",
+                "busy",
+                "precondition",
+                "range",
+                "quota",
+                "unreachable",
+                "unsupported",
+                "timeout",
+                "bad_token",
+                "system",
+                "bug",
+            ]
+        );
+        let rules = include_str!("../../../deploy/monitoring/rules.yaml");
+        assert!(rules.contains("{outcome=~\"unreachable|system|bug\"}"));
+    }
+}

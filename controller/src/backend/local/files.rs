@@ -357,6 +357,7 @@ impl Backing {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use metrics_exporter_prometheus::PrometheusBuilder;
     use rustix::fs::StatVfsMountFlags;
 
     #[test]
@@ -379,5 +380,22 @@ mod tests {
             taken: 153_600,
         };
         assert_eq!(Room::of(&stat), room);
+    }
+
+    #[test]
+    fn a_file_without_leases_has_no_known_writer_which_is_counted() {
+        let null = Path::new("/dev/null");
+        let backing = Backing {
+            file: File::open(null).unwrap(),
+            path: null.to_owned(),
+        };
+        let recorder = PrometheusBuilder::new().build_recorder();
+        for times in [1, 2] {
+            let asked = metrics::with_local_recorder(&recorder, || backing.has_writer());
+            assert!(!asked);
+            let page = recorder.handle().render();
+            let sample = format!("\nbelay_controller_unchecked_copies_total {times}\n");
+            assert!(page.contains(&sample), "{page}");
+        }
     }
 }

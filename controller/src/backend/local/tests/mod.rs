@@ -5,6 +5,7 @@ mod complete;
 mod emptied;
 mod health;
 mod ledger;
+mod metrics;
 mod questions;
 mod recovery;
 mod snapshots;
