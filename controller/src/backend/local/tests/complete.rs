@@ -7,6 +7,7 @@ use crate::backend::local::record::State;
 use crate::backend::local::snapshot::SnapshotState;
 use crate::backend::local::store::Store;
 use std::fs;
+use std::path::Path;
 
 /// Makes a record say that its volume is still being made.
 fn forget_clone(store: &Store, id: &str) {
@@ -29,10 +30,14 @@ fn forget_snapshot(store: &Store, id: &str, state: SnapshotState) {
     forgotten.unwrap();
 }
 
-#[test]
-fn a_clone_that_was_ready_once_is_kept_with_what_was_written_since() {
+super::everywhere! {
+    a_clone_that_was_ready_once_is_kept_with_what_was_written_since,
+    a_snapshot_that_was_ready_once_is_not_copied_again,
+}
+
+fn a_clone_that_was_ready_once_is_kept_with_what_was_written_since(folder: &Path) {
     for again in ["the next start", "the next call"] {
-        let bed = Bed::new();
+        let bed = Bed::beneath(folder);
         let mut store = bed.open();
         let volume = store.create(&order("pvc-1", MIB), None).unwrap();
         bed.write(volume.id.as_str());
@@ -53,11 +58,10 @@ fn a_clone_that_was_ready_once_is_kept_with_what_was_written_since() {
     }
 }
 
-#[test]
-fn a_snapshot_that_was_ready_once_is_not_copied_again() {
+fn a_snapshot_that_was_ready_once_is_not_copied_again(folder: &Path) {
     for again in ["the next start", "the next call"] {
         for state in [SnapshotState::Cutting, SnapshotState::Copying] {
-            let bed = Bed::new();
+            let bed = Bed::beneath(folder);
             let mut store = bed.open();
             let volume = store.create(&order("pvc-1", MIB), None).unwrap();
             bed.write(volume.id.as_str());

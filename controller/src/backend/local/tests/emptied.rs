@@ -47,9 +47,16 @@ fn reasons(store: &Store, volume: &Volume) -> Vec<(Severity, &'static str)> {
         .collect()
 }
 
-#[test]
-fn an_emptied_filesystem_gives_no_snapshot_and_no_clone_and_is_reported() {
-    let bed = Bed::new();
+super::everywhere! {
+    an_emptied_filesystem_gives_no_snapshot_and_no_clone_and_is_reported,
+    a_volume_that_is_emptied_before_its_copy_begins_makes_no_snapshot_ready,
+    an_emptied_snapshot_of_a_filesystem_is_not_restored,
+    an_emptied_snapshot_of_a_filesystem_is_not_listed_as_ready,
+    a_raw_volume_may_have_been_discarded_and_a_new_one_is_empty,
+}
+
+fn an_emptied_filesystem_gives_no_snapshot_and_no_clone_and_is_reported(folder: &Path) {
+    let bed = Bed::beneath(folder);
     let store = bed.open();
     let volume = written(&bed, &store, &filesystem("pvc-1"));
     let id = volume.id.as_str();
@@ -72,9 +79,8 @@ fn an_emptied_filesystem_gives_no_snapshot_and_no_clone_and_is_reported() {
     store.cut(&snapshot_order("s", &volume)).unwrap();
 }
 
-#[test]
-fn a_volume_that_is_emptied_before_its_copy_begins_makes_no_snapshot_ready() {
-    let bed = Bed::new();
+fn a_volume_that_is_emptied_before_its_copy_begins_makes_no_snapshot_ready(folder: &Path) {
+    let bed = Bed::beneath(folder);
     let store = bed.open();
     let volume = written(&bed, &store, &filesystem("pvc-1"));
     let snapshot = left_to_copier(&bed, &store, &volume);
@@ -88,9 +94,8 @@ fn a_volume_that_is_emptied_before_its_copy_begins_makes_no_snapshot_ready() {
     }
 }
 
-#[test]
-fn an_emptied_snapshot_of_a_filesystem_is_not_restored() {
-    let bed = Bed::new();
+fn an_emptied_snapshot_of_a_filesystem_is_not_restored(folder: &Path) {
+    let bed = Bed::beneath(folder);
     let store = bed.open();
     let volume = written(&bed, &store, &filesystem("pvc-1"));
     let snapshot = super::cut(&store, &snapshot_order("s", &volume));
@@ -102,9 +107,8 @@ fn an_emptied_snapshot_of_a_filesystem_is_not_restored() {
     assert_eq!(bed.files().len(), 1);
 }
 
-#[test]
-fn an_emptied_snapshot_of_a_filesystem_is_not_listed_as_ready() {
-    let bed = Bed::new();
+fn an_emptied_snapshot_of_a_filesystem_is_not_listed_as_ready(folder: &Path) {
+    let bed = Bed::beneath(folder);
     let store = bed.open();
     let (filesystem, raw) = (filesystem("pvc-1"), order("pvc-2", MIB));
     let [of_filesystem, of_raw] = [(filesystem, "s-1"), (raw, "s-2")].map(|(order, name)| {
@@ -130,9 +134,8 @@ fn an_emptied_snapshot_of_a_filesystem_is_not_listed_as_ready() {
     assert!(damage.contains(of_filesystem.as_str()), "{damage}");
 }
 
-#[test]
-fn a_raw_volume_may_have_been_discarded_and_a_new_one_is_empty() {
-    let bed = Bed::new();
+fn a_raw_volume_may_have_been_discarded_and_a_new_one_is_empty(folder: &Path) {
+    let bed = Bed::beneath(folder);
     let store = bed.open();
     let raw = written(&bed, &store, &order("pvc-1", MIB));
     empty(&bed.file(raw.id.as_str()));

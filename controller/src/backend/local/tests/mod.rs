@@ -1,13 +1,33 @@
 //! `local` on real directories.
 
+/// Each of these tests twice: in the temporary directory, whatever filesystem that is on, and as
+/// root on an xfs, so that blocks are shared wherever the tests run.
+macro_rules! everywhere {
+    ($($test:ident,)+) => {
+        mod here {
+            $(#[test] fn $test() { super::$test(&std::env::temp_dir()); })+
+        }
+        mod on_xfs {
+            use crate::backend::local::tests::mounts::Xfs;
+            $(#[test] #[ignore = "mounts an xfs; needs root: make test"]
+            fn $test() { super::$test(Xfs::new().path()); })+
+        }
+    };
+}
+use everywhere;
+
 mod attaching;
 mod complete;
 mod emptied;
 mod health;
 mod ledger;
 mod metrics;
+#[expect(dead_code, reason = "the tests of the process mount more")]
+#[path = "../../../../tests/process/mounts.rs"]
+mod mounts;
 mod questions;
 mod recovery;
+mod shared;
 mod snapshots;
 mod volumes;
 
@@ -19,7 +39,7 @@ use crate::backend::{AttachOrder, Order, Snapshot, SnapshotOrder, Terms, Usage, 
 use belay_server::request::{AccessMode, ContentSource, Name, NodeId};
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 const MIB: u64 = 1 << 20;
 
@@ -31,7 +51,11 @@ struct Bed {
 
 impl Bed {
     fn new() -> Self {
-        let dir = tempfile::tempdir().unwrap();
+        Self::beneath(&std::env::temp_dir())
+    }
+
+    fn beneath(folder: &Path) -> Self {
+        let dir = tempfile::tempdir_in(folder).unwrap();
         fs::create_dir(dir.path().join("state")).unwrap();
         Self {
             dir,

@@ -11,6 +11,7 @@ use crate::backend::{Content, Volume};
 use belay_server::failure::{Failure, Kind};
 use belay_server::request::{SnapshotId, VolumeId};
 use std::fs::{self, File};
+use std::path::Path;
 
 fn content(store: &Store, volume: &Volume) -> Content {
     let content = store
@@ -36,9 +37,29 @@ pub(super) fn left_to_copier(bed: &Bed, store: &Store, volume: &Volume) -> Snaps
     snapshot.id
 }
 
-#[test]
-fn a_snapshot_holds_what_the_volume_held_and_survives_it() {
-    let bed = Bed::new();
+super::everywhere! {
+    a_snapshot_holds_what_the_volume_held_and_survives_it,
+    the_same_name_finds_the_same_cut_and_its_instant_stays,
+    what_is_made_from_a_new_volume_is_new_and_from_any_other_populated,
+    lists_have_filters_and_pages_and_know_their_own_tokens,
+    snapshots_count_against_what_may_be_promised,
+    while_it_is_copied_a_volume_is_neither_attached_nor_deleted,
+    two_copies_of_one_volume_share_its_lock,
+    a_plain_copy_of_what_somebody_may_write_to_is_refused_with_a_way_out,
+    a_cut_that_died_after_any_step_leaves_nothing_and_frees_the_name,
+    a_cut_that_failed_half_way_is_made_anew_without_a_restart,
+    a_copy_that_died_begins_again_and_its_volume_waits_for_it,
+    a_failed_copy_is_told_to_the_next_caller_and_repeated,
+    a_failed_copy_keeps_its_volume_from_nobody_and_is_cut_anew_when_repeated,
+    a_snapshot_that_is_still_copied_can_be_deleted,
+    a_snapshot_that_is_read_from_is_not_deleted,
+    a_deletion_that_died_after_any_step_is_finished,
+    a_half_filled_volume_goes_although_it_holds_data,
+    a_snapshot_without_its_file_is_kept_and_told,
+}
+
+fn a_snapshot_holds_what_the_volume_held_and_survives_it(folder: &Path) {
+    let bed = Bed::beneath(folder);
     let store = bed.open();
     let volume = store.create(&order("pvc-1", 3 * MIB), None).unwrap();
     bed.write(volume.id.as_str());
@@ -62,9 +83,8 @@ fn a_snapshot_holds_what_the_volume_held_and_survives_it() {
     assert_eq!(store.ledger.totals().unwrap().bytes, 5 * MIB);
 }
 
-#[test]
-fn the_same_name_finds_the_same_cut_and_its_instant_stays() {
-    let bed = Bed::new();
+fn the_same_name_finds_the_same_cut_and_its_instant_stays(folder: &Path) {
+    let bed = Bed::beneath(folder);
     let store = bed.open();
     let [one, other] =
         ["pvc-1", "pvc-2"].map(|name| store.create(&order(name, MIB), None).unwrap());
@@ -89,9 +109,8 @@ fn the_same_name_finds_the_same_cut_and_its_instant_stays() {
     assert_eq!(store.ledger.totals().unwrap().bytes, 2 * MIB);
 }
 
-#[test]
-fn what_is_made_from_a_new_volume_is_new_and_from_any_other_populated() {
-    let bed = Bed::new();
+fn what_is_made_from_a_new_volume_is_new_and_from_any_other_populated(folder: &Path) {
+    let bed = Bed::beneath(folder);
     let store = bed.open();
     let volume = store.create(&order("pvc-1", MIB), None).unwrap();
     let made = |name: &str| {
@@ -115,9 +134,8 @@ fn what_is_made_from_a_new_volume_is_new_and_from_any_other_populated() {
     assert_eq!(made("discarded"), [Content::Populated; 2]);
 }
 
-#[test]
-fn lists_have_filters_and_pages_and_know_their_own_tokens() {
-    let bed = Bed::new();
+fn lists_have_filters_and_pages_and_know_their_own_tokens(folder: &Path) {
+    let bed = Bed::beneath(folder);
     let store = bed.open();
     let [one, other] =
         ["pvc-1", "pvc-2"].map(|name| store.create(&order(name, MIB), None).unwrap());
@@ -159,9 +177,8 @@ fn lists_have_filters_and_pages_and_know_their_own_tokens() {
     }
 }
 
-#[test]
-fn snapshots_count_against_what_may_be_promised() {
-    let mut bed = Bed::new();
+fn snapshots_count_against_what_may_be_promised(folder: &Path) {
+    let mut bed = Bed::beneath(folder);
     let store = bed.open();
     let room = store.available_bytes().unwrap();
     drop(store);
@@ -184,9 +201,8 @@ fn snapshots_count_against_what_may_be_promised() {
     assert_eq!(store.ledger.totals().unwrap().snapshots, 0);
 }
 
-#[test]
-fn while_it_is_copied_a_volume_is_neither_attached_nor_deleted() {
-    let bed = Bed::new();
+fn while_it_is_copied_a_volume_is_neither_attached_nor_deleted(folder: &Path) {
+    let bed = Bed::beneath(folder);
     let store = bed.open();
     let volume = store.create(&order("pvc-1", MIB), None).unwrap();
     bed.write(volume.id.as_str());
@@ -211,9 +227,8 @@ fn while_it_is_copied_a_volume_is_neither_attached_nor_deleted() {
     bound.try_lock().unwrap();
 }
 
-#[test]
-fn two_copies_of_one_volume_share_its_lock() {
-    let bed = Bed::new();
+fn two_copies_of_one_volume_share_its_lock(folder: &Path) {
+    let bed = Bed::beneath(folder);
     let store = bed.open();
     let volume = store.create(&order("pvc-1", MIB), None).unwrap();
     let id = left_to_copier(&bed, &store, &volume);
@@ -226,9 +241,8 @@ fn two_copies_of_one_volume_share_its_lock() {
     bound.try_lock().unwrap();
 }
 
-#[test]
-fn a_plain_copy_of_what_somebody_may_write_to_is_refused_with_a_way_out() {
-    let bed = Bed::new();
+fn a_plain_copy_of_what_somebody_may_write_to_is_refused_with_a_way_out(folder: &Path) {
+    let bed = Bed::beneath(folder);
     let store = bed.open();
     let volume = store.create(&order("pvc-1", MIB), None).unwrap();
     let id = volume.id.as_str();
@@ -252,8 +266,7 @@ fn a_plain_copy_of_what_somebody_may_write_to_is_refused_with_a_way_out() {
     }
 }
 
-#[test]
-fn a_cut_that_died_after_any_step_leaves_nothing_and_frees_the_name() {
+fn a_cut_that_died_after_any_step_leaves_nothing_and_frees_the_name(folder: &Path) {
     type Step = fn(&Store, &str);
     let steps: [Step; 3] = [
         |_, _| {},
@@ -269,7 +282,7 @@ fn a_cut_that_died_after_any_step_leaves_nothing_and_frees_the_name() {
         },
     ];
     for died_after in 0..steps.len() {
-        let bed = Bed::new();
+        let bed = Bed::beneath(folder);
         let store = bed.open();
         let volume = store.create(&order("pvc-1", MIB), None).unwrap();
         let wanted = snapshot_order("snap", &volume);
@@ -299,9 +312,8 @@ fn a_cut_that_died_after_any_step_leaves_nothing_and_frees_the_name() {
     }
 }
 
-#[test]
-fn a_cut_that_failed_half_way_is_made_anew_without_a_restart() {
-    let bed = Bed::new();
+fn a_cut_that_failed_half_way_is_made_anew_without_a_restart(folder: &Path) {
+    let bed = Bed::beneath(folder);
     let store = bed.open();
     let volume = store.create(&order("pvc-1", MIB), None).unwrap();
     let wanted = snapshot_order("snap", &volume);
@@ -315,9 +327,8 @@ fn a_cut_that_failed_half_way_is_made_anew_without_a_restart() {
     assert_eq!(bed.snapshot_files(), 1);
 }
 
-#[test]
-fn a_copy_that_died_begins_again_and_its_volume_waits_for_it() {
-    let bed = Bed::new();
+fn a_copy_that_died_begins_again_and_its_volume_waits_for_it(folder: &Path) {
+    let bed = Bed::beneath(folder);
     let store = bed.open();
     let volume = store.create(&order("pvc-1", MIB), None).unwrap();
     bed.write(volume.id.as_str());
@@ -341,9 +352,8 @@ fn a_copy_that_died_begins_again_and_its_volume_waits_for_it() {
     assert!(fs::read(is).unwrap() == fs::read(should).unwrap());
 }
 
-#[test]
-fn a_failed_copy_is_told_to_the_next_caller_and_repeated() {
-    let bed = Bed::new();
+fn a_failed_copy_is_told_to_the_next_caller_and_repeated(folder: &Path) {
+    let bed = Bed::beneath(folder);
     let store = bed.open();
     let volume = store.create(&order("pvc-1", MIB), None).unwrap();
     let id = left_to_copier(&bed, &store, &volume);
@@ -360,9 +370,8 @@ fn a_failed_copy_is_told_to_the_next_caller_and_repeated() {
     assert!(store.cut(&wanted).unwrap().ready);
 }
 
-#[test]
-fn a_failed_copy_keeps_its_volume_from_nobody_and_is_cut_anew_when_repeated() {
-    let bed = Bed::new();
+fn a_failed_copy_keeps_its_volume_from_nobody_and_is_cut_anew_when_repeated(folder: &Path) {
+    let bed = Bed::beneath(folder);
     let store = bed.open();
     let volume = store.create(&order("pvc-1", MIB), None).unwrap();
     bed.write(volume.id.as_str());
@@ -388,9 +397,8 @@ fn a_failed_copy_keeps_its_volume_from_nobody_and_is_cut_anew_when_repeated() {
     assert!(fs::read(is).unwrap() == fs::read(should).unwrap());
 }
 
-#[test]
-fn a_snapshot_that_is_still_copied_can_be_deleted() {
-    let bed = Bed::new();
+fn a_snapshot_that_is_still_copied_can_be_deleted(folder: &Path) {
+    let bed = Bed::beneath(folder);
     let store = bed.open();
     let volume = store.create(&order("pvc-1", MIB), None).unwrap();
     let id = left_to_copier(&bed, &store, &volume);
@@ -399,9 +407,8 @@ fn a_snapshot_that_is_still_copied_can_be_deleted() {
     store.delete(volume.id.as_str()).unwrap();
 }
 
-#[test]
-fn a_snapshot_that_is_read_from_is_not_deleted() {
-    let bed = Bed::new();
+fn a_snapshot_that_is_read_from_is_not_deleted(folder: &Path) {
+    let bed = Bed::beneath(folder);
     let store = bed.open();
     let volume = store.create(&order("pvc-1", MIB), None).unwrap();
     let snapshot = cut(&store, &snapshot_order("snap", &volume));
@@ -414,15 +421,14 @@ fn a_snapshot_that_is_read_from_is_not_deleted() {
     store.discard(id).unwrap();
 }
 
-#[test]
-fn a_deletion_that_died_after_any_step_is_finished() {
+fn a_deletion_that_died_after_any_step_is_finished(folder: &Path) {
     type Step = fn(&Store, &str);
     let steps: [Step; 2] = [
         |store, id| store.begin_discard(id).unwrap(),
         |store, id| store.snapshots.remove(id).unwrap(),
     ];
     for died_after in 0..steps.len() {
-        let bed = Bed::new();
+        let bed = Bed::beneath(folder);
         let store = bed.open();
         let volume = store.create(&order("pvc-1", MIB), None).unwrap();
         let snapshot = cut(&store, &snapshot_order("snap", &volume));
@@ -445,10 +451,9 @@ fn a_deletion_that_died_after_any_step_is_finished() {
     }
 }
 
-#[test]
-fn a_half_filled_volume_goes_although_it_holds_data() {
+fn a_half_filled_volume_goes_although_it_holds_data(folder: &Path) {
     for again in ["the next start", "the next call"] {
-        let bed = Bed::new();
+        let bed = Bed::beneath(folder);
         let mut store = bed.open();
         let volume = store.create(&order("pvc-1", MIB), None).unwrap();
         let (wanted, source) = (order("pvc-2", MIB), of_volume(&volume));
@@ -474,9 +479,8 @@ fn a_half_filled_volume_goes_although_it_holds_data() {
     }
 }
 
-#[test]
-fn a_snapshot_without_its_file_is_kept_and_told() {
-    let bed = Bed::new();
+fn a_snapshot_without_its_file_is_kept_and_told(folder: &Path) {
+    let bed = Bed::beneath(folder);
     let store = bed.open();
     let volume = store.create(&order("pvc-1", MIB), None).unwrap();
     let snapshot = cut(&store, &snapshot_order("snap", &volume));

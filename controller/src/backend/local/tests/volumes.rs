@@ -1,11 +1,13 @@
 //! What a volume is, how much may be promised, and the book over all of them.
 
 use super::{Bed, MIB, attach_order, cut, ids, intended, node, order, snapshot_order};
-use crate::backend::local::Overcommit;
 use crate::backend::local::record::State;
 use crate::backend::local::space::ours;
 use crate::backend::local::store::Store;
+use crate::backend::local::{Local, Overcommit};
+use crate::backend::{Backend as _, Sizes};
 use belay_server::failure::{Certainty, Failure, Kind};
+use belay_server::readiness::{Readiness, State as Ready};
 use belay_server::request::Name;
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
@@ -109,6 +111,21 @@ fn a_size_that_the_filesystem_has_not_is_undone_and_frees_the_name() {
         (Kind::Range, Certainty::RolledBack)
     );
     assert_eq!(store.get(&volume.id).unwrap().unwrap().bytes, MIB);
+}
+
+#[test]
+fn the_largest_volume_is_the_last_multiple_of_the_step_that_the_filesystem_has() {
+    let bed = Bed::new();
+    let local = Local::open(bed.config(), Readiness::new(Ready::Ready)).unwrap();
+    let Sizes { step, min, max } = local.sizes();
+    assert_eq!((step, min, max % step), (MIB, MIB, 0));
+    let largest = local.store.largest_file_bytes;
+    assert!(max <= largest && largest - max < MIB, "{max} of {largest}");
+    // One without a limit of its own has more than may be promised.
+    if max < 1 << 62 {
+        let volume = local.store.create(&order("pvc-1", max), None).unwrap();
+        assert_eq!(volume.bytes, max);
+    }
 }
 
 #[test]
