@@ -12,6 +12,8 @@ mod question;
 mod size;
 mod snapshot;
 mod support;
+#[cfg(test)]
+mod tests;
 mod validate;
 
 pub use capacity::Room;

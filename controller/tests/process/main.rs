@@ -12,6 +12,7 @@ mod kills;
 mod losses;
 mod mounts;
 mod openers;
+mod pages;
 mod reflink;
 mod replaced;
 mod service;

@@ -115,9 +115,23 @@ mod tests {
 
     #[test]
     fn a_factor_that_is_no_sane_number_is_refused() {
-        for text in ["", "0", "-1", "0.05", "NaN", "inf", "1e9", "two"] {
+        for text in [
+            "",
+            "0",
+            "-1",
+            "0.05",
+            "0.0999",
+            "1000000.5",
+            "NaN",
+            "inf",
+            "1e9",
+            "two",
+        ] {
             assert!(text.parse::<Overcommit>().is_err(), "{text:?}");
         }
         assert_eq!("1".parse(), Ok(Overcommit::default()));
+        for (text, permille) in [("0.1", 100), ("1000000", 1_000_000_000)] {
+            assert_eq!(text.parse(), Ok(Overcommit { permille }), "{text}");
+        }
     }
 }
