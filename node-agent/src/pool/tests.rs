@@ -4,6 +4,7 @@ use std::sync::mpsc;
 
 use belay_server::jobs::{CHANGE_DEADLINE, Jobs};
 use belay_server::rpc::Rpc;
+use metrics_exporter_prometheus::PrometheusBuilder;
 use tokio::task::yield_now;
 use tokio::time::advance;
 
@@ -58,6 +59,26 @@ impl Bench {
 
     fn waiting(&self) -> u32 {
         self.pool.waiting.load(Ordering::Relaxed)
+    }
+
+    /// The gauges: threads that work, that format, that are slow, and who waits for one.
+    fn shown(&self) -> [u32; 4] {
+        let recorder = PrometheusBuilder::new().build_recorder();
+        metrics::with_local_recorder(&recorder, || self.pool.measure());
+        let page = recorder.handle().render();
+        [
+            "belay_pool_threads{state=\"working\"} ",
+            "belay_pool_threads{state=\"formatting\"} ",
+            "belay_pool_threads{state=\"slow\"} ",
+            "belay_pool_waiting ",
+        ]
+        .map(|series| {
+            let value = page.lines().find_map(|line| line.strip_prefix(series));
+            value
+                .unwrap_or_else(|| panic!("{series} in {page}"))
+                .parse()
+                .unwrap()
+        })
     }
 }
 
@@ -149,6 +170,35 @@ async fn mkfs_has_places_of_its_own_and_gives_them_on_when_it_hangs() {
     for format in formats {
         format.end().await;
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_gauges_follow_the_threads_and_those_who_wait_for_one() {
+    let bench = Bench::new();
+    assert_eq!(bench.shown(), [0; 4]);
+    let mut changes = Vec::new();
+    for n in 0..PLACES + 1 {
+        changes.push(bench.begin(&format!("change-{n}"), Lane::Change).await);
+    }
+    let format = bench.begin("format", Lane::Format).await;
+    assert_eq!(bench.shown(), [4, 1, 0, 1]);
+    // The four are slow now, and the one that waited has a place.
+    advance(Lane::Change.slow_after() + Duration::from_millis(1)).await;
+    let late = changes.pop().unwrap();
+    late.has_begun.await.unwrap();
+    let read = bench.begin("read", Lane::Read).await;
+    assert_eq!(bench.shown(), [2, 1, 4, 0]);
+    advance(Lane::Read.slow_after() + Duration::from_millis(1)).await;
+    for _ in 0..4 {
+        yield_now().await;
+    }
+    assert_eq!(bench.shown(), [0, 1, 6, 0]);
+    drop(late.release);
+    assert_eq!(late.job.await.unwrap(), Ok(1));
+    for work in changes.into_iter().chain([read, format]) {
+        work.end().await;
+    }
+    assert_eq!(bench.shown(), [0; 4]);
 }
 
 #[tokio::test(start_paused = true)]

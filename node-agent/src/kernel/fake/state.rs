@@ -34,6 +34,8 @@ pub(super) struct State {
     pub(super) violations: Vec<String>,
     /// What the machine's processes hear of their mount namespace.
     pub(super) is_beside_first_process: bool,
+    /// Whether a file is open elsewhere, nobody is told.
+    pub(super) grants_no_leases: bool,
     numbers: u64,
 }
 
@@ -163,6 +165,7 @@ impl State {
             never_waits: None,
             violations: Vec::new(),
             is_beside_first_process: true,
+            grants_no_leases: false,
             numbers: 0,
         };
         let root = state.make_superblock("ext4", Dev { major: 8, minor: 1 }, None);

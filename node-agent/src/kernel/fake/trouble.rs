@@ -33,6 +33,11 @@ impl Machine {
         }
     }
 
+    /// From now on nobody gets a lease, as on NFS.
+    pub(crate) fn grant_no_leases(&self) {
+        self.lock().grants_no_leases = true;
+    }
+
     /// Mounts a tmpfs over a folder.
     pub(crate) fn cover(&self, folder: &Path) {
         let mut state = self.lock();

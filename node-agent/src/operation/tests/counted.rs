@@ -136,6 +136,20 @@ fn every_reason_for_which_a_volume_is_not_formatted_is_counted() {
 }
 
 #[test]
+fn a_stage_that_cannot_tell_who_has_the_file_open_is_counted_each_time() {
+    let world = Simulated::new();
+    let volume = world.volume("vol", Form::Ext4);
+    for verb in [Verb::Stage, Verb::Unstage] {
+        volume.call(&world.start(), verb).unwrap();
+    }
+    world.machine.grant_no_leases();
+    for _ in 0..2 {
+        expect(&world, &volume, None, "belay_openers_unchecked_total");
+        volume.call(&world.start(), Verb::Unstage).unwrap();
+    }
+}
+
+#[test]
 fn a_growth_that_the_kernel_refuses_is_counted_by_its_filesystem() {
     for (form, fs, call) in [
         (Form::Ext4, "ext4", "EXT4_IOC_RESIZE_FS"),
