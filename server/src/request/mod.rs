@@ -31,4 +31,6 @@ pub use subject::Subject;
 pub use topology::{Segments, TopologyRequirement};
 
 #[cfg(test)]
+mod limits;
+#[cfg(test)]
 mod tests;
