@@ -277,4 +277,17 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn what_may_be_running_has_one_code_for_all_calls_and_kinds_but_two() {
+        for (rpc, kind, _) in every_failure() {
+            let expected = match kind {
+                Kind::Timeout => Code::DeadlineExceeded,
+                Kind::Unreachable => Code::Unavailable,
+                _ => Code::Aborted,
+            };
+            let code = code(rpc, kind, Certainty::MayBeRunning);
+            assert_eq!(code, expected, "{rpc:?} {kind:?}");
+        }
+    }
 }

@@ -199,4 +199,23 @@ mod tests {
         assert_eq!(failure.kind, Kind::Timeout);
         assert_eq!(failure.message, "no disk with serial abc");
     }
+
+    #[test]
+    fn each_constructor_makes_its_kind_and_begins_with_nothing_happened() {
+        use Kind::*;
+        for (failure, kind) in [
+            (Failure::not_found(""), NotFound),
+            (Failure::incompatible(""), Incompatible),
+            (Failure::busy(""), Busy),
+            (Failure::precondition(""), Precondition),
+            (Failure::range(""), Range),
+            (Failure::quota(""), Quota),
+            (Failure::unsupported(""), Unsupported),
+            (Failure::timeout(""), Timeout),
+            (Failure::bug(""), Bug),
+        ] {
+            assert_eq!(failure.kind, kind);
+            assert_eq!(failure.certainty, Certainty::NothingHappened);
+        }
+    }
 }

@@ -328,6 +328,115 @@ mod tests {
         assert_eq!(other("/csi.v1.Node/Fly"), (rows + 2, "unknown"));
     }
 
+    /// Answers each request with the next code, as a handler of its own.
+    #[derive(Clone)]
+    struct Answering(Arc<std::sync::Mutex<Vec<Code>>>);
+
+    impl Service<Request<()>> for Answering {
+        type Response = Response<Body>;
+        type Error = Infallible;
+        type Future = std::future::Ready<Result<Response<Body>, Infallible>>;
+
+        fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn call(&mut self, request: Request<()>) -> Self::Future {
+            request
+                .extensions()
+                .get::<Record>()
+                .unwrap()
+                .reached("vol-1");
+            let code = self.0.lock().unwrap().pop().unwrap();
+            std::future::ready(Ok(Status::new(code, "as the test says").into_http()))
+        }
+    }
+
+    /// What the alerts know a code by.
+    const CODE_NAMES: [&str; 17] = [
+        "OK",
+        "CANCELLED",
+        "UNKNOWN",
+        "INVALID_ARGUMENT",
+        "DEADLINE_EXCEEDED",
+        "NOT_FOUND",
+        "ALREADY_EXISTS",
+        "PERMISSION_DENIED",
+        "RESOURCE_EXHAUSTED",
+        "FAILED_PRECONDITION",
+        "ABORTED",
+        "OUT_OF_RANGE",
+        "UNIMPLEMENTED",
+        "INTERNAL",
+        "UNAVAILABLE",
+        "DATA_LOSS",
+        "UNAUTHENTICATED",
+    ];
+
+    #[test]
+    fn every_call_is_counted_by_its_name_and_its_code() {
+        let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .build()
+            .unwrap();
+        let layer = CallLayer::new();
+        let call = |path: &str, code: Code| {
+            let codes = Arc::new(std::sync::Mutex::new(vec![code]));
+            let mut service = layer.layer(Answering(codes));
+            let request = Request::builder().uri(path).body(()).unwrap();
+            metrics::with_local_recorder(&recorder, || {
+                let Ok(_) = runtime.block_on(service.call(request));
+            });
+        };
+        let (stage, create) = (Rpc::NodeStageVolume, Rpc::CreateVolume);
+        for number in 0..17 {
+            let code = Code::from_i32(number);
+            call(stage.path(), code);
+            call(stage.path(), code);
+            call(create.path(), code);
+            call("/grpc.health.v1.Health/Check", code);
+        }
+        let page = recorder.handle().render();
+        for name in CODE_NAMES {
+            for (rpc, count) in [("NodeStageVolume", 2), ("CreateVolume", 1), ("grpc", 1)] {
+                let series = "belay_rpc_duration_seconds_count";
+                let sample = format!("\n{series}{{rpc=\"{rpc}\",code=\"{name}\"}} {count}\n");
+                assert!(page.contains(&sample), "{sample} in {page}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_alerts_ask_for_codes_that_there_are() {
+        let rules = include_str!("../../deploy/monitoring/rules.yaml");
+        let asked = rules.split("code=~\"").skip(1);
+        let asked: Vec<&str> = asked
+            .filter_map(|rest| rest.split_once('"'))
+            .flat_map(|(codes, _)| codes.split('|'))
+            .collect();
+        assert!(asked.contains(&"INTERNAL"), "{asked:?}");
+        for code in asked {
+            assert!(CODE_NAMES.contains(&code), "{code}");
+        }
+    }
+
+    #[test]
+    fn a_caller_that_goes_away_is_counted_as_cancelled() {
+        let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder();
+        metrics::with_local_recorder(&recorder, || {
+            let durations = Durations::default();
+            drop(Call::begin(
+                Rpc::NodeStageVolume.path(),
+                Record::default(),
+                durations,
+            ));
+        });
+        let page = recorder.handle().render();
+        let labels = "{rpc=\"NodeStageVolume\",code=\"CANCELLED\"} 1\n";
+        assert!(page.contains(labels), "{page}");
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_request_that_never_arrives_in_full_is_given_up() {
         let layer = CallLayer::new();

@@ -16,7 +16,7 @@ trait Count: Send + Sync {
     fn count(&self) -> Counted;
 }
 
-#[derive(Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Counted {
     running: u32,
     hung: u32,
@@ -42,15 +42,18 @@ pub(crate) fn describe() {
 
 /// Sets the gauges.
 pub(crate) fn measure() {
-    let mut sum = Counted::default();
     let all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+    show(&all);
+}
+
+fn show(all: &[Weak<dyn Count>]) {
+    let mut sum = Counted::default();
     for jobs in all.iter().filter_map(Weak::upgrade) {
         let counted = jobs.count();
         sum.running += counted.running;
         sum.hung += counted.hung;
         sum.oldest = sum.oldest.max(counted.oldest);
     }
-    drop(all);
     metrics::gauge!(RUNNING).set(sum.running);
     metrics::gauge!(HUNG).set(sum.hung);
     metrics::gauge!(OLDEST).set(sum.oldest.as_secs_f64());
@@ -65,5 +68,84 @@ impl<T: Send> Count for Running<T> {
             counted.oldest = counted.oldest.max(job.since.elapsed());
         }
         counted
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::failure::Failure;
+    use crate::jobs::Jobs;
+    use crate::rpc::Rpc;
+    use metrics_exporter_prometheus::PrometheusBuilder;
+    use std::future::pending;
+    use tokio::task::yield_now;
+
+    struct Fixed(Counted);
+
+    impl Count for Fixed {
+        fn count(&self) -> Counted {
+            self.0
+        }
+    }
+
+    fn fixed(running: u32, hung: u32, seconds: u64) -> Arc<dyn Count> {
+        Arc::new(Fixed(Counted {
+            running,
+            hung,
+            oldest: Duration::from_secs(seconds),
+        }))
+    }
+
+    /// Running, hung, and the age of the oldest, as a page shows them.
+    fn shown(measure: impl FnOnce()) -> [f64; 3] {
+        let recorder = PrometheusBuilder::new().build_recorder();
+        metrics::with_local_recorder(&recorder, measure);
+        let page = recorder.handle().render();
+        [
+            "belay_jobs_running ",
+            "belay_jobs_hung ",
+            "belay_jobs_oldest_age_seconds ",
+        ]
+        .map(|series| {
+            let value = page.lines().find_map(|line| line.strip_prefix(series));
+            let value = value.unwrap_or_else(|| panic!("{series} in {page}"));
+            value.parse().unwrap()
+        })
+    }
+
+    #[test]
+    fn the_gauges_are_the_sums_of_all_who_have_jobs_and_the_age_of_the_oldest() {
+        let (one, other, gone) = (fixed(5, 1, 7), fixed(3, 2, 4), fixed(9, 9, 9));
+        let all = [&one, &gone, &other].map(Arc::downgrade);
+        drop(gone);
+        assert_eq!(shown(|| show(&all)), [8.0, 3.0, 7.0]);
+        assert_eq!(shown(|| show(&[])), [0.0; 3]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_job_is_counted_while_it_runs_and_as_hung_beyond_its_deadline() {
+        let jobs: Jobs<()> = Jobs::new(Duration::from_secs(100));
+        let counted = |jobs: &Jobs<()>| {
+            let counted = jobs.running.count();
+            (counted.running, counted.hung)
+        };
+        assert_eq!(jobs.running.count(), Counted::default());
+        let begin = |key: &'static str| {
+            let jobs = jobs.clone();
+            let work = |_| pending::<Result<(), Failure>>();
+            tokio::spawn(async move { jobs.run(key, Rpc::NodeStageVolume, 0, work).await })
+        };
+        let hung = begin("vol-1");
+        yield_now().await;
+        assert_eq!(counted(&jobs), (1, 0));
+        hung.await.unwrap().unwrap_err();
+        begin("vol-2");
+        yield_now().await;
+        assert_eq!(counted(&jobs), (2, 1));
+        assert!(jobs.running.count().oldest > Duration::ZERO);
+        // Tests beside this one may have more.
+        let [running, hung, oldest] = shown(measure);
+        assert!(running >= 2.0 && hung >= 1.0 && oldest > 0.0);
     }
 }

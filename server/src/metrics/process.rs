@@ -130,6 +130,7 @@ mod tests {
             "process_start_time_seconds",
             "process_threads",
             "process_open_fds",
+            "process_max_fds",
         ] {
             for start in [format!("# HELP {name} "), format!("\n{name} ")] {
                 assert!(text.contains(&start), "{start:?} in {text}");
