@@ -13,11 +13,20 @@ use std::os::unix::fs::{DirEntryExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use tonic::{Code, Status};
 
-/// Opens the file and locks it, as the agent and its loop device do.
-fn bound(file: &Path) -> File {
+/// A file that is open and locked, as by the agent and its loop device.
+struct Bound(File);
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        // A child that another test starts has copies of our descriptors until its exec.
+        self.0.unlock().unwrap();
+    }
+}
+
+fn bound(file: &Path) -> Bound {
     let device = File::options().read(true).write(true).open(file).unwrap();
     device.try_lock().unwrap();
-    device
+    Bound(device)
 }
 
 /// Puts a copy of the file at its name; the old one goes to `aside`, or nowhere.

@@ -153,10 +153,13 @@ impl Store {
         id: &str,
         from: &Backing,
     ) -> Result<(), Failure> {
-        let record = ready(id, self.ledger.get(id)?)?;
-        // Then the lock tells, and this process may have the file open for writing itself.
-        let is_ours = record.node().is_some() || self.copies.lock_of(id).is_some();
-        if is_ours || !from.has_writer() {
+        // Then the lock tells, and this process may have the file open for writing itself: also by
+        // a call that has begun since.
+        let is_ours = || {
+            let record = ready(id, self.ledger.get(id)?)?;
+            Ok::<_, Failure>(record.node().is_some() || self.copies.lock_of(id).is_some())
+        };
+        if is_ours()? || !from.has_writer() || is_ours()? {
             return Ok(());
         }
         Err(torn(
