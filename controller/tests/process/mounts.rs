@@ -9,9 +9,8 @@ use std::time::Duration;
 /// Of the xfs; sparse, so that only what is written takes room.
 const IMAGE_BYTES: u64 = 4 << 30;
 
-/// A child that another test starts has copies of our descriptors until its exec, and no event
-/// tells its end.
-const UNMOUNT_TRIES: u32 = 100;
+/// A child that another test starts has copies of our descriptors until its exec.
+const TRIES: u32 = 100;
 const BETWEEN_TRIES: Duration = Duration::from_millis(50);
 
 /// A mounted file; its loop device goes with the mount.
@@ -41,22 +40,30 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        // A failing test may still have files open there; the namespace ends with it.
-        let ended = std::thread::panicking() || (0..UNMOUNT_TRIES).any(|_| unmounted(&self.at));
+        if std::thread::panicking() {
+            // A failing test may still have files open there.
+            run("umount", &["--lazy"], &[&self.at]);
+            return;
+        }
+        let umount = || Command::new("umount").arg(&self.at).status();
+        let ended = eventually(|| umount().unwrap().success());
         assert!(ended, "{} stays busy", self.at.display());
     }
 }
 
+/// Waits until it is so, for some seconds.
 #[expect(
     clippy::disallowed_methods,
-    reason = "no event tells that a child has closed its copies"
+    reason = "no event tells that another process has closed a file or a device"
 )]
-fn unmounted(at: &Path) -> bool {
-    let done = Command::new("umount").arg(at).status().unwrap().success();
-    if !done {
-        std::thread::sleep(BETWEEN_TRIES);
-    }
-    done
+pub(crate) fn eventually(is_so: impl Fn() -> bool) -> bool {
+    (0..TRIES).any(|_| {
+        let is_so = is_so();
+        if !is_so {
+            std::thread::sleep(BETWEEN_TRIES);
+        }
+        is_so
+    })
 }
 
 /// A fresh xfs, which can share blocks between files.

@@ -3,6 +3,7 @@
 use crate::bed::{
     MIB, assert_refused, clone, created, one_volume, publish, ready, snapshot, unpublish,
 };
+use crate::mounts::eventually;
 use belay_proto::csi::v1 as csi;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -67,6 +68,10 @@ impl Drop for Loop {
             .arg(&self.0)
             .status();
         assert!(ended.unwrap().success());
+        // Whoever lists devices at this moment has it open, and it is freed when he closes it.
+        let shown = Path::new("/sys/block").join(self.0.file_name().unwrap());
+        let freed = eventually(|| !shown.join("loop").exists());
+        assert!(freed || std::thread::panicking(), "{}", self.0.display());
     }
 }
 
