@@ -85,6 +85,15 @@ impl Xfs {
         }
     }
 
+    /// Its root, by which it is still reached, though nothing of it is seen any more; it ends when
+    /// that is closed.
+    pub(crate) fn hidden(self) -> File {
+        let root = File::open(self.path()).unwrap();
+        run("umount", &["--lazy"], &[self.path()]);
+        std::mem::forget(self.mount);
+        root
+    }
+
     pub(crate) fn path(&self) -> &Path {
         self.mount.path()
     }

@@ -8,9 +8,9 @@ macro_rules! everywhere {
             $(#[test] fn $test() { super::$test(&std::env::temp_dir()); })+
         }
         mod on_xfs {
-            use crate::backend::local::tests::mounts::Xfs;
+            use crate::backend::local::tests::xfs;
             $(#[test] #[ignore = "mounts an xfs; needs root: make test"]
-            fn $test() { super::$test(Xfs::new().path()); })+
+            fn $test() { super::$test(xfs()); })+
         }
     };
 }
@@ -37,11 +37,25 @@ use super::store::Store;
 use super::{Config, Overcommit};
 use crate::backend::{AttachOrder, Order, Snapshot, SnapshotOrder, Terms, Usage, Volume};
 use belay_server::request::{AccessMode, ContentSource, Name, NodeId};
-use std::fs::{self, OpenOptions};
+use mounts::Xfs;
+use std::fs::{self, File, OpenOptions};
+use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 const MIB: u64 = 1 << 20;
+
+/// One xfs for all tests of this process, made by the first. To make it takes children, and a child
+/// has copies of the files that other tests have locked, and so their locks, until its exec.
+fn xfs() -> &'static Path {
+    static ROOT: LazyLock<(File, PathBuf)> = LazyLock::new(|| {
+        let root = Xfs::new().hidden();
+        let path = format!("/proc/self/fd/{}", root.as_raw_fd());
+        (root, path.into())
+    });
+    &ROOT.1
+}
 
 /// A state directory that is removed at the end.
 struct Bed {

@@ -1,8 +1,7 @@
 //! What only a filesystem that shares blocks can do; on an xfs that the tests bring.
 
 use super::metrics::measured;
-use super::mounts::Xfs;
-use super::{Bed, MIB, cut, of_snapshot, of_volume, order, snapshot_order};
+use super::{Bed, MIB, cut, of_snapshot, of_volume, order, snapshot_order, xfs};
 use crate::backend::local::files::Files;
 use belay_server::failure::Kind;
 use std::fs::{self, OpenOptions};
@@ -16,8 +15,7 @@ fn shorten(file: &Path) {
 #[test]
 #[ignore = "mounts an xfs; needs root: make test"]
 fn a_cut_a_clone_and_a_restored_volume_are_whole_at_once_and_nothing_is_copied() {
-    let xfs = Xfs::new();
-    let bed = Bed::beneath(xfs.path());
+    let bed = Bed::beneath(xfs());
     let store = bed.open();
     let volume = store.create(&order("pvc-1", MIB), None).unwrap();
     bed.write(volume.id.as_str());
@@ -41,8 +39,7 @@ fn a_cut_a_clone_and_a_restored_volume_are_whole_at_once_and_nothing_is_copied()
 #[test]
 #[ignore = "mounts an xfs; needs root: make test"]
 fn a_source_that_was_cut_short_gives_nothing() {
-    let xfs = Xfs::new();
-    let bed = Bed::beneath(xfs.path());
+    let bed = Bed::beneath(xfs());
     let store = bed.open();
     let volume = store.create(&order("pvc-1", MIB), None).unwrap();
     bed.write(volume.id.as_str());
@@ -74,8 +71,7 @@ fn a_source_that_was_cut_short_gives_nothing() {
 #[test]
 #[ignore = "mounts an xfs; needs root: make test"]
 fn what_was_shared_is_refused_if_it_is_less_than_was_promised() {
-    let xfs = Xfs::new();
-    let files = Files::open(xfs.path().join("files")).unwrap();
+    let files = Files::open(xfs().join("files")).unwrap();
     let (from, to) = (files.begin("from").unwrap(), files.begin("to").unwrap());
     from.grow(MIB).unwrap();
     assert_eq!(to.share(&from, MIB), Ok(true));
