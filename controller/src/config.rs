@@ -1,4 +1,5 @@
-//! The settings of belay-controller: flags, or environment variables. Opens nothing.
+//! The settings of belay-controller: flags, or environment variables. Opens nothing, and looks at
+//! no more than where two of them lead.
 
 use crate::backend::local::{self, Overcommit};
 use crate::backend::registry::Choice;
@@ -67,6 +68,26 @@ impl Config {
         }
     }
 
+    /// Refuses a socket in the state directory itself: the lock that keeps a second controller away
+    /// from the directory would keep this one from making its socket there.
+    ///
+    /// # Errors
+    /// Both flags, and what to do.
+    pub fn refuse_socket_in_state_dir(&self) -> Result<(), String> {
+        let socket = &self.common.driver.endpoint.path;
+        let folder = socket
+            .parent()
+            .and_then(|folder| folder.canonicalize().ok());
+        if folder.is_none() || folder != self.state_dir.canonicalize().ok() {
+            return Ok(());
+        }
+        Err(format!(
+            "--endpoint {}: lies in --state-dir, which the controller keeps locked; give the \
+             socket a folder of its own",
+            socket.display()
+        ))
+    }
+
     /// What the operations keep to.
     #[must_use]
     pub fn rules(&self) -> Rules {
@@ -104,6 +125,22 @@ mod tests {
         let rules = config.rules();
         assert_eq!(rules.node_limit, None);
         assert_eq!(rules.place, None);
+    }
+
+    #[test]
+    fn a_socket_in_the_state_directory_itself_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let below = dir.path().join("run");
+        std::fs::create_dir(&below).unwrap();
+        let mut config = parsed(&[]).unwrap();
+        config.state_dir = below.join("..");
+        config.common.driver.endpoint.path = below.join("csi.sock");
+        assert_eq!(config.refuse_socket_in_state_dir(), Ok(()));
+        config.common.driver.endpoint.path = dir.path().join("csi.sock");
+        let refused = config.refuse_socket_in_state_dir().unwrap_err();
+        for named in ["--endpoint", "--state-dir", "csi.sock"] {
+            assert!(refused.contains(named), "{refused}");
+        }
     }
 
     #[test]

@@ -34,6 +34,7 @@ const WORKERS_MAX: usize = 4;
 /// Whatever keeps it from serving.
 pub fn run(config: &Config) -> Result<(), Box<dyn Error>> {
     let (driver, process) = (&config.common.driver, &config.common.process);
+    config.refuse_socket_in_state_dir()?;
     metrics::begin(process, [&driver.driver_name], env!("CARGO_PKG_VERSION"))?;
     let readiness = Readiness::new(State::Ready);
     let backend = registry::open(config.choice(), readiness.clone())?;

@@ -16,6 +16,7 @@ mod openers;
 mod pages;
 mod reflink;
 mod replaced;
+mod restored;
 mod service;
 mod snapshots;
 mod torn;

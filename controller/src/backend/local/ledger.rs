@@ -6,7 +6,7 @@ mod totals;
 
 use super::fault::at;
 use super::record::Record;
-use super::state_file::{builder, failed, open, path_in, sync_names};
+use super::state_file::{StateFile, builder, failed, path_in, sync_names};
 use belay_server::failure::{Failure, Kind};
 use redb::{Database, ReadTransaction, ReadableDatabase as _, ReadableTable as _};
 use redb::{Table, TableDefinition, TableError, WriteTransaction};
@@ -14,7 +14,7 @@ use std::collections::HashSet;
 use std::fs::OpenOptions;
 use std::ops::Bound;
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard};
 use totals::{TOTALS, Totals};
 
@@ -33,7 +33,7 @@ const SNAPSHOTS_OF: TableDefinition<'_, (&str, &str), ()> = TableDefinition::new
 /// The open book.
 #[derive(Debug)]
 pub(super) struct Ledger {
-    path: PathBuf,
+    file: StateFile,
     /// None if it could not be opened again.
     database: RwLock<Option<Database>>,
     /// Held from a commit until its sums are shown: no older ones may come after them.
@@ -50,9 +50,10 @@ impl Ledger {
         if !Self::is_in(dir)? {
             begin(dir, &path)?;
         }
+        let file = StateFile::find(dir)?;
         let ledger = Self {
-            database: RwLock::new(Some(open(&path)?)),
-            path,
+            database: RwLock::new(Some(file.open()?)),
+            file,
             showing: Mutex::new(()),
         };
         if ledger.lacks_tables()? {
@@ -82,6 +83,7 @@ impl Ledger {
     /// # Errors
     /// `Unreachable` if nothing can be written; reading may work all the same.
     pub(super) fn mend(&self) -> Result<(), Failure> {
+        self.file.refuse_replaced()?;
         let mut database = self
             .database
             .write()
@@ -104,21 +106,21 @@ impl Ledger {
     fn reopen(&self, database: &mut Option<Database>) -> Result<(), Failure> {
         // First of all closed: redb has a lock on the file.
         *database = None;
-        *database = Some(open(&self.path)?);
+        *database = Some(self.file.open()?);
         Ok(())
     }
 
     /// Does `work` in one transaction, which is on disk when this returns, or did not happen.
     ///
     /// # Errors
-    /// Those of `work`; `Unreachable` if the book cannot be written, that may be running if the
-    /// outcome is unknown.
+    /// Those of `work`; `Unreachable` if the book cannot be written or was replaced, that may be
+    /// running if the outcome is unknown.
     pub(super) fn change<T>(
         &self,
         work: impl FnOnce(&mut Changes<'_>) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
         // Kept to the end, so that the book is not closed under the transaction.
-        let database = self.opened();
+        let database = self.opened()?;
         let transaction = database.as_ref().ok_or_else(closed)?.begin_write();
         let transaction = transaction.map_err(failed)?;
         let mut changes = Changes::of(&transaction)?;
@@ -130,6 +132,8 @@ impl Ledger {
         transaction
             .commit()
             .map_err(|error| failed(error).may_be_running())?;
+        let replaced = self.file.refuse_replaced();
+        replaced.map_err(Failure::may_be_running)?;
         totals.show();
         Ok(result)
     }
@@ -210,13 +214,15 @@ impl Ledger {
     }
 
     fn begin_read(&self) -> Result<ReadTransaction, Failure> {
-        let database = self.opened();
+        let database = self.opened()?;
         let database = database.as_ref().ok_or_else(closed)?;
         database.begin_read().map_err(failed)
     }
 
-    fn opened(&self) -> RwLockReadGuard<'_, Option<Database>> {
-        self.database.read().unwrap_or_else(PoisonError::into_inner)
+    /// Also asked before a read: a volume of which a replaced book knows nothing is not gone.
+    fn opened(&self) -> Result<RwLockReadGuard<'_, Option<Database>>, Failure> {
+        self.file.refuse_replaced()?;
+        Ok(self.database.read().unwrap_or_else(PoisonError::into_inner))
     }
 }
 

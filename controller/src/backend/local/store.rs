@@ -44,6 +44,8 @@ pub(super) struct Store {
     pub(super) tells_holes: bool,
     /// Held for as long as the process lives.
     _lock: File,
+    /// Likewise: a restore replaces the file above, and nobody has locked the new one.
+    _dir_lock: File,
 }
 
 impl Store {
@@ -54,7 +56,7 @@ impl Store {
         if config.require_state && !Ledger::is_in(dir)? {
             return Err(not_mounted(dir));
         }
-        let lock = lock(dir)?;
+        let (lock, dir_lock) = (lock(dir)?, lock_dir(dir)?);
         let files = Files::open(dir.join("volumes"))?;
         let snapshots = Files::open(dir.join("snapshots"))?;
         let attached = Files::open(dir.join("attached"))?;
@@ -77,6 +79,7 @@ impl Store {
             cutting: Making::default(),
             tells_holes: tells_holes(&lock),
             _lock: lock,
+            _dir_lock: dir_lock,
         })
     }
 
@@ -283,12 +286,24 @@ fn lock(dir: &Path) -> Result<File, Failure> {
         .mode(0o600)
         .open(&path)
         .map_err(|error| at("open", &path, &error))?;
-    match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(lock),
+    take(&lock, &path)?;
+    Ok(lock)
+}
+
+/// The same by the directory itself.
+fn lock_dir(dir: &Path) -> Result<File, Failure> {
+    let opened = File::open(dir).map_err(|error| at("open", dir, &error))?;
+    take(&opened, dir)?;
+    Ok(opened)
+}
+
+fn take(lock: &File, path: &Path) -> Result<(), Failure> {
+    match rustix::fs::flock(lock, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(()),
         Err(Errno::WOULDBLOCK) => Err(Failure::precondition(format!(
             "{}: held by another belay-controller; stop it, or name another --state-dir",
             path.display()
         ))),
-        Err(errno) => Err(os("flock", &path, errno)),
+        Err(errno) => Err(os("flock", path, errno)),
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{Bed, MIB, order, snapshot_order};
 use crate::backend::local::store::Store;
-use belay_server::failure::Kind;
+use belay_server::failure::{Certainty, Kind};
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
@@ -64,4 +64,25 @@ fn room_for_small_changes_is_kept_on_disk() {
     drop(bed.open());
     let file = fs::metadata(state_file(&bed)).unwrap();
     assert!(file.blocks() * 512 >= 4 * MIB, "{} blocks", file.blocks());
+}
+
+#[test]
+fn a_change_during_which_the_book_was_replaced_is_not_acknowledged() {
+    let bed = Bed::new();
+    let store = bed.open();
+    let (state, kept) = (state_file(&bed), bed.dir.path().join("kept"));
+    let restored = store.ledger.change(|_| {
+        fs::rename(&state, &kept).unwrap();
+        fs::copy(&kept, &state).unwrap();
+        Ok(())
+    });
+    let failure = restored.unwrap_err();
+    assert_eq!(failure.kind, Kind::Unreachable);
+    assert_eq!(failure.certainty, Certainty::MayBeRunning);
+    assert!(failure.message.contains("was replaced"), "{failure}");
+    let untouched = store
+        .ledger
+        .change(|_| -> Result<(), _> { panic!("begun") });
+    assert_eq!(untouched, Err(failure.clone()));
+    assert_eq!(store.ledger.mend(), Err(failure));
 }
