@@ -96,7 +96,10 @@ impl Error {
             Errno::LOOP | Errno::XDEV => Cause::Escapes,
             Errno::INVAL => Cause::Invalid,
             Errno::NXIO | Errno::NODEV | Errno::NOMEDIUM => Cause::NoDevice,
-            Errno::IO | Errno::NODATA | Errno::REMOTEIO | Errno::UCLEAN => Cause::Io,
+            // EBADMSG and EUCLEAN are what ext4, xfs and btrfs say of a damaged block.
+            Errno::IO | Errno::NODATA | Errno::REMOTEIO | Errno::UCLEAN | Errno::BADMSG => {
+                Cause::Io
+            }
             Errno::MFILE | Errno::NFILE => Cause::Files,
             Errno::NOSYS | Errno::OPNOTSUPP => Cause::Unsupported,
             _ => Cause::Other,
@@ -147,46 +150,30 @@ impl From<Error> for Failure {
     }
 }
 
+/// Each constant beside its name in errno(3); rustix has all of them without the E.
+macro_rules! names {
+    ($($errno:ident)*) => {
+        &[
+            (Errno::ACCESS, "EACCES"),
+            (Errno::TOOBIG, "E2BIG"),
+            $((Errno::$errno, concat!("E", stringify!($errno))),)*
+        ]
+    };
+}
+
+/// What file systems, block devices and the calls of this agent can fail with, network disks
+/// included.
+const NAMES: &[(Errno, &str)] = names! {
+    AGAIN ALREADY BADE BADF BADFD BADMSG BUSY CANCELED CHILD COMM CONNABORTED CONNREFUSED CONNRESET
+    DEADLK DOM DQUOT EXIST FAULT FBIG HOSTDOWN HOSTUNREACH HWPOISON ILSEQ INPROGRESS INTR INVAL IO
+    ISDIR KEYEXPIRED KEYREJECTED KEYREVOKED LOOP MEDIUMTYPE MFILE MLINK NAMETOOLONG NETDOWN
+    NETUNREACH NFILE NOBUFS NODATA NODEV NOENT NOEXEC NOKEY NOLCK NOLINK NOMEDIUM NOMEM NONET
+    NOPKG NOSPC NOSYS NOTBLK NOTCONN NOTDIR NOTEMPTY NOTRECOVERABLE NOTTY NXIO OPNOTSUPP OVERFLOW
+    OWNERDEAD PERM PIPE PROTO RANGE REMOTE REMOTEIO RESTART ROFS SHUTDOWN SPIPE SRCH STALE TIME
+    TIMEDOUT TOOMANYREFS TXTBSY UCLEAN USERS XDEV
+};
+
 fn name(errno: Errno) -> &'static str {
-    const NAMES: &[(Errno, &str)] = &[
-        (Errno::PERM, "EPERM"),
-        (Errno::NOENT, "ENOENT"),
-        (Errno::INTR, "EINTR"),
-        (Errno::IO, "EIO"),
-        (Errno::NXIO, "ENXIO"),
-        (Errno::BADF, "EBADF"),
-        (Errno::AGAIN, "EAGAIN"),
-        (Errno::NOMEM, "ENOMEM"),
-        (Errno::ACCESS, "EACCES"),
-        (Errno::BUSY, "EBUSY"),
-        (Errno::EXIST, "EEXIST"),
-        (Errno::XDEV, "EXDEV"),
-        (Errno::NODEV, "ENODEV"),
-        (Errno::NOTDIR, "ENOTDIR"),
-        (Errno::ISDIR, "EISDIR"),
-        (Errno::INVAL, "EINVAL"),
-        (Errno::NFILE, "ENFILE"),
-        (Errno::MFILE, "EMFILE"),
-        (Errno::NOTTY, "ENOTTY"),
-        (Errno::TXTBSY, "ETXTBSY"),
-        (Errno::FBIG, "EFBIG"),
-        (Errno::NOSPC, "ENOSPC"),
-        (Errno::ROFS, "EROFS"),
-        (Errno::RANGE, "ERANGE"),
-        (Errno::NAMETOOLONG, "ENAMETOOLONG"),
-        (Errno::NOSYS, "ENOSYS"),
-        (Errno::NOTEMPTY, "ENOTEMPTY"),
-        (Errno::LOOP, "ELOOP"),
-        (Errno::NODATA, "ENODATA"),
-        (Errno::OVERFLOW, "EOVERFLOW"),
-        (Errno::OPNOTSUPP, "EOPNOTSUPP"),
-        (Errno::STALE, "ESTALE"),
-        (Errno::UCLEAN, "EUCLEAN"),
-        (Errno::DQUOT, "EDQUOT"),
-        (Errno::NOMEDIUM, "ENOMEDIUM"),
-        (Errno::REMOTEIO, "EREMOTEIO"),
-        (Errno::TIMEDOUT, "ETIMEDOUT"),
-    ];
     NAMES
         .iter()
         .find(|(known, _)| *known == errno)
@@ -217,6 +204,35 @@ mod tests {
             assert_eq!(failure.kind, Kind::Quota);
             assert!(failure.message.starts_with("openat /dev/loop0: E"));
             assert!(failure.message.contains(limit), "{failure}");
+        }
+    }
+
+    /// errno(3) and the table of `blk_status_to_errno` (Linux: block/blk-core.c).
+    #[test]
+    fn what_a_failing_disk_or_filesystem_answers_has_a_name() {
+        for (errno, name) in [
+            (Errno::ACCESS, "EACCES"),
+            (Errno::BADMSG, "EBADMSG"),
+            (Errno::UCLEAN, "EUCLEAN"),
+            (Errno::NOTRECOVERABLE, "ENOTRECOVERABLE"),
+            (Errno::SHUTDOWN, "ESHUTDOWN"),
+            (Errno::NOMEDIUM, "ENOMEDIUM"),
+            (Errno::NOLINK, "ENOLINK"),
+            (Errno::BADE, "EBADE"),
+            (Errno::ILSEQ, "EILSEQ"),
+            (Errno::TIME, "ETIME"),
+            (Errno::TOOMANYREFS, "ETOOMANYREFS"),
+            (Errno::HWPOISON, "EHWPOISON"),
+            (Errno::NOKEY, "ENOKEY"),
+        ] {
+            assert_eq!(Error::new("read", "/dev/loop0", errno).errno_name(), name);
+        }
+    }
+
+    #[test]
+    fn a_damaged_block_is_a_failure_of_the_disk() {
+        for errno in [Errno::IO, Errno::UCLEAN, Errno::BADMSG] {
+            assert_eq!(Error::new("read", "/dev/loop0", errno).cause(), Cause::Io);
         }
     }
 }
