@@ -100,8 +100,9 @@ fn look(disk: &impl Disk, volume: &str) -> Result<Found, Failure> {
     if let (Some(interrupted), Witness::Formatting(_) | Witness::NoFile) =
         (mark.interrupted(volume, bytes), witness)
     {
+        let hits = scan_all(disk, &mut areas)?;
         // mkfs makes no such signature or superblock: somebody has used the device since.
-        let is_used = hits.iter().any(|hit| hit.weight >= Weight::Plain) || !is_half_made;
+        let is_used = hits.iter().any(|hit| hit.weight >= Weight::Relic) || !is_half_made;
         return Ok(match is_used {
             true => Found::Foreign(name(identity, &hits)),
             false => Found::Interrupted(interrupted),
@@ -132,10 +133,7 @@ fn look_deeper(
         Sweep::Blank(blank) => return Ok(Found::Blank(blank)),
         Sweep::Data(at) => at,
     };
-    for block in blocks_left(TABLE, &areas, disk.bytes()) {
-        areas.push(Area::read(disk, block..block + ALIGN_BYTES)?);
-    }
-    let hits = scan(TABLE, &areas, disk.bytes());
+    let hits = scan_all(disk, &mut areas)?;
     Ok(Found::Foreign(if hits.is_empty() {
         Foreign {
             what: "unknown data".to_owned(),
@@ -144,6 +142,14 @@ fn look_deeper(
     } else {
         name(Identity::Nothing, &hits)
     }))
+}
+
+/// Every signature of the table, wherever on the device it is. Reads the blocks that are missing.
+fn scan_all(disk: &impl Disk, areas: &mut Areas) -> Result<Vec<Hit>, Failure> {
+    for block in blocks_left(TABLE, areas, disk.bytes()) {
+        areas.push(Area::read(disk, block..block + ALIGN_BYTES)?);
+    }
+    Ok(scan(TABLE, areas, disk.bytes()))
 }
 
 /// The end of a device, from where the oldest RAID superblock would be; 64 to 128 KiB.
@@ -416,11 +422,30 @@ mod tests {
         unfinished[0x40] = b'!';
         let mut torn_btrfs = btrfs.clone();
         torn_btrfs[0x200] ^= 1;
+        let mut ext4_copy = ext4.clone();
+        ext4_copy[0x5a] = 1;
+        let btrfs_copy = (64 << 20 | 0x40, b"_BHRfS_M".to_vec());
         vec![
             (vec![], Is::Leftover),
             (vec![(1 << 20, vec![7; 100])], Is::Leftover),
+            (vec![(128 << 20, ext4_copy)], Is::Leftover),
+            (vec![(BYTES / 4, xfs::tests::sector())], Is::Leftover),
             (vec![(0, xfs::tests::unfinished())], Is::Leftover),
-            (vec![(btrfs::AT, unfinished)], Is::Leftover),
+            (vec![(btrfs::AT, unfinished.clone())], Is::Leftover),
+            (
+                vec![(btrfs::AT, unfinished), btrfs_copy.clone()],
+                Is::Damaged,
+            ),
+            (vec![btrfs_copy], Is::Damaged),
+            (vec![(BYTES - 512, b"EFI PART".to_vec())], Is::Damaged),
+            (
+                vec![(16 << 10, b"SKUL\xba\xbe\x00\x02".to_vec())],
+                Is::Damaged,
+            ),
+            (
+                vec![(4 << 20, b"SKUL\xba\xbe\x00\x02".to_vec())],
+                Is::Damaged,
+            ),
             (vec![(1024, ext4)], Is::Whole),
             (vec![(0, xfs::tests::sector())], Is::Whole),
             (vec![(btrfs::AT, btrfs)], Is::Whole),

@@ -134,7 +134,7 @@ impl Identity {
         match hit.weight {
             Weight::Decisive => !self.users().contains(&hit.at),
             Weight::Plain => self.unused().contains(&hit.at),
-            Weight::Weak | Weight::Copy => false,
+            Weight::Weak | Weight::Copy | Weight::Relic => false,
         }
     }
 

@@ -33,8 +33,10 @@ impl Place {
 pub(super) enum Weight {
     /// A few bytes that can be there by chance: names what is found, if nothing better does.
     Weak,
-    /// A spare copy of what is described elsewhere: likewise.
+    /// A spare copy of what is described elsewhere: likewise. A mkfs that did not end leaves some.
     Copy,
+    /// A spare copy that no mkfs of ours leaves without the original: likewise.
+    Relic,
     /// Enough to go by where the filesystem that is also there has no data of users.
     Plain,
     /// Checksummed and sure of its own place: holds anywhere that is not a valid filesystem's.

@@ -36,6 +36,16 @@ const fn copy(name: &'static str, at: &'static [Place], magic: &'static [u8]) ->
     }
 }
 
+const fn relic(name: &'static str, at: &'static [Place], magic: &'static [u8]) -> Signature {
+    Signature {
+        name,
+        at,
+        magic,
+        weight: Weight::Relic,
+        check: None,
+    }
+}
+
 /// Where a second LUKS2 header can be: its distance is the size of the first.
 const LUKS2_SECOND: &[Place] = &[
     Start(16 * KIB),
@@ -82,6 +92,7 @@ const EXT_COPIES: &[Place] = &[
     Start(384 * MIB + ext4::MAGIC_AT),
     Start(640 * MIB + ext4::MAGIC_AT),
 ];
+/// mkfs.btrfs gives them their magic number only after that of the first superblock is on the disk.
 const BTRFS_COPIES: &[Place] = &[Start(64 * MIB + 0x40), Start(256 * GIB + 0x40)];
 const BCACHE: &[u8] = b"\xc6\x85\x73\xf6\x4e\x1a\x45\xca\x82\x65\xf5\x7f\x48\xba\x6d\x81";
 const BCACHEFS: &[u8] = b"\xc6\x85\x73\xf6\x66\xce\x90\xa9\xd9\x6a\x60\xcf\x80\x3d\xf7\xef";
@@ -106,7 +117,7 @@ pub(super) const TABLE: &[Signature] = &[
     // Encryption: cryptsetup (docs/on-disk-format-luks2.pdf), Microsoft.
     row("a LUKS1 header", &[Start(0)], b"LUKS\xba\xbe\x00\x01"),
     row("a LUKS2 header", &[Start(0)], b"LUKS\xba\xbe\x00\x02"),
-    copy("a second LUKS2 header", LUKS2_SECOND, b"SKUL\xba\xbe\x00\x02"),
+    relic("a second LUKS2 header", LUKS2_SECOND, b"SKUL\xba\xbe\x00\x02"),
     row("a BitLocker volume", &[Start(3)], b"-FVE-FS-"),
     // Volume managers and RAID: LVM2 (lib/label), raid/md_p.h, drbd_meta_data.h, vendors' formats.
     row("an LVM2 physical volume", LVM_LABELS, b"LVM2 001"),
@@ -136,7 +147,7 @@ pub(super) const TABLE: &[Signature] = &[
     // Filesystems and object stores.
     row("a bcachefs filesystem", &[Start(4 * KIB + 24), Start(2 * MIB + 24)], BCACHEFS),
     row("a Ceph BlueStore device", &[Start(0)], b"bluestore block device"),
-    copy("a second btrfs superblock", BTRFS_COPIES, b"_BHRfS_M"), // uapi/linux/btrfs_tree.h
+    relic("a second btrfs superblock", BTRFS_COPIES, b"_BHRfS_M"), // uapi/linux/btrfs_tree.h
     row("a zfs label", ZFS_LABELS, b"\0\0\0\x07version\0"), // include/sys/vdev_impl.h, XDR
     row("swap space", SWAP_PAGES, b"SWAPSPACE2"), // include/linux/swap.h
     row("swap space", SWAP_PAGES, b"SWAP-SPACE"),
@@ -178,7 +189,7 @@ pub(super) const TABLE: &[Signature] = &[
     row("a vfat filesystem", &[Start(54)], b"FAT12   "),
     // Partition tables: UEFI 2.10 section 5.3, block/partitions/.
     row("a GPT partition table", &[Start(512), Start(4 * KIB)], b"EFI PART"),
-    copy("a copy of a GPT partition table", GPT_COPY, b"EFI PART"),
+    relic("a copy of a GPT partition table", GPT_COPY, b"EFI PART"),
     Signature { name: "an MBR partition table", at: &[Start(partition::MAGIC_AT)],
         magic: partition::MAGIC, weight: Plain, check: Some(is_mbr) },
     row("a BSD disklabel", &[Start(64), Start(512)], b"\x57\x45\x56\x82"),

@@ -52,7 +52,11 @@ impl Image {
         match fs {
             FsType::Ext4 => self.write(1024, &[0; 1024]),
             FsType::Xfs => self.make("xfs_db", &["-x", "-c", &format!("uuid {uuid}")]),
-            FsType::Btrfs => self.write(btrfs_magic_at(), b"!"),
+            FsType::Btrfs => {
+                for at in BTRFS_MAGICS_AT {
+                    self.write(at, b"!");
+                }
+            }
         }
         // Nor could it erase the mark.
         self.write(MARK_AT, &encode_mark(VOLUME).unwrap());
@@ -283,10 +287,9 @@ fn a_filesystem_that_was_restored_beneath_a_mark_is_no_leftover() {
     }
 }
 
-/// Where btrfs has the first byte of its magic number.
-fn btrfs_magic_at() -> u64 {
-    (64 << 10) + 0x40
-}
+/// Where btrfs has the first byte of its magic number, and its copy of that. mkfs.btrfs makes the
+/// copy valid last.
+const BTRFS_MAGICS_AT: [u64; 2] = [(64 << 10) + 0x40, (64 << 20) + 0x40];
 
 /// All tries to end a format give the filesystem the UUID by which the next one knows it again.
 #[test]
