@@ -222,6 +222,43 @@ fn an_xfs_that_shut_itself_down_is_told_and_can_be_staged_anew() {
     down(&node, &volume);
 }
 
+/// What the node says where the caller names no path, as `belayctl node health` does.
+#[track_caller]
+fn without_paths(node: &NodeCalls, volume: &Volume) -> Told {
+    let request = csi::NodeGetVolumeHealthRequest {
+        volume_id: volume.id.clone(),
+        ..Default::default()
+    };
+    let answer = node.volume_health(request).expect("health");
+    let health = answer.volume_health.expect("always set").health_statuses;
+    let all = health.into_iter();
+    all.map(|entry| (entry.status(), entry.reason)).collect()
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn what_is_wrong_is_found_without_paths_after_a_restart() {
+    let mut rig = Rig::new();
+    let node = rig.node();
+    for kind in ["ext4", "xfs", "btrfs", "block"] {
+        let volume = rig.volume(least_bytes(kind));
+        up(&node, &volume, &access(kind));
+        rig.restart();
+        assert_eq!(without_paths(&node, &volume), [], "{kind}");
+        if ["ext4", "xfs"].contains(&kind) {
+            shut_down_xfs(&volume.staging);
+            rig.restart();
+            let dead = [(Status::Inaccessible, "FilesystemShutDown".to_owned())];
+            assert_eq!(without_paths(&node, &volume), dead, "{kind}");
+        }
+        fs::remove_file(&volume.file).expect("unlink");
+        rig.restart();
+        let gone = (Status::DataLoss, "BackingFileGone".to_owned());
+        assert!(without_paths(&node, &volume).contains(&gone), "{kind}");
+        down(&node, &volume);
+    }
+}
+
 #[test]
 #[ignore = "needs root: make test"]
 fn an_ext4_with_errors_is_not_grown_for_that_reason() {

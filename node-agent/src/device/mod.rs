@@ -9,5 +9,5 @@ mod unread;
 
 pub(crate) use backing::{Backing, Leftover, LoopDir};
 pub(crate) use loopdev::{Attached, is_claimed, loop_path};
-pub(crate) use orphan::{Orphan, Unread};
+pub(crate) use orphan::{FileName, Orphan, Unread, file_name_of};
 pub(crate) use remnant::Remnant;

@@ -42,9 +42,7 @@ impl<K: Kernel> Orphan<K> {
         volume: &VolumeId,
     ) -> crate::kernel::Result<Option<Self>> {
         for number in kernel.loop_bound()? {
-            let name = kernel.loop_file_name(number)?;
-            let name = name.as_deref().and_then(OsStr::to_str);
-            if !name.is_some_and(|name| is_old_name(volume.as_str(), name)) {
+            if file_name_of(kernel, volume, number)? != FileName::Old {
                 continue;
             }
             let fd = match kernel.open(&loop_path(number), Open::DeviceRead) {
@@ -109,6 +107,34 @@ impl<K: Kernel> Orphan<K> {
         }
         Ok(())
     }
+}
+
+/// How the name of the file behind a device compares with a volume's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FileName {
+    /// It is the volume's.
+    Same,
+    /// The volume's file may have got it when it was removed or moved aside.
+    Old,
+    /// It is another one, or nothing is bound.
+    Other,
+}
+
+/// Compares the name of the file behind the device of that number. Asks sysfs alone.
+///
+/// # Errors
+/// When sysfs cannot be read.
+pub(crate) fn file_name_of<K: Kernel>(
+    kernel: &K,
+    volume: &VolumeId,
+    number: u32,
+) -> crate::kernel::Result<FileName> {
+    let name = kernel.loop_file_name(number)?;
+    Ok(match name.as_deref().and_then(OsStr::to_str) {
+        Some(name) if name == volume.as_str() => FileName::Same,
+        Some(name) if is_old_name(volume.as_str(), name) => FileName::Old,
+        _ => FileName::Other,
+    })
 }
 
 /// What a device is to a volume whose file cannot be looked at.

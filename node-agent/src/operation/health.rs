@@ -20,6 +20,7 @@ use belay_server::request::{NodeVolumeHealth, VolumeId};
 use super::Node;
 use super::phase::{Operation, operation};
 use super::staged::{Owner, block_path};
+use crate::device::{FileName, file_name_of};
 use crate::kernel::{Cause, Dev, FileKind, Kernel, MountAttrs, MountFacts, Open, Stat};
 use causes::{Filesystem, Seen, judge, unreadable};
 
@@ -59,30 +60,52 @@ fn run<K: Kernel>(node: &Node<K>, request: &NodeVolumeHealth) -> Result<Complain
         Err(error) if error.cause() == Cause::Io => return Ok(unreadable(&error)),
         _ => {}
     }
-    for path in mounts(node, request) {
-        let Some(subject) = subject(node, volume, request.staging.as_deref(), path)? else {
-            continue;
-        };
-        let Subject { path, stat, .. } = &subject;
-        let filesystem = match stat.kind {
-            FileKind::BlockDevice => None,
-            _ => filesystem(node, path, stat, subject.number, request.staging.as_deref())?,
-        };
-        return Ok(judge(&Seen {
-            file: &file,
-            path,
-            number: subject.number,
-            backing: subject.backing,
-            filesystem,
-        }));
+    let mut is_mounted = false;
+    for paths in [known, scanned] {
+        for path in paths(node, request)? {
+            let is_staging = is_staging(request, &path);
+            let Some(complaints) = at(node, request, &file, path)? else {
+                continue;
+            };
+            // A target for reading only does not show that the volume itself is read-only.
+            if is_staging || !complaints.is_empty() {
+                return Ok(complaints);
+            }
+            is_mounted = true;
+        }
     }
-    match node.loop_dir.name_if_any(&node.kernel, volume)? {
-        Some(_) => Ok(Complaints::default()),
-        None => Err(Failure::not_found(format!(
-            "volume {volume}: no file {} on this node, and it is not mounted at the paths given",
-            file.display()
-        ))),
+    if is_mounted || node.loop_dir.name_if_any(&node.kernel, volume)?.is_some() {
+        return Ok(Complaints::default());
     }
+    Err(Failure::not_found(format!(
+        "volume {volume}: no file {} on this node, and it is not mounted at the paths given",
+        file.display()
+    )))
+}
+
+/// What is wrong with the volume, as its mount on that path shows it, if that is one.
+fn at<K: Kernel>(
+    node: &Node<K>,
+    request: &NodeVolumeHealth,
+    file: &Path,
+    path: PathBuf,
+) -> Result<Option<Complaints>, Failure> {
+    let staging = request.staging.as_deref();
+    let Some(subject) = subject(node, &request.id, staging, path)? else {
+        return Ok(None);
+    };
+    let Subject { path, stat, .. } = &subject;
+    let filesystem = match stat.kind {
+        FileKind::BlockDevice => None,
+        _ => filesystem(node, path, stat, subject.number, staging)?,
+    };
+    Ok(Some(judge(&Seen {
+        file,
+        path,
+        number: subject.number,
+        backing: subject.backing,
+        filesystem,
+    })))
 }
 
 /// What is wrong with a filesystem that is the volume's, as far as a few looks at what the kernel
@@ -167,8 +190,8 @@ impl Backing {
     }
 }
 
-/// Where the volume may be mounted: as told, and as noted.
-fn mounts<K: Kernel>(node: &Node<K>, request: &NodeVolumeHealth) -> Vec<PathBuf> {
+/// Where the volume may be mounted: by the request, and as noted.
+fn known<K: Kernel>(node: &Node<K>, request: &NodeVolumeHealth) -> Result<Vec<PathBuf>, Failure> {
     let mut paths = Vec::new();
     if let Some(staging) = &request.staging {
         paths.extend([staging.clone(), block_path(staging)]);
@@ -176,7 +199,29 @@ fn mounts<K: Kernel>(node: &Node<K>, request: &NodeVolumeHealth) -> Vec<PathBuf>
     paths.extend(request.target.clone());
     paths.retain(|path| path.is_absolute());
     paths.extend(node.index.of_volume(&request.id));
-    paths
+    Ok(paths)
+}
+
+/// Where the scan at the start has found a device whose file is, or was, called as the volume is,
+/// and no call has proven since whose it is.
+fn scanned<K: Kernel>(node: &Node<K>, request: &NodeVolumeHealth) -> Result<Vec<PathBuf>, Failure> {
+    let (kernel, volume) = (&node.kernel, &request.id);
+    let mut paths = Vec::new();
+    for (path, device) in node.index.unproven() {
+        let Some(number) = kernel.loop_number(device) else {
+            continue;
+        };
+        let may_be = match file_name_of(kernel, volume, number)? {
+            FileName::Other => false,
+            FileName::Old => true,
+            // Without a file here, it is the volume of another driver.
+            FileName::Same => node.loop_dir.name_if_any(kernel, volume)?.is_some(),
+        };
+        if may_be {
+            paths.push(path);
+        }
+    }
+    Ok(paths)
 }
 
 /// The volume's mount on that path, if it is one.
@@ -212,6 +257,12 @@ fn subject<K: Kernel>(
         number,
         backing,
     }))
+}
+
+/// The volume is staged on that path, as a filesystem or as a raw device.
+fn is_staging(request: &NodeVolumeHealth, path: &Path) -> bool {
+    let staging = request.staging.as_deref();
+    staging == Some(path) || is_of(staging, path)
 }
 
 /// That path is where a raw device is staged.

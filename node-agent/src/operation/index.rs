@@ -120,6 +120,16 @@ impl MountIndex {
         found.map(|(path, _)| path.clone()).collect()
     }
 
+    /// What the scan has found and no call has proven since: where, and which device.
+    pub(crate) fn unproven(&self) -> Vec<(PathBuf, Dev)> {
+        let inner = self.lock();
+        let is_unproven = |(_, entry): &(&PathBuf, &Entry)| entry.proof.is_none();
+        let found = inner.by_path.iter().filter(is_unproven);
+        found
+            .map(|(path, entry)| (path.clone(), entry.device))
+            .collect()
+    }
+
     /// Files with this number are, or may be, on a mount that is noted.
     pub(crate) fn shows(&self, dev: Dev) -> bool {
         let inner = self.lock();

@@ -1,14 +1,17 @@
 //! What a node says of volumes that are well, unwell, and well again.
 
-use belay_server::failure::Kind;
+use std::path::Path;
+
+use belay_server::failure::{Failure, Kind};
 use belay_server::health::{Complaints, Severity};
-use belay_server::request::NodeVolumeHealth;
+use belay_server::request::{AccessMode, NodeVolumeHealth};
 
 use super::bench::{BYTES, Form, MIB, Verb, Volume, World};
 use super::simulated::Simulated;
+use crate::device::LoopDir;
 use crate::kernel::Kernel;
 use crate::kernel::fake::{Call, Fake, Fault, Trouble};
-use crate::operation::{self, Node};
+use crate::operation::{self, MountIndex, Node};
 
 on_both! {
     what_is_not_staged_is_well_and_what_is_not_there_is_not_found
@@ -100,7 +103,7 @@ fn a_volume_that_was_staged_for_reading_only_is_well() {
     let mut volume = world.volume("vol", Form::Ext4);
     volume.call(&node, Verb::Stage).unwrap();
     volume.call(&node, Verb::Unstage).unwrap();
-    volume.mode = belay_server::request::AccessMode::SingleNodeReaderOnly;
+    volume.mode = AccessMode::SingleNodeReaderOnly;
     up(&node, &volume);
     expect(&node, &volume, &[]);
 }
@@ -202,21 +205,108 @@ fn a_raw_device_that_was_detached_by_force_is_lost() {
     assert_eq!(told(&other.health(&node).unwrap()), []);
 }
 
-#[test]
-fn a_volume_is_found_without_paths_where_it_was_noted() {
-    let world = Simulated::new();
-    let node = world.start();
-    let volume = world.volume("vol", Form::Ext4);
-    up(&node, &volume);
-    world.machine.trouble(&volume.staging(), Trouble::ReadOnly);
+/// What is said of a volume where the caller names no path.
+fn without_paths<K: Kernel>(node: &Node<K>, volume: &Volume) -> Result<Complaints, Failure> {
     let request = NodeVolumeHealth {
         id: volume.volume_id(),
         staging: None,
         target: None,
     };
-    let complaints = operation::health(&node, &request).unwrap();
+    operation::health(node, &request)
+}
+
+#[test]
+fn a_volume_is_judged_without_paths_whether_this_agent_or_an_earlier_one_mounted_it() {
+    let read_only = (Severity::Degraded, "FilesystemReadOnly");
+    let shut_down = (Severity::Inaccessible, "FilesystemShutDown");
+    let errors = (Severity::Degraded, "FilesystemErrors");
+    let device = (Severity::Degraded, "DeviceErrors");
+    for (form, trouble, expected) in [
+        (Form::Ext4, Trouble::ReadOnly, read_only),
+        (Form::Ext4, Trouble::ShutDown, shut_down),
+        (Form::Ext4, Trouble::Errors(3), errors),
+        (Form::Xfs, Trouble::ReadOnly, read_only),
+        (Form::Xfs, Trouble::ShutDown, shut_down),
+        (Form::Btrfs, Trouble::ReadOnly, read_only),
+        (Form::Btrfs, Trouble::Errors(1), device),
+    ] {
+        let world = Simulated::new();
+        let node = world.start();
+        let (volume, other) = (world.volume("vol", form), world.volume("vol-2", form));
+        for volume in [&volume, &other] {
+            up(&node, volume);
+        }
+        world.machine.trouble(&volume.staging(), trouble);
+        for node in [node, world.start()] {
+            let complaints = without_paths(&node, &volume).unwrap();
+            assert_eq!(told(&complaints), [expected], "{form:?}");
+            assert_eq!(told(&without_paths(&node, &other).unwrap()), [], "{form:?}");
+        }
+    }
+}
+
+#[test]
+fn a_file_that_is_cut_or_removed_is_found_without_paths_after_a_restart() {
+    for form in FORMS {
+        let world = Simulated::new();
+        let volume = world.volume("vol", form);
+        up(&world.start(), &volume);
+        let expect = |expected| {
+            let complaints = without_paths(&world.start(), &volume).unwrap();
+            assert_eq!(
+                told(&complaints),
+                [(Severity::DataLoss, expected)],
+                "{form:?}"
+            );
+        };
+        world.machine.truncate_file(&volume.file(), BYTES - MIB);
+        expect("BackingFileShort");
+        world.machine.delete_file(&volume.file());
+        expect("BackingFileGone");
+        world.make_file(&volume.file(), BYTES);
+        expect("BackingFileGone");
+    }
+}
+
+#[test]
+fn a_target_for_reading_only_hides_no_filesystem_that_its_errors_stopped() {
+    let world = Simulated::new();
+    let node = world.start();
+    let mut volume = world.volume("vol", Form::Ext4);
+    volume.call(&node, Verb::Stage).unwrap();
+    volume.mode = AccessMode::SingleNodeReaderOnly;
+    volume.call(&node, Verb::Publish(1)).unwrap();
+    world.machine.trouble(&volume.staging(), Trouble::ReadOnly);
     let expected = [(Severity::Degraded, "FilesystemReadOnly")];
-    assert_eq!(told(&complaints), expected);
+    for node in [node, world.start()] {
+        assert_eq!(told(&without_paths(&node, &volume).unwrap()), expected);
+        let request = NodeVolumeHealth {
+            id: volume.volume_id(),
+            staging: None,
+            target: Some(volume.target(1)),
+        };
+        let complaints = operation::health(&node, &request).unwrap();
+        assert_eq!(told(&complaints), expected);
+    }
+}
+
+#[test]
+fn the_volume_of_another_driver_is_not_judged_for_its_id() {
+    let world = Simulated::new();
+    let volume = world.volume("vol", Form::Ext4);
+    up(&world.start(), &volume);
+    world.machine.trouble(&volume.staging(), Trouble::ReadOnly);
+    let folder = Path::new("/base/more");
+    world.machine.make_dir(folder);
+    let other_driver = || {
+        let kernel = world.kernel();
+        let (loop_dir, index) = (LoopDir::open(&kernel, folder), MountIndex::scan(&kernel));
+        Node::new(kernel, loop_dir.unwrap(), index.unwrap(), None)
+    };
+    let failure = without_paths(&other_driver(), &volume).unwrap_err();
+    assert_eq!(failure.kind, Kind::NotFound);
+    world.make_file(&folder.join("vol"), BYTES);
+    assert_eq!(told(&without_paths(&other_driver(), &volume).unwrap()), []);
 }
 
 #[test]
