@@ -82,7 +82,9 @@ const IMPOSSIBLE: &str = "–";
 fn the_documented_table_has_every_cell_and_none_that_is_broken() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/accidents.md");
     let text = std::fs::read_to_string(path).expect("docs/accidents.md");
-    let rows = text.lines().filter(|line| line.starts_with("| "));
+    // The tables of power losses follow.
+    let lines = text.lines().take_while(|line| *line != "## Power loss");
+    let rows = lines.filter(|line| line.starts_with("| "));
     let rows: Vec<Vec<&str>> = rows
         .map(|row| row.trim_matches('|').split('|').map(str::trim).collect())
         .collect();
