@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The half of check.sh that is process 1 of its own namespaces: it runs a controller and an agent
 # from the unpacked images, as a container runtime would (their own root, which cannot be written;
-# /dev, the kubelet's folder and the state directory from outside), and a volume of each kind
+# /dev, the kubelet's folder, the state directory and the socket's folder from outside), and a volume of each kind
 # lives its life.
 #
 #   volumes.sh WORK
@@ -12,6 +12,7 @@ work=$1
 node_id=image
 state=/var/lib/belay
 kubelet=/var/lib/kubelet
+run=/run/csi
 
 wrong() {
     printf 'images: %s\n' "$*" >&2
@@ -21,18 +22,19 @@ wrong() {
 
 container() {
     local root=$work/$1/root
-    mkdir -p "$root"/{dev,proc,sys} "$root$state" "$root$kubelet"
+    mkdir -p "$root"/{dev,proc,sys} "$root$state" "$root$kubelet" "$root$run"
     mount --bind "$root" "$root"
     mount -t proc proc "$root/proc"
     mount -t sysfs -o ro sysfs "$root/sys"
     mount --rbind /dev "$root/dev"
     mount --bind "$work/state" "$root$state"
     mount --bind "$work/kubelet" "$root$kubelet"
+    mount --bind "$work/run" "$root$run"
     mount -o remount,bind,ro "$root"
 }
 
 controller() {
-    chroot "$work/controller/root" belayctl --endpoint "unix://$state/csi.sock" controller "$@"
+    chroot "$work/controller/root" belayctl --endpoint "unix://$run/csi.sock" controller "$@"
 }
 
 node() {
@@ -55,14 +57,14 @@ live() {
     printf '  %-18s formatted, mounted, written, given back\n' "$fs"
 }
 
-mkdir -p "$work/state/volumes" "$work/kubelet"
+mkdir -p "$work/state/volumes" "$work/kubelet" "$work/run"
 # So that what is mounted in the agent's root is seen, as the kubelet's propagation has it.
 mount --bind "$work/kubelet" "$work/kubelet"
 mount --make-shared "$work/kubelet"
 container controller
 container node
 chroot "$work/controller/root" belay-controller --state-dir "$state" --node-id image \
-    --endpoint "unix://$state/csi.sock" 2>"$work/controller.log" &
+    --endpoint "unix://$run/csi.sock" 2>"$work/controller.log" &
 await controller capacity
 chroot "$work/node/root" belay-node --loop-dir "$state/volumes" --node-id image \
     --endpoint "unix://$kubelet/csi.sock" 2>"$work/node.log" &
