@@ -207,8 +207,7 @@ async fn a_volume_that_an_earlier_release_attached_is_known_by_the_name_of_its_f
     let file = bed.volumes_dir().join(&id);
     attach(&mut client, &id).await;
     // It remembered no file.
-    fs::remove_dir_all(bed.state_dir().join("attached")).unwrap_or_default();
-    fs::create_dir(bed.state_dir().join("attached")).unwrap_or_default();
+    fs::remove_file(bed.state_dir().join("attached").join(&id)).unwrap();
     let device = Loop::bind(&file);
     replace(&file, Some(&file.with_extension("bad")));
     attach(&mut client, &id).await;

@@ -3,7 +3,7 @@
 
 use super::loops::Device;
 use super::record::{Attached, Record};
-use super::store::{Store, ready};
+use super::store::{Store, ready, whole_bytes};
 use crate::backend::{AttachOrder, Attachment, Terms, Transport};
 use belay_server::failure::Failure;
 use belay_server::request::NodeId;
@@ -19,7 +19,7 @@ impl Store {
             )));
         }
         let backing = self.backing(id)?;
-        backing.refuse_truncated(record.least_bytes(backing.grown_to()?))?;
+        whole_bytes(&backing, &record)?;
         let data = self.data_in(&backing, id, &record)?;
         if record.growing_from.is_some() {
             self.finish_growth(id, &backing)?;

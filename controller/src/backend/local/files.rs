@@ -9,11 +9,12 @@ mod lease;
 mod link;
 
 pub(super) use copy::{COPIED_BYTES, Copied};
+pub(super) use link::Inode;
 
 use super::fault::{at, os, truncated};
 use belay_server::failure::Failure;
 use lease::Writers;
-use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, SeekFrom, StatVfs, XattrFlags};
+use rustix::fs::{FlockOperation, Mode, OFlags, SeekFrom, Stat, StatVfs, XattrFlags};
 use rustix::io::Errno;
 use std::fs::{DirBuilder, File};
 use std::io::ErrorKind;
@@ -145,10 +146,8 @@ impl Files {
 
     /// Removes the file of that id. One that is not there is removed already.
     pub(super) fn remove(&self, id: &str) -> Result<(), Failure> {
-        match rustix::fs::unlinkat(&self.dir, id, AtFlags::empty()) {
-            Ok(()) | Err(Errno::NOENT) => self.sync(),
-            Err(errno) => Err(os("unlink", &self.path_of(id), errno)),
-        }
+        self.unlink(id)?;
+        self.sync()
     }
 
     /// Calls `see` with every name in the directory and the bytes allocated to it.
@@ -254,8 +253,11 @@ impl Backing {
 
     /// Its size in bytes.
     pub(super) fn bytes(&self) -> Result<u64, Failure> {
-        let stat = rustix::fs::fstat(&self.file).map_err(|errno| os("fstat", &self.path, errno))?;
-        Ok(stat.st_size.unsigned_abs())
+        Ok(self.stat()?.st_size.unsigned_abs())
+    }
+
+    fn stat(&self) -> Result<Stat, Failure> {
+        rustix::fs::fstat(&self.file).map_err(|errno| os("fstat", &self.path, errno))
     }
 
     /// When its content was last changed.

@@ -58,14 +58,19 @@ impl Store {
         }
     }
 
+    /// Whether `present` is the file that the volume was attached with, if that is known. It stays
+    /// so while `present` is open.
+    fn is_remembered(&self, id: &str, present: &Backing) -> Result<Option<bool>, Failure> {
+        match self.attached.inode(id)? {
+            Some(attached) => Ok(Some(attached == present.inode()?)),
+            None => Ok(None),
+        }
+    }
+
     /// The same for a volume that is attached already, if another file was remembered, or none: by
     /// an earlier release, or before one was restored. Only a file in use is the right one.
     pub(super) fn remember_used_file(&self, id: &str, present: &Backing) -> Result<(), Failure> {
-        let is_known = match self.attached.inode(id)? {
-            Some(attached) => attached.is(&present.inode()?),
-            None => false,
-        };
-        if !is_known && present.is_locked()? {
+        if self.is_remembered(id, present)? != Some(true) && present.is_locked()? {
             self.remember_file(id)?;
         }
         Ok(())
@@ -84,9 +89,9 @@ impl Store {
         id: &str,
         present: &Backing,
     ) -> Result<Option<Backing>, Failure> {
-        match self.attached.inode(id)? {
-            Some(inode) if !inode.is(&present.inode()?) => self.attached.find(id),
-            _ => Ok(None),
+        match self.is_remembered(id, present)? {
+            Some(false) => self.attached.find(id),
+            Some(true) | None => Ok(None),
         }
     }
 
@@ -104,10 +109,7 @@ impl Store {
         let Some(node) = record.node() else {
             return Ok(());
         };
-        let attached = self.attached.inode(id)?;
-        if let Some(attached) = &attached
-            && attached.is(&present.inode()?)
-        {
+        if self.is_remembered(id, present)? == Some(true) {
             return Ok(());
         }
         let is_used = match self.attached.find(id)? {
@@ -134,11 +136,8 @@ impl Store {
             return Ok(None);
         }
         let present = self.files.get_for_reading(id)?;
-        let attached = self.attached.inode(id)?;
-        let is_known = match &attached {
-            Some(attached) => attached.is(&present.inode()?),
-            None => record.node().is_none(),
-        };
+        let remembered = self.is_remembered(id, &present)?;
+        let is_known = remembered.unwrap_or_else(|| record.node().is_none());
         if !is_known || present.may_be_written() {
             return Ok(devices.next());
         }
@@ -146,7 +145,7 @@ impl Store {
         let path = self.files.path_of(id);
         Ok(devices.find(|device| {
             path.as_os_str() == device.file.as_str()
-                || attached.is_none() && device.file.ends_with(loops::DELETED)
+                || remembered.is_none() && device.file.ends_with(loops::DELETED)
         }))
     }
 

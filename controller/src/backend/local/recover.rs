@@ -5,7 +5,7 @@
 //! touched.
 
 use super::record::{Record, State};
-use super::store::Store;
+use super::store::{Store, whole_bytes};
 use belay_server::failure::Failure;
 use std::collections::HashSet;
 
@@ -121,7 +121,7 @@ impl Store {
             State::Ready => {
                 let backing = self.files.get(id)?;
                 let bytes = backing.bytes()?;
-                backing.refuse_truncated(record.least_bytes(backing.grown_to()?))?;
+                whole_bytes(&backing, record)?;
                 if record.node().is_some() {
                     self.remember_used_file(id, &backing)?;
                 }

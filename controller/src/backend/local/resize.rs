@@ -4,7 +4,7 @@
 //! that nobody uses, since another is in use in its place.
 
 use super::files::Backing;
-use super::store::{Store, fits, ready};
+use super::store::{Store, fits, ready, whole_bytes};
 use belay_server::failure::Failure;
 
 /// A growth.
@@ -58,8 +58,7 @@ impl Store {
         let ceiling = self.ceiling()?;
         self.ledger.change(|changes| {
             let mut record = ready(id, changes.get(id)?)?;
-            let least_bytes = record.least_bytes(backing.grown_to()?);
-            backing.refuse_truncated(least_bytes)?;
+            let least_bytes = whole_bytes(backing, &record)?;
             let (before, growing_from_before) = (record.bytes, record.growing_from);
             if before < bytes {
                 fits(changes, ceiling, bytes - before)?;

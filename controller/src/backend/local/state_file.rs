@@ -2,6 +2,7 @@
 //! put another one in its place. Must not know what is in it.
 
 use super::fault::{at, os};
+use super::files::Inode;
 use belay_server::failure::{Failure, Kind};
 use redb::Database;
 use rustix::fs::FallocateFlags;
@@ -52,7 +53,7 @@ impl StateFile {
         let opened = rustix::fs::fstat(&self.file);
         let opened = opened.map_err(|errno| os("fstat", &self.path, errno))?;
         match rustix::fs::stat(&self.path) {
-            Ok(named) if (named.st_dev, named.st_ino) == (opened.st_dev, opened.st_ino) => Ok(()),
+            Ok(named) if Inode::from(named) == Inode::from(opened) => Ok(()),
             Ok(_) | Err(Errno::NOENT) => Err(replaced(&self.path)),
             Err(errno) => Err(os("stat", &self.path, errno)),
         }

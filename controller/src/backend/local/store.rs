@@ -307,3 +307,13 @@ fn take(lock: &File, path: &Path) -> Result<(), Failure> {
         Err(errno) => Err(os("flock", path, errno)),
     }
 }
+
+/// The least size of that file, the volume's, which it has.
+///
+/// # Errors
+/// `Precondition` if it is smaller.
+pub(super) fn whole_bytes(file: &Backing, record: &Record) -> Result<u64, Failure> {
+    let least_bytes = record.least_bytes(file.grown_to()?);
+    file.refuse_truncated(least_bytes)?;
+    Ok(least_bytes)
+}

@@ -102,7 +102,7 @@ impl Backing {
     /// nanoseconds. That is ctime: mtime can be set back (utimensat(2)). A change of an attribute
     /// alone changes it as well, and then the copy is repeated for nothing.
     fn version(&self) -> Result<(i64, i64, i64), Failure> {
-        let stat = rustix::fs::fstat(&self.file).map_err(|errno| os("fstat", &self.path, errno))?;
+        let stat = self.stat()?;
         let nanoseconds = i64::try_from(stat.st_ctime_nsec).unwrap_or_default();
         Ok((stat.st_size, stat.st_ctime, nanoseconds))
     }

@@ -2,12 +2,10 @@
 //! file whose first one is taken away.
 
 use super::{Backing, Files};
-use crate::backend::local::fault::{at, os};
+use crate::backend::local::fault::os;
 use belay_server::failure::Failure;
-use rustix::fs::{AtFlags, FlockOperation};
+use rustix::fs::{AtFlags, FlockOperation, Stat};
 use rustix::io::Errno;
-use std::fs::Metadata;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 
 /// Earlier files of one volume that are kept for an operator.
@@ -20,10 +18,12 @@ pub(in crate::backend::local) struct Inode {
     ino: u64,
 }
 
-impl Inode {
-    /// Whether both are the same file.
-    pub(in crate::backend::local) fn is(&self, other: &Self) -> bool {
-        (self.dev, self.ino) == (other.dev, other.ino)
+impl From<Stat> for Inode {
+    fn from(stat: Stat) -> Self {
+        Self {
+            dev: stat.st_dev,
+            ino: stat.st_ino,
+        }
     }
 }
 
@@ -70,10 +70,7 @@ impl Files {
     /// What that name leads to; opens nothing.
     pub(in crate::backend::local) fn inode(&self, id: &str) -> Result<Option<Inode>, Failure> {
         match rustix::fs::statat(&self.dir, id, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(stat) => Ok(Some(Inode {
-                dev: stat.st_dev,
-                ino: stat.st_ino,
-            })),
+            Ok(stat) => Ok(Some(stat.into())),
             Err(Errno::NOENT) => Ok(None),
             Err(errno) => Err(os("stat", &self.path_of(id), errno)),
         }
@@ -83,21 +80,12 @@ impl Files {
 impl Backing {
     /// Which file it is.
     pub(in crate::backend::local) fn inode(&self) -> Result<Inode, Failure> {
-        let metadata = self.metadata()?;
-        Ok(Inode {
-            dev: metadata.dev(),
-            ino: metadata.ino(),
-        })
+        self.stat().map(Inode::from)
     }
 
     /// Whether its content would be gone with its name.
     pub(in crate::backend::local) fn has_one_name(&self) -> Result<bool, Failure> {
-        Ok(self.metadata()?.nlink() == 1)
-    }
-
-    fn metadata(&self) -> Result<Metadata, Failure> {
-        let metadata = self.file.metadata();
-        metadata.map_err(|error| at("fstat", &self.path, &error))
+        Ok(self.stat()?.st_nlink == 1)
     }
 
     /// Whether another has its lock.

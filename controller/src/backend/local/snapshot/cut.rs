@@ -6,7 +6,7 @@ use super::{SnapshotRecord, SnapshotState};
 use crate::backend::local::files::{Backing, Copied};
 use crate::backend::local::id;
 use crate::backend::local::record::Record;
-use crate::backend::local::store::{Store, fits, ready};
+use crate::backend::local::store::{Store, fits, ready, whole_bytes};
 use crate::backend::{Snapshot, SnapshotOrder};
 use belay_server::failure::Failure;
 use std::sync::Arc;
@@ -90,8 +90,7 @@ impl Store {
         // A volume only grows, so what its file must have now it must have at the cut.
         let volume = ready(source, self.ledger.get(source)?)?;
         let from = self.backing_for_reading(source)?;
-        let least_bytes = volume.least_bytes(from.grown_to()?);
-        from.refuse_truncated(least_bytes)?;
+        let least_bytes = whole_bytes(&from, &volume)?;
         self.refuse_replaced(source, &volume, &from)?;
         // What the node has written and synced must be in the file before it is cut.
         from.sync()?;
@@ -184,7 +183,7 @@ impl Store {
         let held = self.ledger.change(|changes| {
             let volume = ready(source, changes.get(source)?)?;
             let lock = self.lock_source(source, &volume)?;
-            from.refuse_truncated(volume.least_bytes(from.grown_to()?))?;
+            whole_bytes(from, &volume)?;
             let mut record = known(id, changes.snapshot(id)?)?;
             record.cut_at(SystemTime::now());
             record.state = SnapshotState::Copying;
@@ -287,7 +286,7 @@ impl Store {
             if self.copies.has_lock(id) {
                 return Ok((record, volume, lock));
             }
-            lock.refuse_truncated(volume.least_bytes(lock.grown_to()?))?;
+            whole_bytes(&lock, &volume)?;
             // A growth may be promised and not finished.
             let bytes = volume.bytes.min(lock.bytes()?);
             fits(changes, ceiling, bytes.saturating_sub(record.bytes))?;

@@ -6,7 +6,7 @@ use crate::backend::local::fault::emptied;
 use crate::backend::local::files::{Backing, Copied};
 use crate::backend::local::ledger::Changes;
 use crate::backend::local::record::Record;
-use crate::backend::local::store::{Store, ready};
+use crate::backend::local::store::{Store, ready, whole_bytes};
 use belay_server::failure::Failure;
 use belay_server::request::ContentSource;
 use std::sync::Arc;
@@ -83,8 +83,7 @@ impl Store {
         // A volume only grows, so what its file must have now it must have at the cut.
         let volume = ready(from, self.ledger.get(from)?)?;
         let origin = self.backing_for_reading(from)?;
-        let least_bytes = volume.least_bytes(origin.grown_to()?);
-        origin.refuse_truncated(least_bytes)?;
+        let least_bytes = whole_bytes(&origin, &volume)?;
         self.refuse_replaced(from, &volume, &origin)?;
         // What the node has written and synced must be in the file before it is cut.
         origin.sync()?;
