@@ -9,7 +9,7 @@ use belay_server::failure::{Failure, Kind};
 use belay_server::request::VolumeId;
 
 use super::bound::with_name_of;
-use super::loopdev::{claimed, clr_fd, is_claimed, loop_path};
+use super::loopdev::{claimed, clr_fd, loop_path, refuse_claimed};
 use crate::kernel::{Cause, Dev, FileKind, Kernel, Open, Patience, while_busy};
 
 /// The folder that holds the volumes' files, opened once so that renaming it changes nothing.
@@ -277,10 +277,8 @@ impl<K: Kernel> Backing<K> {
     /// # Errors
     /// `ABORTED` while somebody has the device open.
     pub(crate) fn release(&self, kernel: &K, leftover: Leftover<K>) -> Result<(), Failure> {
-        if is_claimed(kernel, &leftover.fd)? {
-            return Err(leftover.claimed());
-        }
         let Leftover { fd, number } = leftover;
+        refuse_claimed(kernel, &fd, number)?;
         clr_fd(kernel, &fd)?;
         drop(fd);
         if while_busy(

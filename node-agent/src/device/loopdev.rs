@@ -33,6 +33,21 @@ pub(crate) fn is_claimed<K: Kernel>(kernel: &K, device: &K::Fd) -> crate::kernel
     }
 }
 
+/// For what needs the open device of that number to itself.
+///
+/// # Errors
+/// `ABORTED` while somebody has claimed it.
+pub(super) fn refuse_claimed<K: Kernel>(
+    kernel: &K,
+    device: &K::Fd,
+    number: u32,
+) -> Result<(), Failure> {
+    match is_claimed(kernel, device)? {
+        false => Ok(()),
+        true => Err(claimed(number)),
+    }
+}
+
 /// What to say when that device is claimed.
 pub(super) fn claimed(number: u32) -> Failure {
     Failure::busy(format!(

@@ -8,7 +8,7 @@ use belay_server::failure::Failure;
 use belay_server::request::VolumeId;
 
 use super::backing::{Backing, LoopDir};
-use super::loopdev::{claimed, clr_fd, is_claimed, loop_path};
+use super::loopdev::{clr_fd, loop_path, refuse_claimed};
 use crate::kernel::{Cause, Kernel, Open, Patience, while_busy};
 
 /// A device that was bound to the volume's file, which is gone, elsewhere, or on a dead disk.
@@ -73,10 +73,7 @@ impl<K: Kernel> Orphan<K> {
     /// # Errors
     /// `ABORTED` while anybody does.
     pub(crate) fn refuse_claimed(&self, kernel: &K) -> Result<(), Failure> {
-        match is_claimed(kernel, &self.fd)? {
-            false => Ok(()),
-            true => Err(claimed(self.number)),
-        }
+        refuse_claimed(kernel, &self.fd, self.number)
     }
 
     /// Unbinds it. There is no file whose lock would tell, so the device itself is asked again.

@@ -61,6 +61,18 @@ impl<K: Kernel> Owner<K> {
             Owner::Unbound | Owner::Other => None,
         }
     }
+
+    /// Unbinds the device, if it is the volume's.
+    ///
+    /// # Errors
+    /// What the kernel refused.
+    pub(super) fn release(self, kernel: &K, volume: &VolumeId) -> Result<(), Failure> {
+        match self {
+            Owner::Ours(device) => Ok(device.release(kernel)?),
+            Owner::FileGone(device) => device.release(kernel, volume),
+            Owner::Unbound | Owner::Other => Ok(()),
+        }
+    }
 }
 
 impl<K: Kernel> Node<K> {

@@ -94,7 +94,8 @@ fn unstage_device<K: Kernel>(
                 request.id
             )));
         }
-        if matches!(owner, Owner::Ours(_) | Owner::FileGone(_)) {
+        let is_ours = owner.held().is_some();
+        if is_ours {
             refuse_published(node, request, stat.rdev)?;
         }
         if matches!(owner, Owner::FileGone(_)) {
@@ -103,17 +104,11 @@ fn unstage_device<K: Kernel>(
         }
         node.umount(&path)?;
         node.index.forget(&path);
-        let refuse_shown = || node.refuse_shown(&request.id, stat.rdev, &[]);
-        match owner {
-            Owner::Ours(device) => phase(Phase::Detach, || {
-                refuse_shown()?;
-                Ok::<_, Failure>(device.release(kernel)?)
-            })?,
-            Owner::FileGone(device) => phase(Phase::Detach, || {
-                refuse_shown()?;
-                device.release(kernel, &request.id)
-            })?,
-            Owner::Unbound | Owner::Other => {}
+        if is_ours {
+            phase(Phase::Detach, || {
+                node.refuse_shown(&request.id, stat.rdev, &[])?;
+                owner.release(kernel, &request.id)
+            })?;
         }
     }
     match kernel.look(&path)? {

@@ -13,6 +13,11 @@ use crate::kernel::Kernel;
 use crate::kernel::fake::{Call, Fake, Fault, Trouble};
 use crate::operation::{self, MountIndex, Node};
 
+const READ_ONLY: (Severity, &str) = (Severity::Degraded, "FilesystemReadOnly");
+const SHUT_DOWN: (Severity, &str) = (Severity::Inaccessible, "FilesystemShutDown");
+const ERRORS: (Severity, &str) = (Severity::Degraded, "FilesystemErrors");
+const DEVICE: (Severity, &str) = (Severity::Degraded, "DeviceErrors");
+
 on_both! {
     what_is_not_staged_is_well_and_what_is_not_there_is_not_found
     a_volume_in_use_is_well
@@ -66,16 +71,12 @@ fn a_volume_in_use_is_well(world: &impl World) {
 
 #[test]
 fn a_filesystem_in_trouble_is_complained_of_until_it_is_mounted_anew() {
-    let read_only = (Severity::Degraded, "FilesystemReadOnly");
-    let shut_down = (Severity::Inaccessible, "FilesystemShutDown");
-    let errors = (Severity::Degraded, "FilesystemErrors");
-    let device = (Severity::Degraded, "DeviceErrors");
     for (form, trouble, expected) in [
-        (Form::Ext4, Trouble::ReadOnly, read_only),
-        (Form::Ext4, Trouble::Errors(3), errors),
-        (Form::Xfs, Trouble::ShutDown, shut_down),
-        (Form::Btrfs, Trouble::ReadOnly, read_only),
-        (Form::Btrfs, Trouble::Errors(1), device),
+        (Form::Ext4, Trouble::ReadOnly, READ_ONLY),
+        (Form::Ext4, Trouble::Errors(3), ERRORS),
+        (Form::Xfs, Trouble::ShutDown, SHUT_DOWN),
+        (Form::Btrfs, Trouble::ReadOnly, READ_ONLY),
+        (Form::Btrfs, Trouble::Errors(1), DEVICE),
     ] {
         for restarts in [false, true] {
             let world = Simulated::new();
@@ -217,18 +218,14 @@ fn without_paths<K: Kernel>(node: &Node<K>, volume: &Volume) -> Result<Complaint
 
 #[test]
 fn a_volume_is_judged_without_paths_whether_this_agent_or_an_earlier_one_mounted_it() {
-    let read_only = (Severity::Degraded, "FilesystemReadOnly");
-    let shut_down = (Severity::Inaccessible, "FilesystemShutDown");
-    let errors = (Severity::Degraded, "FilesystemErrors");
-    let device = (Severity::Degraded, "DeviceErrors");
     for (form, trouble, expected) in [
-        (Form::Ext4, Trouble::ReadOnly, read_only),
-        (Form::Ext4, Trouble::ShutDown, shut_down),
-        (Form::Ext4, Trouble::Errors(3), errors),
-        (Form::Xfs, Trouble::ReadOnly, read_only),
-        (Form::Xfs, Trouble::ShutDown, shut_down),
-        (Form::Btrfs, Trouble::ReadOnly, read_only),
-        (Form::Btrfs, Trouble::Errors(1), device),
+        (Form::Ext4, Trouble::ReadOnly, READ_ONLY),
+        (Form::Ext4, Trouble::ShutDown, SHUT_DOWN),
+        (Form::Ext4, Trouble::Errors(3), ERRORS),
+        (Form::Xfs, Trouble::ReadOnly, READ_ONLY),
+        (Form::Xfs, Trouble::ShutDown, SHUT_DOWN),
+        (Form::Btrfs, Trouble::ReadOnly, READ_ONLY),
+        (Form::Btrfs, Trouble::Errors(1), DEVICE),
     ] {
         let world = Simulated::new();
         let node = world.start();
