@@ -27,12 +27,12 @@ images      |  1 | images
 packages    |  1 | packages
 monitoring  |  1 | monitoring
 basics      |  4 | e2e PARTS=basics
-parallel    | 50 | e2e PARTS=parallel
-disruptive  | 20 | e2e PARTS=disruptive
-stress      | 22 | e2e PARTS=stress CHAOS=15
+parallel    | 30 | e2e PARTS=parallel
+disruptive  | 14 | e2e PARTS=disruptive
+stress      | 12 | e2e PARTS=stress CHAOS=8
 operations  |  4 | e2e PARTS=operations
 rights      | 15 | e2e PARTS=rights
-mutants     | 30 | mutants
+mutants     | 15 | mutants SAMPLE=12
 PARTS
 )
 

@@ -30,7 +30,7 @@ const KINDS: [&str; 4] = ["ext4", "xfs", "btrfs", "block"];
 /// How long they call: `make nightly` has the time for more.
 fn lasts() -> Duration {
     Duration::from_secs(if std::env::var_os("BELAY_NIGHTLY").is_some() {
-        300
+        120
     } else {
         10
     })
