@@ -32,7 +32,7 @@ disruptive  | 14 | e2e PARTS=disruptive
 stress      | 12 | e2e PARTS=stress CHAOS=8
 operations  |  4 | e2e PARTS=operations
 rights      | 15 | e2e PARTS=rights
-mutants     | 15 | mutants SAMPLE=12
+mutants     | 20 | mutants SAMPLE=8
 PARTS
 )
 

@@ -88,8 +88,8 @@ report() {
 
 copy_tree
 trap free_devices EXIT
-# Not the flags of whoever called make.
-unset MAKEFLAGS MFLAGS
+# Not the flags of whoever called make, and for each fault the short form of the tests.
+unset MAKEFLAGS MFLAGS BELAY_NIGHTLY
 export TMPDIR=$place/tmp CARGO_TARGET_DIR=$place/build
 mapfile -t options < <(files)
 options+=(--dir "$tree" --config "$here/accepted.toml")
