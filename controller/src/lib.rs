@@ -13,7 +13,7 @@ use belay_server::readiness::{Readiness, State};
 use belay_server::serve::{Driver, ServeConfig, serve};
 use belay_server::services::Services;
 use belay_server::signal::terminations;
-use belay_server::socket::Socket;
+use belay_server::transport::Socket;
 use config::Config;
 use operation::Operations;
 use std::error::Error;

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use belay_server::identity::Identity;
+use belay_server::kubelet::Registration;
 use belay_server::metrics;
 use belay_server::readiness::{Readiness, State};
-use belay_server::registration::Registration;
 use belay_server::serve::{self, ServeConfig, serve};
 use belay_server::services::Services;
 use belay_server::signal;
-use belay_server::socket::Socket;
+use belay_server::transport::Socket;
 
 use tokio::sync::oneshot;
 use tokio::time::Instant;

@@ -11,8 +11,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use belay_server::call::Failure;
 use belay_server::endpoint::Endpoint;
-use belay_server::failure::Failure;
 use belay_server::identity::DriverName;
 use belay_server::readiness::{Readiness, State};
 use belay_server::request::VolumeId;

@@ -1,7 +1,7 @@
 //! The settings that every server of ours has, and how bad ones end a process.
 
+use crate::call::Failure;
 use crate::endpoint::Endpoint;
-use crate::failure::Failure;
 use crate::identity::{DriverName, PluginCapability};
 use crate::log::{self, LogLevel};
 use crate::place::Place;

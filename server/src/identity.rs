@@ -1,9 +1,7 @@
 //! The Identity service, the same in every CSI server. What the driver can do is told to it.
 
-use crate::call::answer;
-use crate::failure::Failure;
+use crate::call::{Failure, Rpc, answer};
 use crate::readiness::{Readiness, State};
-use crate::rpc::Rpc;
 use belay_proto::csi::v1 as csi;
 use csi::plugin_capability::service::Type as ServiceType;
 use csi::plugin_capability::volume_expansion::Type as ExpansionType;

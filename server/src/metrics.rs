@@ -5,7 +5,7 @@ mod process;
 
 use crate::config::ProcessArgs;
 use crate::identity::DriverName;
-use crate::{jobs, layer, log};
+use crate::{call, log, work};
 use metrics::Unit;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use std::sync::{Mutex, PoisonError};
@@ -84,8 +84,8 @@ pub fn install() -> Result<Metrics, MetricsError> {
         .build_recorder();
     let handle = recorder.handle();
     metrics::set_global_recorder(recorder).map_err(|_| MetricsError::Taken)?;
-    metrics::describe_histogram!(layer::DURATION, Unit::Seconds, "How long CSI calls took.");
-    jobs::describe();
+    metrics::describe_histogram!(call::DURATION, Unit::Seconds, "How long CSI calls took.");
+    work::describe();
     log::describe();
     Ok(installed.insert(Metrics { handle }).clone())
 }
@@ -94,7 +94,7 @@ impl Metrics {
     /// Everything, in the text format of Prometheus (version 0.0.4).
     #[must_use]
     pub fn render(&self) -> String {
-        jobs::measure();
+        work::measure();
         log::measure();
         let all = WHEN_ASKED.lock().unwrap_or_else(PoisonError::into_inner);
         all.iter().for_each(|measure| measure());

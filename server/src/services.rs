@@ -1,8 +1,8 @@
 //! The services of one server, each with its limit: made here, so that none is served without.
 
 use crate::config::GrpcArgs;
-use crate::grpc_health::GrpcHealth;
-use crate::grpc_reflection::GrpcReflection;
+use crate::grpc::GrpcHealth;
+use crate::grpc::GrpcReflection;
 use crate::identity::Identity;
 use crate::readiness::Readiness;
 use belay_proto::csi::v1 as csi;

@@ -6,7 +6,7 @@
 use belay_server::config::{CommonArgs, parse_from};
 use belay_server::endpoint::Endpoint;
 use belay_server::log::{self, LogLevel};
-use belay_server::socket::Socket;
+use belay_server::transport::Socket;
 use clap::Parser;
 use futures_util::StreamExt as _;
 use rustix::fs::Mode;

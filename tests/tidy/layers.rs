@@ -26,6 +26,17 @@ const RANKS: &[Ranks] = &[
         sources: "controller/src/",
         ranks: &[("rpc", 2), ("operation", 1), ("backend", 0)],
     },
+    Ranks {
+        sources: "server/src/",
+        ranks: &[
+            ("kubelet", 2),
+            ("transport", 1),
+            ("request", 1),
+            ("work", 1),
+            ("grpc", 1),
+            ("call", 0),
+        ],
+    },
 ];
 
 /// A path that may be used only in a few places of a crate. Unit tests may use it anywhere.

@@ -1,7 +1,7 @@
 //! How often and how long the verbs of a backend are at work, and how that ends. Knows no backend.
 
 use super::Answer;
-use belay_server::failure::{Failure, Kind};
+use belay_server::call::{Failure, Kind};
 use metrics::Unit;
 use std::time::Instant;
 

@@ -5,7 +5,7 @@ pub mod local;
 mod measured;
 pub mod registry;
 
-use belay_server::failure::Failure;
+use belay_server::call::Failure;
 use belay_server::health::Complaints;
 use belay_server::request::{AccessMode, ContentSource, Name, NodeId, SnapshotId, VolumeId};
 use std::pin::Pin;
@@ -37,7 +37,7 @@ pub trait Backend: Send + Sync + 'static {
 
     /// At most `limit` volumes, beginning after the one that `after` (the `next` of the page
     /// before) names. A token that was never given out is
-    /// [`belay_server::failure::Kind::BadToken`].
+    /// [`belay_server::call::Kind::BadToken`].
     fn list(&self, after: Option<String>, limit: usize) -> Answer<'_, Page>;
 
     /// Makes a volume available on a node. If it is so already, the answer carries the terms of

@@ -2,7 +2,7 @@
 
 use super::Backend;
 use super::local::{self, Local};
-use belay_server::failure::Failure;
+use belay_server::call::Failure;
 use belay_server::readiness::Readiness;
 use std::sync::Arc;
 

@@ -2,10 +2,9 @@
 
 use super::{Operations, support};
 use crate::backend::{AttachOrder, Attachment, Terms};
-use belay_server::failure::Failure;
-use belay_server::jobs::fingerprint;
+use belay_server::call::{Failure, Rpc};
 use belay_server::request::{Access, ControllerPublish, ControllerUnpublish};
-use belay_server::rpc::Rpc;
+use belay_server::work::fingerprint;
 use std::fmt;
 use std::sync::Arc;
 

@@ -2,7 +2,7 @@
 
 use super::{Operations, question, size, support};
 use crate::backend::Sizes;
-use belay_server::failure::Failure;
+use belay_server::call::Failure;
 use belay_server::request::GetCapacity;
 
 /// Room for new volumes, in bytes.

@@ -3,11 +3,10 @@
 
 use super::{Operations, lookup, size, snapshot, support};
 use crate::backend::{Backend, Order, Usage, Volume};
-use belay_server::failure::Failure;
-use belay_server::jobs::fingerprint;
+use belay_server::call::{Failure, Rpc};
 use belay_server::place::Place;
 use belay_server::request::{CapacityRange, ContentSource, CreateVolume};
-use belay_server::rpc::Rpc;
+use belay_server::work::fingerprint;
 use std::sync::Arc;
 
 impl Operations {

@@ -1,9 +1,8 @@
 //! Delete a volume.
 
 use super::Operations;
-use belay_server::failure::Failure;
+use belay_server::call::{Failure, Rpc};
 use belay_server::request::DeleteVolume;
-use belay_server::rpc::Rpc;
 use std::sync::Arc;
 
 impl Operations {

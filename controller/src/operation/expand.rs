@@ -1,10 +1,9 @@
 //! Grow a volume.
 
 use super::{Operations, size};
-use belay_server::failure::Failure;
-use belay_server::jobs::fingerprint;
+use belay_server::call::{Failure, Rpc};
 use belay_server::request::ControllerExpand;
-use belay_server::rpc::Rpc;
+use belay_server::work::fingerprint;
 use std::sync::Arc;
 
 impl Operations {

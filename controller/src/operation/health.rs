@@ -4,7 +4,7 @@ use super::Operations;
 use super::lookup::{PAGE_ENTRIES_MAX, not_found};
 use super::question;
 use crate::backend::{Health, UnwellPage, Volume};
-use belay_server::failure::Failure;
+use belay_server::call::Failure;
 use belay_server::health::Complaints;
 use belay_server::request::{GetVolumeHealth, ListVolumeHealth};
 

@@ -2,7 +2,7 @@
 
 use super::{Operations, question};
 use crate::backend::{Page, Volume};
-use belay_server::failure::Failure;
+use belay_server::call::Failure;
 use belay_server::request::{GetVolume, ListVolumes, VolumeId};
 
 /// Most entries in a page. An entry takes some 800 bytes at worst (id, topology, node id of 256

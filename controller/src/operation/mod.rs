@@ -20,8 +20,8 @@ pub use capacity::Room;
 pub use validate::Verdict;
 
 use crate::backend::{Attachment, Backend, Snapshot, Volume};
-use belay_server::jobs::{CHANGE_DEADLINE, Jobs};
 use belay_server::place::Place;
+use belay_server::work::{CHANGE_DEADLINE, Jobs};
 use std::sync::Arc;
 
 /// What the operator decided.

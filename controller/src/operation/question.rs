@@ -1,7 +1,7 @@
 //! Questions have an end: storage that does not answer is told of, and waited for no longer. What
 //! changes something is a job instead, which goes on.
 
-use belay_server::failure::Failure;
+use belay_server::call::Failure;
 use std::time::Duration;
 
 /// How long a question may take: as long as the node agent's. The sidecars wait for 15 s or more.
@@ -28,7 +28,7 @@ pub(super) async fn answer<T>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use belay_server::failure::Kind;
+    use belay_server::call::Kind;
 
     #[tokio::test(start_paused = true)]
     async fn what_takes_longer_than_the_deadline_is_a_timeout_that_names_what_was_asked() {

@@ -2,7 +2,7 @@
 
 use super::support;
 use crate::backend::{Sizes, Usage};
-use belay_server::failure::Failure;
+use belay_server::call::Failure;
 use belay_server::request::CapacityRange;
 
 /// Size of a volume for which none is asked.
@@ -129,7 +129,7 @@ fn rounded(wish: u64, limit: u64, sizes: Sizes) -> Result<u64, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use belay_server::failure::Kind;
+    use belay_server::call::Kind;
 
     const MIB: u64 = 1 << 20;
     const SIZES: Sizes = Sizes {

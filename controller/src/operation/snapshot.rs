@@ -2,12 +2,11 @@
 
 use super::{Operations, lookup, question, support};
 use crate::backend::{Backend, Snapshot, SnapshotOrder, SnapshotPage, Snapshots};
-use belay_server::failure::{Failure, Kind};
-use belay_server::jobs::fingerprint;
+use belay_server::call::{Failure, Kind, Rpc};
 use belay_server::request::{
     CreateSnapshot, DeleteSnapshot, GetSnapshot, ListSnapshots, SnapshotId,
 };
-use belay_server::rpc::Rpc;
+use belay_server::work::fingerprint;
 use std::sync::Arc;
 
 impl Operations {

@@ -2,7 +2,7 @@
 //! here.
 
 use crate::backend::Usage;
-use belay_server::failure::Failure;
+use belay_server::call::Failure;
 use belay_server::request::{Access, Capability, Context};
 
 /// Keys that the external-provisioner adds on its own account, to the parameters and to the context

@@ -2,7 +2,7 @@
 
 use super::{Operations, create, support};
 use crate::backend::Usage;
-use belay_server::failure::Failure;
+use belay_server::call::Failure;
 use belay_server::request::{Capability, GetVolume, ValidateCapabilities};
 
 /// The answer.

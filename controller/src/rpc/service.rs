@@ -3,8 +3,7 @@
 use super::{capabilities, encode};
 use crate::operation::{Operations, Verdict};
 use belay_proto::csi::v1 as csi;
-use belay_server::call::answer;
-use belay_server::rpc::Rpc;
+use belay_server::call::{Rpc, answer};
 use csi::controller_server::Controller;
 use csi::validate_volume_capabilities_response::Confirmed;
 use std::sync::Arc;

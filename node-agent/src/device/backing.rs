@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
-use belay_server::failure::{Failure, Kind};
+use belay_server::call::{Failure, Kind};
 use belay_server::request::VolumeId;
 
 use super::bound::with_name_of;

@@ -5,7 +5,7 @@
 
 use std::path::PathBuf;
 
-use belay_server::failure::Failure;
+use belay_server::call::Failure;
 
 use super::backing::{Backing, Leftover};
 use crate::kernel::{Cause, Kernel, LoopMode, Open, Openers, Patience, failed_busy, while_busy};

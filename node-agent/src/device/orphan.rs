@@ -4,7 +4,7 @@
 use std::ffi::OsStr;
 use std::path::PathBuf;
 
-use belay_server::failure::Failure;
+use belay_server::call::Failure;
 use belay_server::request::VolumeId;
 
 use super::backing::{Backing, LoopDir};

@@ -1,6 +1,6 @@
 //! A loop device that is bound to a volume's file and may be without a user.
 
-use belay_server::failure::{Failure, Kind};
+use belay_server::call::{Failure, Kind};
 use belay_server::request::VolumeId;
 
 use super::backing::{Backing, Leftover, LoopDir};

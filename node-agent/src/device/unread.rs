@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use belay_server::failure::Failure;
+use belay_server::call::Failure;
 use belay_server::request::VolumeId;
 
 use super::backing::{LoopDir, file_name};

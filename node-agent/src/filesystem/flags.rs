@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-use belay_server::failure::Failure;
+use belay_server::call::Failure;
 
 use super::FsType;
 use crate::kernel::MountAttrs;
@@ -143,7 +143,7 @@ const STRING_BYTES_MAX: usize = 255;
 ///
 /// # Errors
 ///
-/// [`belay_server::failure::Kind::Invalid`] that names `mount_flags` and the flag.
+/// [`belay_server::call::Kind::Invalid`] that names `mount_flags` and the flag.
 pub(crate) fn parse_flags(flags: &[String], fs: FsType) -> Result<MountOptions, Failure> {
     let mut parsed = Parsed::default();
     for list in flags {
@@ -273,7 +273,7 @@ fn refuse(name: &str, why: &str) -> Failure {
 
 #[cfg(test)]
 mod tests {
-    use belay_server::failure::Kind;
+    use belay_server::call::Kind;
     use proptest::prelude::*;
 
     use super::*;

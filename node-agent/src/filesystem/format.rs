@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use belay_server::failure::{Failure, Kind};
+use belay_server::call::{Failure, Kind};
 
 use super::FsType;
 use super::mkfs::{Recipe, mkfs, refuse_busy};

@@ -3,7 +3,7 @@
 //! A growth that could not add anything is not asked for: ext4 needs a capability for it, and a
 //! volume that is as large as it can be must not fail for want of one.
 
-use belay_server::failure::{Failure, Kind};
+use belay_server::call::{Failure, Kind};
 
 use super::FsType;
 use super::probe::ext4::Superblock;

@@ -6,7 +6,7 @@ mod btrfs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use belay_server::failure::{Failure, Kind};
+use belay_server::call::{Failure, Kind};
 
 use super::FsType;
 use super::probe::{DeviceUnderTest, Identity, identify};

@@ -5,7 +5,7 @@
 //! so a user can write one. The second is set before the first mount, and from then on nothing but
 //! an operator makes the volume one that may be formatted. Must not know what is on the device.
 
-use belay_server::failure::Failure;
+use belay_server::call::Failure;
 
 use super::FsType;
 use super::probe::DeviceUnderTest;
@@ -152,7 +152,7 @@ pub(super) fn ask<K: Kernel>(kernel: &K, file: Option<&K::Fd>) -> Result<Witness
 ///
 /// # Errors
 ///
-/// [`belay_server::failure::Kind::Precondition`] where the file's filesystem has no such
+/// [`belay_server::call::Kind::Precondition`] where the file's filesystem has no such
 /// attributes.
 pub(super) fn begin_format<K: Kernel>(
     kernel: &K,

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::Path;
 
-use belay_server::failure::{Failure, Kind};
+use belay_server::call::{Failure, Kind};
 use rustix::io::Errno;
 
 /// The result of a system call.

@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use belay_server::failure::Failure;
+use belay_server::call::Failure;
 
 use crate::kernel::{Dev, FileKind, Kernel, Open, Stat};
 

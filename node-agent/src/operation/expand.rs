@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use belay_server::failure::{Failure, Kind};
+use belay_server::call::{Failure, Kind};
 use belay_server::request::NodeExpand;
 
 use super::Node;

@@ -13,7 +13,7 @@ pub(crate) use storage::{
 
 use std::path::{Path, PathBuf};
 
-use belay_server::failure::Failure;
+use belay_server::call::Failure;
 use belay_server::health::Complaints;
 use belay_server::request::{NodeVolumeHealth, VolumeId};
 

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use belay_server::failure::Failure;
+use belay_server::call::Failure;
 use belay_server::request::VolumeId;
 
 use super::Node;

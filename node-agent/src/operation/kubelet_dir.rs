@@ -4,7 +4,7 @@
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-use belay_server::failure::Failure;
+use belay_server::call::Failure;
 use belay_server::request::AbsPath;
 
 use super::Node;

@@ -1,6 +1,6 @@
 //! The controller's words in a publish context, read once and checked whole.
 
-use belay_server::failure::Failure;
+use belay_server::call::Failure;
 use belay_server::request::{Access, Capability, Context, VolumeId};
 
 use crate::device::Attached;

@@ -6,7 +6,7 @@
 
 use std::path::{Path, PathBuf};
 
-use belay_server::failure::Failure;
+use belay_server::call::Failure;
 use belay_server::request::{Access, Publish};
 
 use super::Node;

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use belay_server::failure::Failure;
+use belay_server::call::Failure;
 use belay_server::request::{AbsPath, Unstage, VolumeId};
 
 use super::phase::{Phase, phase};

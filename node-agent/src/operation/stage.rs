@@ -10,7 +10,7 @@ mod tally;
 
 pub(super) use tally::{announce, openers_unchecked};
 
-use belay_server::failure::Failure;
+use belay_server::call::Failure;
 use belay_server::request::{Access, Stage};
 
 use super::Node;

@@ -1,6 +1,6 @@
 //! `NodeGetVolumeStats`: how full a volume is.
 
-use belay_server::failure::Failure;
+use belay_server::call::Failure;
 use belay_server::health::Complaints;
 use belay_server::request::Stats;
 

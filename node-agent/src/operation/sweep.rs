@@ -6,7 +6,7 @@
 //! and then nobody would come again, while the volume counts as attached. The start frees nothing
 //! while another process has the device open or the folder locked, as a dying agent has.
 
-use belay_server::failure::{Failure, Kind};
+use belay_server::call::{Failure, Kind};
 use belay_server::request::VolumeId;
 
 use super::Node;

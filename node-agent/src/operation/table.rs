@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use belay_server::failure::Failure;
+use belay_server::call::Failure;
 use belay_server::request::VolumeId;
 
 use super::Node;

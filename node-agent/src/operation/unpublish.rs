@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use belay_server::failure::Failure;
+use belay_server::call::Failure;
 use belay_server::request::Unpublish;
 
 use super::Node;

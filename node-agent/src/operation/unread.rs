@@ -1,7 +1,7 @@
 //! Taking a volume down whose file cannot be looked at: the disk of `--loop-dir` fails, or its
 //! filesystem has shut itself down. Nobody can unmount and mend it while a volume is staged.
 
-use belay_server::failure::{Failure, Kind};
+use belay_server::call::{Failure, Kind};
 use belay_server::request::VolumeId;
 
 use super::Node;

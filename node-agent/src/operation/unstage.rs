@@ -4,7 +4,7 @@
 //! device is held before it is unmounted, because afterwards nothing would name it. A raw device is
 //! unbound only after the mount table was read: whoever bound it, and wherever, is in there.
 
-use belay_server::failure::Failure;
+use belay_server::call::Failure;
 use belay_server::request::Unstage;
 
 use super::Node;

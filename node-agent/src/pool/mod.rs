@@ -13,8 +13,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use belay_server::failure::Failure;
-use belay_server::jobs::{Ticket, Watch};
+use belay_server::call::Failure;
+use belay_server::work::{Ticket, Watch};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::{JoinError, JoinHandle};
 

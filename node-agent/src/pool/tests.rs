@@ -2,8 +2,8 @@
 
 use std::sync::mpsc;
 
-use belay_server::jobs::{CHANGE_DEADLINE, Jobs};
-use belay_server::rpc::Rpc;
+use belay_server::call::Rpc;
+use belay_server::work::{CHANGE_DEADLINE, Jobs};
 use metrics_exporter_prometheus::PrometheusBuilder;
 use tokio::task::yield_now;
 use tokio::time::advance;

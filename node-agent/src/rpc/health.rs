@@ -3,11 +3,10 @@
 use std::sync::Arc;
 
 use belay_proto::csi::v1 as csi;
-use belay_server::failure::{Failure, Kind};
+use belay_server::call::{Failure, Kind, Rpc};
 use belay_server::health::Complaints;
-use belay_server::jobs::{Jobs, Look, Ticket};
 use belay_server::request::{NodeVolumeHealth, StorageHealth, VolumeId};
-use belay_server::rpc::Rpc;
+use belay_server::work::{Jobs, Look, Ticket};
 
 use super::{NodeService, encode, reads};
 use crate::kernel::Kernel;

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use belay_server::failure::{Failure, Kind};
+use belay_server::call::{Failure, Kind};
 
 use crate::kernel::Kernel;
 use crate::operation::Node;

@@ -4,11 +4,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use belay_proto::csi::v1 as csi;
-use belay_server::call::answer;
-use belay_server::failure::{Failure, Kind};
-use belay_server::jobs::{CHANGE_DEADLINE, Jobs, Look, Ticket, fingerprint};
+use belay_server::call::{Failure, Kind, Rpc, answer};
 use belay_server::request::{NodeExpand, Publish, Stage, Stats, Unpublish, Unstage, VolumeId};
-use belay_server::rpc::Rpc;
+use belay_server::work::{CHANGE_DEADLINE, Jobs, Look, Ticket, fingerprint};
 use tonic::{Request, Response, Status};
 
 use super::encode;

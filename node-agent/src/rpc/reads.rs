@@ -7,11 +7,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use belay_server::failure::Failure;
+use belay_server::call::{Failure, Rpc};
 use belay_server::health::{Complaints, Severity};
-use belay_server::jobs::{Jobs, Look, Ticket};
 use belay_server::request::VolumeId;
-use belay_server::rpc::Rpc;
+use belay_server::work::{Jobs, Look, Ticket};
 
 use crate::operation::{VolumeStats, VolumeUsage};
 

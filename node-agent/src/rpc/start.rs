@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
-use belay_server::failure::Failure;
-use belay_server::jobs::{Ticket, fingerprint};
+use belay_server::call::{Failure, Rpc};
 use belay_server::request::VolumeId;
-use belay_server::rpc::Rpc;
+use belay_server::work::{Ticket, fingerprint};
 
 use super::NodeService;
 use crate::kernel::Kernel;

@@ -1,7 +1,7 @@
 //! How a volume is to be used: access mode, and block device or filesystem.
 
 use super::text::{STRING_BYTES_MAX, at_most, without_controls};
-use crate::failure::Failure;
+use crate::call::Failure;
 use belay_proto::csi::v1 as csi;
 use csi::volume_capability::AccessType;
 use csi::volume_capability::access_mode::Mode;

@@ -1,6 +1,6 @@
 //! How large a volume is to be.
 
-use crate::failure::Failure;
+use crate::call::Failure;
 use belay_proto::csi::v1 as csi;
 
 /// Bounds for the size of a volume, in bytes; at least one of them is set.

@@ -1,7 +1,7 @@
 //! The string maps of requests: contexts and parameters, which may be shown, and secrets, which may
 //! not.
 
-use crate::failure::Failure;
+use crate::call::Failure;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 

@@ -6,7 +6,7 @@ use super::context::{Context, Secrets};
 use super::ids::{Name, NodeId, SnapshotId, VolumeId};
 use super::text::{STRING_BYTES_MAX, required, without_controls};
 use super::topology::{self, Segments, TopologyRequirement};
-use crate::failure::Failure;
+use crate::call::Failure;
 use belay_proto::csi::v1 as csi;
 use csi::volume_content_source::Type as SourceType;
 

@@ -4,7 +4,7 @@ use super::context::Secrets;
 use super::controller::{given, most};
 use super::ids::VolumeId;
 use super::paths::looked_up;
-use crate::failure::Failure;
+use crate::call::Failure;
 use belay_proto::csi::v1 as csi;
 use std::path::PathBuf;
 
@@ -95,7 +95,7 @@ impl TryFrom<csi::NodeGetStorageHealthRequest> for StorageHealth {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::failure::Kind;
+    use crate::call::Kind;
     use std::collections::HashMap;
 
     #[test]

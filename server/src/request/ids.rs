@@ -2,7 +2,7 @@
 //! of identifiers have rules of their own.
 
 use super::text::{STRING_BYTES_MAX, name_characters, required, without_controls};
-use crate::failure::Failure;
+use crate::call::Failure;
 use std::fmt;
 
 /// Longest node id, in bytes (CSI 1.13, `NodeGetInfoResponse.node_id`).

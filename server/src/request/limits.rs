@@ -2,7 +2,7 @@
 //! limit, and one byte more is refused by the name of the field.
 
 use super::*;
-use crate::failure::{Failure, Kind};
+use crate::call::{Failure, Kind};
 use belay_proto::csi::v1 as csi;
 use csi::volume_capability::{AccessMode as Mode, AccessType, MountVolume};
 use csi::volume_content_source::{SnapshotSource, Type as Source, VolumeSource};

@@ -11,7 +11,6 @@ mod ids;
 mod node;
 mod paths;
 mod snapshot;
-mod subject;
 mod text;
 mod topology;
 
@@ -27,7 +26,6 @@ pub use ids::{Name, NodeId, SnapshotId, VolumeId};
 pub use node::{NodeExpand, Publish, Stage, Stats, Unpublish, Unstage};
 pub use paths::{AbsPath, PATH_BYTES_MAX};
 pub use snapshot::{CreateSnapshot, DeleteSnapshot, GetSnapshot, ListSnapshots};
-pub use subject::Subject;
 pub use topology::{Segments, TopologyRequirement};
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use super::capacity::CapacityRange;
 use super::context::{Context, Secrets};
 use super::ids::VolumeId;
 use super::paths::{AbsPath, looked_up};
-use crate::failure::Failure;
+use crate::call::Failure;
 use belay_proto::csi::v1 as csi;
 use std::path::PathBuf;
 

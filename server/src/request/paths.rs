@@ -1,7 +1,7 @@
 //! Paths in requests: staging and target paths are plain absolute ones, so that nothing behind this
 //! rule has to think of `..`. Looks at the text only; what lies there is the kernel's to say.
 
-use crate::failure::Failure;
+use crate::call::Failure;
 use std::fmt;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};

@@ -3,7 +3,7 @@
 use super::context::{Context, Secrets};
 use super::controller::{given, identifying, most};
 use super::ids::{Name, SnapshotId, VolumeId};
-use crate::failure::Failure;
+use crate::call::Failure;
 use belay_proto::csi::v1 as csi;
 
 /// Keep what a volume holds now.

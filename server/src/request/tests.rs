@@ -1,7 +1,7 @@
 //! Whole requests: what each needs, and what comes out of a good one.
 
 use super::*;
-use crate::failure::{Failure, Kind};
+use crate::call::{Failure, Kind};
 use belay_proto::csi::v1 as csi;
 use csi::volume_capability::{AccessType, BlockVolume, MountVolume};
 use std::collections::HashMap;

@@ -1,7 +1,7 @@
 //! Rules for single strings, each failing with the name of the field. Successful checks allocate
 //! nothing.
 
-use crate::failure::Failure;
+use crate::call::Failure;
 
 /// Longest string unless a field says otherwise (CSI 1.13, "Size Limits").
 pub(super) const STRING_BYTES_MAX: usize = 128;

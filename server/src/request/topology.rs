@@ -1,7 +1,7 @@
 //! Where a volume must or should be reachable from. Whether a place exists is the driver's to say.
 
 use super::context::bounded;
-use crate::failure::Failure;
+use crate::call::Failure;
 use belay_proto::csi::v1 as csi;
 use std::collections::BTreeMap;
 

@@ -2,15 +2,13 @@
 //! its log line by line.
 
 use belay_proto::csi::v1 as csi;
-use belay_server::call::answer;
+use belay_server::call::{Failure, Rpc, answer};
 use belay_server::endpoint::Endpoint;
-use belay_server::failure::Failure;
 use belay_server::identity::{Identity, PluginCapability};
 use belay_server::readiness::{Readiness, State};
-use belay_server::rpc::Rpc;
 use belay_server::serve::{Driver, ServeConfig, ServeError, serve};
 use belay_server::services::Services;
-use belay_server::socket::Socket;
+use belay_server::transport::Socket;
 use csi::node_client::NodeClient;
 use csi::node_server::Node;
 use http::uri::PathAndQuery;

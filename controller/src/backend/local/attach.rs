@@ -5,7 +5,7 @@ use super::loops::Device;
 use super::record::{Attached, Record};
 use super::store::{Store, ready, whole_bytes};
 use crate::backend::{AttachOrder, Attachment, Terms, Transport};
-use belay_server::failure::Failure;
+use belay_server::call::Failure;
 use belay_server::request::NodeId;
 
 impl Store {

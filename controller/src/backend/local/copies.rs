@@ -3,7 +3,7 @@
 //! has the state directory; a start enters what the ledger says again.
 
 use super::files::Backing;
-use belay_server::failure::Failure;
+use belay_server::call::Failure;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

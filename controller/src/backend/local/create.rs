@@ -6,7 +6,7 @@ use super::id;
 use super::record::{Record, State};
 use super::store::{Store, fits};
 use crate::backend::{Order, Volume};
-use belay_server::failure::Failure;
+use belay_server::call::Failure;
 use belay_server::request::ContentSource;
 
 /// What the name led to.

@@ -4,7 +4,7 @@ use super::files::Backing;
 use super::loops::Device;
 use super::record::{Record, State};
 use super::store::{Store, ready};
-use belay_server::failure::Failure;
+use belay_server::call::Failure;
 
 impl Store {
     pub(super) fn delete(&self, id: &str) -> Result<(), Failure> {

@@ -1,7 +1,7 @@
 //! Failed system calls as failures: which call, on which path, the errno by name, what to do about
 //! it. Does not know why the call was made.
 
-use belay_server::failure::{Failure, Kind};
+use belay_server::call::{Failure, Kind};
 use rustix::io::Errno;
 use std::fmt::Display;
 use std::io;

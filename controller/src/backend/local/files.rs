@@ -12,7 +12,7 @@ pub(super) use copy::{COPIED_BYTES, Copied};
 pub(super) use link::Inode;
 
 use super::fault::{at, os, truncated};
-use belay_server::failure::Failure;
+use belay_server::call::Failure;
 use lease::Writers;
 use rustix::fs::{FlockOperation, Mode, OFlags, SeekFrom, Stat, StatVfs, XattrFlags};
 use rustix::io::Errno;

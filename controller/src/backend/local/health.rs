@@ -8,7 +8,7 @@ use super::files::Files;
 use super::record::State;
 use super::store::{Store, refuse_foreign_token};
 use crate::backend::{Unwell, UnwellPage};
-use belay_server::failure::{Failure, Kind};
+use belay_server::call::{Failure, Kind};
 use belay_server::health::{Complaints, Severity};
 use belay_server::request::VolumeId;
 use rustix::fs::{AtFlags, FileType, StatVfsMountFlags};

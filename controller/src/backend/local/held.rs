@@ -11,7 +11,7 @@ use super::loops::{self, Device};
 use super::record::Record;
 use super::recover::Recovered;
 use super::store::Store;
-use belay_server::failure::Failure;
+use belay_server::call::Failure;
 use std::collections::HashSet;
 
 impl Store {

@@ -1,7 +1,7 @@
 //! The ids of `local`: `vol-` or `snap-`, and 32 lowercase hex digits. Random, so that an id is
 //! never given out twice, also not after the state was lost.
 
-use belay_server::failure::Failure;
+use belay_server::call::Failure;
 
 /// What an id of a volume begins with.
 pub(super) const VOLUME: &str = "vol-";

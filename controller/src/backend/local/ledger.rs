@@ -7,7 +7,7 @@ mod totals;
 use super::fault::at;
 use super::record::Record;
 use super::state_file::{StateFile, builder, failed, path_in, sync_names};
-use belay_server::failure::{Failure, Kind};
+use belay_server::call::{Failure, Kind};
 use redb::{Database, ReadTransaction, ReadableDatabase as _, ReadableTable as _};
 use redb::{Table, TableDefinition, TableError, WriteTransaction};
 use std::collections::HashSet;

@@ -2,7 +2,7 @@
 //! them. Opens no device.
 
 use super::fault::at;
-use belay_server::failure::Failure;
+use belay_server::call::Failure;
 use rustix::io::Errno;
 use std::path::Path;
 use std::{fs, io};

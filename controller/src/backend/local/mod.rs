@@ -32,7 +32,7 @@ use crate::backend::{
     Answer, AttachOrder, Attachment, Backend, Capacity, Clones, Health, Order, Page, Sizes,
     Snapshot, SnapshotOrder, SnapshotPage, Snapshots, UnwellPage, Volume,
 };
-use belay_server::failure::{Failure, Kind};
+use belay_server::call::{Failure, Kind};
 use belay_server::health::Complaints;
 use belay_server::readiness::{Readiness, State};
 use belay_server::request::{ContentSource, Name, NodeId, SnapshotId, VolumeId};

@@ -3,7 +3,7 @@
 //! nothing.
 
 use crate::backend::{Content, Terms, Usage, Volume};
-use belay_server::failure::Failure;
+use belay_server::call::Failure;
 use belay_server::request::{AccessMode, ContentSource, NodeId, SnapshotId, VolumeId};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};

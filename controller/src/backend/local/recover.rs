@@ -6,7 +6,7 @@
 
 use super::record::{Record, State};
 use super::store::{Store, whole_bytes};
-use belay_server::failure::Failure;
+use belay_server::call::Failure;
 use std::collections::HashSet;
 
 /// What a recovery did.

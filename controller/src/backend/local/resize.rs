@@ -5,7 +5,7 @@
 
 use super::files::Backing;
 use super::store::{Store, fits, ready, whole_bytes};
-use belay_server::failure::Failure;
+use belay_server::call::Failure;
 
 /// A growth.
 pub(super) struct Promise {

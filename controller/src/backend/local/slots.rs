@@ -1,7 +1,7 @@
 //! How many verbs are at work at a time, each on a thread of its own: a disk that does not answer
 //! keeps those threads, and each costs memory. More verbs wait in a bounded queue. Knows no verb.
 
-use belay_server::failure::Failure;
+use belay_server::call::Failure;
 use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -83,7 +83,7 @@ impl Slots {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use belay_server::failure::Kind;
+    use belay_server::call::Kind;
     use std::future::Future as _;
     use std::task::{Context, Poll, Waker};
 

@@ -4,7 +4,7 @@
 
 use super::files::{Files, Room};
 use super::ledger::Ledger;
-use belay_server::failure::Failure;
+use belay_server::call::Failure;
 use std::collections::HashSet;
 use std::str::FromStr;
 

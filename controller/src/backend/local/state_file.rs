@@ -3,7 +3,7 @@
 
 use super::fault::{at, os};
 use super::files::Inode;
-use belay_server::failure::{Failure, Kind};
+use belay_server::call::{Failure, Kind};
 use redb::Database;
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;

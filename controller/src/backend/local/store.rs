@@ -12,7 +12,7 @@ use super::space::Overcommit;
 use super::state_file::sync_names;
 use super::{Config, STEP_BYTES};
 use crate::backend::{Page, Usage, Volume};
-use belay_server::failure::{Failure, Kind};
+use belay_server::call::{Failure, Kind};
 use belay_server::request::{Name, NodeId, VolumeId};
 use rustix::fs::{FlockOperation, SeekFrom};
 use rustix::io::Errno;

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use belay_server::failure::{Failure, Kind};
+use belay_server::call::{Failure, Kind};
 
 use super::{DEVICE, run};
 use crate::filesystem::probe::{DeviceUnderTest, Identity, identify};

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use belay_server::failure::Failure;
+use belay_server::call::Failure;
 
 use super::disk::{ALIGN_BYTES, Disk, read_full};
 use crate::kernel::AlignedBuf;

@@ -1,6 +1,6 @@
 //! The proof that a device holds nothing: every byte that can be other than zero is read.
 
-use belay_server::failure::Failure;
+use belay_server::call::Failure;
 
 use super::disk::{ALIGN, ALIGN_BYTES, Disk, read_full};
 use crate::kernel::AlignedBuf;
@@ -72,7 +72,7 @@ pub(super) mod tests {
     use std::collections::BTreeMap;
     use std::ops::Range;
 
-    use belay_server::failure::Kind;
+    use belay_server::call::Kind;
 
     use super::*;
     use crate::filesystem::witness::Witness;

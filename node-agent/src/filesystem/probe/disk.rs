@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use belay_server::failure::{Failure, Kind};
+use belay_server::call::{Failure, Kind};
 
 use super::areas::Area;
 use super::ext4;

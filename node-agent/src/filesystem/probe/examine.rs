@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::Range;
 
-use belay_server::failure::{Failure, Kind};
+use belay_server::call::{Failure, Kind};
 
 use super::areas::{Area, Areas};
 use super::blank::{self, Blank, Sweep};

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::Range;
 
-use belay_server::failure::Failure;
+use belay_server::call::Failure;
 
 use super::areas::{Area, Areas};
 use super::disk::{DeviceUnderTest, Disk, KernelDisk};

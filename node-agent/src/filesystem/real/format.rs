@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use belay_server::failure::{Certainty, Failure, Kind};
+use belay_server::call::{Certainty, Failure, Kind};
 
 use super::*;
 use crate::filesystem::mkfs::{Recipe, mkfs};

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use belay_server::failure::Kind;
+use belay_server::call::Kind;
 
 use super::*;
 use crate::filesystem::grow::{GrowError, Grown, grow};

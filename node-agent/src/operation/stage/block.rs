@@ -6,7 +6,7 @@
 
 use std::path::Path;
 
-use belay_server::failure::Failure;
+use belay_server::call::Failure;
 use belay_server::request::Stage;
 
 use super::super::phase::{Phase, phase};

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use belay_server::failure::{Failure, Kind};
+use belay_server::call::{Failure, Kind};
 use belay_server::request::{MountFlags, Stage, VolumeId};
 
 use super::super::phase::{Phase, phase};

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use belay_server::failure::Failure;
+use belay_server::call::Failure;
 use belay_server::health::Complaints;
 use belay_server::request::{
     AbsPath, Access, AccessMode, Capability, Context, MountFlags, NodeExpand, NodeVolumeHealth,

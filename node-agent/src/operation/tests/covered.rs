@@ -4,7 +4,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 
-use belay_server::failure::Kind;
+use belay_server::call::Kind;
 
 use super::bench::{Form, Verb, Volume, World, sweep};
 use super::simulated::Simulated;

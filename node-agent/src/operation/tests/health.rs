@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use belay_server::failure::{Failure, Kind};
+use belay_server::call::{Failure, Kind};
 use belay_server::health::{Complaints, Severity};
 use belay_server::request::{AccessMode, NodeVolumeHealth};
 

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use belay_server::failure::Kind;
+use belay_server::call::Kind;
 
 use super::bench::{Form, Verb, Volume, World};
 use super::simulated::Simulated;

@@ -5,7 +5,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::PathBuf;
 
-use belay_server::failure::{Certainty, Failure};
+use belay_server::call::{Certainty, Failure};
 use belay_server::request::AccessMode;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;

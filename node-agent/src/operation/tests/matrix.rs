@@ -7,7 +7,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use belay_server::failure::{Certainty, Failure, Kind};
+use belay_server::call::{Certainty, Failure, Kind};
 use belay_server::request::AccessMode;
 
 use super::bench::{Form, GROWN_BYTES, MIB, Verb, Volume, World};

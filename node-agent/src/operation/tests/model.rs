@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::path::Path;
 
-use belay_server::failure::{Failure, Kind};
+use belay_server::call::{Failure, Kind};
 use belay_server::request::AccessMode;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed, TestRunner};

@@ -4,7 +4,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-use belay_server::failure::Kind;
+use belay_server::call::Kind;
 
 use super::bench::{BYTES, Form, GROWN_BYTES, MIB, Verb, Volume, World};
 use super::is_nightly;

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use belay_server::failure::{Failure, Kind};
+use belay_server::call::{Failure, Kind};
 use belay_server::request::{AccessMode, CapacityRange, NodeExpand};
 
 use super::bench::{BYTES, Form, GROWN_BYTES, MIB, Verb, Volume, World};

@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
-use belay_server::failure::Kind;
+use belay_server::call::Kind;
 use belay_server::request::AccessMode;
 
 use super::bench::{Form, MIB, Verb, Volume, World, sweep};

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use belay_proto::csi::v1 as csi;
-use belay_server::jobs::CHANGE_DEADLINE;
 use belay_server::request::VolumeId;
+use belay_server::work::CHANGE_DEADLINE;
 use csi::node_get_storage_health_response::StorageBackendHealth;
 use csi::node_server::Node as _;
 use csi::volume_health::VolumeHealthEntry;

@@ -3,7 +3,7 @@
 
 use super::Backing;
 use crate::backend::local::fault::{os, truncated};
-use belay_server::failure::Failure;
+use belay_server::call::Failure;
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 
@@ -142,7 +142,7 @@ impl Backing {
 mod tests {
     use super::*;
     use crate::backend::local::files::Files;
-    use belay_server::failure::Kind;
+    use belay_server::call::Kind;
     use std::cell::Cell;
     use std::fs;
     use std::os::unix::fs::{FileExt as _, MetadataExt as _};

@@ -4,7 +4,7 @@
 
 use super::Backing;
 use crate::backend::local::fault::os;
-use belay_server::failure::Failure;
+use belay_server::call::Failure;
 use rustix::fs::IFlags;
 use rustix::io::Errno;
 use std::fs::File;

@@ -3,7 +3,7 @@
 
 use super::{Backing, Files};
 use crate::backend::local::fault::os;
-use belay_server::failure::Failure;
+use belay_server::call::Failure;
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 

@@ -2,7 +2,7 @@
 
 use super::{Changes, Ledger, SNAPSHOTS, SNAPSHOTS_OF, Totals, failed};
 use crate::backend::local::snapshot::SnapshotRecord;
-use belay_server::failure::Failure;
+use belay_server::call::Failure;
 use redb::ReadableTable as _;
 use std::collections::HashSet;
 use std::ops::Bound;

@@ -1,7 +1,7 @@
 //! The sums over all records, kept beside them so that nobody has to read them all.
 
 use crate::backend::local::state_file::failed;
-use belay_server::failure::Failure;
+use belay_server::call::Failure;
 use redb::{ReadableTable, Table, TableDefinition};
 
 /// [`BYTES`], [`VOLUMES`] and [`SNAPSHOTS`].

@@ -8,7 +8,7 @@ use crate::backend::local::id;
 use crate::backend::local::record::Record;
 use crate::backend::local::store::{Store, fits, ready, whole_bytes};
 use crate::backend::{Snapshot, SnapshotOrder};
-use belay_server::failure::Failure;
+use belay_server::call::Failure;
 use std::sync::Arc;
 use std::time::SystemTime;
 

@@ -7,7 +7,7 @@ use crate::backend::local::fault::emptied;
 use crate::backend::local::files::{Backing, missing};
 use crate::backend::local::health::{HARDLY_ANY, Named};
 use crate::backend::local::store::Store;
-use belay_server::failure::Failure;
+use belay_server::call::Failure;
 
 impl Store {
     /// The snapshot as it looks from outside; none if nobody may see it. Looks at its file.

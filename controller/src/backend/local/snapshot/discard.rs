@@ -3,7 +3,7 @@
 
 use super::SnapshotState;
 use crate::backend::local::store::Store;
-use belay_server::failure::Failure;
+use belay_server::call::Failure;
 
 impl Store {
     pub(in crate::backend::local) fn discard(&self, id: &str) -> Result<(), Failure> {

@@ -7,7 +7,7 @@ use crate::backend::local::files::{Backing, Copied};
 use crate::backend::local::ledger::Changes;
 use crate::backend::local::record::Record;
 use crate::backend::local::store::{Store, ready, whole_bytes};
-use belay_server::failure::Failure;
+use belay_server::call::Failure;
 use belay_server::request::ContentSource;
 use std::sync::Arc;
 

@@ -3,7 +3,7 @@
 use crate::backend::local::id;
 use crate::backend::local::store::Store;
 use crate::backend::{Snapshot, SnapshotPage};
-use belay_server::failure::{Failure, Kind};
+use belay_server::call::{Failure, Kind};
 use belay_server::request::{SnapshotId, VolumeId};
 use std::time::Duration;
 

@@ -2,7 +2,7 @@
 
 use crate::backend::Snapshot;
 use crate::backend::local::record::{Record, VERSION, decode};
-use belay_server::failure::Failure;
+use belay_server::call::Failure;
 use belay_server::request::{SnapshotId, VolumeId};
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

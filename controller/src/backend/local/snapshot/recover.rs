@@ -6,7 +6,7 @@ use super::damage::refuse_resized;
 use super::{SnapshotRecord, SnapshotState};
 use crate::backend::local::recover::Recovered;
 use crate::backend::local::store::Store;
-use belay_server::failure::Failure;
+use belay_server::call::Failure;
 use std::collections::HashSet;
 
 impl Store {

@@ -4,7 +4,7 @@ use super::{Bed, MIB, attach_order, node, order};
 use crate::backend::local::Config;
 use crate::backend::local::store::Store;
 use crate::backend::{AttachOrder, Content};
-use belay_server::failure::Kind;
+use belay_server::call::Kind;
 use std::fs::{self, File, OpenOptions};
 
 #[test]

@@ -4,7 +4,7 @@ use super::snapshots::left_to_copier;
 use super::{Bed, MIB, attach_order, node, of_snapshot, of_volume, order, snapshot_order};
 use crate::backend::local::store::Store;
 use crate::backend::{Order, Usage, Volume};
-use belay_server::failure::{Failure, Kind};
+use belay_server::call::{Failure, Kind};
 use belay_server::health::Severity;
 use std::fs::OpenOptions;
 use std::path::Path;

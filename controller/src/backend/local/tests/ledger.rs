@@ -2,7 +2,7 @@
 
 use super::{Bed, MIB, order, snapshot_order};
 use crate::backend::local::store::Store;
-use belay_server::failure::{Certainty, Kind};
+use belay_server::call::{Certainty, Kind};
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;

@@ -5,7 +5,7 @@ use crate::backend::local::Local;
 use crate::backend::local::copies::Copies;
 use crate::backend::local::files::{Copied, Files};
 use crate::backend::{Backend, Capacity as _, Clones as _, Health, Snapshots as _};
-use belay_server::failure::Failure;
+use belay_server::call::Failure;
 use belay_server::readiness::{Readiness, State};
 use belay_server::request::Name;
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};

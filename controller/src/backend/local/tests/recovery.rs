@@ -4,7 +4,7 @@ use super::{Bed, MIB, attach_order, cut, ids, intended, node, order, snapshot_or
 use crate::backend::Volume;
 use crate::backend::local::recover::Recovered;
 use crate::backend::local::store::Store;
-use belay_server::failure::Kind;
+use belay_server::call::Kind;
 use std::fs::{self, File};
 
 #[test]

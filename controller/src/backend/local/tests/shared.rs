@@ -3,7 +3,7 @@
 use super::metrics::measured;
 use super::{Bed, MIB, cut, of_snapshot, of_volume, order, snapshot_order, xfs};
 use crate::backend::local::files::Files;
-use belay_server::failure::Kind;
+use belay_server::call::Kind;
 use std::fs::{self, OpenOptions};
 use std::path::Path;
 

@@ -8,7 +8,7 @@ use crate::backend::local::recover::Recovered;
 use crate::backend::local::snapshot::SnapshotState;
 use crate::backend::local::store::Store;
 use crate::backend::{Content, Volume};
-use belay_server::failure::{Failure, Kind};
+use belay_server::call::{Failure, Kind};
 use belay_server::request::{SnapshotId, VolumeId};
 use std::fs::{self, File};
 use std::path::Path;

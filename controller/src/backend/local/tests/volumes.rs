@@ -6,7 +6,7 @@ use crate::backend::local::space::ours;
 use crate::backend::local::store::Store;
 use crate::backend::local::{Local, Overcommit};
 use crate::backend::{Backend as _, Sizes};
-use belay_server::failure::{Certainty, Failure, Kind};
+use belay_server::call::{Certainty, Failure, Kind};
 use belay_server::readiness::{Readiness, State as Ready};
 use belay_server::request::Name;
 use std::fs;

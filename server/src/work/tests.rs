@@ -1,7 +1,7 @@
 //! Jobs: who joins, who is refused, who waits no longer, and what of that goes on.
 
 use super::*;
-use crate::failure::{Certainty, Kind};
+use crate::call::{Certainty, Kind};
 use std::future::pending;
 use tokio::sync::Semaphore;
 use tokio::task::{JoinHandle, yield_now};

@@ -10,8 +10,7 @@ mod ownership;
 mod tests;
 mod ticket;
 
-use crate::failure::Failure;
-use crate::rpc::Rpc;
+use crate::call::{Failure, Rpc};
 use futures_util::FutureExt as _;
 pub(crate) use gauges::{describe, measure};
 pub use look::Look;

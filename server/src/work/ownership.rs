@@ -2,7 +2,7 @@
 
 use super::ticket::Ticket;
 use super::{Job, Look, Running, answer_all};
-use crate::failure::Failure;
+use crate::call::Failure;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;

@@ -1,7 +1,7 @@
 //! What a job holds while it runs: the right to wait, and thereby to be given up while it has begun
 //! nothing; and a window through which others see what it is at.
 
-use crate::failure::Failure;
+use crate::call::Failure;
 use std::fmt;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,7 +1,7 @@
 //! How an operation says that it failed: what kind of failure, and how much is certain about the
-//! state it leaves. Must not know gRPC codes: [`crate::code_table`] alone turns one into the other.
+//! state it leaves. Must not know gRPC codes: [`super::code`] alone turns one into the other.
 
-use crate::rpc::Rpc;
+use super::Rpc;
 use std::fmt;
 
 /// What went wrong, in the words of storage. Not what the caller shall do: that also depends on the

@@ -11,8 +11,7 @@
 //! - Everything else is final: the provisioner may drop the claim without a DeleteVolume, the
 //!   kubelet the record of a stage without an unstage.
 
-use crate::failure::{Certainty, Kind};
-use crate::rpc::Rpc;
+use super::{Certainty, Kind, Rpc};
 use tonic::Code;
 
 /// The code with which a failure leaves. Never OK.

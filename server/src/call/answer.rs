@@ -1,10 +1,7 @@
 //! The inner end of every call: from a decoded message to an answer or a status. The outer end is
-//! [`crate::layer`]; between them travels a [`Record`]. Knows no single call.
+//! [`super::layer`]; between them travels a [`Record`]. Knows no single call.
 
-use crate::code_table;
-use crate::failure::Failure;
-use crate::request::Subject;
-use crate::rpc::Rpc;
+use super::{Failure, Rpc, Subject, code};
 use std::sync::{Arc, OnceLock};
 use tonic::{Request, Response, Status};
 
@@ -16,7 +13,7 @@ const MESSAGE_BYTES_MAX: usize = 4096;
 const SUBJECT_BYTES_MAX: usize = 128;
 
 /// Decodes nothing and decides nothing: hands the message to `handle`, notes for the log line what
-/// the call is about, and turns a failure into its status by [`code_table::code`].
+/// the call is about, and turns a failure into its status by [`code`].
 ///
 /// # Errors
 /// The failure of `handle` as a status.
@@ -43,7 +40,7 @@ where
 
 /// The status with which a failed call is answered.
 pub(crate) fn status(rpc: Rpc, failure: &Failure) -> Status {
-    let code = code_table::code(rpc, failure.kind, failure.certainty);
+    let code = code(rpc, failure.kind, failure.certainty);
     Status::new(code, start_of(&failure.message, MESSAGE_BYTES_MAX))
 }
 
@@ -81,7 +78,7 @@ pub(crate) fn start_of(text: &str, bytes_max: usize) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::failure::Kind;
+    use crate::call::Kind;
     use tonic::Code;
 
     #[test]

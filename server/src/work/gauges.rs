@@ -74,9 +74,8 @@ impl<T: Send> Count for Running<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::failure::Failure;
-    use crate::jobs::Jobs;
-    use crate::rpc::Rpc;
+    use crate::call::{Failure, Rpc};
+    use crate::work::Jobs;
     use metrics_exporter_prometheus::PrometheusBuilder;
     use std::future::pending;
     use tokio::task::yield_now;

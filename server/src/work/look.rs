@@ -1,7 +1,7 @@
 //! A running job, seen from outside.
 
 use super::Job;
-use crate::rpc::Rpc;
+use crate::call::Rpc;
 use std::fmt;
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! What people, Prometheus and the kubelet's probes look at: GET /metrics, /healthz and /livez over
 //! HTTP/1. Shows nothing of requests, and changes nothing.
 
-use crate::acceptor::{Acceptor, Connection};
+use super::acceptor::{Acceptor, Connection};
 use crate::metrics::Metrics;
 use crate::readiness::{Readiness, State};
 use bytes::Bytes;

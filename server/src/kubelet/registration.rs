@@ -5,15 +5,12 @@
 //! What the kubelet does on its side was read in Kubernetes 1.35, `pkg/kubelet/pluginmanager` and
 //! `pkg/volume/csi`.
 
-mod watch;
-
-use crate::call::start_of;
+use super::watch::Watch;
+use crate::call::{CallLayer, start_of};
 use crate::endpoint::Endpoint;
 use crate::identity::DriverName;
-use crate::layer::CallLayer;
 use crate::readiness::{Readiness, State};
-use crate::serve::Server;
-use crate::socket::{Socket, SocketFile};
+use crate::transport::{Server, Socket, SocketFile};
 use belay_proto::pluginregistration as wire;
 use metrics::Gauge;
 use std::convert::Infallible;
@@ -25,7 +22,6 @@ use tokio::net::UnixListener;
 use tokio::sync::watch::{Receiver, Sender};
 use tonic::service::Routes;
 use tonic::{Request, Response, Status};
-use watch::Watch;
 use wire::registration_server::{Registration as Calls, RegistrationServer};
 
 /// The kind of plugin (`CSIPlugin` in the kubelet's `pluginregistration` package).

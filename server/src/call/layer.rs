@@ -2,9 +2,7 @@
 //! Sees every request, also those that no service takes or that cannot be decoded. Must not print
 //! a request: it may hold secrets.
 
-use crate::call::{Record, status};
-use crate::failure::Failure;
-use crate::rpc::Rpc;
+use super::{Failure, Record, Rpc, start_of, status};
 use belay_proto::code::name as code_name;
 use futures_util::FutureExt as _;
 use http::{Request, Response};
@@ -137,7 +135,7 @@ impl Call {
         let path = if rpc.is_some() {
             ""
         } else {
-            crate::call::start_of(path, PATH_BYTES_MAX)
+            start_of(path, PATH_BYTES_MAX)
         };
         Self {
             rpc,
@@ -409,7 +407,7 @@ mod tests {
 
     #[test]
     fn the_alerts_ask_for_codes_that_there_are() {
-        let rules = include_str!("../../deploy/monitoring/rules.yaml");
+        let rules = include_str!("../../../deploy/monitoring/rules.yaml");
         let asked = rules.split("code=~\"").skip(1);
         let asked: Vec<&str> = asked
             .filter_map(|rest| rest.split_once('"'))
