@@ -4,7 +4,7 @@
 use crate::backend::local::{self, Overcommit};
 use crate::backend::registry::Choice;
 use crate::operation::Rules;
-use belay_server::config::CommonArgs;
+use belay_contract::flags::CommonArgs;
 use std::path::PathBuf;
 
 /// The controller of a Belay CSI driver: makes, attaches, grows and removes volumes.

@@ -4,8 +4,9 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use belay_contract::flags::DriverArgs;
 use belay_server::call::Failure;
-use belay_server::config::{DriverArgs, ProcessArgs, ended, parse_from, parse_where};
+use belay_server::config::{ProcessArgs, ended, parse_from, parse_where};
 use belay_server::endpoint::Endpoint;
 use belay_server::request::AbsPath;
 use clap::error::ErrorKind;

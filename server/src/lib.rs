@@ -11,7 +11,6 @@ mod inotify;
 pub mod kubelet;
 pub mod log;
 pub mod metrics;
-pub mod place;
 pub mod readiness;
 pub mod request;
 pub mod serve;

@@ -3,7 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "the set-up of a child must not fail")]
 
-use belay_server::config::{CommonArgs, parse_from};
+use belay_server::config::{ProcessArgs, parse_from};
 use belay_server::endpoint::Endpoint;
 use belay_server::log::{self, LogLevel};
 use belay_server::transport::Socket;
@@ -105,26 +105,29 @@ fn the_log_has_one_line_an_event_also_for_a_panic_and_is_silent_about_others() {
 
 #[derive(Debug, Parser)]
 struct Args {
+    #[arg(long, env = "CSI_ENDPOINT", value_name = "SOCKET")]
+    endpoint: Endpoint,
+
+    #[arg(long, env = "BELAY_TEST_NUMBER", default_value_t = 0)]
+    number: u32,
+
     #[command(flatten)]
-    common: CommonArgs,
+    process: ProcessArgs,
 }
 
 #[test]
 fn settings_come_from_the_environment_and_a_flag_wins() {
     let part = || {
-        let args = ["belay", "--node-id", "from-flag"];
-        let args = Args::try_parse_from(args).unwrap().common;
-        assert_eq!(args.driver.endpoint.to_string(), "unix:///run/csi.sock");
-        assert_eq!(args.driver.node.id.as_str(), "from-flag");
-        assert!(args.driver.node.place.is_some());
-        assert_eq!(args.driver.max_volumes, 7);
+        let args = Args::try_parse_from(["belay", "--number", "8"]).unwrap();
+        assert_eq!(args.endpoint.to_string(), "unix:///run/csi.sock");
+        assert_eq!(args.number, 8);
+        assert!(args.process.grpc.grpc_reflection);
         assert_eq!(args.process.log_level, LogLevel::Warn);
     };
     let environment = [
         ("CSI_ENDPOINT", "unix://run/csi.sock"),
-        ("BELAY_NODE_ID", "from-environment"),
-        ("BELAY_WITH_TOPOLOGY", "true"),
-        ("BELAY_MAX_VOLUMES", "7"),
+        ("BELAY_TEST_NUMBER", "7"),
+        ("BELAY_GRPC_REFLECTION", "true"),
         ("BELAY_LOG_LEVEL", "warn"),
     ];
     in_a_child(
@@ -137,12 +140,12 @@ fn settings_come_from_the_environment_and_a_flag_wins() {
 #[test]
 fn a_setting_that_is_empty_in_the_environment_is_not_set() {
     let part = || {
-        let args = ["belay", "--endpoint", "/run/csi.sock", "--node-id", "n1"];
+        let args = ["belay", "--endpoint", "/run/csi.sock"];
         let args: Args = parse_from(args.map(Into::into)).unwrap();
-        assert!(args.common.driver.node.place.is_none());
-        assert_eq!(args.common.process.http_endpoint, None);
-        assert_eq!(args.common.driver.max_volumes, 0);
-        assert_eq!(args.common.process.log_level, LogLevel::Info);
+        assert!(!args.process.grpc.grpc_reflection);
+        assert_eq!(args.process.http_endpoint, None);
+        assert_eq!(args.number, 0);
+        assert_eq!(args.process.log_level, LogLevel::Info);
         let error = parse_from::<Args>(["belay".into()])
             .unwrap_err()
             .to_string();
@@ -150,9 +153,9 @@ fn a_setting_that_is_empty_in_the_environment_is_not_set() {
     };
     let environment = [
         ("CSI_ENDPOINT", ""),
-        ("BELAY_WITH_TOPOLOGY", ""),
+        ("BELAY_GRPC_REFLECTION", ""),
         ("BELAY_HTTP_ENDPOINT", ""),
-        ("BELAY_MAX_VOLUMES", ""),
+        ("BELAY_TEST_NUMBER", ""),
         ("BELAY_LOG_LEVEL", ""),
     ];
     in_a_child(

@@ -14,6 +14,7 @@ const STANDING: &[&str] = &[
     "README.md",
     "benches/",
     "clippy.toml",
+    "contract/src/drivers/",
     "controller/src/backend/local/",
     "controller/src/operation/",
     "controller/src/rpc/",

@@ -5,6 +5,7 @@ pub mod local;
 mod measured;
 pub mod registry;
 
+use belay_contract::publish_context::{Content, Transport};
 use belay_server::call::Failure;
 use belay_server::health::Complaints;
 use belay_server::request::{AccessMode, ContentSource, Name, NodeId, SnapshotId, VolumeId};
@@ -265,37 +266,4 @@ pub struct Attachment {
     pub bytes: u64,
     /// What the backend knows of its content at this moment.
     pub content: Content,
-}
-
-/// How a node reaches a volume.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Transport {
-    /// A file beneath the node's own directory of backing files.
-    Loop {
-        /// Its name in that directory.
-        file: String,
-    },
-}
-
-/// What a volume holds, as far as the backend knows: the licence to format it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Content {
-    /// Nothing was ever written: may be formatted once proven blank.
-    New,
-    /// Somebody has written to it: may be formatted only if it reads as zeros from end to end.
-    Used,
-    /// It was made from data: never to be formatted.
-    Populated,
-}
-
-impl Content {
-    /// The word of the publish context.
-    #[must_use]
-    pub fn word(self) -> &'static str {
-        match self {
-            Content::New => "new",
-            Content::Used => "used",
-            Content::Populated => "populated",
-        }
-    }
 }

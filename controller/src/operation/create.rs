@@ -3,8 +3,8 @@
 
 use super::{Operations, lookup, size, snapshot, support};
 use crate::backend::{Backend, Order, Usage, Volume};
+use belay_contract::place::Place;
 use belay_server::call::{Failure, Rpc};
-use belay_server::place::Place;
 use belay_server::request::{CapacityRange, ContentSource, CreateVolume};
 use belay_server::work::fingerprint;
 use std::sync::Arc;

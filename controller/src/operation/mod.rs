@@ -20,7 +20,7 @@ pub use capacity::Room;
 pub use validate::Verdict;
 
 use crate::backend::{Attachment, Backend, Snapshot, Volume};
-use belay_server::place::Place;
+use belay_contract::place::Place;
 use belay_server::work::{CHANGE_DEADLINE, Jobs};
 use std::sync::Arc;
 

@@ -1,12 +1,11 @@
-//! Answers as messages. Knows the words of the publish context, which the node agent reads.
+//! Answers as messages.
 
-use crate::backend::{
-    Attachment, Page, Snapshot, SnapshotPage, Transport, Unwell, UnwellPage, Volume,
-};
+use crate::backend::{Attachment, Page, Snapshot, SnapshotPage, Unwell, UnwellPage, Volume};
 use crate::operation::Room;
+use belay_contract::place::Place;
+use belay_contract::publish_context::PublishContext;
 use belay_proto::csi::v1 as csi;
 use belay_server::health::Complaints;
-use belay_server::place::Place;
 use belay_server::request::{ContentSource, NodeId};
 use std::collections::HashMap;
 
@@ -64,18 +63,13 @@ pub(super) fn snapshots(page: &SnapshotPage) -> csi::ListSnapshotsResponse {
 
 /// All that the node is told of an attached volume.
 pub(super) fn publish_context(attachment: &Attachment) -> HashMap<String, String> {
-    let mut context: HashMap<String, String> = match &attachment.transport {
-        Transport::Loop { file } => [("transport", "loop"), ("file", file)]
-            .map(owned)
-            .into_iter()
-            .collect(),
+    let context = PublishContext {
+        transport: attachment.transport.clone(),
+        bytes: attachment.bytes,
+        content: attachment.content,
+        read_only: attachment.terms.read_only,
     };
-    context.extend([owned(("bytes", &attachment.bytes.to_string()))]);
-    context.extend([owned(("content", attachment.content.word()))]);
-    if attachment.terms.read_only {
-        context.extend([owned(("read_only", "true"))]);
-    }
-    context
+    context.entries().collect()
 }
 
 /// A page of volumes, each with the nodes it is attached to and, where that is known, with what is
@@ -141,47 +135,4 @@ pub(super) fn bytes(bytes: u64) -> i64 {
 
 fn node_ids(nodes: &[NodeId]) -> Vec<String> {
     nodes.iter().map(|node| node.as_str().to_owned()).collect()
-}
-
-fn owned((key, value): (&str, &str)) -> (String, String) {
-    (key.to_owned(), value.to_owned())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::backend::{Content, Terms};
-    use belay_server::request::AccessMode;
-
-    #[test]
-    fn the_node_is_told_transport_file_size_and_content() {
-        let mut attachment = Attachment {
-            terms: Terms {
-                read_only: false,
-                block: true,
-                mode: AccessMode::SingleNodeWriter,
-            },
-            transport: Transport::Loop {
-                file: "vol-1".into(),
-            },
-            bytes: 1 << 30,
-            content: Content::New,
-        };
-        let expected = [
-            ("transport", "loop"),
-            ("file", "vol-1"),
-            ("bytes", "1073741824"),
-            ("content", "new"),
-        ];
-        assert_eq!(
-            publish_context(&attachment),
-            HashMap::from(expected.map(owned))
-        );
-        attachment.terms.read_only = true;
-        attachment.content = Content::Used;
-        let context = publish_context(&attachment);
-        assert_eq!(context.get("read_only").map(String::as_str), Some("true"));
-        assert_eq!(context.get("content").map(String::as_str), Some("used"));
-        assert_eq!(context.len(), 5);
-    }
 }

@@ -1,22 +1,12 @@
 //! The controller's words in a publish context, read once and checked whole.
 
+use belay_contract::publish_context::{Content, PublishContext, Transport, wrong_file};
 use belay_server::call::Failure;
 use belay_server::request::{Access, Capability, Context, VolumeId};
 
 use crate::device::Attached;
 use crate::filesystem::FsType;
 use crate::kernel::Kernel;
-
-/// What may become of a device without a filesystem. The controller knows the volume's history.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Content {
-    /// Never held data.
-    New,
-    /// May have held data; empty only if all of it reads as zeros.
-    Used,
-    /// Restored or cloned: never formatted.
-    Populated,
-}
 
 /// What to attach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,39 +25,15 @@ impl Plan {
     /// # Errors
     /// `INVALID_ARGUMENT` that names the key.
     pub(super) fn read(volume: &VolumeId, context: &Context) -> Result<Plan, Failure> {
-        let transport = required(context, "transport")?;
-        if transport != "loop" {
-            return Err(invalid(
-                "transport",
-                &format!("{transport:?} is none that this node has"),
-            ));
-        }
-        let file = required(context, "file")?;
+        let PublishContext {
+            transport: Transport::Loop { file },
+            bytes,
+            content,
+            read_only,
+        } = PublishContext::read(context)?;
         if file != volume.as_str() {
-            return Err(invalid(
-                "file",
-                &format!("{file:?} is not the volume's own id"),
-            ));
+            return Err(wrong_file(&file));
         }
-        let bytes = required(context, "bytes")?
-            .parse()
-            .map_err(|_| invalid("bytes", "is not a number of bytes"))?;
-        let content = match required(context, "content")? {
-            "new" => Content::New,
-            "used" => Content::Used,
-            "populated" => Content::Populated,
-            other => return Err(invalid("content", &format!("{other:?} is not known"))),
-        };
-        let read_only = match context.get("read_only") {
-            None | Some("false") => false,
-            Some("true") => true,
-            Some(other) => {
-                return Err(invalid(
-                    "read_only",
-                    &format!("{other:?} is not true or false"),
-                ));
-            }
-        };
         Ok(Plan {
             bytes,
             content,
@@ -114,17 +80,4 @@ pub(super) fn asked_fs(access: &Access) -> Result<Option<FsType>, Failure> {
             format!("{fs_type:?} is not supported; ask for ext4, xfs or btrfs"),
         )
     })
-}
-
-fn required<'a>(context: &'a Context, key: &str) -> Result<&'a str, Failure> {
-    context.get(key).ok_or_else(|| {
-        invalid(
-            key,
-            "is missing; the volume must be attached by this driver's controller first",
-        )
-    })
-}
-
-fn invalid(key: &str, why: &str) -> Failure {
-    Failure::invalid(&format!("publish_context[{key}]"), why)
 }

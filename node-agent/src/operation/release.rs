@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use belay_contract::attribute::DETACH;
 use belay_server::call::Failure;
 use belay_server::request::{AbsPath, Unstage, VolumeId};
 
@@ -16,10 +17,6 @@ use super::table::Covered;
 use super::{Node, unstage};
 use crate::device::Orphan;
 use crate::kernel::{Cause, Kernel};
-
-/// Attribute of a volume's file (xattr(7)): the controller of `local` sets it whenever it refuses
-/// to detach the volume since it is still bound here, and removes it when it attaches it.
-const DETACH: &str = "user.belay.detach";
 
 /// The volumes whose detachment was last found to be held up by a mount, and where that is.
 #[derive(Default)]

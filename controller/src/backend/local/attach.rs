@@ -4,7 +4,8 @@
 use super::loops::Device;
 use super::record::{Attached, Record};
 use super::store::{Store, ready, whole_bytes};
-use crate::backend::{AttachOrder, Attachment, Terms, Transport};
+use crate::backend::{AttachOrder, Attachment, Terms};
+use belay_contract::publish_context::Transport;
 use belay_server::call::Failure;
 use belay_server::request::NodeId;
 

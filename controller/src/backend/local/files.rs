@@ -12,6 +12,7 @@ pub(super) use copy::{COPIED_BYTES, Copied};
 pub(super) use link::Inode;
 
 use super::fault::{at, os, truncated};
+use belay_contract::attribute::DETACH;
 use belay_server::call::Failure;
 use lease::Writers;
 use rustix::fs::{FlockOperation, Mode, OFlags, SeekFrom, Stat, StatVfs, XattrFlags};
@@ -21,9 +22,6 @@ use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
-
-/// Attribute of a file (xattr(7)) that the node's agent looks for: see [`Backing::want_back`].
-const DETACH: &str = "user.belay.detach";
 
 /// Counts copies of files whose other writers the kernel would not name.
 pub(super) const UNCHECKED: &str = "belay_controller_unchecked_copies_total";

@@ -2,7 +2,8 @@
 //! the format in each record, so that a later release can read what an earlier one wrote. Opens
 //! nothing.
 
-use crate::backend::{Content, Terms, Usage, Volume};
+use crate::backend::{Terms, Usage, Volume};
+use belay_contract::publish_context::Content;
 use belay_server::call::Failure;
 use belay_server::request::{AccessMode, ContentSource, NodeId, SnapshotId, VolumeId};
 use serde::de::DeserializeOwned;

@@ -3,11 +3,12 @@
 use std::path::Path;
 use std::time::Duration;
 
+use belay_contract::publish_context::Content;
 use belay_server::call::{Failure, Kind};
 use belay_server::request::{MountFlags, Stage, VolumeId};
 
 use super::super::phase::{Phase, phase};
-use super::super::plan::{Content, Plan, asked_fs};
+use super::super::plan::{Plan, asked_fs};
 use super::super::staged::{Owner, block_path, replaced, something_else};
 use super::super::{Formatting, Node, Staged};
 use super::tally::{self, Refusal};

@@ -1,9 +1,10 @@
 //! Attached, detached, in use: what may be done when.
 
 use super::{Bed, MIB, attach_order, node, order};
+use crate::backend::AttachOrder;
 use crate::backend::local::Config;
 use crate::backend::local::store::Store;
-use crate::backend::{AttachOrder, Content};
+use belay_contract::publish_context::Content;
 use belay_server::call::Kind;
 use std::fs::{self, File, OpenOptions};
 

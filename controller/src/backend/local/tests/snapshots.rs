@@ -4,10 +4,11 @@
 use super::{
     Bed, MIB, attach_order, cut, ids, node, of_snapshot, of_volume, order, snapshot_order,
 };
+use crate::backend::Volume;
 use crate::backend::local::recover::Recovered;
 use crate::backend::local::snapshot::SnapshotState;
 use crate::backend::local::store::Store;
-use crate::backend::{Content, Volume};
+use belay_contract::publish_context::Content;
 use belay_server::call::{Failure, Kind};
 use belay_server::request::{SnapshotId, VolumeId};
 use std::fs::{self, File};

@@ -1,7 +1,7 @@
 //! Where a node and its volumes are, as one topology segment: the one rule for what may stand
 //! there, so that both programs of a driver tell the same. Knows no cloud's zones.
 
-use crate::request::{Segments, TopologyRequirement};
+use belay_server::request::{Segments, TopologyRequirement};
 
 /// Longest value, in bytes (CSI 1.13, `Topology.segments`; Kubernetes makes a label of it).
 const VALUE_BYTES_MAX: usize = 63;

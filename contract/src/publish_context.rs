@@ -1,0 +1,225 @@
+//! What the controller tells the node of an attached volume: the publish context (CSI 1.13,
+//! `ControllerPublishVolumeResponse.publish_context`). It is kept in the VolumeAttachment from the
+//! attachment to the detachment, over months and reboots, so what it says of a content is an upper
+//! bound: a volume may hold more by now.
+
+use belay_server::call::Failure;
+use belay_server::request::Context;
+
+const TRANSPORT: &str = "transport";
+const LOOP: &str = "loop";
+const FILE: &str = "file";
+const BYTES: &str = "bytes";
+const CONTENT: &str = "content";
+const READ_ONLY: &str = "read_only";
+
+/// All that the node is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PublishContext {
+    /// How the node reaches the volume.
+    pub transport: Transport,
+    /// The least size that its device must have, in bytes.
+    pub bytes: u64,
+    /// What may become of it if it has no filesystem.
+    pub content: Content,
+    /// The node may not write.
+    pub read_only: bool,
+}
+
+/// How a node reaches a volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// By a loop device over a file beneath the node's own folder of volumes' files.
+    Loop {
+        /// Its name in that folder.
+        file: String,
+    },
+}
+
+/// What a volume holds, as far as its backend knows: the licence to format it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// Never held data: may be formatted once proven blank.
+    New,
+    /// May have held data: may be formatted only if all of it reads as zeros.
+    Used,
+    /// Holds data, or was made from some: never formatted.
+    Populated,
+}
+
+impl Content {
+    /// Each of them.
+    pub const ALL: [Content; 3] = [Content::New, Content::Used, Content::Populated];
+
+    /// The word for it.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Content::New => "new",
+            Content::Used => "used",
+            Content::Populated => "populated",
+        }
+    }
+
+    fn of(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|content| content.word() == word)
+    }
+}
+
+impl PublishContext {
+    /// As keys and values. What is not said is `false`.
+    pub fn entries(&self) -> impl Iterator<Item = (String, String)> {
+        let Transport::Loop { file } = &self.transport;
+        let mut entries = vec![
+            (TRANSPORT, LOOP.to_owned()),
+            (FILE, file.clone()),
+            (BYTES, self.bytes.to_string()),
+            (CONTENT, self.content.word().to_owned()),
+        ];
+        if self.read_only {
+            entries.push((READ_ONLY, true.to_string()));
+        }
+        entries
+            .into_iter()
+            .map(|(key, value)| (key.to_owned(), value))
+    }
+
+    /// The same read back. Keys that are not known are somebody else's, and passed over.
+    ///
+    /// # Errors
+    /// `Invalid`, naming the key.
+    pub fn read(context: &Context) -> Result<Self, Failure> {
+        let transport = match required(context, TRANSPORT)? {
+            LOOP => Transport::Loop {
+                file: required(context, FILE)?.to_owned(),
+            },
+            other => {
+                let why = format!("{other:?} is none that this node has");
+                return Err(invalid(TRANSPORT, &why));
+            }
+        };
+        let bytes = required(context, BYTES)?
+            .parse()
+            .map_err(|_| invalid(BYTES, "is not a number of bytes"))?;
+        let word = required(context, CONTENT)?;
+        let content =
+            Content::of(word).ok_or_else(|| invalid(CONTENT, &format!("{word:?} is not known")))?;
+        let read_only = match context.get(READ_ONLY) {
+            None | Some("false") => false,
+            Some("true") => true,
+            Some(other) => {
+                let why = format!("{other:?} is not true or false");
+                return Err(invalid(READ_ONLY, &why));
+            }
+        };
+        Ok(Self {
+            transport,
+            bytes,
+            content,
+            read_only,
+        })
+    }
+}
+
+/// For a file that is not the one a volume of that id can have.
+pub fn wrong_file(file: &str) -> Failure {
+    invalid(FILE, &format!("{file:?} is not the volume's own id"))
+}
+
+fn required<'a>(context: &'a Context, key: &str) -> Result<&'a str, Failure> {
+    context.get(key).ok_or_else(|| {
+        invalid(
+            key,
+            "is missing; the volume must be attached by this driver's controller first",
+        )
+    })
+}
+
+fn invalid(key: &str, why: &str) -> Failure {
+    Failure::invalid(&format!("publish_context[{key}]"), why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn context(entries: impl IntoIterator<Item = (String, String)>) -> Context {
+        Context::new("publish_context", entries).unwrap()
+    }
+
+    fn example() -> PublishContext {
+        PublishContext {
+            transport: Transport::Loop {
+                file: "vol-1".to_owned(),
+            },
+            bytes: 1 << 30,
+            content: Content::New,
+            read_only: false,
+        }
+    }
+
+    #[test]
+    fn what_the_controller_says_the_node_reads() {
+        for content in Content::ALL {
+            for (bytes, read_only) in [(0, false), (u64::MAX, true)] {
+                let said = PublishContext {
+                    bytes,
+                    content,
+                    read_only,
+                    ..example()
+                };
+                assert_eq!(PublishContext::read(&context(said.entries())), Ok(said));
+            }
+        }
+    }
+
+    /// Attachments of every release are out there.
+    #[test]
+    fn the_words_are_those_of_every_release() {
+        let words = |context: &PublishContext| {
+            let words = context
+                .entries()
+                .map(|(key, value)| format!("{key}={value}"));
+            words.collect::<Vec<_>>().join(" ")
+        };
+        let mut said = example();
+        let expected = "transport=loop file=vol-1 bytes=1073741824 content=new";
+        assert_eq!(words(&said), expected);
+        said.read_only = true;
+        assert_eq!(words(&said), format!("{expected} read_only=true"));
+    }
+
+    #[test]
+    fn a_context_that_is_not_whole_or_not_ours_is_refused_by_key() {
+        let whole: Vec<_> = example().entries().collect();
+        for (at, (key, _)) in whole.iter().enumerate() {
+            let mut less = whole.clone();
+            less.remove(at);
+            let refused = PublishContext::read(&context(less)).unwrap_err().message;
+            assert!(
+                refused.starts_with(&format!("publish_context[{key}]: is missing")),
+                "{refused}"
+            );
+        }
+        for (key, value) in [
+            (TRANSPORT, "tape"),
+            (BYTES, "-1"),
+            (BYTES, ""),
+            (CONTENT, "New"),
+            (READ_ONLY, "yes"),
+        ] {
+            let wrong = whole.iter().filter(|(known, _)| known != key).cloned();
+            let wrong = wrong.chain([(key.to_owned(), value.to_owned())]);
+            let refused = PublishContext::read(&context(wrong)).unwrap_err().message;
+            assert!(
+                refused.starts_with(&format!("publish_context[{key}]")),
+                "{refused}"
+            );
+        }
+        let more = whole
+            .iter()
+            .cloned()
+            .chain([("theirs".to_owned(), "x".to_owned())]);
+        assert_eq!(PublishContext::read(&context(more)), Ok(example()));
+    }
+}
