@@ -222,10 +222,15 @@ impl Cell {
             strikes::thaw_controller(self);
         }
         match accident.reach {
-            Reach::Volume | Reach::Agent => {
+            Reach::Volume => {
                 let answer = copying.join().expect("a caller");
                 let made = answer.ok().and_then(|answer| answer.snapshot);
                 self.snapshot = made.map(|snapshot| snapshot.snapshot_id);
+            }
+            // The controller is at work; on a busy machine its first answer is "not ready yet".
+            Reach::Agent => {
+                self.copying = Some(copying);
+                self.finish_copy();
             }
             // It may not be answered before the end of the accident.
             Reach::Disk | Reach::Controller => self.copying = Some(copying),
