@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Runs a command and fails if it leaves anything behind: a mount, a bound loop device, a process or
-# a temporary file.
+# Runs a command and fails if it leaves anything behind: a mount, a bound loop device, a control
+# group, a process or a temporary file.
 #
 #   tests/leftovers.sh make test
 #
-# Mounts and loop devices are compared before and after, so nothing else may make any meanwhile.
+# Mounts, loop devices and groups are compared before and after, so nothing else may make any
+# meanwhile.
 # Processes are known by a mark in their environment, and files by a TMPDIR of the command's own.
 set -euo pipefail
 . "$(dirname "$(readlink -f "$0")")/setup/env.sh"
@@ -30,6 +31,10 @@ processes() {
     done || true
 }
 
+groups() {
+    find /sys/fs/cgroup -maxdepth 2 -type d -name 'belay-test-*' 2>/dev/null | sort
+}
+
 files() {
     find "$scratch" -mindepth 1
 }
@@ -38,6 +43,7 @@ files() {
 left() {
     comm -13 "$notes/mounts" <(mounts) | sed 's/^/mount: /'
     comm -13 "$notes/loops" <(loops) | sed 's/^/loop device: /'
+    comm -13 "$notes/groups" <(groups) | sed 's/^/control group: /'
     processes | sed 's/^/process: /'
     files | sed 's/^/file: /'
 }
@@ -55,6 +61,7 @@ settled() {
 
 mounts >"$notes/mounts"
 loops >"$notes/loops"
+groups >"$notes/groups"
 code=0
 env "$mark" TMPDIR="$scratch" "$@" || code=$?
 if ! settled; then

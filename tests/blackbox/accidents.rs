@@ -9,6 +9,7 @@
 mod cell;
 mod data;
 mod judge;
+mod memory;
 mod moment;
 mod scene;
 mod strikes;

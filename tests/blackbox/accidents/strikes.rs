@@ -6,6 +6,7 @@ use std::path::Path;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::cell::Cell;
+use super::memory;
 use crate::rig::{Frozen, run, until};
 
 fn text(path: &Path) -> &str {
@@ -198,6 +199,16 @@ pub(super) fn kill_agent(cell: &mut Cell) {
 }
 
 pub(super) fn kill_controller(cell: &mut Cell) {
+    cell.scene.restart_controller();
+}
+
+pub(super) fn starve_agent(cell: &mut Cell) {
+    memory::starve(cell.scene.agent_pid());
+    cell.scene.restart_agent();
+}
+
+pub(super) fn starve_controller(cell: &mut Cell) {
+    memory::starve(cell.scene.controller_pid());
     cell.scene.restart_controller();
 }
 

@@ -178,6 +178,11 @@ pub(super) const ACCIDENTS: &[Accident] = &[
         ..AGENT
     },
     Accident {
+        name: "agent killed for memory",
+        strike: starve_agent,
+        ..AGENT
+    },
+    Accident {
         name: "agent frozen",
         strike: freeze_agent,
         end: thaw_agent,
@@ -198,6 +203,11 @@ pub(super) const ACCIDENTS: &[Accident] = &[
     Accident {
         name: "controller killed",
         strike: kill_controller,
+        ..CONTROLLER
+    },
+    Accident {
+        name: "controller killed for memory",
+        strike: starve_controller,
         ..CONTROLLER
     },
     Accident {
