@@ -12,6 +12,8 @@ mod bad_orders;
 #[cfg(test)]
 mod bad_paths;
 #[cfg(test)]
+mod clock;
+#[cfg(test)]
 mod clones;
 #[cfg(test)]
 mod covered;

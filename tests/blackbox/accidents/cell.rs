@@ -11,7 +11,7 @@ use super::moment::{Moment, Use};
 use super::scene::{Scene, attached};
 use super::table::{Accident, Reach};
 use super::{data, judge, strikes};
-use crate::rig::{Answer, Frozen, Volume, access, least_bytes, orders, run, until};
+use crate::rig::{Answer, Clock, Frozen, Volume, access, least_bytes, orders, run, until};
 
 type Cut = JoinHandle<Answer<csi::CreateSnapshotResponse>>;
 
@@ -35,6 +35,8 @@ pub(super) struct Cell {
     pub(super) is_mounted_by_hand: bool,
     /// The disk, while it is.
     pub(super) frozen: Option<Frozen>,
+    /// A program's, while it is set back.
+    pub(super) clock: Option<Clock>,
     /// Volumes that were made from the snapshot and not taken down yet.
     pub(super) restored: Vec<Volume>,
     copying: Option<Cut>,
@@ -56,6 +58,7 @@ impl Cell {
             mounted: Vec::new(),
             is_mounted_by_hand: false,
             frozen: None,
+            clock: None,
             restored: Vec::new(),
             copying: None,
             volume,
@@ -228,7 +231,7 @@ impl Cell {
                 self.snapshot = made.map(|snapshot| snapshot.snapshot_id);
             }
             // The controller is at work; on a busy machine its first answer is "not ready yet".
-            Reach::Agent => {
+            Reach::Agent | Reach::Nobody => {
                 self.copying = Some(copying);
                 self.finish_copy();
             }

@@ -7,7 +7,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::cell::Cell;
 use super::memory;
-use crate::rig::{Frozen, run, until};
+use crate::rig::{Clock, Frozen, run, until};
 
 fn text(path: &Path) -> &str {
     path.to_str().expect("UTF-8")
@@ -262,6 +262,30 @@ pub(super) fn take_controller_descriptors(cell: &mut Cell) {
 
 pub(super) fn give_controller_descriptors(cell: &mut Cell) {
     limit(cell.scene.controller_pid(), "nofile", "1024");
+}
+
+const DAY: i64 = 24 * 3600;
+
+/// By a day, and while the program is at work by a year.
+fn set_clock_back(cell: &mut Cell, pid: u32) {
+    let clock = Clock::of(pid);
+    clock.shift(-DAY);
+    cell.scene.expect_neighbours_served(true, "a day back");
+    clock.shift(-365 * DAY);
+    cell.clock = Some(clock);
+}
+
+pub(super) fn set_agent_clock_back(cell: &mut Cell) {
+    set_clock_back(cell, cell.scene.agent_pid());
+}
+
+pub(super) fn set_controller_clock_back(cell: &mut Cell) {
+    set_clock_back(cell, cell.scene.controller_pid());
+}
+
+pub(super) fn put_clock_forward(cell: &mut Cell) {
+    let clock = cell.clock.take();
+    clock.expect("a clock that was set back").put_back();
 }
 
 /// Not one more page of address space: what it allocates ends it.

@@ -15,6 +15,8 @@ pub(super) enum Reach {
     Agent,
     /// The controller.
     Controller,
+    /// No volume: each is served.
+    Nobody,
 }
 
 /// One row of the table.
@@ -52,6 +54,12 @@ const AGENT: Accident = Accident {
 };
 const CONTROLLER: Accident = Accident {
     reach: Reach::Controller,
+    restarts: false,
+    ..VOLUME
+};
+
+const CLOCK: Accident = Accident {
+    reach: Reach::Nobody,
     restarts: false,
     ..VOLUME
 };
@@ -201,6 +209,12 @@ pub(super) const ACCIDENTS: &[Accident] = &[
         ..AGENT
     },
     Accident {
+        name: "agent's clock back",
+        strike: set_agent_clock_back,
+        end: put_clock_forward,
+        ..CLOCK
+    },
+    Accident {
         name: "controller killed",
         strike: kill_controller,
         ..CONTROLLER
@@ -221,6 +235,12 @@ pub(super) const ACCIDENTS: &[Accident] = &[
         strike: take_controller_descriptors,
         end: give_controller_descriptors,
         ..CONTROLLER
+    },
+    Accident {
+        name: "controller's clock back",
+        strike: set_controller_clock_back,
+        end: put_clock_forward,
+        ..CLOCK
     },
 ];
 

@@ -1,0 +1,170 @@
+//! The clock of one running program: its CLOCK_REALTIME is shifted, and no other clock of it or of
+//! anybody else. A program reads the time by the vDSO (vdso(7)), which is mapped into it as its
+//! own; there clock_gettime becomes the system call and an addition. Times that the kernel takes
+//! by itself, such as those of files, stay.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt as _;
+use std::path::PathBuf;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::patience::until;
+
+/// `clock_gettime(edi, rsi)` for x86-64, with the seconds to be added behind it.
+#[rustfmt::skip]
+const CODE: [u8; 32] = [
+    0xb8, 0xe4, 0x00, 0x00, 0x00,             // mov eax, __NR_clock_gettime
+    0x0f, 0x05,                               // syscall
+    0x85, 0xff,                               // test edi, edi (CLOCK_REALTIME)
+    0x74, 0x05,                               // je 1f
+    0x83, 0xff, 0x05,                         // cmp edi, CLOCK_REALTIME_COARSE
+    0x75, 0x0a,                               // jne 2f
+    0x48, 0x8b, 0x0d, 0x09, 0x00, 0x00, 0x00, // 1: mov rcx, [rip + 9]
+    0x48, 0x01, 0x0e,                         // add [rsi], rcx
+    0xc3,                                     // 2: ret
+    0xcc, 0xcc, 0xcc, 0xcc, 0xcc,
+];
+
+/// Room for that and the seconds, at the end of the vDSO, where nothing is.
+const ROOM: usize = 64;
+
+/// A jump to it, at the entry of what it replaces.
+const JUMP: usize = 5;
+
+/// The clock, until it is put back or its program ends.
+pub(crate) struct Clock {
+    pid: u32,
+    memory: File,
+    entry: u64,
+    code: u64,
+    original: [u8; JUMP],
+}
+
+impl Clock {
+    /// The clock of that process, which goes right so far.
+    ///
+    /// # Panics
+    /// Where its vDSO is not as expected.
+    pub(crate) fn of(pid: u32) -> Self {
+        if !cfg!(target_arch = "x86_64") {
+            panic!("the clock of a program is shifted by code for x86-64");
+        }
+        let mem = format!("/proc/{pid}/mem");
+        let memory = File::options().read(true).write(true).open(mem);
+        let memory = memory.expect("its memory");
+        let (start, bytes) = vdso(pid);
+        let mut image = vec![0; bytes];
+        memory.read_exact_at(&mut image, start).expect("the vDSO");
+        let entry = symbol(&image, "__vdso_clock_gettime");
+        let code = bytes - ROOM;
+        let room = &image[code..];
+        let is_free = room.iter().all(|&byte| byte == 0);
+        assert!(is_free || room.starts_with(&CODE), "the vDSO is full");
+        let original = image[entry..entry + JUMP].try_into().expect("its entry");
+        let jump = u32::try_from(code - entry - JUMP).expect("a near jump");
+        let clock = Clock {
+            pid,
+            memory,
+            entry: start + entry as u64,
+            code: start + code as u64,
+            original,
+        };
+        clock.write(&[
+            (clock.code, &CODE),
+            (clock.entry, &[&[0xe9], &jump.to_le_bytes()[..]].concat()),
+        ]);
+        clock
+    }
+
+    /// From now on it shows the true time and so many seconds.
+    pub(crate) fn shift(&self, seconds: i64) {
+        self.write(&[(self.code + CODE.len() as u64, &seconds.to_le_bytes())]);
+    }
+
+    /// It shows the true time again.
+    pub(crate) fn put_back(self) {
+        self.shift(0);
+        self.write(&[(self.entry, &self.original)]);
+    }
+
+    /// Changes the vDSO while the program stands still, and not amid what is changed. One that was
+    /// stopped before stays so.
+    fn write(&self, changes: &[(u64, &[u8])]) {
+        let process = i32::try_from(self.pid).ok().and_then(Pid::from_raw);
+        let process = process.expect("a process");
+        let was_stopped = self.is_stopped();
+        until("the program stands still", || {
+            if !was_stopped {
+                kill_process(process, Signal::STOP).expect("kill");
+                until("all its threads stand still", || self.is_stopped());
+            }
+            let is_ready = !self.is_at_entry();
+            if !is_ready && !was_stopped {
+                kill_process(process, Signal::CONT).expect("kill");
+            }
+            is_ready
+        });
+        for (at, bytes) in changes {
+            self.memory.write_all_at(bytes, *at).expect("its memory");
+        }
+        if !was_stopped {
+            kill_process(process, Signal::CONT).expect("kill");
+        }
+    }
+
+    fn threads(&self, file: &str) -> Vec<String> {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.pid)).expect("its threads");
+        let files = tasks.flatten().map(|task| task.path().join(file));
+        // One may just have ended.
+        files.flat_map(fs::read_to_string::<PathBuf>).collect()
+    }
+
+    fn is_stopped(&self) -> bool {
+        let mut states = self.threads("stat").into_iter();
+        states.all(|stat| stat.contains(") T "))
+    }
+
+    /// Whether a thread has begun the first instructions; the last word is where it is
+    /// (proc_pid_syscall(5)).
+    fn is_at_entry(&self) -> bool {
+        let mut places = self.threads("syscall").into_iter();
+        places.any(|place| {
+            let counter = place.split_whitespace().next_back();
+            let counter = counter.and_then(|word| word.strip_prefix("0x"));
+            let counter = counter.and_then(|word| u64::from_str_radix(word, 16).ok());
+            // One that has not come to rest yet is "running".
+            counter.is_none_or(|at| (1..JUMP as u64).contains(&at.wrapping_sub(self.entry)))
+        })
+    }
+}
+
+/// Where it is mapped, and its length.
+fn vdso(pid: u32) -> (u64, usize) {
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).expect("its maps");
+    let line = maps.lines().find(|line| line.ends_with("[vdso]"));
+    let range = line.and_then(|line| line.split(' ').next()?.split_once('-'));
+    let (start, end) = range.expect("a vDSO");
+    let number = |text: &str| u64::from_str_radix(text, 16).expect("a number");
+    let bytes = usize::try_from(number(end) - number(start)).expect("a length");
+    (number(start), bytes)
+}
+
+/// Where a symbol leads (elf(5)).
+fn symbol(image: &[u8], name: &str) -> usize {
+    let number = |at: usize, bytes: usize| {
+        let digits = image[at..at + bytes].iter().rev();
+        digits.fold(0, |value, &byte| (value << 8) | usize::from(byte))
+    };
+    // e_shoff and e_shnum; sh_type, sh_link, sh_offset and sh_size.
+    let section = |index: usize| number(40, 8) + index * 64;
+    let mut sections = (0..number(60, 2)).map(section);
+    let dynsym = sections.find(|at| number(at + 4, 4) == 11);
+    let dynsym = dynsym.expect("SHT_DYNSYM");
+    let names = number(section(number(dynsym + 40, 4)) + 24, 8);
+    let (first, bytes) = (number(dynsym + 24, 8), number(dynsym + 32, 8));
+    // st_name and st_value.
+    let mut symbols = (first..first + bytes).step_by(24);
+    let is_it = |at: &usize| image[names + number(*at, 4)..].starts_with(name.as_bytes());
+    number(symbols.find(is_it).expect(name) + 8, 8)
+}
