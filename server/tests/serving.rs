@@ -173,6 +173,32 @@ async fn a_message_beyond_any_size_of_csi_is_an_invalid_argument_that_names_both
     assert_serves(&mut bed).await;
 }
 
+/// A request that takes so many bytes on the wire.
+fn request_of(bytes: usize) -> csi::NodeStageVolumeRequest {
+    use prost::Message as _;
+    let mut request = stage("vol-1");
+    let with = |length: usize| HashMap::from([("k".to_owned(), "v".repeat(length))]);
+    request.volume_context = with(bytes);
+    let beyond = request.encoded_len() - bytes;
+    request.volume_context = with(bytes - beyond);
+    assert_eq!(request.encoded_len(), bytes);
+    request
+}
+
+#[tokio::test]
+async fn the_largest_request_is_taken_and_one_byte_more_is_not() {
+    const BYTES_MAX: usize = 65_536;
+    let mut bed = Bed::new();
+    let mut client = bed.node().await;
+    client
+        .node_stage_volume(request_of(BYTES_MAX))
+        .await
+        .unwrap();
+    let refused = client.node_stage_volume(request_of(BYTES_MAX + 1)).await;
+    assert_eq!(refused.unwrap_err().code(), Code::InvalidArgument);
+    assert_serves(&mut bed).await;
+}
+
 #[tokio::test]
 async fn a_panic_is_non_final_where_something_may_be_left_and_the_server_lives_on() {
     let mut bed = Bed::new();

@@ -83,10 +83,10 @@ mod tests {
 
     #[test]
     fn a_message_that_would_not_fit_a_header_is_cut_between_characters() {
-        let message = format!("x{}", "\u{e9}".repeat(MESSAGE_BYTES_MAX));
+        let message = format!("x{}", "\u{e9}".repeat(4096));
         let status = status(Rpc::CreateVolume, &Failure::new(Kind::Range, message));
         assert_eq!(status.code(), Code::OutOfRange);
-        assert_eq!(status.message().len(), MESSAGE_BYTES_MAX - 1);
+        assert_eq!(status.message().len(), 4095);
     }
 
     #[test]
@@ -95,9 +95,6 @@ mod tests {
         assert_eq!(record.subject(), None);
         record.reached(&"v".repeat(1000));
         record.reached("another");
-        assert_eq!(
-            record.subject(),
-            Some("v".repeat(SUBJECT_BYTES_MAX).as_str())
-        );
+        assert_eq!(record.subject(), Some("v".repeat(128).as_str()));
     }
 }

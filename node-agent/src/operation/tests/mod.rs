@@ -25,6 +25,7 @@ macro_rules! on_both {
 }
 
 pub(crate) mod bench;
+mod certainty;
 mod counted;
 mod covered;
 mod health;

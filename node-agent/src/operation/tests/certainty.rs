@@ -1,0 +1,56 @@
+//! What a failed change says of what it left: the kubelet forgets a volume after "rolled back", and
+//! comes back after "may be running".
+
+use belay_server::call::Certainty;
+
+use super::bench::{Form, Verb, Volume, World};
+use super::simulated::Simulated;
+use crate::kernel::fake::{Call, Fault};
+
+/// A volume with all done that comes before `verb`.
+fn before(verb: Verb, form: Form) -> (Simulated, Volume) {
+    let world = Simulated::new();
+    let volume = world.volume("vol", form);
+    if verb != Verb::Stage {
+        volume.call(&world.start(), Verb::Stage).unwrap();
+    }
+    (world, volume)
+}
+
+/// What it says when the mount cannot be shown; and then what is left that was not there.
+fn unshown(verb: Verb, form: Form, fault: fn(usize, &'static str) -> Fault) -> (Certainty, usize) {
+    let (world, volume) = before(verb, form);
+    let node = world.start();
+    world.machine.begin(None);
+    volume.call(&node, verb).unwrap();
+    let shows = |call: &Call| call.name == "move_mount";
+    let number = world.machine.end().iter().position(shows).unwrap() + 1;
+
+    let (world, volume) = before(verb, form);
+    let was = world.left().len();
+    let node = world.start();
+    world.machine.begin(Some(fault(number, "EPERM")));
+    let failure = volume.call(&node, verb).unwrap_err();
+    world.machine.end();
+    (failure.certainty, world.left().len() - was)
+}
+
+#[test]
+fn what_could_be_put_back_is_and_what_could_not_is_said() {
+    for (verb, form) in [
+        (Verb::Stage, Form::Block),
+        (Verb::Publish(1), Form::Block),
+        (Verb::Publish(1), Form::Ext4),
+    ] {
+        let put_back = unshown(verb, form, Fault::Fail);
+        assert_eq!(put_back, (Certainty::RolledBack, 0), "{verb:?} {form:?}");
+        let (certainty, left) = unshown(verb, form, Fault::FailFrom);
+        assert_eq!(certainty, Certainty::MayBeRunning, "{verb:?} {form:?}");
+        assert_ne!(left, 0, "{verb:?} {form:?}");
+    }
+    // Its descriptors hold all there is, so nothing has to be put back.
+    for fault in [Fault::Fail, Fault::FailFrom] {
+        let gone = unshown(Verb::Stage, Form::Ext4, fault);
+        assert_eq!(gone, (Certainty::NothingHappened, 0));
+    }
+}
