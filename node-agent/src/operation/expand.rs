@@ -16,7 +16,8 @@ use crate::kernel::{FileKind, Kernel, Open, Stat};
 ///
 /// # Errors
 /// `NOT_FOUND` when the volume is not there, `UNAVAILABLE` when its file has not grown yet,
-/// `FAILED_PRECONDITION` when the kernel will not let this process grow a mounted filesystem.
+/// `FAILED_PRECONDITION` when the kernel will not let this process grow a mounted filesystem, or the
+/// filesystem is mounted read-only.
 pub(crate) fn expand<K: Kernel>(node: &Node<K>, request: &NodeExpand) -> Result<u64, Failure> {
     operation(Operation::Expand, || run(node, request))
 }
@@ -112,6 +113,10 @@ fn grow_mounted<K: Kernel>(
     let root = kernel.open(path, Open::Directory)?;
     match phase(Phase::Grow, || grow(kernel, &root, device.fd(), fs)) {
         Ok(_) => Ok(()),
+        // Which errno that has depends on what else is missing.
+        Err(_) if facts.superblock_read_only => {
+            Err(Failure::precondition(takes_no_writes(request, fs)))
+        }
         Err(GrowError::NeedsCapability { .. }) => {
             let number = kernel.loop_number(kernel.stat(device.fd())?.rdev);
             let errors = match number {
@@ -122,6 +127,17 @@ fn grow_mounted<K: Kernel>(
         }
         Err(GrowError::Failed(failure)) => Err(failure),
     }
+}
+
+/// What is said of a filesystem that has to grow and takes no writes.
+fn takes_no_writes(request: &NodeExpand, fs: FsType) -> String {
+    format!(
+        "volume {}: its {} is mounted read-only, and so stays as large as it is: it was staged for \
+         reading, and grows when the volume is next staged for writing, or the kernel takes no \
+         more writes after an error (see the volume's health)",
+        request.id,
+        fs.name()
+    )
 }
 
 /// Why the kernel answers EPERM: it grows no ext4 that has counted errors, whatever the caller may.

@@ -224,6 +224,7 @@ impl Life {
         let file = self.volumes[number].file();
         if self.world.machine.is_there(&file) {
             self.world.make_file(&file, self.bytes);
+            self.known[number].grown = true;
         }
     }
 

@@ -33,6 +33,8 @@ pub(crate) struct Known {
     pub(crate) written: bool,
     /// Its file was removed or cut behind the agent's back.
     pub(crate) harmed: bool,
+    /// Its file was enlarged at some time.
+    pub(crate) grown: bool,
 }
 
 /// What a call must say.
@@ -42,6 +44,8 @@ pub(crate) enum Answer {
     Refused(Kind),
     /// For whatever reason.
     RefusedSomehow,
+    /// Nothing was to be done, or for that reason it cannot be.
+    DoneOrRefused(Kind),
     /// A refusal changes nothing; what is said to be done is done.
     Either,
 }
@@ -51,13 +55,19 @@ impl Answer {
     pub(crate) fn is(self, result: &Result<(), Failure>) -> bool {
         match (self, result) {
             (Answer::Either, _) | (Answer::Done, Ok(())) | (Answer::RefusedSomehow, Err(_)) => true,
-            (Answer::Refused(kind), Err(failure)) => failure.kind == kind,
+            (Answer::DoneOrRefused(_), Ok(())) => true,
+            (Answer::Refused(kind) | Answer::DoneOrRefused(kind), Err(failure)) => {
+                failure.kind == kind
+            }
             (Answer::Done, Err(_)) | (Answer::Refused(_) | Answer::RefusedSomehow, Ok(())) => false,
         }
     }
 
     pub(crate) fn may_be_done(self) -> bool {
-        matches!(self, Answer::Done | Answer::Either)
+        matches!(
+            self,
+            Answer::Done | Answer::Either | Answer::DoneOrRefused(_)
+        )
     }
 }
 
@@ -82,6 +92,12 @@ impl Known {
                 }
             }
             _ if self.harmed => Answer::Either,
+            // A filesystem grows by a multiple of its own.
+            Verb::Expand
+                if self.grown && volume.mode.is_read_only() && volume.form != Form::Block =>
+            {
+                Answer::DoneOrRefused(Kind::Precondition)
+            }
             _ => Answer::Done,
         }
     }

@@ -26,6 +26,7 @@ on_both! {
     a_mount_inside_one_target_shows_nowhere_else
     a_blank_volume_is_not_formatted_for_a_reader
     what_a_writer_left_is_read_and_not_written
+    a_filesystem_staged_for_a_reader_grows_when_it_is_staged_for_a_writer
     a_target_that_shows_another_volume_is_not_published_to
     paths_of_another_volume_tell_and_grow_nothing
     a_growth_waits_for_the_file_and_is_of_the_volumes_own_filesystem
@@ -273,6 +274,33 @@ fn what_a_writer_left_is_read_and_not_written<W: World>(world: &W) {
         all_ok(&node, &volume, &[Verb::Stage]);
         refused(reader.call(&node, Verb::Stage), Kind::Incompatible);
         all_ok(&node, &volume, &[Verb::Unstage]);
+        nothing_left(world);
+    }
+}
+
+fn a_filesystem_staged_for_a_reader_grows_when_it_is_staged_for_a_writer<W: World>(world: &W) {
+    let node = world.start();
+    for form in FORMS {
+        let volume = world.volume(&format!("{form:?}"), form);
+        all_ok(&node, &volume, &[Verb::Stage, Verb::Unstage]);
+        let reader = reader(&volume);
+        all_ok(&node, &reader, &[Verb::Stage, Verb::Publish(1)]);
+        assert_eq!(reader.expand(&node), Ok(BYTES), "nothing has to grow");
+        world.make_file(&volume.file(), GROWN_BYTES);
+        match form {
+            Form::Block => assert_eq!(reader.expand(&node), Ok(GROWN_BYTES)),
+            Form::Ext4 | Form::Xfs | Form::Btrfs => {
+                let failure = reader.expand(&node).unwrap_err();
+                assert_eq!(failure.kind, Kind::Precondition, "{failure}");
+                assert!(failure.message.contains("staged for writing"), "{failure}");
+            }
+        }
+        all_ok(&node, &reader, &[Verb::Unpublish(1), Verb::Unstage]);
+        if form != Form::Ext4 || world.grows_ext4() {
+            all_ok(&node, &volume, &[Verb::Stage]);
+            assert_eq!(volume.expand(&node), Ok(GROWN_BYTES));
+            all_ok(&node, &volume, &[Verb::Unstage]);
+        }
         nothing_left(world);
     }
 }
