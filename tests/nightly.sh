@@ -3,7 +3,7 @@
 # not repeated for the same commit, so an interrupted run resumes where it ended.
 #
 #   nightly.sh             the parts that have not passed yet on this commit
-#   nightly.sh PART...     these parts alone, whether they passed before or not
+#   nightly.sh PART...     these parts alone, whether they passed before or not; one after the other
 #   nightly.sh --list      the parts with their state, and runs nothing
 #
 # State and logs: target/nightly/<commit>. A checkout with uncommitted changes starts anew.
@@ -14,25 +14,28 @@ cd "$here/.."
 
 export BELAY_NIGHTLY=1
 
-# name | minutes on two free cores | make's arguments
+# name | minutes | when | make's arguments
+# Those of `cluster` mostly wait and those of `machine` mostly compute, so the two run side by side,
+# each one after the other. Before and after them is what must be alone: a mutant may free whatever
+# loop device there is.
 parts=$(
     cat <<'PARTS'
-build       |  3 | build
-unit        | 12 | unit CARGO_PROFILE_DEV_OPT_LEVEL=1
-mounts      | 30 | mounts CARGO_PROFILE_DEV_OPT_LEVEL=1
-wire        |  1 | wire
-chart       |  1 | chart
-sanity      |  2 | sanity
-images      |  1 | images
-packages    |  1 | packages
-monitoring  |  1 | monitoring
-basics      |  4 | e2e PARTS=basics
-parallel    | 30 | e2e PARTS=parallel
-disruptive  | 14 | e2e PARTS=disruptive
-stress      | 12 | e2e PARTS=stress CHAOS=8
-operations  |  4 | e2e PARTS=operations
-rights      | 15 | e2e PARTS=rights
-mutants     | 20 | mutants SAMPLE=8
+build       |  3 | before  | build
+unit        |  8 | machine | unit CARGO_PROFILE_DEV_OPT_LEVEL=1
+mounts      | 30 | machine | mounts CARGO_PROFILE_DEV_OPT_LEVEL=1
+wire        |  1 | machine | wire
+chart       |  1 | machine | chart
+sanity      |  2 | machine | sanity
+images      |  1 | machine | images
+packages    |  1 | machine | packages
+monitoring  |  1 | machine | monitoring
+basics      |  4 | cluster | e2e PARTS=basics
+parallel    | 30 | cluster | e2e PARTS=parallel
+disruptive  | 14 | cluster | e2e PARTS=disruptive
+stress      | 12 | cluster | e2e PARTS=stress CHAOS=8
+operations  |  5 | cluster | e2e PARTS=operations
+rights      | 15 | cluster | e2e PARTS=rights
+mutants     | 20 | after   | mutants SAMPLE=8
 PARTS
 )
 
@@ -41,8 +44,9 @@ revision() {
     git describe --always --abbrev=12 --exclude '*' --dirty=-changed
 }
 
+# names [WHEN]
 names() {
-    awk '{ print $1 }' <<<"$parts"
+    awk -F ' *[|] *' -v when="${1:-}" 'when == "" || $3 == when { print $1 }' <<<"$parts"
 }
 
 # field NAME NUMBER: of the part's line.
@@ -70,13 +74,13 @@ list() {
     done
 }
 
-# run NAME: its output goes to the terminal and to its log.
+# run NAME: its output goes to its log.
 run() {
     local name=$1 start=$SECONDS arguments code=0
-    read -ra arguments <<<"$(field "$name" 3)"
+    read -ra arguments <<<"$(field "$name" 4)"
     rm -f "$state/$name.passed"
     printf '== nightly: %s (about %s minutes)\n' "$name" "$(field "$name" 2)"
-    "${MAKE:-make}" --no-print-directory "${arguments[@]}" 2>&1 | tee "$state/$name.log" || code=$?
+    "${MAKE:-make}" --no-print-directory "${arguments[@]}" >"$state/$name.log" 2>&1 || code=$?
     if [ "$code" != 0 ]; then
         printf '== nightly: %s: FAILED, %d s; its log: %s\n' "$name" $((SECONDS - start)) \
             "$state/$name.log"
@@ -100,18 +104,48 @@ for name in "$@"; do
     [ -n "$(field "$name" 1)" ] || give_up "there is no part $name; the parts are:" $(names)
 done
 
-failed=()
-for name in ${*:-$(names)}; do
-    if [ $# = 0 ] && is_done "$name"; then
-        printf '== nightly: %s: passed before, %s s\n' "$name" "$(cat "$state/$name.passed")"
-        continue
-    fi
-    # The other parts say something all the same; without programs none of them does.
-    run "$name" || { failed+=("$name") && [ "$name" != build ] || break; }
-done
+# run_lane WHEN: those of its parts that have not passed yet. The code says whether all have.
+run_lane() {
+    local name code=0
+    for name in $(names "$1"); do
+        if is_done "$name"; then
+            printf '== nightly: %s: passed before, %s s\n' "$name" "$(cat "$state/$name.passed")"
+        else
+            # The other parts say something all the same.
+            run "$name" || code=1
+        fi
+    done
+    return "$code"
+}
+
+run_all() {
+    local beside code=0
+    # Without programs no part says anything.
+    run_lane before || return 1
+    # In a group of its own, so that all of it can be ended.
+    set -m
+    run_lane machine &
+    beside=$!
+    set +m
+    trap 'kill -TERM -- -$beside 2>/dev/null; exit 130' INT TERM HUP
+    run_lane cluster || code=1
+    wait "$beside" || code=1
+    trap - INT TERM HUP
+    run_lane after || code=1
+    return "$code"
+}
+
+printf 'nightly: what each part says: %s/PART.log\n' "$state"
+started=$SECONDS code=0
+if [ $# = 0 ]; then
+    run_all || code=1
+else
+    for name; do run "$name" || code=1; done
+fi
 printf '\n'
 list
-[ ${#failed[@]} = 0 ] || give_up "nightly: failed: ${failed[*]}; again: make nightly"
+[ "$code" = 0 ] || give_up 'nightly: a part failed, see above; those that have not passed again: make nightly'
 [ "$(names | while read -r name; do is_done "$name" || echo "$name"; done | wc -l)" = 0 ] ||
     give_up "nightly: not all parts have passed yet; to resume: make nightly"
-printf '\nnightly: all parts passed on %s\n' "$(basename "$state")"
+printf '\nnightly: all parts passed on %s, this run took %d minutes\n' "$(basename "$state")" \
+    $(((SECONDS - started) / 60))
