@@ -1,10 +1,13 @@
 //! Copies of one filesystem on one node: all have its id, and each must show its own files.
 
 use std::fs;
+use std::path::Path;
+use std::process::Command;
 
+use rustix::fs::{Mode, OFlags};
 use tonic::Code;
 
-use crate::rig::{Rig, access, least_bytes, refused};
+use crate::rig::{Rig, access, least_bytes, refused, run};
 
 #[test]
 #[ignore = "needs root: make test"]
@@ -49,4 +52,53 @@ fn copies_of_one_filesystem_that_are_staged_together_show_their_own_files() {
             volume.down(&node, &[]);
         }
     }
+}
+
+/// A btrfs whose mount was refused stays known to the kernel under its device's number. Linux 6.18
+/// takes a copy that gets the number for that one, gives it the id of the mounted original, and
+/// then finds that id taken.
+#[test]
+#[ignore = "needs root: make test"]
+fn a_copy_of_a_mounted_btrfs_is_staged_where_another_btrfs_was_refused_before() {
+    let rig = Rig::new();
+    let node = rig.node();
+    let [other, original] = [0; 2].map(|_| rig.volume(least_bytes("btrfs")));
+    for volume in [&other, &original] {
+        node.stage(volume.stage(access("btrfs"))).expect("stage");
+    }
+    other.down(&node, &[]);
+    // Of two the kernel believes the one with more transactions.
+    for number in 0..8 {
+        fs::write(original.staging.join("number"), [number]).expect("write");
+        run("sync", &["--file-system", text(&original.staging)]);
+    }
+    let mut copy = rig.copy_of(&original.file);
+    copy.content = "populated";
+    // Another program may take the number, and then nothing is shown.
+    for _ in 0..3 {
+        be_refused(&other.file);
+        node.stage(copy.stage(access("btrfs")))
+            .expect("stage the copy");
+        let number = fs::read(copy.staging.join("number")).expect("read");
+        assert_eq!(number, [7]);
+        copy.down(&node, &[]);
+    }
+    original.down(&node, &[]);
+}
+
+/// Mounts it while somebody else has its device.
+fn be_refused(file: &Path) {
+    let device = run("losetup", &["--find", "--show", text(file)]);
+    let device = device.trim();
+    let exclusive = OFlags::RDONLY | OFlags::EXCL | OFlags::CLOEXEC;
+    let somebody = rustix::fs::open(device, exclusive, Mode::empty()).expect("open");
+    let mount = ["-t", "btrfs", device, "/mnt"];
+    let refused = Command::new("mount").args(mount).output().expect("mount");
+    assert!(!refused.status.success(), "{refused:?}");
+    drop(somebody);
+    run("losetup", &["--detach", device]);
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("UTF-8")
 }

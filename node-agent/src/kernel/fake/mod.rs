@@ -89,9 +89,10 @@ pub(crate) struct Call {
 }
 
 /// The errnos that a fault can have.
-const ERRNOS: [(&str, Errno); 7] = [
+const ERRNOS: [(&str, Errno); 8] = [
     ("EIO", Errno::IO),
     ("EBUSY", Errno::BUSY),
+    ("EEXIST", Errno::EXIST),
     ("ENOENT", Errno::NOENT),
     ("EPERM", Errno::PERM),
     ("ENOSPC", Errno::NOSPC),

@@ -17,7 +17,7 @@ use crate::filesystem::{
     DeviceUnderTest, Found, FsType, GrowError, MountOptions, Permit, USED, examine, format, grow,
     parse_flags,
 };
-use crate::kernel::{Cause, Dev, Kernel, LoopMode, MountAttrs, Open, Stat};
+use crate::kernel::{Cause, Dev, Error, Kernel, LoopMode, MountAttrs, Open, Stat};
 
 /// mkfs of a large volume on a slow disk takes minutes; one that takes longer hangs.
 const FORMAT_DEADLINE: Duration = Duration::from_secs(600);
@@ -107,7 +107,7 @@ pub(super) fn stage<K: Kernel>(
         })?;
         tally::formatted(fs);
     }
-    mount(node, &wish, &device, fs, &context)
+    mount(node, &wish, &device, fs, context)
 }
 
 /// Something is mounted on the staging path: it must be this volume, in this way.
@@ -277,18 +277,12 @@ fn mount<K: Kernel>(
     wish: &Wish<'_>,
     device: &Attached<K>,
     fs: FsType,
-    context: &K::Fd,
+    context: K::Fd,
 ) -> Result<Staged, Failure> {
     let kernel = &node.kernel;
     let attrs = wish.options(fs)?.attrs;
-    // A mount that leaked into another namespace still has the superblock: it is the same one.
-    let create = || kernel.fsconfig_create(context, device.is_claimed());
-    phase(Phase::Mount, create).map_err(|error| match error.cause() {
-        Cause::Busy => device.claimed(),
-        Cause::Exists if fs == FsType::Btrfs => same_id_elsewhere(wish, &error.to_string()),
-        _ => error.into(),
-    })?;
-    let mounted = phase(Phase::Mount, || kernel.fsmount(context, attrs))?;
+    let context = create(node, wish, device, fs, context)?;
+    let mounted = phase(Phase::Mount, || kernel.fsmount(&context, attrs))?;
     let held = kernel.stat(device.fd())?.rdev;
     let root_of_mount = Stat {
         mount_root: true,
@@ -310,6 +304,33 @@ fn mount<K: Kernel>(
     node.index
         .note(staging, &root_of_mount, held, &wish.request.id);
     Ok(Staged::Done)
+}
+
+/// Builds the superblock, in this context or in another one.
+fn create<K: Kernel>(
+    node: &Node<K>,
+    wish: &Wish<'_>,
+    device: &Attached<K>,
+    fs: FsType,
+    context: K::Fd,
+) -> Result<K::Fd, Failure> {
+    let attempt = |context: K::Fd| {
+        // A mount that leaked into another namespace still has the superblock: it is the same one.
+        let create = || node.kernel.fsconfig_create(&context, device.is_claimed());
+        phase(Phase::Mount, create).map(|()| context)
+    };
+    let has_same_id = |error: &Error| fs == FsType::Btrfs && error.cause() == Cause::Exists;
+    let created = match attempt(context) {
+        // Since 6.7 the kernel can have a clone beside its original, and takes it for another btrfs
+        // that was refused a mount on this device's number. It has forgotten that one now.
+        Err(error) if has_same_id(&error) => attempt(configure(node, wish, device, fs)?),
+        created => created,
+    };
+    created.map_err(|error| match error.cause() {
+        Cause::Busy => device.claimed(),
+        _ if has_same_id(&error) => same_id_elsewhere(wish, &error.to_string()),
+        _ => error.into(),
+    })
 }
 
 /// What got mounted must be the held device, before anybody can see it.

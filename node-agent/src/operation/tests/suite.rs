@@ -9,7 +9,7 @@ use super::bench::{BYTES, Form, GROWN_BYTES, MIB, Verb, Volume, World};
 use super::power::ends_in_stage;
 use super::simulated::Simulated;
 use crate::kernel::Kernel;
-use crate::kernel::fake::Fault;
+use crate::kernel::fake::{Call, Fault};
 use crate::operation::{self, Node, Published, Thread, VolumeUsage};
 
 on_both! {
@@ -439,4 +439,30 @@ fn a_target_upon_a_volume_is_made_on_the_pool() {
         }
         nothing_left(&world);
     }
+}
+
+/// Simulated alone: the black box has the real kernel do it.
+#[test]
+fn a_btrfs_whose_id_is_taken_is_mounted_by_the_second_attempt_or_refused() {
+    let world = Simulated::new();
+    let volume = world.volume("vol", Form::Btrfs);
+    let node = world.start();
+    all_ok(&node, &volume, &[Verb::Stage, Verb::Unstage]);
+    world.machine.begin(None);
+    all_ok(&node, &volume, &[Verb::Stage]);
+    let creates = |call: &Call| (call.name, &*call.object) == ("fsconfig", "create");
+    let at = world.machine.end().iter().position(creates).unwrap() + 1;
+    all_ok(&node, &volume, &[Verb::Unstage]);
+    world.machine.begin(Some(Fault::FailFrom(at, "EEXIST")));
+    let failure = volume.call(&node, Verb::Stage).unwrap_err();
+    assert_eq!(
+        failure.kind,
+        Kind::System,
+        "the second context is refused: {failure}"
+    );
+    world.machine.begin(Some(Fault::Fail(at, "EEXIST")));
+    all_ok(&node, &volume, &[Verb::Stage]);
+    world.machine.end();
+    all_ok(&node, &volume, &[Verb::Unstage]);
+    nothing_left(&world);
 }
