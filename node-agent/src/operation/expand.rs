@@ -16,8 +16,8 @@ use crate::kernel::{FileKind, Kernel, Open, Stat};
 ///
 /// # Errors
 /// `NOT_FOUND` when the volume is not there, `UNAVAILABLE` when its file has not grown yet,
-/// `FAILED_PRECONDITION` when the kernel will not let this process grow a mounted filesystem, or the
-/// filesystem is mounted read-only.
+/// `FAILED_PRECONDITION` when the kernel will not let this process grow a mounted filesystem, or
+/// the filesystem is mounted read-only.
 pub(crate) fn expand<K: Kernel>(node: &Node<K>, request: &NodeExpand) -> Result<u64, Failure> {
     operation(Operation::Expand, || run(node, request))
 }
