@@ -30,7 +30,7 @@ images      |  1 | machine | images
 packages    |  1 | machine | packages
 monitoring  |  1 | machine | monitoring
 basics      |  4 | cluster | e2e PARTS=basics
-parallel    | 30 | cluster | e2e PARTS=parallel
+parallel    | 42 | cluster | e2e PARTS=parallel
 disruptive  | 14 | cluster | e2e PARTS=disruptive
 stress      | 12 | cluster | e2e PARTS=stress CHAOS=8
 operations  |  5 | cluster | e2e PARTS=operations

@@ -12,7 +12,7 @@
 #   stress      rollouts beneath pods that write, then CHAOS minutes (2) of kills by chance
 #   operations  an uninstall beneath a pod that writes, the quickstart line by line, alerts
 #   rights      each right of the sidecars taken away, one by one
-# FULL=1 is all of them but focus; an hour and a half.
+# FULL=1 is all of them but focus; two hours.
 # What tells why it failed stays in target/e2e; so do the suite's reports, or in SUITE_DIR.
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
