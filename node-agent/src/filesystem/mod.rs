@@ -18,5 +18,5 @@ pub(crate) use flags::{MountOptions, parse_flags};
 pub(crate) use format::{Permit, format};
 pub(crate) use fs_type::FsType;
 pub(crate) use grow::{GrowError, grow};
-pub(crate) use probe::{DeviceUnderTest, Found, examine};
+pub(crate) use probe::{DeviceUnderTest, Found, examine, examine_ends};
 pub(crate) use witness::{USED, begin_use};

@@ -5,6 +5,7 @@
 //! it undoes itself when its descriptor closes.
 
 mod block;
+mod grow;
 mod mount;
 mod tally;
 
@@ -32,7 +33,7 @@ pub(crate) enum Formatting {
 pub(crate) enum Staged {
     /// The volume is staged.
     Done,
-    /// It must be formatted first; nothing was changed.
+    /// It must be formatted first, or read as a whole to know; nothing was changed.
     WantsFormat,
 }
 

@@ -64,7 +64,37 @@ pub(crate) fn examine<K: Kernel>(kernel: &K, device: &DeviceUnderTest<'_, K::Fd>
     look(&KernelDisk::new(kernel, device), device.volume).unwrap_or_else(Found::Unreadable)
 }
 
+/// The same by what is at the start, the end and the place of the mark; `None` where nothing is,
+/// and the rest of the device would have to be read.
+pub(crate) fn examine_ends<K: Kernel>(
+    kernel: &K,
+    device: &DeviceUnderTest<'_, K::Fd>,
+) -> Option<Found> {
+    match look_at_ends(&KernelDisk::new(kernel, device), device.volume) {
+        Ok(Ends::Found(found)) => Some(found),
+        Ok(Ends::Nothing { .. }) => None,
+        Err(failure) => Some(Found::Unreadable(failure)),
+    }
+}
+
 fn look(disk: &impl Disk, volume: &str) -> Result<Found, Failure> {
+    match look_at_ends(disk, volume)? {
+        Ends::Found(found) => Ok(found),
+        Ends::Nothing { areas, witness } => look_deeper(disk, volume, areas, witness),
+    }
+}
+
+/// What is at both ends of a device.
+enum Ends {
+    Found(Found),
+    /// Nothing; with what was read.
+    Nothing {
+        areas: Areas,
+        witness: Witness,
+    },
+}
+
+fn look_at_ends(disk: &impl Disk, volume: &str) -> Result<Ends, Failure> {
     let bytes = disk.bytes();
     if bytes == 0 {
         return Err(Failure::new(
@@ -89,12 +119,12 @@ fn look(disk: &impl Disk, volume: &str) -> Result<Found, Failure> {
     // In a filesystem that is whole, a mark is what a user has stored, or was there before somebody
     // restored it. It is not even read.
     if let Some(fs) = sound.filter(|_| !is_half_made) {
-        return Ok(match witness {
+        return Ok(Ends::Found(match witness {
             Witness::Used | Witness::NoFile => Found::Known(fs),
             Witness::Absent | Witness::Formatting(_) => {
                 Found::Unsettled(Unsettled::new(fs, witness))
             }
-        });
+        }));
     }
     let mark = read_mark(disk)?;
     if let (Some(interrupted), Witness::Formatting(_) | Witness::NoFile) =
@@ -103,21 +133,23 @@ fn look(disk: &impl Disk, volume: &str) -> Result<Found, Failure> {
         let hits = scan_all(disk, &mut areas)?;
         // mkfs makes no such signature or superblock: somebody has used the device since.
         let is_used = hits.iter().any(|hit| hit.weight >= Weight::Relic) || !is_half_made;
-        return Ok(match is_used {
+        return Ok(Ends::Found(match is_used {
             true => Found::Foreign(name(identity, &hits)),
             false => Found::Interrupted(interrupted),
-        });
+        }));
     }
     if let Some(what) = mark.foreign_name(volume) {
-        return Ok(Found::Foreign(Foreign { what, at: MARK_AT }));
+        let foreign = Foreign { what, at: MARK_AT };
+        return Ok(Ends::Found(Found::Foreign(foreign)));
     }
     if let Some(fs) = sound {
-        return Ok(Found::Unsettled(Unsettled::new(fs, witness)));
+        let unsettled = Unsettled::new(fs, witness);
+        return Ok(Ends::Found(Found::Unsettled(unsettled)));
     }
     if identity != Identity::Nothing || !hits.is_empty() {
-        return Ok(Found::Foreign(name(identity, &hits)));
+        return Ok(Ends::Found(Found::Foreign(name(identity, &hits))));
     }
-    look_deeper(disk, volume, areas, witness)
+    Ok(Ends::Nothing { areas, witness })
 }
 
 /// The device has nothing at either end. What follows reads as much as it takes, once in the life

@@ -22,7 +22,7 @@ pub(super) mod ext4;
 pub(super) mod xfs;
 
 pub(crate) use disk::DeviceUnderTest;
-pub(crate) use examine::{Found, examine};
+pub(crate) use examine::{Found, examine, examine_ends};
 
 pub(super) use blank::Blank;
 pub(super) use disk::ext4_superblock;

@@ -28,6 +28,14 @@ impl Machine {
         file.used = true;
     }
 
+    /// Writes zeros into a file, which are nobody's data.
+    pub(crate) fn write_zeros(&self, path: &Path, bytes: usize) {
+        let mut state = self.lock();
+        let contents = &mut state.file_at(path).contents;
+        contents.change(move |contents| contents.write(0, &vec![0; bytes]));
+        contents.sync();
+    }
+
     /// The file, or anything else, has that name.
     pub(crate) fn is_there(&self, path: &Path) -> bool {
         self.lock().walk(path).is_ok()

@@ -5,16 +5,17 @@ use std::time::Duration;
 
 use belay_contract::publish_context::Content;
 use belay_server::call::{Failure, Kind};
-use belay_server::request::{MountFlags, Stage, VolumeId};
+use belay_server::request::{MountFlags, Stage};
 
 use super::super::phase::{Phase, phase};
 use super::super::plan::{Plan, asked_fs};
 use super::super::staged::{Owner, block_path, replaced, something_else};
 use super::super::{Formatting, Node, Staged};
+use super::grow::grow_to_device;
 use super::tally::{self, Refusal};
 use crate::device::Attached;
 use crate::filesystem::{
-    DeviceUnderTest, Found, FsType, GrowError, MountOptions, Permit, USED, examine, format, grow,
+    DeviceUnderTest, Found, FsType, MountOptions, Permit, USED, examine, examine_ends, format,
     parse_flags,
 };
 use crate::kernel::{Cause, Dev, Error, Kernel, LoopMode, MountAttrs, Open, Stat};
@@ -81,11 +82,8 @@ pub(super) fn stage<K: Kernel>(
         backing: Some(device.backing().fd()),
         volume: request.id.as_str(),
     };
-    let decided = phase(Phase::Probe, || decide(node, &wish, plan, &under_test));
-    let (fs, permit) = match decided {
-        // What a mkfs has not finished may look like anything.
-        Err(_) if device.is_claimed() => return Err(device.claimed()),
-        decided => decided?,
+    let Some((fs, permit)) = decide(node, &wish, plan, &device, &under_test, formatting)? else {
+        return Ok(Staged::WantsFormat);
     };
     // The kernel judges the flags here, before anything is formatted for them.
     let context = phase(Phase::Configure, || configure(node, &wish, &device, fs))?;
@@ -158,14 +156,43 @@ fn staged_before<K: Kernel>(
     Ok(Staged::Done)
 }
 
-/// Which filesystem is to be mounted, and the permit to make it where there is none.
+/// Which filesystem is to be mounted, and the permit to make it where there is none; `None` where
+/// that would take to read all of the device, which may take as long as mkfs, and belongs where
+/// that may wait.
 fn decide<K: Kernel>(
     node: &Node<K>,
     wish: &Wish<'_>,
     plan: &Plan,
+    device: &Attached<K>,
     under_test: &DeviceUnderTest<'_, K::Fd>,
+    formatting: Formatting,
+) -> Result<Option<(FsType, Option<Permit>)>, Failure> {
+    let decided = phase(Phase::Probe, || {
+        let found = match formatting {
+            Formatting::Ask => examine_ends(&node.kernel, under_test),
+            Formatting::Allowed => Some(examine(&node.kernel, under_test)),
+        };
+        found.map(|found| judge(node, wish, plan, under_test, found))
+    });
+    match decided {
+        // What a mkfs has not finished may look like anything.
+        Some(Err(_)) if device.is_claimed() => Err(device.claimed()),
+        None if device.is_claimed() => {
+            Refusal::InUse.count();
+            Err(device.claimed())
+        }
+        decided => decided.transpose(),
+    }
+}
+
+fn judge<K: Kernel>(
+    node: &Node<K>,
+    wish: &Wish<'_>,
+    plan: &Plan,
+    under_test: &DeviceUnderTest<'_, K::Fd>,
+    found: Found,
 ) -> Result<(FsType, Option<Permit>), Failure> {
-    let permit = match examine(&node.kernel, under_test) {
+    let permit = match found {
         Found::Known(found) => return Ok((same_as_asked(wish, found)?, None)),
         Found::Unsettled(made) => {
             let found = same_as_asked(wish, made.fs_type())?;
@@ -361,38 +388,4 @@ fn same_id_elsewhere(wish: &Wish<'_>, what: &str) -> Failure {
          later ({what})",
         wish.request.id
     ))
-}
-
-/// Grows the filesystem to its device. A refusal does not keep the volume from its pod, which has
-/// all of its data: NodeExpandVolume, which the caller sends when a growth is wanted, fails by it.
-/// Of a volume restored to a larger one nobody sends that, so here are the words for it.
-fn grow_to_device<K: Kernel>(
-    node: &Node<K>,
-    volume: &VolumeId,
-    root: &K::Fd,
-    device: &Attached<K>,
-    fs: FsType,
-) {
-    let refused = match phase(Phase::Grow, || grow(&node.kernel, root, device.fd(), fs)) {
-        Ok(_) => return,
-        Err(refused) => refused,
-    };
-    tally::not_grown(fs);
-    match refused {
-        GrowError::NeedsCapability {
-            has_bytes,
-            device_bytes,
-        } => tracing::warn!(
-            %volume, has_bytes, device_bytes,
-            "the {} is smaller than its device and stays so: growing it needs CAP_SYS_RESOURCE, \
-             and an ext4 without errors; give the node agent the capability, or run e2fsck, and \
-             stage the volume anew",
-            fs.name()
-        ),
-        GrowError::Failed(failure) => tracing::warn!(
-            %volume,
-            "the {} may be smaller than its device, and stays so: {failure}",
-            fs.name()
-        ),
-    }
 }

@@ -466,3 +466,27 @@ fn a_btrfs_whose_id_is_taken_is_mounted_by_the_second_attempt_or_refused() {
     all_ok(&node, &volume, &[Verb::Unstage]);
     nothing_left(&world);
 }
+
+/// Simulated alone, which counts.
+#[test]
+fn a_blank_volume_whose_zeros_were_written_is_read_once() {
+    const ZEROS: usize = 64 << 20;
+    const READ_BYTES: usize = 128 << 10;
+    let world = Simulated::new();
+    for form in [Form::Ext4, Form::Xfs, Form::Btrfs] {
+        let volume = world.volume(&format!("{form:?}"), form);
+        world.machine.write_zeros(&volume.file(), ZEROS);
+        let node = world.start();
+        world.machine.begin(None);
+        all_ok(&node, &volume, &[Verb::Stage]);
+        let calls = world.machine.end();
+        let reads = calls.iter().filter(|call| call.name == "pread").count();
+        let once = ZEROS / READ_BYTES;
+        assert!(
+            (once..once + 50).contains(&reads),
+            "{reads} reads, not {once}"
+        );
+        all_ok(&node, &volume, &[Verb::Unstage]);
+        nothing_left(&world);
+    }
+}

@@ -1,0 +1,45 @@
+//! Growing what is staged: a volume may have been enlarged, or restored to a larger one, since its
+//! filesystem was mounted last.
+
+use belay_server::request::VolumeId;
+
+use super::super::Node;
+use super::super::phase::{Phase, phase};
+use super::tally;
+use crate::device::Attached;
+use crate::filesystem::{FsType, GrowError, grow};
+use crate::kernel::Kernel;
+
+/// Grows the filesystem to its device. A refusal does not keep the volume from its pod, which has
+/// all of its data: NodeExpandVolume, which the caller sends when a growth is wanted, fails by it.
+/// Of a volume restored to a larger one nobody sends that, so here are the words for it.
+pub(super) fn grow_to_device<K: Kernel>(
+    node: &Node<K>,
+    volume: &VolumeId,
+    root: &K::Fd,
+    device: &Attached<K>,
+    fs: FsType,
+) {
+    let refused = match phase(Phase::Grow, || grow(&node.kernel, root, device.fd(), fs)) {
+        Ok(_) => return,
+        Err(refused) => refused,
+    };
+    tally::not_grown(fs);
+    match refused {
+        GrowError::NeedsCapability {
+            has_bytes,
+            device_bytes,
+        } => tracing::warn!(
+            %volume, has_bytes, device_bytes,
+            "the {} is smaller than its device and stays so: growing it needs CAP_SYS_RESOURCE, \
+             and an ext4 without errors; give the node agent the capability, or run e2fsck, and \
+             stage the volume anew",
+            fs.name()
+        ),
+        GrowError::Failed(failure) => tracing::warn!(
+            %volume,
+            "the {} may be smaller than its device, and stays so: {failure}",
+            fs.name()
+        ),
+    }
+}
