@@ -4,7 +4,7 @@
 //! bound: a volume may hold more by now.
 
 use belay_server::call::Failure;
-use belay_server::request::Context;
+use belay_server::request::{Context, VolumeId};
 
 const TRANSPORT: &str = "transport";
 const LOOP: &str = "loop";
@@ -84,14 +84,15 @@ impl PublishContext {
             .map(|(key, value)| (key.to_owned(), value))
     }
 
-    /// The same read back. Keys that are not known are somebody else's, and passed over.
+    /// What the context of that volume's attachment says. Keys that are not known are somebody
+    /// else's, and passed over.
     ///
     /// # Errors
     /// `Invalid`, naming the key.
-    pub fn read(context: &Context) -> Result<Self, Failure> {
+    pub fn read(volume: &VolumeId, context: &Context) -> Result<Self, Failure> {
         let transport = match required(context, TRANSPORT)? {
             LOOP => Transport::Loop {
-                file: required(context, FILE)?.to_owned(),
+                file: own_file(volume, required(context, FILE)?)?,
             },
             other => {
                 let why = format!("{other:?} is none that this node has");
@@ -121,9 +122,21 @@ impl PublishContext {
     }
 }
 
-/// For a file that is not the one a volume of that id can have.
-pub fn wrong_file(file: &str) -> Failure {
-    invalid(FILE, &format!("{file:?} is not the volume's own id"))
+/// Whether the context says that the node may not write, for calls that need no more of it.
+#[must_use]
+pub fn says_read_only(context: &Context) -> bool {
+    context.get(READ_ONLY) == Some("true")
+}
+
+/// The file has the name of its volume.
+fn own_file(volume: &VolumeId, file: &str) -> Result<String, Failure> {
+    match file == volume.as_str() {
+        true => Ok(file.to_owned()),
+        false => Err(invalid(
+            FILE,
+            &format!("{file:?} is not the volume's own id"),
+        )),
+    }
 }
 
 fn required<'a>(context: &'a Context, key: &str) -> Result<&'a str, Failure> {
@@ -147,6 +160,10 @@ mod tests {
         Context::new("publish_context", entries).unwrap()
     }
 
+    fn read(context: Context) -> Result<PublishContext, Failure> {
+        PublishContext::read(&VolumeId::new("vol-1").unwrap(), &context)
+    }
+
     fn example() -> PublishContext {
         PublishContext {
             transport: Transport::Loop {
@@ -168,7 +185,7 @@ mod tests {
                     read_only,
                     ..example()
                 };
-                assert_eq!(PublishContext::read(&context(said.entries())), Ok(said));
+                assert_eq!(read(context(said.entries())), Ok(said));
             }
         }
     }
@@ -195,7 +212,7 @@ mod tests {
         for (at, (key, _)) in whole.iter().enumerate() {
             let mut less = whole.clone();
             less.remove(at);
-            let refused = PublishContext::read(&context(less)).unwrap_err().message;
+            let refused = read(context(less)).unwrap_err().message;
             assert!(
                 refused.starts_with(&format!("publish_context[{key}]: is missing")),
                 "{refused}"
@@ -207,10 +224,11 @@ mod tests {
             (BYTES, ""),
             (CONTENT, "New"),
             (READ_ONLY, "yes"),
+            (FILE, "vol-2"),
         ] {
             let wrong = whole.iter().filter(|(known, _)| known != key).cloned();
             let wrong = wrong.chain([(key.to_owned(), value.to_owned())]);
-            let refused = PublishContext::read(&context(wrong)).unwrap_err().message;
+            let refused = read(context(wrong)).unwrap_err().message;
             assert!(
                 refused.starts_with(&format!("publish_context[{key}]")),
                 "{refused}"
@@ -220,6 +238,6 @@ mod tests {
             .iter()
             .cloned()
             .chain([("theirs".to_owned(), "x".to_owned())]);
-        assert_eq!(PublishContext::read(&context(more)), Ok(example()));
+        assert_eq!(read(context(more)), Ok(example()));
     }
 }

@@ -6,6 +6,7 @@
 
 use std::path::{Path, PathBuf};
 
+use belay_contract::publish_context::says_read_only;
 use belay_server::call::Failure;
 use belay_server::request::{Access, Publish};
 
@@ -151,7 +152,7 @@ fn source_path(request: &Publish) -> Result<PathBuf, Failure> {
 fn attrs(request: &Publish) -> Result<MountAttrs, Failure> {
     let read_only = request.read_only
         || request.capability.mode.is_read_only()
-        || request.publish_context.get("read_only") == Some("true");
+        || says_read_only(&request.publish_context);
     let mut attrs = MountAttrs::default();
     if let Access::Mount { flags, .. } = &request.capability.access {
         let fs = asked_fs(&request.capability.access)?.unwrap_or(FsType::Ext4);

@@ -11,12 +11,12 @@ mod tally;
 
 pub(super) use tally::{announce, openers_unchecked};
 
+use belay_contract::publish_context::PublishContext;
 use belay_server::call::Failure;
 use belay_server::request::{Access, Stage};
 
 use super::Node;
 use super::phase::{Operation, operation};
-use super::plan::Plan;
 use crate::kernel::{FileKind, Kernel};
 
 /// Whether this run may start mkfs, which has a limit of its own.
@@ -62,7 +62,7 @@ fn run<K: Kernel>(
     request: &Stage,
     formatting: Formatting,
 ) -> Result<Staged, Failure> {
-    let plan = Plan::read(&request.id, &request.publish_context)?;
+    let plan = PublishContext::read(&request.id, &request.publish_context)?;
     match node.look("staging_target_path", &request.staging)? {
         Some(stat) if stat.kind == FileKind::Directory => match &request.capability.access {
             Access::Block => block::stage(node, request, &plan, &stat),

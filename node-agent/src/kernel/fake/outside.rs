@@ -19,20 +19,20 @@ impl Machine {
     /// Writes into a file behind everybody's back, as a user of the volume would who then makes
     /// sure that all bytes are on the disk, and nothing else of the file.
     pub(crate) fn write_file(&self, path: &Path, at: u64, bytes: &[u8]) {
-        let mut state = self.lock();
-        let file = state.file_at(path);
-        let bytes: Box<[u8]> = bytes.into();
-        file.contents
-            .change(move |contents| contents.write(at, &bytes));
-        file.contents.sync();
-        file.used = true;
+        self.put(path, at, bytes);
+        self.lock().file_at(path).used = true;
     }
 
     /// Writes zeros into a file, which are nobody's data.
     pub(crate) fn write_zeros(&self, path: &Path, bytes: usize) {
+        self.put(path, 0, &vec![0; bytes]);
+    }
+
+    fn put(&self, path: &Path, at: u64, bytes: &[u8]) {
         let mut state = self.lock();
         let contents = &mut state.file_at(path).contents;
-        contents.change(move |contents| contents.write(0, &vec![0; bytes]));
+        let bytes: Box<[u8]> = bytes.into();
+        contents.change(move |contents| contents.write(at, &bytes));
         contents.sync();
     }
 

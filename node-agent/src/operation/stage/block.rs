@@ -6,11 +6,12 @@
 
 use std::path::Path;
 
+use belay_contract::publish_context::PublishContext;
 use belay_server::call::Failure;
 use belay_server::request::Stage;
 
 use super::super::phase::{Phase, phase};
-use super::super::plan::Plan;
+use super::super::plan::{fit, is_read_only};
 use super::super::staged::{Owner, block_path, replaced};
 use super::super::{Node, Staged};
 use crate::device::Attached;
@@ -23,11 +24,11 @@ const DEVICE_MODE: u32 = 0o600;
 pub(super) fn stage<K: Kernel>(
     node: &Node<K>,
     request: &Stage,
-    plan: &Plan,
+    plan: &PublishContext,
     staging: &Stat,
 ) -> Result<Staged, Failure> {
     let path = block_path(&request.staging);
-    let read_only = plan.is_read_only(&request.capability);
+    let read_only = is_read_only(plan, &request.capability);
     if staging.mount_root {
         return Err(Failure::incompatible(format!(
             "a filesystem is mounted at {}; unstage it before staging a raw block device there",
@@ -70,7 +71,7 @@ pub(super) fn stage<K: Kernel>(
         autoclear: false,
     };
     let device = node.attach(&request.id, backing, mode)?;
-    let bound = plan.fit(&node.kernel, &device).and_then(|_| {
+    let bound = fit(plan, &node.kernel, &device).and_then(|_| {
         if !read_only {
             // What a raw user writes must not pass for a format of ours that was cut short, and
             // that it is gone must not pass for a new volume.

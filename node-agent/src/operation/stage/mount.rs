@@ -3,12 +3,12 @@
 use std::path::Path;
 use std::time::Duration;
 
-use belay_contract::publish_context::Content;
+use belay_contract::publish_context::{Content, PublishContext};
 use belay_server::call::{Failure, Kind};
 use belay_server::request::{MountFlags, Stage};
 
 use super::super::phase::{Phase, phase};
-use super::super::plan::{Plan, asked_fs};
+use super::super::plan::{asked_fs, fit, is_read_only};
 use super::super::staged::{Owner, block_path, replaced, something_else};
 use super::super::{Formatting, Node, Staged};
 use super::grow::grow_to_device;
@@ -46,7 +46,7 @@ pub(super) fn stage<K: Kernel>(
     node: &Node<K>,
     request: &Stage,
     flags: &MountFlags,
-    plan: &Plan,
+    plan: &PublishContext,
     staging: &Stat,
     formatting: Formatting,
 ) -> Result<Staged, Failure> {
@@ -54,7 +54,7 @@ pub(super) fn stage<K: Kernel>(
         request,
         fs: asked_fs(&request.capability.access)?,
         flags,
-        read_only: plan.is_read_only(&request.capability),
+        read_only: is_read_only(plan, &request.capability),
     };
     // Judged before anything is touched; the type matters only for what it adds.
     wish.options(wish.fs.unwrap_or(FsType::Ext4))?;
@@ -78,7 +78,7 @@ pub(super) fn stage<K: Kernel>(
     let device = node.attach(&request.id, backing, mode)?;
     let under_test = DeviceUnderTest {
         fd: device.fd(),
-        bytes: plan.fit(kernel, &device)?,
+        bytes: fit(plan, kernel, &device)?,
         backing: Some(device.backing().fd()),
         volume: request.id.as_str(),
     };
@@ -88,10 +88,7 @@ pub(super) fn stage<K: Kernel>(
     // The kernel judges the flags here, before anything is formatted for them.
     let context = phase(Phase::Configure, || configure(node, &wish, &device, fs))?;
     if let Some(permit) = permit {
-        if device.is_claimed() {
-            Refusal::InUse.count();
-            return Err(device.claimed());
-        }
+        refuse_in_use(&device)?;
         if formatting == Formatting::Ask {
             return Ok(Staged::WantsFormat);
         }
@@ -162,7 +159,7 @@ fn staged_before<K: Kernel>(
 fn decide<K: Kernel>(
     node: &Node<K>,
     wish: &Wish<'_>,
-    plan: &Plan,
+    plan: &PublishContext,
     device: &Attached<K>,
     under_test: &DeviceUnderTest<'_, K::Fd>,
     formatting: Formatting,
@@ -177,18 +174,24 @@ fn decide<K: Kernel>(
     match decided {
         // What a mkfs has not finished may look like anything.
         Some(Err(_)) if device.is_claimed() => Err(device.claimed()),
-        None if device.is_claimed() => {
-            Refusal::InUse.count();
-            Err(device.claimed())
-        }
-        decided => decided.transpose(),
+        Some(decided) => decided.map(Some),
+        None => refuse_in_use(device).map(|()| None),
     }
+}
+
+/// Nothing is formatted that somebody has claimed.
+fn refuse_in_use<K: Kernel>(device: &Attached<K>) -> Result<(), Failure> {
+    if device.is_claimed() {
+        Refusal::InUse.count();
+        return Err(device.claimed());
+    }
+    Ok(())
 }
 
 fn judge<K: Kernel>(
     node: &Node<K>,
     wish: &Wish<'_>,
-    plan: &Plan,
+    plan: &PublishContext,
     under_test: &DeviceUnderTest<'_, K::Fd>,
     found: Found,
 ) -> Result<(FsType, Option<Permit>), Failure> {

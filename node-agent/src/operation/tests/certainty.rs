@@ -5,7 +5,7 @@ use belay_server::call::Certainty;
 
 use super::bench::{Form, Verb, Volume, World};
 use super::simulated::Simulated;
-use crate::kernel::fake::{Call, Fault};
+use crate::kernel::fake::Fault;
 
 /// A volume with all done that comes before `verb`.
 fn before(verb: Verb, form: Form) -> (Simulated, Volume) {
@@ -21,10 +21,8 @@ fn before(verb: Verb, form: Form) -> (Simulated, Volume) {
 fn unshown(verb: Verb, form: Form, fault: fn(usize, &'static str) -> Fault) -> (Certainty, usize) {
     let (world, volume) = before(verb, form);
     let node = world.start();
-    world.machine.begin(None);
-    volume.call(&node, verb).unwrap();
-    let shows = |call: &Call| call.name == "move_mount";
-    let number = world.machine.end().iter().position(shows).unwrap() + 1;
+    let act = || volume.call(&node, verb).unwrap();
+    let number = world.first_call(act, |call| call.name == "move_mount");
 
     let (world, volume) = before(verb, form);
     let was = world.left().len();

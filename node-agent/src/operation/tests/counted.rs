@@ -8,7 +8,7 @@ use metrics_exporter_prometheus::PrometheusBuilder;
 use super::bench::{BYTES, Form, GROWN_BYTES, Verb, Volume, World};
 use super::simulated::Simulated;
 use crate::device::loop_path;
-use crate::kernel::fake::{Call, Fault};
+use crate::kernel::fake::Fault;
 use crate::kernel::{Kernel, LoopMode, Open};
 
 /// What was counted meanwhile, by series; what stayed at 0 is left out.
@@ -48,10 +48,8 @@ fn first_call(form: Form, name: &str) -> usize {
     let world = Simulated::new();
     let volume = world.volume("vol", form);
     let node = world.start();
-    world.machine.begin(None);
-    volume.call(&node, Verb::Stage).unwrap();
-    let is_it = |call: &Call| call.name == name;
-    world.machine.end().iter().position(is_it).unwrap() + 1
+    let stage = || volume.call(&node, Verb::Stage).unwrap();
+    world.first_call(stage, |call| call.name == name)
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::bench::World;
-use crate::kernel::fake::{Fake, Machine};
+use crate::kernel::fake::{Call, Fake, Machine};
 
 pub(crate) struct Simulated {
     pub(crate) machine: Machine,
@@ -14,6 +14,15 @@ impl Simulated {
         let machine = Machine::new();
         machine.make_dir(Path::new("/base/volumes"));
         Simulated { machine }
+    }
+}
+
+impl Simulated {
+    /// The number, counted from 1, of the first such call in what `act` does.
+    pub(super) fn first_call(&self, act: impl FnOnce(), is_it: impl Fn(&Call) -> bool) -> usize {
+        self.machine.begin(None);
+        act();
+        self.machine.end().iter().position(is_it).unwrap() + 1
     }
 }
 

@@ -448,10 +448,9 @@ fn a_btrfs_whose_id_is_taken_is_mounted_by_the_second_attempt_or_refused() {
     let volume = world.volume("vol", Form::Btrfs);
     let node = world.start();
     all_ok(&node, &volume, &[Verb::Stage, Verb::Unstage]);
-    world.machine.begin(None);
-    all_ok(&node, &volume, &[Verb::Stage]);
+    let stage = || all_ok(&node, &volume, &[Verb::Stage]);
     let creates = |call: &Call| (call.name, &*call.object) == ("fsconfig", "create");
-    let at = world.machine.end().iter().position(creates).unwrap() + 1;
+    let at = world.first_call(stage, creates);
     all_ok(&node, &volume, &[Verb::Unstage]);
     world.machine.begin(Some(Fault::FailFrom(at, "EEXIST")));
     let failure = volume.call(&node, Verb::Stage).unwrap_err();
