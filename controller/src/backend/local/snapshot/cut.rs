@@ -92,7 +92,8 @@ impl Store {
         let from = self.backing_for_reading(source)?;
         let least_bytes = whole_bytes(&from, &volume)?;
         self.refuse_replaced(source, &volume, &from)?;
-        // What the node has written and synced must be in the file before it is cut.
+        // The clone writes back what is not on the disk with the file locked, so that whoever uses
+        // the volume waits for it: most of it is done before.
         from.sync()?;
         let file = self.snapshots.begin(id)?;
         if !file.share(&from, least_bytes)? {

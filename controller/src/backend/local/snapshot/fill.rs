@@ -85,7 +85,8 @@ impl Store {
         let origin = self.backing_for_reading(from)?;
         let least_bytes = whole_bytes(&origin, &volume)?;
         self.refuse_replaced(from, &volume, &origin)?;
-        // What the node has written and synced must be in the file before it is cut.
+        // The clone writes back what is not on the disk with the file locked, so that whoever uses
+        // the volume waits for it: most of it is done before.
         origin.sync()?;
         if !file.share(&origin, least_bytes)? {
             self.refuse_writer(from, &origin)?;
