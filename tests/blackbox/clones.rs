@@ -7,7 +7,7 @@ use std::process::Command;
 use rustix::fs::{Mode, OFlags};
 use tonic::Code;
 
-use crate::rig::{Rig, access, least_bytes, refused, run};
+use crate::rig::{Rig, access, least_bytes, refused, run, text};
 
 #[test]
 #[ignore = "needs root: make test"]
@@ -97,8 +97,4 @@ fn be_refused(file: &Path) {
     assert!(!refused.status.success(), "{refused:?}");
     drop(somebody);
     run("losetup", &["--detach", device]);
-}
-
-fn text(path: &Path) -> &str {
-    path.to_str().expect("UTF-8")
 }

@@ -9,7 +9,7 @@ use tonic::Code;
 
 use crate::forgotten::Bed;
 use crate::lifecycle::{expect_words, leave_words};
-use crate::rig::{Rig, Volume, access, least_bytes, refused_with, run, until};
+use crate::rig::{Rig, Volume, access, least_bytes, refused_with, run, text, until};
 
 /// A tmpfs over a folder, until this is dropped.
 struct Cover(PathBuf);
@@ -44,10 +44,6 @@ impl Drop for Bind {
     fn drop(&mut self) {
         run("umount", &[text(&self.0)]);
     }
-}
-
-fn text(path: &Path) -> &str {
-    path.to_str().expect("UTF-8")
 }
 
 fn parent(path: &Path) -> &Path {

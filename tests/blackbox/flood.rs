@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use rustix::net::sockopt::set_socket_recv_buffer_size;
 
-use crate::rig::{Kubelet, Pages, Place, Process, probe};
+use crate::rig::{Kubelet, Pages, Place, Process, probe, text};
 
 /// As many as nobody needs.
 const IDLE: usize = 1000;
@@ -61,10 +61,6 @@ impl Programs {
         }
         self.place.expect_nothing_left();
     }
-}
-
-fn text(path: &Path) -> &str {
-    path.to_str().expect("UTF-8")
 }
 
 /// Whether a probe of the kubelet succeeds.

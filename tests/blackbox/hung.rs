@@ -14,7 +14,7 @@ use tonic::{Code, Status};
 
 use crate::rig::{
     Answer, Frozen, Kubelet, Launch, Place, Process, Rig, Volume, access, free_port, get,
-    least_bytes, probe, refused_with, run, until,
+    least_bytes, probe, refused_with, run, text, until,
 };
 
 /// More volumes than the agent's pool has places for work that makes headway.
@@ -40,10 +40,6 @@ impl Disk {
     fn freeze(&self) -> Frozen {
         Frozen::at(&self.point)
     }
-}
-
-fn text(path: &Path) -> &str {
-    path.to_str().expect("UTF-8")
 }
 
 /// Staged, published, and with data that is not on the disk yet.

@@ -1,14 +1,13 @@
 //! A loop device of somebody else whose storage does not answer: nothing asks it, neither at the
 //! start of the agent nor while it looks for a device that a crash left bound.
 
-use std::path::Path;
 use std::process::Command;
 
 use rustix::mount::{UnmountFlags, mount_bind, unmount};
 use tonic::Code;
 
 use crate::lifecycle::{expect_words, leave_words};
-use crate::rig::{Fuse, NodeCalls, Place, Rig, Volume, access, least_bytes, run, until};
+use crate::rig::{Fuse, NodeCalls, Place, Rig, Volume, access, least_bytes, run, text, until};
 
 const FILE: &str = "foreign.img";
 
@@ -45,10 +44,6 @@ impl Drop for Foreigner {
             self.device
         );
     }
-}
-
-fn text(path: &Path) -> &str {
-    path.to_str().expect("UTF-8")
 }
 
 fn lives(node: &NodeCalls, volume: &Volume, kind: &str) {

@@ -4,14 +4,13 @@
 use std::fs::{self, File};
 use std::io::{PipeReader, Read as _};
 use std::net::SocketAddr;
-use std::path::Path;
 use std::process::Stdio;
 
 use belay_proto::csi::v1 as csi;
 use tonic::Code;
 
 use crate::rig::{
-    ControllerCalls, Disk, Frozen, NodeCalls, Place, Process, free_port, get, refused, until,
+    ControllerCalls, Disk, Frozen, NodeCalls, Place, Process, free_port, get, refused, text, until,
 };
 
 /// Each has a line of more than 100 bytes, and no pipe or queue takes more than 64 KiB.
@@ -85,10 +84,6 @@ impl Program {
         let torn = log.lines().find(is_torn);
         assert_eq!(torn, None, "each line begins with its time");
     }
-}
-
-fn text(path: &Path) -> &str {
-    path.to_str().expect("UTF-8")
 }
 
 /// What the pipe has now, which is at least a line.

@@ -1,7 +1,7 @@
 //! One cell of the table: a victim, brought to its moment, struck, and followed to its end.
 
 use std::fs::{self, File};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::thread::{self, JoinHandle};
 
 use belay_proto::csi::v1 as csi;
@@ -11,7 +11,7 @@ use super::moment::{Moment, Use};
 use super::scene::{Scene, attached};
 use super::table::{Accident, Reach};
 use super::{data, judge, strikes};
-use crate::rig::{Answer, Clock, Frozen, Volume, access, least_bytes, orders, run, until};
+use crate::rig::{Answer, Clock, Frozen, Volume, access, least_bytes, orders, run, text, until};
 
 type Cut = JoinHandle<Answer<csi::CreateSnapshotResponse>>;
 
@@ -305,8 +305,4 @@ impl Cell {
     pub(super) fn remount_disk(&mut self) {
         self.scene.remount();
     }
-}
-
-fn text(path: &Path) -> &str {
-    path.to_str().expect("UTF-8")
 }

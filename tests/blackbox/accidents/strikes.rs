@@ -7,11 +7,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::cell::Cell;
 use super::memory;
-use crate::rig::{Clock, Frozen, run, until};
-
-fn text(path: &Path) -> &str {
-    path.to_str().expect("UTF-8")
-}
+use crate::rig::{Clock, Frozen, run, text, until};
 
 fn set_len(path: &Path, bytes: u64) {
     let file = File::options().write(true).open(path).expect("open");

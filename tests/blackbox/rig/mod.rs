@@ -55,7 +55,7 @@ pub(crate) use process::Process;
 pub(crate) use prometheus::{Prometheus, free_port, get, lint};
 pub(crate) use records::Records;
 pub(crate) use refusal::{refused, refused_with};
-pub(crate) use tools::{mounted, run};
+pub(crate) use tools::{mounted, run, text};
 pub(crate) use usage::{access, least_bytes, with_flags, with_mode};
 pub(crate) use volume::Volume;
 pub(crate) use world::World;

@@ -30,13 +30,15 @@ pub(crate) fn run(program: &str, args: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("UTF-8")
 }
 
+/// A path as an argument of these.
+pub(crate) fn text(path: &Path) -> &str {
+    path.to_str().expect("UTF-8")
+}
+
 /// Mounts an image by the system's own mount, lets `act` work in it, and unmounts it again.
 pub(crate) fn mounted<T>(place: &Place, image: &Path, act: impl FnOnce(&Path) -> T) -> T {
     let folder = place.folder("by-hand");
-    let (image, point) = (
-        image.to_str().expect("UTF-8"),
-        folder.to_str().expect("UTF-8"),
-    );
+    let (image, point) = (text(image), text(&folder));
     run("mount", &["-o", "loop", image, point]);
     let result = act(&folder);
     run("umount", &[point]);
