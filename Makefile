@@ -28,7 +28,7 @@ help: ## this list
 setup: ## install whatever check, test and demo need (nearly free when it is all there)
 	@tests/setup/setup.sh check test demo
 
-build: ## the three programs, static, in target/bin
+build: ## the programs, static, in target/bin
 	@tests/setup/setup.sh demo
 	tests/setup/build.sh '$(BELAY_BIN_DIR)' $(CARGO_FLAGS)
 
@@ -41,7 +41,7 @@ test: root ## everything: units, real mounts, wire, csi-sanity (root)
 	@tests/steps.sh build unit mounts wire chart sanity
 
 demo: root build ## watch a volume live its life (root); ROUNDS=n rounds, KEEP=1 leaves it running
-	@"$(BELAY_BIN_DIR)/belayctl" demo
+	@"$(BELAY_BIN_DIR)/belay-demo"
 
 fmt: ## format check alone
 	cargo fmt --all --check

@@ -6,13 +6,11 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use belay_proto::csi::v1 as csi;
+use belay_proto::dial::dial;
 use csi::identity_client::IdentityClient;
-use hyper_util::rt::TokioIo;
-use tokio::net::UnixStream;
 use tokio::runtime::Runtime;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Channel;
 use tonic::{Code, Request, Response, Status};
-use tower::service_fn;
 
 /// The deadline of a call, which travels with it as the kubelet's does.
 const DEADLINE: Duration = Duration::from_secs(120);
@@ -58,7 +56,7 @@ impl Client {
     ) -> io::Result<(Duration, T)> {
         self.runtime.block_on(async {
             let start = Instant::now();
-            let channel = dial(&self.socket).await?;
+            let channel = dial(&self.socket).await.map_err(io::Error::other)?;
             let answer = call(channel).await;
             let took = start.elapsed();
             for _ in 0..CLOSING_TURNS {
@@ -89,7 +87,10 @@ impl Client {
     /// # Errors
     /// When nobody listens.
     pub fn keep(&self) -> io::Result<Kept<'_>> {
-        let channel = self.runtime.block_on(dial(&self.socket))?;
+        let channel = self
+            .runtime
+            .block_on(dial(&self.socket))
+            .map_err(io::Error::other)?;
         Ok(Kept {
             client: self,
             channel,
@@ -128,22 +129,6 @@ fn ready(answer: &csi::ProbeResponse) -> io::Result<()> {
         Some(false) => Err(io::Error::other("belay-node answers that it is not ready")),
         _ => Ok(()),
     }
-}
-
-async fn dial(socket: &Path) -> io::Result<Channel> {
-    let stream = UnixStream::connect(socket).await?;
-    let mut stream = Some(TokioIo::new(stream));
-    // Hands the stream out once: a broken connection must not be replaced within a timed call.
-    let connector = service_fn(move |_| {
-        let once = stream
-            .take()
-            .ok_or_else(|| io::Error::from(io::ErrorKind::NotConnected));
-        async move { once }
-    });
-    Endpoint::from_static("http://localhost")
-        .connect_with_connector(connector)
-        .await
-        .map_err(io::Error::other)
 }
 
 /// ABORTED becomes `WouldBlock`: both ask to try again.

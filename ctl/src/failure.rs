@@ -1,10 +1,10 @@
 //! Why belayctl ends without success, and with which exit code. Knows gRPC codes by name.
 
 use std::io;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
-use belay_proto::code;
+use belay_proto::code::told;
+use belay_proto::dial::DialError;
 
 /// Exit code of bad usage (EX_USAGE of sysexits.h).
 pub(crate) const USAGE: u8 = 64;
@@ -15,22 +15,9 @@ pub(crate) enum Failure {
     /// The command line cannot be followed.
     #[error("{0}")]
     Usage(String),
-    /// Nobody listens on the socket.
-    #[error("{}: cannot connect: {source}", path.display())]
-    Connect {
-        /// The socket.
-        path: PathBuf,
-        /// What connect(2) said.
-        source: io::Error,
-    },
-    /// Somebody listens, but does not speak HTTP/2.
-    #[error("{}: connected, but no gRPC is spoken there: {message}", path.display())]
-    NotGrpc {
-        /// The socket.
-        path: PathBuf,
-        /// What the handshake said.
-        message: String,
-    },
+    /// There is no connection to the driver.
+    #[error(transparent)]
+    Dial(#[from] DialError),
     /// The driver answered with an error.
     #[error("{}", told(.0))]
     Status(Box<tonic::Status>),
@@ -46,9 +33,6 @@ pub(crate) enum Failure {
     /// Our own reading or writing failed.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// The demo did not come to a good end; it has printed why.
-    #[error("{0}")]
-    Demo(String),
 }
 
 impl From<tonic::Status> for Failure {
@@ -72,26 +56,9 @@ impl Failure {
     }
 }
 
-/// Code and message of an answer.
-pub(crate) fn told(status: &tonic::Status) -> String {
-    match status.message() {
-        "" => format!("{}, without a message", code::name(status.code())),
-        message => format!("{}: {message}", code::name(status.code())),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_status_is_printed_as_code_and_message() {
-        let failure = Failure::from(tonic::Status::not_found("volume v-1 does not exist"));
-        assert_eq!(failure.to_string(), "NOT_FOUND: volume v-1 does not exist");
-        assert_eq!(failure.exit_code(), ExitCode::FAILURE);
-        let silent = Failure::from(tonic::Status::unimplemented(""));
-        assert_eq!(silent.to_string(), "UNIMPLEMENTED, without a message");
-    }
 
     #[test]
     fn bad_usage_exits_64() {

@@ -8,10 +8,11 @@ use clap::ValueEnum;
 use serde_json::{Map, Value, json};
 
 use crate::size;
+use crate::table::align;
 
 /// How an answer is printed.
 #[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum Output {
+pub enum Output {
     /// For people: columns that line up
     Table,
     /// For machines: one JSON document, sizes in bytes
@@ -142,37 +143,6 @@ fn with_head(columns: &[&str], rows: &[Vec<Cell>]) -> String {
             .map(|row| row.iter().map(Cell::shown).collect::<Vec<_>>()),
     );
     align(&lines)
-}
-
-/// Lines of cells, each column as wide as its widest cell, two spaces between, none at the end.
-pub(crate) fn align(lines: &[Vec<String>]) -> String {
-    let columns = lines.iter().map(Vec::len).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..columns)
-        .map(|at| {
-            lines
-                .iter()
-                .filter_map(|line| line.get(at))
-                .map(|c| width(c))
-                .max()
-                .unwrap_or(0)
-        })
-        .collect();
-    let mut text = String::new();
-    for line in lines {
-        let mut row = String::new();
-        for (cell, wide) in line.iter().zip(&widths) {
-            row.push_str(cell);
-            row.extend(std::iter::repeat_n(' ', wide - width(cell) + 2));
-        }
-        text.push_str(row.trim_end());
-        text.push('\n');
-    }
-    text
-}
-
-/// Columns a text takes on a terminal, for the characters that occur here.
-fn width(text: &str) -> usize {
-    text.chars().count()
 }
 
 fn to_json(answer: &Answer) -> Value {
@@ -379,14 +349,5 @@ mod tests {
     fn an_empty_answer_is_ok_or_an_empty_object() {
         assert_eq!(table(&Answer::Done), "OK\n");
         assert_eq!(to_json(&Answer::Done), json!({}));
-    }
-
-    #[test]
-    fn characters_count_as_columns_not_as_bytes() {
-        let lines = [
-            vec!["µs".to_owned(), "x".to_owned()],
-            vec!["ms".to_owned(), "y".to_owned()],
-        ];
-        assert_eq!(align(&lines), "µs  x\nms  y\n");
     }
 }

@@ -23,7 +23,7 @@ const UNITS: [(&str, u64); 15] = [
 ///
 /// # Errors
 /// What is wrong with the text, as a fragment for the command line.
-pub(crate) fn parse(text: &str) -> Result<i64, String> {
+pub fn parse(text: &str) -> Result<i64, String> {
     let digits = text
         .find(|c: char| !c.is_ascii_digit())
         .unwrap_or(text.len());
@@ -43,7 +43,7 @@ pub(crate) fn parse(text: &str) -> Result<i64, String> {
 }
 
 /// A size for people: `1GiB` when it is a whole number of the largest fitting unit, else `1.4GiB`.
-pub(crate) fn show(bytes: u64) -> String {
+pub fn show(bytes: u64) -> String {
     let (unit, size) = UNITS[1..6]
         .iter()
         .rev()

@@ -1,6 +1,6 @@
 //! The names of gRPC codes.
 
-use tonic::Code;
+use tonic::{Code, Status};
 
 /// The name as the specifications print it, e.g. `INVALID_ARGUMENT`.
 #[must_use]
@@ -23,5 +23,27 @@ pub const fn name(code: Code) -> &'static str {
         Code::Unavailable => "UNAVAILABLE",
         Code::DataLoss => "DATA_LOSS",
         Code::Unauthenticated => "UNAUTHENTICATED",
+    }
+}
+
+/// Code and message of an answer, for people.
+#[must_use]
+pub fn told(status: &Status) -> String {
+    match status.message() {
+        "" => format!("{}, without a message", name(status.code())),
+        message => format!("{}: {message}", name(status.code())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_is_told_by_code_and_message() {
+        let status = Status::not_found("volume v-1 does not exist");
+        assert_eq!(told(&status), "NOT_FOUND: volume v-1 does not exist");
+        let silent = Status::unimplemented("");
+        assert_eq!(told(&silent), "UNIMPLEMENTED, without a message");
     }
 }

@@ -1,25 +1,36 @@
 //! The wire: CSI 1.13 and the kubelet's plugin registration, generated from the two `.proto` files
-//! beside this crate, and what is written around it: endpoints and the names of codes. What a
+//! beside this crate, and what is written around it: endpoints, the names of codes, and how a
+//! caller connects. What a
 //! message means is decided elsewhere.
 //!
 //! `{:?}` of any message is safe to log: a field that may carry a secret shows as `<secret>`, or
 //! as `<none>` when it is empty.
 
 pub mod code;
+#[cfg(feature = "client")]
+pub mod dial;
 pub mod endpoint;
 mod redact;
 
 /// The Container Storage Interface.
 pub mod csi {
     /// Version 1 of the protocol: all of 1.13, and the older `VolumeCondition`.
-    #[expect(clippy::allow_attributes, reason = "generated so by tonic")]
+    #[expect(
+        clippy::allow_attributes,
+        clippy::too_many_lines,
+        reason = "generated so by tonic"
+    )]
     pub mod v1 {
         tonic::include_proto!("csi.v1");
     }
 }
 
 /// How a plugin registers with the kubelet.
-#[expect(clippy::allow_attributes, reason = "generated so by tonic")]
+#[expect(
+    clippy::allow_attributes,
+    clippy::too_many_lines,
+    reason = "generated so by tonic"
+)]
 pub mod pluginregistration {
     tonic::include_proto!("pluginregistration");
 }

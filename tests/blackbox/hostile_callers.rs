@@ -9,11 +9,9 @@ use std::thread;
 use std::time::Duration;
 
 use belay_proto::csi::v1 as csi;
+use belay_proto::dial::dial;
 use csi::node_client::NodeClient;
-use hyper_util::rt::TokioIo;
 use rustix::process::{Pid, Signal, kill_process};
-use tokio::net::UnixStream;
-use tonic::transport::Endpoint;
 
 use crate::rig::{Rig, access, least_bytes};
 
@@ -65,12 +63,7 @@ impl Drop for HeldUp {
 /// A caller that gives up: whether it was answered before that.
 fn ask_in_passing(socket: PathBuf, request: csi::NodeGetVolumeStatsRequest) -> bool {
     let ask = async {
-        let dial = tower::service_fn(move |_| {
-            let socket = socket.clone();
-            async move { UnixStream::connect(socket).await.map(TokioIo::new) }
-        });
-        let endpoint = Endpoint::from_static("http://localhost");
-        let channel = endpoint.connect_with_connector(dial).await.expect("dial");
+        let channel = dial(&socket).await.expect("a connection");
         NodeClient::new(channel)
             .node_get_volume_stats(request)
             .await

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the three programs and puts them into one folder, which is its first argument; the others
+# Builds the programs and puts them into one folder, which is its first argument; the others
 # go to cargo.
 #
 # They are linked statically: so they run in an empty container image, and the node agent keeps
@@ -24,8 +24,8 @@ if short_addresses; then
     flags+=",'-Clink-arg=-Wl,-z,pack-relative-relocs'"
 fi
 cargo build "$@" --release --target "$host" --config "target.$host.rustflags=[$flags]" \
-    -p belay-node-agent -p belay-controller -p belay-ctl
+    -p belay-node-agent -p belay-controller -p belay-ctl -p belay-demo
 mkdir -p "$folder"
-for program in belay-node belay-controller belayctl; do
+for program in belay-node belay-controller belayctl belay-demo; do
     ln -f "${CARGO_TARGET_DIR:-target}/$host/release/$program" "$folder/$program"
 done

@@ -1,7 +1,6 @@
 //! House rules that a machine can check, each with its reason: rules that are only written down
 //! are not kept. Knows the tree as text; must not know what the code does, and compiles none of it.
 
-mod functions;
 mod layers;
 mod layout;
 mod mask;

@@ -2,12 +2,10 @@
 //! Knows one file at a time.
 
 use crate::Finding;
-use crate::functions::functions;
 use crate::mask::{line_of, places_of};
 use crate::tree::RustFile;
 
 const FILE_LINES_MAX: usize = 400;
-const FUNCTION_LINES_MAX: usize = 70;
 const COLUMNS_MAX: usize = 100;
 /// A folder, and a file.
 const UNSAFE: [&str; 2] = [
@@ -17,16 +15,10 @@ const UNSAFE: [&str; 2] = [
 
 /// Everything that is wrong with one file taken by itself.
 pub(crate) fn check(file: &RustFile) -> Vec<Finding> {
-    [
-        opening,
-        file_length,
-        function_length,
-        line_length,
-        unsafe_code,
-    ]
-    .iter()
-    .flat_map(|rule| rule(file))
-    .collect()
+    [opening, file_length, line_length, unsafe_code]
+        .iter()
+        .flat_map(|rule| rule(file))
+        .collect()
 }
 
 fn opening(file: &RustFile) -> Vec<Finding> {
@@ -50,20 +42,6 @@ fn file_length(file: &RustFile) -> Vec<Finding> {
 fn is_all_test(path: &str) -> bool {
     path.split('/')
         .any(|part| part == "tests" || part == "tests.rs")
-}
-
-fn function_length(file: &RustFile) -> Vec<Finding> {
-    let long = functions(&file.code)
-        .into_iter()
-        .filter(|f| f.length > FUNCTION_LINES_MAX);
-    long.map(|f| {
-        let rule = format!(
-            "fn {} has {} lines, of {FUNCTION_LINES_MAX}: it no longer fits a screen",
-            f.name, f.length
-        );
-        Finding::new(&file.path, f.line, rule)
-    })
-    .collect()
 }
 
 fn line_length(file: &RustFile) -> Vec<Finding> {
@@ -126,13 +104,6 @@ mod tests {
         );
         assert_eq!(findings("server/src/a.rs", &tests), []);
         assert_eq!(findings("tests/mounts.rs", &lines(200)), []);
-    }
-
-    #[test]
-    fn a_long_function_is_found_in_tests_too() {
-        let function = |n| format!("//! x\n\nfn f() {{\n{}}}\n", "    g();\n".repeat(n));
-        expect_one("tests/a.rs", &function(69), 3, "fn f has 71 lines");
-        assert_eq!(findings("tests/a.rs", &function(68)), []);
     }
 
     #[test]

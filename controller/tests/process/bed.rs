@@ -1,17 +1,16 @@
 //! A real belay-controller in a directory of its own: started, called through its socket, killed.
 
 use belay_proto::csi::v1 as csi;
+use belay_proto::dial::dial;
 use csi::controller_client::ControllerClient;
 use csi::volume_capability::access_mode::Mode;
 use csi::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
 use csi::volume_content_source::{SnapshotSource, Type as Source, VolumeSource};
-use hyper_util::rt::TokioIo;
 use std::collections::HashMap;
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use tokio::net::UnixStream;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Channel;
 use tonic::{Code, Status};
 
 /// The node that the controller is told it runs on.
@@ -116,14 +115,7 @@ impl Bed {
     }
 
     pub(crate) async fn channel(&self) -> Channel {
-        let stream = UnixStream::connect(self.socket()).await.unwrap();
-        let mut stream = Some(TokioIo::new(stream));
-        let connector = tower::service_fn(move |_| {
-            let stream = stream.take().ok_or(std::io::ErrorKind::NotConnected);
-            async move { stream.map_err(std::io::Error::from) }
-        });
-        let endpoint = Endpoint::from_static("http://localhost");
-        endpoint.connect_with_connector(connector).await.unwrap()
+        dial(&self.socket()).await.unwrap()
     }
 }
 

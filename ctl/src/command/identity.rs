@@ -7,9 +7,9 @@ use belay_proto::csi::v1::{
 };
 use clap::Subcommand;
 
-use crate::cli::Target;
 use crate::failure::Failure;
 use crate::render::{Answer, Cell};
+use crate::target::Target;
 
 #[derive(Subcommand)]
 pub(crate) enum IdentityCommand {

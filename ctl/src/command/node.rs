@@ -14,12 +14,12 @@ use clap::{Args, Subcommand};
 use tonic::transport::Channel;
 
 use crate::access::{Access, Pair, map, pair};
-use crate::cli::Target;
 use crate::command::health;
 use crate::command::identity::named;
 use crate::failure::Failure;
 use crate::render::{Answer, Cell};
 use crate::size;
+use crate::target::Target;
 
 const LIFE: &str = "\
 Example, a volume's life on the node (--context repeats what `controller publish` answered):

@@ -5,9 +5,9 @@ use belay_proto::pluginregistration::registration_client::RegistrationClient;
 use belay_proto::pluginregistration::{InfoRequest, PluginInfo, RegistrationStatus};
 use clap::Subcommand;
 
-use crate::cli::Target;
 use crate::failure::Failure;
 use crate::render::{Answer, Cell};
+use crate::target::Target;
 
 #[derive(Subcommand)]
 pub(crate) enum RegistrationCommand {

@@ -1,19 +1,17 @@
 //! RPCs as plain calls. Each dials anew, as the kubelet does, and has a deadline. A caller may also
 //! go away before it is answered.
 
-use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use belay_proto::csi::v1 as csi;
+use belay_proto::dial::dial;
 use belay_proto::pluginregistration as registration;
 use csi::controller_client::ControllerClient;
 use csi::identity_client::IdentityClient;
 use csi::node_client::NodeClient;
-use hyper_util::rt::TokioIo;
 use registration::registration_client::RegistrationClient;
-use tokio::net::UnixStream;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Channel;
 use tonic::{Code, Response, Status};
 
 use super::patience::PATIENCE;
@@ -169,7 +167,8 @@ fn call<T>(
         .expect("a runtime");
     // Whatever still runs in it ends with the runtime, and a connection is just closed then.
     let answer = runtime.block_on(async {
-        let channel = dial(&line.socket).await?;
+        let channel = dial(&line.socket).await;
+        let channel = channel.map_err(|error| Status::unavailable(error.to_string()))?;
         let patience = match line.leaving {
             None => PATIENCE,
             Some(Leaving::Call(patience) | Leaving::Connection(patience)) => patience,
@@ -188,20 +187,4 @@ fn call<T>(
         Err(Status::cancelled(LEFT))
     });
     answer.map(Response::into_inner)
-}
-
-async fn dial(socket: &Path) -> Result<Channel, Status> {
-    let stream = UnixStream::connect(socket)
-        .await
-        .map_err(|error| Status::unavailable(format!("{}: {error}", socket.display())))?;
-    // Never dialled again: a call must not reach an agent that was started after it.
-    let mut stream = Some(TokioIo::new(stream));
-    let hand_over = tower::service_fn(move |_| {
-        let stream = stream.take();
-        std::future::ready(stream.ok_or_else(|| io::Error::from(io::ErrorKind::NotConnected)))
-    });
-    Endpoint::from_static("http://localhost")
-        .connect_with_connector(hand_over)
-        .await
-        .map_err(|error| Status::unavailable(error.to_string()))
 }

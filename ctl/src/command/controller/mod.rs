@@ -11,11 +11,11 @@ use clap::{Args, Subcommand};
 use tonic::transport::Channel;
 
 use crate::access::{Access, Pair, pair};
-use crate::cli::Target;
 use crate::command::controller::change::range;
 use crate::failure::Failure;
 use crate::render::Answer;
 use crate::size;
+use crate::target::Target;
 
 const LIFE: &str = "\
 Example, a volume's life in the controller:

@@ -7,13 +7,13 @@ use belay_proto::csi::v1::volume_capability::access_mode::Mode;
 use belay_proto::csi::v1::volume_content_source::{SnapshotSource, VolumeSource};
 use tonic::Code;
 
-use crate::demo::calls::Source;
-use crate::demo::kind::{Kind, Scene};
-use crate::demo::life::{BYTES, Birth, Life, Lives};
-use crate::demo::samples::{self, Step, median};
-use crate::demo::trouble::Trouble;
-use crate::demo::{bare, proof};
-use crate::size;
+use crate::calls::Source;
+use crate::kind::{Kind, Scene};
+use crate::life::{BYTES, Birth, Life, Lives};
+use crate::samples::{self, Step, median};
+use crate::trouble::Trouble;
+use crate::{bare, proof};
+use belay_ctl::size;
 
 const STORY: [&str; 3] = [
     "A pattern is written, kept by a snapshot, and overwritten with a second pattern. The volume",
@@ -32,7 +32,7 @@ impl Lives<'_> {
     ///
     /// # Errors
     /// The first step that fails.
-    pub(super) async fn copies(&mut self, kind: Kind) -> Result<(), Trouble> {
+    pub(crate) async fn copies(&mut self, kind: Kind) -> Result<(), Trouble> {
         let heading = format!("snapshot, restore, clone ({})", kind.name());
         self.progress.heading(&heading);
         for line in STORY {

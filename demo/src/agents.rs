@@ -10,19 +10,15 @@ use std::time::Duration;
 
 use belay_proto::csi::v1::ProbeRequest;
 use belay_proto::csi::v1::identity_client::IdentityClient;
+use belay_proto::dial::dial;
 use rustix::process::{Pid, Signal};
 use tokio::process::{Child, Command};
 
-use crate::connect::dial;
-use crate::demo::place::Place;
-use crate::demo::trouble::Trouble;
+use crate::place::{BINARIES, CONTROLLER, NODE, Place};
+use crate::trouble::Trouble;
 
-pub(super) const CONTROLLER: &str = "belay-controller";
-pub(super) const NODE: &str = "belay-node";
-/// Both, in the order in which they start: the controller makes the folder that the node needs.
-pub(super) const BINARIES: [&str; 2] = [CONTROLLER, NODE];
 /// The id by which the controller knows the node.
-pub(super) const NODE_ID: &str = "demo-node";
+pub(crate) const NODE_ID: &str = "demo-node";
 
 /// How long a binary may take until it answers.
 const START_MAX: Duration = Duration::from_secs(10);
@@ -34,17 +30,17 @@ const STOP_MAX: Duration = Duration::from_secs(10);
 const LOG_LINES_MAX: usize = 12;
 
 /// Both binaries, running.
-pub(super) struct Agents {
-    pub(super) controller: Agent,
-    pub(super) node: Agent,
+pub(crate) struct Agents {
+    pub(crate) controller: Agent,
+    pub(crate) node: Agent,
 }
 
 /// One running binary.
-pub(super) struct Agent {
+pub(crate) struct Agent {
     name: &'static str,
     child: Child,
     /// Where it serves `/metrics`.
-    pub(super) http: SocketAddr,
+    pub(crate) http: SocketAddr,
 }
 
 impl Agents {
@@ -52,7 +48,7 @@ impl Agents {
     ///
     /// # Errors
     /// One of them cannot be started, ends, or does not get ready in time.
-    pub(super) async fn start(bin_dir: &Path, place: &Place) -> Result<Self, Trouble> {
+    pub(crate) async fn start(bin_dir: &Path, place: &Place) -> Result<Self, Trouble> {
         let (state, volumes) = (place.controller_state(), place.volumes());
         std::fs::create_dir_all(&state).map_err(|e| Trouble::own(state.display(), e))?;
         let state_dir: [&Path; 2] = [Path::new("--state-dir"), &state];
@@ -63,7 +59,7 @@ impl Agents {
     }
 
     /// Waits until one of them ends, which it should not, and says how.
-    pub(super) async fn ended(&mut self) -> Trouble {
+    pub(crate) async fn ended(&mut self) -> Trouble {
         tokio::select! {
             trouble = self.controller.ended() => trouble,
             trouble = self.node.ended() => trouble,
@@ -74,13 +70,13 @@ impl Agents {
     ///
     /// # Errors
     /// One of them does not end in time, or not with success.
-    pub(super) async fn stop(&mut self) -> Result<(), Trouble> {
+    pub(crate) async fn stop(&mut self) -> Result<(), Trouble> {
         self.node.stop().await?;
         self.controller.stop().await
     }
 
     /// The last lines of both logs, for a failure report.
-    pub(super) fn log_tails(place: &Place) -> String {
+    pub(crate) fn log_tails(place: &Place) -> String {
         BINARIES
             .iter()
             .map(|name| {
@@ -174,7 +170,7 @@ impl Agent {
     }
 
     /// Its process id, inside the demo's namespace; `None` once it has ended.
-    pub(super) fn pid(&self) -> Option<Pid> {
+    pub(crate) fn pid(&self) -> Option<Pid> {
         Pid::from_raw(self.child.id()?.cast_signed())
     }
 }

@@ -7,7 +7,7 @@ use clap::ValueEnum;
 
 /// How a volume is used, in the order in which the kinds are shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     /// A filesystem, ext4
     Ext4,
     /// A filesystem, xfs
@@ -20,7 +20,7 @@ pub(super) enum Kind {
 
 impl Kind {
     /// Filesystem type, or `block`; also the name of its folder.
-    pub(super) fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Ext4 => "ext4",
             Self::Xfs => "xfs",
@@ -29,12 +29,12 @@ impl Kind {
         }
     }
 
-    pub(super) fn is_block(self) -> bool {
+    pub(crate) fn is_block(self) -> bool {
         self == Self::Block
     }
 
     /// What a stage does that finds data.
-    pub(super) fn found(self) -> &'static str {
+    pub(crate) fn found(self) -> &'static str {
         if self.is_block() {
             "device bound"
         } else {
@@ -43,7 +43,7 @@ impl Kind {
     }
 
     /// The capability that a kubelet would send.
-    pub(super) fn capability(self, mode: Mode) -> VolumeCapability {
+    pub(crate) fn capability(self, mode: Mode) -> VolumeCapability {
         let access_type = if self.is_block() {
             AccessType::Block(BlockVolume {})
         } else {
@@ -61,7 +61,7 @@ impl Kind {
 
 /// A part of the demo, with a table of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Scene {
+pub(crate) enum Scene {
     /// A volume's whole life.
     Life(Kind),
     /// A snapshot, what is restored from it, and a clone.
@@ -69,14 +69,14 @@ pub(super) enum Scene {
 }
 
 impl Scene {
-    pub(super) fn kind(self) -> Kind {
+    pub(crate) fn kind(self) -> Kind {
         match self {
             Self::Life(kind) | Self::Copies(kind) => kind,
         }
     }
 
     /// In reports, tables and JSON.
-    pub(super) fn name(self) -> String {
+    pub(crate) fn name(self) -> String {
         match self {
             Self::Life(kind) => kind.name().to_owned(),
             Self::Copies(kind) => format!("copies of {}", kind.name()),
@@ -86,7 +86,7 @@ impl Scene {
 
 /// What may be shown alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum Part {
+pub(crate) enum Part {
     /// The lives of all kinds of volume
     Lives,
     /// Snapshot, restore and clone
@@ -95,7 +95,7 @@ pub(super) enum Part {
 
 impl Part {
     /// As on the command line.
-    pub(super) fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Lives => "lives",
             Self::Copies => "copies",
@@ -105,7 +105,7 @@ impl Part {
 
 /// The filesystem beneath everything, which the controller's state directory is on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum StateFs {
+pub(crate) enum StateFs {
     /// Shares blocks: snapshots and clones while the volume is in use
     Xfs,
     /// Shares no blocks: snapshots and clones of detached volumes only, by copying
@@ -114,7 +114,7 @@ pub(super) enum StateFs {
 
 impl StateFs {
     /// As mount(8) calls it.
-    pub(super) fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Xfs => "xfs",
             Self::Ext4 => "ext4",

@@ -10,21 +10,21 @@ use std::time::{Duration, Instant};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use crate::demo::kind::Kind;
-use crate::demo::loops;
-use crate::demo::pattern;
-use crate::demo::place::Place;
-use crate::demo::trouble::Trouble;
+use crate::kind::Kind;
+use crate::loops;
+use crate::pattern;
+use crate::place::Place;
+use crate::trouble::Trouble;
 
 /// How much is written and read back.
-pub(super) const DATA_BYTES: usize = 4 << 20;
+pub(crate) const DATA_BYTES: usize = 4 << 20;
 /// Alignment that O_DIRECT is content with on any block device.
 const ALIGNMENT: usize = 4096;
 /// Bit of CAP_SYS_RESOURCE (capability.h).
 const CAP_SYS_RESOURCE: u32 = 24;
 
 /// Where a volume's data is reached: a file in a filesystem, or the device node itself.
-pub(super) fn data_path(kind: Kind, target: &Path) -> PathBuf {
+pub(crate) fn data_path(kind: Kind, target: &Path) -> PathBuf {
     if kind.is_block() {
         target.to_owned()
     } else {
@@ -36,7 +36,7 @@ pub(super) fn data_path(kind: Kind, target: &Path) -> PathBuf {
 ///
 /// # Errors
 /// A system call fails.
-pub(super) fn write(kind: Kind, target: &Path, seed: u64) -> Result<Duration, Trouble> {
+pub(crate) fn write(kind: Kind, target: &Path, seed: u64) -> Result<Duration, Trouble> {
     let path = data_path(kind, target);
     let mut buffer = Aligned::new();
     pattern::fill(buffer.bytes(), seed);
@@ -58,7 +58,7 @@ pub(super) fn write(kind: Kind, target: &Path, seed: u64) -> Result<Duration, Tr
 ///
 /// # Errors
 /// A system call fails, or a byte differs.
-pub(super) fn compare(kind: Kind, target: &Path, seed: u64) -> Result<Duration, Trouble> {
+pub(crate) fn compare(kind: Kind, target: &Path, seed: u64) -> Result<Duration, Trouble> {
     let path = data_path(kind, target);
     let mut buffer = Aligned::new();
     let started = Instant::now();
@@ -92,7 +92,7 @@ fn open(kind: Kind, path: &Path, options: &mut OpenOptions) -> std::io::Result<F
 ///
 /// # Errors
 /// Writing succeeds, or fails for another reason than EROFS.
-pub(super) fn refuses_writes(target: &Path) -> Result<(), Trouble> {
+pub(crate) fn refuses_writes(target: &Path) -> Result<(), Trouble> {
     let path = target.join("must-not-be");
     match File::create(&path) {
         Err(error) if Errno::from_io_error(&error) == Some(Errno::ROFS) => Ok(()),
@@ -111,7 +111,7 @@ pub(super) fn refuses_writes(target: &Path) -> Result<(), Trouble> {
 ///
 /// # Errors
 /// The target is still there.
-pub(super) fn is_gone(target: &Path) -> Result<(), Trouble> {
+pub(crate) fn is_gone(target: &Path) -> Result<(), Trouble> {
     match target.symlink_metadata() {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(Trouble::own(target.display(), error)),
@@ -126,7 +126,7 @@ pub(super) fn is_gone(target: &Path) -> Result<(), Trouble> {
 ///
 /// # Errors
 /// A system call fails.
-pub(super) fn size(kind: Kind, target: &Path) -> Result<u64, Trouble> {
+pub(crate) fn size(kind: Kind, target: &Path) -> Result<u64, Trouble> {
     let size = if kind.is_block() {
         File::open(target).and_then(|mut device| device.seek(SeekFrom::End(0)))
     } else {
@@ -141,7 +141,7 @@ pub(super) fn size(kind: Kind, target: &Path) -> Result<u64, Trouble> {
 ///
 /// # Errors
 /// One is left; the text names it.
-pub(super) fn nothing_is_left(place: &Place) -> Result<(), Trouble> {
+pub(crate) fn nothing_is_left(place: &Place) -> Result<(), Trouble> {
     let beneath = format!("{}/", place.state().display());
     let mounts = std::fs::read_to_string("/proc/self/mountinfo")?;
     let point = |line: &str| line.split(' ').nth(4).map(ToOwned::to_owned);
@@ -161,7 +161,7 @@ pub(super) fn nothing_is_left(place: &Place) -> Result<(), Trouble> {
 ///
 /// # Errors
 /// One has; the text names it.
-pub(super) fn is_unbound(place: &Place, volume: &str) -> Result<(), Trouble> {
+pub(crate) fn is_unbound(place: &Place, volume: &str) -> Result<(), Trouble> {
     let file = place.volumes().join(volume);
     none_of(&loops::bound_to(&loops::list()?, &file)?)
 }
@@ -182,7 +182,7 @@ fn none_of(left: &[loops::Loop]) -> Result<(), Trouble> {
 ///
 /// # Errors
 /// `/proc/self/status` cannot be read.
-pub(super) fn lacks_sys_resource() -> Result<bool, Trouble> {
+pub(crate) fn lacks_sys_resource() -> Result<bool, Trouble> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     Ok(!has_capability(&status, CAP_SYS_RESOURCE))
 }

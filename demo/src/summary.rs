@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::demo::agents::{Agent, Agents, CONTROLLER, NODE};
-use crate::demo::kind::{Scene, StateFs};
-use crate::demo::place::Place;
-use crate::demo::progress::Progress;
-use crate::demo::samples::{KernelsPart, Samples, Step, Who, show};
-use crate::demo::scrape;
-use crate::demo::trouble::Trouble;
-use crate::render::align;
+use crate::agents::{Agent, Agents};
+use crate::kind::{Scene, StateFs};
+use crate::place::{CONTROLLER, NODE, Place};
+use crate::progress::Progress;
+use crate::samples::{KernelsPart, Samples, Step, Who, show};
+use crate::scrape;
+use crate::trouble::Trouble;
+use belay_ctl::table::align;
 
 /// Width of the bar that shows the kernel's share.
 const BAR: usize = 16;
@@ -30,7 +30,7 @@ const HOW_MEASURED: [&str; 6] = [
 ];
 
 /// The table of times, one section a kind.
-pub(super) fn times(progress: &Progress, samples: &Samples, rounds: u32, repeated: u32) {
+pub(crate) fn times(progress: &Progress, samples: &Samples, rounds: u32, repeated: u32) {
     progress.heading(&format!("What it costs: p50 of {rounds} rounds"));
     for line in HOW_MEASURED {
         progress.line(&format!("  {line}"));
@@ -95,7 +95,7 @@ fn table(samples: &Samples, scene: Scene) -> String {
 }
 
 /// The tables for machines: times in microseconds, the middle of all rounds.
-pub(super) fn json(samples: &Samples, rounds: u32, repeated: u32, state: StateFs) -> Value {
+pub(crate) fn json(samples: &Samples, rounds: u32, repeated: u32, state: StateFs) -> Value {
     let us = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
     let scene = |scene: Scene| {
         let steps = Step::of(scene).iter().filter_map(|&step| {
@@ -143,7 +143,7 @@ fn bar(belay: Duration, kernel: Duration) -> String {
 ///
 /// # Errors
 /// One of them does not answer.
-pub(super) async fn metrics(progress: &Progress, agents: &Agents) -> Result<(), Trouble> {
+pub(crate) async fn metrics(progress: &Progress, agents: &Agents) -> Result<(), Trouble> {
     for (name, agent) in [(CONTROLLER, &agents.controller), (NODE, &agents.node)] {
         progress.heading(&format!(
             "What {name} says on http://{}/metrics",
@@ -192,7 +192,7 @@ async fn one_binary(progress: &Progress, agent: &Agent) -> Result<(), Trouble> {
 }
 
 /// How to talk to what is left running.
-pub(super) fn kept(progress: &Progress, place: &Place, outer: u32) {
+pub(crate) fn kept(progress: &Progress, place: &Place, outer: u32) {
     let (node, controller) = (place.socket(NODE), place.socket(CONTROLLER));
     let (node, controller) = (node.display(), controller.display());
     progress.heading("Left running (KEEP)");
@@ -212,7 +212,7 @@ pub(super) fn kept(progress: &Progress, place: &Place, outer: u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::demo::kind::Kind;
+    use crate::kind::Kind;
 
     const fn us(us: u64) -> Duration {
         Duration::from_micros(us)

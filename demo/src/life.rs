@@ -7,59 +7,59 @@ use std::time::{Duration, Instant};
 use belay_proto::csi::v1::volume_capability::access_mode::Mode;
 use tonic::Code;
 
-use crate::demo::calls::{Calls, Source, Volume};
-use crate::demo::kind::{Kind, Scene};
-use crate::demo::place::Place;
-use crate::demo::progress::Progress;
-use crate::demo::proof;
-use crate::demo::samples::{self, Samples, Step, Who};
-use crate::demo::trouble::Trouble;
-use crate::demo::{bare, samples::median};
-use crate::size;
+use crate::calls::{Calls, Source, Volume};
+use crate::kind::{Kind, Scene};
+use crate::place::Place;
+use crate::progress::Progress;
+use crate::proof;
+use crate::samples::{self, Samples, Step, Who};
+use crate::trouble::Trouble;
+use crate::{bare, samples::median};
+use belay_ctl::size;
 
 /// Size at creation, and after the online expansion.
-pub(super) const BYTES: (i64, i64) = (1 << 30, 2 << 30);
+pub(crate) const BYTES: (i64, i64) = (1 << 30, 2 << 30);
 
 /// All lives of one run.
-pub(super) struct Lives<'a> {
-    pub(super) place: &'a Place,
-    pub(super) calls: &'a mut Calls,
-    pub(super) samples: &'a mut Samples,
-    pub(super) progress: &'a Progress,
-    pub(super) kinds: &'a [Kind],
+pub(crate) struct Lives<'a> {
+    pub(crate) place: &'a Place,
+    pub(crate) calls: &'a mut Calls,
+    pub(crate) samples: &'a mut Samples,
+    pub(crate) progress: &'a Progress,
+    pub(crate) kinds: &'a [Kind],
     /// Those of which snapshots and clones are shown.
-    pub(super) copied: &'a [Kind],
+    pub(crate) copied: &'a [Kind],
     /// The state filesystem is such that snapshots and clones need a detached volume.
-    pub(super) shares_no_blocks: bool,
-    pub(super) rounds: u32,
+    pub(crate) shares_no_blocks: bool,
+    pub(crate) rounds: u32,
     /// Where we are, for a failure report.
-    pub(super) now: &'a mut String,
+    pub(crate) now: &'a mut String,
 }
 
 /// What a life begins with.
-pub(super) struct Birth<'a> {
-    pub(super) scene: Scene,
+pub(crate) struct Birth<'a> {
+    pub(crate) scene: Scene,
     /// From 1; 0 is a life that is told but not counted.
-    pub(super) round: u32,
+    pub(crate) round: u32,
     /// Of the volume and of its pod; two lives at a time have different ones.
-    pub(super) name: &'a str,
-    pub(super) mode: Mode,
+    pub(crate) name: &'a str,
+    pub(crate) mode: Mode,
     /// The step that makes it.
-    pub(super) step: Step,
-    pub(super) bytes: i64,
-    pub(super) source: Option<Source>,
+    pub(crate) step: Step,
+    pub(crate) bytes: i64,
+    pub(crate) source: Option<Source>,
 }
 
 /// One life, and its paths as a kubelet would choose them.
-pub(super) struct Life {
-    pub(super) scene: Scene,
-    pub(super) kind: Kind,
-    pub(super) round: u32,
-    pub(super) step: Step,
-    pub(super) volume: Volume,
-    pub(super) staging: PathBuf,
-    pub(super) target: PathBuf,
-    pub(super) second: PathBuf,
+pub(crate) struct Life {
+    pub(crate) scene: Scene,
+    pub(crate) kind: Kind,
+    pub(crate) round: u32,
+    pub(crate) step: Step,
+    pub(crate) volume: Volume,
+    pub(crate) staging: PathBuf,
+    pub(crate) target: PathBuf,
+    pub(crate) second: PathBuf,
 }
 
 impl Lives<'_> {
@@ -67,7 +67,7 @@ impl Lives<'_> {
     ///
     /// # Errors
     /// The first step that fails.
-    pub(super) async fn all(&mut self) -> Result<(), Trouble> {
+    pub(crate) async fn all(&mut self) -> Result<(), Trouble> {
         for &kind in self.kinds {
             self.progress.heading(&match kind {
                 Kind::Block => "raw block".to_owned(),
@@ -120,7 +120,7 @@ impl Lives<'_> {
     }
 
     /// Create and attach.
-    pub(super) async fn begin(&mut self, birth: Birth<'_>) -> Result<Life, Trouble> {
+    pub(crate) async fn begin(&mut self, birth: Birth<'_>) -> Result<Life, Trouble> {
         let Birth { scene, round, .. } = birth;
         let kind = scene.kind();
         let pod = self.place.pod(birth.name);
@@ -151,7 +151,7 @@ impl Lives<'_> {
         Ok(life)
     }
 
-    pub(super) async fn attach(&mut self, life: &mut Life) -> Result<(), Trouble> {
+    pub(crate) async fn attach(&mut self, life: &mut Life) -> Result<(), Trouble> {
         self.step(life, Step::Attach);
         let (content, took) = self.calls.attach(&mut life.volume).await?;
         self.done(life, took, &format!("content={content}"));
@@ -169,7 +169,7 @@ impl Lives<'_> {
     }
 
     /// Stage the blank volume, publish, write.
-    pub(super) async fn fill(&mut self, life: &mut Life) -> Result<(), Trouble> {
+    pub(crate) async fn fill(&mut self, life: &mut Life) -> Result<(), Trouble> {
         let made = if life.kind.is_block() {
             "device bound"
         } else {
@@ -184,7 +184,7 @@ impl Lives<'_> {
         Ok(())
     }
 
-    pub(super) async fn stage(
+    pub(crate) async fn stage(
         &mut self,
         life: &mut Life,
         step: Step,
@@ -286,7 +286,7 @@ impl Lives<'_> {
     }
 
     /// Tear down, detach, delete.
-    pub(super) async fn end(&mut self, mut life: Life) -> Result<(), Trouble> {
+    pub(crate) async fn end(&mut self, mut life: Life) -> Result<(), Trouble> {
         let target = life.target.clone();
         self.unpublish(&mut life, &target, "").await?;
         self.unstage(&mut life).await?;
@@ -300,7 +300,7 @@ impl Lives<'_> {
         Ok(())
     }
 
-    pub(super) async fn publish(&mut self, life: &mut Life) -> Result<(), Trouble> {
+    pub(crate) async fn publish(&mut self, life: &mut Life) -> Result<(), Trouble> {
         self.step(life, Step::Publish);
         let call = self
             .calls
@@ -310,7 +310,7 @@ impl Lives<'_> {
         Ok(())
     }
 
-    pub(super) async fn unpublish(
+    pub(crate) async fn unpublish(
         &mut self,
         life: &mut Life,
         target: &Path,
@@ -323,14 +323,14 @@ impl Lives<'_> {
         Ok(())
     }
 
-    pub(super) async fn detach(&mut self, life: &mut Life) -> Result<(), Trouble> {
+    pub(crate) async fn detach(&mut self, life: &mut Life) -> Result<(), Trouble> {
         self.step(life, Step::Detach);
         let ((), took) = self.calls.detach(&life.volume).await?;
         self.done(life, took, "");
         Ok(())
     }
 
-    pub(super) async fn unstage(&mut self, life: &mut Life) -> Result<(), Trouble> {
+    pub(crate) async fn unstage(&mut self, life: &mut Life) -> Result<(), Trouble> {
         self.step(life, Step::Unstage);
         let ((), took) = self.calls.unstage(&life.volume, &life.staging).await?;
         proof::is_unbound(self.place, &life.volume.id)?;
@@ -345,7 +345,7 @@ impl Lives<'_> {
         Ok((u64::try_from(total).map_err(negative)?, took))
     }
 
-    pub(super) fn step(&mut self, life: &mut Life, step: Step) {
+    pub(crate) fn step(&mut self, life: &mut Life, step: Step) {
         life.step = step;
         self.at(life.scene, life.round, step);
     }
@@ -360,7 +360,7 @@ impl Lives<'_> {
     }
 
     /// Only the first round is told step by step.
-    pub(super) fn done(&mut self, life: &Life, took: Duration, note: &str) {
+    pub(crate) fn done(&mut self, life: &Life, took: Duration, note: &str) {
         if life.round > 0 {
             self.samples.add(life.scene, life.step, Who::Belay, took);
         }
@@ -370,7 +370,7 @@ impl Lives<'_> {
     }
 
     /// A step that was refused, rightly: what that means, and the driver's words.
-    pub(super) fn refused(&self, life: &Life, label: &str, what: &str, words: &str) {
+    pub(crate) fn refused(&self, life: &Life, label: &str, what: &str, words: &str) {
         if life.round <= 1 {
             let line = format!("  {label:<20}{:>11}   {what}:", "-");
             self.progress.line(&line);
@@ -381,7 +381,7 @@ impl Lives<'_> {
 
 impl Life {
     /// Other data for every life.
-    pub(super) fn seed(&self) -> u64 {
+    pub(crate) fn seed(&self) -> u64 {
         u64::from(self.round) << 8 | self.kind as u64
     }
 }

@@ -1,39 +1,55 @@
-//! A gRPC connection over a Unix socket. Knows nothing of what is said on it.
+//! A gRPC connection over a Unix socket, for whoever calls a driver.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
 use tonic::transport::{Channel, Endpoint};
 use tower::service_fn;
 
-use crate::failure::Failure;
+/// Why there is no connection.
+#[derive(Debug, thiserror::Error)]
+pub enum DialError {
+    /// Nobody listens on the socket.
+    #[error("{}: cannot connect: {source}", path.display())]
+    Connect {
+        /// The socket.
+        path: PathBuf,
+        /// What connect(2) said.
+        source: io::Error,
+    },
+    /// Somebody listens, but does not speak HTTP/2.
+    #[error("{}: connected, but no gRPC is spoken there: {message}", path.display())]
+    NotGrpc {
+        /// The socket.
+        path: PathBuf,
+        /// What the handshake said.
+        message: String,
+    },
+}
 
 /// A new connection to the socket at `path`. It is never redialled: one that breaks stays broken,
 /// so that a call fails instead of reaching a process that was not meant.
 ///
 /// # Errors
 /// Nobody listens there, or what listens does not speak HTTP/2.
-pub(crate) async fn dial(path: &Path) -> Result<Channel, Failure> {
-    let stream = UnixStream::connect(path)
-        .await
-        .map_err(|source| Failure::Connect {
-            path: path.to_owned(),
-            source,
-        })?;
+pub async fn dial(path: &Path) -> Result<Channel, DialError> {
+    let stream = UnixStream::connect(path).await;
+    let stream = stream.map_err(|source| DialError::Connect {
+        path: path.to_owned(),
+        source,
+    })?;
     let mut stream = Some(TokioIo::new(stream));
     let hand_over = service_fn(move |_| {
-        let stream = stream
-            .take()
-            .ok_or_else(|| io::Error::from(io::ErrorKind::NotConnected));
-        async move { stream }
+        let stream = stream.take();
+        std::future::ready(stream.ok_or_else(|| io::Error::from(io::ErrorKind::NotConnected)))
     });
     // The authority must be a valid host: h2 servers reset calls whose authority is a path.
     Endpoint::from_static("http://localhost")
         .connect_with_connector(hand_over)
         .await
-        .map_err(|error| Failure::NotGrpc {
+        .map_err(|error| DialError::NotGrpc {
             path: path.to_owned(),
             message: chain(&error),
         })
@@ -56,8 +72,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_missing_socket_is_named_with_its_reason() {
-        let failure = dial(Path::new("/nonexistent/csi.sock")).await.unwrap_err();
-        let text = failure.to_string();
+        let error = dial(Path::new("/nonexistent/csi.sock")).await.unwrap_err();
+        let text = error.to_string();
         assert!(text.contains("/nonexistent/csi.sock"), "{text}");
         assert!(text.contains("No such file"), "{text}");
     }

@@ -15,9 +15,9 @@ const RELEASE_SECONDS_MAX: i64 = 20;
 
 /// A bound loop device.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Loop {
+pub(crate) struct Loop {
     /// Its node, `/dev/loopN`.
-    pub(super) device: PathBuf,
+    pub(crate) device: PathBuf,
     /// Its own number.
     number: DeviceNumber,
     /// Inode of the file behind it.
@@ -34,7 +34,7 @@ type DeviceNumber = (u32, u32);
 ///
 /// # Errors
 /// `losetup` is missing or fails, or prints what cannot be read.
-pub(super) fn list() -> io::Result<Vec<Loop>> {
+pub(crate) fn list() -> io::Result<Vec<Loop>> {
     // Without --raw: that escapes the blanks with which these columns are padded.
     let columns = "NAME,MAJ:MIN,BACK-INO,BACK-MAJ:MIN";
     let text = losetup(
@@ -72,7 +72,7 @@ fn device_number(text: &str) -> Option<DeviceNumber> {
 ///
 /// # Errors
 /// The file cannot be looked at; one that does not exist has no loop.
-pub(super) fn bound_to(loops: &[Loop], file: &Path) -> io::Result<Vec<Loop>> {
+pub(crate) fn bound_to(loops: &[Loop], file: &Path) -> io::Result<Vec<Loop>> {
     let meta = match fs::metadata(file) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         meta => meta?,
@@ -86,7 +86,7 @@ pub(super) fn bound_to(loops: &[Loop], file: &Path) -> io::Result<Vec<Loop>> {
 }
 
 /// Those of `loops` whose files live on a filesystem on one of `disks`.
-pub(super) fn bound_on(loops: &[Loop], disks: &[Loop]) -> Vec<Loop> {
+pub(crate) fn bound_on(loops: &[Loop], disks: &[Loop]) -> Vec<Loop> {
     loops
         .iter()
         .filter(|l| disks.iter().any(|disk| disk.number == l.below))
@@ -98,7 +98,7 @@ pub(super) fn bound_on(loops: &[Loop], disks: &[Loop]) -> Vec<Loop> {
 ///
 /// # Errors
 /// What `losetup` says.
-pub(super) fn bind(file: &Path, stdin: Stdio) -> io::Result<PathBuf> {
+pub(crate) fn bind(file: &Path, stdin: Stdio) -> io::Result<PathBuf> {
     let path = file
         .to_str()
         .ok_or_else(|| io::Error::other("the path is not UTF-8"))?;
@@ -111,7 +111,7 @@ pub(super) fn bind(file: &Path, stdin: Stdio) -> io::Result<PathBuf> {
 ///
 /// # Errors
 /// What `losetup` or open(2) says.
-pub(super) fn release(ours: &Loop) -> io::Result<()> {
+pub(crate) fn release(ours: &Loop) -> io::Result<()> {
     let nonblocking = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
     let hold = OpenOptions::new()
         .read(true)
@@ -130,7 +130,7 @@ pub(super) fn release(ours: &Loop) -> io::Result<()> {
 ///
 /// # Errors
 /// The file is bound to no device, or the device stays open.
-pub(super) fn release_and_wait(file: &Path) -> io::Result<()> {
+pub(crate) fn release_and_wait(file: &Path) -> io::Result<()> {
     let watch = inotify::init(CreateFlags::CLOEXEC)?;
     inotify::add_watch(&watch, file, WatchFlags::CLOSE_WRITE)?;
     let unbound = || io::Error::other(format!("{}: no loop device has it", file.display()));

@@ -9,13 +9,12 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::demo::agents::BINARIES;
-use crate::demo::kind::StateFs;
-use crate::demo::place::Place;
-use crate::demo::progress::Progress;
-use crate::demo::{DemoArgs, reaper};
 use crate::failure::Failure;
-use crate::render::Output;
+use crate::kind::StateFs;
+use crate::place::{BINARIES, Place};
+use crate::progress::Progress;
+use crate::{DemoArgs, reaper};
+use belay_ctl::Output;
 
 /// Tools that the demo's own infrastructure and the agent's mkfs need, with their Debian packages.
 const TOOLS: [(&str, &str); 5] = [
@@ -34,14 +33,14 @@ const INTERRUPTED: u8 = 130;
 ///
 /// # Errors
 /// Something needed is missing, or the demo does not come to a good end.
-pub(super) async fn run(args: &DemoArgs, output: Output) -> Result<ExitCode, Failure> {
+pub(crate) async fn run(args: &DemoArgs) -> Result<ExitCode, Failure> {
     let bin_dir = args.bin_dir()?;
     check_needs(&bin_dir)?;
     // From here on a signal is an event; by default it would end this process at once.
     let mut interrupt = Interrupt::listen()?;
     let mut reaper = Reaper::start(args.state_fs).await?;
-    let progress = Progress::new(output);
-    let shown = show(args, output, &bin_dir, &mut reaper, &mut interrupt).await;
+    let progress = Progress::new(args.output);
+    let shown = show(args, &bin_dir, &mut reaper, &mut interrupt).await;
     match (shown, reaper.finish().await) {
         (Ok(code), Ok(cleared)) => {
             progress.line(&format!("\nNothing is left behind: {cleared}"));
@@ -84,13 +83,12 @@ fn check_needs(bin_dir: &Path) -> Result<(), Failure> {
 /// Runs the inner process to its end, to Ctrl-C, or to the reaper's unexpected death.
 async fn show(
     args: &DemoArgs,
-    output: Output,
     bin_dir: &Path,
     reaper: &mut Reaper,
     interrupt: &mut Interrupt,
 ) -> Result<ExitCode, Failure> {
     let disk = reaper.ready().await?;
-    let mut inner = start_inner(args, output, bin_dir, &reaper.place, &disk)?;
+    let mut inner = start_inner(args, bin_dir, &reaper.place, &disk)?;
     // Its end tells the inner process to leave, also if this process is killed.
     let leash = inner.stdin.take();
     if let Some(pid) = inner.id() {
@@ -104,7 +102,7 @@ async fn show(
                 inner.kill().await?;
             }
             let code = if args.keep { ExitCode::SUCCESS } else { ExitCode::from(INTERRUPTED) };
-            Progress::new(output).line("\nEnding.");
+            Progress::new(args.output).line("\nEnding.");
             Ok(code)
         }
         status = reaper.child.wait() => {
@@ -129,7 +127,6 @@ fn verdict(status: ExitStatus) -> Result<ExitCode, Failure> {
 /// when it dies. A process of its own group, so that Ctrl-C reaches this process alone.
 fn start_inner(
     args: &DemoArgs,
-    output: Output,
     bin_dir: &Path,
     place: &Place,
     disk: &Path,
@@ -146,7 +143,7 @@ fn start_inner(
         ])
         .args(["--mount-proc", "--"])
         .arg(std::env::current_exe()?)
-        .args(["demo", "--rounds", &args.rounds.to_string(), "--bin-dir"])
+        .args(["--rounds", &args.rounds.to_string(), "--bin-dir"])
         .arg(bin_dir)
         .arg("--inner")
         .arg(place.dir())
@@ -154,7 +151,7 @@ fn start_inner(
         .arg(disk)
         .args(["--outer", &std::process::id().to_string()])
         .args(["--state-fs", args.state_fs.name()])
-        .args(matches!(output, Output::Json).then_some("--output=json"))
+        .args(matches!(args.output, Output::Json).then_some("--output=json"))
         .args(args.part.map(|part| format!("--part={}", part.name())))
         .args(args.keep.then_some("--keep"))
         .args(args.only.map(|kind| format!("--only={}", kind.name())))
@@ -180,7 +177,7 @@ impl Reaper {
     async fn start(state: StateFs) -> Result<Self, Failure> {
         let place = Place::choose(&std::env::temp_dir())?;
         let mut child = Command::new(std::env::current_exe()?)
-            .args(["demo", "--reap"])
+            .arg("--reap")
             .arg(place.dir())
             .args(["--state-fs", state.name()])
             .stdin(Stdio::piped())

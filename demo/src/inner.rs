@@ -15,17 +15,17 @@ use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::demo::agents::{Agents, CONTROLLER, NODE};
-use crate::demo::calls::Calls;
-use crate::demo::kind::{Kind, Part, StateFs};
-use crate::demo::life::Lives;
-use crate::demo::place::Place;
-use crate::demo::progress::Progress;
-use crate::demo::samples::Samples;
-use crate::demo::trouble::Trouble;
-use crate::demo::{DemoArgs, bare, proof, summary};
+use crate::agents::Agents;
+use crate::calls::Calls;
 use crate::failure::Failure;
-use crate::render::Output;
+use crate::kind::{Kind, Part, StateFs};
+use crate::life::Lives;
+use crate::place::{CONTROLLER, NODE, Place};
+use crate::progress::Progress;
+use crate::samples::Samples;
+use crate::trouble::Trouble;
+use crate::{DemoArgs, bare, proof, summary};
+use belay_ctl::Output;
 
 /// How long to wait for the news that a binary died, after a call to it failed.
 const OBITUARY: Duration = Duration::from_millis(300);
@@ -34,12 +34,7 @@ const OBITUARY: Duration = Duration::from_millis(300);
 ///
 /// # Errors
 /// The demo failed; what and where is in the text, with the ends of both logs.
-pub(super) async fn run(
-    args: &DemoArgs,
-    folder: &Path,
-    disk: &Path,
-    output: Output,
-) -> Result<ExitCode, Failure> {
+pub(crate) async fn run(args: &DemoArgs, folder: &Path, disk: &Path) -> Result<ExitCode, Failure> {
     let place = Place::at(folder);
     // The outer process decides what a signal means; kept registered, so that none ends this one.
     let _ignored = [
@@ -48,7 +43,7 @@ pub(super) async fn run(
     ];
     let mut now = "start".to_owned();
     let played = tokio::select! {
-        played = play(args, output, &place, disk, &mut now) => played,
+        played = play(args, &place, disk, &mut now) => played,
         () = leash_let_go()? => return Ok(ExitCode::SUCCESS),
     };
     played.map(|()| ExitCode::SUCCESS).map_err(|trouble| {
@@ -69,12 +64,11 @@ fn leash_let_go() -> Result<impl Future<Output = ()>, Failure> {
 
 async fn play(
     args: &DemoArgs,
-    output: Output,
     place: &Place,
     disk: &Path,
     now: &mut String,
 ) -> Result<(), Trouble> {
-    let progress = Progress::new(output);
+    let progress = Progress::new(args.output);
     make_state(place, disk, args.state_fs)?;
     let bin_dir = args
         .bin_dir()
@@ -117,7 +111,7 @@ async fn play(
     summary::times(&progress, &samples, args.rounds, calls.repeated());
     summary::metrics(&progress, &agents).await?;
     proof::nothing_is_left(place)?;
-    if matches!(output, Output::Json) {
+    if matches!(args.output, Output::Json) {
         let told = summary::json(&samples, args.rounds, calls.repeated(), args.state_fs);
         writeln!(std::io::stdout().lock(), "{told:#}")?;
     }

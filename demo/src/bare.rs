@@ -16,12 +16,12 @@ use rustix::mount::{
     UnmountFlags,
 };
 
-use crate::demo::kind::{Kind, Scene};
-use crate::demo::loops;
-use crate::demo::place::Place;
-use crate::demo::proof;
-use crate::demo::samples::{Samples, Step, Who};
-use crate::demo::trouble::Trouble;
+use crate::kind::{Kind, Scene};
+use crate::loops;
+use crate::place::Place;
+use crate::proof;
+use crate::samples::{Samples, Step, Who};
+use crate::trouble::Trouble;
 
 /// A record as small as a disk can make durable.
 const RECORD: [u8; 4096] = [0x5A; 4096];
@@ -30,7 +30,7 @@ const RECORD: [u8; 4096] = [0x5A; 4096];
 ///
 /// # Errors
 /// A system call or a tool fails.
-pub(super) fn live(
+pub(crate) fn live(
     place: &Place,
     kind: Kind,
     sizes: (i64, i64),
@@ -45,7 +45,7 @@ pub(super) fn live(
 ///
 /// # Errors
 /// A system call or a tool fails.
-pub(super) fn copies(
+pub(crate) fn copies(
     place: &Place,
     kind: Kind,
     sizes: (i64, i64),
@@ -269,7 +269,7 @@ fn stage(kind: Kind, device: &Path, staging: &Path) -> io::Result<()> {
 ///
 /// # Errors
 /// A system call fails.
-pub(super) fn mount(fs_type: &str, device: &Path, point: &Path) -> io::Result<()> {
+pub(crate) fn mount(fs_type: &str, device: &Path, point: &Path) -> io::Result<()> {
     let context = rustix::mount::fsopen(fs_type, FsOpenFlags::FSOPEN_CLOEXEC)?;
     rustix::mount::fsconfig_set_string(&context, "source", device)?;
     rustix::mount::fsconfig_create(&context)?;

@@ -6,18 +6,23 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
+pub(crate) const CONTROLLER: &str = "belay-controller";
+pub(crate) const NODE: &str = "belay-node";
+/// Both, in the order in which they start: the controller makes the folder that the node needs.
+pub(crate) const BINARIES: [&str; 2] = [CONTROLLER, NODE];
+
 /// How many names are tried before giving up.
 const NAMES_MAX: u32 = 100;
 
 /// One folder beneath the temporary directory.
 #[derive(Clone, Debug)]
-pub(super) struct Place {
+pub(crate) struct Place {
     dir: PathBuf,
 }
 
 impl Place {
     /// The folder of that name, whether it is there or not.
-    pub(super) fn at(dir: &Path) -> Self {
+    pub(crate) fn at(dir: &Path) -> Self {
         Self {
             dir: dir.to_owned(),
         }
@@ -27,7 +32,7 @@ impl Place {
     ///
     /// # Errors
     /// Too many demos with our number left their folders.
-    pub(super) fn choose(temporary: &Path) -> io::Result<Self> {
+    pub(crate) fn choose(temporary: &Path) -> io::Result<Self> {
         let pid = std::process::id();
         let mut names = (0..NAMES_MAX).map(|n| temporary.join(format!("belay-demo.{pid}.{n}")));
         let free = names.find(|name| name.symlink_metadata().is_err());
@@ -40,50 +45,50 @@ impl Place {
     ///
     /// # Errors
     /// It is there already, or its parent cannot be written.
-    pub(super) fn make(&self) -> io::Result<()> {
+    pub(crate) fn make(&self) -> io::Result<()> {
         let made = DirBuilder::new().mode(0o700).create(&self.dir);
         made.map_err(|error| io::Error::other(format!("{}: {error}", self.dir.display())))
     }
 
-    pub(super) fn dir(&self) -> &Path {
+    pub(crate) fn dir(&self) -> &Path {
         &self.dir
     }
 
     /// The sparse file that plays the disk beneath everything.
-    pub(super) fn image(&self) -> PathBuf {
+    pub(crate) fn image(&self) -> PathBuf {
         self.dir.join("disk")
     }
 
     /// Where the inner process mounts it.
-    pub(super) fn state(&self) -> PathBuf {
+    pub(crate) fn state(&self) -> PathBuf {
         self.dir.join("state")
     }
 
-    pub(super) fn socket(&self, binary: &str) -> PathBuf {
+    pub(crate) fn socket(&self, binary: &str) -> PathBuf {
         self.dir.join(format!("{binary}.sock"))
     }
 
-    pub(super) fn log(&self, binary: &str) -> PathBuf {
+    pub(crate) fn log(&self, binary: &str) -> PathBuf {
         self.dir.join(format!("{binary}.log"))
     }
 
     /// `--state-dir` of the controller.
-    pub(super) fn controller_state(&self) -> PathBuf {
+    pub(crate) fn controller_state(&self) -> PathBuf {
         self.state().join("controller")
     }
 
     /// `--loop-dir` of the node: where the controller keeps the volumes' files.
-    pub(super) fn volumes(&self) -> PathBuf {
+    pub(crate) fn volumes(&self) -> PathBuf {
         self.controller_state().join("volumes")
     }
 
     /// What a kubelet would have beneath its own folder, for one pod.
-    pub(super) fn pod(&self, name: &str) -> PathBuf {
+    pub(crate) fn pod(&self, name: &str) -> PathBuf {
         self.state().join("pods").join(name)
     }
 
     /// Where the bare system calls are measured.
-    pub(super) fn bare(&self) -> PathBuf {
+    pub(crate) fn bare(&self) -> PathBuf {
         self.state().join("bare")
     }
 
@@ -92,9 +97,9 @@ impl Place {
     ///
     /// # Errors
     /// Something could not be removed; the text says what.
-    pub(super) fn remove(&self) -> io::Result<()> {
+    pub(crate) fn remove(&self) -> io::Result<()> {
         let mut names = vec![self.image()];
-        for binary in crate::demo::agents::BINARIES {
+        for binary in BINARIES {
             names.extend([self.socket(binary), self.log(binary)]);
         }
         for name in names {

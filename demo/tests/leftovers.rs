@@ -165,8 +165,7 @@ impl Demo {
         let folder = std::env::var_os("BELAY_BIN_DIR").map(PathBuf::from);
         let folder = folder.expect("BELAY_BIN_DIR names no folder of built binaries: make test");
         let temporary = tempfile::tempdir().unwrap();
-        let mut outer = Command::new(folder.join("belayctl"))
-            .arg("demo")
+        let mut outer = Command::new(folder.join("belay-demo"))
             .args(arguments)
             .env("TMPDIR", temporary.path())
             .env_remove("KEEP")
@@ -310,8 +309,8 @@ impl Process {
             .unwrap_or_default()
             .to_string_lossy();
         match &*name {
-            "belayctl" if self.command.contains("--reap") => "reaper".to_owned(),
-            "belayctl" if self.command.contains("--inner") => "inner".to_owned(),
+            "belay-demo" if self.command.contains("--reap") => "reaper".to_owned(),
+            "belay-demo" if self.command.contains("--inner") => "inner".to_owned(),
             other => other.to_owned(),
         }
     }

@@ -4,18 +4,18 @@
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
-use crate::demo::samples;
-use crate::render::Output;
+use crate::samples;
+use belay_ctl::Output;
 
 /// The screen.
-pub(super) struct Progress {
+pub(crate) struct Progress {
     terminal: bool,
     /// Where the story goes; stdout may be for machines.
     to_stderr: bool,
 }
 
 impl Progress {
-    pub(super) fn new(output: Output) -> Self {
+    pub(crate) fn new(output: Output) -> Self {
         let to_stderr = matches!(output, Output::Json);
         let terminal = if to_stderr {
             io::stderr().is_terminal()
@@ -29,13 +29,13 @@ impl Progress {
     }
 
     /// A line that stays.
-    pub(super) fn line(&self, text: &str) {
+    pub(crate) fn line(&self, text: &str) {
         let clear = if self.terminal { "\r\x1b[2K" } else { "" };
         self.write(&format!("{clear}{text}\n"));
     }
 
     /// A heading; bold where there is a terminal.
-    pub(super) fn heading(&self, text: &str) {
+    pub(crate) fn heading(&self, text: &str) {
         if self.terminal {
             self.line(&format!("\n\x1b[1m{text}\x1b[0m"));
         } else {
@@ -44,12 +44,12 @@ impl Progress {
     }
 
     /// A step that is done, with its time and what it showed.
-    pub(super) fn step(&self, label: &str, took: Duration, note: &str) {
+    pub(crate) fn step(&self, label: &str, took: Duration, note: &str) {
         self.line(format!("  {label:<20}{:>11}   {note}", samples::show(took)).trim_end());
     }
 
     /// What is going on right now, until the next line.
-    pub(super) fn now(&self, text: &str) {
+    pub(crate) fn now(&self, text: &str) {
         if self.terminal {
             self.write(&format!("\r\x1b[2K  {text} ..."));
         }

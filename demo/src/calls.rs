@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use belay_proto::csi::v1::controller_client::ControllerClient;
 use belay_proto::csi::v1::identity_client::IdentityClient;
 use belay_proto::csi::v1::node_client::NodeClient;
-pub(super) use belay_proto::csi::v1::volume_content_source::Type as Source;
+pub(crate) use belay_proto::csi::v1::volume_content_source::Type as Source;
 use belay_proto::csi::v1::volume_usage::Unit;
 use belay_proto::csi::v1::{
     CapacityRange, ControllerExpandVolumeRequest, ControllerPublishVolumeRequest,
@@ -18,12 +18,12 @@ use belay_proto::csi::v1::{
     NodePublishVolumeRequest, NodeStageVolumeRequest, NodeUnpublishVolumeRequest,
     NodeUnstageVolumeRequest, ProbeRequest, VolumeCapability, VolumeContentSource,
 };
+use belay_proto::dial::dial;
 use tonic::transport::Channel;
 use tonic::{Code, Response, Status};
 
-use crate::connect::dial;
-use crate::demo::agents::NODE_ID;
-use crate::demo::trouble::Trouble;
+use crate::agents::NODE_ID;
+use crate::trouble::Trouble;
 
 /// No call of the demo takes nearly as long.
 const CALL_MAX: Duration = Duration::from_secs(60);
@@ -34,18 +34,18 @@ const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const REPEAT_MAX: Duration = Duration::from_secs(10);
 
 /// What a call answered, and how long that took.
-pub(super) type Timed<T> = Result<(T, Duration), Trouble>;
+pub(crate) type Timed<T> = Result<(T, Duration), Trouble>;
 
 /// A volume that was created.
-pub(super) struct Volume {
-    pub(super) id: String,
-    pub(super) capability: VolumeCapability,
+pub(crate) struct Volume {
+    pub(crate) id: String,
+    pub(crate) capability: VolumeCapability,
     context: HashMap<String, String>,
     publish_context: HashMap<String, String>,
 }
 
 /// The two sockets.
-pub(super) struct Calls {
+pub(crate) struct Calls {
     controller: ControllerClient<Channel>,
     node: PathBuf,
     repeated: Cell<u32>,
@@ -54,7 +54,7 @@ pub(super) struct Calls {
 impl Calls {
     /// # Errors
     /// The controller cannot be reached.
-    pub(super) async fn connect(controller: &Path, node: &Path) -> Result<Self, Trouble> {
+    pub(crate) async fn connect(controller: &Path, node: &Path) -> Result<Self, Trouble> {
         let channel = dial(controller).await;
         let channel = channel.map_err(|failure| Trouble::Dial {
             rpc: "CreateVolume",
@@ -67,7 +67,7 @@ impl Calls {
         })
     }
 
-    pub(super) async fn create(
+    pub(crate) async fn create(
         &mut self,
         name: String,
         bytes: i64,
@@ -106,7 +106,7 @@ impl Calls {
 
     /// The id of a snapshot that is ready to be used. Where it is copied in the background, the
     /// call is repeated until then, as the snapshotter does, and all of that is in the time.
-    pub(super) async fn snapshot(&mut self, name: String, volume: &Volume) -> Timed<String> {
+    pub(crate) async fn snapshot(&mut self, name: String, volume: &Volume) -> Timed<String> {
         let request = CreateSnapshotRequest {
             name,
             source_volume_id: volume.id.clone(),
@@ -128,7 +128,7 @@ impl Calls {
         Err(Trouble::Untrue(text))
     }
 
-    pub(super) async fn delete_snapshot(&mut self, id: &str) -> Timed<()> {
+    pub(crate) async fn delete_snapshot(&mut self, id: &str) -> Timed<()> {
         let request = DeleteSnapshotRequest {
             snapshot_id: id.to_owned(),
             ..Default::default()
@@ -140,7 +140,7 @@ impl Calls {
     }
 
     /// Keeps the publish context in the volume, for the node calls. Answers its `content`.
-    pub(super) async fn attach(&mut self, volume: &mut Volume) -> Timed<String> {
+    pub(crate) async fn attach(&mut self, volume: &mut Volume) -> Timed<String> {
         let request = ControllerPublishVolumeRequest {
             volume_id: volume.id.clone(),
             node_id: NODE_ID.to_owned(),
@@ -161,7 +161,7 @@ impl Calls {
         ))
     }
 
-    pub(super) async fn detach(&mut self, volume: &Volume) -> Timed<()> {
+    pub(crate) async fn detach(&mut self, volume: &Volume) -> Timed<()> {
         let request = ControllerUnpublishVolumeRequest {
             volume_id: volume.id.clone(),
             node_id: NODE_ID.to_owned(),
@@ -173,7 +173,7 @@ impl Calls {
             .map(|(_, took)| ((), took))
     }
 
-    pub(super) async fn delete(&mut self, volume: &Volume) -> Timed<()> {
+    pub(crate) async fn delete(&mut self, volume: &Volume) -> Timed<()> {
         let request = DeleteVolumeRequest {
             volume_id: volume.id.clone(),
             ..Default::default()
@@ -184,7 +184,7 @@ impl Calls {
             .map(|(_, took)| ((), took))
     }
 
-    pub(super) async fn controller_expand(&mut self, volume: &Volume, bytes: i64) -> Timed<i64> {
+    pub(crate) async fn controller_expand(&mut self, volume: &Volume, bytes: i64) -> Timed<i64> {
         let request = ControllerExpandVolumeRequest {
             volume_id: volume.id.clone(),
             capacity_range: range(bytes),
@@ -196,7 +196,7 @@ impl Calls {
         Ok((answer.capacity_bytes, took))
     }
 
-    pub(super) async fn stage(&self, volume: &Volume, staging: &Path) -> Timed<()> {
+    pub(crate) async fn stage(&self, volume: &Volume, staging: &Path) -> Timed<()> {
         let request = NodeStageVolumeRequest {
             volume_id: volume.id.clone(),
             publish_context: volume.publish_context.clone(),
@@ -212,7 +212,7 @@ impl Calls {
         .map(|(_, took)| ((), took))
     }
 
-    pub(super) async fn unstage(&self, volume: &Volume, staging: &Path) -> Timed<()> {
+    pub(crate) async fn unstage(&self, volume: &Volume, staging: &Path) -> Timed<()> {
         let request = NodeUnstageVolumeRequest {
             volume_id: volume.id.clone(),
             staging_target_path: text(staging),
@@ -224,7 +224,7 @@ impl Calls {
         .map(|(_, took)| ((), took))
     }
 
-    pub(super) async fn publish(
+    pub(crate) async fn publish(
         &self,
         volume: &Volume,
         staging: &Path,
@@ -248,7 +248,7 @@ impl Calls {
         .map(|(_, took)| ((), took))
     }
 
-    pub(super) async fn unpublish(&self, volume: &Volume, target: &Path) -> Timed<()> {
+    pub(crate) async fn unpublish(&self, volume: &Volume, target: &Path) -> Timed<()> {
         let request = NodeUnpublishVolumeRequest {
             volume_id: volume.id.clone(),
             target_path: text(target),
@@ -261,7 +261,7 @@ impl Calls {
     }
 
     /// Total bytes of the volume, as the kubelet would see them.
-    pub(super) async fn stats(&self, volume: &Volume, path: &Path, staging: &Path) -> Timed<i64> {
+    pub(crate) async fn stats(&self, volume: &Volume, path: &Path, staging: &Path) -> Timed<i64> {
         let request = NodeGetVolumeStatsRequest {
             volume_id: volume.id.clone(),
             volume_path: text(path),
@@ -280,7 +280,7 @@ impl Calls {
         Ok((bytes.ok_or_else(untold)?.total, took))
     }
 
-    pub(super) async fn node_expand(
+    pub(crate) async fn node_expand(
         &self,
         volume: &Volume,
         path: &Path,
@@ -304,7 +304,7 @@ impl Calls {
     }
 
     /// A node call that does nothing: what dialling and calling cost by themselves.
-    pub(super) async fn probe(&self) -> Timed<()> {
+    pub(crate) async fn probe(&self) -> Timed<()> {
         let started = Instant::now();
         let channel = dial(&self.node).await;
         let channel = channel.map_err(|failure| Trouble::Dial {
@@ -343,7 +343,7 @@ impl Calls {
     }
 
     /// How many node calls had to be repeated.
-    pub(super) fn repeated(&self) -> u32 {
+    pub(crate) fn repeated(&self) -> u32 {
         self.repeated.get()
     }
 }

@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::demo::kind::{Kind, Scene};
+use crate::kind::{Kind, Scene};
 
 /// A step of a volume's life, in the order in which it is lived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Step {
+pub(crate) enum Step {
     Create,
     Attach,
     StageBlank,
@@ -68,7 +68,7 @@ const COPIES: [Step; 6] = [
 
 impl Step {
     /// Those in the table of a scene.
-    pub(super) fn of(scene: Scene) -> &'static [Self] {
+    pub(crate) fn of(scene: Scene) -> &'static [Self] {
         match scene {
             Scene::Life(_) => &LIFE,
             Scene::Copies(_) => &COPIES,
@@ -76,7 +76,7 @@ impl Step {
     }
 
     /// What the user reads.
-    pub(super) fn label(self, kind: Kind) -> &'static str {
+    pub(crate) fn label(self, kind: Kind) -> &'static str {
         match self {
             Self::Create => "create",
             Self::Attach => "attach",
@@ -109,7 +109,7 @@ impl Step {
     }
 
     /// The bare system calls that are measured beside it.
-    pub(super) fn kernels_part(self, kind: Kind) -> KernelsPart {
+    pub(crate) fn kernels_part(self, kind: Kind) -> KernelsPart {
         KernelsPart::Measured(match (self, kind.is_block()) {
             (Self::NodeExpand | Self::StageRestored, _)
             | (Self::TakeBackRestored | Self::TakeBackClone | Self::TakeBackSource, _)
@@ -139,7 +139,7 @@ impl Step {
 
 /// What of a step can be measured without Belay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum KernelsPart {
+pub(crate) enum KernelsPart {
     /// These system calls.
     Measured(&'static str),
     /// Next to nothing: its time goes into ioctls of the loop driver or the filesystem.
@@ -148,53 +148,53 @@ pub(super) enum KernelsPart {
 
 /// Who took the time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Who {
+pub(crate) enum Who {
     Belay,
     Kernel,
 }
 
 /// All times of one run.
 #[derive(Debug, Default)]
-pub(super) struct Samples {
+pub(crate) struct Samples {
     times: BTreeMap<(Scene, Step, Who), Vec<Duration>>,
     empty_calls: Vec<Duration>,
 }
 
 impl Samples {
-    pub(super) fn add(&mut self, scene: Scene, step: Step, who: Who, took: Duration) {
+    pub(crate) fn add(&mut self, scene: Scene, step: Step, who: Who, took: Duration) {
         self.times.entry((scene, step, who)).or_default().push(took);
     }
 
     /// An answer that takes no work: what a call costs by itself.
-    pub(super) fn add_empty_call(&mut self, took: Duration) {
+    pub(crate) fn add_empty_call(&mut self, took: Duration) {
         self.empty_calls.push(took);
     }
 
     /// The middle time of a step, `None` where it was never measured.
-    pub(super) fn p50(&self, scene: Scene, step: Step, who: Who) -> Option<Duration> {
+    pub(crate) fn p50(&self, scene: Scene, step: Step, who: Who) -> Option<Duration> {
         median(self.times.get(&(scene, step, who))?)
     }
 
     /// The scenes that were played, in order.
-    pub(super) fn scenes(&self) -> BTreeSet<Scene> {
+    pub(crate) fn scenes(&self) -> BTreeSet<Scene> {
         self.times.keys().map(|(scene, ..)| *scene).collect()
     }
 
     /// The middle time of an empty call.
-    pub(super) fn empty_call_p50(&self) -> Option<Duration> {
+    pub(crate) fn empty_call_p50(&self) -> Option<Duration> {
         median(&self.empty_calls)
     }
 }
 
 /// The lower middle of the times: a time that really occurred (nearest rank).
-pub(super) fn median(times: &[Duration]) -> Option<Duration> {
+pub(crate) fn median(times: &[Duration]) -> Option<Duration> {
     let mut sorted = times.to_vec();
     sorted.sort_unstable();
     sorted.get(sorted.len().checked_sub(1)? / 2).copied()
 }
 
 /// A time for people, in the unit that suits it.
-pub(super) fn show(time: Duration) -> String {
+pub(crate) fn show(time: Duration) -> String {
     let us = time.as_micros();
     match us {
         // So that who divides two of them by hand finds the same ratio.

@@ -3,18 +3,18 @@
 use belay_proto::csi::v1::volume_capability::access_mode::Mode;
 use tonic::Code;
 
-use crate::demo::kind::{Kind, Scene};
-use crate::demo::life::{BYTES, Birth, Lives};
-use crate::demo::proof;
-use crate::demo::samples::Step;
-use crate::demo::trouble::Trouble;
+use crate::kind::{Kind, Scene};
+use crate::life::{BYTES, Birth, Lives};
+use crate::proof;
+use crate::samples::Step;
+use crate::trouble::Trouble;
 
 impl Lives<'_> {
     /// SINGLE_NODE_WRITER means one target: the second must be refused, and change nothing.
     ///
     /// # Errors
     /// It is published, or another step fails.
-    pub(super) async fn second_target_is_refused(&mut self) -> Result<(), Trouble> {
+    pub(crate) async fn second_target_is_refused(&mut self) -> Result<(), Trouble> {
         let birth = Birth {
             scene: Scene::Life(Kind::Ext4),
             round: 0,

@@ -1,4 +1,4 @@
-//! `belayctl demo`: volumes live their lives through the two real binaries, on real loop devices
+//! belay-demo: volumes live their lives through the two real binaries, on real loop devices
 //! and filesystems, in namespaces of their own. Three roles of one binary: the outer process that
 //! the user starts, the inner one in the namespaces, and the reaper that clears up after both.
 
@@ -6,6 +6,7 @@ mod agents;
 mod bare;
 mod calls;
 mod copies;
+mod failure;
 mod inner;
 mod kind;
 mod life;
@@ -25,28 +26,28 @@ mod trouble;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::Args;
+use belay_ctl::Output;
+use clap::Parser;
 use clap::builder::FalseyValueParser;
 
-use crate::demo::kind::{Kind, Part, StateFs};
 use crate::failure::Failure;
-use crate::render::Output;
+use crate::kind::{Kind, Part, StateFs};
 
 const EXAMPLES: &str = "\
 Examples:
-  sudo belayctl demo
-  sudo ROUNDS=20 belayctl demo
-  sudo KEEP=1 belayctl demo      leaves the binaries running, to talk to them by hand
-  sudo belayctl demo --state-fs ext4      snapshots and clones where blocks cannot be shared
-  sudo belayctl demo -o json >times.json  the tables for machines; the story goes to stderr
+  sudo belay-demo
+  sudo ROUNDS=20 belay-demo
+  sudo KEEP=1 belay-demo      leaves the binaries running, to talk to them by hand
+  sudo belay-demo --state-fs ext4      snapshots and clones where blocks cannot be shared
+  sudo belay-demo -o json >times.json  the tables for machines; the story goes to stderr
 
 Nothing of it remains afterwards: it has its own mount and process namespaces, a folder of its own
 beneath TMPDIR, and a reaper that clears its loop devices even if the demo is killed.";
 
-/// Flags of the demo.
-#[derive(Args)]
-#[command(after_help = EXAMPLES)]
-pub(crate) struct DemoArgs {
+/// Watch volumes live their life through the two real binaries (needs root).
+#[derive(Parser)]
+#[command(name = "belay-demo", version, after_help = EXAMPLES)]
+struct DemoArgs {
     /// Lives per kind of volume; the table shows the middle one
     #[arg(long, env = "ROUNDS", default_value_t = 5, value_name = "N",
           value_parser = clap::value_parser!(u32).range(1..=1000))]
@@ -63,7 +64,10 @@ pub(crate) struct DemoArgs {
     /// Filesystem that the controller's state directory is on
     #[arg(long, value_enum, value_name = "FILESYSTEM", default_value_t = StateFs::Xfs)]
     state_fs: StateFs,
-    /// Folder of belay-controller and belay-node [default: the folder of belayctl]
+    /// How to print the times
+    #[arg(long, short, value_enum, default_value_t = Output::Table)]
+    output: Output,
+    /// Folder of belay-controller and belay-node [default: the folder of belay-demo]
     #[arg(long, value_name = "FOLDER")]
     bin_dir: Option<PathBuf>,
     /// Role: the process inside the namespaces, given the demo's folder
@@ -80,16 +84,29 @@ pub(crate) struct DemoArgs {
     reap: Option<PathBuf>,
 }
 
-/// Plays the role that the flags name.
-///
-/// # Errors
-/// The demo cannot start, or does not come to a good end.
-pub(crate) async fn run(args: DemoArgs, output: Output) -> Result<ExitCode, Failure> {
-    match (&args.reap, &args.inner, &args.disk) {
-        (Some(folder), ..) => Ok(reaper::run(folder, args.state_fs).await),
-        (None, Some(folder), Some(disk)) => inner::run(&args, folder, disk, output).await,
-        _ => outer::run(&args, output).await,
+fn main() -> ExitCode {
+    match start(&DemoArgs::parse()) {
+        Ok(code) => code,
+        Err(failure) if failure.is_closed_pipe() => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("belay-demo: {failure}");
+            ExitCode::FAILURE
+        }
     }
+}
+
+/// Plays the role that the flags name. One thread is enough: it waits for one answer at a time.
+fn start(args: &DemoArgs) -> Result<ExitCode, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(async {
+        match (&args.reap, &args.inner, &args.disk) {
+            (Some(folder), ..) => Ok(reaper::run(folder, args.state_fs).await),
+            (None, Some(folder), Some(disk)) => inner::run(args, folder, disk).await,
+            _ => outer::run(args).await,
+        }
+    })
 }
 
 impl DemoArgs {

@@ -8,7 +8,7 @@ use rustix::process::Pid;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::demo::trouble::Trouble;
+use crate::trouble::Trouble;
 
 /// The latency metric of the call layer.
 const LATENCY: &str = "belay_rpc_duration_seconds";
@@ -17,14 +17,14 @@ const PHASES: &str = "belay_operation_phase_duration_seconds";
 
 /// Calls of one RPC, with all codes together.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Calls {
-    pub(super) count: f64,
-    pub(super) seconds: f64,
+pub(crate) struct Calls {
+    pub(crate) count: f64,
+    pub(crate) seconds: f64,
 }
 
 impl Calls {
     /// Of one call.
-    pub(super) fn mean(&self) -> Duration {
+    pub(crate) fn mean(&self) -> Duration {
         Duration::from_secs_f64(self.seconds / self.count.max(1.0))
     }
 }
@@ -33,7 +33,7 @@ impl Calls {
 ///
 /// # Errors
 /// Nobody answers there, or not with 200.
-pub(super) async fn metrics(http: SocketAddr) -> Result<String, Trouble> {
+pub(crate) async fn metrics(http: SocketAddr) -> Result<String, Trouble> {
     let what = format!("http://{http}/metrics");
     let answer = get(http)
         .await
@@ -57,14 +57,14 @@ async fn get(http: SocketAddr) -> std::io::Result<String> {
 }
 
 /// Calls by RPC.
-pub(super) fn by_rpc(metrics: &str) -> BTreeMap<String, Calls> {
+pub(crate) fn by_rpc(metrics: &str) -> BTreeMap<String, Calls> {
     totals(metrics, LATENCY, |labels| {
         label(labels, "rpc").map(ToOwned::to_owned)
     })
 }
 
 /// The phases of each operation, by the time that they took in all, the longest first.
-pub(super) fn by_operation(metrics: &str) -> BTreeMap<String, Vec<(String, Calls)>> {
+pub(crate) fn by_operation(metrics: &str) -> BTreeMap<String, Vec<(String, Calls)>> {
     let both = totals(metrics, PHASES, |labels| {
         let [operation, phase] = ["operation", "phase"].map(|name| label(labels, name));
         Some((operation?.to_owned(), phase?.to_owned()))
@@ -103,7 +103,7 @@ fn totals<K: Ord>(
 }
 
 /// Every other sample of Belay, as name with labels, and value.
-pub(super) fn others(metrics: &str) -> Vec<(String, f64)> {
+pub(crate) fn others(metrics: &str) -> Vec<(String, f64)> {
     let told = |name: &str| name.starts_with(LATENCY) || name.starts_with(PHASES);
     let ours = |name: &str| name.starts_with("belay_") && !told(name);
     // Of a histogram, how many and how long is enough here.
@@ -147,7 +147,7 @@ fn label<'a>(labels: &'a str, name: &str) -> Option<&'a str> {
 ///
 /// # Errors
 /// The process is gone.
-pub(super) fn resident_kb(pid: Option<Pid>) -> Result<u64, Trouble> {
+pub(crate) fn resident_kb(pid: Option<Pid>) -> Result<u64, Trouble> {
     let gone = || Trouble::Ended("a binary ended before the end".to_owned());
     let path = format!("/proc/{}/status", pid.ok_or_else(gone)?.as_raw_nonzero());
     let status = std::fs::read_to_string(&path).map_err(|e| Trouble::own(&path, e))?;

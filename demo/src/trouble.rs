@@ -4,11 +4,12 @@ use std::io;
 
 use tonic::Status;
 
-use crate::failure::{Failure, told};
+use belay_proto::code::told;
+use belay_proto::dial::DialError;
 
 /// Why a step failed.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Trouble {
+pub(crate) enum Trouble {
     /// A binary answered with an error.
     #[error("{rpc} answered {}", told(.status))]
     Call {
@@ -23,7 +24,7 @@ pub(super) enum Trouble {
         /// Name of the RPC that was to be called.
         rpc: &'static str,
         /// Why there is no connection.
-        failure: Failure,
+        failure: DialError,
     },
     /// The answer was OK, but what the kernel shows is something else.
     #[error("{0}")]
@@ -38,7 +39,7 @@ pub(super) enum Trouble {
 
 impl Trouble {
     /// A system call of the demo that failed, with its path or purpose.
-    pub(super) fn own(what: impl std::fmt::Display, error: impl Into<io::Error>) -> Self {
+    pub(crate) fn own(what: impl std::fmt::Display, error: impl Into<io::Error>) -> Self {
         Self::Own(io::Error::other(format!("{what}: {}", error.into())))
     }
 }

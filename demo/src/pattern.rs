@@ -1,7 +1,7 @@
 //! Data that no disk holds by chance: pseudo-random, the same for the same seed.
 
 /// Fills `buffer` with the sequence that belongs to `seed` (xorshift64*, Vigna 2016).
-pub(super) fn fill(buffer: &mut [u8], seed: u64) {
+pub(crate) fn fill(buffer: &mut [u8], seed: u64) {
     // Zero is the one state that the generator never leaves.
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     for word in buffer.chunks_mut(8) {
@@ -14,7 +14,7 @@ pub(super) fn fill(buffer: &mut [u8], seed: u64) {
 }
 
 /// Offset of the first byte that differs from the sequence of `seed`.
-pub(super) fn first_difference(buffer: &[u8], seed: u64) -> Option<usize> {
+pub(crate) fn first_difference(buffer: &[u8], seed: u64) -> Option<usize> {
     let mut expected = vec![0; buffer.len()];
     fill(&mut expected, seed);
     buffer

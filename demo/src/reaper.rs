@@ -16,9 +16,9 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal};
 
-use crate::demo::kind::StateFs;
-use crate::demo::loops;
-use crate::demo::place::Place;
+use crate::kind::StateFs;
+use crate::loops;
+use crate::place::Place;
 
 /// Size of the disk image; it is sparse.
 const DISK_BYTES: u64 = 1 << 40;
@@ -30,7 +30,7 @@ const CLEAR_MAX: Duration = Duration::from_secs(20);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// Plays the reaper for the demo in that folder, until everything is cleared.
-pub(super) async fn run(folder: &Path, state: StateFs) -> ExitCode {
+pub(crate) async fn run(folder: &Path, state: StateFs) -> ExitCode {
     // Fails only for a leader of a process group, which then is out of reach of Ctrl-C as well.
     rustix::process::setsid().ok();
     let place = Place::at(folder);
@@ -116,7 +116,7 @@ fn end(process: &OwnedFd) {
 ///
 /// # Errors
 /// What is left, and why.
-pub(super) async fn clear(place: &Place) -> io::Result<usize> {
+pub(crate) async fn clear(place: &Place) -> io::Result<usize> {
     let mut seen: Vec<PathBuf> = Vec::new();
     let deadline = Instant::now() + CLEAR_MAX;
     loop {
@@ -160,7 +160,7 @@ fn tell(line: &str) -> bool {
 /// The end of the conversation. If nobody listens any more, stderr is told.
 fn last_word(line: &str, code: ExitCode) -> ExitCode {
     if !tell(line) {
-        eprintln!("belayctl demo: the reaper {}", line.replace('\t', " "));
+        eprintln!("belay-demo: the reaper {}", line.replace('\t', " "));
     }
     code
 }

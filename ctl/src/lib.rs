@@ -1,0 +1,56 @@
+//! belayctl as a whole, and what of it others print by: tables that line up, sizes.
+
+mod access;
+mod cli;
+mod command;
+mod failure;
+mod render;
+pub mod size;
+pub mod table;
+mod target;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::cli::Cli;
+use crate::failure::{Failure, USAGE};
+pub use crate::render::Output;
+
+/// Arguments in, exit code out.
+#[must_use]
+pub fn run() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return explain(&error),
+    };
+    match start(cli) {
+        Ok(code) => code,
+        Err(failure) if failure.is_closed_pipe() => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("belayctl: {failure}");
+            failure.exit_code()
+        }
+    }
+}
+
+/// One thread is enough: everything here waits for one answer at a time.
+fn start(cli: Cli) -> Result<ExitCode, Failure> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?
+        .block_on(cli.run())
+}
+
+/// Help and version are answers; anything else clap has to say is bad usage.
+fn explain(error: &clap::Error) -> ExitCode {
+    let code = if error.use_stderr() {
+        ExitCode::from(USAGE)
+    } else {
+        ExitCode::SUCCESS
+    };
+    match error.print() {
+        Ok(()) => code,
+        Err(_closed) => ExitCode::from(USAGE),
+    }
+}
