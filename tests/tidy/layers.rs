@@ -94,6 +94,18 @@ const CONFINED: &[Confined] = &[
         reason: "a process is started in kernel/ only: mkfs and fsck, and no other",
     },
     Confined {
+        sources: "node-agent/src/",
+        path: "Reason::new",
+        homes: &[],
+        reason: "contract/src/reason.rs lists the reasons, and how bad each is, for both programs",
+    },
+    Confined {
+        sources: "controller/src/",
+        path: "Reason::new",
+        homes: &[],
+        reason: "contract/src/reason.rs lists the reasons, and how bad each is, for both programs",
+    },
+    Confined {
         sources: "controller/src/",
         path: "process::Command",
         homes: &[],

@@ -4,6 +4,7 @@
 mod layers;
 mod layout;
 mod mask;
+mod reasons;
 mod rust;
 mod text;
 mod tree;
@@ -81,4 +82,9 @@ fn every_folder_keeps_its_rank() {
 #[test]
 fn the_layout_stands() {
     expect_none(&layout::check(&tree::read()));
+}
+
+#[test]
+fn every_reason_is_complained_of() {
+    expect_none(&reasons::check(&tree::rust_files()));
 }

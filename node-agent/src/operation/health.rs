@@ -7,9 +7,7 @@ mod causes;
 mod storage;
 
 pub(super) use causes::Backing;
-pub(crate) use storage::{
-    StorageComplaint, StorageSeverity, storage_hangs, storage_health, volumes_hang,
-};
+pub(crate) use storage::{StorageComplaint, storage_hangs, storage_health, volumes_hang};
 
 use std::path::{Path, PathBuf};
 

@@ -24,9 +24,7 @@ mod unread;
 mod unstage;
 
 pub(crate) use expand::expand;
-pub(crate) use health::{
-    StorageComplaint, StorageSeverity, health, storage_hangs, storage_health, volumes_hang,
-};
+pub(crate) use health::{StorageComplaint, health, storage_hangs, storage_health, volumes_hang};
 pub(crate) use index::MountIndex;
 pub(crate) use kubelet_dir::KubeletDir;
 pub(crate) use publish::{Published, Thread, publish};

@@ -3,7 +3,7 @@
 use belay_proto::csi::v1 as csi;
 use csi::node_service_capability::{Rpc as RpcCapability, Type, rpc};
 
-use crate::operation::{StorageComplaint, StorageSeverity, VolumeStats, VolumeUsage};
+use crate::operation::{StorageComplaint, VolumeStats, VolumeUsage};
 
 /// What this agent can do. Both binaries of a driver speak of the same volumes, and the access
 /// modes are one of the things they must agree on.
@@ -60,19 +60,11 @@ pub(super) fn stats(stats: &VolumeStats) -> csi::NodeGetVolumeStatsResponse {
 }
 
 pub(super) fn storage(complaints: Vec<StorageComplaint>) -> csi::NodeGetStorageHealthResponse {
-    use csi::StorageHealthErrorType as Wire;
-    use csi::node_get_storage_health_response::StorageBackendHealth;
-    let entry = |complaint: StorageComplaint| StorageBackendHealth {
-        status: i32::from(match complaint.severity {
-            StorageSeverity::Degraded => Wire::StorageDegraded,
-            StorageSeverity::Unreachable => Wire::StorageUnreachable,
-        }),
-        reason: complaint.reason.to_owned(),
-        message: complaint.message,
-        volume_capability: None,
-    };
     csi::NodeGetStorageHealthResponse {
-        backend_health: complaints.into_iter().map(entry).collect(),
+        backend_health: complaints
+            .into_iter()
+            .map(StorageComplaint::backend_health)
+            .collect(),
     }
 }
 

@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use belay_contract::reason::volume;
 use belay_server::call::{Failure, Rpc};
-use belay_server::health::{Complaints, Severity};
+use belay_server::health::Complaints;
 use belay_server::request::VolumeId;
 use belay_server::work::{Jobs, Look, Ticket};
 
@@ -82,7 +83,7 @@ impl Reads {
         let mut complaints = complaints(look);
         let seconds = then.elapsed().as_secs();
         let message = format!("how full it is was read {seconds} s ago, before it hung");
-        complaints.add(Severity::Degraded, "StatisticsOld", message);
+        complaints.add(volume::STATISTICS_OLD, message);
         Ok(VolumeStats { usage, complaints })
     }
 
@@ -115,7 +116,7 @@ pub(super) fn complaints(look: &Look) -> Complaints {
         "the storage is slow or does not answer: {look}; see the node's kernel log for the disk \
          or server behind it; all comes back by itself once it answers"
     );
-    complaints.add(Severity::Inaccessible, "OperationHung", message);
+    complaints.add(volume::OPERATION_HUNG, message);
     complaints
 }
 

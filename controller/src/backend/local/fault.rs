@@ -1,6 +1,7 @@
 //! Failed system calls as failures: which call, on which path, the errno by name, what to do about
 //! it. Does not know why the call was made.
 
+use belay_contract::reason::volume;
 use belay_server::call::{Failure, Kind};
 use rustix::io::Errno;
 use std::fmt::Display;
@@ -29,7 +30,8 @@ pub(super) fn at(call: &str, path: &Path, error: &io::Error) -> Failure {
 pub(super) fn truncated(path: impl Display, bytes: u64, least_bytes: u64) -> String {
     format!(
         "{path}: has {bytes} bytes of {least_bytes}: it was truncated, and the data behind that is \
-         lost; restore it from a backup or a snapshot (docs/health.md, BackingFileShort)"
+         lost; restore it from a backup or a snapshot (docs/health.md, {})",
+        volume::BACKING_FILE_SHORT.name()
     )
 }
 
@@ -37,7 +39,8 @@ pub(super) fn truncated(path: impl Display, bytes: u64, least_bytes: u64) -> Str
 pub(super) fn emptied(path: impl Display) -> String {
     format!(
         "{path}: holds no data, though the volume has held some: it was emptied, and the data is \
-         lost; restore it from a backup or a snapshot (docs/health.md, BackingFileEmpty)"
+         lost; restore it from a backup or a snapshot (docs/health.md, {})",
+        volume::BACKING_FILE_EMPTY.name()
     )
 }
 

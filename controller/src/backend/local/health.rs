@@ -8,30 +8,12 @@ use super::files::Files;
 use super::record::State;
 use super::store::{Store, refuse_foreign_token};
 use crate::backend::{Unwell, UnwellPage};
+use belay_contract::reason::volume;
 use belay_server::call::{Failure, Kind};
-use belay_server::health::{Complaints, Severity};
+use belay_server::health::Complaints;
 use belay_server::request::VolumeId;
 use rustix::fs::{AtFlags, FileType, StatVfsMountFlags};
 use rustix::io::Errno;
-
-/// The volume's file has no name any more.
-const BACKING_FILE_MISSING: &str = "BackingFileMissing";
-/// Something else has its name.
-const BACKING_FILE_FOREIGN: &str = "BackingFileForeign";
-/// It is smaller than the volume.
-const BACKING_FILE_SHORT: &str = "BackingFileShort";
-/// It holds no data, though its filesystem was in use.
-const BACKING_FILE_EMPTY: &str = "BackingFileEmpty";
-/// Looking at it fails.
-const BACKING_FILE_UNREADABLE: &str = "BackingFileUnreadable";
-/// What is remembered of it cannot be read.
-const RECORD_UNREADABLE: &str = "RecordUnreadable";
-/// The filesystem of all files takes no writes.
-const STORAGE_READ_ONLY: &str = "StorageReadOnly";
-/// It does not answer.
-const STORAGE_UNREADABLE: &str = "StorageUnreadable";
-/// What is still to be written into the file may find no room.
-const STORAGE_NEARLY_FULL: &str = "StorageNearlyFull";
 
 /// A file with more on disk than this is not opened to see whether it holds data: an empty one has
 /// at most its attributes there. (To open it would break the lease that the agent may be taking.)
@@ -178,17 +160,12 @@ impl Store {
         match file.and_then(|file| file.holds_data()) {
             Ok(true) => {}
             Ok(false) => complaints.add(
-                Severity::DataLoss,
-                BACKING_FILE_EMPTY,
+                volume::BACKING_FILE_EMPTY,
                 emptied(self.files.path_of(id.as_str()).display()),
             ),
             // The agent has it for an instant; it is looked at again with the next question.
             Err(failure) if failure.kind == Kind::Busy => {}
-            Err(failure) => complaints.add(
-                Severity::Inaccessible,
-                BACKING_FILE_UNREADABLE,
-                failure.to_string(),
-            ),
+            Err(failure) => complaints.add(volume::BACKING_FILE_UNREADABLE, failure.to_string()),
         }
     }
 }
@@ -230,7 +207,7 @@ fn record_unreadable(failure: Failure) -> Result<Complaints, Failure> {
         return Err(failure);
     }
     let mut complaints = Complaints::default();
-    complaints.add(Severity::Inaccessible, RECORD_UNREADABLE, failure.message);
+    complaints.add(volume::RECORD_UNREADABLE, failure.message);
     Ok(complaints)
 }
 
@@ -244,19 +221,11 @@ fn judge(
 ) -> Complaints {
     let mut complaints = Complaints::default();
     match named {
-        Err(failure) => complaints.add(
-            Severity::Inaccessible,
-            BACKING_FILE_UNREADABLE,
-            failure.to_string(),
-        ),
+        Err(failure) => complaints.add(volume::BACKING_FILE_UNREADABLE, failure.to_string()),
         Ok(named) => judge_file(path, least_bytes, *named, &mut complaints),
     }
     match storage {
-        Err(failure) => complaints.add(
-            Severity::Inaccessible,
-            STORAGE_UNREADABLE,
-            failure.to_string(),
-        ),
+        Err(failure) => complaints.add(volume::STORAGE_UNREADABLE, failure.to_string()),
         Ok(storage) => judge_storage(path, named, *storage, &mut complaints),
     }
     complaints
@@ -265,21 +234,18 @@ fn judge(
 fn judge_file(path: &str, least_bytes: u64, named: Named, complaints: &mut Complaints) {
     match named {
         Named::Nothing => complaints.add(
-            Severity::DataLoss,
-            BACKING_FILE_MISSING,
+            volume::BACKING_FILE_MISSING,
             format!(
                 "{path}: the file is missing; mount the filesystem that holds it, or restore it. \
                  While a node still has the volume staged, its data can be copied from the pod"
             ),
         ),
         Named::Other => complaints.add(
-            Severity::Inaccessible,
-            BACKING_FILE_FOREIGN,
+            volume::BACKING_FILE_FOREIGN,
             format!("{path}: is not a regular file; move away what is there and restore the file"),
         ),
         Named::File { bytes, .. } if bytes < least_bytes => complaints.add(
-            Severity::DataLoss,
-            BACKING_FILE_SHORT,
+            volume::BACKING_FILE_SHORT,
             truncated(path, bytes, least_bytes),
         ),
         Named::File { .. } => {}
@@ -296,8 +262,7 @@ fn judge_storage(
         let unwritten = bytes.saturating_sub(*allocated);
         if storage.free < storage.reserve.min(unwritten) {
             complaints.add(
-                Severity::Degraded,
-                STORAGE_NEARLY_FULL,
+                volume::STORAGE_NEARLY_FULL,
                 format!(
                     "{path}: {unwritten} bytes of it have no place on disk yet, and {} are left \
                      for all volumes together: writes fail with EIO when none is left; free some \
@@ -309,8 +274,7 @@ fn judge_storage(
     }
     if storage.read_only {
         complaints.add(
-            Severity::Degraded,
-            STORAGE_READ_ONLY,
+            volume::STORAGE_READ_ONLY,
             format!(
                 "{path}: is on a filesystem that is read-only now, so the volume cannot be \
                  written; see the kernel's log, check the filesystem and mount it for writing"
@@ -322,6 +286,7 @@ fn judge_storage(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use belay_server::health::Reason;
     use std::path::Path;
 
     const MIB: u64 = 1 << 20;
@@ -331,18 +296,14 @@ mod tests {
         read_only: false,
     };
 
-    fn told(named: Named, storage: Storage) -> Vec<(Severity, &'static str)> {
+    fn told(named: Named, storage: Storage) -> Vec<Reason> {
         told_of(&Ok(named), &Ok(storage))
     }
 
-    fn told_of(
-        named: &Result<Named, Failure>,
-        storage: &Result<Storage, Failure>,
-    ) -> Vec<(Severity, &'static str)> {
+    fn told_of(named: &Result<Named, Failure>, storage: &Result<Storage, Failure>) -> Vec<Reason> {
         let complaints = judge("/volumes/vol-1", 64 * MIB, named, storage);
         let all = complaints.iter();
-        all.map(|complaint| (complaint.severity, complaint.reason))
-            .collect()
+        all.map(|complaint| complaint.reason).collect()
     }
 
     fn file(bytes: u64, allocated: u64) -> Named {
@@ -353,19 +314,19 @@ mod tests {
     fn a_file_must_be_there_and_be_one_and_be_whole() {
         assert_eq!(told(file(64 * MIB, 0), WELL), []);
         assert_eq!(told(file(65 * MIB, 0), WELL), []);
-        let missing = (Severity::DataLoss, BACKING_FILE_MISSING);
+        let missing = volume::BACKING_FILE_MISSING;
         assert_eq!(told(Named::Nothing, WELL), [missing]);
-        let foreign = (Severity::Inaccessible, BACKING_FILE_FOREIGN);
+        let foreign = volume::BACKING_FILE_FOREIGN;
         assert_eq!(told(Named::Other, WELL), [foreign]);
-        let short = (Severity::DataLoss, BACKING_FILE_SHORT);
+        let short = volume::BACKING_FILE_SHORT;
         assert_eq!(told(file(64 * MIB - 1, 0), WELL), [short]);
     }
 
     #[test]
     fn what_does_not_answer_is_unreadable() {
         let eio = || os("stat", Path::new("/volumes/vol-1"), Errno::IO);
-        let file_unreadable = (Severity::Inaccessible, BACKING_FILE_UNREADABLE);
-        let storage_unreadable = (Severity::Inaccessible, STORAGE_UNREADABLE);
+        let file_unreadable = volume::BACKING_FILE_UNREADABLE;
+        let storage_unreadable = volume::STORAGE_UNREADABLE;
         let whole = file(64 * MIB, 0);
         assert_eq!(told_of(&Err(eio()), &Ok(WELL)), [file_unreadable]);
         assert_eq!(told_of(&Ok(whole), &Err(eio())), [storage_unreadable]);
@@ -379,7 +340,7 @@ mod tests {
     #[test]
     fn a_full_disk_matters_to_volumes_that_have_holes_left() {
         let full = Storage { free: MIB, ..WELL };
-        let nearly = [(Severity::Degraded, STORAGE_NEARLY_FULL)];
+        let nearly = [volume::STORAGE_NEARLY_FULL];
         assert_eq!(told(file(64 * MIB, 0), full), nearly);
         assert_eq!(told(file(64 * MIB, 62 * MIB), full), nearly);
         // What is left to be written has room.
@@ -393,7 +354,7 @@ mod tests {
             read_only: true,
             ..WELL
         };
-        let expected = [(Severity::Degraded, STORAGE_READ_ONLY)];
+        let expected = [volume::STORAGE_READ_ONLY];
         assert_eq!(told(file(64 * MIB, 64 * MIB), read_only), expected);
         assert_eq!(told(Named::Nothing, read_only).len(), 2);
     }

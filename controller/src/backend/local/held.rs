@@ -11,6 +11,7 @@ use super::loops::{self, Device};
 use super::record::Record;
 use super::recover::Recovered;
 use super::store::Store;
+use belay_contract::reason::volume;
 use belay_server::call::Failure;
 use std::collections::HashSet;
 
@@ -123,8 +124,9 @@ impl Store {
         Err(Failure::precondition(format!(
             "volume {id}: {} was replaced while node {node} uses the old file, so it is not what \
              the pods write to; delete the pods that use the volume, so that it is unstaged, and \
-             repeat the call (docs/health.md, BackingFileGone)",
-            present.path().display()
+             repeat the call (docs/health.md, {})",
+            present.path().display(),
+            volume::BACKING_FILE_GONE.name()
         )))
     }
 

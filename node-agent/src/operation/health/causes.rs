@@ -1,30 +1,11 @@
-//! From what was seen to what is complained of. Every word for programs stands here, and in
-//! `docs/health.md` with what to do. Calls nothing.
+//! From what was seen to what is complained of. Calls nothing.
 
 use std::path::Path;
 
-use belay_server::health::{Complaints, Severity};
+use belay_contract::reason::volume;
+use belay_server::health::Complaints;
 
 use crate::kernel::{BtrfsErrors, Error, Ext4Error, Ext4Errors};
-
-/// The kernel takes no more writes.
-const FILESYSTEM_READ_ONLY: &str = "FilesystemReadOnly";
-/// The filesystem answers nothing any more.
-const FILESYSTEM_SHUT_DOWN: &str = "FilesystemShutDown";
-/// ext4 found itself damaged.
-const FILESYSTEM_ERRORS: &str = "FilesystemErrors";
-/// btrfs could not read or write its device.
-const DEVICE_ERRORS: &str = "DeviceErrors";
-/// btrfs read something else than it had written.
-const DATA_CORRUPTED: &str = "DataCorrupted";
-/// A raw device is not bound to the volume's file any more.
-const DEVICE_LOST: &str = "DeviceLost";
-/// The file behind the device has no name any more, or its name is another file's.
-const BACKING_FILE_GONE: &str = "BackingFileGone";
-/// The file behind the device ends before the device does.
-const BACKING_FILE_SHORT: &str = "BackingFileShort";
-/// The file behind the device cannot even be looked at.
-const BACKING_FILE_UNREADABLE: &str = "BackingFileUnreadable";
 
 /// What was seen of a volume that is mounted.
 pub(crate) struct Seen<'a> {
@@ -67,7 +48,7 @@ pub(super) fn unreadable(error: &Error) -> Complaints {
          kernel's log, and mend it"
     );
     let mut complaints = Complaints::default();
-    complaints.add(Severity::Inaccessible, BACKING_FILE_UNREADABLE, message);
+    complaints.add(volume::BACKING_FILE_UNREADABLE, message);
     complaints
 }
 
@@ -95,8 +76,7 @@ fn backing(seen: &Seen<'_>, complaints: &mut Complaints) {
             bytes,
             device_bytes,
         } if bytes < device_bytes => complaints.add(
-            Severity::DataLoss,
-            BACKING_FILE_SHORT,
+            volume::BACKING_FILE_SHORT,
             format!(
                 "{file} has {bytes} bytes, but {device} has {device_bytes}: what was behind them \
                  is gone, and cannot be read or written; stop the pod, unstage, and restore the \
@@ -105,16 +85,14 @@ fn backing(seen: &Seen<'_>, complaints: &mut Complaints) {
         ),
         Backing::There { .. } => {}
         Backing::Gone => complaints.add(
-            Severity::DataLoss,
-            BACKING_FILE_GONE,
+            volume::BACKING_FILE_GONE,
             format!(
                 "{file} was removed or replaced while {device} at {path} uses it: the data goes \
                  when the volume is unstaged; copy it from the pod first"
             ),
         ),
         Backing::Lost => complaints.add(
-            Severity::Inaccessible,
-            DEVICE_LOST,
+            volume::DEVICE_LOST,
             format!(
                 "{device} at {path} has {file} behind it no more: somebody has detached it by \
                  force; delete the pod, so that the volume is staged again"
@@ -127,8 +105,7 @@ fn state(seen: &Seen<'_>, filesystem: &Filesystem, complaints: &mut Complaints) 
     let (fs_type, path) = (&filesystem.fs_type, seen.path.display());
     if filesystem.shut_down {
         complaints.add(
-            Severity::Inaccessible,
-            FILESYSTEM_SHUT_DOWN,
+            volume::FILESYSTEM_SHUT_DOWN,
             format!(
                 "the {fs_type} at {path} has shut itself down: nothing can be read or written; \
                  see the kernel's log for why, mend that, and delete the pod: when the volume is \
@@ -137,8 +114,7 @@ fn state(seen: &Seen<'_>, filesystem: &Filesystem, complaints: &mut Complaints) 
         );
     } else if filesystem.stopped {
         complaints.add(
-            Severity::Degraded,
-            FILESYSTEM_READ_ONLY,
+            volume::FILESYSTEM_READ_ONLY,
             format!(
                 "the {fs_type} at {path} was staged for writing and is read-only now: the kernel \
                  does that after an error, see its log; stop the pod, unstage, check the \
@@ -166,7 +142,7 @@ fn ext4(seen: &Seen<'_>, errors: &Ext4Errors, complaints: &mut Complaints) {
         told("last", &errors.last),
         seen.file.display()
     );
-    complaints.add(Severity::Degraded, FILESYSTEM_ERRORS, message);
+    complaints.add(volume::FILESYSTEM_ERRORS, message);
 }
 
 fn ext4_error(error: &Ext4Error) -> String {
@@ -223,7 +199,7 @@ fn btrfs(seen: &Seen<'_>, errors: &BtrfsErrors, complaints: &mut Complaints) {
              {generation} that are too old: run btrfs scrub there to see which files, restore \
              them, and put the counters to zero with btrfs device stats -z"
         );
-        complaints.add(Severity::DataLoss, DATA_CORRUPTED, message);
+        complaints.add(volume::DATA_CORRUPTED, message);
     }
     if write + read + flush > 0 {
         let message = format!(
@@ -231,7 +207,7 @@ fn btrfs(seen: &Seen<'_>, errors: &BtrfsErrors, complaints: &mut Complaints) {
              {flush} failed flushes: see the kernel's log, mend the disk of --loop-dir or make \
              room on it, and put the counters to zero with btrfs device stats -z"
         );
-        complaints.add(Severity::Degraded, DEVICE_ERRORS, message);
+        complaints.add(volume::DEVICE_ERRORS, message);
     }
 }
 
@@ -257,6 +233,7 @@ fn utc(seconds: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use belay_server::health::Reason;
 
     fn seen(backing: Backing, filesystem: Option<Filesystem>) -> Complaints {
         judge(&Seen {
@@ -283,9 +260,10 @@ mod tests {
         device_bytes: 100,
     };
 
-    fn told(complaints: &Complaints) -> Vec<(Severity, &'static str)> {
-        let all = complaints.iter();
-        all.map(|complaint| (complaint.severity, complaint.reason))
+    fn told(complaints: &Complaints) -> Vec<Reason> {
+        complaints
+            .iter()
+            .map(|complaint| complaint.reason)
             .collect()
     }
 
@@ -312,20 +290,20 @@ mod tests {
             device_bytes: 100,
         };
         let backing = [
-            (short, Severity::DataLoss, BACKING_FILE_SHORT),
-            (Backing::Gone, Severity::DataLoss, BACKING_FILE_GONE),
-            (Backing::Lost, Severity::Inaccessible, DEVICE_LOST),
+            (short, volume::BACKING_FILE_SHORT),
+            (Backing::Gone, volume::BACKING_FILE_GONE),
+            (Backing::Lost, volume::DEVICE_LOST),
         ];
-        for (backing, severity, reason) in backing {
-            assert_eq!(told(&seen(backing, None)), [(severity, reason)]);
+        for (backing, reason) in backing {
+            assert_eq!(told(&seen(backing, None)), [reason]);
         }
         let mut stopped = filesystem("ext4");
         stopped.stopped = true;
-        let expected = (Severity::Degraded, FILESYSTEM_READ_ONLY);
+        let expected = volume::FILESYSTEM_READ_ONLY;
         assert_eq!(told(&seen(WHOLE, Some(stopped))), [expected]);
         let mut dead = filesystem("xfs");
         (dead.stopped, dead.shut_down) = (true, true);
-        let expected = (Severity::Inaccessible, FILESYSTEM_SHUT_DOWN);
+        let expected = volume::FILESYSTEM_SHUT_DOWN;
         assert_eq!(told(&seen(WHOLE, Some(dead))), [expected]);
         let mut rotten = filesystem("btrfs");
         rotten.btrfs = Some(BtrfsErrors {
@@ -333,10 +311,7 @@ mod tests {
             generation: 1,
             ..BtrfsErrors::default()
         });
-        let expected = [
-            (Severity::DataLoss, DATA_CORRUPTED),
-            (Severity::Degraded, DEVICE_ERRORS),
-        ];
+        let expected = [volume::DATA_CORRUPTED, volume::DEVICE_ERRORS];
         assert_eq!(told(&seen(WHOLE, Some(rotten))), expected);
     }
 
@@ -357,7 +332,7 @@ mod tests {
             last: error(0, 1),
         });
         let complaints = seen(WHOLE, Some(damaged));
-        assert_eq!(told(&complaints), [(Severity::Degraded, FILESYSTEM_ERRORS)]);
+        assert_eq!(told(&complaints), [volume::FILESYSTEM_ERRORS]);
         let message = &complaints.iter().next().unwrap().message;
         let expected = "has counted 2 errors since it was last checked, the first at \
                         2024-02-29 00:00:00 UTC (EFSCORRUPTED) in ext4_lookup:1780, the last at a \

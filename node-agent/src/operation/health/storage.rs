@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
+use belay_contract::reason::storage;
 use belay_server::call::Failure;
+use belay_server::health::{Complaint, StorageSeverity};
 use belay_server::request::VolumeId;
 
 use super::super::Node;
@@ -10,48 +12,15 @@ use super::super::phase::{Operation, operation};
 use super::super::release::pending;
 use crate::kernel::{Cause, Kernel, MountAttrs, MountFacts, Usage};
 
-/// The folder, or its filesystem, is not there.
-const STORAGE_MISSING: &str = "StorageMissing";
-/// Another folder has its name by now.
-const STORAGE_REPLACED: &str = "StorageReplaced";
-/// It cannot be read.
-const STORAGE_UNREADABLE: &str = "StorageUnreadable";
-/// Its filesystem takes no writes.
-const STORAGE_READ_ONLY: &str = "StorageReadOnly";
-/// Hardly any room is left.
-const STORAGE_NEARLY_FULL: &str = "StorageNearlyFull";
-/// The look at it does not come back.
-const STORAGE_HANGS: &str = "StorageHangs";
-/// Operations on several volumes do not come back.
-const OPERATIONS_HUNG: &str = "OperationsHung";
-
-/// A volume is to be detached, and a mount keeps it.
-const DETACH_PENDING: &str = "DetachPending";
-
 /// One volume that hangs may be its own fault; more share a disk.
 const HUNG_MIN: usize = 2;
 /// Of what is free, this part should stay so: 5 %.
 const RESERVE_PART: u64 = 20;
 /// On large filesystems, this many bytes will do: 10 GiB.
 const RESERVE_BYTES_MAX: u64 = 10 << 30;
-/// How badly the storage fares (CSI 1.13, `StorageHealthErrorType`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum StorageSeverity {
-    /// Works, but worse than it should.
-    Degraded,
-    /// No volume works here.
-    Unreachable,
-}
 
 /// One thing that is wrong with the storage.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct StorageComplaint {
-    pub(crate) severity: StorageSeverity,
-    /// For programs: one word in CamelCase.
-    pub(crate) reason: &'static str,
-    /// For people.
-    pub(crate) message: String,
-}
+pub(crate) type StorageComplaint = Complaint<StorageSeverity>;
 
 /// What is wrong with the storage behind all volumes. May wait for a disk.
 ///
@@ -71,8 +40,8 @@ fn run<K: Kernel>(node: &Node<K>) -> Result<Vec<StorageComplaint>, Failure> {
     });
     let (named, held) = match looks {
         Err(error) if error.cause() == Cause::Io => {
-            complaints.push(unreachable(
-                STORAGE_UNREADABLE,
+            complaints.push(Complaint::new(
+                storage::STORAGE_UNREADABLE,
                 format!(
                     "{error}: the disk fails, or its filesystem has shut itself down; see the \
                      kernel's log, mend it, mount it again, and restart belay-node"
@@ -83,15 +52,15 @@ fn run<K: Kernel>(node: &Node<K>) -> Result<Vec<StorageComplaint>, Failure> {
         looks => looks?,
     };
     match named {
-        None => complaints.push(unreachable(
-            STORAGE_MISSING,
+        None => complaints.push(Complaint::new(
+            storage::STORAGE_MISSING,
             format!(
                 "{} is not there; mount the filesystem that holds it, and restart belay-node",
                 path.display()
             ),
         )),
-        Some(named) if !named.is_same_root(&held) => complaints.push(unreachable(
-            STORAGE_REPLACED,
+        Some(named) if !named.is_same_root(&held) => complaints.push(Complaint::new(
+            storage::STORAGE_REPLACED,
             format!(
                 "{} is another folder than at the start: something was mounted over it, unmounted \
                  or moved; put that right and restart belay-node",
@@ -115,33 +84,33 @@ fn run<K: Kernel>(node: &Node<K>) -> Result<Vec<StorageComplaint>, Failure> {
 /// A raw device at its target is not told from one that a pod has: nobody but a person unmounts it.
 fn detach_pending(volume: &VolumeId, path: &Path) -> StorageComplaint {
     let path = path.display();
-    StorageComplaint {
-        severity: StorageSeverity::Degraded,
-        reason: DETACH_PENDING,
-        message: format!(
+    Complaint::new(
+        storage::DETACH_PENDING,
+        format!(
             "volume {volume} is to be detached and is still mounted at {path}: if no pod on this \
              node uses it, a kubelet that was killed has forgotten it; then run `umount {path}`"
         ),
-    }
+    )
 }
 
 /// What is wrong with storage at which the look itself hangs.
 pub(crate) fn storage_hangs(why: &str) -> StorageComplaint {
-    unreachable(
-        STORAGE_HANGS,
+    Complaint::new(
+        storage::STORAGE_HANGS,
         format!("--loop-dir does not answer: {why}; see the kernel's log, and mend its disk"),
     )
 }
 
 /// What is wrong with storage of which so many volumes have a hung operation.
 pub(crate) fn volumes_hang(volumes: usize) -> Option<StorageComplaint> {
-    (volumes >= HUNG_MIN).then(|| StorageComplaint {
-        severity: StorageSeverity::Degraded,
-        reason: OPERATIONS_HUNG,
-        message: format!(
-            "operations on {volumes} volumes do not come back; see the kernel's log for hung \
+    (volumes >= HUNG_MIN).then(|| {
+        Complaint::new(
+            storage::OPERATIONS_HUNG,
+            format!(
+                "operations on {volumes} volumes do not come back; see the kernel's log for hung \
              tasks and I/O errors, and mend the disk of --loop-dir"
-        ),
+            ),
+        )
     })
 }
 
@@ -151,16 +120,17 @@ fn stopped(facts: &MountFacts, path: &Path) -> Option<StorageComplaint> {
         let message = format!(
             "the {fs_type} of {path} was shut down; mount it again, and restart belay-node"
         );
-        return Some(unreachable(STORAGE_UNREADABLE, message));
+        return Some(Complaint::new(storage::STORAGE_UNREADABLE, message));
     }
     let is_read_only = facts.superblock_read_only || facts.attrs.contains(MountAttrs::READ_ONLY);
-    is_read_only.then(|| StorageComplaint {
-        severity: StorageSeverity::Degraded,
-        reason: STORAGE_READ_ONLY,
-        message: format!(
-            "the {fs_type} of {path} is read-only: no volume can be written; see the kernel's \
+    is_read_only.then(|| {
+        Complaint::new(
+            storage::STORAGE_READ_ONLY,
+            format!(
+                "the {fs_type} of {path} is read-only: no volume can be written; see the kernel's \
              log, check it, and mount it for writing"
-        ),
+            ),
+        )
     })
 }
 
@@ -168,24 +138,15 @@ fn full(usage: &Usage, path: &Path) -> Option<StorageComplaint> {
     let total = usage.total_bytes;
     let free = total.saturating_sub(usage.used_bytes);
     let reserve = (total / RESERVE_PART).min(RESERVE_BYTES_MAX);
-    (free < reserve).then(|| StorageComplaint {
-        severity: StorageSeverity::Degraded,
-        reason: STORAGE_NEARLY_FULL,
-        message: format!(
+    (free < reserve).then(|| Complaint::new(
+        storage::STORAGE_NEARLY_FULL,
+        format!(
             "{} has {free} of {total} bytes left, and should have {reserve}: volumes are sparse \
              files, and writes into them fail with EIO when none is left; free some volumes or \
              snapshots, or enlarge the filesystem",
             path.display()
         ),
-    })
-}
-
-fn unreachable(reason: &'static str, message: String) -> StorageComplaint {
-    StorageComplaint {
-        severity: StorageSeverity::Unreachable,
-        reason,
-        message,
-    }
+    ))
 }
 
 #[cfg(test)]
@@ -223,7 +184,7 @@ mod tests {
     fn one_hung_volume_is_not_the_fault_of_the_storage() {
         assert_eq!(volumes_hang(1), None);
         let hung = volumes_hang(2).unwrap();
-        assert_eq!(hung.reason, OPERATIONS_HUNG);
+        assert_eq!(hung.reason, storage::OPERATIONS_HUNG);
         assert!(hung.message.starts_with("operations on 2 volumes "));
     }
 }

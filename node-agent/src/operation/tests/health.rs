@@ -27,7 +27,7 @@ const FORMS: [Form; 4] = [Form::Ext4, Form::Xfs, Form::Btrfs, Form::Block];
 
 fn told(complaints: &Complaints) -> Vec<(Severity, &'static str)> {
     let all = complaints.iter();
-    all.map(|complaint| (complaint.severity, complaint.reason))
+    all.map(|complaint| (complaint.reason.severity(), complaint.reason.name()))
         .collect()
 }
 

@@ -43,7 +43,7 @@ fn assert_lost(failure: &Failure, id: &str) {
 fn reasons(store: &Store, volume: &Volume) -> Vec<(Severity, &'static str)> {
     let complaints = store.health(&volume.id).unwrap().unwrap();
     let all = complaints.iter();
-    all.map(|complaint| (complaint.severity, complaint.reason))
+    all.map(|complaint| (complaint.reason.severity(), complaint.reason.name()))
         .collect()
 }
 
@@ -72,7 +72,10 @@ fn an_emptied_filesystem_gives_no_snapshot_and_no_clone_and_is_reported(folder: 
     assert_eq!(reasons(&store, &volume), [lost]);
     let unwell = store.list_unwell(None, usize::MAX).unwrap().volumes;
     assert_eq!(unwell.len(), 1);
-    assert_eq!(unwell[0].complaints.iter().next().unwrap().reason, lost.1);
+    assert_eq!(
+        unwell[0].complaints.iter().next().unwrap().reason.name(),
+        lost.1
+    );
     // Restored from a backup.
     bed.write(id);
     assert_eq!(reasons(&store, &volume), []);

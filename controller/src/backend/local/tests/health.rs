@@ -11,7 +11,7 @@ type Told = Vec<(Severity, &'static str)>;
 
 fn told(complaints: &Complaints) -> Told {
     let all = complaints.iter();
-    all.map(|complaint| (complaint.severity, complaint.reason))
+    all.map(|complaint| (complaint.reason.severity(), complaint.reason.name()))
         .collect()
 }
 
