@@ -4,6 +4,7 @@ use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
+use belay_contract::drivers::LOCAL;
 use belay_server::identity::Identity;
 use belay_server::kubelet::Registration;
 use belay_server::metrics;
@@ -176,6 +177,7 @@ fn identity(driver: &Driver) -> NodeIdentity {
     let common = &driver.common;
     let place = common.node.place.as_ref();
     NodeIdentity {
+        profile: &LOCAL,
         id: common.node.id.to_string(),
         volumes_max: common.max_volumes,
         topology: place.map(|place| place.segments().into_iter().collect()),

@@ -1,7 +1,8 @@
 //! `local`: a volume is a file on one node, and reachable there alone.
 
-use super::Profile;
+use super::{Kubelet, Profile};
 use belay_server::identity::PluginCapability;
+use belay_server::request::AccessMode;
 
 /// See the module.
 pub const LOCAL: Profile = Profile {
@@ -11,4 +12,20 @@ pub const LOCAL: Profile = Profile {
         PluginCapability::Controller,
         PluginCapability::OnlineExpansion,
     ],
+    access_modes: &[
+        AccessMode::SingleNodeWriter,
+        AccessMode::SingleNodeReaderOnly,
+        AccessMode::SingleNodeSingleWriter,
+        AccessMode::SingleNodeMultiWriter,
+    ],
+    raw_block: true,
+    attaches: true,
+    stages: true,
+    grows_on_node: true,
+    knows_room: true,
+    kubelet: Kubelet {
+        pod_info_on_mount: false,
+        fs_group_policy: "File",
+        selinux_mount: true,
+    },
 };

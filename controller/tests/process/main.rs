@@ -14,6 +14,7 @@ mod losses;
 mod mounts;
 mod openers;
 mod pages;
+mod profile;
 mod reflink;
 mod replaced;
 mod restored;

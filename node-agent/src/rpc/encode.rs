@@ -1,33 +1,37 @@
 //! Answers of the node service.
 
+use belay_contract::drivers::Profile;
 use belay_proto::csi::v1 as csi;
+use belay_server::request::AccessMode;
 use csi::node_service_capability::{Rpc as RpcCapability, Type, rpc};
 
 use crate::operation::{StorageComplaint, VolumeStats, VolumeUsage};
 
-/// What this agent can do. Both binaries of a driver speak of the same volumes, and the access
-/// modes are one of the things they must agree on.
-const CAPABILITIES: [rpc::Type; 7] = [
-    rpc::Type::StageUnstageVolume,
-    rpc::Type::GetVolumeStats,
-    rpc::Type::ExpandVolume,
-    rpc::Type::SingleNodeMultiWriter,
-    rpc::Type::GetVolumeHealth,
-    rpc::Type::GetStorageHealth,
-    // Gone in 1.13, and what kubelets up to 1.36 ask for.
-    rpc::Type::VolumeCondition,
-];
-
-pub(super) fn capabilities() -> csi::NodeGetCapabilitiesResponse {
-    let capabilities = CAPABILITIES
-        .into_iter()
-        .map(|kind| csi::NodeServiceCapability {
-            r#type: Some(Type::Rpc(RpcCapability {
-                r#type: kind.into(),
-            })),
-        })
-        .collect();
-    csi::NodeGetCapabilitiesResponse { capabilities }
+/// What this agent can do with volumes of that driver.
+pub(super) fn capabilities(profile: &Profile) -> csi::NodeGetCapabilitiesResponse {
+    let mode = AccessMode::SingleNodeMultiWriter;
+    let capabilities = [
+        (rpc::Type::StageUnstageVolume, profile.stages),
+        (rpc::Type::GetVolumeStats, true),
+        (rpc::Type::ExpandVolume, profile.grows_on_node),
+        (
+            rpc::Type::SingleNodeMultiWriter,
+            profile.access_modes.contains(&mode),
+        ),
+        (rpc::Type::GetVolumeHealth, true),
+        (rpc::Type::GetStorageHealth, true),
+        // Gone in 1.13, and what kubelets up to 1.36 ask for.
+        (rpc::Type::VolumeCondition, true),
+    ];
+    let kinds = capabilities.into_iter().filter(|(_, can)| *can);
+    let capabilities = kinds.map(|(kind, _)| csi::NodeServiceCapability {
+        r#type: Some(Type::Rpc(RpcCapability {
+            r#type: kind.into(),
+        })),
+    });
+    csi::NodeGetCapabilitiesResponse {
+        capabilities: capabilities.collect(),
+    }
 }
 
 pub(super) fn stats(stats: &VolumeStats) -> csi::NodeGetVolumeStatsResponse {

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use belay_contract::drivers::Profile;
 use belay_proto::csi::v1 as csi;
 use belay_server::call::{Failure, Kind, Rpc, answer};
 use belay_server::request::{NodeExpand, Publish, Stage, Stats, Unpublish, Unstage, VolumeId};
@@ -28,10 +29,13 @@ pub(crate) struct NodeService<K: Kernel> {
     /// Questions whether a volume is to be detached.
     wishes: Jobs<bool>,
     info: csi::NodeGetInfoResponse,
+    capabilities: csi::NodeGetCapabilitiesResponse,
 }
 
 /// Who this node is, for NodeGetInfo.
 pub(crate) struct NodeIdentity {
+    /// Of which driver.
+    pub(crate) profile: &'static Profile,
     /// The id that controllers know it by.
     pub(crate) id: String,
     /// How many volumes it takes; 0 says nothing.
@@ -56,6 +60,7 @@ impl<K: Kernel> NodeService<K> {
             looks: Looks::new(),
             wishes: Jobs::new(super::reads::DEADLINE),
             info,
+            capabilities: encode::capabilities(identity.profile),
         }
     }
 
@@ -310,7 +315,7 @@ impl<K: Kernel> csi::node_server::Node for NodeService<K> {
         request: Request<csi::NodeGetCapabilitiesRequest>,
     ) -> Result<Response<csi::NodeGetCapabilitiesResponse>, Status> {
         answer(Rpc::NodeGetCapabilities, request, |_| async {
-            Ok(encode::capabilities())
+            Ok(self.capabilities.clone())
         })
         .await
     }

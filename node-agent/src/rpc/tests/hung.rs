@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use belay_contract::drivers::LOCAL;
 use belay_proto::csi::v1 as csi;
 use belay_server::request::VolumeId;
 use belay_server::work::CHANGE_DEADLINE;
@@ -42,6 +43,7 @@ impl Bench {
     fn new() -> Self {
         let world = Simulated::new();
         let identity = NodeIdentity {
+            profile: &LOCAL,
             id: "node".to_owned(),
             volumes_max: 0,
             topology: None,

@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use belay_contract::drivers::LOCAL;
 use belay_server::request::AccessMode;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
@@ -80,6 +81,7 @@ struct Life {
 
 fn start(world: &Simulated) -> Arc<NodeService<Fake>> {
     let identity = NodeIdentity {
+        profile: &LOCAL,
         id: "node".to_owned(),
         volumes_max: 0,
         topology: None,

@@ -1,0 +1,61 @@
+//! What the chart and the documentation say of a driver is what its profile says.
+
+use super::LOCAL;
+use belay_server::request::AccessMode;
+
+const CONFIGURATION: &str = include_str!("../../../docs/configuration.md");
+
+/// What the chart makes of its defaults; its own tests compare the two.
+const MANIFEST: &str = include_str!("../../../deploy/manifests/local.yaml");
+
+/// The second cell of the row that begins with `first`.
+fn cell(first: &str) -> &'static str {
+    let begin = format!("| {first} | ");
+    let row = CONFIGURATION
+        .lines()
+        .find_map(|line| line.strip_prefix(&begin));
+    row.unwrap().trim_end_matches(" |")
+}
+
+#[test]
+fn the_chart_makes_the_object_that_the_profile_describes() {
+    let mut objects = MANIFEST.split("\n---\n");
+    let object = objects.find(|object| object.contains("\nkind: CSIDriver\n"));
+    let object = object.unwrap();
+    for (key, value) in [
+        ("name", LOCAL.name),
+        ("attachRequired", &LOCAL.attaches.to_string()),
+        (
+            "podInfoOnMount",
+            &LOCAL.kubelet.pod_info_on_mount.to_string(),
+        ),
+        ("fsGroupPolicy", LOCAL.kubelet.fs_group_policy),
+        ("seLinuxMount", &LOCAL.kubelet.selinux_mount.to_string()),
+        ("storageCapacity", &LOCAL.knows_room.to_string()),
+    ] {
+        let line = format!("\n  {key}: {value}\n");
+        assert!(object.contains(&line), "{line} is not in {object}");
+    }
+}
+
+#[test]
+fn the_documentation_has_the_modes_and_the_key() {
+    let modes: Vec<_> = LOCAL
+        .access_modes
+        .iter()
+        .copied()
+        .map(AccessMode::name)
+        .collect();
+    assert_eq!(cell("access modes"), modes.join(", "));
+    assert_eq!(
+        cell("filesystems").ends_with("or raw block"),
+        LOCAL.raw_block
+    );
+    let row = |flag: &str| {
+        let mut rows = CONFIGURATION.lines();
+        rows.find(|line| line.starts_with(&format!("| `--{flag}` | ")))
+            .unwrap()
+    };
+    assert!(row("with-topology").contains(LOCAL.topology_key));
+    assert!(row("driver-name").contains(&format!("| `{}` |", LOCAL.name)));
+}
