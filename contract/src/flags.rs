@@ -1,6 +1,6 @@
 //! The flags that both programs of a driver have, so that they are told the same.
 
-use crate::drivers::LOCAL;
+use crate::drivers::Kind;
 use crate::place::Place;
 use belay_server::call::Failure;
 use belay_server::config::ProcessArgs;
@@ -10,6 +10,7 @@ use belay_server::request::NodeId;
 use clap::builder::BoolishValueParser;
 use clap::error::ErrorKind;
 use clap::{ArgMatches, Command, FromArgMatches};
+use std::fmt::Display;
 
 /// Flags of a binary that serves one driver. Each has an environment variable; the flag wins.
 #[derive(Clone, Debug, clap::Args)]
@@ -24,32 +25,17 @@ pub struct CommonArgs {
 }
 
 /// What both programs of a driver have to be told of it.
-#[derive(Clone, Debug, clap::Args)]
+#[derive(Clone, Debug)]
 pub struct DriverArgs {
-    /// Where to serve CSI: unix:///path/csi.sock or an absolute path
-    #[arg(long, env = "CSI_ENDPOINT", value_name = "SOCKET")]
+    /// Of which kind it is.
+    pub kind: Kind,
+    /// Where to serve CSI.
     pub endpoint: Endpoint,
-
     /// Which node this is, and where.
-    #[command(flatten)]
     pub node: NodeArgs,
-
-    /// The name of the driver
-    #[arg(
-        long,
-        env = "BELAY_DRIVER_NAME",
-        value_name = "NAME",
-        default_value = LOCAL.name
-    )]
+    /// The driver's name.
     pub driver_name: DriverName,
-
-    /// Most volumes on this node; 0 = no limit is told
-    #[arg(
-        long,
-        env = "BELAY_MAX_VOLUMES",
-        value_name = "NUMBER",
-        default_value_t = 0
-    )]
+    /// Most volumes on this node; 0 = no limit is told.
     pub max_volumes: u32,
 }
 
@@ -58,7 +44,8 @@ impl DriverArgs {
     #[must_use]
     pub fn plugin_capabilities(&self) -> Vec<PluginCapability> {
         let topology = self.node.place.iter().map(|_| PluginCapability::Topology);
-        LOCAL.capabilities.iter().copied().chain(topology).collect()
+        let always = self.kind.profile().capabilities.iter().copied();
+        always.chain(topology).collect()
     }
 }
 
@@ -71,9 +58,23 @@ pub struct NodeArgs {
     pub place: Option<Place>,
 }
 
-/// The flags behind [`NodeArgs`], each looked at for itself alone.
+/// The flags behind [`DriverArgs`], each looked at for itself alone.
 #[derive(clap::Args)]
-struct NodeFlags {
+struct DriverFlags {
+    /// What the driver's volumes are
+    #[arg(
+        long = "driver-kind",
+        env = "BELAY_DRIVER_KIND",
+        value_name = "KIND",
+        value_enum,
+        default_value = "local"
+    )]
+    kind: Kind,
+
+    /// Where to serve CSI: unix:///path/csi.sock or an absolute path
+    #[arg(long, env = "CSI_ENDPOINT", value_name = "SOCKET")]
+    endpoint: Endpoint,
+
     /// The id of this node: 1 to 256 bytes; with --with-topology 1 to 63, fit for a label
     #[arg(long, env = "BELAY_NODE_ID", value_name = "ID", value_parser = node_id)]
     node_id: NodeId,
@@ -81,24 +82,46 @@ struct NodeFlags {
     /// Tell that not every node reaches every volume
     #[arg(long, env = "BELAY_WITH_TOPOLOGY", value_parser = BoolishValueParser::new())]
     with_topology: bool,
+
+    /// The name of the driver [default: its kind's, as local.csi.belay.dev]
+    #[arg(long, env = "BELAY_DRIVER_NAME", value_name = "NAME")]
+    driver_name: Option<DriverName>,
+
+    /// Most volumes on this node; 0 = no limit is told [default: its kind's, for local 0]
+    #[arg(long, env = "BELAY_MAX_VOLUMES", value_name = "NUMBER")]
+    max_volumes: Option<u32>,
 }
 
 fn node_id(text: &str) -> Result<NodeId, Failure> {
     NodeId::new(text)
 }
 
-impl FromArgMatches for NodeArgs {
+impl FromArgMatches for DriverArgs {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        let flags = NodeFlags::from_arg_matches(matches)?;
-        let place = || Place::new(LOCAL.topology_key, flags.node_id.as_str());
+        let flags = DriverFlags::from_arg_matches(matches)?;
+        let bad = |flag: &str, error: &dyn Display| {
+            clap::Error::raw(ErrorKind::ValueValidation, format!("{flag}: {error}"))
+        };
+        let profile = flags.kind.profile();
+        let place = || Place::new(profile.topology_key, flags.node_id.as_str());
         let place = flags.with_topology.then(place).transpose();
-        let place = place.map_err(|error| {
-            let why = format!("--node-id with --with-topology: {error}");
-            clap::Error::raw(ErrorKind::ValueValidation, why)
-        })?;
+        let place = place.map_err(|error| bad("--node-id with --with-topology", &error))?;
+        let driver_name = match flags.driver_name {
+            Some(name) => name,
+            None => profile
+                .name
+                .parse()
+                .map_err(|error| bad("the kind's name", &error))?,
+        };
         Ok(Self {
-            id: flags.node_id,
-            place,
+            kind: flags.kind,
+            endpoint: flags.endpoint,
+            node: NodeArgs {
+                id: flags.node_id,
+                place,
+            },
+            driver_name,
+            max_volumes: flags.max_volumes.unwrap_or(profile.volumes_max),
         })
     }
 
@@ -108,19 +131,20 @@ impl FromArgMatches for NodeArgs {
     }
 }
 
-impl clap::Args for NodeArgs {
+impl clap::Args for DriverArgs {
     fn augment_args(command: Command) -> Command {
-        NodeFlags::augment_args(command)
+        DriverFlags::augment_args(command)
     }
 
     fn augment_args_for_update(command: Command) -> Command {
-        NodeFlags::augment_args_for_update(command)
+        DriverFlags::augment_args_for_update(command)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::drivers::LOCAL;
     use belay_server::config::parse_from;
     use belay_server::log::LogLevel;
     use clap::{CommandFactory as _, Parser};
@@ -144,6 +168,7 @@ mod tests {
     #[test]
     fn defaults_are_those_of_the_documentation() {
         let args = parsed(&[]).unwrap();
+        assert_eq!(args.driver.kind, Kind::Local);
         assert_eq!(args.driver.driver_name.as_str(), "local.csi.belay.dev");
         assert_eq!(args.driver.max_volumes, 0);
         assert_eq!(args.driver.node.place, None);
@@ -166,6 +191,7 @@ mod tests {
             .collect();
         flags.sort();
         let expected = [
+            ("driver-kind", "BELAY_DRIVER_KIND"),
             ("driver-name", "BELAY_DRIVER_NAME"),
             ("endpoint", "CSI_ENDPOINT"),
             ("grpc-health", "BELAY_GRPC_HEALTH"),
@@ -187,6 +213,7 @@ mod tests {
         let cases = [
             (["--endpoint", "tcp://1.2.3.4:5"], "only unix sockets"),
             (["--node-id", ""], "--node-id"),
+            (["--driver-kind", "floppy"], "[possible values: local]"),
             (["--driver-name", "a_b"], "not '_'"),
             (["--max-volumes", "many"], "--max-volumes"),
             (["--http-endpoint", "9808"], "--http-endpoint"),

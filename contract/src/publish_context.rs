@@ -6,8 +6,10 @@
 use belay_server::call::Failure;
 use belay_server::request::{Context, VolumeId};
 
+/// The transport of volumes that are files beneath the node's own folder.
+pub const LOOP: &str = "loop";
+
 const TRANSPORT: &str = "transport";
-const LOOP: &str = "loop";
 const FILE: &str = "file";
 const BYTES: &str = "bytes";
 const CONTENT: &str = "content";

@@ -4,12 +4,14 @@
 use crate::backend::local::{self, Overcommit};
 use crate::backend::registry::Choice;
 use crate::operation::Rules;
+use belay_contract::drivers::Kind;
 use belay_contract::flags::CommonArgs;
+use clap::Arg;
 use std::path::PathBuf;
 
 /// The controller of a Belay CSI driver: makes, attaches, grows and removes volumes.
 #[derive(Clone, Debug, clap::Parser)]
-#[command(name = "belay-controller", version)]
+#[command(name = "belay-controller", version, mut_arg("kind", backend))]
 pub struct Config {
     /// What both binaries have.
     #[command(flatten)]
@@ -18,16 +20,6 @@ pub struct Config {
     /// Who may connect to the socket besides its owner: the number of a group
     #[arg(long, env = "BELAY_ENDPOINT_GROUP", value_name = "GID")]
     pub endpoint_group: Option<u32>,
-
-    /// Where volumes come from
-    #[arg(
-        long,
-        env = "BELAY_BACKEND",
-        value_name = "NAME",
-        value_enum,
-        default_value = "local"
-    )]
-    pub backend: BackendName,
 
     /// Backend local: where state and volumes are kept (volumes in <DIR>/volumes)
     #[arg(long, env = "BELAY_STATE_DIR", value_name = "DIR")]
@@ -47,19 +39,20 @@ pub struct Config {
     pub overcommit: Overcommit,
 }
 
-/// The backends, as they are named on the command line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum BackendName {
-    /// Sparse files on this node.
-    Local,
+/// The kind of driver under its name of here: what the controller sees of a kind is its backend.
+fn backend(kind: Arg) -> Arg {
+    kind.long("backend")
+        .env("BELAY_BACKEND")
+        .value_name("NAME")
+        .help("Where volumes come from")
 }
 
 impl Config {
     /// The backend to open.
     #[must_use]
     pub fn choice(&self) -> Choice {
-        match self.backend {
-            BackendName::Local => Choice::Local(local::Config {
+        match self.common.driver.kind {
+            Kind::Local => Choice::Local(local::Config {
                 state_dir: self.state_dir.clone(),
                 node: self.common.driver.node.id.clone(),
                 overcommit: self.overcommit,
@@ -120,7 +113,7 @@ mod tests {
     #[test]
     fn defaults_are_those_of_the_documentation() {
         let config = parsed(&[]).unwrap();
-        assert_eq!(config.backend, BackendName::Local);
+        assert_eq!(config.common.driver.kind, Kind::Local);
         assert_eq!(config.overcommit, Overcommit::default());
         let rules = config.rules();
         assert_eq!(rules.node_limit, None);

@@ -4,7 +4,6 @@ use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
-use belay_contract::drivers::LOCAL;
 use belay_server::identity::Identity;
 use belay_server::kubelet::Registration;
 use belay_server::metrics;
@@ -100,11 +99,23 @@ async fn serve_drivers(
     metrics::when_asked(move || measured.measure());
     let (mut services, mut first_tries) = (Vec::new(), Vec::new());
     for driver in config.drivers() {
-        let why = start::opening(driver);
+        let Some(folder) = &driver.loop_dir else {
+            let name = &driver.common.driver_name;
+            let why = "this agent has no devices but those over files, and no --loop-dir for it";
+            return Err(failed(name.as_str(), &why));
+        };
+        let why = start::opening(driver, folder);
         let service = NodeService::new(&why, Arc::clone(&pool), identity(driver));
         let service = Arc::new(service);
         let own = readiness.part(State::Starting(why));
-        let start = Start::new(machine, driver, &service, own.clone(), readiness.own());
+        let start = Start::new(
+            machine,
+            driver,
+            folder,
+            &service,
+            own.clone(),
+            readiness.own(),
+        );
         let (first, tried) = oneshot::channel();
         tokio::spawn(start.run(first));
         first_tries.push(tried);
@@ -177,7 +188,7 @@ fn identity(driver: &Driver) -> NodeIdentity {
     let common = &driver.common;
     let place = common.node.place.as_ref();
     NodeIdentity {
-        profile: &LOCAL,
+        profile: common.kind.profile(),
         id: common.node.id.to_string(),
         volumes_max: common.max_volumes,
         topology: place.map(|place| place.segments().into_iter().collect()),

@@ -4,7 +4,9 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use belay_contract::drivers::Profile;
 use belay_contract::flags::DriverArgs;
+use belay_contract::publish_context::LOOP;
 use belay_server::call::Failure;
 use belay_server::config::{ProcessArgs, ended, parse_from, parse_where};
 use belay_server::endpoint::Endpoint;
@@ -60,9 +62,9 @@ pub struct Driver {
     #[command(flatten)]
     pub common: DriverArgs,
 
-    /// The folder with the volumes' files: <state-dir>/volumes of the controller
+    /// Kind local: the folder with the volumes' files, <state-dir>/volumes of the controller
     #[arg(long, value_name = "DIR", env = "BELAY_LOOP_DIR")]
-    pub loop_dir: PathBuf,
+    pub loop_dir: Option<PathBuf>,
 
     /// The socket of --endpoint as the kubelet sees it; with --registration-dir
     #[arg(long, value_name = "SOCKET", env = "BELAY_KUBELET_REGISTRATION_PATH")]
@@ -122,6 +124,9 @@ impl Config {
         }
         for (at, driver) in drivers.iter().enumerate() {
             self.check_registration(driver)?;
+            let (profile, name) = (driver.common.kind.profile(), &driver.common.driver_name);
+            check_loop_dir(profile, driver.loop_dir.is_some())
+                .map_err(|why| format!("{name}: {why}"))?;
             for earlier in &drivers[..at] {
                 driver.check_beside(earlier)?;
             }
@@ -162,13 +167,28 @@ impl Driver {
             ));
         }
         // Whether links make two of them one shows when both are there.
-        if self.loop_dir == earlier.loop_dir {
-            let folder = self.loop_dir.display();
+        if let Some(folder) = &self.loop_dir
+            && self.loop_dir == earlier.loop_dir
+        {
+            let folder = folder.display();
             return Err(format!(
                 "--loop-dir: {earlier_name} and {name} both have {folder}; give each its own"
             ));
         }
         Ok(())
+    }
+}
+
+/// Whether `--loop-dir` is given where it has to be, and nowhere else.
+fn check_loop_dir(profile: &Profile, is_given: bool) -> Result<(), String> {
+    let transport = profile.transport;
+    match (transport == LOOP, is_given) {
+        (true, false) => Err("--loop-dir <DIR>: is required: its volumes are files there".into()),
+        (false, true) => Err(format!(
+            "--loop-dir: does not apply: its volumes are no files of this node, they reach it by \
+             {transport}"
+        )),
+        (true, true) | (false, false) => Ok(()),
     }
 }
 
@@ -183,6 +203,7 @@ fn kubelet_dir(text: &str) -> Result<AbsPath, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use belay_contract::drivers::LOCAL;
 
     #[test]
     fn every_flag_and_its_variable_are_in_the_documentation() {
@@ -194,7 +215,7 @@ mod tests {
             .collect();
         assert_eq!(
             flags.len(),
-            14,
+            15,
             "a flag without an environment variable, or a new one"
         );
         for flag in flags {
@@ -255,8 +276,23 @@ mod tests {
         };
         assert_eq!((one.common.max_volumes, two.common.max_volumes), (3, 0));
         assert!(one.common.node.place.is_some() && two.common.node.place.is_none());
-        assert_eq!(two.loop_dir, PathBuf::from("/two"));
+        assert_eq!(two.loop_dir, Some(PathBuf::from("/two")));
         assert_eq!(names(&parsed(ONE).unwrap()), ["one.belay.dev"]);
+    }
+
+    #[test]
+    fn a_folder_is_needed_by_the_kinds_that_have_files_there_and_refused_for_others() {
+        let by_disk = Profile {
+            transport: "disk",
+            ..LOCAL
+        };
+        assert_eq!(check_loop_dir(&LOCAL, true), Ok(()));
+        assert_eq!(check_loop_dir(&by_disk, false), Ok(()));
+        let refused = check_loop_dir(&LOCAL, false).unwrap_err();
+        assert!(refused.contains("is required"), "{refused}");
+        let refused = check_loop_dir(&by_disk, true).unwrap_err();
+        let why = "--loop-dir: does not apply: its volumes are no files of this node";
+        assert!(refused.starts_with(why), "{refused}");
     }
 
     #[test]
@@ -293,7 +329,12 @@ mod tests {
                 "--max-volumes=1",
                 "two.belay.dev: --registration-dir needs",
             ),
-            ("--loop-dir", "--max-volumes=1", "--loop-dir <DIR>"),
+            (
+                "--loop-dir",
+                "--max-volumes=1",
+                "two.belay.dev: --loop-dir <DIR>: is required",
+            ),
+            ("none", "--driver-kind=tape", "[possible values: local]"),
             (
                 "none",
                 "--log-level=info",

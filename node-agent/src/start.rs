@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::fmt::Display;
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -131,18 +131,18 @@ fn inode(path: &Path) -> io::Result<(u64, u64)> {
 }
 
 /// What is said of a driver whose folder has not been opened yet: if it stays, its disk hangs.
-pub(crate) fn opening(driver: &Driver) -> String {
+pub(crate) fn opening(driver: &Driver, folder: &Path) -> String {
     format!(
         "{}: --loop-dir {} is being opened; while this stays, its disk does not answer",
         driver.common.driver_name,
-        driver.loop_dir.display()
+        folder.display()
     )
 }
 
 /// A driver on its way.
 pub(crate) struct Start {
     name: DriverName,
-    driver: Driver,
+    folder: PathBuf,
     machine: Arc<Machine>,
     service: Arc<NodeService<Linux>>,
     readiness: Readiness,
@@ -155,13 +155,14 @@ impl Start {
     pub(crate) fn new(
         machine: &Arc<Machine>,
         driver: &Driver,
+        folder: &Path,
         service: &Arc<NodeService<Linux>>,
         readiness: Readiness,
         up: State,
     ) -> Self {
         Start {
             name: driver.common.driver_name.clone(),
-            driver: driver.clone(),
+            folder: folder.to_owned(),
             machine: Arc::clone(machine),
             service: Arc::clone(service),
             readiness,
@@ -201,7 +202,7 @@ impl Start {
             tracing::warn!(
                 "--loop-dir {} is the folder of a socket, whose lock a start needs: what a killed \
                  agent or kubelet left is not freed; give the volumes' files a folder of their own",
-                self.driver.loop_dir.display()
+                self.folder.display()
             );
             return;
         }
@@ -210,7 +211,7 @@ impl Start {
 
     async fn open(&self) -> Result<Opened, Refused> {
         let (machine, name) = (Arc::clone(&self.machine), self.name.clone());
-        let folder = self.driver.loop_dir.clone();
+        let folder = self.folder.clone();
         let opened = pool::apart(move || machine.open(&name, &folder)).await;
         opened.unwrap_or_else(|failure| Err(Refused::ForNow(failure.message)))
     }
@@ -240,7 +241,7 @@ impl Start {
             tracing::warn!("what a killed agent left bound is not looked for: {failure}");
         }
         if self.machine.kubelet_dir.is_some() {
-            let folder = self.driver.loop_dir.clone();
+            let folder = self.folder.clone();
             forgotten::look_after(folder, Arc::clone(&self.service)).await;
         }
     }
@@ -248,7 +249,7 @@ impl Start {
     /// Returns when the lock is ours: an agent that was killed keeps it while one of its threads
     /// waits for a disk.
     async fn lock(&self) -> Result<(), Failure> {
-        let folder = self.driver.loop_dir.display();
+        let folder = self.folder.display();
         let mut last = None;
         loop {
             let node = self.service.node()?;

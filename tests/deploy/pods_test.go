@@ -122,7 +122,7 @@ func TestNoProbeOfHealthzEndsAProgram(t *testing.T) {
 	}
 }
 
-// Both programs of a driver must name the same node, folder and limit, and run where they say.
+// Both programs of a driver must name the same kind, node, folder and limit, and run where they say.
 func TestBothProgramsAgree(t *testing.T) {
 	for _, values := range valuesFiles(t) {
 		agents, controllers := map[string]string{}, map[string]string{}
@@ -138,7 +138,7 @@ func TestBothProgramsAgree(t *testing.T) {
 			}
 			if one.text("kind") == "Deployment" {
 				folder := argument(container, "--state-dir") + "/volumes"
-				controllers[argument(container, "--driver-name")] = strings.Join(nodesOf(pod), " ") + " " + folder + " " + argument(container, "--max-volumes")
+				controllers[argument(container, "--driver-name")] = argument(container, "--backend") + " " + strings.Join(nodesOf(pod), " ") + " " + folder + " " + argument(container, "--max-volumes")
 				continue
 			}
 			for _, driver := range sections(container) {
@@ -148,7 +148,7 @@ func TestBothProgramsAgree(t *testing.T) {
 				} else if !slices.Contains(nodesOf(pod), node) {
 					t.Errorf("%s: no agent runs on %s", values, node)
 				}
-				agents[argument(driver, "--driver-name")] = node + " " + argument(driver, "--loop-dir") + " " + argument(driver, "--max-volumes")
+				agents[argument(driver, "--driver-name")] = argument(driver, "--driver-kind") + " " + node + " " + argument(driver, "--loop-dir") + " " + argument(driver, "--max-volumes")
 			}
 		}
 		if len(agents) == 0 || !maps.Equal(agents, controllers) {

@@ -1,6 +1,7 @@
 //! `local`: a volume is a file on one node, and reachable there alone.
 
 use super::{Kubelet, Profile};
+use crate::publish_context::LOOP;
 use belay_server::identity::PluginCapability;
 use belay_server::request::AccessMode;
 
@@ -12,6 +13,8 @@ pub const LOCAL: Profile = Profile {
         PluginCapability::Controller,
         PluginCapability::OnlineExpansion,
     ],
+    transport: LOOP,
+    volumes_max: 0,
     access_modes: &[
         AccessMode::SingleNodeWriter,
         AccessMode::SingleNodeReaderOnly,

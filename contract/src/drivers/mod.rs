@@ -9,6 +9,23 @@ pub use local::LOCAL;
 use belay_server::identity::PluginCapability;
 use belay_server::request::AccessMode;
 
+/// Every kind of driver, as `--driver-kind` of the agent and `--backend` of the controller name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Kind {
+    /// Sparse files on one node
+    Local,
+}
+
+impl Kind {
+    /// What is the same of all drivers of this kind.
+    #[must_use]
+    pub const fn profile(self) -> &'static Profile {
+        match self {
+            Self::Local => &LOCAL,
+        }
+    }
+}
+
 /// A driver's constants. Volumes that exist carry the names, so none of those can ever change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Profile {
@@ -18,6 +35,10 @@ pub struct Profile {
     pub topology_key: &'static str,
     /// What it can do as a whole, wherever it runs.
     pub capabilities: &'static [PluginCapability],
+    /// How its volumes reach a node: the publish context's word for it.
+    pub transport: &'static str,
+    /// Most volumes on a node, unless `--max-volumes` tells another number; 0 = no limit.
+    pub volumes_max: u32,
     /// The access modes that a volume can be used in.
     pub access_modes: &'static [AccessMode],
     /// A volume can be had as a raw block device, and not as a filesystem alone.

@@ -1,7 +1,10 @@
 //! What the chart and the documentation say of a driver is what its profile says.
 
-use super::LOCAL;
+use super::{Kind, LOCAL};
 use belay_server::request::AccessMode;
+use clap::ValueEnum as _;
+use std::fs;
+use std::path::Path;
 
 const CONFIGURATION: &str = include_str!("../../../docs/configuration.md");
 
@@ -39,6 +42,24 @@ fn the_chart_makes_the_object_that_the_profile_describes() {
 }
 
 #[test]
+fn each_kind_has_its_defaults_in_the_chart_and_no_other_has() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/chart/backends");
+    for kind in Kind::value_variants() {
+        let file = format!("{}.yaml", kind.to_possible_value().unwrap().get_name());
+        let defaults = fs::read_to_string(folder.join(file)).unwrap();
+        let profile = kind.profile();
+        for line in [
+            format!("\nname: {}\n", profile.name),
+            format!("\nmaxVolumes: {}\n", profile.volumes_max),
+        ] {
+            assert!(defaults.contains(&line), "{kind:?}: no {line}");
+        }
+    }
+    let files = fs::read_dir(folder).unwrap().count();
+    assert_eq!(files, Kind::value_variants().len());
+}
+
+#[test]
 fn the_documentation_has_the_modes_and_the_key() {
     let modes: Vec<_> = LOCAL
         .access_modes
@@ -58,4 +79,5 @@ fn the_documentation_has_the_modes_and_the_key() {
     };
     assert!(row("with-topology").contains(LOCAL.topology_key));
     assert!(row("driver-name").contains(&format!("| `{}` |", LOCAL.name)));
+    assert!(row("max-volumes").contains(&format!("| `{}` |", LOCAL.volumes_max)));
 }
