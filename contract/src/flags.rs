@@ -12,6 +12,9 @@ use clap::error::ErrorKind;
 use clap::{ArgMatches, Command, FromArgMatches};
 use std::fmt::Display;
 
+/// The field of a program's flag that has the node's name, a [`NodeId`].
+pub const NODE_NAME: &str = "node_name";
+
 /// Flags of a binary that serves one driver. Each has an environment variable; the flag wins.
 #[derive(Clone, Debug, clap::Args)]
 pub struct CommonArgs {
@@ -77,7 +80,7 @@ struct DriverFlags {
 
     /// The id of this node: 1 to 256 bytes; with --with-topology 1 to 63, fit for a label
     #[arg(long, env = "BELAY_NODE_ID", value_name = "ID", value_parser = node_id)]
-    node_id: NodeId,
+    node_id: Option<NodeId>,
 
     /// Tell that not every node reaches every volume
     #[arg(long, env = "BELAY_WITH_TOPOLOGY", value_parser = BoolishValueParser::new())]
@@ -92,8 +95,22 @@ struct DriverFlags {
     max_volumes: Option<u32>,
 }
 
-fn node_id(text: &str) -> Result<NodeId, Failure> {
+/// A node's id or name, from a flag.
+///
+/// # Errors
+/// Those of [`NodeId::new`].
+pub fn node_id(text: &str) -> Result<NodeId, Failure> {
     NodeId::new(text)
+}
+
+/// The id without `--node-id`: the node's name, where the program has a flag for that.
+fn node_name(matches: &ArgMatches) -> Result<NodeId, clap::Error> {
+    let why = match matches.try_get_one::<NodeId>(NODE_NAME) {
+        Ok(Some(name)) => return Ok(name.clone()),
+        Ok(None) => "--node-name <NAME> or --node-id <ID> is required",
+        Err(_) => "--node-id <ID> is required",
+    };
+    Err(clap::Error::raw(ErrorKind::MissingRequiredArgument, why))
 }
 
 impl FromArgMatches for DriverArgs {
@@ -103,7 +120,8 @@ impl FromArgMatches for DriverArgs {
             clap::Error::raw(ErrorKind::ValueValidation, format!("{flag}: {error}"))
         };
         let profile = flags.kind.profile();
-        let place = || Place::new(profile.topology_key, flags.node_id.as_str());
+        let id = flags.node_id.map_or_else(|| node_name(matches), Ok)?;
+        let place = || Place::new(profile.topology_key, id.as_str());
         let place = flags.with_topology.then(place).transpose();
         let place = place.map_err(|error| bad("--node-id with --with-topology", &error))?;
         let driver_name = match flags.driver_name {
@@ -116,10 +134,7 @@ impl FromArgMatches for DriverArgs {
         Ok(Self {
             kind: flags.kind,
             endpoint: flags.endpoint,
-            node: NodeArgs {
-                id: flags.node_id,
-                place,
-            },
+            node: NodeArgs { id, place },
             driver_name,
             max_volumes: flags.max_volumes.unwrap_or(profile.volumes_max),
         })

@@ -165,7 +165,8 @@ fn served(
     );
     let socket = Socket::bind(&common.endpoint).map_err(|error| failed("--endpoint", &error))?;
     let (name, endpoint) = (common.driver_name.as_str(), socket.path().display());
-    tracing::info!(driver = name, %endpoint, node = %common.node.id, "serving");
+    let (node, node_id) = (config.node_name(driver), &common.node.id);
+    tracing::info!(driver = name, %endpoint, %node, %node_id, "serving");
     Ok(serve::Driver {
         socket,
         services: Services::new(identity)

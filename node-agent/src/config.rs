@@ -5,12 +5,13 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use belay_contract::drivers::Profile;
-use belay_contract::flags::DriverArgs;
+use belay_contract::flags::{DriverArgs, node_id};
 use belay_contract::publish_context::LOOP;
 use belay_server::call::Failure;
 use belay_server::config::{ProcessArgs, ended, parse_from, parse_where};
 use belay_server::endpoint::Endpoint;
-use belay_server::request::AbsPath;
+use belay_server::request::{AbsPath, NodeId};
+use clap::builder::{Resettable, Str};
 use clap::error::ErrorKind;
 use clap::{CommandFactory as _, Parser};
 
@@ -19,6 +20,8 @@ const NEXT_DRIVER: &str = "--next-driver";
 
 /// What the environment says for every driver; the rest it says for the first one.
 const NODE_ID_VARIABLE: &str = "BELAY_NODE_ID";
+
+const NODE_NAME_FLAG: &str = "--node-name";
 
 /// Serves the CSI Node service of one node: stages and publishes volumes by system calls.
 ///
@@ -49,6 +52,17 @@ pub struct Config {
     #[command(flatten)]
     first: Driver,
 
+    /// The node's name in Kubernetes: the id of this node for drivers without a --node-id
+    // Behind the drivers' flags, which look for it: what is read here is there no more.
+    #[arg(
+        long,
+        value_name = "NAME",
+        env = "BELAY_NODE_NAME",
+        value_parser = node_id,
+        help_heading = Resettable::<Str>::Reset
+    )]
+    node_name: Option<NodeId>,
+
     /// The others.
     #[arg(skip)]
     more: Vec<Driver>,
@@ -70,8 +84,8 @@ pub struct Driver {
     #[arg(long, value_name = "SOCKET", env = "BELAY_KUBELET_REGISTRATION_PATH")]
     pub kubelet_registration_path: Option<Endpoint>,
 
-    /// Pass this driver over unless the node has this id
-    #[arg(long, value_name = "ID", env = "BELAY_ONLY_ON_NODE")]
+    /// Pass this driver over unless the node has this name, or this id if it has no --node-name
+    #[arg(long, value_name = "NAME", env = "BELAY_ONLY_ON_NODE")]
     only_on_node: Option<String>,
 }
 
@@ -80,6 +94,10 @@ pub struct Driver {
 struct NextDriver {
     #[command(flatten)]
     driver: Driver,
+
+    /// The one of the first section, handed on.
+    #[arg(long, hide = true, value_parser = node_id)]
+    node_name: Option<NodeId>,
 }
 
 impl Config {
@@ -94,7 +112,12 @@ impl Config {
     /// The drivers to serve on this node, at least one.
     pub fn drivers(&self) -> impl Iterator<Item = &Driver> {
         let all = std::iter::once(&self.first).chain(&self.more);
-        all.filter(|driver| driver.is_here())
+        all.filter(|driver| driver.is_on(self.node_name(driver)))
+    }
+
+    /// The node's name, for people; without one, what the driver knows the node by.
+    pub(crate) fn node_name<'a>(&'a self, driver: &'a Driver) -> &'a NodeId {
+        self.node_name.as_ref().unwrap_or(&driver.common.node.id)
     }
 
     fn from_arguments(arguments: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
@@ -105,8 +128,16 @@ impl Config {
         for section in sections {
             // In the place of the program's name stands what messages about it begin with.
             let begin = OsString::from(format!("belay-node ... {NEXT_DRIVER}"));
-            let section = std::iter::once(begin).chain(section.iter().cloned());
+            let name = config.node_name.iter();
+            let name = name.map(|name| OsString::from(format!("{NODE_NAME_FLAG}={name}")));
+            let section = std::iter::once(begin)
+                .chain(name)
+                .chain(section.iter().cloned());
             let next: NextDriver = parse_where(section, |variable| variable == NODE_ID_VARIABLE)?;
+            if next.node_name != config.node_name {
+                let why = format!("{NODE_NAME_FLAG}: goes before the first {NEXT_DRIVER}, for all");
+                return Err(bad_usage(why));
+            }
             config.more.push(next.driver);
         }
         config.check().map_err(bad_usage)?;
@@ -117,9 +148,13 @@ impl Config {
     fn check(&self) -> Result<(), String> {
         let drivers: Vec<_> = self.drivers().collect();
         if drivers.is_empty() {
-            let id = &self.first.common.node.id;
+            let flag = self
+                .node_name
+                .as_ref()
+                .map_or("--node-id", |_| NODE_NAME_FLAG);
             return Err(format!(
-                "--only-on-node: all drivers are for other nodes, and none for {id} (--node-id)"
+                "--only-on-node: all drivers are for other nodes, and none for {} ({flag})",
+                self.node_name(&self.first)
             ));
         }
         for (at, driver) in drivers.iter().enumerate() {
@@ -147,9 +182,9 @@ impl Config {
 }
 
 impl Driver {
-    fn is_here(&self) -> bool {
-        let id = self.common.node.id.as_str();
-        self.only_on_node.as_deref().is_none_or(|only| only == id)
+    fn is_on(&self, node: &NodeId) -> bool {
+        let only = self.only_on_node.as_deref();
+        only.is_none_or(|only| only == node.as_str())
     }
 
     /// Whether one process can serve both.
@@ -215,7 +250,7 @@ mod tests {
             .collect();
         assert_eq!(
             flags.len(),
-            15,
+            16,
             "a flag without an environment variable, or a new one"
         );
         for flag in flags {
@@ -308,6 +343,62 @@ mod tests {
         assert_eq!(names(&parsed(only_two).unwrap()), ["two.belay.dev"]);
         let error = parsed(ONE.into_iter().chain(["--only-on-node=n2"])).unwrap_err();
         assert!(error.contains("none for n1 (--node-id)"), "{error}");
+    }
+
+    #[test]
+    fn each_driver_may_know_the_node_by_an_id_of_its_own() {
+        let one = ONE.into_iter().filter(|it| !it.starts_with("--node-id"));
+        let one = one.chain(["--node-name=n1", "--only-on-node=n1"]);
+        let two = TWO.map(|it| {
+            if it == "--node-id=n1" {
+                "--node-id=4711"
+            } else {
+                it
+            }
+        });
+        let two = two.into_iter().chain(["--only-on-node=n1"]);
+        let three = [
+            "--driver-name=three.belay.dev",
+            "--endpoint=/three",
+            "--loop-dir=/three",
+        ];
+        let three = [NEXT_DRIVER].into_iter().chain(three);
+        let three = three.chain(["--kubelet-registration-path=/three", "--with-topology"]);
+        let config = parsed(one.clone().chain(two).chain(three)).unwrap();
+        let ids = config
+            .drivers()
+            .map(|driver| driver.common.node.id.as_str());
+        assert_eq!(ids.collect::<Vec<_>>(), ["n1", "4711", "n1"]);
+        let places = config.drivers().map(|driver| {
+            let place = driver.common.node.place.as_ref();
+            place.map(|place| place.segments().into_values().collect::<Vec<_>>())
+        });
+        let n1 = || Some(vec!["n1".to_owned()]);
+        assert_eq!(places.collect::<Vec<_>>(), [n1(), None, n1()]);
+        assert!(
+            config
+                .drivers()
+                .all(|driver| config.node_name(driver).as_str() == "n1")
+        );
+
+        let error = parsed(one.clone().chain(["--only-on-node=n2"])).unwrap_err();
+        assert!(error.contains("cannot be used multiple times"), "{error}");
+        let elsewhere = one.filter(|it| !it.starts_with("--only-on-node"));
+        let error = parsed(elsewhere.chain(["--only-on-node=n2"])).unwrap_err();
+        assert!(error.contains("none for n1 (--node-name)"), "{error}");
+    }
+
+    #[test]
+    fn the_nodes_name_is_told_once_and_an_id_or_the_name_is_needed() {
+        let error = refused("none", "--node-name=n1");
+        assert!(
+            error.contains("goes before the first --next-driver"),
+            "{error}"
+        );
+        let nameless = ONE.into_iter().filter(|it| !it.starts_with("--node-id"));
+        let error = parsed(nameless).unwrap_err();
+        let why = "--node-name <NAME> or --node-id <ID> is required";
+        assert!(error.contains(why), "{error}");
     }
 
     #[test]

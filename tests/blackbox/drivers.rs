@@ -15,6 +15,9 @@ use crate::rig::{
 
 const NAMES: [&str; 2] = ["local.csi.belay.dev", "fast.belay.dev"];
 
+/// What the drivers know the node by; the first one has its name.
+const NODE_IDS: [&str; 2] = ["node-1", "4711"];
+
 /// An agent with the two drivers of [`NAMES`], and one of another node.
 struct Bed {
     agent: Process,
@@ -72,11 +75,11 @@ fn flags(place: &Place) -> Vec<String> {
             format!("--kubelet-registration-path={socket}"),
             format!("--loop-dir={loop_dir}"),
             format!("--max-volumes={}", driver + 1),
-            "--node-id=node-1".to_owned(),
         ]
     };
     let mut flags = vec![
         "--http-endpoint=127.0.0.1:0".to_owned(),
+        format!("--node-name={}", NODE_IDS[0]),
         format!(
             "--registration-dir={}",
             path(&place.path().join("registry"))
@@ -86,6 +89,8 @@ fn flags(place: &Place) -> Vec<String> {
     flags.push("--next-driver".to_owned());
     flags.push(format!("--endpoint={}", path(&socket(place, 1))));
     flags.extend(of_driver(1));
+    flags.push(format!("--node-id={}", NODE_IDS[1]));
+    flags.push(format!("--only-on-node={}", NODE_IDS[0]));
     // Nothing of it is there, and nothing of it is looked for.
     flags.extend(
         [
@@ -94,7 +99,7 @@ fn flags(place: &Place) -> Vec<String> {
             "--endpoint=/nowhere/csi.sock",
             "--kubelet-registration-path=/nowhere/csi.sock",
             "--loop-dir=/nowhere/volumes",
-            "--node-id=node-1",
+            "--node-id=node-2",
             "--only-on-node=node-2",
         ]
         .map(str::to_owned),
@@ -115,6 +120,7 @@ fn each_driver_registers_has_its_own_limits_and_goes_with_the_agent() {
     let sockets = NAMES.map(|name| bed.place.path().join(format!("registry/{name}-reg.sock")));
     for (driver, name) in NAMES.into_iter().enumerate() {
         assert_eq!(pages.health().0, 503, "{name} is not registered yet");
+        bed.kubelet.node_id = NODE_IDS[driver];
         assert_eq!(bed.kubelet.registers(&sockets[driver]).name, name);
         let info = bed.node(driver).info(Default::default()).expect("info");
         assert_eq!(info.max_volumes_per_node, if driver == 0 { 1 } else { 2 });
@@ -274,6 +280,7 @@ fn expect_both(bed: &mut Bed) {
         .path()
         .join(format!("registry/{}-reg.sock", NAMES[1]));
     until("it is offered to the kubelet", || registration.exists());
+    bed.kubelet.node_id = NODE_IDS[1];
     bed.kubelet.registers(&registration);
     let pages = Pages::of(&bed.agent);
     until("all drivers are registered", || pages.health().0 == 200);

@@ -133,12 +133,13 @@ func TestBothProgramsAgree(t *testing.T) {
 			}
 			container := pod.list("containers")[0]
 			ids := container.list("env")
-			if len(ids) != 1 || ids[0].text("name") != "BELAY_NODE_ID" || ids[0].text("valueFrom", "fieldRef", "fieldPath") != "spec.nodeName" {
+			variable := map[string]string{"DaemonSet": "BELAY_NODE_NAME", "Deployment": "BELAY_NODE_ID"}[one.text("kind")]
+			if len(ids) != 1 || ids[0].text("name") != variable || ids[0].text("valueFrom", "fieldRef", "fieldPath") != "spec.nodeName" {
 				t.Errorf("%s: %s: node id from %v", values, one.name(), ids)
 			}
 			if one.text("kind") == "Deployment" {
 				folder := argument(container, "--state-dir") + "/volumes"
-				controllers[argument(container, "--driver-name")] = argument(container, "--backend") + " " + strings.Join(nodesOf(pod), " ") + " " + folder + " " + argument(container, "--max-volumes")
+				controllers[argument(container, "--driver-name")] = argument(container, "--backend") + " " + strings.Join(nodesOf(pod), " ") + " " + folder + " " + argument(container, "--max-volumes") + " " + argument(container, "--node-id")
 				continue
 			}
 			for _, driver := range sections(container) {
@@ -148,7 +149,7 @@ func TestBothProgramsAgree(t *testing.T) {
 				} else if !slices.Contains(nodesOf(pod), node) {
 					t.Errorf("%s: no agent runs on %s", values, node)
 				}
-				agents[argument(driver, "--driver-name")] = argument(driver, "--driver-kind") + " " + node + " " + argument(driver, "--loop-dir") + " " + argument(driver, "--max-volumes")
+				agents[argument(driver, "--driver-name")] = argument(driver, "--driver-kind") + " " + node + " " + argument(driver, "--loop-dir") + " " + argument(driver, "--max-volumes") + " " + argument(driver, "--node-id")
 			}
 		}
 		if len(agents) == 0 || !maps.Equal(agents, controllers) {

@@ -62,8 +62,8 @@
 {{- if not .driver.nodeName -}}
 {{- fail (printf "%s.nodeName is empty: say which node keeps the volumes, by its name in `kubectl get nodes`: --set '%s.nodeName=NAME'" $where $where) -}}
 {{- end -}}
-{{- if gt (len .driver.nodeName) 63 -}}
-{{- fail (printf "%s.nodeName %q is longer than 63 characters: it is the value of a topology label, which cannot be longer" $where .driver.nodeName) -}}
+{{- if and (not .driver.nodeId) (gt (len .driver.nodeName) 63) -}}
+{{- fail (printf "%s.nodeName %q is longer than 63 characters: it is the value of a topology label, which cannot be longer; say a shorter %s.nodeId" $where .driver.nodeName $where) -}}
 {{- end -}}
 {{- end -}}
 {{- $socket := printf "%s/plugins_registry/%s-reg.sock" .root.Values.kubeletDir .driver.name -}}

@@ -30,6 +30,8 @@ pub(crate) struct Kubelet {
     folder: PathBuf,
     inotify: OwnedFd,
     seen: Vec<Change>,
+    /// The id of this node that it expects of a driver.
+    pub(crate) node_id: &'static str,
 }
 
 impl Kubelet {
@@ -45,6 +47,7 @@ impl Kubelet {
             folder: folder.to_owned(),
             inotify,
             seen: there.map(|entry| Change::Made(entry.path())).collect(),
+            node_id: "node-1",
         }
     }
 
@@ -93,7 +96,7 @@ impl Kubelet {
         let info = registration_info(socket).expect("GetInfo");
         let node = NodeCalls::new(PathBuf::from(&info.endpoint));
         let answer = node.info(csi::NodeGetInfoRequest {});
-        assert_eq!(answer.expect("NodeGetInfo").node_id, "node-1");
+        assert_eq!(answer.expect("NodeGetInfo").node_id, self.node_id);
         info
     }
 
