@@ -30,10 +30,10 @@ pub trait Backend: Send + Sync + 'static {
     /// Removes a volume and its data. One that does not exist is removed already.
     fn delete(&self, id: VolumeId) -> Answer<'_, ()>;
 
-    /// The volume of that name, once it is complete.
+    /// The volume of that name, in whatever phase it is shown.
     fn find(&self, name: Name) -> Answer<'_, Option<Volume>>;
 
-    /// The volume with that id, once it is complete.
+    /// The volume with that id, in whatever phase it is shown.
     fn get(&self, id: VolumeId) -> Answer<'_, Option<Volume>>;
 
     /// At most `limit` volumes, beginning after the one that `after` (the `next` of the page
@@ -154,11 +154,26 @@ pub struct Order {
     pub usage: Usage,
 }
 
+/// What state a volume is in, as its backend sees it now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// It can be attached, grown, copied and deleted.
+    Ready,
+    /// The storage is changing it; the word for that, e.g. `creating`.
+    Busy(String),
+    /// The storage is deleting it.
+    Deleting,
+    /// It can be deleted and nothing else. The failure is that of the operation that ended so.
+    Failed(Failure),
+}
+
 /// A volume that exists.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Volume {
     /// Its id, for ever.
     pub id: VolumeId,
+    /// What state it is in.
+    pub phase: Phase,
     /// Its size in bytes; 0 in a list if the backend has lost it.
     pub bytes: u64,
     /// What it was made for.

@@ -1,7 +1,7 @@
 //! Create a volume, empty or from a snapshot or another volume: find what has the name already,
 //! else make it; either way it must agree with what is asked for.
 
-use super::{Operations, lookup, size, snapshot, support};
+use super::{Operations, lookup, phase, size, snapshot, support};
 use crate::backend::{Backend, Order, Usage, Volume};
 use belay_contract::place::Place;
 use belay_server::call::{Failure, Rpc};
@@ -15,7 +15,7 @@ impl Operations {
     /// # Errors
     /// `Invalid` for what no volume of this driver can be; `Range` and `Quota` for sizes and
     /// places; `Incompatible` if the name belongs to another kind of volume; `NotFound` for the
-    /// source.
+    /// source; those of [`phase::ready`] for the volume of that name and for the source.
     pub async fn create(&self, request: CreateVolume) -> Result<Volume, Failure> {
         let wanted = self.wanted(&request)?;
         let same = fingerprint(&(
@@ -32,6 +32,7 @@ impl Operations {
                     wanted.make(backend.as_ref()).await?
                 }
             };
+            let volume = phase::ready(volume)?;
             // Also what was just made: another caller may have made it in between.
             wanted.agrees(&volume)?;
             Ok(volume)
@@ -111,7 +112,7 @@ impl Wanted {
                 let clones = backend.clones();
                 let clones = clones.ok_or_else(|| Failure::unsupported("no clones"))?;
                 let from = backend.get(id.clone()).await?;
-                let from = from.ok_or_else(|| lookup::not_found(id))?;
+                let from = phase::ready(from.ok_or_else(|| lookup::not_found(id))?)?;
                 let order = self.at_least(from.bytes, backend)?;
                 clones.clone_volume(order, id.clone()).await
             }

@@ -1,6 +1,6 @@
 //! Grow a volume.
 
-use super::{Operations, size};
+use super::{Operations, lookup, phase, size};
 use belay_server::call::{Failure, Rpc};
 use belay_server::request::ControllerExpand;
 use belay_server::work::fingerprint;
@@ -12,14 +12,15 @@ impl Operations {
     /// grow.
     ///
     /// # Errors
-    /// `NotFound`; `Range` if no size fits; `Quota` if there is no room.
+    /// `NotFound`; `Range` if no size fits; `Quota` if there is no room; those of
+    /// [`phase::ready`].
     pub async fn expand(&self, request: ControllerExpand) -> Result<u64, Failure> {
         let ControllerExpand { id, range, .. } = request;
         let backend = Arc::clone(&self.backend);
         let volume_id = id.clone();
         let job = async move {
             let volume = backend.get(volume_id.clone()).await?;
-            let volume = volume.ok_or_else(|| super::lookup::not_found(&volume_id))?;
+            let volume = phase::ready(volume.ok_or_else(|| lookup::not_found(&volume_id))?)?;
             let bytes = size::of_grown(volume.bytes, range, backend.sizes())?;
             // Also where it is large enough already: an earlier growth may be unfinished.
             backend.resize(volume_id, bytes).await

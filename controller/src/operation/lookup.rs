@@ -10,7 +10,7 @@ use belay_server::request::{GetVolume, ListVolumes, VolumeId};
 pub(super) const PAGE_ENTRIES_MAX: usize = 4096;
 
 impl Operations {
-    /// The volume.
+    /// The volume, in whatever phase it is.
     ///
     /// # Errors
     /// `NotFound`.

@@ -8,6 +8,7 @@ mod delete;
 mod expand;
 mod health;
 mod lookup;
+mod phase;
 mod question;
 mod size;
 mod snapshot;

@@ -2,40 +2,51 @@
 
 use super::{Operations, Rules};
 use crate::backend::{
-    Answer, AttachOrder, Attachment, Backend, Health, Order, Page, Sizes, Snapshot, SnapshotOrder,
-    SnapshotPage, Snapshots, UnwellPage, Volume,
+    Answer, AttachOrder, Attachment, Backend, Clones, Health, Order, Page, Phase, Sizes, Snapshot,
+    SnapshotOrder, SnapshotPage, Snapshots, UnwellPage, Usage, Volume,
 };
+use belay_server::call::{Certainty, Failure, Kind};
 use belay_server::health::Complaints;
 use belay_server::request::{
-    ListSnapshots, ListVolumeHealth, ListVolumes, Name, NodeId, Secrets, SnapshotId, VolumeId,
+    Access, AccessMode, Capability, CapacityRange, ContentSource, Context, ControllerExpand,
+    CreateVolume, GetVolume, ListSnapshots, ListVolumeHealth, ListVolumes, Name, NodeId, Secrets,
+    SnapshotId, ValidateCapabilities, VolumeId,
 };
 use std::sync::{Arc, Mutex};
 
 /// Where a page is to begin, and how many entries it may have.
 type Asked = (Option<String>, usize);
 
-/// A backend that can list nothing, and notes what is asked for.
+/// A backend that can list nothing, and notes what is asked for. It has at most one volume,
+/// `pvc-1`.
 #[derive(Default)]
-struct Listing(Arc<Mutex<Vec<Asked>>>);
+struct Stub {
+    asked: Arc<Mutex<Vec<Asked>>>,
+    volume: Option<Volume>,
+}
 
-impl Listing {
+impl Stub {
     fn note<T: Default + Send + 'static>(
         &self,
         after: Option<String>,
         limit: usize,
     ) -> Answer<'_, T> {
-        self.0.lock().unwrap().push((after, limit));
+        self.asked.lock().unwrap().push((after, limit));
         Box::pin(async { Ok(T::default()) })
     }
 }
 
-impl Backend for Listing {
+impl Backend for Stub {
     fn sizes(&self) -> Sizes {
-        unreachable!()
+        Sizes {
+            step: 1,
+            min: 1,
+            max: u64::MAX,
+        }
     }
 
     fn parameters(&self) -> &'static [&'static str] {
-        unreachable!()
+        &[]
     }
 
     fn create(&self, _: Order) -> Answer<'_, Volume> {
@@ -46,12 +57,13 @@ impl Backend for Listing {
         unreachable!()
     }
 
-    fn find(&self, _: Name) -> Answer<'_, Option<Volume>> {
-        unreachable!()
+    fn find(&self, name: Name) -> Answer<'_, Option<Volume>> {
+        let is_its = name.as_str() == "pvc-1";
+        Box::pin(async move { Ok(self.volume.clone().filter(|_| is_its)) })
     }
 
     fn get(&self, _: VolumeId) -> Answer<'_, Option<Volume>> {
-        unreachable!()
+        Box::pin(async { Ok(self.volume.clone()) })
     }
 
     fn list(&self, after: Option<String>, limit: usize) -> Answer<'_, Page> {
@@ -74,12 +86,16 @@ impl Backend for Listing {
         Some(self)
     }
 
+    fn clones(&self) -> Option<&dyn Clones> {
+        Some(self)
+    }
+
     fn health(&self) -> Option<&dyn Health> {
         Some(self)
     }
 }
 
-impl Snapshots for Listing {
+impl Snapshots for Stub {
     fn cut(&self, _: SnapshotOrder) -> Answer<'_, Snapshot> {
         unreachable!()
     }
@@ -106,7 +122,13 @@ impl Snapshots for Listing {
     }
 }
 
-impl Health for Listing {
+impl Clones for Stub {
+    fn clone_volume(&self, _: Order, _: VolumeId) -> Answer<'_, Volume> {
+        unreachable!()
+    }
+}
+
+impl Health for Stub {
     fn health(&self, _: VolumeId) -> Answer<'_, Option<Complaints>> {
         unreachable!()
     }
@@ -122,8 +144,8 @@ impl Health for Listing {
 
 #[tokio::test]
 async fn a_page_has_as_many_entries_as_asked_for_and_never_more_than_a_message_holds() {
-    let backend = Listing::default();
-    let asked = Arc::clone(&backend.0);
+    let backend = Stub::default();
+    let asked = Arc::clone(&backend.asked);
     let operations = Operations::new(Arc::new(backend), Rules::default());
     for (max_entries, limit) in [
         (None, 4096),
@@ -154,5 +176,101 @@ async fn a_page_has_as_many_entries_as_asked_for_and_never_more_than_a_message_h
         operations.list_health(unwell).await.unwrap();
         let pages = std::mem::take(&mut *asked.lock().unwrap());
         assert_eq!(pages, vec![(token, limit); 3], "{max_entries:?}");
+    }
+}
+
+fn id() -> VolumeId {
+    VolumeId::new("vol-1").unwrap()
+}
+
+/// Operations on one volume, in that phase.
+fn with(phase: Phase) -> Operations {
+    let volume = Volume {
+        id: id(),
+        phase,
+        bytes: 1 << 30,
+        usage: Usage::Block,
+        nodes: Vec::new(),
+        source: None,
+    };
+    let backend = Stub {
+        volume: Some(volume),
+        ..Stub::default()
+    };
+    Operations::new(Arc::new(backend), Rules::default())
+}
+
+fn block() -> Capability {
+    Capability {
+        access: Access::Block,
+        mode: AccessMode::SingleNodeWriter,
+    }
+}
+
+/// A volume of that name, for that use.
+fn named(name: &str, capability: Capability) -> CreateVolume {
+    CreateVolume {
+        name: Name::new(name).unwrap(),
+        range: None,
+        capabilities: vec![capability],
+        parameters: Context::default(),
+        mutable_parameters: Context::default(),
+        source: None,
+        topology: None,
+        secrets: Secrets::default(),
+    }
+}
+
+/// What each call gets that needs the volume: by its name, as a source, by its id.
+async fn outcomes(operations: &Operations) -> Vec<Result<(), Failure>> {
+    let named = named("pvc-1", block());
+    let mut copied = named.clone();
+    copied.name = Name::new("pvc-2").unwrap();
+    copied.source = Some(ContentSource::Volume(id()));
+    let grown = ControllerExpand {
+        id: id(),
+        range: CapacityRange {
+            required_bytes: 2 << 30,
+            limit_bytes: 0,
+        },
+        capability: None,
+    };
+    let judged = ValidateCapabilities {
+        id: id(),
+        capabilities: vec![block()],
+        volume_context: Context::default(),
+        parameters: Context::default(),
+        mutable_parameters: Context::default(),
+    };
+    vec![
+        operations.create(named).await.map(drop),
+        operations.create(copied).await.map(drop),
+        operations.expand(grown).await.map(drop),
+        operations.validate(judged).await.map(drop),
+    ]
+}
+
+#[tokio::test]
+async fn a_volume_that_is_not_ready_is_repeated_for_or_failed_and_shown_as_it_is() {
+    for (phase, kind, word) in [
+        (Phase::Busy("creating".to_owned()), Kind::Busy, "creating"),
+        (Phase::Deleting, Kind::Busy, "deleted"),
+        (
+            Phase::Failed(Failure::quota("no host has room")),
+            Kind::Precondition,
+            "no host has room",
+        ),
+    ] {
+        let operations = with(phase.clone());
+        for outcome in outcomes(&operations).await {
+            let failure = outcome.unwrap_err();
+            assert_eq!(failure.kind, kind, "{failure}");
+            assert_eq!(failure.certainty, Certainty::NothingHappened);
+            for named in ["vol-1", word] {
+                assert!(failure.message.contains(named), "{failure}");
+            }
+        }
+        let shown = operations.get(GetVolume { id: id() }).await.unwrap();
+        assert_eq!(shown.phase, phase);
     }
 }

@@ -1,6 +1,6 @@
 //! Can a volume be used that way? A no is an answer, not a failure.
 
-use super::{Operations, create, support};
+use super::{Operations, create, phase, support};
 use crate::backend::Usage;
 use belay_server::call::Failure;
 use belay_server::request::{Capability, GetVolume, ValidateCapabilities};
@@ -18,9 +18,9 @@ impl Operations {
     /// Judges whether the volume can be used in all the ways asked for.
     ///
     /// # Errors
-    /// `NotFound`.
+    /// `NotFound`; those of [`phase::ready`].
     pub async fn validate(&self, request: ValidateCapabilities) -> Result<Verdict, Failure> {
-        let volume = self.get(GetVolume { id: request.id }).await?;
+        let volume = phase::ready(self.get(GetVolume { id: request.id }).await?)?;
         for (n, capability) in request.capabilities.iter().enumerate() {
             let refused = |why| Ok(Verdict::Refused(format!("volume_capabilities[{n}]: {why}")));
             if let Some(why) = support::refusal(capability) {

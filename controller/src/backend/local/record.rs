@@ -2,7 +2,7 @@
 //! the format in each record, so that a later release can read what an earlier one wrote. Opens
 //! nothing.
 
-use crate::backend::{Terms, Usage, Volume};
+use crate::backend::{Phase, Terms, Usage, Volume};
 use belay_contract::publish_context::Content;
 use belay_server::call::Failure;
 use belay_server::request::{AccessMode, ContentSource, NodeId, SnapshotId, VolumeId};
@@ -190,6 +190,7 @@ impl Record {
         let id = VolumeId::new(id).map_err(kept)?;
         Ok(Volume {
             id,
+            phase: Phase::Ready,
             bytes: self.bytes,
             usage,
             nodes,

@@ -11,7 +11,7 @@ use super::record::{Record, State};
 use super::space::Overcommit;
 use super::state_file::sync_names;
 use super::{Config, STEP_BYTES};
-use crate::backend::{Page, Usage, Volume};
+use crate::backend::{Page, Phase, Usage, Volume};
 use belay_server::call::{Failure, Kind};
 use belay_server::request::{Name, NodeId, VolumeId};
 use rustix::fs::{FlockOperation, SeekFrom};
@@ -174,6 +174,7 @@ fn unreadable(id: &str, failure: Failure) -> Result<Volume, Failure> {
     }
     Ok(Volume {
         id: VolumeId::new(id).map_err(|_| failure)?,
+        phase: Phase::Ready,
         bytes: 0,
         usage: Usage::Block,
         nodes: Vec::new(),
