@@ -55,6 +55,7 @@ impl Config {
             Kind::Local => Choice::Local(local::Config {
                 state_dir: self.state_dir.clone(),
                 node: self.common.driver.node.id.clone(),
+                place: self.common.driver.node.place.clone(),
                 overcommit: self.overcommit,
                 require_state: self.require_state,
             }),
@@ -86,7 +87,6 @@ impl Config {
     pub fn rules(&self) -> Rules {
         let node_limit = usize::try_from(self.common.driver.max_volumes).unwrap_or(usize::MAX);
         Rules {
-            place: self.common.driver.node.place.clone(),
             node_limit: (node_limit != 0).then_some(node_limit),
         }
     }
@@ -117,7 +117,8 @@ mod tests {
         assert_eq!(config.overcommit, Overcommit::default());
         let rules = config.rules();
         assert_eq!(rules.node_limit, None);
-        assert_eq!(rules.place, None);
+        let Choice::Local(local) = config.choice();
+        assert_eq!(local.place, None);
     }
 
     #[test]
@@ -137,12 +138,13 @@ mod tests {
     }
 
     #[test]
-    fn what_the_operator_decided_becomes_the_rules() {
+    fn what_the_operator_decided_reaches_the_operations_and_the_backend() {
         let config = parsed(&["--with-topology", "--max-volumes", "3"]).unwrap();
         let rules = config.rules();
         assert_eq!(rules.node_limit, Some(3));
-        assert_eq!(rules.place, config.common.driver.node.place);
-        assert!(rules.place.is_some());
+        let Choice::Local(local) = config.choice();
+        assert_eq!(local.place, config.common.driver.node.place);
+        assert!(local.place.is_some());
     }
 
     #[test]

@@ -5,11 +5,16 @@ pub mod local;
 mod measured;
 pub mod registry;
 
+use belay_contract::place::Place;
 use belay_contract::publish_context::{Content, Transport};
 use belay_server::call::Failure;
 use belay_server::health::Complaints;
-use belay_server::request::{AccessMode, ContentSource, Name, NodeId, SnapshotId, VolumeId};
+use belay_server::request::{
+    AccessMode, ContentSource, Context, Name, NodeId, Secrets, Segments, SnapshotId,
+    TopologyRequirement, VolumeId,
+};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::SystemTime;
 
 /// What every verb gives back: a future that may be moved between threads.
@@ -17,15 +22,22 @@ pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, Failure>> + Send 
 
 /// A storage system. Where it gives out the volume ids itself (clouds do), `create` tells them.
 pub trait Backend: Send + Sync + 'static {
-    /// The sizes that volumes can have.
-    fn sizes(&self) -> Sizes;
-
-    /// The `CreateVolume` parameters it understands; any other is refused.
+    /// The keys of the `CreateVolume` parameters it understands; any other is refused.
     fn parameters(&self) -> &'static [&'static str];
 
+    /// The sizes that new volumes with these parameters can have.
+    ///
+    /// # Errors
+    /// `Invalid`, naming the key, for a value that it does not understand.
+    fn sizes(&self, parameters: &Context) -> Result<Sizes, Failure>;
+
+    /// The sizes that this volume can grow to.
+    fn grown_sizes(&self, volume: &Volume) -> Sizes;
+
     /// Makes a volume, or finds that the name is taken, decided in one step: then the volume of
-    /// that name is the answer, whatever it looks like.
-    fn create(&self, order: Order) -> Answer<'_, Volume>;
+    /// that name is the answer, whatever it looks like. Nothing is made where the requisite
+    /// topology of the order cannot be had: that is [`belay_server::call::Kind::Quota`].
+    fn create(&self, order: Arc<Order>) -> Answer<'_, Volume>;
 
     /// Removes a volume and its data. One that does not exist is removed already.
     fn delete(&self, id: VolumeId) -> Answer<'_, ()>;
@@ -74,8 +86,9 @@ pub trait Backend: Send + Sync + 'static {
 
 /// A backend that knows how much room is left.
 pub trait Capacity: Send + Sync {
-    /// Bytes that can still be promised to new volumes.
-    fn available_bytes(&self) -> Answer<'_, u64>;
+    /// Bytes that can still be promised to new volumes that are reachable from there; none =
+    /// from anywhere.
+    fn available_bytes(&self, topology: Option<Segments>) -> Answer<'_, u64>;
 }
 
 /// A backend that keeps what volumes held at one instant, and makes volumes from that.
@@ -100,14 +113,14 @@ pub trait Snapshots: Send + Sync {
     ) -> Answer<'_, SnapshotPage>;
 
     /// Like [`Backend::create`], with what the snapshot holds; the volume is at least as large.
-    fn restore(&self, order: Order, from: SnapshotId) -> Answer<'_, Volume>;
+    fn restore(&self, order: Arc<Order>, from: SnapshotId) -> Answer<'_, Volume>;
 }
 
 /// A backend that makes volumes from other volumes.
 pub trait Clones: Send + Sync {
     /// Like [`Backend::create`], with what the other volume holds at one instant of the call; the
     /// new one is at least as large.
-    fn clone_volume(&self, order: Order, from: VolumeId) -> Answer<'_, Volume>;
+    fn clone_volume(&self, order: Arc<Order>, from: VolumeId) -> Answer<'_, Volume>;
 }
 
 /// A backend that can tell how its volumes fare.
@@ -148,10 +161,16 @@ pub enum Usage {
 pub struct Order {
     /// The name that makes a repeated order the same order.
     pub name: Name,
-    /// A size that [`Backend::sizes`] allows.
+    /// A size that [`Backend::sizes`] allows for the parameters.
     pub bytes: u64,
     /// What it is for.
     pub usage: Usage,
+    /// Those of [`Backend::parameters`], and those that the provisioner adds.
+    pub parameters: Context,
+    /// Where it must or should be reachable from; none = anywhere.
+    pub topology: Option<TopologyRequirement>,
+    /// Credentials of the class.
+    pub secrets: Secrets,
 }
 
 /// What state a volume is in, as its backend sees it now.
@@ -182,6 +201,8 @@ pub struct Volume {
     pub nodes: Vec<NodeId>,
     /// What it was made from; none = it began empty.
     pub source: Option<ContentSource>,
+    /// Where it can be reached from; none = it is not told.
+    pub place: Option<Arc<Place>>,
 }
 
 /// A page of volumes.

@@ -40,18 +40,13 @@ impl Operations {
     pub async fn room(&self, request: GetCapacity) -> Result<Room, Failure> {
         let capacity = self.backend.capacity();
         let capacity = capacity.ok_or_else(|| Failure::unsupported("capacity is not known"))?;
-        let elsewhere = match (self.place(), &request.topology) {
-            (Some(here), Some(there)) => !here.is_in(there),
-            _ => false,
-        };
         let refused = |capability| support::refusal(capability).is_some();
-        let known = self.backend.parameters();
-        let unknown = support::refuse_unknown("parameters", &request.parameters, known).is_err();
-        if elsewhere || unknown || request.capabilities.iter().any(refused) {
-            return Ok(Room::default());
-        }
-        let sizes = self.backend.sizes();
-        let available = question::answer("the capacity", capacity.available_bytes()).await?;
+        let sizes = match self.sizes(&request.parameters) {
+            Ok(sizes) if !request.capabilities.iter().any(refused) => sizes,
+            _ => return Ok(Room::default()),
+        };
+        let asked = capacity.available_bytes(request.topology);
+        let available = question::answer("the capacity", asked).await?;
         let smallest = size::smallest(&support::usage(&request.capabilities), sizes);
         Ok(Room::of(available, smallest, sizes))
     }

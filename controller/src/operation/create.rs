@@ -2,10 +2,9 @@
 //! else make it; either way it must agree with what is asked for.
 
 use super::{Operations, lookup, phase, size, snapshot, support};
-use crate::backend::{Backend, Order, Usage, Volume};
-use belay_contract::place::Place;
+use crate::backend::{Backend, Order, Sizes, Usage, Volume};
 use belay_server::call::{Failure, Rpc};
-use belay_server::request::{CapacityRange, ContentSource, CreateVolume};
+use belay_server::request::{CapacityRange, ContentSource, Context, CreateVolume};
 use belay_server::work::fingerprint;
 use std::sync::Arc;
 
@@ -17,20 +16,18 @@ impl Operations {
     /// places; `Incompatible` if the name belongs to another kind of volume; `NotFound` for the
     /// source; those of [`phase::ready`] for the volume of that name and for the source.
     pub async fn create(&self, request: CreateVolume) -> Result<Volume, Failure> {
-        let wanted = self.wanted(&request)?;
         let same = fingerprint(&(
             (&request.range, &request.capabilities, &request.topology),
             (&request.parameters, &request.mutable_parameters),
             &request.source,
         ));
+        let wanted = self.wanted(request)?;
+        let order = Arc::clone(&wanted.order);
         let backend = Arc::clone(&self.backend);
         let job = async move {
             let volume = match backend.find(wanted.order.name.clone()).await? {
                 Some(volume) => volume,
-                None => {
-                    wanted.reachable()?;
-                    wanted.make(backend.as_ref()).await?
-                }
+                None => wanted.make(backend.as_ref()).await?,
             };
             let volume = phase::ready(volume)?;
             // Also what was just made: another caller may have made it in between.
@@ -38,18 +35,17 @@ impl Operations {
             Ok(volume)
         };
         self.creating
-            .run(request.name.as_str(), Rpc::CreateVolume, same, |_| job)
+            .run(order.name.as_str(), Rpc::CreateVolume, same, |_| job)
             .await
     }
 
-    fn wanted(&self, request: &CreateVolume) -> Result<Wanted, Failure> {
+    fn wanted(&self, request: CreateVolume) -> Result<Wanted, Failure> {
         for (n, capability) in request.capabilities.iter().enumerate() {
             if let Some(why) = support::refusal(capability) {
                 return Err(Failure::invalid(&format!("volume_capabilities[{n}]"), why));
             }
         }
-        let known = self.backend.parameters();
-        support::refuse_unknown("parameters", &request.parameters, known)?;
+        let sizes = self.sizes(&request.parameters)?;
         support::refuse_unknown("mutable_parameters", &request.mutable_parameters, &[])?;
         let makes = match &request.source {
             None => true,
@@ -61,38 +57,45 @@ impl Operations {
             return Err(Failure::invalid("volume_content_source", why));
         }
         let usage = support::usage(&request.capabilities);
-        let bytes = size::of_new(request.range, &usage, self.backend.sizes())?;
-        let unreachable = match (self.place(), &request.topology) {
-            (Some(here), Some(wish)) if !here.satisfies(wish) => Some(here.clone()),
-            _ => None,
-        };
+        let bytes = size::of_new(request.range, &usage, sizes)?;
         let order = Order {
-            name: request.name.clone(),
+            name: request.name,
             bytes,
             usage,
+            parameters: request.parameters,
+            topology: request.topology,
+            secrets: request.secrets,
         };
         Ok(Wanted {
-            order,
+            order: Arc::new(order),
             range: request.range,
-            source: request.source.clone(),
-            unreachable,
+            sizes,
+            source: request.source,
         })
+    }
+
+    /// The sizes that volumes with these parameters can have.
+    ///
+    /// # Errors
+    /// `Invalid` for a parameter that this driver does not understand.
+    pub(super) fn sizes(&self, parameters: &Context) -> Result<Sizes, Failure> {
+        support::refuse_unknown("parameters", parameters, self.backend.parameters())?;
+        self.backend.sizes(parameters)
     }
 }
 
 /// A request that could be fulfilled if the name is free.
 struct Wanted {
-    order: Order,
+    order: Arc<Order>,
     range: Option<CapacityRange>,
+    sizes: Sizes,
     source: Option<ContentSource>,
-    /// Where volumes are, if that is none of the places asked for.
-    unreachable: Option<Place>,
 }
 
 impl Wanted {
     async fn make(&self, backend: &dyn Backend) -> Result<Volume, Failure> {
         match &self.source {
-            None => backend.create(self.order.clone()).await,
+            None => backend.create(Arc::clone(&self.order)).await,
             Some(ContentSource::Snapshot(id)) => {
                 let snapshots = snapshot::of(backend)?;
                 let from = snapshots.snapshot(id.clone()).await?;
@@ -105,7 +108,7 @@ impl Wanted {
                         "snapshot {id}: is not ready yet; repeat the call when it is ready_to_use"
                     )));
                 }
-                let order = self.at_least(from.bytes, backend)?;
+                let order = self.at_least(from.bytes)?;
                 snapshots.restore(order, id.clone()).await
             }
             Some(ContentSource::Volume(id)) => {
@@ -113,30 +116,19 @@ impl Wanted {
                 let clones = clones.ok_or_else(|| Failure::unsupported("no clones"))?;
                 let from = backend.get(id.clone()).await?;
                 let from = phase::ready(from.ok_or_else(|| lookup::not_found(id))?)?;
-                let order = self.at_least(from.bytes, backend)?;
+                let order = self.at_least(from.bytes)?;
                 clones.clone_volume(order, id.clone()).await
             }
         }
     }
 
     /// The order, for a volume that takes over that many bytes.
-    fn at_least(&self, taken_over: u64, backend: &dyn Backend) -> Result<Order, Failure> {
-        let usage = self.order.usage.clone();
-        let bytes = size::of_copy(self.range, taken_over, &usage, backend.sizes())?;
-        Ok(Order {
+    fn at_least(&self, taken_over: u64) -> Result<Arc<Order>, Failure> {
+        let bytes = size::of_copy(self.range, taken_over, &self.order.usage, self.sizes)?;
+        Ok(Arc::new(Order {
             bytes,
-            ..self.order.clone()
-        })
-    }
-
-    fn reachable(&self) -> Result<(), Failure> {
-        let Some(here) = &self.unreachable else {
-            return Ok(());
-        };
-        Err(Failure::quota(format!(
-            "accessibility_requirements: volumes can only be at {}",
-            here.describe()
-        )))
+            ..Order::clone(&self.order)
+        }))
     }
 
     /// Compares with the volume that has the name, and tells all differences.
@@ -151,7 +143,9 @@ impl Wanted {
             let (is, asked) = (origin(volume.source.as_ref()), origin(self.source.as_ref()));
             differences.push(format!("it was made from {is}, asked for is {asked}"));
         }
-        if let Some(here) = &self.unreachable {
+        if let (Some(here), Some(asked)) = (&volume.place, &self.order.topology)
+            && !here.satisfies(asked)
+        {
             differences.push(format!(
                 "it is at {}, asked for is another place",
                 here.describe()

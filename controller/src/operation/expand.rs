@@ -21,7 +21,7 @@ impl Operations {
         let job = async move {
             let volume = backend.get(volume_id.clone()).await?;
             let volume = phase::ready(volume.ok_or_else(|| lookup::not_found(&volume_id))?)?;
-            let bytes = size::of_grown(volume.bytes, range, backend.sizes())?;
+            let bytes = size::of_grown(volume.bytes, range, backend.grown_sizes(&volume))?;
             // Also where it is large enough already: an earlier growth may be unfinished.
             backend.resize(volume_id, bytes).await
         };

@@ -21,15 +21,12 @@ pub use capacity::Room;
 pub use validate::Verdict;
 
 use crate::backend::{Attachment, Backend, Snapshot, Volume};
-use belay_contract::place::Place;
 use belay_server::work::{CHANGE_DEADLINE, Jobs};
 use std::sync::Arc;
 
 /// What the operator decided.
 #[derive(Clone, Debug, Default)]
 pub struct Rules {
-    /// Where all volumes of this driver are reachable from, if that is to be told.
-    pub place: Option<Place>,
     /// The most volumes attached to a node; none = no limit.
     pub node_limit: Option<usize>,
 }
@@ -61,12 +58,6 @@ impl Operations {
             cutting: Jobs::new(CHANGE_DEADLINE),
             discarding: Jobs::new(CHANGE_DEADLINE),
         }
-    }
-
-    /// Where all volumes are reachable from, if that is to be told.
-    #[must_use]
-    pub fn place(&self) -> Option<&Place> {
-        self.rules.place.as_ref()
     }
 
     /// Whether [`Self::room`] can answer.

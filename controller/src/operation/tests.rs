@@ -10,18 +10,25 @@ use belay_server::health::Complaints;
 use belay_server::request::{
     Access, AccessMode, Capability, CapacityRange, ContentSource, Context, ControllerExpand,
     CreateVolume, GetVolume, ListSnapshots, ListVolumeHealth, ListVolumes, Name, NodeId, Secrets,
-    SnapshotId, ValidateCapabilities, VolumeId,
+    Segments, SnapshotId, TopologyRequirement, ValidateCapabilities, VolumeId,
 };
 use std::sync::{Arc, Mutex};
 
 /// Where a page is to begin, and how many entries it may have.
 type Asked = (Option<String>, usize);
 
+const ANY: Sizes = Sizes {
+    step: 1,
+    min: 1,
+    max: u64::MAX,
+};
+
 /// A backend that can list nothing, and notes what is asked for. It has at most one volume,
 /// `pvc-1`.
 #[derive(Default)]
 struct Stub {
     asked: Arc<Mutex<Vec<Asked>>>,
+    ordered: Arc<Mutex<Vec<Arc<Order>>>>,
     volume: Option<Volume>,
 }
 
@@ -37,20 +44,32 @@ impl Stub {
 }
 
 impl Backend for Stub {
-    fn sizes(&self) -> Sizes {
-        Sizes {
-            step: 1,
-            min: 1,
-            max: u64::MAX,
+    fn sizes(&self, parameters: &Context) -> Result<Sizes, Failure> {
+        match parameters.get("class") {
+            None => Ok(ANY),
+            Some("small") => Ok(Sizes {
+                max: 1 << 30,
+                ..ANY
+            }),
+            Some(other) => Err(Failure::invalid("parameters[class]", other)),
         }
     }
 
-    fn parameters(&self) -> &'static [&'static str] {
-        &[]
+    fn grown_sizes(&self, _: &Volume) -> Sizes {
+        ANY
     }
 
-    fn create(&self, _: Order) -> Answer<'_, Volume> {
-        unreachable!()
+    fn parameters(&self) -> &'static [&'static str] {
+        &["class"]
+    }
+
+    fn create(&self, order: Arc<Order>) -> Answer<'_, Volume> {
+        let made = Volume {
+            bytes: order.bytes,
+            ..volume(Phase::Ready)
+        };
+        self.ordered.lock().unwrap().push(order);
+        Box::pin(async { Ok(made) })
     }
 
     fn delete(&self, _: VolumeId) -> Answer<'_, ()> {
@@ -117,13 +136,13 @@ impl Snapshots for Stub {
         self.note(after, limit)
     }
 
-    fn restore(&self, _: Order, _: SnapshotId) -> Answer<'_, Volume> {
+    fn restore(&self, _: Arc<Order>, _: SnapshotId) -> Answer<'_, Volume> {
         unreachable!()
     }
 }
 
 impl Clones for Stub {
-    fn clone_volume(&self, _: Order, _: VolumeId) -> Answer<'_, Volume> {
+    fn clone_volume(&self, _: Arc<Order>, _: VolumeId) -> Answer<'_, Volume> {
         unreachable!()
     }
 }
@@ -183,18 +202,22 @@ fn id() -> VolumeId {
     VolumeId::new("vol-1").unwrap()
 }
 
-/// Operations on one volume, in that phase.
-fn with(phase: Phase) -> Operations {
-    let volume = Volume {
+fn volume(phase: Phase) -> Volume {
+    Volume {
         id: id(),
         phase,
         bytes: 1 << 30,
         usage: Usage::Block,
         nodes: Vec::new(),
         source: None,
-    };
+        place: None,
+    }
+}
+
+/// Operations on one volume, in that phase.
+fn with(phase: Phase) -> Operations {
     let backend = Stub {
-        volume: Some(volume),
+        volume: Some(volume(phase)),
         ..Stub::default()
     };
     Operations::new(Arc::new(backend), Rules::default())
@@ -273,4 +296,56 @@ async fn a_volume_that_is_not_ready_is_repeated_for_or_failed_and_shown_as_it_is
         let shown = operations.get(GetVolume { id: id() }).await.unwrap();
         assert_eq!(shown.phase, phase);
     }
+}
+
+/// A raw volume with that parameter.
+fn classed(key: &str, value: &str) -> CreateVolume {
+    let parameters = [(key.to_owned(), value.to_owned())];
+    CreateVolume {
+        parameters: Context::new("parameters", parameters).unwrap(),
+        ..named("pvc-2", block())
+    }
+}
+
+#[tokio::test]
+async fn an_order_has_the_parameters_and_the_topology_as_given() {
+    let backend = Stub::default();
+    let ordered = Arc::clone(&backend.ordered);
+    let operations = Operations::new(Arc::new(backend), Rules::default());
+    let zone = Segments::from([("example.org/zone".to_owned(), "a".to_owned())]);
+    let request = CreateVolume {
+        topology: Some(TopologyRequirement {
+            requisite: vec![zone.clone()],
+            preferred: vec![zone],
+        }),
+        ..classed("class", "small")
+    };
+    operations.create(request.clone()).await.unwrap();
+    let order = ordered.lock().unwrap().remove(0);
+    assert_eq!(order.parameters, request.parameters);
+    assert_eq!(order.topology, request.topology);
+}
+
+#[tokio::test]
+async fn a_parameter_is_refused_by_its_key_and_a_class_has_its_own_sizes() {
+    let operations = Operations::new(Arc::new(Stub::default()), Rules::default());
+    for (key, value) in [("class", "vast"), ("clas", "small")] {
+        let refused = operations.create(classed(key, value)).await.unwrap_err();
+        assert_eq!(refused.kind, Kind::Invalid);
+        assert!(refused.message.contains(key), "{refused}");
+    }
+    let larger = CreateVolume {
+        range: Some(CapacityRange {
+            required_bytes: 2 << 30,
+            limit_bytes: 0,
+        }),
+        ..classed("class", "small")
+    };
+    let refused = operations.create(larger.clone()).await.unwrap_err();
+    assert_eq!(refused.kind, Kind::Range);
+    let unclassed = CreateVolume {
+        parameters: Context::default(),
+        ..larger
+    };
+    assert_eq!(operations.create(unclassed).await.unwrap().bytes, 2 << 30);
 }

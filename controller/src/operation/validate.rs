@@ -30,16 +30,16 @@ impl Operations {
                 return refused(why);
             }
         }
-        for (field, parameters, known) in [
-            ("volume_context", &request.volume_context, &[][..]),
-            ("parameters", &request.parameters, self.backend.parameters()),
-            ("mutable_parameters", &request.mutable_parameters, &[]),
-        ] {
-            if let Err(failure) = support::refuse_unknown(field, parameters, known) {
-                return Ok(Verdict::Refused(failure.message));
-            }
-        }
-        Ok(Verdict::Confirmed)
+        let [context, mutable] = [
+            ("volume_context", &request.volume_context),
+            ("mutable_parameters", &request.mutable_parameters),
+        ]
+        .map(|(field, given)| support::refuse_unknown(field, given, &[]));
+        let parameters = self.sizes(&request.parameters).map(drop);
+        Ok(match context.and(parameters).and(mutable) {
+            Ok(()) => Verdict::Confirmed,
+            Err(failure) => Verdict::Refused(failure.message),
+        })
     }
 }
 

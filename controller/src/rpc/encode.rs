@@ -2,7 +2,6 @@
 
 use crate::backend::{Attachment, Page, Snapshot, SnapshotPage, Unwell, UnwellPage, Volume};
 use crate::operation::Room;
-use belay_contract::place::Place;
 use belay_contract::publish_context::PublishContext;
 use belay_proto::csi::v1 as csi;
 use belay_server::health::Complaints;
@@ -10,8 +9,8 @@ use belay_server::request::{ContentSource, NodeId};
 use std::collections::HashMap;
 
 /// The volume as the protocol has it.
-pub(super) fn volume(volume: &Volume, place: Option<&Place>) -> csi::Volume {
-    let topology = place.map(|place| csi::Topology {
+pub(super) fn volume(volume: &Volume) -> csi::Volume {
+    let topology = volume.place.as_ref().map(|place| csi::Topology {
         segments: place.segments().into_iter().collect(),
     });
     csi::Volume {
@@ -74,15 +73,11 @@ pub(super) fn publish_context(attachment: &Attachment) -> HashMap<String, String
 
 /// A page of volumes, each with the nodes it is attached to and, where that is known, with what is
 /// wrong with it.
-pub(super) fn page(
-    page: &Page,
-    conditions: Option<&[Complaints]>,
-    place: Option<&Place>,
-) -> csi::ListVolumesResponse {
+pub(super) fn page(page: &Page, conditions: Option<&[Complaints]>) -> csi::ListVolumesResponse {
     use csi::list_volumes_response::{Entry, VolumeStatus};
     let condition = |at: usize| conditions.and_then(|all| all.get(at));
     let entry = |(at, listed): (usize, &Volume)| Entry {
-        volume: Some(volume(listed, place)),
+        volume: Some(volume(listed)),
         status: Some(VolumeStatus {
             published_node_ids: node_ids(&listed.nodes),
             volume_condition: condition(at).map(Complaints::condition),
@@ -107,11 +102,10 @@ pub(super) fn unwell(page: &UnwellPage) -> csi::ControllerListVolumeHealthRespon
 pub(super) fn found(
     found: &Volume,
     condition: Option<&Complaints>,
-    place: Option<&Place>,
 ) -> csi::ControllerGetVolumeResponse {
     use csi::controller_get_volume_response::VolumeStatus;
     csi::ControllerGetVolumeResponse {
-        volume: Some(volume(found, place)),
+        volume: Some(volume(found)),
         status: Some(VolumeStatus {
             published_node_ids: node_ids(&found.nodes),
             volume_condition: condition.map(Complaints::condition),

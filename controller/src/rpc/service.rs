@@ -32,7 +32,7 @@ impl Controller for Service {
     ) -> Answer<csi::CreateVolumeResponse> {
         answer(Rpc::CreateVolume, request, async |message| {
             let volume = self.operations.create(message.try_into()?).await?;
-            let volume = encode::volume(&volume, self.operations.place());
+            let volume = encode::volume(&volume);
             Ok(csi::CreateVolumeResponse {
                 volume: Some(volume),
             })
@@ -107,8 +107,7 @@ impl Controller for Service {
         answer(Rpc::ListVolumes, request, async |message| {
             let page = self.operations.list(message.try_into()?).await?;
             let conditions = self.operations.conditions(&page.volumes).await?;
-            let place = self.operations.place();
-            Ok(encode::page(&page, conditions.as_deref(), place))
+            Ok(encode::page(&page, conditions.as_deref()))
         })
         .await
     }
@@ -122,7 +121,7 @@ impl Controller for Service {
             let one = std::slice::from_ref(&volume);
             let condition = self.operations.conditions(one).await?;
             let condition = condition.as_ref().and_then(|all| all.first());
-            Ok(encode::found(&volume, condition, self.operations.place()))
+            Ok(encode::found(&volume, condition))
         })
         .await
     }

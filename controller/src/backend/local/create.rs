@@ -89,17 +89,32 @@ impl Store {
                     Failure::bug(format!("state.redb: name {name:?} leads to no volume"))
                 })?;
                 return match record.state {
-                    State::Ready => Ok(Intent::Exists(record.volume(&id)?)),
+                    State::Ready => Ok(Intent::Exists(self.volume(&id, &record)?)),
                     // Whoever began it is gone: there is one maker for a name.
                     State::Creating | State::Deleting => Ok(Intent::Remains(id, record)),
                 };
             }
+            self.refuse_elsewhere(order)?;
             fits(changes, ceiling, order.bytes)?;
             let id = id::fresh(id::VOLUME)?;
             let record = Record::creating(name, order.bytes, &order.usage, source);
             changes.put(&id, &record)?;
             Ok(Intent::Made(id))
         })
+    }
+
+    /// Refuses a new volume that must be reachable from other places only.
+    ///
+    /// # Errors
+    /// `Quota`, so that the scheduler chooses another node.
+    fn refuse_elsewhere(&self, order: &Order) -> Result<(), Failure> {
+        match (&self.place, &order.topology) {
+            (Some(here), Some(asked)) if !here.satisfies(asked) => Err(Failure::quota(format!(
+                "accessibility_requirements: volumes can only be at {}",
+                here.describe()
+            ))),
+            _ => Ok(()),
+        }
     }
 
     /// The last step. If it fails, record and file are there all the same.
@@ -111,7 +126,7 @@ impl Store {
             record.state = State::Ready;
             record.populated = populated;
             changes.put(id, &record)?;
-            record.volume(id)
+            self.volume(id, &record)
         });
         completed.map_err(Failure::may_be_running)
     }

@@ -32,17 +32,18 @@ use crate::backend::{
     Answer, AttachOrder, Attachment, Backend, Capacity, Clones, Health, Order, Page, Sizes,
     Snapshot, SnapshotOrder, SnapshotPage, Snapshots, UnwellPage, Volume,
 };
+use belay_contract::place::Place;
 use belay_server::call::{Failure, Kind};
 use belay_server::health::Complaints;
 use belay_server::readiness::{Readiness, State};
-use belay_server::request::{ContentSource, Name, NodeId, SnapshotId, VolumeId};
+use belay_server::request::{ContentSource, Context, Name, NodeId, Segments, SnapshotId, VolumeId};
 use copies::Copies;
 use slots::{AllSlots, Slots};
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 use store::Store;
 
-/// Sizes are multiples of this, in bytes.
+/// The sizes of volumes are multiples of this, in bytes.
 const STEP_BYTES: u64 = 1 << 20;
 
 /// What `local` must be told.
@@ -53,6 +54,8 @@ pub struct Config {
     pub state_dir: PathBuf,
     /// The node that this controller runs on, and the only one its volumes can be attached to.
     pub node: NodeId,
+    /// Where that node is, if that is to be reported of the volumes.
+    pub place: Option<Place>,
     /// How many times over the room may be promised.
     pub overcommit: Overcommit,
     /// The state must be there already: it was begun earlier, and where it is missing, its disk is
@@ -227,20 +230,19 @@ fn describe_metrics() {
 }
 
 impl Backend for Local {
-    fn sizes(&self) -> Sizes {
-        let largest = self.store.largest_file_bytes;
-        Sizes {
-            step: STEP_BYTES,
-            min: STEP_BYTES,
-            max: largest - largest % STEP_BYTES,
-        }
-    }
-
     fn parameters(&self) -> &'static [&'static str] {
         &[]
     }
 
-    fn create(&self, order: Order) -> Answer<'_, Volume> {
+    fn sizes(&self, _: &Context) -> Result<Sizes, Failure> {
+        Ok(self.store.sizes())
+    }
+
+    fn grown_sizes(&self, _: &Volume) -> Sizes {
+        self.store.sizes()
+    }
+
+    fn create(&self, order: Arc<Order>) -> Answer<'_, Volume> {
         self.change(Verb::Create, move |store| store.create(&order, None))
     }
 
@@ -329,7 +331,7 @@ impl Snapshots for Local {
         })
     }
 
-    fn restore(&self, order: Order, from: SnapshotId) -> Answer<'_, Volume> {
+    fn restore(&self, order: Arc<Order>, from: SnapshotId) -> Answer<'_, Volume> {
         let source = ContentSource::Snapshot(from);
         self.copy(Verb::Restore, move |store| {
             store.create(&order, Some(&source))
@@ -338,7 +340,7 @@ impl Snapshots for Local {
 }
 
 impl Clones for Local {
-    fn clone_volume(&self, order: Order, from: VolumeId) -> Answer<'_, Volume> {
+    fn clone_volume(&self, order: Arc<Order>, from: VolumeId) -> Answer<'_, Volume> {
         let source = ContentSource::Volume(from);
         self.copy(Verb::Clone, move |store| {
             store.create(&order, Some(&source))
@@ -347,7 +349,9 @@ impl Clones for Local {
 }
 
 impl Capacity for Local {
-    fn available_bytes(&self) -> Answer<'_, u64> {
-        self.ask(Verb::Available, Store::available_bytes)
+    fn available_bytes(&self, topology: Option<Segments>) -> Answer<'_, u64> {
+        self.ask(Verb::Available, move |store| {
+            store.available_bytes(topology.as_ref())
+        })
     }
 }

@@ -3,11 +3,13 @@
 //! nothing.
 
 use crate::backend::{Phase, Terms, Usage, Volume};
+use belay_contract::place::Place;
 use belay_contract::publish_context::Content;
 use belay_server::call::Failure;
 use belay_server::request::{AccessMode, ContentSource, NodeId, SnapshotId, VolumeId};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 
 /// Version of the format that is written. Version 2 added snapshots, `source` and `populated`.
 /// `growing_from` came later without a new version, so that an older release still starts: it
@@ -174,7 +176,7 @@ impl Record {
     ///
     /// # Errors
     /// `Bug` if a kept id breaks the rules of today.
-    pub(super) fn volume(&self, id: &str) -> Result<Volume, Failure> {
+    pub(super) fn volume(&self, id: &str, place: Option<Arc<Place>>) -> Result<Volume, Failure> {
         let usage = match &self.usage {
             StoredUsage::Block => Usage::Block,
             StoredUsage::Filesystem(fs_type) => Usage::Filesystem(fs_type.clone()),
@@ -195,6 +197,7 @@ impl Record {
             usage,
             nodes,
             source,
+            place,
         })
     }
 
@@ -343,7 +346,7 @@ mod tests {
         };
         let record = Record::decode("vol-1", kept).unwrap();
         assert_eq!(record, expected);
-        assert_eq!(record.volume("vol-1").unwrap().source, Some(source));
+        assert_eq!(record.volume("vol-1", None).unwrap().source, Some(source));
     }
 
     #[test]

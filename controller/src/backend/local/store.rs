@@ -11,9 +11,10 @@ use super::record::{Record, State};
 use super::space::Overcommit;
 use super::state_file::sync_names;
 use super::{Config, STEP_BYTES};
-use crate::backend::{Page, Phase, Usage, Volume};
+use crate::backend::{Page, Phase, Sizes, Usage, Volume};
+use belay_contract::place::Place;
 use belay_server::call::{Failure, Kind};
-use belay_server::request::{Name, NodeId, VolumeId};
+use belay_server::request::{Name, NodeId, Segments, VolumeId};
 use rustix::fs::{FlockOperation, SeekFrom};
 use rustix::io::Errno;
 use std::fs::{File, OpenOptions};
@@ -34,6 +35,8 @@ pub(super) struct Store {
     pub(super) attached: Files,
     pub(super) copies: Arc<Copies>,
     pub(super) node: NodeId,
+    /// Where all volumes are, if that is reported.
+    pub(super) place: Option<Arc<Place>>,
     pub(super) overcommit: Overcommit,
     pub(super) largest_file_bytes: u64,
     /// Names of volumes.
@@ -74,6 +77,7 @@ impl Store {
             attached,
             copies: Arc::default(),
             node: config.node,
+            place: config.place.map(Arc::new),
             overcommit: config.overcommit,
             making: Making::default(),
             cutting: Making::default(),
@@ -86,13 +90,22 @@ impl Store {
     pub(super) fn find(&self, name: &Name) -> Result<Option<Volume>, Failure> {
         let found = self.ledger.find(name.as_str())?;
         let ready = found.filter(|(_, record)| record.state == State::Ready);
-        ready.map(|(id, record)| record.volume(&id)).transpose()
+        ready
+            .map(|(id, record)| self.volume(&id, &record))
+            .transpose()
     }
 
     pub(super) fn get(&self, id: &VolumeId) -> Result<Option<Volume>, Failure> {
         let record = self.ledger.get(id.as_str())?;
         let ready = record.filter(|record| record.state == State::Ready);
-        ready.map(|record| record.volume(id.as_str())).transpose()
+        ready
+            .map(|record| self.volume(id.as_str(), &record))
+            .transpose()
+    }
+
+    /// How a volume looks from outside.
+    pub(super) fn volume(&self, id: &str, record: &Record) -> Result<Volume, Failure> {
+        record.volume(id, self.place.clone())
     }
 
     /// The token is the last id of the page before, which may be gone by now.
@@ -102,10 +115,10 @@ impl Store {
         self.ledger.scan(after, |id, record| {
             let volume = match record {
                 Ok(record) if record.state != State::Ready => return Ok(true),
-                Ok(record) => record.volume(id),
+                Ok(record) => self.volume(id, &record),
                 Err(failure) => Err(failure),
             };
-            let volume = volume.or_else(|failure| unreadable(id, failure))?;
+            let volume = volume.or_else(|failure| self.unreadable(id, failure))?;
             if page.volumes.len() == limit {
                 page.next = page
                     .volumes
@@ -117,6 +130,22 @@ impl Store {
             Ok(true)
         })?;
         Ok(page)
+    }
+
+    /// How a volume is listed whose record cannot be read: its id is all that is known.
+    fn unreadable(&self, id: &str, failure: Failure) -> Result<Volume, Failure> {
+        if failure.kind != Kind::Bug {
+            return Err(failure);
+        }
+        Ok(Volume {
+            id: VolumeId::new(id).map_err(|_| failure)?,
+            phase: Phase::Ready,
+            bytes: 0,
+            usage: Usage::Block,
+            nodes: Vec::new(),
+            source: None,
+            place: self.place.clone(),
+        })
     }
 
     /// The file of a volume that was ready a moment ago.
@@ -155,9 +184,23 @@ impl Store {
         Ok(data)
     }
 
-    pub(super) fn available_bytes(&self) -> Result<u64, Failure> {
+    pub(super) fn available_bytes(&self, topology: Option<&Segments>) -> Result<u64, Failure> {
+        if let (Some(here), Some(there)) = (&self.place, topology)
+            && !here.is_in(there)
+        {
+            return Ok(0);
+        }
         let ceiling = self.ceiling()?;
         Ok(ceiling.saturating_sub(self.ledger.totals()?.bytes))
+    }
+
+    pub(super) fn sizes(&self) -> Sizes {
+        let largest = self.largest_file_bytes;
+        Sizes {
+            step: STEP_BYTES,
+            min: STEP_BYTES,
+            max: largest - largest % STEP_BYTES,
+        }
     }
 
     /// What may be promised in all.
@@ -165,21 +208,6 @@ impl Store {
         self.overcommit
             .ceiling(&self.files, &self.snapshots, &self.ledger)
     }
-}
-
-/// How a volume is listed whose record cannot be read: its id is all that is known.
-fn unreadable(id: &str, failure: Failure) -> Result<Volume, Failure> {
-    if failure.kind != Kind::Bug {
-        return Err(failure);
-    }
-    Ok(Volume {
-        id: VolumeId::new(id).map_err(|_| failure)?,
-        phase: Phase::Ready,
-        bytes: 0,
-        usage: Usage::Block,
-        nodes: Vec::new(),
-        source: None,
-    })
 }
 
 /// Refuses to go on after what no page of volumes ended with.

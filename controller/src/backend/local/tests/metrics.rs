@@ -134,7 +134,7 @@ fn the_data_of_a_copy_is_counted_and_its_holes_are_not() {
 /// Does each verb of the backend once; the outcome of some is a failure.
 async fn every_verb(local: &Local, done: impl Fn(&str, &str)) {
     let name = |name: &str| Name::new(name).unwrap();
-    let one = local.create(order("pvc-1", MIB)).await.unwrap();
+    let one = local.create(order("pvc-1", MIB).into()).await.unwrap();
     done("create", "ok");
     local.find(name("pvc-1")).await.unwrap();
     done("find", "ok");
@@ -149,7 +149,7 @@ async fn every_verb(local: &Local, done: impl Fn(&str, &str)) {
     done("list", "bad_token");
     local.resize(one.id.clone(), 2 * MIB).await.unwrap();
     done("resize", "ok");
-    local.available_bytes().await.unwrap();
+    local.available_bytes(None).await.unwrap();
     done("available", "ok");
     Health::health(local, one.id.clone()).await.unwrap();
     done("health", "ok");
@@ -170,10 +170,10 @@ async fn every_verb(local: &Local, done: impl Fn(&str, &str)) {
     done("snapshot", "ok");
     local.list_snapshots(None, None, 1).await.unwrap();
     done("list_snapshots", "ok");
-    let restored = local.restore(order("pvc-2", 2 * MIB), snapshot.id.clone());
+    let restored = local.restore(order("pvc-2", 2 * MIB).into(), snapshot.id.clone());
     restored.await.unwrap();
     done("restore", "ok");
-    let cloned = local.clone_volume(order("pvc-3", 2 * MIB), one.id.clone());
+    let cloned = local.clone_volume(order("pvc-3", 2 * MIB).into(), one.id.clone());
     cloned.await.unwrap();
     done("clone", "ok");
     local.discard(snapshot.id).await.unwrap();

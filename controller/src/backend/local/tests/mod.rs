@@ -36,7 +36,7 @@ use super::recover::Recovered;
 use super::store::Store;
 use super::{Config, Overcommit};
 use crate::backend::{AttachOrder, Order, Snapshot, SnapshotOrder, Terms, Usage, Volume};
-use belay_server::request::{AccessMode, ContentSource, Name, NodeId};
+use belay_server::request::{AccessMode, ContentSource, Context, Name, NodeId, Secrets};
 use mounts::Xfs;
 use std::fs::{self, File, OpenOptions};
 use std::os::fd::AsRawFd as _;
@@ -81,6 +81,7 @@ impl Bed {
         Config {
             state_dir: self.dir.path().join("state"),
             node: node("node-1"),
+            place: None,
             overcommit: self.overcommit,
             require_state: false,
         }
@@ -133,6 +134,9 @@ fn order(name: &str, bytes: u64) -> Order {
         name: Name::new(name).unwrap(),
         bytes,
         usage: Usage::Block,
+        parameters: Context::default(),
+        topology: None,
+        secrets: Secrets::default(),
     }
 }
 

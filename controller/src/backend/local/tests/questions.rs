@@ -12,7 +12,7 @@ use std::time::Duration;
 async fn questions_beyond_those_that_hang_wait_while_changes_go_on() {
     let bed = Bed::new();
     let local = Local::open(bed.config(), Readiness::new(State::Ready)).unwrap();
-    let volume = local.create(order("pvc-1", MIB)).await.unwrap();
+    let volume = local.create(order("pvc-1", MIB).into()).await.unwrap();
     let places = u32::try_from(QUESTIONS_MAX).unwrap();
     let hanging = Arc::clone(&local.slots.questions.at_work)
         .acquire_many_owned(places)
@@ -22,7 +22,7 @@ async fn questions_beyond_those_that_hang_wait_while_changes_go_on() {
     let hour = Duration::from_secs(3600);
     let listed = tokio::time::timeout(hour, local.list(None, 10)).await;
     assert!(listed.is_err(), "{listed:?}");
-    local.create(order("pvc-2", MIB)).await.unwrap();
+    local.create(order("pvc-2", MIB).into()).await.unwrap();
 
     drop(hanging);
     assert_eq!(local.list(None, 10).await.unwrap().volumes.len(), 2);

@@ -181,11 +181,11 @@ fn lists_have_filters_and_pages_and_know_their_own_tokens(folder: &Path) {
 fn snapshots_count_against_what_may_be_promised(folder: &Path) {
     let mut bed = Bed::beneath(folder);
     let store = bed.open();
-    let room = store.available_bytes().unwrap();
+    let room = store.available_bytes(None).unwrap();
     drop(store);
     bed.overcommit = "1".parse().unwrap();
     let store = bed.open();
-    let half = store.available_bytes().unwrap() / 5 * 3;
+    let half = store.available_bytes(None).unwrap() / 5 * 3;
     assert!(half < room);
     let volume = store
         .create(&order("pvc-1", half - half % MIB), None)

@@ -1,11 +1,11 @@
 //! What a volume is, how much may be promised, and the book over all of them.
 
 use super::{Bed, MIB, attach_order, cut, ids, intended, node, order, snapshot_order};
+use crate::backend::Sizes;
 use crate::backend::local::record::State;
 use crate::backend::local::space::ours;
 use crate::backend::local::store::Store;
 use crate::backend::local::{Local, Overcommit};
-use crate::backend::{Backend as _, Sizes};
 use belay_server::call::{Certainty, Failure, Kind};
 use belay_server::readiness::{Readiness, State as Ready};
 use belay_server::request::Name;
@@ -69,7 +69,7 @@ fn more_than_the_filesystem_holds_is_not_promised() {
         ..Bed::new()
     };
     let store = bed.open();
-    let available = store.available_bytes().unwrap();
+    let available = store.available_bytes(None).unwrap();
     // Far more than can change while the test runs.
     let most = available / 2;
     let failure = store
@@ -80,7 +80,7 @@ fn more_than_the_filesystem_holds_is_not_promised() {
         (Kind::Quota, Certainty::NothingHappened)
     );
     let volume = store.create(&order("pvc-2", most), None).unwrap();
-    assert!(store.available_bytes().unwrap() < available - most / 2);
+    assert!(store.available_bytes(None).unwrap() < available - most / 2);
     let failure = store
         .resize(volume.id.as_str(), available.saturating_mul(2))
         .unwrap_err();
@@ -117,7 +117,7 @@ fn a_size_that_the_filesystem_has_not_is_undone_and_frees_the_name() {
 fn the_largest_volume_is_the_last_multiple_of_the_step_that_the_filesystem_has() {
     let bed = Bed::new();
     let local = Local::open(bed.config(), Readiness::new(Ready::Ready)).unwrap();
-    let Sizes { step, min, max } = local.sizes();
+    let Sizes { step, min, max } = local.store.sizes();
     assert_eq!((step, min, max % step), (MIB, MIB, 0));
     let largest = local.store.largest_file_bytes;
     assert!(max <= largest && largest - max < MIB, "{max} of {largest}");
