@@ -55,7 +55,7 @@ pub trait Backend: Send + Sync + 'static {
 
     /// Makes a volume available on a node. If it is so already, the answer carries the terms of
     /// then, which may differ from those of the order.
-    fn attach(&self, order: AttachOrder) -> Answer<'_, Attachment>;
+    fn attach(&self, order: Arc<AttachOrder>) -> Answer<'_, Attachment>;
 
     /// Takes a volume from a node. Where nothing is attached, nothing is to be done.
     fn detach(&self, id: VolumeId, node: NodeId) -> Answer<'_, ()>;
@@ -147,7 +147,8 @@ pub struct Sizes {
     pub max: u64,
 }
 
-/// What a volume is made for. Decides its smallest size, and is compared when its name comes again.
+/// What a volume is made for. Decides its smallest size, and is compared when its name comes again,
+/// if the backend remembers it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Usage {
     /// Handed out as a block device.
@@ -195,8 +196,10 @@ pub struct Volume {
     pub phase: Phase,
     /// Its size in bytes; 0 in a list if the backend has lost it.
     pub bytes: u64,
-    /// What it was made for.
-    pub usage: Usage,
+    /// What it was made for; none = the backend does not remember that.
+    pub usage: Option<Usage>,
+    /// The volume context that its creation answered; none = the backend does not remember that.
+    pub context: Option<Context>,
     /// The nodes it is attached to.
     pub nodes: Vec<NodeId>,
     /// What it was made from; none = it began empty.
@@ -276,6 +279,8 @@ pub struct AttachOrder {
     pub node: NodeId,
     /// In which way.
     pub terms: Terms,
+    /// The volume context: as its creation answered, or as an administrator wrote it.
+    pub context: Context,
     /// The most volumes that the node may have, this one included.
     pub node_limit: Option<usize>,
 }

@@ -20,7 +20,7 @@ impl Operations {
             node,
             capability,
             read_only,
-            ..
+            volume_context,
         } = request;
         if let Some(why) = support::refusal(&capability) {
             return Err(Failure::invalid("volume_capability", why));
@@ -30,20 +30,24 @@ impl Operations {
             block: matches!(capability.access, Access::Block),
             mode: capability.mode,
         };
-        let order = AttachOrder {
-            id: id.clone(),
-            node: node.clone(),
-            terms: terms.clone(),
+        let order = Arc::new(AttachOrder {
+            id,
+            node,
+            terms,
+            context: volume_context,
             node_limit: self.rules.node_limit,
-        };
-        let same = fingerprint(&(&node, &terms));
-        let backend = Arc::clone(&self.backend);
-        let job = async move { backend.attach(order).await };
+        });
+        let AttachOrder {
+            id, node, terms, ..
+        } = &*order;
+        let same = fingerprint(&(node, terms, &order.context));
+        let (backend, ordered) = (Arc::clone(&self.backend), Arc::clone(&order));
+        let job = async move { backend.attach(ordered).await };
         let attachment = self
             .attaching
             .run(id.as_str(), Rpc::ControllerPublishVolume, same, |_| job)
             .await?;
-        if attachment.terms == terms {
+        if attachment.terms == *terms {
             return Ok(attachment);
         }
         Err(Failure::incompatible(format!(

@@ -135,8 +135,10 @@ impl Wanted {
     fn agrees(&self, volume: &Volume) -> Result<(), Failure> {
         let mut differences = Vec::new();
         differences.extend(size::outside(volume.bytes, self.range));
-        if volume.usage != self.order.usage {
-            let (is, asked) = (describe(&volume.usage), describe(&self.order.usage));
+        if let Some(usage) = &volume.usage
+            && *usage != self.order.usage
+        {
+            let (is, asked) = (describe(usage), describe(&self.order.usage));
             differences.push(format!("it was made for {is}, asked for is {asked}"));
         }
         if volume.source != self.source {

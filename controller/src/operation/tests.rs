@@ -1,16 +1,18 @@
 //! What the operations ask of a backend, whichever it is.
 
-use super::{Operations, Rules};
+use super::{Operations, Rules, Verdict};
 use crate::backend::{
     Answer, AttachOrder, Attachment, Backend, Clones, Health, Order, Page, Phase, Sizes, Snapshot,
     SnapshotOrder, SnapshotPage, Snapshots, UnwellPage, Usage, Volume,
 };
+use belay_contract::publish_context::{Content, Transport};
 use belay_server::call::{Certainty, Failure, Kind};
 use belay_server::health::Complaints;
 use belay_server::request::{
     Access, AccessMode, Capability, CapacityRange, ContentSource, Context, ControllerExpand,
-    CreateVolume, GetVolume, ListSnapshots, ListVolumeHealth, ListVolumes, Name, NodeId, Secrets,
-    Segments, SnapshotId, TopologyRequirement, ValidateCapabilities, VolumeId,
+    ControllerPublish, CreateVolume, GetVolume, ListSnapshots, ListVolumeHealth, ListVolumes,
+    MountFlags, Name, NodeId, Secrets, Segments, SnapshotId, TopologyRequirement,
+    ValidateCapabilities, VolumeId,
 };
 use std::sync::{Arc, Mutex};
 
@@ -89,8 +91,16 @@ impl Backend for Stub {
         self.note(after, limit)
     }
 
-    fn attach(&self, _: AttachOrder) -> Answer<'_, Attachment> {
-        unreachable!()
+    fn attach(&self, order: Arc<AttachOrder>) -> Answer<'_, Attachment> {
+        let attachment = Attachment {
+            terms: order.terms.clone(),
+            transport: Transport::Loop {
+                file: order.context.get("export").unwrap().to_owned(),
+            },
+            bytes: 1,
+            content: Content::New,
+        };
+        Box::pin(async { Ok(attachment) })
     }
 
     fn detach(&self, _: VolumeId, _: NodeId) -> Answer<'_, ()> {
@@ -207,17 +217,18 @@ fn volume(phase: Phase) -> Volume {
         id: id(),
         phase,
         bytes: 1 << 30,
-        usage: Usage::Block,
+        usage: Some(Usage::Block),
+        context: None,
         nodes: Vec::new(),
         source: None,
         place: None,
     }
 }
 
-/// Operations on one volume, in that phase.
-fn with(phase: Phase) -> Operations {
+/// Operations on that volume.
+fn on(volume: Volume) -> Operations {
     let backend = Stub {
-        volume: Some(volume(phase)),
+        volume: Some(volume),
         ..Stub::default()
     };
     Operations::new(Arc::new(backend), Rules::default())
@@ -228,6 +239,15 @@ fn block() -> Capability {
         access: Access::Block,
         mode: AccessMode::SingleNodeWriter,
     }
+}
+
+fn mount() -> Capability {
+    let access = Access::Mount {
+        fs_type: String::new(),
+        flags: MountFlags::default(),
+        group: String::new(),
+    };
+    Capability { access, ..block() }
 }
 
 /// A volume of that name, for that use.
@@ -244,6 +264,22 @@ fn named(name: &str, capability: Capability) -> CreateVolume {
     }
 }
 
+/// The same, with that volume context.
+fn judged(capability: Capability, context: &[(&str, &str)]) -> ValidateCapabilities {
+    ValidateCapabilities {
+        id: id(),
+        capabilities: vec![capability],
+        volume_context: owned(context),
+        parameters: Context::default(),
+        mutable_parameters: Context::default(),
+    }
+}
+
+fn owned(context: &[(&str, &str)]) -> Context {
+    let owned = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
+    Context::new("volume_context", context.iter().map(owned)).unwrap()
+}
+
 /// What each call gets that needs the volume: by its name, as a source, by its id.
 async fn outcomes(operations: &Operations) -> Vec<Result<(), Failure>> {
     let named = named("pvc-1", block());
@@ -258,18 +294,11 @@ async fn outcomes(operations: &Operations) -> Vec<Result<(), Failure>> {
         },
         capability: None,
     };
-    let judged = ValidateCapabilities {
-        id: id(),
-        capabilities: vec![block()],
-        volume_context: Context::default(),
-        parameters: Context::default(),
-        mutable_parameters: Context::default(),
-    };
     vec![
         operations.create(named).await.map(drop),
         operations.create(copied).await.map(drop),
         operations.expand(grown).await.map(drop),
-        operations.validate(judged).await.map(drop),
+        operations.validate(judged(block(), &[])).await.map(drop),
     ]
 }
 
@@ -284,7 +313,7 @@ async fn a_volume_that_is_not_ready_is_repeated_for_or_failed_and_shown_as_it_is
             "no host has room",
         ),
     ] {
-        let operations = with(phase.clone());
+        let operations = on(volume(phase.clone()));
         for outcome in outcomes(&operations).await {
             let failure = outcome.unwrap_err();
             assert_eq!(failure.kind, kind, "{failure}");
@@ -348,4 +377,50 @@ async fn a_parameter_is_refused_by_its_key_and_a_class_has_its_own_sizes() {
         ..larger
     };
     assert_eq!(operations.create(unclassed).await.unwrap().bytes, 2 << 30);
+}
+
+#[tokio::test]
+async fn what_the_backend_does_not_remember_is_not_compared() {
+    let export = [("export", "/a")];
+    let remembered = Volume {
+        context: Some(owned(&export)),
+        ..volume(Phase::Ready)
+    };
+    let forgotten = Volume {
+        usage: None,
+        context: None,
+        ..remembered.clone()
+    };
+    for (volume, agrees) in [(remembered, false), (forgotten, true)] {
+        let operations = on(volume);
+        assert_eq!(
+            operations.create(named("pvc-1", mount())).await.is_ok(),
+            agrees
+        );
+        operations.create(named("pvc-1", block())).await.unwrap();
+        for (capability, context, agrees) in [
+            (block(), &export[..], true),
+            (mount(), &export, agrees),
+            (block(), &[("export", "/b")], agrees),
+            (block(), &[("exprt", "/a")], agrees),
+        ] {
+            let verdict = operations.validate(judged(capability, context)).await;
+            let confirmed = verdict.unwrap() == Verdict::Confirmed;
+            assert_eq!(confirmed, agrees, "{context:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_volume_context_reaches_the_backend_with_the_attachment() {
+    let request = ControllerPublish {
+        id: id(),
+        node: NodeId::new("node-1").unwrap(),
+        capability: block(),
+        read_only: false,
+        volume_context: owned(&[("export", "/a")]),
+    };
+    let attachment = on(volume(Phase::Ready)).publish(request).await.unwrap();
+    let Transport::Loop { file } = attachment.transport;
+    assert_eq!(file, "/a");
 }

@@ -3,7 +3,7 @@
 use super::{Operations, create, phase, support};
 use crate::backend::Usage;
 use belay_server::call::Failure;
-use belay_server::request::{Capability, GetVolume, ValidateCapabilities};
+use belay_server::request::{Capability, Context, GetVolume, ValidateCapabilities};
 
 /// The answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,20 +26,35 @@ impl Operations {
             if let Some(why) = support::refusal(capability) {
                 return refused(why);
             }
-            if let Some(why) = misused(&volume.usage, capability) {
+            if let Some(why) = volume.usage.as_ref().and_then(|it| misused(it, capability)) {
                 return refused(why);
             }
         }
-        let [context, mutable] = [
-            ("volume_context", &request.volume_context),
-            ("mutable_parameters", &request.mutable_parameters),
-        ]
-        .map(|(field, given)| support::refuse_unknown(field, given, &[]));
+        let context = match &volume.context {
+            Some(own) => agrees(&request.volume_context, own),
+            None => Ok(()),
+        };
         let parameters = self.sizes(&request.parameters).map(drop);
+        let mutable = &request.mutable_parameters;
+        let mutable = support::refuse_unknown("mutable_parameters", mutable, &[]);
         Ok(match context.and(parameters).and(mutable) {
             Ok(()) => Verdict::Confirmed,
             Err(failure) => Verdict::Refused(failure.message),
         })
+    }
+}
+
+/// Refuses a volume context that is not the volume's own.
+fn agrees(given: &Context, own: &Context) -> Result<(), Failure> {
+    let keys: Vec<_> = own.iter().map(|(key, _)| key).collect();
+    support::refuse_unknown("volume_context", given, &keys)?;
+    let differs = |(key, is): &(&str, &str)| given.get(key).is_some_and(|asked| asked != *is);
+    match own.iter().find(differs) {
+        None => Ok(()),
+        Some((key, is)) => {
+            let why = format_args!("{key:?} is {is:?} for this volume");
+            Err(Failure::invalid("volume_context", why))
+        }
     }
 }
 

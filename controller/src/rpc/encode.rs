@@ -5,7 +5,7 @@ use crate::operation::Room;
 use belay_contract::publish_context::PublishContext;
 use belay_proto::csi::v1 as csi;
 use belay_server::health::Complaints;
-use belay_server::request::{ContentSource, NodeId};
+use belay_server::request::{ContentSource, Context, NodeId};
 use std::collections::HashMap;
 
 /// The volume as the protocol has it.
@@ -16,10 +16,15 @@ pub(super) fn volume(volume: &Volume) -> csi::Volume {
     csi::Volume {
         capacity_bytes: bytes(volume.bytes),
         volume_id: volume.id.as_str().to_owned(),
-        volume_context: HashMap::new(),
+        volume_context: volume.context.as_ref().map_or_else(HashMap::new, entries),
         content_source: volume.source.as_ref().map(source),
         accessible_topology: topology.into_iter().collect(),
     }
+}
+
+fn entries(context: &Context) -> HashMap<String, String> {
+    let owned = |(key, value): (&str, &str)| (key.to_owned(), value.to_owned());
+    context.iter().map(owned).collect()
 }
 
 fn source(source: &ContentSource) -> csi::VolumeContentSource {

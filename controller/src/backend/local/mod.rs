@@ -262,7 +262,7 @@ impl Backend for Local {
         self.ask(Verb::List, move |store| store.list(after.as_deref(), limit))
     }
 
-    fn attach(&self, order: AttachOrder) -> Answer<'_, Attachment> {
+    fn attach(&self, order: Arc<AttachOrder>) -> Answer<'_, Attachment> {
         self.change(Verb::Attach, move |store| store.attach(&order))
     }
 

@@ -6,7 +6,7 @@ use crate::backend::{Phase, Terms, Usage, Volume};
 use belay_contract::place::Place;
 use belay_contract::publish_context::Content;
 use belay_server::call::Failure;
-use belay_server::request::{AccessMode, ContentSource, NodeId, SnapshotId, VolumeId};
+use belay_server::request::{AccessMode, ContentSource, Context, NodeId, SnapshotId, VolumeId};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -194,7 +194,8 @@ impl Record {
             id,
             phase: Phase::Ready,
             bytes: self.bytes,
-            usage,
+            usage: Some(usage),
+            context: Some(Context::default()),
             nodes,
             source,
             place,

@@ -11,7 +11,7 @@ use super::record::{Record, State};
 use super::space::Overcommit;
 use super::state_file::sync_names;
 use super::{Config, STEP_BYTES};
-use crate::backend::{Page, Phase, Sizes, Usage, Volume};
+use crate::backend::{Page, Phase, Sizes, Volume};
 use belay_contract::place::Place;
 use belay_server::call::{Failure, Kind};
 use belay_server::request::{Name, NodeId, Segments, VolumeId};
@@ -141,7 +141,8 @@ impl Store {
             id: VolumeId::new(id).map_err(|_| failure)?,
             phase: Phase::Ready,
             bytes: 0,
-            usage: Usage::Block,
+            usage: None,
+            context: None,
             nodes: Vec::new(),
             source: None,
             place: self.place.clone(),

@@ -179,11 +179,13 @@ async fn every_verb(local: &Local, done: impl Fn(&str, &str)) {
     local.discard(snapshot.id).await.unwrap();
     done("discard", "ok");
     local
-        .attach(super::attach_order(&one, "node-1"))
+        .attach(super::attach_order(&one, "node-1").into())
         .await
         .unwrap();
     done("attach", "ok");
-    let elsewhere = local.attach(super::attach_order(&one, "node-2")).await;
+    let elsewhere = local
+        .attach(super::attach_order(&one, "node-2").into())
+        .await;
     elsewhere.unwrap_err();
     done("attach", "not_found");
     local

@@ -173,6 +173,7 @@ fn attach_order(volume: &Volume, node_id: &str) -> AttachOrder {
             block: true,
             mode: AccessMode::SingleNodeWriter,
         },
+        context: Context::default(),
         node_limit: None,
     }
 }
