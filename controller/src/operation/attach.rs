@@ -1,6 +1,6 @@
 //! Attach a volume to a node, and detach it.
 
-use super::{Operations, support};
+use super::{Changed, Operations, support};
 use crate::backend::{AttachOrder, Attachment, Terms};
 use belay_server::call::{Failure, Rpc};
 use belay_server::request::{Access, ControllerPublish, ControllerUnpublish};
@@ -42,11 +42,14 @@ impl Operations {
         } = &*order;
         let same = fingerprint(&(node, terms, &order.context));
         let (backend, ordered) = (Arc::clone(&self.backend), Arc::clone(&order));
-        let job = async move { backend.attach(ordered).await };
-        let attachment = self
-            .attaching
+        let job = async move { Ok(Changed::Attached(backend.attach(ordered).await?)) };
+        let changed = self
+            .changing
             .run(id.as_str(), Rpc::ControllerPublishVolume, same, |_| job)
             .await?;
+        let Changed::Attached(attachment) = changed else {
+            return Err(Failure::bug("attached, with the result of another call"));
+        };
         if attachment.terms == *terms {
             return Ok(attachment);
         }
@@ -76,11 +79,12 @@ impl Operations {
             for node in nodes {
                 backend.detach(volume.clone(), node).await?;
             }
-            Ok(())
+            Ok(Changed::Detached)
         };
-        self.removing
+        self.changing
             .run(id.as_str(), Rpc::ControllerUnpublishVolume, same, |_| job)
             .await
+            .map(drop)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Delete a volume.
 
-use super::Operations;
+use super::{Changed, Operations};
 use belay_server::call::{Failure, Rpc};
 use belay_server::request::DeleteVolume;
 use std::sync::Arc;
@@ -13,9 +13,13 @@ impl Operations {
     pub async fn delete(&self, request: DeleteVolume) -> Result<(), Failure> {
         let backend = Arc::clone(&self.backend);
         let id = request.id.clone();
-        let job = async move { backend.delete(id).await };
-        self.removing
+        let job = async move {
+            backend.delete(id).await?;
+            Ok(Changed::Deleted)
+        };
+        self.changing
             .run(request.id.as_str(), Rpc::DeleteVolume, 0, |_| job)
             .await
+            .map(drop)
     }
 }

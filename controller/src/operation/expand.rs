@@ -1,6 +1,6 @@
 //! Grow a volume.
 
-use super::{Operations, lookup, phase, size};
+use super::{Changed, Operations, lookup, phase, size};
 use belay_server::call::{Failure, Rpc};
 use belay_server::request::ControllerExpand;
 use belay_server::work::fingerprint;
@@ -23,11 +23,16 @@ impl Operations {
             let volume = phase::ready(volume.ok_or_else(|| lookup::not_found(&volume_id))?)?;
             let bytes = size::of_grown(volume.bytes, range, backend.grown_sizes(&volume))?;
             // Also where it is large enough already: an earlier growth may be unfinished.
-            backend.resize(volume_id, bytes).await
+            Ok(Changed::Grown(backend.resize(volume_id, bytes).await?))
         };
         let same = fingerprint(&range);
-        self.growing
+        let changed = self
+            .changing
             .run(id.as_str(), Rpc::ControllerExpandVolume, same, |_| job)
-            .await
+            .await?;
+        match changed {
+            Changed::Grown(bytes) => Ok(bytes),
+            _ => Err(Failure::bug("grown, with the result of another call")),
+        }
     }
 }

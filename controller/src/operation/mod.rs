@@ -31,17 +31,29 @@ pub struct Rules {
     pub node_limit: Option<usize>,
 }
 
-/// The operations on one backend. Equal calls at one time are one job; that they are decided
-/// rightly rests on the backend, since a second controller may be at work.
+/// The operations on one backend. Equal calls at one time are one job, and a volume has one job at
+/// a time, whatever the call; only its snapshots are cut beside each other. That the calls are
+/// decided rightly rests on the backend, since a second controller may be at work.
 pub struct Operations {
     backend: Arc<dyn Backend>,
     rules: Rules,
+    /// By name.
     creating: Jobs<Volume>,
-    attaching: Jobs<Attachment>,
-    growing: Jobs<u64>,
-    removing: Jobs<()>,
+    /// By id: attach, detach, expand, delete.
+    changing: Jobs<Changed>,
+    /// By name; each shares the key of its volume in `changing`.
     cutting: Jobs<Snapshot>,
+    /// By id of the snapshot.
     discarding: Jobs<()>,
+}
+
+/// What a job has made of a volume. Only equal calls share a job, so each gets its own kind.
+#[derive(Clone, Debug)]
+enum Changed {
+    Attached(Attachment),
+    Grown(u64),
+    Detached,
+    Deleted,
 }
 
 impl Operations {
@@ -52,9 +64,7 @@ impl Operations {
             backend,
             rules,
             creating: Jobs::new(CHANGE_DEADLINE),
-            attaching: Jobs::new(CHANGE_DEADLINE),
-            growing: Jobs::new(CHANGE_DEADLINE),
-            removing: Jobs::new(CHANGE_DEADLINE),
+            changing: Jobs::new(CHANGE_DEADLINE),
             cutting: Jobs::new(CHANGE_DEADLINE),
             discarding: Jobs::new(CHANGE_DEADLINE),
         }

@@ -14,8 +14,9 @@ impl Operations {
     /// tells when it is.
     ///
     /// # Errors
-    /// `NotFound` for the volume; `Precondition` if it cannot be cut now; `Incompatible` if the
-    /// name belongs to a snapshot of another volume; `Quota` if there is no room.
+    /// `NotFound` for the volume; `Precondition` if it cannot be cut now; `Busy` while the volume
+    /// is attached, detached, grown or deleted; `Incompatible` if the name belongs to a snapshot of
+    /// another volume; `Quota` if there is no room.
     pub async fn cut(&self, request: CreateSnapshot) -> Result<Snapshot, Failure> {
         of(self.backend.as_ref())?;
         support::refuse_unknown("parameters", &request.parameters, &[])?;
@@ -23,8 +24,11 @@ impl Operations {
             name: request.name.clone(),
             source: request.source.clone(),
         };
-        let backend = Arc::clone(&self.backend);
-        let job = async move { of(backend.as_ref())?.cut(order).await };
+        let (backend, volumes) = (Arc::clone(&self.backend), self.changing.clone());
+        let job = async move {
+            let _share = volumes.share(order.source.as_str(), Rpc::CreateSnapshot)?;
+            of(backend.as_ref())?.cut(order).await
+        };
         let same = fingerprint(&(&request.source, &request.parameters));
         let name = request.name.as_str();
         let snapshot = self

@@ -10,11 +10,13 @@ use belay_server::call::{Certainty, Failure, Kind};
 use belay_server::health::Complaints;
 use belay_server::request::{
     Access, AccessMode, Capability, CapacityRange, ContentSource, Context, ControllerExpand,
-    ControllerPublish, CreateVolume, GetVolume, ListSnapshots, ListVolumeHealth, ListVolumes,
-    MountFlags, Name, NodeId, Secrets, Segments, SnapshotId, TopologyRequirement,
-    ValidateCapabilities, VolumeId,
+    ControllerPublish, ControllerUnpublish, CreateSnapshot, CreateVolume, DeleteVolume, GetVolume,
+    ListSnapshots, ListVolumeHealth, ListVolumes, MountFlags, Name, NodeId, Secrets, Segments,
+    SnapshotId, TopologyRequirement, ValidateCapabilities, VolumeId,
 };
+use std::future::pending;
 use std::sync::{Arc, Mutex};
+use tokio::task::yield_now;
 
 /// Where a page is to begin, and how many entries it may have.
 type Asked = (Option<String>, usize);
@@ -92,10 +94,13 @@ impl Backend for Stub {
     }
 
     fn attach(&self, order: Arc<AttachOrder>) -> Answer<'_, Attachment> {
+        let Some(export) = order.context.get("export") else {
+            return Box::pin(pending());
+        };
         let attachment = Attachment {
             terms: order.terms.clone(),
             transport: Transport::Loop {
-                file: order.context.get("export").unwrap().to_owned(),
+                file: export.to_owned(),
             },
             bytes: 1,
             content: Content::New,
@@ -126,7 +131,7 @@ impl Backend for Stub {
 
 impl Snapshots for Stub {
     fn cut(&self, _: SnapshotOrder) -> Answer<'_, Snapshot> {
-        unreachable!()
+        Box::pin(pending())
     }
 
     fn discard(&self, _: SnapshotId) -> Answer<'_, ()> {
@@ -280,24 +285,46 @@ fn owned(context: &[(&str, &str)]) -> Context {
     Context::new("volume_context", context.iter().map(owned)).unwrap()
 }
 
-/// What each call gets that needs the volume: by its name, as a source, by its id.
-async fn outcomes(operations: &Operations) -> Vec<Result<(), Failure>> {
-    let named = named("pvc-1", block());
-    let mut copied = named.clone();
-    copied.name = Name::new("pvc-2").unwrap();
-    copied.source = Some(ContentSource::Volume(id()));
-    let grown = ControllerExpand {
+fn attached(node: &str, context: &[(&str, &str)]) -> ControllerPublish {
+    ControllerPublish {
+        id: id(),
+        node: NodeId::new(node).unwrap(),
+        capability: block(),
+        read_only: false,
+        volume_context: owned(context),
+    }
+}
+
+fn grown() -> ControllerExpand {
+    ControllerExpand {
         id: id(),
         range: CapacityRange {
             required_bytes: 2 << 30,
             limit_bytes: 0,
         },
         capability: None,
-    };
+    }
+}
+
+fn cut(name: &str) -> CreateSnapshot {
+    CreateSnapshot {
+        name: Name::new(name).unwrap(),
+        source: id(),
+        parameters: Context::default(),
+        secrets: Secrets::default(),
+    }
+}
+
+/// What each call gets that needs the volume: by its name, as a source, by its id.
+async fn outcomes(operations: &Operations) -> Vec<Result<(), Failure>> {
+    let named = named("pvc-1", block());
+    let mut copied = named.clone();
+    copied.name = Name::new("pvc-2").unwrap();
+    copied.source = Some(ContentSource::Volume(id()));
     vec![
         operations.create(named).await.map(drop),
         operations.create(copied).await.map(drop),
-        operations.expand(grown).await.map(drop),
+        operations.expand(grown()).await.map(drop),
         operations.validate(judged(block(), &[])).await.map(drop),
     ]
 }
@@ -413,14 +440,58 @@ async fn what_the_backend_does_not_remember_is_not_compared() {
 
 #[tokio::test]
 async fn the_volume_context_reaches_the_backend_with_the_attachment() {
-    let request = ControllerPublish {
-        id: id(),
-        node: NodeId::new("node-1").unwrap(),
-        capability: block(),
-        read_only: false,
-        volume_context: owned(&[("export", "/a")]),
-    };
+    let request = attached("node-1", &[("export", "/a")]);
     let attachment = on(volume(Phase::Ready)).publish(request).await.unwrap();
     let Transport::Loop { file } = attachment.transport;
     assert_eq!(file, "/a");
+}
+
+/// What each call about the volume gets that changes or removes it.
+async fn changes(operations: &Operations) -> Vec<Result<(), Failure>> {
+    let detached = ControllerUnpublish {
+        id: id(),
+        node: None,
+    };
+    vec![
+        operations.publish(attached("node-2", &[])).await.map(drop),
+        operations.unpublish(detached).await,
+        operations.expand(grown()).await.map(drop),
+        operations.delete(DeleteVolume { id: id() }).await,
+    ]
+}
+
+/// Begins a call that does not end.
+async fn begin(call: impl Future<Output = ()> + Send + 'static) {
+    let begun = tokio::spawn(call);
+    for _ in 0..3 {
+        yield_now().await;
+    }
+    assert!(!begun.is_finished());
+}
+
+#[tokio::test]
+async fn a_volume_has_one_job_at_a_time_but_for_cuts() {
+    let operations = Arc::new(on(volume(Phase::Ready)));
+    for name in ["snap-1", "snap-2"] {
+        let cutting = Arc::clone(&operations);
+        begin(async move { drop(cutting.cut(cut(name)).await) }).await;
+    }
+    assert_refused(changes(&operations).await, "CreateSnapshot");
+
+    let operations = Arc::new(on(volume(Phase::Ready)));
+    let attaching = Arc::clone(&operations);
+    let call = async move { drop(attaching.publish(attached("node-1", &[])).await) };
+    begin(call).await;
+    let mut refused = changes(&operations).await;
+    refused.push(operations.cut(cut("snap-3")).await.map(drop));
+    assert_refused(refused, "ControllerPublishVolume");
+}
+
+fn assert_refused(outcomes: Vec<Result<(), Failure>>, for_rpc: &str) {
+    let first = format!("{for_rpc} has been running");
+    for outcome in outcomes {
+        let failure = outcome.unwrap_err();
+        assert_eq!(failure.kind, Kind::Busy);
+        assert!(failure.message.contains(&first), "{failure}");
+    }
 }

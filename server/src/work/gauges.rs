@@ -62,7 +62,8 @@ fn show(all: &[Weak<dyn Count>]) {
 impl<T: Send> Count for Running<T> {
     fn count(&self) -> Counted {
         let mut counted = Counted::default();
-        for job in self.lock().values() {
+        // Those who share a key are counted where their own jobs are.
+        for job in self.lock().values().filter(|job| job.sharers == 0) {
             counted.running += 1;
             counted.hung += u32::from(job.is_hung);
             counted.oldest = counted.oldest.max(job.since.elapsed());

@@ -6,6 +6,7 @@
 mod gauges;
 mod look;
 mod ownership;
+mod share;
 #[cfg(test)]
 mod tests;
 mod ticket;
@@ -15,6 +16,7 @@ use futures_util::FutureExt as _;
 pub(crate) use gauges::{describe, measure};
 pub use look::Look;
 use ownership::Ownership;
+pub use share::Share;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::hash::{DefaultHasher, Hash, Hasher as _};
@@ -61,6 +63,8 @@ struct Job<T> {
     ticket: Ticket,
     /// All who wait for the result.
     callers: Vec<oneshot::Sender<Result<T, Failure>>>,
+    /// How many hold the key together, where that is no job: see [`Share`].
+    sharers: usize,
 }
 
 impl<T> Clone for Jobs<T> {
@@ -112,6 +116,14 @@ impl<T: Clone + Send + 'static> Jobs<T> {
         result.await.unwrap_or_else(|_| Err(ended_early(rpc)))
     }
 
+    /// Holds the key together with others of the same call, so that no job can own it meanwhile.
+    ///
+    /// # Errors
+    /// `Busy` if a job owns the key, or sharers of another call hold it.
+    pub fn share(&self, key: &str, rpc: Rpc) -> Result<Share<T>, Failure> {
+        Share::new(&self.running, key, rpc)
+    }
+
     /// The job of this key, if one runs.
     #[must_use]
     pub fn look(&self, key: &str) -> Option<Look> {
@@ -148,12 +160,12 @@ impl<T: Clone + Send + 'static> Jobs<T> {
         let mut running = self.running.lock();
         match running.entry(Arc::clone(&key)) {
             Entry::Vacant(free) => {
-                let job = free.insert(Job::new(rpc, fingerprint, caller));
+                let job = free.insert(Job::new(rpc, fingerprint, vec![caller]));
                 Ok(Some(Ownership::new(&self.running, key, &job.ticket)))
             }
             Entry::Occupied(mut taken) => {
                 let job = taken.get_mut();
-                if job.rpc == rpc && job.fingerprint == fingerprint {
+                if job.rpc == rpc && job.fingerprint == fingerprint && job.sharers == 0 {
                     job.callers.push(caller);
                     return Ok(None);
                 }
@@ -161,7 +173,7 @@ impl<T: Clone + Send + 'static> Jobs<T> {
                 if !(undone && job.ticket.give_up(|_| given_up(job.rpc, rpc))) {
                     return Err(Failure::busy(busy(&key, &job.look(), rpc)));
                 }
-                let before = std::mem::replace(job, Job::new(rpc, fingerprint, caller));
+                let before = std::mem::replace(job, Job::new(rpc, fingerprint, vec![caller]));
                 let ownership = Ownership::new(&self.running, key, &job.ticket);
                 drop(running);
                 answer_all(before.callers, &Err(given_up(before.rpc, rpc)));
@@ -172,14 +184,23 @@ impl<T: Clone + Send + 'static> Jobs<T> {
 }
 
 impl<T> Job<T> {
-    fn new(rpc: Rpc, fingerprint: u64, caller: oneshot::Sender<Result<T, Failure>>) -> Self {
+    fn new(rpc: Rpc, fingerprint: u64, callers: Vec<oneshot::Sender<Result<T, Failure>>>) -> Self {
         Self {
             rpc,
             fingerprint,
             since: Instant::now(),
             is_hung: false,
             ticket: Ticket::new(),
-            callers: vec![caller],
+            callers,
+            sharers: 0,
+        }
+    }
+
+    /// No job, but the first of those who share a key.
+    fn shared(rpc: Rpc) -> Self {
+        Self {
+            sharers: 1,
+            ..Self::new(rpc, 0, Vec::new())
         }
     }
 }

@@ -235,3 +235,28 @@ fn fingerprints_tell_requests_apart_and_repetitions_not() {
     assert_ne!(request("/a", true), request("/a", false));
     assert_ne!(request("/a", true), request("/b", true));
 }
+
+#[tokio::test]
+async fn a_shared_key_has_room_for_the_same_call_and_for_no_job() {
+    let jobs = jobs();
+    let cut = || jobs.share("vol-1", Rpc::CreateSnapshot);
+    let (first, second) = (cut().unwrap(), cut().unwrap());
+    for refused in [
+        run(&jobs, Rpc::DeleteVolume, 0).await.unwrap_err(),
+        run(&jobs, Rpc::CreateSnapshot, 0).await.unwrap_err(),
+        jobs.share("vol-1", Rpc::CreateVolume).unwrap_err(),
+    ] {
+        assert_eq!(refused.kind, Kind::Busy);
+        assert!(refused.message.contains("CreateSnapshot has"), "{refused}");
+    }
+    drop(first);
+    assert_eq!(
+        run(&jobs, Rpc::DeleteVolume, 0).await.unwrap_err().kind,
+        Kind::Busy
+    );
+    drop(second);
+    assert_eq!(keys(&jobs), 0);
+    let (end, _caller) = begun(&jobs, Rpc::DeleteVolume, 0).await;
+    assert!(cut().unwrap_err().message.contains("DeleteVolume has"));
+    end.send(1).unwrap();
+}
