@@ -87,6 +87,7 @@ impl Config {
     pub fn rules(&self) -> Rules {
         let node_limit = usize::try_from(self.common.driver.max_volumes).unwrap_or(usize::MAX);
         Rules {
+            profile: *self.common.driver.kind.profile(),
             node_limit: (node_limit != 0).then_some(node_limit),
         }
     }

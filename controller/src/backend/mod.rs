@@ -31,9 +31,6 @@ pub trait Backend: Send + Sync + 'static {
     /// `Invalid`, naming the key, for a value that it does not understand.
     fn sizes(&self, parameters: &Context) -> Result<Sizes, Failure>;
 
-    /// The sizes that this volume can grow to.
-    fn grown_sizes(&self, volume: &Volume) -> Sizes;
-
     /// Makes a volume, or finds that the name is taken, decided in one step: then the volume of
     /// that name is the answer, whatever it looks like. Nothing is made where the requisite
     /// topology of the order cannot be had: that is [`belay_server::call::Kind::Quota`].
@@ -53,15 +50,15 @@ pub trait Backend: Send + Sync + 'static {
     /// [`belay_server::call::Kind::BadToken`].
     fn list(&self, after: Option<String>, limit: usize) -> Answer<'_, Page>;
 
-    /// Makes a volume available on a node. If it is so already, the answer carries the terms of
-    /// then, which may differ from those of the order.
-    fn attach(&self, order: Arc<AttachOrder>) -> Answer<'_, Attachment>;
+    /// Whether it attaches volumes to nodes; where it does not, a node reaches them by itself.
+    fn attachments(&self) -> Option<&dyn Attachments> {
+        None
+    }
 
-    /// Takes a volume from a node. Where nothing is attached, nothing is to be done.
-    fn detach(&self, id: VolumeId, node: NodeId) -> Answer<'_, ()>;
-
-    /// Grows a volume to at least `bytes`; the answer is the size it has then.
-    fn resize(&self, id: VolumeId, bytes: u64) -> Answer<'_, u64>;
+    /// Whether its volumes can grow.
+    fn expansion(&self) -> Option<&dyn Expansion> {
+        None
+    }
 
     /// Whether it knows how much room is left.
     fn capacity(&self) -> Option<&dyn Capacity> {
@@ -82,6 +79,25 @@ pub trait Backend: Send + Sync + 'static {
     fn health(&self) -> Option<&dyn Health> {
         None
     }
+}
+
+/// A backend that attaches volumes to nodes.
+pub trait Attachments: Send + Sync {
+    /// Makes a volume available on a node. If it is so already, the answer carries the terms of
+    /// then, which may differ from those of the order.
+    fn attach(&self, order: Arc<AttachOrder>) -> Answer<'_, Attachment>;
+
+    /// Takes a volume from a node. Where nothing is attached, nothing is to be done.
+    fn detach(&self, id: VolumeId, node: NodeId) -> Answer<'_, ()>;
+}
+
+/// A backend whose volumes can grow.
+pub trait Expansion: Send + Sync {
+    /// The sizes that this volume can grow to.
+    fn grown_sizes(&self, volume: &Volume) -> Sizes;
+
+    /// Grows a volume to at least `bytes`; the answer is the size it has then.
+    fn resize(&self, id: VolumeId, bytes: u64) -> Answer<'_, u64>;
 }
 
 /// A backend that knows how much room is left.

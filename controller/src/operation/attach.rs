@@ -1,7 +1,7 @@
 //! Attach a volume to a node, and detach it.
 
 use super::{Changed, Operations, support};
-use crate::backend::{AttachOrder, Attachment, Terms};
+use crate::backend::{AttachOrder, Attachment, Attachments, Backend, Terms};
 use belay_server::call::{Failure, Rpc};
 use belay_server::request::{Access, ControllerPublish, ControllerUnpublish};
 use belay_server::work::fingerprint;
@@ -42,7 +42,11 @@ impl Operations {
         } = &*order;
         let same = fingerprint(&(node, terms, &order.context));
         let (backend, ordered) = (Arc::clone(&self.backend), Arc::clone(&order));
-        let job = async move { Ok(Changed::Attached(backend.attach(ordered).await?)) };
+        let job = async move {
+            Ok(Changed::Attached(
+                of(backend.as_ref())?.attach(ordered).await?,
+            ))
+        };
         let changed = self
             .changing
             .run(id.as_str(), Rpc::ControllerPublishVolume, same, |_| job)
@@ -77,7 +81,7 @@ impl Operations {
                 }
             };
             for node in nodes {
-                backend.detach(volume.clone(), node).await?;
+                of(backend.as_ref())?.detach(volume.clone(), node).await?;
             }
             Ok(Changed::Detached)
         };
@@ -86,6 +90,15 @@ impl Operations {
             .await
             .map(drop)
     }
+}
+
+/// The backend's attachments.
+///
+/// # Errors
+/// `Unsupported`, if it has none.
+fn of(backend: &dyn Backend) -> Result<&dyn Attachments, Failure> {
+    let attachments = backend.attachments();
+    attachments.ok_or_else(|| Failure::unsupported("this driver attaches no volumes"))
 }
 
 impl fmt::Display for Terms {

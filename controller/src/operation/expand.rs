@@ -19,11 +19,14 @@ impl Operations {
         let backend = Arc::clone(&self.backend);
         let volume_id = id.clone();
         let job = async move {
+            let expansion = backend.expansion();
+            let expansion = expansion
+                .ok_or_else(|| Failure::unsupported("volumes of this driver do not grow"))?;
             let volume = backend.get(volume_id.clone()).await?;
             let volume = phase::ready(volume.ok_or_else(|| lookup::not_found(&volume_id))?)?;
-            let bytes = size::of_grown(volume.bytes, range, backend.grown_sizes(&volume))?;
+            let bytes = size::of_grown(volume.bytes, range, expansion.grown_sizes(&volume))?;
             // Also where it is large enough already: an earlier growth may be unfinished.
-            Ok(Changed::Grown(backend.resize(volume_id, bytes).await?))
+            Ok(Changed::Grown(expansion.resize(volume_id, bytes).await?))
         };
         let same = fingerprint(&range);
         let changed = self

@@ -21,12 +21,16 @@ pub use capacity::Room;
 pub use validate::Verdict;
 
 use crate::backend::{Attachment, Backend, Snapshot, Volume};
+use belay_contract::drivers::Profile;
+use belay_server::identity::PluginCapability;
 use belay_server::work::{CHANGE_DEADLINE, Jobs};
 use std::sync::Arc;
 
-/// What the operator decided.
-#[derive(Clone, Debug, Default)]
+/// What the driver is, and what the operator decided.
+#[derive(Clone, Debug)]
 pub struct Rules {
+    /// The driver's constants.
+    pub profile: Profile,
     /// The most volumes attached to a node; none = no limit.
     pub node_limit: Option<usize>,
 }
@@ -68,6 +72,20 @@ impl Operations {
             cutting: Jobs::new(CHANGE_DEADLINE),
             discarding: Jobs::new(CHANGE_DEADLINE),
         }
+    }
+
+    /// Whether volumes are attached to nodes: the driver has it so, and the backend can.
+    #[must_use]
+    pub fn attaches(&self) -> bool {
+        self.rules.profile.attaches && self.backend.attachments().is_some()
+    }
+
+    /// Whether volumes can grow: the driver has it so, and the backend can.
+    #[must_use]
+    pub fn grows(&self) -> bool {
+        let capabilities = self.rules.profile.capabilities;
+        capabilities.contains(&PluginCapability::OnlineExpansion)
+            && self.backend.expansion().is_some()
     }
 
     /// Whether [`Self::room`] can answer.

@@ -2,9 +2,10 @@
 
 use super::{Operations, Rules, Verdict};
 use crate::backend::{
-    Answer, AttachOrder, Attachment, Backend, Clones, Health, Order, Page, Phase, Sizes, Snapshot,
-    SnapshotOrder, SnapshotPage, Snapshots, UnwellPage, Usage, Volume,
+    Answer, AttachOrder, Attachment, Attachments, Backend, Clones, Expansion, Health, Order, Page,
+    Phase, Sizes, Snapshot, SnapshotOrder, SnapshotPage, Snapshots, UnwellPage, Usage, Volume,
 };
+use belay_contract::drivers::LOCAL;
 use belay_contract::publish_context::{Content, Transport};
 use belay_server::call::{Certainty, Failure, Kind};
 use belay_server::health::Complaints;
@@ -20,6 +21,13 @@ use tokio::task::yield_now;
 
 /// Where a page is to begin, and how many entries it may have.
 type Asked = (Option<String>, usize);
+
+fn rules() -> Rules {
+    Rules {
+        profile: LOCAL,
+        node_limit: None,
+    }
+}
 
 const ANY: Sizes = Sizes {
     step: 1,
@@ -59,10 +67,6 @@ impl Backend for Stub {
         }
     }
 
-    fn grown_sizes(&self, _: &Volume) -> Sizes {
-        ANY
-    }
-
     fn parameters(&self) -> &'static [&'static str] {
         &["class"]
     }
@@ -93,6 +97,28 @@ impl Backend for Stub {
         self.note(after, limit)
     }
 
+    fn attachments(&self) -> Option<&dyn Attachments> {
+        Some(self)
+    }
+
+    fn expansion(&self) -> Option<&dyn Expansion> {
+        Some(self)
+    }
+
+    fn snapshots(&self) -> Option<&dyn Snapshots> {
+        Some(self)
+    }
+
+    fn clones(&self) -> Option<&dyn Clones> {
+        Some(self)
+    }
+
+    fn health(&self) -> Option<&dyn Health> {
+        Some(self)
+    }
+}
+
+impl Attachments for Stub {
     fn attach(&self, order: Arc<AttachOrder>) -> Answer<'_, Attachment> {
         let Some(export) = order.context.get("export") else {
             return Box::pin(pending());
@@ -111,21 +137,15 @@ impl Backend for Stub {
     fn detach(&self, _: VolumeId, _: NodeId) -> Answer<'_, ()> {
         unreachable!()
     }
+}
+
+impl Expansion for Stub {
+    fn grown_sizes(&self, _: &Volume) -> Sizes {
+        ANY
+    }
 
     fn resize(&self, _: VolumeId, _: u64) -> Answer<'_, u64> {
         unreachable!()
-    }
-
-    fn snapshots(&self) -> Option<&dyn Snapshots> {
-        Some(self)
-    }
-
-    fn clones(&self) -> Option<&dyn Clones> {
-        Some(self)
-    }
-
-    fn health(&self) -> Option<&dyn Health> {
-        Some(self)
     }
 }
 
@@ -180,7 +200,7 @@ impl Health for Stub {
 async fn a_page_has_as_many_entries_as_asked_for_and_never_more_than_a_message_holds() {
     let backend = Stub::default();
     let asked = Arc::clone(&backend.asked);
-    let operations = Operations::new(Arc::new(backend), Rules::default());
+    let operations = Operations::new(Arc::new(backend), rules());
     for (max_entries, limit) in [
         (None, 4096),
         (Some(1), 1),
@@ -236,7 +256,7 @@ fn on(volume: Volume) -> Operations {
         volume: Some(volume),
         ..Stub::default()
     };
-    Operations::new(Arc::new(backend), Rules::default())
+    Operations::new(Arc::new(backend), rules())
 }
 
 fn block() -> Capability {
@@ -367,7 +387,7 @@ fn classed(key: &str, value: &str) -> CreateVolume {
 async fn an_order_has_the_parameters_and_the_topology_as_given() {
     let backend = Stub::default();
     let ordered = Arc::clone(&backend.ordered);
-    let operations = Operations::new(Arc::new(backend), Rules::default());
+    let operations = Operations::new(Arc::new(backend), rules());
     let zone = Segments::from([("example.org/zone".to_owned(), "a".to_owned())]);
     let request = CreateVolume {
         topology: Some(TopologyRequirement {
@@ -384,7 +404,7 @@ async fn an_order_has_the_parameters_and_the_topology_as_given() {
 
 #[tokio::test]
 async fn a_parameter_is_refused_by_its_key_and_a_class_has_its_own_sizes() {
-    let operations = Operations::new(Arc::new(Stub::default()), Rules::default());
+    let operations = Operations::new(Arc::new(Stub::default()), rules());
     for (key, value) in [("class", "vast"), ("clas", "small")] {
         let refused = operations.create(classed(key, value)).await.unwrap_err();
         assert_eq!(refused.kind, Kind::Invalid);

@@ -8,42 +8,32 @@ use csi::controller_service_capability::rpc::Type as Call;
 #[must_use]
 pub fn of_controller(operations: &Operations) -> Vec<csi::ControllerServiceCapability> {
     use csi::controller_service_capability::{Rpc, Type};
-    // The verbs of every backend, and what the operations add to them.
-    let mut calls = vec![
-        Call::CreateDeleteVolume,
-        Call::PublishUnpublishVolume,
-        Call::PublishReadonly,
-        Call::ListVolumes,
-        Call::ListVolumesPublishedNodes,
-        Call::GetVolume,
-        Call::ExpandVolume,
-        Call::SingleNodeMultiWriter,
+    let (attaches, snapshots) = (operations.attaches(), operations.makes_snapshots());
+    let health = operations.knows_health();
+    let calls = [
+        (Call::CreateDeleteVolume, true),
+        (Call::PublishUnpublishVolume, attaches),
+        (Call::PublishReadonly, attaches),
+        (Call::ListVolumes, true),
+        (Call::ListVolumesPublishedNodes, attaches),
+        (Call::GetVolume, true),
+        (Call::ExpandVolume, operations.grows()),
+        (Call::SingleNodeMultiWriter, true),
+        (Call::GetCapacity, operations.knows_capacity()),
+        (Call::CreateDeleteSnapshot, snapshots),
+        (Call::ListSnapshots, snapshots),
+        (Call::GetSnapshot, snapshots),
+        (Call::CloneVolume, operations.makes_clones()),
+        (Call::GetVolumeHealth, health),
+        (Call::ListVolumeHealth, health),
+        // Gone in 1.13, and what older callers ask for.
+        (Call::VolumeCondition, health),
     ];
-    if operations.knows_capacity() {
-        calls.push(Call::GetCapacity);
-    }
-    if operations.makes_snapshots() {
-        calls.extend([
-            Call::CreateDeleteSnapshot,
-            Call::ListSnapshots,
-            Call::GetSnapshot,
-        ]);
-    }
-    if operations.makes_clones() {
-        calls.push(Call::CloneVolume);
-    }
-    if operations.knows_health() {
-        calls.extend([
-            Call::GetVolumeHealth,
-            Call::ListVolumeHealth,
-            // Gone in 1.13, and what older callers ask for.
-            Call::VolumeCondition,
-        ]);
-    }
     let advertised = |call| csi::ControllerServiceCapability {
         r#type: Some(Type::Rpc(Rpc {
             r#type: i32::from(call),
         })),
     };
-    calls.into_iter().map(advertised).collect()
+    let offered = calls.into_iter().filter(|(_, offered)| *offered);
+    offered.map(|(call, _)| advertised(call)).collect()
 }

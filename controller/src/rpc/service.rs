@@ -55,6 +55,9 @@ impl Controller for Service {
         &self,
         request: Request<csi::ControllerPublishVolumeRequest>,
     ) -> Answer<csi::ControllerPublishVolumeResponse> {
+        if !self.operations.attaches() {
+            return absent(Rpc::ControllerPublishVolume);
+        }
         answer(Rpc::ControllerPublishVolume, request, async |message| {
             let attachment = self.operations.publish(message.try_into()?).await?;
             let publish_context = encode::publish_context(&attachment);
@@ -67,6 +70,9 @@ impl Controller for Service {
         &self,
         request: Request<csi::ControllerUnpublishVolumeRequest>,
     ) -> Answer<csi::ControllerUnpublishVolumeResponse> {
+        if !self.operations.attaches() {
+            return absent(Rpc::ControllerUnpublishVolume);
+        }
         answer(Rpc::ControllerUnpublishVolume, request, async |message| {
             self.operations.unpublish(message.try_into()?).await?;
             Ok(csi::ControllerUnpublishVolumeResponse {})
@@ -142,6 +148,9 @@ impl Controller for Service {
         &self,
         request: Request<csi::ControllerExpandVolumeRequest>,
     ) -> Answer<csi::ControllerExpandVolumeResponse> {
+        if !self.operations.grows() {
+            return absent(Rpc::ControllerExpandVolume);
+        }
         answer(Rpc::ControllerExpandVolume, request, async |message| {
             let bytes = self.operations.expand(message.try_into()?).await?;
             Ok(csi::ControllerExpandVolumeResponse {
@@ -168,6 +177,9 @@ impl Controller for Service {
         &self,
         request: Request<csi::CreateSnapshotRequest>,
     ) -> Answer<csi::CreateSnapshotResponse> {
+        if !self.operations.makes_snapshots() {
+            return absent(Rpc::CreateSnapshot);
+        }
         answer(Rpc::CreateSnapshot, request, async |message| {
             let snapshot = self.operations.cut(message.try_into()?).await?;
             let snapshot = Some(encode::snapshot(&snapshot));

@@ -29,8 +29,8 @@ pub use space::{Overcommit, OvercommitError};
 
 use crate::backend::measured::{self, Verb, measured};
 use crate::backend::{
-    Answer, AttachOrder, Attachment, Backend, Capacity, Clones, Health, Order, Page, Sizes,
-    Snapshot, SnapshotOrder, SnapshotPage, Snapshots, UnwellPage, Volume,
+    Answer, AttachOrder, Attachment, Attachments, Backend, Capacity, Clones, Expansion, Health,
+    Order, Page, Sizes, Snapshot, SnapshotOrder, SnapshotPage, Snapshots, UnwellPage, Volume,
 };
 use belay_contract::place::Place;
 use belay_server::call::{Failure, Kind};
@@ -238,10 +238,6 @@ impl Backend for Local {
         Ok(self.store.sizes())
     }
 
-    fn grown_sizes(&self, _: &Volume) -> Sizes {
-        self.store.sizes()
-    }
-
     fn create(&self, order: Arc<Order>) -> Answer<'_, Volume> {
         self.change(Verb::Create, move |store| store.create(&order, None))
     }
@@ -262,16 +258,12 @@ impl Backend for Local {
         self.ask(Verb::List, move |store| store.list(after.as_deref(), limit))
     }
 
-    fn attach(&self, order: Arc<AttachOrder>) -> Answer<'_, Attachment> {
-        self.change(Verb::Attach, move |store| store.attach(&order))
+    fn attachments(&self) -> Option<&dyn Attachments> {
+        Some(self)
     }
 
-    fn detach(&self, id: VolumeId, node: NodeId) -> Answer<'_, ()> {
-        self.change(Verb::Detach, move |store| store.detach(id.as_str(), &node))
-    }
-
-    fn resize(&self, id: VolumeId, bytes: u64) -> Answer<'_, u64> {
-        self.change(Verb::Resize, move |store| store.resize(id.as_str(), bytes))
+    fn expansion(&self) -> Option<&dyn Expansion> {
+        Some(self)
     }
 
     fn capacity(&self) -> Option<&dyn Capacity> {
@@ -288,6 +280,26 @@ impl Backend for Local {
 
     fn health(&self) -> Option<&dyn Health> {
         Some(self)
+    }
+}
+
+impl Attachments for Local {
+    fn attach(&self, order: Arc<AttachOrder>) -> Answer<'_, Attachment> {
+        self.change(Verb::Attach, move |store| store.attach(&order))
+    }
+
+    fn detach(&self, id: VolumeId, node: NodeId) -> Answer<'_, ()> {
+        self.change(Verb::Detach, move |store| store.detach(id.as_str(), &node))
+    }
+}
+
+impl Expansion for Local {
+    fn grown_sizes(&self, _: &Volume) -> Sizes {
+        self.store.sizes()
+    }
+
+    fn resize(&self, id: VolumeId, bytes: u64) -> Answer<'_, u64> {
+        self.change(Verb::Resize, move |store| store.resize(id.as_str(), bytes))
     }
 }
 

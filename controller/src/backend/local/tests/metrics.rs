@@ -4,7 +4,9 @@ use super::{Bed, MIB, cut, order, snapshot_order};
 use crate::backend::local::Local;
 use crate::backend::local::copies::Copies;
 use crate::backend::local::files::{Copied, Files};
-use crate::backend::{Backend, Capacity as _, Clones as _, Health, Snapshots as _};
+use crate::backend::{
+    Attachments as _, Backend, Capacity as _, Clones as _, Expansion as _, Health, Snapshots as _,
+};
 use belay_server::call::Failure;
 use belay_server::readiness::{Readiness, State};
 use belay_server::request::Name;
