@@ -1,5 +1,6 @@
 //! What a storage system must be able to do to be driven by Belay, in the words of storage. Knows
 //! no gRPC, no capability rules and no idempotency: "is it done already?" is asked in `operation/`.
+//! A verb looks or starts, and answers at once with what it sees; `operation/engine` alone waits.
 
 pub mod local;
 mod measured;
@@ -31,16 +32,20 @@ pub trait Backend: Send + Sync + 'static {
     /// `Invalid`, naming the key, for a value that it does not understand.
     fn sizes(&self, parameters: &Context) -> Result<Sizes, Failure>;
 
-    /// Makes a volume, or finds that the name is taken, decided in one step: then the volume of
-    /// that name is the answer, whatever it looks like. Nothing is made where the requisite
-    /// topology of the order cannot be had: that is [`belay_server::call::Kind::Quota`].
+    /// Whether the storage refuses a second volume of a name.
+    fn names_are_unique(&self) -> bool;
+
+    /// Makes a volume. Where names are unique it may find that the name is taken, decided in one
+    /// step: then the volume of that name is the answer, whatever it looks like. Nothing is made
+    /// where the requisite topology of the order cannot be had: that is
+    /// [`belay_server::call::Kind::Quota`].
     fn create(&self, order: Arc<Order>) -> Answer<'_, Volume>;
 
     /// Removes a volume and its data. One that does not exist is removed already.
-    fn delete(&self, id: VolumeId) -> Answer<'_, ()>;
+    fn delete(&self, id: VolumeId) -> Answer<'_, Progress<()>>;
 
-    /// The volume of that name, in whatever phase it is shown.
-    fn find(&self, name: Name) -> Answer<'_, Option<Volume>>;
+    /// The volumes of that name, in whatever phase they are shown.
+    fn find(&self, name: Name) -> Answer<'_, Vec<Volume>>;
 
     /// The volume with that id, in whatever phase it is shown.
     fn get(&self, id: VolumeId) -> Answer<'_, Option<Volume>>;
@@ -81,14 +86,23 @@ pub trait Backend: Send + Sync + 'static {
     }
 }
 
+/// How far a verb has come when it answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress<T> {
+    /// It is done.
+    Done(T),
+    /// The storage is at it: the volume is [`Phase::Busy`] or [`Phase::Deleting`] until the end.
+    Begun,
+}
+
 /// A backend that attaches volumes to nodes.
 pub trait Attachments: Send + Sync {
     /// Makes a volume available on a node. If it is so already, the answer carries the terms of
     /// then, which may differ from those of the order.
-    fn attach(&self, order: Arc<AttachOrder>) -> Answer<'_, Attachment>;
+    fn attach(&self, order: Arc<AttachOrder>) -> Answer<'_, Progress<Attachment>>;
 
     /// Takes a volume from a node. Where nothing is attached, nothing is to be done.
-    fn detach(&self, id: VolumeId, node: NodeId) -> Answer<'_, ()>;
+    fn detach(&self, id: VolumeId, node: NodeId) -> Answer<'_, Progress<()>>;
 }
 
 /// A backend whose volumes can grow.
@@ -97,7 +111,7 @@ pub trait Expansion: Send + Sync {
     fn grown_sizes(&self, volume: &Volume) -> Sizes;
 
     /// Grows a volume to at least `bytes`; the answer is the size it has then.
-    fn resize(&self, id: VolumeId, bytes: u64) -> Answer<'_, u64>;
+    fn resize(&self, id: VolumeId, bytes: u64) -> Answer<'_, Progress<u64>>;
 }
 
 /// A backend that knows how much room is left.
@@ -220,7 +234,7 @@ pub struct Volume {
     pub nodes: Vec<NodeId>,
     /// What it was made from; none = it began empty.
     pub source: Option<ContentSource>,
-    /// Where it can be reached from; none = it is not told.
+    /// Where it can be reached from; none = that is not reported.
     pub place: Option<Arc<Place>>,
 }
 

@@ -1,9 +1,10 @@
 //! Attach a volume to a node, and detach it.
 
-use super::{Changed, Operations, support};
-use crate::backend::{AttachOrder, Attachment, Attachments, Backend, Terms};
+use super::engine::wait;
+use super::{Changed, Operations, lookup, phase, support};
+use crate::backend::{AttachOrder, Attachment, Attachments, Backend, Progress, Terms};
 use belay_server::call::{Failure, Rpc};
-use belay_server::request::{Access, ControllerPublish, ControllerUnpublish};
+use belay_server::request::{Access, ControllerPublish, ControllerUnpublish, NodeId, VolumeId};
 use belay_server::work::fingerprint;
 use std::fmt;
 use std::sync::Arc;
@@ -43,9 +44,9 @@ impl Operations {
         let same = fingerprint(&(node, terms, &order.context));
         let (backend, ordered) = (Arc::clone(&self.backend), Arc::clone(&order));
         let job = async move {
-            Ok(Changed::Attached(
-                of(backend.as_ref())?.attach(ordered).await?,
-            ))
+            attach(backend.as_ref(), ordered)
+                .await
+                .map(Changed::Attached)
         };
         let changed = self
             .changing
@@ -81,7 +82,7 @@ impl Operations {
                 }
             };
             for node in nodes {
-                of(backend.as_ref())?.detach(volume.clone(), node).await?;
+                detach(backend.as_ref(), &volume, node).await?;
             }
             Ok(Changed::Detached)
         };
@@ -89,6 +90,34 @@ impl Operations {
             .run(id.as_str(), Rpc::ControllerUnpublishVolume, same, |_| job)
             .await
             .map(drop)
+    }
+}
+
+async fn attach(backend: &dyn Backend, order: Arc<AttachOrder>) -> Result<Attachment, Failure> {
+    let attachments = of(backend)?;
+    if let Progress::Done(attachment) = attachments.attach(Arc::clone(&order)).await? {
+        return Ok(attachment);
+    }
+    let id = &order.id;
+    let volume = wait::settled_soon(backend, id).await?;
+    phase::ready(volume.ok_or_else(|| lookup::not_found(id))?)?;
+    // A look; some storage drops an attachment that it has accepted, and this begins it anew.
+    match attachments.attach(Arc::clone(&order)).await? {
+        Progress::Done(attachment) => Ok(attachment),
+        Progress::Begun => Err(wait::still_busy(id)),
+    }
+}
+
+async fn detach(backend: &dyn Backend, id: &VolumeId, node: NodeId) -> Result<(), Failure> {
+    if let Progress::Done(()) = of(backend)?.detach(id.clone(), node.clone()).await? {
+        return Ok(());
+    }
+    let Some(volume) = wait::settled_soon(backend, id).await? else {
+        return Ok(());
+    };
+    match phase::ready(volume)?.nodes.contains(&node) {
+        false => Ok(()),
+        true => Err(wait::still_busy(id)),
     }
 }
 

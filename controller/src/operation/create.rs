@@ -1,6 +1,7 @@
 //! Create a volume, empty or from a snapshot or another volume: find what has the name already,
 //! else make it; either way it must agree with what is asked for.
 
+use super::engine::by_name;
 use super::{Operations, lookup, phase, size, snapshot, support};
 use crate::backend::{Backend, Order, Sizes, Usage, Volume};
 use belay_server::call::{Failure, Rpc};
@@ -25,9 +26,13 @@ impl Operations {
         let order = Arc::clone(&wanted.order);
         let backend = Arc::clone(&self.backend);
         let job = async move {
-            let volume = match backend.find(wanted.order.name.clone()).await? {
+            let (backend, name) = (backend.as_ref(), &wanted.order.name);
+            let volume = match by_name::by_name(backend, name).await? {
                 Some(volume) => volume,
-                None => wanted.make(backend.as_ref()).await?,
+                None => {
+                    let made = wanted.make(backend).await?;
+                    by_name::made(backend, name, made).await?
+                }
             };
             let volume = phase::ready(volume)?;
             // Also what was just made: another caller may have made it in between.

@@ -1,6 +1,8 @@
 //! Delete a volume.
 
-use super::{Changed, Operations};
+use super::engine::wait;
+use super::{Changed, Operations, phase};
+use crate::backend::Progress;
 use belay_server::call::{Failure, Rpc};
 use belay_server::request::DeleteVolume;
 use std::sync::Arc;
@@ -9,13 +11,19 @@ impl Operations {
     /// Removes the volume. One that is unknown is removed already.
     ///
     /// # Errors
-    /// `Precondition` while it is in use; then nothing was changed.
+    /// `Precondition` while it is in use, when nothing was changed, or if its deletion failed.
     pub async fn delete(&self, request: DeleteVolume) -> Result<(), Failure> {
         let backend = Arc::clone(&self.backend);
         let id = request.id.clone();
         let job = async move {
-            backend.delete(id).await?;
-            Ok(Changed::Deleted)
+            let left = match backend.delete(id.clone()).await? {
+                Progress::Done(()) => None,
+                Progress::Begun => wait::settled_soon(backend.as_ref(), &id).await?,
+            };
+            match left.map(phase::ready).transpose()? {
+                None => Ok(Changed::Deleted),
+                Some(_) => Err(wait::still_busy(&id)),
+            }
         };
         self.changing
             .run(request.id.as_str(), Rpc::DeleteVolume, 0, |_| job)

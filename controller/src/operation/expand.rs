@@ -1,6 +1,8 @@
 //! Grow a volume.
 
+use super::engine::wait;
 use super::{Changed, Operations, lookup, phase, size};
+use crate::backend::Progress;
 use belay_server::call::{Failure, Rpc};
 use belay_server::request::ControllerExpand;
 use belay_server::work::fingerprint;
@@ -26,7 +28,15 @@ impl Operations {
             let volume = phase::ready(volume.ok_or_else(|| lookup::not_found(&volume_id))?)?;
             let bytes = size::of_grown(volume.bytes, range, expansion.grown_sizes(&volume))?;
             // Also where it is large enough already: an earlier growth may be unfinished.
-            Ok(Changed::Grown(expansion.resize(volume_id, bytes).await?))
+            if let Progress::Done(bytes) = expansion.resize(volume_id.clone(), bytes).await? {
+                return Ok(Changed::Grown(bytes));
+            }
+            let grown = wait::settled_soon(backend.as_ref(), &volume_id).await?;
+            let grown = phase::ready(grown.ok_or_else(|| lookup::not_found(&volume_id))?)?;
+            match grown.bytes >= bytes {
+                true => Ok(Changed::Grown(grown.bytes)),
+                false => Err(wait::still_busy(&volume_id)),
+            }
         };
         let same = fingerprint(&range);
         let changed = self

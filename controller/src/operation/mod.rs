@@ -5,6 +5,7 @@ mod attach;
 mod capacity;
 mod create;
 mod delete;
+mod engine;
 mod expand;
 mod health;
 mod lookup;

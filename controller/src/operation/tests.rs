@@ -3,7 +3,8 @@
 use super::{Operations, Rules, Verdict};
 use crate::backend::{
     Answer, AttachOrder, Attachment, Attachments, Backend, Clones, Expansion, Health, Order, Page,
-    Phase, Sizes, Snapshot, SnapshotOrder, SnapshotPage, Snapshots, UnwellPage, Usage, Volume,
+    Phase, Progress, Sizes, Snapshot, SnapshotOrder, SnapshotPage, Snapshots, UnwellPage, Usage,
+    Volume,
 };
 use belay_contract::drivers::LOCAL;
 use belay_contract::publish_context::{Content, Transport};
@@ -71,6 +72,10 @@ impl Backend for Stub {
         &["class"]
     }
 
+    fn names_are_unique(&self) -> bool {
+        true
+    }
+
     fn create(&self, order: Arc<Order>) -> Answer<'_, Volume> {
         let made = Volume {
             bytes: order.bytes,
@@ -80,13 +85,14 @@ impl Backend for Stub {
         Box::pin(async { Ok(made) })
     }
 
-    fn delete(&self, _: VolumeId) -> Answer<'_, ()> {
+    fn delete(&self, _: VolumeId) -> Answer<'_, Progress<()>> {
         unreachable!()
     }
 
-    fn find(&self, name: Name) -> Answer<'_, Option<Volume>> {
+    fn find(&self, name: Name) -> Answer<'_, Vec<Volume>> {
         let is_its = name.as_str() == "pvc-1";
-        Box::pin(async move { Ok(self.volume.clone().filter(|_| is_its)) })
+        let volume = self.volume.clone().filter(|_| is_its);
+        Box::pin(async move { Ok(volume.into_iter().collect()) })
     }
 
     fn get(&self, _: VolumeId) -> Answer<'_, Option<Volume>> {
@@ -119,7 +125,7 @@ impl Backend for Stub {
 }
 
 impl Attachments for Stub {
-    fn attach(&self, order: Arc<AttachOrder>) -> Answer<'_, Attachment> {
+    fn attach(&self, order: Arc<AttachOrder>) -> Answer<'_, Progress<Attachment>> {
         let Some(export) = order.context.get("export") else {
             return Box::pin(pending());
         };
@@ -131,10 +137,10 @@ impl Attachments for Stub {
             bytes: 1,
             content: Content::New,
         };
-        Box::pin(async { Ok(attachment) })
+        Box::pin(async { Ok(Progress::Done(attachment)) })
     }
 
-    fn detach(&self, _: VolumeId, _: NodeId) -> Answer<'_, ()> {
+    fn detach(&self, _: VolumeId, _: NodeId) -> Answer<'_, Progress<()>> {
         unreachable!()
     }
 }
@@ -144,7 +150,7 @@ impl Expansion for Stub {
         ANY
     }
 
-    fn resize(&self, _: VolumeId, _: u64) -> Answer<'_, u64> {
+    fn resize(&self, _: VolumeId, _: u64) -> Answer<'_, Progress<u64>> {
         unreachable!()
     }
 }
@@ -335,21 +341,18 @@ fn cut(name: &str) -> CreateSnapshot {
     }
 }
 
-/// What each call gets that needs the volume: by its name, as a source, by its id.
+/// What each call gets that needs the volume: as a source, by its id.
 async fn outcomes(operations: &Operations) -> Vec<Result<(), Failure>> {
-    let named = named("pvc-1", block());
-    let mut copied = named.clone();
-    copied.name = Name::new("pvc-2").unwrap();
+    let mut copied = named("pvc-2", block());
     copied.source = Some(ContentSource::Volume(id()));
     vec![
-        operations.create(named).await.map(drop),
         operations.create(copied).await.map(drop),
         operations.expand(grown()).await.map(drop),
         operations.validate(judged(block(), &[])).await.map(drop),
     ]
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_volume_that_is_not_ready_is_repeated_for_or_failed_and_shown_as_it_is() {
     for (phase, kind, word) in [
         (Phase::Busy("creating".to_owned()), Kind::Busy, "creating"),
@@ -369,6 +372,14 @@ async fn a_volume_that_is_not_ready_is_repeated_for_or_failed_and_shown_as_it_is
                 assert!(failure.message.contains(named), "{failure}");
             }
         }
+        // By its name it is waited for, unless that is in vain.
+        let named = operations.create(named("pvc-1", block())).await;
+        let failure = named.unwrap_err();
+        let expected = match kind {
+            Kind::Busy => (Kind::Timeout, Certainty::MayBeRunning),
+            kind => (kind, Certainty::NothingHappened),
+        };
+        assert_eq!((failure.kind, failure.certainty), expected);
         let shown = operations.get(GetVolume { id: id() }).await.unwrap();
         assert_eq!(shown.phase, phase);
     }

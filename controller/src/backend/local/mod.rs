@@ -27,6 +27,7 @@ mod tests;
 pub(crate) use slots::THREADS_MAX;
 pub use space::{Overcommit, OvercommitError};
 
+use crate::backend::Progress::{self, Done};
 use crate::backend::measured::{self, Verb, measured};
 use crate::backend::{
     Answer, AttachOrder, Attachment, Attachments, Backend, Capacity, Clones, Expansion, Health,
@@ -238,16 +239,24 @@ impl Backend for Local {
         Ok(self.store.sizes())
     }
 
+    fn names_are_unique(&self) -> bool {
+        true
+    }
+
     fn create(&self, order: Arc<Order>) -> Answer<'_, Volume> {
         self.change(Verb::Create, move |store| store.create(&order, None))
     }
 
-    fn delete(&self, id: VolumeId) -> Answer<'_, ()> {
-        self.change(Verb::Delete, move |store| store.delete(id.as_str()))
+    fn delete(&self, id: VolumeId) -> Answer<'_, Progress<()>> {
+        self.change(Verb::Delete, move |store| {
+            store.delete(id.as_str()).map(Done)
+        })
     }
 
-    fn find(&self, name: Name) -> Answer<'_, Option<Volume>> {
-        self.ask(Verb::Find, move |store| store.find(&name))
+    fn find(&self, name: Name) -> Answer<'_, Vec<Volume>> {
+        self.ask(Verb::Find, move |store| {
+            Ok(store.find(&name)?.into_iter().collect())
+        })
     }
 
     fn get(&self, id: VolumeId) -> Answer<'_, Option<Volume>> {
@@ -284,12 +293,14 @@ impl Backend for Local {
 }
 
 impl Attachments for Local {
-    fn attach(&self, order: Arc<AttachOrder>) -> Answer<'_, Attachment> {
-        self.change(Verb::Attach, move |store| store.attach(&order))
+    fn attach(&self, order: Arc<AttachOrder>) -> Answer<'_, Progress<Attachment>> {
+        self.change(Verb::Attach, move |store| store.attach(&order).map(Done))
     }
 
-    fn detach(&self, id: VolumeId, node: NodeId) -> Answer<'_, ()> {
-        self.change(Verb::Detach, move |store| store.detach(id.as_str(), &node))
+    fn detach(&self, id: VolumeId, node: NodeId) -> Answer<'_, Progress<()>> {
+        self.change(Verb::Detach, move |store| {
+            store.detach(id.as_str(), &node).map(Done)
+        })
     }
 }
 
@@ -298,8 +309,10 @@ impl Expansion for Local {
         self.store.sizes()
     }
 
-    fn resize(&self, id: VolumeId, bytes: u64) -> Answer<'_, u64> {
-        self.change(Verb::Resize, move |store| store.resize(id.as_str(), bytes))
+    fn resize(&self, id: VolumeId, bytes: u64) -> Answer<'_, Progress<u64>> {
+        self.change(Verb::Resize, move |store| {
+            store.resize(id.as_str(), bytes).map(Done)
+        })
     }
 }
 
