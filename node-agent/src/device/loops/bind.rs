@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use belay_server::call::Failure;
 
-use super::backing::{Backing, Leftover};
+use super::file::{Backing, Leftover};
 use crate::kernel::{Cause, Kernel, LoopMode, Open, Openers, Patience, failed_busy, while_busy};
 
 /// How often another process may snatch the free device before we give up. LOOP_CTL_GET_FREE only

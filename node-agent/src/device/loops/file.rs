@@ -1,15 +1,15 @@
 //! The file behind a volume: one beneath `--loop-dir`, known by its inode, guarded by its lock.
 //!
 //! The lock travels into the loop device when that is bound and stays until it is unbound, so a
-//! second device for the same file cannot come to be. Devices are bound in [`super::loopdev`].
+//! second device for the same file cannot come to be. Devices are bound in [`super::bind`].
 
 use std::path::{Path, PathBuf};
 
 use belay_server::call::{Failure, Kind};
 use belay_server::request::VolumeId;
 
-use super::bound::with_name_of;
-use super::loopdev::{claimed, clr_fd, loop_path, refuse_claimed};
+use super::bind::{claimed, clr_fd, loop_path, refuse_claimed};
+use super::sysfs::with_name_of;
 use crate::kernel::{Cause, Dev, FileKind, Kernel, Open, Patience, while_busy};
 
 /// The folder that holds the volumes' files, opened once so that renaming it changes nothing.

@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use belay_server::call::Failure;
 use belay_server::request::VolumeId;
 
-use super::backing::{Backing, LoopDir};
-use super::loopdev::{clr_fd, loop_path, refuse_claimed};
+use super::bind::{clr_fd, loop_path, refuse_claimed};
+use super::file::{Backing, LoopDir};
 use crate::kernel::{Cause, Kernel, Open, Patience, while_busy};
 
 /// A device that was bound to the volume's file, which is gone, elsewhere, or on a dead disk.

@@ -3,9 +3,9 @@
 use belay_server::call::{Failure, Kind};
 use belay_server::request::VolumeId;
 
-use super::backing::{Backing, Leftover, LoopDir};
-use super::bound;
-use super::loopdev::{clr_fd, loop_path};
+use super::bind::{clr_fd, loop_path};
+use super::file::{Backing, Leftover, LoopDir};
+use super::sysfs;
 use crate::kernel::{Cause, Dev, Kernel, Open, Patience, Result, while_busy};
 
 /// A device that stays bound by itself, to the file of a volume whose name it was given.
@@ -22,7 +22,7 @@ impl<K: Kernel> Remnant<K> {
     /// # Errors
     /// When sysfs cannot be read.
     pub(crate) fn volume_of(kernel: &K, number: u32) -> Result<Option<VolumeId>> {
-        let name = bound::kept_name(kernel, number)?;
+        let name = sysfs::kept_name(kernel, number)?;
         Ok(name.and_then(|name| VolumeId::new(name).ok()))
     }
 

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use belay_server::call::Failure;
 use belay_server::request::VolumeId;
 
-use super::backing::{LoopDir, file_name};
-use super::bound::with_name_of;
+use super::file::{LoopDir, file_name};
+use super::sysfs::with_name_of;
 use crate::kernel::{Cause, Kernel, Open};
 
 impl<K: Kernel> LoopDir<K> {
