@@ -7,8 +7,8 @@ use belay_server::request::NodeExpand;
 
 use super::Node;
 use super::phase::{Operation, Phase, operation, phase};
-use super::staged::{Owner, block_path};
-use crate::device::Attached;
+use super::staged::block_path;
+use crate::device::{Held, Verdict, ext4_errors};
 use crate::filesystem::{FsType, GrowError, grow};
 use crate::kernel::{FileKind, Kernel, Open, Stat};
 
@@ -30,10 +30,10 @@ fn run<K: Kernel>(node: &Node<K>, request: &NodeExpand) -> Result<u64, Failure> 
     }
     let (mounted, stat) = find(node, request, path)?;
     let dev = node.behind(&request.id, &mounted, &stat)?;
-    let Owner::Ours(device) = node.owner(&request.id, dev)? else {
+    let Verdict::Ours(device) = node.verdict(&request.id, dev)? else {
         return Err(not_there(request, path));
     };
-    let bytes = phase(Phase::Grow, || device.refresh(&node.kernel))?;
+    let bytes = phase(Phase::Grow, || device.bytes(&node.kernel))?;
     let required = request.range.map_or(0, |range| range.required_bytes);
     if bytes < required {
         return Err(Failure::new(
@@ -100,7 +100,7 @@ fn grow_mounted<K: Kernel>(
     node: &Node<K>,
     request: &NodeExpand,
     volume: &Stat,
-    device: &Attached<K>,
+    device: &Held<K>,
 ) -> Result<(), Failure> {
     let kernel = &node.kernel;
     let path = writable_path(node, request, volume)?;
@@ -118,11 +118,8 @@ fn grow_mounted<K: Kernel>(
             Err(Failure::precondition(takes_no_writes(request, fs)))
         }
         Err(GrowError::NeedsCapability { .. }) => {
-            let number = kernel.loop_number(kernel.stat(device.fd())?.rdev);
-            let errors = match number {
-                Some(number) => kernel.ext4_errors(number)?.map_or(0, |errors| errors.count),
-                None => 0,
-            };
+            let errors = ext4_errors(kernel, device.dev(kernel)?)?;
+            let errors = errors.map_or(0, |errors| errors.count);
             Err(Failure::precondition(not_permitted(request, fs, errors)))
         }
         Err(GrowError::Failed(failure)) => Err(failure),

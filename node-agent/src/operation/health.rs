@@ -17,8 +17,8 @@ use belay_server::request::{NodeVolumeHealth, VolumeId};
 
 use super::Node;
 use super::phase::{Operation, operation};
-use super::staged::{Owner, block_path};
-use crate::device::{FileName, file_name_of};
+use super::staged::block_path;
+use crate::device::{Verdict, carries_volumes, ext4_errors, node_of, size_of};
 use crate::kernel::{Cause, Dev, FileKind, Kernel, MountAttrs, MountFacts, Open, Stat};
 use causes::{Filesystem, Seen, judge, unreadable};
 
@@ -26,7 +26,7 @@ use causes::{Filesystem, Seen, judge, unreadable};
 struct Subject {
     path: PathBuf,
     stat: Stat,
-    number: u32,
+    device: Dev,
     backing: Backing,
 }
 
@@ -52,7 +52,7 @@ fn run<K: Kernel>(node: &Node<K>, request: &NodeVolumeHealth) -> Result<Complain
         }
     }
     let volume = &request.id;
-    let file = node.loop_dir.path_of(volume)?;
+    let file = node.transport.path_of(volume)?;
     // Whatever is asked of the volume would end there.
     match node.kernel.look(&file) {
         Err(error) if error.cause() == Cause::Io => return Ok(unreadable(&error)),
@@ -72,7 +72,7 @@ fn run<K: Kernel>(node: &Node<K>, request: &NodeVolumeHealth) -> Result<Complain
             is_mounted = true;
         }
     }
-    if is_mounted || node.loop_dir.name_if_any(&node.kernel, volume)?.is_some() {
+    if is_mounted || node.transport.name_if_any(&node.kernel, volume)?.is_some() {
         return Ok(Complaints::default());
     }
     Err(Failure::not_found(format!(
@@ -95,12 +95,12 @@ fn at<K: Kernel>(
     let Subject { path, stat, .. } = &subject;
     let filesystem = match stat.kind {
         FileKind::BlockDevice => None,
-        _ => filesystem(node, path, stat, subject.number, staging)?,
+        _ => filesystem(node, path, stat, subject.device, staging)?,
     };
     Ok(Some(judge(&Seen {
         file,
         path,
-        number: subject.number,
+        device: &node_of(&node.kernel, subject.device).unwrap_or_default(),
         backing: subject.backing,
         filesystem,
     })))
@@ -120,29 +120,29 @@ pub(super) fn of_mounted<K: Kernel>(
     staging: Option<&Path>,
 ) -> Result<Complaints, Failure> {
     let kernel = &node.kernel;
-    let Some(number) = kernel.loop_number(device) else {
+    let Some(device_node) = node_of(kernel, device) else {
         return Ok(Complaints::default());
     };
-    let file = node.loop_dir.path_of(volume)?;
+    let file = node.transport.path_of(volume)?;
     // Before the file: while a volume grows, its device follows the file.
-    let device_bytes = kernel.loop_bytes(number)?.unwrap_or_default();
+    let device_bytes = size_of(kernel, device)?.unwrap_or_default();
     let found = match kernel.look(&file) {
         Err(error) if error.cause() == Cause::Io => return Ok(unreadable(&error)),
         found => found?.filter(|found| found.kind == FileKind::File),
     };
     let backing = match found {
         None => Backing::Gone,
-        Some(_) if node.is_replaced(volume, device)? => Backing::Gone,
+        Some(_) if node.transport.is_replaced(kernel, volume, device)? => Backing::Gone,
         Some(found) => Backing::There {
             bytes: found.bytes,
             device_bytes,
         },
     };
-    let filesystem = filesystem(node, path, stat, number, staging)?;
+    let filesystem = filesystem(node, path, stat, device, staging)?;
     Ok(judge(&Seen {
         file: &file,
         path,
-        number,
+        device: &device_node,
         backing,
         filesystem,
     }))
@@ -156,11 +156,11 @@ pub(super) fn of_device<K: Kernel>(
     device: Dev,
     backing: Backing,
 ) -> Result<Complaints, Failure> {
-    let file = node.loop_dir.path_of(volume)?;
+    let file = node.transport.path_of(volume)?;
     Ok(judge(&Seen {
         file: &file,
         path,
-        number: node.kernel.loop_number(device).unwrap_or_default(),
+        device: &node_of(&node.kernel, device).unwrap_or_default(),
         backing,
         filesystem: None,
     }))
@@ -174,16 +174,20 @@ impl Backing {
     /// What the kernel refused.
     pub(super) fn of<K: Kernel>(
         kernel: &K,
-        owner: &Owner<K>,
+        verdict: &Verdict<K>,
         device_bytes: u64,
     ) -> Result<Self, Failure> {
-        Ok(match owner {
-            Owner::Ours(device) => Backing::There {
-                bytes: device.backing().bytes_now(kernel)?,
+        let storage = match verdict {
+            Verdict::Ours(device) => device.storage(),
+            Verdict::Stale(_) => return Ok(Backing::Gone),
+            Verdict::Unbound | Verdict::Foreign => None,
+        };
+        Ok(match storage {
+            Some(storage) => Backing::There {
+                bytes: storage.bytes_now(kernel)?,
                 device_bytes,
             },
-            Owner::FileGone(_) => Backing::Gone,
-            Owner::Unbound | Owner::Other => Backing::Lost,
+            None => Backing::Lost,
         })
     }
 }
@@ -203,19 +207,10 @@ fn known<K: Kernel>(node: &Node<K>, request: &NodeVolumeHealth) -> Result<Vec<Pa
 /// Where the scan at the start has found a device whose file is, or was, called as the volume is,
 /// and no call has proven since whose it is.
 fn scanned<K: Kernel>(node: &Node<K>, request: &NodeVolumeHealth) -> Result<Vec<PathBuf>, Failure> {
-    let (kernel, volume) = (&node.kernel, &request.id);
+    let (kernel, transport) = (&node.kernel, &node.transport);
     let mut paths = Vec::new();
     for (path, device) in node.index.unproven() {
-        let Some(number) = kernel.loop_number(device) else {
-            continue;
-        };
-        let may_be = match file_name_of(kernel, volume, number)? {
-            FileName::Other => false,
-            FileName::Old => true,
-            // Without a file here, it is the volume of another driver.
-            FileName::Same => node.loop_dir.name_if_any(kernel, volume)?.is_some(),
-        };
-        if may_be {
+        if transport.may_be_of(kernel, &request.id, device)? {
             paths.push(path);
         }
     }
@@ -233,18 +228,18 @@ fn subject<K: Kernel>(
     let Some(stat) = kernel.look(&path)?.filter(|stat| stat.mount_root) else {
         return Ok(None);
     };
-    let dev = node.behind(volume, &path, &stat)?;
-    let Some(number) = kernel.loop_number(dev) else {
+    let device = node.behind(volume, &path, &stat)?;
+    if !carries_volumes(kernel, device) {
         return Ok(None);
-    };
-    let owner = node.owner(volume, dev)?;
+    }
+    let verdict = node.verdict(volume, device)?;
     let is_noted = node.index.noted(&path, &stat).as_ref() == Some(volume);
     let is_block = stat.kind == FileKind::BlockDevice;
-    let backing = match &owner {
-        Owner::Ours(device) => Backing::of(kernel, &owner, kernel.device_bytes(device.fd())?)?,
-        Owner::FileGone(_) => Backing::Gone,
+    let backing = match &verdict {
+        Verdict::Ours(held) => Backing::of(kernel, &verdict, kernel.device_bytes(held.fd())?)?,
+        Verdict::Stale(_) => Backing::Gone,
         // The bind of a raw device does not hold it; a filesystem does, so its file is another one.
-        Owner::Unbound if is_block && is_of(staging, &path) => Backing::Lost,
+        Verdict::Unbound if is_block && is_of(staging, &path) => Backing::Lost,
         _ if is_block && is_noted => Backing::Lost,
         _ if is_noted => Backing::Gone,
         _ => return Ok(None),
@@ -252,7 +247,7 @@ fn subject<K: Kernel>(
     Ok(Some(Subject {
         path,
         stat,
-        number,
+        device,
         backing,
     }))
 }
@@ -273,7 +268,7 @@ fn filesystem<K: Kernel>(
     node: &Node<K>,
     path: &Path,
     stat: &Stat,
-    number: u32,
+    device: Dev,
     staging: Option<&Path>,
 ) -> Result<Option<Filesystem>, Failure> {
     let kernel = &node.kernel;
@@ -286,7 +281,7 @@ fn filesystem<K: Kernel>(
     };
     let stopped = facts.superblock_read_only && !is_meant(node, &facts, path, staging)?;
     let ext4 = match facts.fs_type.as_str() {
-        "ext4" => kernel.ext4_errors(number)?,
+        "ext4" => ext4_errors(kernel, device)?,
         _ => None,
     };
     let btrfs = match facts.fs_type.as_str() {

@@ -26,7 +26,7 @@ pub(crate) struct MountIndex {
 struct Inner {
     by_path: HashMap<PathBuf, Entry>,
     by_device: HashMap<Dev, Vec<PathBuf>>,
-    /// What the scan has found at paths where another mount of a loop device lies upon it.
+    /// What the scan has found at paths where another mount of a device lies upon it.
     stacked: Vec<(PathBuf, Dev)>,
 }
 
@@ -48,8 +48,9 @@ struct Proof {
 }
 
 impl MountIndex {
-    /// Scans the mounts that are there already and keeps those of loop devices. Reads the mount
-    /// table alone: on the way to a mount, or behind it, may be a disk or a server that hangs.
+    /// Scans the mounts that are there already and keeps those of volumes' devices. Reads the
+    /// mount table alone: on the way to a mount, or behind it, may be a disk or a server that
+    /// hangs.
     ///
     /// # Errors
     /// When mountinfo cannot be read.

@@ -20,7 +20,6 @@ mod table;
 #[cfg(test)]
 pub(crate) mod tests;
 mod unpublish;
-mod unread;
 mod unstage;
 
 pub(crate) use expand::expand;
@@ -36,7 +35,7 @@ pub(crate) use unstage::unstage;
 
 use std::sync::{Arc, Mutex};
 
-use crate::device::LoopDir;
+use crate::device::Transport;
 use crate::kernel::Kernel;
 
 /// Describes what operations measure. To be called once, before the first of them.
@@ -48,7 +47,7 @@ pub(crate) fn announce() {
 /// What every operation works with: the node, and one driver's volumes on it.
 pub(crate) struct Node<K: Kernel> {
     kernel: K,
-    loop_dir: LoopDir<K>,
+    transport: Transport<K>,
     index: MountIndex,
     kubelet_dir: Option<Arc<KubeletDir>>,
     placing: Arc<Mutex<()>>,
@@ -56,17 +55,17 @@ pub(crate) struct Node<K: Kernel> {
 }
 
 impl<K: Kernel> Node<K> {
-    /// A node whose volumes' files are in `loop_dir`, whose mounts `index` has, and whose paths
-    /// are beneath `kubelet_dir`, or anywhere.
+    /// A node whose volumes come by `transport`, whose mounts `index` has, and whose paths are
+    /// beneath `kubelet_dir`, or anywhere.
     pub(crate) fn new(
         kernel: K,
-        loop_dir: LoopDir<K>,
+        transport: Transport<K>,
         index: MountIndex,
         kubelet_dir: Option<Arc<KubeletDir>>,
     ) -> Self {
         Node {
             kernel,
-            loop_dir,
+            transport,
             index,
             kubelet_dir,
             placing: Arc::default(),

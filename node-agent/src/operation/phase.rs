@@ -59,7 +59,7 @@ impl Operation {
 pub(crate) enum Phase {
     /// Looking at paths, mounts and the volume's file; what is in no other phase.
     Look,
-    /// Binding a loop device to the volume's file.
+    /// Attaching a device for the volume.
     Attach,
     /// Reading what is on the device.
     Probe,
@@ -79,7 +79,7 @@ pub(crate) enum Phase {
     Place,
     /// Thawing and unmounting; what was written goes to the disk here.
     Unmount,
-    /// Unbinding the loop device.
+    /// Detaching the device.
     Detach,
     /// Removing the path that the mount was on.
     Remove,

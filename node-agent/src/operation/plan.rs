@@ -4,7 +4,7 @@ use belay_contract::publish_context::PublishContext;
 use belay_server::call::Failure;
 use belay_server::request::{Access, Capability};
 
-use crate::device::Attached;
+use crate::device::Held;
 use crate::filesystem::FsType;
 use crate::kernel::Kernel;
 
@@ -15,9 +15,9 @@ use crate::kernel::Kernel;
 pub(super) fn fit<K: Kernel>(
     plan: &PublishContext,
     kernel: &K,
-    device: &Attached<K>,
+    device: &Held<K>,
 ) -> Result<u64, Failure> {
-    let bytes = device.refresh(kernel)?;
+    let bytes = device.bytes(kernel)?;
     if bytes < plan.bytes {
         return Err(Failure::precondition(format!(
             "{} has {bytes} bytes but the volume was attached with {}; its file was cut",

@@ -14,6 +14,7 @@ use super::Node;
 use super::phase::{Operation, Phase, operation, phase};
 use super::plan::asked_fs;
 use super::staged::{block_path, replaced, something_else};
+use crate::device::carries_volumes;
 use crate::filesystem::{FsType, parse_flags};
 use crate::kernel::{Cause, Dev, FileKind, Kernel, MountAttrs, Stat};
 
@@ -121,7 +122,7 @@ fn may_wait<K: Kernel>(
     };
     let parent = node.kernel.look(parent)?;
     Ok(parent.is_some_and(|stat| {
-        node.kernel.loop_number(stat.dev).is_some()
+        carries_volumes(&node.kernel, stat.dev)
             || stat.dev.is_anonymous() && node.index.shows(stat.dev)
     }))
 }
@@ -189,7 +190,10 @@ fn refuse_replaced<K: Kernel>(
     source: &Path,
     device: Dev,
 ) -> Result<(), Failure> {
-    match node.is_replaced(&request.id, device)? {
+    match node
+        .transport
+        .is_replaced(&node.kernel, &request.id, device)?
+    {
         true => Err(Failure::precondition(replaced(&request.id, source))),
         false => Ok(()),
     }

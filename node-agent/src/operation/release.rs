@@ -7,7 +7,6 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use belay_contract::attribute::DETACH;
 use belay_server::call::Failure;
 use belay_server::request::{AbsPath, Unstage, VolumeId};
 
@@ -15,8 +14,8 @@ use super::phase::{Phase, phase};
 use super::staged::block_path;
 use super::table::Covered;
 use super::{Node, unstage};
-use crate::device::Orphan;
-use crate::kernel::{Cause, Kernel};
+use crate::device::Verdict;
+use crate::kernel::Kernel;
 
 /// The volumes whose detachment was last found to be held up by a mount, and where that is.
 #[derive(Default)]
@@ -62,10 +61,13 @@ pub(crate) fn release<K: Kernel>(node: &Node<K>, volume: &VolumeId) -> Result<()
     let id = volume.as_str();
     match left(node, volume)? {
         Left::Nothing => Ok(()),
-        Left::Device(None) => node.detach(volume),
-        Left::Device(Some(old)) => {
-            old.refuse_claimed(&node.kernel)?;
-            phase(Phase::Detach, || old.release(&node.kernel, volume))
+        Left::Device(Verdict::Stale(device)) => {
+            device.refuse_claimed(&node.kernel)?;
+            phase(Phase::Detach, || device.release(&node.kernel, volume))
+        }
+        Left::Device(device) => {
+            drop(device);
+            node.detach(volume)
         }
         Left::Staged(staging) => {
             let path = staging.display();
@@ -89,8 +91,8 @@ pub(crate) fn release<K: Kernel>(node: &Node<K>, volume: &VolumeId) -> Result<()
 enum Left<K: Kernel> {
     /// Not even a device.
     Nothing,
-    /// A device that is mounted nowhere; here it is, if its file was replaced.
-    Device(Option<Orphan<K>>),
+    /// A device that is mounted nowhere.
+    Device(Verdict<K>),
     /// It is where the kubelet stages it, and only there.
     Staged(AbsPath),
     /// It is here as well, or only.
@@ -99,21 +101,15 @@ enum Left<K: Kernel> {
 
 fn left<K: Kernel>(node: &Node<K>, volume: &VolumeId) -> Result<Left<K>, Failure> {
     let kernel = &node.kernel;
-    let Some(backing) = node.loop_dir.backing_if_any(kernel, volume)? else {
+    let verdict = node.transport.left(kernel, volume)?;
+    let Some(device) = verdict.held().map(|held| held.dev(kernel)).transpose()? else {
         return Ok(Left::Nothing);
-    };
-    let (device, old) = match backing.leftover(kernel)? {
-        Some(device) => (kernel.stat(device.fd())?.rdev, None),
-        None => match Orphan::replaced_by(kernel, &backing, volume)? {
-            Some(old) => (kernel.stat(old.fd())?.rdev, Some(old)),
-            None => return Ok(Left::Nothing),
-        },
     };
     let mut shown = node.index.others(kernel, volume, device, &[])?;
     let mut covered = Covered::new(kernel, device);
     let Some(first) = shown.pop() else {
         let nowhere = covered.paths(&[])?.into_iter().next();
-        return Ok(nowhere.map_or(Left::Device(old), Left::Shown));
+        return Ok(nowhere.map_or(Left::Device(verdict), Left::Shown));
     };
     let Some(kubelet_dir) = &node.kubelet_dir else {
         return Ok(Left::Shown(first));
@@ -137,16 +133,10 @@ fn left<K: Kernel>(node: &Node<K>, volume: &VolumeId) -> Result<Left<K>, Failure
     })
 }
 
-/// Whether the volume is to be detached, by what its controller wrote at its file.
+/// Whether the volume is to be detached, by its controller's word.
 ///
 /// # Errors
 /// What the kernel refused.
 pub(crate) fn is_wanted<K: Kernel>(node: &Node<K>, volume: &VolumeId) -> Result<bool, Failure> {
-    let Some(backing) = node.loop_dir.backing_if_any(&node.kernel, volume)? else {
-        return Ok(false);
-    };
-    match node.kernel.xattr(backing.fd(), DETACH) {
-        Err(error) if error.cause() == Cause::Unsupported => Ok(false),
-        value => Ok(value?.is_some()),
-    }
+    node.transport.is_wanted_back(&node.kernel, volume)
 }

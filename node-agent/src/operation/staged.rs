@@ -3,18 +3,15 @@
 use std::path::{Path, PathBuf};
 use std::sync::PoisonError;
 
-use belay_server::call::Failure;
+use belay_server::call::{Failure, Kind};
 use belay_server::request::VolumeId;
 
 use super::Node;
 use super::behind::device_behind;
 use super::phase::{Phase, phase};
 use super::stage::openers_unchecked;
-use crate::device::{Attached, Backing, Leftover, Orphan, loop_path};
-use crate::kernel::{
-    Cause, Dev, FileKind, Kernel, LoopMode, MountFacts, Open, Patience, Stat, failed_busy,
-    while_busy,
-};
+use crate::device::{Held, Purpose, Storage, Verdict};
+use crate::kernel::{Dev, FileKind, Kernel, MountFacts, Patience, Stat, failed_busy, while_busy};
 
 /// The name that a raw block device is bound onto in its staging folder: the kernel's own record
 /// of which device is staged there.
@@ -37,42 +34,6 @@ pub(super) fn replaced(volume: &VolumeId, path: &Path) -> String {
          old one; delete the pods that use it here, so that it is unpublished and unstaged",
         path.display()
     )
-}
-
-/// What the device behind a mount has to do with a volume.
-pub(super) enum Owner<K: Kernel> {
-    /// It is the volume's, and here it is.
-    Ours(Attached<K>),
-    /// It was bound to the volume's file, which is gone since, or elsewhere, or replaced; for what
-    /// is to be taken away, also one whose file cannot be looked at.
-    FileGone(Orphan<K>),
-    /// A loop device that is bound to nothing: what shows it is left over.
-    Unbound,
-    /// It is somebody else's.
-    Other,
-}
-
-impl<K: Kernel> Owner<K> {
-    /// The device and its name, if it is the volume's.
-    pub(super) fn held(&self) -> Option<(&K::Fd, PathBuf)> {
-        match self {
-            Owner::Ours(device) => Some((device.fd(), device.path())),
-            Owner::FileGone(device) => Some((device.fd(), device.path())),
-            Owner::Unbound | Owner::Other => None,
-        }
-    }
-
-    /// Unbinds the device, if it is the volume's.
-    ///
-    /// # Errors
-    /// What the kernel refused.
-    pub(super) fn release(self, kernel: &K, volume: &VolumeId) -> Result<(), Failure> {
-        match self {
-            Owner::Ours(device) => Ok(device.release(kernel)?),
-            Owner::FileGone(device) => device.release(kernel, volume),
-            Owner::Unbound | Owner::Other => Ok(()),
-        }
-    }
 }
 
 impl<K: Kernel> Node<K> {
@@ -124,64 +85,28 @@ impl<K: Kernel> Node<K> {
         }
     }
 
-    /// Compares a device with the volume's file.
+    /// What that device is to the volume.
     ///
     /// # Errors
-    /// `INVALID_ARGUMENT` for an id that can name no file; else what the kernel refused.
-    pub(super) fn owner(&self, volume: &VolumeId, dev: Dev) -> Result<Owner<K>, Failure> {
-        let kernel = &self.kernel;
-        let Some(number) = kernel.loop_number(dev) else {
-            return Ok(Owner::Other);
-        };
-        let device = match kernel.open(&loop_path(number), Open::DeviceRead) {
-            Ok(device) => device,
-            Err(error) if matches!(error.cause(), Cause::Missing | Cause::NoDevice) => {
-                return Ok(Owner::Unbound);
-            }
-            Err(error) => return Err(error.into()),
-        };
-        if kernel.stat(&device)?.rdev != dev {
-            return Ok(Owner::Other);
-        }
-        match self.loop_dir.name_if_any(kernel, volume)? {
-            Some(backing) if backing.is_behind(kernel, &device)? => {
-                Ok(Owner::Ours(Attached::held(device, backing, number)))
-            }
-            _ if kernel.loop_status(&device)?.is_none() => Ok(Owner::Unbound),
-            Some(backing) if !backing.is_beside(kernel, &device)? => Ok(Owner::Other),
-            // Another driver's volume may have the same id: its file still has the name.
-            Some(_) if !self.has_lost_name(volume, number)? => Ok(Owner::Other),
-            _ => Ok(match Orphan::of(kernel, volume, device, number)? {
-                Some(orphan) => Owner::FileGone(orphan),
-                None => Owner::Other,
-            }),
-        }
+    /// As [`Transport::verdict`](crate::device::Transport).
+    pub(super) fn verdict(&self, volume: &VolumeId, dev: Dev) -> Result<Verdict<K>, Failure> {
+        self.transport.verdict(&self.kernel, volume, dev)
     }
 
-    /// Whether the device of a mount that is known to be the volume's has another file than the
-    /// one that has the volume's name now. Asks neither the device nor the disk.
+    /// [`Node::verdict`], for what is to be taken away.
     ///
     /// # Errors
-    /// What the kernel refused.
-    pub(super) fn is_replaced(&self, volume: &VolumeId, dev: Dev) -> Result<bool, Failure> {
-        let Some(number) = self.kernel.loop_number(dev) else {
-            return Ok(false);
-        };
-        if !self.has_lost_name(volume, number)? {
-            return Ok(false);
-        }
-        let file = self.kernel.look(&self.loop_dir.path_of(volume)?)?;
-        Ok(file.is_some_and(|file| file.kind == FileKind::File))
+    /// As [`Node::verdict`].
+    pub(super) fn verdict_of_old(
+        &self,
+        volume: &VolumeId,
+        dev: Dev,
+    ) -> Result<Verdict<K>, Failure> {
+        self.transport.verdict_of_old(&self.kernel, volume, dev)
     }
 
-    /// The file of a bound device is not called as the volume is: it was renamed or deleted.
-    fn has_lost_name(&self, volume: &VolumeId, number: u32) -> Result<bool, Failure> {
-        let name = self.kernel.loop_file_name(number)?;
-        Ok(name.is_some_and(|name| name != *volume.as_str()))
-    }
-
-    /// A loop device for the volume's file: a new one, or the one that is bound to it already
-    /// without being staged or published here.
+    /// A device for the volume: a new one, or the one that is attached for it already without being
+    /// staged or published here.
     ///
     /// # Errors
     /// `FAILED_PRECONDITION` naming the path while the volume is mounted anywhere; `ABORTED` while
@@ -189,54 +114,70 @@ impl<K: Kernel> Node<K> {
     pub(super) fn attach(
         &self,
         volume: &VolumeId,
-        backing: Backing<K>,
-        mode: LoopMode,
-    ) -> Result<Attached<K>, Failure> {
-        let attached = phase(Phase::Attach, || match self.leftover(volume, &backing)? {
-            None => Attached::attach(&self.kernel, backing, mode),
-            Some(leftover) => Attached::take_over(&self.kernel, backing, leftover, mode),
+        storage: Storage<K>,
+        purpose: Purpose,
+    ) -> Result<Held<K>, Failure> {
+        let device = phase(Phase::Attach, || {
+            let left = self.left(volume, &storage)?;
+            storage.hold(&self.kernel, left, purpose)
         })?;
-        if !attached.is_checked() {
-            openers_unchecked(self.loop_dir.path());
+        if !device.is_checked() {
+            openers_unchecked(self.transport.path());
         }
-        Ok(attached)
+        Ok(device)
     }
 
-    /// Makes sure that no loop device has the volume's file; what a crash left bound is unbound.
+    /// Makes sure that no device is attached for the volume; what a crash left so is detached.
     ///
     /// # Errors
     /// As [`Node::attach`].
     pub(super) fn detach(&self, volume: &VolumeId) -> Result<(), Failure> {
-        let backing = match self.loop_dir.backing_if_any(&self.kernel, volume) {
-            Ok(Some(backing)) => backing,
+        let storage = match self.transport.find_if_any(&self.kernel, volume) {
+            Ok(Some(storage)) => storage,
             Ok(None) => return Ok(()),
             Err(failure) => return self.detach_unread(volume, failure),
         };
-        phase(Phase::Detach, || match self.leftover(volume, &backing)? {
+        phase(Phase::Detach, || match self.left(volume, &storage)? {
             None => Ok(()),
-            Some(leftover) => backing.release(&self.kernel, leftover),
+            Some(left) => storage.free(&self.kernel, left),
         })
     }
 
-    /// The device that is bound to the file without being mounted. A bind mount of a device does
-    /// not keep it busy, so the mounts are asked for and not only the device: those that are noted,
-    /// and for a raw device the whole table.
-    fn leftover(
-        &self,
-        volume: &VolumeId,
-        backing: &Backing<K>,
-    ) -> Result<Option<Leftover<K>>, Failure> {
-        let Some(leftover) = backing.leftover(&self.kernel)? else {
+    /// [`Node::detach`], where the volume's storage could not be opened: nobody can unmount and
+    /// mend a disk while a volume of it is staged. Without its lock, a device is detached only if
+    /// the mount table shows it nowhere.
+    fn detach_unread(&self, volume: &VolumeId, failure: Failure) -> Result<(), Failure> {
+        let (kernel, transport) = (&self.kernel, &self.transport);
+        if failure.kind != Kind::System || !transport.is_unreadable(kernel, volume)? {
+            return Err(failure);
+        }
+        let detach = |device: Held<K>| {
+            let dev = device.dev(kernel)?;
+            self.refuse_others(volume, dev)?;
+            self.refuse_shown(volume, dev, &[])?;
+            device.refuse_claimed(kernel)?;
+            phase(Phase::Detach, || device.release(kernel, volume))
+        };
+        match transport.unread(kernel, volume, detach)? {
+            true => Ok(()),
+            false => Err(failure),
+        }
+    }
+
+    /// The device that is attached for the volume without being mounted. A bind mount of a device
+    /// does not keep it busy, so the mounts are asked for and not only the device: those that are
+    /// noted, and for a raw device the whole table.
+    fn left(&self, volume: &VolumeId, storage: &Storage<K>) -> Result<Option<Held<K>>, Failure> {
+        let Some(device) = storage.left(&self.kernel)? else {
             return Ok(None);
         };
-        let dev = self.kernel.stat(leftover.fd())?.rdev;
+        let dev = device.dev(&self.kernel)?;
         self.refuse_others(volume, dev)?;
-        // With AUTOCLEAR it goes with its last user, and is a filesystem's.
-        let status = self.kernel.loop_status(leftover.fd())?;
-        if status.is_some_and(|status| !status.mode.autoclear) {
+        // One that goes with its last user is a filesystem's.
+        if device.is_kept() {
             self.refuse_shown(volume, dev, &[])?;
         }
-        Ok(Some(leftover))
+        Ok(Some(device))
     }
 
     /// For a device that should be left over.
@@ -268,10 +209,10 @@ impl<K: Kernel> Node<K> {
             return Ok(noted == *volume);
         }
         let dev = self.behind(volume, path, stat)?;
-        Ok(match self.owner_of_old(volume, dev)? {
-            Owner::Ours(_) | Owner::FileGone(_) => true,
-            Owner::Unbound => stat.kind == FileKind::BlockDevice,
-            Owner::Other => false,
+        Ok(match self.verdict_of_old(volume, dev)? {
+            Verdict::Ours(_) | Verdict::Stale(_) => true,
+            Verdict::Unbound => stat.kind == FileKind::BlockDevice,
+            Verdict::Foreign => false,
         })
     }
 
@@ -323,12 +264,12 @@ impl<K: Kernel> Node<K> {
             return Ok(proven);
         }
         let device = self.behind(volume, path, stat)?;
-        match self.owner(volume, device)? {
-            Owner::Ours(_) => {
+        match self.verdict(volume, device)? {
+            Verdict::Ours(_) => {
                 self.index.note(path, stat, device, volume);
                 Ok(Some(device))
             }
-            Owner::FileGone(_) | Owner::Unbound | Owner::Other => Ok(None),
+            Verdict::Stale(_) | Verdict::Unbound | Verdict::Foreign => Ok(None),
         }
     }
 }

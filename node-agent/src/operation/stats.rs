@@ -7,7 +7,6 @@ use belay_server::request::Stats;
 use super::Node;
 use super::health::{self, Backing};
 use super::phase::{Operation, Phase, operation, phase};
-use super::staged::Owner;
 use crate::kernel::{FileKind, Kernel, Stat, Usage};
 
 /// How full a volume is.
@@ -77,14 +76,12 @@ fn device<K: Kernel>(
     request: &Stats,
     stat: &Stat,
 ) -> Result<Option<VolumeStats>, Failure> {
-    let owner = node.owner(&request.id, stat.rdev)?;
-    let fd = match &owner {
-        Owner::Ours(device) if stat.mount_root => device.fd(),
-        Owner::FileGone(device) if stat.mount_root => device.fd(),
-        _ => return Ok(None),
+    let verdict = node.verdict(&request.id, stat.rdev)?;
+    let Some(device) = verdict.held().filter(|_| stat.mount_root) else {
+        return Ok(None);
     };
-    let bytes = node.kernel.device_bytes(fd)?;
-    let backing = Backing::of(&node.kernel, &owner, bytes)?;
+    let bytes = node.kernel.device_bytes(device.fd())?;
+    let backing = Backing::of(&node.kernel, &verdict, bytes)?;
     let path = &request.volume_path;
     let complaints = health::of_device(node, &request.id, path, stat.rdev, backing)?;
     Ok(Some(VolumeStats {

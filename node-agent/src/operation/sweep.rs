@@ -12,7 +12,6 @@ use belay_server::request::VolumeId;
 use super::Node;
 use super::phase::{Phase, phase};
 use super::table::Covered;
-use crate::device::Remnant;
 use crate::kernel::Kernel;
 
 impl<K: Kernel> Node<K> {
@@ -23,11 +22,11 @@ impl<K: Kernel> Node<K> {
     /// # Errors
     /// What the kernel refused.
     pub(crate) fn is_alone(&self) -> Result<bool, Failure> {
-        Ok(self.loop_dir.is_ours_alone(&self.kernel)?)
+        Ok(self.transport.is_ours_alone(&self.kernel)?)
     }
 
-    /// The loop devices that may have been left bound, and the volumes they may belong to: bound
-    /// for good to a file of that name, and noted nowhere. Asks no device.
+    /// The devices that may have been left attached, by number, and the volumes they may belong to:
+    /// attached for good under that name, and noted nowhere. Asks no device.
     ///
     /// # Errors
     /// What the kernel refused.
@@ -35,15 +34,8 @@ impl<K: Kernel> Node<K> {
         if !self.sees_all_mounts()? {
             return Ok(Vec::new());
         }
-        let mut found = Vec::new();
-        for number in self.kernel.loop_bound()? {
-            if self.index.has(self.kernel.loop_dev(number)) {
-                continue;
-            }
-            let volume = Remnant::volume_of(&self.kernel, number)?;
-            found.extend(volume.map(|volume| (number, volume)));
-        }
-        Ok(found)
+        let is_noted = |dev| self.index.has(dev);
+        Ok(self.transport.remnants(&self.kernel, is_noted)?)
     }
 
     /// Frees one of [`Node::remnants`], if it is the volume's and nothing mounts, binds or has it
@@ -57,7 +49,7 @@ impl<K: Kernel> Node<K> {
 
     /// Whether the device shows where the index knows of it.
     fn is_noted(&self, number: u32, volume: &VolumeId) -> Result<bool, Failure> {
-        let dev = self.kernel.loop_dev(number);
+        let dev = self.transport.dev_of(&self.kernel, number);
         let shown = self.index.others(&self.kernel, volume, dev, &[])?;
         Ok(!shown.is_empty())
     }
@@ -65,13 +57,12 @@ impl<K: Kernel> Node<K> {
     /// [`Node::free_remnant`] of one that is not [`Node::is_noted`].
     fn free_unnoted(&self, number: u32, volume: &VolumeId) -> Result<bool, Failure> {
         let kernel = &self.kernel;
-        let remnant = Remnant::at(kernel, &self.loop_dir, number)?;
-        let Some(remnant) = remnant.filter(|remnant| remnant.volume() == volume) else {
+        let Some(remnant) = self.transport.remnant(kernel, volume, number)? else {
             return Ok(false);
         };
         // What the index does not know of is in the table: a bind beneath another mount, say.
         let shown = Covered::new(kernel, remnant.dev(kernel)?).paths(&[])?;
-        Ok(shown.is_empty() && remnant.free(kernel)?)
+        Ok(shown.is_empty() && remnant.release_unused(kernel)?)
     }
 
     /// Frees what an earlier stage left bound, after one of the volume was refused so that the
@@ -94,10 +85,9 @@ impl<K: Kernel> Node<K> {
 
     fn free_left(&self, volume: &VolumeId) -> Result<bool, Failure> {
         let kernel = &self.kernel;
-        for number in self.loop_dir.with_name(kernel, volume)? {
+        for number in self.transport.remnants_of(kernel, volume)? {
             // The folder's lock is taken, and stays, only where there is something to free.
-            if Remnant::volume_of(kernel, number)?.as_ref() == Some(volume)
-                && !self.is_noted(number, volume)?
+            if !self.is_noted(number, volume)?
                 && self.is_alone()?
                 && self.sees_all_mounts()?
                 && self.free_unnoted(number, volume)?

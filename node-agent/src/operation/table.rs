@@ -1,5 +1,5 @@
-//! Which loop devices the mount table shows, also beneath other mounts. Walks no path and asks no
-//! filesystem, so nothing here can wait for a disk.
+//! Which devices of volumes the mount table shows, also beneath other mounts. Walks no path and
+//! asks no filesystem, so nothing here can wait for a disk.
 
 use std::path::{Path, PathBuf};
 
@@ -7,40 +7,31 @@ use belay_server::call::Failure;
 use belay_server::request::VolumeId;
 
 use super::Node;
-use crate::device::loop_path;
+use crate::device::{carries_volumes, dev_named, node_of};
 use crate::kernel::{Dev, Kernel, MountEntry, Result};
 
 /// What one line of the table shows.
 pub(super) struct Shown {
     /// The number that a look at the mount's root would give, where the table has it.
     pub(super) root: Option<Dev>,
-    /// The loop device.
+    /// The device.
     pub(super) device: Dev,
 }
 
-/// The loop device that is mounted or bound there, as far as the line shows it. The name of a node
+/// The device that is mounted or bound there, as far as the line shows it. The name of a node
 /// on a tmpfs may be that of any file: [`Covered`] does not trust it, a look at the path decides.
 pub(super) fn shown_by<K: Kernel>(kernel: &K, mount: &MountEntry) -> Option<Shown> {
     let device = match mount.fs_type.as_str() {
-        "devtmpfs" | "tmpfs" => kernel.loop_dev(number_in(&mount.root)?),
+        "devtmpfs" | "tmpfs" => dev_named(kernel, &mount.root)?,
         // The kernel names the device by itself, whatever the source was called.
         "btrfs" => {
-            let device = kernel.loop_dev(number_in(&mount.source)?);
+            let device = dev_named(kernel, &mount.source)?;
             return Some(Shown { root: None, device });
         }
-        _ => kernel.loop_number(mount.dev).map(|_| mount.dev)?,
+        _ => carries_volumes(kernel, mount.dev).then_some(mount.dev)?,
     };
     let root = Some(device);
     Some(Shown { root, device })
-}
-
-/// The number in the last name of the path, which is that of a loop device's node; a node that was
-/// removed has a mark behind it.
-fn number_in(path: &Path) -> Option<u32> {
-    let path = path.to_str()?;
-    let path = path.strip_suffix("//deleted").unwrap_or(path);
-    let (_, name) = path.rsplit_once('/')?;
-    name.strip_prefix("loop")?.parse().ok()
 }
 
 /// The lines of the table that certainly show one device. Read at the first question.
@@ -106,11 +97,11 @@ impl<'a, K: Kernel> Covered<'a, K> {
     }
 
     fn read(&self) -> Result<Vec<MountEntry>> {
-        let Some(number) = self.kernel.loop_number(self.device) else {
+        let Some(node) = node_of(self.kernel, self.device) else {
             return Ok(Vec::new());
         };
         // A container may have its device nodes on a tmpfs; on any other, the name is a pod's.
-        let nodes = self.kernel.look(&loop_path(number))?.map(|node| node.dev);
+        let nodes = self.kernel.look(&node)?.map(|node| node.dev);
         let mut lines = self.kernel.mounts()?;
         lines.retain(|line| {
             let is_sure = line.fs_type != "tmpfs" || nodes == Some(line.dev);
@@ -145,27 +136,5 @@ impl<K: Kernel> Node<K> {
              that gets the device; unpublish the volume there, or umount that path by hand",
             path.display()
         )))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_number_of_a_device_is_in_the_last_name_alone() {
-        for (path, number) in [
-            ("/loop7", Some(7)),
-            ("/dev/loop12", Some(12)),
-            ("/loop7//deleted", Some(7)),
-            ("/loop7/file", None),
-            ("/loop7p1", None),
-            ("/loop-control", None),
-            ("/part", None),
-            ("/", None),
-            ("none", None),
-        ] {
-            assert_eq!(number_in(Path::new(path)), number, "{path}");
-        }
     }
 }

@@ -9,8 +9,8 @@ use belay_server::request::Unstage;
 
 use super::Node;
 use super::phase::{Operation, Phase, operation, phase};
-use super::staged::{Owner, block_path};
-use crate::device::is_claimed;
+use super::staged::block_path;
+use crate::device::Verdict;
 use crate::kernel::{Cause, Dev, FileKind, Kernel, Open, Stat};
 
 /// Unstages a volume. Nothing there is success.
@@ -39,8 +39,7 @@ fn run<K: Kernel>(node: &Node<K>, request: &Unstage) -> Result<(), Failure> {
 fn unstage_mount<K: Kernel>(node: &Node<K>, request: &Unstage, stat: &Stat) -> Result<(), Failure> {
     let staging = &request.staging;
     let dev = node.behind(&request.id, staging, stat)?;
-    let owner = node.owner_of_old(&request.id, dev)?;
-    let Some((device, device_path)) = owner.held() else {
+    let Some(device) = node.verdict_of_old(&request.id, dev)?.into_held() else {
         return Err(Failure::precondition(format!(
             "staging_target_path: what is mounted at {} is not volume {}; it was left alone",
             staging.display(),
@@ -65,15 +64,15 @@ fn unstage_mount<K: Kernel>(node: &Node<K>, request: &Unstage, stat: &Stat) -> R
     })?;
     node.index.forget(staging);
     // Only now, since the staging mount claims the device as well.
-    if phase(Phase::Check, || is_claimed(&node.kernel, device))? {
+    if phase(Phase::Check, || device.is_claimed(&node.kernel))? {
         return Err(Failure::precondition(format!(
             "volume {}: {} is still mounted somewhere else, perhaps in another mount namespace",
             request.id,
-            device_path.display()
+            device.path().display()
         )));
     }
     // The last close is what unbinds it.
-    phase(Phase::Detach, || drop(owner));
+    phase(Phase::Detach, || drop(device));
     Ok(())
 }
 
@@ -85,29 +84,29 @@ fn unstage_device<K: Kernel>(
     let kernel = &node.kernel;
     let path = block_path(&request.staging);
     if stat.mount_root && stat.kind == FileKind::BlockDevice {
-        let owner = node.owner_of_old(&request.id, stat.rdev)?;
+        let verdict = node.verdict_of_old(&request.id, stat.rdev)?;
         let noted = node.index.noted(&path, stat);
-        if noted.map_or(matches!(owner, Owner::Other), |noted| noted != request.id) {
+        let is_foreign = matches!(verdict, Verdict::Foreign);
+        if noted.map_or(is_foreign, |noted| noted != request.id) {
             return Err(Failure::precondition(format!(
                 "what is bound at {} is not volume {}; it was left alone",
                 path.display(),
                 request.id
             )));
         }
-        let is_ours = owner.held().is_some();
-        if is_ours {
+        if verdict.held().is_some() {
             refuse_published(node, request, stat.rdev)?;
         }
-        if matches!(owner, Owner::FileGone(_)) {
+        if matches!(verdict, Verdict::Stale(_)) {
             // Without its file, a repetition finds the device by this bind alone.
             node.refuse_shown(&request.id, stat.rdev, &[&path])?;
         }
         node.umount(&path)?;
         node.index.forget(&path);
-        if is_ours {
+        if let Some(device) = verdict.into_held() {
             phase(Phase::Detach, || {
                 node.refuse_shown(&request.id, stat.rdev, &[])?;
-                owner.release(kernel, &request.id)
+                device.release(kernel, &request.id)
             })?;
         }
     }

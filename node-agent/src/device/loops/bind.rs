@@ -1,96 +1,71 @@
-//! Loop devices: a volume's file as a block device.
-//!
-//! A device is ours when its backing inode is the volume's file; names of files and numbers of
-//! devices prove nothing.
-
-use std::path::PathBuf;
+//! Binding a volume's file to a loop device.
 
 use belay_server::call::Failure;
 
-use super::file::{Backing, Leftover};
-use crate::kernel::{Cause, Kernel, LoopMode, Open, Openers, Patience, failed_busy, while_busy};
+use super::bound::Bound;
+use super::file::VolumeFile;
+use super::sysfs::loop_path;
+use crate::device::{Held, Purpose};
+use crate::kernel::{Cause, Kernel, LoopMode, Open, Openers, Patience, Result, while_busy};
 
 /// How often another process may snatch the free device before we give up. LOOP_CTL_GET_FREE only
 /// says which was free a moment ago.
 const SNATCHED_MAX: u32 = 64;
 
-/// The device node of loop device `number`.
-pub(crate) fn loop_path(number: u32) -> PathBuf {
-    PathBuf::from(format!("/dev/loop{number}"))
-}
-
-/// Whether somebody has the open device to himself: a mount in any namespace, or a running mkfs. A
-/// mere reader does not.
-///
-/// # Errors
-/// When the device cannot be opened at all.
-pub(crate) fn is_claimed<K: Kernel>(kernel: &K, device: &K::Fd) -> crate::kernel::Result<bool> {
-    let exclusive = || kernel.reopen(device, Open::DeviceExclusive);
-    match while_busy(kernel, Patience::Moment, failed_busy, exclusive) {
-        Ok(_) => Ok(false),
-        Err(error) if error.cause() == Cause::Busy => Ok(true),
-        Err(error) => Err(error),
+impl Purpose {
+    /// A mount keeps its device bound, and the last close unbinds it; a bind mount does not.
+    fn mode(self) -> LoopMode {
+        match self {
+            Purpose::Filesystem => LoopMode {
+                read_only: false,
+                autoclear: true,
+            },
+            Purpose::Raw { read_only } => LoopMode {
+                read_only,
+                autoclear: false,
+            },
+        }
     }
 }
 
-/// For what needs the open device of that number to itself.
-///
-/// # Errors
-/// `ABORTED` while somebody has claimed it.
-pub(super) fn refuse_claimed<K: Kernel>(
-    kernel: &K,
-    device: &K::Fd,
-    number: u32,
-) -> Result<(), Failure> {
-    match is_claimed(kernel, device)? {
-        false => Ok(()),
-        true => Err(claimed(number)),
-    }
-}
-
-/// What to say when that device is claimed.
-pub(super) fn claimed(number: u32) -> Failure {
-    Failure::busy(format!(
-        "{} is still in use for this volume, by a mount elsewhere or by a mkfs that outlived an \
-         earlier attempt",
-        loop_path(number).display()
-    ))
-}
-
-/// A loop device bound to a volume's file, held open: its number cannot be reused meanwhile.
-pub(crate) struct Attached<K: Kernel> {
-    // Declared before the backing file: the device is closed first.
-    fd: K::Fd,
-    backing: Backing<K>,
-    number: u32,
-    is_claimed: bool,
-    is_checked: bool,
-}
-
-impl<K: Kernel> Attached<K> {
-    /// Binds the file to a loop device. With `autoclear` the device unbinds itself at its last
-    /// close; without, somebody must call [`Attached::release`]. The file's lock must be held (see
-    /// [`Backing::leftover`]): the device keeps it.
+impl<K: Kernel> VolumeFile<K> {
+    /// A device for that purpose, which has this file: a new one, or that of [`VolumeFile::left`].
+    /// One for a filesystem detaches itself at its last close, any other by [`Held::release`].
     ///
     /// # Errors
-    /// `ABORTED` when no device can be had or somebody has the file open, `NOT_FOUND` when the file
-    /// was deleted meanwhile.
-    pub(crate) fn attach(kernel: &K, backing: Backing<K>, mode: LoopMode) -> Result<Self, Failure> {
-        backing.refuse_deleted(kernel)?;
+    /// `ABORTED` when no device can be had, while somebody has the file open or works on the device
+    /// that is left; `NOT_FOUND` when the file was deleted meanwhile.
+    pub(crate) fn hold(
+        self,
+        kernel: &K,
+        left: Option<Held<K>>,
+        purpose: Purpose,
+    ) -> std::result::Result<Held<K>, Failure> {
+        match left {
+            None => self.bind(kernel, purpose.mode()),
+            Some(left) => self.take_over(kernel, left, purpose.mode()),
+        }
+    }
+
+    /// Binds the file, whose lock must be held: the device keeps it.
+    fn bind(self, kernel: &K, mode: LoopMode) -> std::result::Result<Held<K>, Failure> {
+        self.refuse_deleted(kernel)?;
         // Before the device has the file: a lease would stay with it and outlive this process.
-        let is_checked = refuse_opened(kernel, &backing, mode.read_only)?;
+        let is_checked = self.refuse_opened(kernel, mode.read_only)?;
         for _ in 0..SNATCHED_MAX {
             let number = kernel.loop_get_free()?;
-            let fd = kernel.open(&loop_path(number), Open::DeviceRead)?;
-            match configure(kernel, &fd, &backing, mode) {
+            let path = loop_path(number);
+            let fd = kernel.open(&path, Open::DeviceRead)?;
+            match self.configure(kernel, &fd, mode) {
                 Ok(()) => {
-                    return Ok(Attached {
-                        fd,
-                        backing,
+                    let guard = Bound {
                         number,
-                        is_claimed: false,
+                        file: Some(self),
+                        mode: Some(mode),
+                        is_shared: false,
                         is_checked,
-                    });
+                    };
+                    return Ok(Held { fd, path, guard });
                 }
                 Err(error) if error.cause() == Cause::Busy => {}
                 Err(error) => return Err(error.into()),
@@ -104,153 +79,62 @@ impl<K: Kernel> Attached<K> {
 
     /// Goes on with a device that is bound already, if it is bound as wanted; else unbinds it and
     /// binds another.
-    ///
-    /// # Errors
-    /// `ABORTED` while somebody else works on the device.
-    pub(crate) fn take_over(
+    fn take_over(
+        self,
         kernel: &K,
-        backing: Backing<K>,
-        leftover: Leftover<K>,
+        mut left: Held<K>,
         mode: LoopMode,
-    ) -> Result<Self, Failure> {
+    ) -> std::result::Result<Held<K>, Failure> {
         // What is mounted may be mounted once more, but nobody may write beneath it: a device that
         // stays bound by itself is a raw one.
-        let is_claimed = is_claimed(kernel, leftover.fd())?;
-        if is_claimed && !mode.autoclear {
-            return Err(leftover.claimed());
+        let is_shared = left.is_claimed(kernel)?;
+        if is_shared && !mode.autoclear {
+            return Err(left.claimed());
         }
-        match kernel.loop_status(leftover.fd())? {
+        match left.ask(kernel)? {
             Some(status) if status.mode.read_only == mode.read_only => {
                 if status.mode.autoclear != mode.autoclear {
-                    kernel.loop_set_autoclear(leftover.fd(), mode.autoclear)?;
+                    kernel.loop_set_autoclear(&left.fd, mode.autoclear)?;
                 }
-                let (fd, number) = leftover.into_parts();
-                Ok(Attached {
-                    fd,
-                    backing,
-                    number,
-                    is_claimed,
-                    is_checked: true,
-                })
+                left.guard.is_shared = is_shared;
+                Ok(left.with(self))
             }
             _ => {
-                backing.release(kernel, leftover)?;
-                Self::attach(kernel, backing, mode)
+                self.free(kernel, left)?;
+                self.bind(kernel, mode)
             }
         }
     }
 
-    /// Somebody has the device to himself: a mount that we do not see, or a mkfs that outlived us.
-    pub(crate) fn is_claimed(&self) -> bool {
-        self.is_claimed
-    }
-
-    /// What to say where it must not be claimed. A filesystem on it may be mounted once more, but
-    /// not made.
-    pub(crate) fn claimed(&self) -> Failure {
-        claimed(self.number)
-    }
-
-    /// Unbinds the device as soon as nobody has it open any more.
-    ///
-    /// # Errors
-    /// When the kernel refuses.
-    pub(crate) fn release(self, kernel: &K) -> crate::kernel::Result<()> {
-        clr_fd(kernel, &self.fd)
-    }
-
-    /// An already bound device that is known to belong to the file.
-    pub(crate) fn held(fd: K::Fd, backing: Backing<K>, number: u32) -> Self {
-        Attached {
-            fd,
-            backing,
-            number,
-            is_claimed: true,
-            is_checked: true,
+    /// Refuses a file that somebody else has open, since tools that write to images take no lock;
+    /// one that is to be read only may have other readers. Whether the filesystem could tell.
+    fn refuse_opened(&self, kernel: &K, read_only: bool) -> std::result::Result<bool, Failure> {
+        // A device that was just unbound closes its file a moment later.
+        let is_open = |found: &Result<Openers>| matches!(found, Ok(Openers::Others));
+        let openers = || kernel.openers(self.fd(), !read_only);
+        match while_busy(kernel, Patience::Second, is_open, openers)? {
+            Openers::None => Ok(true),
+            Openers::Unknown => Ok(false),
+            Openers::Others => {
+                let path = self.path().display();
+                let what = if read_only { " for writing" } else { "" };
+                Err(Failure::busy(format!(
+                    "{path} is open{what} in another process or on a loop device that is not \
+                     Belay's, and both would write to it: `fuser --verbose {path}` and `losetup \
+                     --associated {path}` name it; end it, or wait until a copy or check is done"
+                )))
+            }
         }
     }
 
-    /// The file's filesystem could tell, when the device was bound, that nobody else had it open.
-    pub(crate) fn is_checked(&self) -> bool {
-        self.is_checked
-    }
-
-    /// The open device.
-    pub(crate) fn fd(&self) -> &K::Fd {
-        &self.fd
-    }
-
-    /// The file behind it.
-    pub(crate) fn backing(&self) -> &Backing<K> {
-        &self.backing
-    }
-
-    /// Its name, which is what mount shows as the source.
-    pub(crate) fn path(&self) -> PathBuf {
-        loop_path(self.number)
-    }
-
-    /// Takes over a grown file and returns the device's size in bytes.
-    ///
-    /// # Errors
-    /// When the device cannot be asked.
-    pub(crate) fn refresh(&self, kernel: &K) -> crate::kernel::Result<u64> {
-        let bytes = kernel.device_bytes(&self.fd)?;
-        if bytes >= self.backing.bytes() {
-            return Ok(bytes);
+    /// Binds the held device. A device that is not open for writing would be bound read-only, and
+    /// one that stays open for writing cannot be mounted on every kernel: so that descriptor goes
+    /// at once.
+    fn configure(&self, kernel: &K, held: &K::Fd, mode: LoopMode) -> Result<()> {
+        if mode.read_only {
+            return kernel.loop_configure(held, self.fd(), mode, self.name());
         }
-        kernel.loop_set_capacity(&self.fd)?;
-        kernel.device_bytes(&self.fd)
-    }
-}
-
-/// Refuses a file that somebody else has open, since tools that write to images take no lock;
-/// one that is to be read only may have other readers. Whether the filesystem could tell.
-///
-/// # Errors
-/// `ABORTED` while another process or a loop device has it open.
-fn refuse_opened<K: Kernel>(
-    kernel: &K,
-    backing: &Backing<K>,
-    read_only: bool,
-) -> Result<bool, Failure> {
-    // A device that was just unbound closes its file a moment later.
-    let is_open = |found: &crate::kernel::Result<Openers>| matches!(found, Ok(Openers::Others));
-    let openers = || kernel.openers(backing.fd(), !read_only);
-    match while_busy(kernel, Patience::Second, is_open, openers)? {
-        Openers::None => Ok(true),
-        Openers::Unknown => Ok(false),
-        Openers::Others => {
-            let path = backing.path().display();
-            let what = if read_only { " for writing" } else { "" };
-            Err(Failure::busy(format!(
-                "{path} is open{what} in another process or on a loop device that is not \
-                 Belay's, and both would write to it: `fuser --verbose {path}` and `losetup \
-                 --associated {path}` name it; end it, or wait until a copy or check is done"
-            )))
-        }
-    }
-}
-
-/// Binds the held device. A device that is not open for writing would be bound read-only, and one
-/// that stays open for writing cannot be mounted on every kernel: so that descriptor goes at once.
-fn configure<K: Kernel>(
-    kernel: &K,
-    held: &K::Fd,
-    backing: &Backing<K>,
-    mode: LoopMode,
-) -> crate::kernel::Result<()> {
-    if mode.read_only {
-        return kernel.loop_configure(held, backing.fd(), mode, backing.name());
-    }
-    let writable = kernel.reopen(held, Open::DeviceWrite)?;
-    kernel.loop_configure(&writable, backing.fd(), mode, backing.name())
-}
-
-/// Unbinds at the last close. That the device is unbound already is as good.
-pub(super) fn clr_fd<K: Kernel>(kernel: &K, device: &K::Fd) -> crate::kernel::Result<()> {
-    match kernel.loop_clr_fd(device) {
-        Err(error) if error.cause() == Cause::NoDevice => Ok(()),
-        result => result,
+        let writable = kernel.reopen(held, Open::DeviceWrite)?;
+        kernel.loop_configure(&writable, self.fd(), mode, self.name())
     }
 }

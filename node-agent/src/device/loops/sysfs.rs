@@ -1,42 +1,98 @@
-//! Which of the bound loop devices may carry a volume's file, judged by sysfs alone.
+//! What names and sysfs tell of loop devices, without a question to any of them.
 //!
 //! To ask a device itself means to ask the filesystem of its backing file, which hangs where that
 //! is somebody else's dead server. The folder in a device's path means nothing: an agent in a
 //! container bound it by a path of a mount namespace that is gone since. The name of the file does.
 
-use std::ffi::OsStr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use crate::kernel::{Kernel, Result};
+use crate::kernel::{Dev, Ext4Errors, Kernel, LoopFile, Result};
 
-/// The numbers of the bound devices whose files have the name of the file at `path`. First those
-/// whose path is that one too: another file of that name may be on a disk that hangs.
+/// The device node of loop device `number`.
+pub(crate) fn loop_path(number: u32) -> PathBuf {
+    PathBuf::from(format!("/dev/loop{number}"))
+}
+
+/// A device of the kind that volumes are attached as.
+pub(crate) fn carries_volumes<K: Kernel>(kernel: &K, dev: Dev) -> bool {
+    kernel.loop_number(dev).is_some()
+}
+
+/// The node of such a device.
+pub(crate) fn node_of<K: Kernel>(kernel: &K, dev: Dev) -> Option<PathBuf> {
+    kernel.loop_number(dev).map(loop_path)
+}
+
+/// The device whose node is called as the last name of `path` is; a node that was removed has a
+/// mark behind its name.
+pub(crate) fn dev_named<K: Kernel>(kernel: &K, path: &Path) -> Option<Dev> {
+    number_in(path).map(|number| kernel.loop_dev(number))
+}
+
+fn number_in(path: &Path) -> Option<u32> {
+    let path = path.to_str()?;
+    let path = path.strip_suffix("//deleted").unwrap_or(path);
+    let (_, name) = path.rsplit_once('/')?;
+    name.strip_prefix("loop")?.parse().ok()
+}
+
+/// The size of the device in bytes; `None` when it is none that carries volumes, or not there.
 ///
 /// # Errors
 /// When sysfs cannot be read.
-pub(super) fn with_name_of<K: Kernel>(kernel: &K, path: &Path) -> Result<Vec<u32>> {
+pub(crate) fn size_of<K: Kernel>(kernel: &K, dev: Dev) -> Result<Option<u64>> {
+    let number = kernel.loop_number(dev);
+    number.map_or(Ok(None), |number| kernel.loop_bytes(number))
+}
+
+/// The errors that the ext4 mounted from the device has counted; `None` when there is none.
+///
+/// # Errors
+/// When sysfs cannot be read.
+pub(crate) fn ext4_errors<K: Kernel>(kernel: &K, dev: Dev) -> Result<Option<Ext4Errors>> {
+    let number = kernel.loop_number(dev);
+    number.map_or(Ok(None), |number| kernel.ext4_errors(number))
+}
+
+/// The bound devices whose files have the name of the file at `path`, by number. First those whose
+/// path is that one too: another file of that name may be on a disk that hangs.
+///
+/// # Errors
+/// When sysfs cannot be read.
+pub(super) fn with_name_of<K: Kernel>(kernel: &K, path: &Path) -> Result<Vec<(u32, LoopFile)>> {
     let (mut same_path, mut same_name) = (Vec::new(), Vec::new());
     for number in kernel.loop_bound()? {
         let Some(found) = kernel.loop_file(number)? else {
             continue;
         };
         if found.path == path {
-            same_path.push(number);
+            same_path.push((number, found));
         } else if found.path.file_name() == path.file_name() {
-            same_name.push(number);
+            same_name.push((number, found));
         }
     }
     same_path.append(&mut same_name);
     Ok(same_path)
 }
 
-/// The name of the file behind a device that stays bound by itself.
-///
-/// # Errors
-/// When sysfs cannot be read.
-pub(super) fn kept_name<K: Kernel>(kernel: &K, number: u32) -> Result<Option<String>> {
-    let found = kernel.loop_file(number)?.filter(|found| !found.autoclear);
-    let path = found.map(|found| found.path);
-    let name = path.as_deref().and_then(Path::file_name);
-    Ok(name.and_then(OsStr::to_str).map(str::to_owned))
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_number_of_a_device_is_in_the_last_name_alone() {
+        for (path, number) in [
+            ("/loop7", Some(7)),
+            ("/dev/loop12", Some(12)),
+            ("/loop7//deleted", Some(7)),
+            ("/loop7/file", None),
+            ("/loop7p1", None),
+            ("/loop-control", None),
+            ("/part", None),
+            ("/", None),
+            ("none", None),
+        ] {
+            assert_eq!(number_in(Path::new(path)), number, "{path}");
+        }
+    }
 }

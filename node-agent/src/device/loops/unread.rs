@@ -1,12 +1,14 @@
-//! A volume's file on a disk that answers EIO: what is still known of it.
+//! A volume's file on a disk that answers EIO: what is still known of it, and of its devices.
 
 use std::path::PathBuf;
 
 use belay_server::call::Failure;
 use belay_server::request::VolumeId;
 
-use super::file::{LoopDir, file_name};
+use super::bound::is_named;
+use super::folder::{LoopDir, file_name};
 use super::sysfs::with_name_of;
+use crate::device::{Held, Verdict};
 use crate::kernel::{Cause, Kernel, Open};
 
 impl<K: Kernel> LoopDir<K> {
@@ -24,26 +26,64 @@ impl<K: Kernel> LoopDir<K> {
         Ok(read().is_err_and(|error| error.cause() == Cause::Io))
     }
 
-    /// The bound devices whose files have the volume's name, wherever these are. Asks sysfs alone.
+    /// Hands over the devices of a volume whose file is [`LoopDir::is_unreadable`], one by one;
+    /// `false` once nothing tells whose a device is whose file has the volume's name.
     ///
     /// # Errors
-    /// `INVALID_ARGUMENT` for an id that is no file name; when sysfs cannot be read.
-    pub(crate) fn with_name(&self, kernel: &K, volume: &VolumeId) -> Result<Vec<u32>, Failure> {
-        Ok(with_name_of(kernel, &self.path_of(volume)?)?)
+    /// Those of `each`; when a device cannot be asked.
+    pub(crate) fn unread(
+        &self,
+        kernel: &K,
+        volume: &VolumeId,
+        mut each: impl FnMut(Held<K>) -> Result<(), Failure>,
+    ) -> Result<bool, Failure> {
+        for (number, _) in with_name_of(kernel, &self.path_of(volume)?)? {
+            match self.judge_unread(kernel, volume, number)? {
+                Some(verdict) => verdict.into_held().map_or(Ok(()), &mut each)?,
+                None => return Ok(false),
+            }
+        }
+        Ok(true)
+    }
+
+    /// What the device of that number is to the volume, whose file cannot be looked at; `None`
+    /// where nothing tells. A device whose file's filesystem answers has the volume's name and a
+    /// file of the folder's filesystem; of one that does not, sysfs has the file's path.
+    ///
+    /// # Errors
+    /// When the device cannot be opened or asked, for another reason than a dead disk.
+    pub(super) fn judge_unread(
+        &self,
+        kernel: &K,
+        volume: &VolumeId,
+        number: u32,
+    ) -> Result<Option<Verdict<K>>, Failure> {
+        let Some(mut device) = Held::open(kernel, number)? else {
+            let is_bound = kernel.loop_file_name(number)?.is_some();
+            return Ok((!is_bound).then_some(Verdict::Unbound));
+        };
+        let is_ours = match device.ask(kernel) {
+            Ok(None) => return Ok(Some(Verdict::Unbound)),
+            Ok(Some(status)) => match kernel.stat(self.fd()) {
+                Ok(folder) if folder.dev != status.backing_dev => {
+                    return Ok(Some(Verdict::Foreign));
+                }
+                Ok(_) => is_named(&status, volume),
+                // What answers is not on the disk that does not.
+                Err(error) if error.cause() == Cause::Io => return Ok(Some(Verdict::Foreign)),
+                Err(error) => return Err(error.into()),
+            },
+            Err(error) if error.cause() == Cause::Io => false,
+            Err(error) => return Err(error.into()),
+        };
+        let is_ours = is_ours || self.is_file_of(kernel, volume, number)?;
+        Ok(is_ours.then_some(Verdict::Stale(device)))
     }
 
     /// The file behind the device has the volume's path, by sysfs; or its name, and a path that
     /// leads nowhere here: that of a mount namespace that is gone. One that is seen at another path
     /// may be another driver's.
-    ///
-    /// # Errors
-    /// `INVALID_ARGUMENT` for an id that is no file name; when sysfs cannot be read.
-    pub(super) fn is_file_of(
-        &self,
-        kernel: &K,
-        volume: &VolumeId,
-        number: u32,
-    ) -> Result<bool, Failure> {
+    fn is_file_of(&self, kernel: &K, volume: &VolumeId, number: u32) -> Result<bool, Failure> {
         let (name, expected) = (file_name(volume)?, self.path_of(volume)?);
         let Some(found) = kernel.loop_file(number)?.map(|found| found.path) else {
             return Ok(false);

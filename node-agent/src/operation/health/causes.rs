@@ -13,8 +13,8 @@ pub(crate) struct Seen<'a> {
     pub(super) file: &'a Path,
     /// Where it is mounted.
     pub(super) path: &'a Path,
-    /// The number of its loop device.
-    pub(super) number: u32,
+    /// The node of its device.
+    pub(super) device: &'a Path,
     pub(super) backing: Backing,
     /// None for a raw device.
     pub(super) filesystem: Option<Filesystem>,
@@ -70,7 +70,7 @@ pub(super) fn judge(seen: &Seen<'_>) -> Complaints {
 
 fn backing(seen: &Seen<'_>, complaints: &mut Complaints) {
     let (file, path) = (seen.file.display(), seen.path.display());
-    let device = format!("/dev/loop{}", seen.number);
+    let device = seen.device.display();
     match seen.backing {
         Backing::There {
             bytes,
@@ -239,7 +239,7 @@ mod tests {
         judge(&Seen {
             file: Path::new("/volumes/vol-1"),
             path: Path::new("/staging"),
-            number: 3,
+            device: Path::new("/dev/loop3"),
             backing,
             filesystem,
         })

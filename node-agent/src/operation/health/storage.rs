@@ -32,7 +32,7 @@ pub(crate) fn storage_health<K: Kernel>(node: &Node<K>) -> Result<Vec<StorageCom
 
 fn run<K: Kernel>(node: &Node<K>) -> Result<Vec<StorageComplaint>, Failure> {
     let mut complaints = Vec::new();
-    let (kernel, dir) = (&node.kernel, &node.loop_dir);
+    let (kernel, dir) = (&node.kernel, &node.transport);
     let path = dir.path();
     let looks = kernel.look(path).and_then(|named| {
         let held = kernel.stat(dir.fd())?;
@@ -157,7 +157,7 @@ mod tests {
         Usage {
             total_bytes,
             used_bytes,
-            // What only root may use is not available, but free for the loop device.
+            // What only root may use is not available, but free for volumes.
             available_bytes: 0,
             total_inodes: 0,
             used_inodes: 0,

@@ -12,11 +12,11 @@ use belay_server::request::Stage;
 
 use super::super::phase::{Phase, phase};
 use super::super::plan::{fit, is_read_only};
-use super::super::staged::{Owner, block_path, replaced};
+use super::super::staged::{block_path, replaced};
 use super::super::{Node, Staged};
-use crate::device::Attached;
+use crate::device::{Held, Purpose, Verdict};
 use crate::filesystem::begin_use;
-use crate::kernel::{FileKind, Kernel, LoopMode, MountAttrs, Stat};
+use crate::kernel::{FileKind, Kernel, MountAttrs, Stat};
 
 /// The bind target needs no permissions: what is on it decides.
 const DEVICE_MODE: u32 = 0o600;
@@ -35,27 +35,26 @@ pub(super) fn stage<K: Kernel>(
             request.staging.display()
         )));
     }
-    let backing = node
-        .loop_dir
-        .backing(&node.kernel, &request.id, read_only)?;
+    let purpose = Purpose::Raw { read_only };
+    let storage = node.transport.find(&node.kernel, &request.id, purpose)?;
     match node.look("staging_target_path", &path)? {
         None => {}
         Some(stat) if stat.mount_root && stat.kind == FileKind::BlockDevice => {
-            match node.owner(&request.id, stat.rdev)? {
-                Owner::Ours(device) => {
+            match node.verdict(&request.id, stat.rdev)? {
+                Verdict::Ours(device) => {
                     return staged_before(node, request, &path, &stat, &device, read_only);
                 }
                 // It is not unstaged here: a pod may still have it.
-                Owner::FileGone(_) => {
+                Verdict::Stale(_) => {
                     return Err(Failure::incompatible(replaced(&request.id, &path)));
                 }
                 // What a device left behind when it was taken away: the bind would show the next
                 // volume that gets its number.
-                Owner::Unbound => node.umount(&path)?,
+                Verdict::Unbound => node.umount(&path)?,
                 _ if node.index.noted(&path, &stat).as_ref() == Some(&request.id) => {
                     node.umount(&path)?;
                 }
-                Owner::Other => return Err(other_device(request, &path)),
+                Verdict::Foreign => return Err(other_device(request, &path)),
             }
         }
         Some(stat) if stat.kind == FileKind::File && stat.bytes == 0 => {}
@@ -66,24 +65,19 @@ pub(super) fn stage<K: Kernel>(
             )));
         }
     }
-    let mode = LoopMode {
-        read_only,
-        autoclear: false,
-    };
-    let device = node.attach(&request.id, backing, mode)?;
+    let device = node.attach(&request.id, storage, purpose)?;
     let bound = fit(plan, &node.kernel, &device).and_then(|_| {
-        if !read_only {
+        if let Some(storage) = device.storage().filter(|_| !read_only) {
             // What a raw user writes must not pass for a format of ours that was cut short, and
             // that it is gone must not pass for a new volume.
-            let file = device.backing().fd();
-            phase(Phase::Attach, || begin_use(&node.kernel, file))?;
+            phase(Phase::Attach, || begin_use(&node.kernel, storage.fd()))?;
         }
         bind(node, request, &path, &device)
     });
     match bound {
         Ok(()) => Ok(Staged::Done),
         // The caller must come back: nobody else would free the device.
-        Err(failure) => match phase(Phase::Detach, || device.release(&node.kernel)) {
+        Err(failure) => match phase(Phase::Detach, || device.release(&node.kernel, &request.id)) {
             Ok(()) => Err(failure.rolled_back()),
             Err(_) => Err(failure.may_be_running()),
         },
@@ -104,14 +98,10 @@ fn staged_before<K: Kernel>(
     request: &Stage,
     path: &Path,
     stat: &Stat,
-    device: &Attached<K>,
+    device: &Held<K>,
     read_only: bool,
 ) -> Result<Staged, Failure> {
-    let bound = node
-        .kernel
-        .loop_status(device.fd())?
-        .map(|status| status.mode);
-    if bound.is_some_and(|mode| mode.read_only != read_only) {
+    if device.is_read_only().is_some_and(|it| it != read_only) {
         return Err(Failure::incompatible(format!(
             "volume {} is staged at {} {}",
             request.id,
@@ -123,11 +113,9 @@ fn staged_before<K: Kernel>(
             }
         )));
     }
-    device.refresh(&node.kernel)?;
-    if bound.is_some_and(|mode| mode.autoclear) {
-        // An unstage was killed half-way, and the device only waits for its last user to close it.
-        node.kernel.loop_set_autoclear(device.fd(), false)?;
-    }
+    device.bytes(&node.kernel)?;
+    // An unstage may have been killed half-way: then it only waits for its last user to close it.
+    device.keep(&node.kernel)?;
     node.index.note(path, stat, stat.rdev, &request.id);
     Ok(Staged::Done)
 }
@@ -137,16 +125,15 @@ fn bind<K: Kernel>(
     node: &Node<K>,
     request: &Stage,
     path: &Path,
-    device: &Attached<K>,
+    device: &Held<K>,
 ) -> Result<(), Failure> {
     let kernel = &node.kernel;
-    let held = kernel.stat(device.fd())?;
-    let device_node = kernel.open_path(&device.path())?;
-    if kernel.stat(&device_node)?.rdev != held.rdev {
+    let dev = device.dev(kernel)?;
+    let device_node = kernel.open_path(device.path())?;
+    if kernel.stat(&device_node)?.rdev != dev {
         return Err(Failure::bug(format!(
-            "{} is not device {} any more",
+            "{} is not device {dev} any more",
             device.path().display(),
-            held.rdev
         )));
     }
     let bind = phase(Phase::Clone, || kernel.open_tree(&device_node))?;
@@ -164,6 +151,6 @@ fn bind<K: Kernel>(
             Err(_) => failure.may_be_running(),
         });
     }
-    node.index.note(path, &bound, held.rdev, &request.id);
+    node.index.note(path, &bound, dev, &request.id);
     Ok(())
 }

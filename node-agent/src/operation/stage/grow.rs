@@ -6,7 +6,7 @@ use belay_server::request::VolumeId;
 use super::super::Node;
 use super::super::phase::{Phase, phase};
 use super::tally;
-use crate::device::Attached;
+use crate::device::Held;
 use crate::filesystem::{FsType, GrowError, grow};
 use crate::kernel::Kernel;
 
@@ -17,7 +17,7 @@ pub(super) fn grow_to_device<K: Kernel>(
     node: &Node<K>,
     volume: &VolumeId,
     root: &K::Fd,
-    device: &Attached<K>,
+    device: &Held<K>,
     fs: FsType,
 ) {
     let refused = match phase(Phase::Grow, || grow(&node.kernel, root, device.fd(), fs)) {

@@ -9,16 +9,16 @@ use belay_server::request::{MountFlags, Stage};
 
 use super::super::phase::{Phase, phase};
 use super::super::plan::{asked_fs, fit, is_read_only};
-use super::super::staged::{Owner, block_path, replaced, something_else};
+use super::super::staged::{block_path, replaced, something_else};
 use super::super::{Formatting, Node, Staged};
 use super::grow::grow_to_device;
 use super::tally::{self, Refusal};
-use crate::device::Attached;
+use crate::device::{Held, Purpose, Storage, Verdict};
 use crate::filesystem::{
     DeviceUnderTest, Found, FsType, MountOptions, Permit, USED, examine, examine_ends, format,
     parse_flags,
 };
-use crate::kernel::{Cause, Dev, Error, Kernel, LoopMode, MountAttrs, Open, Stat};
+use crate::kernel::{Cause, Dev, Error, Kernel, MountAttrs, Open, Stat};
 
 /// mkfs of a large volume on a slow disk takes minutes; one that takes longer hangs.
 const FORMAT_DEADLINE: Duration = Duration::from_secs(600);
@@ -70,16 +70,13 @@ pub(super) fn stage<K: Kernel>(
     if staging.mount_root {
         return staged_before(node, &wish, staging);
     }
-    let backing = node.loop_dir.backing(kernel, &request.id, false)?;
-    let mode = LoopMode {
-        read_only: false,
-        autoclear: true,
-    };
-    let device = node.attach(&request.id, backing, mode)?;
+    let purpose = Purpose::Filesystem;
+    let storage = node.transport.find(kernel, &request.id, purpose)?;
+    let device = node.attach(&request.id, storage, purpose)?;
     let under_test = DeviceUnderTest {
         fd: device.fd(),
         bytes: fit(plan, kernel, &device)?,
-        backing: Some(device.backing().fd()),
+        backing: device.storage().map(Storage::fd),
         volume: request.id.as_str(),
     };
     let Some((fs, permit)) = decide(node, &wish, plan, &device, &under_test, formatting)? else {
@@ -114,10 +111,10 @@ fn staged_before<K: Kernel>(
     let request = wish.request;
     let path = &request.staging;
     let dev = node.behind(&request.id, path, staging)?;
-    let device = match node.owner(&request.id, dev)? {
-        Owner::Ours(device) => device,
-        Owner::FileGone(_) => return Err(Failure::incompatible(replaced(&request.id, path))),
-        Owner::Unbound | Owner::Other => {
+    let device = match node.verdict(&request.id, dev)? {
+        Verdict::Ours(device) => device,
+        Verdict::Stale(_) => return Err(Failure::incompatible(replaced(&request.id, path))),
+        Verdict::Unbound | Verdict::Foreign => {
             return Err(something_else("staging_target_path", &request.id, path));
         }
     };
@@ -145,7 +142,7 @@ fn staged_before<K: Kernel>(
         )));
     }
     if !attrs.contains(MountAttrs::READ_ONLY) {
-        device.refresh(&node.kernel)?;
+        device.bytes(&node.kernel)?;
         let root = node.kernel.open(path, Open::Directory)?;
         grow_to_device(node, &request.id, &root, &device, fs);
     }
@@ -160,7 +157,7 @@ fn decide<K: Kernel>(
     node: &Node<K>,
     wish: &Wish<'_>,
     plan: &PublishContext,
-    device: &Attached<K>,
+    device: &Held<K>,
     under_test: &DeviceUnderTest<'_, K::Fd>,
     formatting: Formatting,
 ) -> Result<Option<(FsType, Option<Permit>)>, Failure> {
@@ -173,15 +170,15 @@ fn decide<K: Kernel>(
     });
     match decided {
         // What a mkfs has not finished may look like anything.
-        Some(Err(_)) if device.is_claimed() => Err(device.claimed()),
+        Some(Err(_)) if device.is_shared() => Err(device.claimed()),
         Some(decided) => decided.map(Some),
         None => refuse_in_use(device).map(|()| None),
     }
 }
 
 /// Nothing is formatted that somebody has claimed.
-fn refuse_in_use<K: Kernel>(device: &Attached<K>) -> Result<(), Failure> {
-    if device.is_claimed() {
+fn refuse_in_use<K: Kernel>(device: &Held<K>) -> Result<(), Failure> {
+    if device.is_shared() {
         Refusal::InUse.count();
         return Err(device.claimed());
     }
@@ -203,7 +200,7 @@ fn judge<K: Kernel>(
             return Ok((found, None));
         }
         Found::Emptied => {
-            let file = node.loop_dir.path_of(&wish.request.id)?;
+            let file = node.transport.path_of(&wish.request.id)?;
             return Err(refuse(wish, Refusal::Emptied, &emptied(&file)));
         }
         Found::Blank(_) if plan.content == Content::Populated => {
@@ -283,7 +280,7 @@ fn refuse(wish: &Wish<'_>, refusal: Refusal, why: &str) -> Failure {
 fn configure<K: Kernel>(
     node: &Node<K>,
     wish: &Wish<'_>,
-    device: &Attached<K>,
+    device: &Held<K>,
     fs: FsType,
 ) -> Result<K::Fd, Failure> {
     let kernel = &node.kernel;
@@ -305,7 +302,7 @@ fn configure<K: Kernel>(
 fn mount<K: Kernel>(
     node: &Node<K>,
     wish: &Wish<'_>,
-    device: &Attached<K>,
+    device: &Held<K>,
     fs: FsType,
     context: K::Fd,
 ) -> Result<Staged, Failure> {
@@ -313,7 +310,7 @@ fn mount<K: Kernel>(
     let attrs = wish.options(fs)?.attrs;
     let context = create(node, wish, device, fs, context)?;
     let mounted = phase(Phase::Mount, || kernel.fsmount(&context, attrs))?;
-    let held = kernel.stat(device.fd())?.rdev;
+    let held = device.dev(kernel)?;
     let root_of_mount = Stat {
         mount_root: true,
         ..kernel.stat(&mounted)?
@@ -340,13 +337,13 @@ fn mount<K: Kernel>(
 fn create<K: Kernel>(
     node: &Node<K>,
     wish: &Wish<'_>,
-    device: &Attached<K>,
+    device: &Held<K>,
     fs: FsType,
     context: K::Fd,
 ) -> Result<K::Fd, Failure> {
     let attempt = |context: K::Fd| {
         // A mount that leaked into another namespace still has the superblock: it is the same one.
-        let create = || node.kernel.fsconfig_create(&context, device.is_claimed());
+        let create = || node.kernel.fsconfig_create(&context, device.is_shared());
         phase(Phase::Mount, create).map(|()| context)
     };
     let has_same_id = |error: &Error| fs == FsType::Btrfs && error.cause() == Cause::Exists;

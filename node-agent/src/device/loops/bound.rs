@@ -1,0 +1,190 @@
+//! A loop device that is bound to a file, and how it is unbound.
+
+use std::path::PathBuf;
+
+use belay_server::call::Failure;
+use belay_server::request::VolumeId;
+
+use super::file::{VolumeFile, still_open};
+use super::sysfs::loop_path;
+use crate::device::Held;
+use crate::kernel::{Cause, Kernel, LoopMode, LoopStatus, Open, Patience, Result, while_busy};
+
+/// What guards a bound device: its number, and what is known of the file behind it.
+pub(crate) struct Bound<K: Kernel> {
+    pub(super) number: u32,
+    /// The volume's file, if that is behind the device.
+    pub(super) file: Option<VolumeFile<K>>,
+    /// As it was when the device was bound or asked.
+    pub(super) mode: Option<LoopMode>,
+    /// See [`Held::is_shared`].
+    pub(super) is_shared: bool,
+    /// See [`Held::is_checked`].
+    pub(super) is_checked: bool,
+}
+
+impl<K: Kernel> Held<K> {
+    /// Opens a device that was bound a moment ago; `None` when it was unbound and removed since, or
+    /// its disk fails.
+    ///
+    /// # Errors
+    /// When it cannot be opened.
+    pub(super) fn open(kernel: &K, number: u32) -> Result<Option<Self>> {
+        let path = loop_path(number);
+        let fd = match kernel.open(&path, Open::DeviceRead) {
+            Ok(fd) => fd,
+            Err(error) if matches!(error.cause(), Cause::Missing | Cause::NoDevice) => {
+                return Ok(None);
+            }
+            Err(error) => return Err(error),
+        };
+        let guard = Bound {
+            number,
+            file: None,
+            mode: None,
+            is_shared: false,
+            is_checked: true,
+        };
+        Ok(Some(Held { fd, path, guard }))
+    }
+
+    /// Asks the device what is behind it; `None` when it is not bound.
+    ///
+    /// # Errors
+    /// When the filesystem of that file does not tell.
+    pub(super) fn ask(&mut self, kernel: &K) -> Result<Option<LoopStatus>> {
+        let status = kernel.loop_status(&self.fd)?;
+        self.guard.mode = status.as_ref().map(|status| status.mode);
+        Ok(status)
+    }
+
+    /// The same device, with the file that is behind it.
+    pub(super) fn with(mut self, file: VolumeFile<K>) -> Self {
+        self.guard.file = Some(file);
+        self
+    }
+
+    /// The open storage behind it, if it has the volume's.
+    pub(crate) fn storage(&self) -> Option<&VolumeFile<K>> {
+        self.guard.file.as_ref()
+    }
+
+    /// Whether writes fail; `None` where that is not known.
+    pub(crate) fn is_read_only(&self) -> Option<bool> {
+        self.guard.mode.map(|mode| mode.read_only)
+    }
+
+    /// It stays attached without a user.
+    pub(crate) fn is_kept(&self) -> bool {
+        self.guard.mode.is_some_and(|mode| !mode.autoclear)
+    }
+
+    /// Somebody had it claimed when it was taken over: a mount that we do not see, or a mkfs that
+    /// outlived us.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.guard.is_shared
+    }
+
+    /// Whether it could be told, when it was attached, that nobody else had its storage open.
+    pub(crate) fn is_checked(&self) -> bool {
+        self.guard.is_checked
+    }
+
+    /// Its size in bytes, after it has taken over what its storage has grown by.
+    ///
+    /// # Errors
+    /// When the device cannot be asked.
+    pub(crate) fn bytes(&self, kernel: &K) -> Result<u64> {
+        let bytes = kernel.device_bytes(&self.fd)?;
+        let is_behind = |file: &VolumeFile<K>| bytes < file.bytes();
+        if !self.guard.file.as_ref().is_some_and(is_behind) {
+            return Ok(bytes);
+        }
+        kernel.loop_set_capacity(&self.fd)?;
+        kernel.device_bytes(&self.fd)
+    }
+
+    /// Lets it stay attached without a user from now on.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub(crate) fn keep(&self, kernel: &K) -> Result<()> {
+        match self.guard.mode {
+            Some(mode) if mode.autoclear => kernel.loop_set_autoclear(&self.fd, false),
+            _ => Ok(()),
+        }
+    }
+
+    /// Detaches it at its last close. Where it has the volume's storage, that tells afterwards
+    /// whether the last close has come; else the device itself is asked here.
+    ///
+    /// # Errors
+    /// What the kernel refused; `ABORTED` while somebody has a device open whose storage is gone.
+    pub(crate) fn release(self, kernel: &K, volume: &VolumeId) -> std::result::Result<(), Failure> {
+        let (path, Bound { number, file, .. }) = self.unbind(kernel)?;
+        if file.is_some() {
+            return Ok(());
+        }
+        let is_bound = || match Held::open(kernel, number)? {
+            None => Ok(false),
+            Some(mut device) => match device.ask(kernel) {
+                // Its disk is dead.
+                Err(error) if error.cause() == Cause::Io => {
+                    Ok(kernel.loop_file_name(number)?.is_some())
+                }
+                status => Ok(status?.is_some_and(|status| is_named(&status, volume))),
+            },
+        };
+        let still = |bound: &Result<bool>| matches!(bound, Ok(true));
+        match while_busy(kernel, Patience::Second, still, is_bound)? {
+            true => Err(still_open(&path)),
+            false => Ok(()),
+        }
+    }
+
+    /// Detaches it, unless somebody has it mounted, claimed or open; whether it did.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub(crate) fn release_unused(self, kernel: &K) -> Result<bool> {
+        let (_, Bound { number, file, .. }) = self.unbind(kernel)?;
+        // Whether others have it open shows only now.
+        let is_left = |left: &Result<Option<Self>>| matches!(left, Ok(Some(_)));
+        let left = while_busy(kernel, Patience::Moment, is_left, || {
+            let Some(mut device) = Held::open(kernel, number)? else {
+                return Ok(None);
+            };
+            let status = device.ask(kernel)?;
+            let is_it = status
+                .zip(file.as_ref())
+                .is_some_and(|(it, file)| file.is_behind(&it));
+            Ok(is_it.then_some(device))
+        })?;
+        match left {
+            None => Ok(true),
+            Some(device) => {
+                // It would be gone when the other closes it.
+                kernel.loop_set_autoclear(&device.fd, false)?;
+                Ok(false)
+            }
+        }
+    }
+
+    /// Unbinds it at the last close, of which this may be one; its node, and what guarded it. That
+    /// it is unbound already is as good.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub(super) fn unbind(self, kernel: &K) -> Result<(PathBuf, Bound<K>)> {
+        match kernel.loop_clr_fd(&self.fd) {
+            Err(error) if error.cause() != Cause::NoDevice => return Err(error),
+            _ => {}
+        }
+        Ok((self.path, self.guard))
+    }
+}
+
+/// The bound device was given the volume's name. One that is longer than the field has no name.
+pub(super) fn is_named(status: &LoopStatus, volume: &VolumeId) -> bool {
+    status.name == volume.as_str()
+}

@@ -1,0 +1,207 @@
+//! The folder of `--loop-dir`, which has a file of each volume.
+
+use std::path::{Path, PathBuf};
+
+use belay_contract::attribute::DETACH;
+use belay_server::call::{Failure, Kind};
+use belay_server::request::VolumeId;
+
+use super::file::VolumeFile;
+use crate::device::Purpose;
+use crate::kernel::{Cause, FileKind, Kernel, Open, Patience, while_busy};
+
+/// The folder that holds the volumes' files, opened once so that renaming it changes nothing.
+pub(crate) struct LoopDir<K: Kernel> {
+    path: PathBuf,
+    fd: K::Fd,
+}
+
+impl<K: Kernel> LoopDir<K> {
+    /// Opens the folder.
+    ///
+    /// # Errors
+    /// When it is not there or not a folder.
+    pub(crate) fn open(kernel: &K, path: &Path) -> crate::kernel::Result<Self> {
+        Ok(LoopDir {
+            path: path.to_owned(),
+            fd: kernel.open(path, Open::Directory)?,
+        })
+    }
+
+    /// Takes the folder's lock, which stays with us to the end: whether no other agent has it.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub(crate) fn is_ours_alone(&self, kernel: &K) -> crate::kernel::Result<bool> {
+        // A child that was just started has our descriptors until its exec; so has a dead agent's.
+        while_busy(
+            kernel,
+            Patience::Moment,
+            |alone| matches!(alone, Ok(false)),
+            || kernel.flock(&self.fd),
+        )
+    }
+
+    /// The folder, by name.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The folder, as it was opened at the start.
+    pub(crate) fn fd(&self) -> &K::Fd {
+        &self.fd
+    }
+
+    /// Where the volume's file should be.
+    ///
+    /// # Errors
+    /// `INVALID_ARGUMENT` for an id that is no file name.
+    pub(crate) fn path_of(&self, volume: &VolumeId) -> Result<PathBuf, Failure> {
+        Ok(self.path.join(file_name(volume)?))
+    }
+
+    /// The volume's file, opened as its purpose needs.
+    ///
+    /// # Errors
+    /// `INVALID_ARGUMENT` for an id that is no file name or a name that leads elsewhere,
+    /// `NOT_FOUND` when there is no such file.
+    pub(crate) fn find(
+        &self,
+        kernel: &K,
+        volume: &VolumeId,
+        purpose: Purpose,
+    ) -> Result<VolumeFile<K>, Failure> {
+        match purpose {
+            Purpose::Raw { read_only: true } => self.open_file(kernel, volume, Open::FileRead),
+            _ => self.open_file(kernel, volume, Open::FileWrite),
+        }
+    }
+
+    /// The volume's file, to read; `None` when it is gone.
+    ///
+    /// # Errors
+    /// As [`LoopDir::find`], apart from `NOT_FOUND`.
+    pub(crate) fn find_if_any(
+        &self,
+        kernel: &K,
+        volume: &VolumeId,
+    ) -> Result<Option<VolumeFile<K>>, Failure> {
+        unless_gone(self.open_file(kernel, volume, Open::FileRead))
+    }
+
+    /// [`LoopDir::find_if_any`], opened by name only: to compare and to measure, and in the way of
+    /// nobody who asks whether the file is open.
+    ///
+    /// # Errors
+    /// As [`LoopDir::find_if_any`].
+    pub(crate) fn name_if_any(
+        &self,
+        kernel: &K,
+        volume: &VolumeId,
+    ) -> Result<Option<VolumeFile<K>>, Failure> {
+        unless_gone(self.open_file(kernel, volume, Open::Name))
+    }
+
+    /// Whether the volume is to be detached, by what its controller wrote at its file.
+    ///
+    /// # Errors
+    /// What the kernel refused.
+    pub(crate) fn is_wanted_back(&self, kernel: &K, volume: &VolumeId) -> Result<bool, Failure> {
+        let Some(file) = self.find_if_any(kernel, volume)? else {
+            return Ok(false);
+        };
+        match kernel.xattr(file.fd(), DETACH) {
+            Err(error) if error.cause() == Cause::Unsupported => Ok(false),
+            value => Ok(value?.is_some()),
+        }
+    }
+
+    fn open_file(
+        &self,
+        kernel: &K,
+        volume: &VolumeId,
+        how: Open,
+    ) -> Result<VolumeFile<K>, Failure> {
+        let name = file_name(volume)?;
+        let path = self.path.join(name);
+        // While another call asks who has the file open, which takes microseconds.
+        let is_asked = |opened: &crate::kernel::Result<K::Fd>| {
+            opened
+                .as_ref()
+                .is_err_and(|error| error.cause() == Cause::Again)
+        };
+        let open = || kernel.open_beneath(&self.fd, name, how);
+        let fd =
+            while_busy(kernel, Patience::Second, is_asked, open).map_err(|error| {
+                match error.cause() {
+                    Cause::Again => Failure::busy(format!(
+                        "another process has a lease on {}: {error}",
+                        path.display()
+                    )),
+                    Cause::Missing => Failure::not_found(format!(
+                        "volume {volume}: no file {} on this node",
+                        path.display()
+                    )),
+                    Cause::Escapes => Failure::invalid(
+                        "volume_id",
+                        format!(
+                            "{} leads out of the loop directory; remove the link",
+                            path.display()
+                        ),
+                    ),
+                    Cause::Directory => not_a_file(&path),
+                    _ => Failure::from(error),
+                }
+            })?;
+        let stat = kernel.stat(&fd)?;
+        if stat.kind != FileKind::File {
+            return Err(not_a_file(&path));
+        }
+        Ok(VolumeFile::new(fd, path, &stat))
+    }
+}
+
+fn unless_gone<K: Kernel>(
+    found: Result<VolumeFile<K>, Failure>,
+) -> Result<Option<VolumeFile<K>>, Failure> {
+    match found {
+        Ok(file) => Ok(Some(file)),
+        Err(failure) if failure.kind == Kind::NotFound => Ok(None),
+        Err(failure) => Err(failure),
+    }
+}
+
+fn not_a_file(path: &Path) -> Failure {
+    Failure::invalid(
+        "volume_id",
+        format!("{} is not a regular file", path.display()),
+    )
+}
+
+/// The id as a file name. `local` names its files so; nothing else may reach the file system.
+pub(super) fn file_name(volume: &VolumeId) -> Result<&str, Failure> {
+    let id = volume.as_str();
+    if id == "." || id == ".." || id.contains('/') {
+        return Err(Failure::invalid(
+            "volume_id",
+            format!("{id:?} is not the name of a file in the loop directory"),
+        ));
+    }
+    Ok(id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_that_is_a_path_is_refused_by_name() {
+        for id in ["..", ".", "../etc/passwd", "a/b", "/etc/passwd"] {
+            let volume = VolumeId::new(id).unwrap();
+            let failure = file_name(&volume).unwrap_err();
+            assert!(failure.message.starts_with("volume_id: "), "{failure}");
+        }
+        let volume = VolumeId::new("vol-1..2").unwrap();
+        assert_eq!(file_name(&volume).unwrap(), "vol-1..2");
+    }
+}

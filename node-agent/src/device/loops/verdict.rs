@@ -1,0 +1,186 @@
+//! What a loop device is to a volume.
+
+use std::ffi::OsStr;
+
+use belay_server::call::{Failure, Kind};
+use belay_server::request::VolumeId;
+
+use super::bound::is_named;
+use super::file::VolumeFile;
+use super::folder::LoopDir;
+use crate::device::{Held, Verdict};
+use crate::kernel::{Dev, FileKind, Kernel};
+
+/// How the name of the file behind a device compares with a volume's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FileName {
+    /// It is the volume's.
+    Same,
+    /// The volume's file may have got it when it was removed or moved aside.
+    Old,
+    /// It is another one, or nothing is bound.
+    Other,
+}
+
+impl<K: Kernel> LoopDir<K> {
+    /// What that device is to the volume.
+    ///
+    /// # Errors
+    /// `INVALID_ARGUMENT` for an id that can name no file; else what the kernel refused.
+    pub(crate) fn verdict(
+        &self,
+        kernel: &K,
+        volume: &VolumeId,
+        dev: Dev,
+    ) -> Result<Verdict<K>, Failure> {
+        let Some(number) = kernel.loop_number(dev) else {
+            return Ok(Verdict::Foreign);
+        };
+        let Some(device) = Held::open(kernel, number)? else {
+            return Ok(Verdict::Unbound);
+        };
+        if device.dev(kernel)? != dev {
+            return Ok(Verdict::Foreign);
+        }
+        let file = self.name_if_any(kernel, volume)?;
+        self.judge(kernel, volume, device, file)
+    }
+
+    /// [`LoopDir::verdict`], for what is to be taken away: a device of the volume whose file
+    /// answers EIO is as stale as one whose file is gone.
+    ///
+    /// # Errors
+    /// As [`LoopDir::verdict`], also where nothing proves without the file whose the device is.
+    pub(crate) fn verdict_of_old(
+        &self,
+        kernel: &K,
+        volume: &VolumeId,
+        dev: Dev,
+    ) -> Result<Verdict<K>, Failure> {
+        let failure = match self.verdict(kernel, volume, dev) {
+            Err(failure) if failure.kind == Kind::System => failure,
+            verdict => return verdict,
+        };
+        match kernel.loop_number(dev) {
+            Some(number) if self.is_unreadable(kernel, volume)? => {
+                self.judge_unread(kernel, volume, number)?.ok_or(failure)
+            }
+            _ => Err(failure),
+        }
+    }
+
+    /// What the open device is to the volume, whose file is `file`.
+    pub(super) fn judge(
+        &self,
+        kernel: &K,
+        volume: &VolumeId,
+        mut device: Held<K>,
+        file: Option<VolumeFile<K>>,
+    ) -> Result<Verdict<K>, Failure> {
+        let Some(status) = device.ask(kernel)? else {
+            return Ok(Verdict::Unbound);
+        };
+        let number = device.guard.number;
+        Ok(match file {
+            Some(file) if file.is_behind(&status) => Verdict::Ours(device.with(file)),
+            Some(file) if !file.is_beside(&status) => Verdict::Foreign,
+            // Another driver's volume may have the same id: its file still has the name.
+            Some(_) if !has_lost_name(kernel, volume, number)? => Verdict::Foreign,
+            _ if is_named(&status, volume) => Verdict::Stale(device),
+            _ => Verdict::Foreign,
+        })
+    }
+
+    /// Whether the device of a mount that is known to be the volume's has another file than the
+    /// one that has the volume's name now. Asks neither the device nor the disk.
+    ///
+    /// # Errors
+    /// What the kernel refused.
+    pub(crate) fn is_replaced(
+        &self,
+        kernel: &K,
+        volume: &VolumeId,
+        dev: Dev,
+    ) -> Result<bool, Failure> {
+        let Some(number) = kernel.loop_number(dev) else {
+            return Ok(false);
+        };
+        if !has_lost_name(kernel, volume, number)? {
+            return Ok(false);
+        }
+        let file = kernel.look(&self.path_of(volume)?)?;
+        Ok(file.is_some_and(|file| file.kind == FileKind::File))
+    }
+
+    /// Whether the device may be, or have been, the volume's, by what its file is called. Asks no
+    /// device.
+    ///
+    /// # Errors
+    /// As [`LoopDir::verdict`].
+    pub(crate) fn may_be_of(
+        &self,
+        kernel: &K,
+        volume: &VolumeId,
+        dev: Dev,
+    ) -> Result<bool, Failure> {
+        let Some(number) = kernel.loop_number(dev) else {
+            return Ok(false);
+        };
+        match file_name_of(kernel, volume, number)? {
+            FileName::Other => Ok(false),
+            FileName::Old => Ok(true),
+            // Without a file here, it is the volume of another driver.
+            FileName::Same => Ok(self.name_if_any(kernel, volume)?.is_some()),
+        }
+    }
+}
+
+/// The file of a bound device is not called as the volume is: it was renamed or deleted.
+fn has_lost_name<K: Kernel>(
+    kernel: &K,
+    volume: &VolumeId,
+    number: u32,
+) -> crate::kernel::Result<bool> {
+    let name = kernel.loop_file_name(number)?;
+    Ok(name.is_some_and(|name| name != *volume.as_str()))
+}
+
+/// Compares the name of the file behind the device of that number. Asks sysfs alone.
+///
+/// # Errors
+/// When sysfs cannot be read.
+pub(super) fn file_name_of<K: Kernel>(
+    kernel: &K,
+    volume: &VolumeId,
+    number: u32,
+) -> crate::kernel::Result<FileName> {
+    let name = kernel.loop_file_name(number)?;
+    Ok(match name.as_deref().and_then(OsStr::to_str) {
+        Some(name) if name == volume.as_str() => FileName::Same,
+        Some(name) if is_old_name(volume.as_str(), name) => FileName::Old,
+        _ => FileName::Other,
+    })
+}
+
+/// What a file is called that was moved aside (`vol-1.bad`), or removed (`vol-1 (deleted)`).
+fn is_old_name(volume: &str, name: &str) -> bool {
+    let rest = name
+        .strip_prefix(volume)
+        .and_then(|rest| rest.chars().next());
+    rest.is_some_and(|next| !next.is_ascii_alphanumeric())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_old_name_begins_with_the_volumes_and_is_not_that_of_another_volume() {
+        for old in ["vol-1.bad", "vol-1~", "vol-1 (deleted)"] {
+            assert!(is_old_name("vol-1", old), "{old}");
+        }
+        for other in ["vol-1", "vol-12", "vol-12 (deleted)", "old-vol-1", ""] {
+            assert!(!is_old_name("vol-1", other), "{other}");
+        }
+    }
+}
