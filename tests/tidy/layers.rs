@@ -113,10 +113,21 @@ const CONFINED: &[Confined] = &[
     },
 ];
 
+/// Where a name may speak of loop devices: the transport, what it is made with, and its flag. A
+/// folder is named by a `/` at its end.
+const OF_LOOP_DEVICES: [&str; 5] = [
+    "node-agent/src/device/loops/",
+    "node-agent/src/device/mod.rs",
+    "node-agent/src/kernel/",
+    "node-agent/src/config.rs",
+    "node-agent/src/start.rs",
+];
+
 /// Everything in one file that reaches up, or out of its home.
 pub(crate) fn check(file: &RustFile) -> Vec<Finding> {
     let mut findings: Vec<Finding> = RANKS.iter().flat_map(|ranks| upward(file, ranks)).collect();
     findings.extend(CONFINED.iter().flat_map(|confined| strayed(file, confined)));
+    findings.extend(named_for_one_transport(file));
     findings
 }
 
@@ -200,6 +211,28 @@ fn strayed(file: &RustFile, confined: &Confined) -> Vec<Finding> {
         .collect()
 }
 
+/// Code that names loop devices where others shall fit as well. Tests may name them anywhere.
+fn named_for_one_transport(file: &RustFile) -> Vec<Finding> {
+    let is_home = |home: &&str| file.path.starts_with(*home);
+    let is_test = file
+        .path
+        .split('/')
+        .any(|part| matches!(part, "tests" | "real"));
+    if !file.path.starts_with("node-agent/src/") || is_test || OF_LOOP_DEVICES.iter().any(is_home) {
+        return Vec::new();
+    }
+    let mut findings = Vec::new();
+    for (at, line) in file.product.lines().enumerate() {
+        let words = line.split(|c| !is_word(c));
+        // The keyword is no name.
+        for word in words.filter(|word| *word != "loop" && word.to_lowercase().contains("loop")) {
+            let rule = format!("{word}: what a loop device is stays in device/loops/");
+            findings.push(Finding::new(&file.path, at + 1, rule));
+        }
+    }
+    findings
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -222,7 +255,7 @@ mod tests {
         ] {
             let content = format!("//! x\n{upward}\n");
             assert_eq!(
-                lines("node-agent/src/device/loopdev.rs", &content).len(),
+                lines("node-agent/src/device/loops/file.rs", &content).len(),
                 1,
                 "{upward}"
             );
@@ -263,7 +296,10 @@ mod tests {
         for (path, content) in [
             ("node-agent/src/operation/stage.rs", "use tonic::Status;"),
             ("node-agent/src/operation/stage.rs", "use belay_proto::csi;"),
-            ("node-agent/src/device/loopdev.rs", "use rustix::io::Errno;"),
+            (
+                "node-agent/src/device/loops/file.rs",
+                "use rustix::io::Errno;",
+            ),
             ("node-agent/src/pool.rs", "fn f() { libc::sync() }"),
             (
                 "node-agent/src/operation/stage.rs",
@@ -293,5 +329,24 @@ mod tests {
         ] {
             assert_eq!(lines(path, content), [] as [usize; 0], "{path}: {content}");
         }
+    }
+
+    #[test]
+    fn a_name_of_loop_devices_is_found_where_other_transports_shall_fit() {
+        let naming = "fn f() { kernel.loop_dev(LoopDir) }\n";
+        assert_eq!(lines("node-agent/src/operation/stage.rs", naming), [1, 1]);
+        for home in [
+            "device/loops/file.rs",
+            "kernel/mod.rs",
+            "operation/tests/a.rs",
+        ] {
+            let path = format!("node-agent/src/{home}");
+            assert_eq!(lines(&path, naming), [] as [usize; 0], "{path}");
+        }
+        let keyword = "fn f() { loop {} } // LoopDir\n";
+        assert_eq!(
+            lines("node-agent/src/pool/mod.rs", keyword),
+            [] as [usize; 0]
+        );
     }
 }
