@@ -24,7 +24,8 @@ use crate::forgotten;
 use crate::holder;
 use crate::kernel::linux::Linux;
 use crate::kernel::{self, Kernel as _};
-use crate::operation::{KubeletDir, MountIndex, Node};
+use crate::mounts::MountIndex;
+use crate::operation::{KubeletDir, Node};
 use crate::pool;
 use crate::rpc::NodeService;
 

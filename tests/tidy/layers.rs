@@ -15,8 +15,9 @@ const RANKS: &[Ranks] = &[
     Ranks {
         sources: "node-agent/src/",
         ranks: &[
-            ("rpc", 3),
-            ("operation", 2),
+            ("rpc", 4),
+            ("operation", 3),
+            ("mounts", 2),
             ("device", 1),
             ("filesystem", 1),
             ("kernel", 0),
@@ -259,6 +260,12 @@ mod tests {
                 1,
                 "{upward}"
             );
+        }
+        for (path, upward) in [
+            ("mounts/mod.rs", "use crate::operation::phase;"),
+            ("device/loops/file.rs", "use crate::mounts::Mounts;"),
+        ] {
+            assert_eq!(lines(&format!("node-agent/src/{path}"), upward), [1]);
         }
         assert_eq!(
             lines(

@@ -25,6 +25,7 @@ const STANDING: &[&str] = &[
     "node-agent/src/device/",
     "node-agent/src/filesystem/",
     "node-agent/src/kernel/linux/",
+    "node-agent/src/mounts/",
     "node-agent/src/operation/",
     "node-agent/src/rpc/",
     "proto/csi.proto",

@@ -7,10 +7,10 @@ use belay_server::request::NodeExpand;
 
 use super::Node;
 use super::phase::{Operation, Phase, operation, phase};
-use super::staged::block_path;
 use crate::device::{Held, Verdict, ext4_errors};
 use crate::filesystem::{FsType, GrowError, grow};
 use crate::kernel::{FileKind, Kernel, Open, Stat};
+use crate::mounts::block_path;
 
 /// Grows what is mounted at the volume path and returns the device's size in bytes.
 ///
@@ -29,8 +29,8 @@ fn run<K: Kernel>(node: &Node<K>, request: &NodeExpand) -> Result<u64, Failure> 
         node.admit("staging_target_path", staging)?;
     }
     let (mounted, stat) = find(node, request, path)?;
-    let dev = node.behind(&request.id, &mounted, &stat)?;
-    let Verdict::Ours(device) = node.verdict(&request.id, dev)? else {
+    let (_, verdict) = node.mounts().verdict(&request.id, &mounted, &stat)?;
+    let Verdict::Ours(device) = verdict else {
         return Err(not_there(request, path));
     };
     let bytes = phase(Phase::Grow, || device.bytes(&node.kernel))?;
@@ -62,7 +62,7 @@ fn find<K: Kernel>(
         return Err(not_there(request, path));
     }
     for candidate in [path.to_owned(), block_path(path)] {
-        if let Some(stat) = node.look("volume_path", &candidate)?
+        if let Some(stat) = node.mounts().look("volume_path", &candidate)?
             && stat.mount_root
         {
             return Ok((candidate, stat));
@@ -87,7 +87,7 @@ fn writable_path<'a, K: Kernel>(
     volume: &Stat,
 ) -> Result<&'a Path, Failure> {
     if let Some(staging) = request.staging.as_deref()
-        && let Some(stat) = node.look("staging_target_path", staging)?
+        && let Some(stat) = node.mounts().look("staging_target_path", staging)?
         && stat.mount_root
         && stat.is_same_root(volume)
     {

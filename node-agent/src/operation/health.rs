@@ -17,9 +17,9 @@ use belay_server::request::{NodeVolumeHealth, VolumeId};
 
 use super::Node;
 use super::phase::{Operation, operation};
-use super::staged::block_path;
 use crate::device::{Verdict, carries_volumes, ext4_errors, node_of, size_of};
 use crate::kernel::{Cause, Dev, FileKind, Kernel, MountAttrs, MountFacts, Open, Stat};
+use crate::mounts::block_path;
 use causes::{Filesystem, Seen, judge, unreadable};
 
 /// A mount of the volume, and what has to do with it.
@@ -228,11 +228,10 @@ fn subject<K: Kernel>(
     let Some(stat) = kernel.look(&path)?.filter(|stat| stat.mount_root) else {
         return Ok(None);
     };
-    let device = node.behind(volume, &path, &stat)?;
+    let (device, verdict) = node.mounts().verdict(volume, &path, &stat)?;
     if !carries_volumes(kernel, device) {
         return Ok(None);
     }
-    let verdict = node.verdict(volume, device)?;
     let is_noted = node.index.noted(&path, &stat).as_ref() == Some(volume);
     let is_block = stat.kind == FileKind::BlockDevice;
     let backing = match &verdict {

@@ -146,4 +146,27 @@ impl<K: Kernel> Node<K> {
         let hidden = self.kubelet_dir.as_deref().and_then(KubeletDir::hidden);
         hidden.map_or(Ok(()), |why| Err(Failure::precondition(why)))
     }
+
+    /// Whether all mounts of the node are in this process's table, as far as it can know: where the
+    /// kubelet's folder does not share its mounts with us, or something was mounted over it, a
+    /// device that is in use may be in no table.
+    ///
+    /// # Errors
+    /// What the kernel refused.
+    pub(super) fn sees_all_mounts(&self) -> Result<bool, Failure> {
+        let Some(kubelet_dir) = self.kubelet_dir.as_deref() else {
+            return Ok(true);
+        };
+        if kubelet_dir.hidden().is_some() {
+            return Ok(false);
+        }
+        let is_covered = kubelet_dir.is_covered(&self.kernel.mounts()?);
+        if is_covered {
+            tracing::warn!(
+                "something is mounted over the folder of --kubelet-dir: no device is freed that no \
+                 call names; unmount it"
+            );
+        }
+        Ok(!is_covered)
+    }
 }

@@ -3,20 +3,18 @@
 //! Operations are plain synchronous functions over the [`Kernel`](crate::kernel::Kernel) trait:
 //! they may be run whole at any time, killed at any call and run again. They know no gRPC.
 
-mod behind;
+mod act;
 mod expand;
 mod health;
-mod index;
 mod kubelet_dir;
+mod pending;
 pub(crate) mod phase;
 mod plan;
 mod publish;
 mod release;
 mod stage;
-mod staged;
 mod stats;
 mod sweep;
-mod table;
 #[cfg(test)]
 pub(crate) mod tests;
 mod unpublish;
@@ -24,10 +22,10 @@ mod unstage;
 
 pub(crate) use expand::expand;
 pub(crate) use health::{StorageComplaint, health, storage_hangs, storage_health, volumes_hang};
-pub(crate) use index::MountIndex;
 pub(crate) use kubelet_dir::KubeletDir;
+pub(crate) use pending::is_wanted;
 pub(crate) use publish::{Published, Thread, publish};
-pub(crate) use release::{is_wanted, release};
+pub(crate) use release::release;
 pub(crate) use stage::{Formatting, Staged, stage};
 pub(crate) use stats::{VolumeStats, VolumeUsage, stats};
 pub(crate) use unpublish::unpublish;
@@ -37,6 +35,7 @@ use std::sync::{Arc, Mutex};
 
 use crate::device::Transport;
 use crate::kernel::Kernel;
+use crate::mounts::{MountIndex, Mounts};
 
 /// Describes what operations measure. To be called once, before the first of them.
 pub(crate) fn announce() {
@@ -51,7 +50,7 @@ pub(crate) struct Node<K: Kernel> {
     index: MountIndex,
     kubelet_dir: Option<Arc<KubeletDir>>,
     placing: Arc<Mutex<()>>,
-    pending: release::Pending,
+    pending: pending::Pending,
 }
 
 impl<K: Kernel> Node<K> {
@@ -69,7 +68,16 @@ impl<K: Kernel> Node<K> {
             index,
             kubelet_dir,
             placing: Arc::default(),
-            pending: release::Pending::default(),
+            pending: pending::Pending::default(),
+        }
+    }
+
+    /// Its mounts, to be asked for.
+    fn mounts(&self) -> Mounts<'_, K> {
+        Mounts {
+            kernel: &self.kernel,
+            transport: &self.transport,
+            index: &self.index,
         }
     }
 

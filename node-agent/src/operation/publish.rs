@@ -13,10 +13,10 @@ use belay_server::request::{Access, Publish};
 use super::Node;
 use super::phase::{Operation, Phase, operation, phase};
 use super::plan::asked_fs;
-use super::staged::{block_path, replaced, something_else};
 use crate::device::carries_volumes;
 use crate::filesystem::{FsType, parse_flags};
 use crate::kernel::{Cause, Dev, FileKind, Kernel, MountAttrs, Stat};
+use crate::mounts::{block_path, replaced, something_else};
 
 /// Permissions of a target directory until the volume's own root covers it.
 const TARGET_DIR_MODE: u32 = 0o750;
@@ -68,19 +68,20 @@ fn run<K: Kernel>(node: &Node<K>, request: &Publish, thread: Thread) -> Result<P
     if thread == Thread::Only && may_wait(node, request, &source_path, &staged)? {
         return Ok(Published::WantsPool);
     }
-    let Some(device) = node.prove(&request.id, &source_path, &staged)? else {
-        let device = node.behind(&request.id, &source_path, &staged)?;
+    let Some(device) = node.mounts().prove(&request.id, &source_path, &staged)? else {
+        let device = node.mounts().behind(&request.id, &source_path, &staged)?;
         refuse_replaced(node, request, &source_path, device)?;
         return Err(not_staged(request, &source_path));
     };
-    let target = node.look("target_path", &request.target)?;
+    let target = node.mounts().look("target_path", &request.target)?;
     if let Some(stat) = target.filter(|stat| stat.mount_root) {
         published_before(node, request, &stat, &staged, device, attrs)?;
         return Ok(Published::Done);
     }
     // A filesystem that was proven before may have lost its file since.
     refuse_replaced(node, request, &source_path, device)?;
-    node.refuse_covered("target_path", &request.id, &request.target)?;
+    node.mounts()
+        .refuse_covered("target_path", &request.id, &request.target)?;
     refuse_read_only(node, request, &source_path, &staged, attrs)?;
     refuse_second_target(node, request, &source_path, device)?;
     let clone = phase(Phase::Clone, || kernel.open_tree(&source))?;
@@ -226,7 +227,7 @@ fn published_before<K: Kernel>(
     if !target.is_same_root(staged) {
         return Err(something_else("target_path", &request.id, path));
     }
-    let facts = node.facts(path)?;
+    let facts = node.mounts().facts(path)?;
     let is_read_only = facts.attrs.contains(MountAttrs::READ_ONLY);
     if is_read_only != attrs.contains(MountAttrs::READ_ONLY) {
         return Err(Failure::incompatible(format!(
@@ -283,12 +284,9 @@ fn refuse_second_target<K: Kernel>(
     if request.capability.mode.allows_several_targets() {
         return Ok(());
     }
-    let others = node.index.others(
-        &node.kernel,
-        &request.id,
-        device,
-        &[source, &request.target],
-    )?;
+    let others = node
+        .mounts()
+        .others(&request.id, device, &[source, &request.target])?;
     match others.first() {
         None => Ok(()),
         Some(other) => Err(Failure::precondition(format!(

@@ -3,51 +3,17 @@
 //! take back in the folders of pods alone (Kubernetes 1.36, `pkg/kubelet/volumemanager`). The
 //! detachment would be refused for ever, and no pod could have the volume again.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use belay_server::call::Failure;
 use belay_server::request::{AbsPath, Unstage, VolumeId};
 
+use super::pending::is_wanted;
 use super::phase::{Phase, phase};
-use super::staged::block_path;
-use super::table::Covered;
 use super::{Node, unstage};
 use crate::device::Verdict;
 use crate::kernel::Kernel;
-
-/// The volumes whose detachment was last found to be held up by a mount, and where that is.
-#[derive(Default)]
-pub(super) struct Pending(Mutex<BTreeMap<VolumeId, PathBuf>>);
-
-impl Pending {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<VolumeId, PathBuf>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Where volumes still show that are to be detached, as of now.
-///
-/// # Errors
-/// What the kernel refused.
-pub(super) fn pending<K: Kernel>(node: &Node<K>) -> Result<Vec<(VolumeId, PathBuf)>, Failure> {
-    let known = node.pending.lock().clone();
-    let mut left = Vec::new();
-    for (volume, path) in known {
-        let is_shown = || -> Result<bool, Failure> {
-            let stat = node.kernel.look(&path)?;
-            Ok(stat.is_some_and(|stat| stat.mount_root)
-                || node.index.is_covered(&node.kernel, &path, &volume)?)
-        };
-        if is_wanted(node, &volume)? && is_shown()? {
-            left.push((volume, path));
-        } else {
-            node.pending.lock().remove(&volume);
-        }
-    }
-    Ok(left)
-}
+use crate::mounts::{Covered, block_path};
 
 /// Unstages a volume that is wanted for detachment, if all that is left of it is where the kubelet
 /// has its volumes staged, or a device that shows nowhere. Whatever a pod has is left alone.
@@ -81,7 +47,7 @@ pub(crate) fn release<K: Kernel>(node: &Node<K>, volume: &VolumeId) -> Result<()
         Left::Shown(path) => {
             let shown = path.display();
             tracing::info!(id, "to be detached, and still shown at {shown}");
-            node.pending.lock().insert(volume.clone(), path);
+            node.pending.add(volume, path);
             Ok(())
         }
     }
@@ -105,7 +71,7 @@ fn left<K: Kernel>(node: &Node<K>, volume: &VolumeId) -> Result<Left<K>, Failure
     let Some(device) = verdict.held().map(|held| held.dev(kernel)).transpose()? else {
         return Ok(Left::Nothing);
     };
-    let mut shown = node.index.others(kernel, volume, device, &[])?;
+    let mut shown = node.mounts().others(volume, device, &[])?;
     let mut covered = Covered::new(kernel, device);
     let Some(first) = shown.pop() else {
         let nowhere = covered.paths(&[])?.into_iter().next();
@@ -123,20 +89,10 @@ fn left<K: Kernel>(node: &Node<K>, volume: &VolumeId) -> Result<Left<K>, Failure
     };
     // The folder of the kubelet may have two names on a node, and its mounts show at both.
     let raw = block_path(&staging);
-    let elsewhere = node
-        .index
-        .others(kernel, volume, device, &[&staging, &raw])?;
+    let elsewhere = node.mounts().others(volume, device, &[&staging, &raw])?;
     let covered = covered.paths(&[&staging, &raw])?;
     Ok(match elsewhere.into_iter().chain(covered).next() {
         None => Left::Staged(staging),
         Some(path) => Left::Shown(path),
     })
-}
-
-/// Whether the volume is to be detached, by its controller's word.
-///
-/// # Errors
-/// What the kernel refused.
-pub(crate) fn is_wanted<K: Kernel>(node: &Node<K>, volume: &VolumeId) -> Result<bool, Failure> {
-    node.transport.is_wanted_back(&node.kernel, volume)
 }

@@ -4,12 +4,13 @@
 //! check -> grow -> move into place. Until the last call nothing is visible, and everything before
 //! it undoes itself when its descriptor closes.
 
+mod attach;
 mod block;
 mod grow;
 mod mount;
 mod tally;
 
-pub(super) use tally::{announce, openers_unchecked};
+pub(super) use tally::announce;
 
 use belay_contract::publish_context::PublishContext;
 use belay_server::call::Failure;
@@ -63,7 +64,10 @@ fn run<K: Kernel>(
     formatting: Formatting,
 ) -> Result<Staged, Failure> {
     let plan = PublishContext::read(&request.id, &request.publish_context)?;
-    match node.look("staging_target_path", &request.staging)? {
+    match node
+        .mounts()
+        .look("staging_target_path", &request.staging)?
+    {
         Some(stat) if stat.kind == FileKind::Directory => match &request.capability.access {
             Access::Block => block::stage(node, request, &plan, &stat),
             Access::Mount { flags, .. } => {

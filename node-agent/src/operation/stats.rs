@@ -49,18 +49,21 @@ fn run<K: Kernel>(node: &Node<K>, request: &Stats) -> Result<VolumeStats, Failur
     if !path.is_absolute() {
         return Err(not_there());
     }
-    let stat = node.look("volume_path", path)?.ok_or_else(not_there)?;
+    let stat = node
+        .mounts()
+        .look("volume_path", path)?
+        .ok_or_else(not_there)?;
     if stat.kind == FileKind::BlockDevice {
         return device(node, request, &stat)?.ok_or_else(not_there);
     }
-    let device = node.prove(&request.id, path, &stat)?;
+    let device = node.mounts().prove(&request.id, path, &stat)?;
     let device = device.ok_or_else(not_there)?;
     // Before the usage: what hangs there has then been looked at.
     let staging = request.staging.as_deref();
     let complaints = health::of_mounted(node, &request.id, path, &stat, device, staging)?;
     let usage = phase(Phase::Usage, || node.kernel.statfs(path));
     // Where it was unmounted meanwhile, what is beneath has answered, or nothing.
-    let now = node.look("volume_path", path)?;
+    let now = node.mounts().look("volume_path", path)?;
     if !now.is_some_and(|now| now.mount_id == stat.mount_id && now.is_same_root(&stat)) {
         return Err(not_there());
     }
@@ -76,14 +79,14 @@ fn device<K: Kernel>(
     request: &Stats,
     stat: &Stat,
 ) -> Result<Option<VolumeStats>, Failure> {
-    let verdict = node.verdict(&request.id, stat.rdev)?;
+    let path = &request.volume_path;
+    let (dev, verdict) = node.mounts().verdict(&request.id, path, stat)?;
     let Some(device) = verdict.held().filter(|_| stat.mount_root) else {
         return Ok(None);
     };
     let bytes = node.kernel.device_bytes(device.fd())?;
     let backing = Backing::of(&node.kernel, &verdict, bytes)?;
-    let path = &request.volume_path;
-    let complaints = health::of_device(node, &request.id, path, stat.rdev, backing)?;
+    let complaints = health::of_device(node, &request.id, path, dev, backing)?;
     Ok(Some(VolumeStats {
         usage: VolumeUsage::Block(bytes),
         complaints,

@@ -11,8 +11,8 @@ use belay_server::request::VolumeId;
 
 use super::Node;
 use super::phase::{Phase, phase};
-use super::table::Covered;
 use crate::kernel::Kernel;
+use crate::mounts::Covered;
 
 impl<K: Kernel> Node<K> {
     /// Takes the lock of the volumes' folder, which stays with this agent to the end; whether no
@@ -50,7 +50,7 @@ impl<K: Kernel> Node<K> {
     /// Whether the device shows where the index knows of it.
     fn is_noted(&self, number: u32, volume: &VolumeId) -> Result<bool, Failure> {
         let dev = self.transport.dev_of(&self.kernel, number);
-        let shown = self.index.others(&self.kernel, volume, dev, &[])?;
+        let shown = self.mounts().others(volume, dev, &[])?;
         Ok(!shown.is_empty())
     }
 
@@ -96,28 +96,5 @@ impl<K: Kernel> Node<K> {
             }
         }
         Ok(false)
-    }
-
-    /// Whether all mounts of the node are in this process's table, as far as it can know: where the
-    /// kubelet's folder does not share its mounts with us, or something was mounted over it, a
-    /// device that is in use may be in no table.
-    ///
-    /// # Errors
-    /// What the kernel refused.
-    pub(super) fn sees_all_mounts(&self) -> Result<bool, Failure> {
-        let Some(kubelet_dir) = self.kubelet_dir.as_deref() else {
-            return Ok(true);
-        };
-        if kubelet_dir.hidden().is_some() {
-            return Ok(false);
-        }
-        let is_covered = kubelet_dir.is_covered(&self.kernel.mounts()?);
-        if is_covered {
-            tracing::warn!(
-                "something is mounted over the folder of --kubelet-dir: no device is freed that no \
-                 call names; unmount it"
-            );
-        }
-        Ok(!is_covered)
     }
 }

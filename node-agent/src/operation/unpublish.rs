@@ -6,9 +6,9 @@ use belay_server::call::Failure;
 use belay_server::request::Unpublish;
 
 use super::Node;
-use super::index::without_links;
 use super::phase::{Operation, Phase, operation, phase};
 use crate::kernel::{Cause, FileKind, Kernel, Stat};
+use crate::mounts::without_links;
 
 /// Mounts that may lie on one target. We never stack, but another driver may have.
 const STACKED_MAX: u32 = 16;
@@ -25,7 +25,7 @@ fn run<K: Kernel>(node: &Node<K>, request: &Unpublish) -> Result<(), Failure> {
     let target = &request.target;
     node.admit("target_path", target)?;
     for unmounted in 0..STACKED_MAX {
-        let found = node.look("target_path", target)?;
+        let found = node.mounts().look("target_path", target)?;
         if !found.is_some_and(|stat| stat.mount_root) {
             refuse_covered(node, request, unmounted > 0)?;
         }
@@ -52,7 +52,10 @@ fn refuse_foreign<K: Kernel>(
     request: &Unpublish,
     stat: &Stat,
 ) -> Result<(), Failure> {
-    if node.may_unmount(&request.id, &request.target, stat)? {
+    if node
+        .mounts()
+        .may_unmount(&request.id, &request.target, stat)?
+    {
         return Ok(());
     }
     Err(Failure::precondition(format!(
@@ -73,14 +76,14 @@ fn refuse_covered<K: Kernel>(
     is_unmounted: bool,
 ) -> Result<(), Failure> {
     let (id, target): (_, &Path) = (&request.id, &request.target);
-    node.refuse_covered("target_path", id, target)?;
+    node.mounts().refuse_covered("target_path", id, target)?;
     if is_unmounted {
         return Ok(());
     }
     let real = without_links(&node.kernel, target)?;
     match real == target {
         true => Ok(()),
-        false => node.refuse_covered("target_path", id, &real),
+        false => node.mounts().refuse_covered("target_path", id, &real),
     }
 }
 

@@ -9,9 +9,9 @@ use belay_server::request::Unstage;
 
 use super::Node;
 use super::phase::{Operation, Phase, operation, phase};
-use super::staged::block_path;
 use crate::device::Verdict;
 use crate::kernel::{Cause, Dev, FileKind, Kernel, Open, Stat};
+use crate::mounts::block_path;
 
 /// Unstages a volume. Nothing there is success.
 ///
@@ -24,12 +24,14 @@ pub(crate) fn unstage<K: Kernel>(node: &Node<K>, request: &Unstage) -> Result<()
 
 fn run<K: Kernel>(node: &Node<K>, request: &Unstage) -> Result<(), Failure> {
     node.admit("staging_target_path", &request.staging)?;
-    let staging = node.look("staging_target_path", &request.staging)?;
+    let staging = node
+        .mounts()
+        .look("staging_target_path", &request.staging)?;
     if let Some(stat) = staging.filter(|stat| stat.mount_root) {
         unstage_mount(node, request, &stat)?;
     }
     let device = block_path(&request.staging);
-    if let Some(stat) = node.look("staging_target_path", &device)? {
+    if let Some(stat) = node.mounts().look("staging_target_path", &device)? {
         unstage_device(node, request, &stat)?;
     }
     // What a crash left bound without a mount is freed here too.
@@ -38,8 +40,8 @@ fn run<K: Kernel>(node: &Node<K>, request: &Unstage) -> Result<(), Failure> {
 
 fn unstage_mount<K: Kernel>(node: &Node<K>, request: &Unstage, stat: &Stat) -> Result<(), Failure> {
     let staging = &request.staging;
-    let dev = node.behind(&request.id, staging, stat)?;
-    let Some(device) = node.verdict_of_old(&request.id, dev)?.into_held() else {
+    let (dev, verdict) = node.mounts().verdict_of_old(&request.id, staging, stat)?;
+    let Some(device) = verdict.into_held() else {
         return Err(Failure::precondition(format!(
             "staging_target_path: what is mounted at {} is not volume {}; it was left alone",
             staging.display(),
@@ -84,7 +86,7 @@ fn unstage_device<K: Kernel>(
     let kernel = &node.kernel;
     let path = block_path(&request.staging);
     if stat.mount_root && stat.kind == FileKind::BlockDevice {
-        let verdict = node.verdict_of_old(&request.id, stat.rdev)?;
+        let (dev, verdict) = node.mounts().verdict_of_old(&request.id, &path, stat)?;
         let noted = node.index.noted(&path, stat);
         let is_foreign = matches!(verdict, Verdict::Foreign);
         if noted.map_or(is_foreign, |noted| noted != request.id) {
@@ -95,17 +97,17 @@ fn unstage_device<K: Kernel>(
             )));
         }
         if verdict.held().is_some() {
-            refuse_published(node, request, stat.rdev)?;
+            refuse_published(node, request, dev)?;
         }
         if matches!(verdict, Verdict::Stale(_)) {
             // Without its file, a repetition finds the device by this bind alone.
-            node.refuse_shown(&request.id, stat.rdev, &[&path])?;
+            node.mounts().refuse_shown(&request.id, dev, &[&path])?;
         }
         node.umount(&path)?;
         node.index.forget(&path);
         if let Some(device) = verdict.into_held() {
             phase(Phase::Detach, || {
-                node.refuse_shown(&request.id, stat.rdev, &[])?;
+                node.mounts().refuse_shown(&request.id, dev, &[])?;
                 device.release(kernel, &request.id)
             })?;
         }
@@ -124,9 +126,9 @@ fn unstage_device<K: Kernel>(
 
 fn refuse_published<K: Kernel>(node: &Node<K>, request: &Unstage, dev: Dev) -> Result<(), Failure> {
     let device = block_path(&request.staging);
-    let targets =
-        node.index
-            .others(&node.kernel, &request.id, dev, &[&request.staging, &device])?;
+    let targets = node
+        .mounts()
+        .others(&request.id, dev, &[&request.staging, &device])?;
     match targets.first() {
         None => Ok(()),
         Some(target) => Err(Failure::precondition(format!(

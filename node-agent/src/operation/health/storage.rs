@@ -8,8 +8,8 @@ use belay_server::health::{Complaint, StorageSeverity};
 use belay_server::request::VolumeId;
 
 use super::super::Node;
+use super::super::pending::pending;
 use super::super::phase::{Operation, operation};
-use super::super::release::pending;
 use crate::kernel::{Cause, Kernel, MountAttrs, MountFacts, Usage};
 
 /// One volume that hangs may be its own fault; more share a disk.

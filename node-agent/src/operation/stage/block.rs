@@ -12,11 +12,12 @@ use belay_server::request::Stage;
 
 use super::super::phase::{Phase, phase};
 use super::super::plan::{fit, is_read_only};
-use super::super::staged::{block_path, replaced};
 use super::super::{Node, Staged};
+use super::attach::attach;
 use crate::device::{Held, Purpose, Verdict};
 use crate::filesystem::begin_use;
 use crate::kernel::{FileKind, Kernel, MountAttrs, Stat};
+use crate::mounts::{block_path, replaced};
 
 /// The bind target needs no permissions: what is on it decides.
 const DEVICE_MODE: u32 = 0o600;
@@ -37,10 +38,10 @@ pub(super) fn stage<K: Kernel>(
     }
     let purpose = Purpose::Raw { read_only };
     let storage = node.transport.find(&node.kernel, &request.id, purpose)?;
-    match node.look("staging_target_path", &path)? {
+    match node.mounts().look("staging_target_path", &path)? {
         None => {}
         Some(stat) if stat.mount_root && stat.kind == FileKind::BlockDevice => {
-            match node.verdict(&request.id, stat.rdev)? {
+            match node.mounts().verdict(&request.id, &path, &stat)?.1 {
                 Verdict::Ours(device) => {
                     return staged_before(node, request, &path, &stat, &device, read_only);
                 }
@@ -65,7 +66,7 @@ pub(super) fn stage<K: Kernel>(
             )));
         }
     }
-    let device = node.attach(&request.id, storage, purpose)?;
+    let device = attach(node, &request.id, storage, purpose)?;
     let bound = fit(plan, &node.kernel, &device).and_then(|_| {
         if let Some(storage) = device.storage().filter(|_| !read_only) {
             // What a raw user writes must not pass for a format of ours that was cut short, and

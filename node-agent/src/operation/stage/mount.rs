@@ -9,8 +9,8 @@ use belay_server::request::{MountFlags, Stage};
 
 use super::super::phase::{Phase, phase};
 use super::super::plan::{asked_fs, fit, is_read_only};
-use super::super::staged::{block_path, replaced, something_else};
 use super::super::{Formatting, Node, Staged};
+use super::attach::attach;
 use super::grow::grow_to_device;
 use super::tally::{self, Refusal};
 use crate::device::{Held, Purpose, Storage, Verdict};
@@ -19,6 +19,7 @@ use crate::filesystem::{
     parse_flags,
 };
 use crate::kernel::{Cause, Dev, Error, Kernel, MountAttrs, Open, Stat};
+use crate::mounts::{block_path, replaced, something_else};
 
 /// mkfs of a large volume on a slow disk takes minutes; one that takes longer hangs.
 const FORMAT_DEADLINE: Duration = Duration::from_secs(600);
@@ -72,7 +73,7 @@ pub(super) fn stage<K: Kernel>(
     }
     let purpose = Purpose::Filesystem;
     let storage = node.transport.find(kernel, &request.id, purpose)?;
-    let device = node.attach(&request.id, storage, purpose)?;
+    let device = attach(node, &request.id, storage, purpose)?;
     let under_test = DeviceUnderTest {
         fd: device.fd(),
         bytes: fit(plan, kernel, &device)?,
@@ -110,15 +111,15 @@ fn staged_before<K: Kernel>(
 ) -> Result<Staged, Failure> {
     let request = wish.request;
     let path = &request.staging;
-    let dev = node.behind(&request.id, path, staging)?;
-    let device = match node.verdict(&request.id, dev)? {
+    let (dev, verdict) = node.mounts().verdict(&request.id, path, staging)?;
+    let device = match verdict {
         Verdict::Ours(device) => device,
         Verdict::Stale(_) => return Err(Failure::incompatible(replaced(&request.id, path))),
         Verdict::Unbound | Verdict::Foreign => {
             return Err(something_else("staging_target_path", &request.id, path));
         }
     };
-    let facts = node.facts(path)?;
+    let facts = node.mounts().facts(path)?;
     let mounted = FsType::parse(&facts.fs_type);
     let fs = match (mounted, wish.fs) {
         (Some(mounted), None) => mounted,

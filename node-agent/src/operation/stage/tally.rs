@@ -73,7 +73,7 @@ pub(super) fn not_grown(fs: FsType) {
 
 /// Whether another process had a volume's file in `folder` open could not be told. It is a matter
 /// of the filesystem, so the log has it once.
-pub(in crate::operation) fn openers_unchecked(folder: &Path) {
+pub(super) fn openers_unchecked(folder: &Path) {
     static SAID: Once = Once::new();
     metrics::counter!(OPENERS_UNCHECKED).increment(1);
     SAID.call_once(|| {

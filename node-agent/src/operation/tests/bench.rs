@@ -12,9 +12,9 @@ use belay_server::request::{
 
 use crate::device::LoopDir;
 use crate::kernel::Kernel;
+use crate::mounts::MountIndex;
 use crate::operation::{
-    self, Formatting, KubeletDir, MountIndex, Node, Published, Staged, Thread, VolumeStats,
-    VolumeUsage,
+    self, Formatting, KubeletDir, Node, Published, Staged, Thread, VolumeStats, VolumeUsage,
 };
 
 pub(crate) const MIB: u64 = 1 << 20;

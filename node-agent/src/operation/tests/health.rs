@@ -11,7 +11,8 @@ use super::simulated::Simulated;
 use crate::device::LoopDir;
 use crate::kernel::Kernel;
 use crate::kernel::fake::{Call, Fake, Fault, Trouble};
-use crate::operation::{self, MountIndex, Node};
+use crate::mounts::MountIndex;
+use crate::operation::{self, Node};
 
 const READ_ONLY: (Severity, &str) = (Severity::Degraded, "FilesystemReadOnly");
 const SHUT_DOWN: (Severity, &str) = (Severity::Inaccessible, "FilesystemShutDown");

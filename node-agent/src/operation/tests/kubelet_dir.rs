@@ -10,7 +10,8 @@ use super::simulated::Simulated;
 use crate::device::LoopDir;
 use crate::kernel::fake::Fake;
 use crate::kernel::{Dev, MountEntry};
-use crate::operation::{KubeletDir, MountIndex, Node};
+use crate::mounts::MountIndex;
+use crate::operation::{KubeletDir, Node};
 
 const CALLS: [Verb; 7] = [
     Verb::Stage,

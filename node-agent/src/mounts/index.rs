@@ -8,10 +8,9 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use belay_server::call::Failure;
 use belay_server::request::VolumeId;
 
-use super::Node;
+use super::Mounts;
 use super::behind::{device_behind, root_dev};
 use super::table::{Covered, shown_by};
 use crate::kernel::{Cause, Dev, FileKind, Kernel, Result, Stat};
@@ -155,20 +154,27 @@ impl MountIndex {
         self.lock().by_device.contains_key(&device)
     }
 
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        // A panic between two map updates leaves stale entries at worst, and those are checked.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<K: Kernel> Mounts<'_, K> {
     /// Where else the volume's device is mounted, as the kernel has it now: not at `except`, nor
     /// where a mirror of what is at `except` shows through propagation or a symlink. Also where it
     /// lies beneath another mount, and no path leads to it.
     ///
     /// # Errors
     /// When a path cannot be looked at.
-    pub(crate) fn others<K: Kernel>(
+    pub(crate) fn others(
         &self,
-        kernel: &K,
         volume: &VolumeId,
         device: Dev,
         except: &[&Path],
     ) -> Result<Vec<PathBuf>> {
-        let noted = self.lock().mounts_of(device);
+        let (kernel, index) = (self.kernel, self.index);
+        let noted = index.lock().mounts_of(device);
         let mut covered = Covered::new(kernel, device);
         let mut live = Vec::new();
         for (path, entry) in noted {
@@ -177,23 +183,21 @@ impl MountIndex {
             }
             let Some(stat) = seen(kernel, &path, &entry)? else {
                 if !covered.is_at(&path)? {
-                    self.forget(&path);
+                    index.forget(&path);
                 } else if !entry.is_of_another(volume) && !covered.mirrors(&path, except)? {
                     live.push(path);
                 }
                 continue;
             };
-            self.learn(&path, root_dev(&stat));
+            index.learn(&path, root_dev(&stat));
             // The bind of a device that was taken away by force: its number is ours now.
             let is_stale = stat.kind == FileKind::BlockDevice
-                && self
-                    .noted(&path, &stat)
-                    .is_some_and(|other| other != *volume);
+                && index.noted(&path, &stat).is_some_and(|it| it != *volume);
             if !is_stale && !mirrors(kernel, &path, &stat, except)? {
                 live.push(path);
             }
         }
-        for path in self.lock().stacked_of(device) {
+        for path in index.lock().stacked_of(device) {
             if covered.is_at(&path)? && !covered.mirrors(&path, except)? {
                 live.push(path);
             }
@@ -206,48 +210,18 @@ impl MountIndex {
     ///
     /// # Errors
     /// When the mount table cannot be read, or a link in the path cannot be followed.
-    pub(crate) fn is_covered<K: Kernel>(
-        &self,
-        kernel: &K,
-        path: &Path,
-        volume: &VolumeId,
-    ) -> Result<bool> {
-        let Some(entry) = self.lock().by_path.get(path).cloned() else {
+    pub(crate) fn is_covered(&self, volume: &VolumeId, path: &Path) -> Result<bool> {
+        let (kernel, index) = (self.kernel, self.index);
+        let Some(entry) = index.lock().by_path.get(path).cloned() else {
             return Ok(false);
         };
         let mut covered = Covered::new(kernel, entry.device);
         // The table names no links.
         if !covered.is_at(path)? && !covered.is_at(&without_links(kernel, path)?)? {
-            self.forget(path);
+            index.forget(path);
             return Ok(false);
         }
         Ok(!entry.is_of_another(volume))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        // A panic between two map updates leaves stale entries at worst, and those are checked.
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl<K: Kernel> Node<K> {
-    /// Refuses a path that does not show a mount of the volume which is there all the same.
-    ///
-    /// # Errors
-    /// `FAILED_PRECONDITION` naming `field`; else what the kernel refused.
-    pub(super) fn refuse_covered(
-        &self,
-        field: &str,
-        volume: &VolumeId,
-        path: &Path,
-    ) -> std::result::Result<(), Failure> {
-        if !self.index.is_covered(&self.kernel, path, volume)? {
-            return Ok(());
-        }
-        Err(Failure::precondition(format!(
-            "{field}: volume {volume} is mounted at {}, beneath another mount; unmount that first",
-            path.display()
-        )))
     }
 }
 
@@ -255,7 +229,7 @@ impl<K: Kernel> Node<K> {
 ///
 /// # Errors
 /// When a link in it cannot be followed.
-pub(super) fn without_links<K: Kernel>(kernel: &K, path: &Path) -> Result<PathBuf> {
+pub(crate) fn without_links<K: Kernel>(kernel: &K, path: &Path) -> Result<PathBuf> {
     for above in path.ancestors().skip(1) {
         if let (Some(real), Ok(rest)) = (kernel.real(above)?, path.strip_prefix(above)) {
             return Ok(real.join(rest));

@@ -3,10 +3,6 @@
 
 use std::path::{Path, PathBuf};
 
-use belay_server::call::Failure;
-use belay_server::request::VolumeId;
-
-use super::Node;
 use crate::device::{carries_volumes, dev_named, node_of};
 use crate::kernel::{Dev, Kernel, MountEntry, Result};
 
@@ -35,14 +31,14 @@ pub(super) fn shown_by<K: Kernel>(kernel: &K, mount: &MountEntry) -> Option<Show
 }
 
 /// The lines of the table that certainly show one device. Read at the first question.
-pub(super) struct Covered<'a, K: Kernel> {
+pub(crate) struct Covered<'a, K: Kernel> {
     kernel: &'a K,
     device: Dev,
     lines: Option<Vec<MountEntry>>,
 }
 
 impl<'a, K: Kernel> Covered<'a, K> {
-    pub(super) fn new(kernel: &'a K, device: Dev) -> Self {
+    pub(crate) fn new(kernel: &'a K, device: Dev) -> Self {
         Covered {
             kernel,
             device,
@@ -77,7 +73,7 @@ impl<'a, K: Kernel> Covered<'a, K> {
     ///
     /// # Errors
     /// When the table cannot be read.
-    pub(super) fn paths(&mut self, except: &[&Path]) -> Result<Vec<PathBuf>> {
+    pub(crate) fn paths(&mut self, except: &[&Path]) -> Result<Vec<PathBuf>> {
         let points: Vec<PathBuf> = self.lines()?.iter().map(|it| it.point.clone()).collect();
         let mut left = Vec::new();
         for point in points {
@@ -109,32 +105,5 @@ impl<'a, K: Kernel> Covered<'a, K> {
             shown.is_some_and(|shown| shown.device == self.device)
         });
         Ok(lines)
-    }
-}
-
-impl<K: Kernel> Node<K> {
-    /// To be asked right before a raw device is unbound. A bind does not hold its device: each one
-    /// that is left, whoever made it, would show the next volume that gets the number.
-    ///
-    /// # Errors
-    /// `FAILED_PRECONDITION` while the mount table shows the device anywhere but at `except` and
-    /// its mirrors, and where it was noted for another volume: that is the bind of a device that
-    /// was taken away by force, whose number is ours now. Else what the kernel refused.
-    pub(super) fn refuse_shown(
-        &self,
-        volume: &VolumeId,
-        device: Dev,
-        except: &[&Path],
-    ) -> std::result::Result<(), Failure> {
-        let shown = Covered::new(&self.kernel, device).paths(except)?;
-        let is_ours = |path: &&PathBuf| !self.index.is_of_another(path, volume);
-        let Some(path) = shown.iter().find(is_ours) else {
-            return Ok(());
-        };
-        Err(Failure::precondition(format!(
-            "volume {volume}: its device is still bound at {}, which would show the next volume \
-             that gets the device; unpublish the volume there, or umount that path by hand",
-            path.display()
-        )))
     }
 }

@@ -1,0 +1,202 @@
+//! What is mounted where, and of which volume. Knows paths and devices, and no request.
+
+mod behind;
+mod index;
+mod refuse;
+mod table;
+
+pub(crate) use index::{MountIndex, without_links};
+pub(crate) use table::Covered;
+
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use belay_server::call::Failure;
+use belay_server::request::VolumeId;
+
+use crate::device::{Transport, Verdict};
+use crate::kernel::{Dev, FileKind, Kernel, MountFacts, Stat};
+use behind::device_behind;
+
+/// The name that a raw block device is bound onto in its staging folder: the kernel's own record
+/// of which device is staged there.
+pub(crate) fn block_path(staging: &Path) -> PathBuf {
+    staging.join("device")
+}
+
+/// What to say when the mount at `path`, which `field` names, is not the volume's.
+pub(crate) fn something_else(field: &str, volume: &VolumeId, path: &Path) -> Failure {
+    Failure::incompatible(format!(
+        "{field}: something else than volume {volume} is mounted at {}",
+        path.display()
+    ))
+}
+
+/// What to say when the mount at `path` has a file that lost the volume's name.
+pub(crate) fn replaced(volume: &VolumeId, path: &Path) -> String {
+    format!(
+        "the file of volume {volume} was removed or replaced while it is staged, and {} has the \
+         old one; delete the pods that use it here, so that it is unpublished and unstaged",
+        path.display()
+    )
+}
+
+/// The mounts of the node, as one driver asks for them.
+pub(crate) struct Mounts<'a, K: Kernel> {
+    pub(crate) kernel: &'a K,
+    pub(crate) transport: &'a Transport<K>,
+    pub(crate) index: &'a MountIndex,
+}
+
+impl<K: Kernel> Mounts<'_, K> {
+    /// Looks at a path that a mount is expected on.
+    ///
+    /// # Errors
+    /// `INVALID_ARGUMENT` naming `field` when the last component is a symlink.
+    pub(crate) fn look(&self, field: &str, path: &Path) -> Result<Option<Stat>, Failure> {
+        let stat = self.kernel.look(path)?;
+        if stat.is_some_and(|s| s.kind == FileKind::Symlink) {
+            return Err(Failure::invalid(
+                field,
+                format!(
+                    "{} is a symbolic link; links are never followed here",
+                    path.display()
+                ),
+            ));
+        }
+        Ok(stat)
+    }
+
+    /// How the mount that was just seen at `path` was made.
+    ///
+    /// # Errors
+    /// `ABORTED` when it is gone; else what the kernel refused.
+    pub(crate) fn facts(&self, path: &Path) -> Result<MountFacts, Failure> {
+        self.kernel.statmount(path)?.ok_or_else(|| {
+            Failure::busy(format!(
+                "{} was unmounted by somebody meanwhile; try again",
+                path.display()
+            ))
+        })
+    }
+
+    /// The device behind the mount on `path`, whose root `stat` describes; another number where no
+    /// block device, or no single one, is behind it.
+    ///
+    /// # Errors
+    /// What the kernel refused.
+    pub(crate) fn behind(
+        &self,
+        volume: &VolumeId,
+        path: &Path,
+        stat: &Stat,
+    ) -> Result<Dev, Failure> {
+        if stat.kind == FileKind::BlockDevice {
+            return Ok(stat.rdev);
+        }
+        match self.index.proven(path, stat, volume) {
+            Some(device) => Ok(device),
+            None => device_behind(self.kernel, path, stat),
+        }
+    }
+
+    /// What the mount on `path`, whose root `stat` describes, is to the volume, and the device that
+    /// is behind it.
+    ///
+    /// # Errors
+    /// What the kernel refused.
+    pub(crate) fn verdict(
+        &self,
+        volume: &VolumeId,
+        path: &Path,
+        stat: &Stat,
+    ) -> Result<(Dev, Verdict<K>), Failure> {
+        let device = self.behind(volume, path, stat)?;
+        let verdict = self.transport.verdict(self.kernel, volume, device)?;
+        Ok((device, verdict))
+    }
+
+    /// [`Mounts::verdict`], for what is to be taken away: storage that cannot be read is gone.
+    ///
+    /// # Errors
+    /// As [`Mounts::verdict`], also where nothing proves without the storage whose the device is.
+    pub(crate) fn verdict_of_old(
+        &self,
+        volume: &VolumeId,
+        path: &Path,
+        stat: &Stat,
+    ) -> Result<(Dev, Verdict<K>), Failure> {
+        let device = self.behind(volume, path, stat)?;
+        let verdict = self.transport.verdict_of_old(self.kernel, volume, device)?;
+        Ok((device, verdict))
+    }
+
+    /// The volume's device, if the mount whose root `stat` describes is the volume's: known since
+    /// we made it, or proven now by its device.
+    ///
+    /// # Errors
+    /// What the kernel refused.
+    pub(crate) fn prove(
+        &self,
+        volume: &VolumeId,
+        path: &Path,
+        stat: &Stat,
+    ) -> Result<Option<Dev>, Failure> {
+        let proven = self.index.proven(path, stat, volume);
+        if !stat.mount_root || proven.is_some() {
+            return Ok(proven);
+        }
+        let (device, verdict) = self.verdict(volume, path, stat)?;
+        let is_ours = matches!(verdict, Verdict::Ours(_));
+        if is_ours {
+            self.index.note(path, stat, device, volume);
+        }
+        Ok(is_ours.then_some(device))
+    }
+
+    /// What is mounted at `path` is the volume's, as far as taking it away goes: a raw device that
+    /// is unbound, or has another file by now, is still the volume's mount if it was noted so.
+    ///
+    /// # Errors
+    /// What the kernel refused.
+    pub(crate) fn may_unmount(
+        &self,
+        volume: &VolumeId,
+        path: &Path,
+        stat: &Stat,
+    ) -> Result<bool, Failure> {
+        if let Some(noted) = self.index.noted(path, stat) {
+            return Ok(noted == *volume);
+        }
+        Ok(match self.verdict_of_old(volume, path, stat)?.1 {
+            Verdict::Ours(_) | Verdict::Stale(_) => true,
+            Verdict::Unbound => stat.kind == FileKind::BlockDevice,
+            Verdict::Foreign => false,
+        })
+    }
+
+    /// Attaches a detached mount to `path`, where nothing may be mounted, in turns with others who
+    /// do so.
+    ///
+    /// # Errors
+    /// `ABORTED` when something was mounted there meanwhile.
+    pub(crate) fn place(
+        &self,
+        mount: &K::Fd,
+        path: &Path,
+        placing: &Mutex<()>,
+    ) -> Result<(), Failure> {
+        let onto = self.kernel.open_path(path)?;
+        // Volumes have their jobs, paths do not: two volumes must not pass the look together.
+        let placing = placing.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.kernel.stat(&onto)?.mount_root {
+            return Err(Failure::busy(format!(
+                "something was mounted at {} meanwhile; try again",
+                path.display()
+            )));
+        }
+        self.kernel.move_mount(mount, &onto)?;
+        drop(placing);
+        Ok(())
+    }
+}

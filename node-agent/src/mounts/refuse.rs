@@ -1,0 +1,93 @@
+//! What keeps a device from being attached, detached or freed: mounts of it that are elsewhere.
+
+use std::path::{Path, PathBuf};
+
+use belay_server::call::Failure;
+use belay_server::request::VolumeId;
+
+use super::{Covered, Mounts};
+use crate::device::{Held, Storage};
+use crate::kernel::{Dev, Kernel};
+
+impl<K: Kernel> Mounts<'_, K> {
+    /// The device that is attached for the volume without being mounted. A bind mount of a device
+    /// does not keep it busy, so the mounts are asked for and not only the device: those that are
+    /// noted, and for a raw device the whole table.
+    ///
+    /// # Errors
+    /// `FAILED_PRECONDITION` while it is mounted; `ABORTED` while another process has the storage.
+    pub(crate) fn left(
+        &self,
+        volume: &VolumeId,
+        storage: &Storage<K>,
+    ) -> Result<Option<Held<K>>, Failure> {
+        let Some(device) = storage.left(self.kernel)? else {
+            return Ok(None);
+        };
+        let dev = device.dev(self.kernel)?;
+        self.refuse_others(volume, dev)?;
+        // One that goes with its last user is a filesystem's.
+        if device.is_kept() {
+            self.refuse_shown(volume, dev, &[])?;
+        }
+        Ok(Some(device))
+    }
+
+    /// For a device that should be left over.
+    ///
+    /// # Errors
+    /// `FAILED_PRECONDITION` while it shows at a path that is noted; else what the kernel refused.
+    pub(crate) fn refuse_others(&self, volume: &VolumeId, dev: Dev) -> Result<(), Failure> {
+        match self.others(volume, dev, &[])?.first() {
+            None => Ok(()),
+            Some(path) => Err(Failure::precondition(format!(
+                "volume {volume} is staged or published at {}; take it back there first",
+                path.display()
+            ))),
+        }
+    }
+
+    /// To be asked right before a raw device is unbound. A bind does not hold its device: each one
+    /// that is left, whoever made it, would show the next volume that gets the number.
+    ///
+    /// # Errors
+    /// `FAILED_PRECONDITION` while the mount table shows the device anywhere but at `except` and
+    /// its mirrors, and where it was noted for another volume: that is the bind of a device that
+    /// was taken away by force, whose number is ours now. Else what the kernel refused.
+    pub(crate) fn refuse_shown(
+        &self,
+        volume: &VolumeId,
+        device: Dev,
+        except: &[&Path],
+    ) -> Result<(), Failure> {
+        let shown = Covered::new(self.kernel, device).paths(except)?;
+        let is_ours = |path: &&PathBuf| !self.index.is_of_another(path, volume);
+        let Some(path) = shown.iter().find(is_ours) else {
+            return Ok(());
+        };
+        Err(Failure::precondition(format!(
+            "volume {volume}: its device is still bound at {}, which would show the next volume \
+             that gets the device; unpublish the volume there, or umount that path by hand",
+            path.display()
+        )))
+    }
+
+    /// Refuses a path that does not show a mount of the volume which is there all the same.
+    ///
+    /// # Errors
+    /// `FAILED_PRECONDITION` naming `field`; else what the kernel refused.
+    pub(crate) fn refuse_covered(
+        &self,
+        field: &str,
+        volume: &VolumeId,
+        path: &Path,
+    ) -> Result<(), Failure> {
+        if !self.is_covered(volume, path)? {
+            return Ok(());
+        }
+        Err(Failure::precondition(format!(
+            "{field}: volume {volume} is mounted at {}, beneath another mount; unmount that first",
+            path.display()
+        )))
+    }
+}

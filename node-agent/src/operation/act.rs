@@ -1,0 +1,72 @@
+//! What several verbs do alike: show a mount, unmount it, and detach its device.
+
+use std::path::Path;
+
+use belay_server::call::{Failure, Kind};
+use belay_server::request::VolumeId;
+
+use super::Node;
+use super::phase::{Phase, phase};
+use crate::device::Held;
+use crate::kernel::{Kernel, Patience, failed_busy, while_busy};
+
+impl<K: Kernel> Node<K> {
+    /// Attaches a detached mount to `path`, where nothing may be mounted. It is the last thing that
+    /// can fail: from here on the mount is to be seen.
+    ///
+    /// # Errors
+    /// `ABORTED` when something was mounted there meanwhile.
+    pub(super) fn place(&self, mount: &K::Fd, path: &Path) -> Result<(), Failure> {
+        phase(Phase::Place, || {
+            self.mounts().place(mount, path, &self.placing)
+        })
+    }
+
+    /// umount2, which may be told that the mount is in use when it is only just not any more.
+    pub(super) fn umount(&self, path: &Path) -> crate::kernel::Result<()> {
+        let umount = || self.kernel.umount(path);
+        phase(Phase::Unmount, || {
+            while_busy(&self.kernel, Patience::Moment, failed_busy, umount)
+        })
+    }
+
+    /// Makes sure that no device is attached for the volume; what a crash left so is detached.
+    ///
+    /// # Errors
+    /// `FAILED_PRECONDITION` naming the path while the volume is mounted anywhere; `ABORTED` while
+    /// somebody else has it.
+    pub(super) fn detach(&self, volume: &VolumeId) -> Result<(), Failure> {
+        let storage = match self.transport.find_if_any(&self.kernel, volume) {
+            Ok(Some(storage)) => storage,
+            Ok(None) => return Ok(()),
+            Err(failure) => return self.detach_unread(volume, failure),
+        };
+        phase(Phase::Detach, || {
+            match self.mounts().left(volume, &storage)? {
+                None => Ok(()),
+                Some(left) => storage.free(&self.kernel, left),
+            }
+        })
+    }
+
+    /// [`Node::detach`], where the volume's storage could not be opened: nobody can unmount and
+    /// mend a disk while a volume of it is staged. Without its lock, a device is detached only if
+    /// the mount table shows it nowhere.
+    fn detach_unread(&self, volume: &VolumeId, failure: Failure) -> Result<(), Failure> {
+        let (kernel, transport) = (&self.kernel, &self.transport);
+        if failure.kind != Kind::System || !transport.is_unreadable(kernel, volume)? {
+            return Err(failure);
+        }
+        let detach = |device: Held<K>| {
+            let dev = device.dev(kernel)?;
+            self.mounts().refuse_others(volume, dev)?;
+            self.mounts().refuse_shown(volume, dev, &[])?;
+            device.refuse_claimed(kernel)?;
+            phase(Phase::Detach, || device.release(kernel, volume))
+        };
+        match transport.unread(kernel, volume, detach)? {
+            true => Ok(()),
+            false => Err(failure),
+        }
+    }
+}
