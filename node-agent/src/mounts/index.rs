@@ -5,8 +5,9 @@
 //! that its path does not show is looked for in the mount table: it may lie beneath another mount.
 
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use belay_server::request::VolumeId;
 
@@ -15,7 +16,7 @@ use super::behind::{device_behind, root_dev};
 use super::table::{Covered, shown_by};
 use crate::kernel::{Cause, Dev, FileKind, Kernel, Result, Stat};
 
-/// Mount points by path and by device.
+/// Mount points by path, by volume and by device.
 #[derive(Default)]
 pub(crate) struct MountIndex {
     inner: Mutex<Inner>,
@@ -23,8 +24,10 @@ pub(crate) struct MountIndex {
 
 #[derive(Default)]
 struct Inner {
-    by_path: HashMap<PathBuf, Entry>,
-    by_device: HashMap<Dev, Vec<PathBuf>>,
+    by_path: HashMap<Arc<Path>, Entry>,
+    by_device: HashMap<Dev, Vec<Arc<Path>>>,
+    /// Those that were proven to be a volume's.
+    by_volume: HashMap<VolumeId, Vec<Arc<Path>>>,
     /// What the scan has found at paths where another mount of a device lies upon it.
     stacked: Vec<(PathBuf, Dev)>,
 }
@@ -62,7 +65,7 @@ impl MountIndex {
                     device: shown.device,
                     proof: None,
                 };
-                index.lock().insert_scanned(mount.point, entry);
+                index.lock().insert_scanned(&mount.point, entry);
             }
         }
         Ok(index)
@@ -75,14 +78,12 @@ impl MountIndex {
             volume: volume.clone(),
             mount_id: stat.mount_id,
         });
-        self.lock().insert(
-            path.to_owned(),
-            Entry {
-                root: Some(root_dev(stat)),
-                device,
-                proof,
-            },
-        );
+        let entry = Entry {
+            root: Some(root_dev(stat)),
+            device,
+            proof,
+        };
+        self.lock().insert(path, entry);
     }
 
     /// Forgets a path that nothing is mounted on any more.
@@ -112,21 +113,20 @@ impl MountIndex {
         entry.is_some_and(|entry| entry.is_of_another(volume))
     }
 
-    /// Where mounts were noted for that volume. Looks at all that are noted.
+    /// Where mounts were noted for that volume.
     pub(crate) fn of_volume(&self, volume: &VolumeId) -> Vec<PathBuf> {
         let inner = self.lock();
-        let is_of = |entry: &Entry| entry.proof.as_ref().is_some_and(|p| p.volume == *volume);
-        let found = inner.by_path.iter().filter(|(_, entry)| is_of(entry));
-        found.map(|(path, _)| path.clone()).collect()
+        let found = inner.by_volume.get(volume).into_iter().flatten();
+        found.map(|path| path.to_path_buf()).collect()
     }
 
     /// What the scan has found and no call has proven since: where, and which device.
     pub(crate) fn unproven(&self) -> Vec<(PathBuf, Dev)> {
         let inner = self.lock();
-        let is_unproven = |(_, entry): &(&PathBuf, &Entry)| entry.proof.is_none();
+        let is_unproven = |(_, entry): &(&Arc<Path>, &Entry)| entry.proof.is_none();
         let found = inner.by_path.iter().filter(is_unproven);
         found
-            .map(|(path, entry)| (path.clone(), entry.device))
+            .map(|(path, entry)| (path.to_path_buf(), entry.device))
             .collect()
     }
 
@@ -178,14 +178,14 @@ impl<K: Kernel> Mounts<'_, K> {
         let mut covered = Covered::new(kernel, device);
         let mut live = Vec::new();
         for (path, entry) in noted {
-            if except.contains(&path.as_path()) {
+            if except.contains(&&*path) {
                 continue;
             }
             let Some(stat) = seen(kernel, &path, &entry)? else {
                 if !covered.is_at(&path)? {
                     index.forget(&path);
                 } else if !entry.is_of_another(volume) && !covered.mirrors(&path, except)? {
-                    live.push(path);
+                    live.push(path.to_path_buf());
                 }
                 continue;
             };
@@ -194,7 +194,7 @@ impl<K: Kernel> Mounts<'_, K> {
             let is_stale = stat.kind == FileKind::BlockDevice
                 && index.noted(&path, &stat).is_some_and(|it| it != *volume);
             if !is_stale && !mirrors(kernel, &path, &stat, except)? {
-                live.push(path);
+                live.push(path.to_path_buf());
             }
         }
         for path in index.lock().stacked_of(device) {
@@ -245,10 +245,10 @@ impl Inner {
         (stat.mount_root && proof.mount_id == stat.mount_id).then_some((entry, &proof.volume))
     }
 
-    fn mounts_of(&self, device: Dev) -> Vec<(PathBuf, Entry)> {
+    fn mounts_of(&self, device: Dev) -> Vec<(Arc<Path>, Entry)> {
         let paths = self.by_device.get(&device).into_iter().flatten();
         paths
-            .filter_map(|path| Some((path.clone(), self.by_path.get(path)?.clone())))
+            .filter_map(|path| Some((Arc::clone(path), self.by_path.get(path)?.clone())))
             .collect()
     }
 
@@ -258,20 +258,23 @@ impl Inner {
     }
 
     /// The table lists a mount after those that it lies upon.
-    fn insert_scanned(&mut self, path: PathBuf, entry: Entry) {
-        let below = self.by_path.get(&path).map(|below| below.device);
+    fn insert_scanned(&mut self, path: &Path, entry: Entry) {
+        let below = self.by_path.get(path).map(|below| below.device);
         if let Some(below) = below.filter(|below| *below != entry.device) {
-            self.stacked.push((path.clone(), below));
+            self.stacked.push((path.to_owned(), below));
         }
         self.insert(path, entry);
     }
 
-    fn insert(&mut self, path: PathBuf, entry: Entry) {
-        self.remove(&path);
-        self.by_device
-            .entry(entry.device)
-            .or_default()
-            .push(path.clone());
+    fn insert(&mut self, path: &Path, entry: Entry) {
+        self.remove(path);
+        let path: Arc<Path> = path.into();
+        let of_device = self.by_device.entry(entry.device).or_default();
+        of_device.push(Arc::clone(&path));
+        if let Some(proof) = &entry.proof {
+            let of_volume = self.by_volume.entry(proof.volume.clone()).or_default();
+            of_volume.push(Arc::clone(&path));
+        }
         self.by_path.insert(path, entry);
     }
 
@@ -279,11 +282,19 @@ impl Inner {
         let Some(entry) = self.by_path.remove(path) else {
             return;
         };
-        if let Some(paths) = self.by_device.get_mut(&entry.device) {
-            paths.retain(|known| known != path);
-            if paths.is_empty() {
-                self.by_device.remove(&entry.device);
-            }
+        unlist(&mut self.by_device, &entry.device, path);
+        if let Some(proof) = entry.proof {
+            unlist(&mut self.by_volume, &proof.volume, path);
+        }
+    }
+}
+
+/// Takes the path from what is listed for that key.
+fn unlist<Key: Eq + Hash>(lists: &mut HashMap<Key, Vec<Arc<Path>>>, key: &Key, path: &Path) {
+    if let Some(paths) = lists.get_mut(key) {
+        paths.retain(|known| **known != *path);
+        if paths.is_empty() {
+            lists.remove(key);
         }
     }
 }
@@ -328,4 +339,48 @@ fn mirrors<K: Kernel>(kernel: &K, path: &Path, stat: &Stat, except: &[&Path]) ->
         }
     }
     Ok(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_listed_for_the_volume_and_the_device_that_it_was_noted_for_last() {
+        let index = MountIndex::default();
+        let volume = |name| VolumeId::new(name).unwrap();
+        let device = |minor| Dev { major: 7, minor };
+        let note = |path: &str, name, mount_id| {
+            let stat = Stat {
+                kind: FileKind::Directory,
+                dev: device(1),
+                rdev: device(0),
+                ino: 2,
+                bytes: 0,
+                links: 2,
+                mount_root: true,
+                mount_id,
+            };
+            index.note(Path::new(path), &stat, device(1), &volume(name));
+        };
+        let listed = |name| {
+            let mut paths = index.of_volume(&volume(name));
+            paths.sort();
+            paths
+        };
+        note("/staging", "one", 5);
+        note("/target", "one", 6);
+        assert_eq!(listed("one"), [Path::new("/staging"), Path::new("/target")]);
+        note("/target", "two", 7);
+        // Without an id of its mount, nothing is proven of it.
+        note("/other", "two", 0);
+        assert_eq!(listed("one"), [Path::new("/staging")]);
+        assert_eq!(listed("two"), [Path::new("/target")]);
+        for path in ["/staging", "/target", "/other"] {
+            assert!(index.has(device(1)), "{path}");
+            index.forget(Path::new(path));
+        }
+        let inner = index.lock();
+        assert!(!inner.by_device.contains_key(&device(1)) && inner.by_volume.is_empty());
+    }
 }
