@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use belay_server::call::Failure;
 
-use crate::kernel::{Cause, Dev, Kernel, Open, Patience, Result, failed_busy, while_busy};
+use crate::kernel::{self, Cause, Dev, Kernel, Open, Patience, failed_busy, while_busy};
 
 #[cfg(test)]
 pub(crate) use loops::loop_path;
@@ -30,12 +30,20 @@ pub(crate) enum Purpose {
     Raw { read_only: bool },
 }
 
+/// What follows if a device is a volume's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Intent {
+    /// The volume is used.
+    Use,
+    /// It is taken down: storage that cannot be read counts like storage that is gone.
+    TakeDown,
+}
+
 /// What a device is to a volume.
 pub(crate) enum Verdict<K: Kernel> {
     /// It is the volume's.
     Ours(Held<K>),
-    /// It was attached for the volume, whose storage is gone since, elsewhere, or replaced; where
-    /// the volume is taken down, also storage that cannot be read.
+    /// It was attached for the volume, whose storage is gone since, elsewhere, or replaced.
     Stale(Held<K>),
     /// It is attached to nothing: what shows it is left over.
     Unbound,
@@ -67,6 +75,11 @@ pub(crate) struct Held<K: Kernel> {
     fd: K::Fd,
     path: PathBuf,
     guard: loops::Bound<K>,
+    /// Somebody had it claimed when it was taken over: a mount that we do not see, or a mkfs that
+    /// outlived us.
+    pub(crate) is_shared: bool,
+    /// It could be told, when it was attached, that nobody else had its storage open.
+    pub(crate) is_checked: bool,
 }
 
 impl<K: Kernel> Held<K> {
@@ -84,7 +97,7 @@ impl<K: Kernel> Held<K> {
     ///
     /// # Errors
     /// When the kernel refuses.
-    pub(crate) fn dev(&self, kernel: &K) -> Result<Dev> {
+    pub(crate) fn dev(&self, kernel: &K) -> kernel::Result<Dev> {
         Ok(kernel.stat(&self.fd)?.rdev)
     }
 
@@ -93,7 +106,7 @@ impl<K: Kernel> Held<K> {
     ///
     /// # Errors
     /// When it cannot be opened at all.
-    pub(crate) fn is_claimed(&self, kernel: &K) -> Result<bool> {
+    pub(crate) fn is_claimed(&self, kernel: &K) -> kernel::Result<bool> {
         let exclusive = || kernel.reopen(&self.fd, Open::DeviceExclusive);
         match while_busy(kernel, Patience::Moment, failed_busy, exclusive) {
             Ok(_) => Ok(false),
@@ -106,7 +119,7 @@ impl<K: Kernel> Held<K> {
     ///
     /// # Errors
     /// `ABORTED` while somebody claims it.
-    pub(crate) fn refuse_claimed(&self, kernel: &K) -> std::result::Result<(), Failure> {
+    pub(crate) fn refuse_claimed(&self, kernel: &K) -> Result<(), Failure> {
         match self.is_claimed(kernel)? {
             false => Ok(()),
             true => Err(self.claimed()),

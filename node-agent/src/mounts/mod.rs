@@ -9,12 +9,11 @@ pub(crate) use index::{MountIndex, without_links};
 pub(crate) use table::Covered;
 
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 
 use belay_server::call::Failure;
 use belay_server::request::VolumeId;
 
-use crate::device::{Transport, Verdict};
+use crate::device::{Intent, Transport, Verdict};
 use crate::kernel::{Dev, FileKind, Kernel, MountFacts, Stat};
 use behind::device_behind;
 
@@ -100,8 +99,8 @@ impl<K: Kernel> Mounts<'_, K> {
         }
     }
 
-    /// What the mount on `path`, whose root `stat` describes, is to the volume, and the device that
-    /// is behind it.
+    /// What the device behind the mount on `path`, whose root `stat` describes, is to the volume;
+    /// and its number.
     ///
     /// # Errors
     /// What the kernel refused.
@@ -110,24 +109,11 @@ impl<K: Kernel> Mounts<'_, K> {
         volume: &VolumeId,
         path: &Path,
         stat: &Stat,
+        intent: Intent,
     ) -> Result<(Dev, Verdict<K>), Failure> {
         let device = self.behind(volume, path, stat)?;
-        let verdict = self.transport.verdict(self.kernel, volume, device)?;
-        Ok((device, verdict))
-    }
-
-    /// [`Mounts::verdict`], for what is to be taken away: storage that cannot be read is gone.
-    ///
-    /// # Errors
-    /// As [`Mounts::verdict`], also where nothing proves without the storage whose the device is.
-    pub(crate) fn verdict_of_old(
-        &self,
-        volume: &VolumeId,
-        path: &Path,
-        stat: &Stat,
-    ) -> Result<(Dev, Verdict<K>), Failure> {
-        let device = self.behind(volume, path, stat)?;
-        let verdict = self.transport.verdict_of_old(self.kernel, volume, device)?;
+        let transport = self.transport;
+        let verdict = transport.verdict(self.kernel, volume, device, intent)?;
         Ok((device, verdict))
     }
 
@@ -146,7 +132,7 @@ impl<K: Kernel> Mounts<'_, K> {
         if !stat.mount_root || proven.is_some() {
             return Ok(proven);
         }
-        let (device, verdict) = self.verdict(volume, path, stat)?;
+        let (device, verdict) = self.verdict(volume, path, stat, Intent::Use)?;
         let is_ours = matches!(verdict, Verdict::Ours(_));
         if is_ours {
             self.index.note(path, stat, device, volume);
@@ -168,35 +154,11 @@ impl<K: Kernel> Mounts<'_, K> {
         if let Some(noted) = self.index.noted(path, stat) {
             return Ok(noted == *volume);
         }
-        Ok(match self.verdict_of_old(volume, path, stat)?.1 {
+        let (_, verdict) = self.verdict(volume, path, stat, Intent::TakeDown)?;
+        Ok(match verdict {
             Verdict::Ours(_) | Verdict::Stale(_) => true,
             Verdict::Unbound => stat.kind == FileKind::BlockDevice,
             Verdict::Foreign => false,
         })
-    }
-
-    /// Attaches a detached mount to `path`, where nothing may be mounted, in turns with others who
-    /// do so.
-    ///
-    /// # Errors
-    /// `ABORTED` when something was mounted there meanwhile.
-    pub(crate) fn place(
-        &self,
-        mount: &K::Fd,
-        path: &Path,
-        placing: &Mutex<()>,
-    ) -> Result<(), Failure> {
-        let onto = self.kernel.open_path(path)?;
-        // Volumes have their jobs, paths do not: two volumes must not pass the look together.
-        let placing = placing.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.kernel.stat(&onto)?.mount_root {
-            return Err(Failure::busy(format!(
-                "something was mounted at {} meanwhile; try again",
-                path.display()
-            )));
-        }
-        self.kernel.move_mount(mount, &onto)?;
-        drop(placing);
-        Ok(())
     }
 }

@@ -1,6 +1,7 @@
 //! What several verbs do alike: show a mount, unmount it, and detach its device.
 
 use std::path::Path;
+use std::sync::PoisonError;
 
 use belay_server::call::{Failure, Kind};
 use belay_server::request::VolumeId;
@@ -17,9 +18,22 @@ impl<K: Kernel> Node<K> {
     /// # Errors
     /// `ABORTED` when something was mounted there meanwhile.
     pub(super) fn place(&self, mount: &K::Fd, path: &Path) -> Result<(), Failure> {
-        phase(Phase::Place, || {
-            self.mounts().place(mount, path, &self.placing)
-        })
+        phase(Phase::Place, || self.move_onto(mount, path))
+    }
+
+    fn move_onto(&self, mount: &K::Fd, path: &Path) -> Result<(), Failure> {
+        let onto = self.kernel.open_path(path)?;
+        // Volumes have their jobs, paths do not: two volumes must not pass the look together.
+        let placing = self.placing.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.kernel.stat(&onto)?.mount_root {
+            return Err(Failure::busy(format!(
+                "something was mounted at {} meanwhile; try again",
+                path.display()
+            )));
+        }
+        self.kernel.move_mount(mount, &onto)?;
+        drop(placing);
+        Ok(())
     }
 
     /// umount2, which may be told that the mount is in use when it is only just not any more.

@@ -7,7 +7,7 @@ use belay_server::request::NodeExpand;
 
 use super::Node;
 use super::phase::{Operation, Phase, operation, phase};
-use crate::device::{Held, Verdict, ext4_errors};
+use crate::device::{Held, Intent, Verdict, ext4_errors};
 use crate::filesystem::{FsType, GrowError, grow};
 use crate::kernel::{FileKind, Kernel, Open, Stat};
 use crate::mounts::block_path;
@@ -29,7 +29,9 @@ fn run<K: Kernel>(node: &Node<K>, request: &NodeExpand) -> Result<u64, Failure> 
         node.admit("staging_target_path", staging)?;
     }
     let (mounted, stat) = find(node, request, path)?;
-    let (_, verdict) = node.mounts().verdict(&request.id, &mounted, &stat)?;
+    let (_, verdict) = node
+        .mounts()
+        .verdict(&request.id, &mounted, &stat, Intent::Use)?;
     let Verdict::Ours(device) = verdict else {
         return Err(not_there(request, path));
     };

@@ -17,7 +17,7 @@ use belay_server::request::{NodeVolumeHealth, VolumeId};
 
 use super::Node;
 use super::phase::{Operation, operation};
-use crate::device::{Verdict, carries_volumes, ext4_errors, node_of, size_of};
+use crate::device::{Intent, Verdict, carries_volumes, ext4_errors, node_of, size_of};
 use crate::kernel::{Cause, Dev, FileKind, Kernel, MountAttrs, MountFacts, Open, Stat};
 use crate::mounts::block_path;
 use causes::{Filesystem, Seen, judge, unreadable};
@@ -228,7 +228,7 @@ fn subject<K: Kernel>(
     let Some(stat) = kernel.look(&path)?.filter(|stat| stat.mount_root) else {
         return Ok(None);
     };
-    let (device, verdict) = node.mounts().verdict(volume, &path, &stat)?;
+    let (device, verdict) = node.mounts().verdict(volume, &path, &stat, Intent::Use)?;
     if !carries_volumes(kernel, device) {
         return Ok(None);
     }

@@ -4,7 +4,6 @@
 //! check -> grow -> move into place. Until the last call nothing is visible, and everything before
 //! it undoes itself when its descriptor closes.
 
-mod attach;
 mod block;
 mod grow;
 mod mount;
@@ -14,10 +13,11 @@ pub(super) use tally::announce;
 
 use belay_contract::publish_context::PublishContext;
 use belay_server::call::Failure;
-use belay_server::request::{Access, Stage};
+use belay_server::request::{Access, Stage, VolumeId};
 
 use super::Node;
-use super::phase::{Operation, operation};
+use super::phase::{Operation, Phase, operation, phase};
+use crate::device::{Held, Purpose, Storage};
 use crate::kernel::{FileKind, Kernel};
 
 /// Whether this run may start mkfs, which has a limit of its own.
@@ -83,4 +83,26 @@ fn run<K: Kernel>(
             request.staging.display()
         ))),
     }
+}
+
+/// A device for the volume: a new one, or the one that is attached for it already without being
+/// staged or published here.
+///
+/// # Errors
+/// `FAILED_PRECONDITION` naming the path while the volume is mounted anywhere; `ABORTED` while
+/// somebody else has it.
+fn attach<K: Kernel>(
+    node: &Node<K>,
+    volume: &VolumeId,
+    storage: Storage<K>,
+    purpose: Purpose,
+) -> Result<Held<K>, Failure> {
+    let device = phase(Phase::Attach, || {
+        let left = node.mounts().left(volume, &storage)?;
+        storage.hold(&node.kernel, left, purpose)
+    })?;
+    if !device.is_checked {
+        tally::openers_unchecked(node.transport.path());
+    }
+    Ok(device)
 }

@@ -7,6 +7,7 @@ use belay_server::request::Stats;
 use super::Node;
 use super::health::{self, Backing};
 use super::phase::{Operation, Phase, operation, phase};
+use crate::device::Intent;
 use crate::kernel::{FileKind, Kernel, Stat, Usage};
 
 /// How full a volume is.
@@ -80,7 +81,9 @@ fn device<K: Kernel>(
     stat: &Stat,
 ) -> Result<Option<VolumeStats>, Failure> {
     let path = &request.volume_path;
-    let (dev, verdict) = node.mounts().verdict(&request.id, path, stat)?;
+    let (dev, verdict) = node
+        .mounts()
+        .verdict(&request.id, path, stat, Intent::Use)?;
     let Some(device) = verdict.held().filter(|_| stat.mount_root) else {
         return Ok(None);
     };

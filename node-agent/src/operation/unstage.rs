@@ -9,7 +9,7 @@ use belay_server::request::Unstage;
 
 use super::Node;
 use super::phase::{Operation, Phase, operation, phase};
-use crate::device::Verdict;
+use crate::device::{Intent, Verdict};
 use crate::kernel::{Cause, Dev, FileKind, Kernel, Open, Stat};
 use crate::mounts::block_path;
 
@@ -40,7 +40,9 @@ fn run<K: Kernel>(node: &Node<K>, request: &Unstage) -> Result<(), Failure> {
 
 fn unstage_mount<K: Kernel>(node: &Node<K>, request: &Unstage, stat: &Stat) -> Result<(), Failure> {
     let staging = &request.staging;
-    let (dev, verdict) = node.mounts().verdict_of_old(&request.id, staging, stat)?;
+    let (dev, verdict) = node
+        .mounts()
+        .verdict(&request.id, staging, stat, Intent::TakeDown)?;
     let Some(device) = verdict.into_held() else {
         return Err(Failure::precondition(format!(
             "staging_target_path: what is mounted at {} is not volume {}; it was left alone",
@@ -86,7 +88,9 @@ fn unstage_device<K: Kernel>(
     let kernel = &node.kernel;
     let path = block_path(&request.staging);
     if stat.mount_root && stat.kind == FileKind::BlockDevice {
-        let (dev, verdict) = node.mounts().verdict_of_old(&request.id, &path, stat)?;
+        let (dev, verdict) = node
+            .mounts()
+            .verdict(&request.id, &path, stat, Intent::TakeDown)?;
         let noted = node.index.noted(&path, stat);
         let is_foreign = matches!(verdict, Verdict::Foreign);
         if noted.map_or(is_foreign, |noted| noted != request.id) {

@@ -6,7 +6,7 @@ use super::bound::Bound;
 use super::file::VolumeFile;
 use super::sysfs::loop_path;
 use crate::device::{Held, Purpose};
-use crate::kernel::{Cause, Kernel, LoopMode, Open, Openers, Patience, Result, while_busy};
+use crate::kernel::{self, Cause, Kernel, LoopMode, Open, Openers, Patience, while_busy};
 
 /// How often another process may snatch the free device before we give up. LOOP_CTL_GET_FREE only
 /// says which was free a moment ago.
@@ -40,7 +40,7 @@ impl<K: Kernel> VolumeFile<K> {
         kernel: &K,
         left: Option<Held<K>>,
         purpose: Purpose,
-    ) -> std::result::Result<Held<K>, Failure> {
+    ) -> Result<Held<K>, Failure> {
         match left {
             None => self.bind(kernel, purpose.mode()),
             Some(left) => self.take_over(kernel, left, purpose.mode()),
@@ -48,7 +48,7 @@ impl<K: Kernel> VolumeFile<K> {
     }
 
     /// Binds the file, whose lock must be held: the device keeps it.
-    fn bind(self, kernel: &K, mode: LoopMode) -> std::result::Result<Held<K>, Failure> {
+    fn bind(self, kernel: &K, mode: LoopMode) -> Result<Held<K>, Failure> {
         self.refuse_deleted(kernel)?;
         // Before the device has the file: a lease would stay with it and outlive this process.
         let is_checked = self.refuse_opened(kernel, mode.read_only)?;
@@ -62,10 +62,14 @@ impl<K: Kernel> VolumeFile<K> {
                         number,
                         file: Some(self),
                         mode: Some(mode),
+                    };
+                    return Ok(Held {
+                        fd,
+                        path,
+                        guard,
                         is_shared: false,
                         is_checked,
-                    };
-                    return Ok(Held { fd, path, guard });
+                    });
                 }
                 Err(error) if error.cause() == Cause::Busy => {}
                 Err(error) => return Err(error.into()),
@@ -79,12 +83,7 @@ impl<K: Kernel> VolumeFile<K> {
 
     /// Goes on with a device that is bound already, if it is bound as wanted; else unbinds it and
     /// binds another.
-    fn take_over(
-        self,
-        kernel: &K,
-        mut left: Held<K>,
-        mode: LoopMode,
-    ) -> std::result::Result<Held<K>, Failure> {
+    fn take_over(self, kernel: &K, mut left: Held<K>, mode: LoopMode) -> Result<Held<K>, Failure> {
         // What is mounted may be mounted once more, but nobody may write beneath it: a device that
         // stays bound by itself is a raw one.
         let is_shared = left.is_claimed(kernel)?;
@@ -96,7 +95,7 @@ impl<K: Kernel> VolumeFile<K> {
                 if status.mode.autoclear != mode.autoclear {
                     kernel.loop_set_autoclear(&left.fd, mode.autoclear)?;
                 }
-                left.guard.is_shared = is_shared;
+                left.is_shared = is_shared;
                 Ok(left.with(self))
             }
             _ => {
@@ -108,9 +107,9 @@ impl<K: Kernel> VolumeFile<K> {
 
     /// Refuses a file that somebody else has open, since tools that write to images take no lock;
     /// one that is to be read only may have other readers. Whether the filesystem could tell.
-    fn refuse_opened(&self, kernel: &K, read_only: bool) -> std::result::Result<bool, Failure> {
+    fn refuse_opened(&self, kernel: &K, read_only: bool) -> Result<bool, Failure> {
         // A device that was just unbound closes its file a moment later.
-        let is_open = |found: &Result<Openers>| matches!(found, Ok(Openers::Others));
+        let is_open = |found: &kernel::Result<Openers>| matches!(found, Ok(Openers::Others));
         let openers = || kernel.openers(self.fd(), !read_only);
         match while_busy(kernel, Patience::Second, is_open, openers)? {
             Openers::None => Ok(true),
@@ -130,7 +129,7 @@ impl<K: Kernel> VolumeFile<K> {
     /// Binds the held device. A device that is not open for writing would be bound read-only, and
     /// one that stays open for writing cannot be mounted on every kernel: so that descriptor goes
     /// at once.
-    fn configure(&self, kernel: &K, held: &K::Fd, mode: LoopMode) -> Result<()> {
+    fn configure(&self, kernel: &K, held: &K::Fd, mode: LoopMode) -> kernel::Result<()> {
         if mode.read_only {
             return kernel.loop_configure(held, self.fd(), mode, self.name());
         }

@@ -8,7 +8,7 @@ use belay_server::request::VolumeId;
 use super::file::{VolumeFile, still_open};
 use super::sysfs::loop_path;
 use crate::device::Held;
-use crate::kernel::{Cause, Kernel, LoopMode, LoopStatus, Open, Patience, Result, while_busy};
+use crate::kernel::{self, Cause, Kernel, LoopMode, LoopStatus, Open, Patience, while_busy};
 
 /// What guards a bound device: its number, and what is known of the file behind it.
 pub(crate) struct Bound<K: Kernel> {
@@ -17,10 +17,6 @@ pub(crate) struct Bound<K: Kernel> {
     pub(super) file: Option<VolumeFile<K>>,
     /// As it was when the device was bound or asked.
     pub(super) mode: Option<LoopMode>,
-    /// See [`Held::is_shared`].
-    pub(super) is_shared: bool,
-    /// See [`Held::is_checked`].
-    pub(super) is_checked: bool,
 }
 
 impl<K: Kernel> Held<K> {
@@ -29,7 +25,7 @@ impl<K: Kernel> Held<K> {
     ///
     /// # Errors
     /// When it cannot be opened.
-    pub(super) fn open(kernel: &K, number: u32) -> Result<Option<Self>> {
+    pub(super) fn open(kernel: &K, number: u32) -> kernel::Result<Option<Self>> {
         let path = loop_path(number);
         let fd = match kernel.open(&path, Open::DeviceRead) {
             Ok(fd) => fd,
@@ -42,17 +38,21 @@ impl<K: Kernel> Held<K> {
             number,
             file: None,
             mode: None,
+        };
+        Ok(Some(Held {
+            fd,
+            path,
+            guard,
             is_shared: false,
             is_checked: true,
-        };
-        Ok(Some(Held { fd, path, guard }))
+        }))
     }
 
     /// Asks the device what is behind it; `None` when it is not bound.
     ///
     /// # Errors
     /// When the filesystem of that file does not tell.
-    pub(super) fn ask(&mut self, kernel: &K) -> Result<Option<LoopStatus>> {
+    pub(super) fn ask(&mut self, kernel: &K) -> kernel::Result<Option<LoopStatus>> {
         let status = kernel.loop_status(&self.fd)?;
         self.guard.mode = status.as_ref().map(|status| status.mode);
         Ok(status)
@@ -79,22 +79,11 @@ impl<K: Kernel> Held<K> {
         self.guard.mode.is_some_and(|mode| !mode.autoclear)
     }
 
-    /// Somebody had it claimed when it was taken over: a mount that we do not see, or a mkfs that
-    /// outlived us.
-    pub(crate) fn is_shared(&self) -> bool {
-        self.guard.is_shared
-    }
-
-    /// Whether it could be told, when it was attached, that nobody else had its storage open.
-    pub(crate) fn is_checked(&self) -> bool {
-        self.guard.is_checked
-    }
-
     /// Its size in bytes, after it has taken over what its storage has grown by.
     ///
     /// # Errors
     /// When the device cannot be asked.
-    pub(crate) fn bytes(&self, kernel: &K) -> Result<u64> {
+    pub(crate) fn bytes(&self, kernel: &K) -> kernel::Result<u64> {
         let bytes = kernel.device_bytes(&self.fd)?;
         let is_behind = |file: &VolumeFile<K>| bytes < file.bytes();
         if !self.guard.file.as_ref().is_some_and(is_behind) {
@@ -108,7 +97,7 @@ impl<K: Kernel> Held<K> {
     ///
     /// # Errors
     /// When the kernel refuses.
-    pub(crate) fn keep(&self, kernel: &K) -> Result<()> {
+    pub(crate) fn keep(&self, kernel: &K) -> kernel::Result<()> {
         match self.guard.mode {
             Some(mode) if mode.autoclear => kernel.loop_set_autoclear(&self.fd, false),
             _ => Ok(()),
@@ -120,7 +109,7 @@ impl<K: Kernel> Held<K> {
     ///
     /// # Errors
     /// What the kernel refused; `ABORTED` while somebody has a device open whose storage is gone.
-    pub(crate) fn release(self, kernel: &K, volume: &VolumeId) -> std::result::Result<(), Failure> {
+    pub(crate) fn release(self, kernel: &K, volume: &VolumeId) -> Result<(), Failure> {
         let (path, Bound { number, file, .. }) = self.unbind(kernel)?;
         if file.is_some() {
             return Ok(());
@@ -135,7 +124,7 @@ impl<K: Kernel> Held<K> {
                 status => Ok(status?.is_some_and(|status| is_named(&status, volume))),
             },
         };
-        let still = |bound: &Result<bool>| matches!(bound, Ok(true));
+        let still = |bound: &kernel::Result<bool>| matches!(bound, Ok(true));
         match while_busy(kernel, Patience::Second, still, is_bound)? {
             true => Err(still_open(&path)),
             false => Ok(()),
@@ -146,10 +135,10 @@ impl<K: Kernel> Held<K> {
     ///
     /// # Errors
     /// When the kernel refuses.
-    pub(crate) fn release_unused(self, kernel: &K) -> Result<bool> {
+    pub(crate) fn release_unused(self, kernel: &K) -> kernel::Result<bool> {
         let (_, Bound { number, file, .. }) = self.unbind(kernel)?;
         // Whether others have it open shows only now.
-        let is_left = |left: &Result<Option<Self>>| matches!(left, Ok(Some(_)));
+        let is_left = |left: &kernel::Result<Option<Self>>| matches!(left, Ok(Some(_)));
         let left = while_busy(kernel, Patience::Moment, is_left, || {
             let Some(mut device) = Held::open(kernel, number)? else {
                 return Ok(None);
@@ -175,7 +164,7 @@ impl<K: Kernel> Held<K> {
     ///
     /// # Errors
     /// When the kernel refuses.
-    pub(super) fn unbind(self, kernel: &K) -> Result<(PathBuf, Bound<K>)> {
+    pub(super) fn unbind(self, kernel: &K) -> kernel::Result<(PathBuf, Bound<K>)> {
         match kernel.loop_clr_fd(&self.fd) {
             Err(error) if error.cause() != Cause::NoDevice => return Err(error),
             _ => {}

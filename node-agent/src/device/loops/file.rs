@@ -10,7 +10,7 @@ use belay_server::call::Failure;
 
 use super::sysfs::with_name_of;
 use crate::device::Held;
-use crate::kernel::{Dev, Kernel, LoopStatus, Patience, Result, Stat, while_busy};
+use crate::kernel::{self, Dev, Kernel, LoopStatus, Patience, Stat, while_busy};
 
 /// A volume's file.
 pub(crate) struct VolumeFile<K: Kernel> {
@@ -51,7 +51,7 @@ impl<K: Kernel> VolumeFile<K> {
     ///
     /// # Errors
     /// When the kernel refuses.
-    pub(crate) fn bytes_now(&self, kernel: &K) -> Result<u64> {
+    pub(crate) fn bytes_now(&self, kernel: &K) -> kernel::Result<u64> {
         Ok(kernel.stat(&self.fd)?.bytes)
     }
 
@@ -86,7 +86,7 @@ impl<K: Kernel> VolumeFile<K> {
     ///
     /// # Errors
     /// `NOT_FOUND` when the file was deleted.
-    pub(super) fn refuse_deleted(&self, kernel: &K) -> std::result::Result<(), Failure> {
+    pub(super) fn refuse_deleted(&self, kernel: &K) -> Result<(), Failure> {
         if kernel.stat(&self.fd)?.links > 0 {
             return Ok(());
         }
@@ -100,7 +100,7 @@ impl<K: Kernel> VolumeFile<K> {
     ///
     /// # Errors
     /// `ABORTED` when another process has it.
-    pub(crate) fn left(&self, kernel: &K) -> std::result::Result<Option<Held<K>>, Failure> {
+    pub(crate) fn left(&self, kernel: &K) -> Result<Option<Held<K>>, Failure> {
         let owner = while_busy(
             kernel,
             Patience::Second,
@@ -126,7 +126,7 @@ impl<K: Kernel> VolumeFile<K> {
     ///
     /// # Errors
     /// `ABORTED` while somebody has the device open.
-    pub(crate) fn free(&self, kernel: &K, left: Held<K>) -> std::result::Result<(), Failure> {
+    pub(crate) fn free(&self, kernel: &K, left: Held<K>) -> Result<(), Failure> {
         left.refuse_claimed(kernel)?;
         let (path, _) = left.unbind(kernel)?;
         if while_busy(
@@ -141,7 +141,7 @@ impl<K: Kernel> VolumeFile<K> {
     }
 
     /// The loop device that this file is bound to, if any: kept for what a crash left behind.
-    fn device(&self, kernel: &K) -> Result<Option<Held<K>>> {
+    fn device(&self, kernel: &K) -> kernel::Result<Option<Held<K>>> {
         for (number, _) in with_name_of(kernel, &self.path)? {
             if let Some(mut found) = Held::open(kernel, number)?
                 && found.ask(kernel)?.is_some_and(|it| self.is_behind(&it))

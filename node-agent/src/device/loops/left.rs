@@ -12,7 +12,7 @@ use super::folder::LoopDir;
 use super::sysfs::with_name_of;
 use super::verdict::{FileName, file_name_of};
 use crate::device::{Held, Verdict};
-use crate::kernel::{Dev, Kernel, LoopFile, Result};
+use crate::kernel::{self, Dev, Kernel, LoopFile};
 
 impl<K: Kernel> LoopDir<K> {
     /// The device that is still bound for the volume: ours, or stale where its file was removed or
@@ -20,11 +20,7 @@ impl<K: Kernel> LoopDir<K> {
     ///
     /// # Errors
     /// As [`VolumeFile::left`]; when sysfs or a device cannot be asked.
-    pub(crate) fn left(
-        &self,
-        kernel: &K,
-        volume: &VolumeId,
-    ) -> std::result::Result<Verdict<K>, Failure> {
+    pub(crate) fn left(&self, kernel: &K, volume: &VolumeId) -> Result<Verdict<K>, Failure> {
         let Some(file) = self.find_if_any(kernel, volume)? else {
             return Ok(Verdict::Unbound);
         };
@@ -43,7 +39,7 @@ impl<K: Kernel> LoopDir<K> {
         &self,
         kernel: &K,
         is_known: impl Fn(Dev) -> bool,
-    ) -> Result<Vec<(u32, VolumeId)>> {
+    ) -> kernel::Result<Vec<(u32, VolumeId)>> {
         let mut found = Vec::new();
         for number in kernel.loop_bound()? {
             if !is_known(kernel.loop_dev(number)) {
@@ -64,11 +60,7 @@ impl<K: Kernel> LoopDir<K> {
     ///
     /// # Errors
     /// As [`LoopDir::verdict`].
-    pub(crate) fn remnants_of(
-        &self,
-        kernel: &K,
-        volume: &VolumeId,
-    ) -> std::result::Result<Vec<u32>, Failure> {
+    pub(crate) fn remnants_of(&self, kernel: &K, volume: &VolumeId) -> Result<Vec<u32>, Failure> {
         let found = with_name_of(kernel, &self.path_of(volume)?)?;
         let kept = found.into_iter().filter(|(_, file)| !file.autoclear);
         Ok(kept.map(|(number, _)| number).collect())
@@ -84,7 +76,7 @@ impl<K: Kernel> LoopDir<K> {
         kernel: &K,
         volume: &VolumeId,
         number: u32,
-    ) -> std::result::Result<Option<Held<K>>, Failure> {
+    ) -> Result<Option<Held<K>>, Failure> {
         let kept = kernel.loop_file(number)?;
         if kept.as_ref().and_then(volume_kept_by).as_ref() != Some(volume) {
             return Ok(None);
@@ -119,7 +111,7 @@ fn replaced_by<K: Kernel>(
     kernel: &K,
     file: &VolumeFile<K>,
     volume: &VolumeId,
-) -> Result<Option<Held<K>>> {
+) -> kernel::Result<Option<Held<K>>> {
     for number in kernel.loop_bound()? {
         if file_name_of(kernel, volume, number)? != FileName::Old {
             continue;

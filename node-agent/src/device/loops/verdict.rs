@@ -6,9 +6,8 @@ use belay_server::call::{Failure, Kind};
 use belay_server::request::VolumeId;
 
 use super::bound::is_named;
-use super::file::VolumeFile;
 use super::folder::LoopDir;
-use crate::device::{Held, Verdict};
+use crate::device::{Held, Intent, Verdict};
 use crate::kernel::{Dev, FileKind, Kernel};
 
 /// How the name of the file behind a device compares with a volume's.
@@ -26,61 +25,45 @@ impl<K: Kernel> LoopDir<K> {
     /// What that device is to the volume.
     ///
     /// # Errors
-    /// `INVALID_ARGUMENT` for an id that can name no file; else what the kernel refused.
+    /// `INVALID_ARGUMENT` for an id that can name no file; else what the kernel refused, also where
+    /// nothing proves without the file whose the device is.
     pub(crate) fn verdict(
         &self,
         kernel: &K,
         volume: &VolumeId,
         dev: Dev,
+        intent: Intent,
     ) -> Result<Verdict<K>, Failure> {
         let Some(number) = kernel.loop_number(dev) else {
             return Ok(Verdict::Foreign);
         };
-        let Some(device) = Held::open(kernel, number)? else {
+        let failure = match self.compare(kernel, volume, dev, number) {
+            Err(failure) if intent == Intent::TakeDown && failure.kind == Kind::System => failure,
+            verdict => return verdict,
+        };
+        match self.is_unreadable(kernel, volume)? {
+            true => self.judge_unread(kernel, volume, number)?.ok_or(failure),
+            false => Err(failure),
+        }
+    }
+
+    fn compare(
+        &self,
+        kernel: &K,
+        volume: &VolumeId,
+        dev: Dev,
+        number: u32,
+    ) -> Result<Verdict<K>, Failure> {
+        let Some(mut device) = Held::open(kernel, number)? else {
             return Ok(Verdict::Unbound);
         };
         if device.dev(kernel)? != dev {
             return Ok(Verdict::Foreign);
         }
         let file = self.name_if_any(kernel, volume)?;
-        self.judge(kernel, volume, device, file)
-    }
-
-    /// [`LoopDir::verdict`], for what is to be taken away: a device of the volume whose file
-    /// answers EIO is as stale as one whose file is gone.
-    ///
-    /// # Errors
-    /// As [`LoopDir::verdict`], also where nothing proves without the file whose the device is.
-    pub(crate) fn verdict_of_old(
-        &self,
-        kernel: &K,
-        volume: &VolumeId,
-        dev: Dev,
-    ) -> Result<Verdict<K>, Failure> {
-        let failure = match self.verdict(kernel, volume, dev) {
-            Err(failure) if failure.kind == Kind::System => failure,
-            verdict => return verdict,
-        };
-        match kernel.loop_number(dev) {
-            Some(number) if self.is_unreadable(kernel, volume)? => {
-                self.judge_unread(kernel, volume, number)?.ok_or(failure)
-            }
-            _ => Err(failure),
-        }
-    }
-
-    /// What the open device is to the volume, whose file is `file`.
-    pub(super) fn judge(
-        &self,
-        kernel: &K,
-        volume: &VolumeId,
-        mut device: Held<K>,
-        file: Option<VolumeFile<K>>,
-    ) -> Result<Verdict<K>, Failure> {
         let Some(status) = device.ask(kernel)? else {
             return Ok(Verdict::Unbound);
         };
-        let number = device.guard.number;
         Ok(match file {
             Some(file) if file.is_behind(&status) => Verdict::Ours(device.with(file)),
             Some(file) if !file.is_beside(&status) => Verdict::Foreign,

@@ -13,8 +13,8 @@ use belay_server::request::Stage;
 use super::super::phase::{Phase, phase};
 use super::super::plan::{fit, is_read_only};
 use super::super::{Node, Staged};
-use super::attach::attach;
-use crate::device::{Held, Purpose, Verdict};
+use super::attach;
+use crate::device::{Held, Intent, Purpose, Verdict};
 use crate::filesystem::begin_use;
 use crate::kernel::{FileKind, Kernel, MountAttrs, Stat};
 use crate::mounts::{block_path, replaced};
@@ -41,7 +41,9 @@ pub(super) fn stage<K: Kernel>(
     match node.mounts().look("staging_target_path", &path)? {
         None => {}
         Some(stat) if stat.mount_root && stat.kind == FileKind::BlockDevice => {
-            match node.mounts().verdict(&request.id, &path, &stat)?.1 {
+            let mounts = node.mounts();
+            let (_, verdict) = mounts.verdict(&request.id, &path, &stat, Intent::Use)?;
+            match verdict {
                 Verdict::Ours(device) => {
                     return staged_before(node, request, &path, &stat, &device, read_only);
                 }

@@ -10,10 +10,10 @@ use belay_server::request::{MountFlags, Stage};
 use super::super::phase::{Phase, phase};
 use super::super::plan::{asked_fs, fit, is_read_only};
 use super::super::{Formatting, Node, Staged};
-use super::attach::attach;
+use super::attach;
 use super::grow::grow_to_device;
 use super::tally::{self, Refusal};
-use crate::device::{Held, Purpose, Storage, Verdict};
+use crate::device::{Held, Intent, Purpose, Storage, Verdict};
 use crate::filesystem::{
     DeviceUnderTest, Found, FsType, MountOptions, Permit, USED, examine, examine_ends, format,
     parse_flags,
@@ -111,7 +111,9 @@ fn staged_before<K: Kernel>(
 ) -> Result<Staged, Failure> {
     let request = wish.request;
     let path = &request.staging;
-    let (dev, verdict) = node.mounts().verdict(&request.id, path, staging)?;
+    let (dev, verdict) = node
+        .mounts()
+        .verdict(&request.id, path, staging, Intent::Use)?;
     let device = match verdict {
         Verdict::Ours(device) => device,
         Verdict::Stale(_) => return Err(Failure::incompatible(replaced(&request.id, path))),
@@ -171,7 +173,7 @@ fn decide<K: Kernel>(
     });
     match decided {
         // What a mkfs has not finished may look like anything.
-        Some(Err(_)) if device.is_shared() => Err(device.claimed()),
+        Some(Err(_)) if device.is_shared => Err(device.claimed()),
         Some(decided) => decided.map(Some),
         None => refuse_in_use(device).map(|()| None),
     }
@@ -179,7 +181,7 @@ fn decide<K: Kernel>(
 
 /// Nothing is formatted that somebody has claimed.
 fn refuse_in_use<K: Kernel>(device: &Held<K>) -> Result<(), Failure> {
-    if device.is_shared() {
+    if device.is_shared {
         Refusal::InUse.count();
         return Err(device.claimed());
     }
@@ -344,7 +346,7 @@ fn create<K: Kernel>(
 ) -> Result<K::Fd, Failure> {
     let attempt = |context: K::Fd| {
         // A mount that leaked into another namespace still has the superblock: it is the same one.
-        let create = || node.kernel.fsconfig_create(&context, device.is_shared());
+        let create = || node.kernel.fsconfig_create(&context, device.is_shared);
         phase(Phase::Mount, create).map(|()| context)
     };
     let has_same_id = |error: &Error| fs == FsType::Btrfs && error.cause() == Cause::Exists;
