@@ -67,10 +67,7 @@ impl<K: Kernel> Node<K> {
     /// mend a disk while a volume of it is staged. Without its lock, a device is detached only if
     /// the mount table shows it nowhere.
     fn detach_unread(&self, volume: &VolumeId, failure: Failure) -> Result<(), Failure> {
-        let (kernel, transport) = (&self.kernel, &self.transport);
-        if failure.kind != Kind::System || !transport.is_unreadable(kernel, volume)? {
-            return Err(failure);
-        }
+        let kernel = &self.kernel;
         let detach = |device: Held<K>| {
             let dev = device.dev(kernel)?;
             self.mounts().refuse_others(volume, dev)?;
@@ -78,7 +75,8 @@ impl<K: Kernel> Node<K> {
             device.refuse_claimed(kernel)?;
             phase(Phase::Detach, || device.release(kernel, volume))
         };
-        match transport.unread(kernel, volume, detach)? {
+        let is_dead = failure.kind == Kind::System;
+        match is_dead && self.transport.unread(kernel, volume, detach)? {
             true => Ok(()),
             false => Err(failure),
         }

@@ -10,7 +10,7 @@ use super::bound::is_named;
 use super::file::VolumeFile;
 use super::folder::LoopDir;
 use super::sysfs::with_name_of;
-use super::verdict::{FileName, file_name_of};
+use super::verdict::is_old_name;
 use crate::device::{Held, Verdict};
 use crate::kernel::{self, Dev, Kernel, LoopFile};
 
@@ -113,7 +113,8 @@ fn replaced_by<K: Kernel>(
     volume: &VolumeId,
 ) -> kernel::Result<Option<Held<K>>> {
     for number in kernel.loop_bound()? {
-        if file_name_of(kernel, volume, number)? != FileName::Old {
+        let name = kernel.loop_file_name(number)?;
+        if !name.is_some_and(|name| is_old_name(volume, &name)) {
             continue;
         }
         let Some(mut device) = Held::open(kernel, number)? else {

@@ -17,7 +17,7 @@ impl<K: Kernel> LoopDir<K> {
     ///
     /// # Errors
     /// `INVALID_ARGUMENT` for an id that is no file name.
-    pub(crate) fn is_unreadable(&self, kernel: &K, volume: &VolumeId) -> Result<bool, Failure> {
+    pub(super) fn is_unreadable(&self, kernel: &K, volume: &VolumeId) -> Result<bool, Failure> {
         let name = file_name(volume)?;
         let read = || {
             kernel.stat(&kernel.open_beneath(self.fd(), name, Open::Name)?)?;
@@ -26,8 +26,8 @@ impl<K: Kernel> LoopDir<K> {
         Ok(read().is_err_and(|error| error.cause() == Cause::Io))
     }
 
-    /// Hands over the devices of a volume whose file is [`LoopDir::is_unreadable`], one by one;
-    /// `false` once nothing tells whose a device is whose file has the volume's name.
+    /// Hands over the devices of a volume whose file cannot be read, one by one; `false` if the
+    /// file can, or once nothing tells whose a device is whose file has the volume's name.
     ///
     /// # Errors
     /// Those of `each`; when a device cannot be asked.
@@ -37,6 +37,9 @@ impl<K: Kernel> LoopDir<K> {
         volume: &VolumeId,
         mut each: impl FnMut(Held<K>) -> Result<(), Failure>,
     ) -> Result<bool, Failure> {
+        if !self.is_unreadable(kernel, volume)? {
+            return Ok(false);
+        }
         for (number, _) in with_name_of(kernel, &self.path_of(volume)?)? {
             match self.judge_unread(kernel, volume, number)? {
                 Some(verdict) => verdict.into_held().map_or(Ok(()), &mut each)?,

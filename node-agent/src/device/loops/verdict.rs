@@ -10,17 +10,6 @@ use super::folder::LoopDir;
 use crate::device::{Held, Intent, Verdict};
 use crate::kernel::{Dev, FileKind, Kernel};
 
-/// How the name of the file behind a device compares with a volume's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum FileName {
-    /// It is the volume's.
-    Same,
-    /// The volume's file may have got it when it was removed or moved aside.
-    Old,
-    /// It is another one, or nothing is bound.
-    Other,
-}
-
 impl<K: Kernel> LoopDir<K> {
     /// What that device is to the volume.
     ///
@@ -109,12 +98,12 @@ impl<K: Kernel> LoopDir<K> {
         let Some(number) = kernel.loop_number(dev) else {
             return Ok(false);
         };
-        match file_name_of(kernel, volume, number)? {
-            FileName::Other => Ok(false),
-            FileName::Old => Ok(true),
-            // Without a file here, it is the volume of another driver.
-            FileName::Same => Ok(self.name_if_any(kernel, volume)?.is_some()),
-        }
+        let Some(name) = kernel.loop_file_name(number)? else {
+            return Ok(false);
+        };
+        // Without a file here, one that has the volume's name is of another driver.
+        Ok(is_old_name(volume, &name)
+            || name == *volume.as_str() && self.name_if_any(kernel, volume)?.is_some())
     }
 }
 
@@ -128,29 +117,13 @@ fn has_lost_name<K: Kernel>(
     Ok(name.is_some_and(|name| name != *volume.as_str()))
 }
 
-/// Compares the name of the file behind the device of that number. Asks sysfs alone.
-///
-/// # Errors
-/// When sysfs cannot be read.
-pub(super) fn file_name_of<K: Kernel>(
-    kernel: &K,
-    volume: &VolumeId,
-    number: u32,
-) -> crate::kernel::Result<FileName> {
-    let name = kernel.loop_file_name(number)?;
-    Ok(match name.as_deref().and_then(OsStr::to_str) {
-        Some(name) if name == volume.as_str() => FileName::Same,
-        Some(name) if is_old_name(volume.as_str(), name) => FileName::Old,
-        _ => FileName::Other,
-    })
-}
-
 /// What a file is called that was moved aside (`vol-1.bad`), or removed (`vol-1 (deleted)`).
-fn is_old_name(volume: &str, name: &str) -> bool {
+pub(super) fn is_old_name(volume: &VolumeId, name: &OsStr) -> bool {
     let rest = name
-        .strip_prefix(volume)
-        .and_then(|rest| rest.chars().next());
-    rest.is_some_and(|next| !next.is_ascii_alphanumeric())
+        .to_str()
+        .and_then(|it| it.strip_prefix(volume.as_str()));
+    let next = rest.and_then(|rest| rest.chars().next());
+    next.is_some_and(|next| !next.is_ascii_alphanumeric())
 }
 
 #[cfg(test)]
@@ -159,11 +132,12 @@ mod tests {
 
     #[test]
     fn an_old_name_begins_with_the_volumes_and_is_not_that_of_another_volume() {
+        let is_old = |name: &str| is_old_name(&VolumeId::new("vol-1").unwrap(), name.as_ref());
         for old in ["vol-1.bad", "vol-1~", "vol-1 (deleted)"] {
-            assert!(is_old_name("vol-1", old), "{old}");
+            assert!(is_old(old), "{old}");
         }
         for other in ["vol-1", "vol-12", "vol-12 (deleted)", "old-vol-1", ""] {
-            assert!(!is_old_name("vol-1", other), "{other}");
+            assert!(!is_old(other), "{other}");
         }
     }
 }
