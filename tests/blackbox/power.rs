@@ -52,6 +52,12 @@ fn what_was_acknowledged_outlives_a_power_loss_on_xfs() {
     on_a_real_filesystem("xfs", true);
 }
 
+#[test]
+#[ignore = "needs root: make test"]
+fn what_was_acknowledged_outlives_a_power_loss_on_btrfs() {
+    on_a_real_filesystem("btrfs", true);
+}
+
 /// `shares`: it can share blocks between files.
 fn on_a_real_filesystem(filesystem: &str, shares: bool) {
     let place = Place::new();

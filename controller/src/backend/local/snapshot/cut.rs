@@ -100,6 +100,7 @@ impl Store {
             return self.leave_to_copier(id, source, &from);
         }
         let cut_at = SystemTime::now();
+        // POSIX would let the mark overtake the data.
         file.sync()?;
         if let Some(volume) = self.ledger.get(source)? {
             let written = self.data_in(&file, source, &volume)?;
