@@ -1,13 +1,17 @@
 #!/usr/bin/env bash
-# Writes the plain manifests: the chart, rendered with each of the values files in its ci/ folder.
+# Writes the plain manifests that are applied as they are: the chart, rendered with the values of its
+# ci/ folder that have their names.
 #
-#   deploy/manifests/generate.sh [OUTDIR]     default: this folder, as `make manifests` does
+#   deploy/manifests/generate.sh [OUTDIR [VALUES...]]     default: these two into this folder, as
+#                                                         `make manifests` does
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
 . "$here/../../tests/setup/env.sh"
 
 outdir=${1:-$here}
 chart=$here/../chart
+shift || true
+[ $# -gt 0 ] || set -- "$chart/ci/local.yaml" "$chart/ci/local-without-snapshots.yaml"
 "$here/../../tests/setup/helm.sh"
 
 # Without what depends on helm alone, so that each release of it writes the same: where it found an
@@ -18,7 +22,7 @@ render() {
              /^---$/ { blank = "" } { printf "%s%s\n", blank, $0; blank = "" }'
 }
 
-for values in "$chart"/ci/*.yaml; do
+for values; do
     name=$(basename "$values")
     {
         printf '# Made by `make manifests` from deploy/chart/ci/%s. Change the chart instead.\n' "$name"

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Has the real API server judge every plain manifest, without making any of it. Fields it does not
-# know and warnings are failures: it would drop the ones, and people the others.
+# Has the real API server judge what the chart makes of each values file of its ci/ folder, without
+# making any of it. Fields it does not know and warnings are failures: it would drop the ones, and
+# people the others.
 #
 #   dry_run.sh     with KUBECONFIG, in a cluster that has the snapshot API
 set -euo pipefail
@@ -61,8 +62,11 @@ judge() {
 trap clean EXIT
 kubectl create namespace "$namespace" --save-config >/dev/null
 make_monitors
+deploy=$here/../../deploy
+"$deploy/manifests/generate.sh" "$work" "$deploy"/chart/ci/*.yaml
 failed=
-for manifest in "$here"/../../deploy/manifests/*.yaml; do
+for values in "$deploy"/chart/ci/*.yaml; do
+    manifest=$work/$(basename "$values")
     judge "$manifest" || { printf 'belay: %s is refused\n' "$manifest" >&2; failed=1; }
 done
 [ -z "$failed" ]

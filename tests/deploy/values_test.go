@@ -2,6 +2,8 @@ package deploy
 
 import (
 	"encoding/json"
+	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"sort"
@@ -119,13 +121,22 @@ func resolved(root, schema object) object {
 	return schema
 }
 
-// In ci/every-value.yaml each value differs from its default, so that the manifest shows each of
-// them where it belongs.
-func TestEveryValueIsTried(t *testing.T) {
+// everyValue is ci/every-value.yaml.
+func everyValue(t *testing.T) map[string]any {
+	t.Helper()
 	var values map[string]any
 	if err := yaml.Unmarshal([]byte(read(t, chart+"/ci/every-value.yaml")), &values); err != nil {
 		t.Fatal(err)
 	}
+	return values
+}
+
+// There is one choice, or the other would leave out what ci/every-value.yaml is to show.
+var only = []string{"node.enabled", "drivers[].backend", "drivers[].csiDriver.attachRequired", "drivers[].csiDriver.volumeLifecycleModes", "networkPolicy.enabled"}
+
+// In ci/every-value.yaml each value differs from its default, so that each is seen to arrive.
+func TestEveryValueIsTried(t *testing.T) {
+	values := everyValue(t)
 	drivers := values["drivers"].([]any)[0].(map[string]any)
 	delete(values, "drivers")
 	tried := map[string]string{}
@@ -134,14 +145,66 @@ func TestEveryValueIsTried(t *testing.T) {
 	for _, class := range drivers["storageClasses"].([]any) {
 		walk(tried, "drivers[].storageClasses[].", class.(map[string]any))
 	}
-	// There is one choice, or the other would leave out what the file is to show.
-	only := []string{"node.enabled", "drivers[].backend", "drivers[].csiDriver.attachRequired", "drivers[].csiDriver.volumeLifecycleModes", "networkPolicy.enabled"}
 	all := defaults(t)
 	for _, path := range sorted(all) {
 		if told, ok := tried[path]; !ok || told == all[path] && !slices.Contains(only, path) {
 			t.Errorf("ci/every-value.yaml leaves %s at its default", path)
 		}
 	}
+}
+
+// A value that says nothing else than its default does is caught: what is made without it differs.
+func TestEveryValueHasAnEffect(t *testing.T) {
+	values := everyValue(t)
+	whole := made(t, values)
+	defaults, err := helm("template", "belay", chart, "--namespace", "belay-system", "--values", chart+"/ci/local.yaml")
+	if err != nil {
+		t.Fatalf("%v\n%s", err, defaults)
+	}
+	var check func(path string, inner map[string]any)
+	check = func(path string, inner map[string]any) {
+		for key, value := range inner {
+			path := path + key
+			if entries, isList := value.([]any); isList && (key == "drivers" || key == "storageClasses") {
+				for _, entry := range entries {
+					check(path+"[].", entry.(map[string]any))
+				}
+			} else if next, isMap := value.(map[string]any); isMap && !slices.Contains(opaque, key) {
+				check(path+".", next)
+			} else if !slices.Contains(only, path) && !arrives(value, whole, defaults) {
+				delete(inner, key)
+				if made(t, values) == whole {
+					t.Errorf("what the chart makes of ci/every-value.yaml is the same without %s", path)
+				}
+				inner[key] = value
+			}
+		}
+	}
+	check("", values)
+}
+
+// arrives tells a word that only this value can have brought there.
+func arrives(value any, whole, defaults string) bool {
+	word, isWord := value.(string)
+	return isWord && strings.Contains(whole, word) && !strings.Contains(defaults, word)
+}
+
+// made is what helm makes of the values.
+func made(t *testing.T, values map[string]any) string {
+	t.Helper()
+	text, err := yaml.Marshal(values)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "values.yaml")
+	if err := os.WriteFile(file, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out, err := helm("template", "belay", chart, "--namespace", "belay-system", "--values", file)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return out
 }
 
 func sorted(values map[string]string) []string {
