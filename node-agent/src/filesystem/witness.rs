@@ -16,7 +16,9 @@ pub(super) const FORMATTING: &str = "trusted.belay.formatting";
 /// [`FORMATTING`] for a volume in use. A name of its own, not another value: earlier releases look
 /// only whether an attribute is there, and would believe a mark in a volume that is in use.
 pub(crate) const USED: &str = "trusted.belay.used";
-/// Only that it is there counts.
+/// Only that it is there counts, but for this value: the disk may not have it yet.
+const USE_BEGUN: &[u8] = b"0";
+/// Its value once it is on the disk.
 const USED_VALUE: &[u8] = b"1";
 
 /// What the file behind a device testifies.
@@ -24,6 +26,8 @@ const USED_VALUE: &[u8] = b"1";
 pub(super) enum Witness {
     /// The volume has been in use: it holds data, or has lost it.
     Used,
+    /// The same, and a loss of power may take that away: who was to sync it was killed, or failed.
+    UseBegun,
     /// A format has begun, and nobody has used the device since.
     Formatting(Attempt),
     /// Nothing is known of it.
@@ -115,9 +119,9 @@ fn testify_use<K: Kernel>(kernel: &K, file: &K::Fd, before: Witness) -> Result<(
         Witness::Used | Witness::NoFile => return Ok(()),
         // First, since an earlier release may see what a crash leaves here.
         Witness::Formatting(_) => kernel.remove_xattr(file, FORMATTING)?,
-        Witness::Absent => {}
+        Witness::UseBegun | Witness::Absent => {}
     }
-    match kernel.set_xattr(file, USED, USED_VALUE) {
+    match kernel.set_xattr(file, USED, USE_BEGUN) {
         Ok(()) => {}
         // Where there are no such attributes, nothing is ever formatted.
         Err(error) if error.cause() == Cause::Unsupported => return Ok(()),
@@ -127,7 +131,12 @@ fn testify_use<K: Kernel>(kernel: &K, file: &K::Fd, before: Witness) -> Result<(
         }
         Err(error) => return Err(error.into()),
     }
-    Ok(kernel.fsync(file)?)
+    kernel.fsync(file)?;
+    match kernel.set_xattr(file, USED, USED_VALUE) {
+        // The next stage syncs it again.
+        Err(error) if error.cause() == Cause::Full => Ok(()),
+        set => Ok(set?),
+    }
 }
 
 /// Asks the file behind a device.
@@ -140,8 +149,11 @@ pub(super) fn ask<K: Kernel>(kernel: &K, file: Option<&K::Fd>) -> Result<Witness
         Err(error) if error.cause() == Cause::Unsupported => Ok(None),
         value => value,
     };
-    if value_of(USED)?.is_some() {
-        return Ok(Witness::Used);
+    if let Some(value) = value_of(USED)? {
+        return Ok(match value == USE_BEGUN {
+            true => Witness::UseBegun,
+            false => Witness::Used,
+        });
     }
     let begun = value_of(FORMATTING)?.map(|value| Attempt::parse(&value));
     Ok(begun.map_or(Witness::Absent, Witness::Formatting))

@@ -113,7 +113,7 @@ fn look_at_ends(disk: &impl Disk, volume: &str) -> Result<Ends, Failure> {
     let witness = disk.witness()?;
     let attempt = match witness {
         Witness::Formatting(attempt) => attempt,
-        Witness::Used | Witness::Absent | Witness::NoFile => Attempt::UNKNOWN,
+        Witness::Used | Witness::UseBegun | Witness::Absent | Witness::NoFile => Attempt::UNKNOWN,
     };
     let is_half_made = identity.may_be_half_made(attempt);
     // In a filesystem that is whole, a mark is what a user has stored, or was there before somebody
@@ -121,7 +121,7 @@ fn look_at_ends(disk: &impl Disk, volume: &str) -> Result<Ends, Failure> {
     if let Some(fs) = sound.filter(|_| !is_half_made) {
         return Ok(Ends::Found(match witness {
             Witness::Used | Witness::NoFile => Found::Known(fs),
-            Witness::Absent | Witness::Formatting(_) => {
+            Witness::UseBegun | Witness::Absent | Witness::Formatting(_) => {
                 Found::Unsettled(Unsettled::new(fs, witness))
             }
         }));
@@ -161,7 +161,9 @@ fn look_deeper(
     witness: Witness,
 ) -> Result<Found, Failure> {
     let at = match blank::prove(disk, volume)? {
-        Sweep::Blank(_) if witness == Witness::Used => return Ok(Found::Emptied),
+        Sweep::Blank(_) if matches!(witness, Witness::Used | Witness::UseBegun) => {
+            return Ok(Found::Emptied);
+        }
         Sweep::Blank(blank) => return Ok(Found::Blank(blank)),
         Sweep::Data(at) => at,
     };
@@ -593,16 +595,23 @@ mod tests {
     #[test]
     fn in_a_volume_in_use_no_mark_counts_and_zeros_are_a_loss() {
         for (contents, is) in contents() {
-            let found = look(&marked(&contents, Witness::Used), "vol-1").unwrap();
-            match found {
-                Found::Known(_) => assert_eq!(is, Is::Whole, "{contents:?}"),
-                Found::Foreign(_) => assert_ne!(is, Is::Whole, "{contents:?}"),
-                other => panic!("{other:?}"),
+            for witness in [Witness::Used, Witness::UseBegun] {
+                let found = look(&marked(&contents, witness), "vol-1").unwrap();
+                let is_found = match (found, witness) {
+                    (Found::Known(_), Witness::Used) => is == Is::Whole,
+                    // It is mounted when the disk has it that it is in use.
+                    (Found::Unsettled(_), Witness::UseBegun) => is == Is::Whole,
+                    (Found::Foreign(_), _) => is != Is::Whole,
+                    (other, _) => panic!("{other:?}"),
+                };
+                assert!(is_found, "{contents:?}");
             }
         }
-        let mut disk = disk(&[(7 << 20, &[0; 9])]);
-        disk.witness = Witness::Used;
-        assert!(matches!(look(&disk, "vol-1"), Ok(Found::Emptied)));
+        for witness in [Witness::Used, Witness::UseBegun] {
+            let mut disk = disk(&[(7 << 20, &[0; 9])]);
+            disk.witness = witness;
+            assert!(matches!(look(&disk, "vol-1"), Ok(Found::Emptied)));
+        }
     }
 
     #[test]

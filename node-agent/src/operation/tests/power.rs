@@ -137,6 +137,51 @@ fn that_a_volume_was_staged_outlives_a_power_loss_and_keeps_it_from_being_format
     }
 }
 
+/// Tells how many calls the first stage came to, which was killed or failed; the next one succeeds.
+fn stage_twice(world: &Simulated, volume: &Volume, fault: Fault) -> usize {
+    let node = world.start();
+    world.machine.begin(Some(fault));
+    let ended = catch_unwind(AssertUnwindSafe(|| volume.call(&node, Verb::Stage)));
+    let calls = world.machine.end().len();
+    if let Err(payload) = ended
+        && !payload.is::<Died>()
+    {
+        resume_unwind(payload);
+    }
+    drop(node);
+    volume.call(&world.start(), Verb::Stage).unwrap();
+    calls
+}
+
+/// What a stage has set and not synced, the next one finds set.
+#[test]
+fn what_a_broken_stage_has_not_synced_the_next_one_does() {
+    let breaks: [fn(usize) -> Fault; 2] = [Fault::Die, |at| Fault::Fail(at, "EIO")];
+    for (form, fault) in FORMS.map(|form| breaks.map(|fault| (form, fault))).concat() {
+        for at in 1.. {
+            let what = format!("{form:?}, {:?}", fault(at));
+            let world = Simulated::new();
+            let mut volume = world.volume("vol", form);
+            let calls = stage_twice(&world, &volume, fault(at));
+            world.machine.power_off(Survives::Nothing);
+            volume.call(&world.start(), Verb::Stage).unwrap();
+            assert_eq!(world.machine.violations(), Vec::<String>::new(), "{what}");
+            world.machine.power_off(Survives::Nothing);
+            lose_data(&world, &volume);
+            volume.form = match form {
+                Form::Block => Form::Ext4,
+                form => form,
+            };
+            let staged = volume.call(&world.start(), Verb::Stage);
+            let is_refused = staged.is_err_and(|failure| failure.kind == Kind::Precondition);
+            assert!(is_refused && !is_formatted_anew(&world, &volume), "{what}");
+            if at > calls {
+                break;
+            }
+        }
+    }
+}
+
 /// Many a part of what is unsynced, at every call of the stage that formats, which alone leaves
 /// things whose order counts; also after an agent before it was killed in the same.
 #[test]
