@@ -47,6 +47,8 @@ impl Drive for Image {
 }
 
 impl Recording for Image {
+    const TEARS: bool = false;
+
     fn mount(place: &Place, tree: Tree) -> Self {
         let under = Recorded::mount(&place.folder("under"), tree);
         Image::over(place, under)

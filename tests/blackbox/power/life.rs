@@ -12,6 +12,10 @@ const GROWTH: i64 = 16 << 20;
 
 /// A drive that records.
 pub(super) trait Recording: Drive {
+    /// Whether a page may be on disk in part. The kernel's filesystems take it that theirs never
+    /// is: the superblock of btrfs has 4 KiB.
+    const TEARS: bool;
+
     /// Mounts in the place what a power loss has left.
     fn mount(place: &Place, tree: Tree) -> Self;
     /// What records.
@@ -23,6 +27,8 @@ impl Drive for Recorded {
 }
 
 impl Recording for Recorded {
+    const TEARS: bool = true;
+
     fn mount(place: &Place, tree: Tree) -> Self {
         Recorded::mount(&place.folder("state"), tree)
     }
@@ -54,6 +60,7 @@ impl Life {
     pub(super) fn of<D: Recording>(pair: Pair<D>, shares: bool) -> Self {
         let steps = Recorder::new(&pair).live(shares);
         let tape = pair.drive().recorded().tape();
+        let tape = if D::TEARS { tape } else { tape.untorn() };
         pair.end();
         Life { steps, tape }
     }

@@ -6,7 +6,7 @@
 use std::collections::HashSet;
 use std::fmt;
 
-use super::tree::{ALL_SECTORS, Change, Tree};
+use super::tree::{ALL_PIECES, Change, Tree};
 use crate::rig::Chance;
 
 /// What one sync keeps together.
@@ -46,7 +46,7 @@ pub(super) enum Survival {
     Metadata,
     /// The very last one without those before it: the disk has chosen another order.
     Newest,
-    /// Some, by chance; of the pages, some sectors.
+    /// Some, by chance; of the pages, some pieces.
     Some(u64),
 }
 
@@ -82,6 +82,7 @@ impl fmt::Display for Survival {
 pub(super) struct Tape {
     base: Tree,
     events: Vec<Event>,
+    tears: bool,
 }
 
 impl Tape {
@@ -90,6 +91,15 @@ impl Tape {
         Tape {
             base,
             events: Vec::new(),
+            tears: true,
+        }
+    }
+
+    /// The same on a disk that writes each page in one piece.
+    pub(super) fn untorn(self) -> Self {
+        Tape {
+            tears: false,
+            ..self
         }
     }
 
@@ -151,20 +161,20 @@ impl Tape {
             let Event::Change(change) = event else {
                 continue;
             };
-            let sectors = match survival {
-                _ if certain[at] => ALL_SECTORS,
+            let pieces = match survival {
+                _ if certain[at] => ALL_PIECES,
                 Survival::Nothing => continue,
-                Survival::Everything => ALL_SECTORS,
-                Survival::Undeleted if !is_removal(change) => ALL_SECTORS,
-                Survival::Metadata if !matches!(change, Change::Write { .. }) => ALL_SECTORS,
-                Survival::Newest if newest == Some(at) => ALL_SECTORS,
+                Survival::Everything => ALL_PIECES,
+                Survival::Undeleted if !is_removal(change) => ALL_PIECES,
+                Survival::Metadata if !matches!(change, Change::Write { .. }) => ALL_PIECES,
+                Survival::Newest if newest == Some(at) => ALL_PIECES,
                 Survival::Undeleted | Survival::Metadata | Survival::Newest => continue,
                 Survival::Some(_) if chance.below(8) > kept_of_eight => continue,
                 // Most pages are written whole.
-                Survival::Some(_) if chance.below(4) > 0 => ALL_SECTORS,
-                Survival::Some(_) => chance.bits().to_le_bytes()[0],
+                Survival::Some(_) if !self.tears || chance.below(4) > 0 => ALL_PIECES,
+                Survival::Some(_) => chance.bits().to_le_bytes()[0] & ALL_PIECES,
             };
-            tree.apply_torn(change, sectors);
+            tree.apply_torn(change, pieces);
         }
         tree.mounted()
     }

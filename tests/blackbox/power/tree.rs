@@ -11,10 +11,11 @@ use std::time::SystemTime;
 pub(super) const PAGE: usize = 4096;
 /// [`PAGE`] for offsets.
 pub(super) const PAGE_BYTES: u64 = 4096;
-/// In bytes: what a disk writes in one piece.
-const SECTOR: usize = 512;
-/// All sectors of a page, as bits.
-pub(super) const ALL_SECTORS: u8 = 0xff;
+/// In bytes: what a disk writes in one piece. Two sectors, since no ext4 outlives that its
+/// superblock is torn (ADR 4).
+const PIECE: usize = 1024;
+/// All pieces of a page, as bits.
+pub(super) const ALL_PIECES: u8 = 0x0f;
 
 /// The number of the topmost folder (`FUSE_ROOT_ID`).
 pub(super) const ROOT: u64 = 1;
@@ -169,11 +170,11 @@ impl Tree {
 
     /// Does it.
     pub(super) fn apply(&mut self, change: &Change) {
-        self.apply_torn(change, ALL_SECTORS);
+        self.apply_torn(change, ALL_PIECES);
     }
 
-    /// Does it; of a write, these sectors alone.
-    pub(super) fn apply_torn(&mut self, change: &Change, sectors: u8) {
+    /// Does it; of a write, these pieces alone.
+    pub(super) fn apply_torn(&mut self, change: &Change, pieces: u8) {
         match change {
             Change::Make { ino, is_folder } => {
                 self.nodes.insert(*ino, Node::new(*is_folder));
@@ -197,7 +198,7 @@ impl Tree {
             Change::Resize { ino, bytes } => self.change(*ino).resize(*bytes),
             Change::Write { ino, page, data } => {
                 let node = self.change(*ino);
-                let data = torn(node.pages.get(page), data, sectors);
+                let data = torn(node.pages.get(page), data, pieces);
                 node.pages.insert(*page, data);
             }
             Change::Punch { ino, from, to } => {
@@ -250,15 +251,15 @@ impl Tree {
     }
 }
 
-fn torn(old: Option<&Page>, new: &Page, sectors: u8) -> Page {
-    if sectors == ALL_SECTORS {
+fn torn(old: Option<&Page>, new: &Page, pieces: u8) -> Page {
+    if pieces == ALL_PIECES {
         return Arc::clone(new);
     }
     let mut page = old.map_or([0; PAGE], |old| **old);
-    for (number, sector) in page.chunks_mut(SECTOR).enumerate() {
-        if sectors & (1 << number) != 0 {
-            let at = number * SECTOR;
-            sector.copy_from_slice(&new[at..at + SECTOR]);
+    for (number, piece) in page.chunks_mut(PIECE).enumerate() {
+        if pieces & (1 << number) != 0 {
+            let at = number * PIECE;
+            piece.copy_from_slice(&new[at..at + PIECE]);
         }
     }
     Arc::new(page)

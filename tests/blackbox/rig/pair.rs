@@ -213,6 +213,10 @@ impl<D: Drive> Pair<D> {
         let [volumes, snapshots] = self.ledger();
         assert_eq!(names(&self.site.volumes()), volumes, "volumes, {when}");
         let folder = self.site.top.join("state/snapshots");
+        // A copy that goes on may have no file yet.
+        until(&format!("each of {snapshots:?} has a file, {when}"), || {
+            names(&folder).is_superset(&snapshots)
+        });
         assert_eq!(names(&folder), snapshots, "snapshots, {when}");
     }
 
