@@ -99,11 +99,8 @@ async fn serve_drivers(
     metrics::when_asked(move || measured.measure());
     let (mut services, mut first_tries) = (Vec::new(), Vec::new());
     for driver in config.drivers() {
-        let Some(folder) = &driver.loop_dir else {
-            let name = &driver.common.driver_name;
-            let why = "this agent has no devices but those over files, and no --loop-dir for it";
-            return Err(failed(name.as_str(), &why));
-        };
+        let folder = driver.folder();
+        let folder = folder.map_err(|why| failed(driver.common.driver_name.as_str(), &why))?;
         let why = start::opening(driver, folder);
         let service = NodeService::new(&why, Arc::clone(&pool), identity(driver));
         let service = Arc::new(service);

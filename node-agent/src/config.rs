@@ -1,7 +1,7 @@
 //! The agent's flags: those of the process, and those of each driver.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use belay_contract::drivers::Profile;
@@ -182,6 +182,12 @@ impl Config {
 }
 
 impl Driver {
+    /// The folder with its volumes' files.
+    pub(crate) fn folder(&self) -> Result<&Path, &'static str> {
+        let why = "this agent has no devices but those over files, and no --loop-dir for it";
+        self.loop_dir.as_deref().ok_or(why)
+    }
+
     fn is_on(&self, node: &NodeId) -> bool {
         let only = self.only_on_node.as_deref();
         only.is_none_or(|only| only == node.as_str())

@@ -43,7 +43,8 @@ impl<K: Kernel> Held<K> {
             fd,
             path,
             guard,
-            is_shared: false,
+            // Until somebody has asked.
+            is_shared: true,
             is_checked: true,
         }))
     }
