@@ -321,8 +321,9 @@ fn a_forgotten_target_of_a_raw_device_stays_and_is_named_in_the_health_of_the_st
             bed.rig.restart();
         }
         assert_eq!(pending(&bed), None);
-        refused(bed.detach(&volume), Code::Aborted);
+        // An agent that has just started may not listen yet; the attacher asks again, too.
         until("it is named", || {
+            refused(bed.detach(&volume), Code::Aborted);
             let said = pending(&bed).unwrap_or_default();
             said.contains(&volume.id) && said.contains(target.to_str().expect("UTF-8"))
         });

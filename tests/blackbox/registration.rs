@@ -150,9 +150,11 @@ fn a_driver_that_the_kubelet_refuses_says_so_and_is_offered_again() {
         let (status, why) = bed.pages().health();
         assert_eq!(status, 503);
         assert!(why.contains(error), "{why}");
-        let words = bed.agent().last_words();
         let is_told = |line: &str| line.contains("ERROR") && line.contains(error);
-        assert!(words.lines().any(is_told), "{words}");
+        // Nothing waits for the log.
+        until("it is logged", || {
+            bed.agent().last_words().lines().any(is_told)
+        });
         assert_eq!(kubelet.sees(), Change::Removed(bed.socket()));
         bed.is_registered(false);
     }
