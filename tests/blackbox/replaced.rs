@@ -54,6 +54,41 @@ fn expect_gone(node: &NodeCalls, volume: &Volume) {
     }
 }
 
+/// Its lock is not the volume's to which the name belongs, and neither is its device.
+#[test]
+#[ignore = "needs root: make test"]
+fn a_file_in_use_that_was_moved_to_the_name_of_another_volume_is_not_that_ones() {
+    for kind in ["block", "ext4"] {
+        let mut rig = Rig::new();
+        let node = rig.node();
+        let [used, robbed] = [0; 2].map(|_| rig.volume(least_bytes("ext4")));
+        let target = used.target("a");
+        node.stage(used.stage(access(kind))).expect("stage");
+        node.publish(used.publish(&target, access(kind)))
+            .expect("publish");
+        leave_words(kind, &target);
+        let aside = robbed.file.with_extension("aside");
+        fs::rename(&robbed.file, &aside).expect("rename");
+        fs::rename(&used.file, &robbed.file).expect("rename");
+        for is_restarted in [false, true] {
+            if is_restarted {
+                rig.restart();
+            }
+            for asked in ["block", "ext4"] {
+                let stage = node.stage(robbed.stage(access(asked)));
+                refused_with(stage, Code::FailedPrecondition, &[&used.id]);
+            }
+            node.unstage(robbed.unstage()).expect_err("not its own");
+            expect_words(kind, &target);
+        }
+        fs::rename(&robbed.file, &used.file).expect("rename");
+        fs::rename(aside, &robbed.file).expect("rename");
+        used.down(&node, &[&target]);
+        node.stage(robbed.stage(access(kind))).expect("stage");
+        robbed.down(&node, &[]);
+    }
+}
+
 #[test]
 #[ignore = "needs root: make test"]
 fn a_volume_whose_file_was_restored_while_it_is_staged_is_taken_down_and_staged_anew() {

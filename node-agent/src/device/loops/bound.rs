@@ -174,6 +174,13 @@ impl<K: Kernel> Held<K> {
     }
 }
 
+/// The bound device was given the name of another volume, whose file it has, whatever that is
+/// called now. losetup(8) gives paths.
+pub(super) fn is_of_another(status: &LoopStatus, volume: &str) -> bool {
+    let name = status.name.as_str();
+    !name.is_empty() && !name.contains('/') && name != volume
+}
+
 /// The bound device was given the volume's name. One that is longer than the field has no name.
 pub(super) fn is_named(status: &LoopStatus, volume: &VolumeId) -> bool {
     status.name == volume.as_str()

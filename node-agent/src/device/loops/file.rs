@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use belay_server::call::Failure;
 
+use super::bound::is_of_another;
 use super::sysfs::with_name_of;
 use crate::device::Held;
 use crate::kernel::{self, Dev, Kernel, LoopStatus, Patience, Stat, while_busy};
@@ -25,6 +26,8 @@ pub(crate) struct VolumeFile<K: Kernel> {
 enum Owner<K: Kernel> {
     Us,
     Device(Held<K>),
+    /// A device that was bound for another volume, which is named.
+    Another(Held<K>, String),
     /// Another process; or, for a moment, a child of ours that has not come to its exec, or a
     /// device that is just being unbound.
     Unseen,
@@ -99,7 +102,7 @@ impl<K: Kernel> VolumeFile<K> {
     /// Takes the file's lock, or finds the device that has it: an earlier operation left it bound.
     ///
     /// # Errors
-    /// `ABORTED` when another process has it.
+    /// `ABORTED` when another process has it; `FAILED_PRECONDITION` when another volume has.
     pub(crate) fn left(&self, kernel: &K) -> Result<Option<Held<K>>, Failure> {
         let owner = while_busy(
             kernel,
@@ -109,12 +112,18 @@ impl<K: Kernel> VolumeFile<K> {
                 if kernel.flock(&self.fd)? {
                     return Ok(Owner::Us);
                 }
-                Ok(self.device(kernel)?.map_or(Owner::Unseen, Owner::Device))
+                self.device(kernel)
             },
         );
         match owner? {
             Owner::Us => Ok(None),
             Owner::Device(device) => Ok(Some(device)),
+            Owner::Another(device, name) => Err(Failure::precondition(format!(
+                "{} is the file of volume {name}, which has it on {}; it was moved here while it \
+                 was in use: move it back, and restore this volume's own",
+                self.path.display(),
+                device.path().display()
+            ))),
             Owner::Unseen => Err(Failure::busy(format!(
                 "{} is locked by another process and is on no loop device; a copy may be running",
                 self.path.display()
@@ -141,15 +150,21 @@ impl<K: Kernel> VolumeFile<K> {
     }
 
     /// The loop device that this file is bound to, if any: kept for what a crash left behind.
-    fn device(&self, kernel: &K) -> kernel::Result<Option<Held<K>>> {
+    fn device(&self, kernel: &K) -> kernel::Result<Owner<K>> {
         for (number, _) in with_name_of(kernel, &self.path)? {
-            if let Some(mut found) = Held::open(kernel, number)?
-                && found.ask(kernel)?.is_some_and(|it| self.is_behind(&it))
-            {
-                return Ok(Some(found));
+            let Some(mut found) = Held::open(kernel, number)? else {
+                continue;
+            };
+            let status = found.ask(kernel)?.filter(|it| self.is_behind(it));
+            match status {
+                None => {}
+                Some(status) if is_of_another(&status, self.name()) => {
+                    return Ok(Owner::Another(found, status.name));
+                }
+                Some(_) => return Ok(Owner::Device(found)),
             }
         }
-        Ok(None)
+        Ok(Owner::Unseen)
     }
 }
 

@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use belay_server::call::{Failure, Kind};
 use belay_server::request::VolumeId;
 
-use super::bound::is_named;
+use super::bound::{is_named, is_of_another};
 use super::folder::LoopDir;
 use crate::device::{Held, Intent, Verdict};
 use crate::kernel::{Dev, FileKind, Kernel};
@@ -54,6 +54,7 @@ impl<K: Kernel> LoopDir<K> {
             return Ok(Verdict::Unbound);
         };
         Ok(match file {
+            _ if is_of_another(&status, volume.as_str()) => Verdict::Foreign,
             Some(file) if file.is_behind(&status) => Verdict::Ours(device.with(file)),
             Some(file) if !file.is_beside(&status) => Verdict::Foreign,
             // Another driver's volume may have the same id: its file still has the name.
