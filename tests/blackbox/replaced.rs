@@ -91,6 +91,35 @@ fn a_file_in_use_that_was_moved_to_the_name_of_another_volume_is_not_that_ones()
 
 #[test]
 #[ignore = "needs root: make test"]
+fn a_raw_volume_whose_file_was_moved_to_another_folder_is_not_staged_on_the_copy_as_well() {
+    let rig = Rig::new();
+    let node = rig.node();
+    let volume = rig.volume(least_bytes("ext4"));
+    let target = volume.target("a");
+    node.stage(volume.stage(access("block"))).expect("stage");
+    node.publish(volume.publish(&target, access("block")))
+        .expect("publish");
+    leave_words("block", &target);
+    let moved = rig.place().folder("elsewhere").join(&volume.id);
+    fs::rename(&volume.file, &moved).expect("rename");
+    fs::copy(&moved, &volume.file).expect("copy");
+    let stage = volume.stage(access("block"));
+    refused_with(node.stage(stage), Code::AlreadyExists, &["replaced"]);
+    expect_words("block", &target);
+    node.unpublish(volume.unpublish(&target))
+        .expect("unpublish");
+    node.unstage(volume.unstage()).expect("unstage");
+    until("nothing is bound", || rig.place().loops().is_empty());
+    node.stage(volume.stage(access("block")))
+        .expect("stage anew");
+    node.publish(volume.publish(&target, access("block")))
+        .expect("publish anew");
+    expect_words("block", &target);
+    volume.down(&node, &[&target]);
+}
+
+#[test]
+#[ignore = "needs root: make test"]
 fn a_volume_whose_file_was_restored_while_it_is_staged_is_taken_down_and_staged_anew() {
     for filesystem in ["ext4", "btrfs"] {
         let place = Place::new();

@@ -113,7 +113,14 @@ impl<K: Kernel> Mounts<'_, K> {
     ) -> Result<(Dev, Verdict<K>), Failure> {
         let device = self.behind(volume, path, stat)?;
         let transport = self.transport;
-        let verdict = transport.verdict(self.kernel, volume, device, intent)?;
+        let verdict = match transport.verdict(self.kernel, volume, device, intent)? {
+            // Our own mount: its file has kept the name, in another folder.
+            Verdict::Foreign if self.index.noted(path, stat).as_ref() == Some(volume) => {
+                let named = transport.named(self.kernel, volume, device)?;
+                named.map_or(Verdict::Foreign, Verdict::Stale)
+            }
+            verdict => verdict,
+        };
         Ok((device, verdict))
     }
 

@@ -64,6 +64,28 @@ impl<K: Kernel> LoopDir<K> {
         })
     }
 
+    /// The device, if it is still bound under the name of the volume, wherever its file is: for a
+    /// mount that is known to be the volume's.
+    ///
+    /// # Errors
+    /// What the kernel refused.
+    pub(crate) fn named(
+        &self,
+        kernel: &K,
+        volume: &VolumeId,
+        dev: Dev,
+    ) -> Result<Option<Held<K>>, Failure> {
+        let Some(number) = kernel.loop_number(dev) else {
+            return Ok(None);
+        };
+        let Some(mut device) = Held::open(kernel, number)? else {
+            return Ok(None);
+        };
+        let status = device.ask(kernel)?;
+        let is_it = status.is_some_and(|status| is_named(&status, volume));
+        Ok(is_it.then_some(device))
+    }
+
     /// Whether the device of a mount that is known to be the volume's has another file than the
     /// one that has the volume's name now. Asks neither the device nor the disk.
     ///
