@@ -106,6 +106,13 @@ impl MountIndex {
         inner.noted(path, stat).map(|(_, volume)| volume.clone())
     }
 
+    /// This very mount was noted for that volume.
+    pub(crate) fn is_noted_for(&self, path: &Path, stat: &Stat, volume: &VolumeId) -> bool {
+        let inner = self.lock();
+        let noted = inner.noted(path, stat);
+        noted.is_some_and(|(_, noted)| noted == volume)
+    }
+
     /// The mount at that path was noted for another volume, whatever lies upon it.
     pub(crate) fn is_of_another(&self, path: &Path, volume: &VolumeId) -> bool {
         let inner = self.lock();

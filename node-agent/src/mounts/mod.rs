@@ -115,7 +115,7 @@ impl<K: Kernel> Mounts<'_, K> {
         let transport = self.transport;
         let verdict = match transport.verdict(self.kernel, volume, device, intent)? {
             // Our own mount: its file has kept the name, in another folder.
-            Verdict::Foreign if self.index.noted(path, stat).as_ref() == Some(volume) => {
+            Verdict::Foreign if self.index.is_noted_for(path, stat, volume) => {
                 let named = transport.named(self.kernel, volume, device)?;
                 named.map_or(Verdict::Foreign, Verdict::Stale)
             }

@@ -232,7 +232,7 @@ fn subject<K: Kernel>(
     if !carries_volumes(kernel, device) {
         return Ok(None);
     }
-    let is_noted = node.index.noted(&path, &stat).as_ref() == Some(volume);
+    let is_noted = node.index.is_noted_for(&path, &stat, volume);
     let is_block = stat.kind == FileKind::BlockDevice;
     let backing = match &verdict {
         Verdict::Ours(held) => Backing::of(kernel, &verdict, kernel.device_bytes(held.fd())?)?,

@@ -59,6 +59,23 @@ impl<K: Kernel> Held<K> {
         Ok(status)
     }
 
+    /// The device of that number with its status, if it is bound under the name of the volume.
+    ///
+    /// # Errors
+    /// When it cannot be opened or asked.
+    pub(super) fn open_named(
+        kernel: &K,
+        number: u32,
+        volume: &VolumeId,
+    ) -> kernel::Result<Option<(Self, LoopStatus)>> {
+        let Some(mut device) = Self::open(kernel, number)? else {
+            return Ok(None);
+        };
+        let status = device.ask(kernel)?;
+        let status = status.filter(|status| is_named(status, volume));
+        Ok(status.map(|status| (device, status)))
+    }
+
     /// The same device, with the file that is behind it.
     pub(super) fn with(mut self, file: VolumeFile<K>) -> Self {
         self.guard.file = Some(file);

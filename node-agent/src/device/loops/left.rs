@@ -6,7 +6,6 @@ use std::path::Path;
 use belay_server::call::{Failure, Kind};
 use belay_server::request::VolumeId;
 
-use super::bound::is_named;
 use super::file::VolumeFile;
 use super::folder::LoopDir;
 use super::sysfs::with_name_of;
@@ -89,12 +88,9 @@ impl<K: Kernel> LoopDir<K> {
         let Some(file) = file else {
             return Ok(None);
         };
-        let Some(mut device) = Held::open(kernel, number)? else {
-            return Ok(None);
-        };
-        let status = device.ask(kernel)?;
-        let is_it = status.is_some_and(|it| is_named(&it, volume) && file.is_behind(&it));
-        Ok((is_it && device.is_kept()).then(|| device.with(file)))
+        let named = Held::open_named(kernel, number, volume)?;
+        let it = named.filter(|(device, status)| file.is_behind(status) && device.is_kept());
+        Ok(it.map(|(device, _)| device.with(file)))
     }
 }
 
@@ -117,12 +113,10 @@ fn replaced_by<K: Kernel>(
         if !name.is_some_and(|name| is_old_name(volume, &name)) {
             continue;
         }
-        let Some(mut device) = Held::open(kernel, number)? else {
-            continue;
-        };
         // Another driver's volume may have the same id.
-        let status = device.ask(kernel)?;
-        if status.is_some_and(|it| is_named(&it, volume) && file.is_beside(&it)) {
+        if let Some((device, status)) = Held::open_named(kernel, number, volume)?
+            && file.is_beside(&status)
+        {
             return Ok(Some(device));
         }
     }

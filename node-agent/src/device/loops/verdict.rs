@@ -78,12 +78,8 @@ impl<K: Kernel> LoopDir<K> {
         let Some(number) = kernel.loop_number(dev) else {
             return Ok(None);
         };
-        let Some(mut device) = Held::open(kernel, number)? else {
-            return Ok(None);
-        };
-        let status = device.ask(kernel)?;
-        let is_it = status.is_some_and(|status| is_named(&status, volume));
-        Ok(is_it.then_some(device))
+        let named = Held::open_named(kernel, number, volume)?;
+        Ok(named.map(|(device, _)| device))
     }
 
     /// Whether the device of a mount that is known to be the volume's has another file than the

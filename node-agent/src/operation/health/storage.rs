@@ -104,13 +104,11 @@ pub(crate) fn storage_hangs(why: &str) -> StorageComplaint {
 /// What is wrong with storage of which so many volumes have a hung operation.
 pub(crate) fn volumes_hang(volumes: usize) -> Option<StorageComplaint> {
     (volumes >= HUNG_MIN).then(|| {
-        Complaint::new(
-            storage::OPERATIONS_HUNG,
-            format!(
-                "operations on {volumes} volumes do not come back; see the kernel's log for hung \
+        let message = format!(
+            "operations on {volumes} volumes do not come back; see the kernel's log for hung \
              tasks and I/O errors, and mend the disk of --loop-dir"
-            ),
-        )
+        );
+        Complaint::new(storage::OPERATIONS_HUNG, message)
     })
 }
 
@@ -124,13 +122,11 @@ fn stopped(facts: &MountFacts, path: &Path) -> Option<StorageComplaint> {
     }
     let is_read_only = facts.superblock_read_only || facts.attrs.contains(MountAttrs::READ_ONLY);
     is_read_only.then(|| {
-        Complaint::new(
-            storage::STORAGE_READ_ONLY,
-            format!(
-                "the {fs_type} of {path} is read-only: no volume can be written; see the kernel's \
+        let message = format!(
+            "the {fs_type} of {path} is read-only: no volume can be written; see the kernel's \
              log, check it, and mount it for writing"
-            ),
-        )
+        );
+        Complaint::new(storage::STORAGE_READ_ONLY, message)
     })
 }
 
@@ -138,15 +134,15 @@ fn full(usage: &Usage, path: &Path) -> Option<StorageComplaint> {
     let total = usage.total_bytes;
     let free = total.saturating_sub(usage.used_bytes);
     let reserve = (total / RESERVE_PART).min(RESERVE_BYTES_MAX);
-    (free < reserve).then(|| Complaint::new(
-        storage::STORAGE_NEARLY_FULL,
-        format!(
+    (free < reserve).then(|| {
+        let message = format!(
             "{} has {free} of {total} bytes left, and should have {reserve}: volumes are sparse \
              files, and writes into them fail with EIO when none is left; free some volumes or \
              snapshots, or enlarge the filesystem",
             path.display()
-        ),
-    ))
+        );
+        Complaint::new(storage::STORAGE_NEARLY_FULL, message)
+    })
 }
 
 #[cfg(test)]

@@ -54,9 +54,7 @@ pub(super) fn stage<K: Kernel>(
                 // What a device left behind when it was taken away: the bind would show the next
                 // volume that gets its number.
                 Verdict::Unbound => node.umount(&path)?,
-                _ if node.index.noted(&path, &stat).as_ref() == Some(&request.id) => {
-                    node.umount(&path)?;
-                }
+                _ if node.index.is_noted_for(&path, &stat, &request.id) => node.umount(&path)?,
                 Verdict::Foreign => return Err(other_device(request, &path)),
             }
         }
