@@ -84,13 +84,19 @@ func rendered(t *testing.T, values string, more ...string) []object {
 	if known, ok := renderings[key]; ok {
 		return known
 	}
+	renderings[key] = parsed(t, template(t, values, more...))
+	return renderings[key]
+}
+
+// template is the same as text.
+func template(t *testing.T, values string, more ...string) string {
+	t.Helper()
 	arguments := []string{"template", "belay", chart, "--namespace", "belay-system", "--values", values}
 	out, err := helm(append(arguments, more...)...)
 	if err != nil {
 		t.Fatalf("helm template with %s: %v\n%s", values, err, out)
 	}
-	renderings[key] = parsed(t, out)
-	return renderings[key]
+	return out
 }
 
 func parsed(t *testing.T, text string) []object {

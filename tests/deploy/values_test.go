@@ -157,10 +157,7 @@ func TestEveryValueIsTried(t *testing.T) {
 func TestEveryValueHasAnEffect(t *testing.T) {
 	values := everyValue(t)
 	whole := made(t, values)
-	defaults, err := helm("template", "belay", chart, "--namespace", "belay-system", "--values", chart+"/ci/local.yaml")
-	if err != nil {
-		t.Fatalf("%v\n%s", err, defaults)
-	}
+	defaults := template(t, chart+"/ci/local.yaml")
 	var check func(path string, inner map[string]any)
 	check = func(path string, inner map[string]any) {
 		for key, value := range inner {
@@ -200,11 +197,7 @@ func made(t *testing.T, values map[string]any) string {
 	if err := os.WriteFile(file, text, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	out, err := helm("template", "belay", chart, "--namespace", "belay-system", "--values", file)
-	if err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	return out
+	return template(t, file)
 }
 
 func sorted(values map[string]string) []string {
