@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::place::{Place, at};
+use belay_bed::scrape::status;
+
+use crate::place::Place;
 use crate::rpc::Client;
 
 /// How long a start may take before it counts as failed.
@@ -92,15 +94,7 @@ impl<'a> Agent<'a> {
     /// # Errors
     /// When it is gone.
     pub fn memory(&self) -> io::Result<Memory> {
-        let path = PathBuf::from(format!("/proc/{}/status", self.process));
-        let status = fs::read_to_string(&path).map_err(|error| at("read", &path, error))?;
-        let of = |key: &str| {
-            let line = status
-                .lines()
-                .find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
-            let number = line.and_then(|rest| rest.split_whitespace().next()?.parse().ok());
-            number.ok_or_else(|| io::Error::other(format!("{}: no {key}", path.display())))
-        };
+        let of = |name| status(self.process, name);
         Ok(Memory {
             resident_kib: of("VmRSS")?,
             anonymous_kib: of("RssAnon")?,

@@ -8,16 +8,14 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use rustix::fs::CWD;
-use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags,
-    OpenTreeFlags, UnmountFlags,
-};
+use belay_bed::devices;
+use belay_bed::mounts;
+use rustix::mount::MountPropagationFlags;
 
 use crate::echo::Echo;
-use crate::loops;
 use crate::place::at;
 use crate::side::{Call, Side};
 use crate::volume::Volume;
@@ -57,12 +55,12 @@ impl<'a> Bare<'a> {
             self.search()?;
         }
         let start = Instant::now();
-        let device = loops::attach(&self.volume.file)?;
+        let device = devices::bind(&self.volume.file, &[], Stdio::null())?;
         self.attach.push(start.elapsed());
         self.settle()?;
         let mounted = self.mount(&device);
         // A device in use is let go by its last user: so the umount frees it, as it does ours.
-        loops::detach(&device)?;
+        devices::detach(&device)?;
         if !is_search_first {
             self.search()?;
         }
@@ -72,7 +70,7 @@ impl<'a> Bare<'a> {
 
     fn search(&mut self) -> io::Result<()> {
         let start = Instant::now();
-        loops::search()?;
+        devices::search()?;
         self.search.push(start.elapsed());
         Ok(())
     }
@@ -85,16 +83,7 @@ impl<'a> Bare<'a> {
 
     fn mount(&self, device: &Path) -> io::Result<Duration> {
         let start = Instant::now();
-        let context = rustix::mount::fsopen(self.volume.fs_type, FsOpenFlags::FSOPEN_CLOEXEC)?;
-        rustix::mount::fsconfig_set_string(&context, "source", device)?;
-        rustix::mount::fsconfig_create(&context)?;
-        let mount = rustix::mount::fsmount(
-            &context,
-            FsMountFlags::FSMOUNT_CLOEXEC,
-            MountAttrFlags::empty(),
-        )?;
-        let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
-        rustix::mount::move_mount(&mount, "", CWD, &self.volume.staging, flags)?;
+        mounts::mount(self.volume.fs_type, device, &self.volume.staging)?;
         Ok(start.elapsed())
     }
 
@@ -102,10 +91,7 @@ impl<'a> Bare<'a> {
         let target = &self.volume.target;
         let start = Instant::now();
         fs::DirBuilder::new().mode(TARGET_MODE).create(target)?;
-        let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
-        let clone = rustix::mount::open_tree(CWD, &self.volume.staging, flags)?;
-        let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
-        rustix::mount::move_mount(&clone, "", CWD, target, flags)?;
+        mounts::bind(&self.volume.staging, target)?;
         rustix::mount::mount_change(target, MountPropagationFlags::PRIVATE)?;
         Ok(start.elapsed())
     }
@@ -122,14 +108,14 @@ impl<'a> Bare<'a> {
 
     fn unpublish(&self) -> io::Result<Duration> {
         let start = Instant::now();
-        rustix::mount::unmount(&self.volume.target, UnmountFlags::NOFOLLOW)?;
+        mounts::unmount(&self.volume.target)?;
         fs::remove_dir(&self.volume.target)?;
         Ok(start.elapsed())
     }
 
     fn unstage(&self) -> io::Result<Duration> {
         let start = Instant::now();
-        rustix::mount::unmount(&self.volume.staging, UnmountFlags::NOFOLLOW)?;
+        mounts::unmount(&self.volume.staging)?;
         Ok(start.elapsed())
     }
 }

@@ -6,7 +6,6 @@
 mod agent;
 mod bare;
 mod echo;
-mod loops;
 mod ours;
 mod place;
 mod rpc;
@@ -25,3 +24,15 @@ pub use samples::{SAMPLES_MIN, Samples, micros, ratio};
 pub use side::{Call, Side, total};
 pub use table::{Row, head};
 pub use volume::{VOLUME_BYTES, Volume};
+
+/// What a bench ends with; why it failed goes to stderr.
+#[must_use]
+pub fn exit_code(run: std::io::Result<()>) -> std::process::ExitCode {
+    match run {
+        Ok(()) => std::process::ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("belay-benches: {error}");
+            std::process::ExitCode::FAILURE
+        }
+    }
+}

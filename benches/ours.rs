@@ -2,12 +2,15 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
+use belay_bed::requests;
 use belay_proto::csi::v1 as csi;
 use csi::node_client::NodeClient;
 use csi::volume_capability::access_mode::Mode;
-use csi::volume_capability::{AccessMode, AccessType, MountVolume};
+use tonic::transport::Channel;
+use tonic::{Request, Response, Status};
 
 use crate::rpc::{Client, with_deadline};
 use crate::side::{Call, Side};
@@ -58,107 +61,75 @@ impl<'a> Ours<'a> {
     }
 
     fn once(&self, call: Call) -> io::Result<Duration> {
+        let Volume {
+            id,
+            fs_type,
+            staging,
+            target,
+            ..
+        } = &self.volume;
+        let capability = || requests::capability(fs_type, Mode::SingleNodeWriter);
+        let context = || self.context.clone();
         match call {
             Call::Probe => self.client.probe(),
-            Call::Stage => self.stage(),
-            Call::Publish => self.publish(),
+            Call::Stage => {
+                let request = requests::stage(id, context(), staging, capability());
+                self.timed(request, async |mut node, request| {
+                    node.node_stage_volume(request).await
+                })
+            }
+            Call::Publish => {
+                let request = requests::publish(id, context(), staging, target, capability());
+                self.timed(request, async |mut node, request| {
+                    node.node_publish_volume(request).await
+                })
+            }
             Call::Stats => self.stats(),
-            Call::Unpublish => self.unpublish(),
-            Call::Unstage => self.unstage(),
+            Call::Unpublish => {
+                let request = requests::unpublish(id, target);
+                self.timed(request, async |mut node, request| {
+                    node.node_unpublish_volume(request).await
+                })
+            }
+            Call::Unstage => {
+                let request = requests::unstage(id, staging);
+                self.timed(request, async |mut node, request| {
+                    node.node_unstage_volume(request).await
+                })
+            }
         }
     }
 
-    fn capability(&self) -> Option<csi::VolumeCapability> {
-        let mount = MountVolume {
-            fs_type: self.volume.fs_type.to_owned(),
-            ..Default::default()
-        };
-        Some(csi::VolumeCapability {
-            access_type: Some(AccessType::Mount(mount)),
-            access_mode: Some(AccessMode {
-                mode: Mode::SingleNodeWriter.into(),
-            }),
-        })
+    fn timed<R, T>(
+        &self,
+        request: R,
+        call: impl AsyncFnOnce(NodeClient<Channel>, Request<R>) -> Result<Response<T>, Status>,
+    ) -> io::Result<Duration> {
+        self.ask(request, call).map(|(took, _)| took)
     }
 
-    fn stage(&self) -> io::Result<Duration> {
-        let request = csi::NodeStageVolumeRequest {
-            volume_id: self.volume.id.clone(),
-            publish_context: self.context.clone(),
-            staging_target_path: self.volume.staging.to_string_lossy().into_owned(),
-            volume_capability: self.capability(),
-            ..Default::default()
-        };
-        let call = async |channel| {
-            NodeClient::new(channel)
-                .node_stage_volume(with_deadline(request))
-                .await
-        };
-        Ok(self.client.call(call)?.0)
-    }
-
-    fn publish(&self) -> io::Result<Duration> {
-        let request = csi::NodePublishVolumeRequest {
-            volume_id: self.volume.id.clone(),
-            publish_context: self.context.clone(),
-            staging_target_path: self.volume.staging.to_string_lossy().into_owned(),
-            target_path: self.volume.target.to_string_lossy().into_owned(),
-            volume_capability: self.capability(),
-            ..Default::default()
-        };
-        let call = async |channel| {
-            NodeClient::new(channel)
-                .node_publish_volume(with_deadline(request))
-                .await
-        };
-        Ok(self.client.call(call)?.0)
+    fn ask<R, T>(
+        &self,
+        request: R,
+        call: impl AsyncFnOnce(NodeClient<Channel>, Request<R>) -> Result<Response<T>, Status>,
+    ) -> io::Result<(Duration, T)> {
+        let request = with_deadline(request);
+        self.client
+            .call(async |channel| call(NodeClient::new(channel), request).await)
     }
 
     fn stats(&self) -> io::Result<Duration> {
-        let request = csi::NodeGetVolumeStatsRequest {
-            volume_id: self.volume.id.clone(),
-            volume_path: self.volume.target.to_string_lossy().into_owned(),
-            ..Default::default()
-        };
-        let call = async |channel| {
-            NodeClient::new(channel)
-                .node_get_volume_stats(with_deadline(request))
-                .await
-        };
-        let (took, answer) = self.client.call(call)?;
+        let Volume { id, target, .. } = &self.volume;
+        let request = requests::stats(id, target, Path::new(""));
+        let (took, answer) = self.ask(request, async |mut node, request| {
+            node.node_get_volume_stats(request).await
+        })?;
         if answer.usage.iter().any(|usage| usage.total > 0) {
             return Ok(took);
         }
         Err(io::Error::other(format!(
-            "volume {}: stats without a size",
-            self.volume.id
+            "volume {id}: stats without a size"
         )))
-    }
-
-    fn unpublish(&self) -> io::Result<Duration> {
-        let request = csi::NodeUnpublishVolumeRequest {
-            volume_id: self.volume.id.clone(),
-            target_path: self.volume.target.to_string_lossy().into_owned(),
-        };
-        let call = async |channel| {
-            NodeClient::new(channel)
-                .node_unpublish_volume(with_deadline(request))
-                .await
-        };
-        Ok(self.client.call(call)?.0)
-    }
-
-    fn unstage(&self) -> io::Result<Duration> {
-        let request = csi::NodeUnstageVolumeRequest {
-            volume_id: self.volume.id.clone(),
-            staging_target_path: self.volume.staging.to_string_lossy().into_owned(),
-        };
-        let call = async |channel| {
-            NodeClient::new(channel)
-                .node_unstage_volume(with_deadline(request))
-                .await
-        };
-        Ok(self.client.call(call)?.0)
     }
 }
 

@@ -11,10 +11,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, exit};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use belay_bed::devices;
+use belay_bed::mounts::mounts_of;
 use rustix::mount::{MountFlags, UnmountFlags};
 use tokio::signal::unix::{SignalKind, signal};
-
-use crate::loops;
 
 /// What a shell shows for a program that SIGINT ended.
 const EXIT_INTERRUPTED: i32 = 130;
@@ -30,8 +30,8 @@ pub struct Place {
 
 struct Inner {
     dir: PathBuf,
-    /// Number of the tmpfs on `dir`, as losetup writes it.
-    device: String,
+    /// Number of the tmpfs on `dir`.
+    device: u64,
     processes: Mutex<Vec<Child>>,
     is_cleared: Mutex<bool>,
     /// Held by whoever may change the machine: a sample, or the clearing at the end.
@@ -66,11 +66,6 @@ impl Place {
             return Err(at("mount a tmpfs on", &dir, errno.into()));
         }
         let device = fs::metadata(&dir)?.dev();
-        let device = format!(
-            "{}:{}",
-            rustix::fs::major(device),
-            rustix::fs::minor(device)
-        );
         let inner = Inner {
             dir,
             device,
@@ -195,7 +190,7 @@ impl Inner {
             Ok(mounts) => steps.extend(mounts.iter().map(|m| umount(m, UnmountFlags::NOFOLLOW))),
             Err(error) => steps.push(Err(error)),
         }
-        steps.push(loops::detach_all_on(&self.device));
+        steps.push(release_all_on(self.device));
         // Sockets of ours are still bound in it; it goes when they do, with this process.
         let last = UnmountFlags::NOFOLLOW | UnmountFlags::DETACH;
         steps.push(umount(&self.dir, last));
@@ -218,14 +213,16 @@ fn end(mut child: Child) -> io::Result<()> {
 
 /// What is mounted below `dir`, the last mounted first.
 fn mounts_below(dir: &Path) -> io::Result<Vec<PathBuf>> {
-    let table = fs::read_to_string("/proc/self/mountinfo")?;
-    let points = table
-        .lines()
-        .filter_map(|line| line.split(' ').nth(4))
-        .map(PathBuf::from);
+    let points = mounts_of("self")?.into_iter().map(|mount| mount.point);
     let mut below: Vec<_> = points.filter(|p| p.starts_with(dir) && p != dir).collect();
     below.reverse();
     Ok(below)
+}
+
+fn release_all_on(filesystem: u64) -> io::Result<()> {
+    let all = devices::list()?;
+    let mut ours = all.iter().filter(|device| device.is_on(filesystem));
+    ours.try_for_each(devices::release)
 }
 
 fn umount(path: &Path, flags: UnmountFlags) -> io::Result<()> {

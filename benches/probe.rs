@@ -5,7 +5,7 @@ use std::io;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use belay_benches::{Agent, Echo, Place};
+use belay_benches::{Agent, Echo, Place, exit_code};
 use criterion::Criterion;
 
 /// Samples of a bench; with so many, criterion asks for seconds.
@@ -14,13 +14,7 @@ const MEASURE: Duration = Duration::from_secs(2);
 const WARM_UP: Duration = Duration::from_millis(500);
 
 fn main() -> ExitCode {
-    match run() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("belay-benches: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    exit_code(run())
 }
 
 fn run() -> io::Result<()> {

@@ -8,7 +8,7 @@ use std::io;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use belay_benches::{Agent, Bare, Call, Echo, Ours, Place, Side, Volume, total};
+use belay_benches::{Agent, Bare, Call, Echo, Ours, Place, Side, Volume, exit_code, total};
 use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, Criterion, SamplingMode};
 
@@ -19,13 +19,7 @@ const MEASURE: Duration = Duration::from_secs(1);
 const WARM_UP: Duration = Duration::from_millis(200);
 
 fn main() -> ExitCode {
-    match run() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("belay-benches: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    exit_code(run())
 }
 
 fn run() -> io::Result<()> {

@@ -18,7 +18,7 @@ mod weight;
 use std::io;
 use std::process::ExitCode;
 
-use belay_benches::{Agent, Place, SAMPLES_MIN};
+use belay_benches::{Agent, Place, SAMPLES_MIN, exit_code};
 use serde_json::json;
 
 use crate::flat::Flat;
@@ -75,16 +75,10 @@ fn main() -> ExitCode {
     if !std::env::args().any(|argument| argument == "--bench") {
         return ExitCode::SUCCESS;
     }
-    match Plan::read().and_then(|plan| Ok((run(&plan)?, plan))) {
-        Ok((report, plan)) => {
-            tell(&report, &plan);
-            ExitCode::SUCCESS
-        }
-        Err(error) => {
-            eprintln!("belay-benches: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    exit_code(Plan::read().and_then(|plan| {
+        tell(&run(&plan)?, &plan);
+        Ok(())
+    }))
 }
 
 fn run(plan: &Plan) -> io::Result<Report> {

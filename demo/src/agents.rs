@@ -3,11 +3,12 @@
 
 use std::fs::File;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
+use belay_bed::scrape;
 use belay_proto::csi::v1::ProbeRequest;
 use belay_proto::csi::v1::identity_client::IdentityClient;
 use belay_proto::dial::dial;
@@ -98,7 +99,7 @@ impl Agent {
     ) -> Result<Self, Trouble> {
         let log = place.log(name);
         let out = File::create(&log).map_err(|e| Trouble::own(log.display(), e))?;
-        let http = free_port()?;
+        let http = scrape::free_port()?;
         let binary = bin_dir.join(name);
         let child = Command::new(&binary)
             .arg("--endpoint")
@@ -160,7 +161,7 @@ impl Agent {
     }
 
     async fn terminate(&mut self) -> io::Result<ExitStatus> {
-        if let Some(pid) = self.pid() {
+        if let Some(pid) = self.pid().and_then(|pid| Pid::from_raw(pid.cast_signed())) {
             rustix::process::kill_process(pid, Signal::TERM)?;
         }
         let late = |_elapsed| io::Error::other("does not end on SIGTERM");
@@ -170,8 +171,8 @@ impl Agent {
     }
 
     /// Its process id, inside the demo's namespace; `None` once it has ended.
-    pub(crate) fn pid(&self) -> Option<Pid> {
-        Pid::from_raw(self.child.id()?.cast_signed())
+    pub(crate) fn pid(&self) -> Option<u32> {
+        self.child.id()
     }
 }
 
@@ -182,9 +183,4 @@ async fn is_ready(socket: &Path) -> bool {
     };
     let probe = IdentityClient::new(channel).probe(ProbeRequest {}).await;
     probe.is_ok_and(|answer| answer.into_inner().ready.unwrap_or(true))
-}
-
-/// A port that was free a moment ago.
-fn free_port() -> io::Result<SocketAddr> {
-    TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()
 }

@@ -9,15 +9,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::fs::CWD;
+use belay_bed::devices;
+use belay_bed::mounts::{bind, mount, unmount};
 use rustix::io::Errno;
-use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MoveMountFlags, OpenTreeFlags,
-    UnmountFlags,
-};
+use rustix::mount::MountFlags;
 
 use crate::kind::{Kind, Scene};
-use crate::loops;
 use crate::place::Place;
 use crate::proof;
 use crate::samples::{Samples, Step, Who};
@@ -93,7 +90,7 @@ impl<'a> Bare<'a> {
             File::open(&folder)?.sync_all()
         })?;
         self.write_record(Step::Attach)?;
-        let device = loops::bind(&file, Stdio::null())?;
+        let device = devices::bind(&file, &["--nooverlap"], Stdio::null())?;
 
         self.first_use(&device)?;
         self.time(Step::ControllerExpand, || {
@@ -103,7 +100,7 @@ impl<'a> Bare<'a> {
         })?;
         self.second_use(&device)?;
 
-        loops::release_and_wait(&file)?;
+        devices::release_and_wait(&file)?;
         self.write_record(Step::Detach)?;
         self.time(Step::Delete, || {
             fs::remove_file(&file)?;
@@ -118,9 +115,9 @@ impl<'a> Bare<'a> {
         let [snapshot, restored, clone] =
             ["snapshot", "restored", "clone"].map(|name| self.folder.join(name));
         File::create_new(&file)?.set_len(first.cast_unsigned())?;
-        let device = loops::bind(&file, Stdio::null())?;
+        let device = devices::bind(&file, &["--nooverlap"], Stdio::null())?;
         mkfs(kind, &device)?;
-        loops::release_and_wait(&file)?;
+        devices::release_and_wait(&file)?;
 
         match self.share(Step::Snapshot, &file, &snapshot, None) {
             // The probe has left an empty file.
@@ -133,10 +130,10 @@ impl<'a> Bare<'a> {
         self.share(Step::Restore, &snapshot, &restored, Some(grown))?;
         self.share(Step::Clone, &file, &clone, None)?;
         if !kind.is_block() {
-            let device = loops::bind(&clone, Stdio::null())?;
+            let device = devices::bind(&clone, &["--nooverlap"], Stdio::null())?;
             self.time(Step::StageClone, || stage(kind, &device, &staging))?;
             unmount(&staging)?;
-            loops::release_and_wait(&clone)?;
+            devices::release_and_wait(&clone)?;
         }
         let folder = self.folder.clone();
         self.time(Step::DeleteSnapshot, || {
@@ -263,31 +260,6 @@ fn stage(kind: Kind, device: &Path, staging: &Path) -> io::Result<()> {
     } else {
         mount(kind.name(), device, staging)
     }
-}
-
-/// Mounts the filesystem on `device`, the way the kernel offers since 5.2.
-///
-/// # Errors
-/// A system call fails.
-pub(crate) fn mount(fs_type: &str, device: &Path, point: &Path) -> io::Result<()> {
-    let context = rustix::mount::fsopen(fs_type, FsOpenFlags::FSOPEN_CLOEXEC)?;
-    rustix::mount::fsconfig_set_string(&context, "source", device)?;
-    rustix::mount::fsconfig_create(&context)?;
-    let attributes = MountAttrFlags::empty();
-    let tree = rustix::mount::fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes)?;
-    let how = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
-    Ok(rustix::mount::move_mount(&tree, "", CWD, point, how)?)
-}
-
-fn bind(from: &Path, to: &Path) -> io::Result<()> {
-    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
-    let tree = rustix::mount::open_tree(CWD, from, flags)?;
-    let how = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
-    Ok(rustix::mount::move_mount(&tree, "", CWD, to, how)?)
-}
-
-fn unmount(point: &Path) -> io::Result<()> {
-    Ok(rustix::mount::unmount(point, UnmountFlags::NOFOLLOW)?)
 }
 
 fn measure(kind: Kind, target: &Path) -> io::Result<()> {

@@ -6,17 +6,15 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use belay_bed::requests;
 use belay_proto::csi::v1::controller_client::ControllerClient;
 use belay_proto::csi::v1::identity_client::IdentityClient;
 use belay_proto::csi::v1::node_client::NodeClient;
 pub(crate) use belay_proto::csi::v1::volume_content_source::Type as Source;
 use belay_proto::csi::v1::volume_usage::Unit;
 use belay_proto::csi::v1::{
-    CapacityRange, ControllerExpandVolumeRequest, ControllerPublishVolumeRequest,
-    ControllerUnpublishVolumeRequest, CreateSnapshotRequest, CreateVolumeRequest,
-    DeleteSnapshotRequest, DeleteVolumeRequest, NodeExpandVolumeRequest, NodeGetVolumeStatsRequest,
-    NodePublishVolumeRequest, NodeStageVolumeRequest, NodeUnpublishVolumeRequest,
-    NodeUnstageVolumeRequest, ProbeRequest, VolumeCapability, VolumeContentSource,
+    ControllerExpandVolumeRequest, ControllerPublishVolumeRequest, CreateVolumeRequest,
+    NodePublishVolumeRequest, NodeStageVolumeRequest, ProbeRequest, VolumeCapability,
 };
 use belay_proto::dial::dial;
 use tonic::transport::Channel;
@@ -75,13 +73,8 @@ impl Calls {
         source: Option<Source>,
     ) -> Timed<Volume> {
         let request = CreateVolumeRequest {
-            name,
-            capacity_range: range(bytes),
-            volume_capabilities: vec![capability.clone()],
-            volume_content_source: source.map(|source| VolumeContentSource {
-                r#type: Some(source),
-            }),
-            ..Default::default()
+            capacity_range: requests::range(bytes, 0),
+            ..requests::create(&name, capability.clone(), source)
         };
         let (made, took) = timed("CreateVolume", self.controller.create_volume(request)).await?;
         let made = made.volume.unwrap_or_default();
@@ -107,11 +100,7 @@ impl Calls {
     /// The id of a snapshot that is ready to be used. Where it is copied in the background, the
     /// call is repeated until then, as the snapshotter does, and all of that is in the time.
     pub(crate) async fn snapshot(&mut self, name: String, volume: &Volume) -> Timed<String> {
-        let request = CreateSnapshotRequest {
-            name,
-            source_volume_id: volume.id.clone(),
-            ..Default::default()
-        };
+        let request = requests::cut(&name, &volume.id);
         let started = Instant::now();
         let mut pause = FIRST_PAUSE;
         while started.elapsed() < CALL_MAX {
@@ -129,11 +118,7 @@ impl Calls {
     }
 
     pub(crate) async fn delete_snapshot(&mut self, id: &str) -> Timed<()> {
-        let request = DeleteSnapshotRequest {
-            snapshot_id: id.to_owned(),
-            ..Default::default()
-        };
-        let call = self.controller.delete_snapshot(request);
+        let call = self.controller.delete_snapshot(requests::discard(id));
         timed("DeleteSnapshot", call)
             .await
             .map(|(_, took)| ((), took))
@@ -142,11 +127,8 @@ impl Calls {
     /// Keeps the publish context in the volume, for the node calls. Answers its `content`.
     pub(crate) async fn attach(&mut self, volume: &mut Volume) -> Timed<String> {
         let request = ControllerPublishVolumeRequest {
-            volume_id: volume.id.clone(),
-            node_id: NODE_ID.to_owned(),
-            volume_capability: Some(volume.capability.clone()),
             volume_context: volume.context.clone(),
-            ..Default::default()
+            ..requests::attach(&volume.id, NODE_ID, volume.capability.clone())
         };
         let call = self.controller.controller_publish_volume(request);
         let (answer, took) = timed("ControllerPublishVolume", call).await?;
@@ -162,11 +144,7 @@ impl Calls {
     }
 
     pub(crate) async fn detach(&mut self, volume: &Volume) -> Timed<()> {
-        let request = ControllerUnpublishVolumeRequest {
-            volume_id: volume.id.clone(),
-            node_id: NODE_ID.to_owned(),
-            ..Default::default()
-        };
+        let request = requests::detach(&volume.id, NODE_ID);
         let call = self.controller.controller_unpublish_volume(request);
         timed("ControllerUnpublishVolume", call)
             .await
@@ -174,11 +152,7 @@ impl Calls {
     }
 
     pub(crate) async fn delete(&mut self, volume: &Volume) -> Timed<()> {
-        let request = DeleteVolumeRequest {
-            volume_id: volume.id.clone(),
-            ..Default::default()
-        };
-        let call = self.controller.delete_volume(request);
+        let call = self.controller.delete_volume(requests::delete(&volume.id));
         timed("DeleteVolume", call)
             .await
             .map(|(_, took)| ((), took))
@@ -186,10 +160,8 @@ impl Calls {
 
     pub(crate) async fn controller_expand(&mut self, volume: &Volume, bytes: i64) -> Timed<i64> {
         let request = ControllerExpandVolumeRequest {
-            volume_id: volume.id.clone(),
-            capacity_range: range(bytes),
             volume_capability: Some(volume.capability.clone()),
-            ..Default::default()
+            ..requests::grow(&volume.id, bytes)
         };
         let call = self.controller.controller_expand_volume(request);
         let (answer, took) = timed("ControllerExpandVolume", call).await?;
@@ -197,13 +169,10 @@ impl Calls {
     }
 
     pub(crate) async fn stage(&self, volume: &Volume, staging: &Path) -> Timed<()> {
+        let context = volume.publish_context.clone();
         let request = NodeStageVolumeRequest {
-            volume_id: volume.id.clone(),
-            publish_context: volume.publish_context.clone(),
-            staging_target_path: text(staging),
-            volume_capability: Some(volume.capability.clone()),
             volume_context: volume.context.clone(),
-            ..Default::default()
+            ..requests::stage(&volume.id, context, staging, volume.capability.clone())
         };
         self.node("NodeStageVolume", request, async |mut node, request| {
             node.node_stage_volume(request).await
@@ -213,10 +182,7 @@ impl Calls {
     }
 
     pub(crate) async fn unstage(&self, volume: &Volume, staging: &Path) -> Timed<()> {
-        let request = NodeUnstageVolumeRequest {
-            volume_id: volume.id.clone(),
-            staging_target_path: text(staging),
-        };
+        let request = requests::unstage(&volume.id, staging);
         self.node("NodeUnstageVolume", request, async |mut node, request| {
             node.node_unstage_volume(request).await
         })
@@ -231,15 +197,11 @@ impl Calls {
         target: &Path,
         readonly: bool,
     ) -> Timed<()> {
+        let (context, capability) = (volume.publish_context.clone(), volume.capability.clone());
         let request = NodePublishVolumeRequest {
-            volume_id: volume.id.clone(),
-            publish_context: volume.publish_context.clone(),
-            staging_target_path: text(staging),
-            target_path: text(target),
-            volume_capability: Some(volume.capability.clone()),
             readonly,
             volume_context: volume.context.clone(),
-            ..Default::default()
+            ..requests::publish(&volume.id, context, staging, target, capability)
         };
         self.node("NodePublishVolume", request, async |mut node, request| {
             node.node_publish_volume(request).await
@@ -249,10 +211,7 @@ impl Calls {
     }
 
     pub(crate) async fn unpublish(&self, volume: &Volume, target: &Path) -> Timed<()> {
-        let request = NodeUnpublishVolumeRequest {
-            volume_id: volume.id.clone(),
-            target_path: text(target),
-        };
+        let request = requests::unpublish(&volume.id, target);
         self.node("NodeUnpublishVolume", request, async |mut node, request| {
             node.node_unpublish_volume(request).await
         })
@@ -262,11 +221,7 @@ impl Calls {
 
     /// Total bytes of the volume, as the kubelet would see them.
     pub(crate) async fn stats(&self, volume: &Volume, path: &Path, staging: &Path) -> Timed<i64> {
-        let request = NodeGetVolumeStatsRequest {
-            volume_id: volume.id.clone(),
-            volume_path: text(path),
-            staging_target_path: text(staging),
-        };
+        let request = requests::stats(&volume.id, path, staging);
         let (answer, took) = self
             .node("NodeGetVolumeStats", request, async |mut node, request| {
                 node.node_get_volume_stats(request).await
@@ -287,14 +242,8 @@ impl Calls {
         staging: &Path,
         bytes: i64,
     ) -> Timed<i64> {
-        let request = NodeExpandVolumeRequest {
-            volume_id: volume.id.clone(),
-            volume_path: text(path),
-            capacity_range: range(bytes),
-            staging_target_path: text(staging),
-            volume_capability: Some(volume.capability.clone()),
-            ..Default::default()
-        };
+        let capability = volume.capability.clone();
+        let request = requests::expand(&volume.id, path, staging, bytes, capability);
         let (answer, took) = self
             .node("NodeExpandVolume", request, async |mut node, request| {
                 node.node_expand_volume(request).await
@@ -368,15 +317,4 @@ async fn timed<T>(
             status: Box::new(status),
         }),
     }
-}
-
-fn range(required_bytes: i64) -> Option<CapacityRange> {
-    Some(CapacityRange {
-        required_bytes,
-        limit_bytes: 0,
-    })
-}
-
-fn text(path: &Path) -> String {
-    path.to_string_lossy().into_owned()
 }

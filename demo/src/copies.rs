@@ -3,8 +3,8 @@
 
 use std::time::{Duration, Instant};
 
+use belay_bed::requests::{of_snapshot, of_volume};
 use belay_proto::csi::v1::volume_capability::access_mode::Mode;
-use belay_proto::csi::v1::volume_content_source::{SnapshotSource, VolumeSource};
 use tonic::Code;
 
 use crate::calls::Source;
@@ -117,9 +117,7 @@ impl Lives<'_> {
         before: u64,
     ) -> Result<Life, Trouble> {
         let (kind, round) = (source.kind, source.round);
-        let from = Source::Snapshot(SnapshotSource {
-            snapshot_id: snapshot.to_owned(),
-        });
+        let from = of_snapshot(snapshot);
         let name = format!("{}-restored", kind.name());
         let mut birth = birth(kind, round, &name, Step::Restore, Some(from));
         birth.bytes = BYTES.1;
@@ -140,9 +138,7 @@ impl Lives<'_> {
     /// Clones the volume while it is in use, or detached; says whether it is in use after that.
     async fn clone_of(&mut self, source: &mut Life) -> Result<(Life, bool), Trouble> {
         let (kind, round) = (source.kind, source.round);
-        let from = Source::Volume(VolumeSource {
-            volume_id: source.volume.id.clone(),
-        });
+        let from = of_volume(&source.volume.id);
         let name = format!("{}-clone", kind.name());
         let birth = || birth(kind, round, &name, Step::Clone, Some(from.clone()));
         self.step(source, Step::Clone);

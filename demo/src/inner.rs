@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use std::slice;
 use std::time::Duration;
 
+use belay_bed::mounts::mount;
 use clap::ValueEnum;
 use rustix::mount::MountPropagationFlags;
 use tokio::io::AsyncReadExt;
@@ -24,7 +25,7 @@ use crate::place::{CONTROLLER, NODE, Place};
 use crate::progress::Progress;
 use crate::samples::Samples;
 use crate::trouble::Trouble;
-use crate::{DemoArgs, bare, proof, summary};
+use crate::{DemoArgs, proof, summary};
 use belay_ctl::Output;
 
 /// How long to wait for the news that a binary died, after a call to it failed.
@@ -109,7 +110,7 @@ async fn play(
     }
     "summary".clone_into(now);
     summary::times(&progress, &samples, args.rounds, calls.repeated());
-    summary::metrics(&progress, &agents).await?;
+    summary::metrics(&progress, &agents)?;
     proof::nothing_is_left(place)?;
     if matches!(args.output, Output::Json) {
         let told = summary::json(&samples, args.rounds, calls.repeated(), args.state_fs);
@@ -135,7 +136,7 @@ async fn cause(trouble: Trouble, agents: &mut Agents) -> Trouble {
 /// The filesystem for all state, shared within the namespace as a kubelet's folder is.
 fn make_state(place: &Place, disk: &Path, fs: StateFs) -> Result<(), Trouble> {
     let state = place.state();
-    bare::mount(fs.name(), disk, &state).map_err(|e| Trouble::own(state.display(), e))?;
+    mount(fs.name(), disk, &state).map_err(|e| Trouble::own(state.display(), e))?;
     rustix::mount::mount_change(&state, MountPropagationFlags::SHARED)
         .map_err(|e| Trouble::own(state.display(), e))?;
     std::fs::create_dir(place.bare()).map_err(|e| Trouble::own(place.bare().display(), e))

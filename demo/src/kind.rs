@@ -1,8 +1,8 @@
 //! The four kinds of volume that the demo shows, its scenes, and what all of it stands on.
 
+use belay_bed::requests;
 use belay_proto::csi::v1::VolumeCapability;
 use belay_proto::csi::v1::volume_capability::access_mode::Mode;
-use belay_proto::csi::v1::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
 use clap::ValueEnum;
 
 /// How a volume is used, in the order in which the kinds are shown.
@@ -44,18 +44,7 @@ impl Kind {
 
     /// The capability that a kubelet would send.
     pub(crate) fn capability(self, mode: Mode) -> VolumeCapability {
-        let access_type = if self.is_block() {
-            AccessType::Block(BlockVolume {})
-        } else {
-            AccessType::Mount(MountVolume {
-                fs_type: self.name().to_owned(),
-                ..Default::default()
-            })
-        };
-        VolumeCapability {
-            access_type: Some(access_type),
-            access_mode: Some(AccessMode { mode: mode.into() }),
-        }
+        requests::capability(self.name(), mode)
     }
 }
 

@@ -10,7 +10,6 @@ mod failure;
 mod inner;
 mod kind;
 mod life;
-mod loops;
 mod outer;
 mod pattern;
 mod place;

@@ -7,11 +7,12 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use belay_bed::devices;
+use belay_bed::mounts::{Mount, mounts_of};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use crate::kind::Kind;
-use crate::loops;
 use crate::pattern;
 use crate::place::Place;
 use crate::trouble::Trouble;
@@ -142,19 +143,17 @@ pub(crate) fn size(kind: Kind, target: &Path) -> Result<u64, Trouble> {
 /// # Errors
 /// One is left; the text names it.
 pub(crate) fn nothing_is_left(place: &Place) -> Result<(), Trouble> {
-    let beneath = format!("{}/", place.state().display());
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo")?;
-    let point = |line: &str| line.split(' ').nth(4).map(ToOwned::to_owned);
-    if let Some(left) = mounts
-        .lines()
-        .filter_map(point)
-        .find(|p| p.starts_with(&beneath))
-    {
-        return Err(Trouble::Untrue(format!("{left}: still mounted")));
+    let state = place.state();
+    let is_beneath = |mount: &Mount| mount.point != state && mount.point.starts_with(&state);
+    if let Some(left) = mounts_of("self")?.into_iter().find(is_beneath) {
+        return Err(Trouble::Untrue(format!(
+            "{}: still mounted",
+            left.point.display()
+        )));
     }
-    let all = loops::list()?;
-    let disks = loops::bound_to(&all, &place.image())?;
-    none_of(&loops::bound_on(&all, &disks))
+    let all = devices::list()?;
+    let disks = devices::bound_to(&all, &place.image())?;
+    none_of(&devices::bound_on(&all, &disks))
 }
 
 /// Proves that no loop device has the file of that volume.
@@ -163,12 +162,12 @@ pub(crate) fn nothing_is_left(place: &Place) -> Result<(), Trouble> {
 /// One has; the text names it.
 pub(crate) fn is_unbound(place: &Place, volume: &str) -> Result<(), Trouble> {
     let file = place.volumes().join(volume);
-    none_of(&loops::bound_to(&loops::list()?, &file)?)
+    none_of(&devices::bound_to(&devices::list()?, &file)?)
 }
 
 /// One look is enough: what losetup tells of a device comes from a single ioctl, and neither an
-/// unstage nor `loops::release_and_wait` ends before the device is unbound.
-fn none_of(left: &[loops::Loop]) -> Result<(), Trouble> {
+/// unstage nor `devices::release_and_wait` ends before the device is unbound.
+fn none_of(left: &[devices::Loop]) -> Result<(), Trouble> {
     match left.first() {
         None => Ok(()),
         Some(left) => Err(Trouble::Untrue(format!(

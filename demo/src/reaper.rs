@@ -13,11 +13,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
+use belay_bed::devices;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal};
 
 use crate::kind::StateFs;
-use crate::loops;
 use crate::place::Place;
 
 /// Size of the disk image; it is sparse.
@@ -79,7 +79,7 @@ fn set_up(place: &Place, state: StateFs) -> io::Result<PathBuf> {
         let text = format!("{tool} {}: {}", image.display(), said.trim());
         return Err(io::Error::other(text));
     }
-    loops::bind(&image, held()?)
+    devices::bind(&image, &["--nooverlap"], held()?)
 }
 
 /// Follows orders until the pipe ends; the last process that it was told to hold.
@@ -120,9 +120,9 @@ pub(crate) async fn clear(place: &Place) -> io::Result<usize> {
     let mut seen: Vec<PathBuf> = Vec::new();
     let deadline = Instant::now() + CLEAR_MAX;
     loop {
-        let all = loops::list()?;
-        let disks = loops::bound_to(&all, &place.image())?;
-        let nested = loops::bound_on(&all, &disks);
+        let all = devices::list()?;
+        let disks = devices::bound_to(&all, &place.image())?;
+        let nested = devices::bound_on(&all, &disks);
         if disks.is_empty() {
             break;
         }
@@ -138,7 +138,7 @@ pub(crate) async fn clear(place: &Place) -> io::Result<usize> {
             )));
         }
         for ours in all_ours {
-            loops::release(ours)?;
+            devices::release(ours)?;
         }
         for new in nested.into_iter().map(|l| l.device) {
             if !seen.contains(&new) {

@@ -1,12 +1,10 @@
-//! A look at a binary from outside: what `/metrics` says, and how much memory it takes.
+//! What the `/metrics` of a binary say.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use rustix::process::Pid;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use belay_bed::scrape::{get, sample};
 
 use crate::trouble::Trouble;
 
@@ -33,27 +31,12 @@ impl Calls {
 ///
 /// # Errors
 /// Nobody answers there, or not with 200.
-pub(crate) async fn metrics(http: SocketAddr) -> Result<String, Trouble> {
+pub(crate) fn metrics(http: SocketAddr) -> Result<String, Trouble> {
     let what = format!("http://{http}/metrics");
-    let answer = get(http)
-        .await
-        .map_err(|error| Trouble::own(&what, error))?;
-    match answer.split_once("\r\n\r\n") {
-        Some((head, body)) if head.starts_with("HTTP/1.1 200") => Ok(body.to_owned()),
-        _ => {
-            let first = answer.lines().next().unwrap_or("nothing").to_owned();
-            Err(Trouble::Untrue(format!("{what} answered {first}")))
-        }
+    match get(http, "/metrics").map_err(|error| Trouble::own(&what, error))? {
+        (200, page) => Ok(page),
+        (status, _) => Err(Trouble::Untrue(format!("{what} answered {status}"))),
     }
-}
-
-async fn get(http: SocketAddr) -> std::io::Result<String> {
-    let mut stream = TcpStream::connect(http).await?;
-    let request = format!("GET /metrics HTTP/1.1\r\nHost: {http}\r\nConnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).await?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).await?;
-    Ok(answer)
 }
 
 /// Calls by RPC.
@@ -121,19 +104,6 @@ pub(crate) fn others(metrics: &str) -> Vec<(String, f64)> {
         .collect()
 }
 
-/// One line of the text format: name, labels, value (prometheus.io, "Text-based format").
-fn sample(line: &str) -> Option<(&str, &str, f64)> {
-    if line.starts_with('#') {
-        return None;
-    }
-    let (key, value) = line.rsplit_once(' ')?;
-    let value = value.parse().ok()?;
-    match key.split_once('{') {
-        Some((name, labels)) => Some((name, labels.strip_suffix('}')?, value)),
-        None => Some((key, "", value)),
-    }
-}
-
 /// The value of one label.
 fn label<'a>(labels: &'a str, name: &str) -> Option<&'a str> {
     labels.split(',').find_map(|pair| {
@@ -141,19 +111,6 @@ fn label<'a>(labels: &'a str, name: &str) -> Option<&'a str> {
             .strip_prefix("=\"")?
             .strip_suffix('"')
     })
-}
-
-/// Resident memory in kB (VmRSS of proc(5)).
-///
-/// # Errors
-/// The process is gone.
-pub(crate) fn resident_kb(pid: Option<Pid>) -> Result<u64, Trouble> {
-    let gone = || Trouble::Ended("a binary ended before the end".to_owned());
-    let path = format!("/proc/{}/status", pid.ok_or_else(gone)?.as_raw_nonzero());
-    let status = std::fs::read_to_string(&path).map_err(|e| Trouble::own(&path, e))?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let number = line.and_then(|text| text.split_whitespace().next()?.parse().ok());
-    number.ok_or_else(|| Trouble::own(path, std::io::Error::other("no VmRSS")))
 }
 
 #[cfg(test)]

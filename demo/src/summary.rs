@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use belay_bed::scrape::status;
 use serde_json::{Value, json};
 
 use crate::agents::{Agent, Agents};
@@ -143,19 +144,19 @@ fn bar(belay: Duration, kernel: Duration) -> String {
 ///
 /// # Errors
 /// One of them does not answer.
-pub(crate) async fn metrics(progress: &Progress, agents: &Agents) -> Result<(), Trouble> {
+pub(crate) fn metrics(progress: &Progress, agents: &Agents) -> Result<(), Trouble> {
     for (name, agent) in [(CONTROLLER, &agents.controller), (NODE, &agents.node)] {
         progress.heading(&format!(
             "What {name} says on http://{}/metrics",
             agent.http
         ));
-        one_binary(progress, agent).await?;
+        one_binary(progress, agent)?;
     }
     Ok(())
 }
 
-async fn one_binary(progress: &Progress, agent: &Agent) -> Result<(), Trouble> {
-    let text = scrape::metrics(agent.http).await?;
+fn one_binary(progress: &Progress, agent: &Agent) -> Result<(), Trouble> {
+    let text = scrape::metrics(agent.http)?;
     let mut lines = vec![
         ["rpc", "calls", "mean inside"]
             .map(ToOwned::to_owned)
@@ -186,7 +187,8 @@ async fn one_binary(progress: &Progress, agent: &Agent) -> Result<(), Trouble> {
     for (name, value) in scrape::others(&text) {
         progress.line(&format!("  {name} {value}"));
     }
-    let kb = scrape::resident_kb(agent.pid())?;
+    let ended = || Trouble::Ended("a binary ended before the end".to_owned());
+    let kb = status(agent.pid().ok_or_else(ended)?, "VmRSS")?;
     progress.line(&format!("  resident memory (VmRSS): {kb} kB"));
     Ok(())
 }

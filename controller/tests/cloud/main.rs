@@ -5,6 +5,7 @@
 
 mod cloud;
 
+use belay_bed::requests;
 use belay_contract::drivers::{LOCAL, Profile};
 use belay_controller::operation::{Operations, Rules};
 use belay_controller::rpc::Service;
@@ -15,7 +16,6 @@ use csi::controller_server::Controller as _;
 use csi::controller_service_capability::Type;
 use csi::controller_service_capability::rpc::Type as Call;
 use csi::volume_capability::access_mode::Mode;
-use csi::volume_capability::{AccessMode, AccessType, MountVolume};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -53,30 +53,20 @@ fn map(key: &str, value: &str) -> HashMap<String, String> {
 }
 
 fn mount() -> csi::VolumeCapability {
-    csi::VolumeCapability {
-        access_mode: Some(AccessMode {
-            mode: Mode::SingleNodeWriter.into(),
-        }),
-        access_type: Some(AccessType::Mount(MountVolume::default())),
-    }
+    requests::capability("", Mode::SingleNodeWriter)
 }
 
 /// A volume of the smallest size of that class.
 fn create(name: &str, class: &str) -> csi::CreateVolumeRequest {
     csi::CreateVolumeRequest {
-        name: name.to_owned(),
-        capacity_range: Some(csi::CapacityRange {
-            required_bytes: 1,
-            limit_bytes: 0,
-        }),
-        volume_capabilities: vec![mount()],
+        capacity_range: requests::range(1, 0),
         parameters: map("class", class),
         secrets: map("token", "hunter2"),
         accessibility_requirements: Some(csi::TopologyRequirement {
             requisite: vec![zone()],
             preferred: vec![],
         }),
-        ..Default::default()
+        ..requests::create(name, mount(), None)
     }
 }
 
@@ -95,10 +85,7 @@ async fn created(
 }
 
 async fn deleted(service: &Service, id: &str) -> Result<(), Status> {
-    let request = csi::DeleteVolumeRequest {
-        volume_id: id.to_owned(),
-        ..Default::default()
-    };
+    let request = requests::delete(id);
     service.delete_volume(Request::new(request)).await.map(drop)
 }
 
@@ -108,35 +95,20 @@ async fn attached(
     node: &str,
 ) -> Result<HashMap<String, String>, Status> {
     let request = csi::ControllerPublishVolumeRequest {
-        volume_id: id.to_owned(),
-        node_id: node.to_owned(),
-        volume_capability: Some(mount()),
         volume_context: map("export", "/a"),
-        ..Default::default()
+        ..requests::attach(id, node, mount())
     };
     let answer = service.controller_publish_volume(Request::new(request));
     Ok(answer.await?.into_inner().publish_context)
 }
 
 async fn detached(service: &Service, id: &str) -> Result<(), Status> {
-    let request = csi::ControllerUnpublishVolumeRequest {
-        volume_id: id.to_owned(),
-        ..Default::default()
-    };
-    let answer = service.controller_unpublish_volume(Request::new(request));
+    let answer = service.controller_unpublish_volume(Request::new(requests::detach(id, "")));
     answer.await.map(drop)
 }
 
 async fn grown(service: &Service, id: &str, bytes: i64) -> Result<i64, Status> {
-    let request = csi::ControllerExpandVolumeRequest {
-        volume_id: id.to_owned(),
-        capacity_range: Some(csi::CapacityRange {
-            required_bytes: bytes,
-            limit_bytes: 0,
-        }),
-        ..Default::default()
-    };
-    let answer = service.controller_expand_volume(Request::new(request));
+    let answer = service.controller_expand_volume(Request::new(requests::grow(id, bytes)));
     Ok(answer.await?.into_inner().capacity_bytes)
 }
 
@@ -327,11 +299,7 @@ async fn what_backend_or_profile_lack_is_not_offered_and_not_implemented() {
     };
     let service = of(&cloud, profile);
     assert_eq!(capabilities(&service).await, HashSet::from(always));
-    let cut = csi::CreateSnapshotRequest {
-        name: "snap".to_owned(),
-        source_volume_id: "id-8".to_owned(),
-        ..Default::default()
-    };
+    let cut = requests::cut("snap", "id-8");
     let cut: Result<Response<_>, _> = service.create_snapshot(Request::new(cut)).await;
     for code in [
         code(attached(&service, "id-8", "node-1").await),

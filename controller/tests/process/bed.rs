@@ -1,15 +1,20 @@
 //! A real belay-controller in a directory of its own: started, called through its socket, killed.
 
+use belay_bed::programs::{Running, program};
+use belay_bed::requests;
+pub(crate) use belay_bed::requests::{
+    capability as mount, cut as snapshot, detach as unpublish, range,
+};
+use belay_bed::scrape;
 use belay_proto::csi::v1 as csi;
 use belay_proto::dial::dial;
 use csi::controller_client::ControllerClient;
 use csi::volume_capability::access_mode::Mode;
-use csi::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
-use csi::volume_content_source::{SnapshotSource, Type as Source, VolumeSource};
+use csi::volume_content_source::Type as Source;
 use std::collections::HashMap;
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use tonic::transport::Channel;
 use tonic::{Code, Status};
 
@@ -19,6 +24,8 @@ pub(crate) const NODE: &str = "node-1";
 pub(crate) const MIB: i64 = 1 << 20;
 /// Flags with which room is no concern.
 pub(crate) const ROOMY: [&str; 2] = ["--overcommit", "1000"];
+
+const BINARY: &str = env!("CARGO_BIN_EXE_belay-controller");
 
 /// What it logs when it can be called.
 const SERVING: &str = "serving";
@@ -86,18 +93,16 @@ impl Bed {
 
     fn launch(&self) -> Controller {
         // A file that may not grow shall be an error, as on a full disk, and no signal.
-        let mut child = Command::new("sh")
-            .args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\""])
-            .arg(env!("CARGO_BIN_EXE_belay-controller"))
+        let mut program = program(["sh", "-c", "trap '' XFSZ; exec \"$0\" \"$@\"", BINARY]);
+        program
             .arg("--endpoint")
             .arg(self.socket())
             .arg("--state-dir")
             .arg(self.state_dir())
             .args(["--node-id", NODE])
             .args(&self.flags)
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
+            .stderr(Stdio::piped());
+        let mut child = Running::start(&mut program).unwrap();
         let mut log = BufReader::new(child.stderr.take().unwrap()).lines();
         let mut starting: Vec<String> = Vec::new();
         while !starting.last().is_some_and(|line| line.contains(SERVING))
@@ -121,7 +126,7 @@ impl Bed {
 
 /// The running process; killed with its test.
 pub(crate) struct Controller {
-    child: Child,
+    child: Running,
     /// What it logged until it served.
     pub(crate) starting: Vec<String>,
 }
@@ -165,12 +170,9 @@ impl Controller {
         assert!(prlimit.status().unwrap().success());
     }
 
-    /// The number behind that key of proc_pid_status(5).
-    pub(crate) fn status(&self, key: &str) -> u64 {
-        let path = format!("/proc/{}/status", self.child.id());
-        let status = std::fs::read_to_string(path).unwrap();
-        let line = status.lines().find_map(|line| line.strip_prefix(key));
-        line.unwrap().trim_end_matches("kB").trim().parse().unwrap()
+    /// The number of that name of proc_pid_status(5).
+    pub(crate) fn status(&self, name: &str) -> u64 {
+        scrape::status(self.child.id(), name).unwrap()
     }
 
     /// SIGKILL, and waits until it is gone.
@@ -180,81 +182,30 @@ impl Controller {
     }
 }
 
-impl Drop for Controller {
-    fn drop(&mut self) {
-        self.kill();
-    }
-}
-
 /// For one pod on one node.
 pub(crate) fn block() -> csi::VolumeCapability {
-    capability(AccessType::Block(BlockVolume {}), Mode::SingleNodeWriter)
-}
-
-pub(crate) fn mount(fs_type: &str, mode: Mode) -> csi::VolumeCapability {
-    let mount = MountVolume {
-        fs_type: fs_type.to_owned(),
-        ..MountVolume::default()
-    };
-    capability(AccessType::Mount(mount), mode)
-}
-
-fn capability(access: AccessType, mode: Mode) -> csi::VolumeCapability {
-    csi::VolumeCapability {
-        access_mode: Some(AccessMode { mode: mode.into() }),
-        access_type: Some(access),
-    }
-}
-
-/// Bounds in bytes; 0 = none.
-pub(crate) fn range(required_bytes: i64, limit_bytes: i64) -> Option<csi::CapacityRange> {
-    Some(csi::CapacityRange {
-        required_bytes,
-        limit_bytes,
-    })
+    mount("block", Mode::SingleNodeWriter)
 }
 
 /// A raw block volume of exactly that size.
 pub(crate) fn create(name: &str, bytes: i64) -> csi::CreateVolumeRequest {
-    csi::CreateVolumeRequest {
-        name: name.to_owned(),
-        capacity_range: range(bytes, bytes),
-        volume_capabilities: vec![block()],
-        ..csi::CreateVolumeRequest::default()
-    }
+    filled(name, bytes, None)
 }
 
 /// The same volume made from a snapshot.
 pub(crate) fn restore(name: &str, bytes: i64, snapshot_id: &str) -> csi::CreateVolumeRequest {
-    let snapshot_id = snapshot_id.to_owned();
-    filled(
-        name,
-        bytes,
-        Source::Snapshot(SnapshotSource { snapshot_id }),
-    )
+    filled(name, bytes, Some(requests::of_snapshot(snapshot_id)))
 }
 
 /// The same volume made from another one.
 pub(crate) fn clone(name: &str, bytes: i64, volume_id: &str) -> csi::CreateVolumeRequest {
-    let volume_id = volume_id.to_owned();
-    filled(name, bytes, Source::Volume(VolumeSource { volume_id }))
+    filled(name, bytes, Some(requests::of_volume(volume_id)))
 }
 
-fn filled(name: &str, bytes: i64, source: Source) -> csi::CreateVolumeRequest {
+fn filled(name: &str, bytes: i64, source: Option<Source>) -> csi::CreateVolumeRequest {
     csi::CreateVolumeRequest {
-        volume_content_source: Some(csi::VolumeContentSource {
-            r#type: Some(source),
-        }),
-        ..create(name, bytes)
-    }
-}
-
-/// A snapshot of that volume.
-pub(crate) fn snapshot(name: &str, volume_id: &str) -> csi::CreateSnapshotRequest {
-    csi::CreateSnapshotRequest {
-        name: name.to_owned(),
-        source_volume_id: volume_id.to_owned(),
-        ..Default::default()
+        capacity_range: range(bytes, bytes),
+        ..requests::create(name, block(), source)
     }
 }
 
@@ -279,21 +230,7 @@ pub(crate) async fn ready(
 
 /// To the node of the controller.
 pub(crate) fn publish(id: &str) -> csi::ControllerPublishVolumeRequest {
-    csi::ControllerPublishVolumeRequest {
-        volume_id: id.to_owned(),
-        node_id: NODE.to_owned(),
-        volume_capability: Some(block()),
-        ..csi::ControllerPublishVolumeRequest::default()
-    }
-}
-
-/// From that node, or from all if that is empty.
-pub(crate) fn unpublish(id: &str, node: &str) -> csi::ControllerUnpublishVolumeRequest {
-    csi::ControllerUnpublishVolumeRequest {
-        volume_id: id.to_owned(),
-        node_id: node.to_owned(),
-        ..Default::default()
-    }
+    requests::attach(id, NODE, block())
 }
 
 /// The volume, which is made or found.

@@ -2,7 +2,8 @@
 //! namespace of its own.
 
 use crate::bed::{Bed, MIB, ROOMY, clone, create, created, cut, restore, snapshot};
-use crate::mounts::{Mount, run};
+use crate::mounts::Mount;
+use belay_bed::tools::{run, text};
 use std::fs::{self, File};
 use std::io::Write as _;
 use std::os::unix::fs::FileExt as _;
@@ -19,7 +20,7 @@ const OVERWRITES: u64 = 100_000;
 fn btrfs(dir: &Path) -> Mount {
     let image = dir.join("image");
     File::create(&image).unwrap().set_len(DISK_BYTES).unwrap();
-    run("mkfs.btrfs", &["-q"], &[&image]);
+    run("mkfs.btrfs", &["-q", text(&image)]);
     Mount::new(&image, dir.join("btrfs"))
 }
 

@@ -37,7 +37,7 @@ async fn a_hundred_calls_at_once_are_all_answered_by_a_bounded_number_of_threads
         let ids: HashSet<_> = calls.join_all().await.into_iter().collect();
         assert_eq!(ids.len(), CALLS);
         // The pool keeps its threads for some seconds.
-        let [threads, peak] = ["Threads:", "VmHWM:"].map(|key| controller.status(key));
+        let [threads, peak] = ["Threads", "VmHWM"].map(|key| controller.status(key));
         eprintln!("round {round}: {threads} threads, {peak} KiB at most");
         assert!(threads <= THREADS_MAX, "{threads} threads");
     }

@@ -1,6 +1,7 @@
 //! How volumes fare, as the controller tells it: by the calls of CSI 1.13 and by the bit before.
 
 use crate::bed::{Bed, Client, MIB, ROOMY, create, created, one_volume};
+use belay_bed::requests;
 use belay_proto::csi::v1 as csi;
 use csi::VolumeHealthErrorType as Status;
 use std::fs::{self, OpenOptions};
@@ -54,9 +55,7 @@ async fn is_abnormal(client: &mut Client, id: &str) -> bool {
     };
     let listed = list.entries.into_iter().find(is_it).unwrap();
     let listed = listed.status.unwrap().volume_condition.unwrap();
-    let request = csi::ControllerGetVolumeRequest {
-        volume_id: id.to_owned(),
-    };
+    let request = requests::get(id);
     let found = client.controller_get_volume(request).await.unwrap();
     let found = found.into_inner().status.unwrap().volume_condition.unwrap();
     assert_eq!(listed, found);

@@ -1,7 +1,8 @@
 //! SIGKILL at random instants: whatever was acknowledged is there, and nothing else is left over.
 
-use crate::bed::{Bed, Client, MIB, ROOMY, clone, create, range, restore, snapshot};
+use crate::bed::{Bed, Client, MIB, ROOMY, clone, create, restore, snapshot};
 use crate::mounts::Xfs;
+use belay_bed::requests;
 use belay_proto::csi::v1 as csi;
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, OpenOptions};
@@ -149,19 +150,12 @@ impl Caller {
             }
             Unanswered::Expand { name, bytes } => {
                 let known = self.known.get_mut(&name).unwrap();
-                let request = csi::ControllerExpandVolumeRequest {
-                    volume_id: known.id.clone(),
-                    capacity_range: range(bytes, 0),
-                    ..Default::default()
-                };
+                let request = requests::grow(&known.id, bytes);
                 let answer = client.controller_expand_volume(request).await?;
                 known.bytes = answer.into_inner().capacity_bytes;
             }
             Unanswered::Delete { name } => {
-                let request = csi::DeleteVolumeRequest {
-                    volume_id: self.known[&name].id.clone(),
-                    ..Default::default()
-                };
+                let request = requests::delete(&self.known[&name].id);
                 client.delete_volume(request).await?;
                 self.known.remove(&name);
             }
@@ -172,10 +166,7 @@ impl Caller {
                 self.snapshots.insert(name, Known { id, bytes, mark });
             }
             Unanswered::Discard { name } => {
-                let request = csi::DeleteSnapshotRequest {
-                    snapshot_id: self.snapshots[&name].id.clone(),
-                    ..Default::default()
-                };
+                let request = requests::discard(&self.snapshots[&name].id);
                 client.delete_snapshot(request).await?;
                 self.snapshots.remove(&name);
             }

@@ -2,9 +2,10 @@
 //! however often the controller starts.
 
 use crate::bed::{
-    Bed, Client, MIB, ROOMY, assert_refused, clone, create, created, one_volume, publish, range,
-    ready, restore, snapshot, unpublish,
+    Bed, Client, MIB, ROOMY, assert_refused, clone, create, created, one_volume, publish, ready,
+    restore, snapshot, unpublish,
 };
+use belay_bed::requests;
 use belay_proto::csi::v1 as csi;
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt as _;
@@ -39,14 +40,6 @@ async fn content(client: &mut Client, id: &str) -> String {
     answer.into_inner().publish_context["content"].clone()
 }
 
-fn grow(id: &str, bytes: i64) -> csi::ControllerExpandVolumeRequest {
-    csi::ControllerExpandVolumeRequest {
-        volume_id: id.to_owned(),
-        capacity_range: range(bytes, 0),
-        ..Default::default()
-    }
-}
-
 #[tokio::test]
 async fn a_cut_file_stays_cut_and_reported_over_a_restart_and_every_call() {
     let (bed, mut controller, mut client, id) = one_volume(5 * MIB).await;
@@ -65,11 +58,11 @@ async fn a_cut_file_stays_cut_and_reported_over_a_restart_and_every_call() {
                 .await
                 .map(drop),
             client
-                .controller_expand_volume(grow(&id, 5 * MIB))
+                .controller_expand_volume(requests::grow(&id, 5 * MIB))
                 .await
                 .map(drop),
             client
-                .controller_expand_volume(grow(&id, 9 * MIB))
+                .controller_expand_volume(requests::grow(&id, 9 * MIB))
                 .await
                 .map(drop),
             client
@@ -105,10 +98,7 @@ async fn a_cut_volume_can_be_detached_and_deleted() {
         .controller_unpublish_volume(unpublish(&id, ""))
         .await
         .unwrap();
-    let request = csi::DeleteVolumeRequest {
-        volume_id: id,
-        ..Default::default()
-    };
+    let request = requests::delete(&id);
     client.delete_volume(request).await.unwrap();
 }
 

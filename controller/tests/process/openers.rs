@@ -3,11 +3,12 @@
 use crate::bed::{
     MIB, assert_refused, clone, created, one_volume, publish, ready, snapshot, unpublish,
 };
-use crate::mounts::eventually;
-use belay_proto::csi::v1 as csi;
+use belay_bed::devices;
+use belay_bed::patience::until;
+use belay_bed::requests;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::Stdio;
 use tonic::Code;
 
 #[tokio::test]
@@ -50,28 +51,18 @@ impl Loop {
     }
 
     pub(crate) fn bind_with(flags: &[&str], file: &Path) -> Self {
-        let mut losetup = Command::new("losetup");
-        losetup.args(["--find", "--show"]).args(flags).arg(file);
-        let out = losetup.output();
-        let out = out.unwrap();
-        assert!(out.status.success(), "{out:?}");
-        Self(PathBuf::from(
-            String::from_utf8(out.stdout).unwrap().trim_end(),
-        ))
+        Self(devices::bind(file, flags, Stdio::null()).unwrap())
     }
 }
 
 impl Drop for Loop {
     fn drop(&mut self) {
-        let ended = Command::new("losetup")
-            .arg("--detach")
-            .arg(&self.0)
-            .status();
-        assert!(ended.unwrap().success());
+        devices::detach(&self.0).unwrap();
         // Whoever lists devices at this moment has it open, and it is freed when he closes it.
         let shown = Path::new("/sys/block").join(self.0.file_name().unwrap());
-        let freed = eventually(|| !shown.join("loop").exists());
-        assert!(freed || std::thread::panicking(), "{}", self.0.display());
+        if !std::thread::panicking() {
+            until("the device is free", || !shown.join("loop").exists());
+        }
     }
 }
 
@@ -106,10 +97,7 @@ async fn a_volume_whose_file_was_replaced_under_its_device_is_neither_detached_n
         let device = Loop::bind(&file);
         fs::copy(&file, &backup).unwrap();
         fs::rename(&backup, &file).unwrap();
-        let delete = csi::DeleteVolumeRequest {
-            volume_id: id.clone(),
-            ..Default::default()
-        };
+        let delete = requests::delete(&id);
         let refused = client.delete_volume(delete.clone()).await.unwrap_err();
         let name = device.0.to_str().unwrap();
         assert_refused(&refused, Code::FailedPrecondition, &[&id, name]);

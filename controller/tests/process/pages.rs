@@ -1,6 +1,7 @@
 //! Where the pages of all lists begin and end, over the socket.
 
 use crate::bed::{Bed, Client, MIB, ROOMY, create, created, ready, snapshot};
+use belay_bed::requests;
 use belay_proto::csi::v1 as csi;
 use std::fs;
 use tonic::{Code, Status};
@@ -144,18 +145,12 @@ async fn a_token_outlives_what_the_page_ended_with() {
     let mut client = bed.client().await;
     three_of_each(&bed, &mut client).await;
     let (snapshots, _) = page(&mut client, List::Snapshots, 0, "").await.unwrap();
-    let request = csi::DeleteSnapshotRequest {
-        snapshot_id: snapshots[0].clone(),
-        ..Default::default()
-    };
+    let request = requests::discard(&snapshots[0]);
     client.delete_snapshot(request).await.unwrap();
     let (volumes, _) = page(&mut client, List::Volumes, 0, "").await.unwrap();
     // As somebody does who gives up what it held.
     fs::write(bed.volumes_dir().join(&volumes[0]), "").unwrap();
-    let request = csi::DeleteVolumeRequest {
-        volume_id: volumes[0].clone(),
-        ..Default::default()
-    };
+    let request = requests::delete(&volumes[0]);
     client.delete_volume(request).await.unwrap();
     for (list, all) in [
         (List::Volumes, &volumes),

@@ -1,11 +1,10 @@
 //! The profile of the driver says no more and no less than the controller does.
 
-use crate::bed::{Bed, MIB, ROOMY, block, create, mount};
+use crate::bed::{Bed, MIB, ROOMY, create, mount};
 use belay_contract::drivers::LOCAL;
 use belay_proto::csi::v1 as csi;
 use csi::controller_service_capability::Type;
 use csi::controller_service_capability::rpc::Type as Call;
-use csi::volume_capability::AccessMode;
 use csi::volume_capability::access_mode::Mode;
 
 #[tokio::test]
@@ -20,13 +19,9 @@ async fn volumes_have_the_modes_of_the_profile_and_no_other() {
             .access_modes
             .iter()
             .any(|listed| listed.name() == name);
-        let raw = csi::VolumeCapability {
-            access_mode: Some(AccessMode { mode: mode.into() }),
-            ..block()
-        };
         for (form, capability, is_taken) in [
             ("mount", mount("ext4", mode), is_listed),
-            ("block", raw, is_listed && LOCAL.raw_block),
+            ("block", mount("block", mode), is_listed && LOCAL.raw_block),
         ] {
             let request = csi::CreateVolumeRequest {
                 volume_capabilities: vec![capability],

@@ -3,11 +3,11 @@
 
 use crate::bed::{
     Bed, Client, MIB, ROOMY, assert_refused, clone, create, created, cut, one_volume, publish,
-    range, snapshot, unpublish,
+    snapshot, unpublish,
 };
 use crate::mounts::{Mount, Xfs};
 use crate::openers::Loop;
-use belay_proto::csi::v1 as csi;
+use belay_bed::requests;
 use std::fs::{self, File};
 use std::os::unix::fs::{DirEntryExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
@@ -49,19 +49,12 @@ async fn detach(client: &mut Client, id: &str) -> Result<(), Status> {
 }
 
 async fn delete(client: &mut Client, id: &str) -> Result<(), Status> {
-    let request = csi::DeleteVolumeRequest {
-        volume_id: id.to_owned(),
-        ..Default::default()
-    };
+    let request = requests::delete(id);
     client.delete_volume(request).await.map(drop)
 }
 
 async fn expand(client: &mut Client, id: &str, bytes: i64) -> Result<(), Status> {
-    let request = csi::ControllerExpandVolumeRequest {
-        volume_id: id.to_owned(),
-        capacity_range: range(bytes, 0),
-        ..Default::default()
-    };
+    let request = requests::grow(id, bytes);
     client.controller_expand_volume(request).await.map(drop)
 }
 

@@ -1,9 +1,10 @@
 //! A state directory that is restored from a backup beneath a running controller.
 
 use crate::bed::{
-    Bed, Client, Controller, MIB, ROOMY, assert_refused, block, create, created, publish, range,
-    snapshot, unpublish,
+    Bed, Client, Controller, MIB, ROOMY, assert_refused, block, create, created, publish, snapshot,
+    unpublish,
 };
+use belay_bed::requests;
 use belay_proto::csi::v1 as csi;
 use csi::identity_client::IdentityClient;
 use std::fs;
@@ -44,15 +45,7 @@ type Answers = Vec<(&'static str, Result<(), Status>)>;
 /// Every verb that changes something, also where there is nothing to be done.
 async fn changes(client: &mut Client, id: &str) -> Answers {
     let none = "vol-00000000000000000000000000000000";
-    let delete = |volume_id: &str| csi::DeleteVolumeRequest {
-        volume_id: volume_id.to_owned(),
-        ..Default::default()
-    };
-    let grow = csi::ControllerExpandVolumeRequest {
-        volume_id: id.to_owned(),
-        capacity_range: range(9 * MIB, 0),
-        ..Default::default()
-    };
+    let grow = requests::grow(id, 9 * MIB);
     let mut answers = Vec::new();
     for name in ["pvc-3", "pvc-1"] {
         let answer = client.create_volume(create(name, MIB)).await;
@@ -67,7 +60,7 @@ async fn changes(client: &mut Client, id: &str) -> Answers {
     for id in [none, id] {
         let answer = client.controller_unpublish_volume(unpublish(id, "")).await;
         answers.push(("unpublish", answer.map(drop)));
-        let answer = client.delete_volume(delete(id)).await;
+        let answer = client.delete_volume(requests::delete(id)).await;
         answers.push(("delete", answer.map(drop)));
     }
     answers
@@ -75,8 +68,7 @@ async fn changes(client: &mut Client, id: &str) -> Answers {
 
 /// Those that only ask.
 async fn questions(client: &mut Client, id: &str) -> Answers {
-    let volume_id = id.to_owned();
-    let get = csi::ControllerGetVolumeRequest { volume_id };
+    let get = requests::get(id);
     let health = csi::ControllerGetVolumeHealthRequest {
         volume_id: id.to_owned(),
         ..Default::default()

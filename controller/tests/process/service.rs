@@ -4,6 +4,7 @@ use crate::bed::{
     self, Bed, Client, MIB, NODE, ROOMY, assert_refused, create, created, mount, one_volume, place,
     publish, range, unpublish,
 };
+use belay_bed::requests;
 use belay_proto::csi::v1 as csi;
 use csi::controller_service_capability::Type;
 use csi::controller_service_capability::rpc::Type as Call;
@@ -27,9 +28,7 @@ async fn found(
     client: &mut Client,
     id: &str,
 ) -> Result<csi::ControllerGetVolumeResponse, tonic::Status> {
-    let request = csi::ControllerGetVolumeRequest {
-        volume_id: id.to_owned(),
-    };
+    let request = requests::get(id);
     Ok(client.controller_get_volume(request).await?.into_inner())
 }
 
@@ -102,10 +101,7 @@ async fn a_volume_goes_once_it_is_detached_and_stays_gone() {
         .controller_publish_volume(publish(&id))
         .await
         .unwrap();
-    let delete = csi::DeleteVolumeRequest {
-        volume_id: id.clone(),
-        ..Default::default()
-    };
+    let delete = requests::delete(&id);
     let refused = client.delete_volume(delete.clone()).await.unwrap_err();
     assert_refused(&refused, Code::FailedPrecondition, &[&id, NODE]);
     // No node means all of them.

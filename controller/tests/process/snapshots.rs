@@ -4,18 +4,12 @@ use crate::bed::{
     Bed, Client, MIB, ROOMY, assert_refused, clone, create, created, cut, one_volume, publish,
     range, ready, restore, snapshot,
 };
+use belay_bed::requests;
 use belay_proto::csi::v1 as csi;
 use csi::volume_content_source::Type as Source;
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt as _;
 use tonic::Code;
-
-fn delete(id: &str) -> csi::DeleteSnapshotRequest {
-    csi::DeleteSnapshotRequest {
-        snapshot_id: id.to_owned(),
-        ..Default::default()
-    }
-}
 
 async fn get(client: &mut Client, id: &str) -> Result<csi::Snapshot, tonic::Status> {
     let request = csi::GetSnapshotRequest {
@@ -59,7 +53,10 @@ async fn a_snapshot_is_told_alike_by_every_call_and_its_instant_never_changes() 
     assert_eq!(again, first);
     assert_eq!(get(&mut client, &snapshot_id).await.unwrap(), first);
     for _ in 0..2 {
-        client.delete_snapshot(delete(&snapshot_id)).await.unwrap();
+        client
+            .delete_snapshot(requests::discard(&snapshot_id))
+            .await
+            .unwrap();
     }
     let gone = get(&mut client, &snapshot_id).await.unwrap_err();
     assert_refused(&gone, Code::NotFound, &[&snapshot_id]);
@@ -204,16 +201,14 @@ async fn copies_outlive_what_they_were_made_from() {
     let (_bed, _controller, mut client, id) = one_volume(MIB).await;
     let cut = ready(&mut client, snapshot("snap", &id)).await.snapshot_id;
     created(&mut client, clone("clone", MIB, &id)).await;
-    let request = csi::DeleteVolumeRequest {
-        volume_id: id,
-        ..Default::default()
-    };
+    let request = requests::delete(&id);
     client.delete_volume(request).await.unwrap();
     let restored = created(&mut client, restore("restored", MIB, &cut)).await;
-    client.delete_snapshot(delete(&cut)).await.unwrap();
-    let request = csi::ControllerGetVolumeRequest {
-        volume_id: restored.volume_id.clone(),
-    };
+    client
+        .delete_snapshot(requests::discard(&cut))
+        .await
+        .unwrap();
+    let request = requests::get(&restored.volume_id);
     let found = client.controller_get_volume(request).await.unwrap();
     let found = found.into_inner().volume.unwrap();
     let source = found
@@ -271,16 +266,13 @@ async fn a_copy_cut_short_by_a_kill_is_whole_in_the_end() {
             .controller_publish_volume(publish(&id))
             .await
             .unwrap();
-        let detach = csi::ControllerUnpublishVolumeRequest {
-            volume_id: id.clone(),
-            ..Default::default()
-        };
+        let detach = requests::detach(&id, "");
         client.controller_unpublish_volume(detach).await.unwrap();
-        client.delete_snapshot(delete(&cut)).await.unwrap();
-        let remove = csi::DeleteVolumeRequest {
-            volume_id: made,
-            ..Default::default()
-        };
+        client
+            .delete_snapshot(requests::discard(&cut))
+            .await
+            .unwrap();
+        let remove = requests::delete(&made);
         client.delete_volume(remove).await.unwrap();
     }
     assert_eq!(std::fs::read_dir(bed.volumes_dir()).unwrap().count(), 1);

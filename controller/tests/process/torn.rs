@@ -2,8 +2,9 @@
 //! was in. On a real xfs and real loop devices; needs root, and a mount namespace of its own.
 
 use crate::bed::{Bed, Client, create, created, cut, publish, restore, snapshot};
-use crate::mounts::{Mount, Xfs, run};
-use belay_proto::csi::v1 as csi;
+use crate::mounts::{Mount, Xfs};
+use belay_bed::requests;
+use belay_bed::tools::{run, text};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
@@ -65,15 +66,9 @@ async fn look(bed: &Bed, client: &mut Client, scratch: &Path, snapshot_id: &str)
         Pair::open(mounted.path()).read()
     };
     fs::remove_dir(scratch.join("restored")).unwrap();
-    let request = csi::DeleteVolumeRequest {
-        volume_id,
-        ..Default::default()
-    };
+    let request = requests::delete(&volume_id);
     client.delete_volume(request).await.unwrap();
-    let request = csi::DeleteSnapshotRequest {
-        snapshot_id: snapshot_id.to_owned(),
-        ..Default::default()
-    };
+    let request = requests::discard(snapshot_id);
     client.delete_snapshot(request).await.unwrap();
     pair
 }
@@ -94,7 +89,7 @@ async fn no_snapshot_of_a_volume_under_a_writer_is_torn() {
         .await
         .unwrap();
     let file = bed.volumes_dir().join(&id);
-    run("mkfs.ext4", &["-q"], &[&file]);
+    run("mkfs.ext4", &["-q", text(&file)]);
     let volume = Mount::new(&file, scratch.path().join("volume"));
     let pair = Pair::open(volume.path());
     pair.fill();

@@ -1,9 +1,10 @@
 //! Records that cannot be read: each is the trouble of its own volume or snapshot.
 
 use crate::bed::{
-    Bed, Client, MIB, ROOMY, clone, create, created, one_volume, publish, range, ready, restore,
-    snapshot, unpublish,
+    Bed, Client, MIB, ROOMY, clone, create, created, one_volume, publish, ready, restore, snapshot,
+    unpublish,
 };
+use belay_bed::requests;
 use belay_proto::csi::v1 as csi;
 use redb::{Database, TableDefinition};
 use std::fs;
@@ -51,18 +52,9 @@ async fn unwell(client: &mut Client) -> Vec<(String, String)> {
 
 /// What every call for that volume comes to.
 async fn called(client: &mut Client, id: &str) -> Vec<Result<(), Status>> {
-    let delete = csi::DeleteVolumeRequest {
-        volume_id: id.to_owned(),
-        ..Default::default()
-    };
-    let grow = csi::ControllerExpandVolumeRequest {
-        volume_id: id.to_owned(),
-        capacity_range: range(9 * MIB, 0),
-        ..Default::default()
-    };
-    let get = csi::ControllerGetVolumeRequest {
-        volume_id: id.to_owned(),
-    };
+    let delete = requests::delete(id);
+    let grow = requests::grow(id, 9 * MIB);
+    let get = requests::get(id);
     vec![
         client.controller_get_volume(get).await.map(drop),
         client
@@ -162,10 +154,7 @@ async fn an_unreadable_record_of_a_snapshot_hides_no_other_snapshot() {
             .collect();
         assert_eq!(ids, std::slice::from_ref(&well));
     }
-    let discard = csi::DeleteSnapshotRequest {
-        snapshot_id: bad.clone(),
-        ..Default::default()
-    };
+    let discard = requests::discard(&bad);
     for answer in [
         client.delete_snapshot(discard).await.map(drop),
         client

@@ -5,7 +5,7 @@ use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-use super::patience::PATIENCE;
+use belay_bed::patience::PATIENCE;
 
 /// RFC 9113, sections 3.4, 4.1 and 6: what begins a connection, and the frames needed.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";

@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use belay_bed::patience::PATIENCE;
 use belay_proto::csi::v1 as csi;
 use belay_proto::dial::dial;
 use belay_proto::pluginregistration as registration;
@@ -13,8 +14,6 @@ use csi::node_client::NodeClient;
 use registration::registration_client::RegistrationClient;
 use tonic::transport::Channel;
 use tonic::{Code, Response, Status};
-
-use super::patience::PATIENCE;
 
 /// How a call ended.
 pub(crate) type Answer<T> = Result<T, Status>;

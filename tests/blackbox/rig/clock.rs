@@ -7,9 +7,8 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 
+use belay_bed::patience::until;
 use rustix::process::{Pid, Signal, kill_process};
-
-use super::patience::until;
 
 /// `clock_gettime(edi, rsi)` for x86-64, with the seconds to be added behind it.
 #[rustfmt::skip]

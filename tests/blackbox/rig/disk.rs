@@ -3,8 +3,9 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
+use belay_bed::tools::{run, text};
+
 use super::place::Place;
-use super::tools::run;
 
 /// Sparse, so that only what is written takes room.
 const DISK_BYTES: u64 = 64 << 30;
@@ -21,12 +22,8 @@ impl Disk {
         File::create_new(&image)
             .and_then(|file| file.set_len(DISK_BYTES))
             .expect("a sparse file");
-        let image = image.to_str().expect("UTF-8");
-        run(&format!("mkfs.{filesystem}"), &["-q", image]);
-        run(
-            "mount",
-            &["-o", "loop", image, point.to_str().expect("UTF-8")],
-        );
+        run(&format!("mkfs.{filesystem}"), &["-q", text(&image)]);
+        run("mount", &["-o", "loop", text(&image), text(&point)]);
         Disk { point }
     }
 
@@ -37,6 +34,6 @@ impl Disk {
 
     /// Unmounts it, which fails while anybody has a file open in it.
     pub(crate) fn unmount(self) {
-        run("umount", &[self.point.to_str().expect("UTF-8")]);
+        run("umount", &[text(&self.point)]);
     }
 }

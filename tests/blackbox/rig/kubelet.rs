@@ -9,6 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use belay_bed::patience::{PATIENCE, until};
 use belay_proto::csi::v1 as csi;
 use belay_proto::pluginregistration::{PluginInfo, RegistrationStatus};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -16,7 +17,6 @@ use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 
 use super::authority::call_by_path;
 use super::calls::{NodeCalls, notify, registration_info};
-use super::patience::{PATIENCE, until};
 
 /// What happened to a socket in the folder.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,26 +1,13 @@
-//! The mounts of a namespace, as proc_pid_mountinfo(5) lists them.
+//! The mounts of a namespace, and which of them lie upon each other.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-/// One mount.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Mount {
-    id: u64,
-    parent: u64,
-    /// Where it is.
-    pub(crate) point: PathBuf,
-    /// Its line in the table, for people.
-    pub(crate) line: String,
-}
+use belay_bed::mounts;
+pub(crate) use belay_bed::mounts::Mount;
 
-/// Every mount in the namespace of that process (`self`, or its id), in the order in which they
-/// were made. Blanks in a path, which the kernel writes as `\040`, are not undone: no path of a
-/// test has any.
+/// [`mounts::mounts_of`] that process; one that was killed has none any more.
 pub(crate) fn mounts_of(pid: &str) -> Vec<Mount> {
-    // A process that was killed has no table any more.
-    let table = fs::read_to_string(format!("/proc/{pid}/mountinfo")).unwrap_or_default();
-    table.lines().filter_map(parse).collect()
+    mounts::mounts_of(pid).unwrap_or_default()
 }
 
 /// Those that lie upon another one at the very same place. The parent tells it: the table is read
@@ -33,14 +20,4 @@ pub(crate) fn stacked(mounts: &[Mount], beneath: &Path) -> Vec<Mount> {
         upper.point.starts_with(beneath) && mounts.iter().any(|lower| lies_upon(upper, lower))
     };
     mounts.iter().filter(is_stacked).cloned().collect()
-}
-
-fn parse(line: &str) -> Option<Mount> {
-    let mut fields = line.split(' ');
-    Some(Mount {
-        id: fields.next()?.parse().ok()?,
-        parent: fields.next()?.parse().ok()?,
-        point: PathBuf::from(fields.nth(2)?),
-        line: line.to_owned(),
-    })
 }

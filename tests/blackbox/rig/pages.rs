@@ -1,9 +1,10 @@
 //! What an agent shows for people and Prometheus, by one plain request a page.
 
-use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 
-use super::patience::{PATIENCE, until};
+use belay_bed::patience::until;
+use belay_bed::scrape::get;
+
 use super::process::Process;
 
 /// The pages of an agent that was started with `--http-endpoint 127.0.0.1:0`.
@@ -41,25 +42,13 @@ impl Pages {
     }
 
     fn told(&self, path: &str) -> (u16, String) {
-        let answer = self.get(path);
-        let status = answer.split(' ').nth(1).expect("a status");
-        let (_, body) = answer.split_once("\r\n\r\n").expect("a body");
-        (status.parse().expect("a number"), body.to_owned())
+        get(self.0, path).expect("an answer")
     }
 
     /// The value of the metric that begins so.
     pub(crate) fn metric(&self, begin: &str) -> Option<String> {
-        let page = self.get("/metrics");
+        let (_, page) = self.told("/metrics");
         let line = page.lines().find(|line| line.starts_with(begin))?;
         line.rsplit(' ').next().map(str::to_owned)
-    }
-
-    fn get(&self, path: &str) -> String {
-        let mut stream = TcpStream::connect(self.0).expect("connect");
-        stream.set_read_timeout(Some(PATIENCE)).expect("a deadline");
-        write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n").expect("ask");
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).expect("an answer");
-        answer
     }
 }

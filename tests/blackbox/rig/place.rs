@@ -3,15 +3,16 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use belay_bed::devices;
+use belay_bed::patience::until;
+use belay_bed::scrape::status;
 use rustix::fs::statfs;
 use rustix::mount::{UnmountFlags, unmount};
 use tempfile::TempDir;
 
 use super::mounts::mounts_of;
-use super::patience::until;
 
 /// `f_type` of tmpfs (statfs(2)): files on it behave unlike those on a disk.
 const TMPFS_MAGIC: u64 = 0x0102_1994;
@@ -109,8 +110,8 @@ impl Place {
                 continue;
             }
             let node = format!("/dev/loop{}", device.number);
-            let detach = Command::new("losetup").args(["-d", &node]).status();
-            eprintln!("detached {node} of {}: {detach:?}", device.file.display());
+            let detached = devices::detach(Path::new(&node));
+            eprintln!("detached {node} of {}: {detached:?}", device.file.display());
         }
     }
 }
@@ -167,9 +168,8 @@ fn is_isolated() -> bool {
 }
 
 fn parent(pid: &str) -> Option<String> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"))?;
-    Some(parent.trim().to_owned()).filter(|parent| parent != "0")
+    let parent = status(pid, "PPid").ok()?;
+    (parent != 0).then(|| parent.to_string())
 }
 
 /// A folder for temporary files that is on a disk.

@@ -1,16 +1,18 @@
 //! One running agent: started with a log of its own, ended by its own process id.
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Stdio;
 use std::time::SystemTime;
 
+use belay_bed::patience::until;
+use belay_bed::programs::{Running, program};
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::patience::until;
 use super::place::Place;
 
 /// How much of a log is shown when a test fails.
@@ -18,7 +20,7 @@ const LAST_WORDS_LINES: usize = 40;
 
 /// A process, killed when this is dropped.
 pub(crate) struct Process {
-    child: Child,
+    child: Running,
     log: PathBuf,
 }
 
@@ -108,19 +110,15 @@ impl Process {
         flags: &[&str],
     ) -> Self {
         let log = log_of(place, name);
-        // Should this process itself be killed, nobody would be left to end the agent.
-        let child = Command::new("setpriv")
-            .args(["--pdeathsig", "KILL", "--"])
-            .args(command)
-            .arg(binary(name))
+        let words = command.iter().map(AsRef::<OsStr>::as_ref);
+        let mut program = program(words.chain([binary(name).as_os_str()]));
+        program
             .arg("--endpoint")
             .arg(format!("unix://{}", socket.display()))
             .args(flags)
-            .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .stderr(stderr)
-            .spawn()
-            .expect("setpriv of util-linux");
+            .stderr(stderr);
+        let child = Running::start(&mut program).expect("setpriv of util-linux");
         Process { child, log }
     }
 
@@ -225,14 +223,6 @@ impl Process {
             status.is_some_and(|status| status.success()),
             "the agent ended with {status:?}\n{words}"
         );
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        // Both fail only where it has ended already.
-        drop(self.child.kill());
-        drop(self.child.wait());
     }
 }
 

@@ -1,12 +1,15 @@
 //! A real Prometheus that scrapes the agents, and promtool, which asks it and judges pages.
 
 use std::fs::{self, File};
-use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::io::Write as _;
+use std::net::SocketAddr;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
-use super::patience::until;
+use belay_bed::patience::until;
+use belay_bed::programs::{Running, program};
+use belay_bed::scrape;
+
 use super::place::Place;
 
 /// How often it scrapes: so that nobody waits long for two values of a counter.
@@ -16,7 +19,7 @@ const STARTS_MAX: usize = 5;
 
 /// A Prometheus, killed when this is dropped.
 pub(crate) struct Prometheus {
-    child: Child,
+    child: Running,
     address: SocketAddr,
 }
 
@@ -44,17 +47,14 @@ impl Prometheus {
         let address = free_port();
         let log = File::create(folder.join("prometheus.log")).expect("a log");
         let flag = |name: &str, value: &dyn std::fmt::Display| format!("--{name}={value}");
-        // Should this process itself be killed, nobody would be left to end it.
-        let child = Command::new("setpriv")
-            .args(["--pdeathsig", "KILL", "--", "prometheus"])
+        let mut program = program(["prometheus"]);
+        program
             .arg(flag("config.file", &config.display()))
             .arg(flag("storage.tsdb.path", &folder.join("data").display()))
             .arg(flag("web.listen-address", &address))
-            .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .stderr(log)
-            .spawn()
-            .expect("setpriv of util-linux");
+            .stderr(log);
+        let child = Running::start(&mut program).expect("setpriv of util-linux");
         let mut prometheus = Prometheus { child, address };
         let mut is_ready = false;
         until("prometheus is ready, or has ended", || {
@@ -72,14 +72,6 @@ impl Prometheus {
         // An empty answer is an empty line.
         let samples = output.lines().filter(|line| line.contains(" => "));
         samples.map(str::to_owned).collect()
-    }
-}
-
-impl Drop for Prometheus {
-    fn drop(&mut self) {
-        // Both fail only where it has ended already.
-        drop(self.child.kill());
-        drop(self.child.wait());
     }
 }
 
@@ -112,18 +104,11 @@ fn promtool(args: &[&str], input: &str) -> String {
 
 /// A port of this machine that nobody has now.
 pub(crate) fn free_port() -> SocketAddr {
-    let free = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
-    free.local_addr().expect("its address")
+    scrape::free_port().expect("a free port")
 }
 
 /// The body of a page, if it is there.
 pub(crate) fn get(address: SocketAddr, path: &str) -> Option<String> {
-    let mut stream = TcpStream::connect(address).ok()?;
-    let request = format!("GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n");
-    stream.write_all(request.as_bytes()).ok()?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).ok()?;
-    let (head, body) = answer.split_once("\r\n\r\n")?;
-    let is_ok = head.split(' ').nth(1) == Some("200");
-    is_ok.then(|| body.to_owned())
+    let (status, body) = scrape::get(address, path).ok()?;
+    (status == 200).then_some(body)
 }

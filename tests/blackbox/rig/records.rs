@@ -5,7 +5,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
-use super::chance::Chance;
+use super::Chance;
 
 /// In bytes.
 const RECORD: usize = 4096;

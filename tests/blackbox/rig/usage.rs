@@ -1,24 +1,14 @@
 //! Ways to use a volume, by one word: a filesystem's name, none at all, or `block`.
 
+use belay_bed::requests::capability;
 use belay_proto::csi::v1 as csi;
 use csi::VolumeCapability;
 use csi::volume_capability::access_mode::Mode;
-use csi::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
+use csi::volume_capability::{AccessMode, AccessType};
 
 /// A capability that allows several targets on one node.
 pub(crate) fn access(kind: &str) -> VolumeCapability {
-    let access_type = match kind {
-        "block" => AccessType::Block(BlockVolume {}),
-        fs_type => AccessType::Mount(MountVolume {
-            fs_type: fs_type.to_owned(),
-            ..Default::default()
-        }),
-    };
-    let capability = VolumeCapability {
-        access_type: Some(access_type),
-        access_mode: None,
-    };
-    with_mode(capability, Mode::SingleNodeMultiWriter)
+    capability(kind, Mode::SingleNodeMultiWriter)
 }
 
 /// The same in another access mode.

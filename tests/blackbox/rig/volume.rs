@@ -6,15 +6,16 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use belay_bed::patience::until;
+use belay_bed::requests;
+use belay_bed::tools::{run, text};
 use belay_proto::csi::v1 as csi;
 use csi::VolumeCapability;
 use tonic::{Code, Status};
 
 use super::calls::NodeCalls;
 use super::contents::Contents;
-use super::patience::until;
 use super::place::Place;
-use super::tools::run;
 
 /// Every volume of a test run gets another id.
 static NEXT: AtomicU64 = AtomicU64::new(1);
@@ -46,8 +47,7 @@ impl Volume {
 
     pub(super) fn copied(place: &Place, volumes: &Path, file: &Path) -> Self {
         let volume = Volume::named(place, volumes);
-        let (from, to) = (file.to_str(), volume.file.to_str());
-        let (from, to) = (from.expect("UTF-8"), to.expect("UTF-8"));
+        let (from, to) = (text(file), text(&volume.file));
         run("cp", &["--sparse=always", "--reflink=auto", from, to]);
         volume
     }
@@ -131,21 +131,12 @@ impl Volume {
 
     /// A request to stage it.
     pub(crate) fn stage(&self, capability: VolumeCapability) -> csi::NodeStageVolumeRequest {
-        csi::NodeStageVolumeRequest {
-            volume_id: self.id.clone(),
-            publish_context: self.publish_context(),
-            staging_target_path: text(&self.staging),
-            volume_capability: Some(capability),
-            ..Default::default()
-        }
+        requests::stage(&self.id, self.publish_context(), &self.staging, capability)
     }
 
     /// A request to take it back.
     pub(crate) fn unstage(&self) -> csi::NodeUnstageVolumeRequest {
-        csi::NodeUnstageVolumeRequest {
-            volume_id: self.id.clone(),
-            staging_target_path: text(&self.staging),
-        }
+        requests::unstage(&self.id, &self.staging)
     }
 
     /// A request to show it to a pod.
@@ -154,14 +145,8 @@ impl Volume {
         target: &Path,
         capability: VolumeCapability,
     ) -> csi::NodePublishVolumeRequest {
-        csi::NodePublishVolumeRequest {
-            volume_id: self.id.clone(),
-            publish_context: self.publish_context(),
-            staging_target_path: text(&self.staging),
-            target_path: text(target),
-            volume_capability: Some(capability),
-            ..Default::default()
-        }
+        let context = self.publish_context();
+        requests::publish(&self.id, context, &self.staging, target, capability)
     }
 
     /// [`Volume::publish`], for reading only.
@@ -178,19 +163,12 @@ impl Volume {
 
     /// A request to take it away from a pod.
     pub(crate) fn unpublish(&self, target: &Path) -> csi::NodeUnpublishVolumeRequest {
-        csi::NodeUnpublishVolumeRequest {
-            volume_id: self.id.clone(),
-            target_path: text(target),
-        }
+        requests::unpublish(&self.id, target)
     }
 
     /// A question how full it is.
     pub(crate) fn stats(&self, path: &Path) -> csi::NodeGetVolumeStatsRequest {
-        csi::NodeGetVolumeStatsRequest {
-            volume_id: self.id.clone(),
-            volume_path: text(path),
-            staging_target_path: text(&self.staging),
-        }
+        requests::stats(&self.id, path, &self.staging)
     }
 
     /// A request to take over a grown file.
@@ -206,21 +184,11 @@ impl Volume {
     /// A request to grow to at least that size in bytes.
     pub(crate) fn expand_to(
         &self,
-        required_bytes: i64,
+        bytes: i64,
         path: &Path,
         capability: VolumeCapability,
     ) -> csi::NodeExpandVolumeRequest {
-        csi::NodeExpandVolumeRequest {
-            volume_id: self.id.clone(),
-            volume_path: text(path),
-            staging_target_path: text(&self.staging),
-            capacity_range: Some(csi::CapacityRange {
-                required_bytes,
-                limit_bytes: 0,
-            }),
-            volume_capability: Some(capability),
-            ..Default::default()
-        }
+        requests::expand(&self.id, path, &self.staging, bytes, capability)
     }
 
     /// Unpublishes these targets and unstages it: the way back of a test that is through. As the
@@ -240,8 +208,4 @@ impl Volume {
             is_over
         });
     }
-}
-
-fn text(path: &Path) -> String {
-    path.to_str().expect("UTF-8").to_owned()
 }

@@ -5,7 +5,8 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use super::patience::until;
+use belay_bed::patience::until;
+
 use super::place::{LoopDevice, Place, mount_points};
 
 /// What there is at one moment.

@@ -10,14 +10,13 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use belay_bed::patience::pause;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 
 pub(crate) use silent::Fuse;
 pub(crate) use wire::{Attributes, Reply, Request, op};
-
-use super::patience::pause;
 
 /// More than the largest request: a write of [`wire::WRITE_BYTES_MAX`] and its head.
 const REQUEST_BYTES_MAX: usize = wire::WRITE_BYTES_MAX + 4096;

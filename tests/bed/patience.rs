@@ -1,4 +1,6 @@
-//! Waiting for what tells nobody when it happens, with an end to it.
+//! Waiting for what no event announces, with an end to it. For tests: it panics.
+
+#![expect(clippy::panic, reason = "a test ends when it waits in vain")]
 
 use std::time::{Duration, Instant};
 
@@ -6,14 +8,14 @@ use rustix::event::{Timespec, poll};
 use rustix::io::Errno;
 
 /// Far more than anything here takes; whatever takes longer is a failure.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Looks again and again until it is so.
 ///
 /// # Panics
 /// When it is still not so after [`PATIENCE`].
 #[track_caller]
-pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let end = Instant::now() + PATIENCE;
     while !is_so() {
         assert!(Instant::now() < end, "waited {PATIENCE:?} in vain: {what}");
@@ -22,7 +24,10 @@ pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 /// Lets others run for a moment.
-pub(crate) fn pause() {
+///
+/// # Panics
+/// Where poll(2) fails.
+pub fn pause() {
     let moment = Timespec {
         tv_sec: 0,
         tv_nsec: 1_000_000,

@@ -1,9 +1,10 @@
-//! Loop devices of the demo's own infrastructure, by `losetup`: which are bound to what, bind one,
-//! release one. Volumes get theirs from belay-node, which does without any tool.
+//! Loop devices by `losetup`: which are bound to what, bind one, release one. Volumes get theirs
+//! from belay-node, which does without any tool.
 
 use std::fs::{self, OpenOptions};
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -15,9 +16,9 @@ const RELEASE_SECONDS_MAX: i64 = 20;
 
 /// A bound loop device.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Loop {
+pub struct Loop {
     /// Its node, `/dev/loopN`.
-    pub(crate) device: PathBuf,
+    pub device: PathBuf,
     /// Its own number.
     number: DeviceNumber,
     /// Inode of the file behind it.
@@ -30,17 +31,23 @@ pub(crate) struct Loop {
 /// Major and minor number of a device.
 type DeviceNumber = (u32, u32);
 
+impl Loop {
+    /// Whether its file is on the filesystem with this number, the `st_dev` of stat(2).
+    #[must_use]
+    pub fn is_on(&self, filesystem: u64) -> bool {
+        let number = (rustix::fs::major(filesystem), rustix::fs::minor(filesystem));
+        self.below == number
+    }
+}
+
 /// All bound loop devices of the machine.
 ///
 /// # Errors
 /// `losetup` is missing or fails, or prints what cannot be read.
-pub(crate) fn list() -> io::Result<Vec<Loop>> {
+pub fn list() -> io::Result<Vec<Loop>> {
     // Without --raw: that escapes the blanks with which these columns are padded.
     let columns = "NAME,MAJ:MIN,BACK-INO,BACK-MAJ:MIN";
-    let text = losetup(
-        &["--list", "--noheadings", "--output", columns],
-        Stdio::null(),
-    )?;
+    let text = losetup(&["--list", "--noheadings", "--output", columns])?;
     let unreadable = |line| io::Error::other(format!("cannot read losetup's line {line:?}"));
     // Fewer columns: a device that was released while the list was made.
     let whole = text
@@ -72,21 +79,17 @@ fn device_number(text: &str) -> Option<DeviceNumber> {
 ///
 /// # Errors
 /// The file cannot be looked at; one that does not exist has no loop.
-pub(crate) fn bound_to(loops: &[Loop], file: &Path) -> io::Result<Vec<Loop>> {
+pub fn bound_to(loops: &[Loop], file: &Path) -> io::Result<Vec<Loop>> {
     let meta = match fs::metadata(file) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         meta => meta?,
     };
-    let below = (rustix::fs::major(meta.dev()), rustix::fs::minor(meta.dev()));
-    Ok(loops
-        .iter()
-        .filter(|l| l.inode == meta.ino() && l.below == below)
-        .cloned()
-        .collect())
+    let is_of_file = |l: &&Loop| l.inode == meta.ino() && l.is_on(meta.dev());
+    Ok(loops.iter().filter(is_of_file).cloned().collect())
 }
 
-/// Those of `loops` whose files live on a filesystem on one of `disks`.
-pub(crate) fn bound_on(loops: &[Loop], disks: &[Loop]) -> Vec<Loop> {
+/// Those of `loops` whose files are on a filesystem on one of `disks`.
+pub fn bound_on(loops: &[Loop], disks: &[Loop]) -> Vec<Loop> {
     loops
         .iter()
         .filter(|l| disks.iter().any(|disk| disk.number == l.below))
@@ -94,16 +97,31 @@ pub(crate) fn bound_on(loops: &[Loop], disks: &[Loop]) -> Vec<Loop> {
         .collect()
 }
 
-/// Binds a free loop device to `file`. `stdin` is what the child holds while it is at work.
+/// Binds a free loop device to `file`. The `flags` are more flags of `losetup`; the child has
+/// `stdin` open while it runs.
 ///
 /// # Errors
 /// What `losetup` says.
-pub(crate) fn bind(file: &Path, stdin: Stdio) -> io::Result<PathBuf> {
-    let path = file
-        .to_str()
-        .ok_or_else(|| io::Error::other("the path is not UTF-8"))?;
-    let device = losetup(&["--find", "--show", "--nooverlap", path], stdin)?;
+pub fn bind(file: &Path, flags: &[&str], stdin: Stdio) -> io::Result<PathBuf> {
+    let mut command = command(&["--find", "--show"]);
+    let device = run(command.args(flags).arg(file).stdin(stdin))?;
     Ok(PathBuf::from(device.trim()))
+}
+
+/// Finds a free device and does not bind it.
+///
+/// # Errors
+/// What `losetup` says.
+pub fn search() -> io::Result<()> {
+    losetup(&["--find"]).map(drop)
+}
+
+/// Releases a device: at once, or when its last user does.
+///
+/// # Errors
+/// What `losetup` says.
+pub fn detach(device: &Path) -> io::Result<()> {
+    run(command(&["--detach"]).arg(device)).map(drop)
 }
 
 /// Releases a loop device, if it is still the one that was listed. While it is held open here the
@@ -111,14 +129,14 @@ pub(crate) fn bind(file: &Path, stdin: Stdio) -> io::Result<PathBuf> {
 ///
 /// # Errors
 /// What `losetup` or open(2) says.
-pub(crate) fn release(ours: &Loop) -> io::Result<()> {
+pub fn release(ours: &Loop) -> io::Result<()> {
     let nonblocking = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
     let hold = OpenOptions::new()
         .read(true)
         .custom_flags(nonblocking)
         .open(&ours.device)?;
     if list()?.contains(ours) {
-        losetup(&["--detach", &ours.device.to_string_lossy()], Stdio::null())?;
+        detach(&ours.device)?;
     }
     drop(hold);
     Ok(())
@@ -130,7 +148,7 @@ pub(crate) fn release(ours: &Loop) -> io::Result<()> {
 ///
 /// # Errors
 /// The file is bound to no device, or the device stays open.
-pub(crate) fn release_and_wait(file: &Path) -> io::Result<()> {
+pub fn release_and_wait(file: &Path) -> io::Result<()> {
     let watch = inotify::init(CreateFlags::CLOEXEC)?;
     inotify::add_watch(&watch, file, WatchFlags::CLOSE_WRITE)?;
     let unbound = || io::Error::other(format!("{}: no loop device has it", file.display()));
@@ -150,13 +168,25 @@ pub(crate) fn release_and_wait(file: &Path) -> io::Result<()> {
     }
 }
 
-fn losetup(arguments: &[&str], stdin: Stdio) -> io::Result<String> {
-    let output = Command::new("losetup")
+fn losetup(arguments: &[&str]) -> io::Result<String> {
+    run(&mut command(arguments))
+}
+
+/// A group of its own: what Ctrl-C breaks off would be bound, and nobody would know to what.
+fn command(arguments: &[&str]) -> Command {
+    let mut command = Command::new("losetup");
+    command
         .args(arguments)
-        .stdin(stdin)
-        .output()?;
+        .stdin(Stdio::null())
+        .process_group(0);
+    command
+}
+
+fn run(command: &mut Command) -> io::Result<String> {
+    let output = command.output()?;
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr);
+        let arguments: Vec<_> = command.get_args().map(|a| a.to_string_lossy()).collect();
         return Err(io::Error::other(format!(
             "losetup {}: {}",
             arguments.join(" "),
@@ -211,7 +241,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("disk");
         fs::File::create(&file).unwrap().set_len(1 << 20).unwrap();
-        let device = bind(&file, Stdio::null()).unwrap();
+        let device = bind(&file, &[], Stdio::null()).unwrap();
         let name = device.file_name().unwrap();
         let kernel = Path::new("/sys/block").join(name).join("loop");
         let other = fs::File::open(&device).unwrap();

@@ -1,16 +1,26 @@
 //! Chance that can be had again: a seeded generator (splitmix64). Its seed is printed, and shown
-//! when the test fails.
+//! when the test fails. For tests: it panics.
+
+#![expect(
+    clippy::expect_used,
+    reason = "a test ends when its seed cannot be read"
+)]
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// A source of chance.
-pub(crate) struct Chance {
+#[derive(Debug)]
+pub struct Chance {
     state: u64,
 }
 
 impl Chance {
     /// A new one, seeded by `BELAY_SEED` or else by the clock.
-    pub(crate) fn new(test: &str) -> Self {
+    ///
+    /// # Panics
+    /// If `BELAY_SEED` is not a number.
+    #[must_use]
+    pub fn new(test: &str) -> Self {
         let given = std::env::var("BELAY_SEED").ok();
         let seed = given.map_or_else(clock, |seed| seed.parse().expect("BELAY_SEED: a number"));
         eprintln!("{test}: BELAY_SEED={seed} repeats this run");
@@ -18,17 +28,19 @@ impl Chance {
     }
 
     /// The one that always gives the same.
-    pub(crate) fn seeded(seed: u64) -> Self {
+    #[must_use]
+    pub fn seeded(seed: u64) -> Self {
         Chance { state: seed }
     }
 
     /// Another one for somebody else, which the seed decides as well.
-    pub(crate) fn fork(&mut self) -> Self {
+    #[must_use]
+    pub fn fork(&mut self) -> Self {
         Chance { state: self.bits() }
     }
 
     /// 64 bits.
-    pub(crate) fn bits(&mut self) -> u64 {
+    pub fn bits(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.state;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -37,19 +49,25 @@ impl Chance {
     }
 
     /// A number below `end`.
-    pub(crate) fn below(&mut self, end: u64) -> u64 {
+    ///
+    /// # Panics
+    /// If that is 0.
+    pub fn below(&mut self, end: u64) -> u64 {
         self.bits() % end
     }
 
     /// One of them.
-    pub(crate) fn pick<'a, T>(&mut self, choices: &'a [T]) -> &'a T {
+    ///
+    /// # Panics
+    /// If there are none.
+    pub fn pick<'a, T>(&mut self, choices: &'a [T]) -> &'a T {
         let count = u64::try_from(choices.len()).expect("a short list");
         let at = usize::try_from(self.below(count)).expect("an index");
         &choices[at]
     }
 
     /// So many bytes, none of which is zero.
-    pub(crate) fn bytes(&mut self, count: usize) -> Vec<u8> {
+    pub fn bytes(&mut self, count: usize) -> Vec<u8> {
         (0..count)
             .map(|_| self.bits().to_le_bytes()[0] | 1)
             .collect()

@@ -1,0 +1,14 @@
+//! Shared by the black box, the controller's tests, the benches and the demo, which run the
+//! programs from outside: by their sockets, pages and flags. Links nothing from inside them.
+//!
+//! The demo is a shipped program: the bed has no dependency that the demo lacks, and what the demo
+//! calls returns errors. `chance`, `patience` and `tools` are for tests, and panic.
+
+pub mod chance;
+pub mod devices;
+pub mod mounts;
+pub mod patience;
+pub mod programs;
+pub mod requests;
+pub mod scrape;
+pub mod tools;

@@ -1,0 +1,78 @@
+//! The mounts of a namespace, as proc_pid_mountinfo(5) lists them, and the bare system calls that
+//! make one and remove it.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::CWD;
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags,
+};
+
+/// One mount.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mount {
+    /// Its id.
+    pub id: u64,
+    /// The id of the mount that it is on.
+    pub parent: u64,
+    /// Its mount point.
+    pub point: PathBuf,
+    /// Its line in the table, for people.
+    pub line: String,
+}
+
+/// Every mount in the namespace of that process (`self`, or its id), in the order in which they
+/// were made. Blanks in a path, which the kernel writes as `\040`, are not undone: no path here has
+/// any.
+///
+/// # Errors
+/// The process has ended, or its table cannot be read.
+pub fn mounts_of(pid: &str) -> io::Result<Vec<Mount>> {
+    let table = fs::read_to_string(format!("/proc/{pid}/mountinfo"))?;
+    Ok(table.lines().filter_map(parse).collect())
+}
+
+fn parse(line: &str) -> Option<Mount> {
+    let mut fields = line.split(' ');
+    Some(Mount {
+        id: fields.next()?.parse().ok()?,
+        parent: fields.next()?.parse().ok()?,
+        point: PathBuf::from(fields.nth(2)?),
+        line: line.to_owned(),
+    })
+}
+
+/// Mounts the filesystem on `device`, the way the kernel offers since 5.2.
+///
+/// # Errors
+/// A system call fails.
+pub fn mount(fs_type: &str, device: &Path, point: &Path) -> io::Result<()> {
+    let context = rustix::mount::fsopen(fs_type, FsOpenFlags::FSOPEN_CLOEXEC)?;
+    rustix::mount::fsconfig_set_string(&context, "source", device)?;
+    rustix::mount::fsconfig_create(&context)?;
+    let attributes = MountAttrFlags::empty();
+    let tree = rustix::mount::fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes)?;
+    let how = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
+    Ok(rustix::mount::move_mount(&tree, "", CWD, point, how)?)
+}
+
+/// Shows what is at `from` at `to` as well.
+///
+/// # Errors
+/// A system call fails.
+pub fn bind(from: &Path, to: &Path) -> io::Result<()> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+    let tree = rustix::mount::open_tree(CWD, from, flags)?;
+    let how = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
+    Ok(rustix::mount::move_mount(&tree, "", CWD, to, how)?)
+}
+
+/// Unmounts what is at `point`, which fails while anybody has a file open there.
+///
+/// # Errors
+/// As umount2(2).
+pub fn unmount(point: &Path) -> io::Result<()> {
+    Ok(rustix::mount::unmount(point, UnmountFlags::NOFOLLOW)?)
+}
