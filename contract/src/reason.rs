@@ -153,15 +153,15 @@ mod tests {
     fn each_reason_has_its_row_in_the_documentation_and_each_row_a_reason() {
         for (heading, listed) in [
             (
-                "Told by the node, of a volume",
+                "Volume conditions reported by the node agent",
                 listed(volume::ALL, Teller::Node, of_volume),
             ),
             (
-                "Told by the controller, of a volume (`local`)",
+                "Volume conditions reported by the controller (`local`)",
                 listed(volume::ALL, Teller::Controller, of_volume),
             ),
             (
-                "Told by the node, of the storage",
+                "Storage conditions reported by the node agent",
                 listed(storage::ALL, Teller::Node, of_storage),
             ),
         ] {

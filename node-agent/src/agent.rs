@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use crate::config::{Config, Driver};
 use crate::kernel::linux::{Linux, heap, privileges};
 use crate::operation::{self, KubeletDir};
-use crate::pool::{Pool, THREADS_MAX};
+use crate::pool::{self, Pool, THREADS_MAX};
 use crate::rpc::{NodeIdentity, NodeService};
 use crate::start::{self, Machine, Start};
 
@@ -45,6 +45,7 @@ pub fn run(config: &Config) -> Result<(), StartError> {
     metrics::begin(&config.process, names, env!("CARGO_PKG_VERSION"))
         .map_err(|error| failed("--http-endpoint", &error))?;
     operation::announce();
+    pool::announce();
     let kernel = Linux::detect().map_err(|error| failed("this kernel is too old", &error))?;
     let kubelet_dir = config.kubelet_dir.as_deref();
     let kubelet_dir = kubelet_dir.map(|folder| KubeletDir::open(&kernel, folder));
@@ -56,7 +57,7 @@ pub fn run(config: &Config) -> Result<(), StartError> {
     give_up_privileges()?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .max_blocking_threads(THREADS_MAX + config.drivers().count())
+        .max_blocking_threads(config.drivers().count() * THREADS_MAX)
         .thread_keep_alive(THREAD_IDLE)
         .build()
         .map_err(|error| failed("starting the runtime", &error))?;
@@ -94,15 +95,15 @@ async fn serve_drivers(
     machine: &Arc<Machine>,
     readiness: Readiness,
 ) -> Result<(), StartError> {
-    let pool = Pool::new();
-    let measured = Arc::clone(&pool);
-    metrics::when_asked(move || measured.measure());
+    let pools: Arc<[_]> = config.drivers().map(|_| Pool::new()).collect();
+    let measured = Arc::clone(&pools);
+    metrics::when_asked(move || pool::measure(&measured));
     let (mut services, mut first_tries) = (Vec::new(), Vec::new());
-    for driver in config.drivers() {
+    for (driver, pool) in config.drivers().zip(pools.iter()) {
         let folder = driver.folder();
         let folder = folder.map_err(|why| failed(driver.common.driver_name.as_str(), &why))?;
         let why = start::opening(driver, folder);
-        let service = NodeService::new(&why, Arc::clone(&pool), identity(driver));
+        let service = NodeService::new(&why, Arc::clone(pool), identity(driver));
         let service = Arc::new(service);
         let own = readiness.part(State::Starting(why));
         let start = Start::new(

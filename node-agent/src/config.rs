@@ -123,17 +123,20 @@ impl Config {
     fn from_arguments(arguments: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
         let arguments: Vec<_> = arguments.into_iter().collect();
         let mut sections = arguments.split(|argument| argument == NEXT_DRIVER);
+        let drivers = sections.clone().count();
         let first = sections.next().unwrap_or_default();
-        let mut config: Self = parse_from(first.iter().cloned())?;
-        for section in sections {
-            // In the place of the program's name stands what messages about it begin with.
+        let first = parse_from(first.iter().cloned());
+        let mut config: Self = first.map_err(|error| in_section(error, 1, drivers))?;
+        for (section, at) in sections.zip(2..) {
+            // In the place of the program's name stands what its usage begins with.
             let begin = OsString::from(format!("belay-node ... {NEXT_DRIVER}"));
             let name = config.node_name.iter();
             let name = name.map(|name| OsString::from(format!("{NODE_NAME_FLAG}={name}")));
             let section = std::iter::once(begin)
                 .chain(name)
                 .chain(section.iter().cloned());
-            let next: NextDriver = parse_where(section, |variable| variable == NODE_ID_VARIABLE)?;
+            let next = parse_where(section, |variable| variable == NODE_ID_VARIABLE);
+            let next: NextDriver = next.map_err(|error| in_section(error, at, drivers))?;
             if next.node_name != config.node_name {
                 let why = format!("{NODE_NAME_FLAG}: goes before the first {NEXT_DRIVER}, for all");
                 return Err(bad_usage(why));
@@ -233,6 +236,17 @@ fn check_loop_dir(profile: &Profile, is_given: bool) -> Result<(), String> {
     }
 }
 
+/// The error, with the driver among whose options it is.
+fn in_section(error: clap::Error, at: usize, drivers: usize) -> clap::Error {
+    if drivers == 1 || !error.use_stderr() {
+        return error;
+    }
+    let text = error.render().to_string();
+    let what = text.strip_prefix("error: ").unwrap_or(&text);
+    let what = format!("options of driver {at} of {drivers}: {what}");
+    clap::Error::raw(error.kind(), what)
+}
+
 fn bad_usage(why: String) -> clap::Error {
     clap::Error::raw(ErrorKind::ValueValidation, why).format(&mut Config::command())
 }
@@ -299,6 +313,31 @@ mod tests {
             .into_iter()
             .filter(|argument| !argument.starts_with(without));
         parsed(ONE.into_iter().chain(two).chain([more])).unwrap_err()
+    }
+
+    #[test]
+    fn an_error_says_among_whose_options_it_is_where_there_are_several_drivers() {
+        let bad = |arguments: &[&'static str], flag: &str, to: &'static str| {
+            let at = arguments.iter().position(|it| it.starts_with(flag));
+            let mut arguments = arguments.to_vec();
+            arguments[at.unwrap()] = to;
+            arguments
+        };
+        for to in ["--node-id=", "--max-volumes=x", "--unknown"] {
+            let first = bad(&ONE, "--node-id", to);
+            let second = bad(&TWO, "--node-id", to);
+            let only = parsed(first.clone()).unwrap_err();
+            assert!(!only.contains("driver 1"), "{only}");
+            for (arguments, at) in [
+                ([&first[..], &TWO[..]].concat(), 1),
+                ([&ONE[..], &second[..]].concat(), 2),
+            ] {
+                let error = parsed(arguments).unwrap_err();
+                let begin = format!("error: options of driver {at} of 2: ");
+                assert!(error.starts_with(&begin), "{error}");
+                assert!(!error.contains("belay-node-agent"), "{error}");
+            }
+        }
     }
 
     fn names(config: &Config) -> Vec<&str> {

@@ -77,7 +77,7 @@ impl Machine {
             |why: &dyn Display| Refused::ForNow(format!("--loop-dir {}: {why}", folder.display()));
         // Without links, as the kernel will name the files in it.
         let real = folder.canonicalize().map_err(|error| for_now(&error))?;
-        let loop_dir = LoopDir::open(&self.kernel, &real).map_err(|error| for_now(&error))?;
+        let loop_dir = LoopDir::open(&self.kernel, name, &real).map_err(|error| for_now(&error))?;
         let inode = inode(&real).map_err(|error| for_now(&error))?;
         let mut folders = self.folders.lock().unwrap_or_else(PoisonError::into_inner);
         // What one driver does not know of, it takes for left behind.

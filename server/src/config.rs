@@ -84,15 +84,15 @@ pub fn parse_where<A: Parser>(
     arguments: impl IntoIterator<Item = OsString>,
     speaks: impl Fn(&OsStr) -> bool,
 ) -> Result<A, clap::Error> {
-    let command = A::command().mut_args(|setting| {
+    let mut command = A::command().mut_args(|setting| {
         let is_empty = |variable| std::env::var_os(variable).is_some_and(|value| value.is_empty());
         let counts = setting
             .get_env()
             .is_some_and(|it| speaks(it) && !is_empty(it));
         if counts { setting } else { setting.env(None) }
     });
-    let mut matches = command.try_get_matches_from(without_empty(arguments))?;
-    A::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut A::command()))
+    let mut matches = command.try_get_matches_from_mut(without_empty(arguments))?;
+    A::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command))
 }
 
 /// Leaves out `--flag=` and `--flag ""`.

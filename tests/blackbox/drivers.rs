@@ -4,13 +4,16 @@
 use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::thread;
 
+use rustix::mount::MountPropagationFlags;
 use tonic::Code;
 
+use crate::kubelet_dir::Mount;
 use crate::lifecycle::{expect_words, leave_words};
 use crate::rig::{
-    Fuse, Kubelet, NodeCalls, Pages, Place, Process, Volume, access, least_bytes, probe, refused,
-    until,
+    Fuse, Kubelet, NodeCalls, Pages, Place, Process, Volume, access, least_bytes, mounts_of, probe,
+    refused, until,
 };
 
 const NAMES: [&str; 2] = ["local.csi.belay.dev", "fast.belay.dev"];
@@ -44,15 +47,35 @@ impl Bed {
         }
     }
 
+    /// With another agent, started with these flags more after the first was killed.
+    fn restarted(self, more: &[String]) -> Self {
+        let Bed {
+            agent,
+            kubelet,
+            place,
+        } = self;
+        drop(agent);
+        let agent = start(&place, &[more, &flags(&place)].concat());
+        Bed {
+            agent,
+            kubelet,
+            place,
+        }
+    }
+
     fn node(&self, driver: usize) -> NodeCalls {
         NodeCalls::new(socket(&self.place, driver))
     }
 
     /// A volume of the driver's, all of them of one id.
     fn volume(&self, driver: usize, bytes: u64) -> Volume {
+        self.named(driver, "vol-0123456789abcdef0123456789abcdef", bytes)
+    }
+
+    fn named(&self, driver: usize, id: &str, bytes: u64) -> Volume {
         let name = NAMES[driver];
         let volumes = self.place.path().join(name);
-        let id = "vol-0123456789abcdef0123456789abcdef".to_owned();
+        let id = id.to_owned();
         let volume = Volume::made(&self.place.folder(format!("of-{name}")), &volumes, id);
         let file = std::fs::File::create_new(&volume.file).expect("a new file");
         file.set_len(bytes).expect("ftruncate");
@@ -195,18 +218,7 @@ fn a_restarted_agent_finds_the_volumes_of_all_its_drivers() {
             .expect("publish");
         leave_words("block", &targets[driver]);
     }
-    let Bed {
-        agent,
-        kubelet,
-        place,
-    } = bed;
-    drop(agent);
-    let agent = start(&place, &flags(&place));
-    let bed = Bed {
-        agent,
-        kubelet,
-        place,
-    };
+    let bed = bed.restarted(&[]);
     for driver in [0, 1] {
         let (node, volume) = (bed.node(driver), &volumes[driver]);
         node.stats(volume.stats(&targets[driver])).expect("stats");
@@ -327,6 +339,46 @@ fn a_driver_whose_disk_fails_or_hangs_at_the_start_holds_up_no_other() {
     bed.place.expect_nothing_left();
 }
 
+/// More than the agent has threads for changes of one driver, hung ones included.
+const HUNG: usize = 70;
+
+#[test]
+#[ignore = "needs root: make test"]
+fn a_driver_whose_calls_hang_on_all_its_threads_holds_up_no_other() {
+    let place = Place::new();
+    place.folder(NAMES[0]);
+    let mut fuse = Fuse::mount(&place, "file");
+    symlink(fuse.point(), place.path().join(NAMES[1])).expect("symlink");
+    let bed = Bed::at(place);
+    until("the second driver has come up", || is_ready(&bed, 1));
+    fuse.silence();
+    let folder = bed.place.folder("hung");
+    let hung: Vec<_> = (0..HUNG)
+        .map(|number| {
+            let volume = Volume::made(&folder, &folder, format!("vol-{number}"));
+            let (node, request) = (bed.node(1), volume.unstage());
+            thread::spawn(move || node.unstage(request))
+        })
+        .collect();
+    let pages = Pages::of(&bed.agent);
+    until("no thread is left to the second driver", || {
+        let waiting = pages.metric("belay_pool_waiting");
+        waiting.is_some_and(|count| count != "0")
+            && pages
+                .metric(r#"belay_pool_threads{state="slow"}"#)
+                .as_deref()
+                == Some("64")
+    });
+    expect_a_life(&bed, 0);
+    assert!(hung.iter().all(|call| !call.is_finished()));
+    drop(fuse);
+    for call in hung {
+        drop(call.join().expect("no panic"));
+    }
+    drop(bed.agent);
+    bed.place.expect_nothing_left();
+}
+
 #[test]
 #[ignore = "needs root: make test"]
 fn two_drivers_whose_folders_turn_out_to_be_one_are_never_both_served() {
@@ -367,4 +419,56 @@ fn two_drivers_with_one_folder_are_refused() {
         told.contains("another driver has it") && told.contains(NAMES[1]),
         "{told}"
     );
+}
+
+/// Where the kubelet stages a driver's volume.
+fn staging(kubelet: &Path, driver: usize, volume: &Volume) -> PathBuf {
+    let plugin = kubelet.join("plugins/kubernetes.io/csi");
+    plugin
+        .join(NAMES[driver])
+        .join(&volume.id)
+        .join("globalmount")
+}
+
+/// By an attribute at the volume's file, as its controller asks.
+fn want_detached(volume: &Volume) {
+    let flags = rustix::fs::XattrFlags::empty();
+    rustix::fs::setxattr(&volume.file, "user.belay.detach", b"1", flags).expect("setxattr");
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn a_detachment_for_one_driver_takes_nothing_down_that_is_another_drivers() {
+    let bed = Bed::new();
+    let kubelet = bed.place.folder("kubelet");
+    let mount = Mount::of(&bed.place, MountPropagationFlags::SHARED);
+    let more = [format!("--kubelet-dir={}", kubelet.display())];
+    let bed = bed.restarted(&more);
+    let mut volume = bed.volume(0, least_bytes("ext4"));
+    let other = bed.volume(1, least_bytes("ext4"));
+    let mut last = bed.named(1, "vol-last", least_bytes("ext4"));
+    for (driver, volume) in [(0, &mut volume), (1, &mut last)] {
+        volume.staging = staging(&kubelet, driver, volume);
+        std::fs::create_dir_all(&volume.staging).expect("mkdir");
+        let stage = volume.stage(access("ext4"));
+        bed.node(driver).stage(stage).expect("stage");
+    }
+    std::fs::remove_file(&volume.file).expect("unlink");
+    let bed = bed.restarted(&more);
+    until("the other driver has looked", || {
+        // An agent that has just started may not watch the folder yet: it is asked again.
+        want_detached(&other);
+        want_detached(&last);
+        !is_staged(&last)
+    });
+    assert!(is_staged(&volume), "it was unstaged unasked");
+    bed.node(0).unstage(volume.unstage()).expect("unstage");
+    drop(bed.agent);
+    drop(mount);
+    bed.place.expect_nothing_left();
+}
+
+fn is_staged(volume: &Volume) -> bool {
+    let mounts = mounts_of("self");
+    mounts.iter().any(|mount| mount.point == volume.staging)
 }

@@ -1,15 +1,16 @@
 //! Callers that hold connections and do nothing with them, by the thousand: they must not shut out
 //! the kubelet, whose probes would then end the program, or its calls.
 
-use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
+use std::io::{self, Read as _, Write as _};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use rustix::net::sockopt::set_socket_recv_buffer_size;
+use rustix::net::sockopt::{Timeout, set_socket_recv_buffer_size, set_socket_timeout};
+use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
 
 use crate::rig::{Kubelet, Pages, Place, Process, probe, text};
 
@@ -20,6 +21,8 @@ const CALLERS: usize = 400;
 const PROBES: usize = 50;
 /// As in the chart, whose readiness probe is the less patient one.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
+/// The kubelet's address, which no pod has that is not on the node's network.
+const KUBELET: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 /// The kernel answers, if it does, at once.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
 /// What begins HTTP/2 (RFC 9113, section 3.4), with settings that are empty.
@@ -63,15 +66,25 @@ impl Programs {
     }
 }
 
+/// A connection of the kubelet's. On Linux the timeout of sends is that of connect(2) too.
+fn connect_as_kubelet(address: SocketAddr) -> io::Result<TcpStream> {
+    let stream = socket(AddressFamily::INET, SocketType::STREAM, None)?;
+    for timeout in [Timeout::Recv, Timeout::Send] {
+        set_socket_timeout(&stream, timeout, Some(PROBE_TIMEOUT))?;
+    }
+    bind(&stream, &SocketAddrV4::new(KUBELET, 0))?;
+    connect(&stream, &address)?;
+    Ok(stream.into())
+}
+
 /// Whether a probe of the kubelet succeeds.
 fn is_alive(address: SocketAddr) -> bool {
     let ask = || {
-        let mut stream = TcpStream::connect_timeout(&address, PROBE_TIMEOUT)?;
-        stream.set_read_timeout(Some(PROBE_TIMEOUT))?;
+        let mut stream = connect_as_kubelet(address)?;
         stream.write_all(b"GET /livez HTTP/1.1\r\nHost: b\r\nConnection: close\r\n\r\n")?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer)?;
-        Ok::<_, std::io::Error>(answer)
+        Ok::<_, io::Error>(answer)
     };
     ask().is_ok_and(|answer| answer.starts_with("HTTP/1.1 200 OK"))
 }

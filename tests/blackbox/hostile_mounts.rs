@@ -15,7 +15,9 @@ use rustix::mount::{
 use tonic::Code;
 
 use crate::lifecycle::{expect_words, leave_words};
-use crate::rig::{Place, Rig, Volume, access, least_bytes, refused, run, until, with_mode};
+use crate::rig::{
+    Place, Rig, Volume, access, least_bytes, refused, refused_with, run, until, with_mode,
+};
 
 /// Stages and publishes a volume in that folder, with agents that do not know what the one before
 /// them did.
@@ -257,5 +259,25 @@ fn expect_no_writer(rig: &Rig, volume: &Volume, kind: &str) {
         let answer = rig.node().publish(volume.publish(&target, access(kind)));
         refused(answer, Code::FailedPrecondition);
         assert!(!target.exists(), "the refused target was left");
+    }
+}
+
+/// By an operator who took one folder for another.
+#[test]
+#[ignore = "needs root: make test"]
+fn a_mount_of_another_volume_over_a_staging_path_is_not_called_a_file_that_was_replaced() {
+    let rig = Rig::new();
+    let node = rig.node();
+    let [volume, other] = ["ext4"; 2].map(|kind| rig.volume(least_bytes(kind)));
+    for volume in [&volume, &other] {
+        node.stage(volume.stage(access("ext4"))).expect("stage");
+    }
+    mount_bind(&other.staging, &volume.staging).expect("bind");
+    let publish = volume.publish(&volume.target("a"), access("ext4"));
+    let words = ["is not mounted at", &volume.id];
+    refused_with(node.publish(publish), Code::FailedPrecondition, &words);
+    unmount(&volume.staging, UnmountFlags::NOFOLLOW).expect("umount");
+    for volume in [&volume, &other] {
+        volume.down(&node, &[]);
     }
 }

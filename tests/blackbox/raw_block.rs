@@ -6,6 +6,7 @@ use std::path::Path;
 
 use belay_proto::csi::v1 as csi;
 use csi::volume_capability::access_mode::Mode;
+use rustix::mount::{UnmountFlags, unmount};
 
 use crate::rig::{Chance, NodeCalls, Rig, Volume, access, least_bytes, until, with_mode};
 
@@ -124,6 +125,28 @@ fn expect_bytes(path: &Path, bytes: &[u8], id: &str) {
             path.display()
         );
     }
+}
+
+/// As a killed unstage leaves it; sysfs shows the file of the device as deleted.
+#[test]
+#[ignore = "needs root: make test"]
+fn a_device_left_bound_to_a_file_that_was_removed_and_linked_back_is_taken_over() {
+    let mut rig = Rig::new();
+    let node = rig.node();
+    let volume = rig.volume(least_bytes("block"));
+    node.stage(volume.stage(access("block"))).expect("stage");
+    rig.kill();
+    unmount(volume.device(), UnmountFlags::empty()).expect("umount");
+    let linked = rig.place().folder("attached").join(&volume.id);
+    fs::hard_link(&volume.file, &linked).expect("link");
+    fs::remove_file(&volume.file).expect("unlink");
+    // With the file missing, the start frees nothing.
+    rig.start();
+    fs::hard_link(&linked, &volume.file).expect("link");
+    node.stage(volume.stage(access("block"))).expect("stage");
+    assert_eq!(rig.place().loops().len(), 1, "it has two devices");
+    volume.down(&node, &[]);
+    until("nothing is bound", || rig.place().loops().is_empty());
 }
 
 #[test]

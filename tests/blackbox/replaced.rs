@@ -2,6 +2,7 @@
 //! and never shown as the new one.
 
 use std::fs;
+use std::path::Path;
 
 use belay_proto::csi::v1 as csi;
 use tonic::Code;
@@ -26,13 +27,16 @@ pub(crate) fn restore(volume: &Volume, how: Restore) {
         volume.file.with_extension("copy"),
         volume.file.with_extension("aside"),
     );
-    let (from, to) = (volume.file.to_str(), copy.to_str());
-    let (from, to) = (from.expect("UTF-8"), to.expect("UTF-8"));
-    run("cp", &["--sparse=always", from, to]);
+    self::copy(&volume.file, &copy);
     if let Restore::MovedAside = how {
         fs::rename(&volume.file, aside).expect("rename");
     }
     fs::rename(copy, &volume.file).expect("rename");
+}
+
+fn copy(from: &Path, to: &Path) {
+    let [from, to] = [from, to].map(|path| path.to_str().expect("UTF-8"));
+    run("cp", &["--sparse=always", from, to]);
 }
 
 /// The only reason that health has, and whether statistics agree.
@@ -89,33 +93,82 @@ fn a_file_in_use_that_was_moved_to_the_name_of_another_volume_is_not_that_ones()
     }
 }
 
+/// The name of the file is what it was, so it does not show that another one has the volume's path.
 #[test]
 #[ignore = "needs root: make test"]
-fn a_raw_volume_whose_file_was_moved_to_another_folder_is_not_staged_on_the_copy_as_well() {
-    let rig = Rig::new();
+fn a_volume_whose_file_was_moved_to_another_folder_is_not_staged_on_the_copy_as_well() {
+    let mut rig = Rig::new();
     let node = rig.node();
-    let volume = rig.volume(least_bytes("ext4"));
-    let target = volume.target("a");
-    node.stage(volume.stage(access("block"))).expect("stage");
-    node.publish(volume.publish(&target, access("block")))
-        .expect("publish");
-    leave_words("block", &target);
-    let moved = rig.place().folder("elsewhere").join(&volume.id);
-    fs::rename(&volume.file, &moved).expect("rename");
-    fs::copy(&moved, &volume.file).expect("copy");
-    let stage = volume.stage(access("block"));
+    for kind in ["block", "ext4", "btrfs"] {
+        for is_restarted in [false, true] {
+            let volume = rig.volume(least_bytes(kind));
+            let target = volume.target("a");
+            node.stage(volume.stage(access(kind))).expect("stage");
+            node.publish(volume.publish(&target, access(kind)))
+                .expect("publish");
+            leave_words(kind, &target);
+            let elsewhere = rig.place().folder(format!("elsewhere-{is_restarted}"));
+            let moved = elsewhere.join(&volume.id);
+            fs::rename(&volume.file, &moved).expect("rename");
+            copy(&moved, &volume.file);
+            if is_restarted {
+                rig.restart();
+            }
+            expect_one_copy_in_use(&node, &volume, kind);
+            expect_words(kind, &target);
+            node.unpublish(volume.unpublish(&target))
+                .expect("unpublish");
+            node.unstage(volume.unstage()).expect("unstage");
+            until("nothing is bound", || rig.place().loops().is_empty());
+            node.stage(volume.stage(access(kind))).expect("stage anew");
+            node.publish(volume.publish(&target, access(kind)))
+                .expect("publish anew");
+            expect_words(kind, &target);
+            volume.down(&node, &[&target]);
+        }
+    }
+}
+
+/// It is staged nowhere from its new file, and not said to be staged nowhere.
+#[track_caller]
+fn expect_one_copy_in_use(node: &NodeCalls, volume: &Volume, kind: &str) {
+    let stage = volume.stage(access(kind));
     refused_with(node.stage(stage), Code::AlreadyExists, &["replaced"]);
-    expect_words("block", &target);
-    node.unpublish(volume.unpublish(&target))
-        .expect("unpublish");
-    node.unstage(volume.unstage()).expect("unstage");
-    until("nothing is bound", || rig.place().loops().is_empty());
-    node.stage(volume.stage(access("block")))
-        .expect("stage anew");
-    node.publish(volume.publish(&target, access("block")))
-        .expect("publish anew");
-    expect_words("block", &target);
-    volume.down(&node, &[&target]);
+    let mut second = volume.clone();
+    second.staging = volume.staging.with_file_name("second");
+    fs::create_dir_all(&second.staging).expect("mkdir");
+    let stage = node.stage(second.stage(access(kind)));
+    refused_with(stage, Code::FailedPrecondition, &["replaced"]);
+    let unstage = node.unstage(second.unstage());
+    refused_with(unstage, Code::FailedPrecondition, &["replaced"]);
+}
+
+/// The kernel keeps 63 bytes of the name that a device is bound under.
+#[test]
+#[ignore = "needs root: make test"]
+fn a_volume_with_the_longest_of_ids_is_known_like_any_other() {
+    let mut rig = Rig::new();
+    let node = rig.node();
+    for kind in ["block", "ext4"] {
+        let [volume, other] = ["a", "b"].map(|end| {
+            let id = format!("{kind}-{}{end}", "x".repeat(120));
+            let volume = Volume::made(rig.place().path(), rig.volumes(), id);
+            let file = fs::File::create(&volume.file).expect("a file");
+            file.set_len(least_bytes(kind)).expect("ftruncate");
+            volume
+        });
+        for volume in [&volume, &other] {
+            node.stage(volume.stage(access(kind))).expect("stage");
+            node.stage(volume.stage(access(kind))).expect("stage again");
+        }
+        rig.restart();
+        node.stage(volume.stage(access(kind)))
+            .expect("stage after a restart");
+        fs::remove_file(&volume.file).expect("unlink");
+        node.unstage(volume.unstage()).expect("unstage");
+        other.down(&node, &[]);
+        until("nothing is bound", || rig.place().loops().is_empty());
+    }
 }
 
 #[test]

@@ -112,16 +112,25 @@ impl<K: Kernel> Mounts<'_, K> {
         intent: Intent,
     ) -> Result<(Dev, Verdict<K>), Failure> {
         let device = self.behind(volume, path, stat)?;
-        let transport = self.transport;
-        let verdict = match transport.verdict(self.kernel, volume, device, intent)? {
-            // Our own mount: its file has kept the name, in another folder.
-            Verdict::Foreign if self.index.is_noted_for(path, stat, volume) => {
-                let named = transport.named(self.kernel, volume, device)?;
-                named.map_or(Verdict::Foreign, Verdict::Stale)
-            }
-            verdict => verdict,
-        };
+        let verdict = self
+            .transport
+            .verdict(self.kernel, volume, device, intent)?;
         Ok((device, verdict))
+    }
+
+    /// Where mounts were noted for the volume; and where the scan at the start has found a device
+    /// whose file is, or was, called as the volume is, and no call has proven since whose it is.
+    ///
+    /// # Errors
+    /// What the kernel refused.
+    pub(crate) fn may_be_of(&self, volume: &VolumeId) -> Result<Vec<PathBuf>, Failure> {
+        let mut paths = self.index.of_volume(volume);
+        for (path, device) in self.index.unproven() {
+            if self.transport.may_be_of(self.kernel, volume, device)? {
+                paths.push(path);
+            }
+        }
+        Ok(paths)
     }
 
     /// The volume's device, if the mount whose root `stat` describes is the volume's: known since

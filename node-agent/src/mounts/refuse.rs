@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use belay_server::call::Failure;
 use belay_server::request::VolumeId;
 
-use super::{Covered, Mounts};
-use crate::device::{Held, Storage};
+use super::{Covered, Mounts, replaced};
+use crate::device::{Held, Intent, Storage, Verdict};
 use crate::kernel::{Dev, Kernel};
 
 impl<K: Kernel> Mounts<'_, K> {
@@ -31,6 +31,24 @@ impl<K: Kernel> Mounts<'_, K> {
             self.refuse_shown(volume, dev, &[])?;
         }
         Ok(Some(device))
+    }
+
+    /// Refuses to take a volume for staged nowhere while a mount has its old file, which was
+    /// removed or moved since.
+    ///
+    /// # Errors
+    /// `FAILED_PRECONDITION` naming the path; else what the kernel refused.
+    pub(crate) fn refuse_stale(&self, volume: &VolumeId) -> Result<(), Failure> {
+        for path in self.may_be_of(volume)? {
+            let Some(stat) = self.kernel.look(&path)?.filter(|stat| stat.mount_root) else {
+                continue;
+            };
+            let (_, verdict) = self.verdict(volume, &path, &stat, Intent::TakeDown)?;
+            if let Verdict::Stale(_) = verdict {
+                return Err(Failure::precondition(replaced(volume, &path)));
+            }
+        }
+        Ok(())
     }
 
     /// For a device that should be left over.

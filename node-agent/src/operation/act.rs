@@ -6,19 +6,19 @@ use std::sync::PoisonError;
 use belay_server::call::{Failure, Kind};
 use belay_server::request::VolumeId;
 
-use super::Node;
-use super::phase::{Phase, phase};
+use super::context::Context;
+use super::phase::Phase;
 use crate::device::Held;
 use crate::kernel::{Kernel, Patience, failed_busy, while_busy};
 
-impl<K: Kernel> Node<K> {
+impl<K: Kernel> Context<'_, K> {
     /// Attaches a detached mount to `path`, where nothing may be mounted. It is the last thing that
     /// can fail: from here on the mount is to be seen.
     ///
     /// # Errors
     /// `ABORTED` when something was mounted there meanwhile.
     pub(super) fn place(&self, mount: &K::Fd, path: &Path) -> Result<(), Failure> {
-        phase(Phase::Place, || self.move_onto(mount, path))
+        self.phase(Phase::Place, || self.move_onto(mount, path))
     }
 
     fn move_onto(&self, mount: &K::Fd, path: &Path) -> Result<(), Failure> {
@@ -39,7 +39,7 @@ impl<K: Kernel> Node<K> {
     /// umount2, which may be told that the mount is in use when it is only just not any more.
     pub(super) fn umount(&self, path: &Path) -> crate::kernel::Result<()> {
         let umount = || self.kernel.umount(path);
-        phase(Phase::Unmount, || {
+        self.phase(Phase::Unmount, || {
             while_busy(&self.kernel, Patience::Moment, failed_busy, umount)
         })
     }
@@ -52,12 +52,12 @@ impl<K: Kernel> Node<K> {
     pub(super) fn detach(&self, volume: &VolumeId) -> Result<(), Failure> {
         let storage = match self.transport.find_if_any(&self.kernel, volume) {
             Ok(Some(storage)) => storage,
-            Ok(None) => return Ok(()),
+            Ok(None) => return self.mounts().refuse_stale(volume),
             Err(failure) => return self.detach_unread(volume, failure),
         };
-        phase(Phase::Detach, || {
+        self.phase(Phase::Detach, || {
             match self.mounts().left(volume, &storage)? {
-                None => Ok(()),
+                None => self.mounts().refuse_stale(volume),
                 Some(left) => storage.free(&self.kernel, left),
             }
         })
@@ -73,7 +73,7 @@ impl<K: Kernel> Node<K> {
             self.mounts().refuse_others(volume, dev)?;
             self.mounts().refuse_shown(volume, dev, &[])?;
             device.refuse_claimed(kernel)?;
-            phase(Phase::Detach, || device.release(kernel, volume))
+            self.phase(Phase::Detach, || device.release(kernel))
         };
         let is_dead = failure.kind == Kind::System;
         match is_dead && self.transport.unread(kernel, volume, detach)? {

@@ -6,7 +6,8 @@ use belay_server::call::{Failure, Kind};
 use belay_server::request::NodeExpand;
 
 use super::Node;
-use super::phase::{Operation, Phase, operation, phase};
+use super::context::{Context, operation};
+use super::phase::{Operation, Phase, Progress};
 use crate::device::{Held, Intent, Verdict, ext4_errors};
 use crate::filesystem::{FsType, GrowError, grow};
 use crate::kernel::{FileKind, Kernel, Open, Stat};
@@ -18,24 +19,28 @@ use crate::mounts::block_path;
 /// `NOT_FOUND` when the volume is not there, `UNAVAILABLE` when its file has not grown yet,
 /// `FAILED_PRECONDITION` when the kernel will not let this process grow a mounted filesystem, or
 /// the filesystem is mounted read-only.
-pub(crate) fn expand<K: Kernel>(node: &Node<K>, request: &NodeExpand) -> Result<u64, Failure> {
-    operation(Operation::Expand, || run(node, request))
+pub(crate) fn expand<K: Kernel>(
+    node: &Node<K>,
+    progress: &Progress,
+    request: &NodeExpand,
+) -> Result<u64, Failure> {
+    operation(node, progress, Operation::Expand, |cx| run(cx, request))
 }
 
-fn run<K: Kernel>(node: &Node<K>, request: &NodeExpand) -> Result<u64, Failure> {
+fn run<K: Kernel>(cx: &Context<'_, K>, request: &NodeExpand) -> Result<u64, Failure> {
     let path = &request.volume_path;
-    node.admit("volume_path", path)?;
+    cx.admit("volume_path", path)?;
     if let Some(staging) = &request.staging {
-        node.admit("staging_target_path", staging)?;
+        cx.admit("staging_target_path", staging)?;
     }
-    let (mounted, stat) = find(node, request, path)?;
-    let (_, verdict) = node
+    let (mounted, stat) = find(cx, request, path)?;
+    let (_, verdict) = cx
         .mounts()
         .verdict(&request.id, &mounted, &stat, Intent::Use)?;
     let Verdict::Ours(device) = verdict else {
         return Err(not_there(request, path));
     };
-    let bytes = phase(Phase::Grow, || device.bytes(&node.kernel))?;
+    let bytes = cx.phase(Phase::Grow, || device.bytes(&cx.kernel))?;
     let required = request.range.map_or(0, |range| range.required_bytes);
     if bytes < required {
         return Err(Failure::new(
@@ -48,7 +53,7 @@ fn run<K: Kernel>(node: &Node<K>, request: &NodeExpand) -> Result<u64, Failure> 
         ));
     }
     if stat.kind == FileKind::Directory {
-        grow_mounted(node, request, &stat, &device)?;
+        grow_mounted(cx, request, &stat, &device)?;
     }
     Ok(bytes)
 }
@@ -99,13 +104,13 @@ fn writable_path<'a, K: Kernel>(
 }
 
 fn grow_mounted<K: Kernel>(
-    node: &Node<K>,
+    cx: &Context<'_, K>,
     request: &NodeExpand,
     volume: &Stat,
     device: &Held<K>,
 ) -> Result<(), Failure> {
-    let kernel = &node.kernel;
-    let path = writable_path(node, request, volume)?;
+    let kernel = &cx.kernel;
+    let path = writable_path(cx, request, volume)?;
     let facts = kernel
         .statmount(path)?
         .ok_or_else(|| not_there(request, path))?;
@@ -113,7 +118,7 @@ fn grow_mounted<K: Kernel>(
         Failure::precondition(format!("{} cannot be grown by this driver", facts.fs_type))
     })?;
     let root = kernel.open(path, Open::Directory)?;
-    match phase(Phase::Grow, || grow(kernel, &root, device.fd(), fs)) {
+    match cx.phase(Phase::Grow, || grow(kernel, &root, device.fd(), fs)) {
         Ok(_) => Ok(()),
         // Which errno that has depends on what else is missing.
         Err(_) if facts.superblock_read_only => {

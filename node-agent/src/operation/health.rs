@@ -16,7 +16,8 @@ use belay_server::health::Complaints;
 use belay_server::request::{NodeVolumeHealth, VolumeId};
 
 use super::Node;
-use super::phase::{Operation, operation};
+use super::context::operation;
+use super::phase::{Operation, Progress};
 use crate::device::{Intent, Verdict, carries_volumes, ext4_errors, node_of, size_of};
 use crate::kernel::{Cause, Dev, FileKind, Kernel, MountAttrs, MountFacts, Open, Stat};
 use crate::mounts::block_path;
@@ -37,9 +38,10 @@ struct Subject {
 /// refused.
 pub(crate) fn health<K: Kernel>(
     node: &Node<K>,
+    progress: &Progress,
     request: &NodeVolumeHealth,
 ) -> Result<Complaints, Failure> {
-    operation(Operation::Health, || run(node, request))
+    operation(node, progress, Operation::Health, |cx| run(cx, request))
 }
 
 fn run<K: Kernel>(node: &Node<K>, request: &NodeVolumeHealth) -> Result<Complaints, Failure> {
@@ -59,18 +61,16 @@ fn run<K: Kernel>(node: &Node<K>, request: &NodeVolumeHealth) -> Result<Complain
         _ => {}
     }
     let mut is_mounted = false;
-    for paths in [known, scanned] {
-        for path in paths(node, request)? {
-            let is_staging = is_staging(request, &path);
-            let Some(complaints) = at(node, request, &file, path)? else {
-                continue;
-            };
-            // A target for reading only does not show that the volume itself is read-only.
-            if is_staging || !complaints.is_empty() {
-                return Ok(complaints);
-            }
-            is_mounted = true;
+    for path in paths(node, request)? {
+        let is_staging = is_staging(request, &path);
+        let Some(complaints) = at(node, request, &file, path)? else {
+            continue;
+        };
+        // A target for reading only does not show that the volume itself is read-only.
+        if is_staging || !complaints.is_empty() {
+            return Ok(complaints);
         }
+        is_mounted = true;
     }
     if is_mounted || node.transport.name_if_any(&node.kernel, volume)?.is_some() {
         return Ok(Complaints::default());
@@ -192,28 +192,15 @@ impl Backing {
     }
 }
 
-/// Where the volume may be mounted: by the request, and as noted.
-fn known<K: Kernel>(node: &Node<K>, request: &NodeVolumeHealth) -> Result<Vec<PathBuf>, Failure> {
+/// Where the volume may be mounted: by the request, as noted, and as found at the start.
+fn paths<K: Kernel>(node: &Node<K>, request: &NodeVolumeHealth) -> Result<Vec<PathBuf>, Failure> {
     let mut paths = Vec::new();
     if let Some(staging) = &request.staging {
         paths.extend([staging.clone(), block_path(staging)]);
     }
     paths.extend(request.target.clone());
     paths.retain(|path| path.is_absolute());
-    paths.extend(node.index.of_volume(&request.id));
-    Ok(paths)
-}
-
-/// Where the scan at the start has found a device whose file is, or was, called as the volume is,
-/// and no call has proven since whose it is.
-fn scanned<K: Kernel>(node: &Node<K>, request: &NodeVolumeHealth) -> Result<Vec<PathBuf>, Failure> {
-    let (kernel, transport) = (&node.kernel, &node.transport);
-    let mut paths = Vec::new();
-    for (path, device) in node.index.unproven() {
-        if transport.may_be_of(kernel, &request.id, device)? {
-            paths.push(path);
-        }
-    }
+    paths.extend(node.mounts().may_be_of(&request.id)?);
     Ok(paths)
 }
 
@@ -237,10 +224,9 @@ fn subject<K: Kernel>(
     let backing = match &verdict {
         Verdict::Ours(held) => Backing::of(kernel, &verdict, kernel.device_bytes(held.fd())?)?,
         Verdict::Stale(_) => Backing::Gone,
-        // The bind of a raw device does not hold it; a filesystem does, so its file is another one.
         Verdict::Unbound if is_block && is_of(staging, &path) => Backing::Lost,
+        // The bind of a raw device does not hold it.
         _ if is_block && is_noted => Backing::Lost,
-        _ if is_noted => Backing::Gone,
         _ => return Ok(None),
     };
     Ok(Some(Subject {

@@ -5,6 +5,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use belay_server::call::Failure;
+use belay_server::identity::DriverName;
 use belay_server::request::AbsPath;
 
 use super::Node;
@@ -60,16 +61,16 @@ impl KubeletDir {
     }
 
     /// The `staging_target_path` of what is mounted at `path`, if that is where the kubelet has
-    /// volumes staged: `.../csi/<driver>/<hash>/globalmount`, and for a raw device
+    /// volumes of that driver staged: `.../csi/<driver>/<hash>/globalmount`, and for a raw device
     /// `.../csi/volumeDevices/staging/<volume>` (Kubernetes 1.36, `pkg/volume/csi`).
-    pub(super) fn staging_of(&self, path: &Path) -> Option<AbsPath> {
+    pub(super) fn staging_of(&self, driver: &DriverName, path: &Path) -> Option<AbsPath> {
         let beneath = [&self.named, &self.real]
             .into_iter()
             .find_map(|folder| path.strip_prefix(folder).ok())?;
         let beneath = beneath.strip_prefix("plugins/kubernetes.io/csi").ok()?;
         let names: Vec<_> = beneath.iter().filter_map(OsStr::to_str).collect();
         let staging = match names[..] {
-            [_, _, "globalmount"] => path,
+            [of, _, "globalmount"] if of == driver.as_str() => path,
             ["volumeDevices", "staging", _, "device"] => path.parent()?,
             _ => return None,
         };

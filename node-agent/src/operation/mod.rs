@@ -4,6 +4,7 @@
 //! they may be run whole at any time, killed at any call and run again. They know no gRPC.
 
 mod act;
+mod context;
 mod expand;
 mod health;
 mod kubelet_dir;

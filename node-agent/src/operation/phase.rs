@@ -1,12 +1,12 @@
 //! What an operation is doing at this moment, and how long it does what.
 //!
-//! An operation says which phase it is in; a thread of the pool shows it to other threads, so that
-//! one that hangs can be told by what it hangs in. The time of an operation is split among its
-//! phases without a gap and without counting any of it twice. Must not know what a phase does.
+//! An operation says which phase it is in, and other threads can see it: so the caller of one that
+//! hangs learns where. The time of an operation is split among its phases without a gap and without
+//! counting any of it twice. Must not know what a phase does.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use metrics::{Histogram, Unit};
@@ -135,7 +135,7 @@ pub(super) fn announce() {
     );
 }
 
-/// What one thread does, for another one to see.
+/// What an operation does, for other threads to see.
 #[derive(Debug, Default)]
 pub(crate) struct Progress(
     /// 0 for nothing, else the place in [`Phase::ALL`] plus one.
@@ -143,7 +143,7 @@ pub(crate) struct Progress(
 );
 
 impl Progress {
-    /// The phase that the watched thread is in now; `None` before, between and after operations.
+    /// The phase that the operation is in now; `None` before and after it.
     pub(crate) fn now(&self) -> Option<Phase> {
         let place = usize::from(self.0.load(Ordering::Relaxed));
         Phase::ALL.get(place.checked_sub(1)?).copied()
@@ -155,108 +155,71 @@ impl Progress {
     }
 }
 
-thread_local! {
-    static WATCHER: RefCell<Option<Arc<Progress>>> = const { RefCell::new(None) };
-    static CURRENT: Cell<Option<Phase>> = const { Cell::new(None) };
-    static CLOCK: RefCell<Option<Clock>> = const { RefCell::new(None) };
-}
-
-/// Shows in `progress` what this thread does during `work`.
-pub(crate) fn watched<T>(progress: &Arc<Progress>, work: impl FnOnce() -> T) -> T {
-    let outer = WATCHER.replace(Some(Arc::clone(progress)));
-    let _restored = at_end(|| {
-        if let Some(progress) = WATCHER.replace(outer) {
-            progress.show(None);
-        }
-    });
-    progress.show(CURRENT.get());
-    work()
-}
-
-/// Runs a whole operation. What of it is in no phase of its own counts as [`Phase::Look`].
-pub(crate) fn operation<T>(operation: Operation, work: impl FnOnce() -> T) -> T {
-    let outer = CLOCK.replace(Some(Clock::start(operation)));
-    let _restored = at_end(|| {
-        if let Some(clock) = CLOCK.replace(outer) {
-            clock.record(durations());
-        }
-    });
-    phase(Phase::Look, work)
-}
-
-/// Runs a part of an operation. Within another phase it takes that one's place as long as it lasts.
-pub(crate) fn phase<T>(phase: Phase, work: impl FnOnce() -> T) -> T {
-    let outer = enter(Some(phase));
-    let _restored = at_end(|| {
-        enter(outer);
-    });
-    work()
-}
-
-/// The phase that was left for this one.
-fn enter(phase: Option<Phase>) -> Option<Phase> {
-    WATCHER.with_borrow(|progress| {
-        if let Some(progress) = progress {
-            progress.show(phase);
-        }
-    });
-    CLOCK.with_borrow_mut(|clock| {
-        if let Some(clock) = clock {
-            clock.enter(phase);
-        }
-    });
-    CURRENT.replace(phase)
-}
-
-/// Does something when dropped, so also when a panic passes.
-struct AtEnd<F: FnOnce()>(Option<F>);
-
-fn at_end<F: FnOnce()>(action: F) -> AtEnd<F> {
-    AtEnd(Some(action))
-}
-
-impl<F: FnOnce()> Drop for AtEnd<F> {
-    fn drop(&mut self) {
-        if let Some(action) = self.0.take() {
-            action();
-        }
-    }
-}
-
-/// Splits the time of one operation among its phases.
-struct Clock {
+/// Splits the time of one operation among its phases, and shows the phase to other threads. Records
+/// the times when dropped, so also after a panic.
+pub(crate) struct Clock<'a> {
     operation: Operation,
-    current: Option<Phase>,
-    since: Instant,
-    spent: [Option<Duration>; Phase::ALL.len()],
+    progress: &'a Progress,
+    current: Cell<Option<Phase>>,
+    since: Cell<Instant>,
+    spent: Cell<[Option<Duration>; Phase::ALL.len()]>,
 }
 
-impl Clock {
-    fn start(operation: Operation) -> Self {
+impl<'a> Clock<'a> {
+    pub(crate) fn start(operation: Operation, progress: &'a Progress) -> Self {
         Clock {
             operation,
-            current: None,
-            since: Instant::now(),
-            spent: [None; Phase::ALL.len()],
+            progress,
+            current: Cell::new(None),
+            since: Cell::new(Instant::now()),
+            spent: Cell::new([None; Phase::ALL.len()]),
         }
     }
 
-    fn enter(&mut self, phase: Option<Phase>) {
+    /// Runs `work` as this phase, and returns to the outer one afterwards, also when it panics.
+    pub(crate) fn phase<T>(&self, phase: Phase, work: impl FnOnce() -> T) -> T {
+        let _outer = Outer {
+            clock: self,
+            phase: self.enter(Some(phase)),
+        };
+        work()
+    }
+
+    /// The phase that was left for this one.
+    fn enter(&self, phase: Option<Phase>) -> Option<Phase> {
+        self.progress.show(phase);
         let now = Instant::now();
-        if let Some(left) = self.current {
-            let spent = &mut self.spent[left as usize];
-            *spent = Some(spent.unwrap_or_default() + now.duration_since(self.since));
+        let left = self.current.replace(phase);
+        let since = self.since.replace(now);
+        if let Some(left) = left {
+            let mut spent = self.spent.get();
+            let before = spent[left as usize].unwrap_or_default();
+            spent[left as usize] = Some(before + now.duration_since(since));
+            self.spent.set(spent);
         }
-        self.current = phase;
-        self.since = now;
+        left
     }
+}
 
-    fn record(&self, durations: &Durations) {
-        for (phase, spent) in Phase::ALL.into_iter().zip(self.spent) {
+impl Drop for Clock<'_> {
+    fn drop(&mut self) {
+        for (phase, spent) in Phase::ALL.into_iter().zip(self.spent.get()) {
             if let Some(spent) = spent {
-                durations.of(self.operation, phase).record(spent);
+                durations().of(self.operation, phase).record(spent);
             }
         }
+    }
+}
+
+/// The phase to return to when dropped.
+struct Outer<'a> {
+    clock: &'a Clock<'a>,
+    phase: Option<Phase>,
+}
+
+impl Drop for Outer<'_> {
+    fn drop(&mut self) {
+        self.clock.enter(self.phase);
     }
 }
 
@@ -306,39 +269,33 @@ mod tests {
     }
 
     #[test]
-    fn a_watched_thread_shows_its_phase_and_the_outer_one_again_after_an_inner_one() {
-        let progress = Arc::new(Progress::default());
+    fn progress_shows_the_phase_and_the_outer_one_again_after_an_inner_one() {
+        let progress = Progress::default();
         let now = || progress.now();
-        phase(Phase::Probe, || assert_eq!(now(), None));
-        watched(&progress, || {
-            assert_eq!(now(), None);
-            operation(Operation::Stage, || {
-                assert_eq!(now(), Some(Phase::Look));
-                phase(Phase::Mount, || {
-                    assert_eq!(now(), Some(Phase::Mount));
-                    phase(Phase::Grow, || assert_eq!(now(), Some(Phase::Grow)));
-                    assert_eq!(now(), Some(Phase::Mount));
-                });
-                assert_eq!(now(), Some(Phase::Look));
+        let clock = Clock::start(Operation::Stage, &progress);
+        assert_eq!(now(), None);
+        clock.phase(Phase::Look, || {
+            assert_eq!(now(), Some(Phase::Look));
+            clock.phase(Phase::Mount, || {
+                assert_eq!(now(), Some(Phase::Mount));
+                clock.phase(Phase::Grow, || assert_eq!(now(), Some(Phase::Grow)));
+                assert_eq!(now(), Some(Phase::Mount));
             });
-            assert_eq!(now(), None);
+            assert_eq!(now(), Some(Phase::Look));
         });
-        phase(Phase::Probe, || assert_eq!(now(), None));
+        assert_eq!(now(), None);
     }
 
     #[test]
     fn another_thread_sees_the_phase_while_it_lasts() {
-        let progress = Arc::new(Progress::default());
+        let progress = Progress::default();
         let (entered, wait_entered) = std::sync::mpsc::channel();
         let (leave, wait_leave) = std::sync::mpsc::channel::<()>();
-        let shown = Arc::clone(&progress);
         std::thread::scope(|scope| {
-            scope.spawn(move || {
-                watched(&shown, || {
-                    phase(Phase::Unmount, || {
-                        entered.send(()).unwrap();
-                        wait_leave.recv().unwrap();
-                    });
+            scope.spawn(|| {
+                Clock::start(Operation::Unstage, &progress).phase(Phase::Unmount, move || {
+                    entered.send(()).unwrap();
+                    wait_leave.recv().unwrap();
                 });
             });
             wait_entered.recv().unwrap();
@@ -350,41 +307,36 @@ mod tests {
 
     #[test]
     fn a_panic_leaves_nothing_behind() {
-        let progress = Arc::new(Progress::default());
+        let progress = Progress::default();
+        let clock = Clock::start(Operation::Stage, &progress);
         let broken = catch_unwind(AssertUnwindSafe(|| {
-            watched(&progress, || {
-                operation(Operation::Stage, || phase(Phase::Probe, || panic!("bug")))
-            })
+            clock.phase(Phase::Look, || clock.phase(Phase::Probe, || panic!("bug")))
         }));
         assert!(broken.is_err());
         assert_eq!(progress.now(), None);
-        assert_eq!(CURRENT.get(), None);
-        assert!(CLOCK.with_borrow(Option::is_none));
-        phase(Phase::Mount, || assert_eq!(progress.now(), None));
+        clock.phase(Phase::Mount, || {
+            assert_eq!(progress.now(), Some(Phase::Mount));
+        });
     }
 
     #[test]
     fn the_time_of_an_operation_is_split_without_a_gap() {
         let begun = Instant::now();
-        let mut clock = Clock::start(Operation::Stage);
-        let first = clock.since;
-        for entered in [
-            Some(Phase::Look),
-            Some(Phase::Mount),
-            Some(Phase::Grow),
-            Some(Phase::Mount),
-            Some(Phase::Look),
-            None,
-        ] {
-            clock.enter(entered);
-        }
+        let progress = Progress::default();
+        let clock = Clock::start(Operation::Stage, &progress);
+        let first = clock.phase(Phase::Look, || {
+            let first = clock.since.get();
+            clock.phase(Phase::Mount, || clock.phase(Phase::Grow, || ()));
+            first
+        });
+        let spent = clock.spent.get();
         let visited: Vec<Phase> = Phase::ALL
             .into_iter()
-            .filter(|phase| clock.spent[*phase as usize].is_some())
+            .filter(|phase| spent[*phase as usize].is_some())
             .collect();
         assert_eq!(visited, [Phase::Look, Phase::Mount, Phase::Grow]);
-        let sum: Duration = clock.spent.iter().flatten().sum();
-        assert!(sum <= clock.since - first, "nothing counts twice");
+        let sum: Duration = spent.iter().flatten().sum();
+        assert_eq!(sum, clock.since.get() - first);
         assert!(first >= begun);
     }
 }

@@ -11,9 +11,10 @@ use belay_server::call::Failure;
 use belay_server::request::{Access, Publish};
 
 use super::Node;
-use super::phase::{Operation, Phase, operation, phase};
+use super::context::{Context, operation};
+use super::phase::{Operation, Phase, Progress};
 use super::plan::asked_fs;
-use crate::device::carries_volumes;
+use crate::device::{Intent, Verdict, carries_volumes};
 use crate::filesystem::{FsType, parse_flags};
 use crate::kernel::{Cause, Dev, FileKind, Kernel, MountAttrs, Stat};
 use crate::mounts::{block_path, replaced, something_else};
@@ -49,60 +50,70 @@ pub(crate) enum Published {
 /// `INVALID_ARGUMENT` for a target that is a link, or in the way of the staging path.
 pub(crate) fn publish<K: Kernel>(
     node: &Node<K>,
+    progress: &Progress,
     request: &Publish,
     thread: Thread,
 ) -> Result<Published, Failure> {
-    operation(Operation::Publish, || run(node, request, thread))
+    operation(node, progress, Operation::Publish, |cx| {
+        run(cx, request, thread)
+    })
 }
 
-fn run<K: Kernel>(node: &Node<K>, request: &Publish, thread: Thread) -> Result<Published, Failure> {
-    let kernel = &node.kernel;
+fn run<K: Kernel>(
+    cx: &Context<'_, K>,
+    request: &Publish,
+    thread: Thread,
+) -> Result<Published, Failure> {
+    let kernel = &cx.kernel;
     if let Some(staging) = &request.staging {
-        node.admit("staging_target_path", staging)?;
+        cx.admit("staging_target_path", staging)?;
     }
-    node.admit("target_path", &request.target)?;
-    node.admit_mounts()?;
+    cx.admit("target_path", &request.target)?;
+    cx.admit_mounts()?;
     let source_path = source_path(request)?;
     let attrs = attrs(request)?;
-    let (source, staged) = open_staged(node, request, &source_path)?;
-    if thread == Thread::Only && may_wait(node, request, &source_path, &staged)? {
+    let (source, staged) = open_staged(cx, request, &source_path)?;
+    if thread == Thread::Only && may_wait(cx, request, &source_path, &staged)? {
         return Ok(Published::WantsPool);
     }
-    let Some(device) = node.mounts().prove(&request.id, &source_path, &staged)? else {
-        let device = node.mounts().behind(&request.id, &source_path, &staged)?;
-        refuse_replaced(node, request, &source_path, device)?;
-        return Err(not_staged(request, &source_path));
+    let Some(device) = cx.mounts().prove(&request.id, &source_path, &staged)? else {
+        let (_, verdict) = cx
+            .mounts()
+            .verdict(&request.id, &source_path, &staged, Intent::Use)?;
+        return Err(match verdict {
+            Verdict::Stale(_) => Failure::precondition(replaced(&request.id, &source_path)),
+            _ => not_staged(request, &source_path),
+        });
     };
-    let target = node.mounts().look("target_path", &request.target)?;
+    let target = cx.mounts().look("target_path", &request.target)?;
     if let Some(stat) = target.filter(|stat| stat.mount_root) {
-        published_before(node, request, &stat, &staged, device, attrs)?;
+        published_before(cx, request, &stat, &staged, device, attrs)?;
         return Ok(Published::Done);
     }
     // A filesystem that was proven before may have lost its file since.
-    refuse_replaced(node, request, &source_path, device)?;
-    node.mounts()
+    refuse_replaced(cx, request, &source_path, device)?;
+    cx.mounts()
         .refuse_covered("target_path", &request.id, &request.target)?;
-    refuse_read_only(node, request, &source_path, &staged, attrs)?;
-    refuse_second_target(node, request, &source_path, device)?;
-    let clone = phase(Phase::Clone, || kernel.open_tree(&source))?;
+    refuse_read_only(cx, request, &source_path, &staged, attrs)?;
+    refuse_second_target(cx, request, &source_path, device)?;
+    let clone = cx.phase(Phase::Clone, || kernel.open_tree(&source))?;
     kernel.mount_setattr(&clone, attrs)?;
     let shown = Stat {
         mount_root: true,
         ..kernel.stat(&clone)?
     };
-    let made = phase(Phase::Place, || {
-        make_target(node, request, target, staged.kind)
+    let made = cx.phase(Phase::Place, || {
+        make_target(cx, request, target, staged.kind)
     })?;
-    if let Err(failure) = node.place(&clone, &request.target) {
-        let remove = || remove_target(node, &request.target, staged.kind);
-        let is_left = made && phase(Phase::Remove, remove).is_err();
+    if let Err(failure) = cx.place(&clone, &request.target) {
+        let remove = || remove_target(cx, &request.target, staged.kind);
+        let is_left = made && cx.phase(Phase::Remove, remove).is_err();
         return Err(match is_left {
             true => failure.may_be_running(),
             false => failure.rolled_back(),
         });
     }
-    node.index
-        .note(&request.target, &shown, device, &request.id);
+    cx.index.note(&request.target, &shown, device, &request.id);
     Ok(Published::Done)
 }
 

@@ -8,8 +8,9 @@ use std::path::PathBuf;
 use belay_server::call::Failure;
 use belay_server::request::{AbsPath, Unstage, VolumeId};
 
+use super::context::{Context, operation};
 use super::pending::is_wanted;
-use super::phase::{Phase, phase};
+use super::phase::{Operation, Phase, Progress};
 use super::{Node, unstage};
 use crate::device::Verdict;
 use crate::kernel::Kernel;
@@ -20,34 +21,45 @@ use crate::mounts::{Covered, block_path};
 ///
 /// # Errors
 /// Those of [`unstage`].
-pub(crate) fn release<K: Kernel>(node: &Node<K>, volume: &VolumeId) -> Result<(), Failure> {
-    if !is_wanted(node, volume)? || !node.sees_all_mounts()? {
+pub(crate) fn release<K: Kernel>(
+    node: &Node<K>,
+    progress: &Progress,
+    volume: &VolumeId,
+) -> Result<(), Failure> {
+    operation(node, progress, Operation::Unstage, |cx| run(cx, volume))
+}
+
+fn run<K: Kernel>(cx: &Context<'_, K>, volume: &VolumeId) -> Result<(), Failure> {
+    if !is_wanted(cx, volume)? || !cx.sees_all_mounts()? {
         return Ok(());
     }
     let id = volume.as_str();
-    match left(node, volume)? {
+    match left(cx, volume)? {
         Left::Nothing => Ok(()),
         Left::Device(Verdict::Stale(device)) => {
-            device.refuse_claimed(&node.kernel)?;
-            phase(Phase::Detach, || device.release(&node.kernel, volume))
+            device.refuse_claimed(&cx.kernel)?;
+            cx.phase(Phase::Detach, || device.release(&cx.kernel))
         }
         Left::Device(device) => {
             drop(device);
-            node.detach(volume)
+            cx.detach(volume)
         }
         Left::Staged(staging) => {
             let path = staging.display();
             tracing::warn!(
                 id,
-                "to be detached, and forgotten at {path}: it is unstaged unasked"
+                "unstaging {path}: a detach is pending, and the kubelet has forgotten the volume"
             );
             let id = volume.clone();
-            unstage(node, &Unstage { id, staging })
+            unstage::run(cx, &Unstage { id, staging })
         }
         Left::Shown(path) => {
             let shown = path.display();
-            tracing::info!(id, "to be detached, and still shown at {shown}");
-            node.pending.add(volume, path);
+            tracing::info!(
+                id,
+                "a detach is pending, and {shown} still shows the volume"
+            );
+            cx.pending.add(volume, path);
             Ok(())
         }
     }
@@ -67,7 +79,8 @@ enum Left<K: Kernel> {
 
 fn left<K: Kernel>(node: &Node<K>, volume: &VolumeId) -> Result<Left<K>, Failure> {
     let kernel = &node.kernel;
-    let verdict = node.transport.left(kernel, volume)?;
+    let is_mounted = |dev| node.index.has(dev);
+    let verdict = node.transport.left(kernel, volume, is_mounted)?;
     let Some(device) = verdict.held().map(|held| held.dev(kernel)).transpose()? else {
         return Ok(Left::Nothing);
     };
@@ -83,7 +96,7 @@ fn left<K: Kernel>(node: &Node<K>, volume: &VolumeId) -> Result<Left<K>, Failure
     let all = shown.iter().chain([&first]);
     let Some(staging) = all
         .into_iter()
-        .find_map(|path| kubelet_dir.staging_of(path))
+        .find_map(|path| kubelet_dir.staging_of(node.transport.driver(), path))
     else {
         return Ok(Left::Shown(first));
     };

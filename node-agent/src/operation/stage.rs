@@ -16,7 +16,8 @@ use belay_server::call::Failure;
 use belay_server::request::{Access, Stage, VolumeId};
 
 use super::Node;
-use super::phase::{Operation, Phase, operation, phase};
+use super::context::{Context, operation};
+use super::phase::{Operation, Phase, Progress};
 use crate::device::{Held, Purpose, Storage};
 use crate::kernel::{FileKind, Kernel};
 
@@ -47,31 +48,28 @@ pub(crate) enum Staged {
 /// works on it.
 pub(crate) fn stage<K: Kernel>(
     node: &Node<K>,
+    progress: &Progress,
     request: &Stage,
     formatting: Formatting,
 ) -> Result<Staged, Failure> {
-    operation(Operation::Stage, || {
-        node.admit("staging_target_path", &request.staging)?;
-        node.admit_mounts()?;
-        run(node, request, formatting)
-            .inspect_err(|refusal| node.free_refused(&request.id, refusal))
+    operation(node, progress, Operation::Stage, |cx| {
+        cx.admit("staging_target_path", &request.staging)?;
+        cx.admit_mounts()?;
+        run(cx, request, formatting).inspect_err(|refusal| cx.free_refused(&request.id, refusal))
     })
 }
 
 fn run<K: Kernel>(
-    node: &Node<K>,
+    cx: &Context<'_, K>,
     request: &Stage,
     formatting: Formatting,
 ) -> Result<Staged, Failure> {
     let plan = PublishContext::read(&request.id, &request.publish_context)?;
-    match node
-        .mounts()
-        .look("staging_target_path", &request.staging)?
-    {
+    match cx.mounts().look("staging_target_path", &request.staging)? {
         Some(stat) if stat.kind == FileKind::Directory => match &request.capability.access {
-            Access::Block => block::stage(node, request, &plan, &stat),
+            Access::Block => block::stage(cx, request, &plan, &stat),
             Access::Mount { flags, .. } => {
-                mount::stage(node, request, flags, &plan, &stat, formatting)
+                mount::stage(cx, request, flags, &plan, &stat, formatting)
             }
         },
         Some(_) => Err(Failure::invalid(
@@ -92,17 +90,20 @@ fn run<K: Kernel>(
 /// `FAILED_PRECONDITION` naming the path while the volume is mounted anywhere; `ABORTED` while
 /// somebody else has it.
 fn attach<K: Kernel>(
-    node: &Node<K>,
+    cx: &Context<'_, K>,
     volume: &VolumeId,
     storage: Storage<K>,
     purpose: Purpose,
 ) -> Result<Held<K>, Failure> {
-    let device = phase(Phase::Attach, || {
-        let left = node.mounts().left(volume, &storage)?;
-        storage.hold(&node.kernel, left, purpose)
+    let device = cx.phase(Phase::Attach, || {
+        let left = cx.mounts().left(volume, &storage)?;
+        if left.is_none() {
+            cx.mounts().refuse_stale(volume)?;
+        }
+        storage.hold(&cx.kernel, left, purpose)
     })?;
     if !device.is_checked {
-        tally::openers_unchecked(node.transport.path());
+        tally::openers_unchecked(cx.transport.path());
     }
     Ok(device)
 }

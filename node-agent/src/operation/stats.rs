@@ -5,8 +5,9 @@ use belay_server::health::Complaints;
 use belay_server::request::Stats;
 
 use super::Node;
+use super::context::{Context, operation};
 use super::health::{self, Backing};
-use super::phase::{Operation, Phase, operation, phase};
+use super::phase::{Operation, Phase, Progress};
 use crate::device::Intent;
 use crate::kernel::{FileKind, Kernel, Stat, Usage};
 
@@ -30,15 +31,19 @@ pub(crate) struct VolumeStats {
 ///
 /// # Errors
 /// `NOT_FOUND` when the volume is not mounted at that path.
-pub(crate) fn stats<K: Kernel>(node: &Node<K>, request: &Stats) -> Result<VolumeStats, Failure> {
-    operation(Operation::Stats, || run(node, request))
+pub(crate) fn stats<K: Kernel>(
+    node: &Node<K>,
+    progress: &Progress,
+    request: &Stats,
+) -> Result<VolumeStats, Failure> {
+    operation(node, progress, Operation::Stats, |cx| run(cx, request))
 }
 
-fn run<K: Kernel>(node: &Node<K>, request: &Stats) -> Result<VolumeStats, Failure> {
+fn run<K: Kernel>(cx: &Context<'_, K>, request: &Stats) -> Result<VolumeStats, Failure> {
     let path = &request.volume_path;
-    node.admit("volume_path", path)?;
+    cx.admit("volume_path", path)?;
     if let Some(staging) = &request.staging {
-        node.admit("staging_target_path", staging)?;
+        cx.admit("staging_target_path", staging)?;
     }
     let not_there = || {
         Failure::not_found(format!(
@@ -50,21 +55,21 @@ fn run<K: Kernel>(node: &Node<K>, request: &Stats) -> Result<VolumeStats, Failur
     if !path.is_absolute() {
         return Err(not_there());
     }
-    let stat = node
+    let stat = cx
         .mounts()
         .look("volume_path", path)?
         .ok_or_else(not_there)?;
     if stat.kind == FileKind::BlockDevice {
-        return device(node, request, &stat)?.ok_or_else(not_there);
+        return device(cx, request, &stat)?.ok_or_else(not_there);
     }
-    let device = node.mounts().prove(&request.id, path, &stat)?;
+    let device = cx.mounts().prove(&request.id, path, &stat)?;
     let device = device.ok_or_else(not_there)?;
     // Before the usage: what hangs there has then been looked at.
     let staging = request.staging.as_deref();
-    let complaints = health::of_mounted(node, &request.id, path, &stat, device, staging)?;
-    let usage = phase(Phase::Usage, || node.kernel.statfs(path));
+    let complaints = health::of_mounted(cx, &request.id, path, &stat, device, staging)?;
+    let usage = cx.phase(Phase::Usage, || cx.kernel.statfs(path));
     // Where it was unmounted meanwhile, what is beneath has answered, or nothing.
-    let now = node.mounts().look("volume_path", path)?;
+    let now = cx.mounts().look("volume_path", path)?;
     if !now.is_some_and(|now| now.mount_id == stat.mount_id && now.is_same_root(&stat)) {
         return Err(not_there());
     }

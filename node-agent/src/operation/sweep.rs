@@ -10,7 +10,8 @@ use belay_server::call::{Failure, Kind};
 use belay_server::request::VolumeId;
 
 use super::Node;
-use super::phase::{Phase, phase};
+use super::context::Context;
+use super::phase::Phase;
 use crate::kernel::Kernel;
 use crate::mounts::Covered;
 
@@ -65,24 +66,6 @@ impl<K: Kernel> Node<K> {
         Ok(shown.is_empty() && remnant.release_unused(kernel)?)
     }
 
-    /// Frees what an earlier stage left bound, after one of the volume was refused so that the
-    /// caller does not come again. By the rules of [`Node::free_remnant`]; on a failure it is left.
-    pub(super) fn free_refused(&self, volume: &VolumeId, refusal: &Failure) {
-        let is_final = matches!(
-            refusal.kind,
-            Kind::Invalid | Kind::Incompatible | Kind::Precondition | Kind::Unsupported
-        );
-        if !is_final {
-            return;
-        }
-        let id = volume.as_str();
-        match phase(Phase::Detach, || self.free_left(volume)) {
-            Ok(false) => {}
-            Ok(true) => tracing::info!(id, "freed the device that an earlier stage left bound"),
-            Err(failure) => tracing::debug!(id, "its device may be left bound: {failure}"),
-        }
-    }
-
     fn free_left(&self, volume: &VolumeId) -> Result<bool, Failure> {
         let kernel = &self.kernel;
         for number in self.transport.remnants_of(kernel, volume)? {
@@ -96,5 +79,25 @@ impl<K: Kernel> Node<K> {
             }
         }
         Ok(false)
+    }
+}
+
+impl<K: Kernel> Context<'_, K> {
+    /// Frees what an earlier stage left bound, after one of the volume was refused so that the
+    /// caller does not come again. By the rules of [`Node::free_remnant`]; on a failure it is left.
+    pub(super) fn free_refused(&self, volume: &VolumeId, refusal: &Failure) {
+        let is_final = matches!(
+            refusal.kind,
+            Kind::Invalid | Kind::Incompatible | Kind::Precondition | Kind::Unsupported
+        );
+        if !is_final {
+            return;
+        }
+        let id = volume.as_str();
+        match self.phase(Phase::Detach, || self.free_left(volume)) {
+            Ok(false) => {}
+            Ok(true) => tracing::info!(id, "freed the device that an earlier stage left bound"),
+            Err(failure) => tracing::debug!(id, "its device may be left bound: {failure}"),
+        }
     }
 }

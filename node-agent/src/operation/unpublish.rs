@@ -6,7 +6,8 @@ use belay_server::call::Failure;
 use belay_server::request::Unpublish;
 
 use super::Node;
-use super::phase::{Operation, Phase, operation, phase};
+use super::context::{Context, operation};
+use super::phase::{Operation, Phase, Progress};
 use crate::kernel::{Cause, FileKind, Kernel, Stat};
 use crate::mounts::without_links;
 
@@ -17,26 +18,30 @@ const STACKED_MAX: u32 = 16;
 ///
 /// # Errors
 /// `FAILED_PRECONDITION` when what is mounted there is not the volume, is in use, or hides files.
-pub(crate) fn unpublish<K: Kernel>(node: &Node<K>, request: &Unpublish) -> Result<(), Failure> {
-    operation(Operation::Unpublish, || run(node, request))
+pub(crate) fn unpublish<K: Kernel>(
+    node: &Node<K>,
+    progress: &Progress,
+    request: &Unpublish,
+) -> Result<(), Failure> {
+    operation(node, progress, Operation::Unpublish, |cx| run(cx, request))
 }
 
-fn run<K: Kernel>(node: &Node<K>, request: &Unpublish) -> Result<(), Failure> {
+fn run<K: Kernel>(cx: &Context<'_, K>, request: &Unpublish) -> Result<(), Failure> {
     let target = &request.target;
-    node.admit("target_path", target)?;
+    cx.admit("target_path", target)?;
     for unmounted in 0..STACKED_MAX {
-        let found = node.mounts().look("target_path", target)?;
+        let found = cx.mounts().look("target_path", target)?;
         if !found.is_some_and(|stat| stat.mount_root) {
-            refuse_covered(node, request, unmounted > 0)?;
+            refuse_covered(cx, request, unmounted > 0)?;
         }
         match found {
             None => return Ok(()),
             Some(stat) if stat.mount_root => {
-                refuse_foreign(node, request, &stat)?;
-                umount(node, request)?;
+                refuse_foreign(cx, request, &stat)?;
+                umount(cx, request)?;
             }
             Some(stat) => {
-                return phase(Phase::Remove, || remove(node, request, &stat));
+                return cx.phase(Phase::Remove, || remove(cx, request, &stat));
             }
         }
     }
@@ -87,8 +92,8 @@ fn refuse_covered<K: Kernel>(
     }
 }
 
-fn umount<K: Kernel>(node: &Node<K>, request: &Unpublish) -> Result<(), Failure> {
-    let unmounted = node
+fn umount<K: Kernel>(cx: &Context<'_, K>, request: &Unpublish) -> Result<(), Failure> {
+    let unmounted = cx
         .umount(&request.target)
         .map_err(|error| match error.cause() {
             Cause::Busy => Failure::precondition(format!(
@@ -99,7 +104,7 @@ fn umount<K: Kernel>(node: &Node<K>, request: &Unpublish) -> Result<(), Failure>
             _ => error.into(),
         });
     // Whatever shows there now is looked at for itself.
-    unmounted.map(|()| node.index.forget(&request.target))
+    unmounted.map(|()| cx.index.forget(&request.target))
 }
 
 /// Removes the one thing that publish made, and only while it is empty.

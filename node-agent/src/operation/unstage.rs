@@ -8,7 +8,8 @@ use belay_server::call::Failure;
 use belay_server::request::Unstage;
 
 use super::Node;
-use super::phase::{Operation, Phase, operation, phase};
+use super::context::{Context, operation};
+use super::phase::{Operation, Phase, Progress};
 use crate::device::{Intent, Verdict};
 use crate::kernel::{Cause, Dev, FileKind, Kernel, Open, Stat};
 use crate::mounts::block_path;
@@ -18,29 +19,39 @@ use crate::mounts::block_path;
 /// # Errors
 /// `FAILED_PRECONDITION` while a target is published, a raw device is bound anywhere, or the device
 /// is in use.
-pub(crate) fn unstage<K: Kernel>(node: &Node<K>, request: &Unstage) -> Result<(), Failure> {
-    operation(Operation::Unstage, || run(node, request))
+pub(crate) fn unstage<K: Kernel>(
+    node: &Node<K>,
+    progress: &Progress,
+    request: &Unstage,
+) -> Result<(), Failure> {
+    operation(node, progress, Operation::Unstage, |cx| run(cx, request))
 }
 
-fn run<K: Kernel>(node: &Node<K>, request: &Unstage) -> Result<(), Failure> {
-    node.admit("staging_target_path", &request.staging)?;
-    let staging = node
-        .mounts()
-        .look("staging_target_path", &request.staging)?;
+/// The work of [`unstage`].
+///
+/// # Errors
+/// Those of [`unstage`].
+pub(super) fn run<K: Kernel>(cx: &Context<'_, K>, request: &Unstage) -> Result<(), Failure> {
+    cx.admit("staging_target_path", &request.staging)?;
+    let staging = cx.mounts().look("staging_target_path", &request.staging)?;
     if let Some(stat) = staging.filter(|stat| stat.mount_root) {
-        unstage_mount(node, request, &stat)?;
+        unstage_mount(cx, request, &stat)?;
     }
     let device = block_path(&request.staging);
-    if let Some(stat) = node.mounts().look("staging_target_path", &device)? {
-        unstage_device(node, request, &stat)?;
+    if let Some(stat) = cx.mounts().look("staging_target_path", &device)? {
+        unstage_device(cx, request, &stat)?;
     }
     // What a crash left bound without a mount is freed here too.
-    node.detach(&request.id)
+    cx.detach(&request.id)
 }
 
-fn unstage_mount<K: Kernel>(node: &Node<K>, request: &Unstage, stat: &Stat) -> Result<(), Failure> {
+fn unstage_mount<K: Kernel>(
+    cx: &Context<'_, K>,
+    request: &Unstage,
+    stat: &Stat,
+) -> Result<(), Failure> {
     let staging = &request.staging;
-    let (dev, verdict) = node
+    let (dev, verdict) = cx
         .mounts()
         .verdict(&request.id, staging, stat, Intent::TakeDown)?;
     let Some(device) = verdict.into_held() else {
@@ -50,15 +61,15 @@ fn unstage_mount<K: Kernel>(node: &Node<K>, request: &Unstage, stat: &Stat) -> R
             request.id
         )));
     };
-    refuse_published(node, request, dev)?;
+    refuse_published(cx, request, dev)?;
     // A frozen filesystem outlives its last mount, and then nothing is left to thaw it by.
-    phase(Phase::Unmount, || {
-        match node.kernel.open(staging, Open::Directory) {
-            Ok(root) => node.kernel.thaw(&root),
+    cx.phase(Phase::Unmount, || {
+        match cx.kernel.open(staging, Open::Directory) {
+            Ok(root) => cx.kernel.thaw(&root),
             Err(_) => Ok(()),
         }
     })?;
-    node.umount(staging).map_err(|error| match error.cause() {
+    cx.umount(staging).map_err(|error| match error.cause() {
         Cause::Busy => Failure::precondition(format!(
             "staging_target_path: {} is in use ({})",
             staging.display(),
@@ -66,9 +77,9 @@ fn unstage_mount<K: Kernel>(node: &Node<K>, request: &Unstage, stat: &Stat) -> R
         )),
         _ => error.into(),
     })?;
-    node.index.forget(staging);
+    cx.index.forget(staging);
     // Only now, since the staging mount claims the device as well.
-    if phase(Phase::Check, || device.is_claimed(&node.kernel))? {
+    if cx.phase(Phase::Check, || device.is_claimed(&cx.kernel))? {
         return Err(Failure::precondition(format!(
             "volume {}: {} is still mounted somewhere else, perhaps in another mount namespace",
             request.id,
@@ -76,22 +87,22 @@ fn unstage_mount<K: Kernel>(node: &Node<K>, request: &Unstage, stat: &Stat) -> R
         )));
     }
     // The last close is what unbinds it.
-    phase(Phase::Detach, || drop(device));
+    cx.phase(Phase::Detach, || drop(device));
     Ok(())
 }
 
 fn unstage_device<K: Kernel>(
-    node: &Node<K>,
+    cx: &Context<'_, K>,
     request: &Unstage,
     stat: &Stat,
 ) -> Result<(), Failure> {
-    let kernel = &node.kernel;
+    let kernel = &cx.kernel;
     let path = block_path(&request.staging);
     if stat.mount_root && stat.kind == FileKind::BlockDevice {
-        let (dev, verdict) = node
+        let (dev, verdict) = cx
             .mounts()
             .verdict(&request.id, &path, stat, Intent::TakeDown)?;
-        let noted = node.index.noted(&path, stat);
+        let noted = cx.index.noted(&path, stat);
         let is_foreign = matches!(verdict, Verdict::Foreign);
         if noted.map_or(is_foreign, |noted| noted != request.id) {
             return Err(Failure::precondition(format!(
@@ -101,24 +112,24 @@ fn unstage_device<K: Kernel>(
             )));
         }
         if verdict.held().is_some() {
-            refuse_published(node, request, dev)?;
+            refuse_published(cx, request, dev)?;
         }
         if matches!(verdict, Verdict::Stale(_)) {
             // Without its file, a repetition finds the device by this bind alone.
-            node.mounts().refuse_shown(&request.id, dev, &[&path])?;
+            cx.mounts().refuse_shown(&request.id, dev, &[&path])?;
         }
-        node.umount(&path)?;
-        node.index.forget(&path);
+        cx.umount(&path)?;
+        cx.index.forget(&path);
         if let Some(device) = verdict.into_held() {
-            phase(Phase::Detach, || {
-                node.mounts().refuse_shown(&request.id, dev, &[])?;
-                device.release(kernel, &request.id)
+            cx.phase(Phase::Detach, || {
+                cx.mounts().refuse_shown(&request.id, dev, &[])?;
+                device.release(kernel)
             })?;
         }
     }
     match kernel.look(&path)? {
         Some(left) if left.kind == FileKind::File && left.bytes == 0 && !left.mount_root => {
-            Ok(phase(Phase::Remove, || kernel.unlink(&path))?)
+            Ok(cx.phase(Phase::Remove, || kernel.unlink(&path))?)
         }
         None => Ok(()),
         Some(_) => Err(Failure::precondition(format!(

@@ -1,4 +1,5 @@
-//! The few threads on which system calls may wait for a disk.
+//! The few threads on which system calls of one driver may wait for a disk. Each driver has its
+//! own, so that one whose storage hangs takes none from another.
 //!
 //! Bounded: a node whose disks hang must not collect threads. Work that takes long gives its place
 //! on, so that a dead disk holds up its own volume and nothing else: places count work that makes
@@ -18,7 +19,7 @@ use belay_server::work::{Ticket, Watch};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::{JoinError, JoinHandle};
 
-use crate::operation::phase::{Phase, Progress, watched};
+use crate::operation::phase::{Phase, Progress};
 
 /// Work that makes headway at once. Each thread costs 150 KiB.
 const PLACES: usize = 4;
@@ -32,8 +33,8 @@ const SLOW_MAX: usize = 64;
 /// The same for reads, so that those of a disk that is gone leave room for its unmounts.
 const SLOW_READS_MAX: usize = 16;
 
-/// Threads that the runtime may need for all places.
-pub(crate) const THREADS_MAX: usize = PLACES + FORMAT_PLACES + SLOW_MAX + SLOW_READS_MAX;
+/// Threads that the runtime may need for one driver: all places, and its work of [`apart`].
+pub(crate) const THREADS_MAX: usize = PLACES + FORMAT_PLACES + SLOW_MAX + SLOW_READS_MAX + 1;
 
 /// Gauge: threads that work for operations, by `state`.
 const THREADS: &str = "belay_pool_threads";
@@ -71,7 +72,7 @@ impl Lane {
     }
 }
 
-/// Who may use the threads.
+/// Who may use the threads of one driver.
 pub(crate) struct Pool {
     places: Arc<Semaphore>,
     read_places: Arc<Semaphore>,
@@ -79,6 +80,12 @@ pub(crate) struct Pool {
     slow: Arc<Semaphore>,
     slow_reads: Arc<Semaphore>,
     waiting: AtomicU32,
+}
+
+/// Describes what [`measure`] sets. To be called once.
+pub(crate) fn announce() {
+    metrics::describe_gauge!(THREADS, "Threads that work for operations.");
+    metrics::describe_gauge!(WAITING, "Operations that wait for a thread.");
 }
 
 /// A right to run, given back when dropped.
@@ -90,8 +97,6 @@ struct Place {
 
 impl Pool {
     pub(crate) fn new() -> Arc<Self> {
-        metrics::describe_gauge!(THREADS, "Threads that work for operations.");
-        metrics::describe_gauge!(WAITING, "Operations that wait for a thread.");
         let places = |count| Arc::new(Semaphore::new(count));
         Arc::new(Pool {
             places: places(PLACES),
@@ -103,7 +108,7 @@ impl Pool {
         })
     }
 
-    /// Runs `work`, the whole of a job or a part of it, on a thread.
+    /// Runs `work`, the whole of a job or a part of it, on a thread. Others see its progress.
     ///
     /// # Errors
     /// Those of `work`; why the job was given up, if it was while it waited for a place;
@@ -112,12 +117,12 @@ impl Pool {
         &self,
         ticket: &Ticket,
         lane: Lane,
-        work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
+        work: impl FnOnce(&Progress) -> Result<T, Failure> + Send + 'static,
     ) -> Result<T, Failure> {
         let place = ticket.wait(lane.place_name(), self.place(lane)).await??;
         let progress = Arc::new(Progress::default());
         ticket.watched_by(Window(Arc::clone(&progress)));
-        let mut thread = spawn(move || watched(&progress, work));
+        let mut thread = spawn(move || work(&progress));
         if let Ok(result) = tokio::time::timeout(lane.slow_after(), &mut thread).await {
             return result.unwrap_or_else(broke_off);
         }
@@ -150,18 +155,23 @@ impl Pool {
         Arc::clone(slow).try_acquire_owned().map_err(|_| place)
     }
 
-    /// Sets the gauges of the pool.
-    pub(crate) fn measure(&self) {
-        let taken = |places: &Semaphore, of: usize| {
-            u32::try_from(of.saturating_sub(places.available_permits())).unwrap_or(u32::MAX)
-        };
-        let threads = |state| metrics::gauge!(THREADS, "state" => state);
-        threads("working").set(taken(&self.places, PLACES));
-        threads("formatting").set(taken(&self.format_places, FORMAT_PLACES));
-        let slow = taken(&self.slow, SLOW_MAX) + taken(&self.slow_reads, SLOW_READS_MAX);
-        threads("slow").set(slow);
-        metrics::gauge!(WAITING).set(self.waiting.load(Ordering::Relaxed));
+    fn slow_taken(&self) -> u32 {
+        taken(&self.slow, SLOW_MAX) + taken(&self.slow_reads, SLOW_READS_MAX)
     }
+}
+
+/// Sets the gauges, for the pools of all drivers together.
+pub(crate) fn measure(pools: &[Arc<Pool>]) {
+    let sum = |of: fn(&Pool) -> u32| pools.iter().map(|pool| of(pool)).sum::<u32>();
+    let threads = |state| metrics::gauge!(THREADS, "state" => state);
+    threads("working").set(sum(|pool| taken(&pool.places, PLACES)));
+    threads("formatting").set(sum(|pool| taken(&pool.format_places, FORMAT_PLACES)));
+    threads("slow").set(sum(Pool::slow_taken));
+    metrics::gauge!(WAITING).set(sum(|pool| pool.waiting.load(Ordering::Relaxed)));
+}
+
+fn taken(places: &Semaphore, of: usize) -> u32 {
+    u32::try_from(of.saturating_sub(places.available_permits())).unwrap_or(u32::MAX)
 }
 
 /// Shows the work of a thread to those who look at the job.

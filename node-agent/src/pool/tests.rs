@@ -9,6 +9,7 @@ use tokio::task::yield_now;
 use tokio::time::advance;
 
 use super::*;
+use crate::operation::phase::{Clock, Operation};
 
 /// Jobs on a pool, whose work hangs until it is let go.
 struct Bench {
@@ -37,7 +38,7 @@ impl Bench {
         let (jobs, pool, key) = (self.jobs.clone(), Arc::clone(&self.pool), key.to_owned());
         let job = tokio::spawn(async move {
             let work = move |ticket: Ticket| async move {
-                let hang = move || {
+                let hang = move |_: &Progress| {
                     begins.send(()).unwrap();
                     // It ends with the test, also with one that fails.
                     assert!(released.recv().is_err());
@@ -64,7 +65,7 @@ impl Bench {
     /// The gauges: threads that work, that format, that are slow, and who waits for one.
     fn shown(&self) -> [u32; 4] {
         let recorder = PrometheusBuilder::new().build_recorder();
-        metrics::with_local_recorder(&recorder, || self.pool.measure());
+        metrics::with_local_recorder(&recorder, || measure(std::slice::from_ref(&self.pool)));
         let page = recorder.handle().render();
         [
             "belay_pool_threads{state=\"working\"} ",
@@ -209,8 +210,8 @@ async fn others_see_the_phase_of_a_thread() {
     let (jobs, pool) = (bench.jobs.clone(), Arc::clone(&bench.pool));
     let job = tokio::spawn(async move {
         let work = move |ticket: Ticket| async move {
-            let hang = move || {
-                crate::operation::phase::phase(Phase::Unmount, || {
+            let hang = move |progress: &Progress| {
+                Clock::start(Operation::Unstage, progress).phase(Phase::Unmount, || {
                     begins.send(()).unwrap();
                     assert!(released.recv().is_err());
                 });

@@ -10,6 +10,7 @@ use belay_server::work::{Jobs, Look, Ticket};
 
 use super::{NodeService, encode, reads};
 use crate::kernel::Kernel;
+use crate::operation::phase::Progress;
 use crate::operation::{self, StorageComplaint};
 use crate::pool::Lane;
 
@@ -56,7 +57,7 @@ impl<K: Kernel> NodeService<K> {
         let key = reads::key(&id, format_args!("{paths:?}"));
         let (node, pool) = (self.node()?, Arc::clone(&self.pool));
         let look = |ticket: Ticket| async move {
-            let look = move || operation::health(&node, &request);
+            let look = move |progress: &Progress| operation::health(&node, progress, &request);
             pool.run(&ticket, Lane::Read, look).await
         };
         let rpc = Rpc::NodeGetVolumeHealth;
@@ -78,7 +79,7 @@ impl<K: Kernel> NodeService<K> {
         StorageHealth::try_from(message)?;
         let (node, pool) = (self.node()?, Arc::clone(&self.pool));
         let look = |ticket: Ticket| async move {
-            let look = move || operation::storage_health(&node);
+            let look = move |progress: &Progress| operation::storage_health(&node, progress);
             pool.run(&ticket, Lane::Read, look).await
         };
         let rpc = Rpc::NodeGetStorageHealth;

@@ -15,6 +15,7 @@ use super::health::Looks;
 use super::late::Late;
 use super::reads::Reads;
 use crate::kernel::Kernel;
+use crate::operation::phase::Progress;
 use crate::operation::{self, Formatting, Node, Published, Staged, Thread, VolumeStats};
 use crate::pool::{Lane, Pool};
 
@@ -78,11 +79,11 @@ impl<K: Kernel> NodeService<K> {
         rpc: Rpc,
         id: &VolumeId,
         fingerprint: u64,
-        work: impl FnOnce(&Node<K>) -> Result<u64, Failure> + Send + 'static,
+        work: impl FnOnce(&Node<K>, &Progress) -> Result<u64, Failure> + Send + 'static,
     ) -> Result<u64, Failure> {
         let (node, pool) = (self.node()?, Arc::clone(&self.pool));
         let job = |ticket: Ticket| async move {
-            let work = move || work(&node);
+            let work = move |progress: &Progress| work(&node, progress);
             pool.run(&ticket, Lane::Change, work).await
         };
         self.changes.run(id.as_str(), rpc, fingerprint, job).await
@@ -101,9 +102,13 @@ impl<K: Kernel> NodeService<K> {
         let job = |ticket: Ticket| async move {
             let stage = Arc::new(stage);
             let (first_node, first) = (Arc::clone(&node), Arc::clone(&stage));
-            let work = move || operation::stage(&first_node, &first, Formatting::Ask);
+            let work = move |progress: &Progress| {
+                operation::stage(&first_node, progress, &first, Formatting::Ask)
+            };
             if pool.run(&ticket, Lane::Change, work).await? == Staged::WantsFormat {
-                let work = move || operation::stage(&node, &stage, Formatting::Allowed);
+                let work = move |progress: &Progress| {
+                    operation::stage(&node, progress, &stage, Formatting::Allowed)
+                };
                 pool.run(&ticket, Lane::Format, work).await?;
             }
             Ok(0)
@@ -127,8 +132,12 @@ impl<K: Kernel> NodeService<K> {
         let (node, pool) = (self.node()?, Arc::clone(&self.pool));
         let job = |ticket: Ticket| async move {
             // Mostly no disk is asked, and then a thread would cost more than the work.
-            if operation::publish(&node, &publish, Thread::Only)? == Published::WantsPool {
-                let work = move || operation::publish(&node, &publish, Thread::Pool);
+            let unseen = Progress::default();
+            let published = operation::publish(&node, &unseen, &publish, Thread::Only)?;
+            if published == Published::WantsPool {
+                let work = move |progress: &Progress| {
+                    operation::publish(&node, progress, &publish, Thread::Pool)
+                };
                 pool.run(&ticket, Lane::Change, work).await?;
             }
             Ok(0)
@@ -146,7 +155,7 @@ impl<K: Kernel> NodeService<K> {
     pub(crate) async fn is_wanted(&self, id: &VolumeId) -> Result<bool, Failure> {
         let (node, pool, volume) = (self.node()?, Arc::clone(&self.pool), id.clone());
         let job = |ticket: Ticket| async move {
-            let work = move || operation::is_wanted(&node, &volume);
+            let work = move |_: &Progress| operation::is_wanted(&node, &volume);
             pool.run(&ticket, Lane::Read, work).await
         };
         let rpc = Rpc::NodeUnstageVolume;
@@ -162,7 +171,9 @@ impl<K: Kernel> NodeService<K> {
     pub(crate) async fn release(&self, id: VolumeId) -> Result<(), Failure> {
         let mark = fingerprint(&(&id, "release"));
         let volume = id.clone();
-        let work = move |node: &Node<K>| operation::release(node, &volume).map(|()| 0);
+        let work = move |node: &Node<K>, progress: &Progress| {
+            operation::release(node, progress, &volume).map(|()| 0)
+        };
         self.change(Rpc::NodeUnstageVolume, &id, mark, work).await?;
         self.reads.forget(&id);
         Ok(())
@@ -171,7 +182,9 @@ impl<K: Kernel> NodeService<K> {
     async fn unstage(&self, unstage: Unstage) -> Result<(), Failure> {
         let id = unstage.id.clone();
         let mark = fingerprint(&(&unstage.id, &unstage.staging));
-        let work = move |node: &Node<K>| operation::unstage(node, &unstage).map(|()| 0);
+        let work = move |node: &Node<K>, progress: &Progress| {
+            operation::unstage(node, progress, &unstage).map(|()| 0)
+        };
         self.change(Rpc::NodeUnstageVolume, &id, mark, work).await?;
         self.reads.forget(&id);
         Ok(())
@@ -180,7 +193,9 @@ impl<K: Kernel> NodeService<K> {
     async fn unpublish(&self, unpublish: Unpublish) -> Result<(), Failure> {
         let id = unpublish.id.clone();
         let mark = fingerprint(&(&unpublish.id, &unpublish.target));
-        let work = move |node: &Node<K>| operation::unpublish(node, &unpublish).map(|()| 0);
+        let work = move |node: &Node<K>, progress: &Progress| {
+            operation::unpublish(node, progress, &unpublish).map(|()| 0)
+        };
         let rpc = Rpc::NodeUnpublishVolume;
         self.change(rpc, &id, mark, work).await?;
         self.reads.forget(&id);
@@ -195,7 +210,8 @@ impl<K: Kernel> NodeService<K> {
             &expand.staging,
             &expand.range,
         ));
-        let work = move |node: &Node<K>| operation::expand(node, &expand);
+        let work =
+            move |node: &Node<K>, progress: &Progress| operation::expand(node, progress, &expand);
         self.change(Rpc::NodeExpandVolume, &id, mark, work).await
     }
 
@@ -206,7 +222,7 @@ impl<K: Kernel> NodeService<K> {
         }
         let (node, pool) = (self.node()?, Arc::clone(&self.pool));
         let read = |ticket: Ticket| async move {
-            let work = move || operation::stats(&node, &stats);
+            let work = move |progress: &Progress| operation::stats(&node, progress, &stats);
             pool.run(&ticket, Lane::Read, work).await
         };
         match self.reads.stats(&id, &path, read).await {

@@ -9,6 +9,7 @@ use belay_server::work::{Ticket, fingerprint};
 use super::NodeService;
 use crate::kernel::Kernel;
 use crate::operation::Node;
+use crate::operation::phase::Progress;
 use crate::pool::Lane;
 
 impl<K: Kernel> NodeService<K> {
@@ -41,7 +42,7 @@ impl<K: Kernel> NodeService<K> {
         }
         let (node, pool, volume) = (self.node()?, Arc::clone(&self.pool), id.clone());
         let job = |ticket: Ticket| async move {
-            let work = move || node.free_remnant(number, &volume).map(u64::from);
+            let work = move |_: &Progress| node.free_remnant(number, &volume).map(u64::from);
             pool.run(&ticket, Lane::Change, work).await
         };
         let mark = fingerprint(&(&id, "remnant"));

@@ -123,7 +123,7 @@ pub(super) const ACCIDENTS: &[Accident] = &[
         ..VOLUME
     },
     Accident {
-        name: "file copied beside",
+        name: "file copied",
         strike: copy_beside,
         end: remove_copy,
         ..VOLUME

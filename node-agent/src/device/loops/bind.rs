@@ -60,8 +60,9 @@ impl<K: Kernel> VolumeFile<K> {
                 Ok(()) => {
                     let guard = Bound {
                         number,
-                        file: Some(self),
                         mode: Some(mode),
+                        name: Some(self.name().as_str().to_owned()),
+                        file: Some(self),
                     };
                     return Ok(Held {
                         fd,
@@ -131,9 +132,9 @@ impl<K: Kernel> VolumeFile<K> {
     /// at once.
     fn configure(&self, kernel: &K, held: &K::Fd, mode: LoopMode) -> kernel::Result<()> {
         if mode.read_only {
-            return kernel.loop_configure(held, self.fd(), mode, self.name());
+            return kernel.loop_configure(held, self.fd(), mode, self.name().as_str());
         }
         let writable = kernel.reopen(held, Open::DeviceWrite)?;
-        kernel.loop_configure(&writable, self.fd(), mode, self.name())
+        kernel.loop_configure(&writable, self.fd(), mode, self.name().as_str())
     }
 }

@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 
 use belay_server::call::Failure;
-use belay_server::request::VolumeId;
 
 use super::file::{VolumeFile, still_open};
 use super::sysfs::loop_path;
@@ -17,6 +16,8 @@ pub(crate) struct Bound<K: Kernel> {
     pub(super) file: Option<VolumeFile<K>>,
     /// As it was when the device was bound or asked.
     pub(super) mode: Option<LoopMode>,
+    /// The name that it is bound under, likewise.
+    pub(super) name: Option<String>,
 }
 
 impl<K: Kernel> Held<K> {
@@ -38,6 +39,7 @@ impl<K: Kernel> Held<K> {
             number,
             file: None,
             mode: None,
+            name: None,
         };
         Ok(Some(Held {
             fd,
@@ -56,24 +58,28 @@ impl<K: Kernel> Held<K> {
     pub(super) fn ask(&mut self, kernel: &K) -> kernel::Result<Option<LoopStatus>> {
         let status = kernel.loop_status(&self.fd)?;
         self.guard.mode = status.as_ref().map(|status| status.mode);
+        self.guard.name = status.as_ref().map(|status| status.name.clone());
         Ok(status)
     }
 
-    /// The device of that number with its status, if it is bound under the name of the volume.
+    /// [`Held::open`], and what the device says; `None` also when it is not bound.
     ///
     /// # Errors
     /// When it cannot be opened or asked.
-    pub(super) fn open_named(
+    pub(super) fn open_bound(
         kernel: &K,
         number: u32,
-        volume: &VolumeId,
     ) -> kernel::Result<Option<(Self, LoopStatus)>> {
         let Some(mut device) = Self::open(kernel, number)? else {
             return Ok(None);
         };
         let status = device.ask(kernel)?;
-        let status = status.filter(|status| is_named(status, volume));
         Ok(status.map(|status| (device, status)))
+    }
+
+    /// Its number.
+    pub(super) fn number(&self) -> u32 {
+        self.guard.number
     }
 
     /// The same device, with the file that is behind it.
@@ -127,11 +133,13 @@ impl<K: Kernel> Held<K> {
     ///
     /// # Errors
     /// What the kernel refused; `ABORTED` while somebody has a device open whose storage is gone.
-    pub(crate) fn release(self, kernel: &K, volume: &VolumeId) -> Result<(), Failure> {
-        let (path, Bound { number, file, .. }) = self.unbind(kernel)?;
-        if file.is_some() {
+    pub(crate) fn release(self, kernel: &K) -> Result<(), Failure> {
+        let (path, guard) = self.unbind(kernel)?;
+        let (number, name) = (guard.number, guard.name);
+        if guard.file.is_some() {
             return Ok(());
         }
+        let is_it = |status: LoopStatus| name.as_ref().is_none_or(|name| status.name == *name);
         let is_bound = || match Held::open(kernel, number)? {
             None => Ok(false),
             Some(mut device) => match device.ask(kernel) {
@@ -139,7 +147,7 @@ impl<K: Kernel> Held<K> {
                 Err(error) if error.cause() == Cause::Io => {
                     Ok(kernel.loop_file_name(number)?.is_some())
                 }
-                status => Ok(status?.is_some_and(|status| is_named(&status, volume))),
+                status => Ok(status?.is_some_and(is_it)),
             },
         };
         let still = |bound: &kernel::Result<bool>| matches!(bound, Ok(true));
@@ -189,16 +197,4 @@ impl<K: Kernel> Held<K> {
         }
         Ok((self.path, self.guard))
     }
-}
-
-/// The bound device was given the name of another volume, whose file it has, whatever that is
-/// called now. losetup(8) gives paths.
-pub(super) fn is_of_another(status: &LoopStatus, volume: &str) -> bool {
-    let name = status.name.as_str();
-    !name.is_empty() && !name.contains('/') && name != volume
-}
-
-/// The bound device was given the volume's name. One that is longer than the field has no name.
-pub(super) fn is_named(status: &LoopStatus, volume: &VolumeId) -> bool {
-    status.name == volume.as_str()
 }

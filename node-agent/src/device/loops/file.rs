@@ -3,13 +3,12 @@
 //! The lock travels into the loop device when that is bound and stays until it is unbound, so a
 //! second device for the same file cannot come to be.
 
-use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use belay_server::call::Failure;
 
-use super::bound::is_of_another;
-use super::sysfs::with_name_of;
+use super::name::{Bearer, Name};
+use super::sysfs::candidates;
 use crate::device::Held;
 use crate::kernel::{self, Dev, Kernel, LoopStatus, Patience, Stat, while_busy};
 
@@ -17,6 +16,7 @@ use crate::kernel::{self, Dev, Kernel, LoopStatus, Patience, Stat, while_busy};
 pub(crate) struct VolumeFile<K: Kernel> {
     fd: K::Fd,
     path: PathBuf,
+    name: Name,
     dev: Dev,
     ino: u64,
     bytes: u64,
@@ -34,11 +34,12 @@ enum Owner<K: Kernel> {
 }
 
 impl<K: Kernel> VolumeFile<K> {
-    /// The file that `fd` is, which was opened at `path`.
-    pub(super) fn new(fd: K::Fd, path: PathBuf, stat: &Stat) -> Self {
+    /// The file that `fd` is, which was opened at `path` and belongs to the volume of that name.
+    pub(super) fn new(fd: K::Fd, path: PathBuf, name: Name, stat: &Stat) -> Self {
         VolumeFile {
             fd,
             path,
+            name,
             dev: stat.dev,
             ino: stat.ino,
             bytes: stat.bytes,
@@ -63,10 +64,9 @@ impl<K: Kernel> VolumeFile<K> {
         &self.path
     }
 
-    /// Its last name, which is the volume's id.
-    pub(super) fn name(&self) -> &str {
-        let name = self.path.file_name().and_then(OsStr::to_str);
-        name.unwrap_or_default()
+    /// The name that its devices are bound under.
+    pub(super) fn name(&self) -> &Name {
+        &self.name
     }
 
     /// Its size in bytes when it was opened.
@@ -151,17 +151,14 @@ impl<K: Kernel> VolumeFile<K> {
 
     /// The loop device that this file is bound to, if any: kept for what a crash left behind.
     fn device(&self, kernel: &K) -> kernel::Result<Owner<K>> {
-        for (number, _) in with_name_of(kernel, &self.path)? {
-            let Some(mut found) = Held::open(kernel, number)? else {
-                continue;
-            };
-            let status = found.ask(kernel)?.filter(|it| self.is_behind(it));
-            match status {
-                None => {}
-                Some(status) if is_of_another(&status, self.name()) => {
-                    return Ok(Owner::Another(found, status.name));
-                }
-                Some(_) => return Ok(Owner::Device(found)),
+        for (number, _) in candidates(kernel, &self.path)? {
+            if let Some((found, status)) = Held::open_bound(kernel, number)?
+                && self.is_behind(&status)
+            {
+                return Ok(match self.name.bearer(&status) {
+                    Bearer::Another => Owner::Another(found, status.name),
+                    _ => Owner::Device(found),
+                });
             }
         }
         Ok(Owner::Unseen)

@@ -4,25 +4,33 @@ use std::path::{Path, PathBuf};
 
 use belay_contract::attribute::DETACH;
 use belay_server::call::{Failure, Kind};
+use belay_server::identity::DriverName;
 use belay_server::request::VolumeId;
 
 use super::file::VolumeFile;
+use super::name::Name;
 use crate::device::Purpose;
 use crate::kernel::{Cause, FileKind, Kernel, Open, Patience, while_busy};
 
 /// The folder that holds the volumes' files, opened once so that renaming it changes nothing.
 pub(crate) struct LoopDir<K: Kernel> {
+    driver: DriverName,
     path: PathBuf,
     fd: K::Fd,
 }
 
 impl<K: Kernel> LoopDir<K> {
-    /// Opens the folder.
+    /// Opens the folder of that driver's volumes.
     ///
     /// # Errors
     /// When it is not there or not a folder.
-    pub(crate) fn open(kernel: &K, path: &Path) -> crate::kernel::Result<Self> {
+    pub(crate) fn open(
+        kernel: &K,
+        driver: &DriverName,
+        path: &Path,
+    ) -> crate::kernel::Result<Self> {
         Ok(LoopDir {
+            driver: driver.clone(),
             path: path.to_owned(),
             fd: kernel.open(path, Open::Directory)?,
         })
@@ -40,6 +48,16 @@ impl<K: Kernel> LoopDir<K> {
             |alone| matches!(alone, Ok(false)),
             || kernel.flock(&self.fd),
         )
+    }
+
+    /// The driver whose volumes they are.
+    pub(crate) fn driver(&self) -> &DriverName {
+        &self.driver
+    }
+
+    /// The name that the volume's devices are bound under.
+    pub(super) fn name_of(&self, volume: &VolumeId) -> Name {
+        Name::new(&self.driver, volume)
     }
 
     /// The folder, by name.
@@ -157,7 +175,7 @@ impl<K: Kernel> LoopDir<K> {
         if stat.kind != FileKind::File {
             return Err(not_a_file(&path));
         }
-        Ok(VolumeFile::new(fd, path, &stat))
+        Ok(VolumeFile::new(fd, path, self.name_of(volume), &stat))
     }
 }
 

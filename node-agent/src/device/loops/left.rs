@@ -8,25 +8,60 @@ use belay_server::request::VolumeId;
 
 use super::file::VolumeFile;
 use super::folder::LoopDir;
-use super::sysfs::with_name_of;
-use super::verdict::is_old_name;
+use super::name::Bearer;
+use super::sysfs::{candidates, unmarked};
 use crate::device::{Held, Verdict};
 use crate::kernel::{self, Dev, Kernel, LoopFile};
 
 impl<K: Kernel> LoopDir<K> {
     /// The device that is still bound for the volume: ours, or stale where its file was removed or
-    /// renamed and another one has the volume's name.
+    /// moved and another one has the volume's name.
     ///
     /// # Errors
     /// As [`VolumeFile::left`]; when sysfs or a device cannot be asked.
-    pub(crate) fn left(&self, kernel: &K, volume: &VolumeId) -> Result<Verdict<K>, Failure> {
+    pub(crate) fn left(
+        &self,
+        kernel: &K,
+        volume: &VolumeId,
+        is_mounted: impl Fn(Dev) -> bool,
+    ) -> Result<Verdict<K>, Failure> {
         let Some(file) = self.find_if_any(kernel, volume)? else {
             return Ok(Verdict::Unbound);
         };
         if let Some(device) = file.left(kernel)? {
             return Ok(Verdict::Ours(device.with(file)));
         }
-        Ok(replaced_by(kernel, &file, volume)?.map_or(Verdict::Unbound, Verdict::Stale))
+        self.replaced_by(kernel, &file, volume, is_mounted)
+    }
+
+    /// The bound device of the volume's old file, which was removed or moved since: `file` has the
+    /// volume's name now. sysfs names the candidates, so no other device is asked.
+    fn replaced_by(
+        &self,
+        kernel: &K,
+        file: &VolumeFile<K>,
+        volume: &VolumeId,
+        is_mounted: impl Fn(Dev) -> bool,
+    ) -> Result<Verdict<K>, Failure> {
+        for (number, found) in candidates(kernel, file.path())? {
+            // Where no mount shows whose it is, it may be that of an agent in another container,
+            // whose driver has the same name.
+            let has_name = found.path.file_name() == file.path().file_name();
+            if has_name && !is_mounted(kernel.loop_dev(number)) {
+                continue;
+            }
+            let Some((device, status)) = Held::open_bound(kernel, number)? else {
+                continue;
+            };
+            if !file.is_beside(&status) {
+                continue;
+            }
+            let verdict = self.judge(kernel, volume, (device, &status), None)?;
+            if verdict.held().is_some() {
+                return Ok(verdict);
+            }
+        }
+        Ok(Verdict::Unbound)
     }
 
     /// The devices that may have been left bound, by number, and the volumes that they may belong
@@ -60,13 +95,12 @@ impl<K: Kernel> LoopDir<K> {
     /// # Errors
     /// As [`LoopDir::verdict`].
     pub(crate) fn remnants_of(&self, kernel: &K, volume: &VolumeId) -> Result<Vec<u32>, Failure> {
-        let found = with_name_of(kernel, &self.path_of(volume)?)?;
+        let found = candidates(kernel, &self.path_of(volume)?)?;
         let kept = found.into_iter().filter(|(_, file)| !file.autoclear);
         Ok(kept.map(|(number, _)| number).collect())
     }
 
-    /// The device of that number, one of [`LoopDir::remnants`], if it is the volume's. One whose
-    /// volume's id was too long to be its name is not.
+    /// The device of that number, one of [`LoopDir::remnants`], if it is the volume's.
     ///
     /// # Errors
     /// When the device or the file cannot be asked.
@@ -88,37 +122,19 @@ impl<K: Kernel> LoopDir<K> {
         let Some(file) = file else {
             return Ok(None);
         };
-        let named = Held::open_named(kernel, number, volume)?;
-        let it = named.filter(|(device, status)| file.is_behind(status) && device.is_kept());
-        Ok(it.map(|(device, _)| device.with(file)))
+        let Some((device, status)) = Held::open_bound(kernel, number)? else {
+            return Ok(None);
+        };
+        // One that a person has bound to the file has that person's use.
+        let is_ours = matches!(file.name().bearer(&status), Bearer::Ours | Bearer::Earlier);
+        let is_it = is_ours && file.is_behind(&status) && device.is_kept();
+        Ok(is_it.then(|| device.with(file)))
     }
 }
 
-/// The volume that a bound device may be left of. One that unbinds itself is left of none: it has a
-/// user.
+/// The volume that a bound device may be left of, whether its file still has that name or was
+/// removed. One that unbinds itself is left of none: it has a user.
 fn volume_kept_by(file: &LoopFile) -> Option<VolumeId> {
-    let name = Path::file_name(&file.path).filter(|_| !file.autoclear);
+    let name = Path::file_name(unmarked(&file.path)).filter(|_| !file.autoclear);
     VolumeId::new(name.and_then(OsStr::to_str)?).ok()
-}
-
-/// The bound device of the volume's old file, which was removed or renamed since: `file` has the
-/// volume's name now. sysfs names the candidates, so no other device is asked.
-fn replaced_by<K: Kernel>(
-    kernel: &K,
-    file: &VolumeFile<K>,
-    volume: &VolumeId,
-) -> kernel::Result<Option<Held<K>>> {
-    for number in kernel.loop_bound()? {
-        let name = kernel.loop_file_name(number)?;
-        if !name.is_some_and(|name| is_old_name(volume, &name)) {
-            continue;
-        }
-        // Another driver's volume may have the same id.
-        if let Some((device, status)) = Held::open_named(kernel, number, volume)?
-            && file.is_beside(&status)
-        {
-            return Ok(Some(device));
-        }
-    }
-    Ok(None)
 }

@@ -1,15 +1,17 @@
 //! Loop devices: a volume is a file beneath `--loop-dir`, and a loop device makes a block device of
 //! it.
 //!
-//! A device is a volume's when its backing inode is the volume's file; names of files and numbers
-//! of devices prove nothing. Only to take a volume down whose file is gone or answers EIO, the name
-//! of the file that was bound counts.
+//! A device is a volume's to use when its backing inode is the volume's file. It is the volume's to
+//! take down when it was bound under the volume's name, whatever became of the file. What files are
+//! called, and numbers of devices, prove nothing: only on a dead disk, where a device does not tell
+//! its name, the path of its file counts.
 
 mod bind;
 mod bound;
 mod file;
 mod folder;
 mod left;
+mod name;
 mod sysfs;
 mod unread;
 mod verdict;

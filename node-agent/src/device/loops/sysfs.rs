@@ -4,6 +4,8 @@
 //! is somebody else's dead server. The folder in a device's path means nothing: an agent in a
 //! container bound it by a path of a mount namespace that is gone since. The name of the file does.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use crate::kernel::{Dev, Ext4Errors, Kernel, LoopFile, Result};
@@ -54,30 +56,56 @@ pub(crate) fn ext4_errors<K: Kernel>(kernel: &K, dev: Dev) -> Result<Option<Ext4
     number.map_or(Ok(None), |number| kernel.ext4_errors(number))
 }
 
-/// The bound devices whose files have the name of the file at `path`, by number. First those whose
-/// path is that one too: another file of that name may be on a disk that hangs.
+/// The bound devices whose files are or were called as the one at `path`, by number. First those
+/// whose path is that one: another file of that name may be on a disk that hangs.
 ///
 /// # Errors
 /// When sysfs cannot be read.
-pub(super) fn with_name_of<K: Kernel>(kernel: &K, path: &Path) -> Result<Vec<(u32, LoopFile)>> {
-    let (mut same_path, mut same_name) = (Vec::new(), Vec::new());
+pub(super) fn candidates<K: Kernel>(kernel: &K, path: &Path) -> Result<Vec<(u32, LoopFile)>> {
+    let mut found = Vec::new();
     for number in kernel.loop_bound()? {
-        let Some(found) = kernel.loop_file(number)? else {
-            continue;
-        };
-        if found.path == path {
-            same_path.push((number, found));
-        } else if found.path.file_name() == path.file_name() {
-            same_name.push((number, found));
-        }
+        let file = kernel.loop_file(number)?;
+        found.extend(file.map(|file| (number, file)));
     }
-    same_path.append(&mut same_name);
-    Ok(same_path)
+    let name = path.file_name().unwrap_or_default();
+    found.retain(|(_, file)| file.path.file_name().is_some_and(|it| may_be(name, it)));
+    found.sort_by_key(|(_, file)| file.path != path);
+    Ok(found)
+}
+
+/// A file that is called `found` now may have been called `name`.
+pub(super) fn may_be(name: &OsStr, found: &OsStr) -> bool {
+    found == name || is_old_name(name, found)
+}
+
+/// What a file is called that was moved aside (`vol-1.bad`), or removed (`vol-1 (deleted)`).
+fn is_old_name(name: &OsStr, found: &OsStr) -> bool {
+    let (name, found) = (name.as_bytes(), found.as_bytes());
+    let next = found.strip_prefix(name).and_then(|rest| rest.first());
+    next.is_some_and(|next| !next.is_ascii_alphanumeric())
+}
+
+/// The path without the mark of a removed file.
+pub(super) fn unmarked(path: &Path) -> &Path {
+    let bytes = path.as_os_str().as_bytes();
+    let bytes = bytes.strip_suffix(b" (deleted)").unwrap_or(bytes);
+    Path::new(OsStr::from_bytes(bytes))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_old_name_begins_with_the_volumes_and_is_not_that_of_another_volume() {
+        let is_old = |name: &str| is_old_name("vol-1".as_ref(), name.as_ref());
+        for old in ["vol-1.bad", "vol-1~", "vol-1 (deleted)"] {
+            assert!(is_old(old), "{old}");
+        }
+        for other in ["vol-1", "vol-12", "vol-12 (deleted)", "old-vol-1", ""] {
+            assert!(!is_old(other), "{other}");
+        }
+    }
 
     #[test]
     fn the_number_of_a_device_is_in_the_last_name_alone() {

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use belay_server::call::Failure;
 use belay_server::request::VolumeId;
 
-use super::bound::is_named;
 use super::folder::{LoopDir, file_name};
-use super::sysfs::with_name_of;
+use super::name::Bearer;
+use super::sysfs::candidates;
 use crate::device::{Held, Verdict};
 use crate::kernel::{Cause, Kernel, Open};
 
@@ -40,7 +40,11 @@ impl<K: Kernel> LoopDir<K> {
         if !self.is_unreadable(kernel, volume)? {
             return Ok(false);
         }
-        for (number, _) in with_name_of(kernel, &self.path_of(volume)?)? {
+        let path = self.path_of(volume)?;
+        for (number, file) in candidates(kernel, &path)? {
+            if file.path.file_name() != path.file_name() {
+                continue;
+            }
             match self.judge_unread(kernel, volume, number)? {
                 Some(verdict) => verdict.into_held().map_or(Ok(()), &mut each)?,
                 None => return Ok(false),
@@ -71,7 +75,7 @@ impl<K: Kernel> LoopDir<K> {
                 Ok(folder) if folder.dev != status.backing_dev => {
                     return Ok(Some(Verdict::Foreign));
                 }
-                Ok(_) => is_named(&status, volume),
+                Ok(_) => self.name_of(volume).bearer(&status) == Bearer::Ours,
                 // What answers is not on the disk that does not.
                 Err(error) if error.cause() == Cause::Io => return Ok(Some(Verdict::Foreign)),
                 Err(error) => return Err(error.into()),

@@ -5,10 +5,12 @@ use std::ffi::OsStr;
 use belay_server::call::{Failure, Kind};
 use belay_server::request::VolumeId;
 
-use super::bound::{is_named, is_of_another};
+use super::file::VolumeFile;
 use super::folder::LoopDir;
+use super::name::Bearer;
+use super::sysfs::{may_be, unmarked};
 use crate::device::{Held, Intent, Verdict};
-use crate::kernel::{Dev, FileKind, Kernel};
+use crate::kernel::{Dev, FileKind, Kernel, LoopStatus};
 
 impl<K: Kernel> LoopDir<K> {
     /// What that device is to the volume.
@@ -50,40 +52,58 @@ impl<K: Kernel> LoopDir<K> {
             return Ok(Verdict::Foreign);
         }
         let file = self.name_if_any(kernel, volume)?;
-        let Some(status) = device.ask(kernel)? else {
-            return Ok(Verdict::Unbound);
-        };
+        match device.ask(kernel)? {
+            None => Ok(Verdict::Unbound),
+            Some(status) => self.judge(kernel, volume, (device, &status), file),
+        }
+    }
+
+    /// What a device of that status is to the volume, whose file is `file`.
+    pub(super) fn judge(
+        &self,
+        kernel: &K,
+        volume: &VolumeId,
+        (device, status): (Held<K>, &LoopStatus),
+        file: Option<VolumeFile<K>>,
+    ) -> Result<Verdict<K>, Failure> {
+        let bearer = self.name_of(volume).bearer(status);
+        let is_beside = file.as_ref().is_some_and(|file| file.is_beside(status));
         Ok(match file {
-            _ if is_of_another(&status, volume.as_str()) => Verdict::Foreign,
-            Some(file) if file.is_behind(&status) => Verdict::Ours(device.with(file)),
-            Some(file) if !file.is_beside(&status) => Verdict::Foreign,
-            // Another driver's volume may have the same id: its file still has the name.
-            Some(_) if !has_lost_name(kernel, volume, number)? => Verdict::Foreign,
-            _ if is_named(&status, volume) => Verdict::Stale(device),
+            _ if bearer == Bearer::Another => Verdict::Foreign,
+            Some(file) if file.is_behind(status) => Verdict::Ours(device.with(file)),
+            _ if bearer == Bearer::Ours => Verdict::Stale(device),
+            // Another driver's volume may have the same id.
+            _ if bearer == Bearer::Earlier
+                && self.is_old(kernel, volume, &device, is_beside)? =>
+            {
+                Verdict::Stale(device)
+            }
             _ => Verdict::Foreign,
         })
     }
 
-    /// The device, if it is still bound under the name of the volume, wherever its file is: for a
-    /// mount that is known to be the volume's.
-    ///
-    /// # Errors
-    /// What the kernel refused.
-    pub(crate) fn named(
+    /// By sysfs, the device has a file that lost the volume's name: it was removed from the
+    /// volume's path; or renamed, and is on the filesystem of the file that has the name now.
+    fn is_old(
         &self,
         kernel: &K,
         volume: &VolumeId,
-        dev: Dev,
-    ) -> Result<Option<Held<K>>, Failure> {
-        let Some(number) = kernel.loop_number(dev) else {
-            return Ok(None);
-        };
-        let named = Held::open_named(kernel, number, volume)?;
-        Ok(named.map(|(device, _)| device))
+        device: &Held<K>,
+        is_beside: bool,
+    ) -> Result<bool, Failure> {
+        let path = self.path_of(volume)?;
+        let found = kernel.loop_file(device.number())?.map(|found| found.path);
+        Ok(found.is_some_and(|found| {
+            let is_marked = unmarked(&found) != found;
+            let was_removed = is_marked && unmarked(&found) == path;
+            let was_renamed = !is_marked && found.file_name() != path.file_name();
+            was_removed || is_beside && was_renamed
+        }))
     }
 
     /// Whether the device of a mount that is known to be the volume's has another file than the
-    /// one that has the volume's name now. Asks neither the device nor the disk.
+    /// one that has the volume's name now, as far as names tell. Asks neither the device nor the
+    /// disk.
     ///
     /// # Errors
     /// What the kernel refused.
@@ -96,7 +116,8 @@ impl<K: Kernel> LoopDir<K> {
         let Some(number) = kernel.loop_number(dev) else {
             return Ok(false);
         };
-        if !has_lost_name(kernel, volume, number)? {
+        let name = kernel.loop_file_name(number)?;
+        if name.is_none_or(|name| name == *volume.as_str()) {
             return Ok(false);
         }
         let file = kernel.look(&self.path_of(volume)?)?;
@@ -107,7 +128,7 @@ impl<K: Kernel> LoopDir<K> {
     /// device.
     ///
     /// # Errors
-    /// As [`LoopDir::verdict`].
+    /// What the kernel refused.
     pub(crate) fn may_be_of(
         &self,
         kernel: &K,
@@ -117,46 +138,7 @@ impl<K: Kernel> LoopDir<K> {
         let Some(number) = kernel.loop_number(dev) else {
             return Ok(false);
         };
-        let Some(name) = kernel.loop_file_name(number)? else {
-            return Ok(false);
-        };
-        // Without a file here, one that has the volume's name is of another driver.
-        Ok(is_old_name(volume, &name)
-            || name == *volume.as_str() && self.name_if_any(kernel, volume)?.is_some())
-    }
-}
-
-/// The file of a bound device is not called as the volume is: it was renamed or deleted.
-fn has_lost_name<K: Kernel>(
-    kernel: &K,
-    volume: &VolumeId,
-    number: u32,
-) -> crate::kernel::Result<bool> {
-    let name = kernel.loop_file_name(number)?;
-    Ok(name.is_some_and(|name| name != *volume.as_str()))
-}
-
-/// What a file is called that was moved aside (`vol-1.bad`), or removed (`vol-1 (deleted)`).
-pub(super) fn is_old_name(volume: &VolumeId, name: &OsStr) -> bool {
-    let rest = name
-        .to_str()
-        .and_then(|it| it.strip_prefix(volume.as_str()));
-    let next = rest.and_then(|rest| rest.chars().next());
-    next.is_some_and(|next| !next.is_ascii_alphanumeric())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_old_name_begins_with_the_volumes_and_is_not_that_of_another_volume() {
-        let is_old = |name: &str| is_old_name(&VolumeId::new("vol-1").unwrap(), name.as_ref());
-        for old in ["vol-1.bad", "vol-1~", "vol-1 (deleted)"] {
-            assert!(is_old(old), "{old}");
-        }
-        for other in ["vol-1", "vol-12", "vol-12 (deleted)", "old-vol-1", ""] {
-            assert!(!is_old(other), "{other}");
-        }
+        let name = kernel.loop_file_name(number)?;
+        Ok(name.is_some_and(|name| may_be(OsStr::new(volume.as_str()), &name)))
     }
 }

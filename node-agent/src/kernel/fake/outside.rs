@@ -53,6 +53,15 @@ impl Machine {
         self.lock().remove(path, false).unwrap();
     }
 
+    /// Gives a file another name.
+    pub(crate) fn move_file(&self, from: &Path, to: &Path) {
+        let mut state = self.lock();
+        let file = state.walk(from).unwrap().ino;
+        let (folder, name) = state.parent(to).unwrap();
+        state.add_name(folder.ino, &name, file);
+        state.remove(from, false).unwrap();
+    }
+
     /// Cuts a file; devices that are bound to it keep their size.
     pub(crate) fn truncate_file(&self, path: &Path, bytes: u64) {
         let mut state = self.lock();

@@ -8,8 +8,9 @@ use belay_server::health::{Complaint, StorageSeverity};
 use belay_server::request::VolumeId;
 
 use super::super::Node;
+use super::super::context::operation;
 use super::super::pending::pending;
-use super::super::phase::{Operation, operation};
+use super::super::phase::{Operation, Progress};
 use crate::kernel::{Cause, Kernel, MountAttrs, MountFacts, Usage};
 
 /// One volume that hangs may be its own fault; more share a disk.
@@ -26,8 +27,11 @@ pub(crate) type StorageComplaint = Complaint<StorageSeverity>;
 ///
 /// # Errors
 /// What the kernel refused.
-pub(crate) fn storage_health<K: Kernel>(node: &Node<K>) -> Result<Vec<StorageComplaint>, Failure> {
-    operation(Operation::StorageHealth, || run(node))
+pub(crate) fn storage_health<K: Kernel>(
+    node: &Node<K>,
+    progress: &Progress,
+) -> Result<Vec<StorageComplaint>, Failure> {
+    operation(node, progress, Operation::StorageHealth, |cx| run(cx))
 }
 
 fn run<K: Kernel>(node: &Node<K>) -> Result<Vec<StorageComplaint>, Failure> {

@@ -10,7 +10,8 @@ use belay_contract::publish_context::PublishContext;
 use belay_server::call::Failure;
 use belay_server::request::Stage;
 
-use super::super::phase::{Phase, phase};
+use super::super::context::Context;
+use super::super::phase::Phase;
 use super::super::plan::{fit, is_read_only};
 use super::super::{Node, Staged};
 use super::attach;
@@ -23,7 +24,7 @@ use crate::mounts::{block_path, replaced};
 const DEVICE_MODE: u32 = 0o600;
 
 pub(super) fn stage<K: Kernel>(
-    node: &Node<K>,
+    cx: &Context<'_, K>,
     request: &Stage,
     plan: &PublishContext,
     staging: &Stat,
@@ -37,15 +38,15 @@ pub(super) fn stage<K: Kernel>(
         )));
     }
     let purpose = Purpose::Raw { read_only };
-    let storage = node.transport.find(&node.kernel, &request.id, purpose)?;
-    match node.mounts().look("staging_target_path", &path)? {
+    let storage = cx.transport.find(&cx.kernel, &request.id, purpose)?;
+    match cx.mounts().look("staging_target_path", &path)? {
         None => {}
         Some(stat) if stat.mount_root && stat.kind == FileKind::BlockDevice => {
-            let mounts = node.mounts();
+            let mounts = cx.mounts();
             let (_, verdict) = mounts.verdict(&request.id, &path, &stat, Intent::Use)?;
             match verdict {
                 Verdict::Ours(device) => {
-                    return staged_before(node, request, &path, &stat, &device, read_only);
+                    return staged_before(cx, request, &path, &stat, &device, read_only);
                 }
                 // It is not unstaged here: a pod may still have it.
                 Verdict::Stale(_) => {
@@ -53,8 +54,8 @@ pub(super) fn stage<K: Kernel>(
                 }
                 // What a device left behind when it was taken away: the bind would show the next
                 // volume that gets its number.
-                Verdict::Unbound => node.umount(&path)?,
-                _ if node.index.is_noted_for(&path, &stat, &request.id) => node.umount(&path)?,
+                Verdict::Unbound => cx.umount(&path)?,
+                _ if cx.index.is_noted_for(&path, &stat, &request.id) => cx.umount(&path)?,
                 Verdict::Foreign => return Err(other_device(request, &path)),
             }
         }
@@ -66,19 +67,19 @@ pub(super) fn stage<K: Kernel>(
             )));
         }
     }
-    let device = attach(node, &request.id, storage, purpose)?;
-    let bound = fit(plan, &node.kernel, &device).and_then(|_| {
+    let device = attach(cx, &request.id, storage, purpose)?;
+    let bound = fit(plan, &cx.kernel, &device).and_then(|_| {
         if let Some(storage) = device.storage().filter(|_| !read_only) {
             // What a raw user writes must not pass for a format of ours that was cut short, and
             // that it is gone must not pass for a new volume.
-            phase(Phase::Attach, || begin_use(&node.kernel, storage.fd()))?;
+            cx.phase(Phase::Attach, || begin_use(&cx.kernel, storage.fd()))?;
         }
-        bind(node, request, &path, &device)
+        bind(cx, request, &path, &device)
     });
     match bound {
         Ok(()) => Ok(Staged::Done),
         // The caller must come back: nobody else would free the device.
-        Err(failure) => match phase(Phase::Detach, || device.release(&node.kernel, &request.id)) {
+        Err(failure) => match cx.phase(Phase::Detach, || device.release(&cx.kernel)) {
             Ok(()) => Err(failure.rolled_back()),
             Err(_) => Err(failure.may_be_running()),
         },
@@ -123,12 +124,12 @@ fn staged_before<K: Kernel>(
 
 /// Binds the device node onto `path`, which is made if need be.
 fn bind<K: Kernel>(
-    node: &Node<K>,
+    cx: &Context<'_, K>,
     request: &Stage,
     path: &Path,
     device: &Held<K>,
 ) -> Result<(), Failure> {
-    let kernel = &node.kernel;
+    let kernel = &cx.kernel;
     let dev = device.dev(kernel)?;
     let device_node = kernel.open_path(device.path())?;
     if kernel.stat(&device_node)?.rdev != dev {
@@ -137,7 +138,7 @@ fn bind<K: Kernel>(
             device.path().display(),
         )));
     }
-    let bind = phase(Phase::Clone, || kernel.open_tree(&device_node))?;
+    let bind = cx.phase(Phase::Clone, || kernel.open_tree(&device_node))?;
     kernel.mount_setattr(&bind, MountAttrs::default())?;
     let bound = Stat {
         mount_root: true,
@@ -146,12 +147,12 @@ fn bind<K: Kernel>(
     if kernel.look(path)?.is_none() {
         kernel.create_file(path, DEVICE_MODE)?;
     }
-    if let Err(failure) = node.place(&bind, path) {
+    if let Err(failure) = cx.place(&bind, path) {
         return Err(match kernel.unlink(path) {
             Ok(()) => failure.rolled_back(),
             Err(_) => failure.may_be_running(),
         });
     }
-    node.index.note(path, &bound, dev, &request.id);
+    cx.index.note(path, &bound, dev, &request.id);
     Ok(())
 }

@@ -3,8 +3,8 @@
 
 use belay_server::request::VolumeId;
 
-use super::super::Node;
-use super::super::phase::{Phase, phase};
+use super::super::context::Context;
+use super::super::phase::Phase;
 use super::tally;
 use crate::device::Held;
 use crate::filesystem::{FsType, GrowError, grow};
@@ -14,13 +14,13 @@ use crate::kernel::Kernel;
 /// all of its data: NodeExpandVolume, which the caller sends when a growth is wanted, fails by it.
 /// Of a volume restored to a larger one nobody sends that, so here are the words for it.
 pub(super) fn grow_to_device<K: Kernel>(
-    node: &Node<K>,
+    cx: &Context<'_, K>,
     volume: &VolumeId,
     root: &K::Fd,
     device: &Held<K>,
     fs: FsType,
 ) {
-    let refused = match phase(Phase::Grow, || grow(&node.kernel, root, device.fd(), fs)) {
+    let refused = match cx.phase(Phase::Grow, || grow(&cx.kernel, root, device.fd(), fs)) {
         Ok(_) => return,
         Err(refused) => refused,
     };

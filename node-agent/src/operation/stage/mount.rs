@@ -7,7 +7,8 @@ use belay_contract::publish_context::{Content, PublishContext};
 use belay_server::call::{Failure, Kind};
 use belay_server::request::{MountFlags, Stage};
 
-use super::super::phase::{Phase, phase};
+use super::super::context::Context;
+use super::super::phase::Phase;
 use super::super::plan::{asked_fs, fit, is_read_only};
 use super::super::{Formatting, Node, Staged};
 use super::attach;
@@ -44,7 +45,7 @@ impl Wish<'_> {
 }
 
 pub(super) fn stage<K: Kernel>(
-    node: &Node<K>,
+    cx: &Context<'_, K>,
     request: &Stage,
     flags: &MountFlags,
     plan: &PublishContext,
@@ -59,7 +60,7 @@ pub(super) fn stage<K: Kernel>(
     };
     // Judged before anything is touched; the type matters only for what it adds.
     wish.options(wish.fs.unwrap_or(FsType::Ext4))?;
-    let kernel = &node.kernel;
+    let kernel = &cx.kernel;
     let raw = kernel.look(&block_path(&request.staging))?;
     if raw.is_some_and(|stat| stat.mount_root) {
         return Err(Failure::incompatible(format!(
@@ -69,28 +70,28 @@ pub(super) fn stage<K: Kernel>(
         )));
     }
     if staging.mount_root {
-        return staged_before(node, &wish, staging);
+        return staged_before(cx, &wish, staging);
     }
     let purpose = Purpose::Filesystem;
-    let storage = node.transport.find(kernel, &request.id, purpose)?;
-    let device = attach(node, &request.id, storage, purpose)?;
+    let storage = cx.transport.find(kernel, &request.id, purpose)?;
+    let device = attach(cx, &request.id, storage, purpose)?;
     let under_test = DeviceUnderTest {
         fd: device.fd(),
         bytes: fit(plan, kernel, &device)?,
         backing: device.storage().map(Storage::fd),
         volume: request.id.as_str(),
     };
-    let Some((fs, permit)) = decide(node, &wish, plan, &device, &under_test, formatting)? else {
+    let Some((fs, permit)) = decide(cx, &wish, plan, &device, &under_test, formatting)? else {
         return Ok(Staged::WantsFormat);
     };
     // The kernel judges the flags here, before anything is formatted for them.
-    let context = phase(Phase::Configure, || configure(node, &wish, &device, fs))?;
+    let context = cx.phase(Phase::Configure, || configure(cx, &wish, &device, fs))?;
     if let Some(permit) = permit {
         refuse_in_use(&device)?;
         if formatting == Formatting::Ask {
             return Ok(Staged::WantsFormat);
         }
-        phase(Phase::Format, || {
+        cx.phase(Phase::Format, || {
             format(kernel, &under_test, fs, permit, FORMAT_DEADLINE)
         })
         .inspect_err(|failure| {
@@ -100,18 +101,18 @@ pub(super) fn stage<K: Kernel>(
         })?;
         tally::formatted(fs);
     }
-    mount(node, &wish, &device, fs, context)
+    mount(cx, &wish, &device, fs, context)
 }
 
 /// Something is mounted on the staging path: it must be this volume, in this way.
 fn staged_before<K: Kernel>(
-    node: &Node<K>,
+    cx: &Context<'_, K>,
     wish: &Wish<'_>,
     staging: &Stat,
 ) -> Result<Staged, Failure> {
     let request = wish.request;
     let path = &request.staging;
-    let (dev, verdict) = node
+    let (dev, verdict) = cx
         .mounts()
         .verdict(&request.id, path, staging, Intent::Use)?;
     let device = match verdict {
@@ -121,7 +122,7 @@ fn staged_before<K: Kernel>(
             return Err(something_else("staging_target_path", &request.id, path));
         }
     };
-    let facts = node.mounts().facts(path)?;
+    let facts = cx.mounts().facts(path)?;
     let mounted = FsType::parse(&facts.fs_type);
     let fs = match (mounted, wish.fs) {
         (Some(mounted), None) => mounted,
@@ -145,11 +146,11 @@ fn staged_before<K: Kernel>(
         )));
     }
     if !attrs.contains(MountAttrs::READ_ONLY) {
-        device.bytes(&node.kernel)?;
-        let root = node.kernel.open(path, Open::Directory)?;
-        grow_to_device(node, &request.id, &root, &device, fs);
+        device.bytes(&cx.kernel)?;
+        let root = cx.kernel.open(path, Open::Directory)?;
+        grow_to_device(cx, &request.id, &root, &device, fs);
     }
-    node.index.note(path, staging, dev, &request.id);
+    cx.index.note(path, staging, dev, &request.id);
     Ok(Staged::Done)
 }
 
@@ -157,19 +158,19 @@ fn staged_before<K: Kernel>(
 /// that would take to read all of the device, which may take as long as mkfs, and belongs where
 /// that may wait.
 fn decide<K: Kernel>(
-    node: &Node<K>,
+    cx: &Context<'_, K>,
     wish: &Wish<'_>,
     plan: &PublishContext,
     device: &Held<K>,
     under_test: &DeviceUnderTest<'_, K::Fd>,
     formatting: Formatting,
 ) -> Result<Option<(FsType, Option<Permit>)>, Failure> {
-    let decided = phase(Phase::Probe, || {
+    let decided = cx.phase(Phase::Probe, || {
         let found = match formatting {
-            Formatting::Ask => examine_ends(&node.kernel, under_test),
-            Formatting::Allowed => Some(examine(&node.kernel, under_test)),
+            Formatting::Ask => examine_ends(&cx.kernel, under_test),
+            Formatting::Allowed => Some(examine(&cx.kernel, under_test)),
         };
-        found.map(|found| judge(node, wish, plan, under_test, found))
+        found.map(|found| judge(cx, wish, plan, under_test, found))
     });
     match decided {
         // What a mkfs has not finished may look like anything.
@@ -303,16 +304,16 @@ fn configure<K: Kernel>(
 
 /// Mounts, checks that it is this device that got mounted, grows, and only then shows it.
 fn mount<K: Kernel>(
-    node: &Node<K>,
+    cx: &Context<'_, K>,
     wish: &Wish<'_>,
     device: &Held<K>,
     fs: FsType,
     context: K::Fd,
 ) -> Result<Staged, Failure> {
-    let kernel = &node.kernel;
+    let kernel = &cx.kernel;
     let attrs = wish.options(fs)?.attrs;
-    let context = create(node, wish, device, fs, context)?;
-    let mounted = phase(Phase::Mount, || kernel.fsmount(&context, attrs))?;
+    let context = create(cx, wish, device, fs, context)?;
+    let mounted = cx.phase(Phase::Mount, || kernel.fsmount(&context, attrs))?;
     let held = device.dev(kernel)?;
     let root_of_mount = Stat {
         mount_root: true,
@@ -320,25 +321,25 @@ fn mount<K: Kernel>(
     };
     let found = match fs {
         FsType::Ext4 | FsType::Xfs => Some(root_of_mount.dev),
-        FsType::Btrfs => phase(Phase::Check, || {
+        FsType::Btrfs => cx.phase(Phase::Check, || {
             kernel.btrfs_device(&kernel.open_root(&mounted)?)
         })?,
     };
     refuse_other_device(wish, fs, held, found)?;
     if !attrs.contains(MountAttrs::READ_ONLY) {
         let root = kernel.open_root(&mounted)?;
-        grow_to_device(node, &wish.request.id, &root, device, fs);
+        grow_to_device(cx, &wish.request.id, &root, device, fs);
     }
     let staging = &wish.request.staging;
-    node.place(&mounted, staging)?;
-    node.index
+    cx.place(&mounted, staging)?;
+    cx.index
         .note(staging, &root_of_mount, held, &wish.request.id);
     Ok(Staged::Done)
 }
 
 /// Builds the superblock, in this context or in another one.
 fn create<K: Kernel>(
-    node: &Node<K>,
+    cx: &Context<'_, K>,
     wish: &Wish<'_>,
     device: &Held<K>,
     fs: FsType,
@@ -346,14 +347,14 @@ fn create<K: Kernel>(
 ) -> Result<K::Fd, Failure> {
     let attempt = |context: K::Fd| {
         // A mount that leaked into another namespace still has the superblock: it is the same one.
-        let create = || node.kernel.fsconfig_create(&context, device.is_shared);
-        phase(Phase::Mount, create).map(|()| context)
+        let create = || cx.kernel.fsconfig_create(&context, device.is_shared);
+        cx.phase(Phase::Mount, create).map(|()| context)
     };
     let has_same_id = |error: &Error| fs == FsType::Btrfs && error.cause() == Cause::Exists;
     let created = match attempt(context) {
         // Since 6.7 the kernel can have a clone beside its original, and takes it for another btrfs
         // that was refused a mount on this device's number. It has forgotten that one now.
-        Err(error) if has_same_id(&error) => attempt(configure(node, wish, device, fs)?),
+        Err(error) if has_same_id(&error) => attempt(configure(cx, wish, device, fs)?),
         created => created,
     };
     created.map_err(|error| match error.cause() {

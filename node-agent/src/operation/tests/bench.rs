@@ -13,9 +13,13 @@ use belay_server::request::{
 use crate::device::LoopDir;
 use crate::kernel::Kernel;
 use crate::mounts::MountIndex;
+use crate::operation::phase::Progress;
 use crate::operation::{
     self, Formatting, KubeletDir, Node, Published, Staged, Thread, VolumeStats, VolumeUsage,
 };
+
+/// The driver of a world that has one only.
+pub(crate) const DRIVER: &str = "local.csi.belay.dev";
 
 pub(crate) const MIB: u64 = 1 << 20;
 /// Enough for every filesystem.
@@ -34,6 +38,10 @@ pub(crate) trait World {
     fn make_file(&self, path: &Path, bytes: u64);
     /// Makes a folder with those above it.
     fn make_dir(&self, path: &Path);
+    /// Gives a file another name.
+    fn move_file(&self, from: &Path, to: &Path);
+    /// Removes a file; a device that is bound to it keeps what it holds.
+    fn remove_file(&self, path: &Path);
     /// Writes into a file behind the agent's back.
     fn write_file(&self, path: &Path, at: u64, bytes: &[u8]);
     /// What is mounted from, bound to or made in this world and should not be there.
@@ -59,8 +67,13 @@ pub(crate) trait World {
 
     /// The agent after a start next to another one, which frees nothing.
     fn start(&self) -> Node<Self::Kernel> {
+        self.start_driver(DRIVER, &self.volumes())
+    }
+
+    /// [`World::start`] of a driver with the volumes in that folder.
+    fn start_driver(&self, driver: &str, volumes: &Path) -> Node<Self::Kernel> {
         let kernel = self.kernel();
-        let loop_dir = LoopDir::open(&kernel, &self.volumes()).unwrap();
+        let loop_dir = LoopDir::open(&kernel, &driver.parse().unwrap(), volumes).unwrap();
         let index = MountIndex::scan(&kernel).unwrap();
         let kubelet_dir = KubeletDir::open(&kernel, self.base()).unwrap();
         Node::new(
@@ -151,6 +164,7 @@ impl Volume {
             Verb::Publish(target) => self.publish(node, target),
             Verb::Unstage => operation::unstage(
                 node,
+                &Progress::default(),
                 &Unstage {
                     id: self.volume_id(),
                     staging: path(&self.staging()),
@@ -158,6 +172,7 @@ impl Volume {
             ),
             Verb::Unpublish(target) => operation::unpublish(
                 node,
+                &Progress::default(),
                 &Unpublish {
                     id: self.volume_id(),
                     target: path(&self.target(target)),
@@ -178,8 +193,11 @@ impl Volume {
             secrets: Secrets::default(),
             volume_context: Context::default(),
         };
-        if operation::stage(node, &request, Formatting::Ask)? == Staged::WantsFormat {
-            let staged = operation::stage(node, &request, Formatting::Allowed)?;
+        if operation::stage(node, &Progress::default(), &request, Formatting::Ask)?
+            == Staged::WantsFormat
+        {
+            let staged =
+                operation::stage(node, &Progress::default(), &request, Formatting::Allowed)?;
             assert_eq!(staged, Staged::Done);
         }
         Ok(())
@@ -209,7 +227,7 @@ impl Volume {
             read_only: false,
             volume_context: Context::default(),
         };
-        operation::publish(node, &request, thread)
+        operation::publish(node, &Progress::default(), &request, thread)
     }
 
     pub(crate) fn expand<K: Kernel>(&self, node: &Node<K>) -> Result<u64, Failure> {
@@ -229,7 +247,7 @@ impl Volume {
             staging: Some(staging.to_owned()),
             capability: None,
         };
-        operation::expand(node, &request)
+        operation::expand(node, &Progress::default(), &request)
     }
 
     /// Of the first target; it must be well.
@@ -255,7 +273,7 @@ impl Volume {
             volume_path: path.to_owned(),
             staging: Some(staging.to_owned()),
         };
-        operation::stats(node, &request)
+        operation::stats(node, &Progress::default(), &request)
     }
 
     /// What the node says is wrong, by severity and reason; of the first target and its staging.
@@ -265,7 +283,7 @@ impl Volume {
             staging: Some(self.staging()),
             target: Some(self.target(1)),
         };
-        operation::health(node, &request)
+        operation::health(node, &Progress::default(), &request)
     }
 
     pub(super) fn volume_id(&self) -> VolumeId {

@@ -10,6 +10,7 @@ use super::bench::{Form, Verb, Volume, World, sweep};
 use super::simulated::Simulated;
 use crate::kernel::fake::{Died, Fake, Fault};
 use crate::kernel::{Kernel, Open};
+use crate::operation::phase::Progress;
 use crate::operation::{Node, release};
 
 const FORMS: [Form; 4] = [Form::Ext4, Form::Xfs, Form::Btrfs, Form::Block];
@@ -112,7 +113,7 @@ fn free_unasked(node: &Node<Fake>, volume: &Volume) {
     unfit.content = "strange";
     assert!(unfit.call(node, Verb::Stage).is_err());
     // What it cannot tell it leaves alone.
-    drop(release(node, &volume.volume_id()));
+    drop(release(node, &Progress::default(), &volume.volume_id()));
 }
 
 #[test]

@@ -8,10 +8,9 @@ use belay_server::request::{AccessMode, NodeVolumeHealth};
 
 use super::bench::{BYTES, Form, MIB, Verb, Volume, World};
 use super::simulated::Simulated;
-use crate::device::LoopDir;
 use crate::kernel::Kernel;
 use crate::kernel::fake::{Call, Fake, Fault, Trouble};
-use crate::mounts::MountIndex;
+use crate::operation::phase::Progress;
 use crate::operation::{self, Node};
 
 const READ_ONLY: (Severity, &str) = (Severity::Degraded, "FilesystemReadOnly");
@@ -214,7 +213,7 @@ fn without_paths<K: Kernel>(node: &Node<K>, volume: &Volume) -> Result<Complaint
         staging: None,
         target: None,
     };
-    operation::health(node, &request)
+    operation::health(node, &Progress::default(), &request)
 }
 
 #[test]
@@ -283,7 +282,7 @@ fn a_target_for_reading_only_hides_no_filesystem_that_its_errors_stopped() {
             staging: None,
             target: Some(volume.target(1)),
         };
-        let complaints = operation::health(&node, &request).unwrap();
+        let complaints = operation::health(&node, &Progress::default(), &request).unwrap();
         assert_eq!(told(&complaints), expected);
     }
 }
@@ -296,11 +295,7 @@ fn the_volume_of_another_driver_is_not_judged_for_its_id() {
     world.machine.trouble(&volume.staging(), Trouble::ReadOnly);
     let folder = Path::new("/base/more");
     world.machine.make_dir(folder);
-    let other_driver = || {
-        let kernel = world.kernel();
-        let (loop_dir, index) = (LoopDir::open(&kernel, folder), MountIndex::scan(&kernel));
-        Node::new(kernel, loop_dir.unwrap(), index.unwrap(), None)
-    };
+    let other_driver = || world.start_driver("other.belay.dev", folder);
     let failure = without_paths(&other_driver(), &volume).unwrap_err();
     assert_eq!(failure.kind, Kind::NotFound);
     world.make_file(&folder.join("vol"), BYTES);
@@ -319,5 +314,9 @@ fn another_volume_at_the_paths_told_is_not_judged() {
         staging: Some(other.staging()),
         target: Some(other.target(1)),
     };
-    assert!(operation::health(&node, &request).unwrap().is_empty());
+    assert!(
+        operation::health(&node, &Progress::default(), &request)
+            .unwrap()
+            .is_empty()
+    );
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use belay_server::call::Kind;
 
-use super::bench::{Form, Verb, Volume, World};
+use super::bench::{DRIVER, Form, Verb, Volume, World};
 use super::simulated::Simulated;
 use crate::device::LoopDir;
 use crate::kernel::fake::Fake;
@@ -155,7 +155,7 @@ fn mounts_are_seen_on_a_shared_mount_and_in_the_namespace_of_another_first_proce
 fn start_unseen(world: &Simulated) -> Node<Fake> {
     world.machine.keep_mounts_here(false);
     let kernel = world.kernel();
-    let loop_dir = LoopDir::open(&kernel, &world.volumes()).unwrap();
+    let loop_dir = LoopDir::open(&kernel, &DRIVER.parse().unwrap(), &world.volumes()).unwrap();
     let index = MountIndex::scan(&kernel).unwrap();
     let kubelet_dir = KubeletDir::open(&kernel, world.base()).unwrap();
     Node::new(kernel, loop_dir, index, Some(Arc::new(kubelet_dir)))

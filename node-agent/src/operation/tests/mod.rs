@@ -34,6 +34,7 @@ mod kubelet_dir;
 mod lives;
 mod matrix;
 pub(crate) mod model;
+mod named;
 mod power;
 mod real;
 mod restarted;

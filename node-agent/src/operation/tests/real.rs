@@ -49,6 +49,14 @@ impl World for Real {
         std::fs::create_dir_all(path).unwrap();
     }
 
+    fn move_file(&self, from: &Path, to: &Path) {
+        std::fs::rename(from, to).unwrap();
+    }
+
+    fn remove_file(&self, path: &Path) {
+        std::fs::remove_file(path).unwrap();
+    }
+
     fn write_file(&self, path: &Path, at: u64, bytes: &[u8]) {
         let file = File::options().write(true).open(path).unwrap();
         file.write_all_at(bytes, at).unwrap();

@@ -45,6 +45,14 @@ impl World for Simulated {
         self.machine.make_dir(path);
     }
 
+    fn move_file(&self, from: &Path, to: &Path) {
+        self.machine.move_file(from, to);
+    }
+
+    fn remove_file(&self, path: &Path) {
+        self.machine.delete_file(path);
+    }
+
     fn write_file(&self, path: &Path, at: u64, bytes: &[u8]) {
         self.machine.write_file(path, at, bytes);
     }

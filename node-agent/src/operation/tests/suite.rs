@@ -10,6 +10,7 @@ use super::power::ends_in_stage;
 use super::simulated::Simulated;
 use crate::kernel::Kernel;
 use crate::kernel::fake::{Call, Fault};
+use crate::operation::phase::Progress;
 use crate::operation::{self, Node, Published, Thread, VolumeUsage};
 
 on_both! {
@@ -45,7 +46,7 @@ const LIFE: [Verb; 8] = [
 ];
 
 #[track_caller]
-fn all_ok<K: Kernel>(node: &Node<K>, volume: &Volume, verbs: &[Verb]) {
+pub(super) fn all_ok<K: Kernel>(node: &Node<K>, volume: &Volume, verbs: &[Verb]) {
     for verb in verbs {
         let done = volume.call(node, *verb);
         assert!(done.is_ok(), "{verb:?} of {:?}: {done:?}", volume.form);
@@ -58,7 +59,7 @@ fn refused<T>(result: Result<T, Failure>, kind: Kind) {
 }
 
 #[track_caller]
-fn nothing_left(world: &impl World) {
+pub(super) fn nothing_left(world: &impl World) {
     assert_eq!(world.left(), Vec::<String>::new());
 }
 
@@ -386,7 +387,7 @@ fn a_growth_waits_for_the_file_and_is_of_the_volumes_own_filesystem<W: World>(wo
                 staging: Some(other.staging()),
                 capability: None,
             };
-            operation::expand(&node, &request)
+            operation::expand(&node, &Progress::default(), &request)
         };
         assert_eq!(to_grow(BYTES).unwrap(), BYTES);
         refused(to_grow(BYTES + 1), Kind::Unreachable);

@@ -6,7 +6,7 @@ use std::path::Path;
 use belay_server::call::Kind;
 use belay_server::request::AccessMode;
 
-use super::bench::{Form, MIB, Verb, Volume, World, sweep};
+use super::bench::{DRIVER, Form, MIB, Verb, Volume, World, sweep};
 use super::simulated::Simulated;
 use crate::device::loop_path;
 use crate::kernel::fake::{Died, Fault};
@@ -27,9 +27,14 @@ const KEPT: LoopMode = LoopMode {
     autoclear: false,
 };
 
+/// What devices of the volume are bound under.
+fn name_of(volume: &Volume) -> String {
+    format!("{DRIVER}/{}", volume.id)
+}
+
 /// Binds the volume's file as a stage does that dies thereafter; the number of the device.
 fn leave_bound<W: World>(world: &W, volume: &Volume) -> u32 {
-    bind(world, &volume.file(), &volume.id, KEPT)
+    bind(world, &volume.file(), &name_of(volume), KEPT)
 }
 
 fn bind<W: World>(world: &W, file: &Path, name: &str, mode: LoopMode) -> u32 {
@@ -59,6 +64,9 @@ fn what_a_dead_agent_left_bound_is_freed_at_the_start<W: World>(world: &W) {
     for name in ["one", "two"] {
         leave_bound(world, &world.volume(name, Form::Block));
     }
+    // By an earlier release.
+    let volume = world.volume("three", Form::Block);
+    bind(world, &volume.file(), &volume.id, KEPT);
     drop(world.start_swept());
     nothing_left(world);
 }

@@ -1,0 +1,150 @@
+//! The name that a device is bound under (`lo_file_name`): whose it is, whatever its file is called
+//! since and wherever that was moved.
+
+use belay_server::identity::DriverName;
+use belay_server::request::VolumeId;
+
+use crate::kernel::LoopStatus;
+
+/// `LO_NAME_SIZE` of include/uapi/linux/loop.h, without the zero at its end.
+const NAME_BYTES: usize = 63;
+
+/// The name of one driver's volume: `<driver>/<volume>`. Where that has no room, a digest and the
+/// end of the volume's id, behind a character that no driver's name has.
+#[derive(Clone, Debug)]
+pub(super) struct Name {
+    bound: String,
+    volume: VolumeId,
+}
+
+/// Whose name a bound device has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Bearer {
+    /// The volume's.
+    Ours,
+    /// The volume's id without a driver, as earlier releases bound devices: it may be that of
+    /// another driver's volume.
+    Earlier,
+    /// Another volume's.
+    Another,
+    /// None, or a path, which is what losetup(8) and mount(8) give.
+    Nobody,
+}
+
+impl Name {
+    pub(super) fn new(driver: &DriverName, volume: &VolumeId) -> Self {
+        let whole = format!("{driver}/{volume}");
+        let bound = match whole.len() <= NAME_BYTES {
+            true => whole,
+            false => shortened(&whole),
+        };
+        let volume = volume.clone();
+        Name { bound, volume }
+    }
+
+    pub(super) fn as_str(&self) -> &str {
+        &self.bound
+    }
+
+    /// Whose name the device of that status has.
+    pub(super) fn bearer(&self, status: &LoopStatus) -> Bearer {
+        let (name, volume) = (status.name.as_str(), self.volume.as_str());
+        let is_cut = name.len() == NAME_BYTES && volume.starts_with(name);
+        match name {
+            _ if name == self.bound => Bearer::Ours,
+            _ if name == volume || is_cut => Bearer::Earlier,
+            "" => Bearer::Nobody,
+            _ if name.starts_with('/') => Bearer::Nobody,
+            _ => Bearer::Another,
+        }
+    }
+}
+
+/// Ids come from controllers and administrators, none of whom gains by two names that are alike, so
+/// the digest need not withstand anybody. What is used, and not only taken down, has its file
+/// compared besides.
+fn shortened(whole: &str) -> String {
+    let digest = fnv_1a(whole.as_bytes());
+    let mut name = format!("~{digest:032x}/");
+    let room = NAME_BYTES - name.len();
+    let tail = (whole.len() - room..whole.len()).find_map(|at| whole.get(at..));
+    name.push_str(tail.unwrap_or_default());
+    name
+}
+
+/// FNV-1a of 128 bits (RFC 9923).
+fn fnv_1a(bytes: &[u8]) -> u128 {
+    const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
+    const PRIME: u128 = (1 << 88) + 0x13b;
+    let mix = |hash: u128, byte: &u8| (hash ^ u128::from(*byte)).wrapping_mul(PRIME);
+    bytes.iter().fold(BASIS, mix)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::{Dev, LoopMode};
+
+    fn name(driver: &str, volume: &str) -> Name {
+        Name::new(&driver.parse().unwrap(), &VolumeId::new(volume).unwrap())
+    }
+
+    #[track_caller]
+    fn expect(name: &Name, bound: &str, bearer: Bearer) {
+        let status = LoopStatus {
+            name: bound.to_owned(),
+            backing_dev: Dev { major: 8, minor: 1 },
+            backing_ino: 2,
+            mode: LoopMode {
+                read_only: false,
+                autoclear: true,
+            },
+        };
+        assert_eq!(name.bearer(&status), bearer, "{bound:?}");
+    }
+
+    #[test]
+    fn the_digest_is_the_one_of_the_rfc() {
+        assert_eq!(fnv_1a(b""), 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d);
+        assert_eq!(fnv_1a(b"a"), 0xd228_cb69_6f1a_8caf_7891_2b70_4e4a_8964);
+        assert_eq!(fnv_1a(b"foobar"), 0x343e_1662_793c_64bf_6f0d_3597_ba44_6f18);
+    }
+
+    #[test]
+    fn a_name_is_read_where_it_has_room_and_is_told_from_all_others_where_not() {
+        let driver = "local.csi.belay.dev";
+        let volume = "vol-0123456789abcdef0123456789abcdef";
+        let short = name(driver, volume);
+        assert_eq!(short.as_str(), format!("{driver}/{volume}"));
+        let [long, other] = ["a", "b"].map(|begin| {
+            let id = format!("{begin}{}", "x".repeat(127));
+            name(driver, &id)
+        });
+        let umlauts = name(driver, &"ü".repeat(64));
+        for name in [&long, &other, &umlauts] {
+            assert!(name.as_str().len() <= NAME_BYTES && name.as_str().starts_with('~'));
+            expect(name, name.as_str(), Bearer::Ours);
+        }
+        assert!(long.as_str().ends_with("/xxxxxxxxxxxxxxxxxxxxxxxxxxxxx"));
+        expect(&long, other.as_str(), Bearer::Another);
+    }
+
+    #[test]
+    fn whose_a_device_is_says_its_name_unless_a_tool_bound_it() {
+        let ours = name("one", "vol");
+        for (bound, bearer) in [
+            ("one/vol", Bearer::Ours),
+            ("two/vol", Bearer::Another),
+            ("one/vol2", Bearer::Another),
+            ("vol", Bearer::Earlier),
+            ("vol2", Bearer::Another),
+            ("", Bearer::Nobody),
+            ("/volumes/vol", Bearer::Nobody),
+        ] {
+            expect(&ours, bound, bearer);
+        }
+        let long = "x".repeat(128);
+        expect(&name("one", &long), &long[..63], Bearer::Earlier);
+        expect(&name("one", &long), &long[..62], Bearer::Another);
+    }
+}

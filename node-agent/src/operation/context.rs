@@ -1,0 +1,41 @@
+//! What an operation is given besides its request.
+
+use std::ops::Deref;
+
+use super::Node;
+use super::phase::{Clock, Operation, Phase, Progress};
+use crate::kernel::Kernel;
+
+/// The node as one running operation has it: that knows its phase, shows it, and measures it.
+pub(super) struct Context<'a, K: Kernel> {
+    node: &'a Node<K>,
+    clock: Clock<'a>,
+}
+
+impl<K: Kernel> Context<'_, K> {
+    /// Runs a part of the operation. Within another phase it replaces that for as long as it lasts.
+    pub(super) fn phase<T>(&self, phase: Phase, work: impl FnOnce() -> T) -> T {
+        self.clock.phase(phase, work)
+    }
+}
+
+impl<K: Kernel> Deref for Context<'_, K> {
+    type Target = Node<K>;
+
+    fn deref(&self) -> &Node<K> {
+        self.node
+    }
+}
+
+/// Runs a whole operation, which `progress` shows. Work outside the other phases counts as
+/// [`Phase::Look`].
+pub(super) fn operation<K: Kernel, T>(
+    node: &Node<K>,
+    progress: &Progress,
+    operation: Operation,
+    work: impl FnOnce(&Context<'_, K>) -> T,
+) -> T {
+    let clock = Clock::start(operation, progress);
+    let cx = Context { node, clock };
+    cx.phase(Phase::Look, || work(&cx))
+}
