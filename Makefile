@@ -1,113 +1,119 @@
-# The front door; `make help` lists what there is. Recipes stay short, the work is in scripts.
+# Entry points; `make help` lists them. Recipes are short, the work is in scripts.
 #
-# `make demo` and `make test` work as the first command on a fresh Debian or Ubuntu machine:
-# what is missing is installed first, after one line that says what and why.
+# `make demo` and `make test` work as the first command on a fresh Debian or Ubuntu machine: missing
+# tools are installed first, and each installation is announced in one line.
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
-# One place knows where fetched tools live, for recipes and for scripts run by hand alike.
+# env.sh knows where downloaded tools are, for recipes and for scripts alike.
 export PATH := $(shell . tests/setup/env.sh && printf '%s' "$$PATH")
 export CARGO_TARGET_DIR := $(abspath $(or $(CARGO_TARGET_DIR),target))
 export BELAY_BIN_DIR ?= $(CARGO_TARGET_DIR)/bin
 export GOTOOLCHAIN ?= auto
 export MAKE
 
-# CI says --locked here: it builds what Cargo.lock names, or fails.
+# CI sets --locked: build with Cargo.lock as it is, or fail.
 CARGO_FLAGS ?=
-# Mounts made by tests stay in a mount namespace of their own, and die with it.
+# Tests mount in a private mount namespace, which is removed with them.
 ISOLATED := unshare --mount --propagation private
 
 .PHONY: root help setup build check fmt clippy deny tidy \
-	test unit mounts wire sanity demo bench mutants nightly images packages monitoring chart manifests \
+	test unit mounts guest wire sanity standalone demo bench mutants nightly images packages monitoring chart manifests \
 	e2e cluster cluster-down clean
 
-help: ## this list
+help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: ## install whatever check, test and demo need (nearly free when it is all there)
+setup: ## install the tools for check, test and demo
 	@tests/setup/setup.sh check test demo
 
-build: ## the programs, static, in target/bin
+build: ## static programs in target/bin
 	@tests/setup/setup.sh demo
 	tests/setup/build.sh '$(BELAY_BIN_DIR)' $(CARGO_FLAGS)
 
-check: ## what needs no root: format, lints, dependencies, house rules
+check: ## format, lints, dependencies, house rules
 	@tests/setup/setup.sh check
 	@tests/steps.sh fmt clippy deny tidy
 
-test: root ## everything: units, real mounts, wire, csi-sanity (root)
+test: root ## all tests: units, real mounts, guests, wire, chart, csi-sanity (root)
 	@tests/setup/setup.sh test
-	@tests/steps.sh build unit mounts wire chart sanity
+	@tests/steps.sh build unit mounts guest wire chart sanity standalone
 
-demo: root build ## watch a volume live its life (root); ROUNDS=n rounds, KEEP=1 leaves it running
+demo: root build ## run full volume lifecycles, with latencies (root); ROUNDS=n, KEEP=1 keeps it running
 	@"$(BELAY_BIN_DIR)/belay-demo"
 
-fmt: ## format check alone
+fmt: ## format check only
 	cargo fmt --all --check
 
-clippy: ## lints alone
+clippy: ## lints only
 	cargo clippy $(CARGO_FLAGS) --workspace --all-targets -- -D warnings
 
 deny: ## bans, licences and sources of all dependencies
 	cargo deny --log-level warn check bans licenses sources
 
-tidy: ## house rules alone: lengths, layers, words (see CONTRIBUTING.md)
+tidy: ## house rules only: lengths, layers, words (see CONTRIBUTING.md)
 	cargo test $(CARGO_FLAGS) -p belay-tests --test tidy
 
-unit: ## units and tidy alone; no root, no network
+unit: ## unit tests and house rules; no root, no network
 	cargo test $(CARGO_FLAGS) --workspace
 
-mounts: root ## what is ignored without root: real devices and mounts, black box, crashes (root)
-	$(ISOLATED) cargo test $(CARGO_FLAGS) --workspace --tests -- --ignored
+mounts: root ## tests that need root: devices, mounts, black box, crashes (root)
+	$(ISOLATED) cargo test $(CARGO_FLAGS) --workspace --exclude belay-guest --tests -- --ignored
 
-wire: ## our proto beside the official Go module, descriptor by descriptor
+guest: root build ## run Belay in User-mode Linux guests: kernels, hot-plugged disks, power cuts (root)
+	@tests/beds/guest/run.sh $(CARGO_FLAGS)
+
+wire: ## compare the protobuf descriptors with the official Go module
 	cd tests/wire && go test -count=1 ./...
 
-chart: ## the Helm chart: lint, plain manifests, values, refusals; needs no cluster
+chart: ## test the Helm chart: lint, manifests, values, refusals; no cluster
 	@tests/setup/go.sh
 	@tests/setup/helm.sh
 	cd tests/deploy && go test -count=1 ./...
 
-manifests: ## write deploy/manifests anew from the chart
+manifests: ## regenerate deploy/manifests from the chart
 	@tests/setup/go.sh
 	deploy/manifests/generate.sh
 
-sanity: root ## csi-sanity against both binaries: mount and block, with and without topology (root)
+sanity: root ## csi-sanity: mount and block, with and without topology (root)
 	@tests/sanity/run.sh
 
-bench: root build ## criterion: stage, publish and the way back beside the bare system calls (root)
+standalone: root ## run docs/standalone.md as written, with the programs of make build (root)
+	@tests/standalone/check.sh '$(BELAY_BIN_DIR)'
+
+bench: root build ## benchmarks, compared with the bare system calls (root)
 	$(ISOLATED) cargo bench $(CARGO_FLAGS) -p belay-benches
 
-e2e: root build ## in a real Kubernetes: chart, checks, storage suite (root); FULL=1, CHAOS=minutes, PARTS="name..."
+e2e: root build ## Kubernetes: chart, checks, storage suite (root); FULL=1, CHAOS=minutes, PARTS="name..."
 	@tests/setup/setup.sh e2e
 	@FULL='$(FULL)' CHAOS='$(CHAOS)' PARTS='$(PARTS)' tests/beds/kubernetes/e2e.sh '$(BELAY_BIN_DIR)'
 
-cluster: root build ## a Kubernetes with Belay to play with, or the new build into it (root)
+cluster: root build ## start a Kubernetes with Belay, or install a new build in it (root)
 	@tests/setup/setup.sh e2e
 	@tests/beds/kubernetes/up.sh '$(BELAY_BIN_DIR)'
 
-cluster-down: root ## and away with it (root)
+cluster-down: root ## stop and remove that Kubernetes (root)
 	@tests/beds/kubernetes/cluster.sh down
 
-mutants: root ## small faults put into the code: does a test notice? (root); SAMPLE=n, SEED=n, FILES="glob..."
+mutants: root ## mutation tests (root); SAMPLE=n, SEED=n, FILES="glob..."
 	@tests/setup/setup.sh test mutants
 	@SAMPLE='$(SAMPLE)' SEED='$(SEED)' FILES='$(FILES)' tests/mutants/run.sh
 
-nightly: root ## the long forms of the tests, part by part (root); resumes, PARTS="name..." for some
+nightly: root ## long forms of all tests (root); resumes; PARTS="name..." selects
 	@tests/setup/setup.sh test e2e mutants
 	@tests/nightly.sh $(PARTS)
 
-images: root build ## both container images in target/images, tried from the archives (root)
+images: root build ## build and test the container images in target/images (root)
 	deploy/images/build.sh '$(CARGO_TARGET_DIR)/images' '$(BELAY_BIN_DIR)'
 	tests/images/check.sh '$(CARGO_TARGET_DIR)/images' '$(BELAY_BIN_DIR)'
 
-packages: root build ## Debian packages in target/packages, tried beneath systemd and udev (root)
+packages: root build ## build and test Debian packages in target/packages (root)
 	deploy/packages/build.sh '$(CARGO_TARGET_DIR)/packages' '$(BELAY_BIN_DIR)'
 	tests/systemd/check.sh '$(CARGO_TARGET_DIR)/packages'
 	tests/udev/check.sh
 
-monitoring: root build ## alerts, dashboard and runbook, by tests and on a real Prometheus (root)
+monitoring: root build ## test alerts, dashboard and runbook with a real Prometheus (root)
 	tests/monitoring/check.sh
 	tests/monitoring/real.sh '$(BELAY_BIN_DIR)'
 

@@ -23,9 +23,11 @@ parts=$(
 build       |  3 | before  | build
 unit        |  8 | machine | unit CARGO_PROFILE_DEV_OPT_LEVEL=1
 mounts      | 30 | machine | mounts CARGO_PROFILE_DEV_OPT_LEVEL=1
+guest       | 15 | machine | guest CARGO_PROFILE_DEV_OPT_LEVEL=1
 wire        |  1 | machine | wire
 chart       |  1 | machine | chart
 sanity      |  2 | machine | sanity
+standalone  |  1 | machine | standalone
 images      |  1 | machine | images
 packages    |  1 | machine | packages
 monitoring  |  1 | machine | monitoring

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs the system packages that are missing, and no other.
 #
-#   packages.sh build filesystems foreign images kubernetes curl
+#   packages.sh build filesystems foreign images kubernetes guest curl
 #
 # A package is missing when its command is: so a machine that has the tools from elsewhere is left
 # alone, and the usual case costs no call of dpkg.
@@ -80,6 +80,14 @@ need_for() {
             need openssl "and keys of its own" openssl
             need ldd "images take libraries along" libc-bin
             need python3 "the stress tests are written in it" python3
+            ;;
+        guest)
+            need linux.uml "a guest's kernel" user-mode-linux
+            need udevadm "disks in a guest are named by it" udev
+            need modprobe "a guest loads modules" kmod
+            need taskset "and stays on one processor" util-linux
+            need ip "its loopback interface is brought up" iproute2
+            need patchelf "another kernel is unpacked beside it" patchelf
             ;;
         curl)
             need curl "a toolchain is fetched with it" curl

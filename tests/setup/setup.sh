@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes the machine ready for what it is told: check, test, demo, e2e, mutants (any of them).
+# Makes the machine ready for what it is told: check, test, demo, e2e, guest, mutants (any of them).
 # What is there already is left alone, so the second run takes a fraction of a second.
 set -euo pipefail
 
@@ -14,14 +14,14 @@ wanted_by() {
     return 1
 }
 
-wanted_by check test demo e2e mutants || {
-    printf 'setup.sh: say what for: check, test, demo, e2e, mutants\n' >&2
+wanted_by check test demo e2e guest mutants || {
+    printf 'setup.sh: say what for: check, test, demo, e2e, guest, mutants\n' >&2
     exit 64
 }
 
 # All packages at once and first: without root this is where it ends, before anything is built.
 groups=(build)
-if wanted_by test demo e2e; then groups+=(filesystems); fi
+if wanted_by test demo e2e guest; then groups+=(filesystems); fi
 if wanted_by test; then groups+=(foreign); fi
 if wanted_by e2e; then groups+=(images kubernetes); fi
 "$here/packages.sh" "${groups[@]}"
@@ -40,3 +40,4 @@ if wanted_by e2e; then
     "$here/helm.sh"
     "$here/kubernetes.sh"
 fi
+if wanted_by guest; then "$here/guest.sh"; fi

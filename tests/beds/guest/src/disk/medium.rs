@@ -1,0 +1,409 @@
+//! What a disk holds: a file of the machine, and before it a write-back cache that a power cut
+//! loses. Knows bytes, offsets and faults; must not know how requests arrive.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use belay_bed::chance::Chance;
+
+/// What survives a power cut whole or not at all, in bytes: a block of today's disks.
+const PAGE: u64 = 4096;
+/// Pages in the cache, at most: 16 MiB, as in a disk of the trade.
+const CACHE_MAX: usize = 4096;
+/// One of so many overwritten pages has reached the platter before.
+const WRITTEN_BEFORE: u64 = 4;
+
+/// What is left of the cache after a power cut.
+#[derive(Clone, Copy, Debug)]
+pub enum Survival {
+    /// Nothing that was not flushed.
+    Nothing,
+    /// All of it.
+    Everything,
+    /// Some pages of it, as the seed decides.
+    Some(u64),
+}
+
+/// Requests that are answered with an I/O error.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Failing {
+    /// Reads.
+    pub reads: bool,
+    /// Writes.
+    pub writes: bool,
+    /// Flushes of the cache.
+    pub flushes: bool,
+}
+
+/// Why a request is not answered with success.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// The answer is an I/O error.
+    Failed,
+    /// There is no answer, since there is no power.
+    NoPower,
+}
+
+/// What a disk holds. It outlives the guests that use it.
+#[derive(Debug)]
+pub struct Medium {
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    platter: File,
+    bytes: u64,
+    cache: BTreeMap<u64, Vec<u8>>,
+    chance: Chance,
+    failing: Failing,
+    has_power: bool,
+    changes: u64,
+    cut: Option<Cut>,
+}
+
+/// A power cut that is to come.
+struct Cut {
+    at: u64,
+    act: Box<dyn FnOnce() + Send>,
+}
+
+impl std::fmt::Debug for Cut {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "at {}", self.at)
+    }
+}
+
+impl Medium {
+    /// A disk of that file, which is made if need be, and becomes that large.
+    ///
+    /// # Panics
+    /// If the file cannot be made or opened, or `bytes` is not a multiple of 4 KiB.
+    #[must_use]
+    pub fn new(path: &Path, bytes: u64) -> Self {
+        let mut options = File::options();
+        options.read(true).write(true).create(true).truncate(false);
+        let platter = options.open(path).expect("the file of a disk");
+        let medium = Medium {
+            state: Mutex::new(State {
+                platter,
+                bytes: 0,
+                cache: BTreeMap::new(),
+                chance: Chance::seeded(bytes),
+                failing: Failing::default(),
+                has_power: true,
+                changes: 0,
+                cut: None,
+            }),
+        };
+        medium.resize(bytes);
+        medium
+    }
+
+    /// Its size in bytes.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.state().bytes
+    }
+
+    /// Sets the size. [`Slot::grow`](crate::Slot::grow) notifies the guest as well.
+    pub(crate) fn resize(&self, bytes: u64) {
+        assert_eq!(bytes % PAGE, 0, "a size in blocks");
+        let mut state = self.state();
+        state.platter.set_len(bytes).expect("truncate");
+        state.bytes = bytes;
+    }
+
+    /// Which requests fail from now on.
+    pub fn fail(&self, failing: Failing) {
+        self.state().failing = failing;
+    }
+
+    /// Writes and flushes so far.
+    #[must_use]
+    pub fn changes(&self) -> u64 {
+        self.state().changes
+    }
+
+    /// Schedules a power cut at the change of that number, see [`Medium::changes`]. That change and
+    /// all later requests are not answered, and `act` is called to cut the guest's power.
+    pub fn cut_at(&self, change: u64, act: impl FnOnce() + Send + 'static) {
+        self.state().cut = Some(Cut {
+            at: change,
+            act: Box::new(act),
+        });
+    }
+
+    /// What a power cut leaves; then the power is back. The guest must be gone.
+    pub fn lose_cache(&self, survival: Survival) {
+        let mut state = self.state();
+        let cache = std::mem::take(&mut state.cache);
+        let mut chance = match survival {
+            Survival::Some(seed) => Some(Chance::seeded(seed)),
+            Survival::Nothing | Survival::Everything => None,
+        };
+        for (page, content) in cache {
+            let survives = match &mut chance {
+                Some(chance) => chance.below(2) == 0,
+                None => matches!(survival, Survival::Everything),
+            };
+            if survives {
+                state.put(page, &content).expect("the file of a disk");
+            }
+        }
+        state.has_power = true;
+        state.cut = None;
+    }
+
+    pub(crate) fn read(&self, at: u64, into: &mut [u8]) -> Result<(), Refused> {
+        let state = self.state();
+        state.check(at, into.len(), state.failing.reads)?;
+        state.get(at, into).map_err(|_| Refused::Failed)
+    }
+
+    pub(crate) fn write(&self, at: u64, data: &[u8]) -> Result<(), Refused> {
+        let mut state = self.state();
+        state.check(at, data.len(), state.failing.writes)?;
+        state.change()?;
+        state.hold(at, data).map_err(|_| Refused::Failed)
+    }
+
+    pub(crate) fn flush(&self) -> Result<(), Refused> {
+        let mut state = self.state();
+        state.check(0, 0, state.failing.flushes)?;
+        state.change()?;
+        let cache = std::mem::take(&mut state.cache);
+        let mut pages = cache.iter();
+        let put = pages.try_for_each(|(page, content)| state.put(*page, content));
+        put.map_err(|_| Refused::Failed)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn check(&self, at: u64, length: usize, is_failing: bool) -> Result<(), Refused> {
+        if !self.has_power {
+            return Err(Refused::NoPower);
+        }
+        let end = u64::try_from(length)
+            .ok()
+            .and_then(|length| at.checked_add(length));
+        let is_within = end.is_some_and(|end| end <= self.bytes);
+        match is_within && !is_failing {
+            true => Ok(()),
+            false => Err(Refused::Failed),
+        }
+    }
+
+    /// One more change, unless the power fails at it.
+    fn change(&mut self) -> Result<(), Refused> {
+        self.changes += 1;
+        let changes = self.changes;
+        match self.cut.take_if(|cut| cut.at <= changes) {
+            None => Ok(()),
+            Some(cut) => {
+                self.has_power = false;
+                (cut.act)();
+                Err(Refused::NoPower)
+            }
+        }
+    }
+
+    /// Bytes as the guest sees them: the cache before the platter.
+    fn get(&self, at: u64, into: &mut [u8]) -> io::Result<()> {
+        self.platter.read_exact_at(into, at)?;
+        for piece in pieces(at, into.len()) {
+            if let Some(content) = self.cache.get(&piece.page) {
+                into[piece.of_request].copy_from_slice(&content[piece.of_page]);
+            }
+        }
+        Ok(())
+    }
+
+    fn hold(&mut self, at: u64, data: &[u8]) -> io::Result<()> {
+        for piece in pieces(at, data.len()) {
+            let content = match self.cache.remove(&piece.page) {
+                Some(content) => {
+                    if self.chance.below(WRITTEN_BEFORE) == 0 {
+                        self.put(piece.page, &content)?;
+                    }
+                    Some(content)
+                }
+                None => None,
+            };
+            let mut content = match content {
+                Some(content) => content,
+                None => {
+                    let mut content = vec![0; piece.page_size];
+                    self.platter.read_exact_at(&mut content, piece.page)?;
+                    content
+                }
+            };
+            content[piece.of_page].copy_from_slice(&data[piece.of_request]);
+            self.cache.insert(piece.page, content);
+        }
+        while self.cache.len() > CACHE_MAX {
+            self.write_back_one()?;
+        }
+        Ok(())
+    }
+
+    /// A full cache writes something back, in an order of its own.
+    fn write_back_one(&mut self) -> io::Result<()> {
+        let from = self.chance.below(self.bytes.max(1));
+        let next = self.cache.range(from..).next();
+        let chosen = next.or_else(|| self.cache.iter().next());
+        let Some(page) = chosen.map(|(page, _)| *page) else {
+            return Ok(());
+        };
+        match self.cache.remove(&page) {
+            Some(content) => self.put(page, &content),
+            None => Ok(()),
+        }
+    }
+
+    fn put(&self, page: u64, content: &[u8]) -> io::Result<()> {
+        self.platter.write_all_at(content, page)
+    }
+}
+
+/// The part of a request that lies in one page.
+struct Piece {
+    page: u64,
+    page_size: usize,
+    of_page: std::ops::Range<usize>,
+    of_request: std::ops::Range<usize>,
+}
+
+fn pieces(at: u64, length: usize) -> impl Iterator<Item = Piece> {
+    let page_size = usize::try_from(PAGE).expect("a small number");
+    let first = usize::try_from(at % PAGE).expect("a small number");
+    let mut done = 0;
+    let mut page = at - at % PAGE;
+    std::iter::from_fn(move || {
+        let start = if done == 0 { first } else { 0 };
+        let count = (length - done).min(page_size - start);
+        let piece = Piece {
+            page,
+            page_size,
+            of_page: start..start + count,
+            of_request: done..done + count,
+        };
+        done += count;
+        page += PAGE;
+        (count > 0).then_some(piece)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+
+    fn medium() -> (tempfile::TempDir, Medium) {
+        let folder = tempfile::tempdir().unwrap();
+        let medium = Medium::new(&folder.path().join("disk"), 1 << 20);
+        (folder, medium)
+    }
+
+    fn byte(medium: &Medium, at: u64) -> u8 {
+        let mut byte = [0];
+        medium.read(at, &mut byte).unwrap();
+        byte[0]
+    }
+
+    #[test]
+    fn what_was_written_is_read_across_pages_before_and_after_a_flush() {
+        let (_folder, medium) = medium();
+        let data: Vec<u8> = (0..10_000_usize).map(|n| n.to_le_bytes()[0] | 1).collect();
+        medium.write(4096 - 512, &data).unwrap();
+        for _ in 0..2 {
+            let mut found = vec![0; data.len()];
+            medium.read(4096 - 512, &mut found).unwrap();
+            assert_eq!(found, data);
+            assert_eq!(byte(&medium, 4096 - 513), 0);
+            medium.flush().unwrap();
+        }
+    }
+
+    #[test]
+    fn a_power_cut_loses_what_was_not_flushed_and_nothing_else() {
+        let (_folder, medium) = medium();
+        medium.write(0, &[1; 512]).unwrap();
+        medium.flush().unwrap();
+        medium.write(8192, &[2; 512]).unwrap();
+        medium.lose_cache(Survival::Everything);
+        medium.write(16384, &[3; 512]).unwrap();
+        medium.lose_cache(Survival::Nothing);
+        assert_eq!([0, 8192, 16384].map(|at| byte(&medium, at)), [1, 2, 0]);
+    }
+
+    #[test]
+    fn some_pages_survive_as_the_seed_decides() {
+        let survivors = |seed| {
+            let (_folder, medium) = medium();
+            medium.write(0, &[1; 64 << 10]).unwrap();
+            medium.lose_cache(Survival::Some(seed));
+            let pages = (0..16).map(|page| byte(&medium, page * PAGE));
+            pages.collect::<Vec<u8>>()
+        };
+        assert_eq!(survivors(1), survivors(1));
+        assert_ne!(survivors(1), survivors(2));
+        assert!(survivors(1).contains(&0) && survivors(1).contains(&1));
+    }
+
+    #[test]
+    fn a_cut_ends_all_answers_until_the_power_is_back() {
+        let (_folder, medium) = medium();
+        let is_cut = Arc::new(AtomicBool::new(false));
+        let act = Arc::clone(&is_cut);
+        medium.cut_at(3, move || act.store(true, Ordering::SeqCst));
+        medium.write(0, &[1; 512]).unwrap();
+        medium.flush().unwrap();
+        assert!(!is_cut.load(Ordering::SeqCst));
+        assert_eq!(medium.write(0, &[2; 512]), Err(Refused::NoPower));
+        assert!(is_cut.load(Ordering::SeqCst));
+        assert_eq!(medium.read(0, &mut [0]), Err(Refused::NoPower));
+        medium.lose_cache(Survival::Everything);
+        assert_eq!(byte(&medium, 0), 1);
+    }
+
+    #[test]
+    fn a_full_cache_writes_back_by_itself() {
+        let folder = tempfile::tempdir().unwrap();
+        let medium = Medium::new(&folder.path().join("disk"), 32 << 20);
+        medium.write(0, &vec![1; 32 << 20]).unwrap();
+        medium.lose_cache(Survival::Nothing);
+        let written = (0..8192)
+            .filter(|page| byte(&medium, page * PAGE) == 1)
+            .count();
+        assert_eq!(written, 8192 - CACHE_MAX);
+    }
+
+    #[test]
+    fn faults_and_requests_beyond_the_end_fail() {
+        let (_folder, medium) = medium();
+        assert_eq!(
+            medium.read((1 << 20) - 1, &mut [0; 2]),
+            Err(Refused::Failed)
+        );
+        assert_eq!(medium.write(u64::MAX, &[0; 2]), Err(Refused::Failed));
+        medium.fail(Failing {
+            reads: true,
+            ..Failing::default()
+        });
+        assert_eq!(medium.read(0, &mut [0]), Err(Refused::Failed));
+        medium.write(0, &[0]).unwrap();
+        medium.fail(Failing::default());
+        medium.read(0, &mut [0]).unwrap();
+    }
+}

@@ -1,0 +1,93 @@
+//! The guest's memory, as far as it shares it. Knows where it is mapped; nothing of queues.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering;
+
+use vm_memory::{Bytes as _, FileOffset, GuestAddress, GuestMemoryMmap};
+
+/// A part of the memory, as VHOST_USER_SET_MEM_TABLE describes it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Region {
+    /// Its address in the guest.
+    pub(super) guest: u64,
+    /// In bytes.
+    pub(super) size: u64,
+    /// Its address in the process that is the guest.
+    pub(super) user: u64,
+    /// Where it begins in its file.
+    pub(super) offset: u64,
+}
+
+/// All parts of it.
+#[derive(Debug)]
+pub(super) struct Memory {
+    map: GuestMemoryMmap,
+    regions: Vec<Region>,
+}
+
+impl Memory {
+    /// Maps the regions, each with its file.
+    pub(super) fn map(regions: Vec<Region>, files: Vec<OwnedFd>) -> io::Result<Self> {
+        let ranges: Vec<_> = regions
+            .iter()
+            .zip(files)
+            .map(|(region, file)| {
+                let size = usize::try_from(region.size).map_err(io::Error::other)?;
+                let file = FileOffset::new(File::from(file), region.offset);
+                Ok((GuestAddress(region.guest), size, Some(file)))
+            })
+            .collect::<io::Result<_>>()?;
+        let map = GuestMemoryMmap::from_ranges_with_files(ranges).map_err(io::Error::other)?;
+        Ok(Memory { map, regions })
+    }
+
+    /// The guest address of a user address; VHOST_USER_SET_VRING_ADDR has user addresses.
+    pub(super) fn of_user(&self, user: u64) -> io::Result<u64> {
+        let is_in = |region: &&Region| {
+            user.checked_sub(region.user)
+                .is_some_and(|at| at < region.size)
+        };
+        let region = self.regions.iter().find(is_in);
+        let region = region.ok_or_else(|| io::Error::other("a queue outside of the memory"))?;
+        Ok(region.guest + (user - region.user))
+    }
+
+    pub(super) fn read(&self, at: u64, into: &mut [u8]) -> io::Result<()> {
+        self.map
+            .read_slice(into, GuestAddress(at))
+            .map_err(io::Error::other)
+    }
+
+    /// Data for the disk. Linux 7 writes zeros from a page within its own image (`empty_zero_page`,
+    /// mm/mm_init.c), and User-mode Linux does not share that: it lies below the first region.
+    pub(super) fn read_data(&self, at: u64, into: &mut [u8]) -> io::Result<()> {
+        let first = self.regions.iter().map(|region| region.guest).min();
+        if first.is_some_and(|first| at < first) {
+            into.fill(0);
+            return Ok(());
+        }
+        self.read(at, into)
+    }
+
+    pub(super) fn write(&self, at: u64, data: &[u8]) -> io::Result<()> {
+        self.map
+            .write_slice(data, GuestAddress(at))
+            .map_err(io::Error::other)
+    }
+
+    /// What the guest has stored, and all that it wrote before.
+    pub(super) fn acquire(&self, at: u64) -> io::Result<u16> {
+        self.map
+            .load(GuestAddress(at), Ordering::Acquire)
+            .map_err(io::Error::other)
+    }
+
+    /// Stored for the guest after all that was written before.
+    pub(super) fn release(&self, at: u64, value: u16) -> io::Result<()> {
+        self.map
+            .store(value, GuestAddress(at), Ordering::Release)
+            .map_err(io::Error::other)
+    }
+}

@@ -1,0 +1,132 @@
+//! A split virtqueue (virtio 1.2, 2.7), from the device's side. Knows descriptors and rings, not
+//! the contents of requests.
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use super::memory::Memory;
+
+const NEXT: u16 = 1;
+const WRITE: u16 = 2;
+/// More than any disk is asked for at once.
+const REQUEST_MAX: u64 = 64 << 20;
+
+/// One queue, as far as it has been described.
+#[derive(Debug, Default)]
+pub(super) struct Queue {
+    /// Entries.
+    pub(super) size: u16,
+    /// Where its rings are.
+    pub(super) rings: Option<Rings>,
+    /// The guest rings it.
+    pub(super) kick: Option<OwnedFd>,
+    /// The guest is rung by it.
+    pub(super) call: Option<OwnedFd>,
+    /// The next entry of the available ring.
+    pub(super) next: u16,
+}
+
+/// Guest addresses of the three parts.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rings {
+    pub(super) descriptors: u64,
+    pub(super) available: u64,
+    pub(super) used: u64,
+}
+
+/// A request: what the guest sends, and where it wants the answer.
+#[derive(Debug)]
+pub(super) struct Chain {
+    head: u16,
+    /// All that the device may read.
+    pub(super) sent: Vec<u8>,
+    room: Vec<(u64, u32)>,
+}
+
+impl Chain {
+    /// Bytes that the device may write.
+    pub(super) fn room(&self) -> usize {
+        let sizes = self.room.iter().map(|(_, size)| u64::from(*size));
+        usize::try_from(sizes.sum::<u64>()).unwrap_or(0)
+    }
+}
+
+impl Queue {
+    /// The next request, if there is one.
+    pub(super) fn take(&mut self, memory: &Memory) -> io::Result<Option<Chain>> {
+        let Some(rings) = self.rings.filter(|_| self.size > 0) else {
+            return Ok(None);
+        };
+        if memory.acquire(rings.available + 2)? == self.next {
+            return Ok(None);
+        }
+        let slot = u64::from(self.next % self.size);
+        let mut head = [0; 2];
+        memory.read(rings.available + 4 + 2 * slot, &mut head)?;
+        let chain = self.follow(memory, rings, u16::from_le_bytes(head))?;
+        self.next = self.next.wrapping_add(1);
+        Ok(Some(chain))
+    }
+
+    fn follow(&self, memory: &Memory, rings: Rings, head: u16) -> io::Result<Chain> {
+        let mut chain = Chain {
+            head,
+            sent: Vec::new(),
+            room: Vec::new(),
+        };
+        let (mut index, mut total, mut is_readable) = (head, 0, true);
+        for _ in 0..self.size {
+            let mut entry = [0; 16];
+            memory.read(rings.descriptors + 16 * u64::from(index), &mut entry)?;
+            let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = entry;
+            let address = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
+            let size = u32::from_le_bytes([i, j, k, l]);
+            let flags = u16::from_le_bytes([m, n]);
+            total += u64::from(size);
+            is_readable &= total <= REQUEST_MAX;
+            if flags & WRITE != 0 {
+                chain.room.push((address, size));
+            } else if is_readable {
+                let start = chain.sent.len();
+                let size = usize::try_from(size).map_err(io::Error::other)?;
+                chain.sent.resize(start + size, 0);
+                is_readable = memory.read_data(address, &mut chain.sent[start..]).is_ok();
+            }
+            if flags & NEXT == 0 {
+                // A request of nothing is answered with an error by every device.
+                if !is_readable {
+                    chain.sent.clear();
+                }
+                return Ok(chain);
+            }
+            index = u16::from_le_bytes([o, p]);
+        }
+        Err(io::Error::other("a chain without an end"))
+    }
+
+    /// Answers a request, and rings.
+    pub(super) fn give(&self, memory: &Memory, chain: &Chain, answer: &[u8]) -> io::Result<()> {
+        let Some(rings) = self.rings else {
+            return Ok(());
+        };
+        let mut rest = answer;
+        for (address, size) in &chain.room {
+            let size = usize::try_from(*size).map_err(io::Error::other)?;
+            let (part, after) = rest.split_at(size.min(rest.len()));
+            memory.write(*address, part)?;
+            rest = after;
+        }
+        let written = u32::try_from(answer.len() - rest.len()).map_err(io::Error::other)?;
+        let used = memory.acquire(rings.used + 2)?;
+        let slot = u64::from(used % self.size);
+        let mut entry = Vec::with_capacity(8);
+        entry.extend(u32::from(chain.head).to_le_bytes());
+        entry.extend(written.to_le_bytes());
+        memory.write(rings.used + 4 + 8 * slot, &entry)?;
+        memory.release(rings.used + 2, used.wrapping_add(1))?;
+        if let Some(call) = &self.call {
+            rustix::io::write(call, &1_u64.to_ne_bytes())?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,53 @@
+//! The kernels that a guest can run, as `tests/setup/guest.sh` provides them. Knows files only.
+
+use std::path::{Path, PathBuf};
+
+/// A User-mode Linux.
+#[derive(Clone, Debug)]
+pub struct Kernel {
+    pub(crate) program: PathBuf,
+    /// The folder that has `<release>/kernel/...` in it.
+    pub(crate) modules: PathBuf,
+    pub(crate) arguments: &'static [&'static str],
+    /// To be loaded before its C library, see `xsave.c`.
+    pub(crate) preload: Option<PathBuf>,
+}
+
+impl Kernel {
+    /// The distribution's own: Linux 6.1 on Debian 12.
+    ///
+    /// # Panics
+    /// If it is not installed.
+    #[must_use]
+    pub fn of_distribution() -> Self {
+        let program = Path::new("/usr/bin/linux.uml");
+        assert!(program.exists(), "no linux.uml: `make guest` installs it");
+        let preload = cache().join("xsave.so");
+        Kernel {
+            program: program.to_owned(),
+            modules: PathBuf::from("/usr/lib/uml/modules"),
+            arguments: &[],
+            preload: preload.exists().then_some(preload),
+        }
+    }
+
+    /// Linux 7, which has statmount(2). None where the setup could not get it, and said so.
+    #[must_use]
+    pub fn newest() -> Option<Self> {
+        let folder = cache().join("linux-7");
+        let program = folder.join("linux.uml");
+        program.exists().then(|| Kernel {
+            program,
+            modules: folder.join("modules"),
+            arguments: &["seccomp=on"],
+            preload: None,
+        })
+    }
+}
+
+/// `$BELAY_CACHE/guest`; make exports the variable.
+fn cache() -> PathBuf {
+    let given = std::env::var_os("BELAY_CACHE").map(PathBuf::from);
+    let home = || Path::new(&std::env::var_os("HOME").unwrap_or_default()).join(".cache/belay");
+    given.unwrap_or_else(home).join("guest")
+}

@@ -1,0 +1,350 @@
+//! A machine for guests: slots for disks, and a User-mode Linux that boots in it. SIGKILL to its
+//! process group is the power cut: what the guest had in memory is lost.
+
+use std::fs::{self, File};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use rustix::fs::{StatVfsMountFlags, statvfs};
+use rustix::process::{Pid, Signal, kill_process_group};
+use tempfile::TempDir;
+
+use crate::channel::{Channel, Gone, Output};
+use crate::disk::slot;
+use crate::kernel::Kernel;
+
+pub use slot::Slot;
+
+/// Two seconds on an idle machine.
+const BOOT_MAX: Duration = Duration::from_secs(120);
+/// For a call that says nothing else.
+const CALL_MAX: Duration = Duration::from_secs(120);
+
+/// virtio's numbers of the two kinds of disk (virtio 1.2, 5).
+const VIRTIO_BLOCK: u32 = 2;
+const VIRTIO_SCSI: u32 = 8;
+
+/// What a machine is made of.
+#[derive(Clone, Debug)]
+pub struct Hardware {
+    /// Slots for virtio-blk, the first ones.
+    pub blocks: usize,
+    /// Slots for SCSI disks, after these.
+    pub scsis: usize,
+    /// Memory, in MiB.
+    pub memory: u64,
+}
+
+impl Default for Hardware {
+    fn default() -> Self {
+        Hardware {
+            blocks: 1,
+            scsis: 0,
+            memory: 512,
+        }
+    }
+}
+
+/// Slots and a kernel. Guests boot in it one after the other.
+#[derive(Debug)]
+pub struct Machine {
+    hardware: Hardware,
+    kernel: Kernel,
+    slots: Vec<Slot>,
+    folder: TempDir,
+    boots: AtomicUsize,
+}
+
+/// A running guest. Its power is cut when it is dropped.
+#[derive(Debug)]
+pub struct Guest<'a> {
+    machine: &'a Machine,
+    channel: Channel,
+    power: Power,
+    release: String,
+    console: PathBuf,
+}
+
+/// The power of one guest. A clone can cut it from another thread.
+#[derive(Clone, Debug)]
+pub struct Power {
+    child: Arc<Mutex<Child>>,
+}
+
+impl Machine {
+    /// A machine with empty slots.
+    ///
+    /// # Panics
+    /// If its folder or sockets cannot be made.
+    #[must_use]
+    pub fn new(kernel: Kernel, hardware: Hardware) -> Self {
+        let folder = tempfile::Builder::new().prefix("belay-guest-").tempdir();
+        let folder = folder.expect("a temporary folder");
+        let socket = |index: usize| folder.path().join(format!("disk{index}"));
+        let slots = (0..hardware.blocks + hardware.scsis)
+            .map(|index| Slot::new(&socket(index), index >= hardware.blocks))
+            .collect();
+        Machine {
+            hardware,
+            kernel,
+            slots,
+            folder,
+            boots: AtomicUsize::new(0),
+        }
+    }
+
+    /// A slot by its number.
+    ///
+    /// # Panics
+    /// If there is none of that number.
+    #[must_use]
+    pub fn slot(&self, index: usize) -> &Slot {
+        &self.slots[index]
+    }
+
+    /// A folder of the machine's own, for the files of disks.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Boots a guest; the disks that are in their slots are attached from the start.
+    ///
+    /// # Panics
+    /// If it does not come up, with the end of its console.
+    #[must_use]
+    pub fn boot(&self) -> Guest<'_> {
+        let number = self.boots.fetch_add(1, Ordering::SeqCst);
+        let console = self.folder().join(format!("console{number}"));
+        let (ours, theirs) = UnixStream::pair().expect("socketpair");
+        let child = self.command(&console, theirs).spawn();
+        let child = child.unwrap_or_else(|error| panic!("cannot run taskset: {error}"));
+        let mut guest = Guest {
+            machine: self,
+            channel: Channel::new(ours),
+            power: Power {
+                child: Arc::new(Mutex::new(child)),
+            },
+            release: String::new(),
+            console,
+        };
+        match guest.channel.ready(BOOT_MAX) {
+            Ok(release) => guest.release = release,
+            Err(Gone) => panic!("the guest does not boot:\n{}", guest.console()),
+        }
+        guest
+    }
+
+    fn command(&self, console: &Path, channel: UnixStream) -> Command {
+        let kernel = &self.kernel;
+        let log = File::create(console).expect("a file for the console");
+        let errors = log.try_clone().expect("dup");
+        // User-mode Linux has one processor, and is twice as fast if it stays on one of the host's.
+        let cpu = next_cpu().to_string();
+        let mut command = Command::new("taskset");
+        command
+            .args(["--cpu-list", &cpu])
+            .arg(&kernel.program)
+            .args(self.arguments())
+            .args(kernel.arguments)
+            .env("HOME", self.folder())
+            .env("TMPDIR", self.folder_for_memory())
+            .envs(kernel.preload.iter().map(|file| ("LD_PRELOAD", file)))
+            .current_dir(self.folder())
+            .stdin(Stdio::from(OwnedFd::from(channel)))
+            .stdout(log)
+            .stderr(errors)
+            // As the leader of a group it cannot leave it by setsid(2), which it tries.
+            .process_group(0);
+        command
+    }
+
+    /// The folder for the file of the guest's memory, which User-mode Linux maps executable and
+    /// unlinks: /dev/shm, unless it is mounted noexec or too small, as in many containers.
+    fn folder_for_memory(&self) -> &Path {
+        let memory = Path::new("/dev/shm");
+        let is_fit = statvfs(memory).is_ok_and(|shm| {
+            let is_executable = !shm.f_flag.contains(StatVfsMountFlags::NOEXEC);
+            is_executable && shm.f_bavail * shm.f_frsize >= self.hardware.memory << 20
+        });
+        if is_fit { memory } else { self.folder() }
+    }
+
+    fn arguments(&self) -> Vec<String> {
+        let init = Path::new(env!("CARGO_MANIFEST_DIR")).join("init.sh");
+        let modules = self.kernel.modules.display();
+        let folder = self.folder().display();
+        let mut arguments = vec![
+            format!("mem={}M", self.hardware.memory),
+            format!("uml_dir={folder}/"),
+            "umid=guest".to_owned(),
+            format!("init={}", init.display()),
+            format!("belay.modules={modules}"),
+        ];
+        let fixed = "rootfstype=hostfs rootflags=/ ro quiet con=null con0=null,fd:1 ssl=null \
+                     ssl0=fd:0,fd:0 belay.load=loop,virtio_blk,virtio_scsi,sd_mod";
+        arguments.extend(fixed.split_whitespace().map(str::to_owned));
+        for (index, slot) in self.slots.iter().enumerate() {
+            let kind = if slot.is_scsi() {
+                VIRTIO_SCSI
+            } else {
+                VIRTIO_BLOCK
+            };
+            let socket = slot.path().display();
+            arguments.push(format!("virtio_uml.device={socket}:{kind}:{index}"));
+        }
+        arguments
+    }
+}
+
+/// One of those that this process may use, in turn.
+fn next_cpu() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let list = status
+        .lines()
+        .find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+    let cpus: Vec<usize> = list.map(cpus).unwrap_or_default();
+    let next = NEXT.fetch_add(1, Ordering::SeqCst);
+    cpus.get(next % cpus.len().max(1)).copied().unwrap_or(0)
+}
+
+/// `0-2,5` of proc(5).
+fn cpus(list: &str) -> Vec<usize> {
+    let ranges = list.trim().split(',').filter_map(|range| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        Some(first.parse().ok()?..=last.parse().ok()?)
+    });
+    ranges.flatten().collect()
+}
+
+impl Guest<'_> {
+    /// The release of its kernel, as uname(2) has it.
+    #[must_use]
+    pub fn release(&self) -> &str {
+        &self.release
+    }
+
+    /// Runs a script with bash to its end. What it leaves running must not hold its output open.
+    ///
+    /// # Errors
+    /// [`Gone`] if the power fails meanwhile.
+    ///
+    /// # Panics
+    /// If it takes more than two minutes.
+    pub fn try_run(&mut self, script: &str) -> Result<Output, Gone> {
+        self.channel.run(script, CALL_MAX)
+    }
+
+    /// As [`Guest::try_run`] within that time, and returns what was printed.
+    ///
+    /// # Panics
+    /// If the script fails or the guest ends, with what was said.
+    #[track_caller]
+    pub fn run_within(&mut self, within: Duration, script: &str) -> String {
+        match self.channel.run(script, within) {
+            Ok(Output { code: 0, text }) => text,
+            Ok(Output { code, text }) => panic!("{script}\nexit code {code}\n{text}"),
+            Err(Gone) => panic!("{script}\nthe guest is gone\n{}", self.console()),
+        }
+    }
+
+    /// As [`Guest::try_run`], and returns what was printed.
+    ///
+    /// # Panics
+    /// If the script fails or the guest ends, with what was said.
+    #[track_caller]
+    pub fn run(&mut self, script: &str) -> String {
+        self.run_within(CALL_MAX, script)
+    }
+
+    /// Lets the kernel find the disk in a slot, as a hypervisor's hot-plug does.
+    ///
+    /// # Panics
+    /// If there is no disk in it.
+    #[track_caller]
+    pub fn attach(&mut self, slot: usize) {
+        self.driver("bind", slot);
+    }
+
+    /// Takes the disk of a slot from the kernel.
+    ///
+    /// # Panics
+    /// If the kernel does not let it go.
+    #[track_caller]
+    pub fn detach(&mut self, slot: usize) {
+        self.driver("unbind", slot);
+    }
+
+    #[track_caller]
+    fn driver(&mut self, verb: &str, slot: usize) {
+        let driver = "/sys/bus/platform/drivers/virtio-uml";
+        self.run(&format!("echo virtio-uml.{slot} >{driver}/{verb}"));
+    }
+
+    /// What can cut its power.
+    #[must_use]
+    pub fn power(&self) -> Power {
+        self.power.clone()
+    }
+
+    /// Cuts its power and returns when it has ended.
+    pub fn cut(self) {
+        drop(self);
+    }
+
+    /// The end of what the kernel has said.
+    #[must_use]
+    pub fn console(&self) -> String {
+        let text = fs::read(&self.console).unwrap_or_default();
+        let end = text.len().saturating_sub(4096);
+        String::from_utf8_lossy(&text[end..]).into_owned()
+    }
+}
+
+impl Drop for Guest<'_> {
+    fn drop(&mut self) {
+        self.power.cut();
+        self.power.wait();
+        for slot in &self.machine.slots {
+            slot.wait_for_end();
+        }
+        if std::thread::panicking() {
+            eprintln!("console of the guest:\n{}", self.console());
+        }
+        // The guest's kernel removes its uml_dir only at a shutdown.
+        let left = fs::remove_dir_all(self.machine.folder().join("guest"));
+        if let Err(error) = left
+            && error.kind() != std::io::ErrorKind::NotFound
+        {
+            eprintln!("the folder of the guest: {error}");
+        }
+    }
+}
+
+impl Power {
+    /// SIGKILL to each process of the guest. Nothing happens if it has ended.
+    pub fn cut(&self) {
+        let mut child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
+        // The pid is not reused before wait(2).
+        if matches!(child.try_wait(), Ok(None))
+            && let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw)
+            && let Err(error) = kill_process_group(group, Signal::KILL)
+        {
+            eprintln!("kill: {error}");
+        }
+    }
+
+    fn wait(&self) {
+        let mut child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Err(error) = child.wait() {
+            eprintln!("wait: {error}");
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! What the tests share: machines with a disk for Belay's state, kernels, conditions in the shell.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+
+use belay_guest::{Disk, Guest, Hardware, Kernel, Machine, Medium};
+
+pub(crate) const MIB: u64 = 1 << 20;
+
+/// Both kernels, or the one there is.
+pub(crate) fn kernels() -> Vec<Kernel> {
+    let both = [Some(Kernel::of_distribution()), Kernel::newest()];
+    both.into_iter().flatten().collect()
+}
+
+/// The newest kernel there is.
+pub(crate) fn newest_kernel() -> Kernel {
+    Kernel::newest().unwrap_or_else(Kernel::of_distribution)
+}
+
+/// A disk of so many MiB in a file of the machine's folder.
+pub(crate) fn medium(machine: &Machine, name: &str, mib: u64) -> Arc<Medium> {
+    Arc::new(Medium::new(&machine.folder().join(name), mib * MIB))
+}
+
+/// Waits in the shell until a condition holds, at most half a minute.
+pub(crate) fn until(condition: &str) -> String {
+    format!("for _ in $(seq 300); do {condition} && break; sleep 0.1; done; {condition}")
+}
+
+/// A machine with a disk for Belay's state in its slot, formatted.
+pub(crate) fn machine_with_state(kernel: Kernel, filesystem: &str) -> (Machine, Arc<Medium>) {
+    let hardware = Hardware {
+        memory: 768,
+        ..Hardware::default()
+    };
+    let machine = Machine::new(kernel, hardware);
+    let medium = medium(&machine, "state", 2048);
+    format(&machine.folder().join("state"), filesystem);
+    machine.slot(0).insert(Disk::block("state", &medium));
+    (machine, medium)
+}
+
+/// Boots it, with that disk mounted at `/state`, and Belay's programs at `/belay`.
+pub(crate) fn boot(machine: &Machine) -> Guest<'_> {
+    let mut guest = machine.boot();
+    eprintln!("Linux {}", guest.release());
+    let programs = seen(&programs());
+    guest.run(&format!(
+        "mkdir -p /state /belay
+         mount /dev/disk/by-id/virtio-state /state && mount --bind {programs} /belay"
+    ));
+    guest
+}
+
+/// Where guests see a file of this machine.
+pub(crate) fn seen(file: &Path) -> String {
+    let file = file.canonicalize().expect("a file of this machine");
+    format!("/machine{}", file.display())
+}
+
+fn format(file: &Path, filesystem: &str) {
+    let output = Command::new(format!("mkfs.{filesystem}"))
+        .arg("-q")
+        .arg(file)
+        .output();
+    let output = output.unwrap_or_else(|error| panic!("mkfs.{filesystem}: {error}"));
+    assert!(output.status.success(), "mkfs.{filesystem}: {output:?}");
+}
+
+/// The folder with the static programs: `BELAY_BIN_DIR`, else where make puts them.
+fn programs() -> PathBuf {
+    let folder = match std::env::var_os("BELAY_BIN_DIR") {
+        Some(folder) => PathBuf::from(folder),
+        None => target().join("bin"),
+    };
+    let node = folder.join("belay-node");
+    assert!(
+        node.exists(),
+        "no {}; run `make build` first",
+        node.display()
+    );
+    folder
+}
+
+/// Of this test: `<target>/<profile>/deps`.
+pub(crate) fn test_folder() -> PathBuf {
+    let test = std::env::current_exe().expect("the test's own path");
+    test.parent().expect("a folder").to_owned()
+}
+
+fn target() -> PathBuf {
+    let folder = test_folder();
+    folder.ancestors().nth(2).expect("a folder").to_owned()
+}

@@ -1,0 +1,75 @@
+#!/usr/bin/env bash
+# What guests need: User-mode Linux of the distribution, and a Linux 7 beside it.
+#
+# Linux 7 comes from Debian's unstable release, where the rest of this machine does not: it is
+# unpacked and not installed, with a C library of its own. Where it cannot be had, a sentence says
+# so, and guests run the distribution's kernel alone.
+set -euo pipefail
+here=$(dirname "$(readlink -f "$0")")
+. "$here/env.sh"
+
+# Unstable keeps one version. Another one is taken if this one has gone, and said.
+version=7.2um1
+folder=$BELAY_CACHE/guest
+keys=/usr/share/keyrings/debian-archive-keyring.gpg
+
+"$here/packages.sh" guest
+
+# See xsave.c: processors with AMX.
+if grep -qw amx_tile /proc/cpuinfo && [ ! -e "$folder/xsave.so" ]; then
+    announce "building xsave.so into $folder (User-mode Linux and this processor's AMX)"
+    mkdir -p "$folder"
+    cc -O2 -shared -fPIC -o "$folder/xsave.so.new" "$here/../beds/guest/xsave.c" -ldl
+    mv "$folder/xsave.so.new" "$folder/xsave.so"
+fi
+
+# unstable_apt COMMAND...: apt with unstable alone for its sources, in the current folder. What else
+# this machine has configured for apt, such as a proxy, counts.
+unstable_apt() {
+    apt-get -qq -o Dir::Etc::SourceList="$PWD/sources.list" -o Dir::Etc::SourceParts=/dev/null \
+        -o Dir::State::Lists="$PWD/lists" -o Dir::Cache="$PWD/cache" -o Acquire::Languages=none \
+        -o APT::Sandbox::User=root -o APT::Default-Release= "$@" </dev/null
+}
+
+# The machine's own mirror of Debian.
+mirror() {
+    apt-get indextargets --format '$(REPO_URI)' 2>/dev/null | grep '/debian/\?$' | head -n 1
+}
+
+download() {
+    local mirror
+    mirror=$(mirror) && [ -e "$keys" ] || return 1
+    mkdir -p lists/partial cache/archives/partial
+    printf 'deb [signed-by=%s] %s sid main\n' "$keys" "$mirror" >sources.list
+    unstable_apt update || return 1
+    if ! unstable_apt download "user-mode-linux=$version" libc6 2>/dev/null; then
+        unstable_apt download user-mode-linux libc6 || return 1
+        announce "user-mode-linux $version is gone from unstable; taking" user-mode-linux_*.deb
+    fi
+}
+
+# It starts itself again by /proc/self/exe, so the path of its loader must be in the program.
+unpack() {
+    local package libraries=$folder/linux-7/root/usr/lib/x86_64-linux-gnu
+    mkdir -p linux-7/root
+    for package in *.deb; do
+        dpkg-deb --extract "$package" linux-7/root
+    done
+    mv linux-7/root/usr/bin/linux.uml linux-7/linux.uml
+    mv linux-7/root/usr/lib/uml/modules linux-7/modules
+    patchelf --set-interpreter "$libraries/ld-linux-x86-64.so.2" --set-rpath "$libraries" \
+        linux-7/linux.uml
+    rm -rf "$folder/linux-7"
+    mv linux-7 "$folder/linux-7"
+}
+
+if [ "$(uname -m)" != x86_64 ] || [ -x "$folder/linux-7/linux.uml" ]; then exit 0; fi
+announce "unpacking Debian's user-mode-linux $version into $folder (guests with Linux 7)"
+mkdir -p "$folder"
+work=$(mktemp -d "$folder/new.XXXXXX")
+trap 'rm -rf "$work"' EXIT
+cd "$work"
+if ! { have apt-get && download && unpack && "$folder/linux-7/linux.uml" --version >/dev/null; }; then
+    rm -rf "$folder/linux-7"
+    announce "no Linux 7 for guests is to be had here: they run the distribution's kernel alone"
+fi
