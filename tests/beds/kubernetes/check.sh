@@ -151,7 +151,23 @@ grows() {
 check_grows_in_use_and_between_pods() {
     make_xfs_class
     grows belay-check-xfs
-    if can_grow_ext4; then grows belay-local; fi
+    if can_grow_ext4; then grows belay-local; else refuses_to_grow_ext4; fi
+}
+
+# The claim says what lacks, within seconds, and the pod goes on.
+refuses_to_grow_ext4() {
+    claim refused belay-local 320Mi
+    pod refused refused 'echo fast >/data/file'
+    grow refused 640Mi
+    await "$seconds_max" "the reason in the claim why its ext4 does not grow" is_told_why refused
+    k exec refused -- grep -qx fast /data/file
+    remove pod/refused persistentvolumeclaim/refused
+}
+
+is_told_why() {
+    k get "persistentvolumeclaim/$1" \
+        --output jsonpath='{.status.conditions[?(@.type=="NodeResizeError")].message}' |
+        grep -qF 'growing a mounted ext4 needs CAP_SYS_RESOURCE'
 }
 
 # What somebody does who moves a volume to a new cluster: its record is written by hand.

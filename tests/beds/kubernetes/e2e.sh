@@ -8,7 +8,7 @@
 #   basics      the bed's own checks, dry run of the manifests, rights, drain, a second driver
 #   focus       the specs of the suite that matter most
 #   parallel    the rest of the suite, several specs at a time
-#   disruptive  those that stop the kubelet; judged with the reports of `parallel` if both are there
+#   disruptive  those that stop the kubelet; judged with those of `parallel` too once both have passed
 #   stress      rollouts beneath pods that write, then CHAOS minutes (2) of kills by chance
 #   operations  an uninstall beneath a pod that writes, the quickstart line by line, alerts
 #   rights      each right of the sidecars taken away, one by one

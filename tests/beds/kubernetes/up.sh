@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes a cluster with Belay in it that stays, or brings a new build into the one that runs, and
-# says how to talk to it.
+# Starts a cluster with Belay and keeps it, or installs a new build in the running one, and prints how
+# to use it.
 #
 #   up.sh BINDIR
 set -euo pipefail
@@ -14,19 +14,19 @@ trap 'rm -rf "$images"' EXIT
 tell() {
     cat <<TEXT
 
-Belay runs in a Kubernetes of one node. This makes a shell talk to it:
+Belay runs in a Kubernetes of one node. To use it:
 
     export PATH=$BASE/bin:\$PATH KUBECONFIG=$BASE/kubeconfig
 
     kubectl get pods --all-namespaces
-    kubectl apply -f $here/example.yaml    # a claim, and a pod that writes on it
+    kubectl apply -f $here/example.yaml    # a claim, and a pod that writes to it
     kubectl exec example -- df -h /data
     helm list --all-namespaces
 
-What the node itself sees:    BASE=$BASE $here/cluster.sh exec losetup --list
-Logs of everything:           $BASE/log
-Another build into it:        make cluster
-And away with it:             make cluster-down
+On the node itself:           BASE=$BASE $here/cluster.sh exec losetup --list
+Logs:                         $BASE/log
+Install a new build:          make cluster
+Remove the cluster:           make cluster-down
 TEXT
 }
 

@@ -10,3 +10,12 @@ lacks() {
     bounding=$(sed -n 's/^CapBnd:\t//p' /proc/self/status)
     (((0x$bounding >> capability_bits[$1] & 1) == 0))
 }
+
+# REGEX <tab> CAPABILITY <tab> what needs it, of each line of exceptions.txt that holds here.
+exceptions_here() {
+    local capability regex what
+    grep -v '^#' "$here/exceptions.txt" | sed 's/ | /\t/g' |
+        while IFS=$'\t' read -r capability regex what; do
+            ! lacks "$capability" || printf '%s\t%s\t%s\n' "$regex" "$capability" "$what"
+        done
+}

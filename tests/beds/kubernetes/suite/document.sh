@@ -74,7 +74,7 @@ reasons() {
 }
 
 exceptions() {
-    awk -F '\t' '$1 == "excepted" { printf "* (%s) %s: \"%s\"\n", $3, $5, $6 }' "$specs"
+    awk -F '\t' '$1 == "excepted" { printf "* (%s) %s: %s\n", $3, $5, $6 }' "$specs"
     grep -q '^excepted' "$specs" || printf 'None.\n'
 }
 

@@ -5,9 +5,10 @@
 #   PARTS="parallel disruptive" cluster.sh exec suite/run.sh    all that apply
 #   FOCUS=REGEX cluster.sh exec suite/run.sh    those that stop the kubelet only with PROCS=1
 #
-# PROCS specs run at a time; the disruptive ones stop the kubelet and run one at a time. SUITE_DIR
-# keeps reports and logs. Half of PARTS leaves the reports of the other half there, and with both
-# the run is judged as a full one. report.sh prints the table; its exit code is the verdict.
+# PROCS specs run at a time; the disruptive ones stop the kubelet and run one at a time. A spec that
+# failed is run once more, and if it passes then, the report says so. SUITE_DIR keeps reports and
+# logs. Half of PARTS is judged by itself; when the other half has passed before, both are judged
+# as a full run. report.sh prints the table; its exit code is the verdict.
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
 . "$here/../env.sh"
@@ -42,9 +43,10 @@ describe() {
     descriptions+=(--storage.testdriver="$reports/driver-$1-$2.yaml")
 }
 
-# What a file of "REGEX | reason" lists, as one regex.
-regexes() {
-    grep -v '^#' "$1" | sed 's/ | .*//' | paste -sd '|'
+# What is not asked for, as one regex.
+left_out() {
+    { grep -v '^#' "$here/excluded.txt" | sed 's/ | .*//' && exceptions_here | cut -f 1; } |
+        paste -sd '|'
 }
 
 # What the tables do not show, for docs/conformance.md.
@@ -61,14 +63,14 @@ MD
 # A line for each spec as it ends; skipped ones, which are hundreds, only in the table. The name
 # follows the verdict, or stands before it where specs run one at a time.
 progress() {
-    awk '
+    awk -v repeated="$1" '
         function short(name) {
             sub(/^External Storage \[Driver: [^]]*\] /, "", name)
             gsub(/\[(It|BeforeEach|AfterEach|DeferCleanup \(Each\))\] /, "", name)
             return name
         }
-        /^(•|S|P) .*\[[0-9.]+ seconds\]/ {
-            verdict = /^•/ ? "passed" : "skipped"
+        /^(•|↺|S|P) .*\[[0-9.]+ seconds\]/ {
+            verdict = /^•/ ? "passed" : /^↺/ ? "second" : "skipped"
             if (/\[(FAILED|PANICKED|TIMEDOUT|INTERRUPTED|ABORTED)\]/) verdict = "FAILED"
             match($0, /[0-9]+\.[0-9]+ seconds/)
             seconds = substr($0, RSTART, RLENGTH - 8)
@@ -76,8 +78,10 @@ progress() {
             next
         }
         wanted {
-            printf "%-6s %6.1f s  %s\n", verdict, seconds, short(/^External/ ? $0 : before)
+            name = short(/^External/ ? $0 : before)
+            printf "%-6s %6.1f s  %s\n", verdict, seconds, name
             fflush()
+            if (verdict == "second") print name >repeated
             wanted = 0
         }
         /^External Storage/ { before = $0 }'
@@ -89,9 +93,10 @@ run() {
     printf 'suite: %s, %s at a time; all they say: %s\n' "$name" "$4" "$reports/$name.log"
     mkdir -p "$reports/$name"
     "$BIN/ginkgo" run --procs="$4" --focus="$focus" --skip="$skip" --timeout=4h --fail-on-empty \
-        --no-color -v "$BIN/storagee2e.test" -- "${descriptions[@]}" --provider=local \
+        --flake-attempts=2 --no-color -v "$BIN/storagee2e.test" -- "${descriptions[@]}" --provider=local \
         --kubeconfig="$KUBECONFIG" --kubectl-path="$BIN/kubectl" --report-dir="$reports/$name" \
-        --num-nodes=1 --minStartupPods=0 2>&1 | tee "$reports/$name.log" | progress || true
+        --num-nodes=1 --minStartupPods=0 2>&1 | tee "$reports/$name.log" |
+        progress "$reports/$name/second" || true
     [ -s "$reports/$name/junit_01.xml" ] || {
         tail -n 20 "$reports/$name.log" >&2
         give_up "the suite made no report of $name; see above"
@@ -108,21 +113,10 @@ start_ssh() {
     export KUBE_SSH_USER=root KUBE_SSH_KEY_PATH=$reports/ssh.key
 }
 
-# Why a filesystem did not grow stands in its claim alone, and a spec takes its claims away. The API
-# server ends each watch after half an hour or later.
-watch_claims() {
-    local error='.status.conditions[?(@.type=="NodeResizeError")].message'
-    setsid bash -c 'while :; do
-        kubectl get pvc --all-namespaces --watch --output jsonpath="$0" || sleep 1
-    done' "{.metadata.namespace} {$error}{'\n'}" >>"$reports/claims" 2>"$reports/claims.log" &
-    helpers+=(-$!)
-}
-
-# A helper with a minus is a session of its own.
 end_helpers() {
     local helper
     for helper in "${helpers[@]}"; do
-        kill -- "$helper" 2>/dev/null || true
+        kill "$helper" 2>/dev/null || true
     done
     rm -f "$reports/ssh.key"
 }
@@ -138,10 +132,10 @@ import_populator() {
 # The second part must have the node for itself: it stops the kubelet.
 all() {
     local part excluded
-    excluded=$(regexes "$here/excluded.txt")
+    excluded=$(left_out)
     for part in $PARTS; do
         case $part in
-            # Most of their time is waiting: for ten minutes each where an ext4 cannot grow.
+            # Most of their time is waiting.
             parallel) run parallel 'External Storage' "$excluded|\[Disruptive\]" "${PROCS:-12}" ;;
             disruptive) run disruptive 'External Storage.*\[Disruptive\]' "$excluded" 1 ;;
             *) give_up "PARTS=$PARTS: please choose of: parallel disruptive" ;;
@@ -149,7 +143,7 @@ all() {
     done
 }
 
-# Only the other half of a full run is kept, and the claims that its failures are explained by.
+# Only the other half of a full run is kept.
 forget_reports() {
     local part
     case ${PARTS:-} in
@@ -162,13 +156,19 @@ forget_reports() {
     esac
 }
 
-# Which it is, by the reports that are there.
-run_kind() {
-    if [ -d "$reports/parallel" ] && [ -d "$reports/disruptive" ]; then
-        printf 'full\n'
-    else
-        printf 'some\n'
+# A half is not blamed for what failed in the other.
+judge_halves() {
+    if [ -e "$reports/parallel/passed" ] && [ -e "$reports/disruptive/passed" ]; then
+        "$here/report.sh" "$reports" full parallel disruptive
     fi
+}
+
+judge() {
+    local part
+    # shellcheck disable=SC2086
+    "$here/report.sh" "$reports" some $PARTS || return 1
+    for part in $PARTS; do touch "$reports/$part/passed"; done
+    judge_halves
 }
 
 descriptions=()
@@ -181,7 +181,6 @@ export KUBE_TEST_REPO_LIST=$reports/registries.yaml
 write_facts
 trap end_helpers EXIT
 start_ssh
-watch_claims
 for filesystem in "${filesystems[@]}"; do
     describe "$filesystem" immediate
     describe "$filesystem" late
@@ -189,15 +188,15 @@ done
 if [ -n "${PARTS:-}" ]; then
     import_populator
     all
-    "$here/report.sh" "$reports" "$(run_kind)"
+    judge
 elif [ -n "${FOCUS:-}" ]; then
     import_populator
-    skip=$(regexes "$here/excluded.txt")
+    skip=$(left_out)
     # Beside others a spec that stops the kubelet breaks their streams, and they wait for ever.
     [ "$procs" = 1 ] || skip+='|\[Disruptive\]'
     run focus "$FOCUS" "$skip" "$procs"
-    "$here/report.sh" "$reports" some
+    "$here/report.sh" "$reports" some focus
 else
     run focus "$(grep -v '^#' "$here/focus.txt" | paste -sd '|')" '^$' "$procs"
-    "$here/report.sh" "$reports" focus
+    "$here/report.sh" "$reports" focus focus
 fi

@@ -3,11 +3,7 @@
 #   passed|failed|skipped|left-out  SECONDS  DESCRIPTION  SUITE  SPEC  REASON
 #
 # left-out is what the command line did not ask for. A spec of several runs counts where it ran
-# last. The REASON of a failed one are those of the texts in the environment's DEMANDED, one a line,
-# that its report has, or the claims of its namespace had: of these the file resize-errors tells,
-# which is read first (a namespace, and what the kubelet wrote there).
-
-BEGIN { texts = split(ENVIRON["DEMANDED"], demanded, "\n") }
+# last. The REASON is the one for which a spec was skipped.
 
 function attribute(line, name,    text) {
     if (!match(line, " " name "=\"[^\"]*\"")) return ""
@@ -17,14 +13,6 @@ function attribute(line, name,    text) {
     return text
 }
 
-function look(text,    i) {
-    for (i = 1; i <= texts; i++) {
-        if (index(text, demanded[i]) && !index(reason, demanded[i])) {
-            reason = reason (reason == "" ? "" : "; ") demanded[i]
-        }
-    }
-}
-
 function finish(    rank) {
     rank = status == "left-out" ? 1 : status == "skipped" ? 2 : 3
     if (rank >= best[name]) {
@@ -32,11 +20,6 @@ function finish(    rank) {
         line[name] = status "\t" seconds "\t" reason
     }
     name = ""
-}
-
-FILENAME ~ /resize-errors$/ {
-    claims[$1] = $0
-    next
 }
 
 /<testcase name="\[It\] External Storage / {
@@ -50,12 +33,6 @@ FILENAME ~ /resize-errors$/ {
 name != "" && /<skipped / {
     reason = attribute($0, "message")
     if (!sub(/^skipped - /, "", reason)) status = "left-out"
-}
-name != "" && status == "failed" {
-    look($0)
-    if (match($0, /Destroying namespace &#34;[^&]*/)) {
-        look(claims[substr($0, RSTART + 26, RLENGTH - 26)])
-    }
 }
 name != "" && (/<\/testcase>/ || /<testcase .*\/>/) { finish() }
 
