@@ -4,10 +4,12 @@
 mod layers;
 mod layout;
 mod mask;
+mod prose;
 mod reasons;
 mod rust;
 mod text;
 mod tree;
+mod twins;
 
 use std::fmt;
 
@@ -80,6 +82,16 @@ fn every_folder_keeps_its_rank() {
 }
 
 #[test]
+fn the_bed_has_no_twins() {
+    expect_none(
+        &tree::rust_files()
+            .iter()
+            .flat_map(twins::check)
+            .collect::<Vec<_>>(),
+    );
+}
+
+#[test]
 fn the_layout_stands() {
     expect_none(&layout::check(&tree::read()));
 }
@@ -87,4 +99,9 @@ fn the_layout_stands() {
 #[test]
 fn every_reason_is_complained_of() {
     expect_none(&reasons::check(&tree::rust_files()));
+}
+
+#[test]
+fn every_page_speaks_the_language_of_the_house() {
+    expect_none(&prose::check(&tree::read()));
 }

@@ -1,0 +1,303 @@
+//! Rules for the pages that users read first: the house's words, and the README's promises. Knows
+//! Markdown as far as these rules need it.
+
+use crate::Finding;
+use crate::tree::Text;
+
+/// The pages that keep to the glossary; a `/` at the end stands for all pages in that directory.
+const PAGES: &[&str] = &[
+    "ARCHITECTURE.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "README.md",
+    "SECURITY.md",
+    "benches/",
+    "controller/src/backend/local/README.md",
+    "docs/",
+    "docs/adr/",
+    "proto/README.md",
+    "udev-rules/README.md",
+];
+
+const GLOSSARY: &str = "## Glossary";
+const README_WORDS_MAX: usize = 450;
+/// Counted from 1.
+const FIRST_COMMAND_LINE_MAX: usize = 14;
+
+/// Everything that is wrong with these pages.
+pub(crate) fn check(texts: &[Text]) -> Vec<Finding> {
+    let page = |path: &str| texts.iter().find(|text| text.path == path);
+    let Some(phrases) = page("CONTRIBUTING.md").map(|text| banned(&text.content)) else {
+        return Vec::new();
+    };
+    let mut findings: Vec<Finding> = PAGES
+        .iter()
+        .flat_map(|entry| {
+            let mut pages = texts.iter().filter(|text| covers(entry, text)).peekable();
+            let missing = pages.peek().is_none();
+            let rule = "missing: the rules of prose name it";
+            let missing = missing.then(|| Finding::new(entry, 0, rule));
+            pages
+                .flat_map(|text| words_of_the_house(text, &phrases))
+                .chain(missing)
+        })
+        .collect();
+    if phrases.is_empty() {
+        let rule = "no rows under `## Glossary`: no word would be checked";
+        findings.push(Finding::new("CONTRIBUTING.md", 0, rule));
+    }
+    if let Some(readme) = page("README.md") {
+        findings.extend(is_short(readme));
+        findings.extend(cites_tests_that_exist(readme, texts));
+    }
+    findings
+}
+
+fn covers(entry: &str, text: &Text) -> bool {
+    if !entry.ends_with('/') {
+        return text.path == entry;
+    }
+    let name = text.path.strip_prefix(entry);
+    name.is_some_and(|name| !name.contains('/') && text.extension() == "md")
+}
+
+/// A phrase as its words, in lower case.
+type Phrase = Vec<String>;
+
+/// The left column of the glossary: phrases, separated by commas.
+fn banned(contributing: &str) -> Vec<Phrase> {
+    let section = contributing.lines().skip_while(|line| *line != GLOSSARY);
+    let rows = section
+        .skip(1)
+        .take_while(|line| !line.starts_with("## "))
+        .filter_map(|line| line.strip_prefix("| "))
+        .filter(|row| !row.starts_with("not |"));
+    rows.filter_map(|row| row.split(" | ").next())
+        .flat_map(|cell| cell.split(", "))
+        .map(|phrase| phrase.split(' ').map(str::to_lowercase).collect())
+        .collect()
+}
+
+fn words_of_the_house(text: &Text, phrases: &[Phrase]) -> Vec<Finding> {
+    let prose = prose_of(&text.content).to_lowercase();
+    let words = words_of(&prose);
+    let mut findings = Vec::new();
+    for at in 0..words.len() {
+        for phrase in phrases {
+            if begins_with(&prose, &words[at..], phrase) {
+                let line = prose[..words[at].0].matches('\n').count() + 1;
+                let rule = format!("`{}`: see the glossary in CONTRIBUTING", phrase.join(" "));
+                findings.push(Finding::new(&text.path, line, rule));
+            }
+        }
+    }
+    findings
+}
+
+/// Do these words begin with the phrase, with nothing but white space in between?
+fn begins_with(prose: &str, words: &[(usize, &str)], phrase: &[String]) -> bool {
+    let same = phrase
+        .iter()
+        .zip(words)
+        .all(|(wanted, (_, word))| wanted == word);
+    let adjacent = words.windows(2).take(phrase.len() - 1).all(|pair| {
+        prose[pair[0].0 + pair[0].1.len()..pair[1].0]
+            .trim()
+            .is_empty()
+    });
+    same && adjacent && words.len() >= phrase.len()
+}
+
+/// Every word with the byte that it begins at.
+fn words_of(prose: &str) -> Vec<(usize, &str)> {
+    let apart = |c: char| !c.is_alphanumeric() && c != '\'';
+    let mut at = 0;
+    let mut words = Vec::new();
+    for piece in prose.split(apart) {
+        if !piece.is_empty() {
+            words.push((at, piece));
+        }
+        at += piece.len();
+        at += prose[at..].chars().next().map_or(0, char::len_utf8);
+    }
+    words
+}
+
+/// The text with blank lines for blocks of code and for the glossary, and without `code` and the
+/// targets of links. Lines keep their numbers.
+fn prose_of(content: &str) -> String {
+    let (mut is_code, mut is_glossary) = (false, false);
+    let mut kept = String::new();
+    for line in content.lines() {
+        let is_fence = line.trim_start().starts_with("```");
+        is_code ^= is_fence;
+        if line.starts_with("## ") && !is_code {
+            is_glossary = line == GLOSSARY;
+        }
+        if !is_code && !is_fence && !is_glossary {
+            kept.push_str(line);
+        }
+        kept.push('\n');
+    }
+    without(&without(&kept, "`", "`"), "](", ")")
+}
+
+/// Replaces what is between the marks by its line ends; a mark that nothing closes stays.
+fn without(text: &str, open: &str, close: &str) -> String {
+    let mut kept = String::new();
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once(open) {
+        let Some((inside, behind)) = after.split_once(close) else {
+            break;
+        };
+        kept.push_str(before);
+        kept.push_str(open);
+        kept.extend(inside.chars().filter(|c| *c == '\n'));
+        kept.push_str(close);
+        rest = behind;
+    }
+    kept.push_str(rest);
+    kept
+}
+
+/// Words outside of code and tables, and the line of the first command.
+fn is_short(readme: &Text) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let lines = prose_lines(&readme.content);
+    let words: usize = lines.map(|line| line.split_whitespace().count()).sum();
+    if words > README_WORDS_MAX {
+        let rule = format!("{words} words, over {README_WORDS_MAX}: move the rest to docs");
+        findings.push(Finding::new(&readme.path, 0, rule));
+    }
+    let fence = readme.content.lines().position(|l| l.starts_with("```sh"));
+    // The command is in the line after the fence; both count from 1.
+    if fence.is_none_or(|at| at + 2 > FIRST_COMMAND_LINE_MAX) {
+        let rule = format!("no command up to line {FIRST_COMMAND_LINE_MAX}: begin with one");
+        findings.push(Finding::new(&readme.path, 0, rule));
+    }
+    findings
+}
+
+fn prose_lines(content: &str) -> impl Iterator<Item = &str> {
+    let mut is_code = false;
+    content.lines().filter(move |line| {
+        let is_fence = line.starts_with("```");
+        is_code ^= is_fence;
+        !is_code && !is_fence && !line.starts_with('|')
+    })
+}
+
+/// Each [`name`](path.rs) names a function of that file.
+fn cites_tests_that_exist(readme: &Text, texts: &[Text]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (at, line) in readme.content.lines().enumerate() {
+        for link in line.split("[`").skip(1) {
+            let Some((name, behind)) = link.split_once("`](") else {
+                continue;
+            };
+            let path = behind.split(')').next().unwrap_or_default();
+            if !path.ends_with(".rs") {
+                continue;
+            }
+            let function = format!("fn {name}(");
+            let exists = texts
+                .iter()
+                .any(|text| text.path == path && text.content.contains(&function));
+            if !exists {
+                let rule = format!("{path} has no test {name}: a promise without its proof");
+                findings.push(Finding::new(&readme.path, at + 1, rule));
+            }
+        }
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CONTRIBUTING: &str = "# C\n\n## Glossary\n\n| not | but |\n|---|---|\n\
+        | unwell, any more | unhealthy |\n\n## Commits\n\nOne.\n";
+    const README: &str = "# B\n\n```sh\nmake demo\n```\n\n\
+        | [`it_holds`](tests/a.rs) | [ADR](docs/adr/x.md) |\n";
+
+    fn pages(path: &str, content: &str) -> Vec<Text> {
+        let page = |entry: &&str| match entry.strip_suffix('/') {
+            Some(directory) => Text::new(&format!("{directory}/A.md"), "A.\n"),
+            None => Text::new(entry, "A.\n"),
+        };
+        let mut texts: Vec<Text> = PAGES.iter().map(page).collect();
+        texts.push(Text::new("benches/pairs/B.md", "Unwell.\n"));
+        texts.push(Text::new("tests/a.rs", "fn it_holds() {}\n"));
+        for text in &mut texts {
+            match text.path.as_str() {
+                "CONTRIBUTING.md" => text.content = CONTRIBUTING.to_owned(),
+                "README.md" => text.content = README.to_owned(),
+                _ => {}
+            }
+            if text.path == path {
+                text.content = content.to_owned();
+            }
+        }
+        texts
+    }
+
+    #[track_caller]
+    fn expect(path: &str, content: &str, lines: &[usize]) {
+        let found = check(&pages(path, content));
+        assert_eq!(
+            found.iter().map(|f| f.line).collect::<Vec<_>>(),
+            lines,
+            "{found:?}"
+        );
+    }
+
+    #[test]
+    fn pages_in_the_words_of_the_house_pass() {
+        expect("README.md", README, &[]);
+        expect("CHANGELOG.md", "Any. More words; `unwell`.\n", &[]);
+        expect("CHANGELOG.md", "```\nunwell\n```\n[a](unwell.md)\n", &[]);
+        expect("CHANGELOG.md", "Unwellness, many more.\n", &[]);
+    }
+
+    #[test]
+    fn a_banned_word_is_found_with_its_line_in_any_case_and_across_lines() {
+        expect("CHANGELOG.md", "A\n`b\nc` Unwell.\n", &[3]);
+        expect("SECURITY.md", "Not any\nmore.\n", &[1]);
+        expect("benches/A.md", "Unwell.\n", &[1]);
+        expect("docs/A.md", "```sh\nx\n```\n| unwell |\n", &[4]);
+        expect(
+            "CONTRIBUTING.md",
+            &format!("{CONTRIBUTING}Unwell.\n"),
+            &[12],
+        );
+    }
+
+    #[test]
+    fn a_glossary_without_rows_and_an_absent_page_are_found() {
+        expect("CONTRIBUTING.md", "# C\n", &[0]);
+        let mut texts = pages("", "");
+        texts.retain(|text| text.path != "SECURITY.md" && text.path != "benches/A.md");
+        assert_eq!(check(&texts).len(), 2);
+    }
+
+    #[test]
+    fn a_long_readme_and_one_without_an_early_command_are_found() {
+        let long = format!("{README}{}\n", "word ".repeat(README_WORDS_MAX));
+        expect("README.md", &long, &[0]);
+        let table = format!("{README}| {} |\n", "word ".repeat(README_WORDS_MAX));
+        expect("README.md", &table, &[]);
+        expect("README.md", &format!("{}{README}", "\n".repeat(10)), &[]);
+        expect("README.md", &format!("{}{README}", "\n".repeat(11)), &[0]);
+    }
+
+    #[test]
+    fn a_promise_whose_test_does_not_exist_is_found() {
+        expect("README.md", &README.replace("it_holds", "it_hold"), &[7]);
+        expect(
+            "README.md",
+            &README.replace("tests/a.rs", "tests/b.rs"),
+            &[7],
+        );
+    }
+}
