@@ -153,6 +153,11 @@ launch() {
     setsid unshare --mount --net --pid --fork --mount-proc --propagation slave --kill-child \
         "$here/inside.sh" "$BASE" "$bin" >"$BASE/log/inside.log" 2>&1 </dev/null &
     echo $! >"$BASE/run/holder.pid"
+    # It is known by its arguments, which it has once it has come to its exec.
+    until holder >/dev/null; do
+        kill -0 $! 2>/dev/null || break
+        sleep 0.01
+    done
 }
 
 show_logs() {
