@@ -67,18 +67,36 @@ impl<K: Kernel> Context<'_, K> {
     /// mend a disk while a volume of it is staged. Without its lock, a device is detached only if
     /// the mount table shows it nowhere.
     fn detach_unread(&self, volume: &VolumeId, failure: Failure) -> Result<(), Failure> {
-        let kernel = &self.kernel;
-        let detach = |device: Held<K>| {
-            let dev = device.dev(kernel)?;
-            self.mounts().refuse_others(volume, dev)?;
-            self.mounts().refuse_shown(volume, dev, &[])?;
-            device.refuse_claimed(kernel)?;
-            self.phase(Phase::Detach, || device.release(kernel))
-        };
         let is_dead = failure.kind == Kind::System;
-        match is_dead && self.transport.unread(kernel, volume, detach)? {
+        let release = |device| self.release_unmounted(volume, device);
+        match is_dead && self.transport.unread(&self.kernel, volume, release)? {
             true => Ok(()),
             false => Err(failure),
         }
+    }
+
+    /// Detaches the device of the volume's removed or replaced file: an unstage that was killed
+    /// after its umount leaves it, and neither a mount nor the file leads to it. Reads one sysfs
+    /// attribute for each attached device, so it is for calls that have found nothing mounted.
+    ///
+    /// # Errors
+    /// As [`Context::detach`].
+    pub(super) fn detach_stale(&self, volume: &VolumeId) -> Result<(), Failure> {
+        let is_mounted = |dev| self.index.has(dev);
+        let found = self.transport.stale(&self.kernel, volume, is_mounted)?;
+        match found.into_held() {
+            None => Ok(()),
+            Some(device) => self.release_unmounted(volume, device),
+        }
+    }
+
+    /// Detaches a device whose storage cannot be locked, if the mount table shows it nowhere.
+    fn release_unmounted(&self, volume: &VolumeId, device: Held<K>) -> Result<(), Failure> {
+        let kernel = &self.kernel;
+        let dev = device.dev(kernel)?;
+        self.mounts().refuse_others(volume, dev)?;
+        self.mounts().refuse_shown(volume, dev, &[])?;
+        device.refuse_claimed(kernel)?;
+        self.phase(Phase::Detach, || device.release(kernel))
     }
 }

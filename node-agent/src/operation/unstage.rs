@@ -34,15 +34,23 @@ pub(crate) fn unstage<K: Kernel>(
 pub(super) fn run<K: Kernel>(cx: &Context<'_, K>, request: &Unstage) -> Result<(), Failure> {
     cx.admit("staging_target_path", &request.staging)?;
     let staging = cx.mounts().look("staging_target_path", &request.staging)?;
-    if let Some(stat) = staging.filter(|stat| stat.mount_root) {
-        unstage_mount(cx, request, &stat)?;
+    let staging = staging.filter(|stat| stat.mount_root);
+    if let Some(stat) = &staging {
+        unstage_mount(cx, request, stat)?;
     }
-    let device = block_path(&request.staging);
-    if let Some(stat) = cx.mounts().look("staging_target_path", &device)? {
-        unstage_device(cx, request, &stat)?;
+    let device = cx
+        .mounts()
+        .look("staging_target_path", &block_path(&request.staging))?;
+    if let Some(stat) = &device {
+        unstage_device(cx, request, stat)?;
     }
     // What a crash left bound without a mount is freed here too.
-    cx.detach(&request.id)
+    cx.detach(&request.id)?;
+    let was_mounted = staging.is_some() || device.is_some_and(|stat| stat.mount_root);
+    match was_mounted {
+        true => Ok(()),
+        false => cx.detach_stale(&request.id),
+    }
 }
 
 fn unstage_mount<K: Kernel>(

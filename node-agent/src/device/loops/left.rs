@@ -6,7 +6,6 @@ use std::path::Path;
 use belay_server::call::{Failure, Kind};
 use belay_server::request::VolumeId;
 
-use super::file::VolumeFile;
 use super::folder::LoopDir;
 use super::name::Bearer;
 use super::sysfs::{candidates, unmarked};
@@ -31,29 +30,32 @@ impl<K: Kernel> LoopDir<K> {
         if let Some(device) = file.left(kernel)? {
             return Ok(Verdict::Ours(device.with(file)));
         }
-        self.replaced_by(kernel, &file, volume, is_mounted)
+        self.stale(kernel, volume, is_mounted)
     }
 
-    /// The bound device of the volume's old file, which was removed or moved since: `file` has the
-    /// volume's name now. sysfs names the candidates, so no other device is asked.
-    fn replaced_by(
+    /// The bound device of the volume's old file, which was removed, renamed or replaced. sysfs
+    /// names the candidates, so no other device is asked.
+    ///
+    /// # Errors
+    /// When sysfs, a device or the directory cannot be asked.
+    pub(crate) fn stale(
         &self,
         kernel: &K,
-        file: &VolumeFile<K>,
         volume: &VolumeId,
         is_mounted: impl Fn(Dev) -> bool,
     ) -> Result<Verdict<K>, Failure> {
-        for (number, found) in candidates(kernel, file.path())? {
+        let path = self.path_of(volume)?;
+        for (number, found) in candidates(kernel, &path)? {
             // Where no mount shows whose it is, it may be that of an agent in another container,
             // whose driver has the same name.
-            let has_name = found.path.file_name() == file.path().file_name();
+            let has_name = found.path.file_name() == path.file_name();
             if has_name && !is_mounted(kernel.loop_dev(number)) {
                 continue;
             }
             let Some((device, status)) = Held::open_bound(kernel, number)? else {
                 continue;
             };
-            if !file.is_beside(&status) {
+            if status.backing_dev != kernel.stat(self.fd())?.dev {
                 continue;
             }
             let verdict = self.judge(kernel, volume, (device, &status), None)?;

@@ -1,6 +1,7 @@
 //! What a loop device is to a volume.
 
 use std::ffi::OsStr;
+use std::path::Path;
 
 use belay_server::call::{Failure, Kind};
 use belay_server::request::VolumeId;
@@ -101,9 +102,9 @@ impl<K: Kernel> LoopDir<K> {
         }))
     }
 
-    /// Whether the device of a mount that is known to be the volume's has another file than the
-    /// one that has the volume's name now, as far as names tell. Asks neither the device nor the
-    /// disk.
+    /// Whether the device of a mount that is known to be the volume's has a file that was removed,
+    /// or another file than the one that has the volume's name now, as far as names tell. Asks
+    /// neither the device nor the disk.
     ///
     /// # Errors
     /// What the kernel refused.
@@ -117,11 +118,14 @@ impl<K: Kernel> LoopDir<K> {
             return Ok(false);
         };
         let name = kernel.loop_file_name(number)?;
-        if name.is_none_or(|name| name == *volume.as_str()) {
+        let Some(name) = name.filter(|name| name != volume.as_str()) else {
             return Ok(false);
-        }
-        let file = kernel.look(&self.path_of(volume)?)?;
-        Ok(file.is_some_and(|file| file.kind == FileKind::File))
+        };
+        let name = Path::new(&name);
+        Ok(match kernel.look(&self.path_of(volume)?)? {
+            Some(file) => file.kind == FileKind::File,
+            None => unmarked(name) != name,
+        })
     }
 
     /// Whether the device may be, or have been, the volume's, by what its file is called. Asks no

@@ -17,6 +17,8 @@ on_both! {
     a_volume_of_an_earlier_release_whose_file_was_replaced_is_taken_down
     the_volume_of_another_driver_with_the_same_id_is_left_alone
     a_volume_whose_file_was_moved_is_taken_down_and_not_staged_twice
+    a_volume_whose_file_was_removed_is_not_published_again
+    a_raw_device_that_a_killed_unstage_left_is_freed_whatever_became_of_its_file
 }
 
 const FORMS: [Form; 3] = [Form::Ext4, Form::Btrfs, Form::Block];
@@ -166,8 +168,54 @@ fn a_volume_whose_file_was_moved_is_taken_down_and_not_staged_twice<W: World>(wo
     }
 }
 
+fn a_volume_whose_file_was_removed_is_not_published_again<W: World>(world: &W) {
+    for form in FORMS {
+        let volume = world.volume(&format!("{form:?}"), form);
+        let node = world.start();
+        all_ok(&node, &volume, &[Verb::Stage, Verb::Publish(1)]);
+        world.remove_file(&volume.file());
+        refused(&node, &volume, Verb::Publish(2), Kind::Precondition);
+        all_ok(&node, &volume, &[Verb::Unpublish(1), Verb::Unstage]);
+        nothing_left(world);
+    }
+}
+
 /// The file keeps its name, and a blank one takes its place.
 fn move_away<W: World>(world: &W, volume: &Volume, folder: &Path) {
     world.move_file(&volume.file(), &folder.join(&volume.id));
     world.make_file(&volume.file(), BYTES);
+}
+
+fn a_raw_device_that_a_killed_unstage_left_is_freed_whatever_became_of_its_file<W: World>(
+    world: &W,
+) {
+    for (number, (is_kept, is_replaced)) in
+        [(false, false), (false, true), (true, false), (true, true)]
+            .into_iter()
+            .enumerate()
+    {
+        for is_restarted in [false, true] {
+            let volume = world.volume(&format!("{number}-{is_restarted}"), Form::Block);
+            let mut node = world.start_swept();
+            all_ok(&node, &volume, &[Verb::Stage]);
+            let kernel = world.kernel();
+            kernel.umount(&volume.staging().join("device")).unwrap();
+            let aside = volume.file().with_extension("bad");
+            match is_kept {
+                true => world.move_file(&volume.file(), &aside),
+                false => world.remove_file(&volume.file()),
+            }
+            if is_replaced {
+                world.make_file(&volume.file(), BYTES);
+            }
+            if is_restarted {
+                node = world.start_swept();
+            }
+            all_ok(&node, &volume, &[Verb::Unstage, Verb::Unstage]);
+            nothing_left(world);
+            if is_kept {
+                world.remove_file(&aside);
+            }
+        }
+    }
 }
