@@ -72,8 +72,9 @@ chart: ## test the Helm chart: lint, manifests, values, refusals; no cluster
 	@tests/setup/helm.sh
 	cd tests/deploy && go test -count=1 ./...
 
-manifests: ## regenerate deploy/manifests from the chart
+manifests: ## regenerate deploy/manifests from the chart, and the chart's README
 	@tests/setup/go.sh
+	deploy/chart/generate.sh
 	deploy/manifests/generate.sh
 
 sanity: root ## csi-sanity: mount and block, with and without topology (root)

@@ -3,6 +3,7 @@ package deploy
 import (
 	"encoding/json"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -50,28 +51,69 @@ func walk(found map[string]string, prefix string, values map[string]any) {
 	}
 }
 
-func TestEveryValueIsDocumentedWithItsDefault(t *testing.T) {
-	documented := map[string]string{}
-	row := regexp.MustCompile("(?m)^\\| `([^`]+)` \\| (?:`([^`]*)`)?")
-	_, section, _ := strings.Cut(read(t, "../../docs/helm.md"), "\n## Values\n")
-	section, _, _ = strings.Cut(section, "\n## ")
-	for _, match := range row.FindAllStringSubmatch(section, -1) {
-		documented[match[1]] = match[2]
+// A row of the README may be for a value with all that it contains.
+func TestTheReadmeHasEveryValueWithItsDefault(t *testing.T) {
+	row := regexp.MustCompile("(?m)^\\| `([^`]+)` \\| (?:`([^`]*)`)? \\| (.*) \\|$")
+	rows := map[string]string{}
+	for _, match := range row.FindAllStringSubmatch(read(t, chart+"/README.md"), -1) {
+		rows[match[1]] = match[2]
+		if match[3] == "" {
+			t.Errorf("%s has no comment in values.yaml", match[1])
+		}
 	}
 	values := defaults(t)
 	for _, path := range sorted(values) {
-		told, ok := documented[path]
-		isOpaque := slices.Contains(opaque, path[strings.LastIndex(path, ".")+1:])
-		switch {
-		case !ok:
-			t.Errorf("docs/helm.md has no row for %s (default %s)", path, values[path])
-		case told != values[path] && !isOpaque:
-			t.Errorf("docs/helm.md: the default of %s is %s, not %s", path, values[path], told)
+		written, ok := rows[path]
+		var value any
+		if err := yaml.Unmarshal([]byte(written), &value); err != nil {
+			t.Errorf("README.md: the default of %s: %v", path, err)
 		}
-		delete(documented, path)
+		told, _ := json.Marshal(value)
+		switch {
+		case !ok && !slices.ContainsFunc(ancestors(path), func(above string) bool { return rows[above] != "" }):
+			t.Errorf("README.md has no row for %s (default %s)", path, values[path])
+		case ok && string(told) != values[path]:
+			t.Errorf("README.md: the default of %s is %s, not %s", path, values[path], told)
+		}
 	}
-	for path := range documented {
-		t.Errorf("docs/helm.md tells of %s, which is no value", path)
+	for path := range rows {
+		if !slices.ContainsFunc(sorted(values), func(value string) bool {
+			return value == path || slices.Contains(ancestors(value), path)
+		}) {
+			t.Errorf("README.md tells of %s, which is no value", path)
+		}
+	}
+}
+
+// ancestors is the maps that a value is in, by their paths.
+func ancestors(path string) []string {
+	var above []string
+	for at := strings.LastIndex(path, "."); at > 0; at = strings.LastIndex(path[:at], ".") {
+		above = append(above, path[:at])
+	}
+	return above
+}
+
+func TestTheReadmeIsMadeFromTheComments(t *testing.T) {
+	fresh := t.TempDir()
+	out, err := exec.Command(filepath.Join(chart, "generate.sh"), fresh).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	made, err := filepath.Glob(filepath.Join(fresh, "*"))
+	if err != nil || len(made) == 0 {
+		t.Fatalf("deploy/chart/generate.sh makes nothing: %v", err)
+	}
+	for _, file := range made {
+		name := filepath.Base(file)
+		difference, err := exec.Command("diff", "-ru", filepath.Join(chart, name), file).CombinedOutput()
+		if err != nil {
+			t.Errorf("deploy/chart/%s is not what generate.sh makes; run `make manifests`\n%s", name, difference)
+		}
+	}
+	shown, err := exec.Command("helm", "show", "readme", chart).Output()
+	if err != nil || strings.TrimSpace(string(shown)) != strings.TrimSpace(read(t, chart+"/README.md")) {
+		t.Errorf("helm show readme: %v\n%.200s", err, shown)
 	}
 }
 

@@ -13,6 +13,7 @@ const PAGES: &[&str] = &[
     "SECURITY.md",
     "benches/",
     "controller/src/backend/local/README.md",
+    "deploy/chart/README.md",
     "docs/",
     "docs/adr/",
     "proto/README.md",

@@ -1,0 +1,83 @@
+#!/usr/bin/env bash
+# Writes what the chart contains besides its sources: README.md, made from the comments of
+# values.yaml and backends/, which `helm show readme` and Artifact Hub show.
+#
+#   deploy/chart/generate.sh [OUTDIR]      default: into the chart, as `make manifests` does
+set -euo pipefail
+here=$(dirname "$(readlink -f "$0")")
+outdir=${1:-$here}
+
+introduction() {
+    cat <<'END'
+<!-- Made by `make manifests` from the comments of values.yaml. Change those instead. -->
+# Belay
+
+A CSI driver that keeps volumes as files on the disk of one node, with snapshots, clones and online
+expansion. The chart is for Kubernetes 1.32 and later, and for Helm 3 and 4.
+
+```sh
+kubectl get nodes                       # choose the node that stores the volumes
+printf 'drivers: [{nodeName: NODE}]\n' >belay.yaml
+helm install belay CHART --namespace belay-system --create-namespace --values belay.yaml
+```
+
+Keep your values in a file and pass it to every command: Helm replaces lists as a whole, so with
+`--reuse-values --set 'drivers[0].overcommit=2'` the entry loses all its other values, and
+`--reuse-values` also keeps the defaults of the previously installed chart.
+
+A value that the chart does not know is rejected with its path. In the repository, `docs/helm.md`
+describes what is installed, privileges, several drivers, upgrade and uninstall, and
+`docs/quickstart.md` the way from a clone to a pod with a volume.
+
+## Values
+END
+}
+
+# One row for each value: its path, its default, and the comment above it. The subset of YAML that
+# these files keep to: two spaces a level, a value on the line of its key, a comment above each.
+# shellcheck disable=SC2016
+rows='
+function row(path, value) {
+    if (seen[path]++) return
+    if (!is_table) printf "\n| value | default | meaning |\n|---|---|---|\n"
+    is_table = 1
+    printf "| `%s` | %s | %s |\n", path, value == "" ? "" : "`" value "`", comment
+}
+function heading(title, text) {
+    printf "\n### %s\n", title
+    if (text != "") printf "\n%s\n", text
+    is_table = 0
+}
+FNR == 1 { delete keys; comment = "" }
+/^ *# / { sub(/^ *# /, ""); comment = comment (comment == "" ? "" : " ") $0; next }
+/^$/ { comment = ""; next }
+{
+    match($0, /^ */)
+    level = RLENGTH / 2
+    line = substr($0, RLENGTH + 1)
+    # The keys of a list entry stand two levels below the list, and belong to it directly.
+    if (sub(/^- /, "", line)) { keys[level - 1] = keys[level - 1] "[]"; keys[level++] = "" }
+    key = value = line
+    sub(/:.*/, "", key)
+    sub(/^[^:]*: ?/, "", value)
+    keys[level] = key
+    path = prefix
+    for (at = 0; at <= level; at++) if (keys[at] != "") path = path (at ? "." : "") keys[at]
+    is_section = prefix == "" && level == 0
+    is_drivers = path ~ /^drivers/
+    if (is_drivers == (part == "drivers")) {
+        if (is_section && value == "") heading(key, comment)
+        else if (is_section && !is_general++) heading("Both programs")
+        if (value != "" || !is_section && comment != "") row(path, value)
+    }
+    comment = ""
+}'
+
+write_readme() {
+    introduction
+    awk "$rows" part=drivers "$here/values.yaml" \
+        prefix='drivers[].' "$here/backends/local.yaml" \
+        prefix='' part=rest "$here/values.yaml"
+}
+
+write_readme >"$outdir/README.md"
