@@ -52,6 +52,13 @@ func TestBadValuesAreRefusedWithTheReason(t *testing.T) {
 		{[]string{node, "sidecars.timeout=100s"}, []string{"sidecars.timeout", "100 s"}},
 		{[]string{node, "snapshots.enabled=maybe"}, []string{"/snapshots/enabled"}},
 		{[]string{node, "replicas=2"}, []string{"replicas"}},
+		{[]string{node, "images.node.repositry=x"}, []string{"/images/node", "repositry"}},
+		{[]string{node, "images.node=a b"}, []string{"/images/node"}},
+		{[]string{node, "images.attacher.tag="}, []string{"/images/attacher/tag"}},
+		{[]string{node, "images.resizer="}, []string{"/images/resizer"}},
+		{[]string{node, "images.node.digest=sha256:abc"}, []string{"/images/node/digest"}},
+		{[]string{node, "images.pullSecrets[0].nam=x"}, []string{"/images/pullSecrets/0", "nam"}},
+		{[]string{node, "global.imageRegistri=x"}, []string{"global.imageRegistri: no such value", "imageRegistry"}},
 	}
 	for _, c := range cases {
 		arguments := []string{"template", "belay", chart}

@@ -15,7 +15,7 @@ import (
 )
 
 // The whole of these is one value: their keys are Kubernetes' own.
-var opaque = []string{"resources", "tolerations", "podAnnotations", "podLabels", "labels", "metricsFrom"}
+var opaque = []string{"resources", "tolerations", "podAnnotations", "podLabels", "labels", "metricsFrom", "pullSecrets", "imagePullSecrets"}
 
 // defaults is every value with its default as JSON; entries of drivers are below `drivers[]`.
 func defaults(t *testing.T) map[string]string {
@@ -132,8 +132,6 @@ func TestTheSchemaKnowsEveryValue(t *testing.T) {
 		}
 		delete(known, path)
 	}
-	// Helm's own, for charts that have this one within them.
-	delete(known, "global")
 	for path := range known {
 		t.Errorf("values.schema.json knows %s, which is no value", path)
 	}
@@ -148,7 +146,7 @@ func walkSchema(known map[string]string, prefix string, root, schema object) {
 			known[path] = ""
 		case len(property.at("properties")) > 0:
 			walkSchema(known, path+".", root, property)
-		case len(items.at("properties")) > 0 && key != "pullSecrets":
+		case len(items.at("properties")) > 0:
 			walkSchema(known, path+"[].", root, items)
 		default:
 			known[path] = ""
@@ -158,7 +156,11 @@ func walkSchema(known map[string]string, prefix string, root, schema object) {
 
 func resolved(root, schema object) object {
 	if name, ok := strings.CutPrefix(schema.text("$ref"), "#/definitions/"); ok {
-		return root.at("definitions", name)
+		return resolved(root, root.at("definitions", name))
+	}
+	// The first part says what there is, the others restrict it.
+	if parts := schema.list("allOf"); len(parts) > 0 {
+		return resolved(root, parts[0])
 	}
 	return schema
 }
@@ -173,8 +175,12 @@ func everyValue(t *testing.T) map[string]any {
 	return values
 }
 
-// There is one choice, or the other would leave out what ci/every-value.yaml is to show.
-var only = []string{"node.enabled", "drivers[].backend", "drivers[].csiDriver.attachRequired", "drivers[].csiDriver.volumeLifecycleModes", "networkPolicy.enabled"}
+// There is one choice, or the other would leave out what ci/every-value.yaml is to show. The registry
+// for all images, and digests, are in images_test.go.
+var only = []string{
+	"node.enabled", "drivers[].backend", "drivers[].csiDriver.attachRequired", "drivers[].csiDriver.volumeLifecycleModes", "networkPolicy.enabled",
+	"global.imageRegistry", "images.node.digest", "images.controller.digest", "images.provisioner.digest", "images.attacher.digest", "images.resizer.digest", "images.snapshotter.digest",
+}
 
 // In ci/every-value.yaml each value differs from its default, so that each is seen to arrive.
 func TestEveryValueIsTried(t *testing.T) {

@@ -15,6 +15,7 @@
 {{/* The entries of `drivers` with all their keys, and the nodes they name ("" for any), as
      {"drivers": [...], "nodes": [...]}; ends the rendering where one cannot work. */}}
 {{- define "belay.drivers" -}}
+{{- include "belay.checkGlobal" . -}}
 {{- $backends := list -}}
 {{- range $path, $_ := .Files.Glob "backends/*.yaml" -}}
 {{- $backends = append $backends (base $path | trimSuffix ".yaml") -}}

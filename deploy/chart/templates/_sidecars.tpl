@@ -1,7 +1,7 @@
 {{/* One sidecar. Takes root, driver, name (provisioner), args and env (lists). */}}
 {{- define "belay.sidecar" -}}
 - name: csi-{{ .name }}
-  image: {{ get .root.Values.images .name }}
+  image: {{ include "belay.image" . }}
   imagePullPolicy: {{ .root.Values.images.pullPolicy }}
   args:
     - --csi-address=/run/csi/csi.sock
