@@ -132,7 +132,12 @@ func TestBothProgramsAgree(t *testing.T) {
 				continue
 			}
 			container := pod.list("containers")[0]
-			ids := container.list("env")
+			var ids []object
+			for _, variable := range container.list("env") {
+				if strings.HasPrefix(variable.text("name"), "BELAY_NODE_") {
+					ids = append(ids, variable)
+				}
+			}
 			variable := map[string]string{"DaemonSet": "BELAY_NODE_NAME", "Deployment": "BELAY_NODE_ID"}[one.text("kind")]
 			if len(ids) != 1 || ids[0].text("name") != variable || ids[0].text("valueFrom", "fieldRef", "fieldPath") != "spec.nodeName" {
 				t.Errorf("%s: %s: node id from %v", values, one.name(), ids)

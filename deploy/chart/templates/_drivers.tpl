@@ -122,7 +122,8 @@
 {{- end -}}
 {{- end -}}
 {{- range (dig "spec" "template" "spec" "affinity" "nodeAffinity" "requiredDuringSchedulingIgnoredDuringExecution" "nodeSelectorTerms" list .) -}}
-{{- range .matchFields -}}
+{{/* The first field is the chart's own, see belay.affinity. */}}
+{{- with first (.matchFields | default list) -}}
 {{- if not (has $driver.nodeName .values) -}}
 {{- fail (printf "%s.nodeName: %s, but the volumes are on %s; %s" $where $driver.nodeName (first .values) $advice) -}}
 {{- end -}}

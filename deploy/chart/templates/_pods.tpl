@@ -26,19 +26,6 @@ app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
 belay-controller-{{ .shortName }}
 {{- end -}}
 
-{{/* By name and not by label: kubernetes.io/hostname may differ from the node's name. */}}
-{{- define "belay.onNodes" -}}
-nodeAffinity:
-  requiredDuringSchedulingIgnoredDuringExecution:
-    nodeSelectorTerms:
-      {{- range . }}
-      - matchFields:
-          - key: metadata.name
-            operator: In
-            values: [{{ . | quote }}]
-      {{- end }}
-{{- end -}}
-
 {{/* A container that needs nothing of the kernel. */}}
 {{- define "belay.unprivileged" -}}
 allowPrivilegeEscalation: false

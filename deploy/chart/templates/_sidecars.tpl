@@ -12,12 +12,13 @@
     {{- with concat .args (get .root.Values.sidecars.extraArgs .name) }}
     {{- toYaml . | nindent 4 }}
     {{- end }}
-  {{- with .env }}
+  {{- with concat (.env | default list) (.root.Values.sidecars.env | default list) }}
   env:
     {{- toYaml . | nindent 4 }}
   {{- end }}
   resources:
-    {{- toYaml .root.Values.sidecars.resources | nindent 4 }}
+    {{- $only := (get .root.Values.sidecars .name | default dict).resources | default dict }}
+    {{- include "belay.over" (dict "defaults" .root.Values.sidecars.resources "entry" $only) | fromJson | toYaml | nindent 4 }}
   securityContext:
     {{- include "belay.unprivileged" . | nindent 4 }}
     runAsNonRoot: true

@@ -1,0 +1,58 @@
+{{/* What the values add to a pod, and the refusal of what would replace a part of the chart's. */}}
+
+{{/* The affinity of a pod that must run on one of these nodes ("" for any). Takes nodes and affinity.
+     By name and not by label: kubernetes.io/hostname may differ from the node's name. Terms are
+     alternatives, so what the values require is added to each of them. */}}
+{{- define "belay.affinity" -}}
+{{- $required := "requiredDuringSchedulingIgnoredDuringExecution" -}}
+{{- $affinity := .affinity | default dict -}}
+{{- $node := $affinity.nodeAffinity | default dict -}}
+{{- $terms := dig $required "nodeSelectorTerms" list $node | default (list dict) -}}
+{{- if has "" .nodes -}}
+{{- with $affinity }}{{ toYaml . }}{{ end -}}
+{{- else -}}
+nodeAffinity:
+  {{ $required }}:
+    nodeSelectorTerms:
+      {{- range $name := .nodes }}
+      {{- range $terms }}
+      - matchFields:
+          - key: metadata.name
+            operator: In
+            values: [{{ $name | quote }}]
+          {{- with .matchFields }}
+          {{- toYaml . | nindent 10 }}
+          {{- end }}
+        {{- with .matchExpressions }}
+        matchExpressions:
+          {{- toYaml . | nindent 10 }}
+        {{- end }}
+      {{- end }}
+      {{- end }}
+  {{- with omit $node $required }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- with omit $affinity "nodeAffinity" }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+{{- end -}}
+
+{{/* Refuses entries whose name the chart uses. Takes where (the path of the list), more (the list) and
+     taken (names). */}}
+{{- define "belay.checkNames" -}}
+{{- range $at, $one := .more -}}
+{{- if has $one.name $.taken -}}
+{{- fail (printf "%s[%d].name: %s is the chart's own; use another name" $.where $at $one.name) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Refuses labels that selectors go by. Takes where and labels. */}}
+{{- define "belay.checkLabels" -}}
+{{- range $key, $_ := .labels -}}
+{{- if has $key (list "app.kubernetes.io/name" "app.kubernetes.io/instance" "app.kubernetes.io/component" "app.kubernetes.io/version" "belay.dev/driver") -}}
+{{- fail (printf "%s: %s is the chart's own; use another label" $.where $key) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}

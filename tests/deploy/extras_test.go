@@ -1,0 +1,103 @@
+package deploy
+
+import (
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// Terms are alternatives: one without the node's name would let the pod run anywhere.
+func TestWhatTheValuesRequireOfANodeIsInAdditionToItsName(t *testing.T) {
+	settings := append(second("node2", "/srv/fast"), "--set-json", `node.affinity={"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":[`+
+		`{"matchExpressions":[{"key":"a","operator":"Exists"}]},{"matchFields":[{"key":"metadata.name","operator":"NotIn","values":["node3"]}]}]}}}`)
+	terms := agent(t, rendered(t, chart+"/ci/local.yaml", settings...)).
+		at("affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution").list("nodeSelectorTerms")
+	var found []string
+	for _, term := range terms {
+		text := ""
+		for _, field := range term.list("matchFields") {
+			text += field.text("operator") + " " + field["values"].([]any)[0].(string) + " "
+		}
+		for _, expression := range term.list("matchExpressions") {
+			text += expression.text("key")
+		}
+		found = append(found, text)
+	}
+	want := []string{"In node1 a", "In node1 NotIn node3 ", "In node2 a", "In node2 NotIn node3 "}
+	if !slices.Equal(found, want) {
+		t.Errorf("terms %q, want %q", found, want)
+	}
+}
+
+// The whole of a pod's additions, beside the chart's own.
+func TestAdditionsLeaveTheChartsOwnPartsInPlace(t *testing.T) {
+	for _, kind := range []string{"DaemonSet", "Deployment"} {
+		plain, added := pod(t, kind, "local.yaml"), pod(t, kind, "every-value.yaml")
+		for _, part := range []string{"env", "volumeMounts"} {
+			before, after := plain.list("containers")[0].list(part), added.list("containers")[0].list(part)
+			if len(after) != len(before)+1 {
+				t.Errorf("%s: %s: %d, want one more than %d", kind, part, len(after), len(before))
+			}
+		}
+		if before, after := plain.list("volumes"), added.list("volumes"); len(after) != len(before)+1 {
+			t.Errorf("%s: %d volumes, want one more than %d", kind, len(after), len(before))
+		}
+	}
+	for _, container := range pod(t, "Deployment", "every-value.yaml").list("containers")[1:] {
+		if !slices.ContainsFunc(container.list("env"), func(one object) bool { return one.text("name") == "HTTPS_PROXY" }) {
+			t.Errorf("%s has no variable of sidecars.env", container.text("name"))
+		}
+	}
+}
+
+func TestResourcesOfOneSidecarReplaceOnlyWhatTheyName(t *testing.T) {
+	found := map[string]any{}
+	for _, container := range pod(t, "Deployment", "every-value.yaml").list("containers")[1:] {
+		resources := container.at("resources")
+		found[container.text("name")] = []any{resources.at("requests")["cpu"], resources.at("requests")["memory"], resources.at("limits")["memory"]}
+	}
+	want := map[string]any{
+		"csi-provisioner": []any{"20m", "32Mi", "301Mi"}, "csi-attacher": []any{"20m", "32Mi", "302Mi"},
+		"csi-resizer": []any{"20m", "32Mi", "303Mi"}, "csi-snapshotter": []any{"304m", "32Mi", "256Mi"},
+	}
+	if !reflect.DeepEqual(found, want) {
+		t.Errorf("%v, want %v", found, want)
+	}
+}
+
+// pod is the first one of that kind.
+func pod(t *testing.T, kind, values string) object {
+	t.Helper()
+	for _, one := range rendered(t, chart+"/ci/"+values, "--api-versions", "snapshot.storage.k8s.io/v1/VolumeSnapshotClass") {
+		if one.text("kind") == kind {
+			return one.at("spec", "template", "spec")
+		}
+	}
+	t.Fatalf("%s: no %s", values, kind)
+	return nil
+}
+
+func TestTheChartsOwnNamesAreRefused(t *testing.T) {
+	for _, path := range []string{
+		"node.env BELAY_NODE_NAME", "controller.env BELAY_NODE_ID", "sidecars.env POD_NAME",
+		"node.extraVolumes dev", "node.extraVolumes socket-local", "node.extraVolumes volumes-local",
+		"controller.extraVolumes state", "controller.extraVolumes token",
+	} {
+		list, name, _ := strings.Cut(path, " ")
+		entry := `{"name":"` + name + `","value":"x"}`
+		if strings.HasSuffix(list, "Volumes") {
+			entry = `{"name":"` + name + `","emptyDir":{}}`
+		}
+		out, err := helm("template", "belay", chart, "--values", chart+"/ci/local.yaml", "--set-json", list+"=["+entry+"]")
+		if want := list + "[0].name: " + name + " is the chart's own"; err == nil || !strings.Contains(out, want) {
+			t.Errorf("%s: %v, no %q in\n%.300s", path, err, want, out)
+		}
+	}
+	for _, component := range []string{"node", "controller"} {
+		out, err := helm("template", "belay", chart, "--values", chart+"/ci/local.yaml", "--set-json", component+`.podLabels={"app.kubernetes.io/name":"x"}`)
+		if want := component + ".podLabels: app.kubernetes.io/name is the chart's own"; err == nil || !strings.Contains(out, want) {
+			t.Errorf("%s: %v, no %q in\n%.300s", component, err, want, out)
+		}
+	}
+}
