@@ -163,6 +163,24 @@ func TestBothProgramsAgree(t *testing.T) {
 	}
 }
 
+// belayctl in a container finds its socket by this variable; the programs themselves go by flags.
+func TestBelayctlFindsTheFirstDriver(t *testing.T) {
+	for _, kind := range []string{"DaemonSet", "Deployment"} {
+		each(t, kind, func(t *testing.T, _ []object, pod object) {
+			container := pod.list("containers")[0]
+			var endpoints []string
+			for _, variable := range container.list("env") {
+				if variable.text("name") == "CSI_ENDPOINT" {
+					endpoints = append(endpoints, variable.text("value"))
+				}
+			}
+			if want := argument(sections(container)[0], "--endpoint"); want == "" || !slices.Equal(endpoints, []string{want}) {
+				t.Errorf("%s: CSI_ENDPOINT %q, want %q", kind, endpoints, want)
+			}
+		})
+	}
+}
+
 // nodesOf is the nodes that a pod may run on, by name.
 func nodesOf(pod object) []string {
 	var nodes []string
