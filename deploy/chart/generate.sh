@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Writes what the chart contains besides its sources: README.md, made from the comments of
-# values.yaml and backends/, which `helm show readme` and Artifact Hub show.
+# values.yaml and backends/, which `helm show readme` and Artifact Hub show; and copies of the rules
+# and the dashboard, because a chart can contain only files of its own directory.
 #
 #   deploy/chart/generate.sh [OUTDIR]      default: into the chart, as `make manifests` does
 set -euo pipefail
@@ -81,3 +82,5 @@ write_readme() {
 }
 
 write_readme >"$outdir/README.md"
+mkdir -p "$outdir/monitoring"
+cp "$here"/../monitoring/{rules.yaml,dashboard.json} "$outdir/monitoring/"

@@ -21,16 +21,15 @@ clean() {
     exit "$code"
 }
 
-# Nothing judges a PodMonitor where the Prometheus operator is not; this lets every field pass.
-make_monitors() {
-    ! kubectl get crd podmonitors.monitoring.coreos.com >/dev/null 2>&1 || return 0
-    cat >"$work/crd.yaml" <<'YAML'
+crd() {
+    cat <<YAML
+---
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
-metadata: {name: podmonitors.monitoring.coreos.com}
+metadata: {name: ${1}s.monitoring.coreos.com}
 spec:
   group: monitoring.coreos.com
-  names: {kind: PodMonitor, plural: podmonitors}
+  names: {kind: $2, plural: ${1}s}
   scope: Namespaced
   versions:
     - name: v1
@@ -38,6 +37,12 @@ spec:
       storage: true
       schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
 YAML
+}
+
+# Nothing judges these objects where the Prometheus operator is not; this lets every field pass.
+make_monitors() {
+    ! kubectl get crd podmonitors.monitoring.coreos.com >/dev/null 2>&1 || return 0
+    { crd podmonitor PodMonitor; crd prometheusrule PrometheusRule; } >"$work/crd.yaml"
     made_monitors=1
     kubectl apply --filename "$work/crd.yaml" >/dev/null
     kubectl wait --for=condition=Established --timeout=30s --filename "$work/crd.yaml" >/dev/null

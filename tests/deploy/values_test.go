@@ -15,7 +15,7 @@ import (
 )
 
 // The whole of these is one value: their keys are Kubernetes' own.
-var opaque = []string{"resources", "tolerations", "podAnnotations", "podLabels", "labels", "metricsFrom", "pullSecrets", "imagePullSecrets", "nodeSelector", "affinity", "env", "extraVolumes", "extraVolumeMounts"}
+var opaque = []string{"resources", "tolerations", "podAnnotations", "podLabels", "labels", "metricsFrom", "pullSecrets", "imagePullSecrets", "nodeSelector", "affinity", "env", "extraVolumes", "extraVolumeMounts", "relabelings", "metricRelabelings", "annotations"}
 
 // defaults is every value with its default as JSON; entries of drivers are below `drivers[]`.
 func defaults(t *testing.T) map[string]string {
