@@ -5,8 +5,10 @@ use crate::tree::Text;
 
 /// A folder is named by a `/` at its end; it stands if there is a file in it.
 const STANDING: &[&str] = &[
+    ".github/ISSUE_TEMPLATE/",
     "ARCHITECTURE.md",
     "CHANGELOG.md",
+    "CODE_OF_CONDUCT.md",
     "CONTRIBUTING.md",
     "Cargo.toml",
     "LICENSE",

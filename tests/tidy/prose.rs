@@ -8,6 +8,7 @@ use crate::tree::Text;
 const PAGES: &[&str] = &[
     "ARCHITECTURE.md",
     "CHANGELOG.md",
+    "CODE_OF_CONDUCT.md",
     "CONTRIBUTING.md",
     "README.md",
     "SECURITY.md",
