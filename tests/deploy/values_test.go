@@ -117,6 +117,30 @@ func TestTheReadmeIsMadeFromTheComments(t *testing.T) {
 	}
 }
 
+func TestTheExamplesOfTheDocumentationAreTaken(t *testing.T) {
+	block := regexp.MustCompile("(?ms)^```yaml\n(.*?)^```$")
+	for _, page := range []string{"../../docs/helm.md", "../../docs/operations.md", "../../deploy/images/README.md", "../../deploy/monitoring/README.md"} {
+		found := 0
+		for _, match := range block.FindAllStringSubmatch(read(t, page), -1) {
+			// Prometheus' own configuration is none.
+			if strings.HasPrefix(match[1], "scrape_configs:") {
+				continue
+			}
+			found++
+			file := filepath.Join(t.TempDir(), "values.yaml")
+			if err := os.WriteFile(file, []byte(strings.ReplaceAll(match[1], "NODE", "node1")), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if out, err := helm("template", "belay", chart, "--values", chart+"/ci/local.yaml", "--values", file); err != nil {
+				t.Errorf("%s: %v\n%s\n%s", page, err, match[1], out)
+			}
+		}
+		if found == 0 {
+			t.Errorf("%s has no example", page)
+		}
+	}
+}
+
 // An unknown value is refused by the schema, so it must know each of them, and no other.
 func TestTheSchemaKnowsEveryValue(t *testing.T) {
 	var schema object
