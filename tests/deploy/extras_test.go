@@ -94,10 +94,28 @@ func TestTheChartsOwnNamesAreRefused(t *testing.T) {
 			t.Errorf("%s: %v, no %q in\n%.300s", path, err, want, out)
 		}
 	}
-	for _, component := range []string{"node", "controller"} {
-		out, err := helm("template", "belay", chart, "--values", chart+"/ci/local.yaml", "--set-json", component+`.podLabels={"app.kubernetes.io/name":"x"}`)
-		if want := component + ".podLabels: app.kubernetes.io/name is the chart's own"; err == nil || !strings.Contains(out, want) {
-			t.Errorf("%s: %v, no %q in\n%.300s", component, err, want, out)
+	for path, key := range map[string]string{
+		"node.podLabels": "app.kubernetes.io/name", "controller.podLabels": "belay.dev/driver",
+		"node.podAnnotations": "kubectl.kubernetes.io/default-container", "controller.podAnnotations": "kubectl.kubernetes.io/default-container",
+		"podMonitor.labels": "app.kubernetes.io/instance", "prometheusRule.labels": "app.kubernetes.io/version", "dashboard.labels": "app.kubernetes.io/name",
+	} {
+		arguments := []string{"template", "belay", chart, "--values", chart + "/ci/local.yaml", "--set-json", path + `={"` + key + `":"x"}`}
+		if component, _, _ := strings.Cut(path, "."); component != "controller" {
+			arguments = append(arguments, "--set", component+".enabled=true")
+		}
+		out, err := helm(arguments...)
+		if want := path + ": " + key + " is the chart's own"; err == nil || !strings.Contains(out, want) {
+			t.Errorf("%s: %v, no %q in\n%.300s", path, err, want, out)
+		}
+	}
+}
+
+func TestAnEmptyPriorityClassIsLeftOut(t *testing.T) {
+	all := named(rendered(t, chart+"/ci/local.yaml", "--set", "node.priorityClassName=,controller.priorityClassName="))
+	for _, name := range []string{"DaemonSet/belay-node", "Deployment/belay-controller-local"} {
+		pod := all[name].at("spec", "template", "spec")
+		if _, ok := pod["priorityClassName"]; ok || len(pod) == 0 {
+			t.Errorf("%s: %v", name, pod["priorityClassName"])
 		}
 	}
 }

@@ -48,11 +48,13 @@ nodeAffinity:
 {{- end -}}
 {{- end -}}
 
-{{/* Refuses labels that selectors go by. Takes where and labels. */}}
-{{- define "belay.checkLabels" -}}
-{{- range $key, $_ := .labels -}}
-{{- if has $key (list "app.kubernetes.io/name" "app.kubernetes.io/instance" "app.kubernetes.io/component" "app.kubernetes.io/version" "belay.dev/driver") -}}
-{{- fail (printf "%s: %s is the chart's own; use another label" $.where $key) -}}
+{{/* Refuses labels and annotations that the chart sets: selectors go by some, and a key that is there
+     twice has no certain value. Takes where and map. */}}
+{{- define "belay.checkKeys" -}}
+{{- $own := list "app.kubernetes.io/name" "app.kubernetes.io/instance" "app.kubernetes.io/component" "app.kubernetes.io/version" "belay.dev/driver" "kubectl.kubernetes.io/default-container" -}}
+{{- range $key, $_ := .map -}}
+{{- if has $key $own -}}
+{{- fail (printf "%s: %s is the chart's own; use another key" $.where $key) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
