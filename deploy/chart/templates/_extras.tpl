@@ -1,4 +1,4 @@
-{{/* What the values add to a pod, and the refusal of what would replace a part of the chart's. */}}
+{{/* Additions of the values to a pod. They must not replace anything that the chart sets. */}}
 
 {{/* The affinity of a pod that must run on one of these nodes ("" for any). Takes nodes and affinity.
      By name and not by label: kubernetes.io/hostname may differ from the node's name. Terms are
