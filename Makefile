@@ -122,5 +122,5 @@ clean: ## remove what cargo built
 	cargo clean
 
 root:
-	@[ "$$(id -u)" = 0 ] || { printf 'belay: this makes devices and mounts; please run: %s\n' \
+	@[ "$$(id -u)" = 0 ] || { printf 'belay: this target creates devices and mounts; please run: %s\n' \
 		'sudo make $(MAKECMDGOALS)' >&2; exit 1; }

@@ -1,4 +1,4 @@
-//! The release binary, started as a node would start it, and what it weighs.
+//! The release binary, started as on a node, and its memory.
 
 use std::fs::{self, File};
 use std::io;
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use belay_bed::scrape::status;
 
-use crate::place::Place;
+use crate::bench_dir::BenchDir;
 use crate::rpc::Client;
 
 /// How long a start may take before it counts as failed.
@@ -16,29 +16,29 @@ const START_MAX: Duration = Duration::from_secs(10);
 
 /// A running belay-node.
 pub struct Agent<'a> {
-    place: &'a Place,
+    bench_dir: &'a BenchDir,
     process: u32,
-    /// To its socket.
+    /// Connected to its socket.
     pub client: Client,
     /// From the spawn to the first answered Probe.
     pub first_answer: Duration,
 }
 
-/// What a process holds, in KiB, as /proc/PID/status writes it.
+/// The memory of a process in KiB, as in /proc/PID/status.
 #[derive(Clone, Copy, Debug)]
 pub struct Memory {
-    /// `VmRSS`: all resident pages, code included.
+    /// `VmRSS`: all resident pages, including code.
     pub resident_kib: u64,
-    /// `RssAnon`: those that are nobody else's: heap and stacks.
+    /// `RssAnon`: the private pages: heap and stacks.
     pub anonymous_kib: u64,
-    /// `VmHWM`: the most that `VmRSS` ever was.
+    /// `VmHWM`: the highest `VmRSS` so far.
     pub peak_kib: u64,
 }
 
-/// Where the binary is: in `BELAY_BIN_DIR`, else where `make build` puts it.
+/// Path of the binary: in `BELAY_BIN_DIR`, else where `make build` writes it.
 ///
 /// # Errors
-/// When it was not built.
+/// If it was not built.
 pub fn binary() -> io::Result<PathBuf> {
     let dir = match std::env::var_os("BELAY_BIN_DIR") {
         Some(dir) => PathBuf::from(dir),
@@ -52,7 +52,7 @@ pub fn binary() -> io::Result<PathBuf> {
         return Ok(path);
     }
     Err(io::Error::other(format!(
-        "{} is not there: run `make build` first",
+        "{} does not exist: run `make build` first",
         path.display()
     )))
 }
@@ -61,16 +61,16 @@ impl<'a> Agent<'a> {
     /// Starts an agent on a socket called `name`, and waits for its first answer.
     ///
     /// # Errors
-    /// When it does not come up; the end of its log is in the message.
-    pub fn start(place: &'a Place, name: &str) -> io::Result<Self> {
-        let socket = place.path(&format!("{name}.sock"));
-        let log = place.path(&format!("{name}.log"));
+    /// If it does not start; the message contains the end of its log.
+    pub fn start(bench_dir: &'a BenchDir, name: &str) -> io::Result<Self> {
+        let socket = bench_dir.path(&format!("{name}.sock"));
+        let log = bench_dir.path(&format!("{name}.log"));
         let mut command = Command::new(binary()?);
         command
             .arg("--endpoint")
             .arg(&socket)
             .arg("--loop-dir")
-            .arg(place.folder("volumes")?)
+            .arg(bench_dir.directory("volumes")?)
             .args(["--node-id", "bench"])
             .stdin(Stdio::null())
             .stderr(File::create(&log)?);
@@ -79,20 +79,20 @@ impl<'a> Agent<'a> {
         }
         let client = Client::new(&socket)?;
         let start = Instant::now();
-        let process = place.spawn(&mut command)?;
+        let process = bench_dir.spawn(&mut command)?;
         let first_answer = await_answer(&client, start, &log)?;
         Ok(Self {
-            place,
+            bench_dir,
             process,
             client,
             first_answer,
         })
     }
 
-    /// What it holds now.
+    /// Its memory now.
     ///
     /// # Errors
-    /// When it is gone.
+    /// If it has exited.
     pub fn memory(&self) -> io::Result<Memory> {
         let of = |name| status(self.process, name);
         Ok(Memory {
@@ -105,14 +105,14 @@ impl<'a> Agent<'a> {
 
 impl Drop for Agent<'_> {
     fn drop(&mut self) {
-        if let Err(error) = self.place.end(self.process) {
+        if let Err(error) = self.bench_dir.end(self.process) {
             eprintln!("belay-benches: process {}: {error}", self.process);
         }
     }
 }
 
-/// Asks until it answers. Asking again at once keeps a processor busy, but any pause would be in
-/// the figure.
+/// Retries until it answers. Retrying without a pause keeps a CPU busy, but any pause would be part
+/// of the result.
 fn await_answer(client: &Client, start: Instant, log: &Path) -> io::Result<Duration> {
     loop {
         match client.probe() {
@@ -120,7 +120,8 @@ fn await_answer(client: &Client, start: Instant, log: &Path) -> io::Result<Durat
             Err(error) if start.elapsed() > START_MAX => {
                 let said = fs::read_to_string(log).unwrap_or_default();
                 let last: Vec<_> = said.lines().rev().take(3).collect();
-                let why = format!("belay-node does not answer ({error}); it said: {last:?}");
+                let why =
+                    format!("belay-node does not answer ({error}); its last log lines: {last:?}");
                 return Err(io::Error::other(why));
             }
             Err(_) => std::thread::yield_now(),

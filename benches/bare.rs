@@ -1,8 +1,8 @@
-//! A volume's life by the bare system calls: what the kernel alone takes for the same result.
+//! A volume's lifecycle by the bare system calls: the kernel's time for the same result.
 //!
-//! Two things are not quite what the agent does, because rustix has no safe call for them. The loop
-//! device is bound by losetup before the clock starts, and its cost is reported apart. And the
-//! clone is made private by mount(2), where the agent has mount_setattr(2).
+//! Two things differ from the agent, because rustix has no safe call for them. The loop device is
+//! bound by losetup before the clock starts, and its cost is reported separately. And the clone is
+//! made private by mount(2), where the agent uses mount_setattr(2).
 
 use std::fs;
 use std::io;
@@ -15,24 +15,24 @@ use belay_bed::devices;
 use belay_bed::mounts;
 use rustix::mount::MountPropagationFlags;
 
+use crate::bench_dir::at;
 use crate::echo::Echo;
-use crate::place::at;
 use crate::side::{Call, Side};
 use crate::volume::Volume;
 
-/// What the agent gives to a target that it makes.
+/// The agent's mode for a target that it creates.
 const TARGET_MODE: u32 = 0o750;
 
-/// Round trips after a process has run: a millisecond, in which it is gone for good.
+/// Round trips after a process has run: a millisecond, in which it has fully exited.
 const SETTLING_ECHOES: u32 = 40;
 
 /// The kernel and one volume.
 pub struct Bare<'a> {
     volume: Volume,
     echo: &'a Echo,
-    /// How long `losetup` took to bind the device, its own start included; one a stage.
+    /// How long `losetup` took to bind the device, including its own start; one per stage.
     pub attach: Vec<Duration>,
-    /// How long `losetup` took to find a free device and leave it at that; one a stage.
+    /// How long `losetup` took only to find a free device; one per stage.
     pub search: Vec<Duration>,
 }
 
@@ -49,7 +49,7 @@ impl<'a> Bare<'a> {
     }
 
     fn stage(&mut self) -> io::Result<Duration> {
-        // Whichever comes second has it warmer: so they change places.
+        // The second one has warmer caches, so they take turns.
         let is_search_first = self.attach.len().is_multiple_of(2);
         if is_search_first {
             self.search()?;
@@ -59,7 +59,7 @@ impl<'a> Bare<'a> {
         self.attach.push(start.elapsed());
         self.settle()?;
         let mounted = self.mount(&device);
-        // A device in use is let go by its last user: so the umount frees it, as it does ours.
+        // The last user of a device releases it: so the umount frees it, as with the agent.
         devices::detach(&device)?;
         if !is_search_first {
             self.search()?;
@@ -75,8 +75,8 @@ impl<'a> Bare<'a> {
         Ok(())
     }
 
-    /// What a process leaves behind, cold caches and pages to be freed, must not be in the next
-    /// call's time; the other side starts none.
+    /// The next call must not pay for the cold caches and freed pages of a process; the other side
+    /// starts none.
     fn settle(&self) -> io::Result<()> {
         (0..SETTLING_ECHOES).try_for_each(|_| self.echo.on_new().map(|_| ()))
     }

@@ -1,37 +1,37 @@
-//! The kernel's own share of a Probe: the same kind of socket, with a thread behind it that sends
-//! one byte back. No HTTP/2, no gRPC, no other process.
+//! The kernel's share of a Probe: the same kind of socket, with a thread that sends one byte back.
+//! No HTTP/2, no gRPC, no other process.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use crate::place::{Place, at};
+use crate::bench_dir::{BenchDir, at};
 
-/// The far end, and a connection that is kept.
+/// The remote end, and a kept connection.
 pub struct Echo {
     socket: PathBuf,
     kept: UnixStream,
 }
 
 impl Echo {
-    /// Begins to answer; until the program ends.
+    /// Starts to answer, until the program exits.
     ///
     /// # Errors
-    /// When the socket cannot be had.
-    pub fn start(place: &Place) -> io::Result<Self> {
-        let socket = place.path("echo.sock");
+    /// If the socket cannot be created.
+    pub fn start(bench_dir: &BenchDir) -> io::Result<Self> {
+        let socket = bench_dir.path("echo.sock");
         let listener = UnixListener::bind(&socket).map_err(|error| at("bind", &socket, error))?;
         std::thread::Builder::new()
             .name("echo".to_owned())
             .spawn(move || {
-                // The first connection is the kept one, and has a thread of its own.
+                // The first connection is the kept one, and has its own thread.
                 if let Ok((kept, _)) = listener.accept() {
                     let answering = std::thread::Builder::new().spawn(move || answer(kept));
                     while answering.is_ok()
                         && let Ok((stream, _)) = listener.accept()
                     {
-                        // One that breaks is noticed at the other end.
+                        // A broken connection is noticed at the other end.
                         answer(stream).ok();
                     }
                 }
@@ -40,20 +40,20 @@ impl Echo {
         Ok(Self { socket, kept })
     }
 
-    /// One byte there and back on a new connection.
+    /// One byte in each direction on a new connection.
     ///
     /// # Errors
-    /// When the far end is gone.
+    /// If the remote end is gone.
     pub fn on_new(&self) -> io::Result<Duration> {
         let start = Instant::now();
         there_and_back(&UnixStream::connect(&self.socket)?)?;
         Ok(start.elapsed())
     }
 
-    /// One byte there and back on the kept connection.
+    /// One byte in each direction on the kept connection.
     ///
     /// # Errors
-    /// When the far end is gone.
+    /// If the remote end is gone.
     pub fn on_kept(&self) -> io::Result<Duration> {
         let start = Instant::now();
         there_and_back(&self.kept)?;

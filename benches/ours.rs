@@ -1,4 +1,4 @@
-//! A volume's life by RPCs to belay-node, each on a new connection as the kubelet makes them.
+//! A volume's lifecycle by RPCs to belay-node, each on a new connection, like the kubelet's.
 
 use std::collections::HashMap;
 use std::io;
@@ -16,7 +16,7 @@ use crate::rpc::{Client, with_deadline};
 use crate::side::{Call, Side};
 use crate::volume::{VOLUME_BYTES, Volume};
 
-/// How often a call may be made until it is done.
+/// Maximum number of attempts per call.
 const ATTEMPTS: u32 = 1000;
 
 /// belay-node and one volume.
@@ -24,8 +24,8 @@ pub struct Ours<'a> {
     client: &'a Client,
     volume: Volume,
     context: HashMap<String, String>,
-    /// Calls that were answered ABORTED and made again, as the kubelet does. On a machine where
-    /// somebody looks into all loop devices, as losetup and udev do, there are some.
+    /// Calls that were ABORTED and retried, as the kubelet does. There are some on a machine where
+    /// other processes open all loop devices, as losetup and udev do.
     pub repeated: usize,
 }
 

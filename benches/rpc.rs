@@ -1,5 +1,5 @@
-//! Calls to belay-node over its socket: on a new connection each, as the kubelet makes them, or on
-//! one that is kept. The time of a call runs from the dial, or the request, to the answer.
+//! Calls to belay-node over its socket: each on a new connection, like the kubelet's, or on a kept
+//! one. The time of a call runs from the dial, or the request, to the response.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,14 +12,14 @@ use tokio::runtime::Runtime;
 use tonic::transport::Channel;
 use tonic::{Code, Request, Response, Status};
 
-/// The deadline of a call, which travels with it as the kubelet's does.
+/// The deadline of a call, sent with it as the kubelet does.
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// How often the tasks of a finished connection get a turn to close it, untimed. It takes three;
-/// what stays open would be closed within the next call's time.
+/// How many turns the tasks of a finished connection get to close it, untimed. They need three; a
+/// connection left open would be closed within the next call's time.
 const CLOSING_TURNS: u32 = 16;
 
-/// Speaks to one socket, from the thread that asks.
+/// Calls one socket, from the calling thread.
 pub struct Client {
     runtime: Runtime,
     socket: PathBuf,
@@ -32,10 +32,10 @@ pub struct Kept<'a> {
 }
 
 impl Client {
-    /// Nothing is dialled yet.
+    /// Does not connect yet.
     ///
     /// # Errors
-    /// When the process is out of descriptors.
+    /// If the process is out of descriptors.
     pub fn new(socket: &Path) -> io::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -46,10 +46,10 @@ impl Client {
         })
     }
 
-    /// One call on a new connection, and how long both took together.
+    /// One call on a new connection. Returns the time of both.
     ///
     /// # Errors
-    /// When nobody listens, or the answer is a refusal.
+    /// If no process listens, or the call fails.
     pub fn call<T>(
         &self,
         call: impl AsyncFnOnce(Channel) -> Result<Response<T>, Status>,
@@ -72,7 +72,7 @@ impl Client {
     /// `Probe` on a new connection.
     ///
     /// # Errors
-    /// When nobody listens, or it is not ready.
+    /// If no process listens, or it is not ready.
     pub fn probe(&self) -> io::Result<Duration> {
         let (took, answer) = self.call(async |channel| {
             IdentityClient::new(channel)
@@ -82,10 +82,10 @@ impl Client {
         ready(&answer).map(|()| took)
     }
 
-    /// A connection that is kept.
+    /// A kept connection.
     ///
     /// # Errors
-    /// When nobody listens.
+    /// If no process listens.
     pub fn keep(&self) -> io::Result<Kept<'_>> {
         let channel = self
             .runtime
@@ -102,7 +102,7 @@ impl Kept<'_> {
     /// `Probe` on this connection.
     ///
     /// # Errors
-    /// When the connection broke, or it is not ready.
+    /// If the connection broke, or the driver is not ready.
     pub fn probe(&self) -> io::Result<Duration> {
         let channel = self.channel.clone();
         let start = Instant::now();
@@ -131,7 +131,7 @@ fn ready(answer: &csi::ProbeResponse) -> io::Result<()> {
     }
 }
 
-/// ABORTED becomes `WouldBlock`: both ask to try again.
+/// ABORTED becomes `WouldBlock`: both mean retry.
 fn refused(status: &Status) -> io::Error {
     let kind = match status.code() {
         Code::Aborted => io::ErrorKind::WouldBlock,

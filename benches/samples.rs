@@ -1,38 +1,38 @@
-//! Times of one thing, and what may be said of them. A shared machine only ever adds time, so the
-//! 25th percentile tells more of the code than the median does.
+//! Times of one call, and their statistics. Other load on a machine only adds time, so the 25th
+//! percentile says more about the code than the median.
 
 use std::time::Duration;
 
-/// Samples that stay together when a side is held against itself.
+/// Samples that stay together when a side is compared with itself.
 const RUN: usize = 4;
-/// Fewer say nothing.
+/// Fewer are not significant.
 pub const SAMPLES_MIN: usize = 16;
 
-/// Times in the order in which they were taken.
+/// Times in the order of measurement.
 #[derive(Clone, Debug, Default)]
 pub struct Samples(Vec<Duration>);
 
 impl Samples {
-    /// One more.
+    /// Adds a sample.
     pub fn push(&mut self, time: Duration) {
         self.0.push(time);
     }
 
-    /// The 25th percentile; zero of nothing.
+    /// The 25th percentile; zero without samples.
     #[must_use]
     pub fn p25(&self) -> Duration {
         quartile(self.0.clone())
     }
 
-    /// What the same thing differs from itself: every other run of four against the rest, as a
-    /// share. A ratio that is nearer to 1 than this is no difference. In four samples both sides
-    /// were first as often as second.
+    /// The difference of a side from itself: every other run of four against the rest, as a share.
+    /// A ratio that is nearer to 1 than this is no difference. In four samples both sides were
+    /// first equally often.
     #[must_use]
     pub fn spread(&self) -> f64 {
         self.spread_of(RUN)
     }
 
-    /// [`Samples::spread`] where the samples were taken in so many blocks: every other block
+    /// [`Samples::spread`] for samples that were taken in this many blocks: every other block
     /// against the rest.
     #[must_use]
     pub fn spread_of_blocks(&self, blocks: usize) -> f64 {
@@ -53,7 +53,7 @@ impl Extend<Duration> for Samples {
     }
 }
 
-/// How many times the other one is in this.
+/// The ratio of the two times.
 #[must_use]
 pub fn ratio(this: Duration, other: Duration) -> f64 {
     this.as_secs_f64() / other.as_secs_f64()
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn what_alternates_from_sample_to_sample_is_no_spread() {
+    fn alternation_from_sample_to_sample_is_no_spread() {
         let alternating = samples((0..32).map(|n| if n % 2 == 0 { 100 } else { 150 }));
         assert!(alternating.spread() < 0.01, "{}", alternating.spread());
     }

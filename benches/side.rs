@@ -1,27 +1,27 @@
-//! The calls of a volume's life on a node, and who can make them. Knows no way of making them.
+//! The calls of a volume's lifecycle on a node, and a trait for ways to make them.
 
 use std::io;
 use std::time::Duration;
 
-/// One call of a volume's life, or beside it.
+/// One call of a volume's lifecycle, or a Probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Call {
     /// Does nothing: the floor of every other call.
     Probe,
-    /// The volume's filesystem gets mounted, once a node.
+    /// Mounts the volume's filesystem, once per node.
     Stage,
-    /// It is shown at a pod's path.
+    /// Mounts it at a pod's path.
     Publish,
-    /// How full it is.
+    /// Reads its usage.
     Stats,
-    /// It is taken away from the pod's path.
+    /// Unmounts it from the pod's path.
     Unpublish,
-    /// It is unmounted, and its device freed.
+    /// Unmounts it and frees its device.
     Unstage,
 }
 
 impl Call {
-    /// In the order of a life.
+    /// In the order of a lifecycle.
     pub const ALL: [Call; 6] = [
         Call::Probe,
         Call::Stage,
@@ -31,7 +31,7 @@ impl Call {
         Call::Unstage,
     ];
 
-    /// The spec's verb.
+    /// The name in the specification.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -44,8 +44,8 @@ impl Call {
         }
     }
 
-    /// What a volume must have been through, what undoes this call before it is made again, and
-    /// what brings the volume down afterwards.
+    /// The calls before this one, those that undo it before it is repeated, and those that bring
+    /// the volume down afterwards.
     fn surroundings(self) -> (&'static [Call], &'static [Call], &'static [Call]) {
         use Call::{Publish, Stage, Unpublish, Unstage};
         match self {
@@ -59,17 +59,17 @@ impl Call {
     }
 }
 
-/// One way to make the calls, on one volume of its own.
+/// One way to make the calls, on its own volume.
 pub trait Side {
-    /// Makes the call; how long it took, without what only makes it possible.
+    /// Makes the call. Returns its time, without that of its preparation.
     ///
     /// # Errors
-    /// When it fails, which ends the run.
+    /// If the call fails, which ends the run.
     fn run(&mut self, call: Call) -> io::Result<Duration>;
 }
 
-/// Makes one call so many times, beginning and ending with a volume that is not staged; the time
-/// of these calls alone, in sum.
+/// Makes one call `times` times, starting and ending with a volume that is not staged. Returns the
+/// total time of these calls alone.
 ///
 /// # Errors
 /// Those of the side.

@@ -1,19 +1,19 @@
-//! The calls of a volume's life under criterion: by belay-node, and beside each the bare system
-//! calls. Only the call is timed, not what makes it possible once more.
+//! The calls of a volume's lifecycle under criterion: by belay-node, and each compared with the
+//! bare system calls. Only the call is timed, not its preparation.
 //!
-//! criterion measures one function after the other, so load that comes and goes is in one and not
-//! in the other: for a ratio see `pairs`.
+//! criterion measures one function after the other, so varying load affects one and not the other:
+//! for a ratio see `pairs`.
 
 use std::io;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use belay_benches::{Agent, Bare, Call, Echo, Ours, Place, Side, Volume, exit_code, total};
+use belay_benches::{Agent, Bare, BenchDir, Call, Echo, Ours, Side, Volume, exit_code, total};
 use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, Criterion, SamplingMode};
 
-/// A life takes milliseconds, most of them not timed, and criterion plans by what is timed: so
-/// there are few samples in a short time.
+/// A lifecycle takes milliseconds, most of them not timed, and criterion plans by timed work: hence
+/// few samples in a short time.
 const SAMPLES: usize = 20;
 const MEASURE: Duration = Duration::from_secs(1);
 const WARM_UP: Duration = Duration::from_millis(200);
@@ -23,9 +23,9 @@ fn main() -> ExitCode {
 }
 
 fn run() -> io::Result<()> {
-    let place = Place::make()?;
-    let agent = Agent::start(&place, "stage_publish")?;
-    let echo = Echo::start(&place)?;
+    let bench_dir = BenchDir::make()?;
+    let agent = Agent::start(&bench_dir, "stage_publish")?;
+    let echo = Echo::start(&bench_dir)?;
     let mut criterion = Criterion::default()
         .sample_size(SAMPLES)
         .warm_up_time(WARM_UP)
@@ -33,16 +33,21 @@ fn run() -> io::Result<()> {
         .configure_from_args();
     for fs_type in ["ext4", "xfs"] {
         let volume = |side: &str| {
-            Volume::formatted(&place, &agent, &format!("bench-{fs_type}-{side}"), fs_type)
+            Volume::formatted(
+                &bench_dir,
+                &agent,
+                &format!("bench-{fs_type}-{side}"),
+                fs_type,
+            )
         };
         let mut ours = Ours::new(&agent.client, volume("ours")?);
         let mut bare = Bare::new(volume("bare")?, &echo);
         for call in Call::ALL.into_iter().filter(|call| *call != Call::Probe) {
             let mut group = criterion.benchmark_group(format!("{fs_type}/{}", call.name()));
-            // As many calls in each sample: what grows from sample to sample takes too long here.
+            // The same number of calls in each sample: growing samples would take too long.
             group.sampling_mode(SamplingMode::Flat);
-            bench(&mut group, &place, "belay-node", &mut ours, call);
-            bench(&mut group, &place, "bare", &mut bare, call);
+            bench(&mut group, &bench_dir, "belay-node", &mut ours, call);
+            bench(&mut group, &bench_dir, "bare", &mut bare, call);
             group.finish();
         }
     }
@@ -52,15 +57,15 @@ fn run() -> io::Result<()> {
 
 fn bench(
     group: &mut BenchmarkGroup<'_, WallTime>,
-    place: &Place,
+    bench_dir: &BenchDir,
     name: &str,
     side: &mut impl Side,
     call: Call,
 ) {
     group.bench_function(name, |bencher| {
         bencher.iter_custom(|times| {
-            let _turn = place.turn();
-            total(side, call, times).unwrap_or_else(|error| place.give_up(&error))
+            let _turn = bench_dir.turn();
+            total(side, call, times).unwrap_or_else(|error| bench_dir.abort(&error))
         });
     });
 }

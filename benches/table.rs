@@ -1,4 +1,4 @@
-//! Two columns of times side by side, as text that lines up and as JSON.
+//! Two columns of times, as an aligned table and as JSON.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,21 +7,21 @@ use serde_json::{Value, json};
 
 use crate::samples::{Samples, micros, ratio};
 
-/// Cells of a bar.
+/// Width of a bar in characters.
 const BAR: u32 = 24;
-/// The bare calls, a Probe made the same way, and what is left.
+/// The bare calls, a Probe made the same way, and the rest.
 const MARKS: [char; 3] = ['█', '▒', '░'];
 
-/// One call, measured on both sides in turn.
+/// One call, measured on both sides in turns.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// What it is called in the table.
+    /// Its name in the table.
     pub name: String,
     /// By belay-node.
     pub ours: Samples,
     /// By system calls.
     pub bare: Samples,
-    /// What any RPC takes that does nothing; zero where the row itself is that RPC.
+    /// The time of an RPC that does nothing; zero if the row itself is that RPC.
     pub empty_call: Duration,
 }
 
@@ -37,17 +37,17 @@ impl Row {
         }
     }
 
-    /// The larger of both sides' differences from themselves, as a share.
+    /// The larger difference of the two sides from themselves, as a share.
     fn spread(&self) -> f64 {
         self.ours.spread().max(self.bare.spread())
     }
 
-    /// Against the bare calls behind an RPC that does nothing: what any driver could reach.
+    /// Compared with the bare calls plus an RPC that does nothing: the minimum for any driver.
     fn of_floor(&self) -> f64 {
         ratio(self.ours.p25(), self.bare.p25() + self.empty_call)
     }
 
-    /// All of it, times in microseconds.
+    /// The row as JSON, times in microseconds.
     #[must_use]
     pub fn to_json(&self) -> Value {
         json!({
@@ -87,7 +87,7 @@ impl fmt::Display for Row {
     }
 }
 
-/// `whole` as a bar: each part with its mark, and what is left with the last.
+/// `whole` as a bar: each part with its mark, and the rest with the last.
 fn bar(whole: Duration, parts: &[Duration; 2]) -> String {
     let mut text = String::new();
     let (mut sum, mut drawn) = (Duration::ZERO, 0);
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_that_are_more_than_the_whole_end_with_it() {
+    fn parts_that_exceed_the_whole_are_cut_off() {
         expect(240, [120, 240], [12, 12, 0]);
         expect(240, [500, 100], [24, 0, 0]);
         expect(0, [1, 1], [0, 0, 24]);

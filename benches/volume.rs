@@ -1,28 +1,28 @@
-//! A volume for the benches: its file and its paths. Both sides get theirs formatted by the agent,
-//! so that they are alike to the last feature flag.
+//! A volume for the benches: its file and its paths. Both sides have theirs formatted by the agent,
+//! so that they have the same feature flags.
 
 use std::fs::File;
 use std::io;
 use std::path::PathBuf;
 
 use crate::agent::Agent;
+use crate::bench_dir::BenchDir;
 use crate::ours::Ours;
-use crate::place::Place;
 use crate::side::{Call, Side};
 
-/// The size of every volume: sparse, so that it costs what its filesystem writes.
+/// The size of every volume: sparse, so that it takes only the space that its filesystem writes.
 pub const VOLUME_BYTES: u64 = 1 << 30;
 
-/// A volume and where it goes.
+/// A volume and its paths.
 #[derive(Clone, Debug)]
 pub struct Volume {
-    /// Its id, which is the name of its file.
+    /// Its id, which is its file's name.
     pub id: String,
     /// `ext4` or `xfs`.
     pub fs_type: &'static str,
-    /// What the loop device is bound to.
+    /// The file behind the loop device.
     pub file: PathBuf,
-    /// The staging path; the folder exists.
+    /// The staging path; the directory exists.
     pub staging: PathBuf,
     /// The target path; its parent exists.
     pub target: PathBuf,
@@ -32,22 +32,22 @@ impl Volume {
     /// A new volume, formatted and not staged.
     ///
     /// # Errors
-    /// When the agent will not.
+    /// If the agent fails.
     pub fn formatted(
-        place: &Place,
+        bench_dir: &BenchDir,
         agent: &Agent<'_>,
         id: &str,
         fs_type: &'static str,
     ) -> io::Result<Self> {
-        let _turn = place.turn();
-        let file = place.folder("volumes")?.join(id);
+        let _turn = bench_dir.turn();
+        let file = bench_dir.directory("volumes")?.join(id);
         File::create_new(&file)?.set_len(VOLUME_BYTES)?;
         let volume = Self {
             id: id.to_owned(),
             fs_type,
             file,
-            staging: place.folder(&format!("staging/{id}"))?,
-            target: place.folder(&format!("pods/{id}"))?.join("mount"),
+            staging: bench_dir.directory(&format!("staging/{id}"))?,
+            target: bench_dir.directory(&format!("pods/{id}"))?.join("mount"),
         };
         let mut life = Ours::on_new(&agent.client, volume.clone());
         life.run(Call::Stage)?;

@@ -1,5 +1,5 @@
-//! Turns the two `.proto` files into Rust: messages, services, the encoded descriptor set, and a
-//! `Debug` without secrets for each message that has any. Knows nothing of what the messages mean.
+//! Compiles the two `.proto` files: messages, services, the encoded descriptor set, and a `Debug`
+//! without secrets for each message that has any. Does not know what the messages mean.
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut compiler = protox::Compiler::new(["."])?;
     compiler.include_imports(true);
     compiler.open_files(PROTOS)?;
-    // Without source info: comments and positions would only be ballast in the binaries.
+    // Without source info: comments and positions would only enlarge the binaries.
     let descriptors = compiler.encode_file_descriptor_set();
     fs::write(out_dir.join("descriptors.bin"), descriptors)?;
 
@@ -31,7 +31,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     compiler.include_source_info(true);
     tonic_prost_build::configure()
         .build_transport(false)
-        // A call that a driver does not offer is answered UNIMPLEMENTED without a line of code.
+        // Calls that a driver does not implement return UNIMPLEMENTED without any code.
         .generate_default_stubs(true)
         .client_mod_attribute(".", "#[cfg(feature = \"client\")]")
         .skip_debug(holders.iter().map(redaction::SecretHolder::proto_path))

@@ -48,7 +48,7 @@ left() {
     files | sed 's/^/file: /'
 }
 
-# The kernel lets go of a loop device a moment after its last user; more than that is a leak.
+# The kernel releases a loop device a moment after its last user; later it is a leak.
 settled() {
     local tries
     for ((tries = 0; tries < 10; tries++)); do

@@ -6,7 +6,7 @@
 #   nightly.sh PART...     these parts alone, whether they passed before or not; one after the other
 #   nightly.sh --list      the parts with their state, and runs nothing
 #
-# State and logs: target/nightly/<commit>. A checkout with uncommitted changes starts anew.
+# State and logs: target/nightly/<commit>. A checkout with uncommitted changes starts from scratch.
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
 cd "$here/.."
@@ -16,7 +16,7 @@ export BELAY_NIGHTLY=1
 
 # name | minutes | when | make's arguments
 # Those of `cluster` mostly wait and those of `machine` mostly compute, so the two run side by side,
-# each one after the other. Before and after them is what must be alone: a mutant may free whatever
+# each one after the other. Before and after them run the parts that must be alone: a mutant may free any
 # loop device there is.
 parts=$(
     cat <<'PARTS'
@@ -41,7 +41,7 @@ mutants     | 20 | after   | mutants SAMPLE=8
 PARTS
 )
 
-# Uncommitted changes have no name, so nothing that passed with them counts later.
+# Uncommitted changes have no name, so results with them do not count later.
 revision() {
     git describe --always --abbrev=12 --exclude '*' --dirty=-changed
 }
@@ -95,7 +95,7 @@ run() {
 state=${CARGO_TARGET_DIR:-$PWD/target}/nightly/$(revision)
 case $state in *-changed) [ "${1:-}" = --list ] || rm -rf "$state" ;; esac
 mkdir -p "$state"
-# The halves of the storage suite are judged together, so their reports must outlive each of them.
+# The halves of the storage suite are evaluated together, so their reports must outlive each of them.
 export SUITE_DIR=$state/suite
 
 if [ "${1:-}" = --list ]; then
@@ -106,14 +106,14 @@ for name in "$@"; do
     [ -n "$(field "$name" 1)" ] || give_up "there is no part $name; the parts are:" $(names)
 done
 
-# run_lane WHEN: those of its parts that have not passed yet. The code says whether all have.
+# run_lane WHEN: those of its parts that have not passed yet. The exit code is 0 if all have.
 run_lane() {
     local name code=0
     for name in $(names "$1"); do
         if is_done "$name"; then
             printf '== nightly: %s: passed before, %s s\n' "$name" "$(cat "$state/$name.passed")"
         else
-            # The other parts say something all the same.
+            # The other parts are still useful.
             run "$name" || code=1
         fi
     done
@@ -121,23 +121,23 @@ run_lane() {
 }
 
 run_all() {
-    local beside code=0
-    # Without programs no part says anything.
+    local background code=0
+    # Without programs no part can run.
     run_lane before || return 1
-    # In a group of its own, so that all of it can be ended.
+    # In a separate group, so that all of it can be ended.
     set -m
     run_lane machine &
-    beside=$!
+    background=$!
     set +m
-    trap 'kill -TERM -- -$beside 2>/dev/null; exit 130' INT TERM HUP
+    trap 'kill -TERM -- -$background 2>/dev/null; exit 130' INT TERM HUP
     run_lane cluster || code=1
-    wait "$beside" || code=1
+    wait "$background" || code=1
     trap - INT TERM HUP
     run_lane after || code=1
     return "$code"
 }
 
-printf 'nightly: what each part says: %s/PART.log\n' "$state"
+printf 'nightly: output of each part: %s/PART.log\n' "$state"
 started=$SECONDS code=0
 if [ $# = 0 ]; then
     run_all || code=1

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What the house looks like in figures: production Rust by crate, files and functions by length, and
-# which top folders of a crate import each other in a circle. For the reviewer of a large change,
-# before and after it; nothing is judged here (tidy and clippy do that).
+# which top directories of a crate import each other in a cycle. For the reviewer of a large change,
+# before and after it; nothing is checked here (tidy and clippy do that).
 #
 #   shape.sh [REVISION]     of the files as they are, or as they were then
 set -euo pipefail
@@ -18,10 +18,10 @@ fi
 test_modules() {
     grep --recursive --include='*.rs' --after-context=2 '^ *#\[cfg(test)\]' -- */src |
         sed -nE 's|^([^:]*)/([^/]*)\.rs-[ ]*(pub(\([a-z]*\))? )?mod ([a-z_0-9]+);$|\1 \2 \5|p' |
-        while read -r folder file name; do
+        while read -r directory file name; do
             case $file in
-                mod | lib | main) printf '%s/%s\n' "$folder" "$name" ;;
-                *) printf '%s/%s/%s\n' "$folder" "$file" "$name" ;;
+                mod | lib | main) printf '%s/%s\n' "$directory" "$name" ;;
+                *) printf '%s/%s/%s\n' "$directory" "$file" "$name" ;;
             esac
         done
 }

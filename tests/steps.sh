@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs make targets one after the other and says how long each took; stops at the first failure.
+# Runs make targets one after the other and prints how long each took; stops at the first failure.
 #
 #   tests/steps.sh fmt clippy
 set -euo pipefail

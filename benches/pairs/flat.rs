@@ -1,13 +1,13 @@
-//! Whether a call costs more on a node that has many mounts. Blocks of lives with and without them
-//! take turns, because mounts cannot come and go between two samples.
+//! Whether a call costs more on a node with many mounts. Blocks of lifecycles with and without them
+//! take turns, because mounts cannot be added and removed between two samples.
 //!
-//! The unrelated mounts are binds of a tmpfs of their own that is private: binds of one shared
-//! filesystem would be peers, and the kernel would walk all of them at each bind.
+//! The unrelated mounts are binds of a separate private tmpfs: binds of one shared filesystem would
+//! be peers, and the kernel would walk all of them at each bind.
 
 use std::fmt;
 use std::io;
 
-use belay_benches::{Agent, Call, Ours, Place, Samples, Volume, micros, ratio};
+use belay_benches::{Agent, BenchDir, Call, Ours, Samples, Volume, micros, ratio};
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
 use serde_json::{Value, json};
 
@@ -18,7 +18,7 @@ const BLOCKS: usize = 6;
 const LIVES_A_BLOCK: usize = 40;
 const STARTS_A_BLOCK: usize = 8;
 
-/// The calls without and with so many unrelated mounts.
+/// The calls without and with this many unrelated mounts.
 pub(crate) struct Flat {
     mounts: usize,
     rows: Vec<(&'static str, Samples, Samples)>,
@@ -27,21 +27,21 @@ pub(crate) struct Flat {
 /// Measures belay-node on ext4 with 0 and with `mounts` unrelated mounts.
 ///
 /// # Errors
-/// When a call or a mount fails.
-pub(crate) fn measure(place: &Place, mounts: usize) -> io::Result<Flat> {
+/// If a call or a mount fails.
+pub(crate) fn measure(bench_dir: &BenchDir, mounts: usize) -> io::Result<Flat> {
     let mut rows: Vec<_> = Call::ALL
         .map(|call| (call.name(), Samples::default(), Samples::default()))
         .into();
     rows.push(("start", Samples::default(), Samples::default()));
     let volume = {
-        let agent = Agent::start(place, &format!("flat-{mounts}"))?;
-        Volume::formatted(place, &agent, &format!("flat-{mounts}"), "ext4")?
+        let agent = Agent::start(bench_dir, &format!("flat-{mounts}"))?;
+        Volume::formatted(bench_dir, &agent, &format!("flat-{mounts}"), "ext4")?
     };
     for n in 0..2 * BLOCKS {
-        let _turn = place.turn();
+        let _turn = bench_dir.turn();
         let is_full = n % 2 == 1;
         let _unrelated = is_full
-            .then(|| Unrelated::mount(place, mounts))
+            .then(|| Unrelated::mount(bench_dir, mounts))
             .transpose()?;
         let mut note = |row: usize, time| {
             let (_, without, with) = &mut rows[row];
@@ -52,11 +52,11 @@ pub(crate) fn measure(place: &Place, mounts: usize) -> io::Result<Flat> {
             }
         };
         for start in 0..STARTS_A_BLOCK {
-            let agent = Agent::start(place, &format!("flat-{mounts}-{n}-{start}"))?;
+            let agent = Agent::start(bench_dir, &format!("flat-{mounts}-{n}-{start}"))?;
             note(Call::ALL.len(), agent.first_answer);
         }
-        // A new agent each time: it looks at all mounts when it starts, and then never again.
-        let agent = Agent::start(place, &format!("flat-{mounts}-{n}"))?;
+        // A new agent each time: it reads all mounts when it starts, and never again.
+        let agent = Agent::start(bench_dir, &format!("flat-{mounts}-{n}"))?;
         let mut ours = Ours::new(&agent.client, volume.clone());
         live(&mut ours, |_, _| {})?;
         for _ in 0..LIVES_A_BLOCK {
@@ -66,22 +66,25 @@ pub(crate) fn measure(place: &Place, mounts: usize) -> io::Result<Flat> {
     Ok(Flat { mounts, rows })
 }
 
-/// Many mounts that have nothing to do with any volume; gone when dropped.
+/// Many mounts that belong to no volume; removed when dropped.
 struct Unrelated<'a> {
-    place: &'a Place,
+    bench_dir: &'a BenchDir,
     mounts: usize,
 }
 
 impl<'a> Unrelated<'a> {
-    fn mount(place: &'a Place, mounts: usize) -> io::Result<Self> {
-        let top = place.folder("unrelated")?;
+    fn mount(bench_dir: &'a BenchDir, mounts: usize) -> io::Result<Self> {
+        let top = bench_dir.directory("unrelated")?;
         let options = Some(c"size=64m,mode=0700");
         rustix::mount::mount("unrelated", &top, "tmpfs", MountFlags::empty(), options)?;
         rustix::mount::mount_change(&top, MountPropagationFlags::PRIVATE)?;
-        let mut made = Self { place, mounts: 0 };
-        let source = place.folder("unrelated/source")?;
+        let mut made = Self {
+            bench_dir,
+            mounts: 0,
+        };
+        let source = bench_dir.directory("unrelated/source")?;
         for n in 0..mounts {
-            rustix::mount::mount_bind(&source, place.folder(&format!("unrelated/{n}"))?)?;
+            rustix::mount::mount_bind(&source, bench_dir.directory(&format!("unrelated/{n}"))?)?;
             made.mounts += 1;
         }
         Ok(made)
@@ -89,10 +92,10 @@ impl<'a> Unrelated<'a> {
 
     fn umount(&self) -> io::Result<()> {
         for n in 0..self.mounts {
-            let path = self.place.path(&format!("unrelated/{n}"));
+            let path = self.bench_dir.path(&format!("unrelated/{n}"));
             rustix::mount::unmount(path, UnmountFlags::NOFOLLOW)?;
         }
-        rustix::mount::unmount(self.place.path("unrelated"), UnmountFlags::NOFOLLOW)?;
+        rustix::mount::unmount(self.bench_dir.path("unrelated"), UnmountFlags::NOFOLLOW)?;
         Ok(())
     }
 }
@@ -100,7 +103,7 @@ impl<'a> Unrelated<'a> {
 impl Drop for Unrelated<'_> {
     fn drop(&mut self) {
         if let Err(error) = self.umount() {
-            eprintln!("belay-benches: unmounting what is unrelated: {error}");
+            eprintln!("belay-benches: cannot unmount the unrelated mounts: {error}");
         }
     }
 }
@@ -142,7 +145,8 @@ impl fmt::Display for Flat {
     }
 }
 
-/// The larger of both differences from itself, between blocks: load that lasts is in whole blocks.
+/// The larger difference of the two sides from themselves, between blocks: lasting load affects
+/// whole blocks.
 fn spread(without: &Samples, with: &Samples) -> f64 {
     without
         .spread_of_blocks(BLOCKS)

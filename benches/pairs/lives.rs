@@ -1,24 +1,24 @@
-//! The comparison itself: a life of a volume by belay-node, a life of its twin by system calls, in
-//! turns; and the same for a Probe.
+//! The comparison: a volume's lifecycle by belay-node, its twin's by system calls, in turns; and
+//! the same for a Probe.
 
 use std::fmt;
 use std::io;
 use std::time::Duration;
 
 use belay_benches::{
-    Agent, Bare, Call, Echo, Ours, Place, Row, Samples, Side, VOLUME_BYTES, Volume, head, micros,
+    Agent, Bare, BenchDir, Call, Echo, Ours, Row, Samples, Side, VOLUME_BYTES, Volume, head, micros,
 };
 use serde_json::{Value, json};
 
 use crate::weight::Weight;
 
-/// Probes in a row for each life.
+/// Probes in a row per lifecycle.
 const PROBES_A_LIFE: usize = 5;
-/// How often a volume is published in a life; the first time is not counted, because on the bare
-/// side a process ran just before it and left the caches cold.
+/// How often a volume is published per lifecycle; the first time is not counted, because on the
+/// bare side a process ran just before it and left the caches cold.
 const PUBLISHED_A_LIFE: usize = 3;
 
-/// All rows, and what losetup takes.
+/// All rows, and the time of losetup.
 pub(crate) struct Comparison {
     lives: usize,
     rows: Vec<Row>,
@@ -30,29 +30,30 @@ pub(crate) struct Comparison {
 /// Compares everything.
 ///
 /// # Errors
-/// When a call fails.
+/// If a call fails.
 pub(crate) fn compare(
-    place: &Place,
+    bench_dir: &BenchDir,
     agent: &Agent<'_>,
     lives: usize,
     weight: &mut Weight,
 ) -> io::Result<Comparison> {
-    let echo = Echo::start(place)?;
+    let echo = Echo::start(bench_dir)?;
     let mut all = Comparison {
         lives,
-        rows: probes(place, agent, &echo, lives * PROBES_A_LIFE)?,
+        rows: probes(bench_dir, agent, &echo, lives * PROBES_A_LIFE)?,
         repeated: 0,
         attach: Samples::default(),
         search: Samples::default(),
     };
     for fs_type in ["ext4", "xfs"] {
-        let volume = |side| Volume::formatted(place, agent, &format!("{fs_type}-{side}"), fs_type);
+        let volume =
+            |side| Volume::formatted(bench_dir, agent, &format!("{fs_type}-{side}"), fs_type);
         let mut ours = Ours::new(&agent.client, volume("ours")?);
         let mut bare = Bare::new(volume("bare")?, &echo);
         let mut calls = Call::ALL.map(|call| Row::new(format!("{fs_type} {}", call.name())));
         for n in 0..lives {
-            let _turn = place.turn();
-            // Whoever is second finds what the first left in the caches: so they change places.
+            let _turn = bench_dir.turn();
+            // The second one profits from the caches of the first, so they take turns.
             if n % 2 == 0 {
                 live(&mut ours, |call, time| calls[at(call)].ours.push(time))?;
             }
@@ -74,11 +75,11 @@ pub(crate) fn compare(
     Ok(all)
 }
 
-/// One life; `note` gets the time of every call that counts. The probes are among the other calls
-/// because they are their measure: in a row, with everything in the caches, they would be cheaper.
+/// One lifecycle; `note` gets the time of every call that counts. The probes are among the other
+/// calls because they are their baseline: in a row, with warm caches, they would be cheaper.
 ///
 /// # Errors
-/// When a call fails.
+/// If a call fails.
 pub(crate) fn live(side: &mut impl Side, mut note: impl FnMut(Call, Duration)) -> io::Result<()> {
     note(Call::Stage, side.run(Call::Stage)?);
     for time in 0..PUBLISHED_A_LIFE {
@@ -93,7 +94,7 @@ pub(crate) fn live(side: &mut impl Side, mut note: impl FnMut(Call, Duration)) -
     Ok(())
 }
 
-/// The place of a call in [`Call::ALL`].
+/// The index of a call in [`Call::ALL`].
 pub(crate) fn at(call: Call) -> usize {
     Call::ALL
         .iter()
@@ -101,12 +102,17 @@ pub(crate) fn at(call: Call) -> usize {
         .unwrap_or_default()
 }
 
-/// Probes and nothing else, one after the other: the best case.
-fn probes(place: &Place, agent: &Agent<'_>, echo: &Echo, times: usize) -> io::Result<Vec<Row>> {
+/// Only probes, in a row: the best case.
+fn probes(
+    bench_dir: &BenchDir,
+    agent: &Agent<'_>,
+    echo: &Echo,
+    times: usize,
+) -> io::Result<Vec<Row>> {
     let (mut on_kept, mut on_new) = (Row::new("probes, kept"), Row::new("probes in a row"));
     let kept = agent.client.keep()?;
     for _ in 0..times {
-        let _turn = place.turn();
+        let _turn = bench_dir.turn();
         on_kept.ours.push(kept.probe()?);
         on_kept.bare.push(echo.on_kept()?);
         on_new.ours.push(agent.client.probe()?);
@@ -152,10 +158,6 @@ impl fmt::Display for Comparison {
             f,
             "losetup finds and binds one in {attach:.0} us, only finds one in {search:.0}"
         )?;
-        writeln!(
-            f,
-            "calls answered ABORTED and made again: {}",
-            self.repeated
-        )
+        writeln!(f, "calls ABORTED and retried: {}", self.repeated)
     }
 }

@@ -1,4 +1,4 @@
-//! Where the figures were taken: without that they mean nothing.
+//! The machine of the measurement: without it the figures mean nothing.
 
 use std::fmt;
 use std::fs;
@@ -7,7 +7,7 @@ use std::num::NonZero;
 
 use serde_json::{Value, json};
 
-/// The machine, and how busy it was.
+/// The machine and its load.
 #[derive(Clone, Debug)]
 pub(crate) struct Machine {
     kernel: String,

@@ -1,14 +1,11 @@
-//! belay-node beside the bare system calls, sample by sample: one of ours, one of theirs, so that
-//! whatever else the machine does is in both. Then what the agent weighs, and whether a call costs
-//! more on a node with many mounts.
+//! belay-node compared with the bare system calls, sample by sample, in turns, so that other load
+//! on the machine affects both. Then the agent's memory and size, and whether a call costs more on
+//! a node with many mounts.
 //!
-//! `BELAY_BENCH_LIVES` is the number of lives a filesystem (400), `BELAY_BENCH_OUTPUT=json` prints
-//! for machines, `BELAY_NIGHTLY=1` goes to 10,000 mounts.
+//! `BELAY_BENCH_LIVES` is the number of lifecycles per filesystem (400), `BELAY_BENCH_OUTPUT=json`
+//! prints JSON, `BELAY_NIGHTLY=1` uses 10,000 mounts.
 
-#![expect(
-    clippy::print_stdout,
-    reason = "printing the figures is what this program is for"
-)]
+#![expect(clippy::print_stdout, reason = "the program prints its figures")]
 
 mod flat;
 mod lives;
@@ -18,7 +15,7 @@ mod weight;
 use std::io;
 use std::process::ExitCode;
 
-use belay_benches::{Agent, Place, SAMPLES_MIN, exit_code};
+use belay_benches::{Agent, BenchDir, SAMPLES_MIN, exit_code};
 use serde_json::json;
 
 use crate::flat::Flat;
@@ -26,7 +23,7 @@ use crate::lives::Comparison;
 use crate::machine::Machine;
 use crate::weight::Weight;
 
-/// What a run does, from the environment.
+/// The settings of a run, from the environment.
 struct Plan {
     lives: usize,
     mounts: &'static [usize],
@@ -71,27 +68,27 @@ struct Report {
 }
 
 fn main() -> ExitCode {
-    // cargo says so when it benches, and only then: a test run has no place for this.
+    // cargo passes `--bench` for benches only: a test run must not measure.
     if !std::env::args().any(|argument| argument == "--bench") {
         return ExitCode::SUCCESS;
     }
     exit_code(Plan::read().and_then(|plan| {
-        tell(&run(&plan)?, &plan);
+        print(&run(&plan)?, &plan);
         Ok(())
     }))
 }
 
 fn run(plan: &Plan) -> io::Result<Report> {
-    let place = Place::make()?;
+    let bench_dir = BenchDir::make()?;
     let mut machine = Machine::look()?;
-    let mut weight = weight::weigh(&place)?;
-    let agent = Agent::start(&place, "pairs")?;
-    let comparison = lives::compare(&place, &agent, plan.lives, &mut weight)?;
+    let mut weight = weight::weigh(&bench_dir)?;
+    let agent = Agent::start(&bench_dir, "pairs")?;
+    let comparison = lives::compare(&bench_dir, &agent, plan.lives, &mut weight)?;
     drop(agent);
     let flat = plan
         .mounts
         .iter()
-        .map(|n| flat::measure(&place, *n))
+        .map(|n| flat::measure(&bench_dir, *n))
         .collect::<io::Result<_>>()?;
     machine.load_after = machine::load()?;
     Ok(Report {
@@ -102,7 +99,7 @@ fn run(plan: &Plan) -> io::Result<Report> {
     })
 }
 
-fn tell(report: &Report, plan: &Plan) {
+fn print(report: &Report, plan: &Plan) {
     if plan.is_json {
         let all = json!({
             "machine": report.machine.to_json(),

@@ -1,40 +1,40 @@
-//! What the agent weighs: pages, bytes on disk, and the time until it answers.
+//! The agent's memory, its binary's size, and its start time.
 
 use std::fmt;
 use std::io;
 
-use belay_benches::{Agent, Memory, Place, Samples, binary, micros};
+use belay_benches::{Agent, BenchDir, Memory, Samples, binary, micros};
 use serde_json::{Value, json};
 
-/// `VmRSS` that an agent may have that has not yet had a volume. The threads that wait for disks,
-/// and what they read, come on top, for as long as they are wanted.
+/// Maximum `VmRSS` of an agent without volumes so far. The threads that wait for disks, and their
+/// buffers, add to it while they run.
 const RESIDENT_KIB_MAX: u64 = 5 * 1024;
 const PROBES: usize = 10_000;
 const STARTS: usize = 40;
 
-/// Figures of one binary.
+/// The figures of one binary.
 pub(crate) struct Weight {
     binary_bytes: u64,
     first_answer: Samples,
-    /// The most that an agent had before it had a volume.
+    /// The maximum of an agent without volumes so far.
     peak_before_volumes_kib: u64,
     memory: Vec<(String, Memory)>,
 }
 
-/// Starts agents and looks at them.
+/// Starts agents and measures them.
 ///
 /// # Errors
-/// When one does not start or answer.
-pub(crate) fn weigh(place: &Place) -> io::Result<Weight> {
+/// If an agent does not start or answer.
+pub(crate) fn weigh(bench_dir: &BenchDir) -> io::Result<Weight> {
     let mut first_answer = Samples::default();
     for n in 0..STARTS {
-        let _turn = place.turn();
-        first_answer.push(Agent::start(place, &format!("start-{n}"))?.first_answer);
+        let _turn = bench_dir.turn();
+        first_answer.push(Agent::start(bench_dir, &format!("start-{n}"))?.first_answer);
     }
-    let agent = Agent::start(place, "weight")?;
+    let agent = Agent::start(bench_dir, "weight")?;
     let after_start = agent.memory()?;
     for _ in 0..PROBES {
-        let _turn = place.turn();
+        let _turn = bench_dir.turn();
         agent.client.probe()?;
     }
     let after_probes = agent.memory()?;
@@ -50,7 +50,7 @@ pub(crate) fn weigh(place: &Place) -> io::Result<Weight> {
 }
 
 impl Weight {
-    /// Adds what an agent with volumes has.
+    /// Adds the memory of an agent with volumes.
     pub(crate) fn note(&mut self, when: String, memory: Memory) {
         self.memory.push((when, memory));
     }
@@ -58,7 +58,7 @@ impl Weight {
     fn verdict(&self) -> String {
         match self.peak_before_volumes_kib.checked_sub(RESIDENT_KIB_MAX) {
             None | Some(0) => "kept".to_owned(),
-            Some(above) => format!("BROKEN by {above}"),
+            Some(above) => format!("EXCEEDED by {above}"),
         }
     }
 

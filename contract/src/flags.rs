@@ -1,7 +1,7 @@
-//! The flags that both programs of a driver have, so that they are told the same.
+//! The flags that both programs of a driver share, so that both are configured alike.
 
 use crate::drivers::Kind;
-use crate::place::Place;
+use crate::topology::Topology;
 use belay_server::call::Failure;
 use belay_server::config::ProcessArgs;
 use belay_server::endpoint::Endpoint;
@@ -12,59 +12,63 @@ use clap::error::ErrorKind;
 use clap::{ArgMatches, Command, FromArgMatches};
 use std::fmt::Display;
 
-/// The field of a program's flag that has the node's name, a [`NodeId`].
+/// The clap id of the flag for the node's name, a [`NodeId`].
 pub const NODE_NAME: &str = "node_name";
 
 /// Flags of a binary that serves one driver. Each has an environment variable; the flag wins.
 #[derive(Clone, Debug, clap::Args)]
 pub struct CommonArgs {
-    /// What it serves.
+    /// The driver.
     #[command(flatten)]
     pub driver: DriverArgs,
 
-    /// How it does.
+    /// The server.
     #[command(flatten)]
     pub process: ProcessArgs,
 }
 
-/// What both programs of a driver have to be told of it.
+/// The settings of a driver that both its programs need.
 #[derive(Clone, Debug)]
 pub struct DriverArgs {
-    /// Of which kind it is.
+    /// Its kind.
     pub kind: Kind,
-    /// Where to serve CSI.
+    /// Its CSI socket.
     pub endpoint: Endpoint,
-    /// Which node this is, and where.
+    /// This node's id and topology.
     pub node: NodeArgs,
     /// The driver's name.
     pub driver_name: DriverName,
-    /// Most volumes on this node; 0 = no limit is told.
+    /// Maximum number of volumes on this node; 0 = unlimited.
     pub max_volumes: u32,
 }
 
 impl DriverArgs {
-    /// What the driver as a whole can do: both its programs must tell the same.
+    /// The plugin capabilities: both programs of a driver must report the same.
     #[must_use]
     pub fn plugin_capabilities(&self) -> Vec<PluginCapability> {
-        let topology = self.node.place.iter().map(|_| PluginCapability::Topology);
+        let topology = self
+            .node
+            .topology
+            .iter()
+            .map(|_| PluginCapability::Topology);
         let always = self.kind.profile().capabilities.iter().copied();
         always.chain(topology).collect()
     }
 }
 
-/// A node and its place, which fit each other: `--node-id` and `--with-topology`.
+/// A node's id and a matching topology: `--node-id` and `--with-topology`.
 #[derive(Clone, Debug)]
 pub struct NodeArgs {
     /// The id.
     pub id: NodeId,
-    /// Where volumes of this node can be reached; none = it is not told.
-    pub place: Option<Place>,
+    /// Where volumes of this node can be reached; none = not reported.
+    pub topology: Option<Topology>,
 }
 
-/// The flags behind [`DriverArgs`], each looked at for itself alone.
+/// The flags behind [`DriverArgs`], each parsed on its own.
 #[derive(clap::Args)]
 struct DriverFlags {
-    /// What the driver's volumes are
+    /// Kind of driver
     #[arg(
         long = "driver-kind",
         env = "BELAY_DRIVER_KIND",
@@ -74,23 +78,23 @@ struct DriverFlags {
     )]
     kind: Kind,
 
-    /// Where to serve CSI: unix:///path/csi.sock or an absolute path
+    /// CSI socket: unix:///path/csi.sock or an absolute path
     #[arg(long, env = "CSI_ENDPOINT", value_name = "SOCKET")]
     endpoint: Endpoint,
 
-    /// The id of this node: 1 to 256 bytes; with --with-topology 1 to 63, fit for a label
+    /// Id of this node: 1 to 256 bytes; with --with-topology a valid label of 1 to 63
     #[arg(long, env = "BELAY_NODE_ID", value_name = "ID", value_parser = node_id)]
     node_id: Option<NodeId>,
 
-    /// Tell that not every node reaches every volume
+    /// Report topology: not every node reaches every volume
     #[arg(long, env = "BELAY_WITH_TOPOLOGY", value_parser = BoolishValueParser::new())]
     with_topology: bool,
 
-    /// The name of the driver [default: its kind's, as local.csi.belay.dev]
+    /// Name of the driver [default: its kind's, e.g. local.csi.belay.dev]
     #[arg(long, env = "BELAY_DRIVER_NAME", value_name = "NAME")]
     driver_name: Option<DriverName>,
 
-    /// Most volumes on this node; 0 = no limit is told [default: its kind's, for local 0]
+    /// Maximum number of volumes on this node (0: unlimited) [default: its kind's, 0 for local]
     #[arg(long, env = "BELAY_MAX_VOLUMES", value_name = "NUMBER")]
     max_volumes: Option<u32>,
 }
@@ -103,7 +107,7 @@ pub fn node_id(text: &str) -> Result<NodeId, Failure> {
     NodeId::new(text)
 }
 
-/// The id without `--node-id`: the node's name, where the program has a flag for that.
+/// The default of `--node-id`: the node's name, if the program has a flag for that.
 fn node_name(matches: &ArgMatches) -> Result<NodeId, clap::Error> {
     let why = match matches.try_get_one::<NodeId>(NODE_NAME) {
         Ok(Some(name)) => return Ok(name.clone()),
@@ -121,20 +125,20 @@ impl FromArgMatches for DriverArgs {
         };
         let profile = flags.kind.profile();
         let id = flags.node_id.map_or_else(|| node_name(matches), Ok)?;
-        let place = || Place::new(profile.topology_key, id.as_str());
-        let place = flags.with_topology.then(place).transpose();
-        let place = place.map_err(|error| bad("--node-id with --with-topology", &error))?;
+        let topology = || Topology::new(profile.topology_key, id.as_str());
+        let topology = flags.with_topology.then(topology).transpose();
+        let topology = topology.map_err(|error| bad("--node-id with --with-topology", &error))?;
         let driver_name = match flags.driver_name {
             Some(name) => name,
             None => profile
                 .name
                 .parse()
-                .map_err(|error| bad("the kind's name", &error))?,
+                .map_err(|error| bad("the default driver name", &error))?,
         };
         Ok(Self {
             kind: flags.kind,
             endpoint: flags.endpoint,
-            node: NodeArgs { id, place },
+            node: NodeArgs { id, topology },
             driver_name,
             max_volumes: flags.max_volumes.unwrap_or(profile.volumes_max),
         })
@@ -186,7 +190,7 @@ mod tests {
         assert_eq!(args.driver.kind, Kind::Local);
         assert_eq!(args.driver.driver_name.as_str(), "local.csi.belay.dev");
         assert_eq!(args.driver.max_volumes, 0);
-        assert_eq!(args.driver.node.place, None);
+        assert_eq!(args.driver.node.topology, None);
         assert_eq!(
             args.driver.plugin_capabilities(),
             [
@@ -242,9 +246,9 @@ mod tests {
     }
 
     #[test]
-    fn with_topology_the_node_id_is_the_place_of_its_volumes() {
+    fn with_topology_the_node_id_is_the_topology_of_its_volumes() {
         let args = parsed(&["--with-topology"]).unwrap();
-        let segments = args.driver.node.place.as_ref().unwrap().segments();
+        let segments = args.driver.node.topology.as_ref().unwrap().segments();
         assert_eq!(
             segments.get(LOCAL.topology_key).map(String::as_str),
             Some("n1")
@@ -271,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_needed_flag_without_a_value_is_asked_for() {
+    fn a_required_flag_without_a_value_is_reported() {
         let args = ["belay", "--endpoint", "/run/csi.sock", "--node-id", ""];
         let error = parse_from::<Args>(args.map(OsString::from)).unwrap_err();
         assert!(error.to_string().contains("--node-id <ID>"), "{error}");

@@ -1,12 +1,12 @@
-//! What the controller tells the node of an attached volume: the publish context (CSI 1.13,
-//! `ControllerPublishVolumeResponse.publish_context`). It is kept in the VolumeAttachment from the
-//! attachment to the detachment, over months and reboots, so what it says of a content is an upper
-//! bound: a volume may hold more by now.
+//! What the controller passes to the node about an attached volume: the publish context (CSI 1.13,
+//! `ControllerPublishVolumeResponse.publish_context`). The VolumeAttachment stores it from attach
+//! to detach, over months and reboots, so its `content` may be outdated: a volume may hold more
+//! data by now.
 
 use belay_server::call::Failure;
 use belay_server::request::{Context, VolumeId};
 
-/// The transport of volumes that are files beneath the node's own folder.
+/// The transport of volumes that are files in the node's own directory.
 pub const LOOP: &str = "loop";
 
 const TRANSPORT: &str = "transport";
@@ -15,45 +15,45 @@ const BYTES: &str = "bytes";
 const CONTENT: &str = "content";
 const READ_ONLY: &str = "read_only";
 
-/// All that the node is told.
+/// The publish context.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PublishContext {
     /// How the node reaches the volume.
     pub transport: Transport,
-    /// The least size that its device must have, in bytes.
+    /// The minimum size of its device, in bytes.
     pub bytes: u64,
-    /// What may become of it if it has no filesystem.
+    /// Whether it may be formatted if it has no filesystem.
     pub content: Content,
-    /// The node may not write.
+    /// The node must not write.
     pub read_only: bool,
 }
 
 /// How a node reaches a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Transport {
-    /// By a loop device over a file beneath the node's own folder of volumes' files.
+    /// By a loop device over a file in the node's own directory of volume files.
     Loop {
-        /// Its name in that folder.
+        /// Its name in that directory.
         file: String,
     },
 }
 
-/// What a volume holds, as far as its backend knows: the licence to format it.
+/// The data that a volume holds, as far as its backend knows: the permission to format it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
     /// Never held data: may be formatted once proven blank.
     New,
     /// May have held data: may be formatted only if all of it reads as zeros.
     Used,
-    /// Holds data, or was made from some: never formatted.
+    /// Holds data, or was created from a source: never formatted.
     Populated,
 }
 
 impl Content {
-    /// Each of them.
+    /// All variants.
     pub const ALL: [Content; 3] = [Content::New, Content::Used, Content::Populated];
 
-    /// The word for it.
+    /// The word in the context.
     #[must_use]
     pub const fn word(self) -> &'static str {
         match self {
@@ -69,7 +69,7 @@ impl Content {
 }
 
 impl PublishContext {
-    /// As keys and values. What is not said is `false`.
+    /// As keys and values. An absent key is `false`.
     pub fn entries(&self) -> impl Iterator<Item = (String, String)> {
         let Transport::Loop { file } = &self.transport;
         let mut entries = vec![
@@ -86,8 +86,8 @@ impl PublishContext {
             .map(|(key, value)| (key.to_owned(), value))
     }
 
-    /// What the context of that volume's attachment says. Keys that are not known are somebody
-    /// else's, and passed over.
+    /// Parses the context of this volume's attachment. Unknown keys belong to other programs, and
+    /// are ignored.
     ///
     /// # Errors
     /// `Invalid`, naming the key.
@@ -97,21 +97,21 @@ impl PublishContext {
                 file: own_file(volume, required(context, FILE)?)?,
             },
             other => {
-                let why = format!("{other:?} is none that this node has");
+                let why = format!("{other:?} is not supported by this node");
                 return Err(invalid(TRANSPORT, &why));
             }
         };
         let bytes = required(context, BYTES)?
             .parse()
-            .map_err(|_| invalid(BYTES, "is not a number of bytes"))?;
+            .map_err(|_| invalid(BYTES, "must be a number of bytes"))?;
         let word = required(context, CONTENT)?;
         let content =
-            Content::of(word).ok_or_else(|| invalid(CONTENT, &format!("{word:?} is not known")))?;
+            Content::of(word).ok_or_else(|| invalid(CONTENT, &format!("{word:?} is unknown")))?;
         let read_only = match context.get(READ_ONLY) {
             None | Some("false") => false,
             Some("true") => true,
             Some(other) => {
-                let why = format!("{other:?} is not true or false");
+                let why = format!("must be true or false, not {other:?}");
                 return Err(invalid(READ_ONLY, &why));
             }
         };
@@ -124,7 +124,7 @@ impl PublishContext {
     }
 }
 
-/// Whether the context says that the node may not write, for calls that need no more of it.
+/// Whether the context says read-only, for calls that need nothing else from it.
 #[must_use]
 pub fn says_read_only(context: &Context) -> bool {
     context.get(READ_ONLY) == Some("true")
@@ -136,7 +136,7 @@ fn own_file(volume: &VolumeId, file: &str) -> Result<String, Failure> {
         true => Ok(file.to_owned()),
         false => Err(invalid(
             FILE,
-            &format!("{file:?} is not the volume's own id"),
+            &format!("{file:?} is not the id of the volume"),
         )),
     }
 }
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_controller_says_the_node_reads() {
+    fn the_node_reads_the_context_of_the_controller() {
         for content in Content::ALL {
             for (bytes, read_only) in [(0, false), (u64::MAX, true)] {
                 let said = PublishContext {
@@ -192,7 +192,7 @@ mod tests {
         }
     }
 
-    /// Attachments of every release are out there.
+    /// Attachments from every release exist.
     #[test]
     fn the_words_are_those_of_every_release() {
         let words = |context: &PublishContext| {
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_context_that_is_not_whole_or_not_ours_is_refused_by_key() {
+    fn an_incomplete_or_foreign_context_is_refused_by_key() {
         let whole: Vec<_> = example().entries().collect();
         for (at, (key, _)) in whole.iter().enumerate() {
             let mut less = whole.clone();

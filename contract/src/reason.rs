@@ -1,10 +1,9 @@
-//! Why agent and controller complain of volumes and of storage: every reason once, with how bad it
-//! is and who complains. `docs/health.md` has the causes and what to do; monitors match the names,
-//! so none ever changes.
+//! The health reasons of volumes and of storage: every reason once, with its severity and reporter.
+//! `docs/health.md` has causes and remedies; monitors match the names, so they never change.
 
-/// Who complains. A volume may have a complaint of each.
+/// The program that reports a reason. Both may report the same volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Teller {
+pub enum Reporter {
     /// The node agent.
     Node,
     /// The controller.
@@ -15,9 +14,9 @@ pub enum Teller {
 macro_rules! reasons {
     ($severity:ident: $(
         $(#[$doc:meta])+
-        $constant:ident = $name:literal, $how_bad:ident, $tellers:expr;
+        $constant:ident = $name:literal, $how_bad:ident, $reporters:expr;
     )+) => {
-        use super::Teller::{self, *};
+        use super::Reporter::{self, *};
         use belay_server::health::{Reason, $severity};
 
         $(
@@ -25,49 +24,49 @@ macro_rules! reasons {
             pub const $constant: Reason<$severity> = Reason::new($name, $severity::$how_bad);
         )+
 
-        /// Every reason, with those who complain for it.
-        pub const ALL: &[(Reason<$severity>, &[Teller])] = &[$(($constant, &$tellers)),+];
+        /// Every reason, with its reporters.
+        pub const ALL: &[(Reason<$severity>, &[Reporter])] = &[$(($constant, &$reporters)),+];
     };
 }
 
 /// Of one volume.
 pub mod volume {
     reasons! { Severity:
-        /// The kernel takes no more writes.
+        /// The kernel refuses writes.
         FILESYSTEM_READ_ONLY = "FilesystemReadOnly", Degraded, [Node];
-        /// ext4 found itself damaged.
+        /// ext4 has detected damage.
         FILESYSTEM_ERRORS = "FilesystemErrors", Degraded, [Node];
-        /// The filesystem answers nothing any more.
+        /// The filesystem no longer answers.
         FILESYSTEM_SHUT_DOWN = "FilesystemShutDown", Inaccessible, [Node];
         /// btrfs could not read or write its device.
         DEVICE_ERRORS = "DeviceErrors", Degraded, [Node];
-        /// btrfs read something else than it had written.
+        /// btrfs has read other data than it had written.
         DATA_CORRUPTED = "DataCorrupted", DataLoss, [Node];
         /// The file is smaller than its device, or than the volume.
         BACKING_FILE_SHORT = "BackingFileShort", DataLoss, [Node, Controller];
-        /// The file behind the device has no name any more, or its name is another file's.
+        /// The file behind the device has no name any longer, or its name belongs to another file.
         BACKING_FILE_GONE = "BackingFileGone", DataLoss, [Node];
-        /// The file cannot even be looked at.
+        /// The file cannot be inspected.
         BACKING_FILE_UNREADABLE = "BackingFileUnreadable", Inaccessible, [Node, Controller];
-        /// An operation does not come back.
+        /// An operation does not return.
         OPERATION_HUNG = "OperationHung", Inaccessible, [Node];
-        /// How full the volume is was read before an operation hung.
+        /// The volume's usage is from before an operation hung.
         STATISTICS_OLD = "StatisticsOld", Degraded, [Node];
-        /// A raw device is not bound to the volume's file any more.
+        /// A raw device is no longer bound to the volume's file.
         DEVICE_LOST = "DeviceLost", Inaccessible, [Node];
-        /// The file has no name any more.
+        /// The file no longer has a name.
         BACKING_FILE_MISSING = "BackingFileMissing", DataLoss, [Controller];
-        /// Something else has its name.
+        /// Another file has its name.
         BACKING_FILE_FOREIGN = "BackingFileForeign", Inaccessible, [Controller];
         /// It holds no data, though its filesystem was in use.
         BACKING_FILE_EMPTY = "BackingFileEmpty", DataLoss, [Controller];
         /// The volume's record cannot be read.
         RECORD_UNREADABLE = "RecordUnreadable", Inaccessible, [Controller];
-        /// The filesystem of all files does not answer.
+        /// The filesystem of all volume files does not answer.
         STORAGE_UNREADABLE = "StorageUnreadable", Inaccessible, [Controller];
-        /// It takes no writes.
+        /// It refuses writes.
         STORAGE_READ_ONLY = "StorageReadOnly", Degraded, [Controller];
-        /// What is still to be written into the file may find no room there.
+        /// There may be no space for writes into the file.
         STORAGE_NEARLY_FULL = "StorageNearlyFull", Degraded, [Controller];
     }
 }
@@ -75,21 +74,21 @@ pub mod volume {
 /// Of the storage behind all volumes.
 pub mod storage {
     reasons! { StorageSeverity:
-        /// Hardly any room is left.
+        /// Nearly out of space.
         STORAGE_NEARLY_FULL = "StorageNearlyFull", Degraded, [Node];
-        /// Its filesystem takes no writes.
+        /// Its filesystem refuses writes.
         STORAGE_READ_ONLY = "StorageReadOnly", Degraded, [Node];
         /// It cannot be read.
         STORAGE_UNREADABLE = "StorageUnreadable", Unreachable, [Node];
-        /// The folder, or its filesystem, is not there.
+        /// The directory, or its filesystem, does not exist.
         STORAGE_MISSING = "StorageMissing", Unreachable, [Node];
-        /// Another folder has its name by now.
+        /// The directory was replaced.
         STORAGE_REPLACED = "StorageReplaced", Unreachable, [Node];
-        /// The look at it does not come back.
+        /// Its inspection does not return.
         STORAGE_HANGS = "StorageHangs", Unreachable, [Node];
-        /// A volume is to be detached, and a mount keeps it.
+        /// A volume must be detached, and a mount keeps it.
         DETACH_PENDING = "DetachPending", Degraded, [Node];
-        /// Operations on several volumes do not come back.
+        /// Operations on several volumes do not return.
         OPERATIONS_HUNG = "OperationsHung", Degraded, [Node];
     }
 }
@@ -112,7 +111,7 @@ mod tests {
         rows
     }
 
-    /// The rows of the table beneath a heading of `docs/health.md`.
+    /// The rows of the table below a heading of `docs/health.md`.
     fn table(heading: &str) -> Rows {
         let (_, section) = HEALTH.split_once(&format!("\n## {heading}\n")).unwrap();
         let section = section.split("\n## ").next().unwrap();
@@ -123,13 +122,15 @@ mod tests {
         sorted(rows.collect())
     }
 
-    /// The reasons for which `teller` complains, with the status in CSI's words.
+    /// The reasons that `reporter` reports, with the status in CSI's words.
     fn listed<S: Copy>(
-        all: &[(Reason<S>, &[Teller])],
-        teller: Teller,
+        all: &[(Reason<S>, &[Reporter])],
+        reporter: Reporter,
         status: impl Fn(S) -> &'static str,
     ) -> Rows {
-        let theirs = all.iter().filter(|(_, tellers)| tellers.contains(&teller));
+        let theirs = all
+            .iter()
+            .filter(|(_, reporters)| reporters.contains(&reporter));
         let rows = theirs.map(|(it, _)| (it.name().to_owned(), status(it.severity())));
         sorted(rows.collect())
     }
@@ -154,15 +155,15 @@ mod tests {
         for (heading, listed) in [
             (
                 "Volume conditions reported by the node agent",
-                listed(volume::ALL, Teller::Node, of_volume),
+                listed(volume::ALL, Reporter::Node, of_volume),
             ),
             (
                 "Volume conditions reported by the controller (`local`)",
-                listed(volume::ALL, Teller::Controller, of_volume),
+                listed(volume::ALL, Reporter::Controller, of_volume),
             ),
             (
                 "Storage conditions reported by the node agent",
-                listed(storage::ALL, Teller::Node, of_storage),
+                listed(storage::ALL, Reporter::Node, of_storage),
             ),
         ] {
             assert_eq!(table(heading), listed, "{heading}");
@@ -179,7 +180,7 @@ mod tests {
         unique(storage::ALL.iter().map(|(it, _)| it.name()).collect());
     }
 
-    /// `FilesystemErrors` begins with `Filesystem`; an alert's or a metric's name with nothing.
+    /// `FilesystemErrors` starts with `Filesystem`; names of alerts or metrics match nothing.
     fn first_hump(word: &str) -> Option<&str> {
         let hump = |(at, c): (usize, char)| (at > 0 && c.is_ascii_uppercase()).then_some(at);
         let end = word.char_indices().find_map(hump)?;
@@ -189,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_operators_read_names_only_reasons_that_exist() {
+    fn texts_for_operators_name_only_reasons_that_exist() {
         let volumes = volume::ALL.iter().map(|(it, _)| it.name());
         let storages = storage::ALL.iter().map(|(it, _)| it.name());
         let names: BTreeSet<_> = volumes.chain(storages).collect();
@@ -204,7 +205,7 @@ mod tests {
         ] {
             for entry in fs::read_dir(top.join(folder)).unwrap() {
                 let path = entry.unwrap().path();
-                // What is no file is a folder, with texts of its own.
+                // An entry that is no file is a directory with its own texts.
                 let Ok(text) = fs::read_to_string(&path) else {
                     continue;
                 };
@@ -218,7 +219,7 @@ mod tests {
                     }
                     assert!(
                         names.contains(word),
-                        "{}: {word} is no reason",
+                        "{}: {word} is not a reason",
                         path.display()
                     );
                     mentions += 1;

@@ -1,5 +1,5 @@
-//! The settings of belay-controller: flags, or environment variables. Opens nothing, and looks at
-//! no more than where two of them lead.
+//! The settings of belay-controller: flags, or environment variables. Opens nothing; only resolves
+//! two paths.
 
 use crate::backend::local::{self, Overcommit};
 use crate::backend::registry::Choice;
@@ -9,27 +9,27 @@ use belay_contract::flags::CommonArgs;
 use clap::Arg;
 use std::path::PathBuf;
 
-/// The controller of a Belay CSI driver: makes, attaches, grows and removes volumes.
+/// The controller of a Belay CSI driver: creates, attaches, expands and deletes volumes.
 #[derive(Clone, Debug, clap::Parser)]
 #[command(name = "belay-controller", version, mut_arg("kind", backend))]
 pub struct Config {
-    /// What both binaries have.
+    /// The flags of both programs.
     #[command(flatten)]
     pub common: CommonArgs,
 
-    /// Who may connect to the socket besides its owner: the number of a group
+    /// GID of a group that may connect to the socket
     #[arg(long, env = "BELAY_ENDPOINT_GROUP", value_name = "GID")]
     pub endpoint_group: Option<u32>,
 
-    /// Backend local: where state and volumes are kept (volumes in <DIR>/volumes)
+    /// Backend local: directory of state and volumes (volumes in <DIR>/volumes)
     #[arg(long, env = "BELAY_STATE_DIR", value_name = "DIR")]
     pub state_dir: PathBuf,
 
-    /// Backend local: end, and begin no new state, where --state-dir has none
+    /// Backend local: exit if --state-dir has no state, instead of creating it
     #[arg(long, env = "BELAY_REQUIRE_STATE")]
     pub require_state: bool,
 
-    /// Backend local: how many times over the room of the state directory may be promised
+    /// Backend local: maximum ratio of promised to actual space in the state directory
     #[arg(
         long,
         env = "BELAY_OVERCOMMIT",
@@ -39,12 +39,12 @@ pub struct Config {
     pub overcommit: Overcommit,
 }
 
-/// The kind of driver under its name of here: what the controller sees of a kind is its backend.
+/// The kind of driver is called its backend here.
 fn backend(kind: Arg) -> Arg {
     kind.long("backend")
         .env("BELAY_BACKEND")
         .value_name("NAME")
-        .help("Where volumes come from")
+        .help("Backend of the volumes")
 }
 
 impl Config {
@@ -55,15 +55,15 @@ impl Config {
             Kind::Local => Choice::Local(local::Config {
                 state_dir: self.state_dir.clone(),
                 node: self.common.driver.node.id.clone(),
-                place: self.common.driver.node.place.clone(),
+                place: self.common.driver.node.topology.clone(),
                 overcommit: self.overcommit,
                 require_state: self.require_state,
             }),
         }
     }
 
-    /// Refuses a socket in the state directory itself: the lock that keeps a second controller away
-    /// from the directory would keep this one from making its socket there.
+    /// Refuses a socket in the state directory itself: the lock on the directory, which keeps a
+    /// second controller out, would also prevent creating the socket.
     ///
     /// # Errors
     /// Both flags, and what to do.
@@ -76,13 +76,13 @@ impl Config {
             return Ok(());
         }
         Err(format!(
-            "--endpoint {}: lies in --state-dir, which the controller keeps locked; give the \
-             socket a folder of its own",
+            "--endpoint {}: is in --state-dir, which the controller keeps locked; give the \
+             socket its own directory",
             socket.display()
         ))
     }
 
-    /// What the operations keep to.
+    /// The rules for the operations.
     #[must_use]
     pub fn rules(&self) -> Rules {
         let node_limit = usize::try_from(self.common.driver.max_volumes).unwrap_or(usize::MAX);
@@ -139,12 +139,12 @@ mod tests {
     }
 
     #[test]
-    fn what_the_operator_decided_reaches_the_operations_and_the_backend() {
+    fn the_operators_settings_reach_the_operations_and_the_backend() {
         let config = parsed(&["--with-topology", "--max-volumes", "3"]).unwrap();
         let rules = config.rules();
         assert_eq!(rules.node_limit, Some(3));
         let Choice::Local(local) = config.choice();
-        assert_eq!(local.place, config.common.driver.node.place);
+        assert_eq!(local.place, config.common.driver.node.topology);
         assert!(local.place.is_some());
     }
 

@@ -1,4 +1,4 @@
-//! How a volume is to be used, as flags: filesystem or block, access mode, mount flags; and the
+//! The flags for the use of a volume: filesystem or block, access mode, mount flags; and the
 //! `key=value` flags that several commands share.
 
 use std::collections::HashMap;
@@ -11,10 +11,10 @@ use clap::Args;
 /// One `key=value` flag.
 pub(crate) type Pair = (String, String);
 
-/// The flags that make a volume capability.
+/// The flags for a volume capability.
 #[derive(Args)]
 pub(crate) struct Access {
-    /// Use as a filesystem of this type; without it and --block the driver chooses
+    /// Use as a filesystem of this type [default without --block: the driver's]
     #[arg(long, value_name = "TYPE", conflicts_with = "block")]
     fs_type: Option<String>,
     /// Use as a raw block device
@@ -47,7 +47,7 @@ impl Access {
         }
     }
 
-    /// The capability if any of the flags was given, for calls where it is optional.
+    /// The capability if one of the flags was given, for calls where it is optional.
     pub(crate) fn capability_if_asked(self) -> Option<VolumeCapability> {
         let asked = self.block
             || self.fs_type.is_some()
@@ -68,10 +68,10 @@ fn mode(text: &str) -> Result<Mode, String> {
     }
 }
 
-/// Reads one `key=value`.
+/// Parses one `key=value`.
 ///
 /// # Errors
-/// No `=`, or no key.
+/// No `=`, or an empty key.
 pub(crate) fn pair(text: &str) -> Result<Pair, String> {
     match text.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
@@ -79,12 +79,12 @@ pub(crate) fn pair(text: &str) -> Result<Pair, String> {
     }
 }
 
-/// Flags as the map of a request; the last of two values for one key counts.
+/// Flags as the map of a request; the last value for a key wins.
 pub(crate) fn map(pairs: Vec<Pair>) -> HashMap<String, String> {
     pairs.into_iter().collect()
 }
 
-/// Flags as one topology, `None` when there are none.
+/// Flags as one topology; `None` without flags.
 pub(crate) fn topology(pairs: Vec<Pair>) -> Option<Topology> {
     (!pairs.is_empty()).then(|| Topology {
         segments: map(pairs),
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn without_flags_it_is_a_filesystem_of_the_drivers_choice_for_one_writer() {
+    fn without_flags_it_is_the_drivers_default_filesystem_for_one_writer() {
         let capability = nothing().capability();
         assert_eq!(
             capability.access_mode.unwrap().mode(),
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn block_is_asked_by_its_flag_alone() {
+    fn block_is_requested_by_its_flag_alone() {
         let asked = Access {
             block: true,
             ..nothing()

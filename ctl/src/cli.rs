@@ -1,4 +1,4 @@
-//! The command line as a whole. What a command does is in `command/`.
+//! The command line. The commands are in `command/`.
 
 use std::process::ExitCode;
 
@@ -18,10 +18,10 @@ Examples:
   belayctl controller create data --size 10GiB --fs-type ext4
   belayctl controller list --output json
   belayctl --endpoint /run/belay/node.sock node info
-  belayctl --endpoint /run/belay/node.sock node health VOLUME_ID || echo look at it
+  belayctl --endpoint /run/belay/node.sock node health VOLUME_ID || echo unhealthy
 
-Exit codes: 0 done, and what a health command asked about is healthy; 1 the call failed (code and
-message on stderr); 2 a health command's answer is that something is wrong; 64 bad usage.";
+Exit codes: 0 success, and for a health command: healthy; 1 the call failed (code and message on
+stderr); 2 a health command reports a problem; 64 bad usage.";
 
 /// Call any CSI socket by hand: Belay's or another driver's.
 #[derive(Parser)]
@@ -35,16 +35,16 @@ pub(crate) struct Cli {
 
 #[derive(Subcommand)]
 enum Group {
-    /// Who the driver is and whether it is ready
+    /// Identity service: name, capabilities and readiness of the driver
     #[command(subcommand)]
     Identity(IdentityCommand),
-    /// Volumes as such: make, attach, grow, list, delete (controller socket)
+    /// Controller service: create, attach, expand, list, delete, ... (controller socket)
     #[command(subcommand)]
     Controller(ControllerCommand),
-    /// Volumes on this node: stage, publish, measure, grow (node socket)
+    /// Node service: stage, publish, stats, expand, ... (node socket)
     #[command(subcommand)]
     Node(NodeCommand),
-    /// What the driver tells the kubelet, and the kubelet the driver (registration socket)
+    /// Registration with the kubelet (registration socket)
     #[command(subcommand)]
     Registration(RegistrationCommand),
 }
@@ -53,7 +53,7 @@ impl Cli {
     /// Runs the command and prints its answer.
     ///
     /// # Errors
-    /// Bad usage, a socket that does not answer, or the code the driver answered with.
+    /// Bad usage, a socket that does not answer, or the driver's error.
     pub(crate) async fn run(self) -> Result<ExitCode, Failure> {
         let answer = match self.group {
             Group::Identity(command) => command.run(&self.target).await?,
@@ -83,7 +83,7 @@ mod tests {
         for line in [
             "belayctl --endpoint /a.sock -o json node info",
             "belayctl node info --endpoint unix:///a.sock --output json",
-            // As CSI_ENDPOINT is often written, and the servers take it.
+            // The usual form of CSI_ENDPOINT, which the servers accept.
             "belayctl node info --endpoint unix://a.sock --output json",
         ] {
             let cli = Cli::try_parse_from(line.split(' ')).unwrap();

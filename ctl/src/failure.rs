@@ -1,36 +1,36 @@
-//! Why belayctl ends without success, and with which exit code. Knows gRPC codes by name.
+//! The errors of belayctl, and their exit codes. Knows gRPC codes by name.
 
 use std::io;
 use std::process::ExitCode;
 
-use belay_proto::code::told;
+use belay_proto::code::describe;
 use belay_proto::dial::DialError;
 
 /// Exit code of bad usage (EX_USAGE of sysexits.h).
 pub(crate) const USAGE: u8 = 64;
 
-/// What went wrong; the text is all that the user sees.
+/// What went wrong; the text is shown to the user.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
-    /// The command line cannot be followed.
+    /// The command line is invalid.
     #[error("{0}")]
     Usage(String),
     /// There is no connection to the driver.
     #[error(transparent)]
     Dial(#[from] DialError),
     /// The driver answered with an error.
-    #[error("{}", told(.0))]
+    #[error("{}", describe(.0))]
     Status(Box<tonic::Status>),
-    /// The answer says less than the specification demands.
+    /// The response lacks a part that the specification requires.
     #[error("the driver's answer {0}")]
     Answer(&'static str),
     /// The driver did not answer.
-    #[error("no answer within {seconds} s; --timeout waits longer")]
+    #[error("no answer within {seconds} s; use --timeout to wait longer")]
     NoAnswer {
-        /// How long we waited.
+        /// The timeout.
         seconds: u64,
     },
-    /// Our own reading or writing failed.
+    /// Our own input or output failed.
     #[error(transparent)]
     Io(#[from] io::Error),
 }
@@ -50,7 +50,7 @@ impl Failure {
         }
     }
 
-    /// The reader of our output went away (`belayctl ... | head -1`): no reason to complain.
+    /// The reader of our output has exited (`belayctl ... | head -1`): not an error.
     pub(crate) fn is_closed_pipe(&self) -> bool {
         matches!(self, Self::Io(error) if error.kind() == io::ErrorKind::BrokenPipe)
     }
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_closed_pipe_is_passed_over() {
+    fn only_a_closed_pipe_is_ignored() {
         assert!(Failure::Io(io::ErrorKind::BrokenPipe.into()).is_closed_pipe());
         assert!(!Failure::Io(io::ErrorKind::PermissionDenied.into()).is_closed_pipe());
     }

@@ -1,4 +1,4 @@
-//! belayctl as a whole, and what of it others print by: tables that line up, sizes.
+//! belayctl, and the parts of it that others print with: aligned tables, sizes.
 
 mod access;
 mod cli;
@@ -34,7 +34,7 @@ pub fn run() -> ExitCode {
     }
 }
 
-/// One thread is enough: everything here waits for one answer at a time.
+/// One thread is enough: the program waits for one response at a time.
 fn start(cli: Cli) -> Result<ExitCode, Failure> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -42,7 +42,7 @@ fn start(cli: Cli) -> Result<ExitCode, Failure> {
         .block_on(cli.run())
 }
 
-/// Help and version are answers; anything else clap has to say is bad usage.
+/// Help and version succeed; all other clap errors are bad usage.
 fn explain(error: &clap::Error) -> ExitCode {
     let code = if error.use_stderr() {
         ExitCode::from(USAGE)

@@ -1,4 +1,4 @@
-//! belayctl: calls any CSI socket by hand. What it does is in the library.
+//! belayctl: calls any CSI socket from the command line. The code is in the library.
 
 use std::process::ExitCode;
 

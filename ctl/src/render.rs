@@ -1,4 +1,4 @@
-//! Answers as tables that line up, or as JSON. Knows nothing of where an answer came from.
+//! Prints responses as aligned tables or as JSON. Does not know the calls.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -13,20 +13,20 @@ use crate::table::align;
 /// How an answer is printed.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum Output {
-    /// For people: columns that line up
+    /// Aligned columns
     Table,
-    /// For machines: one JSON document, sizes in bytes
+    /// One JSON document, sizes in bytes
     Json,
 }
 
-/// One value of an answer.
+/// One value of a response.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Cell {
     /// Any text; an empty one is shown as `-`.
     Text(String),
     /// A size in bytes.
     Bytes(i64),
-    /// A plain number.
+    /// A number without a unit.
     Number(i64),
     /// Yes or no.
     Flag(bool),
@@ -34,34 +34,34 @@ pub(crate) enum Cell {
     List(Vec<String>),
     /// Keys and values, sorted.
     Pairs(BTreeMap<String, String>),
-    /// Whether something is wrong, and what.
+    /// A condition.
     Condition {
-        /// Something is.
+        /// Whether there is a problem.
         abnormal: bool,
-        /// For people.
+        /// For users.
         message: String,
     },
 }
 
-/// What a command has to tell.
+/// The output of a command.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Answer {
-    /// The call succeeded and says nothing more.
+    /// The call succeeded without any data.
     Done,
-    /// One thing, with names for its values.
+    /// One object, with named values.
     Record(Vec<(&'static str, Cell)>),
-    /// Many things of one sort.
+    /// Several objects of one kind.
     Rows {
-        /// What the rows are; the key of the list in JSON.
+        /// The kind; the key of the list in JSON.
         name: &'static str,
         /// The names of the values.
         columns: &'static [&'static str],
-        /// As many values a row as there are columns.
+        /// One value per column.
         rows: Vec<Vec<Cell>>,
         /// Where the next page starts; empty at the end.
         next_token: String,
     },
-    /// All that is wrong with what was asked about; no rows mean that nothing is.
+    /// The health conditions; no rows = healthy.
     Complaints {
         /// As of [`Answer::Rows`].
         name: &'static str,
@@ -70,15 +70,15 @@ pub(crate) enum Answer {
         /// As of [`Answer::Rows`].
         rows: Vec<Vec<Cell>>,
     },
-    /// Many things, and beneath them one more value.
+    /// A response and one more value below it.
     With(Box<Self>, &'static str, Cell),
 }
 
-/// Exit code of an answer that complains.
+/// Exit code of a response with health conditions.
 const UNHEALTHY: u8 = 2;
 
 impl Answer {
-    /// The same with one more value, where there is one.
+    /// The same with one more value, if there is one.
     pub(crate) fn with(mut self, name: &'static str, cell: Option<Cell>) -> Self {
         let Some(cell) = cell else { return self };
         if let Self::Record(fields) = &mut self {
@@ -88,7 +88,7 @@ impl Answer {
         Self::With(Box::new(self), name, cell)
     }
 
-    /// 2 for a complaint, else 0.
+    /// 2 for health conditions, else 0.
     pub(crate) fn exit_code(&self) -> ExitCode {
         match self {
             Self::Complaints { rows, .. } if !rows.is_empty() => ExitCode::from(UNHEALTHY),
@@ -97,10 +97,10 @@ impl Answer {
     }
 }
 
-/// Writes an answer to stdout.
+/// Writes a response to stdout.
 ///
 /// # Errors
-/// Stdout cannot be written.
+/// If stdout cannot be written.
 pub(crate) fn print(answer: &Answer, output: Output) -> io::Result<()> {
     let text = match output {
         Output::Table => table(answer),
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_complaint_is_a_table_and_ends_with_2_and_none_is_healthy() {
+    fn a_condition_is_a_table_and_exits_with_2_and_none_is_healthy() {
         let complaints = |rows| Answer::Complaints {
             name: "health_statuses",
             columns: &["status", "reason"],
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn one_more_value_stands_beneath_the_rows_or_in_the_record() {
+    fn one_more_value_is_below_the_rows_or_in_the_record() {
         let condition = || {
             Some(Cell::Condition {
                 abnormal: true,

@@ -1,6 +1,6 @@
-//! Sizes as people write them, and as they like to read them.
+//! Parses and formats sizes.
 
-/// Suffixes that are understood, each with its bytes: binary as in Kubernetes and CSI, and decimal.
+/// Known suffixes, each with its bytes: binary as in Kubernetes and CSI, and decimal.
 const UNITS: [(&str, u64); 15] = [
     ("", 1),
     ("KiB", 1 << 10),
@@ -42,7 +42,7 @@ pub fn parse(text: &str) -> Result<i64, String> {
         .ok_or_else(|| "more than 2^63 - 1 bytes".to_owned())
 }
 
-/// A size for people: `1GiB` when it is a whole number of the largest fitting unit, else `1.4GiB`.
+/// Formats a size: `1GiB` if it is a whole number of the largest fitting unit, else `1.4GiB`.
 pub fn show(bytes: u64) -> String {
     let (unit, size) = UNITS[1..6]
         .iter()
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_read_in_every_usual_spelling() {
+    fn sizes_are_parsed_in_every_usual_spelling() {
         for (text, bytes) in [
             ("0", 0),
             ("1073741824", 1 << 30),
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_size_is_refused_with_a_reason() {
+    fn an_invalid_size_is_refused_with_a_reason() {
         for (text, reason) in [
             ("", "whole number"),
             ("GiB", "whole number"),

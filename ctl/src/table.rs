@@ -1,6 +1,7 @@
-//! Lines of cells that line up. Knows nothing of what is in them.
+//! Aligns tables. Does not know their content.
 
-/// Lines of cells, each column as wide as its widest cell, two spaces between, none at the end.
+/// Aligns lines of cells: each column as wide as its widest cell, two spaces between, none at the
+/// end.
 pub fn align(lines: &[Vec<String>]) -> String {
     let columns = lines.iter().map(Vec::len).max().unwrap_or(0);
     let widths: Vec<usize> = (0..columns)
@@ -26,7 +27,7 @@ pub fn align(lines: &[Vec<String>]) -> String {
     text
 }
 
-/// Columns a text takes on a terminal, for the characters that occur here.
+/// Columns of a text on a terminal, for the characters that occur here.
 fn width(text: &str) -> usize {
     text.chars().count()
 }

@@ -1,5 +1,5 @@
-//! The two real binaries as child processes: started with the flags of the documentation, awaited
-//! until they are ready, watched, stopped politely. Knows nothing of volumes.
+//! The two real programs as child processes: started with the documented flags, awaited until
+//! ready, watched, and stopped by SIGTERM. Does not know volumes.
 
 use std::fs::File;
 use std::io;
@@ -15,32 +15,32 @@ use belay_proto::dial::dial;
 use rustix::process::{Pid, Signal};
 use tokio::process::{Child, Command};
 
-use crate::place::{BINARIES, CONTROLLER, NODE, Place};
+use crate::demo_dir::{BINARIES, CONTROLLER, DemoDir, NODE};
 use crate::trouble::Trouble;
 
 /// The id by which the controller knows the node.
 pub(crate) const NODE_ID: &str = "demo-node";
 
-/// How long a binary may take until it answers.
+/// How long a program may take until it answers.
 const START_MAX: Duration = Duration::from_secs(10);
-/// The first pause between two attempts to reach it; doubled each time.
+/// The first pause between two attempts to connect; doubled each time.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
-/// How long a binary may take to end when told to.
+/// How long a program may take to exit on SIGTERM.
 const STOP_MAX: Duration = Duration::from_secs(10);
-/// How much of a log is shown when something fails.
+/// How many lines of a log are shown if something fails.
 const LOG_LINES_MAX: usize = 12;
 
-/// Both binaries, running.
+/// Both programs, running.
 pub(crate) struct Agents {
     pub(crate) controller: Agent,
     pub(crate) node: Agent,
 }
 
-/// One running binary.
+/// One running program.
 pub(crate) struct Agent {
     name: &'static str,
     child: Child,
-    /// Where it serves `/metrics`.
+    /// The address of its `/metrics`.
     pub(crate) http: SocketAddr,
 }
 
@@ -48,18 +48,18 @@ impl Agents {
     /// Starts both and waits until they are ready.
     ///
     /// # Errors
-    /// One of them cannot be started, ends, or does not get ready in time.
-    pub(crate) async fn start(bin_dir: &Path, place: &Place) -> Result<Self, Trouble> {
-        let (state, volumes) = (place.controller_state(), place.volumes());
+    /// One of them cannot be started, exits, or is not ready in time.
+    pub(crate) async fn start(bin_dir: &Path, demo_dir: &DemoDir) -> Result<Self, Trouble> {
+        let (state, volumes) = (demo_dir.controller_state(), demo_dir.volumes());
         std::fs::create_dir_all(&state).map_err(|e| Trouble::own(state.display(), e))?;
         let state_dir: [&Path; 2] = [Path::new("--state-dir"), &state];
-        let controller = Agent::start(CONTROLLER, bin_dir, place, &state_dir).await?;
+        let controller = Agent::start(CONTROLLER, bin_dir, demo_dir, &state_dir).await?;
         let loop_dir: [&Path; 2] = [Path::new("--loop-dir"), &volumes];
-        let node = Agent::start(NODE, bin_dir, place, &loop_dir).await?;
+        let node = Agent::start(NODE, bin_dir, demo_dir, &loop_dir).await?;
         Ok(Self { controller, node })
     }
 
-    /// Waits until one of them ends, which it should not, and says how.
+    /// Waits until one of them exits, which is an error, and reports how.
     pub(crate) async fn ended(&mut self) -> Trouble {
         tokio::select! {
             trouble = self.controller.ended() => trouble,
@@ -67,21 +67,21 @@ impl Agents {
         }
     }
 
-    /// Tells both to end and waits for it.
+    /// Stops both and waits for their exit.
     ///
     /// # Errors
-    /// One of them does not end in time, or not with success.
+    /// One of them does not exit in time, or fails.
     pub(crate) async fn stop(&mut self) -> Result<(), Trouble> {
         self.node.stop().await?;
         self.controller.stop().await
     }
 
     /// The last lines of both logs, for a failure report.
-    pub(crate) fn log_tails(place: &Place) -> String {
+    pub(crate) fn log_tails(demo_dir: &DemoDir) -> String {
         BINARIES
             .iter()
             .map(|name| {
-                let log = std::fs::read_to_string(place.log(name)).unwrap_or_default();
+                let log = std::fs::read_to_string(demo_dir.log(name)).unwrap_or_default();
                 let lines: Vec<&str> = log.lines().collect();
                 let last = lines[lines.len().saturating_sub(LOG_LINES_MAX)..].join("\n  ");
                 format!("last lines of {name}'s log:\n  {last}\n")
@@ -94,19 +94,19 @@ impl Agent {
     async fn start(
         name: &'static str,
         bin_dir: &Path,
-        place: &Place,
-        folder: &[&Path; 2],
+        demo_dir: &DemoDir,
+        directory: &[&Path; 2],
     ) -> Result<Self, Trouble> {
-        let log = place.log(name);
+        let log = demo_dir.log(name);
         let out = File::create(&log).map_err(|e| Trouble::own(log.display(), e))?;
         let http = scrape::free_port()?;
         let binary = bin_dir.join(name);
         let child = Command::new(&binary)
             .arg("--endpoint")
-            .arg(place.socket(name))
+            .arg(demo_dir.socket(name))
             .args(["--node-id", NODE_ID, "--http-endpoint", &http.to_string()])
-            .args(folder)
-            // Nothing but the flags decides: no BELAY_* or CSI_ENDPOINT of the caller.
+            .args(directory)
+            // Only the flags count: no BELAY_* or CSI_ENDPOINT from the caller.
             .env_clear()
             .envs(std::env::var_os("PATH").map(|path| ("PATH", path)))
             .stdin(Stdio::null())
@@ -116,7 +116,7 @@ impl Agent {
             .spawn()
             .map_err(|e| Trouble::own(binary.display(), e))?;
         let mut agent = Self { name, child, http };
-        agent.wait_until_ready(&place.socket(name)).await?;
+        agent.wait_until_ready(&demo_dir.socket(name)).await?;
         Ok(agent)
     }
 
@@ -133,7 +133,7 @@ impl Agent {
         tokio::select! {
             ready = limited => ready.map_err(|_elapsed| {
                 let seconds = START_MAX.as_secs();
-                Trouble::Ended(format!("{name} did not get ready within {seconds} s"))
+                Trouble::Ended(format!("{name} was not ready within {seconds} s"))
             }),
             trouble = self.ended() => Err(trouble),
         }
@@ -141,7 +141,7 @@ impl Agent {
 
     async fn ended(&mut self) -> Trouble {
         match self.child.wait().await {
-            Ok(status) => Trouble::Ended(format!("{} ended: {status}", self.name)),
+            Ok(status) => Trouble::Ended(format!("{} exited: {status}", self.name)),
             Err(error) => Trouble::own(self.name, error),
         }
     }
@@ -155,7 +155,7 @@ impl Agent {
             return Ok(());
         }
         Err(Trouble::Ended(format!(
-            "{} was told to end and did so badly: {status}",
+            "{} failed on SIGTERM: {status}",
             self.name
         )))
     }
@@ -164,19 +164,19 @@ impl Agent {
         if let Some(pid) = self.pid().and_then(|pid| Pid::from_raw(pid.cast_signed())) {
             rustix::process::kill_process(pid, Signal::TERM)?;
         }
-        let late = |_elapsed| io::Error::other("does not end on SIGTERM");
+        let late = |_elapsed| io::Error::other("does not exit on SIGTERM");
         tokio::time::timeout(STOP_MAX, self.child.wait())
             .await
             .map_err(late)?
     }
 
-    /// Its process id, inside the demo's namespace; `None` once it has ended.
+    /// Its process id in the demo's namespace; `None` once it has exited.
     pub(crate) fn pid(&self) -> Option<u32> {
         self.child.id()
     }
 }
 
-/// Does somebody answer there that it is ready? The specification: no word means ready.
+/// Whether the driver answers that it is ready. The specification: absent means ready.
 async fn is_ready(socket: &Path) -> bool {
     let Ok(channel) = dial(socket).await else {
         return false;

@@ -1,7 +1,7 @@
-//! The kernel's own cost: the same life on a like device by bare system calls, measured beside
-//! Belay's in every round. No RPC, no checks, no proof that anything is safe. Not measured is what
-//! takes ioctls: binding and releasing the loop device, and growing; that work is in Belay's
-//! figures only, so the ratios are on the strict side.
+//! The kernel's own time: the same lifecycle on a similar device by bare system calls, measured in
+//! every round of Belay's. No RPC, no checks. It omits steps that need ioctls: binding and
+//! releasing the loop device, and growing; that work is in Belay's times only, so the ratios are
+//! conservative.
 
 use std::fs::{self, File};
 use std::io::{self, Seek, SeekFrom, Write};
@@ -14,50 +14,50 @@ use belay_bed::mounts::{bind, mount, unmount};
 use rustix::io::Errno;
 use rustix::mount::MountFlags;
 
+use crate::demo_dir::DemoDir;
 use crate::kind::{Kind, Scene};
-use crate::place::Place;
 use crate::proof;
 use crate::samples::{Samples, Step, Who};
 use crate::trouble::Trouble;
 
-/// A record as small as a disk can make durable.
+/// The smallest record that a disk can make durable.
 const RECORD: [u8; 4096] = [0x5A; 4096];
 
-/// One life by bare system calls.
+/// One lifecycle by bare system calls.
 ///
 /// # Errors
 /// A system call or a tool fails.
 pub(crate) fn live(
-    place: &Place,
+    demo_dir: &DemoDir,
     kind: Kind,
     sizes: (i64, i64),
     samples: &mut Samples,
 ) -> Result<(), Trouble> {
-    Bare::new(place, Scene::Life(kind), samples)
+    Bare::new(demo_dir, Scene::Life(kind), samples)
         .whole(sizes)
         .map_err(|error| Trouble::own("measuring bare system calls", error))
 }
 
-/// A snapshot, a restore and a clone by bare system calls, where the filesystem can share blocks.
+/// A snapshot, a restore and a clone by bare system calls, if the filesystem can share blocks.
 ///
 /// # Errors
 /// A system call or a tool fails.
 pub(crate) fn copies(
-    place: &Place,
+    demo_dir: &DemoDir,
     kind: Kind,
     sizes: (i64, i64),
     samples: &mut Samples,
 ) -> Result<(), Trouble> {
-    Bare::new(place, Scene::Copies(kind), samples)
+    Bare::new(demo_dir, Scene::Copies(kind), samples)
         .copies(sizes)
         .map_err(|error| Trouble::own("measuring bare system calls", error))
 }
 
-/// What is measured, and where the times go.
+/// The devices of the measurement, and its samples.
 struct Bare<'a> {
     scene: Scene,
     kind: Kind,
-    folder: PathBuf,
+    directory: PathBuf,
     file: PathBuf,
     record: PathBuf,
     staging: PathBuf,
@@ -66,28 +66,28 @@ struct Bare<'a> {
 }
 
 impl<'a> Bare<'a> {
-    fn new(place: &Place, scene: Scene, samples: &'a mut Samples) -> Self {
-        let (folder, kind) = (place.bare(), scene.kind());
+    fn new(demo_dir: &DemoDir, scene: Scene, samples: &'a mut Samples) -> Self {
+        let (directory, kind) = (demo_dir.bare(), scene.kind());
         Bare {
             scene,
             kind,
-            file: folder.join("disk"),
-            record: folder.join("record"),
-            staging: folder.join("staging").join(kind.name()),
-            target: folder.join("target").join(kind.name()),
-            folder,
+            file: directory.join("disk"),
+            record: directory.join("record"),
+            staging: directory.join("staging").join(kind.name()),
+            target: directory.join("target").join(kind.name()),
+            directory,
             samples,
         }
     }
 
     fn whole(&mut self, (first, grown): (i64, i64)) -> io::Result<()> {
         self.make_mount_points()?;
-        let (file, folder) = (self.file.clone(), self.folder.clone());
+        let (file, directory) = (self.file.clone(), self.directory.clone());
         self.time(Step::Create, || {
             let disk = File::create_new(&file)?;
             disk.set_len(first.cast_unsigned())?;
             disk.sync_all()?;
-            File::open(&folder)?.sync_all()
+            File::open(&directory)?.sync_all()
         })?;
         self.write_record(Step::Attach)?;
         let device = devices::bind(&file, &["--nooverlap"], Stdio::null())?;
@@ -104,16 +104,16 @@ impl<'a> Bare<'a> {
         self.write_record(Step::Detach)?;
         self.time(Step::Delete, || {
             fs::remove_file(&file)?;
-            File::open(&folder)?.sync_all()
+            File::open(&directory)?.sync_all()
         })
     }
 
-    /// The files get their filesystem first, so that a clone can be mounted.
+    /// The files are formatted first, so that a clone can be mounted.
     fn copies(&mut self, (first, grown): (i64, i64)) -> io::Result<()> {
         self.make_mount_points()?;
         let (kind, file, staging) = (self.kind, self.file.clone(), self.staging.clone());
         let [snapshot, restored, clone] =
-            ["snapshot", "restored", "clone"].map(|name| self.folder.join(name));
+            ["snapshot", "restored", "clone"].map(|name| self.directory.join(name));
         File::create_new(&file)?.set_len(first.cast_unsigned())?;
         let device = devices::bind(&file, &["--nooverlap"], Stdio::null())?;
         mkfs(kind, &device)?;
@@ -135,24 +135,24 @@ impl<'a> Bare<'a> {
             unmount(&staging)?;
             devices::release_and_wait(&clone)?;
         }
-        let folder = self.folder.clone();
+        let directory = self.directory.clone();
         self.time(Step::DeleteSnapshot, || {
             fs::remove_file(&snapshot)?;
-            File::open(&folder)?.sync_all()
+            File::open(&directory)?.sync_all()
         })?;
         [file, restored, clone].iter().try_for_each(fs::remove_file)
     }
 
-    /// Makes `to` of the blocks of `from`, durably.
+    /// Creates `to` from the blocks of `from`, durably.
     fn share(&mut self, step: Step, from: &Path, to: &Path, bytes: Option<i64>) -> io::Result<()> {
-        let folder = self.folder.clone();
+        let directory = self.directory.clone();
         let started = Instant::now();
         let (from, to) = (File::open(from)?, File::create_new(to)?);
         from.sync_all()?;
         rustix::fs::ioctl_ficlone(&to, &from)?;
         bytes.map_or(Ok(()), |bytes| to.set_len(bytes.cast_unsigned()))?;
         to.sync_all()?;
-        File::open(folder)?.sync_all()?;
+        File::open(directory)?.sync_all()?;
         let took = started.elapsed();
         self.samples.add(self.scene, step, Who::Kernel, took);
         Ok(())
@@ -190,11 +190,11 @@ impl<'a> Bare<'a> {
         self.time(Step::Unstage, || unmount(&staging))
     }
 
-    /// A directory carries a filesystem, a file carries a device node.
+    /// A directory for a filesystem, a file for a device node.
     fn make_mount_points(&self) -> io::Result<()> {
         for point in [&self.staging, &self.target] {
             if self.kind.is_block() {
-                fs::create_dir_all(point.parent().unwrap_or(&self.folder))?;
+                fs::create_dir_all(point.parent().unwrap_or(&self.directory))?;
                 File::create(point)?;
             } else {
                 fs::create_dir_all(point)?;
@@ -231,7 +231,7 @@ impl<'a> Bare<'a> {
     }
 }
 
-/// The child that a blank stage cannot do without, with options like the agent's.
+/// The child process that a blank stage needs, with options like the agent's.
 fn mkfs(kind: Kind, device: &Path) -> io::Result<()> {
     let (tool, options): (_, &[&str]) = match kind {
         Kind::Block => return Ok(()),

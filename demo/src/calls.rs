@@ -1,5 +1,6 @@
-//! The RPCs of a volume's life, each with the time it took. A node call dials anew, as the kubelet
-//! does, and the dialling counts; the controller is called on one connection, as by a sidecar.
+//! The RPCs of a volume's lifecycle, each with its duration. A node call connects each time, as the
+//! kubelet does, and connecting counts; the controller is called on one connection, as by a
+//! sidecar.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -23,15 +24,15 @@ use tonic::{Code, Response, Status};
 use crate::agents::NODE_ID;
 use crate::trouble::Trouble;
 
-/// No call of the demo takes nearly as long.
+/// No call of the demo takes nearly this long.
 const CALL_MAX: Duration = Duration::from_secs(60);
 
-/// The first pause before a repeated call, doubled each time; the kubelet's is half a second.
+/// The first pause before a retry, doubled each time; the kubelet's is half a second.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
-/// How long an answer may stay ABORTED.
+/// How long a call may be ABORTED.
 const REPEAT_MAX: Duration = Duration::from_secs(10);
 
-/// What a call answered, and how long that took.
+/// The result of a call, and its duration.
 pub(crate) type Timed<T> = Result<(T, Duration), Trouble>;
 
 /// A volume that was created.
@@ -80,7 +81,7 @@ impl Calls {
         let made = made.volume.unwrap_or_default();
         if made.capacity_bytes != bytes {
             let text = format!(
-                "CreateVolume made {} bytes, asked {bytes}",
+                "CreateVolume returned {} bytes, requested {bytes}",
                 made.capacity_bytes
             );
             return Err(Trouble::Untrue(text));
@@ -97,8 +98,8 @@ impl Calls {
         ))
     }
 
-    /// The id of a snapshot that is ready to be used. Where it is copied in the background, the
-    /// call is repeated until then, as the snapshotter does, and all of that is in the time.
+    /// The id of a snapshot that is ready to use. If it is copied in the background, the call is
+    /// repeated until then, as the snapshotter does, and all of it counts.
     pub(crate) async fn snapshot(&mut self, name: String, volume: &Volume) -> Timed<String> {
         let request = requests::cut(&name, &volume.id);
         let started = Instant::now();
@@ -113,7 +114,7 @@ impl Calls {
             tokio::time::sleep(pause).await;
             pause *= 2;
         }
-        let text = format!("CreateSnapshot made nothing that was ready in {CALL_MAX:?}");
+        let text = format!("CreateSnapshot returned no ready snapshot within {CALL_MAX:?}");
         Err(Trouble::Untrue(text))
     }
 
@@ -124,7 +125,7 @@ impl Calls {
             .map(|(_, took)| ((), took))
     }
 
-    /// Keeps the publish context in the volume, for the node calls. Answers its `content`.
+    /// Keeps the publish context in the volume, for the node calls. Returns its `content`.
     pub(crate) async fn attach(&mut self, volume: &mut Volume) -> Timed<String> {
         let request = ControllerPublishVolumeRequest {
             volume_context: volume.context.clone(),
@@ -219,7 +220,7 @@ impl Calls {
         .map(|(_, took)| ((), took))
     }
 
-    /// Total bytes of the volume, as the kubelet would see them.
+    /// Total bytes of the volume, as the kubelet sees them.
     pub(crate) async fn stats(&self, volume: &Volume, path: &Path, staging: &Path) -> Timed<i64> {
         let request = requests::stats(&volume.id, path, staging);
         let (answer, took) = self
@@ -231,7 +232,7 @@ impl Calls {
             .usage
             .iter()
             .find(|usage| usage.unit() == Unit::Bytes);
-        let untold = || Trouble::Untrue("NodeGetVolumeStats told no size in bytes".to_owned());
+        let untold = || Trouble::Untrue("NodeGetVolumeStats returned no size in bytes".to_owned());
         Ok((bytes.ok_or_else(untold)?.total, took))
     }
 
@@ -252,7 +253,7 @@ impl Calls {
         Ok((answer.capacity_bytes, took))
     }
 
-    /// A node call that does nothing: what dialling and calling cost by themselves.
+    /// A node call that does nothing: the cost of connecting and calling.
     pub(crate) async fn probe(&self) -> Timed<()> {
         let started = Instant::now();
         let channel = dial(&self.node).await;
@@ -264,8 +265,8 @@ impl Calls {
         Ok(((), started.elapsed()))
     }
 
-    /// A node call, repeated while the answer is ABORTED, as the kubelet does: somebody else, udev
-    /// for one, may have a device open at that moment. All of it is in the time.
+    /// A node call, retried while it is ABORTED, as the kubelet does: another process, such as
+    /// udev, may have a device open at that moment. All of it counts.
     async fn node<R: Clone, T>(
         &self,
         rpc: &'static str,
@@ -291,7 +292,7 @@ impl Calls {
         }
     }
 
-    /// How many node calls had to be repeated.
+    /// How many node calls were retried.
     pub(crate) fn repeated(&self) -> u32 {
         self.repeated.get()
     }

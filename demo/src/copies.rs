@@ -1,5 +1,5 @@
-//! A snapshot, a larger volume restored from it, and a clone, all in use beside the volume that
-//! they are made from: which data each of them must hold, and the look whether it does.
+//! A snapshot, a larger volume restored from it, and a clone, all in use at the same time as their
+//! source: which data each of them must hold, and the check that it does.
 
 use std::time::{Duration, Instant};
 
@@ -16,13 +16,13 @@ use crate::{bare, proof};
 use belay_ctl::size;
 
 const STORY: [&str; 3] = [
-    "A pattern is written, kept by a snapshot, and overwritten with a second pattern. The volume",
+    "A pattern is written, saved in a snapshot, and overwritten with a second pattern. The volume",
     "restored from the snapshot is twice as large and must hold the first; the clone must hold the",
     "second, and the volume itself too.",
 ];
-/// What else there is to know where blocks cannot be shared.
+/// Added where blocks cannot be shared.
 const SHARES_NO_BLOCKS: &str =
-    "The state directory's filesystem shares no blocks, so only detached volumes are copied.";
+    "The state directory's filesystem cannot share blocks, so only detached volumes are copied.";
 
 /// Set in the seed of the second pattern.
 const SECOND: u64 = 1 << 40;
@@ -46,10 +46,10 @@ impl Lives<'_> {
             let started = Instant::now();
             self.copy(kind, round).await?;
             took.push(started.elapsed());
-            bare::copies(self.place, kind, BYTES, self.samples)?;
+            bare::copies(self.demo_dir, kind, BYTES, self.samples)?;
         }
         if let (Some(p50), 2..) = (median(&took), self.rounds) {
-            let all = format!("{} rounds, one whole scene", self.rounds);
+            let all = format!("{} rounds, whole scene", self.rounds);
             let line = format!("  {all:<28}{:>11} (p50)", samples::show(p50));
             self.progress.line(&line);
         }
@@ -67,27 +67,27 @@ impl Lives<'_> {
 
         self.step(&mut source, Step::Overwrite);
         let took = proof::write(kind, &source.target, source.seed() | SECOND)?;
-        self.done(&source, took, "the second pattern in place of the first");
+        self.done(&source, took, "the second pattern replaces the first");
 
         let restored = self.restore(&source, &snapshot, before).await?;
         let (clone, is_source_up) = self.clone_of(&mut source).await?;
         if is_source_up {
-            // Neither of the two copies shines through.
+            // Neither copy has changed the other.
             proof::compare(kind, &source.target, source.seed() | SECOND)?;
         }
-        self.take_back(restored, Step::TakeBackRestored, true)
-            .await?;
-        self.take_back(clone, Step::TakeBackClone, true).await?;
-        let end = Step::TakeBackSource;
-        let mut last = self.take_back(source, end, is_source_up).await?;
+        self.tear_down(restored, Step::DeleteRestored, true).await?;
+        self.tear_down(clone, Step::DeleteClone, true).await?;
+        let end = Step::DeleteSource;
+        let mut last = self.tear_down(source, end, is_source_up).await?;
 
         self.step(&mut last, Step::DeleteSnapshot);
         let ((), took) = self.calls.delete_snapshot(&snapshot).await?;
         self.done(&last, took, "");
-        proof::nothing_is_left(self.place)
+        proof::nothing_is_left(self.demo_dir)
     }
 
-    /// Cuts while the volume is in use; where blocks cannot be shared, when it is detached.
+    /// Creates the snapshot while the volume is in use; if blocks cannot be shared, after detaching
+    /// it.
     async fn snapshot(&mut self, life: &mut Life) -> Result<String, Trouble> {
         let name = format!("demo-snapshot-{}", life.round);
         self.step(life, Step::Snapshot);
@@ -135,7 +135,7 @@ impl Lives<'_> {
         Ok(life)
     }
 
-    /// Clones the volume while it is in use, or detached; says whether it is in use after that.
+    /// Clones the volume while it is in use, or detached; returns whether it is in use afterwards.
     async fn clone_of(&mut self, source: &mut Life) -> Result<(Life, bool), Trouble> {
         let (kind, round) = (source.kind, source.round);
         let from = of_volume(&source.volume.id);
@@ -159,7 +159,7 @@ impl Lives<'_> {
         Ok((life, is_source_up))
     }
 
-    /// Passes over the refusal that belongs to a filesystem that cannot share blocks.
+    /// Accepts the refusal of a filesystem that cannot share blocks.
     fn is_refused(&self, life: &Life, trouble: Trouble) -> Result<(), Trouble> {
         match trouble {
             Trouble::Call { status, .. }
@@ -181,8 +181,8 @@ impl Lives<'_> {
         self.detach(life).await
     }
 
-    /// The end of a volume in one line, with the time of each call.
-    async fn take_back(
+    /// Tears a volume down in one line, with the time of each call.
+    async fn tear_down(
         &mut self,
         mut life: Life,
         step: Step,
@@ -195,7 +195,7 @@ impl Lives<'_> {
             proof::is_gone(&life.target)?;
             calls.push(("unpublish", took));
             let ((), took) = self.calls.unstage(&life.volume, &life.staging).await?;
-            proof::is_unbound(self.place, &life.volume.id)?;
+            proof::is_unbound(self.demo_dir, &life.volume.id)?;
             calls.push(("unstage", took));
             let ((), took) = self.calls.detach(&life.volume).await?;
             calls.push(("detach", took));
@@ -211,7 +211,7 @@ impl Lives<'_> {
     }
 }
 
-/// Proves that what was staged is larger than what was cut, as far as this process may grow it.
+/// Proves that the staged volume is larger than the snapshot, as far as this process may grow it.
 fn grown(life: &Life, before: u64) -> Result<String, Trouble> {
     let staged = if life.kind.is_block() {
         life.staging.join("device")
@@ -220,10 +220,10 @@ fn grown(life: &Life, before: u64) -> Result<String, Trouble> {
     };
     let after = proof::size(life.kind, &staged)?;
     let (was, is) = (size::show(before), size::show(after));
-    // A filesystem keeps some of the device for itself, so "twice" is not exact.
+    // A filesystem uses some of the device itself, so "twice" is not exact.
     if after >= before / 2 * 3 {
         return Ok(format!(
-            "{}; {was} when it was cut, {is} now",
+            "{}; {was} at the snapshot, {is} now",
             life.kind.found()
         ));
     }
@@ -231,7 +231,7 @@ fn grown(life: &Life, before: u64) -> Result<String, Trouble> {
         let why = "growing a mounted ext4 needs CAP_SYS_RESOURCE";
         return Ok(format!("{}; still {is}: {why}", life.kind.found()));
     }
-    let text = format!("restored larger, but has {is}, and had {was} when it was cut");
+    let text = format!("restored larger, but has {is}, and had {was} at the snapshot");
     Err(Trouble::Untrue(text))
 }
 

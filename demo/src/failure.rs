@@ -1,20 +1,20 @@
-//! Why the demo ends without success.
+//! The errors of the demo.
 
 use std::io;
 
-/// What went wrong; the text is all that the user sees.
+/// What went wrong; the text is shown to the user.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
-    /// It cannot start, or did not come to a good end.
+    /// The demo cannot start, or has failed.
     #[error("{0}")]
     Demo(String),
-    /// Our own reading or writing failed.
+    /// Our own input or output failed.
     #[error(transparent)]
     Io(#[from] io::Error),
 }
 
 impl Failure {
-    /// The reader of our output went away (`belay-demo | head -1`): no reason to complain.
+    /// The reader of our output has exited (`belay-demo | head -1`): not an error.
     pub(crate) fn is_closed_pipe(&self) -> bool {
         matches!(self, Self::Io(error) if error.kind() == io::ErrorKind::BrokenPipe)
     }

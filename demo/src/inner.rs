@@ -1,5 +1,5 @@
-//! The process inside the namespaces, the first one there: mounts the state filesystem, runs the
-//! two binaries and the lives. When it ends, everything in its namespaces ends.
+//! The first process in the namespaces: mounts the state filesystem, runs the two programs and the
+//! lifecycles. When it exits, everything in its namespaces ends.
 
 use std::fs::File;
 use std::io::Write;
@@ -18,67 +18,71 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::agents::Agents;
 use crate::calls::Calls;
+use crate::demo_dir::{CONTROLLER, DemoDir, NODE};
 use crate::failure::Failure;
 use crate::kind::{Kind, Part, StateFs};
 use crate::life::Lives;
-use crate::place::{CONTROLLER, NODE, Place};
 use crate::progress::Progress;
 use crate::samples::Samples;
 use crate::trouble::Trouble;
 use crate::{DemoArgs, proof, summary};
 use belay_ctl::Output;
 
-/// How long to wait for the news that a binary died, after a call to it failed.
-const OBITUARY: Duration = Duration::from_millis(300);
+/// After a failed call, how long to wait for the exit of the program.
+const EXIT_REPORT: Duration = Duration::from_millis(300);
 
-/// Plays the demo in the namespaces that it was started in.
+/// Runs the demo in the namespaces that it was started in.
 ///
 /// # Errors
-/// The demo failed; what and where is in the text, with the ends of both logs.
-pub(crate) async fn run(args: &DemoArgs, folder: &Path, disk: &Path) -> Result<ExitCode, Failure> {
-    let place = Place::at(folder);
-    // The outer process decides what a signal means; kept registered, so that none ends this one.
+/// The demo failed; the text says what and where, and has the ends of both logs.
+pub(crate) async fn run(
+    args: &DemoArgs,
+    directory: &Path,
+    disk: &Path,
+) -> Result<ExitCode, Failure> {
+    let demo_dir = DemoDir::at(directory);
+    // The outer process handles signals; this one must ignore them.
     let _ignored = [
         signal(SignalKind::interrupt())?,
         signal(SignalKind::hangup())?,
     ];
     let mut now = "start".to_owned();
     let played = tokio::select! {
-        played = play(args, &place, disk, &mut now) => played,
+        played = play(args, &demo_dir, disk, &mut now) => played,
         () = leash_let_go()? => return Ok(ExitCode::SUCCESS),
     };
     played.map(|()| ExitCode::SUCCESS).map_err(|trouble| {
-        let logs = Agents::log_tails(&place);
+        let logs = Agents::log_tails(&demo_dir);
         Failure::Demo(format!("failed at: {now}\n  {trouble}\n{logs}"))
     })
 }
 
-/// Ends when the outer process lets go of the pipe that is our stdin, or is killed.
+/// Returns when the outer process closes the pipe that is our stdin, or is killed.
 fn leash_let_go() -> Result<impl Future<Output = ()>, Failure> {
     let stdin = File::from(std::io::stdin().as_fd().try_clone_to_owned()?);
     let mut leash = pipe::Receiver::from_file(stdin)?;
     Ok(async move {
-        // Nothing is ever written to it: end of file and error mean the same here.
+        // Nothing is written to it: end of file and error mean the same.
         leash.read_u8().await.ok();
     })
 }
 
 async fn play(
     args: &DemoArgs,
-    place: &Place,
+    demo_dir: &DemoDir,
     disk: &Path,
     now: &mut String,
 ) -> Result<(), Trouble> {
     let progress = Progress::new(args.output);
-    make_state(place, disk, args.state_fs)?;
+    make_state(demo_dir, disk, args.state_fs)?;
     let bin_dir = args
         .bin_dir()
         .map_err(|error| Trouble::own("--bin-dir", std::io::Error::other(error)))?;
-    let mut agents = Agents::start(&bin_dir, place).await?;
-    introduce(&progress, place, disk, args.state_fs);
+    let mut agents = Agents::start(&bin_dir, demo_dir).await?;
+    introduce(&progress, demo_dir, disk, args.state_fs);
 
     let mut samples = Samples::default();
-    let mut calls = Calls::connect(&place.socket(CONTROLLER), &place.socket(NODE)).await?;
+    let mut calls = Calls::connect(&demo_dir.socket(CONTROLLER), &demo_dir.socket(NODE)).await?;
     let only = args.only.as_ref().map(slice::from_ref);
     let (mut kinds, mut copied) = (
         only.unwrap_or(Kind::value_variants()),
@@ -90,7 +94,7 @@ async fn play(
         None => {}
     }
     let mut lives = Lives {
-        place,
+        demo_dir,
         calls: &mut calls,
         samples: &mut samples,
         progress: &progress,
@@ -111,42 +115,42 @@ async fn play(
     "summary".clone_into(now);
     summary::times(&progress, &samples, args.rounds, calls.repeated());
     summary::metrics(&progress, &agents)?;
-    proof::nothing_is_left(place)?;
+    proof::nothing_is_left(demo_dir)?;
     if matches!(args.output, Output::Json) {
-        let told = summary::json(&samples, args.rounds, calls.repeated(), args.state_fs);
-        writeln!(std::io::stdout().lock(), "{told:#}")?;
+        let reported = summary::json(&samples, args.rounds, calls.repeated(), args.state_fs);
+        writeln!(std::io::stdout().lock(), "{reported:#}")?;
     }
     if args.keep {
-        summary::kept(&progress, place, args.outer);
+        summary::kept(&progress, demo_dir, args.outer);
         return Err(agents.ended().await);
     }
-    "stopping the binaries".clone_into(now);
+    "stopping the programs".clone_into(now);
     drop(calls);
     agents.stop().await
 }
 
-/// A call that failed because its binary died is told as the death that it is.
+/// If a call failed because its program exited, reports the exit.
 async fn cause(trouble: Trouble, agents: &mut Agents) -> Trouble {
-    match tokio::time::timeout(OBITUARY, agents.ended()).await {
-        Ok(death) => Trouble::Ended(format!("{death}; {trouble}")),
+    match tokio::time::timeout(EXIT_REPORT, agents.ended()).await {
+        Ok(exit) => Trouble::Ended(format!("{exit}; {trouble}")),
         Err(_both_live) => trouble,
     }
 }
 
-/// The filesystem for all state, shared within the namespace as a kubelet's folder is.
-fn make_state(place: &Place, disk: &Path, fs: StateFs) -> Result<(), Trouble> {
-    let state = place.state();
+/// The filesystem for all state, a shared mount within the namespace like a kubelet's directory.
+fn make_state(demo_dir: &DemoDir, disk: &Path, fs: StateFs) -> Result<(), Trouble> {
+    let state = demo_dir.state();
     mount(fs.name(), disk, &state).map_err(|e| Trouble::own(state.display(), e))?;
     rustix::mount::mount_change(&state, MountPropagationFlags::SHARED)
         .map_err(|e| Trouble::own(state.display(), e))?;
-    std::fs::create_dir(place.bare()).map_err(|e| Trouble::own(place.bare().display(), e))
+    std::fs::create_dir(demo_dir.bare()).map_err(|e| Trouble::own(demo_dir.bare().display(), e))
 }
 
-fn introduce(progress: &Progress, place: &Place, disk: &Path, fs: StateFs) {
-    let (folder, disk, fs) = (place.dir().display(), disk.display(), fs.name());
+fn introduce(progress: &Progress, demo_dir: &DemoDir, disk: &Path, fs: StateFs) {
+    let (directory, disk, fs) = (demo_dir.path().display(), disk.display(), fs.name());
     progress.line(&format!(
-        "Belay's two binaries run in mount and process namespaces of their own.\n  \
-         folder {folder}, disk {disk} ({fs}, 1TiB, sparse)\n  \
-         controller and node answer on {CONTROLLER}.sock and {NODE}.sock there"
+        "Belay's two programs run in separate mount and process namespaces.\n  \
+         directory {directory}, disk {disk} ({fs}, 1TiB, sparse)\n  \
+         controller and node listen on {CONTROLLER}.sock and {NODE}.sock there"
     ));
 }

@@ -1,11 +1,11 @@
-//! The four kinds of volume that the demo shows, its scenes, and what all of it stands on.
+//! The four kinds of volume in the demo, its scenes, and its state filesystems.
 
 use belay_bed::requests;
 use belay_proto::csi::v1::VolumeCapability;
 use belay_proto::csi::v1::volume_capability::access_mode::Mode;
 use clap::ValueEnum;
 
-/// How a volume is used, in the order in which the kinds are shown.
+/// A kind of volume, in the order of the demo.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub(crate) enum Kind {
     /// A filesystem, ext4
@@ -19,7 +19,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// Filesystem type, or `block`; also the name of its folder.
+    /// Filesystem type, or `block`; also the name of its directory.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Ext4 => "ext4",
@@ -33,7 +33,7 @@ impl Kind {
         self == Self::Block
     }
 
-    /// What a stage does that finds data.
+    /// What a stage does if it finds data.
     pub(crate) fn found(self) -> &'static str {
         if self.is_block() {
             "device bound"
@@ -48,12 +48,12 @@ impl Kind {
     }
 }
 
-/// A part of the demo, with a table of its own.
+/// A part of the demo, with its own table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Scene {
-    /// A volume's whole life.
+    /// A volume's whole lifecycle.
     Life(Kind),
-    /// A snapshot, what is restored from it, and a clone.
+    /// A snapshot, a volume restored from it, and a clone.
     Copies(Kind),
 }
 
@@ -64,7 +64,7 @@ impl Scene {
         }
     }
 
-    /// In reports, tables and JSON.
+    /// For reports, tables and JSON.
     pub(crate) fn name(self) -> String {
         match self {
             Self::Life(kind) => kind.name().to_owned(),
@@ -73,17 +73,17 @@ impl Scene {
     }
 }
 
-/// What may be shown alone.
+/// A part that can be run alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Part {
-    /// The lives of all kinds of volume
+    /// The lifecycles of all kinds of volume
     Lives,
     /// Snapshot, restore and clone
     Copies,
 }
 
 impl Part {
-    /// As on the command line.
+    /// The name on the command line.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Lives => "lives",
@@ -92,17 +92,17 @@ impl Part {
     }
 }
 
-/// The filesystem beneath everything, which the controller's state directory is on.
+/// The filesystem of the controller's state directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum StateFs {
     /// Shares blocks: snapshots and clones while the volume is in use
     Xfs,
-    /// Shares no blocks: snapshots and clones of detached volumes only, by copying
+    /// Does not share blocks: snapshots and clones of detached volumes only, by copying
     Ext4,
 }
 
 impl StateFs {
-    /// As mount(8) calls it.
+    /// The type for mount(8).
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Xfs => "xfs",

@@ -1,5 +1,5 @@
-//! A volume's whole life, step by step, as a cluster would drive it: the order of the calls, and
-//! after each the look at the kernel that shows whether the answer was true.
+//! A volume's whole lifecycle, step by step, as a cluster would run it: the calls in order, and
+//! after each a check of the kernel's state.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -8,8 +8,8 @@ use belay_proto::csi::v1::volume_capability::access_mode::Mode;
 use tonic::Code;
 
 use crate::calls::{Calls, Source, Volume};
+use crate::demo_dir::DemoDir;
 use crate::kind::{Kind, Scene};
-use crate::place::Place;
 use crate::progress::Progress;
 use crate::proof;
 use crate::samples::{self, Samples, Step, Who};
@@ -20,37 +20,37 @@ use belay_ctl::size;
 /// Size at creation, and after the online expansion.
 pub(crate) const BYTES: (i64, i64) = (1 << 30, 2 << 30);
 
-/// All lives of one run.
+/// All lifecycles of one run.
 pub(crate) struct Lives<'a> {
-    pub(crate) place: &'a Place,
+    pub(crate) demo_dir: &'a DemoDir,
     pub(crate) calls: &'a mut Calls,
     pub(crate) samples: &'a mut Samples,
     pub(crate) progress: &'a Progress,
     pub(crate) kinds: &'a [Kind],
-    /// Those of which snapshots and clones are shown.
+    /// The kinds for which snapshots and clones are shown.
     pub(crate) copied: &'a [Kind],
-    /// The state filesystem is such that snapshots and clones need a detached volume.
+    /// Whether the state filesystem needs a detached volume for snapshots and clones.
     pub(crate) shares_no_blocks: bool,
     pub(crate) rounds: u32,
-    /// Where we are, for a failure report.
+    /// The current step, for a failure report.
     pub(crate) now: &'a mut String,
 }
 
-/// What a life begins with.
+/// The start of a lifecycle.
 pub(crate) struct Birth<'a> {
     pub(crate) scene: Scene,
-    /// From 1; 0 is a life that is told but not counted.
+    /// From 1; 0 is shown but not counted.
     pub(crate) round: u32,
-    /// Of the volume and of its pod; two lives at a time have different ones.
+    /// Names the volume and its pod; differs between simultaneous lifecycles.
     pub(crate) name: &'a str,
     pub(crate) mode: Mode,
-    /// The step that makes it.
+    /// The step that creates it.
     pub(crate) step: Step,
     pub(crate) bytes: i64,
     pub(crate) source: Option<Source>,
 }
 
-/// One life, and its paths as a kubelet would choose them.
+/// One lifecycle, and its paths, like a kubelet's.
 pub(crate) struct Life {
     pub(crate) scene: Scene,
     pub(crate) kind: Kind,
@@ -63,7 +63,7 @@ pub(crate) struct Life {
 }
 
 impl Lives<'_> {
-    /// Every kind, every round; then the refusal that belongs to single writers.
+    /// Every kind, every round; then the refusal for single writers.
     ///
     /// # Errors
     /// The first step that fails.
@@ -78,12 +78,12 @@ impl Lives<'_> {
                 let started = Instant::now();
                 self.one(kind, round).await?;
                 took.push(started.elapsed());
-                bare::live(self.place, kind, BYTES, self.samples)?;
+                bare::live(self.demo_dir, kind, BYTES, self.samples)?;
                 let (_, empty) = self.calls.probe().await?;
                 self.samples.add_empty_call(empty);
             }
             if let (Some(p50), 2..) = (median(&took), self.rounds) {
-                let all = format!("{} rounds, one whole life", self.rounds);
+                let all = format!("{} rounds, whole lifecycle", self.rounds);
                 self.progress
                     .line(&format!("  {all:<28}{:>11} (p50)", samples::show(p50)));
             }
@@ -123,9 +123,9 @@ impl Lives<'_> {
     pub(crate) async fn begin(&mut self, birth: Birth<'_>) -> Result<Life, Trouble> {
         let Birth { scene, round, .. } = birth;
         let kind = scene.kind();
-        let pod = self.place.pod(birth.name);
+        let pod = self.demo_dir.pod(birth.name);
         let staging = pod.join("staging");
-        // Making the staging directory and the parent of a target is the caller's part in CSI.
+        // In CSI, the caller creates the staging directory and the parent of a target.
         std::fs::create_dir_all(&staging).map_err(|e| Trouble::own(staging.display(), e))?;
         self.at(scene, round, birth.step);
         let name = format!("demo-{}-{round}-{}", birth.name, birth.mode.as_str_name());
@@ -158,17 +158,17 @@ impl Lives<'_> {
         Ok(())
     }
 
-    /// Stage the blank volume, publish, write, look at its size.
+    /// Stages the blank volume, publishes, writes, reads its size.
     async fn first_use(&mut self, life: &mut Life) -> Result<(), Trouble> {
         self.fill(life).await?;
 
         self.step(life, Step::Stats);
         let (total, took) = self.stats(life).await?;
-        self.done(life, took, &format!("{} in all", size::show(total)));
+        self.done(life, took, &format!("{} in total", size::show(total)));
         Ok(())
     }
 
-    /// Stage the blank volume, publish, write.
+    /// Stages the blank volume, publishes, writes.
     pub(crate) async fn fill(&mut self, life: &mut Life) -> Result<(), Trouble> {
         let made = if life.kind.is_block() {
             "device bound"
@@ -196,7 +196,7 @@ impl Lives<'_> {
         Ok(())
     }
 
-    /// A second target, read-only, beside the first.
+    /// A second target, read-only.
     async fn share(&mut self, life: &mut Life) -> Result<(), Trouble> {
         self.step(life, Step::PublishReadOnly);
         let ((), took) = self
@@ -208,7 +208,7 @@ impl Lives<'_> {
         self.done(
             life,
             took,
-            "same data in a second target; writing there fails with EROFS",
+            "same data in a second target; writes fail with EROFS",
         );
         Ok(())
     }
@@ -220,7 +220,7 @@ impl Lives<'_> {
         let (bytes, took) = self.calls.controller_expand(&life.volume, BYTES.1).await?;
         if bytes != BYTES.1 {
             return Err(Trouble::Untrue(format!(
-                "grew to {bytes} bytes, asked {}",
+                "grew to {bytes} bytes, requested {}",
                 BYTES.1
             )));
         }
@@ -238,16 +238,17 @@ impl Lives<'_> {
                     && proof::lacks_sys_resource()? =>
             {
                 let label = life.step.label(life.kind);
-                self.refused(life, label, "not here", status.message());
+                self.refused(life, label, "not supported here", status.message());
                 Ok(())
             }
             Err(other) => Err(other),
             Ok((_bytes, took)) => {
                 let after = proof::size(life.kind, &life.target)?;
-                let (told, _) = self.stats(life).await?;
-                // A filesystem keeps some of the device for itself, so "twice" is not exact.
-                if after < before / 2 * 3 || told != after {
-                    let text = format!("{before} bytes before, {after} after, stats say {told}");
+                let (reported, _) = self.stats(life).await?;
+                // A filesystem uses some of the device itself, so "twice" is not exact.
+                if after < before / 2 * 3 || reported != after {
+                    let text =
+                        format!("{before} bytes before, {after} after, stats report {reported}");
                     return Err(Trouble::Untrue(format!("did not grow: {text}")));
                 }
                 let (before, after) = (size::show(before), size::show(after));
@@ -261,7 +262,7 @@ impl Lives<'_> {
         }
     }
 
-    /// Both targets and staging go away; the volume stays attached.
+    /// Unpublishes both targets and unstages; the volume stays attached.
     async fn pause(&mut self, life: &mut Life) -> Result<(), Trouble> {
         if !life.kind.is_block() {
             let second = life.second.clone();
@@ -273,7 +274,7 @@ impl Lives<'_> {
         self.unstage(life).await
     }
 
-    /// Stage again, which must not format, and read back what was written.
+    /// Stages again, which must not format, and compares the data.
     async fn resume(&mut self, life: &mut Life) -> Result<(), Trouble> {
         self.stage(life, Step::StageAgain, life.kind.found())
             .await?;
@@ -290,7 +291,7 @@ impl Lives<'_> {
         let target = life.target.clone();
         self.unpublish(&mut life, &target, "").await?;
         self.unstage(&mut life).await?;
-        proof::nothing_is_left(self.place)?;
+        proof::nothing_is_left(self.demo_dir)?;
 
         self.detach(&mut life).await?;
 
@@ -333,7 +334,7 @@ impl Lives<'_> {
     pub(crate) async fn unstage(&mut self, life: &mut Life) -> Result<(), Trouble> {
         self.step(life, Step::Unstage);
         let ((), took) = self.calls.unstage(&life.volume, &life.staging).await?;
-        proof::is_unbound(self.place, &life.volume.id)?;
+        proof::is_unbound(self.demo_dir, &life.volume.id)?;
         self.done(life, took, "");
         Ok(())
     }
@@ -359,7 +360,7 @@ impl Lives<'_> {
         self.progress.now(self.now);
     }
 
-    /// Only the first round is told step by step.
+    /// Only the first round is shown step by step.
     pub(crate) fn done(&mut self, life: &Life, took: Duration, note: &str) {
         if life.round > 0 {
             self.samples.add(life.scene, life.step, Who::Belay, took);
@@ -369,7 +370,7 @@ impl Lives<'_> {
         }
     }
 
-    /// A step that was refused, rightly: what that means, and the driver's words.
+    /// A step that was rightly refused: the meaning, and the driver's message.
     pub(crate) fn refused(&self, life: &Life, label: &str, what: &str, words: &str) {
         if life.round <= 1 {
             let line = format!("  {label:<20}{:>11}   {what}:", "-");
@@ -380,7 +381,7 @@ impl Lives<'_> {
 }
 
 impl Life {
-    /// Other data for every life.
+    /// Different data for every lifecycle.
     pub(crate) fn seed(&self) -> u64 {
         u64::from(self.round) << 8 | self.kind as u64
     }

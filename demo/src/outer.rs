@@ -1,5 +1,5 @@
-//! The process that the user starts: checks what is needed, starts the reaper and then the inner
-//! process in its namespaces, and sees to it that both come to an end. Mounts nothing itself.
+//! The process that the user starts: checks the requirements, starts the reaper and then the inner
+//! process in its namespaces, and ensures that both exit. Mounts nothing itself.
 
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, ExitStatus, Stdio};
@@ -9,14 +9,14 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use crate::demo_dir::{BINARIES, DemoDir};
 use crate::failure::Failure;
 use crate::kind::StateFs;
-use crate::place::{BINARIES, Place};
 use crate::progress::Progress;
 use crate::{DemoArgs, reaper};
 use belay_ctl::Output;
 
-/// Tools that the demo's own infrastructure and the agent's mkfs need, with their Debian packages.
+/// Tools for the demo's set-up and the agent's mkfs, with their Debian packages.
 const TOOLS: [(&str, &str); 5] = [
     ("unshare", "util-linux"),
     ("losetup", "mount"),
@@ -24,31 +24,31 @@ const TOOLS: [(&str, &str); 5] = [
     ("mkfs.xfs", "xfsprogs"),
     ("mkfs.btrfs", "btrfs-progs"),
 ];
-/// How long the inner process may take to leave when it is asked to.
+/// How long the inner process may take to exit on request.
 const LEAVE_MAX: Duration = Duration::from_secs(5);
 /// Exit code after Ctrl-C, as shells have it (128 + SIGINT).
 const INTERRUPTED: u8 = 130;
 
-/// Shows the demo and leaves nothing behind.
+/// Runs the demo and leaves nothing behind.
 ///
 /// # Errors
-/// Something needed is missing, or the demo does not come to a good end.
+/// A requirement is missing, or the demo fails.
 pub(crate) async fn run(args: &DemoArgs) -> Result<ExitCode, Failure> {
     let bin_dir = args.bin_dir()?;
     check_needs(&bin_dir)?;
-    // From here on a signal is an event; by default it would end this process at once.
+    // From here on a signal is an event; by default it would end this process.
     let mut interrupt = Interrupt::listen()?;
     let mut reaper = Reaper::start(args.state_fs).await?;
     let progress = Progress::new(args.output);
     let shown = show(args, &bin_dir, &mut reaper, &mut interrupt).await;
     match (shown, reaper.finish().await) {
         (Ok(code), Ok(cleared)) => {
-            progress.line(&format!("\nNothing is left behind: {cleared}"));
+            progress.line(&format!("\nCleaned up: {cleared}"));
             Ok(code)
         }
-        (Err(failed), Ok(cleared)) => Err(Failure::Demo(format!(
-            "{failed}\n  nothing is left behind: {cleared}"
-        ))),
+        (Err(failed), Ok(cleared)) => {
+            Err(Failure::Demo(format!("{failed}\n  cleaned up: {cleared}")))
+        }
         (Ok(_), Err(left)) => Err(left),
         (Err(failed), Err(left)) => Err(Failure::Demo(format!("{failed}\n  {left}"))),
     }
@@ -61,9 +61,12 @@ fn check_needs(bin_dir: &Path) -> Result<(), Failure> {
         ));
     }
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let folders: Vec<PathBuf> = std::env::split_paths(&path).collect();
+    let directories: Vec<PathBuf> = std::env::split_paths(&path).collect();
     for (tool, package) in TOOLS {
-        if !folders.iter().any(|folder| folder.join(tool).exists()) {
+        if !directories
+            .iter()
+            .any(|directory| directory.join(tool).exists())
+        {
             let text = format!("{tool} is not in PATH: install the package {package}");
             return Err(Failure::Demo(text));
         }
@@ -71,7 +74,7 @@ fn check_needs(bin_dir: &Path) -> Result<(), Failure> {
     for binary in BINARIES {
         if !bin_dir.join(binary).exists() {
             let text = format!(
-                "{}: not there: build it (cargo build --release), or name its folder by --bin-dir",
+                "{}: does not exist: build it (cargo build --release), or set --bin-dir",
                 bin_dir.join(binary).display()
             );
             return Err(Failure::Demo(text));
@@ -80,7 +83,7 @@ fn check_needs(bin_dir: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Runs the inner process to its end, to Ctrl-C, or to the reaper's unexpected death.
+/// Runs the inner process to its end, to Ctrl-C, or to the reaper's unexpected exit.
 async fn show(
     args: &DemoArgs,
     bin_dir: &Path,
@@ -88,8 +91,8 @@ async fn show(
     interrupt: &mut Interrupt,
 ) -> Result<ExitCode, Failure> {
     let disk = reaper.ready().await?;
-    let mut inner = start_inner(args, bin_dir, &reaper.place, &disk)?;
-    // Its end tells the inner process to leave, also if this process is killed.
+    let mut inner = start_inner(args, bin_dir, &reaper.demo_dir, &disk)?;
+    // Closing it stops the inner process, also if this process is killed.
     let leash = inner.stdin.take();
     if let Some(pid) = inner.id() {
         reaper.hold(pid).await?;
@@ -107,28 +110,28 @@ async fn show(
         }
         status = reaper.child.wait() => {
             inner.kill().await?;
-            Err(Failure::Demo(format!("the demo's reaper was ended from outside ({})", status?)))
+            Err(Failure::Demo(format!("the demo's reaper exited unexpectedly ({})", status?)))
         }
     }
 }
 
-/// The inner process says itself what went wrong, unless it was killed.
+/// The inner process reports its own errors, unless it was killed.
 fn verdict(status: ExitStatus) -> Result<ExitCode, Failure> {
     match status.code() {
         Some(0) => Ok(ExitCode::SUCCESS),
         Some(1) => Err(Failure::Demo("the demo failed; see above".to_owned())),
         _ => Err(Failure::Demo(format!(
-            "the demo's inner process was ended ({status})"
+            "the demo's inner process exited unexpectedly ({status})"
         ))),
     }
 }
 
-/// `unshare` makes the namespaces, becomes the parent of their first process, and takes it along
-/// when it dies. A process of its own group, so that Ctrl-C reaches this process alone.
+/// `unshare` creates the namespaces, becomes the parent of their first process, and kills it when
+/// it exits. It has its own process group, so that only this process receives Ctrl-C.
 fn start_inner(
     args: &DemoArgs,
     bin_dir: &Path,
-    place: &Place,
+    demo_dir: &DemoDir,
     disk: &Path,
 ) -> Result<Child, Failure> {
     let mut unshare = Command::new("unshare");
@@ -146,7 +149,7 @@ fn start_inner(
         .args(["--rounds", &args.rounds.to_string(), "--bin-dir"])
         .arg(bin_dir)
         .arg("--inner")
-        .arg(place.dir())
+        .arg(demo_dir.path())
         .arg("--disk")
         .arg(disk)
         .args(["--outer", &std::process::id().to_string()])
@@ -163,22 +166,22 @@ fn start_inner(
         .map_err(|error| Failure::Demo(format!("unshare: {error}")))
 }
 
-/// This process's end of the conversation with the reaper.
+/// This process's end of the protocol with the reaper.
 struct Reaper {
     child: Child,
     orders: Option<ChildStdin>,
     answers: Lines<BufReader<ChildStdout>>,
-    place: Place,
-    /// False if a folder of that name was somebody else's.
+    demo_dir: DemoDir,
+    /// False if another program has a directory of that name.
     is_ours: bool,
 }
 
 impl Reaper {
     async fn start(state: StateFs) -> Result<Self, Failure> {
-        let place = Place::choose(&std::env::temp_dir())?;
+        let demo_dir = DemoDir::choose(&std::env::temp_dir())?;
         let mut child = Command::new(std::env::current_exe()?)
             .arg("--reap")
-            .arg(place.dir())
+            .arg(demo_dir.path())
             .args(["--state-fs", state.name()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -192,7 +195,7 @@ impl Reaper {
             child,
             orders,
             answers,
-            place,
+            demo_dir,
             is_ours: true,
         })
     }
@@ -223,10 +226,10 @@ impl Reaper {
 
     async fn answer(&mut self) -> Result<String, Failure> {
         let line = self.answers.next_line().await?;
-        line.ok_or_else(|| Failure::Demo("the demo's reaper was ended from outside".to_owned()))
+        line.ok_or_else(|| Failure::Demo("the demo's reaper exited unexpectedly".to_owned()))
     }
 
-    /// Lets it clear up, and says what it found. If it was killed, its work is done here.
+    /// Lets it clean up, and returns its report. If it was killed, cleans up here.
     async fn finish(mut self) -> Result<String, Failure> {
         drop(self.orders.take());
         let mut last = None;
@@ -236,24 +239,24 @@ impl Reaper {
         self.child.wait().await?;
         let last = last.unwrap_or_default();
         if let Some(left) = last.strip_prefix("left\t") {
-            return Err(Failure::Demo(format!("could not clear up: {left}")));
+            return Err(Failure::Demo(format!("could not clean up: {left}")));
         }
         let count = match (last.strip_prefix("cleared\t"), self.is_ours) {
             (Some(count), _) => count.parse().unwrap_or(0),
-            (None, true) => reaper::clear(&self.place).await?,
+            (None, true) => reaper::clear(&self.demo_dir).await?,
             (None, false) => 0,
         };
         Ok(match count {
-            0 => "every volume's loop device was gone by itself, disk and folder are cleared."
+            0 => "every volume's loop device was already released; disk and directory removed."
                 .to_owned(),
             count => {
-                format!("{count} loop devices that were still bound, disk and folder are cleared.")
+                format!("{count} bound loop devices released; disk and directory removed.")
             }
         })
     }
 }
 
-/// Ctrl-C, a polite kill, or the terminal going away.
+/// Ctrl-C, SIGTERM, or the loss of the terminal.
 struct Interrupt {
     signals: [Signal; 3],
 }

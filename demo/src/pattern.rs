@@ -1,6 +1,6 @@
-//! Data that no disk holds by chance: pseudo-random, the same for the same seed.
+//! Pseudo-random data, the same for the same seed, that no disk holds by chance.
 
-/// Fills `buffer` with the sequence that belongs to `seed` (xorshift64*, Vigna 2016).
+/// Fills `buffer` with the sequence of `seed` (xorshift64*, Vigna 2016).
 pub(crate) fn fill(buffer: &mut [u8], seed: u64) {
     // Zero is the one state that the generator never leaves.
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;

@@ -1,5 +1,4 @@
-//! What is on the screen while the demo runs: lines that stay, and on a terminal one line that is
-//! overwritten. Without a terminal that line does not exist.
+//! The screen during the demo: permanent lines, and on a terminal one line that is overwritten.
 
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
@@ -10,7 +9,7 @@ use belay_ctl::Output;
 /// The screen.
 pub(crate) struct Progress {
     terminal: bool,
-    /// Where the story goes; stdout may be for machines.
+    /// Where the steps are printed; stdout may be JSON.
     to_stderr: bool,
 }
 
@@ -28,13 +27,13 @@ impl Progress {
         }
     }
 
-    /// A line that stays.
+    /// Prints a permanent line.
     pub(crate) fn line(&self, text: &str) {
         let clear = if self.terminal { "\r\x1b[2K" } else { "" };
         self.write(&format!("{clear}{text}\n"));
     }
 
-    /// A heading; bold where there is a terminal.
+    /// Prints a heading; bold on a terminal.
     pub(crate) fn heading(&self, text: &str) {
         if self.terminal {
             self.line(&format!("\n\x1b[1m{text}\x1b[0m"));
@@ -43,20 +42,20 @@ impl Progress {
         }
     }
 
-    /// A step that is done, with its time and what it showed.
+    /// Prints a finished step, with its time and result.
     pub(crate) fn step(&self, label: &str, took: Duration, note: &str) {
         self.line(format!("  {label:<20}{:>11}   {note}", samples::show(took)).trim_end());
     }
 
-    /// What is going on right now, until the next line.
+    /// Shows the current step, until the next line.
     pub(crate) fn now(&self, text: &str) {
         if self.terminal {
             self.write(&format!("\r\x1b[2K  {text} ..."));
         }
     }
 
-    /// A screen that went away is no reason to leave a volume half-way: its life goes on, and the
-    /// outer process hears of the closed terminal by SIGHUP.
+    /// Ignores errors, so that a closed screen does not stop a volume half-way; the outer process
+    /// gets SIGHUP from a closed terminal.
     fn write(&self, text: &str) {
         let mut out: Box<dyn Write> = if self.to_stderr {
             Box::new(io::stderr().lock())

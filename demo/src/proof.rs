@@ -1,5 +1,5 @@
-//! What the demo believes only after looking: data that came back, writes that were refused, sizes
-//! that grew, mounts and loop devices that are gone. Looks at the kernel, not at answers.
+//! Checks of the kernel's state, independent of responses: data that reads back, writes that fail,
+//! sizes that grew, mounts and loop devices that are removed.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -12,19 +12,19 @@ use belay_bed::mounts::{Mount, mounts_of};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
+use crate::demo_dir::DemoDir;
 use crate::kind::Kind;
 use crate::pattern;
-use crate::place::Place;
 use crate::trouble::Trouble;
 
-/// How much is written and read back.
+/// How many bytes are written and read back.
 pub(crate) const DATA_BYTES: usize = 4 << 20;
-/// Alignment that O_DIRECT is content with on any block device.
+/// Alignment that satisfies O_DIRECT on any block device.
 const ALIGNMENT: usize = 4096;
 /// Bit of CAP_SYS_RESOURCE (capability.h).
 const CAP_SYS_RESOURCE: u32 = 24;
 
-/// Where a volume's data is reached: a file in a filesystem, or the device node itself.
+/// The path of a volume's data: a file in a filesystem, or the device node itself.
 pub(crate) fn data_path(kind: Kind, target: &Path) -> PathBuf {
     if kind.is_block() {
         target.to_owned()
@@ -71,7 +71,7 @@ pub(crate) fn compare(kind: Kind, target: &Path, seed: u64) -> Result<Duration, 
         None => Ok(took),
         Some(at) => {
             let text = format!(
-                "{}: differs from what was written at byte {at}",
+                "{}: differs from the written data at byte {at}",
                 path.display()
             );
             Err(Trouble::Untrue(text))
@@ -79,7 +79,7 @@ pub(crate) fn compare(kind: Kind, target: &Path, seed: u64) -> Result<Duration, 
     }
 }
 
-/// A device is read and written past the page cache, so that it is the device that answers.
+/// A device is read and written past the page cache, so that the data comes from the device.
 fn open(kind: Kind, path: &Path, options: &mut OpenOptions) -> std::io::Result<File> {
     let flags = if kind.is_block() {
         OFlags::DIRECT
@@ -89,10 +89,10 @@ fn open(kind: Kind, path: &Path, options: &mut OpenOptions) -> std::io::Result<F
     options.custom_flags(flags.bits().cast_signed()).open(path)
 }
 
-/// Proves that nothing can be written beneath `target`.
+/// Proves that nothing can be written below `target`.
 ///
 /// # Errors
-/// Writing succeeds, or fails for another reason than EROFS.
+/// Writing succeeds, or fails with another errno than EROFS.
 pub(crate) fn refuses_writes(target: &Path) -> Result<(), Trouble> {
     let path = target.join("must-not-be");
     match File::create(&path) {
@@ -101,29 +101,26 @@ pub(crate) fn refuses_writes(target: &Path) -> Result<(), Trouble> {
             format!("{} (expected EROFS)", path.display()),
             error,
         )),
-        Ok(_) => Err(Trouble::Untrue(format!(
-            "{}: could be written",
-            path.display()
-        ))),
+        Ok(_) => Err(Trouble::Untrue(format!("{}: is writable", path.display()))),
     }
 }
 
-/// Proves that unpublish removed what publish made.
+/// Proves that unpublish removed the target.
 ///
 /// # Errors
-/// The target is still there.
+/// The target still exists.
 pub(crate) fn is_gone(target: &Path) -> Result<(), Trouble> {
     match target.symlink_metadata() {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(Trouble::own(target.display(), error)),
         Ok(_) => Err(Trouble::Untrue(format!(
-            "{}: still there",
+            "{}: still exists",
             target.display()
         ))),
     }
 }
 
-/// Bytes of the filesystem at `target`, or of the device that it is.
+/// Size in bytes of the filesystem at `target`, or of the device.
 ///
 /// # Errors
 /// A system call fails.
@@ -142,8 +139,8 @@ pub(crate) fn size(kind: Kind, target: &Path) -> Result<u64, Trouble> {
 ///
 /// # Errors
 /// One is left; the text names it.
-pub(crate) fn nothing_is_left(place: &Place) -> Result<(), Trouble> {
-    let state = place.state();
+pub(crate) fn nothing_is_left(demo_dir: &DemoDir) -> Result<(), Trouble> {
+    let state = demo_dir.state();
     let is_beneath = |mount: &Mount| mount.point != state && mount.point.starts_with(&state);
     if let Some(left) = mounts_of("self")?.into_iter().find(is_beneath) {
         return Err(Trouble::Untrue(format!(
@@ -152,21 +149,21 @@ pub(crate) fn nothing_is_left(place: &Place) -> Result<(), Trouble> {
         )));
     }
     let all = devices::list()?;
-    let disks = devices::bound_to(&all, &place.image())?;
+    let disks = devices::bound_to(&all, &demo_dir.image())?;
     none_of(&devices::bound_on(&all, &disks))
 }
 
-/// Proves that no loop device has the file of that volume.
+/// Proves that no loop device is bound to that volume's file.
 ///
 /// # Errors
-/// One has; the text names it.
-pub(crate) fn is_unbound(place: &Place, volume: &str) -> Result<(), Trouble> {
-    let file = place.volumes().join(volume);
+/// One is; the text names it.
+pub(crate) fn is_unbound(demo_dir: &DemoDir, volume: &str) -> Result<(), Trouble> {
+    let file = demo_dir.volumes().join(volume);
     none_of(&devices::bound_to(&devices::list()?, &file)?)
 }
 
-/// One look is enough: what losetup tells of a device comes from a single ioctl, and neither an
-/// unstage nor `devices::release_and_wait` ends before the device is unbound.
+/// One check is enough: losetup reads a device by a single ioctl, and neither an unstage nor
+/// `devices::release_and_wait` ends before the device is unbound.
 fn none_of(left: &[devices::Loop]) -> Result<(), Trouble> {
     match left.first() {
         None => Ok(()),
@@ -177,7 +174,7 @@ fn none_of(left: &[devices::Loop]) -> Result<(), Trouble> {
     }
 }
 
-/// Is CAP_SYS_RESOURCE, which ext4 wants for growing while mounted, absent here?
+/// Whether CAP_SYS_RESOURCE, which ext4 requires to grow while mounted, is missing.
 ///
 /// # Errors
 /// `/proc/self/status` cannot be read.
@@ -192,7 +189,7 @@ fn has_capability(status: &str, bit: u32) -> bool {
     mask.is_some_and(|mask| mask >> bit & 1 == 1)
 }
 
-/// A buffer that O_DIRECT accepts.
+/// A buffer for O_DIRECT.
 struct Aligned {
     memory: Vec<u8>,
     start: usize,
@@ -224,24 +221,24 @@ mod tests {
 
     #[test]
     fn data_comes_back_and_a_flipped_byte_is_noticed() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = data_path(Kind::Xfs, folder.path());
-        write(Kind::Xfs, folder.path(), 3).unwrap();
-        compare(Kind::Xfs, folder.path(), 3).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let file = data_path(Kind::Xfs, directory.path());
+        write(Kind::Xfs, directory.path(), 3).unwrap();
+        compare(Kind::Xfs, directory.path(), 3).unwrap();
         let mut bytes = std::fs::read(&file).unwrap();
         bytes[77] ^= 1;
         std::fs::write(&file, bytes).unwrap();
-        let error = compare(Kind::Xfs, folder.path(), 3)
+        let error = compare(Kind::Xfs, directory.path(), 3)
             .unwrap_err()
             .to_string();
         assert!(error.ends_with("at byte 77"), "{error}");
     }
 
     #[test]
-    fn a_writable_place_does_not_pass_for_a_read_only_one() {
-        let folder = tempfile::tempdir().unwrap();
+    fn a_writable_target_does_not_pass_as_read_only() {
+        let directory = tempfile::tempdir().unwrap();
         assert!(matches!(
-            refuses_writes(folder.path()),
+            refuses_writes(directory.path()),
             Err(Trouble::Untrue(_))
         ));
     }

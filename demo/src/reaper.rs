@@ -1,10 +1,10 @@
-//! The reaper: a process outside the namespaces, in a session of its own so that Ctrl-C does not
-//! reach it. It makes the demo's folder, disk image and loop device, and clears them when the pipe
-//! from the outer process ends, for whatever reason. Knows nothing of volumes.
+//! The reaper: a process outside the namespaces, in its own session so that Ctrl-C does not reach
+//! it. It creates the demo's directory, disk image and loop device, and removes them when the pipe
+//! from the outer process is closed, for whatever reason. Does not know volumes.
 //!
-//! The conversation, in lines of words between tabs. It says `ready DEVICE`, `failed WHY`, or
-//! `refused WHY` if it could not even make the folder; answers `hold PID` with `held`; and at the
-//! end of its input says `cleared N` (loop devices that were still bound) or `left WHAT`.
+//! The protocol: lines of words separated by tabs. The reaper sends `ready DEVICE`, `failed WHY`,
+//! or `refused WHY` if it could not even create the directory; answers `hold PID` with `held`; and
+//! at the end of its input sends `cleared N` (loop devices that were still bound) or `left WHAT`.
 
 use std::fs::File;
 use std::io::{self, BufRead, Write};
@@ -17,50 +17,50 @@ use belay_bed::devices;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal};
 
+use crate::demo_dir::DemoDir;
 use crate::kind::StateFs;
-use crate::place::Place;
 
 /// Size of the disk image; it is sparse.
 const DISK_BYTES: u64 = 1 << 40;
-/// How long a killed process may take to end, with all its mounts.
-const DEATH_SECONDS_MAX: i64 = 20;
-/// How long loop devices may take to come free.
+/// How long a killed process may take to exit, with all its mounts.
+const EXIT_SECONDS_MAX: i64 = 20;
+/// How long releasing the loop devices may take.
 const CLEAR_MAX: Duration = Duration::from_secs(20);
-/// Pause between two looks at the loop devices: the kernel has no event for "now unbound".
-const LOOK_AGAIN: Duration = Duration::from_millis(20);
+/// Pause between two checks of the loop devices: the kernel has no event for "unbound".
+const CHECK_PAUSE: Duration = Duration::from_millis(20);
 
-/// Plays the reaper for the demo in that folder, until everything is cleared.
-pub(crate) async fn run(folder: &Path, state: StateFs) -> ExitCode {
-    // Fails only for a leader of a process group, which then is out of reach of Ctrl-C as well.
+/// Runs the reaper for the demo in that directory, until everything is removed.
+pub(crate) async fn run(directory: &Path, state: StateFs) -> ExitCode {
+    // Fails only for the leader of a process group, which Ctrl-C does not reach either.
     rustix::process::setsid().ok();
-    let place = Place::at(folder);
-    if let Err(error) = place.make() {
+    let demo_dir = DemoDir::at(directory);
+    if let Err(error) = demo_dir.make() {
         return last_word(&format!("refused\t{error}"), ExitCode::FAILURE);
     }
-    let first = match set_up(&place, state) {
+    let first = match set_up(&demo_dir, state) {
         Ok(disk) => format!("ready\t{}", disk.display()),
         Err(error) => format!("failed\t{error}"),
     };
-    // Whether anybody hears it or not, the end of the pipe comes next.
-    tell(&first);
+    // Whether this is read or not, the end of the pipe comes next.
+    send(&first);
     if let Some(process) = listen() {
         end(&process);
     }
-    match clear(&place).await {
+    match clear(&demo_dir).await {
         Ok(count) => last_word(&format!("cleared\t{count}"), ExitCode::SUCCESS),
         Err(error) => last_word(&format!("left\t{error}"), ExitCode::FAILURE),
     }
 }
 
-fn set_up(place: &Place, state: StateFs) -> io::Result<PathBuf> {
-    let image = place.image();
-    std::fs::create_dir(place.state())?;
+fn set_up(demo_dir: &DemoDir, state: StateFs) -> io::Result<PathBuf> {
+    let image = demo_dir.image();
+    std::fs::create_dir(demo_dir.state())?;
     File::create_new(&image)?.set_len(DISK_BYTES)?;
-    // The children hold our stdout, so that its end tells the outer process, even if we are killed,
-    // that nobody is at work any more.
+    // The children inherit our stdout, so that its end shows the outer process, even if we are
+    // killed, that no process is working any longer.
     let held = || io::Result::Ok(Stdio::from(io::stdout().as_fd().try_clone_to_owned()?));
     // A small log: the default for this size would allocate half a gigabyte. And few inodes, since
-    // the kernel zeroes the tables of an ext4 while it is in use.
+    // the kernel zeroes the inode tables of an ext4 while it is in use.
     let (tool, options): (_, &[&str]) = match state {
         StateFs::Xfs => ("mkfs.xfs", &["-q", "-K", "-l", "size=64m"]),
         StateFs::Ext4 => {
@@ -82,7 +82,7 @@ fn set_up(place: &Place, state: StateFs) -> io::Result<PathBuf> {
     devices::bind(&image, &["--nooverlap"], held()?)
 }
 
-/// Follows orders until the pipe ends; the last process that it was told to hold.
+/// Handles requests until the pipe ends. Returns the last process that it was asked to hold.
 fn listen() -> Option<OwnedFd> {
     let mut held = None;
     for line in io::stdin().lock().lines() {
@@ -93,35 +93,35 @@ fn listen() -> Option<OwnedFd> {
         let Some(pid) = pid.and_then(Pid::from_raw) else {
             continue;
         };
-        // A descriptor of the process, not its number, which may be reused by then.
+        // A descriptor of the process, not its PID, which may be reused.
         held = rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok();
-        tell("held");
+        send("held");
     }
     held
 }
 
-/// Kills the process if it still lives; the kernel then ends its namespaces with all inside.
+/// Kills the process if it still runs; the kernel then ends its namespaces with all processes.
 fn end(process: &OwnedFd) {
     rustix::process::pidfd_send_signal(process, Signal::KILL).ok();
     let patience = Timespec {
-        tv_sec: DEATH_SECONDS_MAX,
+        tv_sec: EXIT_SECONDS_MAX,
         tv_nsec: 0,
     };
-    // Whether it ended in time or not: clearing the loops is tried, and reports what is left.
+    // In either case, clearing the loop devices is tried, and reports leftovers.
     poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&patience)).ok();
 }
 
-/// Releases every loop device of the demo and removes its folder. Says how many were still bound
-/// beside the disk itself.
+/// Releases every loop device of the demo and removes its directory. Returns how many were still
+/// bound, not counting the disk.
 ///
 /// # Errors
-/// What is left, and why.
-pub(crate) async fn clear(place: &Place) -> io::Result<usize> {
+/// The leftovers, and why.
+pub(crate) async fn clear(demo_dir: &DemoDir) -> io::Result<usize> {
     let mut seen: Vec<PathBuf> = Vec::new();
     let deadline = Instant::now() + CLEAR_MAX;
     loop {
         let all = devices::list()?;
-        let disks = devices::bound_to(&all, &place.image())?;
+        let disks = devices::bound_to(&all, &demo_dir.image())?;
         let nested = devices::bound_on(&all, &disks);
         if disks.is_empty() {
             break;
@@ -145,21 +145,21 @@ pub(crate) async fn clear(place: &Place) -> io::Result<usize> {
                 seen.push(new);
             }
         }
-        tokio::time::sleep(LOOK_AGAIN).await;
+        tokio::time::sleep(CHECK_PAUSE).await;
     }
-    place.remove()?;
+    demo_dir.remove()?;
     Ok(seen.len())
 }
 
-/// Says a line to the outer process, which may be gone.
-fn tell(line: &str) -> bool {
+/// Sends a line to the outer process, which may have exited.
+fn send(line: &str) -> bool {
     let mut out = io::stdout().lock();
     writeln!(out, "{line}").and_then(|()| out.flush()).is_ok()
 }
 
-/// The end of the conversation. If nobody listens any more, stderr is told.
+/// Sends the last line, or writes it to stderr if the outer process has exited.
 fn last_word(line: &str, code: ExitCode) -> ExitCode {
-    if !tell(line) {
+    if !send(line) {
         eprintln!("belay-demo: the reaper {}", line.replace('\t', " "));
     }
     code

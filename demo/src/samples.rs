@@ -1,11 +1,11 @@
-//! The steps of a life, and how long each took: Belay's time and the kernel's own, round by round.
+//! The steps of a lifecycle and their durations: Belay's and the kernel's, round by round.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::kind::{Kind, Scene};
 
-/// A step of a volume's life, in the order in which it is lived.
+/// A step of a volume's lifecycle, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Step {
     Create,
@@ -31,13 +31,13 @@ pub(crate) enum Step {
     Clone,
     StageClone,
     ReadNew,
-    TakeBackRestored,
-    TakeBackClone,
-    TakeBackSource,
+    DeleteRestored,
+    DeleteClone,
+    DeleteSource,
     DeleteSnapshot,
 }
 
-/// A life, as its table shows it.
+/// The steps in the table of a lifecycle.
 const LIFE: [Step; 15] = [
     Step::Create,
     Step::Attach,
@@ -56,7 +56,7 @@ const LIFE: [Step; 15] = [
     Step::Delete,
 ];
 
-/// What copies add to that.
+/// The additional steps of copies.
 const COPIES: [Step; 6] = [
     Step::Snapshot,
     Step::Restore,
@@ -67,7 +67,7 @@ const COPIES: [Step; 6] = [
 ];
 
 impl Step {
-    /// Those in the table of a scene.
+    /// The steps in the table of a scene.
     pub(crate) fn of(scene: Scene) -> &'static [Self] {
         match scene {
             Scene::Life(_) => &LIFE,
@@ -75,7 +75,7 @@ impl Step {
         }
     }
 
-    /// What the user reads.
+    /// The name shown to the user.
     pub(crate) fn label(self, kind: Kind) -> &'static str {
         match self {
             Self::Create => "create",
@@ -101,18 +101,18 @@ impl Step {
             Self::ReadOld | Self::ReadNew => "read, compare",
             Self::Clone => "clone",
             Self::StageClone => "stage (clone)",
-            Self::TakeBackRestored => "take back restored",
-            Self::TakeBackClone => "take back clone",
-            Self::TakeBackSource => "take back source",
+            Self::DeleteRestored => "delete restored",
+            Self::DeleteClone => "delete clone",
+            Self::DeleteSource => "delete source",
             Self::DeleteSnapshot => "delete snapshot",
         }
     }
 
-    /// The bare system calls that are measured beside it.
+    /// The bare system calls to compare with.
     pub(crate) fn kernels_part(self, kind: Kind) -> KernelsPart {
         KernelsPart::Measured(match (self, kind.is_block()) {
             (Self::NodeExpand | Self::StageRestored, _)
-            | (Self::TakeBackRestored | Self::TakeBackClone | Self::TakeBackSource, _)
+            | (Self::DeleteRestored | Self::DeleteClone | Self::DeleteSource, _)
             | (Self::StageBlank | Self::StageAgain | Self::StageClone | Self::Unstage, true) => {
                 return KernelsPart::IoctlsOnly;
             }
@@ -132,21 +132,21 @@ impl Step {
             (Self::ControllerExpand, _) => "truncate, fsync",
             (Self::Unpublish, _) => "umount2 of the bind",
             (Self::Unstage, false) => "umount2 of the filesystem",
-            (Self::Delete | Self::DeleteSnapshot, _) => "unlink, fsync the folder",
+            (Self::Delete | Self::DeleteSnapshot, _) => "unlink, fsync the directory",
         })
     }
 }
 
-/// What of a step can be measured without Belay.
+/// The part of a step that can be measured without Belay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KernelsPart {
     /// These system calls.
     Measured(&'static str),
-    /// Next to nothing: its time goes into ioctls of the loop driver or the filesystem.
+    /// Almost none: the time is spent in ioctls of the loop driver or the filesystem.
     IoctlsOnly,
 }
 
-/// Who took the time.
+/// Whose time it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Who {
     Belay,
@@ -165,39 +165,39 @@ impl Samples {
         self.times.entry((scene, step, who)).or_default().push(took);
     }
 
-    /// An answer that takes no work: what a call costs by itself.
+    /// A call that does nothing: the cost of a call itself.
     pub(crate) fn add_empty_call(&mut self, took: Duration) {
         self.empty_calls.push(took);
     }
 
-    /// The middle time of a step, `None` where it was never measured.
+    /// The median of a step, `None` if it was never measured.
     pub(crate) fn p50(&self, scene: Scene, step: Step, who: Who) -> Option<Duration> {
         median(self.times.get(&(scene, step, who))?)
     }
 
-    /// The scenes that were played, in order.
+    /// The scenes so far, in order.
     pub(crate) fn scenes(&self) -> BTreeSet<Scene> {
         self.times.keys().map(|(scene, ..)| *scene).collect()
     }
 
-    /// The middle time of an empty call.
+    /// The median of an empty call.
     pub(crate) fn empty_call_p50(&self) -> Option<Duration> {
         median(&self.empty_calls)
     }
 }
 
-/// The lower middle of the times: a time that really occurred (nearest rank).
+/// The lower median: a time that really occurred (nearest rank).
 pub(crate) fn median(times: &[Duration]) -> Option<Duration> {
     let mut sorted = times.to_vec();
     sorted.sort_unstable();
     sorted.get(sorted.len().checked_sub(1)? / 2).copied()
 }
 
-/// A time for people, in the unit that suits it.
+/// Formats a time in a suitable unit.
 pub(crate) fn show(time: Duration) -> String {
     let us = time.as_micros();
     match us {
-        // So that who divides two of them by hand finds the same ratio.
+        // Enough digits to compute the same ratios by hand.
         0..100 => format!("{}.{} µs", us, time.as_nanos() % 1_000 / 100),
         100..1_000 => format!("{us} µs"),
         1_000..1_000_000 => format!("{}.{:02} ms", us / 1_000, us % 1_000 / 10),

@@ -1,4 +1,4 @@
-//! What the `/metrics` of a binary say.
+//! Parses the `/metrics` of a program.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -10,10 +10,10 @@ use crate::trouble::Trouble;
 
 /// The latency metric of the call layer.
 const LATENCY: &str = "belay_rpc_duration_seconds";
-/// What the time of the node agent's operations goes into.
+/// The metric for the phases of the node agent's operations.
 const PHASES: &str = "belay_operation_phase_duration_seconds";
 
-/// Calls of one RPC, with all codes together.
+/// The calls of one RPC, all codes together.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Calls {
     pub(crate) count: f64,
@@ -21,7 +21,7 @@ pub(crate) struct Calls {
 }
 
 impl Calls {
-    /// Of one call.
+    /// The mean of one call.
     pub(crate) fn mean(&self) -> Duration {
         Duration::from_secs_f64(self.seconds / self.count.max(1.0))
     }
@@ -30,7 +30,7 @@ impl Calls {
 /// The text of `/metrics`.
 ///
 /// # Errors
-/// Nobody answers there, or not with 200.
+/// The program does not answer, or not with 200.
 pub(crate) fn metrics(http: SocketAddr) -> Result<String, Trouble> {
     let what = format!("http://{http}/metrics");
     match get(http, "/metrics").map_err(|error| Trouble::own(&what, error))? {
@@ -46,7 +46,7 @@ pub(crate) fn by_rpc(metrics: &str) -> BTreeMap<String, Calls> {
     })
 }
 
-/// The phases of each operation, by the time that they took in all, the longest first.
+/// The phases of each operation, by total time, the longest first.
 pub(crate) fn by_operation(metrics: &str) -> BTreeMap<String, Vec<(String, Calls)>> {
     let both = totals(metrics, PHASES, |labels| {
         let [operation, phase] = ["operation", "phase"].map(|name| label(labels, name));
@@ -65,7 +65,7 @@ pub(crate) fn by_operation(metrics: &str) -> BTreeMap<String, Vec<(String, Calls
     operations
 }
 
-/// The samples of a histogram, added up by what its labels tell.
+/// The samples of a histogram, added up by the selected labels.
 fn totals<K: Ord>(
     metrics: &str,
     histogram: &str,
@@ -87,9 +87,9 @@ fn totals<K: Ord>(
 
 /// Every other sample of Belay, as name with labels, and value.
 pub(crate) fn others(metrics: &str) -> Vec<(String, f64)> {
-    let told = |name: &str| name.starts_with(LATENCY) || name.starts_with(PHASES);
-    let ours = |name: &str| name.starts_with("belay_") && !told(name);
-    // Of a histogram, how many and how long is enough here.
+    let reported = |name: &str| name.starts_with(LATENCY) || name.starts_with(PHASES);
+    let ours = |name: &str| name.starts_with("belay_") && !reported(name);
+    // For histograms, only count and sum.
     let brief = |name: &str| !name.ends_with("_bucket");
     metrics
         .lines()

@@ -1,4 +1,4 @@
-//! The refusal that belongs to a volume for a single writer.
+//! The refusal for a single-writer volume.
 
 use belay_proto::csi::v1::volume_capability::access_mode::Mode;
 use tonic::Code;
@@ -13,7 +13,7 @@ impl Lives<'_> {
     /// SINGLE_NODE_WRITER means one target: the second must be refused, and change nothing.
     ///
     /// # Errors
-    /// It is published, or another step fails.
+    /// The target is published, or another step fails.
     pub(crate) async fn second_target_is_refused(&mut self) -> Result<(), Trouble> {
         let birth = Birth {
             scene: Scene::Life(Kind::Ext4),

@@ -1,5 +1,5 @@
-//! What is shown at the end: the table of times with the kernel's own beside them, what the
-//! binaries say about themselves, and how to talk to them when they are kept.
+//! The end of the demo: the table of times compared with the kernel's, the programs' own metrics,
+//! and the commands for programs that are kept.
 
 use std::time::Duration;
 
@@ -7,8 +7,8 @@ use belay_bed::scrape::status;
 use serde_json::{Value, json};
 
 use crate::agents::{Agent, Agents};
+use crate::demo_dir::{CONTROLLER, DemoDir, NODE};
 use crate::kind::{Scene, StateFs};
-use crate::place::{CONTROLLER, NODE, Place};
 use crate::progress::Progress;
 use crate::samples::{KernelsPart, Samples, Step, Who, show};
 use crate::scrape;
@@ -18,19 +18,19 @@ use belay_ctl::table::align;
 /// Width of the bar that shows the kernel's share.
 const BAR: usize = 16;
 
-/// How many phases of an operation are told, the longest ones.
+/// How many phases of an operation are shown, the longest ones.
 const PHASES_MAX: usize = 4;
 
 const HOW_MEASURED: [&str; 6] = [
-    "Belay: the caller's time for one call. Every node call dials the socket anew, as the kubelet",
+    "Belay: the caller's time for one call. Every node call opens a new connection, as the kubelet",
     "does, and that is in the time; the controller is called on one connection, as by a sidecar.",
-    "Kernel: bare system calls (and mkfs) on a like device in the same rounds, without any check",
+    "Kernel: bare system calls (and mkfs) on a similar device in the same rounds, without checks",
     "and without the ioctls that bind and release its loop device, which are in Belay's time.",
-    "Bar: the kernel's part (█) of Belay's time. Below 1x the kernel's own call took longer in",
-    "these rounds, as a noisy disk makes it; the bar is full then.",
+    "Bar: the kernel's part (█) of Belay's time. Below 1x, the kernel's own call took longer in",
+    "these rounds, e.g. on a noisy disk; the bar is full then.",
 ];
 
-/// The table of times, one section a kind.
+/// The table of times, one section per kind.
 pub(crate) fn times(progress: &Progress, samples: &Samples, rounds: u32, repeated: u32) {
     progress.heading(&format!("What it costs: p50 of {rounds} rounds"));
     for line in HOW_MEASURED {
@@ -39,12 +39,12 @@ pub(crate) fn times(progress: &Progress, samples: &Samples, rounds: u32, repeate
     if let Some(empty) = samples.empty_call_p50() {
         let cost = show(empty);
         let text =
-            format!("  A node call that does nothing (Probe) takes {cost}: so much of every");
+            format!("  A node call that does nothing (Probe) takes {cost}: this part of every");
         progress.line(&text);
-        progress.line("  node call is dialling and gRPC, at both ends.");
+        progress.line("  node call is connecting and gRPC, at both ends.");
     }
     if repeated > 0 {
-        let text = format!("  {repeated} node calls were ABORTED at first and repeated, as ");
+        let text = format!("  {repeated} node calls were ABORTED at first and retried, as ");
         progress.line(&format!("{text}the kubelet does."));
     }
     for scene in samples.scenes() {
@@ -95,7 +95,7 @@ fn table(samples: &Samples, scene: Scene) -> String {
     align(&lines)
 }
 
-/// The tables for machines: times in microseconds, the middle of all rounds.
+/// The tables as JSON: times in microseconds, the median of all rounds.
 pub(crate) fn json(samples: &Samples, rounds: u32, repeated: u32, state: StateFs) -> Value {
     let us = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
     let scene = |scene: Scene| {
@@ -132,7 +132,7 @@ fn ratio(belay: Duration, kernel: Duration) -> String {
     format!("{}.{}x", tenths / 10, tenths % 10)
 }
 
-/// The kernel's part of Belay's time; never more than all, never nothing.
+/// The kernel's part of Belay's time; never more than all, never empty.
 fn bar(belay: Duration, kernel: Duration) -> String {
     let cells = (0..BAR as u128)
         .take_while(|cell| cell * belay.as_nanos() < kernel.as_nanos() * BAR as u128)
@@ -143,13 +143,10 @@ fn bar(belay: Duration, kernel: Duration) -> String {
 /// `/metrics` of both binaries, and their memory.
 ///
 /// # Errors
-/// One of them does not answer.
+/// A program does not answer.
 pub(crate) fn metrics(progress: &Progress, agents: &Agents) -> Result<(), Trouble> {
     for (name, agent) in [(CONTROLLER, &agents.controller), (NODE, &agents.node)] {
-        progress.heading(&format!(
-            "What {name} says on http://{}/metrics",
-            agent.http
-        ));
+        progress.heading(&format!("Metrics of {name}, http://{}/metrics", agent.http));
         one_binary(progress, agent)?;
     }
     Ok(())
@@ -175,11 +172,11 @@ fn one_binary(progress: &Progress, agent: &Agent) -> Result<(), Trouble> {
     let mut lines = Vec::new();
     for (operation, phases) in scrape::by_operation(&text) {
         let longest = phases.iter().take(PHASES_MAX);
-        let told = longest.map(|(phase, calls)| format!("{phase} {}", show(calls.mean())));
-        lines.push(vec![operation, told.collect::<Vec<_>>().join(", ")]);
+        let reported = longest.map(|(phase, calls)| format!("{phase} {}", show(calls.mean())));
+        lines.push(vec![operation, reported.collect::<Vec<_>>().join(", ")]);
     }
     if !lines.is_empty() {
-        progress.line("  where the time goes inside, in the mean:");
+        progress.line("  time by phase, mean:");
     }
     for line in align(&lines).lines() {
         progress.line(&format!("    {line}"));
@@ -187,17 +184,17 @@ fn one_binary(progress: &Progress, agent: &Agent) -> Result<(), Trouble> {
     for (name, value) in scrape::others(&text) {
         progress.line(&format!("  {name} {value}"));
     }
-    let ended = || Trouble::Ended("a binary ended before the end".to_owned());
+    let ended = || Trouble::Ended("a program exited during the demo".to_owned());
     let kb = status(agent.pid().ok_or_else(ended)?, "VmRSS")?;
     progress.line(&format!("  resident memory (VmRSS): {kb} kB"));
     Ok(())
 }
 
-/// How to talk to what is left running.
-pub(crate) fn kept(progress: &Progress, place: &Place, outer: u32) {
-    let (node, controller) = (place.socket(NODE), place.socket(CONTROLLER));
+/// Prints the commands for the programs that are kept.
+pub(crate) fn kept(progress: &Progress, demo_dir: &DemoDir, outer: u32) {
+    let (node, controller) = (demo_dir.socket(NODE), demo_dir.socket(CONTROLLER));
     let (node, controller) = (node.display(), controller.display());
-    progress.heading("Left running (KEEP)");
+    progress.heading("Kept running (KEEP)");
     progress.line(&format!(
         "  belayctl --endpoint {controller} controller create mine --size 1GiB\n  \
          belayctl --endpoint {controller} controller list\n  \
@@ -205,9 +202,9 @@ pub(crate) fn kept(progress: &Progress, place: &Place, outer: u32) {
          logs: {}, {}\n  \
          its namespaces: nsenter --mount --pid \\\n  \
          \x20   --target $(pgrep --parent $(pgrep --parent {outer} unshare))\n  \
-         to end it: Ctrl-C here, or kill {outer}",
-        place.log(CONTROLLER).display(),
-        place.log(NODE).display(),
+         to stop: Ctrl-C here, or kill {outer}",
+        demo_dir.log(CONTROLLER).display(),
+        demo_dir.log(NODE).display(),
     ));
 }
 
@@ -229,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bar_is_as_full_as_the_kernel_has_part() {
+    fn the_bar_shows_the_kernels_share() {
         for (belay, kernel, full) in [(16, 8, 8), (16, 16, 16), (16, 99, 16), (1_000, 1, 1)] {
             let bar = bar(us(belay), us(kernel));
             assert_eq!(
@@ -267,7 +264,7 @@ mod tests {
         samples.add(scene, Step::Snapshot, Who::Belay, us(1_500));
         samples.add(scene, Step::Clone, Who::Belay, us(800));
         samples.add(scene, Step::Clone, Who::Kernel, us(400));
-        // Told, but not in the table.
+        // Shown, but not in the table.
         samples.add(scene, Step::Overwrite, Who::Belay, us(9));
         let text = table(&samples, scene);
         let lines: Vec<_> = text.lines().collect();
@@ -278,9 +275,9 @@ mod tests {
             lines[1].ends_with("not measured without shared blocks"),
             "{text}"
         );
-        let told = json(&samples, 5, 0, StateFs::Ext4);
-        assert_eq!(told["scenes"][0]["scene"], "copies of ext4");
-        let steps = &told["scenes"][0]["steps"];
+        let reported = json(&samples, 5, 0, StateFs::Ext4);
+        assert_eq!(reported["scenes"][0]["scene"], "copies of ext4");
+        let steps = &reported["scenes"][0]["steps"];
         assert_eq!(steps[0]["step"], "snapshot");
         assert_eq!(steps[0]["belay_us"], 1_500);
         assert_eq!(steps[0]["kernel_us"], Value::Null);

@@ -1,39 +1,39 @@
-//! What can go wrong in the middle of the demo. Says what happened; the caller says at which step.
+//! The errors of a step. The caller knows the step.
 
 use std::io;
 
 use tonic::Status;
 
-use belay_proto::code::told;
+use belay_proto::code::describe;
 use belay_proto::dial::DialError;
 
 /// Why a step failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Trouble {
-    /// A binary answered with an error.
-    #[error("{rpc} answered {}", told(.status))]
+    /// A program returned an error.
+    #[error("{rpc} answered {}", describe(.status))]
     Call {
         /// Name of the RPC.
         rpc: &'static str,
-        /// The answer.
+        /// The error.
         status: Box<Status>,
     },
-    /// No connection, so no answer.
+    /// No connection, so no response.
     #[error("{rpc}: {failure}")]
     Dial {
-        /// Name of the RPC that was to be called.
+        /// Name of the intended RPC.
         rpc: &'static str,
         /// Why there is no connection.
         failure: DialError,
     },
-    /// The answer was OK, but what the kernel shows is something else.
+    /// The response was OK, but the kernel shows otherwise.
     #[error("{0}")]
     Untrue(String),
-    /// A binary ended in the middle.
+    /// A program exited unexpectedly.
     #[error("{0}")]
     Ended(String),
     /// The demo's own files, mounts or children failed.
-    #[error("the demo's own doing: {0}")]
+    #[error("error in the demo itself: {0}")]
     Own(#[from] io::Error),
 }
 

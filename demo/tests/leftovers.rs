@@ -1,12 +1,12 @@
 //! The demo leaves nothing behind, whichever of its processes is killed and whenever. Needs root
-//! and the built binaries, so these tests are run by `make test`, which names their folder in
-//! `BELAY_BIN_DIR`. Kills only processes of the demo that it started itself, by their number.
+//! and the built programs, so these tests are run by `make test`, which passes their directory in
+//! `BELAY_BIN_DIR`. Kills only the demo's processes, by PID.
 
 #![expect(
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
-    reason = "all of it is a test"
+    reason = "test code"
 )]
 
 use std::collections::HashMap;
@@ -18,12 +18,12 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-/// Longer than the demo and its clearing up ever take; only a hang is cut short by it.
+/// Longer than the demo and its cleanup ever take; only a hang is cut short by it.
 const HANG: Duration = Duration::from_secs(120);
 
 /// Moments: the part of the demo, the kind of volume, and the line that is printed when the step is
-/// done. Raw block besides a filesystem, because its loop device does not go by itself; copies,
-/// because several volumes are in use by then.
+/// done. Raw block in addition to a filesystem, because its loop device is not released by the
+/// umount; copies, because several volumes are in use by then.
 const MOMENTS: [(&str, &str, &str); 9] = [
     ("lives", "ext4", "attach"),
     ("lives", "ext4", "publish read-only"),
@@ -44,7 +44,7 @@ fn a_demo_that_ends_by_itself_leaves_nothing() {
     assert_eq!(end.code, Some(0), "{}", end.output);
     assert!(
         end.output
-            .contains("every volume's loop device was gone by itself"),
+            .contains("every volume's loop device was already released"),
         "{}",
         end.output
     );
@@ -117,9 +117,9 @@ fn ctrl_c_ends_it_with_130_and_leaves_nothing() {
 
 #[test]
 #[ignore = "needs root and built binaries: make test"]
-fn a_kept_demo_runs_until_it_is_told_to_end() {
+fn a_kept_demo_runs_until_it_is_stopped() {
     let mut demo = Demo::start(&["--rounds", "1", "--keep"]);
-    demo.read_until("to end it");
+    demo.read_until("to stop");
     assert!(demo.processes().contains_key("belay-node"));
     demo.signal("outer", "TERM");
     let end = demo.wait_for_all_processes();
@@ -162,10 +162,11 @@ struct End {
 
 impl Demo {
     fn start(arguments: &[&str]) -> Self {
-        let folder = std::env::var_os("BELAY_BIN_DIR").map(PathBuf::from);
-        let folder = folder.expect("BELAY_BIN_DIR names no folder of built binaries: make test");
+        let directory = std::env::var_os("BELAY_BIN_DIR").map(PathBuf::from);
+        let directory = directory
+            .expect("BELAY_BIN_DIR must be the directory of the built programs: make test");
         let temporary = tempfile::tempdir().unwrap();
-        let mut outer = Command::new(folder.join("belay-demo"))
+        let mut outer = Command::new(directory.join("belay-demo"))
             .args(arguments)
             .env("TMPDIR", temporary.path())
             .env_remove("KEEP")
@@ -185,7 +186,7 @@ impl Demo {
         }
     }
 
-    /// Follows what it prints up to the line that begins so.
+    /// Reads its output up to the line that starts with `beginning`.
     fn read_until(&mut self, beginning: &str) {
         loop {
             let start = self.output.len();
@@ -223,7 +224,7 @@ impl Demo {
         assert!(status.success(), "kill -s {name} of {role}");
     }
 
-    /// Its end: all who inherited its output have closed it, the reaper last.
+    /// Waits until all processes that inherited its output have closed it, the reaper last.
     fn wait_for_all_processes(self) -> End {
         let Self {
             mut outer,
@@ -252,14 +253,14 @@ impl Demo {
 impl End {
     /// No file, no loop device, no process, and no mount in any namespace.
     fn assert_nothing_is_left(&self) {
-        let folder = self.temporary.path();
-        let files: Vec<_> = fs::read_dir(folder)
+        let directory = self.temporary.path();
+        let files: Vec<_> = fs::read_dir(directory)
             .unwrap()
             .map(|f| f.unwrap().path())
             .collect();
         assert_eq!(files, Vec::<PathBuf>::new(), "files: {}", self.output);
 
-        let name = folder.to_str().unwrap();
+        let name = directory.to_str().unwrap();
         let mut list = Command::new("losetup");
         let loops = output_of(list.args(["--list", "--output", "NAME,BACK-FILE"]));
         assert!(
@@ -293,7 +294,7 @@ fn output_of(command: &mut Command) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// What `/proc` says of a process.
+/// A process in `/proc`.
 struct Process {
     id: u32,
     parent: u32,
@@ -301,7 +302,7 @@ struct Process {
 }
 
 impl Process {
-    /// Which part it plays in the demo: the binary's name, or what its flags say.
+    /// Its role in the demo: the program's name, or the role in its flags.
     fn role(&self) -> String {
         let binary = self.command.split(' ').next().unwrap_or_default();
         let name = Path::new(binary)
@@ -327,7 +328,7 @@ fn all_processes() -> Vec<Process> {
     ids.filter_map(|id: u32| {
         let stat = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
         let command = fs::read(format!("/proc/{id}/cmdline")).ok()?;
-        // The name in parentheses may hold anything; the parent is the second word after it.
+        // The name in parentheses may contain anything; the parent is the second word after it.
         let parent = stat
             .rsplit_once(')')?
             .1

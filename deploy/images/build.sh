@@ -18,7 +18,7 @@ mkdir -p "$1"
 outdir=$(readlink -f "$1")
 bindir=$(readlink -f "$2")
 
-# Buildah keeps everything in here, but for one small cache that it cannot be told to put elsewhere.
+# Buildah keeps everything in here, but for one small cache whose path cannot be configured.
 scratch=$(mktemp -d)
 cache=/var/lib/containers/cache
 made_here=$([ -e "$cache" ] || echo "$cache/blob-info-cache-v1.boltdb")
@@ -28,7 +28,7 @@ clean() {
     [ -z "$made_here" ] || rmdir -p "$cache" 2>/dev/null || true
 }
 trap clean EXIT
-# Nothing is pulled, so there is no signature to judge.
+# Nothing is pulled, so there is no signature to check.
 printf '{"default": [{"type": "insecureAcceptAnything"}]}\n' >"$scratch/policy.json"
 
 buildah() {

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Prints the licences of the crates that are linked into the programs, each text once, beneath the
-# names of the crates it came with: whoever passes the programs on has to pass these on as well.
+# Prints the licences of the crates that are linked into the programs, each text once, under the
+# names of its crates: distributing the programs requires distributing these as well.
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
 . "$here/../../tests/setup/env.sh"
@@ -13,14 +13,14 @@ crates() {
         grep -v '^belay-' | sort -u
 }
 
-# Where cargo has unpacked what it compiled.
+# Where cargo has unpacked the sources.
 sources=("${CARGO_HOME:-$HOME/.cargo}"/registry/src/*)
 declare -A owners text_of
 
 while read -r crate licence; do
     printf '%s (%s)\n' "$crate" "$licence"
-    for folder in "${sources[@]/%//$crate}"; do
-        for file in "$folder"/{LICEN[CS]E,COPYING,NOTICE,COPYRIGHT}*; do
+    for directory in "${sources[@]/%//$crate}"; do
+        for file in "$directory"/{LICEN[CS]E,COPYING,NOTICE,COPYRIGHT}*; do
             [ -f "$file" ] || continue
             sum=$(sha256sum <"$file")
             text_of[$sum]=$file

@@ -1,21 +1,21 @@
 #!/usr/bin/env bash
-# Makes the root folder of one image: our static programs, the filesystem tools of this machine with
-# just the libraries they load, and the papers of what is passed on with them.
+# Creates the root directory of one image: our static programs, the filesystem tools of this machine with
+# only the libraries they load, and the licences of all of them.
 #
-#   deploy/images/rootfs.sh node|controller FOLDER BINDIR
+#   deploy/images/rootfs.sh node|controller DIRECTORY BINDIR
 #
 # The tools come from the Debian or Ubuntu it runs on: the same ones that the tests ran.
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
 . "$here/../../tests/setup/env.sh"
 
-[ "$#" = 3 ] || give_up "usage: rootfs.sh node|controller FOLDER BINDIR"
+[ "$#" = 3 ] || give_up "usage: rootfs.sh node|controller DIRECTORY BINDIR"
 image=$1 root=$2 bindir=$3
 
-# The agent runs the first three. The others are what docs/health.md tells people to run, on nodes
-# that may have no shell of their own: kubectl exec finds them here.
+# The agent runs the first three. docs/health.md recommends the others, on nodes
+# that may have no shell: kubectl exec finds them here.
 tools=(mkfs.ext4 mkfs.xfs mkfs.btrfs e2fsck xfs_repair btrfs)
-# The agent tells the age of xfsprogs by which of these its package has.
+# The agent detects the age of xfsprogs by which of these its package has.
 data=(/etc/mke2fs.conf /usr/share/xfsprogs/mkfs)
 
 put() {
@@ -24,9 +24,9 @@ put() {
 
 skeleton() {
     mkdir -p "$root"/usr/{bin,sbin,lib,lib64}
-    local folder
-    for folder in bin sbin lib lib64; do
-        ln -s "usr/$folder" "$root/$folder"
+    local directory
+    for directory in bin sbin lib lib64; do
+        ln -s "usr/$directory" "$root/$directory"
     done
     put 644 "$here/../../LICENSE" /usr/share/doc/belay/copyright
     "$here/notices.sh" >"$root/usr/share/doc/belay/third-party"
@@ -36,7 +36,7 @@ skeleton() {
 
 program() {
     [ -x "$bindir/$1" ] || give_up "$bindir has no $1; please run: make build"
-    # What needs a loader would not start here.
+    # A program that needs a loader would not start here.
     ! readelf --program-headers "$bindir/$1" | grep -q INTERP ||
         give_up "$bindir/$1 is not linked statically; please run: make build"
     put 755 "$bindir/$1" "/usr/bin/$1"
@@ -70,7 +70,7 @@ package_of() {
         head -n 1 | cut -d : -f 1
 }
 
-# Scanners for known holes read what distroless images keep in status.d.
+# Vulnerability scanners read what distroless images keep in status.d.
 papers() {
     local package=$1 licence
     put 644 "/usr/share/doc/$package/copyright" "/usr/share/doc/$package/copyright"
@@ -97,9 +97,9 @@ filesystem_tools() {
 
 umask 022
 have dpkg-query || give_up "images are made on Debian or Ubuntu, whose packages name their licences"
-[ ! -e "$root" ] || give_up "$root is there already; please name a folder that is not"
+[ ! -e "$root" ] || give_up "$root exists already; please name a directory that does not exist"
 skeleton
-# For people who look for what is wrong, by kubectl exec.
+# For debugging by kubectl exec.
 program belayctl
 case $image in
     node)

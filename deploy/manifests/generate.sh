@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Writes the plain manifests that are applied as they are: the chart, rendered with the values of its
-# ci/ folder that have their names.
+# ci/ directory that have their names.
 #
-#   deploy/manifests/generate.sh [OUTDIR [VALUES...]]     default: these two into this folder, as
+#   deploy/manifests/generate.sh [OUTDIR [VALUES...]]     default: these two into this directory, as
 #                                                         `make manifests` does
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")

@@ -26,7 +26,7 @@ put() {
     install -D --mode "${3:-644}" "$1" "$root/$2"
 }
 
-# What all packages have in common, and what is said of this one.
+# The fields that all packages share, and the description of this one.
 control() {
     mkdir -p "$root/DEBIAN"
     cat - "$here/description.$package" >"$root/DEBIAN/control" <<END

@@ -176,7 +176,7 @@ fn served(
 
 fn registration(config: &Config, driver: &Driver, own: &Readiness) -> Option<Registration> {
     Some(Registration {
-        folder: config.registration_dir.clone()?,
+        directory: config.registration_dir.clone()?,
         driver: driver.common.driver_name.clone(),
         endpoint: driver.kubelet_registration_path.clone()?,
         readiness: own.clone(),
@@ -185,7 +185,7 @@ fn registration(config: &Config, driver: &Driver, own: &Readiness) -> Option<Reg
 
 fn identity(driver: &Driver) -> NodeIdentity {
     let common = &driver.common;
-    let place = common.node.place.as_ref();
+    let place = common.node.topology.as_ref();
     NodeIdentity {
         profile: common.kind.profile(),
         id: common.node.id.to_string(),

@@ -15,45 +15,47 @@ use clap::builder::{Resettable, Str};
 use clap::error::ErrorKind;
 use clap::{CommandFactory as _, Parser};
 
-/// Between the flags of one driver and those of the next one.
+/// Separates the flags of two drivers.
 const NEXT_DRIVER: &str = "--next-driver";
 
-/// What the environment says for every driver; the rest it says for the first one.
+/// The variable that applies to every driver; the others apply to the first one.
 const NODE_ID_VARIABLE: &str = "BELAY_NODE_ID";
 
 const NODE_NAME_FLAG: &str = "--node-name";
 
 /// Serves the CSI Node service of one node: stages and publishes volumes by system calls.
 ///
-/// A volume is a file beneath --loop-dir; the controller (belay-controller) makes it. Run it as
-/// root in the mount namespace of the kubelet, or with mounts that propagate there. To serve
-/// several drivers, give the options of each after those of the one before and --next-driver.
+/// A volume is a file in --loop-dir, created by the controller (belay-controller). Run it as root
+/// in the kubelet's mount namespace, or with mounts that propagate there. To serve several drivers,
+/// separate the options of each by --next-driver.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "belay-node", version)]
 pub struct Config {
-    /// The kubelet's own folder: no other path is touched, and mounts there must reach the kubelet
+    /// The kubelet's root directory: no other path is touched, and mounts there must reach the
+    /// kubelet
     #[arg(long, value_name = "DIR", env = "BELAY_KUBELET_DIR", value_parser = kubelet_dir)]
     pub kubelet_dir: Option<AbsPath>,
 
-    /// The kubelet's plugins_registry as this program sees it: register there, without a registrar
+    /// Register in this plugins_registry of the kubelet, as seen by this program, without a
+    /// registrar
     #[arg(long, value_name = "DIR", env = "BELAY_REGISTRATION_DIR")]
     pub registration_dir: Option<PathBuf>,
 
-    /// What every process has.
+    /// The flags of every process.
     #[command(flatten)]
     pub process: ProcessArgs,
 
-    /// Begin the options of one more driver
-    // Taken out before the rest is read: it stands here for --help alone.
+    /// Start the options of another driver
+    // Removed before the flags are parsed: it is here for --help only.
     #[arg(long = "next-driver")]
     _next_driver: bool,
 
-    /// The first driver, mostly the only one.
+    /// The first driver, usually the only one.
     #[command(flatten)]
     first: Driver,
 
-    /// The node's name in Kubernetes: the id of this node for drivers without a --node-id
-    // Behind the drivers' flags, which look for it: what is read here is there no more.
+    /// Name of the node in Kubernetes: the default of --node-id
+    // After the drivers' flags, which read it: parsing it here removes it.
     #[arg(
         long,
         value_name = "NAME",
@@ -63,7 +65,7 @@ pub struct Config {
     )]
     node_name: Option<NodeId>,
 
-    /// The others.
+    /// The other drivers.
     #[arg(skip)]
     more: Vec<Driver>,
 }
@@ -72,36 +74,36 @@ pub struct Config {
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Options of a driver")]
 pub struct Driver {
-    /// What its controller is told as well.
+    /// What its controller needs, too.
     #[command(flatten)]
     pub common: DriverArgs,
 
-    /// Kind local: the folder with the volumes' files, <state-dir>/volumes of the controller
+    /// Kind local: directory of the volumes' files, <state-dir>/volumes of the controller
     #[arg(long, value_name = "DIR", env = "BELAY_LOOP_DIR")]
     pub loop_dir: Option<PathBuf>,
 
-    /// The socket of --endpoint as the kubelet sees it; with --registration-dir
+    /// Path of --endpoint as the kubelet sees it; with --registration-dir
     #[arg(long, value_name = "SOCKET", env = "BELAY_KUBELET_REGISTRATION_PATH")]
     pub kubelet_registration_path: Option<Endpoint>,
 
-    /// Pass this driver over unless the node has this name, or this id if it has no --node-name
+    /// Ignore this driver unless --node-name (or --node-id without it) matches
     #[arg(long, value_name = "NAME", env = "BELAY_ONLY_ON_NODE")]
     only_on_node: Option<String>,
 }
 
-/// A driver that is not the first one.
+/// A driver after the first one.
 #[derive(Parser)]
 struct NextDriver {
     #[command(flatten)]
     driver: Driver,
 
-    /// The one of the first section, handed on.
+    /// That of the first section.
     #[arg(long, hide = true, value_parser = node_id)]
     node_name: Option<NodeId>,
 }
 
 impl Config {
-    /// The settings of this process, or the code with which it shall end, see [`ended`].
+    /// Parses the flags of this process; on failure, returns the code to exit with, see [`ended`].
     ///
     /// # Errors
     /// The exit code.
@@ -115,7 +117,7 @@ impl Config {
         all.filter(|driver| driver.is_on(self.node_name(driver)))
     }
 
-    /// The node's name, for people; without one, what the driver knows the node by.
+    /// The node's name, for messages; without one, the driver's node id.
     pub(crate) fn node_name<'a>(&'a self, driver: &'a Driver) -> &'a NodeId {
         self.node_name.as_ref().unwrap_or(&driver.common.node.id)
     }
@@ -128,7 +130,7 @@ impl Config {
         let first = parse_from(first.iter().cloned());
         let mut config: Self = first.map_err(|error| in_section(error, 1, drivers))?;
         for (section, at) in sections.zip(2..) {
-            // In the place of the program's name stands what its usage begins with.
+            // The program's name: the usage starts with it.
             let begin = OsString::from(format!("belay-node ... {NEXT_DRIVER}"));
             let name = config.node_name.iter();
             let name = name.map(|name| OsString::from(format!("{NODE_NAME_FLAG}={name}")));
@@ -138,7 +140,9 @@ impl Config {
             let next = parse_where(section, |variable| variable == NODE_ID_VARIABLE);
             let next: NextDriver = next.map_err(|error| in_section(error, at, drivers))?;
             if next.node_name != config.node_name {
-                let why = format!("{NODE_NAME_FLAG}: goes before the first {NEXT_DRIVER}, for all");
+                let why = format!(
+                    "{NODE_NAME_FLAG}: goes before the first {NEXT_DRIVER}, for all drivers"
+                );
                 return Err(bad_usage(why));
             }
             config.more.push(next.driver);
@@ -147,7 +151,7 @@ impl Config {
         Ok(config)
     }
 
-    /// What no flag shows by itself.
+    /// Checks flags that depend on each other.
     fn check(&self) -> Result<(), String> {
         let drivers: Vec<_> = self.drivers().collect();
         if drivers.is_empty() {
@@ -156,7 +160,7 @@ impl Config {
                 .as_ref()
                 .map_or("--node-id", |_| NODE_NAME_FLAG);
             return Err(format!(
-                "--only-on-node: all drivers are for other nodes, and none for {} ({flag})",
+                "--only-on-node: all drivers are for other nodes, none is for {} ({flag})",
                 self.node_name(&self.first)
             ));
         }
@@ -178,16 +182,16 @@ impl Config {
         }
         let name = &driver.common.driver_name;
         Err(format!(
-            "{name}: --registration-dir needs the driver's --kubelet-registration-path, and the \
-             other way round"
+            "{name}: --registration-dir requires the driver's --kubelet-registration-path, and \
+             vice versa"
         ))
     }
 }
 
 impl Driver {
-    /// The folder with its volumes' files.
+    /// The directory with its volumes' files.
     pub(crate) fn folder(&self) -> Result<&Path, &'static str> {
-        let why = "this agent has no devices but those over files, and no --loop-dir for it";
+        let why = "--loop-dir is missing, and this agent supports no other devices";
         self.loop_dir.as_deref().ok_or(why)
     }
 
@@ -201,7 +205,7 @@ impl Driver {
         let (name, earlier_name) = (&self.common.driver_name, &earlier.common.driver_name);
         if name == earlier_name {
             return Err(format!(
-                "--driver-name: two drivers are {name}; give each a name of its own"
+                "--driver-name: two drivers are {name}; give each its own name"
             ));
         }
         let endpoint = &self.common.endpoint;
@@ -210,7 +214,7 @@ impl Driver {
                 "--endpoint: {earlier_name} and {name} both have {endpoint}; give each its own"
             ));
         }
-        // Whether links make two of them one shows when both are there.
+        // Links that lead to the same directory are detected when both exist.
         if let Some(folder) = &self.loop_dir
             && self.loop_dir == earlier.loop_dir
         {
@@ -223,20 +227,20 @@ impl Driver {
     }
 }
 
-/// Whether `--loop-dir` is given where it has to be, and nowhere else.
+/// Checks that `--loop-dir` is given if and only if it is needed.
 fn check_loop_dir(profile: &Profile, is_given: bool) -> Result<(), String> {
     let transport = profile.transport;
     match (transport == LOOP, is_given) {
         (true, false) => Err("--loop-dir <DIR>: is required: its volumes are files there".into()),
         (false, true) => Err(format!(
-            "--loop-dir: does not apply: its volumes are no files of this node, they reach it by \
-             {transport}"
+            "--loop-dir: does not apply: its volumes are not files on this node, but use the \
+             transport {transport}"
         )),
         (true, true) | (false, false) => Ok(()),
     }
 }
 
-/// The error, with the driver among whose options it is.
+/// The error, with the number of its driver.
 fn in_section(error: clap::Error, at: usize, drivers: usize) -> clap::Error {
     if drivers == 1 || !error.use_stderr() {
         return error;
@@ -252,7 +256,7 @@ fn bad_usage(why: String) -> clap::Error {
 }
 
 fn kubelet_dir(text: &str) -> Result<AbsPath, Failure> {
-    AbsPath::new("the folder", text.to_owned())
+    AbsPath::new("the directory", text.to_owned())
 }
 
 #[cfg(test)]
@@ -307,7 +311,7 @@ mod tests {
             .map_err(|error| error.to_string())
     }
 
-    /// Of two drivers, with one argument of the second left out and one more.
+    /// Two drivers, without one argument of the second and with another one.
     fn refused(without: &str, more: &'static str) -> String {
         let two = TWO
             .into_iter()
@@ -316,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_says_among_whose_options_it_is_where_there_are_several_drivers() {
+    fn an_error_names_the_driver_if_there_are_several() {
         let bad = |arguments: &[&'static str], flag: &str, to: &'static str| {
             let at = arguments.iter().position(|it| it.starts_with(flag));
             let mut arguments = arguments.to_vec();
@@ -355,7 +359,7 @@ mod tests {
             panic!("{config:?}")
         };
         assert_eq!((one.common.max_volumes, two.common.max_volumes), (3, 0));
-        assert!(one.common.node.place.is_some() && two.common.node.place.is_none());
+        assert!(one.common.node.topology.is_some() && two.common.node.topology.is_none());
         assert_eq!(two.loop_dir, Some(PathBuf::from("/two")));
         assert_eq!(names(&parsed(ONE).unwrap()), ["one.belay.dev"]);
     }
@@ -371,12 +375,12 @@ mod tests {
         let refused = check_loop_dir(&LOCAL, false).unwrap_err();
         assert!(refused.contains("is required"), "{refused}");
         let refused = check_loop_dir(&by_disk, true).unwrap_err();
-        let why = "--loop-dir: does not apply: its volumes are no files of this node";
+        let why = "--loop-dir: does not apply: its volumes are not files on this node";
         assert!(refused.starts_with(why), "{refused}");
     }
 
     #[test]
-    fn a_driver_of_another_node_is_passed_over_and_may_be_any() {
+    fn a_driver_of_another_node_is_ignored_and_may_be_any() {
         let elsewhere = ["--only-on-node=n2", "--endpoint=/csi/one.sock"];
         let two = TWO
             .into_iter()
@@ -387,7 +391,7 @@ mod tests {
         let only_two = ONE.into_iter().chain(["--only-on-node=n2"]).chain(here);
         assert_eq!(names(&parsed(only_two).unwrap()), ["two.belay.dev"]);
         let error = parsed(ONE.into_iter().chain(["--only-on-node=n2"])).unwrap_err();
-        assert!(error.contains("none for n1 (--node-id)"), "{error}");
+        assert!(error.contains("none is for n1 (--node-id)"), "{error}");
     }
 
     #[test]
@@ -415,7 +419,7 @@ mod tests {
             .map(|driver| driver.common.node.id.as_str());
         assert_eq!(ids.collect::<Vec<_>>(), ["n1", "4711", "n1"]);
         let places = config.drivers().map(|driver| {
-            let place = driver.common.node.place.as_ref();
+            let place = driver.common.node.topology.as_ref();
             place.map(|place| place.segments().into_values().collect::<Vec<_>>())
         });
         let n1 = || Some(vec!["n1".to_owned()]);
@@ -430,7 +434,7 @@ mod tests {
         assert!(error.contains("cannot be used multiple times"), "{error}");
         let elsewhere = one.filter(|it| !it.starts_with("--only-on-node"));
         let error = parsed(elsewhere.chain(["--only-on-node=n2"])).unwrap_err();
-        assert!(error.contains("none for n1 (--node-name)"), "{error}");
+        assert!(error.contains("none is for n1 (--node-name)"), "{error}");
     }
 
     #[test]
@@ -463,7 +467,7 @@ mod tests {
             (
                 "--kubelet-reg",
                 "--max-volumes=1",
-                "two.belay.dev: --registration-dir needs",
+                "two.belay.dev: --registration-dir requires",
             ),
             (
                 "--loop-dir",
@@ -485,7 +489,7 @@ mod tests {
             .filter(|it| !it.starts_with("--registration-dir"));
         let error = parsed(path_alone).unwrap_err();
         assert!(
-            error.contains("one.belay.dev: --registration-dir needs"),
+            error.contains("one.belay.dev: --registration-dir requires"),
             "{error}"
         );
     }

@@ -1,5 +1,5 @@
-//! Finds the messages that hold secrets and writes their `Debug`. Must not know a message by name,
-//! but for the fields that CSI calls sensitive in words only.
+//! Finds the messages with secrets and generates their `Debug`. Must not know messages by name,
+//! except for the fields that CSI calls sensitive only in its text.
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -13,9 +13,9 @@ const MARKER: &str = "csi.v1.csi_secret";
 
 /// Fields that may carry credentials although CSI does not mark them.
 const UNMARKED: [&str; 2] = [
-    // The kubelet puts service account tokens here, if the CSIDriver object asks for any.
+    // Service account tokens from the kubelet, if the CSIDriver object requests any.
     "csi.v1.NodePublishVolumeRequest.volume_context",
-    // CIFS, for one, takes its password as a mount option.
+    // CIFS takes its password as a mount option.
     "csi.v1.VolumeCapability.MountVolume.mount_flags",
 ];
 
@@ -26,16 +26,16 @@ pub(crate) struct SecretHolder {
 }
 
 impl SecretHolder {
-    /// The message as prost wants it named, with a leading dot.
+    /// The message's name for prost, with a leading dot.
     pub(crate) fn proto_path(&self) -> String {
         format!(".{}", self.message.full_name())
     }
 }
 
-/// Every message of CSI that has a secret field of its own.
+/// Every CSI message that directly contains a secret field.
 ///
 /// # Errors
-/// The marker, or a field listed here, is not in the pool.
+/// The marker, or a field listed here, does not exist.
 pub(crate) fn secret_holders(pool: &DescriptorPool) -> Result<Vec<SecretHolder>, Box<dyn Error>> {
     let marker = pool
         .get_extension_by_name(MARKER)
@@ -70,10 +70,10 @@ fn is_secret(field: &FieldDescriptor, marker: &ExtensionDescriptor) -> bool {
         || UNMARKED.contains(&field.full_name())
 }
 
-/// Rust source with one `Debug` for each message.
+/// Rust source with one `Debug` per message.
 ///
 /// # Errors
-/// A message has a field of a kind that this cannot print.
+/// If a message has a field of a kind that cannot be printed.
 pub(crate) fn debug_impls(holders: &[SecretHolder]) -> Result<String, Box<dyn Error>> {
     let mut source = String::new();
     for SecretHolder { message, secrets } in holders {
@@ -99,19 +99,16 @@ pub(crate) fn debug_impls(holders: &[SecretHolder]) -> Result<String, Box<dyn Er
     Ok(source)
 }
 
-/// The field's name, if prost makes one field of that type from it. A oneof becomes one field of
-/// another name, an enum a bare number; neither stands beside a secret in CSI 1.13.
+/// The field's name, if prost generates one field of that type from it. A oneof becomes one field
+/// with another name, an enum a bare number; neither occurs next to a secret in CSI 1.13.
 fn printable(field: &FieldDescriptor) -> Result<&str, String> {
     if field.containing_oneof().is_some() || matches!(field.kind(), Kind::Enum(_)) {
-        return Err(format!(
-            "teach the redaction to print {}",
-            field.full_name()
-        ));
+        return Err(format!("the redaction cannot print {}", field.full_name()));
     }
     Ok(field.name())
 }
 
-/// Where prost puts the message: `a.v1.Outer.Inner` becomes `crate::a::v1::outer::Inner`.
+/// The path of prost's type: `a.v1.Outer.Inner` becomes `crate::a::v1::outer::Inner`.
 fn rust_path(message: &MessageDescriptor) -> String {
     format!("{}::{}", module_of(message), message.name())
 }

@@ -26,9 +26,9 @@ pub const fn name(code: Code) -> &'static str {
     }
 }
 
-/// Code and message of an answer, for people.
+/// Code and message of a status, for users.
 #[must_use]
-pub fn told(status: &Status) -> String {
+pub fn describe(status: &Status) -> String {
     match status.message() {
         "" => format!("{}, without a message", name(status.code())),
         message => format!("{}: {message}", name(status.code())),
@@ -40,10 +40,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_status_is_told_by_code_and_message() {
+    fn a_status_is_described_by_code_and_message() {
         let status = Status::not_found("volume v-1 does not exist");
-        assert_eq!(told(&status), "NOT_FOUND: volume v-1 does not exist");
+        assert_eq!(describe(&status), "NOT_FOUND: volume v-1 does not exist");
         let silent = Status::unimplemented("");
-        assert_eq!(told(&silent), "UNIMPLEMENTED, without a message");
+        assert_eq!(describe(&silent), "UNIMPLEMENTED, without a message");
     }
 }

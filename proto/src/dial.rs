@@ -1,4 +1,4 @@
-//! A gRPC connection over a Unix socket, for whoever calls a driver.
+//! Connects to a gRPC server on a Unix socket.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use tower::service_fn;
 /// Why there is no connection.
 #[derive(Debug, thiserror::Error)]
 pub enum DialError {
-    /// Nobody listens on the socket.
+    /// No process listens on the socket.
     #[error("{}: cannot connect: {source}", path.display())]
     Connect {
         /// The socket.
@@ -19,21 +19,21 @@ pub enum DialError {
         /// What connect(2) said.
         source: io::Error,
     },
-    /// Somebody listens, but does not speak HTTP/2.
-    #[error("{}: connected, but no gRPC is spoken there: {message}", path.display())]
+    /// A process listens, but does not speak HTTP/2.
+    #[error("{}: connected, but the server does not speak gRPC: {message}", path.display())]
     NotGrpc {
         /// The socket.
         path: PathBuf,
-        /// What the handshake said.
+        /// The error of the handshake.
         message: String,
     },
 }
 
-/// A new connection to the socket at `path`. It is never redialled: one that breaks stays broken,
-/// so that a call fails instead of reaching a process that was not meant.
+/// A new connection to the socket at `path`. It never reconnects: if it breaks, calls fail instead
+/// of reaching another process.
 ///
 /// # Errors
-/// Nobody listens there, or what listens does not speak HTTP/2.
+/// No process listens there, or it does not speak HTTP/2.
 pub async fn dial(path: &Path) -> Result<Channel, DialError> {
     let stream = UnixStream::connect(path).await;
     let stream = stream.map_err(|source| DialError::Connect {
@@ -55,7 +55,7 @@ pub async fn dial(path: &Path) -> Result<Channel, DialError> {
         })
 }
 
-/// An error with all its causes: transport errors say nothing by themselves.
+/// An error with all its causes: transport errors alone say nothing.
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

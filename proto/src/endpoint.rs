@@ -1,31 +1,31 @@
-//! Where a CSI server listens: the ways in which `CSI_ENDPOINT` is written, the same for those who
-//! serve and those who call. Opens nothing.
+//! Parses endpoints: all spellings of `CSI_ENDPOINT`, the same for servers and clients. Opens
+//! nothing.
 
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// Longest path of a Unix socket, in bytes: `sun_path` of unix(7) less its closing NUL.
+/// Longest path of a Unix socket, in bytes: `sun_path` of unix(7) without the terminating NUL.
 pub const SOCKET_PATH_BYTES_MAX: usize = 107;
 
-/// An absolute path for a Unix socket, short enough to be bound.
+/// An absolute path for a Unix socket, short enough for bind(2).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
-    /// Where the socket file stands.
+    /// The path of the socket file.
     pub path: PathBuf,
 }
 
-/// Why an endpoint is refused.
+/// Why an endpoint is rejected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EndpointError {
     /// Another transport than a Unix socket.
     #[error("endpoint {0:?}: only unix sockets; write unix:///absolute/path.sock")]
     Scheme(String),
-    /// Nothing, a folder, or a path with a NUL byte.
+    /// Nothing, a directory, or a path with a NUL byte.
     #[error("endpoint {0:?}: names no file; write unix:///absolute/path.sock")]
     NoFile(String),
-    /// Longer than the kernel takes.
+    /// Longer than the kernel allows.
     #[error("endpoint {0:?}: the path is longer than {SOCKET_PATH_BYTES_MAX} bytes; shorten it")]
     TooLong(String),
 }
@@ -37,7 +37,7 @@ impl FromStr for Endpoint {
     /// bare absolute path.
     ///
     /// # Errors
-    /// Whatever is not an absolute path to a file, in at most [`SOCKET_PATH_BYTES_MAX`] bytes.
+    /// Anything but an absolute path to a file, of at most [`SOCKET_PATH_BYTES_MAX`] bytes.
     fn from_str(text: &str) -> Result<Self, EndpointError> {
         let path = match text.split_once("://") {
             Some(("unix", path)) if path.starts_with('/') => path.to_owned(),
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_absolute_socket_path_is_refused() {
+    fn a_path_that_is_not_absolute_is_refused() {
         let scheme = [
             "",
             "csi.sock",

@@ -1,7 +1,6 @@
-//! The wire: CSI 1.13 and the kubelet's plugin registration, generated from the two `.proto` files
-//! beside this crate, and what is written around it: endpoints, the names of codes, and how a
-//! caller connects. What a
-//! message means is decided elsewhere.
+//! The protocols: CSI 1.13 and the kubelet's plugin registration, generated from the two `.proto`
+//! files in this crate, and code around them: endpoints, names of codes, connecting as a client.
+//! Does not decide what a message means.
 //!
 //! `{:?}` of any message is safe to log: a field that may carry a secret shows as `<secret>`, or
 //! as `<none>` when it is empty.

@@ -1,33 +1,33 @@
-//! Tells of files in a folder whose attributes somebody changed: by events of the kernel
-//! (inotify(7)), never by looking again and again. Knows nothing of what they mean.
+//! Reports files of a directory whose attributes were changed, from inotify(7) events. Does not
+//! know what the attributes mean.
 
 use crate::inotify::Inotify;
 use rustix::fs::inotify::{ReadFlags, WatchFlags};
 use std::io;
 use std::path::Path;
 
-/// A watch on all files of a folder.
+/// Watches all files of a directory.
 #[derive(Debug)]
 pub struct AttributeWatch {
     inotify: Inotify,
 }
 
 impl AttributeWatch {
-    /// Begins. The folder must be there; another one that takes its name is not watched.
-    ///
+    /// Starts to watch. The directory must exist; a directory that replaces it is not watched.
     /// # Errors
-    /// The kernel's, for want of inotify instances most likely.
-    pub fn new(folder: &Path) -> io::Result<Self> {
+    /// That of the kernel, most likely a lack of inotify instances.
+    pub fn new(directory: &Path) -> io::Result<Self> {
         let inotify = Inotify::new()?;
-        inotify.add(folder, WatchFlags::ONLYDIR | WatchFlags::ATTRIB)?;
+        inotify.add(directory, WatchFlags::ONLYDIR | WatchFlags::ATTRIB)?;
         Ok(Self { inotify })
     }
 
-    /// The names of files whose attributes were changed since the last time, in order, when there
-    /// are any. Names that are no UTF-8 are left out; when too much happened at once, some are.
+    /// Waits for changes. Returns the names of the files whose attributes have changed since the
+    /// last call, in order. Names that are not UTF-8 are left out, and some others if the event
+    /// queue overflows.
     ///
     /// # Errors
-    /// The kernel's, or that the folder is gone: the watch is of no use any more.
+    /// That of the kernel, or that the directory was removed. The watch is then of no further use.
     pub async fn changed(&self) -> io::Result<Vec<String>> {
         let mut names: Vec<String> = Vec::new();
         let mut is_gone = false;
@@ -35,7 +35,7 @@ impl AttributeWatch {
             let seen = self.inotify.next(|event| {
                 is_gone |= event.events().contains(ReadFlags::IGNORED);
                 let name = event.file_name().and_then(|name| name.to_str().ok());
-                // What has no name happened to the folder.
+                // An event without a name concerns the directory.
                 if let Some(name) = name.filter(|name| !names.iter().any(|known| known == name)) {
                     names.push(name.to_owned());
                 }
@@ -43,7 +43,7 @@ impl AttributeWatch {
             seen.await?;
         }
         match is_gone {
-            true => Err(io::Error::other("the folder is gone")),
+            true => Err(io::Error::other("the directory was removed")),
             false => Ok(names),
         }
     }
@@ -58,20 +58,20 @@ mod tests {
     use tempfile::TempDir;
 
     #[tokio::test]
-    async fn attributes_are_told_of_and_contents_are_not() {
-        let folder = TempDir::new().unwrap();
-        let (one, other) = (folder.path().join("one"), folder.path().join("other"));
+    async fn changed_attributes_are_reported_and_contents_are_not() {
+        let directory = TempDir::new().unwrap();
+        let (one, other) = (directory.path().join("one"), directory.path().join("other"));
         fs::write(&other, "").unwrap();
-        let watch = AttributeWatch::new(folder.path()).unwrap();
+        let watch = AttributeWatch::new(directory.path()).unwrap();
         fs::write(&one, "new").unwrap();
         fs::set_permissions(&other, fs::Permissions::from_mode(0o600)).unwrap();
         assert_eq!(watch.changed().await.unwrap(), ["other"]);
         for _ in 0..2 {
-            // The same value again is an event as well.
+            // Setting the same value again is an event, too.
             setxattr(&one, "user.belay.test", b"1", XattrFlags::empty()).unwrap();
             assert_eq!(watch.changed().await.unwrap(), ["one"]);
         }
-        folder.close().unwrap();
+        directory.close().unwrap();
         let gone = async { while watch.changed().await.is_ok() {} };
         gone.await;
     }

@@ -1,4 +1,4 @@
-//! The settings that every server of ours has, and how bad ones end a process.
+//! The flags that all our servers have, and the exit of a process with invalid ones.
 
 use crate::log::{self, LogLevel};
 use clap::Parser;
@@ -10,18 +10,18 @@ use std::process::ExitCode;
 /// The exit code for bad usage (EX_USAGE of sysexits.h).
 pub const EXIT_USAGE: u8 = 64;
 
-/// What every process has, however many drivers it serves.
+/// The flags of every process, however many drivers it serves.
 #[derive(Clone, Debug, clap::Args)]
 pub struct ProcessArgs {
-    /// Where to show /metrics, /healthz and /livez, e.g. 127.0.0.1:9808; nowhere if absent
+    /// Address of /metrics, /healthz and /livez, e.g. 127.0.0.1:9808; disabled if absent
     #[arg(long, env = "BELAY_HTTP_ENDPOINT", value_name = "IP:PORT")]
     pub http_endpoint: Option<SocketAddr>,
 
-    /// What tools of gRPC are offered.
+    /// Optional gRPC services.
     #[command(flatten)]
     pub grpc: GrpcArgs,
 
-    /// How much to log, to stderr
+    /// Log level, on stderr
     #[arg(
         long,
         env = "BELAY_LOG_LEVEL",
@@ -32,19 +32,19 @@ pub struct ProcessArgs {
     pub log_level: LogLevel,
 }
 
-/// What the CSI socket offers to tools that know no CSI, such as grpcurl.
+/// What the CSI socket offers to tools that do not know CSI, such as grpcurl.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
 pub struct GrpcArgs {
-    /// Let tools ask the CSI socket for its services and messages (gRPC reflection)
+    /// Enable gRPC reflection on the CSI socket
     #[arg(long, env = "BELAY_GRPC_REFLECTION", value_parser = BoolishValueParser::new())]
     pub grpc_reflection: bool,
 
-    /// Serve gRPC's own health service on the CSI socket
+    /// Enable the gRPC health service on the CSI socket
     #[arg(long, env = "BELAY_GRPC_HEALTH", value_parser = BoolishValueParser::new())]
     pub grpc_health: bool,
 }
 
-/// The settings of this process, or the code with which it shall end, see [`ended`].
+/// Parses the flags of this process; on failure, returns the code to exit with, see [`ended`].
 ///
 /// # Errors
 /// The exit code.
@@ -52,34 +52,34 @@ pub fn parse<A: Parser>() -> Result<A, ExitCode> {
     parse_from(std::env::args_os()).map_err(|error| ended(&error))
 }
 
-/// Tells what is wrong with the settings. The code with which the process shall end: 0 after
-/// `--help`, else [`EXIT_USAGE`].
+/// Prints what is wrong with the flags. Returns the code to exit with: 0 after `--help`, otherwise
+/// [`EXIT_USAGE`].
 #[must_use]
 pub fn ended(error: &clap::Error) -> ExitCode {
     if error.use_stderr() {
         log::write(&error.render().to_string());
         return ExitCode::from(EXIT_USAGE);
     }
-    // Help was asked for, and whoever asked has gone.
+    // stdout may be closed, e.g. the `head` of a pipe; nothing to do about it.
     drop(error.print());
     ExitCode::SUCCESS
 }
 
 /// The settings from these arguments, the program's name first, and from the environment. A setting
-/// without a value, which is what a template makes of one that nobody filled in, is not set.
+/// without a value, as a template leaves it, counts as absent.
 ///
 /// # Errors
-/// What is wrong, or that help was asked for.
+/// What is wrong, or that help was requested.
 pub fn parse_from<A: Parser>(
     arguments: impl IntoIterator<Item = OsString>,
 ) -> Result<A, clap::Error> {
     parse_where(arguments, |_| true)
 }
 
-/// The same, where of the environment only the variables count that `speaks` says yes to.
+/// The same, but with only those environment variables for which `speaks` returns true.
 ///
 /// # Errors
-/// What is wrong, or that help was asked for.
+/// What is wrong, or that help was requested.
 pub fn parse_where<A: Parser>(
     arguments: impl IntoIterator<Item = OsString>,
     speaks: impl Fn(&OsStr) -> bool,
@@ -95,7 +95,7 @@ pub fn parse_where<A: Parser>(
     A::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command))
 }
 
-/// Leaves out `--flag=` and `--flag ""`.
+/// Drops `--flag=` and `--flag ""`.
 fn without_empty(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     let mut kept: Vec<OsString> = Vec::new();
     for argument in arguments {
@@ -123,7 +123,7 @@ mod tests {
     #[derive(Debug, Parser)]
     struct Args {
         /// The name of something
-        #[arg(long, value_name = "NAME", default_value = "nobody")]
+        #[arg(long, value_name = "NAME", default_value = "unnamed")]
         name: String,
 
         #[command(flatten)]
@@ -131,14 +131,14 @@ mod tests {
     }
 
     #[test]
-    fn a_flag_without_a_value_is_not_there() {
+    fn a_flag_without_a_value_is_absent() {
         let parsed = |more: &[&str]| {
             let args = ["belay"].iter().chain(more).map(OsString::from);
             parse_from::<Args>(args).map_err(|error| error.to_string())
         };
         let args = parsed(&["--http-endpoint=", "--name", "", "--log-level="]).unwrap();
         assert_eq!(args.process.http_endpoint, None);
-        assert_eq!(args.name, "nobody");
+        assert_eq!(args.name, "unnamed");
         assert_eq!(args.process.log_level, LogLevel::Info);
         // Only a flag that still waits for its value can lose it.
         let error = parsed(&["--log-level=info", ""]).unwrap_err();

@@ -1,32 +1,32 @@
-//! What is wrong with a volume or with the storage behind all, in the words of CSI 1.13, and for
-//! volumes in the one bit that came before. Knows no cause and no reason by name.
+//! The health of a volume, or of the storage behind all volumes, in the terms of CSI 1.13, and for
+//! volumes also as the older condition. Does not know causes, nor reasons by name.
 
 use belay_proto::csi::v1 as csi;
 use csi::node_get_storage_health_response::StorageBackendHealth;
 use csi::volume_health::VolumeHealthEntry;
 use csi::{StorageHealthErrorType, VolumeHealthErrorType};
 
-/// How badly a volume fares (CSI 1.13, `VolumeHealthErrorType`), the least bad first.
+/// How severe a volume's condition is (CSI 1.13, `VolumeHealthErrorType`), least severe first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// Works, but worse than it should.
+    /// Works, but degraded.
     Degraded,
     /// Cannot be used.
     Inaccessible,
-    /// Data is gone, or very likely so.
+    /// Data is lost, or very likely so.
     DataLoss,
 }
 
-/// How badly the storage behind all volumes fares (CSI 1.13, `StorageHealthErrorType`).
+/// How severe a condition of the storage is (CSI 1.13, `StorageHealthErrorType`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StorageSeverity {
-    /// Works, but worse than it should.
+    /// Works, but degraded.
     Degraded,
     /// No volume works here.
     Unreachable,
 }
 
-/// Why something is complained of, for programs. The reason decides how bad it is.
+/// The reason for a condition, for programs. It determines the severity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reason<S = Severity> {
     name: &'static str,
@@ -34,36 +34,36 @@ pub struct Reason<S = Severity> {
 }
 
 impl<S: Copy> Reason<S> {
-    /// `name` is one word in CamelCase, which monitors match: it never changes.
+    /// `name` is one CamelCase word, which monitors match: it never changes.
     #[must_use]
     pub const fn new(name: &'static str, severity: S) -> Self {
         Self { name, severity }
     }
 
-    /// The word.
+    /// The name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         self.name
     }
 
-    /// How bad.
+    /// The severity.
     #[must_use]
     pub const fn severity(self) -> S {
         self.severity
     }
 }
 
-/// One thing that is wrong with a volume, or with the storage.
+/// One condition of a volume, or of the storage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Complaint<S = Severity> {
     /// For programs.
     pub reason: Reason<S>,
-    /// For people: what, since when if that is known, and what to do. Never holds a secret.
+    /// For users: what is wrong, since when if known, and what to do. Never contains a secret.
     pub message: String,
 }
 
 impl<S> Complaint<S> {
-    /// For that reason; the message as above.
+    /// With this reason and message.
     #[must_use]
     pub fn new(reason: Reason<S>, message: impl Into<String>) -> Self {
         let message = message.into();
@@ -71,30 +71,30 @@ impl<S> Complaint<S> {
     }
 }
 
-/// All that is wrong with a volume; empty = nothing is known to be. Each reason is there once.
+/// All conditions of a volume; empty = no problem is known. Each reason occurs once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Complaints(Vec<Complaint>);
 
 impl Complaints {
-    /// Adds one, unless there is one with the same reason, which then tells enough.
+    /// Adds a condition, unless one with the same reason is present.
     pub fn add(&mut self, reason: Reason, message: impl Into<String>) {
         if !self.0.iter().any(|known| known.reason == reason) {
             self.0.push(Complaint::new(reason, message));
         }
     }
 
-    /// Nothing is known to be wrong.
+    /// Whether no problem is known.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// One after the other, in the order in which they came.
+    /// In the order in which they were added.
     pub fn iter(&self) -> std::slice::Iter<'_, Complaint> {
         self.0.iter()
     }
 
-    /// As CSI 1.13 has it.
+    /// As a CSI 1.13 message.
     #[must_use]
     pub fn volume_health(&self, id: &str) -> csi::VolumeHealth {
         let entry = |complaint: &Complaint| VolumeHealthEntry {
@@ -108,16 +108,16 @@ impl Complaints {
         }
     }
 
-    /// As kubelets up to 1.36 read it: the worst first.
+    /// For kubelets up to 1.36: the most severe first.
     #[must_use]
     pub fn condition(&self) -> csi::VolumeCondition {
         let mut sorted: Vec<_> = self.0.iter().collect();
         sorted.sort_by_key(|complaint| std::cmp::Reverse(complaint.reason.severity));
-        let told =
+        let reported =
             |complaint: &&Complaint| format!("{}: {}", complaint.reason.name, complaint.message);
         let message = match sorted.is_empty() {
-            true => "nothing is known to be wrong".to_owned(),
-            false => sorted.iter().map(told).collect::<Vec<_>>().join("; "),
+            true => "no problem is known".to_owned(),
+            false => sorted.iter().map(reported).collect::<Vec<_>>().join("; "),
         };
         csi::VolumeCondition {
             abnormal: !self.is_empty(),
@@ -137,7 +137,7 @@ impl Severity {
 }
 
 impl Complaint<StorageSeverity> {
-    /// As CSI 1.13 has it.
+    /// As a CSI 1.13 message.
     #[must_use]
     pub fn backend_health(self) -> StorageBackendHealth {
         let status = match self.reason.severity {
@@ -165,23 +165,23 @@ mod tests {
         let mut complaints = Complaints::default();
         complaints.add(SLOW, "since noon");
         complaints.add(SLOW, "since one");
-        complaints.add(GONE, "by now it is gone");
+        complaints.add(GONE, "all blocks are lost");
         let health = complaints.volume_health("vol-1");
         assert_eq!(health.volume_id, "vol-1");
-        let told: Vec<_> = health
+        let reported: Vec<_> = health
             .health_statuses
             .iter()
             .map(|entry| (entry.status(), entry.message.as_str()))
             .collect();
         let expected = [
             (VolumeHealthErrorType::Degraded, "since noon"),
-            (VolumeHealthErrorType::DataLoss, "by now it is gone"),
+            (VolumeHealthErrorType::DataLoss, "all blocks are lost"),
         ];
-        assert_eq!(told, expected);
+        assert_eq!(reported, expected);
     }
 
     #[test]
-    fn the_old_bit_begins_with_the_worst() {
+    fn the_condition_starts_with_the_most_severe() {
         let mut complaints = Complaints::default();
         assert!(!complaints.condition().abnormal);
         assert!(!complaints.condition().message.is_empty());

@@ -1,4 +1,4 @@
-//! The Identity service, the same in every CSI server. What the driver can do is told to it.
+//! The Identity service, the same for every driver; the capabilities are configured.
 
 use crate::call::{Failure, Rpc, answer};
 use crate::readiness::{Readiness, State};
@@ -19,18 +19,18 @@ const NAME_BYTES_MAX: usize = 63;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct DriverName(String);
 
-/// Why a name is refused.
+/// Why a name is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DriverNameError {
     /// Nothing, or more than 63 bytes.
     #[error("a driver name has 1 to {NAME_BYTES_MAX} bytes, not {0}")]
     Length(usize),
-    /// Something else than letters, digits, dots and dashes.
-    #[error("a driver name has letters, digits, dots and dashes only, not {0:?}")]
+    /// Characters other than letters, digits, dots and dashes.
+    #[error("a driver name may contain only letters, digits, dots and dashes, not {0:?}")]
     Character(char),
     /// Begins or ends with a dot or dash, or has two dots in a row.
-    #[error("each part of a driver name begins and ends with a letter or digit")]
+    #[error("each part of a driver name must begin and end with a letter or digit")]
     Part,
 }
 
@@ -46,7 +46,7 @@ impl FromStr for DriverName {
     type Err = DriverNameError;
 
     /// # Errors
-    /// Says which part of the rule is broken.
+    /// Says which rule is broken.
     fn from_str(name: &str) -> Result<Self, DriverNameError> {
         if name.is_empty() || name.len() > NAME_BYTES_MAX {
             return Err(DriverNameError::Length(name.len()));
@@ -70,7 +70,7 @@ impl fmt::Display for DriverName {
     }
 }
 
-/// What a driver can do as a whole; both binaries of a driver must tell the same.
+/// A capability of the driver; the controller and the node agent must report the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PluginCapability {
     /// There is a controller service.
@@ -111,7 +111,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Tells these facts, and the readiness at each moment.
+    /// Reports these facts, and the current readiness.
     #[must_use]
     pub fn new(
         name: DriverName,
@@ -127,8 +127,8 @@ impl Identity {
         }
     }
 
-    /// The program's own state, and not that of its registration: livenessprobe restarts what
-    /// Probe calls sick, and a restart makes no kubelet take a driver.
+    /// The program's own state, without its registration: livenessprobe restarts a program whose
+    /// Probe fails, and a restart does not make a kubelet accept a driver.
     fn probe(&self) -> Result<csi::ProbeResponse, Failure> {
         match self.readiness.own() {
             State::Ready => Ok(csi::ProbeResponse { ready: Some(true) }),
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_a_sidecar_would_choke_on_are_refused() {
+    fn names_that_a_sidecar_would_reject_are_refused() {
         use DriverNameError::{Character, Length, Part};
         let long = "b".repeat(64);
         let cases = [

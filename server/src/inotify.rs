@@ -1,5 +1,4 @@
-//! Events of the kernel about files (inotify(7)), for those who wait for them in the runtime. Knows
-//! nothing of what they mean.
+//! inotify(7) events as futures. Does not know what they mean.
 
 use rustix::fs::inotify::{self, CreateFlags, Event, Reader, WatchFlags};
 use std::io;
@@ -8,10 +7,10 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use tokio::io::unix::AsyncFd;
 
-/// Room for events, in bytes: one of the longest names takes 272.
+/// Buffer for events, in bytes: an event with the longest name takes 272.
 const EVENTS_BYTES: usize = 2048;
 
-/// One instance, of which a process may not have many.
+/// One instance; their number per user is limited.
 #[derive(Debug)]
 pub(crate) struct Inotify(AsyncFd<OwnedFd>);
 
@@ -19,27 +18,27 @@ impl Inotify {
     /// Watches nothing yet.
     ///
     /// # Errors
-    /// The kernel's, for want of instances most likely.
+    /// That of the kernel, most likely a lack of instances.
     pub(crate) fn new() -> io::Result<Self> {
         let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
         #[expect(
             deprecated,
-            reason = "what replaced it is unsafe, for the sake of types that may give another \
+            reason = "its replacement is unsafe, for types that may return another \
                       descriptor the next time; an OwnedFd never does"
         )]
         let inotify = AsyncFd::new(inotify)?;
         Ok(Self(inotify))
     }
 
-    /// Watches that too. The number of the watch, as events have it.
+    /// Adds a watch. Returns its number, which events carry.
     pub(crate) fn add(&self, path: &Path, flags: WatchFlags) -> rustix::io::Result<i32> {
         inotify::add_watch(self.0.get_ref(), path, flags)
     }
 
-    /// Waits for events, and shows a few of them to `see`.
+    /// Waits for events, and passes some of them to `see`.
     ///
     /// # Errors
-    /// The kernel's: the instance is of no use any more.
+    /// That of the kernel: the instance is of no further use.
     pub(crate) async fn next(&self, mut see: impl FnMut(&Event<'_>)) -> io::Result<()> {
         loop {
             let mut ready = self.0.readable().await?;

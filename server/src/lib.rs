@@ -1,5 +1,5 @@
-//! What any CSI server needs, and nothing about storage: the socket, the layer around every call,
-//! typed requests, failures and their codes, jobs, metrics, health. Knows no cloud and no device.
+//! What any CSI server needs, without storage: the socket, the layer around every call, typed
+//! requests, failures and their codes, jobs, metrics, health. Does not know clouds or devices.
 
 pub mod attributes;
 pub mod call;

@@ -1,5 +1,5 @@
-//! Logs go to stderr, one line an event. Panics too: one line, wherever they happen. Nobody waits
-//! for the log: a line that cannot be written at once is dropped, and counted.
+//! Logs to stderr, one line per event, panics included. Logging never blocks: a line that cannot be
+//! written at once is dropped and counted.
 
 mod sink;
 
@@ -10,18 +10,18 @@ use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::{SubscriberInitExt as _, TryInitError};
 
-/// How much is logged.
+/// The log level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum LogLevel {
-    /// Faults of ours.
+    /// Internal errors
     Error,
-    /// And calls that failed.
+    /// Plus failed calls
     Warn,
-    /// And calls that changed something.
+    /// Plus calls that change something
     Info,
-    /// And calls that only read, and what goes on within a call.
+    /// Plus read-only calls, and steps within calls
     Debug,
-    /// And everything else of ours.
+    /// Plus all other events of Belay
     Trace,
 }
 
@@ -40,7 +40,7 @@ impl LogLevel {
 /// Counter: lines that were dropped.
 const DROPPED: &str = "belay_log_lines_dropped_total";
 
-/// The log of the process. When dropped, at the end, it waits a little for the last lines.
+/// The log of the process. When dropped, it waits briefly for the last lines.
 #[derive(Debug)]
 pub struct Log(());
 
@@ -50,13 +50,13 @@ impl Drop for Log {
     }
 }
 
-/// Begins to log, for the whole process.
+/// Starts logging, for the whole process.
 ///
 /// # Errors
-/// If something else logs already.
+/// If another logger is installed.
 pub fn init(level: LogLevel) -> Result<Log, TryInitError> {
     let level = level.filter();
-    // The HTTP/2 stack tells each frame at debug: never wanted, and not ours to promise about.
+    // The HTTP/2 stack logs each frame at debug, which is never useful here.
     let ours = Targets::new()
         .with_target("belay", level)
         .with_default(level.min(LevelFilter::WARN));
@@ -72,21 +72,24 @@ pub fn init(level: LogLevel) -> Result<Log, TryInitError> {
     Ok(Log(()))
 }
 
-/// Writes to stderr before there is a log, or instead of one; without waiting, either.
+/// Writes to stderr before or without a log; does not block either.
 pub fn write(text: &str) {
     sink::write_line(text.as_bytes());
 }
 
-/// To be called when there is something to serve that must not wait for the log, and privileges
-/// were given up: where stderr is a file or a terminal, a thread writes from now on.
+/// To be called when calls are served, which must not wait for the log, and privileges have been
+/// dropped: if stderr is a file or a terminal, a thread writes from now on.
 pub(crate) fn serving() {
     if let Err(error) = sink::leave_waiting_to_a_thread() {
-        tracing::warn!(%error, "no thread for the log: calls wait for its file");
+        tracing::warn!(%error, "cannot start the log thread: calls may wait for the log file");
     }
 }
 
 pub(crate) fn describe() {
-    metrics::describe_counter!(DROPPED, "Log lines that nobody took in time.");
+    metrics::describe_counter!(
+        DROPPED,
+        "Log lines dropped because stderr was not read in time."
+    );
 }
 
 /// Sets the counter.
@@ -94,7 +97,7 @@ pub(crate) fn measure() {
     metrics::counter!(DROPPED).absolute(sink::dropped());
 }
 
-/// Standard error, without waiting.
+/// Standard error, without blocking.
 struct Stderr;
 
 impl io::Write for Stderr {
@@ -108,8 +111,8 @@ impl io::Write for Stderr {
     }
 }
 
-/// Writes each event as one line, whatever came from outside: a line end within it becomes `\n`.
-/// The layer above hands over one whole event a write.
+/// Writes each event as one line: a line end within it becomes `\n`. The layer above passes one
+/// whole event per write.
 struct OneLine<W>(W);
 
 impl<W: io::Write> io::Write for OneLine<W> {

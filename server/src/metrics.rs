@@ -1,5 +1,5 @@
-//! The metrics of this process in Prometheus' text form. Whoever measures something declares it
-//! where it happens; here is only where it all ends up.
+//! The metrics of this process in Prometheus' text format. Metrics are declared where they are
+//! measured.
 
 mod process;
 
@@ -10,45 +10,45 @@ use metrics::Unit;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use std::sync::{Mutex, PoisonError};
 
-/// Upper bounds of the histograms, in seconds: from a call answered out of the kernel's memory to
-/// a mkfs of a large volume.
+/// Upper bounds of the histograms, in seconds: from a call that needs no I/O to a mkfs of a large
+/// volume.
 const BOUNDS: [f64; 22] = [
     0.000_02, 0.000_05, 0.000_1, 0.000_2, 0.000_5, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2,
     0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 600.0,
 ];
 
-/// The recorder is one a process, as that of the `metrics` crate is.
+/// One recorder per process, like that of the `metrics` crate.
 static INSTALLED: Mutex<Option<Metrics>> = Mutex::new(None);
 
-/// What is measured only when somebody asks.
+/// Measurements that are only taken when the metrics are read.
 static WHEN_ASKED: Mutex<Vec<Box<dyn Fn() + Send>>> = Mutex::new(Vec::new());
 
-/// Sets gauges by `measure` whenever the metrics are asked for, for as long as the process lives.
+/// Runs `measure` whenever the metrics are read, for as long as the process runs.
 pub fn when_asked(measure: impl Fn() + Send + 'static) {
     let mut all = WHEN_ASKED.lock().unwrap_or_else(PoisonError::into_inner);
     all.push(Box::new(measure));
 }
 
-/// What has been measured so far.
+/// All measurements so far.
 #[derive(Clone, Debug)]
 pub struct Metrics {
     handle: PrometheusHandle,
 }
 
-/// Why nothing can be measured.
+/// Why metrics cannot be set up.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MetricsError {
-    /// The list of bounds is not in order.
+    /// The bounds are not in order.
     #[error("cannot set up the histograms")]
     Bounds(#[from] metrics_exporter_prometheus::BuildError),
-    /// Somebody else's.
+    /// Another recorder.
     #[error("another metrics recorder is installed already")]
     Taken,
 }
 
-/// Begins to measure if it is to be shown, and says what runs: program `version` for the drivers.
-/// To be called before there is anything to measure.
+/// Starts measuring if an address is given, and reports the program's `version` and drivers. To be
+/// called before anything is measured.
 ///
 /// # Errors
 /// See [`MetricsError`].
@@ -62,14 +62,17 @@ pub fn begin<'a>(
         return Ok(());
     }
     install()?;
-    metrics::describe_gauge!(BUILD_INFO, "What runs: always 1, the labels tell.");
+    metrics::describe_gauge!(
+        BUILD_INFO,
+        "Version and drivers of this program, as labels; always 1."
+    );
     for driver in drivers {
         metrics::gauge!(BUILD_INFO, "version" => version, "driver" => driver.to_string()).set(1);
     }
     Ok(())
 }
 
-/// Begins to measure; what was asked for before is lost. The second time it does nothing.
+/// Starts measuring; earlier measurements are lost. The second call does nothing.
 ///
 /// # Errors
 /// See [`MetricsError`].
@@ -84,7 +87,7 @@ pub fn install() -> Result<Metrics, MetricsError> {
         .build_recorder();
     let handle = recorder.handle();
     metrics::set_global_recorder(recorder).map_err(|_| MetricsError::Taken)?;
-    metrics::describe_histogram!(call::DURATION, Unit::Seconds, "How long CSI calls took.");
+    metrics::describe_histogram!(call::DURATION, Unit::Seconds, "Duration of CSI calls.");
     work::describe();
     log::describe();
     Ok(installed.insert(Metrics { handle }).clone())
@@ -104,7 +107,7 @@ impl Metrics {
         page
     }
 
-    /// Sorts what has been measured into the buckets; else it piles up until somebody looks.
+    /// Sorts measurements into the buckets; else they accumulate until the metrics are read.
     pub(crate) fn tidy(&self) {
         self.handle.run_upkeep();
     }

@@ -1,29 +1,29 @@
-//! Whether the driver can work, and if not, why: set by whoever knows, read by Probe, /healthz and
-//! the health service of gRPC.
+//! Whether the driver can work, and if not, why: set by its parts, read by Probe, /healthz and
+//! gRPC's health service.
 
 use std::sync::Arc;
 use tokio::sync::watch;
 
-/// One part of a whole, shared by all clones. The whole is ready when all its parts are.
+/// One part of a whole, shared by all clones. The whole is ready if all its parts are.
 #[derive(Clone, Debug)]
 pub struct Readiness {
     parts: Arc<watch::Sender<Vec<State>>>,
     own: usize,
 }
 
-/// How the driver is.
+/// The state of a part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Still on its way, and why it is not there yet.
+    /// Starting, and what it waits for.
     Starting(String),
-    /// Fit to serve.
+    /// Ready to serve.
     Ready,
-    /// Cannot work until somebody does something; a lowercase fragment that says what.
+    /// Cannot work until a person intervenes; a lowercase fragment that says how.
     Unhealthy(String),
 }
 
 impl Readiness {
-    /// A new whole, of one part in this state.
+    /// A new whole, with one part in this state.
     #[must_use]
     pub fn new(state: State) -> Self {
         Self {
@@ -32,7 +32,7 @@ impl Readiness {
         }
     }
 
-    /// One more part of the same whole, in this state for now.
+    /// Adds a part to the same whole, in this state for now.
     #[must_use]
     pub fn part(&self, state: State) -> Self {
         let mut own = 0;
@@ -46,13 +46,13 @@ impl Readiness {
         }
     }
 
-    /// This part goes to that state.
+    /// Sets the state of this part.
     pub fn set(&self, state: State) {
         self.parts.send_modify(|parts| parts[self.own] = state);
     }
 
-    /// The state of the whole now, with the reasons of all parts that are in it: unhealthy if any
-    /// part is, else starting if any part is.
+    /// The state of the whole, with the reasons of all parts in that state: unhealthy if any part
+    /// is, else starting if any part is.
     #[must_use]
     pub fn state(&self) -> State {
         let parts = self.parts.borrow();
@@ -63,7 +63,7 @@ impl Readiness {
                 State::Starting(why) => (why.as_str(), &mut starting),
                 State::Unhealthy(why) => (why.as_str(), &mut unhealthy),
             };
-            // What concerns the whole program is the state of each of its drivers.
+            // A reason that concerns the whole program is set for each of its drivers.
             if !reasons.contains(&why) {
                 reasons.push(why);
             }
@@ -81,20 +81,20 @@ impl Readiness {
         self.parts.borrow()[self.own].clone()
     }
 
-    /// This part is still on its way.
+    /// Whether this part is still starting.
     pub(crate) fn is_starting(&self) -> bool {
         matches!(self.own(), State::Starting(_))
     }
 
-    /// Returns when this part is not on its way any more.
+    /// Returns when this part is no longer starting.
     pub(crate) async fn started(&self) {
         let mut parts = self.parts.subscribe();
         let is_over = |parts: &Vec<State>| !matches!(parts[self.own], State::Starting(_));
-        // It cannot be closed: this has it.
+        // The channel cannot be closed: `self` holds the sender.
         drop(parts.wait_for(is_over).await);
     }
 
-    /// Told whenever a part goes to a state, be it the one that it has.
+    /// Changes whenever a part's state is set, even to the same value.
     pub(crate) fn changes(&self) -> watch::Receiver<Vec<State>> {
         self.parts.subscribe()
     }
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_whole_is_as_its_worst_part() {
+    fn a_whole_is_in_the_state_of_its_worst_part() {
         let (waits, broken) = (
             State::Starting("waits".to_owned()),
             State::Unhealthy("broken".to_owned()),
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_part_has_started_when_it_says_so_whatever_the_others_say() {
+    async fn a_part_has_started_whatever_the_state_of_the_others() {
         let whole = Readiness::new(State::Ready);
         let part = whole.part(State::Starting("waits".to_owned()));
         let other = whole.part(State::Starting("waits as well".to_owned()));

@@ -1,5 +1,5 @@
-//! A server from its first connection to its last: accepts, serves, and on request drains. Owns the
-//! sockets and the pages for people; what is served is given to it.
+//! A server from start to shutdown: accepts, serves, and drains on request. Owns the sockets and
+//! the HTTP pages; the services are passed to it.
 
 use crate::call::CallLayer;
 use crate::kubelet::{Registrar, Registration};
@@ -16,43 +16,43 @@ use std::pin::pin;
 use std::time::Duration;
 use tokio::net::UnixListener;
 
-/// Connections at a time; of more, one on which no call runs is closed. Far beyond what a kubelet
-/// and its sidecars hold, and well below the 1024 descriptors that a process may usually have.
+/// Connections at a time; beyond that, one without a running call is closed. Far above what a
+/// kubelet and its sidecars need, and well below the usual limit of 1024 descriptors per process.
 const CONNECTIONS_MAX: usize = 256;
 
-/// A driver, as a server has it.
+/// A driver, as the server sees it.
 #[derive(Debug)]
 pub struct Driver {
     /// Its CSI socket.
     pub socket: Socket,
-    /// What is served there.
+    /// The services on that socket.
     pub services: Services,
-    /// How it is made known to the kubelet for as long as calls are taken; none = it is not.
+    /// Its registration with the kubelet while calls are accepted; none = it is not registered.
     pub registration: Option<Registration>,
 }
 
-/// How to serve.
+/// The settings of a server.
 #[derive(Debug)]
 pub struct ServeConfig {
-    /// Where /metrics, /healthz and /livez are shown; none = nowhere, and nothing is measured.
+    /// The address of /metrics, /healthz and /livez; none = disabled, and nothing is measured.
     pub http: Option<SocketAddr>,
-    /// How long running calls may take when the server is asked to end.
+    /// How long running calls may take at shutdown.
     pub drain: Duration,
-    /// What /healthz tells.
+    /// What /healthz reports.
     pub readiness: Readiness,
 }
 
-/// Why a server did not come up.
+/// Why a server cannot start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServeError {
     /// The socket cannot be watched.
     #[error("cannot watch the socket: {0}")]
     Socket(io::Error),
-    /// The address is not of this machine, or the port not for this process.
+    /// The address is not local, or this process may not use the port.
     #[error("cannot listen on {0} for /metrics, /healthz and /livez: {1}")]
     Http(SocketAddr, io::Error),
-    /// The registration socket cannot be had.
+    /// The registration socket cannot be created.
     #[error("cannot register with the kubelet: {0}")]
     Registration(io::Error),
     /// See [`MetricsError`].
@@ -60,11 +60,11 @@ pub enum ServeError {
     Metrics(#[from] MetricsError),
 }
 
-/// Serves these drivers until `shutdown` yields: then accepts nothing more, lets running calls
-/// finish within the drain time, and ends; at once if `shutdown` yields again. See
+/// Serves these drivers until `shutdown` yields: then accepts no connections, lets running calls
+/// finish within the drain time, and returns; at once if `shutdown` yields again. See
 /// [`crate::signal::terminations`].
 ///
-/// What has not ended by then still runs in the runtime: shut that down without waiting.
+/// Work that has not ended by then still runs in the runtime: shut that down without waiting.
 ///
 /// # Errors
 /// Only before the first connection, see [`ServeError`].
@@ -97,7 +97,7 @@ pub async fn serve(
         files.push(file);
         registrations.extend(driver.registration);
     }
-    // Whoever dials now is served as soon as this thread waits for the first time.
+    // A client that connects now is served as soon as this thread first waits.
     let registrars = registrations
         .into_iter()
         .map(|registration| Registrar::open(registration, &layer))
@@ -116,12 +116,12 @@ pub async fn serve(
     }
     tracing::info!(
         seconds = drain.as_secs(),
-        "ending: running calls may finish"
+        "shutting down: waiting for running calls"
     );
     let drained = future::join_all(servers.iter().map(Server::drain));
     tokio::select! {
         biased;
-        Some(()) = shutdown.next() => tracing::warn!("asked again: ending at once"),
+        Some(()) = shutdown.next() => tracing::warn!("second signal: shutting down at once"),
         cut = drained => {
             let connections_cut: usize = cut.into_iter().sum();
             tracing::info!(connections_cut, "ended");
@@ -129,7 +129,7 @@ pub async fn serve(
         () = tokio::time::sleep(drain) => {
             let calls = layer.running().receiver_count();
             let seconds = drain.as_secs();
-            tracing::warn!(calls, seconds, "some calls did not finish: ending anyway");
+            tracing::warn!(calls, seconds, "some calls did not finish: shutting down anyway");
         }
     }
     drop(files);
@@ -140,7 +140,7 @@ async fn accept(servers: &[Server], listeners: Vec<UnixListener>) -> Infallible 
     let all = servers.iter().zip(listeners);
     let all = all.map(|(server, listener)| server.accept("csi", listener));
     future::join_all(all).await;
-    // There were none.
+    // There are no servers.
     std::future::pending().await
 }
 
@@ -153,6 +153,6 @@ async fn show(pages: Option<Pages>) -> Infallible {
 
 async fn register(registrars: Vec<Registrar>) -> Infallible {
     future::join_all(registrars.into_iter().map(Registrar::run)).await;
-    // There were none.
+    // There are no registrars.
     std::future::pending().await
 }

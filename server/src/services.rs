@@ -1,4 +1,4 @@
-//! The services of one server, each with its limit: made here, so that none is served without.
+//! The services of one server. Created only here, so that each has its size limit.
 
 use crate::config::GrpcArgs;
 use crate::grpc::GrpcHealth;
@@ -17,24 +17,24 @@ use tonic_reflection::pb::{v1, v1alpha};
 use v1::server_reflection_server::ServerReflectionServer as ReflectionServer;
 use v1alpha::server_reflection_server::ServerReflectionServer as AlphaReflectionServer;
 
-/// Largest request to the identity and node services, in bytes: three maps of 4 KiB, the mount
-/// flags, two paths and an id (CSI 1.13, "Size Limits") fit in it twice.
+/// Largest request to the identity and node services, in bytes: twice the size of three maps of 4
+/// KiB, the mount flags, two paths and an id (CSI 1.13, "Size Limits").
 const REQUEST_BYTES_MAX: usize = 64 << 10;
 
-/// Largest request to the controller service, in bytes. The provisioner may send the places of all
-/// nodes twice, as requisite and as preferred ones: this is room for 5000 nodes.
+/// Largest request to the controller service, in bytes. The provisioner may send the topologies of
+/// all nodes twice, as requisite and as preferred: room for 5000 nodes.
 const CONTROLLER_REQUEST_BYTES_MAX: usize = 1 << 20;
 
-/// What a server serves.
+/// The services of a server.
 #[derive(Clone, Debug)]
 pub struct Services {
     routes: Routes,
-    /// The names of the services, for tools that ask.
+    /// The names of the services, for gRPC's own services.
     names: Vec<&'static str>,
 }
 
 impl Services {
-    /// The Identity service, which every server has.
+    /// Starts with the Identity service, which every server has.
     #[must_use]
     pub fn new(identity: Identity) -> Self {
         let identity = IdentityServer::new(identity).max_decoding_message_size(REQUEST_BYTES_MAX);
@@ -44,7 +44,7 @@ impl Services {
         }
     }
 
-    /// And this controller.
+    /// Adds the controller service.
     #[must_use]
     pub fn with_controller<C: Controller>(mut self, controller: C) -> Self {
         let server = ControllerServer::new(controller);
@@ -54,7 +54,7 @@ impl Services {
         self
     }
 
-    /// And this node.
+    /// Adds the node service.
     #[must_use]
     pub fn with_node<N: Node>(mut self, node: Arc<N>) -> Self {
         let server = NodeServer::from_arc(node).max_decoding_message_size(REQUEST_BYTES_MAX);
@@ -63,8 +63,8 @@ impl Services {
         self
     }
 
-    /// And what tools of gRPC ask for, as far as it was asked for. To be called last: it tells of
-    /// all that came before.
+    /// Adds the optional reflection and health services, if configured. To be called last: they
+    /// report all services that were added before.
     #[must_use]
     pub fn with_grpc(mut self, args: &GrpcArgs, readiness: &Readiness) -> Self {
         if args.grpc_health {
@@ -88,7 +88,7 @@ impl Services {
         self
     }
 
-    /// For the server, which puts its layer around them.
+    /// For the server, which adds the call layer.
     pub(crate) fn into_routes(self) -> Routes {
         self.routes.prepare()
     }

@@ -1,14 +1,14 @@
-//! The ways in which a server is asked to end.
+//! The signals that stop a server.
 
 use futures_util::Stream;
 use std::io;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Yields on every SIGTERM and SIGINT from now on; their usual effect is switched off for the whole
+/// Yields on every SIGTERM and SIGINT from now on; their default action is disabled for the whole
 /// process.
 ///
 /// # Errors
-/// The kernel's, if the signals cannot be caught.
+/// That of the kernel, if the signals cannot be caught.
 pub fn terminations() -> io::Result<impl Stream<Item = ()>> {
     let signals = (
         signal(SignalKind::terminate())?,

@@ -1,5 +1,5 @@
-//! What is one a process: umask, signals, the log, the environment. Each test starts this very
-//! program again, for itself alone, and plays its part there.
+//! Properties of a process: umask, signals, the log, the environment. Each test runs its own
+//! program again, for itself alone, and acts as the child there.
 
 #![expect(clippy::unwrap_used, reason = "the set-up of a child must not fail")]
 
@@ -15,10 +15,10 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::pin::pin;
 use std::process::{Command, Output};
 
-/// Marks the child, which shall play its part.
+/// Marks the child process.
 const CHILD: &str = "BELAY_TEST_CHILD";
 
-/// The output of `part` in a process of its own, or none if this is that process.
+/// The output of `part` in a child process, or none if this is the child.
 fn in_a_child(test: &str, part: impl FnOnce(), environment: &[(&str, &str)]) -> Option<Output> {
     if std::env::var_os(CHILD).is_some() {
         part();
@@ -28,7 +28,7 @@ fn in_a_child(test: &str, part: impl FnOnce(), environment: &[(&str, &str)]) -> 
     child.args(["--exact", test, "--nocapture"]).env(CHILD, "1");
     child.envs(environment.iter().copied());
     let output = child.output().unwrap();
-    // A test that is not found would be a success too.
+    // A run that finds no test would succeed, too.
     let passed = String::from_utf8_lossy(&output.stdout).contains(" 1 passed");
     assert!(output.status.success() && passed, "{output:?}");
     Some(output)
@@ -37,10 +37,10 @@ fn in_a_child(test: &str, part: impl FnOnce(), environment: &[(&str, &str)]) -> 
 #[test]
 fn only_the_owner_reaches_the_socket_even_without_a_umask() {
     let part = || {
-        let folder = tempfile::TempDir::new().unwrap();
+        let directory = tempfile::TempDir::new().unwrap();
         for (umask, file) in [(0, "open.sock"), (0o022, "usual.sock")] {
             rustix::process::umask(Mode::from_raw_mode(umask));
-            let path = folder.path().join(file);
+            let path = directory.path().join(file);
             let socket = Socket::bind(&Endpoint { path }).unwrap();
             let found = std::fs::symlink_metadata(socket.path()).unwrap();
             assert_eq!(found.permissions().mode() & 0o777, 0o600, "umask {umask:o}");
@@ -54,7 +54,7 @@ fn only_the_owner_reaches_the_socket_even_without_a_umask() {
 }
 
 #[test]
-fn every_term_and_interrupt_is_told_and_ends_nothing_by_itself() {
+fn every_term_and_interrupt_is_reported_and_ends_nothing_by_itself() {
     let part = || {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -69,7 +69,7 @@ fn every_term_and_interrupt_is_told_and_ends_nothing_by_itself() {
         });
     };
     in_a_child(
-        "every_term_and_interrupt_is_told_and_ends_nothing_by_itself",
+        "every_term_and_interrupt_is_reported_and_ends_nothing_by_itself",
         part,
         &[],
     );

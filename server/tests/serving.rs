@@ -1,4 +1,4 @@
-//! A server seen from its socket: codes, log lines, and what broken callers can and cannot do.
+//! A server seen from its socket: codes, log lines, and the effects of broken callers.
 
 #![expect(
     clippy::panic,
@@ -21,7 +21,7 @@ use tonic::Code;
 use tonic::transport::Channel;
 use tracing::Level;
 
-/// The next call on a new connection works.
+/// Asserts that the next call on a new connection works.
 async fn assert_serves(bed: &mut Bed) {
     bed.lines();
     bed.node()
@@ -51,7 +51,7 @@ async fn a_change_is_answered_and_has_one_line_with_all_that_matters() {
 }
 
 #[tokio::test]
-async fn a_read_is_told_at_debug_only_and_a_failed_call_with_its_message() {
+async fn a_read_is_logged_at_debug_only_and_a_failed_call_with_its_message() {
     let mut bed = Bed::new();
     bed.node()
         .await
@@ -100,7 +100,7 @@ async fn at_debug_every_read_has_its_one_line_too() {
 }
 
 #[tokio::test]
-async fn calls_that_nobody_takes_are_named_in_their_answer_and_have_their_line() {
+async fn calls_without_a_handler_are_named_in_their_answer_and_logged() {
     let mut bed = Bed::new();
     let cases = [
         // Not offered by this driver, not in this service, not CSI.
@@ -200,7 +200,7 @@ async fn the_largest_request_is_taken_and_one_byte_more_is_not() {
 }
 
 #[tokio::test]
-async fn a_panic_is_non_final_where_something_may_be_left_and_the_server_lives_on() {
+async fn a_panic_is_non_final_where_something_may_be_left_and_the_server_continues() {
     let mut bed = Bed::new();
     let mut same_connection = bed.node().await;
     let failed = same_connection
@@ -230,13 +230,13 @@ async fn a_panic_is_non_final_where_something_may_be_left_and_the_server_lives_o
 }
 
 #[tokio::test]
-async fn garbage_on_the_socket_is_cut_off_and_disturbs_nobody() {
+async fn garbage_on_the_socket_is_cut_off_and_disturbs_no_call() {
     let mut bed = Bed::new();
     let beginnings: [&[u8]; 4] = [
         b"",
         b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
         &[0xff; 4096],
-        // A true beginning of HTTP/2, and then a frame that cannot be.
+        // A valid start of HTTP/2, and then an invalid frame.
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\xff\xff\xff\xff\xff\xff\xff\xff\xff",
     ];
     for garbage in beginnings {
@@ -244,14 +244,14 @@ async fn garbage_on_the_socket_is_cut_off_and_disturbs_nobody() {
         stream.write_all(garbage).await.unwrap();
         stream.shutdown().await.unwrap();
         let mut answer = Vec::new();
-        // Ended or reset: either way the server is done with this one.
+        // Ended or reset: either way the server has closed it.
         drop(stream.read_to_end(&mut answer).await);
         assert_serves(&mut bed).await;
     }
 }
 
 #[tokio::test]
-async fn a_caller_that_goes_away_has_its_line() {
+async fn a_caller_that_disconnects_is_logged() {
     let mut bed = Bed::new();
     let mut client = bed.node().await;
     let call = tokio::spawn(async move { client.node_stage_volume(stage("held")).await });
@@ -266,7 +266,7 @@ async fn a_caller_that_goes_away_has_its_line() {
 }
 
 #[tokio::test]
-async fn identity_tells_what_it_was_told() {
+async fn identity_reports_its_configuration() {
     let bed = Bed::new();
     let mut identity = IdentityClient::new(bed.connect().await);
     let info = identity
@@ -278,19 +278,19 @@ async fn identity_tells_what_it_was_told() {
         (info.name.as_str(), info.vendor_version.as_str()),
         ("test.csi.belay.dev", "1.2.3")
     );
-    let told = identity
+    let reported = identity
         .get_plugin_capabilities(csi::GetPluginCapabilitiesRequest {})
         .await;
-    let told = format!("{:?}", told.unwrap().into_inner());
+    let reported = format!("{:?}", reported.unwrap().into_inner());
     assert!(
-        told.contains("ControllerService") && told.contains("Online"),
-        "{told}"
+        reported.contains("ControllerService") && reported.contains("Online"),
+        "{reported}"
     );
-    assert!(!told.contains("AccessibilityConstraints"), "{told}");
+    assert!(!reported.contains("AccessibilityConstraints"), "{reported}");
 }
 
 #[tokio::test]
-async fn probe_tells_ready_not_yet_and_why_not() {
+async fn probe_reports_ready_starting_and_why_not() {
     let bed = Bed::new();
     let mut identity = IdentityClient::new(bed.connect().await);
     let mut probe = async || identity.probe(csi::ProbeRequest {}).await;
@@ -306,13 +306,13 @@ async fn probe_tells_ready_not_yet_and_why_not() {
 }
 
 #[tokio::test]
-async fn asked_to_end_it_takes_nobody_new_and_finishes_what_runs() {
+async fn at_shutdown_new_callers_are_refused_and_running_calls_finish() {
     let mut bed = Bed::new();
     let mut client = bed.node().await;
     let call = tokio::spawn(async move { client.node_stage_volume(stage("held")).await });
     bed.gate.entered().await;
     bed.end();
-    assert!(bed.line().await.contains("running calls may finish"));
+    assert!(bed.line().await.contains("waiting for running calls"));
     let refused = UnixStream::connect(bed.path()).await.unwrap_err();
     assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
     bed.gate.open();
@@ -322,7 +322,7 @@ async fn asked_to_end_it_takes_nobody_new_and_finishes_what_runs() {
 }
 
 #[tokio::test]
-async fn callers_that_are_idle_or_silent_do_not_hold_up_the_end() {
+async fn callers_that_are_idle_or_silent_do_not_delay_the_shutdown() {
     let mut bed = Bed::new();
     let mut idle = bed.node().await;
     idle.node_stage_volume(stage("vol-1")).await.unwrap();
@@ -335,10 +335,10 @@ async fn callers_that_are_idle_or_silent_do_not_hold_up_the_end() {
 }
 
 #[tokio::test]
-async fn a_caller_that_merely_holds_on_does_not_hold_up_the_end() {
+async fn a_caller_that_only_keeps_its_connection_does_not_delay_the_shutdown() {
     let mut bed = Bed::new();
     let mut deaf = UnixStream::connect(bed.path()).await.unwrap();
-    // HTTP/2 with empty settings; after that it says nothing any more, not even goodbye.
+    // HTTP/2 with empty settings; after that it sends nothing, not even a shutdown.
     let beginning = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
     deaf.write_all(beginning).await.unwrap();
     deaf.read_exact(&mut [0; 9]).await.unwrap();
@@ -353,7 +353,7 @@ async fn a_caller_that_merely_holds_on_does_not_hold_up_the_end() {
 }
 
 #[tokio::test]
-async fn silent_connections_keep_nobody_out() {
+async fn silent_connections_lock_no_client_out() {
     let bed = Bed::new();
     let connect = || UnixStream::connect(bed.path());
     let silent = futures_util::future::try_join_all((0..300).map(|_| connect())).await;
@@ -380,12 +380,12 @@ async fn idle_clients(bed: &Bed) -> Vec<NodeClient<Channel>> {
 }
 
 #[tokio::test]
-async fn clients_that_keep_idle_connections_keep_nobody_out_and_find_back() {
+async fn clients_with_idle_connections_lock_no_client_out_and_reconnect() {
     let bed = Bed::new();
     let mut idle = idle_clients(&bed).await;
     let mut node = bed.node().await;
     node.node_stage_volume(stage("vol-1")).await.unwrap();
-    // A connection that was closed is made again by its client; no call is lost.
+    // A client reconnects if its connection was closed; no call is lost.
     for client in &mut idle {
         client.node_stage_volume(stage("vol-1")).await.unwrap();
     }
@@ -405,7 +405,7 @@ async fn a_call_is_not_cut_off_by_clients_that_keep_idle_connections() {
 }
 
 #[tokio::test]
-async fn clients_that_do_not_close_what_the_server_shuts_down_keep_nobody_out() {
+async fn clients_that_ignore_a_shutdown_lock_no_client_out() {
     let mut bed = Bed::new();
     let mut deaf = Vec::new();
     for _ in 0..600 {
@@ -424,7 +424,7 @@ async fn clients_that_do_not_close_what_the_server_shuts_down_keep_nobody_out() 
 }
 
 #[tokio::test]
-async fn asked_twice_it_ends_at_once() {
+async fn a_second_signal_ends_the_server_at_once() {
     let mut bed = Bed::new();
     let mut client = bed.node().await;
     tokio::spawn(async move { client.node_stage_volume(stage("held")).await });
@@ -441,15 +441,15 @@ async fn a_call_that_does_not_end_is_not_waited_for_beyond_the_drain_time() {
     let mut client = bed.node().await;
     tokio::spawn(async move { client.node_stage_volume(stage("held")).await });
     bed.gate.entered().await;
-    // From here on the clock jumps to the next timer whenever nothing else can happen.
+    // From here on the clock jumps to the next timer when nothing else can happen.
     tokio::time::pause();
     let asked = tokio::time::Instant::now();
     bed.end();
     (&mut bed.server).await.unwrap().unwrap();
     assert!(asked.elapsed() >= bed::DRAIN);
     let lines = bed.lines();
-    let told = |line: &&String| line.contains("some calls did not finish");
-    let line = lines.iter().find(told).unwrap();
+    let warned = |line: &&String| line.contains("some calls did not finish");
+    let line = lines.iter().find(warned).unwrap();
     assert!(line.contains("calls=1"), "{line}");
 }
 
@@ -483,7 +483,7 @@ async fn the_latency_of_every_call_is_shown_by_name_and_code() {
 }
 
 #[tokio::test]
-async fn a_port_that_is_taken_holds_up_no_call_and_is_used_when_it_is_free() {
+async fn a_port_that_is_taken_blocks_no_call_and_is_used_when_it_is_free() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap();
     let mut bed = Bed::with(Level::INFO, Some(address));
@@ -493,7 +493,7 @@ async fn a_port_that_is_taken_holds_up_no_call_and_is_used_when_it_is_free() {
     drop(taken);
     tokio::time::pause();
     let line = bed.line().await;
-    assert!(line.contains("showing /metrics"), "{line}");
+    assert!(line.contains("serving /metrics"), "{line}");
     TcpStream::connect(address).await.unwrap();
 }
 

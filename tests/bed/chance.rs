@@ -1,5 +1,5 @@
-//! Chance that can be had again: a seeded generator (splitmix64). Its seed is printed, and shown
-//! when the test fails. For tests: it panics.
+//! Repeatable random choices: a seeded generator (splitmix64). Its seed is printed, and shown when
+//! the test fails. For tests: it panics.
 
 #![expect(
     clippy::expect_used,
@@ -8,7 +8,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// A source of chance.
+/// A random generator.
 #[derive(Debug)]
 pub struct Chance {
     state: u64,
@@ -27,13 +27,13 @@ impl Chance {
         Chance { state: seed }
     }
 
-    /// The one that always gives the same.
+    /// The generator with a fixed seed.
     #[must_use]
     pub fn seeded(seed: u64) -> Self {
         Chance { state: seed }
     }
 
-    /// Another one for somebody else, which the seed decides as well.
+    /// Another generator, whose seed comes from this one.
     #[must_use]
     pub fn fork(&mut self) -> Self {
         Chance { state: self.bits() }
@@ -56,7 +56,7 @@ impl Chance {
         self.bits() % end
     }
 
-    /// One of them.
+    /// A random element.
     ///
     /// # Panics
     /// If there are none.

@@ -1,5 +1,5 @@
-//! Loop devices by `losetup`: which are bound to what, bind one, release one. Volumes get theirs
-//! from belay-node, which does without any tool.
+//! Loop devices by `losetup`: list them, bind one, release one. For volumes, belay-node binds
+//! devices without any tool.
 
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -23,8 +23,8 @@ pub struct Loop {
     number: DeviceNumber,
     /// Inode of the file behind it.
     inode: u64,
-    /// Number of the device that the file's filesystem is on. sysfs tells the file's path only as
-    /// it was called in the mount namespace that bound it, so this is what identifies a loop.
+    /// Number of the device that the file's filesystem is on. sysfs has the file's path only as
+    /// seen in the mount namespace that bound it, so this identifies a loop.
     below: DeviceNumber,
 }
 
@@ -43,7 +43,7 @@ impl Loop {
 /// All bound loop devices of the machine.
 ///
 /// # Errors
-/// `losetup` is missing or fails, or prints what cannot be read.
+/// `losetup` is missing or fails, or its output cannot be parsed.
 pub fn list() -> io::Result<Vec<Loop>> {
     // Without --raw: that escapes the blanks with which these columns are padded.
     let columns = "NAME,MAJ:MIN,BACK-INO,BACK-MAJ:MIN";
@@ -78,7 +78,7 @@ fn device_number(text: &str) -> Option<DeviceNumber> {
 /// Those of `loops` that are bound to `file`.
 ///
 /// # Errors
-/// The file cannot be looked at; one that does not exist has no loop.
+/// The file cannot be inspected; a file that does not exist has no loop.
 pub fn bound_to(loops: &[Loop], file: &Path) -> io::Result<Vec<Loop>> {
     let meta = match fs::metadata(file) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -124,8 +124,8 @@ pub fn detach(device: &Path) -> io::Result<()> {
     run(command(&["--detach"]).arg(device)).map(drop)
 }
 
-/// Releases a loop device, if it is still the one that was listed. While it is held open here the
-/// kernel cannot give its number to somebody else, so nobody else's device can be hit.
+/// Releases a loop device, if it is still the one that was listed. While it is open here, the
+/// kernel cannot reuse its number, so no other device can be hit.
 ///
 /// # Errors
 /// What `losetup` or open(2) says.
@@ -142,9 +142,9 @@ pub fn release(ours: &Loop) -> io::Result<()> {
     Ok(())
 }
 
-/// Releases the device that `file` is bound to, and waits for it: as long as somebody else has it
-/// open, and the listing of another demo opens all there are, it stays bound. At its end the device
-/// closes the file.
+/// Releases the device that `file` is bound to, and waits until it is unbound: while another
+/// process has it open, and the listing of another demo opens all of them, it stays bound.
+/// Unbinding closes the file.
 ///
 /// # Errors
 /// The file is bound to no device, or the device stays open.
@@ -172,7 +172,7 @@ fn losetup(arguments: &[&str]) -> io::Result<String> {
     run(&mut command(arguments))
 }
 
-/// A group of its own: what Ctrl-C breaks off would be bound, and nobody would know to what.
+/// Its own process group: a losetup that Ctrl-C interrupts could leave a device bound.
 fn command(arguments: &[&str]) -> Command {
     let mut command = Command::new("losetup");
     command
@@ -237,9 +237,9 @@ mod tests {
 
     #[test]
     #[ignore = "needs root: make test"]
-    fn a_release_ends_when_nobody_has_the_device_open_any_more() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("disk");
+    fn a_release_ends_when_no_process_has_the_device_open() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("disk");
         fs::File::create(&file).unwrap().set_len(1 << 20).unwrap();
         let device = bind(&file, &[], Stdio::null()).unwrap();
         let name = device.file_name().unwrap();
@@ -248,11 +248,11 @@ mod tests {
         let is_closed = AtomicBool::new(false);
         std::thread::scope(|threads| {
             threads.spawn(|| {
-                // Once the kernel has been told, it waits for this last close.
+                // Once the detach is requested, the kernel waits for this last close.
                 while fs::read_to_string(kernel.join("autoclear")).unwrap() == "0\n" {
                     std::thread::yield_now();
                 }
-                // Time enough for a release that does not wait.
+                // Long enough for a release that does not wait.
                 for _ in 0..20 {
                     list().unwrap();
                 }

@@ -1,5 +1,5 @@
-//! The mounts of a namespace, as proc_pid_mountinfo(5) lists them, and the bare system calls that
-//! make one and remove it.
+//! The mounts of a namespace, from proc_pid_mountinfo(5), and the bare system calls that create and
+//! remove one.
 
 use std::fs;
 use std::io;
@@ -19,13 +19,12 @@ pub struct Mount {
     pub parent: u64,
     /// Its mount point.
     pub point: PathBuf,
-    /// Its line in the table, for people.
+    /// Its line in the table, for messages.
     pub line: String,
 }
 
-/// Every mount in the namespace of that process (`self`, or its id), in the order in which they
-/// were made. Blanks in a path, which the kernel writes as `\040`, are not undone: no path here has
-/// any.
+/// Every mount in the namespace of that process (`self`, or its id), in mount order. Blanks in a
+/// path, which the kernel writes as `\040`, are not decoded: no path here has any.
 ///
 /// # Errors
 /// The process has ended, or its table cannot be read.
@@ -58,7 +57,7 @@ pub fn mount(fs_type: &str, device: &Path, point: &Path) -> io::Result<()> {
     Ok(rustix::mount::move_mount(&tree, "", CWD, point, how)?)
 }
 
-/// Shows what is at `from` at `to` as well.
+/// Makes `from` visible at `to` as well.
 ///
 /// # Errors
 /// A system call fails.
@@ -69,7 +68,7 @@ pub fn bind(from: &Path, to: &Path) -> io::Result<()> {
     Ok(rustix::mount::move_mount(&tree, "", CWD, to, how)?)
 }
 
-/// Unmounts what is at `point`, which fails while anybody has a file open there.
+/// Unmounts `point`, which fails while a process has a file open there.
 ///
 /// # Errors
 /// As umount2(2).

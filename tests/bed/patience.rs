@@ -1,38 +1,38 @@
-//! Waiting for what no event announces, with an end to it. For tests: it panics.
+//! Polling with a time limit, where no event exists. For tests: it panics.
 
-#![expect(clippy::panic, reason = "a test ends when it waits in vain")]
+#![expect(clippy::panic, reason = "a test fails when it times out")]
 
 use std::time::{Duration, Instant};
 
 use rustix::event::{Timespec, poll};
 use rustix::io::Errno;
 
-/// Far more than anything here takes; whatever takes longer is a failure.
+/// Far more than anything here takes; anything slower is a failure.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Looks again and again until it is so.
+/// Checks again and again until the condition holds.
 ///
 /// # Panics
-/// When it is still not so after [`PATIENCE`].
+/// If it does not hold within [`PATIENCE`].
 #[track_caller]
 pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let end = Instant::now() + PATIENCE;
     while !is_so() {
-        assert!(Instant::now() < end, "waited {PATIENCE:?} in vain: {what}");
+        assert!(Instant::now() < end, "timed out after {PATIENCE:?}: {what}");
         pause();
     }
 }
 
-/// Lets others run for a moment.
+/// Sleeps for a moment.
 ///
 /// # Panics
-/// Where poll(2) fails.
+/// If poll(2) fails.
 pub fn pause() {
     let moment = Timespec {
         tv_sec: 0,
         tv_nsec: 1_000_000,
     };
-    // With nothing to poll for, only the time can end it, or a signal; either will do.
+    // Without descriptors, only the timeout or a signal ends it.
     match poll(&mut [], Some(&moment)) {
         Ok(_) | Err(Errno::INTR) => {}
         Err(errno) => panic!("poll: {errno}"),

@@ -5,8 +5,8 @@ use std::io;
 use std::ops::{Deref, DerefMut};
 use std::process::{Child, Command, Stdio};
 
-/// A program that the kernel kills when the thread that starts it ends (PR_SET_PDEATHSIG): where
-/// that is killed, nobody else would be left to end it. Without input.
+/// A program that the kernel kills when the thread that starts it exits (PR_SET_PDEATHSIG), so that
+/// it does not outlive a killed test. Without input.
 #[must_use]
 pub fn program(words: impl IntoIterator<Item: AsRef<OsStr>>) -> Command {
     let mut setpriv = Command::new("setpriv");
@@ -47,7 +47,7 @@ impl DerefMut for Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Both fail only where it has ended already.
+        // Both fail only if it has exited already.
         drop(self.0.kill());
         drop(self.0.wait());
     }

@@ -20,7 +20,7 @@ pub fn free_port() -> io::Result<SocketAddr> {
 /// The status and the body of a page.
 ///
 /// # Errors
-/// Nobody answers there, not in time, or not in HTTP/1.1.
+/// No program answers there, not in time, or not in HTTP/1.1.
 pub fn get(address: SocketAddr, path: &str) -> io::Result<(u16, String)> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(PAGE_MAX))?;

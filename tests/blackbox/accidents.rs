@@ -1,5 +1,5 @@
-//! Accidents of operators and of the kernel, at every moment of a volume's life: a file is cut,
-//! replaced or opened by somebody else, a disk is full, hung or gone, a program is killed or
+//! Accidents of operators and of the kernel, at every moment of a volume's lifecycle: a file is
+//! cut, replaced or opened by another process, a disk is full, hung or gone, a program is killed or
 //! frozen.
 //!
 //! Each cell of the table runs on the real programs and is judged by the same rules (`judge.rs`):
@@ -24,15 +24,15 @@ use moment::{Moment, Use};
 use scene::Scene;
 use table::{ACCIDENTS, Accident};
 
-/// Each push runs one cell of so many; it has no divisor in common with the number of moments, so
-/// that all rows and columns are met.
+/// Each push runs one cell in this many; it has no divisor in common with the number of moments, so
+/// that all rows and columns are covered.
 const SAMPLE: usize = 7;
 
-/// What became of a cell.
+/// The result of a cell.
 enum Outcome {
-    /// It was run, and no rule was broken; what was seen meanwhile.
+    /// It was run, and no rule was broken; with the observations.
     Held(String),
-    /// It cannot be, and why.
+    /// It is impossible, and why.
     Impossible(&'static str),
     /// A rule was broken.
     Broken(String),
@@ -100,7 +100,7 @@ fn the_sample_has_a_cell_of_each_row_and_of_each_column() {
     }
 }
 
-/// What a cell shows in the documented table where it cannot be.
+/// The entry of an impossible cell in the documented table.
 const IMPOSSIBLE: &str = "–";
 
 #[test]
@@ -146,8 +146,8 @@ fn cells() -> Vec<Key> {
     cells
 }
 
-/// Runs one cell. A scene in which a rule was broken proves nothing more, so the next cell gets
-/// another one.
+/// Runs one cell. A scene in which a rule was broken proves nothing more, so the next cell gets a
+/// new one.
 fn run(scene: &mut Option<Scene>, accident: &Accident, moment: Moment, used_as: Use) -> Outcome {
     if let Err(why) = (accident.fits)(moment, used_as) {
         return Outcome::Impossible(why);
@@ -168,7 +168,7 @@ fn run(scene: &mut Option<Scene>, accident: &Accident, moment: Moment, used_as: 
             let why = panic.downcast_ref::<String>().cloned();
             let why = why.or_else(|| panic.downcast_ref::<&str>().map(|why| (*why).to_owned()));
             let words = cell.last_words();
-            // It may be in any state; what it left is swept away.
+            // It may be in any state; its leftovers are removed.
             drop(panic::catch_unwind(AssertUnwindSafe(|| {
                 cell.abandon(accident)
             })));
@@ -181,11 +181,11 @@ fn run(scene: &mut Option<Scene>, accident: &Accident, moment: Moment, used_as: 
     }
 }
 
-/// The tables of docs/accidents.md, for whoever has changed something.
+/// The tables of docs/accidents.md, to be copied there after a change.
 fn write_tables(outcomes: &[(Key, Outcome)]) {
-    let folder = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
-    let folder = folder.unwrap_or_else(|| PathBuf::from("../target"));
-    let path = folder.join("accidents.md");
+    let directory = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
+    let directory = directory.unwrap_or_else(|| PathBuf::from("../target"));
+    let path = directory.join("accidents.md");
     let mut text = String::new();
     for used_as in Use::ALL {
         writeln!(text, "\n## {}\n", used_as.title()).expect("a string");

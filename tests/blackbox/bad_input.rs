@@ -1,5 +1,5 @@
-//! Requests that cannot be meant so, to the node: refused with the right code and the name of what
-//! is wrong, and nothing changes.
+//! Invalid requests to the node: refused with the right code and the name of the invalid field, and
+//! nothing changes.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -13,7 +13,7 @@ use crate::rig::{
     NodeCalls, Rig, Volume, World, access, least_bytes, refused_with, with_flags, with_mode,
 };
 
-/// A node where something is there to be harmed.
+/// A node with volumes that could be harmed.
 pub(crate) struct Scene {
     pub(crate) rig: Rig,
     pub(crate) node: NodeCalls,
@@ -22,7 +22,7 @@ pub(crate) struct Scene {
     /// Staged, and published at `target`.
     pub(crate) used: Volume,
     pub(crate) target: PathBuf,
-    /// A volume's folder of its own, holding what a wrong path could reach.
+    /// A directory of the volume, with files that a wrong path could reach.
     pub(crate) traps: PathBuf,
 }
 
@@ -38,8 +38,8 @@ impl Scene {
         node.publish(used.publish(&target, access("ext4")))
             .expect("publish");
         crate::lifecycle::leave_words("ext4", &target);
-        let traps = rig.place().folder("traps");
-        rig.place().folder("traps/folder/with");
+        let traps = rig.test_dir().directory("traps");
+        rig.test_dir().directory("traps/directory/with");
         fs::write(traps.join("file"), "content").expect("write");
         symlink(&used.staging, traps.join("to-staging")).expect("symlink");
         symlink(&target, traps.join("to-target")).expect("symlink");
@@ -58,7 +58,7 @@ impl Scene {
         self.traps.join(name).to_str().expect("UTF-8").to_owned()
     }
 
-    /// Makes the call; it must be refused so, change nothing, and leave the agent well.
+    /// Makes the call; it must be refused like this, change nothing, and leave the agent healthy.
     #[track_caller]
     pub(crate) fn expect<T: std::fmt::Debug>(
         &self,
@@ -66,9 +66,9 @@ impl Scene {
         code: Code,
         word: &str,
     ) {
-        let before = World::around(self.rig.place());
+        let before = World::around(self.rig.test_dir());
         let message = refused_with(answer(&self.node), code, &[word]);
-        before.expect_unchanged(self.rig.place(), &message);
+        before.expect_unchanged(self.rig.test_dir(), &message);
         self.node
             .stats(self.used.stats(&self.target))
             .expect("the next call works");
@@ -173,7 +173,7 @@ fn a_publish_context_that_makes_no_sense_is_refused_by_key() {
     scene.down();
 }
 
-/// Capabilities that no volume has, and what is said of them.
+/// Capabilities that no volume has, and their refusals.
 fn bad_capabilities() -> Vec<(Option<csi::VolumeCapability>, &'static str)> {
     let neither = csi::VolumeCapability {
         access_type: None,

@@ -1,4 +1,4 @@
-//! Requests that cannot be meant so, to the controller.
+//! Invalid requests to the controller.
 
 use std::collections::HashMap;
 use std::fmt::Debug;
@@ -8,7 +8,7 @@ use csi::volume_capability::access_mode::Mode;
 use tonic::Code::{self, InvalidArgument, NotFound};
 use tonic::Status;
 
-use crate::rig::{Controller, ControllerCalls, Place, World, access, refused_with, with_mode};
+use crate::rig::{Controller, ControllerCalls, TestDir, World, access, refused_with, with_mode};
 
 const GIB: i64 = 1 << 30;
 const UNKNOWN: &str = "vol-00000000000000000000000000000000";
@@ -17,7 +17,7 @@ const UNKNOWN: &str = "vol-00000000000000000000000000000000";
 struct Scene {
     controller: Controller,
     calls: ControllerCalls,
-    place: Place,
+    test_dir: TestDir,
     id: String,
 }
 
@@ -43,20 +43,21 @@ fn entry(key: &str, value: &str) -> HashMap<String, String> {
 
 impl Scene {
     fn new() -> Self {
-        let place = Place::new();
-        let controller = Controller::start(&place);
+        let test_dir = TestDir::new();
+        let controller = Controller::start(&test_dir);
         let calls = controller.calls();
         let made = calls.create(order("kept")).expect("create").volume;
         let id = made.expect("a volume").volume_id;
         Scene {
             controller,
             calls,
-            place,
+            test_dir,
             id,
         }
     }
 
-    /// Makes the call; it must be refused so, change nothing, and leave the controller well.
+    /// Makes the call; it must be refused like this, change nothing, and leave the controller
+    /// healthy.
     #[track_caller]
     fn expect<T: Debug>(
         &self,
@@ -64,9 +65,9 @@ impl Scene {
         code: Code,
         word: &str,
     ) {
-        let before = World::around(&self.place);
+        let before = World::around(&self.test_dir);
         let message = refused_with(answer(&self.calls), code, &[word]);
-        before.expect_unchanged(&self.place, &message);
+        before.expect_unchanged(&self.test_dir, &message);
         let list = self
             .calls
             .list(csi::ListVolumesRequest::default())
@@ -89,7 +90,7 @@ impl Scene {
         };
         self.calls.delete(request).expect("delete");
         self.controller.terminate();
-        self.place.expect_nothing_left();
+        self.test_dir.expect_nothing_left();
     }
 }
 
@@ -134,7 +135,7 @@ fn a_volume_without_a_proper_name_or_use_is_not_made() {
         (used(&[access("zfs")]), "zfs"),
         (used(&[access("ext4"), multi]), "volume_capabilities[1]"),
         (used(&[no_mode]), "access_mode"),
-        (used(&[neither]), "neither block nor mount"),
+        (used(&[neither]), "must set block or mount"),
     ] {
         scene.expect(|calls| calls.create(order), InvalidArgument, word);
     }
@@ -164,7 +165,7 @@ fn a_volume_of_no_possible_size_is_not_made() {
 
 #[test]
 #[ignore = "needs root: make test"]
-fn a_volume_with_wishes_that_nobody_knows_is_not_made() {
+fn a_volume_with_unknown_parameters_is_not_created() {
     use csi::volume_content_source::{SnapshotSource, Type, VolumeSource};
     let scene = Scene::new();
     let with = |parameters| Order {
@@ -210,7 +211,7 @@ fn a_name_that_belongs_to_another_kind_of_volume_is_refused() {
     scene.down();
 }
 
-/// Ids that no volume has; only the first two could be none at all.
+/// Ids that no volume has; only the first two could not be ids at all.
 const NO_IDS: [(&str, Code, &str); 5] = [
     ("", InvalidArgument, "volume_id: is required"),
     ("vol\n", InvalidArgument, "volume_id"),
@@ -271,10 +272,10 @@ fn what_is_not_there_is_deleted_and_detached_already_and_nothing_else_is_touched
             scene.expect(|calls| calls.detach(detach), code, word);
             continue;
         }
-        let before = World::around(&scene.place);
+        let before = World::around(&scene.test_dir);
         scene.calls.delete(delete).expect("it is deleted already");
         scene.calls.detach(detach).expect("it is detached already");
-        before.expect_unchanged(&scene.place, id);
+        before.expect_unchanged(&scene.test_dir, id);
     }
     scene.down();
 }

@@ -1,4 +1,4 @@
-//! Paths that lead astray, to the node: refused with the right code and by name; nothing changes.
+//! Invalid paths to the node: refused with the right code and by name; nothing changes.
 
 use std::fs::{self, File};
 use std::os::unix::fs::symlink;
@@ -8,7 +8,7 @@ use tonic::Code::{self, FailedPrecondition, InvalidArgument, NotFound};
 use crate::bad_input::Scene;
 use crate::rig::access;
 
-/// Paths that no request may name, and what is said of them.
+/// Paths that no request may name, and their refusals.
 fn bad_paths() -> Vec<(String, &'static str)> {
     vec![
         (String::new(), "is required"),
@@ -41,7 +41,7 @@ fn a_path_that_is_none_is_refused_by_every_call() {
         let mut unpublish = used.unpublish(target);
         unpublish.target_path.clone_from(&path);
         scene.expect(|node| node.unpublish(unpublish), InvalidArgument, why);
-        // These only look, and what is relative is nowhere.
+        // These only read, and a relative path is not found.
         let (code, why) = match why {
             "is not absolute" => (NotFound, "relative/path"),
             _ => (InvalidArgument, why),
@@ -89,7 +89,7 @@ fn a_symbolic_link_is_not_followed_where_a_volume_is_or_shall_be() {
 #[ignore = "needs root: make test"]
 fn a_file_that_is_not_plainly_in_the_loop_directory_is_never_attached() {
     let scene = Scene::new();
-    let outside = scene.rig.place().path().join("outside");
+    let outside = scene.rig.test_dir().path().join("outside");
     File::create_new(&outside)
         .and_then(|file| file.set_len(128 << 20))
         .expect("a file");
@@ -98,8 +98,8 @@ fn a_file_that_is_not_plainly_in_the_loop_directory_is_never_attached() {
     symlink("../outside", volumes.join("relative-link")).expect("symlink");
     symlink(&scene.blank.id, volumes.join("inner-link")).expect("symlink");
     symlink("nowhere", volumes.join("dangling-link")).expect("symlink");
-    fs::create_dir(volumes.join("folder")).expect("mkdir");
-    fs::hard_link(&scene.blank.file, volumes.join("folder/inner")).expect("link");
+    fs::create_dir(volumes.join("directory")).expect("mkdir");
+    fs::hard_link(&scene.blank.file, volumes.join("directory/inner")).expect("link");
     crate::rig::run("mkfifo", &[volumes.join("fifo").to_str().expect("UTF-8")]);
     let outside = outside.to_str().expect("UTF-8");
     for id in [
@@ -107,8 +107,8 @@ fn a_file_that_is_not_plainly_in_the_loop_directory_is_never_attached() {
         "relative-link",
         "inner-link",
         "dangling-link",
-        "folder",
-        "folder/inner",
+        "directory",
+        "directory/inner",
         "fifo",
         "..",
         ".",
@@ -147,7 +147,7 @@ fn a_path_where_something_else_is_is_refused_and_left_alone() {
     scene.expect(|node| node.stage(stage), Code::AlreadyExists, "");
     for path in [
         nothing.clone(),
-        scene.trap("folder"),
+        scene.trap("directory"),
         blank.unstage().staging_target_path,
     ] {
         let mut publish = used.publish(&used.target("b"), access("ext4"));
@@ -167,7 +167,7 @@ fn a_path_where_something_else_is_is_refused_and_left_alone() {
         let publish = used.publish(path.as_ref(), access("ext4"));
         scene.expect(|node| node.publish(publish), FailedPrecondition, &path);
     }
-    for path in [scene.trap("file"), scene.trap("folder")] {
+    for path in [scene.trap("file"), scene.trap("directory")] {
         let unpublish = used.unpublish(path.as_ref());
         scene.expect(|node| node.unpublish(unpublish), FailedPrecondition, &path);
     }
@@ -182,7 +182,7 @@ fn a_path_where_something_else_is_is_refused_and_left_alone() {
     scene.expect(|node| node.unstage(unstage), FailedPrecondition, &blank.id);
     for path in [
         nothing,
-        scene.trap("folder"),
+        scene.trap("directory"),
         blank.unstage().staging_target_path,
     ] {
         let stats = used.stats(path.as_ref());

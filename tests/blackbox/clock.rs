@@ -1,4 +1,4 @@
-//! The rig's own clock of one program: what a test that sets it back relies on.
+//! Tests of the rig's clock of one program, for tests that set it back.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -15,13 +15,13 @@ fn now() -> i64 {
     i64::try_from(since).expect("a time")
 }
 
-/// As the programs write it in their logs, without the fraction.
+/// In the format of the programs' logs, without the fraction.
 fn written(seconds: i64) -> String {
     let date = run("date", &["--utc", &format!("--date=@{seconds}"), "+%FT%T"]);
     date.trim().to_owned()
 }
 
-/// What the program says last, while `act` has it say something.
+/// The last line of the program's log while `act` makes it write one.
 fn said(log: impl Fn() -> String, act: impl FnOnce()) -> String {
     let before = log().lines().count();
     act();
@@ -43,7 +43,7 @@ fn expect_between(line: &str, from: i64, to: i64) {
 #[ignore = "needs root: make test"]
 fn the_clock_of_one_program_goes_back_and_forward_and_no_other_does() {
     let rig = Rig::new();
-    let controller = Controller::start(rig.place());
+    let controller = Controller::start(rig.test_dir());
     let calls = controller.calls();
     let volume = calls.create(orders::create("a", "block")).expect("create");
     let volume = volume.volume.expect("a volume").volume_id;

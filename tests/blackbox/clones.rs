@@ -1,4 +1,4 @@
-//! Copies of one filesystem on one node: all have its id, and each must show its own files.
+//! Copies of one filesystem on one node: all have the same id, and each must show its own files.
 
 use std::fs;
 use std::path::Path;
@@ -36,17 +36,17 @@ fn copies_of_one_filesystem_that_are_staged_together_show_their_own_files() {
             assert_eq!(whose, volume.id, "{kind}");
             node.stage(volume.stage(access(kind))).expect("stage again");
             refused(node.unstage(volume.unstage()), Code::FailedPrecondition);
-            // What is mounted there is a copy, and not this volume.
+            // A copy is mounted there, and not this volume.
             let other = volumes.iter().find(|other| other.id != volume.id);
             let mut astray = other.expect("another").unpublish(target);
             refused(node.unpublish(astray.clone()), Code::FailedPrecondition);
             astray.volume_id.clone_from(&volume.id);
             node.unpublish(astray).expect("unpublish");
         }
-        // In the order in which they came, so that each leaves while others stay.
+        // In order, so that each leaves while others stay.
         for volume in &volumes {
             volume.down(&node, &[]);
-            node.stage(volume.stage(access(kind))).expect("stage anew");
+            node.stage(volume.stage(access(kind))).expect("stage again");
             let whose = fs::read_to_string(volume.staging.join("whose")).expect("read");
             assert_eq!(whose, volume.id, "{kind}");
             volume.down(&node, &[]);
@@ -55,8 +55,8 @@ fn copies_of_one_filesystem_that_are_staged_together_show_their_own_files() {
 }
 
 /// A btrfs whose mount was refused stays known to the kernel under its device's number. Linux 6.18
-/// takes a copy that gets the number for that one, gives it the id of the mounted original, and
-/// then finds that id taken.
+/// mistakes a copy that gets the number for it, gives it the id of the mounted original, and then
+/// finds that id in use.
 #[test]
 #[ignore = "needs root: make test"]
 fn a_copy_of_a_mounted_btrfs_is_staged_where_another_btrfs_was_refused_before() {
@@ -67,14 +67,14 @@ fn a_copy_of_a_mounted_btrfs_is_staged_where_another_btrfs_was_refused_before() 
         node.stage(volume.stage(access("btrfs"))).expect("stage");
     }
     other.down(&node, &[]);
-    // Of two the kernel believes the one with more transactions.
+    // Of two, the kernel uses the one with more transactions.
     for number in 0..8 {
         fs::write(original.staging.join("number"), [number]).expect("write");
         run("sync", &["--file-system", text(&original.staging)]);
     }
     let mut copy = rig.copy_of(&original.file);
     copy.content = "populated";
-    // Another program may take the number, and then nothing is shown.
+    // Another program may take the number, and then the test shows nothing.
     for _ in 0..3 {
         be_refused(&other.file);
         node.stage(copy.stage(access("btrfs")))
@@ -86,7 +86,7 @@ fn a_copy_of_a_mounted_btrfs_is_staged_where_another_btrfs_was_refused_before() 
     original.down(&node, &[]);
 }
 
-/// Mounts it while somebody else has its device.
+/// Mounts it while another process has its device.
 fn be_refused(file: &Path) {
     let device = run("losetup", &["--find", "--show", text(file)]);
     let device = device.trim();

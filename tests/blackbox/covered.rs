@@ -1,5 +1,5 @@
-//! A raw device that is bound where nobody looks: beneath another mount, or at a path that no
-//! request named. Whatever has it open, or looks there later, must never meet another volume.
+//! A raw device that is bound out of sight: under another mount, or at a path that no request
+//! named. A process that has it open, or opens it there later, must never meet another volume.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -11,13 +11,13 @@ use crate::forgotten::Bed;
 use crate::lifecycle::{expect_words, leave_words};
 use crate::rig::{Rig, Volume, access, least_bytes, refused_with, run, text, until};
 
-/// A tmpfs over a folder, until this is dropped.
+/// A tmpfs over a directory, until this is dropped.
 struct Cover(PathBuf);
 
 impl Cover {
-    fn over(folder: &Path) -> Self {
-        run("mount", &["-t", "tmpfs", "cover", text(folder)]);
-        Cover(folder.to_owned())
+    fn over(directory: &Path) -> Self {
+        run("mount", &["-t", "tmpfs", "cover", text(directory)]);
+        Cover(directory.to_owned())
     }
 }
 
@@ -27,7 +27,7 @@ impl Drop for Cover {
     }
 }
 
-/// A bind of one path onto a new file or folder, until this is dropped.
+/// A bind of one path onto a new file or directory, until this is dropped.
 struct Bind(PathBuf);
 
 impl Bind {
@@ -58,12 +58,12 @@ fn up(rig: &Rig, volume: &Volume, target: &Path) {
 }
 
 fn is_bound(rig: &Rig, volume: &Volume) -> bool {
-    let bound = rig.place().loops();
+    let bound = rig.test_dir().loops();
     bound.iter().any(|it| it.file == volume.file)
 }
 
-/// A volume is published; its staging was taken back by hand, as by a kubelet that lost its state,
-/// and its target lies beneath another mount.
+/// A volume is published; its staging was removed by hand, as by a kubelet that lost its state, and
+/// its target is under another mount.
 fn covered(rig: &Rig, volume: &Volume, target: &Path) -> Cover {
     up(rig, volume, target);
     leave_words("block", target);
@@ -72,7 +72,7 @@ fn covered(rig: &Rig, volume: &Volume, target: &Path) -> Cover {
     Cover::over(parent(target))
 }
 
-/// Another volume comes up and writes; what lies beneath the cover, or at the target, is not it.
+/// Another volume comes up and writes; the path under the cover, or the target, does not show it.
 fn another_is_elsewhere<T>(rig: &Rig, target: &Path, cover: T) {
     let (node, other) = (rig.node(), rig.volume(least_bytes("block")));
     let seen = other.target("a");
@@ -83,7 +83,8 @@ fn another_is_elsewhere<T>(rig: &Rig, target: &Path, cover: T) {
     other.down(&node, &[&seen]);
 }
 
-/// The volume is not unstaged while its device is bound at `shown`, however often it is asked.
+/// The volume is not unstaged while its device is bound at `shown`, however often unstage is
+/// called.
 fn stays_bound(rig: &Rig, volume: &Volume, shown: &Path) {
     let node = rig.node();
     for _ in 0..2 {
@@ -95,13 +96,13 @@ fn stays_bound(rig: &Rig, volume: &Volume, shown: &Path) {
 
 #[test]
 #[ignore = "needs root: make test"]
-fn a_target_that_was_named_by_a_link_and_lies_beneath_another_mount_keeps_its_device() {
+fn a_target_that_was_named_by_a_link_and_is_under_another_mount_keeps_its_device() {
     for restarted in [false, true] {
         let mut rig = Rig::new();
         let volume = rig.volume(least_bytes("block"));
         let shown = volume.target("pod").join("disk");
         fs::create_dir(parent(&shown)).expect("mkdir");
-        let link = rig.place().path().join("link");
+        let link = rig.test_dir().path().join("link");
         symlink(parent(parent(&shown)), &link).expect("symlink");
         let target = link.join("pod/disk");
         up(&rig, &volume, &target);
@@ -110,9 +111,9 @@ fn a_target_that_was_named_by_a_link_and_lies_beneath_another_mount_keeps_its_de
         if restarted {
             rig.restart();
         }
-        // Nothing shows at that path, and the mount table has another name for it.
+        // The path does not show the mount, and the mount table has another name for it.
         let answer = rig.node().unpublish(volume.unpublish(&target));
-        refused_with(answer, Code::FailedPrecondition, &["beneath another mount"]);
+        refused_with(answer, Code::FailedPrecondition, &["another mount"]);
         stays_bound(&rig, &volume, &shown);
         another_is_elsewhere(&rig, &shown, cover);
         volume.down(&rig.node(), &[&target]);
@@ -130,14 +131,14 @@ fn a_bind_of_a_target_that_no_request_named_keeps_the_device_from_being_freed() 
         let shared = is_shared.then(|| shared(pods));
         up(&rig, &volume, &target);
         leave_words("block", &target);
-        // As the kubelet makes one of its own for each pod.
+        // As the kubelet creates a separate one for each pod.
         let shown = volume.target("kubelet");
         let bind = Bind::of(&target, &shown);
         let node = rig.node();
         node.unpublish(volume.unpublish(&target))
             .expect("unpublish");
         stays_bound(&rig, &volume, &shown);
-        // Neither is the device taken over by a stage that might give it up again.
+        // A stage that may fail later must not take the device over either.
         for capability in [access("block"), access("ext4")] {
             let answer = node.stage(volume.stage(capability));
             refused_with(answer, Code::FailedPrecondition, &[text(&shown)]);
@@ -152,7 +153,7 @@ fn a_bind_of_a_target_that_no_request_named_keeps_the_device_from_being_freed() 
 
 #[test]
 #[ignore = "needs root: make test"]
-fn a_target_whose_folder_was_renamed_keeps_its_device_from_being_freed() {
+fn a_target_whose_directory_was_renamed_keeps_its_device_from_being_freed() {
     let rig = Rig::new();
     let volume = rig.volume(least_bytes("block"));
     let target = volume.target("pod").join("disk");
@@ -214,25 +215,25 @@ fn a_device_whose_file_was_replaced_stays_staged_while_it_is_bound_elsewhere() {
     another_is_elsewhere(&rig, &shown, ());
     drop(bind);
     volume.down(&node, &[]);
-    assert!(rig.place().loops().is_empty());
+    assert!(rig.test_dir().loops().is_empty());
 }
 
-/// Makes the folder a mount that shares what is mounted in it.
-fn shared(folder: &Path) -> Bind {
-    let bind = Bind::of(folder, folder);
-    run("mount", &["--make-shared", text(folder)]);
+/// Makes the directory a mount that shares what is mounted in it.
+fn shared(directory: &Path) -> Bind {
+    let bind = Bind::of(directory, directory);
+    run("mount", &["--make-shared", text(directory)]);
     bind
 }
 
 #[test]
 #[ignore = "needs root: make test"]
-fn a_start_frees_no_device_whose_bind_lies_beneath_another_mount() {
+fn a_start_frees_no_device_whose_bind_is_under_another_mount() {
     let mut rig = Rig::new();
     let volume = rig.volume(least_bytes("block"));
     let target = volume.target("disk");
     let cover = covered(&rig, &volume, &target);
     rig.restart();
-    // A start that frees it has done so by then: devices are looked through in their order.
+    // A start that frees it has done so by then: devices are inspected in order.
     let left = rig.volume(least_bytes("block"));
     rig.node()
         .stage(left.stage(access("block")))
@@ -249,7 +250,7 @@ fn a_start_frees_no_device_whose_bind_lies_beneath_another_mount() {
 
 #[test]
 #[ignore = "needs root: make test"]
-fn what_lies_beneath_another_mount_is_not_taken_for_unpublished() {
+fn a_target_under_another_mount_is_not_mistaken_for_unpublished() {
     for restarted in [false, true] {
         let mut rig = Rig::new();
         let volume = rig.volume(least_bytes("block"));
@@ -261,7 +262,7 @@ fn what_lies_beneath_another_mount_is_not_taken_for_unpublished() {
             rig.restart();
         }
         let node = rig.node();
-        let words = [text(&target), "beneath another mount"];
+        let words = [text(&target), "another mount"];
         for _ in 0..2 {
             let answer = node.unpublish(volume.unpublish(&target));
             refused_with(answer, Code::FailedPrecondition, &words);
@@ -277,7 +278,7 @@ fn what_lies_beneath_another_mount_is_not_taken_for_unpublished() {
 
 #[test]
 #[ignore = "needs root: make test"]
-fn a_pending_detach_frees_no_device_whose_bind_lies_beneath_another_mount() {
+fn a_pending_detach_frees_no_device_whose_bind_is_under_another_mount() {
     for restarted in [false, true] {
         let mut bed = Bed::new();
         let (volume, last) = (bed.volume("block"), bed.volume("ext4"));
@@ -289,13 +290,13 @@ fn a_pending_detach_frees_no_device_whose_bind_lies_beneath_another_mount() {
         let node = bed.rig.node();
         node.stage(last.stage(access("ext4"))).expect("stage");
         assert_eq!(bed.detach(&volume).unwrap_err().code(), Code::Aborted);
-        // What came before this is over when this is.
+        // Everything before this call is finished when it returns.
         bed.is_detached_in_the_end(&last);
         assert!(is_bound(&bed.rig, &volume), "restarted: {restarted}");
         assert_eq!(bed.detach(&volume).unwrap_err().code(), Code::Aborted);
         drop(cover);
         expect_words("block", &target);
-        // The look at the pending detach is a job of the volume's.
+        // The check of the pending detach is a job of the volume's.
         let node = bed.rig.node();
         until("it is unpublished", || {
             node.unpublish(volume.unpublish(&target)).is_ok()

@@ -1,5 +1,5 @@
-//! `kill -9` of the agent at random instants of formatting a blank volume. Whatever is left, the
-//! next tries must come to a staged volume; and nothing of it may be taken for another volume's.
+//! `kill -9` of the agent at random instants while it formats a blank volume. Retries must always
+//! end with a staged volume, and no leftover may be mistaken for another volume's.
 
 use std::path::Path;
 use std::sync::mpsc;
@@ -15,12 +15,12 @@ use crate::rig::{
     Answer, Chance, NodeCalls, Rig, Volume, access, least_bytes, pause, refused_with, run, until,
 };
 
-/// Far more tries than a mkfs that outlived its agent can take to end.
+/// Far more tries than needed while a mkfs outlives its agent.
 const TRIES_MAX: u32 = 2000;
-/// Where a format leaves its mark until it has ended.
+/// Offset of a format's mark until the format has ended.
 const MARK_AT: u64 = 100 << 20;
 
-/// How many kills must meet a stage under way: `make nightly` has the time for more.
+/// How many kills must hit a running stage: `make nightly` has time for more.
 fn kills_wanted() -> u32 {
     if std::env::var_os("BELAY_NIGHTLY").is_some() {
         300
@@ -29,7 +29,7 @@ fn kills_wanted() -> u32 {
     }
 }
 
-/// Rounds in which the answer came first are lost; so many more than wanted may be.
+/// Rounds in which the response came first do not count; this many more are allowed.
 const ROUNDS_A_KILL: u32 = 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,16 +84,16 @@ fn kill_at_random_instants(kind: &str, victims: Victims) {
         let answer = stage_aside(&rig.node(), &volume, kind);
         let start = Instant::now();
         let instant = whole * u32::try_from(chance.below(1000)).expect("small") / 1000;
-        // Either the answer comes in time, or the instant does.
+        // Either the response comes first, or the kill.
         let came = answer.recv_timeout(instant).is_ok();
         if came {
-            // It takes less time now than it did, so the instants must come earlier.
+            // It is faster now than before, so the kills must come earlier.
             whole = start.elapsed();
         }
         kill(&mut rig, victims);
         met.note(&volume, came);
         rig.start();
-        // After a detach the controller calls a volume used that holds any data.
+        // After a detach the controller calls a volume used if it holds any data.
         volume.content = if round % 2 == 0 { "new" } else { "used" };
         met.tries += stage_in_the_end(&rig.node(), &volume, kind);
         let target = volume.target("a");
@@ -112,21 +112,21 @@ fn kill_at_random_instants(kind: &str, victims: Victims) {
             return;
         }
         if !came {
-            // Towards what it takes on a machine as busy as it is now.
+            // Adapts to the current load of the machine.
             whole = whole.mul_f64(1.05);
         }
     }
-    panic!("too few kills met a stage under way: {met:?}");
+    panic!("too few kills hit a running stage: {met:?}");
 }
 
-/// What the kills met.
+/// The results of the kills.
 #[derive(Debug, Default)]
 struct Met {
     nothing_written: u32,
     a_mark: u32,
     a_filesystem: u32,
     a_staged_volume: u32,
-    /// Calls that it took afterwards.
+    /// Number of calls afterwards.
     tries: u32,
 }
 
@@ -144,13 +144,13 @@ impl Met {
         } += 1;
     }
 
-    /// Kills before the answer.
+    /// Kills before the response.
     fn kills(&self) -> u32 {
         self.nothing_written + self.a_mark + self.a_filesystem
     }
 }
 
-/// How long a blank stage takes when nobody disturbs it.
+/// How long an undisturbed blank stage takes.
 fn undisturbed(rig: &Rig, kind: &str) -> Duration {
     let volume = rig.volume(least_bytes(kind));
     let start = Instant::now();
@@ -160,11 +160,11 @@ fn undisturbed(rig: &Rig, kind: &str) -> Duration {
     duration
 }
 
-/// Stages on another thread; the answer comes by the channel, if it ever does.
+/// Stages on another thread; the response comes through the channel, if ever.
 fn stage_aside(node: &NodeCalls, volume: &Volume, kind: &str) -> mpsc::Receiver<Answer<()>> {
     let (node, request) = (node.clone(), volume.stage(access(kind)));
     let (tell, answer) = mpsc::channel();
-    // Nobody may be listening any more; and the thread ends with the agent's connection.
+    // The receiver may be gone; and the thread ends with the agent's connection.
     thread::spawn(move || drop(tell.send(node.stage(request).map(drop))));
     answer
 }
@@ -176,13 +176,13 @@ fn kill(rig: &mut Rig, victims: Victims) {
     rig.kill();
 }
 
-/// Repeats as the kubelet does, and fails on any answer that would end its patience.
+/// Retries as the kubelet does, and fails on any response that would stop its retries.
 fn stage_in_the_end(node: &NodeCalls, volume: &Volume, kind: &str) -> u32 {
     for tries in 1..=TRIES_MAX {
         match node.stage(volume.stage(access(kind))) {
             Ok(_) => return tries,
             Err(status) if status.code() == Code::Aborted => pause(),
-            Err(status) => panic!("refused for ever after {tries} tries: {status}"),
+            Err(status) => panic!("still refused after {tries} tries: {status}"),
         }
     }
     panic!("still not staged after {TRIES_MAX} tries");
@@ -224,7 +224,7 @@ fn a_filesystem_restored_into_a_volume_whose_format_was_cut_off_keeps_its_files(
             assert_eq!(volume.read(MARK_AT, 16), b"BELAY-MKFS-MARK\n");
             rig.node()
                 .stage(volume.stage(access(kind)))
-                .expect("stage what was restored");
+                .expect("stage the restored volume");
             expect_words(kind, &volume.staging);
             volume.down(&rig.node(), &[]);
             assert!(is_sound(kind, &volume.file), "{kind} is not sound");
@@ -232,7 +232,7 @@ fn a_filesystem_restored_into_a_volume_whose_format_was_cut_off_keeps_its_files(
     }
 }
 
-/// Copies `count` MiB from the MiB `first` on, or what there is of them.
+/// Copies `count` MiB from the MiB `first` on, or as many as exist.
 fn restore(from: &Path, to: &Path, first: u64, count: u64) {
     let (from, to) = (from.display(), to.display());
     let (skip, seek) = (format!("skip={first}"), format!("seek={first}"));
@@ -243,7 +243,7 @@ fn restore(from: &Path, to: &Path, first: u64, count: u64) {
     run("dd", &args);
 }
 
-/// A volume whose agent was killed just when it had started mkfs, and mkfs with it.
+/// A volume whose agent was killed right after starting mkfs, and mkfs with it.
 fn cut_off(rig: &mut Rig, kind: &str) -> Volume {
     loop {
         let volume = rig.volume(least_bytes(kind));
@@ -256,12 +256,12 @@ fn cut_off(rig: &mut Rig, kind: &str) -> Volume {
         kill(rig, Victims::AgentAndMkfs);
         rig.start();
         until("the device is unbound", || {
-            rig.place().loops().is_empty() || is_over
+            rig.test_dir().loops().is_empty() || is_over
         });
         if volume.read(MARK_AT, 16).iter().any(|byte| *byte != 0) {
             return volume;
         }
-        // It was faster than this test: once more, with another volume.
+        // It was faster than this test: retry with another volume.
         stage_in_the_end(&rig.node(), &volume, kind);
         volume.down(&rig.node(), &[]);
     }

@@ -1,6 +1,6 @@
-//! 64 callers at the same time, of whom many go away before they are answered: some with a volume
-//! of their own, most for the same few. No answer may be wrong, no call may hang, no mount may lie
-//! upon another one, and at the end nothing may be left.
+//! 64 callers at the same time, many of which disconnect before the response: some with a separate
+//! volume, most for the same few. No answer may be wrong, no call may hang, no mount may be stacked
+//! on another, and at the end nothing may be left.
 //!
 //! `BELAY_SEED` makes every caller choose the same calls again; how they meet is the machine's
 //! choice.
@@ -23,7 +23,7 @@ use stranger::{Shelf, Stranger};
 use crate::rig::{Chance, PATIENCE, Pair};
 
 const CALLERS: usize = 64;
-/// As many of each kind.
+/// Of each kind, this many.
 const OWNERS: usize = 24;
 const KINDS: [&str; 4] = ["ext4", "xfs", "btrfs", "block"];
 
@@ -43,7 +43,7 @@ fn a_crowd_of_callers_gets_true_answers_and_leaves_nothing() {
     let mut chance = Chance::new("a crowd");
     let scene = Arc::new(Scene::new(pair.site().clone(), lasts()));
     let shelf = Arc::new(Shelf::default());
-    let (tell, told) = mpsc::channel();
+    let (tell, reported) = mpsc::channel();
     let pid = pair.agent().pid();
     let watcher = {
         let scene = Arc::clone(&scene);
@@ -52,20 +52,20 @@ fn a_crowd_of_callers_gets_true_answers_and_leaves_nothing() {
     for number in 0..CALLERS {
         let (scene, shelf, tell) = (Arc::clone(&scene), Arc::clone(&shelf), tell.clone());
         let chance = chance.fork();
-        // Not waited for, if it hangs.
+        // Not awaited, if it hangs.
         thread::spawn(move || {
             let calls = || call(&scene, &shelf, number, chance);
             let is_well = catch_unwind(AssertUnwindSafe(calls)).is_ok();
             if !is_well {
                 scene.end();
             }
-            // The test may have given up, and then nobody wants to know.
+            // The test may have failed, and the receiver may be gone.
             tell.send(is_well).unwrap_or_default();
         });
     }
     let mut failed = 0;
     for _ in 0..CALLERS {
-        match told.recv_timeout(lasts() + 2 * PATIENCE) {
+        match reported.recv_timeout(lasts() + 2 * PATIENCE) {
             Ok(is_well) => failed += u32::from(!is_well),
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => panic!(
                 "callers hang; not answered yet:\n{}{}",
@@ -77,11 +77,11 @@ fn a_crowd_of_callers_gets_true_answers_and_leaves_nothing() {
     scene.end();
     watcher.join().expect("the watcher");
     if let Some(found) = scene.stacked() {
-        panic!("a mount lies upon another one: {found}");
+        panic!("a mount is stacked on another: {found}");
     }
     assert!(
         failed == 0,
-        "{failed} callers failed, as told above\n{}",
+        "{failed} callers failed, as reported above\n{}",
         pair.last_words()
     );
     end(pair, &scene, &shelf);
@@ -98,19 +98,16 @@ fn call(scene: &Scene, shelf: &Shelf, number: usize, chance: Chance) {
     }
 }
 
-/// What is left when all are gone.
+/// Checks for leftovers when all callers are done.
 fn end(pair: Pair, scene: &Scene, shelf: &Shelf) {
     eprintln!("{}", scene.journal.table());
     for rpc in codes::rpcs() {
         let of = |code| scene.journal.count(rpc, code);
-        assert!(
-            of("OK") > 0 && of("left") > 0,
-            "{rpc} was never tried in earnest"
-        );
+        assert!(of("OK") > 0 && of("left") > 0, "{rpc} never ran to its end");
     }
     assert!(
         scene.journal.count("NodeStageVolume", "ABORTED") > 0,
-        "nobody met anybody"
+        "no two calls met"
     );
     stranger::settle(scene, shelf);
     stranger::bring_up(scene, shelf);

@@ -1,20 +1,21 @@
 //! The disk that holds the volumes' files has shut itself down under them: everything can be taken
-//! down all the same, or nobody could unmount and mend it; and no other volume is staged.
+//! down all the same, so that the disk can be unmounted and repaired; and no other volume is
+//! staged.
 
 use std::fs::{self, File};
 use std::path::Path;
 
 use tonic::Code;
 
-use crate::rig::{Disk, Place, Rig, Volume, access, least_bytes, refused_with, run, until};
+use crate::rig::{Disk, Rig, TestDir, Volume, access, least_bytes, refused_with, run, until};
 
-/// `XFS_IOC_GOINGDOWN` (fs/xfs/libxfs/xfs_fs.h), which ext4 has as well.
+/// `XFS_IOC_GOINGDOWN` (fs/xfs/libxfs/xfs_fs.h), which ext4 also has.
 fn shut_down(disk: &Path) {
     let disk = disk.to_str().expect("UTF-8");
     run("xfs_io", &["-x", "-c", "shutdown", disk]);
 }
 
-/// The volumes of a test, one of each kind that was asked for.
+/// The volumes of a test, one of each requested kind.
 struct Up {
     rig: Rig,
     disk: Disk,
@@ -23,9 +24,9 @@ struct Up {
 
 impl Up {
     fn new(filesystem: &str) -> Self {
-        let place = Place::new();
-        let disk = Disk::new(&place, filesystem, "disk-mounted");
-        let rig = Rig::with_volumes_in(place, disk.path().to_owned());
+        let test_dir = TestDir::new();
+        let disk = Disk::new(&test_dir, filesystem, "disk-mounted");
+        let rig = Rig::with_volumes_in(test_dir, disk.path().to_owned());
         let kinds = ["ext4", "xfs", "btrfs", "block"];
         let volumes = kinds.map(|kind| (kind, rig.volume(least_bytes(kind))));
         let volumes = volumes.into();
@@ -52,10 +53,10 @@ impl Up {
         shut_down(self.disk.path());
     }
 
-    /// No device is bound but the disk's own, which can be unmounted once the agent has ended.
+    /// Only the disk's own device is bound, and can be released once the agent has ended.
     fn end(mut self) {
         until("only the disk is on a loop device", || {
-            self.rig.place().loops().len() == 1
+            self.rig.test_dir().loops().len() == 1
         });
         self.rig.kill();
         self.disk.unmount();
@@ -77,7 +78,7 @@ fn volumes_on_a_disk_that_has_shut_itself_down_can_be_unpublished_and_unstaged()
             for (kind, volume) in &up.volumes {
                 let what = format!("{kind} on {filesystem}, restarted: {is_restarted}");
                 let (node, target) = (up.rig.node(), volume.target("a"));
-                // Whoever is still published keeps the device.
+                // A target that is still published keeps the device.
                 refused_with(
                     node.unstage(volume.unstage()),
                     Code::FailedPrecondition,
@@ -103,7 +104,7 @@ fn a_volume_that_is_not_staged_is_unstaged_on_a_dead_disk_only_without_a_device(
         let (_, volume) = &up.volumes[0];
         let (_, raw) = up.volumes.last().expect("a volume");
         node.stage(raw.stage(access("block"))).expect("stage");
-        // Made up while its file can be looked at.
+        // Created while its file can be inspected.
         let stage = volume.stage(access("ext4"));
         up.disk_dies();
         refused_with(node.stage(stage), Code::Internal, &["EIO"]);
@@ -129,7 +130,7 @@ fn a_device_of_another_disk_stays_where_it_is_though_its_file_has_the_volumes_na
     for filesystem in ["xfs", "ext4"] {
         let up = Up::new(filesystem);
         let (_, volume) = &up.volumes[0];
-        let namesake = up.rig.place().folder("other").join(&volume.id);
+        let namesake = up.rig.test_dir().directory("other").join(&volume.id);
         fs::copy(&volume.file, &namesake).expect("copy");
         let text = |path: &Path| path.to_str().expect("UTF-8").to_owned();
         let device = run("losetup", &["--find", "--show", &text(&namesake)]);
@@ -142,7 +143,7 @@ fn a_device_of_another_disk_stays_where_it_is_though_its_file_has_the_volumes_na
         refused_with(answer, Code::FailedPrecondition, &words);
         run("umount", &[&staged]);
         up.rig.node().unstage(volume.unstage()).expect("unstage");
-        // Still bound, for it was never ours.
+        // Still bound, since it was never ours.
         run("losetup", &["--detach", device]);
         up.end();
     }

@@ -1,5 +1,5 @@
-//! Several drivers in one agent: each has its own name, socket and volumes, and none can touch what
-//! is another's.
+//! Several drivers in one agent: each has its own name, socket and volumes, and none can touch
+//! another's.
 
 use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixStream;
@@ -12,59 +12,59 @@ use tonic::Code;
 use crate::kubelet_dir::Mount;
 use crate::lifecycle::{expect_words, leave_words};
 use crate::rig::{
-    Fuse, Kubelet, NodeCalls, Pages, Place, Process, Volume, access, least_bytes, mounts_of, probe,
-    refused, until,
+    Fuse, Kubelet, NodeCalls, Pages, Process, TestDir, Volume, access, least_bytes, mounts_of,
+    probe, refused, until,
 };
 
 const NAMES: [&str; 2] = ["local.csi.belay.dev", "fast.belay.dev"];
 
-/// What the drivers know the node by; the first one has its name.
+/// The drivers' node id; the first one uses the node's name.
 const NODE_IDS: [&str; 2] = ["node-1", "4711"];
 
 /// An agent with the two drivers of [`NAMES`], and one of another node.
 struct Bed {
     agent: Process,
     kubelet: Kubelet,
-    place: Place,
+    test_dir: TestDir,
 }
 
 impl Bed {
     fn new() -> Self {
-        let place = Place::new();
+        let test_dir = TestDir::new();
         for name in NAMES {
-            place.folder(name);
+            test_dir.directory(name);
         }
-        Self::at(place)
+        Self::at(test_dir)
     }
 
-    fn at(place: Place) -> Self {
-        let kubelet = Kubelet::start(&place.path().join("registry"));
-        let agent = start(&place, &flags(&place));
+    fn at(test_dir: TestDir) -> Self {
+        let kubelet = Kubelet::start(&test_dir.path().join("registry"));
+        let agent = start(&test_dir, &flags(&test_dir));
         Bed {
             agent,
             kubelet,
-            place,
+            test_dir,
         }
     }
 
-    /// With another agent, started with these flags more after the first was killed.
+    /// With another agent, started with these additional flags after the first was killed.
     fn restarted(self, more: &[String]) -> Self {
         let Bed {
             agent,
             kubelet,
-            place,
+            test_dir,
         } = self;
         drop(agent);
-        let agent = start(&place, &[more, &flags(&place)].concat());
+        let agent = start(&test_dir, &[more, &flags(&test_dir)].concat());
         Bed {
             agent,
             kubelet,
-            place,
+            test_dir,
         }
     }
 
     fn node(&self, driver: usize) -> NodeCalls {
-        NodeCalls::new(socket(&self.place, driver))
+        NodeCalls::new(socket(&self.test_dir, driver))
     }
 
     /// A volume of the driver's, all of them of one id.
@@ -74,25 +74,25 @@ impl Bed {
 
     fn named(&self, driver: usize, id: &str, bytes: u64) -> Volume {
         let name = NAMES[driver];
-        let volumes = self.place.path().join(name);
+        let volumes = self.test_dir.path().join(name);
         let id = id.to_owned();
-        let volume = Volume::made(&self.place.folder(format!("of-{name}")), &volumes, id);
+        let volume = Volume::made(&self.test_dir.directory(format!("of-{name}")), &volumes, id);
         let file = std::fs::File::create_new(&volume.file).expect("a new file");
         file.set_len(bytes).expect("ftruncate");
         volume
     }
 }
 
-fn socket(place: &Place, driver: usize) -> PathBuf {
-    place.path().join(format!("{}.sock", NAMES[driver]))
+fn socket(test_dir: &TestDir, driver: usize) -> PathBuf {
+    test_dir.path().join(format!("{}.sock", NAMES[driver]))
 }
 
-/// All but the first `--endpoint`, which whoever starts the agent gives.
-fn flags(place: &Place) -> Vec<String> {
+/// All but the first `--endpoint`, which the starter of the agent passes.
+fn flags(test_dir: &TestDir) -> Vec<String> {
     let path = |path: &Path| path.display().to_string();
     let of_driver = |driver: usize| {
-        let socket = path(&socket(place, driver));
-        let loop_dir = path(&place.path().join(NAMES[driver]));
+        let socket = path(&socket(test_dir, driver));
+        let loop_dir = path(&test_dir.path().join(NAMES[driver]));
         vec![
             format!("--driver-name={}", NAMES[driver]),
             format!("--kubelet-registration-path={socket}"),
@@ -105,16 +105,16 @@ fn flags(place: &Place) -> Vec<String> {
         format!("--node-name={}", NODE_IDS[0]),
         format!(
             "--registration-dir={}",
-            path(&place.path().join("registry"))
+            path(&test_dir.path().join("registry"))
         ),
     ];
     flags.extend(of_driver(0));
     flags.push("--next-driver".to_owned());
-    flags.push(format!("--endpoint={}", path(&socket(place, 1))));
+    flags.push(format!("--endpoint={}", path(&socket(test_dir, 1))));
     flags.extend(of_driver(1));
     flags.push(format!("--node-id={}", NODE_IDS[1]));
     flags.push(format!("--only-on-node={}", NODE_IDS[0]));
-    // Nothing of it is there, and nothing of it is looked for.
+    // Nothing of it exists, and nothing of it is used.
     flags.extend(
         [
             "--next-driver",
@@ -130,9 +130,9 @@ fn flags(place: &Place) -> Vec<String> {
     flags
 }
 
-fn start(place: &Place, flags: &[String]) -> Process {
+fn start(test_dir: &TestDir, flags: &[String]) -> Process {
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
-    Process::start(place, "belay-node", &socket(place, 0), &flags)
+    Process::start(test_dir, "belay-node", &socket(test_dir, 0), &flags)
 }
 
 #[test]
@@ -140,7 +140,11 @@ fn start(place: &Place, flags: &[String]) -> Process {
 fn each_driver_registers_has_its_own_limits_and_goes_with_the_agent() {
     let mut bed = Bed::new();
     let pages = Pages::of(&bed.agent);
-    let sockets = NAMES.map(|name| bed.place.path().join(format!("registry/{name}-reg.sock")));
+    let sockets = NAMES.map(|name| {
+        bed.test_dir
+            .path()
+            .join(format!("registry/{name}-reg.sock"))
+    });
     for (driver, name) in NAMES.into_iter().enumerate() {
         assert_eq!(pages.health().0, 503, "{name} is not registered yet");
         bed.kubelet.node_id = NODE_IDS[driver];
@@ -156,7 +160,7 @@ fn each_driver_registers_has_its_own_limits_and_goes_with_the_agent() {
     bed.agent.terminate();
     for (driver, registration) in sockets.iter().enumerate() {
         assert!(!registration.exists());
-        assert!(UnixStream::connect(socket(&bed.place, driver)).is_err());
+        assert!(UnixStream::connect(socket(&bed.test_dir, driver)).is_err());
     }
 }
 
@@ -179,7 +183,7 @@ fn volumes_of_one_id_of_two_drivers_are_never_mixed_up() {
     leave_words("ext4", &target);
     assert!(!other_target.join("words").exists());
 
-    // A request that reaches the wrong driver: the id is known there, what is mounted is not.
+    // A request that reaches the wrong driver: the id is known there, the mounted volume is not.
     refused(
         other_node.stage(volume.stage(access("ext4"))),
         Code::AlreadyExists,
@@ -187,10 +191,10 @@ fn volumes_of_one_id_of_two_drivers_are_never_mixed_up() {
     refused(other_node.stats(volume.stats(&target)), Code::NotFound);
     other_node
         .unpublish(volume.unpublish(&target))
-        .expect_err("what is another driver's stays mounted");
+        .expect_err("another driver's volume stays mounted");
     other_node
         .unstage(volume.unstage())
-        .expect_err("what is another driver's stays staged");
+        .expect_err("another driver's volume stays staged");
     expect_words("ext4", &target);
 
     volume.down(&node, &[&target]);
@@ -198,11 +202,11 @@ fn volumes_of_one_id_of_two_drivers_are_never_mixed_up() {
     other_node.stats(other.stats(&other_target)).expect("stats");
     other.down(&other_node, &[&other_target]);
     drop(bed.agent);
-    bed.place.expect_nothing_left();
+    bed.test_dir.expect_nothing_left();
 }
 
 fn expect_nothing_at(target: &Path) {
-    assert!(!target.exists(), "{} was taken away", target.display());
+    assert!(!target.exists(), "{} was removed", target.display());
 }
 
 #[test]
@@ -226,17 +230,17 @@ fn a_restarted_agent_finds_the_volumes_of_all_its_drivers() {
         volume.down(&node, &[&targets[driver]]);
     }
     drop(bed.agent);
-    bed.place.expect_nothing_left();
+    bed.test_dir.expect_nothing_left();
 }
 
-/// The first driver is whole; the second answers what asks no disk, names itself and the reason
-/// wherever somebody asks, and is not made known to the kubelet.
+/// The first driver works; the second answers calls that need no disk, reports itself and the
+/// reason everywhere, and is not registered with the kubelet.
 fn expect_the_second_waits(bed: &mut Bed, why: &str) {
     let (pages, words) = (Pages::of(&bed.agent), [NAMES[1], "--loop-dir", why]);
     let says_so = |text: &str| words.iter().all(|word| text.contains(word));
     let registration = |driver: usize| {
         let name = format!("registry/{}-reg.sock", NAMES[driver]);
-        bed.place.path().join(name)
+        bed.test_dir.path().join(name)
     };
     bed.kubelet.registers(&registration(0));
     until("the first driver is registered", || {
@@ -254,7 +258,7 @@ fn expect_the_second_waits(bed: &mut Bed, why: &str) {
 
     assert!(is_ready(bed, 0) && !is_ready(bed, 1));
     bed.node(1).info(Default::default()).expect("info");
-    let volume = Volume::made(bed.place.path(), bed.place.path(), "vol-1".to_owned());
+    let volume = Volume::made(bed.test_dir.path(), bed.test_dir.path(), "vol-1".to_owned());
     let target = volume.target("a");
     let node = bed.node(1);
     let answers = [
@@ -270,7 +274,7 @@ fn expect_the_second_waits(bed: &mut Bed, why: &str) {
 }
 
 fn is_ready(bed: &Bed, driver: usize) -> bool {
-    let answer = probe(&socket(&bed.place, driver)).expect("probe");
+    let answer = probe(&socket(&bed.test_dir, driver)).expect("probe");
     answer.ready.expect("always set")
 }
 
@@ -288,7 +292,7 @@ fn expect_a_life(bed: &Bed, driver: usize) {
 fn expect_both(bed: &mut Bed) {
     until("the second driver has come up", || is_ready(bed, 1));
     let registration = bed
-        .place
+        .test_dir
         .path()
         .join(format!("registry/{}-reg.sock", NAMES[1]));
     until("it is offered to the kubelet", || registration.exists());
@@ -303,40 +307,40 @@ fn expect_both(bed: &mut Bed) {
 
 #[test]
 #[ignore = "needs root: make test"]
-fn a_driver_whose_folder_is_not_made_yet_comes_up_when_it_is_and_holds_up_no_other() {
-    let place = Place::new();
-    place.folder(NAMES[0]);
-    let mut bed = Bed::at(place);
+fn a_driver_whose_directory_is_created_later_comes_up_then_and_blocks_no_other() {
+    let test_dir = TestDir::new();
+    test_dir.directory(NAMES[0]);
+    let mut bed = Bed::at(test_dir);
     expect_the_second_waits(&mut bed, "No such file or directory");
-    bed.place.folder(NAMES[1]);
+    bed.test_dir.directory(NAMES[1]);
     expect_both(&mut bed);
     drop(bed.agent);
-    bed.place.expect_nothing_left();
+    bed.test_dir.expect_nothing_left();
 }
 
 #[test]
 #[ignore = "needs root: make test"]
-fn a_driver_whose_disk_fails_or_hangs_at_the_start_holds_up_no_other() {
-    let place = Place::new();
-    place.folder(NAMES[0]);
-    let mut fuse = Fuse::mount(&place, "file");
-    let folder = place.path().join(NAMES[1]);
-    symlink(fuse.point().join("folder"), &folder).expect("symlink");
+fn a_driver_whose_disk_fails_or_hangs_at_the_start_blocks_no_other() {
+    let test_dir = TestDir::new();
+    test_dir.directory(NAMES[0]);
+    let mut fuse = Fuse::mount(&test_dir, "file");
+    let directory = test_dir.path().join(NAMES[1]);
+    symlink(fuse.point().join("directory"), &directory).expect("symlink");
     fuse.silence();
-    let mut bed = Bed::at(place);
+    let mut bed = Bed::at(test_dir);
     expect_the_second_waits(&mut bed, "does not answer");
-    // The thread that hung comes back with an error.
+    // The hung thread returns with an error.
     drop(fuse);
     let pages = Pages::of(&bed.agent);
     until("its disk has failed", || {
         let page = pages.health().1;
         !page.contains("does not answer") && page.contains(NAMES[1])
     });
-    std::fs::remove_file(&folder).expect("unlink");
-    bed.place.folder(NAMES[1]);
+    std::fs::remove_file(&directory).expect("unlink");
+    bed.test_dir.directory(NAMES[1]);
     expect_both(&mut bed);
     drop(bed.agent);
-    bed.place.expect_nothing_left();
+    bed.test_dir.expect_nothing_left();
 }
 
 /// More than the agent has threads for changes of one driver, hung ones included.
@@ -344,18 +348,18 @@ const HUNG: usize = 70;
 
 #[test]
 #[ignore = "needs root: make test"]
-fn a_driver_whose_calls_hang_on_all_its_threads_holds_up_no_other() {
-    let place = Place::new();
-    place.folder(NAMES[0]);
-    let mut fuse = Fuse::mount(&place, "file");
-    symlink(fuse.point(), place.path().join(NAMES[1])).expect("symlink");
-    let bed = Bed::at(place);
+fn a_driver_whose_calls_hang_on_all_its_threads_blocks_no_other() {
+    let test_dir = TestDir::new();
+    test_dir.directory(NAMES[0]);
+    let mut fuse = Fuse::mount(&test_dir, "file");
+    symlink(fuse.point(), test_dir.path().join(NAMES[1])).expect("symlink");
+    let bed = Bed::at(test_dir);
     until("the second driver has come up", || is_ready(&bed, 1));
     fuse.silence();
-    let folder = bed.place.folder("hung");
+    let directory = bed.test_dir.directory("hung");
     let hung: Vec<_> = (0..HUNG)
         .map(|number| {
-            let volume = Volume::made(&folder, &folder, format!("vol-{number}"));
+            let volume = Volume::made(&directory, &directory, format!("vol-{number}"));
             let (node, request) = (bed.node(1), volume.unstage());
             thread::spawn(move || node.unstage(request))
         })
@@ -376,15 +380,15 @@ fn a_driver_whose_calls_hang_on_all_its_threads_holds_up_no_other() {
         drop(call.join().expect("no panic"));
     }
     drop(bed.agent);
-    bed.place.expect_nothing_left();
+    bed.test_dir.expect_nothing_left();
 }
 
 #[test]
 #[ignore = "needs root: make test"]
-fn two_drivers_whose_folders_turn_out_to_be_one_are_never_both_served() {
-    let place = Place::new();
-    let (first, second) = (place.folder(NAMES[0]), place.path().join(NAMES[1]));
-    let bed = Bed::at(place);
+fn two_drivers_whose_directories_turn_out_to_be_one_are_never_both_served() {
+    let test_dir = TestDir::new();
+    let (first, second) = (test_dir.directory(NAMES[0]), test_dir.path().join(NAMES[1]));
+    let bed = Bed::at(test_dir);
     symlink(first, &second).expect("symlink");
     let pages = Pages::of(&bed.agent);
     until("it is noticed", || {
@@ -392,32 +396,35 @@ fn two_drivers_whose_folders_turn_out_to_be_one_are_never_both_served() {
     });
     assert!(is_ready(&bed, 0) && !is_ready(&bed, 1));
     std::fs::remove_file(&second).expect("unlink");
-    bed.place.folder(NAMES[1]);
+    bed.test_dir.directory(NAMES[1]);
     until("the second driver has come up", || is_ready(&bed, 1));
     for driver in [0, 1] {
         expect_a_life(&bed, driver);
     }
     drop(bed.agent);
-    bed.place.expect_nothing_left();
+    bed.test_dir.expect_nothing_left();
 }
 
 #[test]
 #[ignore = "needs root: make test"]
-fn two_drivers_with_one_folder_are_refused() {
-    let place = Place::new();
+fn two_drivers_with_one_directory_are_refused() {
+    let test_dir = TestDir::new();
     for name in NAMES {
-        place.folder(name);
+        test_dir.directory(name);
     }
-    Kubelet::start(&place.path().join("registry"));
-    let (first, second) = (place.path().join(NAMES[0]), place.path().join(NAMES[1]));
+    Kubelet::start(&test_dir.path().join("registry"));
+    let (first, second) = (
+        test_dir.path().join(NAMES[0]),
+        test_dir.path().join(NAMES[1]),
+    );
     std::fs::remove_dir(&second).expect("rmdir");
     std::os::unix::fs::symlink(&first, &second).expect("symlink");
-    let flags = flags(&place);
+    let flags = flags(&test_dir);
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
-    let told = Process::refused(&place, "belay-node", &socket(&place, 0), &flags);
+    let reported = Process::refused(&test_dir, "belay-node", &socket(&test_dir, 0), &flags);
     assert!(
-        told.contains("another driver has it") && told.contains(NAMES[1]),
-        "{told}"
+        reported.contains("another driver has it") && reported.contains(NAMES[1]),
+        "{reported}"
     );
 }
 
@@ -430,7 +437,7 @@ fn staging(kubelet: &Path, driver: usize, volume: &Volume) -> PathBuf {
         .join("globalmount")
 }
 
-/// By an attribute at the volume's file, as its controller asks.
+/// Requests the detach by an attribute of the volume's file, as its controller does.
 fn want_detached(volume: &Volume) {
     let flags = rustix::fs::XattrFlags::empty();
     rustix::fs::setxattr(&volume.file, "user.belay.detach", b"1", flags).expect("setxattr");
@@ -440,8 +447,8 @@ fn want_detached(volume: &Volume) {
 #[ignore = "needs root: make test"]
 fn a_detachment_for_one_driver_takes_nothing_down_that_is_another_drivers() {
     let bed = Bed::new();
-    let kubelet = bed.place.folder("kubelet");
-    let mount = Mount::of(&bed.place, MountPropagationFlags::SHARED);
+    let kubelet = bed.test_dir.directory("kubelet");
+    let mount = Mount::of(&bed.test_dir, MountPropagationFlags::SHARED);
     let more = [format!("--kubelet-dir={}", kubelet.display())];
     let bed = bed.restarted(&more);
     let mut volume = bed.volume(0, least_bytes("ext4"));
@@ -456,16 +463,16 @@ fn a_detachment_for_one_driver_takes_nothing_down_that_is_another_drivers() {
     std::fs::remove_file(&volume.file).expect("unlink");
     let bed = bed.restarted(&more);
     until("the other driver has looked", || {
-        // An agent that has just started may not watch the folder yet: it is asked again.
+        // An agent that has just started may not watch the directory yet: it is requested again.
         want_detached(&other);
         want_detached(&last);
         !is_staged(&last)
     });
-    assert!(is_staged(&volume), "it was unstaged unasked");
+    assert!(is_staged(&volume), "it was unstaged without a request");
     bed.node(0).unstage(volume.unstage()).expect("unstage");
     drop(bed.agent);
     drop(mount);
-    bed.place.expect_nothing_left();
+    bed.test_dir.expect_nothing_left();
 }
 
 fn is_staged(volume: &Volume) -> bool {

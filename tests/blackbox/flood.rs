@@ -1,5 +1,5 @@
-//! Callers that hold connections and do nothing with them, by the thousand: they must not shut out
-//! the kubelet, whose probes would then end the program, or its calls.
+//! Callers that hold thousands of idle connections: they must not lock out the kubelet, whose
+//! probes would then end the program, or its calls.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream};
@@ -12,42 +12,42 @@ use std::time::Duration;
 use rustix::net::sockopt::{Timeout, set_socket_recv_buffer_size, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
 
-use crate::rig::{Kubelet, Pages, Place, Process, probe, text};
+use crate::rig::{Kubelet, Pages, Process, TestDir, probe, text};
 
-/// As many as nobody needs.
+/// Far more than needed.
 const IDLE: usize = 1000;
 /// More than a CSI socket has slots for.
 const CALLERS: usize = 400;
 const PROBES: usize = 50;
-/// As in the chart, whose readiness probe is the less patient one.
+/// As in the chart, for the readiness probe, which is stricter.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
-/// The kubelet's address, which no pod has that is not on the node's network.
+/// The kubelet's address, which no pod outside the node's network has.
 const KUBELET: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
-/// The kernel answers, if it does, at once.
+/// The kernel answers at once, if at all.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
-/// What begins HTTP/2 (RFC 9113, section 3.4), with settings that are empty.
+/// The start of HTTP/2 (RFC 9113, section 3.4), with empty settings.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
 /// Both programs, with their pages.
 struct Programs {
-    place: Place,
+    test_dir: TestDir,
     processes: Vec<(Process, SocketAddr)>,
 }
 
 impl Programs {
     fn start() -> Self {
-        let place = Place::new();
-        let (state, volumes) = (place.folder("state"), place.folder("volumes"));
-        let registry = place.folder("plugins_registry");
+        let test_dir = TestDir::new();
+        let (state, volumes) = (test_dir.directory("state"), test_dir.directory("volumes"));
+        let registry = test_dir.directory("plugins_registry");
         let common = ["--node-id", "node-1", "--http-endpoint", "127.0.0.1:0"];
         let controller = ["--backend", "local", "--state-dir", text(&state)];
         let mut node = vec!["--loop-dir", text(&volumes)];
         node.extend(["--registration-dir", text(&registry)]);
-        let endpoint = place.path().join("belay-node.sock");
+        let endpoint = test_dir.path().join("belay-node.sock");
         node.extend(["--kubelet-registration-path", text(&endpoint)]);
         let start = |name: &str, flags: &[&str]| {
-            let socket = place.path().join(format!("{name}.sock"));
-            let process = Process::start(&place, name, &socket, &[&common, flags].concat());
+            let socket = test_dir.path().join(format!("{name}.sock"));
+            let process = Process::start(&test_dir, name, &socket, &[&common, flags].concat());
             let address = Pages::of(&process).address();
             (process, address)
         };
@@ -55,14 +55,17 @@ impl Programs {
             start("belay-node", &node),
             start("belay-controller", &controller),
         ];
-        Programs { place, processes }
+        Programs {
+            test_dir,
+            processes,
+        }
     }
 
     fn terminate(self) {
         for (process, _) in self.processes {
             process.terminate();
         }
-        self.place.expect_nothing_left();
+        self.test_dir.expect_nothing_left();
     }
 }
 
@@ -96,7 +99,7 @@ fn expect_alive(address: SocketAddr) {
     }
 }
 
-/// A connection that says so much; none if the queue of the listener is full.
+/// A connection on which these bytes were sent; none if the queue of the listener is full.
 fn open(address: SocketAddr, words: &[u8]) -> Option<TcpStream> {
     let mut stream = TcpStream::connect_timeout(&address, CONNECT_TIMEOUT).ok()?;
     // It may be closed already.
@@ -104,7 +107,7 @@ fn open(address: SocketAddr, words: &[u8]) -> Option<TcpStream> {
     Some(stream)
 }
 
-/// Opens connections that say so much, one after the other, and keeps the last of them.
+/// Opens connections, sends these bytes on each, and keeps the last ones.
 fn keep_opening(address: SocketAddr, words: &[u8], is_over: &AtomicBool) {
     let mut kept = Vec::new();
     while !is_over.load(Ordering::Relaxed) {
@@ -166,7 +169,7 @@ fn probes_are_answered_while_others_ask_for_pages_and_do_not_read_them() {
     programs.terminate();
 }
 
-/// A connection that has begun to speak HTTP/2, and then says nothing.
+/// A connection that sends the start of HTTP/2, and then nothing.
 #[track_caller]
 fn idle_caller(socket: &Path) -> UnixStream {
     let mut stream = UnixStream::connect(socket).expect("connect");
@@ -181,9 +184,9 @@ fn idle_caller(socket: &Path) -> UnixStream {
 
 #[test]
 #[ignore = "needs root: make test"]
-fn callers_that_keep_idle_connections_shut_nobody_out() {
+fn callers_that_keep_idle_connections_lock_no_caller_out() {
     let programs = Programs::start();
-    let path = |name: &str| programs.place.path().join(name);
+    let path = |name: &str| programs.test_dir.path().join(name);
     let registration = path("plugins_registry/local.csi.belay.dev-reg.sock");
     let sockets = [path("belay-node.sock"), path("belay-controller.sock")];
     for socket in &sockets {
@@ -193,7 +196,7 @@ fn callers_that_keep_idle_connections_shut_nobody_out() {
         drop(idle);
     }
     let idle: Vec<_> = (0..CALLERS).map(|_| idle_caller(&registration)).collect();
-    Kubelet::start(registration.parent().expect("a folder")).asks(&registration);
+    Kubelet::start(registration.parent().expect("a directory")).asks(&registration);
     drop(idle);
     programs.terminate();
 }

@@ -1,5 +1,5 @@
-//! Devices that hold something of somebody's, in every shape that it may have. All are refused,
-//! with what was found and where, and not a byte of them changes.
+//! Devices with foreign data, in every form. All are refused, with what was found and where, and
+//! not a byte of them changes.
 
 use std::path::Path;
 
@@ -9,17 +9,17 @@ use crate::rig::{Chance, Rig, Volume, World, access, refused_with, run};
 
 const BYTES: u64 = 128 << 20;
 
-/// How a volume comes to hold something.
+/// How a volume gets foreign data.
 enum Made {
-    /// By the tool that makes it for real, which is given the file.
+    /// By the real tool, which gets the file.
     By(fn(&str)),
-    /// By these bytes at these places.
+    /// By these bytes at these offsets.
     Of(&'static [(u64, &'static [u8])]),
 }
 
 struct Foreign {
     made: Made,
-    /// What the refusal must say: what it is, and where.
+    /// The content of the refusal: what it is, and where.
     words: &'static [&'static str],
 }
 
@@ -100,7 +100,7 @@ fn gpt(file: &str) {
     run("sgdisk", &["--clear", "--new=1:0:0", file]);
 }
 
-/// The other device is gone by the time that anybody looks.
+/// The other device is gone before any check.
 fn two_devices(file: &str) {
     let other = format!("{file}-other");
     run("truncate", &["--reference", file, &other]);
@@ -131,7 +131,7 @@ fn luks(file: &str, kind: &str) {
     run("cryptsetup", &args);
 }
 
-/// LVM takes nothing but block devices, and is told here to look at no other than this one.
+/// LVM only takes block devices, and is configured here to use only this one.
 fn lvm(file: &str) {
     let device = run("losetup", &["--find", "--show", file]);
     let device = device.trim();
@@ -156,26 +156,26 @@ fn made(rig: &Rig, made: &Made) -> Volume {
     volume
 }
 
-/// Asks for it in every way there is; each time it must be refused so, and nothing may change.
+/// Calls it in every way; each call must be refused with these words, and nothing may change.
 #[track_caller]
 fn expect_refused(rig: &Rig, volume: &mut Volume, words: &[&str]) {
     let before = volume.contents();
-    let world = World::around(rig.place());
+    let world = World::around(rig.test_dir());
     for content in ["new", "used", "populated"] {
         volume.content = content;
         for fs_type in ["", "ext4"] {
             let answer = rig.node().stage(volume.stage(access(fs_type)));
             refused_with(answer, Code::FailedPrecondition, words);
-            let when = format!("{words:?}, content {content}, asked for {fs_type:?}");
+            let when = format!("{words:?}, content {content}, requested {fs_type:?}");
             before.expect_unchanged(&volume.file, &when);
-            world.expect_unchanged(rig.place(), &when);
+            world.expect_unchanged(rig.test_dir(), &when);
         }
     }
 }
 
 #[test]
 #[ignore = "needs root: make test"]
-fn what_others_made_is_refused_by_name_and_place_and_stays_as_it_is() {
+fn foreign_data_is_refused_by_name_and_offset_and_stays_unchanged() {
     let rig = Rig::new();
     for foreign in &FOREIGN {
         let mut volume = made(&rig, &foreign.made);
@@ -218,7 +218,7 @@ fn random_bytes_anywhere_keep_a_volume_from_being_formatted() {
     for at in [0, BYTES / 2, BYTES - 8192] {
         let mut volume = rig.volume(BYTES);
         volume.write(at, &chance.bytes(8192));
-        // By chance they may look like something that has a name.
+        // By chance they may look like a known signature.
         expect_refused(&rig, &mut volume, &["at byte"]);
     }
     for _ in 0..10 {
@@ -248,7 +248,7 @@ fn zeros_that_were_written_are_blank_and_one_byte_among_them_is_not() {
     }
 }
 
-/// Says whether a filesystem's own check finds nothing to mend.
+/// Whether a filesystem's own check finds nothing to repair.
 pub(crate) fn is_sound(kind: &str, file: &Path) -> bool {
     let file = file.to_str().expect("UTF-8");
     let args: &[&str] = match kind {

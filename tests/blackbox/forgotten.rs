@@ -1,5 +1,5 @@
-//! What a kubelet forgets that is killed between the unpublish of a volume's last target and its
-//! unstage: the volume is detached all the same when that is asked for, and only then.
+//! A volume that a kubelet forgets when it is killed between the unpublish of the last target and
+//! the unstage: it is detached all the same if that is requested, and only then.
 
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
@@ -14,12 +14,12 @@ use crate::kubelet_dir::Mount;
 use crate::lifecycle::{expect_words, leave_words};
 use crate::replaced::{Restore, restore};
 use crate::rig::{
-    Controller, Launch, Place, Rig, Volume, access, least_bytes, mounts_of, refused, until,
+    Controller, Launch, Rig, TestDir, Volume, access, least_bytes, mounts_of, refused, until,
 };
 
 const KINDS: [&str; 4] = ["ext4", "xfs", "btrfs", "block"];
 
-/// Both programs, and a folder of a kubelet.
+/// Both programs, and a kubelet's directory.
 pub(crate) struct Bed {
     mount: Mount,
     controller: Controller,
@@ -29,14 +29,14 @@ pub(crate) struct Bed {
 
 impl Bed {
     pub(crate) fn new() -> Self {
-        let place = Place::new();
-        let kubelet = place.folder("kubelet");
-        let mount = Mount::of(&place, MountPropagationFlags::SHARED);
-        let controller = Controller::start(&place);
-        let volumes = place.path().join("state/volumes");
+        let test_dir = TestDir::new();
+        let kubelet = test_dir.directory("kubelet");
+        let mount = Mount::of(&test_dir, MountPropagationFlags::SHARED);
+        let controller = Controller::start(&test_dir);
+        let volumes = test_dir.path().join("state/volumes");
         let flags = vec![format!("--kubelet-dir={}", kubelet.display())];
         let command = Vec::new();
-        let rig = Rig::launched(place, volumes, Launch { command, flags });
+        let rig = Rig::launched(test_dir, volumes, Launch { command, flags });
         Bed {
             mount,
             controller,
@@ -45,7 +45,7 @@ impl Bed {
         }
     }
 
-    /// A new volume, attached, with paths as the kubelet makes them.
+    /// A new volume, attached, with the kubelet's paths.
     pub(crate) fn volume(&self, kind: &str) -> Volume {
         let calls = self.controller.calls();
         let request = csi::CreateVolumeRequest {
@@ -97,8 +97,8 @@ impl Bed {
         self.controller.calls().detach(request).map(drop)
     }
 
-    /// Asks for it as the attacher does: again and again. The agent may be done before the first
-    /// answer, or still be at what was asked before.
+    /// Retries like the attacher. The agent may finish before the first response, or still work on
+    /// the previous request.
     #[track_caller]
     pub(crate) fn is_detached_in_the_end(&self, volume: &Volume) {
         until("the volume is detached", || match self.detach(volume) {
@@ -142,7 +142,7 @@ fn up(bed: &Bed, volume: &Volume, kind: &str, target: &Path) {
 
 #[test]
 #[ignore = "needs root: make test"]
-fn what_is_staged_and_forgotten_is_detached_and_has_its_data_when_it_comes_again() {
+fn a_staged_and_forgotten_volume_is_detached_and_keeps_its_data() {
     let bed = Bed::new();
     let volumes = KINDS.map(|kind| {
         let mut volume = bed.volume(kind);
@@ -166,9 +166,9 @@ fn what_is_staged_and_forgotten_is_detached_and_has_its_data_when_it_comes_again
 
 #[test]
 #[ignore = "needs root: make test"]
-fn a_restarted_agent_lets_go_of_it_as_well_where_the_folder_has_two_names() {
+fn a_restarted_agent_releases_it_as_well_if_the_directory_has_two_names() {
     let mut bed = Bed::new();
-    let other_name = bed.rig.place().folder("kubelet-2");
+    let other_name = bed.rig.test_dir().directory("kubelet-2");
     let other = Mount::bind(&bed.kubelet, other_name, MountPropagationFlags::SHARED);
     let volumes = KINDS.map(|kind| bed.volume(kind));
     for (volume, kind) in volumes.iter().zip(KINDS) {
@@ -203,23 +203,24 @@ fn what_is_forgotten_with_a_file_that_was_replaced_since_is_detached_all_the_sam
             bed.rig.restart();
         }
         for volume in &volumes {
-            // A pod has it.
+            // A pod uses it.
             refused(bed.detach(volume), Code::Aborted);
             until("the agent has found it shown", || {
-                // An agent that has just started may not watch the folder yet: it is asked again.
+                // An agent that has just started may not watch the directory yet: it is requested
+                // again.
                 refused(bed.detach(volume), Code::Aborted);
                 pending(&bed).is_some_and(|said| said.contains(&volume.id))
             });
             assert!(is_staged(volume));
             let node = bed.rig.node();
             let target = volume.target("data");
-            // The look at the pending detach is a job of the volume's.
+            // The check of the pending detach is a job of the volume's.
             until("it is unpublished", || {
                 node.unpublish(volume.unpublish(&target)).is_ok()
             });
             bed.is_detached_in_the_end(volume);
         }
-        assert_eq!(bed.rig.place().loops(), []);
+        assert_eq!(bed.rig.test_dir().loops(), []);
         for volume in &volumes {
             bed.delete(volume);
         }
@@ -229,7 +230,7 @@ fn what_is_forgotten_with_a_file_that_was_replaced_since_is_detached_all_the_sam
 
 #[test]
 #[ignore = "needs root: make test"]
-fn what_a_pod_has_and_what_nobody_asked_for_stays() {
+fn volumes_in_use_and_volumes_without_a_request_stay() {
     let bed = Bed::new();
     for kind in ["ext4", "block"] {
         let (used, mut idle, last) = (bed.volume(kind), bed.volume("xfs"), bed.volume("btrfs"));
@@ -240,17 +241,17 @@ fn what_a_pod_has_and_what_nobody_asked_for_stays() {
         for volume in [&idle, &last] {
             node.stage(volume.stage(access(""))).expect("stage");
         }
-        // Its file gets another attribute, but no wish; and a wish that was taken back is none.
+        // Its file gets another attribute, but no request; and a withdrawn request counts as none.
         refused(bed.detach(&used), Code::Aborted);
         bed.attach(&mut idle, "xfs");
         fs::set_permissions(&idle.file, Permissions::from_mode(0o600)).expect("chmod");
-        // What came before this is over when this is.
+        // Everything before this call is finished when it returns.
         bed.is_detached_in_the_end(&last);
         assert!(is_staged(&used) && is_staged(&idle));
         refused(bed.detach(&used), Code::Aborted);
         expect_words(kind, &target);
 
-        // The kubelet has come back, and goes its own way.
+        // The kubelet is back, and proceeds on its own.
         until("it is unpublished", || {
             node.unpublish(used.unpublish(&target)).is_ok()
         });
@@ -273,18 +274,18 @@ fn what_a_pod_has_and_what_nobody_asked_for_stays() {
 
 #[test]
 #[ignore = "needs root: make test"]
-fn an_agent_that_has_the_folders_lock_late_frees_and_releases_all_the_same() {
+fn an_agent_that_has_the_directories_lock_late_frees_and_releases_all_the_same() {
     let mut bed = Bed::new();
     let (volume, left) = (bed.volume("ext4"), bed.volume("block"));
     let node = bed.rig.node();
     node.stage(volume.stage(access("ext4"))).expect("stage");
     node.stage(left.stage(access("block"))).expect("stage");
-    // As after the death of an agent between the bind of a device and its mount; and one of its
-    // threads waits for a disk, so that it has not ended.
+    // As after the crash of an agent between the bind of a device and its mount; and one of its
+    // threads waits for a disk, so that it has not exited.
     bed.rig.kill();
     unmount(left.device(), UnmountFlags::NOFOLLOW).expect("umount");
     let is_bound = |bed: &Bed| {
-        let bound = bed.rig.place().loops();
+        let bound = bed.rig.test_dir().loops();
         bound.iter().any(|it| it.file == left.file)
     };
     let dead_agent = File::open(bed.rig.volumes()).expect("open");
@@ -297,14 +298,16 @@ fn an_agent_that_has_the_folders_lock_late_frees_and_releases_all_the_same() {
     refused(bed.detach(&volume), Code::Aborted);
     assert!(is_bound(&bed) && is_staged(&volume));
     drop(dead_agent);
-    until("what was left bound is freed", || !is_bound(&bed));
+    until("the device that was left bound is freed", || {
+        !is_bound(&bed)
+    });
     bed.is_detached_in_the_end(&volume);
     left.down(&bed.rig.node(), &[]);
     bed.detach(&left).expect("detach");
     bed.end(&[volume, left]);
 }
 
-/// What the node says of a detachment that is held up.
+/// The node's report of a blocked detach.
 fn pending(bed: &Bed) -> Option<String> {
     let health = bed.rig.node().storage_health(Default::default());
     let all = health.expect("health").backend_health.into_iter();
@@ -327,7 +330,7 @@ fn a_forgotten_target_of_a_raw_device_stays_and_is_named_in_the_health_of_the_st
             bed.rig.restart();
         }
         assert_eq!(pending(&bed), None);
-        // An agent that has just started may not listen yet; the attacher asks again, too.
+        // An agent that has just started may not watch yet; the attacher retries, too.
         until("it is named", || {
             refused(bed.detach(&volume), Code::Aborted);
             let said = pending(&bed).unwrap_or_default();

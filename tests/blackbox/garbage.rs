@@ -1,4 +1,4 @@
-//! Whatever may come in at a socket: the agents answer what can be answered, and live on.
+//! Arbitrary input at a socket: the programs answer what can be answered, and continue to run.
 
 use std::io::{Read as _, Write as _};
 use std::net::Shutdown;
@@ -13,7 +13,7 @@ use crate::rig::{
     probe, refused, refused_with,
 };
 
-/// What a client of HTTP/2 says first (RFC 9113, 3.4).
+/// The first bytes of an HTTP/2 client (RFC 9113, 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// An empty SETTINGS frame (RFC 9113, 6.5).
 const SETTINGS: &[u8] = &[0, 0, 0, 4, 0, 0, 0, 0, 0];
@@ -21,11 +21,11 @@ const SETTINGS: &[u8] = &[0, 0, 0, 4, 0, 0, 0, 0, 0];
 const CONNECTIONS: usize = 200;
 const FIVE_MIB: usize = 5 << 20;
 
-/// Says something that is no call at all; the other side may answer or hang up, but not stay.
+/// Sends bytes that are not a call; the other side may answer or close, but must do one of the two.
 fn say(socket: &Path, bytes: &[u8]) {
     let mut stream = UnixStream::connect(socket).expect("connect");
     stream.set_read_timeout(Some(PATIENCE)).expect("a deadline");
-    // It may hang up before it has heard everything.
+    // It may close before it has read everything.
     drop(stream.write_all(bytes));
     drop(stream.shutdown(Shutdown::Write));
     let mut heard = Vec::new();
@@ -43,7 +43,7 @@ fn say(socket: &Path, bytes: &[u8]) {
 
 fn garbage(chance: &mut Chance) -> Vec<Vec<u8>> {
     let with_preface = |frame: &[u8]| [PREFACE, SETTINGS, frame].concat();
-    // A frame of 16 MiB that never comes; of a type that nobody knows; on a stream that is none.
+    // A frame of 16 MiB that never comes; of an unknown type; on a stream that does not exist.
     let endless = with_preface(&[0xff, 0xff, 0xff, 0, 0, 0, 0, 0, 1]);
     let unknown = with_preface(&[0, 0, 1, 0xee, 0, 0, 0, 0, 0, 7]);
     let no_stream = with_preface(&[0, 0, 1, 0, 0, 0, 0, 0, 0, 7]);
@@ -66,29 +66,29 @@ fn garbage(chance: &mut Chance) -> Vec<Vec<u8>> {
 #[ignore = "needs root: make test"]
 fn garbage_harms_neither_binary() {
     let rig = Rig::new();
-    let controller = Controller::start(rig.place());
+    let controller = Controller::start(rig.test_dir());
     let mut chance = Chance::new("garbage_harms_neither_binary");
-    let before = World::around(rig.place());
+    let before = World::around(rig.test_dir());
     for bytes in garbage(&mut chance) {
         for socket in [rig.socket().as_path(), controller.socket()] {
             say(socket, &bytes);
             probe(socket).expect("the next call works");
         }
     }
-    before.expect_unchanged(rig.place(), "garbage");
+    before.expect_unchanged(rig.test_dir(), "garbage");
     controller.terminate();
 }
 
 #[test]
 #[ignore = "needs root: make test"]
-fn connections_that_say_nothing_keep_nobody_out() {
+fn silent_connections_lock_no_caller_out() {
     let rig = Rig::new();
-    let controller = Controller::start(rig.place());
+    let controller = Controller::start(rig.test_dir());
     for socket in [rig.socket().as_path(), controller.socket()] {
         let mut idle = Vec::new();
         for n in 0..CONNECTIONS {
             let mut stream = UnixStream::connect(socket).expect("connect");
-            // Every second one begins to speak.
+            // Every second one starts to send.
             stream
                 .write_all(&PREFACE[..(n % 2) * PREFACE.len()])
                 .expect("write");
@@ -105,7 +105,7 @@ fn connections_that_say_nothing_keep_nobody_out() {
 #[ignore = "needs root: make test"]
 fn a_message_that_is_too_large_is_refused() {
     let rig = Rig::new();
-    let controller = Controller::start(rig.place());
+    let controller = Controller::start(rig.test_dir());
     let volume = rig.volume(1 << 20);
     let mut stage = volume.stage(access("ext4"));
     stage.secrets.insert("key".to_owned(), "x".repeat(FIVE_MIB));
@@ -129,7 +129,7 @@ fn a_message_that_is_too_large_is_refused() {
 #[ignore = "needs root: make test"]
 fn a_service_that_a_binary_does_not_have_is_unimplemented() {
     let rig = Rig::new();
-    let controller = Controller::start(rig.place());
+    let controller = Controller::start(rig.test_dir());
     let of_node = ControllerCalls::new(rig.socket()).create(csi::CreateVolumeRequest::default());
     refused(of_node, Code::Unimplemented);
     let node = NodeCalls::new(controller.socket().to_owned());
@@ -141,7 +141,7 @@ fn a_service_that_a_binary_does_not_have_is_unimplemented() {
 #[ignore = "needs root: make test"]
 fn a_caller_that_takes_the_path_of_the_socket_for_an_authority_is_answered() {
     let rig = Rig::new();
-    let controller = Controller::start(rig.place());
+    let controller = Controller::start(rig.test_dir());
     for socket in [rig.socket().as_path(), controller.socket()] {
         call_by_path(socket, "/csi.v1.Identity/Probe");
     }

@@ -1,4 +1,4 @@
-//! What tools of gRPC that know no CSI get from the CSI sockets: nothing unless it is asked for.
+//! What gRPC tools that do not know CSI get from the CSI sockets: nothing by default.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -11,12 +11,12 @@ use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 
-use crate::rig::{Answer, Place, Process, call_at};
+use crate::rig::{Answer, Process, TestDir, call_at};
 
-/// Asks by one version of the reflection protocol; the two differ in nothing but the name.
+/// Queries one version of the reflection protocol; the two differ only in the name.
 macro_rules! reflection {
     ($ask:ident, $version:ident) => {
-        fn $ask(socket: &Path, asked: Asked) -> Answer<Told> {
+        fn $ask(socket: &Path, asked: Asked) -> Answer<Reported> {
             use tonic_reflection::pb::$version as wire;
             use wire::server_reflection_client::ServerReflectionClient;
             use wire::server_reflection_request::MessageRequest;
@@ -39,14 +39,14 @@ macro_rules! reflection {
                 Ok(Response::new(match answer.message_response {
                     Some(MessageResponse::ListServicesResponse(list)) => {
                         let names = list.service.into_iter().map(|service| service.name);
-                        Told::Services(names.collect())
+                        Reported::Services(names.collect())
                     }
                     Some(MessageResponse::FileDescriptorResponse(files)) => {
                         let [file] = files.file_descriptor_proto.as_slice() else {
                             panic!("{} files", files.file_descriptor_proto.len())
                         };
                         let file = FileDescriptorProto::decode(file.as_slice());
-                        Told::File(Box::new(file.expect("a descriptor")))
+                        Reported::File(Box::new(file.expect("a descriptor")))
                     }
                     other => panic!("{other:?}"),
                 }))
@@ -62,7 +62,7 @@ enum Asked {
 }
 
 #[derive(Debug)]
-enum Told {
+enum Reported {
     Services(BTreeSet<String>),
     File(Box<FileDescriptorProto>),
 }
@@ -70,13 +70,13 @@ enum Told {
 reflection!(ask, v1);
 reflection!(ask_alpha, v1alpha);
 
-type Ask = fn(&Path, Asked) -> Answer<Told>;
+type Ask = fn(&Path, Asked) -> Answer<Reported>;
 
 /// A client reads the file of a service and all that it imports before it can make a call.
 fn expect_all_files_of(ask: Ask, socket: &Path, service: &str) {
     let file = |asked| match ask(socket, asked).expect("a file") {
-        Told::File(file) => *file,
-        Told::Services(_) => panic!("services instead of a file"),
+        Reported::File(file) => *file,
+        Reported::Services(_) => panic!("services instead of a file"),
     };
     let first = file(Asked::FileWith(service.to_owned()));
     let (package, name) = service.rsplit_once('.').expect("a package");
@@ -99,11 +99,11 @@ fn check(socket: &Path, service: &str) -> Answer<HealthCheckResponse> {
     })
 }
 
-/// Both programs with these flags, one after the other, and the CSI service that each has.
+/// Both programs with these flags, one after the other, and their CSI services.
 fn for_both(flags: &[&str], act: impl Fn(&Path, &str)) {
-    let place = Place::new();
-    let [volumes, state] = ["volumes", "state"].map(|name| path(&place.folder(name)));
-    for (program, folder, service) in [
+    let test_dir = TestDir::new();
+    let [volumes, state] = ["volumes", "state"].map(|name| path(&test_dir.directory(name)));
+    for (program, directory, service) in [
         ("belay-node", ["--loop-dir", &volumes], "csi.v1.Node"),
         (
             "belay-controller",
@@ -111,10 +111,10 @@ fn for_both(flags: &[&str], act: impl Fn(&Path, &str)) {
             "csi.v1.Controller",
         ),
     ] {
-        let socket = place.path().join("csi.sock");
+        let socket = test_dir.path().join("csi.sock");
         let needed = ["--node-id", "node-1"];
-        let flags = [needed.as_slice(), &folder, flags].concat();
-        let agent = Process::start(&place, program, &socket, &flags);
+        let flags = [needed.as_slice(), &directory, flags].concat();
+        let agent = Process::start(&test_dir, program, &socket, &flags);
         act(&socket, service);
         agent.terminate();
     }
@@ -126,7 +126,7 @@ fn path(path: &Path) -> String {
 
 #[test]
 #[ignore = "needs root: make test"]
-fn services_and_messages_are_told_to_whoever_asks_by_reflection() {
+fn reflection_reports_services_and_messages() {
     for_both(
         &["--grpc-reflection", "--grpc-health"],
         |socket, service| {
@@ -138,10 +138,11 @@ fn services_and_messages_are_told_to_whoever_asks_by_reflection() {
                 "grpc.reflection.v1alpha.ServerReflection",
             ];
             for ask in [ask, ask_alpha] {
-                let Told::Services(told) = ask(socket, Asked::Services).expect("services") else {
+                let Reported::Services(reported) = ask(socket, Asked::Services).expect("services")
+                else {
                     panic!("a file instead of services")
                 };
-                assert_eq!(told, served.map(str::to_owned).into());
+                assert_eq!(reported, served.map(str::to_owned).into());
                 for service in served {
                     expect_all_files_of(ask, socket, service);
                 }
@@ -152,11 +153,11 @@ fn services_and_messages_are_told_to_whoever_asks_by_reflection() {
 
 #[test]
 #[ignore = "needs root: make test"]
-fn the_health_service_tells_the_readiness_of_what_is_served() {
+fn the_health_service_reports_the_readiness_of_served_services() {
     for_both(&["--grpc-health"], |socket, service| {
         for service in ["", "csi.v1.Identity", service] {
-            let told = check(socket, service).expect("an answer").status();
-            assert_eq!(told, ServingStatus::Serving, "{service:?}");
+            let reported = check(socket, service).expect("an answer").status();
+            assert_eq!(reported, ServingStatus::Serving, "{service:?}");
         }
         let refused = check(socket, "csi.v1.GroupController").expect_err("it is not served");
         assert_eq!(refused.code(), Code::NotFound);

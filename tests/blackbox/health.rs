@@ -1,5 +1,4 @@
-//! How volumes fare, as the node tells it: faults that are made for real, and that they are told as
-//! long as they last and no longer.
+//! Health reports of the node: real faults, which are reported as long as they last and no longer.
 
 use std::fs::{self, File};
 use std::os::fd::AsFd as _;
@@ -11,11 +10,11 @@ use csi::{StorageHealthErrorType, VolumeHealthErrorType as Status};
 use tonic::Code;
 
 use crate::rig::{
-    NodeCalls, Place, Rig, Volume, access, least_bytes, refused, refused_with, run, until,
+    NodeCalls, Rig, TestDir, Volume, access, least_bytes, refused, refused_with, run, until,
     with_flags, with_mode,
 };
 
-type Told = Vec<(Status, String)>;
+type Reported = Vec<(Status, String)>;
 
 fn request(volume: &Volume) -> csi::NodeGetVolumeHealthRequest {
     let text = |path: &Path| path.to_str().expect("UTF-8").to_owned();
@@ -27,7 +26,7 @@ fn request(volume: &Volume) -> csi::NodeGetVolumeHealthRequest {
 }
 
 #[track_caller]
-fn health(node: &NodeCalls, volume: &Volume) -> Told {
+fn health(node: &NodeCalls, volume: &Volume) -> Reported {
     let answer = node.volume_health(request(volume)).expect("health");
     let health = answer.volume_health.expect("always set");
     assert_eq!(health.volume_id, volume.id);
@@ -38,10 +37,10 @@ fn health(node: &NodeCalls, volume: &Volume) -> Told {
     all.map(|entry| (entry.status(), entry.reason)).collect()
 }
 
-/// What both calls say; the older one in one bit, with the same words.
+/// Both calls agree; the older one is a boolean with the same text.
 #[track_caller]
 fn expect(node: &NodeCalls, volume: &Volume, expected: &[(Status, &str)]) {
-    let expected: Told = expected
+    let expected: Reported = expected
         .iter()
         .map(|(status, reason)| (*status, (*reason).to_owned()))
         .collect();
@@ -69,12 +68,12 @@ fn down(node: &NodeCalls, volume: &Volume) {
 
 /// The number of the one loop device of a rig.
 fn number(rig: &Rig) -> u32 {
-    let loops = rig.place().loops();
+    let loops = rig.test_dir().loops();
     assert_eq!(loops.len(), 1, "{loops:?}");
     loops[0].number
 }
 
-/// An error as fs/ext4/sysfs.c makes one for tests.
+/// An error, triggered as fs/ext4/sysfs.c offers for tests.
 fn fail_ext4(rig: &Rig) {
     let trigger = format!("/sys/fs/ext4/loop{}/trigger_fs_error", number(rig));
     fs::write(trigger, "a test").expect("trigger_fs_error");
@@ -82,7 +81,7 @@ fn fail_ext4(rig: &Rig) {
 
 #[test]
 #[ignore = "needs root: make test"]
-fn volumes_that_are_well_have_nothing_to_tell() {
+fn healthy_volumes_have_no_condition() {
     let mut rig = Rig::new();
     let node = rig.node();
     for kind in ["ext4", "xfs", "btrfs", "block"] {
@@ -103,7 +102,7 @@ fn volumes_that_are_well_have_nothing_to_tell() {
 
 #[test]
 #[ignore = "needs root: make test"]
-fn the_errors_of_an_ext4_are_told_until_it_is_checked() {
+fn the_errors_of_an_ext4_are_reported_until_it_is_checked() {
     let mut rig = Rig::new();
     let node = rig.node();
     let volume = rig.volume(least_bytes("ext4"));
@@ -111,14 +110,14 @@ fn the_errors_of_an_ext4_are_told_until_it_is_checked() {
     up(&node, &volume, &capability);
     fail_ext4(&rig);
     let errors = [(Status::Degraded, "FilesystemErrors")];
-    // The kernel counts it by a worker of its own.
+    // The kernel counts it in a separate worker.
     until("the error is counted", || {
         !health(&node, &volume).is_empty()
     });
     expect(&node, &volume, &errors);
     rig.restart();
     expect(&node, &volume, &errors);
-    // A mount does not heal it.
+    // A mount does not repair it.
     down(&node, &volume);
     up(&node, &volume, &capability);
     expect(&node, &volume, &errors);
@@ -129,7 +128,7 @@ fn the_errors_of_an_ext4_are_told_until_it_is_checked() {
     down(&node, &volume);
 }
 
-/// e2fsck ends with 1 where it has mended something.
+/// e2fsck exits with 1 if it has repaired something.
 fn check_ext4(volume: &Volume) {
     let check = std::process::Command::new("e2fsck")
         .args(["-f", "-y"])
@@ -141,7 +140,7 @@ fn check_ext4(volume: &Volume) {
 
 #[test]
 #[ignore = "needs root: make test"]
-fn an_ext4_that_its_errors_made_read_only_is_told_and_not_published_again() {
+fn an_ext4_that_its_errors_made_read_only_is_reported_and_not_published_again() {
     let mut rig = Rig::new();
     let node = rig.node();
     let volume = rig.volume(least_bytes("ext4"));
@@ -149,7 +148,7 @@ fn an_ext4_that_its_errors_made_read_only_is_told_and_not_published_again() {
     up(&node, &volume, &capability);
     fail_ext4(&rig);
     let written = fs::write(volume.target("a").join("file"), b"data");
-    assert!(written.is_err(), "it takes writes");
+    assert!(written.is_err(), "it accepts writes");
     let expected = [
         (Status::Degraded, "FilesystemReadOnly"),
         (Status::Degraded, "FilesystemErrors"),
@@ -163,18 +162,18 @@ fn an_ext4_that_its_errors_made_read_only_is_told_and_not_published_again() {
     check_ext4(&volume);
     up(&node, &volume, &capability);
     expect(&node, &volume, &[]);
-    fs::write(volume.target("a").join("file"), b"data").expect("it takes writes again");
+    fs::write(volume.target("a").join("file"), b"data").expect("it accepts writes again");
     down(&node, &volume);
 }
 
 #[test]
 #[ignore = "needs root: make test"]
-fn a_volume_for_readers_is_well_though_it_is_read_only() {
+fn a_read_only_volume_is_healthy() {
     let rig = Rig::new();
     let node = rig.node();
     let volume = rig.volume(least_bytes("ext4"));
     up(&node, &volume, &access("ext4"));
-    // For this pod only; the volume itself is for writing.
+    // Only for this pod; the volume itself is writable.
     let other = volume.target("b");
     let readers = volume.publish_read_only(&other, access("ext4"));
     node.publish(readers).expect("publish");
@@ -198,7 +197,7 @@ fn shut_down_xfs(path: &Path) {
 
 #[test]
 #[ignore = "needs root: make test"]
-fn an_xfs_that_shut_itself_down_is_told_and_can_be_staged_anew() {
+fn an_xfs_that_shut_itself_down_is_reported_and_can_be_staged_again() {
     let mut rig = Rig::new();
     let node = rig.node();
     let volume = rig.volume(least_bytes("xfs"));
@@ -211,7 +210,7 @@ fn an_xfs_that_shut_itself_down_is_told_and_can_be_staged_anew() {
     fs::metadata(&volume.staging).expect_err("it answers");
     let dead = [(Status::Inaccessible, "FilesystemShutDown")];
     expect(&node, &volume, &dead);
-    // The agent comes up beside it, and takes it back.
+    // The agent comes up next to it, and unmounts it.
     rig.restart();
     expect(&node, &volume, &dead);
     down(&node, &volume);
@@ -222,9 +221,9 @@ fn an_xfs_that_shut_itself_down_is_told_and_can_be_staged_anew() {
     down(&node, &volume);
 }
 
-/// What the node says where the caller names no path, as `belayctl node health` does.
+/// The node's report if the caller passes no paths, as `belayctl node health` does.
 #[track_caller]
-fn without_paths(node: &NodeCalls, volume: &Volume) -> Told {
+fn without_paths(node: &NodeCalls, volume: &Volume) -> Reported {
     let request = csi::NodeGetVolumeHealthRequest {
         volume_id: volume.id.clone(),
         ..Default::default()
@@ -281,7 +280,7 @@ fn an_ext4_with_errors_is_not_grown_for_that_reason() {
 
 #[test]
 #[ignore = "needs root: make test"]
-fn a_file_that_is_cut_or_removed_beneath_its_device_is_told() {
+fn a_file_that_is_cut_or_removed_under_its_device_is_reported() {
     let mut rig = Rig::new();
     let node = rig.node();
     for kind in ["ext4", "xfs", "btrfs", "block"] {
@@ -308,13 +307,15 @@ fn a_file_that_is_cut_or_removed_beneath_its_device_is_told() {
 
 #[test]
 #[ignore = "needs root: make test"]
-fn a_raw_device_that_was_detached_by_force_is_told_until_it_is_staged_anew() {
+fn a_raw_device_that_was_detached_by_force_is_reported_until_it_is_staged_again() {
     let rig = Rig::new();
     let node = rig.node();
     let volume = rig.volume(least_bytes("block"));
     up(&node, &volume, &access("block"));
     run("losetup", &["-d", &format!("/dev/loop{}", number(&rig))]);
-    until("the device is unbound", || rig.place().loops().is_empty());
+    until("the device is unbound", || {
+        rig.test_dir().loops().is_empty()
+    });
     let lost = [(Status::Inaccessible, "DeviceLost".to_owned())];
     assert_eq!(health(&node, &volume), lost);
     down(&node, &volume);
@@ -323,7 +324,7 @@ fn a_raw_device_that_was_detached_by_force_is_told_until_it_is_staged_anew() {
     down(&node, &volume);
 }
 
-/// What the node says of the storage.
+/// The node's report about the storage.
 fn storage(rig: &Rig) -> Vec<(StorageHealthErrorType, String)> {
     let request = csi::NodeGetStorageHealthRequest::default();
     let answer = rig.node().storage_health(request).expect("health");
@@ -342,9 +343,9 @@ fn unreachable(reason: &str) -> [(StorageHealthErrorType, String); 1] {
 
 #[test]
 #[ignore = "needs root: make test"]
-fn the_storage_is_told_to_be_full_read_only_or_gone_as_long_as_it_is() {
-    let place = Place::new();
-    let (disk, point) = (place.path().join("disk"), place.folder("storage"));
+fn the_storage_is_reported_full_read_only_or_gone_as_long_as_it_is() {
+    let test_dir = TestDir::new();
+    let (disk, point) = (test_dir.path().join("disk"), test_dir.directory("storage"));
     File::create_new(&disk)
         .and_then(|file| file.set_len(64 << 20))
         .expect("a disk");
@@ -352,8 +353,8 @@ fn the_storage_is_told_to_be_full_read_only_or_gone_as_long_as_it_is() {
     let mounted = point.to_str().expect("UTF-8").to_owned();
     run("mkfs.ext4", &["-q", disk]);
     run("mount", &["-o", "loop", disk, &mounted]);
-    let volumes = place.folder("storage/volumes");
-    let mut rig = Rig::with_volumes_in(place, volumes);
+    let volumes = test_dir.directory("storage/volumes");
+    let mut rig = Rig::with_volumes_in(test_dir, volumes);
     assert_eq!(storage(&rig), []);
 
     let filler = rig.volumes().join("filler");
@@ -381,9 +382,9 @@ fn the_storage_is_told_to_be_full_read_only_or_gone_as_long_as_it_is() {
 
 #[test]
 #[ignore = "needs root: make test"]
-fn storage_that_shut_itself_down_is_told_and_so_are_its_volumes() {
-    let place = Place::new();
-    let (disk, point) = (place.path().join("disk"), place.folder("storage"));
+fn storage_that_shut_itself_down_is_reported_and_so_are_its_volumes() {
+    let test_dir = TestDir::new();
+    let (disk, point) = (test_dir.path().join("disk"), test_dir.directory("storage"));
     File::create_new(&disk)
         .and_then(|file| file.set_len(least_bytes("xfs")))
         .expect("a disk");
@@ -393,7 +394,7 @@ fn storage_that_shut_itself_down_is_told_and_so_are_its_volumes() {
         "mount",
         &["-o", "loop", disk.to_str().expect("UTF-8"), &mounted],
     );
-    let mut rig = Rig::with_volumes_in(place, point.clone());
+    let mut rig = Rig::with_volumes_in(test_dir, point.clone());
     let (node, volume) = (rig.node(), rig.volume(least_bytes("block")));
     assert_eq!((health(&node, &volume), storage(&rig)), (vec![], vec![]));
     shut_down_xfs(&point);

@@ -1,5 +1,5 @@
-//! Callers that give up and ask again while a disk does not answer: they must not use up the
-//! agent. The disk is played by strace, which holds statfs up.
+//! Callers that time out and retry while a disk does not answer: they must not exhaust the agent.
+//! strace plays the disk: it blocks statfs.
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::PathBuf;
@@ -17,12 +17,12 @@ use crate::rig::{Rig, access, least_bytes};
 
 /// Far longer than the test takes. It ends with the strace.
 const HELD_UP: Duration = Duration::from_secs(50);
-/// How long a caller waits that gives up. In vain, as it is shorter than that.
+/// The timeout of an impatient caller. Always exceeded, as it is shorter than the hang.
 const CALLER_PATIENCE: Duration = Duration::from_millis(500);
 /// More than the threads that an agent has.
 const CALLERS: u32 = 10;
 
-/// While this lives, statfs does not come back to the agent.
+/// Until this is dropped, statfs does not return to the agent.
 struct HeldUp(Child);
 
 impl HeldUp {
@@ -44,7 +44,7 @@ impl HeldUp {
             let length = words.read_line(&mut line).expect("read");
             assert_ne!(length, 0, "strace could not attach");
         }
-        // Read to the end, so that it never waits for a reader.
+        // Reads to the end, so that strace never waits for a reader.
         thread::spawn(move || drop(words.read_to_string(&mut line)));
         held_up
     }
@@ -52,7 +52,7 @@ impl HeldUp {
 
 impl Drop for HeldUp {
     fn drop(&mut self) {
-        // It lets go of the agent as it ends.
+        // It detaches from the agent as it exits.
         if let Err(errno) = kill_process(Pid::from_child(&self.0), Signal::TERM) {
             eprintln!("strace has ended already: {errno}");
         }
@@ -60,7 +60,7 @@ impl Drop for HeldUp {
     }
 }
 
-/// A caller that gives up: whether it was answered before that.
+/// An impatient caller: whether it was answered in time.
 fn ask_in_passing(socket: PathBuf, request: csi::NodeGetVolumeStatsRequest) -> bool {
     let ask = async {
         let channel = dial(&socket).await.expect("a connection");
@@ -97,7 +97,7 @@ fn callers_who_ask_about_a_hanging_volume_again_and_again_do_not_stop_the_others
     let asking = thread::spawn(move || tell.send(patient.stats(asked)));
     for _ in 0..CALLERS {
         let is_answered = ask_in_passing(rig.socket(), request.clone());
-        assert!(!is_answered, "statfs was not held up");
+        assert!(!is_answered, "statfs was not blocked");
     }
     node.publish(other.publish(&target, access("ext4")))
         .expect("publish");

@@ -1,5 +1,5 @@
-//! What a user can store in his own volume to make it look like something else from below. He, or
-//! whoever copies a disk image into it, must not lose the volume by that.
+//! Content that makes a user's volume look like something else from below. The user, or an operator
+//! who copies a disk image into it, must not lose the volume by that.
 
 use std::fs::{self, File};
 use std::io::ErrorKind;
@@ -13,13 +13,14 @@ use crate::rig::{Rig, Volume, access, least_bytes};
 const BLOCK: usize = 4096;
 /// More than a filesystem keeps back.
 const BALLAST: usize = 8 << 20;
-/// Begins each block of the file that fills a volume; its number there follows, little-endian.
+/// The start of each block of the file that fills a volume; the block's number follows,
+/// little-endian.
 const NUMBERED: &[u8; 8] = b"block no";
 
-/// A block that means something to whoever reads it at one place of the device.
+/// A block with a meaning at one offset of the device.
 struct Trick {
     name: &'static str,
-    /// Where, by the size of the device in bytes.
+    /// The offset, by the size of the device in bytes.
     at: fn(u64) -> u64,
     block: fn(&Volume) -> Vec<u8>,
 }
@@ -32,7 +33,7 @@ fn a_volume_that_holds_its_own_format_mark_as_data_is_not_formatted_again() {
         at: |_| 100 << 20,
         block: format_mark,
     };
-    // A btrfs has metadata there, where no user can choose what begins a block.
+    // A btrfs has metadata there, where no user can choose the start of a block.
     for kind in ["ext4", "xfs"] {
         expect_harmless(kind, std::slice::from_ref(&trick));
     }
@@ -41,7 +42,7 @@ fn a_volume_that_holds_its_own_format_mark_as_data_is_not_formatted_again() {
 #[test]
 #[ignore = "needs root: make test"]
 fn superblocks_of_an_array_that_are_data_do_not_keep_a_volume_from_being_staged() {
-    // What is at the end of an xfs, a user can hardly choose.
+    // A user can hardly choose the content at the end of an xfs.
     let tricks = [
         Trick {
             name: "an md superblock of version 0.90",
@@ -57,8 +58,8 @@ fn superblocks_of_an_array_that_are_data_do_not_keep_a_volume_from_being_staged(
     expect_harmless("ext4", &tricks);
 }
 
-/// Plays each trick on a volume, and fails unless it is then staged as what it was, whatever the
-/// controller says of its content.
+/// Plays each trick on a volume, and fails unless the volume is then staged unchanged, whatever
+/// content the controller reports.
 #[track_caller]
 fn expect_harmless(kind: &str, tricks: &[Trick]) {
     let rig = Rig::new();
@@ -85,9 +86,9 @@ fn expect_harmless(kind: &str, tricks: &[Trick]) {
     volume.down(&node, &[]);
 }
 
-/// Writes numbered blocks into a file until nothing more fits.
+/// Writes numbered blocks into a file until the filesystem is full.
 fn fill(path: &Path) {
-    // A filesystem keeps some blocks back, perhaps its last, until others become free.
+    // A filesystem reserves some blocks, perhaps its last, until others become free.
     let ballast = path.with_file_name("ballast");
     fs::write(&ballast, vec![0; BALLAST]).expect("write");
     let file = File::create_new(path).expect("create");
@@ -98,7 +99,7 @@ fn fill(path: &Path) {
     file.sync_all().expect("fsync");
 }
 
-/// Writes some more of them; whether they fitted.
+/// Appends more blocks. Returns whether they fitted.
 fn append(file: &File) -> bool {
     let first = file.metadata().expect("stat").len() / BLOCK as u64;
     let mut chunk = vec![0; 256 * BLOCK];
@@ -113,8 +114,8 @@ fn append(file: &File) -> bool {
     }
 }
 
-/// Has the user write that block where the filling of his volume is at this byte of the device, or
-/// where he has written one before. Returns what was there.
+/// As a user, writes that block where the user's data covers this byte of the device, or where an
+/// earlier one was written. Returns the previous content.
 fn store(volume: &Volume, at: u64, block: &[u8], name: &str) -> Vec<u8> {
     let file = File::options()
         .read(true)
@@ -138,7 +139,7 @@ fn store(volume: &Volume, at: u64, block: &[u8], name: &str) -> Vec<u8> {
     before
 }
 
-/// Where in the file that block is.
+/// The offset of that block in the file.
 fn find(file: &File, block: &[u8]) -> u64 {
     let bytes = file.metadata().expect("stat").len();
     let mut found = vec![0; BLOCK];
@@ -211,7 +212,7 @@ fn md_version_1(at: u64) -> Vec<u8> {
     block
 }
 
-/// The sum of all words, with what it carries over added to it.
+/// The sum of all words, with the carry added to it.
 fn md_checksum(block: &[u8]) -> u32 {
     let (words, _) = block.as_chunks();
     let sum: u64 = words

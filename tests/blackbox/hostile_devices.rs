@@ -1,4 +1,4 @@
-//! Loop devices that somebody else meddles with, and things in the loop directory that are no
+//! Loop devices that other programs tamper with, and files in the loop directory that are not
 //! volumes.
 
 use std::fs;
@@ -8,9 +8,9 @@ use std::thread;
 use tonic::Code;
 
 use crate::lifecycle::{expect_words, leave_words};
-use crate::rig::{Place, Rig, Volume, access, least_bytes, refused, run, until};
+use crate::rig::{Rig, TestDir, Volume, access, least_bytes, refused, run, until};
 
-/// Others on this machine may be quicker to take a number that is free again.
+/// Other processes on this machine may take a freed number first.
 const ATTEMPTS: u32 = 20;
 
 #[test]
@@ -35,7 +35,7 @@ fn a_raw_volume_never_shows_the_one_that_has_its_device_number_by_now() {
         expect_words(kind, &shown(kind, &other));
         other.down(&node, &[]);
         first.down(&node, &[&target]);
-        rig.place().expect_nothing_left();
+        rig.test_dir().expect_nothing_left();
         node.stage(first.stage(access("block"))).expect("stage");
         expect_words("block", &first.device());
         first.down(&node, &[]);
@@ -50,7 +50,7 @@ fn a_raw_volume_whose_device_was_taken_away_is_staged_again_with_its_own_bytes()
     let first = rig.volume(least_bytes("block"));
     let (target, elsewhere) = (first.target("a"), first.target("b"));
     let other = successor(&rig, &first, &target, "block");
-    // Both hold the same words so far.
+    // Both hold the same data so far.
     fs::write(other.device(), "a secret of the other volume").expect("write");
     node.stage(first.stage(access("block")))
         .expect("stage again");
@@ -71,20 +71,20 @@ fn a_raw_volume_whose_file_was_removed_still_gives_its_device_back() {
 #[test]
 #[ignore = "needs root: make test"]
 fn a_raw_volume_whose_file_was_moved_away_still_gives_its_device_back() {
-    expect_device_back(|volume, place| {
-        fs::rename(&volume.file, place.path().join("aside")).expect("rename");
+    expect_device_back(|volume, test_dir| {
+        fs::rename(&volume.file, test_dir.path().join("aside")).expect("rename");
     });
 }
 
 /// Unstages a raw device whose file was lost, by the agent that staged it and by another.
 #[track_caller]
-fn expect_device_back(lose: fn(&Volume, &Place)) {
+fn expect_device_back(lose: fn(&Volume, &TestDir)) {
     let mut rig = Rig::new();
     let node = rig.node();
     for is_restarted in [false, true] {
         let volume = rig.volume(least_bytes("block"));
         node.stage(volume.stage(access("block"))).expect("stage");
-        lose(&volume, rig.place());
+        lose(&volume, rig.test_dir());
         if is_restarted {
             rig.restart();
         }
@@ -92,15 +92,15 @@ fn expect_device_back(lose: fn(&Volume, &Place)) {
         let answer = node.unstage(volume.unstage());
         assert!(answer.is_ok(), "{when}: {answer:?}");
         until(&format!("the device is free; {when}"), || {
-            rig.place().loops().is_empty()
+            rig.test_dir().loops().is_empty()
         });
-        rig.place().expect_nothing_left();
+        rig.test_dir().expect_nothing_left();
     }
 }
 
 #[test]
 #[ignore = "needs root: make test"]
-fn a_fifo_in_the_loop_directory_is_no_volume_and_stops_nobody() {
+fn a_fifo_in_the_loop_directory_is_no_volume_and_blocks_no_call() {
     let rig = Rig::new();
     let node = rig.node();
     let volume = rig.volume(least_bytes("ext4"));
@@ -112,7 +112,7 @@ fn a_fifo_in_the_loop_directory_is_no_volume_and_stops_nobody() {
             fifo
         })
         .collect();
-    // As many at once as could take all threads there are.
+    // As many at once as there could be threads.
     for is_stage in [true, false] {
         thread::scope(|scope| {
             for fifo in &fifos {
@@ -132,8 +132,8 @@ fn a_fifo_in_the_loop_directory_is_no_volume_and_stops_nobody() {
     volume.down(&node, &[]);
 }
 
-/// Stages the first as a raw device with words on it and publishes it, unbinds the device by
-/// force, and stages another volume that gets its number and words of its own.
+/// Stages the first as a raw device with data on it and publishes it, unbinds the device by force,
+/// and stages another volume that gets its number and other data.
 fn successor(rig: &Rig, first: &Volume, target: &Path, kind: &str) -> Volume {
     let node = rig.node();
     for _ in 0..ATTEMPTS {
@@ -141,13 +141,15 @@ fn successor(rig: &Rig, first: &Volume, target: &Path, kind: &str) -> Volume {
         node.publish(first.publish(target, access("block")))
             .expect("publish");
         leave_words("block", target);
-        let number = rig.place().loops()[0].number;
+        let number = rig.test_dir().loops()[0].number;
         run("losetup", &["-d", &format!("/dev/loop{number}")]);
-        until("the device is unbound", || rig.place().loops().is_empty());
+        until("the device is unbound", || {
+            rig.test_dir().loops().is_empty()
+        });
         let other = rig.volume(least_bytes(kind));
         node.stage(other.stage(access(kind)))
             .expect("stage another");
-        if rig.place().loops()[0].number == number {
+        if rig.test_dir().loops()[0].number == number {
             leave_words(kind, &shown(kind, &other));
             return other;
         }
@@ -157,7 +159,7 @@ fn successor(rig: &Rig, first: &Volume, target: &Path, kind: &str) -> Volume {
     panic!("others took the number {ATTEMPTS} times");
 }
 
-/// Where a staged volume shows what is on it.
+/// The path that shows the content of a staged volume.
 fn shown(kind: &str, volume: &Volume) -> PathBuf {
     match kind {
         "block" => volume.device(),

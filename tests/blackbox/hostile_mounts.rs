@@ -1,5 +1,5 @@
-//! Mounts in a state that the agent did not bring about: mirrored, frozen, copied into another
-//! namespace, or switched to reading only.
+//! Mounts in a state that the agent has not created: mirrored, frozen, copied into another
+//! namespace, or remounted read-only.
 
 use std::fs;
 use std::path::Path;
@@ -16,19 +16,19 @@ use tonic::Code;
 
 use crate::lifecycle::{expect_words, leave_words};
 use crate::rig::{
-    Place, Rig, Volume, access, least_bytes, refused, refused_with, run, until, with_mode,
+    Rig, TestDir, Volume, access, least_bytes, refused, refused_with, run, until, with_mode,
 };
 
-/// Stages and publishes a volume in that folder, with agents that do not know what the one before
-/// them did.
-fn expect_life_in(rig: &mut Rig, folder: &Path) {
+/// Stages and publishes a volume in that directory, with agents that have no memory of the previous
+/// one.
+fn expect_life_in(rig: &mut Rig, directory: &Path) {
     let node = rig.node();
     for kind in ["ext4", "btrfs", "block"] {
         let sole = with_mode(access(kind), Mode::SingleNodeWriter);
         let mut volume = rig.volume(least_bytes(kind));
-        volume.staging = folder.join(format!("{}/globalmount", volume.id));
+        volume.staging = directory.join(format!("{}/globalmount", volume.id));
         fs::create_dir_all(&volume.staging).expect("mkdir");
-        let target = folder.join(format!("{}/target", volume.id));
+        let target = directory.join(format!("{}/target", volume.id));
         for is_restarted in [false, true] {
             node.stage(volume.stage(sole.clone())).expect("stage");
             if is_restarted {
@@ -52,7 +52,7 @@ fn expect_life_in(rig: &mut Rig, folder: &Path) {
                 rig.restart();
             }
             volume.down(&node, &[]);
-            until("the device is free", || rig.place().loops().is_empty());
+            until("the device is free", || rig.test_dir().loops().is_empty());
         }
         node.stage(volume.stage(sole)).expect("stage");
         rig.restart();
@@ -62,18 +62,21 @@ fn expect_life_in(rig: &mut Rig, folder: &Path) {
 
 #[test]
 #[ignore = "needs root: make test"]
-fn a_kubelet_folder_may_be_behind_a_link() {
+fn a_kubelet_directory_may_be_behind_a_link() {
     let mut rig = Rig::new();
-    let link = rig.place().path().join("link");
-    std::os::unix::fs::symlink(rig.place().folder("real"), &link).expect("symlink");
+    let link = rig.test_dir().path().join("link");
+    std::os::unix::fs::symlink(rig.test_dir().directory("real"), &link).expect("symlink");
     expect_life_in(&mut rig, &link);
 }
 
 #[test]
 #[ignore = "needs root: make test"]
-fn a_kubelet_folder_may_be_a_shared_mount_that_shows_everything_twice() {
+fn a_kubelet_directory_may_be_a_shared_mount_that_shows_everything_twice() {
     let mut rig = Rig::new();
-    let (data, kubelet) = (rig.place().folder("data"), rig.place().folder("kubelet"));
+    let (data, kubelet) = (
+        rig.test_dir().directory("data"),
+        rig.test_dir().directory("kubelet"),
+    );
     mount_bind(&data, &data).expect("bind");
     mount_change(&data, MountPropagationFlags::SHARED).expect("share");
     mount_bind(&data, &kubelet).expect("bind");
@@ -83,15 +86,15 @@ fn a_kubelet_folder_may_be_a_shared_mount_that_shows_everything_twice() {
     }
 }
 
-/// A filesystem that somebody has frozen. Nothing could unmount it for good any more, so it is
-/// thawed when a test fails, by whatever mount there still is or can be.
+/// A frozen filesystem. It could not be unmounted, so it is thawed when a test fails, by any mount
+/// that exists or can be created.
 struct Frozen<'a> {
-    place: &'a Place,
+    test_dir: &'a TestDir,
 }
 
 impl<'a> Frozen<'a> {
-    fn new(place: &'a Place, volume: &Volume) -> Self {
-        let frozen = Frozen { place };
+    fn new(test_dir: &'a TestDir, volume: &Volume) -> Self {
+        let frozen = Frozen { test_dir };
         run("fsfreeze", &["-f", volume.staging.to_str().expect("UTF-8")]);
         frozen
     }
@@ -102,8 +105,8 @@ impl Drop for Frozen<'_> {
         if !std::thread::panicking() {
             return;
         }
-        let point = self.place.folder("thaw");
-        for device in self.place.loops() {
+        let point = self.test_dir.directory("thaw");
+        for device in self.test_dir.loops() {
             let node = format!("/dev/loop{}", device.number);
             drop(Command::new("mount").arg(node).arg(&point).status());
             drop(Command::new("fsfreeze").arg("-u").arg(&point).status());
@@ -121,9 +124,9 @@ fn a_frozen_filesystem_is_unstaged_and_staged_again() {
         let volume = rig.volume(least_bytes(kind));
         node.stage(volume.stage(access(kind))).expect("stage");
         leave_words(kind, &volume.staging);
-        let frozen = Frozen::new(rig.place(), &volume);
+        let frozen = Frozen::new(rig.test_dir(), &volume);
         volume.down(&node, &[]);
-        until("the device is free", || rig.place().loops().is_empty());
+        until("the device is free", || rig.test_dir().loops().is_empty());
         node.stage(volume.stage(access(kind))).expect("stage again");
         expect_words(kind, &volume.staging);
         fs::write(volume.staging.join("more"), "it takes writes").expect("write");
@@ -132,12 +135,12 @@ fn a_frozen_filesystem_is_unstaged_and_staged_again() {
     }
 }
 
-/// A process in a mount namespace of its own, with a copy of every mount there was.
+/// A process in a separate mount namespace, with a copy of every mount.
 struct Bystander(Child);
 
 impl Bystander {
     fn new() -> Self {
-        // It ends with its input, so at the latest when this process does.
+        // It exits when its input ends, so at the latest with this process.
         let child = Command::new("unshare")
             .args(["--mount", "--propagation", "private", "cat"])
             .stdin(Stdio::piped())
@@ -185,14 +188,14 @@ fn a_volume_that_another_namespace_still_has_is_not_unstaged_but_staged_again() 
                 .expect("unpublish");
         }
         expect_still_held(&rig, &volume);
-        // Nobody may write beneath a filesystem that is mounted.
+        // No process may write below a filesystem that is mounted.
         let raw = node.stage(volume.stage(access("block")));
         assert_eq!(raw.expect_err("mounted elsewhere").code(), Code::Aborted);
         drop(bystander);
-        // The kernel takes its mounts down a moment after the process.
+        // The kernel removes its mounts a moment after the process.
         until("it is unstaged", || node.unstage(volume.unstage()).is_ok());
-        until("the device is free", || rig.place().loops().is_empty());
-        node.stage(volume.stage(access(kind))).expect("stage anew");
+        until("the device is free", || rig.test_dir().loops().is_empty());
+        node.stage(volume.stage(access(kind))).expect("stage again");
         expect_words(kind, &volume.staging);
         volume.down(&node, &[]);
     }
@@ -216,7 +219,7 @@ fn what_was_staged_for_reading_only_is_not_published_for_writing() {
     let node = rig.node();
     let volume = rig.volume(least_bytes("ext4"));
     let target = volume.target("a");
-    // What is only read is never formatted.
+    // A read-only volume is never formatted.
     node.stage(volume.stage(access("ext4")))
         .expect("stage a blank volume");
     volume.down(&node, &[]);
@@ -238,7 +241,7 @@ fn a_filesystem_that_was_switched_to_reading_only_is_not_published_for_writing()
         let target = volume.target("a");
         node.stage(volume.stage(access(kind))).expect("stage");
         leave_words(kind, &volume.staging);
-        // As an error does: the filesystem itself, and not the mount.
+        // Like an error: the filesystem itself, and not the mount.
         let context = fspick(CWD, &volume.staging, FsPickFlags::FSPICK_CLOEXEC).expect("fspick");
         fsconfig_set_flag(&context, "ro").expect("fsconfig");
         fsconfig_reconfigure(&context).expect("fsconfig");
@@ -251,7 +254,7 @@ fn a_filesystem_that_was_switched_to_reading_only_is_not_published_for_writing()
     }
 }
 
-/// The first attempt is refused like the second, and leaves nothing.
+/// The first attempt is refused like the second, and leaves nothing behind.
 #[track_caller]
 fn expect_no_writer(rig: &Rig, volume: &Volume, kind: &str) {
     let target = volume.target("writes");
@@ -262,7 +265,7 @@ fn expect_no_writer(rig: &Rig, volume: &Volume, kind: &str) {
     }
 }
 
-/// By an operator who took one folder for another.
+/// By an operator who confused two directories.
 #[test]
 #[ignore = "needs root: make test"]
 fn a_mount_of_another_volume_over_a_staging_path_is_not_called_a_file_that_was_replaced() {

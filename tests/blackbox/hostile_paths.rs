@@ -1,4 +1,4 @@
-//! Requests whose paths and ids do not belong together: nothing is taken away that is not the
+//! Requests whose paths and ids do not belong together: nothing is removed that is not the
 //! volume's, and nothing is mounted where it would be in the way.
 
 use std::fs::{self, File};
@@ -10,28 +10,28 @@ use tonic::Code;
 
 use crate::rig::{Rig, Volume, World, access, least_bytes, refused, run};
 
-/// Two that have nothing to do with what they will name: a volume, and an id without any file.
+/// Two unrelated ids: a volume, and an id without any file.
 fn strangers(rig: &Rig) -> [Volume; 2] {
     let ghost = rig.volume(0);
     fs::remove_file(&ghost.file).expect("unlink");
     [rig.volume(least_bytes("block")), ghost]
 }
 
-/// Has each of them ask for all that could take something away at these paths.
+/// Each of them makes every call that could remove something at these paths.
 #[track_caller]
 fn expect_left_alone(rig: &Rig, strangers: &mut [Volume], staging: &Path, targets: &[&Path]) {
     let node = rig.node();
-    let before = World::around(rig.place());
+    let before = World::around(rig.test_dir());
     for stranger in strangers {
         let own = std::mem::replace(&mut stranger.staging, staging.to_owned());
         refused(node.unstage(stranger.unstage()), Code::FailedPrecondition);
         let when = format!("unstage at {}", staging.display());
-        before.expect_unchanged(rig.place(), &when);
+        before.expect_unchanged(rig.test_dir(), &when);
         for target in targets {
             let answer = node.unpublish(stranger.unpublish(target));
             refused(answer, Code::FailedPrecondition);
             let when = format!("unpublish at {}", target.display());
-            before.expect_unchanged(rig.place(), &when);
+            before.expect_unchanged(rig.test_dir(), &when);
         }
         stranger.staging = own;
     }
@@ -76,10 +76,10 @@ fn a_raw_device_is_not_staged_where_another_volume_is() {
             .expect("publish");
         other.staging = volume.staging.clone();
         for _ in 0..2 {
-            let before = World::around(rig.place());
+            let before = World::around(rig.test_dir());
             let answer = node.stage(other.stage(access("block")));
             refused(answer, Code::AlreadyExists);
-            before.expect_unchanged(rig.place(), kind);
+            before.expect_unchanged(rig.test_dir(), kind);
             rig.restart();
         }
         volume.down(&node, &[&target]);
@@ -90,13 +90,13 @@ fn a_raw_device_is_not_staged_where_another_volume_is() {
 #[ignore = "needs root: make test"]
 fn a_loop_mount_that_is_no_volume_of_ours_is_left_alone() {
     let mut rig = Rig::new();
-    let image = rig.place().path().join("image");
+    let image = rig.test_dir().path().join("image");
     File::create_new(&image)
         .and_then(|file| file.set_len(least_bytes("ext4")))
         .expect("a sparse file");
     run("mkfs.ext4", &["-q", image.to_str().expect("UTF-8")]);
     let mut strangers = strangers(&rig);
-    let point = rig.place().folder("theirs");
+    let point = rig.test_dir().directory("theirs");
     let (from, to) = (image.to_str(), point.to_str());
     let (from, to) = (from.expect("UTF-8"), to.expect("UTF-8"));
     run("mount", &["-o", "loop", from, to]);
@@ -112,18 +112,18 @@ fn a_loop_mount_that_is_no_volume_of_ours_is_left_alone() {
 fn a_device_that_others_have_bound_there_is_left_alone() {
     let mut rig = Rig::new();
     let mut strangers = strangers(&rig);
-    let image = rig.place().path().join("image");
+    let image = rig.test_dir().path().join("image");
     File::create_new(&image)
         .and_then(|file| file.set_len(least_bytes("block")))
         .expect("a sparse file");
     let image = image.to_str().expect("UTF-8");
     let theirs = run("losetup", &["--find", "--show", image]);
-    // Major 240 is for experiments, so no driver has it (Linux: admin-guide/devices.txt).
-    let unknown = rig.place().path().join("unknown");
+    // Major 240 is for experiments, so no driver uses it (Linux: admin-guide/devices.txt).
+    let unknown = rig.test_dir().path().join("unknown");
     let unknown = unknown.to_str().expect("UTF-8");
     run("mknod", &[unknown, "b", "240", "7"]);
     for device in [theirs.trim(), unknown] {
-        let staging = rig.place().folder("theirs");
+        let staging = rig.test_dir().directory("theirs");
         let point = staging.join("device");
         File::create_new(&point).expect("create");
         mount_bind(device, &point).expect("bind");
@@ -153,12 +153,12 @@ fn a_target_and_the_staging_path_may_not_contain_each_other() {
             volume.device(),
             around,
         ];
-        let before = World::around(rig.place());
+        let before = World::around(rig.test_dir());
         for target in &targets {
             let when = format!("{kind} at {}", target.display());
             let answer = node.publish(volume.publish(target, access(kind)));
             refused(answer, Code::InvalidArgument);
-            before.expect_unchanged(rig.place(), &when);
+            before.expect_unchanged(rig.test_dir(), &when);
         }
         volume.down(&node, &[]);
     }
@@ -169,7 +169,7 @@ fn a_target_and_the_staging_path_may_not_contain_each_other() {
 fn an_expansion_grows_the_volume_even_if_it_names_the_staging_path_of_another() {
     let rig = Rig::new();
     let node = rig.node();
-    // One that grows without CAP_SYS_RESOURCE.
+    // A kind that grows without CAP_SYS_RESOURCE.
     let bytes = least_bytes("xfs");
     let mut volume = rig.volume(bytes);
     let other = rig.volume(bytes * 4);

@@ -1,16 +1,16 @@
-//! The folder of volumes on each filesystem that it may lie on. A file's device number and its map
-//! of data, which volumes are known by and proven blank by, come from that one.
+//! The directory of volumes on each supported filesystem. It provides a file's device number, which
+//! identifies volumes, and the map of data, which proves them blank.
 
 use tonic::Code;
 
 use crate::lifecycle::{expect_words, leave_words};
-use crate::rig::{Disk, Place, Rig, access, least_bytes, refused};
+use crate::rig::{Disk, Rig, TestDir, access, least_bytes, refused};
 
-/// Makes a disk with that filesystem and lets `act` have a rig whose volumes are on it.
+/// Creates a disk with that filesystem and runs `act` with a rig whose volumes are on it.
 fn on(host: &str, act: impl FnOnce(&mut Rig)) {
-    let place = Place::new();
-    let disk = Disk::new(&place, host, "disk-mounted");
-    let mut rig = Rig::with_volumes_in(place, disk.path().to_owned());
+    let test_dir = TestDir::new();
+    let disk = Disk::new(&test_dir, host, "disk-mounted");
+    let mut rig = Rig::with_volumes_in(test_dir, disk.path().to_owned());
     act(&mut rig);
     rig.kill();
     disk.unmount();
@@ -35,7 +35,7 @@ fn volumes_live_on_every_filesystem_that_can_hold_their_files() {
                 refused(node.unstage(volume.unstage()), Code::FailedPrecondition);
                 expect_words(kind, &target);
                 volume.down(&node, &[&target]);
-                node.stage(volume.stage(access(kind))).expect("stage anew");
+                node.stage(volume.stage(access(kind))).expect("stage again");
                 volume.down(&node, &[]);
             }
         });
@@ -44,10 +44,10 @@ fn volumes_live_on_every_filesystem_that_can_hold_their_files() {
 
 #[test]
 #[ignore = "needs root: make test"]
-fn volumes_may_lie_in_the_folder_of_the_socket() {
-    let place = Place::new();
-    let folder = place.path().to_owned();
-    let mut rig = Rig::with_volumes_in(place, folder);
+fn volumes_may_lie_in_the_directory_of_the_socket() {
+    let test_dir = TestDir::new();
+    let directory = test_dir.path().to_owned();
+    let mut rig = Rig::with_volumes_in(test_dir, directory);
     let volume = rig.volume(least_bytes("ext4"));
     rig.node()
         .stage(volume.stage(access("ext4")))

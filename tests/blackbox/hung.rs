@@ -1,5 +1,5 @@
-//! A disk that does not answer: the filesystem below the volumes' files is frozen, so that whoever
-//! writes to one of them waits in the kernel, for real and for as long as the test likes.
+//! A disk that does not answer: the filesystem below the volumes' files is frozen, so that every
+//! writer waits in the kernel, for real and for as long as the test needs.
 
 use std::fs::{self, File};
 use std::os::fd::OwnedFd;
@@ -13,11 +13,11 @@ use rustix::process::Signal;
 use tonic::{Code, Status};
 
 use crate::rig::{
-    Answer, Frozen, Kubelet, Launch, Place, Process, Rig, Volume, access, free_port, get,
+    Answer, Frozen, Kubelet, Launch, Process, Rig, TestDir, Volume, access, free_port, get,
     least_bytes, probe, refused_with, run, text, until,
 };
 
-/// More volumes than the agent's pool has places for work that makes headway.
+/// More volumes than the agent's pool has slots.
 const HUNG: usize = 8;
 
 /// The disk of the volumes' files.
@@ -26,12 +26,12 @@ struct Disk {
 }
 
 impl Disk {
-    fn mount(place: &Place) -> Self {
-        let disk = place.path().join("disk");
+    fn mount(test_dir: &TestDir) -> Self {
+        let disk = test_dir.path().join("disk");
         File::create_new(&disk)
             .and_then(|file| file.set_len(8 << 30))
             .expect("a disk");
-        let point = place.folder("storage");
+        let point = test_dir.directory("storage");
         run("mkfs.ext4", &["-q", text(&disk)]);
         run("mount", &["-o", "loop", text(&disk), text(&point)]);
         Disk { point }
@@ -55,12 +55,12 @@ fn up(rig: &Rig) -> Volume {
 
 type Caller<T> = JoinHandle<Answer<T>>;
 
-/// A caller in a thread of its own, who comes again while a question of [`is_in`] is answered.
+/// A caller in a separate thread, which retries while a query of [`is_in`] is answered.
 fn caller<T: Send + 'static>(act: impl Fn() -> Answer<T> + Send + 'static) -> Caller<T> {
     thread::spawn(move || {
         loop {
             let answer = act();
-            let again = |told: &Status| told.message().contains("comes first");
+            let again = |reported: &Status| reported.message().contains("is in progress");
             if !answer.as_ref().is_err_and(again) {
                 return answer;
             }
@@ -78,24 +78,24 @@ fn stage(rig: &Rig, volume: &Volume) -> Caller<csi::NodeStageVolumeResponse> {
     caller(move || node.stage(request.clone()))
 }
 
-/// Waits until what runs for the volume is in that phase. Asked is by a call that changes nothing.
+/// Waits until the volume's job is in that phase. Queries with a call that changes nothing.
 fn is_in(rig: &Rig, volume: &Volume, phase: &str) {
     let in_phase = format!("now in {phase}");
     until(&in_phase, || {
         let question = volume.unpublish(&volume.target("none"));
-        rig.node().unpublish(question).is_err_and(|told| {
-            assert_eq!(told.code(), Code::Aborted, "{told}");
-            told.message().contains(&in_phase)
+        rig.node().unpublish(question).is_err_and(|reported| {
+            assert_eq!(reported.code(), Code::Aborted, "{reported}");
+            reported.message().contains(&in_phase)
         })
     });
 }
 
 #[test]
 #[ignore = "needs root: make test"]
-fn a_disk_that_does_not_answer_holds_up_its_own_volumes_alone() {
-    let place = Place::new();
-    let disk = Disk::mount(&place);
-    let mut rig = Rig::with_volumes_in(place, disk.point.clone());
+fn a_disk_that_does_not_answer_blocks_only_its_own_volumes() {
+    let test_dir = TestDir::new();
+    let disk = Disk::mount(&test_dir);
+    let mut rig = Rig::with_volumes_in(test_dir, disk.point.clone());
     let node = rig.node();
     let sound = up(&rig);
     let volumes: Vec<Volume> = (0..HUNG).map(|_| up(&rig)).collect();
@@ -107,12 +107,12 @@ fn a_disk_that_does_not_answer_holds_up_its_own_volumes_alone() {
     }
     let frozen = disk.freeze();
     let hung: Vec<_> = volumes.iter().map(|volume| unstage(&rig, volume)).collect();
-    // Only what is on a thread tells what it is in, so all have one when all are told of.
+    // Only a call on a thread reports its phase; so each has a thread once all report theirs.
     for volume in &volumes {
         is_in(&rig, volume, "unmount");
     }
 
-    // What needs no write goes on, on the same threads.
+    // Calls that need no write continue, on the same threads.
     let (first, second) = (sound.target("a"), sound.target("b"));
     for _ in 0..3 {
         node.stats(sound.stats(&first)).expect("stats");
@@ -124,7 +124,7 @@ fn a_disk_that_does_not_answer_holds_up_its_own_volumes_alone() {
         assert!(!unstage.is_finished(), "the disk is frozen");
     }
     if std::env::var_os("BELAY_NIGHTLY").is_some() {
-        told_at_the_deadline(&rig, &volumes[0], hung);
+        error_at_the_deadline(&rig, &volumes[0], hung);
         drop(frozen);
     } else {
         drop(frozen);
@@ -139,32 +139,32 @@ fn a_disk_that_does_not_answer_holds_up_its_own_volumes_alone() {
     sound.down(&node, &[&first]);
     rig.kill();
     run("umount", &[text(&disk.point)]);
-    rig.place().expect_nothing_left();
+    rig.test_dir().expect_nothing_left();
 }
 
 #[test]
 #[ignore = "needs root: make test"]
-fn an_unstage_calls_off_a_stage_that_waits_for_others() {
-    let place = Place::new();
-    let disk = Disk::mount(&place);
-    let mut rig = Rig::with_volumes_in(place, disk.point.clone());
+fn an_unstage_cancels_a_stage_that_waits_for_others() {
+    let test_dir = TestDir::new();
+    let disk = Disk::mount(&test_dir);
+    let mut rig = Rig::with_volumes_in(test_dir, disk.point.clone());
     let node = rig.node();
     let volumes: Vec<Volume> = (0..3).map(|_| rig.volume(least_bytes("ext4"))).collect();
     let frozen = disk.freeze();
-    // Both places for mkfs are taken, and their holders cannot write.
+    // Both slots for mkfs are taken, and their holders cannot write.
     let holders = &volumes[..2];
     let formats: Vec<_> = holders.iter().map(|volume| stage(&rig, volume)).collect();
     for volume in holders {
         is_in(&rig, volume, "format");
     }
     let waiting = &volumes[2];
-    let called_off = stage(&rig, waiting);
+    let cancelled = stage(&rig, waiting);
     until(
-        "the third stage has found its device blank and waits",
-        || node.unstage(waiting.unstage()).is_ok() && called_off.is_finished(),
+        "the third stage has found its device blank, and waits",
+        || node.unstage(waiting.unstage()).is_ok() && cancelled.is_finished(),
     );
-    let answer = called_off.join().expect("no panic");
-    refused_with(answer, Code::Aborted, &["was given up for a NodeUnstage"]);
+    let answer = cancelled.join().expect("no panic");
+    refused_with(answer, Code::Aborted, &["was cancelled by a NodeUnstage"]);
     drop(frozen);
 
     for format in formats {
@@ -175,19 +175,19 @@ fn an_unstage_calls_off_a_stage_that_waits_for_others() {
     }
     rig.kill();
     run("umount", &[text(&disk.point)]);
-    rig.place().expect_nothing_left();
+    rig.test_dir().expect_nothing_left();
 }
 
-/// The command of a container's runtime: what it starts sees no process of another container.
+/// The command of a container runtime: the process it starts sees no process of another container.
 const CONTAINED: [&str; 5] = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"];
 
 /// An agent that was killed and whose thread hangs still has its sockets and its port. The next one
 /// serves on the sockets, and on the port as soon as it is free.
 fn is_succeeded(command: &[&str]) {
-    let place = Place::new();
-    let disk = Disk::mount(&place);
-    let (registry, pages) = (place.folder("plugins_registry"), free_port());
-    let (socket, pages_at) = (place.path().join("node.sock"), pages.to_string());
+    let test_dir = TestDir::new();
+    let disk = Disk::mount(&test_dir);
+    let (registry, pages) = (test_dir.directory("plugins_registry"), free_port());
+    let (socket, pages_at) = (test_dir.path().join("node.sock"), pages.to_string());
     let flags = [
         "--registration-dir",
         text(&registry),
@@ -199,19 +199,19 @@ fn is_succeeded(command: &[&str]) {
         flags: flags.into_iter().map(str::to_owned).collect(),
         ..Launch::default()
     };
-    let mut rig = Rig::launched(place, disk.point.clone(), launch);
+    let mut rig = Rig::launched(test_dir, disk.point.clone(), launch);
     let volume = up(&rig);
     run("sync", &["--file-system", text(&disk.point)]);
     fs::write(volume.target("a").join("late"), vec![1; 1 << 20]).expect("write");
     let unpublish = volume.unpublish(&volume.target("a"));
     rig.node().unpublish(unpublish).expect("unpublish");
-    // Waited for at the end, also of a test that fails: by then the disk answers.
+    // Awaited at the end, also of a failed test: by then the disk answers.
     let killed;
     let frozen = disk.freeze();
     let hung = unstage(&rig, &volume);
     is_in(&rig, &volume, "unmount");
     killed = rig.kill_hung();
-    UnixStream::connect(&socket).expect("what is left of it has the socket");
+    UnixStream::connect(&socket).expect("the killed agent still has the socket");
 
     rig.launch_by(command);
     rig.start();
@@ -222,7 +222,7 @@ fn is_succeeded(command: &[&str]) {
     drop(frozen);
     drop(killed);
     let unanswered = hung.join().expect("no panic");
-    assert!(unanswered.is_err(), "whom it asked is dead");
+    assert!(unanswered.is_err(), "its agent was killed");
     until("the pages are shown", || get(pages, "/livez").is_some());
 
     rig.kill();
@@ -231,7 +231,7 @@ fn is_succeeded(command: &[&str]) {
     rig.node().unstage(volume.unstage()).expect("unstage");
     rig.kill();
     run("umount", &[text(&disk.point)]);
-    rig.place().expect_nothing_left();
+    rig.test_dir().expect_nothing_left();
 }
 
 #[test]
@@ -246,11 +246,11 @@ fn so_does_an_agent_that_cannot_see_the_process_of_the_killed_one() {
     is_succeeded(&CONTAINED);
 }
 
-/// The last line of a second agent, which must not start on the socket of the first one.
+/// The last log line of a second agent, which must not start on the first one's socket.
 fn refused_beside(rig: &Rig, command: &[&str]) -> String {
-    let volumes = rig.place().folder("others");
+    let volumes = rig.test_dir().directory("others");
     let flags = ["--node-id", "node-1", "--loop-dir", text(&volumes)];
-    Process::refused_by(command, rig.place(), "belay-node", &rig.socket(), &flags)
+    Process::refused_by(command, rig.test_dir(), "belay-node", &rig.socket(), &flags)
 }
 
 #[test]
@@ -282,7 +282,7 @@ fn so_does_a_stopped_agent_whose_queue_is_full() {
     assert_eq!(probe(&rig.socket()).expect("probe").ready, Some(true));
 }
 
-/// Connects until nobody can any more.
+/// Connects until connecting fails.
 fn fill_queue(socket: &Path) -> Vec<OwnedFd> {
     let address = SocketAddrUnix::new(socket).expect("a short path");
     let connection = || {
@@ -294,15 +294,15 @@ fn fill_queue(socket: &Path) -> Vec<OwnedFd> {
     std::iter::from_fn(connection).collect()
 }
 
-/// After a hundred seconds the callers are told, and so is whoever asks how the volume is. The
-/// first callers have gone away by then, and others have come in their place.
-fn told_at_the_deadline(
+/// After a hundred seconds the callers get an error, and so do health calls. The first callers have
+/// disconnected by then, and others have replaced them.
+fn error_at_the_deadline(
     rig: &Rig,
     volume: &Volume,
     hung: Vec<Caller<csi::NodeUnstageVolumeResponse>>,
 ) {
     for unstage in hung {
-        // A caller of a rig panics when it loses its patience, after a minute.
+        // A caller of a rig panics at its own timeout, after a minute.
         drop(unstage.join().expect_err("the disk is frozen"));
     }
     let answer = rig.node().unstage(volume.unstage());
@@ -312,7 +312,7 @@ fn told_at_the_deadline(
         ..Default::default()
     };
     let health = rig.node().volume_health(request).expect("health");
-    let told = &health.volume_health.expect("always set").health_statuses[0];
-    assert_eq!(told.reason, "OperationHung");
-    assert!(told.message.contains("now in unmount"), "{told:?}");
+    let reported = &health.volume_health.expect("always set").health_statuses[0];
+    assert_eq!(reported.reason, "OperationHung");
+    assert!(reported.message.contains("now in unmount"), "{reported:?}");
 }

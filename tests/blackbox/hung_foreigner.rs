@@ -1,5 +1,5 @@
-//! A loop device of somebody else whose storage does not answer: nothing asks it, neither at the
-//! start of the agent nor while it looks for a device that a crash left bound.
+//! A foreign loop device whose storage does not answer: the agent does not query it, neither at its
+//! start nor when it searches for a device that a crash left bound.
 
 use std::process::Command;
 
@@ -7,23 +7,23 @@ use rustix::mount::{UnmountFlags, mount_bind, unmount};
 use tonic::Code;
 
 use crate::lifecycle::{expect_words, leave_words};
-use crate::rig::{Fuse, NodeCalls, Place, Rig, Volume, access, least_bytes, run, text, until};
+use crate::rig::{Fuse, NodeCalls, Rig, TestDir, Volume, access, least_bytes, run, text, until};
 
 const FILE: &str = "foreign.img";
 
-/// The device, bound and hung. Unbound when dropped, after its storage has come to an end.
+/// The device, bound and hung. Unbound when dropped, after its storage has been ended.
 struct Foreigner {
     device: String,
     fuse: Option<Fuse>,
 }
 
 impl Foreigner {
-    fn new(place: &Place) -> Self {
-        let mut fuse = Fuse::mount(place, FILE);
+    fn new(test_dir: &TestDir) -> Self {
+        let mut fuse = Fuse::mount(test_dir, FILE);
         let file = fuse.point().join(FILE);
         let device = run("losetup", &["--find", "--show", text(&file)]);
         let device = device.trim().to_owned();
-        // The mount table then has a loop device at a path that cannot be walked.
+        // The mount table then has a loop device at a path that cannot be resolved.
         mount_bind(&device, &file).expect("mount --bind");
         fuse.silence();
         let fuse = Some(fuse);
@@ -34,7 +34,7 @@ impl Foreigner {
 impl Drop for Foreigner {
     fn drop(&mut self) {
         drop(self.fuse.take());
-        // Its path is none beneath a place any more, so nobody else would find it.
+        // Its path is no longer below a test directory, so no cleanup would find it.
         let detached = Command::new("losetup")
             .args(["--detach", &self.device])
             .status();
@@ -48,7 +48,7 @@ impl Drop for Foreigner {
 
 fn lives(node: &NodeCalls, volume: &Volume, kind: &str) {
     let target = volume.target("a");
-    // What the start frees is a job of the volume's, so the first call may have to come again.
+    // The start frees devices in a job of the volume's, so the first call may have to be repeated.
     until("the volume is staged", || {
         let answer = node.stage(volume.stage(access(kind)));
         let is_over = !answer.as_ref().is_err_and(|it| it.code() == Code::Aborted);
@@ -68,10 +68,10 @@ fn lives(node: &NodeCalls, volume: &Volume, kind: &str) {
 #[test]
 #[ignore = "needs root: make test"]
 fn a_foreign_device_whose_storage_hangs_stops_no_start_and_no_volume() {
-    let place = Place::new();
-    let volumes = place.folder("volumes");
-    let foreigner = Foreigner::new(&place);
-    let mut rig = Rig::with_volumes_in(place, volumes);
+    let test_dir = TestDir::new();
+    let volumes = test_dir.directory("volumes");
+    let foreigner = Foreigner::new(&test_dir);
+    let mut rig = Rig::with_volumes_in(test_dir, volumes);
     for kind in ["ext4", "block"] {
         lives(&rig.node(), &rig.volume(least_bytes(kind)), kind);
     }
@@ -83,10 +83,10 @@ fn a_foreign_device_whose_storage_hangs_stops_no_start_and_no_volume() {
 #[test]
 #[ignore = "needs root: make test"]
 fn a_device_that_a_crash_left_bound_is_found_beside_one_that_hangs() {
-    let place = Place::new();
-    let volumes = place.folder("volumes");
-    let foreigner = Foreigner::new(&place);
-    let mut rig = Rig::with_volumes_in(place, volumes);
+    let test_dir = TestDir::new();
+    let volumes = test_dir.directory("volumes");
+    let foreigner = Foreigner::new(&test_dir);
+    let mut rig = Rig::with_volumes_in(test_dir, volumes);
     let volume = rig.volume(least_bytes("block"));
     let node = rig.node();
     let leave_bound = || {
@@ -111,6 +111,6 @@ fn a_device_that_a_crash_left_bound_is_found_beside_one_that_hangs() {
 
 /// How many devices are bound to the volume's file.
 fn ours(rig: &Rig, volume: &Volume) -> usize {
-    let bound = rig.place().loops();
+    let bound = rig.test_dir().loops();
     bound.iter().filter(|it| it.file == volume.file).count()
 }

@@ -1,6 +1,6 @@
-//! `kill -9` of either binary at random instants, while twenty volumes with snapshots and clones
-//! live their lives. Whatever was acknowledged is there, nothing is left over, and every call that
-//! is repeated succeeds in the end.
+//! `kill -9` of either program at random instants, during the lifecycles of twenty volumes with
+//! snapshots and clones. Every acknowledged change is there, nothing is left over, and every call
+//! that is repeated succeeds in the end.
 
 mod life;
 mod trial;
@@ -19,9 +19,9 @@ use crate::rig::{Chance, PATIENCE, Pair, mounts_of, stacked};
 
 const LIVES: usize = 20;
 const KINDS: [&str; 4] = ["ext4", "xfs", "btrfs", "block"];
-/// The latest instant of a kill after the one before.
+/// The longest time between two kills.
 const KILL_WITHIN_MS: u64 = 500;
-/// Kills from one look at everything to the next.
+/// Kills between two checks of everything.
 const KILLS_A_LOOK: u32 = 5;
 
 /// How many kills: `make nightly` has the time for more.
@@ -52,7 +52,7 @@ fn volumes_outlive_kills_where_files_share_no_blocks() {
     live_and_kill("ext4", kills_wanted() / 2);
 }
 
-/// The state is on that filesystem.
+/// With the state on that filesystem.
 fn live_and_kill(filesystem: &str, kills: u32) {
     let mut pair = Pair::new(filesystem);
     let mut chance = Chance::new(&format!("kills of either binary on {filesystem}"));
@@ -63,26 +63,26 @@ fn live_and_kill(filesystem: &str, kills: u32) {
             Arc::new(Mutex::new(Life::new(&trial, number, kind, chance.fork())))
         })
         .collect();
-    let (tell, told) = mpsc::channel();
+    let (report, reported) = mpsc::channel();
     for life in &lives {
-        let (trial, life, tell) = (Arc::clone(&trial), Arc::clone(life), tell.clone());
-        // Not waited for, if it hangs.
+        let (trial, life, report) = (Arc::clone(&trial), Arc::clone(life), report.clone());
+        // Not awaited, if it hangs.
         thread::spawn(move || {
             let steps = || live(&trial, &life);
             let is_well = catch_unwind(AssertUnwindSafe(steps)).is_ok();
             if !is_well {
                 trial.fail_all();
             }
-            // The test may have given up, and then nobody wants to know.
-            tell.send(is_well).unwrap_or_default();
+            // The test may have failed, and the receiver may be gone.
+            report.send(is_well).unwrap_or_default();
         });
     }
     for kill in 1..=kills {
         let instant = Duration::from_millis(chance.below(KILL_WITHIN_MS));
-        // Until then nobody ends, unless he fails.
-        if told.recv_timeout(instant) != Err(RecvTimeoutError::Timeout) {
+        // Until then no life ends, unless it fails.
+        if reported.recv_timeout(instant) != Err(RecvTimeoutError::Timeout) {
             trial.end();
-            panic!("a life failed, as told above\n{}", pair.last_words());
+            panic!("a life failed, as reported above\n{}", pair.last_words());
         }
         let victims = [
             Victim::Controller,
@@ -95,7 +95,7 @@ fn live_and_kill(filesystem: &str, kills: u32) {
         }
     }
     trial.end();
-    wait(&pair, &trial, &told);
+    wait(&pair, &trial, &reported);
     look(&pair, &trial, &lives, kills);
     eprintln!(
         "{}interrupted: {:?}",
@@ -133,7 +133,7 @@ fn strike(pair: &mut Pair, trial: &Trial, victim: Victim) {
     trial.turn(binary);
 }
 
-/// Compares what all lives were told with what the ledger, the kernel and the disk have.
+/// Compares the responses to all lives with the ledger, the kernel and the disk.
 fn look(pair: &Pair, trial: &Trial, lives: &[Arc<Mutex<Life>>], kill: u32) {
     let _still = trial.hold_still();
     let when = format!("after kill {kill}");
@@ -141,29 +141,29 @@ fn look(pair: &Pair, trial: &Trial, lives: &[Arc<Mutex<Life>>], kill: u32) {
     for life in lives {
         let life = life.lock().unwrap_or_else(PoisonError::into_inner);
         if trial.has_failed() {
-            panic!("a life failed, as told above\n{}", pair.last_words());
+            panic!("a life failed, as reported above\n{}", pair.last_words());
         }
         life.check();
         let [volumes, snapshots] = life.ids();
         known[0].extend(volumes);
         known[1].extend(snapshots);
     }
-    assert_eq!(pair.ledger(), known, "the ledger and what was told, {when}");
+    assert_eq!(pair.ledger(), known, "the ledger and the responses, {when}");
     pair.expect_files_of_ledger(&when);
     let stacked = stacked(&mounts_of(&pair.agent().pid().to_string()), &trial.site.top);
     assert!(
         stacked.is_empty(),
-        "a mount lies upon another one, {when}: {stacked:#?}"
+        "a mount is stacked on another, {when}: {stacked:#?}"
     );
     pair.expect_no_trouble(&when);
 }
 
 /// Waits until all lives have ended.
-fn wait(pair: &Pair, trial: &Trial, told: &Receiver<bool>) {
+fn wait(pair: &Pair, trial: &Trial, reported: &Receiver<bool>) {
     for _ in 0..LIVES {
-        match told.recv_timeout(2 * PATIENCE) {
+        match reported.recv_timeout(2 * PATIENCE) {
             Ok(true) => {}
-            Ok(false) => panic!("a life failed, as told above\n{}", pair.last_words()),
+            Ok(false) => panic!("a life failed, as reported above\n{}", pair.last_words()),
             Err(error) => panic!(
                 "lives hang ({error}); not answered yet:\n{}{}",
                 trial.journal.outstanding(),

@@ -1,5 +1,5 @@
-//! The kubelet's folder: calls stay within it, and an agent whose mounts would not reach the
-//! kubelet says so and makes none. Namespaces and propagation are the kernel's own.
+//! The kubelet's directory: calls stay within it, and an agent whose mounts would not reach the
+//! kubelet reports that and makes none. Namespaces and propagation are real.
 
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -9,10 +9,10 @@ use rustix::mount::{MountPropagationFlags, UnmountFlags, mount_bind, mount_chang
 use tonic::Code::{FailedPrecondition, InvalidArgument};
 
 use crate::rig::{
-    Launch, Pages, Place, Rig, Volume, World, access, least_bytes, mounts_of, probe, refused_with,
+    Launch, Pages, Rig, TestDir, Volume, World, access, least_bytes, mounts_of, probe, refused_with,
 };
 
-/// A mount of a folder of a test, taken away before the test looks for what is left.
+/// A mount of a test directory, removed before the test checks for leftovers.
 pub(crate) struct Mount(PathBuf);
 
 impl Mount {
@@ -22,16 +22,16 @@ impl Mount {
         Mount(onto)
     }
 
-    /// Of the folder `kubelet`, onto itself.
-    pub(crate) fn of(place: &Place, propagation: MountPropagationFlags) -> Self {
-        let folder = place.folder("kubelet");
-        Self::bind(&folder.clone(), folder, propagation)
+    /// Of the directory `kubelet`, onto itself.
+    pub(crate) fn of(test_dir: &TestDir, propagation: MountPropagationFlags) -> Self {
+        let directory = test_dir.directory("kubelet");
+        Self::bind(&directory.clone(), directory, propagation)
     }
 }
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        // A test that failed may have left mounts in it, and its place takes all away.
+        // A failed test may have left mounts in it, which the test directory unmounts.
         let unmounted = unmount(&self.0, UnmountFlags::NOFOLLOW);
         assert!(
             unmounted.is_ok() || std::thread::panicking(),
@@ -44,22 +44,22 @@ fn text(path: &Path) -> String {
     path.to_str().expect("UTF-8").to_owned()
 }
 
-/// An agent that was told of the folder, started by that command.
-fn start(place: Place, kubelet_dir: &Path, command: &[&str]) -> Rig {
-    let volumes = place.folder("volumes");
+/// An agent with the directory in its flags, started by that command.
+fn start(test_dir: TestDir, kubelet_dir: &Path, command: &[&str]) -> Rig {
+    let volumes = test_dir.directory("volumes");
     let mut flags = vec!["--http-endpoint".to_owned(), "127.0.0.1:0".to_owned()];
     flags.extend(["--kubelet-dir".to_owned(), text(kubelet_dir)]);
     let command = command.iter().map(|&word| word.to_owned()).collect();
-    Rig::launched(place, volumes, Launch { command, flags })
+    Rig::launched(test_dir, volumes, Launch { command, flags })
 }
 
-/// A new volume with all its paths beneath that folder.
-fn volume_beneath(rig: &Rig, folder: &Path, kind: &str) -> Volume {
+/// A new volume with all its paths in that directory.
+fn volume_in(rig: &Rig, directory: &Path, kind: &str) -> Volume {
     let id = rig.volume(least_bytes(kind)).id;
-    Volume::made(folder, rig.volumes(), id)
+    Volume::made(directory, rig.volumes(), id)
 }
 
-/// Every call with that path in every field for one: the field's name, and the answer.
+/// Every call with that path in one field after the other: the field's name, and the response.
 fn calls(rig: &Rig, volume: &Volume, path: &Path) -> Vec<(&'static str, tonic::Status)> {
     const STAGING: &str = "staging_target_path";
     let (node, kind) = (rig.node(), || access("ext4"));
@@ -100,55 +100,55 @@ fn calls(rig: &Rig, volume: &Volume, path: &Path) -> Vec<(&'static str, tonic::S
 #[test]
 #[ignore = "needs root: make test"]
 fn a_path_outside_is_refused_by_every_call_and_nothing_is_touched() {
-    let place = Place::new();
-    let folder = place.folder("kubelet");
+    let test_dir = TestDir::new();
+    let directory = test_dir.directory("kubelet");
     let (outside, beside) = (
-        place.folder("outside/empty"),
-        place.folder("kubelet-2/empty"),
+        test_dir.directory("outside/empty"),
+        test_dir.directory("kubelet-2/empty"),
     );
-    symlink(place.path().join("outside"), folder.join("way")).expect("symlink");
-    symlink("../outside", folder.join("relative")).expect("symlink");
-    let mount = Mount::of(&place, MountPropagationFlags::SHARED);
-    let rig = start(place, &folder, &[]);
-    let volume = volume_beneath(&rig, &folder, "ext4");
+    symlink(test_dir.path().join("outside"), directory.join("way")).expect("symlink");
+    symlink("../outside", directory.join("relative")).expect("symlink");
+    let mount = Mount::of(&test_dir, MountPropagationFlags::SHARED);
+    let rig = start(test_dir, &directory, &[]);
+    let volume = volume_in(&rig, &directory, "ext4");
     let with_slash = PathBuf::from(text(&outside) + "/");
     let paths = [
         outside,
         with_slash,
         beside,
-        PathBuf::from(text(&folder) + "//"),
-        folder.join("way/empty"),
-        folder.join("way/gone/long/ago"),
-        folder.join("relative/empty"),
+        PathBuf::from(text(&directory) + "//"),
+        directory.join("way/empty"),
+        directory.join("way/gone/long/ago"),
+        directory.join("relative/empty"),
         PathBuf::from("/gone/long/ago"),
     ];
     for path in paths {
-        let before = World::around(rig.place());
+        let before = World::around(rig.test_dir());
         for (field, status) in calls(&rig, &volume, &path) {
             let path = text(&path);
             let path = path.trim_end_matches('/');
-            let flag = format!("is not beneath {} (--kubelet-dir)", folder.display());
+            let flag = format!("{} (--kubelet-dir)", directory.display());
             let words = [&format!("{field}: {path} "), &flag];
             refused_with::<()>(Err(status), InvalidArgument, &words.map(String::as_str));
         }
-        before.expect_unchanged(rig.place(), &text(&path));
+        before.expect_unchanged(rig.test_dir(), &text(&path));
     }
     drop(mount);
 }
 
 #[test]
 #[ignore = "needs root: make test"]
-fn volumes_live_in_a_folder_that_is_a_link_on_the_host() {
-    let place = Place::new();
-    let (folder, link) = (place.folder("kubelet"), place.path().join("link"));
-    symlink(&folder, &link).expect("symlink");
-    let mount = Mount::of(&place, MountPropagationFlags::SHARED);
-    let rig = start(place, &link, &[]);
+fn volumes_live_in_a_directory_that_is_a_link_on_the_host() {
+    let test_dir = TestDir::new();
+    let (directory, link) = (test_dir.directory("kubelet"), test_dir.path().join("link"));
+    symlink(&directory, &link).expect("symlink");
+    let mount = Mount::of(&test_dir, MountPropagationFlags::SHARED);
+    let rig = start(test_dir, &link, &[]);
     assert_eq!(Pages::of(rig.agent()).health().0, 200);
     let node = rig.node();
     for kind in ["ext4", "block"] {
-        for named in [&link, &folder] {
-            let volume = volume_beneath(&rig, named, kind);
+        for named in [&link, &directory] {
+            let volume = volume_in(&rig, named, kind);
             let target = volume.target("a");
             node.stage(volume.stage(access(kind))).expect("stage");
             node.publish(volume.publish(&target, access(kind)))
@@ -162,7 +162,7 @@ fn volumes_live_in_a_folder_that_is_a_link_on_the_host() {
     drop(mount);
 }
 
-/// Whether the volume is mounted in our namespace, which is the kubelet's here.
+/// Whether the volume is mounted in our namespace, which acts as the kubelet's.
 fn is_seen(volume: &Volume) -> bool {
     let is_it = |mount: &_| mount == &volume.staging;
     let mut points = mounts_of("self").into_iter().map(|mount| mount.point);
@@ -172,15 +172,15 @@ fn is_seen(volume: &Volume) -> bool {
 #[test]
 #[ignore = "needs root: make test"]
 fn mounts_that_reach_the_kubelet_are_made_from_within_a_namespace_of_its_own() {
-    let place = Place::new();
-    let folder = place.folder("kubelet");
-    let mount = Mount::of(&place, MountPropagationFlags::SHARED);
-    // What a container runtime does for mountPropagation: Bidirectional.
+    let test_dir = TestDir::new();
+    let directory = test_dir.directory("kubelet");
+    let mount = Mount::of(&test_dir, MountPropagationFlags::SHARED);
+    // As a container runtime does for mountPropagation: Bidirectional.
     let unshare = ["unshare", "--mount", "--propagation", "unchanged"];
-    let rig = start(place, &folder, &unshare);
+    let rig = start(test_dir, &directory, &unshare);
     assert_eq!(Pages::of(rig.agent()).health(), (200, "ok\n".to_owned()));
     probe(&rig.socket()).expect("probe");
-    let (node, volume) = (rig.node(), volume_beneath(&rig, &folder, "ext4"));
+    let (node, volume) = (rig.node(), volume_in(&rig, &directory, "ext4"));
     node.stage(volume.stage(access("ext4"))).expect("stage");
     assert!(is_seen(&volume));
     volume.down(&node, &[]);
@@ -190,43 +190,46 @@ fn mounts_that_reach_the_kubelet_are_made_from_within_a_namespace_of_its_own() {
 
 #[test]
 #[ignore = "needs root: make test"]
-fn an_agent_whose_mounts_nobody_would_see_says_so_and_makes_none() {
-    // HostToContainer, and nothing; the third in a folder that nobody shares in the first place.
+fn an_agent_whose_mounts_would_not_be_visible_says_so_and_makes_none() {
+    // HostToContainer, and nothing; the third in a directory that was never shared.
     let cases = [
         ("slave", MountPropagationFlags::SHARED),
         ("private", MountPropagationFlags::SHARED),
         ("unchanged", MountPropagationFlags::PRIVATE),
     ];
-    for (propagation, of_folder) in cases {
-        let place = Place::new();
-        let folder = place.folder("kubelet");
-        let mount = Mount::of(&place, of_folder);
+    for (propagation, of_directory) in cases {
+        let test_dir = TestDir::new();
+        let directory = test_dir.directory("kubelet");
+        let mount = Mount::of(&test_dir, of_directory);
         let unshare = ["unshare", "--mount", "--propagation", propagation];
-        let rig = start(place, &folder, &unshare);
-        let words = [text(&folder), "mountPropagation: Bidirectional".to_owned()];
+        let rig = start(test_dir, &directory, &unshare);
+        let words = [
+            text(&directory),
+            "mountPropagation: Bidirectional".to_owned(),
+        ];
         let words = words.each_ref().map(String::as_str);
         let (status, why) = Pages::of(rig.agent()).health();
         assert_eq!(status, 503, "{propagation}: {why}");
         assert!(words.iter().all(|word| why.contains(word)), "{why}");
         assert_eq!(Pages::of(rig.agent()).life().0, 200);
         refused_with(probe(&rig.socket()), FailedPrecondition, &words);
-        let (node, volume) = (rig.node(), volume_beneath(&rig, &folder, "ext4"));
-        let before = World::around(rig.place());
+        let (node, volume) = (rig.node(), volume_in(&rig, &directory, "ext4"));
+        let before = World::around(rig.test_dir());
         let stage = volume.stage(access("ext4"));
         refused_with(node.stage(stage), FailedPrecondition, &words);
         let publish = volume.publish(&volume.target("a"), access("ext4"));
         refused_with(node.publish(publish), FailedPrecondition, &words);
-        before.expect_unchanged(rig.place(), propagation);
-        assert_eq!(mounts_beneath(&rig, &folder), 1, "in its own namespace");
+        before.expect_unchanged(rig.test_dir(), propagation);
+        assert_eq!(mounts_below(&rig, &directory), 1, "in its own namespace");
         volume.down(&node, &[&volume.target("a")]);
         drop(mount);
     }
 }
 
-/// How many mounts the agent has there, the folder's own among them.
-fn mounts_beneath(rig: &Rig, folder: &Path) -> usize {
+/// How many mounts the agent has there, the directory's own among them.
+fn mounts_below(rig: &Rig, directory: &Path) -> usize {
     let mounts = mounts_of(&rig.agent().pid().to_string()).into_iter();
     mounts
-        .filter(|mount| mount.point.starts_with(folder))
+        .filter(|mount| mount.point.starts_with(directory))
         .count()
 }

@@ -1,4 +1,4 @@
-//! A volume's whole life on its node, as a filesystem and as a raw device.
+//! A volume's whole lifecycle on its node, as a filesystem and as a raw device.
 
 use std::fs;
 use std::os::unix::fs::FileExt as _;
@@ -12,7 +12,7 @@ use crate::rig::{NodeCalls, Rig, Volume, access, least_bytes, refused, refused_w
 const KINDS: [&str; 4] = ["ext4", "xfs", "btrfs", "block"];
 const WORDS: &[u8] = b"what was written must be read";
 
-/// Leaves words where a pod would, on disk when this returns.
+/// Writes data like a pod, on disk when this returns.
 pub(crate) fn leave_words(kind: &str, target: &Path) {
     let file = match kind {
         "block" => fs::File::options().write(true).open(target),
@@ -23,7 +23,7 @@ pub(crate) fn leave_words(kind: &str, target: &Path) {
     file.sync_all().expect("fsync");
 }
 
-/// Fails unless those words are there.
+/// Fails unless that data is there.
 #[track_caller]
 pub(crate) fn expect_words(kind: &str, target: &Path) {
     let file = match kind {
@@ -72,22 +72,25 @@ fn a_volume_lives_its_whole_life_and_every_call_may_come_twice() {
         for _ in 0..2 {
             node.unstage(volume.unstage()).expect("unstage");
         }
-        rig.place().expect_nothing_left();
+        rig.test_dir().expect_nothing_left();
         expect_empty(&volume.staging);
 
         node.stage(volume.stage(access(kind)))
-            .expect("stage what is formatted");
+            .expect("stage the formatted volume");
         node.publish(volume.publish(&first, access(kind)))
             .expect("publish again");
         expect_words(kind, &first);
         volume.down(&node, &[&first]);
-        rig.place().expect_nothing_left();
+        rig.test_dir().expect_nothing_left();
     }
 }
 
 #[track_caller]
-fn expect_empty(folder: &Path) {
-    let left: Vec<_> = fs::read_dir(folder).expect("readdir").flatten().collect();
+fn expect_empty(directory: &Path) {
+    let left: Vec<_> = fs::read_dir(directory)
+        .expect("readdir")
+        .flatten()
+        .collect();
     assert!(left.is_empty(), "left: {left:?}");
 }
 
@@ -103,7 +106,7 @@ fn expect_stats(node: &NodeCalls, volume: &Volume, kind: &str, target: &Path) {
     }
     let inodes = of(Unit::Inodes).expect("inodes");
     if kind == "btrfs" {
-        // It makes them as needed.
+        // It creates them as needed.
         assert_eq!((inodes.total, inodes.used, inodes.available), (0, 0, 0));
     }
     let counted = if kind == "btrfs" { 1 } else { 2 };
@@ -151,7 +154,7 @@ fn grow(node: &NodeCalls, volume: &Volume, kind: &str, target: &Path) {
         .expect("write after growing");
 }
 
-/// The kernel lets a mounted ext4 grow only with CAP_SYS_RESOURCE (capabilities(7): bit 24).
+/// The kernel grows a mounted ext4 only with CAP_SYS_RESOURCE (capabilities(7): bit 24).
 fn may_grow_ext4() -> bool {
     let status = fs::read_to_string("/proc/self/status").expect("status");
     let mask = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
@@ -204,9 +207,9 @@ fn what_is_staged_in_one_way_cannot_be_staged_in_another() {
         node.publish(volume.publish(&target, access(staged)))
             .expect("publish");
         leave_words(staged, &target);
-        let before = crate::rig::World::around(rig.place());
+        let before = crate::rig::World::around(rig.test_dir());
         refused(node.stage(volume.stage(access(asked))), Code::AlreadyExists);
-        before.expect_unchanged(rig.place(), &format!("{staged}, asked for as {asked}"));
+        before.expect_unchanged(rig.test_dir(), &format!("{staged}, requested as {asked}"));
         expect_words(staged, &target);
         volume.down(&node, &[&target]);
     }
@@ -224,14 +227,14 @@ fn a_volume_is_not_unstaged_while_it_is_published() {
         node.publish(volume.publish(&target, access(kind)))
             .expect("publish");
         leave_words(kind, &target);
-        let before = crate::rig::World::around(rig.place());
+        let before = crate::rig::World::around(rig.test_dir());
         let path = target.to_str().expect("UTF-8");
         refused_with(
             node.unstage(volume.unstage()),
             Code::FailedPrecondition,
             &[path],
         );
-        before.expect_unchanged(rig.place(), kind);
+        before.expect_unchanged(rig.test_dir(), kind);
         expect_words(kind, &target);
         volume.down(&node, &[&target]);
     }

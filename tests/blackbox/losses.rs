@@ -1,6 +1,6 @@
 //! A volume's file that was truncated or blanked while the volume was detached: both programs
-//! report and refuse it, whatever restarts, until the file is restored. Or one that was replaced
-//! or removed while the volume was staged.
+//! report and refuse it, despite restarts, until the file is restored. Or one that was replaced or
+//! removed while the volume was staged.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -35,7 +35,7 @@ fn attached(pair: &Pair, volume: &Volume) -> Result<HashMap<String, String>, Sta
     Ok(answer?.publish_context)
 }
 
-/// Attaches, stages and publishes it, and says where a pod finds it.
+/// Attaches, stages and publishes it. Returns the target path.
 fn up(pair: &Pair, volume: &mut Volume) -> std::path::PathBuf {
     volume.context = Some(attached(pair, volume).expect("attach"));
     let (node, target) = (pair.site().node(), volume.target("a"));
@@ -55,7 +55,7 @@ fn detached(pair: &Pair, volume: &Volume) {
     answer.expect("detach");
 }
 
-/// The reasons that the controller gives.
+/// The reasons that the controller reports.
 fn reasons(pair: &Pair, volume: &Volume) -> Vec<String> {
     let request = csi::ControllerGetVolumeHealthRequest {
         volume_id: volume.id.clone(),
@@ -72,7 +72,7 @@ fn set_len(file: &Path, bytes: u64) {
     file.set_len(bytes).expect("ftruncate");
 }
 
-/// A detached ext4 with words in it, and a backup of its file.
+/// A detached ext4 with data, and a backup of its file.
 fn written(pair: &Pair) -> (Volume, std::path::PathBuf) {
     let made = pair.site().controller().create(create("pvc-1", KIND));
     let id = made.expect("create").volume.expect("a volume").volume_id;
@@ -90,7 +90,7 @@ fn copy(from: &Path, to: &Path) {
     run("cp", &["--sparse=always", &text(from), &text(to)]);
 }
 
-/// Restored, it is as it was; then it is deleted.
+/// Once restored, it is as before; then it is deleted.
 fn restore(mut pair: Pair, mut volume: Volume, backup: &Path) {
     copy(backup, &volume.file);
     pair.restart_controller();
@@ -115,7 +115,7 @@ fn a_truncated_file_is_reported_and_refused_until_it_is_restored() {
         for _ in 0..2 {
             assert_eq!(reasons(&pair, &volume), ["BackingFileShort"]);
             refused(attached(&pair, &volume), Code::FailedPrecondition);
-            // As with a VolumeAttachment from before.
+            // As with an older VolumeAttachment.
             let stage = volume.stage(access(KIND));
             refused(pair.site().node().stage(stage), Code::FailedPrecondition);
             pair.restart_controller();
@@ -157,7 +157,7 @@ fn a_volume_whose_formatting_was_interrupted_can_be_detached_and_formatted_by_it
         });
         pair.agent().kill_children();
         pair.restart_agent();
-        // It may have ended before.
+        // It may have exited before.
         let interrupted = stage.join().expect("a thread").is_err();
         if !interrupted {
             let unstaged = pair.site().node().unstage(volume.unstage());
@@ -188,7 +188,12 @@ fn a_volume_whose_file_was_replaced_while_it_was_staged_is_detached_only_once_it
         let target = up(&pair, &mut volume);
         fs::write(target.join("since"), b"the backup").expect("write");
         // As a restore does, while the pod goes on with the old file.
-        let state = pair.site().volumes().parent().expect("a folder").to_owned();
+        let state = pair
+            .site()
+            .volumes()
+            .parent()
+            .expect("a directory")
+            .to_owned();
         let aside = aside.map(|name| state.join(name));
         match &aside {
             Some(aside) => fs::rename(&volume.file, aside).expect("rename"),
@@ -198,7 +203,7 @@ fn a_volume_whose_file_was_replaced_while_it_was_staged_is_detached_only_once_it
         let controller = pair.site().controller();
         let refused = controller.detach(detach(&volume.id));
         refused_with(refused, Code::Aborted, &[&volume.id]);
-        // Nor does the new file pass for what the pod writes to.
+        // Nor does the new file pass as the one in use.
         let words = [volume.id.as_str(), "replaced"];
         let bytes = i64::try_from(volume.bytes()).expect("a size");
         refused_with(
@@ -238,7 +243,12 @@ fn a_file_that_was_removed_while_its_volume_is_attached_gets_its_name_back() {
     let (mut volume, backup) = written(&pair);
     let target = up(&pair, &mut volume);
     fs::write(target.join("since"), b"the backup").expect("write");
-    let state = pair.site().volumes().parent().expect("a folder").to_owned();
+    let state = pair
+        .site()
+        .volumes()
+        .parent()
+        .expect("a directory")
+        .to_owned();
     let kept = state.join("attached").join(&volume.id);
     let take_name = || {
         fs::remove_file(&volume.file).expect("unlink");
@@ -248,7 +258,7 @@ fn a_file_that_was_removed_while_its_volume_is_attached_gets_its_name_back() {
         fs::hard_link(&kept, &volume.file).expect("link");
         assert_eq!(reasons(&pair, &volume), [""; 0]);
     };
-    // Beneath a running pod, and unstaged in spite of all advice.
+    // Under a running pod, and unstaged against all advice.
     let node = pair.site().node();
     for is_late in [false, true] {
         take_name();

@@ -1,7 +1,8 @@
-//! The two binaries from outside: over their sockets, on real loop devices, mounts and filesystems.
-//! Knows flags, messages and the keys of a publish context; must not know how the agents are made.
+//! Tests of the two programs from outside: over their sockets, on real loop devices, mounts and
+//! filesystems. Knows flags, messages and the keys of a publish context; must not know the
+//! programs' internals.
 //!
-//! What mounts needs root and a mount namespace of its own, which `make mounts` gives it.
+//! Tests that mount need root and a private mount namespace, which `make mounts` creates.
 
 #[cfg(test)]
 mod accidents;

@@ -1,4 +1,4 @@
-//! What both programs tell Prometheus: well-formed, and exactly what docs/metrics.md says.
+//! The metrics of both programs: well-formed, and exactly as in docs/metrics.md.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::File;
@@ -10,16 +10,16 @@ use belay_proto::csi::v1 as csi;
 use tonic::Code;
 
 use crate::rig::{
-    ControllerCalls, NodeCalls, Place, Process, Prometheus, access, get, least_bytes, lint,
+    ControllerCalls, NodeCalls, Process, Prometheus, TestDir, access, get, least_bytes, lint,
     refused, until,
 };
 
 const DOCUMENTATION: &str = include_str!("../../docs/metrics.md");
 const PROGRAMS: [&str; 2] = ["belay-node", "belay-controller"];
-/// Far more than both show for one volume; a label with a volume in it would pass this one day.
+/// Far more than both show for one volume; a label per volume would exceed it eventually.
 const PAGE_BYTES_MAX: usize = 256 << 10;
 
-/// Both programs on one folder of volumes.
+/// Both programs on one directory of volumes.
 struct Pair {
     controller: ControllerCalls,
     node: NodeCalls,
@@ -27,21 +27,21 @@ struct Pair {
 }
 
 impl Pair {
-    fn start(place: &Place) -> Self {
-        let state = place.folder("state");
+    fn start(test_dir: &TestDir) -> Self {
+        let state = test_dir.directory("state");
         let volumes = state.join("volumes");
         let (state, volumes) = (text(&state), text(&volumes));
         let start = |name: &str, flags: &[&str]| {
-            let socket = place.path().join(format!("{name}.sock"));
+            let socket = test_dir.path().join(format!("{name}.sock"));
             let common = ["--node-id", "node-1", "--http-endpoint", "127.0.0.1:0"];
-            let process = Process::start(place, name, &socket, &[&common, flags].concat());
+            let process = Process::start(test_dir, name, &socket, &[&common, flags].concat());
             let address = http_address(&process);
             (socket, (process, address))
         };
-        // The controller makes the folder that the agent opens.
+        // The controller makes the directory that the agent opens.
         let state_dir = ["--backend", "local", "--state-dir", &state];
         let (controller, its_process) = start("belay-controller", &state_dir);
-        let registry = text(&place.folder("plugins_registry"));
+        let registry = text(&test_dir.directory("plugins_registry"));
         let mut flags = vec!["--loop-dir", &volumes, "--registration-dir", &registry];
         flags.extend(["--kubelet-registration-path", "/run/belay/node.sock"]);
         let (node, process) = start("belay-node", &flags);
@@ -57,7 +57,7 @@ impl Pair {
         [0, 1].map(|n| (PROGRAMS[n], self.processes[n].1))
     }
 
-    /// Makes a volume and attaches it: its id and the publish context.
+    /// Creates a volume and attaches it. Returns the id and the publish context.
     fn attach(&self, name: &str, fs: &str) -> (String, HashMap<String, String>) {
         let volume = self.controller.create(csi::CreateVolumeRequest {
             name: name.to_owned(),
@@ -90,12 +90,12 @@ impl Pair {
     }
 }
 
-/// Port 0 is whichever is free; the log tells.
+/// Port 0 is any free one; the log shows which.
 fn http_address(process: &Process) -> SocketAddr {
     let mut address = None;
     until("it shows /metrics", || {
         let log = process.last_words();
-        let line = log.lines().find(|line| line.contains("showing /metrics"));
+        let line = log.lines().find(|line| line.contains("serving /metrics"));
         let found = line.and_then(|line| line.split("address=").nth(1));
         address = found.and_then(|found| found.trim().parse().ok());
         address.is_some()
@@ -114,11 +114,11 @@ fn capacity(bytes: u64) -> csi::CapacityRange {
     }
 }
 
-/// The whole life of a volume.
-fn live(pair: &Pair, place: &Place) {
+/// A volume's whole lifecycle.
+fn live(pair: &Pair, test_dir: &TestDir) {
     let (id, publish_context) = pair.attach("measured", "xfs");
-    let staging = text(&place.folder("staging/measured"));
-    let target = text(&place.folder("pod").join("target"));
+    let staging = text(&test_dir.directory("staging/measured"));
+    let target = text(&test_dir.directory("pod").join("target"));
     let stage = csi::NodeStageVolumeRequest {
         volume_id: id.clone(),
         publish_context: publish_context.clone(),
@@ -172,19 +172,19 @@ fn live(pair: &Pair, place: &Place) {
     pair.detach_and_delete(&id);
 }
 
-/// A volume that holds what nobody knows, and so is not formatted.
-fn be_refused(pair: &Pair, place: &Place) {
+/// A volume with unknown content, which is therefore not formatted.
+fn be_refused(pair: &Pair, test_dir: &TestDir) {
     let (id, publish_context) = pair.attach("foreign", "ext4");
-    let path = place.path().join("state/volumes").join(&id);
+    let path = test_dir.path().join("state/volumes").join(&id);
     let file = File::options().write(true).open(path).expect("open");
     file.write_all_at(b"somebody's", 5 << 20).expect("write");
     file.sync_all().expect("fsync");
-    // A file that is open is not staged, whatever is in it.
+    // An open file is not staged, whatever its content.
     drop(file);
     let stage = csi::NodeStageVolumeRequest {
         volume_id: id.clone(),
         publish_context,
-        staging_target_path: text(&place.folder("staging/foreign")),
+        staging_target_path: text(&test_dir.directory("staging/foreign")),
         volume_capability: Some(access("ext4")),
         ..Default::default()
     };
@@ -202,7 +202,7 @@ struct Shape {
 /// By program, then by name.
 type Shapes = BTreeMap<&'static str, BTreeMap<String, Shape>>;
 
-/// What the table promises: rows of name, type, labels, program, meaning.
+/// The documented table: rows of name, type, labels, program, meaning.
 fn documented() -> Shapes {
     let mut shapes: Shapes = PROGRAMS.map(|program| (program, BTreeMap::new())).into();
     for line in DOCUMENTATION.lines() {
@@ -228,7 +228,7 @@ fn documented() -> Shapes {
     shapes
 }
 
-/// What a page has.
+/// The metrics of a page.
 fn exported(page: &str) -> BTreeMap<String, Shape> {
     let mut shapes: BTreeMap<String, Shape> = BTreeMap::new();
     let mut family = String::new();
@@ -253,7 +253,7 @@ fn exported(page: &str) -> BTreeMap<String, Shape> {
     shapes
 }
 
-/// The queries of the documentation, each in a block of its own.
+/// The queries of the documentation, one block each.
 fn queries() -> Vec<&'static str> {
     let blocks = DOCUMENTATION.split("```promql\n").skip(1);
     blocks
@@ -264,26 +264,26 @@ fn queries() -> Vec<&'static str> {
 #[test]
 #[ignore = "needs root: make test"]
 fn prometheus_gets_exactly_what_the_documentation_says() {
-    let place = Place::new();
-    let pair = Pair::start(&place);
-    let prometheus = Prometheus::start(&place, &pair.jobs());
-    // Once before anything happens: only so is the first refusal an increase.
+    let test_dir = TestDir::new();
+    let pair = Pair::start(&test_dir);
+    let prometheus = Prometheus::start(&test_dir, &pair.jobs());
+    // Once before any call: otherwise the first refusal would not be an increase.
     until("both are scraped", || {
         prometheus.query("up == 1").len() == 2
     });
-    // Twice, since a rate tells nothing of the first value of a series.
-    live(&pair, &place);
+    // Twice, since a rate needs two values of a series.
+    live(&pair, &test_dir);
     until("the first life is scraped", || {
         let deleted = "belay_rpc_duration_seconds_count{rpc=\"DeleteVolume\"} == 1";
         let unstaged = "belay_rpc_duration_seconds_count{rpc=\"NodeUnstageVolume\"} == 1";
         [deleted, unstaged].map(|query| prometheus.query(query).len()) == [1, 1]
     });
-    live(&pair, &place);
-    be_refused(&pair, &place);
+    live(&pair, &test_dir);
+    be_refused(&pair, &test_dir);
 
     let mut shown = Shapes::new();
     for (program, address) in pair.jobs() {
-        // Of an agent, too, that no kubelet has taken.
+        // Of an agent, too, that is not registered.
         let life = get(address, "/livez");
         assert_eq!(life.as_deref(), Some("ok\n"), "{program}");
         let page = get(address, "/metrics").expect("a page");
@@ -329,5 +329,5 @@ fn prometheus_gets_exactly_what_the_documentation_says() {
     for (process, _) in pair.processes {
         process.terminate();
     }
-    place.expect_nothing_left();
+    test_dir.expect_nothing_left();
 }

@@ -9,9 +9,11 @@ use rustix::fs::{Advice, fadvise, removexattr};
 use tonic::Code;
 
 use crate::lifecycle::{expect_words, leave_words};
-use crate::rig::{Place, Rig, Volume, access, least_bytes, mounted, refused_with, run, with_mode};
+use crate::rig::{
+    Rig, TestDir, Volume, access, least_bytes, mounted, refused_with, run, with_mode,
+};
 
-/// A volume that an administrator made a filesystem on, with the tool's own defaults.
+/// A volume with a filesystem that an administrator created, with the tool's defaults.
 pub(crate) fn by_hand(rig: &Rig, kind: &str) -> Volume {
     let volume = rig.volume(least_bytes("xfs"));
     let file = volume.file.to_str().expect("UTF-8");
@@ -20,8 +22,8 @@ pub(crate) fn by_hand(rig: &Rig, kind: &str) -> Volume {
         "btrfs" => run("mkfs.btrfs", &["-q", file]),
         _ => run("mkfs.xfs", &["-q", file]),
     };
-    mounted(rig.place(), &volume.file, |folder| {
-        leave_words(kind, folder)
+    mounted(rig.test_dir(), &volume.file, |directory| {
+        leave_words(kind, directory)
     });
     volume
 }
@@ -38,7 +40,7 @@ fn a_filesystem_made_by_hand_keeps_its_files_whatever_is_asked_of_it() {
             let before = volume.contents();
             let answer = node.stage(volume.stage(access(other)));
             refused_with(answer, Code::FailedPrecondition, &[kind, other]);
-            before.expect_unchanged(&volume.file, &format!("{kind}, asked for {other}"));
+            before.expect_unchanged(&volume.file, &format!("{kind}, requested {other}"));
             for asked in [kind, ""] {
                 node.stage(volume.stage(access(asked))).expect("stage");
                 expect_words(kind, &volume.staging);
@@ -100,7 +102,7 @@ fn a_blank_volume_becomes_what_is_asked_for_and_ext4_if_nothing_is() {
             "btrfs" => volume.read(65_536 + 0x40, 8) == b"_BHRfS_M",
             _ => volume.read(0, 4) == b"XFSB",
         };
-        assert!(magic, "asked for {asked:?}");
+        assert!(magic, "requested {asked:?}");
         assert!(
             crate::foreign::is_sound(found, &volume.file),
             "{found} is not sound"
@@ -125,7 +127,7 @@ fn a_restored_volume_without_data_is_not_formatted() {
     }
 }
 
-/// Everything that was in the volume's file is gone, and the size is as before.
+/// Blanks the volume's file, and keeps its size.
 fn empty(volume: &Volume) {
     let bytes = volume.bytes();
     let file = File::options().write(true).open(&volume.file);
@@ -135,7 +137,7 @@ fn empty(volume: &Volume) {
         .expect("ftruncate");
 }
 
-/// Fails unless the emptied volume is refused as lost, whatever is asked of it.
+/// Fails unless the blanked volume is refused as lost, whatever is requested.
 fn expect_lost(rig: &Rig, volume: &Volume, what: &str) {
     let mut volume = volume.clone();
     for content in ["new", "used"] {
@@ -165,18 +167,18 @@ fn a_volume_that_was_in_use_and_reads_as_zeros_is_not_formatted() {
         expect_lost(&rig, &volume, kind);
         rig.restart();
         expect_lost(&rig, &volume, kind);
-        // What an operator does who knows that nothing is to be had back.
+        // As an operator does who knows that the data is lost.
         removexattr(&volume.file, "trusted.belay.used").expect("removexattr");
         rig.node()
             .stage(volume.stage(access("ext4")))
-            .expect("stage what was given up");
+            .expect("stage the abandoned volume");
         volume.down(&rig.node(), &[]);
     }
 }
 
 #[test]
 #[ignore = "needs root: make test"]
-fn a_filesystem_that_somebody_else_made_is_in_use_from_its_first_stage_on() {
+fn a_foreign_filesystem_is_in_use_from_its_first_stage_on() {
     let rig = Rig::new();
     for kind in ["ext4", "xfs", "btrfs"] {
         for mode in [Mode::SingleNodeWriter, Mode::SingleNodeReaderOnly] {
@@ -200,7 +202,7 @@ fn a_raw_volume_that_was_only_read_can_still_be_formatted() {
     volume.down(&rig.node(), &[]);
     rig.node()
         .stage(volume.stage(access("ext4")))
-        .expect("stage what nobody could have written");
+        .expect("stage a volume that was never written");
     volume.down(&rig.node(), &[]);
 }
 
@@ -222,30 +224,33 @@ fn a_file_shorter_than_its_volume_is_not_formatted() {
     }
 }
 
-/// The folder of volumes lies on a disk of its own, so that the disk can fail.
+/// The directory of volumes is on a separate disk, so that the disk can fail.
 struct FailingDisk {
     image: PathBuf,
-    folder: PathBuf,
+    directory: PathBuf,
 }
 
 impl FailingDisk {
-    fn new(place: &Place) -> Self {
-        let image = place.path().join("disk");
+    fn new(test_dir: &TestDir) -> Self {
+        let image = test_dir.path().join("disk");
         File::create_new(&image)
             .and_then(|file| file.set_len(512 << 20))
             .expect("a disk");
-        let (path, folder) = (image.to_str().expect("UTF-8"), place.folder("disk-mounted"));
-        // A journal might lie in the part that fails.
+        let (path, directory) = (
+            image.to_str().expect("UTF-8"),
+            test_dir.directory("disk-mounted"),
+        );
+        // A journal might be in the part that fails.
         run("mkfs.ext4", &["-q", "-O", "^has_journal", path]);
         run(
             "mount",
-            &["-o", "loop", path, folder.to_str().expect("UTF-8")],
+            &["-o", "loop", path, directory.to_str().expect("UTF-8")],
         );
-        FailingDisk { image, folder }
+        FailingDisk { image, directory }
     }
 
-    /// Every read of the file's data from byte `at` on fails from now on, the disk's own notes on
-    /// where it lies stay in memory.
+    /// Every read of the file's data from byte `at` on fails from now on; the disk's metadata stays
+    /// in memory.
     fn fail_from(&self, file: &Path, at: u64) {
         let physical = extent(file, at);
         let disk = File::options().write(true).open(&self.image).expect("open");
@@ -258,14 +263,14 @@ impl FailingDisk {
     }
 
     fn unmount(&self) {
-        // Long enough again for whatever the filesystem writes at its end.
+        // Long enough for the writes of the filesystem's unmount.
         let disk = File::options().write(true).open(&self.image).expect("open");
         disk.set_len(512 << 20).expect("ftruncate");
-        run("umount", &[self.folder.to_str().expect("UTF-8")]);
+        run("umount", &[self.directory.to_str().expect("UTF-8")]);
     }
 }
 
-/// Where on its disk a file's byte lies, by filefrag(8): `ext: from..to: from..to: length: ...`
+/// The offset of a file's byte on its disk, by filefrag(8): `ext: from..to: from..to: length: ...`
 /// in bytes.
 fn extent(file: &Path, at: u64) -> u64 {
     let table = run("filefrag", &["-b1", "-e", file.to_str().expect("UTF-8")]);
@@ -286,12 +291,12 @@ fn extent(file: &Path, at: u64) -> u64 {
 #[test]
 #[ignore = "needs root: make test"]
 fn a_device_that_cannot_be_read_is_not_formatted() {
-    let place = Place::new();
-    let disk = FailingDisk::new(&place);
-    let mut rig = Rig::with_volumes_in(place, disk.folder.clone());
+    let test_dir = TestDir::new();
+    let disk = FailingDisk::new(&test_dir);
+    let mut rig = Rig::with_volumes_in(test_dir, disk.directory.clone());
     let bytes = least_bytes("ext4");
     let volume = rig.volume(bytes);
-    // Zeros that were written: blank, if only one could read them.
+    // Written zeros: blank, if they could be read.
     for at in [0, bytes / 2, bytes - (1 << 20)] {
         volume.write(at, &vec![0; 1 << 20]);
     }

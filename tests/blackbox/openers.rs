@@ -1,5 +1,5 @@
-//! A file that another process has open: to stage it then could put two filesystems, or two
-//! writers, on one file.
+//! A file that another process has open: staging it then could put two filesystems, or two writers,
+//! on one file.
 
 use std::fs::File;
 use std::path::Path;
@@ -8,9 +8,9 @@ use belay_proto::csi::v1::volume_capability::access_mode::Mode;
 use tonic::Code;
 
 use crate::lifecycle::{expect_words, leave_words};
-use crate::rig::{Disk, Place, Rig, Volume, access, least_bytes, refused_with, run, with_mode};
+use crate::rig::{Disk, Rig, TestDir, Volume, access, least_bytes, refused_with, run, with_mode};
 
-/// What has the file open until it is dropped.
+/// The opener of the file, until dropped.
 enum Opener {
     File(#[expect(dead_code, reason = "it is held, not used")] File),
     Loop(String),
@@ -24,7 +24,7 @@ impl Drop for Opener {
     }
 }
 
-/// Somebody else opens the file in one of these ways.
+/// Another process opens the file in one of these ways.
 fn open(how: &str, file: &Path) -> Opener {
     let opened = match how {
         "reader" => File::open(file),
@@ -38,28 +38,28 @@ fn open(how: &str, file: &Path) -> Opener {
     Opener::File(opened.expect("open"))
 }
 
-/// Runs `test` with volumes on each of the filesystems that can tell.
+/// Runs `test` with volumes on each of the filesystems that can detect it.
 fn on_each(test: impl Fn(&mut Rig)) {
     for filesystem in ["ext4", "xfs", "btrfs"] {
-        let place = Place::new();
-        let disk = Disk::new(&place, filesystem, "disk-mounted");
-        let mut rig = Rig::with_volumes_in(place, disk.path().to_owned());
+        let test_dir = TestDir::new();
+        let disk = Disk::new(&test_dir, filesystem, "disk-mounted");
+        let mut rig = Rig::with_volumes_in(test_dir, disk.path().to_owned());
         test(&mut rig);
         rig.kill();
         disk.unmount();
     }
 }
 
-/// Fails unless the stage is refused for that opener, and comes to its end without it.
+/// Fails unless the stage is refused because of that opener, and succeeds without it.
 fn expect_wait(rig: &Rig, volume: &Volume, kind: &str, how: &str) {
     let opener = open(how, &volume.file);
-    let loops = rig.place().loops();
+    let loops = rig.test_dir().loops();
     let before = volume.contents();
     let file = volume.file.to_str().expect("UTF-8");
     let answer = rig.node().stage(volume.stage(access(kind)));
     refused_with(answer, Code::Aborted, &[file, "fuser"]);
     before.expect_unchanged(&volume.file, &format!("{kind} with a {how}"));
-    assert_eq!(rig.place().loops(), loops, "{kind} with a {how}");
+    assert_eq!(rig.test_dir().loops(), loops, "{kind} with a {how}");
     drop(opener);
     rig.node()
         .stage(volume.stage(access(kind)))
@@ -123,7 +123,7 @@ fn a_raw_volume_for_reading_waits_for_writers_alone() {
         refused_with(stage(), Code::Aborted, &["fuser"]);
         drop(writer);
         let reader = open("reader", &volume.file);
-        stage().expect("stage beside a reader");
+        stage().expect("stage next to a reader");
         volume.down(&rig.node(), &[]);
         drop(reader);
     });

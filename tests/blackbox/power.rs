@@ -1,5 +1,6 @@
-//! Power loss. A life of some volumes is recorded beneath both binaries, write by write; then the
-//! power fails at each position of the record, and both start on what a disk would still have.
+//! Power loss. The lifecycles of some volumes are recorded under both programs, write by write;
+//! then the power fails at each position of the record, and both start on the remaining disk
+//! content.
 
 mod cuts;
 mod disk;
@@ -20,13 +21,13 @@ use life::{Life, Recording};
 use tree::Tree;
 use user::Act;
 
-use crate::rig::{Chance, Pair, Place};
+use crate::rig::{Chance, Pair, TestDir};
 
-/// After so many failures, more tell no more.
+/// After this many failures, more add no information.
 const FAILURES_MAX: usize = 10;
-/// Without `make nightly`, the power fails a second time in one of so many trials.
+/// Without `make nightly`, the power fails twice in one of this many trials.
 const ONCE_AND_TWICE: usize = 4;
-/// Cuts from one line of progress to the next.
+/// Cuts per line of progress.
 const CUTS_A_LINE: usize = 50;
 
 #[test]
@@ -60,9 +61,9 @@ fn what_was_acknowledged_outlives_a_power_loss_on_btrfs() {
 
 /// `shares`: it can share blocks between files.
 fn on_a_real_filesystem(filesystem: &str, shares: bool) {
-    let place = Place::new();
-    let image = Image::new(&place, filesystem);
-    let life = Life::of(Pair::on(place, image), shares);
+    let test_dir = TestDir::new();
+    let image = Image::new(&test_dir, filesystem);
+    let life = Life::of(Pair::on(test_dir, image), shares);
     let few = Sample {
         acknowledged: 8,
         overtaking: 4,
@@ -104,10 +105,10 @@ fn lose_power<D: Recording>(on: &str, life: &Life, few: Sample, many: Sample) {
             );
         }
     }
-    assert!(failed.is_empty(), "{on}, as told above: {failed:#?}");
+    assert!(failed.is_empty(), "{on}, as reported above: {failed:#?}");
 }
 
-/// At that point of the life, and perhaps once more, when all that was there has been used.
+/// At that point of the life, and perhaps again, after everything has been used.
 fn lose_power_at<D: Recording>(life: &Life, cut: &Cut, is_twice: bool) {
     let position = cut.position(life);
     let (known, doubt) = life.at(position);
@@ -126,7 +127,7 @@ fn lose_power_at<D: Recording>(life: &Life, cut: &Cut, is_twice: bool) {
     if let Some(tree) = again {
         let pair = start::<D>(tree);
         pair.expect_no_trouble("after the second power loss");
-        // A record that was cut short stays in doubt.
+        // An interrupted act stays in doubt.
         let doubt = doubt.filter(|act| matches!(act, Act::Write(_)));
         let known = judge::judge(&pair, &known, doubt, "after the second power loss");
         judge::leave(&pair, known);
@@ -135,7 +136,7 @@ fn lose_power_at<D: Recording>(life: &Life, cut: &Cut, is_twice: bool) {
 }
 
 fn start<D: Recording>(tree: Tree) -> Pair<D> {
-    let place = Place::new();
-    let drive = D::mount(&place, tree);
-    Pair::on(place, drive)
+    let test_dir = TestDir::new();
+    let drive = D::mount(&test_dir, tree);
+    Pair::on(test_dir, drive)
 }

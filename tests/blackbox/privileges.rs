@@ -1,10 +1,10 @@
-//! What a running agent may do: what docs/configuration.md says, whatever it was started with.
+//! The privileges of a running agent: those of docs/configuration.md, whatever it was started with.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::path::Path;
 
-use crate::rig::{Launch, Place, Rig, access, least_bytes, run};
+use crate::rig::{Launch, Rig, TestDir, access, least_bytes, run};
 
 const DOCUMENTATION: &str = include_str!("../../docs/configuration.md");
 
@@ -28,7 +28,7 @@ fn documented() -> u64 {
     bits.fold(0, |all, bit: u64| all | bit)
 }
 
-/// What a thread may do, as proc_pid_status(5) tells it.
+/// The privileges of a thread, from proc_pid_status(5).
 #[derive(Debug, PartialEq, Eq)]
 struct Status {
     inheritable: u64,
@@ -58,7 +58,7 @@ impl Status {
     }
 }
 
-/// Fails unless every thread of the agent has what the table says and such a parent had.
+/// Fails unless every thread of the agent has those privileges of the table that its parent had.
 #[track_caller]
 fn expect_kept(rig: &Rig, parent: u64) {
     let kept = documented() & parent;
@@ -81,8 +81,8 @@ fn expect_kept(rig: &Rig, parent: u64) {
     }
 }
 
-/// A life that needs all that this machine grants, with nothing but the filesystem's root in the
-/// way: its user has closed it, grows it and leaves it frozen.
+/// A lifecycle that needs all granted capabilities, with an unfriendly root directory: its user has
+/// closed it, grows the volume and leaves it frozen.
 fn live(rig: &Rig) {
     let node = rig.node();
     for kind in ["xfs", "btrfs"] {
@@ -102,7 +102,7 @@ fn live(rig: &Rig) {
     }
 }
 
-/// An ext4 that cannot follow its device comes to its pod all the same, and the log says why it is
+/// An ext4 that cannot be grown to its device is published all the same, and the log says why it is
 /// smaller.
 fn stay_small(rig: &Rig) {
     let (node, bytes) = (rig.node(), least_bytes("ext4"));
@@ -136,15 +136,15 @@ fn an_agent_keeps_what_the_documentation_says_and_lives_with_it() {
 #[test]
 #[ignore = "needs root: make test"]
 fn what_an_agent_was_not_given_it_names_and_does_without() {
-    let place = Place::new();
-    let volumes = place.folder("volumes");
+    let test_dir = TestDir::new();
+    let volumes = test_dir.directory("volumes");
     let without = "-sys_resource,-setpcap,-dac_override,-fowner";
     let command = ["setpriv", "--bounding-set", without, "--inh-caps", "-all"];
     let launch = Launch {
         command: command.map(str::to_owned).into(),
         flags: Vec::new(),
     };
-    let rig = Rig::launched(place, volumes, launch);
+    let rig = Rig::launched(test_dir, volumes, launch);
     live(&rig);
     let own = Status::read(Path::new("/proc/self/status")).permitted;
     let (dac_override, fowner, sys_resource) = (1 << 1, 1 << 3, 1 << 24);

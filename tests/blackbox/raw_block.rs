@@ -17,7 +17,7 @@ fn a_raw_device_is_bound_as_long_as_it_is_staged_and_no_longer() {
     let node = rig.node();
     let volume = rig.volume(least_bytes("block"));
     node.stage(volume.stage(access("block"))).expect("stage");
-    let loops = rig.place().loops();
+    let loops = rig.test_dir().loops();
     assert_eq!(loops.len(), 1, "{loops:?}");
     assert_eq!(loops[0].file, volume.file);
     let autoclear = format!("/sys/block/loop{}/loop/autoclear", loops[0].number);
@@ -28,9 +28,11 @@ fn a_raw_device_is_bound_as_long_as_it_is_staged_and_no_longer() {
         "the last close would free it under the pod"
     );
     drop(File::open(volume.device()).expect("open"));
-    assert_eq!(rig.place().loops(), loops, "a pod's last close freed it");
+    assert_eq!(rig.test_dir().loops(), loops, "a pod's last close freed it");
     volume.down(&node, &[]);
-    until("the device is unbound", || rig.place().loops().is_empty());
+    until("the device is unbound", || {
+        rig.test_dir().loops().is_empty()
+    });
 }
 
 #[test]
@@ -63,7 +65,7 @@ fn a_raw_device_for_readers_takes_no_writes() {
     assert_eq!(volume.read(0, 4), b"kept");
 }
 
-/// A volume, what it must hold, and how far up it is.
+/// A volume, its expected data, and how far up it is.
 struct Model {
     volume: Volume,
     bytes: Vec<u8>,
@@ -71,11 +73,11 @@ struct Model {
     published: bool,
 }
 
-/// As many bytes as are compared, spread over the device.
-const PLACES: [u64; 3] = [0, 4096 * 7, (16 << 20) - 512];
+/// Number of bytes to compare, spread over the device.
+const OFFSETS: [u64; 3] = [0, 4096 * 7, (16 << 20) - 512];
 
 impl Model {
-    /// One step in a random direction; every byte read on the way must be the volume's own.
+    /// One step in a random direction; every byte read must be the volume's own.
     fn step(&mut self, node: &NodeCalls, chance: &mut Chance) {
         let (volume, target) = (&self.volume, self.volume.target("a"));
         match (self.staged, self.published, chance.below(3)) {
@@ -101,8 +103,8 @@ impl Model {
                 expect_bytes(&target, &self.bytes, &volume.id);
                 self.bytes = chance.bytes(512);
                 let device = File::options().write(true).open(&target).expect("open");
-                for place in PLACES {
-                    device.write_all_at(&self.bytes, place).expect("write");
+                for offset in OFFSETS {
+                    device.write_all_at(&self.bytes, offset).expect("write");
                 }
                 device.sync_all().expect("fsync");
             }
@@ -116,12 +118,12 @@ impl Model {
 #[track_caller]
 fn expect_bytes(path: &Path, bytes: &[u8], id: &str) {
     let device = File::open(path).expect("open");
-    for place in PLACES {
+    for offset in OFFSETS {
         let mut found = vec![0; bytes.len()];
-        device.read_exact_at(&mut found, place).expect("read");
+        device.read_exact_at(&mut found, offset).expect("read");
         assert!(
             found == bytes,
-            "{id} shows other bytes at {place} of {}",
+            "{id} shows other bytes at {offset} of {}",
             path.display()
         );
     }
@@ -137,16 +139,16 @@ fn a_device_left_bound_to_a_file_that_was_removed_and_linked_back_is_taken_over(
     node.stage(volume.stage(access("block"))).expect("stage");
     rig.kill();
     unmount(volume.device(), UnmountFlags::empty()).expect("umount");
-    let linked = rig.place().folder("attached").join(&volume.id);
+    let linked = rig.test_dir().directory("attached").join(&volume.id);
     fs::hard_link(&volume.file, &linked).expect("link");
     fs::remove_file(&volume.file).expect("unlink");
     // With the file missing, the start frees nothing.
     rig.start();
     fs::hard_link(&linked, &volume.file).expect("link");
     node.stage(volume.stage(access("block"))).expect("stage");
-    assert_eq!(rig.place().loops().len(), 1, "it has two devices");
+    assert_eq!(rig.test_dir().loops().len(), 1, "it has two devices");
     volume.down(&node, &[]);
-    until("nothing is bound", || rig.place().loops().is_empty());
+    until("nothing is bound", || rig.test_dir().loops().is_empty());
 }
 
 #[test]
@@ -172,9 +174,9 @@ fn volumes_never_see_each_others_bytes_however_they_come_and_go() {
     }
     for model in models {
         model.volume.down(&node, &[&model.volume.target("a")]);
-        for place in PLACES {
+        for offset in OFFSETS {
             assert!(
-                model.volume.read(place, 512) == model.bytes,
+                model.volume.read(offset, 512) == model.bytes,
                 "{}",
                 model.volume.id
             );

@@ -1,4 +1,4 @@
-//! Volumes that may only be read: shown whole, and never changed by formatting.
+//! Read-only volumes: shown completely, and never changed by formatting.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -26,7 +26,7 @@ fn a_reader_of_a_crashed_filesystem_sees_every_file_that_was_synced() {
         for n in 0..FILES {
             synced(&target.join(n.to_string()), n);
         }
-        // What a machine leaves that loses its power now.
+        // The state after a power loss.
         let mut crashed = rig.copy_of(&original.file);
         crashed.content = "used";
         if kind == "ext4" {
@@ -38,7 +38,7 @@ fn a_reader_of_a_crashed_filesystem_sees_every_file_that_was_synced() {
         let usage = with_mode(access(kind), Mode::SingleNodeReaderOnly);
         let reader = crashed.target("a");
         node.stage(crashed.stage(usage.clone()))
-            .expect("stage a dirty filesystem for reading");
+            .expect("stage a dirty filesystem read-only");
         node.publish(crashed.publish(&reader, usage))
             .expect("publish");
         for n in 0..FILES {

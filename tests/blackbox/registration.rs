@@ -1,32 +1,32 @@
-//! How the agent makes itself known to the kubelet, and stays so whatever happens to its socket.
+//! How the agent registers with the kubelet, and stays registered whatever happens to its socket.
 
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
-use crate::rig::{Change, Kubelet, Pages, Place, Process, probe, until};
+use crate::rig::{Change, Kubelet, Pages, Process, TestDir, probe, until};
 
-/// As node-driver-registrar names it for the driver `local.csi.belay.dev`.
+/// The name that node-driver-registrar uses for the driver `local.csi.belay.dev`.
 const SOCKET: &str = "local.csi.belay.dev-reg.sock";
 
-/// An agent that registers, and the paths that matter.
+/// An agent that registers, and the relevant paths.
 struct Bed {
     agent: Option<Process>,
     /// Of that agent.
     pages: Option<Pages>,
-    place: Place,
+    test_dir: TestDir,
 }
 
 impl Bed {
     fn new() -> (Self, Kubelet) {
-        let place = Place::new();
-        place.folder("volumes");
-        let kubelet = Kubelet::start(&place.path().join("plugins_registry"));
+        let test_dir = TestDir::new();
+        test_dir.directory("volumes");
+        let kubelet = Kubelet::start(&test_dir.path().join("plugins_registry"));
         let mut bed = Bed {
             agent: None,
             pages: None,
-            place,
+            test_dir,
         };
         bed.start();
         (bed, kubelet)
@@ -35,7 +35,7 @@ impl Bed {
     fn start(&mut self) {
         let flags = self.flags();
         let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
-        let agent = Process::start(&self.place, "belay-node", &self.endpoint(), &flags);
+        let agent = Process::start(&self.test_dir, "belay-node", &self.endpoint(), &flags);
         self.pages = Some(Pages::of(&agent));
         self.agent = Some(agent);
     }
@@ -47,9 +47,9 @@ impl Bed {
             ["--http-endpoint", "127.0.0.1:0"].map(str::to_owned),
             [
                 "--loop-dir".to_owned(),
-                path(&self.place.path().join("volumes")),
+                path(&self.test_dir.path().join("volumes")),
             ],
-            ["--registration-dir".to_owned(), path(&self.folder())],
+            ["--registration-dir".to_owned(), path(&self.directory())],
             [
                 "--kubelet-registration-path".to_owned(),
                 path(&self.endpoint()),
@@ -58,26 +58,26 @@ impl Bed {
         .concat()
     }
 
-    /// The last line of an agent that cannot be started beside what there is. It has a folder of
-    /// its own, since it would wait for the other's.
+    /// The last log line of an agent that cannot be started next to the others. It has its own
+    /// directory, since it would wait for theirs.
     fn refused(&self, endpoint: &Path) -> String {
-        let folder = self.place.folder("others");
+        let directory = self.test_dir.directory("others");
         let mut flags = self.flags();
-        flags[5] = folder.to_str().expect("UTF-8").to_owned();
+        flags[5] = directory.to_str().expect("UTF-8").to_owned();
         let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
-        Process::refused(&self.place, "belay-node", endpoint, &flags)
+        Process::refused(&self.test_dir, "belay-node", endpoint, &flags)
     }
 
     fn endpoint(&self) -> PathBuf {
-        self.place.path().join("node.sock")
+        self.test_dir.path().join("node.sock")
     }
 
-    fn folder(&self) -> PathBuf {
-        self.place.path().join("plugins_registry")
+    fn directory(&self) -> PathBuf {
+        self.test_dir.path().join("plugins_registry")
     }
 
     fn socket(&self) -> PathBuf {
-        self.folder().join(SOCKET)
+        self.directory().join(SOCKET)
     }
 
     fn agent(&self) -> &Process {
@@ -88,18 +88,21 @@ impl Bed {
         self.pages.as_ref().expect("the agent runs")
     }
 
-    /// Waits until all who are told know that the kubelet has the driver, or has it not.
+    /// Waits until all reports agree on whether the kubelet has registered the driver.
     #[track_caller]
     fn is_registered(&self, is_it: bool) {
         let (pages, metric) = (self.pages(), if is_it { "1" } else { "0" });
         let status = if is_it { 200 } else { 503 };
-        until("readiness and metric are as the kubelet said", || {
+        until("readiness and metric match the kubelet's reply", || {
             pages.health().0 == status
                 && pages.metric("belay_kubelet_registered{").as_deref() == Some(metric)
         });
         assert_eq!(pages.life(), (200, "ok\n".to_owned()));
         let probed = probe(&self.endpoint()).is_ok_and(|answer| answer.ready == Some(true));
-        assert!(probed, "the program is well, whatever the kubelet says");
+        assert!(
+            probed,
+            "the program is healthy, whatever the kubelet replies"
+        );
     }
 
     fn terminate(&mut self) {
@@ -131,14 +134,14 @@ fn the_kubelet_finds_a_driver_that_answers_and_sees_it_go() {
         .permissions()
         .mode();
     assert_eq!(mode & 0o777, 0o600);
-    // A kubelet that starts anew finds it too.
+    // A kubelet that restarts finds it, too.
     drop(kubelet);
-    let mut kubelet = Kubelet::start(&bed.folder());
+    let mut kubelet = Kubelet::start(&bed.directory());
     kubelet.registers(&bed.socket());
     bed.is_registered(true);
     bed.terminate();
     assert_eq!(kubelet.sees(), Change::Removed(bed.socket()));
-    assert_eq!(fs::read_dir(bed.folder()).expect("readdir").count(), 0);
+    assert_eq!(fs::read_dir(bed.directory()).expect("readdir").count(), 0);
 }
 
 #[test]
@@ -173,13 +176,13 @@ fn a_socket_that_is_removed_or_replaced_is_made_again() {
         assert_eq!(kubelet.sees(), Change::Removed(bed.socket()));
         kubelet.registers(&bed.socket());
     }
-    // Something foreign is left alone, told of, and waited for.
-    let aside = bed.place.path().join("aside");
+    // A foreign file is left alone, reported, and waited for.
+    let aside = bed.test_dir.path().join("aside");
     fs::write(&aside, "precious").expect("write");
     fs::rename(&aside, bed.socket()).expect("rename");
     let pages = bed.pages();
-    until("the foreign file is told of", || {
-        pages.health().1.contains("something else than a socket")
+    until("the foreign file is reported", || {
+        pages.health().1.contains("another kind of file")
     });
     bed.is_registered(false);
     assert_eq!(fs::read(bed.socket()).expect("read"), b"precious");
@@ -192,27 +195,27 @@ fn a_socket_that_is_removed_or_replaced_is_made_again() {
 
 #[test]
 #[ignore = "needs root: make test"]
-fn a_folder_that_is_removed_or_moved_away_is_found_again_when_it_is_made() {
+fn a_directory_that_is_removed_or_moved_away_is_found_again_when_it_is_made() {
     let (mut bed, mut kubelet) = Bed::new();
     kubelet.registers(&bed.socket());
     bed.is_registered(true);
     let gone = |bed: &Bed| {
         let pages = bed.pages();
-        until("the folder is missed", || {
-            pages.health().1.contains("the folder does not exist")
+        until("the directory is missed", || {
+            pages.health().1.contains("the directory does not exist")
         });
         bed.is_registered(false);
     };
     let mut kubelet = {
-        fs::remove_dir_all(bed.folder()).expect("rm -r");
+        fs::remove_dir_all(bed.directory()).expect("rm -r");
         gone(&bed);
-        Kubelet::start(&bed.folder())
+        Kubelet::start(&bed.directory())
     };
     kubelet.registers(&bed.socket());
     bed.is_registered(true);
-    fs::rename(bed.folder(), bed.place.path().join("moved")).expect("rename");
+    fs::rename(bed.directory(), bed.test_dir.path().join("moved")).expect("rename");
     gone(&bed);
-    let mut kubelet = Kubelet::start(&bed.folder());
+    let mut kubelet = Kubelet::start(&bed.directory());
     kubelet.registers(&bed.socket());
     bed.is_registered(true);
     bed.terminate();
@@ -225,7 +228,7 @@ fn the_socket_of_a_killed_agent_is_replaced() {
     let (mut bed, mut kubelet) = Bed::new();
     kubelet.registers(&bed.socket());
     drop(bed.agent.take());
-    until("nobody has the socket", || {
+    until("no process has the socket", || {
         UnixStream::connect(bed.endpoint()).is_err()
     });
     assert!(bed.socket().exists(), "a killed agent removes nothing");
@@ -241,7 +244,7 @@ fn the_socket_of_a_killed_agent_is_replaced() {
 fn an_agent_does_not_start_where_something_foreign_or_another_agent_is() {
     let (mut bed, mut kubelet) = Bed::new();
     kubelet.registers(&bed.socket());
-    let second = bed.place.path().join("second.sock");
+    let second = bed.test_dir.path().join("second.sock");
     let line = bed.refused(&second);
     let name = bed.socket().display().to_string();
     assert!(
@@ -256,16 +259,16 @@ fn an_agent_does_not_start_where_something_foreign_or_another_agent_is() {
     File::create_new(bed.socket()).expect("a foreign file");
     let line = bed.refused(&second);
     assert!(
-        line.contains(&name) && line.contains("something else than a socket"),
+        line.contains(&name) && line.contains("another kind of file"),
         "{line}"
     );
     assert!(bed.socket().is_file(), "the foreign file was removed");
     fs::remove_file(bed.socket()).expect("unlink");
 
-    fs::remove_dir(bed.folder()).expect("rmdir");
+    fs::remove_dir(bed.directory()).expect("rmdir");
     let line = bed.refused(&second);
     assert!(
-        line.contains("the folder does not exist; make it first"),
+        line.contains("the directory does not exist; create it first"),
         "{line}"
     );
 }

@@ -1,5 +1,5 @@
-//! A volume's file that was restored while it is staged: the old one is taken down like any volume,
-//! and never shown as the new one.
+//! A volume's file that was restored while the volume is staged: the old file is taken down like
+//! any volume, and never shown as the new one.
 
 use std::fs;
 use std::path::Path;
@@ -9,10 +9,10 @@ use tonic::Code;
 
 use crate::lifecycle::{expect_words, leave_words};
 use crate::rig::{
-    Disk, NodeCalls, Place, Rig, Volume, access, least_bytes, refused_with, run, until,
+    Disk, NodeCalls, Rig, TestDir, Volume, access, least_bytes, refused_with, run, until,
 };
 
-/// How an operator puts another file at the volume's name.
+/// How an operator replaces the volume's file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Restore {
     /// As rsync and most tools do: the copy is renamed over the file.
@@ -58,7 +58,7 @@ fn expect_gone(node: &NodeCalls, volume: &Volume) {
     }
 }
 
-/// Its lock is not the volume's to which the name belongs, and neither is its device.
+/// Its lock does not belong to the volume with that name, nor does its device.
 #[test]
 #[ignore = "needs root: make test"]
 fn a_file_in_use_that_was_moved_to_the_name_of_another_volume_is_not_that_ones() {
@@ -93,10 +93,10 @@ fn a_file_in_use_that_was_moved_to_the_name_of_another_volume_is_not_that_ones()
     }
 }
 
-/// The name of the file is what it was, so it does not show that another one has the volume's path.
+/// The name of the file is unchanged, so it does not show that another file has the volume's path.
 #[test]
 #[ignore = "needs root: make test"]
-fn a_volume_whose_file_was_moved_to_another_folder_is_not_staged_on_the_copy_as_well() {
+fn a_volume_whose_file_was_moved_to_another_directory_is_not_staged_on_the_copy_as_well() {
     let mut rig = Rig::new();
     let node = rig.node();
     for kind in ["block", "ext4", "btrfs"] {
@@ -107,7 +107,9 @@ fn a_volume_whose_file_was_moved_to_another_folder_is_not_staged_on_the_copy_as_
             node.publish(volume.publish(&target, access(kind)))
                 .expect("publish");
             leave_words(kind, &target);
-            let elsewhere = rig.place().folder(format!("elsewhere-{is_restarted}"));
+            let elsewhere = rig
+                .test_dir()
+                .directory(format!("elsewhere-{is_restarted}"));
             let moved = elsewhere.join(&volume.id);
             fs::rename(&volume.file, &moved).expect("rename");
             copy(&moved, &volume.file);
@@ -119,17 +121,17 @@ fn a_volume_whose_file_was_moved_to_another_folder_is_not_staged_on_the_copy_as_
             node.unpublish(volume.unpublish(&target))
                 .expect("unpublish");
             node.unstage(volume.unstage()).expect("unstage");
-            until("nothing is bound", || rig.place().loops().is_empty());
-            node.stage(volume.stage(access(kind))).expect("stage anew");
+            until("nothing is bound", || rig.test_dir().loops().is_empty());
+            node.stage(volume.stage(access(kind))).expect("stage again");
             node.publish(volume.publish(&target, access(kind)))
-                .expect("publish anew");
+                .expect("publish again");
             expect_words(kind, &target);
             volume.down(&node, &[&target]);
         }
     }
 }
 
-/// It is staged nowhere from its new file, and not said to be staged nowhere.
+/// It is not staged from its new file, and not reported as not staged.
 #[track_caller]
 fn expect_one_copy_in_use(node: &NodeCalls, volume: &Volume, kind: &str) {
     let stage = volume.stage(access(kind));
@@ -152,7 +154,7 @@ fn a_volume_with_the_longest_of_ids_is_known_like_any_other() {
     for kind in ["block", "ext4"] {
         let [volume, other] = ["a", "b"].map(|end| {
             let id = format!("{kind}-{}{end}", "x".repeat(120));
-            let volume = Volume::made(rig.place().path(), rig.volumes(), id);
+            let volume = Volume::made(rig.test_dir().path(), rig.volumes(), id);
             let file = fs::File::create(&volume.file).expect("a file");
             file.set_len(least_bytes(kind)).expect("ftruncate");
             volume
@@ -167,17 +169,17 @@ fn a_volume_with_the_longest_of_ids_is_known_like_any_other() {
         fs::remove_file(&volume.file).expect("unlink");
         node.unstage(volume.unstage()).expect("unstage");
         other.down(&node, &[]);
-        until("nothing is bound", || rig.place().loops().is_empty());
+        until("nothing is bound", || rig.test_dir().loops().is_empty());
     }
 }
 
 #[test]
 #[ignore = "needs root: make test"]
-fn a_volume_whose_file_was_restored_while_it_is_staged_is_taken_down_and_staged_anew() {
+fn a_volume_whose_file_was_restored_while_it_is_staged_is_taken_down_and_staged_again() {
     for filesystem in ["ext4", "btrfs"] {
-        let place = Place::new();
-        let disk = Disk::new(&place, filesystem, "disk-mounted");
-        let mut rig = Rig::with_volumes_in(place, disk.path().to_owned());
+        let test_dir = TestDir::new();
+        let disk = Disk::new(&test_dir, filesystem, "disk-mounted");
+        let mut rig = Rig::with_volumes_in(test_dir, disk.path().to_owned());
         for kind in ["ext4", "xfs", "btrfs", "block"] {
             for how in [Restore::RenamedOver, Restore::MovedAside] {
                 for is_restarted in [false, true] {
@@ -216,11 +218,11 @@ fn live_through(rig: &mut Rig, kind: &str, how: Restore, is_restarted: bool) {
         .unwrap_or_else(|status| panic!("{what}: unpublish: {status}"));
     node.unstage(volume.unstage())
         .unwrap_or_else(|status| panic!("{what}: unstage: {status}"));
-    let is_bound = |rig: &Rig| rig.place().loops().len() > 1;
+    let is_bound = |rig: &Rig| rig.test_dir().loops().len() > 1;
     until("only the disk is on a loop device", || !is_bound(rig));
-    node.stage(volume.stage(access(kind))).expect("stage anew");
+    node.stage(volume.stage(access(kind))).expect("stage again");
     node.publish(volume.publish(&target, access(kind)))
-        .expect("publish anew");
+        .expect("publish again");
     expect_words(kind, &target);
     volume.down(&node, &[&target]);
 }

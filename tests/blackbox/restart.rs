@@ -1,4 +1,4 @@
-//! An agent that is killed and started again: nothing that it needs to know was only in its memory.
+//! An agent that is killed and restarted: it needs nothing that was only in its memory.
 
 use belay_proto::csi::v1 as csi;
 use csi::volume_capability::access_mode::Mode;
@@ -26,7 +26,7 @@ fn an_agent_goes_on_where_a_killed_one_was() {
         leave_words(kind, &first);
         rig.restart();
         node.stage(volume.stage(access(kind)))
-            .expect("stage what is published");
+            .expect("stage the published volume");
         node.publish(volume.publish(&first, access(kind)))
             .expect("publish again");
         node.stats(volume.stats(&first)).expect("stats");
@@ -47,12 +47,12 @@ fn an_agent_goes_on_where_a_killed_one_was() {
             .expect("unpublish");
         rig.restart();
         node.unstage(volume.unstage()).expect("unstage");
-        rig.place().expect_nothing_left();
+        rig.test_dir().expect_nothing_left();
         rig.restart();
         node.unstage(volume.unstage()).expect("unstage again");
-        node.stage(volume.stage(access(kind))).expect("stage anew");
+        node.stage(volume.stage(access(kind))).expect("stage again");
         node.publish(volume.publish(&first, access(kind)))
-            .expect("publish anew");
+            .expect("publish again");
         expect_words(kind, &first);
         volume.down(&node, &[&first]);
     }
@@ -101,18 +101,22 @@ fn a_raw_device_shows_the_same_bytes_while_its_agent_is_away() {
     rig.kill();
     expect_words("block", &target);
     rig.start();
-    // Were the device freed, the next volume would get its number.
+    // If the device were freed, the next volume would get its number.
     node.stage(other.stage(access("block")))
         .expect("stage another");
     expect_words("block", &target);
-    assert_eq!(rig.place().loops().len(), 2, "each volume has its device");
+    assert_eq!(
+        rig.test_dir().loops().len(),
+        2,
+        "each volume has its device"
+    );
     other.down(&node, &[]);
     volume.down(&node, &[&target]);
 }
 
 #[test]
 #[ignore = "needs root: make test"]
-fn a_second_agent_serves_a_folder_only_once_the_first_has_ended() {
+fn a_second_agent_serves_a_directory_only_once_the_first_has_ended() {
     let mut rig = Rig::new();
     let (volume, other) = (
         rig.volume(least_bytes("block")),
@@ -120,10 +124,10 @@ fn a_second_agent_serves_a_folder_only_once_the_first_has_ended() {
     );
     let first = rig.node();
     first.stage(volume.stage(access("block"))).expect("stage");
-    let socket = rig.place().path().join("second.sock");
+    let socket = rig.test_dir().path().join("second.sock");
     let volumes = rig.volumes().to_str().expect("UTF-8").to_owned();
     let flags = ["--node-id", "node-1", "--loop-dir", &volumes];
-    let _second = Process::start(rig.place(), "belay-node", &socket, &flags);
+    let _second = Process::start(rig.test_dir(), "belay-node", &socket, &flags);
     let second = NodeCalls::new(socket);
     let words = ["--loop-dir", &volumes, "another node agent"];
     for answer in [
@@ -138,7 +142,7 @@ fn a_second_agent_serves_a_folder_only_once_the_first_has_ended() {
         .expect("publish");
     leave_words("block", &target);
     rig.kill();
-    until("the second agent serves the folder", || {
+    until("the second agent serves the directory", || {
         second.stage(other.stage(access("block"))).is_ok()
     });
     expect_words("block", &target);

@@ -1,5 +1,5 @@
-//! A log that nobody takes: a collector that hangs, a disk that does not answer. Calls are served
-//! all the same, and the log says afterwards how much of it is missing.
+//! A log that is not read: a collector that hangs, a disk that does not answer. Calls are served
+//! all the same, and the log reports afterwards how many lines are missing.
 
 use std::fs::{self, File};
 use std::io::{PipeReader, Read as _};
@@ -10,14 +10,15 @@ use belay_proto::csi::v1 as csi;
 use tonic::Code;
 
 use crate::rig::{
-    ControllerCalls, Disk, Frozen, NodeCalls, Place, Process, free_port, get, refused, text, until,
+    ControllerCalls, Disk, Frozen, NodeCalls, Process, TestDir, free_port, get, refused, text,
+    until,
 };
 
-/// Each has a line of more than 100 bytes, and no pipe or queue takes more than 64 KiB.
+/// Each causes a line of more than 100 bytes, and no pipe or queue holds more than 64 KiB.
 const CALLS: u32 = 1000;
-const REPORT: &str = "lines of the log were dropped";
+const REPORT: &str = "log lines were dropped";
 
-/// A program with a call that fails, and so has a line in the log.
+/// A program with a call that fails, and so is logged.
 struct Program {
     process: Process,
     fail: Box<dyn Fn()>,
@@ -25,13 +26,13 @@ struct Program {
 }
 
 impl Program {
-    fn start(place: &Place, name: &str, stderr: Stdio) -> Self {
-        let socket = place.path().join(format!("{name}.sock"));
-        let (folder, pages) = (place.folder(name), free_port());
+    fn start(test_dir: &TestDir, name: &str, stderr: Stdio) -> Self {
+        let socket = test_dir.path().join(format!("{name}.sock"));
+        let (directory, pages) = (test_dir.directory(name), free_port());
         let address = pages.to_string();
         let mut flags = vec!["--node-id", "node-1", "--http-endpoint", &address];
         let fail: Box<dyn Fn()> = if name == "belay-node" {
-            flags.extend(["--loop-dir", text(&folder)]);
+            flags.extend(["--loop-dir", text(&directory)]);
             let node = NodeCalls::new(socket.clone());
             Box::new(move || {
                 let request = csi::NodeGetVolumeStatsRequest {
@@ -42,7 +43,7 @@ impl Program {
                 refused(node.stats(request), Code::NotFound);
             })
         } else {
-            flags.extend(["--backend", "local", "--state-dir", text(&folder)]);
+            flags.extend(["--backend", "local", "--state-dir", text(&directory)]);
             let controller = ControllerCalls::new(socket.clone());
             Box::new(move || {
                 let request = csi::ControllerGetVolumeRequest {
@@ -51,7 +52,7 @@ impl Program {
                 refused(controller.get(request), Code::NotFound);
             })
         };
-        let process = Process::start_with_log(stderr, place, name, &socket, &flags);
+        let process = Process::start_with_log(stderr, test_dir, name, &socket, &flags);
         Program {
             process,
             fail,
@@ -59,7 +60,7 @@ impl Program {
         }
     }
 
-    /// Fills the log, and more: all is answered, and the loss is counted.
+    /// Overfills the log: every call is answered, and the loss is counted.
     fn fill_the_log(&self) {
         for _ in 0..CALLS {
             (self.fail)();
@@ -72,10 +73,10 @@ impl Program {
         assert!(count > 0);
     }
 
-    /// Has its log taken until it tells what is missing of it.
+    /// Reads its log until it reports its missing lines.
     fn expect_report(&self, mut take: impl FnMut() -> String) {
         let mut log = String::new();
-        until("the log says what is missing", || {
+        until("the log reports missing lines", || {
             (self.fail)();
             log += &take();
             log.contains(REPORT)
@@ -86,7 +87,7 @@ impl Program {
     }
 }
 
-/// What the pipe has now, which is at least a line.
+/// The current content of the pipe, at least a line.
 fn take(reader: &mut PipeReader) -> String {
     let mut bytes = vec![0; 1 << 20];
     let length = reader.read(&mut bytes).expect("read");
@@ -95,27 +96,27 @@ fn take(reader: &mut PipeReader) -> String {
 
 #[test]
 #[ignore = "needs root: make test"]
-fn a_log_that_nobody_reads_stops_no_call() {
-    let place = Place::new();
+fn a_log_that_is_not_read_stops_no_call() {
+    let test_dir = TestDir::new();
     for name in ["belay-node", "belay-controller"] {
         let (mut reader, writer) = std::io::pipe().expect("a pipe");
-        let program = Program::start(&place, name, writer.into());
+        let program = Program::start(&test_dir, name, writer.into());
         program.fill_the_log();
         program.expect_report(|| take(&mut reader));
         program.process.terminate();
     }
-    place.expect_nothing_left();
+    test_dir.expect_nothing_left();
 }
 
 #[test]
 #[ignore = "needs root: make test"]
 fn a_log_on_a_disk_that_does_not_answer_stops_no_call() {
-    let place = Place::new();
-    let disk = Disk::new(&place, "ext4", "logs");
+    let test_dir = TestDir::new();
+    let disk = Disk::new(&test_dir, "ext4", "logs");
     for name in ["belay-node", "belay-controller"] {
         let log = disk.path().join(name);
         let file = File::options().create(true).append(true).open(&log);
-        let program = Program::start(&place, name, file.expect("a log").into());
+        let program = Program::start(&test_dir, name, file.expect("a log").into());
         let frozen = Frozen::at(disk.path());
         program.fill_the_log();
         drop(frozen);
@@ -123,5 +124,5 @@ fn a_log_on_a_disk_that_does_not_answer_stops_no_call() {
         program.process.terminate();
     }
     disk.unmount();
-    place.expect_nothing_left();
+    test_dir.expect_nothing_left();
 }

@@ -1,5 +1,5 @@
-//! What the agent asks of the kernel, call by call, seen by strace: which processes it starts, what
-//! it reads, and how many system calls a request costs. Counted, not timed.
+//! The agent's system calls, traced by strace: the processes it starts, the files it reads, and how
+//! many system calls a request takes. Counted, not timed.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,7 +11,7 @@ use rustix::mount::MountPropagationFlags;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::kubelet_dir::Mount;
-use crate::rig::{Launch, Place, Rig, Volume, access, least_bytes};
+use crate::rig::{Launch, Rig, TestDir, Volume, access, least_bytes};
 
 /// An strace of a running agent and all its threads and children.
 struct Trace {
@@ -19,14 +19,14 @@ struct Trace {
     file: PathBuf,
 }
 
-/// What happened while a trace ran.
+/// The events of a trace.
 struct Seen {
     lines: Vec<String>,
 }
 
 impl Trace {
     fn attach(rig: &Rig, name: &str) -> Self {
-        let file = rig.place().path().join(format!("{name}.strace.log"));
+        let file = rig.test_dir().path().join(format!("{name}.strace.log"));
         let mut strace = Command::new("strace")
             .args([
                 "-f",
@@ -66,15 +66,15 @@ impl Trace {
 
 impl Drop for Trace {
     fn drop(&mut self) {
-        // It has ended already unless the test failed.
+        // It has exited already unless the test failed.
         drop(self.strace.kill());
         drop(self.strace.wait());
     }
 }
 
 impl Seen {
-    /// The programs that processes became, each by the line that names it. One that fails, because
-    /// the program is not in that folder, becomes none.
+    /// The programs that processes execute, each by its line of the trace. Attempts in other
+    /// directories of PATH fail, and do not count.
     fn programs(&self) -> BTreeMap<&str, &str> {
         let mut begun = BTreeMap::new();
         let mut programs = BTreeMap::new();
@@ -83,7 +83,7 @@ impl Seen {
             if call.contains("execve(") {
                 begun.insert(pid, line.as_str());
             }
-            // A call may be cut in two by what other threads do meanwhile.
+            // Other threads may split the line of a call.
             if call.contains("execve") && call.ends_with("= 0") {
                 programs.extend(begun.remove_entry(pid));
             }
@@ -91,7 +91,7 @@ impl Seen {
         programs
     }
 
-    /// Where the agent itself, and not a program that it started, reads a whole mount table.
+    /// The lines where the agent itself, and not a child, reads a whole mount table.
     fn mount_tables(&self) -> Vec<&String> {
         let programs = self.programs();
         let is_one = |line: &&String| {
@@ -102,7 +102,7 @@ impl Seen {
         self.lines.iter().filter(is_one).collect()
     }
 
-    /// How often each system call was made. A call that was cut in two is counted where it begins.
+    /// The count of each system call. A split call is counted where it begins.
     fn counts(&self) -> BTreeMap<&str, usize> {
         let mut counts = BTreeMap::new();
         for line in &self.lines {
@@ -113,7 +113,7 @@ impl Seen {
             let is_name = name
                 .chars()
                 .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
-            // The wait that the trace found going on is none of the request's.
+            // The wait in progress at the start of the trace does not belong to the request.
             if is_name && !name.is_empty() && name != "restart_syscall" {
                 *counts.entry(name).or_insert(0) += 1;
             }
@@ -122,7 +122,7 @@ impl Seen {
     }
 }
 
-/// What answering costs by itself: waking up, the socket, the log line.
+/// The calls of any response: waking up, the socket, the log line.
 fn is_overhead(call: &str) -> bool {
     matches!(
         call,
@@ -148,9 +148,9 @@ fn is_overhead(call: &str) -> bool {
     )
 }
 
-/// What a request cost, in system calls.
+/// The system calls of a request.
 struct Cost {
-    /// Without what answering costs by itself.
+    /// Without those of any response.
     work: usize,
     all: usize,
     /// By name.
@@ -183,7 +183,7 @@ fn traced(rig: &Rig, name: &str, request: impl FnOnce()) -> Seen {
     trace.stop()
 }
 
-/// One volume's life, request by request: blank stage first, and once more when it is formatted.
+/// One volume's lifecycle, request by request: blank stage first, and again when it is formatted.
 fn life(rig: &Rig, kind: &str) -> Vec<(&'static str, Seen)> {
     let node = rig.node();
     let volume = rig.volume(least_bytes(kind));
@@ -243,15 +243,15 @@ fn nothing_but_mkfs_is_ever_started_and_one_mount_table_read_where_a_raw_device_
 
 #[test]
 #[ignore = "needs root: make test"]
-fn a_path_beneath_the_kubelets_folder_costs_one_open_and_no_more() {
-    let place = Place::new();
-    let (folder, volumes) = (place.folder("kubelet"), place.folder("volumes"));
-    let mount = Mount::of(&place, MountPropagationFlags::SHARED);
-    let flags = vec![format!("--kubelet-dir={}", folder.display())];
+fn a_path_in_the_kubelets_directory_costs_one_open_and_no_more() {
+    let test_dir = TestDir::new();
+    let (directory, volumes) = (test_dir.directory("kubelet"), test_dir.directory("volumes"));
+    let mount = Mount::of(&test_dir, MountPropagationFlags::SHARED);
+    let flags = vec![format!("--kubelet-dir={}", directory.display())];
     let command = Vec::new();
-    let rig = Rig::launched(place, volumes, Launch { command, flags });
+    let rig = Rig::launched(test_dir, volumes, Launch { command, flags });
     let id = rig.volume(least_bytes("ext4")).id;
-    let volume = Volume::made(&folder, rig.volumes(), id);
+    let volume = Volume::made(&directory, rig.volumes(), id);
     let (node, target) = (rig.node(), volume.target("a"));
     node.stage(volume.stage(access("ext4"))).expect("stage");
     node.publish(volume.publish(&target, access("ext4")))
@@ -261,35 +261,36 @@ fn a_path_beneath_the_kubelets_folder_costs_one_open_and_no_more() {
     let seen = traced(&rig, "kubelet-dir", stats);
     let counts = seen.counts();
     assert!(!counts.contains_key("readlinkat"), "{counts:?}");
-    let beneath = format!("openat2(AT_FDCWD, \"{}", folder.display());
+    let beneath = format!("openat2(AT_FDCWD, \"{}", directory.display());
     let opened: Vec<_> = seen
         .lines
         .iter()
         .filter(|it| it.contains(&beneath))
         .collect();
-    // The folders of the target and of the staging path.
+    // The directories of the target and of the staging path.
     assert_eq!(opened.len(), 2, "{opened:?}");
     volume.down(&node, &[&target]);
     drop(mount);
 }
 
-/// The most that a request may cost: work, and all. Twice what it does, or less.
+/// The maximum for a request: work, and total. Twice the actual number, or less.
 fn budget(kind: &str, request: &str) -> Option<(usize, usize)> {
     Some(match (kind, request) {
-        // Which device a btrfs is on is asked by more than one call.
+        // The device of a btrfs takes more than one call.
         ("btrfs", "stage") => (50, 95),
         (_, "stage") => (45, 90),
-        // The bind of a raw device does not hold it, so the device itself is asked each time.
+        // The bind of a raw device does not keep it bound, so the device itself is checked each
+        // time.
         ("block", "publish" | "second publish") => (30, 60),
         ("block", "publish again") => (18, 45),
         ("block", "stats") => (14, 45),
         (_, "publish" | "second publish") => (20, 45),
         (_, "publish again") => (10, 35),
-        // Beside statfs: the mount, the file, the device, and the errors that were counted.
+        // In addition to statfs: the mount, the file, the device, and the errors that were counted.
         ("btrfs", "stats") => (15, 45),
         (_, "stats") => (12, 40),
         (_, "unpublish") => (6, 35),
-        // Where the path leads: it may name a mount by a link.
+        // Resolving the path: it may name a mount by a link.
         (_, "unpublish again") => (4, 30),
         // The mount table is read, with a read for each page of it.
         ("block", "unstage") => (30, 70),
@@ -303,9 +304,9 @@ fn budget(kind: &str, request: &str) -> Option<(usize, usize)> {
 fn a_request_costs_no_more_system_calls_than_the_budget_says() {
     let rig = Rig::new();
     for kind in ["ext4", "xfs", "btrfs", "block"] {
-        // Threads start and memory grows in the first one.
+        // In the first one, threads start and memory grows.
         life(&rig, kind);
-        // Of three, since others who look at the same devices make some of them dearer.
+        // The minimum of three, since other processes that open the devices add calls.
         let mut cheapest: BTreeMap<&str, Cost> = BTreeMap::new();
         for (name, seen) in (0..3).flat_map(|_| life(&rig, kind)) {
             let cost = Cost::of(&seen);

@@ -1,4 +1,4 @@
-//! What a target shows and allows, and to how many a volume may be published.
+//! What a target shows and allows, and at how many a volume may be published.
 
 use std::fs;
 
@@ -24,7 +24,7 @@ fn an_access_mode_allows_one_target_or_several() {
         for kind in ["ext4", "block"] {
             let volume = rig.volume(least_bytes(kind));
             if kind == "ext4" && mode == Mode::SingleNodeReaderOnly {
-                // What is only read is never formatted.
+                // A read-only volume is never formatted.
                 node.stage(volume.stage(access(kind)))
                     .expect("stage a blank volume");
                 volume.down(&node, &[]);
@@ -34,14 +34,14 @@ fn an_access_mode_allows_one_target_or_several() {
             node.stage(volume.stage(usage.clone())).expect("stage");
             node.publish(volume.publish(&first, usage.clone()))
                 .expect("publish");
-            let before = World::around(rig.place());
+            let before = World::around(rig.test_dir());
             let answer = node.publish(volume.publish(&second, usage));
             if allows_two {
                 answer.expect("a second target");
             } else {
                 let words = [first.to_str().expect("UTF-8"), mode.as_str_name()];
                 refused_with(answer, Code::FailedPrecondition, &words);
-                before.expect_unchanged(rig.place(), mode.as_str_name());
+                before.expect_unchanged(rig.test_dir(), mode.as_str_name());
             }
             volume.down(&node, &[&first, &second]);
         }
@@ -61,12 +61,12 @@ fn a_target_cannot_change_between_writing_and_reading() {
             .expect("publish");
         node.publish(volume.publish_read_only(&reads, access(kind)))
             .expect("read-only");
-        let before = World::around(rig.place());
+        let before = World::around(rig.test_dir());
         let answer = node.publish(volume.publish_read_only(&writes, access(kind)));
         refused(answer, Code::AlreadyExists);
         let answer = node.publish(volume.publish(&reads, access(kind)));
         refused(answer, Code::AlreadyExists);
-        before.expect_unchanged(rig.place(), kind);
+        before.expect_unchanged(rig.test_dir(), kind);
         volume.down(&node, &[&writes, &reads]);
     }
 }
@@ -91,11 +91,11 @@ fn a_target_that_shows_another_volume_is_not_published_to() {
         leave_words(kind, &target);
         node.stage(volume.stage(access(other))).expect("stage");
         for when in ["known", "restarted"] {
-            let before = World::around(rig.place());
+            let before = World::around(rig.test_dir());
             let answer = rig.node().publish(volume.publish(&target, access(other)));
             let words = ["target_path", &volume.id, target.to_str().expect("UTF-8")];
             refused_with(answer, Code::AlreadyExists, &words);
-            before.expect_unchanged(rig.place(), when);
+            before.expect_unchanged(rig.test_dir(), when);
             if when == "known" {
                 rig.restart();
             }
@@ -175,10 +175,10 @@ fn mount_flags_show_on_the_target_and_unknown_ones_are_refused() {
         volume.down(&node, &[&target]);
     }
     let volume = rig.volume(least_bytes("ext4"));
-    let before = World::around(rig.place());
+    let before = World::around(rig.test_dir());
     let usage = with_flags(access("ext4"), &["noatime", "no_such_flag"]);
     refused(node.stage(volume.stage(usage)), Code::InvalidArgument);
-    before.expect_unchanged(rig.place(), "an unknown mount flag");
+    before.expect_unchanged(rig.test_dir(), "an unknown mount flag");
 }
 
 /// The options of the mount and of its superblock (proc_pid_mountinfo(5)).

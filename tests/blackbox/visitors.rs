@@ -1,5 +1,5 @@
-//! Others look at block devices too: udevd opens each one for a moment as soon as it is bound. No
-//! call may fail because of that, or leave anything.
+//! Other programs open block devices, too: udevd opens each one for a moment as soon as it is
+//! bound. No call may fail because of that, or leave anything.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -7,19 +7,19 @@ use std::os::unix::fs::FileExt as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use crate::rig::{Place, Rig, access, least_bytes, pause};
+use crate::rig::{Rig, TestDir, access, least_bytes, pause};
 
-/// A visit lasts so many moments of a millisecond.
+/// Length of a visit, in milliseconds.
 const VISIT_PAUSES: u32 = 5;
 const ROUNDS: u32 = 10;
 
-/// Opens every device of the place as it comes up, reads a little and leaves.
-fn visit(place: &Place, is_over: &AtomicBool) {
+/// Opens every device of the test directory as it appears, reads a little and closes it.
+fn visit(test_dir: &TestDir, is_over: &AtomicBool) {
     let mut seen = BTreeSet::new();
     while !is_over.load(Ordering::Relaxed) {
-        let bound: BTreeSet<_> = place.loops().into_iter().collect();
+        let bound: BTreeSet<_> = test_dir.loops().into_iter().collect();
         for device in bound.difference(&seen) {
-            // It may be unbound again by now, and then nothing can be read.
+            // It may be unbound again by now, and not readable.
             let Ok(node) = File::open(format!("/dev/loop{}", device.number)) else {
                 continue;
             };
@@ -50,7 +50,7 @@ fn a_device_that_others_open_for_a_moment_fails_no_call() {
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
         let end = End(&is_over);
-        scope.spawn(|| visit(rig.place(), &is_over));
+        scope.spawn(|| visit(rig.test_dir(), &is_over));
         let mut failed = Vec::new();
         for kind in ["ext4", "xfs", "btrfs", "block"] {
             for round in 0..ROUNDS {

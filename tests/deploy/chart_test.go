@@ -1,4 +1,4 @@
-// Package deploy tests the chart without a cluster: what helm makes of it, and what is written of it.
+// Package deploy tests the chart without a cluster: its rendered objects, and its documentation.
 package deploy
 
 import (
@@ -18,13 +18,13 @@ const (
 	manifests = "../../deploy/manifests"
 )
 
-// A helm that somebody built himself takes the cluster for one of long ago, unless it is told.
+// A locally built helm assumes a very old cluster, unless the version is given.
 var kube = []string{"--kube-version", "1.36.0"}
 
 // object is one Kubernetes object, or a part of one.
 type object map[string]any
 
-// at follows the keys; what is not there is an empty object.
+// at follows the keys; a missing key is an empty object.
 func (o object) at(keys ...string) object {
 	for _, key := range keys {
 		next, _ := o[key].(map[string]any)
@@ -65,7 +65,7 @@ func valuesFiles(t *testing.T) []string {
 	return files
 }
 
-// helm runs helm, and returns what it says and whether it was content.
+// helm runs helm, and returns its output and whether it succeeded.
 func helm(arguments ...string) (string, error) {
 	command := exec.Command("helm", append(arguments, kube...)...)
 	var out bytes.Buffer
@@ -131,7 +131,7 @@ func TestTheChartPassesHelmsOwnJudgement(t *testing.T) {
 	}
 }
 
-// For nodes where the agent is a service: what is left is what is installed beside the agent, too.
+// For nodes where the agent is a service: the rest is what is installed next to the agent, too.
 func TestWithoutTheAgentNothingOfItIsLeft(t *testing.T) {
 	for _, values := range valuesFiles(t) {
 		without := named(rendered(t, values, "--set", "node.enabled=false"))
@@ -186,7 +186,7 @@ func TestThePlainManifestsAreWhatTheChartMakes(t *testing.T) {
 		name := filepath.Base(file)
 		difference, err := exec.Command("diff", "-u", filepath.Join(manifests, name), file).CombinedOutput()
 		if err != nil {
-			t.Errorf("deploy/manifests/%s is not what the chart makes; run `make manifests` and look at the difference\n%s", name, difference)
+			t.Errorf("deploy/manifests/%s does not match the chart; run `make manifests` and check the difference\n%s", name, difference)
 		}
 	}
 }

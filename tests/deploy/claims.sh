@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Sourced by what tries the chart in a cluster: what each of them makes first.
+# Sourced by the tests of the chart in a cluster: the objects that each of them creates first.
 
 # make_namespace NAME: pods can be made in it when this returns.
 make_namespace() {

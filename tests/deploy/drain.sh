@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Shows what docs/operations.md promises of a drain, with its command: pods and their mounts go, the
+# Tests the drain of docs/operations.md, with its command: pods and their mounts are removed, the
 # controller comes back on the cordoned node to detach the volumes, and after `kubectl uncordon` the
-# pods go on where they ended.
+# pods continue where they ended.
 #
 #   drain.sh     within a cluster of the Kubernetes bed (cluster.sh exec), with the chart installed
 set -euo pipefail
@@ -23,7 +23,7 @@ clean() {
     exit "$code"
 }
 
-# A pod that somebody makes again, as a drain demands. It counts on from where the last one ended.
+# A pod with a controller that recreates it, as a drain requires. It continues counting.
 make_writer() {
     make_namespace "$spot"
     make_claim "$spot" data belay-local
@@ -90,6 +90,6 @@ kubectl --namespace "$spot" rollout status deployment/writer --timeout=180s >/de
 await 60 "a line more than before the drain" has_more_lines_than "$before"
 kubectl --namespace "$spot" exec deployment/writer -- \
     awk 'NR != $1 { bad = 1 } END { exit bad }' /data/numbers
-# The rest of the cluster, for whoever comes next.
+# The rest of the cluster, for the next test.
 kubectl wait --for=condition=Available deployment --all --all-namespaces --timeout=180s >/dev/null
 printf 'a drained pod found its volume again, with all of its lines\n'

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Shows what docs/helm.md promises of several drivers: a second one, on another disk, is an upgrade
-# beneath a pod that writes; one pod has volumes of both; and it can be taken away again.
+# Tests the several drivers of docs/helm.md: a second one, on another disk, is an upgrade
+# under a pod that writes; one pod has volumes of both; and it can be removed again.
 #
 #   drivers.sh     within a cluster of the Kubernetes bed (cluster.sh exec), with the chart installed
 set -euo pipefail
@@ -41,9 +41,9 @@ write_values() {
     helm get values belay --namespace "$namespace" --output json >"$work/one.json"
     python3 - "$work" "$second" "$BED_NODE" "$disk/state" <<'PY'
 import json, pathlib, sys
-work, name, node, folder = pathlib.Path(sys.argv[1]), *sys.argv[2:]
+work, name, node, directory = pathlib.Path(sys.argv[1]), *sys.argv[2:]
 values = json.loads((work / "one.json").read_text())
-values["drivers"].append({"name": name, "nodeName": node, "stateDir": folder})
+values["drivers"].append({"name": name, "nodeName": node, "stateDir": directory})
 (work / "two.json").write_text(json.dumps(values))
 PY
 }

@@ -12,11 +12,11 @@ import (
 const several = chart + "/ci/several-drivers.yaml"
 
 // second is the settings of a second entry, as few as there can be.
-func second(node, folder string) []string {
-	return []string{"--set", "drivers[1].name=fast.csi.belay.dev,drivers[1].nodeName=" + node + ",drivers[1].stateDir=" + folder}
+func second(node, directory string) []string {
+	return []string{"--set", "drivers[1].name=fast.csi.belay.dev,drivers[1].nodeName=" + node + ",drivers[1].stateDir=" + directory}
 }
 
-// drivers is what the node agent is told of each driver, by the driver's name.
+// drivers are the node agent's flags for each driver, by the driver's name.
 func drivers(t *testing.T, all []object) map[string]object {
 	t.Helper()
 	found := map[string]object{}
@@ -65,7 +65,7 @@ func TestNamesAreDistinct(t *testing.T) {
 			for _, volume := range pod.list("volumes") {
 				take(one.name() + ": volume " + volume.text("name"))
 				if path := volume.text("hostPath", "path"); path != "" {
-					take(one.name() + ": folder " + path)
+					take(one.name() + ": directory " + path)
 				}
 			}
 			for _, container := range pod.list("containers") {
@@ -151,7 +151,7 @@ func TestCommonFlagsComeBeforeTheFirstDriver(t *testing.T) {
 				}
 			}
 			if at == 0 && before != 6 || at > 0 && before != 0 || after == 0 {
-				t.Errorf("%s: driver %d: %d common flags, %d of its own", values, at, before, after)
+				t.Errorf("%s: driver %d: %d common flags, %d specific flags", values, at, before, after)
 			}
 		}
 	}
@@ -184,7 +184,7 @@ func TestASecondDriverNeedsThreeValues(t *testing.T) {
 	both := named(rendered(t, chart+"/ci/local.yaml", second("node1", "/srv/fast")...))
 	for _, one := range alone {
 		if one.text("kind") != "DaemonSet" && !reflect.DeepEqual(one, both[one.name()]) {
-			t.Errorf("%s is another one beside a second driver", one.name())
+			t.Errorf("%s changes with a second driver", one.name())
 		}
 		twin := strings.ReplaceAll(one.name(), "local", "fast")
 		if _, ok := both[twin]; !ok {

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Has the real API server judge what the chart makes of each values file of its ci/ folder, without
-# making any of it. Fields it does not know and warnings are failures: it would drop the ones, and
-# people the others.
+# Has the real API server check the chart, rendered with each values file of its ci/ directory, without
+# creating anything. Unknown fields and warnings are failures: it would drop the ones, and
+# people ignore the others.
 #
 #   dry_run.sh     with KUBECONFIG, in a cluster that has the snapshot API
 set -euo pipefail
@@ -50,18 +50,18 @@ make_monitors() {
 
 # A dry run makes no namespace that what follows could be in.
 judge() {
-    local manifest=$1 told
-    told=$(sed "s/belay-system/$namespace/" "$manifest" |
+    local manifest=$1 reported
+    reported=$(sed "s/belay-system/$namespace/" "$manifest" |
         kubectl apply --dry-run=server --validate=strict --filename - 2>&1) || {
-        printf '%s\n' "$told" >&2
+        printf '%s\n' "$reported" >&2
         return 1
     }
     # Helm has made the same objects, and keeps no such note on them.
-    told=$(grep -v 'last-applied-configuration annotation' <<<"$told")
-    if grep -i warning <<<"$told" >&2; then
+    reported=$(grep -v 'last-applied-configuration annotation' <<<"$reported")
+    if grep -i warning <<<"$reported" >&2; then
         return 1
     fi
-    printf '%s: %d objects\n' "$(basename "$manifest")" "$(wc -l <<<"$told")"
+    printf '%s: %d objects\n' "$(basename "$manifest")" "$(wc -l <<<"$reported")"
 }
 
 trap clean EXIT

@@ -35,7 +35,7 @@ func TestTheNodeAgentHoldsNoCredentials(t *testing.T) {
 		}
 		for _, volume := range pod.list("volumes") {
 			if len(volume.at("hostPath")) == 0 {
-				t.Errorf("volume %s is no folder of the node: it may carry credentials", volume.text("name"))
+				t.Errorf("volume %s is not a directory of the node: it may carry credentials", volume.text("name"))
 			}
 		}
 		account := pod.text("serviceAccountName")
@@ -115,14 +115,14 @@ func TestNoProbeOfHealthzEndsAProgram(t *testing.T) {
 			want := map[string]string{"startupProbe": "/livez", "livenessProbe": "/livez", "readinessProbe": "/healthz"}
 			for probe, path := range want {
 				if found := container.text(probe, "httpGet", "path"); found != path {
-					t.Errorf("%s: %s asks %q, want %q", kind, probe, found, path)
+					t.Errorf("%s: %s uses %q, want %q", kind, probe, found, path)
 				}
 			}
 		})
 	}
 }
 
-// Both programs of a driver must name the same kind, node, folder and limit, and run where they say.
+// Both programs of a driver must name the same kind, node, directory and limit, and run where they say.
 func TestBothProgramsAgree(t *testing.T) {
 	for _, values := range valuesFiles(t) {
 		agents, controllers := map[string]string{}, map[string]string{}
@@ -143,8 +143,8 @@ func TestBothProgramsAgree(t *testing.T) {
 				t.Errorf("%s: %s: node id from %v", values, one.name(), ids)
 			}
 			if one.text("kind") == "Deployment" {
-				folder := argument(container, "--state-dir") + "/volumes"
-				controllers[argument(container, "--driver-name")] = argument(container, "--backend") + " " + strings.Join(nodesOf(pod), " ") + " " + folder + " " + argument(container, "--max-volumes") + " " + argument(container, "--node-id")
+				directory := argument(container, "--state-dir") + "/volumes"
+				controllers[argument(container, "--driver-name")] = argument(container, "--backend") + " " + strings.Join(nodesOf(pod), " ") + " " + directory + " " + argument(container, "--max-volumes") + " " + argument(container, "--node-id")
 				continue
 			}
 			for _, driver := range sections(container) {
@@ -158,7 +158,7 @@ func TestBothProgramsAgree(t *testing.T) {
 			}
 		}
 		if len(agents) == 0 || !maps.Equal(agents, controllers) {
-			t.Errorf("%s: the agent is told %q, the controllers %q", values, agents, controllers)
+			t.Errorf("%s: the agent has %q, the controllers %q", values, agents, controllers)
 		}
 	}
 }
@@ -285,7 +285,7 @@ func TestNoPolicyLetsEverybodyIn(t *testing.T) {
 				policies++
 				rules := one.list("spec", "ingress")
 				if len(more) > 0 && len(rules) > 0 {
-					t.Errorf("%s: %s lets somebody in", values, one.name())
+					t.Errorf("%s: %s admits traffic", values, one.name())
 				}
 				for _, rule := range rules {
 					if len(rule.list("from")) == 0 || len(rule.list("ports")) == 0 {

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Does what docs/quickstart.md says, from the installation on, by running its own lines: NODE is the
+# Runs the commands of docs/quickstart.md, from the installation on, as written: NODE is the
 # bed's, and busybox the image that the bed has.
 #
 #   quickstart.sh     within a cluster of the Kubernetes bed (cluster.sh exec), with the chart installed,
@@ -35,7 +35,7 @@ block() {
             -e '/--watch/d'
 }
 
-# follow SECTION NUMBER: in a folder that looks like a clone.
+# follow SECTION NUMBER: in a directory that looks like a clone.
 follow() {
     block "$@" >"$work/block.sh"
     [ -s "$work/block.sh" ] || give_up "docs/quickstart.md has no piece $2 of shell in section $1"

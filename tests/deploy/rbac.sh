@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Shows that the sidecars' rights are the least. Runs within a cluster of the Kubernetes bed
+# Tests that the sidecars' rights are minimal. Runs within a cluster of the Kubernetes bed
 # (cluster.sh exec) in which the chart is installed.
 #
 #   rbac.sh         a scenario has the sidecars do all they can do; then the API server's audit log
@@ -74,14 +74,14 @@ stop_scenario() {
     running=
 }
 
-# miss VERB RESOURCE: true if the sidecars come to ask for what they may not.
+# miss VERB RESOURCE: true if the sidecars try a call without the right to it.
 miss() {
     local missed=
     rights without "$1" "$2" "$roles" | kubectl replace --filename - >/dev/null
     mark
     # Not waited for: without some of its rights it never gets ready.
     kubectl --namespace "$namespace" rollout restart "deployment/$controller" >/dev/null
-    # A process group of its own, so that what it waits for ends with it.
+    # A separate process group, so that its children end with it.
     set -m
     scenario >/dev/null 2>&1 &
     running=$!
@@ -108,7 +108,7 @@ take_each_away() {
         if miss "$verb" "$resource"; then
             printf '%-6s %s: missed\n' "$verb" "$resource"
         else
-            printf 'belay: nobody missed the right to %s %s\n' "$verb" "$resource" >&2
+            printf 'belay: no sidecar needed the right to %s %s\n' "$verb" "$resource" >&2
             failed=1
         fi
         recover

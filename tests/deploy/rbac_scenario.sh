@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # Sourced by rbac.sh: a scenario in which the sidecars do all they can do, successes and failures. All
-# of it is in a namespace of its own, or has a label.
+# of it is in its own namespace, or has a label.
 
 driver=local.csi.belay.dev
 

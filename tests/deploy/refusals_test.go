@@ -9,8 +9,8 @@ import (
 func TestBadValuesAreRefusedWithTheReason(t *testing.T) {
 	node := "drivers[0].nodeName=node1"
 	long := "drivers[0].nodeName=" + strings.Repeat("n", 64)
-	// A second entry, complete but for what a case gets wrong.
-	beside := func(settings ...string) []string {
+	// A second entry, complete but for the error of a case.
+	withSecond := func(settings ...string) []string {
 		return append([]string{node, "drivers[1].name=fast.csi.belay.dev", "drivers[1].nodeName=node1", "drivers[1].stateDir=/srv/fast"}, settings...)
 	}
 	cases := []struct {
@@ -19,17 +19,17 @@ func TestBadValuesAreRefusedWithTheReason(t *testing.T) {
 	}{
 		{nil, []string{"drivers[0].nodeName is empty", "kubectl get nodes"}},
 		{[]string{"drivers=null"}, []string{"drivers: there is no entry", "--set 'drivers[0].nodeName=NAME'"}},
-		{beside("drivers[1].nodeName="), []string{"drivers[1].nodeName is empty", "--set 'drivers[1].nodeName=NAME'"}},
-		{beside("drivers[1].name=local.csi.belay.dev"), []string{`drivers[0].name and drivers[1].name are both "local.csi.belay.dev"`, "give each its own"}},
-		{beside("drivers[1].name=local.example.org"), []string{`drivers[0].shortName and drivers[1].shortName are both "local"`, "say one for each"}},
-		{beside("drivers[1].stateDir=/var/lib/belay"), []string{`drivers[0].stateDir and drivers[1].stateDir are both "/var/lib/belay"`, "a folder of its own"}},
-		{beside("drivers[1].stateDir=/var/lib/belay/fast"), []string{`drivers[1].stateDir "/var/lib/belay/fast" is within drivers[0].stateDir "/var/lib/belay"`, "beside each other"}},
-		{beside("drivers[0].stateDir=/srv/fast/slow"), []string{`drivers[0].stateDir "/srv/fast/slow" is within drivers[1].stateDir "/srv/fast"`}},
-		{beside("drivers[1].storageClasses[0].name=belay-local"), []string{`drivers[0].storageClasses[0].name and drivers[1].storageClasses[0].name are both "belay-local"`, "its own name"}},
-		{beside("drivers[1].storageClasses[0].fsType=xfs", "drivers[1].storageClasses[1].fsType=ext4"), []string{`drivers[1].storageClasses[0].name and drivers[1].storageClasses[1].name are both "belay-fast"`}},
-		{beside("drivers[1].snapshotClass.name=belay-local"), []string{`drivers[0].snapshotClass.name and drivers[1].snapshotClass.name are both "belay-local"`, "give each its own"}},
-		{beside("drivers[0].storageClasses[0].default=true", "drivers[1].storageClasses[0].default=true"), []string{"drivers[0].storageClasses[0].default and drivers[1].storageClasses[0].default are both", "leave it with one"}},
-		{beside("drivers[1].nodeName=node2", "drivers[1].createStateDir=false"), []string{"drivers[1].createStateDir is false", "(node1, node2)", "Leave it true", "a release for each node"}},
+		{withSecond("drivers[1].nodeName="), []string{"drivers[1].nodeName is empty", "--set 'drivers[1].nodeName=NAME'"}},
+		{withSecond("drivers[1].name=local.csi.belay.dev"), []string{`drivers[0].name and drivers[1].name are both "local.csi.belay.dev"`, "give each its own"}},
+		{withSecond("drivers[1].name=local.example.org"), []string{`drivers[0].shortName and drivers[1].shortName are both "local"`, "set one for each"}},
+		{withSecond("drivers[1].stateDir=/var/lib/belay"), []string{`drivers[0].stateDir and drivers[1].stateDir are both "/var/lib/belay"`, "its own directory"}},
+		{withSecond("drivers[1].stateDir=/var/lib/belay/fast"), []string{`drivers[1].stateDir "/var/lib/belay/fast" is within drivers[0].stateDir "/var/lib/belay"`, "choose separate directories"}},
+		{withSecond("drivers[0].stateDir=/srv/fast/slow"), []string{`drivers[0].stateDir "/srv/fast/slow" is within drivers[1].stateDir "/srv/fast"`}},
+		{withSecond("drivers[1].storageClasses[0].name=belay-local"), []string{`drivers[0].storageClasses[0].name and drivers[1].storageClasses[0].name are both "belay-local"`, "its own name"}},
+		{withSecond("drivers[1].storageClasses[0].fsType=xfs", "drivers[1].storageClasses[1].fsType=ext4"), []string{`drivers[1].storageClasses[0].name and drivers[1].storageClasses[1].name are both "belay-fast"`}},
+		{withSecond("drivers[1].snapshotClass.name=belay-local"), []string{`drivers[0].snapshotClass.name and drivers[1].snapshotClass.name are both "belay-local"`, "give each its own"}},
+		{withSecond("drivers[0].storageClasses[0].default=true", "drivers[1].storageClasses[0].default=true"), []string{"drivers[0].storageClasses[0].default and drivers[1].storageClasses[0].default are both", "leave it with one"}},
+		{withSecond("drivers[1].nodeName=node2", "drivers[1].createStateDir=false"), []string{"drivers[1].createStateDir is false", "(node1, node2)", "Leave it true", "a release for each node"}},
 		{[]string{node, "drivers[0].name=" + strings.Repeat("n", 64)}, []string{"/drivers/0/name", "maxLength"}},
 		{[]string{node, "kubeletDir=/var/lib/k0s/kubelet", "drivers[0].name=" + strings.Repeat("n", 63)}, []string{"drivers[0].name", "3 characters too long", "/var/lib/k0s/kubelet/plugins_registry/nnn", "107"}},
 		{[]string{"drivers[0].backend=floppy"}, []string{`no backend "floppy"`, "use one of: local"}},

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Shows what docs/helm.md promises of the volumes: an upgrade does not leave them behind; and a pod
-# goes on writing without the driver, its volume stays, and the same release, installed again, goes on
+# Tests the promises of docs/helm.md about volumes: an upgrade does not leave them behind; and a pod
+# continues to write without the driver, its volume stays, and the same release, installed again, continues
 # with both.
 #
 #   uninstall.sh     within a cluster of the Kubernetes bed (cluster.sh exec), with the chart installed
@@ -55,10 +55,10 @@ has_more_lines_than() {
     [ "$(lines)" -gt "$1" ]
 }
 
-# refused SETTING WHY: an upgrade that would begin an empty store.
+# refused SETTING WHY: an upgrade that would create an empty store.
 refused() {
     ! helm upgrade belay "$here/../../deploy/chart" --namespace "$namespace" \
-        --values "$work/values.yaml" --set "$1" >"$work/told" 2>&1 && grep -q "$2" "$work/told"
+        --values "$work/values.yaml" --set "$1" >"$work/output" 2>&1 && grep -q "$2" "$work/output"
 }
 
 trap clean EXIT
@@ -80,7 +80,7 @@ await 60 "the end of the driver's pods" eval \
 without=$(lines)
 await 30 "a line written without the driver" has_more_lines_than "$without"
 kubectl --namespace "$spot" get pvc data --output jsonpath='{.status.phase}' | grep -qx Bound
-# What is deleted meanwhile waits for the driver.
+# Deleted objects wait for the driver meanwhile.
 kubectl --namespace "$spot" delete pod writer --wait=false >/dev/null
 
 install

@@ -219,13 +219,13 @@ func TestEveryValueIsTried(t *testing.T) {
 	}
 	all := defaults(t)
 	for _, path := range sorted(all) {
-		if told, ok := tried[path]; !ok || told == all[path] && !slices.Contains(only, path) {
+		if reported, ok := tried[path]; !ok || reported == all[path] && !slices.Contains(only, path) {
 			t.Errorf("ci/every-value.yaml leaves %s at its default", path)
 		}
 	}
 }
 
-// A value that says nothing else than its default does is caught: what is made without it differs.
+// A value that equals its default is caught: the objects rendered without it are the same.
 func TestEveryValueHasAnEffect(t *testing.T) {
 	values := everyValue(t)
 	whole := made(t, values)
@@ -243,7 +243,7 @@ func TestEveryValueHasAnEffect(t *testing.T) {
 			} else if !slices.Contains(only, path) && !arrives(value, whole, defaults) {
 				delete(inner, key)
 				if made(t, values) == whole {
-					t.Errorf("what the chart makes of ci/every-value.yaml is the same without %s", path)
+					t.Errorf("the objects rendered from ci/every-value.yaml are the same without %s", path)
 				}
 				inner[key] = value
 			}
@@ -252,7 +252,7 @@ func TestEveryValueHasAnEffect(t *testing.T) {
 	check("", values)
 }
 
-// arrives tells a word that only this value can have brought there.
+// arrives returns a word that only this value can have brought there.
 func arrives(value any, whole, defaults string) bool {
 	word, isWord := value.(string)
 	return isWord && strings.Contains(whole, word) && !strings.Contains(defaults, word)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Looks at both images as they would be shipped: each tool in them starts, they hold every library
-# that is loaded and no other, the papers of every package are there, two builds are the same to
-# the bit, and from them a controller and an agent format, mount and give back volumes.
+# Checks both images as shipped: each tool in them starts, they hold every library
+# that is loaded and no other, the licences of every package are there, two builds are equal to
+# the bit, and from them a controller and an agent format, mount and release volumes.
 #
 #   tests/images/check.sh OUTDIR BINDIR     the images, and the programs they were built from (root)
 #
@@ -10,7 +10,7 @@ set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
 . "$here/../setup/env.sh"
 
-[ "$(id -u)" = 0 ] || give_up "images are tried by mounting volumes; please run it as root"
+[ "$(id -u)" = 0 ] || give_up "the test of images mounts volumes; please run it as root"
 [ "$#" = 2 ] || give_up "usage: check.sh OUTDIR BINDIR"
 outdir=$1 bindir=$2
 work=$(mktemp -d)
@@ -26,7 +26,7 @@ wrong() {
     exit 1
 }
 
-# What is in the archive, and not what went into it.
+# The content of the archive, not of its sources.
 unpack() {
     local image=$1 layer
     mkdir -p "$work/$image/archive" "$work/$image/root"
@@ -53,7 +53,7 @@ is_elf() {
     [ "$(head -c 4 "$1" | tail -c 3)" = ELF ]
 }
 
-# The loader itself says what it loads, in the image and of the image.
+# The loader itself lists the libraries, in the image and from the image.
 expect_exact_libraries() {
     local root=$work/node/root loader file
     loader=$(cd "$root" && find . -name 'ld-linux*' | sed 's/^\.//')

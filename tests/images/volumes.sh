@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# The half of check.sh that is process 1 of its own namespaces: it runs a controller and an agent
+# The half of check.sh that is process 1 in separate namespaces: it runs a controller and an agent
 # from the unpacked images, as a container runtime would (their own root, which cannot be written;
-# /dev, the kubelet's folder, the state directory and the socket's folder from outside), and a volume of each kind
-# lives its life.
+# /dev, the kubelet's directory, the state directory and the socket's directory from outside), and a volume of each kind
+# goes through its lifecycle.
 #
 #   volumes.sh WORK
 set -euo pipefail
@@ -49,16 +49,16 @@ live() {
     [ "$(stat --format %d "$data")" != "$(stat --format %d "$work/kubelet")" ] ||
         wrong "nothing is mounted on $data"
     printf 'kept\n' >"$data/file" && [ "$(cat "$data/file")" = kept ] ||
-        wrong "$fs loses what is written"
+        wrong "$fs loses written data"
     down "$id" "$staging" "$target"
     [ -z "$(losetup --noheadings --associated "$work/state/volumes/$id")" ] ||
         wrong "$id is still bound to a loop device"
     controller delete "$id" >/dev/null
-    printf '  %-18s formatted, mounted, written, given back\n' "$fs"
+    printf '  %-18s formatted, mounted, written, released\n' "$fs"
 }
 
 mkdir -p "$work/state/volumes" "$work/kubelet" "$work/run"
-# So that what is mounted in the agent's root is seen, as the kubelet's propagation has it.
+# So that mounts in the agent's root are visible, as with the kubelet's propagation.
 mount --bind "$work/kubelet" "$work/kubelet"
 mount --make-shared "$work/kubelet"
 container controller

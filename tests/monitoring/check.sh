@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Judges deploy/monitoring by reading: promtool takes the rules and they pass their tests; every
-# alert tells a person what it must, and has its page in the runbook; every test of one can fail;
+# Static checks of deploy/monitoring: promtool accepts the rules and they pass their tests; every
+# alert has the required texts, and its page in the runbook; every test of one can fail;
 # every metric and label in rules and dashboard is one that docs/metrics.md has.
 #
 #   tests/monitoring/check.sh
@@ -13,7 +13,7 @@ dashboard=$top/deploy/monitoring/dashboard.json
 tests=$here/rules_test.yaml
 runbook=$top/docs/runbook.md
 metrics=$top/docs/metrics.md
-# What a scrape adds to every metric, and what the quantiles of a histogram go by.
+# The labels that a scrape adds to every metric, and those of a histogram's quantiles.
 target_labels=" namespace pod node container instance job le "
 
 "$top/tests/setup/packages.sh" monitoring
@@ -40,7 +40,7 @@ expect_labels() {
         >"$work/labelled.yaml"
     diff "$top/deploy/monitoring/prometheus-rule.yaml" "$work/labelled.yaml" >"$work/said" || true
     [ "$(grep '^[<>]' "$work/said")" = $'>     release: "mine"\n>     team: "ours"' ] ||
-        wrong "generate.sh gives other labels than it is told: $(cat "$work/said")"
+        wrong "generate.sh gives other labels than requested: $(cat "$work/said")"
 }
 
 # One alert: all lines up to the next one.

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The half of real.sh that is process 1 of its own namespaces.
+# The half of real.sh that is process 1 in separate namespaces.
 #
 #   inside.sh WORK BINDIR
 set -euo pipefail
@@ -36,11 +36,11 @@ start_programs() {
         --registration-dir "$work/plugins_registry" \
         --kubelet-registration-path /csi/csi.sock 2>"$work/node.log" &
     await node info
-    # What a kubelet would say.
+    # The kubelet's replies.
     "$bindir/belayctl" --endpoint "$work"/plugins_registry/*-reg.sock registration notify >/dev/null
 }
 
-# Labels as the operator gives them to what a PodMonitor finds.
+# Labels as the operator adds them to the targets of a PodMonitor.
 scrape() {
     cat <<YAML
 - job_name: belay-system/belay-$1
@@ -50,7 +50,7 @@ scrape() {
 YAML
 }
 
-# Every two seconds, so that nobody waits long for two values of a counter.
+# Every two seconds, so that two values of a counter come soon.
 start_prometheus() {
     {
         printf 'global: {scrape_interval: 2s, evaluation_interval: 2s}\n'
@@ -66,7 +66,7 @@ start_prometheus() {
     await curl --silent --fail "$prometheus/-/ready"
 }
 
-# live NAME FS [CREATE-FLAG...]: a volume's whole life but its end; prints its id.
+# live NAME FS [CREATE-FLAG...]: a volume's whole lifecycle but its end; prints its id.
 live() {
     local id
     mkdir -p "$work/staging"
@@ -86,7 +86,7 @@ copy() {
     live "restored-$1" "$3" --from-snapshot "$snapshot" >/dev/null
 }
 
-# A volume with what nobody knows, which an agent must refuse to format.
+# A volume with unknown data, which an agent must refuse to format.
 be_refused() {
     local id
     id=$(controller create "foreign-$1" --size 512MiB --fs-type ext4 | field volume_id)

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Asks a Prometheus that scrapes Belay every query of the dashboard and every recording rule: each
-# must have an answer, and in it a number. Alerts must be well, whatever they say.
+# must have a result, with a number. Alerts must be valid, whatever their state.
 #
 #   tests/monitoring/queries.sh PROMETHEUS_URL
 #
 # Needs rules.yaml among its rule_files, and that within the last quarter of an hour volumes were
-# made, mounted and given back and calls failed, several times over: a rate wants two values.
+# created, mounted and released and calls failed, several times: a rate needs two values.
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
 . "$here/../setup/env.sh"
@@ -16,13 +16,13 @@ url=$1
 window=15m
 missing=0
 
-# What Grafana would put in place of its variables.
+# The values that Grafana would use for its variables.
 concrete() {
     sed "s/\\[\$__rate_interval\\]/[$window]/g; s/\\\$operation/stage/g
         s/\\\$\\(namespace\\|instance\\)/.*/g"
 }
 
-# How many numbers the answer has; "NaN" is none.
+# Count of numbers in the response; "NaN" is none.
 numbers() {
     curl --silent --show-error --fail-with-body --max-time 30 --data-urlencode "query=$1" \
         "$url/api/v1/query" | jq '[.data.result[].value[1] | select(. != "NaN")] | length'
@@ -68,15 +68,15 @@ rules() {
 }
 
 ask_rules() {
-    local name unwell
+    local name unhealthy
     for name in $(rules 'select(.type == "recording") | .name' | sort -u); do
         ask "the recording rule" "max_over_time($name[30m])"
         asked=$((asked + 1))
     done
     [ "$(rules 'select(.type == "alerting") | .name' | wc -l)" -ge 15 ] ||
         give_up "this Prometheus has not read deploy/monitoring/rules.yaml"
-    unwell=$(rules 'select(.health != "ok") | .name + ": " + .lastError')
-    [ -z "$unwell" ] || { printf '%s\n' "$unwell" >&2; missing=$((missing + 1)); }
+    unhealthy=$(rules 'select(.health != "ok") | .name + ": " + .lastError')
+    [ -z "$unhealthy" ] || { printf '%s\n' "$unhealthy" >&2; missing=$((missing + 1)); }
 }
 
 asked=0

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Both programs at work, scraped by a real Prometheus with our rules: every query of the dashboard
-# and every recording rule has data, and what goes wrong raises the alerts it should, and no other.
+# and every recording rule has data, and faults raise the right alerts, and no others.
 #
 #   tests/monitoring/real.sh BINDIR     (the programs; needs root)
 set -euo pipefail
@@ -8,13 +8,13 @@ here=$(dirname "$(readlink -f "$0")")
 setup=$here/../setup
 . "$setup/env.sh"
 
-[ "$(id -u)" = 0 ] || give_up "there is work to be done with real volumes; please run it as root"
+[ "$(id -u)" = 0 ] || give_up "this test uses real volumes; please run it as root"
 [ "$#" = 1 ] || give_up "usage: real.sh BINDIR"
 "$setup/packages.sh" filesystems monitoring
 "$setup/prometheus.sh"
 bindir=$(readlink -f "$1")
 work=$(mktemp -d)
 trap 'rm -rf --one-file-system "$work"' EXIT
-# A network of its own has every port free; the volumes are on a tmpfs that goes with the mounts.
+# A separate network has every port free; the volumes are on a tmpfs that goes with the mounts.
 unshare --mount --net --pid --fork --kill-child --mount-proc --propagation private \
     "$here/inside.sh" "$work" "$bindir" </dev/null

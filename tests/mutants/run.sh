@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Puts small faults into the code that holds data, one at a time, and looks whether a test notices.
+# Puts small faults into the code that holds data, one at a time, and checks whether a test notices.
 #
 #   run.sh             a sample, against unit and mount tests (root)
 #   run.sh --unit      against unit tests alone (no root)
 #
 # SAMPLE=n  how many faults (40)
-# SEED=n    which of them; a commit has a seed of its own, so that every night sees others
+# SEED=n    which of them; each commit has its own seed, so that every night has others
 # FILES=…   globs of the files to put them in, instead of all of those below
 #
 # A fault may make the code free a loop device that is not the tests' own: run it on a machine that
@@ -15,13 +15,13 @@ here=$(dirname "$(readlink -f "$0")")
 cd "$here/../.."
 . tests/setup/env.sh
 
-folders=(
+directories=(
     node-agent/src/operation
     node-agent/src/filesystem
     node-agent/src/device
     controller/src/backend/local
 )
-# Here a fault that nobody notices may cost data.
+# Here an unnoticed fault may cost data.
 data='^(node-agent/src/(filesystem|device)|controller/src/backend/local/(files|snapshot|record|recover))'
 noticed_min=90
 
@@ -38,7 +38,7 @@ if [ "${1:-}" = --unit ]; then
     isolated=()
 fi
 
-# A copy in a place of its own: an interrupted run leaves no fault in the checkout, and the next one
+# A separate copy: an interrupted run leaves no fault in the checkout, and the next one
 # finds everything built.
 copy_tree() {
     mkdir -p "$tree" "$place/tmp"
@@ -48,7 +48,7 @@ copy_tree() {
 
 files() {
     local globs
-    read -ra globs <<<"${FILES:-${folders[*]/%//**}}"
+    read -ra globs <<<"${FILES:-${directories[*]/%//**}}"
     printf -- '--file\n%s\n' "${globs[@]}"
 }
 
@@ -75,9 +75,9 @@ row() {
 }
 
 report() {
-    local folder
-    printf '\n%-32s %6s %8s %7s %8s\n' folder faults noticed missed share
-    for folder in "${folders[@]}"; do row "$folder" "^$folder/"; done
+    local directory
+    printf '\n%-32s %6s %8s %7s %8s\n' directory faults noticed missed share
+    for directory in "${directories[@]}"; do row "$directory" "^$directory/"; done
     row 'of them, where data is at stake' "$data"
     row all ''
     [ ! -s "$found/missed.txt" ] || { printf '\nnoticed by no test:\n' && cat "$found/missed.txt"; }
@@ -88,7 +88,7 @@ report() {
 
 copy_tree
 trap free_devices EXIT
-# Not the flags of whoever called make, and for each fault the short form of the tests.
+# Not the flags of the calling make, and for each fault the short form of the tests.
 unset MAKEFLAGS MFLAGS BELAY_NIGHTLY
 export TMPDIR=$place/tmp CARGO_TARGET_DIR=$place/build
 mapfile -t options < <(files)
@@ -100,5 +100,5 @@ code=0
 "${isolated[@]}" cargo mutants "${options[@]}" --in-place --output "$place" \
     --shard $((SEED % shards))/"$shards" --sharding round-robin --timeout-multiplier 3 \
     --colors never --no-times -- "${tests[@]}" || code=$?
-# 2: some were missed, 3: some ran into the time limit; the report judges them.
+# 2: some were missed, 3: some ran into the time limit; the report evaluates them.
 case $code in 0 | 2 | 3) report ;; *) give_up "cargo mutants ended with $code" ;; esac

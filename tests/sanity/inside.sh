@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The half of run.sh that is process 1 of its own namespaces: for each combination it starts both
+# The half of run.sh that is process 1 in separate namespaces: for each combination it starts both
 # binaries, runs csi-sanity against them and stops them again.
 #
 #   inside.sh BIN WORK REPORTS COMBINATION...
@@ -11,7 +11,7 @@ set -euo pipefail
 bin=$1 work=$2 reports=$3
 shift 3
 
-# Both must know the limit: the node tells the suite, the controller keeps to it.
+# Both must know the limit: the node reports it to the suite, the controller enforces it.
 volumes_max=8
 start_seconds_max=20
 stop_seconds_max=20
@@ -26,7 +26,7 @@ await_socket() {
     return 1
 }
 
-# A binary that ignores TERM is a failure of its own, and is not waited for.
+# A program that ignores TERM is a separate failure, and is not waited for.
 stop() {
     local name=$1 pid=$2 tries
     kill -TERM "$pid" 2>/dev/null || true
@@ -39,7 +39,7 @@ stop() {
 }
 
 complain() {
-    printf '%s\n' "$*" >>"$report/complaints"
+    printf '%s\n' "$*" >>"$report/problems"
 }
 
 run_suite() {
@@ -51,7 +51,7 @@ run_suite() {
         complain "csi-sanity ended with code $?"
 }
 
-# The suite deletes its volumes; what is left then, a driver has lost.
+# The suite deletes its volumes; leftovers are a driver's error.
 look_for_remains() {
     local remains
     remains=$(cut -d ' ' -f 5 /proc/self/mountinfo | grep -F "$run/" || true)

@@ -39,7 +39,7 @@ compare_skips() {
 }
 
 complain() {
-    printf '%s\n' "$2" >>"$reports/$1/complaints"
+    printf '%s\n' "$2" >>"$reports/$1/problems"
 }
 
 judge() {
@@ -47,12 +47,12 @@ judge() {
     [ "$(count "$1" Failed)" = 0 ] || complain "$1" "the suite found failures"
     difference=$(compare_skips "$1")
     [ -z "$difference" ] || complain "$1" "$difference"
-    [ ! -e "$reports/$1/complaints" ]
+    [ ! -e "$reports/$1/problems" ]
 }
 
 show_failure() {
     local log
-    for log in complaints csi-sanity.log controller.log node.log; do
+    for log in problems csi-sanity.log controller.log node.log; do
         printf '\n---- %s: %s\n' "$1" "$log"
         tail -n 200 "$reports/$1/$log" 2>/dev/null || true
     done

@@ -8,8 +8,8 @@
 #
 # Takes the binaries from BELAY_BIN_DIR and leaves reports, logs and the list of skipped cases in
 # BELAY_SANITY_DIR. The state directories are loop-mounted filesystems of 1 TiB, sparse, since the
-# suite's volumes are of 10 GiB and more. Everything runs in namespaces of its own; this half stays outside
-# them and clears what a killed run cannot clear itself.
+# suite's volumes are of 10 GiB and more. Everything runs in separate namespaces; this half stays outside
+# them and cleans up after a killed run.
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
 . "$here/../setup/env.sh"
@@ -31,7 +31,7 @@ check_ready() {
     have csi-sanity || give_up "there is no csi-sanity; please run: make setup"
 }
 
-# A loop device whose backing file lies on ours is a volume of ours; its path tells nothing, for
+# A loop device whose backing file lies on ours is a volume of ours; its path proves nothing, for
 # sysfs shows it as seen from inside. Only what is bound to our own image is ever touched.
 nested_loops() {
     losetup --list --noheadings --output NAME,BACK-MAJ:MIN | awk -v of="$1" '$2 == of { print $1 }'
@@ -48,7 +48,7 @@ release_loops() {
     done
 }
 
-# The mounts of a dead namespace go a moment later, and what they hold with them.
+# The mounts of an ended namespace are removed a moment later, with their devices.
 await_release() {
     local tries image bound
     for ((tries = 0; tries < 100; tries++)); do

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the programs and puts them into one folder, which is its first argument; the others
+# Builds the programs and puts them into one directory, which is its first argument; the others
 # go to cargo.
 #
 # They are linked statically: so they run in an empty container image, and the node agent keeps
@@ -7,7 +7,7 @@
 # otherwise reach build scripts and macros, which cannot be static.
 set -euo pipefail
 
-# A static program that may be loaded anywhere has thousands of addresses to mend at its start; in
+# A static program that may be loaded anywhere has thousands of addresses to relocate at its start; in
 # the short form of them (RELR) it is 200 KiB smaller, in memory too. It takes a C library whose
 # start knows that form.
 short_addresses() {
@@ -16,7 +16,7 @@ short_addresses() {
     printf '%s\n' 2.36 "${version#glibc }" | sort --check=quiet --version-sort
 }
 
-folder=$1
+directory=$1
 shift
 host=$(rustc --version --verbose | sed -n 's/^host: //p')
 flags="'-Ctarget-feature=+crt-static'"
@@ -25,7 +25,7 @@ if short_addresses; then
 fi
 cargo build "$@" --release --target "$host" --config "target.$host.rustflags=[$flags]" \
     -p belay-node-agent -p belay-controller -p belay-ctl -p belay-demo
-mkdir -p "$folder"
+mkdir -p "$directory"
 for program in belay-node belay-controller belayctl belay-demo; do
-    ln -f "${CARGO_TARGET_DIR:-target}/$host/release/$program" "$folder/$program"
+    ln -f "${CARGO_TARGET_DIR:-target}/$host/release/$program" "$directory/$program"
 done

@@ -5,7 +5,7 @@ set -euo pipefail
 
 have "$1" && exit 0
 announce "building $1 into $BELAY_CACHE ($2 needs it; two to three minutes, once)"
-# A folder of its own: the workspace's flags and lints are not its business.
+# A separate directory: the workspace's flags and lints do not apply.
 cargo install "$1" --locked --quiet --root "$BELAY_CACHE" --target-dir "$BELAY_CACHE/build" ||
     give_up "$1 could not be built; please run: cargo install $1 --locked"
 rm -rf "$BELAY_CACHE/build"

@@ -1,8 +1,8 @@
 # shellcheck shell=bash
-# Sourced by every script and by the Makefile: where the tools live that setup fetched.
+# Sourced by every script and by the Makefile: the directories of the tools that setup fetched.
 #
-# They go to a cache folder, so that nothing of the system is replaced; a rustup toolchain stands
-# where rustup puts it. The sbin folders hold losetup and mkfs, and are not in everybody's PATH.
+# They go to a cache directory, so that nothing of the system is replaced; a rustup toolchain stands
+# where rustup puts it. The sbin directories hold losetup and mkfs, and are not in everybody's PATH.
 
 : "${HOME:=$(getent passwd "$(id -u)" | cut -d: -f6)}"
 : "${BELAY_CACHE:=$HOME/.cache/belay}"
@@ -14,7 +14,7 @@ case ":$PATH:" in
 esac
 export PATH
 
-# A wish that cannot be granted ends in one sentence that says what to do.
+# A failure ends in one sentence that says what to do.
 give_up() {
     printf 'belay: %s\n' "$*" >&2
     exit 1
@@ -29,7 +29,7 @@ have() {
     command -v "$1" >/dev/null 2>&1
 }
 
-# Quiet unless it fails, and without a question: nobody may be there to answer.
+# Quiet unless it fails, and without prompts: the run may be unattended.
 apt_install() {
     DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends -qq "$@" \
         </dev/null >/dev/null
@@ -40,8 +40,8 @@ at_least() {
     [ "$(printf '%s\n%s\n' "$1" "$2" | sort -V | head -n 1)" = "$1" ]
 }
 
-# is_go_build PROGRAM MODULE VERSION: is that what the cache has? Such a program has no version of
-# its own, or says "(dev)"; what Go stamped into it is the truth.
+# is_go_build PROGRAM MODULE VERSION: does the cache have it? Such a program does not report
+# its version, or says "(dev)"; what Go stamped into it is the truth.
 is_go_build() {
     [ -x "$BELAY_CACHE/bin/$1" ] &&
         go version -m "$BELAY_CACHE/bin/$1" 2>/dev/null |
@@ -49,7 +49,7 @@ is_go_build() {
             '$1 == "mod" && $2 == module && $3 == version { found = 1 } END { exit !found }'
 }
 
-# detach_all FOLDER: frees the loop devices that are bound to files in it.
+# detach_all DIRECTORY: frees the loop devices that are bound to files in it.
 detach_all() {
     local file loop
     for file in "$1"/*; do

@@ -2,7 +2,7 @@
 # Makes sure of a Go that can build csi-sanity and the wire test. Go builds nothing of Belay itself.
 #
 # Since 1.21 an older Go fetches the version that a module asks for. Below that, or without any Go,
-# a toolchain goes into the cache folder: the official archive, or, where that site cannot be
+# a toolchain goes into the cache directory: the official archive, or, where that site cannot be
 # reached, the same toolchain as the module that Go itself would fetch.
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
@@ -56,17 +56,17 @@ fetch_module() {
 }
 
 install_go() {
-    local arch folder
+    local arch directory
     arch=$(architecture)
     announce "getting Go $fetched into $BELAY_CACHE (csi-sanity and the wire test need $oldest or" \
         "later, found: $(version_of go | grep . || echo none))"
     mkdir -p "$BELAY_CACHE/bin"
-    folder=$(mktemp -d "$BELAY_CACHE/go.XXXXXX")
-    fetch_archive "$folder" "$arch" || fetch_module "$folder" "$arch" ||
+    directory=$(mktemp -d "$BELAY_CACHE/go.XXXXXX")
+    fetch_archive "$directory" "$arch" || fetch_module "$directory" "$arch" ||
         give_up "no Go could be fetched; please install Go $oldest or later and try again"
     rm -rf "$BELAY_CACHE/go"
-    mv "$folder/go" "$BELAY_CACHE/go"
-    rm -rf "$folder"
+    mv "$directory/go" "$BELAY_CACHE/go"
+    rm -rf "$directory"
     ln -sf "$BELAY_CACHE/go/bin/go" "$BELAY_CACHE/bin/go"
     hash -r
     good_enough || give_up "the Go in $BELAY_CACHE/go does not run; please install Go $oldest or later"

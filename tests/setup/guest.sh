@@ -1,29 +1,29 @@
 #!/usr/bin/env bash
-# What guests need: User-mode Linux of the distribution, and a Linux 7 beside it.
+# What guests need: User-mode Linux of the distribution, and a Linux 7.
 #
 # Linux 7 comes from Debian's unstable release, where the rest of this machine does not: it is
-# unpacked and not installed, with a C library of its own. Where it cannot be had, a sentence says
+# unpacked and not installed, with its own C library. Where it cannot be had, a sentence says
 # so, and guests run the distribution's kernel alone.
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
 . "$here/env.sh"
 
-# Unstable keeps one version. Another one is taken if this one has gone, and said.
+# Unstable keeps one version. If it is gone, another one is taken and reported.
 version=7.2um1
-folder=$BELAY_CACHE/guest
+directory=$BELAY_CACHE/guest
 keys=/usr/share/keyrings/debian-archive-keyring.gpg
 
 "$here/packages.sh" guest
 
 # See xsave.c: processors with AMX.
-if grep -qw amx_tile /proc/cpuinfo && [ ! -e "$folder/xsave.so" ]; then
-    announce "building xsave.so into $folder (User-mode Linux and this processor's AMX)"
-    mkdir -p "$folder"
-    cc -O2 -shared -fPIC -o "$folder/xsave.so.new" "$here/../beds/guest/xsave.c" -ldl
-    mv "$folder/xsave.so.new" "$folder/xsave.so"
+if grep -qw amx_tile /proc/cpuinfo && [ ! -e "$directory/xsave.so" ]; then
+    announce "building xsave.so into $directory (User-mode Linux and this processor's AMX)"
+    mkdir -p "$directory"
+    cc -O2 -shared -fPIC -o "$directory/xsave.so.new" "$here/../beds/guest/xsave.c" -ldl
+    mv "$directory/xsave.so.new" "$directory/xsave.so"
 fi
 
-# unstable_apt COMMAND...: apt with unstable alone for its sources, in the current folder. What else
+# unstable_apt COMMAND...: apt with unstable alone for its sources, in the current directory. What else
 # this machine has configured for apt, such as a proxy, counts.
 unstable_apt() {
     apt-get -qq -o Dir::Etc::SourceList="$PWD/sources.list" -o Dir::Etc::SourceParts=/dev/null \
@@ -50,7 +50,7 @@ download() {
 
 # It starts itself again by /proc/self/exe, so the path of its loader must be in the program.
 unpack() {
-    local package libraries=$folder/linux-7/root/usr/lib/x86_64-linux-gnu
+    local package libraries=$directory/linux-7/root/usr/lib/x86_64-linux-gnu
     mkdir -p linux-7/root
     for package in *.deb; do
         dpkg-deb --extract "$package" linux-7/root
@@ -59,17 +59,17 @@ unpack() {
     mv linux-7/root/usr/lib/uml/modules linux-7/modules
     patchelf --set-interpreter "$libraries/ld-linux-x86-64.so.2" --set-rpath "$libraries" \
         linux-7/linux.uml
-    rm -rf "$folder/linux-7"
-    mv linux-7 "$folder/linux-7"
+    rm -rf "$directory/linux-7"
+    mv linux-7 "$directory/linux-7"
 }
 
-if [ "$(uname -m)" != x86_64 ] || [ -x "$folder/linux-7/linux.uml" ]; then exit 0; fi
-announce "unpacking Debian's user-mode-linux $version into $folder (guests with Linux 7)"
-mkdir -p "$folder"
-work=$(mktemp -d "$folder/new.XXXXXX")
+if [ "$(uname -m)" != x86_64 ] || [ -x "$directory/linux-7/linux.uml" ]; then exit 0; fi
+announce "unpacking Debian's user-mode-linux $version into $directory (guests with Linux 7)"
+mkdir -p "$directory"
+work=$(mktemp -d "$directory/new.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 cd "$work"
-if ! { have apt-get && download && unpack && "$folder/linux-7/linux.uml" --version >/dev/null; }; then
-    rm -rf "$folder/linux-7"
-    announce "no Linux 7 for guests is to be had here: they run the distribution's kernel alone"
+if ! { have apt-get && download && unpack && "$directory/linux-7/linux.uml" --version >/dev/null; }; then
+    rm -rf "$directory/linux-7"
+    announce "no Linux 7 for guests is available here: they run only the distribution's kernel"
 fi

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Helm renders and judges the chart, and installs it in the Kubernetes bed. It is built by Go, once
+# Helm renders and checks the chart, and installs it in the Kubernetes bed. It is built by Go, once
 # for each version.
 set -euo pipefail
 . "$(dirname "$(readlink -f "$0")")/env.sh"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What a Kubernetes node runs beside the kubelet: containerd, runc, the network plugins, and busybox
+# What a Kubernetes node runs in addition to the kubelet: containerd, runc, the network plugins, and busybox
 # for the images of the bed.
 #
 # Debian's packages are unpacked and not installed: installed, containerd would be a service of this
@@ -8,17 +8,17 @@ set -euo pipefail
 . "$(dirname "$(readlink -f "$0")")/env.sh"
 
 packages=(containerd runc containernetworking-plugins busybox-static)
-folder=$BELAY_CACHE/kubernetes/node
+directory=$BELAY_CACHE/kubernetes/node
 
 complete() {
     local program
     for program in containerd containerd-shim-runc-v2 ctr runc busybox; do
-        [ -x "$folder/bin/$program" ] || return 1
+        [ -x "$directory/bin/$program" ] || return 1
     done
-    [ -x "$folder/cni/bridge" ] && [ -x "$folder/cni/host-local" ] && [ -x "$folder/cni/loopback" ]
+    [ -x "$directory/cni/bridge" ] && [ -x "$directory/cni/host-local" ] && [ -x "$directory/cni/loopback" ]
 }
 
-# As root, apt would fetch as a user of its own, who may not write here.
+# As root, apt would fetch as its own user, who may not write here.
 download() {
     apt-get download -qq -o APT::Sandbox::User=root "${packages[@]}" >/dev/null
 }
@@ -36,7 +36,7 @@ unpack() {
 complete && exit 0
 have apt-get && have dpkg-deb ||
     give_up "please put containerd, containerd-shim-runc-v2, ctr, runc and a static busybox into" \
-        "$folder/bin and the CNI plugins bridge, host-local and loopback into $folder/cni"
+        "$directory/bin and the CNI plugins bridge, host-local and loopback into $directory/cni"
 announce "unpacking Debian's ${packages[*]} into $BELAY_CACHE (the Kubernetes bed's node runs them)"
 mkdir -p "$BELAY_CACHE/kubernetes"
 work=$(mktemp -d "$BELAY_CACHE/kubernetes/node.XXXXXX")
@@ -45,6 +45,6 @@ cd "$work"
 download || { apt-get update -qq </dev/null && download; } ||
     give_up "apt could not fetch ${packages[*]}; please check its sources and try again"
 unpack
-rm -rf "$folder"
-mv done "$folder"
+rm -rf "$directory"
+mv done "$directory"
 complete || give_up "these packages lack a program that the bed needs: ${packages[*]}"

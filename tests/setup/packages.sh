@@ -21,7 +21,7 @@ need() {
     fi
 }
 
-# A compiler without the C library's headers links nothing, so the link is what is tried.
+# A compiler without the C library's headers links nothing, so linking is tested.
 links_c() {
     local out
     out=$(mktemp) || return 1
@@ -63,21 +63,21 @@ need_for() {
             ;;
         images)
             need buildah "images are built by it" buildah
-            need readelf "programs are looked at before they go into one" binutils
+            need readelf "programs are inspected before they go into one" binutils
             ;;
         monitoring)
             need jq "the dashboard is read by it" jq
-            need curl "Prometheus is asked by it" curl
+            need curl "Prometheus is queried with it" curl
             ;;
         systemd)
-            need systemd-analyze "units are judged by it, and run" systemd
+            need systemd-analyze "units are checked and run by it" systemd
             ;;
         udev)
             need udevadm "rules are tried by it" udev
             ;;
         kubernetes)
-            need ip "a cluster has a network of its own" iproute2
-            need openssl "and keys of its own" openssl
+            need ip "a cluster has its own network" iproute2
+            need openssl "and its own keys" openssl
             need ldd "images take libraries along" libc-bin
             need python3 "the stress tests are written in it" python3
             ;;
@@ -87,7 +87,7 @@ need_for() {
             need modprobe "a guest loads modules" kmod
             need taskset "and stays on one processor" util-linux
             need ip "its loopback interface is brought up" iproute2
-            need patchelf "another kernel is unpacked beside it" patchelf
+            need patchelf "another kernel is unpacked as well" patchelf
             ;;
         curl)
             need curl "a toolchain is fetched with it" curl

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Prometheus scrapes both programs in a test, and its promtool judges what they show.
+# Prometheus scrapes both programs in a test, and its promtool checks their metrics.
 #
 # Debian's package is unpacked and not installed: installed it would be a service of this machine,
 # which starts at once and after every boot, and its console would bring a dozen more packages.
@@ -11,10 +11,10 @@ have apt-get && have dpkg-deb ||
     give_up "please install prometheus and promtool, with this system's own package manager"
 announce "unpacking Debian's prometheus into $BELAY_CACHE (a test is scraped by it)"
 
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
-cd "$folder"
-# As root, apt would fetch as a user of its own, who may not write here.
+directory=$(mktemp -d)
+trap 'rm -rf "$directory"' EXIT
+cd "$directory"
+# As root, apt would fetch as its own user, who may not write here.
 download() {
     apt-get download -qq -o APT::Sandbox::User=root prometheus >/dev/null
 }

@@ -45,7 +45,7 @@ install_rust() {
 }
 
 add_component() {
-    have rustup || give_up "cargo has no $1; please install it beside your Rust"
+    have rustup || give_up "cargo has no $1; please install it for your Rust"
     announce "adding $1 to the Rust toolchain (make check needs it)"
     rustup component add "$1" </dev/null
 }

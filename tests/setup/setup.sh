@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes the machine ready for what it is told: check, test, demo, e2e, guest, mutants (any of them).
+# Prepares the machine for the given targets: check, test, demo, e2e, guest, mutants (any of them).
 # What is there already is left alone, so the second run takes a fraction of a second.
 set -euo pipefail
 
@@ -15,7 +15,7 @@ wanted_by() {
 }
 
 wanted_by check test demo e2e guest mutants || {
-    printf 'setup.sh: say what for: check, test, demo, e2e, guest, mutants\n' >&2
+    printf 'usage: setup.sh TARGET..., of: check, test, demo, e2e, guest, mutants\n' >&2
     exit 64
 }
 

@@ -4,7 +4,7 @@
 #
 #   tests/standalone/check.sh BIN      the directory of the programs; `make build` is not repeated
 #
-# Runs in mount and process namespaces of its own, with an empty tmpfs at /var/lib, /run and /mnt, so
+# Runs in separate mount and process namespaces, with an empty tmpfs at /var/lib, /run and /mnt, so
 # the paths of the page are free and the machine's are not touched.
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")

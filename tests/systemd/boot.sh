@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Becomes a systemd that has nothing but our packages to run, on an overlay of this machine's root.
-# Started by check.sh in a mount namespace of its own.
+# Becomes a systemd that runs only our packages, on an overlay of this machine's root.
+# Started by check.sh in a separate mount namespace.
 #
 #   boot.sh WORK PACKAGES CGROUP
 set -euo pipefail
 work=$1 packages=$2 cgroup=$3
 root=$work/overlay
 
-# A control group of its own, which is the root to the systemd in it.
+# A separate control group, which is the root to the systemd in it.
 own_cgroup() {
     mount -t cgroup2 cgroup2 "$work/cgroup"
     mkdir "$work/cgroup/$cgroup"

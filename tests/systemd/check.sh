@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Tries the Debian packages beneath a real systemd, in namespaces of its own on a throw-away overlay
+# Tries the Debian packages under a real systemd, in separate namespaces on a throw-away overlay
 # of this machine: installed, enabled, volumes in use through restart, kill, upgrade and removal.
-# Before that, what can be judged by reading: the units' words, their settings, their exposure.
+# Before that, static checks: the units' syntax, their settings, their exposure.
 #
-#   tests/systemd/check.sh PACKAGES     the folder with the .deb files (needs root)
+#   tests/systemd/check.sh PACKAGES     the directory with the .deb files (needs root)
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
 . "$here/../setup/env.sh"
 
-[ "$(id -u)" = 0 ] || give_up "services are tried by a systemd of their own; please run it as root"
+[ "$(id -u)" = 0 ] || give_up "services are tried by a separate systemd; please run it as root"
 [ "$#" = 1 ] || give_up "usage: check.sh PACKAGES (they are built by: make packages)"
 "$here/../setup/packages.sh" filesystems systemd
 packages=$(readlink -f "$1")
@@ -21,7 +21,7 @@ wrong() {
     exit 1
 }
 
-# What was killed is gone a moment later.
+# A killed process exits a moment later.
 remove_cgroup() {
     local tries
     for ((tries = 0; tries < 300; tries++)); do
@@ -37,7 +37,7 @@ clean() {
         kill -KILL "$first" 2>/dev/null || true
         wait "$first" 2>/dev/null || true
     fi
-    # Its volumes were on a tmpfs, and have gone with it.
+    # Its volumes were on a tmpfs, and were removed with it.
     mount -t cgroup2 cgroup2 "$work/cgroup" && {
         remove_cgroup
         umount "$work/cgroup"
@@ -97,7 +97,7 @@ inside() {
 }
 
 unpack
-# What systemd-analyze says today; more exposure than that needs a reason.
+# The current result of systemd-analyze; more exposure needs a reason.
 judge belay-node 61
 judge belay-controller 19
 boot

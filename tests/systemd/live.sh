@@ -1,4 +1,4 @@
-# Runs beneath the systemd that check.sh has booted, behind ../volume.sh: what an administrator does
+# Runs under the systemd that check.sh has booted, behind ../volume.sh: what an administrator does
 # with the packages.
 set -euo pipefail
 packages=/packages
@@ -72,10 +72,10 @@ as_on_a_node_of_kubernetes() {
     systemctl restart belay-node
     await test -S "$registration"
     belayctl --endpoint "$registration" registration info | grep -q "$kubelet/plugins/" ||
-        wrong "the kubelet would not be told the socket"
+        wrong "the kubelet would not find the socket"
     node_socket=$kubelet/plugins/local.csi.belay.dev/csi.sock
     id=$(up in-kubelet ext4 "$kubelet/staging" "$kubelet/pod")
-    mountpoint --quiet "$kubelet/pod" || wrong "the kubelet would not see what is mounted"
+    mountpoint --quiet "$kubelet/pod" || wrong "the kubelet would not see the mount"
     down "$id" "$kubelet/staging" "$kubelet/pod"
     printf 'systemd: as on a node of Kubernetes: registered, mounted for the kubelet\n'
 }

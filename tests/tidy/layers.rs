@@ -1,11 +1,11 @@
-//! Dependencies point one way inside a crate, and some names stop at a folder. Knows the ranks of
-//! the folders; sees paths as text, so a name reached through a re-export is not seen.
+//! Dependencies point one way inside a crate, and some names stop at a directory. Knows the ranks
+//! of the directories; sees paths as text, so a name reached through a re-export is not seen.
 
 use crate::Finding;
 use crate::mask::{is_word, line_of, places_of};
 use crate::tree::RustFile;
 
-/// The ranked folders of a crate: code may use its own rank and what is below.
+/// The ranked directories of a crate: code may use its own rank and those below.
 struct Ranks {
     sources: &'static str,
     ranks: &'static [(&'static str, u8)],
@@ -44,12 +44,12 @@ const RANKS: &[Ranks] = &[
 struct Confined {
     sources: &'static str,
     path: &'static str,
-    /// Folders, files or both, from `sources`.
+    /// Directories, files or both, from `sources`.
     homes: &'static [&'static str],
     reason: &'static str,
 }
 
-/// Where the parts are put together: what `rpc` offers has to be named there.
+/// Where the parts are assembled: this code must name the services of `rpc`.
 const WIRING: [&str; 4] = ["rpc", "agent.rs", "main.rs", "lib.rs"];
 const CONFINED: &[Confined] = &[
     Confined {
@@ -86,7 +86,7 @@ const CONFINED: &[Confined] = &[
         sources: "node-agent/src/",
         path: "libc",
         homes: &["kernel"],
-        reason: "system calls are made in kernel/, where the fake can stand in for them",
+        reason: "system calls are made in kernel/, where the fake can replace them",
     },
     Confined {
         sources: "node-agent/src/",
@@ -114,8 +114,8 @@ const CONFINED: &[Confined] = &[
     },
 ];
 
-/// Where a name may speak of loop devices: the transport, what it is made with, and its flag. A
-/// folder is named by a `/` at its end.
+/// Where a name may refer to loop devices: the transport, its constructor, and its flag. A
+/// directory is named by a `/` at its end.
 const OF_LOOP_DEVICES: [&str; 5] = [
     "node-agent/src/device/loops/",
     "node-agent/src/device/mod.rs",
@@ -124,7 +124,7 @@ const OF_LOOP_DEVICES: [&str; 5] = [
     "node-agent/src/start.rs",
 ];
 
-/// Everything in one file that reaches up, or out of its home.
+/// Every upward use in one file, and every confined name outside its home.
 pub(crate) fn check(file: &RustFile) -> Vec<Finding> {
     let mut findings: Vec<Finding> = RANKS.iter().flat_map(|ranks| upward(file, ranks)).collect();
     findings.extend(CONFINED.iter().flat_map(|confined| strayed(file, confined)));
@@ -212,7 +212,8 @@ fn strayed(file: &RustFile, confined: &Confined) -> Vec<Finding> {
         .collect()
 }
 
-/// Code that names loop devices where others shall fit as well. Tests may name them anywhere.
+/// Code that names loop devices where other transports must fit as well. Tests may name them
+/// anywhere.
 fn named_for_one_transport(file: &RustFile) -> Vec<Finding> {
     let is_home = |home: &&str| file.path.starts_with(*home);
     let is_test = file

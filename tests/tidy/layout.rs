@@ -1,9 +1,9 @@
-//! The shape of the repository: which files and folders stand, and that nothing foreign does.
+//! The shape of the repository: required files and directories, and no foreign ones.
 
 use crate::Finding;
 use crate::tree::Text;
 
-/// A folder is named by a `/` at its end; it stands if there is a file in it.
+/// A directory is named by a `/` at its end; it exists if there is a file in it.
 const STANDING: &[&str] = &[
     ".github/ISSUE_TEMPLATE/",
     "ARCHITECTURE.md",
@@ -43,7 +43,7 @@ const STANDING: &[&str] = &[
 
 const VENDORED: [&str; 4] = ["vendor", "third_party", "node_modules", "external"];
 
-/// Drawers that hold whatever did not fit elsewhere, and then everything.
+/// Modules without a role, which would collect anything.
 const DRAWERS: [&str; 5] = ["utils", "util", "common", "helpers", "misc"];
 
 /// Everything that is wrong with the repository as a whole.
@@ -84,7 +84,7 @@ fn misplaced(path: &str) -> Option<Finding> {
             Some(Finding::new(
                 path,
                 0,
-                format!("{part}: name it by its role, a drawer fills up"),
+                format!("{part}: name it by its role"),
             ))
         } else {
             None
@@ -106,7 +106,7 @@ mod tests {
     fn whole() -> Vec<Text> {
         let content = "# Changes\n\n## Unreleased\n";
         let file = |name: &&str| match name.strip_suffix('/') {
-            Some(folder) => Text::new(&format!("{folder}/a.rs"), content),
+            Some(directory) => Text::new(&format!("{directory}/a.rs"), content),
             None => Text::new(name, content),
         };
         STANDING.iter().map(file).collect()

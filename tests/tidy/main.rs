@@ -1,6 +1,8 @@
 //! House rules that a machine can check, each with its reason: rules that are only written down
 //! are not kept. Knows the tree as text; must not know what the code does, and compiles none of it.
 
+mod comments;
+mod glossary;
 mod layers;
 mod layout;
 mod mask;
@@ -18,7 +20,7 @@ use std::fmt;
 pub(crate) struct Finding {
     /// Path from the top of the repository.
     pub(crate) path: String,
-    /// Counted from 1; 0 stands for the file or folder as a whole.
+    /// Counted from 1; 0 stands for the file or directory as a whole.
     pub(crate) line: usize,
     /// What is wrong, and what for.
     pub(crate) rule: String,
@@ -40,7 +42,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Passes if nothing was found, else lists it all: one run shows everything that is to be mended.
+/// Passes if nothing was found, else lists it all: one run shows everything to repair.
 fn expect_none(findings: &[Finding]) {
     let list: Vec<String> = findings.iter().map(ToString::to_string).collect();
     assert!(
@@ -72,7 +74,7 @@ fn every_rust_file_keeps_its_measure() {
 }
 
 #[test]
-fn every_folder_keeps_its_rank() {
+fn every_directory_keeps_its_rank() {
     expect_none(
         &tree::rust_files()
             .iter()
@@ -102,6 +104,11 @@ fn every_reason_is_complained_of() {
 }
 
 #[test]
-fn every_page_speaks_the_language_of_the_house() {
+fn every_page_keeps_to_the_glossary() {
     expect_none(&prose::check(&tree::read()));
+}
+
+#[test]
+fn every_comment_and_message_keeps_to_the_glossary() {
+    expect_none(&comments::check(&tree::read()));
 }

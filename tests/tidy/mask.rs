@@ -1,5 +1,5 @@
-//! Rust source with everything blanked that is not code, so that the other rules can look for
-//! words and braces. Lines and columns stay. Knows the lexical grammar and no more.
+//! Rust source with everything but code blanked, so that the other rules can search for words and
+//! braces. Lines and columns stay. Knows only the lexical grammar.
 
 /// The same text with every character of a comment or of a string or character literal replaced
 /// by a blank.
@@ -126,8 +126,7 @@ pub(crate) fn is_word(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }
 
-/// Every place, as a byte index, where `path` stands as a whole word, or as whole words joined
-/// by `::`.
+/// Every byte index where `path` is a whole word, or whole words joined by `::`.
 pub(crate) fn places_of<'a>(code: &'a str, path: &'a str) -> impl Iterator<Item = usize> + 'a {
     code.match_indices(path)
         .map(|(at, _)| at)
@@ -138,7 +137,7 @@ pub(crate) fn places_of<'a>(code: &'a str, path: &'a str) -> impl Iterator<Item 
         })
 }
 
-/// The line, counted from 1, in which the byte at this index stands.
+/// The line, counted from 1, of the byte at this index.
 pub(crate) fn line_of(code: &str, at: usize) -> usize {
     code[..at].matches('\n').count() + 1
 }

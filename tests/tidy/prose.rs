@@ -1,7 +1,8 @@
-//! Rules for the pages that users read first: the house's words, and the README's promises. Knows
-//! Markdown as far as these rules need it.
+//! Rules for pages: the words of the glossary, and the README's promises. Knows Markdown as far as
+//! these rules need it.
 
 use crate::Finding;
+use crate::glossary::{self, Glossary, without};
 use crate::tree::Text;
 
 /// The pages that keep to the glossary; a `/` at the end stands for all pages in that directory.
@@ -21,7 +22,6 @@ const PAGES: &[&str] = &[
     "udev-rules/README.md",
 ];
 
-const GLOSSARY: &str = "## Glossary";
 const README_WORDS_MAX: usize = 450;
 /// Counted from 1.
 const FIRST_COMMAND_LINE_MAX: usize = 14;
@@ -29,7 +29,7 @@ const FIRST_COMMAND_LINE_MAX: usize = 14;
 /// Everything that is wrong with these pages.
 pub(crate) fn check(texts: &[Text]) -> Vec<Finding> {
     let page = |path: &str| texts.iter().find(|text| text.path == path);
-    let Some(phrases) = page("CONTRIBUTING.md").map(|text| banned(&text.content)) else {
+    let Some(glossary) = Glossary::of(texts) else {
         return Vec::new();
     };
     let mut findings: Vec<Finding> = PAGES
@@ -40,11 +40,11 @@ pub(crate) fn check(texts: &[Text]) -> Vec<Finding> {
             let rule = "missing: the rules of prose name it";
             let missing = missing.then(|| Finding::new(entry, 0, rule));
             pages
-                .flat_map(|text| words_of_the_house(text, &phrases))
+                .flat_map(|text| glossary.check(&text.path, &prose_of(&text.content)))
                 .chain(missing)
         })
         .collect();
-    if phrases.is_empty() {
+    if glossary.is_empty() {
         let rule = "no rows under `## Glossary`: no word would be checked";
         findings.push(Finding::new("CONTRIBUTING.md", 0, rule));
     }
@@ -63,68 +63,6 @@ fn covers(entry: &str, text: &Text) -> bool {
     name.is_some_and(|name| !name.contains('/') && text.extension() == "md")
 }
 
-/// A phrase as its words, in lower case.
-type Phrase = Vec<String>;
-
-/// The left column of the glossary: phrases, separated by commas.
-fn banned(contributing: &str) -> Vec<Phrase> {
-    let section = contributing.lines().skip_while(|line| *line != GLOSSARY);
-    let rows = section
-        .skip(1)
-        .take_while(|line| !line.starts_with("## "))
-        .filter_map(|line| line.strip_prefix("| "))
-        .filter(|row| !row.starts_with("not |"));
-    rows.filter_map(|row| row.split(" | ").next())
-        .flat_map(|cell| cell.split(", "))
-        .map(|phrase| phrase.split(' ').map(str::to_lowercase).collect())
-        .collect()
-}
-
-fn words_of_the_house(text: &Text, phrases: &[Phrase]) -> Vec<Finding> {
-    let prose = prose_of(&text.content).to_lowercase();
-    let words = words_of(&prose);
-    let mut findings = Vec::new();
-    for at in 0..words.len() {
-        for phrase in phrases {
-            if begins_with(&prose, &words[at..], phrase) {
-                let line = prose[..words[at].0].matches('\n').count() + 1;
-                let rule = format!("`{}`: see the glossary in CONTRIBUTING", phrase.join(" "));
-                findings.push(Finding::new(&text.path, line, rule));
-            }
-        }
-    }
-    findings
-}
-
-/// Do these words begin with the phrase, with nothing but white space in between?
-fn begins_with(prose: &str, words: &[(usize, &str)], phrase: &[String]) -> bool {
-    let same = phrase
-        .iter()
-        .zip(words)
-        .all(|(wanted, (_, word))| wanted == word);
-    let adjacent = words.windows(2).take(phrase.len() - 1).all(|pair| {
-        prose[pair[0].0 + pair[0].1.len()..pair[1].0]
-            .trim()
-            .is_empty()
-    });
-    same && adjacent && words.len() >= phrase.len()
-}
-
-/// Every word with the byte that it begins at.
-fn words_of(prose: &str) -> Vec<(usize, &str)> {
-    let apart = |c: char| !c.is_alphanumeric() && c != '\'';
-    let mut at = 0;
-    let mut words = Vec::new();
-    for piece in prose.split(apart) {
-        if !piece.is_empty() {
-            words.push((at, piece));
-        }
-        at += piece.len();
-        at += prose[at..].chars().next().map_or(0, char::len_utf8);
-    }
-    words
-}
-
 /// The text with blank lines for blocks of code and for the glossary, and without `code` and the
 /// targets of links. Lines keep their numbers.
 fn prose_of(content: &str) -> String {
@@ -134,7 +72,7 @@ fn prose_of(content: &str) -> String {
         let is_fence = line.trim_start().starts_with("```");
         is_code ^= is_fence;
         if line.starts_with("## ") && !is_code {
-            is_glossary = line == GLOSSARY;
+            is_glossary = line == glossary::HEADING;
         }
         if !is_code && !is_fence && !is_glossary {
             kept.push_str(line);
@@ -142,24 +80,6 @@ fn prose_of(content: &str) -> String {
         kept.push('\n');
     }
     without(&without(&kept, "`", "`"), "](", ")")
-}
-
-/// Replaces what is between the marks by its line ends; a mark that nothing closes stays.
-fn without(text: &str, open: &str, close: &str) -> String {
-    let mut kept = String::new();
-    let mut rest = text;
-    while let Some((before, after)) = rest.split_once(open) {
-        let Some((inside, behind)) = after.split_once(close) else {
-            break;
-        };
-        kept.push_str(before);
-        kept.push_str(open);
-        kept.extend(inside.chars().filter(|c| *c == '\n'));
-        kept.push_str(close);
-        rest = behind;
-    }
-    kept.push_str(rest);
-    kept
 }
 
 /// Words outside of code and tables, and the line of the first command.

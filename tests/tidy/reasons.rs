@@ -1,5 +1,5 @@
-//! Each reason of contract/src/reason.rs is complained of by the programs that it names: one that
-//! no code uses would stand in the documentation for ever. Knows the list as text, a reason a line.
+//! The programs report each health reason that contract/src/reason.rs lists for them: a reason
+//! without code would remain in the documentation. Knows the list as text, one reason per line.
 
 use crate::Finding;
 use crate::mask::places_of;
@@ -13,7 +13,7 @@ const TELLERS: [(&str, &str); 2] = [
     ("Controller", "controller/src/"),
 ];
 
-/// Every reason that one of its tellers does not use.
+/// Every reason that one of its reporters does not use.
 pub(crate) fn check(files: &[RustFile]) -> Vec<Finding> {
     let mut findings = Vec::new();
     let list = files.iter().find(|file| file.path == LIST);
@@ -21,7 +21,7 @@ pub(crate) fn check(files: &[RustFile]) -> Vec<Finding> {
         return vec![Finding::new(
             LIST,
             0,
-            "is missing: it lists the reasons of complaints",
+            "is missing: it lists the health reasons",
         )];
     };
     let (mut module, mut reasons) = ("", 0);
@@ -53,7 +53,7 @@ pub(crate) fn check(files: &[RustFile]) -> Vec<Finding> {
     findings
 }
 
-/// `CONSTANT =     , Severity, [Teller];`, the literal blanked: constant and tellers.
+/// `CONSTANT =     , Severity, [Reporter];`, the literal blanked: constant and reporters.
 fn reason(line: &str) -> Option<(&str, &str)> {
     let (constant, rest) = line.trim().split_once(" = ")?;
     let (_, tellers) = rest.split_once('[')?;

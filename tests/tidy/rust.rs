@@ -1,4 +1,4 @@
-//! The measure of a Rust file: how long, how wide, how it opens, where `unsafe` may stand.
+//! The measures of a Rust file: length, width, its first lines, and where `unsafe` is allowed.
 //! Knows one file at a time.
 
 use crate::Finding;
@@ -7,7 +7,7 @@ use crate::tree::RustFile;
 
 const FILE_LINES_MAX: usize = 400;
 const COLUMNS_MAX: usize = 100;
-/// A folder, and a file.
+/// A directory, and a file.
 const UNSAFE: [&str; 2] = [
     "node-agent/src/kernel/linux",
     "controller/src/backend/local/files/lease.rs",
@@ -59,8 +59,8 @@ fn unsafe_code(file: &RustFile) -> Vec<Finding> {
     if UNSAFE.iter().any(|place| file.path.starts_with(place)) {
         return Vec::new();
     }
-    let [folder, lease] = UNSAFE;
-    let rule = format!("unsafe code outside {folder} and {lease}: there it is read with care");
+    let [directory, lease] = UNSAFE;
+    let rule = format!("unsafe code outside {directory} and {lease}: there it is read with care");
     places_of(&file.code, "unsafe")
         .map(|at| Finding::new(&file.path, line_of(&file.code, at), rule.clone()))
         .collect()
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn unsafe_code_is_found_outside_its_folder() {
+    fn unsafe_code_is_found_outside_its_directory() {
         let content = "//! x\nfn f() {\n    unsafe { g() }\n}\n";
         expect_one("node-agent/src/kernel/fake.rs", content, 3, "unsafe code");
         assert_eq!(findings("node-agent/src/kernel/linux/raw.rs", content), []);

@@ -1,4 +1,4 @@
-//! Rules for every text: white space, and words that must not stand in it. Knows lines only.
+//! Rules for every text: white space, and forbidden words. Knows lines only.
 
 use crate::Finding;
 use crate::mask::{is_word, places_of};
@@ -56,16 +56,18 @@ fn rules_broken<'a>(text: &'a Text, line: &'a str) -> impl Iterator<Item = Strin
     let unfinished = UNFINISHED
         .iter()
         .filter(|word| places_of(line, word).next().is_some());
-    let folders = MACHINE_FOLDERS
+    let directories = MACHINE_FOLDERS
         .iter()
-        .filter(|folder| is_rooted(line, folder));
+        .filter(|directory| is_rooted(line, directory));
     let hosts = INDEX_HOSTS.iter().filter(|host| line.contains(**host));
     tab.then(|| "a tab: columns differ from editor to editor".to_owned())
         .into_iter()
         .chain(blank_end.then(|| "white space at the end: it makes diffs that say nothing".into()))
         .chain(unfinished.map(|word| format!("{word}: finish it, or leave it out")))
         .chain(
-            folders.map(|folder| format!("{folder}: a folder of one machine means nothing here")),
+            directories.map(|directory| {
+                format!("{directory}: a directory of one machine means nothing here")
+            }),
         )
         .chain(
             hosts.map(|host| format!("{host}: which package index is used is the user's choice")),
@@ -77,9 +79,9 @@ fn wants_tabs(text: &Text) -> bool {
     matches!(text.extension(), "Makefile" | "go" | "mod")
 }
 
-/// Does a path begin with this folder, rather than go through one of the same name?
-fn is_rooted(line: &str, folder: &str) -> bool {
-    line.match_indices(folder).any(|(at, _)| {
+/// Does a path begin with this directory, rather than go through one of the same name?
+fn is_rooted(line: &str, directory: &str) -> bool {
+    line.match_indices(directory).any(|(at, _)| {
         let before = line[..at].chars().next_back();
         !before.is_some_and(|c| is_word(c) || matches!(c, '.' | '-' | '}' | ')' | '>' | '*' | '~'))
     })
@@ -124,11 +126,11 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_of_one_machine_is_found_but_not_one_of_that_name_below_another() {
-        for folder in MACHINE_FOLDERS {
-            expect("a.md", &format!("see {folder}x\n"), &[1]);
-            expect("a.md", &format!("see /proc/1{folder}x\n"), &[]);
-            expect("a.md", &format!("see {{}}{folder}x\n"), &[]);
+    fn a_directory_of_one_machine_is_found_but_not_one_of_that_name_below_another() {
+        for directory in MACHINE_FOLDERS {
+            expect("a.md", &format!("see {directory}x\n"), &[1]);
+            expect("a.md", &format!("see /proc/1{directory}x\n"), &[]);
+            expect("a.md", &format!("see {{}}{directory}x\n"), &[]);
         }
     }
 

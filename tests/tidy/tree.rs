@@ -1,4 +1,4 @@
-//! The repository as a list of texts. Knows what is ours and what a build left behind; judges
+//! The repository as a list of texts. Knows which files are ours and which a build created; checks
 //! nothing.
 
 use std::fs;
@@ -22,7 +22,7 @@ impl Text {
         }
     }
 
-    /// What stands after the last dot of the file name; all of the name where there is no dot.
+    /// The text after the last dot of the file name; the whole name without a dot.
     pub(crate) fn extension(&self) -> &str {
         let name = self.path.rsplit('/').next().unwrap_or(&self.path);
         name.rsplit('.').next().unwrap_or(name)
@@ -33,7 +33,7 @@ impl Text {
 pub(crate) struct RustFile {
     /// Path from the top of the repository, with `/`.
     pub(crate) path: String,
-    /// As it stands in the file.
+    /// The content of the file.
     pub(crate) content: String,
     /// Comments and literals blanked.
     pub(crate) code: String,
@@ -54,7 +54,8 @@ impl RustFile {
     }
 }
 
-/// Every text file of the repository, in order of path. What git, cargo or the set-up made is none.
+/// Every text file of the repository, sorted by path, without files that git, cargo or the set-up
+/// created.
 pub(crate) fn read() -> Vec<Text> {
     let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let mut texts = Vec::new();
@@ -75,12 +76,12 @@ pub(crate) fn rust_files() -> Vec<RustFile> {
         .collect()
 }
 
-fn walk(folder: &Path, prefix: &str, texts: &mut Vec<Text>) {
-    let entries = fs::read_dir(folder);
+fn walk(directory: &Path, prefix: &str, texts: &mut Vec<Text>) {
+    let entries = fs::read_dir(directory);
     assert!(
         entries.is_ok(),
-        "cannot read the folder {}",
-        folder.display()
+        "cannot read the directory {}",
+        directory.display()
     );
     for entry in entries.into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
@@ -92,7 +93,7 @@ fn walk(folder: &Path, prefix: &str, texts: &mut Vec<Text>) {
         if kind.as_ref().is_ok_and(|kind| kind.is_dir()) {
             walk(&entry.path(), &format!("{path}/"), texts);
         } else if kind.is_ok_and(|kind| kind.is_file()) {
-            // What is not UTF-8 is no text, and no rule here speaks of it.
+            // Files that are not UTF-8 are not texts.
             if let Ok(content) = fs::read_to_string(entry.path()) {
                 texts.push(Text { path, content });
             }
@@ -100,7 +101,7 @@ fn walk(folder: &Path, prefix: &str, texts: &mut Vec<Text>) {
     }
 }
 
-/// In a linked worktree `.git` is a file, which names a folder of this machine.
+/// In a linked worktree `.git` is a file, which names a directory of this machine.
 fn is_made_by_tools(path: &str) -> bool {
     matches!(path, ".git" | "target")
 }

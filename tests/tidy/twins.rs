@@ -1,4 +1,4 @@
-//! What works with the programs from outside shares `tests/bed/`: a name that stands for one of its
+//! Code that uses the programs from outside shares `tests/bed/`: a name that belongs to one of its
 //! pieces is used there and nowhere else, or the next harness begins with a copy.
 
 use crate::Finding;
@@ -7,7 +7,7 @@ use crate::tree::RustFile;
 
 const OUTSIDE: [&str; 4] = ["benches/", "controller/tests/", "demo/", "tests/blackbox/"];
 
-/// A name, and the piece that is built of it.
+/// A name, and the piece that uses it.
 const PIECES: [(&str, &str); 5] = [
     ("BlockVolume", "requests::capability"),
     ("MountVolume", "requests::capability"),
@@ -18,7 +18,10 @@ const PIECES: [(&str, &str); 5] = [
 
 /// Everything in one file that the bed has already.
 pub(crate) fn check(file: &RustFile) -> Vec<Finding> {
-    if !OUTSIDE.iter().any(|folder| file.path.starts_with(folder)) {
+    if !OUTSIDE
+        .iter()
+        .any(|directory| file.path.starts_with(directory))
+    {
         return Vec::new();
     }
     let found = |&(name, piece): &(&str, &str)| -> Vec<Finding> {

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Tries udev-rules/60-belay.rules with a real udevd, real loop devices and the distribution's own
-# rules: a volume that carries what a host acts upon, beside the same content in any other file.
+# rules: a volume that carries what a host acts upon, compared with the same content in any other file.
 #
 #   tests/udev/check.sh     (needs root)
 #
@@ -17,6 +17,6 @@ clean() {
     rm -rf --one-file-system "$work"
 }
 trap clean EXIT
-# Its own network: udevd hears the kernel, and nobody outside hears udevd.
+# Its own network: udevd hears the kernel, and no process outside hears udevd.
 unshare --mount --net --pid --fork --kill-child --mount-proc --propagation private \
     "$here/inside.sh" "$work" "$here/../../udev-rules/60-belay.rules" </dev/null

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# The half of check.sh that is process 1 of its own namespaces.
+# The half of check.sh that is process 1 in separate namespaces.
 #
 #   inside.sh WORK RULES
 set -euo pipefail
 [ $$ = 1 ] || { echo "inside.sh: is started by check.sh only" >&2; exit 64; }
 work=$1 rules=$2
 volume=vol-0123456789abcdef0123456789abcdef
-folder=$work/volumes
+directory=$work/volumes
 
 wrong() {
     printf 'udev: %s\n' "$*" >&2
@@ -18,14 +18,14 @@ wrong() {
 # devices of the machine send events too, and 60-block or 50-udev-default would change them.
 private_rules() {
     local rule
-    mkdir "$work/rules.d" "$work/links" "$folder"
+    mkdir "$work/rules.d" "$work/links" "$directory"
     cp "$rules" "$work/rules.d/"
     for rule in 60-persistent-storage 64-btrfs 69-lvm 99-systemd; do
         cp "/usr/lib/udev/rules.d/$rule.rules" "$work/rules.d/"
     done
     # A mark instead of what would look for volume groups on all of the machine.
     sed -i 's|^IMPORT{program}=.*|ENV{TRIED_LVM}="1"|' "$work/rules.d/69-lvm.rules"
-    grep -q TRIED_LVM "$work/rules.d/69-lvm.rules" || wrong "69-lvm.rules is not what it was"
+    grep -q TRIED_LVM "$work/rules.d/69-lvm.rules" || wrong "69-lvm.rules has changed"
     mount --bind "$work/rules.d" /usr/lib/udev/rules.d
     mount -t tmpfs tmpfs /run
     mount -t tmpfs tmpfs /etc/udev
@@ -50,7 +50,7 @@ attach() {
         [ -e "$loop" ] || mknod "$loop" b 7 "${loop#/dev/loop}"
         losetup "$loop" "$1" 2>/dev/null && printf '%s\n' "$loop" && return
     done
-    wrong "no loop device could be had"
+    wrong "no loop device is available"
 }
 
 properties() {
@@ -81,7 +81,7 @@ make_lvm() {
     settle
 }
 
-# content NAME: what a pod may have written.
+# content NAME: content that a pod may have written.
 content() {
     truncate --size 256M "$2"
     case $1 in
@@ -93,38 +93,38 @@ content() {
 
 try() {
     local kind=$1 acted_upon=$2 file loop
-    file=$folder/other
+    file=$directory/other
     content "$kind" "$file"
-    cp "$file" "$folder/$volume"
+    cp "$file" "$directory/$volume"
 
     loop=$(attach "$file")
     settle
     has "$loop" "$acted_upon" "the distribution's rules ignore $kind, so this proves nothing"
-    # The kernel keeps a btrfs that it was told of.
+    # The kernel remembers a btrfs that it was shown.
     [ "$kind" != btrfs ] || btrfs device scan --forget "$loop" >/dev/null
     losetup --detach "$loop"
     settle
 
-    loop=$(attach "$folder/$volume")
+    loop=$(attach "$directory/$volume")
     settle
     [ "$(readlink -f "/dev/disk/by-belay/$volume")" = "$loop" ] ||
         wrong "$volume has no link to $loop"
     has "$loop" UDISKS_IGNORE=1 "desktops may offer it"
     has "$loop" SYSTEMD_READY=0 "systemd may use it"
-    has_no "$loop" "ID_FS_" "what is on it was read"
+    has_no "$loop" "ID_FS_" "its content was read"
     has_no "$loop" "${acted_upon%%=*}=" "it was acted upon"
     [ -z "$(find /dev/disk/by-uuid /dev/disk/by-label -lname "*${loop##*/}" 2>/dev/null)" ] ||
         wrong "$loop has a name of the pod's choice"
     losetup --detach "$loop"
     settle
     [ ! -e "/dev/disk/by-belay/$volume" ] || wrong "the link has outlived its device"
-    rm "$file" "$folder/$volume"
+    rm "$file" "$directory/$volume"
     printf 'udev: %-6s acted upon in another file, left alone in a volume\n' "$kind"
 }
 
 private_rules
 private_dev
-# From 254 on udevadm judges rules by itself.
+# From 254 on udevadm checks rules by itself.
 ! udevadm --help | grep -q verify || udevadm verify "$rules"
 "$(PATH=/usr/lib/systemd:/lib/systemd:$PATH command -v systemd-udevd)" --debug \
     >"$work/udevd.log" 2>&1 &

@@ -28,7 +28,7 @@ func Differences(official, ours Facts) []string {
 }
 
 // Judge takes the exceptions from the differences: what remains is wrong, and so is an exception
-// that no difference needs any more.
+// that no difference needs any longer.
 func Judge(differences, exceptions []string) (wrong, unused []string) {
 	return without(differences, exceptions), without(exceptions, differences)
 }

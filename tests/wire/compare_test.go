@@ -9,7 +9,7 @@ import (
 	"google.golang.org/protobuf/types/descriptorpb"
 )
 
-// Each change breaks a copy of our definition in one place; the comparison must name that place.
+// Each change breaks a copy of our definition at one point; the comparison must name it.
 // Without this, a comparer that sees nothing would pass for proof of equality.
 func TestWireEqualNoticesEveryKindOfChange(t *testing.T) {
 	for _, change := range []struct {

@@ -1,5 +1,5 @@
 // Package wire compares protocol definitions. It describes each as a flat list of facts, one for
-// every message, field, value and method, so that a difference names its own place. It must not
+// every message, field, value and method, so that a difference is located. It must not
 // know any message of CSI.
 package wire
 

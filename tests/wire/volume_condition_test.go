@@ -1,7 +1,7 @@
 package wire
 
 // volumeCondition is all that Belay has and CSI 1.13 has not: the health bit of the versions up to
-// 1.12 at its old places, whose numbers are reserved since. Kubelets up to 1.36 read it.
+// 1.12 with its old field numbers, which are reserved since. Kubelets up to 1.36 read it.
 var volumeCondition = []string{
 	"added: message csi.v1.VolumeCondition: options[csi.v1.alpha_message=true]",
 	"added: field csi.v1.VolumeCondition.abnormal: 1 optional bool json=abnormal",

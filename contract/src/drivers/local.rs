@@ -1,4 +1,4 @@
-//! `local`: a volume is a file on one node, and reachable there alone.
+//! `local`: a volume is a file on one node, and only reachable there.
 
 use super::{Kubelet, Profile};
 use crate::publish_context::LOOP;

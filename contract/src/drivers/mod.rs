@@ -1,4 +1,5 @@
-//! The drivers, a file each: what of a driver is the same on every node and in every cluster.
+//! The drivers, one file each: the constants of a driver that are the same on every node and in
+//! every cluster.
 
 mod local;
 #[cfg(test)]
@@ -9,7 +10,8 @@ pub use local::LOCAL;
 use belay_server::identity::PluginCapability;
 use belay_server::request::AccessMode;
 
-/// Every kind of driver, as `--driver-kind` of the agent and `--backend` of the controller name it.
+/// Every kind of driver, by its name for `--driver-kind` of the agent and `--backend` of the
+/// controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Kind {
     /// Sparse files on one node
@@ -17,7 +19,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// What is the same of all drivers of this kind.
+    /// The constants of this kind.
     #[must_use]
     pub const fn profile(self) -> &'static Profile {
         match self {
@@ -26,42 +28,43 @@ impl Kind {
     }
 }
 
-/// A driver's constants. Volumes that exist carry the names, so none of those can ever change.
+/// A driver's constants. Existing volumes depend on the names, so the names never change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Profile {
-    /// Its name, unless it is told another one.
+    /// The default driver name.
     pub name: &'static str,
-    /// The topology key whose value is the place of a volume.
+    /// The topology key of its volumes.
     pub topology_key: &'static str,
-    /// What it can do as a whole, wherever it runs.
+    /// Its plugin capabilities, wherever it runs.
     pub capabilities: &'static [PluginCapability],
-    /// How its volumes reach a node: the publish context's word for it.
+    /// How its volumes reach a node: the name in the publish context.
     pub transport: &'static str,
-    /// Most volumes on a node, unless `--max-volumes` tells another number; 0 = no limit.
+    /// Default of `--max-volumes`; 0 = unlimited.
     pub volumes_max: u32,
-    /// The access modes that a volume can be used in.
+    /// The access modes that a volume supports.
     pub access_modes: &'static [AccessMode],
-    /// A volume can be had as a raw block device, and not as a filesystem alone.
+    /// Supports raw block volumes, not only filesystems.
     pub raw_block: bool,
-    /// A volume is attached to a node by the controller before the node uses it.
+    /// The controller attaches a volume to a node before the node uses it.
     pub attaches: bool,
-    /// A node stages a volume once, and publishes it from there.
+    /// A node stages a volume once, and publishes it from the staging path.
     pub stages: bool,
-    /// The node has a part in growing a volume.
+    /// Growing a volume includes a step on the node.
     pub grows_on_node: bool,
-    /// The controller knows how much room is left for new volumes.
+    /// The controller reports the free capacity.
     pub knows_room: bool,
-    /// What the kubelet does for it.
+    /// The kubelet's settings for it.
     pub kubelet: Kubelet,
 }
 
-/// What the kubelet does at a mount, by the driver's CSIDriver object.
+/// The kubelet's settings at a mount, from the driver's CSIDriver object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kubelet {
-    /// Tells the agent which pod a volume is for.
+    /// Pass the pod's name and other data to the agent.
     pub pod_info_on_mount: bool,
-    /// Whether it gives the files to a pod's fsGroup: `File`, `None` or `ReadWriteOnceWithFSType`.
+    /// Whether the kubelet sets a pod's fsGroup on the files: `File`, `None` or
+    /// `ReadWriteOnceWithFSType`.
     pub fs_group_policy: &'static str,
-    /// Mounts with the pod's SELinux label as an option, in place of relabelling each file.
+    /// Mount with the pod's SELinux label as an option, instead of relabelling each file.
     pub selinux_mount: bool,
 }

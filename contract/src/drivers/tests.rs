@@ -1,4 +1,4 @@
-//! What the chart and the documentation say of a driver is what its profile says.
+//! The chart and the documentation of a driver match its profile.
 
 use super::{Kind, LOCAL};
 use belay_server::request::AccessMode;
@@ -8,10 +8,10 @@ use std::path::Path;
 
 const CONFIGURATION: &str = include_str!("../../../docs/configuration.md");
 
-/// What the chart makes of its defaults; its own tests compare the two.
+/// The chart rendered with its defaults; the chart's own tests compare the two.
 const MANIFEST: &str = include_str!("../../../deploy/manifests/local.yaml");
 
-/// The second cell of the row that begins with `first`.
+/// The second cell of the row that starts with `first`.
 fn cell(first: &str) -> &'static str {
     let begin = format!("| {first} | ");
     let row = CONFIGURATION
@@ -21,7 +21,7 @@ fn cell(first: &str) -> &'static str {
 }
 
 #[test]
-fn the_chart_makes_the_object_that_the_profile_describes() {
+fn the_chart_renders_the_object_that_the_profile_describes() {
     let mut objects = MANIFEST.split("\n---\n");
     let object = objects.find(|object| object.contains("\nkind: CSIDriver\n"));
     let object = object.unwrap();
@@ -42,7 +42,7 @@ fn the_chart_makes_the_object_that_the_profile_describes() {
 }
 
 #[test]
-fn each_kind_has_its_defaults_in_the_chart_and_no_other_has() {
+fn each_kind_has_its_defaults_in_the_chart_and_there_are_no_others() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/chart/backends");
     for kind in Kind::value_variants() {
         let file = format!("{}.yaml", kind.to_possible_value().unwrap().get_name());

@@ -6,8 +6,8 @@ pub mod local;
 mod measured;
 pub mod registry;
 
-use belay_contract::place::Place;
 use belay_contract::publish_context::{Content, Transport};
+use belay_contract::topology::Topology;
 use belay_server::call::Failure;
 use belay_server::health::Complaints;
 use belay_server::request::{
@@ -235,7 +235,7 @@ pub struct Volume {
     /// What it was made from; none = it began empty.
     pub source: Option<ContentSource>,
     /// Where it can be reached from; none = that is not reported.
-    pub place: Option<Arc<Place>>,
+    pub place: Option<Arc<Topology>>,
 }
 
 /// A page of volumes.

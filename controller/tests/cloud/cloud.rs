@@ -1,8 +1,8 @@
 //! A cloud that is unlike `local`: it takes a name twice, answers before it is done, and remembers
 //! neither what a volume is for nor its context. On tokio's clock.
 
-use belay_contract::place::Place;
 use belay_contract::publish_context::{Content, Transport};
+use belay_contract::topology::Topology;
 use belay_controller::backend::{
     Answer, AttachOrder, Attachment, Attachments, Backend, Expansion, Order, Page, Phase, Progress,
     Sizes, Volume,
@@ -161,7 +161,7 @@ impl Backend for Cloud {
         state.made += 1;
         let asked = order.topology.as_ref();
         let zone = asked.and_then(|asked| asked.requisite.first()?.get(ZONE));
-        let zone = zone.map(|zone| Arc::new(Place::new(ZONE, zone).unwrap()));
+        let zone = zone.map(|zone| Arc::new(Topology::new(ZONE, zone).unwrap()));
         let begun = Volume {
             // The later one has the lower id.
             id: VolumeId::new(format!("id-{}", 9 - state.made)).unwrap(),

@@ -1,4 +1,4 @@
-//! Health in the words of the specification, as rows: one complaint a row, and none if all is well.
+//! Health in the specification's terms, one condition per row; no rows if healthy.
 
 use belay_proto::csi::v1::node_get_storage_health_response::StorageBackendHealth;
 use belay_proto::csi::v1::volume_capability::AccessType;
@@ -9,16 +9,16 @@ use belay_proto::csi::v1::{
 use crate::failure::Failure;
 use crate::render::{Answer, Cell};
 
-/// What is said of one volume; its judgement must be there.
+/// The health of one volume; the response must contain it.
 ///
 /// # Errors
-/// The driver sent none: silence is not health.
+/// The response has no health: that does not mean healthy.
 pub(super) fn of_one(health: Option<VolumeHealth>) -> Result<Answer, Failure> {
     let health = health.ok_or(Failure::Answer("has no volume_health"))?;
     Ok(of_volumes(vec![health]))
 }
 
-/// What is said of several volumes.
+/// The health of several volumes.
 pub(super) fn of_volumes(volumes: Vec<VolumeHealth>) -> Answer {
     let rows = volumes.into_iter().flat_map(|volume| {
         let id = volume.volume_id;
@@ -39,7 +39,7 @@ pub(super) fn of_volumes(volumes: Vec<VolumeHealth>) -> Answer {
     }
 }
 
-/// What is said of the storage behind all volumes.
+/// The health of the storage behind all volumes.
 pub(super) fn of_storage(complaints: Vec<StorageBackendHealth>) -> Answer {
     let rows = complaints.into_iter().map(|entry| {
         let name = StorageHealthErrorType::try_from(entry.status).map(|s| s.as_str_name());
@@ -57,7 +57,7 @@ pub(super) fn of_storage(complaints: Vec<StorageBackendHealth>) -> Answer {
     }
 }
 
-/// The older form of health, which stands in other answers.
+/// The older form of health, which is part of other responses.
 pub(super) fn condition(condition: VolumeCondition) -> Cell {
     Cell::Condition {
         abnormal: condition.abnormal,
@@ -65,12 +65,12 @@ pub(super) fn condition(condition: VolumeCondition) -> Cell {
     }
 }
 
-/// A word of a newer specification is shown as its number.
+/// A value of a newer specification is shown as its number.
 fn status(number: i32, name: Option<&'static str>) -> Cell {
     Cell::Text(name.map_or_else(|| number.to_string(), ToOwned::to_owned))
 }
 
-/// Which uses are concerned, e.g. `mount xfs MULTI_NODE_READER_ONLY`.
+/// The affected uses, e.g. `mount xfs MULTI_NODE_READER_ONLY`.
 fn concerned(capability: Option<&VolumeCapability>) -> String {
     let Some(capability) = capability else {
         return "all".to_owned();
@@ -97,7 +97,7 @@ mod tests {
 
     fn rows(answer: Answer) -> Vec<Vec<String>> {
         let Answer::Complaints { rows, .. } = answer else {
-            panic!("health is a list of complaints")
+            panic!("health is a list of conditions")
         };
         let text = |cell| match cell {
             Cell::Text(text) => text,
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn each_complaint_is_a_row_and_a_healthy_volume_is_none() {
+    fn each_condition_is_a_row_and_a_healthy_volume_has_none() {
         let volume = |id: &str, health_statuses| VolumeHealth {
             volume_id: id.to_owned(),
             health_statuses,
@@ -134,14 +134,14 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_without_a_judgement_is_not_health() {
+    fn an_answer_without_health_is_not_healthy() {
         let error = of_one(None).unwrap_err().to_string();
         assert_eq!(error, "the driver's answer has no volume_health");
         assert!(rows(of_one(Some(VolumeHealth::default())).unwrap()).is_empty());
     }
 
     #[test]
-    fn the_use_that_is_concerned_is_told() {
+    fn the_affected_use_is_shown() {
         let mount = VolumeCapability {
             access_type: Some(AccessType::Mount(MountVolume {
                 fs_type: "xfs".to_owned(),

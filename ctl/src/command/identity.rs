@@ -1,4 +1,4 @@
-//! `belayctl identity`: who the driver is, what it can do, whether it is ready.
+//! `belayctl identity`: name, capabilities and readiness of the driver.
 
 use belay_proto::csi::v1::identity_client::IdentityClient;
 use belay_proto::csi::v1::plugin_capability::Type;
@@ -13,11 +13,11 @@ use crate::target::Target;
 
 #[derive(Subcommand)]
 pub(crate) enum IdentityCommand {
-    /// Name, version and manifest (GetPluginInfo)
+    /// Show name, version and manifest (GetPluginInfo)
     Info,
-    /// What the plugin as a whole can do (GetPluginCapabilities)
+    /// List the capabilities of the plugin (GetPluginCapabilities)
     Capabilities,
-    /// Is it ready? (Probe)
+    /// Show whether the driver is ready (Probe)
     Probe,
 }
 
@@ -48,7 +48,7 @@ impl IdentityCommand {
             }
             Self::Probe => {
                 let probe = target.wait_for(client.probe(ProbeRequest {})).await?;
-                // The specification: no word means ready.
+                // The specification: absent means ready.
                 Ok(Answer::Record(vec![(
                     "ready",
                     Cell::Flag(probe.ready.unwrap_or(true)),

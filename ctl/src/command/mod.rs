@@ -1,5 +1,5 @@
-//! The commands, one file or folder per service. A command turns its flags into one request and
-//! the answer into what is printed; it decides nothing else.
+//! The commands, one file or directory per service. A command converts its flags to one request and
+//! the response to output, nothing else.
 
 pub(crate) mod controller;
 mod health;

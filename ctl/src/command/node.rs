@@ -22,7 +22,7 @@ use crate::size;
 use crate::target::Target;
 
 const LIFE: &str = "\
-Example, a volume's life on the node (--context repeats what `controller publish` answered):
+Example, a volume's lifecycle on the node (--context as printed by `controller publish`):
   belayctl node stage vol-1 --staging /mnt/staging --fs-type ext4 \\
       --context transport=loop --context file=vol-1 --context bytes=1073741824 --context content=new
   belayctl node publish vol-1 --staging /mnt/staging --target /mnt/pod --fs-type ext4
@@ -36,7 +36,7 @@ pub(crate) enum NodeCommand {
     /// Make a volume usable on the node, formatting it if it is blank (NodeStageVolume)
     #[command(after_help = LIFE)]
     Stage(Stage),
-    /// Undo stage (NodeUnstageVolume)
+    /// Unstage a volume (NodeUnstageVolume)
     Unstage {
         /// Id of the volume
         volume_id: String,
@@ -44,9 +44,9 @@ pub(crate) enum NodeCommand {
         #[arg(long, value_name = "PATH")]
         staging: String,
     },
-    /// Show a staged volume at a target path (NodePublishVolume)
+    /// Publish a staged volume at a target path (NodePublishVolume)
     Publish(Publish),
-    /// Undo publish (NodeUnpublishVolume)
+    /// Unpublish a volume (NodeUnpublishVolume)
     Unpublish {
         /// Id of the volume
         volume_id: String,
@@ -54,7 +54,7 @@ pub(crate) enum NodeCommand {
         #[arg(long, value_name = "PATH")]
         target: String,
     },
-    /// How full is it? (NodeGetVolumeStats)
+    /// Show the usage of a volume (NodeGetVolumeStats)
     Stats {
         /// Id of the volume
         volume_id: String,
@@ -70,17 +70,17 @@ pub(crate) enum NodeCommand {
         )]
         staging: String,
     },
-    /// What is wrong with a volume, as this node sees it (NodeGetVolumeHealth); exits with 2 if
-    /// anything is
+    /// Show the health of a volume, as this node sees it (NodeGetVolumeHealth); exits with 2 if
+    /// it is unhealthy
     Health(Health),
-    /// What is wrong with the storage behind all volumes, as this node sees it
-    /// (NodeGetStorageHealth); exits with 2 if anything is
+    /// Show the health of the storage behind all volumes, as this node sees it
+    /// (NodeGetStorageHealth); exits with 2 if it is unhealthy
     StorageHealth,
-    /// Let the filesystem fill a device that has grown (NodeExpandVolume)
+    /// Grow the filesystem to the size of its device (NodeExpandVolume)
     Expand(Expand),
-    /// The node's id, limits and place (NodeGetInfo)
+    /// Show id, limits and topology of the node (NodeGetInfo)
     Info,
-    /// What the node service can do (NodeGetCapabilities)
+    /// List the capabilities of the node service (NodeGetCapabilities)
     Capabilities,
 }
 
@@ -88,15 +88,15 @@ pub(crate) enum NodeCommand {
 pub(crate) struct Stage {
     /// Id of the volume
     volume_id: String,
-    /// Where to stage it; the directory must exist
+    /// Staging path; the directory must exist
     #[arg(long, value_name = "PATH")]
     staging: String,
     #[command(flatten)]
     access: Access,
-    /// Publish context, as `controller publish` answered it; may be repeated
+    /// Publish context, as printed by `controller publish`; may be repeated
     #[arg(long = "context", value_name = "KEY=VALUE", value_parser = pair)]
     context: Vec<Pair>,
-    /// Volume context, as `controller create` answered it; may be repeated
+    /// Volume context, as printed by `controller create`; may be repeated
     #[arg(long = "volume-context", value_name = "KEY=VALUE", value_parser = pair)]
     volume_context: Vec<Pair>,
 }
@@ -105,10 +105,10 @@ pub(crate) struct Stage {
 pub(crate) struct Publish {
     #[command(flatten)]
     stage: Stage,
-    /// Where to show it; its parent directory must exist
+    /// Target path; its parent directory must exist
     #[arg(long, value_name = "PATH")]
     target: String,
-    /// Show it read-only
+    /// Publish read-only
     #[arg(long)]
     readonly: bool,
 }
@@ -117,7 +117,7 @@ pub(crate) struct Publish {
 pub(crate) struct Health {
     /// Id of the volume; it need not be staged or published
     volume_id: String,
-    /// Where it is published, or was to be
+    /// Where it is or should be published
     #[arg(
         long,
         visible_alias = "publish-path",
@@ -126,7 +126,7 @@ pub(crate) struct Health {
         hide_default_value = true
     )]
     target: String,
-    /// Where it is staged, or was to be
+    /// Where it is or should be staged
     #[arg(
         long,
         visible_alias = "staging-path",
@@ -152,7 +152,7 @@ pub(crate) struct Expand {
         hide_default_value = true
     )]
     staging: String,
-    /// At least this large, e.g. 2GiB; without it, as large as the device
+    /// Minimum size, e.g. 2GiB [default: the size of the device]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     size: Option<i64>,
     #[command(flatten)]
@@ -321,13 +321,13 @@ fn info(info: NodeGetInfoResponse) -> Answer {
     ])
 }
 
-/// The usage, and the condition where the driver tells it.
+/// The usage, and the condition if the driver reports it.
 fn stats(mut stats: NodeGetVolumeStatsResponse) -> Answer {
     let condition = stats.volume_condition.take().map(health::condition);
     usage(&stats).with("volume_condition", condition)
 }
 
-/// One row a unit; inodes are counted, not measured in bytes.
+/// One row per unit; inodes are counted, not measured in bytes.
 fn usage(stats: &NodeGetVolumeStatsResponse) -> Answer {
     let rows = stats.usage.iter().map(|usage| {
         let amount = |value: i64| match usage.unit() {
@@ -363,7 +363,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_and_inodes_are_told_apart() {
+    fn bytes_and_inodes_are_distinguished() {
         let of = |unit: Unit| VolumeUsage {
             available: 1,
             total: 3,
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn a_condition_is_shown_where_the_driver_tells_one() {
+    fn a_condition_is_shown_if_the_driver_reports_one() {
         let told = |volume_condition| {
             stats(NodeGetVolumeStatsResponse {
                 usage: Vec::new(),
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_without_topology_has_an_empty_place() {
+    fn a_node_without_topology_shows_an_empty_one() {
         let answer = info(NodeGetInfoResponse {
             node_id: "n".to_owned(),
             ..Default::default()

@@ -1,4 +1,4 @@
-//! `belayctl registration`: plays the kubelet to a registration socket, of Belay or of
+//! `belayctl registration`: acts as the kubelet on a registration socket, of Belay or of
 //! node-driver-registrar.
 
 use belay_proto::pluginregistration::registration_client::RegistrationClient;
@@ -11,14 +11,14 @@ use crate::target::Target;
 
 #[derive(Subcommand)]
 pub(crate) enum RegistrationCommand {
-    /// Who asks to be registered, and where its CSI socket is for the kubelet (GetInfo)
+    /// Show the driver to register, and its CSI socket as the kubelet sees it (GetInfo)
     Info,
-    /// Tell the driver that the kubelet has registered it, or not (NotifyRegistrationStatus)
+    /// Notify the driver that it was registered or refused (NotifyRegistrationStatus)
     ///
-    /// The kubelet itself learns nothing of it. node-driver-registrar ends when it is refused;
-    /// belay-node makes its socket anew, so that the kubelet registers it again.
+    /// The kubelet itself is not informed. When refused, node-driver-registrar exits; belay-node
+    /// recreates its socket, so that the kubelet registers it again.
     Notify {
-        /// The driver is refused, for this reason
+        /// Refuse the driver, with this reason
         #[arg(long, value_name = "REASON")]
         refused: Option<String>,
     },

@@ -1,4 +1,4 @@
-{{/* What is said in an entry stands over the backend's default, key by key. Sprig's own merge takes
+{{/* The keys of an entry override the backend's defaults. Sprig's own merge takes
      a false or an empty value for none. */}}
 {{- define "belay.over" -}}
 {{- $merged := deepCopy .defaults -}}
@@ -21,10 +21,10 @@
 {{- $backends = append $backends (base $path | trimSuffix ".yaml") -}}
 {{- end -}}
 {{- if not .Values.drivers -}}
-{{- fail "drivers: there is no entry; say at least one, with the node that keeps its volumes: --set 'drivers[0].nodeName=NAME'" -}}
+{{- fail "drivers: there is no entry; set at least one, with the node that keeps its volumes: --set 'drivers[0].nodeName=NAME'" -}}
 {{- end -}}
 {{- if le (trimSuffix "s" .Values.sidecars.timeout | int) 100 -}}
-{{- fail (printf "sidecars.timeout %s: Belay answers after 100 s at the latest, and must be waited for: say 120s or more" .Values.sidecars.timeout) -}}
+{{- fail (printf "sidecars.timeout %s: Belay may take up to 100 s to answer; set 120s or more" .Values.sidecars.timeout) -}}
 {{- end -}}
 {{- $drivers := list -}}
 {{- $nodes := list -}}
@@ -61,10 +61,10 @@
 {{- $where := printf "drivers[%v]" .at -}}
 {{- if eq .driver.backend "local" -}}
 {{- if not .driver.nodeName -}}
-{{- fail (printf "%s.nodeName is empty: say which node keeps the volumes, by its name in `kubectl get nodes`: --set '%s.nodeName=NAME'" $where $where) -}}
+{{- fail (printf "%s.nodeName is empty: set the node that keeps the volumes, by its name in `kubectl get nodes`: --set '%s.nodeName=NAME'" $where $where) -}}
 {{- end -}}
 {{- if and (not .driver.nodeId) (gt (len .driver.nodeName) 63) -}}
-{{- fail (printf "%s.nodeName %q is longer than 63 characters: it is the value of a topology label, which cannot be longer; say a shorter %s.nodeId" $where .driver.nodeName $where) -}}
+{{- fail (printf "%s.nodeName %q is longer than 63 characters: it is the value of a topology label, which cannot be longer; set a shorter %s.nodeId" $where .driver.nodeName $where) -}}
 {{- end -}}
 {{- end -}}
 {{- $socket := printf "%s/plugins_registry/%s-reg.sock" .root.Values.kubeletDir .driver.name -}}
@@ -82,8 +82,8 @@
 {{/* Each claim: of what kind, where it is made, to which value, and what to do if that is taken. */}}
 {{- $claims := list
       (list "driver" (print $where ".name") .name "the kubelet knows a driver by it, so give each its own")
-      (list "objects" (print $where ".shortName") .shortName "it is part of the names of objects, and the first part of name where it is empty; say one for each")
-      (list (print "folder on " .nodeName) (print $where ".stateDir") .stateDir "on one node, each driver needs a folder of its own")
+      (list "objects" (print $where ".shortName") .shortName "it is part of the names of objects, and defaults to the first part of name; set one for each")
+      (list (print "directory on " .nodeName) (print $where ".stateDir") .stateDir "on one node, each driver needs its own directory")
       (list "snapshot class" (print $where ".snapshotClass.name") .snapshotClass.name "a class belongs to one driver, so give each its own") -}}
 {{- range $number, $class := .storageClasses -}}
 {{- $here := printf "%s.storageClasses[%d]" $where $number -}}
@@ -99,16 +99,16 @@
 {{- end -}}
 {{- range $number, $other := $.drivers -}}
 {{- if and (eq .nodeName $driver.nodeName) (hasPrefix (print .stateDir "/") $driver.stateDir) -}}
-{{- fail (printf "%s.stateDir %q is within drivers[%d].stateDir %q: choose folders beside each other" $where $driver.stateDir $number .stateDir) -}}
+{{- fail (printf "%s.stateDir %q is within drivers[%d].stateDir %q: choose separate directories" $where $driver.stateDir $number .stateDir) -}}
 {{- end -}}
 {{- end -}}
 {{- if and $several $.agents (not (dig "createStateDir" true .)) -}}
-{{- fail (printf "%s.createStateDir is false, but the drivers are on several nodes (%s), and the agent's pods mount the folder on each of them: on the others they would wait for it for ever. Leave it true, or install a release for each node, in a namespace of its own" $where (join ", " $.nodes)) -}}
+{{- fail (printf "%s.createStateDir is false, but the drivers are on several nodes (%s), and the agent's pods mount the directory on each of them: on the others they would wait for it forever. Leave it true, or install a release for each node, in its own namespace" $where (join ", " $.nodes)) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
 
-{{/* With another node or folder the controller would begin an empty store: the volumes of the one
+{{/* With another node or directory the controller would create an empty store: the volumes of the one
      before would count as deleted. Only helm against an API server can see that. */}}
 {{- define "belay.checkStays" -}}
 {{- $where := printf "drivers[%v]" .at -}}
@@ -133,7 +133,7 @@
 {{- end -}}
 
 {{/* "true" or empty: whether the node agent is a DaemonSet. A release that is upgraded with the values of
-     one that did not know the question has it. */}}
+     one that did not know the setting has it. */}}
 {{- define "belay.agents" -}}
 {{- if ne (toString .Values.node.enabled) "false" }}true{{ end -}}
 {{- end -}}

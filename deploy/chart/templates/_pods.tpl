@@ -35,7 +35,7 @@ capabilities:
 {{- end -}}
 
 {{/* /livez: the process answers at all. /healthz: it can work. A failing /healthz must never end a
-     program, for a restart mends nothing that it tells of: so it is asked for readiness alone, and
+     program, for a restart repairs nothing that it reports: so it is used for readiness only, and
      the startup probe asks /livez. What a killed program left behind is taken up before anything
      is served, and may wait for a disk: ten minutes. */}}
 {{- define "belay.probes" -}}

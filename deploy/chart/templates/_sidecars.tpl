@@ -38,7 +38,7 @@
 {{- $env := list -}}
 {{- if .driver.csiDriver.storageCapacity -}}
 {{/* Owned by the Deployment (pod, ReplicaSet, Deployment): there is no gap while it is updated, and
-     nothing is left after it. One class's capacity may be asked for often, for it is soon told. */}}
+     nothing is left after it. One class's capacity may be queried often, since the call is cheap. */}}
 {{- $provisioner = concat $provisioner (list "--enable-capacity" "--capacity-ownerref-level=2" "--kube-api-capacity-qps=5" "--kube-api-capacity-burst=20") -}}
 {{- $env = list (dict "name" "POD_NAME" "valueFrom" (dict "fieldRef" (dict "fieldPath" "metadata.name"))) (dict "name" "NAMESPACE" "valueFrom" (dict "fieldRef" (dict "fieldPath" "metadata.namespace"))) -}}
 {{- end -}}

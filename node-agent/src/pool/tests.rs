@@ -134,7 +134,7 @@ async fn threads_are_bounded_and_who_finds_none_is_given_up_at_the_deadline() {
         "{failure}"
     );
     assert_eq!(bench.waiting(), 0);
-    let seen = bench.jobs.look("hung-0").unwrap();
+    let seen = bench.jobs.view("hung-0").unwrap();
     assert!(seen.is_hung);
     for work in hung {
         drop(work.release);
@@ -222,7 +222,7 @@ async fn others_see_the_phase_of_a_thread() {
         jobs.run("vol-1", Rpc::NodeUnstageVolume, 0, work).await
     });
     has_begun.await.unwrap();
-    assert_eq!(bench.jobs.look("vol-1").unwrap().doing, Some("unmount"));
+    assert_eq!(bench.jobs.view("vol-1").unwrap().doing, Some("unmount"));
     drop(release);
     assert_eq!(job.await.unwrap(), Ok(1));
 }

@@ -6,7 +6,7 @@ use belay_proto::csi::v1 as csi;
 use belay_server::call::{Failure, Kind, Rpc};
 use belay_server::health::Complaints;
 use belay_server::request::{NodeVolumeHealth, StorageHealth, VolumeId};
-use belay_server::work::{Jobs, Look, Ticket};
+use belay_server::work::{JobView, Jobs, Ticket};
 
 use super::{NodeService, encode, reads};
 use crate::kernel::Kernel;
@@ -29,7 +29,7 @@ impl Looks {
     }
 
     /// A question about this volume that hangs.
-    pub(super) fn hung(&self, id: &VolumeId) -> Option<Look> {
+    pub(super) fn hung(&self, id: &VolumeId) -> Option<JobView> {
         self.volumes.hung(|key| reads::concerns(key, id))
     }
 }

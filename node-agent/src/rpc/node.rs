@@ -7,7 +7,7 @@ use belay_contract::drivers::Profile;
 use belay_proto::csi::v1 as csi;
 use belay_server::call::{Failure, Kind, Rpc, answer};
 use belay_server::request::{NodeExpand, Publish, Stage, Stats, Unpublish, Unstage, VolumeId};
-use belay_server::work::{CHANGE_DEADLINE, Jobs, Look, Ticket, fingerprint};
+use belay_server::work::{CHANGE_DEADLINE, JobView, Jobs, Ticket, fingerprint};
 use tonic::{Request, Response, Status};
 
 use super::encode;
@@ -66,8 +66,8 @@ impl<K: Kernel> NodeService<K> {
     }
 
     /// What hangs for this volume, if anything does. Asks no disk.
-    pub(super) fn hung(&self, id: &VolumeId) -> Option<Look> {
-        let change = self.changes.look(id.as_str());
+    pub(super) fn hung(&self, id: &VolumeId) -> Option<JobView> {
+        let change = self.changes.view(id.as_str());
         let change = change.filter(|look| look.is_hung);
         let read = || self.reads.hung(id).or_else(|| self.looks.hung(id));
         change.or_else(read)

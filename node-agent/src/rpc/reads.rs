@@ -11,7 +11,7 @@ use belay_contract::reason::volume;
 use belay_server::call::{Failure, Rpc};
 use belay_server::health::Complaints;
 use belay_server::request::VolumeId;
-use belay_server::work::{Jobs, Look, Ticket};
+use belay_server::work::{JobView, Jobs, Ticket};
 
 use crate::operation::{VolumeStats, VolumeUsage};
 
@@ -73,7 +73,7 @@ impl Reads {
         &self,
         id: &VolumeId,
         path: &Path,
-        look: &Look,
+        look: &JobView,
     ) -> Result<VolumeStats, Failure> {
         let Some((then, usage)) = self.kept(id, path) else {
             return Err(Failure::timeout(format!(
@@ -95,7 +95,7 @@ impl Reads {
     }
 
     /// A question about this volume that hangs.
-    pub(super) fn hung(&self, id: &VolumeId) -> Option<Look> {
+    pub(super) fn hung(&self, id: &VolumeId) -> Option<JobView> {
         self.asking.hung(|key| concerns(key, id))
     }
 
@@ -110,7 +110,7 @@ impl Reads {
 }
 
 /// The complaint about a volume that hangs in what `look` shows.
-pub(super) fn complaints(look: &Look) -> Complaints {
+pub(super) fn complaints(look: &JobView) -> Complaints {
     let mut complaints = Complaints::default();
     let message = format!(
         "the storage is slow or does not answer: {look}; see the node's kernel log for the disk \

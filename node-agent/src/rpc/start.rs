@@ -37,7 +37,7 @@ impl<K: Kernel> NodeService<K> {
     /// # Errors
     /// Those of [`Node::free_remnant`].
     pub(crate) async fn free_remnant(&self, number: u32, id: VolumeId) -> Result<bool, Failure> {
-        if self.changes.look(id.as_str()).is_some() {
+        if self.changes.view(id.as_str()).is_some() {
             return Ok(false);
         }
         let (node, pool, volume) = (self.node()?, Arc::clone(&self.pool), id.clone());

@@ -1,5 +1,5 @@
-//! Prints messages full of secrets and looks for the secrets. Messages are filled by reflection
-//! from the descriptor set; the table below only says which Rust type belongs to which name.
+//! Prints messages full of secrets and searches for the secrets. Messages are filled by reflection
+//! from the descriptor set; the table below only maps names to Rust types.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -12,7 +12,7 @@ use protox::prost_reflect::{
 use crate::csi::v1::volume_capability::MountVolume;
 use crate::csi::v1::*;
 
-const SECRET: &str = "canary-which-must-not-sing";
+const SECRET: &str = "canary-that-must-not-appear";
 const PLAIN: &str = "plain-text-for-all-to-read";
 
 /// Sensitive without a marker: service account tokens, passwords among mount options.
@@ -23,7 +23,7 @@ const UNMARKED: [&str; 2] = [
 
 type Print = fn(&[u8]) -> String;
 
-/// Every message that has a secret field of its own.
+/// Every message that directly contains a secret field.
 const HOLDERS: [(&str, Print); 23] = [
     (
         "ControllerExpandVolumeRequest",
@@ -111,7 +111,7 @@ fn debug_shows_every_field_but_no_secret() {
         assert!(contains(&bytes, SECRET), "{name}: no secret to hide");
 
         let shown = print(&bytes);
-        assert!(!shown.contains(SECRET), "{name} sings: {shown}");
+        assert!(!shown.contains(SECRET), "{name} shows it: {shown}");
         assert_eq!(
             contains(&bytes, PLAIN),
             shown.contains(PLAIN),
@@ -130,7 +130,7 @@ fn debug_shows_every_field_but_no_secret() {
 }
 
 #[test]
-fn debug_tells_when_there_is_no_secret() {
+fn debug_shows_that_there_is_no_secret() {
     for (name, print) in HOLDERS {
         let shown = print(&[]);
         for secret in message(name).fields().filter(is_secret) {
@@ -148,7 +148,7 @@ fn debug_of_a_message_around_it_hides_the_secret_too() {
     assert!(!shown.contains(SECRET), "{shown}");
 }
 
-/// Decodes the bytes as a `M` and prints it, in one line and in many.
+/// Decodes the bytes as a `M` and prints it, in compact and in pretty form.
 fn print<M: Message + Default + Debug>(bytes: &[u8]) -> String {
     let message = M::decode(bytes).expect("encoded by the same descriptor");
     format!("{message:?}\n{message:#?}")

@@ -1,5 +1,5 @@
-//! The inner end of every call: from a decoded message to an answer or a status. The outer end is
-//! [`super::layer`]; between them travels a [`Record`]. Knows no single call.
+//! The inner end of every call: from a decoded message to a response or a status. The outer end is
+//! [`super::layer`]; a [`Record`] connects the two. Does not know individual calls.
 
 use super::{Failure, Rpc, Subject, code};
 use std::sync::{Arc, OnceLock};
@@ -12,8 +12,8 @@ const MESSAGE_BYTES_MAX: usize = 4096;
 /// Longest subject kept for the log line, in bytes: the specification's limit for identifiers.
 const SUBJECT_BYTES_MAX: usize = 128;
 
-/// Decodes nothing and decides nothing: hands the message to `handle`, notes for the log line what
-/// the call is about, and turns a failure into its status by [`code`].
+/// Passes the message to `handle`, records the subject of the call for the log line, and converts a
+/// failure to its status by [`code`].
 ///
 /// # Errors
 /// The failure of `handle` as a status.
@@ -38,35 +38,35 @@ where
     }
 }
 
-/// The status with which a failed call is answered.
+/// The status that a failed call returns.
 pub(crate) fn status(rpc: Rpc, failure: &Failure) -> Status {
     let code = code(rpc, failure.kind, failure.certainty);
     Status::new(code, start_of(&failure.message, MESSAGE_BYTES_MAX))
 }
 
-/// What the handler of a call tells the layer around it: that it was reached, and the subject.
+/// What a call's handler reports to the layer around it: that it was reached, and the subject.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Record(Arc<OnceLock<Box<str>>>);
 
 impl Record {
-    /// Keeps the first subject told: should a handler call another one, the outer knows best.
+    /// Keeps the first subject reported: if one handler calls another, the outer one knows best.
     pub(crate) fn reached(&self, subject: &str) -> &str {
         self.0
             .get_or_init(|| start_of(subject, SUBJECT_BYTES_MAX).into())
     }
 
-    /// Whether both are of the same call.
+    /// Whether both belong to the same call.
     pub(crate) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// The subject, empty for calls without one; none if no handler was reached.
+    /// The subject; empty for calls without one, none if no handler was reached.
     pub(crate) fn subject(&self) -> Option<&str> {
         self.0.get().map(AsRef::as_ref)
     }
 }
 
-/// At most `bytes_max` bytes of the text, and no half character.
+/// At most `bytes_max` bytes of the text, cut between characters.
 pub(crate) fn start_of(text: &str, bytes_max: usize) -> &str {
     let mut end = bytes_max.min(text.len());
     while !text.is_char_boundary(end) {

@@ -1,20 +1,20 @@
-//! The one place where a failure becomes a gRPC code. A code is an instruction to the caller, not a
-//! description: the comments say what the official sidecars and the kubelet do on it. Must not look
-//! at messages.
+//! Maps failures to gRPC codes; nothing else does. A code is an instruction to the caller, not a
+//! description: the comments say how the official sidecars and the kubelet react. Must not read
+//! messages.
 //!
-//! Read in the sources of external-provisioner 6.3, -attacher 4.12, -resizer 2.2, -snapshotter 8.6
-//! and the kubelet 1.36:
+//! From the sources of external-provisioner 6.3, -attacher 4.12, -resizer 2.2, -snapshotter 8.6 and
+//! the kubelet 1.36:
 //! - *Non-final* for all of them: CANCELLED, DEADLINE_EXCEEDED, UNAVAILABLE, ABORTED, i.e. "it may
-//!   still be running": they repeat the call, and do not forget the object until a clear answer.
+//!   still be running": they retry, and keep the object until a final code.
 //! - RESOURCE_EXHAUSTED is non-final for all but the provisioner, which takes it as "nothing was
-//!   made" and, for a volume that may live on several nodes, lets the scheduler pick another.
+//!   created" and, for a volume that several nodes can reach, lets the scheduler pick another.
 //! - Everything else is final: the provisioner may drop the claim without a DeleteVolume, the
 //!   kubelet the record of a stage without an unstage.
 
 use super::{Certainty, Kind, Rpc};
 use tonic::Code;
 
-/// The code with which a failure leaves. Never OK.
+/// The code of a failure. Never OK.
 #[must_use]
 pub const fn code(rpc: Rpc, kind: Kind, certainty: Certainty) -> Code {
     use Certainty::{MayBeRunning, NothingHappened, RolledBack};
@@ -24,14 +24,14 @@ pub const fn code(rpc: Rpc, kind: Kind, certainty: Certainty) -> Code {
     }
 }
 
-/// Something may be left: only a code that makes the caller come back, whatever the kind.
+/// Something may be left behind: only a code that makes the caller retry, whatever the kind.
 const fn non_final(kind: Kind) -> Code {
     match kind {
-        // The caller repeats at once with its back-off; the deadline was ours, not its own.
+        // The caller retries with back-off; the deadline was ours, not the caller's.
         Kind::Timeout => Code::DeadlineExceeded,
         // As if the connection had broken.
         Kind::Unreachable => Code::Unavailable,
-        // "Operation pending": right for any half-done state, since the retry will settle it.
+        // "Operation pending": right for any unfinished state, since the retry will settle it.
         Kind::Invalid
         | Kind::NotFound
         | Kind::Incompatible
@@ -46,40 +46,40 @@ const fn non_final(kind: Kind) -> Code {
     }
 }
 
-/// Nothing is left: the code says what is wrong.
+/// Nothing is left behind: the code says what is wrong.
 const fn settled(rpc: Rpc, kind: Kind) -> Code {
     match kind {
         // Provisioner: final, event on the claim. Resizer: infeasible, the user may ask for less.
         Kind::Invalid => Code::InvalidArgument,
-        // Attacher and kubelet: repeat with back-off. Resizer: infeasible. Calls that undo answer
-        // OK instead, and never come here.
+        // Attacher and kubelet: retry with back-off. Resizer: infeasible. Calls that undo return OK
+        // instead, and never come here.
         Kind::NotFound => Code::NotFound,
         Kind::Incompatible if names_an_object(rpc) => Code::AlreadyExists,
         // The specification has ALREADY_EXISTS for those calls only.
         Kind::Incompatible => Code::FailedPrecondition,
-        // Truly running: all repeat, and the provisioner must remember the volume meanwhile.
+        // Still running: all retry, and the provisioner must remember the volume meanwhile.
         Kind::Busy => Code::Aborted,
-        // Final, repeated with back-off. Resizer: the volume must be offline first.
+        // Final, retried with back-off. Resizer: the volume must be offline first.
         Kind::Precondition => Code::FailedPrecondition,
         Kind::Range if has_a_range(rpc) => Code::OutOfRange,
-        // A size that only the state of the object makes wrong.
+        // A size that is wrong only because of the state of the object.
         Kind::Range => Code::FailedPrecondition,
-        // Provisioner: gives up this node and lets the scheduler choose again. Others: repeat.
+        // Provisioner: drops this node and lets the scheduler choose again. Others: retry.
         Kind::Quota => Code::ResourceExhausted,
-        // "May still be running" would make the provisioner (and the snapshotter) hold on to an
-        // object that was never begun, and block its deletion: final, and repeated all the same.
+        // "May still be running" would make the provisioner (and the snapshotter) keep an object
+        // that was never begun, and block its deletion: final, and retried all the same.
         Kind::Unreachable | Kind::Timeout if creates(rpc) => Code::Internal,
         Kind::Unreachable => Code::Unavailable,
         Kind::Timeout => Code::DeadlineExceeded,
         Kind::Unsupported => unsupported(rpc),
-        // The caller begins again at the first page.
+        // The caller starts again at the first page.
         Kind::BadToken if is_paged(rpc) => Code::Aborted,
-        // A token in a call without pages is a fault of ours. Final, repeated with back-off.
+        // A token in a call without pages is an internal error. Final, retried with back-off.
         Kind::BadToken | Kind::System | Kind::Bug => Code::Internal,
     }
 }
 
-/// What a driver cannot do, asked for by a call that it has.
+/// A feature that the driver lacks, requested through a call that it has.
 const fn unsupported(rpc: Rpc) -> Code {
     match rpc {
         // "Unsupported field": a parameter, a source or a capability. Final, event on the claim.
@@ -87,16 +87,16 @@ const fn unsupported(rpc: Rpc) -> Code {
         | Rpc::CreateSnapshot
         | Rpc::CreateVolumeGroupSnapshot
         | Rpc::ControllerModifyVolume => Code::InvalidArgument,
-        // "Exceeds capabilities": the caller must not repeat before it has asked what is possible.
+        // "Exceeds capabilities": the caller must query the capabilities before it retries.
         Rpc::ControllerPublishVolume | Rpc::NodeStageVolume | Rpc::NodePublishVolume => {
             Code::FailedPrecondition
         }
-        // The call itself is not there: sidecars switch the feature off.
+        // The call is not implemented: sidecars disable the feature.
         _ => Code::Unimplemented,
     }
 }
 
-/// Calls that make, or bind, what the caller has named: "it is there, but not as you say".
+/// Calls that create, or bind, an object that the caller has named: "exists, but differs".
 const fn names_an_object(rpc: Rpc) -> bool {
     creates(rpc)
         || matches!(
@@ -105,7 +105,7 @@ const fn names_an_object(rpc: Rpc) -> bool {
         )
 }
 
-/// Calls after which the caller may forget an object whose name only it knows.
+/// Calls after which the caller may forget an object whose name only the caller knows.
 const fn creates(rpc: Rpc) -> bool {
     matches!(
         rpc,
@@ -125,7 +125,7 @@ const fn has_a_range(rpc: Rpc) -> bool {
     )
 }
 
-/// Calls that answer in pages.
+/// Calls that return pages.
 const fn is_paged(rpc: Rpc) -> bool {
     matches!(
         rpc,
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_running_leaves_with_a_non_final_code_whatever_the_kind() {
+    fn failures_that_may_be_running_have_a_non_final_code_whatever_the_kind() {
         for (rpc, kind, _) in every_failure() {
             let code = code(rpc, kind, Certainty::MayBeRunning);
             assert!(NON_FINAL.contains(&code), "{rpc:?} {kind:?}: {code:?}");
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_never_begun_or_is_undone_does_not_hold_up_the_provisioner() {
+    fn an_operation_never_begun_or_undone_does_not_block_the_provisioner() {
         for rpc in [
             Rpc::CreateVolume,
             Rpc::CreateSnapshot,
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn undone_leaves_with_the_code_of_never_begun_and_nothing_is_a_success() {
+    fn undone_has_the_code_of_never_begun_and_no_failure_is_ok() {
         for (rpc, kind, certainty) in every_failure() {
             assert_ne!(code(rpc, kind, certainty), Code::Ok, "{rpc:?} {kind:?}");
             let never_begun = code(rpc, kind, Certainty::NothingHappened);
@@ -188,7 +188,7 @@ mod tests {
 
     type Exceptions = &'static [(Code, &'static [Rpc])];
 
-    /// Kind, its code, and the calls where it is another one.
+    /// Kind, its code, and the calls that have another code.
     const TABLE: [(Kind, Code, Exceptions); 13] = [
         (Kind::Invalid, Code::InvalidArgument, &[]),
         (Kind::NotFound, Code::NotFound, &[]),
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_running_has_one_code_for_all_calls_and_kinds_but_two() {
+    fn failures_that_may_be_running_have_one_code_for_all_calls_and_kinds_but_two() {
         for (rpc, kind, _) in every_failure() {
             let expected = match kind {
                 Kind::Timeout => Code::DeadlineExceeded,

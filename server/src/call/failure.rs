@@ -1,38 +1,38 @@
-//! How an operation says that it failed: what kind of failure, and how much is certain about the
-//! state it leaves. Must not know gRPC codes: [`super::code`] alone turns one into the other.
+//! How an operation fails: the kind of failure, and how certain the state is that it leaves. Must
+//! not know gRPC codes: only [`super::code`] converts.
 
 use super::Rpc;
 use std::fmt;
 
-/// What went wrong, in the words of storage. Not what the caller shall do: that also depends on the
-/// call and on the [`Certainty`].
+/// What went wrong, in terms of storage. It does not say what the caller must do: that also depends
+/// on the call and on the [`Certainty`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// The request can never work as it stands.
+    /// The request can never succeed as it is.
     Invalid,
     /// The volume, node, snapshot or path does not exist.
     NotFound,
-    /// It exists already, but not as asked for.
+    /// It exists already, but differs from the request.
     Incompatible,
     /// Another operation on the same object is running.
     Busy,
     /// The object is not in the state that this call needs, e.g. it is in use elsewhere.
     Precondition,
-    /// The size or offset asked for cannot be had.
+    /// The requested size or offset is not possible.
     Range,
     /// A quota, a limit or a pool is exhausted.
     Quota,
-    /// Something this driver depends on does not answer.
+    /// A dependency of this driver does not answer.
     Unreachable,
     /// This driver cannot do that.
     Unsupported,
     /// It took too long.
     Timeout,
-    /// A page token that this driver did not give out, or that has expired.
+    /// A page token that this driver did not issue, or that has expired.
     BadToken,
     /// The operating system refused a call that should have worked.
     System,
-    /// A fault of ours.
+    /// An internal error.
     Bug,
 }
 
@@ -55,19 +55,19 @@ impl Kind {
     ];
 }
 
-/// What is known about the state that a failed operation leaves behind.
+/// What is known about the state that a failed operation leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Certainty {
     /// Nothing was changed.
     NothingHappened,
     /// What was changed has been undone.
     RolledBack,
-    /// Some of it may be done or going on; only a retry of the same call can tell.
+    /// Some changes may be done or still in progress; only a retry of the same call can find out.
     MayBeRunning,
 }
 
 impl Certainty {
-    /// Every degree of certainty.
+    /// Every certainty.
     pub const ALL: &[Certainty] = &[
         Certainty::NothingHappened,
         Certainty::RolledBack,
@@ -76,19 +76,19 @@ impl Certainty {
 }
 
 /// A failed operation. The message is a lowercase fragment that names the field, path or errno and
-/// says what to do about it; it is shown to users and never holds a secret.
+/// says what to do about it; it is shown to users and never contains a secret.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct Failure {
     /// What went wrong.
     pub kind: Kind,
-    /// What is known about the state left behind.
+    /// What is known about the state.
     pub certainty: Certainty,
-    /// For people.
+    /// For users.
     pub message: String,
 }
 
-/// One constructor a kind; all begin with [`Certainty::NothingHappened`].
+/// One constructor per kind; all start with [`Certainty::NothingHappened`].
 impl Failure {
     /// A failure of this kind that changed nothing.
     pub fn new(kind: Kind, message: impl Into<String>) -> Self {
@@ -99,7 +99,7 @@ impl Failure {
         }
     }
 
-    /// A request that can never work; `field` is its name in the protocol.
+    /// A request that can never succeed; `field` is its name in the protocol.
     pub fn invalid(field: &str, why: impl fmt::Display) -> Self {
         Self::new(Kind::Invalid, format!("{field}: {why}"))
     }
@@ -149,7 +149,7 @@ impl Failure {
         Self::new(Kind::Bug, message)
     }
 
-    /// A panic in the middle of `rpc`: who knows how far it came.
+    /// A panic in `rpc`: its progress is unknown.
     pub(crate) fn panicked(rpc: Rpc) -> Self {
         let failure = Self::bug(format!("{} panicked; please report the log", rpc.name()));
         if rpc.changes_state() {
@@ -159,7 +159,7 @@ impl Failure {
         }
     }
 
-    /// The same failure, known to be undone.
+    /// The same failure, with all changes undone.
     #[must_use]
     pub fn rolled_back(self) -> Self {
         Self {
@@ -168,7 +168,7 @@ impl Failure {
         }
     }
 
-    /// The same failure, with an unknown state left behind.
+    /// The same failure, with an unknown state.
     #[must_use]
     pub fn may_be_running(self) -> Self {
         Self {

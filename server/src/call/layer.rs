@@ -1,6 +1,6 @@
-//! The outer end of every call: its span, its one log line, its latency, and the net under a panic.
-//! Sees every request, also those that no service takes or that cannot be decoded. Must not print
-//! a request: it may hold secrets.
+//! The outer end of every call: its span, its one log line, its latency, and the guard against
+//! panics. Sees every request, including those that no service takes or that cannot be decoded.
+//! Must not print a request: it may contain secrets.
 
 use super::{Failure, Record, Rpc, start_of, status};
 use belay_proto::code::name as code_name;
@@ -18,14 +18,14 @@ use tonic::body::Body;
 use tonic::{Code, Status};
 use tracing::{Instrument as _, Level, Span};
 
-/// Histogram of how long calls take, in seconds, by `rpc` and `code`.
+/// Histogram of the duration of calls, in seconds, by `rpc` and `code`.
 pub(crate) const DURATION: &str = "belay_rpc_duration_seconds";
 
-/// How long a request may take to arrive as a whole: it is a local socket. What is held of one that
-/// does not is bounded by this and by the limits in [`crate::services`].
+/// How long a request may take to arrive in full: the socket is local. This and the limits in
+/// [`crate::services`] bound the memory of incomplete requests.
 const ARRIVAL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Longest path of an unknown call kept for the log line, in bytes.
+/// Longest path of an unknown call that is logged, in bytes.
 const PATH_BYTES_MAX: usize = 128;
 
 /// Wraps the services of a whole server.
@@ -42,7 +42,7 @@ impl CallLayer {
         Self::default()
     }
 
-    /// Has one receiver for every call that runs now.
+    /// Has one receiver for each running call.
     pub(crate) fn running(&self) -> Arc<watch::Sender<()>> {
         Arc::clone(&self.running)
     }
@@ -60,7 +60,7 @@ impl<S> tower::Layer<S> for CallLayer {
     }
 }
 
-/// The services of a server within their [`CallLayer`].
+/// The services of a server inside their [`CallLayer`].
 #[derive(Clone, Debug)]
 pub struct CallService<S> {
     inner: S,
@@ -84,12 +84,12 @@ where
     }
 
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
-        // The connection has made one already, so that it sees when the request has arrived.
+        // The connection has created one already, to detect when the request has arrived.
         let extensions = request.extensions_mut();
         let record = extensions.get_or_insert_default::<Record>().clone();
         let call = Call::begin(request.uri().path(), record, self.durations.clone());
         let running = self.running.subscribe();
-        // The clone is the one that has not been asked whether it is ready.
+        // `self.inner` was polled for readiness; its clone was not.
         let clone = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, clone);
         Box::pin(async move {
@@ -117,11 +117,11 @@ where
     }
 }
 
-/// One call from its first byte to its answer. Dropped before its end, it logs that the caller went
-/// away.
+/// One call from its first byte to its response. If dropped before the end, it logs that the caller
+/// disconnected.
 struct Call {
     rpc: Option<Rpc>,
-    /// Kept for unknown calls only.
+    /// For unknown calls only.
     path: Box<str>,
     begun: Instant,
     record: Record,
@@ -154,7 +154,8 @@ impl Call {
         }
     }
 
-    /// Around the work, so that a line from its depths names the call. Reads are many and dull.
+    /// Around the work, so that each log line within it names the call. Reads are frequent, so at
+    /// debug.
     fn span(&self) -> Span {
         let subject = tracing::field::Empty;
         if self.rpc.is_some_and(Rpc::changes_state) {
@@ -164,9 +165,9 @@ impl Call {
         }
     }
 
-    /// The status of a failure that no handler has told.
+    /// The status of a failure outside a handler.
     fn fail(&self, failure: impl FnOnce(Rpc) -> Failure) -> Status {
-        // So that nobody takes it for the decoder's.
+        // Recorded, so that it is not mistaken for a decoder's error.
         self.record.reached("");
         match self.rpc {
             Some(rpc) => status(rpc, &failure(rpc)),
@@ -191,8 +192,8 @@ impl Call {
         }
     }
 
-    /// A request that ended in the decoder, too large or no protobuf, is the caller's mistake. Left
-    /// alone it would go out as OUT_OF_RANGE or INTERNAL, which mean something else to a sidecar.
+    /// A request that fails in the decoder, too large or not protobuf, is the caller's mistake. Its
+    /// code would be OUT_OF_RANGE or INTERNAL, which mean something else to a sidecar.
     fn unreadable(&self, failed: &Status) -> Option<Status> {
         let rpc = self.rpc.filter(|_| self.record.subject().is_none())?;
         let by_decoder = matches!(failed.code(), Code::OutOfRange | Code::Internal);
@@ -202,7 +203,7 @@ impl Call {
         })
     }
 
-    /// What reached no handler goes out without a message, or with one that names nothing.
+    /// A call that reaches no handler has no message, or one that names nothing.
     fn unserved(&self, failed: &Status) -> Option<Status> {
         let reached = self.record.subject().is_some();
         if reached || failed.code() != Code::Unimplemented {
@@ -210,12 +211,12 @@ impl Call {
         }
         let name = self.name();
         Some(Status::unimplemented(match self.rpc {
-            Some(_) => format!("{name}: not served here; the capabilities tell what is"),
-            None => format!("{name}: no call of CSI 1.13"),
+            Some(_) => format!("{name}: not implemented by this driver; see its capabilities"),
+            None => format!("{name}: not a call of CSI 1.13"),
         }))
     }
 
-    /// The one log line of the call, and its place in the histogram.
+    /// Writes the one log line of the call, and counts it in the histogram.
     fn log(&mut self, code: Code, message: &str) {
         self.is_logged = true;
         let took = self.begun.elapsed();
@@ -240,30 +241,33 @@ impl Call {
 
 fn never_arrived() -> Failure {
     let seconds = ARRIVAL_TIMEOUT.as_secs();
-    let why = format!("request: not complete after {seconds} s; nothing was done, repeat it");
+    let why = format!("request: incomplete after {seconds} s; nothing was done, retry");
     Failure::timeout(why)
 }
 
 impl Drop for Call {
     fn drop(&mut self) {
         if !self.is_logged {
-            self.log(Code::Cancelled, "the caller went away before the answer");
+            self.log(
+                Code::Cancelled,
+                "the caller disconnected before the response",
+            );
         }
     }
 }
 
-/// How many codes gRPC has.
+/// Number of gRPC codes.
 const CODES: usize = 17;
 
-/// What metrics call that is no call of CSI, by the beginning of its path: the kubelet's
-/// registration, gRPC's own services, and what nobody serves.
+/// Metric names of calls that are not CSI, by the start of their path: the kubelet's registration,
+/// gRPC's own services, and unknown calls.
 const OTHERS: [(&str, &str); 3] = [
     ("/pluginregistration.", "registration"),
     ("/grpc.", "grpc"),
     ("", "unknown"),
 ];
 
-/// One histogram a call and code, each looked up by name only once.
+/// One histogram per call and code, each looked up by name only once.
 #[derive(Clone, Debug)]
 struct Durations(Arc<[OnceLock<Histogram>]>);
 
@@ -275,7 +279,7 @@ impl Default for Durations {
 }
 
 impl Durations {
-    /// The path tells what it is that is no call of CSI.
+    /// The path classifies calls that are not CSI.
     fn of(&self, rpc: Option<Rpc>, path: &str, code: Code) -> &Histogram {
         let (row, name) = match rpc {
             Some(rpc) => (rpc as usize, rpc.name()),
@@ -286,11 +290,11 @@ impl Durations {
     }
 }
 
-/// The row and the name of what is no call of CSI.
+/// The row and the name of a call that is not CSI.
 fn other(path: &str) -> (usize, &'static str) {
     let mut rows = OTHERS.into_iter().zip(Rpc::ALL.len()..);
     let found = rows.find(|((begin, _), _)| path.starts_with(begin));
-    // The last one begins all paths.
+    // The last prefix matches all paths.
     found.map_or((Rpc::ALL.len(), ""), |((_, name), row)| (row, name))
 }
 
@@ -318,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_call_of_csi_has_a_row_and_a_name_of_its_own() {
+    fn a_call_that_is_not_csi_has_its_own_row_and_name() {
         let rows = Rpc::ALL.len();
         let registration = "/pluginregistration.Registration/GetInfo";
         assert_eq!(other(registration), (rows, "registration"));
@@ -326,7 +330,7 @@ mod tests {
         assert_eq!(other("/csi.v1.Node/Fly"), (rows + 2, "unknown"));
     }
 
-    /// Answers each request with the next code, as a handler of its own.
+    /// Responds to each request with the next code, like a handler.
     #[derive(Clone)]
     struct Answering(Arc<std::sync::Mutex<Vec<Code>>>);
 
@@ -346,11 +350,11 @@ mod tests {
                 .unwrap()
                 .reached("vol-1");
             let code = self.0.lock().unwrap().pop().unwrap();
-            std::future::ready(Ok(Status::new(code, "as the test says").into_http()))
+            std::future::ready(Ok(Status::new(code, "as scripted").into_http()))
         }
     }
 
-    /// What the alerts know a code by.
+    /// The names of codes in the alerts.
     const CODE_NAMES: [&str; 17] = [
         "OK",
         "CANCELLED",
@@ -406,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn the_alerts_ask_for_codes_that_there_are() {
+    fn the_alerts_use_codes_that_exist() {
         let rules = include_str!("../../../deploy/monitoring/rules.yaml");
         let asked = rules.split("code=~\"").skip(1);
         let asked: Vec<&str> = asked
@@ -420,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn a_caller_that_goes_away_is_counted_as_cancelled() {
+    fn a_caller_that_disconnects_is_counted_as_cancelled() {
         let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder();
         metrics::with_local_recorder(&recorder, || {
             let durations = Durations::default();
@@ -436,12 +440,12 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_request_that_never_arrives_in_full_is_given_up() {
+    async fn a_request_that_never_arrives_in_full_is_cancelled() {
         let layer = CallLayer::new();
         let mut service = layer.layer(Waiting);
         for (rpc, code) in [
             (Rpc::NodeStageVolume, Code::DeadlineExceeded),
-            // For this call that code would mean that something may have been made.
+            // For this call, that code would mean that something may have been created.
             (Rpc::CreateVolume, Code::Internal),
         ] {
             let request = Request::builder().uri(rpc.path()).body(()).unwrap();
@@ -450,7 +454,7 @@ mod tests {
             let Ok(response) = answer.await;
             let failed = Status::from_header_map(response.headers()).unwrap();
             assert_eq!(failed.code(), code);
-            assert!(failed.message().starts_with("request: not complete"));
+            assert!(failed.message().starts_with("request: incomplete"));
             assert_eq!(layer.running().receiver_count(), 0);
         }
     }

@@ -1,5 +1,5 @@
-//! One call: the layer around it, its handler's answer, its failure and the code of that. Knows no
-//! single call's meaning, and nothing of sockets.
+//! One call: the layer around it, its response, its failure and its code. Does not know what
+//! individual calls mean, nor sockets.
 
 mod answer;
 mod codes;

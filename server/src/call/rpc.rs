@@ -1,7 +1,7 @@
-//! Every remote call of CSI 1.13: its name, its path on the wire, and whether it changes anything.
-//! Knows nothing of messages or of what the calls do.
+//! Every remote call of CSI 1.13: its name, its path, and whether it changes anything. Does not
+//! know messages or what the calls do.
 
-/// Declares [`Rpc`] from one table, so that name, path and kind of a call cannot drift apart.
+/// Declares [`Rpc`] from one table, so that name, path and effect of a call cannot diverge.
 macro_rules! rpcs {
     ($($service:ident { $($rpc:ident $effect:ident $doc:literal,)+ })+) => {
         /// A remote call of CSI 1.13.
@@ -32,7 +32,7 @@ macro_rules! rpcs {
                 }
             }
 
-            /// The call behind the path of an HTTP/2 request; none for what CSI 1.13 does not know.
+            /// The call with this HTTP/2 path; none if CSI 1.13 has no such call.
             #[must_use]
             pub fn from_path(path: &str) -> Option<Rpc> {
                 match path {
@@ -45,8 +45,7 @@ macro_rules! rpcs {
                 }
             }
 
-            /// Whether the call may leave anything behind, so that giving up on it half-way
-            /// matters.
+            /// Whether the call may leave changes behind, so that cancelling it half-way matters.
             #[must_use]
             pub const fn changes_state(self) -> bool {
                 match self {
@@ -62,44 +61,44 @@ macro_rules! rpcs {
 rpcs! {
     Identity {
         GetPluginInfo reads "Name and version of the driver.",
-        GetPluginCapabilities reads "Which services the driver has.",
+        GetPluginCapabilities reads "The services of the driver.",
         Probe reads "Is the driver ready?",
     }
     Controller {
-        CreateVolume changes "Make a volume.",
-        DeleteVolume changes "Remove a volume.",
+        CreateVolume changes "Create a volume.",
+        DeleteVolume changes "Delete a volume.",
         ControllerPublishVolume changes "Attach a volume to a node.",
         ControllerUnpublishVolume changes "Detach a volume from a node.",
-        ValidateVolumeCapabilities reads "Can this volume be used that way?",
+        ValidateVolumeCapabilities reads "Check capabilities of a volume.",
         ListVolumes reads "All volumes, page by page.",
-        GetCapacity reads "Room for new volumes.",
-        ControllerGetCapabilities reads "What the controller can do.",
-        CreateSnapshot changes "Cut a snapshot.",
-        DeleteSnapshot changes "Remove a snapshot.",
+        GetCapacity reads "Free capacity for new volumes.",
+        ControllerGetCapabilities reads "The capabilities of the controller.",
+        CreateSnapshot changes "Create a snapshot.",
+        DeleteSnapshot changes "Delete a snapshot.",
         ListSnapshots reads "All snapshots, page by page.",
         GetSnapshot reads "One snapshot.",
         ControllerExpandVolume changes "Grow a volume.",
         ControllerGetVolume reads "One volume.",
         ControllerModifyVolume changes "Change the mutable parameters of a volume.",
-        ControllerListVolumeHealth reads "All volumes that are not well, page by page.",
-        ControllerGetVolumeHealth reads "Is this volume well?",
+        ControllerListVolumeHealth reads "All unhealthy volumes, page by page.",
+        ControllerGetVolumeHealth reads "The health of a volume.",
     }
     Node {
         NodeStageVolume changes "Make a volume usable on this node.",
-        NodeUnstageVolume changes "Undo the staging.",
-        NodePublishVolume changes "Show a staged volume to a workload.",
-        NodeUnpublishVolume changes "Take it away from the workload.",
-        NodeGetVolumeStats reads "How full is the volume?",
+        NodeUnstageVolume changes "Unstage a volume.",
+        NodePublishVolume changes "Make a staged volume available to a workload.",
+        NodeUnpublishVolume changes "Undo the publish.",
+        NodeGetVolumeStats reads "The usage of a volume.",
         NodeExpandVolume changes "Grow the filesystem to the size of its device.",
-        NodeGetCapabilities reads "What the node agent can do.",
+        NodeGetCapabilities reads "The capabilities of the node agent.",
         NodeGetInfo reads "Id, limits and topology of this node.",
-        NodeGetVolumeHealth reads "Is this volume well, seen from this node?",
-        NodeGetStorageHealth reads "Is the storage well, seen from this node?",
+        NodeGetVolumeHealth reads "The health of a volume, as seen from this node.",
+        NodeGetStorageHealth reads "The health of the storage, as seen from this node.",
     }
     GroupController {
-        GroupControllerGetCapabilities reads "What the group controller can do.",
-        CreateVolumeGroupSnapshot changes "Cut snapshots of several volumes at one instant.",
-        DeleteVolumeGroupSnapshot changes "Remove a group of snapshots.",
+        GroupControllerGetCapabilities reads "The capabilities of the group controller.",
+        CreateVolumeGroupSnapshot changes "Create snapshots of several volumes at one instant.",
+        DeleteVolumeGroupSnapshot changes "Delete a group of snapshots.",
         GetVolumeGroupSnapshot reads "One group of snapshots.",
     }
     SnapshotMetadata {
@@ -125,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_position_in_the_list_is_the_number_of_the_variant() {
+    fn the_index_in_the_list_is_the_number_of_the_variant() {
         for (position, rpc) in Rpc::ALL.iter().enumerate() {
             assert_eq!(*rpc as usize, position);
         }
@@ -147,9 +146,9 @@ mod tests {
         }
     }
 
-    /// A panic in one of these leaves nobody knows what, and its code must say so.
+    /// A panic in one of these leaves an unknown state, and its code must say so.
     #[test]
-    fn calls_that_make_remove_or_change_something_are_known() {
+    fn calls_that_create_delete_or_change_something_are_known() {
         let changing = Rpc::ALL.iter().filter(|rpc| rpc.changes_state());
         let changing: Vec<_> = changing.map(|rpc| rpc.name()).collect();
         assert_eq!(
@@ -174,7 +173,7 @@ mod tests {
         );
     }
 
-    /// The descriptor set is what the other side compiles; this list must be the same.
+    /// The descriptor set is what clients compile; this list must match it.
     #[test]
     fn the_list_is_that_of_the_protocol() {
         let descriptors = belay_proto::FILE_DESCRIPTOR_SET;

@@ -1,10 +1,10 @@
-//! What a call is about, for its log line: an identifier or a name, never a secret.
+//! The subject of a call, for its log line: an identifier or a name, never a secret.
 
 use belay_proto::csi::v1 as csi;
 
-/// A message that knows what it is about.
+/// A message that has a subject.
 pub trait Subject {
-    /// An identifier or a name as the caller wrote it, unchecked; empty where there is none.
+    /// An identifier or a name as the caller sent it, unchecked; empty if there is none.
     fn subject(&self) -> &str;
 }
 

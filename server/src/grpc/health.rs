@@ -1,5 +1,5 @@
-//! The health service that gRPC itself defines (`grpc.health.v1`), for probes and tools that know
-//! no CSI. Tells the readiness of the driver, for the whole and for each service alike.
+//! gRPC's own health service (`grpc.health.v1`), for probes and tools that do not know CSI. Reports
+//! the readiness of the driver, the same for the server and for each service.
 
 use crate::readiness::{Readiness, State};
 use futures_util::stream::{BoxStream, StreamExt as _, unfold};
@@ -8,7 +8,7 @@ use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_server::Health;
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 
-/// Answers for one server.
+/// The health service of one server.
 #[derive(Debug)]
 pub(crate) struct GrpcHealth {
     readiness: Readiness,
@@ -16,7 +16,7 @@ pub(crate) struct GrpcHealth {
 }
 
 impl GrpcHealth {
-    /// Tells this readiness of a server with these services.
+    /// Reports this readiness, for a server with these services.
     pub(crate) fn new(readiness: Readiness, services: Vec<&'static str>) -> Self {
         Self {
             readiness,
@@ -24,7 +24,7 @@ impl GrpcHealth {
         }
     }
 
-    /// The empty name stands for the server as a whole.
+    /// The empty name is the server as a whole.
     fn knows(&self, service: &str) -> bool {
         service.is_empty() || self.services.contains(&service)
     }
@@ -52,7 +52,7 @@ impl Health for GrpcHealth {
         let service = request.into_inner().service;
         if !self.knows(&service) {
             let served = self.services.join(", ");
-            let why = format!("service {service:?}: not served here; there are {served}");
+            let why = format!("service {service:?}: not served here; available: {served}");
             return Err(Status::not_found(why));
         }
         Ok(Response::new(answer(serving(&self.readiness))))
@@ -73,7 +73,7 @@ impl Health for GrpcHealth {
                 let now = if knows {
                     serving(&readiness)
                 } else {
-                    // No error: the protocol wants the caller to wait for it.
+                    // Not an error: the protocol requires the caller to wait.
                     ServingStatus::ServiceUnknown
                 };
                 if last != Some(now) {
@@ -116,8 +116,8 @@ mod tests {
         ] {
             state.into_iter().for_each(|state| readiness.set(state));
             for service in ["", "csi.v1.Identity"] {
-                let told = health.check(asked(service)).await.unwrap().into_inner();
-                assert_eq!(told.status(), status, "{service:?}");
+                let reported = health.check(asked(service)).await.unwrap().into_inner();
+                assert_eq!(reported.status(), status, "{service:?}");
             }
         }
         let refused = health.check(asked("csi.v1.Node")).await.unwrap_err();
@@ -126,10 +126,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_watcher_is_told_each_change_once() {
+    async fn a_watcher_gets_each_change_once() {
         let (health, readiness) = health(State::Ready);
-        let mut told = health.watch(asked("")).await.unwrap().into_inner();
-        let mut next = async || told.next().await.unwrap().unwrap().status();
+        let mut reported = health.watch(asked("")).await.unwrap().into_inner();
+        let mut next = async || reported.next().await.unwrap().unwrap().status();
         assert_eq!(next().await, ServingStatus::Serving);
         readiness.set(State::Ready);
         readiness.set(State::Unhealthy("no shared mounts".to_owned()));
@@ -140,17 +140,17 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_watcher_of_what_is_not_served_is_told_so_and_waits() {
+    async fn a_watcher_of_an_unknown_service_gets_service_unknown_and_waits() {
         let (health, readiness) = health(State::Ready);
-        let mut told = health
+        let mut reported = health
             .watch(asked("csi.v1.Node"))
             .await
             .unwrap()
             .into_inner();
-        let first = told.next().await.unwrap().unwrap();
+        let first = reported.next().await.unwrap().unwrap();
         assert_eq!(first.status(), ServingStatus::ServiceUnknown);
         readiness.set(State::Unhealthy(String::new()));
-        let next = tokio::time::timeout(std::time::Duration::ZERO, told.next()).await;
+        let next = tokio::time::timeout(std::time::Duration::ZERO, reported.next()).await;
         assert!(next.is_err(), "{next:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! The services that gRPC itself defines, for tools that know no CSI. Off unless asked for.
+//! gRPC's own services, for tools that do not know CSI. Off by default.
 
 mod health;
 mod reflection;

@@ -1,5 +1,5 @@
-//! gRPC reflection, v1 and v1alpha: which services a server has, and the files that describe them,
-//! for tools such as grpcurl. Keeps nothing in memory, and costs nothing until somebody asks.
+//! gRPC reflection, v1 and v1alpha: the services of a server, and the files that describe them, for
+//! tools such as grpcurl. Keeps nothing in memory, and costs nothing until it is queried.
 
 mod descriptors;
 
@@ -8,18 +8,18 @@ use std::sync::Arc;
 use tonic::{Code, Request, Response, Status, Streaming};
 use tonic_reflection::pb::{v1, v1alpha};
 
-/// Answers for one server.
+/// The reflection service of one server.
 #[derive(Clone, Debug)]
 pub(crate) struct GrpcReflection(Arc<[&'static str]>);
 
 impl GrpcReflection {
-    /// Of a server with these services.
+    /// For a server with these services.
     pub(crate) fn new(services: &[&'static str]) -> Self {
         Self(services.into())
     }
 }
 
-/// The two versions of the protocol differ in nothing but their names.
+/// The two versions of the protocol differ only in their names.
 macro_rules! reflection {
     ($version:ident, $answer:ident) => {
         #[tonic::async_trait]
@@ -58,7 +58,7 @@ macro_rules! reflection {
                 }
                 None => MessageResponse::ErrorResponse($version::ErrorResponse {
                     error_code: Code::NotFound.into(),
-                    error_message: format!("{what}: not known here"),
+                    error_message: format!("{what}: unknown"),
                 }),
             };
             match &asked.message_request {
@@ -90,7 +90,7 @@ macro_rules! reflection {
                 }
                 None => MessageResponse::ErrorResponse($version::ErrorResponse {
                     error_code: Code::InvalidArgument.into(),
-                    error_message: "message_request: nothing is asked for".to_owned(),
+                    error_message: "message_request: must be set".to_owned(),
                 }),
             }
         }

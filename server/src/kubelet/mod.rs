@@ -1,4 +1,4 @@
-//! What the kubelet is told without being asked: that a driver is there.
+//! Registration with the kubelet.
 
 mod registration;
 mod watch;

@@ -1,8 +1,8 @@
-//! How a driver makes itself known to the kubelet: a socket in the kubelet's plugin folder, which
-//! stands for as long as the driver is served and is made again when it is lost or the kubelet
-//! refuses. Knows nothing of what a driver does.
+//! Registers a driver with the kubelet: a socket in the kubelet's plugin directory, which exists as
+//! long as the driver is served, and is recreated if it is lost or the kubelet refuses the driver.
+//! Does not know what a driver does.
 //!
-//! What the kubelet does on its side was read in Kubernetes 1.35, `pkg/kubelet/pluginmanager` and
+//! The kubelet's behaviour is from Kubernetes 1.35, `pkg/kubelet/pluginmanager` and
 //! `pkg/volume/csi`.
 
 use super::watch::Watch;
@@ -24,57 +24,57 @@ use tonic::service::Routes;
 use tonic::{Request, Response, Status};
 use wire::registration_server::{Registration as Calls, RegistrationServer};
 
-/// The kind of plugin (`CSIPlugin` in the kubelet's `pluginregistration` package).
+/// The type of plugin (`CSIPlugin` in the kubelet's `pluginregistration` package).
 const PLUGIN_TYPE: &str = "CSIPlugin";
 
-/// Not the version of CSI that is spoken: the kubelet takes any 1.x, and of two drivers with one
-/// name the higher. What node-driver-registrar says for all drivers, so that to and from a driver
-/// that it registers the way is equally open.
+/// Not the version of CSI: the kubelet accepts any 1.x, and of two drivers with one name it takes
+/// the higher version. node-driver-registrar reports the same for all drivers, so migrating to and
+/// from a driver that it registers works equally.
 const SUPPORTED_VERSION: &str = "1.0.0";
 
-/// Largest request, in bytes. An error of the kubelet may quote several others.
+/// Largest request, in bytes. An error from the kubelet may quote several others.
 const REQUEST_BYTES_MAX: usize = 64 << 10;
 
-/// As much of the kubelet's error is kept, in bytes.
+/// Longest error from the kubelet that is kept, in bytes.
 const ERROR_BYTES_MAX: usize = 2048;
 
-/// Connections at a time: the kubelet has one. Of more, one that is idle is closed.
+/// Connections at a time: the kubelet has one. Beyond that, an idle one is closed.
 const CONNECTIONS_MAX: usize = 8;
 
-/// Between the first two tries of a driver that the kubelet does not take, and at most. The kubelet
-/// itself waits up to two minutes.
+/// First and longest pause between attempts to register a driver that the kubelet refuses. The
+/// kubelet itself waits up to two minutes.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
-/// 1 for a driver that the kubelet has taken, else 0.
+/// 1 for a driver that the kubelet has registered, else 0.
 const REGISTERED: &str = "belay_kubelet_registered";
 
-/// A driver that shall be made known.
+/// A driver to register.
 #[derive(Clone, Debug)]
 pub struct Registration {
-    /// The kubelet's plugin folder, as this process sees it.
-    pub folder: PathBuf,
+    /// The kubelet's plugin directory, as this process sees it.
+    pub directory: PathBuf,
     /// The driver.
     pub driver: DriverName,
     /// Its CSI socket, as the kubelet sees it.
     pub endpoint: Endpoint,
-    /// The driver's own part of readiness: nobody is offered a driver that still starts. The
-    /// registration becomes one more part, which is not ready until the kubelet has the driver.
+    /// The driver's own part of readiness: a driver that still starts is not registered. The
+    /// registration adds a part, which is not ready until the kubelet has registered the driver.
     pub readiness: Readiness,
 }
 
-/// A driver on its way to the kubelet, for as long as this lives.
+/// Keeps a driver registered until dropped.
 pub(crate) struct Registrar {
-    /// The socket in the plugin folder.
+    /// The socket in the plugin directory.
     endpoint: Endpoint,
     server: Server,
-    standing: Arc<Standing>,
+    state: Arc<RegistrationState>,
     driver: Readiness,
     /// None while the driver starts.
     open: Option<Open>,
 }
 
-/// A socket that stands in the folder.
+/// A socket in the plugin directory.
 struct Open {
     listener: UnixListener,
     file: SocketFile,
@@ -83,20 +83,20 @@ struct Open {
 }
 
 impl Registrar {
-    /// Makes the socket, unless the driver still starts. From now on the kubelet may come, so the
-    /// driver must be served by now.
+    /// Creates the socket, unless the driver still starts. From now on the kubelet may connect, so
+    /// the driver must already be served.
     ///
     /// # Errors
     /// Those of [`Socket::bind`].
     pub(crate) fn open(registration: Registration, layer: &CallLayer) -> io::Result<Self> {
         let driver = registration.driver;
-        let folder = std::path::absolute(registration.folder)?;
+        let directory = std::path::absolute(registration.directory)?;
         let endpoint = Endpoint {
-            path: folder.join(format!("{driver}-reg.sock")),
+            path: directory.join(format!("{driver}-reg.sock")),
         };
-        metrics::describe_gauge!(REGISTERED, "Whether the kubelet has taken the driver.");
+        metrics::describe_gauge!(REGISTERED, "Whether the kubelet has registered the driver.");
         let gauge = metrics::gauge!(REGISTERED, "driver" => driver.to_string());
-        let standing = Arc::new(Standing {
+        let state = Arc::new(RegistrationState {
             readiness: registration.readiness.part(waiting(&driver)),
             driver,
             gauge,
@@ -104,51 +104,51 @@ impl Registrar {
         });
         let service = Service {
             endpoint: registration.endpoint,
-            standing: Arc::clone(&standing),
+            state: Arc::clone(&state),
         };
         let service = RegistrationServer::new(service);
         let service = service.max_decoding_message_size(REQUEST_BYTES_MAX);
         let driver = registration.readiness;
         let open = match driver.is_starting() {
-            false => Some(open(&endpoint, Socket::bind, &standing)?),
+            false => Some(open(&endpoint, Socket::bind, &state)?),
             true => {
-                standing.gauge.set(0.0);
+                state.gauge.set(0.0);
                 None
             }
         };
         Ok(Self {
             server: Server::new(Routes::new(service), layer, CONNECTIONS_MAX),
             endpoint,
-            standing,
+            state,
             driver,
             open,
         })
     }
 
-    /// Serves, and makes the socket again whenever that is needed. Dropped, it is removed.
+    /// Serves, and recreates the socket whenever necessary. Removes it when dropped.
     pub(crate) async fn run(self) -> Infallible {
         let Self {
             endpoint,
             server,
-            standing,
+            state,
             driver,
             open: first,
         } = self;
         let mut pauses = Pauses::default();
         match first {
-            Some(first) => stand(&server, &standing, first, &mut pauses).await,
+            Some(first) => serve_until_lost(&server, &state, first, &mut pauses).await,
             None => driver.started().await,
         }
         loop {
-            // Begun before the try, so that nothing is missed that happens after it.
+            // Started before the attempt, so that no later event is missed.
             let watch = Watch::new(&endpoint.path).ok();
-            match open(&endpoint, Socket::bind_at_once, &standing) {
+            match open(&endpoint, Socket::bind_at_once, &state) {
                 Ok(socket) => {
                     drop(watch);
-                    stand(&server, &standing, socket, &mut pauses).await;
+                    serve_until_lost(&server, &state, socket, &mut pauses).await;
                 }
                 Err(error) => {
-                    standing.failed(&error);
+                    state.failed(&error);
                     tokio::select! {
                         () = changed(&watch) => {}
                         () = tokio::time::sleep(pauses.next()) => {}
@@ -159,25 +159,25 @@ impl Registrar {
     }
 }
 
-/// Makes the socket by `bind`, and watches it.
+/// Creates the socket by `bind`, and watches it.
 fn open(
     endpoint: &Endpoint,
     bind: impl FnOnce(&Endpoint) -> io::Result<Socket>,
-    standing: &Standing,
+    state: &RegistrationState,
 ) -> io::Result<Open> {
     let (listener, file) = bind(endpoint)?.into_parts()?;
-    standing.awaited();
+    state.awaited();
     let watch = Watch::new(&endpoint.path);
     let socket = endpoint.path.display();
     let watch = watch.inspect_err(|error| {
-        let driver = standing.driver.as_str();
+        let driver = state.driver.as_str();
         tracing::warn!(
             driver,
-            "{socket}: cannot be watched ({error}), and is not made again if it is removed: the \
-             kubelet would lose the driver; raise fs.inotify.max_user_instances"
+            "{socket}: cannot be watched ({error}): if it is removed, the kubelet loses the \
+             driver; raise fs.inotify.max_user_instances"
         );
     });
-    tracing::info!(driver = standing.driver.as_str(), %socket, "waiting for the kubelet");
+    tracing::info!(driver = state.driver.as_str(), %socket, "waiting for the kubelet");
     Ok(Open {
         listener,
         file,
@@ -185,8 +185,13 @@ fn open(
     })
 }
 
-/// Serves on this socket until it should be made again.
-async fn stand(server: &Server, standing: &Standing, socket: Open, pauses: &mut Pauses) {
+/// Serves on this socket until it must be recreated.
+async fn serve_until_lost(
+    server: &Server,
+    state: &RegistrationState,
+    socket: Open,
+    pauses: &mut Pauses,
+) {
     let Open {
         listener,
         file,
@@ -195,40 +200,40 @@ async fn stand(server: &Server, standing: &Standing, socket: Open, pauses: &mut 
     tokio::select! {
         never = server.accept("registration", listener) => match never {},
         () = lost(&file, &watch) => {
-            let was_registered = standing.lost();
-            // Else somebody may be at it who does so again and again.
+            let was_registered = state.lost();
+            // Else another process may remove it in a loop.
             if !was_registered {
                 tokio::time::sleep(pauses.next()).await;
             }
         }
-        () = refused(standing.verdict.subscribe(), pauses) => {}
+        () = refused(state.verdict.subscribe(), pauses) => {}
     }
     drop(file);
 }
 
-/// Returns when the socket does not stand any more.
+/// Returns when the socket file is gone.
 async fn lost(file: &SocketFile, watch: &Option<Watch>) {
-    // The first look is for what happened before it was watched.
+    // The first check covers the time before the watch.
     while file.stands() {
         changed(watch).await;
     }
 }
 
-/// Returns when something may have happened; never, if nobody watches.
+/// Returns when something may have happened; never without a watch.
 async fn changed(watch: &Option<Watch>) {
     if let Some(watch) = watch {
         match watch.changed().await {
             Ok(()) => return,
-            Err(error) => tracing::warn!(%error, "the registration socket is not watched any more"),
+            Err(error) => tracing::warn!(%error, "the registration socket is no longer watched"),
         }
     }
     std::future::pending().await
 }
 
-/// Returns when the kubelet has refused the driver and has not asked again for a while.
+/// Returns when the kubelet has refused the driver and has not retried for a while.
 ///
-/// After some refusals it does so by itself, but not where the driver failed in NodeGetInfo or
-/// could not be entered at the API server: then it asks only for a new socket.
+/// The kubelet retries after some refusals, but not after a failed NodeGetInfo or CSINode update:
+/// then it only reacts to a new socket.
 async fn refused(mut verdict: Receiver<Verdict>, pauses: &mut Pauses) {
     loop {
         let now = verdict.borrow_and_update().clone();
@@ -241,13 +246,13 @@ async fn refused(mut verdict: Receiver<Verdict>, pauses: &mut Pauses) {
             Verdict::Awaited | Verdict::Unreachable(_) => {}
         }
         if verdict.changed().await.is_err() {
-            // Nobody can tell any more, which cannot be while this is served.
+            // The sender is gone, which cannot happen while this is served.
             std::future::pending().await
         }
     }
 }
 
-/// The time between tries: each is twice as long as the last one.
+/// The pause between attempts: each is twice as long as the last one.
 #[derive(Debug, Default)]
 struct Pauses(Duration);
 
@@ -262,16 +267,16 @@ impl Pauses {
     }
 }
 
-/// What the kubelet has said of a driver.
+/// The kubelet's reply to a driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Verdict {
-    /// Nothing yet.
+    /// None yet.
     Awaited,
-    /// It has taken it.
+    /// Registered.
     Registered,
-    /// It has not.
+    /// Refused.
     Refused,
-    /// It cannot come, for there is no socket, and why.
+    /// The kubelet cannot connect: there is no socket, and why.
     Unreachable(String),
 }
 
@@ -279,16 +284,16 @@ fn waiting(driver: &DriverName) -> State {
     State::Starting(format!("the kubelet has not registered {driver} yet"))
 }
 
-/// How a driver stands with the kubelet, and all who are told.
-struct Standing {
+/// The registration state of a driver, and where it is reported.
+struct RegistrationState {
     driver: DriverName,
     gauge: Gauge,
     readiness: Readiness,
     verdict: Sender<Verdict>,
 }
 
-impl Standing {
-    /// The kubelet may come. What it found wrong the last time is told until it is right.
+impl RegistrationState {
+    /// Waits for the kubelet. Its last error is reported until the next attempt succeeds.
     fn awaited(&self) {
         let last = self.verdict.send_replace(Verdict::Awaited);
         if matches!(last, Verdict::Registered | Verdict::Unreachable(_)) {
@@ -313,7 +318,7 @@ impl Standing {
         tracing::error!(
             driver,
             error,
-            "the kubelet refuses the driver; it is offered again"
+            "the kubelet refuses the driver; registration will be retried"
         );
         self.gauge.set(0.0);
         let why = format!("the kubelet refuses {driver}: {error}");
@@ -321,12 +326,12 @@ impl Standing {
         self.verdict.send_replace(Verdict::Refused);
     }
 
-    /// The socket is gone. Whether the driver was registered until then.
+    /// The socket is gone. Returns whether the driver was registered until then.
     fn lost(&self) -> bool {
         let driver = self.driver.as_str();
         tracing::warn!(
             driver,
-            "somebody removed the registration socket; it is made again"
+            "the registration socket was removed; creating it again"
         );
         *self.verdict.borrow() == Verdict::Registered
     }
@@ -343,10 +348,10 @@ impl Standing {
     }
 }
 
-/// What the kubelet calls.
+/// The service that the kubelet calls.
 struct Service {
     endpoint: Endpoint,
-    standing: Arc<Standing>,
+    state: Arc<RegistrationState>,
 }
 
 #[tonic::async_trait]
@@ -357,7 +362,7 @@ impl Calls for Service {
     ) -> Result<Response<wire::PluginInfo>, Status> {
         Ok(Response::new(wire::PluginInfo {
             r#type: PLUGIN_TYPE.to_owned(),
-            name: self.standing.driver.to_string(),
+            name: self.state.driver.to_string(),
             endpoint: self.endpoint.path.display().to_string(),
             supported_versions: vec![SUPPORTED_VERSION.to_owned()],
         }))
@@ -369,9 +374,9 @@ impl Calls for Service {
     ) -> Result<Response<wire::RegistrationStatusResponse>, Status> {
         let status = request.into_inner();
         if status.plugin_registered {
-            self.standing.registered();
+            self.state.registered();
         } else {
-            self.standing.refused(&status.error);
+            self.state.refused(&status.error);
         }
         Ok(Response::new(wire::RegistrationStatusResponse {}))
     }
@@ -388,41 +393,41 @@ mod tests {
 
     const NAME: &str = "test.csi.belay.dev";
 
-    /// A driver that registers itself, without its service.
+    /// A driver that registers itself, without its services.
     struct Bed {
-        folder: TempDir,
+        directory: TempDir,
         readiness: Readiness,
-        standing: Arc<Standing>,
+        state: Arc<RegistrationState>,
         running: JoinHandle<Infallible>,
     }
 
     impl Bed {
         fn new() -> Self {
-            let folder = TempDir::new().unwrap();
+            let directory = TempDir::new().unwrap();
             let readiness = Readiness::new(State::Ready);
             let registration = Registration {
-                folder: folder.path().to_owned(),
+                directory: directory.path().to_owned(),
                 driver: NAME.parse().unwrap(),
                 endpoint: "/var/lib/kubelet/plugins/test/csi.sock".parse().unwrap(),
                 readiness: readiness.clone(),
             };
             let registrar = Registrar::open(registration, &CallLayer::new()).unwrap();
             Self {
-                folder,
+                directory,
                 readiness,
-                standing: Arc::clone(&registrar.standing),
+                state: Arc::clone(&registrar.state),
                 running: tokio::spawn(registrar.run()),
             }
         }
 
         fn socket(&self) -> PathBuf {
-            self.folder.path().join(format!("{NAME}-reg.sock"))
+            self.directory.path().join(format!("{NAME}-reg.sock"))
         }
 
-        /// The next thing that is known of the driver, and after how many seconds.
+        /// The next state of the driver, and after how many seconds.
         async fn next(&self) -> (Verdict, u64) {
             let begun = Instant::now();
-            let mut verdicts = self.standing.verdict.subscribe();
+            let mut verdicts = self.state.verdict.subscribe();
             verdicts.changed().await.unwrap();
             let now = verdicts.borrow().clone();
             (now, begun.elapsed().as_secs())
@@ -434,40 +439,40 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_refused_driver_is_offered_again_ever_later_and_tells_why_until_it_is_taken() {
+    async fn a_refused_driver_is_offered_again_ever_later_and_reports_why_until_it_is_registered() {
         let bed = Bed::new();
         let refused = unhealthy("the kubelet refuses test.csi.belay.dev: no room");
         for seconds in [1, 2, 4, 8, 16, 32, 60, 60] {
-            bed.standing.refused("no room");
+            bed.state.refused("no room");
             assert_eq!(bed.next().await, (Verdict::Awaited, seconds));
             assert_eq!(bed.readiness.state(), refused);
             UnixStream::connect(bed.socket()).unwrap();
         }
-        bed.standing.registered();
+        bed.state.registered();
         assert_eq!(bed.readiness.state(), State::Ready);
         tokio::task::yield_now().await;
-        bed.standing.refused("no room");
+        bed.state.refused("no room");
         assert_eq!(bed.next().await, (Verdict::Awaited, 1));
         assert!(!bed.running.is_finished());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_kubelet_that_asks_again_by_itself_is_not_disturbed() {
+    async fn a_kubelet_that_retries_by_itself_is_not_disturbed() {
         let bed = Bed::new();
         let before = std::fs::symlink_metadata(bed.socket()).unwrap().ino();
-        bed.standing.refused("not yet");
+        bed.state.refused("not yet");
         tokio::time::sleep(FIRST_PAUSE / 2).await;
-        bed.standing.registered();
+        bed.state.registered();
         tokio::time::sleep(2 * LONGEST_PAUSE).await;
         let after = std::fs::symlink_metadata(bed.socket()).unwrap().ino();
         assert_eq!(after, before);
-        assert_eq!(*bed.standing.verdict.borrow(), Verdict::Registered);
+        assert_eq!(*bed.state.verdict.borrow(), Verdict::Registered);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn whoever_removes_the_socket_again_and_again_finds_it_ever_later() {
+    async fn a_socket_that_is_removed_again_and_again_is_recreated_ever_later() {
         let bed = Bed::new();
-        bed.standing.registered();
+        bed.state.registered();
         for seconds in [0, 1, 2, 4] {
             tokio::task::yield_now().await;
             std::fs::remove_file(bed.socket()).unwrap();
@@ -476,9 +481,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_error_of_any_length_is_told_in_part() {
+    async fn a_long_error_is_reported_in_part() {
         let bed = Bed::new();
-        bed.standing.refused(&"x".repeat(REQUEST_BYTES_MAX));
+        bed.state.refused(&"x".repeat(REQUEST_BYTES_MAX));
         let State::Unhealthy(why) = bed.readiness.state() else {
             panic!("{:?}", bed.readiness.state())
         };
@@ -486,11 +491,16 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_socket_goes_with_the_registrar() {
+    async fn the_socket_is_removed_with_the_registrar() {
         let bed = Bed::new();
         assert!(bed.socket().exists());
         bed.running.abort();
         assert!(bed.running.await.unwrap_err().is_cancelled());
-        assert!(!bed.folder.path().join(format!("{NAME}-reg.sock")).exists());
+        assert!(
+            !bed.directory
+                .path()
+                .join(format!("{NAME}-reg.sock"))
+                .exists()
+        );
     }
 }

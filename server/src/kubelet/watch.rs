@@ -1,5 +1,5 @@
-//! Tells when something may have happened to one file of a folder, or to the folder. By events of
-//! the kernel (inotify(7)), never by looking again and again. Knows nothing of sockets.
+//! Reports when one file of a directory, or the directory, may have changed, from inotify(7)
+//! events. Does not know sockets.
 
 use crate::inotify::Inotify;
 use rustix::fs::inotify::{ReadFlags, WatchFlags};
@@ -9,14 +9,14 @@ use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
-/// A watch on one file and its folder. A folder that is made anew wants a new watch.
+/// A watch on one file and its directory. A directory that is recreated needs a new watch.
 #[derive(Debug)]
 pub(super) struct Watch {
     inotify: Inotify,
     watched: Vec<Watched>,
 }
 
-/// A folder, and the one name in it that matters.
+/// A directory, and the one name in it that matters.
 #[derive(Debug)]
 struct Watched {
     descriptor: i32,
@@ -24,11 +24,11 @@ struct Watched {
 }
 
 impl Watch {
-    /// Begins. The folder need not be there: then it is noticed when it is made.
+    /// Starts to watch. The directory need not exist: then its creation is noticed.
     ///
     /// # Errors
-    /// The kernel's, for want of inotify instances most likely, or if the folder above is not there
-    /// either.
+    /// That of the kernel, most likely a lack of inotify instances, or that the parent directory
+    /// does not exist either.
     pub(super) fn new(file: &Path) -> io::Result<Self> {
         let inotify = Inotify::new()?;
         let of_both = WatchFlags::ONLYDIR
@@ -39,29 +39,29 @@ impl Watch {
             | WatchFlags::MOVE_SELF;
         let mut watched = Vec::new();
         let mut add = |path: &Path, flags| match (path.parent(), path.file_name()) {
-            (Some(folder), Some(name)) => {
-                let descriptor = inotify.add(folder, flags)?;
+            (Some(directory), Some(name)) => {
+                let descriptor = inotify.add(directory, flags)?;
                 let name = name.to_owned();
                 watched.push(Watched { descriptor, name });
                 Ok(())
             }
             _ => Ok(()),
         };
-        // Nothing is made in the place of the file but by whoever is told that it is gone.
+        // Only the caller recreates the file, once it learns that the file is gone.
         match add(file, of_both) {
             Ok(()) | Err(Errno::NOENT | Errno::NOTDIR) => {}
             Err(error) => return Err(error.into()),
         }
-        if let Some(folder) = file.parent() {
-            add(folder, of_both | WatchFlags::CREATE)?;
+        if let Some(directory) = file.parent() {
+            add(directory, of_both | WatchFlags::CREATE)?;
         }
         Ok(Self { inotify, watched })
     }
 
-    /// Returns when something may have happened since the last time.
+    /// Returns when something may have changed since the last call.
     ///
     /// # Errors
-    /// The kernel's: the watch is of no use any more.
+    /// That of the kernel: the watch is of no further use.
     pub(super) async fn changed(&self) -> io::Result<()> {
         let mut matters = false;
         while !matters {
@@ -74,7 +74,7 @@ impl Watch {
         Ok(())
     }
 
-    /// What has no name happened to the folder itself.
+    /// An event without a name concerns the directory itself.
     fn concerns(&self, descriptor: i32, name: Option<&CStr>) -> bool {
         let name = name.map(|name| OsStr::from_bytes(name.to_bytes()));
         self.watched.iter().any(|watched| {
@@ -90,44 +90,44 @@ mod tests {
     use std::fs;
     use tempfile::TempDir;
 
-    /// Whether the watch tells of what `act` does: inotify has it at once.
-    async fn tells(watch: &Watch, act: impl FnOnce()) -> bool {
+    /// Whether the watch reports what `act` does: inotify has it at once.
+    async fn reports(watch: &Watch, act: impl FnOnce()) -> bool {
         act();
-        // The runtime must have looked for events since.
+        // The runtime must have polled for events since.
         tokio::task::yield_now().await;
-        let told = tokio::time::timeout(std::time::Duration::ZERO, watch.changed()).await;
+        let reported = tokio::time::timeout(std::time::Duration::ZERO, watch.changed()).await;
         while watch.changed().now_or_never().is_some() {}
-        told.is_ok()
+        reported.is_ok()
     }
 
     #[tokio::test]
-    async fn only_what_happens_to_the_file_and_its_folder_is_told() {
+    async fn only_changes_of_the_file_and_its_directory_are_reported() {
         let top = TempDir::new().unwrap();
-        let (folder, aside) = (top.path().join("folder"), top.path().join("aside"));
-        let (file, other) = (folder.join("file"), folder.join("other"));
-        fs::create_dir(&folder).unwrap();
+        let (directory, aside) = (top.path().join("directory"), top.path().join("aside"));
+        let (file, other) = (directory.join("file"), directory.join("other"));
+        fs::create_dir(&directory).unwrap();
         fs::write(&file, "").unwrap();
         let watch = Watch::new(&file).unwrap();
-        assert!(!tells(&watch, || fs::write(&other, "").unwrap()).await);
-        assert!(!tells(&watch, || fs::write(&file, "more").unwrap()).await);
-        assert!(!tells(&watch, || fs::write(&aside, "").unwrap()).await);
-        assert!(tells(&watch, || fs::rename(&other, &file).unwrap()).await);
-        assert!(tells(&watch, || fs::rename(&file, &other).unwrap()).await);
-        assert!(!tells(&watch, || fs::remove_file(&other).unwrap()).await);
-        assert!(tells(&watch, || fs::remove_dir(&folder).unwrap()).await);
+        assert!(!reports(&watch, || fs::write(&other, "").unwrap()).await);
+        assert!(!reports(&watch, || fs::write(&file, "more").unwrap()).await);
+        assert!(!reports(&watch, || fs::write(&aside, "").unwrap()).await);
+        assert!(reports(&watch, || fs::rename(&other, &file).unwrap()).await);
+        assert!(reports(&watch, || fs::rename(&file, &other).unwrap()).await);
+        assert!(!reports(&watch, || fs::remove_file(&other).unwrap()).await);
+        assert!(reports(&watch, || fs::remove_dir(&directory).unwrap()).await);
         let watch = Watch::new(&file).unwrap();
-        assert!(tells(&watch, || fs::create_dir(&folder).unwrap()).await);
+        assert!(reports(&watch, || fs::create_dir(&directory).unwrap()).await);
         let watch = Watch::new(&file).unwrap();
         fs::write(&file, "").unwrap();
-        assert!(tells(&watch, || fs::remove_file(&file).unwrap()).await);
+        assert!(reports(&watch, || fs::remove_file(&file).unwrap()).await);
         let moved = top.path().join("moved");
-        assert!(tells(&watch, || fs::rename(&folder, &moved).unwrap()).await);
+        assert!(reports(&watch, || fs::rename(&directory, &moved).unwrap()).await);
     }
 
     #[tokio::test]
-    async fn a_folder_that_is_nowhere_cannot_be_watched() {
+    async fn a_directory_without_a_parent_cannot_be_watched() {
         let top = TempDir::new().unwrap();
-        let error = Watch::new(&top.path().join("no/folder/file")).unwrap_err();
+        let error = Watch::new(&top.path().join("no/directory/file")).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::NotFound);
     }
 }

@@ -1,6 +1,6 @@
-//! Standard error without waiting: a reader of the log that stalls must not stop the program. A
-//! line that cannot be written at once is dropped, and counted; the count is written when there is
-//! room again. Knows bytes, and nothing of events.
+//! Non-blocking standard error: a stalled reader of the log must not stop the program. A line that
+//! cannot be written at once is dropped and counted; the count is written when the log accepts
+//! lines again. Knows bytes, not events.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, fstat, major};
@@ -17,20 +17,20 @@ use tracing_subscriber::fmt::time::{FormatTime as _, SystemTime};
 /// Bytes that may wait for the thread that writes to a file or a terminal.
 const QUEUE_BYTES_MAX: usize = 64 << 10;
 
-/// It formats nothing, and calls nothing but write.
+/// The thread formats nothing, and calls only write.
 const STACK_BYTES: usize = 64 << 10;
 
-/// At most so much is written to a pipe at once where it cannot be asked not to wait: it fits where
-/// poll says so (pipe(7), `PIPE_BUF`).
+/// Most bytes per write to a pipe that lacks non-blocking writes: as many fit if poll reports the
+/// pipe writable (pipe(7), `PIPE_BUF`).
 const PIPE_BYTES_MAX: usize = 4096;
 
-/// How long the end of a program waits for its last lines to be in their file.
+/// How long the exit of a program waits until its last lines are in the file.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The major number of `/dev/null` and its like (devices.txt of the kernel's documentation).
+/// The major number of `/dev/null` and others (devices.txt of the kernel's documentation).
 const MEMORY_DEVICES: u32 = 1;
 
-/// The offset that means the place where the file is (pwritev2(2)).
+/// The offset that means the current file position (pwritev2(2)).
 const HERE: u64 = u64::MAX;
 
 /// Lines dropped since the start.
@@ -50,14 +50,14 @@ pub(super) fn write_line(line: &[u8]) {
         .write_line(line);
 }
 
-/// From now on what waits for a disk or a person is left to a thread of its own.
+/// From now on, writes that may block are done by a separate thread.
 pub(super) fn leave_waiting_to_a_thread() -> io::Result<()> {
     stderr()
         .get_or_insert_with(|| Sink::new(io::stderr()))
         .start_thread()
 }
 
-/// Waits a little until what that thread has is written.
+/// Waits briefly until the thread has written its queue.
 pub(super) fn flush() {
     let queue = stderr().as_ref().and_then(|sink| sink.queue.clone());
     if let Some(queue) = queue {
@@ -65,21 +65,21 @@ pub(super) fn flush() {
     }
 }
 
-/// Lines that were dropped so far.
+/// Lines dropped so far.
 pub(super) fn dropped() -> u64 {
     DROPPED.load(Ordering::Relaxed)
 }
 
-/// What is behind a descriptor, by how it is written to without waiting.
+/// What a descriptor refers to, by how it is written to without blocking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Pipe,
-    /// A pipe of a kernel that cannot be asked not to wait (before Linux 6.4).
+    /// A pipe of a kernel without non-blocking writes (before Linux 6.4).
     OldPipe,
     Socket,
     /// Takes everything at once.
     Null,
-    /// A file or a terminal: nothing can be asked not to wait for a disk, or for Ctrl-Q.
+    /// A file or a terminal: no flag avoids waiting for a disk, or for Ctrl-Q.
     Waits,
 }
 
@@ -101,11 +101,11 @@ impl Kind {
 struct Sink<F> {
     file: F,
     kind: Kind,
-    /// The end of a line that has begun: lines are dropped whole.
+    /// The rest of a line that was written in part: lines are dropped whole.
     rest: Vec<u8>,
-    /// Lines dropped since that was last written.
+    /// Lines dropped since the last report.
     missed: u64,
-    /// To the thread, if there is one.
+    /// The queue of the thread, if there is one.
     queue: Option<Arc<Queue>>,
 }
 
@@ -128,7 +128,7 @@ impl<F: AsFd> Sink<F> {
         DROPPED.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Writes what is due before the next line; whether that is all.
+    /// Writes what is due before the next line. Returns whether that succeeded.
     fn take_up(&mut self) -> bool {
         let rest = std::mem::take(&mut self.rest);
         if !rest.is_empty() && !self.try_line(&rest) {
@@ -147,14 +147,14 @@ impl<F: AsFd> Sink<F> {
         self.rest.is_empty()
     }
 
-    /// Whether it is written, or has begun to be.
+    /// Whether the line is written, or was begun.
     fn try_line(&mut self, line: &[u8]) -> bool {
         let mut written = 0;
         while written < line.len() {
             match self.write_some(&line[written..]) {
                 Ok(some) if some > 0 => written += some,
                 Err(Errno::INTR) => {}
-                // No room, or no reader.
+                // The buffer is full, or the reader is gone.
                 _ => break,
             }
         }
@@ -170,7 +170,7 @@ impl<F: AsFd> Sink<F> {
             (Kind::Pipe, _) => {
                 let slices = [IoSlice::new(bytes)];
                 match pwritev2(file, &slices, HERE, ReadWriteFlags::NOWAIT) {
-                    // An older kernel, or a filter of system calls that knows none so new.
+                    // An older kernel, or a seccomp filter that does not know the flag.
                     Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS | Errno::PERM) => {
                         self.kind = Kind::OldPipe;
                         self.write_some(bytes)
@@ -188,7 +188,7 @@ impl<F: AsFd> Sink<F> {
             }
             (Kind::Socket, _) => send(file, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL),
             (Kind::Waits, Some(queue)) => queue.push(bytes),
-            // Without the thread, which is before anybody is served.
+            // Before the thread starts, which is before calls are served.
             (Kind::Null | Kind::Waits, _) => write(file, bytes),
         }
     }
@@ -210,17 +210,17 @@ impl Sink<io::Stderr> {
     }
 }
 
-/// As the lines around it look.
+/// In the format of the lines around it.
 fn report(missed: u64) -> String {
     let mut line = String::new();
     if SystemTime.format_time(&mut Writer::new(&mut line)).is_err() {
-        // A line without its time is better than none.
+        // A line without a timestamp is better than none.
         line.clear();
     }
-    line + &format!("  WARN {missed} lines of the log were dropped, as nobody took them\n")
+    line + &format!("  WARN {missed} log lines were dropped, because stderr was not read in time\n")
 }
 
-/// Bytes on their way to the thread that writes them.
+/// Bytes queued for the thread that writes them.
 #[derive(Default)]
 struct Queue {
     waiting: Mutex<Waiting>,
@@ -231,7 +231,7 @@ struct Queue {
 struct Waiting {
     bytes: Vec<u8>,
     is_writing: bool,
-    /// Somebody waits for the end of it.
+    /// `drain` waits until the queue is empty.
     is_drained: bool,
 }
 
@@ -240,7 +240,7 @@ impl Queue {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// All of it, or nothing.
+    /// Takes all bytes, or none.
     fn push(&self, bytes: &[u8]) -> Result<usize, Errno> {
         let mut waiting = self.waiting();
         if waiting.bytes.len() + bytes.len() > QUEUE_BYTES_MAX {
@@ -266,12 +266,12 @@ impl Queue {
             waiting.is_writing = true;
             let bytes = std::mem::take(&mut waiting.bytes);
             drop(waiting);
-            // A full disk; there is no other place to write that to.
+            // The disk may be full; there is no other place for the error.
             drop(file.write_all(&bytes));
         }
     }
 
-    /// Waits until all is written, or for that time.
+    /// Waits until all is written, at most for this time.
     fn drain(&self, timeout: Duration) {
         let end = Instant::now() + timeout;
         let mut waiting = self.waiting();
@@ -295,7 +295,7 @@ mod tests {
 
     const LINE: &str = "a line that is long enough to fill every buffer some day\n";
 
-    /// Writes lines until one is dropped: how many were taken.
+    /// Writes lines until one is dropped. Returns how many were taken.
     fn fill<F: AsFd>(sink: &mut Sink<F>) -> u64 {
         (0..)
             .find(|_| {
@@ -305,7 +305,7 @@ mod tests {
             .unwrap()
     }
 
-    /// What there is to read, without waiting.
+    /// What can be read without blocking.
     fn read_all(reader: &mut impl io::Read) -> String {
         let mut bytes = Vec::new();
         let mut some = [0; 4096];
@@ -328,7 +328,7 @@ mod tests {
         };
         assert_eq!(whole.len() as u64, taken);
         assert!(whole.iter().all(|line| *line == LINE.trim_end()), "{text}");
-        let count = "  WARN 2 lines of the log were dropped, as nobody took them";
+        let count = "  WARN 2 log lines were dropped, because stderr was not read in time";
         assert!(report.ends_with(count), "{report}");
         assert_eq!(*last, "the last line");
     }
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pipe_that_nobody_reads_takes_whole_lines_and_then_the_count_of_the_others() {
+    fn a_pipe_that_is_not_read_takes_whole_lines_and_then_the_count_of_the_others() {
         let (mut reader, writer) = pipe();
         expect_whole_lines_and_a_count(Sink::new(writer), &mut reader);
     }
@@ -372,15 +372,12 @@ mod tests {
         text += &read_all(&mut reader);
         let (first, others) = text.split_once('\n').unwrap();
         assert_eq!(first.len(), 100_000);
-        assert!(
-            others.contains(" 1 lines of the log were dropped"),
-            "{others}"
-        );
+        assert!(others.contains(" 1 log lines were dropped"), "{others}");
         assert!(others.ends_with("the next line\n"), "{others}");
     }
 
     #[test]
-    fn nobody_reads_and_nobody_waits_when_the_reader_has_gone() {
+    fn writes_do_not_block_when_the_reader_is_gone() {
         let (reader, writer) = pipe();
         drop(reader);
         let mut sink = Sink::new(writer);
@@ -388,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_takes_so_much_and_no_more_until_it_is_written() {
+    fn a_full_queue_takes_no_more_until_it_is_written() {
         let queue = Arc::<Queue>::default();
         let line = [b'x'; 1000];
         let taken = (0..).find(|_| queue.push(&line).is_err()).unwrap();

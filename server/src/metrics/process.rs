@@ -1,5 +1,5 @@
-//! What every Prometheus client tells of its process, under the names that all of them use. Read
-//! when asked for; what cannot be read is left out.
+//! The process metrics of every Prometheus client, under their usual names. Read on request; values
+//! that cannot be read are left out.
 
 use rustix::process::Resource;
 use rustix::time::ClockId;
@@ -13,47 +13,47 @@ pub(super) fn write(page: &mut String) {
         value(
             "process_cpu_seconds_total",
             "counter",
-            "Processor time used by the process, in its own code and in the kernel for it.",
+            "Total user and system CPU time spent.",
             stat.cpu_seconds,
         );
         value(
             "process_resident_memory_bytes",
             "gauge",
-            "Resident memory.",
+            "Resident memory size.",
             stat.resident_bytes,
         );
         value(
             "process_virtual_memory_bytes",
             "gauge",
-            "Virtual memory.",
+            "Virtual memory size.",
             stat.virtual_bytes,
         );
         value(
             "process_start_time_seconds",
             "gauge",
-            "When the process began, since 1970.",
+            "Start time of the process since the Unix epoch.",
             stat.start_time_seconds,
         );
         value("process_threads", "gauge", "Threads.", stat.threads);
     }
     if let Some(open) = open_fds() {
-        let help = "Open file descriptors.";
+        let help = "Number of open file descriptors.";
         family(page, "process_open_fds", "gauge", help, open);
     }
-    // Without a limit there is nothing to tell.
+    // Without a limit there is no value.
     if let Some(most) = rustix::process::getrlimit(Resource::Nofile).current {
-        let help = "The most file descriptors that may be open.";
+        let help = "Maximum number of open file descriptors.";
         family(page, "process_max_fds", "gauge", help, most);
     }
 }
 
-/// One value of a name of its own, in the text format of Prometheus (version 0.0.4).
+/// One metric, in the text format of Prometheus (version 0.0.4).
 fn family(page: &mut String, name: &str, kind: &str, help: &str, value: impl Display) {
     let value = format!("# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}\n");
     page.push_str(&value);
 }
 
-/// What /proc/self/stat says (proc_pid_stat(5)).
+/// The fields of /proc/self/stat (proc_pid_stat(5)).
 struct Stat {
     cpu_seconds: f64,
     threads: f64,
@@ -65,7 +65,7 @@ struct Stat {
 impl Stat {
     fn read() -> Option<Self> {
         let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
-        // The name of the program comes second, in parentheses, and may have anything in it.
+        // The second field, the program's name in parentheses, may contain anything.
         let (_, fields) = stat.rsplit_once(") ")?;
         let fields: Vec<&str> = fields.split(' ').collect();
         let field = |number: usize| fields.get(number - 3)?.parse::<f64>().ok();
@@ -79,7 +79,7 @@ impl Stat {
     }
 }
 
-/// When the process began. Worked out once, since the wall clock is set now and then.
+/// Start time of the process. Computed once, since the wall clock may be set later.
 fn start_time_seconds(ticks_after_boot: f64) -> f64 {
     static START: OnceLock<f64> = OnceLock::new();
     let now = |clock| {
@@ -97,7 +97,7 @@ fn ticks_per_second() -> f64 {
 
 fn open_fds() -> Option<usize> {
     let fds = std::fs::read_dir("/proc/self/fd").ok()?;
-    // Less the one that reads the folder.
+    // Without the one that reads the directory.
     Some(fds.count().saturating_sub(1))
 }
 
@@ -107,7 +107,7 @@ mod tests {
     use std::time::SystemTime;
 
     #[test]
-    fn the_process_tells_what_the_kernel_knows_of_it() {
+    fn the_process_reports_what_the_kernel_knows_of_it() {
         let stat = Stat::read().unwrap();
         let now = SystemTime::now()
             .duration_since(SystemTime::UNIX_EPOCH)

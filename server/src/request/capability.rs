@@ -1,4 +1,4 @@
-//! How a volume is to be used: access mode, and block device or filesystem.
+//! The requested use of a volume: access mode, and block device or filesystem.
 
 use super::text::{STRING_BYTES_MAX, at_most, without_controls};
 use crate::call::Failure;
@@ -7,35 +7,35 @@ use csi::volume_capability::AccessType;
 use csi::volume_capability::access_mode::Mode;
 use std::fmt;
 
-/// Most bytes of all mount flags of a capability together (CSI 1.13, `MountVolume.mount_flags`).
+/// Most bytes of all mount flags of a capability in total (CSI 1.13, `MountVolume.mount_flags`).
 const MOUNT_FLAGS_BYTES_MAX: usize = 4096;
 
-/// A way to use a volume.
+/// One use of a volume.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Capability {
     /// As a block device or as a filesystem.
     pub access: Access,
-    /// By how many nodes and workloads, and whether to write.
+    /// How many nodes and workloads may use it, and whether to write.
     pub mode: AccessMode,
 }
 
-/// As what a workload sees the volume.
+/// How a workload sees the volume.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Access {
     /// A device node.
     Block,
     /// A mounted filesystem.
     Mount {
-        /// E.g. `ext4`; empty = not asked for.
+        /// E.g. `ext4`; empty = not specified.
         fs_type: String,
         /// Mount options.
         flags: MountFlags,
-        /// The group that shall own the files; empty = not asked for.
+        /// The group that owns the files; empty = not specified.
         group: String,
     },
 }
 
-/// Who may use the volume at a time, and how.
+/// Who may use the volume at the same time, and how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AccessMode {
     /// Read and written on one node.
@@ -55,13 +55,13 @@ pub enum AccessMode {
 }
 
 impl AccessMode {
-    /// Whether nobody may write.
+    /// Whether writing is forbidden.
     #[must_use]
     pub const fn is_read_only(self) -> bool {
         matches!(self, Self::SingleNodeReaderOnly | Self::MultiNodeReaderOnly)
     }
 
-    /// Whether several nodes may use the volume at a time.
+    /// Whether several nodes may use the volume at the same time.
     #[must_use]
     pub const fn is_multi_node(self) -> bool {
         matches!(
@@ -105,12 +105,12 @@ impl AccessMode {
     }
 }
 
-/// Mount options; not printed, since some filesystems take credentials there.
+/// Mount options; not printed, since some filesystems take credentials as options.
 #[derive(Clone, Default, PartialEq, Eq, Hash)]
 pub struct MountFlags(Vec<String>);
 
 impl MountFlags {
-    /// The options as they came.
+    /// The options as received.
     #[must_use]
     pub fn as_slice(&self) -> &[String] {
         &self.0
@@ -147,7 +147,7 @@ impl Capability {
             .transpose()
     }
 
-    /// The capabilities in `volume_capabilities`, each named by its place there.
+    /// The capabilities in `volume_capabilities`, each named by its index.
     pub(super) fn list(capabilities: Vec<csi::VolumeCapability>) -> Result<Vec<Self>, Failure> {
         let numbered = capabilities.into_iter().enumerate();
         numbered
@@ -155,7 +155,7 @@ impl Capability {
             .collect()
     }
 
-    /// The same, where at least one is required.
+    /// The same, but at least one is required.
     pub(super) fn list_of_some(
         capabilities: Vec<csi::VolumeCapability>,
     ) -> Result<Vec<Self>, Failure> {
@@ -170,7 +170,7 @@ impl Capability {
 
     fn checked(field: &str, capability: csi::VolumeCapability) -> Result<Self, Failure> {
         let access = match capability.access_type {
-            None => return Err(Failure::invalid(field, "has neither block nor mount")),
+            None => return Err(Failure::invalid(field, "must set block or mount")),
             Some(AccessType::Block(_)) => Access::Block,
             Some(AccessType::Mount(mount)) => mounted(field, mount)?,
         };
@@ -179,7 +179,7 @@ impl Capability {
             .ok()
             .and_then(AccessMode::known)
             .ok_or_else(|| {
-                let why = format_args!("access_mode {number} is not one of CSI 1.13");
+                let why = format_args!("access_mode {number} is not defined in CSI 1.13");
                 Failure::invalid(field, why)
             })?;
         Ok(Self { access, mode })
@@ -198,7 +198,7 @@ fn mounted(field: &str, mount: csi::volume_capability::MountVolume) -> Result<Ac
     let bytes: usize = mount.mount_flags.iter().map(String::len).sum();
     if bytes > MOUNT_FLAGS_BYTES_MAX {
         let why = format_args!(
-            "mount_flags have {bytes} bytes in all; at most {MOUNT_FLAGS_BYTES_MAX} are allowed"
+            "mount_flags have {bytes} bytes in total; at most {MOUNT_FLAGS_BYTES_MAX} are allowed"
         );
         return Err(Failure::invalid(field, why));
     }
@@ -267,9 +267,9 @@ mod tests {
     }
 
     #[test]
-    fn half_a_capability_is_refused() {
+    fn an_incomplete_capability_is_refused() {
         for number in [0, 8, -1] {
-            let why = format!("volume_capability: access_mode {number} is not one of CSI 1.13");
+            let why = format!("volume_capability: access_mode {number} is not defined in CSI 1.13");
             assert_eq!(refused(block(number)), why);
         }
         let no_mode = csi::VolumeCapability {
@@ -278,7 +278,7 @@ mod tests {
         };
         assert_eq!(
             refused(no_mode),
-            "volume_capability: access_mode 0 is not one of CSI 1.13"
+            "volume_capability: access_mode 0 is not defined in CSI 1.13"
         );
         let no_type = csi::VolumeCapability {
             access_type: None,
@@ -286,7 +286,7 @@ mod tests {
         };
         assert_eq!(
             refused(no_type),
-            "volume_capability: has neither block nor mount"
+            "volume_capability: must set block or mount"
         );
         let absent = Capability::required("volume_capability", None).unwrap_err();
         assert_eq!(

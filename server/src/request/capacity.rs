@@ -1,4 +1,4 @@
-//! How large a volume is to be.
+//! The requested size of a volume.
 
 use crate::call::Failure;
 use belay_proto::csi::v1 as csi;
@@ -6,9 +6,9 @@ use belay_proto::csi::v1 as csi;
 /// Bounds for the size of a volume, in bytes; at least one of them is set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CapacityRange {
-    /// At least so many bytes; 0 = no lower bound.
+    /// Minimum, in bytes; 0 = no lower bound.
     pub required_bytes: u64,
-    /// At most so many bytes; 0 = no upper bound.
+    /// Maximum, in bytes; 0 = no upper bound.
     pub limit_bytes: u64,
 }
 
@@ -19,7 +19,7 @@ impl TryFrom<csi::CapacityRange> for CapacityRange {
         let required_bytes = bytes("capacity_range.required_bytes", range.required_bytes)?;
         let limit_bytes = bytes("capacity_range.limit_bytes", range.limit_bytes)?;
         if required_bytes == 0 && limit_bytes == 0 {
-            let why = "is there, but neither required_bytes nor limit_bytes is set";
+            let why = "must set required_bytes or limit_bytes";
             return Err(Failure::invalid("capacity_range", why));
         }
         if limit_bytes != 0 && limit_bytes < required_bytes {
@@ -47,7 +47,7 @@ mod tests {
             (
                 0,
                 0,
-                "capacity_range: is there, but neither required_bytes nor limit_bytes is set",
+                "capacity_range: must set required_bytes or limit_bytes",
             ),
             (-1, 0, "capacity_range.required_bytes: -1 is negative"),
             (

@@ -1,14 +1,14 @@
-//! The string maps of requests: contexts and parameters, which may be shown, and secrets, which may
-//! not.
+//! The string maps of requests: contexts and parameters, which may be printed, and secrets, which
+//! may not.
 
 use crate::call::Failure;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 
-/// Largest map, in bytes of all its keys and values (CSI 1.13, "Size Limits").
+/// Largest map, in bytes of all keys and values (CSI 1.13, "Size Limits").
 pub const MAP_BYTES_MAX: usize = 4096;
 
-/// A volume context, publish context or set of parameters, in the order of its keys.
+/// A volume context, publish context or set of parameters, sorted by key.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Context(BTreeMap<String, String>);
 
@@ -30,7 +30,7 @@ impl Context {
         self.0.get(key).map(String::as_str)
     }
 
-    /// All entries in the order of their keys.
+    /// All entries, sorted by key.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0
             .iter()
@@ -38,7 +38,7 @@ impl Context {
     }
 }
 
-/// Credentials of a request. Cannot be printed, only asked for by key.
+/// Credentials of a request. Cannot be printed, only read by key.
 #[derive(Clone, Default)]
 pub struct Secrets(BTreeMap<String, String>);
 
@@ -64,7 +64,7 @@ impl fmt::Debug for Secrets {
     }
 }
 
-/// Never prints a key or a value: this also holds secrets.
+/// Never prints a key or a value: the map may hold secrets.
 pub(super) fn bounded(
     field: &str,
     entries: impl IntoIterator<Item = (String, String)>,
@@ -74,7 +74,7 @@ pub(super) fn bounded(
     if bytes <= MAP_BYTES_MAX {
         return Ok(map);
     }
-    let why = format_args!("has {bytes} bytes in all; at most {MAP_BYTES_MAX} are allowed");
+    let why = format_args!("has {bytes} bytes in total; at most {MAP_BYTES_MAX} are allowed");
     Err(Failure::invalid(field, why))
 }
 
@@ -87,12 +87,12 @@ mod tests {
     }
 
     #[test]
-    fn four_kibibytes_pass_and_no_more() {
+    fn a_map_of_four_kibibytes_passes_and_no_larger_one() {
         let value = "v".repeat(MAP_BYTES_MAX - 3);
         let context = Context::new("volume_context", map("key", &value)).unwrap();
         assert_eq!(context.get("key"), Some(value.as_str()));
         let refused = Context::new("volume_context", map("keys", &value)).unwrap_err();
-        let why = "volume_context: has 4097 bytes in all; at most 4096 are allowed";
+        let why = "volume_context: has 4097 bytes in total; at most 4096 are allowed";
         assert_eq!(refused.message, why);
     }
 

@@ -10,18 +10,18 @@ use crate::call::Failure;
 use belay_proto::csi::v1 as csi;
 use csi::volume_content_source::Type as SourceType;
 
-/// Make a volume.
+/// Create a volume.
 #[derive(Clone, Debug)]
 pub struct CreateVolume {
-    /// Two calls with one name mean one volume.
+    /// Two calls with the same name request the same volume.
     pub name: Name,
-    /// None = the driver's own size.
+    /// None = the driver's default size.
     pub range: Option<CapacityRange>,
-    /// All of them must be possible; never empty, and never contradicting each other.
+    /// All of them must be possible; never empty, never contradictory.
     pub capabilities: Vec<Capability>,
     /// From the storage class.
     pub parameters: Context,
-    /// From the attributes class; they win over `parameters`.
+    /// From the attributes class; they override `parameters`.
     pub mutable_parameters: Context,
     /// None = an empty volume.
     pub source: Option<ContentSource>,
@@ -31,7 +31,7 @@ pub struct CreateVolume {
     pub secrets: Secrets,
 }
 
-/// What a new volume is filled with.
+/// The initial content of a new volume.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum ContentSource {
     /// A snapshot.
@@ -80,7 +80,7 @@ impl TryFrom<csi::VolumeContentSource> for ContentSource {
                 Ok(Self::Volume(VolumeId::new(from.volume_id)?))
             }
             None => {
-                let why = "is there, but is neither a snapshot nor a volume";
+                let why = "must be a snapshot or a volume";
                 Err(Failure::invalid("volume_content_source", why))
             }
         }
@@ -109,10 +109,10 @@ fn agreeing(capabilities: Vec<Capability>) -> Result<Vec<Capability>, Failure> {
     Ok(capabilities)
 }
 
-/// Remove a volume.
+/// Delete a volume.
 #[derive(Clone, Debug)]
 pub struct DeleteVolume {
-    /// Which.
+    /// The volume.
     pub id: VolumeId,
 }
 
@@ -126,10 +126,10 @@ impl TryFrom<csi::DeleteVolumeRequest> for DeleteVolume {
     }
 }
 
-/// Tell about a volume.
+/// Get a volume.
 #[derive(Clone, Debug)]
 pub struct GetVolume {
-    /// Which.
+    /// The volume.
     pub id: VolumeId,
 }
 
@@ -146,15 +146,15 @@ impl TryFrom<csi::ControllerGetVolumeRequest> for GetVolume {
 /// Attach a volume to a node.
 #[derive(Clone, Debug)]
 pub struct ControllerPublish {
-    /// Which volume.
+    /// The volume.
     pub id: VolumeId,
-    /// To which node.
+    /// The node.
     pub node: NodeId,
-    /// For what use.
+    /// The requested use.
     pub capability: Capability,
-    /// Only to be read, whatever the capability.
+    /// Read-only, whatever the capability.
     pub read_only: bool,
-    /// As `CreateVolume` gave it, or as an administrator wrote it.
+    /// As `CreateVolume` returned it, or as an administrator wrote it.
     pub volume_context: Context,
 }
 
@@ -175,9 +175,9 @@ impl TryFrom<csi::ControllerPublishVolumeRequest> for ControllerPublish {
 /// Detach a volume.
 #[derive(Clone, Debug)]
 pub struct ControllerUnpublish {
-    /// Which volume.
+    /// The volume.
     pub id: VolumeId,
-    /// From which node; none = from all.
+    /// The node; none = all nodes.
     pub node: Option<NodeId>,
 }
 
@@ -191,18 +191,18 @@ impl TryFrom<csi::ControllerUnpublishVolumeRequest> for ControllerUnpublish {
     }
 }
 
-/// Can this volume be used that way?
+/// Check capabilities of a volume.
 #[derive(Clone, Debug)]
 pub struct ValidateCapabilities {
-    /// Which volume.
+    /// The volume.
     pub id: VolumeId,
     /// Never empty.
     pub capabilities: Vec<Capability>,
-    /// To be compared with that of the volume.
+    /// To be compared with the volume's.
     pub volume_context: Context,
-    /// To be compared with those of the volume.
+    /// To be compared with the volume's.
     pub parameters: Context,
-    /// To be compared with those of the volume.
+    /// To be compared with the volume's.
     pub mutable_parameters: Context,
 }
 
@@ -223,9 +223,9 @@ impl TryFrom<csi::ValidateVolumeCapabilitiesRequest> for ValidateCapabilities {
 /// All volumes, page by page.
 #[derive(Clone, Debug)]
 pub struct ListVolumes {
-    /// Most entries in the answer; none = as many as there are.
+    /// Maximum number of entries in the response; none = no limit.
     pub max_entries: Option<usize>,
-    /// Where the page before ended; none = the first page.
+    /// Where the previous page ended; none = the first page.
     pub starting_token: Option<String>,
 }
 
@@ -240,14 +240,14 @@ impl TryFrom<csi::ListVolumesRequest> for ListVolumes {
     }
 }
 
-/// Room for new volumes.
+/// Get the free capacity for new volumes.
 #[derive(Clone, Debug)]
 pub struct GetCapacity {
-    /// The volumes must be usable in all these ways.
+    /// The volumes must support all of these.
     pub capabilities: Vec<Capability>,
     /// From the storage class.
     pub parameters: Context,
-    /// Reachable from there; none = anywhere.
+    /// Must be reachable from there; none = anywhere.
     pub topology: Option<Segments>,
 }
 
@@ -267,11 +267,11 @@ impl TryFrom<csi::GetCapacityRequest> for GetCapacity {
 /// Grow a volume.
 #[derive(Clone, Debug)]
 pub struct ControllerExpand {
-    /// Which volume.
+    /// The volume.
     pub id: VolumeId,
-    /// To which size.
+    /// The new size.
     pub range: CapacityRange,
-    /// How it is used; none = not told.
+    /// The use of the volume; none = unknown.
     pub capability: Option<Capability>,
 }
 
@@ -294,13 +294,13 @@ impl TryFrom<csi::ControllerExpandVolumeRequest> for ControllerExpand {
     }
 }
 
-/// The rule of an id, for a field that is not named after what it identifies.
+/// The rules for an id, for a field whose name differs from the id's type.
 pub(super) fn identifying(field: &str, id: &str) -> Result<(), Failure> {
     required(field, id, STRING_BYTES_MAX)?;
     without_controls(field, id)
 }
 
-/// The most entries that a page may have; 0 stands for no wish.
+/// The maximum number of entries of a page; 0 = no limit.
 pub(super) fn most(max_entries: i32) -> Result<Option<usize>, Failure> {
     let most = usize::try_from(max_entries).map_err(|_| {
         let why = format_args!("{max_entries} is negative");
@@ -309,7 +309,7 @@ pub(super) fn most(max_entries: i32) -> Result<Option<usize>, Failure> {
     Ok((most != 0).then_some(most))
 }
 
-/// None for the empty string, which stands for an absent one.
+/// None for the empty string, which means absent.
 pub(super) fn given(text: String) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }

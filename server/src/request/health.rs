@@ -8,10 +8,10 @@ use crate::call::Failure;
 use belay_proto::csi::v1 as csi;
 use std::path::PathBuf;
 
-/// How does this volume fare, as the storage system sees it?
+/// Get the health of a volume, as the storage system sees it.
 #[derive(Clone, Debug)]
 pub struct GetVolumeHealth {
-    /// Which volume.
+    /// The volume.
     pub id: VolumeId,
     /// Credentials.
     pub secrets: Secrets,
@@ -28,12 +28,12 @@ impl TryFrom<csi::ControllerGetVolumeHealthRequest> for GetVolumeHealth {
     }
 }
 
-/// The volumes that are unwell, page by page.
+/// List unhealthy volumes, page by page.
 #[derive(Clone, Debug)]
 pub struct ListVolumeHealth {
-    /// Most entries in the answer; none = as many as there are.
+    /// Maximum number of entries in the response; none = no limit.
     pub max_entries: Option<usize>,
-    /// Where the page before ended; none = the first page.
+    /// Where the previous page ended; none = the first page.
     pub starting_token: Option<String>,
     /// Credentials.
     pub secrets: Secrets,
@@ -51,14 +51,14 @@ impl TryFrom<csi::ControllerListVolumeHealthRequest> for ListVolumeHealth {
     }
 }
 
-/// How does this volume fare, as this node sees it? It need be neither staged nor published.
+/// Get the health of a volume, as this node sees it. It need not be staged or published.
 #[derive(Clone, Debug)]
 pub struct NodeVolumeHealth {
-    /// Which volume.
+    /// The volume.
     pub id: VolumeId,
-    /// Where it is staged or was to be, if told. A relative one shows nothing.
+    /// Where it is or should be staged, if known. A relative path is ignored.
     pub staging: Option<PathBuf>,
-    /// Where it is published or was to be, if told. A relative one shows nothing.
+    /// Where it is or should be published, if known. A relative path is ignored.
     pub target: Option<PathBuf>,
 }
 
@@ -75,7 +75,7 @@ impl TryFrom<csi::NodeGetVolumeHealthRequest> for NodeVolumeHealth {
     }
 }
 
-/// How does the storage behind all volumes fare, as this node sees it?
+/// Get the health of the storage behind all volumes, as this node sees it.
 #[derive(Clone, Debug)]
 pub struct StorageHealth {
     /// Credentials.
@@ -99,7 +99,7 @@ mod tests {
     use std::collections::HashMap;
 
     #[test]
-    fn a_volume_is_needed_and_paths_are_not() {
+    fn a_volume_is_required_and_paths_are_not() {
         let missing = "volume_id: is required, but empty";
         let refused = NodeVolumeHealth::try_from(csi::NodeGetVolumeHealthRequest::default());
         assert_eq!(refused.unwrap_err().message, missing);
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_has_no_negative_length_and_zero_is_no_limit() {
+    fn a_page_size_is_not_negative_and_zero_means_no_limit() {
         let page = |max_entries, token: &str| {
             ListVolumeHealth::try_from(csi::ControllerListVolumeHealthRequest {
                 max_entries,

@@ -1,5 +1,5 @@
-//! Identifiers and names. A slash is fine here: some drivers use it, and those who make file names
-//! of identifiers have rules of their own.
+//! Identifiers and names. Slashes are allowed: some drivers use them, and code that makes file
+//! names of identifiers has its own rules.
 
 use super::text::{STRING_BYTES_MAX, name_characters, required, without_controls};
 use crate::call::Failure;
@@ -8,7 +8,7 @@ use std::fmt;
 /// Longest node id, in bytes (CSI 1.13, `NodeGetInfoResponse.node_id`).
 const NODE_ID_BYTES_MAX: usize = 256;
 
-/// Declares a string type that can only hold what its rule lets through.
+/// Declares a string type whose values satisfy its rule.
 macro_rules! identifier {
     ($(#[$doc:meta])+ $type:ident, $field:literal, $bytes_max:expr, $characters:expr) => {
         $(#[$doc])+
@@ -16,7 +16,7 @@ macro_rules! identifier {
         pub struct $type(String);
 
         impl $type {
-            /// Takes the text if it fits the rule.
+            /// Takes the text if it satisfies the rule.
             ///
             /// # Errors
             /// `Invalid`, naming the field, if it is empty, too long or has control characters.
@@ -43,22 +43,22 @@ macro_rules! identifier {
 }
 
 identifier! {
-    /// A volume as the driver calls it: 1 to 128 bytes without control characters.
+    /// A volume's identifier, chosen by the driver: 1 to 128 bytes without control characters.
     VolumeId, "volume_id", STRING_BYTES_MAX, without_controls
 }
 
 identifier! {
-    /// A snapshot as the driver calls it: 1 to 128 bytes without control characters.
+    /// A snapshot's identifier, chosen by the driver: 1 to 128 bytes without control characters.
     SnapshotId, "snapshot_id", STRING_BYTES_MAX, without_controls
 }
 
 identifier! {
-    /// A node as the driver calls it: 1 to 256 bytes without control characters.
+    /// A node's identifier, chosen by the driver: 1 to 256 bytes without control characters.
     NodeId, "node_id", NODE_ID_BYTES_MAX, without_controls
 }
 
 identifier! {
-    /// A volume as the caller calls it: 1 to 128 bytes, tab and line ends allowed.
+    /// A volume's name, chosen by the caller: 1 to 128 bytes, tab and line ends allowed.
     Name, "name", STRING_BYTES_MAX, name_characters
 }
 

@@ -1,5 +1,5 @@
-//! The sizes that the specification and the kernel allow, in figures: each field passes at its
-//! limit, and one byte more is refused by the name of the field.
+//! Tests the size limits of the specification and of the kernel: each field passes at its limit,
+//! and is refused by name with one byte more.
 
 use super::*;
 use crate::call::{Failure, Kind};
@@ -12,10 +12,10 @@ use std::collections::HashMap;
 const STRING: usize = 128;
 const MAP: usize = 4096;
 const NODE: usize = 256;
-/// PATH_MAX of limits.h has the closing NUL besides.
+/// PATH_MAX of limits.h includes the terminating NUL.
 const PATH: usize = 4095;
 
-/// A field that has so many bytes passes, and with one more is refused.
+/// A field of `most` bytes passes; one byte more is refused.
 fn assert_limit<T, R>(field: &str, most: usize, request: impl Fn(usize) -> R)
 where
     T: TryFrom<R, Error = Failure>,
@@ -31,8 +31,8 @@ where
     }
 }
 
-/// Declares one check a field: the type, the name in the refusal, the limit, and a good request in
-/// which the field has `n` bytes.
+/// Declares one check per field: the type, the name in the refusal, the limit, and a valid request
+/// in which the field has `n` bytes.
 macro_rules! limits {
     ($(
         $typed:ty, $field:literal, $most:expr, |$n:ident| $good:expr, $part:ident = $long:expr;
@@ -50,7 +50,7 @@ fn text(n: usize) -> String {
     "x".repeat(n)
 }
 
-/// One key of one byte and a value: `n` bytes in all.
+/// One key of one byte and a value: `n` bytes in total.
 fn map(n: usize) -> HashMap<String, String> {
     HashMap::from([("k".to_owned(), text(n - 1))])
 }
@@ -152,7 +152,7 @@ fn expand() -> csi::NodeExpandVolumeRequest {
 }
 
 #[test]
-fn names_and_identifiers_end_at_their_limit() {
+fn names_and_identifiers_have_a_limit() {
     let snapshot_id = |n| SnapshotSource {
         snapshot_id: text(n),
     };
@@ -195,7 +195,7 @@ fn names_and_identifiers_end_at_their_limit() {
 }
 
 #[test]
-fn a_capability_ends_at_its_limits() {
+fn a_capability_has_limits() {
     let with = |n: usize, part: fn(usize) -> MountVolume| Some(mounted(part(n)));
     limits! {
         Stage, "fs_type", STRING, |n| stage(), volume_capability = with(n, |n| MountVolume {
@@ -215,7 +215,7 @@ fn a_capability_ends_at_its_limits() {
 }
 
 #[test]
-fn maps_end_at_their_limit() {
+fn maps_have_a_limit() {
     limits! {
         CreateVolume, "parameters", MAP, |n| create(), parameters = map(n);
         CreateVolume, "mutable_parameters", MAP, |n| create(), mutable_parameters = map(n);
@@ -239,7 +239,7 @@ fn maps_end_at_their_limit() {
 }
 
 #[test]
-fn paths_and_their_components_end_at_the_limit_of_the_kernel() {
+fn paths_and_their_components_have_the_limits_of_the_kernel() {
     let relative = |n| path(n + 1).split_off(1);
     let component = |n| format!("/a/{}/b", text(n));
     limits! {
@@ -264,7 +264,7 @@ fn paths_and_their_components_end_at_the_limit_of_the_kernel() {
 }
 
 #[test]
-fn the_length_of_a_page_is_any_number_that_is_not_negative() {
+fn the_size_of_a_page_is_any_number_that_is_not_negative() {
     let volumes = |max_entries| {
         let request = csi::ListVolumesRequest {
             max_entries,

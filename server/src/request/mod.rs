@@ -1,6 +1,6 @@
-//! Typed requests, and the only maker of INVALID_ARGUMENT: what comes out of a `try_from` here is
-//! neither empty nor relative nor unknown, and within the limits of the specification. Must not
-//! know what a driver supports; that is for the operations to refuse.
+//! Typed requests, and the only source of INVALID_ARGUMENT: a request from `try_from` has no empty,
+//! relative or unknown field, and respects the limits of the specification. Must not know what a
+//! driver supports; the operations refuse that.
 
 mod capability;
 mod capacity;

@@ -16,17 +16,17 @@ const TARGET: &str = "target_path";
 /// Make a volume usable on this node.
 #[derive(Clone, Debug)]
 pub struct Stage {
-    /// Which volume.
+    /// The volume.
     pub id: VolumeId,
-    /// As the controller gave it on attach.
+    /// As the controller returned it on attach.
     pub publish_context: Context,
-    /// Where.
+    /// The staging path.
     pub staging: AbsPath,
-    /// For what use.
+    /// The requested use.
     pub capability: Capability,
     /// Credentials.
     pub secrets: Secrets,
-    /// As `CreateVolume` gave it, or as an administrator wrote it.
+    /// As `CreateVolume` returned it, or as an administrator wrote it.
     pub volume_context: Context,
 }
 
@@ -45,12 +45,12 @@ impl TryFrom<csi::NodeStageVolumeRequest> for Stage {
     }
 }
 
-/// Undo the staging.
+/// Unstage a volume.
 #[derive(Clone, Debug)]
 pub struct Unstage {
-    /// Which volume.
+    /// The volume.
     pub id: VolumeId,
-    /// Where it was staged.
+    /// The staging path.
     pub staging: AbsPath,
 }
 
@@ -65,22 +65,22 @@ impl TryFrom<csi::NodeUnstageVolumeRequest> for Unstage {
     }
 }
 
-/// Show a volume to a workload.
+/// Make a volume available to a workload.
 #[derive(Clone, Debug)]
 pub struct Publish {
-    /// Which volume.
+    /// The volume.
     pub id: VolumeId,
-    /// As the controller gave it on attach.
+    /// As the controller returned it on attach.
     pub publish_context: Context,
-    /// Where it is staged; none = a driver without staging.
+    /// The staging path; none = a driver without staging.
     pub staging: Option<AbsPath>,
-    /// Where the workload shall see it.
+    /// Where the workload will see it.
     pub target: AbsPath,
-    /// For what use.
+    /// The requested use.
     pub capability: Capability,
-    /// Only to be read, whatever the capability.
+    /// Read-only, whatever the capability.
     pub read_only: bool,
-    /// As `CreateVolume` gave it, or as an administrator wrote it.
+    /// As `CreateVolume` returned it, or as an administrator wrote it.
     pub volume_context: Context,
 }
 
@@ -102,12 +102,12 @@ impl TryFrom<csi::NodePublishVolumeRequest> for Publish {
     }
 }
 
-/// Take a volume away from a workload.
+/// Undo a publish.
 #[derive(Clone, Debug)]
 pub struct Unpublish {
-    /// Which volume.
+    /// The volume.
     pub id: VolumeId,
-    /// Where the workload saw it.
+    /// Where the workload sees it.
     pub target: AbsPath,
 }
 
@@ -122,14 +122,14 @@ impl TryFrom<csi::NodeUnpublishVolumeRequest> for Unpublish {
     }
 }
 
-/// How full is the volume?
+/// Get the usage of a volume.
 #[derive(Clone, Debug)]
 pub struct Stats {
-    /// Which volume.
+    /// The volume.
     pub id: VolumeId,
-    /// Where it is staged or published. A relative one is for the operation to answer: not found.
+    /// Where it is staged or published. The operation refuses a relative path: not found.
     pub volume_path: PathBuf,
-    /// Where it is staged, if told.
+    /// The staging path, if known.
     pub staging: Option<PathBuf>,
 }
 
@@ -148,15 +148,15 @@ impl TryFrom<csi::NodeGetVolumeStatsRequest> for Stats {
 /// Grow the filesystem to the size of its device.
 #[derive(Clone, Debug)]
 pub struct NodeExpand {
-    /// Which volume.
+    /// The volume.
     pub id: VolumeId,
-    /// Where it is staged or published. A relative one is for the operation to answer: not found.
+    /// Where it is staged or published. The operation refuses a relative path: not found.
     pub volume_path: PathBuf,
-    /// To which size; none = as large as the device.
+    /// The new size; none = that of the device.
     pub range: Option<CapacityRange>,
-    /// Where it is staged, if told.
+    /// The staging path, if known.
     pub staging: Option<PathBuf>,
-    /// How it is used; none = not told.
+    /// The use of the volume; none = unknown.
     pub capability: Option<Capability>,
 }
 

@@ -1,23 +1,23 @@
-//! Paths in requests: staging and target paths are plain absolute ones, so that nothing behind this
-//! rule has to think of `..`. Looks at the text only; what lies there is the kernel's to say.
+//! Paths in requests: staging and target paths are plain absolute paths, so that later code need
+//! not handle `..`. Checks the text only, not the filesystem.
 
 use crate::call::Failure;
 use std::fmt;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 
-/// Longest path, in bytes: PATH_MAX of limits.h less its closing NUL.
+/// Longest path, in bytes: PATH_MAX of limits.h without the terminating NUL.
 pub const PATH_BYTES_MAX: usize = 4095;
 
 /// Longest component of a path, in bytes: NAME_MAX of limits.h.
 const COMPONENT_BYTES_MAX: usize = 255;
 
-/// An absolute path below the root, without `.`, `..`, doubled or trailing slashes.
+/// An absolute path other than the root, without `.`, `..`, doubled or trailing slashes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AbsPath(PathBuf);
 
 impl AbsPath {
-    /// Takes the text of `field` if it fits the rule; extra slashes are dropped.
+    /// Takes the text of `field` if it satisfies the rule; extra slashes are dropped.
     ///
     /// # Errors
     /// `Invalid`, naming the field and what is wrong with the path.
@@ -54,7 +54,7 @@ impl AbsPath {
         if path.parent().is_none() {
             return Err(Failure::invalid(
                 field,
-                "is the root folder; name one below it",
+                "is the root directory; use one below it",
             ));
         }
         Ok(Self(path))
@@ -81,8 +81,8 @@ impl fmt::Display for AbsPath {
     }
 }
 
-/// The path of a volume that is only looked up: a relative one passes, since the specification
-/// wants NOT_FOUND for it; an absolute one follows the rule of [`AbsPath`].
+/// The path of a volume that is only looked up: a relative path passes, since the specification
+/// requires NOT_FOUND for it; an absolute path follows the rule of [`AbsPath`].
 pub(super) fn looked_up(field: &str, text: String) -> Result<PathBuf, Failure> {
     if text.starts_with('/') {
         return AbsPath::new(field, text).map(|path| path.0);
@@ -121,13 +121,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_plain_absolute_path_is_refused_with_the_reason() {
+    fn a_path_that_is_not_plain_and_absolute_is_refused_with_the_reason() {
         let long = format!("/{}", "x".repeat(256));
         let cases = [
             ("", "target_path: is required, but empty"),
             ("a/b", "target_path: \"a/b\" is not absolute"),
-            ("/", "target_path: is the root folder; name one below it"),
-            ("//", "target_path: is the root folder; name one below it"),
+            ("/", "target_path: is the root directory; use one below it"),
+            ("//", "target_path: is the root directory; use one below it"),
             ("/a/../b", "target_path: \"/a/../b\" has a component \"..\""),
             ("/a/.", "target_path: \"/a/.\" has a component \".\""),
             ("/a\0b", "target_path: has a NUL byte at 2"),
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_is_only_looked_up_may_be_relative_but_not_bent() {
+    fn a_path_that_is_only_looked_up_may_be_relative_but_not_have_dots() {
         let look = |text: &str| looked_up("volume_path", text.to_owned());
         assert_eq!(look("some/path").unwrap(), PathBuf::from("some/path"));
         assert_eq!(look("/a/b/").unwrap(), PathBuf::from("/a/b"));

@@ -6,10 +6,10 @@ use super::ids::{Name, SnapshotId, VolumeId};
 use crate::call::Failure;
 use belay_proto::csi::v1 as csi;
 
-/// Keep what a volume holds now.
+/// Create a snapshot of a volume.
 #[derive(Clone, Debug)]
 pub struct CreateSnapshot {
-    /// Two calls with one name mean one snapshot.
+    /// Two calls with the same name request the same snapshot.
     pub name: Name,
     /// The volume.
     pub source: VolumeId,
@@ -33,10 +33,10 @@ impl TryFrom<csi::CreateSnapshotRequest> for CreateSnapshot {
     }
 }
 
-/// Remove a snapshot.
+/// Delete a snapshot.
 #[derive(Clone, Debug)]
 pub struct DeleteSnapshot {
-    /// Which.
+    /// The snapshot.
     pub id: SnapshotId,
 }
 
@@ -50,10 +50,10 @@ impl TryFrom<csi::DeleteSnapshotRequest> for DeleteSnapshot {
     }
 }
 
-/// Tell about a snapshot.
+/// Get a snapshot.
 #[derive(Clone, Debug)]
 pub struct GetSnapshot {
-    /// Which.
+    /// The snapshot.
     pub id: SnapshotId,
 }
 
@@ -67,16 +67,16 @@ impl TryFrom<csi::GetSnapshotRequest> for GetSnapshot {
     }
 }
 
-/// Snapshots, page by page.
+/// List snapshots, page by page.
 #[derive(Clone, Debug)]
 pub struct ListSnapshots {
-    /// Most entries in the answer; none = as many as there are.
+    /// Maximum number of entries in the response; none = no limit.
     pub max_entries: Option<usize>,
-    /// Where the page before ended; none = the first page.
+    /// Where the previous page ended; none = the first page.
     pub starting_token: Option<String>,
-    /// Only those of that volume; none = of all.
+    /// Only snapshots of this volume; none = of all.
     pub source: Option<VolumeId>,
-    /// Only that one; none = all.
+    /// Only this snapshot; none = all.
     pub id: Option<SnapshotId>,
 }
 
@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_or_wrong_is_named_by_its_field() {
+    fn a_missing_or_invalid_field_is_named() {
         let create = |name: &str, source_volume_id: &str| {
             let request = csi::CreateSnapshotRequest {
                 name: name.to_owned(),
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn filters_that_are_empty_are_not_there() {
+    fn empty_filters_are_absent() {
         let all = ListSnapshots::try_from(csi::ListSnapshotsRequest::default()).unwrap();
         assert_eq!((all.max_entries, all.starting_token), (None, None));
         assert_eq!((all.source, all.id), (None, None));

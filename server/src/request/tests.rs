@@ -1,4 +1,4 @@
-//! Whole requests: what each needs, and what comes out of a good one.
+//! Whole requests: the required fields of each, and the typed values of a valid one.
 
 use super::*;
 use crate::call::{Failure, Kind};
@@ -25,7 +25,7 @@ fn mount(fs_type: &str) -> csi::VolumeCapability {
     }
 }
 
-/// Changes one thing in a good request and returns the refusal.
+/// Changes one field of a valid request and returns the refusal.
 macro_rules! refusals {
     ($typed:ty, $good:expr, { $($field:ident $(.$part:ident)* = $bad:expr => $why:literal,)+ }) => {
         <$typed>::try_from($good).unwrap();
@@ -58,9 +58,9 @@ fn create_needs_a_name_and_capabilities_that_agree() {
         volume_capabilities = vec![mount(""), mount("xfs"), mount("ext4")] =>
             "volume_capabilities: fs_type \"xfs\" and \"ext4\" contradict",
         capacity_range = Some(csi::CapacityRange::default()) =>
-            "capacity_range: is there, but neither required_bytes nor limit_bytes is set",
+            "capacity_range: must set required_bytes or limit_bytes",
         volume_content_source = Some(no_source) =>
-            "volume_content_source: is there, but is neither a snapshot nor a volume",
+            "volume_content_source: must be a snapshot or a volume",
     });
 }
 
@@ -114,7 +114,7 @@ fn create_takes_all_that_it_is_given() {
 }
 
 #[test]
-fn a_topology_requirement_that_names_no_place_is_none() {
+fn a_topology_requirement_without_topologies_is_none() {
     let mut request = create();
     request.accessibility_requirements = Some(csi::TopologyRequirement::default());
     assert_eq!(CreateVolume::try_from(request).unwrap().topology, None);
@@ -133,12 +133,12 @@ fn controller_publish_needs_volume_node_and_capability() {
         node_id = String::new() => "node_id: is required, but empty",
         volume_capability = None => "volume_capability: is required, but not set",
         volume_context = HashMap::from([("k".to_owned(), "v".repeat(4096))]) =>
-            "volume_context: has 4097 bytes in all; at most 4096 are allowed",
+            "volume_context: has 4097 bytes in total; at most 4096 are allowed",
     });
 }
 
 #[test]
-fn controller_unpublish_without_a_node_means_all_of_them() {
+fn controller_unpublish_without_a_node_means_all_nodes() {
     let request = |node_id: &str| csi::ControllerUnpublishVolumeRequest {
         volume_id: "vol-1".to_owned(),
         node_id: node_id.to_owned(),
@@ -153,7 +153,7 @@ fn controller_unpublish_without_a_node_means_all_of_them() {
 }
 
 #[test]
-fn validate_and_expand_name_what_they_miss() {
+fn validate_and_expand_name_missing_fields() {
     let validate = || csi::ValidateVolumeCapabilitiesRequest {
         volume_id: "vol-1".to_owned(),
         volume_capabilities: vec![block()],
@@ -178,7 +178,7 @@ fn validate_and_expand_name_what_they_miss() {
 }
 
 #[test]
-fn a_page_has_no_negative_length_and_zero_is_no_limit() {
+fn a_page_size_is_not_negative_and_zero_means_no_limit() {
     let request = |max_entries, token: &str| csi::ListVolumesRequest {
         max_entries,
         starting_token: token.to_owned(),
@@ -208,7 +208,7 @@ fn stage_and_unstage_need_volume_and_staging_path() {
         staging_target_path = "a".to_owned() => "staging_target_path: \"a\" is not absolute",
         volume_capability = None => "volume_capability: is required, but not set",
         publish_context = HashMap::from([("k".to_owned(), "v".repeat(4096))]) =>
-            "publish_context: has 4097 bytes in all; at most 4096 are allowed",
+            "publish_context: has 4097 bytes in total; at most 4096 are allowed",
     });
     let unstage = || csi::NodeUnstageVolumeRequest {
         volume_id: "vol-1".to_owned(),
@@ -246,7 +246,7 @@ fn publish_and_unpublish_need_volume_and_target_path() {
     };
     refusals!(Unpublish, unpublish(), {
         volume_id = String::new() => "volume_id: is required, but empty",
-        target_path = "/".to_owned() => "target_path: is the root folder; name one below it",
+        target_path = "/".to_owned() => "target_path: is the root directory; use one below it",
     });
 }
 

@@ -1,5 +1,4 @@
-//! Rules for single strings, each failing with the name of the field. Successful checks allocate
-//! nothing.
+//! Rules for single strings; each failure names the field. Successful checks do not allocate.
 
 use crate::call::Failure;
 
@@ -23,13 +22,13 @@ pub(super) fn at_most(field: &str, text: &str, bytes_max: usize) -> Result<(), F
     Err(Failure::invalid(field, why))
 }
 
-/// No control character at all: identifiers end up in logs, file names and mount tables.
+/// No control characters: identifiers appear in logs, file names and mount tables.
 pub(super) fn without_controls(field: &str, text: &str) -> Result<(), Failure> {
     forbid(field, text, char::is_control)
 }
 
-/// The rule for names (CSI 1.13, `CreateVolumeRequest.name`): control characters are out, except
-/// for tab, line feed and carriage return.
+/// The rule for names (CSI 1.13, `CreateVolumeRequest.name`): control characters are forbidden,
+/// except for tab, line feed and carriage return.
 pub(super) fn name_characters(field: &str, text: &str) -> Result<(), Failure> {
     forbid(field, text, |c| {
         c.is_control() && !matches!(c, '\t' | '\n' | '\r')

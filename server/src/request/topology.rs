@@ -1,14 +1,14 @@
-//! Where a volume must or should be reachable from. Whether a place exists is the driver's to say.
+//! From where a volume must or should be reachable. The driver knows which topologies exist.
 
 use super::context::bounded;
 use crate::call::Failure;
 use belay_proto::csi::v1 as csi;
 use std::collections::BTreeMap;
 
-/// One place, e.g. region and zone: topology key to value.
+/// One topology, e.g. region and zone: topology key to value.
 pub type Segments = BTreeMap<String, String>;
 
-/// The places to choose from; at least one of the lists is not empty.
+/// The topologies to choose from; at least one of the lists is not empty.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TopologyRequirement {
     /// The volume must be reachable from at least one of these.
@@ -17,7 +17,7 @@ pub struct TopologyRequirement {
     pub preferred: Vec<Segments>,
 }
 
-/// None where the requirement says nothing.
+/// None if the requirement is empty.
 pub(super) fn requirement(
     asked: Option<csi::TopologyRequirement>,
 ) -> Result<Option<TopologyRequirement>, Failure> {
@@ -31,7 +31,7 @@ pub(super) fn requirement(
     }))
 }
 
-/// One place of a request.
+/// One topology of a request.
 pub(super) fn place(field: &str, topology: csi::Topology) -> Result<Segments, Failure> {
     bounded(field, topology.segments)
 }

@@ -1,6 +1,6 @@
-//! Accepts connections to one listener, and bounds them: where they are too many, the one least in
-//! use is closed in favour of the new one, so that nobody shuts others out by holding connections.
-//! Knows nothing of the protocol on them.
+//! Accepts and limits connections to one listener: if there are too many, the least used is closed
+//! for a new one, so that no client can lock others out by holding connections. Does not know the
+//! protocol.
 
 use crate::call::Record;
 use metrics::Counter;
@@ -15,10 +15,10 @@ use tokio::time::Instant;
 /// The pause after a failed accept, which is nearly always a lack of descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Between two log lines about connections closed for others: an attacker must not fill the log.
+/// Between two log lines about closed connections: an attacker must not fill the log.
 const WARNING_INTERVAL: Duration = Duration::from_secs(60);
 
-/// One in so many connections may be shutting down beyond the maximum, so that a new one never
+/// One connection in this many may be shutting down beyond the maximum, so that a new one never
 /// waits for the end of an old one.
 const CLOSING_SHARE: usize = 4;
 
@@ -54,10 +54,10 @@ struct Slot {
 
 #[derive(Debug)]
 struct Usage {
-    /// The last change: accepted, asked, or answered.
+    /// The last change: accepted, request received, or response sent.
     since: Instant,
     is_answering: bool,
-    /// Requests without an answer. One that has not reached its handler has not arrived in full.
+    /// Requests without a response. A request without a handler has not arrived in full.
     calls: Vec<Record>,
 }
 
@@ -65,14 +65,14 @@ struct Usage {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Stay {
     Open,
-    /// To be shut down; what runs on it may end.
+    /// Shutting down; running calls may finish.
     Leave,
-    /// To be dropped at once.
+    /// Closed at once.
     Cut,
 }
 
 impl Acceptor {
-    /// For at most `max` connections at a time, and a few more that are shutting down.
+    /// For at most `max` connections at a time, plus a few that are shutting down.
     pub(crate) fn new(name: &'static str, max: usize) -> Self {
         metrics::describe_counter!(CLOSED, "Connections closed to make room for new ones.");
         Self {
@@ -88,8 +88,8 @@ impl Acceptor {
         }
     }
 
-    /// The next connection, and its slot, which is free again when dropped. Waits for others only
-    /// while each of them has a running call.
+    /// The next connection, and its slot, which is freed when dropped. Waits for others only while
+    /// each of them has a running call.
     pub(crate) async fn next<C, F>(&mut self, accept: impl Fn() -> F) -> (C, Connection)
     where
         F: Future<Output = io::Result<(C, Option<IpAddr>)>>,
@@ -99,7 +99,7 @@ impl Acceptor {
             match accept().await {
                 Ok((connection, source)) => {
                     if std::mem::take(&mut self.is_stuck) {
-                        tracing::info!(at = self.name, "connections are accepted again");
+                        tracing::info!(at = self.name, "accepting connections again");
                     }
                     return (connection, self.enter(source));
                 }
@@ -145,7 +145,7 @@ impl Acceptor {
         tracing::warn!(
             at = self.name,
             max,
-            "too many connections: those least in use are closed in favour of new ones"
+            "too many connections: the least used are closed for new ones"
         );
     }
 }
@@ -155,18 +155,18 @@ impl Table {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns when one more connection may be accepted.
+    /// Returns when another connection may be accepted.
     async fn room(&self) {
         if self.slots().len() < self.max {
             return;
         }
-        // So that the connections accepted last were looked at before one of them is closed: in the
-        // first turn the runtime sees what has arrived, in the second the connections read it.
+        // Lets the latest connections be polled before one of them is closed: in the first turn the
+        // runtime sees what has arrived, in the second the connections read it.
         for _ in 0..2 {
             tokio::task::yield_now().await;
         }
         loop {
-            // Before the look, so that no slot freed after it is missed.
+            // Before the check, so that no slot freed after it is missed.
             let freed = self.freed.notified();
             if self.has_room() {
                 return;
@@ -181,7 +181,7 @@ impl Table {
             || slots.iter().any(|slot| slot.rank().is_some())
     }
 
-    /// Whether another connection had to be closed for this one.
+    /// Returns whether another connection had to be closed for this one.
     fn enter(&self, new: &Arc<Slot>) -> bool {
         let mut slots = self.slots();
         if slots.len() >= self.max + self.max / CLOSING_SHARE {
@@ -203,8 +203,8 @@ impl Table {
     }
 }
 
-/// Of those that are idle, else of those that are being answered: one of the address with the most
-/// connections, and of these the longest so.
+/// Of the idle connections, else of those that are being answered: one from the address with the
+/// most connections, and of these the one that has been so for longest.
 fn least_in_use(slots: &[Arc<Slot>]) -> Option<&Arc<Slot>> {
     let crowd = |source: IpAddr| {
         let same = slots.iter().filter(|slot| slot.source == Some(source));
@@ -221,7 +221,7 @@ fn least_in_use(slots: &[Arc<Slot>]) -> Option<&Arc<Slot>> {
         .map(|(slot, _)| slot)
 }
 
-/// Of those that are shutting down, and on which nothing runs, the one that began first.
+/// Of those that are shutting down without a running call, the one that began first.
 fn cut_oldest(slots: &[Arc<Slot>]) {
     let is_leaving = |slot: &&Arc<Slot>| slot.stay() == Stay::Leave && slot.rank().is_some();
     if let Some(oldest) = slots.iter().find(is_leaving) {
@@ -242,7 +242,7 @@ impl Slot {
         self.stay() == Stay::Open
     }
 
-    /// The lower, the sooner it is closed; none = never, since a call runs on it.
+    /// The lower, the sooner it is closed; none = never, since a call is running.
     fn rank(&self) -> Option<bool> {
         let usage = self.usage();
         let is_running = usage.calls.iter().any(|call| call.subject().is_some());
@@ -251,12 +251,12 @@ impl Slot {
 
     async fn until(&self, stay: Stay) {
         let mut changes = self.stay.subscribe();
-        // The sender is ours, so it cannot be gone.
+        // The sender is `self`'s, so it exists.
         drop(changes.wait_for(|now| *now >= stay).await);
     }
 }
 
-/// The slot of a connection, for as long as that is open.
+/// The slot of a connection, while that is open.
 #[derive(Debug)]
 pub(crate) struct Connection {
     slot: Arc<Slot>,
@@ -264,29 +264,29 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    /// Returns when it should be closed to make room.
+    /// Returns when the connection should be closed to make room.
     pub(crate) async fn unwanted(&self) {
         self.slot.until(Stay::Leave).await;
     }
 
-    /// Returns when it must be closed at once.
+    /// Returns when the connection must be closed at once.
     pub(crate) async fn cut(&self) {
         self.slot.until(Stay::Cut).await;
     }
 
-    /// From now on an answer is on its way, and others are closed first.
+    /// From now on a response is being sent, and others are closed first.
     pub(crate) fn answers(&self) {
         let mut usage = self.slot.usage();
         usage.is_answering = true;
         usage.since = Instant::now();
     }
 
-    /// Whether a call runs on it that arrived in full.
+    /// Whether a call that has arrived in full is running.
     pub(crate) fn is_running(&self) -> bool {
         self.slot.rank().is_none()
     }
 
-    /// Where its calls are counted.
+    /// Counts the connection's calls.
     pub(crate) fn calls(&self) -> Calls {
         Calls(Arc::clone(&self.slot))
     }
@@ -298,13 +298,12 @@ impl Drop for Connection {
     }
 }
 
-/// Counts the calls on a connection, which is not closed for others while one of them runs.
+/// Counts the calls on a connection, which is not closed for others while a call runs.
 #[derive(Clone, Debug)]
 pub(crate) struct Calls(Arc<Slot>);
 
 impl Calls {
-    /// A request has begun to arrive. Its handler must be given the record, see
-    /// [`OpenCall::record`].
+    /// A request has begun to arrive. Its handler must get the record, see [`OpenCall::record`].
     pub(crate) fn begin(&self) -> OpenCall {
         let record = Record::default();
         self.0.usage().calls.push(record.clone());
@@ -315,7 +314,7 @@ impl Calls {
     }
 }
 
-/// A call that is over when this is dropped.
+/// A call, until dropped.
 #[derive(Debug)]
 pub(crate) struct OpenCall {
     slot: Arc<Slot>,
@@ -323,7 +322,7 @@ pub(crate) struct OpenCall {
 }
 
 impl OpenCall {
-    /// What its handler notes.
+    /// The record that the handler fills.
     pub(crate) fn record(&self) -> Record {
         self.record.clone()
     }
@@ -367,7 +366,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_acceptor_that_is_stuck_logs_it_once_and_once_more_when_it_is_not() {
+    async fn an_acceptor_that_is_stuck_logs_it_once_and_logs_its_recovery() {
         let (mut lines, writer) = io::pipe().unwrap();
         let subscriber = tracing_subscriber::fmt()
             .with_writer(Mutex::new(writer))
@@ -392,7 +391,7 @@ mod tests {
             panic!("{lines:?}")
         };
         assert!(stuck.contains("too many open files"), "{stuck}");
-        assert!(again.contains("accepted again"), "{again}");
+        assert!(again.contains("accepting connections again"), "{again}");
     }
 
     #[tokio::test]
@@ -434,7 +433,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn where_calls_run_on_all_connections_the_next_one_waits_for_the_end_of_one() {
+    async fn if_calls_run_on_all_connections_the_next_one_waits_for_the_end_of_one() {
         let mut acceptor = Acceptor::new("csi", 2);
         let mut all = Vec::new();
         for _ in 0..2 {
@@ -450,7 +449,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_does_not_shut_down_is_cut_when_too_many_do_not() {
+    async fn a_connection_that_does_not_shut_down_is_cut_when_too_many_do_not() {
         let mut acceptor = Acceptor::new("csi", 4);
         let mut all = Vec::new();
         for _ in 0..6 {
@@ -474,7 +473,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_being_answered_is_closed_only_where_nothing_is_idle() {
+    async fn a_connection_being_answered_is_closed_only_if_none_is_idle() {
         let mut acceptor = Acceptor::new("http", 2);
         let (first, second) = (next(&mut acceptor).await, next(&mut acceptor).await);
         first.answers();

@@ -1,9 +1,9 @@
-//! Makes every caller's `:authority` one that the HTTP library takes.
+//! Replaces invalid `:authority` values, so that the HTTP library accepts the call.
 //!
-//! A gRPC client that dials the bare path of a socket names that path there, percent-encoded; the
-//! kubelet does so where it looks for plugins. It is no authority (RFC 3986, section 3.2), so h2
-//! would end the call before it is one. Nobody reads it on a Unix socket: its bytes are overwritten
-//! by as many that are valid, in place. Knows of HTTP/2 what it takes to find them, and no more.
+//! A gRPC client that dials the bare path of a socket sends that path, percent-encoded; the kubelet
+//! does so where it looks for plugins. It is not a valid authority (RFC 3986, section 3.2), so h2
+//! would reject the call. On a Unix socket the value is not used: it is overwritten in place by as
+//! many valid bytes. Parses only as much HTTP/2 as needed to find it.
 
 use std::io;
 use std::pin::Pin;
@@ -26,17 +26,17 @@ const PRIORITY_BYTES: usize = 5;
 const AUTHORITY: usize = 1;
 /// RFC 7541, section 5.2: the bit that says that a string is compressed.
 const HUFFMAN: u8 = 0x80;
-/// No length in a header block has more bits: a frame has not 2^28 bytes.
+/// No length in a header block has more bits: a frame is shorter than 2^28 bytes.
 const SHIFT_MAX: u32 = 28;
 
-/// What a client sends after its preface, with authorities that are valid.
+/// The bytes that a client sends after its preface, with valid authorities.
 #[derive(Debug)]
-pub(crate) struct Authorized<R> {
+pub(crate) struct SanitizedAuthority<R> {
     inner: R,
     frames: Frames,
 }
 
-impl<R> Authorized<R> {
+impl<R> SanitizedAuthority<R> {
     pub(crate) fn new(inner: R) -> Self {
         Self {
             inner,
@@ -45,7 +45,7 @@ impl<R> Authorized<R> {
     }
 }
 
-impl<R: AsyncRead + Unpin> AsyncRead for Authorized<R> {
+impl<R: AsyncRead + Unpin> AsyncRead for SanitizedAuthority<R> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -58,7 +58,7 @@ impl<R: AsyncRead + Unpin> AsyncRead for Authorized<R> {
     }
 }
 
-/// Where in its frames a client is. What is malformed is left to the HTTP library to refuse.
+/// The state of a client's frames. Malformed bytes are left for the HTTP library to refuse.
 #[derive(Debug, Default)]
 struct Frames {
     header: [u8; FRAME_HEADER_BYTES],
@@ -67,7 +67,7 @@ struct Frames {
     block: Block,
 }
 
-/// What of a frame's payload is still to come, in this order.
+/// The remaining parts of a frame's payload, in this order.
 #[derive(Debug, Default)]
 struct Payload {
     pad_length: bool,
@@ -77,7 +77,7 @@ struct Payload {
 }
 
 impl Frames {
-    /// Looks at what comes next, and mends it.
+    /// Parses the next bytes, and repairs them.
     fn pass(&mut self, mut bytes: &mut [u8]) {
         while !bytes.is_empty() {
             let taken = self.step(bytes).clamp(1, bytes.len());
@@ -85,7 +85,7 @@ impl Frames {
         }
     }
 
-    /// Returns how many bytes were looked at.
+    /// Returns how many bytes were parsed.
     fn step(&mut self, bytes: &mut [u8]) -> usize {
         let left = &mut self.payload;
         if left.pad_length {
@@ -119,7 +119,7 @@ impl Frames {
         }
     }
 
-    /// A frame's header is there.
+    /// A frame's header is complete.
     fn begin(&mut self) {
         let [high, middle, low, kind, flags, ..] = self.header;
         let length = usize::from(high) << 16 | usize::from(middle) << 8 | usize::from(low);
@@ -153,21 +153,21 @@ impl Frames {
     }
 }
 
-/// Where in a block of header fields a client is (RFC 7541, section 6).
+/// The state of a block of header fields (RFC 7541, section 6).
 #[derive(Debug, Default)]
 struct Block {
     next: Next,
-    /// The field at hand is the authority.
+    /// Whether the current field is the authority.
     authority: bool,
 }
 
-/// What the next byte is of.
+/// What the next byte belongs to.
 #[derive(Clone, Copy, Debug, Default)]
 enum Next {
     #[default]
     Field,
     Length(Text),
-    /// The rest of a number that did not fit its first byte (section 5.1).
+    /// The rest of a number that does not fit in its first byte (section 5.1).
     Number {
         number: usize,
         shift: u32,
@@ -184,9 +184,9 @@ enum Text {
 
 #[derive(Clone, Copy, Debug)]
 enum Number {
-    /// Of a field that is in a table, or of a table's size: nothing follows.
+    /// An indexed field, or a table size: nothing follows.
     Whole,
-    /// Of a field's name, 0 if that follows; its value follows.
+    /// The index of a field's name, 0 if the name follows; then its value follows.
     NameIndex,
     Length(Text),
 }

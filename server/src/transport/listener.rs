@@ -1,8 +1,8 @@
-//! All connections to one socket: taken, heard until they speak HTTP/2, served, and ended when the
-//! server ends or others need their place. Knows nothing of what is served.
+//! All connections to one socket: accepted, checked for HTTP/2, served, and closed when the server
+//! shuts down or others need their slot. Does not know the services.
 
 use super::acceptor::{Acceptor, Connection};
-use super::authority::Authorized;
+use super::authority::SanitizedAuthority;
 use crate::call::{CallLayer, CallService};
 use http::Request;
 use hyper::body::Incoming;
@@ -21,33 +21,33 @@ use tokio::sync::watch;
 use tonic::service::Routes;
 use tower::Layer as _;
 
-/// What a client of HTTP/2 says first (RFC 9113, section 3.4).
+/// The first bytes of an HTTP/2 client (RFC 9113, section 3.4).
 const PREFACE: [u8; 24] = *b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// How long a client may take to say it. All known ones do at once.
+/// How long a client may take to send them. All known clients do so at once.
 const PREFACE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// How long the last answers may be on their way, and the other side take to say goodbye, when no
-/// call runs any more.
+/// How long sending the last responses and the HTTP/2 shutdown may take when no call runs any
+/// longer.
 const GOODBYE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Bytes a client may send ahead. CSI requests are small, and with HTTP/2's own first value (RFC
-/// 9113, section 6.9.2) no frame about it is needed on each of the kubelet's many connections.
+/// Bytes that a client may send ahead. CSI requests are small, and with HTTP/2's default (RFC 9113,
+/// section 6.9.2) no frame is needed for it on each of the kubelet's many connections.
 const WINDOW_BYTES: u32 = 65_535;
 
-/// What all connections to one socket share. When it is dropped, they are told to end.
+/// The state that all connections to one socket share. Dropping it shuts them down.
 pub(crate) struct Server {
     service: CallService<Routes>,
-    /// Every running call listens to it, and by that is counted.
+    /// Every running call has a receiver, which counts the calls.
     running: Arc<watch::Sender<()>>,
     http2: http2::Builder<TokioExecutor>,
-    /// Every connection listens to it, and by that is counted.
+    /// Every connection has a receiver, which counts the connections.
     ending: watch::Sender<()>,
     connections_max: usize,
 }
 
 impl Server {
-    /// For these services, within the layer, and so many connections at a time.
+    /// For these services, inside the layer, and at most this many connections at a time.
     pub(crate) fn new(routes: Routes, layer: &CallLayer, connections_max: usize) -> Self {
         let mut http2 = http2::Builder::new(TokioExecutor::new());
         http2
@@ -62,7 +62,7 @@ impl Server {
         }
     }
 
-    /// Serves all who connect. The name of the listener is for log and metrics.
+    /// Serves all clients. The name of the listener is for log and metrics.
     pub(crate) async fn accept(&self, name: &'static str, listener: UnixListener) -> Infallible {
         let mut acceptor = Acceptor::new(name, self.connections_max);
         let accept = async || Ok((listener.accept().await?.0, None));
@@ -88,7 +88,7 @@ impl Server {
         let http2 = self.http2.clone();
         let mut ending = self.ending.subscribe();
         tokio::spawn(async move {
-            // A connection without a preface has nothing to lose, and is dropped where others are
+            // A connection without a preface has nothing to lose: it is dropped where others are
             // shut down.
             let greeted = tokio::select! {
                 biased;
@@ -98,7 +98,9 @@ impl Server {
             };
             let stream = match greeted {
                 Ok(stream) => TokioIo::new(stream),
-                Err(error) => return tracing::debug!(%error, "a connection never began"),
+                Err(error) => {
+                    return tracing::debug!(%error, "a connection ended before its HTTP/2 preface");
+                }
             };
             let mut connection = pin!(http2.serve_connection(stream, service));
             let ended = tokio::select! {
@@ -116,14 +118,14 @@ impl Server {
                 }
             };
             if let Err(error) = ended {
-                // Garbage instead of HTTP/2, or a client that ended in the middle: its own affair.
+                // Not HTTP/2, or a client that ended early: not our error.
                 tracing::debug!(%error, "a connection broke");
             }
         });
     }
 
-    /// Takes no more calls, and waits for those that run, but not for callers that merely hold on
-    /// to their connection. Returns how many of these are left.
+    /// Takes no more calls, and waits for those that run, but not for callers that only keep their
+    /// connection open. Returns how many of these are left.
     pub(crate) async fn drain(&self) -> usize {
         self.ending.send_replace(());
         loop {
@@ -132,7 +134,7 @@ impl Server {
                 () = self.ending.closed() => return 0,
                 () = tokio::time::sleep(GOODBYE_TIMEOUT) => {}
             }
-            // A call that was on its way when the end began has its time too.
+            // A call that arrived when the shutdown began has its time, too.
             if self.running.receiver_count() == 0 {
                 return self.ending.receiver_count();
             }
@@ -154,7 +156,7 @@ async fn overdue(slot: &Connection) {
     }
 }
 
-/// The connection, whole again, once the other side has begun to speak HTTP/2.
+/// The connection with all its bytes, once the client has sent the start of HTTP/2.
 async fn greeted(mut stream: UnixStream) -> io::Result<impl AsyncRead + AsyncWrite + Unpin> {
     let mut said = [0; PREFACE.len()];
     tokio::time::timeout(PREFACE_TIMEOUT, stream.read_exact(&mut said)).await??;
@@ -162,6 +164,6 @@ async fn greeted(mut stream: UnixStream) -> io::Result<impl AsyncRead + AsyncWri
         return Err(io::Error::new(io::ErrorKind::InvalidData, "not HTTP/2"));
     }
     let (reader, writer) = stream.into_split();
-    let reader = io::Cursor::new(said).chain(Authorized::new(reader));
+    let reader = io::Cursor::new(said).chain(SanitizedAuthority::new(reader));
     Ok(tokio::io::join(reader, writer))
 }

@@ -1,5 +1,5 @@
-//! How bytes reach the server and leave it: its socket, its connections, its pages for people.
-//! Knows calls only to count them.
+//! The transport of the server: its socket, its connections, its HTTP pages. Knows calls only to
+//! count them.
 
 mod acceptor;
 mod authority;

@@ -1,5 +1,5 @@
-//! What people, Prometheus and the kubelet's probes look at: GET /metrics, /healthz and /livez over
-//! HTTP/1. Shows nothing of requests, and changes nothing.
+//! The pages for people, Prometheus and the kubelet's probes: GET /metrics, /healthz and /livez
+//! over HTTP/1. Shows no requests, and changes nothing.
 
 use super::acceptor::{Acceptor, Connection};
 use crate::metrics::Metrics;
@@ -21,29 +21,29 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 
-/// Connections at a time; of more, the oldest without a whole request is closed, else the oldest.
-/// This port may be open to a whole cluster, the memory is not.
+/// Connections at a time; beyond that, the oldest without a whole request is closed, else the
+/// oldest. This port may be open to a whole cluster, so its memory is limited.
 const CONNECTIONS_MAX: usize = 32;
 
-/// How long a client may take to send the head of its request, and how long that may be: a probe
-/// sends 100 bytes at once, a Prometheus with a token a few thousand.
+/// How long a client may take to send the head of its request, and the size of that: a probe sends
+/// 100 bytes at once, a Prometheus with a token a few thousand.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(1);
 const HEAD_BYTES_MAX: usize = 8 << 10;
 
-/// How much more memory than the head hyper may use to parse it; it wants this much at least.
+/// How much more memory than the head hyper may use to parse it; hyper's minimum.
 const PARSER_BYTES_MAX: usize = 2 * HEAD_BYTES_MAX;
 
-/// How long a client may take to read its page: as long as a Prometheus waits for one by default.
-/// So long, too, the kernel keeps what was sent to a client that does not acknowledge it.
+/// How long a client may take to read its page: the default timeout of a Prometheus. For the same
+/// time, the kernel keeps data that a client does not acknowledge.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How often measured values are sorted in while nobody looks.
+/// How often measurements are sorted into buckets if /metrics is not read.
 const TIDY_INTERVAL: Duration = Duration::from_secs(10);
 
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 const PROMETHEUS_TEXT: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4");
 
-/// Between two attempts to get a port that is taken.
+/// Between two attempts to bind a port that is taken.
 const PORT_PAUSE: Duration = Duration::from_secs(2);
 
 /// Counter: attempts to listen on a port that was taken.
@@ -53,8 +53,8 @@ const TAKEN: &str = "belay_http_port_taken_total";
 #[derive(Debug)]
 pub(crate) struct Pages {
     address: SocketAddr,
-    /// None while another process has the port: most likely what is left of a killed one, which is
-    /// no reason to serve no calls.
+    /// None while another process has the port: most likely a killed predecessor, which is no
+    /// reason not to serve calls.
     listener: Option<TcpListener>,
     metrics: Metrics,
     readiness: Readiness,
@@ -64,7 +64,7 @@ impl Pages {
     /// Listens, unless the port is taken; then [`Pages::serve`] waits for it.
     ///
     /// # Errors
-    /// If the address is not of this machine, or the port not for this process.
+    /// If the address is not local, or this process may not use the port.
     pub(crate) async fn bind(
         address: SocketAddr,
         metrics: Metrics,
@@ -115,7 +115,7 @@ async fn serve(
             break listener;
         }
         tokio::time::sleep(PORT_PAUSE).await;
-        // What is no lack of the port is no better the next time, and yet nothing else can be done.
+        // An error other than a taken port will recur, and nothing else can be done.
         listener = listen(address).await.ok().flatten();
     };
     let mut acceptor = Acceptor::new("http", CONNECTIONS_MAX);
@@ -142,21 +142,21 @@ async fn listen(address: SocketAddr) -> io::Result<Option<TcpListener>> {
         }
         listener => listener?,
     };
-    // Port 0 asks for any free one: then this line is the only place to learn it.
-    tracing::info!(address = %listener.local_addr()?, "showing /metrics, /healthz and /livez");
+    // Port 0 selects a free port: only this line shows which.
+    tracing::info!(address = %listener.local_addr()?, "serving /metrics, /healthz and /livez");
     Ok(Some(listener))
 }
 
-/// Lets the kernel drop what a client has not acknowledged in time, also after the end of the
+/// Lets the kernel drop data that a client has not acknowledged in time, also after the end of the
 /// connection: else it keeps whole pages for clients that do not read.
 fn bound_unacknowledged(stream: &TcpStream) {
     let milliseconds = u32::try_from(ANSWER_TIMEOUT.as_millis()).unwrap_or(u32::MAX);
     if let Err(error) = set_tcp_user_timeout(stream, milliseconds) {
-        tracing::debug!(%error, "cannot bound how long a page is kept for its reader");
+        tracing::debug!(%error, "cannot limit how long unread pages are kept");
     }
 }
 
-/// One request, its page, and the end; sooner, when others need the slot.
+/// Serves one request and closes; sooner if others need the slot.
 async fn serve_connection(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     pages: (Metrics, Readiness),
@@ -165,10 +165,10 @@ async fn serve_connection(
     let ended = tokio::select! {
         biased;
         ended = answer(stream, pages, &connection) => ended,
-        () = connection.unwanted() => Err("closed to make room for others".into()),
+        () = connection.unwanted() => Err("closed to make room for new connections".into()),
     };
     if let Err(error) = ended {
-        tracing::debug!(error, "a connection for metrics broke");
+        tracing::debug!(error, "an HTTP connection failed");
     }
 }
 
@@ -192,22 +192,22 @@ async fn answer(
     Ok(tokio::time::timeout(ANSWER_TIMEOUT, served).await??)
 }
 
-/// All that the client sends up to the empty line behind its request (RFC 9112, section 2.1).
+/// All that the client sends up to the empty line after its request (RFC 9112, section 2.1).
 async fn head(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Vec<u8>> {
     let mut head = Vec::new();
     let mut stream = stream.take(HEAD_BYTES_MAX as u64);
     loop {
         let known = head.len();
         if stream.read_buf(&mut head).await? == 0 {
-            let why = "the request ended, or is too long, before its empty line";
+            let why = "the request is incomplete or too long";
             return Err(io::Error::new(io::ErrorKind::InvalidData, why));
         }
         if known == 0 {
-            // Empty lines before the request mean nothing (section 2.2).
+            // Empty lines before the request are ignored (section 2.2).
             let blank = head.len() - head.trim_ascii_start().len();
             head.drain(..blank);
         }
-        // An empty line may have begun with the last three bytes known before.
+        // An empty line may start in the last three bytes of the previous read.
         if has_empty_line(&head[known.saturating_sub(3).min(head.len())..]) {
             return Ok(head);
         }
@@ -233,13 +233,13 @@ fn page(
                 text(StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("{why}\n"))
             }
         },
-        // That this thread came to answer is all there is to tell: what a restart does not mend,
-        // such as a kubelet that refuses the driver, must not cause one.
+        // Any response shows that this thread works: a problem that a restart does not repair, such
+        // as a kubelet that refuses the driver, must not cause one.
         (&Method::GET, "/livez") => text(StatusCode::OK, TEXT, "ok\n"),
         _ => text(
             StatusCode::NOT_FOUND,
             TEXT,
-            "only GET /metrics, GET /healthz and GET /livez are here\n",
+            "use GET /metrics, GET /healthz or GET /livez\n",
         ),
     }
 }
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn healthz_tells_the_readiness_and_its_reason() {
+    async fn healthz_reports_the_readiness_and_its_reason() {
         let readiness = Readiness::new(State::Starting("reading the mounts".to_owned()));
         let plain = "text/plain; charset=utf-8".to_owned();
         let (status, form, body) = get("/healthz", &readiness).await;
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn livez_is_well_whatever_the_readiness() {
+    async fn livez_is_ok_whatever_the_readiness() {
         for state in [
             State::Ready,
             State::Starting("reading the mounts".to_owned()),
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn metrics_say_which_form_they_have_and_other_paths_are_not_there() {
+    async fn metrics_have_a_content_type_and_other_paths_are_not_found() {
         let readiness = Readiness::new(State::Ready);
         let (status, form, body) = get("/metrics", &readiness).await;
         assert_eq!((status, form.as_str()), (200, "text/plain; version=0.0.4"));
@@ -322,7 +322,7 @@ mod tests {
         (metrics, Readiness::new(State::Ready))
     }
 
-    /// A connection to the pages, beside no other.
+    /// A connection to the pages, without others.
     async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin) {
         let mut acceptor = Acceptor::new("http", 1);
         let accept = || std::future::ready(Ok(((), None)));
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_request_is_all_that_a_connection_is_for() {
+    async fn a_connection_serves_one_request() {
         let (mut client, server) = tokio::io::duplex(4096);
         let served = tokio::spawn(serve(server));
         let request = "GET /healthz HTTP/1.1\r\nHost: b\r\n\r\n".repeat(2);
@@ -368,17 +368,17 @@ mod tests {
         let (mut client, server) = tokio::io::duplex(4096);
         let served = tokio::spawn(serve(server));
         let long = format!("GET /livez HTTP/1.1\r\nX: {}", "y".repeat(HEAD_BYTES_MAX));
-        // The end comes while this is still being sent.
+        // The connection is closed while this is still being sent.
         assert!(client.write_all(long.as_bytes()).await.is_err());
         served.await.unwrap();
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_client_that_sends_or_reads_nothing_gives_its_slot_back() {
+    async fn a_client_that_sends_or_reads_nothing_loses_its_slot() {
         let half = "GET /healthz HTTP/1.1\r\n";
         let whole = "GET /metrics HTTP/1.1\r\nHost: b\r\n\r\n";
         for (request, seconds) in [("", 1), (half, 1), (whole, 10)] {
-            // Too small for any page, and nobody takes it out at the other end.
+            // Too small for any page, and not read at the other end.
             let (mut client, server) = tokio::io::duplex(64);
             client.write_all(request.as_bytes()).await.unwrap();
             let begun = tokio::time::Instant::now();

@@ -1,5 +1,5 @@
-//! The Unix socket of a server: private before it is visible, never in the place of something
-//! living, and taken away at the end only if it is still ours. Knows nothing of what is served.
+//! The Unix socket of a server: private before it is visible, never replacing a socket that is
+//! served, and removed at shutdown only if it is still ours. Does not know the services.
 
 mod rival;
 
@@ -17,23 +17,23 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Connections that may wait to be accepted: the kubelet dials anew for each call, and at its start
+/// Connections that may wait to be accepted: the kubelet connects for each call, and at its start
 /// for all volumes at once. The kernel lowers it to net.core.somaxconn.
 const BACKLOG: i32 = 1024;
 
-/// How often the folder is asked for, and how long apart: who has it needs it for a few system
-/// calls. A server that serves already has other callers, so it asks once.
+/// How often and at which interval to try to lock the directory: the other process holds the lock
+/// for a few system calls. A server that already serves other callers tries once.
 const LOCK_TRIES: u32 = 10;
 const LOCK_TRIES_WHILE_SERVING: u32 = 1;
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
-/// How often another one may come before us to the path of a dead socket.
+/// How often another process may replace the dead socket before us.
 const BIND_TRIES: u32 = 3;
 
-/// Only root reaches a CSI driver: whoever can talk to it can mount anything.
+/// Only root may connect to a CSI driver: its callers can mount anything.
 const PRIVATE: Mode = Mode::RUSR.union(Mode::WUSR);
 
-/// For callers that are not root: they are members of the file's group.
+/// For callers other than root: members of the file's group.
 const SHARED: Mode = PRIVATE.union(Mode::RGRP).union(Mode::WGRP);
 
 /// A listening socket and its file.
@@ -44,18 +44,17 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// Binds and listens. A socket that nobody serves any more is replaced, also if a thread that
-    /// hangs in the kernel keeps a killed server's socket open.
+    /// Binds and listens. A socket without a live server is replaced, even if a thread that hangs
+    /// in the kernel keeps a killed server's socket open.
     ///
     /// # Errors
-    /// With the path in the text: the folder is missing, something else than a socket stands there,
-    /// or another process serves it.
+    /// With the path in the text: the directory is missing, another kind of file exists there, or
+    /// another process serves the socket.
     pub fn bind(endpoint: &Endpoint) -> io::Result<Self> {
         Self::bind_within(endpoint, LOCK_TRIES, Patience::AtStart)
     }
 
-    /// [`Socket::bind`] for a thread that has others to serve: whatever would have to be waited for
-    /// is an error.
+    /// [`Socket::bind`] for a thread that serves others: it fails where [`Socket::bind`] waits.
     ///
     /// # Errors
     /// Those of [`Socket::bind`].
@@ -67,18 +66,18 @@ impl Socket {
         let path = &endpoint.path;
         let mut dead = None;
         for _ in 0..BIND_TRIES {
-            let folder = lock_folder_of(path, tries)?;
+            let directory = lock_directory_of(path, tries)?;
             let listening = listen(path, dead).map_err(|error| cannot_listen(path, error))?;
             if let Listening::Ours(listener) = listening {
                 let file =
-                    SocketFile::at(path).map_err(|error| explain(path, "cannot look", error))?;
+                    SocketFile::at(path).map_err(|error| explain(path, "cannot stat", error))?;
                 return Ok(Self {
                     listener: UnixListener::from(listener),
                     file,
                 });
             }
-            // Others may want the folder while we look.
-            drop(folder);
+            // Other processes may need the lock meanwhile.
+            drop(directory);
             if let Listening::Theirs(seen) = listening {
                 expect_dead(path, patience)?;
                 dead = Some(seen);
@@ -87,7 +86,7 @@ impl Socket {
         Err(cannot_listen(path, Errno::ADDRINUSE))
     }
 
-    /// Where it stands.
+    /// Its path.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.file.path
@@ -96,14 +95,14 @@ impl Socket {
     /// Lets a group connect as well. Without `CAP_CHOWN`, this process must be a member of it.
     ///
     /// # Errors
-    /// With the path in the text; nobody else can connect then.
+    /// With the path in the text; the group cannot connect then.
     pub fn share_with(&self, group: u32) -> io::Result<()> {
         let path = self.path();
         let none = AtFlags::empty();
         chownat(CWD, path, None, Some(Gid::from_raw(group)), none).map_err(|error| {
             explain(path, format!("cannot give it to the group {group}"), error)
         })?;
-        // Widened last: until then it is private, whoever its group is.
+        // Widened last: until then it is private, whatever its group is.
         chmodat(CWD, path, SHARED, none)
             .map_err(|error| explain(path, "cannot let its group connect", error))
     }
@@ -117,7 +116,7 @@ impl Socket {
     }
 }
 
-/// The name of a socket in its folder. Dropped, it is removed if it is still that very socket.
+/// The file of a socket. Dropped, it is removed if it is still the same socket.
 #[derive(Debug)]
 pub(crate) struct SocketFile {
     path: PathBuf,
@@ -133,7 +132,7 @@ impl SocketFile {
         })
     }
 
-    /// Whether it still stands, and nothing else in its place.
+    /// Whether it exists and was not replaced.
     pub(crate) fn stands(&self) -> bool {
         rustix::fs::lstat(&self.path).is_ok_and(|it| identity(&it) == self.identity)
     }
@@ -141,13 +140,13 @@ impl SocketFile {
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        // Without the lock a successor could replace the file between our look and our unlink.
-        let folder = lock_folder_of(&self.path, LOCK_TRIES);
+        // Without the lock a successor could replace the file between our stat and our unlink.
+        let directory = lock_directory_of(&self.path, LOCK_TRIES);
         if !self.stands() {
             return;
         }
-        if let Err(error) = folder.and_then(|_| Ok(rustix::fs::unlink(&self.path)?)) {
-            tracing::warn!(path = %self.path.display(), %error, "the socket is left behind");
+        if let Err(error) = directory.and_then(|_| Ok(rustix::fs::unlink(&self.path)?)) {
+            tracing::warn!(path = %self.path.display(), %error, "cannot remove the socket");
         }
     }
 }
@@ -157,20 +156,20 @@ fn identity(found: &Stat) -> (u64, u64) {
     (found.st_dev, found.st_ino)
 }
 
-/// Keeps two servers from replacing each other's socket at the same time; waits a little for the
-/// few system calls of the other one. A lock on the folder, for CSI forbids other files beside the
-/// socket. Given back when dropped.
-fn lock_folder_of(path: &Path, tries: u32) -> io::Result<OwnedFd> {
-    let folder = path.parent().unwrap_or(path);
+/// Keeps two servers from replacing each other's socket at the same time; waits briefly for the few
+/// system calls of the other. Locks the directory, for CSI forbids other files next to the socket.
+/// Released when dropped.
+fn lock_directory_of(path: &Path, tries: u32) -> io::Result<OwnedFd> {
+    let directory = path.parent().unwrap_or(path);
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let opened = rustix::fs::open(folder, flags, Mode::empty())
-        .map_err(|error| explain(folder, "cannot open the folder of the socket", error))?;
+    let opened = rustix::fs::open(directory, flags, Mode::empty())
+        .map_err(|error| explain(directory, "cannot open the directory of the socket", error))?;
     let mut tries_left = tries;
     loop {
         tries_left -= 1;
         match rustix::fs::flock(&opened, FlockOperation::NonBlockingLockExclusive) {
             Err(Errno::AGAIN | Errno::INTR) if tries_left > 0 => pause(),
-            Err(error) => return Err(explain(folder, "cannot lock the folder", error)),
+            Err(error) => return Err(explain(directory, "cannot lock the directory", error)),
             Ok(()) => return Ok(opened),
         }
     }
@@ -178,22 +177,22 @@ fn lock_folder_of(path: &Path, tries: u32) -> io::Result<OwnedFd> {
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "no event tells that another process lets go; nothing is served yet, or any more, but \
-              for the rare socket that is taken away while others are served"
+    reason = "no event reports that another process unlocks it; nothing is served yet or later, \
+              except for a rare socket that is removed while others are served"
 )]
 fn pause() {
     std::thread::sleep(LOCK_PAUSE);
 }
 
-/// What became of an attempt to listen.
+/// The result of an attempt to listen.
 enum Listening {
     Ours(OwnedFd),
-    /// Another socket is there, which must be looked at first.
+    /// Another socket is there, which must be inspected first.
     Theirs(Seen),
 }
 
-/// A socket as it was when it was looked at. A number of an inode alone may be given again to the
-/// socket of another server that came first.
+/// A socket at the time of inspection. The inode number alone may be reused by the socket of
+/// another server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Seen {
     identity: (u64, u64),
@@ -209,13 +208,13 @@ impl Seen {
     }
 }
 
-/// Listens, in the place of the `dead` socket if that is still there.
+/// Listens, replacing the `dead` socket if it is still there.
 fn listen(path: &Path, dead: Option<Seen>) -> Result<Listening, Errno> {
     let address = SocketAddrUnix::new(path)?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    // On the unbound socket: bind gives the file this mode less the umask, so that it is never
-    // there with a wider one (unix(7); in the kernel, unix_bind_bsd).
+    // On the unbound socket: bind gives the file this mode less the umask, so that the file never
+    // has a wider mode (unix(7); in the kernel, unix_bind_bsd).
     rustix::fs::fchmod(&socket, PRIVATE)?;
     match rustix::net::bind(&socket, &address) {
         Err(Errno::ADDRINUSE) => {
@@ -235,7 +234,7 @@ fn listen(path: &Path, dead: Option<Seen>) -> Result<Listening, Errno> {
     Ok(Listening::Ours(socket))
 }
 
-/// An error with the reason, unless the process that listens there is dead.
+/// Fails with the reason, unless the process that listens is dead.
 fn expect_dead(path: &Path, patience: Patience) -> io::Result<()> {
     let address = SocketAddrUnix::new(path).map_err(|error| cannot_listen(path, error))?;
     match rival::look(&address, patience) {
@@ -257,14 +256,14 @@ fn cannot_listen(path: &Path, error: Errno) -> io::Error {
     explain(path, "cannot listen", error)
 }
 
-/// The error with the path, and with what to do where that is not plain.
+/// The error with the path, and with advice if the remedy is not obvious.
 fn explain(path: &Path, what: impl fmt::Display, error: Errno) -> io::Error {
     let kind = io::Error::from(error).kind();
     let advice = match error {
-        Errno::NOTSOCK => "something else than a socket stands there; move it away",
-        Errno::ADDRINUSE => "another process serves it; end that one first",
-        Errno::AGAIN => "another process holds a lock on it; see /proc/locks for who, and end it",
-        Errno::NOENT => "the folder does not exist; make it first",
+        Errno::NOTSOCK => "another kind of file exists there; remove it",
+        Errno::ADDRINUSE => "another process serves it; stop that process first",
+        Errno::AGAIN => "another process holds a lock on it; find it in /proc/locks, and stop it",
+        Errno::NOENT => "the directory does not exist; create it first",
         _ => "",
     };
     let separator = if advice.is_empty() { "" } else { ": " };
@@ -281,9 +280,9 @@ mod tests {
     use std::os::unix::net::UnixStream;
     use tempfile::TempDir;
 
-    fn endpoint(folder: &TempDir) -> Endpoint {
+    fn endpoint(directory: &TempDir) -> Endpoint {
         Endpoint {
-            path: folder.path().join("csi.sock"),
+            path: directory.path().join("csi.sock"),
         }
     }
 
@@ -292,19 +291,19 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_is_alone_in_its_folder_and_gone_at_the_end() {
-        let folder = TempDir::new().unwrap();
-        let socket = Socket::bind(&endpoint(&folder)).unwrap();
-        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+    fn a_socket_is_alone_in_its_directory_and_removed_at_the_end() {
+        let directory = TempDir::new().unwrap();
+        let socket = Socket::bind(&endpoint(&directory)).unwrap();
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
         UnixStream::connect(socket.path()).unwrap();
         drop(socket);
-        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
     }
 
     #[test]
     fn a_socket_is_private_until_it_is_shared_with_a_group() {
-        let folder = TempDir::new().unwrap();
-        let socket = Socket::bind(&endpoint(&folder)).unwrap();
+        let directory = TempDir::new().unwrap();
+        let socket = Socket::bind(&endpoint(&directory)).unwrap();
         let found = || std::fs::metadata(socket.path()).unwrap();
         assert_eq!(found().mode() & 0o777, 0o600);
         let group = rustix::process::getegid().as_raw();
@@ -314,8 +313,8 @@ mod tests {
 
     #[test]
     fn a_dead_socket_is_replaced() {
-        let folder = TempDir::new().unwrap();
-        let endpoint = endpoint(&folder);
+        let directory = TempDir::new().unwrap();
+        let endpoint = endpoint(&directory);
         drop(UnixListener::bind(&endpoint.path).unwrap());
         assert!(endpoint.path.exists());
         let socket = Socket::bind(&endpoint).unwrap();
@@ -323,12 +322,12 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_that_dies_while_it_is_looked_at_is_replaced() {
-        let folder = TempDir::new().unwrap();
-        let endpoint = endpoint(&folder);
+    fn a_socket_that_is_closed_while_it_is_inspected_is_replaced() {
+        let directory = TempDir::new().unwrap();
+        let endpoint = endpoint(&directory);
         let dying = UnixListener::bind(&endpoint.path).unwrap();
         std::thread::scope(|scope| {
-            // It takes the first look of the other, and dies of it.
+            // Accepts the first connection of the other, and then exits.
             scope.spawn(move || dying.accept().map(drop));
             let socket = Socket::bind(&endpoint).unwrap();
             UnixStream::connect(socket.path()).unwrap();
@@ -337,12 +336,12 @@ mod tests {
 
     #[test]
     fn a_socket_that_changed_since_it_was_found_dead_is_not_replaced() {
-        let folder = TempDir::new().unwrap();
-        let path = endpoint(&folder).path;
+        let directory = TempDir::new().unwrap();
+        let path = endpoint(&directory).path;
         drop(UnixListener::bind(&path).unwrap());
         let seen = || Seen::of(&rustix::fs::lstat(&path).unwrap());
         let dead = seen();
-        // The clock of the filesystem may stand for some milliseconds.
+        // The filesystem's timestamps may not change for some milliseconds.
         while seen() == dead {
             chmodat(CWD, &path, SHARED, AtFlags::empty()).unwrap();
         }
@@ -353,9 +352,9 @@ mod tests {
     }
 
     #[test]
-    fn a_living_socket_is_left_alone() {
-        let folder = TempDir::new().unwrap();
-        let endpoint = endpoint(&folder);
+    fn a_served_socket_is_left_alone() {
+        let directory = TempDir::new().unwrap();
+        let endpoint = endpoint(&directory);
         let first = Socket::bind(&endpoint).unwrap();
         let error = refused(&endpoint);
         let us = format!("(process {})", std::process::id());
@@ -366,51 +365,51 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_socket_is_left_alone() {
-        let folder = TempDir::new().unwrap();
-        let endpoint = endpoint(&folder);
+    fn a_file_that_is_no_socket_is_left_alone() {
+        let directory = TempDir::new().unwrap();
+        let endpoint = endpoint(&directory);
         std::fs::write(&endpoint.path, "precious").unwrap();
         let error = refused(&endpoint);
-        assert!(error.contains("something else than a socket"), "{error}");
+        assert!(error.contains("another kind of file"), "{error}");
         assert_eq!(std::fs::read_to_string(&endpoint.path).unwrap(), "precious");
 
         std::fs::remove_file(&endpoint.path).unwrap();
         std::os::unix::fs::symlink("nowhere.sock", &endpoint.path).unwrap();
         let error = refused(&endpoint);
-        assert!(error.contains("something else than a socket"), "{error}");
+        assert!(error.contains("another kind of file"), "{error}");
     }
 
     #[test]
-    fn a_missing_folder_is_named() {
-        let folder = TempDir::new().unwrap();
+    fn a_missing_directory_is_named() {
+        let directory = TempDir::new().unwrap();
         let error = refused(&Endpoint {
-            path: folder.path().join("missing/csi.sock"),
+            path: directory.path().join("missing/csi.sock"),
         });
         assert!(
-            error.contains("missing: ") && error.contains("make it first"),
+            error.contains("missing: ") && error.contains("create it first"),
             "{error}"
         );
     }
 
     #[test]
-    fn a_folder_that_somebody_keeps_locked_is_named() {
-        let folder = TempDir::new().unwrap();
-        let holder = std::fs::File::open(folder.path()).unwrap();
+    fn a_directory_that_another_process_locks_is_named() {
+        let directory = TempDir::new().unwrap();
+        let holder = std::fs::File::open(directory.path()).unwrap();
         rustix::fs::flock(&holder, FlockOperation::LockExclusive).unwrap();
-        let error = refused(&endpoint(&folder));
-        let name = folder.path().to_str().unwrap();
+        let error = refused(&endpoint(&directory));
+        let name = directory.path().to_str().unwrap();
         assert!(
             error.starts_with(name) && error.contains("another process holds a lock"),
             "{error}"
         );
         drop(holder);
-        Socket::bind(&endpoint(&folder)).unwrap();
+        Socket::bind(&endpoint(&directory)).unwrap();
     }
 
     #[test]
     fn the_end_of_an_old_server_leaves_the_socket_of_its_successor() {
-        let folder = TempDir::new().unwrap();
-        let endpoint = endpoint(&folder);
+        let directory = TempDir::new().unwrap();
+        let endpoint = endpoint(&directory);
         let old = Socket::bind(&endpoint).unwrap();
         std::fs::remove_file(&endpoint.path).unwrap();
         let new = Socket::bind(&endpoint).unwrap();

@@ -1,13 +1,13 @@
-//! How many jobs run and how old they are, counted when somebody asks: a job costs nothing for it.
+//! How many jobs run and how old they are, counted only when the metrics are read.
 
 use super::Running;
 use metrics::Unit;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-/// Gauge: jobs that run.
+/// Gauge: running jobs.
 const RUNNING: &str = "belay_jobs_running";
-/// Gauge: those of them that are past their deadline.
+/// Gauge: jobs beyond their deadline.
 const HUNG: &str = "belay_jobs_hung";
 /// Gauge: the age of the oldest job in seconds; 0 while none runs.
 const OLDEST: &str = "belay_jobs_oldest_age_seconds";
@@ -23,10 +23,10 @@ struct Counted {
     oldest: Duration,
 }
 
-/// A process has a handful of these, for as long as it lives; tests have more.
+/// A process has a few of these, for its whole run time; tests have more.
 static ALL: Mutex<Vec<Weak<dyn Count>>> = Mutex::new(Vec::new());
 
-/// These jobs are counted from now on.
+/// Counts these jobs from now on.
 pub(super) fn count<T: Send + 'static>(running: &Arc<Running<T>>) {
     let running: Weak<Running<T>> = Arc::downgrade(running);
     let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
@@ -35,8 +35,11 @@ pub(super) fn count<T: Send + 'static>(running: &Arc<Running<T>>) {
 }
 
 pub(crate) fn describe() {
-    metrics::describe_gauge!(RUNNING, "Operations that are going on.");
-    metrics::describe_gauge!(HUNG, "Operations that are past their deadline and go on.");
+    metrics::describe_gauge!(RUNNING, "Running operations.");
+    metrics::describe_gauge!(
+        HUNG,
+        "Operations that have exceeded their deadline and still run."
+    );
     metrics::describe_gauge!(OLDEST, Unit::Seconds, "Age of the oldest operation.");
 }
 
@@ -62,7 +65,7 @@ fn show(all: &[Weak<dyn Count>]) {
 impl<T: Send> Count for Running<T> {
     fn count(&self) -> Counted {
         let mut counted = Counted::default();
-        // Those who share a key are counted where their own jobs are.
+        // Sharers of a key are counted by their own jobs.
         for job in self.lock().values().filter(|job| job.sharers == 0) {
             counted.running += 1;
             counted.hung += u32::from(job.is_hung);
@@ -97,7 +100,7 @@ mod tests {
         }))
     }
 
-    /// Running, hung, and the age of the oldest, as a page shows them.
+    /// Running, hung, and the age of the oldest, as on the page.
     fn shown(measure: impl FnOnce()) -> [f64; 3] {
         let recorder = PrometheusBuilder::new().build_recorder();
         metrics::with_local_recorder(&recorder, measure);
@@ -115,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn the_gauges_are_the_sums_of_all_who_have_jobs_and_the_age_of_the_oldest() {
+    fn the_gauges_are_the_sums_of_all_jobs_and_the_age_of_the_oldest() {
         let (one, other, gone) = (fixed(5, 1, 7), fixed(3, 2, 4), fixed(9, 9, 9));
         let all = [&one, &gone, &other].map(Arc::downgrade);
         drop(gone);
@@ -144,7 +147,7 @@ mod tests {
         yield_now().await;
         assert_eq!(counted(&jobs), (2, 1));
         assert!(jobs.running.count().oldest > Duration::ZERO);
-        // Tests beside this one may have more.
+        // Other tests in this process may have more.
         let [running, hung, oldest] = shown(measure);
         assert!(running >= 2.0 && hung >= 1.0 && oldest > 0.0);
     }

@@ -1,20 +1,19 @@
 //! Operations are jobs, not requests: a job owns its key and runs to its end even if the caller
-//! goes away; the same request joins it, another one for that key is refused. No caller waits for
-//! longer than a deadline, and a job beyond it is *hung*: it keeps its key, and whoever asks is
-//! told what it has been at and for how long. Knows nothing of volumes.
+//! disconnects; the same request joins it, another one for that key is refused. No caller waits
+//! beyond a deadline, and a job beyond it is *hung*: it keeps its key, and callers learn what it is
+//! doing and for how long. Knows nothing of volumes.
 
 mod gauges;
-mod look;
 mod ownership;
 mod share;
 #[cfg(test)]
 mod tests;
 mod ticket;
+mod view;
 
 use crate::call::{Failure, Rpc};
 use futures_util::FutureExt as _;
 pub(crate) use gauges::{describe, measure};
-pub use look::Look;
 use ownership::Ownership;
 pub use share::Share;
 use std::collections::HashMap;
@@ -27,14 +26,15 @@ use std::time::{Duration, Instant};
 pub use ticket::{Ticket, Watch};
 use tokio::sync::oneshot;
 use tracing::Instrument as _;
+pub use view::JobView;
 
-/// How long a caller of a changing call waits for its answer. The kubelet's own patience of two
-/// minutes ends later, so what a job hangs in reaches it as an answer, and thus people as an event.
-/// Sidecars that wait for less (their `--timeout`, 15 s by default) come again and join the job.
+/// How long a caller of a changing call waits for its response. The kubelet's timeout of two
+/// minutes ends later, so it receives the cause of a hang as an error, and reports it as an event.
+/// Sidecars with a shorter timeout (`--timeout`, 15 s by default) retry and join the job.
 pub const CHANGE_DEADLINE: Duration = Duration::from_secs(100);
 
-/// What makes two requests the same. Put in all that matters (identifier, path, capability,
-/// contexts), and leave out what may differ between a call and its repetition (secrets).
+/// Identifies equal requests. Include all that matters (identifier, path, capability, contexts),
+/// and leave out fields that may differ in a retry (secrets).
 #[must_use]
 pub fn fingerprint(parts: &impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
@@ -42,8 +42,8 @@ pub fn fingerprint(parts: &impl Hash) -> u64 {
     hasher.finish()
 }
 
-/// The jobs that run now, one a key (a volume id, or the name of a volume to be made). Clones share
-/// the same jobs.
+/// The running jobs, one per key (a volume id, or the name of a volume to create). Clones share the
+/// same jobs.
 #[derive(Debug)]
 pub struct Jobs<T> {
     running: Arc<Running<T>>,
@@ -53,7 +53,7 @@ pub struct Jobs<T> {
 #[derive(Debug)]
 struct Running<T>(Mutex<HashMap<Arc<str>, Job<T>>>);
 
-/// A running job, seen by those who would join it.
+/// A running job.
 #[derive(Debug)]
 struct Job<T> {
     rpc: Rpc,
@@ -61,9 +61,9 @@ struct Job<T> {
     since: Instant,
     is_hung: bool,
     ticket: Ticket,
-    /// All who wait for the result.
+    /// All callers that wait for the result.
     callers: Vec<oneshot::Sender<Result<T, Failure>>>,
-    /// How many hold the key together, where that is no job: see [`Share`].
+    /// How many calls share the key, if this is no job: see [`Share`].
     sharers: usize,
 }
 
@@ -77,7 +77,7 @@ impl<T> Clone for Jobs<T> {
 }
 
 impl<T: Clone + Send + 'static> Jobs<T> {
-    /// No job runs yet; callers will wait for at most `deadline`.
+    /// No job runs yet; callers wait for at most `deadline`.
     #[must_use]
     pub fn new(deadline: Duration) -> Self {
         let running = Arc::new(Running(Mutex::default()));
@@ -85,15 +85,15 @@ impl<T: Clone + Send + 'static> Jobs<T> {
         Self { running, deadline }
     }
 
-    /// Runs `work` as the job of `key`, in a task of its own. If the same call with the same
-    /// fingerprint runs already, `work` is dropped and the result of the running one awaited. A
-    /// call that undoes the one that runs (see [`undoes`]) takes its place if that only waits.
+    /// Runs `work` as the job of `key`, in its own task. If the same call with the same fingerprint
+    /// is running, `work` is dropped and the result of the running job awaited. A call that undoes
+    /// the running one (see [`undoes`]) replaces it if that only waits.
     ///
     /// # Errors
-    /// The failure of the job; `Busy` if another job owns the key or this one was given up for the
+    /// The failure of the job; `Busy` if another job owns the key or this one was cancelled by the
     /// call that undoes it; `Timeout` at the deadline, which is final if the job was still waiting
-    /// and else leaves it running; `Bug` that may be running if the job panicked or the runtime
-    /// ended under it.
+    /// and else leaves it running; `Bug` that may be running if the job panicked or the runtime was
+    /// shut down.
     pub async fn run<F>(
         &self,
         key: &str,
@@ -116,29 +116,29 @@ impl<T: Clone + Send + 'static> Jobs<T> {
         result.await.unwrap_or_else(|_| Err(ended_early(rpc)))
     }
 
-    /// Holds the key together with others of the same call, so that no job can own it meanwhile.
+    /// Shares the key with other calls of the same kind, so that no job can own it meanwhile.
     ///
     /// # Errors
-    /// `Busy` if a job owns the key, or sharers of another call hold it.
+    /// `Busy` if a job owns the key, or calls of another kind share it.
     pub fn share(&self, key: &str, rpc: Rpc) -> Result<Share<T>, Failure> {
         Share::new(&self.running, key, rpc)
     }
 
     /// The job of this key, if one runs.
     #[must_use]
-    pub fn look(&self, key: &str) -> Option<Look> {
-        self.running.lock().get(key).map(Job::look)
+    pub fn view(&self, key: &str) -> Option<JobView> {
+        self.running.lock().get(key).map(Job::view)
     }
 
-    /// The oldest of the hung jobs whose keys `concerns` says yes to.
+    /// The oldest of the hung jobs whose keys `concerns` accepts.
     #[must_use]
-    pub fn hung(&self, concerns: impl Fn(&str) -> bool) -> Option<Look> {
+    pub fn hung(&self, concerns: impl Fn(&str) -> bool) -> Option<JobView> {
         let running = self.running.lock();
         let hung = running
             .iter()
             .filter(|(key, job)| job.is_hung && concerns(key));
         hung.min_by_key(|(_, job)| job.since)
-            .map(|(_, job)| job.look())
+            .map(|(_, job)| job.view())
     }
 
     /// How many jobs are hung.
@@ -148,7 +148,7 @@ impl<T: Clone + Send + 'static> Jobs<T> {
         running.values().filter(|job| job.is_hung).count()
     }
 
-    /// A new job, or none where the caller has joined one.
+    /// A new job, or none if the caller has joined one.
     fn begin(
         &self,
         key: &str,
@@ -170,13 +170,13 @@ impl<T: Clone + Send + 'static> Jobs<T> {
                     return Ok(None);
                 }
                 let undone = undoes(rpc) == Some(job.rpc);
-                if !(undone && job.ticket.give_up(|_| given_up(job.rpc, rpc))) {
-                    return Err(Failure::busy(busy(&key, &job.look(), rpc)));
+                if !(undone && job.ticket.cancel(|_| cancelled(job.rpc, rpc))) {
+                    return Err(Failure::busy(busy(&key, &job.view(), rpc)));
                 }
                 let before = std::mem::replace(job, Job::new(rpc, fingerprint, vec![caller]));
                 let ownership = Ownership::new(&self.running, key, &job.ticket);
                 drop(running);
-                answer_all(before.callers, &Err(given_up(before.rpc, rpc)));
+                answer_all(before.callers, &Err(cancelled(before.rpc, rpc)));
                 Ok(Some(ownership))
             }
         }
@@ -229,7 +229,7 @@ where
     answer_all(ownership.release(), &result);
 }
 
-/// Whoever has gone away meanwhile wants no answer.
+/// Callers that have disconnected get no answer.
 fn answer_all<T: Clone>(
     callers: Vec<oneshot::Sender<Result<T, Failure>>>,
     result: &Result<T, Failure>,
@@ -239,7 +239,7 @@ fn answer_all<T: Clone>(
     }
 }
 
-/// The call whose waiting job this one may put an end to.
+/// The call whose waiting job this one may cancel.
 const fn undoes(rpc: Rpc) -> Option<Rpc> {
     match rpc {
         Rpc::NodeUnstageVolume => Some(Rpc::NodeStageVolume),
@@ -247,27 +247,27 @@ const fn undoes(rpc: Rpc) -> Option<Rpc> {
     }
 }
 
-fn given_up(rpc: Rpc, for_rpc: Rpc) -> Failure {
+fn cancelled(rpc: Rpc, for_rpc: Rpc) -> Failure {
     Failure::busy(format!(
-        "{} was given up for a {} before it had done anything; repeat it if it is still wanted",
+        "{} was cancelled by a {} before it had done anything; retry if needed",
         rpc.name(),
         for_rpc.name(),
     ))
 }
 
-fn busy(key: &str, running: &Look, asked: Rpc) -> String {
-    // The arguments of one call say nothing about those of another.
+fn busy(key: &str, running: &JobView, asked: Rpc) -> String {
+    // Only the same call can have "other arguments".
     let how = if running.rpc == asked {
         " with other arguments"
     } else {
         ""
     };
-    format!("{key}: another call{how} comes first: {running}; repeat the call later")
+    format!("{key}: another operation{how} is in progress: {running}; retry later")
 }
 
 fn ended_early(rpc: Rpc) -> Failure {
     let message = format!(
-        "{} was cut short by the end of the process; repeat it",
+        "{} was interrupted by the exit of the process; retry",
         rpc.name()
     );
     Failure::bug(message).may_be_running()

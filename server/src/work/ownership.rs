@@ -1,17 +1,17 @@
-//! A job's hold on its key, from its beginning to whatever end it has.
+//! A job's ownership of its key, from its start to any kind of end.
 
 use super::ticket::Ticket;
-use super::{Job, Look, Running, answer_all};
+use super::{Job, JobView, Running, answer_all};
 use crate::call::Failure;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// Frees the key when dropped, so that no end of a job, however sudden, can leave it taken.
+/// Frees the key when dropped, so that no end of a job, however sudden, leaves it taken.
 pub(super) struct Ownership<T> {
     running: Arc<Running<T>>,
     key: Arc<str>,
-    /// Tells this job from a later one of the same key.
+    /// Distinguishes this job from a later one of the same key.
     ticket: Ticket,
 }
 
@@ -28,7 +28,7 @@ impl<T> Ownership<T> {
         self.ticket.clone()
     }
 
-    /// Frees the key and hands back who waits.
+    /// Frees the key and returns the waiting callers.
     pub(super) fn release(&self) -> Vec<oneshot::Sender<Result<T, Failure>>> {
         let mut running = self.running.lock();
         let is_ours = |job: &Job<T>| job.ticket.is(&self.ticket);
@@ -39,46 +39,43 @@ impl<T> Ownership<T> {
         drop(running);
         let Some(job) = job else { return Vec::new() };
         if job.is_hung {
-            let now = job.look();
-            tracing::warn!(
-                subject = &*self.key,
-                "{now}, and has come to its end at last"
-            );
+            let now = job.view();
+            tracing::warn!(subject = &*self.key, "{now}; finished after its deadline");
         }
         job.callers
     }
 }
 
 impl<T: Clone> Ownership<T> {
-    /// The deadline has come: a job that waits is given up, one that works is hung, and all who
-    /// wait for it are told.
+    /// At the deadline: a waiting job is cancelled, a working one is hung, and all callers get an
+    /// error.
     pub(super) fn overdue(&self, deadline: Duration) {
         let seconds = deadline.as_secs();
         let mut running = self.running.lock();
         let Some(job) = running.get_mut(&self.key) else {
             return;
         };
-        let gave_up = self.ticket.give_up(|awaited| {
+        let cancelled = self.ticket.cancel(|awaited| {
             let rpc = job.rpc.name();
             Failure::timeout(format!(
-                "{}: {rpc} was given up after {seconds} s, for it waits for {awaited}; nothing \
-                 was done, repeat the call",
+                "{}: {rpc} was cancelled after {seconds} s of waiting for {awaited}; nothing \
+                 was done, retry",
                 self.key,
             ))
         });
-        if gave_up || !job.ticket.is(&self.ticket) {
+        if cancelled || !job.ticket.is(&self.ticket) {
             return;
         }
-        let look = job.look();
+        let view = job.view();
         if !std::mem::replace(&mut job.is_hung, true) {
             tracing::error!(
                 subject = &*self.key,
-                "{look}: beyond its deadline, and goes on; the storage is slow or does not answer"
+                "{view}; exceeded its deadline, still running: the storage is slow or hangs"
             );
         }
         let callers = std::mem::take(&mut job.callers);
         drop(running);
-        answer_all(callers, &Err(hung(&self.key, &look)));
+        answer_all(callers, &Err(hung(&self.key, &view)));
     }
 }
 
@@ -88,10 +85,10 @@ impl<T> Drop for Ownership<T> {
     }
 }
 
-fn hung(key: &str, look: &Look) -> Failure {
+fn hung(key: &str, view: &JobView) -> Failure {
     Failure::timeout(format!(
-        "{key}: {look}; the storage is slow or does not answer; it goes on, repeat the call for \
-         its result"
+        "{key}: {view}; the storage is slow or does not answer; still running, retry for \
+         the result"
     ))
     .may_be_running()
 }

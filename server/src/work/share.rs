@@ -1,12 +1,12 @@
-//! A key that several calls of one kind hold together: each is a job of another key, and works on
-//! what this key names without changing it.
+//! A key that several calls of one kind share: each is a job of another key, and uses the object of
+//! this key without changing it.
 
 use super::{Job, Running, busy};
 use crate::call::{Failure, Rpc};
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
-/// A part in the key, until it is dropped.
+/// A share of the key, until dropped.
 #[derive(Debug)]
 pub struct Share<T> {
     running: Arc<Running<T>>,
@@ -23,7 +23,7 @@ impl<T> Share<T> {
             Entry::Occupied(mut taken) => {
                 let job = taken.get_mut();
                 if job.sharers == 0 || job.rpc != rpc {
-                    return Err(Failure::busy(busy(&key, &job.look(), rpc)));
+                    return Err(Failure::busy(busy(&key, &job.view(), rpc)));
                 }
                 job.sharers += 1;
             }

@@ -1,4 +1,4 @@
-//! Jobs: who joins, who is refused, who waits no longer, and what of that goes on.
+//! Jobs: which calls join, which are refused, when callers stop waiting, and what still runs then.
 
 use super::*;
 use crate::call::{Certainty, Kind};
@@ -14,7 +14,7 @@ fn jobs() -> Jobs<u32> {
     Jobs::new(DEADLINE)
 }
 
-/// A job in a caller of its own, that ends with what is sent.
+/// A job with its own caller, which ends with the value that is sent.
 async fn begun(jobs: &Jobs<u32>, rpc: Rpc, fingerprint: u64) -> (oneshot::Sender<u32>, Caller) {
     let (end, ended) = oneshot::channel::<u32>();
     let jobs = jobs.clone();
@@ -27,13 +27,13 @@ async fn begun(jobs: &Jobs<u32>, rpc: Rpc, fingerprint: u64) -> (oneshot::Sender
     (end, caller)
 }
 
-/// A job that waits for a place, and is done once it has it.
-async fn waiting(jobs: &Jobs<u32>, rpc: Rpc, places: &Arc<Semaphore>) -> Caller {
-    let (jobs, places) = (jobs.clone(), Arc::clone(places));
+/// A job that waits for a slot, and is done once it has it.
+async fn waiting(jobs: &Jobs<u32>, rpc: Rpc, slots: &Arc<Semaphore>) -> Caller {
+    let (jobs, slots) = (jobs.clone(), Arc::clone(slots));
     let caller = tokio::spawn(async move {
         let work = |ticket: Ticket| async move {
-            let place = ticket.wait("a place", places.acquire_owned()).await?;
-            place.unwrap().forget();
+            let slot = ticket.wait("a slot", slots.acquire_owned()).await?;
+            slot.unwrap().forget();
             Ok(1)
         };
         jobs.run("vol-1", rpc, 7, work).await
@@ -66,7 +66,7 @@ async fn the_same_request_joins_and_gets_the_same_result() {
 }
 
 #[tokio::test]
-async fn another_request_for_the_key_is_refused_and_told_what_runs() {
+async fn another_request_for_the_key_is_refused_and_learns_what_runs() {
     let jobs = jobs();
     let (_end, _first) = begun(&jobs, Rpc::NodeStageVolume, 7).await;
     for (rpc, fingerprint) in [(Rpc::NodeStageVolume, 8), (Rpc::NodeUnstageVolume, 7)] {
@@ -77,7 +77,8 @@ async fn another_request_for_the_key_is_refused_and_told_what_runs() {
             Rpc::NodeStageVolume => " with other arguments",
             _ => "",
         };
-        let running = format!("vol-1: another call{how} comes first: NodeStageVolume has been ");
+        let running =
+            format!("vol-1: another operation{how} is in progress: NodeStageVolume has been ");
         assert!(refused.message.starts_with(&running), "{refused}");
     }
     let other = jobs.run("vol-2", Rpc::NodeStageVolume, 8, |_| async { Ok(1) });
@@ -100,7 +101,7 @@ async fn a_job_outlives_its_caller_and_serves_the_next_one() {
 #[tokio::test]
 async fn a_panic_reaches_all_who_wait_as_maybe_running_and_frees_the_key() {
     let jobs = jobs();
-    // Its work unwraps the error of a sender that is gone.
+    // Its work unwraps the error of a dropped sender.
     let (end, first) = begun(&jobs, Rpc::NodeStageVolume, 7).await;
     let (_unused, second) = begun(&jobs, Rpc::NodeStageVolume, 7).await;
     drop(end);
@@ -135,29 +136,29 @@ async fn a_job_past_its_deadline_is_hung_and_its_key_stays_taken_until_it_ends()
     assert_eq!(failure.certainty, Certainty::MayBeRunning);
     assert!(!end.is_closed(), "the work goes on");
 
-    let look = jobs.look("vol-1").unwrap();
-    assert!(look.is_hung);
-    assert_eq!(look.rpc, Rpc::NodeUnstageVolume);
-    assert_eq!(jobs.hung(|key| key == "vol-1").unwrap().rpc, look.rpc);
+    let view = jobs.view("vol-1").unwrap();
+    assert!(view.is_hung);
+    assert_eq!(view.rpc, Rpc::NodeUnstageVolume);
+    assert_eq!(jobs.hung(|key| key == "vol-1").unwrap().rpc, view.rpc);
     assert_eq!(jobs.hung(|key| key == "vol-2"), None);
     assert_eq!(jobs.hung_count(), 1);
     let refused = run(&jobs, Rpc::NodeStageVolume, 7).await.unwrap_err();
     assert_eq!(refused.kind, Kind::Busy);
 
-    // A repetition waits for the end, and again only until a deadline.
+    // A retry waits for the end, and again only until a deadline.
     let (_unused, second) = begun(&jobs, Rpc::NodeUnstageVolume, 7).await;
     assert_eq!(second.await.unwrap().unwrap_err().kind, Kind::Timeout);
     let (_unused, third) = begun(&jobs, Rpc::NodeUnstageVolume, 7).await;
     end.send(42).unwrap();
     assert_eq!(third.await.unwrap(), Ok(42));
-    assert_eq!(jobs.look("vol-1"), None);
+    assert_eq!(jobs.view("vol-1"), None);
     assert_eq!(run(&jobs, Rpc::NodeStageVolume, 7).await, Ok(1));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_job_that_only_waits_is_given_up_at_its_deadline() {
-    let (jobs, places) = (jobs(), Arc::new(Semaphore::new(0)));
-    let failure = waiting(&jobs, Rpc::NodeStageVolume, &places)
+async fn a_job_that_only_waits_is_cancelled_at_its_deadline() {
+    let (jobs, slots) = (jobs(), Arc::new(Semaphore::new(0)));
+    let failure = waiting(&jobs, Rpc::NodeStageVolume, &slots)
         .await
         .await
         .unwrap()
@@ -165,16 +166,16 @@ async fn a_job_that_only_waits_is_given_up_at_its_deadline() {
     assert_eq!(failure.kind, Kind::Timeout);
     assert_eq!(failure.certainty, Certainty::NothingHappened);
     assert!(
-        failure.message.contains("100 s, for it waits for a place"),
+        failure.message.contains("100 s of waiting for a slot"),
         "{failure}"
     );
     assert_eq!(keys(&jobs), 0);
 }
 
 #[tokio::test]
-async fn an_unstage_takes_the_place_of_a_stage_that_waits() {
-    let (jobs, places) = (jobs(), Arc::new(Semaphore::new(0)));
-    let stage = waiting(&jobs, Rpc::NodeStageVolume, &places).await;
+async fn an_unstage_replaces_a_stage_that_waits() {
+    let (jobs, slots) = (jobs(), Arc::new(Semaphore::new(0)));
+    let stage = waiting(&jobs, Rpc::NodeStageVolume, &slots).await;
     let other = run(&jobs, Rpc::NodeExpandVolume, 1).await.unwrap_err();
     assert_eq!(other.kind, Kind::Busy, "only an unstage may");
 
@@ -182,18 +183,18 @@ async fn an_unstage_takes_the_place_of_a_stage_that_waits() {
     let failure = stage.await.unwrap().unwrap_err();
     assert_eq!(failure.kind, Kind::Busy);
     assert_eq!(failure.certainty, Certainty::NothingHappened);
-    assert!(failure.message.contains("given up"), "{failure}");
+    assert!(failure.message.contains("cancelled"), "{failure}");
     assert_eq!(keys(&jobs), 1, "the end of the stage leaves it its key");
 
-    places.add_permits(1);
+    slots.add_permits(1);
     end.send(42).unwrap();
     assert_eq!(unstage.await.unwrap(), Ok(42));
-    assert_eq!(places.available_permits(), 1, "the stage took nothing");
+    assert_eq!(slots.available_permits(), 1, "the stage took nothing");
     assert_eq!(keys(&jobs), 0);
 }
 
 #[tokio::test]
-async fn a_stage_that_works_is_not_given_up() {
+async fn a_stage_that_works_is_not_cancelled() {
     let jobs = jobs();
     let (end, stage) = begun(&jobs, Rpc::NodeStageVolume, 7).await;
     let refused = run(&jobs, Rpc::NodeUnstageVolume, 7).await.unwrap_err();
@@ -203,7 +204,7 @@ async fn a_stage_that_works_is_not_given_up() {
 }
 
 #[tokio::test]
-async fn others_see_what_a_job_is_at() {
+async fn others_see_what_a_job_is_doing() {
     struct Mounting;
     impl Watch for Mounting {
         fn doing(&self) -> Option<&'static str> {
@@ -220,16 +221,16 @@ async fn others_see_what_a_job_is_at() {
         tokio::spawn(async move { runner.run("vol-1", Rpc::NodeStageVolume, 7, work).await });
     yield_now().await;
     yield_now().await;
-    let look = jobs.look("vol-1").unwrap();
-    assert_eq!(look.doing, Some("mount"));
+    let view = jobs.view("vol-1").unwrap();
+    assert_eq!(view.doing, Some("mount"));
     assert_eq!(
-        look.to_string(),
+        view.to_string(),
         "NodeStageVolume has been running for 0 s, now in mount"
     );
 }
 
 #[test]
-fn fingerprints_tell_requests_apart_and_repetitions_not() {
+fn fingerprints_distinguish_requests_but_not_retries() {
     let request = |path: &str, read_only: bool| fingerprint(&(path.to_owned(), read_only));
     assert_eq!(request("/a", true), request("/a", true));
     assert_ne!(request("/a", true), request("/a", false));

@@ -1,5 +1,5 @@
-//! What a job holds while it runs: the right to wait, and thereby to be given up while it has begun
-//! nothing; and a window through which others see what it is at.
+//! A job's handle on itself: it lets the job wait, and thus be cancelled while it has begun
+//! nothing; and it shows others what the job is doing.
 
 use crate::call::Failure;
 use std::fmt;
@@ -7,13 +7,13 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
-/// Shows what a job is doing to whoever asks while it runs.
+/// Shows what a running job is doing.
 pub trait Watch: Send {
-    /// The work at hand, as in "it has been in `unmount` for 40 s"; none = between two works.
+    /// The current work, as in "it has been in `unmount` for 40 s"; none = between two steps.
     fn doing(&self) -> Option<&'static str>;
 }
 
-/// The job, as its own work has it. Clones are of the same job.
+/// The job, as its own work sees it. Clones belong to the same job.
 #[derive(Clone)]
 pub struct Ticket(Arc<Shared>);
 
@@ -25,12 +25,12 @@ struct Shared {
 
 #[derive(Debug)]
 enum Step {
-    /// Something is being done: it goes on to its end.
+    /// Working: it runs to its end.
     Working,
-    /// It waits for something with this name.
+    /// Waiting for something with this name.
     Waiting(&'static str),
-    /// It was given up while it waited, and why.
-    GivenUp(Failure),
+    /// Cancelled while it waited, and why.
+    Cancelled(Failure),
 }
 
 impl Ticket {
@@ -42,11 +42,11 @@ impl Ticket {
         }))
     }
 
-    /// Waits for `event`, which people know by this `name`, and may be given up meanwhile: only
-    /// where nothing was begun that the job would leave behind.
+    /// Waits for `event`, which messages call `name`, and may be cancelled meanwhile: only while
+    /// the job has begun nothing that it would leave behind.
     ///
     /// # Errors
-    /// Why the job was given up; should `event` have come all the same, it is dropped.
+    /// Why the job was cancelled; if `event` has happened all the same, its result is dropped.
     pub async fn wait<T>(
         &self,
         name: &'static str,
@@ -61,32 +61,33 @@ impl Ticket {
         };
         let mut step = self.step();
         match (&*step, came) {
-            (Step::GivenUp(why), _) => Err(why.clone()),
+            (Step::Cancelled(why), _) => Err(why.clone()),
             (_, Some(came)) => {
                 *step = Step::Working;
                 Ok(came)
             }
-            (_, None) => Err(Failure::bug("a job was woken that nobody had given up")),
+            (_, None) => Err(Failure::bug("a job was woken that was not cancelled")),
         }
     }
 
-    /// From now on others see through this one what the job is doing.
+    /// From now on, `window` shows others what the job is doing.
     pub fn watched_by(&self, window: impl Watch + 'static) {
         *lock(&self.0.window) = Some(Box::new(window));
     }
 
-    /// Gives the job up if it only waits; `false` if it works. `why` is told what for.
-    pub(super) fn give_up(&self, why: impl FnOnce(&str) -> Failure) -> bool {
+    /// Cancels the job if it only waits; returns `false` if it works. `why` gets the name of the
+    /// wait.
+    pub(super) fn cancel(&self, why: impl FnOnce(&str) -> Failure) -> bool {
         let mut step = self.step();
         let Step::Waiting(name) = *step else {
             return false;
         };
-        *step = Step::GivenUp(why(name));
+        *step = Step::Cancelled(why(name));
         self.0.given_up.notify_one();
         true
     }
 
-    /// Whether both are of the same job.
+    /// Whether both belong to the same job.
     pub(super) fn is(&self, other: &Ticket) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
@@ -99,7 +100,7 @@ impl Ticket {
     pub(super) fn awaited(&self) -> Option<&'static str> {
         match *self.step() {
             Step::Waiting(name) => Some(name),
-            Step::Working | Step::GivenUp(_) => None,
+            Step::Working | Step::Cancelled(_) => None,
         }
     }
 
@@ -108,7 +109,7 @@ impl Ticket {
     }
 }
 
-/// Both are whole between any two statements.
+/// Consistent between any two statements, so a panic does not spoil it.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,5 +1,5 @@
-//! A whole server on a socket in a folder of its own, with services that do as the test says, and
-//! its log line by line.
+//! A whole server on a socket in its own directory, with scripted services, and its log line by
+//! line.
 
 use belay_proto::csi::v1 as csi;
 use belay_server::call::{Failure, Rpc, answer};
@@ -26,12 +26,12 @@ use tonic_prost::ProstCodec;
 use tracing::Level;
 use tracing::subscriber::DefaultGuard;
 
-/// How long a drain takes at most; long enough that only a stopped clock ever reaches it.
+/// Longest drain; long enough that only a stopped clock ever reaches it.
 pub(crate) const DRAIN: Duration = Duration::from_secs(3600);
 
 /// A running server. Its log belongs to the thread of the test, and ends with this.
 pub(crate) struct Bed {
-    folder: TempDir,
+    directory: TempDir,
     pub(crate) readiness: Readiness,
     pub(crate) gate: Arc<Gate>,
     pub(crate) server: JoinHandle<Result<(), ServeError>>,
@@ -40,7 +40,7 @@ pub(crate) struct Bed {
     _log: DefaultGuard,
 }
 
-/// Holds a call until the test lets it go.
+/// Blocks a call until the test opens it.
 #[derive(Default)]
 pub(crate) struct Gate {
     entered: Notify,
@@ -64,9 +64,9 @@ impl Bed {
 
     pub(crate) fn with(level: Level, http: Option<SocketAddr>) -> Self {
         let (log, lines) = log(level);
-        let folder = TempDir::new().unwrap();
+        let directory = TempDir::new().unwrap();
         let endpoint = Endpoint {
-            path: folder.path().join("csi.sock"),
+            path: directory.path().join("csi.sock"),
         };
         let readiness = Readiness::new(State::Ready);
         let gate = Arc::<Gate>::default();
@@ -97,7 +97,7 @@ impl Bed {
         };
         let server = tokio::spawn(serve(config, vec![driver], shutdown));
         Self {
-            folder,
+            directory,
             readiness,
             gate,
             server,
@@ -108,7 +108,7 @@ impl Bed {
     }
 
     pub(crate) fn path(&self) -> PathBuf {
-        self.folder.path().join("csi.sock")
+        self.directory.path().join("csi.sock")
     }
 
     /// A new connection, as the kubelet makes one for every call.
@@ -121,12 +121,12 @@ impl Bed {
             .unwrap()
     }
 
-    /// The node service, on a connection of its own.
+    /// The node service, on a new connection.
     pub(crate) async fn node(&self) -> NodeClient<Channel> {
         NodeClient::new(self.connect().await)
     }
 
-    /// Sends a message to a path, fitting or not.
+    /// Sends a message to a path, matching or not.
     pub(crate) async fn send<M>(&self, path: &'static str, message: M) -> Result<(), Status>
     where
         M: prost::Message + 'static,
@@ -139,17 +139,17 @@ impl Bed {
         answer.map(drop)
     }
 
-    /// Asks the server to end.
+    /// Shuts the server down.
     pub(crate) fn end(&self) {
         self.asks.send(()).unwrap();
     }
 
-    /// The next line of the log, as soon as it is there.
+    /// The next line of the log, as soon as it is written.
     pub(crate) async fn line(&mut self) -> String {
         self.lines.recv().await.unwrap()
     }
 
-    /// All lines that are there now.
+    /// All lines so far.
     pub(crate) fn lines(&mut self) -> Vec<String> {
         std::iter::from_fn(|| self.lines.try_recv().ok()).collect()
     }
@@ -161,7 +161,7 @@ struct Lines(mpsc::UnboundedSender<String>);
 impl io::Write for Lines {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8(line.to_vec()).map_err(io::Error::other)?;
-        // After the end of the test nobody listens.
+        // After the end of the test the receiver is gone.
         drop(self.0.send(text));
         Ok(line.len())
     }
@@ -198,7 +198,7 @@ impl Node for TestNode {
                     self.gate.entered.notify_one();
                     self.gate.open.notified().await;
                 }
-                "panics" => panic!("as asked"),
+                "panics" => panic!("as scripted"),
                 "foreign" => return Err(Failure::precondition("/dev/x: has a GPT at byte 512")),
                 _ => {}
             }
@@ -207,7 +207,7 @@ impl Node for TestNode {
         .await
     }
 
-    /// For the metrics, which all servers of a process share: no other test counts these.
+    /// For the metrics, which all servers of a process share: no other test counts these calls.
     async fn node_unstage_volume(
         &self,
         request: Request<csi::NodeUnstageVolumeRequest>,

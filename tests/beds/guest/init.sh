@@ -1,15 +1,15 @@
 #!/bin/bash
-# Process 1 of a guest. Its root is the machine's own, read-only, below an overlay in memory: what it
-# writes is gone with it. There is no service manager, but the real udevd.
+# Process 1 of a guest. Its root is the machine's own, read-only, below an overlay in memory: its
+# writes are lost with it. There is no service manager, but the real udevd.
 #
-# From the kernel's command line: belay.modules=FOLDER of the machine, with the kernel's modules, and
+# From the kernel's command line: belay.modules=DIRECTORY of the machine, with the kernel's modules, and
 # belay.load=MODULE,...
 #
 # Then it runs commands from the first serial line: a line is a word and a script in base64. The
 # answer is what the script prints, and a line with that word and the exit code.
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C
 
-# hostfs FOLDER POINT: mounts a folder of the machine. The option has a name since Linux 6.9.
+# hostfs DIRECTORY POINT: mounts a directory of the machine. The option has a name since Linux 6.9.
 hostfs() {
     mount -i -r -t hostfs -o "hostfs=$1" none "$2" 2>/dev/null ||
         mount -i -r -t hostfs -o "$1" none "$2"
@@ -25,7 +25,7 @@ settings() {
     done
 }
 
-# The root becomes writable, and process 1 begins anew in it.
+# The root becomes writable, and process 1 restarts in it.
 overlay() {
     mount -t tmpfs tmpfs /mnt
     mkdir /mnt/{upper,work,root,modules}

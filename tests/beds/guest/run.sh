@@ -12,5 +12,5 @@ fi
 tests/setup/setup.sh guest
 # The same packages as for the other tests, so nothing is built twice.
 cargo test "$@" --workspace --test blackbox --no-run
-# Each guest has a processor of its own, and 768 MiB.
+# Each guest has its own processor, and 768 MiB.
 cargo test "$@" --workspace --test guest -- --ignored --test-threads=2

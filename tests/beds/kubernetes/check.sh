@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# The first look at an installed driver, from outside as a user has it: volumes are made, written,
+# A first check of an installed driver, from a user's point of view: volumes are created, written,
 # read by another pod, grown with a pod and without, taken over by hand, and leave nothing.
 #
 #   check.sh [CHECK...]
 #
-# The official suite asks a hundred times more; this says within half a minute whether it can.
+# The official suite tests a hundred times more; this shows within half a minute whether it can work.
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
 . "$here/env.sh"
@@ -36,7 +36,7 @@ spec:
 YAML
 }
 
-# A class that a user would add.
+# A class that a user may add.
 make_xfs_class() {
     apply <<YAML
 apiVersion: storage.k8s.io/v1
@@ -49,7 +49,7 @@ allowVolumeExpansion: true
 YAML
 }
 
-# The kernel grows a mounted ext4 only for CAP_SYS_RESOURCE, which not every machine's root has.
+# The kernel grows a mounted ext4 only with CAP_SYS_RESOURCE, which root does not have on every machine.
 can_grow_ext4() {
     local capabilities
     capabilities=$(awk '/^CapBnd:/ { print $2 }' /proc/self/status)
@@ -74,7 +74,7 @@ spec:
 YAML
     k wait --for=condition=Ready "pod/$1" --timeout="${seconds_max}s" >/dev/null ||
         { k describe "pod/$1" >&2 && k logs "$1" >&2 && return 1; }
-    await "$seconds_max" "the end of what the pod $1 does" said_done "$1"
+    await "$seconds_max" "the end of pod $1" said_done "$1"
 }
 
 said_done() {
@@ -107,7 +107,7 @@ is_detached() {
     ! grep -qw "$volume" <<<"$attached"
 }
 
-# has_grown POD BEFORE BY: in MiB; a filesystem keeps some for itself.
+# has_grown POD BEFORE BY: in MiB; a filesystem uses some space itself.
 has_grown() {
     local now
     now=$(room "$1")
@@ -139,7 +139,7 @@ grows() {
     await_size "$name" 640Mi
     has_grown "$name" "$before" 200
     remove "pod/$name"
-    # While it stays staged it would grow in use once more.
+    # While it stays staged it would be grown in use again.
     await "$seconds_max" "the detaching of the volume" is_detached "$name"
     grow "$name" 960Mi
     pod "$name" "$name" 'grep -qx fast /data/file'
@@ -154,7 +154,7 @@ check_grows_in_use_and_between_pods() {
     if can_grow_ext4; then grows belay-local; else refuses_to_grow_ext4; fi
 }
 
-# The claim says what lacks, within seconds, and the pod goes on.
+# The claim reports the problem within seconds, and the pod continues.
 refuses_to_grow_ext4() {
     claim refused belay-local 320Mi
     pod refused refused 'echo fast >/data/file'
@@ -170,7 +170,7 @@ is_told_why() {
         grep -qF 'growing a mounted ext4 needs CAP_SYS_RESOURCE'
 }
 
-# What somebody does who moves a volume to a new cluster: its record is written by hand.
+# As an operator who moves a volume to a new cluster: its record is written by hand.
 check_takes_over_by_hand() {
     local volume
     claim first belay-local 256Mi
@@ -185,7 +185,7 @@ check_takes_over_by_hand() {
     remove pod/heir persistentvolumeclaim/second
 }
 
-# by_hand VOLUME: a PersistentVolume with its handle, in place of the one that is there.
+# by_hand VOLUME: a PersistentVolume with its handle, replacing the existing one.
 by_hand() {
     local handle
     handle=$(k get "persistentvolume/$1" --output jsonpath='{.spec.csi.volumeHandle}')
@@ -222,7 +222,7 @@ clean_up() {
     kubectl delete storageclass belay-check-xfs --ignore-not-found >/dev/null
 }
 
-# Each stands for itself, so they run at the same time; what one says comes in one piece.
+# They are independent, so they run at the same time; the output of each is printed in one piece.
 run() {
     local check pids=() failed=0 started=$SECONDS
     for check in "$@"; do

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A Kubernetes of one node in mount, network and process namespaces of its own.
+# A Kubernetes of one node in separate mount, network and process namespaces.
 #
 #   cluster.sh up              returns when the node is ready
 #   cluster.sh exec COMMAND... runs a command inside, as the cluster's administrator
@@ -11,13 +11,13 @@
 #   cluster.sh down            ends everything and removes all of it
 #
 # NAME is etcd, containerd, kube-apiserver, kube-controller-manager, kube-scheduler or kubelet.
-# BASE is the cluster's folder; IMAGES names archives to import besides the bed's own.
+# BASE is the cluster's directory; IMAGES names archives to import besides the bed's own.
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
 . "$here/env.sh"
 
 log_lines=15
-# What a component may take for its end and its start on a machine with much else to do.
+# How long a component may take to stop and to start on a busy machine.
 change_seconds_max=180
 volumes_gib=256
 
@@ -38,13 +38,13 @@ check_base() {
     case $BASE/ in
         /run/* | /var/run/* | /var/lib/* | /var/log/* | /etc/*)
             give_up "BASE=$BASE: a cluster has its own $(cut -d / -f 1-3 <<<"$BASE"), which would" \
-                "hide it; please choose a folder elsewhere"
+                "hide it; please choose a directory elsewhere"
             ;;
         /*) ;;
         *) give_up "BASE=$BASE: please give an absolute path" ;;
     esac
     [ ! -e "$BASE" ] || [ -e "$BASE/.belay-cluster" ] || [ -z "$(ls -A "$BASE")" ] ||
-        give_up "BASE=$BASE holds something else than a cluster; please choose another folder"
+        give_up "BASE=$BASE is not the directory of a cluster; please choose another directory"
 }
 
 check_ready() {
@@ -59,7 +59,7 @@ check_ready() {
         give_up "there are no binaries in $bin; please run: tests/beds/kubernetes/build/build.sh"
 }
 
-# Short, and different for each folder: the cgroups of clusters stand beside each other.
+# Short, and different for each directory: the cgroups of clusters have the same parent.
 cgroup_name() {
     printf 'belay-bed-%s\n' "$(sha256sum <<<"$BASE" | cut -c 1-10)"
 }
@@ -68,7 +68,7 @@ is_unified() {
     [ -e /sys/fs/cgroup/cgroup.controllers ]
 }
 
-# One folder in each hierarchy of version 1, or the one of version 2.
+# One directory in each hierarchy of version 1, or the one of version 2.
 cgroup_roots() {
     local hierarchy
     if is_unified; then
@@ -81,7 +81,7 @@ cgroup_roots() {
     done
 }
 
-# The kubelet makes what is below, but not the folder itself.
+# The kubelet creates everything below, but not the directory itself.
 make_cgroups() {
     local root controller
     cgroup_name >"$BASE/cgroup"
@@ -94,7 +94,7 @@ make_cgroups() {
         fi
     done
     is_unified || return 0
-    # One that this kernel lacks, or holds back, is the kubelet's to complain of. While it is handed
+    # If this kernel lacks or withholds one, the kubelet reports it. While it is delegated
     # on below, systemd cannot take it back.
     for controller in cpu cpuset memory pids hugetlb; do
         echo "+$controller" >/sys/fs/cgroup/cgroup.subtree_control || continue
@@ -102,7 +102,7 @@ make_cgroups() {
     done 2>/dev/null
 }
 
-# Children first; what is still in use stays, and is told.
+# Children first; mounts still in use stay, and are reported.
 remove_cgroups() {
     local root
     for root in $(cgroup_roots); do
@@ -119,7 +119,7 @@ make_base() {
     chmod 700 "$BASE/pki"
     make_cgroups
     "$here/config.sh" "$BASE"
-    # Files of an xfs share blocks, so that a snapshot takes no time; the room is only promised.
+    # Files of an xfs share blocks, so that a snapshot takes no time; the space is not allocated.
     truncate --size "${volumes_gib}G" "$BASE/volumes.img"
     mkfs.xfs -q "$BASE/volumes.img"
     link_images
@@ -149,7 +149,7 @@ SH
 }
 
 launch() {
-    # A slave: what is unmounted outside must not stay busy because of us.
+    # A slave: a mount that is unmounted outside must not stay busy because of us.
     setsid unshare --mount --net --pid --fork --mount-proc --propagation slave --kill-child \
         "$here/inside.sh" "$BASE" "$bin" >"$BASE/log/inside.log" 2>&1 </dev/null &
     echo $! >"$BASE/run/holder.pid"
@@ -186,7 +186,7 @@ up() {
     make_base
     launch
     write_wrappers
-    # inside.sh has deadlines of its own for each of its steps, and ends with the first that fails.
+    # inside.sh has its own deadline for each step, and exits at the first that fails.
     while [ ! -e "$BASE/run/ready" ]; do
         holder >/dev/null || [ -e "$BASE/run/ready" ] || fail_up "see the end of inside.log above"
         sleep 0.1
@@ -258,7 +258,7 @@ start() {
     await "$change_seconds_max" "an answer of $1" answers "$1"
 }
 
-# All processes of the cluster: who dies last lets go of the mounts.
+# All processes of the cluster: the last one to exit releases the mounts.
 processes_gone() {
     local namespaces
     # Those of processes that end meanwhile cannot be read.
@@ -266,7 +266,7 @@ processes_gone() {
     ! grep -qxF "$1" <<<"$namespaces"
 }
 
-# Volumes are loop devices over files of the image, which is on one itself. A path tells nothing:
+# Volumes are loop devices over files of the image, which is on one itself. A path proves nothing:
 # sysfs shows it as seen from inside.
 release_loops() {
     local outer number inner
@@ -275,7 +275,7 @@ release_loops() {
         losetup --list --noheadings --output NAME,BACK-MAJ:MIN |
             awk -v of="$number" '$2 == of { print $1 }' | while read -r inner; do
             release_kubelets "$inner"
-            # It may have gone with what was on top of it.
+            # It may have been removed with the mount on top of it.
             losetup --detach "$inner" 2>/dev/null || true
         done
     done
@@ -301,7 +301,7 @@ end_all() {
     local pid namespace
     if pid=$(holder); then
         namespace=$(readlink "/proc/$pid/ns/pid_for_children")
-        # Its death is that of process 1 inside, and so of everything there.
+        # Its exit ends process 1 inside, and so everything there.
         kill -KILL "$pid"
         await "$change_seconds_max" "the end of the cluster's processes" processes_gone "$namespace"
     fi

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Writes what a cluster is started with into its folder: keys, identities and settings.
+# Writes the configuration of a cluster into its directory: keys, identities and settings.
 #
 #   config.sh BASE
 set -euo pipefail
@@ -18,7 +18,7 @@ write_keys() {
     openssl genrsa -out "$pki/service-accounts.key" 2048 2>/dev/null
 }
 
-# identity FILE USER [GROUP]: each component is who it would be in any cluster, and may no more.
+# identity FILE USER [GROUP]: each component has its usual identity and rights.
 identity() {
     local file=$1 user=$2 group=${3:-} token
     token=$(openssl rand -hex 24)

@@ -2,12 +2,12 @@
 # Installs Belay into a running cluster as a user would: the snapshot API, the images, the chart.
 # Returns when the kubelet has the driver and every pod is ready.
 #
-#   deploy.sh IMAGES [HELM-FLAG...]    IMAGES: the folder that deploy/images/build.sh has filled
+#   deploy.sh IMAGES [HELM-FLAG...]    IMAGES: the directory that deploy/images/build.sh has filled
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
 . "$here/env.sh"
 
-images=${1:?the folder of the images}
+images=${1:?the directory of the images}
 shift
 chart=$here/../../../deploy/chart
 namespace=belay-system
@@ -25,7 +25,7 @@ import_images() {
     done
 }
 
-# Its makers' manifest, but for the version that is built here, and one of it on the one node.
+# The official manifest, but with the version that is built here, and one replica on the one node.
 install_snapshots() {
     local programs
     programs=$(cat "$BASE/programs")
@@ -40,7 +40,7 @@ YAML
     kubectl apply -k "$BASE/snapshots" >/dev/null
 }
 
-# Installed twice, the second is an upgrade; the digest makes new pods of a new build, whose tag is
+# The second installation is an upgrade; the digest causes new pods for a new build, whose tag is
 # the old one's.
 install_chart() {
     local digest

@@ -1,22 +1,22 @@
 #!/usr/bin/env bash
-# Belay in a real Kubernetes, from nothing to nothing: cluster, images, chart, the bed's own checks,
-# the official storage suite, and all of it away again.
+# Belay in a real Kubernetes, from set-up to removal: cluster, images, chart, the bed's own checks,
+# the official storage suite, and the removal of everything.
 #
 #   e2e.sh BINDIR
 #
-# PARTS, a list of these, says which; without it: basics focus, and stress if CHAOS is set.
+# PARTS is a list of these; without it: basics focus, and stress if CHAOS is set.
 #   basics      the bed's own checks, dry run of the manifests, rights, drain, a second driver
 #   focus       the specs of the suite that matter most
 #   parallel    the rest of the suite, several specs at a time
-#   disruptive  those that stop the kubelet; judged with those of `parallel` too once both have passed
-#   stress      rollouts beneath pods that write, then CHAOS minutes (2) of kills by chance
-#   operations  an uninstall beneath a pod that writes, the quickstart line by line, alerts
-#   rights      each right of the sidecars taken away, one by one
+#   disruptive  those that stop the kubelet; evaluated with those of `parallel` too once both have passed
+#   stress      rollouts under pods that write, then CHAOS minutes (2) of random kills
+#   operations  an uninstall under a pod that writes, the quickstart line by line, alerts
+#   rights      each right of the sidecars removed, one by one
 # FULL=1 is all of them but focus; two hours.
-# What tells why it failed stays in target/e2e; so do the suite's reports, or in SUITE_DIR.
+# The logs of a failure stay in target/e2e; so do the suite's reports, or in SUITE_DIR.
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
-bindir=${1:?the folder of the programs}
+bindir=${1:?the directory of the programs}
 work=$(mktemp -d -t belay-e2e.XXXXXX)
 export BASE=$work/cluster
 . "$here/env.sh"
@@ -32,7 +32,7 @@ fi
 started=$SECONDS
 now=
 
-# Steps are few, and what each takes is told.
+# Steps are few, and the time of each is reported.
 step() {
     local start=$SECONDS
     now=$1
@@ -54,7 +54,7 @@ finish() {
     exit "$code"
 }
 
-# In MiB, by program; what belongs to nobody but the kernel is not counted.
+# In MiB, by program; the kernel's own memory is not counted.
 memory() {
     "$here/cluster.sh" exec sh -c 'cat /proc/[0-9]*/status 2>/dev/null' | awk '
         /^Name:/ { name = $2 }

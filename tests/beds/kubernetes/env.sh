@@ -1,7 +1,7 @@
 # shellcheck shell=bash
-# Sourced by the scripts of the bed: its names, addresses and folders.
+# Sourced by the scripts of the bed: its names, addresses and directories.
 #
-#   BASE   the cluster's folder: all of its state, one cluster each
+#   BASE   the cluster's directory: all of its state, one cluster each
 #   BIN    finished binaries to use instead of the ones that build.sh makes
 
 . "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/../../setup/env.sh"
@@ -12,7 +12,7 @@ node=node1
 node_address=10.99.0.1
 pod_network=10.97.0.0/24
 service_network=10.98.0.0/24
-# The first of the service network, which every pod is told as KUBERNETES_SERVICE_HOST.
+# The first of the service network, which every pod has as KUBERNETES_SERVICE_HOST.
 api_address=10.98.0.1
 api_port=443
 node_tools=$BELAY_CACHE/kubernetes/node
@@ -21,12 +21,12 @@ components=(etcd containerd kube-apiserver kube-controller-manager kube-schedule
 export BASE=${BASE:-$BELAY_CACHE/kubernetes/cluster}
 export BED_NODE=$node
 
-# Where the binaries are; build.sh names its folder after what they are made from.
+# Where the binaries are; build.sh names its directory after their sources.
 bed_binaries() {
     printf '%s\n' "${BIN:-$("$bed/build/build.sh" --where)}"
 }
 
-# await SECONDS WHAT COMMAND...: until the command succeeds, which is asked five times a second.
+# await SECONDS WHAT COMMAND...: until the command succeeds; it runs five times a second.
 await() {
     local seconds=$1 what=$2 tries
     shift 2

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Writes an image archive of one layer, which containerd imports: busybox and what is asked for.
+# Writes an image archive of one layer, which containerd imports: busybox and the requested files.
 #
 #   image.sh OUT NAME[,NAME...] [--copy FILE=/PATH]... [--linked FILE=/PATH]...
 #                               [--entry PROGRAM] [--run WORD...]

@@ -10,7 +10,7 @@ bin=$(bed_binaries)
 registry=localhost/e2e
 sidecars=registry.k8s.io/sig-storage
 
-folder_name() {
+directory_name() {
     {
         cat "$here/image.sh" "$here/images.sh"
         printf '%s\n' "$bin"
@@ -50,18 +50,18 @@ make_all() {
 }
 
 cache=$BELAY_CACHE/kubernetes
-folder=$cache/images-$(folder_name)
+directory=$cache/images-$(directory_name)
 mkdir -p "$cache"
 exec 9>"$cache/images.lock"
 flock 9
-if [ ! -d "$folder" ]; then
+if [ ! -d "$directory" ]; then
     work=$cache/images.unfinished
     rm -rf "$work"
     mkdir "$work"
     make_all
-    mv "$work" "$folder"
+    mv "$work" "$directory"
 fi
 # Others, which another checkout may use, stay for two days.
-touch "$folder"
+touch "$directory"
 find "$cache" -maxdepth 1 -name 'images-*' -mtime +1 -exec rm -rf {} +
-printf '%s\n' "$folder"/*.tar
+printf '%s\n' "$directory"/*.tar

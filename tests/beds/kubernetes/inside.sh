@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Process 1 of a cluster's namespaces: makes the node's surroundings, starts every component and
+# Process 1 of a cluster's namespaces: sets up the node, starts every component and
 # starts it again when it ends, as systemd would.
 #
 #   inside.sh BASE BIN
@@ -25,12 +25,12 @@ shield_kernel_settings() {
     done
 }
 
-# Whatever a node writes outside its own folder goes to places that end with the namespace.
+# All other paths that a node writes to are mounts that end with the namespace.
 make_folders() {
     local resolv
     mount -t tmpfs -o mode=755 tmpfs /run
     mkdir -p /run/containerd /run/lock /run/var-lib/{upper,work}
-    # Not hidden, since the programs may be there, in the home of a user who builds for others.
+    # Not hidden, since the programs may be there, in the home of the user who built them.
     mount -t overlay -o lowerdir=/var/lib,upperdir=/run/var-lib/upper,workdir=/run/var-lib/work \
         overlay /var/lib
     mkdir -p /var/lib/kubelet /var/lib/belay
@@ -59,7 +59,7 @@ supervise() {
     local name=$1 code
     shift
     while :; do
-        # A session of its own: what it leaves running when it ends, containerd's shims, lives on.
+        # A separate session: the processes that it leaves running, containerd's shims, continue.
         setsid "$@" >>"$BASE/log/$name.log" 2>&1 </dev/null &
         echo $! >"$BASE/run/$name.pid.new"
         mv "$BASE/run/$name.pid.new" "$BASE/run/$name.pid"
@@ -72,7 +72,7 @@ supervise() {
 }
 
 start_etcd() {
-    # Its data need not survive a power cut: the folder goes with the cluster.
+    # Its data need not survive a power cut: the directory goes with the cluster.
     supervise etcd etcd --data-dir="$BASE/etcd" --unsafe-no-fsync --log-level=warn \
         --listen-client-urls=http://127.0.0.1:2379 --listen-peer-urls=http://127.0.0.1:2380 \
         --advertise-client-urls=http://127.0.0.1:2379 &
@@ -94,7 +94,7 @@ start_apiserver() {
 }
 
 start_controller_manager() {
-    # Twice as often as by default, or oftener: specs wait for these rounds.
+    # Twice as often as by default, or more often: specs wait for these rounds.
     supervise kube-controller-manager kube-controller-manager --leader-elect=false \
         --kubeconfig="$BASE/pki/controller-manager" --bind-address=127.0.0.1 \
         --use-service-account-credentials=true --root-ca-file="$BASE/pki/tls.crt" \
@@ -148,7 +148,7 @@ start_kubelet
 await 180 "the node $node" "${kubectl[@]}" wait --for=condition=Ready "node/$node" --timeout=1s
 await 180 "the default service account" "${kubectl[@]}" get serviceaccount default
 touch "$BASE/run/ready"
-# Bash reaps what comes to process 1 when its parent ends; sleep alone would not.
+# Bash reaps the orphans of process 1; sleep alone would not.
 while :; do
     sleep 3600 &
     wait $! || true

@@ -3,7 +3,7 @@
 # goes by them as the operator's would: the pods are found and scraped, every query of the dashboard
 # and every recording rule has data, and on a healthy cluster no alert fires.
 #
-#   monitoring.sh     wants a cluster that deploy.sh has been at; leaves it as it was
+#   monitoring.sh     needs a cluster with deploy.sh applied; leaves it unchanged
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
 . "$here/env.sh"

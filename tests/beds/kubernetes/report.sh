@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Keeps what tells why a run failed, and prints the ends of what mostly matters.
+# Keeps the logs of a failed run, and prints the ends of the most important ones.
 #
-#   report.sh FOLDER
+#   report.sh DIRECTORY
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
 . "$here/env.sh"
 
-folder=$1
+directory=$1
 lines=25
 export PATH=$BASE/bin:$PATH KUBECONFIG=$BASE/kubeconfig
 
@@ -17,19 +17,19 @@ show() {
 }
 
 keep_objects() {
-    kubectl get events --all-namespaces --sort-by=.lastTimestamp >"$folder/events.txt" 2>&1
+    kubectl get events --all-namespaces --sort-by=.lastTimestamp >"$directory/events.txt" 2>&1
     kubectl get pods,persistentvolumeclaims,persistentvolumes,volumeattachments,csinodes \
-        --all-namespaces --output wide >"$folder/objects.txt" 2>&1
-    kubectl describe pods --all-namespaces >"$folder/pods.txt" 2>&1
+        --all-namespaces --output wide >"$directory/objects.txt" 2>&1
+    kubectl describe pods --all-namespaces >"$directory/pods.txt" 2>&1
 }
 
-mkdir -p "$folder"
-[ ! -d "$BASE/log" ] || cp -r "$BASE/log/." "$folder/"
+mkdir -p "$directory"
+[ ! -d "$BASE/log" ] || cp -r "$BASE/log/." "$directory/"
 if "$here/cluster.sh" status; then keep_objects || true; fi
 {
-    for log in "$folder"/{inside,helm,kubelet}.log "$folder"/pods/belay-system_*/*/*.log \
-        "$folder"/objects.txt "$folder"/events.txt; do
+    for log in "$directory"/{inside,helm,kubelet}.log "$directory"/pods/belay-system_*/*/*.log \
+        "$directory"/objects.txt "$directory"/events.txt; do
         show "$log"
     done
-    printf -- '---- all of it is in %s\n' "$folder"
+    printf -- '---- all logs are in %s\n' "$directory"
 } >&2

@@ -7,11 +7,11 @@ set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
 . "$here/env.sh"
 
-bindir=${1:?the folder of the programs}
+bindir=${1:?the directory of the programs}
 images=$(mktemp -d)
 trap 'rm -rf "$images"' EXIT
 
-tell() {
+print_addresses() {
     cat <<TEXT
 
 Belay runs in a Kubernetes of one node. To use it:
@@ -34,4 +34,4 @@ TEXT
 "$here/../../../deploy/images/build.sh" "$images" "$bindir"
 "$here/cluster.sh" status || "$here/cluster.sh" up
 "$here/deploy.sh" "$images"
-tell
+print_addresses

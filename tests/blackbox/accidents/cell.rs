@@ -24,26 +24,26 @@ pub(super) struct Cell {
     pub(super) target: PathBuf,
     /// Where there is one.
     pub(super) snapshot: Option<String>,
-    /// The file that is struck, and a copy of it from before.
+    /// The affected file, and an earlier copy of it.
     pub(super) struck: PathBuf,
     pub(super) backup: PathBuf,
-    /// What an accident holds open.
+    /// A descriptor that an accident holds open.
     pub(super) held: Option<File>,
-    /// What an accident mounted.
+    /// A mount of an accident.
     pub(super) mounted: Vec<PathBuf>,
     /// One of these is the file itself.
     pub(super) is_mounted_by_hand: bool,
     /// The disk, while it is.
     pub(super) frozen: Option<Frozen>,
-    /// A program's, while it is set back.
+    /// A program's clock, while it is set back.
     pub(super) clock: Option<Clock>,
-    /// Volumes that were made from the snapshot and not taken down yet.
+    /// Volumes that were created from the snapshot and not taken down yet.
     pub(super) restored: Vec<Volume>,
     copying: Option<Cut>,
 }
 
 impl Cell {
-    /// A victim that is made only.
+    /// A victim that is only created.
     pub(super) fn new(mut scene: Scene, moment: Moment, used_as: Use) -> Self {
         let kind = moment.kind(used_as);
         let volume = scene.make(kind);
@@ -53,7 +53,7 @@ impl Cell {
             target: volume.target("pod"),
             snapshot: None,
             struck: volume.file.clone(),
-            backup: scene.place().path().join("backup"),
+            backup: scene.test_dir().path().join("backup"),
             held: None,
             mounted: Vec::new(),
             is_mounted_by_hand: false,
@@ -66,7 +66,7 @@ impl Cell {
         }
     }
 
-    /// From the moment to the end; what was seen in the middle, for the table.
+    /// From the moment to the end. Returns the observations, for the table.
     pub(super) fn run(&mut self, accident: &Accident) -> String {
         self.bring();
         self.back_up();
@@ -101,7 +101,7 @@ impl Cell {
         self.scene.last_words()
     }
 
-    /// Ends the accident and everything else, whatever of it works.
+    /// Ends the accident and everything else, as far as possible.
     pub(super) fn abandon(mut self, accident: &Accident) {
         self.frozen = None;
         if accident.name == "file immutable" {
@@ -160,7 +160,7 @@ impl Cell {
         self.scene.node().unpublish(request).expect("unpublish");
     }
 
-    /// Enough to be met in the middle of its copy.
+    /// Enough data that the copy can be interrupted.
     fn write_bulk(&self) {
         if self.kind == "block" {
             return;
@@ -203,14 +203,14 @@ impl Cell {
         self.snapshot = Some(snapshot.snapshot_id);
     }
 
-    /// The controller stands still in the middle of a copy, if it can be met there.
+    /// The controller is stopped in the middle of a copy, if that is possible.
     fn begin_copy(&mut self) {
         let (calls, id) = (self.scene.controller(), self.volume.id.clone());
         let cut = move || calls.cut(orders::cut(&format!("of-{id}"), &id));
         self.copying = Some(thread::spawn(cut));
-        let folder = self.scene.disk().join("snapshots");
+        let directory = self.scene.disk().join("snapshots");
         until("the copy has begun", || {
-            let mut files = fs::read_dir(&folder).expect("readdir").flatten();
+            let mut files = fs::read_dir(&directory).expect("readdir").flatten();
             files.any(|file| file.metadata().is_ok_and(|stat| stat.len() > 0))
         });
         strikes::freeze_controller(self);
@@ -230,7 +230,7 @@ impl Cell {
                 let made = answer.ok().and_then(|answer| answer.snapshot);
                 self.snapshot = made.map(|snapshot| snapshot.snapshot_id);
             }
-            // The controller is at work; on a busy machine its first answer is "not ready yet".
+            // The controller works; on a busy machine its first response is "not ready yet".
             Reach::Agent | Reach::Nobody => {
                 self.copying = Some(copying);
                 self.finish_copy();
@@ -240,7 +240,7 @@ impl Cell {
         }
     }
 
-    /// The snapshot of a copy that was held up; the snapshotter repeats the call.
+    /// The snapshot of a copy that was delayed; the snapshotter repeats the call.
     pub(super) fn finish_copy(&mut self) {
         if let Some(copying) = self.copying.take() {
             drop(copying.join());
@@ -262,9 +262,9 @@ impl Cell {
         });
     }
 
-    /// A copy of the file, with all that was synced.
+    /// A copy of the file, with all synced data.
     fn back_up(&self) {
-        // What is on a raw device was synced when it was written.
+        // Data on a raw device was synced when it was written.
         if self.moment.is_bound() && self.kind != "block" {
             let staged = File::open(&self.volume.staging).expect("open");
             syncfs(&staged).expect("syncfs");
@@ -294,7 +294,7 @@ impl Cell {
         });
     }
 
-    /// All volumes of the disk are taken from the node; the controller cannot work without it.
+    /// All volumes of the disk are taken down; the controller cannot work without it.
     pub(super) fn take_all_down(&mut self) {
         self.leave_node();
         judge::leave_restored(self);

@@ -1,5 +1,5 @@
-//! What a pod writes on its volume: content that follows from the volume's id, so that what another
-//! volume wrote, what is older and what is torn are all found.
+//! The data that a pod writes on its volume: derived from the volume's id, so that data of another
+//! volume, older data and torn data are all found.
 
 use std::fs::{self, File};
 use std::io;
@@ -53,7 +53,7 @@ pub(super) fn write(id: &str, target: &Path) -> io::Result<()> {
     File::open(target)?.sync_all()
 }
 
-/// What is wrong with it, if anything is.
+/// The first wrong file, if any.
 pub(super) fn wrong(id: &str, target: &Path) -> Option<String> {
     for number in 0..FILES {
         match read(target, number) {
@@ -74,7 +74,7 @@ fn read(target: &Path, number: u64) -> io::Result<Vec<u8>> {
     Ok(found)
 }
 
-/// A few bytes more, as often as is wanted.
+/// Writes a few more bytes, any number of times.
 pub(super) fn touch(id: &str, target: &Path) -> io::Result<()> {
     let (file, at) = match is_raw(target) {
         true => (File::options().write(true).open(target)?, offset(FILES)),

@@ -16,7 +16,7 @@ use super::scene::attached;
 use super::table::{Accident, Reach};
 use crate::rig::{PATIENCE, Volume, access, has_left, mounts_of, orders, pause};
 
-/// What was seen: reasons of alarms and codes of refusals.
+/// The observations: reasons of alarms and codes of refusals.
 type Seen = BTreeSet<String>;
 
 /// Judges a cell in the middle of its accident.
@@ -29,7 +29,7 @@ pub(super) fn during(cell: &mut Cell, accident: &Accident, when: &str) -> Seen {
     match () {
         () if cell.moment.has_snapshot() => restored(cell, &mut seen, when),
         () if cell.moment.is_bound() => in_use(cell, &mut seen, when),
-        () => used_anew(cell, &mut seen, when),
+        () => used_again(cell, &mut seen, when),
     }
     seen.extend(alarms(cell, &cell.volume, &cell.target));
     if accident.reach != Reach::Agent {
@@ -39,7 +39,7 @@ pub(super) fn during(cell: &mut Cell, accident: &Accident, when: &str) -> Seen {
     seen
 }
 
-/// The reasons that both programs give for the volume.
+/// The reasons that both programs report for the volume.
 fn alarms(cell: &Cell, volume: &Volume, target: &Path) -> Seen {
     let text = |path: &Path| path.to_str().expect("UTF-8").to_owned();
     let request = csi::NodeGetVolumeHealthRequest {
@@ -64,7 +64,7 @@ fn alarms(cell: &Cell, volume: &Volume, target: &Path) -> Seen {
     seen
 }
 
-/// Notes a refusal; whether the call succeeded.
+/// Notes a refusal. Returns whether the call succeeded.
 fn succeeded<T>(answer: Result<T, Status>, rpc: &str, seen: &mut Seen) -> Option<T> {
     match answer {
         Ok(answer) => Some(answer),
@@ -79,7 +79,7 @@ fn succeeded<T>(answer: Result<T, Status>, rpc: &str, seen: &mut Seen) -> Option
     }
 }
 
-/// What a pod finds must be right, or there is an alarm.
+/// A pod's data must be right, or there is an alarm.
 fn judge_data(cell: &Cell, volume: &Volume, of: &str, target: &Path, seen: &mut Seen, when: &str) {
     // A reader would hang with the disk.
     if cell.frozen.is_some() {
@@ -115,8 +115,8 @@ fn in_use(cell: &Cell, seen: &mut Seen, when: &str) {
     }
 }
 
-/// The volume is not on the node: a pod comes, reads, and goes.
-fn used_anew(cell: &Cell, seen: &mut Seen, when: &str) {
+/// The volume is not on the node: a pod comes, reads, and ends.
+fn used_again(cell: &Cell, seen: &mut Seen, when: &str) {
     let calls = cell.scene.hasty_controller();
     let attached = attached(&calls, cell.volume.clone(), cell.kind);
     let Some(volume) = succeeded(attached, "attach", seen) else {
@@ -144,16 +144,16 @@ fn restored(cell: &mut Cell, seen: &mut Seen, when: &str) {
     };
     let id = made.volume.expect("a volume").volume_id;
     let volumes = cell.scene.disk().join("volumes");
-    let volume = Volume::made(cell.scene.place().path(), &volumes, id);
+    let volume = Volume::made(cell.scene.test_dir().path(), &volumes, id);
     let attached = attached(&calls, volume.clone(), cell.kind);
     if let Some(volume) = succeeded(attached, "attach", seen) {
         come_and_go(cell, &volume, Some(&cell.volume.id), seen, when);
     }
-    // Whatever of it the accident holds up is taken down afterwards.
+    // Anything that the accident blocks is taken down afterwards.
     cell.restored.push(volume);
 }
 
-/// Takes what was restored from the node.
+/// Unpublishes and unstages the restored volume.
 pub(super) fn leave_restored(cell: &Cell) {
     let node = cell.scene.node();
     for volume in &cell.restored {
@@ -179,7 +179,7 @@ fn clear_restored(cell: &mut Cell) {
     }
 }
 
-/// A pod that reads what was written as volume `of`, if anything was.
+/// A pod that reads the data of volume `of`, if any.
 fn come_and_go(cell: &Cell, volume: &Volume, of: Option<&str>, seen: &mut Seen, when: &str) {
     let node = cell.scene.hasty_node();
     let stage = volume.stage(access(cell.kind));
@@ -211,7 +211,7 @@ fn come_and_go(cell: &Cell, volume: &Volume, of: Option<&str>, seen: &mut Seen, 
     }
 }
 
-/// OK of a publish: the volume's own device is mounted there.
+/// After an OK of a publish, the volume's own device is mounted there.
 #[track_caller]
 fn expect_shown(cell: &Cell, volume: &Volume, target: &Path, when: &str) {
     let device = shown_device(target);
@@ -225,7 +225,7 @@ fn expect_shown(cell: &Cell, volume: &Volume, target: &Path, when: &str) {
     );
 }
 
-/// The loop device that shows there, raw or by its filesystem.
+/// The loop device at that path, raw or by its filesystem.
 fn shown_device(target: &Path) -> String {
     let found = fs::metadata(target).expect("stat");
     if found.file_type().is_block_device() {
@@ -249,17 +249,17 @@ fn expect_not_mounted(point: &Path, when: &str) {
     );
 }
 
-/// OK of a detach: no device of this machine has the volume's file.
+/// After an OK of a detach, no device of this machine has the volume's file.
 #[track_caller]
 fn expect_unbound(cell: &Cell, volume: &Volume, when: &str) {
     let mut left = Vec::new();
-    for device in cell.scene.place().loops() {
+    for device in cell.scene.test_dir().loops() {
         let name = device.file.to_string_lossy().into_owned();
         if name.trim_end_matches(" (deleted)").ends_with(&volume.id) {
             left.push(device);
         }
     }
-    // One that an operator bound by hand is his.
+    // A device that an operator bound by hand does not count.
     assert!(
         left.is_empty() || cell.is_mounted_by_hand,
         "{when}: detached, but bound: {left:?}"
@@ -283,7 +283,7 @@ pub(super) fn patiently(rpc: &str, mut call: impl FnMut() -> Result<(), Status>)
         match call() {
             Ok(()) => return,
             Err(status) if Instant::now() > end => panic!("{rpc} never succeeds: {status}"),
-            // Kubernetes repeats whatever the code is.
+            // Kubernetes retries whatever the code.
             Err(_) => pause(),
         }
     }
@@ -325,7 +325,7 @@ pub(super) fn after(cell: &mut Cell, accident: &Accident) {
         let mut seen = Seen::new();
         restored(cell, &mut seen, "afterwards");
         clear_restored(cell);
-        // What was copied from a damaged file stays as it was copied.
+        // A copy of a damaged file stays damaged.
         let is_of_damage = accident.destroys && cell.moment == Moment::Copying;
         assert!(
             seen.is_empty() || is_of_damage,

@@ -1,5 +1,5 @@
-//! A program killed by the kernel for want of memory: it shares a control group with a hog, which
-//! allocates more than the group may have.
+//! A program that the kernel kills because memory runs out: it shares a control group with a hog,
+//! which allocates more than the group's limit.
 
 use std::fs;
 use std::io::Write as _;
@@ -14,7 +14,7 @@ use crate::rig::{PATIENCE, pause, until};
 
 const LIMIT: &str = "16777216";
 
-/// Waits until it is in the group, and then needs four times the limit. It ends by itself if this
+/// Waits until it is in the group, and then needs four times the limit. It exits by itself if this
 /// process is killed.
 const HOG: &str = "read -r go && exec dd if=/dev/zero of=/dev/null bs=64M count=1";
 
@@ -22,9 +22,9 @@ const HOG: &str = "read -r go && exec dd if=/dev/zero of=/dev/null bs=64M count=
 struct Version {
     parent: &'static str,
     limit: &'static str,
-    /// Where 0 keeps the hog from being swapped out instead.
+    /// If set to 0, the hog is killed instead of swapped out.
     swap: &'static str,
-    /// Has the line `oom_kill <count>`.
+    /// Contains the line `oom_kill <count>`.
     events: &'static str,
 }
 
@@ -43,7 +43,7 @@ const VERSIONS: [Version; 2] = [
     },
 ];
 
-/// Has the kernel kill that program for want of memory.
+/// Has the kernel kill that program because memory runs out.
 ///
 /// # Panics
 /// Unless the kernel counts that as such a kill.
@@ -55,7 +55,7 @@ pub(super) fn starve(pid: u32) {
     group.admit(group.hog.id());
     let status = group.feed();
     assert_eq!(status.signal(), Some(Signal::KILL.as_raw()), "{status}");
-    // What the program had before it came is not charged to the group, so the hog follows it.
+    // The program's earlier memory is not charged to the group, so the hog follows it.
     assert_eq!(group.kills(), 2, "killed for want of memory");
 }
 
@@ -118,7 +118,7 @@ impl Group {
         status.expect("it has ended")
     }
 
-    /// How many processes of the group the kernel has killed for want of memory.
+    /// How many processes of the group the kernel has killed because memory ran out.
     fn kills(&self) -> u32 {
         let text = fs::read_to_string(self.path.join(self.version.events)).expect("its events");
         let count = text.lines().find_map(|line| line.strip_prefix("oom_kill "));

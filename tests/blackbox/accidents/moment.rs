@@ -1,4 +1,4 @@
-//! The moments of a volume's life at which accidents happen.
+//! The moments of a volume's lifecycle at which accidents happen.
 
 /// What the volume is used as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,14 +25,14 @@ impl Use {
     }
 }
 
-/// How far the volume is.
+/// The volume's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Moment {
-    /// Made, and never attached.
+    /// Created, and never attached.
     Created,
     /// Attached, and never staged.
     Attached,
-    /// Staged, with data, and no pod has it.
+    /// Staged, with data, without a pod.
     Staged,
     /// In use by a pod, with data.
     Published,
@@ -71,7 +71,7 @@ impl Moment {
         }
     }
 
-    /// What the volume is made as: another filesystem at another moment, or raw.
+    /// The kind of the volume: another filesystem at another moment, or raw.
     pub(super) fn kind(self, used_as: Use) -> &'static str {
         match (used_as, self) {
             (Use::Raw, _) => "block",
@@ -105,7 +105,7 @@ impl Moment {
         matches!(self, Moment::Published | Moment::Growing)
     }
 
-    /// What is struck is the file of a snapshot.
+    /// The accident affects the file of a snapshot.
     pub(super) fn has_snapshot(self) -> bool {
         matches!(self, Moment::Snapshot | Moment::Copying)
     }

@@ -1,6 +1,6 @@
-//! Where accidents happen: both programs, a state directory on a disk of its own, and two
-//! neighbours in use. One shares the disk with the victim; the other is another driver's, on
-//! another disk, and the same agent serves it.
+//! The scene of accidents: both programs, a state directory on its own disk, and two neighbours in
+//! use. One shares the disk with the victim; the other is another driver's, on another disk, and
+//! the same agent serves it.
 
 use std::fs::{self, File};
 use std::os::unix::net::UnixStream;
@@ -12,14 +12,14 @@ use tonic::Status;
 
 use super::data;
 use crate::rig::{
-    Controller, ControllerCalls, Disk, Launch, Leaving, NodeCalls, Place, Rig, Volume, access,
+    Controller, ControllerCalls, Disk, Launch, Leaving, NodeCalls, Rig, TestDir, Volume, access,
     least_bytes, orders, until,
 };
 
 /// How long a caller waits in the middle of an accident.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A volume that somebody else uses all the while.
+/// A volume of another user.
 struct Neighbour {
     volume: Volume,
     socket: PathBuf,
@@ -40,10 +40,13 @@ pub(super) struct Scene {
 impl Scene {
     /// All of it, running, with the state directory on that filesystem.
     pub(super) fn new(filesystem: &'static str) -> Self {
-        let place = Place::new();
-        let disk = Disk::new(&place, filesystem, "state").path().to_owned();
-        let controller = Controller::start(&place);
-        let (other, socket) = (place.folder("other"), place.path().join("other.sock"));
+        let test_dir = TestDir::new();
+        let disk = Disk::new(&test_dir, filesystem, "state").path().to_owned();
+        let controller = Controller::start(&test_dir);
+        let (other, socket) = (
+            test_dir.directory("other"),
+            test_dir.path().join("other.sock"),
+        );
         let flags = vec![
             "--next-driver".to_owned(),
             "--driver-name=other.belay.dev".to_owned(),
@@ -52,9 +55,9 @@ impl Scene {
             "--node-id=node-1".to_owned(),
         ];
         let command = Vec::new();
-        let rig = Rig::launched(place, disk.join("volumes"), Launch { command, flags });
+        let rig = Rig::launched(test_dir, disk.join("volumes"), Launch { command, flags });
         let id = "vol-0000000000000000000000000000ffff".to_owned();
-        let apart = Volume::made(&rig.place().folder("of-other"), &other, id);
+        let apart = Volume::made(&rig.test_dir().directory("of-other"), &other, id);
         File::create_new(&apart.file)
             .and_then(|file| file.set_len(least_bytes("ext4")))
             .expect("a sparse file");
@@ -78,14 +81,14 @@ impl Scene {
         self.filesystem
     }
 
-    /// The folder of the state directory, which is a mount point.
+    /// The directory of the state directory, which is a mount point.
     pub(super) fn disk(&self) -> &Path {
         &self.disk
     }
 
-    /// The folder of all.
-    pub(super) fn place(&self) -> &Place {
-        self.rig.place()
+    /// The directory of all.
+    pub(super) fn test_dir(&self) -> &TestDir {
+        self.rig.test_dir()
     }
 
     /// The agent's RPCs, by a caller with the usual patience.
@@ -95,10 +98,10 @@ impl Scene {
 
     /// The controller's.
     pub(super) fn controller(&self) -> ControllerCalls {
-        ControllerCalls::new(self.place().path().join("controller.sock"))
+        ControllerCalls::new(self.test_dir().path().join("controller.sock"))
     }
 
-    /// The agent's RPCs, by a caller who expects no answer from what is broken.
+    /// The agent's RPCs, by a caller that does not wait for broken parts.
     pub(super) fn hasty_node(&self) -> NodeCalls {
         self.node().leaving(Some(Leaving::Connection(PATIENCE)))
     }
@@ -136,7 +139,7 @@ impl Scene {
     /// Kills the controller and starts it again.
     pub(super) fn restart_controller(&mut self) {
         drop(self.controller.take());
-        self.controller = Some(Controller::start(self.rig.place()));
+        self.controller = Some(Controller::start(self.rig.test_dir()));
     }
 
     /// A new volume of the controller's, with its paths on the node.
@@ -171,7 +174,7 @@ impl Scene {
     /// The disk is unmounted and mounted again, both programs are restarted, and the neighbour on
     /// it has a pod again.
     pub(super) fn remount(&mut self) {
-        let (image, point) = (self.place().path().join("disk"), self.disk.clone());
+        let (image, point) = (self.test_dir().path().join("disk"), self.disk.clone());
         let text = |path: &Path| path.to_str().expect("UTF-8").to_owned();
         drop(self.controller.take());
         self.rig.kill();
@@ -242,17 +245,17 @@ impl Neighbour {
         }
     }
 
-    /// What of it fails, if anything does: questions, a second pod, reading and writing.
+    /// What fails, if anything: queries, a second pod, reading and writing.
     fn is_served(&self) -> Option<String> {
         let (node, second) = (self.calls(), self.volume.target("second"));
-        let told = |rpc: &str, status: Status| format!("{rpc}: {status}");
+        let reported = |rpc: &str, status: Status| format!("{rpc}: {status}");
         let asked = node.stats(self.volume.stats(&self.target));
         if let Err(status) = asked {
-            return Some(told("stats", status));
+            return Some(reported("stats", status));
         }
         let publish = self.volume.publish(&second, access("ext4"));
         if let Err(status) = node.publish(publish) {
-            return Some(told("publish", status));
+            return Some(reported("publish", status));
         }
         if let Some(wrong) = data::wrong(&self.volume.id, &second) {
             return Some(wrong);
@@ -261,7 +264,7 @@ impl Neighbour {
             return Some(format!("writing: {error}"));
         }
         let unpublish = node.unpublish(self.volume.unpublish(&second));
-        unpublish.err().map(|status| told("unpublish", status))
+        unpublish.err().map(|status| reported("unpublish", status))
     }
 
     fn leave(&self) {
@@ -273,13 +276,13 @@ impl Neighbour {
 fn made(rig: &Rig, calls: &ControllerCalls, name: &str, kind: &str) -> Volume {
     let made = calls.create(orders::create(name, kind)).expect("create");
     let id = made.volume.expect("a volume").volume_id;
-    let mut volume = Volume::made(rig.place().path(), rig.volumes(), id);
+    let mut volume = Volume::made(rig.test_dir().path(), rig.volumes(), id);
     fs::create_dir_all(&volume.staging).expect("mkdir");
     volume.context = Some(Default::default());
     volume
 }
 
-/// The volume as it is to be staged, with what the controller said of it.
+/// The volume with its publish context, ready to be staged.
 pub(super) fn attached(
     calls: &ControllerCalls,
     mut volume: Volume,

@@ -32,7 +32,7 @@ pub(super) fn grow(cell: &mut Cell) {
     set_len(&cell.struck, bytes + (64 << 20));
 }
 
-/// A snapshot is used by nobody. A volume keeps its size, since its filesystem may have grown.
+/// A snapshot is not in use. A volume keeps its size, since its filesystem may have grown.
 pub(super) fn cut_back_snapshot(cell: &mut Cell) {
     if cell.struck != cell.volume.file {
         let bytes = fs::metadata(&cell.backup).expect("stat").len();
@@ -51,15 +51,15 @@ pub(super) fn replace_by_zeros(cell: &mut Cell) {
     file.set_len(bytes).expect("ftruncate");
 }
 
-/// The backup is copied into the file that is there.
+/// The backup is copied into the existing file.
 pub(super) fn restore_in_place(cell: &mut Cell) {
     let (from, to) = (text(&cell.backup), text(&cell.struck));
     set_len(&cell.struck, 0);
     run("cp", &["--sparse=always", "--no-preserve=all", from, to]);
 }
 
-/// The backup takes the name of the file.
-pub(super) fn restore_anew(cell: &mut Cell) {
+/// The backup replaces the file.
+pub(super) fn restore_by_rename(cell: &mut Cell) {
     let new = cell.struck.with_extension("restored");
     run("cp", &["--sparse=always", text(&cell.backup), text(&new)]);
     fs::rename(&new, &cell.struck).expect("rename");
@@ -75,7 +75,7 @@ pub(super) fn let_go(cell: &mut Cell) {
 }
 
 pub(super) fn mount_by_hand(cell: &mut Cell) {
-    let point = cell.scene.place().folder("by-hand");
+    let point = cell.scene.test_dir().directory("by-hand");
     // The same filesystem may be mounted on this node already, as the snapshot's source.
     let options = match cell.kind {
         "xfs" => "loop,nouuid",
@@ -139,7 +139,7 @@ pub(super) fn fill(cell: &mut Cell) {
     let stat = rustix::fs::statvfs(cell.scene.disk()).expect("statvfs");
     let filler = cell.scene.disk().join("filler");
     File::create_new(&filler).expect("create");
-    // The last blocks go to metadata; what is left is less than a file of a pod.
+    // The last blocks are used for metadata; the rest is smaller than a file of a pod.
     let mut bytes = stat.f_bavail * stat.f_frsize;
     while bytes > (1 << 20) {
         let length = format!("{bytes}");
@@ -171,7 +171,7 @@ pub(super) fn shut_down(cell: &mut Cell) {
 }
 
 /// What docs/health.md says: volumes down, the disk mounted again, both programs restarted.
-pub(super) fn mount_anew(cell: &mut Cell) {
+pub(super) fn mount_again(cell: &mut Cell) {
     cell.take_all_down();
     cell.remount_disk();
 }
@@ -181,7 +181,7 @@ pub(super) fn take_disk_away(cell: &mut Cell) {
 }
 
 pub(super) fn bring_disk_back(cell: &mut Cell) {
-    let image = cell.scene.place().path().join("disk");
+    let image = cell.scene.test_dir().path().join("disk");
     run(
         "mount",
         &["-o", "loop", text(&image), text(cell.scene.disk())],
@@ -284,7 +284,7 @@ pub(super) fn put_clock_forward(cell: &mut Cell) {
     clock.expect("a clock that was set back").put_back();
 }
 
-/// Not one more page of address space: what it allocates ends it.
+/// Not one more page of address space: its next allocation ends it.
 pub(super) fn take_memory(cell: &mut Cell) {
     limit(cell.scene.agent_pid(), "as", "1");
 }

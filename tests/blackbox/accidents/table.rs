@@ -4,7 +4,7 @@ use super::cell::Cell;
 use super::moment::{Moment, Use};
 use super::strikes::*;
 
-/// How far an accident reaches.
+/// The scope of an accident.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reach {
     /// The victim alone: its file, its paths.
@@ -23,11 +23,11 @@ pub(super) enum Reach {
 pub(super) struct Accident {
     pub(super) name: &'static str,
     pub(super) reach: Reach,
-    /// The file's bytes are gone until a backup is restored, for which the volume is taken down.
+    /// The file's data is lost until a backup is restored, for which the volume is taken down.
     pub(super) destroys: bool,
     /// The programs may be restarted in the middle of it.
     pub(super) restarts: bool,
-    /// Why it cannot happen then, if it cannot.
+    /// Why it is impossible at that moment, if it is.
     pub(super) fits: fn(Moment, Use) -> Result<(), &'static str>,
     pub(super) strike: fn(&mut Cell),
     pub(super) end: fn(&mut Cell),
@@ -76,7 +76,7 @@ pub(super) const ACCIDENTS: &[Accident] = &[
     Accident {
         name: "file emptied, same size",
         destroys: true,
-        fits: told_by_zeros,
+        fits: shown_by_zeros,
         strike: empty,
         end: restore_in_place,
         ..VOLUME
@@ -91,22 +91,22 @@ pub(super) const ACCIDENTS: &[Accident] = &[
         name: "file removed",
         destroys: true,
         strike: remove,
-        end: restore_anew,
+        end: restore_by_rename,
         ..VOLUME
     },
     Accident {
         name: "file replaced by zeros",
         destroys: true,
-        fits: told_by_its_inode,
+        fits: shown_by_its_inode,
         strike: replace_by_zeros,
-        end: restore_anew,
+        end: restore_by_rename,
         ..VOLUME
     },
     Accident {
         name: "file restored",
         destroys: true,
         fits: with_data,
-        strike: restore_anew,
+        strike: restore_by_rename,
         ..VOLUME
     },
     Accident {
@@ -165,7 +165,7 @@ pub(super) const ACCIDENTS: &[Accident] = &[
         name: "disk shut down",
         fits: on_xfs,
         strike: shut_down,
-        end: mount_anew,
+        end: mount_again,
         ..DISK
     },
     Accident {
@@ -255,17 +255,17 @@ fn with_data(moment: Moment, _: Use) -> Result<(), &'static str> {
     }
 }
 
-fn told_by_zeros(moment: Moment, used_as: Use) -> Result<(), &'static str> {
+fn shown_by_zeros(moment: Moment, used_as: Use) -> Result<(), &'static str> {
     match used_as {
         Use::Raw => Err("the user of a raw volume may have discarded all of it"),
         Use::Filesystem => with_data(moment, used_as),
     }
 }
 
-fn told_by_its_inode(moment: Moment, used_as: Use) -> Result<(), &'static str> {
+fn shown_by_its_inode(moment: Moment, used_as: Use) -> Result<(), &'static str> {
     match moment.is_bound() {
         true => Ok(()),
-        false => told_by_zeros(moment, used_as),
+        false => shown_by_zeros(moment, used_as),
     }
 }
 

@@ -1,9 +1,9 @@
-//! With which codes a call may end when others work on the same volume at the same time. What the
-//! specification has for calls that cannot be meant so is not among them: these can be.
+//! The codes of a call when others work on the same volume at the same time. The codes for invalid
+//! calls are not among them: these calls are valid.
 
 use tonic::Code::{self, Aborted, AlreadyExists, FailedPrecondition, NotFound, Ok};
 
-/// OK and ABORTED (another call about that volume is pending) may always come; besides them:
+/// OK and ABORTED (another call about that volume is pending) are always allowed; in addition:
 const BESIDES: &[(&str, &[Code])] = &[
     // The name belongs to a volume from another source; the source is gone, or has just grown.
     (

@@ -1,5 +1,5 @@
-//! A caller with a volume of his own. Nobody else calls for it, so that whatever he is told must be
-//! true in the kernel at that very moment, however many others call meanwhile.
+//! A caller with a separate volume. No other caller uses it, so each response must be true in the
+//! kernel at that very moment, however many others call meanwhile.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -25,7 +25,7 @@ pub(crate) struct Owner<'a> {
     own: Option<Own>,
 }
 
-/// His volume, as he was told.
+/// The volume, according to the responses.
 struct Own {
     volume: Volume,
     bytes: i64,
@@ -85,7 +85,7 @@ impl<'a> Owner<'a> {
             Ok(outcome) => outcome,
             Err(code) => {
                 let why = format!(
-                    "must succeed, and not end with {code:?}, for {}",
+                    "must succeed, but ended with {code:?}, for {}",
                     self.caller.who
                 );
                 self.scene.fail(op, &why)
@@ -185,7 +185,7 @@ impl<'a> Owner<'a> {
         }
     }
 
-    /// Where he wrote, he must read it, now and ever after.
+    /// Data that was written must be read back, at any time.
     fn words(&mut self) {
         let kind = self.kind;
         let own = self.own();
@@ -217,7 +217,7 @@ impl<'a> Owner<'a> {
                 };
                 if total > bytes || total < bytes / 2 && self.kind == "block" {
                     self.scene
-                        .fail(&op, &format!("told {total} of {bytes} bytes"));
+                        .fail(&op, &format!("reported {total} of {bytes} bytes"));
                 }
             }
         }
@@ -238,8 +238,8 @@ impl<'a> Owner<'a> {
         let path = volume.staging.clone();
         let op = Op::Expand(volume, self.kind, path, bytes);
         match self.answered(&op) {
-            Ok(Outcome::Bytes(told)) if told == bytes => {}
-            // Where this machine does not give CAP_SYS_RESOURCE.
+            Ok(Outcome::Bytes(reported)) if reported == bytes => {}
+            // If this machine does not grant CAP_SYS_RESOURCE.
             Err(Code::FailedPrecondition) if self.kind == "ext4" => {}
             other => self.scene.fail(&op, &format!("ended with {other:?}")),
         }
@@ -254,11 +254,11 @@ impl<'a> Owner<'a> {
         let op = Op::Cut(format!("of {id}"), id);
         match self.must(&op) {
             Outcome::Snapshot(snapshot, true) => self.own().snapshot = Some(snapshot),
-            other => self.scene.fail(&op, &format!("brought {other:?}")),
+            other => self.scene.fail(&op, &format!("returned {other:?}")),
         }
     }
 
-    /// What he was told is true.
+    /// The responses are true.
     fn check(&mut self) {
         let kind = self.kind;
         let Some(own) = &self.own else { return };
@@ -269,20 +269,23 @@ impl<'a> Owner<'a> {
                 _ => own.volume.staging.clone(),
             });
         }
-        let told = Seen {
+        let reported = Seen {
             mounts,
             loops: usize::from(own.is_staged),
             bytes: u64::try_from(own.bytes).ok(),
         };
         let seen = self.scene.site.see(&own.volume.id);
-        if seen != told {
+        if seen != reported {
             let op = Op::Get(own.volume.id.clone());
-            let why = format!("{} was told {told:#?}, and sees {seen:#?}", self.caller.who);
+            let why = format!(
+                "{} was answered {reported:#?}, and sees {seen:#?}",
+                self.caller.who
+            );
             self.scene.fail(&op, &why);
         }
     }
 
-    /// Takes everything back, without going away any more.
+    /// Takes everything down, without disconnecting.
     pub(crate) fn leave(mut self) {
         let Some(own) = self.own.take() else { return };
         for target in own.targets {

@@ -1,4 +1,4 @@
-//! What all callers of the crowd share: whom they call, how long, what they find out together.
+//! Shared by all callers of the crowd: the sockets, the time limit, the findings.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -25,7 +25,7 @@ pub(crate) struct Scene {
 }
 
 impl Scene {
-    /// One that lasts that long.
+    /// A scene of that length.
     pub(crate) fn new(site: Site, lasts: Duration) -> Self {
         Scene {
             site,
@@ -36,7 +36,7 @@ impl Scene {
         }
     }
 
-    /// Its time is up, or somebody has failed.
+    /// Its time is up, or a caller has failed.
     pub(crate) fn is_over(&self) -> bool {
         self.is_over.load(Ordering::Relaxed) || Instant::now() >= self.end
     }
@@ -55,7 +55,7 @@ impl Scene {
         }
     }
 
-    /// Looks at the mounts of that process, again and again, until the scene is over.
+    /// Checks the mounts of that process again and again, until the scene is over.
     pub(crate) fn watch(&self, pid: u32) {
         let pid = pid.to_string();
         while !self.is_over() {
@@ -66,7 +66,7 @@ impl Scene {
         }
     }
 
-    /// Whether no mount of that process lies upon another one.
+    /// Whether no mount of that process is stacked on another.
     pub(crate) fn look(&self, pid: &str) -> bool {
         let stacked = stacked(&mounts_of(pid), &self.site.top);
         let Some(first) = stacked.first() else {
@@ -78,13 +78,13 @@ impl Scene {
         false
     }
 
-    /// The mounts that were found to lie upon others, if any.
+    /// The stacked mounts that were found, if any.
     pub(crate) fn stacked(&self) -> Option<String> {
         let found = self.stacked.lock().unwrap_or_else(PoisonError::into_inner);
         found.clone()
     }
 
-    /// Makes the call, and fails on a code that no contention explains.
+    /// Makes the call, and fails on a code that contention does not explain.
     #[track_caller]
     pub(crate) fn ask(
         &self,
@@ -102,8 +102,8 @@ impl Scene {
         answer
     }
 
-    /// Makes the call until it ends with another code than ABORTED, and the caller is there to hear
-    /// it.
+    /// Makes the call until it ends with another code than ABORTED, and the caller is still
+    /// connected.
     #[track_caller]
     pub(crate) fn insist(
         &self,
@@ -118,10 +118,10 @@ impl Scene {
                 answer => return answer,
             }
         }
-        self.fail(op, &format!("is refused for ever: {TRIES_MAX} times"))
+        self.fail(op, &format!("is still refused after {TRIES_MAX} tries"))
     }
 
-    /// [`Scene::insist`], by a caller who stays, and nothing but OK will do.
+    /// [`Scene::insist`], by a caller that does not disconnect, and only OK is accepted.
     #[track_caller]
     pub(crate) fn must(&self, caller: &Caller, op: &Op) -> Outcome {
         match self.insist(caller, op, || None) {
@@ -137,8 +137,8 @@ impl Scene {
     }
 }
 
-/// Half of the callers would go away before they are answered, at a random instant; a third does,
-/// since the others are answered in time.
+/// Half of the callers disconnect if they are not answered by a random instant; a third do, since
+/// the others are answered in time.
 pub(crate) fn impatience(chance: &mut Chance) -> Option<Leaving> {
     if chance.below(2) == 0 {
         return None;

@@ -1,5 +1,4 @@
-//! Callers who know nothing of each other and call for the same few volumes, whatever comes to
-//! their mind.
+//! Callers that know nothing of each other and make random calls about the same few volumes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -20,7 +19,7 @@ const BLANK: [(&str, &str); 8] = [
     ("blank 6", "btrfs"),
     ("blank 7", "block"),
 ];
-/// Volumes that are made from another volume or from a snapshot.
+/// Volumes that are created from another volume or from a snapshot.
 const COPIES: [(&str, &str); 4] = [
     ("copy 0", "ext4"),
     ("copy 1", "xfs"),
@@ -28,15 +27,15 @@ const COPIES: [(&str, &str); 4] = [
     ("copy 3", "block"),
 ];
 const SNAPSHOTS: [&str; 4] = ["snap 0", "snap 1", "snap 2", "snap 3"];
-/// Where they publish; to the last one for reading only, now and then.
+/// The target paths; the last one is sometimes published read-only.
 const TARGETS: [&str; 3] = ["a", "b", "c"];
-/// No volume becomes as large; the filesystems around them are larger.
+/// No volume gets this large; the filesystems around them are larger.
 const TOO_MANY_BYTES: i64 = 1 << 30;
-/// No volume and no snapshot has these.
+/// Ids that no volume and no snapshot has.
 const NO_VOLUME: &str = "vol-00000000000000000000000000000000";
 const NO_SNAPSHOT: &str = "snap-00000000000000000000000000000000";
 
-/// What any of them was told, for all.
+/// The responses to any of them, shared by all.
 #[derive(Default)]
 pub(crate) struct Shelf {
     inner: Mutex<Inner>,
@@ -46,13 +45,13 @@ pub(crate) struct Shelf {
 struct Inner {
     volumes: BTreeMap<&'static str, Volume>,
     snapshots: BTreeMap<&'static str, String>,
-    /// Every volume that there ever was.
+    /// Every volume that ever existed.
     ids: BTreeSet<String>,
 }
 
 impl Shelf {
     fn inner(&self) -> MutexGuard<'_, Inner> {
-        // A caller that failed has left it whole.
+        // A caller that failed has left it consistent.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -94,7 +93,7 @@ impl<'a> Stranger<'a> {
         }
     }
 
-    /// All are told what one of them was told.
+    /// A response to one of them counts for all.
     fn tell(&self, name: &'static str, op: &Op, outcome: Outcome) {
         let mut inner = self.shelf.inner();
         match (op, outcome) {
@@ -113,7 +112,7 @@ impl<'a> Stranger<'a> {
             }
             (Op::Stats(..), Outcome::Bytes(bytes)) if bytes >= TOO_MANY_BYTES => {
                 drop(inner);
-                let why = format!("told the size of something else: {bytes} bytes");
+                let why = format!("reported another size: {bytes} bytes");
                 self.scene.fail(op, &why);
             }
             (Op::Cut(cut, _), Outcome::Snapshot(id, _)) => {
@@ -193,8 +192,8 @@ impl<'a> Stranger<'a> {
     }
 }
 
-/// Returns when none of their calls is still under way: those that they went away from run on. Each
-/// is asked for by another call about the same thing, which changes nothing and would be ABORTED.
+/// Returns when none of their calls is in progress: abandoned calls run on. Each is awaited by
+/// another call for the same object, which changes nothing and would be ABORTED.
 pub(crate) fn settle(scene: &Scene, shelf: &Shelf) {
     let node = scene.site.node();
     let controller = scene.site.controller();
@@ -235,8 +234,8 @@ pub(crate) fn settle(scene: &Scene, shelf: &Shelf) {
     }
 }
 
-/// Brings every blank volume up, call by call, now that nobody disturbs: each call must succeed,
-/// and what it says must be true.
+/// Brings every blank volume up, call by call, without disturbance: each call must succeed, and its
+/// response must be true.
 pub(crate) fn bring_up(scene: &Scene, shelf: &Shelf) {
     let caller = scene.caller("the end".to_owned());
     for (name, kind) in BLANK {
@@ -272,7 +271,7 @@ pub(crate) fn bring_up(scene: &Scene, shelf: &Shelf) {
     }
 }
 
-/// Takes down all that the ledger has.
+/// Takes down everything in the ledger.
 pub(crate) fn take_down(scene: &Scene, volumes: &BTreeSet<String>, snapshots: &BTreeSet<String>) {
     let caller = scene.caller("the end".to_owned());
     for id in volumes {

@@ -1,5 +1,5 @@
-//! The life of one volume with its snapshots and clones, call by call. Its user trusts what he was
-//! told, and repeats what he was not.
+//! The lifecycle of one volume with its snapshots and clones, call by call. Its user trusts all
+//! responses, and repeats calls without one.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use crate::rig::{Caller, Chance, Op, Origin, Outcome, Records, Seen, Volume, lea
 const GROWTH: i64 = 16 << 20;
 const GROWTHS_MAX: u32 = 4;
 const SNAPSHOTS_MAX: usize = 2;
-/// Where it is published.
+/// The target path.
 const TARGET: &str = "a";
 
-/// The life.
+/// The lifecycle.
 pub(crate) struct Life {
     trial: Arc<Trial>,
     caller: Caller,
@@ -27,7 +27,7 @@ pub(crate) struct Life {
     snapshots: Vec<Snapshot>,
 }
 
-/// A volume, as its user was told.
+/// A volume, according to the responses.
 #[derive(Clone)]
 struct Held {
     volume: Volume,
@@ -36,8 +36,8 @@ struct Held {
     records: Records,
     is_up: bool,
     /// Its log may hold a growth. Linux 6.18 cannot replay that of an xfs, which is in the log for
-    /// half a minute after it: what was cut or cloned in between, or lost power, is not mounted
-    /// any more ("xfs_buf_map_verify: daddr out of range").
+    /// half a minute: a filesystem that was copied or cloned meanwhile, or lost power, cannot be
+    /// mounted later ("xfs_buf_map_verify: daddr out of range").
     has_just_grown: bool,
 }
 
@@ -68,7 +68,7 @@ impl Life {
         }
     }
 
-    /// Does one thing. Afterwards all that it was told is true.
+    /// Does one thing. Afterwards all responses are true.
     pub(crate) fn step(&mut self) {
         let Some(mut held) = self.held.take() else {
             let name = self.fresh();
@@ -123,7 +123,7 @@ impl Life {
         }
     }
 
-    /// Attached, staged and published, with all that was ever written to it.
+    /// Attached, staged and published, with all data that was ever written to it.
     fn up(&self, mut held: Held) -> Held {
         let id = held.volume.id.clone();
         let Outcome::Context(context) = self.must(&Op::Attach(id, self.kind)) else {
@@ -201,7 +201,7 @@ impl Life {
         self.copy(held, origin, records)
     }
 
-    /// Makes another volume; one of the two is deleted, and the other one lives on.
+    /// Creates another volume; one of the two is deleted, the other one is kept.
     fn copy(&mut self, held: Held, origin: Origin, records: Records) -> Held {
         let name = self.fresh();
         let copy = self.create(name, origin, records);
@@ -231,15 +231,15 @@ impl Life {
         let path = volume.target(TARGET);
         let op = Op::Expand(volume, self.kind, path, bytes);
         match self.trial.insist(&self.caller, &op) {
-            Ok(Outcome::Bytes(told)) if told == bytes => {}
-            // Where this machine does not give CAP_SYS_RESOURCE.
+            Ok(Outcome::Bytes(reported)) if reported == bytes => {}
+            // If this machine does not grant CAP_SYS_RESOURCE.
             Err(status) if self.kind == "ext4" && status.code() == Code::FailedPrecondition => {}
             other => self.trial.fail(&op, &format!("ended with {other:?}")),
         }
         held
     }
 
-    /// Compares all that it was told with what there is. Nobody may call meanwhile.
+    /// Compares all responses with the actual state. No other calls may run meanwhile.
     pub(crate) fn check(&self) {
         let Some(held) = &self.held else { return };
         let staged = match self.kind {
@@ -247,14 +247,17 @@ impl Life {
             _ => held.volume.staging.clone(),
         };
         let mounts = [staged, held.volume.target(TARGET)];
-        let told = Seen {
+        let reported = Seen {
             mounts: mounts.into_iter().filter(|_| held.is_up).collect(),
             loops: usize::from(held.is_up),
             bytes: u64::try_from(held.bytes).ok(),
         };
         let seen = self.trial.site.see(&held.volume.id);
-        if seen != told {
-            let why = format!("{} was told {told:#?}, and sees {seen:#?}", self.caller.who);
+        if seen != reported {
+            let why = format!(
+                "{} was answered {reported:#?}, and sees {seen:#?}",
+                self.caller.who
+            );
             self.trial.fail(&Op::Get(held.volume.id.clone()), &why);
         }
         if held.is_up {
@@ -262,17 +265,17 @@ impl Life {
         }
     }
 
-    /// The ids that it knows: its volume, and its snapshots.
+    /// The ids of its volume and its snapshots.
     pub(crate) fn ids(&self) -> [BTreeSet<String>; 2] {
         let volume = self.held.iter().map(|held| held.volume.id.clone());
         let snapshots = self.snapshots.iter().map(|snapshot| snapshot.id.clone());
         [volume.collect(), snapshots.collect()]
     }
 
-    /// Takes everything back.
+    /// Takes everything down.
     pub(crate) fn leave(&mut self) {
         if let Some(held) = self.held.take() {
-            // What is down is brought up once more: it must hold all that was written.
+            // A volume that is down is brought up once more: it must hold all data.
             let held = if held.is_up { held } else { self.up(held) };
             let held = self.verify(held);
             self.delete(held);

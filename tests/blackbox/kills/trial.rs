@@ -1,4 +1,4 @@
-//! What all lives share: whom they call, when he was dead, and when they must hold still.
+//! Shared by all lives: the sockets, the times of kills, and when they must pause.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -8,14 +8,14 @@ use tonic::{Code, Status};
 
 use crate::rig::{Caller, Journal, Op, Outcome, Site, pause, shown};
 
-/// Tries of one call at a living process until it succeeds: far more than a mkfs can take to end
-/// that outlived its agent.
+/// Tries of one call on a running process until it succeeds: far more than needed while a mkfs
+/// outlives its agent.
 const TRIES_MAX: u32 = 5000;
 
-/// Refusals of one call that may come and pass, see [`may_pass`].
+/// Transient refusals of one call, see [`may_pass`].
 const REFUSALS_MAX: u32 = 5;
 
-/// Which of the two.
+/// One of the two programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Binary {
     NodeAgent,
@@ -28,9 +28,9 @@ pub(crate) struct Trial {
     pub(crate) site: Site,
     /// All calls.
     pub(crate) journal: Arc<Journal>,
-    /// Snapshots and clones of what is in use can be made.
+    /// Snapshots and clones of volumes in use are possible.
     pub(crate) shares_blocks: bool,
-    /// Counted up when it is about to be killed, and when it lives again.
+    /// Incremented before a kill, and after the restart.
     epochs: [AtomicU64; 2],
     is_over: AtomicBool,
     has_failed: AtomicBool,
@@ -52,7 +52,7 @@ impl Trial {
         }
     }
 
-    /// No kill comes any more, or somebody has failed.
+    /// No more kills follow, or a life has failed.
     pub(crate) fn is_over(&self) -> bool {
         self.is_over.load(Ordering::SeqCst)
     }
@@ -73,18 +73,18 @@ impl Trial {
         self.has_failed.load(Ordering::SeqCst)
     }
 
-    /// Told before a binary is killed and after it was started again.
+    /// Sent before a program is killed and after it was started again.
     pub(crate) fn turn(&self, binary: Binary) {
         let epoch = self.epochs[binary as usize].fetch_add(1, Ordering::SeqCst);
         let what = if epoch.is_multiple_of(2) {
             "is killed"
         } else {
-            "lives again"
+            "runs again"
         };
         self.journal.note(&format!("{binary:?} {what}"));
     }
 
-    /// While somebody has this, nobody has [`Trial::hold_still`].
+    /// While this is held, [`Trial::hold_still`] waits, and vice versa.
     pub(crate) fn step(&self) -> RwLockReadGuard<'_, ()> {
         self.truce.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -100,7 +100,7 @@ impl Trial {
         interrupted.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Repeats the call until it succeeds, or is refused by a living process.
+    /// Repeats the call until it succeeds, or a running process refuses it.
     pub(crate) fn insist(&self, caller: &Caller, op: &Op) -> Result<Outcome, Status> {
         let binary = if op.is_of_node() {
             Binary::NodeAgent
@@ -112,7 +112,7 @@ impl Trial {
         while tries < TRIES_MAX {
             let before = epoch();
             let status = match caller.ask(op, None) {
-                // The same call tells when it is ready.
+                // The same call reports when it is ready.
                 Ok(Outcome::Snapshot(_, false)) => Status::aborted("not ready yet"),
                 Ok(outcome) => return Ok(outcome),
                 Err(status) => status,
@@ -133,10 +133,10 @@ impl Trial {
             tries += u32::from(!is_excused);
             pause();
         }
-        self.fail(op, &format!("is refused for ever: {TRIES_MAX} times"))
+        self.fail(op, &format!("is still refused after {TRIES_MAX} tries"))
     }
 
-    /// [`Trial::insist`]; nothing but OK will do.
+    /// [`Trial::insist`]; only OK is accepted.
     pub(crate) fn must(&self, caller: &Caller, op: &Op) -> Outcome {
         match self.insist(caller, op) {
             Ok(outcome) => outcome,
@@ -147,17 +147,17 @@ impl Trial {
         }
     }
 
-    /// Fails with all that is known of the volume.
+    /// Fails with everything that is known of the volume.
     #[track_caller]
     pub(crate) fn fail(&self, op: &Op, why: &str) -> ! {
         self.site
-            .fail(&self.journal, op, why, &["is killed", "lives again"])
+            .fail(&self.journal, op, why, &["is killed", "runs again"])
     }
 }
 
-/// The kernel remembers each device with a btrfs by its number, and has been seen (Linux 6.18) to
-/// refuse a mount once for what another volume had held under that number ("metadata uuid of
-/// fs_devices"). Nothing is mounted then, and the next try succeeds.
+/// The kernel remembers each device with a btrfs by its number, and may (Linux 6.18) refuse a mount
+/// once because of another volume's content under that number ("metadata uuid of fs_devices").
+/// Nothing is mounted then, and the next try succeeds.
 fn may_pass(op: &Op, status: &Status) -> bool {
     matches!(op, Op::Stage(_, "btrfs")) && status.code() == Code::Internal
 }

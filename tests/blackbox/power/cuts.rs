@@ -1,5 +1,5 @@
-//! Where the power fails, and what survives: which of them are tried, how one is named, and how it
-//! is had again. Must not know what is judged.
+//! Where the power fails, and what survives: the selection of cuts, their names, and their
+//! repetition. Must not know the rules that are checked.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -14,7 +14,7 @@ const CHOSEN: &str = "BELAY_POWER";
 /// One power loss.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cut {
-    /// The act that was going on, by its number, from 0 on.
+    /// The number of the current act, from 0.
     step: usize,
     /// Events since it began.
     offset: usize,
@@ -28,10 +28,10 @@ impl fmt::Display for Cut {
 }
 
 impl Cut {
-    /// Reads what [`fmt::Display`] wrote.
+    /// Parses the output of [`fmt::Display`].
     fn parse(name: &str) -> Option<Self> {
-        let (place, survival) = name.split_once(':')?;
-        let (step, offset) = place.split_once('+')?;
+        let (test_dir, survival) = name.split_once(':')?;
+        let (step, offset) = test_dir.split_once('+')?;
         Some(Cut {
             step: step.parse().ok()?,
             offset: offset.parse().ok()?,
@@ -39,7 +39,7 @@ impl Cut {
         })
     }
 
-    /// At the very first start: what that one has not synced, no later one does by itself.
+    /// At the very first start: data that it does not sync is never synced by a later one.
     pub(super) fn is_at_start(&self) -> bool {
         self.step == 0
     }
@@ -50,7 +50,7 @@ impl Cut {
     }
 }
 
-/// How many cuts are tried at most.
+/// Maximum number of cuts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sample {
     /// Right after an acknowledgement.
@@ -70,8 +70,7 @@ impl Sample {
     };
 }
 
-/// The cuts of a run: the one that is asked for, or else a sample of all. Cuts that leave the same
-/// behind are one.
+/// The cuts of a run: the requested one, or a sample of all. Cuts with the same result count once.
 pub(super) fn choose(life: &Life, sample: Sample, chance: &mut Chance) -> Vec<Cut> {
     if let Ok(name) = std::env::var(CHOSEN) {
         let cut = Cut::parse(&name).unwrap_or_else(|| panic!("{CHOSEN}={name}: no such cut"));
@@ -86,7 +85,7 @@ pub(super) fn choose(life: &Life, sample: Sample, chance: &mut Chance) -> Vec<Cu
         (overtaking, sample.overtaking),
         (others, sample.others),
     ] {
-        // Where few are wanted, most are not looked at.
+        // If few are requested, most are skipped.
         thin_out(&mut cuts, max.saturating_mul(4), chance);
         cuts.retain(|cut| {
             let position = cut.position(life);
@@ -106,7 +105,7 @@ fn thin_out(cuts: &mut Vec<Cut>, max: usize, chance: &mut Chance) {
     }
 }
 
-/// Right after each acknowledgement: what was to be there, and what was to be gone.
+/// Right after each acknowledgement.
 fn acknowledged(life: &Life) -> Vec<Cut> {
     let steps = life.steps.iter().enumerate();
     let cuts = steps.flat_map(|(number, step)| {

@@ -1,5 +1,5 @@
-//! A mounted filesystem that records all that happens to it. Every write and every sync reaches it
-//! at once, since FUSE holds nothing back; a sync of a loop device is one of the file behind it.
+//! A mounted filesystem that records all changes. Every write and every sync reaches it at once,
+//! since FUSE buffers nothing; a sync of a loop device is one of the file behind it.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,7 +10,7 @@ use super::tape::{Survival, Tape};
 use super::tree::{Change, Node, PAGE, PAGE_BYTES, Tree, index};
 use crate::rig::{Attributes, FuseMount, Reply, Request, Server, op};
 
-/// What statfs(2) says: as large as the disks of other tests.
+/// The values of statfs(2): as large as the disks of other tests.
 const DISK_BYTES: u64 = 64 << 30;
 
 const FATTR_SIZE: u32 = 1 << 3;
@@ -30,7 +30,7 @@ pub(super) struct Recorded {
 }
 
 impl Recorded {
-    /// Mounts it at that folder with what is in the tree, all of it on disk.
+    /// Mounts it at that directory with the content of the tree, all of it on disk.
     pub(super) fn mount(point: &Path, tree: Tree) -> Self {
         let recorder = Recorder {
             tape: Tape::new(tree.clone()),
@@ -43,7 +43,7 @@ impl Recorded {
         }
     }
 
-    /// How many events there have been.
+    /// The number of events so far.
     pub(super) fn position(&self) -> usize {
         lock(&self.recorder).tape.end()
     }
@@ -53,13 +53,13 @@ impl Recorded {
         lock(&self.recorder).tape.clone()
     }
 
-    /// What would be left if the power failed now.
+    /// The remaining content if the power failed now.
     pub(super) fn cut(&self) -> Tree {
         let recorder = lock(&self.recorder);
         recorder.tape.cut(recorder.tape.end(), Survival::Nothing)
     }
 
-    /// Forgets what was recorded: all that is there counts as on disk.
+    /// Discards the record: everything counts as on disk.
     pub(super) fn begin(&self) {
         let mut recorder = lock(&self.recorder);
         recorder.tape = Tape::new(recorder.tree.clone());
@@ -74,7 +74,7 @@ struct Recorder {
 struct Shared(Arc<Mutex<Recorder>>);
 
 fn lock(recorder: &Mutex<Recorder>) -> MutexGuard<'_, Recorder> {
-    // A request that failed has left it whole.
+    // A request that failed has left it consistent.
     recorder.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -116,8 +116,8 @@ impl Recorder {
         self.tree.node(ino).ok_or(Errno::NOENT)
     }
 
-    fn entry(&self, folder: u64, name: &str) -> Result<u64, Errno> {
-        let ino = self.node(folder)?.names.get(name);
+    fn entry(&self, directory: u64, name: &str) -> Result<u64, Errno> {
+        let ino = self.node(directory)?.names.get(name);
         ino.copied().ok_or(Errno::NOENT)
     }
 
@@ -128,7 +128,11 @@ impl Recorder {
             ino,
             bytes: node.bytes,
             blocks: pages * 8,
-            mode: if node.is_folder { 0o040_700 } else { 0o100_600 },
+            mode: if node.is_directory {
+                0o040_700
+            } else {
+                0o100_600
+            },
             links: self.tree.links(ino),
             changed: node.changed,
         })
@@ -169,7 +173,7 @@ impl Recorder {
     }
 
     fn name(&mut self, mut request: Request<'_>) -> Result<Reply, Errno> {
-        let folder = request.node();
+        let directory = request.node();
         let (op, mut ino) = (request.op(), self.tree.free());
         match op {
             op::MKNOD => request.skip(16),
@@ -179,41 +183,45 @@ impl Recorder {
         }
         let name = request.name();
         if matches!(op, op::UNLINK | op::RMDIR) {
-            let gone = self.entry(folder, &name)?;
+            let gone = self.entry(directory, &name)?;
             if !self.node(gone)?.names.is_empty() {
                 return Err(Errno::NOTEMPTY);
             }
-            self.change(Change::Unname { folder, name });
+            self.change(Change::Unname { directory, name });
             return Ok(Reply::default());
         }
-        if self.entry(folder, &name).is_ok() {
+        if self.entry(directory, &name).is_ok() {
             return Err(Errno::EXIST);
         }
         if op != op::LINK {
-            let is_folder = op == op::MKDIR;
-            self.change(Change::Make { ino, is_folder });
+            let is_directory = op == op::MKDIR;
+            self.change(Change::Make { ino, is_directory });
         }
-        self.change(Change::Name { folder, name, ino });
+        self.change(Change::Name {
+            directory,
+            name,
+            ino,
+        });
         Ok(Reply::entry(&self.attributes(ino)?))
     }
 
     fn rename(&mut self, mut request: Request<'_>) -> Result<Reply, Errno> {
-        let (folder, into) = (request.node(), request.u64());
+        let (directory, into) = (request.node(), request.u64());
         let flags = match request.op() {
             op::RENAME => 0,
             _ => u32::try_from(request.u64() & 0xffff_ffff).expect("half of it"),
         };
         let (from, to) = (request.name(), request.name());
-        let ino = self.entry(folder, &from)?;
-        if folder != into || flags & !RENAME_NOREPLACE != 0 {
-            // Nobody does: when such a one is on disk is another question.
+        let ino = self.entry(directory, &from)?;
+        if directory != into || flags & !RENAME_NOREPLACE != 0 {
+            // Not used here, and its order on disk is unknown.
             return Err(Errno::INVAL);
         }
-        if flags == RENAME_NOREPLACE && self.entry(folder, &to).is_ok() {
+        if flags == RENAME_NOREPLACE && self.entry(directory, &to).is_ok() {
             return Err(Errno::EXIST);
         }
         self.change(Change::Rename {
-            folder,
+            directory,
             from,
             to,
             ino,
@@ -257,7 +265,7 @@ impl Recorder {
         }
     }
 
-    /// Makes the file at least that large.
+    /// Extends the file to at least this size.
     fn reach(&mut self, ino: u64, bytes: u64) {
         if self.tree.node(ino).is_some_and(|node| node.bytes < bytes) {
             self.change(Change::Resize { ino, bytes });
@@ -336,7 +344,7 @@ impl Recorder {
     }
 }
 
-/// The value, or its size where the caller has no room yet.
+/// The value, or its size if the caller passes no buffer.
 fn sized(value: &[u8], room: u32) -> Result<Reply, Errno> {
     let bytes = u32::try_from(value.len()).expect("small");
     match room {
@@ -346,10 +354,10 @@ fn sized(value: &[u8], room: u32) -> Result<Reply, Errno> {
     }
 }
 
-/// `struct fuse_dirent`, from the name of that number on.
-fn list(folder: &Node, from: usize, room: usize) -> Reply {
+/// `struct fuse_dirent`, from this entry on.
+fn list(directory: &Node, from: usize, room: usize) -> Reply {
     let mut list = Vec::new();
-    for (number, (name, ino)) in folder.names.iter().enumerate().skip(from) {
+    for (number, (name, ino)) in directory.names.iter().enumerate().skip(from) {
         let length = u32::try_from(name.len()).expect("short");
         let next = u64::try_from(number + 1).expect("a count");
         let entry = Reply::default().u64s(&[*ino, next]).u32s(&[length, 0]);

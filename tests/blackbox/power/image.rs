@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use super::disk::Recorded;
 use super::life::Recording;
 use super::tree::{Change, ROOT, Tree};
-use crate::rig::{Drive, Place, run};
+use crate::rig::{Drive, TestDir, run};
 
 /// Sparse; room for some copies of the largest volume.
 const IMAGE_BYTES: u64 = 4 << 30;
@@ -20,20 +20,20 @@ pub(super) struct Image {
 }
 
 impl Image {
-    /// Makes a filesystem. The record begins when it is mounted.
-    pub(super) fn new(place: &Place, filesystem: &str) -> Self {
-        let under = Recorded::mount(&place.folder("under"), blank());
-        let image = place.path().join("under").join(IMAGE);
+    /// Creates a filesystem. The record begins when it is mounted.
+    pub(super) fn new(test_dir: &TestDir, filesystem: &str) -> Self {
+        let under = Recorded::mount(&test_dir.directory("under"), blank());
+        let image = test_dir.path().join("under").join(IMAGE);
         let image = image.to_str().expect("UTF-8");
         run(&format!("mkfs.{filesystem}"), &["-q", image]);
-        let image = Image::over(place, under);
+        let image = Image::over(test_dir, under);
         image.under.begin();
         image
     }
 
-    fn over(place: &Place, under: Recorded) -> Self {
-        let image = place.path().join("under").join(IMAGE);
-        let point = place.folder("state");
+    fn over(test_dir: &TestDir, under: Recorded) -> Self {
+        let image = test_dir.path().join("under").join(IMAGE);
+        let point = test_dir.directory("state");
         let paths = [&image, &point].map(|path| path.to_str().expect("UTF-8"));
         run("mount", &["-o", "loop", paths[0], paths[1]]);
         Image { point, under }
@@ -49,9 +49,9 @@ impl Drive for Image {
 impl Recording for Image {
     const TEARS: bool = false;
 
-    fn mount(place: &Place, tree: Tree) -> Self {
-        let under = Recorded::mount(&place.folder("under"), tree);
-        Image::over(place, under)
+    fn mount(test_dir: &TestDir, tree: Tree) -> Self {
+        let under = Recorded::mount(&test_dir.directory("under"), tree);
+        Image::over(test_dir, under)
     }
 
     fn recorded(&self) -> &Recorded {
@@ -59,16 +59,20 @@ impl Recording for Image {
     }
 }
 
-/// A folder with an empty image in it.
+/// A directory with an empty image in it.
 fn blank() -> Tree {
     let mut tree = Tree::new();
     let ino = tree.free();
-    let (folder, name) = (ROOT, IMAGE.to_owned());
+    let (directory, name) = (ROOT, IMAGE.to_owned());
     tree.apply(&Change::Make {
         ino,
-        is_folder: false,
+        is_directory: false,
     });
-    tree.apply(&Change::Name { folder, name, ino });
+    tree.apply(&Change::Name {
+        directory,
+        name,
+        ino,
+    });
     tree.apply(&Change::Resize {
         ino,
         bytes: IMAGE_BYTES,

@@ -1,5 +1,5 @@
-//! What must be so after a power loss: all that was acknowledged is there, what was not converges
-//! when it is repeated, and nothing is left over. Fails with what is not so.
+//! The rules after a power loss: everything acknowledged is there, unacknowledged acts converge
+//! when repeated, and nothing is left over. Fails with the broken rule.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -9,14 +9,14 @@ use rustix::fs::getxattr;
 use super::user::{Act, Known, User};
 use crate::rig::{Chance, Drive, Op, Origin, Outcome, Pair};
 
-/// xattr(7): what the file of a volume says of it.
+/// xattr(7): the attributes of a volume's file.
 const USED: &str = "trusted.belay.used";
 const GROWN: &str = "user.belay.grown";
 const WANTED_BACK: &str = "user.belay.detach";
 const COMPLETE: &str = "user.belay.complete";
 
-/// Judges what both have found at their start, repeats what was in doubt, and uses everything.
-/// What is known then.
+/// Checks the state that both found at their start, repeats the acts in doubt, and uses everything.
+/// Returns what is known then.
 pub(super) fn judge<D: Drive>(
     pair: &Pair<D>,
     known: &Known,
@@ -50,8 +50,8 @@ pub(super) fn leave<D: Drive>(pair: &Pair<D>, known: Known) {
     }
 }
 
-/// A file that was noted to grow and did not passes for one that was cut, and needs a person
-/// (docs/health.md). Does what that one does; tells whether it was so.
+/// A file whose growth was recorded but not done counts as cut, and needs a person
+/// (docs/health.md). Does what that person does; returns whether it was necessary.
 pub(super) fn enlarge_by_hand<D: Drive>(pair: &Pair<D>, doubt: Option<&Act>) -> bool {
     let Some(Act::Grow(id, bytes)) = doubt else {
         return false;
@@ -68,7 +68,7 @@ pub(super) fn enlarge_by_hand<D: Drive>(pair: &Pair<D>, doubt: Option<&Act>) -> 
     is_noted
 }
 
-/// All that is known is there, and nothing that is not.
+/// Everything known is there, and nothing else.
 fn expect_ids<D: Drive>(pair: &Pair<D>, known: &Known, doubt: Option<&Act>) {
     let [volumes, snapshots] = pair.ledger();
     let kept: BTreeSet<_> = known.volumes.keys().cloned().collect();
@@ -89,20 +89,20 @@ fn expect_ids<D: Drive>(pair: &Pair<D>, known: &Known, doubt: Option<&Act>) {
 
 fn expect_set(
     what: &str,
-    told: &BTreeSet<String>,
+    reported: &BTreeSet<String>,
     found: &BTreeSet<String>,
     may_go: Option<&String>,
     may_come: usize,
 ) {
-    let mut lost = told.difference(found).filter(|id| may_go != Some(*id));
-    let come: Vec<_> = found.difference(told).collect();
+    let mut lost = reported.difference(found).filter(|id| may_go != Some(*id));
+    let come: Vec<_> = found.difference(reported).collect();
     assert!(
         lost.next().is_none(),
-        "lost {what}: {told:?}, now {found:?}"
+        "lost {what}: {reported:?}, now {found:?}"
     );
     assert!(
         come.len() <= may_come,
-        "{what} that nobody made, or that were deleted: {come:?}"
+        "{what} that were never created, or were deleted: {come:?}"
     );
 }
 
@@ -132,10 +132,10 @@ fn expect_sizes(user: &User, doubt: Option<&Act>) {
     }
 }
 
-/// What the file of each volume must say of it.
+/// The required attributes of each volume's file.
 fn expect_attributes<D: Drive>(pair: &Pair<D>, known: &Known, doubt: Option<&Act>) {
-    let folder = pair.site().volumes();
-    let has = |id: &str, name: &str| getxattr(folder.join(id), name, &mut [0_u8; 64]).is_ok();
+    let directory = pair.site().volumes();
+    let has = |id: &str, name: &str| getxattr(directory.join(id), name, &mut [0_u8; 64]).is_ok();
     for (id, held) in &known.volumes {
         if matches!(doubt, Some(Act::Delete(going)) if going == id) {
             continue;
@@ -152,18 +152,18 @@ fn expect_attributes<D: Drive>(pair: &Pair<D>, known: &Known, doubt: Option<&Act
             assert!(has(id, COMPLETE), "{id} is a copy, and has no {COMPLETE}");
         }
     }
-    let folder = pair.site().top.join("state/snapshots");
+    let directory = pair.site().top.join("state/snapshots");
     for (id, cut) in &known.snapshots {
         let is_going = matches!(doubt, Some(Act::Discard(going)) if going == id);
         if cut.is_ready && !is_going {
-            let has = getxattr(folder.join(id), COMPLETE, &mut [0_u8; 64]).is_ok();
+            let has = getxattr(directory.join(id), COMPLETE, &mut [0_u8; 64]).is_ok();
             assert!(has, "{id} is ready, and has no {COMPLETE}");
         }
     }
 }
 
-/// What a call to the controller was cut short in is done by the same call. What was done on the
-/// node is gone with it, and is done anew for every volume.
+/// A call to the controller that was interrupted is completed by its repetition. The state of the
+/// node is lost, and is rebuilt for every volume.
 fn repeat(user: &mut User, act: &Act) {
     match act {
         Act::Create(..)
@@ -200,7 +200,7 @@ fn use_volumes(user: &mut User, doubt: Option<&Act>) {
     }
 }
 
-/// A snapshot is good if what is restored from it is. One that was ready is so at once.
+/// A snapshot is good if a volume restored from it is. One that was ready is ready at once.
 fn use_snapshots(user: &mut User) {
     for (id, cut) in user.known.snapshots.clone() {
         let again = user.ask(&Op::Cut(cut.name.clone(), cut.volume.clone()));

@@ -1,24 +1,24 @@
-//! A life of some volumes, recorded: at which position each act began and was acknowledged, and
-//! what was known then.
+//! The lifecycles of some volumes, recorded: at which position each act began and was acknowledged,
+//! and what was known then.
 
 use super::disk::Recorded;
 use super::tape::Tape;
 use super::tree::Tree;
 use super::user::{Act, Known, User};
-use crate::rig::{Chance, Drive, Origin, Pair, Place};
+use crate::rig::{Chance, Drive, Origin, Pair, TestDir};
 
 /// In bytes.
 const GROWTH: i64 = 16 << 20;
 
 /// A drive that records.
 pub(super) trait Recording: Drive {
-    /// Whether a page may be on disk in part. The kernel's filesystems take it that theirs never
-    /// is: the superblock of btrfs has 4 KiB.
+    /// Whether a page may be on disk in part. The kernel's filesystems assume that theirs never is:
+    /// the superblock of btrfs has 4 KiB.
     const TEARS: bool;
 
-    /// Mounts in the place what a power loss has left.
-    fn mount(place: &Place, tree: Tree) -> Self;
-    /// What records.
+    /// Mounts the content that a power loss has left.
+    fn mount(test_dir: &TestDir, tree: Tree) -> Self;
+    /// The recorder.
     fn recorded(&self) -> &Recorded;
 }
 
@@ -29,8 +29,8 @@ impl Drive for Recorded {
 impl Recording for Recorded {
     const TEARS: bool = true;
 
-    fn mount(place: &Place, tree: Tree) -> Self {
-        Recorded::mount(&place.folder("state"), tree)
+    fn mount(test_dir: &TestDir, tree: Tree) -> Self {
+        Recorded::mount(&test_dir.directory("state"), tree)
     }
 
     fn recorded(&self) -> &Recorded {
@@ -43,9 +43,9 @@ impl Recording for Recorded {
 pub(super) struct Step {
     pub(super) act: Act,
     pub(super) began: usize,
-    /// From this position on it is acknowledged.
+    /// It is acknowledged from this position on.
     pub(super) ended: usize,
-    /// What was acknowledged then.
+    /// Everything acknowledged until then.
     pub(super) known: Known,
 }
 
@@ -56,7 +56,7 @@ pub(super) struct Life {
 }
 
 impl Life {
-    /// Records the one of a pair that was just started; `shares` as in [`Recorder::live`].
+    /// Records the life of a newly started pair; `shares` as in [`Recorder::live`].
     pub(super) fn of<D: Recording>(pair: Pair<D>, shares: bool) -> Self {
         let steps = Recorder::new(&pair).live(shares);
         let tape = pair.drive().recorded().tape();
@@ -70,7 +70,7 @@ impl Life {
         self.steps.partition_point(|step| step.ended <= position)
     }
 
-    /// What was known at that position, and what was being done.
+    /// What was known at that position, and the current act.
     pub(super) fn at(&self, position: usize) -> (Known, Option<&Act>) {
         let over = self.over(position);
         let known = match over {
@@ -106,7 +106,7 @@ impl<'a, D: Recording> Recorder<'a, D> {
         }
     }
 
-    /// All that there is to a volume's life, with a filesystem and without; `shares` where a
+    /// A volume's whole lifecycle, with a filesystem and without; `shares` where a
     /// snapshot can be cut from a volume in use.
     fn live(mut self, shares: bool) -> Vec<Step> {
         let first = self.create("first", "ext4", Origin::Blank);

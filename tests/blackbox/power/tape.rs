@@ -1,7 +1,7 @@
 //! What happened to a filesystem, in order, and what of it a disk still has when the power fails at
 //! some position. The rule is the harshest that POSIX allows: data, size and attributes of a file
-//! are kept for certain only if that file was synced later, and a name only if its folder was. No
-//! sync of a file keeps its name, which ext4, xfs and btrfs all grant.
+//! are kept for certain only if that file was synced later, and a name only if its directory was.
+//! No sync of a file keeps its name, which ext4, xfs and btrfs all grant.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -16,7 +16,7 @@ enum Scope {
     Data(u64),
     /// Its extended attributes.
     Attributes(u64),
-    /// The names in a folder.
+    /// The names in a directory.
     Names(u64),
     /// What is nothing by itself.
     Certain,
@@ -130,7 +130,7 @@ impl Tape {
             || self.is_name_beside_others(position)
     }
 
-    /// Whether the last event is a name, and others in its folder were not synced either.
+    /// Whether the last event is a name, and others in its directory were not synced either.
     fn is_name_beside_others(&self, position: usize) -> bool {
         let (newest, before) = match self.events[..position].split_last() {
             Some((Event::Change(change), before)) => (scope(change), before),
@@ -216,9 +216,9 @@ fn is_removal(change: &Change) -> bool {
 fn scope(change: &Change) -> Scope {
     match change {
         Change::Make { .. } => Scope::Certain,
-        Change::Name { folder, .. }
-        | Change::Unname { folder, .. }
-        | Change::Rename { folder, .. } => Scope::Names(*folder),
+        Change::Name { directory, .. }
+        | Change::Unname { directory, .. }
+        | Change::Rename { directory, .. } => Scope::Names(*directory),
         Change::Resize { ino, .. } | Change::Write { ino, .. } | Change::Punch { ino, .. } => {
             Scope::Data(*ino)
         }

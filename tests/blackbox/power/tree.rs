@@ -17,7 +17,7 @@ const PIECE: usize = 1024;
 /// All pieces of a page, as bits.
 pub(super) const ALL_PIECES: u8 = 0x0f;
 
-/// The number of the topmost folder (`FUSE_ROOT_ID`).
+/// The number of the topmost directory (`FUSE_ROOT_ID`).
 pub(super) const ROOT: u64 = 1;
 
 /// What is in one page of a file.
@@ -26,15 +26,19 @@ pub(super) type Page = Arc<[u8; PAGE]>;
 /// One change, as small as any that a disk can keep or lose by itself.
 #[derive(Clone, Debug)]
 pub(super) enum Change {
-    /// A file or folder without a name comes into being.
-    Make { ino: u64, is_folder: bool },
+    /// A file or directory without a name comes into being.
+    Make { ino: u64, is_directory: bool },
     /// A name for it.
-    Name { folder: u64, name: String, ino: u64 },
+    Name {
+        directory: u64,
+        name: String,
+        ino: u64,
+    },
     /// A name goes.
-    Unname { folder: u64, name: String },
+    Unname { directory: u64, name: String },
     /// A name becomes another one, whatever that was, at once: never is there none of the two.
     Rename {
-        folder: u64,
+        directory: u64,
         from: String,
         to: String,
         ino: u64,
@@ -53,11 +57,11 @@ pub(super) enum Change {
     },
 }
 
-/// A file or folder.
+/// A file or directory.
 #[derive(Clone, Debug)]
 pub(super) struct Node {
-    pub(super) is_folder: bool,
-    /// Of a folder.
+    pub(super) is_directory: bool,
+    /// Of a directory.
     pub(super) names: BTreeMap<String, u64>,
     /// The size of a file.
     pub(super) bytes: u64,
@@ -67,16 +71,16 @@ pub(super) struct Node {
     pub(super) changed: SystemTime,
 }
 
-/// All files and folders. A copy shares the pages.
+/// All files and directories. A copy shares the pages.
 #[derive(Clone, Debug)]
 pub(super) struct Tree {
     nodes: BTreeMap<u64, Node>,
 }
 
 impl Node {
-    fn new(is_folder: bool) -> Self {
+    fn new(is_directory: bool) -> Self {
         Node {
-            is_folder,
+            is_directory,
             names: BTreeMap::new(),
             bytes: 0,
             pages: BTreeMap::new(),
@@ -145,14 +149,14 @@ impl Node {
 }
 
 impl Tree {
-    /// One empty folder.
+    /// One empty directory.
     pub(super) fn new() -> Self {
         Tree {
             nodes: BTreeMap::from([(ROOT, Node::new(true))]),
         }
     }
 
-    /// The file or folder of that number.
+    /// The file or directory of that number.
     pub(super) fn node(&self, ino: u64) -> Option<&Node> {
         self.nodes.get(&ino)
     }
@@ -163,7 +167,7 @@ impl Tree {
         u32::try_from(names.filter(|named| **named == ino).count()).expect("a count")
     }
 
-    /// A number that nobody has.
+    /// An unused number.
     pub(super) fn free(&self) -> u64 {
         self.nodes.keys().next_back().expect("a root") + 1
     }
@@ -176,22 +180,26 @@ impl Tree {
     /// Does it; of a write, these pieces alone.
     pub(super) fn apply_torn(&mut self, change: &Change, pieces: u8) {
         match change {
-            Change::Make { ino, is_folder } => {
-                self.nodes.insert(*ino, Node::new(*is_folder));
+            Change::Make { ino, is_directory } => {
+                self.nodes.insert(*ino, Node::new(*is_directory));
             }
-            Change::Name { folder, name, ino } => {
-                self.change(*folder).names.insert(name.clone(), *ino);
+            Change::Name {
+                directory,
+                name,
+                ino,
+            } => {
+                self.change(*directory).names.insert(name.clone(), *ino);
             }
-            Change::Unname { folder, name } => {
-                self.change(*folder).names.remove(name);
+            Change::Unname { directory, name } => {
+                self.change(*directory).names.remove(name);
             }
             Change::Rename {
-                folder,
+                directory,
                 from,
                 to,
                 ino,
             } => {
-                let names = &mut self.change(*folder).names;
+                let names = &mut self.change(*directory).names;
                 names.remove(from);
                 names.insert(to.clone(), *ino);
             }

@@ -1,5 +1,5 @@
-//! The one user of a machine that loses power: what it asks for, and what it was told. Trusts each
-//! answer, and repeats what was not answered. Must not know of power losses.
+//! The one user of a machine that loses power: its requests, and their responses. Trusts each
+//! response, and repeats unanswered requests. Must not know of power losses.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -13,7 +13,7 @@ use crate::rig::{
     Caller, Chance, Journal, Op, Origin, Outcome, PATIENCE, Records, Site, Volume, pause,
 };
 
-/// The magic number of ext4, and its UUID, beside each other: where they are, in bytes.
+/// The magic number of ext4, and its UUID, next to each other: their offset, in bytes.
 const IDENTITY_AT: u64 = 1024 + 0x38;
 const IDENTITY_BYTES: usize = 0x30 + 16;
 /// The name of a target.
@@ -61,13 +61,13 @@ pub(super) struct Held {
     pub(super) bytes: i64,
     /// It was made from something.
     pub(super) is_copy: bool,
-    /// Told when it was attached.
+    /// From the response to its attach.
     pub(super) context: Option<HashMap<String, String>>,
-    /// The node's agent was told to detach it, and the attachment was not repeated yet.
+    /// The agent was asked to detach it, and the attach was not repeated yet.
     pub(super) is_wanted_back: bool,
     /// It has been staged here.
     pub(super) is_used: bool,
-    /// What tells its filesystem from any other.
+    /// Identifies its filesystem.
     pub(super) identity: Option<Vec<u8>>,
     pub(super) records: Records,
 }
@@ -202,7 +202,7 @@ impl User {
         self.caller.site.volumes().join(id)
     }
 
-    /// Fails if a volume that nobody has written to shows anything.
+    /// Fails if an unwritten volume shows any data.
     pub(super) fn expect_no_more(&self, id: &str) {
         let (held, target) = (self.held(id), self.target(id));
         if held.kind == "block" {
@@ -212,7 +212,7 @@ impl User {
                 .and_then(|device| device.read_exact_at(&mut next, at))
                 .expect("read the device");
             let is_blank = next.iter().all(|byte| *byte == 0);
-            assert!(is_blank, "{id}: data that nobody wrote at byte {at}");
+            assert!(is_blank, "{id}: unwritten data at byte {at}");
             return;
         }
         let entries = std::fs::read_dir(target).expect("readdir").flatten();
@@ -220,7 +220,7 @@ impl User {
         let strange: Vec<_> = names
             .filter(|name| !["lost+found", "records"].contains(&name.as_str()))
             .collect();
-        assert!(strange.is_empty(), "{id}: files of nobody: {strange:?}");
+        assert!(strange.is_empty(), "{id}: unknown files: {strange:?}");
     }
 
     /// What was acknowledged of it.
@@ -327,7 +327,7 @@ impl User {
         }
     }
 
-    /// Tells whether it is ready.
+    /// Whether it is ready.
     fn cut(&mut self, name: &str, volume: &str) -> bool {
         let op = Op::Cut(name.to_owned(), volume.to_owned());
         let Outcome::Snapshot(id, is_ready) = self.must(&op) else {

@@ -1,5 +1,5 @@
-//! A call as grpc-go makes it where it dials the bare path of a socket: that path, percent-encoded,
-//! is the authority. No Rust client can be made to say so, hence frame by frame.
+//! A call like grpc-go's on the bare path of a socket: that path, percent-encoded, is the
+//! authority. No Rust client can send that, hence frame by frame.
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -7,7 +7,7 @@ use std::path::Path;
 
 use belay_bed::patience::PATIENCE;
 
-/// RFC 9113, sections 3.4, 4.1 and 6: what begins a connection, and the frames needed.
+/// RFC 9113, sections 3.4, 4.1 and 6: the start of a connection, and the frames needed.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const FRAME_HEADER_BYTES: usize = 9;
 const DATA: u8 = 0;
@@ -20,7 +20,7 @@ const END_HEADERS: u8 = 4;
 /// An empty gRPC message.
 const NO_MESSAGE: [u8; 5] = [0; 5];
 
-/// Makes a call that takes an empty message, and expects that it is answered.
+/// Makes a call with an empty message, and expects a response.
 #[track_caller]
 pub(crate) fn call_by_path(socket: &Path, method: &str) {
     let mut stream = UnixStream::connect(socket).expect("connect");

@@ -1,5 +1,4 @@
-//! Somebody who calls both binaries, as the sidecars and the kubelet do, and whose calls are
-//! remembered.
+//! A caller of both programs, like the sidecars and the kubelet, whose calls are recorded.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
@@ -17,22 +16,22 @@ use super::volume::Volume;
 /// The caller.
 #[derive(Clone)]
 pub(crate) struct Caller {
-    /// Whom he calls.
+    /// The sockets.
     pub(crate) site: Site,
-    /// Where his calls are remembered.
+    /// The record of its calls.
     pub(crate) journal: Arc<Journal>,
-    /// Who he is, for people.
+    /// Its name, for messages.
     pub(crate) who: String,
 }
 
-/// What a new volume begins with.
+/// The content of a new volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
-    /// Nothing.
+    /// Empty.
     Blank,
-    /// What that snapshot holds.
+    /// That snapshot.
     Snapshot(String),
-    /// What that volume holds.
+    /// That volume.
     Volume(String),
 }
 
@@ -44,7 +43,7 @@ pub(crate) enum Op {
     Delete(String),
     Attach(String, &'static str),
     Detach(String),
-    /// To at least so many bytes.
+    /// To at least this many bytes.
     Grow(String, i64),
     Get(String),
     List,
@@ -58,11 +57,11 @@ pub(crate) enum Op {
     PublishReadOnly(Volume, &'static str, PathBuf),
     Unpublish(Volume, PathBuf),
     Stats(Volume, PathBuf),
-    /// At that path, to at least so many bytes.
+    /// At that path, to at least this many bytes.
     Expand(Volume, &'static str, PathBuf, i64),
 }
 
-/// What an OK brings along.
+/// The data of an OK.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Nothing,
@@ -98,12 +97,12 @@ impl Op {
         }
     }
 
-    /// The node agent answers it, and not the controller.
+    /// Whether the node agent serves it, and not the controller.
     pub(crate) fn is_of_node(&self) -> bool {
         self.rpc().starts_with("Node")
     }
 
-    /// The volume that it is about, by its id.
+    /// The id of its volume.
     pub(crate) fn id(&self) -> Option<&str> {
         match self {
             Op::Create(..) | Op::List | Op::Discard(_) | Op::ListSnapshots => None,

@@ -1,5 +1,5 @@
-//! RPCs as plain calls. Each dials anew, as the kubelet does, and has a deadline. A caller may also
-//! go away before it is answered.
+//! RPCs as plain calls. Each opens a new connection, as the kubelet does, and has a deadline. A
+//! caller may also disconnect before the response.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -30,31 +30,31 @@ pub(crate) struct ControllerCalls {
     line: Line,
 }
 
-/// Where to call, and how patiently.
+/// The socket and the patience.
 #[derive(Clone, Debug)]
 struct Line {
     socket: PathBuf,
     leaving: Option<Leaving>,
 }
 
-/// A caller that goes away if it is not answered by then.
+/// A caller that disconnects if it is not answered by then.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Leaving {
-    /// It takes back the call, and goes on to use the connection.
+    /// It cancels the call, and keeps using the connection.
     Call(Duration),
-    /// The whole connection breaks off.
+    /// The whole connection breaks.
     Connection(Duration),
 }
 
-/// What a caller says to itself when it went away.
-const LEFT: &str = "the caller went away before it was answered";
+/// The status of a caller that has disconnected.
+const LEFT: &str = "the caller disconnected before the response";
 
-/// Whether the caller went away, and so does not know what became of its call.
+/// Whether the caller disconnected, and so does not know the result of its call.
 pub(crate) fn has_left(status: &Status) -> bool {
     status.code() == Code::Cancelled && status.message() == LEFT
 }
 
-/// Methods that differ in nothing but names.
+/// Methods that differ only in their names.
 macro_rules! calls {
     ($calls:ident, $client:ident:
         $($method:ident => $rpc:ident, $asked:ident, $answer:ident;)+
@@ -65,7 +65,7 @@ macro_rules! calls {
                 $calls { line: Line { socket, leaving } }
             }
 
-            /// The same, by a caller that goes away. Its error is known by [`has_left`].
+            /// The same, by a caller that disconnects. Its error is known by [`has_left`].
             pub(crate) fn leaving(mut self, leaving: Option<Leaving>) -> Self {
                 self.line.leaving = leaving;
                 self
@@ -112,7 +112,7 @@ calls! { ControllerCalls, ControllerClient:
         ControllerGetVolumeHealthRequest, ControllerGetVolumeHealthResponse;
 }
 
-/// Asks whether whatever listens there is well.
+/// Whether the program that listens there is ready.
 pub(crate) fn probe(socket: &Path) -> Answer<csi::ProbeResponse> {
     call_at(socket, async |channel| ask(channel).await)
 }
@@ -123,7 +123,7 @@ async fn ask(channel: Channel) -> Result<Response<csi::ProbeResponse>, Status> {
         .await
 }
 
-/// Asks a registration socket who is there.
+/// Queries a registration socket.
 pub(crate) fn registration_info(socket: &Path) -> Answer<registration::PluginInfo> {
     call_at(socket, async |channel| {
         RegistrationClient::new(channel)
@@ -132,7 +132,7 @@ pub(crate) fn registration_info(socket: &Path) -> Answer<registration::PluginInf
     })
 }
 
-/// Tells a registration socket the kubelet's verdict.
+/// Sends the kubelet's reply to a registration socket.
 pub(crate) fn notify(
     socket: &Path,
     status: registration::RegistrationStatus,
@@ -164,7 +164,7 @@ fn call<T>(
         .enable_all()
         .build()
         .expect("a runtime");
-    // Whatever still runs in it ends with the runtime, and a connection is just closed then.
+    // Calls that still run in it end with the runtime, and a connection is just closed then.
     let answer = runtime.block_on(async {
         let channel = dial(&line.socket).await;
         let channel = channel.map_err(|error| Status::unavailable(error.to_string()))?;

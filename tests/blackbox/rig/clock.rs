@@ -1,7 +1,7 @@
 //! The clock of one running program: its CLOCK_REALTIME is shifted, and no other clock of it or of
-//! anybody else. A program reads the time by the vDSO (vdso(7)), which is mapped into it as its
-//! own; there clock_gettime becomes the system call and an addition. Times that the kernel takes
-//! by itself, such as those of files, stay.
+//! other programs. A program reads the time by the vDSO (vdso(7)), which is mapped into it as its
+//! own; there clock_gettime becomes the system call and an addition. Times that the kernel takes by
+//! itself, such as those of files, stay.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
@@ -25,13 +25,13 @@ const CODE: [u8; 32] = [
     0xcc, 0xcc, 0xcc, 0xcc, 0xcc,
 ];
 
-/// Room for that and the seconds, at the end of the vDSO, where nothing is.
+/// Space for the code and the seconds, at the unused end of the vDSO.
 const ROOM: usize = 64;
 
-/// A jump to it, at the entry of what it replaces.
+/// A jump to it, at the entry of the replaced function.
 const JUMP: usize = 5;
 
-/// The clock, until it is put back or its program ends.
+/// The clock, until it is reset or its program ends.
 pub(crate) struct Clock {
     pid: u32,
     memory: File,
@@ -41,7 +41,7 @@ pub(crate) struct Clock {
 }
 
 impl Clock {
-    /// The clock of that process, which goes right so far.
+    /// The clock of that process, not shifted yet.
     ///
     /// # Panics
     /// Where its vDSO is not as expected.
@@ -76,7 +76,7 @@ impl Clock {
         clock
     }
 
-    /// From now on it shows the true time and so many seconds.
+    /// From now on it is shifted by this many seconds.
     pub(crate) fn shift(&self, seconds: i64) {
         self.write(&[(self.code + CODE.len() as u64, &seconds.to_le_bytes())]);
     }
@@ -87,8 +87,8 @@ impl Clock {
         self.write(&[(self.entry, &self.original)]);
     }
 
-    /// Changes the vDSO while the program stands still, and not amid what is changed. One that was
-    /// stopped before stays so.
+    /// Changes the vDSO while the program is stopped, and not within the changed code. A program
+    /// that was stopped before stays so.
     fn write(&self, changes: &[(u64, &[u8])]) {
         let process = i32::try_from(self.pid).ok().and_then(Pid::from_raw);
         let process = process.expect("a process");
@@ -115,7 +115,7 @@ impl Clock {
     fn threads(&self, file: &str) -> Vec<String> {
         let tasks = fs::read_dir(format!("/proc/{}/task", self.pid)).expect("its threads");
         let files = tasks.flatten().map(|task| task.path().join(file));
-        // One may just have ended.
+        // One may just have exited.
         files.flat_map(fs::read_to_string::<PathBuf>).collect()
     }
 
@@ -124,21 +124,21 @@ impl Clock {
         states.all(|stat| stat.contains(") T "))
     }
 
-    /// Whether a thread has begun the first instructions; the last word is where it is
+    /// Whether a thread is in the first instructions; the last word is its position
     /// (proc_pid_syscall(5)).
     fn is_at_entry(&self) -> bool {
-        let mut places = self.threads("syscall").into_iter();
-        places.any(|place| {
-            let counter = place.split_whitespace().next_back();
+        let mut lines = self.threads("syscall").into_iter();
+        lines.any(|line| {
+            let counter = line.split_whitespace().next_back();
             let counter = counter.and_then(|word| word.strip_prefix("0x"));
             let counter = counter.and_then(|word| u64::from_str_radix(word, 16).ok());
-            // One that has not come to rest yet is "running".
+            // A thread that has not stopped yet is "running".
             counter.is_none_or(|at| (1..JUMP as u64).contains(&at.wrapping_sub(self.entry)))
         })
     }
 }
 
-/// Where it is mapped, and its length.
+/// Its address and length.
 fn vdso(pid: u32) -> (u64, usize) {
     let maps = fs::read_to_string(format!("/proc/{pid}/maps")).expect("its maps");
     let line = maps.lines().find(|line| line.ends_with("[vdso]"));
@@ -149,7 +149,7 @@ fn vdso(pid: u32) -> (u64, usize) {
     (number(start), bytes)
 }
 
-/// Where a symbol leads (elf(5)).
+/// The value of a symbol (elf(5)).
 fn symbol(image: &[u8], name: &str) -> usize {
     let number = |at: usize, bytes: usize| {
         let digits = image[at..at + bytes].iter().rev();

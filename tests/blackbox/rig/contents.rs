@@ -1,5 +1,5 @@
-//! What a file holds, without its zeros: two files are alike if and only if these are, and holes
-//! cost nothing to read.
+//! The content of a file, without its zeros: equal for two files if and only if the files are
+//! equal, and cheap to read with holes.
 
 use std::collections::BTreeMap;
 use std::collections::hash_map::DefaultHasher;
@@ -38,12 +38,12 @@ impl Contents {
         Contents { bytes, blocks }
     }
 
-    /// It reads as zeros from end to end.
+    /// Whether it reads as zeros from end to end.
     pub(crate) fn is_blank(&self) -> bool {
         self.blocks.is_empty()
     }
 
-    /// Fails, and says where, unless the file still holds exactly this.
+    /// Fails, with the position, unless the file still has exactly this content.
     #[track_caller]
     pub(crate) fn expect_unchanged(&self, file: &Path, when: &str) {
         let now = Contents::of(file);

@@ -1,10 +1,10 @@
-//! A controller with a state directory of its own.
+//! A controller with its own state directory.
 
 use std::path::{Path, PathBuf};
 
 use super::calls::ControllerCalls;
-use super::place::Place;
 use super::process::Process;
+use super::test_dir::TestDir;
 
 /// A running controller; it works for node `node-1`.
 pub(crate) struct Controller {
@@ -13,10 +13,10 @@ pub(crate) struct Controller {
 }
 
 impl Controller {
-    /// Starts one with its state in a folder of that place.
-    pub(crate) fn start(place: &Place) -> Self {
-        let socket = place.path().join("controller.sock");
-        let state = place.path().join("state");
+    /// Starts one with its state in a directory of the test directory.
+    pub(crate) fn start(test_dir: &TestDir) -> Self {
+        let socket = test_dir.path().join("controller.sock");
+        let state = test_dir.path().join("state");
         std::fs::create_dir_all(&state).expect("state directory");
         let state = state.to_str().expect("UTF-8");
         let flags = [
@@ -27,7 +27,7 @@ impl Controller {
             "--state-dir",
             state,
         ];
-        let process = Process::start(place, "belay-controller", &socket, &flags);
+        let process = Process::start(test_dir, "belay-controller", &socket, &flags);
         Controller { process, socket }
     }
 
@@ -51,7 +51,7 @@ impl Controller {
         self.process.last_words()
     }
 
-    /// All of its log, and that of those before it.
+    /// The end of its log.
     pub(crate) fn log(&self) -> String {
         self.process.log()
     }

@@ -1,24 +1,24 @@
-//! A disk of a test's own: a sparse file with a filesystem of choice, mounted in the test's folder.
+//! A test's own disk: a sparse file with a filesystem of choice, mounted in the test directory.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use belay_bed::tools::{run, text};
 
-use super::place::Place;
+use super::test_dir::TestDir;
 
-/// Sparse, so that only what is written takes room.
+/// Sparse, so that it takes only the space that is written.
 const DISK_BYTES: u64 = 64 << 30;
 
-/// The mounted disk. On a failure the place takes it back.
+/// The mounted disk. If a test fails, the test directory unmounts it.
 pub(crate) struct Disk {
     point: PathBuf,
 }
 
 impl Disk {
-    /// Makes one and mounts it at that folder of the place.
-    pub(crate) fn new(place: &Place, filesystem: &str, folder: &str) -> Self {
-        let (image, point) = (place.path().join("disk"), place.folder(folder));
+    /// Creates one and mounts it at that directory of the test directory.
+    pub(crate) fn new(test_dir: &TestDir, filesystem: &str, directory: &str) -> Self {
+        let (image, point) = (test_dir.path().join("disk"), test_dir.directory(directory));
         File::create_new(&image)
             .and_then(|file| file.set_len(DISK_BYTES))
             .expect("a sparse file");
@@ -27,12 +27,12 @@ impl Disk {
         Disk { point }
     }
 
-    /// Where it is mounted.
+    /// Its mount point.
     pub(crate) fn path(&self) -> &Path {
         &self.point
     }
 
-    /// Unmounts it, which fails while anybody has a file open in it.
+    /// Unmounts it, which fails while a process has a file open in it.
     pub(crate) fn unmount(self) {
         run("umount", &[text(&self.point)]);
     }

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 const SCRIPT: &str = r#"fsfreeze --freeze "$1" && echo frozen && cat; fsfreeze --unfreeze "$1""#;
 
 /// The filesystem is frozen until this is dropped: before the agent is, in a test that fails. A
-/// frozen filesystem that nobody thaws hangs every sync(2) of the machine.
+/// filesystem that stays frozen hangs every sync(2) of the machine.
 pub(crate) struct Frozen(Child);
 
 impl Frozen {

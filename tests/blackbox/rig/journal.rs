@@ -1,5 +1,5 @@
-//! What many callers asked and what they were told, in order, so that a failure can be read: the
-//! calls about one volume, and those that nobody has answered yet.
+//! The calls of many callers and their responses, in order, so that a failure can be analysed: the
+//! calls about one volume, and those without a response yet.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
@@ -11,9 +11,9 @@ use tonic::{Code, Status};
 
 use super::calls::{Answer, has_left};
 
-/// Calls that are remembered. The last ones tell what went wrong.
+/// Number of calls that are kept. The last ones show what went wrong.
 const LINES_MAX: usize = 100_000;
-/// Calls that are shown of one volume.
+/// Number of calls that are shown per volume.
 const SHOWN_MAX: usize = 60;
 
 /// The calls of a test.
@@ -42,7 +42,7 @@ pub(crate) struct Asked<'a> {
     pub(crate) who: &'a str,
     /// The name of the RPC.
     pub(crate) rpc: &'static str,
-    /// The ids, names and paths that it is about.
+    /// The ids, names and paths that it concerns.
     pub(crate) about: &'a str,
 }
 
@@ -55,7 +55,7 @@ impl Journal {
         }
     }
 
-    /// Makes the call, and remembers it.
+    /// Makes the call, and records it.
     pub(crate) fn call<T>(&self, asked: Asked<'_>, act: impl FnOnce() -> Answer<T>) -> Answer<T> {
         let what = format!("{}: {} {}", asked.who, asked.rpc, asked.about);
         let begun = self.now();
@@ -69,25 +69,25 @@ impl Journal {
             key
         };
         let answer = act();
-        let told = told(&answer);
-        let code = told.split(": ").next().unwrap_or_default().to_owned();
+        let reported = reported(&answer);
+        let code = reported.split(": ").next().unwrap_or_default().to_owned();
         let took = since.elapsed();
         let mut inner = self.inner();
         inner.outstanding.remove(&key);
         let counts = inner.answers.entry(asked.rpc).or_default();
         *counts.entry(code).or_default() += 1;
-        inner.add(format!("{begun} +{took:.1?} {what} -> {told}"));
+        inner.add(format!("{begun} +{took:.1?} {what} -> {reported}"));
         drop(inner);
         answer
     }
 
-    /// Remembers something else that happened.
+    /// Records another event.
     pub(crate) fn note(&self, what: &str) {
         let line = format!("{} {what}", self.now());
         self.inner().add(line);
     }
 
-    /// What was remembered of any of these words, the latest last.
+    /// The records that contain any of these words, the latest last.
     pub(crate) fn about(&self, words: &[&str]) -> String {
         let inner = self.inner();
         let matches = |line: &&String| words.iter().any(|word| line.contains(word));
@@ -99,7 +99,7 @@ impl Journal {
             .fold(String::new(), |text, line| text + line + "\n")
     }
 
-    /// The calls that nobody has answered yet, the oldest first.
+    /// The calls without a response yet, the oldest first.
     pub(crate) fn outstanding(&self) -> String {
         let inner = self.inner();
         let mut text = String::new();
@@ -110,14 +110,14 @@ impl Journal {
         text
     }
 
-    /// How often a call was answered so.
+    /// How often a call ended with this code.
     pub(crate) fn count(&self, rpc: &str, code: &str) -> u64 {
         let inner = self.inner();
         let count = inner.answers.get(rpc).and_then(|codes| codes.get(code));
         count.copied().unwrap_or_default()
     }
 
-    /// All calls and how they were answered: a table for people.
+    /// All calls and their codes, as a table.
     pub(crate) fn table(&self) -> String {
         let inner = self.inner();
         let mut text = String::new();
@@ -133,7 +133,7 @@ impl Journal {
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
-        // A caller that failed has left it whole.
+        // A caller that failed has left it consistent.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -147,8 +147,8 @@ impl Inner {
     }
 }
 
-/// The answer as it is shown and counted.
-fn told<T>(answer: &Answer<T>) -> String {
+/// The response as it is shown and counted.
+fn reported<T>(answer: &Answer<T>) -> String {
     match answer {
         Ok(_) => name(Code::Ok).to_owned(),
         Err(status) if has_left(status) => "left".to_owned(),

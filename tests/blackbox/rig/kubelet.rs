@@ -1,5 +1,5 @@
-//! A stand-in for the part of the kubelet that registers plugins: it waits for sockets in its
-//! folder, asks who is there, and calls the driver at the endpoint that it was told, at once.
+//! A replacement for the part of the kubelet that registers plugins: it waits for sockets in its
+//! directory, queries the plugin, and calls the driver at the reported endpoint at once.
 
 use std::fs;
 use std::io;
@@ -18,40 +18,40 @@ use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 use super::authority::call_by_path;
 use super::calls::{NodeCalls, notify, registration_info};
 
-/// What happened to a socket in the folder.
+/// An event of a socket in the directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
     Made(PathBuf),
     Removed(PathBuf),
 }
 
-/// The kubelet, from its start on.
+/// The kubelet, from its start.
 pub(crate) struct Kubelet {
-    folder: PathBuf,
+    directory: PathBuf,
     inotify: OwnedFd,
     seen: Vec<Change>,
-    /// The id of this node that it expects of a driver.
+    /// The node id that it expects from a driver.
     pub(crate) node_id: &'static str,
 }
 
 impl Kubelet {
-    /// Makes its folder if need be, and finds what is there already.
-    pub(crate) fn start(folder: &Path) -> Self {
-        fs::create_dir_all(folder).expect("mkdir");
+    /// Creates its directory if necessary, and finds existing sockets.
+    pub(crate) fn start(directory: &Path) -> Self {
+        fs::create_dir_all(directory).expect("mkdir");
         let flags = CreateFlags::CLOEXEC | CreateFlags::NONBLOCK;
         let inotify = inotify::init(flags).expect("inotify");
         let events = WatchFlags::CREATE | WatchFlags::DELETE;
-        inotify::add_watch(&inotify, folder, events).expect("a watch");
-        let there = fs::read_dir(folder).expect("readdir").flatten();
+        inotify::add_watch(&inotify, directory, events).expect("a watch");
+        let there = fs::read_dir(directory).expect("readdir").flatten();
         Kubelet {
-            folder: folder.to_owned(),
+            directory: directory.to_owned(),
             inotify,
             seen: there.map(|entry| Change::Made(entry.path())).collect(),
             node_id: "node-1",
         }
     }
 
-    /// What happens next, or has happened since the last time.
+    /// The next event, or one since the last call.
     #[track_caller]
     pub(crate) fn sees(&mut self) -> Change {
         let end = Instant::now() + PATIENCE;
@@ -78,7 +78,7 @@ impl Kubelet {
             let Some(name) = event.file_name() else {
                 continue;
             };
-            let path = self.folder.join(name.to_str().expect("UTF-8"));
+            let path = self.directory.join(name.to_str().expect("UTF-8"));
             self.seen.push(match event.events() {
                 ReadFlags::CREATE => Change::Made(path),
                 _ => Change::Removed(path),
@@ -86,9 +86,9 @@ impl Kubelet {
         }
     }
 
-    /// Asks who is there, and calls the driver as the kubelet does before it says yes.
+    /// Queries the plugin, and calls the driver as the kubelet does before it registers it.
     pub(crate) fn asks(&self, socket: &Path) -> PluginInfo {
-        // The file is there a moment before anybody listens: the kubelet dials for a while.
+        // The file exists a moment before listen(2): the kubelet dials for a while.
         until("the registration socket answers", || {
             UnixStream::connect(socket).is_ok()
         });
@@ -100,7 +100,7 @@ impl Kubelet {
         info
     }
 
-    /// Waits for the next socket, asks there, and takes the driver.
+    /// Waits for the next socket, queries it, and registers the driver.
     #[track_caller]
     pub(crate) fn registers(&mut self, socket: &Path) -> PluginInfo {
         assert_eq!(self.sees(), Change::Made(socket.to_owned()));
@@ -113,7 +113,7 @@ impl Kubelet {
         info
     }
 
-    /// Waits for the next socket, asks there, and does not take the driver.
+    /// Waits for the next socket, queries it, and refuses the driver.
     #[track_caller]
     pub(crate) fn refuses(&mut self, socket: &Path, error: &str) {
         assert_eq!(self.sees(), Change::Made(socket.to_owned()));

@@ -1,7 +1,7 @@
-//! What the tests share: a folder on a real disk, the agents that work in it, and volumes.
+//! Shared by the tests: a directory on a real disk, the agents in it, and volumes.
 //!
-//! A rig takes everything back when it is dropped. In a test that passes it first looks whether
-//! the agents did so themselves, and fails the test if not.
+//! A rig undoes everything when it is dropped. In a test that passes it first checks whether the
+//! agents did so themselves, and fails the test if not.
 
 mod authority;
 mod caller;
@@ -18,11 +18,11 @@ mod mounts;
 pub(crate) mod orders;
 mod pages;
 mod pair;
-mod place;
 mod process;
 mod prometheus;
 mod records;
 mod refusal;
+mod test_dir;
 mod tools;
 mod usage;
 mod volume;
@@ -49,25 +49,25 @@ pub(crate) use kubelet::{Change, Kubelet};
 pub(crate) use mounts::{mounts_of, stacked};
 pub(crate) use pages::Pages;
 pub(crate) use pair::{Drive, Pair, Seen, Site};
-pub(crate) use place::Place;
 pub(crate) use process::Process;
 pub(crate) use prometheus::{Prometheus, free_port, get, lint};
 pub(crate) use records::Records;
 pub(crate) use refusal::{refused, refused_with};
+pub(crate) use test_dir::TestDir;
 pub(crate) use tools::mounted;
 pub(crate) use usage::{access, least_bytes, with_flags, with_mode};
 pub(crate) use volume::Volume;
 pub(crate) use world::World;
 
-/// A node agent with a folder of volumes.
+/// A node agent with a directory of volumes.
 pub(crate) struct Rig {
     agent: Option<Process>,
-    place: Place,
+    test_dir: TestDir,
     volumes: PathBuf,
     launch: Launch,
 }
 
-/// How an agent is started, beyond what every one needs.
+/// How an agent is started, in addition to the common flags.
 #[derive(Default)]
 pub(crate) struct Launch {
     /// The command that becomes it, such as `unshare`.
@@ -77,23 +77,23 @@ pub(crate) struct Launch {
 }
 
 impl Rig {
-    /// An agent that was just started.
+    /// A newly started agent.
     pub(crate) fn new() -> Self {
-        let place = Place::new();
-        let volumes = place.folder("volumes");
-        Self::with_volumes_in(place, volumes)
+        let test_dir = TestDir::new();
+        let volumes = test_dir.directory("volumes");
+        Self::with_volumes_in(test_dir, volumes)
     }
 
-    /// An agent that finds its volumes' files in a folder of another filesystem.
-    pub(crate) fn with_volumes_in(place: Place, volumes: PathBuf) -> Self {
-        Self::launched(place, volumes, Launch::default())
+    /// An agent whose volumes' files are in a directory of another filesystem.
+    pub(crate) fn with_volumes_in(test_dir: TestDir, volumes: PathBuf) -> Self {
+        Self::launched(test_dir, volumes, Launch::default())
     }
 
-    /// An agent that is started in that way.
-    pub(crate) fn launched(place: Place, volumes: PathBuf, launch: Launch) -> Self {
+    /// An agent that is started in this way.
+    pub(crate) fn launched(test_dir: TestDir, volumes: PathBuf, launch: Launch) -> Self {
         let mut rig = Rig {
             agent: None,
-            place,
+            test_dir,
             volumes,
             launch,
         };
@@ -101,9 +101,9 @@ impl Rig {
         rig
     }
 
-    /// The folder that all of this rig is in.
-    pub(crate) fn place(&self) -> &Place {
-        &self.place
+    /// The directory of this rig.
+    pub(crate) fn test_dir(&self) -> &TestDir {
+        &self.test_dir
     }
 
     /// `--loop-dir`.
@@ -113,12 +113,12 @@ impl Rig {
 
     /// A new volume: a file of that size without any data.
     pub(crate) fn volume(&self, bytes: u64) -> Volume {
-        Volume::blank(&self.place, &self.volumes, bytes)
+        Volume::blank(&self.test_dir, &self.volumes, bytes)
     }
 
     /// A new volume with a copy of the file in it.
     pub(crate) fn copy_of(&self, file: &Path) -> Volume {
-        Volume::copied(&self.place, &self.volumes, file)
+        Volume::copied(&self.test_dir, &self.volumes, file)
     }
 
     /// The agent's RPCs.
@@ -128,7 +128,7 @@ impl Rig {
 
     /// The agent's socket.
     pub(crate) fn socket(&self) -> PathBuf {
-        self.place.path().join("node.sock")
+        self.test_dir.path().join("node.sock")
     }
 
     /// The running agent.
@@ -144,23 +144,24 @@ impl Rig {
         let command: Vec<&str> = self.launch.command.iter().map(String::as_str).collect();
         self.agent = Some(Process::start_by(
             &command,
-            &self.place,
+            &self.test_dir,
             "belay-node",
             &self.socket(),
             &flags,
         ));
     }
 
-    /// Ends the agent as a crash would, and returns when nobody has its socket any more: a child
-    /// that it was just starting dies a moment later. In a container nothing starts before that.
+    /// Ends the agent as a crash would, and returns when no process has its socket any longer: a
+    /// child that it was just starting exits a moment later. In a container nothing starts before
+    /// that.
     pub(crate) fn kill(&mut self) {
         drop(self.agent.take());
-        until("nobody has the socket", || {
+        until("no process has the socket", || {
             UnixStream::connect(self.socket()).is_err()
         });
     }
 
-    /// Kills the agent, one of whose threads hangs in the kernel: what is left of it.
+    /// Kills the agent, one of whose threads hangs in the kernel. Returns its process.
     pub(crate) fn kill_hung(&mut self) -> Process {
         let agent = self.agent.take().expect("the agent runs");
         agent.signal(Signal::KILL);
@@ -168,12 +169,12 @@ impl Rig {
         agent
     }
 
-    /// Has the next agents started by this command.
+    /// Starts the next agents by this command.
     pub(crate) fn launch_by(&mut self, command: &[&str]) {
         self.launch.command = command.iter().map(|&word| word.to_owned()).collect();
     }
 
-    /// Ends the agent as an operator would.
+    /// Stops the agent as an operator would.
     pub(crate) fn stop(&mut self) {
         if let Some(agent) = self.agent.take() {
             agent.terminate();
@@ -194,9 +195,9 @@ impl Drop for Rig {
                 eprintln!("the agent's last words:\n{}", agent.last_words());
             }
             drop(self.agent.take());
-            return; // `place` sweeps
+            return; // `test_dir` sweeps
         }
         self.stop();
-        self.place.expect_nothing_left();
+        self.test_dir.expect_nothing_left();
     }
 }

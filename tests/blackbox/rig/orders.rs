@@ -15,12 +15,12 @@ pub(crate) fn create(name: &str, kind: &str) -> csi::CreateVolumeRequest {
     }
 }
 
-/// A volume with what a snapshot holds, and as large.
+/// A volume restored from a snapshot, of the same size.
 pub(crate) fn restore(name: &str, kind: &str, snapshot_id: &str) -> csi::CreateVolumeRequest {
     requests::create(name, access(kind), Some(requests::of_snapshot(snapshot_id)))
 }
 
-/// A volume with what another one holds, and as large.
+/// A clone of a volume, of the same size.
 pub(crate) fn clone(name: &str, kind: &str, volume_id: &str) -> csi::CreateVolumeRequest {
     requests::create(name, access(kind), Some(requests::of_volume(volume_id)))
 }

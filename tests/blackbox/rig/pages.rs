@@ -1,4 +1,4 @@
-//! What an agent shows for people and Prometheus, by one plain request a page.
+//! The HTTP pages of an agent, read by one plain request per page.
 
 use std::net::{SocketAddr, TcpStream};
 
@@ -11,43 +11,43 @@ use super::process::Process;
 pub(crate) struct Pages(SocketAddr);
 
 impl Pages {
-    /// Found by what the agent says of them in its log.
+    /// Their address, from the agent's log.
     pub(crate) fn of(agent: &Process) -> Self {
         let mut address = None;
-        until("the pages are shown", || {
+        until("the pages are served", || {
             let words = agent.last_words();
             let mut lines = words.lines().rev();
-            let shown = lines.find(|line| line.contains("showing /metrics"));
+            let shown = lines.find(|line| line.contains("serving /metrics"));
             let found = shown.and_then(|line| line.split_once("address="));
             address = found.map(|(_, address)| address.parse().expect("an address"));
-            // The line may be of an agent before this one, whose log it continues.
+            // The line may be from a previous agent, whose log it continues.
             address.is_some_and(|address: SocketAddr| TcpStream::connect(address).is_ok())
         });
         Pages(address.expect("it was shown"))
     }
 
-    /// Where they are.
+    /// Their address.
     pub(crate) fn address(&self) -> SocketAddr {
         self.0
     }
 
-    /// The status of /healthz, and what it says.
+    /// Status and body of /healthz.
     pub(crate) fn health(&self) -> (u16, String) {
-        self.told("/healthz")
+        self.reported("/healthz")
     }
 
-    /// The status of /livez, and what it says.
+    /// Status and body of /livez.
     pub(crate) fn life(&self) -> (u16, String) {
-        self.told("/livez")
+        self.reported("/livez")
     }
 
-    fn told(&self, path: &str) -> (u16, String) {
+    fn reported(&self, path: &str) -> (u16, String) {
         get(self.0, path).expect("an answer")
     }
 
-    /// The value of the metric that begins so.
+    /// The value of the metric that starts with this text.
     pub(crate) fn metric(&self, begin: &str) -> Option<String> {
-        let (_, page) = self.told("/metrics");
+        let (_, page) = self.reported("/metrics");
         let line = page.lines().find(|line| line.starts_with(begin))?;
         line.rsplit(' ').next().map(str::to_owned)
     }

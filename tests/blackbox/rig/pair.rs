@@ -1,4 +1,4 @@
-//! Both binaries on one state directory, which is on a disk of its own.
+//! Both programs on one state directory, which is on its own disk.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,11 +12,11 @@ use super::controller::Controller;
 use super::disk::Disk;
 use super::journal::Journal;
 use super::mounts::{Mount, mounts_of};
-use super::place::{LoopDevice, Place, loops_beneath};
 use super::process::Process;
+use super::test_dir::{LoopDevice, TestDir, loops_below};
 use super::{Rig, until};
 
-/// The two, running.
+/// Both programs, running.
 pub(crate) struct Pair<D: Drive = Disk> {
     rig: Rig,
     controller: Option<Controller>,
@@ -24,9 +24,9 @@ pub(crate) struct Pair<D: Drive = Disk> {
     site: Site,
 }
 
-/// What a state directory is on.
+/// The storage of a state directory.
 pub(crate) trait Drive {
-    /// Unmounts it, which fails while anybody has a file open in it.
+    /// Unmounts it, which fails while a process has a file open in it.
     fn unmount(self);
 }
 
@@ -36,14 +36,14 @@ impl Drive for Disk {
     }
 }
 
-/// Where everything of a pair is: what its callers need.
+/// The paths of a pair, for its callers.
 #[derive(Clone, Debug)]
 pub(crate) struct Site {
-    /// All of it is beneath this folder.
+    /// All of it is in this directory.
     pub(crate) top: PathBuf,
 }
 
-/// What the kernel and the state directory have of one volume.
+/// The state of one volume in the kernel and the state directory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Seen {
     /// Mount points.
@@ -65,12 +65,12 @@ impl Site {
         ControllerCalls::new(self.top.join("controller.sock"))
     }
 
-    /// The folder of the volumes' files.
+    /// The directory of the volumes' files.
     pub(crate) fn volumes(&self) -> PathBuf {
         self.top.join("state/volumes")
     }
 
-    /// What there is of that volume now.
+    /// The current state of that volume.
     pub(crate) fn see(&self, id: &str) -> Seen {
         let file = self.volumes().join(id);
         let mounts = self.mounts(id).into_iter().map(|mount| mount.point);
@@ -82,7 +82,7 @@ impl Site {
         }
     }
 
-    /// The same for people.
+    /// The same for messages.
     pub(crate) fn show(&self, id: &str) -> String {
         let lines = self.mounts(id).into_iter().map(|mount| mount.line + "\n");
         let loops = self.loops();
@@ -95,7 +95,7 @@ impl Site {
         )
     }
 
-    /// Fails with all that is known of the call's volume, and of what else the `words` are about.
+    /// Fails with everything that is known of the call's volume, and of the `words`.
     #[track_caller]
     pub(crate) fn fail(&self, journal: &Journal, op: &Op, why: &str, words: &[&str]) -> ! {
         let id = op.id().unwrap_or_default();
@@ -111,7 +111,7 @@ impl Site {
 
     /// Loop devices of volumes.
     pub(crate) fn loops(&self) -> Vec<LoopDevice> {
-        loops_beneath(&self.volumes())
+        loops_below(&self.volumes())
     }
 
     fn mounts(&self, id: &str) -> Vec<Mount> {
@@ -126,40 +126,40 @@ impl Site {
 
 fn is_of(device: &LoopDevice, file: &Path) -> bool {
     let shown = device.file.to_string_lossy();
-    // sysfs says so where the file was removed.
+    // sysfs shows that the file was removed.
     Path::new(shown.trim_end_matches(" (deleted)")) == file
 }
 
 impl Pair {
-    /// Both, just started, with their state on a disk of that filesystem.
+    /// Both, newly started, with their state on a disk of that filesystem.
     pub(crate) fn new(filesystem: &str) -> Self {
-        let place = Place::new();
-        let disk = Disk::new(&place, filesystem, "state");
-        Pair::on(place, disk)
+        let test_dir = TestDir::new();
+        let disk = Disk::new(&test_dir, filesystem, "state");
+        Pair::on(test_dir, disk)
     }
 }
 
 impl<D: Drive> Pair<D> {
-    /// Both, just started, with their state on a drive that is mounted at `state`.
-    pub(crate) fn on(place: Place, drive: D) -> Self {
-        let controller = Controller::start(&place);
+    /// Both, newly started, with their state on a drive that is mounted at `state`.
+    pub(crate) fn on(test_dir: TestDir, drive: D) -> Self {
+        let controller = Controller::start(&test_dir);
         let site = Site {
-            top: place.path().to_owned(),
+            top: test_dir.path().to_owned(),
         };
         Pair {
-            rig: Rig::with_volumes_in(place, site.volumes()),
+            rig: Rig::with_volumes_in(test_dir, site.volumes()),
             controller: Some(controller),
             drive,
             site,
         }
     }
 
-    /// What the state directory is on.
+    /// The storage of the state directory.
     pub(crate) fn drive(&self) -> &D {
         &self.drive
     }
 
-    /// Where it is.
+    /// The paths.
     pub(crate) fn site(&self) -> &Site {
         &self.site
     }
@@ -177,7 +177,7 @@ impl<D: Drive> Pair<D> {
     /// Kills the controller and starts it again.
     pub(crate) fn restart_controller(&mut self) {
         drop(self.controller.take());
-        self.controller = Some(Controller::start(self.rig.place()));
+        self.controller = Some(Controller::start(self.rig.test_dir()));
     }
 
     /// The ends of both logs.
@@ -190,7 +190,7 @@ impl<D: Drive> Pair<D> {
         )
     }
 
-    /// The ids of all volumes and of all snapshots, by the ledger.
+    /// The ids of all volumes and of all snapshots in the ledger.
     pub(crate) fn ledger(&self) -> [BTreeSet<String>; 2] {
         let calls = self.site.controller();
         let volumes = calls.list(csi::ListVolumesRequest::default());
@@ -212,20 +212,20 @@ impl<D: Drive> Pair<D> {
     pub(crate) fn expect_files_of_ledger(&self, when: &str) {
         let [volumes, snapshots] = self.ledger();
         assert_eq!(names(&self.site.volumes()), volumes, "volumes, {when}");
-        let folder = self.site.top.join("state/snapshots");
-        // A copy that goes on may have no file yet.
+        let directory = self.site.top.join("state/snapshots");
+        // A copy in progress may have no file yet.
         until(&format!("each of {snapshots:?} has a file, {when}"), || {
-            names(&folder).is_superset(&snapshots)
+            names(&directory).is_superset(&snapshots)
         });
-        assert_eq!(names(&folder), snapshots, "snapshots, {when}");
+        assert_eq!(names(&directory), snapshots, "snapshots, {when}");
     }
 
-    /// Fails if the controller that runs has found anything at its start that needs a person.
+    /// Fails if the running controller has found a problem at its start that needs a person.
     #[track_caller]
     pub(crate) fn expect_no_trouble(&self, when: &str) {
         let words = self.controller.as_ref().map(Controller::log);
         let troubles = words.unwrap_or_default();
-        // What a kill interrupted is finished, and needs nobody.
+        // Interrupted work is finished without any call.
         let is_finished = |line: &str| line.contains("was complete");
         let is_trouble = |line: &&str| line.contains("recovery: ") && !is_finished(line);
         let troubles: Vec<_> = troubles.lines().filter(is_trouble).collect();
@@ -246,8 +246,8 @@ impl<D: Drive> Pair<D> {
         }
     }
 
-    /// Ends both, in peace, and fails if anything is left: a mount, a device, a file, a folder that
-    /// a call made, or an entry of the ledger that no list shows.
+    /// Stops both, and fails if anything is left: a mount, a device, a file, a directory that a
+    /// call created, or an entry of the ledger that no list shows.
     pub(crate) fn end(mut self) {
         assert_eq!(
             self.ledger().map(|ids| ids.len()),
@@ -261,13 +261,13 @@ impl<D: Drive> Pair<D> {
         if let Some(controller) = self.controller.take() {
             controller.terminate();
         }
-        self.controller = Some(Controller::start(self.rig.place()));
+        self.controller = Some(Controller::start(self.rig.test_dir()));
         self.expect_recovered(&["volumes", "snapshots", "undone", "deleted", "grown"]);
         self.expect_no_trouble("at the end");
         self.end_after_trouble();
     }
 
-    /// Ends both, where the test made the controller report trouble.
+    /// Stops both, after a test that made the controller report problems.
     pub(crate) fn end_after_trouble(mut self) {
         if let Some(controller) = self.controller.take() {
             controller.terminate();
@@ -277,16 +277,16 @@ impl<D: Drive> Pair<D> {
     }
 }
 
-fn names(folder: &Path) -> BTreeSet<String> {
-    let entries = fs::read_dir(folder).expect("readdir").flatten();
+fn names(directory: &Path) -> BTreeSet<String> {
+    let entries = fs::read_dir(directory).expect("readdir").flatten();
     let names = entries.map(|entry| entry.file_name().into_string().expect("UTF-8"));
     names.collect()
 }
 
-/// What lies in staging folders and in the folders of pods.
+/// The content of staging directories and of the directories of pods.
 fn made_by_calls(top: &Path) -> Vec<PathBuf> {
-    let inside = |folder: PathBuf| {
-        let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let inside = |directory: PathBuf| {
+        let entries = fs::read_dir(directory).into_iter().flatten().flatten();
         entries.map(|entry| entry.path())
     };
     let staged = inside(top.join("staging")).flat_map(|volume| inside(volume.join("globalmount")));

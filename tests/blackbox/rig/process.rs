@@ -1,4 +1,4 @@
-//! One running agent: started with a log of its own, ended by its own process id.
+//! One running agent: started with its own log, ended by its own process id.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -13,7 +13,7 @@ use rustix::net::sockopt::socket_peercred;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::place::Place;
+use super::test_dir::TestDir;
 
 /// How much of a log is shown when a test fails.
 const LAST_WORDS_LINES: usize = 40;
@@ -25,20 +25,20 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts one of the binaries, and returns when something answers at its socket.
-    pub(crate) fn start(place: &Place, name: &str, socket: &Path, flags: &[&str]) -> Self {
-        Self::start_by(&[], place, name, socket, flags)
+    /// Starts one of the programs, and returns when it answers at its socket.
+    pub(crate) fn start(test_dir: &TestDir, name: &str, socket: &Path, flags: &[&str]) -> Self {
+        Self::start_by(&[], test_dir, name, socket, flags)
     }
 
     /// The same, started by a command that becomes it, such as `unshare`.
     pub(crate) fn start_by(
         command: &[&str],
-        place: &Place,
+        test_dir: &TestDir,
         name: &str,
         socket: &Path,
         flags: &[&str],
     ) -> Self {
-        let mut process = Self::spawn(command, place, name, socket, flags);
+        let mut process = Self::spawn(command, test_dir, name, socket, flags);
         until(&format!("{name} listens"), || {
             let ended = process.child.try_wait().expect("wait");
             let words = process.last_words();
@@ -51,23 +51,23 @@ impl Process {
         process
     }
 
-    /// Starts one that shall not come up, and returns the last line that it said.
+    /// Starts one that must fail, and returns the last line of its log.
     ///
     /// # Panics
-    /// Unless it ends by itself, with exit code 1.
-    pub(crate) fn refused(place: &Place, name: &str, socket: &Path, flags: &[&str]) -> String {
-        Self::refused_by(&[], place, name, socket, flags)
+    /// Unless it exits by itself, with exit code 1.
+    pub(crate) fn refused(test_dir: &TestDir, name: &str, socket: &Path, flags: &[&str]) -> String {
+        Self::refused_by(&[], test_dir, name, socket, flags)
     }
 
     /// The same, started by such a command.
     pub(crate) fn refused_by(
         command: &[&str],
-        place: &Place,
+        test_dir: &TestDir,
         name: &str,
         socket: &Path,
         flags: &[&str],
     ) -> String {
-        let mut process = Self::spawn(command, place, name, socket, flags);
+        let mut process = Self::spawn(command, test_dir, name, socket, flags);
         let mut status = None;
         until(&format!("{name} ends"), || {
             status = process.child.try_wait().expect("wait");
@@ -79,24 +79,30 @@ impl Process {
         words.lines().last().unwrap_or_default().to_owned()
     }
 
-    fn spawn(command: &[&str], place: &Place, name: &str, socket: &Path, flags: &[&str]) -> Self {
-        let stderr = File::options()
-            .create(true)
-            .append(true)
-            .open(log_of(place, name))
-            .expect("a log");
-        Self::spawn_with(stderr.into(), command, place, name, socket, flags)
-    }
-
-    /// Starts one whose log goes elsewhere, and returns when something answers at its socket.
-    pub(crate) fn start_with_log(
-        stderr: Stdio,
-        place: &Place,
+    fn spawn(
+        command: &[&str],
+        test_dir: &TestDir,
         name: &str,
         socket: &Path,
         flags: &[&str],
     ) -> Self {
-        let process = Self::spawn_with(stderr, &[], place, name, socket, flags);
+        let stderr = File::options()
+            .create(true)
+            .append(true)
+            .open(log_of(test_dir, name))
+            .expect("a log");
+        Self::spawn_with(stderr.into(), command, test_dir, name, socket, flags)
+    }
+
+    /// Starts one with another log, and returns when it answers at its socket.
+    pub(crate) fn start_with_log(
+        stderr: Stdio,
+        test_dir: &TestDir,
+        name: &str,
+        socket: &Path,
+        flags: &[&str],
+    ) -> Self {
+        let process = Self::spawn_with(stderr, &[], test_dir, name, socket, flags);
         until(&format!("{name} listens"), || process.listens_at(socket));
         process
     }
@@ -104,12 +110,12 @@ impl Process {
     fn spawn_with(
         stderr: Stdio,
         command: &[&str],
-        place: &Place,
+        test_dir: &TestDir,
         name: &str,
         socket: &Path,
         flags: &[&str],
     ) -> Self {
-        let log = log_of(place, name);
+        let log = log_of(test_dir, name);
         let words = command.iter().map(AsRef::<OsStr>::as_ref);
         let mut program = program(words.chain([binary(name).as_os_str()]));
         program
@@ -122,11 +128,11 @@ impl Process {
         Process { child, log }
     }
 
-    /// Whether it is this process that listens there (SO_PEERCRED, unix(7)), or its child where the
-    /// command that starts it stays. A child that an agent was just starting when it was killed
-    /// keeps the old socket open for a moment.
+    /// Whether this process listens there (SO_PEERCRED, unix(7)), or its child if the command that
+    /// starts it stays. A child that an agent was just starting when it was killed keeps the old
+    /// socket open for a moment.
     fn listens_at(&self, socket: &Path) -> bool {
-        // Without waiting: what is left of a killed agent has a queue that nobody empties.
+        // Without waiting: a killed agent's queue may never be emptied.
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let stream = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None);
         let stream = stream.expect("a socket");
@@ -138,13 +144,12 @@ impl Process {
         peer.pid == Pid::from_child(&self.child) || self.children().contains(&peer.pid)
     }
 
-    /// Sends it a signal, and does not wait for what comes of it.
+    /// Sends it a signal, without waiting.
     pub(crate) fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).expect("kill");
     }
 
-    /// Whether it was killed, and yet has not ended: its first thread is a zombie
-    /// (proc_pid_stat(5)).
+    /// Whether it was killed, but has not exited: its first thread is a zombie (proc_pid_stat(5)).
     pub(crate) fn is_zombie(&self) -> bool {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid()));
         stat.is_ok_and(|stat| stat.contains(") Z "))
@@ -155,12 +160,12 @@ impl Process {
         self.child.id()
     }
 
-    /// The processes that it has started and that still run.
+    /// Its running child processes.
     pub(crate) fn children(&self) -> Vec<Pid> {
         let tasks = format!("/proc/{}/task", self.pid());
         let mut pids = Vec::new();
         for task in fs::read_dir(tasks).into_iter().flatten().flatten() {
-            // A thread may end between the listing and the reading.
+            // A thread may exit between the listing and the reading.
             let list = fs::read_to_string(task.path().join("children")).unwrap_or_default();
             let numbers = list.split_whitespace().filter_map(|pid| pid.parse().ok());
             pids.extend(numbers.filter_map(Pid::from_raw));
@@ -168,11 +173,11 @@ impl Process {
         pids
     }
 
-    /// Kills them. Found while it lives: afterwards nobody knows whose they were.
+    /// Kills them. Found while it runs: afterwards their parent is unknown.
     pub(crate) fn kill_children(&self) {
         for child in self.children() {
             let killed = kill_process(child, Signal::KILL);
-            // It may have ended by itself.
+            // It may have exited by itself.
             assert!(matches!(killed, Ok(()) | Err(Errno::SRCH)), "{killed:?}");
         }
     }
@@ -206,10 +211,10 @@ impl Process {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    /// Asks it to end, as an operator would.
+    /// Sends it SIGTERM, as an operator would.
     ///
     /// # Panics
-    /// Unless it ends by itself, in peace.
+    /// Unless it exits with success.
     pub(crate) fn terminate(mut self) {
         let pid = Pid::from_child(&self.child);
         kill_process(pid, Signal::TERM).expect("kill");
@@ -226,21 +231,21 @@ impl Process {
     }
 }
 
-fn log_of(place: &Place, name: &str) -> PathBuf {
-    place.path().join(format!("{name}.log"))
+fn log_of(test_dir: &TestDir, name: &str) -> PathBuf {
+    test_dir.path().join(format!("{name}.log"))
 }
 
-/// A binary of this workspace: in `BELAY_BIN_DIR`, else the newest that was built beside this
+/// A program of this workspace: in `BELAY_BIN_DIR`, else the newest that was built next to this
 /// test, by make or by cargo.
 fn binary(name: &str) -> PathBuf {
-    if let Some(folder) = std::env::var_os("BELAY_BIN_DIR") {
-        return PathBuf::from(folder).join(name);
+    if let Some(directory) = std::env::var_os("BELAY_BIN_DIR") {
+        return PathBuf::from(directory).join(name);
     }
     let test = std::env::current_exe().expect("the test's own path");
     let target = test.ancestors().nth(3).expect("<target>/<profile>/deps");
     let built = |path: &PathBuf| -> Option<SystemTime> { fs::metadata(path).ok()?.modified().ok() };
     ["bin", "release", "debug"]
-        .map(|folder| target.join(folder).join(name))
+        .map(|directory| target.join(directory).join(name))
         .into_iter()
         .filter(|path| built(path).is_some())
         .max_by_key(built)

@@ -1,4 +1,4 @@
-//! A real Prometheus that scrapes the agents, and promtool, which asks it and judges pages.
+//! A real Prometheus that scrapes the agents, and promtool, which queries it and checks pages.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -10,9 +10,9 @@ use belay_bed::patience::until;
 use belay_bed::programs::{Running, program};
 use belay_bed::scrape;
 
-use super::place::Place;
+use super::test_dir::TestDir;
 
-/// How often it scrapes: so that nobody waits long for two values of a counter.
+/// The scrape interval: short, so that two values of a counter come soon.
 const SCRAPE_INTERVAL: &str = "200ms";
 /// Another process may take the free port before Prometheus does.
 const STARTS_MAX: usize = 5;
@@ -25,32 +25,32 @@ pub(crate) struct Prometheus {
 
 impl Prometheus {
     /// Starts one that scrapes these jobs, and returns when it is ready.
-    pub(crate) fn start(place: &Place, jobs: &[(&str, SocketAddr)]) -> Self {
-        let folder = place.folder("prometheus");
-        let config = folder.join("prometheus.yml");
+    pub(crate) fn start(test_dir: &TestDir, jobs: &[(&str, SocketAddr)]) -> Self {
+        let directory = test_dir.directory("prometheus");
+        let config = directory.join("prometheus.yml");
         let mut text = format!("global:\n  scrape_interval: {SCRAPE_INTERVAL}\nscrape_configs:\n");
         for (job, target) in jobs {
             text += &format!("- job_name: {job}\n  static_configs: [targets: ['{target}']]\n");
         }
         fs::write(&config, text).expect("write");
         for _ in 0..STARTS_MAX {
-            if let Some(prometheus) = Self::try_start(&folder, &config) {
+            if let Some(prometheus) = Self::try_start(&directory, &config) {
                 return prometheus;
             }
         }
-        let log = fs::read_to_string(folder.join("prometheus.log")).unwrap_or_default();
+        let log = fs::read_to_string(directory.join("prometheus.log")).unwrap_or_default();
         panic!("prometheus does not start:\n{log}");
     }
 
-    fn try_start(folder: &Path, config: &Path) -> Option<Self> {
-        // It does not tell which port it has, so it is told which one to take.
+    fn try_start(directory: &Path, config: &Path) -> Option<Self> {
+        // It does not report its port, so its port is configured.
         let address = free_port();
-        let log = File::create(folder.join("prometheus.log")).expect("a log");
+        let log = File::create(directory.join("prometheus.log")).expect("a log");
         let flag = |name: &str, value: &dyn std::fmt::Display| format!("--{name}={value}");
         let mut program = program(["prometheus"]);
         program
             .arg(flag("config.file", &config.display()))
-            .arg(flag("storage.tsdb.path", &folder.join("data").display()))
+            .arg(flag("storage.tsdb.path", &directory.join("data").display()))
             .arg(flag("web.listen-address", &address))
             .stdout(Stdio::null())
             .stderr(log);
@@ -64,25 +64,25 @@ impl Prometheus {
         is_ready.then_some(prometheus)
     }
 
-    /// What a query gives now, one line a series: labels, an arrow and a value.
+    /// The current result of a query, one line per series: labels, an arrow and a value.
     #[track_caller]
     pub(crate) fn query(&self, query: &str) -> Vec<String> {
         let server = format!("http://{}", self.address);
         let output = promtool(&["query", "instant", &server, query], "");
-        // An empty answer is an empty line.
+        // An empty result is an empty line.
         let samples = output.lines().filter(|line| line.contains(" => "));
         samples.map(str::to_owned).collect()
     }
 }
 
-/// Fails unless promtool has nothing to say about a page.
+/// Fails if promtool reports anything about a page.
 #[track_caller]
 pub(crate) fn lint(page: &str) {
     let said = promtool(&["check", "metrics"], page);
     assert_eq!(said, "", "promtool check metrics:\n{page}");
 }
 
-/// Runs promtool to its end; all that it printed.
+/// Runs promtool to its end. Returns its output.
 #[track_caller]
 fn promtool(args: &[&str], input: &str) -> String {
     let mut child = Command::new("promtool")
@@ -102,7 +102,7 @@ fn promtool(args: &[&str], input: &str) -> String {
     said
 }
 
-/// A port of this machine that nobody has now.
+/// A free port of this machine.
 pub(crate) fn free_port() -> SocketAddr {
     scrape::free_port().expect("a free port")
 }

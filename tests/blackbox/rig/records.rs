@@ -1,5 +1,5 @@
-//! What a volume's user has written: records that are on disk once they were written, and cannot be
-//! taken for each other.
+//! The data of a volume's user: records that are on disk once they were written, and are
+//! distinguishable.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -9,10 +9,10 @@ use super::Chance;
 
 /// In bytes.
 const RECORD: usize = 4096;
-/// The smallest volume has room for many times that.
+/// The smallest volume has space for many times that.
 const RECORDS_MAX: usize = 256;
 
-/// The records of one volume, in their order; each follows from its seed.
+/// The records of one volume, in order; each follows from its seed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Records {
     seeds: Vec<u64>,
@@ -28,7 +28,7 @@ impl Records {
         let file = File::options()
             .write(true)
             .create(kind != "block")
-            .open(place(kind, target));
+            .open(records_path(kind, target));
         let file = file.expect("open the records for writing");
         file.write_all_at(&record(seed), at(self.seeds.len()))
             .and_then(|()| file.sync_all())
@@ -36,17 +36,17 @@ impl Records {
         self.seeds.push(seed);
     }
 
-    /// How far they reach on a raw device, in bytes.
+    /// Their end on a raw device, in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         at(self.seeds.len())
     }
 
-    /// What is not as it was written; none if all is well.
+    /// The first wrong record; none if all are correct.
     pub(crate) fn damage(&self, kind: &str, target: &Path) -> Option<String> {
         if self.seeds.is_empty() {
             return None;
         }
-        let path = place(kind, target);
+        let path = records_path(kind, target);
         let file = match File::open(&path) {
             Ok(file) => file,
             Err(error) => return Some(format!("{}: {error}", path.display())),
@@ -69,7 +69,7 @@ impl Records {
     }
 }
 
-fn place(kind: &str, target: &Path) -> PathBuf {
+fn records_path(kind: &str, target: &Path) -> PathBuf {
     match kind {
         "block" => target.to_owned(),
         _ => target.join("records"),

@@ -1,4 +1,4 @@
-//! Calls that must fail, and how.
+//! Assertions about calls that must fail.
 
 use std::fmt::Debug;
 

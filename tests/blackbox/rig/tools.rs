@@ -1,19 +1,19 @@
-//! The system's own tools, for images that other hands might have made.
+//! The system's own tools, for images like those of other users.
 
 use std::fs;
 use std::path::Path;
 
 use belay_bed::tools::{run, text};
 
-use super::place::Place;
+use super::test_dir::TestDir;
 
-/// Mounts an image by the system's own mount, lets `act` work in it, and unmounts it again.
-pub(crate) fn mounted<T>(place: &Place, image: &Path, act: impl FnOnce(&Path) -> T) -> T {
-    let folder = place.folder("by-hand");
-    let (image, point) = (text(image), text(&folder));
+/// Mounts an image by mount(8), runs `act` in it, and unmounts it again.
+pub(crate) fn mounted<T>(test_dir: &TestDir, image: &Path, act: impl FnOnce(&Path) -> T) -> T {
+    let directory = test_dir.directory("by-hand");
+    let (image, point) = (text(image), text(&directory));
     run("mount", &["-o", "loop", image, point]);
-    let result = act(&folder);
+    let result = act(&directory);
     run("umount", &[point]);
-    fs::remove_dir(&folder).expect("rmdir");
+    fs::remove_dir(&directory).expect("rmdir");
     result
 }

@@ -1,4 +1,4 @@
-//! A volume as this side sees it: its file, its paths on the node, and the requests about it.
+//! A volume as its users see it: its file, its paths on the node, and its requests.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -15,71 +15,71 @@ use tonic::{Code, Status};
 
 use super::calls::NodeCalls;
 use super::contents::Contents;
-use super::place::Place;
+use super::test_dir::TestDir;
 
-/// Every volume of a test run gets another id.
+/// Every volume of a test run has another id.
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
-/// A file in `--loop-dir`, and where it is staged.
+/// A file in `--loop-dir`, and its staging path.
 #[derive(Clone, Debug)]
 pub(crate) struct Volume {
     /// Its id, and the name of its file.
     pub(crate) id: String,
     /// Its file.
     pub(crate) file: PathBuf,
-    /// A folder that is there, as the kubelet makes it.
+    /// An existing directory, as the kubelet creates it.
     pub(crate) staging: PathBuf,
-    /// What the controller says of its content: `new`, `used` or `populated`.
+    /// The controller's value for its content: `new`, `used` or `populated`.
     pub(crate) content: &'static str,
-    /// What a controller gave along with its attachment; else it is made up from the rest.
+    /// The publish context from a controller; else it is derived from the rest.
     pub(crate) context: Option<HashMap<String, String>>,
     pods: PathBuf,
 }
 
 impl Volume {
-    pub(super) fn blank(place: &Place, volumes: &Path, bytes: u64) -> Self {
-        let volume = Volume::named(place, volumes);
+    pub(super) fn blank(test_dir: &TestDir, volumes: &Path, bytes: u64) -> Self {
+        let volume = Volume::named(test_dir, volumes);
         File::create_new(&volume.file)
             .and_then(|file| file.set_len(bytes))
             .expect("a sparse file");
         volume
     }
 
-    pub(super) fn copied(place: &Place, volumes: &Path, file: &Path) -> Self {
-        let volume = Volume::named(place, volumes);
+    pub(super) fn copied(test_dir: &TestDir, volumes: &Path, file: &Path) -> Self {
+        let volume = Volume::named(test_dir, volumes);
         let (from, to) = (text(file), text(&volume.file));
         run("cp", &["--sparse=always", "--reflink=auto", from, to]);
         volume
     }
 
-    fn named(place: &Place, volumes: &Path) -> Self {
+    fn named(test_dir: &TestDir, volumes: &Path) -> Self {
         let id = format!("vol-{:032x}", NEXT.fetch_add(1, Ordering::Relaxed));
-        Volume::made(place.path(), volumes, id)
+        Volume::made(test_dir.path(), volumes, id)
     }
 
-    /// The volume that a controller made; its paths on the node are beneath `top`.
+    /// The volume that a controller created; its paths on the node are in `top`.
     pub(crate) fn made(top: &Path, volumes: &Path, id: String) -> Self {
-        let folder = |name: String| {
+        let directory = |name: String| {
             let path = top.join(name);
             fs::create_dir_all(&path).expect("mkdir");
             path
         };
         Volume {
             file: volumes.join(&id),
-            staging: folder(format!("staging/{id}/globalmount")),
-            pods: folder(format!("pods/{id}")),
+            staging: directory(format!("staging/{id}/globalmount")),
+            pods: directory(format!("pods/{id}")),
             content: "new",
             context: None,
             id,
         }
     }
 
-    /// A path that nothing is at yet, in a folder that is there.
+    /// An unused path in an existing directory.
     pub(crate) fn target(&self, name: &str) -> PathBuf {
         self.pods.join(name)
     }
 
-    /// Where a raw device shows itself once it is staged.
+    /// Where a raw device appears once it is staged.
     pub(crate) fn device(&self) -> PathBuf {
         self.staging.join("device")
     }
@@ -89,25 +89,25 @@ impl Volume {
         fs::metadata(&self.file).expect("stat").len()
     }
 
-    /// Makes its file larger, as the controller's expansion does.
+    /// Enlarges its file, as the controller's expansion does.
     pub(crate) fn grow(&self, bytes: u64) {
         let file = File::options().write(true).open(&self.file).expect("open");
         file.set_len(bytes).expect("ftruncate");
     }
 
-    /// What its file holds.
+    /// The content of its file.
     pub(crate) fn contents(&self) -> Contents {
         Contents::of(&self.file)
     }
 
-    /// Writes into its file, past the agent.
+    /// Writes into its file, bypassing the agent.
     pub(crate) fn write(&self, at: u64, data: &[u8]) {
         let file = File::options().write(true).open(&self.file).expect("open");
         file.write_all_at(data, at).expect("write");
         file.sync_all().expect("fsync");
     }
 
-    /// Reads from its file, past the agent.
+    /// Reads from its file, bypassing the agent.
     pub(crate) fn read(&self, at: u64, count: usize) -> Vec<u8> {
         let mut data = vec![0; count];
         let file = File::open(&self.file).expect("open");
@@ -115,7 +115,7 @@ impl Volume {
         data
     }
 
-    /// What the controller would give along with an attachment.
+    /// The publish context that the controller would return.
     pub(crate) fn publish_context(&self) -> HashMap<String, String> {
         if let Some(context) = &self.context {
             return context.clone();
@@ -134,12 +134,12 @@ impl Volume {
         requests::stage(&self.id, self.publish_context(), &self.staging, capability)
     }
 
-    /// A request to take it back.
+    /// A request to unstage it.
     pub(crate) fn unstage(&self) -> csi::NodeUnstageVolumeRequest {
         requests::unstage(&self.id, &self.staging)
     }
 
-    /// A request to show it to a pod.
+    /// A request to publish it to a pod.
     pub(crate) fn publish(
         &self,
         target: &Path,
@@ -149,7 +149,7 @@ impl Volume {
         requests::publish(&self.id, context, &self.staging, target, capability)
     }
 
-    /// [`Volume::publish`], for reading only.
+    /// [`Volume::publish`], read-only.
     pub(crate) fn publish_read_only(
         &self,
         target: &Path,
@@ -161,17 +161,17 @@ impl Volume {
         }
     }
 
-    /// A request to take it away from a pod.
+    /// A request to unpublish it from a pod.
     pub(crate) fn unpublish(&self, target: &Path) -> csi::NodeUnpublishVolumeRequest {
         requests::unpublish(&self.id, target)
     }
 
-    /// A question how full it is.
+    /// A query of its usage.
     pub(crate) fn stats(&self, path: &Path) -> csi::NodeGetVolumeStatsRequest {
         requests::stats(&self.id, path, &self.staging)
     }
 
-    /// A request to take over a grown file.
+    /// A request to grow to the size of its file.
     pub(crate) fn expand(
         &self,
         path: &Path,
@@ -191,8 +191,8 @@ impl Volume {
         requests::expand(&self.id, path, &self.staging, bytes, capability)
     }
 
-    /// Unpublishes these targets and unstages it: the way back of a test that is through. As the
-    /// kubelet does, it comes again while somebody else on this machine has the device open.
+    /// Unpublishes these targets and unstages it, at the end of a test. Like the kubelet, it
+    /// retries while another process on this machine has the device open.
     #[track_caller]
     pub(crate) fn down(&self, node: &NodeCalls, targets: &[&Path]) {
         for target in targets {

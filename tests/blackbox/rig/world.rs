@@ -1,4 +1,4 @@
-//! All that a refused call could have changed: mounts, loop devices, and every file in sight.
+//! Everything that a refused call could have changed: mounts, loop devices, and all files in reach.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 
 use belay_bed::patience::until;
 
-use super::place::{LoopDevice, Place, mount_points};
+use super::test_dir::{LoopDevice, TestDir, mount_points};
 
-/// What there is at one moment.
+/// The state at one moment.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct World {
     mounts: Vec<PathBuf>,
@@ -18,13 +18,13 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// Looks around. What other tests mount at this very time does not count.
-    pub(crate) fn around(place: &Place) -> Self {
-        let top = place.path();
-        let others = top.parent().expect("a folder for temporary files");
+    /// Reads the state, without the mounts of other tests.
+    pub(crate) fn around(test_dir: &TestDir) -> Self {
+        let top = test_dir.path();
+        let others = top.parent().expect("a directory for temporary files");
         let is_of_this_test =
             |point: &PathBuf| point.starts_with(top) || !point.starts_with(others);
-        let loops = place.loops();
+        let loops = test_dir.loops();
         let mut files = BTreeSet::new();
         walk(top, &loops, &mut files);
         World {
@@ -34,15 +34,15 @@ impl World {
         }
     }
 
-    /// Fails, and says what, unless everything is still as it was.
+    /// Fails, with the difference, unless the state is unchanged.
     #[track_caller]
-    pub(crate) fn expect_unchanged(&self, place: &Place, when: &str) {
-        // A device that somebody else has just looked into stays bound until he has done so.
+    pub(crate) fn expect_unchanged(&self, test_dir: &TestDir, when: &str) {
+        // A device that another process has just opened stays bound until it is closed.
         until(
             &format!("the loop devices are {:?} again, {when}", self.loops),
-            || place.loops() == self.loops,
+            || test_dir.loops() == self.loops,
         );
-        let now = World::around(place);
+        let now = World::around(test_dir);
         assert_eq!(self.mounts, now.mounts, "mounts, {when}");
         let changed: Vec<_> = self.files.symmetric_difference(&now.files).collect();
         assert!(
@@ -52,10 +52,10 @@ impl World {
     }
 }
 
-/// One line a file, apart from the logs, which grow with every call. How many blocks a volume in
-/// use has is its filesystem's affair, which writes when it pleases.
-fn walk(folder: &Path, loops: &[LoopDevice], lines: &mut BTreeSet<String>) {
-    for entry in fs::read_dir(folder).expect("readdir").flatten() {
+/// One line per file, except the logs, which grow with every call. The number of blocks of a volume
+/// in use is left out, since its filesystem writes at any time.
+fn walk(directory: &Path, loops: &[LoopDevice], lines: &mut BTreeSet<String>) {
+    for entry in fs::read_dir(directory).expect("readdir").flatten() {
         let path = entry.path();
         if path.extension().is_some_and(|extension| extension == "log") {
             continue;

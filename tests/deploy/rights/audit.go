@@ -37,7 +37,7 @@ func requests(log io.Reader) []request {
 			fail("the audit log: %v", err)
 		}
 		sidecar, _, _ := strings.Cut(one.UserAgent, "/")
-		// Without an object it is a question of what the API server has, which all may ask.
+		// Without an object it is a discovery query, which all may send.
 		if !strings.HasPrefix(sidecar, "csi-") || one.ObjectRef == nil {
 			continue
 		}

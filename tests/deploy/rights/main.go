@@ -1,10 +1,10 @@
-// Command rights knows what the sidecars may ask of the API server, and what they asked.
+// Command rights compares the sidecars' rights at the API server with their requests.
 //
 //	rights compare AUDIT ROLES       fails if a right was not used, or a request was refused
 //	rights list ROLES                VERB RESOURCE of each right, once for all sidecars
 //	rights without VERB RESOURCE ROLES   the roles, less that right
 //	rights refused VERB RESOURCE <AUDIT  fails if no request for that was refused
-//	rights plain <ROLES              the roles without what the API server added
+//	rights plain <ROLES              the roles without the API server's additions
 //
 // AUDIT has a JSON object a line, ROLES is a List. A role belongs to the sidecar that its name ends
 // with; a resource is written as resource/subresource.group.

@@ -76,7 +76,7 @@ func qualified(resource, group string) string {
 	return resource + "." + group
 }
 
-// effective is what the sidecars may do together: they share a service account.
+// effective is the union of the sidecars' rights: they share a service account.
 func effective(list roleList) []string {
 	var lines []string
 	for _, one := range granted(list) {
@@ -99,7 +99,7 @@ func without(list roleList, verb, resource string) roleList {
 		}
 	}
 	if !found {
-		fail("nobody may %s %s", verb, resource)
+		fail("no role may %s %s", verb, resource)
 	}
 	return plainRules(list)
 }

@@ -33,7 +33,7 @@ use crate::backend::{
     Answer, AttachOrder, Attachment, Attachments, Backend, Capacity, Clones, Expansion, Health,
     Order, Page, Sizes, Snapshot, SnapshotOrder, SnapshotPage, Snapshots, UnwellPage, Volume,
 };
-use belay_contract::place::Place;
+use belay_contract::topology::Topology;
 use belay_server::call::{Failure, Kind};
 use belay_server::health::Complaints;
 use belay_server::readiness::{Readiness, State};
@@ -56,7 +56,7 @@ pub struct Config {
     /// The node that this controller runs on, and the only one its volumes can be attached to.
     pub node: NodeId,
     /// Where that node is, if that is to be reported of the volumes.
-    pub place: Option<Place>,
+    pub place: Option<Topology>,
     /// How many times over the room may be promised.
     pub overcommit: Overcommit,
     /// The state must be there already: it was begun earlier, and where it is missing, its disk is

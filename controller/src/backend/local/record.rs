@@ -3,8 +3,8 @@
 //! nothing.
 
 use crate::backend::{Phase, Terms, Usage, Volume};
-use belay_contract::place::Place;
 use belay_contract::publish_context::Content;
+use belay_contract::topology::Topology;
 use belay_server::call::Failure;
 use belay_server::request::{AccessMode, ContentSource, Context, NodeId, SnapshotId, VolumeId};
 use serde::de::DeserializeOwned;
@@ -176,7 +176,7 @@ impl Record {
     ///
     /// # Errors
     /// `Bug` if a kept id breaks the rules of today.
-    pub(super) fn volume(&self, id: &str, place: Option<Arc<Place>>) -> Result<Volume, Failure> {
+    pub(super) fn volume(&self, id: &str, place: Option<Arc<Topology>>) -> Result<Volume, Failure> {
         let usage = match &self.usage {
             StoredUsage::Block => Usage::Block,
             StoredUsage::Filesystem(fs_type) => Usage::Filesystem(fs_type.clone()),

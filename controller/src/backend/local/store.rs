@@ -12,7 +12,7 @@ use super::space::Overcommit;
 use super::state_file::sync_names;
 use super::{Config, STEP_BYTES};
 use crate::backend::{Page, Phase, Sizes, Volume};
-use belay_contract::place::Place;
+use belay_contract::topology::Topology;
 use belay_server::call::{Failure, Kind};
 use belay_server::request::{Name, NodeId, Segments, VolumeId};
 use rustix::fs::{FlockOperation, SeekFrom};
@@ -36,7 +36,7 @@ pub(super) struct Store {
     pub(super) copies: Arc<Copies>,
     pub(super) node: NodeId,
     /// Where all volumes are, if that is reported.
-    pub(super) place: Option<Arc<Place>>,
+    pub(super) place: Option<Arc<Topology>>,
     pub(super) overcommit: Overcommit,
     pub(super) largest_file_bytes: u64,
     /// Names of volumes.

@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_source_is_sent_only_when_one_was_given() {
+    fn a_source_is_sent_only_if_one_was_given() {
         assert_eq!(source(None, None), None);
         let sent = source(Some("snap-1".to_owned()), None).and_then(|source| source.r#type);
         let snapshot_id = "snap-1".to_owned();
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_is_sent_only_when_a_size_was_given() {
+    fn a_range_is_sent_only_if_a_size_was_given() {
         assert_eq!(range(None, None), None);
         let sent = |required_bytes, limit_bytes| {
             Some(CapacityRange {

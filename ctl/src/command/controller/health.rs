@@ -1,4 +1,4 @@
-//! Calls about health: one volume, or all that are unwell.
+//! Calls about health: of one volume, or of all unhealthy volumes.
 
 use belay_proto::csi::v1::{
     ControllerGetVolumeHealthRequest, ControllerListVolumeHealthRequest,
@@ -37,7 +37,7 @@ impl Call<'_> {
 /// The entries of all pages.
 ///
 /// # Errors
-/// A page cannot be had, or the next one is the same again, which would never end.
+/// A page cannot be read, or names itself as the next page, which would never end.
 async fn all(
     mut page: impl AsyncFnMut(String) -> Result<ControllerListVolumeHealthResponse, Failure>,
 ) -> Result<Vec<VolumeHealth>, Failure> {
@@ -50,7 +50,7 @@ async fn all(
             return Ok(entries);
         }
         if answer.next_token == token {
-            return Err(Failure::Answer("has its own page as the next one"));
+            return Err(Failure::Answer("names the same page as the next one"));
         }
         token = answer.next_token;
     }
@@ -60,7 +60,7 @@ async fn all(
 mod tests {
     use super::*;
 
-    /// Page `n` has the volume `n` and is followed by the page that `next` says.
+    /// Page `n` has the volume `n` and the next page that `next` returns.
     async fn listed(next: impl Fn(&str) -> &'static str) -> Result<Vec<String>, Failure> {
         let pages = async |token: String| {
             let volume = VolumeHealth {

@@ -1,4 +1,4 @@
-//! Calls that change nothing: validate, list, get, capacity, capabilities.
+//! Read-only calls: validate, list, get, capacity, capabilities.
 
 use belay_proto::csi::v1::controller_service_capability::Type;
 use belay_proto::csi::v1::volume_content_source::Type as Source;
@@ -86,7 +86,7 @@ impl Call<'_> {
     }
 }
 
-/// One volume a row; its condition only from a driver that tells conditions.
+/// One volume per row; with its condition if the driver reports conditions.
 fn volumes(page: ListVolumesResponse) -> Answer {
     let statuses = page.entries.iter().map(|entry| entry.status.as_ref());
     let tells = statuses.flatten().any(|s| s.volume_condition.is_some());
@@ -119,7 +119,7 @@ const COLUMNS: [&str; 4] = [
     "volume_condition",
 ];
 
-/// A volume, with the nodes it is attached to where the answer tells them.
+/// A volume, with the nodes that it is attached to, if the response has them.
 pub(super) fn volume(volume: Volume, nodes: Option<Vec<String>>) -> Answer {
     let places = volume.accessible_topology.into_iter().map(|place| {
         let mut segments: Vec<_> = place
@@ -148,7 +148,7 @@ pub(super) fn volume(volume: Volume, nodes: Option<Vec<String>>) -> Answer {
     Answer::Record(fields)
 }
 
-/// Limits that the driver does not state are left out, not shown as zero.
+/// Limits that the driver does not report are left out, not shown as zero.
 fn capacity(answer: &GetCapacityResponse) -> Answer {
     let mut fields = vec![("available_capacity", Cell::Bytes(answer.available_capacity))];
     fields.extend(
@@ -179,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_limit_that_is_not_stated_is_not_shown() {
+    fn a_limit_that_is_not_reported_is_not_shown() {
         let Answer::Record(fields) = capacity(&GetCapacityResponse {
             available_capacity: 7,
             maximum_volume_size: Some(3),
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn conditions_have_a_column_where_the_driver_tells_any() {
+    fn conditions_have_a_column_if_the_driver_reports_any() {
         let entry = |volume_condition| Entry {
             volume: None,
             status: Some(VolumeStatus {
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_of_several_segments_is_one_entry() {
+    fn a_topology_of_several_segments_is_one_entry() {
         let segments = [("zone", "a"), ("rack", "7")].map(|(k, v)| (k.to_owned(), v.to_owned()));
         let answer = volume(
             Volume {

@@ -18,7 +18,7 @@ use crate::size;
 use crate::target::Target;
 
 const LIFE: &str = "\
-Example, a volume's life in the controller:
+Example, a volume's lifecycle in the controller:
   belayctl controller create data --size 1GiB --fs-type ext4
   belayctl controller publish vol-1 --node-id n1 --fs-type ext4
   belayctl controller expand vol-1 --size 2GiB
@@ -30,7 +30,7 @@ Example, a volume's life in the controller:
 #[derive(Subcommand)]
 #[command(after_help = LIFE)]
 pub(crate) enum ControllerCommand {
-    /// Make a volume, or find the one of that name (CreateVolume)
+    /// Create a volume, or find the one with this name (CreateVolume)
     #[command(after_help = LIFE)]
     Create(Create),
     /// Delete a volume and its data (DeleteVolume)
@@ -38,77 +38,76 @@ pub(crate) enum ControllerCommand {
         /// Id of the volume
         volume_id: String,
     },
-    /// Attach a volume to a node; answers the publish context (ControllerPublishVolume)
+    /// Attach a volume to a node; prints the publish context (ControllerPublishVolume)
     Publish(Publish),
-    /// Detach a volume from a node, or from all (ControllerUnpublishVolume)
+    /// Detach a volume from a node, or from all nodes (ControllerUnpublishVolume)
     Unpublish {
         /// Id of the volume
         volume_id: String,
-        /// The node; without it, every node
+        /// The node [default: all nodes]
         #[arg(long, default_value = "", hide_default_value = true)]
         node_id: String,
     },
-    /// Could the volume be used so? (ValidateVolumeCapabilities)
+    /// Check whether a volume supports a capability (ValidateVolumeCapabilities)
     Validate {
         /// Id of the volume
         volume_id: String,
         #[command(flatten)]
         access: Access,
     },
-    /// All volumes, page by page (ListVolumes)
+    /// List volumes, page by page (ListVolumes)
     List {
-        /// So many at most; 0 leaves it to the driver
+        /// Maximum number of entries (0: the driver's default)
         #[arg(long, default_value_t = 0)]
         max_entries: i32,
-        /// Where the previous page ended
+        /// Token of the page, from the previous page
         #[arg(long, default_value = "", hide_default_value = true)]
         starting_token: String,
     },
-    /// One volume (ControllerGetVolume)
+    /// Show a volume (ControllerGetVolume)
     Get {
         /// Id of the volume
         volume_id: String,
     },
-    /// What is wrong with a volume, as the storage sees it (ControllerGetVolumeHealth); exits with
-    /// 2 if anything is
+    /// Show the health of a volume, as the storage sees it (ControllerGetVolumeHealth); exits
+    /// with 2 if it is unhealthy
     Health {
         /// Id of the volume
         volume_id: String,
     },
-    /// All volumes that something is wrong with (ControllerListVolumeHealth); exits with 2 if there
-    /// is one
+    /// List unhealthy volumes (ControllerListVolumeHealth); exits with 2 if there are any
     HealthList {
-        /// So many a page at most; 0 leaves it to the driver. All pages are read
+        /// Maximum number of entries per page (0: the driver's default). Reads all pages
         #[arg(long, default_value_t = 0)]
         max_entries: i32,
     },
-    /// How much can still be made (GetCapacity)
+    /// Show free capacity (GetCapacity)
     Capacity {
         /// Storage class parameter; may be repeated
         #[arg(long = "parameter", value_name = "KEY=VALUE", value_parser = pair)]
         parameters: Vec<Pair>,
-        /// Place it would be used from; may be repeated
+        /// Topology segment of the volumes, as key=value; may be repeated
         #[arg(long = "topology", value_name = "KEY=VALUE", value_parser = pair)]
         topology: Vec<Pair>,
     },
-    /// What the controller can do (ControllerGetCapabilities)
+    /// List the capabilities of the controller (ControllerGetCapabilities)
     Capabilities,
-    /// Make a volume larger (ControllerExpandVolume)
+    /// Expand a volume (ControllerExpandVolume)
     Expand {
         /// Id of the volume
         volume_id: String,
-        /// At least this large, e.g. 2GiB
+        /// Minimum size, e.g. 2GiB
         #[arg(long, value_name = "SIZE", value_parser = size::parse)]
         size: i64,
-        /// At most this large
+        /// Maximum size
         #[arg(long, value_name = "SIZE", value_parser = size::parse)]
         limit: Option<i64>,
         #[command(flatten)]
         access: Access,
     },
-    /// Keep what a volume holds now, or find the snapshot of that name (CreateSnapshot)
+    /// Create a snapshot, or find the one with this name (CreateSnapshot)
     SnapshotCreate {
-        /// Name of the snapshot: the same name again finds the same snapshot
+        /// Name of the snapshot
         name: String,
         /// Id of the volume
         volume_id: String,
@@ -116,27 +115,27 @@ pub(crate) enum ControllerCommand {
         #[arg(long = "parameter", value_name = "KEY=VALUE", value_parser = pair)]
         parameters: Vec<Pair>,
     },
-    /// Delete a snapshot; what was restored from it stays (DeleteSnapshot)
+    /// Delete a snapshot; volumes restored from it remain (DeleteSnapshot)
     SnapshotDelete {
         /// Id of the snapshot
         snapshot_id: String,
     },
-    /// All snapshots, page by page, or some of them (ListSnapshots)
+    /// List snapshots, page by page (ListSnapshots)
     SnapshotList {
-        /// Only those of this volume
+        /// Only snapshots of this volume
         #[arg(long, default_value = "", hide_default_value = true)]
         volume_id: String,
-        /// Only this one
+        /// Only this snapshot
         #[arg(long, default_value = "", hide_default_value = true)]
         snapshot_id: String,
-        /// So many at most; 0 leaves it to the driver
+        /// Maximum number of entries (0: the driver's default)
         #[arg(long, default_value_t = 0)]
         max_entries: i32,
-        /// Where the previous page ended
+        /// Token of the page, from the previous page
         #[arg(long, default_value = "", hide_default_value = true)]
         starting_token: String,
     },
-    /// One snapshot (GetSnapshot)
+    /// Show a snapshot (GetSnapshot)
     SnapshotGet {
         /// Id of the snapshot
         snapshot_id: String,
@@ -145,12 +144,12 @@ pub(crate) enum ControllerCommand {
 
 #[derive(Args)]
 pub(crate) struct Create {
-    /// Name of the volume: the same name again finds the same volume
+    /// Name of the volume
     name: String,
-    /// At least this large, e.g. 1GiB, 500Mi or bytes; without it the driver chooses
+    /// Minimum size, e.g. 1GiB, 500Mi or bytes [default: the driver's]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     size: Option<i64>,
-    /// At most this large
+    /// Maximum size
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     limit: Option<i64>,
     #[command(flatten)]
@@ -158,13 +157,13 @@ pub(crate) struct Create {
     /// Storage class parameter; may be repeated
     #[arg(long = "parameter", value_name = "KEY=VALUE", value_parser = pair)]
     parameters: Vec<Pair>,
-    /// Place it must be usable from; may be repeated
+    /// Topology segment it must be reachable from, as key=value; may be repeated
     #[arg(long = "topology", value_name = "KEY=VALUE", value_parser = pair)]
     topology: Vec<Pair>,
-    /// Id of a snapshot that it is filled from
+    /// Id of a snapshot to restore
     #[arg(long, value_name = "SNAPSHOT_ID", conflicts_with = "from_volume")]
     from_snapshot: Option<String>,
-    /// Id of a volume that it is filled from
+    /// Id of a volume to clone
     #[arg(long, value_name = "VOLUME_ID")]
     from_volume: Option<String>,
 }
@@ -181,7 +180,7 @@ pub(crate) struct Publish {
     /// Attach read-only
     #[arg(long)]
     readonly: bool,
-    /// Volume context, as `create` answered it; may be repeated
+    /// Volume context, as printed by `create`; may be repeated
     #[arg(long = "volume-context", value_name = "KEY=VALUE", value_parser = pair)]
     volume_context: Vec<Pair>,
 }
@@ -255,7 +254,7 @@ impl ControllerCommand {
     }
 }
 
-/// One connection, for one call.
+/// A connection for one call.
 struct Call<'a> {
     target: &'a Target,
     client: ControllerClient<Channel>,

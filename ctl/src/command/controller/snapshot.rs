@@ -88,7 +88,7 @@ fn snapshot(snapshot: Snapshot) -> Answer {
 
 /// In the order of [`COLUMNS`].
 fn cells(snapshot: Snapshot) -> Vec<(&'static str, Cell)> {
-    // RFC 3339, as the type's own mapping to JSON has it.
+    // RFC 3339, as in the type's JSON mapping.
     let created = snapshot.creation_time.map(|time| time.to_string());
     let cells = [
         Cell::Text(snapshot.snapshot_id),
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_instant_of_a_snapshot_is_shown_as_people_write_it() {
+    fn the_time_of_a_snapshot_is_shown_in_rfc_3339() {
         let cut = UNIX_EPOCH + Duration::from_secs(1_000_000_000);
         let fields = cells(Snapshot {
             creation_time: Some(cut.into()),

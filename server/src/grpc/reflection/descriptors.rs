@@ -1,7 +1,7 @@
-//! What is described where: searched in the encoded descriptors as they lie in the binary. Decoded
-//! they would take most of a MiB, for tools that come once a year.
+//! Finds symbols in the encoded descriptors in the binary. Decoded, they would take most of a MiB,
+//! for tools that are rarely used.
 //!
-//! Numbers of fields are those of `google/protobuf/descriptor.proto`.
+//! The field numbers are those of `google/protobuf/descriptor.proto`.
 
 use tonic_reflection::pb::{v1, v1alpha};
 
@@ -31,7 +31,7 @@ pub(super) fn file_named(name: &str) -> Option<&'static [u8]> {
     files().find(|file| text(file, NAME) == name)
 }
 
-/// The file that describes what has this full name: a service, method, message, field or enum.
+/// The file that describes this full name: a service, method, message, field or enum.
 pub(super) fn file_with(symbol: &str) -> Option<&'static [u8]> {
     files().find(|file| {
         let rest = symbol.strip_prefix(text(file, PACKAGE));
@@ -40,29 +40,29 @@ pub(super) fn file_with(symbol: &str) -> Option<&'static [u8]> {
     })
 }
 
-/// The file that extends this message by a field of that number.
+/// The file that extends this message by a field with this number.
 pub(super) fn file_extending(message: &str, number: i32) -> Option<&'static [u8]> {
     let mut all = extensions();
     all.find(|it| it.extends(message) && it.number == number)
         .map(|it| it.file)
 }
 
-/// A field that a file adds to a message of another one.
+/// A field that a file adds to a message of another file.
 pub(super) struct Extension {
     file: &'static [u8],
-    /// The full name of the message, after a dot.
+    /// The full name of the message, with a leading dot.
     extendee: &'static str,
     pub(super) number: i32,
 }
 
 impl Extension {
-    /// Whether it is added to the message of this full name.
+    /// Whether it extends the message with this full name.
     pub(super) fn extends(&self, message: &str) -> bool {
         self.extendee.strip_prefix('.') == Some(message)
     }
 }
 
-/// Every extension there is.
+/// Every extension.
 pub(super) fn extensions() -> impl Iterator<Item = Extension> {
     files().flat_map(|file| {
         parts(file, EXTENSION).map(move |field| Extension {
@@ -77,7 +77,7 @@ fn files() -> impl Iterator<Item = &'static [u8]> {
     SETS.into_iter().flat_map(|set| parts(set, FILE))
 }
 
-/// What has names within it.
+/// A descriptor that contains names.
 #[derive(Clone, Copy)]
 enum Kind {
     File,
@@ -88,7 +88,7 @@ enum Kind {
 }
 
 impl Kind {
-    /// What the elements of that field are, if they have names that can be asked for.
+    /// The kind of the elements of this field, if they have names.
     fn of_part(self, field: usize) -> Option<Kind> {
         match (self, field) {
             (Kind::File, 4) | (Kind::Message, 3) => Some(Kind::Message),
@@ -100,7 +100,7 @@ impl Kind {
         }
     }
 
-    /// Whether something of this name is described within.
+    /// Whether a descriptor of this name is inside.
     fn describes(self, descriptor: &'static [u8], name: &str) -> bool {
         fields(descriptor).any(|(field, value)| {
             let (Some(kind), Value::Bytes(part)) = (self.of_part(field), value) else {
@@ -117,13 +117,13 @@ impl Kind {
     }
 }
 
-/// A value in an encoded message, as far as descriptors have any on the way to a name.
+/// A value in an encoded message; descriptors need only these wire types.
 enum Value {
     Bytes(&'static [u8]),
     Number(usize),
 }
 
-/// The fields of an encoded message, each with its number. Ends at what is none.
+/// The fields of an encoded message, each with its number. Ends at malformed bytes.
 fn fields(mut left: &'static [u8]) -> impl Iterator<Item = (usize, Value)> {
     std::iter::from_fn(move || {
         let mut number = || prost::decode_length_delimiter(&mut left).ok();
@@ -150,13 +150,13 @@ fn parts(message: &'static [u8], field: usize) -> impl Iterator<Item = &'static 
     })
 }
 
-/// A text, empty where there is none.
+/// A string; empty if absent.
 fn text(message: &'static [u8], field: usize) -> &'static str {
     let bytes = parts(message, field).next().unwrap_or_default();
     std::str::from_utf8(bytes).unwrap_or_default()
 }
 
-/// A number, 0 where there is none.
+/// A number; 0 if absent.
 fn number(message: &'static [u8], field: usize) -> i32 {
     let found = fields(message).find_map(|found| match found {
         (number, Value::Number(value)) if number == field => Some(value),
@@ -176,7 +176,7 @@ mod tests {
         SETS.into_iter().flat_map(set).collect()
     }
 
-    /// The full names of all that can be asked for, less the package.
+    /// The full names of all symbols, without the package.
     fn names(file: &FileDescriptorProto) -> Vec<String> {
         let mut names = Vec::new();
         for service in &file.service {
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_described_nowhere_is_not_found() {
+    fn a_name_that_no_file_describes_is_not_found() {
         for symbol in [
             "",
             "csi",
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn extensions_are_found_by_what_they_extend() {
+    fn extensions_are_found_by_the_message_they_extend() {
         let options = "google.protobuf.FieldOptions";
         let found = extensions().filter(|it| it.extends(options));
         let mut numbers: Vec<_> = found.map(|it| it.number).collect();

@@ -12,7 +12,7 @@ fn frame(kind: u8, flags: u8, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// A field with a name of the static table, added to the dynamic one.
+/// A field with a name from the static table, added to the dynamic table.
 fn literal(index: u8, value: &[u8]) -> Vec<u8> {
     let mut field = vec![0x40 | index, u8::try_from(value.len()).unwrap()];
     field.extend_from_slice(value);
@@ -25,7 +25,7 @@ fn fields(authority: &[u8]) -> Vec<u8> {
     [b"\x83", literal(1, authority).as_slice(), rest].concat()
 }
 
-/// The same whichever way it is cut: whole, and in two at each byte, and byte by byte.
+/// The output, which must be the same for every split: whole, in two at each byte, byte by byte.
 fn passed(bytes: &[u8]) -> Vec<u8> {
     let mut whole = bytes.to_vec();
     Frames::default().pass(&mut whole);
@@ -65,7 +65,7 @@ fn padding_and_priority_around_the_fields_are_left_alone() {
 }
 
 #[test]
-fn fields_go_on_in_the_frames_that_continue_them() {
+fn fields_continue_in_continuation_frames() {
     let [sent, expected] = [fields(SOCKET), fields(&valid(SOCKET.len()))].map(|fields| {
         let (first, second) = fields.split_at(20);
         [frame(HEADERS, 0, first), frame(CONTINUATION, 0x04, second)].concat()
@@ -84,7 +84,7 @@ fn a_compressed_authority_is_no_longer_compressed() {
 }
 
 #[test]
-fn an_authority_longer_than_a_byte_can_say_is_replaced_whole() {
+fn an_authority_with_a_multi_byte_length_is_replaced_whole() {
     let field = |value: &[u8]| [b"\x01\x7f\x03", value, b"\x83"].concat();
     let sent = frame(HEADERS, 0x04, &field(&[b'/'; 130]));
     assert_eq!(passed(&sent), frame(HEADERS, 0x04, &field(&valid(130))));
@@ -106,7 +106,7 @@ fn nothing_else_is_touched() {
 }
 
 #[test]
-fn what_is_malformed_neither_panics_nor_hangs() {
+fn malformed_bytes_cause_neither_a_panic_nor_a_hang() {
     let endless = frame(HEADERS, 0x04, &[0xff; 200]);
     let overpadded = frame(HEADERS, PADDED | PRIORITY, b"\xff\x00");
     let empty = frame(HEADERS, PADDED | PRIORITY, b"");

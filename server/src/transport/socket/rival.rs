@@ -1,5 +1,5 @@
-//! Whether the process that listens on a socket is alive. One that was killed keeps all it has open
-//! for as long as one of its threads hangs in the kernel, its sockets too: they take connections
+//! Whether the process that listens on a socket is alive. A killed process keeps its descriptors
+//! open while one of its threads hangs in the kernel, including sockets: they accept connections
 //! and never answer. Changes nothing.
 
 use rustix::io::Errno;
@@ -9,50 +9,51 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-/// How long a process whose state cannot be seen may be silent: one in the process namespace of
-/// another container. A living server answers in milliseconds, a very busy one within seconds.
+/// How long a process whose state is not visible may be silent: one in the PID namespace of another
+/// container. A live server answers in milliseconds, a very busy one within seconds.
 const SILENCE: Duration = Duration::from_secs(10);
 
-/// A process may be about to end, or a child of it that keeps the socket until it execs.
+/// A process may be about to exit, or be a child that keeps the socket until it execs.
 const DYING: Duration = Duration::from_millis(200);
 
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// What begins HTTP/2 (RFC 9113, section 3.4), with empty settings; a server sends its own at once.
+/// The start of HTTP/2 (RFC 9113, section 3.4), with empty settings; a server sends its own at
+/// once.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
 /// The process behind a socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Rival {
-    /// It serves, or may do so again.
+    /// It serves, or may serve again.
     Alive(String),
-    /// It cannot serve any more, and why.
+    /// It can no longer serve, and why.
     Dead(String),
 }
 
-/// How long to look.
+/// How long to inspect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Patience {
-    /// At a start, which nobody waits for.
+    /// At a start, when no caller waits.
     AtStart,
-    /// While others are served: a process that cannot be judged at once is alive.
+    /// While others are served: a process whose state is not clear at once counts as alive.
     None,
 }
 
-/// One look.
+/// The result of one check.
 #[derive(Debug)]
 enum Look {
     Certain(Rival),
-    /// Connected, but the process cannot be seen.
+    /// Connected, but the process is not visible.
     Hidden(UnixStream),
-    /// Too many wait for it already.
+    /// The queue of connections is full.
     Full,
 }
 
-/// Who listens there.
+/// Inspects the process that listens there.
 ///
 /// # Errors
-/// If the socket cannot be connected to for another reason.
+/// If connecting fails for another reason.
 pub(super) fn look(address: &SocketAddrUnix, patience: Patience) -> Result<Rival, Errno> {
     let begun = Instant::now();
     loop {
@@ -69,10 +70,10 @@ pub(super) fn look(address: &SocketAddrUnix, patience: Patience) -> Result<Rival
                     Some(true) => (Rival::Alive("another container's".into()), Duration::ZERO),
                     Some(false) => {
                         let seconds = SILENCE.as_secs();
-                        let why = format!("it said nothing for {seconds} s");
+                        let why = format!("no answer for {seconds} s");
                         (Rival::Dead(why), SILENCE)
                     }
-                    // Closed: by a server that speaks no HTTP/2, or since it just ended.
+                    // Closed: by a server that does not speak HTTP/2, or one that just exited.
                     None => (Rival::Alive("it closes connections".into()), DYING),
                 }
             }
@@ -81,7 +82,7 @@ pub(super) fn look(address: &SocketAddrUnix, patience: Patience) -> Result<Rival
             return Ok(verdict);
         }
         if patience == Patience::None {
-            return Ok(Rival::Alive("not seen to have ended".into()));
+            return Ok(Rival::Alive("not known to have exited".into()));
         }
         pause();
     }
@@ -93,7 +94,7 @@ fn look_once(address: &SocketAddrUnix) -> Result<Look, Errno> {
     match rustix::net::connect(&probe, address) {
         Ok(()) => {}
         Err(Errno::CONNREFUSED) => {
-            return Ok(Look::Certain(Rival::Dead("nobody listens".into())));
+            return Ok(Look::Certain(Rival::Dead("no process listens".into())));
         }
         Err(Errno::AGAIN) => return Ok(Look::Full),
         Err(error) => return Err(error),
@@ -105,8 +106,8 @@ fn look_once(address: &SocketAddrUnix) -> Result<Look, Errno> {
     })
 }
 
-/// Who listens where nobody can connect, and so nobody can ask who it is: a process like this one
-/// that was started with this path, if there is one; else what is left of a dead one.
+/// The process behind a full queue, where SO_PEERCRED is not available: a live process with our
+/// name and this path in its arguments, if there is one; else a dead one.
 fn behind_a_full_queue(address: &SocketAddrUnix) -> Rival {
     let path = address.path().unwrap_or_default();
     let namesakes = namesakes().unwrap_or_default().into_iter();
@@ -136,9 +137,9 @@ fn namesakes() -> io::Result<Vec<u32>> {
     Ok(pids.filter(is_like_us).collect())
 }
 
-/// The process that began to listen (SO_PEERCRED, unix(7)); none if it is in another namespace.
+/// The process that called listen (SO_PEERCRED, unix(7)); none if it is in another namespace.
 fn listener_of(stream: &UnixStream) -> Option<u32> {
-    // Only tokio takes a process id of 0, and it wants a runtime around it.
+    // Only tokio accepts a process id of 0, and it needs a runtime.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
         .build()
@@ -149,16 +150,16 @@ fn listener_of(stream: &UnixStream) -> Option<u32> {
         let stream = tokio::net::UnixStream::from_std(UnixStream::from(stream)).ok()?;
         stream.peer_cred().ok()?.pid()
     };
-    // Others may wait in a runtime around this one.
+    // This thread may be inside a runtime already.
     runtime.shutdown_background();
     u32::try_from(pid?).ok().filter(|pid| *pid != 0)
 }
 
-/// Dead is a process all threads of which have ended, or were killed and only wait for the kernel
-/// to let them end. None if there is none to be seen.
+/// A process is dead if all its threads have exited, or were killed and only wait in the kernel.
+/// None if there is no such process.
 fn state_of(pid: u32) -> Option<Rival> {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).ok()?;
-    // A thread that ended since has no state, and is no matter.
+    // A thread that has exited meanwhile has no state, and does not matter.
     let stat = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("stat")).ok();
     let stats = tasks.flatten().filter_map(stat);
     let threads: Vec<Thread> = stats.filter_map(|stat| Thread::parse(&stat)).collect();
@@ -167,7 +168,7 @@ fn state_of(pid: u32) -> Option<Rival> {
     }
     Some(if threads.iter().all(Thread::is_dead) {
         Rival::Dead(format!(
-            "process {pid} was killed, and a thread of it hangs"
+            "process {pid} was killed, but one of its threads hangs"
         ))
     } else if threads
         .iter()
@@ -179,7 +180,7 @@ fn state_of(pid: u32) -> Option<Rival> {
     })
 }
 
-/// What proc_pid_stat(5) says of a thread.
+/// The fields of proc_pid_stat(5) for a thread.
 #[derive(Debug)]
 struct Thread {
     state: char,
@@ -189,7 +190,7 @@ struct Thread {
 
 impl Thread {
     fn parse(stat: &str) -> Option<Self> {
-        // Behind the name, which may hold anything: fields 3, 9 and 31.
+        // After the name, which may contain anything: fields 3, 9 and 31.
         let fields: Vec<&str> = stat.rsplit_once(") ")?.1.split(' ').collect();
         Some(Self {
             state: fields.first()?.chars().next()?,
@@ -198,11 +199,11 @@ impl Thread {
         })
     }
 
-    /// It never runs code of its program again.
+    /// It will never run user code again.
     fn is_dead(&self) -> bool {
         /// `PF_EXITING` of the kernel's `include/linux/sched.h`.
         const EXITING: u64 = 4;
-        /// Signal 9 in a set of signals.
+        /// Signal 9 in a signal set.
         const KILL: u64 = 1 << 8;
         matches!(self.state, 'Z' | 'X' | 'x')
             || self.flags & EXITING != 0
@@ -210,7 +211,7 @@ impl Thread {
     }
 }
 
-/// Whether anything comes back within that time; none if the connection is closed.
+/// Whether the server sends anything within that time; none if it closes the connection.
 fn speaks(mut stream: UnixStream, wait: Duration) -> Option<bool> {
     let exchange = |stream: &mut UnixStream| {
         stream.set_nonblocking(false)?;
@@ -228,7 +229,7 @@ fn speaks(mut stream: UnixStream, wait: Duration) -> Option<bool> {
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "no event tells that another process ends; nothing is served yet"
+    reason = "no event reports that another process exits; nothing is served yet"
 )]
 fn pause() {
     std::thread::sleep(PAUSE);
@@ -239,7 +240,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_that_was_killed_is_dead_whatever_it_is_called_and_waits_for() {
+    fn a_thread_that_was_killed_is_dead_whatever_its_name_and_wait() {
         let stat = |name: &str, state, flags, pending| {
             let zeros = "0 ".repeat(21);
             let text = format!("7 ({name}) {state} 1 7 7 0 -1 {flags} {zeros}{pending} 0 0");

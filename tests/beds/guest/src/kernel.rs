@@ -6,15 +6,15 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, Debug)]
 pub struct Kernel {
     pub(crate) program: PathBuf,
-    /// The folder that has `<release>/kernel/...` in it.
+    /// The directory that contains `<release>/kernel/...`.
     pub(crate) modules: PathBuf,
     pub(crate) arguments: &'static [&'static str],
-    /// To be loaded before its C library, see `xsave.c`.
+    /// To be preloaded, see `xsave.c`.
     pub(crate) preload: Option<PathBuf>,
 }
 
 impl Kernel {
-    /// The distribution's own: Linux 6.1 on Debian 12.
+    /// The distribution's kernel: Linux 6.1 on Debian 12.
     ///
     /// # Panics
     /// If it is not installed.
@@ -31,14 +31,14 @@ impl Kernel {
         }
     }
 
-    /// Linux 7, which has statmount(2). None where the setup could not get it, and said so.
+    /// Linux 7, which has statmount(2). None if the setup could not get it, and said so.
     #[must_use]
     pub fn newest() -> Option<Self> {
-        let folder = cache().join("linux-7");
-        let program = folder.join("linux.uml");
+        let directory = cache().join("linux-7");
+        let program = directory.join("linux.uml");
         program.exists().then(|| Kernel {
             program,
-            modules: folder.join("modules"),
+            modules: directory.join("modules"),
             arguments: &["seccomp=on"],
             preload: None,
         })

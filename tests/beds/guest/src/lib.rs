@@ -1,4 +1,4 @@
-//! User-mode Linux guests as a test bed: a kernel of its own for a test, with disks that can be
+//! User-mode Linux guests as a test bed: a separate kernel for a test, with disks that can be
 //! plugged, grown, made to fail, and cut from power. Must not know what is tested in it.
 
 #![expect(

@@ -23,14 +23,14 @@ pub use slot::Slot;
 
 /// Two seconds on an idle machine.
 const BOOT_MAX: Duration = Duration::from_secs(120);
-/// For a call that says nothing else.
+/// The default for a call.
 const CALL_MAX: Duration = Duration::from_secs(120);
 
 /// virtio's numbers of the two kinds of disk (virtio 1.2, 5).
 const VIRTIO_BLOCK: u32 = 2;
 const VIRTIO_SCSI: u32 = 8;
 
-/// What a machine is made of.
+/// The hardware of a machine.
 #[derive(Clone, Debug)]
 pub struct Hardware {
     /// Slots for virtio-blk, the first ones.
@@ -57,7 +57,7 @@ pub struct Machine {
     hardware: Hardware,
     kernel: Kernel,
     slots: Vec<Slot>,
-    folder: TempDir,
+    directory: TempDir,
     boots: AtomicUsize,
 }
 
@@ -81,12 +81,12 @@ impl Machine {
     /// A machine with empty slots.
     ///
     /// # Panics
-    /// If its folder or sockets cannot be made.
+    /// If its directory or sockets cannot be made.
     #[must_use]
     pub fn new(kernel: Kernel, hardware: Hardware) -> Self {
-        let folder = tempfile::Builder::new().prefix("belay-guest-").tempdir();
-        let folder = folder.expect("a temporary folder");
-        let socket = |index: usize| folder.path().join(format!("disk{index}"));
+        let directory = tempfile::Builder::new().prefix("belay-guest-").tempdir();
+        let directory = directory.expect("a temporary directory");
+        let socket = |index: usize| directory.path().join(format!("disk{index}"));
         let slots = (0..hardware.blocks + hardware.scsis)
             .map(|index| Slot::new(&socket(index), index >= hardware.blocks))
             .collect();
@@ -94,7 +94,7 @@ impl Machine {
             hardware,
             kernel,
             slots,
-            folder,
+            directory,
             boots: AtomicUsize::new(0),
         }
     }
@@ -108,10 +108,10 @@ impl Machine {
         &self.slots[index]
     }
 
-    /// A folder of the machine's own, for the files of disks.
+    /// A directory of the machine's own, for the files of disks.
     #[must_use]
-    pub fn folder(&self) -> &Path {
-        self.folder.path()
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
     }
 
     /// Boots a guest; the disks that are in their slots are attached from the start.
@@ -121,7 +121,7 @@ impl Machine {
     #[must_use]
     pub fn boot(&self) -> Guest<'_> {
         let number = self.boots.fetch_add(1, Ordering::SeqCst);
-        let console = self.folder().join(format!("console{number}"));
+        let console = self.directory().join(format!("console{number}"));
         let (ours, theirs) = UnixStream::pair().expect("socketpair");
         let child = self.command(&console, theirs).spawn();
         let child = child.unwrap_or_else(|error| panic!("cannot run taskset: {error}"));
@@ -153,10 +153,10 @@ impl Machine {
             .arg(&kernel.program)
             .args(self.arguments())
             .args(kernel.arguments)
-            .env("HOME", self.folder())
-            .env("TMPDIR", self.folder_for_memory())
+            .env("HOME", self.directory())
+            .env("TMPDIR", self.directory_for_memory())
             .envs(kernel.preload.iter().map(|file| ("LD_PRELOAD", file)))
-            .current_dir(self.folder())
+            .current_dir(self.directory())
             .stdin(Stdio::from(OwnedFd::from(channel)))
             .stdout(log)
             .stderr(errors)
@@ -165,24 +165,24 @@ impl Machine {
         command
     }
 
-    /// The folder for the file of the guest's memory, which User-mode Linux maps executable and
+    /// The directory for the file of the guest's memory, which User-mode Linux maps executable and
     /// unlinks: /dev/shm, unless it is mounted noexec or too small, as in many containers.
-    fn folder_for_memory(&self) -> &Path {
+    fn directory_for_memory(&self) -> &Path {
         let memory = Path::new("/dev/shm");
         let is_fit = statvfs(memory).is_ok_and(|shm| {
             let is_executable = !shm.f_flag.contains(StatVfsMountFlags::NOEXEC);
             is_executable && shm.f_bavail * shm.f_frsize >= self.hardware.memory << 20
         });
-        if is_fit { memory } else { self.folder() }
+        if is_fit { memory } else { self.directory() }
     }
 
     fn arguments(&self) -> Vec<String> {
         let init = Path::new(env!("CARGO_MANIFEST_DIR")).join("init.sh");
         let modules = self.kernel.modules.display();
-        let folder = self.folder().display();
+        let directory = self.directory().display();
         let mut arguments = vec![
             format!("mem={}M", self.hardware.memory),
-            format!("uml_dir={folder}/"),
+            format!("uml_dir={directory}/"),
             "umid=guest".to_owned(),
             format!("init={}", init.display()),
             format!("belay.modules={modules}"),
@@ -203,7 +203,7 @@ impl Machine {
     }
 }
 
-/// One of those that this process may use, in turn.
+/// One of the CPUs of this process, in turn.
 fn next_cpu() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -231,7 +231,8 @@ impl Guest<'_> {
         &self.release
     }
 
-    /// Runs a script with bash to its end. What it leaves running must not hold its output open.
+    /// Runs a script with bash to its end. Processes that it leaves running must not keep its
+    /// output open.
     ///
     /// # Errors
     /// [`Gone`] if the power fails meanwhile.
@@ -288,18 +289,18 @@ impl Guest<'_> {
         self.run(&format!("echo virtio-uml.{slot} >{driver}/{verb}"));
     }
 
-    /// What can cut its power.
+    /// A handle to cut its power.
     #[must_use]
     pub fn power(&self) -> Power {
         self.power.clone()
     }
 
-    /// Cuts its power and returns when it has ended.
+    /// Cuts its power and returns when it has exited.
     pub fn cut(self) {
         drop(self);
     }
 
-    /// The end of what the kernel has said.
+    /// The end of the kernel's console.
     #[must_use]
     pub fn console(&self) -> String {
         let text = fs::read(&self.console).unwrap_or_default();
@@ -319,11 +320,11 @@ impl Drop for Guest<'_> {
             eprintln!("console of the guest:\n{}", self.console());
         }
         // The guest's kernel removes its uml_dir only at a shutdown.
-        let left = fs::remove_dir_all(self.machine.folder().join("guest"));
+        let left = fs::remove_dir_all(self.machine.directory().join("guest"));
         if let Err(error) = left
             && error.kind() != std::io::ErrorKind::NotFound
         {
-            eprintln!("the folder of the guest: {error}");
+            eprintln!("the directory of the guest: {error}");
         }
     }
 }

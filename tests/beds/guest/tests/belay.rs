@@ -1,10 +1,10 @@
-//! Belay in a guest: its two binaries over a state folder, and belayctl as the orchestrator. Knows
-//! their flags; the state folder and what it is on are the test's.
+//! Belay in a guest: its two binaries over a state directory, and belayctl as the orchestrator.
+//! Knows their flags; the state directory and what it is on are the test's.
 
 use belay_guest::{Gone, Guest, Output};
 use serde_json::Value;
 
-/// What both binaries and the calls need of the shell.
+/// The shell setup of both programs and the calls.
 const SETUP: &str = "\
 export PATH=/belay:$PATH
 node() { belayctl --endpoint /run/node.sock --output json node \"$@\"; }

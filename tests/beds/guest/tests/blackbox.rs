@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use belay_guest::{Guest, Kernel};
 
-use crate::rig::{boot, machine_with_state, newest_kernel, seen, test_folder};
+use crate::rig::{boot, machine_with_state, newest_kernel, seen, test_directory};
 
 /// On an idle machine it is a quarter of a minute.
 const LIFE_MAX: Duration = Duration::from_secs(600);
@@ -49,10 +49,10 @@ fn run(guest: &mut Guest<'_>, tests: &str, variables: &[(&str, &str)]) -> String
     guest.run_within(LIFE_MAX, &script)
 }
 
-/// The newest that was built, beside this test.
+/// The newest that was built, next to this test.
 fn blackbox() -> PathBuf {
     let built = |path: &PathBuf| -> Option<SystemTime> { fs::metadata(path).ok()?.modified().ok() };
-    let files = fs::read_dir(test_folder()).expect("readdir").flatten();
+    let files = fs::read_dir(test_directory()).expect("readdir").flatten();
     let programs = files.map(|file| file.path()).filter(|path| {
         let name = path.file_name().and_then(|name| name.to_str());
         name.is_some_and(|name| name.starts_with("blackbox-") && !name.contains('.'))

@@ -38,7 +38,7 @@ fn plug(guest: &mut Guest<'_>, machine: &Machine, slot: usize, link: &str) {
         "mkfs.ext4 -q {link} && mount {link} /mnt && cp /bin/bash /mnt && umount /mnt"
     ));
     machine.slot(slot).grow(96 * MIB);
-    // A SCSI disk is looked at again by hand only.
+    // A SCSI disk is only rescanned on request.
     guest.run(&format!(
         "cd /sys/block/$(basename $(readlink -f {link}))
          [ ! -e device/rescan ] || echo 1 >device/rescan

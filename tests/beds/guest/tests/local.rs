@@ -11,7 +11,7 @@ const KINDS: [(&str, u64, u64); 3] = [("ext4", 128, 192), ("xfs", 320, 400), ("b
 
 #[test]
 #[ignore = "needs User-mode Linux: make guest"]
-fn a_volume_of_each_filesystem_grows_beneath_its_pod_and_comes_back_with_its_data() {
+fn a_volume_of_each_filesystem_grows_under_its_pod_and_keeps_its_data() {
     for kernel in kernels() {
         let (machine, _) = machine_with_state(kernel, "ext4");
         let mut guest = boot(&machine);

@@ -1,4 +1,4 @@
-//! Belay in guests, and what the guests' disks are good for.
+//! Belay in guests, and tests of the guests' disks.
 
 #[cfg(test)]
 mod belay;

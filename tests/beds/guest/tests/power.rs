@@ -14,7 +14,7 @@ const CUTS_NIGHTLY: usize = 60;
 /// A step writes to the disk this many times, more or less; later cuts hit the next step.
 const CHANGES: u64 = 24;
 
-/// The moments of the life at which a cut is armed.
+/// The steps at which a cut is armed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     Create,
@@ -34,7 +34,7 @@ const STEPS: [Step; 6] = [
     Step::Create,
 ];
 
-/// What was acknowledged before the cut.
+/// Everything acknowledged before the cut.
 #[derive(Debug, Default)]
 struct Known {
     volume: Option<Volume>,
@@ -78,7 +78,7 @@ fn cut(
 ) {
     let mut guest = boot(machine);
     start(&mut guest).expect("power");
-    // What was there before is on the disk.
+    // Earlier content is on the disk.
     guest.run("sync");
     let power = guest.power();
     let arm = |step: Step| {

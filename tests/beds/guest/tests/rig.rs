@@ -1,4 +1,4 @@
-//! What the tests share: machines with a disk for Belay's state, kernels, conditions in the shell.
+//! Shared by the tests: machines with a disk for Belay's state, kernels, conditions in the shell.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,7 +8,7 @@ use belay_guest::{Disk, Guest, Hardware, Kernel, Machine, Medium};
 
 pub(crate) const MIB: u64 = 1 << 20;
 
-/// Both kernels, or the one there is.
+/// Both kernels, or the only one.
 pub(crate) fn kernels() -> Vec<Kernel> {
     let both = [Some(Kernel::of_distribution()), Kernel::newest()];
     both.into_iter().flatten().collect()
@@ -19,9 +19,9 @@ pub(crate) fn newest_kernel() -> Kernel {
     Kernel::newest().unwrap_or_else(Kernel::of_distribution)
 }
 
-/// A disk of so many MiB in a file of the machine's folder.
+/// A disk of so many MiB in a file of the machine's directory.
 pub(crate) fn medium(machine: &Machine, name: &str, mib: u64) -> Arc<Medium> {
-    Arc::new(Medium::new(&machine.folder().join(name), mib * MIB))
+    Arc::new(Medium::new(&machine.directory().join(name), mib * MIB))
 }
 
 /// Waits in the shell until a condition holds, at most half a minute.
@@ -37,7 +37,7 @@ pub(crate) fn machine_with_state(kernel: Kernel, filesystem: &str) -> (Machine, 
     };
     let machine = Machine::new(kernel, hardware);
     let medium = medium(&machine, "state", 2048);
-    format(&machine.folder().join("state"), filesystem);
+    format(&machine.directory().join("state"), filesystem);
     machine.slot(0).insert(Disk::block("state", &medium));
     (machine, medium)
 }
@@ -69,28 +69,32 @@ fn format(file: &Path, filesystem: &str) {
     assert!(output.status.success(), "mkfs.{filesystem}: {output:?}");
 }
 
-/// The folder with the static programs: `BELAY_BIN_DIR`, else where make puts them.
+/// The directory with the static programs: `BELAY_BIN_DIR`, else where make puts them.
 fn programs() -> PathBuf {
-    let folder = match std::env::var_os("BELAY_BIN_DIR") {
-        Some(folder) => PathBuf::from(folder),
+    let directory = match std::env::var_os("BELAY_BIN_DIR") {
+        Some(directory) => PathBuf::from(directory),
         None => target().join("bin"),
     };
-    let node = folder.join("belay-node");
+    let node = directory.join("belay-node");
     assert!(
         node.exists(),
         "no {}; run `make build` first",
         node.display()
     );
-    folder
+    directory
 }
 
 /// Of this test: `<target>/<profile>/deps`.
-pub(crate) fn test_folder() -> PathBuf {
+pub(crate) fn test_directory() -> PathBuf {
     let test = std::env::current_exe().expect("the test's own path");
-    test.parent().expect("a folder").to_owned()
+    test.parent().expect("a directory").to_owned()
 }
 
 fn target() -> PathBuf {
-    let folder = test_folder();
-    folder.ancestors().nth(2).expect("a folder").to_owned()
+    let directory = test_directory();
+    directory
+        .ancestors()
+        .nth(2)
+        .expect("a directory")
+        .to_owned()
 }

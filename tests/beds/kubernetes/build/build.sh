@@ -2,10 +2,10 @@
 # Builds the programs of the bed: Kubernetes, etcd, the sidecars and the official storage suite, all
 # from one go.mod, since no registry of images is needed then.
 #
-#   build.sh            builds what is missing
-#   build.sh --where    prints the folder of the finished programs, there or not
+#   build.sh            builds missing programs
+#   build.sh --where    prints the directory of the finished programs, there or not
 #
-# The folder is named after everything that goes into it, so a change builds anew. Go's own caches
+# The directory is named after everything that goes into it, so a change causes a new build. Go's own caches
 # help and are not needed afterwards.
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
@@ -16,14 +16,14 @@ cache=$BELAY_CACHE/kubernetes
 programs=(etcd kube-apiserver kube-controller-manager kube-scheduler kubelet kubectl)
 report_seconds=30
 
-folder() {
+directory() {
     local inputs
     have go || give_up "there is no Go; please run: tests/setup/go.sh"
     inputs=$({ go env GOVERSION GOARCH && cat build.sh go.mod go.sum ./*/*.go; } | sha256sum)
     printf '%s/programs-%s\n' "$cache" "${inputs:0:16}"
 }
 
-# As the makers of a release do; the suite and the API server compare what they say of themselves.
+# As in an official release; the suite and the API server compare their versions.
 version_flags() {
     local version package=k8s.io/component-base/version
     version=$(go list -m -f '{{.Version}}' k8s.io/kubernetes)
@@ -32,7 +32,7 @@ version_flags() {
         "gitMajor=$(cut -d . -f 1 <<<"${version#v}")" "gitMinor=$(cut -d . -f 2 <<<"$version")"
 }
 
-# Go says nothing for minutes; each line of its log is a package that was compiled.
+# Go prints nothing for minutes; each line of its log is a package that was compiled.
 run_go() {
     local started=$SECONDS pid tick=0
     go "$@" 2>>"$log" &
@@ -49,7 +49,7 @@ run_go() {
     }
 }
 
-# What the official suite and the sidecars' makers install beside their programs.
+# What the official suite and the sidecars' makers install in addition to their programs.
 copy_manifests() {
     local snapshotter=github.com/kubernetes-csi/external-snapshotter client makers
     client=$(go list -m -f '{{.Dir}}' "$snapshotter/client/v8")
@@ -82,7 +82,7 @@ prune() {
     find "$cache" -maxdepth 1 -name 'programs-*' -mtime +1 -type d -exec rm -rf {} +
 }
 
-finished=$(folder)
+finished=$(directory)
 if [ "${1:-}" = --where ]; then
     printf '%s\n' "$finished"
     exit

@@ -5,7 +5,7 @@
 
 Thirty pods with volumes come and go (ext4, xfs, btrfs, raw block; snapshots, restores, clones,
 growth) while kubelet, containerd, API server, agent and controller are killed or restarted by
-chance. Needs a running bed with Belay installed in it: BASE names its folder.
+chance. Needs a running bed with Belay installed in it: BASE names its directory.
 """
 import argparse
 import json
@@ -24,15 +24,15 @@ import lives
 import objects
 
 CAP_SYS_RESOURCE = 24
-# The last detach and deletion may be one that is tried again.
+# The last detach and deletion may be a retry.
 LEFT_SECONDS = 60
 
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--minutes", type=float, default=15, help="how long things are broken")
-    parser.add_argument("--seed", type=int, help="repeats a run's faults and lives")
-    parser.add_argument("--pods", type=int, default=30, help="lives that go on at once")
+    parser.add_argument("--minutes", type=float, default=15, help="duration of the faults")
+    parser.add_argument("--seed", type=int, help="repeats a run's faults and lifecycles")
+    parser.add_argument("--pods", type=int, default=30, help="simultaneous lifecycles")
     # What failed is tried again after up to five minutes, by the sidecars as by the kubelet.
     parser.add_argument("--settle", type=int, default=600,
                         help="seconds after the last fault until every life must have ended")
@@ -42,7 +42,7 @@ def arguments():
 
 
 def kinds_that_grow():
-    """A mounted ext4 is grown by the kernel only for those who hold CAP_SYS_RESOURCE."""
+    """A mounted ext4 is grown by the kernel only with CAP_SYS_RESOURCE."""
     status = pathlib.Path("/proc/self/status").read_text()
     bounds = int(status.split("CapBnd:")[1].split()[0], 16)
     return objects.KINDS if bounds >> CAP_SYS_RESOURCE & 1 else objects.KINDS[1:]
@@ -52,7 +52,7 @@ def break_things(clock, volumes, breaker, thawer, pods, seconds):
     """Lives begin and end, and faults happen, until the time is over."""
     shown = 0
     while clock.elapsed() < seconds:
-        # One after the other: thirty pods in one second would measure the scheduler.
+        # One after the other: thirty pods in one second would test the scheduler.
         if len(volumes.waiting) < pods and not volumes.ending:
             volumes.begin()
         volumes.turn()
@@ -66,11 +66,11 @@ def break_things(clock, volumes, breaker, thawer, pods, seconds):
 
 def show(clock, volumes):
     counts = ", ".join(f"{count} {name}" for name, count in volumes.counts.items())
-    clock.log(f"{len(volumes.waiting)} lives; so far {counts}")
+    clock.log(f"{len(volumes.waiting)} lifecycles running; so far {counts}")
 
 
 def let_end(clock, volumes, breaker, thawer, deadline):
-    """No faults and no new lives; those there are must end."""
+    """No faults and no new lifecycles; the running ones must end."""
     volumes.ending = True
     shown = clock.elapsed()
     while (volumes.waiting or breaker.running) and time.monotonic() < deadline:
@@ -92,7 +92,7 @@ def let_end(clock, volumes, breaker, thawer, deadline):
 
 
 def explain(cluster, clock, volumes):
-    """For whoever has to find the cause: what Kubernetes itself said, newest last."""
+    """To find the cause: the events of Kubernetes, newest last."""
     for pod in volumes.world.pods.values():
         clock.log(f"pod {pod['metadata']['name']}: {json.dumps(pod['status'])}")
     try:
@@ -106,7 +106,7 @@ def explain(cluster, clock, volumes):
 
 
 class Run:
-    """One run from its plan to its judgement."""
+    """One run from its plan to its evaluation."""
 
     def __init__(self, given, cluster):
         self.given, self.cluster = given, cluster
@@ -134,7 +134,7 @@ class Run:
         # A life that did not end has leftovers by right; they are still shown.
         left = leftovers.settle(self.cluster, self.given.driver, self.lives.world.names,
                                 time.monotonic() + LEFT_SECONDS)
-        self.clock.log("all lives have ended" if not self.lives.waiting else "time is over")
+        self.clock.log("all lifecycles have ended" if not self.lives.waiting else "time is over")
         self.keep_last_logs()
         return self.judge(left)
 
@@ -169,10 +169,10 @@ def report(result):
     for why, count in result["restarts"].items():
         print(f"    {why}: {count}")
     print(f"  pod starts: {result['pod_start_seconds']} s")
-    for folder in result["forgotten"]:
-        print(f"  forgotten by a kubelet that was killed: {folder}")
-    for folder in result["thawed"]:
-        print(f"  left frozen by a containerd that was killed, and thawed: {folder}")
+    for directory in result["forgotten"]:
+        print(f"  forgotten by a kubelet that was killed: {directory}")
+    for directory in result["thawed"]:
+        print(f"  left frozen by a containerd that was killed, and thawed: {directory}")
     bad = [(name, result[name]) for name in ("failures", "left", "panics", "orphans")]
     for name, things in bad:
         print(f"{name}: {len(things) or 'none'}")

@@ -14,7 +14,7 @@ from kube import Unreachable
 # In the bed a component that ends is started again, as systemd would.
 COMPONENTS = ("kubelet", "containerd", "kube-apiserver")
 KINDS = [f"{verb} {name}" for name in COMPONENTS for verb in ("kill", "restart")]
-# Told to end, it waits a minute for those who watch: that is an absence, and no restart.
+# At SIGTERM it waits a minute for its watchers: that is an absence, and no restart.
 KINDS.remove("restart kube-apiserver")
 KINDS += [f"{verb} {name}" for name in ("agent", "controller") for verb in ("kill", "delete")]
 CALM_SECONDS = 4
@@ -40,7 +40,7 @@ def schedule(seed, seconds):
 
 
 class Faults:
-    """Does what is planned, and keeps the logs of what it takes away."""
+    """Runs the plan, and keeps the logs of the pods that it deletes."""
 
     def __init__(self, cluster, planned, log):
         self.cluster, self.planned, self.log = cluster, list(planned), log
@@ -55,7 +55,7 @@ class Faults:
             if process.returncode:
                 raise SystemExit(f"cluster.sh {what} ended with {process.returncode}: "
                                  f"{process.stdout.read()}")
-        # One at a time: what was broken last must answer again, and what is broken next be there.
+        # One at a time: the previous target must answer again, and the next one must exist.
         # On a slow machine faults come late; all at once they would leave no time for any life.
         if self.running:
             self.calm_since = elapsed

@@ -9,7 +9,7 @@ import pathlib
 import time
 
 CGROUPS = pathlib.Path("/sys/fs/cgroup")
-# By version of the cgroups: the file, what it holds while somebody keeps the cgroup frozen, and
+# By version of the cgroups: the file, its content while the cgroup is kept frozen, and
 # what thaws it.
 FILES = (("freezer.self_freezing", "1", "freezer.state", "THAWED"),
          ("cgroup.freeze", "1", "cgroup.freeze", "0"))
@@ -33,11 +33,11 @@ class Frozen:
             return
         self.looked = now
         frozen = dict(self._frozen())
-        self.since = {folder: self.since.get(folder, now) for folder in frozen}
-        for folder, since in list(self.since.items()):
+        self.since = {directory: self.since.get(directory, now) for directory in frozen}
+        for directory, since in list(self.since.items()):
             if now - since >= PATIENCE_SECONDS:
-                self._thaw(folder, *frozen[folder])
-                del self.since[folder]
+                self._thaw(directory, *frozen[directory])
+                del self.since[directory]
 
     def _frozen(self):
         for root in self.roots:
@@ -49,14 +49,14 @@ class Frozen:
                     except OSError:
                         continue  # it ended meanwhile
 
-    def _thaw(self, folder, changed, thaws):
+    def _thaw(self, directory, changed, thaws):
         try:
-            (folder / changed).write_text(thaws)
+            (directory / changed).write_text(thaws)
         except OSError as error:
-            self.log(f"{folder} cannot be thawed: {error}")
+            self.log(f"{directory} cannot be thawed: {error}")
             return
-        self.thawed.append(str(folder.relative_to(CGROUPS)))
-        self.log(f"thawed: containerd left {folder.name} frozen for {PATIENCE_SECONDS} s")
+        self.thawed.append(str(directory.relative_to(CGROUPS)))
+        self.log(f"thawed: containerd left {directory.name} frozen for {PATIENCE_SECONDS} s")
 
     def processes(self, pod_uid):
         """The processes of a pod, with their states: while there are any, nothing is unmounted."""
@@ -70,9 +70,9 @@ class Frozen:
 
 def _named(name, root):
     # Not rglob: it stops at a cgroup that ends while it is read.
-    for folder, _, names in os.walk(root):
+    for directory, _, names in os.walk(root):
         if name in names:
-            yield pathlib.Path(folder, name)
+            yield pathlib.Path(directory, name)
 
 
 def _states(procs):

@@ -58,7 +58,7 @@ class _Connection(http.client.HTTPConnection):
 
 
 class Cluster:
-    """One running bed: `cluster.sh` beside this folder, with its BASE."""
+    """One running bed: `cluster.sh` next to this directory, with its BASE."""
 
     def __init__(self, base, script=None):
         self.base = str(base)
@@ -66,14 +66,14 @@ class Cluster:
         self._folder = tempfile.mkdtemp(prefix="belay-stress.")
         self._socket = self._folder + "/api"
         command = ["kubectl", "proxy", "--unix-socket=" + self._socket]
-        # A session of its own: nsenter forks, and both must be ended.
-        # It complains of each request while the API server is away; whoever asked is told anyway.
+        # A separate session: nsenter forks, and both must be ended.
+        # It logs an error for each request while the API server is down; the caller gets it anyway.
         self._proxy = self.spawn("exec", *command, stdout=subprocess.DEVNULL,
                                  stderr=subprocess.DEVNULL)
         self.inner = None
 
     def __enter__(self):
-        # Told to end, a test takes its proxy along, as it does at Ctrl-C.
+        # A test that is stopped also stops its proxy, as at Ctrl-C.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))
         try:
             self._await_answer()
@@ -142,7 +142,7 @@ class Cluster:
         return self.get(path).get("items") or []
 
     def create(self, path, body):
-        """Made, or there already: after a lost answer nobody knows which."""
+        """Created, or existing: after a lost answer it is unknown which."""
         try:
             self.request("POST", path, body)
         except Refused as error:
@@ -161,7 +161,7 @@ class Cluster:
         self.request("PATCH", path, body, kind="application/merge-patch+json")
 
     def patiently(self, what, attempt, seconds=120):
-        """Repeat until `attempt` gives something true; what cannot be reached is asked again."""
+        """Repeats until `attempt` returns a true value; connection errors are retried."""
         deadline = time.monotonic() + seconds
         last = None
         while time.monotonic() < deadline:
@@ -174,7 +174,7 @@ class Cluster:
             time.sleep(0.5)
         raise SystemExit(f"{what}: not within {seconds} s" + (f" ({last})" if last else ""))
 
-    # What lies behind the API: the host sees the cluster's processes, files and mounts.
+    # Behind the API: the host sees the cluster's processes, files and mounts.
 
     def _descendant_inside(self):
         """The host's pid of the proxy itself, which is in all of the cluster's namespaces."""
@@ -212,11 +212,11 @@ def given(parser):
     """The arguments, with those that every test of a bed has."""
     parser.add_argument("--driver", default="local.csi.belay.dev")
     parser.add_argument("--script", help=argparse.SUPPRESS)
-    parser.add_argument("--base", default=os.environ.get("BASE"), help="folder of the bed")
+    parser.add_argument("--base", default=os.environ.get("BASE"), help="directory of the bed")
     parser.add_argument("--output", help="file for the result as JSON")
     arguments = parser.parse_args()
     if not arguments.base:
-        parser.error("BASE or --base must name the folder of a running bed")
+        parser.error("BASE or --base must name the directory of a running bed")
     return arguments
 
 

@@ -1,4 +1,4 @@
-"""What is left of a test's volumes: in the API, the kubelet's folder, the kernel, on the disk."""
+"""What is left of a test's volumes: in the API, the kubelet's directory, the kernel, on the disk."""
 import json
 import os
 import pathlib
@@ -40,20 +40,20 @@ def forgotten(cluster, driver):
     """The kubelet's notes of volumes that are no longer staged.
 
     It ends an unstage by removing them, and looks for them no more if it is killed in between:
-    only the folders of pods tell it what there was. Nobody is harmed, so these are told only.
+    only the directories of pods show it what there was. They do no harm, so they are only reported.
     """
     staging = f"{KUBELET}/plugins/kubernetes.io/csi"
     for inside in (f"{staging}/{driver}", f"{staging}/volumeDevices"):
-        folder = cluster.path(inside)
-        for entry in sorted(folder.iterdir()) if folder.is_dir() else []:
+        directory = cluster.path(inside)
+        for entry in sorted(directory.iterdir()) if directory.is_dir() else []:
             if entry.name not in ("publish", "staging"):
-                yield f"folder {inside}/{entry.name}"
+                yield f"directory {inside}/{entry.name}"
             else:
-                yield from (f"folder {inside}/{entry.name}/{one.name}" for one in entry.iterdir())
+                yield from (f"directory {inside}/{entry.name}/{one.name}" for one in entry.iterdir())
 
 
 def _loops(cluster, volumes):
-    """Devices are the whole machine's. Ours have their file on the state folder's filesystem, or
+    """Devices are the whole machine's. Ours have their file on the state directory's filesystem, or
     are the kubelet's own on top of our raw devices, which bear the volume's name."""
     number = cluster.path(STATE).stat().st_dev
     ours = f"{os.major(number)}:{os.minor(number)}"
@@ -68,8 +68,8 @@ def _loops(cluster, volumes):
 
 def _files(cluster, driver):
     for name in ("volumes", "snapshots"):
-        folder = cluster.path(f"{STATE}/{name}")
-        for entry in sorted(folder.iterdir()) if folder.is_dir() else []:
+        directory = cluster.path(f"{STATE}/{name}")
+        for entry in sorted(directory.iterdir()) if directory.is_dir() else []:
             yield f"file {STATE}/{name}/{entry.name}"
 
 
@@ -85,14 +85,14 @@ def settle(cluster, driver, volumes, deadline):
         try:
             left = find(cluster, driver, volumes)
         except Unreachable as error:
-            left = [f"nobody can tell: {error}"]
+            left = [f"unknown: {error}"]
         if not left or time.monotonic() > deadline:
             return left
         time.sleep(1)
 
 
 def orphans(cluster, offset=0):
-    """The kubelet's complaints (not its notes) about folders of pods that are no more."""
+    """The kubelet's errors (not its notes) about directories of deleted pods."""
     log = pathlib.Path(cluster.base, "log/kubelet.log")
     with log.open(errors="replace") as lines:
         lines.seek(offset)

@@ -85,7 +85,7 @@ class Volume:
 
 
 class Lives:
-    """All lives that go on, and what was counted."""
+    """All running lifecycles, and the counters."""
 
     def __init__(self, cluster, seed, log, grows):
         self.cluster, self.log, self.grows = cluster, log, grows
@@ -198,7 +198,7 @@ class Lives:
 
     def _explain_restart(self, name, end):
         """A container that was being made may die with containerd; the script itself never ends
-        but well, or by a verdict that is told already."""
+        but healthy, or by a verdict that is already reported."""
         code, reason = end.get("exitCode"), end.get("reason")
         why = f"{reason}, code {code}"
         self.restarts[why] = self.restarts.get(why, 0) + 1
@@ -254,7 +254,7 @@ def _verdicts(world, name):
 
 
 def _is_grown(world, volume):
-    """The controller's part is done: a pod is what the node's part waits for."""
+    """The controller's part is done; the node's part waits for a pod."""
     status = world.claims.get(volume.name, {}).get("status", {})
     conditions = [condition["type"] for condition in status.get("conditions", [])]
     capacity = status.get("capacity", {}).get("storage")

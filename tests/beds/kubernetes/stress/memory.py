@@ -5,22 +5,22 @@ MIB = 1 << 20
 
 
 def _cgroup(pid):
-    """The folder of its memory cgroup, and the names of the files in it: now, most, prefix."""
+    """The directory of its memory cgroup, and the names of the files in it: now, most, prefix."""
     lines = [line.split(":", 2) for line in
              pathlib.Path(f"/proc/{pid}/cgroup").read_text().splitlines()]
     for _, controllers, path in lines:
         if "memory" in controllers.split(","):
-            folder = pathlib.Path("/sys/fs/cgroup/memory" + path)
-            return folder, "memory.usage_in_bytes", "memory.max_usage_in_bytes", "total_"
-    folder = pathlib.Path("/sys/fs/cgroup" + lines[-1][2])
-    return folder, "memory.current", "memory.peak", ""
+            directory = pathlib.Path("/sys/fs/cgroup/memory" + path)
+            return directory, "memory.usage_in_bytes", "memory.max_usage_in_bytes", "total_"
+    directory = pathlib.Path("/sys/fs/cgroup" + lines[-1][2])
+    return directory, "memory.current", "memory.peak", ""
 
 
-def _of_cgroup(folder, now, most, prefix):
-    """The working set is what the kubelet judges by: all but the page cache nobody used lately."""
-    numbers = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
-    usage = int((folder / now).read_text())
-    peak = folder / most
+def _of_cgroup(directory, now, most, prefix):
+    """The working set, as the kubelet uses it: all but the page cache that was not used lately."""
+    numbers = dict(line.split() for line in (directory / "memory.stat").read_text().splitlines())
+    usage = int((directory / now).read_text())
+    peak = directory / most
     return {"working_set": (usage - int(numbers[prefix + "inactive_file"])) / MIB,
             "usage": usage / MIB,
             "peak_usage": int(peak.read_text()) / MIB if peak.exists() else None}

@@ -63,7 +63,7 @@ def histograms(text, name, key):
 
 
 def since(before, after):
-    """What was added between two looks; what was not touched is left out."""
+    """The differences between two reads; unchanged metrics are left out."""
     added = {}
     for key, late in after.items():
         change = Histogram()

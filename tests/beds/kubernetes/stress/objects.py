@@ -57,7 +57,7 @@ def snapshot(name, claim_name):
 
 
 def pod(name, claim_name, kind, script, environment, restart="OnFailure"):
-    """A pod with one volume, at /volume: a folder, or a raw device."""
+    """A pod with one volume, at /volume: a directory, or a raw device."""
     container = {"name": "writer", "image": "localhost/busybox:1", "imagePullPolicy": "Never",
                  "command": ["sh", "-c", script],
                  "env": [{"name": key, "value": str(value)} for key, value in environment.items()]}
@@ -76,10 +76,10 @@ def make_surroundings(cluster, driver):
     """The namespace and the classes that all pods and claims of a test use."""
     create = lambda what, path, body: cluster.patiently(
         what, lambda: cluster.create(path, body) or True)
-    # A test that failed leaves everything for whoever looks for the cause.
+    # A failed test leaves everything for the search for the cause.
     if _is_there(cluster):
-        raise SystemExit(f"an earlier test left its volumes; please run, when they are not needed "
-                         f"any more: kubectl delete namespace {NAMESPACE}")
+        raise SystemExit(f"an earlier test left its volumes; please run, once they are not needed: "
+                         f"kubectl delete namespace {NAMESPACE}")
     create("making the namespace", "/api/v1/namespaces",
            {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
     for kind in KINDS:

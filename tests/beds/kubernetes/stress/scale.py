@@ -4,8 +4,8 @@
     scale.py [--pods 100] [--kinds ext4,xfs,btrfs,block] [--output FILE] [--plot FILE.png]
 
 First a few pods one after the other, then all at once on new volumes, then all at once again on
-the same volumes. Prints the kubelet's own times beside the agent's, as Markdown. Needs a running
-bed with Belay installed in it: BASE names its folder.
+the same volumes. Prints the kubelet's own times next to the agent's, as Markdown. Needs a running
+bed with Belay installed in it: BASE names its directory.
 """
 import argparse
 import json
@@ -111,7 +111,7 @@ class Round:
 
 
 def check_limit(cluster, driver, pods):
-    """The scheduler would leave the rest pending, for ever."""
+    """The scheduler would leave the rest pending forever."""
     for node in cluster.items("/apis/storage.k8s.io/v1/csinodes"):
         for one in node["spec"].get("drivers") or []:
             most = one.get("allocatable", {}).get("count", pods)
@@ -152,7 +152,7 @@ def milliseconds(seconds):
 
 
 def times_table(title, histograms):
-    """The longest in all first; what is less than a two-hundredth of all is left out."""
+    """The longest total first; less than half a percent of the total is left out."""
     print(f"\n{title}\n\n| | times | mean, ms | median | 99 of 100 below |\n|---|---|---|---|---|")
     everything = sum(one.sum for one in histograms.values())
     for name, one in sorted(histograms.items(), key=lambda item: -item[1].sum):
@@ -165,7 +165,7 @@ def times_table(title, histograms):
 
 
 def share(one):
-    """What of a pod's start was the agent's, and what the controller's: means a pod."""
+    """The agent's and the controller's part of a pod's start: means per pod."""
     agent, controller = one["times"]["agent"], one["times"]["controller"]
     total = lambda part, names: sum(part[name].sum for name in names if name in part)
     node = total(agent, ("NodeStageVolume", "NodePublishVolume")) / one["pods"]
@@ -178,7 +178,7 @@ def share(one):
 
 
 def histogram_of_starts(starts, width=50):
-    """Plain text: it can stand in a log."""
+    """Plain text, fit for a log."""
     step = max(starts) / 10 or 1
     counts = [0] * 10
     for one in starts:

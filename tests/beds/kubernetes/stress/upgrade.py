@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Agent and controller are replaced while pods write: no write may fail, nothing may be lost.
 
-    upgrade.py [--chart FOLDER] [--output FILE]
+    upgrade.py [--chart DIRECTORY] [--output FILE]
 
 A pod on each of ext4, xfs, btrfs and a raw device writes numbered records and syncs each. Then both
 are restarted by a rollout and, with --chart, replaced by `helm upgrade`, while new volumes are
-asked for. The longest pause between two records is told for before and for during. Needs a running
-bed with Belay installed in it: BASE names its folder.
+asked for. The longest pause between two records is reported for before and for during. Needs a running
+bed with Belay installed in it: BASE names its directory.
 """
 import argparse
 import json
@@ -51,7 +51,7 @@ def uptime():
 
 
 class Absence(threading.Thread):
-    """How long the agent's socket answered nobody, and the kubelet did not have the driver."""
+    """How long the agent's socket did not answer, and the driver was not registered."""
 
     def __init__(self, cluster, driver):
         super().__init__(daemon=True)
@@ -115,7 +115,7 @@ class Writers:
             await_phase(self.cluster, name, ("Running",))
 
     def records(self):
-        """{name: [(number, before, after)]} and what failed, by the pods' own words."""
+        """{name: [(number, before, after)]} and the failures, from the pods' output."""
         written, failures = {}, []
         for name in self.names:
             text = self.cluster.patiently(
@@ -254,7 +254,7 @@ def report(result):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--chart", help="folder of the chart, for a helm upgrade as well")
+    parser.add_argument("--chart", help="directory of the chart, for a helm upgrade as well")
     parser.add_argument("--release", default="belay")
     parser.add_argument("--quiet", type=float, default=5, help="seconds of writing before")
     given = kube.given(parser)

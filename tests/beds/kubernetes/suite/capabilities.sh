@@ -11,7 +11,7 @@ lacks() {
     (((0x$bounding >> capability_bits[$1] & 1) == 0))
 }
 
-# REGEX <tab> CAPABILITY <tab> what needs it, of each line of exceptions.txt that holds here.
+# REGEX <tab> CAPABILITY <tab> reason, of each line of exceptions.txt that holds here.
 exceptions_here() {
     local capability regex what
     grep -v '^#' "$here/exceptions.txt" | sed 's/ | /\t/g' |

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Writes the tables of docs/conformance.md from what a full run left.
+# Writes the tables of docs/conformance.md from the reports of a full run.
 #
 #   document.sh REPORTS
 set -euo pipefail
@@ -9,7 +9,7 @@ specs=$reports/specs.tsv
 page=$here/../../../../docs/conformance.md
 
 [ "$(cat "$reports/kind" 2>/dev/null)" = full ] || {
-    printf 'document.sh: %s holds no full run; please run: make e2e FULL=1\n' "$reports" >&2
+    printf 'document.sh: %s has no full run; please run: make e2e FULL=1\n' "$reports" >&2
     exit 1
 }
 

@@ -1,9 +1,9 @@
 #!/bin/sh
-# Stands in for the populator that one spec installs: fills the volume of each claim whose source is
+# Replaces the populator that one spec installs: fills the volume of each claim whose source is
 # a Hello with the file that the Hello describes. Runs in a pod, with the rights that the spec gives.
 #
-# As any populator it makes a volume by a claim of its own, lets a pod write to it, and then gives it
-# to the claim that waits. All words but --namespace are the original's, and do nothing here.
+# Like any populator it creates a volume by a separate claim, lets a pod write to it, and then gives it
+# to the claim that waits. All arguments but --namespace are the original's, and ignored here.
 set -eu
 
 for word; do

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Judges what run.sh left and prints a table. Exits 1 unless every spec passed or is explained.
+# Evaluates the reports of run.sh and prints a table. Exits 1 unless every spec passed or is explained.
 #
 #   report.sh REPORTS full|focus|some PART...
 #
-# Explained is a skip whose reason skips.txt knows, and what exceptions.txt leaves out for want of a
+# Explained is a skip whose reason skips.txt knows, and a spec that exceptions.txt leaves out for lack of a
 # capability. Of a full run each line of both files must be needed, of the focused run each line of
 # focus.txt.
 set -euo pipefail
@@ -12,10 +12,10 @@ here=$(dirname "$(readlink -f "$0")")
 reports=$1 kind=$2
 shift 2
 specs=$reports/specs.tsv
-complaints=$reports/complaints
+problems=$reports/problems
 
 complain() {
-    printf '%s\n' "$*" >>"$complaints"
+    printf '%s\n' "$*" >>"$problems"
 }
 
 entries() {
@@ -52,22 +52,22 @@ judge_skips() {
         $1 == "skipped" {
             for (reason in known) if ($6 ~ reason) next
             print "skipped for a reason that skips.txt does not know: " $6 ": (" $3 ") " $5
-        }' "$reports/reasons" "$specs" | sort -u >>"$complaints"
+        }' "$reports/reasons" "$specs" | sort -u >>"$problems"
     [ "$kind" = full ] || return 0
     awk -F '\t' '
         FILENAME ~ /exclusions$/ { known[$1] = 1; next }
         $1 == "left-out" {
             for (regex in known) if ("(" $3 ") " $5 ~ regex) next
-            print "not run, and excluded.txt does not say why: (" $3 ") " $5
-        }' "$reports/exclusions" "$specs" >>"$complaints"
+            print "not run, and excluded.txt has no reason: (" $3 ") " $5
+        }' "$reports/exclusions" "$specs" >>"$problems"
     awk -F '\t' '
         FILENAME ~ /reasons$/ { known[$1] = 1; next }
         $1 == "skipped" { for (reason in known) if ($6 ~ reason) delete known[reason] }
         END { for (reason in known) print "skips.txt, but no such skip: " reason }
-        ' "$reports/reasons" "$specs" >>"$complaints"
+        ' "$reports/reasons" "$specs" >>"$problems"
 }
 
-# A focus that matches nothing any more would test nothing for ever.
+# A focus that no longer matches would never test anything.
 judge_focus() {
     local line
     grep -v '^#' "$here/focus.txt" | while IFS= read -r line; do
@@ -81,7 +81,7 @@ judge() {
     judge_skips
     [ "$kind" != focus ] || judge_focus
     [ "$(count '$1 == "passed"')" != 0 ] || complain "not one spec passed"
-    awk -F '\t' '$1 == "failed" { print "failed: (" $3 ") " $5 }' "$specs" >>"$complaints"
+    awk -F '\t' '$1 == "failed" { print "failed: (" $3 ") " $5 }' "$specs" >>"$problems"
 }
 
 table() {
@@ -100,7 +100,7 @@ table() {
         }' "$specs" | sort -f
 }
 
-: >"$complaints"
+: >"$problems"
 junits=("${@/#/$reports/}")
 awk -f "$here/specs.awk" "${junits[@]/%//junit_01.xml}" | sort -t $'\t' -k 3 >"$specs"
 printf '%s\n' "$kind" >"$reports/kind"
@@ -114,8 +114,8 @@ for part; do
     [ ! -e "$reports/$part/second" ] ||
         sed 's/^/passed at the second attempt: /' "$reports/$part/second"
 done
-if [ -s "$complaints" ]; then
+if [ -s "$problems" ]; then
     printf '\n'
-    cat "$complaints"
+    cat "$problems"
     exit 1
 fi

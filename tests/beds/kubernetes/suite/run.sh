@@ -7,7 +7,7 @@
 #
 # PROCS specs run at a time; the disruptive ones stop the kubelet and run one at a time. A spec that
 # failed is run once more, and if it passes then, the report says so. SUITE_DIR keeps reports and
-# logs. Half of PARTS is judged by itself; when the other half has passed before, both are judged
+# logs. Half of PARTS is evaluated by itself; if the other half has passed before, both are evaluated
 # as a full run. report.sh prints the table; its exit code is the verdict.
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
@@ -26,7 +26,7 @@ check_cluster() {
         give_up "the kubelet has no driver $driver; is the chart installed and belay-node ready?"
     kubectl get crd volumesnapshots.snapshot.storage.k8s.io >/dev/null ||
         give_up "the cluster has no CRDs of the snapshot API"
-    # Without it volumeLimits would fail after minutes, and not say why.
+    # Without it volumeLimits would fail after minutes, without a reason.
     kubectl get csinode "$BED_NODE" -o jsonpath='{.spec.drivers[*].allocatable.count}' |
         grep -q . ||
         give_up "the driver has no limit of volumes; please install it with maxVolumes (48 will do)"
@@ -43,7 +43,7 @@ describe() {
     descriptions+=(--storage.testdriver="$reports/driver-$1-$2.yaml")
 }
 
-# What is not asked for, as one regex.
+# The specs to skip, as one regex.
 left_out() {
     { grep -v '^#' "$here/excluded.txt" | sed 's/ | .*//' && exceptions_here | cut -f 1; } |
         paste -sd '|'
@@ -87,10 +87,10 @@ progress() {
         /^External Storage/ { before = $0 }'
 }
 
-# run NAME FOCUS SKIP PROCS: the code says nothing that the report does not say better.
+# run NAME FOCUS SKIP PROCS: the exit code is ignored, since the report has more detail.
 run() {
     local name=$1 focus=$2 skip=$3 started=$SECONDS
-    printf 'suite: %s, %s at a time; all they say: %s\n' "$name" "$4" "$reports/$name.log"
+    printf 'suite: %s, %s at a time; full output: %s\n' "$name" "$4" "$reports/$name.log"
     mkdir -p "$reports/$name"
     "$BIN/ginkgo" run --procs="$4" --focus="$focus" --skip="$skip" --timeout=4h --fail-on-empty \
         --flake-attempts=2 --no-color -v "$BIN/storagee2e.test" -- "${descriptions[@]}" --provider=local \
@@ -192,7 +192,7 @@ if [ -n "${PARTS:-}" ]; then
 elif [ -n "${FOCUS:-}" ]; then
     import_populator
     skip=$(left_out)
-    # Beside others a spec that stops the kubelet breaks their streams, and they wait for ever.
+    # In parallel, a spec that stops the kubelet breaks the streams of others, and they wait forever.
     [ "$procs" = 1 ] || skip+='|\[Disruptive\]'
     run focus "$FOCUS" "$skip" "$procs"
     "$here/report.sh" "$reports" some focus

@@ -2,7 +2,7 @@
 #
 #   passed|failed|skipped|left-out  SECONDS  DESCRIPTION  SUITE  SPEC  REASON
 #
-# left-out is what the command line did not ask for. A spec of several runs counts where it ran
+# left-out: excluded by the command line. A spec of several runs counts where it ran
 # last. The REASON is the one for which a spec was skipped.
 
 function attribute(line, name,    text) {

@@ -1,5 +1,5 @@
 //! Filesystems that this process serves (include/uapi/linux/fuse.h): the mount, the loop that reads
-//! requests, and the end of both. Must not know what a filesystem answers.
+//! requests, and the end of both. Must not know the responses of a filesystem.
 
 mod silent;
 mod wire;
@@ -21,23 +21,23 @@ pub(crate) use wire::{Attributes, Reply, Request, op};
 /// More than the largest request: a write of [`wire::WRITE_BYTES_MAX`] and its head.
 const REQUEST_BYTES_MAX: usize = wire::WRITE_BYTES_MAX + 4096;
 
-/// What a filesystem does.
+/// A filesystem.
 pub(crate) trait Server: Send + 'static {
-    /// Answers a request; none leaves the caller waiting.
+    /// Answers a request; with none, the caller waits.
     fn answer(&mut self, request: Request<'_>) -> Option<Result<Vec<u8>, Errno>>;
 }
 
-/// A mounted filesystem. Unmounted when dropped; whatever still waits for it gets an error.
+/// A mounted filesystem. Unmounted when dropped; processes that still wait for it get an error.
 pub(crate) struct FuseMount {
     point: PathBuf,
     /// Its number in fusectl.
     connection: u32,
-    /// Keeps it from ending, and so its number from going to another one.
+    /// Keeps it open, so that its number is not reused.
     _root: OwnedFd,
 }
 
 impl FuseMount {
-    /// Mounts it at that folder.
+    /// Mounts it at that directory.
     pub(crate) fn new(point: &Path, server: impl Server) -> Self {
         let device = File::options()
             .read(true)
@@ -64,7 +64,7 @@ impl FuseMount {
         }
     }
 
-    /// Where it is mounted.
+    /// Its mount point.
     pub(crate) fn point(&self) -> &Path {
         &self.point
     }
@@ -79,14 +79,14 @@ impl Drop for FuseMount {
     fn drop(&mut self) {
         abort(self.connection);
         match unmount(&self.point, UnmountFlags::DETACH) {
-            // The place has swept it away already, in a test that failed.
+            // The test directory has unmounted it already, in a failed test.
             Ok(()) | Err(Errno::INVAL | Errno::NOENT) => {}
             Err(error) => eprintln!("cannot unmount {}: {error}", self.point.display()),
         }
     }
 }
 
-/// Ends the connection, so that nobody waits for it any more, whoever has it open.
+/// Ends the connection, so that no process waits for it any longer.
 fn abort(connection: u32) {
     let control = PathBuf::from("/sys/fs/fuse/connections");
     let abort = control.join(connection.to_string()).join("abort");
@@ -108,9 +108,9 @@ fn serve(mut device: File, mut server: impl Server) {
                 pause();
                 continue;
             }
-            // A request was taken back before it was read.
+            // A request was cancelled before it was read.
             Err(error) if error.kind() == ErrorKind::NotFound => continue,
-            // Not mounted any more.
+            // No longer mounted.
             Err(_) => return,
         };
         let request = Request::new(&bytes[..length]);
@@ -121,7 +121,7 @@ fn serve(mut device: File, mut server: impl Server) {
             _ => server.answer(request),
         };
         if let Some(answer) = answer {
-            // Whoever asked may have been interrupted.
+            // The caller may have been interrupted.
             drop(device.write(&wire::framed(unique, answer)));
         }
     }

@@ -1,5 +1,5 @@
 //! A filesystem whose server stops answering. It has one file, and answers all requests until it is
-//! silenced; from then on whatever asks it waits in the kernel.
+//! silenced; from then on its callers wait in the kernel.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -9,18 +9,18 @@ use std::time::{Duration, SystemTime};
 
 use rustix::io::Errno;
 
-use super::super::place::Place;
+use super::super::test_dir::TestDir;
 use super::{Attributes, FuseMount, Reply, Request, Server, abort, op};
 
-/// Longer than a test waits for anything.
+/// Longer than any wait of a test.
 const SILENT_MAX: Duration = Duration::from_secs(90);
 
-/// The number of the folder (`FUSE_ROOT_ID`), and that of the file in it.
+/// The number of the directory (`FUSE_ROOT_ID`), and that of the file in it.
 const ROOT: u64 = 1;
 const FILE: u64 = 2;
 const FILE_BYTES: u64 = 1 << 20;
 
-/// The mounted filesystem. Unmounted when dropped, and what waits for it goes on with an error.
+/// The mounted filesystem. Unmounted when dropped; its callers then get an error.
 pub(crate) struct Fuse {
     mount: FuseMount,
     is_silent: Arc<AtomicBool>,
@@ -29,27 +29,27 @@ pub(crate) struct Fuse {
 }
 
 impl Fuse {
-    /// Mounts it in the place, with a file of that name in it.
-    pub(crate) fn mount(place: &Place, file: &str) -> Self {
+    /// Mounts it in the test directory, with a file of that name in it.
+    pub(crate) fn mount(test_dir: &TestDir, file: &str) -> Self {
         let is_silent = Arc::new(AtomicBool::new(false));
         let server = OneFile {
             name: file.to_owned(),
             is_silent: Arc::clone(&is_silent),
         };
         Fuse {
-            mount: FuseMount::new(&place.folder("fuse"), server),
+            mount: FuseMount::new(&test_dir.directory("fuse"), server),
             is_silent,
             end: None,
         }
     }
 
-    /// Where it is mounted.
+    /// Its mount point.
     pub(crate) fn point(&self) -> &Path {
         self.mount.point()
     }
 
-    /// From now on it answers nothing. In a test that fails it comes to an end all the same, since
-    /// a process that waits for it cannot even be killed.
+    /// From now on it answers nothing. It ends even in a failed test, since a process that waits
+    /// for it cannot be killed.
     pub(crate) fn silence(&mut self) {
         self.is_silent.store(true, Ordering::SeqCst);
         let (end, ended) = mpsc::channel();

@@ -1,5 +1,5 @@
 //! The bytes of requests and replies (include/uapi/linux/fuse.h, version 7.33). Knows the layout of
-//! messages, and of no filesystem.
+//! messages, but no filesystem.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -41,20 +41,20 @@ pub(crate) mod op {
     pub(crate) const LSEEK: u32 = 46;
 }
 
-/// The largest write that is taken in one piece.
+/// The largest write in one piece.
 pub(super) const WRITE_BYTES_MAX: usize = 1 << 20;
 
 /// `FUSE_BIG_WRITES`: more than a page at once.
 const BIG_WRITES: u32 = 1 << 5;
 /// `FUSE_MAX_PAGES`: as many pages as [`init`] says.
 const MAX_PAGES: u32 = 1 << 22;
-/// `FUSE_HANDLE_KILLPRIV_V2`: no question about `security.capability` before every write.
+/// `FUSE_HANDLE_KILLPRIV_V2`: no query of `security.capability` before every write.
 const HANDLE_KILLPRIV_V2: u32 = 1 << 28;
 
 /// Bytes of `struct fuse_in_header`.
 const HEAD_BYTES: usize = 40;
 
-/// A request, read from its front on.
+/// A request, parsed from the start.
 #[derive(Clone, Copy)]
 pub(crate) struct Request<'a> {
     head: &'a [u8],
@@ -67,7 +67,7 @@ impl<'a> Request<'a> {
         Request { head, rest }
     }
 
-    /// What is asked: one of [`op`].
+    /// The kind of request: one of [`op`].
     pub(crate) fn op(&self) -> u32 {
         u32::from_ne_bytes(self.head[4..8].try_into().expect("four bytes"))
     }
@@ -76,12 +76,12 @@ impl<'a> Request<'a> {
         u64::from_ne_bytes(self.head[8..16].try_into().expect("eight bytes"))
     }
 
-    /// The inode that it is about.
+    /// Its inode.
     pub(crate) fn node(&self) -> u64 {
         u64::from_ne_bytes(self.head[16..24].try_into().expect("eight bytes"))
     }
 
-    /// Passes over so many bytes.
+    /// Skips this many bytes.
     pub(crate) fn skip(&mut self, bytes: usize) {
         self.rest = &self.rest[bytes..];
     }
@@ -116,21 +116,21 @@ impl<'a> Request<'a> {
     }
 }
 
-/// `struct fuse_attr`, as far as anybody here differs in it.
+/// `struct fuse_attr`, the fields that differ here.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Attributes {
     pub(crate) ino: u64,
     pub(crate) bytes: u64,
-    /// Of 512 bytes.
+    /// In units of 512 bytes.
     pub(crate) blocks: u64,
     pub(crate) mode: u32,
-    /// How many names it has.
+    /// Number of names.
     pub(crate) links: u32,
-    /// Of content and attributes alike.
+    /// Change time of content and attributes.
     pub(crate) changed: SystemTime,
 }
 
-/// The body of a reply, written from its front on.
+/// The body of a reply, built from the start.
 #[derive(Default)]
 pub(crate) struct Reply(Vec<u8>);
 
@@ -157,14 +157,14 @@ impl Reply {
         self
     }
 
-    /// `struct fuse_entry_out`. Nothing may be remembered: each name and size is asked for again.
+    /// `struct fuse_entry_out`. Nothing is cached: each name and size is requested again.
     pub(crate) fn entry(attributes: &Attributes) -> Self {
         Reply::default()
             .u64s(&[attributes.ino, 0, 0, 0, 0])
             .attributes(attributes)
     }
 
-    /// `struct fuse_attr_out`, of which nothing may be remembered either.
+    /// `struct fuse_attr_out`, which is not cached either.
     pub(crate) fn attr(attributes: &Attributes) -> Self {
         Reply::default().u64s(&[0, 0]).attributes(attributes)
     }
@@ -172,7 +172,7 @@ impl Reply {
     fn attributes(self, of: &Attributes) -> Self {
         let changed = of.changed.duration_since(UNIX_EPOCH).expect("after 1970");
         let (seconds, parts) = (changed.as_secs(), changed.subsec_nanos());
-        // Parts of a second, three times, then mode, links, owner, group, device and block size.
+        // Nanoseconds, three times, then mode, links, owner, group, device and block size.
         self.u64s(&[of.ino, of.bytes, of.blocks, seconds, seconds, seconds])
             .u32s(&[parts, parts, parts, of.mode, of.links, 0, 0, 0, 4096, 0])
     }
@@ -183,13 +183,13 @@ impl Reply {
     }
 }
 
-/// `struct fuse_init_out`. No write is held back (`FUSE_WRITEBACK_CACHE`).
+/// `struct fuse_init_out`. Writes are not cached (`FUSE_WRITEBACK_CACHE`).
 pub(super) fn init() -> Vec<u8> {
     let write_bytes_max = u32::try_from(WRITE_BYTES_MAX).expect("small");
     let flags = BIG_WRITES | MAX_PAGES | HANDLE_KILLPRIV_V2;
-    // Two halves: requests in the background, and how many of them are a jam.
+    // Two halves: background requests, and the number that counts as congested.
     let background = u32::from_ne_bytes([12, 0, 9, 0]);
-    // The granularity of times, then the pages of one request.
+    // The granularity of timestamps, then the pages per request.
     let pages_max = write_bytes_max / 4096;
     let mut out = Reply::default()
         .u32s(&[7, 33, 1 << 16, flags, background, write_bytes_max, 1])

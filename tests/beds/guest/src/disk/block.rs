@@ -11,7 +11,7 @@ pub(super) const FEATURES: Features = Features::of(&[
 
 const SECTOR: u64 = 512;
 const HEADER: usize = 16;
-/// Of a serial number, filled up with zeros.
+/// Length of a serial number, padded with zeros.
 const ID_BYTES: usize = 20;
 
 const READ: u32 = 0;
@@ -34,8 +34,8 @@ pub(super) fn config(medium: &Medium) -> Vec<u8> {
     config
 }
 
-/// The answer to a request, `room` bytes at most of which the last is the status; None if there is
-/// no power to answer with.
+/// The response to a request, at most `room` bytes, of which the last is the status; None without
+/// power.
 pub(super) fn perform(medium: &Medium, serial: &str, sent: &[u8], room: usize) -> Option<Vec<u8>> {
     let mut answer = vec![0; room];
     let (status, data) = answer.split_last_mut()?;
@@ -71,7 +71,7 @@ fn obey(medium: &Medium, serial: &str, sent: &[u8], into: &mut [u8]) -> Result<(
         WRITE => medium.write(at, data)?,
         FLUSH => medium.flush()?,
         GET_ID => {
-            // Asks for what is on the disk itself, so it fails as a read does.
+            // Reads from the disk itself, so it fails like a read.
             medium.read(0, &mut [])?;
             let id = serial.as_bytes().iter().take(ID_BYTES);
             into.iter_mut().zip(id).for_each(|(to, from)| *to = *from);

@@ -1,5 +1,5 @@
-//! What a disk holds: a file of the machine, and before it a write-back cache that a power cut
-//! loses. Knows bytes, offsets and faults; must not know how requests arrive.
+//! The content of a disk: a file of the machine, with a write-back cache that a power cut loses.
+//! Knows bytes, offsets and faults; must not know how requests arrive.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -10,14 +10,14 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use belay_bed::chance::Chance;
 
-/// What survives a power cut whole or not at all, in bytes: a block of today's disks.
+/// The unit that survives a power cut whole or not at all, in bytes: a block of today's disks.
 const PAGE: u64 = 4096;
-/// Pages in the cache, at most: 16 MiB, as in a disk of the trade.
+/// Maximum pages in the cache: 16 MiB, as in real disks.
 const CACHE_MAX: usize = 4096;
-/// One of so many overwritten pages has reached the platter before.
+/// One in this many overwritten pages has reached the platter before.
 const WRITTEN_BEFORE: u64 = 4;
 
-/// What is left of the cache after a power cut.
+/// The part of the cache that survives a power cut.
 #[derive(Clone, Copy, Debug)]
 pub enum Survival {
     /// Nothing that was not flushed.
@@ -44,11 +44,11 @@ pub struct Failing {
 pub(crate) enum Refused {
     /// The answer is an I/O error.
     Failed,
-    /// There is no answer, since there is no power.
+    /// There is no response, since there is no power.
     NoPower,
 }
 
-/// What a disk holds. It outlives the guests that use it.
+/// The content of a disk. It outlives the guests that use it.
 #[derive(Debug)]
 pub struct Medium {
     state: Mutex<State>,
@@ -66,7 +66,7 @@ struct State {
     cut: Option<Cut>,
 }
 
-/// A power cut that is to come.
+/// A scheduled power cut.
 struct Cut {
     at: u64,
     act: Box<dyn FnOnce() + Send>,
@@ -79,7 +79,7 @@ impl std::fmt::Debug for Cut {
 }
 
 impl Medium {
-    /// A disk of that file, which is made if need be, and becomes that large.
+    /// A disk in that file, which is created if necessary, and resized.
     ///
     /// # Panics
     /// If the file cannot be made or opened, or `bytes` is not a multiple of 4 KiB.
@@ -138,7 +138,7 @@ impl Medium {
         });
     }
 
-    /// What a power cut leaves; then the power is back. The guest must be gone.
+    /// Cuts the power, and turns it on again. The guest must have ended.
     pub fn lose_cache(&self, survival: Survival) {
         let mut state = self.state();
         let cache = std::mem::take(&mut state.cache);
@@ -202,7 +202,7 @@ impl State {
         }
     }
 
-    /// One more change, unless the power fails at it.
+    /// Counts a change, unless the power fails at it.
     fn change(&mut self) -> Result<(), Refused> {
         self.changes += 1;
         let changes = self.changes;
@@ -255,7 +255,7 @@ impl State {
         Ok(())
     }
 
-    /// A full cache writes something back, in an order of its own.
+    /// A full cache writes something back, in any order.
     fn write_back_one(&mut self) -> io::Result<()> {
         let from = self.chance.below(self.bytes.max(1));
         let next = self.cache.range(from..).next();
@@ -310,9 +310,9 @@ mod tests {
     use super::*;
 
     fn medium() -> (tempfile::TempDir, Medium) {
-        let folder = tempfile::tempdir().unwrap();
-        let medium = Medium::new(&folder.path().join("disk"), 1 << 20);
-        (folder, medium)
+        let directory = tempfile::tempdir().unwrap();
+        let medium = Medium::new(&directory.path().join("disk"), 1 << 20);
+        (directory, medium)
     }
 
     fn byte(medium: &Medium, at: u64) -> u8 {
@@ -323,7 +323,7 @@ mod tests {
 
     #[test]
     fn what_was_written_is_read_across_pages_before_and_after_a_flush() {
-        let (_folder, medium) = medium();
+        let (_directory, medium) = medium();
         let data: Vec<u8> = (0..10_000_usize).map(|n| n.to_le_bytes()[0] | 1).collect();
         medium.write(4096 - 512, &data).unwrap();
         for _ in 0..2 {
@@ -337,7 +337,7 @@ mod tests {
 
     #[test]
     fn a_power_cut_loses_what_was_not_flushed_and_nothing_else() {
-        let (_folder, medium) = medium();
+        let (_directory, medium) = medium();
         medium.write(0, &[1; 512]).unwrap();
         medium.flush().unwrap();
         medium.write(8192, &[2; 512]).unwrap();
@@ -350,7 +350,7 @@ mod tests {
     #[test]
     fn some_pages_survive_as_the_seed_decides() {
         let survivors = |seed| {
-            let (_folder, medium) = medium();
+            let (_directory, medium) = medium();
             medium.write(0, &[1; 64 << 10]).unwrap();
             medium.lose_cache(Survival::Some(seed));
             let pages = (0..16).map(|page| byte(&medium, page * PAGE));
@@ -363,7 +363,7 @@ mod tests {
 
     #[test]
     fn a_cut_ends_all_answers_until_the_power_is_back() {
-        let (_folder, medium) = medium();
+        let (_directory, medium) = medium();
         let is_cut = Arc::new(AtomicBool::new(false));
         let act = Arc::clone(&is_cut);
         medium.cut_at(3, move || act.store(true, Ordering::SeqCst));
@@ -379,8 +379,8 @@ mod tests {
 
     #[test]
     fn a_full_cache_writes_back_by_itself() {
-        let folder = tempfile::tempdir().unwrap();
-        let medium = Medium::new(&folder.path().join("disk"), 32 << 20);
+        let directory = tempfile::tempdir().unwrap();
+        let medium = Medium::new(&directory.path().join("disk"), 32 << 20);
         medium.write(0, &vec![1; 32 << 20]).unwrap();
         medium.lose_cache(Survival::Nothing);
         let written = (0..8192)
@@ -391,7 +391,7 @@ mod tests {
 
     #[test]
     fn faults_and_requests_beyond_the_end_fail() {
-        let (_folder, medium) = medium();
+        let (_directory, medium) = medium();
         assert_eq!(
             medium.read((1 << 20) - 1, &mut [0; 2]),
             Err(Refused::Failed)

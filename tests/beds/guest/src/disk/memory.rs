@@ -1,4 +1,4 @@
-//! The guest's memory, as far as it shares it. Knows where it is mapped; nothing of queues.
+//! The part of the guest's memory that it shares. Knows where it is mapped; nothing of queues.
 
 use std::fs::File;
 use std::io;
@@ -14,9 +14,9 @@ pub(super) struct Region {
     pub(super) guest: u64,
     /// In bytes.
     pub(super) size: u64,
-    /// Its address in the process that is the guest.
+    /// Its address in the guest's process.
     pub(super) user: u64,
-    /// Where it begins in its file.
+    /// Its offset in its file.
     pub(super) offset: u64,
 }
 
@@ -77,14 +77,14 @@ impl Memory {
             .map_err(io::Error::other)
     }
 
-    /// What the guest has stored, and all that it wrote before.
+    /// The value that the guest has stored, and all its earlier writes.
     pub(super) fn acquire(&self, at: u64) -> io::Result<u16> {
         self.map
             .load(GuestAddress(at), Ordering::Acquire)
             .map_err(io::Error::other)
     }
 
-    /// Stored for the guest after all that was written before.
+    /// Stores a value for the guest, after all earlier writes.
     pub(super) fn release(&self, at: u64, value: u16) -> io::Result<()> {
         self.map
             .store(value, GuestAddress(at), Ordering::Release)

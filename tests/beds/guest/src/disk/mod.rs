@@ -1,5 +1,5 @@
 //! Disks for guests, by vhost-user: virtio-blk and virtio-scsi over a medium that can fail. Served
-//! by threads of the test itself, so a test needs no words to a process for a fault.
+//! by threads of the test itself, so a test causes faults directly.
 
 mod block;
 mod medium;
@@ -38,7 +38,7 @@ impl Features {
     }
 }
 
-/// What is put into a slot: a medium with an identity.
+/// A disk for a slot: a medium with an identity.
 #[derive(Debug)]
 pub struct Disk {
     medium: Arc<Medium>,

@@ -8,19 +8,19 @@ use super::memory::Memory;
 
 const NEXT: u16 = 1;
 const WRITE: u16 = 2;
-/// More than any disk is asked for at once.
+/// More than any disk gets in one request.
 const REQUEST_MAX: u64 = 64 << 20;
 
-/// One queue, as far as it has been described.
+/// One queue, as far as it is configured.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     /// Entries.
     pub(super) size: u16,
-    /// Where its rings are.
+    /// The addresses of its rings.
     pub(super) rings: Option<Rings>,
-    /// The guest rings it.
+    /// The guest signals it.
     pub(super) kick: Option<OwnedFd>,
-    /// The guest is rung by it.
+    /// Signals the guest.
     pub(super) call: Option<OwnedFd>,
     /// The next entry of the available ring.
     pub(super) next: u16,
@@ -34,11 +34,11 @@ pub(super) struct Rings {
     pub(super) used: u64,
 }
 
-/// A request: what the guest sends, and where it wants the answer.
+/// A request: the data from the guest, and where the response goes.
 #[derive(Debug)]
 pub(super) struct Chain {
     head: u16,
-    /// All that the device may read.
+    /// All bytes that the device may read.
     pub(super) sent: Vec<u8>,
     room: Vec<(u64, u32)>,
 }
@@ -93,7 +93,7 @@ impl Queue {
                 is_readable = memory.read_data(address, &mut chain.sent[start..]).is_ok();
             }
             if flags & NEXT == 0 {
-                // A request of nothing is answered with an error by every device.
+                // Every device answers an empty request with an error.
                 if !is_readable {
                     chain.sent.clear();
                 }
@@ -104,7 +104,7 @@ impl Queue {
         Err(io::Error::other("a chain without an end"))
     }
 
-    /// Answers a request, and rings.
+    /// Answers a request, and signals the guest.
     pub(super) fn give(&self, memory: &Memory, chain: &Chain, answer: &[u8]) -> io::Result<()> {
         let Some(rings) = self.rings else {
             return Ok(());

@@ -19,7 +19,7 @@ const BAD_TARGET: u8 = 3;
 
 const CHECK_CONDITION: u8 = 2;
 
-/// What the disk says about itself.
+/// The disk's identity.
 #[derive(Debug)]
 pub(super) struct Identity {
     /// At most 8 characters.
@@ -42,7 +42,7 @@ pub(super) fn config() -> Vec<u8> {
     config
 }
 
-/// Why a command is not obeyed.
+/// Why a command fails.
 enum Complaint {
     /// Sense key, and the two bytes of the additional code.
     Sense(u8, u8, u8),
@@ -62,7 +62,7 @@ impl From<Refused> for Complaint {
 const INVALID_COMMAND: Complaint = Complaint::Sense(5, 0x20, 0);
 const INVALID_FIELD: Complaint = Complaint::Sense(5, 0x24, 0);
 
-/// The answer to a request, or None if there is no power to answer with.
+/// The response to a request, or None without power.
 pub(super) fn perform(
     medium: &Medium,
     identity: &Identity,

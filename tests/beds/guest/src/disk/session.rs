@@ -1,5 +1,5 @@
-//! One connection of a guest to a disk: from its first message until it is closed. Knows which
-//! message means what; the queues and the device do the rest.
+//! One connection of a guest to a disk: from its first message until it is closed. Knows the
+//! meaning of the messages; the queues and the device do the rest.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -27,7 +27,7 @@ const GET_QUEUE_NUM: u32 = 17;
 const SET_BACKEND_REQ_FD: u32 = 21;
 const GET_CONFIG: u32 = 24;
 
-/// Sent to the guest: its configuration space is to be read again.
+/// Sent to the guest: it must read its configuration space again.
 const CONFIG_CHANGE: u32 = 2;
 
 /// VIRTIO_F_VERSION_1, and vhost-user's own features.
@@ -35,7 +35,7 @@ const TRANSPORT: Features = Features::of(&[30, 32]);
 /// Acknowledgements, requests of the disk's own, the configuration space.
 const PROTOCOL: Features = Features::of(&[3, 5, 9]);
 
-/// What woke a session.
+/// An event of a session.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Event {
     Message,
@@ -113,7 +113,7 @@ impl<'a> Session<'a> {
         }
         let ready = files.iter().map(|file| !file.revents().is_empty());
         let ready: Vec<bool> = ready.collect();
-        // A message may take away what else is ready.
+        // A message may invalidate other events.
         if ready[0] {
             return Ok(vec![Event::Message]);
         }
@@ -188,7 +188,7 @@ impl<'a> Session<'a> {
         message.answer(&self.stream, &answer)
     }
 
-    /// Something has changed on our side: the size, or requests are not held back any longer.
+    /// A change on our side: the size, or requests are no longer held.
     fn look_again(&mut self) -> io::Result<()> {
         let bytes = self.inserted.disk.medium.bytes();
         if bytes != self.bytes {
@@ -213,7 +213,7 @@ impl<'a> Session<'a> {
             let answer = self.inserted.perform(index, &chain.sent, chain.room());
             match answer {
                 Some(answer) => queue.give(memory, &chain, &answer)?,
-                // The power is gone, and the guest's as well.
+                // The power is off, and the guest's as well.
                 None => return Ok(()),
             }
         }

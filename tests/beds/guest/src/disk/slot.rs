@@ -1,4 +1,4 @@
-//! A place for a disk in a machine: a socket that a guest's kernel connects to when it binds the
+//! A slot for a disk in a machine: a socket that a guest's kernel connects to when it binds the
 //! slot's driver. An empty slot refuses.
 
 use std::io;
@@ -15,7 +15,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use super::session::Session;
 use super::{Disk, Inserted};
 
-/// For a guest that was killed, until its connections are closed.
+/// How long the connections of a killed guest may take to close.
 const END_MAX: Duration = Duration::from_secs(60);
 
 /// The socket, and the thread that serves it.
@@ -69,7 +69,7 @@ impl Slot {
         *self.shared.inserted() = Some(Arc::new(inserted));
     }
 
-    /// Takes the disk out; from a running guest by surprise.
+    /// Removes the disk; from a running guest by surprise.
     pub fn remove(&self) {
         *self.shared.inserted() = None;
         self.shared.wake();
@@ -101,7 +101,7 @@ impl Slot {
         self.shared.wake();
     }
 
-    /// Waits until no guest is connected: from then on nothing of a killed one reaches the disk.
+    /// Waits until no guest is connected: from then on no write of a killed guest reaches the disk.
     pub(crate) fn wait_for_end(&self) {
         let shared = &self.shared;
         let connected = shared.connected();
@@ -167,12 +167,12 @@ impl Shared {
             let inserted = self.inserted().clone();
             let Some(inserted) = inserted else { continue };
             *self.connected() = true;
-            // A guest that is killed closes its end in the middle of a message, too.
+            // A killed guest may close its end in the middle of a message.
             if let Err(error) = self.serve(stream, &inserted)
                 && error.kind() != io::ErrorKind::UnexpectedEof
                 && error.kind() != io::ErrorKind::ConnectionReset
             {
-                eprintln!("a disk gives its guest up: {error}");
+                eprintln!("a disk drops its guest: {error}");
             }
             *self.connected() = false;
             self.disconnected.notify_all();

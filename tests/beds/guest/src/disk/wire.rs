@@ -1,5 +1,5 @@
-//! Messages of the vhost-user protocol (docs/interop/vhost-user.rst of QEMU). Knows their shape,
-//! and not what they mean.
+//! Messages of the vhost-user protocol (docs/interop/vhost-user.rst of QEMU). Knows their format,
+//! not their meaning.
 
 use std::io::{self, IoSliceMut, Read as _, Write as _};
 use std::mem::MaybeUninit;
@@ -13,17 +13,17 @@ const HEADER: usize = 12;
 const VERSION: u32 = 1;
 const IS_REPLY: u32 = 1 << 2;
 const NEEDS_REPLY: u32 = 1 << 3;
-/// More than any message has.
+/// Larger than any message.
 const BODY_MAX: u32 = 4096;
 
-/// A message of the guest.
+/// A message from the guest.
 #[derive(Debug)]
 pub(super) struct Message {
-    /// What it asks for.
+    /// Its request.
     pub(super) request: u32,
     flags: u32,
     body: Vec<u8>,
-    /// Descriptors that came with it.
+    /// Its descriptors.
     pub(super) files: Vec<OwnedFd>,
 }
 
@@ -73,7 +73,7 @@ impl Message {
         send(stream, self.request, VERSION | IS_REPLY, body)
     }
 
-    /// Answers it if the guest wants to know that it was obeyed, and no more.
+    /// Answers it if the guest requests an acknowledgement.
     pub(super) fn acknowledge(&self, stream: &UnixStream) -> io::Result<()> {
         match self.flags & NEEDS_REPLY {
             0 => Ok(()),
@@ -82,7 +82,7 @@ impl Message {
     }
 }
 
-/// Sends a request of the disk's own.
+/// Sends a request of the disk to the guest.
 pub(super) fn request(stream: &UnixStream, request: u32) -> io::Result<()> {
     send(stream, request, VERSION, &[])
 }

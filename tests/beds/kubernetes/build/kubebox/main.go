@@ -1,5 +1,5 @@
 // Kubebox is every program of a small cluster in one binary: they share nearly all of their code, so
-// one link takes the room and the time of six. It is whatever name it is called by.
+// one link takes a sixth of the space and time. The name it is called by selects the program.
 package main
 
 import (

@@ -2,8 +2,8 @@
 //
 //	nodessh ADDRESS KEY_FILE
 //
-// It writes a new private key to the file and admits whoever has it. Each command is run by a shell;
-// there are no terminals, no files and no forwarding. The host key lives as long as the process.
+// It writes a new private key to the file and admits its owner. Each command is run by a shell;
+// there are no terminals, no files and no forwarding. The host key exists as long as the process.
 package main
 
 import (

@@ -1,4 +1,4 @@
-// Package storagee2e is the part of Kubernetes' end-to-end suite that judges a CSI driver by its
+// Package storagee2e is the part of Kubernetes' end-to-end suite that tests a CSI driver by its
 // description, without the thousands of specs around it: a tenth of the packages.
 package storagee2e
 

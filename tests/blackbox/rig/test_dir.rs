@@ -1,5 +1,5 @@
-//! A folder of a test's own on a real disk, and what a test may have left beneath it: mounts and
-//! bound loop devices. Nothing beyond the folder is ever touched.
+//! A test's own directory on a real disk, and its possible leftovers: mounts and bound loop
+//! devices. Nothing outside the directory is ever touched.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,14 +21,14 @@ const TMPFS_MAGIC: u64 = 0x0102_1994;
 /// has open, until it runs its program; and a mount or a device with an open file stays busy.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// The folder, removed with all that is in it when this is dropped.
-pub(crate) struct Place {
-    folder: TempDir,
+/// The directory, removed with all that is in it when this is dropped.
+pub(crate) struct TestDir {
+    directory: TempDir,
     // The last to be dropped: the next test finds nothing of this one.
     _turn: MutexGuard<'static, ()>,
 }
 
-/// A loop device that is bound to a file beneath a place.
+/// A loop device that is bound to a file in a test directory.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct LoopDevice {
     /// As in `/dev/loop<number>`.
@@ -37,11 +37,12 @@ pub(crate) struct LoopDevice {
     pub(crate) file: PathBuf,
 }
 
-impl Place {
-    /// A new empty folder, when it is this test's turn. One a test: a second would wait for ever.
+impl TestDir {
+    /// A new empty directory, when it is this test's turn. One per test: a second would wait
+    /// forever.
     ///
     /// # Panics
-    /// In the mount namespace of the machine itself: tests mount in one of their own.
+    /// In the mount namespace of the machine itself: tests mount in a private one.
     pub(crate) fn new() -> Self {
         assert!(
             is_isolated(),
@@ -50,29 +51,29 @@ impl Place {
         );
         // A test that failed has cleaned up like any other.
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-        let folder = tempfile::Builder::new()
+        let directory = tempfile::Builder::new()
             .prefix("belay-test-")
             .tempdir_in(disk())
-            .expect("a temporary folder");
-        Place {
-            folder,
+            .expect("a temporary directory");
+        TestDir {
+            directory,
             _turn: turn,
         }
     }
 
     /// Where it is.
     pub(crate) fn path(&self) -> &Path {
-        self.folder.path()
+        self.directory.path()
     }
 
-    /// A folder in it, made with its parents if need be.
-    pub(crate) fn folder(&self, name: impl AsRef<Path>) -> PathBuf {
+    /// A directory in it, made with its parents if need be.
+    pub(crate) fn directory(&self, name: impl AsRef<Path>) -> PathBuf {
         let path = self.path().join(name);
         fs::create_dir_all(&path).expect("mkdir");
         path
     }
 
-    /// What is mounted beneath it, in the order in which it was mounted.
+    /// The mounts in it, in mount order.
     pub(crate) fn mounts(&self) -> Vec<PathBuf> {
         mount_points()
             .into_iter()
@@ -80,10 +81,10 @@ impl Place {
             .collect()
     }
 
-    /// The loop devices bound to files beneath it. Read from sysfs, since opening a device would
-    /// keep it bound and so meddle with what the agents do.
+    /// The loop devices bound to files in it. Read from sysfs, since opening a device would keep it
+    /// bound and so interfere with the agents.
     pub(crate) fn loops(&self) -> Vec<LoopDevice> {
-        loops_beneath(self.path())
+        loops_below(self.path())
     }
 
     /// Fails if the agents left a mount or a loop device. The kernel lets go of a device a moment
@@ -116,14 +117,14 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for TestDir {
     fn drop(&mut self) {
         self.sweep();
     }
 }
 
-/// The loop devices bound to files beneath a folder.
-pub(crate) fn loops_beneath(folder: &Path) -> Vec<LoopDevice> {
+/// The loop devices bound to files in a directory.
+pub(crate) fn loops_below(directory: &Path) -> Vec<LoopDevice> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/sys/block").expect("/sys/block").flatten() {
         let name = entry.file_name();
@@ -131,7 +132,7 @@ pub(crate) fn loops_beneath(folder: &Path) -> Vec<LoopDevice> {
         let Some(number) = number.and_then(|number| number.parse().ok()) else {
             continue;
         };
-        if let Some(file) = backing_file(number).filter(|file| file.starts_with(folder)) {
+        if let Some(file) = backing_file(number).filter(|file| file.starts_with(directory)) {
             found.push(LoopDevice { number, file });
         }
     }
@@ -172,7 +173,7 @@ fn parent(pid: &str) -> Option<String> {
     (parent != 0).then(|| parent.to_string())
 }
 
-/// A folder for temporary files that is on a disk.
+/// A directory for temporary files that is on a disk.
 fn disk() -> PathBuf {
     let usual = std::env::temp_dir();
     let kind = statfs(&usual).expect("statfs").f_type;

@@ -1,7 +1,7 @@
-//! The folder that everything of one run lives in: a tmpfs in a mount namespace of our own, the
-//! processes that were started, and how all of it is cleared at the end, whichever end it is.
+//! The directory of one run: a tmpfs in a separate mount namespace, the started processes, and the
+//! cleanup of both, however the run ends.
 //!
-//! A loop device is ours when its file is on this tmpfs; nothing else can be on it.
+//! A loop device is ours if its file is on this tmpfs; no other file can be there.
 
 use std::fs;
 use std::io;
@@ -16,15 +16,15 @@ use belay_bed::mounts::mounts_of;
 use rustix::mount::{MountFlags, UnmountFlags};
 use tokio::signal::unix::{SignalKind, signal};
 
-/// What a shell shows for a program that SIGINT ended.
+/// The exit code of a shell for a program that SIGINT ended.
 const EXIT_INTERRUPTED: i32 = 130;
 
-/// Set in the environment of a program that is in a mount namespace of its own.
+/// Set in the environment of a program that runs in its own mount namespace.
 const ISOLATED: &str = "BELAY_BENCH_ISOLATED";
 
-/// The place of one run. It is cleared when this is dropped, so also at a panic, and at SIGINT and
+/// The directory of one run. It is cleared when this is dropped, also at a panic, and at SIGINT and
 /// SIGTERM.
-pub struct Place {
+pub struct BenchDir {
     inner: Arc<Inner>,
 }
 
@@ -34,16 +34,16 @@ struct Inner {
     device: u64,
     processes: Mutex<Vec<Child>>,
     is_cleared: Mutex<bool>,
-    /// Held by whoever may change the machine: a sample, or the clearing at the end.
+    /// Held while the machine is changed: by a sample, or by the cleanup.
     turn: Mutex<()>,
 }
 
-impl Place {
-    /// Makes the folder and mounts its tmpfs, and from now on clears it at a signal. To be called
-    /// first: it begins the program again in a mount namespace of its own.
+impl BenchDir {
+    /// Creates the directory, mounts its tmpfs, and clears it at a signal from now on. To be called
+    /// first: it restarts the program in its own mount namespace.
     ///
     /// # Errors
-    /// Without root, or where tmpfs cannot be mounted.
+    /// Without root, or if a tmpfs cannot be mounted.
     pub fn make() -> io::Result<Self> {
         isolate()?;
         let dir = tempfile::Builder::new()
@@ -55,7 +55,7 @@ impl Place {
             .contains(|c: char| c.is_whitespace() || c == '\\')
         {
             fs::remove_dir(&dir)?;
-            let why = "TMPDIR holds a blank or a backslash; mountinfo would write it otherwise";
+            let why = "TMPDIR contains a blank or a backslash, which mountinfo escapes";
             return Err(io::Error::other(why));
         }
         let options = Some(c"size=3g,mode=0700");
@@ -73,31 +73,31 @@ impl Place {
             is_cleared: Mutex::default(),
             turn: Mutex::default(),
         };
-        let place = Self {
+        let bench_dir = Self {
             inner: Arc::new(inner),
         };
-        place.clear_at_signals()?;
-        Ok(place)
+        bench_dir.clear_at_signals()?;
+        Ok(bench_dir)
     }
 
-    /// A path in the place.
+    /// A path in the directory.
     #[must_use]
     pub fn path(&self, name: &str) -> PathBuf {
         self.inner.dir.join(name)
     }
 
-    /// A folder in the place, made where it is missing.
+    /// A subdirectory, created if missing.
     ///
     /// # Errors
     /// As mkdir(2).
-    pub fn folder(&self, name: &str) -> io::Result<PathBuf> {
+    pub fn directory(&self, name: &str) -> io::Result<PathBuf> {
         let path = self.path(name);
         fs::create_dir_all(&path).map_err(|error| at("mkdir", &path, error))?;
         Ok(path)
     }
 
-    /// To be held over whatever changes the machine, so that an interruption waits for its end
-    /// and nothing new is begun while everything is cleared.
+    /// To be held during changes to the machine, so that an interruption waits for their end, and
+    /// none begins during the cleanup.
     pub fn turn(&self) -> MutexGuard<'_, ()> {
         self.inner
             .turn
@@ -105,8 +105,8 @@ impl Place {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts a process that ends with the place, and returns its number. It gets a group of its
-    /// own: at Ctrl-C it must not end before we do.
+    /// Starts a process that ends with this directory, and returns its PID. It gets its own process
+    /// group: at Ctrl-C it must not exit before this program.
     ///
     /// # Errors
     /// As execve(2).
@@ -132,15 +132,15 @@ impl Place {
         end(processes.swap_remove(at))
     }
 
-    /// Says what went wrong, clears the place and ends the program: for where no error can be
-    /// returned, as in the closures of criterion.
-    pub fn give_up(&self, error: &io::Error) -> ! {
+    /// Reports the error, clears the directory and exits: where no error can be returned, as in
+    /// criterion's closures.
+    pub fn abort(&self, error: &io::Error) -> ! {
         eprintln!("belay-benches: {error}");
         self.inner.clear();
         exit(1)
     }
 
-    /// A thread waits for the signals; destructors do not run when one ends a program.
+    /// A thread waits for the signals; destructors do not run when a signal ends a program.
     fn clear_at_signals(&self) -> io::Result<()> {
         let inner = Arc::clone(&self.inner);
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -167,7 +167,7 @@ impl Inner {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Clears everything, once, and says what is left.
+    /// Clears everything, once, and reports leftovers.
     fn clear(&self) {
         let mut is_cleared = self
             .is_cleared
@@ -178,12 +178,12 @@ impl Inner {
         }
         *is_cleared = true;
         for error in self.clear_all() {
-            eprintln!("belay-benches: left behind: {error}");
+            eprintln!("belay-benches: cannot clean up: {error}");
         }
     }
 
-    /// All of it in the one order that works: who mounts, what is mounted on volumes, the loop
-    /// devices beneath, and the tmpfs with their files. Goes on after a failure.
+    /// Clears in the one order that works: processes, mounts on volumes, their loop devices, and
+    /// the tmpfs with their files. Continues after a failure.
     fn clear_all(&self) -> Vec<io::Error> {
         let mut steps: Vec<io::Result<()>> = self.processes().drain(..).map(end).collect();
         match mounts_below(&self.dir) {
@@ -191,7 +191,7 @@ impl Inner {
             Err(error) => steps.push(Err(error)),
         }
         steps.push(release_all_on(self.device));
-        // Sockets of ours are still bound in it; it goes when they do, with this process.
+        // Our sockets are still bound in it; it is freed when this process exits.
         let last = UnmountFlags::NOFOLLOW | UnmountFlags::DETACH;
         steps.push(umount(&self.dir, last));
         steps.push(fs::remove_dir(&self.dir).map_err(|error| at("rmdir", &self.dir, error)));
@@ -199,7 +199,7 @@ impl Inner {
     }
 }
 
-impl Drop for Place {
+impl Drop for BenchDir {
     fn drop(&mut self) {
         self.inner.clear();
     }
@@ -211,7 +211,7 @@ fn end(mut child: Child) -> io::Result<()> {
     killed
 }
 
-/// What is mounted below `dir`, the last mounted first.
+/// The mounts below `dir`, the last mounted first.
 fn mounts_below(dir: &Path) -> io::Result<Vec<PathBuf>> {
     let points = mounts_of("self")?.into_iter().map(|mount| mount.point);
     let mut below: Vec<_> = points.filter(|p| p.starts_with(dir) && p != dir).collect();
@@ -229,7 +229,7 @@ fn umount(path: &Path, flags: UnmountFlags) -> io::Result<()> {
     rustix::mount::unmount(path, flags).map_err(|errno| at("umount", path, errno.into()))
 }
 
-/// Until SIGINT or SIGTERM.
+/// Waits for SIGINT or SIGTERM.
 async fn interrupted() -> io::Result<()> {
     let mut int = signal(SignalKind::interrupt())?;
     let mut term = signal(SignalKind::terminate())?;
@@ -240,8 +240,8 @@ async fn interrupted() -> io::Result<()> {
     Ok(())
 }
 
-/// Begins this program again in a mount namespace of its own, unless it is in one: a run that
-/// breaks off must leave the machine's own mounts alone.
+/// Restarts this program in its own mount namespace, unless it runs in one: an aborted run must
+/// leave the machine's mounts alone.
 fn isolate() -> io::Result<()> {
     if !rustix::process::geteuid().is_root() {
         return Err(io::Error::other(
@@ -260,7 +260,7 @@ fn isolate() -> io::Result<()> {
     Err(at("start", Path::new("unshare"), error))
 }
 
-/// An error with what was tried, and on what.
+/// An error with the operation and the path.
 pub(crate) fn at(what: &str, path: &Path, error: io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{what} {}: {error}", path.display()))
 }

@@ -1,28 +1,28 @@
-//! A running job, seen from outside.
+//! The view of a running job from outside.
 
 use super::Job;
 use crate::call::Rpc;
 use std::fmt;
 use std::time::Duration;
 
-/// What a job was at when somebody looked. Printed, it is a sentence of who, what and how long.
+/// A running job at one moment. Printed, it is a sentence with the call, its age and its state.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Look {
-    /// The call that began it.
+pub struct JobView {
+    /// The call that started it.
     pub rpc: Rpc,
-    /// How long ago.
+    /// The job's age.
     pub age: Duration,
-    /// It is past its deadline.
+    /// It has exceeded its deadline.
     pub is_hung: bool,
-    /// The work at hand, where it can be seen.
+    /// The current work, where known.
     pub doing: Option<&'static str>,
     /// What it waits for, if it does.
     pub awaited: Option<&'static str>,
 }
 
 impl<T> Job<T> {
-    pub(super) fn look(&self) -> Look {
-        Look {
+    pub(super) fn view(&self) -> JobView {
+        JobView {
             rpc: self.rpc,
             age: self.since.elapsed(),
             is_hung: self.is_hung,
@@ -32,12 +32,12 @@ impl<T> Job<T> {
     }
 }
 
-impl fmt::Display for Look {
+impl fmt::Display for JobView {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (rpc, seconds) = (self.rpc.name(), self.age.as_secs());
         write!(f, "{rpc} has been running for {seconds} s")?;
         match (self.awaited, self.doing) {
-            (Some(awaited), _) => write!(f, ", and waits for {awaited}"),
+            (Some(awaited), _) => write!(f, ", waiting for {awaited}"),
             (None, Some(doing)) => write!(f, ", now in {doing}"),
             (None, None) => Ok(()),
         }
