@@ -170,6 +170,31 @@ mod tests {
         }
     }
 
+    /// The reasons that an alert selects, or excludes.
+    fn named_by(alert: &str, operator: &str) -> BTreeSet<&'static str> {
+        const RULES: &str = include_str!("../../deploy/monitoring/rules.yaml");
+        let (_, rule) = RULES.split_once(&format!("- alert: {alert}\n")).unwrap();
+        let selector = format!("belay_volumes_unhealthy{{reason{operator}\"");
+        let (_, names) = rule.split_once(&selector).unwrap();
+        names.split('"').next().unwrap().split('|').collect()
+    }
+
+    #[test]
+    fn every_reason_has_one_alert_and_lost_data_a_critical_one() {
+        let lost = volume::ALL.iter().map(|(it, _)| it);
+        let lost = lost.filter(|it| it.severity() == Severity::DataLoss);
+        let mut named: BTreeSet<_> = lost.map(|it| it.name()).collect();
+        assert_eq!(named_by("BelayDataLoss", "=~"), named);
+        // BelayOperationsHung and BelayStorageFull cover these.
+        let covered = [
+            volume::OPERATION_HUNG,
+            volume::STATISTICS_OLD,
+            volume::STORAGE_NEARLY_FULL,
+        ];
+        named.extend(covered.map(Reason::name));
+        assert_eq!(named_by("BelayVolumesUnhealthy", "!~"), named);
+    }
+
     #[test]
     fn no_reason_is_listed_twice() {
         let unique = |names: Vec<&'static str>| {

@@ -10,7 +10,7 @@ use backend::{local, registry};
 use belay_server::identity::Identity;
 use belay_server::metrics;
 use belay_server::readiness::{Readiness, State};
-use belay_server::serve::{Driver, ServeConfig, serve};
+use belay_server::serve::{Driver, ServeConfig, listen, serve};
 use belay_server::services::Services;
 use belay_server::signal::terminations;
 use belay_server::transport::Socket;
@@ -37,8 +37,8 @@ pub fn run(config: &Config) -> Result<(), Box<dyn Error>> {
     config.refuse_socket_in_state_dir()?;
     metrics::begin(process, [&driver.driver_name], env!("CARGO_PKG_VERSION"))?;
     let readiness = Readiness::new(State::Ready);
-    let backend = registry::open(config.choice(), readiness.clone())?;
-    let operations = Arc::new(Operations::new(backend, config.rules()));
+    let opened = registry::open(config.choice(), readiness.clone())?;
+    let operations = Arc::new(Operations::new(opened.backend, config.rules()));
     let identity = Identity::new(
         driver.driver_name.clone(),
         env!("CARGO_PKG_VERSION"),
@@ -57,20 +57,24 @@ pub fn run(config: &Config) -> Result<(), Box<dyn Error>> {
         .build()?;
     let served = runtime.block_on(async {
         let shutdown = terminations()?;
+        let pages = listen(process.http_endpoint).await?;
         let socket = Socket::bind(&driver.endpoint)?;
         if let Some(group) = config.endpoint_group {
             socket.share_with(group)?;
         }
         let serving = ServeConfig {
-            http: process.http_endpoint,
+            program: concat!("belay-controller ", env!("CARGO_PKG_VERSION")),
+            pages,
             drain: DRAIN,
             readiness,
         };
         tracing::info!(endpoint = %driver.endpoint, "serving");
         let driver = Driver {
+            name: driver.driver_name.clone(),
             socket,
             services,
             registration: None,
+            facts: opened.facts,
         };
         Ok(serve(serving, vec![driver], shutdown).await?)
     });

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Writes what the chart contains besides its sources: README.md, made from the comments of
 # values.yaml and backends/, which `helm show readme` and Artifact Hub show; and copies of the rules
-# and the dashboard, because a chart can contain only files of its own directory.
+# and the dashboard, because a chart can contain only files in its directory.
 #
 #   deploy/chart/generate.sh [OUTDIR]      default: into the chart, as `make manifests` does
 set -euo pipefail

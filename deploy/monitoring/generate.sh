@@ -1,14 +1,22 @@
 #!/usr/bin/env bash
-# Prints rules.yaml as a PrometheusRule for the Prometheus operator.
+# Prints rules.yaml as a PrometheusRule for the Prometheus operator, or as it is.
 #
-#   deploy/monitoring/generate.sh [RUNBOOK [KEY=VALUE...]] >deploy/monitoring/prometheus-rule.yaml
+#   deploy/monitoring/generate.sh [--plain] [RUNBOOK [KEY=VALUE...]]
 #
-# RUNBOOK is where docs/runbook.md can be read in a browser; without it the alerts name the file.
+# RUNBOOK is the URL of your copy of docs/runbook.md, without an anchor; the alerts link to it.
 # KEY=VALUE is a label that your Prometheus selects rules by, often release=NAME.
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
-runbook=${1:-docs/runbook.md}
+default='https://belay.dev/docs/runbook'
+plain=
+[ "${1:-}" != --plain ] || { plain=yes; shift; }
+runbook=${1:-$default}
 
+rules() {
+    sed "s|\(runbook_url: \)$default#|\1$runbook#|" "$here/rules.yaml"
+}
+
+[ -z "$plain" ] || { rules; exit; }
 cat <<'END'
 # Made from rules.yaml by generate.sh; change it there.
 apiVersion: monitoring.coreos.com/v1
@@ -22,5 +30,4 @@ for label in "${@:2}"; do
     printf '    %s: "%s"\n' "${label%%=*}" "${label#*=}"
 done
 printf 'spec:\n'
-sed -n '/^groups:/,$p' "$here/rules.yaml" |
-    sed "s|\(runbook_url: \)docs/runbook.md|\1$runbook|; s/^\(.\)/  \1/"
+rules | sed -n '/^groups:/,$p' | sed 's/^\(.\)/  \1/'

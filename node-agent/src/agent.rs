@@ -4,6 +4,7 @@ use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
+use belay_server::facts::Facts;
 use belay_server::identity::Identity;
 use belay_server::kubelet::Registration;
 use belay_server::metrics;
@@ -54,28 +55,39 @@ pub fn run(config: &Config) -> Result<(), StartError> {
         .map_err(|error| failed("--kubelet-dir", &error))?;
     let readiness = Readiness::new(readiness_in(kubelet_dir.as_ref()));
     let machine = Arc::new(Machine::new(config, kernel, kubelet_dir));
-    give_up_privileges()?;
+    let lacking = give_up_privileges()?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(config.drivers().count() * THREADS_MAX)
         .thread_keep_alive(THREAD_IDLE)
         .build()
         .map_err(|error| failed("starting the runtime", &error))?;
-    let result = runtime.block_on(serve_drivers(config, &machine, readiness));
+    let result = runtime.block_on(serve_drivers(config, &machine, readiness, lacking));
     // A thread that waits for a dead disk must not keep the process from ending.
     runtime.shutdown_background();
     result
 }
 
 /// Only so late, because who has less than process 1 may not ask for its namespace; but while there
-/// is one thread alone.
-fn give_up_privileges() -> Result<(), StartError> {
+/// is one thread alone. Returns why the agent can do nothing with what it was given.
+fn give_up_privileges() -> Result<Option<String>, StartError> {
     let missing = privileges::keep_needed();
     let missing = missing.map_err(|error| failed("giving up privileges", &error))?;
+    let mut lacking = None;
     for missing in missing {
-        tracing::warn!("{missing}");
+        if missing.is_vital {
+            let why = format!(
+                "{}: no call is served and no driver is registered; start belay-node as root with \
+                 this capability (in Kubernetes: securityContext.privileged: true)",
+                missing.why
+            );
+            tracing::error!("{why}");
+            lacking = Some(why);
+        } else {
+            tracing::warn!("{}", missing.why);
+        }
     }
-    Ok(())
+    Ok(lacking)
 }
 
 /// Whether the kubelet sees what is mounted in its folder. Nothing that happens later changes that,
@@ -94,7 +106,11 @@ async fn serve_drivers(
     config: &Config,
     machine: &Arc<Machine>,
     readiness: Readiness,
+    lacking: Option<String>,
 ) -> Result<(), StartError> {
+    // Before any driver comes up: an address that cannot be used ends the agent here.
+    let pages = serve::listen(config.process.http_endpoint).await;
+    let pages = pages.map_err(|error| failed("--http-endpoint", &error))?;
     let pools: Arc<[_]> = config.drivers().map(|_| Pool::new()).collect();
     let measured = Arc::clone(&pools);
     metrics::when_asked(move || pool::measure(&measured));
@@ -102,10 +118,15 @@ async fn serve_drivers(
     for (driver, pool) in config.drivers().zip(pools.iter()) {
         let folder = driver.folder();
         let folder = folder.map_err(|why| failed(driver.common.driver_name.as_str(), &why))?;
-        let why = start::opening(driver, folder);
+        let opening = || start::opening(driver, folder);
+        let why = lacking.clone().unwrap_or_else(opening);
         let service = NodeService::new(&why, Arc::clone(pool), identity(driver));
         let service = Arc::new(service);
         let own = readiness.part(State::Starting(why));
+        if lacking.is_some() {
+            services.push((driver, service, own));
+            continue;
+        }
         let start = Start::new(
             machine,
             driver,
@@ -126,7 +147,8 @@ async fn serve_drivers(
     let drivers = drivers.collect::<Result<Vec<_>, _>>()?;
     let shutdown = signal::terminations().map_err(|error| failed("signals", &error))?;
     let config = ServeConfig {
-        http: config.process.http_endpoint,
+        program: concat!("belay-node ", env!("CARGO_PKG_VERSION")),
+        pages,
         drain: DRAIN,
         readiness,
     };
@@ -165,12 +187,15 @@ fn served(
     let (name, endpoint) = (common.driver_name.as_str(), socket.path().display());
     let (node, node_id) = (config.node_name(driver), &common.node.id);
     tracing::info!(driver = name, %endpoint, %node, %node_id, "serving");
+    let facts: Arc<dyn Facts> = Arc::clone(&service) as Arc<_>;
     Ok(serve::Driver {
+        name: common.driver_name.clone(),
         socket,
         services: Services::new(identity)
             .with_node(service)
             .with_grpc(&config.process.grpc, readiness),
         registration: registration(config, driver, readiness),
+        facts: Some(facts),
     })
 }
 

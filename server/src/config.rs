@@ -4,7 +4,7 @@ use crate::log::{self, LogLevel};
 use clap::Parser;
 use clap::builder::BoolishValueParser;
 use std::ffi::{OsStr, OsString};
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs as _};
 use std::process::ExitCode;
 
 /// The exit code for bad usage (EX_USAGE of sysexits.h).
@@ -13,8 +13,13 @@ pub const EXIT_USAGE: u8 = 64;
 /// The flags of every process, however many drivers it serves.
 #[derive(Clone, Debug, clap::Args)]
 pub struct ProcessArgs {
-    /// Address of /metrics, /healthz and /livez, e.g. 127.0.0.1:9808; disabled if absent
-    #[arg(long, env = "BELAY_HTTP_ENDPOINT", value_name = "IP:PORT")]
+    /// Address of the status page, /metrics, /readyz and /livez, e.g. localhost:9808; off if absent
+    #[arg(
+        long,
+        env = "BELAY_HTTP_ENDPOINT",
+        value_name = "HOST:PORT",
+        value_parser = http_endpoint
+    )]
     pub http_endpoint: Option<SocketAddr>,
 
     /// Optional gRPC services.
@@ -32,7 +37,38 @@ pub struct ProcessArgs {
     pub log_level: LogLevel,
 }
 
-/// What the CSI socket offers to tools that do not know CSI, such as grpcurl.
+/// An address from `127.0.0.1:9808`, `[::1]:9808` or `localhost:9808`. Of a name with several
+/// addresses, the first IPv4 one: clients that know only the name try all of them.
+///
+/// # Errors
+/// What is wrong with it, in words.
+fn http_endpoint(text: &str) -> Result<SocketAddr, String> {
+    if let Ok(address) = text.parse() {
+        return Ok(address);
+    }
+    let expected = "expected HOST:PORT, such as localhost:9808, 127.0.0.1:9808 or [::1]:9808";
+    let (host, port) = text.rsplit_once(':').ok_or(expected)?;
+    let port: u16 = port
+        .parse()
+        .map_err(|_| format!("{port:?} is not a port (0 to 65535); {expected}"))?;
+    if host.is_empty() || host.contains(':') {
+        return Err(expected.to_owned());
+    }
+    // Also where there is no /etc/hosts (RFC 6761, section 6.3).
+    if host.eq_ignore_ascii_case("localhost") {
+        return Ok(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port));
+    }
+    let found = (host, port).to_socket_addrs();
+    let found: Vec<_> = found
+        .map_err(|error| format!("{host:?} has no address: {error}"))?
+        .collect();
+    let first = found.iter().find(|it| it.is_ipv4()).or(found.first());
+    first
+        .copied()
+        .ok_or_else(|| format!("{host:?} has no address"))
+}
+
+/// What the CSI socket offers to tools that know no CSI, such as grpcurl.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
 pub struct GrpcArgs {
     /// Enable gRPC reflection on the CSI socket
@@ -131,7 +167,33 @@ mod tests {
     }
 
     #[test]
-    fn a_flag_without_a_value_is_absent() {
+    fn an_endpoint_for_pages_has_an_address_or_a_name_and_a_port() {
+        for (text, address) in [
+            ("127.0.0.1:9808", "127.0.0.1:9808"),
+            ("0.0.0.0:0", "0.0.0.0:0"),
+            ("[::1]:9808", "[::1]:9808"),
+            ("localhost:9808", "127.0.0.1:9808"),
+            ("LocalHost:1", "127.0.0.1:1"),
+        ] {
+            assert_eq!(http_endpoint(text), Ok(address.parse().unwrap()), "{text}");
+        }
+        for (text, why) in [
+            ("9808", "expected HOST:PORT"),
+            (":9808", "expected HOST:PORT"),
+            ("::1:9808", "expected HOST:PORT"),
+            ("localhost", "expected HOST:PORT"),
+            ("localhost:", "\"\" is not a port"),
+            ("localhost:99999", "\"99999\" is not a port"),
+            // RFC 6761, section 6.4: there is no such name.
+            ("belay.invalid:9808", "\"belay.invalid\" has no address"),
+        ] {
+            let error = http_endpoint(text).unwrap_err();
+            assert!(error.starts_with(why), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_flag_without_a_value_is_not_there() {
         let parsed = |more: &[&str]| {
             let args = ["belay"].iter().chain(more).map(OsString::from);
             parse_from::<Args>(args).map_err(|error| error.to_string())

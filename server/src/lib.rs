@@ -4,6 +4,7 @@
 pub mod attributes;
 pub mod call;
 pub mod config;
+pub mod facts;
 mod grpc;
 pub mod health;
 pub mod identity;
@@ -16,6 +17,7 @@ pub mod request;
 pub mod serve;
 pub mod services;
 pub mod signal;
+mod status;
 pub mod transport;
 pub mod work;
 

@@ -2,17 +2,21 @@
 //! the HTTP pages; the services are passed to it.
 
 use crate::call::CallLayer;
+use crate::facts::{AllFacts, Facts};
+use crate::identity::DriverName;
 use crate::kubelet::{Registrar, Registration};
 use crate::log;
 use crate::metrics::{self, MetricsError};
 use crate::readiness::Readiness;
 use crate::services::Services;
-use crate::transport::{Pages, Server, Socket};
+use crate::status::{self, Status};
+use crate::transport::{Pages, Server, Shown, Socket, SocketFile};
 use futures_util::{Stream, StreamExt as _, future};
 use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::UnixListener;
 
@@ -20,25 +24,30 @@ use tokio::net::UnixListener;
 /// kubelet and its sidecars need, and well below the usual limit of 1024 descriptors per process.
 const CONNECTIONS_MAX: usize = 256;
 
-/// A driver, as the server sees it.
-#[derive(Debug)]
+/// A driver, as a server has it.
 pub struct Driver {
+    /// Its name.
+    pub name: DriverName,
     /// Its CSI socket.
     pub socket: Socket,
     /// The services on that socket.
     pub services: Services,
     /// Its registration with the kubelet while calls are accepted; none = it is not registered.
     pub registration: Option<Registration>,
+    /// What is known about its storage and volumes; none = nothing is.
+    pub facts: Option<Arc<dyn Facts>>,
 }
 
 /// The settings of a server.
 #[derive(Debug)]
 pub struct ServeConfig {
-    /// The address of /metrics, /healthz and /livez; none = disabled, and nothing is measured.
-    pub http: Option<SocketAddr>,
-    /// How long running calls may take at shutdown.
+    /// Name and version of the program, for the status page.
+    pub program: &'static str,
+    /// Where the pages are shown, by [`listen`]; none = nowhere, and nothing is measured.
+    pub pages: Option<Pages>,
+    /// How long running calls may take when the server is asked to end.
     pub drain: Duration,
-    /// What /healthz reports.
+    /// What /healthz and /readyz return.
     pub readiness: Readiness,
 }
 
@@ -60,8 +69,23 @@ pub enum ServeError {
     Metrics(#[from] MetricsError),
 }
 
-/// Serves these drivers until `shutdown` yields: then accepts no connections, lets running calls
-/// finish within the drain time, and returns; at once if `shutdown` yields again. See
+/// Listens for the pages, where an address is given. To be called before a CSI socket is bound: an
+/// address that cannot be used is then found before any call is served.
+///
+/// # Errors
+/// [`ServeError::Http`] and [`ServeError::Metrics`]. A port that another process has is no error:
+/// the pages are shown as soon as it is free.
+pub async fn listen(address: Option<SocketAddr>) -> Result<Option<Pages>, ServeError> {
+    let Some(address) = address else {
+        return Ok(None);
+    };
+    let pages = Pages::bind(address, metrics::install()?).await;
+    let pages = pages.map_err(|error| ServeError::Http(address, error))?;
+    Ok(Some(pages))
+}
+
+/// Serves these drivers until `shutdown` yields: then accepts nothing more, lets running calls
+/// finish within the drain time, and ends; at once if `shutdown` yields again. See
 /// [`crate::signal::terminations`].
 ///
 /// Work that has not ended by then still runs in the runtime: shut that down without waiting.
@@ -75,37 +99,24 @@ pub async fn serve(
 ) -> Result<(), ServeError> {
     log::serving();
     let ServeConfig {
-        http,
+        program,
+        pages,
         drain,
         readiness,
     } = config;
-    let pages = match http {
-        None => None,
-        Some(address) => {
-            let pages = Pages::bind(address, metrics::install()?, readiness).await;
-            Some(pages.map_err(|error| ServeError::Http(address, error))?)
-        }
-    };
-    let layer = CallLayer::new();
-    let (mut servers, mut listeners, mut files) = (Vec::new(), Vec::new(), Vec::new());
-    let mut registrations = Vec::new();
-    for driver in drivers {
-        let (listener, file) = driver.socket.into_parts().map_err(ServeError::Socket)?;
-        let routes = driver.services.into_routes();
-        servers.push(Server::new(routes, &layer, CONNECTIONS_MAX));
-        listeners.push(listener);
-        files.push(file);
-        registrations.extend(driver.registration);
-    }
-    // A client that connects now is served as soon as this thread first waits.
-    let registrars = registrations
-        .into_iter()
-        .map(|registration| Registrar::open(registration, &layer))
-        .collect::<Result<Vec<_>, _>>()
-        .map_err(ServeError::Registration)?;
+    let running = Running::begin(drivers)?;
+    let shown = running.shown(program, readiness);
+    let Running {
+        layer,
+        servers,
+        listeners,
+        registrars,
+        files,
+        ..
+    } = running;
     let mut shutdown = pin!(shutdown.fuse());
     {
-        let mut pages = pin!(show(pages));
+        let mut pages = pin!(show(pages, shown));
         tokio::select! {
             biased;
             Some(()) = shutdown.next() => {}
@@ -127,13 +138,84 @@ pub async fn serve(
             tracing::info!(connections_cut, "ended");
         }
         () = tokio::time::sleep(drain) => {
-            let calls = layer.running().receiver_count();
+            let calls = layer.map_or(0, |layer| layer.running().receiver_count());
             let seconds = drain.as_secs();
             tracing::warn!(calls, seconds, "some calls did not finish: shutting down anyway");
         }
     }
     drop(files);
     Ok(())
+}
+
+/// Drivers whose sockets listen.
+struct Running {
+    /// That of one driver, and what it shares with the others; none if there is no driver.
+    layer: Option<CallLayer>,
+    servers: Vec<Server>,
+    listeners: Vec<UnixListener>,
+    files: Vec<SocketFile>,
+    registrars: Vec<Registrar>,
+    drivers: Vec<status::Driver>,
+    facts: Vec<(String, Arc<dyn Facts>)>,
+}
+
+impl Running {
+    fn begin(drivers: Vec<Driver>) -> Result<Self, ServeError> {
+        let mut running = Self {
+            layer: None,
+            servers: Vec::new(),
+            listeners: Vec::new(),
+            files: Vec::new(),
+            registrars: Vec::new(),
+            drivers: Vec::new(),
+            facts: Vec::new(),
+        };
+        let mut registrations = Vec::new();
+        for driver in drivers {
+            let name = driver.name.as_str();
+            let layer = match &running.layer {
+                Some(first) => first.of(name),
+                None => CallLayer::new(name),
+            };
+            let (listener, file) = driver.socket.into_parts().map_err(ServeError::Socket)?;
+            let routes = driver.services.into_routes();
+            running
+                .servers
+                .push(Server::new(routes, &layer, CONNECTIONS_MAX));
+            running.listeners.push(listener);
+            running.files.push(file);
+            registrations.push((name.to_owned(), driver.registration, layer.clone()));
+            let facts = driver.facts.map(|facts| (name.to_owned(), facts));
+            running.facts.extend(facts);
+            running.layer = Some(layer);
+        }
+        // Clients that connect now are served once this thread waits for the first time.
+        for (name, registration, layer) in registrations {
+            let registrar = registration.map(|it| Registrar::open(it, &layer));
+            let registrar = registrar.transpose().map_err(ServeError::Registration)?;
+            let registered = registrar.as_ref().map(Registrar::state);
+            running.drivers.push(status::Driver { name, registered });
+            running.registrars.extend(registrar);
+        }
+        Ok(running)
+    }
+
+    /// What the pages show of them.
+    fn shown(&self, program: &'static str, readiness: Readiness) -> Shown {
+        let facts = AllFacts::new(self.facts.clone());
+        let refusals = self.layer.as_ref().map(CallLayer::refusals);
+        let status = Status {
+            program,
+            drivers: self.drivers.clone(),
+            facts: facts.clone(),
+            refusals: refusals.unwrap_or_default(),
+        };
+        Shown {
+            readiness,
+            facts,
+            status: Arc::new(move |state| status.page(state)),
+        }
+    }
 }
 
 async fn accept(servers: &[Server], listeners: Vec<UnixListener>) -> Infallible {
@@ -144,9 +226,9 @@ async fn accept(servers: &[Server], listeners: Vec<UnixListener>) -> Infallible 
     std::future::pending().await
 }
 
-async fn show(pages: Option<Pages>) -> Infallible {
+async fn show(pages: Option<Pages>, shown: Shown) -> Infallible {
     match pages {
-        Some(pages) => pages.serve().await,
+        Some(pages) => pages.serve(shown).await,
         None => std::future::pending().await,
     }
 }

@@ -8,7 +8,7 @@
 
 mod bed;
 
-use bed::{Bed, stage, stats};
+use bed::{Bed, NAME, stage, stats};
 use belay_proto::csi::v1 as csi;
 use belay_server::readiness::State;
 use csi::identity_client::IdentityClient;
@@ -453,11 +453,56 @@ async fn a_call_that_does_not_end_is_not_waited_for_beyond_the_drain_time() {
     assert!(line.contains("calls=1"), "{line}");
 }
 
-#[tokio::test]
-async fn the_latency_of_every_call_is_shown_by_name_and_code() {
+/// A server whose pages are at that address.
+async fn with_pages() -> (Bed, String) {
     let mut bed = Bed::with(Level::INFO, Some(([127, 0, 0, 1], 0).into()));
     let line = bed.line().await;
     let address = line.split("address=").nth(1).unwrap().trim().to_owned();
+    (bed, address)
+}
+
+async fn page(address: &str, path: &str) -> String {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\nHost: b\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut page = String::new();
+    stream.read_to_string(&mut page).await.unwrap();
+    assert!(page.starts_with("HTTP/1.1 200 OK\r\n"), "{page}");
+    page
+}
+
+#[tokio::test]
+async fn the_status_page_has_the_failed_calls_and_nothing_of_their_secrets_and_contexts() {
+    let (bed, address) = with_pages().await;
+    let mut request = stage("foreign");
+    for map in [
+        &mut request.secrets,
+        &mut request.publish_context,
+        &mut request.volume_context,
+    ] {
+        map.insert("key-canary".to_owned(), "value-canary".to_owned());
+    }
+    for _ in 0..2 {
+        let refused = bed.node().await.node_stage_volume(request.clone()).await;
+        assert_eq!(refused.unwrap_err().code(), Code::FailedPrecondition);
+    }
+    let page = page(&address, "/").await;
+    for part in [
+        "<h1>belay-test 1.2.3 on ",
+        "<p class=\"ok\">Ready.</p>",
+        NAME,
+        "<td>2<td>",
+        "<td>NodeStageVolume<td>foreign<td>FAILED_PRECONDITION<td",
+        "/dev/x: has a GPT at byte 512",
+    ] {
+        assert!(page.contains(part), "{part} in {page}");
+    }
+    assert!(!page.contains("canary"), "{page}");
+}
+
+#[tokio::test]
+async fn the_latency_of_every_call_is_shown_by_name_and_code() {
+    let (bed, address) = with_pages().await;
     for id in ["vol-1", "vol-2", "used"] {
         let volume_id = id.to_owned();
         let request = csi::NodeUnstageVolumeRequest {
@@ -467,17 +512,11 @@ async fn the_latency_of_every_call_is_shown_by_name_and_code() {
         let answer = bed.node().await.node_unstage_volume(request).await;
         assert_eq!(answer.is_err(), id == "used");
     }
-    let mut stream = TcpStream::connect(address).await.unwrap();
-    stream
-        .write_all(b"GET /metrics HTTP/1.1\r\nHost: b\r\nConnection: close\r\n\r\n")
-        .await
-        .unwrap();
-    let mut page = String::new();
-    stream.read_to_string(&mut page).await.unwrap();
-    assert!(page.starts_with("HTTP/1.1 200 OK\r\n"), "{page}");
+    let page = page(&address, "/metrics").await;
     for (code, count) in [("OK", 2), ("FAILED_PRECONDITION", 1)] {
         let name = "belay_rpc_duration_seconds_count";
-        let sample = format!("{name}{{rpc=\"NodeUnstageVolume\",code=\"{code}\"}} {count}\n");
+        let labels = format!("driver=\"{NAME}\",rpc=\"NodeUnstageVolume\",code=\"{code}\"");
+        let sample = format!("{name}{{{labels}}} {count}\n");
         assert!(page.contains(&sample), "{sample} in {page}");
     }
 }

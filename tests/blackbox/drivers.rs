@@ -367,11 +367,9 @@ fn a_driver_whose_calls_hang_on_all_its_threads_blocks_no_other() {
     let pages = Pages::of(&bed.agent);
     until("no thread is left to the second driver", || {
         let waiting = pages.metric("belay_pool_waiting");
-        waiting.is_some_and(|count| count != "0")
-            && pages
-                .metric(r#"belay_pool_threads{state="slow"}"#)
-                .as_deref()
-                == Some("64")
+        let slow = pages.metric(r#"belay_pool_threads{state="slow"}"#);
+        // One more may measure the storage for the page.
+        waiting.is_some_and(|count| count != "0") && matches!(slow.as_deref(), Some("64" | "65"))
     });
     expect_a_life(&bed, 0);
     assert!(hung.iter().all(|call| !call.is_finished()));

@@ -69,6 +69,8 @@ mod never_format;
 #[cfg(test)]
 mod openers;
 #[cfg(test)]
+mod pages;
+#[cfg(test)]
 mod power;
 #[cfg(test)]
 mod privileges;

@@ -30,7 +30,7 @@ func TestWhatTheValuesRequireOfANodeIsInAdditionToItsName(t *testing.T) {
 	}
 }
 
-// The whole of a pod's additions, beside the chart's own.
+// The whole of a pod's additions, in addition to the chart's own.
 func TestAdditionsLeaveTheChartsOwnPartsInPlace(t *testing.T) {
 	for _, kind := range []string{"DaemonSet", "Deployment"} {
 		plain, added := pod(t, kind, "local.yaml"), pod(t, kind, "every-value.yaml")

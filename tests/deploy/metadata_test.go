@@ -112,11 +112,11 @@ func TestLinksLicenceAndIconAreComplete(t *testing.T) {
 
 // What .helmignore leaves out is needed for nothing.
 func TestTheArchiveMakesTheSameAsTheDirectory(t *testing.T) {
-	folder := t.TempDir()
-	if out, err := exec.Command("helm", "package", chart, "--destination", folder).CombinedOutput(); err != nil {
+	directory := t.TempDir()
+	if out, err := exec.Command("helm", "package", chart, "--destination", directory).CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	archive := folder + "/belay-" + metadata(t).text("version") + ".tgz"
+	archive := directory + "/belay-" + metadata(t).text("version") + ".tgz"
 	values := []string{"--values", chart + "/ci/every-value.yaml", "--namespace", "belay-system"}
 	out, err := helm(append([]string{"template", "belay", archive}, values...)...)
 	if err != nil || out != template(t, chart+"/ci/every-value.yaml") {

@@ -68,19 +68,19 @@ func TestTheReadmeHasEveryValueWithItsDefault(t *testing.T) {
 		if err := yaml.Unmarshal([]byte(written), &value); err != nil {
 			t.Errorf("README.md: the default of %s: %v", path, err)
 		}
-		told, _ := json.Marshal(value)
+		reported, _ := json.Marshal(value)
 		switch {
 		case !ok && !slices.ContainsFunc(ancestors(path), func(above string) bool { return rows[above] != "" }):
 			t.Errorf("README.md has no row for %s (default %s)", path, values[path])
-		case ok && string(told) != values[path]:
-			t.Errorf("README.md: the default of %s is %s, not %s", path, values[path], told)
+		case ok && string(reported) != values[path]:
+			t.Errorf("README.md: the default of %s is %s, not %s", path, values[path], reported)
 		}
 	}
 	for path := range rows {
 		if !slices.ContainsFunc(sorted(values), func(value string) bool {
 			return value == path || slices.Contains(ancestors(value), path)
 		}) {
-			t.Errorf("README.md tells of %s, which is no value", path)
+			t.Errorf("README.md lists %s, which is no value", path)
 		}
 	}
 }

@@ -13,7 +13,9 @@ dashboard=$top/deploy/monitoring/dashboard.json
 tests=$here/rules_test.yaml
 runbook=$top/docs/runbook.md
 metrics=$top/docs/metrics.md
-# The labels that a scrape adds to every metric, and those of a histogram's quantiles.
+# Where the alerts link to, unless generate.sh is given another base.
+runbook_url=$(sed -n "s/^default='\(.*\)'/\1/p" "$top/deploy/monitoring/generate.sh")
+# What a scrape adds to every metric, and what the quantiles of a histogram go by.
 target_labels=" namespace pod node container instance job le "
 
 "$top/tests/setup/packages.sh" monitoring
@@ -26,40 +28,54 @@ wrong() {
     exit 1
 }
 
+# Some have two rules: a warning, and a critical one for many nodes.
 alerts() {
-    sed -n 's/^ *- alert: //p' "$rules"
+    sed -n 's/^ *- alert: //p' "$rules" | sort -u
 }
 
 passes() {
     promtool test rules "$1" >"$work/said" 2>&1
 }
 
-# Prometheus' operator goes by labels; the rest is the same.
+# Prometheus' operator goes by labels; the rest is the same. The runbook's base is in one place.
 expect_labels() {
-    "$top/deploy/monitoring/generate.sh" docs/runbook.md release=mine team=ours \
+    "$top/deploy/monitoring/generate.sh" "$runbook_url" release=mine team=ours \
         >"$work/labelled.yaml"
     diff "$top/deploy/monitoring/prometheus-rule.yaml" "$work/labelled.yaml" >"$work/said" || true
     [ "$(grep '^[<>]' "$work/said")" = $'>     release: "mine"\n>     team: "ours"' ] ||
         wrong "generate.sh gives other labels than requested: $(cat "$work/said")"
 }
 
-# One alert: all lines up to the next one.
-rule_of() {
-    awk -v name="$1" '/^ *- alert: / { mine = $3 == name } mine' "$rules"
+expect_base() {
+    local elsewhere=https://elsewhere.example/book form
+    for form in "" --plain; do
+        # shellcheck disable=SC2086
+        "$top/deploy/monitoring/generate.sh" $form "$elsewhere" >"$work/elsewhere.yaml"
+        ! grep "runbook_url:" "$work/elsewhere.yaml" | grep -v "$elsewhere#belay" ||
+            wrong "generate.sh $form leaves links to another runbook"
+    done
+    grep -q "runbook_url: $elsewhere#" "$work/elsewhere.yaml" || wrong "generate.sh sets no links"
+}
+
+# The rule of an alert, counted from 1 in the whole file: all lines up to the next one.
+rule() {
+    awk -v number="$1" '/^ *- (alert|name): / { mine = $2 == "alert:" && ++count == number } mine' \
+        "$rules"
 }
 
 expect_complete() {
-    local alert field
-    for alert in $(alerts); do
+    local alert field number=0
+    for alert in $(sed -n 's/^ *- alert: //p' "$rules"); do
+        number=$((number + 1))
         for field in 'severity: \(critical\|warning\)}' 'summary: .*\$labels\.' \
-            'description: .\{40\}' "runbook_url: docs/runbook.md#${alert,,}\$"; do
+            'description: .\{40\}' "runbook_url: $runbook_url#${alert,,}\$"; do
             # The one that has no target has no label to name.
             [ "$alert" != BelayMetricsAbsent ] || field=${field/%.\*\\\$labels\\./}
-            rule_of "$alert" | grep -q "$field" || wrong "$alert has no $field"
+            rule "$number" | grep -q "$field" || wrong "$alert (rule $number) has no $field"
         done
         grep -q "^## $alert\$" "$runbook" || wrong "$alert has no section in docs/runbook.md"
     done
-    diff <(alerts | sort) <(sed -n 's/^## \(Belay\)/\1/p' "$runbook" | sort) ||
+    diff <(alerts) <(sed -n 's/^## \(Belay\)/\1/p' "$runbook" | sort) ||
         wrong "alerts (<) and sections of docs/runbook.md (>) differ"
 }
 
@@ -84,8 +100,8 @@ expect_tested() {
 
 expressions() {
     sed 's/^ *\(expr: *|\?\)//' "$rules"
-    jq --raw-output '.panels[].targets[]?.expr, (.templating.list[].definition // empty)' \
-        "$dashboard"
+    jq --raw-output '(.panels | .. | .targets? // empty | .[].expr),
+        (.templating.list[].definition // empty)' "$dashboard"
 }
 
 documented_labels() {
@@ -124,15 +140,25 @@ expect_known_groupings() {
     done
 }
 
+# Grafana's rows are 38 pixels high: a screen of 1080 pixels has room for 20 below the header.
+expect_one_screen() {
+    jq --exit-status '[.panels[] | select(.type == "row")] as $rows | $rows[0].gridPos.y as $bottom
+        | ($rows | all(.collapsed)) and $bottom <= 20
+        and ([.panels[] | select(.type != "row") | .gridPos | .y + .h] | max) <= $bottom' \
+        "$dashboard" >/dev/null || wrong "the dashboard has no collapsed row after one screen"
+}
+
 promtool check rules "$rules" >"$work/said" 2>&1 || { cat "$work/said" >&2; wrong "bad rules"; }
 "$top/deploy/monitoring/generate.sh" | cmp - "$top/deploy/monitoring/prometheus-rule.yaml" ||
     wrong "prometheus-rule.yaml is old; please run deploy/monitoring/generate.sh"
 expect_labels
+expect_base
 expect_complete
 expect_tested
+expect_one_screen
 all=$(expressions)
 expect_known_selectors
 expect_known_groupings
 printf 'monitoring: %d alerts, %d panels, %d selectors: well-formed, tested, documented\n' \
-    "$(alerts | wc -l)" "$(jq '[.panels[] | select(.targets)] | length' "$dashboard")" \
+    "$(alerts | wc -l)" "$(jq '[.panels | .. | objects | select(.targets)] | length' "$dashboard")" \
     "$(selectors | wc -l)"

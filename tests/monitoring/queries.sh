@@ -19,7 +19,7 @@ missing=0
 # The values that Grafana would use for its variables.
 concrete() {
     sed "s/\\[\$__rate_interval\\]/[$window]/g; s/\\\$operation/stage/g
-        s/\\\$\\(namespace\\|instance\\)/.*/g"
+        s/\\\$\\(namespace\\|node\\|driver\\)/.*/g"
 }
 
 # Count of numbers in the response; "NaN" is none.
@@ -45,8 +45,8 @@ ask_dashboard() {
     while IFS=$'\t' read -r title query; do
         ask "panel \"$title\"" "$query"
         asked=$((asked + 1))
-    done < <(jq --raw-output '.panels[] | .title as $t | .targets[]? | $t + "\t" + .expr' \
-        "$dashboard" | concrete)
+    done < <(jq --raw-output '.panels | .. | objects | select(.targets) | .title as $t
+        | .targets[] | $t + "\t" + .expr' "$dashboard" | concrete)
 }
 
 ask_variables() {

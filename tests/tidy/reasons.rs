@@ -29,7 +29,7 @@ pub(crate) fn check(files: &[RustFile]) -> Vec<Finding> {
         if let Some(name) = line.strip_prefix("pub mod ") {
             module = name.trim_end_matches(" {");
         }
-        let Some((constant, tellers)) = reason(line) else {
+        let Some((constant, reporters)) = reason(line) else {
             continue;
         };
         reasons += 1;
@@ -37,7 +37,7 @@ pub(crate) fn check(files: &[RustFile]) -> Vec<Finding> {
         for (teller, sources) in TELLERS {
             let mut theirs = files.iter().filter(|file| file.path.starts_with(sources));
             let is_used = theirs.any(|file| places_of(&file.product, &path).next().is_some());
-            if places_of(tellers, teller).next().is_some() && !is_used {
+            if places_of(reporters, teller).next().is_some() && !is_used {
                 let rule = format!("{path} is used nowhere in {sources}: remove {teller} from it");
                 findings.push(Finding::new(LIST, at + 1, rule));
             }
@@ -56,10 +56,10 @@ pub(crate) fn check(files: &[RustFile]) -> Vec<Finding> {
 /// `CONSTANT =     , Severity, [Reporter];`, the literal blanked: constant and reporters.
 fn reason(line: &str) -> Option<(&str, &str)> {
     let (constant, rest) = line.trim().split_once(" = ")?;
-    let (_, tellers) = rest.split_once('[')?;
+    let (_, reporters) = rest.split_once('[')?;
     let is_constant = |c: char| c.is_ascii_uppercase() || c == '_';
     let is_reason = constant.chars().all(is_constant) && rest.ends_with("];");
-    is_reason.then_some((constant, tellers))
+    is_reason.then_some((constant, reporters))
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use super::Backend;
 use super::local::{self, Local};
 use belay_server::call::Failure;
+use belay_server::facts::Facts;
 use belay_server::readiness::Readiness;
 use std::sync::Arc;
 
@@ -13,12 +14,26 @@ pub enum Choice {
     Local(local::Config),
 }
 
+/// An open backend.
+pub struct Opened {
+    /// Its verbs.
+    pub backend: Arc<dyn Backend>,
+    /// What it knows about its storage and volumes; none = it would have to query a cloud for it.
+    pub facts: Option<Arc<dyn Facts>>,
+}
+
 /// Opens it; from then on it says in `readiness` if it cannot work. Blocks.
 ///
 /// # Errors
 /// Those of the backend.
-pub fn open(choice: Choice, readiness: Readiness) -> Result<Arc<dyn Backend>, Failure> {
+pub fn open(choice: Choice, readiness: Readiness) -> Result<Opened, Failure> {
     match choice {
-        Choice::Local(config) => Ok(Arc::new(Local::open(config, readiness)?)),
+        Choice::Local(config) => {
+            let local = Arc::new(Local::open(config, readiness)?);
+            Ok(Opened {
+                backend: Arc::clone(&local) as Arc<_>,
+                facts: Some(local),
+            })
+        }
     }
 }

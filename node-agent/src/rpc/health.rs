@@ -46,6 +46,7 @@ impl<K: Kernel> NodeService<K> {
             Some(look) => reads::complaints(&look),
             None => self.look_into(request).await?,
         };
+        self.volumes.checked(&id, &complaints);
         Ok(csi::NodeGetVolumeHealthResponse {
             volume_health: Some(complaints.volume_health(id.as_str())),
         })

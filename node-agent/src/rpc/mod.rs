@@ -2,6 +2,7 @@
 //! path is judged.
 
 mod encode;
+mod facts;
 mod health;
 mod late;
 mod node;
@@ -9,5 +10,6 @@ mod reads;
 mod start;
 #[cfg(test)]
 mod tests;
+mod volumes;
 
 pub(crate) use node::{NodeIdentity, NodeService};

@@ -11,9 +11,11 @@ use belay_server::work::{CHANGE_DEADLINE, JobView, Jobs, Ticket, fingerprint};
 use tonic::{Request, Response, Status};
 
 use super::encode;
+use super::facts::Storage;
 use super::health::Looks;
 use super::late::Late;
 use super::reads::Reads;
+use super::volumes::Volumes;
 use crate::kernel::Kernel;
 use crate::operation::phase::Progress;
 use crate::operation::{self, Formatting, Node, Published, Staged, Thread, VolumeStats};
@@ -27,6 +29,8 @@ pub(crate) struct NodeService<K: Kernel> {
     pub(super) changes: Jobs<u64>,
     reads: Reads,
     pub(super) looks: Looks,
+    pub(super) volumes: Volumes,
+    pub(super) storage: Storage,
     /// Questions whether a volume is to be detached.
     wishes: Jobs<bool>,
     info: csi::NodeGetInfoResponse,
@@ -59,6 +63,8 @@ impl<K: Kernel> NodeService<K> {
             changes: Jobs::new(CHANGE_DEADLINE),
             reads: Reads::new(),
             looks: Looks::new(),
+            volumes: Volumes::default(),
+            storage: Storage::new(),
             wishes: Jobs::new(super::reads::DEADLINE),
             info,
             capabilities: encode::capabilities(identity.profile),
@@ -115,6 +121,7 @@ impl<K: Kernel> NodeService<K> {
         };
         let rpc = Rpc::NodeStageVolume;
         self.changes.run(id.as_str(), rpc, mark, job).await?;
+        self.volumes.staged(&id);
         Ok(())
     }
 
@@ -176,6 +183,7 @@ impl<K: Kernel> NodeService<K> {
         };
         self.change(Rpc::NodeUnstageVolume, &id, mark, work).await?;
         self.reads.forget(&id);
+        self.volumes.unstaged(&id);
         Ok(())
     }
 
@@ -187,6 +195,7 @@ impl<K: Kernel> NodeService<K> {
         };
         self.change(Rpc::NodeUnstageVolume, &id, mark, work).await?;
         self.reads.forget(&id);
+        self.volumes.unstaged(&id);
         Ok(())
     }
 
@@ -287,7 +296,10 @@ impl<K: Kernel> csi::node_server::Node for NodeService<K> {
         request: Request<csi::NodeGetVolumeStatsRequest>,
     ) -> Result<Response<csi::NodeGetVolumeStatsResponse>, Status> {
         answer(Rpc::NodeGetVolumeStats, request, |message| async move {
-            let stats = self.stats(Stats::try_from(message)?).await?;
+            let request = Stats::try_from(message)?;
+            let id = request.id.clone();
+            let stats = self.stats(request).await?;
+            self.volumes.mounted(&id, &stats.complaints);
             Ok(encode::stats(&stats))
         })
         .await

@@ -2,6 +2,7 @@
 //! panics. Sees every request, including those that no service takes or that cannot be decoded.
 //! Must not print a request: it may contain secrets.
 
+use super::refusals::{Refusal, Refusals};
 use super::{Failure, Record, Rpc, start_of, status};
 use belay_proto::code::name as code_name;
 use futures_util::FutureExt as _;
@@ -18,7 +19,7 @@ use tonic::body::Body;
 use tonic::{Code, Status};
 use tracing::{Instrument as _, Level, Span};
 
-/// Histogram of the duration of calls, in seconds, by `rpc` and `code`.
+/// Histogram of how long calls take, in seconds, by `driver`, `rpc` and `code`.
 pub(crate) const DURATION: &str = "belay_rpc_duration_seconds";
 
 /// How long a request may take to arrive in full: the socket is local. This and the limits in
@@ -28,18 +29,37 @@ const ARRIVAL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest path of an unknown call that is logged, in bytes.
 const PATH_BYTES_MAX: usize = 128;
 
-/// Wraps the services of a whole server.
-#[derive(Clone, Debug, Default)]
+/// Wraps the services of one driver.
+#[derive(Clone, Debug)]
 pub struct CallLayer {
     durations: Durations,
     running: Arc<watch::Sender<()>>,
+    refusals: Refusals,
 }
 
 impl CallLayer {
-    /// Measures nothing yet.
+    /// Of the first driver of a server. Measures nothing yet.
     #[must_use]
-    pub fn new() -> Self {
-        Self::default()
+    pub fn new(driver: &str) -> Self {
+        Self {
+            durations: Durations::new(driver),
+            running: Arc::default(),
+            refusals: Refusals::default(),
+        }
+    }
+
+    /// Of another driver of the same server: calls are measured separately, and all of them delay
+    /// the shutdown.
+    pub(crate) fn of(&self, driver: &str) -> Self {
+        Self {
+            durations: Durations::new(driver),
+            ..self.clone()
+        }
+    }
+
+    /// The last failed calls of all drivers.
+    pub(crate) fn refusals(&self) -> Refusals {
+        self.refusals.clone()
     }
 
     /// Has one receiver for each running call.
@@ -54,8 +74,7 @@ impl<S> tower::Layer<S> for CallLayer {
     fn layer(&self, inner: S) -> CallService<S> {
         CallService {
             inner,
-            durations: self.durations.clone(),
-            running: self.running(),
+            layer: self.clone(),
         }
     }
 }
@@ -64,8 +83,7 @@ impl<S> tower::Layer<S> for CallLayer {
 #[derive(Clone, Debug)]
 pub struct CallService<S> {
     inner: S,
-    durations: Durations,
-    running: Arc<watch::Sender<()>>,
+    layer: CallLayer,
 }
 
 impl<S, B> tower::Service<Request<B>> for CallService<S>
@@ -87,9 +105,9 @@ where
         // The connection has created one already, to detect when the request has arrived.
         let extensions = request.extensions_mut();
         let record = extensions.get_or_insert_default::<Record>().clone();
-        let call = Call::begin(request.uri().path(), record, self.durations.clone());
-        let running = self.running.subscribe();
-        // `self.inner` was polled for readiness; its clone was not.
+        let call = Call::begin(request.uri().path(), record, &self.layer);
+        let running = self.layer.running.subscribe();
+        // The clone is the one that has not been asked whether it is ready.
         let clone = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, clone);
         Box::pin(async move {
@@ -126,11 +144,12 @@ struct Call {
     begun: Instant,
     record: Record,
     durations: Durations,
+    refusals: Refusals,
     is_logged: bool,
 }
 
 impl Call {
-    fn begin(path: &str, record: Record, durations: Durations) -> Self {
+    fn begin(path: &str, record: Record, layer: &CallLayer) -> Self {
         let rpc = Rpc::from_path(path);
         let path = if rpc.is_some() {
             ""
@@ -142,7 +161,8 @@ impl Call {
             path: path.into(),
             begun: Instant::now(),
             record,
-            durations,
+            durations: layer.durations.clone(),
+            refusals: layer.refusals(),
             is_logged: false,
         }
     }
@@ -224,6 +244,11 @@ impl Call {
 
         let rpc = self.name();
         let subject = self.record.subject().filter(|subject| !subject.is_empty());
+        if code != Code::Ok {
+            let (driver, subject) = (&self.durations.driver, subject.unwrap_or_default());
+            let refusal = Refusal::new(driver, rpc, subject, code, message);
+            self.refusals.add(refusal);
+        }
         let us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
         let (number, code) = (code, code_name(code));
         match number {
@@ -269,24 +294,30 @@ const OTHERS: [(&str, &str); 3] = [
 
 /// One histogram per call and code, each looked up by name only once.
 #[derive(Clone, Debug)]
-struct Durations(Arc<[OnceLock<Histogram>]>);
-
-impl Default for Durations {
-    fn default() -> Self {
-        let cells = (Rpc::ALL.len() + OTHERS.len()) * CODES;
-        Self((0..cells).map(|_| OnceLock::new()).collect())
-    }
+struct Durations {
+    driver: Arc<str>,
+    cells: Arc<[OnceLock<Histogram>]>,
 }
 
 impl Durations {
+    fn new(driver: &str) -> Self {
+        let cells = (Rpc::ALL.len() + OTHERS.len()) * CODES;
+        Self {
+            driver: driver.into(),
+            cells: (0..cells).map(|_| OnceLock::new()).collect(),
+        }
+    }
+
     /// The path classifies calls that are not CSI.
     fn of(&self, rpc: Option<Rpc>, path: &str, code: Code) -> &Histogram {
         let (row, name) = match rpc {
             Some(rpc) => (rpc as usize, rpc.name()),
             None => other(path),
         };
-        self.0[row * CODES + code as usize]
-            .get_or_init(|| metrics::histogram!(DURATION, "rpc" => name, "code" => code_name(code)))
+        self.cells[row * CODES + code as usize].get_or_init(|| {
+            let (driver, code) = (Arc::clone(&self.driver), code_name(code));
+            metrics::histogram!(DURATION, "driver" => driver, "rpc" => name, "code" => code)
+        })
     }
 }
 
@@ -302,6 +333,8 @@ fn other(path: &str) -> (usize, &'static str) {
 mod tests {
     use super::*;
     use tower::{Layer as _, Service};
+
+    const DRIVER: &str = "test.csi.belay.dev";
 
     /// A service whose requests never arrive in full.
     #[derive(Clone)]
@@ -382,7 +415,7 @@ mod tests {
             .enable_time()
             .build()
             .unwrap();
-        let layer = CallLayer::new();
+        let layer = CallLayer::new(DRIVER);
         let call = |path: &str, code: Code| {
             let codes = Arc::new(std::sync::Mutex::new(vec![code]));
             let mut service = layer.layer(Answering(codes));
@@ -403,14 +436,36 @@ mod tests {
         for name in CODE_NAMES {
             for (rpc, count) in [("NodeStageVolume", 2), ("CreateVolume", 1), ("grpc", 1)] {
                 let series = "belay_rpc_duration_seconds_count";
-                let sample = format!("\n{series}{{rpc=\"{rpc}\",code=\"{name}\"}} {count}\n");
+                let labels = format!("driver=\"{DRIVER}\",rpc=\"{rpc}\",code=\"{name}\"");
+                let sample = format!("\n{series}{{{labels}}} {count}\n");
                 assert!(page.contains(&sample), "{sample} in {page}");
             }
         }
     }
 
     #[test]
-    fn the_alerts_use_codes_that_exist() {
+    fn drivers_of_one_server_are_measured_apart_and_refuse_to_one_list() {
+        let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder();
+        let first = CallLayer::new(DRIVER);
+        let second = first.of("other.csi.belay.dev");
+        metrics::with_local_recorder(&recorder, || {
+            for (layer, code) in [(&first, Code::Ok), (&second, Code::Internal)] {
+                let path = Rpc::NodeStageVolume.path();
+                Call::begin(path, Record::default(), layer).log(code, "EIO");
+            }
+        });
+        let page = recorder.handle().render();
+        for (driver, code) in [(DRIVER, "OK"), ("other.csi.belay.dev", "INTERNAL")] {
+            let labels = format!("driver=\"{driver}\",rpc=\"NodeStageVolume\",code=\"{code}\"");
+            assert!(page.contains(&format!("_count{{{labels}}} 1\n")), "{page}");
+        }
+        let refused = first.refusals().list();
+        let refused: Vec<_> = refused.iter().map(|it| (&*it.driver, it.code)).collect();
+        assert_eq!(refused, [("other.csi.belay.dev", Code::Internal)]);
+    }
+
+    #[test]
+    fn the_alerts_ask_for_codes_that_there_are() {
         let rules = include_str!("../../../deploy/monitoring/rules.yaml");
         let asked = rules.split("code=~\"").skip(1);
         let asked: Vec<&str> = asked
@@ -427,21 +482,19 @@ mod tests {
     fn a_caller_that_disconnects_is_counted_as_cancelled() {
         let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder();
         metrics::with_local_recorder(&recorder, || {
-            let durations = Durations::default();
-            drop(Call::begin(
-                Rpc::NodeStageVolume.path(),
-                Record::default(),
-                durations,
-            ));
+            let layer = CallLayer::new(DRIVER);
+            let path = Rpc::NodeStageVolume.path();
+            drop(Call::begin(path, Record::default(), &layer));
         });
         let page = recorder.handle().render();
-        let labels = "{rpc=\"NodeStageVolume\",code=\"CANCELLED\"} 1\n";
-        assert!(page.contains(labels), "{page}");
+        let labels =
+            format!("{{driver=\"{DRIVER}\",rpc=\"NodeStageVolume\",code=\"CANCELLED\"}} 1\n");
+        assert!(page.contains(&labels), "{page}");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_request_that_never_arrives_in_full_is_cancelled() {
-        let layer = CallLayer::new();
+    async fn a_request_that_never_arrives_in_full_is_given_up() {
+        let layer = CallLayer::new(DRIVER);
         let mut service = layer.layer(Waiting);
         for (rpc, code) in [
             (Rpc::NodeStageVolume, Code::DeadlineExceeded),

@@ -5,6 +5,7 @@ mod answer;
 mod codes;
 mod failure;
 mod layer;
+mod refusals;
 mod rpc;
 mod subject;
 
@@ -14,5 +15,8 @@ pub use codes::code;
 pub use failure::{Certainty, Failure, Kind};
 pub(crate) use layer::DURATION;
 pub use layer::{CallLayer, CallService};
+#[cfg(test)]
+pub(crate) use refusals::Refusal;
+pub(crate) use refusals::Refusals;
 pub use rpc::Rpc;
 pub use subject::Subject;

@@ -3,5 +3,5 @@
 mod registration;
 mod watch;
 
-pub(crate) use registration::Registrar;
 pub use registration::Registration;
+pub(crate) use registration::{Registered, Registrar};

@@ -125,7 +125,12 @@ impl Registrar {
         })
     }
 
-    /// Serves, and recreates the socket whenever necessary. Removes it when dropped.
+    /// Whether the kubelet has registered the driver, for as long as this runs.
+    pub(crate) fn state(&self) -> Registered {
+        Registered(self.state.verdict.subscribe())
+    }
+
+    /// Serves, and makes the socket again whenever that is needed. Dropped, it is removed.
     pub(crate) async fn run(self) -> Infallible {
         let Self {
             endpoint,
@@ -159,7 +164,18 @@ impl Registrar {
     }
 }
 
-/// Creates the socket by `bind`, and watches it.
+/// What the kubelet has made of a driver.
+#[derive(Clone, Debug)]
+pub(crate) struct Registered(Receiver<Verdict>);
+
+impl Registered {
+    /// It has registered the driver.
+    pub(crate) fn is(&self) -> bool {
+        *self.0.borrow() == Verdict::Registered
+    }
+}
+
+/// Makes the socket by `bind`, and watches it.
 fn open(
     endpoint: &Endpoint,
     bind: impl FnOnce(&Endpoint) -> io::Result<Socket>,
@@ -411,7 +427,7 @@ mod tests {
                 endpoint: "/var/lib/kubelet/plugins/test/csi.sock".parse().unwrap(),
                 readiness: readiness.clone(),
             };
-            let registrar = Registrar::open(registration, &CallLayer::new()).unwrap();
+            let registrar = Registrar::open(registration, &CallLayer::new(NAME)).unwrap();
             Self {
                 directory,
                 readiness,

@@ -8,6 +8,7 @@ mod pages;
 mod socket;
 
 pub(crate) use listener::Server;
-pub(crate) use pages::Pages;
+pub use pages::Pages;
+pub(crate) use pages::Shown;
 pub use socket::Socket;
 pub(crate) use socket::SocketFile;

@@ -1,12 +1,13 @@
-//! The pages for people, Prometheus and the kubelet's probes: GET /metrics, /healthz and /livez
-//! over HTTP/1. Shows no requests, and changes nothing.
+//! What people, Prometheus and the kubelet's probes read: GET /, /metrics, /healthz, /readyz and
+//! /livez over HTTP/1. Changes nothing.
 
 use super::acceptor::{Acceptor, Connection};
+use crate::facts::AllFacts;
 use crate::metrics::Metrics;
 use crate::readiness::{Readiness, State};
 use bytes::Bytes;
-use http::header::CONTENT_TYPE;
-use http::{HeaderValue, Method, Request, Response, StatusCode};
+use http::header::{self, CACHE_CONTROL, CONTENT_TYPE};
+use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -15,8 +16,10 @@ use hyper_util::rt::TokioIo;
 use rustix::net::sockopt::set_tcp_user_timeout;
 use std::convert::Infallible;
 use std::error::Error;
+use std::fmt;
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
@@ -42,6 +45,18 @@ const TIDY_INTERVAL: Duration = Duration::from_secs(10);
 
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 const PROMETHEUS_TEXT: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4");
+const HTML: HeaderValue = HeaderValue::from_static("text/html; charset=utf-8");
+
+/// What goes with every page: it is as of now, and its text is what it is said to be. The style in
+/// the status page is the only thing that a browser may use; nothing is loaded or run.
+const HEADERS: [(HeaderName, &str); 3] = [
+    (CACHE_CONTROL, "no-store"),
+    (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    (
+        header::CONTENT_SECURITY_POLICY,
+        "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; form-action 'none'",
+    ),
+];
 
 /// Between two attempts to bind a port that is taken.
 const PORT_PAUSE: Duration = Duration::from_secs(2);
@@ -49,27 +64,39 @@ const PORT_PAUSE: Duration = Duration::from_secs(2);
 /// Counter: attempts to listen on a port that was taken.
 const TAKEN: &str = "belay_http_port_taken_total";
 
-/// The pages, not served yet.
+/// What the pages show, but for the metrics.
+#[derive(Clone)]
+pub(crate) struct Shown {
+    /// For /healthz and /readyz.
+    pub(crate) readiness: Readiness,
+    /// Measured again before /metrics and / are made.
+    pub(crate) facts: AllFacts,
+    /// Makes the status page. Must not wait.
+    pub(crate) status: Arc<dyn Fn(&State) -> String + Send + Sync>,
+}
+
+impl fmt::Debug for Shown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Shown").field(&self.readiness).finish()
+    }
+}
+
+/// The port of the pages, not served yet.
 #[derive(Debug)]
-pub(crate) struct Pages {
+pub struct Pages {
     address: SocketAddr,
     /// None while another process has the port: most likely a killed predecessor, which is no
     /// reason not to serve calls.
     listener: Option<TcpListener>,
     metrics: Metrics,
-    readiness: Readiness,
 }
 
 impl Pages {
     /// Listens, unless the port is taken; then [`Pages::serve`] waits for it.
     ///
     /// # Errors
-    /// If the address is not local, or this process may not use the port.
-    pub(crate) async fn bind(
-        address: SocketAddr,
-        metrics: Metrics,
-        readiness: Readiness,
-    ) -> io::Result<Self> {
+    /// If the address is not of this machine, or the port not for this process.
+    pub(crate) async fn bind(address: SocketAddr, metrics: Metrics) -> io::Result<Self> {
         metrics::describe_counter!(TAKEN, "Attempts to listen on an HTTP port that was taken.");
         metrics::counter!(TAKEN).increment(0);
         let listener = listen(address).await?;
@@ -83,19 +110,21 @@ impl Pages {
             address,
             listener,
             metrics,
-            readiness,
         })
     }
 
     /// Serves until dropped.
-    pub(crate) async fn serve(self) -> Infallible {
-        let pages = (self.metrics.clone(), self.readiness);
+    pub(crate) async fn serve(self, shown: Shown) -> Infallible {
+        let content = Arc::new((self.metrics.clone(), shown));
         tokio::select! {
             never = tidy(&self.metrics) => never,
-            never = serve(self.address, self.listener, pages) => never,
+            never = serve(self.address, self.listener, content) => never,
         }
     }
 }
+
+/// What connections share.
+type Content = Arc<(Metrics, Shown)>;
 
 async fn tidy(metrics: &Metrics) -> Infallible {
     let mut interval = tokio::time::interval(TIDY_INTERVAL);
@@ -108,7 +137,7 @@ async fn tidy(metrics: &Metrics) -> Infallible {
 async fn serve(
     address: SocketAddr,
     mut listener: Option<TcpListener>,
-    pages: (Metrics, Readiness),
+    content: Content,
 ) -> Infallible {
     let listener = loop {
         if let Some(listener) = listener {
@@ -125,10 +154,10 @@ async fn serve(
     };
     loop {
         let (stream, connection) = acceptor.next(accept).await;
-        let pages = pages.clone();
+        let content = Arc::clone(&content);
         tokio::spawn(async move {
             bound_unacknowledged(&stream);
-            serve_connection(stream, pages, connection).await;
+            serve_connection(stream, content, connection).await;
         });
     }
 }
@@ -159,13 +188,13 @@ fn bound_unacknowledged(stream: &TcpStream) {
 /// Serves one request and closes; sooner if others need the slot.
 async fn serve_connection(
     stream: impl AsyncRead + AsyncWrite + Unpin,
-    pages: (Metrics, Readiness),
+    content: Content,
     connection: Connection,
 ) {
     let ended = tokio::select! {
         biased;
-        ended = answer(stream, pages, &connection) => ended,
-        () = connection.unwanted() => Err("closed to make room for new connections".into()),
+        ended = answer(stream, content, &connection) => ended,
+        () = connection.unwanted() => Err("closed to make room for others".into()),
     };
     if let Err(error) = ended {
         tracing::debug!(error, "an HTTP connection failed");
@@ -174,7 +203,7 @@ async fn serve_connection(
 
 async fn answer(
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
-    pages: (Metrics, Readiness),
+    content: Content,
     connection: &Connection,
 ) -> Result<(), Box<dyn Error + Send + Sync>> {
     let head = tokio::time::timeout(HEAD_TIMEOUT, head(&mut stream)).await??;
@@ -182,8 +211,11 @@ async fn answer(
     let (reader, writer) = tokio::io::split(stream);
     let stream = tokio::io::join(io::Cursor::new(head).chain(reader), writer);
     let service = service_fn(move |request: Request<Incoming>| {
-        let response = page(request.method(), request.uri().path(), &pages.0, &pages.1);
-        std::future::ready(Ok::<_, Infallible>(response))
+        let content = Arc::clone(&content);
+        async move {
+            let (method, path) = (request.method(), request.uri().path());
+            Ok::<_, Infallible>(page(method, path, &content).await)
+        }
     });
     let served = http1::Builder::new()
         .keep_alive(false)
@@ -219,15 +251,19 @@ fn has_empty_line(bytes: &[u8]) -> bool {
     has(b"\n\r\n") || has(b"\n\n")
 }
 
-fn page(
-    method: &Method,
-    path: &str,
-    metrics: &Metrics,
-    readiness: &Readiness,
-) -> Response<Full<Bytes>> {
+async fn page(method: &Method, path: &str, content: &Content) -> Response<Full<Bytes>> {
+    let (metrics, shown) = &**content;
     match (method, path) {
-        (&Method::GET, "/metrics") => text(StatusCode::OK, PROMETHEUS_TEXT, metrics.render()),
-        (&Method::GET, "/healthz") => match readiness.state() {
+        (&Method::GET, "/") => {
+            shown.facts.refresh().await;
+            let page = (shown.status)(&shown.readiness.state());
+            text(StatusCode::OK, HTML, page)
+        }
+        (&Method::GET, "/metrics") => {
+            shown.facts.refresh().await;
+            text(StatusCode::OK, PROMETHEUS_TEXT, metrics.render())
+        }
+        (&Method::GET, "/healthz" | "/readyz") => match shown.readiness.state() {
             State::Ready => text(StatusCode::OK, TEXT, "ok\n"),
             State::Starting(why) | State::Unhealthy(why) => {
                 text(StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("{why}\n"))
@@ -239,7 +275,7 @@ fn page(
         _ => text(
             StatusCode::NOT_FOUND,
             TEXT,
-            "use GET /metrics, GET /healthz or GET /livez\n",
+            "only GET /, /metrics, /healthz, /readyz and /livez are here\n",
         ),
     }
 }
@@ -247,7 +283,11 @@ fn page(
 fn text(status: StatusCode, form: HeaderValue, body: impl Into<Bytes>) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(body.into()));
     *response.status_mut() = status;
-    response.headers_mut().insert(CONTENT_TYPE, form);
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, form);
+    for (name, value) in HEADERS {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
     response
 }
 
@@ -257,9 +297,18 @@ mod tests {
     use http_body_util::BodyExt as _;
     use tokio::io::AsyncWriteExt as _;
 
+    fn content(readiness: &Readiness) -> Content {
+        let shown = Shown {
+            readiness: readiness.clone(),
+            facts: AllFacts::default(),
+            status: Arc::new(|state| format!("<p>{state:?}")),
+        };
+        Arc::new((crate::metrics::install().unwrap(), shown))
+    }
+
     async fn get(path: &str, readiness: &Readiness) -> (u16, String, String) {
-        let metrics = crate::metrics::install().unwrap();
-        let response = page(&Method::GET, path, &metrics, readiness);
+        let response = page(&Method::GET, path, &content(readiness)).await;
+        assert_eq!(response.headers()[CACHE_CONTROL], "no-store");
         let form = response.headers()[CONTENT_TYPE]
             .to_str()
             .unwrap()
@@ -273,6 +322,10 @@ mod tests {
     async fn healthz_reports_the_readiness_and_its_reason() {
         let readiness = Readiness::new(State::Starting("reading the mounts".to_owned()));
         let plain = "text/plain; charset=utf-8".to_owned();
+        assert_eq!(
+            get("/readyz", &readiness).await,
+            get("/healthz", &readiness).await
+        );
         let (status, form, body) = get("/healthz", &readiness).await;
         assert_eq!(
             (status, form, body),
@@ -309,17 +362,24 @@ mod tests {
         let (status, form, body) = get("/metrics", &readiness).await;
         assert_eq!((status, form.as_str()), (200, "text/plain; version=0.0.4"));
         assert!(body.contains("process_start_time_seconds "), "{body}");
-        for path in ["/", "/metrics/", "/debug"] {
+        for path in ["//", "/index.html", "/metrics/", "/debug"] {
             assert_eq!(get(path, &readiness).await.0, 404, "{path}");
         }
-        let metrics = crate::metrics::install().unwrap();
-        let posted = page(&Method::POST, "/metrics", &metrics, &readiness);
+        let posted = page(&Method::POST, "/metrics", &content(&readiness)).await;
         assert_eq!(posted.status(), StatusCode::NOT_FOUND);
     }
 
-    fn pages() -> (Metrics, Readiness) {
-        let metrics = crate::metrics::install().unwrap();
-        (metrics, Readiness::new(State::Ready))
+    #[tokio::test]
+    async fn the_status_page_is_html_that_loads_and_runs_nothing() {
+        let readiness = Readiness::new(State::Ready);
+        let (status, form, body) = get("/", &readiness).await;
+        assert_eq!((status, form.as_str()), (200, "text/html; charset=utf-8"));
+        assert_eq!(body, "<p>Ready");
+        let response = page(&Method::GET, "/", &content(&readiness)).await;
+        let policy = response.headers()[header::CONTENT_SECURITY_POLICY]
+            .to_str()
+            .unwrap();
+        assert!(policy.starts_with("default-src 'none';"), "{policy}");
     }
 
     /// A connection to the pages, without others.
@@ -327,7 +387,8 @@ mod tests {
         let mut acceptor = Acceptor::new("http", 1);
         let accept = || std::future::ready(Ok(((), None)));
         let ((), connection) = acceptor.next(accept).await;
-        serve_connection(stream, pages(), connection).await;
+        let content = content(&Readiness::new(State::Ready));
+        serve_connection(stream, content, connection).await;
     }
 
     #[tokio::test]

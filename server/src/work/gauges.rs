@@ -16,11 +16,15 @@ trait Count: Send + Sync {
     fn count(&self) -> Counted;
 }
 
+/// The jobs of a process at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Counted {
-    running: u32,
-    hung: u32,
-    oldest: Duration,
+pub(crate) struct Counted {
+    /// All of them.
+    pub(crate) running: u32,
+    /// Those that are past their deadline.
+    pub(crate) hung: u32,
+    /// The age of the oldest.
+    pub(crate) oldest: Duration,
 }
 
 /// A process has a few of these, for its whole run time; tests have more.
@@ -43,13 +47,18 @@ pub(crate) fn describe() {
     metrics::describe_gauge!(OLDEST, Unit::Seconds, "Age of the oldest operation.");
 }
 
+/// The jobs of this process.
+pub(crate) fn counted() -> Counted {
+    sum(&ALL.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
 /// Sets the gauges.
 pub(crate) fn measure() {
     let all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
     show(&all);
 }
 
-fn show(all: &[Weak<dyn Count>]) {
+fn sum(all: &[Weak<dyn Count>]) -> Counted {
     let mut sum = Counted::default();
     for jobs in all.iter().filter_map(Weak::upgrade) {
         let counted = jobs.count();
@@ -57,6 +66,11 @@ fn show(all: &[Weak<dyn Count>]) {
         sum.hung += counted.hung;
         sum.oldest = sum.oldest.max(counted.oldest);
     }
+    sum
+}
+
+fn show(all: &[Weak<dyn Count>]) {
+    let sum = sum(all);
     metrics::gauge!(RUNNING).set(sum.running);
     metrics::gauge!(HUNG).set(sum.hung);
     metrics::gauge!(OLDEST).set(sum.oldest.as_secs_f64());

@@ -13,7 +13,7 @@ mod view;
 
 use crate::call::{Failure, Rpc};
 use futures_util::FutureExt as _;
-pub(crate) use gauges::{describe, measure};
+pub(crate) use gauges::{counted, describe, measure};
 use ownership::Ownership;
 pub use share::Share;
 use std::collections::HashMap;

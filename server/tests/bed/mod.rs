@@ -6,7 +6,7 @@ use belay_server::call::{Failure, Rpc, answer};
 use belay_server::endpoint::Endpoint;
 use belay_server::identity::{Identity, PluginCapability};
 use belay_server::readiness::{Readiness, State};
-use belay_server::serve::{Driver, ServeConfig, ServeError, serve};
+use belay_server::serve::{Driver, ServeConfig, ServeError, listen, serve};
 use belay_server::services::Services;
 use belay_server::transport::Socket;
 use csi::node_client::NodeClient;
@@ -28,6 +28,9 @@ use tracing::subscriber::DefaultGuard;
 
 /// Longest drain; long enough that only a stopped clock ever reaches it.
 pub(crate) const DRAIN: Duration = Duration::from_secs(3600);
+
+/// The driver's name.
+pub(crate) const NAME: &str = "test.csi.belay.dev";
 
 /// A running server. Its log belongs to the thread of the test, and ends with this.
 pub(crate) struct Bed {
@@ -71,7 +74,7 @@ impl Bed {
         let readiness = Readiness::new(State::Ready);
         let gate = Arc::<Gate>::default();
         let identity = Identity::new(
-            "test.csi.belay.dev".parse().unwrap(),
+            NAME.parse().unwrap(),
             "1.2.3",
             vec![
                 PluginCapability::Controller,
@@ -85,17 +88,23 @@ impl Bed {
         let services = Services::new(identity).with_node(Arc::new(node));
         let (asks, mut asked) = mpsc::unbounded_channel();
         let shutdown = futures_util::stream::poll_fn(move |context| asked.poll_recv(context));
-        let config = ServeConfig {
-            http,
-            drain: DRAIN,
-            readiness: readiness.clone(),
-        };
         let driver = Driver {
+            name: NAME.parse().unwrap(),
             socket: Socket::bind(&endpoint).unwrap(),
             services,
             registration: None,
+            facts: None,
         };
-        let server = tokio::spawn(serve(config, vec![driver], shutdown));
+        let whole = readiness.clone();
+        let server = tokio::spawn(async move {
+            let config = ServeConfig {
+                program: "belay-test 1.2.3",
+                pages: listen(http).await?,
+                drain: DRAIN,
+                readiness: whole,
+            };
+            serve(config, vec![driver], shutdown).await
+        });
         Self {
             directory,
             readiness,

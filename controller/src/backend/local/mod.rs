@@ -5,6 +5,7 @@ mod attach;
 mod copies;
 mod create;
 mod delete;
+mod facts;
 mod fault;
 mod files;
 mod health;
@@ -70,6 +71,7 @@ pub struct Local {
     store: Arc<Store>,
     readiness: Readiness,
     slots: AllSlots,
+    last: facts::Last,
 }
 
 impl Local {
@@ -96,6 +98,7 @@ impl Local {
             store,
             readiness,
             slots: AllSlots::new(),
+            last: facts::Last::default(),
         })
     }
 

@@ -32,12 +32,20 @@ const NEEDS: [Need; 3] = [
     ),
 ];
 
+/// A needed capability that this process was not given.
+pub(crate) struct Missing {
+    /// Without it the agent can do nothing at all.
+    pub(crate) is_vital: bool,
+    /// What cannot be done; a lowercase fragment.
+    pub(crate) why: String,
+}
+
 /// Gives up everything else, for good, in the calling thread and all that come from it: so before
-/// there is any other. Returns what is missing of the needed, in words for a log.
+/// there is any other. Returns what is missing of the needed.
 ///
 /// # Errors
 /// What the kernel refused.
-pub(crate) fn keep_needed() -> Result<Vec<String>> {
+pub(crate) fn keep_needed() -> Result<Vec<Missing>> {
     let failed = |call| move |errno| Error::new(call, "of this process", errno);
     let needed = NEEDS.iter().map(|need| need.0);
     let needed = needed.fold(CapabilitySet::empty(), CapabilitySet::union);
@@ -54,7 +62,10 @@ pub(crate) fn keep_needed() -> Result<Vec<String>> {
     set_capabilities(None, kept).map_err(failed("capset"))?;
     let missing = NEEDS.iter().filter(|need| !permitted.contains(need.0));
     Ok(missing
-        .map(|(_, name, what)| format!("without {name} this agent cannot {what}"))
+        .map(|(capability, name, what)| Missing {
+            is_vital: *capability == CapabilitySet::SYS_ADMIN,
+            why: format!("without {name} this agent cannot {what}"),
+        })
         .collect())
 }
 

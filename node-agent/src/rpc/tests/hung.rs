@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use belay_contract::drivers::LOCAL;
 use belay_proto::csi::v1 as csi;
+use belay_server::facts::{Facts as _, Space};
 use belay_server::request::VolumeId;
 use belay_server::work::CHANGE_DEADLINE;
 use csi::node_get_storage_health_response::StorageBackendHealth;
@@ -378,4 +379,52 @@ async fn two_volumes_that_hang_speak_against_their_storage_and_one_does_not() {
     let health = bench.storage_health_again().await;
     assert_eq!(reasons(&health), [HANGS, hung]);
     assert!(health[1].message.contains("2 volumes"), "{health:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_space_of_storage_that_hangs_is_the_one_from_before() {
+    let bench = Bench::new();
+    let measure = || Arc::clone(&bench.service).measure();
+    assert_eq!(bench.service.known().storage, None);
+    let at = bench.position("statfs", measure()).await;
+    // The simulated disk below the files has no size of its own.
+    let space = Space {
+        free_bytes: 1,
+        size_bytes: 2,
+    };
+    bench.service.storage.keep(space);
+    let before = bench.service.known().storage;
+    assert_eq!(before, Some(space));
+
+    let caller = bench.hang((at, "statfs"), measure()).await;
+    told_at(DEADLINE, caller).await;
+    assert_eq!(bench.service.known().storage, before);
+    // One more waits for the same thread.
+    bench.world.machine.begin(None);
+    let caller = tokio::spawn(measure());
+    settle().await;
+    assert_eq!(bench.world.machine.end(), []);
+    told_within(DEADLINE + MOMENT, caller).await;
+    assert_eq!(bench.service.known().storage, before);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_volume_is_known_until_its_unstage_and_unhealthy_as_it_was_last_reported() {
+    let bench = Bench::new();
+    assert_eq!(bench.service.known().volumes, Some(0));
+    let volume = bench.published("vol-1").await;
+    let _other = bench.published("vol-2").await;
+    bench.stats(&volume).await.unwrap();
+    let known = bench.service.known();
+    assert_eq!((known.volumes, known.unhealthy.len()), (Some(2), 0));
+    bench.world.remove_file(&volume.file());
+    bench.stats(&volume).await.unwrap();
+    let gone = [("BackingFileGone", 1)].into();
+    assert_eq!(bench.service.known().unhealthy, gone);
+    bench.send(&volume, Verb::Unpublish(1)).await.unwrap();
+    assert_eq!(bench.service.known().unhealthy, gone);
+    bench.send(&volume, Verb::Unstage).await.unwrap();
+    let known = bench.service.known();
+    assert_eq!((known.volumes, known.unhealthy.len()), (Some(1), 0));
+    assert!(bench.service.reasons().contains(&"BackingFileGone"));
 }

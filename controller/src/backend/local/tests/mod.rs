@@ -19,6 +19,7 @@ use everywhere;
 mod attaching;
 mod complete;
 mod emptied;
+mod facts;
 mod health;
 mod ledger;
 mod metrics;

@@ -1,0 +1,92 @@
+//! What `/metrics` and the status page show of `local`: its volumes, their health, and the
+//! filesystem that contains them. Changes nothing.
+
+use super::Local;
+use super::store::Store;
+use belay_contract::reason::{Reporter, volume};
+use belay_server::call::Failure;
+use belay_server::facts::{Facts, Known, Measuring, Space};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Unhealthy volumes that are listed in one read of the ledger.
+const PAGE_ENTRIES: usize = 500;
+
+/// The last measurement.
+#[derive(Debug, Default)]
+pub(super) struct Last(Mutex<Known>);
+
+impl Last {
+    fn get(&self) -> Known {
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    fn set(&self, known: Known) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = known;
+    }
+}
+
+impl Store {
+    /// Counts and inspects all volumes, listing at most so many at once. May wait for a disk.
+    ///
+    /// # Errors
+    /// When the state does not answer.
+    pub(super) fn facts(&self, page_entries: usize) -> Result<Known, Failure> {
+        // A filesystem that does not report it is a condition of every volume.
+        let space = self.files.statvfs().ok().map(|stat| Space {
+            free_bytes: stat.f_bfree.saturating_mul(stat.f_frsize),
+            size_bytes: stat.f_blocks.saturating_mul(stat.f_frsize),
+        });
+        let mut known = Known {
+            storage: space,
+            volumes: Some(self.ledger.totals()?.volumes),
+            ..Known::default()
+        };
+        let mut after = None;
+        loop {
+            let page = self.list_unwell(after.as_deref(), page_entries)?;
+            let complaints = page.volumes.iter().flat_map(|it| it.complaints.iter());
+            for complaint in complaints {
+                *known.unhealthy.entry(complaint.reason.name()).or_default() += 1;
+            }
+            after = page.next;
+            if after.is_none() {
+                return Ok(known);
+            }
+        }
+    }
+}
+
+impl Facts for Local {
+    fn reasons(&self) -> Vec<&'static str> {
+        let all = volume::ALL.iter();
+        let ours = all.filter(|(_, reporters)| reporters.contains(&Reporter::Controller));
+        ours.map(|(reason, _)| reason.name()).collect()
+    }
+
+    fn known(&self) -> Known {
+        self.last.get()
+    }
+
+    fn measure(self: Arc<Self>) -> Measuring {
+        Box::pin(async move {
+            // Without a free slot, many read-only calls wait already: this one comes again.
+            let Ok(slot) = self.slots.questions.take().await else {
+                return;
+            };
+            let (store, readiness) = (Arc::clone(&self.store), self.readiness.clone());
+            let work = move || {
+                let _slot = slot;
+                super::checked(&store, &readiness, |store| store.facts(PAGE_ENTRIES))
+            };
+            match tokio::task::spawn_blocking(work).await {
+                Ok(Ok(known)) => self.last.set(known),
+                // Readiness or the calls report why; the last values stay.
+                Ok(Err(failure)) => tracing::debug!("storage and health are not known: {failure}"),
+                Err(error) => tracing::error!("measuring storage and health: {error}"),
+            }
+        })
+    }
+}

@@ -1,0 +1,51 @@
+//! What the pages show: all volumes, and the unhealthy ones by reason.
+
+use super::{Bed, MIB, order};
+use crate::backend::local::Local;
+use belay_server::facts::Facts as _;
+use belay_server::readiness::{Readiness, State};
+use std::fs;
+use std::sync::Arc;
+
+#[test]
+fn every_unhealthy_volume_counts_once_for_each_of_its_reasons() {
+    let bed = Bed::new();
+    let store = bed.open();
+    let volumes: Vec<_> = (0..4)
+        .map(|n| {
+            store
+                .create(&order(&format!("pvc-{n}"), MIB), None)
+                .unwrap()
+        })
+        .collect();
+    for volume in &volumes[1..] {
+        fs::remove_file(bed.file(volume.id.as_str())).unwrap();
+    }
+    for page_entries in [1, 2, 3, 100] {
+        let facts = store.facts(page_entries).unwrap();
+        assert_eq!(facts.unhealthy.get("BackingFileMissing"), Some(&3));
+        assert_eq!(facts.volumes, Some(4));
+        let space = facts.storage.unwrap();
+        assert!(0 < space.free_bytes && space.free_bytes <= space.size_bytes);
+    }
+}
+
+#[tokio::test]
+async fn what_is_known_is_the_last_measurement() {
+    let bed = Bed::new();
+    let local = Local::open(bed.config(), Readiness::new(State::Ready)).unwrap();
+    let local = Arc::new(local);
+    assert_eq!(local.known().volumes, None);
+    let volume = local.store.create(&order("pvc-1", MIB), None).unwrap();
+    Arc::clone(&local).measure().await;
+    let known = local.known();
+    assert_eq!(known.volumes, Some(1));
+    assert_eq!(known.unhealthy.get("BackingFileMissing"), None);
+    fs::remove_file(bed.file(volume.id.as_str())).unwrap();
+    assert_eq!(local.known(), known);
+    Arc::clone(&local).measure().await;
+    let missing = local.known().unhealthy["BackingFileMissing"];
+    assert_eq!(missing, 1);
+    assert!(local.reasons().contains(&"BackingFileMissing"));
+    assert!(!local.reasons().contains(&"BackingFileGone"));
+}

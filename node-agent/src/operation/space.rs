@@ -1,0 +1,26 @@
+//! Size and free space of the filesystem that contains the backing files.
+
+use belay_server::call::Failure;
+use belay_server::facts::Space;
+
+use super::Node;
+use crate::kernel::Kernel;
+
+/// As the kernel reports them now; none if another directory is at the path of the backing files
+/// than at the start, because its filesystem is then another one. May wait for a disk.
+///
+/// # Errors
+/// What the kernel refused.
+pub(crate) fn space<K: Kernel>(node: &Node<K>) -> Result<Option<Space>, Failure> {
+    let (kernel, dir) = (&node.kernel, &node.transport);
+    let (named, held) = (kernel.look(dir.path())?, kernel.stat(dir.fd())?);
+    if !named.is_some_and(|named| named.is_same_root(&held)) {
+        return Ok(None);
+    }
+    let usage = kernel.statfs(dir.path())?;
+    Ok(Some(Space {
+        // Loop devices write as root, which may use the blocks that are reserved for it.
+        free_bytes: usage.total_bytes.saturating_sub(usage.used_bytes),
+        size_bytes: usage.total_bytes,
+    }))
+}

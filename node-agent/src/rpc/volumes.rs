@@ -1,0 +1,164 @@
+//! What the calls have shown of the volumes of a driver: which are staged, and which are
+//! unhealthy. Makes no calls. After a restart it is complete when the kubelet has requested the
+//! statistics of all its volumes, which it does each minute.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use belay_server::health::Complaints;
+use belay_server::request::VolumeId;
+
+/// Most volumes that are noted: a few MiB at worst, and more than any node has.
+const KEPT_MAX: usize = 16_384;
+
+/// A condition that no call has confirmed for so long does not count: the kubelet has stopped
+/// requesting statistics of the volume, and the condition may have ended.
+const CONDITION_AGE_MAX: Duration = Duration::from_secs(600);
+
+/// Volumes by their IDs.
+#[derive(Default)]
+pub(super) struct Volumes(Mutex<HashMap<VolumeId, Condition>>);
+
+/// The reasons of a volume's last health report, and when that was.
+#[derive(Default)]
+struct Condition {
+    reasons: Vec<&'static str>,
+    since: Option<Instant>,
+}
+
+impl Volumes {
+    /// The volume was staged.
+    pub(super) fn staged(&self, id: &VolumeId) {
+        self.note(id, Condition::default());
+    }
+
+    /// A mounted volume has these conditions, or none.
+    pub(super) fn mounted(&self, id: &VolumeId, complaints: &Complaints) {
+        self.note(id, Condition::of(complaints));
+    }
+
+    /// A volume, mounted or not, has these conditions, or none.
+    pub(super) fn checked(&self, id: &VolumeId, complaints: &Complaints) {
+        if !complaints.is_empty() || self.lock().contains_key(id) {
+            self.mounted(id, complaints);
+        }
+    }
+
+    /// The volume was unstaged.
+    pub(super) fn unstaged(&self, id: &VolumeId) {
+        self.lock().remove(id);
+    }
+
+    /// How many are noted.
+    pub(super) fn count(&self) -> usize {
+        self.lock().len()
+    }
+
+    /// How many have a condition for each reason.
+    pub(super) fn unhealthy(&self) -> BTreeMap<&'static str, u64> {
+        let (volumes, now) = (self.lock(), Instant::now());
+        let mut counts = BTreeMap::new();
+        for reason in volumes.values().flat_map(|it| it.reasons_at(now)) {
+            *counts.entry(*reason).or_default() += 1;
+        }
+        counts
+    }
+
+    fn note(&self, id: &VolumeId, condition: Condition) {
+        let mut volumes = self.lock();
+        if let Some(known) = volumes.get_mut(id) {
+            *known = condition;
+        } else if volumes.len() < KEPT_MAX {
+            volumes.insert(id.clone(), condition);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<VolumeId, Condition>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Condition {
+    fn of(complaints: &Complaints) -> Self {
+        let reasons = complaints.iter().map(|complaint| complaint.reason.name());
+        Condition {
+            reasons: reasons.collect(),
+            since: (!complaints.is_empty()).then(Instant::now),
+        }
+    }
+
+    /// Those that still count at that time.
+    fn reasons_at(&self, now: Instant) -> &[&'static str] {
+        match self.since {
+            Some(since) if now.duration_since(since) <= CONDITION_AGE_MAX => &self.reasons,
+            _ => &[],
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use belay_contract::reason::volume::{BACKING_FILE_GONE, DEVICE_ERRORS};
+    use belay_server::health::Reason;
+
+    fn id(n: u32) -> VolumeId {
+        VolumeId::new(format!("vol-{n}")).unwrap()
+    }
+
+    fn complaints(reasons: &[Reason]) -> Complaints {
+        let mut complaints = Complaints::default();
+        for reason in reasons {
+            complaints.add(*reason, "");
+        }
+        complaints
+    }
+
+    #[test]
+    fn volumes_count_while_they_are_staged_and_by_each_reason_of_their_last_report() {
+        let volumes = Volumes::default();
+        (0..3).for_each(|n| volumes.staged(&id(n)));
+        assert_eq!((volumes.count(), volumes.unhealthy()), (3, [].into()));
+        let both = complaints(&[BACKING_FILE_GONE, DEVICE_ERRORS]);
+        volumes.mounted(&id(0), &both);
+        volumes.mounted(&id(1), &complaints(&[DEVICE_ERRORS]));
+        let counts = [("BackingFileGone", 1), ("DeviceErrors", 2)];
+        assert_eq!(volumes.unhealthy(), counts.into());
+        volumes.mounted(&id(0), &complaints(&[]));
+        assert_eq!(volumes.unhealthy(), [("DeviceErrors", 1)].into());
+        volumes.unstaged(&id(1));
+        assert_eq!((volumes.count(), volumes.unhealthy()), (2, [].into()));
+    }
+
+    #[test]
+    fn a_healthy_volume_that_is_not_staged_does_not_count() {
+        let volumes = Volumes::default();
+        volumes.checked(&id(0), &complaints(&[]));
+        assert_eq!(volumes.count(), 0);
+        volumes.checked(&id(0), &complaints(&[BACKING_FILE_GONE]));
+        assert_eq!(volumes.unhealthy(), [("BackingFileGone", 1)].into());
+        volumes.checked(&id(0), &complaints(&[]));
+        assert_eq!(volumes.unhealthy(), [].into());
+    }
+
+    #[test]
+    fn a_condition_that_no_call_confirms_ends() {
+        let condition = Condition::of(&complaints(&[DEVICE_ERRORS]));
+        let since = condition.since.unwrap();
+        let last = since + CONDITION_AGE_MAX;
+        assert_eq!(condition.reasons_at(last), ["DeviceErrors"]);
+        assert!(
+            condition
+                .reasons_at(last + Duration::from_secs(1))
+                .is_empty()
+        );
+    }
+
+    #[test]
+    fn no_more_volumes_are_noted_than_a_node_can_have() {
+        let volumes = Volumes::default();
+        (0..=KEPT_MAX).for_each(|n| volumes.staged(&id(u32::try_from(n).unwrap())));
+        assert_eq!(volumes.count(), KEPT_MAX);
+    }
+}

@@ -1,0 +1,145 @@
+//! The calls that failed last, for the status page. A few, with a bounded text each: what a caller
+//! sends cannot make this grow. Knows no single call.
+
+use super::start_of;
+use belay_proto::code::name as code_name;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tonic::Code;
+
+/// Kept refusals. With the texts below, 16 KiB at most.
+const KEPT_MAX: usize = 16;
+
+/// Longest message kept, in bytes. The log has all of it.
+const MESSAGE_BYTES_MAX: usize = 512;
+
+/// The last refusals of a server. Clones share them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Refusals(Arc<Mutex<VecDeque<Refusal>>>);
+
+/// Equal calls that failed with the same code, the last of them in full.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    /// The driver that refused.
+    pub(crate) driver: Arc<str>,
+    /// The call's name, or the path of an unknown one.
+    pub(crate) call: Box<str>,
+    /// The identifier or name in the request, as the caller wrote it; empty if there is none.
+    pub(crate) subject: Box<str>,
+    /// The gRPC code.
+    pub(crate) code: Code,
+    /// The message that the caller got, without secrets.
+    pub(crate) message: Box<str>,
+    /// How many times in a row.
+    pub(crate) times: u32,
+    last: Instant,
+}
+
+impl Refusal {
+    /// A call that failed now.
+    pub(crate) fn new(
+        driver: &Arc<str>,
+        call: &str,
+        subject: &str,
+        code: Code,
+        message: &str,
+    ) -> Self {
+        Self {
+            driver: Arc::clone(driver),
+            call: call.into(),
+            subject: subject.into(),
+            code,
+            message: start_of(message, MESSAGE_BYTES_MAX).into(),
+            times: 1,
+            last: Instant::now(),
+        }
+    }
+
+    /// How long ago it was answered.
+    pub(crate) fn age(&self) -> Duration {
+        self.last.elapsed()
+    }
+
+    /// The code in the words of the specification.
+    pub(crate) fn code_name(&self) -> &'static str {
+        code_name(self.code)
+    }
+
+    fn repeats(&self, other: &Self) -> bool {
+        let key = |it: &Self| (Arc::clone(&it.driver), it.code);
+        key(self) == key(other) && self.call == other.call && self.subject == other.subject
+    }
+}
+
+impl Refusals {
+    /// Keeps one. A repetition, as the kubelet sends every few minutes, replaces its predecessor.
+    pub(crate) fn add(&self, mut new: Refusal) {
+        let mut kept = self.kept();
+        if let Some(at) = kept.iter().position(|known| known.repeats(&new))
+            && let Some(known) = kept.remove(at)
+        {
+            new.times = known.times.saturating_add(1);
+        }
+        kept.truncate(KEPT_MAX - 1);
+        kept.push_front(new);
+    }
+
+    /// All of them, the last one first.
+    pub(crate) fn list(&self) -> Vec<Refusal> {
+        self.kept().iter().cloned().collect()
+    }
+
+    fn kept(&self) -> MutexGuard<'_, VecDeque<Refusal>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(subject: &str, message: &str) -> Refusal {
+        let driver = "test.csi.belay.dev".into();
+        Refusal::new(&driver, "NodeStageVolume", subject, Code::Internal, message)
+    }
+
+    fn subjects(refusals: &Refusals) -> Vec<String> {
+        let list = refusals.list();
+        list.iter().map(|it| it.subject.to_string()).collect()
+    }
+
+    #[test]
+    fn only_the_last_sixteen_are_kept_and_the_newest_is_first() {
+        let refusals = Refusals::default();
+        for n in 0..40 {
+            refusals.add(refusal(&format!("vol-{n}"), "EIO"));
+        }
+        let expected: Vec<_> = (24..40).rev().map(|n| format!("vol-{n}")).collect();
+        assert_eq!(subjects(&refusals), expected);
+    }
+
+    #[test]
+    fn a_repeated_refusal_is_counted_and_has_the_last_message() {
+        let refusals = Refusals::default();
+        for (subject, message) in [("a", "1 s"), ("b", ""), ("a", "2 s"), ("a", "3 s")] {
+            refusals.add(refusal(subject, message));
+        }
+        assert_eq!(subjects(&refusals), ["a", "b"]);
+        let first = &refusals.list()[0];
+        assert_eq!((&*first.message, first.times), ("3 s", 3));
+        let other = Refusal {
+            code: Code::Aborted,
+            ..refusal("a", "")
+        };
+        refusals.add(other);
+        assert_eq!(subjects(&refusals), ["a", "a", "b"]);
+    }
+
+    #[test]
+    fn a_long_message_is_cut() {
+        let refusals = Refusals::default();
+        refusals.add(refusal("a", &"\u{e9}".repeat(1000)));
+        assert_eq!(refusals.list()[0].message.len(), MESSAGE_BYTES_MAX);
+    }
+}

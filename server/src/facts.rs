@@ -1,0 +1,257 @@
+//! What a program knows about its storage and volumes, for `/metrics` and the status page. It is
+//! measured when a page is requested, and separately from the page: a disk that does not answer
+//! delays no page, and its last values stay. Knows no driver's storage.
+
+use metrics::Unit;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+/// Gauges, by `driver`: the filesystem of the backing files, in bytes.
+const FREE: &str = "belay_storage_free_bytes";
+const SIZE: &str = "belay_storage_size_bytes";
+/// Gauge: volumes with a health condition, by `driver` and `reason`.
+const UNHEALTHY: &str = "belay_volumes_unhealthy";
+
+/// How long a page waits for measurements. Sound storage needs a few milliseconds.
+const PATIENCE: Duration = Duration::from_millis(250);
+
+/// Between two measurements of a driver, however many pages are requested: the HTTP port may be
+/// open to a whole cluster.
+const INTERVAL: Duration = Duration::from_secs(5);
+
+/// The facts about one driver.
+pub trait Facts: Send + Sync + 'static {
+    /// Every reason for which this program reports a volume as unhealthy.
+    fn reasons(&self) -> Vec<&'static str>;
+
+    /// What is known now. Must not wait.
+    fn known(&self) -> Known;
+
+    /// Measures what may wait for a disk, on a thread of the program; [`Facts::known`] then has
+    /// it. Must end some time: the next measurement begins after that.
+    fn measure(self: Arc<Self>) -> Measuring;
+}
+
+/// A measurement in progress.
+pub type Measuring = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// What is known about a driver.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Known {
+    /// The filesystem of the backing files, as it answered last; none before its first answer.
+    pub storage: Option<Space>,
+    /// Volumes: staged on this node, or ready in this controller; none if that is not known.
+    pub volumes: Option<u64>,
+    /// Volumes with a health condition, by reason.
+    pub unhealthy: BTreeMap<&'static str, u64>,
+}
+
+/// A filesystem.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Space {
+    /// Bytes that can still be written, by root.
+    pub free_bytes: u64,
+    /// Bytes in total.
+    pub size_bytes: u64,
+}
+
+/// The facts about all drivers of a server. Clones share them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct AllFacts(Arc<Vec<Entry>>);
+
+struct Entry {
+    driver: Box<str>,
+    facts: Arc<dyn Facts>,
+    is_measuring: Arc<AtomicBool>,
+    /// When the last measurement began.
+    measured: Mutex<Option<Instant>>,
+}
+
+impl AllFacts {
+    /// Of these drivers. Describes the gauges, and sets those of volumes to 0.
+    pub(crate) fn new(drivers: Vec<(String, Arc<dyn Facts>)>) -> Self {
+        let help = "Free bytes in the filesystem of the backing files.";
+        metrics::describe_gauge!(FREE, Unit::Bytes, help);
+        let help = "Size of the filesystem of the backing files.";
+        metrics::describe_gauge!(SIZE, Unit::Bytes, help);
+        metrics::describe_gauge!(UNHEALTHY, "Volumes with a health condition, by reason.");
+        let entries = drivers.into_iter().map(|(driver, facts)| Entry {
+            driver: driver.into(),
+            facts,
+            is_measuring: Arc::default(),
+            measured: Mutex::default(),
+        });
+        let all = Self(Arc::new(entries.collect()));
+        all.show();
+        all
+    }
+
+    /// Measures all drivers, as far as they answer soon, and sets the gauges.
+    pub(crate) async fn refresh(&self) {
+        let begun: Vec<_> = self.0.iter().filter_map(Entry::begin).collect();
+        if !begun.is_empty() {
+            let all = futures_util::future::join_all(begun);
+            // A measurement that takes longer goes on, and the last values are shown.
+            drop(tokio::time::timeout(PATIENCE, all).await);
+        }
+        self.show();
+    }
+
+    /// What is known about that driver.
+    pub(crate) fn of(&self, driver: &str) -> Option<Known> {
+        let entry = self.0.iter().find(|entry| &*entry.driver == driver);
+        entry.map(|entry| entry.facts.known())
+    }
+
+    fn show(&self) {
+        self.0.iter().for_each(Entry::show);
+    }
+}
+
+impl Entry {
+    /// Begins to measure, unless that goes on, or was done a moment ago.
+    fn begin(&self) -> Option<JoinHandle<()>> {
+        let mut measured = self.measured.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_recent = measured.is_some_and(|at| at.elapsed() < INTERVAL);
+        if is_recent || self.is_measuring.swap(true, Ordering::AcqRel) {
+            return None;
+        }
+        *measured = Some(Instant::now());
+        let over = Over(Arc::clone(&self.is_measuring));
+        let measuring = Arc::clone(&self.facts).measure();
+        Some(tokio::spawn(async move {
+            let _over = over;
+            measuring.await;
+        }))
+    }
+
+    fn show(&self) {
+        let known = self.facts.known();
+        if let Some(storage) = known.storage {
+            self.set(FREE, storage.free_bytes);
+            self.set(SIZE, storage.size_bytes);
+        }
+        for reason in self.facts.reasons() {
+            let count = known.unhealthy.get(reason).copied().unwrap_or(0);
+            let driver = self.driver.to_string();
+            metrics::gauge!(UNHEALTHY, "driver" => driver, "reason" => reason).set(count as f64);
+        }
+    }
+
+    fn set(&self, gauge: &'static str, value: u64) {
+        metrics::gauge!(gauge, "driver" => self.driver.to_string()).set(value as f64);
+    }
+}
+
+impl fmt::Debug for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Entry").field(&self.driver).finish()
+    }
+}
+
+/// Says when dropped that a measurement is over, even if it panicked.
+struct Over(Arc<AtomicBool>);
+
+impl Drop for Over {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusRecorder};
+    use std::sync::atomic::AtomicU64;
+    use tokio::sync::Semaphore;
+
+    /// Storage that has one more byte free at each measurement, and may hang.
+    struct Storage {
+        free: AtomicU64,
+        answers: Semaphore,
+    }
+
+    impl Facts for Storage {
+        fn reasons(&self) -> Vec<&'static str> {
+            vec!["BackingFileGone", "DeviceErrors"]
+        }
+
+        fn known(&self) -> Known {
+            let free_bytes = self.free.load(Ordering::Relaxed);
+            let size_bytes = 1000;
+            Known {
+                storage: (free_bytes > 0).then_some(Space {
+                    free_bytes,
+                    size_bytes,
+                }),
+                volumes: Some(3),
+                unhealthy: [("DeviceErrors", free_bytes)].into(),
+            }
+        }
+
+        fn measure(self: Arc<Self>) -> Measuring {
+            Box::pin(async move {
+                if let Ok(answer) = self.answers.acquire().await {
+                    answer.forget();
+                    self.free.fetch_add(1, Ordering::Relaxed);
+                }
+            })
+        }
+    }
+
+    fn storage(answers: usize) -> (Arc<Storage>, AllFacts) {
+        let storage = Arc::new(Storage {
+            free: AtomicU64::default(),
+            answers: Semaphore::new(answers),
+        });
+        let drivers = vec![("d".to_owned(), Arc::clone(&storage) as Arc<dyn Facts>)];
+        (storage, AllFacts::new(drivers))
+    }
+
+    fn page(recorder: &PrometheusRecorder, facts: &AllFacts) -> String {
+        metrics::with_local_recorder(recorder, || facts.show());
+        recorder.handle().render()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_request_measures_again_but_not_more_often_than_each_few_seconds() {
+        let (storage, facts) = storage(100);
+        for measured in [1, 1, 1] {
+            facts.refresh().await;
+            assert_eq!(storage.free.load(Ordering::Relaxed), measured);
+        }
+        tokio::time::advance(INTERVAL).await;
+        facts.refresh().await;
+        assert_eq!(storage.free.load(Ordering::Relaxed), 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn storage_that_does_not_answer_delays_no_page_and_its_last_values_stay() {
+        let (storage, facts) = storage(1);
+        let recorder = PrometheusBuilder::new().build_recorder();
+        let missing = page(&recorder, &facts);
+        assert!(!missing.contains("belay_storage"), "{missing}");
+        assert!(missing.contains("{driver=\"d\",reason=\"DeviceErrors\"} 0\n"));
+        for _ in 0..3 {
+            let begun = Instant::now();
+            facts.refresh().await;
+            assert!(begun.elapsed() <= PATIENCE);
+            let page = page(&recorder, &facts);
+            assert!(page.contains("\nbelay_storage_free_bytes{driver=\"d\"} 1\n"));
+            assert!(page.contains("\nbelay_storage_size_bytes{driver=\"d\"} 1000\n"));
+            assert!(page.contains("{driver=\"d\",reason=\"DeviceErrors\"} 1\n"));
+            assert!(page.contains("{driver=\"d\",reason=\"BackingFileGone\"} 0\n"));
+            tokio::time::advance(INTERVAL).await;
+        }
+        // Only one of them waited.
+        storage.answers.add_permits(2);
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        assert_eq!(storage.free.load(Ordering::Relaxed), 2);
+    }
+}

@@ -1,0 +1,243 @@
+//! The status page: one screen of static HTML for a person with a browser, made at each request.
+//! Shows no volume but those of refused calls, and changes nothing.
+
+mod text;
+
+use crate::call::Refusals;
+use crate::facts::{AllFacts, Known};
+use crate::kubelet::Registered;
+use crate::readiness::State;
+use crate::work;
+use std::fmt::{self, Write as _};
+use text::{Age, Bytes, Plain};
+
+/// Follows the reader's colours, and needs nothing from another host.
+const STYLE: &str = "\
+:root{color-scheme:light dark}\
+body{font:14px/1.4 system-ui,sans-serif;margin:1rem auto;max-width:75rem;padding:0 1rem}\
+h1{font-size:1.3rem;margin:0}h2{font-size:1rem;margin:1.2rem 0 .3rem}p{margin:.3rem 0}\
+table{border-collapse:collapse;width:100%}\
+th,td{border-bottom:1px solid #8884;padding:.15rem .6rem .15rem 0;text-align:left;\
+vertical-align:top}\
+th{font-weight:600}td{overflow-wrap:anywhere}td.n{white-space:nowrap}\
+td.m{max-width:34rem}td.m div{max-height:2.8em;overflow:auto}\
+.ok{color:#18794e}.bad{color:#cd2b31;font-weight:600}footer{margin-top:1.2rem;opacity:.75}";
+
+/// What the page is made of.
+#[derive(Clone, Debug)]
+pub(crate) struct Status {
+    /// Name and version of the program.
+    pub(crate) program: &'static str,
+    /// The drivers, in the order of their flags.
+    pub(crate) drivers: Vec<Driver>,
+    /// What is known about them.
+    pub(crate) facts: AllFacts,
+    /// The last failed calls.
+    pub(crate) refusals: Refusals,
+}
+
+/// A driver on the page.
+#[derive(Clone, Debug)]
+pub(crate) struct Driver {
+    /// Its name.
+    pub(crate) name: String,
+    /// What the kubelet has made of it; none if it is not offered to a kubelet.
+    pub(crate) registered: Option<Registered>,
+}
+
+impl Status {
+    /// The page, as of now. Waits for nothing.
+    pub(crate) fn page(&self, readiness: &State) -> String {
+        let mut page = String::new();
+        // A String takes everything.
+        self.write(&mut page, readiness).unwrap_or_default();
+        page
+    }
+
+    fn write(&self, page: &mut String, readiness: &State) -> fmt::Result {
+        let host = rustix::system::uname();
+        let (program, host) = (Plain(self.program), host.nodename().to_string_lossy());
+        let host = Plain(&host);
+        write!(
+            page,
+            "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+             <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n\
+             <title>{program} on {host}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n\
+             <h1>{program} on {host}</h1>\n"
+        )?;
+        match readiness {
+            State::Ready => page.push_str("<p class=\"ok\">Ready.</p>\n"),
+            State::Starting(why) | State::Unhealthy(why) => {
+                writeln!(page, "<p class=\"bad\">Not ready: {}</p>", Plain(why))?;
+            }
+        }
+        operations(page)?;
+        self.write_drivers(page)?;
+        self.write_refusals(page)?;
+        page.push_str(
+            "<footer><a href=\"/metrics\">/metrics</a> <a href=\"/readyz\">/readyz</a> \
+             <a href=\"/livez\">/livez</a></footer>\n</body>\n</html>\n",
+        );
+        Ok(())
+    }
+
+    fn write_drivers(&self, page: &mut String) -> fmt::Result {
+        page.push_str(
+            "<h2>Drivers</h2>\n<table>\n<tr><th>Driver<th>Registered<th>Volumes<th>Unhealthy\
+             <th>Storage\n",
+        );
+        for driver in &self.drivers {
+            let registered = match &driver.registered {
+                None => "<td>-",
+                Some(registered) if registered.is() => "<td class=\"ok\">yes",
+                Some(_) => "<td class=\"bad\">no",
+            };
+            let known = self.facts.of(&driver.name).unwrap_or_default();
+            write!(page, "<tr><td>{}{registered}", Plain(&driver.name))?;
+            match known.volumes {
+                Some(volumes) => write!(page, "<td>{volumes}")?,
+                None => page.push_str("<td>-"),
+            }
+            unhealthy(page, &known)?;
+            storage(page, &known)?;
+            page.push('\n');
+        }
+        page.push_str("</table>\n");
+        Ok(())
+    }
+
+    fn write_refusals(&self, page: &mut String) -> fmt::Result {
+        let refusals = self.refusals.list();
+        if refusals.is_empty() {
+            page.push_str("<h2>Failed calls</h2>\n<p>None since the start.</p>\n");
+            return Ok(());
+        }
+        page.push_str(
+            "<h2>Last failed calls</h2>\n<table>\n<tr><th>Age<th>Times<th>Driver<th>Call\
+             <th>Volume<th>Code<th>Message\n",
+        );
+        for refusal in refusals {
+            writeln!(
+                page,
+                "<tr><td class=\"n\">{}<td>{}<td>{}<td>{}<td>{}<td>{}<td class=\"m\"><div>{}</div>",
+                Age(refusal.age()),
+                refusal.times,
+                Plain(&refusal.driver),
+                Plain(&refusal.call),
+                Plain(&refusal.subject),
+                refusal.code_name(),
+                Plain(&refusal.message)
+            )?;
+        }
+        page.push_str("</table>\n");
+        Ok(())
+    }
+}
+
+fn operations(page: &mut String) -> fmt::Result {
+    let counted = work::counted();
+    let class = if counted.hung > 0 { "bad" } else { "ok" };
+    write!(
+        page,
+        "<p>Operations: {} in progress, <span class=\"{class}\">{} hung</span>",
+        counted.running, counted.hung
+    )?;
+    match counted.running {
+        0 => page.push_str(".</p>\n"),
+        _ => writeln!(page, ", the oldest for {}.</p>", Age(counted.oldest))?,
+    }
+    Ok(())
+}
+
+fn unhealthy(page: &mut String, known: &Known) -> fmt::Result {
+    let mut reasons = known.unhealthy.iter().filter(|(_, count)| **count > 0);
+    let Some((reason, count)) = reasons.next() else {
+        page.push_str("<td class=\"ok\">0");
+        return Ok(());
+    };
+    write!(page, "<td class=\"bad\">{count} {reason}")?;
+    for (reason, count) in reasons {
+        write!(page, ", {count} {reason}")?;
+    }
+    Ok(())
+}
+
+fn storage(page: &mut String, known: &Known) -> fmt::Result {
+    match known.storage {
+        None => page.push_str("<td>-"),
+        Some(space) => {
+            let (free, size) = (Bytes(space.free_bytes), Bytes(space.size_bytes));
+            write!(page, "<td class=\"n\">{free} of {size} free")?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::call::Refusal;
+    use std::sync::Arc;
+    use tonic::Code;
+
+    fn status() -> Status {
+        Status {
+            program: "belay-test 1.2.3",
+            drivers: vec![Driver {
+                name: "test.csi.belay.dev".to_owned(),
+                registered: None,
+            }],
+            facts: AllFacts::default(),
+            refusals: Refusals::default(),
+        }
+    }
+
+    #[test]
+    fn a_program_without_trouble_has_a_short_page() {
+        let page = status().page(&State::Ready);
+        assert!(page.starts_with("<!DOCTYPE html>\n"), "{page}");
+        assert!(page.ends_with("</html>\n"), "{page}");
+        for part in [
+            "<h1>belay-test 1.2.3 on ",
+            "Ready.",
+            "<td>test.csi.belay.dev<td>-<td>-",
+            "None since the start.",
+        ] {
+            assert!(page.contains(part), "{part} in {page}");
+        }
+        assert!(!page.contains("<script"), "{page}");
+    }
+
+    #[test]
+    fn what_callers_and_storage_say_is_shown_as_text() {
+        let hostile = "</td><script>alert('x')</script>&\"\u{202e}\u{7}";
+        let status = status();
+        let driver = Arc::from("test.csi.belay.dev");
+        let refusal = Refusal::new(&driver, hostile, hostile, Code::NotFound, hostile);
+        status.refusals.add(refusal);
+        let page = status.page(&State::Unhealthy(hostile.to_owned()));
+        let text = "&lt;/td&gt;&lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt;&amp;&quot;\
+                    \u{fffd}\u{fffd}";
+        assert_eq!(page.matches(text).count(), 4, "{page}");
+        assert!(!page.contains("<script"), "{page}");
+        assert!(page.contains("NOT_FOUND"), "{page}");
+    }
+
+    #[test]
+    fn conditions_and_free_space_are_named() {
+        let known = Known {
+            unhealthy: [("BackingFileGone", 2), ("DeviceErrors", 0), ("Other", 1)].into(),
+            storage: Some(crate::facts::Space {
+                free_bytes: 3 << 29,
+                size_bytes: 100 << 30,
+            }),
+            ..Known::default()
+        };
+        let mut cells = String::new();
+        unhealthy(&mut cells, &known).unwrap();
+        storage(&mut cells, &known).unwrap();
+        let expected = "<td class=\"bad\">2 BackingFileGone, 1 Other\
+                        <td class=\"n\">1.5 GiB of 100.0 GiB free";
+        assert_eq!(cells, expected);
+    }
+}
