@@ -19,7 +19,7 @@ CARGO_FLAGS ?=
 ISOLATED := unshare --mount --propagation private
 
 .PHONY: root help setup build check fmt clippy deny tidy \
-	test unit mounts guest wire sanity standalone demo bench mutants nightly images packages monitoring chart manifests \
+	test unit mounts guest openstack wire sanity standalone demo bench mutants nightly images packages monitoring chart manifests \
 	e2e cluster cluster-down clean
 
 help: ## list the targets
@@ -59,10 +59,13 @@ unit: ## unit tests and house rules; no root, no network
 	cargo test $(CARGO_FLAGS) --workspace
 
 mounts: root ## tests that need root: devices, mounts, black box, crashes (root)
-	$(ISOLATED) cargo test $(CARGO_FLAGS) --workspace --exclude belay-guest --tests -- --ignored
+	$(ISOLATED) cargo test $(CARGO_FLAGS) --workspace --exclude belay-guest --exclude belay-openstack --tests -- --ignored
 
 guest: root build ## run Belay in User-mode Linux guests: kernels, hot-plugged disks, power cuts (root)
 	@tests/beds/guest/run.sh $(CARGO_FLAGS)
+
+openstack: root build ## run the real Keystone, Cinder and Nova on loopback, with faults (root)
+	@tests/beds/openstack/run.sh $(CARGO_FLAGS)
 
 wire: ## compare the protobuf descriptors with the official Go module
 	cd tests/wire && go test -count=1 ./...

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs the system packages that are missing, and no other.
 #
-#   packages.sh build filesystems foreign images kubernetes guest curl
+#   packages.sh build filesystems foreign images kubernetes guest openstack curl
 #
 # A package is missing when its command is: so a machine that has the tools from elsewhere is left
 # alone, and the usual case costs no call of dpkg.
@@ -29,6 +29,13 @@ links_c() {
     local code=$?
     rm -f "$out"
     return "$code"
+}
+
+# Debian splits Python: without these packages there is no pip, and no header.
+builds_python() {
+    have python3 && links_c && python3 -c '
+import ensurepip, os, sysconfig
+os.stat(os.path.join(sysconfig.get_path("include"), "Python.h"))' 2>/dev/null
 }
 
 need_for_build() {
@@ -88,6 +95,15 @@ need_for() {
             need taskset "and stays on one processor" util-linux
             need ip "its loopback interface is brought up" iproute2
             need patchelf "another kernel is unpacked as well" patchelf
+            ;;
+        openstack)
+            need mariadbd "the services of OpenStack keep their state in it" mariadb-server
+            need rabbitmq-server "and exchange messages through it" rabbitmq-server
+            need losetup "a disk of a server is a loop device" mount
+            if ! builds_python; then
+                packages+=(gcc libc6-dev python3-venv python3-dev)
+                reasons+=("the services are written in it, and uWSGI is compiled")
+            fi
             ;;
         curl)
             need curl "a toolchain is fetched with it" curl

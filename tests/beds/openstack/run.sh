@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# Implements `make openstack`: starts a bed, runs its tests, stops and removes it. Arguments go to
+# cargo. A failure leaves the logs of the services in target/openstack.
+#
+#   BELAY_OPENSTACK=DIR    test a bed that runs already, and leave it running
+set -euo pipefail
+here=$(dirname "$(readlink -f "$0")")
+cd "$here/../../.."
+. tests/setup/env.sh
+
+logs=${CARGO_TARGET_DIR:-target}/openstack
+work=
+
+clean_up() {
+    local code=$?
+    trap - EXIT
+    trap '' INT TERM HUP
+    if [ -n "$work" ]; then
+        if [ "$code" != 0 ] && [ -d "$work/bed/log" ]; then
+            rm -rf "$logs"
+            cp -r "$work/bed/log" "$logs"
+            printf 'openstack: the logs of the services are in %s\n' "$logs" >&2
+        fi
+        "$here/bed.py" --state "$work/bed" remove || code=1
+        rm -rf "$work"
+    fi
+    exit "$code"
+}
+
+python3 "$here/proxy_test.py" 2>&1 | tail -n 3
+# The build first: the services would wait for it, and it for them. The same packages as for the
+# other tests, so nothing is built twice.
+cargo test "$@" --workspace --test openstack --no-run
+if [ -z "${BELAY_OPENSTACK:-}" ]; then
+    trap clean_up EXIT
+    trap 'exit 130' INT TERM HUP
+    work=$(mktemp -d)
+    "$here/bed.py" --state "$work/bed" up
+    export BELAY_OPENSTACK=$work/bed
+fi
+# One at a time: the proxy's rules and counts are for all clients.
+cargo test "$@" --workspace --test openstack -- --ignored --test-threads=1

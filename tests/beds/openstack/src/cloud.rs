@@ -1,0 +1,243 @@
+//! The cloud by its own APIs, through the proxy as every client: servers to attach to, and what
+//! Cinder shows of volumes.
+
+use belay_bed::patience::until;
+use serde_json::{Value, json};
+
+use crate::Bed;
+use crate::http::{Answer, Cut, send};
+
+/// Extends volumes in use (Cinder), and attaches one to several servers (Nova).
+const VERSIONS: [(&str, &str); 2] = [("volumev3", "volume 3.71"), ("compute", "compute 2.60")];
+
+/// A login, and the endpoints of its catalog.
+#[derive(Clone, Debug)]
+pub struct Cloud {
+    bed: Bed,
+    token: String,
+    catalog: Value,
+}
+
+/// What Cinder shows of a volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Volume {
+    /// UUID.
+    pub id: String,
+    /// Of any form, and not unique.
+    pub name: String,
+    /// Such as `in-use`.
+    pub status: String,
+    /// GiB.
+    pub size: u64,
+    /// Servers that it is attached to.
+    pub servers: Vec<String>,
+}
+
+/// A server without an operating system, to attach volumes to. Deleted when this is dropped.
+#[derive(Debug)]
+pub struct Server {
+    cloud: Cloud,
+    /// UUID.
+    pub id: String,
+}
+
+impl Cloud {
+    /// Logs in as the driver's user, with its password.
+    ///
+    /// # Panics
+    /// Keystone refuses.
+    #[must_use]
+    pub fn by_password(bed: &Bed) -> Self {
+        let domain = json!({"name": bed.text("/domain")});
+        let user = json!({"name": bed.text("/username"), "password": bed.text("/password"),
+                          "domain": domain});
+        let scope = json!({"project": {"name": bed.text("/project"), "domain": domain}});
+        let identity = json!({"methods": ["password"], "password": {"user": user}});
+        Self::login(
+            bed,
+            &json!({"auth": {"identity": identity, "scope": scope}}),
+        )
+    }
+
+    /// Logs in with the application credential of that user.
+    ///
+    /// # Panics
+    /// Keystone refuses.
+    #[must_use]
+    pub fn by_application_credential(bed: &Bed) -> Self {
+        let method = "application_credential";
+        let id = bed.text("/application_credential/id");
+        let secret = bed.text("/application_credential/secret");
+        let identity = json!({"methods": [method], method: {"id": id, "secret": secret}});
+        Self::login(bed, &json!({"auth": {"identity": identity}}))
+    }
+
+    fn login(bed: &Bed, body: &Value) -> Self {
+        let url = format!("{}/auth/tokens", bed.text("/auth_url"));
+        let answer = send(
+            "POST",
+            &url,
+            &[("Content-Type", "application/json")],
+            Some(body),
+        );
+        let answer = answer.expect("Keystone answers");
+        assert_eq!(answer.status, 201, "login: {}", answer.body);
+        Self {
+            bed: bed.clone(),
+            token: answer
+                .header("x-subject-token")
+                .expect("a token")
+                .to_owned(),
+            catalog: answer.body["token"]["catalog"].clone(),
+        }
+    }
+
+    /// The public endpoint of a service, by its type.
+    ///
+    /// # Panics
+    /// The catalog has none.
+    #[must_use]
+    pub fn endpoint(&self, service: &str) -> &str {
+        let services = self.catalog.as_array().expect("a catalog");
+        let found = services.iter().find(|entry| entry["type"] == service);
+        let endpoints = found.and_then(|entry| entry["endpoints"].as_array());
+        let public = |entry: &&Value| entry["interface"] == "public";
+        let url = endpoints.and_then(|all| all.iter().find(public)?["url"].as_str());
+        url.unwrap_or_else(|| panic!("the catalog has no public endpoint of {service}"))
+    }
+
+    /// One request to a service, by its type.
+    ///
+    /// # Errors
+    /// There is no answer.
+    pub fn call(
+        &self,
+        service: &str,
+        method: &str,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<Answer, Cut> {
+        let version = VERSIONS.iter().find(|(kind, _)| *kind == service);
+        let mut headers = vec![
+            ("X-Auth-Token", self.token.as_str()),
+            ("Content-Type", "application/json"),
+        ];
+        headers.extend(version.map(|(_, version)| ("OpenStack-API-Version", *version)));
+        let url = format!("{}{path}", self.endpoint(service));
+        send(method, &url, &headers, body)
+    }
+
+    /// The body of an answer with that status.
+    ///
+    /// # Panics
+    /// The answer is another one.
+    #[track_caller]
+    #[must_use]
+    pub fn expect(&self, status: u16, service: &str, call: (&str, &str), body: &Value) -> Value {
+        let (method, path) = call;
+        let body = Some(body).filter(|body| !body.is_null());
+        let answer = self.call(service, method, path, body).expect("an answer");
+        assert_eq!(answer.status, status, "{method} {path}: {}", answer.body);
+        answer.body
+    }
+
+    /// A volume; none if there is none of that id.
+    ///
+    /// # Panics
+    /// Cinder does not answer.
+    #[must_use]
+    pub fn volume(&self, id: &str) -> Option<Volume> {
+        let answer = self.call("volumev3", "GET", &format!("/volumes/{id}"), None);
+        let answer = answer.expect("Cinder answers");
+        match answer.status {
+            404 => None,
+            200 => Some(Volume::of(&answer.body["volume"])),
+            status => panic!("volume {id}: {status} {}", answer.body),
+        }
+    }
+
+    /// All volumes, or those of a name.
+    ///
+    /// # Panics
+    /// Cinder does not answer.
+    #[must_use]
+    pub fn volumes(&self, name: Option<&str>) -> Vec<Volume> {
+        let filter = name.map(|name| format!("&name={name}")).unwrap_or_default();
+        let path = format!("/volumes/detail?limit=1000{filter}");
+        let body = self.expect(200, "volumev3", ("GET", &path), &Value::Null);
+        let volumes = body["volumes"].as_array().expect("a list of volumes");
+        volumes.iter().map(Volume::of).collect()
+    }
+
+    /// Waits until a volume has that status.
+    ///
+    /// # Panics
+    /// It does not get there, or does not exist.
+    #[track_caller]
+    #[must_use]
+    pub fn await_status(&self, id: &str, status: &str) -> Volume {
+        let mut volume = None;
+        until(&format!("volume {id} is {status}"), || {
+            volume = self.volume(id);
+            volume
+                .as_ref()
+                .is_some_and(|volume| volume.status == status)
+        });
+        volume.expect("the volume exists")
+    }
+
+    /// Makes a server in a zone, and waits until it runs.
+    ///
+    /// # Panics
+    /// Nova cannot.
+    #[must_use]
+    pub fn server(&self, zone: &str) -> Server {
+        let server = json!({"name": "node", "flavorRef": self.bed.text("/flavor"),
+                            "imageRef": self.bed.text("/image"), "networks": "none",
+                            "availability_zone": zone});
+        let body = self.expect(
+            202,
+            "compute",
+            ("POST", "/servers"),
+            &json!({"server": server}),
+        );
+        let id = body["server"]["id"].as_str().expect("an id").to_owned();
+        let server = Server {
+            cloud: self.clone(),
+            id,
+        };
+        until(&format!("server {} runs", server.id), || {
+            let path = format!("/servers/{}", server.id);
+            let body = self.expect(200, "compute", ("GET", &path), &Value::Null);
+            let status = &body["server"]["status"];
+            assert!(*status != "ERROR", "{body}");
+            *status == "ACTIVE"
+        });
+        server
+    }
+}
+
+impl Volume {
+    fn of(shown: &Value) -> Self {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let attachments = shown["attachments"].as_array();
+        let servers = attachments.into_iter().flatten();
+        Self {
+            id: text(&shown["id"]),
+            name: text(&shown["name"]),
+            status: text(&shown["status"]),
+            size: shown["size"].as_u64().expect("a size"),
+            servers: servers.map(|entry| text(&entry["server_id"])).collect(),
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // The bed goes with all of its servers; deleting them only keeps the next test apart.
+        drop(
+            self.cloud
+                .call("compute", "DELETE", &format!("/servers/{}", self.id), None),
+        );
+    }
+}

@@ -1,0 +1,88 @@
+//! The OpenStack bed for tests in Rust: its cloud as another client sees it, the fault proxy, and
+//! the drivers' control files. For tests: it panics. Knows nothing of Belay.
+
+#![expect(
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test ends when its bed is not there, or refuses what it must accept"
+)]
+
+mod cloud;
+mod faults;
+mod http;
+
+pub use cloud::{Cloud, Server, Volume};
+pub use faults::{Faults, Fronts};
+pub use http::{Answer, Cut, send};
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+/// A running bed, by the file that `bed.py up` wrote.
+#[derive(Clone, Debug)]
+pub struct Bed {
+    root: PathBuf,
+    about: Value,
+}
+
+impl Bed {
+    /// The bed in the directory that `BELAY_OPENSTACK` names.
+    ///
+    /// # Panics
+    /// There is none, or it is not up.
+    #[must_use]
+    pub fn open() -> Self {
+        let root = std::env::var_os("BELAY_OPENSTACK")
+            .expect("BELAY_OPENSTACK is the directory of a bed; please run: make openstack");
+        let root = PathBuf::from(root);
+        let file = root.join("bed.json");
+        let text = fs::read(&file).unwrap_or_else(|error| {
+            panic!("{}: {error}; is the bed up?", file.display());
+        });
+        let about = serde_json::from_slice(&text).expect("bed.json is JSON");
+        Self { root, about }
+    }
+
+    /// A text of bed.json, such as `/auth_url` or `/application_credential/id`.
+    ///
+    /// # Panics
+    /// There is none of that name.
+    #[must_use]
+    pub fn text(&self, pointer: &str) -> &str {
+        let value = self.about.pointer(pointer).and_then(Value::as_str);
+        value.unwrap_or_else(|| panic!("bed.json has no text {pointer}"))
+    }
+
+    /// The directory of the bed.
+    #[must_use]
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// The links to the disks of a server, by name: `virtio-` and the first 20 characters of the
+    /// volume's id.
+    #[must_use]
+    pub fn disks(&self, server: &str) -> Vec<PathBuf> {
+        let directory = Path::new(self.text("/guests")).join(server);
+        let Ok(entries) = fs::read_dir(directory) else {
+            return Vec::new();
+        };
+        let mut links: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+        links.sort();
+        links
+    }
+
+    /// The rules and counts of the proxy.
+    #[must_use]
+    pub fn fronts(&self) -> Fronts {
+        Fronts::new(self.text("/proxy"))
+    }
+
+    /// The control files of the drivers inside Cinder and Nova.
+    #[must_use]
+    pub fn faults(&self) -> Faults {
+        Faults::new(Path::new(self.text("/faults")))
+    }
+}
