@@ -3,6 +3,7 @@
 //! clouds or devices.
 
 pub mod attribute;
+pub mod disk;
 pub mod drivers;
 pub mod flags;
 pub mod publish_context;

@@ -3,14 +3,18 @@
 //! to detach, over months and reboots, so its `content` may be outdated: a volume may hold more
 //! data by now.
 
+use crate::disk::DiskIdentity;
 use belay_server::call::Failure;
 use belay_server::request::{Context, VolumeId};
 
 /// The transport of volumes that are files in the node's own directory.
 pub const LOOP: &str = "loop";
+/// The transport of volumes that a cloud plugs into the node as disks.
+pub const DISK: &str = "disk";
 
 const TRANSPORT: &str = "transport";
 const FILE: &str = "file";
+const SERIAL: &str = "serial";
 const BYTES: &str = "bytes";
 const CONTENT: &str = "content";
 const READ_ONLY: &str = "read_only";
@@ -36,6 +40,8 @@ pub enum Transport {
         /// Its name in that directory.
         file: String,
     },
+    /// By a disk that is plugged into the node.
+    Disk(DiskIdentity),
 }
 
 /// The data that a volume holds, as far as its backend knows: the permission to format it.
@@ -71,10 +77,13 @@ impl Content {
 impl PublishContext {
     /// As keys and values. An absent key is `false`.
     pub fn entries(&self) -> impl Iterator<Item = (String, String)> {
-        let Transport::Loop { file } = &self.transport;
+        let (transport, (key, value)) = match &self.transport {
+            Transport::Loop { file } => (LOOP, (FILE, file.clone())),
+            Transport::Disk(DiskIdentity::Serial(serial)) => (DISK, (SERIAL, serial.clone())),
+        };
         let mut entries = vec![
-            (TRANSPORT, LOOP.to_owned()),
-            (FILE, file.clone()),
+            (TRANSPORT, transport.to_owned()),
+            (key, value),
             (BYTES, self.bytes.to_string()),
             (CONTENT, self.content.word().to_owned()),
         ];
@@ -206,6 +215,9 @@ mod tests {
         assert_eq!(words(&said), expected);
         said.read_only = true;
         assert_eq!(words(&said), format!("{expected} read_only=true"));
+        said.transport = Transport::Disk(DiskIdentity::Serial("0a-1b".to_owned()));
+        let expected = "transport=disk serial=0a-1b bytes=1073741824 content=new read_only=true";
+        assert_eq!(words(&said), expected);
     }
 
     #[test]

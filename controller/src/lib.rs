@@ -3,6 +3,7 @@
 
 pub mod backend;
 pub mod config;
+pub mod http;
 pub mod operation;
 pub mod rpc;
 

@@ -25,7 +25,7 @@ const RANKS: &[Ranks] = &[
     },
     Ranks {
         sources: "controller/src/",
-        ranks: &[("rpc", 2), ("operation", 1), ("backend", 0)],
+        ranks: &[("rpc", 3), ("operation", 2), ("backend", 1), ("http", 0)],
     },
     Ranks {
         sources: "server/src/",

@@ -11,6 +11,7 @@ const DURATION: &str = "belay_backend_duration_seconds";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verb {
     Create,
+    Claim,
     Delete,
     Find,
     Get,
@@ -34,6 +35,7 @@ impl Verb {
     fn name(self) -> &'static str {
         match self {
             Verb::Create => "create",
+            Verb::Claim => "claim",
             Verb::Delete => "delete",
             Verb::Find => "find",
             Verb::Get => "get",

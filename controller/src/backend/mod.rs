@@ -2,9 +2,13 @@
 //! no gRPC, no capability rules and no idempotency: "is it done already?" is asked in `operation/`.
 //! A verb looks or starts, and answers at once with what it sees; `operation/engine` alone waits.
 
+mod claims;
 pub mod local;
 mod measured;
+pub mod openstack;
 pub mod registry;
+
+pub use claims::{Attempt, Claims, Mark};
 
 use belay_contract::publish_context::{Content, Transport};
 use belay_contract::topology::Topology;
@@ -32,13 +36,11 @@ pub trait Backend: Send + Sync + 'static {
     /// `Invalid`, naming the key, for a value that it does not understand.
     fn sizes(&self, parameters: &Context) -> Result<Sizes, Failure>;
 
-    /// Whether the storage refuses a second volume of a name.
-    fn names_are_unique(&self) -> bool;
-
-    /// Makes a volume. Where names are unique it may find that the name is taken, decided in one
-    /// step: then the volume of that name is the answer, whatever it looks like. Nothing is made
-    /// where the requisite topology of the order cannot be had: that is
-    /// [`belay_server::call::Kind::Quota`].
+    /// Makes a volume, with the mark of the order's attempt where it has [`Self::claims`]. Without
+    /// them it may find that the name is taken, decided in one step: then the volume of that
+    /// name is the answer, whatever it looks like. Nothing is made where the requisite topology of
+    /// the order cannot be had: that is [`belay_server::call::Kind::Quota`]. A failure that leaves
+    /// open whether a volume is made has [`belay_server::call::Certainty::MayBeRunning`].
     fn create(&self, order: Arc<Order>) -> Answer<'_, Volume>;
 
     /// Removes a volume and its data. One that does not exist is removed already.
@@ -54,6 +56,12 @@ pub trait Backend: Send + Sync + 'static {
     /// before) names. A token that was never given out is
     /// [`belay_server::call::Kind::BadToken`].
     fn list(&self, after: Option<String>, limit: usize) -> Answer<'_, Page>;
+
+    /// Whether it accepts a name twice, and marks volumes; none = the storage refuses a second
+    /// volume of a name.
+    fn claims(&self) -> Option<&dyn Claims> {
+        None
+    }
 
     /// Whether it attaches volumes to nodes; where it does not, a node reaches them by itself.
     fn attachments(&self) -> Option<&dyn Attachments> {
@@ -97,6 +105,9 @@ pub enum Progress<T> {
 
 /// A backend that attaches volumes to nodes.
 pub trait Attachments: Send + Sync {
+    /// Whether a node takes one change at a time: the calls for a node then queue up.
+    fn one_per_node(&self) -> bool;
+
     /// Makes a volume available on a node. If it is so already, the answer carries the terms of
     /// then, which may differ from those of the order.
     fn attach(&self, order: Arc<AttachOrder>) -> Answer<'_, Progress<Attachment>>;
@@ -192,6 +203,8 @@ pub enum Usage {
 pub struct Order {
     /// The name that makes a repeated order the same order.
     pub name: Name,
+    /// Which attempt this is, for the mark of the new volume.
+    pub attempt: Attempt,
     /// A size that [`Backend::sizes`] allows for the parameters.
     pub bytes: u64,
     /// What it is for.
@@ -224,6 +237,8 @@ pub struct Volume {
     pub id: VolumeId,
     /// What state it is in.
     pub phase: Phase,
+    /// What its marks say.
+    pub mark: Mark,
     /// Its size in bytes; 0 in a list if the backend has lost it.
     pub bytes: u64,
     /// What it was made for; none = the backend does not remember that.

@@ -1,6 +1,6 @@
 //! Attach a volume to a node, and detach it.
 
-use super::engine::wait;
+use super::engine::{Engine, still_busy};
 use super::{Changed, Operations, lookup, phase, support};
 use crate::backend::{AttachOrder, Attachment, Attachments, Backend, Progress, Terms};
 use belay_server::call::{Failure, Rpc};
@@ -42,11 +42,12 @@ impl Operations {
             id, node, terms, ..
         } = &*order;
         let same = fingerprint(&(node, terms, &order.context));
-        let (backend, ordered) = (Arc::clone(&self.backend), Arc::clone(&order));
+        let (backend, engine) = (Arc::clone(&self.backend), Arc::clone(&self.engine));
+        let ordered = Arc::clone(&order);
         let job = async move {
-            attach(backend.as_ref(), ordered)
-                .await
-                .map(Changed::Attached)
+            let _turn = engine.turn(&ordered.node).await;
+            let attached = attach(backend.as_ref(), &engine, ordered).await;
+            attached.map(Changed::Attached)
         };
         let changed = self
             .changing
@@ -71,7 +72,7 @@ impl Operations {
     pub async fn unpublish(&self, request: ControllerUnpublish) -> Result<(), Failure> {
         let same = fingerprint(&request.node);
         let ControllerUnpublish { id, node } = request;
-        let backend = Arc::clone(&self.backend);
+        let (backend, engine) = (Arc::clone(&self.backend), Arc::clone(&self.engine));
         let volume = id.clone();
         let job = async move {
             let nodes = match node {
@@ -82,7 +83,8 @@ impl Operations {
                 }
             };
             for node in nodes {
-                detach(backend.as_ref(), &volume, node).await?;
+                let _turn = engine.turn(&node).await;
+                detach(backend.as_ref(), &engine, &volume, node).await?;
             }
             Ok(Changed::Detached)
         };
@@ -93,31 +95,40 @@ impl Operations {
     }
 }
 
-async fn attach(backend: &dyn Backend, order: Arc<AttachOrder>) -> Result<Attachment, Failure> {
+async fn attach(
+    backend: &dyn Backend,
+    engine: &Engine,
+    order: Arc<AttachOrder>,
+) -> Result<Attachment, Failure> {
     let attachments = of(backend)?;
     if let Progress::Done(attachment) = attachments.attach(Arc::clone(&order)).await? {
         return Ok(attachment);
     }
     let id = &order.id;
-    let volume = wait::settled_soon(backend, id).await?;
+    let volume = engine.settled_soon(id).await?;
     phase::ready(volume.ok_or_else(|| lookup::not_found(id))?)?;
     // A look; some storage drops an attachment that it has accepted, and this begins it anew.
     match attachments.attach(Arc::clone(&order)).await? {
         Progress::Done(attachment) => Ok(attachment),
-        Progress::Begun => Err(wait::still_busy(id)),
+        Progress::Begun => Err(still_busy(id)),
     }
 }
 
-async fn detach(backend: &dyn Backend, id: &VolumeId, node: NodeId) -> Result<(), Failure> {
+async fn detach(
+    backend: &dyn Backend,
+    engine: &Engine,
+    id: &VolumeId,
+    node: NodeId,
+) -> Result<(), Failure> {
     if let Progress::Done(()) = of(backend)?.detach(id.clone(), node.clone()).await? {
         return Ok(());
     }
-    let Some(volume) = wait::settled_soon(backend, id).await? else {
+    let Some(volume) = engine.settled_soon(id).await? else {
         return Ok(());
     };
     match phase::ready(volume)?.nodes.contains(&node) {
         false => Ok(()),
-        true => Err(wait::still_busy(id)),
+        true => Err(still_busy(id)),
     }
 }
 

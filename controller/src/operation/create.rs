@@ -1,7 +1,6 @@
 //! Create a volume, empty or from a snapshot or another volume: find what has the name already,
 //! else make it; either way it must agree with what is asked for.
 
-use super::engine::by_name;
 use super::{Operations, lookup, phase, size, snapshot, support};
 use crate::backend::{Backend, Order, Sizes, Usage, Volume};
 use belay_server::call::{Failure, Rpc};
@@ -24,16 +23,11 @@ impl Operations {
         ));
         let wanted = self.wanted(request)?;
         let order = Arc::clone(&wanted.order);
-        let backend = Arc::clone(&self.backend);
+        let (backend, engine) = (Arc::clone(&self.backend), Arc::clone(&self.engine));
         let job = async move {
-            let (backend, name) = (backend.as_ref(), &wanted.order.name);
-            let volume = match by_name::by_name(backend, name).await? {
-                Some(volume) => volume,
-                None => {
-                    let made = wanted.make(backend).await?;
-                    by_name::made(backend, name, made).await?
-                }
-            };
+            let Order { name, attempt, .. } = &*wanted.order;
+            let made = wanted.make(backend.as_ref());
+            let volume = engine.volume_of(name, attempt, made).await?;
             let volume = phase::ready(volume)?;
             // Also what was just made: another caller may have made it in between.
             wanted.agrees(&volume)?;
@@ -65,6 +59,7 @@ impl Operations {
         let bytes = size::of_new(request.range, &usage, sizes)?;
         let order = Order {
             name: request.name,
+            attempt: self.engine.attempt(),
             bytes,
             usage,
             parameters: request.parameters,

@@ -1,6 +1,6 @@
 //! Delete a volume.
 
-use super::engine::wait;
+use super::engine::still_busy;
 use super::{Changed, Operations, phase};
 use crate::backend::Progress;
 use belay_server::call::{Failure, Rpc};
@@ -13,16 +13,16 @@ impl Operations {
     /// # Errors
     /// `Precondition` while it is in use, when nothing was changed, or if its deletion failed.
     pub async fn delete(&self, request: DeleteVolume) -> Result<(), Failure> {
-        let backend = Arc::clone(&self.backend);
+        let (backend, engine) = (Arc::clone(&self.backend), Arc::clone(&self.engine));
         let id = request.id.clone();
         let job = async move {
             let left = match backend.delete(id.clone()).await? {
                 Progress::Done(()) => None,
-                Progress::Begun => wait::settled_soon(backend.as_ref(), &id).await?,
+                Progress::Begun => engine.settled_soon(&id).await?,
             };
             match left.map(phase::ready).transpose()? {
                 None => Ok(Changed::Deleted),
-                Some(_) => Err(wait::still_busy(&id)),
+                Some(_) => Err(still_busy(&id)),
             }
         };
         self.changing

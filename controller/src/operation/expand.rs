@@ -1,6 +1,6 @@
 //! Grow a volume.
 
-use super::engine::wait;
+use super::engine::still_busy;
 use super::{Changed, Operations, lookup, phase, size};
 use crate::backend::Progress;
 use belay_server::call::{Failure, Rpc};
@@ -18,7 +18,7 @@ impl Operations {
     /// [`phase::ready`].
     pub async fn expand(&self, request: ControllerExpand) -> Result<u64, Failure> {
         let ControllerExpand { id, range, .. } = request;
-        let backend = Arc::clone(&self.backend);
+        let (backend, engine) = (Arc::clone(&self.backend), Arc::clone(&self.engine));
         let volume_id = id.clone();
         let job = async move {
             let expansion = backend.expansion();
@@ -31,11 +31,11 @@ impl Operations {
             if let Progress::Done(bytes) = expansion.resize(volume_id.clone(), bytes).await? {
                 return Ok(Changed::Grown(bytes));
             }
-            let grown = wait::settled_soon(backend.as_ref(), &volume_id).await?;
+            let grown = engine.settled_soon(&volume_id).await?;
             let grown = phase::ready(grown.ok_or_else(|| lookup::not_found(&volume_id))?)?;
             match grown.bytes >= bytes {
                 true => Ok(Changed::Grown(grown.bytes)),
-                false => Err(wait::still_busy(&volume_id)),
+                false => Err(still_busy(&volume_id)),
             }
         };
         let same = fingerprint(&range);

@@ -25,6 +25,7 @@ use crate::backend::{Attachment, Backend, Snapshot, Volume};
 use belay_contract::drivers::Profile;
 use belay_server::identity::PluginCapability;
 use belay_server::work::{CHANGE_DEADLINE, Jobs};
+use engine::Engine;
 use std::sync::Arc;
 
 /// What the driver is, and what the operator decided.
@@ -41,6 +42,7 @@ pub struct Rules {
 /// decided rightly rests on the backend, since a second controller may be at work.
 pub struct Operations {
     backend: Arc<dyn Backend>,
+    engine: Arc<Engine>,
     rules: Rules,
     /// By name.
     creating: Jobs<Volume>,
@@ -66,6 +68,7 @@ impl Operations {
     #[must_use]
     pub fn new(backend: Arc<dyn Backend>, rules: Rules) -> Self {
         Self {
+            engine: Arc::new(Engine::new(Arc::clone(&backend))),
             backend,
             rules,
             creating: Jobs::new(CHANGE_DEADLINE),

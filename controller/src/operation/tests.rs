@@ -2,9 +2,9 @@
 
 use super::{Operations, Rules, Verdict};
 use crate::backend::{
-    Answer, AttachOrder, Attachment, Attachments, Backend, Clones, Expansion, Health, Order, Page,
-    Phase, Progress, Sizes, Snapshot, SnapshotOrder, SnapshotPage, Snapshots, UnwellPage, Usage,
-    Volume,
+    Answer, AttachOrder, Attachment, Attachments, Backend, Clones, Expansion, Health, Mark, Order,
+    Page, Phase, Progress, Sizes, Snapshot, SnapshotOrder, SnapshotPage, Snapshots, UnwellPage,
+    Usage, Volume,
 };
 use belay_contract::drivers::LOCAL;
 use belay_contract::publish_context::{Content, Transport};
@@ -72,10 +72,6 @@ impl Backend for Stub {
         &["class"]
     }
 
-    fn names_are_unique(&self) -> bool {
-        true
-    }
-
     fn create(&self, order: Arc<Order>) -> Answer<'_, Volume> {
         let made = Volume {
             bytes: order.bytes,
@@ -125,6 +121,10 @@ impl Backend for Stub {
 }
 
 impl Attachments for Stub {
+    fn one_per_node(&self) -> bool {
+        false
+    }
+
     fn attach(&self, order: Arc<AttachOrder>) -> Answer<'_, Progress<Attachment>> {
         let Some(export) = order.context.get("export") else {
             return Box::pin(pending());
@@ -247,6 +247,7 @@ fn volume(phase: Phase) -> Volume {
     Volume {
         id: id(),
         phase,
+        mark: Mark::None,
         bytes: 1 << 30,
         usage: Some(Usage::Block),
         context: None,
@@ -473,8 +474,8 @@ async fn what_the_backend_does_not_remember_is_not_compared() {
 async fn the_volume_context_reaches_the_backend_with_the_attachment() {
     let request = attached("node-1", &[("export", "/a")]);
     let attachment = on(volume(Phase::Ready)).publish(request).await.unwrap();
-    let Transport::Loop { file } = attachment.transport;
-    assert_eq!(file, "/a");
+    let file = "/a".to_owned();
+    assert_eq!(attachment.transport, Transport::Loop { file });
 }
 
 /// What each call about the volume gets that changes or removes it.

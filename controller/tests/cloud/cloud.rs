@@ -1,14 +1,13 @@
 //! A cloud that is unlike `local`: it takes a name twice, answers before it is done, and remembers
-//! neither what a volume is for nor its context. On tokio's clock.
+//! neither what a volume is for nor its context. On tokio's clock. Any request can have a bad fate.
 
-use belay_contract::publish_context::{Content, Transport};
+use crate::fate::{Fate, Fates, Verb};
 use belay_contract::topology::Topology;
-use belay_controller::backend::{
-    Answer, AttachOrder, Attachment, Attachments, Backend, Expansion, Order, Page, Phase, Progress,
-    Sizes, Volume,
-};
-use belay_server::call::Failure;
-use belay_server::request::{Context, Name, NodeId, VolumeId};
+use belay_controller::backend::{Attempt, Mark, Order, Phase, Volume};
+use belay_server::call::{Failure, Kind};
+use belay_server::request::{Name, NodeId, VolumeId};
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
@@ -20,35 +19,79 @@ pub(crate) const ZONE: &str = "zone.example.org";
 /// The whole cloud, for as many controllers as work on it.
 pub(crate) struct Cloud {
     state: Mutex<State>,
+    fates: Fates,
+    /// How often a volume was looked at by its id, and how many pages were read.
+    pub(crate) looks: AtomicUsize,
+    pub(crate) pages: AtomicUsize,
     /// How long each change takes.
     pub(crate) delay: Duration,
 }
 
 #[derive(Default)]
-struct State {
+pub(crate) struct State {
     held: Vec<Held>,
+    /// What callers have been given, and want deleted.
+    answered: HashSet<VolumeId>,
+    condemned: HashSet<VolumeId>,
     made: usize,
-    looks: usize,
+    broken: Vec<String>,
 }
 
 struct Held {
     name: Name,
+    attempt: Option<Attempt>,
+    claim: Option<VolumeId>,
     volume: Volume,
     /// What becomes of it, and when; none = it goes.
     next: Option<(Instant, Option<Volume>)>,
 }
 
+impl Held {
+    fn seen(&self) -> Volume {
+        let mark = match (&self.claim, &self.attempt) {
+            (Some(id), _) if *id == self.volume.id => Mark::Claimed,
+            (Some(_), _) => Mark::Copied,
+            (None, Some(attempt)) => Mark::Open(attempt.clone()),
+            (None, None) => Mark::None,
+        };
+        Volume {
+            mark,
+            ..self.volume.clone()
+        }
+    }
+}
+
 impl Cloud {
     pub(crate) fn new(seconds: u64) -> Arc<Self> {
+        Self::with(Duration::from_secs(seconds), Fates::good())
+    }
+
+    pub(crate) fn with(delay: Duration, fates: Fates) -> Arc<Self> {
         Arc::new(Self {
             state: Mutex::default(),
-            delay: Duration::from_secs(seconds),
+            fates,
+            looks: AtomicUsize::new(0),
+            pages: AtomicUsize::new(0),
+            delay,
         })
     }
 
-    /// How often a volume was looked at by its id.
+    pub(crate) fn fates(&self) -> &Fates {
+        &self.fates
+    }
+
     pub(crate) fn looks(&self) -> usize {
-        self.state().looks
+        self.looks.load(Ordering::Relaxed)
+    }
+
+    /// All volumes, for people.
+    pub(crate) fn describe(&self) -> String {
+        let state = self.state();
+        let lines = state.held.iter().map(|held| {
+            let (name, seen) = (held.name.as_str(), held.seen());
+            format!("{name}: {} {:?} {:?}\n", seen.id, seen.mark, seen.phase)
+        });
+        lines.collect()
     }
 
     /// The ids of all volumes that are there.
@@ -58,23 +101,64 @@ impl Cloud {
         ids.collect()
     }
 
-    /// A volume that somebody has made and that has failed.
-    pub(crate) fn leave_failed(&self, name: &str, why: &str) {
+    /// A caller has been given that volume.
+    pub(crate) fn answered(&self, id: &VolumeId) {
+        let mut state = self.state();
+        let there = state.held.iter().find(|held| held.volume.id == *id);
+        let is_there = there.is_some_and(|held| held.volume.phase != Phase::Deleting);
+        if !is_there && !state.condemned.contains(id) {
+            state
+                .broken
+                .push(format!("{id} is answered, and not there"));
+        }
+        state.answered.insert(id.clone());
+    }
+
+    /// A caller wants that volume deleted.
+    pub(crate) fn condemn(&self, id: &VolumeId) {
+        self.state().condemned.insert(id.clone());
+    }
+
+    /// What was not to happen, and did.
+    pub(crate) fn broken(&self) -> Vec<String> {
+        self.state().broken.clone()
+    }
+
+    /// A volume that another program has created, and maybe lost.
+    pub(crate) fn leave(&self, id: &str, name: &str, phase: Phase) {
         let volume = Volume {
-            id: VolumeId::new("id-left").unwrap(),
-            phase: Phase::Failed(Failure::quota(why)),
-            bytes: GIB,
-            usage: None,
-            context: None,
-            nodes: Vec::new(),
-            source: None,
-            place: None,
+            phase,
+            ..blank(VolumeId::new(id).unwrap())
         };
         self.state().held.push(Held {
             name: Name::new(name).unwrap(),
+            attempt: None,
+            claim: None,
             volume,
             next: None,
         });
+    }
+
+    /// Another program restores a backup of the first volume of that name, marks and all.
+    pub(crate) fn copy(&self, name: &str, id: &str) {
+        let mut state = self.state();
+        let is_meant =
+            |held: &&Held| held.name.as_str() == name && held.volume.phase == Phase::Ready;
+        let Some(from) = state.held.iter().find(is_meant) else {
+            return;
+        };
+        let copy = Held {
+            name: from.name.clone(),
+            attempt: from.attempt.clone(),
+            claim: from.claim.clone(),
+            volume: Volume {
+                nodes: Vec::new(),
+                id: VolumeId::new(id).unwrap(),
+                ..from.volume.clone()
+            },
+            next: None,
+        };
+        state.held.push(copy);
     }
 
     /// As it is now.
@@ -93,85 +177,101 @@ impl Cloud {
         state
     }
 
-    fn seen(&self, is_meant: impl Fn(&Held) -> bool) -> Vec<Volume> {
-        let state = self.state();
-        let meant = state.held.iter().filter(|held| is_meant(held));
-        meant.map(|held| held.volume.clone()).collect()
-    }
-
-    /// Begins to change a volume that is at rest; none if it is as it shall be already.
-    fn change(
-        &self,
-        id: &VolumeId,
-        phase: Phase,
-        change: impl FnOnce(&Volume) -> Option<Option<Volume>>,
-    ) -> Result<Progress<()>, Failure> {
-        let at = Instant::now() + self.delay;
-        let mut state = self.state();
-        let held = state.held.iter_mut().find(|held| held.volume.id == *id);
-        let held = held.ok_or_else(|| Failure::not_found(format!("volume {id}: not found")))?;
-        if held.next.is_some() {
-            return Err(Failure::busy(format!("volume {id}: the cloud says 409")));
-        }
-        let Some(next) = change(&held.volume) else {
-            return Ok(Progress::Done(()));
+    /// A request of that controller. The effect comes some time after the request, and the answer
+    /// some time after the effect: what it shows is old when it arrives.
+    pub(crate) async fn request<T: Send + 'static>(
+        self: &Arc<Self>,
+        verb: Verb,
+        mut effect: impl FnMut(&mut State) -> Result<T, Failure> + Send + 'static,
+    ) -> Ended<T> {
+        let fate = self.fates.next(verb);
+        sleep(self.fates.way()).await;
+        let down = |what: &str| Failure::new(Kind::Unreachable, format!("the cloud: {what}"));
+        let lost = || Ended::Answer(Err(down("connection reset").may_be_running()));
+        let ended = match fate {
+            Fate::Answered => Ended::Answer(effect(&mut self.state())),
+            Fate::Refused => Ended::Answer(Err(down("503"))),
+            Fate::Throttled => Ended::Answer(Err(Failure::busy("the cloud: 429"))),
+            Fate::Lost => {
+                drop(effect(&mut self.state()));
+                lost()
+            }
+            Fate::Late(delay) => {
+                let cloud = Arc::clone(self);
+                tokio::spawn(async move {
+                    sleep(delay).await;
+                    drop(effect(&mut cloud.state()));
+                });
+                lost()
+            }
+            Fate::Twice => {
+                drop(effect(&mut self.state()));
+                Ended::Answer(effect(&mut self.state()))
+            }
+            Fate::DeadBefore => Ended::Dead,
+            Fate::DeadAfter => {
+                drop(effect(&mut self.state()));
+                Ended::Dead
+            }
         };
-        held.volume.phase = phase;
-        held.next = Some((at, next));
-        Ok(Progress::Begun)
+        sleep(self.fates.way()).await;
+        ended
     }
 }
 
-fn answer<T: Send + 'static>(result: Result<T, Failure>) -> Answer<'static, T> {
-    Box::pin(async { result })
+/// How a request ends.
+pub(crate) enum Ended<T> {
+    Answer(Result<T, Failure>),
+    /// The controller has crashed meanwhile.
+    Dead,
+}
+
+pub(crate) fn blank(id: VolumeId) -> Volume {
+    Volume {
+        id,
+        phase: Phase::Ready,
+        mark: Mark::None,
+        bytes: GIB,
+        usage: None,
+        context: None,
+        nodes: Vec::new(),
+        source: None,
+        place: None,
+    }
 }
 
 fn busy(what: &str) -> Phase {
     Phase::Busy(what.to_owned())
 }
 
-impl Backend for Cloud {
-    fn parameters(&self) -> &'static [&'static str] {
-        &["class"]
+impl State {
+    pub(crate) fn named(&self, name: &Name) -> Vec<Volume> {
+        let named = self.held.iter().filter(|held| held.name == *name);
+        named.map(Held::seen).collect()
     }
 
-    fn sizes(&self, parameters: &Context) -> Result<Sizes, Failure> {
-        let min = match parameters.get("class") {
-            None | Some("doomed") => GIB,
-            Some("fast") => 4 * GIB,
-            Some(other) => {
-                let why = format!("{other:?} is no class of this cloud");
-                return Err(Failure::invalid("parameters[class]", why));
-            }
-        };
-        let (step, max) = (GIB, 1024 * GIB);
-        Ok(Sizes { step, min, max })
+    pub(crate) fn all(&self) -> Vec<Volume> {
+        self.held.iter().map(Held::seen).collect()
     }
 
-    fn names_are_unique(&self) -> bool {
-        false
+    pub(crate) fn get(&self, id: &VolumeId) -> Option<Volume> {
+        let held = self.held.iter().find(|held| held.volume.id == *id);
+        held.map(Held::seen)
     }
 
-    fn create(&self, order: Arc<Order>) -> Answer<'_, Volume> {
-        assert!(!format!("{order:?}").contains("hunter2"));
-        if order.secrets.get("token") != Some("hunter2") {
-            return answer(Err(Failure::precondition("the cloud says 401")));
-        }
-        let (mut state, at) = (self.state(), Instant::now() + self.delay);
-        state.made += 1;
+    /// The new volume, as it is begun.
+    pub(crate) fn create(&mut self, order: &Order, at: Instant, id: u32) -> Volume {
+        self.made += 1;
         let asked = order.topology.as_ref();
         let zone = asked.and_then(|asked| asked.requisite.first()?.get(ZONE));
         let zone = zone.map(|zone| Arc::new(Topology::new(ZONE, zone).unwrap()));
+        // The last digits keep ids apart; the first decide.
+        let id = VolumeId::new(format!("id-{id:05}-{}", self.made)).unwrap();
         let begun = Volume {
-            // The later one has the lower id.
-            id: VolumeId::new(format!("id-{}", 9 - state.made)).unwrap(),
             phase: busy("creating"),
             bytes: order.bytes,
-            usage: None,
-            context: None,
-            nodes: Vec::new(),
-            source: None,
             place: zone,
+            ..blank(id)
         };
         let phase = match order.parameters.get("class") {
             Some("doomed") => Phase::Failed(Failure::quota("no host has room")),
@@ -181,116 +281,123 @@ impl Backend for Cloud {
             phase,
             ..begun.clone()
         };
-        state.held.push(Held {
+        self.held.push(Held {
             name: order.name.clone(),
+            attempt: Some(order.attempt.clone()),
+            claim: None,
             volume: begun.clone(),
             next: Some((at, Some(next))),
         });
-        let export = [("export".to_owned(), "/a".to_owned())];
-        answer(Ok(Volume {
-            context: Some(Context::new("volume_context", export).unwrap()),
+        Volume {
+            mark: Mark::Open(order.attempt.clone()),
             ..begun
-        }))
+        }
     }
 
-    fn delete(&self, id: VolumeId) -> Answer<'_, Progress<()>> {
-        let begun = self.change(&id, Phase::Deleting, |_| Some(None));
-        answer(match begun {
-            Err(failure) if self.seen(|held| held.volume.id == id).is_empty() => {
-                drop(failure);
-                Ok(Progress::Done(()))
-            }
-            begun => begun,
-        })
+    pub(crate) fn claim(&mut self, id: &VolumeId) -> Result<(), Failure> {
+        self.held(id)?.claim = Some(id.clone());
+        Ok(())
     }
 
-    fn find(&self, name: Name) -> Answer<'_, Vec<Volume>> {
-        let seen = self.seen(|held| held.name == name);
-        // A page is old when it arrives.
-        Box::pin(async {
-            sleep(Duration::from_millis(10)).await;
-            Ok(seen)
-        })
+    fn held(&mut self, id: &VolumeId) -> Result<&mut Held, Failure> {
+        let held = self.held.iter_mut().find(|held| held.volume.id == *id);
+        held.ok_or_else(|| Failure::not_found(format!("volume {id}: not found")))
     }
 
-    fn get(&self, id: VolumeId) -> Answer<'_, Option<Volume>> {
-        self.state().looks += 1;
-        answer(Ok(self.seen(|held| held.volume.id == id).pop()))
+    /// Begins to change a volume that is at rest; the answer is whether there is anything to do.
+    fn change(
+        &mut self,
+        id: &VolumeId,
+        at: Instant,
+        what: &str,
+        change: impl FnOnce(&Volume) -> Option<Volume>,
+    ) -> Result<bool, Failure> {
+        let held = self.held(id)?;
+        if held.next.is_some() {
+            return Err(Failure::busy(format!("volume {id}: the cloud says 409")));
+        }
+        let Some(next) = change(&held.volume) else {
+            return Ok(false);
+        };
+        held.volume.phase = busy(what);
+        held.next = Some((at, Some(next)));
+        Ok(true)
     }
 
-    fn list(&self, _: Option<String>, _: usize) -> Answer<'_, Page> {
-        let volumes = self.seen(|_| true);
-        answer(Ok(Page {
-            volumes,
-            next: None,
-        }))
+    /// Whether there is anything to delete.
+    pub(crate) fn delete(&mut self, id: &VolumeId, at: Instant) -> Result<bool, Failure> {
+        let is_wanted = self.answered.contains(id) && !self.condemned.contains(id);
+        let Ok(held) = self.held(id) else {
+            return Ok(false);
+        };
+        if held.volume.phase == Phase::Deleting {
+            return Ok(true);
+        }
+        if held.next.is_some() || !held.volume.nodes.is_empty() {
+            return Err(Failure::busy(format!("volume {id}: the cloud says 400")));
+        }
+        held.volume.phase = Phase::Deleting;
+        held.next = Some((at, None));
+        if is_wanted {
+            self.broken
+                .push(format!("{id} is deleted, and was answered"));
+        }
+        Ok(true)
     }
 
-    fn attachments(&self) -> Option<&dyn Attachments> {
-        Some(self)
-    }
-
-    fn expansion(&self) -> Option<&dyn Expansion> {
-        Some(self)
-    }
-}
-
-impl Attachments for Cloud {
-    fn attach(&self, order: Arc<AttachOrder>) -> Answer<'_, Progress<Attachment>> {
-        let begun = self.change(&order.id, busy("attaching"), |volume| {
-            let nodes = vec![order.node.clone()];
-            (volume.nodes != nodes).then(|| {
-                Some(Volume {
+    /// An attachment may be dropped by the cloud after it has accepted it.
+    pub(crate) fn attach(
+        &mut self,
+        id: &VolumeId,
+        node: &NodeId,
+        at: Instant,
+        is_dropped: bool,
+    ) -> Result<bool, Failure> {
+        let attached = &self.held(id)?.volume.nodes;
+        if attached.iter().any(|other| other != node) {
+            return Err(Failure::precondition(format!(
+                "volume {id}: is attached elsewhere"
+            )));
+        }
+        self.change(id, at, "attaching", |volume| {
+            let nodes = vec![node.clone()];
+            let phase = Phase::Ready;
+            (volume.nodes != nodes).then(|| match is_dropped {
+                true => volume.clone(),
+                false => Volume {
+                    phase,
                     nodes,
                     ..volume.clone()
-                })
+                },
             })
-        });
-        let attachment = Attachment {
-            terms: order.terms.clone(),
-            transport: Transport::Loop {
-                file: order.context.get("export").unwrap_or("none").to_owned(),
-            },
-            bytes: GIB,
-            content: Content::New,
-        };
-        answer(begun.map(|begun| match begun {
-            Progress::Begun => Progress::Begun,
-            Progress::Done(()) => Progress::Done(attachment),
-        }))
+        })
     }
 
-    fn detach(&self, id: VolumeId, node: NodeId) -> Answer<'_, Progress<()>> {
-        answer(self.change(&id, busy("detaching"), |volume| {
-            volume.nodes.contains(&node).then(|| {
-                Some(Volume {
-                    nodes: Vec::new(),
-                    ..volume.clone()
-                })
+    pub(crate) fn detach(
+        &mut self,
+        id: &VolumeId,
+        node: &NodeId,
+        at: Instant,
+    ) -> Result<bool, Failure> {
+        self.change(id, at, "detaching", |volume| {
+            volume.nodes.contains(node).then(|| Volume {
+                nodes: Vec::new(),
+                ..volume.clone()
             })
-        }))
-    }
-}
-
-impl Expansion for Cloud {
-    fn grown_sizes(&self, _: &Volume) -> Sizes {
-        let (step, max) = (GIB, 1024 * GIB);
-        let min = step;
-        Sizes { step, min, max }
+        })
     }
 
-    fn resize(&self, id: VolumeId, bytes: u64) -> Answer<'_, Progress<u64>> {
-        let begun = self.change(&id, busy("extending"), |volume| {
-            (volume.bytes < bytes).then(|| {
-                Some(Volume {
-                    bytes,
-                    ..volume.clone()
-                })
+    pub(crate) fn extend(
+        &mut self,
+        id: &VolumeId,
+        bytes: u64,
+        at: Instant,
+    ) -> Result<bool, Failure> {
+        self.change(id, at, "extending", |volume| {
+            (volume.bytes < bytes).then(|| Volume {
+                bytes,
+                ..volume.clone()
             })
-        });
-        answer(begun.map(|begun| match begun {
-            Progress::Begun => Progress::Begun,
-            Progress::Done(()) => Progress::Done(bytes),
-        }))
+        })
     }
 }

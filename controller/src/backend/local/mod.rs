@@ -242,10 +242,6 @@ impl Backend for Local {
         Ok(self.store.sizes())
     }
 
-    fn names_are_unique(&self) -> bool {
-        true
-    }
-
     fn create(&self, order: Arc<Order>) -> Answer<'_, Volume> {
         self.change(Verb::Create, move |store| store.create(&order, None))
     }
@@ -296,6 +292,10 @@ impl Backend for Local {
 }
 
 impl Attachments for Local {
+    fn one_per_node(&self) -> bool {
+        false
+    }
+
     fn attach(&self, order: Arc<AttachOrder>) -> Answer<'_, Progress<Attachment>> {
         self.change(Verb::Attach, move |store| store.attach(&order).map(Done))
     }

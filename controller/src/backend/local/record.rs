@@ -2,7 +2,7 @@
 //! the format in each record, so that a later release can read what an earlier one wrote. Opens
 //! nothing.
 
-use crate::backend::{Phase, Terms, Usage, Volume};
+use crate::backend::{Mark, Phase, Terms, Usage, Volume};
 use belay_contract::publish_context::Content;
 use belay_contract::topology::Topology;
 use belay_server::call::Failure;
@@ -189,10 +189,10 @@ impl Record {
         let nodes = nodes.collect::<Result<_, _>>().map_err(kept)?;
         let source = self.source.as_ref().map(StoredSource::content);
         let source = source.transpose().map_err(kept)?;
-        let id = VolumeId::new(id).map_err(kept)?;
         Ok(Volume {
-            id,
+            id: VolumeId::new(id).map_err(kept)?,
             phase: Phase::Ready,
+            mark: Mark::None,
             bytes: self.bytes,
             usage: Some(usage),
             context: Some(Context::default()),

@@ -11,7 +11,7 @@ use super::record::{Record, State};
 use super::space::Overcommit;
 use super::state_file::sync_names;
 use super::{Config, STEP_BYTES};
-use crate::backend::{Page, Phase, Sizes, Volume};
+use crate::backend::{Mark, Page, Phase, Sizes, Volume};
 use belay_contract::topology::Topology;
 use belay_server::call::{Failure, Kind};
 use belay_server::request::{Name, NodeId, Segments, VolumeId};
@@ -140,6 +140,7 @@ impl Store {
         Ok(Volume {
             id: VolumeId::new(id).map_err(|_| failure)?,
             phase: Phase::Ready,
+            mark: Mark::None,
             bytes: 0,
             usage: None,
             context: None,

@@ -36,7 +36,7 @@ use super::create::Intent;
 use super::recover::Recovered;
 use super::store::Store;
 use super::{Config, Overcommit};
-use crate::backend::{AttachOrder, Order, Snapshot, SnapshotOrder, Terms, Usage, Volume};
+use crate::backend::{AttachOrder, Attempt, Order, Snapshot, SnapshotOrder, Terms, Usage, Volume};
 use belay_server::request::{AccessMode, ContentSource, Context, Name, NodeId, Secrets};
 use mounts::Xfs;
 use std::fs::{self, File, OpenOptions};
@@ -133,6 +133,7 @@ fn node(id: &str) -> NodeId {
 fn order(name: &str, bytes: u64) -> Order {
     Order {
         name: Name::new(name).unwrap(),
+        attempt: Attempt::new(1, 1),
         bytes,
         usage: Usage::Block,
         parameters: Context::default(),

@@ -1,0 +1,275 @@
+//! Calls of Cinder and Nova, each with its meaning of a refusal.
+
+use super::session::{Account, Session};
+use super::wire::{self, CinderVolume, OneVolume, Volumes};
+use crate::backend::Order;
+use crate::http::{Answer, Call};
+use belay_server::call::{Failure, Kind};
+use belay_server::request::{Name, NodeId, VolumeId};
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
+use http::{Method, StatusCode, Uri};
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use serde_json::{Value, json};
+use std::time::Duration;
+
+/// Cinder 3.42 extends volumes in use (release Ocata).
+const VOLUME_VERSION: &str = "volume 3.42";
+/// Nova 2.60 attaches volumes that several servers may have (release Queens).
+const COMPUTE_VERSION: &str = "compute 2.60";
+
+/// For a call. An attachment waits for the compute node, by default up to 60 s
+/// (`rpc_response_timeout` of Nova); all others for a database.
+const DEADLINE: Duration = Duration::from_secs(30);
+const ATTACH_DEADLINE: Duration = Duration::from_secs(75);
+/// The engine relies on it: see `CLAIMS_SETTLE` there.
+const CLAIM_DEADLINE: Duration = Duration::from_secs(10);
+
+/// The client of an account.
+pub(super) struct Client(Account);
+
+#[derive(Clone, Copy)]
+enum Service {
+    Volumes,
+    Compute,
+}
+
+/// A call, before it has a session.
+struct Request {
+    verb: &'static str,
+    service: Service,
+    method: Method,
+    path: String,
+    body: Option<Value>,
+    deadline: Duration,
+}
+
+impl Request {
+    fn new(verb: &'static str, service: Service, method: Method, path: String) -> Self {
+        Self {
+            verb,
+            service,
+            method,
+            path,
+            body: None,
+            deadline: DEADLINE,
+        }
+    }
+
+    fn call(&self, session: &Session) -> Result<Call<'static>, Failure> {
+        let (base, key, version) = match self.service {
+            Service::Volumes => (&session.volumes, "openstack-api-version", VOLUME_VERSION),
+            Service::Compute => (&session.compute, "openstack-api-version", COMPUTE_VERSION),
+        };
+        let url = format!("{base}{}", self.path);
+        let uri: Uri = url.parse().map_err(|error| {
+            Failure::precondition(format!("{base}: an endpoint that is no URL: {error}"))
+        })?;
+        let mut headers = HeaderMap::new();
+        headers.insert("x-auth-token", session.token.clone());
+        headers.insert(key, HeaderValue::from_static(version));
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        let body = self
+            .body
+            .as_ref()
+            .map_or_else(Bytes::new, |body| body.to_string().into());
+        Ok(Call {
+            verb: self.verb,
+            method: self.method.clone(),
+            uri,
+            headers,
+            body,
+            secrets: &[],
+            repeats: false,
+            deadline: self.deadline,
+        })
+    }
+}
+
+impl Client {
+    pub(super) fn new(account: Account) -> Self {
+        Self(account)
+    }
+
+    /// The answer to a call; with a new session if the service refuses the token.
+    async fn answer(&self, request: Request) -> Result<Answer, Failure> {
+        let mut session = self.0.session(None).await?;
+        let answer = self.0.http().call(&request.call(&session)?).await?;
+        if answer.status != StatusCode::UNAUTHORIZED {
+            return Ok(answer);
+        }
+        session = self.0.session(Some(&session)).await?;
+        self.0.http().call(&request.call(&session)?).await
+    }
+
+    pub(super) async fn volume(&self, id: &VolumeId) -> Result<Option<CinderVolume>, Failure> {
+        let path = format!("/volumes/{}", encoded(id.as_str()));
+        let request = Request::new("get_volume", Service::Volumes, Method::GET, path);
+        let answer = self.answer(request).await?;
+        match answer.status {
+            StatusCode::OK => Ok(Some(answer.json::<OneVolume>()?.volume)),
+            // 400: an id that Cinder cannot have given.
+            StatusCode::NOT_FOUND | StatusCode::BAD_REQUEST => Ok(None),
+            _ => Err(wire::refused(&answer)),
+        }
+    }
+
+    /// The volumes of that name.
+    pub(super) async fn named(&self, name: &Name) -> Result<Vec<CinderVolume>, Failure> {
+        let path = format!("/volumes/detail?name={}", encoded(name.as_str()));
+        let mut found = self.page("find_volume", path).await?.volumes;
+        // A cloud may let its users search for similar names.
+        found.retain(|volume| volume.name.as_deref() == Some(name.as_str()));
+        Ok(found)
+    }
+
+    /// A page of volumes, and where the next one begins.
+    pub(super) async fn volumes(
+        &self,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<(Vec<CinderVolume>, Option<String>), Failure> {
+        let marker = after.map(|after| format!("&marker={}", encoded(after)));
+        let path = format!(
+            "/volumes/detail?limit={limit}{}",
+            marker.unwrap_or_default()
+        );
+        let page = self.page("list_volumes", path).await?;
+        let last = page.volumes.last().map(|volume| volume.id.clone());
+        let next = last.filter(|_| !page.volumes_links.is_empty());
+        Ok((page.volumes, next))
+    }
+
+    async fn page(&self, verb: &'static str, path: String) -> Result<Volumes, Failure> {
+        let has_marker = path.contains("&marker=");
+        let answer = self
+            .answer(Request::new(verb, Service::Volumes, Method::GET, path))
+            .await?;
+        match answer.status {
+            StatusCode::OK => answer.json(),
+            // The volume that the page begins after is gone.
+            StatusCode::NOT_FOUND | StatusCode::BAD_REQUEST if has_marker => {
+                let message = format!("{}; begin again at the first page", answer.refusal());
+                Err(Failure::new(Kind::BadToken, message))
+            }
+            _ => Err(wire::refused(&answer)),
+        }
+    }
+
+    pub(super) async fn create(
+        &self,
+        order: &Order,
+        metadata: Value,
+    ) -> Result<CinderVolume, Failure> {
+        let mut volume = json!({
+            "name": order.name.as_str(),
+            "size": order.bytes.div_ceil(wire::GIB),
+            "description": "Created by Belay",
+            "metadata": metadata,
+        });
+        let zone = order.parameters.get("availability");
+        for (key, value) in [
+            ("volume_type", order.parameters.get("type")),
+            ("availability_zone", zone.or_else(|| super::zone_of(order))),
+        ] {
+            if let Some(value) = value {
+                volume[key] = value.into();
+            }
+        }
+        let request = Request {
+            body: Some(json!({ "volume": volume })),
+            ..Request::new(
+                "create_volume",
+                Service::Volumes,
+                Method::POST,
+                "/volumes".to_owned(),
+            )
+        };
+        let answer = self.answer(request).await?;
+        match answer.status {
+            StatusCode::ACCEPTED | StatusCode::OK => Ok(answer.json::<OneVolume>()?.volume),
+            StatusCode::BAD_REQUEST | StatusCode::NOT_FOUND => {
+                Err(Failure::new(Kind::Invalid, answer.refusal()))
+            }
+            _ => Err(wire::refused(&answer)),
+        }
+    }
+
+    /// Adds to the metadata of a volume.
+    pub(super) async fn mark(&self, id: &VolumeId, key: &str) -> Result<(), Failure> {
+        let path = format!("/volumes/{}/metadata", encoded(id.as_str()));
+        let request = Request {
+            body: Some(json!({ "metadata": { key: id.as_str() } })),
+            deadline: CLAIM_DEADLINE,
+            ..Request::new("mark_volume", Service::Volumes, Method::POST, path)
+        };
+        let answer = self.answer(request).await?;
+        match answer.status {
+            StatusCode::OK => Ok(()),
+            _ => Err(wire::refused(&answer)),
+        }
+    }
+
+    /// Whether there was anything to delete.
+    pub(super) async fn delete(&self, id: &VolumeId) -> Result<bool, Failure> {
+        let path = format!("/volumes/{}", encoded(id.as_str()));
+        let request = Request::new("delete_volume", Service::Volumes, Method::DELETE, path);
+        let answer = self.answer(request).await?;
+        match answer.status {
+            StatusCode::ACCEPTED | StatusCode::NO_CONTENT => Ok(true),
+            StatusCode::NOT_FOUND => Ok(false),
+            _ => Err(wire::refused(&answer)),
+        }
+    }
+
+    pub(super) async fn extend(&self, id: &VolumeId, bytes: u64) -> Result<(), Failure> {
+        let path = format!("/volumes/{}/action", encoded(id.as_str()));
+        let size = bytes.div_ceil(wire::GIB);
+        let request = Request {
+            body: Some(json!({ "os-extend": { "new_size": size } })),
+            ..Request::new("extend_volume", Service::Volumes, Method::POST, path)
+        };
+        let answer = self.answer(request).await?;
+        match answer.status {
+            StatusCode::ACCEPTED => Ok(()),
+            _ => Err(wire::refused(&answer)),
+        }
+    }
+
+    /// The `device` of the answer is a guess of Nova's, and is not read.
+    pub(super) async fn attach(&self, id: &VolumeId, node: &NodeId) -> Result<(), Failure> {
+        let request = Request {
+            body: Some(json!({ "volumeAttachment": { "volumeId": id.as_str() } })),
+            deadline: ATTACH_DEADLINE,
+            ..Request::new("attach_volume", Service::Compute, Method::POST, plugs(node))
+        };
+        let answer = self.answer(request).await?;
+        match answer.status {
+            StatusCode::OK | StatusCode::ACCEPTED => Ok(()),
+            // Too many volumes, by quota or by what the guest can have.
+            StatusCode::FORBIDDEN => Err(Failure::quota(answer.refusal())),
+            _ => Err(wire::refused(&answer)),
+        }
+    }
+
+    /// Whether there was anything to detach.
+    pub(super) async fn detach(&self, id: &VolumeId, node: &NodeId) -> Result<bool, Failure> {
+        let path = format!("{}/{}", plugs(node), encoded(id.as_str()));
+        let request = Request::new("detach_volume", Service::Compute, Method::DELETE, path);
+        let answer = self.answer(request).await?;
+        match answer.status {
+            StatusCode::ACCEPTED | StatusCode::NO_CONTENT => Ok(true),
+            StatusCode::NOT_FOUND => Ok(false),
+            _ => Err(wire::refused(&answer)),
+        }
+    }
+}
+
+fn plugs(node: &NodeId) -> String {
+    format!("/servers/{}/os-volume_attachments", encoded(node.as_str()))
+}
+
+/// An id or a name as part of a URL, whatever it is.
+fn encoded(text: &str) -> String {
+    utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
+}

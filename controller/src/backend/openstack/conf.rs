@@ -1,0 +1,366 @@
+//! `cloud.conf`, the file of credentials that all drivers of OpenStack for Kubernetes share: the
+//! syntax of git-config(1), read as gcfg does. What others have in it is passed over.
+
+use belay_server::call::Failure;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// A text that no log shows.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct Secret(String);
+
+impl Secret {
+    pub(super) fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}
+
+/// How to log in, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct CloudConf {
+    /// Without a slash at its end, and with `/v3`.
+    pub(super) auth_url: String,
+    pub(super) login: Login,
+    pub(super) region: Option<String>,
+    /// `public`, `internal` or `admin`.
+    pub(super) interface: String,
+    pub(super) ca_file: Option<PathBuf>,
+}
+
+/// One of the ways to log in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Login {
+    Password {
+        user: User,
+        password: Secret,
+        project: Project,
+    },
+    /// By its id, or by its name and user.
+    ApplicationCredential {
+        id: Option<String>,
+        name: Option<(String, User)>,
+        secret: Secret,
+    },
+}
+
+/// A user, by id or by name and domain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct User {
+    pub(super) id: Option<String>,
+    pub(super) name: Option<String>,
+    pub(super) domain: Domain,
+}
+
+/// A project, by id or by name and domain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Project {
+    pub(super) id: Option<String>,
+    pub(super) name: Option<String>,
+    pub(super) domain: Domain,
+}
+
+/// A domain, by id or by name; with neither it is `default`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Domain {
+    pub(super) id: Option<String>,
+    pub(super) name: Option<String>,
+}
+
+impl CloudConf {
+    /// Reads the file. Blocks.
+    ///
+    /// # Errors
+    /// `Precondition`, naming the file, and the line or key.
+    pub(super) fn read(file: &Path) -> Result<Self, Failure> {
+        let text = std::fs::read_to_string(file);
+        let text = text.map_err(|error| error.to_string());
+        let conf = text.and_then(|text| Self::parse(&text));
+        conf.map_err(|why| Failure::precondition(format!("{}: {why}", file.display())))
+    }
+
+    fn parse(text: &str) -> Result<Self, String> {
+        let global = Global(global(text)?);
+        for refused in ["use-clouds", "trust-id", "token", "cert-file"] {
+            if global.get(refused).is_some_and(|value| value != "false") {
+                return Err(format!(
+                    "[Global] {refused}: is not supported; use a password or an application \
+                     credential"
+                ));
+            }
+        }
+        if global
+            .get("tls-insecure")
+            .is_some_and(|value| value != "false")
+        {
+            return Err(
+                "[Global] tls-insecure: is not supported; name the authority with \
+                        ca-file"
+                    .to_owned(),
+            );
+        }
+        let auth_url = global.required("auth-url")?;
+        let auth_url = auth_url.trim_end_matches('/');
+        let auth_url = match auth_url.ends_with("/v3") {
+            true => auth_url.to_owned(),
+            false => format!("{}/v3", auth_url.trim_end_matches("/v2.0")),
+        };
+        let interface = global.get("os-endpoint-type").unwrap_or("public");
+        Ok(Self {
+            auth_url,
+            login: global.login()?,
+            region: global.text("region"),
+            interface: interface.trim_end_matches("URL").to_owned(),
+            ca_file: global.get("ca-file").map(PathBuf::from),
+        })
+    }
+}
+
+/// The keys of the section `[Global]`; of a repeated one the last counts.
+struct Global(Vec<(String, String)>);
+
+impl Global {
+    /// An empty value is none.
+    fn get(&self, key: &str) -> Option<&str> {
+        let found = self.0.iter().rev().find(|(known, _)| known == key);
+        found
+            .map(|(_, value)| value.as_str())
+            .filter(|value| !value.is_empty())
+    }
+
+    fn text(&self, key: &str) -> Option<String> {
+        self.get(key).map(str::to_owned)
+    }
+
+    fn required(&self, key: &str) -> Result<&str, String> {
+        self.get(key)
+            .ok_or_else(|| format!("[Global] {key}: is missing"))
+    }
+
+    fn secret(&self, key: &str) -> Result<Secret, String> {
+        self.required(key).map(|secret| Secret(secret.to_owned()))
+    }
+
+    fn domain(&self, of: &str) -> Domain {
+        let key = |part: &str| format!("{of}-domain-{part}");
+        let (own, all) = (
+            [self.text(&key("id")), self.text(&key("name"))],
+            [self.text("domain-id"), self.text("domain-name")],
+        );
+        let [id, name] = match own {
+            [None, None] => all,
+            own => own,
+        };
+        Domain { id, name }
+    }
+
+    fn user(&self) -> User {
+        User {
+            id: self.text("user-id"),
+            name: self.text("username"),
+            domain: self.domain("user"),
+        }
+    }
+
+    fn login(&self) -> Result<Login, String> {
+        let id = self.text("application-credential-id");
+        let name = self.text("application-credential-name");
+        if id.is_some() || name.is_some() {
+            return Ok(Login::ApplicationCredential {
+                id,
+                name: name.map(|name| (name, self.user())),
+                secret: self.secret("application-credential-secret")?,
+            });
+        }
+        let user = self.user();
+        if user.id.is_none() && user.name.is_none() {
+            return Err(
+                "[Global] username, user-id or application-credential-id: is missing".to_owned(),
+            );
+        }
+        let project = Project {
+            id: self.text("tenant-id"),
+            name: self.text("tenant-name"),
+            domain: self.domain("tenant"),
+        };
+        if project.id.is_none() && project.name.is_none() {
+            return Err("[Global] tenant-id or tenant-name: is missing".to_owned());
+        }
+        Ok(Login::Password {
+            user,
+            password: self.secret("password")?,
+            project,
+        })
+    }
+}
+
+/// Keys and values of the section `[Global]` without a name. Keys and sections have no case.
+fn global(text: &str) -> Result<Vec<(String, String)>, String> {
+    let mut keys = Vec::new();
+    let mut is_global = false;
+    let mut lines = text.lines().enumerate();
+    while let Some((number, line)) = lines.next() {
+        let bad = |why: &str| format!("line {}: {why}", number + 1);
+        let line = line.trim();
+        if line.is_empty() || line.starts_with([';', '#']) {
+            continue;
+        }
+        if let Some(section) = line.strip_prefix('[') {
+            let (section, _) = section
+                .split_once(']')
+                .ok_or_else(|| bad("no ] at its end"))?;
+            is_global = section.trim().eq_ignore_ascii_case("global");
+            continue;
+        }
+        let (key, value) = line.split_once('=').unwrap_or((line, "true"));
+        let mut value = value.trim().to_owned();
+        while value.ends_with('\\') && !value.ends_with("\\\\") {
+            value.pop();
+            let next = lines.next().map_or("", |(_, line)| line);
+            value.push_str(next.trim_end());
+        }
+        let value = unquoted(&value).ok_or_else(|| bad("a quote without an end, or a bad \\"))?;
+        if is_global {
+            keys.push((key.trim().to_ascii_lowercase(), value));
+        }
+    }
+    Ok(keys)
+}
+
+/// A value without its quotes, escapes and comment; none if it is not whole.
+fn unquoted(value: &str) -> Option<String> {
+    let (mut plain, mut kept, mut is_quoted) = (String::new(), 0, false);
+    let mut chars = value.chars();
+    while let Some(char) = chars.next() {
+        match char {
+            '"' => is_quoted = !is_quoted,
+            '\\' => plain.push(match chars.next()? {
+                'n' => '\n',
+                't' => '\t',
+                'b' => '\u{8}',
+                escaped @ ('"' | '\\') => escaped,
+                _ => return None,
+            }),
+            ';' | '#' if !is_quoted => break,
+            char => plain.push(char),
+        }
+        // Spaces at the end of what is not quoted are not kept.
+        if is_quoted || !char.is_whitespace() {
+            kept = plain.len();
+        }
+    }
+    plain.truncate(kept);
+    (!is_quoted).then_some(plain)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PASSWORD: &str = r#"
+        ; shared with the cloud controller manager
+        [LoadBalancer]
+        username = other
+        [Global]
+        Auth-URL = https://keystone.example.org:5000/
+        username="csi"   # a comment
+        password="p;a#s\"s\\ " ; one more
+        tenant-name = k8s
+        domain-name = Default
+        region=
+        ca-file = /etc/ca.pem
+        os-endpoint-type=internalURL
+        unknown-key
+        [Global "second"]
+        password = other
+    "#;
+
+    fn domain() -> Domain {
+        Domain {
+            name: Some("Default".to_owned()),
+            id: None,
+        }
+    }
+
+    #[test]
+    fn a_file_is_read_as_gcfg_reads_it_and_what_is_not_known_is_passed_over() {
+        let conf = CloudConf::parse(PASSWORD).unwrap();
+        let user = User {
+            id: None,
+            name: Some("csi".to_owned()),
+            domain: domain(),
+        };
+        let project = Project {
+            id: None,
+            name: Some("k8s".to_owned()),
+            domain: domain(),
+        };
+        assert_eq!(
+            conf,
+            CloudConf {
+                auth_url: "https://keystone.example.org:5000/v3".to_owned(),
+                login: Login::Password {
+                    user,
+                    password: Secret("p;a#s\"s\\ ".to_owned()),
+                    project,
+                },
+                region: None,
+                interface: "internal".to_owned(),
+                ca_file: Some("/etc/ca.pem".into()),
+            }
+        );
+        assert!(!format!("{conf:?}").contains("p;a#s"));
+    }
+
+    #[test]
+    fn an_application_credential_needs_no_user_and_no_project() {
+        let text = "[global]\nauth-url = http://k/v3\napplication-credential-id = 1a\n\
+                    application-credential-secret = se\\\ncret\n";
+        let conf = CloudConf::parse(text).unwrap();
+        assert_eq!(conf.auth_url, "http://k/v3");
+        assert_eq!(
+            conf.login,
+            Login::ApplicationCredential {
+                id: Some("1a".to_owned()),
+                name: None,
+                secret: Secret("secret".to_owned()),
+            }
+        );
+    }
+
+    #[test]
+    fn what_is_missing_or_not_supported_is_named() {
+        let url = "[Global]\nauth-url = http://k\n";
+        for (text, why) in [
+            ("", "[Global] auth-url: is missing"),
+            ("[Global", "line 1: no ]"),
+            ("[Global]\nauth-url = \"http", "line 2: a quote"),
+            (url, "username, user-id or application-credential-id"),
+            (&format!("{url}username = a"), "tenant-id or tenant-name"),
+            (
+                &format!("{url}username = a\ntenant-id = b"),
+                "password: is missing",
+            ),
+            (
+                &format!("{url}application-credential-id = a"),
+                "application-credential-secret",
+            ),
+            (
+                &format!("{url}use-clouds = true"),
+                "use-clouds: is not supported",
+            ),
+            (
+                &format!("{url}tls-insecure"),
+                "tls-insecure: is not supported",
+            ),
+        ] {
+            let refused = CloudConf::parse(text).unwrap_err();
+            assert!(refused.contains(why), "{text:?}: {refused}");
+        }
+    }
+}

@@ -1,0 +1,296 @@
+//! `openstack`: volumes of Cinder, plugged into servers by Nova. See the README of this directory.
+
+mod client;
+mod conf;
+mod session;
+#[cfg(test)]
+mod tests;
+mod wire;
+
+use super::measured::{Verb, measured};
+use super::{
+    Answer, AttachOrder, Attachment, Attachments, Backend, Claims, Expansion, Order, Page, Phase,
+    Progress, Sizes, Volume,
+};
+use crate::http;
+use belay_contract::disk::DiskIdentity;
+use belay_contract::publish_context::{Content, Transport};
+use belay_server::call::{Failure, Kind};
+use belay_server::request::{Context, Name, NodeId, VolumeId};
+use client::Client;
+use conf::CloudConf;
+use serde_json::json;
+use session::Account;
+use std::path::PathBuf;
+use std::sync::Arc;
+use wire::{CinderVolume, GIB};
+
+/// The label `cloud` of the metrics.
+const CLOUD: &str = "openstack";
+
+/// The key under which cinder-csi-plugin records the cluster.
+const CLUSTER: &str = "cinder.csi.openstack.org/cluster";
+
+/// Most entries of a page, by the default of `osapi_max_limit`.
+const PAGE_ENTRIES_MAX: usize = 1000;
+
+/// Largest volume, in bytes; the cloud's own limit is lower, and its refusal has the reason.
+const BYTES_MAX: u64 = (1 << 30) * GIB;
+
+/// What it is told.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// `cloud.conf`.
+    pub file: PathBuf,
+    /// The cluster that volumes are marked with.
+    pub cluster: String,
+    /// The topology key of zones.
+    pub topology_key: &'static str,
+}
+
+/// See the module.
+pub struct Openstack {
+    client: Client,
+    cluster: String,
+    topology_key: &'static str,
+}
+
+impl Openstack {
+    /// Reads `cloud.conf`; logs in with the first call. Blocks.
+    ///
+    /// # Errors
+    /// `Precondition` for the file, and for that of the authorities.
+    pub fn open(config: Config) -> Result<Self, Failure> {
+        let conf = CloudConf::read(&config.file)?;
+        let http = http::Client::new(CLOUD, conf.ca_file.as_deref());
+        let http = http.map_err(|error| Failure::precondition(format!("ca-file: {error}")))?;
+        http::describe();
+        Ok(Self::new(config, http))
+    }
+
+    fn new(config: Config, http: http::Client) -> Self {
+        Self {
+            client: Client::new(Account::new(config.file, http)),
+            cluster: config.cluster,
+            topology_key: config.topology_key,
+        }
+    }
+
+    fn seen(&self, volume: &CinderVolume) -> Result<Volume, Failure> {
+        volume.volume(self.topology_key)
+    }
+
+    /// The volume, and what Cinder says of it.
+    async fn look(&self, id: &VolumeId) -> Result<Option<(Volume, CinderVolume)>, Failure> {
+        let Some(volume) = self.client.volume(id).await? else {
+            return Ok(None);
+        };
+        Ok(Some((self.seen(&volume)?, volume)))
+    }
+
+    /// Cinder and Nova say 400 of a volume that they are at work on, and of one that can never be
+    /// changed so: the phase tells them apart.
+    async fn refused(&self, id: &VolumeId, refused: Failure) -> Failure {
+        if refused.kind != Kind::Precondition {
+            return refused;
+        }
+        match self.look(id).await {
+            Ok(Some((volume, _))) if matches!(volume.phase, Phase::Busy(_) | Phase::Deleting) => {
+                Failure::busy(refused.message)
+            }
+            _ => refused,
+        }
+    }
+}
+
+/// The zone that a volume must or should be in, as the provisioner asks for it.
+fn zone_of(order: &Order) -> Option<&str> {
+    let topology = order.topology.as_ref()?;
+    let first = topology.preferred.first().or(topology.requisite.first())?;
+    first.values().next().map(String::as_str)
+}
+
+impl Backend for Openstack {
+    fn parameters(&self) -> &'static [&'static str] {
+        &["type", "availability"]
+    }
+
+    fn sizes(&self, _: &Context) -> Result<Sizes, Failure> {
+        let (step, min, max) = (GIB, GIB, BYTES_MAX);
+        Ok(Sizes { step, min, max })
+    }
+
+    fn create(&self, order: Arc<Order>) -> Answer<'_, Volume> {
+        measured(Verb::Create, async move {
+            let metadata = json!({
+                wire::ATTEMPT: order.attempt.as_str(),
+                CLUSTER: self.cluster,
+            });
+            let made = self.client.create(&order, metadata).await?;
+            self.seen(&made).map_err(Failure::may_be_running)
+        })
+    }
+
+    fn delete(&self, id: VolumeId) -> Answer<'_, Progress<()>> {
+        measured(Verb::Delete, async move {
+            match self.client.delete(&id).await {
+                Ok(true) => Ok(Progress::Begun),
+                Ok(false) => Ok(Progress::Done(())),
+                Err(refused) => match self.refused(&id, refused).await {
+                    // A second call finds the deletion of the first.
+                    busy if busy.kind == Kind::Busy => match self.look(&id).await? {
+                        Some((volume, _)) if volume.phase == Phase::Deleting => Ok(Progress::Begun),
+                        None => Ok(Progress::Done(())),
+                        Some(_) => Err(busy),
+                    },
+                    refused => Err(refused),
+                },
+            }
+        })
+    }
+
+    fn find(&self, name: Name) -> Answer<'_, Vec<Volume>> {
+        measured(Verb::Find, async move {
+            let found = self.client.named(&name).await?;
+            found.iter().map(|volume| self.seen(volume)).collect()
+        })
+    }
+
+    fn get(&self, id: VolumeId) -> Answer<'_, Option<Volume>> {
+        measured(Verb::Get, async move {
+            Ok(self.look(&id).await?.map(|(volume, _)| volume))
+        })
+    }
+
+    fn list(&self, after: Option<String>, limit: usize) -> Answer<'_, Page> {
+        measured(Verb::List, async move {
+            let limit = limit.clamp(1, PAGE_ENTRIES_MAX);
+            let (volumes, next) = self.client.volumes(after.as_deref(), limit).await?;
+            let volumes = volumes.iter().map(|volume| self.seen(volume));
+            let volumes = volumes.collect::<Result<_, _>>()?;
+            Ok(Page { volumes, next })
+        })
+    }
+
+    fn claims(&self) -> Option<&dyn Claims> {
+        Some(self)
+    }
+
+    fn attachments(&self) -> Option<&dyn Attachments> {
+        Some(self)
+    }
+
+    fn expansion(&self) -> Option<&dyn Expansion> {
+        Some(self)
+    }
+}
+
+impl Claims for Openstack {
+    fn claim(&self, id: VolumeId) -> Answer<'_, ()> {
+        measured(Verb::Claim, async move {
+            self.client.mark(&id, wire::CLAIM).await
+        })
+    }
+}
+
+impl Attachments for Openstack {
+    /// Nova takes a lock for each server; calls that wait for it time out.
+    fn one_per_node(&self) -> bool {
+        true
+    }
+
+    fn attach(&self, order: Arc<AttachOrder>) -> Answer<'_, Progress<Attachment>> {
+        measured(Verb::Attach, async move {
+            let (id, node) = (&order.id, &order.node);
+            let not_found = || Failure::not_found(format!("volume {id}: not found"));
+            let (volume, cinder) = self.look(id).await?.ok_or_else(not_found)?;
+            match &volume.phase {
+                Phase::Busy(what) => {
+                    let message = format!("volume {id}: is {what}; repeat the call later");
+                    return Err(Failure::busy(message));
+                }
+                Phase::Deleting => return Err(not_found()),
+                Phase::Ready | Phase::Failed(_) => {}
+            }
+            if volume.nodes.contains(node) {
+                return Ok(Progress::Done(attachment(&order, &volume, &cinder)));
+            }
+            if let Some(other) = volume.nodes.first() {
+                return Err(Failure::precondition(format!(
+                    "volume {id}: is attached to node {other}; detach it there first"
+                )));
+            }
+            match self.client.attach(id, node).await {
+                Ok(()) => Ok(Progress::Begun),
+                Err(refused) if refused.kind == Kind::NotFound => {
+                    let message = format!("node {node}: {refused}");
+                    Err(Failure::not_found(message))
+                }
+                Err(refused) => Err(self.refused(id, refused).await),
+            }
+        })
+    }
+
+    fn detach(&self, id: VolumeId, node: NodeId) -> Answer<'_, Progress<()>> {
+        measured(Verb::Detach, async move {
+            let Some((volume, cinder)) = self.look(&id).await? else {
+                return Ok(Progress::Done(()));
+            };
+            match (&volume.phase, volume.nodes.contains(&node)) {
+                (Phase::Busy(_), true) => return Ok(Progress::Begun),
+                // It may be on its way to the node.
+                (Phase::Busy(what), false) => {
+                    let message = format!("volume {id}: is {what}; repeat the call later");
+                    return Err(Failure::busy(message));
+                }
+                (_, false) => return Ok(Progress::Done(())),
+                (_, true) => {}
+            }
+            if cinder.began_empty() && !cinder.was_used() {
+                self.client.mark(&id, wire::USED).await?;
+            }
+            match self.client.detach(&id, &node).await {
+                // A server that is gone leaves its volumes a moment later.
+                Ok(_) => Ok(Progress::Begun),
+                Err(refused) => Err(self.refused(&id, refused).await),
+            }
+        })
+    }
+}
+
+/// What a volume that is attached is to its node. Only a volume that we have made empty, and that
+/// was not attached before, may be formatted unseen.
+fn attachment(order: &AttachOrder, volume: &Volume, cinder: &CinderVolume) -> Attachment {
+    let content = match (cinder.began_empty(), cinder.was_used()) {
+        (true, false) => Content::New,
+        (true, true) => Content::Used,
+        (false, _) => Content::Populated,
+    };
+    Attachment {
+        terms: order.terms.clone(),
+        transport: Transport::Disk(DiskIdentity::Serial(order.id.to_string())),
+        bytes: volume.bytes,
+        content,
+    }
+}
+
+impl Expansion for Openstack {
+    fn grown_sizes(&self, _: &Volume) -> Sizes {
+        let (step, min, max) = (GIB, GIB, BYTES_MAX);
+        Sizes { step, min, max }
+    }
+
+    fn resize(&self, id: VolumeId, bytes: u64) -> Answer<'_, Progress<u64>> {
+        measured(Verb::Resize, async move {
+            let not_found = || Failure::not_found(format!("volume {id}: not found"));
+            let (volume, _) = self.look(&id).await?.ok_or_else(not_found)?;
+            if volume.bytes >= bytes {
+                return Ok(Progress::Done(volume.bytes));
+            }
+            match self.client.extend(&id, bytes).await {
+                Ok(()) => Ok(Progress::Begun),
+                Err(refused) => Err(self.refused(&id, refused).await),
+            }
+        })
+    }
+}

@@ -1,0 +1,459 @@
+//! The backend against a small twin of Keystone, Cinder and Nova on the loopback interface, which
+//! answers as the real services were seen to. It has done everything as soon as it answers.
+
+use super::*;
+use crate::backend::{AttachOrder, Attempt, Mark, Terms, Usage};
+use belay_server::call::Certainty;
+use belay_server::request::{AccessMode, Secrets};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::{Mutex, MutexGuard};
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+
+const PASSWORD: &str = "canary-password";
+
+#[derive(Default)]
+struct State {
+    address: String,
+    logins: usize,
+    /// What was asked for, method and path.
+    seen: Vec<String>,
+    /// By id, as Cinder shows them.
+    volumes: BTreeMap<String, Value>,
+    /// The next calls with this in method and path get that status and text instead.
+    refusals: Vec<(&'static str, &'static str, &'static str)>,
+}
+
+struct Twin {
+    state: Arc<Mutex<State>>,
+    backend: Openstack,
+    dir: TempDir,
+}
+
+impl Twin {
+    async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address: SocketAddr = listener.local_addr().unwrap();
+        let state = State {
+            address: address.to_string(),
+            ..State::default()
+        };
+        let state = Arc::new(Mutex::new(state));
+        let shared = Arc::clone(&state);
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                tokio::spawn(serve(stream, Arc::clone(&shared)));
+            }
+        });
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("cloud.conf");
+        std::fs::write(&file, conf(address, PASSWORD)).unwrap();
+        let config = Config {
+            file,
+            cluster: "k8s".to_owned(),
+            topology_key: "zone",
+        };
+        let backend = Openstack::open(config).unwrap();
+        Self {
+            state,
+            backend,
+            dir,
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap()
+    }
+
+    async fn created(&self, name: &str) -> VolumeId {
+        self.backend.create(order(name)).await.unwrap().id
+    }
+
+    /// A volume that belongs to its name.
+    async fn claimed(&self, name: &str) -> VolumeId {
+        let id = self.created(name).await;
+        self.backend.claim(id.clone()).await.unwrap();
+        id
+    }
+}
+
+fn conf(address: SocketAddr, password: &str) -> String {
+    format!(
+        "[Global]\nauth-url=http://{address}/identity\nusername=csi\npassword={password}\n\
+         tenant-name=k8s\ndomain-name=Default\nregion=one\n"
+    )
+}
+
+fn order(name: &str) -> Arc<Order> {
+    Arc::new(Order {
+        name: Name::new(name).unwrap(),
+        attempt: Attempt::new(1, 1),
+        bytes: 2 * GIB,
+        usage: Usage::Block,
+        parameters: Context::new("parameters", [("type".to_owned(), "fast".to_owned())]).unwrap(),
+        topology: None,
+        secrets: Secrets::default(),
+    })
+}
+
+fn to(id: &VolumeId, node: &str) -> Arc<AttachOrder> {
+    Arc::new(AttachOrder {
+        id: id.clone(),
+        node: NodeId::new(node).unwrap(),
+        terms: Terms {
+            read_only: false,
+            block: true,
+            mode: AccessMode::SingleNodeWriter,
+        },
+        context: Context::default(),
+        node_limit: None,
+    })
+}
+
+async fn serve(mut stream: TcpStream, state: Arc<Mutex<State>>) {
+    let mut text = Vec::new();
+    while stream.read_buf(&mut text).await.is_ok_and(|read| read > 0) {
+        let whole = String::from_utf8_lossy(&text).into_owned();
+        let Some((head, body)) = whole.split_once("\r\n\r\n") else {
+            continue;
+        };
+        let lower = head.to_lowercase();
+        let length = lower
+            .lines()
+            .find_map(|line| line.strip_prefix("content-length: "));
+        if body.len() < length.map_or(0, |length| length.parse().unwrap()) {
+            continue;
+        }
+        let (status, more, body) = state.lock().unwrap().answer(head, body);
+        let length = body.len();
+        let answer = format!("HTTP/1.1 {status} X\r\n{more}content-length: {length}\r\n\r\n{body}");
+        stream.write_all(answer.as_bytes()).await.unwrap();
+        text.clear();
+    }
+}
+
+impl State {
+    /// Status, more headers, body.
+    fn answer(&mut self, head: &str, body: &str) -> (String, String, String) {
+        let mut words = head.split(' ');
+        let (method, path) = (words.next().unwrap(), words.next().unwrap());
+        let call = format!("{method} {path}");
+        self.seen.push(call.clone());
+        let refusal = self
+            .refusals
+            .iter()
+            .position(|(part, ..)| call.contains(part));
+        if let Some(at) = refusal {
+            let (_, status, text) = self.refusals.remove(at);
+            return (status.to_owned(), String::new(), text.to_owned());
+        }
+        let body: Value = serde_json::from_str(body).unwrap_or(Value::Null);
+        if path == "/identity/v3/auth/tokens" {
+            return self.log_in(&body);
+        }
+        let token = format!("x-auth-token: token-canary-{}", self.logins);
+        assert!(head.contains(&token), "{head}");
+        let (status, body) = self.serve(method, path, head, &body);
+        let body = if body.is_null() {
+            String::new()
+        } else {
+            body.to_string()
+        };
+        (status.to_string(), String::new(), body)
+    }
+
+    fn log_in(&mut self, body: &Value) -> (String, String, String) {
+        let user = &body["auth"]["identity"]["password"]["user"];
+        if user["password"] != PASSWORD {
+            let message = format!("{} is wrong", user["password"]);
+            let error = json!({"error": {"code": 401, "message": message}});
+            return ("401".to_owned(), String::new(), error.to_string());
+        }
+        assert_eq!(user["domain"]["name"], "Default");
+        self.logins += 1;
+        let service = |kind: &str, path: &str| {
+            let url = format!("http://{}/{path}/", self.address);
+            json!({"type": kind, "endpoints": [
+                {"interface": "admin", "region": "one", "url": "http://nowhere"},
+                {"interface": "public", "region": "two", "url": "http://nowhere"},
+                {"interface": "public", "region": "one", "url": url},
+            ]})
+        };
+        let token = json!({"token": {
+            "issued_at": "2026-11-22T23:00:00.000000Z",
+            "expires_at": "2026-11-23T00:00:00.000000Z",
+            "catalog": [service("volumev3", "volume/v3"), service("compute", "compute/v2.1")],
+        }});
+        let header = format!("x-subject-token: token-canary-{}\r\n", self.logins);
+        ("201".to_owned(), header, token.to_string())
+    }
+
+    fn serve(&mut self, method: &str, path: &str, head: &str, body: &Value) -> (u16, Value) {
+        let (path, query) = path.split_once('?').unwrap_or((path, ""));
+        let path = path.replace("%2D", "-");
+        let parts: Vec<_> = path.trim_start_matches('/').split('/').collect();
+        let error = |message: &str| json!({"badRequest": {"code": 400, "message": message}});
+        match (method, &parts[..]) {
+            ("POST", ["volume", "v3", "volumes"]) => {
+                let id = format!("0000{}", self.volumes.len());
+                let mut volume = body["volume"].clone();
+                volume["id"] = id.clone().into();
+                volume["status"] = "available".into();
+                volume["attachments"] = json!([]);
+                volume["availability_zone"] = "nova".into();
+                self.volumes.insert(id, volume.clone());
+                (202, json!({ "volume": volume }))
+            }
+            ("GET", ["volume", "v3", "volumes", "detail"]) => self.list(query),
+            ("GET", ["volume", "v3", "volumes", id]) => match self.volumes.get(*id) {
+                Some(volume) => (200, json!({ "volume": volume })),
+                None => (404, json!({"itemNotFound": {"message": "not found"}})),
+            },
+            ("DELETE", ["volume", "v3", "volumes", id]) => match self.volumes.get(*id) {
+                None => (404, Value::Null),
+                Some(volume) if volume["status"] != "available" => (400, error("Invalid volume")),
+                Some(_) => {
+                    self.volumes.remove(*id);
+                    (202, Value::Null)
+                }
+            },
+            ("POST", ["volume", "v3", "volumes", id, "metadata"]) => {
+                let Some(volume) = self.volumes.get_mut(*id) else {
+                    return (404, Value::Null);
+                };
+                for (key, value) in body["metadata"].as_object().unwrap() {
+                    volume["metadata"][key] = value.clone();
+                }
+                (200, json!({ "metadata": volume["metadata"] }))
+            }
+            ("POST", ["volume", "v3", "volumes", id, "action"]) => {
+                assert!(head.contains("volume 3.42"), "{head}");
+                self.volumes.get_mut(*id).unwrap()["size"] = body["os-extend"]["new_size"].clone();
+                (202, Value::Null)
+            }
+            (
+                "POST",
+                [
+                    "compute",
+                    "v2.1",
+                    "servers",
+                    server,
+                    "os-volume_attachments",
+                ],
+            ) => {
+                assert!(head.contains("compute 2.60"), "{head}");
+                let id = body["volumeAttachment"]["volumeId"].as_str().unwrap();
+                let volume = self.volumes.get_mut(id).unwrap();
+                if volume["status"] != "available" {
+                    return (400, error("already attached to instances"));
+                }
+                volume["attachments"] = json!([{"server_id": server, "device": "/dev/sdb"}]);
+                volume["status"] = "in-use".into();
+                (200, json!({"volumeAttachment": {"device": "/dev/vdz"}}))
+            }
+            ("DELETE", ["compute", "v2.1", "servers", _, "os-volume_attachments", id]) => {
+                let volume = self.volumes.get_mut(*id).unwrap();
+                volume["attachments"] = json!([]);
+                volume["status"] = "available".into();
+                (202, Value::Null)
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn list(&self, query: &str) -> (u16, Value) {
+        let query = query.replace("%2D", "-");
+        let asked = |key: &str| {
+            let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+            pairs
+                .find(|(known, _)| *known == key)
+                .map(|(_, value)| value.to_owned())
+        };
+        let marker = asked("marker");
+        if marker
+            .as_ref()
+            .is_some_and(|marker| !self.volumes.contains_key(marker))
+        {
+            return (404, json!({"itemNotFound": {"message": "no such marker"}}));
+        }
+        let mut volumes: Vec<_> = self.volumes.iter().collect();
+        volumes.retain(|(id, _)| marker.as_ref().is_none_or(|marker| *id > marker));
+        if let Some(name) = asked("name") {
+            volumes.retain(|(_, volume)| volume["name"].as_str().unwrap().contains(&name));
+        }
+        let limit = asked("limit").map_or(1000, |limit| limit.parse().unwrap());
+        let has_more = volumes.len() > limit;
+        volumes.truncate(limit);
+        let volumes: Vec<_> = volumes.into_iter().map(|(_, volume)| volume).collect();
+        match has_more {
+            true => (
+                200,
+                json!({"volumes": volumes, "volumes_links": [{"rel": "next"}]}),
+            ),
+            false => (200, json!({ "volumes": volumes })),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_volume_is_created_found_claimed_grown_and_deleted() {
+    let twin = Twin::start().await;
+    let made = twin.backend.create(order("pvc-1")).await.unwrap();
+    assert_eq!(
+        (made.bytes, made.mark),
+        (2 * GIB, Mark::Open(Attempt::new(1, 1)))
+    );
+    twin.created("pvc-12").await;
+    let found = twin
+        .backend
+        .find(Name::new("pvc-1").unwrap())
+        .await
+        .unwrap();
+    assert_eq!(found.len(), 1, "not the one with a similar name");
+    assert_eq!(found[0].id, made.id);
+    twin.backend.claim(made.id.clone()).await.unwrap();
+    let seen = twin.backend.get(made.id.clone()).await.unwrap().unwrap();
+    assert_eq!(seen.mark, Mark::Claimed);
+    {
+        let state = twin.state();
+        let volume = &state.volumes[made.id.as_str()];
+        assert_eq!(volume["volume_type"], "fast");
+        assert_eq!(volume["metadata"][CLUSTER], "k8s");
+        assert_eq!(state.logins, 1);
+    }
+    let resize = |bytes| twin.backend.resize(made.id.clone(), bytes);
+    assert_eq!(resize(GIB).await.unwrap(), Progress::Done(2 * GIB));
+    assert_eq!(resize(5 * GIB).await.unwrap(), Progress::Begun);
+    assert_eq!(resize(5 * GIB).await.unwrap(), Progress::Done(5 * GIB));
+    let delete = || twin.backend.delete(made.id.clone());
+    assert_eq!(delete().await.unwrap(), Progress::Begun);
+    assert_eq!(delete().await.unwrap(), Progress::Done(()));
+    assert_eq!(twin.backend.get(made.id.clone()).await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn only_a_volume_that_we_made_and_that_was_never_attached_is_new() {
+    let twin = Twin::start().await;
+    let id = twin.claimed("pvc-1").await;
+    let node = || NodeId::new("s-1").unwrap();
+    let content = async |id: &VolumeId| {
+        assert_eq!(
+            twin.backend.attach(to(id, "s-1")).await.unwrap(),
+            Progress::Begun
+        );
+        let attached = twin.backend.attach(to(id, "s-1")).await.unwrap();
+        let Progress::Done(attachment) = attached else {
+            panic!("not attached")
+        };
+        let serial = DiskIdentity::Serial(id.to_string());
+        assert_eq!(attachment.transport, Transport::Disk(serial));
+        let detach = || twin.backend.detach(id.clone(), node());
+        assert_eq!(detach().await.unwrap(), Progress::Begun);
+        assert_eq!(detach().await.unwrap(), Progress::Done(()));
+        attachment.content
+    };
+    assert_eq!(content(&id).await, Content::New);
+    assert_eq!(content(&id).await, Content::Used);
+    // Neither claimed, nor known to be empty.
+    let others = twin.created("pvc-2").await;
+    assert_eq!(content(&others).await, Content::Populated);
+    // The word on its use is written before it is detached.
+    let seen = twin.state().seen.join("\n");
+    let marked = seen.rfind(&format!("/{id}/metadata")).unwrap();
+    assert!(marked < seen.rfind(&format!("volume_attachments/{id}")).unwrap());
+}
+
+#[tokio::test]
+async fn a_volume_is_attached_to_one_node_and_not_deleted_meanwhile() {
+    let twin = Twin::start().await;
+    let id = twin.claimed("pvc-1").await;
+    twin.backend.attach(to(&id, "s-1")).await.unwrap();
+    let refused = twin.backend.attach(to(&id, "s-2")).await.unwrap_err();
+    assert_eq!(refused.kind, Kind::Precondition);
+    assert!(refused.message.contains("s-1"), "{refused}");
+    let refused = twin.backend.delete(id.clone()).await.unwrap_err();
+    assert_eq!(refused.kind, Kind::Precondition);
+    assert!(refused.message.ends_with("Invalid volume"), "{refused}");
+    twin.state().volumes.get_mut(id.as_str()).unwrap()["status"] = "detaching".into();
+    let refused = twin.backend.delete(id.clone()).await.unwrap_err();
+    assert_eq!(refused.kind, Kind::Busy);
+}
+
+#[tokio::test]
+async fn pages_follow_each_other_and_one_that_begins_nowhere_is_refused() {
+    let twin = Twin::start().await;
+    for n in 0..5 {
+        twin.created(&format!("pvc-{n}")).await;
+    }
+    let (mut after, mut ids) = (None, Vec::new());
+    loop {
+        let page = twin.backend.list(after, 2).await.unwrap();
+        ids.extend(page.volumes.into_iter().map(|volume| volume.id.to_string()));
+        after = page.next;
+        if after.is_none() {
+            break;
+        }
+    }
+    assert_eq!(ids, ["00000", "00001", "00002", "00003", "00004"]);
+    let refused = twin
+        .backend
+        .list(Some("gone".to_owned()), 2)
+        .await
+        .unwrap_err();
+    assert_eq!(refused.kind, Kind::BadToken);
+}
+
+#[tokio::test]
+async fn a_refused_token_is_renewed_once_and_new_credentials_are_read() {
+    let twin = Twin::start().await;
+    let id = twin.created("pvc-1").await;
+    twin.state().refusals = vec![("GET /volume", "401", "token canary")];
+    twin.backend.get(id.clone()).await.unwrap().unwrap();
+    assert_eq!(twin.state().logins, 2);
+
+    let file = twin.dir.path().join("cloud.conf");
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, text.replace(PASSWORD, "other-canary")).unwrap();
+    twin.state().refusals = vec![("GET /volume", "401", "")];
+    let refused = twin.backend.get(id).await.unwrap_err();
+    assert_eq!(refused.kind, Kind::Precondition);
+    assert!(refused.message.contains("401"), "{refused}");
+    assert!(!refused.message.contains("canary"), "{refused}");
+}
+
+#[tokio::test]
+async fn what_the_services_refuse_has_its_kind_and_what_may_be_begun_is_uncertain() {
+    use Certainty::{MayBeRunning, NothingHappened};
+    let twin = Twin::start().await;
+    let id = twin.claimed("pvc-1").await;
+    let quota = r#"{"overLimit": {"code": 413, "message": "no gigabytes left"}}"#;
+    for (status, text, kind, certainty) in [
+        ("413", quota, Kind::Quota, NothingHappened),
+        ("400", "{}", Kind::Invalid, NothingHappened),
+        ("403", "{}", Kind::Precondition, NothingHappened),
+        ("500", "{}", Kind::Unreachable, MayBeRunning),
+        ("503", "not JSON", Kind::Unreachable, MayBeRunning),
+        ("202", "{\"volume", Kind::Unreachable, MayBeRunning),
+    ] {
+        twin.state().refusals = vec![("POST /volume/v3/volumes", status, text)];
+        let refused = twin.backend.create(order("pvc-2")).await.unwrap_err();
+        assert_eq!(
+            (refused.kind, refused.certainty),
+            (kind, certainty),
+            "{refused}"
+        );
+    }
+    for (status, kind) in [
+        ("403", Kind::Quota),
+        ("404", Kind::NotFound),
+        ("409", Kind::Busy),
+        ("400", Kind::Precondition),
+    ] {
+        twin.state().refusals = vec![("POST /compute", status, "")];
+        let refused = twin.backend.attach(to(&id, "s-1")).await.unwrap_err();
+        assert_eq!(refused.kind, kind, "{refused}");
+    }
+}

@@ -1,0 +1,296 @@
+//! What Keystone v3, Cinder v3 and Nova v2.1 say, in their words (docs.openstack.org/api-ref), and
+//! what Belay makes of it.
+
+use super::conf::CloudConf;
+use crate::backend::{Attempt, Mark, Phase, Volume};
+use crate::http::Answer;
+use belay_contract::topology::Topology;
+use belay_server::call::{Failure, Kind};
+use belay_server::request::{ContentSource, NodeId, SnapshotId, VolumeId};
+use http::StatusCode;
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Keys of ours in a volume's metadata. Cinder limits keys and values to 255 bytes.
+pub(super) const ATTEMPT: &str = "belay.dev/attempt";
+/// Its value is the id of the volume that was claimed.
+pub(super) const CLAIM: &str = "belay.dev/claim";
+/// Its value is the id of the volume that was attached.
+pub(super) const USED: &str = "belay.dev/used";
+
+/// Bytes of the unit of `size`.
+pub(super) const GIB: u64 = 1 << 30;
+
+/// How long a token lasts if its times are not understood.
+const LIFETIME_UNKNOWN: Duration = Duration::from_secs(240);
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Tokens {
+    pub(super) token: Token,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Token {
+    issued_at: String,
+    expires_at: String,
+    #[serde(default)]
+    pub(super) catalog: Vec<Service>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Service {
+    r#type: String,
+    endpoints: Vec<Endpoint>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Endpoint {
+    interface: String,
+    #[serde(default)]
+    region: Option<String>,
+    url: String,
+}
+
+impl Token {
+    /// From both times of the service, since our clock may differ.
+    pub(super) fn lifetime(&self) -> Duration {
+        let lifetime = || seconds(&self.expires_at)?.checked_sub(seconds(&self.issued_at)?);
+        lifetime().map_or(LIFETIME_UNKNOWN, Duration::from_secs)
+    }
+}
+
+/// Seconds since some day, of a time such as `2026-11-22T23:10:05.000000Z`.
+fn seconds(time: &str) -> Option<u64> {
+    let (date, clock) = time.split_once('T')?;
+    let mut date = date.splitn(3, '-').map(|part| part.parse::<u64>().ok());
+    let (year, month, day) = (date.next()??, date.next()??, date.next()??);
+    let mut clock = clock
+        .get(..8)?
+        .splitn(3, ':')
+        .map(|part| part.parse::<u64>().ok());
+    let (hour, minute, second) = (clock.next()??, clock.next()??, clock.next()??);
+    // Days of the Gregorian calendar, with years that begin in March.
+    let (year, month) = match month {
+        1..=2 => (year.checked_sub(1)?, month + 9),
+        3..=12 => (year, month - 3),
+        _ => return None,
+    };
+    let days = 365 * year + year / 4 - year / 100 + year / 400 + (153 * month + 2) / 5 + day;
+    Some(((days * 24 + hour) * 60 + minute) * 60 + second)
+}
+
+/// Where a service of one of those types is, without a slash at its end.
+pub(super) fn endpoint(
+    catalog: &[Service],
+    types: &[&str],
+    conf: &CloudConf,
+) -> Result<String, Failure> {
+    let of_type = |name: &&str| catalog.iter().find(|service| service.r#type == **name);
+    let service = types.iter().find_map(of_type);
+    let mut endpoints = service.into_iter().flat_map(|service| &service.endpoints);
+    let is_meant = |endpoint: &&Endpoint| {
+        endpoint.interface == conf.interface
+            && conf
+                .region
+                .as_ref()
+                .is_none_or(|region| endpoint.region.as_ref() == Some(region))
+    };
+    let found = endpoints.find(is_meant).ok_or_else(|| {
+        let region = conf.region.as_deref().unwrap_or("any");
+        Failure::precondition(format!(
+            "the catalog of keystone has no {} endpoint of type {} in region {region}; see \
+             os-endpoint-type and region in cloud.conf",
+            conf.interface,
+            types.join(" or "),
+        ))
+    })?;
+    Ok(found.url.trim_end_matches('/').to_owned())
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct OneVolume {
+    pub(super) volume: CinderVolume,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Volumes {
+    pub(super) volumes: Vec<CinderVolume>,
+    #[serde(default)]
+    pub(super) volumes_links: Vec<serde::de::IgnoredAny>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub(super) struct CinderVolume {
+    pub(super) id: String,
+    #[serde(default)]
+    pub(super) name: Option<String>,
+    status: String,
+    /// GiB.
+    pub(super) size: u64,
+    #[serde(default)]
+    metadata: BTreeMap<String, String>,
+    #[serde(default)]
+    attachments: Vec<CinderAttachment>,
+    #[serde(default)]
+    availability_zone: Option<String>,
+    #[serde(default)]
+    snapshot_id: Option<String>,
+    #[serde(default)]
+    source_volid: Option<String>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+struct CinderAttachment {
+    server_id: String,
+}
+
+impl CinderVolume {
+    fn has(&self, key: &str) -> Option<bool> {
+        self.metadata.get(key).map(|value| *value == self.id)
+    }
+
+    /// It was attached before, as its own mark says.
+    pub(super) fn was_used(&self) -> bool {
+        self.has(USED) == Some(true)
+    }
+
+    /// We have made it, and from nothing.
+    pub(super) fn began_empty(&self) -> bool {
+        self.has(CLAIM) == Some(true) && self.snapshot_id.is_none() && self.source_volid.is_none()
+    }
+
+    fn phase(&self) -> Phase {
+        match self.status.as_str() {
+            "available" | "in-use" => Phase::Ready,
+            "deleting" => Phase::Deleting,
+            status if status.starts_with("error") => {
+                Phase::Failed(Failure::new(Kind::System, format!("cinder says {status}")))
+            }
+            status => Phase::Busy(status.to_owned()),
+        }
+    }
+
+    fn mark(&self) -> Mark {
+        match (self.has(CLAIM), self.metadata.get(ATTEMPT)) {
+            (Some(true), _) => Mark::Claimed,
+            (Some(false), _) => Mark::Copied,
+            (None, Some(attempt)) => Mark::Open(Attempt::of_mark(attempt)),
+            (None, None) => Mark::None,
+        }
+    }
+
+    /// In the words of the backend. The zone is reported under that topology key, if it can be.
+    pub(super) fn volume(&self, topology_key: &str) -> Result<Volume, Failure> {
+        let nodes = self.attachments.iter();
+        let nodes = nodes.map(|attachment| NodeId::new(attachment.server_id.as_str()));
+        let source = match (&self.snapshot_id, &self.source_volid) {
+            (Some(id), _) => Some(ContentSource::Snapshot(SnapshotId::new(id.as_str())?)),
+            (None, Some(id)) => Some(ContentSource::Volume(VolumeId::new(id.as_str())?)),
+            (None, None) => None,
+        };
+        let zone = self.availability_zone.as_deref();
+        let place = zone.and_then(|zone| Topology::new(topology_key, zone).ok());
+        Ok(Volume {
+            id: VolumeId::new(self.id.as_str())?,
+            phase: self.phase(),
+            mark: self.mark(),
+            bytes: self.size.saturating_mul(GIB),
+            usage: None,
+            context: None,
+            nodes: nodes.collect::<Result<_, _>>()?,
+            source,
+            place: place.map(Arc::new),
+        })
+    }
+}
+
+/// A refusal that has no other meaning for its call. After a 5xx the call may have been begun.
+pub(super) fn refused(answer: &Answer) -> Failure {
+    let kind = match answer.status {
+        StatusCode::CONFLICT | StatusCode::TOO_MANY_REQUESTS => Kind::Busy,
+        StatusCode::PAYLOAD_TOO_LARGE => Kind::Quota,
+        StatusCode::NOT_FOUND => Kind::NotFound,
+        status if status.is_server_error() => Kind::Unreachable,
+        _ => Kind::Precondition,
+    };
+    let failure = Failure::new(kind, answer.refusal());
+    match answer.status.is_server_error() {
+        true => failure.may_be_running(),
+        false => failure,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn the_lifetime_of_a_token_is_the_difference_of_its_times() {
+        for (issued, expires, lifetime) in [
+            (
+                "2026-11-22T23:59:55.000000Z",
+                "2026-11-23T00:59:55.000000Z",
+                3600,
+            ),
+            (
+                "2024-02-28T00:00:00.000000Z",
+                "2024-03-01T00:00:00.000000Z",
+                2 * 86400,
+            ),
+            ("2025-12-31T23:59:59Z", "2026-01-01T00:00:09Z", 10),
+            ("yesterday", "2026-01-01T00:00:09Z", 240),
+            ("2026-01-01T00:00:09Z", "2025-01-01T00:00:09Z", 240),
+        ] {
+            let token = Token {
+                issued_at: issued.to_owned(),
+                expires_at: expires.to_owned(),
+                catalog: Vec::new(),
+            };
+            assert_eq!(token.lifetime().as_secs(), lifetime, "{issued}");
+        }
+    }
+
+    fn volume(status: &str, metadata: serde_json::Value) -> CinderVolume {
+        serde_json::from_value(json!({
+            "id": "v-1", "name": "pvc-1", "status": status, "size": 3, "metadata": metadata,
+            "attachments": [{"server_id": "s-1", "device": "/dev/vdb"}],
+            "availability_zone": "az-a", "snapshot_id": null, "multiattach": false,
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn a_status_is_a_phase_and_one_that_is_not_known_is_waited_for() {
+        let phase = |status| volume(status, json!({})).volume("k").unwrap().phase;
+        assert_eq!(phase("available"), Phase::Ready);
+        assert_eq!(phase("in-use"), Phase::Ready);
+        assert_eq!(phase("deleting"), Phase::Deleting);
+        assert_eq!(phase("reserved"), Phase::Busy("reserved".to_owned()));
+        for status in ["error", "error_extending", "error_deleting"] {
+            assert!(matches!(phase(status), Phase::Failed(_)), "{status}");
+        }
+    }
+
+    #[test]
+    fn marks_count_only_with_the_volumes_own_id() {
+        let mark = |metadata| volume("available", metadata).mark();
+        assert_eq!(mark(json!({})), Mark::None);
+        let open = Mark::Open(Attempt::of_mark("a-1"));
+        assert_eq!(mark(json!({ATTEMPT: "a-1"})), open);
+        assert_eq!(mark(json!({ATTEMPT: "a-1", CLAIM: "v-1"})), Mark::Claimed);
+        assert_eq!(mark(json!({ATTEMPT: "a-1", CLAIM: "v-2"})), Mark::Copied);
+        assert!(volume("available", json!({USED: "v-1"})).was_used());
+        assert!(!volume("available", json!({USED: "v-2"})).was_used());
+    }
+
+    #[test]
+    fn a_volume_has_its_size_its_zone_and_its_nodes() {
+        let volume = volume("in-use", json!({})).volume("topology/zone").unwrap();
+        assert_eq!(volume.bytes, 3 << 30);
+        assert_eq!(volume.nodes, [NodeId::new("s-1").unwrap()]);
+        assert_eq!(volume.place.unwrap().describe(), "topology/zone=az-a");
+    }
+}

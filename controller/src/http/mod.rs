@@ -1,0 +1,350 @@
+//! A small HTTP client for the APIs of clouds: deadlines, repetition where it is safe,
+//! `Retry-After`, a pace that 429 lowers, proxies, TLS, metrics. Knows no cloud. No secret comes
+//! into an error, a log or a metric.
+
+mod connect;
+mod pace;
+#[cfg(test)]
+mod tests;
+mod words;
+
+use belay_server::call::{Failure, Kind};
+use bytes::Bytes;
+pub use connect::BadCertificates;
+use connect::Connector;
+use http::header::{HeaderMap, PROXY_AUTHORIZATION, RETRY_AFTER};
+use http::{Method, Request, StatusCode, Uri};
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper_util::client::legacy::Client as Pool;
+use hyper_util::client::proxy::matcher::Matcher;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use metrics::Unit;
+use pace::Pace;
+use serde::de::DeserializeOwned;
+use std::error::Error;
+use std::fmt;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+use tokio::time::{Instant, sleep, timeout_at};
+use words::Secrets;
+
+const DURATION: &str = "belay_cloud_duration_seconds";
+
+/// Longest body of an answer. A page of a thousand volumes takes 2 MiB in Cinder.
+const BODY_BYTES_MAX: usize = 16 << 20;
+/// How long a connection is kept without a call; less than servers keep theirs (uWSGI: 60 s or
+/// more), so that a call hardly meets one that closes.
+const IDLE: Duration = Duration::from_secs(30);
+/// Attempts of a call that fails; those refused for their pace do not count.
+const ATTEMPTS_MAX: u32 = 4;
+/// Between the first two attempts. Each later pause is twice as long.
+const PAUSE: Duration = Duration::from_millis(250);
+/// Longest pause that a service can ask for.
+const PAUSE_MAX: Duration = Duration::from_secs(60);
+
+/// The client of one account of a cloud.
+pub struct Client {
+    pool: Pool<Connector, Full<Bytes>>,
+    connector: Connector,
+    cloud: &'static str,
+    pace: Pace,
+}
+
+/// A call.
+pub struct Call<'a> {
+    /// What it is for: the label `verb` of the metric.
+    pub verb: &'static str,
+    /// Its method.
+    pub method: Method,
+    /// Its URL, which has no secret.
+    pub uri: Uri,
+    /// Secrets among them must be marked ([`http::HeaderValue::set_sensitive`]).
+    pub headers: HeaderMap,
+    /// Its body, or nothing.
+    pub body: Bytes,
+    /// Secrets in the body: no error quotes them.
+    pub secrets: &'a [&'a str],
+    /// A second one does no harm, although its method is POST.
+    pub repeats: bool,
+    /// How long it may take, with all attempts and pauses.
+    pub deadline: Duration,
+}
+
+/// An answer, whatever its status. Printed, it has no header and no body: those may be secret.
+pub struct Answer {
+    /// Its status.
+    pub status: StatusCode,
+    /// Its headers.
+    pub headers: HeaderMap,
+    body: Bytes,
+    /// Method and path of the call.
+    what: String,
+    /// The service's own words, if it has refused the call.
+    words: String,
+}
+
+/// Why an attempt has no answer.
+struct Broken {
+    /// Whether any of it may have arrived.
+    is_sent: bool,
+    why: String,
+}
+
+impl Client {
+    /// A client for the cloud of that name (the label `cloud`), by the proxy that the environment
+    /// names. It trusts the authorities in a PEM file, or those of the system.
+    ///
+    /// # Errors
+    /// A file without a certificate.
+    pub fn new(cloud: &'static str, ca_file: Option<&Path>) -> Result<Self, BadCertificates> {
+        Self::by_proxy(cloud, ca_file, Matcher::from_env())
+    }
+
+    fn by_proxy(
+        cloud: &'static str,
+        ca_file: Option<&Path>,
+        proxies: Matcher,
+    ) -> Result<Self, BadCertificates> {
+        let connector = Connector::new(ca_file, proxies)?;
+        let pool = Pool::builder(TokioExecutor::new())
+            .pool_idle_timeout(IDLE)
+            .pool_timer(TokioTimer::new())
+            .build(connector.clone());
+        let pace = Pace::new();
+        Ok(Self {
+            pool,
+            connector,
+            cloud,
+            pace,
+        })
+    }
+
+    /// The answer to a call. It is repeated while it is refused for its pace, if it cannot have
+    /// arrived, or if a second one does no harm.
+    ///
+    /// # Errors
+    /// `Unreachable` and `Timeout`; with an unknown state left behind if it may have arrived and
+    /// changes something.
+    pub async fn call(&self, call: &Call<'_>) -> Result<Answer, Failure> {
+        let until = Instant::now() + call.deadline;
+        let (mut attempt, mut pause, mut is_sent) = (1, PAUSE, false);
+        loop {
+            if timeout_at(until, self.pace.turn()).await.is_err() {
+                let why = "the service has limited the rate of calls";
+                return Err(call.failed(Kind::Timeout, is_sent, why));
+            }
+            let begun = Instant::now();
+            let Ok(tried) = timeout_at(until, self.attempt(call)).await else {
+                self.measure(call, "none", begun);
+                let why = format!("no answer within {} s", call.deadline.as_secs_f32());
+                return Err(call.failed(Kind::Timeout, true, &why));
+            };
+            let wait = match &tried {
+                Ok(answer) if answer.status == StatusCode::TOO_MANY_REQUESTS => {
+                    self.pace.refused(answer.retry_after().unwrap_or(pause));
+                    Duration::ZERO
+                }
+                Ok(answer) if answer.is_overload() && call.is_harmless() => {
+                    attempt += 1;
+                    answer.retry_after().unwrap_or(pause)
+                }
+                Ok(_) => {
+                    self.pace.answered();
+                    return tried.map_err(|broken| broken.failure(call));
+                }
+                Err(broken) => {
+                    attempt += 1;
+                    is_sent |= broken.is_sent;
+                    match broken.is_sent && !call.is_harmless() {
+                        true => Duration::MAX,
+                        false => pause,
+                    }
+                }
+            };
+            let is_last = attempt > ATTEMPTS_MAX || wait > until - Instant::now();
+            if is_last {
+                return tried.map_err(|broken| Broken { is_sent, ..broken }.failure(call));
+            }
+            sleep(wait).await;
+            pause *= 2;
+        }
+    }
+
+    async fn attempt(&self, call: &Call<'_>) -> Result<Answer, Broken> {
+        let begun = Instant::now();
+        let answer = self.exchange(call).await;
+        let code = answer.as_ref().map_or("none", |answer| code(answer.status));
+        self.measure(call, code, begun);
+        answer
+    }
+
+    async fn exchange(&self, call: &Call<'_>) -> Result<Answer, Broken> {
+        let secrets = Secrets::new(&call.headers, call.secrets);
+        let broken = |is_sent: bool, error: &(dyn Error + 'static)| Broken {
+            is_sent,
+            why: secrets.masked(&chain(error)),
+        };
+        let mut request = Request::new(Full::new(call.body.clone()));
+        *request.method_mut() = call.method.clone();
+        *request.uri_mut() = call.uri.clone();
+        *request.headers_mut() = call.headers.clone();
+        if let Some(value) = self.connector.proxy_authorization(&call.uri) {
+            request.headers_mut().insert(PROXY_AUTHORIZATION, value);
+        }
+        let answer = self.pool.request(request).await;
+        let answer = answer.map_err(|error| broken(!error.is_connect(), &error))?;
+        let (head, body) = answer.into_parts();
+        let body = Limited::new(body, BODY_BYTES_MAX).collect().await;
+        let body = body
+            .map_err(|error| broken(true, error.as_ref()))?
+            .to_bytes();
+        let words = match head.status.is_success() {
+            true => String::new(),
+            false => words::of(&body, &secrets),
+        };
+        Ok(Answer {
+            status: head.status,
+            headers: head.headers,
+            body,
+            what: call.what(),
+            words,
+        })
+    }
+
+    fn measure(&self, call: &Call<'_>, code: &'static str, begun: Instant) {
+        let labels = [("cloud", self.cloud), ("verb", call.verb), ("code", code)];
+        metrics::histogram!(DURATION, &labels).record(begun.elapsed());
+    }
+}
+
+/// Describes the histogram.
+pub fn describe() {
+    let help = "How long calls to the cloud took, by their HTTP status.";
+    metrics::describe_histogram!(DURATION, Unit::Seconds, help);
+}
+
+/// The label `code`: statuses that clouds are known to use, else their class.
+fn code(status: StatusCode) -> &'static str {
+    const KNOWN: [(u16, &str); 15] = [
+        (200, "200"),
+        (201, "201"),
+        (202, "202"),
+        (204, "204"),
+        (400, "400"),
+        (401, "401"),
+        (403, "403"),
+        (404, "404"),
+        (409, "409"),
+        (413, "413"),
+        (429, "429"),
+        (500, "500"),
+        (502, "502"),
+        (503, "503"),
+        (504, "504"),
+    ];
+    let code = status.as_u16();
+    let known = KNOWN.iter().find(|(known, _)| *known == code);
+    known.map_or_else(
+        || match code / 100 {
+            2 => "2xx",
+            3 => "3xx",
+            4 => "4xx",
+            5 => "5xx",
+            _ => "other",
+        },
+        |(_, label)| label,
+    )
+}
+
+/// An error and its causes, in one line.
+fn chain(error: &(dyn Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let more = error.to_string();
+        if !text.ends_with(&more) {
+            text = format!("{text}: {more}");
+        }
+        cause = error.source();
+    }
+    text
+}
+
+impl Call<'_> {
+    fn what(&self) -> String {
+        format!("{} {}", self.method, self.uri.path())
+    }
+
+    /// Whether a second one changes no more than the first.
+    fn is_harmless(&self) -> bool {
+        self.repeats || self.method.is_idempotent()
+    }
+
+    /// It has no answer, and may have arrived.
+    fn failed(&self, kind: Kind, is_sent: bool, why: &str) -> Failure {
+        let host = self.uri.authority().map_or("", |host| host.as_str());
+        let failure = Failure::new(kind, format!("{} at {host}: {why}", self.what()));
+        match is_sent && !self.method.is_safe() {
+            true => failure.may_be_running(),
+            false => failure,
+        }
+    }
+}
+
+impl fmt::Debug for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.what, self.status)
+    }
+}
+
+impl Broken {
+    fn failure(self, call: &Call<'_>) -> Failure {
+        call.failed(Kind::Unreachable, self.is_sent, &self.why)
+    }
+}
+
+impl Answer {
+    /// The body, read as JSON.
+    ///
+    /// # Errors
+    /// `Unreachable`, with an unknown state left behind, for any other body: it is not the service
+    /// that has answered, or not all of it.
+    pub fn json<T: DeserializeOwned>(&self) -> Result<T, Failure> {
+        serde_json::from_slice(&self.body).map_err(|error| {
+            let message = format!(
+                "{}: {}, and its body is not understood: {error}",
+                self.what, self.status
+            );
+            Failure::new(Kind::Unreachable, message).may_be_running()
+        })
+    }
+
+    /// Method and path, status, and the service's own words, for an error.
+    #[must_use]
+    pub fn refusal(&self) -> String {
+        let reason = self.status.canonical_reason().unwrap_or("");
+        let (what, code, words) = (&self.what, self.status.as_str(), &self.words);
+        match words.is_empty() {
+            true => format!("{what}: {code} {reason}"),
+            false => format!("{what}: {code} {reason}: {words}"),
+        }
+    }
+
+    /// Whether the same call may succeed a little later.
+    fn is_overload(&self) -> bool {
+        matches!(self.status.as_u16(), 502..=504)
+    }
+
+    /// Seconds, or a date (RFC 9110, 10.2.3).
+    fn retry_after(&self) -> Option<Duration> {
+        let value = self.headers.get(RETRY_AFTER)?.to_str().ok()?;
+        let after = match value.parse() {
+            Ok(seconds) => Duration::from_secs(seconds),
+            Err(_) => {
+                let at = httpdate::parse_http_date(value).ok()?;
+                at.duration_since(SystemTime::now()).unwrap_or_default()
+            }
+        };
+        Some(after.min(PAUSE_MAX))
+    }
+}

@@ -1,0 +1,347 @@
+//! The client against a small server on the loopback interface that does as it is told.
+
+use super::*;
+use belay_server::call::Certainty;
+use http::HeaderValue;
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+
+const CANARY: &str = "canary-gAAAA";
+
+/// What the server does with a request.
+#[derive(Clone)]
+enum Act {
+    /// Answers so.
+    Answer(&'static str, &'static [&'static str], Vec<u8>),
+    /// Writes that, and closes the connection.
+    Cut(&'static str),
+    /// Writes that, and nothing more.
+    Stall(&'static str),
+}
+
+impl Act {
+    fn answer(status: &'static str, body: &str) -> Self {
+        Act::Answer(status, &[], body.into())
+    }
+}
+
+struct Server {
+    address: SocketAddr,
+    seen: Arc<Mutex<Vec<String>>>,
+}
+
+impl Server {
+    /// Does each act for one request, on as many connections as come; the last one for all later
+    /// requests.
+    async fn start(acts: impl IntoIterator<Item = Act>) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let seen = Arc::<Mutex<Vec<String>>>::default();
+        let acts = Arc::new(Mutex::new(acts.into_iter().collect::<VecDeque<_>>()));
+        let requests = Arc::clone(&seen);
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                tokio::spawn(serve(stream, Arc::clone(&acts), Arc::clone(&requests)));
+            }
+        });
+        Self { address, seen }
+    }
+
+    /// How often it was called.
+    fn calls(&self) -> usize {
+        self.seen.lock().unwrap().len()
+    }
+
+    fn uri(&self, path: &str) -> Uri {
+        format!("http://{}{path}", self.address).parse().unwrap()
+    }
+
+    fn call(&self, method: Method) -> Call<'static> {
+        let mut headers = HeaderMap::new();
+        let mut token = HeaderValue::from_static(CANARY);
+        token.set_sensitive(true);
+        headers.insert("x-auth-token", token);
+        Call {
+            verb: "test",
+            method,
+            uri: self.uri("/v3/volumes"),
+            headers,
+            body: Bytes::from_static(b"{}"),
+            secrets: &["pass-canary"],
+            repeats: false,
+            deadline: Duration::from_secs(20),
+        }
+    }
+}
+
+async fn serve(
+    mut stream: TcpStream,
+    acts: Arc<Mutex<VecDeque<Act>>>,
+    seen: Arc<Mutex<Vec<String>>>,
+) {
+    loop {
+        let Some(request) = request(&mut stream).await else {
+            return;
+        };
+        seen.lock().unwrap().push(request);
+        let act = {
+            let mut acts = acts.lock().unwrap();
+            let is_last = acts.len() == 1;
+            let act = if is_last {
+                acts.front().cloned()
+            } else {
+                acts.pop_front()
+            };
+            act.unwrap()
+        };
+        match act {
+            Act::Answer(status, headers, body) => {
+                let mut head = format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n", body.len());
+                for header in headers {
+                    head = format!("{head}{header}\r\n");
+                }
+                let whole = [format!("{head}\r\n").as_bytes(), &body].concat();
+                if stream.write_all(&whole).await.is_err() {
+                    return;
+                }
+            }
+            Act::Cut(text) => {
+                stream.write_all(text.as_bytes()).await.unwrap();
+                return;
+            }
+            Act::Stall(text) => {
+                stream.write_all(text.as_bytes()).await.unwrap();
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+}
+
+/// A whole request; none if the client has closed the connection.
+async fn request(stream: &mut TcpStream) -> Option<String> {
+    let mut text = Vec::new();
+    loop {
+        let read = stream.read_buf(&mut text).await.ok()?;
+        let so_far = String::from_utf8_lossy(&text).to_lowercase();
+        if let Some((head, body)) = so_far.split_once("\r\n\r\n") {
+            let length = head
+                .lines()
+                .find_map(|line| line.strip_prefix("content-length: "));
+            if body.len() >= length.map_or(0, |length| length.parse().unwrap()) {
+                return Some(so_far);
+            }
+        }
+        if read == 0 {
+            return None;
+        }
+    }
+}
+
+fn client() -> Client {
+    Client::by_proxy("test", None, Matcher::builder().build()).unwrap()
+}
+
+fn assert_no_secret(failure: &str) {
+    assert!(!failure.contains("canary"), "{failure}");
+}
+
+#[tokio::test]
+async fn an_answer_has_status_and_body_and_the_call_has_its_headers_and_body() {
+    let server = Server::start([Act::answer("202 Accepted", r#"{"volume": {"id": "v"}}"#)]).await;
+    let client = client();
+    for _ in 0..2 {
+        let answer = client.call(&server.call(Method::POST)).await.unwrap();
+        assert_eq!(answer.status, StatusCode::ACCEPTED);
+        let body: serde_json::Value = answer.json().unwrap();
+        assert_eq!(body["volume"]["id"], "v");
+    }
+    let seen = server.seen.lock().unwrap();
+    for part in [
+        "post /v3/volumes http/1.1\r\n",
+        "x-auth-token: canary",
+        "\r\n\r\n{}",
+    ] {
+        assert!(seen[1].contains(part), "{seen:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_refusal_names_the_call_and_the_services_own_words_without_secrets() {
+    let body = format!(r#"{{"badRequest": {{"message": "no {CANARY} for pass-canary"}}}}"#);
+    let echoed = &["x-subject-token: canary"];
+    let refusal = Act::Answer("400 Bad Request", echoed, body.into());
+    let server = Server::start([refusal]).await;
+    let answer = client().call(&server.call(Method::POST)).await.unwrap();
+    let refusal = answer.refusal();
+    assert_eq!(refusal, "POST /v3/volumes: 400 Bad Request: no *** for ***");
+    assert_eq!(server.calls(), 1, "not repeated");
+    assert_no_secret(&format!("{answer:?}"));
+}
+
+/// What a call gets from a server that does that: how often it was called, and the failure.
+async fn failed(method: Method, acts: Vec<Act>) -> (usize, Failure) {
+    let server = Server::start(acts).await;
+    let call = Call {
+        deadline: Duration::from_millis(2500),
+        ..server.call(method)
+    };
+    let failure = client().call(&call).await.unwrap_err();
+    for named in ["/v3/volumes", &server.address.to_string()] {
+        assert!(failure.message.contains(named), "{failure}");
+    }
+    assert_no_secret(&failure.message);
+    (server.calls(), failure)
+}
+
+#[tokio::test]
+async fn what_may_have_arrived_is_repeated_only_if_that_changes_nothing() {
+    let broken = [
+        Act::Cut(""),
+        Act::Cut("HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\n{"),
+        Act::Cut("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nff\r\n{"),
+        Act::Cut("\0\0canary garbage\r\n\r\n"),
+    ];
+    for act in broken {
+        let (calls, failure) = failed(Method::POST, vec![act.clone()]).await;
+        assert_eq!((calls, failure.kind), (1, Kind::Unreachable), "{failure}");
+        assert_eq!(failure.certainty, Certainty::MayBeRunning);
+        let (calls, failure) = failed(Method::DELETE, vec![act.clone()]).await;
+        assert!(calls > 1);
+        assert_eq!(failure.certainty, Certainty::MayBeRunning);
+        let (calls, failure) = failed(Method::GET, vec![act.clone()]).await;
+        assert!(calls > 1);
+        assert_eq!(failure.certainty, Certainty::NothingHappened);
+        // Whole at last.
+        let server = Server::start([act, Act::answer("200 OK", "{}")]).await;
+        client().call(&server.call(Method::GET)).await.unwrap();
+        assert_eq!(server.calls(), 2);
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_answer_in_time_is_a_timeout() {
+    for text in ["", "HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\n{"] {
+        for (method, certainty) in [
+            (Method::GET, Certainty::NothingHappened),
+            (Method::POST, Certainty::MayBeRunning),
+        ] {
+            let (calls, failure) = failed(method, vec![Act::Stall(text)]).await;
+            assert_eq!((calls, failure.kind), (1, Kind::Timeout), "{failure}");
+            assert_eq!(failure.certainty, certainty);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_refused_connection_is_tried_again_and_nothing_happened() {
+    let closed = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let server = Server {
+        address: closed.local_addr().unwrap(),
+        seen: Arc::default(),
+    };
+    drop(closed);
+    let failure = client().call(&server.call(Method::POST)).await.unwrap_err();
+    assert_eq!(failure.kind, Kind::Unreachable);
+    assert_eq!(failure.certainty, Certainty::NothingHappened, "{failure}");
+    assert!(
+        failure.message.to_lowercase().contains("refused"),
+        "{failure}"
+    );
+}
+
+#[tokio::test]
+async fn a_limited_rate_is_obeyed_whatever_the_method() {
+    let limited = Act::Answer("429 Too Many Requests", &["retry-after: 1"], Vec::new());
+    let server = Server::start([limited, Act::answer("202 Accepted", "{}")]).await;
+    let answer = client().call(&server.call(Method::POST)).await.unwrap();
+    assert_eq!((answer.status, server.calls()), (StatusCode::ACCEPTED, 2));
+
+    let limited = Act::Answer("429 Too Many Requests", &["retry-after: 3600"], Vec::new());
+    let (calls, failure) = failed(Method::POST, vec![limited]).await;
+    assert_eq!(
+        (calls, failure.kind),
+        (1, Kind::Timeout),
+        "it is not asked again"
+    );
+    assert_eq!(failure.certainty, Certainty::NothingHappened);
+}
+
+#[tokio::test]
+async fn an_overload_is_repeated_for_calls_that_change_no_more_then() {
+    for (method, repeats, calls) in [
+        (Method::GET, false, 2),
+        (Method::DELETE, false, 2),
+        (Method::POST, true, 2),
+        (Method::POST, false, 1),
+    ] {
+        let down = Act::answer("503 Service Unavailable", "not JSON");
+        let server = Server::start([down, Act::answer("200 OK", "{}")]).await;
+        let call = Call {
+            repeats,
+            ..server.call(method)
+        };
+        let answer = client().call(&call).await.unwrap();
+        assert_eq!(server.calls(), calls);
+        assert_eq!(answer.status.is_success(), calls == 2);
+    }
+    // An end comes even if the overload has none.
+    let server = Server::start([Act::answer("503 Service Unavailable", "later")]).await;
+    let answer = client().call(&server.call(Method::GET)).await.unwrap();
+    assert!(
+        answer.refusal().ends_with(": later"),
+        "{}",
+        answer.refusal()
+    );
+    assert_eq!(server.calls(), ATTEMPTS_MAX as usize);
+}
+
+#[tokio::test]
+async fn a_body_that_is_huge_or_not_json_is_refused() {
+    let huge = Act::Answer("200 OK", &[], vec![b' '; BODY_BYTES_MAX + 1]);
+    let (_, failure) = failed(Method::POST, vec![huge]).await;
+    assert!(failure.message.contains("limit"), "{failure}");
+
+    let server = Server::start([Act::answer("200 OK", "<html>canary")]).await;
+    let answer = client().call(&server.call(Method::GET)).await.unwrap();
+    let failure = answer.json::<serde_json::Value>().unwrap_err();
+    assert_eq!(failure.certainty, Certainty::MayBeRunning);
+    assert_no_secret(&failure.message);
+}
+
+#[tokio::test]
+async fn a_proxy_gets_whole_urls_and_its_own_credentials() {
+    let proxy = Server::start([Act::answer("200 OK", "{}")]).await;
+    let url = format!("http://user:secret@{}", proxy.address);
+    let proxies = Matcher::builder().http(url).no("127.0.0.2").build();
+    let client = Client::by_proxy("test", None, proxies).unwrap();
+    let call = Call {
+        uri: "http://cloud.example.org/v3/volumes".parse().unwrap(),
+        ..proxy.call(Method::GET)
+    };
+    client.call(&call).await.unwrap();
+    let seen = proxy.seen.lock().unwrap().concat();
+    for part in [
+        "get http://cloud.example.org/v3/volumes http/1.1",
+        "proxy-authorization: basic",
+    ] {
+        assert!(seen.contains(part), "{seen}");
+    }
+}
+
+#[test]
+fn a_file_without_certificates_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("ca.pem");
+    for content in [
+        "",
+        "no PEM",
+        "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
+    ] {
+        std::fs::write(&file, content).unwrap();
+        let refused = Client::new("test", Some(&file)).err().unwrap();
+        assert!(refused.to_string().contains("ca.pem"), "{refused}");
+    }
+}

@@ -1,0 +1,244 @@
+//! Which volume a name means where the storage accepts a name twice, and several controllers, or
+//! lost answers, have created more than one. See ADR 12 for the proof.
+//!
+//! A volume is returned only if it is claimed, and claimed only if it is ready and no other is
+//! claimed. Two claims at one time are possible, if both searched before; so nothing is returned
+//! before all such claims must have landed, or while there is nothing else to claim. From then on
+//! all controllers see the same claims, and the lowest id decides.
+
+use super::outage::Outage;
+use super::poller::is_at_work;
+use super::view::View;
+use super::{Engine, still_busy};
+use crate::backend::{Attempt, Claims, Progress, Volume};
+use belay_server::call::{Certainty, Failure, Kind};
+use belay_server::request::{Name, VolumeId};
+use std::time::Duration;
+use tokio::time::{Instant, sleep, sleep_until};
+
+/// A claim is sent at most this long after the begin of the search that shows no other.
+const CLAIM_WITHIN: Duration = Duration::from_secs(10);
+
+/// By then a claim that was sent after such a search is visible, or will never be: its request has
+/// a deadline of 10 s, and the rest is for the storage behind it.
+const CLAIMS_SETTLE: Duration = Duration::from_secs(30);
+
+/// How long a volume is searched for whose creation was not answered.
+const DOUBT_MAX: Duration = Duration::from_secs(60);
+
+/// Between two searches.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// One call that looks for the volume of a name.
+pub(super) struct Contest<'a> {
+    engine: &'a Engine,
+    claims: &'a dyn Claims,
+    name: &'a Name,
+    attempt: &'a Attempt,
+    /// What this call has created.
+    own: Option<Volume>,
+    /// Since when it does not know whether it has, and why.
+    doubt: Option<(Instant, Failure)>,
+    /// When it first saw a claim.
+    claim_seen: Option<Instant>,
+    outage: Outage,
+}
+
+impl<'a> Contest<'a> {
+    pub(super) fn new(
+        engine: &'a Engine,
+        claims: &'a dyn Claims,
+        name: &'a Name,
+        attempt: &'a Attempt,
+    ) -> Self {
+        Self {
+            engine,
+            claims,
+            name,
+            attempt,
+            own: None,
+            doubt: None,
+            claim_seen: None,
+            outage: Outage::default(),
+        }
+    }
+
+    /// The volume of the name at rest, made by `make` if there is none.
+    ///
+    /// # Errors
+    /// Why the new volume failed, rolled back. Those of `make` that leave nothing behind. All
+    /// others with an unknown state left behind.
+    pub(super) async fn run(
+        mut self,
+        make: impl Future<Output = Result<Volume, Failure>>,
+    ) -> Result<Volume, Failure> {
+        let mut make = Some(make);
+        loop {
+            let Some(view) = self.search().await? else {
+                continue;
+            };
+            if let Some(leader) = view.leader() {
+                let decided = *self.claim_seen.get_or_insert_with(Instant::now) + CLAIMS_SETTLE;
+                if view.asked >= decided || !view.has_rival(&leader.id) {
+                    view.report_surplus(self.name, &leader.id);
+                    return self.answer(leader.clone()).await;
+                }
+                sleep_until(decided).await;
+            } else if let Some(volume) = view.claimable() {
+                self.claim(&view, &volume.id).await?;
+            } else if let Some(volume) = view.pending() {
+                self.engine.poller.settled(&volume.id).await?;
+            } else if let Some(failed) = view.failed_unmarked() {
+                return self.answer(failed.clone()).await;
+            } else if view.failed(self.attempt).next().is_some() {
+                return Err(self.clear(&view).await?);
+            } else if let Some(make) = make.take() {
+                self.create(make).await?;
+            } else {
+                self.doubt_ends()?;
+                sleep(INTERVAL).await;
+            }
+        }
+    }
+
+    /// None if it failed, and is to be repeated.
+    async fn search(&mut self) -> Result<Option<View>, Failure> {
+        let view = match View::take(self.engine.backend.as_ref(), self.name).await {
+            Ok(view) => view,
+            // The caller repeats it as well, and nothing of this call is lost.
+            Err(failure) if self.is_new() => return Err(failure),
+            Err(failure) => {
+                self.outage.bear(failure)?;
+                sleep(INTERVAL).await;
+                return Ok(None);
+            }
+        };
+        self.outage.end();
+        if self.doubt.is_some()
+            && let Some(own) = view.created_by(self.attempt)
+        {
+            self.doubt = None;
+            self.own = Some(own.clone());
+        }
+        if view.leader().is_none() {
+            self.claim_seen = None;
+        }
+        Ok(Some(view))
+    }
+
+    /// Whether it has done nothing, and waited for nothing.
+    fn is_new(&self) -> bool {
+        self.own.is_none() && self.doubt.is_none() && self.claim_seen.is_none()
+    }
+
+    async fn claim(&mut self, view: &View, id: &VolumeId) -> Result<(), Failure> {
+        if view.asked.elapsed() >= CLAIM_WITHIN {
+            return Ok(());
+        }
+        match self.claims.claim(id.clone()).await {
+            Ok(()) => self.outage.end(),
+            Err(failure) if failure.kind == Kind::NotFound => {}
+            Err(failure) => {
+                self.outage.bear(failure)?;
+                sleep(INTERVAL).await;
+            }
+        }
+        Ok(())
+    }
+
+    async fn create(
+        &mut self,
+        make: impl Future<Output = Result<Volume, Failure>>,
+    ) -> Result<(), Failure> {
+        match make.await {
+            Ok(own) => {
+                let is_at_work = is_at_work(&own);
+                let id = own.id.clone();
+                self.own = Some(own);
+                if is_at_work {
+                    self.engine.poller.settled(&id).await?;
+                }
+                Ok(())
+            }
+            Err(failure) if failure.certainty == Certainty::MayBeRunning => {
+                self.doubt = Some((Instant::now(), failure));
+                Ok(())
+            }
+            Err(failure) => Err(failure),
+        }
+    }
+
+    /// Nothing is there, and this call does not create again.
+    fn doubt_ends(&self) -> Result<(), Failure> {
+        match &self.doubt {
+            Some((since, _)) if since.elapsed() < DOUBT_MAX => Ok(()),
+            Some((_, failure)) => Err(failure.clone()),
+            None => {
+                let name = self.name.as_str();
+                let message = format!("name {name:?}: its new volume is gone; repeat the call");
+                Err(Failure::busy(message).may_be_running())
+            }
+        }
+    }
+
+    async fn answer(self, leader: Volume) -> Result<Volume, Failure> {
+        let (mut leader, own) = (self.engine.at_rest(leader).await?, self.own.as_ref());
+        match own {
+            Some(own) if own.id == leader.id => {
+                leader.context = leader.context.or_else(|| own.context.clone());
+            }
+            Some(own) => self.withdraw(own).await,
+            None => {}
+        }
+        Ok(leader)
+    }
+
+    /// Deletes what this call has created and does not return. No other call returns it: it is not
+    /// the lowest of the claimed ones, and will not be.
+    async fn withdraw(&self, own: &Volume) {
+        let withdrawn = async {
+            let is_gone = is_at_work(own) && self.engine.poller.settled(&own.id).await?.is_none();
+            if is_gone {
+                Ok(())
+            } else {
+                self.delete(&own.id).await
+            }
+        };
+        if let Err(failure) = withdrawn.await {
+            tracing::warn!(
+                name = self.name.as_str(),
+                surplus = own.id.as_str(),
+                %failure,
+                "a second volume of that name is left; an operator may delete it"
+            );
+        }
+    }
+
+    /// Deletes the failed volumes of this process; the result is why the first has failed.
+    async fn clear(&self, view: &View) -> Result<Failure, Failure> {
+        let mut first = None;
+        for (id, why) in view.failed(self.attempt) {
+            self.delete(id).await?;
+            first.get_or_insert_with(|| why.clone().rolled_back());
+        }
+        first.ok_or_else(|| Failure::bug("no volume has failed"))
+    }
+
+    async fn delete(&self, id: &VolumeId) -> Result<(), Failure> {
+        let mut outage = Outage::default();
+        let progress = loop {
+            match self.engine.backend.delete(id.clone()).await {
+                Ok(progress) => break progress,
+                Err(failure) => outage.bear(failure)?,
+            }
+            sleep(INTERVAL).await;
+        };
+        match progress {
+            Progress::Done(()) => Ok(()),
+            Progress::Begun => match self.engine.settled_soon(id).await? {
+                None => Ok(()),
+                Some(_) => Err(still_busy(id)),
+            },
+        }
+    }
+}

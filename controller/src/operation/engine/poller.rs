@@ -1,0 +1,210 @@
+//! Waiting until the storage is done with volumes: one poller for all who wait, so that a list can
+//! serve many of them. Nothing else in the controller waits for the storage.
+
+use super::outage::Outage;
+use crate::backend::{Backend, Phase, Volume};
+use belay_server::call::Failure;
+use belay_server::request::VolumeId;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::{Semaphore, oneshot};
+use tokio::time::{Instant, sleep};
+
+/// Between two looks at a volume at first, and between two rounds of the poller.
+const INTERVAL_MIN: Duration = Duration::from_millis(250);
+/// Between two looks at most.
+const INTERVAL_MAX: Duration = Duration::from_secs(2);
+/// Looks at single volumes at one time.
+const GETS_MAX: usize = 8;
+/// Entries of a page; the default of Cinder's `osapi_max_limit`.
+const PAGE_ENTRIES: usize = 1000;
+/// How long the number of pages is remembered.
+const PAGES_AGE_MAX: Duration = Duration::from_secs(300);
+
+/// The poller of a backend.
+pub(super) struct Poller(Arc<Shared>);
+
+struct Shared {
+    backend: Arc<dyn Backend>,
+    state: Mutex<State>,
+    gets: Semaphore,
+}
+
+struct State {
+    waiters: Vec<Waiter>,
+    /// Whether a task looks after them.
+    runs: bool,
+    /// A list of all volumes has at least that many pages, and when that was learnt.
+    pages: (usize, Instant),
+}
+
+struct Waiter {
+    id: VolumeId,
+    since: Instant,
+    due: Instant,
+    outage: Outage,
+    answer: oneshot::Sender<Result<Option<Volume>, Failure>>,
+}
+
+impl Poller {
+    pub(super) fn new(backend: Arc<dyn Backend>) -> Self {
+        Self(Arc::new(Shared {
+            backend,
+            state: Mutex::new(State {
+                waiters: Vec::new(),
+                runs: false,
+                pages: (1, Instant::now()),
+            }),
+            gets: Semaphore::new(GETS_MAX),
+        }))
+    }
+
+    /// The volume once the storage is done with it, ready or failed; none if it is gone then. The
+    /// first look comes after an interval. A caller may stop waiting.
+    ///
+    /// # Errors
+    /// Those of a look that failed for too long, with an unknown state left behind.
+    pub(super) async fn settled(&self, id: &VolumeId) -> Result<Option<Volume>, Failure> {
+        let (answer, settled) = oneshot::channel();
+        let now = Instant::now();
+        self.0.add(Waiter {
+            id: id.clone(),
+            since: now,
+            due: now + INTERVAL_MIN,
+            outage: Outage::default(),
+            answer,
+        });
+        let ended = || Err(Failure::bug("the poller has ended").may_be_running());
+        settled.await.unwrap_or_else(|_| ended())
+    }
+}
+
+/// Whether the storage is at work on it.
+pub(super) fn is_at_work(volume: &Volume) -> bool {
+    matches!(volume.phase, Phase::Busy(_) | Phase::Deleting)
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn add(self: &Arc<Self>, waiter: Waiter) {
+        let mut state = self.state();
+        state.waiters.push(waiter);
+        if !std::mem::replace(&mut state.runs, true) {
+            tokio::spawn(Arc::clone(self).run());
+        }
+    }
+
+    /// Rounds, until none waits. A round that the storage does not answer delays no other.
+    async fn run(self: Arc<Self>) {
+        loop {
+            sleep(INTERVAL_MIN).await;
+            let Some(due) = self.state().due(Instant::now()) else {
+                return;
+            };
+            if !due.is_empty() {
+                tokio::spawn(Arc::clone(&self).round(due));
+            }
+        }
+    }
+
+    async fn round(self: Arc<Self>, due: Vec<Waiter>) {
+        let pages = self.state().pages();
+        let rest = match due.len() > pages {
+            true => self.by_list(due).await,
+            false => due,
+        };
+        for waiter in rest {
+            tokio::spawn(Arc::clone(&self).by_get(waiter));
+        }
+    }
+
+    async fn by_get(self: Arc<Self>, waiter: Waiter) {
+        // The semaphore is never closed.
+        let _permit = self.gets.acquire().await;
+        match self.backend.get(waiter.id.clone()).await {
+            Ok(volume) => self.seen(waiter, volume),
+            Err(failure) => self.failed(waiter, failure),
+        }
+    }
+
+    /// Serves waiters from the pages of a list while those are fewer. Returns the waiters whose
+    /// volumes are not on them: pages are read one after another, and may miss one.
+    async fn by_list(self: &Arc<Self>, due: Vec<Waiter>) -> Vec<Waiter> {
+        let pages_max = due.len() - 1;
+        let mut waiting: BTreeMap<VolumeId, Vec<Waiter>> = BTreeMap::new();
+        for waiter in due {
+            waiting.entry(waiter.id.clone()).or_default().push(waiter);
+        }
+        let (mut after, mut pages) = (None, 0);
+        loop {
+            let page = match self.backend.list(after, PAGE_ENTRIES).await {
+                Ok(page) => page,
+                Err(failure) => {
+                    for waiter in waiting.into_values().flatten() {
+                        self.failed(waiter, failure.clone());
+                    }
+                    return Vec::new();
+                }
+            };
+            pages += 1;
+            for volume in page.volumes {
+                for waiter in waiting.remove(&volume.id).into_iter().flatten() {
+                    self.seen(waiter, Some(volume.clone()));
+                }
+            }
+            after = page.next;
+            let is_last = after.is_none();
+            if is_last || waiting.is_empty() || pages == pages_max {
+                let least = if is_last { pages } else { pages + 1 };
+                self.state().pages = (least, Instant::now());
+                return waiting.into_values().flatten().collect();
+            }
+        }
+    }
+
+    fn seen(self: &Arc<Self>, mut waiter: Waiter, volume: Option<Volume>) {
+        if volume.as_ref().is_some_and(is_at_work) {
+            waiter.outage.end();
+            self.again(waiter);
+        } else {
+            // The caller may have stopped waiting.
+            drop(waiter.answer.send(Ok(volume)));
+        }
+    }
+
+    fn failed(self: &Arc<Self>, mut waiter: Waiter, failure: Failure) {
+        match waiter.outage.bear(failure) {
+            Ok(()) => self.again(waiter),
+            Err(failure) => drop(waiter.answer.send(Err(failure))),
+        }
+    }
+
+    fn again(self: &Arc<Self>, mut waiter: Waiter) {
+        let interval = (waiter.since.elapsed() / 4).clamp(INTERVAL_MIN, INTERVAL_MAX);
+        waiter.due = Instant::now() + interval;
+        self.add(waiter);
+    }
+}
+
+impl State {
+    /// The waiters whose turn it is; none if the task ends, because no caller waits.
+    fn due(&mut self, now: Instant) -> Option<Vec<Waiter>> {
+        self.waiters.retain(|waiter| !waiter.answer.is_closed());
+        self.runs = !self.waiters.is_empty();
+        let due = self.waiters.extract_if(.., |waiter| waiter.due <= now);
+        let due = due.collect();
+        self.runs.then_some(due)
+    }
+
+    fn pages(&self) -> usize {
+        let (pages, learnt) = self.pages;
+        match learnt.elapsed() < PAGES_AGE_MAX {
+            true => pages,
+            false => 1,
+        }
+    }
+}

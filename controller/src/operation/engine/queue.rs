@@ -1,0 +1,108 @@
+//! First come, first served, one at a time for each key.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::{Mutex as Fair, OwnedMutexGuard};
+
+/// The queues. A key without a turn has none; there are at most as many callers as jobs.
+pub(super) struct Queue<K>(Arc<Mutex<HashMap<K, Arc<Fair<()>>>>>);
+
+/// The turn of a caller, until it is dropped.
+pub(in crate::operation) struct Turn<K: Eq + Hash> {
+    queue: Queue<K>,
+    key: K,
+    /// None only while it is dropped.
+    held: Option<OwnedMutexGuard<()>>,
+}
+
+impl<K> Default for Queue<K> {
+    fn default() -> Self {
+        Self(Arc::default())
+    }
+}
+
+impl<K: Eq + Hash + Clone> Queue<K> {
+    /// Waits until all who came before have had their turn. A caller may stop waiting.
+    pub(super) async fn turn(&self, key: &K) -> Turn<K> {
+        let line = Arc::clone(self.lines().entry(key.clone()).or_default());
+        let mut turn = Turn {
+            queue: Self(Arc::clone(&self.0)),
+            key: key.clone(),
+            held: None,
+        };
+        // `Mutex` of tokio serves its waiters in their order. From here on the drop of `turn`
+        // removes the line if this caller was the last.
+        turn.held = Some(line.lock_owned().await);
+        turn
+    }
+}
+
+impl<K> Queue<K> {
+    fn lines(&self) -> MutexGuard<'_, HashMap<K, Arc<Fair<()>>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<K: Eq + Hash> Drop for Turn<K> {
+    fn drop(&mut self) {
+        let mut lines = self.queue.lines();
+        drop(self.held.take());
+        if let Some(line) = lines.get(&self.key)
+            && Arc::strong_count(line) == 1
+        {
+            lines.remove(&self.key);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
+    use tokio::task::yield_now;
+    use tokio::time::{sleep, timeout};
+
+    #[tokio::test(start_paused = true)]
+    async fn a_key_serves_one_caller_at_a_time_in_their_order() {
+        let queue = Arc::new(Queue::<u32>::default());
+        let (served, at_once) = (
+            Arc::new(Mutex::new(Vec::new())),
+            Arc::new(AtomicUsize::new(0)),
+        );
+        let mut callers = Vec::new();
+        for n in 0..20 {
+            let (queue, served) = (Arc::clone(&queue), Arc::clone(&served));
+            let at_once = Arc::clone(&at_once);
+            callers.push(tokio::spawn(async move {
+                let _turn = queue.turn(&(n % 2)).await;
+                assert!(at_once.fetch_add(1, Ordering::SeqCst) < 2, "one a key");
+                sleep(Duration::from_secs(1)).await;
+                at_once.fetch_sub(1, Ordering::SeqCst);
+                served.lock().unwrap().push(n);
+            }));
+            yield_now().await;
+        }
+        for caller in callers {
+            caller.await.unwrap();
+        }
+        assert_eq!(*served.lock().unwrap(), (0..20).collect::<Vec<_>>());
+        assert!(queue.lines().is_empty(), "nothing is kept");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_caller_that_stops_waiting_blocks_no_other() {
+        let queue = Queue::<u32>::default();
+        let first = queue.turn(&1).await;
+        timeout(Duration::from_secs(1), queue.turn(&1))
+            .await
+            .map(drop)
+            .unwrap_err();
+        queue.turn(&2).await;
+        assert_eq!(queue.lines().len(), 1);
+        drop(first);
+        drop(queue.turn(&1).await);
+        assert!(queue.lines().is_empty());
+    }
+}

@@ -1,0 +1,216 @@
+//! What becomes of a request to the simulated cloud: chosen for one request, or at random.
+
+use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
+
+/// How long a request of a good cloud is on its way.
+const WAY: Duration = Duration::from_millis(5);
+
+/// What a request is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verb {
+    Read,
+    Create,
+    Claim,
+    /// Attach or detach. One that takes effect after the next one was answered is detected by
+    /// no driver; so none comes late here.
+    Plug,
+    Change,
+}
+
+/// What becomes of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    Answered,
+    /// Nothing happens, with 503 or 429.
+    Refused,
+    Throttled,
+    /// It has its effect, and the answer is lost; the effect may come later.
+    Lost,
+    Late(Duration),
+    /// A proxy repeats it.
+    Twice,
+    /// The controller crashes before the effect, or after it.
+    DeadBefore,
+    DeadAfter,
+}
+
+impl Fate {
+    /// Each of them; the latest that [`Verb::Claim`] may come.
+    pub(crate) const BAD: [Fate; 7] = [
+        Fate::Refused,
+        Fate::Throttled,
+        Fate::Lost,
+        Fate::Late(Duration::from_secs(14)),
+        Fate::Twice,
+        Fate::DeadBefore,
+        Fate::DeadAfter,
+    ];
+}
+
+/// The fates of all requests to a cloud, and its other choices.
+pub(crate) struct Fates(Mutex<State>);
+
+struct State {
+    random: Option<Random>,
+    /// Of a thousand requests, how many have a bad fate.
+    bad: u64,
+    /// Half of the longest time that a request takes.
+    slow: Duration,
+    /// The fate of one request, by its number.
+    chosen: Option<(usize, Fate)>,
+    /// No claim is answered, and each comes late.
+    late_claims: bool,
+    requests: usize,
+    deaths: usize,
+    lost: usize,
+}
+
+impl Fates {
+    fn new(random: Option<Random>, bad: u64, chosen: Option<(usize, Fate)>) -> Self {
+        Self(Mutex::new(State {
+            random,
+            bad,
+            slow: WAY,
+            chosen,
+            late_claims: false,
+            requests: 0,
+            deaths: 0,
+            lost: 0,
+        }))
+    }
+
+    /// Every request is answered.
+    pub(crate) fn good() -> Self {
+        Self::new(None, 0, None)
+    }
+
+    /// Every request but that one is answered.
+    pub(crate) fn chosen(request: usize, fate: Fate) -> Self {
+        Self::new(None, 0, Some((request, fate)))
+    }
+
+    /// Of a thousand requests `bad` have a bad fate; each takes up to twice `slow`.
+    pub(crate) fn random(seed: u64, bad: u64, slow: Duration) -> Self {
+        let fates = Self::new(Some(Random(seed)), bad, None);
+        fates.state().slow = slow.max(WAY);
+        fates
+    }
+
+    /// Like [`Self::random`], with nothing bad but that no claim is answered, and each comes late.
+    pub(crate) fn late_claims(seed: u64, slow: Duration) -> Self {
+        let fates = Self::random(seed, 0, slow);
+        fates.state().late_claims = true;
+        fates
+    }
+
+    /// How long a request, or its answer, is on its way.
+    pub(crate) fn way(&self) -> Duration {
+        let mut state = self.state();
+        let slow = u64::try_from(state.slow.as_millis()).unwrap();
+        match &mut state.random {
+            Some(random) => Duration::from_millis(1 + random.below(slow)),
+            None => WAY,
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap()
+    }
+
+    pub(crate) fn requests(&self) -> usize {
+        self.state().requests
+    }
+
+    /// The most surplus volumes: one for each creation that was not answered or repeated, and one
+    /// of each name for a crash.
+    pub(crate) fn surplus_max(&self, names: usize) -> usize {
+        let state = self.state();
+        state.deaths * names + state.lost
+    }
+
+    /// A number below `end`; without a seed they fall, from `end - 1`.
+    pub(crate) fn below(&self, end: u32) -> u32 {
+        let mut state = self.state();
+        let falling = u32::try_from(state.requests).unwrap() + 1;
+        match &mut state.random {
+            Some(random) => u32::try_from(random.below(u64::from(end))).unwrap(),
+            None => end.saturating_sub(falling),
+        }
+    }
+
+    /// Whether the cloud drops an attachment that it has accepted.
+    pub(crate) fn drops_an_attachment(&self) -> bool {
+        let mut state = self.state();
+        state.bad > 0
+            && state
+                .random
+                .as_mut()
+                .is_some_and(|random| random.below(10) == 0)
+    }
+
+    pub(crate) fn next(&self, verb: Verb) -> Fate {
+        let mut state = self.state();
+        let request = state.requests;
+        state.requests += 1;
+        let fate = match state.chosen {
+            Some((chosen, Fate::Late(_))) if chosen == request && verb == Verb::Plug => Fate::Lost,
+            Some((chosen, fate)) if chosen == request => fate,
+            _ => state.drawn(verb),
+        };
+        let is_dead = matches!(fate, Fate::DeadBefore | Fate::DeadAfter);
+        state.deaths += usize::from(is_dead);
+        let is_lost = matches!(fate, Fate::Lost | Fate::Late(_) | Fate::Twice);
+        state.lost += usize::from(is_lost && verb == Verb::Create);
+        fate
+    }
+}
+
+impl State {
+    fn drawn(&mut self, verb: Verb) -> Fate {
+        let Some(random) = &mut self.random else {
+            return Fate::Answered;
+        };
+        if self.late_claims && verb == Verb::Claim {
+            return Fate::Late(Duration::from_millis(random.below(14_000)));
+        }
+        if random.below(1000) >= self.bad {
+            return Fate::Answered;
+        }
+        let late = match verb {
+            // A controller waits for so long; see `CLAIMS_SETTLE`.
+            Verb::Read | Verb::Claim => 14_000,
+            Verb::Plug => 1,
+            Verb::Change => 20_000,
+            Verb::Create => 150_000,
+        };
+        match random.below(14) {
+            0..3 => Fate::Refused,
+            3..6 => Fate::Throttled,
+            6..8 => Fate::Lost,
+            8..10 => Fate::Late(Duration::from_millis(random.below(late))),
+            10..12 => Fate::Twice,
+            12 => Fate::DeadBefore,
+            _ => Fate::DeadAfter,
+        }
+    }
+}
+
+/// A small generator of numbers (splitmix64): a seed repeats a run.
+#[derive(Clone, Debug)]
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    /// Of so many things, which.
+    pub(crate) fn index(&mut self, end: u64) -> usize {
+        usize::try_from(self.below(end)).unwrap()
+    }
+
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % end
+    }
+}

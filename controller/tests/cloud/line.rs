@@ -1,0 +1,217 @@
+//! A controller's connection to the simulated cloud: its backend.
+
+use crate::cloud::{Cloud, Ended, GIB, State};
+use crate::fate::Verb;
+use belay_contract::publish_context::{Content, Transport};
+use belay_controller::backend::{
+    Answer, AttachOrder, Attachment, Attachments, Backend, Claims, Expansion, Order, Page,
+    Progress, Sizes, Volume,
+};
+use belay_server::call::Failure;
+use belay_server::request::{Context, Name, NodeId, VolumeId};
+use std::future::pending;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+/// Entries of a page.
+pub(crate) const PAGE: usize = 40;
+
+/// See the module.
+pub(crate) struct Line {
+    cloud: Arc<Cloud>,
+    crashed: watch::Sender<bool>,
+}
+
+impl Line {
+    pub(crate) fn new(cloud: &Arc<Cloud>) -> Arc<Self> {
+        Arc::new(Self {
+            cloud: Arc::clone(cloud),
+            crashed: watch::Sender::new(false),
+        })
+    }
+
+    /// Ends when the controller crashes.
+    pub(crate) async fn crashed(&self) {
+        let mut crashed = self.crashed.subscribe();
+        crashed.wait_for(|crashed| *crashed).await.unwrap();
+    }
+
+    async fn request<T: Send + 'static>(
+        &self,
+        verb: Verb,
+        effect: impl FnMut(&mut State) -> Result<T, Failure> + Send + 'static,
+    ) -> Result<T, Failure> {
+        // A process that has crashed sends nothing, and gets no answer.
+        if *self.crashed.borrow() {
+            pending::<()>().await;
+        }
+        let ended = self.cloud.request(verb, effect).await;
+        if matches!(ended, Ended::Dead) {
+            self.crashed.send_replace(true);
+        }
+        match ended {
+            Ended::Answer(answer) if !*self.crashed.borrow() => answer,
+            _ => pending().await,
+        }
+    }
+
+    /// When a change that begins now is done.
+    fn at(&self) -> Instant {
+        Instant::now() + self.cloud.delay
+    }
+
+    async fn seen(&self, id: &VolumeId) -> Result<Option<Volume>, Failure> {
+        self.cloud.looks.fetch_add(1, Ordering::Relaxed);
+        let id = id.clone();
+        self.request(Verb::Read, move |state| Ok(state.get(&id)))
+            .await
+    }
+}
+
+fn begun(is_work: bool) -> Progress<()> {
+    match is_work {
+        true => Progress::Begun,
+        false => Progress::Done(()),
+    }
+}
+
+impl Backend for Line {
+    fn parameters(&self) -> &'static [&'static str] {
+        &["class"]
+    }
+
+    fn sizes(&self, parameters: &Context) -> Result<Sizes, Failure> {
+        let min = match parameters.get("class") {
+            None | Some("doomed") => GIB,
+            Some("fast") => 4 * GIB,
+            Some(other) => {
+                let why = format!("{other:?} is no class of this cloud");
+                return Err(Failure::invalid("parameters[class]", why));
+            }
+        };
+        let (step, max) = (GIB, 1024 * GIB);
+        Ok(Sizes { step, min, max })
+    }
+
+    fn claims(&self) -> Option<&dyn Claims> {
+        Some(self)
+    }
+
+    fn create(&self, order: Arc<Order>) -> Answer<'_, Volume> {
+        assert!(!format!("{order:?}").contains("hunter2"));
+        let fates = self.cloud.fates();
+        // One volume takes longer than another.
+        let (at, id) = (self.at() + fates.way(), fates.below(99_999));
+        Box::pin(async move {
+            if order.secrets.get("token") != Some("hunter2") {
+                return Err(Failure::precondition("the cloud says 401"));
+            }
+            let create = move |state: &mut State| Ok(state.create(&order, at, id));
+            let export = [("export".to_owned(), "/a".to_owned())];
+            Ok(Volume {
+                context: Some(Context::new("volume_context", export).unwrap()),
+                ..self.request(Verb::Create, create).await?
+            })
+        })
+    }
+
+    fn delete(&self, id: VolumeId) -> Answer<'_, Progress<()>> {
+        let at = self.at();
+        Box::pin(async move {
+            let delete = move |state: &mut State| state.delete(&id, at);
+            self.request(Verb::Change, delete).await.map(begun)
+        })
+    }
+
+    fn find(&self, name: Name) -> Answer<'_, Vec<Volume>> {
+        Box::pin(self.request(Verb::Read, move |state| Ok(state.named(&name))))
+    }
+
+    fn get(&self, id: VolumeId) -> Answer<'_, Option<Volume>> {
+        Box::pin(async move { self.seen(&id).await })
+    }
+
+    fn list(&self, after: Option<String>, limit: usize) -> Answer<'_, Page> {
+        self.cloud.pages.fetch_add(1, Ordering::Relaxed);
+        let begin: usize = after.map_or(0, |after| after.parse().unwrap());
+        Box::pin(self.request(Verb::Read, move |state| {
+            let mut all = state.all();
+            let end = (begin + limit.min(PAGE)).min(all.len());
+            let next = (end < all.len()).then(|| end.to_string());
+            let volumes = all.drain(begin.min(end)..end).collect();
+            Ok(Page { volumes, next })
+        }))
+    }
+
+    fn attachments(&self) -> Option<&dyn Attachments> {
+        Some(self)
+    }
+
+    fn expansion(&self) -> Option<&dyn Expansion> {
+        Some(self)
+    }
+}
+
+impl Claims for Line {
+    fn claim(&self, id: VolumeId) -> Answer<'_, ()> {
+        Box::pin(self.request(Verb::Claim, move |state| state.claim(&id)))
+    }
+}
+
+impl Attachments for Line {
+    fn one_per_node(&self) -> bool {
+        true
+    }
+
+    fn attach(&self, order: Arc<AttachOrder>) -> Answer<'_, Progress<Attachment>> {
+        Box::pin(async move {
+            let volume = self.seen(&order.id).await?;
+            let nodes = volume.map_or_else(Vec::new, |volume| volume.nodes);
+            if nodes == [order.node.clone()] {
+                return Ok(Progress::Done(Attachment {
+                    terms: order.terms.clone(),
+                    transport: Transport::Loop {
+                        file: order.context.get("export").unwrap_or("none").to_owned(),
+                    },
+                    bytes: GIB,
+                    content: Content::New,
+                }));
+            }
+            let (id, node, at) = (order.id.clone(), order.node.clone(), self.at());
+            let is_dropped = self.cloud.fates().drops_an_attachment();
+            let attach = move |state: &mut State| state.attach(&id, &node, at, is_dropped);
+            self.request(Verb::Plug, attach).await?;
+            Ok(Progress::Begun)
+        })
+    }
+
+    fn detach(&self, id: VolumeId, node: NodeId) -> Answer<'_, Progress<()>> {
+        let at = self.at();
+        Box::pin(async move {
+            let detach = move |state: &mut State| state.detach(&id, &node, at);
+            self.request(Verb::Plug, detach).await.map(begun)
+        })
+    }
+}
+
+impl Expansion for Line {
+    fn grown_sizes(&self, _: &Volume) -> Sizes {
+        let (step, max) = (GIB, 1024 * GIB);
+        let min = step;
+        Sizes { step, min, max }
+    }
+
+    fn resize(&self, id: VolumeId, bytes: u64) -> Answer<'_, Progress<u64>> {
+        let at = self.at();
+        Box::pin(async move {
+            let extend = move |state: &mut State| state.extend(&id, bytes, at);
+            let is_work = self.request(Verb::Change, extend).await?;
+            Ok(match is_work {
+                true => Progress::Begun,
+                false => Progress::Done(bytes),
+            })
+        })
+    }
+}

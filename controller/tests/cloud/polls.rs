@@ -1,0 +1,74 @@
+//! How often the cloud is asked while many wait, and who is served first.
+
+use crate::cloud::Cloud;
+use crate::line::{Line, PAGE};
+use crate::{PROFILE, attached, controller, create, created, deleted, on};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+#[tokio::test(start_paused = true)]
+async fn many_that_wait_share_a_list_and_few_among_many_volumes_are_asked_for_one_by_one() {
+    let cloud = Cloud::new(30);
+    let service = controller(&cloud);
+    let create_all = async |count: usize, from: usize| {
+        let mut creating = JoinSet::new();
+        for n in from..from + count {
+            let service = Arc::clone(&service);
+            creating.spawn(async move {
+                let request = create(&format!("pvc-{n}"), "fast");
+                created(&service, request).await.unwrap().volume_id
+            });
+        }
+        creating.join_all().await
+    };
+    let asked = || [&cloud.looks, &cloud.pages].map(|count| count.swap(0, Ordering::Relaxed));
+
+    // One waits: no list.
+    create_all(1, 0).await;
+    let [looks, pages] = asked();
+    assert!(looks > 10 && pages == 0, "{looks} {pages}");
+    // Many wait on few pages: hardly a look.
+    let ids = create_all(PAGE * 5, 1).await;
+    let [looks, pages] = asked();
+    assert!(looks < 20, "{looks} looks at {} volumes", ids.len());
+    assert!(pages < 6 * 40, "{pages} pages in 30 s");
+    // Few wait on many pages: the list is tried once, and left alone.
+    create_all(3, 1000).await;
+    let [looks, pages] = asked();
+    assert!(looks > 30 && pages <= 2, "{looks} {pages}");
+    for id in ids {
+        deleted(&service, &id).await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn attachments_of_a_node_come_one_after_another_in_their_order() {
+    let cloud = Cloud::new(10);
+    let service = on(Line::new(&cloud), PROFILE);
+    let mut ids = Vec::new();
+    for n in 0..6 {
+        let volume = created(&service, create(&format!("pvc-{n}"), "fast")).await;
+        ids.push(volume.unwrap().volume_id);
+    }
+    let begun = Instant::now();
+    let mut attaching = JoinSet::new();
+    for (n, id) in ids.into_iter().enumerate() {
+        let service = Arc::clone(&service);
+        let node = ["node-1", "node-2"][n % 2];
+        attaching.spawn(async move {
+            attached(&service, &id, node).await.unwrap();
+            n
+        });
+        tokio::task::yield_now().await;
+    }
+    let order = attaching.join_all().await;
+    for node in [[0, 2, 4], [1, 3, 5]] {
+        let served = order.iter().filter(|n| node.contains(n));
+        assert!(served.eq(&node), "{order:?}");
+    }
+    // Three a node, ten seconds each, and the interval of the poller.
+    let seconds = begun.elapsed().as_secs();
+    assert!((30..40).contains(&seconds), "{seconds} s");
+}
