@@ -125,6 +125,10 @@ impl FromArgMatches for DriverArgs {
         };
         let profile = flags.kind.profile();
         let id = flags.node_id.map_or_else(|| node_name(matches), Ok)?;
+        if flags.with_topology && !profile.place_is_node {
+            let why = "its volumes are not bound to a node, and their zone is not known here";
+            return Err(bad("--with-topology", &why));
+        }
         let topology = || Topology::new(profile.topology_key, id.as_str());
         let topology = flags.with_topology.then(topology).transpose();
         let topology = topology.map_err(|error| bad("--node-id with --with-topology", &error))?;
@@ -232,7 +236,10 @@ mod tests {
         let cases = [
             (["--endpoint", "tcp://1.2.3.4:5"], "only unix sockets"),
             (["--node-id", ""], "--node-id"),
-            (["--driver-kind", "floppy"], "[possible values: local]"),
+            (
+                ["--driver-kind", "floppy"],
+                "[possible values: local, openstack]",
+            ),
             (["--driver-name", "a_b"], "not '_'"),
             (["--max-volumes", "many"], "--max-volumes"),
             (["--http-endpoint", "9808"], "--http-endpoint"),
@@ -275,7 +282,17 @@ mod tests {
     }
 
     #[test]
-    fn a_required_flag_without_a_value_is_reported() {
+    fn the_zone_of_a_cloud_is_not_the_nodes_id() {
+        let openstack = ["--driver-kind=openstack"];
+        let args = parsed(&openstack).unwrap();
+        assert_eq!(args.driver.driver_name.as_str(), "cinder.csi.openstack.org");
+        assert_eq!(args.driver.max_volumes, 256);
+        let error = parsed(&["--driver-kind=openstack", "--with-topology"]).unwrap_err();
+        assert!(error.contains("--with-topology: its volumes"), "{error}");
+    }
+
+    #[test]
+    fn a_needed_flag_without_a_value_is_asked_for() {
         let args = ["belay", "--endpoint", "/run/csi.sock", "--node-id", ""];
         let error = parse_from::<Args>(args.map(OsString::from)).unwrap_err();
         assert!(error.to_string().contains("--node-id <ID>"), "{error}");

@@ -3,7 +3,8 @@
 //! to detach, over months and reboots, so its `content` may be outdated: a volume may hold more
 //! data by now.
 
-use crate::disk::DiskIdentity;
+use crate::disk::{self, DiskIdentity, WordError};
+use crate::drivers::Profile;
 use belay_server::call::Failure;
 use belay_server::request::{Context, VolumeId};
 
@@ -15,6 +16,8 @@ pub const DISK: &str = "disk";
 const TRANSPORT: &str = "transport";
 const FILE: &str = "file";
 const SERIAL: &str = "serial";
+const WWN: &str = "wwn";
+const NAMES: &str = "names";
 const BYTES: &str = "bytes";
 const CONTENT: &str = "content";
 const READ_ONLY: &str = "read_only";
@@ -53,11 +56,18 @@ pub enum Content {
     Used,
     /// Holds data, or was created from a source: never formatted.
     Populated,
+    /// Nothing is known of it, as in a context that another driver made: never formatted.
+    Unknown,
 }
 
 impl Content {
-    /// All variants.
-    pub const ALL: [Content; 3] = [Content::New, Content::Used, Content::Populated];
+    /// Each of them.
+    pub const ALL: [Content; 4] = [
+        Content::New,
+        Content::Used,
+        Content::Populated,
+        Content::Unknown,
+    ];
 
     /// The word in the context.
     #[must_use]
@@ -66,6 +76,7 @@ impl Content {
             Content::New => "new",
             Content::Used => "used",
             Content::Populated => "populated",
+            Content::Unknown => "unknown",
         }
     }
 
@@ -79,7 +90,7 @@ impl PublishContext {
     pub fn entries(&self) -> impl Iterator<Item = (String, String)> {
         let (transport, (key, value)) = match &self.transport {
             Transport::Loop { file } => (LOOP, (FILE, file.clone())),
-            Transport::Disk(DiskIdentity::Serial(serial)) => (DISK, (SERIAL, serial.clone())),
+            Transport::Disk(identity) => (DISK, word_of(identity)),
         };
         let mut entries = vec![
             (TRANSPORT, transport.to_owned()),
@@ -95,35 +106,38 @@ impl PublishContext {
             .map(|(key, value)| (key.to_owned(), value))
     }
 
-    /// Parses the context of this volume's attachment. Unknown keys belong to other programs, and
-    /// are ignored.
+    /// What the context of that volume's attachment says to a driver of that profile. Keys that are
+    /// not known are another driver's, and ignored. A context with none of ours, from the
+    /// controller that this driver replaces, says only which volume is attached.
     ///
     /// # Errors
     /// `Invalid`, naming the key.
-    pub fn read(volume: &VolumeId, context: &Context) -> Result<Self, Failure> {
+    pub fn read(volume: &VolumeId, context: &Context, profile: &Profile) -> Result<Self, Failure> {
+        let read_only = read_only(context)?;
+        if context.get(TRANSPORT).is_none() && !profile.disk_names.is_empty() {
+            return Ok(Self {
+                transport: Transport::Disk(DiskIdentity::Names(profile.names_of(volume))),
+                bytes: 0,
+                content: Content::Unknown,
+                read_only,
+            });
+        }
         let transport = match required(context, TRANSPORT)? {
-            LOOP => Transport::Loop {
-                file: own_file(volume, required(context, FILE)?)?,
-            },
-            other => {
-                let why = format!("{other:?} is not supported by this node");
+            other if other != profile.transport => {
+                let why = format!("{other:?} is not how volumes of {} come", profile.name);
                 return Err(invalid(TRANSPORT, &why));
             }
+            DISK => Transport::Disk(identity(context)?),
+            _ => Transport::Loop {
+                file: own_file(volume, required(context, FILE)?)?,
+            },
         };
         let bytes = required(context, BYTES)?
             .parse()
             .map_err(|_| invalid(BYTES, "must be a number of bytes"))?;
         let word = required(context, CONTENT)?;
         let content =
-            Content::of(word).ok_or_else(|| invalid(CONTENT, &format!("{word:?} is unknown")))?;
-        let read_only = match context.get(READ_ONLY) {
-            None | Some("false") => false,
-            Some("true") => true,
-            Some(other) => {
-                let why = format!("must be true or false, not {other:?}");
-                return Err(invalid(READ_ONLY, &why));
-            }
-        };
+            Content::of(word).ok_or_else(|| invalid(CONTENT, &format!("{word:?} is not known")))?;
         Ok(Self {
             transport,
             bytes,
@@ -133,7 +147,45 @@ impl PublishContext {
     }
 }
 
-/// Whether the context says read-only, for calls that need nothing else from it.
+fn word_of(identity: &DiskIdentity) -> (&'static str, String) {
+    match identity {
+        DiskIdentity::Serial(serial) => (SERIAL, serial.clone()),
+        DiskIdentity::Wwn(wwn) => (WWN, wwn.clone()),
+        DiskIdentity::Names(names) => (NAMES, disk::list(names)),
+    }
+}
+
+/// The one of the three that is there.
+fn identity(context: &Context) -> Result<DiskIdentity, Failure> {
+    let bad = |key| move |error: WordError| invalid(key, &error.to_string());
+    let word = |key, text| disk::word(text).map_err(bad(key));
+    match [SERIAL, WWN, NAMES].map(|key| context.get(key)) {
+        [Some(serial), None, None] => Ok(DiskIdentity::Serial(word(SERIAL, serial)?)),
+        [None, Some(wwn), None] => Ok(DiskIdentity::Wwn(word(WWN, wwn)?)),
+        [None, None, Some(names)] => {
+            let names = disk::names(names).map_err(bad(NAMES))?;
+            Ok(DiskIdentity::Names(names))
+        }
+        [None, None, None] => Err(missing(SERIAL)),
+        _ => Err(invalid(
+            SERIAL,
+            "a disk is recognised by one of serial, wwn and names, and here are several",
+        )),
+    }
+}
+
+fn read_only(context: &Context) -> Result<bool, Failure> {
+    match context.get(READ_ONLY) {
+        None | Some("false") => Ok(false),
+        Some("true") => Ok(true),
+        Some(other) => {
+            let why = format!("{other:?} is not true or false");
+            Err(invalid(READ_ONLY, &why))
+        }
+    }
+}
+
+/// Whether the context says that the node may not write, for calls that need no more of it.
 #[must_use]
 pub fn says_read_only(context: &Context) -> bool {
     context.get(READ_ONLY) == Some("true")
@@ -151,12 +203,12 @@ fn own_file(volume: &VolumeId, file: &str) -> Result<String, Failure> {
 }
 
 fn required<'a>(context: &'a Context, key: &str) -> Result<&'a str, Failure> {
-    context.get(key).ok_or_else(|| {
-        invalid(
-            key,
-            "is missing; the volume must be attached by this driver's controller first",
-        )
-    })
+    context.get(key).ok_or_else(|| missing(key))
+}
+
+fn missing(key: &str) -> Failure {
+    let why = "is missing; the volume must be attached by this driver's controller first";
+    invalid(key, why)
 }
 
 fn invalid(key: &str, why: &str) -> Failure {
@@ -166,13 +218,18 @@ fn invalid(key: &str, why: &str) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::drivers::{LOCAL, OPENSTACK};
 
     fn context(entries: impl IntoIterator<Item = (String, String)>) -> Context {
         Context::new("publish_context", entries).unwrap()
     }
 
+    fn read_by(profile: &Profile, context: &Context) -> Result<PublishContext, Failure> {
+        PublishContext::read(&VolumeId::new("vol-1").unwrap(), context, profile)
+    }
+
     fn read(context: Context) -> Result<PublishContext, Failure> {
-        PublishContext::read(&VolumeId::new("vol-1").unwrap(), &context)
+        read_by(&LOCAL, &context)
     }
 
     fn example() -> PublishContext {
@@ -201,7 +258,73 @@ mod tests {
         }
     }
 
-    /// Attachments from every release exist.
+    /// One for each way to recognise a disk, with its words.
+    fn disks() -> [(DiskIdentity, &'static str); 3] {
+        let names = ["virtio-a", "scsi-0B_C_d"].map(str::to_owned);
+        [
+            (DiskIdentity::Serial("s-1".to_owned()), "serial=s-1"),
+            (DiskIdentity::Wwn("0x5000".to_owned()), "wwn=0x5000"),
+            (
+                DiskIdentity::Names(names.to_vec()),
+                "names=virtio-a,scsi-0B_C_d",
+            ),
+        ]
+    }
+
+    #[test]
+    fn what_is_said_of_a_disk_the_node_reads() {
+        for (identity, _) in disks() {
+            let said = PublishContext {
+                transport: Transport::Disk(identity),
+                ..example()
+            };
+            let context = context(said.entries());
+            assert_eq!(read_by(&OPENSTACK, &context), Ok(said));
+            let refused = read_by(&LOCAL, &context).unwrap_err().message;
+            let begin = "publish_context[transport]: \"disk\" is not how";
+            assert!(refused.starts_with(begin), "{refused}");
+        }
+        let refused = read_by(&OPENSTACK, &context(example().entries())).unwrap_err();
+        assert!(refused.message.contains("\"loop\" is not how"), "{refused}");
+    }
+
+    #[test]
+    fn a_disk_is_recognised_by_one_word_that_can_be_a_disks() {
+        let common = [(TRANSPORT, DISK), (BYTES, "1"), (CONTENT, "new")];
+        for (words, key) in [
+            (&[][..], SERIAL),
+            (&[(SERIAL, "a"), (WWN, "0x1")], SERIAL),
+            (&[(SERIAL, "")], SERIAL),
+            (&[(WWN, "a/b")], WWN),
+            (&[(NAMES, "a,,b")], NAMES),
+        ] {
+            let entries = common.iter().chain(words);
+            let entries = entries.map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+            let refused = read_by(&OPENSTACK, &context(entries)).unwrap_err().message;
+            let begin = format!("publish_context[{key}]: ");
+            assert!(refused.starts_with(&begin), "{words:?}: {refused}");
+        }
+    }
+
+    #[test]
+    fn a_context_of_the_driver_that_is_replaced_names_the_disk_by_its_volume_alone() {
+        let theirs = [("DevicePath".to_owned(), "/dev/vdb".to_owned())];
+        let read = read_by(&OPENSTACK, &context(theirs.clone())).unwrap();
+        let names = OPENSTACK.names_of(&VolumeId::new("vol-1").unwrap());
+        assert_eq!(
+            read,
+            PublishContext {
+                transport: Transport::Disk(DiskIdentity::Names(names)),
+                bytes: 0,
+                content: Content::Unknown,
+                read_only: false,
+            }
+        );
+        let refused = read_by(&LOCAL, &context(theirs)).unwrap_err().message;
+        assert!(refused.contains("[transport]: is missing"), "{refused}");
+    }
+
+    /// Attachments of every release are out there.
     #[test]
     fn the_words_are_those_of_every_release() {
         let words = |context: &PublishContext| {
@@ -215,9 +338,11 @@ mod tests {
         assert_eq!(words(&said), expected);
         said.read_only = true;
         assert_eq!(words(&said), format!("{expected} read_only=true"));
-        said.transport = Transport::Disk(DiskIdentity::Serial("0a-1b".to_owned()));
-        let expected = "transport=disk serial=0a-1b bytes=1073741824 content=new read_only=true";
-        assert_eq!(words(&said), expected);
+        for (identity, word) in disks() {
+            said.transport = Transport::Disk(identity);
+            let expected = format!("transport=disk {word} bytes=1073741824 content=new");
+            assert_eq!(words(&said), format!("{expected} read_only=true"));
+        }
     }
 
     #[test]

@@ -6,7 +6,8 @@ use crate::backend::registry::Choice;
 use crate::operation::Rules;
 use belay_contract::drivers::Kind;
 use belay_contract::flags::CommonArgs;
-use clap::Arg;
+use clap::builder::{PossibleValuesParser, TypedValueParser as _};
+use clap::{Arg, ValueEnum as _};
 use std::path::PathBuf;
 
 /// The controller of a Belay CSI driver: creates, attaches, expands and deletes volumes.
@@ -41,7 +42,10 @@ pub struct Config {
 
 /// The kind of driver is called its backend here.
 fn backend(kind: Arg) -> Arg {
+    let backends = Kind::BACKENDS.iter().filter_map(Kind::to_possible_value);
+    let backends = PossibleValuesParser::new(backends);
     kind.long("backend")
+        .value_parser(backends.try_map(|name| Kind::from_str(&name, false)))
         .env("BELAY_BACKEND")
         .value_name("NAME")
         .help("Backend of the volumes")
@@ -49,16 +53,19 @@ fn backend(kind: Arg) -> Arg {
 
 impl Config {
     /// The backend to open.
-    #[must_use]
-    pub fn choice(&self) -> Choice {
+    ///
+    /// # Errors
+    /// The flag, for a kind that is none of [`Kind::BACKENDS`].
+    pub fn choice(&self) -> Result<Choice, String> {
         match self.common.driver.kind {
-            Kind::Local => Choice::Local(local::Config {
+            Kind::Local => Ok(Choice::Local(local::Config {
                 state_dir: self.state_dir.clone(),
                 node: self.common.driver.node.id.clone(),
                 place: self.common.driver.node.topology.clone(),
                 overcommit: self.overcommit,
                 require_state: self.require_state,
-            }),
+            })),
+            Kind::Openstack => Err("--backend: openstack has no controller here yet".to_owned()),
         }
     }
 
@@ -118,8 +125,14 @@ mod tests {
         assert_eq!(config.overcommit, Overcommit::default());
         let rules = config.rules();
         assert_eq!(rules.node_limit, None);
-        let Choice::Local(local) = config.choice();
+        let Choice::Local(local) = config.choice().unwrap();
         assert_eq!(local.place, None);
+    }
+
+    #[test]
+    fn a_kind_that_only_the_node_agent_has_is_no_backend() {
+        let error = parsed(&["--backend", "openstack"]).unwrap_err();
+        assert!(error.contains("[possible values: local]"), "{error}");
     }
 
     #[test]
@@ -143,7 +156,7 @@ mod tests {
         let config = parsed(&["--with-topology", "--max-volumes", "3"]).unwrap();
         let rules = config.rules();
         assert_eq!(rules.node_limit, Some(3));
-        let Choice::Local(local) = config.choice();
+        let Choice::Local(local) = config.choice().unwrap();
         assert_eq!(local.place, config.common.driver.node.topology);
         assert!(local.place.is_some());
     }

@@ -38,7 +38,7 @@ pub fn run(config: &Config) -> Result<(), Box<dyn Error>> {
     config.refuse_socket_in_state_dir()?;
     metrics::begin(process, [&driver.driver_name], env!("CARGO_PKG_VERSION"))?;
     let readiness = Readiness::new(State::Ready);
-    let opened = registry::open(config.choice(), readiness.clone())?;
+    let opened = registry::open(config.choice()?, readiness.clone())?;
     let operations = Arc::new(Operations::new(opened.backend, config.rules()));
     let identity = Identity::new(
         driver.driver_name.clone(),

@@ -17,12 +17,13 @@ use belay_server::transport::Socket;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
+use crate::arrivals;
 use crate::config::{Config, Driver};
 use crate::kernel::linux::{Linux, heap, privileges};
 use crate::operation::{self, KubeletDir};
 use crate::pool::{self, Pool, THREADS_MAX};
 use crate::rpc::{NodeIdentity, NodeService};
-use crate::start::{self, Machine, Start};
+use crate::start::{Machine, Source, Start};
 
 /// How long an idle thread of the pool stays: for the rest of a burst of pods, and no longer.
 const THREAD_IDLE: Duration = Duration::from_secs(10);
@@ -58,7 +59,7 @@ pub fn run(config: &Config) -> Result<(), StartError> {
     let lacking = give_up_privileges()?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .max_blocking_threads(config.drivers().count() * THREADS_MAX)
+        .max_blocking_threads(config.drivers().count() * THREADS_MAX + arrivals::ASKED_MAX)
         .thread_keep_alive(THREAD_IDLE)
         .build()
         .map_err(|error| failed("starting the runtime", &error))?;
@@ -114,12 +115,13 @@ async fn serve_drivers(
     let pools: Arc<[_]> = config.drivers().map(|_| Pool::new()).collect();
     let measured = Arc::clone(&pools);
     metrics::when_asked(move || pool::measure(&measured));
+    if config.drivers().any(|driver| driver.folder().is_none()) {
+        drop(tokio::spawn(machine.keep_disks()));
+    }
     let (mut services, mut first_tries) = (Vec::new(), Vec::new());
     for (driver, pool) in config.drivers().zip(pools.iter()) {
-        let folder = driver.folder();
-        let folder = folder.map_err(|why| failed(driver.common.driver_name.as_str(), &why))?;
-        let opening = || start::opening(driver, folder);
-        let why = lacking.clone().unwrap_or_else(opening);
+        let source = Source::of(driver);
+        let why = source.opening(&driver.common.driver_name);
         let service = NodeService::new(&why, Arc::clone(pool), identity(driver));
         let service = Arc::new(service);
         let own = readiness.part(State::Starting(why));
@@ -130,7 +132,7 @@ async fn serve_drivers(
         let start = Start::new(
             machine,
             driver,
-            folder,
+            source,
             &service,
             own.clone(),
             readiness.own(),

@@ -25,9 +25,10 @@ const NODE_NAME_FLAG: &str = "--node-name";
 
 /// Serves the CSI Node service of one node: stages and publishes volumes by system calls.
 ///
-/// A volume is a file in --loop-dir, created by the controller (belay-controller). Run it as root
-/// in the kubelet's mount namespace, or with mounts that propagate there. To serve several drivers,
-/// separate the options of each by --next-driver.
+/// A volume is a file below --loop-dir, made by the controller (belay-controller), or a disk
+/// that a cloud attaches: --driver-kind says which. Run it as root in the mount namespace of the
+/// kubelet, or with mounts that propagate there. To serve several drivers, give the options of each
+/// after those of the one before and --next-driver.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "belay-node", version)]
 pub struct Config {
@@ -189,10 +190,9 @@ impl Config {
 }
 
 impl Driver {
-    /// The directory with its volumes' files.
-    pub(crate) fn folder(&self) -> Result<&Path, &'static str> {
-        let why = "--loop-dir is missing, and this agent supports no other devices";
-        self.loop_dir.as_deref().ok_or(why)
+    /// The directory of its volumes' files; `None` where those are disks.
+    pub(crate) fn folder(&self) -> Option<&Path> {
+        self.loop_dir.as_deref()
     }
 
     fn is_on(&self, node: &NodeId) -> bool {
@@ -380,7 +380,25 @@ mod tests {
     }
 
     #[test]
-    fn a_driver_of_another_node_is_ignored_and_may_be_any() {
+    fn a_driver_of_disks_stands_beside_one_of_files() {
+        let disks = [
+            NEXT_DRIVER,
+            "--driver-kind=openstack",
+            "--endpoint=/csi/cinder.sock",
+            "--kubelet-registration-path=/plugins/cinder.sock",
+        ];
+        let id = "--node-id=7f8b1c2d";
+        let config = parsed(ONE.into_iter().chain(disks).chain([id])).unwrap();
+        assert_eq!(
+            names(&config),
+            ["one.belay.dev", "cinder.csi.openstack.org"]
+        );
+        let folders: Vec<_> = config.drivers().map(Driver::folder).collect();
+        assert_eq!(folders, [Some(Path::new("/one")), None]);
+    }
+
+    #[test]
+    fn a_driver_of_another_node_is_passed_over_and_may_be_any() {
         let elsewhere = ["--only-on-node=n2", "--endpoint=/csi/one.sock"];
         let two = TWO
             .into_iter()
@@ -474,7 +492,11 @@ mod tests {
                 "--max-volumes=1",
                 "two.belay.dev: --loop-dir <DIR>: is required",
             ),
-            ("none", "--driver-kind=tape", "[possible values: local]"),
+            (
+                "none",
+                "--driver-kind=tape",
+                "[possible values: local, openstack]",
+            ),
             (
                 "none",
                 "--log-level=info",

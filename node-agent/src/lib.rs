@@ -12,6 +12,7 @@ mod operation;
 mod rpc;
 
 mod agent;
+mod arrivals;
 mod config;
 mod forgotten;
 mod holder;

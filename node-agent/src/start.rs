@@ -1,9 +1,10 @@
-//! How a driver comes up: its folder is opened and locked and the mounts are read, again and again
-//! until that works; then what a killed agent left is freed. A disk that fails or hangs, a folder
-//! that its controller has not made yet or that another agent serves, holds up one driver and
-//! nothing else.
+//! How a driver comes up: its folder is opened and locked, or the disks are listed, and the mounts
+//! are read, again and again until that works; then what a killed agent left is freed. A disk that
+//! fails or hangs, a folder that its controller has not made yet or that another agent serves,
+//! delays one driver and nothing else.
 
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::fmt::Display;
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
@@ -11,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use belay_contract::drivers::Profile;
 use belay_server::call::Failure;
 use belay_server::endpoint::Endpoint;
 use belay_server::identity::DriverName;
@@ -18,8 +20,9 @@ use belay_server::readiness::{Readiness, State};
 use belay_server::request::VolumeId;
 use tokio::sync::oneshot;
 
+use crate::arrivals;
 use crate::config::{Config, Driver};
-use crate::device::LoopDir;
+use crate::device::{DiskIndex, DiskVolumes, LoopDir, Transport};
 use crate::forgotten;
 use crate::holder;
 use crate::kernel::linux::Linux;
@@ -38,6 +41,7 @@ pub(crate) struct Machine {
     kernel: Linux,
     kubelet_dir: Option<Arc<KubeletDir>>,
     placing: Arc<Mutex<()>>,
+    disks: Arc<DiskIndex>,
     /// The folders that drivers have, by device and inode.
     folders: Mutex<HashMap<(u64, u64), DriverName>>,
     /// The folders of all sockets.
@@ -52,7 +56,37 @@ enum Refused {
     Taken(String),
 }
 
-/// A driver's folder, opened.
+/// Where the volumes of a driver are.
+#[derive(Clone)]
+pub(crate) enum Source {
+    /// In that folder, as files.
+    Folder(PathBuf),
+    /// On disks, as the profile says.
+    Disks(&'static Profile),
+}
+
+impl Source {
+    pub(crate) fn of(driver: &Driver) -> Self {
+        match driver.folder() {
+            Some(folder) => Source::Folder(folder.to_owned()),
+            None => Source::Disks(driver.common.kind.profile()),
+        }
+    }
+
+    /// What is reported of a driver that has not been opened yet: if it stays, its disk hangs.
+    pub(crate) fn opening(&self, driver: &DriverName) -> String {
+        match self {
+            Source::Folder(folder) => format!(
+                "{driver}: --loop-dir {} is being opened; while this stays, its disk does not \
+                 answer",
+                folder.display()
+            ),
+            Source::Disks(_) => format!("{driver}: the disks of the node are being listed"),
+        }
+    }
+}
+
+/// A driver, opened.
 struct Opened {
     node: Node<Linux>,
     /// A socket is in that folder, so others need its lock.
@@ -66,13 +100,44 @@ impl Machine {
             kernel,
             kubelet_dir: kubelet_dir.map(Arc::new),
             placing: Arc::default(),
+            disks: Arc::new(DiskIndex::new()),
             folders: Mutex::default(),
             beside_sockets: endpoints.cloned().collect(),
         }
     }
 
-    /// Opens the folder of that driver. May wait for its disk.
-    fn open(&self, name: &DriverName, folder: &Path) -> Result<Opened, Refused> {
+    /// Keeps the index of the disks up to date, for as long as the agent serves.
+    pub(crate) fn keep_disks(&self) -> impl Future<Output = Infallible> + use<> {
+        arrivals::keep(Arc::clone(&self.disks), self.kernel.clone())
+    }
+
+    /// Opens what that driver has its volumes in. May wait for a disk.
+    fn open(&self, name: &DriverName, source: &Source) -> Result<Opened, Refused> {
+        match source {
+            Source::Folder(folder) => self.open_folder(name, folder),
+            Source::Disks(profile) => self.open_disks(name, profile),
+        }
+    }
+
+    fn open_disks(&self, name: &DriverName, profile: &'static Profile) -> Result<Opened, Refused> {
+        let for_now = |error: kernel::Error| Refused::ForNow(error.to_string());
+        self.disks.rescan(&self.kernel).map_err(for_now)?;
+        let volumes = DiskVolumes::new(name, profile, &self.disks);
+        let node = self.node(Transport::Disks(volumes)).map_err(for_now)?;
+        Ok(Opened {
+            node,
+            is_beside_socket: false,
+        })
+    }
+
+    fn node(&self, transport: Transport<Linux>) -> kernel::Result<Node<Linux>> {
+        let index = MountIndex::scan(&self.kernel, &transport)?;
+        let kubelet_dir = self.kubelet_dir.clone();
+        let node = Node::new(self.kernel.clone(), transport, index, kubelet_dir);
+        Ok(node.placing_by_turns(&self.placing))
+    }
+
+    fn open_folder(&self, name: &DriverName, folder: &Path) -> Result<Opened, Refused> {
         let for_now =
             |why: &dyn Display| Refused::ForNow(format!("--loop-dir {}: {why}", folder.display()));
         // Without links, as the kernel will name the files in it.
@@ -93,13 +158,12 @@ impl Machine {
             self.refuse_served(&loop_dir).map_err(|why| for_now(&why))?;
         }
         // Only now, since another agent may have mounted until it ended.
-        let index = MountIndex::scan(&self.kernel).map_err(|error| for_now(&error))?;
+        let node = self.node(Transport::Loops(loop_dir));
+        let node = node.map_err(|error| for_now(&error))?;
         folders.insert(inode, name.clone());
         drop(folders);
-        let kubelet_dir = self.kubelet_dir.clone();
-        let node = Node::new(self.kernel.clone(), loop_dir, index, kubelet_dir);
         Ok(Opened {
-            node: node.placing_by_turns(&self.placing),
+            node,
             is_beside_socket,
         })
     }
@@ -131,19 +195,10 @@ fn inode(path: &Path) -> io::Result<(u64, u64)> {
     path.metadata().map(|found| (found.dev(), found.ino()))
 }
 
-/// What is said of a driver whose folder has not been opened yet: if it stays, its disk hangs.
-pub(crate) fn opening(driver: &Driver, folder: &Path) -> String {
-    format!(
-        "{}: --loop-dir {} is being opened; while this stays, its disk does not answer",
-        driver.common.driver_name,
-        folder.display()
-    )
-}
-
 /// A driver on its way.
 pub(crate) struct Start {
     name: DriverName,
-    folder: PathBuf,
+    source: Source,
     machine: Arc<Machine>,
     service: Arc<NodeService<Linux>>,
     readiness: Readiness,
@@ -156,14 +211,14 @@ impl Start {
     pub(crate) fn new(
         machine: &Arc<Machine>,
         driver: &Driver,
-        folder: &Path,
+        source: Source,
         service: &Arc<NodeService<Linux>>,
         readiness: Readiness,
         up: State,
     ) -> Self {
         Start {
             name: driver.common.driver_name.clone(),
-            folder: folder.to_owned(),
+            source,
             machine: Arc::clone(machine),
             service: Arc::clone(service),
             readiness,
@@ -199,21 +254,25 @@ impl Start {
             tracing::info!(driver = self.name.as_str(), "the driver has come up");
         }
         drop(first.take().map(|first| first.send(Ok(()))));
+        // What a cloud attaches, it detaches.
+        let Source::Folder(folder) = &self.source else {
+            return;
+        };
         if opened.is_beside_socket {
             tracing::warn!(
                 "--loop-dir {} is the folder of a socket, whose lock a start needs: what a killed \
                  agent or kubelet left is not freed; give the volumes' files a folder of their own",
-                self.folder.display()
+                folder.display()
             );
             return;
         }
-        self.look_after().await;
+        self.look_after(folder).await;
     }
 
     async fn open(&self) -> Result<Opened, Refused> {
         let (machine, name) = (Arc::clone(&self.machine), self.name.clone());
-        let folder = self.folder.clone();
-        let opened = pool::apart(move || machine.open(&name, &folder)).await;
+        let source = self.source.clone();
+        let opened = pool::apart(move || machine.open(&name, &source)).await;
         opened.unwrap_or_else(|failure| Err(Refused::ForNow(failure.message)))
     }
 
@@ -234,23 +293,22 @@ impl Start {
 
     /// Has the folder's lock in the end, and then frees what a killed agent left, and what a killed
     /// kubelet leaves.
-    async fn look_after(&self) {
-        if self.lock().await.is_err() {
+    async fn look_after(&self, folder: &Path) {
+        if self.lock(folder).await.is_err() {
             return;
         }
         if let Err(failure) = self.sweep().await {
             tracing::warn!("what a killed agent left bound is not looked for: {failure}");
         }
         if self.machine.kubelet_dir.is_some() {
-            let folder = self.folder.clone();
-            forgotten::look_after(folder, Arc::clone(&self.service)).await;
+            forgotten::look_after(folder.to_owned(), Arc::clone(&self.service)).await;
         }
     }
 
     /// Returns when the lock is ours: an agent that was killed keeps it while one of its threads
     /// waits for a disk.
-    async fn lock(&self) -> Result<(), Failure> {
-        let folder = self.folder.display();
+    async fn lock(&self, folder: &Path) -> Result<(), Failure> {
+        let folder = folder.display();
         let mut last = None;
         loop {
             let node = self.service.node()?;

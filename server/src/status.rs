@@ -20,7 +20,9 @@ table{border-collapse:collapse;width:100%}\
 th,td{border-bottom:1px solid #8884;padding:.15rem .6rem .15rem 0;text-align:left;\
 vertical-align:top}\
 th{font-weight:600}td{overflow-wrap:anywhere}td.n{white-space:nowrap}\
-td.m{max-width:34rem}td.m div{max-height:2.8em;overflow:auto}\
+td.m div{max-height:2.8em;overflow:auto;scrollbar-width:thin}.calls{font-size:12px}\
+.calls td:nth-child(3),.calls td:nth-child(4),.calls td:nth-child(6){white-space:nowrap;\
+max-width:14rem;overflow:hidden;text-overflow:ellipsis}\
 .ok{color:#18794e}.bad{color:#cd2b31;font-weight:600}footer{margin-top:1.2rem;opacity:.75}";
 
 /// What the page is made of.
@@ -113,8 +115,8 @@ impl Status {
             return Ok(());
         }
         page.push_str(
-            "<h2>Last failed calls</h2>\n<table>\n<tr><th>Age<th>Times<th>Driver<th>Call\
-             <th>Volume<th>Code<th>Message\n",
+            "<h2>Last failed calls</h2>\n<table class=\"calls\">\n<tr><th>Age<th>Times<th>Driver\
+             <th>Call<th>Volume<th>Code<th>Message\n",
         );
         for refusal in refusals {
             writeln!(

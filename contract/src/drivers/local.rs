@@ -9,11 +9,13 @@ use belay_server::request::AccessMode;
 pub const LOCAL: Profile = Profile {
     name: "local.csi.belay.dev",
     topology_key: "topology.local.csi.belay.dev/node",
+    place_is_node: true,
     capabilities: &[
         PluginCapability::Controller,
         PluginCapability::OnlineExpansion,
     ],
     transport: LOOP,
+    disk_names: &[],
     volumes_max: 0,
     access_modes: &[
         AccessMode::SingleNodeWriter,

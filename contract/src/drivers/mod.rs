@@ -2,13 +2,16 @@
 //! every cluster.
 
 mod local;
+mod openstack;
 #[cfg(test)]
 mod tests;
 
 pub use local::LOCAL;
+pub use openstack::OPENSTACK;
 
+use crate::disk::NameTemplate;
 use belay_server::identity::PluginCapability;
-use belay_server::request::AccessMode;
+use belay_server::request::{AccessMode, VolumeId};
 
 /// Every kind of driver, by its name for `--driver-kind` of the agent and `--backend` of the
 /// controller.
@@ -16,14 +19,20 @@ use belay_server::request::AccessMode;
 pub enum Kind {
     /// Sparse files on one node
     Local,
+    /// Cinder volumes, which Nova plugs in as disks
+    Openstack,
 }
 
 impl Kind {
-    /// The constants of this kind.
+    /// Those that a controller of this project serves. The node agent serves all.
+    pub const BACKENDS: &[Kind] = &[Kind::Local];
+
+    /// What is the same of all drivers of this kind.
     #[must_use]
     pub const fn profile(self) -> &'static Profile {
         match self {
             Self::Local => &LOCAL,
+            Self::Openstack => &OPENSTACK,
         }
     }
 }
@@ -35,11 +44,16 @@ pub struct Profile {
     pub name: &'static str,
     /// The topology key of its volumes.
     pub topology_key: &'static str,
-    /// Its plugin capabilities, wherever it runs.
+    /// That place is the node, and its value the node's ID.
+    pub place_is_node: bool,
+    /// What it can do as a whole, wherever it runs.
     pub capabilities: &'static [PluginCapability],
     /// How its volumes reach a node: the name in the publish context.
     pub transport: &'static str,
-    /// Default of `--max-volumes`; 0 = unlimited.
+    /// The names in `/dev/disk/by-id` that the disk of a volume may have, by the volume's ID; none
+    /// where its volumes are no disks, or where the ID says nothing about them.
+    pub disk_names: &'static [NameTemplate],
+    /// Most volumes on a node, if `--max-volumes` is not set (0: unlimited).
     pub volumes_max: u32,
     /// The access modes that a volume supports.
     pub access_modes: &'static [AccessMode],
@@ -57,7 +71,16 @@ pub struct Profile {
     pub kubelet: Kubelet,
 }
 
-/// The kubelet's settings at a mount, from the driver's CSIDriver object.
+impl Profile {
+    /// The names that the disk of that volume may have.
+    #[must_use]
+    pub fn names_of(&self, volume: &VolumeId) -> Vec<String> {
+        let names = self.disk_names.iter();
+        names.map(|name| name.name(volume)).collect()
+    }
+}
+
+/// What the kubelet does at a mount, by the driver's CSIDriver object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kubelet {
     /// Pass the pod's name and other data to the agent.

@@ -1,7 +1,9 @@
 //! The chart and the documentation of a driver match its profile.
 
 use super::{Kind, LOCAL};
-use belay_server::request::AccessMode;
+use crate::disk;
+use crate::publish_context::DISK;
+use belay_server::request::{AccessMode, VolumeId};
 use clap::ValueEnum as _;
 use std::fs;
 use std::path::Path;
@@ -42,9 +44,9 @@ fn the_chart_renders_the_object_that_the_profile_describes() {
 }
 
 #[test]
-fn each_kind_has_its_defaults_in_the_chart_and_there_are_no_others() {
+fn each_backend_has_its_defaults_in_the_chart_and_no_other_has() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/chart/backends");
-    for kind in Kind::value_variants() {
+    for kind in Kind::BACKENDS {
         let file = format!("{}.yaml", kind.to_possible_value().unwrap().get_name());
         let defaults = fs::read_to_string(folder.join(file)).unwrap();
         let profile = kind.profile();
@@ -56,7 +58,20 @@ fn each_kind_has_its_defaults_in_the_chart_and_there_are_no_others() {
         }
     }
     let files = fs::read_dir(folder).unwrap().count();
-    assert_eq!(files, Kind::value_variants().len());
+    assert_eq!(files, Kind::BACKENDS.len());
+}
+
+#[test]
+fn a_disk_has_names_of_its_volume_that_a_publish_context_can_list() {
+    for kind in Kind::value_variants() {
+        let profile = kind.profile();
+        let volume = VolumeId::new("7f8b1c2d-1111-4222-8333-444455556666").unwrap();
+        let names = profile.names_of(&volume);
+        assert_eq!(names.is_empty(), profile.transport != DISK, "{kind:?}");
+        for name in names {
+            assert_eq!(disk::word(&name), Ok(name.clone()));
+        }
+    }
 }
 
 #[test]

@@ -3,23 +3,31 @@
 //! Operations see a [`Transport`], the [`Storage`] of a volume, a device that is [`Held`], and the
 //! [`Verdict`] on a device. What a device is made of is known in its transport's folder alone.
 
+mod disks;
+mod held;
 mod loops;
-
-use std::path::{Path, PathBuf};
+mod storage;
+mod transport;
 
 use belay_server::call::Failure;
 
-use crate::kernel::{self, Cause, Dev, Kernel, Open, Patience, failed_busy, while_busy};
+use crate::kernel::{Error, Kernel};
 
+pub(crate) use disks::{DiskIndex, DiskVolumes, Missing};
+pub(crate) use held::Held;
+pub(crate) use loops::LoopDir;
+/// What holds the volumes of one driver, where that is this node's own.
+pub(crate) use loops::LoopDir as Folder;
 #[cfg(test)]
 pub(crate) use loops::loop_path;
-pub(crate) use loops::{LoopDir, carries_volumes, dev_named, ext4_errors, node_of, size_of};
+pub(crate) use storage::Storage;
+pub(crate) use transport::Transport;
 
-/// Where the volumes of a driver are. A second kind of it makes this an enum of both.
-pub(crate) type Transport<K> = LoopDir<K>;
-
-/// What a volume is stored in, as this node has it.
-pub(crate) type Storage<K> = loops::VolumeFile<K>;
+/// What guards a device of either transport.
+pub(crate) enum Guard<K: Kernel> {
+    Loop(loops::Bound<K>),
+    Disk(disks::Plugged),
+}
 
 /// What a volume's device is wanted for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,99 +48,70 @@ pub(crate) enum Intent {
 }
 
 /// What a device is to a volume.
-pub(crate) enum Verdict<K: Kernel> {
+pub(crate) enum Verdict<K: Kernel, G = Guard<K>> {
     /// It is the volume's.
-    Ours(Held<K>),
+    Ours(Held<K, G>),
     /// It was attached for the volume, whose storage is gone since, elsewhere, or replaced.
-    Stale(Held<K>),
+    Stale(Held<K, G>),
     /// It is attached to nothing: what shows it is left over.
     Unbound,
-    /// It is somebody else's.
+    /// Its disk was removed: what is mounted from it can only be unmounted.
+    Removed,
+    /// It is another volume's, or no volume's.
     Foreign,
 }
 
-impl<K: Kernel> Verdict<K> {
+impl<K: Kernel, G> Verdict<K, G> {
     /// The device, if it is or was the volume's.
-    pub(crate) fn held(&self) -> Option<&Held<K>> {
+    pub(crate) fn held(&self) -> Option<&Held<K, G>> {
         match self {
             Verdict::Ours(device) | Verdict::Stale(device) => Some(device),
-            Verdict::Unbound | Verdict::Foreign => None,
+            Verdict::Unbound | Verdict::Removed | Verdict::Foreign => None,
         }
     }
 
     /// [`Verdict::held`], to keep.
-    pub(crate) fn into_held(self) -> Option<Held<K>> {
+    pub(crate) fn into_held(self) -> Option<Held<K, G>> {
         match self {
             Verdict::Ours(device) | Verdict::Stale(device) => Some(device),
-            Verdict::Unbound | Verdict::Foreign => None,
+            Verdict::Unbound | Verdict::Removed | Verdict::Foreign => None,
+        }
+    }
+
+    fn guarded<H>(self, guard: impl FnOnce(G) -> H) -> Verdict<K, H> {
+        match self {
+            Verdict::Ours(device) => Verdict::Ours(device.guarded(guard)),
+            Verdict::Stale(device) => Verdict::Stale(device.guarded(guard)),
+            Verdict::Unbound => Verdict::Unbound,
+            Verdict::Removed => Verdict::Removed,
+            Verdict::Foreign => Verdict::Foreign,
         }
     }
 }
 
-/// An attached device, held open: its number is not given to another one meanwhile.
-pub(crate) struct Held<K: Kernel> {
-    // Declared before its guard: the device is closed first.
-    fd: K::Fd,
-    path: PathBuf,
-    guard: loops::Bound<K>,
-    /// Somebody had it claimed when it was taken over: a mount that we do not see, or a mkfs that
-    /// outlived us.
-    pub(crate) is_shared: bool,
-    /// It could be told, when it was attached, that nobody else had its storage open.
-    pub(crate) is_checked: bool,
+/// What has become of the storage behind a volume's device.
+#[derive(Clone, Debug)]
+pub(crate) enum Backing {
+    /// It is behind the device; sizes in bytes.
+    There { bytes: u64, device_bytes: u64 },
+    /// The device has a file that the volume's name does not lead to.
+    Gone,
+    /// The device has no file, or another volume's.
+    Lost,
+    /// The disk was removed.
+    Unplugged,
+    /// The file cannot be read.
+    Unreadable(Error),
 }
 
-impl<K: Kernel> Held<K> {
-    /// The open device.
-    pub(crate) fn fd(&self) -> &K::Fd {
-        &self.fd
-    }
+/// A volume's storage, or what is still to be waited for.
+pub(crate) enum Sought<T> {
+    Found(T),
+    /// No disk of the volume is plugged in yet.
+    Missing(Missing),
+}
 
-    /// Its node, which is what mount shows as the source.
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// Its number.
-    ///
-    /// # Errors
-    /// When the kernel refuses.
-    pub(crate) fn dev(&self, kernel: &K) -> kernel::Result<Dev> {
-        Ok(kernel.stat(&self.fd)?.rdev)
-    }
-
-    /// Whether somebody claims it now: a mount in any namespace, or a running mkfs. A mere reader
-    /// does not.
-    ///
-    /// # Errors
-    /// When it cannot be opened at all.
-    pub(crate) fn is_claimed(&self, kernel: &K) -> kernel::Result<bool> {
-        let exclusive = || kernel.reopen(&self.fd, Open::DeviceExclusive);
-        match while_busy(kernel, Patience::Moment, failed_busy, exclusive) {
-            Ok(_) => Ok(false),
-            Err(error) if error.cause() == Cause::Busy => Ok(true),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// For what needs the device to itself.
-    ///
-    /// # Errors
-    /// `ABORTED` while somebody claims it.
-    pub(crate) fn refuse_claimed(&self, kernel: &K) -> Result<(), Failure> {
-        match self.is_claimed(kernel)? {
-            false => Ok(()),
-            true => Err(self.claimed()),
-        }
-    }
-
-    /// What to say where it must not be claimed. A filesystem on it may be mounted once more, but
-    /// not made.
-    pub(crate) fn claimed(&self) -> Failure {
-        Failure::busy(format!(
-            "{} is still in use for this volume, by a mount elsewhere or by a mkfs that outlived \
-             an earlier attempt",
-            self.path.display()
-        ))
-    }
+/// A device of one transport cannot be that of a volume of another.
+fn mixed_up() -> Failure {
+    Failure::bug("a device of one transport was taken for a volume of another")
 }

@@ -3,6 +3,7 @@
 //! Everything above speaks to [`Kernel`] and never sees an errno, a raw descriptor or a libc
 //! type; [`linux`] is the one place with unsafe code. Nothing in here knows what a volume is.
 
+mod disks;
 mod error;
 #[cfg(test)]
 pub(crate) mod fake;
@@ -13,6 +14,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+pub(crate) use disks::{Disk, DiskAt, DiskFacts, Disks, NvmeFacts, ScsiFacts};
 pub(crate) use error::{Cause, Error, Result};
 pub(crate) use types::{
     AlignedBuf, BtrfsErrors, BtrfsGeometry, Child, ChildEnd, Dev, Ext4Error, Ext4Errors, FileKind,
@@ -24,7 +26,7 @@ pub(crate) use types::{
 ///
 /// Verbs marked *quick* never wait for a disk or a server (measured on a mount whose server never
 /// answers) and may run on the agent's one thread; all others belong on the pool.
-pub(crate) trait Kernel: Send + Sync + 'static {
+pub(crate) trait Kernel: Disks + Send + Sync + 'static {
     /// An open file description. Dropping it closes it, so a held device is dropped on the pool.
     type Fd: Send + Sync + 'static;
 
@@ -87,6 +89,8 @@ pub(crate) trait Kernel: Send + Sync + 'static {
     fn fsync(&self, fd: &Self::Fd) -> Result<()>;
     /// `BLKGETSIZE64`: the size of an open block device in bytes. Quick.
     fn device_bytes(&self, fd: &Self::Fd) -> Result<u64>;
+    /// `BLKGETDISKSEQ`: see [`Disk::diskseq`]. Quick.
+    fn diskseq(&self, fd: &Self::Fd) -> Result<u64>;
 
     /// The number of the loop device with this device number, if it is one: where the loop driver
     /// makes partitions (`loop.max_part`), minors are not numbers. Quick.
@@ -170,9 +174,9 @@ pub(crate) trait Kernel: Send + Sync + 'static {
 
     /// `EXT4_IOC_RESIZE_FS` to a number of filesystem blocks. Needs `CAP_SYS_RESOURCE`.
     fn ext4_resize(&self, root: &Self::Fd, blocks: u64) -> Result<()>;
-    /// The errors that the ext4 mounted from a loop device has counted, from sysfs; `None` when
-    /// there is no such filesystem. Quick.
-    fn ext4_errors(&self, number: u32) -> Result<Option<Ext4Errors>>;
+    /// The errors that the ext4 mounted from a device has counted, from sysfs; `None` when there is
+    /// no such filesystem. Quick.
+    fn ext4_errors(&self, dev: Dev) -> Result<Option<Ext4Errors>>;
     /// `XFS_IOC_FSGEOMETRY`.
     fn xfs_geometry(&self, root: &Self::Fd) -> Result<XfsGeometry>;
     /// `XFS_IOC_FSGROWFSDATA` to a number of filesystem blocks, the inode share kept as it is.

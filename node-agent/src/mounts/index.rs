@@ -14,6 +14,7 @@ use belay_server::request::VolumeId;
 use super::Mounts;
 use super::behind::{device_behind, root_dev};
 use super::table::{Covered, shown_by};
+use crate::device::Transport;
 use crate::kernel::{Cause, Dev, FileKind, Kernel, Result, Stat};
 
 /// Mount points by path, by volume and by device.
@@ -55,11 +56,11 @@ impl MountIndex {
     /// hangs.
     ///
     /// # Errors
-    /// When mountinfo cannot be read.
-    pub(crate) fn scan<K: Kernel>(kernel: &K) -> Result<Self> {
+    /// When mountinfo or sysfs cannot be read.
+    pub(crate) fn scan<K: Kernel>(kernel: &K, transport: &Transport<K>) -> Result<Self> {
         let index = MountIndex::default();
         for mount in kernel.mounts()? {
-            if let Some(shown) = shown_by(kernel, &mount) {
+            if let Some(shown) = shown_by(kernel, transport, &mount)? {
                 let entry = Entry {
                     root: shown.root,
                     device: shown.device,
@@ -182,7 +183,7 @@ impl<K: Kernel> Mounts<'_, K> {
     ) -> Result<Vec<PathBuf>> {
         let (kernel, index) = (self.kernel, self.index);
         let noted = index.lock().mounts_of(device);
-        let mut covered = Covered::new(kernel, device);
+        let mut covered = Covered::new(kernel, self.transport, device);
         let mut live = Vec::new();
         for (path, entry) in noted {
             if except.contains(&&*path) {
@@ -222,7 +223,7 @@ impl<K: Kernel> Mounts<'_, K> {
         let Some(entry) = index.lock().by_path.get(path).cloned() else {
             return Ok(false);
         };
-        let mut covered = Covered::new(kernel, entry.device);
+        let mut covered = Covered::new(kernel, self.transport, entry.device);
         // The table names no links.
         if !covered.is_at(path)? && !covered.is_at(&without_links(kernel, path)?)? {
             index.forget(path);

@@ -31,15 +31,6 @@ pub(crate) fn something_else(field: &str, volume: &VolumeId, path: &Path) -> Fai
     ))
 }
 
-/// What to say when the mount at `path` has a file that lost the volume's name.
-pub(crate) fn replaced(volume: &VolumeId, path: &Path) -> String {
-    format!(
-        "the file of volume {volume} was removed or replaced while it is staged, and {} has the \
-         old one; delete the pods that use it here, so that it is unpublished and unstaged",
-        path.display()
-    )
-}
-
 /// The mounts of the node, as one driver asks for them.
 pub(crate) struct Mounts<'a, K: Kernel> {
     pub(crate) kernel: &'a K,
@@ -174,6 +165,8 @@ impl<K: Kernel> Mounts<'_, K> {
         Ok(match verdict {
             Verdict::Ours(_) | Verdict::Stale(_) => true,
             Verdict::Unbound => stat.kind == FileKind::BlockDevice,
+            // Nothing shows whose it was, and nothing can be read from it or written to it.
+            Verdict::Removed => true,
             Verdict::Foreign => false,
         })
     }

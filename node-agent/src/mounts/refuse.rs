@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use belay_server::call::Failure;
 use belay_server::request::VolumeId;
 
-use super::{Covered, Mounts, replaced};
+use super::{Covered, Mounts};
 use crate::device::{Held, Intent, Storage, Verdict};
 use crate::kernel::{Dev, Kernel};
 
@@ -45,7 +45,8 @@ impl<K: Kernel> Mounts<'_, K> {
             };
             let (_, verdict) = self.verdict(volume, &path, &stat, Intent::TakeDown)?;
             if let Verdict::Stale(_) = verdict {
-                return Err(Failure::precondition(replaced(volume, &path)));
+                let why = self.transport.replaced(volume, &path);
+                return Err(Failure::precondition(why));
             }
         }
         Ok(())
@@ -78,7 +79,7 @@ impl<K: Kernel> Mounts<'_, K> {
         device: Dev,
         except: &[&Path],
     ) -> Result<(), Failure> {
-        let shown = Covered::new(self.kernel, device).paths(except)?;
+        let shown = Covered::new(self.kernel, self.transport, device).paths(except)?;
         let is_ours = |path: &&PathBuf| !self.index.is_of_another(path, volume);
         let Some(path) = shown.iter().find(is_ours) else {
             return Ok(());

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::device::{carries_volumes, dev_named, node_of};
+use crate::device::Transport;
 use crate::kernel::{Dev, Kernel, MountEntry, Result};
 
 /// What one line of the table shows.
@@ -16,31 +16,43 @@ pub(super) struct Shown {
 
 /// The device that is mounted or bound there, as far as the line shows it. The name of a node
 /// on a tmpfs may be that of any file: [`Covered`] does not trust it, a look at the path decides.
-pub(super) fn shown_by<K: Kernel>(kernel: &K, mount: &MountEntry) -> Option<Shown> {
+///
+/// # Errors
+/// When sysfs cannot be read.
+pub(super) fn shown_by<K: Kernel>(
+    kernel: &K,
+    transport: &Transport<K>,
+    mount: &MountEntry,
+) -> Result<Option<Shown>> {
     let device = match mount.fs_type.as_str() {
-        "devtmpfs" | "tmpfs" => dev_named(kernel, &mount.root)?,
+        "devtmpfs" | "tmpfs" => transport.dev_named(kernel, &mount.root)?,
         // The kernel names the device by itself, whatever the source was called.
         "btrfs" => {
-            let device = dev_named(kernel, &mount.source)?;
-            return Some(Shown { root: None, device });
+            let device = transport.dev_named(kernel, &mount.source)?;
+            return Ok(device.map(|device| Shown { root: None, device }));
         }
-        _ => carries_volumes(kernel, mount.dev).then_some(mount.dev)?,
+        _ if transport.carries_volumes(kernel, mount.dev)? => Some(mount.dev),
+        _ => None,
     };
-    let root = Some(device);
-    Some(Shown { root, device })
+    Ok(device.map(|device| Shown {
+        root: Some(device),
+        device,
+    }))
 }
 
 /// The lines of the table that certainly show one device. Read at the first question.
 pub(crate) struct Covered<'a, K: Kernel> {
     kernel: &'a K,
+    transport: &'a Transport<K>,
     device: Dev,
     lines: Option<Vec<MountEntry>>,
 }
 
 impl<'a, K: Kernel> Covered<'a, K> {
-    pub(crate) fn new(kernel: &'a K, device: Dev) -> Self {
+    pub(crate) fn new(kernel: &'a K, transport: &'a Transport<K>, device: Dev) -> Self {
         Covered {
             kernel,
+            transport,
             device,
             lines: None,
         }
@@ -93,17 +105,25 @@ impl<'a, K: Kernel> Covered<'a, K> {
     }
 
     fn read(&self) -> Result<Vec<MountEntry>> {
-        let Some(node) = node_of(self.kernel, self.device) else {
+        let (kernel, transport) = (self.kernel, self.transport);
+        if !transport.carries_volumes(kernel, self.device)? {
             return Ok(Vec::new());
-        };
+        }
         // A container may have its device nodes on a tmpfs; on any other, the name is a pod's.
-        let nodes = self.kernel.look(&node)?.map(|node| node.dev);
-        let mut lines = self.kernel.mounts()?;
-        lines.retain(|line| {
+        let nodes = match transport.node_of(kernel, self.device)? {
+            Some(node) => kernel.look(&node)?.map(|node| node.dev),
+            None => None,
+        };
+        let mut lines = Vec::new();
+        for line in kernel.mounts()? {
             let is_sure = line.fs_type != "tmpfs" || nodes == Some(line.dev);
-            let shown = shown_by(self.kernel, line).filter(|_| is_sure);
-            shown.is_some_and(|shown| shown.device == self.device)
-        });
+            if is_sure
+                && let Some(shown) = shown_by(kernel, transport, &line)?
+                && shown.device == self.device
+            {
+                lines.push(line);
+            }
+        }
         Ok(lines)
     }
 }

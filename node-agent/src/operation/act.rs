@@ -50,6 +50,12 @@ impl<K: Kernel> Context<'_, K> {
     /// `FAILED_PRECONDITION` naming the path while the volume is mounted anywhere; `ABORTED` while
     /// somebody else has it.
     pub(super) fn detach(&self, volume: &VolumeId) -> Result<(), Failure> {
+        self.free(volume)?;
+        self.transport.forget(volume);
+        Ok(())
+    }
+
+    fn free(&self, volume: &VolumeId) -> Result<(), Failure> {
         let storage = match self.transport.find_if_any(&self.kernel, volume) {
             Ok(Some(storage)) => storage,
             Ok(None) => return self.mounts().refuse_stale(volume),

@@ -1,4 +1,4 @@
-//! `NodeExpandVolume`: takes a grown file over into its device and its filesystem, while in use.
+//! `NodeExpandVolume`: takes a grown file or disk over into its filesystem, while in use.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use belay_server::request::NodeExpand;
 use super::Node;
 use super::context::{Context, operation};
 use super::phase::{Operation, Phase, Progress};
-use crate::device::{Held, Intent, Verdict, ext4_errors};
+use crate::device::{Held, Intent, Verdict};
 use crate::filesystem::{FsType, GrowError, grow};
 use crate::kernel::{FileKind, Kernel, Open, Stat};
 use crate::mounts::block_path;
@@ -16,7 +16,7 @@ use crate::mounts::block_path;
 /// Grows what is mounted at the volume path and returns the device's size in bytes.
 ///
 /// # Errors
-/// `NOT_FOUND` when the volume is not there, `UNAVAILABLE` when its file has not grown yet,
+/// `NOT_FOUND` when the volume is not there, `UNAVAILABLE` when its file or disk has not grown yet,
 /// `FAILED_PRECONDITION` when the kernel will not let this process grow a mounted filesystem, or
 /// the filesystem is mounted read-only.
 pub(crate) fn expand<K: Kernel>(
@@ -40,8 +40,8 @@ fn run<K: Kernel>(cx: &Context<'_, K>, request: &NodeExpand) -> Result<u64, Fail
     let Verdict::Ours(device) = verdict else {
         return Err(not_there(request, path));
     };
-    let bytes = cx.phase(Phase::Grow, || device.bytes(&cx.kernel))?;
     let required = request.range.map_or(0, |range| range.required_bytes);
+    let bytes = cx.phase(Phase::Grow, || device.bytes(&cx.kernel, required))?;
     if bytes < required {
         return Err(Failure::new(
             Kind::Unreachable,
@@ -125,7 +125,7 @@ fn grow_mounted<K: Kernel>(
             Err(Failure::precondition(takes_no_writes(request, fs)))
         }
         Err(GrowError::NeedsCapability { .. }) => {
-            let errors = ext4_errors(kernel, device.dev(kernel)?)?;
+            let errors = cx.transport.ext4_errors(kernel, device.dev(kernel)?)?;
             let errors = errors.map_or(0, |errors| errors.count);
             Err(Failure::precondition(not_permitted(request, fs, errors)))
         }

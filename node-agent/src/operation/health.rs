@@ -6,7 +6,6 @@
 mod causes;
 mod storage;
 
-pub(super) use causes::Backing;
 pub(crate) use storage::{StorageComplaint, storage_hangs, storage_health, volumes_hang};
 
 use std::path::{Path, PathBuf};
@@ -18,8 +17,8 @@ use belay_server::request::{NodeVolumeHealth, VolumeId};
 use super::Node;
 use super::context::operation;
 use super::phase::{Operation, Progress};
-use crate::device::{Intent, Verdict, carries_volumes, ext4_errors, node_of, size_of};
-use crate::kernel::{Cause, Dev, FileKind, Kernel, MountAttrs, MountFacts, Open, Stat};
+use crate::device::{Backing, Intent, Verdict};
+use crate::kernel::{Dev, FileKind, Kernel, MountAttrs, MountFacts, Open, Stat};
 use crate::mounts::block_path;
 use causes::{Filesystem, Seen, judge, unreadable};
 
@@ -54,16 +53,14 @@ fn run<K: Kernel>(node: &Node<K>, request: &NodeVolumeHealth) -> Result<Complain
         }
     }
     let volume = &request.id;
-    let file = node.transport.path_of(volume)?;
     // Whatever is asked of the volume would end there.
-    match node.kernel.look(&file) {
-        Err(error) if error.cause() == Cause::Io => return Ok(unreadable(&error)),
-        _ => {}
+    if let Some(error) = node.transport.unreadable(&node.kernel, volume)? {
+        return Ok(unreadable(&error));
     }
     let mut is_mounted = false;
     for path in paths(node, request)? {
         let is_staging = is_staging(request, &path);
-        let Some(complaints) = at(node, request, &file, path)? else {
+        let Some(complaints) = at(node, request, path)? else {
             continue;
         };
         // A target for reading only does not show that the volume itself is read-only.
@@ -72,12 +69,13 @@ fn run<K: Kernel>(node: &Node<K>, request: &NodeVolumeHealth) -> Result<Complain
         }
         is_mounted = true;
     }
-    if is_mounted || node.transport.name_if_any(&node.kernel, volume)?.is_some() {
+    if is_mounted || node.transport.is_here(&node.kernel, volume)? {
         return Ok(Complaints::default());
     }
     Err(Failure::not_found(format!(
-        "volume {volume}: no file {} on this node, and it is not mounted at the paths given",
-        file.display()
+        "volume {volume}: its storage ({}) is not on this node, and it is not mounted at the paths \
+         given",
+        node.transport.named(volume)?.display()
     )))
 }
 
@@ -85,25 +83,34 @@ fn run<K: Kernel>(node: &Node<K>, request: &NodeVolumeHealth) -> Result<Complain
 fn at<K: Kernel>(
     node: &Node<K>,
     request: &NodeVolumeHealth,
-    file: &Path,
     path: PathBuf,
 ) -> Result<Option<Complaints>, Failure> {
     let staging = request.staging.as_deref();
     let Some(subject) = subject(node, &request.id, staging, path)? else {
         return Ok(None);
     };
-    let Subject { path, stat, .. } = &subject;
-    let filesystem = match stat.kind {
+    let filesystem = match subject.stat.kind {
         FileKind::BlockDevice => None,
-        _ => filesystem(node, path, stat, subject.device, staging)?,
+        _ => filesystem(node, &subject.path, &subject.stat, subject.device, staging)?,
     };
+    let (file, device) = named(node, &request.id, subject.device)?;
     Ok(Some(judge(&Seen {
-        file,
-        path,
-        device: &node_of(&node.kernel, subject.device).unwrap_or_default(),
+        file: &file,
+        path: &subject.path,
+        device: &device,
         backing: subject.backing,
         filesystem,
     })))
+}
+
+/// What people know the volume's storage as, and its device.
+fn named<K: Kernel>(
+    node: &Node<K>,
+    volume: &VolumeId,
+    device: Dev,
+) -> Result<(PathBuf, PathBuf), Failure> {
+    let device = node.transport.node_of(&node.kernel, device)?;
+    Ok((node.transport.named(volume)?, device.unwrap_or_default()))
 }
 
 /// What is wrong with a filesystem that is the volume's, as far as a few looks at what the kernel
@@ -120,29 +127,19 @@ pub(super) fn of_mounted<K: Kernel>(
     staging: Option<&Path>,
 ) -> Result<Complaints, Failure> {
     let kernel = &node.kernel;
-    let Some(device_node) = node_of(kernel, device) else {
+    if !node.transport.carries_volumes(kernel, device)? {
         return Ok(Complaints::default());
-    };
-    let file = node.transport.path_of(volume)?;
-    // Before the file: while a volume grows, its device follows the file.
-    let device_bytes = size_of(kernel, device)?.unwrap_or_default();
-    let found = match kernel.look(&file) {
-        Err(error) if error.cause() == Cause::Io => return Ok(unreadable(&error)),
-        found => found?.filter(|found| found.kind == FileKind::File),
-    };
-    let backing = match found {
-        None => Backing::Gone,
-        Some(_) if node.transport.is_replaced(kernel, volume, device)? => Backing::Gone,
-        Some(found) => Backing::There {
-            bytes: found.bytes,
-            device_bytes,
-        },
-    };
+    }
+    let backing = node.transport.behind(kernel, volume, device)?;
+    if let Backing::Unreadable(error) = &backing {
+        return Ok(unreadable(error));
+    }
     let filesystem = filesystem(node, path, stat, device, staging)?;
+    let (file, device) = named(node, volume, device)?;
     Ok(judge(&Seen {
         file: &file,
         path,
-        device: &device_node,
+        device: &device,
         backing,
         filesystem,
     }))
@@ -156,40 +153,42 @@ pub(super) fn of_device<K: Kernel>(
     device: Dev,
     backing: Backing,
 ) -> Result<Complaints, Failure> {
-    let file = node.transport.path_of(volume)?;
+    let (file, device) = named(node, volume, device)?;
     Ok(judge(&Seen {
         file: &file,
         path,
-        device: &node_of(&node.kernel, device).unwrap_or_default(),
+        device: &device,
         backing,
         filesystem: None,
     }))
 }
 
-impl Backing {
-    /// The file of an open device of the volume, which had so many bytes a moment ago. It is
-    /// measured after its device, which follows it while a volume grows.
-    ///
-    /// # Errors
-    /// What the kernel refused.
-    pub(super) fn of<K: Kernel>(
-        kernel: &K,
-        verdict: &Verdict<K>,
-        device_bytes: u64,
-    ) -> Result<Self, Failure> {
-        let storage = match verdict {
-            Verdict::Ours(device) => device.storage(),
-            Verdict::Stale(_) => return Ok(Backing::Gone),
-            Verdict::Unbound | Verdict::Foreign => None,
-        };
-        Ok(match storage {
-            Some(storage) => Backing::There {
-                bytes: storage.bytes_now(kernel)?,
+/// What is behind an open device of the volume, which had so many bytes a moment ago. Its file is
+/// measured after it, since it follows the file while a volume grows.
+///
+/// # Errors
+/// What the kernel refused.
+pub(super) fn behind_held<K: Kernel>(
+    kernel: &K,
+    verdict: &Verdict<K>,
+    device_bytes: u64,
+) -> Result<Backing, Failure> {
+    Ok(match verdict {
+        Verdict::Ours(device) => match device.backing_file() {
+            Some(file) => Backing::There {
+                bytes: kernel.stat(file)?.bytes,
                 device_bytes,
             },
-            None => Backing::Lost,
-        })
-    }
+            // A disk is all that there is.
+            None => Backing::There {
+                bytes: device_bytes,
+                device_bytes,
+            },
+        },
+        Verdict::Stale(_) => Backing::Gone,
+        Verdict::Removed => Backing::Unplugged,
+        Verdict::Unbound | Verdict::Foreign => Backing::Lost,
+    })
 }
 
 /// Where the volume may be mounted: by the request, as noted, and as found at the start.
@@ -216,14 +215,17 @@ fn subject<K: Kernel>(
         return Ok(None);
     };
     let (device, verdict) = node.mounts().verdict(volume, &path, &stat, Intent::Use)?;
-    if !carries_volumes(kernel, device) {
+    if !node.transport.carries_volumes(kernel, device)? {
         return Ok(None);
     }
     let is_noted = node.index.is_noted_for(&path, &stat, volume);
     let is_block = stat.kind == FileKind::BlockDevice;
     let backing = match &verdict {
-        Verdict::Ours(held) => Backing::of(kernel, &verdict, kernel.device_bytes(held.fd())?)?,
+        Verdict::Ours(held) => behind_held(kernel, &verdict, kernel.device_bytes(held.fd())?)?,
         Verdict::Stale(_) => Backing::Gone,
+        Verdict::Removed if is_noted || is_of(staging, &path) || staging == Some(&path) => {
+            Backing::Unplugged
+        }
         Verdict::Unbound if is_block && is_of(staging, &path) => Backing::Lost,
         // The bind of a raw device does not hold it.
         _ if is_block && is_noted => Backing::Lost,
@@ -266,7 +268,7 @@ fn filesystem<K: Kernel>(
     };
     let stopped = facts.superblock_read_only && !is_meant(node, &facts, path, staging)?;
     let ext4 = match facts.fs_type.as_str() {
-        "ext4" => ext4_errors(kernel, device)?,
+        "ext4" => node.transport.ext4_errors(kernel, device)?,
         _ => None,
     };
     let btrfs = match facts.fs_type.as_str() {

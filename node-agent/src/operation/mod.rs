@@ -36,7 +36,9 @@ pub(crate) use unstage::unstage;
 
 use std::sync::{Arc, Mutex};
 
-use crate::device::Transport;
+use tokio::sync::watch;
+
+use crate::device::{DiskIndex, Transport};
 use crate::kernel::Kernel;
 use crate::mounts::{MountIndex, Mounts};
 
@@ -73,6 +75,11 @@ impl<K: Kernel> Node<K> {
             placing: Arc::default(),
             pending: pending::Pending::default(),
         }
+    }
+
+    /// Changes with the disks of the node; `None` where volumes do not wait for any.
+    pub(crate) fn arrivals(&self) -> Option<watch::Receiver<u64>> {
+        self.transport.disks().map(DiskIndex::arrivals)
     }
 
     /// Its mounts, to be asked for.

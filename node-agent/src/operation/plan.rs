@@ -17,10 +17,10 @@ pub(super) fn fit<K: Kernel>(
     kernel: &K,
     device: &Held<K>,
 ) -> Result<u64, Failure> {
-    let bytes = device.bytes(kernel)?;
+    let bytes = device.bytes(kernel, plan.bytes)?;
     if bytes < plan.bytes {
         return Err(Failure::precondition(format!(
-            "{} has {bytes} bytes but the volume was attached with {}; its file was cut",
+            "{} has {bytes} bytes but the volume was attached with {}; its storage was cut",
             device.path().display(),
             plan.bytes
         )));

@@ -14,10 +14,10 @@ use super::Node;
 use super::context::{Context, operation};
 use super::phase::{Operation, Phase, Progress};
 use super::plan::asked_fs;
-use crate::device::{Intent, Verdict, carries_volumes};
+use crate::device::{Intent, Verdict};
 use crate::filesystem::{FsType, parse_flags};
 use crate::kernel::{Cause, Dev, FileKind, Kernel, MountAttrs, Stat};
-use crate::mounts::{block_path, replaced, something_else};
+use crate::mounts::{block_path, something_else};
 
 /// Permissions of a target directory until the volume's own root covers it.
 const TARGET_DIR_MODE: u32 = 0o750;
@@ -81,7 +81,9 @@ fn run<K: Kernel>(
             .mounts()
             .verdict(&request.id, &source_path, &staged, Intent::Use)?;
         return Err(match verdict {
-            Verdict::Stale(_) => Failure::precondition(replaced(&request.id, &source_path)),
+            Verdict::Stale(_) | Verdict::Removed => {
+                Failure::precondition(cx.transport.replaced(&request.id, &source_path))
+            }
             _ => not_staged(request, &source_path),
         });
     };
@@ -132,11 +134,11 @@ fn may_wait<K: Kernel>(
     let Some(parent) = request.target.parent() else {
         return Ok(false);
     };
-    let parent = node.kernel.look(parent)?;
-    Ok(parent.is_some_and(|stat| {
-        carries_volumes(&node.kernel, stat.dev)
-            || stat.dev.is_anonymous() && node.index.shows(stat.dev)
-    }))
+    let Some(stat) = node.kernel.look(parent)? else {
+        return Ok(false);
+    };
+    let is_on_device = node.transport.carries_volumes(&node.kernel, stat.dev)?;
+    Ok(is_on_device || stat.dev.is_anonymous() && node.index.shows(stat.dev))
 }
 
 /// What is cloned: the staged filesystem, or the staged device.
@@ -206,7 +208,9 @@ fn refuse_replaced<K: Kernel>(
         .transport
         .is_replaced(&node.kernel, &request.id, device)?
     {
-        true => Err(Failure::precondition(replaced(&request.id, source))),
+        true => Err(Failure::precondition(
+            node.transport.replaced(&request.id, source),
+        )),
         false => Ok(()),
     }
 }

@@ -85,7 +85,7 @@ fn left<K: Kernel>(node: &Node<K>, volume: &VolumeId) -> Result<Left<K>, Failure
         return Ok(Left::Nothing);
     };
     let mut shown = node.mounts().others(volume, device, &[])?;
-    let mut covered = Covered::new(kernel, device);
+    let mut covered = Covered::new(kernel, &node.transport, device);
     let Some(first) = shown.pop() else {
         let nowhere = covered.paths(&[])?.into_iter().next();
         return Ok(nowhere.map_or(Left::Device(verdict), Left::Shown));

@@ -7,12 +7,16 @@ use super::Node;
 use crate::kernel::Kernel;
 
 /// As the kernel reports them now; none if another directory is at the path of the backing files
-/// than at the start, because its filesystem is then another one. May wait for a disk.
+/// than at the start, because its filesystem is then another one, and for volumes that are disks.
+/// May wait for a disk.
 ///
 /// # Errors
 /// What the kernel refused.
 pub(crate) fn space<K: Kernel>(node: &Node<K>) -> Result<Option<Space>, Failure> {
-    let (kernel, dir) = (&node.kernel, &node.transport);
+    let kernel = &node.kernel;
+    let Some(dir) = node.transport.folder() else {
+        return Ok(None);
+    };
     let (named, held) = (kernel.look(dir.path())?, kernel.stat(dir.fd())?);
     if !named.is_some_and(|named| named.is_same_root(&held)) {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! `NodeStageVolume`: from a volume's file to a mounted filesystem, or a bound raw device.
+//! `NodeStageVolume`: from a volume's file or disk to a mounted filesystem, or a bound raw device.
 //!
 //! find -> hold -> verify -> mounted already? -> probe -> format if allowed -> mount detached ->
 //! check -> grow -> move into place. Until the last call nothing is visible, and everything before
@@ -7,18 +7,18 @@
 mod block;
 mod grow;
 mod mount;
+mod permit;
 mod tally;
 
 pub(super) use tally::announce;
 
-use belay_contract::publish_context::PublishContext;
 use belay_server::call::Failure;
 use belay_server::request::{Access, Stage, VolumeId};
 
 use super::Node;
 use super::context::{Context, operation};
 use super::phase::{Operation, Phase, Progress};
-use crate::device::{Held, Purpose, Storage};
+use crate::device::{Held, Missing, Purpose, Storage};
 use crate::kernel::{FileKind, Kernel};
 
 /// Whether this run may start mkfs, which has a limit of its own.
@@ -31,10 +31,12 @@ pub(crate) enum Formatting {
 }
 
 /// How far a stage came.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Staged {
     /// The volume is staged.
     Done,
+    /// Its disk is not there yet; nothing was changed.
+    WantsDisk(Missing),
     /// It must be formatted first, or read as a whole to know; nothing was changed.
     WantsFormat,
 }
@@ -64,7 +66,7 @@ fn run<K: Kernel>(
     request: &Stage,
     formatting: Formatting,
 ) -> Result<Staged, Failure> {
-    let plan = PublishContext::read(&request.id, &request.publish_context)?;
+    let plan = cx.transport.read(&request.id, &request.publish_context)?;
     match cx.mounts().look("staging_target_path", &request.staging)? {
         Some(stat) if stat.kind == FileKind::Directory => match &request.capability.access {
             Access::Block => block::stage(cx, request, &plan, &stat),
@@ -102,8 +104,8 @@ fn attach<K: Kernel>(
         }
         storage.hold(&cx.kernel, left, purpose)
     })?;
-    if !device.is_checked {
-        tally::openers_unchecked(cx.transport.path());
+    if let (false, Some(folder)) = (device.is_checked, cx.transport.folder()) {
+        tally::openers_unchecked(folder.path());
     }
     Ok(device)
 }

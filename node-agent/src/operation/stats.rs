@@ -6,7 +6,7 @@ use belay_server::request::Stats;
 
 use super::Node;
 use super::context::{Context, operation};
-use super::health::{self, Backing};
+use super::health;
 use super::phase::{Operation, Phase, Progress};
 use crate::device::Intent;
 use crate::kernel::{FileKind, Kernel, Stat, Usage};
@@ -93,7 +93,7 @@ fn device<K: Kernel>(
         return Ok(None);
     };
     let bytes = node.kernel.device_bytes(device.fd())?;
-    let backing = Backing::of(&node.kernel, &verdict, bytes)?;
+    let backing = health::behind_held(&node.kernel, &verdict, bytes)?;
     let complaints = health::of_device(node, &request.id, path, dev, backing)?;
     Ok(Some(VolumeStats {
         usage: VolumeUsage::Block(bytes),

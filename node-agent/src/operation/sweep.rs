@@ -12,6 +12,7 @@ use belay_server::request::VolumeId;
 use super::Node;
 use super::context::Context;
 use super::phase::Phase;
+use crate::device::Folder;
 use crate::kernel::Kernel;
 use crate::mounts::Covered;
 
@@ -23,7 +24,10 @@ impl<K: Kernel> Node<K> {
     /// # Errors
     /// What the kernel refused.
     pub(crate) fn is_alone(&self) -> Result<bool, Failure> {
-        Ok(self.transport.is_ours_alone(&self.kernel)?)
+        match self.transport.folder() {
+            Some(folder) => Ok(folder.is_ours_alone(&self.kernel)?),
+            None => Ok(true),
+        }
     }
 
     /// The devices that may have been left attached, by number, and the volumes they may belong to:
@@ -32,11 +36,14 @@ impl<K: Kernel> Node<K> {
     /// # Errors
     /// What the kernel refused.
     pub(crate) fn remnants(&self) -> Result<Vec<(u32, VolumeId)>, Failure> {
+        let Some(folder) = self.transport.folder() else {
+            return Ok(Vec::new());
+        };
         if !self.sees_all_mounts()? {
             return Ok(Vec::new());
         }
         let is_noted = |dev| self.index.has(dev);
-        Ok(self.transport.remnants(&self.kernel, is_noted)?)
+        Ok(folder.remnants(&self.kernel, is_noted)?)
     }
 
     /// Frees one of [`Node::remnants`], if it is the volume's and nothing mounts, binds or has it
@@ -45,35 +52,51 @@ impl<K: Kernel> Node<K> {
     /// # Errors
     /// What the kernel refused. It is then left to the volume's own calls.
     pub(crate) fn free_remnant(&self, number: u32, volume: &VolumeId) -> Result<bool, Failure> {
-        Ok(!self.is_noted(number, volume)? && self.free_unnoted(number, volume)?)
+        let Some(folder) = self.transport.folder() else {
+            return Ok(false);
+        };
+        Ok(!self.is_noted(folder, number, volume)? && self.free_unnoted(folder, number, volume)?)
     }
 
     /// Whether the device shows where the index knows of it.
-    fn is_noted(&self, number: u32, volume: &VolumeId) -> Result<bool, Failure> {
-        let dev = self.transport.dev_of(&self.kernel, number);
+    fn is_noted(
+        &self,
+        folder: &Folder<K>,
+        number: u32,
+        volume: &VolumeId,
+    ) -> Result<bool, Failure> {
+        let dev = folder.dev_of(&self.kernel, number);
         let shown = self.mounts().others(volume, dev, &[])?;
         Ok(!shown.is_empty())
     }
 
     /// [`Node::free_remnant`] of one that is not [`Node::is_noted`].
-    fn free_unnoted(&self, number: u32, volume: &VolumeId) -> Result<bool, Failure> {
+    fn free_unnoted(
+        &self,
+        folder: &Folder<K>,
+        number: u32,
+        volume: &VolumeId,
+    ) -> Result<bool, Failure> {
         let kernel = &self.kernel;
-        let Some(remnant) = self.transport.remnant(kernel, volume, number)? else {
+        let Some(remnant) = folder.remnant(kernel, volume, number)? else {
             return Ok(false);
         };
         // What the index does not know of is in the table: a bind beneath another mount, say.
-        let shown = Covered::new(kernel, remnant.dev(kernel)?).paths(&[])?;
+        let shown = Covered::new(kernel, &self.transport, remnant.dev(kernel)?).paths(&[])?;
         Ok(shown.is_empty() && remnant.release_unused(kernel)?)
     }
 
     fn free_left(&self, volume: &VolumeId) -> Result<bool, Failure> {
         let kernel = &self.kernel;
-        for number in self.transport.remnants_of(kernel, volume)? {
+        let Some(folder) = self.transport.folder() else {
+            return Ok(false);
+        };
+        for number in folder.remnants_of(kernel, volume)? {
             // The folder's lock is taken, and stays, only where there is something to free.
-            if !self.is_noted(number, volume)?
+            if !self.is_noted(folder, number, volume)?
                 && self.is_alone()?
                 && self.sees_all_mounts()?
-                && self.free_unnoted(number, volume)?
+                && self.free_unnoted(folder, number, volume)?
             {
                 return Ok(true);
             }

@@ -62,6 +62,9 @@ fn unstage_mount<K: Kernel>(
     let (dev, verdict) = cx
         .mounts()
         .verdict(&request.id, staging, stat, Intent::TakeDown)?;
+    if matches!(verdict, Verdict::Removed) {
+        return unmount_removed(cx, request, dev);
+    }
     let Some(device) = verdict.into_held() else {
         return Err(Failure::precondition(format!(
             "staging_target_path: what is mounted at {} is not volume {}; it was left alone",
@@ -96,6 +99,18 @@ fn unstage_mount<K: Kernel>(
     }
     // The last close is what unbinds it.
     cx.phase(Phase::Detach, || drop(device));
+    Ok(())
+}
+
+/// What is mounted has no disk any more: nothing of it can be read, written, thawed or claimed.
+fn unmount_removed<K: Kernel>(
+    cx: &Context<'_, K>,
+    request: &Unstage,
+    dev: Dev,
+) -> Result<(), Failure> {
+    refuse_published(cx, request, dev)?;
+    cx.umount(&request.staging)?;
+    cx.index.forget(&request.staging);
     Ok(())
 }
 

@@ -7,6 +7,7 @@ mod health;
 mod late;
 mod node;
 mod reads;
+mod staging;
 mod start;
 #[cfg(test)]
 mod tests;

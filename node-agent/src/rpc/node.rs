@@ -15,10 +15,11 @@ use super::facts::Storage;
 use super::health::Looks;
 use super::late::Late;
 use super::reads::Reads;
+use super::staging::stage_when_there;
 use super::volumes::Volumes;
 use crate::kernel::Kernel;
 use crate::operation::phase::Progress;
-use crate::operation::{self, Formatting, Node, Published, Staged, Thread, VolumeStats};
+use crate::operation::{self, Node, Published, Thread, VolumeStats};
 use crate::pool::{Lane, Pool};
 
 /// The CSI Node service over the operations.
@@ -106,17 +107,7 @@ impl<K: Kernel> NodeService<K> {
         let id = stage.id.clone();
         let (node, pool) = (self.node()?, Arc::clone(&self.pool));
         let job = |ticket: Ticket| async move {
-            let stage = Arc::new(stage);
-            let (first_node, first) = (Arc::clone(&node), Arc::clone(&stage));
-            let work = move |progress: &Progress| {
-                operation::stage(&first_node, progress, &first, Formatting::Ask)
-            };
-            if pool.run(&ticket, Lane::Change, work).await? == Staged::WantsFormat {
-                let work = move |progress: &Progress| {
-                    operation::stage(&node, progress, &stage, Formatting::Allowed)
-                };
-                pool.run(&ticket, Lane::Format, work).await?;
-            }
+            stage_when_there(&ticket, &pool, &node, stage).await?;
             Ok(0)
         };
         let rpc = Rpc::NodeStageVolume;

@@ -186,8 +186,8 @@ class Bed:
     def remove(self):
         if not self.layout.root.exists():
             return
-        # It must be a bed: a wrong --state would delete anything.
-        self.layout.load()
+        if not self.layout.mark.exists():
+            raise SystemExit(f"{self.layout.root} is no bed; it is left as it is")
         self.down()
         shutil.rmtree(self.layout.root)
 
@@ -242,6 +242,7 @@ def main():
     bed = Bed(options.state)
     if options.command == "up":
         venv = environment()
+        bed.layout.claim()
         bed.refuse_if_running()
         try:
             bed.up(venv, options.token_seconds)

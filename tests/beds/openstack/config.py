@@ -56,7 +56,7 @@ class Config:
         }
         for name, text in files.items():
             write_private(self.etc / name, text)
-        # Nova's API wants it beside its configuration.
+        # Nova's API wants it in its configuration directory.
         shutil.copy(self.share / "nova/api-paste.ini", self.etc / "nova")
 
     def _shim(self):

@@ -3,7 +3,7 @@ import json
 import secrets
 import time
 
-from api import Refused, Session
+from api import Session
 from config import REGION, USERS, ZONES
 from layout import FRONT, write_private
 
@@ -18,7 +18,7 @@ USER, PROJECT = "csi", "kubernetes"
 TYPES = {"file": {}, "file-a": {"volume_backend_name": "file-a"},
          "file-b": {"volume_backend_name": "file-b"}, "multi": {"multiattach": "<is> True"}}
 # It looks for new ones every 5 s (discover_hosts_in_cells_interval).
-HOST_SECONDS = 120
+HOSTS_SECONDS = 120
 VOLUME_QUOTA = {"volumes": 20000, "gigabytes": 200000, "snapshots": 1000, "backups": 100,
                 "backup_gigabytes": 1000}
 SERVER_QUOTA = {"instances": 200, "cores": 200, "ram": 100000}
@@ -67,6 +67,7 @@ def make_identity(layout):
 def make_content(layout):
     """Volume types, quotas, zones, a flavor, an image, an application credential."""
     admin, user = Session(layout), Session(layout, USER, PROJECT)
+    await_hosts(admin)
     for name, specs in TYPES.items():
         admin.call("cinder", "POST", "/types", {"volume_type": {
             "name": name, "extra_specs": specs}})
@@ -78,7 +79,8 @@ def make_content(layout):
     for zone in ZONES:
         aggregate = admin.call("nova", "POST", "/os-aggregates", {"aggregate": {
             "name": f"az-{zone}", "availability_zone": f"az-{zone}"}})["aggregate"]["id"]
-        add_host(admin, aggregate, f"node-{zone}")
+        admin.call("nova", "POST", f"/os-aggregates/{aggregate}/action", {
+            "add_host": {"host": f"node-{zone}"}})
     image = admin.call("glance", "POST", "/images", {
         "name": "empty", "disk_format": "raw", "container_format": "bare",
         "visibility": "public"})["id"]
@@ -92,16 +94,19 @@ def make_content(layout):
         "application_credential": {"id": credential["id"], "secret": credential["secret"]}}))
 
 
-def add_host(admin, aggregate, host):
-    """Puts a compute service into a zone, once Nova's scheduler has entered it into the cell."""
-    end = time.monotonic() + HOST_SECONDS
+def await_hosts(admin):
+    """Waits until Nova's scheduler has entered the compute services into its cell.
+
+    Before, no server can be placed. Nova lists a hypervisor only if it has been entered.
+    """
+    wanted, end = {f"node-{zone}" for zone in ZONES}, time.monotonic() + HOSTS_SECONDS
     while True:
-        try:
-            return admin.call("nova", "POST", f"/os-aggregates/{aggregate}/action", {
-                "add_host": {"host": host}})
-        except Refused as refused:
-            if refused.status != 404 or time.monotonic() > end:
-                raise
+        listed = admin.call("nova", "GET", "/os-hypervisors")["hypervisors"]
+        missing = wanted - {entry["hypervisor_hostname"] for entry in listed}
+        if not missing:
+            return
+        if time.monotonic() > end:
+            raise SystemExit(f"Nova's cell has no {' '.join(missing)}")
         time.sleep(0.5)
 
 

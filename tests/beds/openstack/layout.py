@@ -61,15 +61,22 @@ class Layout:
         self.root = pathlib.Path(root).resolve()
         self.etc, self.log, self.var, self.run, self.faults, self.guests = (
             self.root / name for name in ("etc", "log", "var", "run", "faults", "guests"))
+        self.mark = self.root / ".belay-openstack"
         self.ports = {}
         self.secret = ""
         self.venv = None
 
+    def claim(self):
+        """Makes the directory a bed's own, which may be deleted."""
+        if self.root.exists() and any(self.root.iterdir()) and not self.mark.exists():
+            raise SystemExit(f"{self.root} is not empty, and no bed")
+        self.root.mkdir(parents=True, exist_ok=True)
+        # The services run as root and obey any process that has the secret.
+        self.root.chmod(0o700)
+        self.mark.touch()
+
     def make(self, venv):
         """Creates the directories; keeps secret and ports of an earlier start if it can."""
-        self.root.mkdir(parents=True, exist_ok=True)
-        # The services run as root and obey whoever has the secret.
-        self.root.chmod(0o700)
         for directory in (self.etc, self.log, self.var, self.run, self.faults, self.guests):
             directory.mkdir(exist_ok=True)
         secret = self.var / "secret"

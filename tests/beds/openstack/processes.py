@@ -1,4 +1,4 @@
-"""The processes of a bed: started in sessions of their own, recorded, ended by their record only.
+"""The processes of a bed: each started in its own session, recorded, ended by its record only.
 
 A session's number is its first process's, so a signal reaches all workers of a service. The record
 has the start time of that process too, because numbers are used again.

@@ -49,7 +49,7 @@ class Message:
         return next((value for key, value in self.headers if key.lower() == name.lower()), None)
 
     def encode(self, connection, body=None):
-        """The message with a length of its own, whatever body is sent with it."""
+        """The message with its own length, regardless of the body."""
         kept = [(key, value) for key, value in self.headers if key.lower() not in PER_HOP]
         # RFC 9110, 8.6: no length with these.
         if self.start.split()[1] not in BODILESS:

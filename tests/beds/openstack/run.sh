@@ -13,16 +13,19 @@ work=
 
 clean_up() {
     local code=$?
+    # Whatever fails here, the rest is still cleaned up.
+    set +e
     trap - EXIT
     trap '' INT TERM HUP
     if [ -n "$work" ]; then
         if [ "$code" != 0 ] && [ -d "$work/bed/log" ]; then
             rm -rf "$logs"
+            mkdir -p "${logs%/*}"
             cp -r "$work/bed/log" "$logs"
             printf 'openstack: the logs of the services are in %s\n' "$logs" >&2
         fi
-        "$here/bed.py" --state "$work/bed" remove || code=1
-        rm -rf "$work"
+        # If processes are left, so is the record that ends them.
+        if "$here/bed.py" --state "$work/bed" remove; then rm -rf "$work"; else code=1; fi
     fi
     exit "$code"
 }

@@ -48,11 +48,9 @@ def pack(layout, file):
 
 
 def unpack(root, file):
-    """Makes var/ of a new bed; False if there is no seed."""
+    """Makes var/ of a bed; False if there is no seed."""
     if not file.exists():
         return False
-    root.mkdir(parents=True, exist_ok=True)
-    root.chmod(0o700)
     with tarfile.open(file) as archive:
         archive.extractall(root)
     # The most recently used ones are kept.

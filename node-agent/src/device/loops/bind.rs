@@ -2,7 +2,7 @@
 
 use belay_server::call::Failure;
 
-use super::bound::Bound;
+use super::bound::{Bound, Device};
 use super::file::VolumeFile;
 use super::sysfs::loop_path;
 use crate::device::{Held, Purpose};
@@ -38,9 +38,9 @@ impl<K: Kernel> VolumeFile<K> {
     pub(crate) fn hold(
         self,
         kernel: &K,
-        left: Option<Held<K>>,
+        left: Option<Device<K>>,
         purpose: Purpose,
-    ) -> Result<Held<K>, Failure> {
+    ) -> Result<Device<K>, Failure> {
         match left {
             None => self.bind(kernel, purpose.mode()),
             Some(left) => self.take_over(kernel, left, purpose.mode()),
@@ -48,7 +48,7 @@ impl<K: Kernel> VolumeFile<K> {
     }
 
     /// Binds the file, whose lock must be held: the device keeps it.
-    fn bind(self, kernel: &K, mode: LoopMode) -> Result<Held<K>, Failure> {
+    fn bind(self, kernel: &K, mode: LoopMode) -> Result<Device<K>, Failure> {
         self.refuse_deleted(kernel)?;
         // Before the device has the file: a lease would stay with it and outlive this process.
         let is_checked = self.refuse_opened(kernel, mode.read_only)?;
@@ -84,7 +84,12 @@ impl<K: Kernel> VolumeFile<K> {
 
     /// Goes on with a device that is bound already, if it is bound as wanted; else unbinds it and
     /// binds another.
-    fn take_over(self, kernel: &K, mut left: Held<K>, mode: LoopMode) -> Result<Held<K>, Failure> {
+    fn take_over(
+        self,
+        kernel: &K,
+        mut left: Device<K>,
+        mode: LoopMode,
+    ) -> Result<Device<K>, Failure> {
         // What is mounted may be mounted once more, but nobody may write beneath it: a device that
         // stays bound by itself is a raw one.
         let is_shared = left.is_claimed(kernel)?;

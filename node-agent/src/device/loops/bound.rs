@@ -20,7 +20,52 @@ pub(crate) struct Bound<K: Kernel> {
     pub(super) name: Option<String>,
 }
 
-impl<K: Kernel> Held<K> {
+impl<K: Kernel> Bound<K> {
+    /// The volume's file, if that is behind the device.
+    pub(in crate::device) fn file(&self) -> Option<&VolumeFile<K>> {
+        self.file.as_ref()
+    }
+
+    /// Whether writes fail; `None` where that is not known.
+    pub(in crate::device) fn is_read_only(&self) -> Option<bool> {
+        self.mode.map(|mode| mode.read_only)
+    }
+
+    /// It stays bound without a user.
+    pub(in crate::device) fn is_kept(&self) -> bool {
+        self.mode.is_some_and(|mode| !mode.autoclear)
+    }
+
+    /// The size of the device in bytes, after it has taken over what its file has grown by.
+    ///
+    /// # Errors
+    /// When the device cannot be asked.
+    pub(in crate::device) fn bytes(&self, kernel: &K, fd: &K::Fd) -> kernel::Result<u64> {
+        let bytes = kernel.device_bytes(fd)?;
+        let is_behind = |file: &VolumeFile<K>| bytes < file.bytes();
+        if !self.file.as_ref().is_some_and(is_behind) {
+            return Ok(bytes);
+        }
+        kernel.loop_set_capacity(fd)?;
+        kernel.device_bytes(fd)
+    }
+
+    /// Lets the device stay bound without a user from now on.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub(in crate::device) fn keep(&self, kernel: &K, fd: &K::Fd) -> kernel::Result<()> {
+        match self.mode {
+            Some(mode) if mode.autoclear => kernel.loop_set_autoclear(fd, false),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A loop device that is held open.
+pub(super) type Device<K> = Held<K, Bound<K>>;
+
+impl<K: Kernel> Device<K> {
     /// Opens a device that was bound a moment ago; `None` when it was unbound and removed since, or
     /// its disk fails.
     ///
@@ -88,59 +133,18 @@ impl<K: Kernel> Held<K> {
         self
     }
 
-    /// The open storage behind it, if it has the volume's.
-    pub(crate) fn storage(&self) -> Option<&VolumeFile<K>> {
-        self.guard.file.as_ref()
-    }
-
-    /// Whether writes fail; `None` where that is not known.
-    pub(crate) fn is_read_only(&self) -> Option<bool> {
-        self.guard.mode.map(|mode| mode.read_only)
-    }
-
-    /// It stays attached without a user.
-    pub(crate) fn is_kept(&self) -> bool {
-        self.guard.mode.is_some_and(|mode| !mode.autoclear)
-    }
-
-    /// Its size in bytes, after it has taken over what its storage has grown by.
+    /// See [`Held::release`] of all transports.
     ///
     /// # Errors
-    /// When the device cannot be asked.
-    pub(crate) fn bytes(&self, kernel: &K) -> kernel::Result<u64> {
-        let bytes = kernel.device_bytes(&self.fd)?;
-        let is_behind = |file: &VolumeFile<K>| bytes < file.bytes();
-        if !self.guard.file.as_ref().is_some_and(is_behind) {
-            return Ok(bytes);
-        }
-        kernel.loop_set_capacity(&self.fd)?;
-        kernel.device_bytes(&self.fd)
-    }
-
-    /// Lets it stay attached without a user from now on.
-    ///
-    /// # Errors
-    /// When the kernel refuses.
-    pub(crate) fn keep(&self, kernel: &K) -> kernel::Result<()> {
-        match self.guard.mode {
-            Some(mode) if mode.autoclear => kernel.loop_set_autoclear(&self.fd, false),
-            _ => Ok(()),
-        }
-    }
-
-    /// Detaches it at its last close. Where it has the volume's storage, that tells afterwards
-    /// whether the last close has come; else the device itself is asked here.
-    ///
-    /// # Errors
-    /// What the kernel refused; `ABORTED` while somebody has a device open whose storage is gone.
-    pub(crate) fn release(self, kernel: &K) -> Result<(), Failure> {
+    /// As there.
+    pub(in crate::device) fn release(self, kernel: &K) -> Result<(), Failure> {
         let (path, guard) = self.unbind(kernel)?;
         let (number, name) = (guard.number, guard.name);
         if guard.file.is_some() {
             return Ok(());
         }
         let is_it = |status: LoopStatus| name.as_ref().is_none_or(|name| status.name == *name);
-        let is_bound = || match Held::open(kernel, number)? {
+        let is_bound = || match Device::open(kernel, number)? {
             None => Ok(false),
             Some(mut device) => match device.ask(kernel) {
                 // Its disk is dead.
@@ -157,7 +161,7 @@ impl<K: Kernel> Held<K> {
         }
     }
 
-    /// Detaches it, unless somebody has it mounted, claimed or open; whether it did.
+    /// Detaches it, unless it is mounted, claimed or open elsewhere; whether it did.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -166,7 +170,7 @@ impl<K: Kernel> Held<K> {
         // Whether others have it open shows only now.
         let is_left = |left: &kernel::Result<Option<Self>>| matches!(left, Ok(Some(_)));
         let left = while_busy(kernel, Patience::Moment, is_left, || {
-            let Some(mut device) = Held::open(kernel, number)? else {
+            let Some(mut device) = Device::open(kernel, number)? else {
                 return Ok(None);
             };
             let status = device.ask(kernel)?;

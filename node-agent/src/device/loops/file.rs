@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 
 use belay_server::call::Failure;
 
+use super::bound::Device;
 use super::name::{Bearer, Name};
 use super::sysfs::candidates;
-use crate::device::Held;
 use crate::kernel::{self, Dev, Kernel, LoopStatus, Patience, Stat, while_busy};
 
 /// A volume's file.
@@ -25,9 +25,9 @@ pub(crate) struct VolumeFile<K: Kernel> {
 /// Who has the lock of a file.
 enum Owner<K: Kernel> {
     Us,
-    Device(Held<K>),
+    Device(Device<K>),
     /// A device that was bound for another volume, which is named.
-    Another(Held<K>, String),
+    Another(Device<K>, String),
     /// Another process; or, for a moment, a child of ours that has not come to its exec, or a
     /// device that is just being unbound.
     Unseen,
@@ -49,14 +49,6 @@ impl<K: Kernel> VolumeFile<K> {
     /// The open file.
     pub(crate) fn fd(&self) -> &K::Fd {
         &self.fd
-    }
-
-    /// Its size in bytes at this moment.
-    ///
-    /// # Errors
-    /// When the kernel refuses.
-    pub(crate) fn bytes_now(&self, kernel: &K) -> kernel::Result<u64> {
-        Ok(kernel.stat(&self.fd)?.bytes)
     }
 
     /// Where it is, or was.
@@ -103,7 +95,7 @@ impl<K: Kernel> VolumeFile<K> {
     ///
     /// # Errors
     /// `ABORTED` when another process has it; `FAILED_PRECONDITION` when another volume has.
-    pub(crate) fn left(&self, kernel: &K) -> Result<Option<Held<K>>, Failure> {
+    pub(crate) fn left(&self, kernel: &K) -> Result<Option<Device<K>>, Failure> {
         let owner = while_busy(
             kernel,
             Patience::Second,
@@ -135,7 +127,7 @@ impl<K: Kernel> VolumeFile<K> {
     ///
     /// # Errors
     /// `ABORTED` while somebody has the device open.
-    pub(crate) fn free(&self, kernel: &K, left: Held<K>) -> Result<(), Failure> {
+    pub(crate) fn free(&self, kernel: &K, left: Device<K>) -> Result<(), Failure> {
         left.refuse_claimed(kernel)?;
         let (path, _) = left.unbind(kernel)?;
         if while_busy(
@@ -152,7 +144,7 @@ impl<K: Kernel> VolumeFile<K> {
     /// The loop device that this file is bound to, if any: kept for what a crash left behind.
     fn device(&self, kernel: &K) -> kernel::Result<Owner<K>> {
         for (number, _) in candidates(kernel, &self.path)? {
-            if let Some((found, status)) = Held::open_bound(kernel, number)?
+            if let Some((found, status)) = Device::open_bound(kernel, number)?
                 && self.is_behind(&status)
             {
                 return Ok(match self.name.bearer(&status) {

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use belay_contract::attribute::DETACH;
+use belay_contract::drivers::{LOCAL, Profile};
 use belay_server::call::{Failure, Kind};
 use belay_server::identity::DriverName;
 use belay_server::request::VolumeId;
@@ -10,7 +11,7 @@ use belay_server::request::VolumeId;
 use super::file::VolumeFile;
 use super::name::Name;
 use crate::device::Purpose;
-use crate::kernel::{Cause, FileKind, Kernel, Open, Patience, while_busy};
+use crate::kernel::{Cause, Error, FileKind, Kernel, Open, Patience, while_busy};
 
 /// The folder that holds the volumes' files, opened once so that renaming it changes nothing.
 pub(crate) struct LoopDir<K: Kernel> {
@@ -55,6 +56,11 @@ impl<K: Kernel> LoopDir<K> {
         &self.driver
     }
 
+    /// What is the same of all drivers with such a folder, as far as an attachment goes.
+    pub(crate) fn profile(&self) -> &'static Profile {
+        &LOCAL
+    }
+
     /// The name that the volume's devices are bound under.
     pub(super) fn name_of(&self, volume: &VolumeId) -> Name {
         Name::new(&self.driver, volume)
@@ -76,6 +82,19 @@ impl<K: Kernel> LoopDir<K> {
     /// `INVALID_ARGUMENT` for an id that is no file name.
     pub(crate) fn path_of(&self, volume: &VolumeId) -> Result<PathBuf, Failure> {
         Ok(self.path.join(file_name(volume)?))
+    }
+
+    /// Why the volume's file cannot be looked at, if its disk fails.
+    ///
+    /// # Errors
+    /// `INVALID_ARGUMENT` for an id that is no file name.
+    pub(crate) fn unreadable(
+        &self,
+        kernel: &K,
+        volume: &VolumeId,
+    ) -> Result<Option<Error>, Failure> {
+        let looked = kernel.look(&self.path_of(volume)?);
+        Ok(looked.err().filter(|error| error.cause() == Cause::Io))
     }
 
     /// The volume's file, opened as its purpose needs.

@@ -6,10 +6,11 @@ use std::path::Path;
 use belay_server::call::{Failure, Kind};
 use belay_server::request::VolumeId;
 
+use super::bound::{Bound, Device};
 use super::folder::LoopDir;
 use super::name::Bearer;
 use super::sysfs::{candidates, unmarked};
-use crate::device::{Held, Verdict};
+use crate::device::Verdict;
 use crate::kernel::{self, Dev, Kernel, LoopFile};
 
 impl<K: Kernel> LoopDir<K> {
@@ -23,7 +24,7 @@ impl<K: Kernel> LoopDir<K> {
         kernel: &K,
         volume: &VolumeId,
         is_mounted: impl Fn(Dev) -> bool,
-    ) -> Result<Verdict<K>, Failure> {
+    ) -> Result<Verdict<K, Bound<K>>, Failure> {
         let Some(file) = self.find_if_any(kernel, volume)? else {
             return Ok(Verdict::Unbound);
         };
@@ -43,7 +44,7 @@ impl<K: Kernel> LoopDir<K> {
         kernel: &K,
         volume: &VolumeId,
         is_mounted: impl Fn(Dev) -> bool,
-    ) -> Result<Verdict<K>, Failure> {
+    ) -> Result<Verdict<K, Bound<K>>, Failure> {
         let path = self.path_of(volume)?;
         for (number, found) in candidates(kernel, &path)? {
             // Where no mount shows whose it is, it may be that of an agent in another container,
@@ -52,7 +53,7 @@ impl<K: Kernel> LoopDir<K> {
             if has_name && !is_mounted(kernel.loop_dev(number)) {
                 continue;
             }
-            let Some((device, status)) = Held::open_bound(kernel, number)? else {
+            let Some((device, status)) = Device::open_bound(kernel, number)? else {
                 continue;
             };
             if status.backing_dev != kernel.stat(self.fd())?.dev {
@@ -111,7 +112,7 @@ impl<K: Kernel> LoopDir<K> {
         kernel: &K,
         volume: &VolumeId,
         number: u32,
-    ) -> Result<Option<Held<K>>, Failure> {
+    ) -> Result<Option<Device<K>>, Failure> {
         let kept = kernel.loop_file(number)?;
         if kept.as_ref().and_then(volume_kept_by).as_ref() != Some(volume) {
             return Ok(None);
@@ -124,12 +125,12 @@ impl<K: Kernel> LoopDir<K> {
         let Some(file) = file else {
             return Ok(None);
         };
-        let Some((device, status)) = Held::open_bound(kernel, number)? else {
+        let Some((device, status)) = Device::open_bound(kernel, number)? else {
             return Ok(None);
         };
         // One that a person has bound to the file has that person's use.
         let is_ours = matches!(file.name().bearer(&status), Bearer::Ours | Bearer::Earlier);
-        let is_it = is_ours && file.is_behind(&status) && device.is_kept();
+        let is_it = is_ours && file.is_behind(&status) && device.guard.is_kept();
         Ok(is_it.then(|| device.with(file)))
     }
 }

@@ -16,9 +16,9 @@ mod sysfs;
 mod unread;
 mod verdict;
 
-pub(crate) use bound::Bound;
-pub(crate) use file::VolumeFile;
+pub(super) use bound::Bound;
+pub(super) use file::VolumeFile;
 pub(crate) use folder::LoopDir;
 #[cfg(test)]
 pub(crate) use sysfs::loop_path;
-pub(crate) use sysfs::{carries_volumes, dev_named, ext4_errors, node_of, size_of};
+pub(super) use sysfs::{carries_volumes, dev_named, ext4_errors, node_of};

@@ -42,7 +42,7 @@ fn number_in(path: &Path) -> Option<u32> {
 ///
 /// # Errors
 /// When sysfs cannot be read.
-pub(crate) fn size_of<K: Kernel>(kernel: &K, dev: Dev) -> Result<Option<u64>> {
+pub(super) fn size_of<K: Kernel>(kernel: &K, dev: Dev) -> Result<Option<u64>> {
     let number = kernel.loop_number(dev);
     number.map_or(Ok(None), |number| kernel.loop_bytes(number))
 }
@@ -52,8 +52,10 @@ pub(crate) fn size_of<K: Kernel>(kernel: &K, dev: Dev) -> Result<Option<u64>> {
 /// # Errors
 /// When sysfs cannot be read.
 pub(crate) fn ext4_errors<K: Kernel>(kernel: &K, dev: Dev) -> Result<Option<Ext4Errors>> {
-    let number = kernel.loop_number(dev);
-    number.map_or(Ok(None), |number| kernel.ext4_errors(number))
+    match carries_volumes(kernel, dev) {
+        true => kernel.ext4_errors(dev),
+        false => Ok(None),
+    }
 }
 
 /// The bound devices whose files are or were called as the one at `path`, by number. First those

@@ -5,10 +5,11 @@ use std::path::PathBuf;
 use belay_server::call::Failure;
 use belay_server::request::VolumeId;
 
+use super::bound::{Bound, Device};
 use super::folder::{LoopDir, file_name};
 use super::name::Bearer;
 use super::sysfs::candidates;
-use crate::device::{Held, Verdict};
+use crate::device::Verdict;
 use crate::kernel::{Cause, Kernel, Open};
 
 impl<K: Kernel> LoopDir<K> {
@@ -35,7 +36,7 @@ impl<K: Kernel> LoopDir<K> {
         &self,
         kernel: &K,
         volume: &VolumeId,
-        mut each: impl FnMut(Held<K>) -> Result<(), Failure>,
+        mut each: impl FnMut(Device<K>) -> Result<(), Failure>,
     ) -> Result<bool, Failure> {
         if !self.is_unreadable(kernel, volume)? {
             return Ok(false);
@@ -64,8 +65,8 @@ impl<K: Kernel> LoopDir<K> {
         kernel: &K,
         volume: &VolumeId,
         number: u32,
-    ) -> Result<Option<Verdict<K>>, Failure> {
-        let Some(mut device) = Held::open(kernel, number)? else {
+    ) -> Result<Option<Verdict<K, Bound<K>>>, Failure> {
+        let Some(mut device) = Device::open(kernel, number)? else {
             let is_bound = kernel.loop_file_name(number)?.is_some();
             return Ok((!is_bound).then_some(Verdict::Unbound));
         };

@@ -6,12 +6,13 @@ use std::path::Path;
 use belay_server::call::{Failure, Kind};
 use belay_server::request::VolumeId;
 
+use super::bound::{Bound, Device};
 use super::file::VolumeFile;
 use super::folder::LoopDir;
 use super::name::Bearer;
-use super::sysfs::{may_be, unmarked};
-use crate::device::{Held, Intent, Verdict};
-use crate::kernel::{Dev, FileKind, Kernel, LoopStatus};
+use super::sysfs::{may_be, size_of, unmarked};
+use crate::device::{Backing, Intent, Verdict};
+use crate::kernel::{Cause, Dev, FileKind, Kernel, LoopStatus};
 
 impl<K: Kernel> LoopDir<K> {
     /// What that device is to the volume.
@@ -25,7 +26,7 @@ impl<K: Kernel> LoopDir<K> {
         volume: &VolumeId,
         dev: Dev,
         intent: Intent,
-    ) -> Result<Verdict<K>, Failure> {
+    ) -> Result<Verdict<K, Bound<K>>, Failure> {
         let Some(number) = kernel.loop_number(dev) else {
             return Ok(Verdict::Foreign);
         };
@@ -45,8 +46,8 @@ impl<K: Kernel> LoopDir<K> {
         volume: &VolumeId,
         dev: Dev,
         number: u32,
-    ) -> Result<Verdict<K>, Failure> {
-        let Some(mut device) = Held::open(kernel, number)? else {
+    ) -> Result<Verdict<K, Bound<K>>, Failure> {
+        let Some(mut device) = Device::open(kernel, number)? else {
             return Ok(Verdict::Unbound);
         };
         if device.dev(kernel)? != dev {
@@ -64,9 +65,9 @@ impl<K: Kernel> LoopDir<K> {
         &self,
         kernel: &K,
         volume: &VolumeId,
-        (device, status): (Held<K>, &LoopStatus),
+        (device, status): (Device<K>, &LoopStatus),
         file: Option<VolumeFile<K>>,
-    ) -> Result<Verdict<K>, Failure> {
+    ) -> Result<Verdict<K, Bound<K>>, Failure> {
         let bearer = self.name_of(volume).bearer(status);
         let is_beside = file.as_ref().is_some_and(|file| file.is_beside(status));
         Ok(match file {
@@ -89,7 +90,7 @@ impl<K: Kernel> LoopDir<K> {
         &self,
         kernel: &K,
         volume: &VolumeId,
-        device: &Held<K>,
+        device: &Device<K>,
         is_beside: bool,
     ) -> Result<bool, Failure> {
         let path = self.path_of(volume)?;
@@ -125,6 +126,34 @@ impl<K: Kernel> LoopDir<K> {
         Ok(match kernel.look(&self.path_of(volume)?)? {
             Some(file) => file.kind == FileKind::File,
             None => unmarked(name) != name,
+        })
+    }
+
+    /// What has become of the file behind a device that is known to be the volume's, as far as
+    /// names show. Asks neither the device nor the disk.
+    ///
+    /// # Errors
+    /// What the kernel refused.
+    pub(crate) fn behind(
+        &self,
+        kernel: &K,
+        volume: &VolumeId,
+        dev: Dev,
+    ) -> Result<Backing, Failure> {
+        let file = self.path_of(volume)?;
+        // Before the file: while a volume grows, its device follows the file.
+        let device_bytes = size_of(kernel, dev)?.unwrap_or_default();
+        let found = match kernel.look(&file) {
+            Err(error) if error.cause() == Cause::Io => return Ok(Backing::Unreadable(error)),
+            found => found?.filter(|found| found.kind == FileKind::File),
+        };
+        Ok(match found {
+            None => Backing::Gone,
+            Some(_) if self.is_replaced(kernel, volume, dev)? => Backing::Gone,
+            Some(found) => Backing::There {
+                bytes: found.bytes,
+                device_bytes,
+            },
         })
     }
 

@@ -11,19 +11,21 @@ impl State {
             self.drop_mounts();
             self.drop_superblocks();
             self.unbind_unused();
+            self.drop_removed_disks();
             if self.size() == before {
                 return;
             }
         }
     }
 
-    fn size(&self) -> (usize, usize, usize, usize) {
+    fn size(&self) -> (usize, usize, usize, usize, usize) {
         let bound = self.loops.values().filter(|l| l.binding.is_some()).count();
         (
             self.open.len(),
             self.mounts.len(),
             self.superblocks.len(),
             bound,
+            self.disks.len(),
         )
     }
 

@@ -28,6 +28,23 @@ pub(super) struct Binding {
     cache: Vec<Cached>,
 }
 
+impl Binding {
+    /// That of a disk to its medium: nothing but its removal ends it.
+    pub(super) fn of_disk(ino: u64, bytes: u64) -> Self {
+        Binding {
+            description: 0,
+            name: String::new(),
+            ino,
+            bytes,
+            mode: LoopMode {
+                read_only: false,
+                autoclear: false,
+            },
+            cache: Vec::new(),
+        }
+    }
+}
+
 struct Cached {
     range: Range<u64>,
     change: Change,

@@ -6,6 +6,7 @@
 
 mod btrfs;
 mod clean;
+mod disks;
 mod ext4;
 mod files;
 mod kept;
@@ -30,6 +31,7 @@ use rustix::io::Errno;
 use tokio::sync::watch;
 
 use super::{Error, Result};
+pub(crate) use disks::Plug;
 pub(crate) use picture::{Holds, Picture};
 pub(crate) use power::Survives;
 use state::State;
@@ -101,7 +103,7 @@ const ERRNOS: [(&str, Errno); 8] = [
 ];
 
 /// Calls that may wait for a disk, as the trait says.
-const WAITING: [&str; 24] = [
+const WAITING: [&str; 26] = [
     "open",
     "openat2",
     "openat",
@@ -126,6 +128,8 @@ const WAITING: [&str; 24] = [
     "XFS_IOC_FSGROWFSDATA",
     "BTRFS_IOC_FS_INFO",
     "BTRFS_IOC_RESIZE",
+    "VIRTIO_BLK_T_GET_ID",
+    "rescan",
 ];
 
 fn may_wait(name: &str, object: &str) -> bool {

@@ -4,10 +4,9 @@ use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
+use super::disks::device_dev;
 use super::mkfs;
-use super::state::{
-    Answer, Context, InodeKind, Mount, Names, Object, Place, State, Superblock, loop_dev,
-};
+use super::state::{Answer, Context, InodeKind, Mount, Names, Object, Place, State, Superblock};
 use super::superblock::{self, Whole};
 use crate::kernel::{Dev, MountAttrs, MountEntry, MountFacts};
 
@@ -185,12 +184,12 @@ impl State {
                 let superblock = &self.superblocks[&mount.superblock];
                 let root = match self.loop_of(mount.root) {
                     _ if superblock.root == mount.root => PathBuf::from("/"),
-                    Some(number) => PathBuf::from(format!("/loop{number}")),
+                    Some(number) => Path::new("/").join(self.device_name(number)),
                     None => PathBuf::from("/part"),
                 };
                 let source = superblock
                     .on
-                    .map(|n| PathBuf::from(format!("/dev/loop{n}")));
+                    .map(|number| Path::new("/dev").join(self.device_name(number)));
                 MountEntry {
                     dev: superblock.dev,
                     root,
@@ -267,7 +266,7 @@ impl State {
         }
         let dev = match fs_type.as_str() {
             "btrfs" => self.anonymous_dev(),
-            _ => loop_dev(number),
+            _ => device_dev(number),
         };
         let superblock = self.make_superblock(&fs_type, dev, Some(number));
         self.superblocks.get_mut(&superblock).unwrap().read_only = read_only;

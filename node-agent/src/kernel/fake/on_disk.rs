@@ -5,7 +5,7 @@ use rustix::io::Errno;
 use super::state::{Answer, File, State};
 use super::superblock::BLOCK_BYTES;
 use super::{btrfs, ext4, xfs};
-use crate::kernel::{MountAttrs, XfsGeometry};
+use crate::kernel::{BtrfsGeometry, MountAttrs, XfsGeometry};
 
 impl State {
     /// The file that was opened, not what is on it.
@@ -97,6 +97,16 @@ impl State {
         let contents = &mut self.mounted_file(fd, "btrfs", Some(blocks))?.contents;
         contents.change(move |contents| btrfs::write(contents, blocks, false));
         Ok(())
+    }
+
+    pub(super) fn btrfs_geometry(&mut self, fd: u64) -> Answer<BtrfsGeometry> {
+        let contents = &self.mounted_file(fd, "btrfs", None)?.contents;
+        Ok(BtrfsGeometry {
+            devices: 1,
+            last_id: 1,
+            last_bytes: btrfs::blocks(contents).ok_or(Errno::IO)? * BLOCK_BYTES,
+            block_bytes: u32::try_from(BLOCK_BYTES).unwrap(),
+        })
     }
 
     pub(super) fn xfs_geometry(&mut self, fd: u64) -> Answer<XfsGeometry> {

@@ -3,7 +3,8 @@
 
 use std::path::Path;
 
-use super::Machine;
+use super::superblock::BLOCK_BYTES;
+use super::{Machine, btrfs, ext4, xfs};
 
 impl Machine {
     /// A sparse file with its folders; a file that is there is grown.
@@ -26,6 +27,28 @@ impl Machine {
     /// Writes zeros into a file, which are nobody's data.
     pub(crate) fn write_zeros(&self, path: &Path, bytes: usize) {
         self.put(path, 0, &vec![0; bytes]);
+    }
+
+    /// Makes a filesystem on a medium, as another machine has done before.
+    pub(crate) fn make_filesystem(&self, path: &Path, fs_type: &str) {
+        let mut state = self.lock();
+        let contents = &mut state.file_at(path).contents;
+        let blocks = contents.bytes() / BLOCK_BYTES;
+        match fs_type {
+            "ext4" => contents.change(move |to| ext4::write(to, blocks)),
+            "xfs" => contents.change(move |to| xfs::write(to, blocks, [0xee; 16], false)),
+            "btrfs" => contents.change(move |to| btrfs::write(to, blocks, false)),
+            other => panic!("the simulated machine has no {other}"),
+        }
+        contents.sync();
+    }
+
+    /// Discards all that a medium holds.
+    pub(crate) fn discard(&self, path: &Path) {
+        let mut state = self.lock();
+        let contents = &mut state.file_at(path).contents;
+        contents.change(|contents| contents.discard_but(u64::MAX));
+        contents.sync();
     }
 
     fn put(&self, path: &Path, at: u64, bytes: &[u8]) {

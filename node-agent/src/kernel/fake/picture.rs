@@ -6,6 +6,7 @@ use std::ops::Bound;
 use std::path::{Path, PathBuf};
 
 use super::Machine;
+use super::disks::DISKS;
 use super::state::{InodeKind, State};
 use super::superblock::{self, Whole};
 
@@ -64,6 +65,7 @@ impl Machine {
         let mut lines = BTreeSet::new();
         lines.extend(state.mount_lines(&names));
         lines.extend(state.loop_lines(&names));
+        lines.extend(state.disk_lines(&names));
         for ino in state.locks.keys() {
             lines.insert(format!("lock of {}", names.of(*ino)));
         }
@@ -132,13 +134,25 @@ impl State {
     }
 
     fn loop_lines(&self, names: &Names<'_>) -> Vec<String> {
-        let bound = self.loops.iter().filter(|(_, l)| l.binding.is_some());
+        let loops = self.loops.range(..DISKS);
+        let bound = loops.filter(|(_, l)| l.binding.is_some());
         let lines = bound.map(|(number, device)| {
             let (file, mode) = (
                 names.of_file_behind(self, *number),
                 device.binding.as_ref().unwrap().mode,
             );
             format!("loop of {file}: {mode:?}")
+        });
+        lines.collect()
+    }
+
+    fn disk_lines(&self, names: &Names<'_>) -> Vec<String> {
+        let lines = self.disks.iter().map(|(number, disk)| {
+            let (name, file) = (
+                self.device_name(*number),
+                names.of_file_behind(self, *number),
+            );
+            format!("disk {name} of {file}, removed {}", disk.is_removed)
         });
         lines.collect()
     }

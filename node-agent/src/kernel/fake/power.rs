@@ -53,6 +53,7 @@ impl State {
             self.lose_cache(number, &mut survives);
         }
         self.loops.clear();
+        let disks = std::mem::take(&mut self.disks);
         let mut mounts = self.mounts.iter();
         let (host, dev) = (mounts.next().unwrap(), mounts.next().unwrap());
         let kept_mounts = [*host.0, *dev.0];
@@ -71,6 +72,10 @@ impl State {
                 InodeKind::File(file) => file.lose(&mut survives),
                 InodeKind::Loop(_) => {}
             }
+        }
+        // What is plugged in is there when the power comes back.
+        for disk in disks.into_values().filter(|disk| !disk.is_removed) {
+            self.plug(disk.plug);
         }
     }
 }

@@ -6,6 +6,7 @@ use std::thread::ThreadId;
 
 use rustix::io::Errno;
 
+use super::disks::{Plugged, device_dev};
 use super::kept::Kept;
 use super::loops::Loop;
 use super::sparse::Sparse;
@@ -19,7 +20,9 @@ pub(super) struct State {
     pub(super) inodes: BTreeMap<u64, Inode>,
     pub(super) superblocks: BTreeMap<u64, Superblock>,
     pub(super) mounts: BTreeMap<u64, Mount>,
+    /// Loop devices, and disks: those begin with the number [`super::disks::DISKS`].
     pub(super) loops: BTreeMap<u32, Loop>,
+    pub(super) disks: BTreeMap<u32, Plugged>,
     pub(super) open: BTreeMap<u64, Description>,
     /// The description that has the flock of an inode.
     pub(super) locks: BTreeMap<u64, u64>,
@@ -156,6 +159,7 @@ impl State {
             superblocks: BTreeMap::new(),
             mounts: BTreeMap::new(),
             loops: BTreeMap::new(),
+            disks: BTreeMap::new(),
             open: BTreeMap::new(),
             locks: BTreeMap::new(),
             calls: Vec::new(),
@@ -265,7 +269,7 @@ impl State {
         let (kind, rdev, bytes) = match &inode.kind {
             InodeKind::Directory(_) => (FileKind::Directory, no_device, 4096),
             InodeKind::File(file) => (FileKind::File, no_device, file.contents.bytes()),
-            InodeKind::Loop(number) => (FileKind::BlockDevice, loop_dev(*number), 0),
+            InodeKind::Loop(number) => (FileKind::BlockDevice, device_dev(*number), 0),
         };
         Ok(Stat {
             kind,

@@ -5,6 +5,7 @@ use std::path::Path;
 use rustix::io::Errno;
 
 use super::Machine;
+use super::disks::DISKS;
 use super::state::{Answer, Object, State};
 use crate::kernel::{BtrfsErrors, Dev, Ext4Error, Ext4Errors, MountAttrs};
 
@@ -56,7 +57,11 @@ impl Machine {
     /// Unbinds all loop devices that no filesystem is on, as `losetup -D` does.
     pub(crate) fn unbind_all(&self) {
         let mut state = self.lock();
-        let numbers: Vec<u32> = state.loops.keys().copied().collect();
+        let numbers: Vec<u32> = state
+            .loops
+            .range(..DISKS)
+            .map(|(number, _)| *number)
+            .collect();
         for number in numbers {
             if state.openers(number) == 0 {
                 state.flush_cache(number, 0..u64::MAX);
@@ -68,9 +73,9 @@ impl Machine {
 }
 
 impl State {
-    pub(super) fn ext4_errors(&self, number: u32) -> Option<Ext4Errors> {
+    pub(super) fn ext4_errors(&self, dev: Dev) -> Option<Ext4Errors> {
         let mut all = self.superblocks.values();
-        let found = all.find(|s| s.on == Some(number) && s.fs_type == "ext4")?;
+        let found = all.find(|s| s.on.is_some() && s.dev == dev && s.fs_type == "ext4")?;
         let error = (found.errors > 0).then(|| Ext4Error {
             seconds: 1_700_000_000,
             function: "ext4_lookup".to_owned(),

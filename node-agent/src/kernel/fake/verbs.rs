@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
+use super::disks::{DISKS, device_dev};
 use super::state::{Context, File, InodeKind, Names, Object, loop_dev};
-use super::superblock::BLOCK_BYTES;
-use super::{Fake, Fd, btrfs, mkfs};
+use super::{Fake, Fd, mkfs};
 use crate::kernel::{
     BtrfsErrors, BtrfsGeometry, Child, ChildEnd, Dev, Ext4Errors, Kernel, LoopFile, LoopMode,
     LoopStatus, MountAttrs, MountEntry, MountFacts, Open, Openers, Result, Stat, Usage,
@@ -174,6 +174,12 @@ impl Kernel for Fake {
         })
     }
 
+    fn diskseq(&self, fd: &Fd) -> Result<u64> {
+        self.call("BLKGETDISKSEQ", named(fd), NONE, |state| {
+            state.diskseq(fd.id)
+        })
+    }
+
     fn loop_number(&self, dev: Dev) -> Option<u32> {
         (loop_dev(dev.minor) == dev).then_some(dev.minor)
     }
@@ -220,7 +226,8 @@ impl Kernel for Fake {
 
     fn loop_bound(&self) -> Result<Vec<u32>> {
         self.call("getdents", "/sys/block", NONE, |state| {
-            let bound = state.loops.iter().filter(|(_, l)| l.binding.is_some());
+            let loops = state.loops.range(..DISKS);
+            let bound = loops.filter(|(_, l)| l.binding.is_some());
             Ok(bound.map(|(number, _)| *number).collect())
         })
     }
@@ -340,9 +347,9 @@ impl Kernel for Fake {
         })
     }
 
-    fn ext4_errors(&self, number: u32) -> Result<Option<Ext4Errors>> {
-        let name = format!("/sys/fs/ext4/loop{number}/errors_count");
-        self.call("read", name, GONE, |state| Ok(state.ext4_errors(number)))
+    fn ext4_errors(&self, dev: Dev) -> Result<Option<Ext4Errors>> {
+        let name = format!("/sys/fs/ext4/{dev}/errors_count");
+        self.call("read", name, GONE, |state| Ok(state.ext4_errors(dev)))
     }
 
     fn xfs_geometry(&self, root: &Fd) -> Result<XfsGeometry> {
@@ -359,19 +366,13 @@ impl Kernel for Fake {
 
     fn btrfs_device(&self, root: &Fd) -> Result<Option<Dev>> {
         self.call("BTRFS_IOC_FS_INFO", named(root), NONE, |state| {
-            state.device_of(root.id, "btrfs").map(loop_dev).map(Some)
+            state.device_of(root.id, "btrfs").map(device_dev).map(Some)
         })
     }
 
     fn btrfs_geometry(&self, root: &Fd) -> Result<BtrfsGeometry> {
         self.call("BTRFS_IOC_DEV_INFO", named(root), NONE, |state| {
-            let contents = &state.mounted_file(root.id, "btrfs", None)?.contents;
-            Ok(BtrfsGeometry {
-                devices: 1,
-                last_id: 1,
-                last_bytes: btrfs::blocks(contents).ok_or(Errno::IO)? * BLOCK_BYTES,
-                block_bytes: u32::try_from(BLOCK_BYTES).unwrap(),
-            })
+            state.btrfs_geometry(root.id)
         })
     }
 

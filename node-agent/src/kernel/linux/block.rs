@@ -1,9 +1,13 @@
 //! What a block device says of itself.
 
-#![expect(unsafe_code, reason = "rustix has no call for BLKGETSIZE64")]
+#![expect(
+    unsafe_code,
+    reason = "rustix has no call for BLKGETSIZE64 and BLKGETDISKSEQ"
+)]
 
 use std::os::fd::OwnedFd;
 
+use rustix::io::Errno;
 use rustix::ioctl::{Getter, Opcode, opcode};
 
 use super::files::of;
@@ -13,6 +17,9 @@ use crate::kernel::Result;
 /// kernel writes a u64; the two agree on the 64-bit machines we build for.
 const BLKGETSIZE64: Opcode = opcode::read::<usize>(0x12, 114);
 
+/// `BLKGETDISKSEQ` (include/uapi/linux/fs.h, Linux 5.15).
+const BLKGETDISKSEQ: Opcode = opcode::read::<u64>(0x12, 128);
+
 const _: () = assert!(size_of::<usize>() == size_of::<u64>());
 
 /// See [`crate::kernel::Kernel::device_bytes`].
@@ -21,4 +28,15 @@ pub(super) fn device_bytes(fd: &OwnedFd) -> Result<u64> {
     // file answers ENOTTY.
     let bytes = unsafe { rustix::ioctl::ioctl(fd, Getter::<BLKGETSIZE64, u64>::new()) };
     bytes.map_err(of("BLKGETSIZE64", fd))
+}
+
+/// See [`crate::kernel::Kernel::diskseq`].
+pub(super) fn diskseq(fd: &OwnedFd) -> Result<u64> {
+    // SAFETY: the opcode takes a pointer to a u64 and writes that one only; any other kind of
+    // file, and an older kernel, answers ENOTTY.
+    let seq = unsafe { rustix::ioctl::ioctl(fd, Getter::<BLKGETDISKSEQ, u64>::new()) };
+    match seq {
+        Err(Errno::NOTTY) => Ok(0),
+        seq => seq.map_err(of("BLKGETDISKSEQ", fd)),
+    }
 }

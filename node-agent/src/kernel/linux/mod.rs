@@ -10,6 +10,7 @@
 mod block;
 mod btrfs;
 mod child;
+mod disks;
 mod files;
 mod grow;
 pub(crate) mod heap;
@@ -23,6 +24,7 @@ pub(crate) mod real;
 mod shut_down;
 mod statmount;
 mod sysfs;
+pub(crate) mod uevent;
 
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
@@ -164,6 +166,10 @@ impl Kernel for Linux {
         block::device_bytes(fd)
     }
 
+    fn diskseq(&self, fd: &OwnedFd) -> Result<u64> {
+        block::diskseq(fd)
+    }
+
     fn loop_number(&self, dev: Dev) -> Option<u32> {
         loopdev::number(dev, self.loop_part_shift)
     }
@@ -303,8 +309,11 @@ impl Kernel for Linux {
         grow::ext4_resize(root, blocks)
     }
 
-    fn ext4_errors(&self, number: u32) -> Result<Option<Ext4Errors>> {
-        sysfs::ext4_errors(number)
+    fn ext4_errors(&self, dev: Dev) -> Result<Option<Ext4Errors>> {
+        match loopdev::number(dev, self.loop_part_shift) {
+            Some(number) => sysfs::ext4_errors(&format!("loop{number}")),
+            None => disks::ext4_errors(dev),
+        }
     }
 
     fn xfs_geometry(&self, root: &OwnedFd) -> Result<XfsGeometry> {

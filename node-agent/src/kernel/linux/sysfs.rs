@@ -1,5 +1,5 @@
-//! What sysfs tells of loop devices and of the filesystems on them. Every read is answered from
-//! memory, whatever the disk does.
+//! What sysfs tells of loop devices and of the filesystems on block devices. Every read is answered
+//! from memory, whatever the disk does.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -18,7 +18,7 @@ const TEXT_BYTES_MAX: usize = 64;
 const PATH_BYTES_MAX: usize = 4096;
 
 /// Bytes of a sector in sysfs, whatever the device has.
-const SECTOR_BYTES: u64 = 512;
+pub(super) const SECTOR_BYTES: u64 = 512;
 
 /// See [`crate::kernel::Kernel::loop_bytes`].
 pub(super) fn loop_bytes(number: u32) -> Result<Option<u64>> {
@@ -65,19 +65,19 @@ pub(super) fn loop_file_name(number: u32) -> Result<Option<OsString>> {
 }
 
 /// The attributes of a device that is removed while they are read answer with `ENODEV`.
-fn is_gone(error: &std::io::Error) -> bool {
+pub(super) fn is_gone(error: &std::io::Error) -> bool {
     let errno = Errno::from_io_error(error);
     matches!(errno, Some(Errno::NOENT | Errno::NODEV | Errno::NXIO))
 }
 
-fn unread(path: &Path, error: &std::io::Error) -> Error {
+pub(super) fn unread(path: &Path, error: &std::io::Error) -> Error {
     let errno = Errno::from_io_error(error).unwrap_or(Errno::IO);
     Error::at("read", path, errno)
 }
 
-/// See [`crate::kernel::Kernel::ext4_errors`].
-pub(super) fn ext4_errors(number: u32) -> Result<Option<Ext4Errors>> {
-    let folder = PathBuf::from(format!("/sys/fs/ext4/loop{number}"));
+/// [`crate::kernel::Kernel::ext4_errors`] of the device with that name.
+pub(super) fn ext4_errors(device: &str) -> Result<Option<Ext4Errors>> {
+    let folder = Path::new("/sys/fs/ext4").join(device);
     let Some(count) = integer(&folder.join("errors_count"))? else {
         return Ok(None);
     };
@@ -102,7 +102,7 @@ fn ext4_error(folder: &Path, which: &str) -> Result<Ext4Error> {
     })
 }
 
-fn integer(path: &Path) -> Result<Option<u64>> {
+pub(super) fn integer(path: &Path) -> Result<Option<u64>> {
     let Some(text) = text(path)? else {
         return Ok(None);
     };

@@ -5,6 +5,7 @@ use std::path::Path;
 use belay_contract::reason::volume;
 use belay_server::health::Complaints;
 
+use crate::device::Backing;
 use crate::kernel::{BtrfsErrors, Error, Ext4Error, Ext4Errors};
 
 /// What was seen of a volume that is mounted.
@@ -18,17 +19,6 @@ pub(crate) struct Seen<'a> {
     pub(super) backing: Backing,
     /// None for a raw device.
     pub(super) filesystem: Option<Filesystem>,
-}
-
-/// What has become of the file behind a device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Backing {
-    /// It is behind the device; sizes in bytes.
-    There { bytes: u64, device_bytes: u64 },
-    /// The device has a file that the volume's name does not lead to.
-    Gone,
-    /// The device has no file, or another volume's.
-    Lost,
 }
 
 /// What the kernel says of a mounted filesystem.
@@ -71,7 +61,7 @@ pub(super) fn judge(seen: &Seen<'_>) -> Complaints {
 fn backing(seen: &Seen<'_>, complaints: &mut Complaints) {
     let (file, path) = (seen.file.display(), seen.path.display());
     let device = seen.device.display();
-    match seen.backing {
+    match &seen.backing {
         Backing::There {
             bytes,
             device_bytes,
@@ -83,7 +73,16 @@ fn backing(seen: &Seen<'_>, complaints: &mut Complaints) {
                  volume"
             ),
         ),
-        Backing::There { .. } => {}
+        // What cannot be read is reported before anything is judged.
+        Backing::There { .. } | Backing::Unreadable(_) => {}
+        Backing::Unplugged => complaints.add(
+            volume::DEVICE_LOST,
+            format!(
+                "the disk of the volume was removed while it is mounted at {path} ({file}): it was \
+                 detached by force or failed; delete the pod, so that the volume is attached and \
+                 staged again"
+            ),
+        ),
         Backing::Gone => complaints.add(
             volume::BACKING_FILE_GONE,
             format!(

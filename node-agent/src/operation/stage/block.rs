@@ -7,7 +7,7 @@
 use std::path::Path;
 
 use belay_contract::publish_context::PublishContext;
-use belay_server::call::Failure;
+use belay_server::call::{Certainty, Failure};
 use belay_server::request::Stage;
 
 use super::super::context::Context;
@@ -15,10 +15,10 @@ use super::super::phase::Phase;
 use super::super::plan::{fit, is_read_only};
 use super::super::{Node, Staged};
 use super::attach;
-use crate::device::{Held, Intent, Purpose, Verdict};
+use crate::device::{Held, Intent, Purpose, Sought, Verdict};
 use crate::filesystem::begin_use;
 use crate::kernel::{FileKind, Kernel, MountAttrs, Stat};
-use crate::mounts::{block_path, replaced};
+use crate::mounts::block_path;
 
 /// The bind target needs no permissions: what is on it decides.
 const DEVICE_MODE: u32 = 0o600;
@@ -38,7 +38,10 @@ pub(super) fn stage<K: Kernel>(
         )));
     }
     let purpose = Purpose::Raw { read_only };
-    let storage = cx.transport.find(&cx.kernel, &request.id, purpose)?;
+    let storage = match cx.transport.find(&cx.kernel, &request.id, plan, purpose)? {
+        Sought::Found(storage) => storage,
+        Sought::Missing(missing) => return Ok(Staged::WantsDisk(missing)),
+    };
     match cx.mounts().look("staging_target_path", &path)? {
         None => {}
         Some(stat) if stat.mount_root && stat.kind == FileKind::BlockDevice => {
@@ -50,11 +53,12 @@ pub(super) fn stage<K: Kernel>(
                 }
                 // It is not unstaged here: a pod may still have it.
                 Verdict::Stale(_) => {
-                    return Err(Failure::incompatible(replaced(&request.id, &path)));
+                    let why = cx.transport.replaced(&request.id, &path);
+                    return Err(Failure::incompatible(why));
                 }
                 // What a device left behind when it was taken away: the bind would show the next
                 // volume that gets its number.
-                Verdict::Unbound => cx.umount(&path)?,
+                Verdict::Unbound | Verdict::Removed => cx.umount(&path)?,
                 _ if cx.index.is_noted_for(&path, &stat, &request.id) => cx.umount(&path)?,
                 Verdict::Foreign => return Err(other_device(request, &path)),
             }
@@ -69,10 +73,10 @@ pub(super) fn stage<K: Kernel>(
     }
     let device = attach(cx, &request.id, storage, purpose)?;
     let bound = fit(plan, &cx.kernel, &device).and_then(|_| {
-        if let Some(storage) = device.storage().filter(|_| !read_only) {
+        if let Some(file) = device.backing_file().filter(|_| !read_only) {
             // What a raw user writes must not pass for a format of ours that was cut short, and
             // that it is gone must not pass for a new volume.
-            cx.phase(Phase::Attach, || begin_use(&cx.kernel, storage.fd()))?;
+            cx.phase(Phase::Attach, || begin_use(&cx.kernel, file))?;
         }
         bind(cx, request, &path, &device)
     });
@@ -80,6 +84,8 @@ pub(super) fn stage<K: Kernel>(
         Ok(()) => Ok(Staged::Done),
         // The caller must come back: nobody else would free the device.
         Err(failure) => match cx.phase(Phase::Detach, || device.release(&cx.kernel)) {
+            // The bind's file may still be there.
+            Ok(()) if failure.certainty == Certainty::MayBeRunning => Err(failure),
             Ok(()) => Err(failure.rolled_back()),
             Err(_) => Err(failure.may_be_running()),
         },
@@ -115,7 +121,7 @@ fn staged_before<K: Kernel>(
             }
         )));
     }
-    device.bytes(&node.kernel)?;
+    device.bytes(&node.kernel, 0)?;
     // An unstage may have been killed half-way: then it only waits for its last user to close it.
     device.keep(&node.kernel)?;
     node.index.note(path, stat, stat.rdev, &request.id);
@@ -144,6 +150,7 @@ fn bind<K: Kernel>(
         mount_root: true,
         ..kernel.stat(&bind)?
     };
+    device.refuse_removed(kernel)?;
     if kernel.look(path)?.is_none() {
         kernel.create_file(path, DEVICE_MODE)?;
     }

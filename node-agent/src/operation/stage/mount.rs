@@ -1,9 +1,8 @@
 //! Staging as a filesystem.
 
-use std::path::Path;
 use std::time::Duration;
 
-use belay_contract::publish_context::{Content, PublishContext};
+use belay_contract::publish_context::PublishContext;
 use belay_server::call::{Failure, Kind};
 use belay_server::request::{MountFlags, Stage};
 
@@ -13,24 +12,24 @@ use super::super::plan::{asked_fs, fit, is_read_only};
 use super::super::{Formatting, Node, Staged};
 use super::attach;
 use super::grow::grow_to_device;
+use super::permit::judge;
 use super::tally::{self, Refusal};
-use crate::device::{Held, Intent, Purpose, Storage, Verdict};
+use crate::device::{Held, Intent, Purpose, Sought, Verdict};
 use crate::filesystem::{
-    DeviceUnderTest, Found, FsType, MountOptions, Permit, USED, examine, examine_ends, format,
-    parse_flags,
+    DeviceUnderTest, FsType, MountOptions, Permit, examine, examine_ends, format, parse_flags,
 };
 use crate::kernel::{Cause, Dev, Error, Kernel, MountAttrs, Open, Stat};
-use crate::mounts::{block_path, replaced, something_else};
+use crate::mounts::{block_path, something_else};
 
 /// mkfs of a large volume on a slow disk takes minutes; one that takes longer hangs.
 const FORMAT_DEADLINE: Duration = Duration::from_secs(600);
 
 /// What the request asks for.
-struct Wish<'a> {
-    request: &'a Stage,
-    fs: Option<FsType>,
+pub(super) struct Wish<'a> {
+    pub(super) request: &'a Stage,
+    pub(super) fs: Option<FsType>,
     flags: &'a MountFlags,
-    read_only: bool,
+    pub(super) read_only: bool,
 }
 
 impl Wish<'_> {
@@ -73,12 +72,15 @@ pub(super) fn stage<K: Kernel>(
         return staged_before(cx, &wish, staging);
     }
     let purpose = Purpose::Filesystem;
-    let storage = cx.transport.find(kernel, &request.id, purpose)?;
+    let storage = match cx.transport.find(kernel, &request.id, plan, purpose)? {
+        Sought::Found(storage) => storage,
+        Sought::Missing(missing) => return Ok(Staged::WantsDisk(missing)),
+    };
     let device = attach(cx, &request.id, storage, purpose)?;
     let under_test = DeviceUnderTest {
         fd: device.fd(),
         bytes: fit(plan, kernel, &device)?,
-        backing: device.storage().map(Storage::fd),
+        backing: device.backing_file(),
         volume: request.id.as_str(),
     };
     let Some((fs, permit)) = decide(cx, &wish, plan, &device, &under_test, formatting)? else {
@@ -117,7 +119,10 @@ fn staged_before<K: Kernel>(
         .verdict(&request.id, path, staging, Intent::Use)?;
     let device = match verdict {
         Verdict::Ours(device) => device,
-        Verdict::Stale(_) => return Err(Failure::incompatible(replaced(&request.id, path))),
+        Verdict::Stale(_) | Verdict::Removed => {
+            let why = cx.transport.replaced(&request.id, path);
+            return Err(Failure::incompatible(why));
+        }
         Verdict::Unbound | Verdict::Foreign => {
             return Err(something_else("staging_target_path", &request.id, path));
         }
@@ -146,7 +151,7 @@ fn staged_before<K: Kernel>(
         )));
     }
     if !attrs.contains(MountAttrs::READ_ONLY) {
-        device.bytes(&cx.kernel)?;
+        device.bytes(&cx.kernel, 0)?;
         let root = cx.kernel.open(path, Open::Directory)?;
         grow_to_device(cx, &request.id, &root, &device, fs);
     }
@@ -187,97 +192,6 @@ fn refuse_in_use<K: Kernel>(device: &Held<K>) -> Result<(), Failure> {
         return Err(device.claimed());
     }
     Ok(())
-}
-
-fn judge<K: Kernel>(
-    node: &Node<K>,
-    wish: &Wish<'_>,
-    plan: &PublishContext,
-    under_test: &DeviceUnderTest<'_, K::Fd>,
-    found: Found,
-) -> Result<(FsType, Option<Permit>), Failure> {
-    let permit = match found {
-        Found::Known(found) => return Ok((same_as_asked(wish, found)?, None)),
-        Found::Unsettled(made) => {
-            let found = same_as_asked(wish, made.fs_type())?;
-            made.settle(&node.kernel, under_test)?;
-            return Ok((found, None));
-        }
-        Found::Emptied => {
-            let file = node.transport.path_of(&wish.request.id)?;
-            return Err(refuse(wish, Refusal::Emptied, &emptied(&file)));
-        }
-        Found::Blank(_) if plan.content == Content::Populated => {
-            return Err(refuse(
-                wish,
-                Refusal::Populated,
-                "it was restored or cloned, yet holds no data",
-            ));
-        }
-        Found::Blank(_) if wish.read_only => {
-            return Err(refuse(
-                wish,
-                Refusal::ReadOnly,
-                "it is blank and attached for reading only",
-            ));
-        }
-        Found::Blank(blank) => Permit::from(blank),
-        Found::Interrupted(_) if wish.read_only => {
-            return Err(refuse(
-                wish,
-                Refusal::ReadOnly,
-                "its formatting was interrupted and it is attached for reading only",
-            ));
-        }
-        Found::Interrupted(interrupted) => Permit::from(interrupted),
-        Found::Foreign(foreign) => {
-            return Err(refuse(
-                wish,
-                Refusal::Foreign,
-                &format!("it holds {} at byte {}", foreign.what, foreign.at),
-            ));
-        }
-        Found::Unreadable(failure) => {
-            Refusal::Unreadable.count();
-            return Err(failure);
-        }
-    };
-    Ok((wish.fs.unwrap_or(FsType::Ext4), Some(permit)))
-}
-
-fn same_as_asked(wish: &Wish<'_>, found: FsType) -> Result<FsType, Failure> {
-    match wish.fs {
-        Some(asked) if asked != found => {
-            Refusal::OtherFilesystem.count();
-            Err(Failure::precondition(format!(
-                "volume {} holds {} but {} is asked for; it is never formatted again: ask for {} \
-                 or use another volume",
-                wish.request.id,
-                found.name(),
-                asked.name(),
-                found.name()
-            )))
-        }
-        _ => Ok(found),
-    }
-}
-
-/// The words for a volume that was in use and reads as zeros.
-fn emptied(file: &Path) -> String {
-    let file = file.display();
-    format!(
-        "it has been in use ({USED} on its file), and every byte of it reads as zeros now, so its \
-         data is lost; restore {file}, or delete the volume; only if nothing in it is missed, \
-         remove the attribute (setfattr -x {USED} {file}), and it is formatted"
-    )
-}
-
-fn refuse(wish: &Wish<'_>, refusal: Refusal, why: &str) -> Failure {
-    refusal.count();
-    Failure::precondition(format!(
-        "volume {} is not formatted: {why}; nothing was changed",
-        wish.request.id
-    ))
 }
 
 /// The filesystem as it is to be mounted; nothing is read from the device yet.
@@ -326,6 +240,7 @@ fn mount<K: Kernel>(
         })?,
     };
     refuse_other_device(wish, fs, held, found)?;
+    device.refuse_removed(kernel)?;
     if !attrs.contains(MountAttrs::READ_ONLY) {
         let root = kernel.open_root(&mounted)?;
         grow_to_device(cx, &wish.request.id, &root, device, fs);

@@ -17,6 +17,10 @@ pub(super) enum Refusal {
     Populated,
     /// It was in use, so that blank means lost.
     Emptied,
+    /// Nothing says that it never held data.
+    Unknown,
+    /// A format was interrupted, and nothing proves that it has not been used since.
+    Interrupted,
     /// It may only be read.
     ReadOnly,
     /// It holds something else than a known filesystem.
@@ -32,9 +36,11 @@ pub(super) enum Refusal {
 }
 
 impl Refusal {
-    const ALL: [Refusal; 8] = [
+    const ALL: [Refusal; 10] = [
         Refusal::Populated,
         Refusal::Emptied,
+        Refusal::Unknown,
+        Refusal::Interrupted,
         Refusal::ReadOnly,
         Refusal::Foreign,
         Refusal::Unreadable,
@@ -47,6 +53,8 @@ impl Refusal {
         match self {
             Refusal::Populated => "populated",
             Refusal::Emptied => "emptied",
+            Refusal::Unknown => "unknown",
+            Refusal::Interrupted => "interrupted",
             Refusal::ReadOnly => "read_only",
             Refusal::Foreign => "foreign",
             Refusal::Unreadable => "unreadable",

@@ -3,14 +3,14 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use belay_server::call::Failure;
+use belay_server::call::{Failure, Kind};
 use belay_server::health::Complaints;
 use belay_server::request::{
-    AbsPath, Access, AccessMode, Capability, Context, MountFlags, NodeExpand, NodeVolumeHealth,
-    Publish, Secrets, Stage, Stats, Unpublish, Unstage, VolumeId,
+    AbsPath, Access, AccessMode, Capability, CapacityRange, Context, MountFlags, NodeExpand,
+    NodeVolumeHealth, Publish, Secrets, Stage, Stats, Unpublish, Unstage, VolumeId,
 };
 
-use crate::device::LoopDir;
+use crate::device::{LoopDir, Transport};
 use crate::kernel::Kernel;
 use crate::mounts::MountIndex;
 use crate::operation::phase::Progress;
@@ -74,14 +74,7 @@ pub(crate) trait World {
     fn start_driver(&self, driver: &str, volumes: &Path) -> Node<Self::Kernel> {
         let kernel = self.kernel();
         let loop_dir = LoopDir::open(&kernel, &driver.parse().unwrap(), volumes).unwrap();
-        let index = MountIndex::scan(&kernel).unwrap();
-        let kubelet_dir = KubeletDir::open(&kernel, self.base()).unwrap();
-        Node::new(
-            kernel,
-            loop_dir,
-            index,
-            Some(Arc::new(kubelet_dir.assumed_seen())),
-        )
+        start_with(kernel, Transport::Loops(loop_dir), self.base())
     }
 
     /// A new blank volume, and the folders that a kubelet makes for it.
@@ -93,12 +86,41 @@ pub(crate) trait World {
             base: self.base().to_owned(),
             mode: AccessMode::SingleNodeMultiWriter,
             content: "new",
+            serial: None,
         };
         self.make_file(&volume.file(), BYTES);
         self.make_dir(&volume.staging());
         self.make_dir(volume.target(1).parent().unwrap());
+        self.attached(volume)
+    }
+
+    /// The volume as its controller attaches it.
+    fn attached(&self, volume: Volume) -> Volume {
         volume
     }
+}
+
+/// The agent after a start, whose volumes come by that transport.
+pub(crate) fn start_with<K: Kernel>(kernel: K, transport: Transport<K>, base: &Path) -> Node<K> {
+    let index = MountIndex::scan(&kernel, &transport).unwrap();
+    let kubelet_dir = KubeletDir::open(&kernel, base).unwrap();
+    let kubelet_dir = Some(Arc::new(kubelet_dir.assumed_seen()));
+    Node::new(kernel, transport, index, kubelet_dir)
+}
+
+/// What happens when the kernel reports a change of the disks.
+///
+/// # Errors
+/// When which disks there are cannot be read.
+pub(crate) fn hear<K: Kernel>(node: &Node<K>) -> Result<(), Failure> {
+    if let Some(disks) = node.transport.disks() {
+        disks.forgive();
+        disks.rescan(&node.kernel)?;
+        for disk in disks.take_unasked() {
+            disks.ask(&node.kernel, &disk);
+        }
+    }
+    Ok(())
 }
 
 /// What an agent does when it has started: what fails is left to the volumes' own calls.
@@ -119,6 +141,18 @@ pub(crate) enum Form {
     Block,
 }
 
+impl Form {
+    /// The filesystem, if it is one.
+    pub(crate) fn fs_type(self) -> Option<&'static str> {
+        match self {
+            Form::Ext4 => Some("ext4"),
+            Form::Xfs => Some("xfs"),
+            Form::Btrfs => Some("btrfs"),
+            Form::Block => None,
+        }
+    }
+}
+
 /// A volume, and how it is asked for.
 #[derive(Clone, Debug)]
 pub(crate) struct Volume {
@@ -129,6 +163,8 @@ pub(crate) struct Volume {
     pub(crate) base: PathBuf,
     pub(crate) mode: AccessMode,
     pub(crate) content: &'static str,
+    /// Of its disk, if it is one.
+    pub(crate) serial: Option<String>,
 }
 
 /// A call of a kubelet.
@@ -193,14 +229,22 @@ impl Volume {
             secrets: Secrets::default(),
             volume_context: Context::default(),
         };
-        if operation::stage(node, &Progress::default(), &request, Formatting::Ask)?
-            == Staged::WantsFormat
-        {
-            let staged =
-                operation::stage(node, &Progress::default(), &request, Formatting::Allowed)?;
-            assert_eq!(staged, Staged::Done);
+        let mut formatting = Formatting::Ask;
+        let mut missing = None;
+        loop {
+            match operation::stage(node, &Progress::default(), &request, formatting)? {
+                Staged::Done => return Ok(()),
+                Staged::WantsFormat => {
+                    assert_eq!(formatting, Formatting::Ask);
+                    formatting = Formatting::Allowed;
+                }
+                // As long as it waits, it hears of what happens once.
+                Staged::WantsDisk(_) if missing.is_none() => missing = Some(hear(node)?),
+                Staged::WantsDisk(missing) => {
+                    return Err(Failure::new(Kind::Unreachable, missing.to_string()));
+                }
+            }
         }
-        Ok(())
     }
 
     fn publish<K: Kernel>(&self, node: &Node<K>, target: u8) -> Result<(), Failure> {
@@ -240,10 +284,35 @@ impl Volume {
         path: &Path,
         staging: &Path,
     ) -> Result<u64, Failure> {
+        self.expand_by(node, path, staging, None)
+    }
+
+    /// [`Volume::expand_at`] to that size in bytes.
+    pub(super) fn expand_to<K: Kernel>(
+        &self,
+        node: &Node<K>,
+        path: &Path,
+        staging: &Path,
+        bytes: u64,
+    ) -> Result<u64, Failure> {
+        let range = CapacityRange {
+            required_bytes: bytes,
+            limit_bytes: 0,
+        };
+        self.expand_by(node, path, staging, Some(range))
+    }
+
+    fn expand_by<K: Kernel>(
+        &self,
+        node: &Node<K>,
+        path: &Path,
+        staging: &Path,
+        range: Option<CapacityRange>,
+    ) -> Result<u64, Failure> {
         let request = NodeExpand {
             id: self.volume_id(),
             volume_path: path.to_owned(),
-            range: None,
+            range,
             staging: Some(staging.to_owned()),
             capability: None,
         };
@@ -291,28 +360,32 @@ impl Volume {
     }
 
     fn context(&self) -> Context {
+        Context::new("publish_context", self.entries()).unwrap()
+    }
+
+    /// Of its publish context.
+    pub(crate) fn entries(&self) -> Vec<(String, String)> {
         let bytes = BYTES.to_string();
+        let (transport, key, name) = match &self.serial {
+            None => ("loop", "file", &self.id),
+            Some(serial) => ("disk", "serial", serial),
+        };
         let entries = [
-            ("transport", "loop"),
-            ("file", &self.id),
+            ("transport", transport),
+            (key, name),
             ("bytes", &bytes),
             ("content", self.content),
         ];
         let entries = entries.map(|(key, value)| (key.to_owned(), value.to_owned()));
-        Context::new("publish_context", entries).unwrap()
+        entries.into()
     }
 
     fn capability(&self) -> Capability {
-        let fs_type = match self.form {
-            Form::Ext4 => "ext4",
-            Form::Xfs => "xfs",
-            Form::Btrfs => "btrfs",
-            Form::Block => {
-                return Capability {
-                    access: Access::Block,
-                    mode: self.mode,
-                };
-            }
+        let Some(fs_type) = self.form.fs_type() else {
+            return Capability {
+                access: Access::Block,
+                mode: self.mode,
+            };
         };
         let access = Access::Mount {
             fs_type: fs_type.to_owned(),

@@ -7,7 +7,7 @@ use belay_server::call::Kind;
 
 use super::bench::{DRIVER, Form, Verb, Volume, World};
 use super::simulated::Simulated;
-use crate::device::LoopDir;
+use crate::device::{LoopDir, Transport};
 use crate::kernel::fake::Fake;
 use crate::kernel::{Dev, MountEntry};
 use crate::mounts::MountIndex;
@@ -156,9 +156,10 @@ fn start_unseen(world: &Simulated) -> Node<Fake> {
     world.machine.keep_mounts_here(false);
     let kernel = world.kernel();
     let loop_dir = LoopDir::open(&kernel, &DRIVER.parse().unwrap(), &world.volumes()).unwrap();
-    let index = MountIndex::scan(&kernel).unwrap();
+    let transport = Transport::Loops(loop_dir);
+    let index = MountIndex::scan(&kernel, &transport).unwrap();
     let kubelet_dir = KubeletDir::open(&kernel, world.base()).unwrap();
-    Node::new(kernel, loop_dir, index, Some(Arc::new(kubelet_dir)))
+    Node::new(kernel, transport, index, Some(Arc::new(kubelet_dir)))
 }
 
 #[test]

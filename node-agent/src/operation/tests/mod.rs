@@ -28,6 +28,7 @@ pub(crate) mod bench;
 mod certainty;
 mod counted;
 mod covered;
+mod disks;
 mod health;
 mod kernels;
 mod kubelet_dir;

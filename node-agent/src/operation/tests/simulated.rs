@@ -1,19 +1,59 @@
 //! The simulated machine as a world.
 
 use std::path::Path;
+use std::sync::Arc;
 
-use super::bench::World;
-use crate::kernel::fake::{Call, Fake, Machine};
+use belay_contract::drivers::OPENSTACK;
+
+use super::bench::{DRIVER, Volume, World, hear, start_with};
+use crate::device::{DiskIndex, DiskVolumes, Transport};
+use crate::kernel::fake::{Call, Fake, Machine, Plug};
+use crate::operation::Node;
+
+/// A driver whose volumes are disks.
+pub(crate) const DISK_DRIVER: &str = OPENSTACK.name;
 
 pub(crate) struct Simulated {
     pub(crate) machine: Machine,
+    media: Media,
+}
+
+/// What the volumes are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Media {
+    /// Files, by loop devices.
+    Files,
+    /// Disks, each with such a file for its medium.
+    Disks,
 }
 
 impl Simulated {
     pub(crate) fn new() -> Simulated {
+        Simulated::of(Media::Files)
+    }
+
+    pub(crate) fn of(media: Media) -> Simulated {
         let machine = Machine::new();
         machine.make_dir(Path::new("/base/volumes"));
-        Simulated { machine }
+        Simulated { machine, media }
+    }
+
+    /// The controller or the cloud has grown a volume.
+    pub(crate) fn grow(&self, volume: &Volume, bytes: u64) {
+        match self.media {
+            Media::Files => self.machine.make_file(&volume.file(), bytes),
+            Media::Disks => self.machine.grow_disk(&volume.file(), bytes),
+        }
+    }
+
+    /// An agent that has heard of all disks.
+    pub(crate) fn start_disks(&self, driver: &str) -> Node<Fake> {
+        let kernel = self.kernel();
+        let index = Arc::new(DiskIndex::new());
+        let volumes = DiskVolumes::new(&driver.parse().unwrap(), &OPENSTACK, &index);
+        let node = start_with(kernel, Transport::Disks(volumes), self.base());
+        hear(&node).unwrap();
+        node
     }
 }
 
@@ -35,6 +75,25 @@ impl World for Simulated {
 
     fn base(&self) -> &Path {
         Path::new("/base")
+    }
+
+    fn start(&self) -> Node<Fake> {
+        match self.media {
+            Media::Files => self.start_driver(DRIVER, &self.volumes()),
+            Media::Disks => self.start_disks(DISK_DRIVER),
+        }
+    }
+
+    fn attached(&self, mut volume: Volume) -> Volume {
+        if self.media == Media::Disks {
+            // The proof that a disk is blank reads all of it, which takes long here.
+            if let Some(fs_type) = volume.form.fs_type() {
+                self.machine.make_filesystem(&volume.file(), fs_type);
+            }
+            self.machine.plug(Plug::virtio(&volume.file(), &volume.id));
+            volume.serial = Some(volume.id.clone());
+        }
+        volume
     }
 
     fn make_file(&self, path: &Path, bytes: u64) {

@@ -10,7 +10,7 @@ use csi::volume_capability::{self, access_mode};
 use tonic::{Request, Status};
 
 use crate::kernel::fake::Fake;
-use crate::operation::tests::bench::{BYTES, Form, Verb, Volume};
+use crate::operation::tests::bench::{Form, Verb, Volume};
 use crate::rpc::NodeService;
 
 /// Makes the call and waits for its answer.
@@ -101,16 +101,7 @@ fn text(path: &Path) -> String {
 }
 
 fn context(volume: &Volume) -> HashMap<String, String> {
-    let bytes = BYTES.to_string();
-    let entries = [
-        ("transport", "loop"),
-        ("file", &volume.id),
-        ("bytes", &bytes),
-        ("content", volume.content),
-    ];
-    entries
-        .map(|(key, value)| (key.to_owned(), value.to_owned()))
-        .into()
+    volume.entries().into_iter().collect()
 }
 
 fn capability(volume: &Volume) -> csi::VolumeCapability {

@@ -46,12 +46,17 @@ pub(crate) fn machine_with_state(kernel: Kernel, filesystem: &str) -> (Machine, 
 pub(crate) fn boot(machine: &Machine) -> Guest<'_> {
     let mut guest = machine.boot();
     eprintln!("Linux {}", guest.release());
-    let programs = seen(&programs());
+    let programs = seen_programs();
     guest.run(&format!(
         "mkdir -p /state /belay
          mount /dev/disk/by-id/virtio-state /state && mount --bind {programs} /belay"
     ));
     guest
+}
+
+/// Where guests see the programs.
+pub(crate) fn seen_programs() -> String {
+    seen(&programs())
 }
 
 /// Where guests see a file of this machine.

@@ -54,7 +54,7 @@ class FileDriver(driver.VolumeDriver):
 
     def _grow(self, name, gib):
         with open(self._path(name), "ab") as file:
-            if file.tell() < gib * GIB:
+            if file.seek(0, os.SEEK_END) < gib * GIB:
                 file.truncate(gib * GIB)
 
     def _remove(self, name):

@@ -1,0 +1,55 @@
+//! `openstack`: a volume is a Cinder volume, which Nova plugs into the node as a disk. Names, ids
+//! and keys are those of cinder-csi-plugin. Only the node agent has this kind so far.
+
+use super::{Kubelet, Profile};
+use crate::disk::{IdPart, NameTemplate};
+use crate::publish_context::DISK;
+use belay_server::identity::PluginCapability;
+use belay_server::request::AccessMode;
+
+/// `VIRTIO_BLK_ID_BYTES` (include/uapi/linux/virtio_blk.h): what a virtio disk shows of its serial.
+const SERIAL_BYTES: usize = 20;
+
+/// See the module.
+pub const OPENSTACK: Profile = Profile {
+    name: "cinder.csi.openstack.org",
+    topology_key: "topology.cinder.csi.openstack.org/zone",
+    place_is_node: false,
+    capabilities: &[
+        PluginCapability::Controller,
+        PluginCapability::OnlineExpansion,
+    ],
+    transport: DISK,
+    // Nova gives libvirt the volume's ID as serial. QEMU shows all of it for SCSI, where the
+    // hypervisor does not cut it; some clouds set a world-wide name.
+    disk_names: &[
+        named("virtio-", IdPart::First(SERIAL_BYTES)),
+        named("virtio-", IdPart::Whole),
+        named("scsi-0QEMU_QEMU_HARDDISK_", IdPart::First(SERIAL_BYTES)),
+        named("scsi-0QEMU_QEMU_HARDDISK_", IdPart::Whole),
+        named("wwn-0x", IdPart::Digits),
+    ],
+    volumes_max: 256,
+    access_modes: &[
+        AccessMode::SingleNodeWriter,
+        AccessMode::SingleNodeReaderOnly,
+        AccessMode::SingleNodeSingleWriter,
+        AccessMode::SingleNodeMultiWriter,
+        AccessMode::MultiNodeReaderOnly,
+        AccessMode::MultiNodeMultiWriter,
+    ],
+    raw_block: true,
+    attaches: true,
+    stages: true,
+    grows_on_node: true,
+    knows_room: true,
+    kubelet: Kubelet {
+        pod_info_on_mount: true,
+        fs_group_policy: "File",
+        selinux_mount: false,
+    },
+};
+
+const fn named(prefix: &'static str, part: IdPart) -> NameTemplate {
+    NameTemplate { prefix, part }
+}

@@ -1,0 +1,383 @@
+//! The disks of the node by what they say of themselves, and the volumes that want one. The agent
+//! updates it when the kernel reports a change; a stage asks it and waits for the next change.
+//!
+//! A virtio disk must be asked for its serial, and one that fails may never answer. So only its own
+//! reader waits for it, and the index says meanwhile that it has not answered.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use belay_contract::disk::DiskIdentity;
+use belay_server::call::Failure;
+use belay_server::identity::DriverName;
+use belay_server::request::VolumeId;
+use tokio::sync::watch;
+
+use super::identity::{Identity, Match};
+use super::missing::{Missing, words};
+use super::volume::is_plugged;
+use crate::device::Sought;
+use crate::kernel::{self, Dev, Disk, Disks};
+
+/// All disks of the node, for all drivers of this process.
+pub(crate) struct DiskIndex {
+    inner: Mutex<Inner>,
+    arrivals: watch::Sender<u64>,
+}
+
+#[derive(Default)]
+struct Inner {
+    disks: BTreeMap<Dev, Entry>,
+    users: BTreeMap<Owner, User>,
+}
+
+/// A volume, with the driver that it is of.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Owner {
+    driver: String,
+    volume: VolumeId,
+}
+
+/// What a volume wants, and what it has.
+struct User {
+    wanted: DiskIdentity,
+    /// By number and sequence number.
+    held: Option<(Dev, u64)>,
+}
+
+struct Entry {
+    disk: Disk,
+    state: State,
+}
+
+enum State {
+    /// It must be asked for its serial.
+    Unasked,
+    /// It is being asked.
+    Asked,
+    /// It has not answered in time, and may never.
+    Late,
+    /// It has answered with an error.
+    Unread(String),
+    Known(Arc<Identity>),
+}
+
+impl Owner {
+    pub(super) fn new(driver: &DriverName, volume: &VolumeId) -> Self {
+        Owner {
+            driver: driver.as_str().to_owned(),
+            volume: volume.clone(),
+        }
+    }
+}
+
+impl DiskIndex {
+    /// Without any disk; see [`DiskIndex::rescan`].
+    pub(crate) fn new() -> Self {
+        DiskIndex {
+            inner: Mutex::default(),
+            arrivals: watch::Sender::new(0),
+        }
+    }
+
+    /// Changes whenever anything of a disk has changed.
+    pub(crate) fn arrivals(&self) -> watch::Receiver<u64> {
+        self.arrivals.subscribe()
+    }
+
+    /// Takes over which disks there are. Asks none of them.
+    ///
+    /// # Errors
+    /// When sysfs cannot be read.
+    pub(crate) fn rescan<K: Disks>(&self, kernel: &K) -> kernel::Result<()> {
+        let seen = kernel.disks()?;
+        let mut has_changed = self.keep_only(&seen);
+        for disk in seen {
+            if self.is_known(&disk) {
+                continue;
+            }
+            let Some(facts) = kernel.disk_facts(&disk)? else {
+                continue;
+            };
+            let identity = Identity::of(&facts).map(Arc::new);
+            let state = identity.map_or(State::Unasked, State::Known);
+            self.lock().disks.insert(disk.dev, Entry { disk, state });
+            has_changed = true;
+        }
+        if has_changed {
+            self.announce();
+        }
+        Ok(())
+    }
+
+    /// Lets disks that answered with an error be asked again.
+    pub(crate) fn forgive(&self) {
+        for entry in self.lock().disks.values_mut() {
+            if matches!(entry.state, State::Unread(_)) {
+                entry.state = State::Unasked;
+            }
+        }
+    }
+
+    /// The disks that must be asked for their serial, each given out once.
+    pub(crate) fn take_unasked(&self) -> Vec<Disk> {
+        let mut inner = self.lock();
+        let entries = inner.disks.values_mut();
+        let unasked = entries.filter(|entry| matches!(entry.state, State::Unasked));
+        unasked
+            .map(|entry| {
+                entry.state = State::Asked;
+                entry.disk.clone()
+            })
+            .collect()
+    }
+
+    /// Asks one of [`DiskIndex::take_unasked`]. Waits for the disk.
+    pub(crate) fn ask<K: Disks>(&self, kernel: &K, disk: &Disk) {
+        let state = match self.read(kernel, disk) {
+            Ok(Some(identity)) => State::Known(identity),
+            // The event of its removal is on its way.
+            Ok(None) => State::Unread("removed".to_owned()),
+            Err(error) => State::Unread(error.to_string()),
+        };
+        self.set(disk, state);
+    }
+
+    /// That disk has been asked for longer than a sound one takes.
+    pub(crate) fn is_late(&self, disk: &Disk) {
+        let is_asked = |entry: &&mut Entry| {
+            entry.disk.diskseq == disk.diskseq && matches!(entry.state, State::Asked)
+        };
+        let mut inner = self.lock();
+        if let Some(entry) = inner.disks.get_mut(&disk.dev).filter(is_asked) {
+            entry.state = State::Late;
+            drop(inner);
+            self.announce();
+        }
+    }
+
+    /// The one disk that is what the volume wants; from now on it is the volume's.
+    ///
+    /// # Errors
+    /// `FAILED_PRECONDITION` when there are several, or another volume wants or has it.
+    pub(super) fn find(
+        &self,
+        owner: &Owner,
+        wanted: &DiskIdentity,
+    ) -> Result<Sought<Disk>, Failure> {
+        let mut inner = self.lock();
+        let user = inner.users.entry(owner.clone()).or_insert_with(|| User {
+            wanted: wanted.clone(),
+            held: None,
+        });
+        if user.wanted != *wanted {
+            // It was attached again, as another disk.
+            user.wanted.clone_from(wanted);
+            user.held = None;
+        }
+        // Whatever else says the same since: it was the only one, and is still the same.
+        if let Some(disk) = inner.held_by(owner) {
+            return Ok(Sought::Found(disk.clone()));
+        }
+        let Some((disk, identity, matched)) = inner.only(wanted)? else {
+            return Ok(Sought::Missing(inner.missing(wanted)));
+        };
+        // Another one may say the same as soon as it answers.
+        if matched == Match::Cut && inner.is_any_awaited() {
+            return Ok(Sought::Missing(inner.missing(wanted)));
+        }
+        inner.refuse_taken(owner, &disk, &identity)?;
+        if let Some(user) = inner.users.get_mut(owner) {
+            user.held = Some((disk.dev, disk.diskseq));
+        }
+        Ok(Sought::Found(disk))
+    }
+
+    /// The volume's disk, if it is there: the one that it has, or else the one that is what it
+    /// wants. `None` also where several are, and nothing shows which.
+    pub(super) fn find_if_any(&self, owner: &Owner, wanted: &DiskIdentity) -> Option<Disk> {
+        let inner = self.lock();
+        if let Some(disk) = inner.held_by(owner) {
+            return Some(disk.clone());
+        }
+        let found = inner.only(wanted).ok().flatten();
+        found.map(|(disk, ..)| disk)
+    }
+
+    /// What a stage has said that the volume's disk is recognised by.
+    pub(super) fn wanted(&self, owner: &Owner) -> Option<DiskIdentity> {
+        let inner = self.lock();
+        inner.users.get(owner).map(|user| user.wanted.clone())
+    }
+
+    /// The volume no longer wants a disk.
+    pub(super) fn forget(&self, owner: &Owner) {
+        self.lock().users.remove(owner);
+    }
+
+    /// What the disk says, as it is known already.
+    pub(super) fn known(&self, disk: &Disk) -> Option<Arc<Identity>> {
+        // Without sequence numbers, another disk may have come in its place since.
+        if disk.diskseq == 0 {
+            return None;
+        }
+        let inner = self.lock();
+        let entry = inner.disks.get(&disk.dev)?;
+        match &entry.state {
+            State::Known(identity) if entry.disk.diskseq == disk.diskseq => {
+                Some(Arc::clone(identity))
+            }
+            _ => None,
+        }
+    }
+
+    /// What the disk says; it is asked where that is not known. `None` when it was removed.
+    ///
+    /// # Errors
+    /// When the disk or sysfs cannot be read.
+    pub(super) fn identity<K: Disks>(
+        &self,
+        kernel: &K,
+        disk: &Disk,
+    ) -> kernel::Result<Option<Arc<Identity>>> {
+        if let Some(known) = self.known(disk) {
+            return Ok(Some(known));
+        }
+        let identity = self.read(kernel, disk)?;
+        if let Some(identity) = &identity {
+            self.set(disk, State::Known(Arc::clone(identity)));
+        }
+        Ok(identity)
+    }
+
+    /// Reads what the disk says, by a name that must still be the disk's afterwards.
+    fn read<K: Disks>(&self, kernel: &K, disk: &Disk) -> kernel::Result<Option<Arc<Identity>>> {
+        let identity = Identity::read(kernel, disk)?;
+        let is_same = is_plugged(kernel, disk)?;
+        Ok(identity.filter(|_| is_same).map(Arc::new))
+    }
+
+    fn set(&self, disk: &Disk, state: State) {
+        let mut inner = self.lock();
+        let entry = inner.disks.get_mut(&disk.dev);
+        if let Some(entry) = entry.filter(|entry| entry.disk.diskseq == disk.diskseq) {
+            entry.state = state;
+            drop(inner);
+            self.announce();
+        }
+    }
+
+    /// Drops what is gone and takes new sizes over; whether there was any of both.
+    fn keep_only(&self, seen: &[Disk]) -> bool {
+        let mut inner = self.lock();
+        let before = inner.disks.len();
+        let now = |entry: &Entry| seen.iter().find(|disk| is_same(disk, &entry.disk));
+        inner.disks.retain(|_, entry| now(entry).is_some());
+        let mut has_changed = inner.disks.len() != before;
+        for entry in inner.disks.values_mut() {
+            let bytes = now(entry).map_or(0, |disk| disk.bytes);
+            has_changed |= bytes != entry.disk.bytes;
+            entry.disk.bytes = bytes;
+        }
+        has_changed
+    }
+
+    fn is_known(&self, disk: &Disk) -> bool {
+        let inner = self.lock();
+        let entry = inner.disks.get(&disk.dev);
+        entry.is_some_and(|entry| is_same(&entry.disk, disk))
+    }
+
+    fn announce(&self) {
+        self.arrivals.send_modify(|count| *count += 1);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        // Each change is one insertion or assignment.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn is_same(one: &Disk, other: &Disk) -> bool {
+    (one.dev, &one.name, one.diskseq) == (other.dev, &other.name, other.diskseq)
+}
+
+impl Inner {
+    /// The one disk that is what is wanted.
+    fn only(&self, wanted: &DiskIdentity) -> Result<Option<(Disk, Arc<Identity>, Match)>, Failure> {
+        let known = self.disks.values().filter_map(|entry| match &entry.state {
+            State::Known(identity) => Some((&entry.disk, identity)),
+            _ => None,
+        });
+        let mut found = known.filter_map(|(disk, identity)| match identity.matches(wanted) {
+            Match::No => None,
+            matched => Some((disk, identity, matched)),
+        });
+        let Some((disk, identity, matched)) = found.next() else {
+            return Ok(None);
+        };
+        if let Some((other, ..)) = found.next() {
+            return Err(Failure::precondition(format!(
+                "{} and {} both are {}; nothing shows which of them is the volume's, so none is \
+                 used: detach the wrong one",
+                disk.name,
+                other.name,
+                words(wanted)
+            )));
+        }
+        Ok(Some((disk.clone(), Arc::clone(identity), matched)))
+    }
+
+    /// The disk that the volume has, if that is still plugged in.
+    fn held_by(&self, owner: &Owner) -> Option<&Disk> {
+        let held = self.users.get(owner)?.held?;
+        let entry = self.disks.get(&held.0)?;
+        // Without sequence numbers, another disk may have come in its place.
+        let is_it = held.1 != 0 && entry.disk.diskseq == held.1;
+        is_it.then_some(&entry.disk)
+    }
+
+    fn is_any_awaited(&self) -> bool {
+        let mut entries = self.disks.values();
+        entries.any(|entry| matches!(entry.state, State::Unasked | State::Asked))
+    }
+
+    fn refuse_taken(&self, owner: &Owner, disk: &Disk, identity: &Identity) -> Result<(), Failure> {
+        let is_held =
+            |user: &User| disk.diskseq != 0 && user.held == Some((disk.dev, disk.diskseq));
+        let has_it = |user: &User| is_held(user) || identity.matches(&user.wanted) != Match::No;
+        let mut users = self.users.iter().filter(|(other, _)| *other != owner);
+        let Some((other, _)) = users.find(|(_, user)| has_it(user)) else {
+            return Ok(());
+        };
+        Err(Failure::precondition(format!(
+            "{} ({}) is what the disks of both volume {} and volume {} of {} are recognised by; \
+             nothing shows whose it is: detach one of them",
+            disk.name,
+            identity.describe(),
+            owner.volume,
+            other.volume,
+            other.driver
+        )))
+    }
+
+    fn missing(&self, wanted: &DiskIdentity) -> Missing {
+        Missing::new(
+            wanted,
+            &self.disks.values().map(Entry::describe).collect::<Vec<_>>(),
+        )
+    }
+}
+
+impl Entry {
+    /// For people: its name, and what it says of itself.
+    fn describe(&self) -> String {
+        let name = &self.disk.name;
+        match &self.state {
+            State::Known(identity) => format!("{name} ({})", identity.describe()),
+            State::Unasked | State::Asked => format!("{name} (being asked for its serial)"),
+            State::Late => format!("{name} (does not answer)"),
+            State::Unread(why) => format!("{name} ({why})"),
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! The volumes of one driver, each of which is a disk.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use belay_contract::disk::DiskIdentity;
+use belay_contract::drivers::Profile;
+use belay_contract::publish_context::{self, PublishContext};
+use belay_server::call::Failure;
+use belay_server::identity::DriverName;
+use belay_server::request::VolumeId;
+
+use super::identity::Match;
+use super::index::{DiskIndex, Owner};
+use super::missing::words;
+use super::volume::{Plugged, VolumeDisk, is_plugged, node, open};
+use crate::device::{Backing, Sought, Verdict, mixed_up};
+use crate::kernel::{self, Dev, DiskAt, Disks, Kernel};
+
+/// The volumes of a driver that come by disks.
+pub(crate) struct DiskVolumes {
+    driver: DriverName,
+    profile: &'static Profile,
+    index: Arc<DiskIndex>,
+}
+
+impl DiskVolumes {
+    /// Those of that driver, which finds its disks in the index.
+    pub(crate) fn new(
+        driver: &DriverName,
+        profile: &'static Profile,
+        index: &Arc<DiskIndex>,
+    ) -> Self {
+        DiskVolumes {
+            driver: driver.clone(),
+            profile,
+            index: Arc::clone(index),
+        }
+    }
+
+    pub(in crate::device) fn driver(&self) -> &DriverName {
+        &self.driver
+    }
+
+    pub(in crate::device) fn profile(&self) -> &'static Profile {
+        self.profile
+    }
+
+    pub(in crate::device) fn index(&self) -> &DiskIndex {
+        &self.index
+    }
+
+    fn owner(&self, volume: &VolumeId) -> Owner {
+        Owner::new(&self.driver, volume)
+    }
+
+    /// What the volume's disk is recognised by: as its attachment said, or by its id.
+    fn wanted(&self, volume: &VolumeId) -> DiskIdentity {
+        let said = self.index.wanted(&self.owner(volume));
+        said.unwrap_or_else(|| DiskIdentity::Names(self.profile.names_of(volume)))
+    }
+
+    /// The volume's disk. Which disks there are is read again before one is missed.
+    ///
+    /// # Errors
+    /// `FAILED_PRECONDITION` when several are it, or it is another volume's too; what the kernel
+    /// refused.
+    pub(in crate::device) fn find<K: Disks>(
+        &self,
+        kernel: &K,
+        volume: &VolumeId,
+        plan: &PublishContext,
+    ) -> Result<Sought<VolumeDisk>, Failure> {
+        let publish_context::Transport::Disk(wanted) = &plan.transport else {
+            return Err(mixed_up());
+        };
+        let find = || self.index.find(&self.owner(volume), wanted);
+        let mut sought = find()?;
+        // The event of what has just happened may not have been heard yet.
+        let is_current = match &sought {
+            Sought::Found(disk) => is_plugged(kernel, disk)?,
+            Sought::Missing(_) => false,
+        };
+        if !is_current {
+            self.index.rescan(kernel)?;
+            sought = find()?;
+        }
+        Ok(match sought {
+            Sought::Found(disk) => Sought::Found(VolumeDisk::new(disk, wanted.clone())),
+            Sought::Missing(missing) => Sought::Missing(missing),
+        })
+    }
+
+    /// The volume's disk, if it is there and nothing else could be it.
+    pub(in crate::device) fn find_if_any(&self, volume: &VolumeId) -> Option<VolumeDisk> {
+        let wanted = self.wanted(volume);
+        let found = self.index.find_if_any(&self.owner(volume), &wanted);
+        found.map(|disk| VolumeDisk::new(disk, wanted))
+    }
+
+    /// Nothing of the volume is left here.
+    pub(in crate::device) fn forget(&self, volume: &VolumeId) {
+        self.index.forget(&self.owner(volume));
+    }
+
+    /// For people: what the volume's disk is recognised by.
+    pub(in crate::device) fn named(&self, volume: &VolumeId) -> String {
+        words(&self.wanted(volume))
+    }
+
+    /// What that device is to the volume. Asks the disk if it has not been asked before.
+    ///
+    /// # Errors
+    /// What the kernel or the disk refused.
+    pub(in crate::device) fn verdict<K: Kernel>(
+        &self,
+        kernel: &K,
+        volume: &VolumeId,
+        dev: Dev,
+    ) -> Result<Verdict<K, Plugged>, Failure> {
+        if dev.is_anonymous() {
+            return Ok(Verdict::Foreign);
+        }
+        let disk = match kernel.disk(dev)? {
+            DiskAt::Disk(disk) => disk,
+            DiskAt::Other => return Ok(Verdict::Foreign),
+            DiskAt::Nothing => return Ok(Verdict::Removed),
+        };
+        let Some(identity) = self.index.identity(kernel, &disk)? else {
+            return Ok(Verdict::Removed);
+        };
+        let wanted = self.wanted(volume);
+        if identity.matches(&wanted) == Match::No {
+            return Ok(Verdict::Foreign);
+        }
+        let device = open(kernel, &disk, &wanted)?;
+        Ok(device.map_or(Verdict::Removed, Verdict::Ours))
+    }
+
+    /// Whether the device may be the volume's, by what is known of it already.
+    ///
+    /// # Errors
+    /// When sysfs cannot be read.
+    pub(in crate::device) fn may_be_of<K: Disks>(
+        &self,
+        kernel: &K,
+        volume: &VolumeId,
+        dev: Dev,
+    ) -> kernel::Result<bool> {
+        let DiskAt::Disk(disk) = kernel.disk(dev)? else {
+            return Ok(false);
+        };
+        let known = self.index.known(&disk);
+        Ok(known.is_some_and(|it| it.matches(&self.wanted(volume)) != Match::No))
+    }
+
+    /// What has become of the disk with that number, which was a volume's.
+    ///
+    /// # Errors
+    /// When sysfs cannot be read.
+    pub(in crate::device) fn behind<K: Disks>(kernel: &K, dev: Dev) -> kernel::Result<Backing> {
+        Ok(match kernel.disk(dev)? {
+            DiskAt::Disk(disk) => Backing::There {
+                bytes: disk.bytes,
+                device_bytes: disk.bytes,
+            },
+            DiskAt::Nothing => Backing::Unplugged,
+            DiskAt::Other => Backing::Lost,
+        })
+    }
+
+    /// A disk, or one that was removed.
+    ///
+    /// # Errors
+    /// When sysfs cannot be read.
+    pub(in crate::device) fn carries_volumes<K: Disks>(
+        kernel: &K,
+        dev: Dev,
+    ) -> kernel::Result<bool> {
+        Ok(!dev.is_anonymous() && kernel.disk(dev)? != DiskAt::Other)
+    }
+
+    /// The node of a disk.
+    ///
+    /// # Errors
+    /// When sysfs cannot be read.
+    pub(in crate::device) fn node_of<K: Disks>(
+        kernel: &K,
+        dev: Dev,
+    ) -> kernel::Result<Option<PathBuf>> {
+        Ok(match kernel.disk(dev)? {
+            DiskAt::Disk(disk) => Some(node(&disk.name)),
+            DiskAt::Other | DiskAt::Nothing => None,
+        })
+    }
+
+    /// The number of the disk that is called as the last name of `path` is.
+    ///
+    /// # Errors
+    /// When sysfs cannot be read.
+    pub(in crate::device) fn dev_named<K: Disks>(
+        kernel: &K,
+        path: &Path,
+    ) -> kernel::Result<Option<Dev>> {
+        let path = path.to_str().unwrap_or_default();
+        let path = path.strip_suffix("//deleted").unwrap_or(path);
+        match path.rsplit_once('/') {
+            Some((_, name)) if !name.is_empty() => kernel.disk_named(name),
+            _ => Ok(None),
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! A device that is held open, whatever it is made of.
+
+use std::path::{Path, PathBuf};
+
+use belay_server::call::Failure;
+
+use super::Guard;
+use crate::kernel::{self, Cause, Dev, Kernel, Open, Patience, failed_busy, while_busy};
+
+/// An attached device, held open: its number is not given to another one meanwhile.
+pub(crate) struct Held<K: Kernel, G = Guard<K>> {
+    // Declared before its guard: the device is closed first.
+    pub(super) fd: K::Fd,
+    pub(super) path: PathBuf,
+    pub(super) guard: G,
+    /// Another user had it claimed when it was taken over: a mount that we do not see, or a mkfs
+    /// that outlived us.
+    pub(crate) is_shared: bool,
+    /// It was known, when it was attached, that no other process had its storage open.
+    pub(crate) is_checked: bool,
+}
+
+impl<K: Kernel, G> Held<K, G> {
+    /// The open device.
+    pub(crate) fn fd(&self) -> &K::Fd {
+        &self.fd
+    }
+
+    /// Its node, which is what mount shows as the source.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Its number.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub(crate) fn dev(&self, kernel: &K) -> kernel::Result<Dev> {
+        Ok(kernel.stat(&self.fd)?.rdev)
+    }
+
+    /// Whether it is claimed now: by a mount in any namespace, or by a running mkfs. A mere reader
+    /// does not claim it.
+    ///
+    /// # Errors
+    /// When it cannot be opened at all.
+    pub(crate) fn is_claimed(&self, kernel: &K) -> kernel::Result<bool> {
+        let exclusive = || kernel.reopen(&self.fd, Open::DeviceExclusive);
+        match while_busy(kernel, Patience::Moment, failed_busy, exclusive) {
+            Ok(_) => Ok(false),
+            Err(error) if error.cause() == Cause::Busy => Ok(true),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// For what needs the device to itself.
+    ///
+    /// # Errors
+    /// `ABORTED` while it is claimed.
+    pub(crate) fn refuse_claimed(&self, kernel: &K) -> Result<(), Failure> {
+        match self.is_claimed(kernel)? {
+            false => Ok(()),
+            true => Err(self.claimed()),
+        }
+    }
+
+    /// What to say where it must not be claimed. A filesystem on it may be mounted once more, but
+    /// not made.
+    pub(crate) fn claimed(&self) -> Failure {
+        Failure::busy(format!(
+            "{} is still in use for this volume, by a mount elsewhere or by a mkfs that outlived \
+             an earlier attempt",
+            self.path.display()
+        ))
+    }
+
+    /// The same device, its guard seen as another type.
+    pub(super) fn guarded<H>(self, guard: impl FnOnce(G) -> H) -> Held<K, H> {
+        Held {
+            fd: self.fd,
+            path: self.path,
+            guard: guard(self.guard),
+            is_shared: self.is_shared,
+            is_checked: self.is_checked,
+        }
+    }
+}
+
+impl<K: Kernel> Held<K> {
+    /// The file behind it, which bears witness of its use; a disk has none.
+    pub(crate) fn backing_file(&self) -> Option<&K::Fd> {
+        match &self.guard {
+            Guard::Loop(bound) => bound.file().map(|file| file.fd()),
+            Guard::Disk(_) => None,
+        }
+    }
+
+    /// Whether writes fail; `None` where that is not known.
+    pub(crate) fn is_read_only(&self) -> Option<bool> {
+        match &self.guard {
+            Guard::Loop(bound) => bound.is_read_only(),
+            Guard::Disk(_) => None,
+        }
+    }
+
+    /// It stays attached by us, without a user. A disk is attached by its cloud.
+    pub(crate) fn is_kept(&self) -> bool {
+        match &self.guard {
+            Guard::Loop(bound) => bound.is_kept(),
+            Guard::Disk(_) => false,
+        }
+    }
+
+    /// Its size in bytes, after it has taken over what its storage has grown by. If it has less
+    /// than `least`, the kernel reads the size of a disk again.
+    ///
+    /// # Errors
+    /// When the device cannot be asked.
+    pub(crate) fn bytes(&self, kernel: &K, least: u64) -> kernel::Result<u64> {
+        match &self.guard {
+            Guard::Loop(bound) => bound.bytes(kernel, &self.fd),
+            Guard::Disk(disk) => disk.bytes(kernel, &self.fd, least),
+        }
+    }
+
+    /// Lets it stay attached without a user from now on.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub(crate) fn keep(&self, kernel: &K) -> kernel::Result<()> {
+        match &self.guard {
+            Guard::Loop(bound) => bound.keep(kernel, &self.fd),
+            Guard::Disk(_) => Ok(()),
+        }
+    }
+
+    /// Refuses a disk that was removed since it was opened.
+    ///
+    /// # Errors
+    /// `UNAVAILABLE` when it was removed.
+    pub(crate) fn refuse_removed(&self, kernel: &K) -> Result<(), Failure> {
+        match &self.guard {
+            Guard::Loop(_) => Ok(()),
+            Guard::Disk(disk) => disk.refuse_removed(kernel),
+        }
+    }
+
+    /// Detaches it at its last close. Where it has the volume's storage, that shows afterwards
+    /// whether the last close has come; else the device itself is asked here. A disk is only
+    /// closed.
+    ///
+    /// # Errors
+    /// What the kernel refused; `ABORTED` while a device is open whose storage is gone.
+    pub(crate) fn release(self, kernel: &K) -> Result<(), Failure> {
+        match self.split() {
+            Split::Loop(device) => device.release(kernel),
+            Split::Disk(_) => Ok(()),
+        }
+    }
+
+    /// The device as its transport knows it.
+    pub(super) fn split(self) -> Split<K> {
+        let Held {
+            fd,
+            path,
+            guard,
+            is_shared,
+            is_checked,
+        } = self;
+        match guard {
+            Guard::Loop(guard) => Split::Loop(Held {
+                fd,
+                path,
+                guard,
+                is_shared,
+                is_checked,
+            }),
+            Guard::Disk(guard) => Split::Disk(Held {
+                fd,
+                path,
+                guard,
+                is_shared,
+                is_checked,
+            }),
+        }
+    }
+}
+
+/// A device of one of the transports.
+pub(super) enum Split<K: Kernel> {
+    Loop(Held<K, super::loops::Bound<K>>),
+    Disk(Held<K, super::disks::Plugged>),
+}

@@ -1,0 +1,365 @@
+//! How the volumes of a driver reach this node: one of two ways, for all verbs alike.
+
+use std::path::{Path, PathBuf};
+
+use belay_contract::publish_context::PublishContext;
+use belay_server::call::Failure;
+use belay_server::identity::DriverName;
+use belay_server::request::{Context, VolumeId};
+
+use super::{
+    Backing, DiskIndex, DiskVolumes, Guard, Held, Intent, LoopDir, Purpose, Sought, Storage,
+    Verdict, loops,
+};
+use crate::kernel::{self, Dev, Ext4Errors, Kernel};
+
+/// Where the volumes of a driver are.
+pub(crate) enum Transport<K: Kernel> {
+    /// In files of a folder, which loop devices make devices of.
+    Loops(LoopDir<K>),
+    /// On disks that a cloud plugs in.
+    Disks(DiskVolumes),
+}
+
+/// What is asked of the devices of the node, of whichever volume.
+impl<K: Kernel> Transport<K> {
+    /// A device of the kind that volumes are attached as.
+    ///
+    /// # Errors
+    /// When sysfs cannot be read.
+    pub(crate) fn carries_volumes(&self, kernel: &K, dev: Dev) -> kernel::Result<bool> {
+        match self {
+            Transport::Loops(_) => Ok(loops::carries_volumes(kernel, dev)),
+            Transport::Disks(_) => DiskVolumes::carries_volumes(kernel, dev),
+        }
+    }
+
+    /// The node of such a device.
+    ///
+    /// # Errors
+    /// When sysfs cannot be read.
+    pub(crate) fn node_of(&self, kernel: &K, dev: Dev) -> kernel::Result<Option<PathBuf>> {
+        match self {
+            Transport::Loops(_) => Ok(loops::node_of(kernel, dev)),
+            Transport::Disks(_) => DiskVolumes::node_of(kernel, dev),
+        }
+    }
+
+    /// The device whose node is called as the last name of `path` is; a node that was removed has
+    /// a mark behind its name.
+    ///
+    /// # Errors
+    /// When sysfs cannot be read.
+    pub(crate) fn dev_named(&self, kernel: &K, path: &Path) -> kernel::Result<Option<Dev>> {
+        match self {
+            Transport::Loops(_) => Ok(loops::dev_named(kernel, path)),
+            Transport::Disks(_) => DiskVolumes::dev_named(kernel, path),
+        }
+    }
+
+    /// The errors that the ext4 mounted from the device has counted; `None` when there is none.
+    ///
+    /// # Errors
+    /// When sysfs cannot be read.
+    pub(crate) fn ext4_errors(&self, kernel: &K, dev: Dev) -> kernel::Result<Option<Ext4Errors>> {
+        match self {
+            Transport::Loops(_) => loops::ext4_errors(kernel, dev),
+            Transport::Disks(_) => kernel.ext4_errors(dev),
+        }
+    }
+}
+
+/// What is asked of a volume.
+impl<K: Kernel> Transport<K> {
+    /// The driver whose volumes they are.
+    pub(crate) fn driver(&self) -> &DriverName {
+        match self {
+            Transport::Loops(dir) => dir.driver(),
+            Transport::Disks(disks) => disks.driver(),
+        }
+    }
+
+    /// What the context of a volume's attachment says.
+    ///
+    /// # Errors
+    /// Those of [`PublishContext::read`].
+    pub(crate) fn read(
+        &self,
+        volume: &VolumeId,
+        context: &Context,
+    ) -> Result<PublishContext, Failure> {
+        let profile = match self {
+            Transport::Loops(dir) => dir.profile(),
+            Transport::Disks(disks) => disks.profile(),
+        };
+        PublishContext::read(volume, context, profile)
+    }
+
+    /// The disks of the node, where volumes are disks.
+    pub(crate) fn disks(&self) -> Option<&DiskIndex> {
+        match self {
+            Transport::Loops(_) => None,
+            Transport::Disks(disks) => Some(disks.index()),
+        }
+    }
+
+    /// The volume's storage, opened as its purpose needs.
+    ///
+    /// # Errors
+    /// `INVALID_ARGUMENT` for an id that is no file name or a name that leads elsewhere,
+    /// `NOT_FOUND` when there is no such file, `FAILED_PRECONDITION` for a disk that is not the
+    /// volume's alone.
+    pub(crate) fn find(
+        &self,
+        kernel: &K,
+        volume: &VolumeId,
+        plan: &PublishContext,
+        purpose: Purpose,
+    ) -> Result<Sought<Storage<K>>, Failure> {
+        match self {
+            Transport::Loops(dir) => {
+                let file = dir.find(kernel, volume, purpose)?;
+                Ok(Sought::Found(Storage::File(file)))
+            }
+            Transport::Disks(disks) => Ok(match disks.find(kernel, volume, plan)? {
+                Sought::Found(disk) => Sought::Found(Storage::Disk(disk)),
+                Sought::Missing(missing) => Sought::Missing(missing),
+            }),
+        }
+    }
+
+    /// The volume's storage, to read; `None` when it is gone.
+    ///
+    /// # Errors
+    /// As [`Transport::find`], apart from `NOT_FOUND`.
+    pub(crate) fn find_if_any(
+        &self,
+        kernel: &K,
+        volume: &VolumeId,
+    ) -> Result<Option<Storage<K>>, Failure> {
+        match self {
+            Transport::Loops(dir) => Ok(dir.find_if_any(kernel, volume)?.map(Storage::File)),
+            Transport::Disks(disks) => Ok(disks.find_if_any(volume).map(Storage::Disk)),
+        }
+    }
+
+    /// Whether the volume's storage is here. Opens no device.
+    ///
+    /// # Errors
+    /// As [`Transport::find_if_any`].
+    pub(crate) fn is_here(&self, kernel: &K, volume: &VolumeId) -> Result<bool, Failure> {
+        match self {
+            Transport::Loops(dir) => Ok(dir.name_if_any(kernel, volume)?.is_some()),
+            Transport::Disks(disks) => Ok(disks.find_if_any(volume).is_some()),
+        }
+    }
+
+    /// Nothing of the volume is left on the node.
+    pub(crate) fn forget(&self, volume: &VolumeId) {
+        match self {
+            Transport::Loops(_) => {}
+            Transport::Disks(disks) => disks.forget(volume),
+        }
+    }
+
+    /// What people know the volume's storage as: the path of its file, or what its disk is
+    /// recognised by.
+    ///
+    /// # Errors
+    /// `INVALID_ARGUMENT` for an id that is no file name.
+    pub(crate) fn named(&self, volume: &VolumeId) -> Result<PathBuf, Failure> {
+        match self {
+            Transport::Loops(dir) => dir.path_of(volume),
+            Transport::Disks(disks) => Ok(disks.named(volume).into()),
+        }
+    }
+
+    /// Why the volume's storage cannot be read, if its disk fails: it is not even opened.
+    ///
+    /// # Errors
+    /// `INVALID_ARGUMENT` for an id that is no file name.
+    pub(crate) fn unreadable(
+        &self,
+        kernel: &K,
+        volume: &VolumeId,
+    ) -> Result<Option<kernel::Error>, Failure> {
+        match self {
+            Transport::Loops(dir) => dir.unreadable(kernel, volume),
+            Transport::Disks(_) => Ok(None),
+        }
+    }
+
+    /// What that device is to the volume.
+    ///
+    /// # Errors
+    /// `INVALID_ARGUMENT` for an id that can name no file; else what the kernel refused, also where
+    /// nothing proves without the storage whose the device is.
+    pub(crate) fn verdict(
+        &self,
+        kernel: &K,
+        volume: &VolumeId,
+        dev: Dev,
+        intent: Intent,
+    ) -> Result<Verdict<K>, Failure> {
+        match self {
+            Transport::Loops(dir) => {
+                let verdict = dir.verdict(kernel, volume, dev, intent)?;
+                Ok(verdict.guarded(Guard::Loop))
+            }
+            Transport::Disks(disks) => {
+                let verdict = disks.verdict(kernel, volume, dev)?;
+                Ok(verdict.guarded(Guard::Disk))
+            }
+        }
+    }
+
+    /// What has become of the storage behind a device that is known to be the volume's, as far as
+    /// names and memory show. Asks neither the device nor the disk.
+    ///
+    /// # Errors
+    /// What the kernel refused.
+    pub(crate) fn behind(
+        &self,
+        kernel: &K,
+        volume: &VolumeId,
+        dev: Dev,
+    ) -> Result<Backing, Failure> {
+        match self {
+            Transport::Loops(dir) => dir.behind(kernel, volume, dev),
+            Transport::Disks(_) => Ok(DiskVolumes::behind(kernel, dev)?),
+        }
+    }
+
+    /// Whether the device of a mount that is known to be the volume's has lost the volume's
+    /// storage since, as far as names and memory show. Asks neither the device nor the disk.
+    ///
+    /// # Errors
+    /// What the kernel refused.
+    pub(crate) fn is_replaced(
+        &self,
+        kernel: &K,
+        volume: &VolumeId,
+        dev: Dev,
+    ) -> Result<bool, Failure> {
+        match self {
+            Transport::Loops(dir) => dir.is_replaced(kernel, volume, dev),
+            Transport::Disks(_) => {
+                let behind = DiskVolumes::behind(kernel, dev)?;
+                Ok(matches!(behind, Backing::Unplugged))
+            }
+        }
+    }
+
+    /// What to say of a mount at `path` whose device has lost the volume's storage.
+    pub(crate) fn replaced(&self, volume: &VolumeId, path: &Path) -> String {
+        let path = path.display();
+        match self {
+            Transport::Loops(_) => format!(
+                "the file of volume {volume} was removed or replaced while it is staged, and \
+                 {path} has the old one; delete the pods that use it here, so that it is \
+                 unpublished and unstaged"
+            ),
+            Transport::Disks(_) => format!(
+                "the disk of volume {volume} was removed while it is staged, and {path} shows what \
+                 is gone; delete the pods that use it here, so that it is unpublished and unstaged"
+            ),
+        }
+    }
+
+    /// Whether the device may be, or have been, the volume's, by names and memory. Asks no device.
+    ///
+    /// # Errors
+    /// What the kernel refused.
+    pub(crate) fn may_be_of(
+        &self,
+        kernel: &K,
+        volume: &VolumeId,
+        dev: Dev,
+    ) -> Result<bool, Failure> {
+        match self {
+            Transport::Loops(dir) => dir.may_be_of(kernel, volume, dev),
+            Transport::Disks(disks) => Ok(disks.may_be_of(kernel, volume, dev)?),
+        }
+    }
+}
+
+/// What only devices need that this agent itself attaches: a cloud detaches its disks without us.
+impl<K: Kernel> Transport<K> {
+    /// The folder that holds the volumes, if there is one.
+    pub(crate) fn folder(&self) -> Option<&LoopDir<K>> {
+        match self {
+            Transport::Loops(dir) => Some(dir),
+            Transport::Disks(_) => None,
+        }
+    }
+
+    /// Whether the volume must be detached, by what its controller wrote at its file.
+    ///
+    /// # Errors
+    /// What the kernel refused.
+    pub(crate) fn is_wanted_back(&self, kernel: &K, volume: &VolumeId) -> Result<bool, Failure> {
+        match self {
+            Transport::Loops(dir) => dir.is_wanted_back(kernel, volume),
+            Transport::Disks(_) => Ok(false),
+        }
+    }
+
+    /// Hands over the devices of a volume whose file cannot be read, one by one; `false` if the
+    /// file can, or once nothing shows whose a device is whose file has the volume's name.
+    ///
+    /// # Errors
+    /// Those of `each`; when a device cannot be asked.
+    pub(crate) fn unread(
+        &self,
+        kernel: &K,
+        volume: &VolumeId,
+        mut each: impl FnMut(Held<K>) -> Result<(), Failure>,
+    ) -> Result<bool, Failure> {
+        match self {
+            Transport::Loops(dir) => {
+                dir.unread(kernel, volume, |device| each(device.guarded(Guard::Loop)))
+            }
+            Transport::Disks(_) => Ok(false),
+        }
+    }
+
+    /// The device that is still attached for the volume: ours, or stale where its file was removed
+    /// or moved and another one has the volume's name.
+    ///
+    /// # Errors
+    /// As [`Storage::left`]; when sysfs or a device cannot be asked.
+    pub(crate) fn left(
+        &self,
+        kernel: &K,
+        volume: &VolumeId,
+        is_mounted: impl Fn(Dev) -> bool,
+    ) -> Result<Verdict<K>, Failure> {
+        match self {
+            Transport::Loops(dir) => {
+                let left = dir.left(kernel, volume, is_mounted)?;
+                Ok(left.guarded(Guard::Loop))
+            }
+            Transport::Disks(_) => Ok(Verdict::Unbound),
+        }
+    }
+
+    /// The device that is still attached for the volume, whose file was removed, renamed or
+    /// replaced.
+    ///
+    /// # Errors
+    /// When sysfs, a device or the directory cannot be asked.
+    pub(crate) fn stale(
+        &self,
+        kernel: &K,
+        volume: &VolumeId,
+        is_mounted: impl Fn(Dev) -> bool,
+    ) -> Result<Verdict<K>, Failure> {
+        match self {
+            Transport::Loops(dir) => {
+                let stale = dir.stale(kernel, volume, is_mounted)?;
+                Ok(stale.guarded(Guard::Loop))
+            }
+            Transport::Disks(_) => Ok(Verdict::Unbound),
+        }
+    }
+}

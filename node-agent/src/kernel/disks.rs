@@ -1,0 +1,83 @@
+//! Disks as the kernel shows them: the verbs on sysfs, and their nouns. Which disk is a volume's is
+//! not known here.
+
+use super::{Dev, Result};
+
+/// A whole disk with hardware behind it: virtio, SCSI or NVMe.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Disk {
+    /// Its number.
+    pub(crate) dev: Dev,
+    /// Its name in `/sys/block` and `/dev`.
+    pub(crate) name: String,
+    /// The number of this disk among all that the machine has had since it booted; none has the
+    /// same (Linux 5.15). 0 before that.
+    pub(crate) diskseq: u64,
+    /// Its size in bytes.
+    pub(crate) bytes: u64,
+}
+
+/// What has a device number.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum DiskAt {
+    /// A disk.
+    Disk(Disk),
+    /// A block device of another kind: a partition, or one that is made of others.
+    Other,
+    /// No block device: it was removed.
+    Nothing,
+}
+
+/// What a disk's bus says of it, from memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum DiskFacts {
+    /// It has a serial number alone, which must be asked for: [`Disks::disk_serial`].
+    Virtio,
+    /// The INQUIRY data that the kernel keeps (SPC-6).
+    Scsi(ScsiFacts),
+    /// The identity that its controller and namespace gave.
+    Nvme(NvmeFacts),
+}
+
+/// See [`DiskFacts::Scsi`]. A page that the disk does not have is empty.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ScsiFacts {
+    /// T10 vendor identification, with its padding.
+    pub(crate) vendor: String,
+    /// Product identification, with its padding.
+    pub(crate) model: String,
+    /// Page 0x80, unit serial number.
+    pub(crate) serial_page: Vec<u8>,
+    /// Page 0x83, device identification.
+    pub(crate) id_page: Vec<u8>,
+}
+
+/// See [`DiskFacts::Nvme`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct NvmeFacts {
+    /// The model of its controller.
+    pub(crate) model: String,
+    /// The serial number of its controller.
+    pub(crate) serial: String,
+    /// The namespace's own identifier (`nvme_ns_head` in the kernel): `eui.`, `uuid.` or `nvme.`.
+    pub(crate) wwid: String,
+}
+
+/// What sysfs says of disks (Documentation/ABI/stable/sysfs-block). All but
+/// [`Disks::disk_serial`] and [`Disks::disk_rescan`] are answered from memory.
+pub(crate) trait Disks {
+    /// All disks, by name. Quick.
+    fn disks(&self) -> Result<Vec<Disk>>;
+    /// What has that device number. Quick.
+    fn disk(&self, dev: Dev) -> Result<DiskAt>;
+    /// The number of the block device of that name; `None` when there is none. Quick.
+    fn disk_named(&self, name: &str) -> Result<Option<Dev>>;
+    /// What a disk's bus says of it; `None` when it was removed. Quick.
+    fn disk_facts(&self, disk: &Disk) -> Result<Option<DiskFacts>>;
+    /// The `serial` of a virtio disk: a request to the disk (`VIRTIO_BLK_T_GET_ID`), which waits as
+    /// long as that does not answer. Of a disk without one, empty; `None` when it was removed.
+    fn disk_serial(&self, disk: &Disk) -> Result<Option<String>>;
+    /// Lets the kernel read the size of a SCSI disk again (`device/rescan`); virtio and NVMe disks
+    /// report theirs, and have no such file. Waits for the disk.
+    fn disk_rescan(&self, disk: &Disk) -> Result<()>;
+}

@@ -1,0 +1,242 @@
+//! Disks that come, go, grow and are exchanged. Each has a file of the first filesystem for its
+//! medium, which stays when the disk is unplugged.
+
+use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
+
+use super::loops::{Binding, Loop};
+use super::state::{Answer, InodeKind, State, loop_dev};
+use super::{Fake, Machine};
+use crate::kernel::{Dev, Disk, DiskAt, DiskFacts, Disks, Result};
+
+/// The first number of a disk; loop devices have those below.
+pub(super) const DISKS: u32 = 1 << 16;
+/// Of virtio disks (a dynamic one in the real kernel), and minors for partitions.
+const MAJOR: u32 = 252;
+const MINORS: u32 = 16;
+/// `VIRTIO_BLK_ID_BYTES` (include/uapi/linux/virtio_blk.h).
+const SERIAL_BYTES: usize = 20;
+
+/// "It is not there" is an answer.
+const GONE: &[Errno] = &[Errno::NOENT];
+
+/// A disk as it is plugged in.
+#[derive(Clone)]
+pub(crate) struct Plug {
+    pub(crate) medium: PathBuf,
+    pub(crate) facts: DiskFacts,
+    /// Of a virtio disk, of which it shows the first 20 bytes.
+    pub(crate) serial: String,
+}
+
+impl Plug {
+    /// A virtio disk with that serial.
+    pub(crate) fn virtio(medium: &Path, serial: &str) -> Self {
+        Plug {
+            medium: medium.to_owned(),
+            facts: DiskFacts::Virtio,
+            serial: serial.to_owned(),
+        }
+    }
+}
+
+pub(super) struct Plugged {
+    pub(super) plug: Plug,
+    diskseq: u64,
+    pub(super) is_removed: bool,
+}
+
+/// The number of the device that has this one here.
+pub(super) fn device_dev(number: u32) -> Dev {
+    match number.checked_sub(DISKS) {
+        None => loop_dev(number),
+        Some(disk) => Dev {
+            major: MAJOR,
+            minor: disk * MINORS,
+        },
+    }
+}
+
+impl Machine {
+    /// Plugs a disk in; its medium is there already.
+    pub(crate) fn plug(&self, plug: Plug) {
+        self.lock().plug(plug);
+    }
+
+    /// Removes the disk with that medium, also from under its users.
+    pub(crate) fn unplug(&self, medium: &Path) {
+        let mut state = self.lock();
+        let number = state.disk_of(medium).unwrap();
+        state.disks.get_mut(&number).unwrap().is_removed = true;
+        // From now on it does not open, and reads fail.
+        state.loops.get_mut(&number).unwrap().running_down = true;
+        let node = Path::new("/dev").join(state.device_name(number));
+        state.remove(&node, false).unwrap();
+        state.clean();
+    }
+
+    /// Enlarges the medium. A SCSI disk shows it after a rescan only.
+    pub(crate) fn grow_disk(&self, medium: &Path, bytes: u64) {
+        let mut state = self.lock();
+        state.make_file(medium, bytes);
+        let number = state.disk_of(medium).unwrap();
+        if state.disks[&number].plug.facts == DiskFacts::Virtio {
+            state.measure(number);
+        }
+    }
+
+    /// The number of the disk with that medium.
+    pub(crate) fn disk_dev(&self, medium: &Path) -> Dev {
+        device_dev(self.lock().disk_of(medium).unwrap())
+    }
+}
+
+impl State {
+    pub(super) fn plug(&mut self, plug: Plug) {
+        let is_free = |number: &u32| !self.disks.contains_key(number);
+        let number = (DISKS..).find(is_free).unwrap();
+        let ino = self.walk(&plug.medium).unwrap().ino;
+        let bytes = self.file(ino).unwrap().contents.bytes();
+        let device = Loop {
+            binding: Some(Binding::of_disk(ino, bytes)),
+            running_down: false,
+        };
+        self.loops.insert(number, device);
+        let diskseq = self.number();
+        let disk = Plugged {
+            plug,
+            diskseq,
+            is_removed: false,
+        };
+        self.disks.insert(number, disk);
+        let (&mount, _) = self.mounts.iter().nth(1).unwrap();
+        let (root, superblock) = (self.mounts[&mount].root, self.mounts[&mount].superblock);
+        let node = self.make_inode(superblock, InodeKind::Loop(number));
+        let name = self.device_name(number);
+        self.add_name(root, &name, node);
+    }
+
+    /// The name of a device in `/dev`.
+    pub(super) fn device_name(&self, number: u32) -> String {
+        match number.checked_sub(DISKS) {
+            None => format!("loop{number}"),
+            Some(disk) => format!("vd{}", char::from(b'a' + u8::try_from(disk).unwrap())),
+        }
+    }
+
+    /// The plugged disk with that medium.
+    fn disk_of(&self, medium: &Path) -> Option<u32> {
+        let mut disks = self.disks.iter();
+        let found = disks.find(|(_, disk)| !disk.is_removed && disk.plug.medium == medium);
+        found.map(|(number, _)| *number)
+    }
+
+    /// A disk that was removed keeps its number as long as it is open.
+    pub(super) fn drop_removed_disks(&mut self) {
+        let removed = self.disks.iter().filter(|(_, disk)| disk.is_removed);
+        let numbers: Vec<u32> = removed.map(|(number, _)| *number).collect();
+        for number in numbers {
+            if self.openers(number) == 0 {
+                self.disks.remove(&number);
+                self.loops.remove(&number);
+            }
+        }
+    }
+
+    /// Takes the medium's size over.
+    fn measure(&mut self, number: u32) {
+        let Some(ino) = self.behind(number) else {
+            return;
+        };
+        let bytes = self.file(ino).map_or(0, |file| file.contents.bytes());
+        let device = self.loops.get_mut(&number);
+        if let Some(binding) = device.and_then(|device| device.binding.as_mut()) {
+            binding.bytes = bytes;
+        }
+    }
+
+    pub(super) fn diskseq(&self, fd: u64) -> Answer<u64> {
+        let number = self.object(fd)?.device()?;
+        Ok(self.disks.get(&number).map_or(0, |disk| disk.diskseq))
+    }
+
+    fn shown(&self, number: u32) -> Option<Disk> {
+        let disk = self.disks.get(&number).filter(|disk| !disk.is_removed)?;
+        let binding = self.loops.get(&number)?.binding.as_ref()?;
+        Some(Disk {
+            dev: device_dev(number),
+            name: self.device_name(number),
+            diskseq: disk.diskseq,
+            bytes: binding.bytes,
+        })
+    }
+
+    /// The very disk, if it is still plugged in.
+    fn same(&self, disk: &Disk) -> Option<u32> {
+        let mut numbers = self.disks.keys();
+        let is_it = |shown: Disk| shown.dev == disk.dev && shown.name == disk.name;
+        let found = numbers.find(|number| self.shown(**number).is_some_and(is_it));
+        found.copied()
+    }
+}
+
+fn attribute(disk: &Disk, name: &str) -> String {
+    format!("/sys/block/{}/{name}", disk.name)
+}
+
+impl Disks for Fake {
+    fn disks(&self) -> Result<Vec<Disk>> {
+        self.call("getdents", "/sys/block", &[], |state| {
+            let numbers = state.disks.keys();
+            Ok(numbers.filter_map(|number| state.shown(*number)).collect())
+        })
+    }
+
+    fn disk(&self, dev: Dev) -> Result<DiskAt> {
+        let name = format!("/sys/dev/block/{dev}");
+        self.call("readlink", name, GONE, |state| {
+            let mut shown = state.disks.keys().filter_map(|number| state.shown(*number));
+            let found = shown.find(|disk| disk.dev == dev);
+            Ok(match found {
+                Some(disk) => DiskAt::Disk(disk),
+                None if dev.major == MAJOR => DiskAt::Nothing,
+                None => DiskAt::Other,
+            })
+        })
+    }
+
+    fn disk_named(&self, name: &str) -> Result<Option<Dev>> {
+        let path = format!("/sys/class/block/{name}/dev");
+        self.call("read", path, GONE, |state| {
+            let mut shown = state.disks.keys().filter_map(|number| state.shown(*number));
+            let found = shown.find(|disk| disk.name == name);
+            Ok(found.map(|disk| disk.dev))
+        })
+    }
+
+    fn disk_facts(&self, disk: &Disk) -> Result<Option<DiskFacts>> {
+        self.call("read", attribute(disk, "device"), GONE, |state| {
+            let number = state.same(disk);
+            Ok(number.map(|number| state.disks[&number].plug.facts.clone()))
+        })
+    }
+
+    fn disk_serial(&self, disk: &Disk) -> Result<Option<String>> {
+        let name = attribute(disk, "serial");
+        self.call("VIRTIO_BLK_T_GET_ID", name, GONE, |state| {
+            let number = state.same(disk);
+            let serial = number.map(|number| state.disks[&number].plug.serial.clone());
+            Ok(serial.map(|serial| serial.chars().take(SERIAL_BYTES).collect()))
+        })
+    }
+
+    fn disk_rescan(&self, disk: &Disk) -> Result<()> {
+        self.call("rescan", attribute(disk, "device/rescan"), GONE, |state| {
+            if let Some(number) = state.same(disk) {
+                state.measure(number);
+            }
+            Ok(())
+        })
+    }
+}

@@ -1,0 +1,142 @@
+//! Events of the kernel about block devices: netlink(7), `NETLINK_KOBJECT_UEVENT`. They reach the
+//! network namespace of a pod, where those of udev do not.
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use rustix::io::Errno;
+use rustix::net::netlink::{self, SocketAddrNetlink};
+use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
+use tokio::io::unix::AsyncFd;
+
+/// The group that the kernel sends to; udevd sends to another (udev(7)).
+const KERNEL_GROUP: u32 = 1;
+/// Four times the most that the kernel sends: `UEVENT_BUFFER_SIZE` (include/linux/kobject.h).
+const MESSAGE_BYTES: usize = 8192;
+
+/// The events, from the moment on at which it was opened.
+#[derive(Debug)]
+pub(crate) struct Uevents(AsyncFd<OwnedFd>);
+
+impl Uevents {
+    /// Begins. Takes no privilege; to be called in the runtime.
+    ///
+    /// # Errors
+    /// The kernel's: it was built without netlink, or is out of memory.
+    pub(crate) fn open() -> io::Result<Self> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let protocol = Some(netlink::KOBJECT_UEVENT);
+        let socket =
+            rustix::net::socket_with(AddressFamily::NETLINK, SocketType::DGRAM, flags, protocol)?;
+        rustix::net::bind(&socket, &SocketAddrNetlink::new(0, KERNEL_GROUP))?;
+        #[expect(
+            deprecated,
+            reason = "what replaced it is unsafe, for the sake of types that may give another \
+                      descriptor the next time; an OwnedFd never does"
+        )]
+        let socket = AsyncFd::new(socket)?;
+        Ok(Uevents(socket))
+    }
+
+    /// Returns when a block device has come, changed or gone since the last time, or when events
+    /// were lost, so that any may have. Takes all events that are there.
+    ///
+    /// # Errors
+    /// The kernel's: no more events will come.
+    pub(crate) async fn changed(&self) -> io::Result<()> {
+        loop {
+            let mut ready = self.0.readable().await?;
+            if let Ok(drained) = ready.try_io(|socket| drain(socket.get_ref())) {
+                return drained;
+            }
+        }
+    }
+}
+
+/// Takes what is there; it would block if none of that was of a block device, and none was lost.
+fn drain(socket: &OwnedFd) -> io::Result<()> {
+    let mut message = [0; MESSAGE_BYTES];
+    let mut has_changed = false;
+    loop {
+        let received = rustix::net::recvfrom(socket, &mut message[..], RecvFlags::TRUNC);
+        match received {
+            Ok((_, bytes, sender)) => {
+                let sender = sender.and_then(|it| SocketAddrNetlink::try_from(it).ok());
+                let is_kernel = sender.is_some_and(|sender| sender.pid() == 0);
+                // A longer one than the kernel sends has not been read in full.
+                let text = message.get(..bytes);
+                has_changed |= is_kernel && text.is_none_or(is_of_block_device);
+            }
+            // The queue was full, and what did not fit is lost.
+            Err(Errno::NOBUFS) => has_changed = true,
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) if has_changed => return Ok(()),
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+}
+
+/// A message is `ACTION@DEVPATH` and `KEY=VALUE` pairs, each with a zero at its end
+/// (lib/kobject_uevent.c).
+fn is_of_block_device(message: &[u8]) -> bool {
+    let mut fields = message.split(|byte| *byte == 0);
+    let is_headed = fields.next().is_some_and(|head| head.contains(&b'@'));
+    is_headed && fields.any(|field| field == b"SUBSYSTEM=block")
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const ADD: &[u8] = b"add@/devices/virtual/block/vdb\0ACTION=add\0\
+        DEVPATH=/devices/virtual/block/vdb\0SUBSYSTEM=block\0MAJOR=252\0DISKSEQ=7\0";
+
+    #[test]
+    fn an_event_of_a_block_device_is_one_whatever_happened_to_it() {
+        assert!(is_of_block_device(ADD));
+        for action in ["remove", "change", "move", "offline"] {
+            let other = String::from_utf8(ADD.to_vec()).unwrap();
+            let other = other.replace("add", action);
+            assert!(is_of_block_device(other.as_bytes()), "{action}");
+        }
+        for other in [
+            &b""[..],
+            b"\0\0\0",
+            b"libudev\0\xfe\xed\xca\xfeSUBSYSTEM=block\0",
+            b"add@/devices/a\0SUBSYSTEM=net\0",
+            b"add@/devices/a\0SUBSYSTEM=blocks\0",
+            b"add@/devices/a\0X=SUBSYSTEM=block\0",
+        ] {
+            assert!(!is_of_block_device(other), "{other:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_message_makes_it_panic(message in proptest::collection::vec(any::<u8>(), 0..300)) {
+            is_of_block_device(&message);
+            let headed = [&b"add@"[..], &message].concat();
+            is_of_block_device(&headed);
+        }
+    }
+
+    #[tokio::test]
+    async fn what_another_process_sends_is_no_event() {
+        let events = Uevents::open().unwrap();
+        let own = rustix::net::getsockname(events.0.get_ref()).unwrap();
+        let own = SocketAddrNetlink::try_from(own).unwrap();
+        let flags = SocketFlags::CLOEXEC;
+        let protocol = Some(netlink::KOBJECT_UEVENT);
+        let kind = SocketType::DGRAM;
+        let other = rustix::net::socket_with(AddressFamily::NETLINK, kind, flags, protocol);
+        let to = SocketAddrNetlink::new(own.pid(), 0);
+        let sent = rustix::net::sendto(other.unwrap(), ADD, rustix::net::SendFlags::empty(), &to);
+        // Some kernels refuse it at once.
+        if sent.is_ok() {
+            let drained = drain(events.0.get_ref());
+            assert!(drained.is_err(), "an event that the kernel has not sent");
+        }
+    }
+}

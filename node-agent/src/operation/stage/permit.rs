@@ -1,0 +1,126 @@
+//! Whether a volume may be formatted: what was found on it, and what its attachment says of it.
+
+use std::path::Path;
+
+use belay_contract::publish_context::{Content, PublishContext};
+use belay_server::call::Failure;
+
+use super::super::Node;
+use super::mount::Wish;
+use super::tally::Refusal;
+use crate::filesystem::{DeviceUnderTest, Found, FsType, Permit, USED};
+use crate::kernel::Kernel;
+
+/// Which filesystem is to be mounted, by what was found, and the permit to make it where there is
+/// none.
+///
+/// # Errors
+/// `FAILED_PRECONDITION` where it may not be made, with the reason.
+pub(super) fn judge<K: Kernel>(
+    node: &Node<K>,
+    wish: &Wish<'_>,
+    plan: &PublishContext,
+    under_test: &DeviceUnderTest<'_, K::Fd>,
+    found: Found,
+) -> Result<(FsType, Option<Permit>), Failure> {
+    let has_witness = under_test.backing.is_some();
+    if let Some((refusal, why)) = forbidden(wish, plan, has_witness, &found) {
+        return Err(refuse(wish, refusal, why));
+    }
+    let permit = match found {
+        Found::Known(found) => return Ok((same_as_asked(wish, found)?, None)),
+        Found::Unsettled(made) => {
+            let found = same_as_asked(wish, made.fs_type())?;
+            made.settle(&node.kernel, under_test)?;
+            return Ok((found, None));
+        }
+        Found::Emptied => {
+            let file = node.transport.named(&wish.request.id)?;
+            return Err(refuse(wish, Refusal::Emptied, &emptied(&file)));
+        }
+        Found::Blank(blank) => Permit::from(blank),
+        Found::Interrupted(interrupted) => Permit::from(interrupted),
+        Found::Foreign(foreign) => {
+            return Err(refuse(
+                wish,
+                Refusal::Foreign,
+                &format!("it holds {} at byte {}", foreign.what, foreign.at),
+            ));
+        }
+        Found::Unreadable(failure) => {
+            Refusal::Unreadable.count();
+            return Err(failure);
+        }
+    };
+    Ok((wish.fs.unwrap_or(FsType::Ext4), Some(permit)))
+}
+
+/// Why what could be formatted by what was found must not be, by what is known of the volume.
+fn forbidden(
+    wish: &Wish<'_>,
+    plan: &PublishContext,
+    has_witness: bool,
+    found: &Found,
+) -> Option<(Refusal, &'static str)> {
+    match found {
+        Found::Blank(_) if plan.content == Content::Populated => Some((
+            Refusal::Populated,
+            "it was restored or cloned, yet holds no data",
+        )),
+        Found::Blank(_) if plan.content == Content::Unknown => Some((
+            Refusal::Unknown,
+            "it is blank, and nothing shows that it never held data: its attachment does not say \
+             so (publish_context[content])",
+        )),
+        Found::Blank(_) if wish.read_only => Some((
+            Refusal::ReadOnly,
+            "it is blank and attached for reading only",
+        )),
+        // What is written on a disk, a user of the volume may have written.
+        Found::Interrupted(_) if !has_witness => Some((
+            Refusal::Interrupted,
+            "its formatting was interrupted, and nothing proves that it has not been used since; \
+             delete the volume, or overwrite it with zeros (blkdiscard --zeroout)",
+        )),
+        Found::Interrupted(_) if wish.read_only => Some((
+            Refusal::ReadOnly,
+            "its formatting was interrupted and it is attached for reading only",
+        )),
+        _ => None,
+    }
+}
+
+fn same_as_asked(wish: &Wish<'_>, found: FsType) -> Result<FsType, Failure> {
+    match wish.fs {
+        Some(asked) if asked != found => {
+            Refusal::OtherFilesystem.count();
+            Err(Failure::precondition(format!(
+                "volume {} holds {} but {} is asked for; it is never formatted again: ask for {} \
+                 or use another volume",
+                wish.request.id,
+                found.name(),
+                asked.name(),
+                found.name()
+            )))
+        }
+        _ => Ok(found),
+    }
+}
+
+/// The words for a volume that was in use and reads as zeros.
+fn emptied(file: &Path) -> String {
+    let file = file.display();
+    format!(
+        "it has been in use ({USED} on its file), and every byte of it reads as zeros now, so its \
+         data is lost; restore {file}, or delete the volume; only if nothing in it is missed, \
+         remove the attribute (setfattr -x {USED} {file}), and it is formatted"
+    )
+}
+
+fn refuse(wish: &Wish<'_>, refusal: Refusal, why: &str) -> Failure {
+    refusal.count();
+    Failure::precondition(format!(
+        "volume {} is not formatted: {why}; nothing was changed",
+        wish.request.id
+    ))
+}

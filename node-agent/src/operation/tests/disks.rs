@@ -1,0 +1,333 @@
+//! Volumes that are disks: which disk is a volume's, and what becomes of one that is removed,
+//! exchanged or grown.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+
+use belay_contract::reason::volume;
+use belay_server::call::{Failure, Kind};
+
+use super::bench::{BYTES, Form, GROWN_BYTES, MIB, Verb, Volume, World, hear};
+use super::simulated::{DISK_DRIVER, Media, Simulated};
+use crate::kernel::DiskFacts;
+use crate::kernel::ScsiFacts;
+use crate::kernel::fake::{Fake, Fault, Holds, Plug};
+use crate::operation::{Node, VolumeUsage};
+
+/// Two ids of which a virtio disk shows the same.
+const ALIKE: [&str; 2] = ["0123456789-0123456789-a", "0123456789-0123456789-b"];
+const PLACES: [Form; 2] = [Form::Ext4, Form::Block];
+
+fn world() -> Simulated {
+    Simulated::of(Media::Disks)
+}
+
+#[track_caller]
+fn refused(result: Result<(), Failure>, kind: Kind, why: &[&str]) {
+    let failure = result.unwrap_err();
+    assert_eq!(failure.kind, kind, "{failure}");
+    for why in why {
+        assert!(failure.message.contains(why), "{failure}");
+    }
+}
+
+#[track_caller]
+fn calls(node: &Node<Fake>, volume: &Volume, verbs: &[Verb]) {
+    for verb in verbs {
+        volume
+            .call(node, *verb)
+            .unwrap_or_else(|failure| panic!("{verb:?}: {failure}"));
+    }
+}
+
+#[track_caller]
+fn nothing_left(world: &Simulated) {
+    assert_eq!(world.left(), Vec::<String>::new());
+}
+
+/// A SCSI disk as a cloud names it, with that medium.
+fn scsi(medium: &Path, vendor: &str, id: &str) -> Plug {
+    let mut id_page = vec![0, 0x83, 0, 0, 2, 0, 0, u8::try_from(id.len()).unwrap()];
+    id_page.extend(id.bytes());
+    id_page[3] = u8::try_from(id_page.len() - 4).unwrap();
+    Plug {
+        medium: medium.to_owned(),
+        facts: DiskFacts::Scsi(ScsiFacts {
+            vendor: format!("{vendor:<8}"),
+            model: format!("{:<16}", "Volume"),
+            serial_page: Vec::new(),
+            id_page,
+        }),
+        serial: String::new(),
+    }
+}
+
+#[test]
+fn a_stage_without_its_disk_says_what_it_wants_and_what_there_is() {
+    let world = world();
+    let node = world.start();
+    let volume = world.volume("vol-1", Form::Ext4);
+    world.volume("vol-2", Form::Ext4);
+    world.machine.unplug(&volume.file());
+    let stage = volume.call(&node, Verb::Stage);
+    let why = ["serial \"vol-1\"", "vdb (virtio-vol-2)"];
+    refused(stage, Kind::Unreachable, &why);
+    world.machine.plug(Plug::virtio(&volume.file(), "vol-1"));
+    calls(&node, &volume, &[Verb::Stage, Verb::Unstage]);
+    nothing_left(&world);
+}
+
+#[test]
+fn two_disks_that_say_the_same_are_used_for_no_volume() {
+    let world = world();
+    let node = world.start();
+    let [one, other] = ALIKE.map(|id| world.volume(id, Form::Ext4));
+    refused(
+        one.call(&node, Verb::Stage),
+        Kind::Precondition,
+        &["vda and vdb both are"],
+    );
+    world.machine.unplug(&other.file());
+    hear(&node).unwrap();
+    calls(&node, &one, &[Verb::Stage, Verb::Unstage]);
+}
+
+/// A detach would be refused for as long as the volume is staged.
+#[test]
+fn a_volume_is_taken_down_though_another_disk_says_the_same_by_now() {
+    for restart in [false, true] {
+        let world = world();
+        let mut node = world.start();
+        let volume = world.volume(ALIKE[0], Form::Ext4);
+        calls(&node, &volume, &[Verb::Stage, Verb::Publish(1)]);
+        world.volume(ALIKE[1], Form::Ext4);
+        hear(&node).unwrap();
+        if restart {
+            node = world.start();
+        }
+        calls(&node, &volume, &[Verb::Unpublish(1), Verb::Unstage]);
+        nothing_left(&world);
+    }
+}
+
+#[test]
+fn a_disk_that_two_volumes_are_recognised_by_is_used_for_the_first_alone() {
+    for form in PLACES {
+        let world = world();
+        let node = world.start();
+        let [one, other] = ALIKE.map(|id| world.volume(id, form));
+        world.machine.unplug(&other.file());
+        calls(&node, &one, &[Verb::Stage, Verb::Publish(1)]);
+        let why = ["vda", ALIKE[0], ALIKE[1]];
+        refused(other.call(&node, Verb::Stage), Kind::Precondition, &why);
+        calls(
+            &node,
+            &one,
+            &[Verb::Stats, Verb::Unpublish(1), Verb::Unstage],
+        );
+        nothing_left(&world);
+    }
+}
+
+#[test]
+fn a_volume_of_another_driver_on_the_same_disk_is_refused_by_name() {
+    let world = world();
+    let volume = world.volume("vol", Form::Ext4);
+    let one = world.start();
+    calls(&one, &volume, &[Verb::Stage]);
+    // Another agent knows the volume by its id alone, and the disk is in use.
+    let other = world.start_disks("other.csi.example");
+    let mut again = volume.clone();
+    again.folder = "elsewhere".to_owned();
+    world.make_dir(&again.staging());
+    let staged = again.call(&other, Verb::Stage);
+    refused(staged, Kind::Precondition, &["staged or published at"]);
+    calls(&one, &volume, &[Verb::Unstage]);
+}
+
+/// The disk was exchanged after it was found, and the new one has its number and name.
+#[test]
+fn another_disk_that_came_in_the_place_of_the_volumes_is_not_used() {
+    for form in PLACES {
+        let world = world();
+        let volume = world.volume("vol", form);
+        let foreign = world.base().join("foreign");
+        world.machine.make_file(&foreign, BYTES);
+        let node = world.start();
+        let before = world.machine.disk_dev(&volume.file());
+        world.machine.unplug(&volume.file());
+        world.machine.plug(Plug::virtio(&foreign, "foreign"));
+        assert_eq!(world.machine.disk_dev(&foreign), before);
+        let stage = volume.call(&node, Verb::Stage);
+        refused(stage, Kind::Unreachable, &["vda (virtio-foreign)"]);
+        assert_eq!(world.machine.holds(&foreign), Holds::Nothing);
+        nothing_left(&world);
+    }
+}
+
+#[test]
+fn a_disk_that_is_removed_under_a_volume_is_reported_and_the_volume_is_taken_down() {
+    for form in [Form::Ext4, Form::Xfs, Form::Block] {
+        for restart in [false, true] {
+            let world = world();
+            let volume = world.volume("vol", form);
+            let mut node = world.start();
+            calls(&node, &volume, &[Verb::Stage, Verb::Publish(1)]);
+            world.machine.unplug(&volume.file());
+            if restart {
+                node = world.start();
+            }
+            let what = format!("{form:?}, restart {restart}");
+            let health = volume.health(&node).unwrap();
+            assert!(
+                health.iter().any(|it| it.reason == volume::DEVICE_LOST),
+                "{what}: {health:?}"
+            );
+            let publish = volume.call(&node, Verb::Publish(2));
+            refused(publish, Kind::Precondition, &["vol"]);
+            calls(&node, &volume, &[Verb::Unpublish(1), Verb::Unstage]);
+            nothing_left(&world);
+            // The cloud attaches it again.
+            world.machine.plug(Plug::virtio(&volume.file(), "vol"));
+            let again = [Verb::Stage, Verb::Publish(1), Verb::Stats];
+            calls(&node, &volume, &again);
+            calls(&node, &volume, &[Verb::Unpublish(1), Verb::Unstage]);
+            nothing_left(&world);
+        }
+    }
+}
+
+#[test]
+fn the_bind_of_a_removed_disk_does_not_make_the_next_one_the_volumes() {
+    let world = world();
+    let volume = world.volume("vol", Form::Block);
+    let node = world.start();
+    calls(&node, &volume, &[Verb::Stage, Verb::Publish(1)]);
+    world.machine.unplug(&volume.file());
+    let next = world.volume("next", Form::Block);
+    for verb in [Verb::Publish(2), Verb::Stats] {
+        assert!(volume.call(&node, verb).is_err(), "{verb:?}");
+    }
+    calls(&node, &volume, &[Verb::Unpublish(1), Verb::Unstage]);
+    let whole = [
+        Verb::Stage,
+        Verb::Publish(1),
+        Verb::Stats,
+        Verb::Unpublish(1),
+        Verb::Unstage,
+    ];
+    calls(&node, &next, &whole);
+    nothing_left(&world);
+}
+
+#[test]
+fn a_scsi_disk_that_has_grown_is_measured_again_before_a_filesystem_grows() {
+    let world = world();
+    let mut volume = world.volume("pvc-1", Form::Ext4);
+    world.machine.unplug(&volume.file());
+    world.machine.plug(scsi(&volume.file(), "DO", "pvc-1"));
+    let node = world.start();
+    calls(&node, &volume, &[Verb::Stage, Verb::Publish(1)]);
+    world.grow(&volume, GROWN_BYTES);
+    let (staging, target) = (volume.staging(), volume.target(1));
+    let late = volume.expand_to(&node, &target, &staging, GROWN_BYTES + 1);
+    assert_eq!(late.unwrap_err().kind, Kind::Unreachable);
+    let bytes = volume.expand_to(&node, &target, &staging, GROWN_BYTES);
+    assert_eq!(bytes.unwrap(), GROWN_BYTES);
+    let Ok(VolumeUsage::Filesystem(usage)) = volume.stats(&node) else {
+        panic!("no filesystem");
+    };
+    assert!(usage.total_bytes > BYTES, "{usage:?}");
+    calls(&node, &volume, &[Verb::Unpublish(1), Verb::Unstage]);
+    volume.serial = Some("pvc-2".to_owned());
+    let stage = volume.call(&node, Verb::Stage);
+    refused(stage, Kind::Unreachable, &["scsi-0DO_Volume_pvc-1"]);
+}
+
+#[test]
+fn a_disk_that_is_smaller_than_its_volume_is_refused() {
+    let world = world();
+    let volume = world.volume("vol", Form::Ext4);
+    world.machine.unplug(&volume.file());
+    world.machine.truncate_file(&volume.file(), 100 * MIB);
+    world.machine.plug(Plug::virtio(&volume.file(), "vol"));
+    let stage = volume.call(&world.start(), Verb::Stage);
+    refused(stage, Kind::Precondition, &["vda", "was attached with"]);
+    nothing_left(&world);
+}
+
+#[test]
+fn a_blank_disk_of_which_nothing_is_known_is_not_formatted_and_a_filesystem_on_it_is_mounted() {
+    let world = world();
+    let mut volume = world.volume("vol", Form::Ext4);
+    volume.content = "unknown";
+    world.machine.discard(&volume.file());
+    let node = world.start();
+    let stage = volume.call(&node, Verb::Stage);
+    refused(stage, Kind::Precondition, &["never held data"]);
+    assert_eq!(world.machine.holds(&volume.file()), Holds::Nothing);
+    volume.content = "used";
+    calls(&node, &volume, &[Verb::Stage, Verb::Unstage]);
+    volume.content = "unknown";
+    calls(&node, &volume, &[Verb::Stage, Verb::Unstage]);
+    let holds = world.machine.holds(&volume.file());
+    assert_eq!(holds, Holds::Filesystem("ext4", BYTES, 1));
+}
+
+/// What is written on a disk, its users can write as well.
+#[test]
+fn a_format_of_a_disk_that_was_interrupted_is_not_begun_again() {
+    for form in [Form::Ext4, Form::Xfs, Form::Btrfs] {
+        let world = world();
+        let volume = world.volume("vol", form);
+        world.machine.discard(&volume.file());
+        let node = world.start();
+        world.machine.begin(Some(Fault::DieAfter("mkfs write")));
+        let died = catch_unwind(AssertUnwindSafe(|| volume.call(&node, Verb::Stage)));
+        assert!(died.is_err());
+        let node = world.start();
+        let before = world.machine.holds(&volume.file());
+        assert!(volume.call(&node, Verb::Stage).is_err(), "{form:?}");
+        assert_eq!(world.machine.holds(&volume.file()), before);
+        calls(&node, &volume, &[Verb::Unstage]);
+        nothing_left(&world);
+    }
+}
+
+#[test]
+fn a_volume_that_was_staged_before_a_restart_is_known_by_its_id() {
+    for form in [Form::Ext4, Form::Btrfs, Form::Block] {
+        let world = world();
+        let volume = world.volume("7f8b1c2d-1111-4222-8333-444455556666", form);
+        let whole = [Verb::Stage, Verb::Publish(1)];
+        calls(&world.start(), &volume, &whole);
+        let node = world.start_disks(DISK_DRIVER);
+        let rest = [
+            Verb::Stats,
+            Verb::Health,
+            Verb::Publish(2),
+            Verb::Unpublish(2),
+        ];
+        calls(&node, &volume, &rest);
+        calls(&node, &volume, &[Verb::Unpublish(1), Verb::Unstage]);
+        nothing_left(&world);
+    }
+}
+
+#[test]
+fn a_disk_that_is_claimed_by_another_process_is_no_raw_volume() {
+    let world = world();
+    let volume = world.volume("vol", Form::Block);
+    let node = world.start();
+    let other = world.kernel();
+    let claim = crate::kernel::Kernel::open(
+        &other,
+        Path::new("/dev/vda"),
+        crate::kernel::Open::DeviceExclusive,
+    );
+    let stage = volume.call(&node, Verb::Stage);
+    refused(stage, Kind::Busy, &["/dev/vda is still in use"]);
+    drop(claim);
+    calls(&node, &volume, &[Verb::Stage, Verb::Unstage]);
+    nothing_left(&world);
+}

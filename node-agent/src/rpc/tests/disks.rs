@@ -1,0 +1,149 @@
+//! Stages that wait for their disk: for how long, at what cost, and what ends the wait.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use belay_contract::drivers::OPENSTACK;
+use tokio::task::{JoinHandle, yield_now};
+use tokio::time::advance;
+use tonic::{Code, Status};
+
+use super::calls::send;
+use crate::kernel::fake::{Fake, Plug};
+use crate::operation::tests::bench::{Form, Verb, Volume, World, hear};
+use crate::operation::tests::simulated::{DISK_DRIVER, Media, Simulated};
+use crate::pool::Pool;
+use crate::rpc::{NodeIdentity, NodeService};
+
+/// More volumes than the pool has threads for work that makes headway.
+const MANY: usize = 12;
+/// Far more than a thread needs to end: only one that has come to a halt needs it.
+const WATCHDOG: Duration = Duration::from_secs(120);
+
+type Service = Arc<NodeService<Fake>>;
+
+fn bench() -> (Simulated, Service) {
+    let world = Simulated::of(Media::Disks);
+    let identity = NodeIdentity {
+        profile: &OPENSTACK,
+        id: "node".to_owned(),
+        volumes_max: 0,
+        topology: None,
+    };
+    let service = Arc::new(NodeService::new("", Pool::new(), identity));
+    service.come_up(world.start_disks(DISK_DRIVER));
+    (world, service)
+}
+
+/// A volume whose disk is not plugged in.
+fn without_disk(world: &Simulated, id: &str) -> Volume {
+    let volume = world.volume(id, Form::Ext4);
+    world.machine.unplug(&volume.file());
+    volume
+}
+
+/// Its stage, once that waits.
+async fn waiting(service: &Service, volume: &Volume) -> JoinHandle<Result<(), Status>> {
+    let (own, staged) = (Arc::clone(service), volume.clone());
+    let stage = tokio::spawn(async move { send(&own, &staged, Verb::Stage).await });
+    let since = Instant::now();
+    loop {
+        let job = service.changes.view(&volume.id);
+        if job.is_some_and(|job| job.awaited == Some("the volume's disk")) {
+            return stage;
+        }
+        assert!(
+            since.elapsed() < WATCHDOG && !stage.is_finished(),
+            "it does not wait"
+        );
+        yield_now().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn stages_that_wait_for_disks_hold_no_thread_and_go_on_when_these_come() {
+    let (world, service) = bench();
+    let mut stages = Vec::new();
+    for number in 0..MANY {
+        let volume = without_disk(&world, &format!("late-{number}"));
+        stages.push((waiting(&service, &volume).await, volume));
+    }
+    let there = world.volume("there", Form::Ext4);
+    hear(&service.node().unwrap()).unwrap();
+    send(&service, &there, Verb::Stage).await.unwrap();
+    for (stage, volume) in stages {
+        let plug = Plug::virtio(&volume.file(), &volume.id);
+        world.machine.plug(plug);
+        hear(&service.node().unwrap()).unwrap();
+        stage.await.unwrap().unwrap();
+        send(&service, &volume, Verb::Unstage).await.unwrap();
+    }
+    send(&service, &there, Verb::Unstage).await.unwrap();
+    assert_eq!(world.left(), Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_asked_while_a_stage_waits() {
+    let (world, service) = bench();
+    let volume = without_disk(&world, "late");
+    let stage = waiting(&service, &volume).await;
+    world.machine.begin(None);
+    for _ in 0..80 {
+        advance(Duration::from_secs(1)).await;
+    }
+    assert_eq!(world.machine.end(), []);
+    assert!(!stage.is_finished());
+    stage.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unstage_ends_the_wait_for_a_disk() {
+    let (world, service) = bench();
+    let volume = without_disk(&world, "late");
+    let stage = waiting(&service, &volume).await;
+    send(&service, &volume, Verb::Unstage).await.unwrap();
+    let ended = stage.await.unwrap().unwrap_err();
+    assert_eq!(ended.code(), Code::Aborted, "{ended}");
+    // Its disk comes after all, and is nobody's.
+    world.machine.plug(Plug::virtio(&volume.file(), "late"));
+    hear(&service.node().unwrap()).unwrap();
+    assert_eq!(world.left(), Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_disk_that_does_not_come_is_named_with_those_that_are_there() {
+    let (world, service) = bench();
+    world.volume("there", Form::Ext4);
+    hear(&service.node().unwrap()).unwrap();
+    let volume = without_disk(&world, "late");
+    let stage = waiting(&service, &volume).await;
+    advance(Duration::from_secs(91)).await;
+    let ended = stage.await.unwrap().unwrap_err();
+    assert_eq!(ended.code(), Code::Unavailable, "{ended}");
+    for word in ["\"late\"", "vda (virtio-there)", "90 s"] {
+        assert!(ended.message().contains(word), "{ended}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_disk_of_another_volume_wakes_a_stage_and_does_not_end_its_wait() {
+    let (world, service) = bench();
+    let volume = without_disk(&world, "late");
+    let stage = waiting(&service, &volume).await;
+    world.volume("other", Form::Ext4);
+    hear(&service.node().unwrap()).unwrap();
+    let since = Instant::now();
+    while service
+        .changes
+        .view("late")
+        .is_some_and(|job| job.awaited.is_none())
+    {
+        assert!(since.elapsed() < WATCHDOG);
+        yield_now().await;
+    }
+    assert!(!stage.is_finished());
+    world.machine.plug(Plug::virtio(&volume.file(), "late"));
+    hear(&service.node().unwrap()).unwrap();
+    stage.await.unwrap().unwrap();
+    send(&service, &volume, Verb::Unstage).await.unwrap();
+}

@@ -1,0 +1,251 @@
+//! Volumes that are disks, in guests: the agent finds them by what the kernel says, whether udevd
+//! makes its links or not. There is no controller: a test says what it would say.
+
+use belay_guest::{Disk, Gone, Guest, Hardware, Kernel, Machine};
+
+use crate::belay::{call, try_call};
+use crate::rig::{MIB, kernels, medium, seen_programs, until};
+
+/// As the ids of Cinder, of which a virtio disk shows the first 20 characters.
+const ID: &str = "7f8b1c2d-1111-4222-8333-444455556666";
+const SERIAL: &str = "7f8b1c2d-1111-4222-8";
+/// A filesystem and the sizes of its volume before and after, in MiB.
+const KINDS: [(&str, u64, u64); 3] = [("ext4", 128, 192), ("xfs", 320, 400), ("btrfs", 256, 320)];
+
+const START: &str = "\
+mkdir -p /pods
+setsid belay-node --driver-kind openstack --endpoint /run/node.sock --node-id guest \\
+    >>/run/node.log 2>&1 3>&- &
+ready /run/node.sock >/dev/null 2>&1 || { cat /run/node.log; exit 1; }";
+
+/// A volume as its kubelet has it.
+struct Volume {
+    id: &'static str,
+    filesystem: &'static str,
+    context: String,
+}
+
+impl Volume {
+    fn new(filesystem: &'static str, word: &str, mib: u64) -> Self {
+        let bytes = mib * MIB;
+        Volume {
+            id: ID,
+            filesystem,
+            context: format!(
+                "--context transport=disk --context {word} --context bytes={bytes} \
+                 --context content=new"
+            ),
+        }
+    }
+
+    fn stage(&self) -> String {
+        let Volume {
+            id,
+            filesystem,
+            context,
+        } = self;
+        format!(
+            "mkdir -p /pods/{id}/staging
+             node stage {id} --staging /pods/{id}/staging --fs-type {filesystem} {context}"
+        )
+    }
+
+    fn publish(&self) -> String {
+        let Volume {
+            id,
+            filesystem,
+            context,
+        } = self;
+        format!(
+            "node publish {id} --staging /pods/{id}/staging --target /pods/{id}/target \
+                 --fs-type {filesystem} {context}"
+        )
+    }
+
+    fn grow(&self, mib: u64) -> String {
+        let id = self.id;
+        format!(
+            "node expand {id} --path /pods/{id}/target --staging /pods/{id}/staging --size {mib}MiB"
+        )
+    }
+
+    fn take_down(&self) -> String {
+        let id = self.id;
+        format!(
+            "node unpublish {id} --target /pods/{id}/target
+             node unstage {id} --staging /pods/{id}/staging"
+        )
+    }
+}
+
+fn machine(kernel: Kernel) -> Machine {
+    let hardware = Hardware {
+        blocks: 2,
+        scsis: 1,
+        memory: 768,
+    };
+    Machine::new(kernel, hardware)
+}
+
+fn boot(machine: &Machine) -> Guest<'_> {
+    let mut guest = machine.boot();
+    let programs = seen_programs();
+    guest.run(&format!(
+        "mkdir -p /belay && mount --bind {programs} /belay"
+    ));
+    call(&mut guest, START).expect("power");
+    guest
+}
+
+/// The whole life of a volume whose disk comes after the stage has begun.
+fn live(
+    guest: &mut Guest<'_>,
+    machine: &Machine,
+    slot: usize,
+    volume: &Volume,
+    mib: u64,
+) -> Result<(), Gone> {
+    let target = format!("/pods/{}/target", volume.id);
+    // The agent has no link to wait for.
+    call(guest, "udevadm control --stop-exec-queue || true")?;
+    // What is left running must not hold the channel open.
+    let stage = volume.stage().replace('\n', ";");
+    call(
+        guest,
+        &format!(
+            "rm -f /run/code
+             (if ({stage}) >/run/staged 2>&1; then echo 0; else echo 1; fi >/run/code) \\
+                 >/dev/null 2>&1 3>&- &"
+        ),
+    )?;
+    guest.attach(slot);
+    call(guest, &until("[ -s /run/code ]"))?;
+    call(
+        guest,
+        "cat /run/staged; [ $(cat /run/code) = 0 ]; rm /run/code",
+    )?;
+    call(guest, "udevadm control --start-exec-queue || true")?;
+    call(guest, &volume.publish())?;
+    call(
+        guest,
+        &format!("cp /bin/bash {target}/before && sync {target}/before"),
+    )?;
+    machine.slot(slot).grow(mib * MIB);
+    call(guest, &volume.grow(mib))?;
+    let blocks = call(
+        guest,
+        &format!("stat --file-system --format '%b %S' {target}"),
+    )?;
+    let numbers: Vec<u64> = blocks
+        .split_whitespace()
+        .filter_map(|it| it.parse().ok())
+        .collect();
+    let total = numbers.iter().product::<u64>();
+    assert!(
+        total >= mib * MIB * 8 / 10,
+        "{}: {total} bytes",
+        volume.filesystem
+    );
+    call(guest, &volume.take_down())?;
+    call(guest, &volume.stage())?;
+    call(guest, &volume.publish())?;
+    call(guest, &format!("cmp /bin/bash {target}/before"))?;
+    call(guest, &volume.take_down())?;
+    guest.detach(slot);
+    Ok(())
+}
+
+#[test]
+#[ignore = "needs User-mode Linux: make guest"]
+fn a_hot_plugged_disk_of_each_bus_is_staged_grown_and_taken_down() {
+    for kernel in kernels() {
+        let machine = machine(kernel);
+        let mut guest = boot(&machine);
+        for (filesystem, before, after) in KINDS {
+            let word = format!("serial={ID}");
+            let volume = Volume::new(filesystem, &word, before);
+            let name = format!("block-{filesystem}");
+            let disk = Disk::block(ID, &medium(&machine, &name, before));
+            machine.slot(0).insert(disk);
+            live(&mut guest, &machine, 0, &volume, after).expect("power");
+            machine.slot(0).remove();
+
+            let word = format!("names=scsi-0QEMU_QEMU_HARDDISK_{ID}");
+            let volume = Volume::new(filesystem, &word, before);
+            let name = format!("scsi-{filesystem}");
+            let medium = medium(&machine, &name, before);
+            machine
+                .slot(2)
+                .insert(Disk::scsi("QEMU", "QEMU HARDDISK", ID, &medium));
+            live(&mut guest, &machine, 2, &volume, after).expect("power");
+            machine.slot(2).remove();
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs User-mode Linux: make guest"]
+fn a_disk_that_is_not_certainly_the_volumes_is_not_used() {
+    let machine = machine(Kernel::of_distribution());
+    let mut guest = boot(&machine);
+    let volume = Volume::new("ext4", &format!("serial={ID}"), 128);
+    // Both show the same 20 characters.
+    for (slot, serial) in [(0, ID), (1, "7f8b1c2d-1111-4222-8333-000000000000")] {
+        let medium = medium(&machine, &format!("alike{slot}"), 128);
+        machine.slot(slot).insert(Disk::block(serial, &medium));
+        guest.attach(slot);
+    }
+    guest.run(&until("[ -b /dev/vda ] && [ -b /dev/vdb ]"));
+    let refused = try_call(&mut guest, &volume.stage()).expect("power");
+    assert_ne!(refused.code, 0, "{refused:?}");
+    assert!(refused.text.contains("both are"), "{refused:?}");
+    guest.run("cmp -n 1048576 /dev/vda /dev/zero && cmp -n 1048576 /dev/vdb /dev/zero");
+
+    // A link that leads elsewhere is not followed.
+    guest.detach(0);
+    machine.slot(0).remove();
+    guest.detach(1);
+    let medium = medium(&machine, "foreign", 128);
+    machine.slot(1).insert(Disk::block("foreign", &medium));
+    guest.attach(1);
+    guest.run(&until("[ -b /dev/disk/by-id/virtio-foreign ]"));
+    guest.run(&format!(
+        "ln -s /dev/disk/by-id/virtio-foreign /dev/disk/by-id/virtio-{SERIAL}"
+    ));
+    let stage = format!("timeout 5 bash -c '{}'", volume.stage().replace('\n', ";"));
+    let waits = try_call(
+        &mut guest,
+        &stage.replace(
+            "node stage",
+            "belayctl --endpoint /run/node.sock node stage",
+        ),
+    );
+    assert_ne!(waits.expect("power").code, 0, "it used the wrong disk");
+    guest.run("cmp -n 1048576 /dev/vda /dev/zero || cmp -n 1048576 /dev/vdb /dev/zero");
+}
+
+#[test]
+#[ignore = "needs User-mode Linux: make guest"]
+fn a_disk_that_vanishes_under_a_volume_is_reported_and_the_volume_is_taken_down() {
+    let machine = machine(Kernel::of_distribution());
+    let mut guest = boot(&machine);
+    let volume = Volume::new("ext4", &format!("serial={ID}"), 128);
+    let medium = medium(&machine, "gone", 128);
+    machine.slot(0).insert(Disk::block(ID, &medium));
+    guest.attach(0);
+    for step in [volume.stage(), volume.publish()] {
+        call(&mut guest, &step).expect("power");
+    }
+    guest.detach(0);
+    guest.run(&until("[ ! -e /sys/block/vda ]"));
+    let health = format!("node health {ID} --staging /pods/{ID}/staging");
+    let health = try_call(&mut guest, &health).expect("power");
+    assert!(health.text.contains("DeviceLost"), "{health:?}");
+    call(&mut guest, &volume.take_down()).expect("power");
+    guest.run("! grep /pods /proc/self/mounts");
+    // The cloud attaches it again.
+    guest.attach(0);
+    for step in [volume.stage(), volume.publish(), volume.take_down()] {
+        call(&mut guest, &step).expect("power");
+    }
+}
