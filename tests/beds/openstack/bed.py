@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Keystone, Cinder and Nova on the loopback interface, for tests. Needs root, for loop devices.
 
-    bed.py [--state DIR] up [--token-seconds N]   start everything; keeps the state that DIR has
+    bed.py [--state DIR] up                       start everything; keeps the state that DIR has
     bed.py [--state DIR] down                     stop everything; the state stays
     bed.py [--state DIR] remove                   stop everything, and delete DIR
     bed.py [--state DIR] kill|freeze|thaw NAME    SIGKILL, SIGSTOP, SIGCONT
@@ -41,6 +41,8 @@ INFRASTRUCTURE = ("mariadb", "epmd", "rabbitmq", "proxy")
 GRACE_SECONDS = 3
 DATABASE_GRACE_SECONDS = 60
 READY_SECONDS = 600
+# With a few seconds no service would get through its own start.
+TOKEN_SECONDS = 3600
 
 
 class Bed:
@@ -84,7 +86,7 @@ class Bed:
         if any(map(self.processes.is_running, self.processes.all())):
             raise SystemExit(f"a bed runs in {self.layout.root} already")
 
-    def up(self, venv, token_seconds):
+    def up(self, venv):
         file = seed.path()
         kept = (self.layout.var / "content.json").exists()
         if not kept:
@@ -92,7 +94,7 @@ class Bed:
             kept = seed.unpack(self.layout.root, file)
             self.log(f"unpacked {file.name}" if kept else "no seed: making all schemas")
         self.layout.make(venv)
-        self.configure(token_seconds)
+        self.configure(TOKEN_SECONDS)
         for name in ("proxy", "mariadb"):
             self.start(name)
         infrastructure.start_queue(self.layout, self.processes)
@@ -225,9 +227,9 @@ def arguments():
         command = commands.add_parser(name)
         if name in ("kill", "freeze", "thaw", "start"):
             command.add_argument("name")
-        if name in ("up", "start"):
-            command.add_argument("--token-seconds", type=int, default=3600,
-                                 help="how long a token is valid (default: %(default)s)")
+        if name == "start":
+            command.add_argument("--token-seconds", type=int, default=TOKEN_SECONDS,
+                                 help="of Keystone: how long a token is valid")
     return parser.parse_args()
 
 
@@ -245,7 +247,7 @@ def main():
         bed.layout.claim()
         bed.refuse_if_running()
         try:
-            bed.up(venv, options.token_seconds)
+            bed.up(venv)
         except BaseException:
             bed.down()
             raise
@@ -257,7 +259,8 @@ def main():
         number = {"kill": signal.SIGKILL, "freeze": signal.SIGSTOP, "thaw": signal.SIGCONT}
         return bed.signal(options.name, number[options.command])
     if options.command == "start":
-        bed.configure(options.token_seconds)
+        if options.name == "keystone":
+            bed.configure(options.token_seconds)
         return bed.start_and_await(options.name)
     return getattr(bed, options.command)()
 
