@@ -153,8 +153,9 @@ fn an_agent_without_cap_sys_admin_is_not_ready_offers_no_driver_and_says_why() {
     let agent = Process::start_by(&without, &test_dir, "belay-node", &socket, &flags);
     let pages = Pages::of(&agent);
     let why = "without CAP_SYS_ADMIN this agent cannot mount";
+    until("it says why", || pages.health().1.contains(why));
     let (status, told) = pages.health();
-    assert!(status == 503 && told.contains(why), "{status} {told}");
+    assert_eq!(status, 503, "{told}");
     let readyz = belay_bed::scrape::get(pages.address(), "/readyz").expect("an answer");
     assert_eq!(readyz, (status, told));
     assert_eq!(pages.life().0, 200, "a restart would not help");
