@@ -279,7 +279,10 @@ fn so_does_a_stopped_agent_whose_queue_is_full() {
     rig.agent().signal(Signal::CONT);
     assert!(line.contains("stopped by a signal"), "{line}");
     drop(waiting);
-    assert_eq!(probe(&rig.socket()).expect("probe").ready, Some(true));
+    // It accepts the queued connections one by one.
+    until("it answers", || {
+        probe(&rig.socket()).is_ok_and(|answer| answer.ready == Some(true))
+    });
 }
 
 /// Connects until connecting fails.
