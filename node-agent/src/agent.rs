@@ -121,7 +121,8 @@ async fn serve_drivers(
     let (mut services, mut first_tries) = (Vec::new(), Vec::new());
     for (driver, pool) in config.drivers().zip(pools.iter()) {
         let source = Source::of(driver);
-        let why = source.opening(&driver.common.driver_name);
+        let opening = || source.opening(&driver.common.driver_name);
+        let why = lacking.clone().unwrap_or_else(opening);
         let service = NodeService::new(&why, Arc::clone(pool), identity(driver));
         let service = Arc::new(service);
         let own = readiness.part(State::Starting(why));
