@@ -1,6 +1,6 @@
 //! The contract between a driver's controller and the node agent, each part in one module: common
-//! flags, topology, publish context, attributes of a volume's file, health reasons. Does not know
-//! clouds or devices.
+//! flags, topology, transports, publish context, attributes of a volume's file, health reasons.
+//! Does not know clouds or devices.
 
 pub mod attribute;
 pub mod disk;
@@ -9,3 +9,4 @@ pub mod flags;
 pub mod publish_context;
 pub mod reason;
 pub mod topology;
+pub mod transport;

@@ -5,13 +5,9 @@
 
 use crate::disk::{self, DiskIdentity, WordError};
 use crate::drivers::Profile;
+use crate::transport::{DISK, LOOP};
 use belay_server::call::Failure;
 use belay_server::request::{Context, VolumeId};
-
-/// The transport of volumes that are files in the node's own directory.
-pub const LOOP: &str = "loop";
-/// The transport of volumes that a cloud plugs into the node as disks.
-pub const DISK: &str = "disk";
 
 const TRANSPORT: &str = "transport";
 const FILE: &str = "file";

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use belay_contract::drivers::Profile;
 use belay_contract::flags::{DriverArgs, node_id};
-use belay_contract::publish_context::LOOP;
+use belay_contract::transport::LOOP;
 use belay_server::call::Failure;
 use belay_server::config::{ProcessArgs, ended, parse_from, parse_where};
 use belay_server::endpoint::Endpoint;

@@ -1,7 +1,7 @@
 //! `local`: a volume is a file on one node, and only reachable there.
 
 use super::{Kubelet, Profile};
-use crate::publish_context::LOOP;
+use crate::transport::LOOP;
 use belay_server::identity::PluginCapability;
 use belay_server::request::AccessMode;
 

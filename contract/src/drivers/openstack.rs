@@ -3,7 +3,7 @@
 
 use super::{Kubelet, Profile};
 use crate::disk::{IdPart, NameTemplate};
-use crate::publish_context::DISK;
+use crate::transport::DISK;
 use belay_server::identity::PluginCapability;
 use belay_server::request::AccessMode;
 

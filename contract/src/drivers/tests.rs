@@ -2,7 +2,7 @@
 
 use super::{Kind, LOCAL};
 use crate::disk;
-use crate::publish_context::DISK;
+use crate::transport::DISK;
 use belay_server::request::{AccessMode, VolumeId};
 use clap::ValueEnum as _;
 use std::fs;

@@ -1,0 +1,6 @@
+//! The names of the ways in which volumes reach a node, in profiles and in publish contexts.
+
+/// The transport of volumes that are files in the node's own directory.
+pub const LOOP: &str = "loop";
+/// The transport of volumes that a cloud plugs into the node as disks.
+pub const DISK: &str = "disk";
