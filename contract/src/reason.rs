@@ -10,6 +10,16 @@ pub enum Reporter {
     Controller,
 }
 
+impl Reporter {
+    /// The names of the reasons for which it reports a volume as unhealthy.
+    #[must_use]
+    pub fn volume_reasons(self) -> Vec<&'static str> {
+        let all = volume::ALL.iter();
+        let ours = all.filter(|(_, reporters)| reporters.contains(&self));
+        ours.map(|(reason, _)| reason.name()).collect()
+    }
+}
+
 /// Declares each reason as a constant, and the list of all.
 macro_rules! reasons {
     ($severity:ident: $(

@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use belay_contract::reason::{Reporter, volume};
+use belay_contract::reason::Reporter;
 use belay_server::call::Rpc;
 use belay_server::facts::{Facts, Known, Measuring, Space};
 use belay_server::work::{Jobs, Ticket};
@@ -41,9 +41,7 @@ impl Storage {
 
 impl<K: Kernel> Facts for NodeService<K> {
     fn reasons(&self) -> Vec<&'static str> {
-        let all = volume::ALL.iter();
-        let ours = all.filter(|(_, reporters)| reporters.contains(&Reporter::Node));
-        ours.map(|(reason, _)| reason.name()).collect()
+        Reporter::Node.volume_reasons()
     }
 
     fn known(&self) -> Known {

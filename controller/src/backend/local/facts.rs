@@ -3,7 +3,7 @@
 
 use super::Local;
 use super::store::Store;
-use belay_contract::reason::{Reporter, volume};
+use belay_contract::reason::Reporter;
 use belay_server::call::Failure;
 use belay_server::facts::{Facts, Known, Measuring, Space};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -61,9 +61,7 @@ impl Store {
 
 impl Facts for Local {
     fn reasons(&self) -> Vec<&'static str> {
-        let all = volume::ALL.iter();
-        let ours = all.filter(|(_, reporters)| reporters.contains(&Reporter::Controller));
-        ours.map(|(reason, _)| reason.name()).collect()
+        Reporter::Controller.volume_reasons()
     }
 
     fn known(&self) -> Known {
