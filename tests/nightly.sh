@@ -16,11 +16,12 @@ export BELAY_NIGHTLY=1
 
 # name | minutes | when | make's arguments
 # Those of `cluster` mostly wait and those of `machine` mostly compute, so the two run side by side,
-# each one after the other. Before and after them run the parts that must be alone: a mutant may free any
-# loop device there is.
+# each one after the other. Before them runs what must be alone: a mutant may free any loop device
+# there is.
 parts=$(
     cat <<'PARTS'
 build       |  3 | before  | build
+mutants     | 20 | before  | mutants SAMPLE=8
 unit        |  8 | machine | unit CARGO_PROFILE_DEV_OPT_LEVEL=1
 mounts      | 30 | machine | mounts CARGO_PROFILE_DEV_OPT_LEVEL=1
 guest       | 15 | machine | guest CARGO_PROFILE_DEV_OPT_LEVEL=1
@@ -37,7 +38,6 @@ disruptive  | 14 | cluster | e2e PARTS=disruptive
 stress      | 12 | cluster | e2e PARTS=stress CHAOS=8
 operations  |  5 | cluster | e2e PARTS=operations
 rights      | 15 | cluster | e2e PARTS=rights
-mutants     | 20 | after   | mutants SAMPLE=8
 PARTS
 )
 
@@ -123,7 +123,8 @@ run_lane() {
 run_all() {
     local background code=0
     # Without programs no part can run.
-    run_lane before || return 1
+    run_lane before || code=1
+    is_done build || return 1
     # In a separate group, so that all of it can be ended.
     set -m
     run_lane machine &
@@ -133,7 +134,6 @@ run_all() {
     run_lane cluster || code=1
     wait "$background" || code=1
     trap - INT TERM HUP
-    run_lane after || code=1
     return "$code"
 }
 

@@ -14,7 +14,8 @@ use crate::kubelet_dir::Mount;
 use crate::lifecycle::{expect_words, leave_words};
 use crate::replaced::{Restore, restore};
 use crate::rig::{
-    Controller, Launch, Rig, TestDir, Volume, access, least_bytes, mounts_of, refused, until,
+    Controller, Launch, Rig, TestDir, Volume, access, least_bytes, mounts_of, refused, retried,
+    until,
 };
 
 const KINDS: [&str; 4] = ["ext4", "xfs", "btrfs", "block"];
@@ -101,13 +102,7 @@ impl Bed {
     /// the previous request.
     #[track_caller]
     pub(crate) fn is_detached_in_the_end(&self, volume: &Volume) {
-        until("the volume is detached", || match self.detach(volume) {
-            Ok(()) => true,
-            again => {
-                refused(again, Code::Aborted);
-                false
-            }
-        });
+        retried("the volume is detached", || self.detach(volume));
         assert!(!is_staged(volume));
     }
 

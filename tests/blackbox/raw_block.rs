@@ -7,9 +7,8 @@ use std::path::Path;
 use belay_proto::csi::v1 as csi;
 use csi::volume_capability::access_mode::Mode;
 use rustix::mount::{UnmountFlags, unmount};
-use tonic::Code;
 
-use crate::rig::{Chance, NodeCalls, Rig, Volume, access, least_bytes, refused, until, with_mode};
+use crate::rig::{Chance, NodeCalls, Rig, Volume, access, least_bytes, retried, until, with_mode};
 
 #[test]
 #[ignore = "needs root: make test"]
@@ -147,15 +146,7 @@ fn a_device_left_bound_to_a_file_that_was_removed_and_linked_back_is_taken_over(
     rig.start();
     fs::hard_link(&linked, &volume.file).expect("link");
     // The start may still be at the device that was left.
-    until("it is staged", || {
-        match node.stage(volume.stage(access("block"))) {
-            Ok(_) => true,
-            again => {
-                refused(again, Code::Aborted);
-                false
-            }
-        }
-    });
+    retried("it is staged", || node.stage(volume.stage(access("block"))));
     assert_eq!(rig.test_dir().loops().len(), 1, "it has two devices");
     volume.down(&node, &[]);
     until("nothing is bound", || rig.test_dir().loops().is_empty());

@@ -1,14 +1,9 @@
 package deploy
 
 import (
-	"encoding/json"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
-
-	"sigs.k8s.io/yaml"
 )
 
 // misspelled puts a key that does not exist into each map of the values, and returns the places, as
@@ -45,15 +40,7 @@ func TestAMisspelledValueIsRefusedWithItsPathWhereverItIs(t *testing.T) {
 			places = append(places, place)
 		}
 	}
-	text, err := yaml.Marshal(values)
-	if err != nil {
-		t.Fatal(err)
-	}
-	file := filepath.Join(t.TempDir(), "values.yaml")
-	if err := os.WriteFile(file, text, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	out, err := helm("template", "belay", chart, "--values", file)
+	out, err := helm("template", "belay", chart, "--values", valuesFile(t, values))
 	if err == nil || len(places) < 30 {
 		t.Fatalf("%d places; %v\n%s", len(places), err, out)
 	}
@@ -75,15 +62,7 @@ func TestNewValuesMayBeMissing(t *testing.T) {
 	for _, component := range []string{"node", "controller"} {
 		added[component] = map[string]any{"nodeSelector": nil, "affinity": nil, "env": nil, "extraVolumes": nil, "extraVolumeMounts": nil}
 	}
-	text, err := json.Marshal(added)
-	if err != nil {
-		t.Fatal(err)
-	}
-	file := filepath.Join(t.TempDir(), "added.yaml")
-	if err := os.WriteFile(file, text, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	without := template(t, chart+"/ci/local.yaml", "--values", file)
+	without := template(t, chart+"/ci/local.yaml", "--values", valuesFile(t, added))
 	if with := template(t, chart+"/ci/local.yaml", "--set", "podMonitor.enabled=true"); with != without {
 		t.Errorf("without the values that were added, the chart makes\n%s\nnot\n%s", without, with)
 	}

@@ -261,6 +261,12 @@ func arrives(value any, whole, defaults string) bool {
 // made is what helm makes of the values.
 func made(t *testing.T, values map[string]any) string {
 	t.Helper()
+	return template(t, valuesFile(t, values))
+}
+
+// valuesFile writes the values where helm reads them.
+func valuesFile(t *testing.T, values map[string]any) string {
+	t.Helper()
 	text, err := yaml.Marshal(values)
 	if err != nil {
 		t.Fatal(err)
@@ -269,7 +275,7 @@ func made(t *testing.T, values map[string]any) string {
 	if err := os.WriteFile(file, text, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return template(t, file)
+	return file
 }
 
 func sorted(values map[string]string) []string {

@@ -1,7 +1,8 @@
-//! Assertions about calls that must fail.
+//! Assertions about calls that must fail, at once or until a retry succeeds.
 
 use std::fmt::Debug;
 
+use belay_bed::patience::until;
 use tonic::Code;
 
 use super::calls::Answer;
@@ -22,4 +23,19 @@ pub(crate) fn refused_with<T: Debug>(answer: Answer<T>, code: Code, words: &[&st
         assert!(message.contains(word), "{word:?} is not in {message:?}");
     }
     message
+}
+
+/// Repeats a call until it is OK, as the sidecars and the kubelet do.
+///
+/// # Panics
+/// On a refusal that is not ABORTED.
+#[track_caller]
+pub(crate) fn retried<T: Debug>(what: &str, mut call: impl FnMut() -> Answer<T>) {
+    until(what, || match call() {
+        Ok(_) => true,
+        again => {
+            refused(again, Code::Aborted);
+            false
+        }
+    });
 }

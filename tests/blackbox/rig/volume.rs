@@ -6,15 +6,14 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use belay_bed::patience::until;
 use belay_bed::requests;
 use belay_bed::tools::{run, text};
 use belay_proto::csi::v1 as csi;
 use csi::VolumeCapability;
-use tonic::{Code, Status};
 
 use super::calls::NodeCalls;
 use super::contents::Contents;
+use super::refusal::retried;
 use super::test_dir::TestDir;
 
 /// Every volume of a test run has another id.
@@ -198,14 +197,7 @@ impl Volume {
         for target in targets {
             node.unpublish(self.unpublish(target)).expect("unpublish");
         }
-        until(&format!("{} is unstaged", self.id), || {
-            let answer = node.unstage(self.unstage());
-            let is_pending = |status: &Status| status.code() == Code::Aborted;
-            let is_over = !answer.as_ref().is_err_and(is_pending);
-            if is_over {
-                answer.expect("unstage");
-            }
-            is_over
-        });
+        let what = format!("{} is unstaged", self.id);
+        retried(&what, || node.unstage(self.unstage()));
     }
 }

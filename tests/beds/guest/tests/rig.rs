@@ -1,9 +1,9 @@
 //! Shared by the tests: machines with a disk for Belay's state, kernels, conditions in the shell.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::Arc;
 
+use belay_bed::tools;
 use belay_guest::{Disk, Guest, Hardware, Kernel, Machine, Medium};
 
 pub(crate) const MIB: u64 = 1 << 20;
@@ -66,12 +66,7 @@ pub(crate) fn seen(file: &Path) -> String {
 }
 
 fn format(file: &Path, filesystem: &str) {
-    let output = Command::new(format!("mkfs.{filesystem}"))
-        .arg("-q")
-        .arg(file)
-        .output();
-    let output = output.unwrap_or_else(|error| panic!("mkfs.{filesystem}: {error}"));
-    assert!(output.status.success(), "mkfs.{filesystem}: {output:?}");
+    tools::run(&format!("mkfs.{filesystem}"), &["-q", tools::text(file)]);
 }
 
 /// The directory with the static programs: `BELAY_BIN_DIR`, else where make puts them.
