@@ -48,9 +48,17 @@ impl Store {
                 };
             }
         };
-        let source = order.source.as_str();
-        self.fill_snapshot(&id, source)
-            .map_err(|failure| match self.finish_discard(&id) {
+        self.fill_or_discard(&id, order.source.as_str())
+    }
+
+    /// Completes a snapshot whose id is new, or removes what was made of it.
+    pub(in crate::backend::local) fn fill_or_discard(
+        &self,
+        id: &str,
+        source: &str,
+    ) -> Result<Snapshot, Failure> {
+        self.fill_snapshot(id, source)
+            .map_err(|failure| match self.finish_discard(id) {
                 Ok(()) => failure.rolled_back(),
                 Err(also) => Failure {
                     message: format!("{failure}; and cleaning up: {also}"),

@@ -9,7 +9,7 @@ use crate::backend::local::recover::Recovered;
 use crate::backend::local::snapshot::SnapshotState;
 use crate::backend::local::store::Store;
 use belay_contract::publish_context::Content;
-use belay_server::call::{Failure, Kind};
+use belay_server::call::{Certainty, Failure, Kind};
 use belay_server::request::{SnapshotId, VolumeId};
 use std::fs::{self, File};
 use std::path::Path;
@@ -48,6 +48,7 @@ super::everywhere! {
     two_copies_of_one_volume_share_its_lock,
     a_plain_copy_of_what_somebody_may_write_to_is_refused_with_a_way_out,
     a_cut_that_died_after_any_step_leaves_nothing_and_frees_the_name,
+    a_failed_cut_that_cannot_be_removed_is_not_final_and_is_made_again,
     a_cut_that_failed_half_way_is_made_anew_without_a_restart,
     a_copy_that_died_begins_again_and_its_volume_waits_for_it,
     a_failed_copy_is_told_to_the_next_caller_and_repeated,
@@ -326,6 +327,25 @@ fn a_cut_that_failed_half_way_is_made_anew_without_a_restart(folder: &Path) {
     assert_ne!(old, new.id.as_str());
     assert_eq!(store.ledger.snapshot(&old), Ok(None));
     assert_eq!(bed.snapshot_files(), 1);
+}
+
+fn a_failed_cut_that_cannot_be_removed_is_not_final_and_is_made_again(folder: &Path) {
+    let bed = Bed::beneath(folder);
+    let store = bed.open();
+    let volume = store.create(&order("pvc-1", MIB), None).unwrap();
+    let wanted = snapshot_order("snap", &volume);
+    let super::super::snapshot::Intent::Made(old) = store.intend_snapshot(&wanted).unwrap() else {
+        panic!("a new name")
+    };
+    // A directory can neither be filled nor unlinked.
+    fs::create_dir(bed.snapshot_file(&old)).unwrap();
+    let failure = store.fill_or_discard(&old, volume.id.as_str()).unwrap_err();
+    assert_eq!(failure.certainty, Certainty::MayBeRunning);
+    assert!(failure.message.contains("cleaning up"), "{failure}");
+    assert!(store.cut(&wanted).is_err(), "the directory is still there");
+    fs::remove_dir(bed.snapshot_file(&old)).unwrap();
+    assert_ne!(cut(&store, &wanted).id.as_str(), old);
+    assert_eq!(store.ledger.snapshot(&old), Ok(None));
 }
 
 fn a_copy_that_died_begins_again_and_its_volume_waits_for_it(folder: &Path) {
