@@ -5,7 +5,8 @@
 #   run.sh --unit      against unit tests alone (no root)
 #
 # SAMPLE=n  how many faults (40)
-# SEED=n    which of them; each commit has its own seed, so that every night has others
+# SEED=n    which of them; each month has its own seed, so that a fault that was missed is tried again
+#           once a test for it is there
 # FILES=…   globs of the files to put them in, instead of all of those below
 #
 # A fault may make the code free a loop device that is not the tests' own: run it on a machine that
@@ -26,7 +27,7 @@ data='^(node-agent/src/(filesystem|device)|controller/src/backend/local/(files|s
 noticed_min=90
 
 : "${SAMPLE:=40}"
-: "${SEED:=$(git rev-list --count HEAD)}"
+: "${SEED:=$(date +%Y%m)}"
 place=${CARGO_TARGET_DIR:-$PWD/target}/mutants
 tree=$place/tree
 found=$place/mutants.out

@@ -29,6 +29,7 @@ mod certainty;
 mod counted;
 mod covered;
 mod disks;
+mod flat;
 mod health;
 mod kernels;
 mod kubelet_dir;

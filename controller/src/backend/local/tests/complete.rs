@@ -1,6 +1,7 @@
 //! What was ready once stays whole although its record is older, as after state.redb was restored
 //! from a backup or a death between the last two steps.
 
+use super::emptied::{empty, written};
 use super::snapshots::left_to_copier;
 use super::{Bed, MIB, ids, of_volume, order, snapshot_order};
 use crate::backend::local::record::State;
@@ -82,5 +83,25 @@ fn a_snapshot_that_was_ready_once_is_not_copied_again(folder: &Path) {
             assert_eq!((found.id, found.ready), (id, true), "{again} {state:?}");
             assert!(fs::read(&file).unwrap() == whole, "{again} {state:?}");
         }
+    }
+}
+
+/// Where blocks are shared, a crash between the cut and its record leaves nothing but this mark.
+#[test]
+#[ignore = "mounts an xfs; needs root: make test"]
+fn the_mark_of_a_shared_snapshot_says_populated_for_data_that_is_or_was_in_the_volume() {
+    let bed = Bed::beneath(super::xfs());
+    let store = bed.open();
+    let raw = |name| order(name, MIB);
+    let [now, never] = ["now", "never"].map(|name| store.create(&raw(name), None).unwrap());
+    bed.write(now.id.as_str());
+    // Its user has discarded all blocks since.
+    let once = written(&bed, &store, &raw("once"));
+    empty(&bed.file(once.id.as_str()));
+    for (volume, populated) in [(now, true), (once, true), (never, false)] {
+        let order = snapshot_order(volume.id.as_str(), &volume);
+        let snapshot = super::cut(&store, &order);
+        let file = store.snapshots.get(snapshot.id.as_str()).unwrap();
+        assert_eq!(file.completed(), Ok(Some(populated)), "{volume:?}");
     }
 }

@@ -17,14 +17,14 @@ fn filesystem(name: &str) -> Order {
 }
 
 /// As `truncate -s 0` and `truncate -s SIZE` do.
-fn empty(file: &Path) {
+pub(super) fn empty(file: &Path) {
     let file = OpenOptions::new().write(true).open(file).unwrap();
     file.set_len(0).unwrap();
     file.set_len(MIB).unwrap();
 }
 
 /// A detached volume that is known to have been written to.
-fn written(bed: &Bed, store: &Store, order: &Order) -> Volume {
+pub(super) fn written(bed: &Bed, store: &Store, order: &Order) -> Volume {
     let volume = store.create(order, None).unwrap();
     bed.write(volume.id.as_str());
     store.attach(&attach_order(&volume, "node-1")).unwrap();

@@ -1,0 +1,39 @@
+//! Calls cost the same number of kernel calls whatever else is staged on the node.
+
+use super::bench::{Form, Verb, World};
+use super::simulated::Simulated;
+
+const LIFECYCLE: [Verb; 6] = [
+    Verb::Stage,
+    Verb::Publish(1),
+    Verb::Stats,
+    Verb::Health,
+    Verb::Unpublish(1),
+    Verb::Unstage,
+];
+
+/// The kernel calls of each verb of a volume's lifecycle, beside that many other volumes in use.
+fn costs(form: Form, neighbours: usize) -> Vec<(Verb, usize)> {
+    let world = Simulated::new();
+    let node = world.start();
+    for number in 0..neighbours {
+        let neighbour = world.volume(&format!("neighbour-{number}"), form);
+        for verb in [Verb::Stage, Verb::Publish(1)] {
+            neighbour.call(&node, verb).unwrap();
+        }
+    }
+    let volume = world.volume("vol", form);
+    let cost = |verb| {
+        world.machine.begin(None);
+        volume.call(&node, verb).unwrap();
+        (verb, world.machine.end().len())
+    };
+    LIFECYCLE.map(cost).to_vec()
+}
+
+#[test]
+fn a_call_costs_the_same_beside_other_volumes_as_alone() {
+    for form in [Form::Ext4, Form::Block] {
+        assert_eq!(costs(form, 5), costs(form, 0), "{form:?}");
+    }
+}
