@@ -10,11 +10,12 @@ use std::fmt;
 use std::sync::Arc;
 
 impl Operations {
-    /// Attaches the volume, or finds that it is attached in that very way.
+    /// Attaches the volume; OK if it is attached with the same terms already.
     ///
     /// # Errors
-    /// `Invalid` for a use that no volume has; `NotFound` for volume or node; `Incompatible` if it
-    /// is attached there in another way; `Precondition` if elsewhere; `Quota` if the node is full.
+    /// `Invalid` for an unsupported capability; `NotFound` for volume or node; `Incompatible` if it
+    /// is attached there with other terms; `Precondition` if elsewhere; `Quota` at the node's
+    /// limit.
     pub async fn publish(&self, request: ControllerPublish) -> Result<Attachment, Failure> {
         let ControllerPublish {
             id,
@@ -54,18 +55,18 @@ impl Operations {
             .run(id.as_str(), Rpc::ControllerPublishVolume, same, |_| job)
             .await?;
         let Changed::Attached(attachment) = changed else {
-            return Err(Failure::bug("attached, with the result of another call"));
+            return Err(Failure::bug("attach: the job has another call's result"));
         };
         if attachment.terms == *terms {
             return Ok(attachment);
         }
         Err(Failure::incompatible(format!(
-            "volume {id}: attached to node {node} {}, asked for is {terms}; detach it first",
+            "volume {id}: attached to node {node} {}, but {terms} requested; detach it first",
             attachment.terms
         )))
     }
 
-    /// Detaches the volume from the node, or from all. What is not attached is detached already.
+    /// Detaches the volume from the node, or from all nodes; OK if it is not attached.
     ///
     /// # Errors
     /// `Busy` while the node still uses it.
@@ -107,7 +108,7 @@ async fn attach(
     let id = &order.id;
     let volume = engine.settled_soon(id).await?;
     phase::ready(volume.ok_or_else(|| lookup::not_found(id))?)?;
-    // A look; some storage drops an attachment that it has accepted, and this begins it anew.
+    // Reads the result. Some storage drops an accepted attachment; this starts it again then.
     match attachments.attach(Arc::clone(&order)).await? {
         Progress::Done(attachment) => Ok(attachment),
         Progress::Begun => Err(still_busy(id)),
@@ -138,7 +139,7 @@ async fn detach(
 /// `Unsupported`, if it has none.
 fn of(backend: &dyn Backend) -> Result<&dyn Attachments, Failure> {
     let attachments = backend.attachments();
-    attachments.ok_or_else(|| Failure::unsupported("this driver attaches no volumes"))
+    attachments.ok_or_else(|| Failure::unsupported("this driver does not attach volumes"))
 }
 
 impl fmt::Display for Terms {

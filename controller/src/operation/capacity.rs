@@ -1,23 +1,23 @@
-//! How much room there is for new volumes.
+//! Capacity for new volumes.
 
 use super::{Operations, question, size, support};
 use crate::backend::Sizes;
 use belay_server::call::Failure;
 use belay_server::request::GetCapacity;
 
-/// Room for new volumes, in bytes.
+/// Capacity for new volumes, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Room {
-    /// For all of them together.
+    /// In total.
     pub available: u64,
-    /// The smallest that can be made.
+    /// Minimum size of a volume.
     pub smallest: u64,
-    /// The largest that can be made.
+    /// Maximum size of a volume.
     pub largest: u64,
 }
 
 impl Room {
-    /// None at all, where not even the smallest fits.
+    /// Zero if not even the smallest volume fits.
     fn of(available: u64, smallest: u64, sizes: Sizes) -> Self {
         let largest = available.min(sizes.max);
         let largest = largest - largest % sizes.step;
@@ -33,13 +33,13 @@ impl Room {
 }
 
 impl Operations {
-    /// Room for volumes that can be made and used so and are reachable from there; none for others.
+    /// Capacity for volumes with these parameters, capabilities and topology; zero if unsupported.
     ///
     /// # Errors
-    /// `Unsupported`, if the backend does not know.
+    /// `Unsupported` if the backend does not report capacity.
     pub async fn room(&self, request: GetCapacity) -> Result<Room, Failure> {
         let capacity = self.backend.capacity();
-        let capacity = capacity.ok_or_else(|| Failure::unsupported("capacity is not known"))?;
+        let capacity = capacity.ok_or_else(|| Failure::unsupported("capacity is not reported"))?;
         let refused = |capability| support::refusal(capability).is_some();
         let sizes = match self.sizes(&request.parameters) {
             Ok(sizes) if !request.capabilities.iter().any(refused) => sizes,

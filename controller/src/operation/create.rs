@@ -1,5 +1,5 @@
-//! Create a volume, empty or from a snapshot or another volume: find what has the name already,
-//! else make it; either way it must agree with what is asked for.
+//! Create a volume, empty or from a snapshot or another volume. A volume that has the name already
+//! is returned if it matches the request.
 
 use super::{Operations, lookup, phase, size, snapshot, support};
 use crate::backend::{Backend, Order, Sizes, Usage, Volume};
@@ -9,11 +9,11 @@ use belay_server::work::fingerprint;
 use std::sync::Arc;
 
 impl Operations {
-    /// Makes the volume, or finds that it was made.
+    /// Creates the volume, or returns the one that exists.
     ///
     /// # Errors
-    /// `Invalid` for what no volume of this driver can be; `Range` and `Quota` for sizes and
-    /// places; `Incompatible` if the name belongs to another kind of volume; `NotFound` for the
+    /// `Invalid` for a request that no volume of this driver can meet; `Range` and `Quota` for
+    /// sizes and limits; `Incompatible` if the volume of that name differs; `NotFound` for the
     /// source; those of [`phase::ready`] for the volume of that name and for the source.
     pub async fn create(&self, request: CreateVolume) -> Result<Volume, Failure> {
         let same = fingerprint(&(
@@ -29,7 +29,7 @@ impl Operations {
             let made = wanted.make(backend.as_ref());
             let volume = engine.volume_of(name, attempt, made).await?;
             let volume = phase::ready(volume)?;
-            // Also what was just made: another caller may have made it in between.
+            // Compares a new volume too: it may be another caller's.
             wanted.agrees(&volume)?;
             Ok(volume)
         };
@@ -52,7 +52,7 @@ impl Operations {
             Some(ContentSource::Volume(_)) => self.backend.clones().is_some(),
         };
         if !makes {
-            let why = "this driver makes no volumes from that; leave it out";
+            let why = "this driver does not create volumes from this source; omit the field";
             return Err(Failure::invalid("volume_content_source", why));
         }
         let usage = support::usage(&request.capabilities);
@@ -74,17 +74,17 @@ impl Operations {
         })
     }
 
-    /// The sizes that volumes with these parameters can have.
+    /// The sizes that volumes with these parameters may have.
     ///
     /// # Errors
-    /// `Invalid` for a parameter that this driver does not understand.
+    /// `Invalid` for an unknown parameter.
     pub(super) fn sizes(&self, parameters: &Context) -> Result<Sizes, Failure> {
         support::refuse_unknown("parameters", parameters, self.backend.parameters())?;
         self.backend.sizes(parameters)
     }
 }
 
-/// A request that could be fulfilled if the name is free.
+/// A valid request.
 struct Wanted {
     order: Arc<Order>,
     range: Option<CapacityRange>,
@@ -122,7 +122,7 @@ impl Wanted {
         }
     }
 
-    /// The order, for a volume that takes over that many bytes.
+    /// The order for a copy of a volume or snapshot with that many bytes.
     fn at_least(&self, taken_over: u64) -> Result<Arc<Order>, Failure> {
         let bytes = size::of_copy(self.range, taken_over, &self.order.usage, self.sizes)?;
         Ok(Arc::new(Order {
@@ -131,7 +131,7 @@ impl Wanted {
         }))
     }
 
-    /// Compares with the volume that has the name, and tells all differences.
+    /// Compares the request with the volume that has the name; the error lists all differences.
     fn agrees(&self, volume: &Volume) -> Result<(), Failure> {
         let mut differences = Vec::new();
         differences.extend(size::outside(volume.bytes, self.range));
@@ -139,17 +139,17 @@ impl Wanted {
             && *usage != self.order.usage
         {
             let (is, asked) = (describe(usage), describe(&self.order.usage));
-            differences.push(format!("it was made for {is}, asked for is {asked}"));
+            differences.push(format!("it was created for {is}, not for {asked}"));
         }
         if volume.source != self.source {
             let (is, asked) = (origin(volume.source.as_ref()), origin(self.source.as_ref()));
-            differences.push(format!("it was made from {is}, asked for is {asked}"));
+            differences.push(format!("it was created from {is}, not from {asked}"));
         }
         if let (Some(here), Some(asked)) = (&volume.place, &self.order.topology)
             && !here.satisfies(asked)
         {
             differences.push(format!(
-                "it is at {}, asked for is another place",
+                "it is at {}, outside the requested topology",
                 here.describe()
             ));
         }

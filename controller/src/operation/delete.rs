@@ -8,10 +8,10 @@ use belay_server::request::DeleteVolume;
 use std::sync::Arc;
 
 impl Operations {
-    /// Removes the volume. One that is unknown is removed already.
+    /// Deletes the volume; OK if it does not exist.
     ///
     /// # Errors
-    /// `Precondition` while it is in use, when nothing was changed, or if its deletion failed.
+    /// `Precondition` while it is in use, without any change, or if its deletion failed.
     pub async fn delete(&self, request: DeleteVolume) -> Result<(), Failure> {
         let (backend, engine) = (Arc::clone(&self.backend), Arc::clone(&self.engine));
         let id = request.id.clone();

@@ -9,12 +9,11 @@ use belay_server::work::fingerprint;
 use std::sync::Arc;
 
 impl Operations {
-    /// Grows the volume to the size asked for, or finds it large enough; the answer is its size.
-    /// The node has to follow in any case: a loop device or disk must notice, and a filesystem
-    /// grow.
+    /// Grows the volume to the requested size; OK if it is large enough. Returns its size. The node
+    /// must follow in any case: a loop device or disk must reread its size, and a filesystem grow.
     ///
     /// # Errors
-    /// `NotFound`; `Range` if no size fits; `Quota` if there is no room; those of
+    /// `NotFound`; `Range` if no size fits; `Quota` if there is no free space; those of
     /// [`phase::ready`].
     pub async fn expand(&self, request: ControllerExpand) -> Result<u64, Failure> {
         let ControllerExpand { id, range, .. } = request;
@@ -23,11 +22,11 @@ impl Operations {
         let job = async move {
             let expansion = backend.expansion();
             let expansion = expansion
-                .ok_or_else(|| Failure::unsupported("volumes of this driver do not grow"))?;
+                .ok_or_else(|| Failure::unsupported("this driver does not expand volumes"))?;
             let volume = backend.get(volume_id.clone()).await?;
             let volume = phase::ready(volume.ok_or_else(|| lookup::not_found(&volume_id))?)?;
             let bytes = size::of_grown(volume.bytes, range, expansion.grown_sizes(&volume))?;
-            // Also where it is large enough already: an earlier growth may be unfinished.
+            // Even if it is large enough: an earlier expansion may be unfinished.
             if let Progress::Done(bytes) = expansion.resize(volume_id.clone(), bytes).await? {
                 return Ok(Changed::Grown(bytes));
             }
@@ -45,7 +44,7 @@ impl Operations {
             .await?;
         match changed {
             Changed::Grown(bytes) => Ok(bytes),
-            _ => Err(Failure::bug("grown, with the result of another call")),
+            _ => Err(Failure::bug("expand: the job has another call's result")),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! How volumes fare.
+//! Volume health.
 
 use super::Operations;
 use super::lookup::{PAGE_ENTRIES_MAX, not_found};
@@ -9,34 +9,34 @@ use belay_server::health::Complaints;
 use belay_server::request::{GetVolumeHealth, ListVolumeHealth};
 
 impl Operations {
-    /// What is wrong with the volume.
+    /// The health of the volume.
     ///
     /// # Errors
-    /// `NotFound`; `Unsupported` if the backend cannot tell.
+    /// `NotFound`; `Unsupported` if the backend does not report health.
     pub async fn health(&self, request: GetVolumeHealth) -> Result<Complaints, Failure> {
         let asked = self.judge()?.health(request.id.clone());
         let condition = question::answer(&format!("volume {}", request.id), asked).await?;
         condition.ok_or_else(|| not_found(&request.id))
     }
 
-    /// A page of volumes that are unwell.
+    /// A page of unhealthy volumes.
     ///
     /// # Errors
-    /// `BadToken`, if it begins nowhere; `Unsupported` if the backend cannot tell.
+    /// `BadToken` for an unknown token; `Unsupported` if the backend does not report health.
     pub async fn list_health(&self, request: ListVolumeHealth) -> Result<UnwellPage, Failure> {
         let limit = request
             .max_entries
             .unwrap_or(PAGE_ENTRIES_MAX)
             .min(PAGE_ENTRIES_MAX);
         let asked = self.judge()?.list_unwell(request.starting_token, limit);
-        question::answer("the list of volumes that are unwell", asked).await
+        question::answer("the list of unhealthy volumes", asked).await
     }
 
-    /// What is wrong with each of these volumes, in their order; none if the backend cannot tell.
-    /// Nothing is wrong with one that was deleted since.
+    /// The health of each of these volumes, in their order; none if the backend does not report
+    /// health. A volume that was deleted meanwhile has no health reasons.
     ///
     /// # Errors
-    /// When the backend does not answer.
+    /// Those of the backend.
     pub async fn conditions(&self, volumes: &[Volume]) -> Result<Option<Vec<Complaints>>, Failure> {
         let Some(judge) = self.backend.health() else {
             return Ok(None);
@@ -49,7 +49,7 @@ impl Operations {
     }
 
     fn judge(&self) -> Result<&dyn Health, Failure> {
-        let why = "this backend does not know how its volumes fare";
+        let why = "this driver does not report volume health";
         self.backend
             .health()
             .ok_or_else(|| Failure::unsupported(why))

@@ -1,16 +1,16 @@
-//! Look a volume up, or all of them.
+//! Get and list volumes.
 
 use super::{Operations, question};
 use crate::backend::{Page, Volume};
 use belay_server::call::Failure;
 use belay_server::request::{GetVolume, ListVolumes, VolumeId};
 
-/// Most entries in a page. An entry takes some 800 bytes at worst (id, topology, node id of 256
-/// bytes), and gRPC clients refuse messages of more than 4 MiB by default.
+/// Maximum number of entries in a page. An entry takes up to some 800 bytes (id, topology, node id
+/// of 256 bytes), and gRPC clients refuse messages of more than 4 MiB by default.
 pub(super) const PAGE_ENTRIES_MAX: usize = 4096;
 
 impl Operations {
-    /// The volume, in whatever phase it is.
+    /// The volume, in any phase.
     ///
     /// # Errors
     /// `NotFound`.
@@ -23,7 +23,7 @@ impl Operations {
     /// A page of volumes.
     ///
     /// # Errors
-    /// `BadToken`, if it begins nowhere.
+    /// `BadToken` for an unknown token.
     pub async fn list(&self, request: ListVolumes) -> Result<Page, Failure> {
         let limit = request
             .max_entries

@@ -1,5 +1,5 @@
-//! The verbs of the controller, each once for all backends: is it done already, does it agree with
-//! what is there, how large, where. Knows no gRPC and no cloud.
+//! The verbs of the controller, once for all backends: idempotency, comparison with existing
+//! volumes, sizes, topology. Knows no gRPC and no cloud.
 
 mod attach;
 mod capacity;
@@ -28,18 +28,18 @@ use belay_server::work::{CHANGE_DEADLINE, Jobs};
 use engine::Engine;
 use std::sync::Arc;
 
-/// What the driver is, and what the operator decided.
+/// The driver's constants and the operator's settings.
 #[derive(Clone, Debug)]
 pub struct Rules {
     /// The driver's constants.
     pub profile: Profile,
-    /// The most volumes attached to a node; none = no limit.
+    /// Maximum number of volumes attached to a node; none = no limit.
     pub node_limit: Option<usize>,
 }
 
-/// The operations on one backend. Equal calls at one time are one job, and a volume has one job at
-/// a time, whatever the call; only its snapshots are cut beside each other. That the calls are
-/// decided rightly rests on the backend, since a second controller may be at work.
+/// The operations on one backend. Concurrent equal calls share one job, and a volume has one job at
+/// a time, for any call; only its snapshots are created in parallel. Correctness rests on the
+/// backend, not on the jobs, because a second controller may be active.
 pub struct Operations {
     backend: Arc<dyn Backend>,
     engine: Arc<Engine>,
@@ -54,7 +54,7 @@ pub struct Operations {
     discarding: Jobs<()>,
 }
 
-/// What a job has made of a volume. Only equal calls share a job, so each gets its own kind.
+/// The result of a job of a volume. Only equal calls share a job, so each gets its own variant.
 #[derive(Clone, Debug)]
 enum Changed {
     Attached(Attachment),
@@ -78,13 +78,13 @@ impl Operations {
         }
     }
 
-    /// Whether volumes are attached to nodes: the driver has it so, and the backend can.
+    /// Whether volumes are attached to nodes: by the driver's profile, and if the backend can.
     #[must_use]
     pub fn attaches(&self) -> bool {
         self.rules.profile.attaches && self.backend.attachments().is_some()
     }
 
-    /// Whether volumes can grow: the driver has it so, and the backend can.
+    /// Whether volumes can grow: by the driver's profile, and if the backend can.
     #[must_use]
     pub fn grows(&self) -> bool {
         let capabilities = self.rules.profile.capabilities;
@@ -92,25 +92,25 @@ impl Operations {
             && self.backend.expansion().is_some()
     }
 
-    /// Whether [`Self::room`] can answer.
+    /// Whether [`Self::room`] is supported.
     #[must_use]
     pub fn knows_capacity(&self) -> bool {
         self.backend.capacity().is_some()
     }
 
-    /// Whether the verbs of snapshots can answer.
+    /// Whether the snapshot verbs are supported.
     #[must_use]
     pub fn makes_snapshots(&self) -> bool {
         self.backend.snapshots().is_some()
     }
 
-    /// Whether the verbs of health can answer.
+    /// Whether the health verbs are supported.
     #[must_use]
     pub fn knows_health(&self) -> bool {
         self.backend.health().is_some()
     }
 
-    /// Whether [`Self::create`] takes another volume as the source.
+    /// Whether [`Self::create`] accepts another volume as the source.
     #[must_use]
     pub fn makes_clones(&self) -> bool {
         self.backend.clones().is_some()

@@ -1,4 +1,4 @@
-//! What a caller gets for a volume that is not ready.
+//! The errors for a volume that is not ready.
 
 use crate::backend::{Phase, Volume};
 use belay_server::call::Failure;
@@ -12,9 +12,7 @@ pub(super) fn ready(volume: Volume) -> Result<Volume, Failure> {
     let Volume { id, phase, .. } = &volume;
     Err(match phase {
         Phase::Ready => return Ok(volume),
-        Phase::Busy(what) => {
-            Failure::busy(format!("volume {id}: is {what}; repeat the call later"))
-        }
+        Phase::Busy(what) => Failure::busy(format!("volume {id}: is {what}; repeat the call")),
         Phase::Deleting => Failure::busy(format!("volume {id}: is being deleted")),
         Phase::Failed(why) => Failure::precondition(format!(
             "volume {id}: has failed and can only be deleted: {why}"

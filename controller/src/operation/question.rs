@@ -1,13 +1,13 @@
-//! Questions have an end: storage that does not answer is told of, and waited for no longer. What
-//! changes something is a job instead, which goes on.
+//! Read-only calls have a deadline: storage that does not respond is reported, and no longer waited
+//! for. Calls that change something are jobs, which continue past their deadline.
 
 use belay_server::call::Failure;
 use std::time::Duration;
 
-/// How long a question may take: as long as the node agent's. The sidecars wait for 15 s or more.
+/// Maximum duration of a read-only call, as in the node agent. The sidecars wait 15 s or more.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// The answer of the backend to a question about `what`.
+/// The backend's response to a query about `what`.
 ///
 /// # Errors
 /// `Timeout` at the deadline, else those of the backend.
@@ -18,8 +18,8 @@ pub(super) async fn answer<T>(
     let answer = tokio::time::timeout(DEADLINE, asked).await;
     answer.unwrap_or_else(|_| {
         Err(Failure::timeout(format!(
-            "{what}: the storage has not answered for {} s; see the kernel's log of this machine \
-             for the disk or server behind it, and ask again later",
+            "{what}: the storage has not answered for {} s; check this machine's kernel log \
+             for the disk or server behind it, and repeat the call later",
             DEADLINE.as_secs()
         )))
     })

@@ -1,14 +1,14 @@
-//! How large a volume becomes: rounded up to what the backend can make, never past the limit.
+//! The size of a volume: rounded up to a size that the backend supports, never above the limit.
 
 use super::support;
 use crate::backend::{Sizes, Usage};
 use belay_server::call::Failure;
 use belay_server::request::CapacityRange;
 
-/// Size of a volume for which none is asked.
+/// Size of a volume if the request has none.
 const DEFAULT_BYTES: u64 = 1 << 30;
 
-/// The smallest volume for that use.
+/// The smallest volume for that usage.
 pub(super) fn smallest(usage: &Usage, sizes: Sizes) -> u64 {
     let needed = match usage {
         Usage::Block => sizes.min,
@@ -20,7 +20,7 @@ pub(super) fn smallest(usage: &Usage, sizes: Sizes) -> u64 {
 /// The size of a new volume.
 ///
 /// # Errors
-/// `Range`, if there is no size within the limits.
+/// `Range` if there is no size within the limits.
 pub(super) fn of_new(
     range: Option<CapacityRange>,
     usage: &Usage,
@@ -34,10 +34,10 @@ pub(super) fn of_new(
     rounded(wish.max(smallest(usage, sizes)), limit, sizes)
 }
 
-/// The size of a new volume that takes over `taken_over` bytes; that many, if no size is asked.
+/// The size of a copy of `taken_over` bytes; the same size if the request has none.
 ///
 /// # Errors
-/// `Range`, if there is no size within the limits, or the one asked for is too small.
+/// `Range` if there is no size within the limits, or if the requested size is too small.
 pub(super) fn of_copy(
     range: Option<CapacityRange>,
     taken_over: u64,
@@ -51,15 +51,15 @@ pub(super) fn of_copy(
         return Ok(bytes);
     }
     Err(Failure::range(format!(
-        "capacity_range.required_bytes: {required}, but the source has {taken_over} bytes; ask for \
-         at least that"
+        "capacity_range.required_bytes: {required}, but the source has {taken_over} bytes; \
+         request at least that"
     )))
 }
 
-/// The size to which a volume of `bytes` grows; the same if it is large enough.
+/// The size after an expansion; the current one if it is large enough.
 ///
 /// # Errors
-/// `Range`, if there is no size within the limits.
+/// `Range` if there is no size within the limits.
 pub(super) fn of_grown(bytes: u64, range: CapacityRange, sizes: Sizes) -> Result<u64, Failure> {
     let (required, limit) = bounds(Some(range));
     if bytes > limit {
@@ -74,15 +74,15 @@ pub(super) fn of_grown(bytes: u64, range: CapacityRange, sizes: Sizes) -> Result
     rounded(required, limit, sizes)
 }
 
-/// Whether a volume of `bytes` lies in the range; why not.
+/// Why a volume of `bytes` is outside the range; none if it is not.
 pub(super) fn outside(bytes: u64, range: Option<CapacityRange>) -> Option<String> {
     let (required, limit) = bounds(range);
     if bytes < required {
         return Some(format!(
-            "it has {bytes} bytes, asked for are at least {required}"
+            "it has {bytes} bytes, fewer than the requested {required}"
         ));
     }
-    (bytes > limit).then(|| format!("it has {bytes} bytes, asked for are at most {limit}"))
+    (bytes > limit).then(|| format!("it has {bytes} bytes, more than the limit of {limit}"))
 }
 
 fn bounds(range: Option<CapacityRange>) -> (u64, u64) {
@@ -106,7 +106,7 @@ fn bounds(range: Option<CapacityRange>) -> (u64, u64) {
 fn rounded(wish: u64, limit: u64, sizes: Sizes) -> Result<u64, Failure> {
     let largest = |rounded: u64| {
         Failure::range(format!(
-            "capacity_range.required_bytes: {rounded} bytes needed, the largest volume has {}",
+            "capacity_range.required_bytes: {rounded} bytes needed; the largest volume has {}",
             sizes.max
         ))
     };
@@ -115,7 +115,7 @@ fn rounded(wish: u64, limit: u64, sizes: Sizes) -> Result<u64, Failure> {
         .ok_or_else(|| largest(wish))?;
     if bytes > limit {
         return Err(Failure::range(format!(
-            "capacity_range.limit_bytes: {limit}, but the smallest volume that will do has {bytes} \
+            "capacity_range.limit_bytes: {limit}, but the smallest possible volume has {bytes} \
              bytes (sizes are multiples of {})",
             sizes.step
         )));

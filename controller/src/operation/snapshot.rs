@@ -1,4 +1,4 @@
-//! Snapshots: cut, discard, look up.
+//! Snapshots: create, delete, get, list.
 
 use super::{Operations, lookup, question, support};
 use crate::backend::{Backend, Snapshot, SnapshotOrder, SnapshotPage, Snapshots};
@@ -10,13 +10,13 @@ use belay_server::work::fingerprint;
 use std::sync::Arc;
 
 impl Operations {
-    /// Cuts the snapshot, or finds that it was cut. It may not be ready yet; the same call again
-    /// tells when it is.
+    /// Creates the snapshot, or returns the one that exists. It may not be ready yet: the caller
+    /// repeats the call until it is.
     ///
     /// # Errors
-    /// `NotFound` for the volume; `Precondition` if it cannot be cut now; `Busy` while the volume
-    /// is attached, detached, grown or deleted; `Incompatible` if the name belongs to a snapshot of
-    /// another volume; `Quota` if there is no room.
+    /// `NotFound` for the volume; `Precondition` if no snapshot can be made now; `Busy` while the
+    /// volume is attached, detached, expanded or deleted; `Incompatible` if the name belongs to a
+    /// snapshot of another volume; `Quota` if there is no free space.
     pub async fn cut(&self, request: CreateSnapshot) -> Result<Snapshot, Failure> {
         of(self.backend.as_ref())?;
         support::refuse_unknown("parameters", &request.parameters, &[])?;
@@ -39,15 +39,15 @@ impl Operations {
             return Ok(snapshot);
         }
         Err(Failure::incompatible(format!(
-            "name {name:?} belongs to snapshot {} of volume {}, asked for is one of volume {}",
+            "name {name:?} belongs to snapshot {} of volume {}, not of volume {}",
             snapshot.id, snapshot.source, request.source
         )))
     }
 
-    /// Removes the snapshot. One that is unknown is removed already.
+    /// Deletes the snapshot; OK if it does not exist.
     ///
     /// # Errors
-    /// `Precondition` while it is in use; then nothing was changed.
+    /// `Precondition` while it is in use; nothing is changed then.
     pub async fn discard(&self, request: DeleteSnapshot) -> Result<(), Failure> {
         of(self.backend.as_ref())?;
         let backend = Arc::clone(&self.backend);
@@ -69,10 +69,10 @@ impl Operations {
         snapshot.ok_or_else(|| not_found(&request.id))
     }
 
-    /// A page of snapshots. A filter that nothing matches gives an empty one.
+    /// A page of snapshots; empty if none matches the filter.
     ///
     /// # Errors
-    /// `BadToken`, if it begins nowhere.
+    /// `BadToken` for an unknown token.
     pub async fn list_snapshots(&self, request: ListSnapshots) -> Result<SnapshotPage, Failure> {
         let snapshots = of(self.backend.as_ref())?;
         let ListSnapshots {
@@ -89,7 +89,7 @@ impl Operations {
         };
         if let Some(token) = starting_token {
             let message =
-                format!("starting_token {token:?}: a list of one snapshot has one page only");
+                format!("starting_token {token:?}: a list of one snapshot has only one page");
             return Err(Failure::new(Kind::BadToken, message));
         }
         let what = format!("snapshot {id}");
@@ -109,7 +109,7 @@ impl Operations {
 /// `Unsupported`, if it has none.
 pub(super) fn of(backend: &dyn Backend) -> Result<&dyn Snapshots, Failure> {
     let snapshots = backend.snapshots();
-    snapshots.ok_or_else(|| Failure::unsupported("this driver makes no snapshots"))
+    snapshots.ok_or_else(|| Failure::unsupported("this driver does not create snapshots"))
 }
 
 pub(super) fn not_found(id: &SnapshotId) -> Failure {

@@ -1,31 +1,31 @@
-//! What a volume can be used for, and why not for the rest. The node agent mounts what is listed
-//! here.
+//! The supported capabilities and filesystems, and the reason if one is not supported. The node
+//! agent supports the same filesystems.
 
 use crate::backend::Usage;
 use belay_server::call::Failure;
 use belay_server::request::{Access, Capability, Context};
 
-/// Keys that the external-provisioner adds on its own account, to the parameters and to the context
-/// of a volume.
+/// Prefixes of keys that the external-provisioner adds to the parameters and the context of a
+/// volume.
 const PROVISIONER_PREFIXES: [&str; 2] = ["csi.storage.k8s.io/", "storage.kubernetes.io/"];
 
-/// The filesystem that a blank volume gets where none is asked for.
+/// The filesystem of a blank volume if the request names none.
 const DEFAULT_FILESYSTEM: &str = "ext4";
 
-/// Filesystems that the node makes, and the smallest volumes that it makes them on, in bytes: there
-/// must be room behind the mark that it writes at byte 100 MiB, mkfs.xfs refuses less than 300 MiB,
-/// and the kernel grows no btrfs to less than 256 MiB.
+/// Filesystems that the node makes, and the smallest volume for each, in bytes: the mark at byte
+/// 100 MiB must fit, mkfs.xfs refuses less than 300 MiB, and the kernel resizes no btrfs to less
+/// than 256 MiB.
 const FILESYSTEMS: &[(&str, u64)] = &[
     (DEFAULT_FILESYSTEM, 128 << 20),
     ("xfs", 300 << 20),
     ("btrfs", 256 << 20),
 ];
 
-/// Why a volume cannot be used so; none if it can.
+/// Why the capability is not supported; none if it is.
 pub(super) fn refusal(capability: &Capability) -> Option<String> {
     if capability.mode.is_multi_node() {
         return Some(format!(
-            "access mode {}: a volume is attached to one node at a time; ask for SINGLE_NODE",
+            "access mode {}: a volume is attached to one node at a time; use SINGLE_NODE",
             capability.mode.name()
         ));
     }
@@ -41,7 +41,7 @@ pub(super) fn refusal(capability: &Capability) -> Option<String> {
     }
 }
 
-/// The smallest volume for that filesystem, in bytes; none if it is not known. Empty = the default.
+/// The smallest volume for that filesystem, in bytes; none if it is unknown. Empty = the default.
 pub(super) fn smallest(fs_type: &str) -> Option<u64> {
     let name = if fs_type.is_empty() {
         DEFAULT_FILESYSTEM
@@ -54,7 +54,7 @@ pub(super) fn smallest(fs_type: &str) -> Option<u64> {
         .map(|(_, bytes)| *bytes)
 }
 
-/// What the capabilities of a request, which do not contradict each other, are for.
+/// The usage that a request's capabilities, which do not conflict, ask for.
 pub(super) fn usage(capabilities: &[Capability]) -> Usage {
     let mut usage = Usage::Block;
     for capability in capabilities {
@@ -68,7 +68,7 @@ pub(super) fn usage(capabilities: &[Capability]) -> Usage {
     usage
 }
 
-/// Refuses parameters that nobody would heed: a typing error must not pass for a wish fulfilled.
+/// Refuses unknown parameters: a typo must not be ignored silently.
 pub(super) fn refuse_unknown(
     field: &str,
     parameters: &Context,
@@ -85,6 +85,6 @@ pub(super) fn refuse_unknown(
     };
     Err(Failure::invalid(
         field,
-        format_args!("{key:?} is not known; this driver knows {known}"),
+        format_args!("{key:?} is unknown; this driver knows {known}"),
     ))
 }

@@ -1,4 +1,4 @@
-//! What the operations ask of a backend, whichever it is.
+//! The operations over a stub backend.
 
 use super::{Operations, Rules, Verdict};
 use crate::backend::{
@@ -20,7 +20,7 @@ use std::future::pending;
 use std::sync::{Arc, Mutex};
 use tokio::task::yield_now;
 
-/// Where a page is to begin, and how many entries it may have.
+/// The token that a page starts at, and its maximum number of entries.
 type Asked = (Option<String>, usize);
 
 fn rules() -> Rules {
@@ -36,8 +36,7 @@ const ANY: Sizes = Sizes {
     max: u64::MAX,
 };
 
-/// A backend that can list nothing, and notes what is asked for. It has at most one volume,
-/// `pvc-1`.
+/// A backend that lists nothing and records its arguments. It has at most one volume, `pvc-1`.
 #[derive(Default)]
 struct Stub {
     asked: Arc<Mutex<Vec<Asked>>>,
@@ -282,7 +281,7 @@ fn mount() -> Capability {
     Capability { access, ..block() }
 }
 
-/// A volume of that name, for that use.
+/// A request for a volume of that name, with that capability.
 fn named(name: &str, capability: Capability) -> CreateVolume {
     CreateVolume {
         name: Name::new(name).unwrap(),
@@ -296,7 +295,7 @@ fn named(name: &str, capability: Capability) -> CreateVolume {
     }
 }
 
-/// The same, with that volume context.
+/// A request to validate the volume with that context.
 fn judged(capability: Capability, context: &[(&str, &str)]) -> ValidateCapabilities {
     ValidateCapabilities {
         id: id(),
@@ -342,7 +341,7 @@ fn cut(name: &str) -> CreateSnapshot {
     }
 }
 
-/// What each call gets that needs the volume: as a source, by its id.
+/// The results of the calls that need the volume: as a source, by its ID.
 async fn outcomes(operations: &Operations) -> Vec<Result<(), Failure>> {
     let mut copied = named("pvc-2", block());
     copied.source = Some(ContentSource::Volume(id()));
@@ -373,7 +372,7 @@ async fn a_volume_that_is_not_ready_is_repeated_for_or_failed_and_shown_as_it_is
                 assert!(failure.message.contains(named), "{failure}");
             }
         }
-        // By its name it is waited for, unless that is in vain.
+        // By name, the call waits for the volume unless it has failed.
         let named = operations.create(named("pvc-1", block())).await;
         let failure = named.unwrap_err();
         let expected = match kind {
@@ -478,7 +477,7 @@ async fn the_volume_context_reaches_the_backend_with_the_attachment() {
     assert_eq!(attachment.transport, Transport::Loop { file });
 }
 
-/// What each call about the volume gets that changes or removes it.
+/// The results of the calls that change or delete the volume.
 async fn changes(operations: &Operations) -> Vec<Result<(), Failure>> {
     let detached = ControllerUnpublish {
         id: id(),
@@ -492,7 +491,7 @@ async fn changes(operations: &Operations) -> Vec<Result<(), Failure>> {
     ]
 }
 
-/// Begins a call that does not end.
+/// Starts a call that does not return.
 async fn begin(call: impl Future<Output = ()> + Send + 'static) {
     let begun = tokio::spawn(call);
     for _ in 0..3 {

@@ -1,21 +1,21 @@
-//! Can a volume be used that way? A no is an answer, not a failure.
+//! Checks whether a volume supports capabilities. Unsupported is a result, not an error.
 
 use super::{Operations, create, phase, support};
 use crate::backend::Usage;
 use belay_server::call::Failure;
 use belay_server::request::{Capability, Context, GetVolume, ValidateCapabilities};
 
-/// The answer.
+/// The result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// In all those ways.
+    /// The volume supports all of them.
     Confirmed,
-    /// Not, and why.
+    /// It does not; the reason.
     Refused(String),
 }
 
 impl Operations {
-    /// Judges whether the volume can be used in all the ways asked for.
+    /// Checks whether the volume supports all requested capabilities.
     ///
     /// # Errors
     /// `NotFound`; those of [`phase::ready`].
@@ -44,7 +44,7 @@ impl Operations {
     }
 }
 
-/// Refuses a volume context that is not the volume's own.
+/// Refuses a volume context that differs from the volume's own.
 fn agrees(given: &Context, own: &Context) -> Result<(), Failure> {
     let keys: Vec<_> = own.iter().map(|(key, _)| key).collect();
     support::refuse_unknown("volume_context", given, &keys)?;
@@ -52,14 +52,14 @@ fn agrees(given: &Context, own: &Context) -> Result<(), Failure> {
     match own.iter().find(differs) {
         None => Ok(()),
         Some((key, is)) => {
-            let why = format_args!("{key:?} is {is:?} for this volume");
+            let why = format_args!("{key:?} must be {is:?} for this volume");
             Err(Failure::invalid("volume_context", why))
         }
     }
 }
 
-/// Why a volume made for that use is not to be used so; none if it is. As strict as a repeated
-/// `CreateVolume`, save that every filesystem will do where none is named.
+/// Why a volume created for that usage does not support the capability; none if it does. As strict
+/// as a repeated `CreateVolume`, except that any filesystem matches if none is named.
 fn misused(usage: &Usage, capability: &Capability) -> Option<String> {
     let asked = support::usage(std::slice::from_ref(capability));
     match (usage, &asked) {
@@ -67,9 +67,7 @@ fn misused(usage: &Usage, capability: &Capability) -> Option<String> {
         (usage, asked) if usage == asked => None,
         (usage, asked) => {
             let (is, asked) = (create::describe(usage), create::describe(asked));
-            Some(format!(
-                "the volume was made for {is}, asked for is {asked}"
-            ))
+            Some(format!("the volume was created for {is}, not for {asked}"))
         }
     }
 }

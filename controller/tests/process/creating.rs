@@ -1,4 +1,4 @@
-//! Which requests make a volume, which find it, and which are refused.
+//! Requests that create a volume, find it, or are refused.
 
 use crate::bed::{
     self, Bed, MIB, NODE, ROOMY, assert_refused, create, created, mount, place, range,
@@ -24,7 +24,7 @@ fn requisite(nodes: &[&str]) -> Option<csi::TopologyRequirement> {
     })
 }
 
-/// An ext4 volume that may be on the node of the controller, and elsewhere.
+/// An ext4 volume that may be on the controller's node, and elsewhere.
 fn filesystem(name: &str) -> Request {
     with(&create(name, 200 * MIB), |request| {
         request.volume_capabilities = vec![mount("ext4", Mode::SingleNodeWriter)];
@@ -91,7 +91,10 @@ async fn a_name_that_comes_again_with_anything_else_is_told_all_differences() {
             ["ext4", "raw block"],
         ),
         (larger_xfs, ["419430400", "xfs"]),
-        (elsewhere.clone(), ["pvc-1", "another place"]),
+        (
+            elsewhere.clone(),
+            ["pvc-1", "outside the requested topology"],
+        ),
     ] {
         let refused = client.create_volume(request).await.unwrap_err();
         assert_refused(&refused, Code::AlreadyExists, &names);
@@ -146,7 +149,7 @@ async fn what_no_volume_can_be_is_refused_by_the_name_of_the_field() {
         let refused = client.create_volume(request).await.unwrap_err();
         assert_refused(&refused, Code::OutOfRange, &names);
     }
-    // The provisioner's own keys are none of ours.
+    // The provisioner's own keys are not ours.
     let own = parameter("csi.storage.k8s.io/pvc/name");
     created(&mut client, with(&fine, |request| request.parameters = own)).await;
 }

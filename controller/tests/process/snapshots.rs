@@ -1,4 +1,4 @@
-//! Snapshots and clones over the socket: which code comes for what, and what is told.
+//! Snapshots and clones over the socket: codes and responses.
 
 use crate::bed::{
     Bed, Client, MIB, ROOMY, assert_refused, clone, create, created, cut, one_volume, publish,
@@ -184,11 +184,15 @@ async fn a_copy_tells_its_source_and_is_as_large_or_larger() {
         (smaller, Code::OutOfRange, "5242880"),
         (restore("lost", 5 * MIB, "snap-0"), Code::NotFound, "snap-0"),
         (clone("lost", 5 * MIB, "vol-0"), Code::NotFound, "vol-0"),
-        (create("equal", 5 * MIB), Code::AlreadyExists, "made from"),
+        (
+            create("equal", 5 * MIB),
+            Code::AlreadyExists,
+            "created from",
+        ),
         (
             clone("equal", 5 * MIB, &id),
             Code::AlreadyExists,
-            "made from",
+            "created from",
         ),
     ] {
         let refused = client.create_volume(request).await.unwrap_err();
@@ -225,7 +229,7 @@ async fn copies_outlive_what_they_were_made_from() {
     );
 }
 
-/// Large enough that a kill finds a copy under way, where files cannot share blocks.
+/// Large enough that a kill finds a copy in progress, where files cannot share blocks.
 const COPIED_BYTES: i64 = 96 << 20;
 
 #[tokio::test]

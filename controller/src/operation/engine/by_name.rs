@@ -1,4 +1,4 @@
-//! Which volume a name means: the one that exists, else a new one.
+//! Finds the volume of a name, or creates it.
 
 use super::Engine;
 use super::contest::Contest;
@@ -8,10 +8,10 @@ use belay_server::call::Failure;
 use belay_server::request::Name;
 
 impl Engine {
-    /// The volume of that name, once the storage is done with it; made by `make` if there is none.
+    /// The volume of that name, ready or failed; `make` creates it if there is none.
     ///
     /// # Errors
-    /// Those of the backend and of `make`; why the new volume failed, rolled back.
+    /// Those of the backend and of `make`; the reason why creating it failed, rolled back.
     pub(in crate::operation) async fn volume_of(
         &self,
         name: &Name,
@@ -28,11 +28,11 @@ impl Engine {
         }
     }
 
-    /// The volume, once the storage is done with it; with the context that its creation answered,
-    /// which a look may not show.
+    /// The volume, once it is ready or failed; with the context that its creation returned, which
+    /// reading the volume may omit.
     ///
     /// # Errors
-    /// Those of a look; `Busy` if the volume is gone then.
+    /// Those of reading the volume; `Busy` if the volume was deleted meanwhile.
     pub(super) async fn at_rest(&self, volume: Volume) -> Result<Volume, Failure> {
         if !is_at_work(&volume) {
             return Ok(volume);

@@ -1,10 +1,10 @@
-//! Which volume a name means where the storage accepts a name twice, and several controllers, or
-//! lost answers, have created more than one. See ADR 12 for the proof.
+//! Finds the volume of a name where the storage accepts a name twice, and several controllers, or
+//! lost responses, have created more than one. See ADR 12 for the proof.
 //!
 //! A volume is returned only if it is claimed, and claimed only if it is ready and no other is
-//! claimed. Two claims at one time are possible, if both searched before; so nothing is returned
-//! before all such claims must have landed, or while there is nothing else to claim. From then on
-//! all controllers see the same claims, and the lowest id decides.
+//! claimed. Two claims at one time are possible if both calls searched before; so none is returned
+//! until all such claims must have landed, or no other volume can be claimed. From then on all
+//! controllers see the same claims, and the lowest ID decides.
 
 use super::outage::Outage;
 use super::poller::is_at_work;
@@ -16,30 +16,30 @@ use belay_server::request::{Name, VolumeId};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until};
 
-/// A claim is sent at most this long after the begin of the search that shows no other.
+/// A claim is sent at most this long after the start of a search that shows no other claim.
 const CLAIM_WITHIN: Duration = Duration::from_secs(10);
 
-/// By then a claim that was sent after such a search is visible, or will never be: its request has
-/// a deadline of 10 s, and the rest is for the storage behind it.
+/// After this time a claim sent after such a search is visible or will never be: its request has a
+/// deadline of 10 s, and the rest is for the storage behind it.
 const CLAIMS_SETTLE: Duration = Duration::from_secs(30);
 
-/// How long a volume is searched for whose creation was not answered.
+/// How long to search for a volume whose create request got no response.
 const DOUBT_MAX: Duration = Duration::from_secs(60);
 
 /// Between two searches.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// One call that looks for the volume of a name.
+/// One call that searches for the volume of a name.
 pub(super) struct Contest<'a> {
     engine: &'a Engine,
     claims: &'a dyn Claims,
     name: &'a Name,
     attempt: &'a Attempt,
-    /// What this call has created.
+    /// The volume that this call created.
     own: Option<Volume>,
-    /// Since when it does not know whether it has, and why.
+    /// Since when it is unknown whether this call created a volume, and why.
     doubt: Option<(Instant, Failure)>,
-    /// When it first saw a claim.
+    /// When this call first saw a claim.
     claim_seen: Option<Instant>,
     outage: Outage,
 }
@@ -63,11 +63,11 @@ impl<'a> Contest<'a> {
         }
     }
 
-    /// The volume of the name at rest, made by `make` if there is none.
+    /// The volume of the name, ready or failed; `make` creates it if there is none.
     ///
     /// # Errors
-    /// Why the new volume failed, rolled back. Those of `make` that leave nothing behind. All
-    /// others with an unknown state left behind.
+    /// Why the new volume failed, rolled back. Those of `make` that change nothing. All others with
+    /// an unknown state.
     pub(super) async fn run(
         mut self,
         make: impl Future<Output = Result<Volume, Failure>>,
@@ -101,11 +101,11 @@ impl<'a> Contest<'a> {
         }
     }
 
-    /// None if it failed, and is to be repeated.
+    /// None if the search failed and must be repeated.
     async fn search(&mut self) -> Result<Option<View>, Failure> {
         let view = match View::take(self.engine.backend.as_ref(), self.name).await {
             Ok(view) => view,
-            // The caller repeats it as well, and nothing of this call is lost.
+            // The caller repeats the call, and this call has done nothing yet.
             Err(failure) if self.is_new() => return Err(failure),
             Err(failure) => {
                 self.outage.bear(failure)?;
@@ -126,7 +126,7 @@ impl<'a> Contest<'a> {
         Ok(Some(view))
     }
 
-    /// Whether it has done nothing, and waited for nothing.
+    /// Whether this call has neither changed anything nor waited.
     fn is_new(&self) -> bool {
         self.own.is_none() && self.doubt.is_none() && self.claim_seen.is_none()
     }
@@ -168,14 +168,14 @@ impl<'a> Contest<'a> {
         }
     }
 
-    /// Nothing is there, and this call does not create again.
+    /// No volume exists, and this call does not create another.
     fn doubt_ends(&self) -> Result<(), Failure> {
         match &self.doubt {
             Some((since, _)) if since.elapsed() < DOUBT_MAX => Ok(()),
             Some((_, failure)) => Err(failure.clone()),
             None => {
                 let name = self.name.as_str();
-                let message = format!("name {name:?}: its new volume is gone; repeat the call");
+                let message = format!("name {name:?}: the new volume is gone; repeat the call");
                 Err(Failure::busy(message).may_be_running())
             }
         }
@@ -193,8 +193,8 @@ impl<'a> Contest<'a> {
         Ok(leader)
     }
 
-    /// Deletes what this call has created and does not return. No other call returns it: it is not
-    /// the lowest of the claimed ones, and will not be.
+    /// Deletes a volume that this call created and does not return. No other call returns it: it is
+    /// not the lowest of the claimed ones, and will not be.
     async fn withdraw(&self, own: &Volume) {
         let withdrawn = async {
             let is_gone = is_at_work(own) && self.engine.poller.settled(&own.id).await?.is_none();
@@ -209,19 +209,19 @@ impl<'a> Contest<'a> {
                 name = self.name.as_str(),
                 surplus = own.id.as_str(),
                 %failure,
-                "a second volume of that name is left; an operator may delete it"
+                "a surplus volume of that name remains; an operator may delete it"
             );
         }
     }
 
-    /// Deletes the failed volumes of this process; the result is why the first has failed.
+    /// Deletes the failed volumes of this process; returns why the first one failed.
     async fn clear(&self, view: &View) -> Result<Failure, Failure> {
         let mut first = None;
         for (id, why) in view.failed(self.attempt) {
             self.delete(id).await?;
             first.get_or_insert_with(|| why.clone().rolled_back());
         }
-        first.ok_or_else(|| Failure::bug("no volume has failed"))
+        first.ok_or_else(|| Failure::bug("no failed volume"))
     }
 
     async fn delete(&self, id: &VolumeId) -> Result<(), Failure> {

@@ -1,5 +1,5 @@
-//! What the operations need wherever the storage answers before it is done, accepts a name twice or
-//! loses an answer: which volume a name means, waiting, queues. Knows no cloud.
+//! Support for storage that responds before it is done, accepts a name twice or loses a response:
+//! finding the volume of a name, waiting, queues. Knows no cloud.
 
 mod by_name;
 mod contest;
@@ -19,8 +19,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// How long the job of a volume waits: less than a caller does, so that the volume is free then for
-/// the call that undoes this one.
+/// How long the job of a volume waits: less than its caller, so that the volume is free for the
+/// call that reverts this one.
 const PATIENCE: Duration = Duration::from_secs(90);
 
 /// The engine of one backend.
@@ -28,7 +28,7 @@ pub(super) struct Engine {
     backend: Arc<dyn Backend>,
     poller: Poller,
     nodes: Queue<NodeId>,
-    /// A number that no other process has.
+    /// Random, so that it differs from that of other processes.
     process: u64,
     attempts: AtomicU64,
 }
@@ -49,18 +49,18 @@ impl Engine {
         Attempt::new(self.process, self.attempts.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// The volume once the storage is done with it, ready or failed; none if it is gone then.
+    /// The volume once it is ready or failed; none if it was deleted.
     ///
     /// # Errors
-    /// `Busy` if the storage takes longer than a job waits, and those of a look that failed for too
-    /// long; all with an unknown state left behind.
+    /// `Busy` if the storage takes longer than a job waits; those of reading the volume, if they
+    /// persist. All with an unknown state.
     pub(super) async fn settled_soon(&self, id: &VolumeId) -> Result<Option<Volume>, Failure> {
         let seen = timeout(PATIENCE, self.poller.settled(id)).await;
         seen.unwrap_or_else(|_| Err(still_busy(id)))
     }
 
-    /// Waits until it is this call's turn to change what is attached to a node, where a node takes
-    /// one change at a time. The turn ends with what is returned.
+    /// Waits for this call's turn to attach to or detach from a node, where a node accepts one
+    /// change at a time. Dropping the result ends the turn.
     pub(super) async fn turn(&self, node: &NodeId) -> Option<Turn<NodeId>> {
         match self.backend.attachments()?.one_per_node() {
             true => Some(self.nodes.turn(node).await),
@@ -69,8 +69,8 @@ impl Engine {
     }
 }
 
-/// For a call that the storage has accepted, and not done.
+/// For a call that the storage has accepted but not completed.
 pub(super) fn still_busy(id: &VolumeId) -> Failure {
-    let message = format!("volume {id}: the storage has not done it yet; repeat the call");
+    let message = format!("volume {id}: the storage is still at work; repeat the call");
     Failure::busy(message).may_be_running()
 }

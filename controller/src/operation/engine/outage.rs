@@ -1,22 +1,21 @@
-//! For how long a job that waits bears with storage that does not answer.
+//! How long a waiting job tolerates storage that does not respond.
 
 use belay_server::call::{Failure, Kind};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Longer than a restart of the storage's own services; a call repeated after it begins with a
-/// search.
+/// Longer than a restart of the storage's own services. A call repeated later starts with a search.
 const OUTAGE_MAX: Duration = Duration::from_secs(30);
 
-/// Failures one after another, without an answer between them.
+/// Consecutive failures, without a response between them.
 #[derive(Debug, Default)]
 pub(super) struct Outage(Option<Instant>);
 
 impl Outage {
-    /// One more failure.
+    /// Counts a failure.
     ///
     /// # Errors
-    /// The failure, with an unknown state left behind, if it would not pass, or has not for long.
+    /// The failure, with an unknown state, if it is permanent or has persisted for too long.
     pub(super) fn bear(&mut self, failure: Failure) -> Result<(), Failure> {
         let since = *self.0.get_or_insert_with(Instant::now);
         match passes(failure.kind) && since.elapsed() < OUTAGE_MAX {
@@ -25,13 +24,13 @@ impl Outage {
         }
     }
 
-    /// The storage has answered.
+    /// The storage has responded.
     pub(super) fn end(&mut self) {
         self.0 = None;
     }
 }
 
-/// Whether the same call may succeed later, without anything being done about it.
+/// Whether the same call may succeed later, without intervention.
 fn passes(kind: Kind) -> bool {
     match kind {
         Kind::Busy | Kind::Unreachable | Kind::Timeout | Kind::System => true,

@@ -1,5 +1,5 @@
-//! Waiting until the storage is done with volumes: one poller for all who wait, so that a list can
-//! serve many of them. Nothing else in the controller waits for the storage.
+//! Waits until the storage has completed its work on volumes: one poller for all waiters, so that
+//! one list can serve many. No other code in the controller waits for the storage.
 
 use super::outage::Outage;
 use crate::backend::{Backend, Phase, Volume};
@@ -11,15 +11,15 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, oneshot};
 use tokio::time::{Instant, sleep};
 
-/// Between two looks at a volume at first, and between two rounds of the poller.
+/// First interval between two polls of a volume, and the interval between rounds of the poller.
 const INTERVAL_MIN: Duration = Duration::from_millis(250);
-/// Between two looks at most.
+/// Longest interval between two polls of a volume.
 const INTERVAL_MAX: Duration = Duration::from_secs(2);
-/// Looks at single volumes at one time.
+/// Maximum number of concurrent reads of single volumes.
 const GETS_MAX: usize = 8;
 /// Entries of a page; the default of Cinder's `osapi_max_limit`.
 const PAGE_ENTRIES: usize = 1000;
-/// How long the number of pages is remembered.
+/// How long the number of pages is cached.
 const PAGES_AGE_MAX: Duration = Duration::from_secs(300);
 
 /// The poller of a backend.
@@ -33,9 +33,9 @@ struct Shared {
 
 struct State {
     waiters: Vec<Waiter>,
-    /// Whether a task looks after them.
+    /// Whether a task serves the waiters.
     runs: bool,
-    /// A list of all volumes has at least that many pages, and when that was learnt.
+    /// Minimum number of pages of a list of all volumes, and when it was counted.
     pages: (usize, Instant),
 }
 
@@ -60,11 +60,11 @@ impl Poller {
         }))
     }
 
-    /// The volume once the storage is done with it, ready or failed; none if it is gone then. The
-    /// first look comes after an interval. A caller may stop waiting.
+    /// The volume once it is ready or failed; none if it was deleted. The first poll follows after
+    /// an interval. A caller may stop waiting.
     ///
     /// # Errors
-    /// Those of a look that failed for too long, with an unknown state left behind.
+    /// Those of reading the volume, if they persist; with an unknown state.
     pub(super) async fn settled(&self, id: &VolumeId) -> Result<Option<Volume>, Failure> {
         let (answer, settled) = oneshot::channel();
         let now = Instant::now();
@@ -80,7 +80,7 @@ impl Poller {
     }
 }
 
-/// Whether the storage is at work on it.
+/// Whether the storage is changing it.
 pub(super) fn is_at_work(volume: &Volume) -> bool {
     matches!(volume.phase, Phase::Busy(_) | Phase::Deleting)
 }
@@ -98,7 +98,7 @@ impl Shared {
         }
     }
 
-    /// Rounds, until none waits. A round that the storage does not answer delays no other.
+    /// Runs rounds until there is no waiter. A round without a response does not delay the next.
     async fn run(self: Arc<Self>) {
         loop {
             sleep(INTERVAL_MIN).await;
@@ -131,8 +131,8 @@ impl Shared {
         }
     }
 
-    /// Serves waiters from the pages of a list while those are fewer. Returns the waiters whose
-    /// volumes are not on them: pages are read one after another, and may miss one.
+    /// Serves waiters from a list while it has fewer pages than there are waiters. Returns the
+    /// waiters whose volumes were not found: a list read page by page may miss one.
     async fn by_list(self: &Arc<Self>, due: Vec<Waiter>) -> Vec<Waiter> {
         let pages_max = due.len() - 1;
         let mut waiting: BTreeMap<VolumeId, Vec<Waiter>> = BTreeMap::new();
@@ -191,7 +191,7 @@ impl Shared {
 }
 
 impl State {
-    /// The waiters whose turn it is; none if the task ends, because no caller waits.
+    /// The waiters that are due; none if there is no waiter left, so that the task ends.
     fn due(&mut self, now: Instant) -> Option<Vec<Waiter>> {
         self.waiters.retain(|waiter| !waiter.answer.is_closed());
         self.runs = !self.waiters.is_empty();

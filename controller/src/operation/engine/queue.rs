@@ -5,14 +5,14 @@ use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Mutex as Fair, OwnedMutexGuard};
 
-/// The queues. A key without a turn has none; there are at most as many callers as jobs.
+/// The queues. A key without a turn has none; the number of jobs limits the number of callers.
 pub(super) struct Queue<K>(Arc<Mutex<HashMap<K, Arc<Fair<()>>>>>);
 
 /// The turn of a caller, until it is dropped.
 pub(in crate::operation) struct Turn<K: Eq + Hash> {
     queue: Queue<K>,
     key: K,
-    /// None only while it is dropped.
+    /// None only during drop.
     held: Option<OwnedMutexGuard<()>>,
 }
 
@@ -23,7 +23,7 @@ impl<K> Default for Queue<K> {
 }
 
 impl<K: Eq + Hash + Clone> Queue<K> {
-    /// Waits until all who came before have had their turn. A caller may stop waiting.
+    /// Waits until all earlier callers have had their turn. A caller may stop waiting.
     pub(super) async fn turn(&self, key: &K) -> Turn<K> {
         let line = Arc::clone(self.lines().entry(key.clone()).or_default());
         let mut turn = Turn {
@@ -31,8 +31,8 @@ impl<K: Eq + Hash + Clone> Queue<K> {
             key: key.clone(),
             held: None,
         };
-        // `Mutex` of tokio serves its waiters in their order. From here on the drop of `turn`
-        // removes the line if this caller was the last.
+        // tokio's `Mutex` is fair. From here on, dropping `turn` removes the line if this caller
+        // was the last.
         turn.held = Some(line.lock_owned().await);
         turn
     }

@@ -1,4 +1,4 @@
-//! The volumes of one name, as one search has shown them, by what their marks make of them.
+//! The volumes of one name as one search found them, classified by their marks.
 
 use super::poller::is_at_work;
 use crate::backend::{Attempt, Backend, Mark, Phase, Volume};
@@ -6,9 +6,9 @@ use belay_server::call::Failure;
 use belay_server::request::{Name, VolumeId};
 use tokio::time::Instant;
 
-/// What a search has shown.
+/// The result of a search.
 pub(super) struct View {
-    /// No older than this.
+    /// When the search started.
     pub(super) asked: Instant,
     /// By id.
     volumes: Vec<Volume>,
@@ -25,7 +25,7 @@ impl View {
         Ok(Self { asked, volumes })
     }
 
-    /// The volume of the name: the claimed one with the lowest id.
+    /// The volume of the name: the claimed one with the lowest ID.
     pub(super) fn leader(&self) -> Option<&Volume> {
         self.with(|volume| volume.mark == Mark::Claimed).next()
     }
@@ -37,12 +37,12 @@ impl View {
             .min_by_key(|volume| (volume.mark != Mark::None, &volume.id))
     }
 
-    /// Whether a volume other than that one can be claimed.
+    /// Whether another volume can be claimed.
     pub(super) fn has_rival(&self, leader: &VolumeId) -> bool {
         self.claimables().any(|volume| volume.id != *leader)
     }
 
-    /// A volume that the storage is at work on, and that may become one to claim.
+    /// A volume that the storage is changing and that may become claimable.
     pub(super) fn pending(&self) -> Option<&Volume> {
         self.with(|volume| match (&volume.mark, &volume.phase) {
             (Mark::None, _) => is_at_work(volume),
@@ -59,15 +59,15 @@ impl View {
             .next()
     }
 
-    /// The only volume of that attempt. Of several one may be a copy.
+    /// The only volume of that attempt; none if there are several, since one may be a copy.
     pub(super) fn created_by(&self, attempt: &Attempt) -> Option<&Volume> {
         let mut own = self.with(|volume| volume.mark == Mark::Open(attempt.clone()));
         let only = own.next()?;
         own.next().is_none().then_some(only)
     }
 
-    /// Failed volumes of all attempts of that process, and why they failed. None of them was ever
-    /// returned: only a claimed volume is.
+    /// Failed volumes of all attempts of that process, and why they failed. None was ever returned:
+    /// only a claimed volume is.
     pub(super) fn failed(&self, attempt: &Attempt) -> impl Iterator<Item = (&VolumeId, &Failure)> {
         self.volumes.iter().filter_map(|volume| match volume {
             Volume {
@@ -80,7 +80,7 @@ impl View {
         })
     }
 
-    /// Reports volumes that are left alone although another one is used.
+    /// Logs volumes that are not used because another one of that name is.
     pub(super) fn report_surplus(&self, name: &Name, used: &VolumeId) {
         let surplus = self.with(|volume| volume.id != *used);
         let surplus: Vec<_> = surplus.map(|volume| volume.id.as_str()).collect();
@@ -89,7 +89,7 @@ impl View {
                 name = name.as_str(),
                 used = used.as_str(),
                 ?surplus,
-                "several volumes have one name; an operator may delete the surplus ones"
+                "several volumes have the same name; an operator may delete the surplus ones"
             );
         }
     }
