@@ -1,5 +1,5 @@
-//! The controller half of the driver: makes, attaches, grows and removes volumes through a backend.
-//! Mounts nothing and opens no device; `rpc -> operation -> backend`, never the other way.
+//! The controller half of the driver: creates, attaches, expands and deletes volumes through a
+//! backend. Mounts nothing and opens no device; `rpc -> operation -> backend`, never the other way.
 
 pub mod backend;
 pub mod config;
@@ -22,17 +22,17 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long running calls may take at the end; less than the 30 s after which Kubernetes kills.
+/// Deadline for running calls at shutdown; less than the 30 s after which Kubernetes kills.
 const DRAIN: Duration = Duration::from_secs(20);
 
-/// Threads of the runtime, which only pass calls on: each costs memory, on whatever machine.
+/// Threads of the runtime, which only dispatch calls. Each costs memory, so they do not grow with
+/// the machine's cores.
 const WORKERS_MAX: usize = 4;
 
-/// Opens the backend, which mends what an earlier process left half done, and serves until asked to
-/// end.
+/// Opens the backend, which recovers from an earlier crash, and serves until a signal arrives.
 ///
 /// # Errors
-/// Whatever keeps it from serving.
+/// The reason why it cannot start or serve.
 pub fn run(config: &Config) -> Result<(), Box<dyn Error>> {
     let (driver, process) = (&config.common.driver, &config.common.process);
     config.refuse_socket_in_state_dir()?;
@@ -79,7 +79,7 @@ pub fn run(config: &Config) -> Result<(), Box<dyn Error>> {
         };
         Ok(serve(serving, vec![driver], shutdown).await?)
     });
-    // A call that outlasted the drain time is left to die: any instant is fit for that.
+    // Drops calls that outlast the deadline: the backend survives a crash at any instant.
     runtime.shutdown_background();
     served
 }

@@ -1,4 +1,4 @@
-//! What is advertised, computed from what is there, so that it cannot lie.
+//! The advertised capabilities: exactly those that the backend and the profile support.
 
 use crate::operation::Operations;
 use belay_proto::csi::v1 as csi;
@@ -26,7 +26,7 @@ pub fn of_controller(operations: &Operations) -> Vec<csi::ControllerServiceCapab
         (Call::CloneVolume, operations.makes_clones()),
         (Call::GetVolumeHealth, health),
         (Call::ListVolumeHealth, health),
-        // Gone in 1.13, and what older callers ask for.
+        // Removed in CSI 1.13; older callers require it.
         (Call::VolumeCondition, health),
     ];
     let advertised = |call| csi::ControllerServiceCapability {

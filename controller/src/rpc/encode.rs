@@ -1,4 +1,4 @@
-//! Answers as messages.
+//! Encodes results as messages.
 
 use crate::backend::{Attachment, Page, Snapshot, SnapshotPage, Unwell, UnwellPage, Volume};
 use crate::operation::Room;
@@ -8,7 +8,7 @@ use belay_server::health::Complaints;
 use belay_server::request::{ContentSource, Context, NodeId};
 use std::collections::HashMap;
 
-/// The volume as the protocol has it.
+/// The volume as a message.
 pub(super) fn volume(volume: &Volume) -> csi::Volume {
     let topology = volume.place.as_ref().map(|place| csi::Topology {
         segments: place.segments().into_iter().collect(),
@@ -42,7 +42,7 @@ fn source(source: &ContentSource) -> csi::VolumeContentSource {
     }
 }
 
-/// The snapshot as the protocol has it.
+/// The snapshot as a message.
 pub(super) fn snapshot(snapshot: &Snapshot) -> csi::Snapshot {
     csi::Snapshot {
         size_bytes: bytes(snapshot.bytes),
@@ -65,7 +65,7 @@ pub(super) fn snapshots(page: &SnapshotPage) -> csi::ListSnapshotsResponse {
     }
 }
 
-/// All that the node is told of an attached volume.
+/// The publish context of an attached volume.
 pub(super) fn publish_context(attachment: &Attachment) -> HashMap<String, String> {
     let context = PublishContext {
         transport: attachment.transport.clone(),
@@ -76,8 +76,7 @@ pub(super) fn publish_context(attachment: &Attachment) -> HashMap<String, String
     context.entries().collect()
 }
 
-/// A page of volumes, each with the nodes it is attached to and, where that is known, with what is
-/// wrong with it.
+/// A page of volumes, each with the nodes it is attached to and, if known, its condition.
 pub(super) fn page(page: &Page, conditions: Option<&[Complaints]>) -> csi::ListVolumesResponse {
     use csi::list_volumes_response::{Entry, VolumeStatus};
     let condition = |at: usize| conditions.and_then(|all| all.get(at));
@@ -94,7 +93,7 @@ pub(super) fn page(page: &Page, conditions: Option<&[Complaints]>) -> csi::ListV
     }
 }
 
-/// A page of volumes that are unwell.
+/// A page of unhealthy volumes.
 pub(super) fn unwell(page: &UnwellPage) -> csi::ControllerListVolumeHealthResponse {
     let entry = |volume: &Unwell| volume.complaints.volume_health(volume.id.as_str());
     csi::ControllerListVolumeHealthResponse {
@@ -103,7 +102,7 @@ pub(super) fn unwell(page: &UnwellPage) -> csi::ControllerListVolumeHealthRespon
     }
 }
 
-/// One volume, with the nodes it is attached to and, where that is known, what is wrong with it.
+/// One volume, with the nodes it is attached to and, if known, its condition.
 pub(super) fn found(
     found: &Volume,
     condition: Option<&Complaints>,
@@ -118,7 +117,7 @@ pub(super) fn found(
     }
 }
 
-/// Room for new volumes.
+/// Capacity for new volumes.
 pub(super) fn room(room: Room) -> csi::GetCapacityResponse {
     csi::GetCapacityResponse {
         available_capacity: bytes(room.available),
@@ -127,7 +126,7 @@ pub(super) fn room(room: Room) -> csi::GetCapacityResponse {
     }
 }
 
-/// Sizes are signed on the wire; no file is larger than that can say.
+/// Sizes are signed in the protocol; larger ones, which no file has, saturate.
 pub(super) fn bytes(bytes: u64) -> i64 {
     i64::try_from(bytes).unwrap_or(i64::MAX)
 }

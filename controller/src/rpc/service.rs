@@ -15,7 +15,7 @@ pub struct Service {
 }
 
 impl Service {
-    /// The service over these operations.
+    /// The service for these operations.
     #[must_use]
     pub fn new(operations: Arc<Operations>) -> Self {
         Self { operations }
@@ -155,7 +155,7 @@ impl Controller for Service {
             let bytes = self.operations.expand(message.try_into()?).await?;
             Ok(csi::ControllerExpandVolumeResponse {
                 capacity_bytes: encode::bytes(bytes),
-                // Also for raw block: the loop device or disk must take notice of its new size.
+                // Also for raw block: the loop device or disk must reread its size.
                 node_expansion_required: true,
             })
         })
@@ -259,10 +259,10 @@ impl Controller for Service {
     }
 }
 
-/// The answer to a call that is not advertised: as if the method did not exist.
+/// The response to a call that is not advertised: as if the method did not exist.
 fn absent<T>(rpc: Rpc) -> Answer<T> {
     Err(Status::unimplemented(format!(
-        "{}: this driver does not have it",
+        "{}: not supported by this driver",
         rpc.name()
     )))
 }
