@@ -1,28 +1,28 @@
-//! Marks of volumes, for storage that accepts a name twice: which attempt has created a volume, and
+//! Marks of volumes, for storage that accepts a name twice: the attempt that created a volume, and
 //! whether it is *the* volume of its name. Knows no rules; those are in `operation/engine`.
 
 use super::Answer;
 use belay_server::request::VolumeId;
 use std::fmt;
 
-/// A backend that accepts a name twice, and keeps marks at its volumes.
+/// A backend that accepts a name twice, and stores marks with its volumes.
 pub trait Claims: Send + Sync {
-    /// Marks a volume as the one of its name. The mark has the volume's id, so that a copy of it is
-    /// recognised. A volume that does not exist is [`belay_server::call::Kind::NotFound`]. Any
-    /// controller may claim any volume; a repeated claim changes nothing.
+    /// Claims a volume as the one of its name. The mark contains the volume's ID, so that a copy of
+    /// it is recognised. Fails with [`belay_server::call::Kind::NotFound`] if there is no such
+    /// volume. Any controller may claim any volume; a repeated claim changes nothing.
     fn claim(&self, id: VolumeId) -> Answer<'_, ()>;
 }
 
-/// What the marks of a volume say.
+/// The marks of a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mark {
-    /// None of ours: names are unique, or another program has created it.
+    /// None of ours: names are unique, or another program created it.
     None,
     /// Created by that attempt, and not claimed.
     Open(Attempt),
     /// Claimed.
     Claimed,
-    /// It has the claim of another volume: the storage has copied the marks with the data.
+    /// It has the claim of another volume: the storage copied the marks with the data.
     Copied,
 }
 
@@ -37,7 +37,7 @@ impl Attempt {
         Self(format!("{process:016x}-{number}"))
     }
 
-    /// The attempt that a mark in the storage names. Any text will do: it is only compared.
+    /// The attempt that a mark in the storage names. Any text is accepted: it is only compared.
     #[must_use]
     pub fn of_mark(text: &str) -> Self {
         Self(text.to_owned())
@@ -49,7 +49,7 @@ impl Attempt {
         &self.0
     }
 
-    /// Whether both are of one process.
+    /// Whether both belong to one process.
     #[must_use]
     pub fn is_of_the_process_of(&self, other: &Self) -> bool {
         let process = |attempt: &Self| attempt.0.split_once('-').map(|(process, _)| process.len());

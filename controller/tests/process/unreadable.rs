@@ -1,4 +1,4 @@
-//! Records that cannot be read: each is the trouble of its own volume or snapshot.
+//! Unreadable records: each affects only its own volume or snapshot.
 
 use crate::bed::{
     Bed, Client, MIB, ROOMY, clone, create, created, one_volume, publish, ready, restore, snapshot,
@@ -13,7 +13,7 @@ use tonic::{Code, Status};
 const NOT_OURS: &[u8] = b"\xff{ not JSON";
 const OF_A_LATER_RELEASE: &[u8] = br#"{"version":99,"shape":"other"}"#;
 
-/// Writes a record as nobody should; what was there before.
+/// Overwrites a record with other bytes; returns the old ones.
 fn overwrite(bed: &Bed, table: &'static str, id: &str, record: &[u8]) -> Vec<u8> {
     let table = TableDefinition::<&str, &[u8]>::new(table);
     let book = Database::open(bed.state_dir().join("state.redb")).unwrap();
@@ -27,7 +27,7 @@ fn overwrite(bed: &Bed, table: &'static str, id: &str, record: &[u8]) -> Vec<u8>
     before
 }
 
-/// The volumes that the list shows, and whether it calls them abnormal.
+/// The listed volumes, and whether they are reported as abnormal.
 async fn listed(client: &mut Client) -> Vec<(String, bool)> {
     let list = client.list_volumes(csi::ListVolumesRequest::default());
     let entries = list.await.unwrap().into_inner().entries.into_iter();
@@ -50,7 +50,7 @@ async fn unwell(client: &mut Client) -> Vec<(String, String)> {
         .collect()
 }
 
-/// What every call for that volume comes to.
+/// The results of all calls for that volume.
 async fn called(client: &mut Client, id: &str) -> Vec<Result<(), Status>> {
     let delete = requests::delete(id);
     let grow = requests::grow(id, 9 * MIB);
@@ -93,7 +93,7 @@ async fn an_unreadable_record_is_the_trouble_of_its_volume_alone() {
         let mut controller = bed.start();
         let log = controller.starting.join("\n");
         assert!(log.contains("ERROR") && log.contains(&bad), "{log}");
-        assert!(!log.contains("a file of no volume"), "{log}");
+        assert!(!log.contains("belongs to no volume"), "{log}");
         client = bed.client().await;
         let mut all = vec![(bad.clone(), true), (well.clone(), false)];
         all.sort();
@@ -140,7 +140,7 @@ async fn an_unreadable_record_of_a_snapshot_hides_no_other_snapshot() {
     let controller = bed.start();
     let log = controller.starting.join("\n");
     assert!(log.contains("ERROR") && log.contains(&bad), "{log}");
-    assert!(!log.contains("a file of no snapshot"), "{log}");
+    assert!(!log.contains("belongs to no snapshot"), "{log}");
     client = bed.client().await;
     for source_volume_id in [String::new(), id] {
         let request = csi::ListSnapshotsRequest {

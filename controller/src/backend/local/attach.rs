@@ -1,5 +1,5 @@
-//! Attaching and detaching. For files on the node itself this is book-keeping, but honest: what is
-//! attached cannot be deleted, and what the node still has bound cannot be detached.
+//! Attaching and detaching. For files on the node itself this is bookkeeping, but with guarantees:
+//! an attached volume is not deleted, and one that the node still has bound is not detached.
 
 use super::loops::Device;
 use super::record::{Attached, Record};
@@ -15,7 +15,7 @@ impl Store {
         let mut record = ready(id, self.ledger.get(id)?)?;
         if order.node != self.node {
             return Err(Failure::not_found(format!(
-                "node {}: not found; the volumes of this controller live on node {}",
+                "node {}: not found; the volumes of this controller are on node {}",
                 order.node, self.node
             )));
         }
@@ -26,7 +26,7 @@ impl Store {
             self.finish_growth(id, &backing)?;
         }
         backing.leave_there()?;
-        // Nothing to be written, as for most calls that are repeated.
+        // Nothing to write, as in most repeated calls.
         if let Some(terms) = record.terms_on(&order.node)?
             && !record.observe(data, self.tells_holes)
         {
@@ -51,7 +51,7 @@ impl Store {
                         return Err(being_copied(id, &target));
                     }
                     within_limit(changes.attached_to(order.node.as_str())?, order)?;
-                    // Only here, where nothing can be staged yet: later, another file may be.
+                    // Only now, when nothing can be staged yet: later, another file may be.
                     self.remember_file(id)?;
                     record
                         .attached
@@ -73,14 +73,14 @@ impl Store {
         }
         let device = self.device_of(id, &record)?;
         let backing = self.files.get(id)?;
-        // Held until the record says detached: the node cannot bind the file in between.
+        // Locked until the record is updated: the node cannot bind the file in between.
         if !backing.try_lock()? {
             backing.want_back();
             return Err(Failure::busy(format!(
                 "volume {id}: still bound to a loop device on node {node}; unstage it there first"
             )));
         }
-        // A device keeps the lock of the file that it was bound to, which may be another by now.
+        // A device holds the lock of the file it was bound to, which may since have been replaced.
         let replaced = self.replaced_file(id, &backing)?;
         if let Some(replaced) = &replaced
             && replaced.is_locked()?
@@ -94,8 +94,9 @@ impl Store {
         if let Some(Device { path, file }) = device {
             backing.want_back();
             return Err(Failure::busy(format!(
-                "volume {id}: {path} on node {node} is bound to {file:?}, which is or was its \
-                 file; unstage the volume there first, or detach the device (losetup --detach)"
+                "volume {id}: {path} on node {node} is bound to {file:?}, the current or a former \
+                 file of the volume; unstage the volume there first, or detach the device (losetup \
+                 --detach)"
             )));
         }
         backing.leave_there()?;
@@ -129,17 +130,17 @@ fn attachment(id: &str, terms: Terms, record: &Record) -> Attachment {
 fn within_limit(attached: usize, order: &AttachOrder) -> Result<(), Failure> {
     match order.node_limit {
         Some(limit) if attached >= limit => Err(Failure::quota(format!(
-            "node {}: has {attached} volumes attached and may have {limit} (--max-volumes)",
+            "node {}: attach limit reached: {attached} of {limit} volumes (--max-volumes)",
             order.node
         ))),
         _ => Ok(()),
     }
 }
 
-/// Until then nobody may write to it.
+/// The source must not change until the copy is complete.
 fn being_copied(id: &str, target: &str) -> Failure {
     Failure::busy(format!(
-        "volume {id}: {target} is being copied from it; repeat the call until that is ready"
+        "volume {id}: {target} is being copied from it; repeat the call when {target} is ready"
     ))
 }
 

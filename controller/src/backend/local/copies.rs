@@ -1,6 +1,6 @@
-//! The copies under way: what is filled from what. A volume that is read from can be neither
-//! attached nor deleted; one whose copy has failed can. Kept in memory only, since one process
-//! has the state directory; a start enters what the ledger says again.
+//! The copies in progress, with source and target. A volume that is being read can be neither
+//! attached nor deleted; once the copy has failed, it can. Kept in memory only, because one process
+//! has the state directory; the start enters the copies again from the ledger.
 
 use super::files::Backing;
 use belay_server::call::Failure;
@@ -11,7 +11,7 @@ use std::time::Duration;
 /// Gauge of the copies by `state`.
 pub(super) const COPIES: &str = "belay_controller_copies";
 
-/// All copies, by the id of what they make.
+/// All copies, by the ID of the target.
 #[derive(Debug, Default)]
 pub(super) struct Copies {
     all: Mutex<All>,
@@ -29,13 +29,13 @@ struct Copy {
     source: String,
     stage: Stage,
     cancelled: bool,
-    /// Keeps the node from binding the source; none where nobody could.
+    /// Prevents the node from binding the source; none if no process could bind it.
     lock: Option<Arc<Backing>>,
 }
 
 #[derive(Debug)]
 enum Stage {
-    /// For the copier to begin.
+    /// Waits for the copier.
     Queued,
     Running,
     /// Ended early, for this reason.
@@ -59,12 +59,12 @@ impl All {
 }
 
 impl Copies {
-    /// Enters a copy that the caller makes itself.
+    /// Enters a copy that the caller performs itself.
     pub(super) fn begin(&self, target: &str, source: &str, lock: Option<Arc<Backing>>) {
         self.enter(target, source, lock, Stage::Running);
     }
 
-    /// Enters a copy for the copier to make.
+    /// Enters a copy for the copier.
     pub(super) fn queue(&self, target: &str, source: &str, lock: Option<Arc<Backing>>) {
         self.enter(target, source, lock, Stage::Queued);
     }
@@ -81,7 +81,7 @@ impl Copies {
         self.tell(&all);
     }
 
-    /// What is being made of that volume or snapshot, if anything is.
+    /// The target that is being copied from that volume or snapshot, if any.
     pub(super) fn reading(&self, source: &str) -> Option<String> {
         let all = self.all();
         let mut copies = all.by_target.iter();
@@ -90,28 +90,29 @@ impl Copies {
         found.map(|(target, _)| target.clone())
     }
 
-    /// The lock of that volume, if a copy has it: a second one would be refused.
+    /// The lock of that volume, if a copy holds it: a second lock would be refused.
     pub(super) fn lock_of(&self, source: &str) -> Option<Arc<Backing>> {
         let all = self.all();
         let mut copies = all.by_target.values();
         copies.find_map(|copy| copy.lock.clone().filter(|_| copy.source == source))
     }
 
-    /// Whether that copy itself has a lock: then nobody has written to its source since the cut.
+    /// Whether that copy itself holds a lock: then no process has written to its source since the
+    /// cut.
     pub(super) fn has_lock(&self, target: &str) -> bool {
         let all = self.all();
         let copy = all.by_target.get(target);
         copy.is_some_and(|copy| copy.lock.is_some())
     }
 
-    /// Gives a copy the lock that it lacks.
+    /// Gives a copy its missing lock.
     pub(super) fn keep_lock(&self, target: &str, lock: Arc<Backing>) {
         if let Some(copy) = self.all().by_target.get_mut(target) {
             copy.lock = Some(lock);
         }
     }
 
-    /// Waits for a copy to make; none once [`Self::close`] was called.
+    /// Waits for the next queued copy; none once [`Self::close`] was called.
     pub(super) fn next(&self) -> Option<String> {
         let mut all = self.all();
         loop {
@@ -132,7 +133,7 @@ impl Copies {
         }
     }
 
-    /// Waits until that copy has ended, but no longer than `patience`.
+    /// Waits until that copy has ended, for at most `patience`.
     pub(super) fn await_end(&self, target: &str, patience: Duration) {
         let running = |all: &mut All| {
             let copy = all.by_target.get(target);
@@ -145,22 +146,22 @@ impl Copies {
         );
     }
 
-    /// Whether to go on with that copy.
+    /// Whether to continue that copy.
     pub(super) fn wanted(&self, target: &str) -> bool {
         let all = self.all();
         let copy = all.by_target.get(target);
         !all.closed && copy.is_some_and(|copy| !copy.cancelled)
     }
 
-    /// A copy has ended and its source is free.
+    /// Removes a copy that has ended, and frees its source.
     pub(super) fn end(&self, target: &str) {
         let mut all = self.all();
         all.by_target.remove(target);
         self.tell(&all);
     }
 
-    /// A copy has ended before its time and lets go of its source, which must be usable however
-    /// often the copy fails; a repetition cuts anew.
+    /// Marks a copy as failed and releases its source, which must stay usable however often the
+    /// copy fails; a retry makes a new cut.
     pub(super) fn fail(&self, target: &str, failure: Failure) {
         let mut all = self.all();
         if let Some(copy) = all.by_target.get_mut(target) {
@@ -170,7 +171,7 @@ impl Copies {
         self.tell(&all);
     }
 
-    /// Why that copy failed, if it did; then it is queued again.
+    /// Queues that copy again if it has failed, and returns why.
     pub(super) fn repeat(&self, target: &str) -> Option<Failure> {
         let mut all = self.all();
         let copy = all.by_target.get_mut(target)?;
@@ -185,7 +186,7 @@ impl Copies {
         }
     }
 
-    /// Ends a copy; returns when nobody works at it any more, a piece later at the latest.
+    /// Cancels a copy; returns when no thread works on it, after one piece at the latest.
     pub(super) fn cancel(&self, target: &str) {
         let mut all = self.all();
         while let Some(copy) = all.by_target.get_mut(target) {
@@ -200,24 +201,24 @@ impl Copies {
         self.tell(&all);
     }
 
-    /// Shows that there are none, before there are.
+    /// Sets the gauges before the first copy.
     pub(super) fn show(&self) {
         self.all().show();
     }
 
-    /// Ends the copier, and soon the copies; the next start resumes them.
+    /// Stops the copier, and the copies at their next piece; the next start resumes them.
     pub(super) fn close(&self) {
         self.all().closed = true;
         self.changed.notify_all();
     }
 
-    /// Shows what there is now, and wakes whoever waits for a change.
+    /// Sets the gauges and wakes all waiters.
     fn tell(&self, all: &All) {
         all.show();
         self.changed.notify_all();
     }
 
-    /// The map is whole between any two statements, so a panic elsewhere does not spoil it.
+    /// The map is consistent between any two statements, so a panic elsewhere does not corrupt it.
     fn all(&self) -> MutexGuard<'_, All> {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }

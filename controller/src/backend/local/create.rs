@@ -1,5 +1,5 @@
-//! Making a volume: the name is looked up and the intent written in one transaction; then the file
-//! is made, and filled if there is a source; then the volume is ready.
+//! Creating a volume: one transaction looks up the name and writes the intent; then the file is
+//! created, and filled if there is a source; then the volume is ready.
 
 use super::files::Backing;
 use super::id;
@@ -9,13 +9,13 @@ use crate::backend::{Order, Volume};
 use belay_server::call::Failure;
 use belay_server::request::ContentSource;
 
-/// What the name led to.
+/// The result of looking up the name.
 pub(super) enum Intent {
-    /// A volume that is ready.
+    /// A ready volume.
     Exists(Volume),
-    /// Nothing: this id is now taken for it.
+    /// No volume: this ID is now reserved for it.
     Made(String),
-    /// A volume whose making or removal was begun and failed.
+    /// A volume whose creation or deletion was started and failed.
     Remains(String, Record),
 }
 
@@ -47,7 +47,7 @@ impl Store {
                 Ok(populated) => self.complete(&id, populated),
                 Err(failure) => Err(give_up(failure, self.give_up(&id))),
             },
-            // There is no file of ours, so nothing may be removed.
+            // No file of ours exists, so none may be removed.
             Err(failure) => Err(give_up(
                 failure,
                 self.ledger.change(|changes| changes.forget(&id)),
@@ -55,7 +55,7 @@ impl Store {
         }
     }
 
-    /// The second step; tells whether it was made from data.
+    /// The second step; returns whether the source holds data.
     fn make(
         &self,
         id: &str,
@@ -86,11 +86,11 @@ impl Store {
         self.ledger.change(|changes| {
             if let Some(id) = changes.id_of(name)? {
                 let record = changes.get(&id)?.ok_or_else(|| {
-                    Failure::bug(format!("state.redb: name {name:?} leads to no volume"))
+                    Failure::bug(format!("state.redb: name {name:?} refers to no volume"))
                 })?;
                 return match record.state {
                     State::Ready => Ok(Intent::Exists(self.volume(&id, &record)?)),
-                    // Whoever began it is gone: there is one maker for a name.
+                    // Its creator is no longer running: a name has one at a time.
                     State::Creating | State::Deleting => Ok(Intent::Remains(id, record)),
                 };
             }
@@ -103,7 +103,7 @@ impl Store {
         })
     }
 
-    /// Refuses a new volume that must be reachable from other places only.
+    /// Refuses a new volume that must be accessible from elsewhere only.
     ///
     /// # Errors
     /// `Quota`, so that the scheduler chooses another node.
@@ -117,12 +117,12 @@ impl Store {
         }
     }
 
-    /// The last step. If it fails, record and file are there all the same.
+    /// The last step. If it fails, record and file remain.
     pub(super) fn complete(&self, id: &str, populated: bool) -> Result<Volume, Failure> {
         let completed = self.ledger.change(|changes| {
             let mut record = changes
                 .get(id)?
-                .ok_or_else(|| Failure::bug(format!("volume {id}: its record is gone")))?;
+                .ok_or_else(|| Failure::bug(format!("volume {id}: its record is missing")))?;
             record.state = State::Ready;
             record.populated = populated;
             changes.put(id, &record)?;
@@ -131,9 +131,9 @@ impl Store {
         completed.map_err(Failure::may_be_running)
     }
 
-    /// The last step of a volume whose file says that the others were done: of one that a death
-    /// kept from being ready, or whose record is older than the file, since state.redb was restored
-    /// from a backup. None if its file does not say so.
+    /// The last step for a volume whose file is marked as complete: a crash prevented that step, or
+    /// the record is older than the file because state.redb was restored from a backup. None if the
+    /// file has no such mark.
     pub(super) fn complete_whole(
         &self,
         id: &str,
@@ -152,8 +152,8 @@ impl Store {
         self.complete(id, populated).map(Some)
     }
 
-    /// Removes what a failed creation left. If that fails too, the volume remains as one to be
-    /// deleted, which the next call for its name, or the next start, does.
+    /// Removes the remains of a failed creation. If that fails too, the volume stays marked for
+    /// deletion, and the next call for its name, or the next start, deletes it.
     fn give_up(&self, id: &str) -> Result<(), Failure> {
         self.begin_delete(id)?;
         self.finish_delete(id)
@@ -164,7 +164,7 @@ fn give_up(failure: Failure, cleaned: Result<(), Failure>) -> Failure {
     match cleaned {
         Ok(()) => failure.rolled_back(),
         Err(also) => Failure {
-            message: format!("{failure}; and cleaning up: {also}"),
+            message: format!("{failure}; the cleanup failed too: {also}"),
             ..failure.may_be_running()
         },
     }

@@ -1,4 +1,4 @@
-//! Removing a volume: marked in the ledger, then the file is unlinked, then the record goes.
+//! Deleting a volume: mark it in the ledger, unlink the file, remove the record.
 
 use super::files::Backing;
 use super::loops::Device;
@@ -22,7 +22,7 @@ impl Store {
         self.remove_and_forget(id)
     }
 
-    /// The first step: from here on the volume is nobody's.
+    /// The first step: from here on the volume no longer exists for callers.
     pub(super) fn begin_delete(&self, id: &str) -> Result<(), Failure> {
         self.ledger.change(|changes| {
             let Some(mut record) = changes.get(id)? else {
@@ -35,17 +35,17 @@ impl Store {
         })
     }
 
-    /// Nobody may take away what is being read.
+    /// A volume that is being copied must stay.
     fn refuse_copied(&self, id: &str) -> Result<(), Failure> {
         match self.copies.reading(id) {
             None => Ok(()),
             Some(target) => Err(Failure::precondition(format!(
-                "volume {id}: {target} is being copied from it; delete it when that is ready"
+                "volume {id}: {target} is being copied from it; delete it when {target} is ready"
             ))),
         }
     }
 
-    /// Keeps everybody from binding the file to a loop device until it is gone.
+    /// Locks the file, so that no process binds it to a loop device before it is removed.
     fn lock_unused(&self, id: &str, record: &Record) -> Result<Backing, Failure> {
         let device = self.device_of(id, record)?;
         let backing = self.files.get(id)?;
@@ -64,7 +64,7 @@ impl Store {
         }
     }
 
-    /// The other steps, which may have been begun before.
+    /// The remaining steps, which may have been started before.
     pub(super) fn finish_delete(&self, id: &str) -> Result<(), Failure> {
         let backing = self.files.find(id)?;
         if let Some(backing) = &backing
@@ -80,7 +80,7 @@ impl Store {
     }
 
     fn remove_and_forget(&self, id: &str) -> Result<(), Failure> {
-        // First: a second name that a power cut brings back would be the last one of its file.
+        // First: a second name that a power cut restores would be the last one of its file.
         self.attached.remove(id).map_err(Failure::may_be_running)?;
         self.files.remove(id).map_err(Failure::may_be_running)?;
         self.ledger

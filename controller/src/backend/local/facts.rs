@@ -1,4 +1,4 @@
-//! What `/metrics` and the status page show of `local`: its volumes, their health, and the
+//! The facts about `local` on `/metrics` and the status page: its volumes, their health, and the
 //! filesystem that contains them. Changes nothing.
 
 use super::Local;
@@ -32,9 +32,9 @@ impl Store {
     /// Counts and inspects all volumes, listing at most so many at once. May wait for a disk.
     ///
     /// # Errors
-    /// When the state does not answer.
+    /// Those of reading the state.
     pub(super) fn facts(&self, page_entries: usize) -> Result<Known, Failure> {
-        // A filesystem that does not report it is a condition of every volume.
+        // If this fails, it is a condition of every volume.
         let space = self.files.statvfs().ok().map(|stat| Space {
             free_bytes: stat.f_bfree.saturating_mul(stat.f_frsize),
             size_bytes: stat.f_blocks.saturating_mul(stat.f_frsize),
@@ -70,7 +70,7 @@ impl Facts for Local {
 
     fn measure(self: Arc<Self>) -> Measuring {
         Box::pin(async move {
-            // Without a free slot, many read-only calls wait already: this one comes again.
+            // Without a free slot, many read-only calls wait already; the next page tries again.
             let Ok(slot) = self.slots.questions.take().await else {
                 return;
             };
@@ -82,7 +82,7 @@ impl Facts for Local {
             match tokio::task::spawn_blocking(work).await {
                 Ok(Ok(known)) => self.last.set(known),
                 // Readiness or the calls report why; the last values stay.
-                Ok(Err(failure)) => tracing::debug!("storage and health are not known: {failure}"),
+                Ok(Err(failure)) => tracing::debug!("cannot measure storage and health: {failure}"),
                 Err(error) => tracing::error!("measuring storage and health: {error}"),
             }
         })

@@ -1,5 +1,5 @@
-//! Failed system calls as failures: which call, on which path, the errno by name, what to do about
-//! it. Does not know why the call was made.
+//! Failed system calls as failures: the call, the path, the errno by name, and what to do about it.
+//! Does not know why the call was made.
 
 use belay_contract::reason::volume;
 use belay_server::call::{Failure, Kind};
@@ -8,14 +8,14 @@ use std::fmt::Display;
 use std::io;
 use std::path::Path;
 
-/// A system call that failed on that path.
+/// A failed system call on that path.
 pub(super) fn os(call: &str, path: &Path, errno: Errno) -> Failure {
     let (name, kind, advice) = meaning(errno);
     let name = name.map_or_else(|| format!("errno {}", errno.raw_os_error()), str::to_owned);
     Failure::new(kind, format!("{call} {}: {name}; {advice}", path.display()))
 }
 
-/// The same for calls made through the standard library.
+/// The same for calls of the standard library.
 pub(super) fn at(call: &str, path: &Path, error: &io::Error) -> Failure {
     match Errno::from_io_error(error) {
         Some(errno) => os(call, path, errno),
@@ -26,32 +26,32 @@ pub(super) fn at(call: &str, path: &Path, error: &io::Error) -> Failure {
     }
 }
 
-/// What is said of a file of `bytes` that must have at least `least_bytes`.
+/// The message for a file of `bytes` that must have at least `least_bytes`.
 pub(super) fn truncated(path: impl Display, bytes: u64, least_bytes: u64) -> String {
     format!(
-        "{path}: has {bytes} bytes of {least_bytes}: it was truncated, and the data behind that is \
-         lost; restore it from a backup or a snapshot (docs/health.md, {})",
+        "{path}: has {bytes} bytes of {least_bytes}: it was truncated, and the data beyond its end \
+         is lost; restore it from a backup or a snapshot (docs/health.md, {})",
         volume::BACKING_FILE_SHORT.name()
     )
 }
 
-/// What is said of the file of a filesystem that was in use, when it has no data at all.
+/// The message for the file of a filesystem that was in use and now holds no data.
 pub(super) fn emptied(path: impl Display) -> String {
     format!(
-        "{path}: holds no data, though the volume has held some: it was emptied, and the data is \
+        "{path}: holds no data, but the volume was in use: the file was emptied, and the data is \
          lost; restore it from a backup or a snapshot (docs/health.md, {})",
         volume::BACKING_FILE_EMPTY.name()
     )
 }
 
 fn meaning(errno: Errno) -> (Option<&'static str>, Kind, &'static str) {
-    const LOOK: &str = "see the kernel log, mend the disk, and repeat the call";
-    const RIGHTS: &str = "let the controller own its state directory, and mount it writable";
+    const LOOK: &str = "check the kernel log, repair the disk, and repeat the call";
+    const RIGHTS: &str = "make the controller own its state directory, and mount it writable";
     match errno {
         Errno::NOSPC => (
             Some("ENOSPC"),
             Kind::Quota,
-            "make room in the state directory",
+            "free some space in the state directory",
         ),
         Errno::DQUOT => (
             Some("EDQUOT"),
@@ -61,7 +61,7 @@ fn meaning(errno: Errno) -> (Option<&'static str>, Kind, &'static str) {
         Errno::FBIG => (
             Some("EFBIG"),
             Kind::Range,
-            "this filesystem has no files that large",
+            "this filesystem does not support files of that size",
         ),
         Errno::IO => (Some("EIO"), Kind::Unreachable, LOOK),
         Errno::ACCESS => (Some("EACCES"), Kind::Unreachable, RIGHTS),
@@ -82,23 +82,23 @@ fn meaning(errno: Errno) -> (Option<&'static str>, Kind, &'static str) {
             Kind::Unreachable,
             "restore the state directory",
         ),
-        Errno::NOTDIR => (Some("ENOTDIR"), Kind::Unreachable, "name a directory"),
+        Errno::NOTDIR => (Some("ENOTDIR"), Kind::Unreachable, "specify a directory"),
         Errno::LOOP => (
             Some("ELOOP"),
             Kind::Unreachable,
-            "put a plain file there, no link",
+            "replace the symbolic link by a regular file",
         ),
         Errno::NFILE => (
             Some("ENFILE"),
             Kind::Unreachable,
-            "raise the system's limit of files",
+            "raise the system's limit of open files",
         ),
         Errno::MFILE => (
             Some("EMFILE"),
             Kind::Unreachable,
-            "raise the process's limit of files",
+            "raise the process's limit of open files",
         ),
-        Errno::NOMEM => (Some("ENOMEM"), Kind::Unreachable, "give the machine memory"),
+        Errno::NOMEM => (Some("ENOMEM"), Kind::Unreachable, "out of memory"),
         _ => (None, Kind::Unreachable, LOOK),
     }
 }

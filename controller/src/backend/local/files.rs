@@ -1,5 +1,5 @@
-//! The backing files: `<state-dir>/volumes/<id>` and `snapshots/<id>`, sparse, mode 0600. Each verb
-//! leaves what it says on disk when it returns. Knows no records and decides nothing.
+//! The backing files: `<state-dir>/volumes/<id>` and `snapshots/<id>`, sparse, mode 0600. The
+//! effect of a verb is on disk when it returns, unless noted. Knows no records and decides nothing.
 
 mod complete;
 mod copy;
@@ -23,10 +23,10 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-/// Counts copies of files whose other writers the kernel would not name.
+/// Counts copies of files for which the kernel does not report other writers.
 pub(super) const UNCHECKED: &str = "belay_controller_unchecked_copies_total";
 
-/// How long another program's hold on a file is waited for: a second in all.
+/// How often to retry while another program uses a file: for a second in total.
 const TRIES: u32 = 50;
 const BETWEEN_TRIES: Duration = Duration::from_millis(20);
 
@@ -41,14 +41,14 @@ pub(super) struct Files {
 /// The size of the filesystem that holds the files, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Room {
-    /// All of it.
+    /// Total size.
     pub(super) total: u64,
-    /// What holds data or metadata of whatever owner, or is kept back for root.
+    /// Used for data or metadata of any owner, or reserved for root.
     pub(super) taken: u64,
 }
 
 impl Files {
-    /// Opens the directory, or makes it (0700).
+    /// Opens the directory; creates it (0700) if it is missing.
     ///
     /// # Errors
     /// `Unreachable`, naming the path.
@@ -69,15 +69,15 @@ impl Files {
         })
     }
 
-    /// Where the file of that id is.
+    /// The path of that ID's file.
     pub(super) fn path_of(&self, id: &str) -> PathBuf {
         self.path.join(id)
     }
 
-    /// Makes a new empty file; it may be lost in a power cut until [`Self::sync`].
+    /// Creates an empty file; a power cut may lose it until [`Self::sync`].
     ///
     /// # Errors
-    /// `Quota` or `Unreachable`; then nothing was made.
+    /// `Quota` or `Unreachable`; no file is created then.
     pub(super) fn begin(&self, id: &str) -> Result<Backing, Failure> {
         let path = self.path_of(id);
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
@@ -93,18 +93,18 @@ impl Files {
         Ok(file)
     }
 
-    /// Opens the file of that id; `None` if it is not there.
+    /// Opens the file of that ID; `None` if it does not exist.
     ///
     /// # Errors
-    /// `Busy` while another program holds a lease on it; the node's agent does for an instant.
+    /// `Busy` while another program holds a lease on it, as the node agent does for a moment.
     pub(super) fn find(&self, id: &str) -> Result<Option<Backing>, Failure> {
         self.find_for(id, OFlags::RDWR)
     }
 
-    /// Opens the file of that id for reading only.
+    /// Opens the file of that ID read-only.
     ///
     /// # Errors
-    /// `Precondition` if it is not there; `Busy` as for [`Self::find`].
+    /// `Precondition` if it does not exist; `Busy` as for [`Self::find`].
     pub(super) fn get_for_reading(&self, id: &str) -> Result<Backing, Failure> {
         self.find_for(id, OFlags::RDONLY)?
             .ok_or_else(|| Failure::precondition(missing(&self.path_of(id))))
@@ -112,7 +112,7 @@ impl Files {
 
     fn find_for(&self, id: &str, access: OFlags) -> Result<Option<Backing>, Failure> {
         let path = self.path_of(id);
-        // With NONBLOCK, a lease is an error at once; without, an open waits up to 45 s for it.
+        // With NONBLOCK, open(2) fails at once if there is a lease; without, it waits up to 45 s.
         let flags = access | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let mut opened = Err(Errno::WOULDBLOCK);
         patiently(|| {
@@ -133,27 +133,27 @@ impl Files {
         }
     }
 
-    /// Opens the file of that id.
+    /// Opens the file of that ID.
     ///
     /// # Errors
-    /// `Precondition` if it is not there.
+    /// `Precondition` if it does not exist; `Busy` as for [`Self::find`].
     pub(super) fn get(&self, id: &str) -> Result<Backing, Failure> {
         self.find(id)?
             .ok_or_else(|| Failure::precondition(missing(&self.path_of(id))))
     }
 
-    /// Removes the file of that id. One that is not there is removed already.
+    /// Removes the file of that ID; OK if it does not exist.
     pub(super) fn remove(&self, id: &str) -> Result<(), Failure> {
         self.unlink(id)?;
         self.sync()
     }
 
-    /// Calls `see` with every name in the directory and the bytes allocated to it.
+    /// Calls `see` with every name in the directory and its allocated bytes.
     pub(super) fn each(&self, mut see: impl FnMut(&str, u64)) -> Result<(), Failure> {
         let failed = |error: &std::io::Error| at("readdir", &self.path, error);
         for entry in std::fs::read_dir(&self.path).map_err(|error| failed(&error))? {
             let entry = entry.map_err(|error| failed(&error))?;
-            // A file that went away between the two calls has no more blocks.
+            // A file that was removed between the two calls has no blocks.
             let blocks = entry.metadata().map_or(0, |metadata| metadata.blocks());
             // stat(2): st_blocks counts units of 512 bytes, whatever the block size.
             see(
@@ -164,12 +164,12 @@ impl Files {
         Ok(())
     }
 
-    /// How large the filesystem is, and how much of it is taken.
+    /// The size of the filesystem, and the used space.
     pub(super) fn room(&self) -> Result<Room, Failure> {
         Ok(Room::of(&self.statvfs()?))
     }
 
-    /// What the filesystem says of itself.
+    /// The statistics of the filesystem.
     pub(super) fn statvfs(&self) -> Result<StatVfs, Failure> {
         rustix::fs::fstatvfs(&self.dir).map_err(|errno| os("statvfs", &self.path, errno))
     }
@@ -179,8 +179,8 @@ impl Files {
         &self.dir
     }
 
-    /// The largest file that the filesystem can have, asked from the kernel: the last offset to
-    /// which lseek(2) goes. The filesystem's own limit decides, not the file looked at.
+    /// Maximum size of a file on this filesystem: the last offset that lseek(2) accepts. The limit
+    /// is the filesystem's, so any of its files will do.
     pub(super) fn largest(&self, any: &File) -> u64 {
         let (mut good, mut bad) = (0, i64::MAX.unsigned_abs());
         if rustix::fs::seek(any, SeekFrom::Start(bad)).is_ok() {
@@ -196,16 +196,16 @@ impl Files {
         good
     }
 
-    /// Puts the names of all files on disk.
+    /// Writes the names of all files to disk.
     pub(super) fn sync(&self) -> Result<(), Failure> {
         rustix::fs::fsync(&self.dir).map_err(|errno| os("fsync", &self.path, errno))
     }
 }
 
-/// Asks again until `is_so` no longer holds, for a second at most.
+/// Polls until `is_so` no longer holds, for a second at most.
 #[expect(
     clippy::disallowed_methods,
-    reason = "no event tells that another program closed a file"
+    reason = "no event reports that another program closed a file"
 )]
 fn patiently(mut is_so: impl FnMut() -> bool) {
     for _ in 0..TRIES {
@@ -216,18 +216,18 @@ fn patiently(mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// What is said of a file that is not there.
+/// The message for a missing file.
 pub(super) fn missing(path: &Path) -> String {
     format!(
-        "{}: the file is missing; mount the filesystem that holds it, or restore it (to give up \
-         what it held, put an empty file there and delete the volume or snapshot)",
+        "{}: the file is missing; mount the filesystem that holds it, or restore it (to abandon \
+         its data, create an empty file there and delete the volume or snapshot)",
         path.display()
     )
 }
 
 impl Room {
     fn of(stat: &StatVfs) -> Self {
-        // statvfs(3): what only root may use is in f_bfree, but not in f_bavail.
+        // statvfs(3): f_bfree includes the space reserved for root, f_bavail does not.
         let taken = stat.f_blocks.saturating_sub(stat.f_bavail);
         Self {
             total: stat.f_blocks.saturating_mul(stat.f_frsize),
@@ -244,7 +244,7 @@ pub(super) struct Backing {
 }
 
 impl Backing {
-    /// Where it is.
+    /// Its path.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
@@ -258,7 +258,7 @@ impl Backing {
         rustix::fs::fstat(&self.file).map_err(|errno| os("fstat", &self.path, errno))
     }
 
-    /// When its content was last changed.
+    /// The time of the last change of its content.
     pub(super) fn modified(&self) -> Result<SystemTime, Failure> {
         let modified = self
             .file
@@ -267,7 +267,7 @@ impl Backing {
         modified.map_err(|error| at("fstat", &self.path, &error))
     }
 
-    /// Refuses a file that is smaller than it must be: enlarged or copied, the loss would not show.
+    /// Refuses a file that is smaller than required: growing or copying it would hide the loss.
     ///
     /// # Errors
     /// `Precondition`.
@@ -282,12 +282,12 @@ impl Backing {
         }
     }
 
-    /// Puts all that was written to it on disk, by whomever.
+    /// Writes all of its data to disk, including that of other writers.
     pub(super) fn sync(&self) -> Result<(), Failure> {
         rustix::fs::fsync(&self.file).map_err(|errno| os("fsync", &self.path, errno))
     }
 
-    /// Whether anything was ever written to it, be it zeros.
+    /// Whether any data was ever written to it, even zeros.
     pub(super) fn holds_data(&self) -> Result<bool, Failure> {
         match rustix::fs::seek(&self.file, SeekFrom::Data(0)) {
             Ok(_) => Ok(true),
@@ -297,8 +297,8 @@ impl Backing {
         }
     }
 
-    /// Whether another program has it open for writing for longer than a moment. False where the
-    /// filesystem cannot tell, which is counted. This must be open for reading only.
+    /// Whether another program keeps it open for writing, for more than a moment. False if the
+    /// filesystem does not report that, which is counted. This must be open read-only.
     pub(super) fn has_writer(&self) -> bool {
         let mut writers = Writers::Some;
         patiently(|| {
@@ -308,19 +308,18 @@ impl Backing {
         if let Writers::Unknown(errno) = writers {
             metrics::counter!(UNCHECKED).increment(1);
             let path = self.path.display();
-            tracing::warn!("{path}: copied without knowing its other writers: F_SETLEASE: {errno}");
+            tracing::warn!("{path}: copied without a check for other writers: F_SETLEASE: {errno}");
         }
         writers == Writers::Some
     }
 
-    /// Whether another program may have it open for writing now. This must be open for reading
-    /// only.
+    /// Whether another program may have it open for writing now. This must be open read-only.
     pub(super) fn may_be_written(&self) -> bool {
         lease::writers(&self.file) != Writers::None
     }
 
-    /// Takes the file's lock, kept until this is dropped, or tells that it is taken: the node's
-    /// agent locks a file before it binds it, and the loop device keeps that lock while bound.
+    /// Locks the file until this is dropped; false if it is locked already. The node agent locks a
+    /// file before it binds it, and the loop device holds that lock while bound.
     pub(super) fn try_lock(&self) -> Result<bool, Failure> {
         match rustix::fs::flock(&self.file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(true),
@@ -329,19 +328,19 @@ impl Backing {
         }
     }
 
-    /// Tells the node's agent that the volume is to be detached: it unstages what no pod has and
-    /// the kubelet has forgotten. Each call is an event for it, also with the attribute there.
+    /// Reports a pending detach to the node agent, which then unstages a volume that no pod uses
+    /// and the kubelet has forgotten. Each call is an event, even if the attribute exists.
     pub(super) fn want_back(&self) {
         let wanted = rustix::fs::fsetxattr(&self.file, DETACH, b"1", XattrFlags::empty());
         if let Err(errno) = wanted {
             let path = self.path.display();
-            tracing::warn!("{path}: the node cannot be told that it is to be detached: {errno}");
+            tracing::warn!("{path}: cannot report the pending detach to the node: {errno}");
         }
     }
 
-    /// Takes that back for good.
+    /// Removes that attribute, durably.
     pub(super) fn leave_there(&self) -> Result<(), Failure> {
-        // Mostly there is nothing to write.
+        // Usually there is none.
         match rustix::fs::fgetxattr(&self.file, DETACH, &mut [0; 0]) {
             Err(Errno::NODATA | Errno::NOTSUP) => Ok(()),
             Err(errno) => Err(os("fgetxattr", &self.path, errno)),

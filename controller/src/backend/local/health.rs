@@ -1,7 +1,7 @@
-//! How volumes fare: are their files there, whole and of the right kind, and is there room for what
-//! is still to be written into them? Changes nothing and reads no data; it only asks whether a file
-//! with next to nothing on disk holds any. A file that cannot be looked at is an answer about its
-//! volume, never a failure of the question.
+//! Volume health: does the file exist, complete and of the right type, and is there space for the
+//! data that can still be written? Changes nothing and reads no data; for a file with almost
+//! nothing on disk, it only queries whether there is any. A file that cannot be inspected is a
+//! health reason of its volume, never an error of the call.
 
 use super::fault::{emptied, os, truncated};
 use super::files::Files;
@@ -15,26 +15,27 @@ use belay_server::request::VolumeId;
 use rustix::fs::{AtFlags, FileType, StatVfsMountFlags};
 use rustix::io::Errno;
 
-/// A file with more on disk than this is not opened to see whether it holds data: an empty one has
-/// at most its attributes there. (To open it would break the lease that the agent may be taking.)
+/// A file with more bytes on disk than this is not opened to check whether it holds data: an empty
+/// one has at most its attributes there. (Opening it would break the lease that the node agent may
+/// be taking.)
 pub(super) const HARDLY_ANY: u64 = 64 << 10;
 
-/// This part of the filesystem should stay free: 5 %.
+/// The fraction of the filesystem that should stay free: 5 %.
 const RESERVE_PART: u64 = 20;
-/// On large filesystems, this many bytes will do: 10 GiB.
+/// Maximum reserve, for large filesystems: 10 GiB.
 const RESERVE_BYTES_MAX: u64 = 10 << 30;
 
 /// The filesystem that holds the files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Storage {
-    /// Bytes that can still be written, also by root alone, as whom loop devices write.
+    /// Free bytes, including those reserved for root, as whom loop devices write.
     free: u64,
-    /// How many should be.
+    /// Bytes that should be free.
     reserve: u64,
     read_only: bool,
 }
 
-/// What has the name of a volume's file.
+/// The object that has the name of a volume's file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Named {
     Nothing,
@@ -42,17 +43,17 @@ pub(super) enum Named {
     Other,
     File {
         bytes: u64,
-        /// Of these, the ones that have a place on disk.
+        /// Of these, allocated on disk.
         allocated: u64,
     },
 }
 
 impl Store {
-    /// The volume that is ready, and what is wrong with it.
+    /// The health of that volume, if it is ready.
     ///
     /// # Errors
-    /// `Unreachable` if the state does not answer. Files and a filesystem that do not are no error:
-    /// that is what is wrong.
+    /// `Unreachable` if the state cannot be read. Files or a filesystem that cannot be read are no
+    /// error, but health reasons.
     pub(super) fn health(&self, id: &VolumeId) -> Result<Option<Complaints>, Failure> {
         match self.get(id) {
             Ok(None) => Ok(None),
@@ -61,7 +62,7 @@ impl Store {
         }
     }
 
-    /// Like [`Store::list`], of volumes that are unwell only.
+    /// Like [`Store::list`], for unhealthy volumes only.
     pub(super) fn list_unwell(
         &self,
         after: Option<&str>,
@@ -90,11 +91,11 @@ impl Store {
         Ok(page)
     }
 
-    /// What is wrong with each of these volumes, given with their sizes; they existed a moment ago,
-    /// and nothing is wrong with those that do not any more.
+    /// The health of each of these volumes, given with their sizes. They existed a moment ago; a
+    /// volume that no longer exists has no health reasons.
     ///
     /// # Errors
-    /// As of [`Store::health`].
+    /// Those of [`Store::health`].
     pub(super) fn conditions(
         &self,
         volumes: &[(VolumeId, u64)],
@@ -105,8 +106,8 @@ impl Store {
             .collect()
     }
 
-    /// What is wrong with a volume that was ready a moment ago, with that size; `None` if it was
-    /// deleted since.
+    /// The health of a volume that was ready a moment ago, with that size; `None` if it was deleted
+    /// since.
     fn complaints(
         &self,
         id: &VolumeId,
@@ -130,22 +131,22 @@ impl Store {
         if complaints.is_empty() && !is_suspect {
             return Ok(Some(complaints));
         }
-        // The record is read before the file is looked at again: a file that is still to follow
-        // its record is not short, and one that has followed since is large enough.
+        // The record is read before the file is inspected again: a file that has yet to follow its
+        // record is not short, and one that has followed since is large enough.
         let Some(record) = self.ledger.get(id.as_str())? else {
             return Ok(None);
         };
         let least_bytes = match record.growing_from {
             None => record.bytes,
-            // If that cannot be read, the file cannot be looked at either, and that is told.
+            // If that cannot be read, the file cannot be inspected either, which is reported.
             Some(from) => record.least_bytes(self.files.grown_to(id.as_str()).unwrap_or(from)),
         };
         let (mut complaints, is_suspect) = judged(least_bytes);
         if is_suspect && record.must_hold_data(self.tells_holes) {
             self.judge_data(id, &mut complaints);
         }
-        // The file of a volume that is being deleted is not lost. Its record is marked before, so
-        // it is read after.
+        // The file of a volume that is being deleted is not lost. The record is marked before the
+        // file is removed, so it is read after the file.
         if !complaints.is_empty() && self.get(id)?.is_none() {
             return Ok(None);
         }
@@ -154,7 +155,7 @@ impl Store {
 }
 
 impl Store {
-    /// Complains of the file of a filesystem that was in use, if it holds no data.
+    /// Reports the file of a filesystem that was in use, if it holds no data.
     fn judge_data(&self, id: &VolumeId, complaints: &mut Complaints) {
         let file = self.files.get_for_reading(id.as_str());
         match file.and_then(|file| file.holds_data()) {
@@ -163,7 +164,7 @@ impl Store {
                 volume::BACKING_FILE_EMPTY,
                 emptied(self.files.path_of(id.as_str()).display()),
             ),
-            // The agent has it for an instant; it is looked at again with the next question.
+            // The agent holds a lease for a moment; the next call checks again.
             Err(failure) if failure.kind == Kind::Busy => {}
             Err(failure) => complaints.add(volume::BACKING_FILE_UNREADABLE, failure.to_string()),
         }
@@ -181,7 +182,7 @@ impl Files {
         })
     }
 
-    /// What has that name now; opens nothing.
+    /// The object that has that name now; opens nothing.
     pub(super) fn named(&self, id: &str) -> Result<Named, Failure> {
         match rustix::fs::statat(self.dir(), id, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile => {
@@ -198,7 +199,7 @@ impl Files {
     }
 }
 
-/// What is wrong with a volume whose record cannot be read.
+/// The health of a volume whose record cannot be read.
 ///
 /// # Errors
 /// A failure of the whole state.
@@ -211,8 +212,7 @@ fn record_unreadable(failure: Failure) -> Result<Complaints, Failure> {
     Ok(complaints)
 }
 
-/// What is wrong with a volume whose file must have at least that size. `path` is the file's, for
-/// people.
+/// The health of a volume whose file must have at least that size. `path` is for messages only.
 fn judge(
     path: &str,
     least_bytes: u64,
@@ -242,7 +242,7 @@ fn judge_file(path: &str, least_bytes: u64, named: Named, complaints: &mut Compl
         ),
         Named::Other => complaints.add(
             volume::BACKING_FILE_FOREIGN,
-            format!("{path}: is not a regular file; move away what is there and restore the file"),
+            format!("{path}: is not a regular file; move it away and restore the file"),
         ),
         Named::File { bytes, .. } if bytes < least_bytes => complaints.add(
             volume::BACKING_FILE_SHORT,
@@ -264,9 +264,9 @@ fn judge_storage(
             complaints.add(
                 volume::STORAGE_NEARLY_FULL,
                 format!(
-                    "{path}: {unwritten} bytes of it have no place on disk yet, and {} are left \
-                     for all volumes together: writes fail with EIO when none is left; free some \
-                     volumes or snapshots, or enlarge the filesystem",
+                    "{path}: {unwritten} bytes of it are not allocated yet, and {} are left for \
+                     all volumes together: writes fail with EIO when none is left; delete volumes \
+                     or snapshots, or enlarge the filesystem",
                     storage.free
                 ),
             );
@@ -276,8 +276,8 @@ fn judge_storage(
         complaints.add(
             volume::STORAGE_READ_ONLY,
             format!(
-                "{path}: is on a filesystem that is read-only now, so the volume cannot be \
-                 written; see the kernel's log, check the filesystem and mount it for writing"
+                "{path}: its filesystem is read-only now, so the volume cannot be written; check \
+                 the kernel log, check the filesystem, and mount it writable"
             ),
         );
     }
@@ -343,7 +343,7 @@ mod tests {
         let nearly = [volume::STORAGE_NEARLY_FULL];
         assert_eq!(told(file(64 * MIB, 0), full), nearly);
         assert_eq!(told(file(64 * MIB, 62 * MIB), full), nearly);
-        // What is left to be written has room.
+        // The unwritten rest fits.
         assert_eq!(told(file(64 * MIB, 63 * MIB), full), []);
         assert_eq!(told(file(64 * MIB, 65 * MIB), full), []);
     }

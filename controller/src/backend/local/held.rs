@@ -1,10 +1,10 @@
-//! The file that a volume had when it was attached, whatever has its name now. It gets a second
-//! name until the volume is detached, `<state-dir>/attached/<id>`; the lock that the node's loop
-//! device keeps tells whether it is in use. (The inode behind a device is shown to those only that
-//! can open the device; a container cannot, and to ask means to wait for its disk.)
+//! The file that a volume had when it was attached, even if another file has its name now. It has a
+//! second name until the volume is detached, `<state-dir>/attached/<id>`; the lock that the node's
+//! loop device holds shows whether it is in use. (The inode behind a device is visible only to
+//! processes that can open the device; a container cannot, and the query waits for the disk.)
 //!
-//! Where there is no such name, as of a volume that an earlier release attached, the names of the
-//! devices' files decide, and what may be the volume's counts as such.
+//! Without a second name, as for a volume that an earlier release attached, the names of the
+//! devices' files decide, and a file that may be the volume's counts as the volume's.
 
 use super::files::Backing;
 use super::loops::{self, Device};
@@ -16,8 +16,8 @@ use belay_server::call::Failure;
 use std::collections::HashSet;
 
 impl Store {
-    /// Remembers the file that a volume is attached with. Where its filesystem has no hard links,
-    /// the volume is attached all the same.
+    /// Gives the file that a volume is attached with its second name. If the filesystem has no hard
+    /// links, the volume is attached all the same.
     ///
     /// # Errors
     /// Those of the disk.
@@ -32,35 +32,35 @@ impl Store {
             tracing::warn!(
                 volume = id,
                 "the filesystem of the state directory has no hard links: a file that replaces \
-                 this volume's while it is attached will be known by names only"
+                 this volume's while it is attached is recognised by its name only"
             );
         }
         Ok(())
     }
 
-    /// Frees the name for another file, and keeps the data where it was the last one.
+    /// Frees the name for another file; keeps the data if it was the file's last name.
     fn forget_earlier(&self, id: &str, earlier: &Backing) -> Result<(), Failure> {
         if earlier.has_one_name()? {
             let aside = self.attached.set_aside(id)?;
             tracing::warn!(
                 volume = id,
                 "{}: an earlier file of the volume, which has no other name; move it to where it \
-                 belongs, or remove it (docs/operations.md)",
+                 belongs, or delete it (docs/operations.md)",
                 aside.display()
             );
         }
         self.attached.unlink(id)
     }
 
-    /// Tries again what an earlier attachment could not do; the volume may be in use.
+    /// Retries a link that an earlier attachment could not create; the volume may be in use.
     pub(super) fn remember_late(&self, id: &str, present: &Backing) {
         if let Err(failure) = self.remember_used_file(id, present) {
-            tracing::warn!(volume = id, "its file gets no second name: {failure}");
+            tracing::warn!(volume = id, "cannot give its file a second name: {failure}");
         }
     }
 
-    /// Whether `present` is the file that the volume was attached with, if that is known. It stays
-    /// so while `present` is open.
+    /// Whether `present` is the file that the volume was attached with, if known. The result holds
+    /// while `present` is open.
     fn is_remembered(&self, id: &str, present: &Backing) -> Result<Option<bool>, Failure> {
         match self.attached.inode(id)? {
             Some(attached) => Ok(Some(attached == present.inode()?)),
@@ -68,8 +68,8 @@ impl Store {
         }
     }
 
-    /// The same for a volume that is attached already, if another file was remembered, or none: by
-    /// an earlier release, or before one was restored. Only a file in use is the right one.
+    /// The same for an attached volume that has no second name or another file's: it was attached
+    /// by an earlier release, or its file was restored since. Only a file in use is the right one.
     pub(super) fn remember_used_file(&self, id: &str, present: &Backing) -> Result<(), Failure> {
         if self.is_remembered(id, present)? != Some(true) && present.is_locked()? {
             self.remember_file(id)?;
@@ -77,7 +77,7 @@ impl Store {
         Ok(())
     }
 
-    /// The volume is attached no more.
+    /// Removes the second name of a detached volume's file.
     pub(super) fn forget_file(&self, id: &str) {
         if let Err(failure) = self.attached.unlink(id) {
             tracing::warn!(volume = id, "{failure}; the next start removes it");
@@ -96,8 +96,8 @@ impl Store {
         }
     }
 
-    /// Refuses to take `present` for what the pods of an attached volume write to, if the node
-    /// uses another file, which `present` has replaced.
+    /// Refuses `present` as the file of an attached volume if the node uses another one, which
+    /// `present` has replaced.
     ///
     /// # Errors
     /// `Precondition`.
@@ -122,16 +122,16 @@ impl Store {
             return Ok(());
         }
         Err(Failure::precondition(format!(
-            "volume {id}: {} was replaced while node {node} uses the old file, so it is not what \
-             the pods write to; delete the pods that use the volume, so that it is unstaged, and \
+            "volume {id}: {} was replaced while node {node} uses the old file, so the pods write \
+             to the old one; delete the pods that use the volume, so that it is unstaged, and \
              repeat the call (docs/health.md, {})",
             present.path().display(),
             volume::BACKING_FILE_GONE.name()
         )))
     }
 
-    /// A loop device that uses the volume's file, or one that had its name; found by the name that
-    /// sysfs shows. Call this before the file is opened for writing or locked.
+    /// A loop device that uses the volume's file, or one that had its name; found by the file name
+    /// in sysfs. Call this before the file is opened for writing or locked.
     pub(super) fn device_of(&self, id: &str, record: &Record) -> Result<Option<Device>, Failure> {
         let mut devices = loops::named(id)?.into_iter();
         if devices.len() == 0 {
@@ -143,7 +143,7 @@ impl Store {
         if !is_known || present.may_be_written() {
             return Ok(devices.next());
         }
-        // Nobody writes to the volume's file: the devices have other files, of a name like it.
+        // No process writes to the volume's file: the devices use other files, of similar names.
         let path = self.files.path_of(id);
         Ok(devices.find(|device| {
             path.as_os_str() == device.file.as_str()
@@ -151,8 +151,8 @@ impl Store {
         }))
     }
 
-    /// Removes the second names of files whose volumes are not attached, unless one is the last
-    /// name, or in use.
+    /// Removes the second names of files whose volumes are not attached, except a last name and
+    /// those of files in use.
     pub(super) fn recover_held(
         &self,
         known: &HashSet<String>,
@@ -181,13 +181,13 @@ impl Store {
             return Ok(());
         };
         let why = match (file.has_one_name()?, file.is_locked()?) {
-            (true, _) => "has no other name any more",
+            (true, _) => "has no other name",
             (false, true) => "is in use",
             (false, false) => return self.attached.unlink(id),
         };
         Err(Failure::precondition(format!(
-            "{}: a file of a volume that is not attached, or not any more; it {why} and is left \
-             alone; move it to where it belongs, or remove it (docs/operations.md)",
+            "{}: belongs to no attached volume, but it {why}, so it is kept; move it to where it \
+             belongs, or delete it (docs/operations.md)",
             file.path().display()
         )))
     }

@@ -1,18 +1,18 @@
-//! The ids of `local`: `vol-` or `snap-`, and 32 lowercase hex digits. Random, so that an id is
-//! never given out twice, also not after the state was lost.
+//! The IDs of `local`: `vol-` or `snap-`, and 32 lowercase hex digits. Random, so that no ID is
+//! ever reused, even after the state was lost.
 
 use belay_server::call::Failure;
 
-/// What an id of a volume begins with.
+/// Prefix of volume IDs.
 pub(super) const VOLUME: &str = "vol-";
-/// What an id of a snapshot begins with.
+/// Prefix of snapshot IDs.
 pub(super) const SNAPSHOT: &str = "snap-";
 const RANDOM_BYTES: usize = 16;
 
 /// A new id of that kind.
 ///
 /// # Errors
-/// `Bug`, if the kernel gives no random bytes.
+/// `Bug` if the kernel returns no random bytes.
 pub(super) fn fresh(prefix: &str) -> Result<String, Failure> {
     let mut random = [0; RANDOM_BYTES];
     getrandom::fill(&mut random)
@@ -23,7 +23,7 @@ pub(super) fn fresh(prefix: &str) -> Result<String, Failure> {
     }))
 }
 
-/// Whether that could be an id of ours, of that kind.
+/// Whether that may be an ID of ours, of that kind.
 pub(super) fn is_ours(prefix: &str, text: &str) -> bool {
     text.strip_prefix(prefix).is_some_and(|digits| {
         digits.len() == 2 * RANDOM_BYTES

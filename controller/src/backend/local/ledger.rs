@@ -1,5 +1,5 @@
-//! The book of volumes and snapshots: `<state-dir>/state.redb`. Keeps records and the indexes over
-//! them in step, one transaction a change. Knows no files but its own, and not what states mean.
+//! The database of volumes and snapshots: `<state-dir>/state.redb`. Keeps records and their indexes
+//! consistent, one transaction per change. Knows no file but its own; does not interpret states.
 
 mod snapshots;
 mod totals;
@@ -28,20 +28,20 @@ const ATTACHED: TableDefinition<'_, (&str, &str), ()> = TableDefinition::new("at
 const SNAPSHOTS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("snapshots");
 /// Snapshot name to snapshot id.
 const SNAPSHOT_NAMES: TableDefinition<'_, &str, &str> = TableDefinition::new("snapshot_names");
-/// The volume it was cut from, and snapshot id, for every snapshot.
+/// Source volume and snapshot id, for every snapshot.
 const SNAPSHOTS_OF: TableDefinition<'_, (&str, &str), ()> = TableDefinition::new("snapshots_of");
-/// The open book.
+/// The open database.
 #[derive(Debug)]
 pub(super) struct Ledger {
     file: StateFile,
-    /// None if it could not be opened again.
+    /// None if reopening it failed.
     database: RwLock<Option<Database>>,
-    /// Held from a commit until its sums are shown: no older ones may come after them.
+    /// Held from a commit until its totals are shown: older ones must not follow them.
     showing: Mutex<()>,
 }
 
 impl Ledger {
-    /// Opens the book in that directory, or begins one. The caller holds the directory's lock.
+    /// Opens the database in that directory, or creates it. The caller holds the directory's lock.
     ///
     /// # Errors
     /// `Unreachable` if it cannot be read or written.
@@ -62,7 +62,7 @@ impl Ledger {
         Ok(ledger)
     }
 
-    /// Whether the book was begun by an earlier release, which knew no snapshots.
+    /// Whether an earlier release, which had no snapshots, created the database.
     fn lacks_tables(&self) -> Result<bool, Failure> {
         match self.begin_read()?.open_table(SNAPSHOTS) {
             Ok(_) => Ok(false),
@@ -71,17 +71,17 @@ impl Ledger {
         }
     }
 
-    /// Whether there is a book in that directory.
+    /// Whether that directory has a database.
     pub(super) fn is_in(dir: &Path) -> Result<bool, Failure> {
         let path = path_in(dir);
         path.try_exists().map_err(|error| at("stat", &path, &error))
     }
 
-    /// Makes sure that changes can be written, and opens the book again where it must be: after one
-    /// failed read or write, redb refuses all others until then.
+    /// Checks that changes can be written, and reopens the database if necessary: after one failed
+    /// read or write, redb refuses all others until then.
     ///
     /// # Errors
-    /// `Unreachable` if nothing can be written; reading may work all the same.
+    /// `Unreachable` if nothing can be written; reads may still work.
     pub(super) fn mend(&self) -> Result<(), Failure> {
         self.file.refuse_replaced()?;
         let mut database = self
@@ -91,7 +91,7 @@ impl Ledger {
         let usable = |opened: &Database| opened.begin_write().is_ok();
         if !database.as_ref().is_some_and(usable) {
             self.reopen(&mut database)?;
-            tracing::warn!("state.redb: opened again after a failed read or write");
+            tracing::warn!("state.redb: reopened after a failed read or write");
         }
         let tried = database
             .as_ref()
@@ -104,27 +104,27 @@ impl Ledger {
     }
 
     fn reopen(&self, database: &mut Option<Database>) -> Result<(), Failure> {
-        // First of all closed: redb has a lock on the file.
+        // Closed first: redb has a lock on the file.
         *database = None;
         *database = Some(self.file.open()?);
         Ok(())
     }
 
-    /// Does `work` in one transaction, which is on disk when this returns, or did not happen.
+    /// Runs `work` in one transaction, which is on disk when this returns, or has no effect.
     ///
     /// # Errors
-    /// Those of `work`; `Unreachable` if the book cannot be written or was replaced, that may be
+    /// Those of `work`; `Unreachable` if the database cannot be written or was replaced, may be
     /// running if the outcome is unknown.
     pub(super) fn change<T>(
         &self,
         work: impl FnOnce(&mut Changes<'_>) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
-        // Kept to the end, so that the book is not closed under the transaction.
+        // Held to the end, so that the database is not closed during the transaction.
         let database = self.opened()?;
         let transaction = database.as_ref().ok_or_else(closed)?.begin_write();
         let transaction = transaction.map_err(failed)?;
         let mut changes = Changes::of(&transaction)?;
-        // Whatever goes wrong before the commit aborts the transaction when it is dropped.
+        // An error before the commit drops the transaction, which aborts it.
         let result = work(&mut changes)?;
         let totals = changes.totals()?;
         drop(changes);
@@ -167,8 +167,8 @@ impl Ledger {
         Ok(record.map(|record| (id, record)))
     }
 
-    /// The records that follow `after`, by id, as long as `take` wants more. One that cannot be
-    /// read is passed as the failure to do so.
+    /// Passes the records after `after`, by id, to `take` until it returns false. For a record that
+    /// cannot be read, it passes the error.
     pub(super) fn scan(
         &self,
         after: Option<&str>,
@@ -189,7 +189,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// The sums.
+    /// The totals.
     pub(super) fn totals(&self) -> Result<Totals, Failure> {
         let transaction = self.begin_read()?;
         Totals::read(&transaction.open_table(TOTALS).map_err(failed)?)
@@ -219,7 +219,7 @@ impl Ledger {
         database.begin_read().map_err(failed)
     }
 
-    /// Also asked before a read: a volume of which a replaced book knows nothing is not gone.
+    /// Checks before a read too: a volume that a replaced database lacks may still exist.
     fn opened(&self) -> Result<RwLockReadGuard<'_, Option<Database>>, Failure> {
         self.file.refuse_replaced()?;
         Ok(self.database.read().unwrap_or_else(PoisonError::into_inner))
@@ -269,7 +269,7 @@ impl Changes<'_> {
             .map(|id| id.value().to_owned()))
     }
 
-    /// How many volumes that node has.
+    /// The number of volumes attached to that node.
     pub(super) fn attached_to(&self, node: &str) -> Result<usize, Failure> {
         let mut count = 0;
         for entry in self
@@ -285,7 +285,7 @@ impl Changes<'_> {
         Ok(count)
     }
 
-    /// The sums as they stand now.
+    /// The current totals.
     pub(super) fn totals(&self) -> Result<Totals, Failure> {
         Totals::read(&self.totals)
     }
@@ -294,7 +294,7 @@ impl Changes<'_> {
         totals.write(&mut self.totals)
     }
 
-    /// Writes a record, new or changed, and the indexes.
+    /// Writes a new or changed record and its index entries.
     pub(super) fn put(&mut self, id: &str, record: &Record) -> Result<(), Failure> {
         self.forget(id)?;
         self.volumes
@@ -316,7 +316,7 @@ impl Changes<'_> {
         })
     }
 
-    /// Removes a record, if it is there, and what the indexes say of it.
+    /// Removes a record, if it exists, and its index entries.
     pub(super) fn forget(&mut self, id: &str) -> Result<(), Failure> {
         let Some(record) = self.get(id)? else {
             return Ok(());
@@ -337,7 +337,7 @@ impl Changes<'_> {
     }
 }
 
-/// Makes an empty book under another name and renames it: one that was cut short while being made
+/// Creates an empty database under another name and renames it: one whose creation was interrupted
 /// could not be opened again.
 fn begin(dir: &Path, path: &Path) -> Result<(), Failure> {
     let draft = dir.join("state.redb.new");
@@ -358,7 +358,7 @@ fn begin(dir: &Path, path: &Path) -> Result<(), Failure> {
     sync_names(dir)
 }
 
-/// The smallest change there is.
+/// The smallest possible change.
 fn rewrite_totals(database: &Database) -> Result<(), Failure> {
     let transaction = database.begin_write().map_err(failed)?;
     let mut changes = Changes::of(&transaction)?;
@@ -369,7 +369,6 @@ fn rewrite_totals(database: &Database) -> Result<(), Failure> {
 }
 
 fn closed() -> Failure {
-    let message = "state.redb: could not be opened again after a failed read or write; repeat the \
-                   call";
+    let message = "state.redb: could not be reopened after a failed read or write; repeat the call";
     Failure::new(Kind::Unreachable, message)
 }

@@ -1,5 +1,5 @@
-//! The loop devices of this machine, as sysfs shows them, which does not ask the storage behind
-//! them. Opens no device.
+//! The loop devices of this machine in sysfs, which does not query the storage behind them. Opens
+//! no device.
 
 use super::fault::at;
 use belay_server::call::Failure;
@@ -9,25 +9,25 @@ use std::{fs, io};
 
 const SYSFS: &str = "/sys/block";
 
-/// What sysfs adds to the name of a file that was removed.
+/// The suffix that sysfs adds to the name of a removed file.
 pub(super) const DELETED: &str = " (deleted)";
 
 /// A bound loop device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Device {
     pub(super) path: String,
-    /// What sysfs calls its file. The folder may have another path in the mount namespace of the
-    /// node's agent.
+    /// The path of its file in sysfs. The directory may have another path in the mount namespace of
+    /// the node agent.
     pub(super) file: String,
 }
 
-/// The loop devices whose files may be or have been the one of that volume, by their names. Ids are
-/// random; who replaces a file moves the old one away (`vol-….bad`), or removes it (`vol-…
-/// (deleted)`), and the device goes on to use it. Without sysfs there are none, and the lock on the
-/// file must do.
+/// The bound loop devices whose file, by its name, is or was the file of that volume. IDs are
+/// random; an operator who replaces a file moves the old one aside (`vol-….bad`) or removes it
+/// (`vol-… (deleted)`), and the device continues to use it. Empty without sysfs; then only the lock
+/// on the file shows its use.
 ///
 /// # Errors
-/// `Unreachable`: sysfs cannot be read, which does not mean that there are none.
+/// `Unreachable` if sysfs cannot be read, which does not mean that there are none.
 pub(super) fn named(id: &str) -> Result<Vec<Device>, Failure> {
     let mut found = Vec::new();
     let entries = match fs::read_dir(SYSFS) {
@@ -61,7 +61,7 @@ fn backing_file(name: &str) -> Result<Option<String>, Failure> {
     }
 }
 
-/// Not there, or gone while it was read.
+/// Missing, or removed while it was read.
 fn is_absent(error: &io::Error) -> bool {
     matches!(
         Errno::from_io_error(error),

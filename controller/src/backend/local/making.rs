@@ -1,16 +1,16 @@
-//! The names at which a thread of this process is at work. What the ledger calls begun under any
-//! other name was given up: whoever began it failed, and could not clean up.
+//! The names that a thread of this process is working on. If the ledger has an unfinished creation
+//! or deletion of any other name, it has failed, and its cleanup too.
 
 use std::collections::HashSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Those names.
+/// The set of these names.
 #[derive(Debug, Default)]
 pub(super) struct Making {
     names: Mutex<HashSet<String>>,
 }
 
-/// The only maker of its name for as long as it lives.
+/// The only holder of its name until it is dropped.
 #[derive(Debug)]
 pub(super) struct Maker<'m> {
     making: &'m Making,
@@ -18,14 +18,14 @@ pub(super) struct Maker<'m> {
 }
 
 impl Making {
-    /// Takes the name; none if somebody has it.
+    /// Takes the name; none if another thread has it.
     pub(super) fn begin(&self, name: &str) -> Option<Maker<'_>> {
         let name = name.to_owned();
         let free = self.names().insert(name.clone());
         free.then(|| Maker { making: self, name })
     }
 
-    /// The set is whole between any two statements, so a panic elsewhere does not spoil it.
+    /// The set is consistent between any two statements, so a panic elsewhere does not corrupt it.
     fn names(&self) -> MutexGuard<'_, HashSet<String>> {
         self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -48,20 +48,19 @@ use store::Store;
 /// The sizes of volumes are multiples of this, in bytes.
 const STEP_BYTES: u64 = 1 << 20;
 
-/// What `local` must be told.
+/// The settings of `local`.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Where `state.redb`, `lock`, `volumes/`, `snapshots/` and `attached/` are. It must exist;
-    /// they are made if missing.
+    /// The directory of `state.redb`, `lock`, `volumes/`, `snapshots/` and `attached/`. It must
+    /// exist; they are created if missing.
     pub state_dir: PathBuf,
     /// The node that this controller runs on, and the only one its volumes can be attached to.
     pub node: NodeId,
-    /// Where that node is, if that is to be reported of the volumes.
+    /// The topology of that node, if volumes report it.
     pub place: Option<Topology>,
-    /// How many times over the room may be promised.
+    /// How many times over the space may be provisioned.
     pub overcommit: Overcommit,
-    /// The state must be there already: it was begun earlier, and where it is missing, its disk is
-    /// not mounted.
+    /// The state must exist: it was created earlier, and if it is missing, its disk is not mounted.
     pub require_state: bool,
 }
 
@@ -75,13 +74,13 @@ pub struct Local {
 }
 
 impl Local {
-    /// Takes the state directory for this process, and mends what an earlier one left half done.
-    /// Blocks; call it before the runtime serves. From then on `readiness` tells whether the state
-    /// can be read and written.
+    /// Takes the state directory for this process, and recovers from an earlier crash. Blocks; call
+    /// it before the runtime serves. From then on `readiness` reports whether the state can be read
+    /// and written.
     ///
     /// # Errors
-    /// `Precondition` if the directory is missing, not whole, or another process has it, else what
-    /// is wrong with it.
+    /// `Precondition` if the directory is missing, incomplete or used by another process; else
+    /// those of reading it.
     pub fn open(config: Config, readiness: Readiness) -> Result<Self, Failure> {
         describe_metrics();
         let store = Store::open(config)?;
@@ -102,7 +101,7 @@ impl Local {
         })
     }
 
-    /// Changes nothing. A caller that gives up while it waits has nothing begun.
+    /// Runs a read-only verb. A caller that stops waiting for its slot has started nothing.
     fn ask<T: Send + 'static>(
         &self,
         verb: Verb,
@@ -119,7 +118,7 @@ impl Local {
         self.run(&self.slots.changes, verb, work)
     }
 
-    /// A change that may copy for long.
+    /// A change that may copy for a long time.
     fn copy<T: Send + 'static>(
         &self,
         verb: Verb,
@@ -150,7 +149,7 @@ impl Local {
     }
 }
 
-/// Does `verb`. One failed read or write of the state must not stop all later ones.
+/// Runs `verb`. One failed read or write of the state must not stop all later ones.
 fn checked<T>(
     store: &Store,
     readiness: &Readiness,
@@ -183,13 +182,13 @@ fn mend(store: &Store, readiness: &Readiness) {
     }
 }
 
-/// Makes the copies that nobody waits for, one after the other, since they share a disk.
+/// Performs the copies that run in the background, one after the other, because they share a disk.
 fn copy_all(copies: &Copies, store: &Weak<Store>, readiness: &Readiness) {
     while let Some(snapshot) = copies.next() {
         let Some(store) = store.upgrade() else { return };
         let copied = checked(&store, readiness, |store| store.copy_snapshot(&snapshot));
         if let Err(failure) = copied {
-            tracing::error!(snapshot, "copying: {failure}");
+            tracing::error!(snapshot, "copy: {failure}");
         }
     }
 }
@@ -205,7 +204,7 @@ fn describe_metrics() {
     measured::describe();
     describe_gauge!(
         copies::COPIES,
-        "Copies that make snapshots and volumes, by how far they are."
+        "Copies that fill snapshots and volumes, by state."
     );
     describe_counter!(
         files::COPIED_BYTES,
@@ -214,7 +213,7 @@ fn describe_metrics() {
     );
     describe_counter!(
         files::UNCHECKED,
-        "Copies made though the filesystem does not report a file's other writers."
+        "Copies made although the filesystem does not report a file's other writers."
     );
     for counter in [files::COPIED_BYTES, files::UNCHECKED] {
         metrics::counter!(counter).increment(0);
@@ -224,12 +223,12 @@ fn describe_metrics() {
     describe_gauge!(
         "belay_controller_provisioned_bytes",
         Unit::Bytes,
-        "What is promised to all volumes and snapshots together."
+        "Bytes provisioned for all volumes and snapshots."
     );
     describe_gauge!(
         "belay_controller_capacity_bytes",
         Unit::Bytes,
-        "What may be promised to all volumes and snapshots together."
+        "Bytes that may be provisioned for all volumes and snapshots."
     );
 }
 

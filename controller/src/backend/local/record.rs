@@ -1,6 +1,5 @@
-//! What is remembered of one volume, and the bytes in which it is kept: JSON, with the version of
-//! the format in each record, so that a later release can read what an earlier one wrote. Opens
-//! nothing.
+//! The record of one volume, and its stored form: JSON, with the version of the format in each
+//! record, so that a later release can read what an earlier one wrote. Opens nothing.
 
 use crate::backend::{Mark, Phase, Terms, Usage, Volume};
 use belay_contract::publish_context::Content;
@@ -24,22 +23,22 @@ pub(super) struct Record {
     pub(super) bytes: u64,
     pub(super) usage: StoredUsage,
     pub(super) state: State,
-    /// Data may have been written to it; never taken back.
+    /// Data may have been written to it; never reset.
     pub(super) used: bool,
     pub(super) attached: Vec<Attached>,
-    /// What it was made from. Absent in version 1.
+    /// Its source. Absent in version 1.
     #[serde(default)]
     pub(super) source: Option<StoredSource>,
-    /// It was made from data, or data was observed in it; never taken back. Absent in version 1.
+    /// It was created from data, or data was observed in it; never reset. Absent in version 1.
     #[serde(default)]
     pub(super) populated: bool,
-    /// Its growth to `bytes` was promised and is not finished: its file had at least this size,
-    /// and may still have.
+    /// An expansion to `bytes` is recorded and not complete: its file had at least this size
+    /// before, and may still have it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) growing_from: Option<u64>,
 }
 
-/// [`ContentSource`] as it is kept.
+/// [`ContentSource`] in its stored form.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum StoredSource {
@@ -53,19 +52,19 @@ struct Header {
     version: u32,
 }
 
-/// How far a volume is.
+/// The state of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum State {
-    /// Intended; its file may exist or not. Nobody was told of it.
+    /// Intended; its file may exist or not. Not returned to any caller yet.
     Creating,
     /// Its file exists and is at least as large as recorded.
     Ready,
-    /// Given up; its file may exist or not. Nobody gets it any more.
+    /// Being deleted; its file may exist or not. No longer returned to callers.
     Deleting,
 }
 
-/// [`Usage`] as it is kept.
+/// [`Usage`] in its stored form.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum StoredUsage {
@@ -73,7 +72,7 @@ pub(super) enum StoredUsage {
     Filesystem(String),
 }
 
-/// A node that has the volume. Mount flags are not kept: they may hold secrets.
+/// A node that the volume is attached to. Mount flags are not stored: they may contain secrets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Attached {
     pub(super) node: String,
@@ -84,7 +83,7 @@ pub(super) struct Attached {
 }
 
 impl Record {
-    /// The intent to make a volume.
+    /// The intent to create a volume.
     pub(super) fn creating(
         name: &str,
         bytes: u64,
@@ -109,41 +108,41 @@ impl Record {
         }
     }
 
-    /// The least size of its file, in bytes, which was enlarged to `grown_to` once; a smaller one
-    /// has been truncated.
+    /// The minimum size of its file, in bytes, if it was last enlarged to `grown_to`; a smaller
+    /// file has been truncated.
     pub(super) fn least_bytes(&self, grown_to: u64) -> u64 {
         let promised = |from| grown_to.min(self.bytes).max(from);
         self.growing_from.map_or(self.bytes, promised)
     }
 
-    /// Notes whether its file holds data. `certain` is false where the filesystem cannot tell data
-    /// from holes. True if this was news.
+    /// Records whether its file holds data. `certain` is false if the filesystem does not
+    /// distinguish data from holes. Returns whether the record changed.
     pub(super) fn observe(&mut self, data: bool, certain: bool) -> bool {
         let before = (self.used, self.populated);
         self.used |= data;
-        // What earlier releases called used was observed in the same way.
+        // Earlier releases observed `used` in the same way.
         self.populated |= self.used && certain;
         (self.used, self.populated) != before
     }
 
-    /// Whether anybody may have written to it.
+    /// Whether data may have been written to it.
     pub(super) fn was_written(&self) -> bool {
         self.used || self.populated
     }
 
     /// Whether its file is damaged if it holds no data: a filesystem that was in use has at least
     /// its superblock, while the user of a raw volume may have discarded all of it. `certain` is
-    /// false where the filesystem cannot tell data from holes.
+    /// false if the filesystem does not distinguish data from holes.
     pub(super) fn must_hold_data(&self, certain: bool) -> bool {
         certain && self.was_written() && self.is_filesystem()
     }
 
-    /// Whether it is not raw.
+    /// Whether it is a filesystem volume, not a raw one.
     pub(super) fn is_filesystem(&self) -> bool {
         matches!(self.usage, StoredUsage::Filesystem(_))
     }
 
-    /// What is known of its content.
+    /// The known content.
     pub(super) fn content(&self) -> Content {
         match (self.populated, self.used) {
             (true, _) => Content::Populated,
@@ -152,10 +151,10 @@ impl Record {
         }
     }
 
-    /// Reads what [`Self::encode`] wrote.
+    /// Decodes the result of [`Self::encode`].
     ///
     /// # Errors
-    /// `Bug` for what is no record, or one of a later version; names the volume.
+    /// `Bug`, with the volume's ID, for an invalid record or one of a later version.
     pub(super) fn decode(id: &str, bytes: &[u8]) -> Result<Self, Failure> {
         let record: Self = decode(&format!("volume {id}"), bytes)?;
         Ok(Self {
@@ -164,18 +163,18 @@ impl Record {
         })
     }
 
-    /// The bytes to be kept.
+    /// The stored form.
     ///
     /// # Errors
-    /// `Bug`, if it cannot be written as JSON.
+    /// `Bug` if it cannot be encoded as JSON.
     pub(super) fn encode(&self) -> Result<Vec<u8>, Failure> {
         serde_json::to_vec(self).map_err(|error| Failure::bug(format!("state.redb: {error}")))
     }
 
-    /// How it looks from outside.
+    /// The volume as callers see it.
     ///
     /// # Errors
-    /// `Bug` if a kept id breaks the rules of today.
+    /// `Bug` if a stored ID breaks the present rules.
     pub(super) fn volume(&self, id: &str, place: Option<Arc<Topology>>) -> Result<Volume, Failure> {
         let usage = match &self.usage {
             StoredUsage::Block => Usage::Block,
@@ -202,10 +201,10 @@ impl Record {
         })
     }
 
-    /// How it is attached to that node, if it is.
+    /// The terms of its attachment to that node, if it is attached.
     ///
     /// # Errors
-    /// `Bug` if a kept access mode is not known.
+    /// `Bug` if the stored access mode is unknown.
     pub(super) fn terms_on(&self, node: &NodeId) -> Result<Option<Terms>, Failure> {
         let attached = self
             .attached
@@ -214,21 +213,21 @@ impl Record {
         attached.map(Attached::terms).transpose()
     }
 
-    /// How many it is when volumes are counted: what is not ready is none yet, or none any more.
+    /// 1 if it counts as a volume, else 0: only ready volumes count.
     pub(super) fn counts(&self) -> u64 {
         u64::from(self.state == State::Ready)
     }
 
-    /// The first node it is attached to.
+    /// The first node that it is attached to.
     pub(super) fn node(&self) -> Option<&str> {
         self.attached.first().map(|attached| attached.node.as_str())
     }
 }
 
-/// Reads one record of whatever kind; `whose` is for the error.
+/// Decodes a record of any kind; `whose` is for the error.
 ///
 /// # Errors
-/// `Bug` for what is no such record, or one of a later version.
+/// `Bug` for an invalid record or one of a later version.
 pub(super) fn decode<T: DeserializeOwned>(whose: &str, bytes: &[u8]) -> Result<T, Failure> {
     let unreadable = |why: String| Failure::bug(format!("state.redb: {whose}: {why}"));
     let damaged = |error: serde_json::Error| {
@@ -275,10 +274,7 @@ impl Attached {
     fn terms(&self) -> Result<Terms, Failure> {
         let mode = MODES.iter().find(|mode| mode.name() == self.mode).copied();
         let mode = mode.ok_or_else(|| {
-            Failure::bug(format!(
-                "state.redb: access mode {:?} is not known",
-                self.mode
-            ))
+            Failure::bug(format!("state.redb: unknown access mode {:?}", self.mode))
         })?;
         Ok(Terms {
             read_only: self.read_only,
@@ -370,7 +366,7 @@ mod tests {
         assert!(!record.observe(false, true) && record.observe(true, false));
         assert_eq!(record.content(), Content::Used);
         assert!(!record.observe(true, false) && !record.observe(false, false));
-        // Moved to a filesystem that reports holes, or kept by an earlier release.
+        // Moved to a filesystem that reports holes, or written by an earlier release.
         assert!(record.observe(false, true));
         assert_eq!(record.content(), Content::Populated);
         assert!(!record.observe(false, true) && !record.observe(false, false));

@@ -1,35 +1,34 @@
-//! What a start does with what a death left half done. Nobody was told of a volume that is being
-//! created, so it goes, unless its file is marked as whole: then it is ready. One that is being
-//! deleted goes too; one whose growth was promised grows, if its file was not truncated
-//! meanwhile. A half-made file that holds data all the same is kept, and no stray file is
-//! touched.
+//! Crash recovery at start. A volume that was being created was never returned, so it is deleted,
+//! unless its file is marked as complete: then it is ready. A deletion is completed, and so is a
+//! recorded expansion, if the file was not truncated meanwhile. A file of an unfinished creation
+//! that holds data all the same is kept, and no stray file is touched.
 
 use super::record::{Record, State};
 use super::store::{Store, whole_bytes};
 use belay_server::call::Failure;
 use std::collections::HashSet;
 
-/// What a recovery did.
+/// The results of a recovery.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Recovered {
-    /// Creations whose files turned out to be whole.
+    /// Creations whose files were complete.
     pub(super) completed: usize,
-    /// Creations that were undone.
+    /// Creations that were rolled back.
     pub(super) undone: usize,
-    /// Deletions that were finished.
+    /// Deletions that were completed.
     pub(super) deleted: usize,
-    /// Growths that were finished.
+    /// Expansions that were completed.
     pub(super) grown: usize,
-    /// Copies that begin again.
+    /// Copies that start again.
     pub(super) resumed: usize,
-    /// Volumes that may need more room than their size, since btrfs copies them on write.
+    /// Volumes that may need more space than their size, because btrfs copies them on write.
     pub(super) copy_on_write: usize,
-    /// What needs a person: told in the log.
+    /// Problems that need an operator; each is logged.
     pub(super) troubles: usize,
 }
 
 impl Recovered {
-    /// Counts a record that cannot be read, and logs it.
+    /// Counts and logs a record that cannot be read.
     pub(super) fn report(&mut self, id: &str, failure: &Failure) {
         tracing::error!(id, "recovery: {failure}");
         self.troubles += 1;
@@ -37,7 +36,7 @@ impl Recovered {
 }
 
 impl Store {
-    /// Mends the state. Trouble with one volume does not keep the others from being served.
+    /// Recovers the state. A problem with one volume does not keep the others from being served.
     ///
     /// # Errors
     /// Only if the ledger or the directory cannot be read.
@@ -63,7 +62,7 @@ impl Store {
                 tracing::warn!(
                     file = name,
                     bytes,
-                    "recovery: a file of no volume; left alone"
+                    "recovery: the file belongs to no volume; kept"
                 );
                 done.troubles += 1;
             }
@@ -76,7 +75,7 @@ impl Store {
         if done.copy_on_write > 0 {
             tracing::warn!(
                 volumes = done.copy_on_write,
-                "volumes on btrfs without NOCOW, which may need more room than their size; see \
+                "volumes on btrfs without NOCOW, which may need more space than their size; see \
                  docs/operations.md"
             );
         }
@@ -130,27 +129,33 @@ impl Store {
                     self.finish_growth(id, &backing)?;
                     done.grown += 1;
                 } else if bytes > record.bytes {
-                    tracing::warn!(volume = id, bytes, recorded = record.bytes, "larger file");
+                    tracing::warn!(
+                        volume = id,
+                        bytes,
+                        recorded = record.bytes,
+                        "the file is larger"
+                    );
                 }
             }
         }
         Ok(())
     }
 
-    /// Removes what is left of a volume that nobody makes or deletes any more.
+    /// Removes the remains of an interrupted creation or deletion.
     ///
     /// # Errors
-    /// `Precondition` if it was never handed out, but holds data that is nowhere else.
+    /// `Precondition` if the volume was never returned, but its file holds data that exists nowhere
+    /// else.
     pub(super) fn clear(&self, id: &str, record: &Record) -> Result<(), Failure> {
-        // One that was being filled holds data, but its source still has it.
+        // A file that was being filled holds data, but its source still has it.
         if record.state == State::Creating
             && record.source.is_none()
             && let Some(backing) = self.files.find(id)?
             && backing.holds_data()?
         {
             return Err(Failure::precondition(format!(
-                "{}: holds data, though its volume was never handed out; kept; move it away to \
-                 free the name {:?}",
+                "{}: holds data, but its volume was never returned; kept; move it away to free the \
+                 name {:?}",
                 backing.path().display(),
                 record.name
             )));

@@ -1,19 +1,19 @@
-//! Growing a volume: the new size is promised in the ledger, then the file follows, then the ledger
-//! says that it has. A growth that a crash interrupted is finished by the next start, growth or
-//! attachment. A file that was truncated is never enlarged: that would hide the loss. Nor is one
-//! that nobody uses, since another is in use in its place.
+//! Expanding a volume: record the new size in the ledger, enlarge the file, record that this is
+//! done. An expansion that a crash interrupted is completed by the next start, expansion or
+//! attachment. A truncated file is never enlarged: that would hide the loss. Nor is a file that
+//! replaced the one in use.
 
 use super::files::Backing;
 use super::store::{Store, fits, ready, whole_bytes};
 use belay_server::call::Failure;
 
-/// A growth.
+/// A recorded expansion.
 pub(super) struct Promise {
     before: u64,
     growing_from_before: Option<u64>,
-    /// The promised size.
+    /// The recorded size.
     pub(super) now: u64,
-    /// The file may have to follow.
+    /// The file may have to be enlarged.
     unfinished: bool,
 }
 
@@ -28,7 +28,7 @@ impl Store {
         self.follow(id, bytes, &backing)
     }
 
-    /// Finishes a growth that was promised earlier, if one was.
+    /// Completes an earlier expansion, if one is unfinished.
     pub(super) fn finish_growth(&self, id: &str, backing: &Backing) -> Result<(), Failure> {
         self.follow(id, 0, backing).map(drop)
     }
@@ -45,10 +45,10 @@ impl Store {
         }
     }
 
-    /// The first step. A volume that is large enough stays as it is.
+    /// The first step: records the size. A volume that is large enough stays as it is.
     ///
     /// # Errors
-    /// `Precondition` if the file was truncated; `Quota` if there is no room.
+    /// `Precondition` if the file was truncated; `Quota` if there is no free space.
     pub(super) fn promise(
         &self,
         id: &str,
@@ -79,7 +79,7 @@ impl Store {
     fn fulfil(&self, id: &str, bytes: u64) -> Result<u64, Failure> {
         let fulfilled = self.ledger.change(|changes| {
             let mut record = ready(id, changes.get(id)?)?;
-            // Another call may have promised more meanwhile.
+            // Another call may have recorded more meanwhile.
             if record.bytes == bytes && record.growing_from.take().is_some() {
                 changes.put(id, &record)?;
             }
@@ -88,8 +88,8 @@ impl Store {
         fulfilled.map_err(Failure::may_be_running)
     }
 
-    /// What a failure to follow means for the promise: a file that is large enough all the same, if
-    /// perhaps not on disk, may have been seen already.
+    /// Rolls the recorded size back after a failure, unless the file is large enough all the same,
+    /// if perhaps not on disk: callers may have seen that size already.
     pub(super) fn settle(
         &self,
         id: &str,
@@ -106,7 +106,7 @@ impl Store {
     fn take_back(&self, id: &str, promise: &Promise, failure: Failure) -> Failure {
         let taken_back = self.ledger.change(|changes| {
             let mut record = ready(id, changes.get(id)?)?;
-            // Another call may have promised more meanwhile.
+            // Another call may have recorded more meanwhile.
             if record.bytes == promise.now {
                 record.bytes = promise.before;
                 record.growing_from = promise.growing_from_before;
@@ -117,7 +117,7 @@ impl Store {
         match taken_back {
             Ok(()) => failure.rolled_back(),
             Err(also) => Failure {
-                message: format!("{failure}; and taking the promise back: {also}"),
+                message: format!("{failure}; the rollback failed too: {also}"),
                 ..failure.may_be_running()
             },
         }

@@ -1,26 +1,27 @@
-//! How many verbs are at work at a time, each on a thread of its own: a disk that does not answer
+//! Limits the verbs that run concurrently, each on its own thread: a disk that does not answer
 //! keeps those threads, and each costs memory. More verbs wait in a bounded queue. Knows no verb.
 
 use belay_server::call::Failure;
 use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Questions, which change nothing, that are looked up at a time.
+/// Maximum number of concurrent read-only verbs.
 pub(super) const QUESTIONS_MAX: usize = 16;
-/// Changes at a time. They take turns at the ledger, so more would not be faster.
+/// Maximum number of concurrent changes. They take turns at the ledger, so more are not faster.
 const CHANGES_MAX: usize = 16;
-/// Snapshots, restores and clones at a time. Each may copy for long, and must not hold up the
-/// other changes.
+/// Maximum number of concurrent snapshots, restores and clones. Each may copy for a long time, and
+/// must not block the other changes.
 const COPIES_MAX: usize = 8;
-/// All threads that verbs need.
+/// Threads for all verbs.
 pub(crate) const THREADS_MAX: usize = QUESTIONS_MAX + CHANGES_MAX + COPIES_MAX;
-/// Verbs of one kind that wait. A sidecar has some ten calls under way, so this is many of them.
+/// Maximum number of waiting verbs of one kind. A sidecar has some ten calls in progress, so this
+/// serves many of them.
 const WAITING_MAX: usize = 512;
 
-/// Slots for one kind of verbs, and the queue before them.
+/// Slots for one kind of verb, and its queue.
 #[derive(Debug)]
 pub(super) struct Slots {
-    /// Those at work and those that wait.
+    /// Running and waiting verbs.
     pub(super) admitted: Arc<Semaphore>,
     pub(super) at_work: Arc<Semaphore>,
 }
@@ -33,7 +34,7 @@ pub(super) struct AllSlots {
     pub(super) copies: Slots,
 }
 
-/// The right to work, until it is dropped.
+/// The permission to run, until it is dropped.
 #[derive(Debug)]
 pub(super) struct Slot {
     _admitted: OwnedSemaphorePermit,
@@ -58,15 +59,15 @@ impl Slots {
         }
     }
 
-    /// Waits for a slot. A caller that gives up waiting leaves the queue.
+    /// Waits for a slot. A caller that stops waiting leaves the queue.
     ///
     /// # Errors
-    /// `Busy` if too many wait already; then nothing has begun.
+    /// `Busy` if too many callers are waiting; nothing has started then.
     pub(super) async fn take(&self) -> Result<Slot, Failure> {
         let refused = || {
             Failure::busy(format!(
-                "{WAITING_MAX} calls of this kind wait already; repeat the call later; if the \
-                 number stays, see the kernel's log for a disk that does not answer"
+                "{WAITING_MAX} calls of this kind are waiting already; repeat the call later; if \
+                 this persists, check the kernel log for a disk that does not answer"
             ))
         };
         let admitted = Arc::clone(&self.admitted).try_acquire_owned();

@@ -1,6 +1,6 @@
-//! How much may be promised. With overcommit 1 every promised byte is there: the sizes of all
-//! volumes and snapshots together never pass what the filesystem holds besides foreign files and
-//! its own metadata. Blocks that files share are promised to each: any of them may be written anew.
+//! The bytes that may be provisioned. With overcommit 1 every provisioned byte can be written: the
+//! sizes of all volumes and snapshots together never exceed the filesystem less foreign files and
+//! its own metadata. Shared blocks count for each file: any of them may be rewritten.
 
 use super::files::{Files, Room};
 use super::ledger::Ledger;
@@ -8,19 +8,19 @@ use belay_server::call::Failure;
 use std::collections::HashSet;
 use std::str::FromStr;
 
-/// How many times over the room may be promised.
+/// How many times over the space may be provisioned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Overcommit {
     permille: u64,
 }
 
-/// Bounds of the factor: below, hardly anything could be made; above, the limit means nothing.
+/// Bounds of the factor: below, almost no volume fits; above, the limit is meaningless.
 const FACTOR_MIN: f64 = 0.1;
 const FACTOR_MAX: f64 = 1_000_000.0;
 
-/// Why a factor is refused.
+/// An invalid factor.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("overcommit {0:?}: not a number from {FACTOR_MIN} to {FACTOR_MAX}; write 1 or 2.5")]
+#[error("overcommit {0:?}: not a number from {FACTOR_MIN} to {FACTOR_MAX}, such as 1 or 2.5")]
 pub struct OvercommitError(String);
 
 impl Default for Overcommit {
@@ -48,9 +48,9 @@ impl FromStr for Overcommit {
 }
 
 impl Overcommit {
-    /// How many bytes all volumes and snapshots together may have. Foreign is what is taken of the
-    /// filesystem but not by their files; it cannot be promised. Shared blocks seem to be taken
-    /// once a file, so foreign ones can hide behind them: a filesystem of its own has none.
+    /// Maximum number of bytes of all volumes and snapshots together. Foreign space, which is used
+    /// but not by their files, cannot be provisioned. Shared blocks seem to be used once per file,
+    /// so they can hide foreign files; a dedicated filesystem has none.
     pub(super) fn ceiling(
         self,
         volumes: &Files,
@@ -73,8 +73,8 @@ impl Overcommit {
     }
 }
 
-/// What is allocated to files that the ledger knows, by these ids. Strays are foreign, whatever
-/// they are called, and so is for once what was made since the ids were looked up.
+/// Bytes allocated to files with these IDs. Stray files are foreign, whatever their names, and so,
+/// for once, is a file that was created after the IDs were read.
 pub(super) fn ours(files: &Files, ids: &HashSet<String>) -> Result<u64, Failure> {
     let mut ours = 0_u64;
     files.each(|name, allocated| {
@@ -99,7 +99,7 @@ mod tests {
             ((1000, 300, 100, "1.0"), 800),
             ((1000, 300, 100, "2.5"), 2000),
             ((1000, 0, 0, "0.5"), 500),
-            // Compressed or shared blocks: more seems allocated than is taken.
+            // Compressed or shared blocks: more seems allocated than is used.
             ((1000, 100, 400, "1"), 1000),
             ((u64::MAX, 0, 0, "1000"), u64::MAX),
         ];

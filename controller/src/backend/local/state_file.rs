@@ -1,5 +1,5 @@
-//! `state.redb` as a file: where it is, how it is opened, that it has room on disk, and that nobody
-//! put another one in its place. Must not know what is in it.
+//! `state.redb` as a file: its path, opening it, reserving its space on disk, and detecting that it
+//! was replaced. Must not know its content.
 
 use super::fault::{at, os};
 use super::files::Inode;
@@ -10,22 +10,23 @@ use rustix::io::Errno;
 use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
 
-/// Pages kept in memory; the default of 1 GiB is for databases, not for a list of volumes.
+/// Size of the cache; redb's default of 1 GiB is for larger databases than a list of volumes.
 const CACHE_BYTES: usize = 16 << 20;
 
-/// Least room on disk that the file is given, so that a full disk does not stop a small change.
+/// Minimum space on disk reserved for the file, so that a full disk does not prevent a small
+/// change.
 const RESERVE_BYTES: u64 = 4 << 20;
 
-/// The file that this process works with.
+/// The file that this process uses.
 #[derive(Debug)]
 pub(super) struct StateFile {
     path: PathBuf,
-    /// Open for as long as this is in use, so that the kernel gives its number to no other file.
+    /// Kept open, so that the kernel does not reuse its inode number.
     file: File,
 }
 
 impl StateFile {
-    /// Finds it in that directory.
+    /// Opens the file in that directory.
     ///
     /// # Errors
     /// `Unreachable`, naming the path.
@@ -36,7 +37,7 @@ impl StateFile {
         Ok(Self { path, file })
     }
 
-    /// Opens what is in it. An empty file is an error: what was in it was lost.
+    /// Opens the database. An empty file is an error: its content was lost.
     pub(super) fn open(&self) -> Result<Database, Failure> {
         self.reserve()?;
         let database = builder().open(&self.path).map_err(failed)?;
@@ -44,8 +45,7 @@ impl StateFile {
         Ok(database)
     }
 
-    /// Refuses to go on with a file that has lost its name: the next start would know nothing of
-    /// what is written into it.
+    /// Refuses a file that has lost its name: the next start would not see changes written into it.
     ///
     /// # Errors
     /// `Unreachable`.
@@ -59,33 +59,33 @@ impl StateFile {
         }
     }
 
-    /// Takes the blocks of the file, and as many again for its growth, while there are some.
+    /// Allocates the blocks of the file, and as many again for its growth, if available.
     fn reserve(&self) -> Result<(), Failure> {
         let metadata = self.file.metadata();
         let metadata = metadata.map_err(|error| at("stat", &self.path, &error))?;
         let bytes = metadata.len().saturating_mul(2).max(RESERVE_BYTES);
         let keep_size = FallocateFlags::KEEP_SIZE;
         if let Err(errno) = rustix::fs::fallocate(&self.file, keep_size, 0, bytes) {
-            // Not needed as long as the disk is not full.
+            // Needed only once the disk is full.
             tracing::warn!("{}", os("fallocate", &self.path, errno));
         }
         Ok(())
     }
 }
 
-/// How redb is used.
+/// The settings of redb.
 pub(super) fn builder() -> redb::Builder {
     let mut builder = Database::builder();
     builder.set_cache_size(CACHE_BYTES);
     builder
 }
 
-/// Where it is in the state directory.
+/// Its path in the state directory.
 pub(super) fn path_in(dir: &Path) -> PathBuf {
     dir.join("state.redb")
 }
 
-/// Puts the names in the state directory on disk.
+/// Writes the names in the state directory to disk.
 ///
 /// # Errors
 /// `Unreachable`, naming the directory.
@@ -94,24 +94,25 @@ pub(super) fn sync_names(dir: &Path) -> Result<(), Failure> {
     rustix::fs::fsync(&opened).map_err(|errno| os("fsync", dir, errno))
 }
 
-/// An error of redb, and what to do about it.
+/// An error of redb, with advice.
 pub(super) fn failed(error: impl Into<redb::Error>) -> Failure {
     let error = error.into();
     Failure::new(
         Kind::Unreachable,
         format!(
-            "state.redb: {error}; free or mend the disk of the state directory, and repeat the call"
+            "state.redb: {error}; free space on the disk of the state directory, or repair it, and \
+             repeat the call"
         ),
     )
 }
 
-/// What the file of that name knows of the object of the call, the next start tells: no code must
-/// say that nothing is left of it.
+/// Only the next start reads the file of that name, so no final code may be returned: the caller
+/// would conclude that nothing remains.
 fn replaced(path: &Path) -> Failure {
     let failure = Failure::new(
         Kind::Unreachable,
         format!(
-            "{}: was replaced or removed beneath the running controller, so no call is \
+            "{}: was replaced or removed while the controller was running, so no call is \
              acknowledged; make sure that the state directory is complete, and restart the \
              controller",
             path.display()

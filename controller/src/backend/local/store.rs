@@ -1,5 +1,5 @@
-//! The state directory as a whole: taken for one process, looked things up in. The verbs that
-//! change it are in files of their own.
+//! The state directory: taken for one process, and read. The verbs that change it are in separate
+//! files.
 
 use super::copies::Copies;
 use super::fault::{at, emptied, os};
@@ -22,37 +22,37 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
-/// The state of `local`. A volume changes by intent (in the ledger), act (on its file), commit (in
-/// the ledger), so that [`Store::recover`] can tell after any death what was going on.
+/// The state of `local`. A volume changes by intent (in the ledger), action (on its file), commit
+/// (in the ledger), so that [`Store::recover`] knows the interrupted change after any crash.
 #[derive(Debug)]
 pub(super) struct Store {
     pub(super) ledger: Ledger,
-    /// Those of the volumes.
+    /// The files of volumes.
     pub(super) files: Files,
-    /// Those of the snapshots.
+    /// The files of snapshots.
     pub(super) snapshots: Files,
-    /// Those that the attached volumes were attached with: see `held.rs`.
+    /// The files that attached volumes were attached with: see `held.rs`.
     pub(super) attached: Files,
     pub(super) copies: Arc<Copies>,
     pub(super) node: NodeId,
-    /// Where all volumes are, if that is reported.
+    /// The topology of all volumes, if it is reported.
     pub(super) place: Option<Arc<Topology>>,
     pub(super) overcommit: Overcommit,
     pub(super) largest_file_bytes: u64,
-    /// Names of volumes.
+    /// Names of volumes that a thread is working on.
     pub(super) making: Making,
-    /// Names of snapshots.
+    /// Names of snapshots that a thread is working on.
     pub(super) cutting: Making,
-    /// The filesystem reports holes as such, so data that is found was written by somebody.
+    /// The filesystem reports holes, so any data in a file was written.
     pub(super) tells_holes: bool,
-    /// Held for as long as the process lives.
+    /// Held until the process exits.
     _lock: File,
-    /// Likewise: a restore replaces the file above, and nobody has locked the new one.
+    /// Likewise: a restore replaces the lock file, and the new one is not locked.
     _dir_lock: File,
 }
 
 impl Store {
-    /// Takes the directory and opens what is in it.
+    /// Locks the directory and opens its content.
     pub(super) fn open(config: Config) -> Result<Self, Failure> {
         let dir = &config.state_dir;
         present(dir)?;
@@ -67,7 +67,7 @@ impl Store {
             refuse_orphans(dir, &files, id::VOLUME)?;
             refuse_orphans(dir, &snapshots, id::SNAPSHOT)?;
         }
-        // Before anything is kept in them, whichever start has made them.
+        // Before anything is stored in them, whichever start created them.
         sync_names(dir)?;
         Ok(Self {
             ledger: Ledger::open(dir)?,
@@ -103,12 +103,12 @@ impl Store {
             .transpose()
     }
 
-    /// How a volume looks from outside.
+    /// The volume as callers see it.
     pub(super) fn volume(&self, id: &str, record: &Record) -> Result<Volume, Failure> {
         record.volume(id, self.place.clone())
     }
 
-    /// The token is the last id of the page before, which may be gone by now.
+    /// The token is the last ID of the previous page; that volume may have been deleted.
     pub(super) fn list(&self, after: Option<&str>, limit: usize) -> Result<Page, Failure> {
         refuse_foreign_token(after)?;
         let mut page = Page::default();
@@ -132,7 +132,7 @@ impl Store {
         Ok(page)
     }
 
-    /// How a volume is listed whose record cannot be read: its id is all that is known.
+    /// The list entry of a volume whose record cannot be read: only its ID is known.
     fn unreadable(&self, id: &str, failure: Failure) -> Result<Volume, Failure> {
         if failure.kind != Kind::Bug {
             return Err(failure);
@@ -153,13 +153,13 @@ impl Store {
     /// The file of a volume that was ready a moment ago.
     pub(super) fn backing(&self, id: &str) -> Result<Backing, Failure> {
         self.files.get(id).or_else(|missing| {
-            // Gone with its volume, rather than lost?
+            // Deleted with its volume, rather than lost?
             ready(id, self.ledger.get(id)?)?;
             Err(missing)
         })
     }
 
-    /// The same for reading only.
+    /// The same, read-only.
     pub(super) fn backing_for_reading(&self, id: &str) -> Result<Backing, Failure> {
         self.files.get_for_reading(id).or_else(|missing| {
             ready(id, self.ledger.get(id)?)?;
@@ -170,7 +170,7 @@ impl Store {
     /// Whether that file, which is the volume's or was cut from it, holds data.
     ///
     /// # Errors
-    /// `Precondition` if it does not, and must.
+    /// `Precondition` if it does not but must.
     pub(super) fn data_in(
         &self,
         file: &Backing,
@@ -205,26 +205,26 @@ impl Store {
         }
     }
 
-    /// What may be promised in all.
+    /// Bytes that may be provisioned in total.
     pub(super) fn ceiling(&self) -> Result<u64, Failure> {
         self.overcommit
             .ceiling(&self.files, &self.snapshots, &self.ledger)
     }
 }
 
-/// Refuses to go on after what no page of volumes ended with.
+/// Refuses a token that no page of volumes ended with.
 pub(super) fn refuse_foreign_token(after: Option<&str>) -> Result<(), Failure> {
     let Some(token) = after.filter(|token| !id::is_ours(id::VOLUME, token)) else {
         return Ok(());
     };
-    let message = format!("starting_token {token:?}: not from a list of this driver");
+    let message = format!("starting_token {token:?}: not returned by a list of this driver");
     Err(Failure::new(Kind::BadToken, message))
 }
 
-/// The record of a volume that can be worked with.
+/// The record of a ready volume.
 ///
 /// # Errors
-/// `NotFound`; `Busy` while it is being made or deleted.
+/// `NotFound`; `Busy` while it is being created or deleted.
 pub(super) fn ready(id: &str, record: Option<Record>) -> Result<Record, Failure> {
     let record = record.ok_or_else(|| Failure::not_found(format!("volume {id}: not found")))?;
     match record.state {
@@ -236,41 +236,41 @@ pub(super) fn ready(id: &str, record: Option<Record>) -> Result<Record, Failure>
     }
 }
 
-/// Refuses a promise of `more` bytes if it does not fit under the ceiling.
+/// Refuses `more` bytes if they do not fit under the ceiling.
 pub(super) fn fits(changes: &Changes<'_>, ceiling: u64, more: u64) -> Result<(), Failure> {
     let left = ceiling.saturating_sub(changes.totals()?.bytes);
     if more <= left {
         return Ok(());
     }
     Err(Failure::quota(format!(
-        "{more} more bytes asked for, {left} of {ceiling} left; free some volumes or snapshots, \
+        "{more} more bytes requested, {left} of {ceiling} left; delete volumes or snapshots, \
          enlarge the filesystem of the state directory, or raise --overcommit"
     )))
 }
 
-/// The directory is not made here: where it is missing, its filesystem may not be mounted, and all
-/// volumes would seem to be gone.
+/// The directory is not created: if it is missing, its filesystem may not be mounted, and all
+/// volumes would seem to be deleted.
 fn present(dir: &Path) -> Result<(), Failure> {
     if dir.try_exists().map_err(|error| at("stat", dir, &error))? {
         return Ok(());
     }
     Err(Failure::precondition(format!(
-        "{}: there is no such state directory; mount the filesystem that holds it, or make it, \
-         if this is the first start",
+        "{}: the state directory does not exist; mount the filesystem that contains it, or create \
+         it if this is the first start",
         dir.display()
     )))
 }
 
-/// Nothing must be made there: it would be hidden once the disk is mounted.
+/// No state is created there: it would be hidden once the disk is mounted.
 fn not_mounted(dir: &Path) -> Failure {
     Failure::precondition(format!(
         "{}: has no state.redb, which --require-state demands; mount the disk that holds it, or \
-         restore it; for the first start, leave --require-state out",
+         restore it; for the first start, omit --require-state",
         dir.display()
     ))
 }
 
-/// Volumes or snapshots without a ledger are such whose ledger was lost: with an empty one, they
+/// If volumes or snapshots exist without a ledger, the ledger was lost; with an empty one, they
 /// would count as deleted.
 fn refuse_orphans(dir: &Path, files: &Files, kind: &str) -> Result<(), Failure> {
     let mut orphan = None;
@@ -281,15 +281,15 @@ fn refuse_orphans(dir: &Path, files: &Files, kind: &str) -> Result<(), Failure> 
     })?;
     let Some(name) = orphan else { return Ok(()) };
     Err(Failure::precondition(format!(
-        "{}: state.redb is missing, but {} is there; restore state.redb, or, to give up all \
-         volumes and snapshots, move their files away",
+        "{}: state.redb is missing, but {} exists; restore state.redb, or, to abandon all volumes \
+         and snapshots, move their files away",
         dir.display(),
         files.path_of(&name).display()
     )))
 }
 
-/// Whether lseek(2) distinguishes data from holes here; where it does not, all is data. The lock
-/// file, which is empty, serves as the sample.
+/// Whether lseek(2) distinguishes data from holes here; if not, all is data. The lock file, which
+/// is empty, serves as the sample.
 fn tells_holes(lock: &File) -> bool {
     let found = rustix::fs::ftruncate(lock, STEP_BYTES)
         .and_then(|()| rustix::fs::seek(lock, SeekFrom::Data(0)));
@@ -306,7 +306,7 @@ fn tells_holes(lock: &File) -> bool {
     tells
 }
 
-/// Makes sure that no other process works on the directory.
+/// Ensures that no other process uses the directory.
 fn lock(dir: &Path) -> Result<File, Failure> {
     let path = dir.join("lock");
     let lock = OpenOptions::new()
@@ -321,7 +321,7 @@ fn lock(dir: &Path) -> Result<File, Failure> {
     Ok(lock)
 }
 
-/// The same by the directory itself.
+/// The same with the directory itself.
 fn lock_dir(dir: &Path) -> Result<File, Failure> {
     let opened = File::open(dir).map_err(|error| at("open", dir, &error))?;
     take(&opened, dir)?;
@@ -332,14 +332,14 @@ fn take(lock: &File, path: &Path) -> Result<(), Failure> {
     match rustix::fs::flock(lock, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(()),
         Err(Errno::WOULDBLOCK) => Err(Failure::precondition(format!(
-            "{}: held by another belay-controller; stop it, or name another --state-dir",
+            "{}: held by another belay-controller; stop it, or use another --state-dir",
             path.display()
         ))),
         Err(errno) => Err(os("flock", path, errno)),
     }
 }
 
-/// The least size of that file, the volume's, which it has.
+/// The minimum size of that file, the volume's, which must have it.
 ///
 /// # Errors
 /// `Precondition` if it is smaller.

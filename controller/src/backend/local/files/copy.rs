@@ -1,5 +1,5 @@
-//! What one backing file takes over from another: shared blocks where the filesystem can, else a
-//! copy of the data without the holes.
+//! Filling a backing file from another: by sharing blocks where the filesystem can, else by copying
+//! the data without the holes.
 
 use super::Backing;
 use crate::backend::local::fault::{os, truncated};
@@ -7,27 +7,27 @@ use belay_server::call::Failure;
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 
-/// How much is copied between two looks at whether to go on, in bytes.
+/// Bytes copied between two checks for cancellation.
 const PIECE_BYTES: u64 = 64 << 20;
 
-/// Counts the data that was copied.
+/// Counts the bytes copied.
 pub(in crate::backend::local) const COPIED_BYTES: &str = "belay_controller_copied_bytes_total";
 
 /// How a copy ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::backend::local) enum Copied {
-    /// All is there.
+    /// All of it.
     Whole,
-    /// Somebody wanted it to end.
+    /// Cancelled.
     Stopped,
 }
 
 impl Backing {
-    /// Becomes what the other file is at one instant, sharing its blocks; no writer can get in
-    /// between. False, and nothing done, if the filesystem cannot share.
+    /// Takes on the content that the other file has at one instant, by sharing its blocks; no write
+    /// can fall in between. False, without effect, if the filesystem cannot share.
     ///
     /// # Errors
-    /// `Precondition` if the other file had less than `least_bytes` at that instant; `Quota` or
+    /// `Precondition` if the other file was smaller than `least_bytes` at that instant; `Quota` or
     /// `Unreachable`.
     pub(in crate::backend::local) fn share(
         &self,
@@ -44,17 +44,17 @@ impl Backing {
                 ))),
                 _ => Ok(true),
             },
-            // ioctl_ficlone(2): no reflink here, two filesystems, or files that cannot share.
+            // ioctl_ficlone(2): no reflink support, two filesystems, or files that cannot share.
             Err(Errno::OPNOTSUPP | Errno::XDEV | Errno::INVAL | Errno::NOTTY) => Ok(false),
             Err(errno) => Err(os("ioctl FICLONE", &self.path, errno)),
         }
     }
 
-    /// Copies the first `bytes` of the other file, which nobody may write to meanwhile, into this
-    /// one, whatever it held; holes stay holes. Asks before every piece whether to go on.
+    /// Replaces the content by the first `bytes` of the other file, to which no process may write
+    /// meanwhile; holes stay holes. Calls `go_on` before every piece.
     ///
     /// # Errors
-    /// `Precondition` if the other file has less; `Busy` if it was changed all the same; `Quota` or
+    /// `Precondition` if the other file is smaller; `Busy` if it changed all the same; `Quota` or
     /// `Unreachable`.
     pub(in crate::backend::local) fn copy(
         &self,
@@ -85,12 +85,12 @@ impl Backing {
             }
             at = end;
         }
-        // Truncated under the copy, the rest of it would have become a hole.
+        // If it was truncated meanwhile, the rest of the copy is a hole.
         from.refuse_truncated(bytes)?;
         if from.version()? != before {
             return Err(Failure::busy(format!(
-                "{}: changed while it was copied, so the copy may be torn and is discarded; keep \
-                 other programs off the file and repeat the call",
+                "{}: changed while it was copied, so the copy is inconsistent and discarded; stop \
+                 other programs from writing to the file and repeat the call",
                 from.path.display()
             )));
         }
@@ -98,9 +98,9 @@ impl Backing {
         Ok(Copied::Whole)
     }
 
-    /// What every change of the content changes: size and the time of the last change, with its
-    /// nanoseconds. That is ctime: mtime can be set back (utimensat(2)). A change of an attribute
-    /// alone changes it as well, and then the copy is repeated for nothing.
+    /// Differs after every change of the content: size and ctime, with nanoseconds. Not mtime,
+    /// which can be set back (utimensat(2)). A change of an attribute changes ctime too; the copy
+    /// is then repeated needlessly.
     fn version(&self) -> Result<(i64, i64, i64), Failure> {
         let stat = self.stat()?;
         let nanoseconds = i64::try_from(stat.st_ctime_nsec).unwrap_or_default();
@@ -121,7 +121,7 @@ impl Backing {
         .map_err(|errno| os("copy_file_range", &self.path, errno))
     }
 
-    /// Where the next data begins and ends, from `at` on and before `limit`.
+    /// Start and end of the next data, from `at` on and before `limit`.
     fn data_after(&self, at: u64, limit: u64) -> Result<Option<(u64, u64)>, Failure> {
         if at >= limit {
             return Ok(None);

@@ -1,6 +1,6 @@
-//! btrfs writes elsewhere what is overwritten, and keeps an old extent as long as any block of it
-//! is in use: a volume that is full and overwritten at random takes far more room than its size.
-//! Files with the attribute NOCOW (chattr(1), C) are overwritten in place.
+//! btrfs writes overwritten blocks elsewhere, and keeps an old extent while any block of it is in
+//! use: a full volume that is overwritten at random takes far more space than its size. Files with
+//! the attribute NOCOW (chattr(1), C) are overwritten in place.
 
 use super::Backing;
 use crate::backend::local::fault::os;
@@ -19,19 +19,19 @@ pub(super) fn is_btrfs(dir: &File) -> Result<bool, Errno> {
 }
 
 impl Backing {
-    /// Has the file, which is empty, overwritten in place.
+    /// Sets NOCOW on the file, which is empty.
     pub(super) fn write_in_place(&self) {
         let set = self.attributes().and_then(|attributes| {
             rustix::fs::ioctl_setflags(&self.file, attributes | IFlags::NOCOW)
         });
         if let Err(errno) = set {
             let why = os("ioctl FS_IOC_SETFLAGS NOCOW", &self.path, errno);
-            tracing::warn!("{why}; the volume may need more room than its size");
+            tracing::warn!("{why}; the volume may need more space than its size");
         }
     }
 
-    /// Gives the file, which is empty, the NOCOW of the other one, without which they cannot share
-    /// blocks. If that fails, they do not.
+    /// Sets NOCOW on the file, which is empty, as on the other file: files that differ in it cannot
+    /// share blocks. If this fails, they do not.
     pub(super) fn overwrite_like(&self, from: &Self) {
         let (Ok(ours), Ok(theirs)) = (self.attributes(), from.attributes()) else {
             return;
@@ -46,7 +46,7 @@ impl Backing {
         }
     }
 
-    /// Whether an overwrite takes room on its btrfs.
+    /// Whether an overwrite allocates space on its btrfs.
     ///
     /// # Errors
     /// `Unreachable`.

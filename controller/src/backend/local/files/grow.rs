@@ -1,5 +1,5 @@
-//! Enlarging a file, and the note in the file that this was begun: from then on all of it may be in
-//! use, and where it is small all the same, it was cut.
+//! Enlarging a file, and recording that in the file: from then on all of it may be in use, and if
+//! it is smaller, it was truncated.
 
 use super::{Backing, Files};
 use crate::backend::local::fault::os;
@@ -7,21 +7,22 @@ use belay_server::call::Failure;
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 
-/// Attribute of a file (xattr(7)): the size that it was last enlarged to, in bytes.
+/// Attribute (xattr(7)) of a file: the size that it was last enlarged to, in bytes.
 const GROWN: &str = "user.belay.grown";
-/// The digits of 2^64.
+/// Number of digits of 2^64.
 const DIGITS_MAX: usize = 20;
 
 impl Backing {
-    /// Makes it at least that large; never smaller.
+    /// Enlarges it to at least that size; never shrinks it.
     ///
     /// # Errors
-    /// `Range` if the filesystem cannot have a file of that size, else `Quota` or `Unreachable`.
+    /// `Range` if the filesystem does not support a file of that size, else `Quota` or
+    /// `Unreachable`.
     pub(in crate::backend::local) fn grow(&self, bytes: u64) -> Result<(), Failure> {
         let before = self.bytes()?;
         if before < bytes {
-            // First the note: a node may use all of the file as soon as it is larger. Killed in
-            // between, the volume needs a person (docs/health.md), but has lost nothing.
+            // The attribute first: a node may use all of the file as soon as it is larger. A crash
+            // in between needs an operator (docs/health.md), but loses nothing.
             if before > 0 {
                 self.note_grown(bytes)?;
             }
@@ -31,7 +32,7 @@ impl Backing {
                 match self.note_grown(before) {
                     Ok(()) => failure,
                     Err(also) => Failure {
-                        message: format!("{failure}; and taking the note back: {also}"),
+                        message: format!("{failure}; restoring the attribute failed too: {also}"),
                         ..failure
                     },
                 }
@@ -43,7 +44,7 @@ impl Backing {
     fn note_grown(&self, bytes: u64) -> Result<(), Failure> {
         let value = bytes.to_string();
         match rustix::fs::fsetxattr(&self.file, GROWN, value.as_bytes(), XattrFlags::empty()) {
-            // A filesystem without such attributes has no notes.
+            // A filesystem without extended attributes records nothing.
             Ok(()) | Err(Errno::NOTSUP) => Ok(()),
             Err(errno) => Err(os("fsetxattr", &self.path, errno)),
         }
@@ -58,7 +59,7 @@ impl Backing {
 }
 
 impl Files {
-    /// The same of the file of that id; opens nothing.
+    /// The same for the file of that ID, without opening it.
     pub(in crate::backend::local) fn grown_to(&self, id: &str) -> Result<u64, Failure> {
         let path = self.path_of(id);
         let mut value = [0; DIGITS_MAX];

@@ -1,27 +1,27 @@
 //! Whether another program can write to a file: `mount -o loop`, `e2fsck` and `qemu-img` take no
 //! lock, but the kernel grants no read lease while any descriptor for writing is open (fcntl(2)).
-//! The one file of the controller with unsafe code; it decides nothing.
+//! The only file of the controller with unsafe code; it decides nothing.
 
 use rustix::io::Errno;
 use std::fs::File;
 use std::os::fd::AsRawFd as _;
 use std::sync::Once;
 
-/// Who can write to a file.
+/// The other programs that can write to a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Writers {
-    /// Nobody has it open for writing.
+    /// No process has it open for writing.
     None,
-    /// Somebody has.
+    /// A process has.
     Some,
     /// The filesystem grants no leases (NFS, FUSE), or not to this user.
     Unknown(Errno),
 }
 
-/// Takes a read lease and gives it back at once; the descriptor must be for reading only.
+/// Takes a read lease and releases it at once; the descriptor must be read-only.
 pub(super) fn writers(file: &File) -> Writers {
     static IGNORE: Once = Once::new();
-    // An open for writing in the instant between sends SIGIO, which would end the process.
+    // An open for writing in between sends SIGIO, which would end this process.
     IGNORE.call_once(ignore_sigio);
     match set_lease(file, libc::F_RDLCK).and_then(|()| set_lease(file, libc::F_UNLCK)) {
         Ok(()) => Writers::None,
@@ -35,7 +35,7 @@ pub(super) fn writers(file: &File) -> Writers {
     reason = "rustix has no signal(2); tokio's handler would need a runtime"
 )]
 fn ignore_sigio() {
-    // SAFETY: no code of ours runs as a handler, and nobody else here uses SIGIO.
+    // SAFETY: no code of ours runs as a handler, and no other code here uses SIGIO.
     unsafe {
         libc::signal(libc::SIGIO, libc::SIG_IGN);
     }
@@ -67,7 +67,7 @@ mod tests {
         let reader = File::open(&path).unwrap();
         flock(&reader, FlockOperation::LockExclusive).unwrap();
         assert_eq!(writers(&file), Writers::None);
-        // Given back: otherwise this would wait for the lease to break.
+        // Released: otherwise this would wait for the lease to break.
         File::options().write(true).open(&path).unwrap();
         assert_eq!(writers(&file), Writers::None);
     }

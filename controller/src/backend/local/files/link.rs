@@ -1,5 +1,5 @@
-//! Files by their inodes: whether two names lead to the same one, and a second name that keeps a
-//! file whose first one is taken away.
+//! Files by inode: whether two names refer to the same file, and a second name that keeps a file
+//! whose first name is removed.
 
 use super::{Backing, Files};
 use crate::backend::local::fault::os;
@@ -8,10 +8,10 @@ use rustix::fs::{AtFlags, FlockOperation, Stat};
 use rustix::io::Errno;
 use std::path::PathBuf;
 
-/// Earlier files of one volume that are kept for an operator.
+/// Maximum number of earlier files of one volume that are kept for an operator.
 const ASIDE_MAX: u32 = 100;
 
-/// Tells a file from all others while either of them is open; numbers change at a reboot.
+/// Identifies a file while it is open; numbers change at a reboot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::backend::local) struct Inode {
     dev: u64,
@@ -28,18 +28,18 @@ impl From<Stat> for Inode {
 }
 
 impl Files {
-    /// Gives the file of that id in the other directory the same name in this one; tells whether
-    /// the filesystem has such names.
+    /// Links the file of that ID in the other directory into this one, under the same name; false
+    /// if the filesystem does not support that.
     pub(in crate::backend::local) fn link(&self, from: &Self, id: &str) -> Result<bool, Failure> {
         match rustix::fs::linkat(&from.dir, id, &self.dir, id, AtFlags::empty()) {
             Ok(()) => Ok(true),
-            // link(2): no hard links at all, none to another mount, no more of them.
+            // link(2): no hard links at all, none to another mount, or too many.
             Err(Errno::PERM | Errno::OPNOTSUPP | Errno::XDEV | Errno::MLINK) => Ok(false),
             Err(errno) => Err(os("link", &self.path_of(id), errno)),
         }
     }
 
-    /// Gives the file of that id another name beside it, and tells which.
+    /// Gives the file of that ID another name in the same directory; returns its path.
     pub(in crate::backend::local) fn set_aside(&self, id: &str) -> Result<PathBuf, Failure> {
         for number in 1..=ASIDE_MAX {
             let name = format!("{id}.{number}");
@@ -53,13 +53,13 @@ impl Files {
             }
         }
         Err(Failure::precondition(format!(
-            "{}.*: too many earlier files of one volume; move them to where they belong, or remove \
+            "{}.*: too many earlier files of one volume; move them to where they belong, or delete \
              them",
             self.path_of(id).display()
         )))
     }
 
-    /// Removes that name, if it is there; a power cut may bring it back.
+    /// Removes that name, if it exists; a power cut may restore it.
     pub(in crate::backend::local) fn unlink(&self, id: &str) -> Result<(), Failure> {
         match rustix::fs::unlinkat(&self.dir, id, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
@@ -67,7 +67,7 @@ impl Files {
         }
     }
 
-    /// What that name leads to; opens nothing.
+    /// The inode of that name; opens nothing.
     pub(in crate::backend::local) fn inode(&self, id: &str) -> Result<Option<Inode>, Failure> {
         match rustix::fs::statat(&self.dir, id, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => Ok(Some(stat.into())),
@@ -78,17 +78,17 @@ impl Files {
 }
 
 impl Backing {
-    /// Which file it is.
+    /// Its inode.
     pub(in crate::backend::local) fn inode(&self) -> Result<Inode, Failure> {
         self.stat().map(Inode::from)
     }
 
-    /// Whether its content would be gone with its name.
+    /// Whether removing its name would delete its content.
     pub(in crate::backend::local) fn has_one_name(&self) -> Result<bool, Failure> {
         Ok(self.stat()?.st_nlink == 1)
     }
 
-    /// Whether another has its lock.
+    /// Whether another process holds its lock.
     pub(in crate::backend::local) fn is_locked(&self) -> Result<bool, Failure> {
         if !self.try_lock()? {
             return Ok(true);

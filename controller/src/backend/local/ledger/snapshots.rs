@@ -1,4 +1,4 @@
-//! The pages of the book that hold snapshots.
+//! The snapshots in the database.
 
 use super::{Changes, Ledger, SNAPSHOTS, SNAPSHOTS_OF, Totals, failed};
 use crate::backend::local::snapshot::SnapshotRecord;
@@ -22,8 +22,8 @@ impl Ledger {
         self.keys(SNAPSHOTS)
     }
 
-    /// The records that follow `after`, by id, as long as `take` wants more; only those cut from
-    /// the volume `of`, if one is named. One that cannot be read is passed as the failure to do so.
+    /// Passes the records after `after`, by id, to `take` until it returns false; only those of the
+    /// volume `of`, if given. For a record that cannot be read, it passes the error.
     pub(in crate::backend::local) fn scan_snapshots(
         &self,
         of: Option<&str>,
@@ -85,7 +85,7 @@ impl Changes<'_> {
         Ok(id.map(|id| id.value().to_owned()))
     }
 
-    /// Writes a record, new or changed, and the indexes.
+    /// Writes a new or changed record and its index entries.
     pub(in crate::backend::local) fn put_snapshot(
         &mut self,
         id: &str,
@@ -109,7 +109,7 @@ impl Changes<'_> {
         })
     }
 
-    /// Removes a record, if it is there, and what the indexes say of it.
+    /// Removes a record, if it exists, and its index entries.
     pub(in crate::backend::local) fn forget_snapshot(&mut self, id: &str) -> Result<(), Failure> {
         let Some(record) = self.snapshot(id)? else {
             return Ok(());

@@ -1,4 +1,4 @@
-//! The sums over all records, kept beside them so that nobody has to read them all.
+//! Totals over all records, stored with them so that no call has to read them all.
 
 use crate::backend::local::state_file::failed;
 use belay_server::call::Failure;
@@ -10,26 +10,26 @@ const BYTES: &str = "bytes";
 const VOLUMES: &str = "volumes";
 const SNAPSHOTS: &str = "snapshots";
 
-/// Sums over the records.
+/// Totals over the records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::backend::local) struct Totals {
     /// Volumes that are ready.
     pub(in crate::backend::local) volumes: u64,
     /// Snapshots that are ready.
     pub(in crate::backend::local) snapshots: u64,
-    /// Bytes promised to both, also to those that are being made or deleted.
+    /// Bytes provisioned for both, including those that are being created or deleted.
     pub(in crate::backend::local) bytes: u64,
 }
 
 impl Totals {
-    /// Shows the sums as metrics.
+    /// Sets the gauges.
     pub(in crate::backend::local) fn show(self) {
         metrics::gauge!("belay_controller_volumes").set(self.volumes as f64);
         metrics::gauge!("belay_controller_snapshots").set(self.snapshots as f64);
         metrics::gauge!("belay_controller_provisioned_bytes").set(self.bytes as f64);
     }
 
-    /// As they are kept; a sum that was never written is 0.
+    /// Reads the totals; one that was never written is 0.
     pub(super) fn read(table: &impl ReadableTable<&'static str, u64>) -> Result<Self, Failure> {
         let sum = |key| {
             let value = table.get(key).map_err(failed)?;
@@ -42,7 +42,7 @@ impl Totals {
         })
     }
 
-    /// Keeps them.
+    /// Writes the totals.
     pub(super) fn write(self, table: &mut Table<'_, &'static str, u64>) -> Result<(), Failure> {
         for (key, value) in [
             (VOLUMES, self.volumes),

@@ -1,5 +1,5 @@
-//! Cutting a snapshot: the intent is written, then the file takes over the volume's blocks, then
-//! the snapshot is ready. Where blocks cannot be shared, the cut is the moment from which nobody
+//! Cutting a snapshot: write the intent, share the volume's blocks with the snapshot's file, mark
+//! the snapshot ready. Where blocks cannot be shared, the cut is the moment from which no process
 //! can write to the volume, and the file is filled in the background.
 
 use super::{SnapshotRecord, SnapshotState};
@@ -12,13 +12,13 @@ use belay_server::call::Failure;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-/// What the name led to.
+/// The result of looking up the name.
 pub(in crate::backend::local) enum Intent {
-    /// A snapshot that is cut.
+    /// A snapshot that was cut.
     Exists(Snapshot),
-    /// Nothing: this id is now taken for it.
+    /// No snapshot: this ID is now reserved for it.
     Made(String),
-    /// A snapshot whose cut or removal was begun and failed.
+    /// A snapshot whose cut or deletion was started and failed.
     Remains(String),
 }
 
@@ -43,7 +43,7 @@ impl Store {
             Intent::Exists(snapshot) => {
                 return match self.copies.repeat(snapshot.id.as_str()) {
                     None => Ok(snapshot),
-                    // It is cut, so the caller must not take it for never made.
+                    // It was cut, so the caller must not conclude that nothing happened.
                     Some(failure) => Err(failure.may_be_running()),
                 };
             }
@@ -61,7 +61,7 @@ impl Store {
             .map_err(|failure| match self.finish_discard(id) {
                 Ok(()) => failure.rolled_back(),
                 Err(also) => Failure {
-                    message: format!("{failure}; and cleaning up: {also}"),
+                    message: format!("{failure}; the cleanup failed too: {also}"),
                     ..failure.may_be_running()
                 },
             })
@@ -77,11 +77,11 @@ impl Store {
         self.ledger.change(|changes| {
             if let Some(id) = changes.snapshot_named(name)? {
                 let record = changes.snapshot(&id)?.ok_or_else(|| {
-                    Failure::bug(format!("state.redb: name {name:?} leads to no snapshot"))
+                    Failure::bug(format!("state.redb: name {name:?} refers to no snapshot"))
                 })?;
                 return Ok(match record.snapshot(&id)? {
                     Some(snapshot) => Intent::Exists(snapshot),
-                    // Whoever began it is gone: there is one maker for a name.
+                    // Its creator is no longer running: a name has one at a time.
                     None => Intent::Remains(id),
                 });
             }
@@ -95,20 +95,20 @@ impl Store {
     }
 
     fn fill_snapshot(&self, id: &str, source: &str) -> Result<Snapshot, Failure> {
-        // A volume only grows, so what its file must have now it must have at the cut.
+        // Volumes do not shrink, so the minimum size of its file now also holds at the cut.
         let volume = ready(source, self.ledger.get(source)?)?;
         let from = self.backing_for_reading(source)?;
         let least_bytes = whole_bytes(&from, &volume)?;
         self.refuse_replaced(source, &volume, &from)?;
-        // The clone writes back what is not on the disk with the file locked, so that whoever uses
-        // the volume waits for it: most of it is done before.
+        // FICLONE writes dirty data back with the file locked, which blocks the volume's users:
+        // most of it is written before.
         from.sync()?;
         let file = self.snapshots.begin(id)?;
         if !file.share(&from, least_bytes)? {
             return self.leave_to_copier(id, source, &from);
         }
         let cut_at = SystemTime::now();
-        // POSIX would let the mark overtake the data.
+        // Otherwise the mark could reach the disk before the data.
         file.sync()?;
         if let Some(volume) = self.ledger.get(source)? {
             let written = self.data_in(&file, source, &volume)?;
@@ -118,7 +118,7 @@ impl Store {
         self.complete_snapshot(id, source, &file, cut_at)
     }
 
-    /// The last step, with what the file turned out to be.
+    /// The last step: records the properties of the file.
     pub(in crate::backend::local) fn complete_snapshot(
         &self,
         id: &str,
@@ -128,7 +128,7 @@ impl Store {
     ) -> Result<Snapshot, Failure> {
         let bytes = file.bytes()?;
         self.ledger.change(|changes| {
-            // Looked at after the cut: a volume never becomes new again.
+            // Inspected after the cut: a volume never becomes new again.
             let populated = match changes.get(source)? {
                 None => file.holds_data()?,
                 Some(volume) => {
@@ -147,9 +147,9 @@ impl Store {
         })
     }
 
-    /// The last step of a snapshot whose file says that the others were done: of one that a death
-    /// kept from being ready, or whose record is older than the file, since state.redb was restored
-    /// from a backup. None if its file does not say so.
+    /// The last step for a snapshot whose file is marked as complete: a crash prevented that step,
+    /// or the record is older than the file because state.redb was restored from a backup. None if
+    /// the file has no such mark.
     pub(in crate::backend::local) fn complete_whole_snapshot(
         &self,
         id: &str,
@@ -166,7 +166,7 @@ impl Store {
         let Some(populated) = file.completed()? else {
             return Ok(None);
         };
-        // The cut was not noted yet; what followed it at once is the nearest that is known.
+        // The time of the cut was not recorded yet; the file's mtime is the closest.
         let (bytes, modified) = (file.bytes()?, file.modified()?);
         let completed = self.ledger.change(|changes| {
             let mut record = known(id, changes.snapshot(id)?)?;
@@ -197,7 +197,7 @@ impl Store {
             let mut record = known(id, changes.snapshot(id)?)?;
             record.cut_at(SystemTime::now());
             record.state = SnapshotState::Copying;
-            // A growth may be promised and not finished.
+            // An expansion may be recorded and not complete.
             record.bytes = volume.bytes.min(from.bytes()?);
             let written = self.data_in(from, source, &volume)?;
             let volume = self.note_data(changes, source, volume, written)?;
@@ -208,7 +208,7 @@ impl Store {
         });
         match held {
             Ok(snapshot) => {
-                // The copier must not look before the record says that there is something to do.
+                // Only now: the copier must find the record written.
                 let lock = self.copies.lock_of(source);
                 self.copies.queue(id, source, lock);
                 Ok(snapshot)
@@ -220,7 +220,7 @@ impl Store {
         }
     }
 
-    /// What the copier does with one snapshot.
+    /// Copies one snapshot; called by the copier.
     pub(in crate::backend::local) fn copy_snapshot(&self, id: &str) -> Result<(), Failure> {
         match self.try_copy_snapshot(id) {
             Ok(Copied::Whole) => {
@@ -228,14 +228,14 @@ impl Store {
                 Ok(())
             }
             Ok(Copied::Stopped) => {
-                let failure = Failure::busy(format!("snapshot {id}: its copying was ended"));
+                let failure = Failure::busy(format!("snapshot {id}: copy cancelled"));
                 self.copies.fail(id, failure);
                 Ok(())
             }
             Err(failure) => {
                 let message = format!(
-                    "snapshot {id}: copying failed and begins again now (delete the snapshot to \
-                     end that): {failure}"
+                    "snapshot {id}: the copy failed and starts again now (delete the snapshot to \
+                     stop it): {failure}"
                 );
                 let told = Failure {
                     message,
@@ -281,8 +281,8 @@ impl Store {
 }
 
 impl Store {
-    /// Takes the lock of a volume that is to be copied, unless its copy has kept it since the cut.
-    /// Without it, the volume may have been used since, and is cut anew.
+    /// Locks a volume for its copy, unless the copy has held the lock since the cut. Without it,
+    /// the volume may have been used since, and is cut again.
     fn lock_cut(
         &self,
         id: &str,
@@ -297,7 +297,7 @@ impl Store {
                 return Ok((record, volume, lock));
             }
             whole_bytes(&lock, &volume)?;
-            // A growth may be promised and not finished.
+            // An expansion may be recorded and not complete.
             let bytes = volume.bytes.min(lock.bytes()?);
             fits(changes, ceiling, bytes.saturating_sub(record.bytes))?;
             let written = self.data_in(&lock, source, &volume)?;
@@ -314,11 +314,11 @@ impl Store {
 
 fn visible(id: &str, record: &SnapshotRecord) -> Result<Snapshot, Failure> {
     let snapshot = record.snapshot(id)?;
-    snapshot.ok_or_else(|| Failure::bug(format!("snapshot {id}: cut, but not to be seen")))
+    snapshot.ok_or_else(|| Failure::bug(format!("snapshot {id}: cut, but not visible")))
 }
 
 fn known(id: &str, record: Option<SnapshotRecord>) -> Result<SnapshotRecord, Failure> {
-    record.ok_or_else(|| Failure::bug(format!("snapshot {id}: its record is gone")))
+    record.ok_or_else(|| Failure::bug(format!("snapshot {id}: its record is missing")))
 }
 
 fn busy(order: &SnapshotOrder) -> Failure {

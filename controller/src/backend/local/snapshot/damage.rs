@@ -1,5 +1,5 @@
-//! What keeps a finished snapshot from being restored: its file is not what was cut. Repairs
-//! nothing.
+//! Detects damage that prevents a finished snapshot from being restored: its file is missing or
+//! differs from the cut. Repairs nothing.
 
 use super::{SnapshotRecord, SnapshotState};
 use crate::backend::Snapshot;
@@ -10,7 +10,7 @@ use crate::backend::local::store::Store;
 use belay_server::call::Failure;
 
 impl Store {
-    /// The snapshot as it looks from outside; none if nobody may see it. Looks at its file.
+    /// The snapshot as callers see it, with its file checked; none if it is hidden.
     pub(in crate::backend::local) fn visible(
         &self,
         id: &str,
@@ -20,7 +20,7 @@ impl Store {
             return Ok(None);
         };
         let damage = || self.damage(id, record);
-        // A snapshot that is being deleted has not lost its file. Its record is marked before.
+        // The file of a snapshot that is being deleted is not lost. Its record is marked before.
         if record.state == SnapshotState::Ready
             && let Some(damage) = damage()
         {
@@ -42,7 +42,7 @@ impl Store {
             Ok(Named::File { bytes, .. }) if bytes != recorded => {
                 Some(resized(path.display(), bytes, recorded))
             }
-            // What has blocks is not opened, so that a list stays cheap.
+            // A file with allocated blocks is not opened, so that a list stays cheap.
             Ok(Named::File { allocated, .. }) if allocated > HARDLY_ANY => None,
             Ok(Named::File { .. }) if !record.must_hold_data(self.tells_holes) => None,
             Ok(Named::File { .. }) => match self.snapshots.get_for_reading(id) {
@@ -60,7 +60,7 @@ impl Store {
     }
 }
 
-/// Refuses the file of a finished snapshot that has another size than at the cut.
+/// Refuses the file of a finished snapshot if its size has changed since the cut.
 ///
 /// # Errors
 /// `Precondition`.
@@ -77,7 +77,7 @@ pub(super) fn refuse_resized(file: &Backing, recorded: u64) -> Result<(), Failur
 
 fn resized(path: impl std::fmt::Display, bytes: u64, recorded: u64) -> String {
     format!(
-        "{path}: has {bytes} bytes, the snapshot had {recorded}: somebody has changed the file; \
-         restore it from a backup, or delete the snapshot"
+        "{path}: has {bytes} bytes, the snapshot had {recorded}: the file was changed; restore it \
+         from a backup, or delete the snapshot"
     )
 }

@@ -1,5 +1,5 @@
-//! Removing a snapshot: marked in the ledger, then the file is unlinked, then the record goes. What
-//! was restored from it has blocks of its own and notices nothing.
+//! Deleting a snapshot: mark it in the ledger, unlink the file, remove the record. Volumes restored
+//! from it are not affected.
 
 use super::SnapshotState;
 use crate::backend::local::store::Store;
@@ -17,7 +17,7 @@ impl Store {
         self.finish_discard(id)
     }
 
-    /// All steps, of which some may have been done before.
+    /// All steps; some may have been done before.
     pub(in crate::backend::local) fn finish_discard(&self, id: &str) -> Result<(), Failure> {
         self.begin_discard(id)?;
         self.copies.cancel(id);
@@ -27,7 +27,7 @@ impl Store {
             .map_err(Failure::may_be_running)
     }
 
-    /// The first step: from here on the snapshot is nobody's.
+    /// The first step: from here on the snapshot no longer exists for callers.
     pub(in crate::backend::local) fn begin_discard(&self, id: &str) -> Result<(), Failure> {
         self.ledger.change(|changes| {
             let Some(mut record) = changes.snapshot(id)? else {
@@ -35,8 +35,8 @@ impl Store {
             };
             if let Some(target) = self.copies.reading(id) {
                 return Err(Failure::precondition(format!(
-                    "snapshot {id}: volume {target} is being copied from it; delete it when that \
-                     volume is there"
+                    "snapshot {id}: volume {target} is being copied from it; delete it when \
+                     {target} is ready"
                 )));
             }
             record.state = SnapshotState::Deleting;

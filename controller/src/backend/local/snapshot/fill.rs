@@ -12,8 +12,8 @@ use belay_server::request::ContentSource;
 use std::sync::Arc;
 
 impl Store {
-    /// Fills the empty file of the volume `id`, which becomes at least `bytes` large. Tells whether
-    /// it was made from data.
+    /// Fills the empty file of the volume `id`, which will have at least `bytes`. Returns whether
+    /// the source holds data.
     ///
     /// # Errors
     /// `NotFound` for the source; `Precondition` if it cannot be read now.
@@ -33,7 +33,7 @@ impl Store {
         let taken_over = file.bytes()?;
         if taken_over > bytes {
             return Err(Failure::precondition(format!(
-                "the source has grown to {taken_over} bytes meanwhile; ask for that much"
+                "the source has grown to {taken_over} bytes meanwhile; request at least that"
             )));
         }
         Ok(populated)
@@ -42,7 +42,7 @@ impl Store {
     fn fill_from_snapshot(&self, id: &str, file: &Backing, from: &str) -> Result<bool, Failure> {
         let record = cut(from, self.ledger.snapshot(from)?)?;
         let origin = self.snapshots.get_for_reading(from).or_else(|missing| {
-            // Gone with its snapshot, rather than lost?
+            // Deleted with its snapshot, rather than lost?
             cut(from, self.ledger.snapshot(from)?)?;
             Err(missing)
         })?;
@@ -60,8 +60,8 @@ impl Store {
         Ok(record.populated)
     }
 
-    /// Refuses the file of a snapshot that has lost all its data, if the volume `id` is to have a
-    /// filesystem: a raw one may have been discarded before the cut.
+    /// Refuses the file of a snapshot that has lost all its data, if the volume `id` has a
+    /// filesystem: a raw volume may have been discarded before the cut.
     ///
     /// # Errors
     /// `Precondition`.
@@ -80,20 +80,20 @@ impl Store {
     }
 
     fn fill_from_volume(&self, id: &str, file: &Backing, from: &str) -> Result<bool, Failure> {
-        // A volume only grows, so what its file must have now it must have at the cut.
+        // Volumes do not shrink, so the minimum size of its file now also holds at the cut.
         let volume = ready(from, self.ledger.get(from)?)?;
         let origin = self.backing_for_reading(from)?;
         let least_bytes = whole_bytes(&origin, &volume)?;
         self.refuse_replaced(from, &volume, &origin)?;
-        // The clone writes back what is not on the disk with the file locked, so that whoever uses
-        // the volume waits for it: most of it is done before.
+        // FICLONE writes dirty data back with the file locked, which blocks the volume's users:
+        // most of it is written before.
         origin.sync()?;
         if !file.share(&origin, least_bytes)? {
             self.refuse_writer(from, &origin)?;
             let bytes = self.ledger.change(|changes| {
                 let record = ready(from, changes.get(from)?)?;
                 let lock = self.lock_source(from, &record)?;
-                // A growth may be promised and not finished.
+                // An expansion may be recorded and not complete.
                 let least_bytes = record.least_bytes(origin.grown_to()?);
                 let bytes = record.bytes.min(origin.bytes()?).max(least_bytes);
                 self.copies.begin(id, from, Some(lock));
@@ -101,7 +101,7 @@ impl Store {
             })?;
             self.copy_volume(id, file, &origin, bytes)?;
         }
-        // Looked at after the cut: a volume never becomes new again.
+        // Inspected after the cut: a volume never becomes new again.
         let Some(mut record) = self.ledger.get(from)? else {
             return Ok(true);
         };
@@ -115,7 +115,7 @@ impl Store {
         Ok(record.was_written())
     }
 
-    /// Keeps what was observed of that volume; its record as it is then.
+    /// Records whether that volume holds data; returns the updated record.
     pub(in crate::backend::local) fn note_data(
         &self,
         changes: &mut Changes<'_>,
@@ -129,7 +129,7 @@ impl Store {
         Ok(record)
     }
 
-    /// Copies what [`Copies::begin`](super::super::copies::Copies::begin) was told of.
+    /// Performs a copy that [`Copies::begin`](super::super::copies::Copies::begin) has entered.
     fn copy_volume(
         &self,
         id: &str,
@@ -140,7 +140,9 @@ impl Store {
         let copied = file.copy(origin, bytes, || self.copies.wanted(id));
         match copied? {
             Copied::Whole => Ok(()),
-            Copied::Stopped => Err(Failure::busy("the controller is ending; repeat the call")),
+            Copied::Stopped => Err(Failure::busy(
+                "the controller is shutting down; repeat the call",
+            )),
         }
     }
 
@@ -153,8 +155,8 @@ impl Store {
         id: &str,
         from: &Backing,
     ) -> Result<(), Failure> {
-        // Then the lock tells, and this process may have the file open for writing itself: also by
-        // a call that has begun since.
+        // Then the lock decides, and this process may have the file open for writing itself, even
+        // for a call that started since.
         let is_ours = || {
             let record = ready(id, self.ledger.get(id)?)?;
             Ok::<_, Failure>(record.node().is_some() || self.copies.lock_of(id).is_some())
@@ -168,11 +170,11 @@ impl Store {
         ))
     }
 
-    /// Takes the lock of a volume that is to be copied, or shares that of another copy. Called
-    /// inside a change of the ledger, so that no attachment gets in between.
+    /// Locks a volume for copying, or shares the lock of another copy. Called within a change of
+    /// the ledger, so that no attachment can come in between.
     ///
     /// # Errors
-    /// `Precondition` if somebody may write to it.
+    /// `Precondition` if another process may write to it.
     pub(in crate::backend::local) fn lock_source(
         &self,
         id: &str,
@@ -211,8 +213,8 @@ fn cut(id: &str, record: Option<SnapshotRecord>) -> Result<SnapshotRecord, Failu
 
 fn torn(id: &str, why: &str) -> Failure {
     Failure::precondition(format!(
-        "volume {id}: {why}, and a plain copy of a file that is written to would be torn; detach \
-         it first, or use xfs or btrfs as the state directory, where a snapshot or clone shares \
-         the blocks of the file at one instant"
+        "volume {id}: {why}, and a plain copy of a file in use would be inconsistent; detach it \
+         first, or use xfs or btrfs for the state directory, where a snapshot or clone shares the \
+         blocks of the file at one instant"
     ))
 }

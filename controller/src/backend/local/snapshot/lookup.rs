@@ -1,4 +1,4 @@
-//! Looking snapshots up.
+//! Getting and listing snapshots.
 
 use crate::backend::local::id;
 use crate::backend::local::store::Store;
@@ -7,7 +7,7 @@ use belay_server::call::{Failure, Kind};
 use belay_server::request::{SnapshotId, VolumeId};
 use std::time::Duration;
 
-/// How long a caller is kept waiting for a copy, so that a small one needs no second call.
+/// How long a call waits for a copy, so that a small one needs no second call.
 const COPY_PATIENCE: Duration = Duration::from_secs(1);
 
 /// None for a record that cannot be read.
@@ -29,7 +29,7 @@ impl Store {
         }
     }
 
-    /// The same snapshot a moment later, if it was not ready.
+    /// The snapshot after a short wait, if it was not ready.
     pub(in crate::backend::local) fn settled(&self, cut: Snapshot) -> Result<Snapshot, Failure> {
         if cut.ready {
             return Ok(cut);
@@ -38,7 +38,7 @@ impl Store {
         Ok(self.snapshot(&cut.id)?.unwrap_or(cut))
     }
 
-    /// The token is the last id of the page before, which may be gone by now.
+    /// The token is the last ID of the previous page; that snapshot may have been deleted.
     pub(in crate::backend::local) fn list_snapshots(
         &self,
         of: Option<&VolumeId>,
@@ -46,13 +46,14 @@ impl Store {
         limit: usize,
     ) -> Result<SnapshotPage, Failure> {
         if let Some(token) = after.filter(|token| !id::is_ours(id::SNAPSHOT, token)) {
-            let message = format!("starting_token {token:?}: not from a list of this driver");
+            let message =
+                format!("starting_token {token:?}: not returned by a list of this driver");
             return Err(Failure::new(Kind::BadToken, message));
         }
         let mut page = SnapshotPage::default();
         let of = of.map(VolumeId::as_str);
         self.ledger.scan_snapshots(of, after, |id, record| {
-            // One that cannot be read has no source and no time, which an entry must have; the
+            // A record that cannot be read has no source and no time, which an entry requires; the
             // start has reported it.
             let Some(snapshot) = known(record.and_then(|record| self.visible(id, &record)))? else {
                 return Ok(true);

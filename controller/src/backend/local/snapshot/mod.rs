@@ -1,4 +1,4 @@
-//! Snapshots: files of their own, cut by sharing blocks, or copied while the volume is detached.
+//! Snapshots: separate files, cut by sharing blocks, or copied while the volume is detached.
 
 mod cut;
 mod damage;

@@ -1,4 +1,4 @@
-//! What is remembered of one snapshot, kept like the record of a volume. Opens nothing.
+//! The record of one snapshot, stored like that of a volume. Opens nothing.
 
 use crate::backend::Snapshot;
 use crate::backend::local::record::{Record, VERSION, decode};
@@ -12,35 +12,35 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 pub(in crate::backend::local) struct SnapshotRecord {
     version: u32,
     pub(in crate::backend::local) name: String,
-    /// The id of the volume; that volume may be gone.
+    /// The ID of the volume, which may have been deleted.
     pub(in crate::backend::local) source: String,
     pub(in crate::backend::local) bytes: u64,
     pub(in crate::backend::local) state: SnapshotState,
-    /// The cut, in nanoseconds since 1970; 0 until it is made.
+    /// Time of the cut, in nanoseconds since 1970; 0 before.
     created_ns: u64,
     /// The volume was not new at the cut.
     pub(in crate::backend::local) populated: bool,
-    /// The volume had a filesystem. Absent in older records of version 2: not known.
+    /// The volume had a filesystem. Absent in older records of version 2: unknown.
     #[serde(default)]
     filesystem: bool,
 }
 
-/// How far a snapshot is.
+/// The state of a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(in crate::backend::local) enum SnapshotState {
-    /// Intended; its file may exist or not. Nobody was told of it.
+    /// Intended; its file may exist or not. Not returned to any caller yet.
     Cutting,
-    /// Cut, and its file is being filled from the volume's, which nobody may write to until then.
+    /// Cut; its file is being filled from the volume's, to which no process may write until then.
     Copying,
-    /// Its file holds all of it.
+    /// Its file is complete.
     Ready,
-    /// Given up; its file may exist or not. Nobody gets it any more.
+    /// Being deleted; its file may exist or not. No longer returned to callers.
     Deleting,
 }
 
 impl SnapshotRecord {
-    /// The intent to cut one of that volume.
+    /// The intent to cut a snapshot of that volume.
     pub(super) fn cutting(name: &str, source: &str, volume: &Record) -> Self {
         Self {
             version: VERSION,
@@ -54,9 +54,9 @@ impl SnapshotRecord {
         }
     }
 
-    /// Notes when the cut was made.
+    /// Records the time of the cut.
     pub(super) fn cut_at(&mut self, instant: SystemTime) {
-        // A clock before 1970 is a clock that was never set.
+        // A clock before 1970 was never set.
         let since = instant.duration_since(UNIX_EPOCH).unwrap_or_default();
         self.created_ns = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);
     }
@@ -66,10 +66,10 @@ impl SnapshotRecord {
         certain && self.populated && self.filesystem
     }
 
-    /// Reads what [`Self::encode`] wrote.
+    /// Decodes the result of [`Self::encode`].
     ///
     /// # Errors
-    /// `Bug` for what is no record, or one of a later version; names the snapshot.
+    /// `Bug`, with the snapshot's ID, for an invalid record or one of a later version.
     pub(in crate::backend::local) fn decode(id: &str, bytes: &[u8]) -> Result<Self, Failure> {
         let record: Self = decode(&format!("snapshot {id}"), bytes)?;
         Ok(Self {
@@ -78,23 +78,23 @@ impl SnapshotRecord {
         })
     }
 
-    /// The bytes to be kept.
+    /// The stored form.
     ///
     /// # Errors
-    /// `Bug`, if it cannot be written as JSON.
+    /// `Bug` if it cannot be encoded as JSON.
     pub(in crate::backend::local) fn encode(&self) -> Result<Vec<u8>, Failure> {
         serde_json::to_vec(self).map_err(|error| Failure::bug(format!("state.redb: {error}")))
     }
 
-    /// How many it is when snapshots are counted: what is not ready is none yet, or none any more.
+    /// 1 if it counts as a snapshot, else 0: only ready snapshots count.
     pub(in crate::backend::local) fn counts(&self) -> u64 {
         u64::from(self.state == SnapshotState::Ready)
     }
 
-    /// How it looks from outside, if its file is whole; none if nobody may see it.
+    /// The snapshot as callers see it, without a check of its file; none if it is hidden.
     ///
     /// # Errors
-    /// `Bug` if a kept id breaks the rules of today.
+    /// `Bug` if a stored ID breaks the present rules.
     pub(super) fn snapshot(&self, id: &str) -> Result<Option<Snapshot>, Failure> {
         let ready = match self.state {
             SnapshotState::Cutting | SnapshotState::Deleting => return Ok(None),

@@ -1,6 +1,6 @@
-//! What a start does with snapshots that a death left half done: nobody was told of one that was
-//! being cut, so it goes; one that is being deleted goes too; a copy begins again. One whose file
-//! is marked as whole is ready instead.
+//! Crash recovery of snapshots at start. A snapshot that was being cut was never returned, so it is
+//! deleted; a deletion is completed; a copy starts again. If the file is marked as complete, the
+//! snapshot is ready instead.
 
 use super::damage::refuse_resized;
 use super::{SnapshotRecord, SnapshotState};
@@ -10,7 +10,7 @@ use belay_server::call::Failure;
 use std::collections::HashSet;
 
 impl Store {
-    /// Mends the snapshots. Trouble with one does not keep the others from being served.
+    /// Recovers the snapshots. A problem with one does not keep the others from being served.
     ///
     /// # Errors
     /// Only if the ledger or the directory cannot be read.
@@ -38,7 +38,7 @@ impl Store {
                 tracing::warn!(
                     file = name,
                     bytes,
-                    "recovery: a file of no snapshot; left alone"
+                    "recovery: the file belongs to no snapshot; kept"
                 );
                 done.troubles += 1;
             }
@@ -70,7 +70,7 @@ impl Store {
                 done.deleted += 1;
             }
             SnapshotState::Copying => {
-                // The record has kept everybody from the volume; the copier takes its lock.
+                // The record kept the volume from being used; the copier locks it.
                 self.copies.queue(id, &record.source, None);
                 done.resumed += 1;
             }

@@ -1,4 +1,4 @@
-//! Attached, detached, in use: what may be done when.
+//! The calls that are refused while a volume is attached or its file is in use.
 
 use super::{Bed, MIB, attach_order, node, order};
 use crate::backend::AttachOrder;
@@ -29,7 +29,7 @@ fn a_file_that_a_loop_device_has_is_neither_deleted_nor_detached() {
     let store = bed.open();
     let volume = store.create(&order("pvc-1", MIB), None).unwrap();
     let id = volume.id.as_str();
-    // What the node's agent does, and the loop device goes on doing.
+    // As the node agent and the loop device do.
     let bound = File::open(bed.file(id)).unwrap();
     bound.try_lock().unwrap();
     assert_eq!(store.delete(id).unwrap_err().kind, Kind::Precondition);
@@ -65,10 +65,10 @@ fn content_is_populated_from_the_first_data_on_and_stays_so() {
     assert_eq!(
         attach(),
         Content::Populated,
-        "a repeated call tells the truth of its moment"
+        "a repeated call returns the present state"
     );
     store.detach(id, &node("node-1")).unwrap();
-    // A discard makes it all holes again, and the volume is still not new.
+    // A discard leaves only holes, but the volume stays not new.
     let file = OpenOptions::new().write(true).open(bed.file(id)).unwrap();
     file.set_len(0).unwrap();
     file.set_len(MIB).unwrap();
@@ -164,7 +164,7 @@ fn the_second_name_of_a_file_goes_when_its_volume_is_detached_or_with_the_next_s
     store.detach(first.id.as_str(), &node("node-1")).unwrap();
     assert_eq!(names(), 1);
     drop(store);
-    // A crash between the two steps of a detachment, and a volume that state.redb does not know.
+    // A crash between the two steps of a detach, and a volume unknown to state.redb.
     let link = |from: &str, to: &str| fs::hard_link(bed.file(from), dir.join(to)).unwrap();
     link(first.id.as_str(), first.id.as_str());
     link(first.id.as_str(), "vol-lost");

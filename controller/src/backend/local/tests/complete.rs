@@ -1,5 +1,5 @@
-//! What was ready once stays whole although its record is older, as after state.redb was restored
-//! from a backup or a death between the last two steps.
+//! A volume or snapshot that was ready once stays complete although its record is older, as after a
+//! restore of state.redb or a crash between the last two steps.
 
 use super::emptied::{empty, written};
 use super::snapshots::left_to_copier;
@@ -10,7 +10,7 @@ use crate::backend::local::store::Store;
 use std::fs;
 use std::path::Path;
 
-/// Makes a record say that its volume is still being made.
+/// Makes a record say that its volume is still being created.
 fn forget_clone(store: &Store, id: &str) {
     let forgotten = store.ledger.change(|changes| {
         let mut record = changes.get(id)?.unwrap();
@@ -21,7 +21,7 @@ fn forget_clone(store: &Store, id: &str) {
     forgotten.unwrap();
 }
 
-/// The same of a snapshot.
+/// The same for a snapshot.
 fn forget_snapshot(store: &Store, id: &str, state: SnapshotState) {
     let forgotten = store.ledger.change(|changes| {
         let mut record = changes.snapshot(id)?.unwrap();

@@ -1,4 +1,4 @@
-//! Files of filesystem volumes that somebody emptied: nothing is made of them as if it were whole.
+//! Emptied files of filesystem volumes: none counts as complete, and none is copied as such.
 
 use super::snapshots::left_to_copier;
 use super::{Bed, MIB, attach_order, node, of_snapshot, of_volume, order, snapshot_order};
@@ -92,7 +92,7 @@ fn a_volume_that_is_emptied_before_its_copy_begins_makes_no_snapshot_ready(folde
         let copied = store.copy_snapshot(&store.copies.next().unwrap());
         assert_lost(&copied.unwrap_err(), volume.id.as_str());
         assert!(!store.snapshot(&snapshot).unwrap().unwrap().ready);
-        // The next repetition.
+        // The next retry.
         store.cut(&snapshot_order("snap", &volume)).unwrap_err();
     }
 }
@@ -117,7 +117,7 @@ fn an_emptied_snapshot_of_a_filesystem_is_not_listed_as_ready(folder: &Path) {
     let [of_filesystem, of_raw] = [(filesystem, "s-1"), (raw, "s-2")].map(|(order, name)| {
         let volume = written(&bed, &store, &order);
         let snapshot = super::cut(&store, &snapshot_order(name, &volume));
-        // The volume may be gone by the time.
+        // The volume may have been deleted by then.
         store.delete(volume.id.as_str()).unwrap();
         snapshot.id
     });

@@ -1,4 +1,4 @@
-//! What the pages show: all volumes, and the unhealthy ones by reason.
+//! The facts on the pages: all volumes, and the unhealthy ones by reason.
 
 use super::{Bed, MIB, order};
 use crate::backend::local::Local;

@@ -1,4 +1,4 @@
-//! How volumes fare whose files cannot be looked at, or go away meanwhile.
+//! Health of volumes whose files cannot be inspected, or are removed meanwhile.
 
 use super::{Bed, MIB, order};
 use crate::backend::Volume;
@@ -15,8 +15,8 @@ fn told(complaints: &Complaints) -> Told {
         .collect()
 }
 
-/// A volume whose name is beneath another's file, so that looking at it fails with ENOTDIR, for
-/// root as well.
+/// A volume whose name is under another's file, so that inspecting it fails with ENOTDIR, even for
+/// root.
 fn unreadable(store: &Store, beneath: &Volume) -> VolumeId {
     let id = VolumeId::new(format!("{}/beneath", beneath.id)).unwrap();
     let record = store.ledger.get(beneath.id.as_str()).unwrap().unwrap();

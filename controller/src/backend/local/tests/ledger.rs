@@ -1,4 +1,4 @@
-//! The book as a file: begun once, never begun again in place of a lost one.
+//! The database file: created once, never created again in place of a lost one.
 
 use super::{Bed, MIB, order, snapshot_order};
 use crate::backend::local::store::Store;
@@ -38,7 +38,7 @@ fn volumes_whose_ledger_is_lost_are_not_taken_for_deleted() {
     assert!(!state.exists());
     fs::write(&state, b"").unwrap();
     let failure = Store::open(bed.config()).unwrap_err();
-    assert_eq!(failure.kind, Kind::Unreachable, "cut short is lost as well");
+    assert_eq!(failure.kind, Kind::Unreachable, "truncated counts as lost");
     fs::rename(&kept, &state).unwrap();
     assert_eq!(bed.open().get(&volume.id).unwrap(), Some(volume));
 }

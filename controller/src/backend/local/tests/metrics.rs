@@ -1,4 +1,4 @@
-//! What the alerts and the dashboard rest on: every gauge follows what happened.
+//! The metrics of alerts and dashboard: every gauge follows the changes.
 
 use super::{Bed, MIB, cut, order, snapshot_order};
 use crate::backend::local::Local;
@@ -14,11 +14,11 @@ use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use std::collections::BTreeSet;
 use std::os::unix::fs::FileExt as _;
 
-/// What a Prometheus would be shown of this thread.
+/// The metrics of this thread, as Prometheus sees them.
 pub(super) struct Page(PrometheusHandle);
 
 impl Page {
-    /// The value of that series; none if it is not there.
+    /// The value of that series; none if it does not exist.
     pub(super) fn value(&self, series: &str) -> Option<f64> {
         let page = self.0.render();
         let mut samples = page.lines().filter_map(|line| line.rsplit_once(' '));
@@ -39,7 +39,7 @@ impl Page {
     }
 }
 
-/// Does what is measured on this thread.
+/// Runs `act` on this thread, with a recorder for its metrics.
 pub(super) fn measured(act: impl FnOnce(&Page)) {
     let recorder = PrometheusBuilder::new().build_recorder();
     let page = Page(recorder.handle());
@@ -75,7 +75,7 @@ fn the_sums_and_the_room_are_shown_as_they_are_after_every_change_and_start() {
         let store = bed.open();
         assert_eq!(sums(page), are(1.0, 1.0, 8));
         let capacity = || page.value("belay_controller_capacity_bytes").unwrap();
-        assert!(capacity() > 0.0, "the start shows it");
+        assert!(capacity() > 0.0, "the start sets it");
         let ceiling = store.ceiling().unwrap();
         assert!((capacity() - ceiling as f64).abs() < 1.0);
     });
@@ -133,7 +133,7 @@ fn the_data_of_a_copy_is_counted_and_its_holes_are_not() {
     });
 }
 
-/// Does each verb of the backend once; the outcome of some is a failure.
+/// Calls each verb of the backend once; some fail.
 async fn every_verb(local: &Local, done: impl Fn(&str, &str)) {
     let name = |name: &str| Name::new(name).unwrap();
     let one = local.create(order("pvc-1", MIB).into()).await.unwrap();
@@ -216,7 +216,7 @@ fn each_verb_of_the_backend_is_measured_by_its_name_and_outcome() {
             assert!(page.series(metric).contains(&series), "{series}");
             seen.borrow_mut().insert(series);
             let mut shown = page.series(metric);
-            // It is asked again until the snapshot is ready.
+            // Repeated until the snapshot is ready.
             shown.insert(format!("{metric}{{verb=\"snapshot\",outcome=\"ok\"}}"));
             assert_eq!(shown, *seen.borrow(), "after {verb}");
         };

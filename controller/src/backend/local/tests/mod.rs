@@ -1,7 +1,7 @@
 //! `local` on real directories.
 
-/// Each of these tests twice: in the temporary directory, whatever filesystem that is on, and as
-/// root on an xfs, so that blocks are shared wherever the tests run.
+/// Runs each of these tests twice: in the temporary directory, on any filesystem, and as root on an
+/// xfs, so that shared blocks are tested everywhere.
 macro_rules! everywhere {
     ($($test:ident,)+) => {
         mod here {
@@ -47,8 +47,8 @@ use std::sync::LazyLock;
 
 const MIB: u64 = 1 << 20;
 
-/// One xfs for all tests of this process, made by the first. To make it takes children, and a child
-/// has copies of the files that other tests have locked, and so their locks, until its exec.
+/// One xfs for all tests of this process, created by the first. Creating it starts children, and a
+/// child has copies of the files that other tests have locked, and so their locks, until its exec.
 fn xfs() -> &'static Path {
     static ROOT: LazyLock<(File, PathBuf)> = LazyLock::new(|| {
         let root = Xfs::new().hidden();

@@ -1,4 +1,5 @@
-//! Questions at a disk that does not answer: so many at a time, and they hold up no change.
+//! Read-only calls on a disk that does not answer: their number is limited, and they block no
+//! change.
 
 use super::super::Local;
 use super::super::slots::QUESTIONS_MAX;
@@ -18,7 +19,7 @@ async fn questions_beyond_those_that_hang_wait_while_changes_go_on() {
         .acquire_many_owned(places)
         .await;
 
-    // No time passes while anything runs.
+    // The paused clock does not advance while a task runs.
     let hour = Duration::from_secs(3600);
     let listed = tokio::time::timeout(hour, local.list(None, 10)).await;
     assert!(listed.is_err(), "{listed:?}");

@@ -1,4 +1,4 @@
-//! A death after every step of every change, and what a start makes of it.
+//! A crash after every step of every change, and its recovery at the next start.
 
 use super::{Bed, MIB, attach_order, cut, ids, intended, node, order, snapshot_order};
 use crate::backend::Volume;
@@ -134,14 +134,14 @@ fn a_name_that_is_being_made_or_whose_volume_is_being_deleted_is_busy() {
     let order = order("pvc-1", MIB);
     let old = store.create(&order, None).unwrap();
     let id = old.id.as_str();
-    // What another thread does that is in the middle of a DeleteVolume.
+    // The state during another thread's DeleteVolume.
     let deleting = store.files.get(id).unwrap();
     assert!(deleting.try_lock().unwrap());
     store.begin_delete(id).unwrap();
     assert_eq!(store.create(&order, None).unwrap_err().kind, Kind::Busy);
     assert_eq!(store.delete(id).unwrap_err().kind, Kind::Busy);
     drop(deleting);
-    // And one in the middle of a CreateVolume.
+    // And during a CreateVolume.
     let maker = store.making.begin("pvc-1").unwrap();
     assert_eq!(store.create(&order, None).unwrap_err().kind, Kind::Busy);
     drop(maker);
@@ -174,7 +174,7 @@ fn a_promised_growth_follows_at_the_next_start() {
     assert_eq!(store.get(&volume.id).unwrap().unwrap().bytes, 3 * MIB);
 }
 
-/// The first step of a growth, and a crash.
+/// The first step of an expansion, and a crash.
 fn promise(store: &Store, volume: &Volume, bytes: u64) {
     let id = volume.id.as_str();
     let backing = store.files.get(id).unwrap();
@@ -240,7 +240,7 @@ fn a_file_that_an_unfinished_growth_had_enlarged_is_not_enlarged_again_once_it_w
     promise(&store, &volume, 2 * MIB);
     store.files.get(id).unwrap().grow(2 * MIB).unwrap();
     drop(store);
-    // The node stages it with all of that size, a pod fills it, and somebody cuts it.
+    // The node stages it with its full size, a pod fills it, and then it is truncated.
     let file = File::options().write(true).open(bed.file(id)).unwrap();
     file.set_len(MIB).unwrap();
     let (store, recovered) = bed.recover();
@@ -284,7 +284,7 @@ fn a_short_file_whose_record_knows_of_no_growth_is_left_as_it_is() {
     let volume = store.create(&order("pvc-1", 2 * MIB), None).unwrap();
     let id = volume.id.as_str();
     promise(&store, &volume, 3 * MIB);
-    // As a release wrote it that did not remember growths.
+    // As written by a release that did not record expansions.
     let old = store.ledger.change(|changes| {
         let mut record = changes.get(id)?.unwrap();
         record.growing_from = None;
@@ -299,7 +299,7 @@ fn a_short_file_whose_record_knows_of_no_growth_is_left_as_it_is() {
         store.resize(id, 3 * MIB).unwrap_err().kind,
         Kind::Precondition
     );
-    // The way out that the documentation names.
+    // The remedy in the documentation.
     let file = File::options().write(true).open(bed.file(id)).unwrap();
     file.set_len(3 * MIB).unwrap();
     assert_eq!(store.resize(id, 3 * MIB).unwrap(), 3 * MIB);
@@ -335,7 +335,7 @@ fn a_volume_without_its_file_is_kept_and_every_verb_names_the_path() {
             "{failure}"
         );
     }
-    // The way out that the message names.
+    // The remedy in the message.
     File::create(bed.file(id)).unwrap();
     store.detach(id, &node("node-1")).unwrap();
     store.delete(id).unwrap();

@@ -1,4 +1,4 @@
-//! What only a filesystem that shares blocks can do; on an xfs that the tests bring.
+//! Tests that need shared blocks; on an xfs that they create.
 
 use super::metrics::measured;
 use super::{Bed, MIB, cut, of_snapshot, of_volume, order, snapshot_order, xfs};
@@ -67,7 +67,7 @@ fn a_source_that_was_cut_short_gives_nothing() {
     assert_eq!((bed.files().len(), bed.snapshot_files()), (1, 1));
 }
 
-/// As when it is cut short after its size was looked at.
+/// As if it is truncated after its size was read.
 #[test]
 #[ignore = "mounts an xfs; needs root: make test"]
 fn what_was_shared_is_refused_if_it_is_less_than_was_promised() {

@@ -1,5 +1,5 @@
-//! Snapshots and clones, on whatever filesystem the temporary directory is; where it cannot share
-//! blocks, what the copier would do is done by hand.
+//! Snapshots and clones, on the filesystem of the temporary directory; where it cannot share
+//! blocks, the tests do the work of the copier.
 
 use super::{
     Bed, MIB, attach_order, cut, ids, node, of_snapshot, of_volume, order, snapshot_order,
@@ -23,7 +23,7 @@ fn content(store: &Store, volume: &Volume) -> Content {
     content
 }
 
-/// What no bed can be without reflink: a snapshot that waits for the copier.
+/// A state that does not occur with reflink: a snapshot that waits for the copier.
 pub(super) fn left_to_copier(bed: &Bed, store: &Store, volume: &Volume) -> SnapshotId {
     let order = snapshot_order("snap", volume);
     let super::super::snapshot::Intent::Made(id) = store.intend_snapshot(&order).unwrap() else {
@@ -95,7 +95,7 @@ fn the_same_name_finds_the_same_cut_and_its_instant_stays(folder: &Path) {
         store.cut(&snapshot_order("snap", &one)),
         Ok(snapshot.clone())
     );
-    // Whether that is another volume's is for the caller to find.
+    // The caller checks whether that is another volume's.
     assert_eq!(
         store.cut(&snapshot_order("snap", &other)),
         Ok(snapshot.clone())
@@ -128,7 +128,7 @@ fn what_is_made_from_a_new_volume_is_new_and_from_any_other_populated(folder: &P
     bed.write(volume.id.as_str());
     assert_eq!(made("written"), [Content::Populated; 2]);
     assert_eq!(content(&store, &volume), Content::Populated);
-    // All holes again, and yet not new.
+    // All holes again, but not new.
     fs::File::create(bed.file(volume.id.as_str()))
         .unwrap()
         .set_len(MIB)
@@ -262,7 +262,7 @@ fn a_plain_copy_of_what_somebody_may_write_to_is_refused_with_a_way_out(folder: 
     assert!(by_node.message.contains("node-1"), "{by_node}");
     for failure in [by_device, by_node] {
         assert_eq!(failure.kind, Kind::Precondition);
-        for word in ["torn", "xfs", "detach"] {
+        for word in ["inconsistent", "xfs", "detach"] {
             assert!(failure.message.contains(word), "{failure}");
         }
     }
@@ -367,7 +367,7 @@ fn a_copy_that_died_begins_again_and_its_volume_waits_for_it(folder: &Path) {
     assert_eq!(refused.kind, Kind::Busy);
     store.copy_snapshot(&store.copies.next().unwrap()).unwrap();
     let snapshot = store.snapshot(&id).unwrap().unwrap();
-    // Nobody kept other programs from the volume in between.
+    // Other programs could have written to the volume in between.
     assert!(snapshot.ready && snapshot.created > created);
     let [is, should] = [bed.snapshot_file(id.as_str()), bed.file(volume.id.as_str())];
     assert!(fs::read(is).unwrap() == fs::read(should).unwrap());
@@ -403,7 +403,7 @@ fn a_failed_copy_keeps_its_volume_from_nobody_and_is_cut_anew_when_repeated(fold
     store.attach(&attach_order(&volume, "node-1")).unwrap();
     fs::write(bed.file(volume.id.as_str()), vec![7; 1 << 20]).unwrap();
     store.resize(volume.id.as_str(), 2 * MIB).unwrap();
-    // Repeated while the volume is attached, it fails once more and lets go again.
+    // Repeated while the volume is attached, it fails again and releases the volume again.
     store.cut(&again).unwrap_err();
     let copied = store.copy_snapshot(&store.copies.next().unwrap());
     assert_eq!(copied.unwrap_err().kind, Kind::Precondition);

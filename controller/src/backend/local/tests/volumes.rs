@@ -1,4 +1,4 @@
-//! What a volume is, how much may be promised, and the book over all of them.
+//! Volumes, their capacity, and the totals over all of them.
 
 use super::{Bed, MIB, attach_order, cut, ids, intended, node, order, snapshot_order};
 use crate::backend::Sizes;
@@ -95,7 +95,7 @@ fn a_size_that_the_filesystem_has_not_is_undone_and_frees_the_name() {
     let store = bed.open();
     let too_large = store.largest_file_bytes + 1;
     if too_large > i64::MAX.unsigned_abs() {
-        // A filesystem without a limit of its own.
+        // A filesystem without its own limit.
         return;
     }
     let failure = store.create(&order("pvc-1", too_large), None).unwrap_err();
@@ -121,7 +121,7 @@ fn the_largest_volume_is_the_last_multiple_of_the_step_that_the_filesystem_has()
     assert_eq!((step, min, max % step), (MIB, MIB, 0));
     let largest = local.store.largest_file_bytes;
     assert!(max <= largest && largest - max < MIB, "{max} of {largest}");
-    // One without a limit of its own has more than may be promised.
+    // A filesystem without its own limit supports more than may be provisioned.
     if max < 1 << 62 {
         let volume = local.store.create(&order("pvc-1", max), None).unwrap();
         assert_eq!(volume.bytes, max);
@@ -225,7 +225,7 @@ fn the_sums_and_indexes_follow_every_change() {
     let two = store.create(&order("pvc-2", 2 * MIB), None).unwrap();
     assert_eq!(totals(&store), (2, 3 * MIB));
     let half = intended(&store, &order("pvc-half", 8 * MIB));
-    assert_eq!(totals(&store), (2, 11 * MIB), "promised, but no volume");
+    assert_eq!(totals(&store), (2, 11 * MIB), "provisioned, but no volume");
     store.finish_delete(&half).unwrap();
     assert_eq!(store.resize(one.id.as_str(), 4 * MIB).unwrap(), 4 * MIB);
     assert_eq!(store.resize(one.id.as_str(), MIB).unwrap(), 4 * MIB);
