@@ -1,5 +1,5 @@
-//! A cloud that is unlike `local`: it takes a name twice, answers before it is done, and remembers
-//! neither what a volume is for nor its context. On tokio's clock. Any request can have a bad fate.
+//! A cloud unlike `local`: it accepts a name twice, responds before it is done, and stores neither
+//! the usage of a volume nor its context. On tokio's clock. Any request can have a bad fate.
 
 use crate::fate::{Fate, Fates, Verb};
 use belay_contract::topology::Topology;
@@ -16,11 +16,11 @@ pub(crate) const GIB: u64 = 1 << 30;
 /// The zone of every volume.
 pub(crate) const ZONE: &str = "zone.example.org";
 
-/// The whole cloud, for as many controllers as work on it.
+/// The whole cloud, for all its controllers.
 pub(crate) struct Cloud {
     state: Mutex<State>,
     fates: Fates,
-    /// How often a volume was looked at by its id, and how many pages were read.
+    /// The number of reads of single volumes by ID, and of pages.
     pub(crate) looks: AtomicUsize,
     pub(crate) pages: AtomicUsize,
     /// How long each change takes.
@@ -30,7 +30,7 @@ pub(crate) struct Cloud {
 #[derive(Default)]
 pub(crate) struct State {
     held: Vec<Held>,
-    /// What callers have been given, and want deleted.
+    /// Volumes that callers were given, and volumes that they asked to delete.
     answered: HashSet<VolumeId>,
     condemned: HashSet<VolumeId>,
     made: usize,
@@ -42,7 +42,7 @@ struct Held {
     attempt: Option<Attempt>,
     claim: Option<VolumeId>,
     volume: Volume,
-    /// What becomes of it, and when; none = it goes.
+    /// The next state, and when; none = removed.
     next: Option<(Instant, Option<Volume>)>,
 }
 
@@ -84,7 +84,7 @@ impl Cloud {
         self.looks.load(Ordering::Relaxed)
     }
 
-    /// All volumes, for people.
+    /// All volumes, for messages.
     pub(crate) fn describe(&self) -> String {
         let state = self.state();
         let lines = state.held.iter().map(|held| {
@@ -94,14 +94,14 @@ impl Cloud {
         lines.collect()
     }
 
-    /// The ids of all volumes that are there.
+    /// The IDs of all existing volumes.
     pub(crate) fn ids(&self) -> Vec<String> {
         let state = self.state();
         let ids = state.held.iter().map(|held| held.volume.id.to_string());
         ids.collect()
     }
 
-    /// A caller has been given that volume.
+    /// A caller was given that volume.
     pub(crate) fn answered(&self, id: &VolumeId) {
         let mut state = self.state();
         let there = state.held.iter().find(|held| held.volume.id == *id);
@@ -109,22 +109,22 @@ impl Cloud {
         if !is_there && !state.condemned.contains(id) {
             state
                 .broken
-                .push(format!("{id} is answered, and not there"));
+                .push(format!("{id} was returned, but does not exist"));
         }
         state.answered.insert(id.clone());
     }
 
-    /// A caller wants that volume deleted.
+    /// A caller asks to delete that volume.
     pub(crate) fn condemn(&self, id: &VolumeId) {
         self.state().condemned.insert(id.clone());
     }
 
-    /// What was not to happen, and did.
+    /// Violations so far.
     pub(crate) fn broken(&self) -> Vec<String> {
         self.state().broken.clone()
     }
 
-    /// A volume that another program has created, and maybe lost.
+    /// Adds a volume that another program created and may have lost.
     pub(crate) fn leave(&self, id: &str, name: &str, phase: Phase) {
         let volume = Volume {
             phase,
@@ -139,7 +139,7 @@ impl Cloud {
         });
     }
 
-    /// Another program restores a backup of the first volume of that name, marks and all.
+    /// Another program restores a backup of the first volume of that name, with its marks.
     pub(crate) fn copy(&self, name: &str, id: &str) {
         let mut state = self.state();
         let is_meant =
@@ -161,7 +161,7 @@ impl Cloud {
         state.held.push(copy);
     }
 
-    /// As it is now.
+    /// The present state.
     fn state(&self) -> MutexGuard<'_, State> {
         let mut state = self.state.lock().unwrap();
         let now = Instant::now();
@@ -177,8 +177,8 @@ impl Cloud {
         state
     }
 
-    /// A request of that controller. The effect comes some time after the request, and the answer
-    /// some time after the effect: what it shows is old when it arrives.
+    /// A request of that controller. The effect follows some time after the request, and the
+    /// response some time after the effect, so its content is old on arrival.
     pub(crate) async fn request<T: Send + 'static>(
         self: &Arc<Self>,
         verb: Verb,
@@ -219,10 +219,10 @@ impl Cloud {
     }
 }
 
-/// How a request ends.
+/// The end of a request.
 pub(crate) enum Ended<T> {
     Answer(Result<T, Failure>),
-    /// The controller has crashed meanwhile.
+    /// The controller crashed meanwhile.
     Dead,
 }
 
@@ -259,13 +259,13 @@ impl State {
         held.map(Held::seen)
     }
 
-    /// The new volume, as it is begun.
+    /// The new volume, being created.
     pub(crate) fn create(&mut self, order: &Order, at: Instant, id: u32) -> Volume {
         self.made += 1;
         let asked = order.topology.as_ref();
         let zone = asked.and_then(|asked| asked.requisite.first()?.get(ZONE));
         let zone = zone.map(|zone| Arc::new(Topology::new(ZONE, zone).unwrap()));
-        // The last digits keep ids apart; the first decide.
+        // The last digits make IDs unique; the first decide the order.
         let id = VolumeId::new(format!("id-{id:05}-{}", self.made)).unwrap();
         let begun = Volume {
             phase: busy("creating"),
@@ -304,7 +304,7 @@ impl State {
         held.ok_or_else(|| Failure::not_found(format!("volume {id}: not found")))
     }
 
-    /// Begins to change a volume that is at rest; the answer is whether there is anything to do.
+    /// Starts a change of a volume at rest; returns whether there is anything to do.
     fn change(
         &mut self,
         id: &VolumeId,
@@ -324,7 +324,7 @@ impl State {
         Ok(true)
     }
 
-    /// Whether there is anything to delete.
+    /// Returns whether there is anything to delete.
     pub(crate) fn delete(&mut self, id: &VolumeId, at: Instant) -> Result<bool, Failure> {
         let is_wanted = self.answered.contains(id) && !self.condemned.contains(id);
         let Ok(held) = self.held(id) else {
@@ -340,12 +340,12 @@ impl State {
         held.next = Some((at, None));
         if is_wanted {
             self.broken
-                .push(format!("{id} is deleted, and was answered"));
+                .push(format!("{id} is deleted although it was returned"));
         }
         Ok(true)
     }
 
-    /// An attachment may be dropped by the cloud after it has accepted it.
+    /// The cloud may drop an attachment after it has accepted it.
     pub(crate) fn attach(
         &mut self,
         id: &VolumeId,

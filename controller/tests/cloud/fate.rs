@@ -1,31 +1,31 @@
-//! What becomes of a request to the simulated cloud: chosen for one request, or at random.
+//! The fates of requests to the simulated cloud: chosen for one request, or random.
 
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
-/// How long a request of a good cloud is on its way.
+/// One-way latency of a good cloud.
 const WAY: Duration = Duration::from_millis(5);
 
-/// What a request is for.
+/// The purpose of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verb {
     Read,
     Create,
     Claim,
-    /// Attach or detach. One that takes effect after the next one was answered is detected by
-    /// no driver; so none comes late here.
+    /// Attach or detach. No driver can detect one that takes effect after the response to the next;
+    /// so none comes late here.
     Plug,
     Change,
 }
 
-/// What becomes of a request.
+/// The fate of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     Answered,
-    /// Nothing happens, with 503 or 429.
+    /// No effect; 503 or 429.
     Refused,
     Throttled,
-    /// It has its effect, and the answer is lost; the effect may come later.
+    /// It takes effect, and the response is lost; the effect may come later.
     Lost,
     Late(Duration),
     /// A proxy repeats it.
@@ -36,7 +36,7 @@ pub(crate) enum Fate {
 }
 
 impl Fate {
-    /// Each of them; the latest that [`Verb::Claim`] may come.
+    /// Every bad fate; the delay is the longest for [`Verb::Claim`].
     pub(crate) const BAD: [Fate; 7] = [
         Fate::Refused,
         Fate::Throttled,
@@ -48,18 +48,18 @@ impl Fate {
     ];
 }
 
-/// The fates of all requests to a cloud, and its other choices.
+/// The fates of all requests to a cloud, and its other random choices.
 pub(crate) struct Fates(Mutex<State>);
 
 struct State {
     random: Option<Random>,
-    /// Of a thousand requests, how many have a bad fate.
+    /// The number of requests in a thousand that have a bad fate.
     bad: u64,
-    /// Half of the longest time that a request takes.
+    /// Half of the longest duration of a request.
     slow: Duration,
     /// The fate of one request, by its number.
     chosen: Option<(usize, Fate)>,
-    /// No claim is answered, and each comes late.
+    /// No claim gets a response, and each comes late.
     late_claims: bool,
     requests: usize,
     deaths: usize,
@@ -80,12 +80,12 @@ impl Fates {
         }))
     }
 
-    /// Every request is answered.
+    /// Every request gets a response.
     pub(crate) fn good() -> Self {
         Self::new(None, 0, None)
     }
 
-    /// Every request but that one is answered.
+    /// Every request but that one gets a response.
     pub(crate) fn chosen(request: usize, fate: Fate) -> Self {
         Self::new(None, 0, Some((request, fate)))
     }
@@ -97,14 +97,14 @@ impl Fates {
         fates
     }
 
-    /// Like [`Self::random`], with nothing bad but that no claim is answered, and each comes late.
+    /// Like [`Self::random`], but the only bad fate is that claims come late and get no response.
     pub(crate) fn late_claims(seed: u64, slow: Duration) -> Self {
         let fates = Self::random(seed, 0, slow);
         fates.state().late_claims = true;
         fates
     }
 
-    /// How long a request, or its answer, is on its way.
+    /// The latency of a request or response.
     pub(crate) fn way(&self) -> Duration {
         let mut state = self.state();
         let slow = u64::try_from(state.slow.as_millis()).unwrap();
@@ -122,14 +122,14 @@ impl Fates {
         self.state().requests
     }
 
-    /// The most surplus volumes: one for each creation that was not answered or repeated, and one
-    /// of each name for a crash.
+    /// The maximum number of surplus volumes: one for each creation that was repeated or got no
+    /// response, and one per name for a crash.
     pub(crate) fn surplus_max(&self, names: usize) -> usize {
         let state = self.state();
         state.deaths * names + state.lost
     }
 
-    /// A number below `end`; without a seed they fall, from `end - 1`.
+    /// A number below `end`; without a seed they descend, from `end - 1`.
     pub(crate) fn below(&self, end: u32) -> u32 {
         let mut state = self.state();
         let falling = u32::try_from(state.requests).unwrap() + 1;
@@ -178,7 +178,7 @@ impl State {
             return Fate::Answered;
         }
         let late = match verb {
-            // A controller waits for so long; see `CLAIMS_SETTLE`.
+            // A controller waits for this long; see `CLAIMS_SETTLE`.
             Verb::Read | Verb::Claim => 14_000,
             Verb::Plug => 1,
             Verb::Change => 20_000,
@@ -196,12 +196,12 @@ impl State {
     }
 }
 
-/// A small generator of numbers (splitmix64): a seed repeats a run.
+/// A small random generator (splitmix64): a seed repeats a run.
 #[derive(Clone, Debug)]
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
-    /// Of so many things, which.
+    /// A random index below `end`.
     pub(crate) fn index(&mut self, end: u64) -> usize {
         usize::try_from(self.below(end)).unwrap()
     }

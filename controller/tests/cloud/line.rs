@@ -32,7 +32,7 @@ impl Line {
         })
     }
 
-    /// Ends when the controller crashes.
+    /// Returns when the controller crashes.
     pub(crate) async fn crashed(&self) {
         let mut crashed = self.crashed.subscribe();
         crashed.wait_for(|crashed| *crashed).await.unwrap();
@@ -43,7 +43,7 @@ impl Line {
         verb: Verb,
         effect: impl FnMut(&mut State) -> Result<T, Failure> + Send + 'static,
     ) -> Result<T, Failure> {
-        // A process that has crashed sends nothing, and gets no answer.
+        // A crashed process sends nothing, and receives no response.
         if *self.crashed.borrow() {
             pending::<()>().await;
         }
@@ -57,7 +57,7 @@ impl Line {
         }
     }
 
-    /// When a change that begins now is done.
+    /// When a change that starts now completes.
     fn at(&self) -> Instant {
         Instant::now() + self.cloud.delay
     }

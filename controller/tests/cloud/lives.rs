@@ -1,6 +1,6 @@
-//! Thousands of random lives of volumes, through two controllers that crash, over a cloud that
-//! loses, delays, repeats and refuses requests, beside programs that create and copy volumes. Each
-//! is a number: `BELAY_LIFE=NUMBER` repeats one, `BELAY_LIVES=COUNT` runs more of them.
+//! Thousands of random volume lifecycles, through two controllers that crash, over a cloud that
+//! loses, delays, repeats and refuses requests, while other programs create and copy volumes. Each
+//! has a number: `BELAY_LIFE=NUMBER` repeats one, `BELAY_LIVES=COUNT` runs more of them.
 
 use crate::cloud::Cloud;
 use crate::fate::{Fates, Random};
@@ -18,10 +18,10 @@ use tokio::task::{JoinSet, LocalSet};
 use tokio::time::{Instant, sleep};
 use tonic::{Code, Status};
 
-/// How long a caller repeats a call before the test says that it does not converge.
+/// How long a caller repeats a call before the test reports that it does not converge.
 const CONVERGES_WITHIN: Duration = Duration::from_secs(3600);
 
-/// A place where a controller runs: another one is started there when it crashes.
+/// A seat for a controller: when it crashes, another one starts there.
 pub(crate) struct Seat {
     cloud: Arc<Cloud>,
     running: Mutex<(Arc<Line>, Arc<Service>)>,
@@ -59,7 +59,7 @@ impl Seat {
         }
     }
 
-    /// The call, repeated until it succeeds or `is_enough` of a failure.
+    /// Repeats the call until it succeeds or `is_enough` of its failure.
     pub(crate) async fn insist<T>(
         &self,
         what: &str,
@@ -84,7 +84,7 @@ impl Seat {
     }
 }
 
-/// Codes with which a call may still be running.
+/// Whether the call is no longer running.
 pub(crate) fn is_final(status: &Status) -> bool {
     let code = status.code();
     !matches!(
@@ -97,7 +97,7 @@ fn never(_: &Status) -> bool {
     false
 }
 
-/// The answers that callers were given, by name.
+/// The IDs that callers were given, by name.
 #[derive(Default)]
 struct Answers(Mutex<HashMap<String, String>>);
 
@@ -108,7 +108,7 @@ impl Answers {
         let first = answers
             .entry(name.to_owned())
             .or_insert_with(|| id.to_owned());
-        assert_eq!(first, id, "two answers for {name}");
+        assert_eq!(first, id, "two IDs for {name}");
     }
 
     fn of(&self, name: &str) -> String {
@@ -130,7 +130,7 @@ impl Life {
         self.answers.given(&self.cloud, name, &volume.volume_id);
     }
 
-    /// Some callers at both controllers, and a program that knows nothing of marks.
+    /// Some callers at both controllers, and a program that knows no marks.
     async fn begin(self: &Arc<Self>, random: &mut Random) {
         let mut callers = JoinSet::new();
         for name in ["pvc-1", "pvc-2", "pvc-3"] {
@@ -160,7 +160,7 @@ impl Life {
         callers.join_all().await;
     }
 
-    /// One volume: used, asked for again, deleted.
+    /// One volume: used, requested again, deleted.
     async fn lead(self: Arc<Self>, name: &'static str, mut random: Random) {
         let id = &self.answers.of(name);
         for round in 0..random.index(3) {
@@ -182,7 +182,7 @@ impl Life {
         let delete = async |service: &Service| deleted(service, id).await;
         let seat = &self.seats[random.index(2)];
         seat.insist("delete", never, delete).await.unwrap();
-        assert!(!self.cloud.ids().contains(id), "deleted, and there");
+        assert!(!self.cloud.ids().contains(id), "deleted, but exists");
     }
 }
 
@@ -207,7 +207,7 @@ async fn live(number: u64) {
     }
     lives.join_all().await;
 
-    // What came late has come.
+    // Late requests have taken effect.
     sleep(Duration::from_secs(600)).await;
     let cloud = &life.cloud;
     assert_eq!(cloud.broken(), Vec::<String>::new());

@@ -1,5 +1,5 @@
-//! The controller's service over a backend that is a cloud: what an operation makes of storage that
-//! takes its time, takes a name twice, and forgets.
+//! The controller's service over a cloud: operations on storage that is slow, accepts a name twice,
+//! and forgets.
 
 #![expect(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
@@ -40,7 +40,7 @@ const PROFILE: Profile = Profile {
     ..LOCAL
 };
 
-/// A controller of its own on that cloud.
+/// A separate controller on that cloud.
 fn controller(cloud: &Arc<Cloud>) -> Arc<Service> {
     on(Line::new(cloud), PROFILE)
 }
@@ -117,7 +117,7 @@ async fn grown(service: &Service, id: &str, bytes: i64) -> Result<i64, Status> {
     Ok(answer.await?.into_inner().capacity_bytes)
 }
 
-/// The nodes that a list shows the only volume on.
+/// The nodes of the only volume in the list.
 async fn nodes(service: &Service) -> Vec<String> {
     let answer = service.list_volumes(Request::new(csi::ListVolumesRequest::default()));
     let entry = answer.await.unwrap().into_inner().entries.remove(0);
@@ -141,7 +141,7 @@ async fn a_create_waits_for_the_cloud_and_a_repeated_one_finds_the_volume() {
     );
     assert_eq!(volume.accessible_topology, [zone()]);
     assert_eq!(volume.volume_context, map("export", "/a"));
-    // Each a quarter of the age after the one before, from 250 ms to 2 s.
+    // The interval is a quarter of the age, from 250 ms to 2 s.
     let looks = cloud.looks();
     assert!((30..50).contains(&looks), "{looks}");
 
@@ -166,7 +166,7 @@ async fn a_create_longer_than_its_caller_waits_is_not_final_and_goes_on() {
         let answer = created(&service, create("pvc-1", "fast")).await;
         assert_eq!(code(answer), Code::DeadlineExceeded);
     }
-    // Another controller comes to the same volume.
+    // Another controller finds the same volume.
     let other = controller(&cloud);
     let volume = created(&other, create("pvc-1", "fast")).await.unwrap();
     assert_eq!(cloud.ids(), [volume.volume_id]);
@@ -197,7 +197,7 @@ async fn a_volume_that_fails_is_deleted_by_who_made_it_and_the_reason_is_final()
     assert!(refused.message().contains("no host has room"), "{refused}");
     assert!(cloud.ids().is_empty());
 
-    // One without a mark may have been used: it is not ours to replace.
+    // A volume without a mark may have been used: it is not ours to replace.
     let failed = Phase::Failed(Failure::quota("no host has room"));
     cloud.leave("id-left", "pvc-2", failed);
     let found = created(&service, create("pvc-2", "doomed")).await;
@@ -221,7 +221,7 @@ async fn a_volume_is_attached_grown_detached_and_deleted_when_the_cloud_has_done
     assert_eq!(nodes(&service).await, ["node-1"]);
     assert_eq!(grown(&service, &id, 5 << 30).await.unwrap(), 5 << 30);
 
-    // One job a volume: in this controller, and in the cloud for another one.
+    // One job per volume: in this controller, and in the cloud for another one.
     let (detach, busy) = tokio::join!(detached(&service, &id), async {
         sleep(Duration::from_secs(1)).await;
         [deleted(&service, &id).await, deleted(&other, &id).await]

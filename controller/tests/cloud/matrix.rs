@@ -1,4 +1,4 @@
-//! One life of a volume, with each bad fate at each of its requests.
+//! One volume lifecycle, with each bad fate at each of its requests.
 
 use crate::cloud::Cloud;
 use crate::fate::{Fate, Fates};
@@ -13,7 +13,7 @@ use tonic::Code;
 
 const DELAY: Duration = Duration::from_secs(3);
 
-/// A whole life on that cloud, each call repeated until it succeeds.
+/// A whole lifecycle on that cloud, each call repeated until it succeeds.
 async fn life(cloud: &Arc<Cloud>) {
     let seat = Seat::new(cloud);
     let volume = seat
@@ -45,7 +45,7 @@ async fn life(cloud: &Arc<Cloud>) {
     assert!(!cloud.ids().contains(id));
 }
 
-/// The create of a volume that fails, until the code is final.
+/// Repeats the creation of a volume that fails, until the code is final.
 async fn doom(cloud: &Arc<Cloud>) {
     let seat = Seat::new(cloud);
     let call = async |service: &Service| created(service, create("pvc-1", "doomed")).await;
@@ -54,13 +54,13 @@ async fn doom(cloud: &Arc<Cloud>) {
     assert_eq!(refused.code(), Code::ResourceExhausted, "{refused}");
 }
 
-/// The cloud was not reached, and nothing has happened: callers repeat that too.
+/// The cloud was not reached, and nothing has happened: callers repeat such a call too.
 fn is_refusal(status: &tonic::Status) -> bool {
     status.code() == Code::Internal && status.message().contains("503")
 }
 
-/// Runs it with each fate at each request. Volumes may be left only by a crash, or by a creation
-/// that was not answered or repeated.
+/// Runs `whole` with each fate at each request. Only a crash, or a creation that was repeated or
+/// got no response, may leave volumes.
 async fn with_each_fate(whole: impl AsyncFn(&Arc<Cloud>)) {
     let undisturbed = Cloud::with(DELAY, Fates::good());
     whole(&undisturbed).await;

@@ -1,4 +1,4 @@
-//! How often the cloud is asked while many wait, and who is served first.
+//! How often the cloud is polled for many waiters, and in which order they are served.
 
 use crate::cloud::Cloud;
 use crate::line::{Line, PAGE};
@@ -25,16 +25,16 @@ async fn many_that_wait_share_a_list_and_few_among_many_volumes_are_asked_for_on
     };
     let asked = || [&cloud.looks, &cloud.pages].map(|count| count.swap(0, Ordering::Relaxed));
 
-    // One waits: no list.
+    // One waiter: no list.
     create_all(1, 0).await;
     let [looks, pages] = asked();
     assert!(looks > 10 && pages == 0, "{looks} {pages}");
-    // Many wait on few pages: hardly a look.
+    // Many waiters, few pages: hardly any single read.
     let ids = create_all(PAGE * 5, 1).await;
     let [looks, pages] = asked();
     assert!(looks < 20, "{looks} looks at {} volumes", ids.len());
     assert!(pages < 6 * 40, "{pages} pages in 30 s");
-    // Few wait on many pages: the list is tried once, and left alone.
+    // Few waiters, many pages: the list is tried once.
     create_all(3, 1000).await;
     let [looks, pages] = asked();
     assert!(looks > 30 && pages <= 2, "{looks} {pages}");
@@ -68,7 +68,7 @@ async fn attachments_of_a_node_come_one_after_another_in_their_order() {
         let served = order.iter().filter(|n| node.contains(n));
         assert!(served.eq(&node), "{order:?}");
     }
-    // Three a node, ten seconds each, and the interval of the poller.
+    // Three per node, ten seconds each, and the interval of the poller.
     let seconds = begun.elapsed().as_secs();
     assert!((30..40).contains(&seconds), "{seconds} s");
 }

@@ -1,4 +1,4 @@
-//! A real belay-controller in a directory of its own: started, called through its socket, killed.
+//! A real belay-controller in its own directory: started, called through its socket, killed.
 
 use belay_bed::programs::{Running, program};
 use belay_bed::requests;
@@ -18,33 +18,33 @@ use std::process::{Command, Stdio};
 use tonic::transport::Channel;
 use tonic::{Code, Status};
 
-/// The node that the controller is told it runs on.
+/// The node that the controller runs on.
 pub(crate) const NODE: &str = "node-1";
 /// 2^20, as sizes are signed on the wire.
 pub(crate) const MIB: i64 = 1 << 20;
-/// Flags with which room is no concern.
+/// Flags with which space does not matter.
 pub(crate) const ROOMY: [&str; 2] = ["--overcommit", "1000"];
 
 const BINARY: &str = env!("CARGO_BIN_EXE_belay-controller");
 
-/// What it logs when it can be called.
+/// The message it logs when it can be called.
 const SERVING: &str = "serving";
 
 pub(crate) type Client = ControllerClient<Channel>;
 
-/// Where everything of one test is; removed at its end.
+/// The directory of one test; removed at its end.
 pub(crate) struct Bed {
     dir: tempfile::TempDir,
     flags: Vec<String>,
 }
 
 impl Bed {
-    /// The controller will be started with these flags besides the necessary ones.
+    /// A controller with these flags in addition to the necessary ones.
     pub(crate) fn new(flags: &[&str]) -> Self {
         Self::of(tempfile::tempdir().unwrap(), flags)
     }
 
-    /// From now on it is started with that flag besides.
+    /// Adds a flag for later starts.
     pub(crate) fn add_flag(&mut self, flag: &str) {
         self.flags.push(flag.to_owned());
     }
@@ -76,14 +76,14 @@ impl Bed {
         self.dir.path().join("csi.sock")
     }
 
-    /// Starts it and waits until it says that it serves.
+    /// Starts it and waits until it serves.
     pub(crate) fn start(&self) -> Controller {
         let controller = self.launch();
         assert!(controller.serves(), "the controller did not come up");
         controller
     }
 
-    /// Starts it, which must end by itself; all that it logged.
+    /// Starts it, waits until it has failed by itself, and returns its log.
     pub(crate) fn refused(&self) -> String {
         let mut controller = self.launch();
         assert!(!controller.serves(), "the controller came up");
@@ -92,7 +92,7 @@ impl Bed {
     }
 
     fn launch(&self) -> Controller {
-        // A file that may not grow shall be an error, as on a full disk, and no signal.
+        // Writing beyond the limit must be an error, as on a full disk, and not a signal.
         let mut program = program(["sh", "-c", "trap '' XFSZ; exec \"$0\" \"$@\"", BINARY]);
         program
             .arg("--endpoint")
@@ -110,7 +110,7 @@ impl Bed {
         {
             starting.push(line.unwrap());
         }
-        // Somebody must go on reading, or the controller would block on a full pipe.
+        // Read on, or the controller would block on a full pipe.
         std::thread::spawn(move || log.for_each(drop));
         Controller { child, starting }
     }
@@ -127,7 +127,7 @@ impl Bed {
 /// The running process; killed with its test.
 pub(crate) struct Controller {
     child: Running,
-    /// What it logged until it served.
+    /// Its log until it served.
     pub(crate) starting: Vec<String>,
 }
 
@@ -137,12 +137,12 @@ impl Controller {
         last.is_some_and(|line| line.contains(SERVING))
     }
 
-    /// Lets it write no file beyond that many bytes, or `unlimited`.
+    /// Limits its files to that many bytes, or to `unlimited`.
     pub(crate) fn limit_files(&self, bytes: &str) {
         self.limit(&format!("--fsize={bytes}:"));
     }
 
-    /// Leaves it that many descriptors to open, or gives it 1024 again.
+    /// Leaves it that many free descriptors, or restores its limit of 1024.
     pub(crate) fn limit_descriptors(&self, spare: Option<usize>) {
         let open = std::fs::read_dir(format!("/proc/{}/fd", self.child.id()));
         let mut numbers: Vec<usize> = open
@@ -158,7 +158,7 @@ impl Controller {
             })
             .collect();
         numbers.sort_unstable();
-        // The limit is of numbers, and a gap is filled first.
+        // The limit applies to the numbers, and a gap is filled first.
         let mut free = (0..).filter(|number| numbers.binary_search(number).is_err());
         let limit = spare.map_or(1024, |spare| free.nth(spare).unwrap());
         self.limit(&format!("--nofile={limit}:"));
@@ -170,19 +170,19 @@ impl Controller {
         assert!(prlimit.status().unwrap().success());
     }
 
-    /// The number of that name of proc_pid_status(5).
+    /// The value of that name in proc_pid_status(5).
     pub(crate) fn status(&self, name: &str) -> u64 {
         scrape::status(self.child.id(), name).unwrap()
     }
 
-    /// SIGKILL, and waits until it is gone.
+    /// SIGKILL, and waits until it has exited.
     pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 }
 
-/// For one pod on one node.
+/// Raw block, for one pod on one node.
 pub(crate) fn block() -> csi::VolumeCapability {
     mount("block", Mode::SingleNodeWriter)
 }
@@ -192,12 +192,12 @@ pub(crate) fn create(name: &str, bytes: i64) -> csi::CreateVolumeRequest {
     filled(name, bytes, None)
 }
 
-/// The same volume made from a snapshot.
+/// The same volume, created from a snapshot.
 pub(crate) fn restore(name: &str, bytes: i64, snapshot_id: &str) -> csi::CreateVolumeRequest {
     filled(name, bytes, Some(requests::of_snapshot(snapshot_id)))
 }
 
-/// The same volume made from another one.
+/// The same volume, created from another one.
 pub(crate) fn clone(name: &str, bytes: i64, volume_id: &str) -> csi::CreateVolumeRequest {
     filled(name, bytes, Some(requests::of_volume(volume_id)))
 }
@@ -209,7 +209,7 @@ fn filled(name: &str, bytes: i64, source: Option<Source>) -> csi::CreateVolumeRe
     }
 }
 
-/// The snapshot, which is made or found.
+/// Creates or finds the snapshot.
 pub(crate) async fn cut(client: &mut Client, request: csi::CreateSnapshotRequest) -> csi::Snapshot {
     let answer = client.create_snapshot(request).await.unwrap();
     answer.into_inner().snapshot.unwrap()
@@ -228,12 +228,12 @@ pub(crate) async fn ready(
     }
 }
 
-/// To the node of the controller.
+/// Attaches to the controller's node.
 pub(crate) fn publish(id: &str) -> csi::ControllerPublishVolumeRequest {
     requests::attach(id, NODE, block())
 }
 
-/// The volume, which is made or found.
+/// Creates or finds the volume.
 pub(crate) async fn created(client: &mut Client, request: csi::CreateVolumeRequest) -> csi::Volume {
     client
         .create_volume(request)
@@ -244,7 +244,7 @@ pub(crate) async fn created(client: &mut Client, request: csi::CreateVolumeReque
         .unwrap()
 }
 
-/// A running controller, and in it the raw volume `pvc-1` of that size, with its id.
+/// A running controller with the raw volume `pvc-1` of that size, and its ID.
 pub(crate) async fn one_volume(bytes: i64) -> (Bed, Controller, Client, String) {
     let bed = Bed::new(&ROOMY);
     let controller = bed.start();
@@ -253,7 +253,7 @@ pub(crate) async fn one_volume(bytes: i64) -> (Bed, Controller, Client, String) 
     (bed, controller, client, volume.volume_id)
 }
 
-/// A refusal with that code, whose message has all the names.
+/// Asserts that code, and that the message has all the names.
 pub(crate) fn assert_refused(status: &Status, code: Code, names: &[&str]) {
     assert_eq!(status.code(), code, "{status}");
     for name in names {

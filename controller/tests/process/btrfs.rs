@@ -1,5 +1,5 @@
-//! Volumes on a real btrfs, which writes elsewhere what is overwritten. Needs root, and a mount
-//! namespace of its own.
+//! Volumes on a real btrfs, which writes overwritten blocks elsewhere. Needs root, and a private
+//! mount namespace.
 
 use crate::bed::{Bed, MIB, ROOMY, clone, create, created, cut, restore, snapshot};
 use crate::mounts::Mount;
@@ -11,10 +11,10 @@ use std::path::Path;
 use std::process::Command;
 
 const DISK_BYTES: u64 = 640 << 20;
-/// Of the volume; the rest is for the metadata.
+/// Size of the volume; the rest is for the metadata.
 const VOLUME_BYTES: i64 = 384 << 20;
 const BLOCK_BYTES: u64 = 4096;
-/// More than the disk has room for, if each of them took some.
+/// More overwrites than the disk has space for, if each allocated some.
 const OVERWRITES: u64 = 100_000;
 
 fn btrfs(dir: &Path) -> Mount {
@@ -25,7 +25,7 @@ fn btrfs(dir: &Path) -> Mount {
 }
 
 #[tokio::test]
-#[ignore = "mounts: needs root and a mount namespace of its own"]
+#[ignore = "mounts: needs root and a private mount namespace"]
 async fn a_full_volume_can_be_overwritten_at_random_for_ever() {
     let dir = tempfile::tempdir().unwrap();
     let disk = btrfs(dir.path());
@@ -55,7 +55,7 @@ async fn a_full_volume_can_be_overwritten_at_random_for_ever() {
     file.sync_all().unwrap();
 }
 
-/// Whether a file shares any block with another, as filefrag(8) says.
+/// Whether a file shares any block with another, according to filefrag(8).
 fn is_shared(file: &Path) -> bool {
     let out = Command::new("filefrag").arg("-v").arg(file).output();
     let out = out.unwrap();
@@ -64,7 +64,7 @@ fn is_shared(file: &Path) -> bool {
 }
 
 #[tokio::test]
-#[ignore = "mounts: needs root and a mount namespace of its own"]
+#[ignore = "mounts: needs root and a private mount namespace"]
 async fn snapshots_and_clones_share_blocks_with_volumes_of_either_kind() {
     let dir = tempfile::tempdir().unwrap();
     let disk = btrfs(dir.path());
@@ -73,7 +73,7 @@ async fn snapshots_and_clones_share_blocks_with_volumes_of_either_kind() {
     let mut client = bed.client().await;
     let new = created(&mut client, create("new", MIB)).await.volume_id;
     let old = created(&mut client, create("old", MIB)).await.volume_id;
-    // As an earlier release made it.
+    // As created by an earlier release.
     let path = bed.volumes_dir().join(&old);
     fs::remove_file(&path).unwrap();
     File::create(&path).unwrap().set_len(1 << 20).unwrap();

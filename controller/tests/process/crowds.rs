@@ -1,11 +1,11 @@
-//! Many calls at once: the controller stays small, and each is answered.
+//! Many concurrent calls: the controller stays small, and each call returns.
 
 use crate::bed::{Bed, MIB, ROOMY, clone, create, created, snapshot};
 use std::collections::HashSet;
 use tokio::task::JoinSet;
 
 const CALLS: usize = 100;
-/// What the runtime, the pool and the copier may have together.
+/// Maximum number of threads of the runtime, the pool and the copier.
 const THREADS_MAX: u64 = 64;
 
 #[tokio::test]

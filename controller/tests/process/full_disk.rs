@@ -1,4 +1,4 @@
-//! What a full disk stops, and for how long.
+//! The effects of a full disk, and how long they last.
 
 use crate::bed::{Bed, Client, MIB, ROOMY, assert_refused, create, created, publish, unpublish};
 use std::fs;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use tonic::{Code, Status};
 
-/// A filesystem of its own, taken away at the end.
+/// A separate filesystem, unmounted at the end.
 struct Tmpfs(PathBuf);
 
 impl Tmpfs {
@@ -17,7 +17,7 @@ impl Tmpfs {
         assert!(mount.arg(&dir).status().unwrap().success());
         Self(dir)
     }
-
+    /// Uses all free space.
     /// Takes all that is left.
     fn fill(&self) {
         let full = fs::write(self.0.join("ballast"), vec![1; 16 << 20]).unwrap_err();
@@ -63,7 +63,7 @@ async fn a_full_disk_stops_no_small_change() {
 #[ignore = "mounts a tmpfs; needs root: make test"]
 async fn a_disk_that_was_full_is_used_again_without_a_restart() {
     let bed = Bed::new(&ROOMY);
-    // Too little for what is kept in reserve.
+    // Less than the reserve.
     let disk = Tmpfs::mount(bed.state_dir(), "1m");
     let _controller = bed.start();
     let mut client = bed.client().await;

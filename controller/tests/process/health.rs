@@ -1,4 +1,4 @@
-//! How volumes fare, as the controller tells it: by the calls of CSI 1.13 and by the bit before.
+//! Volume health as the controller reports it: by the calls of CSI 1.13 and by the older bit.
 
 use crate::bed::{Bed, Client, MIB, ROOMY, create, created, one_volume};
 use belay_bed::requests;
@@ -46,7 +46,7 @@ async fn page(
     Ok((ids.collect(), answer.next_token))
 }
 
-/// The bit before 1.13, of the list and of the volume alone.
+/// The bit before 1.13, in the list and for the volume alone.
 async fn is_abnormal(client: &mut Client, id: &str) -> bool {
     let request = csi::ListVolumesRequest::default();
     let list = client.list_volumes(request).await.unwrap().into_inner();

@@ -1,4 +1,4 @@
-//! SIGKILL at random instants: whatever was acknowledged is there, and nothing else is left over.
+//! SIGKILL at random instants: all acknowledged changes persist, and nothing else is left over.
 
 use crate::bed::{Bed, Client, MIB, ROOMY, clone, create, restore, snapshot};
 use crate::mounts::Xfs;
@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 const KILLS: usize = 30;
-/// Callers at work at the same time, each on its own volumes.
+/// Concurrent callers, each with its own volumes.
 const CALLERS: usize = 4;
-/// The latest instant of a kill after the callers begin; some hundred calls fit in.
+/// The latest instant of a kill after the callers start; some hundred calls fit in.
 const KILL_WITHIN: Duration = Duration::from_millis(60);
 
 /// A small random generator (xorshift64), so that a failed run can be repeated by its seed.
@@ -28,16 +28,16 @@ impl Dice {
     }
 }
 
-/// What one caller knows of a volume or snapshot that it was told of.
+/// A volume or snapshot that a caller was given.
 #[derive(Clone, Debug, PartialEq)]
 struct Known {
     id: String,
     bytes: i64,
-    /// What its file begins with.
+    /// The first bytes of its file.
     mark: [u8; 16],
 }
 
-/// The call that was not answered.
+/// The call without a response.
 #[derive(Clone, Debug, PartialEq)]
 enum Unanswered {
     Create { name: String, bytes: i64 },
@@ -49,10 +49,10 @@ enum Unanswered {
     Discard { name: String },
 }
 
-/// How many kinds of calls there are.
+/// The number of kinds of calls.
 const KINDS: usize = 7;
 
-/// One caller: all that it knows, by name, and the call under way.
+/// One caller: its volumes and snapshots, by name, and the call in progress.
 #[derive(Clone, Debug)]
 struct Caller {
     prefix: usize,
@@ -110,8 +110,8 @@ impl Caller {
         format!("{kind}-{}-{}", self.prefix, self.names)
     }
 
-    /// Makes the call under way; false if no answer came. Any answer but OK is a failure, except
-    /// that what is being copied must be waited for.
+    /// Makes the call in progress; false without a response. Any code but OK is a failure, except
+    /// that a copy must be waited for.
     async fn call(&mut self, client: &mut Client) -> bool {
         loop {
             match self.attempt(client).await {
@@ -135,7 +135,7 @@ impl Caller {
             Unanswered::Create { name, bytes } => {
                 let mark = mark(&name);
                 let id = self.made(client, create(&name, bytes), mark).await?;
-                // As its node would, and nobody reads it yet.
+                // As its node would, and no process reads it yet.
                 let path = self.volumes_dir.join(id);
                 let file = OpenOptions::new().write(true).open(path).unwrap();
                 file.write_all_at(&mark, 0).unwrap();
@@ -174,7 +174,7 @@ impl Caller {
         Ok(())
     }
 
-    /// Makes a volume and remembers it; its id.
+    /// Creates a volume and records it; returns its ID.
     async fn made(
         &mut self,
         client: &mut Client,
@@ -194,7 +194,7 @@ impl Caller {
         Ok(id)
     }
 
-    /// Compares what it knows with what there is: id to bytes.
+    /// Compares the recorded volumes with the existing ones: ID to bytes.
     fn check(&self, there: &HashMap<String, i64>) {
         for (name, known) in self.known.iter().chain(&self.snapshots) {
             let bytes = there.get(&known.id).copied();
@@ -220,7 +220,7 @@ impl Caller {
     }
 }
 
-/// Whether the call is to be repeated until a copy has ended.
+/// Whether to repeat the call until a copy has ended.
 fn awaits_a_copy(status: &tonic::Status) -> bool {
     status.code() == tonic::Code::FailedPrecondition
         && ["being copied", "not ready"]
@@ -228,7 +228,7 @@ fn awaits_a_copy(status: &tonic::Status) -> bool {
             .any(|words| status.message().contains(words))
 }
 
-/// Unlike any other's.
+/// A mark unlike any other's.
 fn mark(name: &str) -> [u8; 16] {
     let mut mark = [b'.'; 16];
     mark[..name.len()].copy_from_slice(name.as_bytes());
@@ -282,7 +282,7 @@ fn check_files(bed: &Bed, listed: &HashMap<String, i64>) {
     assert_eq!(&files, listed);
 }
 
-/// Everything holds what it was made from.
+/// Everything has the content of its source.
 fn check_marks(bed: &Bed, caller: &Caller) {
     let check = |dir: &Path, all: &HashMap<String, Known>| {
         for (name, known) in all {
@@ -302,7 +302,7 @@ async fn nothing_acknowledged_is_lost_and_nothing_else_is_left_when_killed_at_an
 }
 
 #[tokio::test]
-#[ignore = "mounts: needs root and a mount namespace of its own"]
+#[ignore = "mounts: needs root and a private mount namespace"]
 async fn nor_where_files_share_blocks() {
     let xfs = Xfs::new();
     kill_again_and_again(&Bed::beneath(xfs.path(), &ROOMY)).await;
@@ -325,7 +325,7 @@ async fn kill_again_and_again(bed: &Bed) {
         .collect();
     let mut interrupted = HashSet::new();
     for kills in 0..3 * KILLS {
-        // Chance may need a few more to meet every kind of call.
+        // A few more may be needed to interrupt every kind of call.
         if kills >= KILLS && interrupted.len() == KINDS {
             break;
         }
@@ -350,7 +350,7 @@ async fn kill_again_and_again(bed: &Bed) {
         check_files(bed, &found);
         for caller in &mut callers {
             caller.check(&found);
-            // The same call again, as a sidecar would: now it must be answered.
+            // The same call again, as a sidecar would: now there must be a response.
             interrupted.extend(caller.unanswered.as_ref().map(std::mem::discriminant));
             assert!(caller.call(&mut client).await);
             caller.unanswered = None;

@@ -1,5 +1,5 @@
-//! Files that were cut or blanked by somebody else: the loss stays visible, whatever is called and
-//! however often the controller starts.
+//! Files that another program truncated or emptied: the loss stays visible after any call and any
+//! number of starts.
 
 use crate::bed::{
     Bed, Client, MIB, ROOMY, assert_refused, clone, create, created, one_volume, publish, ready,
@@ -128,7 +128,7 @@ async fn data_that_was_seen_once_is_never_taken_for_blank() {
         controller = bed.start();
         client = bed.client().await;
         assert_eq!(content(&mut client, &id).await, "populated");
-        // Nor what is made of it while it is all holes.
+        // Nor is a copy of it while it is all holes.
         client
             .controller_unpublish_volume(unpublish(&id, ""))
             .await
@@ -193,7 +193,7 @@ async fn a_snapshot_that_was_cut_short_or_lost_is_not_restored_and_not_listed_as
     created(&mut client, restore("pvc-2", 5 * MIB, &snapshot)).await;
 }
 
-/// As the list and the look-up say.
+/// According to the list and to the read of the snapshot.
 async fn is_ready(client: &mut Client, id: &str) -> bool {
     let list = client.list_snapshots(csi::ListSnapshotsRequest::default());
     let list = list.await.unwrap().into_inner().entries;

@@ -1,5 +1,4 @@
-//! Real mounts for tests that run as root in a mount namespace of their own; each ends with its
-//! test.
+//! Real mounts for tests that run as root in a private mount namespace; each ends with its test.
 
 use belay_bed::patience::until;
 use belay_bed::tools::{run, text};
@@ -7,23 +6,23 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Of the xfs; sparse, so that only what is written takes room.
+/// Size of the xfs; sparse, so that only written data takes space.
 const IMAGE_BYTES: u64 = 4 << 30;
 
-/// A mounted file; its loop device goes with the mount.
+/// A mounted file; unmounting frees its loop device.
 pub(crate) struct Mount {
     at: PathBuf,
 }
 
 impl Mount {
-    /// Mounts the filesystem in that file at a folder that is made.
+    /// Mounts the filesystem in that file at a directory that it creates.
     pub(crate) fn new(image: &Path, at: PathBuf) -> Self {
         fs::create_dir(&at).unwrap();
         run("mount", &["-o", "loop", text(image), text(&at)]);
         Self { at }
     }
 
-    /// Mounts a tmpfs at a folder that is made.
+    /// Mounts a tmpfs at a directory that it creates.
     pub(crate) fn tmpfs(at: PathBuf) -> Self {
         fs::create_dir_all(&at).unwrap();
         run("mount", &["-t", "tmpfs", "tmpfs", text(&at)]);
@@ -52,7 +51,7 @@ impl Drop for Mount {
 
 /// A fresh xfs, which can share blocks between files.
 pub(crate) struct Xfs {
-    // In this order: first unmounted, then removed.
+    // In this order: unmounted first, then removed.
     mount: Mount,
     _dir: tempfile::TempDir,
 }
@@ -69,8 +68,8 @@ impl Xfs {
         }
     }
 
-    /// Its root, by which it is still reached, though nothing of it is seen any more; it ends when
-    /// that is closed.
+    /// Its root, by which it can still be used although it is no longer visible; it ends when that
+    /// is closed.
     pub(crate) fn hidden(self) -> File {
         let root = File::open(self.path()).unwrap();
         run("umount", &["--lazy", text(self.path())]);

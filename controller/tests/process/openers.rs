@@ -1,4 +1,4 @@
-//! Other programs that have a volume's file open, which no lock shows.
+//! Other programs that have a volume's file open without a lock.
 
 use crate::bed::{
     MIB, assert_refused, clone, created, one_volume, publish, ready, snapshot, unpublish,
@@ -36,7 +36,7 @@ async fn a_file_that_another_program_can_write_to_is_not_copied() {
     }
     drop(writer);
     assert_eq!(fs::read_dir(bed.snapshots_dir()).unwrap().count(), 0);
-    // A backup reads along.
+    // A backup reads at the same time.
     let _reader = File::open(&path).unwrap();
     created(&mut client, clone("pvc-2", MIB, &id)).await;
     ready(&mut client, snapshot("snap", &id)).await;
@@ -58,7 +58,7 @@ impl Loop {
 impl Drop for Loop {
     fn drop(&mut self) {
         devices::detach(&self.0).unwrap();
-        // Whoever lists devices at this moment has it open, and it is freed when he closes it.
+        // A process that lists devices now has it open, and the last close frees it.
         let shown = Path::new("/sys/block").join(self.0.file_name().unwrap());
         if !std::thread::panicking() {
             until("the device is free", || !shown.join("loop").exists());

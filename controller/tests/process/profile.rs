@@ -1,4 +1,4 @@
-//! The profile of the driver says no more and no less than the controller does.
+//! The profile of the driver states exactly what the controller does.
 
 use crate::bed::{Bed, MIB, ROOMY, create, mount};
 use belay_contract::drivers::LOCAL;

@@ -1,12 +1,12 @@
 //! Snapshots and clones of volumes in use, on a real xfs, which shares blocks. Needs root, and a
-//! mount namespace of its own.
+//! private mount namespace.
 
 use crate::bed::{Bed, Client, ROOMY, clone, create, created, cut, publish, restore, snapshot};
 use crate::mounts::Xfs;
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 
-/// Larger than the filesystem: a copy could not even be tried.
+/// Larger than the filesystem: a copy could not succeed.
 const TIB: i64 = 1 << 40;
 
 async fn content(client: &mut Client, id: &str) -> String {
@@ -15,7 +15,7 @@ async fn content(client: &mut Client, id: &str) -> String {
 }
 
 #[tokio::test]
-#[ignore = "mounts: needs root and a mount namespace of its own"]
+#[ignore = "mounts: needs root and a private mount namespace"]
 async fn a_terabyte_in_use_is_cut_and_cloned_at_once() {
     let xfs = Xfs::new();
     let bed = Bed::beneath(xfs.path(), &["--overcommit", "100000"]);
@@ -52,7 +52,7 @@ async fn a_terabyte_in_use_is_cut_and_cloned_at_once() {
 }
 
 #[tokio::test]
-#[ignore = "mounts: needs root and a mount namespace of its own"]
+#[ignore = "mounts: needs root and a private mount namespace"]
 async fn what_is_cut_from_a_new_volume_in_use_stays_new() {
     let xfs = Xfs::new();
     let bed = Bed::beneath(xfs.path(), &ROOMY);

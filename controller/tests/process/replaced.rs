@@ -1,5 +1,5 @@
-//! Volumes whose file was replaced by another one: what the node still uses is neither detached nor
-//! taken for the file that has its name now.
+//! Volumes whose file was replaced by another one: the file in use is neither detached nor mistaken
+//! for the file that has its name now.
 
 use crate::bed::{
     Bed, Client, MIB, ROOMY, assert_refused, clone, create, created, cut, one_volume, publish,
@@ -29,7 +29,7 @@ fn bound(file: &Path) -> Bound {
     Bound(device)
 }
 
-/// Puts a copy of the file at its name; the old one goes to `aside`, or nowhere.
+/// Replaces the file by a copy; the old one is moved to `aside`, or removed.
 fn replace(file: &Path, aside: Option<&Path>) {
     let copy = file.with_file_name("copy");
     fs::copy(file, &copy).unwrap();
@@ -58,7 +58,7 @@ async fn expand(client: &mut Client, id: &str, bytes: i64) -> Result<(), Status>
     client.controller_expand_volume(request).await.map(drop)
 }
 
-/// Where the old file goes, whose name says nothing of the volume there.
+/// Paths for the old file, under which its name does not contain the volume's.
 fn asides(bed: &Bed) -> [Option<PathBuf>; 3] {
     let (here, elsewhere) = (bed.volumes_dir(), bed.state_dir());
     [
@@ -79,7 +79,7 @@ async fn a_volume_is_not_detached_while_its_old_file_is_bound_wherever_that_is()
         attach(&mut client, &id).await;
         let device = bound(&file);
         replace(&file, aside.as_deref());
-        // Attached again, as after a restart of the attacher, it does not pass for the old one.
+        // Attached again, as after a restart of the attacher, it is not mistaken for the old one.
         attach(&mut client, &id).await;
         for _ in 0..2 {
             let refused = detach(&mut client, &id).await.unwrap_err();
@@ -145,7 +145,7 @@ async fn a_file_that_nobody_uses_is_not_enlarged_in_place_of_the_one_in_use() {
 }
 
 #[tokio::test]
-#[ignore = "mounts: needs root and a mount namespace of its own"]
+#[ignore = "mounts: needs root and a private mount namespace"]
 async fn nothing_is_cut_from_a_file_that_is_not_the_one_in_use() {
     let xfs = Xfs::new();
     let bed = Bed::beneath(xfs.path(), &ROOMY);
@@ -199,7 +199,7 @@ async fn a_volume_that_an_earlier_release_attached_is_known_by_the_name_of_its_f
     let (bed, _controller, mut client, id) = one_volume(MIB).await;
     let file = bed.volumes_dir().join(&id);
     attach(&mut client, &id).await;
-    // It remembered no file.
+    // It recorded no file.
     fs::remove_file(bed.state_dir().join("attached").join(&id)).unwrap();
     let device = Loop::bind(&file);
     replace(&file, Some(&file.with_extension("bad")));
@@ -236,7 +236,7 @@ async fn a_start_remembers_the_file_that_the_node_uses_by_then() {
     let file = bed.volumes_dir().join(&id);
     let kept = bed.state_dir().join("attached").join(&id);
     attach(&mut client, &id).await;
-    // An earlier release remembered none; another was restored while the node was down.
+    // An earlier release recorded none; another was restored while the node was down.
     for forget in [true, false] {
         if forget {
             fs::remove_file(&kept).unwrap();
@@ -304,7 +304,10 @@ async fn an_attachment_that_is_repeated_gives_the_file_in_use_its_second_name() 
     attach(&mut client, &id).await;
     fs::remove_file(&kept).unwrap();
     attach(&mut client, &id).await;
-    assert!(!kept.exists(), "nobody uses the file, so it may be another");
+    assert!(
+        !kept.exists(),
+        "the file is not in use, so it may be another"
+    );
     let _device = bound(&file);
     attach(&mut client, &id).await;
     assert!(kept.exists());
@@ -321,7 +324,7 @@ async fn the_last_name_of_an_earlier_file_is_never_taken_away() {
     controller = bed.start();
     attach(&mut bed.client().await, &id).await;
     controller.kill();
-    // All is restored as it was before: the volume is not attached, and has an older file.
+    // All is restored: the volume is not attached, and has an older file.
     let tuesday = fs::metadata(&file).unwrap().ino();
     replace(&file, None);
     fs::copy(&backup, bed.state_dir().join("state.redb")).unwrap();
@@ -334,7 +337,7 @@ async fn the_last_name_of_an_earlier_file_is_never_taken_away() {
 }
 
 #[tokio::test]
-#[ignore = "mounts: needs root and a mount namespace of its own"]
+#[ignore = "mounts: needs root and a private mount namespace"]
 async fn where_there_are_no_second_names_volumes_live_all_the_same() {
     let bed = Bed::new(&ROOMY);
     let _elsewhere = Mount::tmpfs(bed.state_dir().join("attached"));

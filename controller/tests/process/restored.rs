@@ -1,4 +1,4 @@
-//! A state directory that is restored from a backup beneath a running controller.
+//! A state directory that is restored from a backup under a running controller.
 
 use crate::bed::{
     Bed, Client, Controller, MIB, ROOMY, assert_refused, block, create, created, publish, snapshot,
@@ -12,7 +12,8 @@ use std::path::Path;
 use std::process::Command;
 use tonic::{Code, Status};
 
-/// Copies what is in one folder into another one, as an operator does; what is there is replaced.
+/// Copies the content of one directory into another, as an operator does; existing files are
+/// replaced.
 fn copy(from: &Path, to: &Path) {
     let mut cp = Command::new("cp");
     cp.args(["-a", "--remove-destination"]);
@@ -42,7 +43,7 @@ fn restore(bed: &Bed) {
 
 type Answers = Vec<(&'static str, Result<(), Status>)>;
 
-/// Every verb that changes something, also where there is nothing to be done.
+/// Calls every verb that changes something, even with nothing to do.
 async fn changes(client: &mut Client, id: &str) -> Answers {
     let none = "vol-00000000000000000000000000000000";
     let grow = requests::grow(id, 9 * MIB);
@@ -66,7 +67,7 @@ async fn changes(client: &mut Client, id: &str) -> Answers {
     answers
 }
 
-/// Those that only ask.
+/// Calls the read-only verbs.
 async fn questions(client: &mut Client, id: &str) -> Answers {
     let get = requests::get(id);
     let health = csi::ControllerGetVolumeHealthRequest {

@@ -1,4 +1,4 @@
-//! The controller over its socket: which code comes for what, and what is told.
+//! The controller over its socket: codes and responses.
 
 use crate::bed::{
     self, Bed, Client, MIB, NODE, ROOMY, assert_refused, create, created, mount, one_volume, place,
@@ -104,7 +104,7 @@ async fn a_volume_goes_once_it_is_detached_and_stays_gone() {
     let delete = requests::delete(&id);
     let refused = client.delete_volume(delete.clone()).await.unwrap_err();
     assert_refused(&refused, Code::FailedPrecondition, &[&id, NODE]);
-    // No node means all of them.
+    // No node means all nodes.
     for _ in 0..2 {
         client
             .controller_unpublish_volume(unpublish(&id, ""))
@@ -366,7 +366,7 @@ async fn capacity_shrinks_with_every_promise_and_is_none_elsewhere() {
     let promised = (before.available_capacity / 2 / MIB * MIB).min(1 << 40);
     created(&mut client, create("pvc-1", promised)).await;
     let after = client.get_capacity(everywhere).await.unwrap().into_inner();
-    // Others write to the same filesystem while this runs.
+    // Other processes write to the same filesystem meanwhile.
     assert!(after.available_capacity < before.available_capacity - promised / 2);
     assert_eq!(after.minimum_volume_size, Some(MIB));
 

@@ -1,5 +1,5 @@
 //! A snapshot of a volume under a writer that syncs every step: each cut is a state that the writer
-//! was in. On a real xfs and real loop devices; needs root, and a mount namespace of its own.
+//! was in. On a real xfs and real loop devices; needs root, and a private mount namespace.
 
 use crate::bed::{Bed, Client, create, created, cut, publish, restore, snapshot};
 use crate::mounts::{Mount, Xfs};
@@ -12,10 +12,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const ROUNDS: usize = 100;
-/// Of the volume.
+/// Size of the volume.
 const VOLUME_BYTES: i64 = 256 << 20;
-/// Of each file, so that what is compared lies far apart: a plain copy takes many steps of the
-/// writer to get from one to the other.
+/// Size of each file, so that the compared data lies far apart: a plain copy takes many steps of
+/// the writer to get from one to the other.
 const FILE_BYTES: usize = 64 << 20;
 
 /// Two files that are written in turn, each step synced.
@@ -30,7 +30,7 @@ impl Pair {
         }))
     }
 
-    /// Takes up the room.
+    /// Uses all free space.
     fn fill(&self) {
         for file in &self.0 {
             file.write_all_at(&vec![1; FILE_BYTES], 0).unwrap();
@@ -56,7 +56,7 @@ impl Pair {
     }
 }
 
-/// Restores one round's snapshot, reads the pair, and removes all again.
+/// Restores one round's snapshot, reads the pair, and removes everything again.
 async fn look(bed: &Bed, client: &mut Client, scratch: &Path, snapshot_id: &str) -> [u64; 2] {
     let request = restore("restored", VOLUME_BYTES, snapshot_id);
     let volume_id = created(client, request).await.volume_id;
@@ -74,7 +74,7 @@ async fn look(bed: &Bed, client: &mut Client, scratch: &Path, snapshot_id: &str)
 }
 
 #[tokio::test]
-#[ignore = "mounts: needs root and a mount namespace of its own"]
+#[ignore = "mounts: needs root and a private mount namespace"]
 async fn no_snapshot_of_a_volume_under_a_writer_is_torn() {
     let scratch = tempfile::tempdir().unwrap();
     let xfs = Xfs::new();

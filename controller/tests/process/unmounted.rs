@@ -13,14 +13,14 @@ async fn where_a_state_is_required_none_is_begun_on_the_disk_below() {
     bed.add_flag("--require-state");
     let disk = bed.state_dir().with_extension("disk");
     fs::rename(bed.state_dir(), &disk).unwrap();
-    // What is below the mount point, or was made by the kubelet.
+    // Files below the mount point, or created by the kubelet.
     fs::create_dir(bed.state_dir()).unwrap();
     let log = bed.refused();
     for words in ["state.redb", "--require-state", "mount"] {
         assert!(log.contains(words), "{log}");
     }
     let left = fs::read_dir(bed.state_dir()).unwrap().count();
-    assert_eq!(left, 0, "it left something on the disk below");
+    assert_eq!(left, 0, "it left files on the disk below");
     fs::remove_dir(bed.state_dir()).unwrap();
     fs::rename(&disk, bed.state_dir()).unwrap();
     let _controller = bed.start();
