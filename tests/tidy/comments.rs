@@ -13,7 +13,7 @@ const CHECKED: &[&str] = &[
     "Makefile",
     "benches/",
     "contract/",
-    "controller/src/config.rs",
+    "controller/",
     "ctl/",
     "demo/",
     "deploy/",

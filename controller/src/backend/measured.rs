@@ -66,7 +66,7 @@ pub(super) fn describe() {
     );
 }
 
-/// `answer`, measured from now to its end. What is given up before its end is not counted.
+/// `answer`, measured from now to its end. One that is cancelled before its end is not counted.
 pub(super) fn measured<'a, T: 'a>(
     verb: Verb,
     answer: impl Future<Output = Result<T, Failure>> + Send + 'a,

@@ -25,7 +25,7 @@ use std::time::SystemTime;
 /// What every verb gives back: a future that may be moved between threads.
 pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, Failure>> + Send + 'a>>;
 
-/// A storage system. Where it gives out the volume ids itself (clouds do), `create` tells them.
+/// A storage system. If it assigns the volume ids itself (clouds do), `create` returns them.
 pub trait Backend: Send + Sync + 'static {
     /// The keys of the `CreateVolume` parameters it understands; any other is refused.
     fn parameters(&self) -> &'static [&'static str];
@@ -88,7 +88,7 @@ pub trait Backend: Send + Sync + 'static {
         None
     }
 
-    /// Whether it can tell how its volumes fare.
+    /// Its volume health, if it reports that.
     fn health(&self) -> Option<&dyn Health> {
         None
     }
@@ -112,7 +112,7 @@ pub trait Attachments: Send + Sync {
     /// then, which may differ from those of the order.
     fn attach(&self, order: Arc<AttachOrder>) -> Answer<'_, Progress<Attachment>>;
 
-    /// Takes a volume from a node. Where nothing is attached, nothing is to be done.
+    /// Detaches a volume from a node; done if it is not attached.
     fn detach(&self, id: VolumeId, node: NodeId) -> Answer<'_, Progress<()>>;
 }
 
@@ -164,7 +164,7 @@ pub trait Clones: Send + Sync {
     fn clone_volume(&self, order: Arc<Order>, from: VolumeId) -> Answer<'_, Volume>;
 }
 
-/// A backend that can tell how its volumes fare.
+/// A backend that reports the health of its volumes.
 pub trait Health: Send + Sync {
     /// What is wrong with the volume with that id, once it is complete.
     fn health(&self, id: VolumeId) -> Answer<'_, Option<Complaints>>;
@@ -233,7 +233,7 @@ pub enum Phase {
 /// A volume that exists.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Volume {
-    /// Its id, for ever.
+    /// Its id, which never changes.
     pub id: VolumeId,
     /// What state it is in.
     pub phase: Phase,
@@ -292,7 +292,7 @@ pub struct SnapshotOrder {
 /// A snapshot that is cut.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
-    /// Its id, for ever.
+    /// Its id, which never changes.
     pub id: SnapshotId,
     /// The volume it was cut from, which may be gone.
     pub source: VolumeId,
@@ -302,7 +302,7 @@ pub struct Snapshot {
     pub created: SystemTime,
     /// Whether it can be restored now.
     pub ready: bool,
-    /// Why it cannot be restored until somebody repairs it.
+    /// Why it cannot be restored until it is repaired.
     pub damage: Option<String>,
 }
 

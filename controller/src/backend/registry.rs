@@ -7,7 +7,7 @@ use belay_server::facts::Facts;
 use belay_server::readiness::Readiness;
 use std::sync::Arc;
 
-/// Which backend to drive, with all that it must be told.
+/// The backend to use, with its settings.
 #[derive(Clone, Debug)]
 pub enum Choice {
     /// Files on this node.

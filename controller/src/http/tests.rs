@@ -1,4 +1,4 @@
-//! The client against a small server on the loopback interface that does as it is told.
+//! The client against a small server on the loopback interface whose behaviour a test sets.
 
 use super::*;
 use belay_server::call::Certainty;

@@ -37,7 +37,7 @@ const PAGE_ENTRIES_MAX: usize = 1000;
 /// Largest volume, in bytes; the cloud's own limit is lower, and its refusal has the reason.
 const BYTES_MAX: u64 = (1 << 30) * GIB;
 
-/// What it is told.
+/// Its settings.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// `cloud.conf`.
@@ -89,7 +89,7 @@ impl Openstack {
     }
 
     /// Cinder and Nova say 400 of a volume that they are at work on, and of one that can never be
-    /// changed so: the phase tells them apart.
+    /// changed so: the phase distinguishes them.
     async fn refused(&self, id: &VolumeId, refused: Failure) -> Failure {
         if refused.kind != Kind::Precondition {
             return refused;
