@@ -54,10 +54,14 @@ pub(super) fn prove(disk: &impl Disk, volume: &str) -> Result<Sweep, Failure> {
     }))
 }
 
+/// What each block is compared with.
+static ZEROS: [u8; ALIGN] = [0; ALIGN];
+
 /// Where the first byte other than zero is.
 fn first_nonzero(bytes: &[u8]) -> Option<usize> {
-    // Whole blocks first, without a branch inside: that is what the compiler makes fast.
-    let is_dirty = |block: &[u8]| block.iter().fold(0, |all, byte| all | byte) != 0;
+    // Whole blocks first: the C library compares them faster than any loop of a program that is
+    // compiled for size.
+    let is_dirty = |block: &[u8]| block != &ZEROS[..block.len()];
     let block = bytes.chunks(ALIGN).position(is_dirty)?;
     let start = block * ALIGN;
     bytes[start..]
