@@ -2,6 +2,7 @@
 
 use std::fmt::Display;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use belay_server::facts::Facts;
@@ -19,14 +20,16 @@ use tokio::time::Instant;
 
 use crate::arrivals;
 use crate::config::{Config, Driver};
-use crate::kernel::linux::{Linux, heap, privileges};
+use crate::kernel::linux::{Linux, memory, privileges};
 use crate::operation::{self, KubeletDir};
 use crate::pool::{self, Pool, THREADS_MAX};
 use crate::rpc::{NodeIdentity, NodeService};
 use crate::start::{Machine, Source, Start};
 
 /// How long an idle thread of the pool stays: for the rest of a burst of pods, and no longer.
-const THREAD_IDLE: Duration = Duration::from_secs(10);
+const THREAD_IDLE: Duration = Duration::from_secs(5);
+/// Threads of the pool. When the last one ends, no disk is in use, and memory is given back.
+static THREADS: AtomicUsize = AtomicUsize::new(0);
 /// How long the start waits for a disk; a driver whose disk takes longer comes up later.
 const FIRST_TRY: Duration = Duration::from_secs(2);
 /// Running operations may end within this after SIGTERM; the kubelet repeats what does not.
@@ -42,7 +45,7 @@ pub struct StartError(String);
 /// # Errors
 /// When the machine cannot do what the agent needs, or a socket cannot be had.
 pub fn run(config: &Config) -> Result<(), StartError> {
-    heap::give_back_at_once();
+    memory::share_one_heap();
     let names = config.drivers().map(|driver| &driver.common.driver_name);
     metrics::begin(&config.process, names, env!("CARGO_PKG_VERSION"))
         .map_err(|error| failed("--http-endpoint", &error))?;
@@ -61,6 +64,14 @@ pub fn run(config: &Config) -> Result<(), StartError> {
         .enable_all()
         .max_blocking_threads(config.drivers().count() * THREADS_MAX + arrivals::ASKED_MAX)
         .thread_keep_alive(THREAD_IDLE)
+        .on_thread_start(|| {
+            THREADS.fetch_add(1, Ordering::Relaxed);
+        })
+        .on_thread_stop(|| {
+            if THREADS.fetch_sub(1, Ordering::Relaxed) == 1 {
+                memory::rest();
+            }
+        })
         .build()
         .map_err(|error| failed("starting the runtime", &error))?;
     let result = runtime.block_on(serve_drivers(config, &machine, readiness, lacking));
@@ -155,6 +166,8 @@ async fn serve_drivers(
         drain: DRAIN,
         readiness,
     };
+    // No call needs what only the start needed.
+    memory::give_back();
     serve(config, drivers, shutdown)
         .await
         .map_err(|error| failed("serving", &error))

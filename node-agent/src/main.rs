@@ -4,10 +4,6 @@ use std::process::ExitCode;
 
 use belay_node_agent::Config;
 
-/// Built with `no_thp`: without it the first touch of the heap costs 4 MiB.
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 fn main() -> ExitCode {
     let config = match Config::parse() {
         Ok(config) => config,

@@ -21,7 +21,7 @@ use tokio::task::{JoinError, JoinHandle};
 
 use crate::operation::phase::{Phase, Progress};
 
-/// Work that makes headway at once. Each thread costs 150 KiB.
+/// Work that makes headway at once. Each thread costs 70 KiB.
 const PLACES: usize = 4;
 /// How many of the places may be taken by reads, of one volume or of many.
 const READ_PLACES: usize = 2;

@@ -1,0 +1,149 @@
+//! How the agent stays within 5 MiB: one heap for all threads, and memory that goes back to the
+//! kernel when work ends.
+
+#![expect(
+    unsafe_code,
+    reason = "the allocator's functions have no safe interface"
+)]
+
+use std::ffi::{c_int, c_void};
+use std::fs;
+use std::ptr;
+
+use libc::{PF_W, PT_LOAD, dl_phdr_info, size_t};
+
+/// Resident memory up to which [`rest`] leaves all as it is, in bytes.
+const RESTING_BYTES_MAX: usize = 4 << 20;
+
+/// Address space by which the heap grows at once: it costs no memory, and an agent that reaches a
+/// limit of its address space (setrlimit(2), `RLIMIT_AS`) still has room for calls.
+#[cfg(target_env = "gnu")]
+const HEAP_STEP_BYTES: c_int = 16 << 20;
+
+/// Makes all threads share one heap. By default each thread of a burst gets its own, with its own
+/// free memory. To be called before there is a second thread.
+pub(crate) fn share_one_heap() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: the function takes two numbers, and no other thread allocates at the same time.
+    unsafe {
+        libc::mallopt(libc::M_ARENA_MAX, 1);
+        libc::mallopt(libc::M_TOP_PAD, HEAP_STEP_BYTES);
+    }
+}
+
+/// After a burst: calls [`give_back`] if more than 4 MiB are resident.
+pub(crate) fn rest() {
+    if resident_bytes().is_none_or(|bytes| bytes > RESTING_BYTES_MAX) {
+        give_back();
+    }
+}
+
+/// The second field of `/proc/self/statm` (proc_pid_statm(5)).
+fn resident_bytes() -> Option<usize> {
+    let statm = fs::read_to_string("/proc/self/statm").ok()?;
+    let pages: usize = statm.split(' ').nth(1)?.parse().ok()?;
+    pages.checked_mul(page_bytes()?)
+}
+
+fn page_bytes() -> Option<usize> {
+    // SAFETY: the function takes a number, and changes nothing.
+    usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).ok()
+}
+
+/// Gives the kernel what is free in the heap, and the pages of the program. The next calls map
+/// those that they need again, from the page cache: some 30 page faults, without I/O.
+pub(crate) fn give_back() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: the function takes the allocator's lock, and only releases what is free.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+    // SAFETY: the callback matches the declared type, and needs no data.
+    unsafe {
+        libc::dl_iterate_phdr(Some(unmap_program), ptr::null_mut());
+    }
+}
+
+/// Called for the program itself first (`dl_iterate_phdr(3)`), and ends the iteration.
+unsafe extern "C" fn unmap_program(
+    program: *mut dl_phdr_info,
+    _bytes: size_t,
+    _data: *mut c_void,
+) -> c_int {
+    let Some(page) = page_bytes() else {
+        return 1;
+    };
+    // SAFETY: the C library passes a valid description, whose headers stay for as long as the
+    // program runs.
+    let (base, headers) = unsafe {
+        let program = &*program;
+        let count = usize::from(program.dlpi_phnum);
+        let headers = std::slice::from_raw_parts(program.dlpi_phdr, count);
+        (program.dlpi_addr, headers)
+    };
+    for segment in headers {
+        if segment.p_type != PT_LOAD || segment.p_flags & PF_W != 0 {
+            continue;
+        }
+        let (Ok(start), Ok(end)) = (
+            usize::try_from(base + segment.p_vaddr),
+            usize::try_from(base + segment.p_vaddr + segment.p_memsz),
+        ) else {
+            continue;
+        };
+        // Whole pages of it only: a writable segment may share the outer ones.
+        let (start, end) = (start.next_multiple_of(page), end - end % page);
+        // SAFETY: a private mapping of the program's file that was never written: each access
+        // finds the same bytes in the file again. If the kernel refuses, the pages stay.
+        unsafe {
+            libc::madvise(
+                ptr::with_exposed_provenance_mut(start),
+                end.saturating_sub(start),
+                libc::MADV_DONTNEED,
+            );
+        }
+    }
+    1
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::hint::black_box;
+    use std::os::unix::fs::FileExt as _;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+
+    /// Constant, and so large that nothing that other threads use is within 64 KiB of its middle:
+    /// the kernel maps as much around a page fault.
+    static CONSTANT: [u8; 256 << 10] = [7; 256 << 10];
+    static WRITTEN: AtomicU32 = AtomicU32::new(1);
+
+    /// The top bit of the page's entry in pagemap (proc_pid_pagemap(5)).
+    fn is_resident(byte: &u8) -> bool {
+        let page = ptr::from_ref(byte).addr() / page_bytes().unwrap();
+        let mut entry = [0; 8];
+        let pagemap = File::open("/proc/self/pagemap").unwrap();
+        pagemap.read_exact_at(&mut entry, page as u64 * 8).unwrap();
+        u64::from_ne_bytes(entry) >> 63 == 1
+    }
+
+    #[test]
+    fn constant_pages_are_given_back_and_what_was_written_is_kept() {
+        let middle = &CONSTANT[CONSTANT.len() / 2];
+        WRITTEN.store(2, Ordering::Relaxed);
+        assert_eq!(*black_box(middle), 7);
+        assert!(is_resident(middle));
+        give_back();
+        assert!(!is_resident(middle));
+        assert_eq!(*black_box(middle), 7);
+        assert_eq!(WRITTEN.load(Ordering::Relaxed), 2);
+    }
+
+    #[test]
+    fn the_resident_memory_is_that_of_a_program() {
+        let bytes = resident_bytes().unwrap();
+        assert!((256 << 10..1 << 36).contains(&bytes), "{bytes}");
+    }
+}
