@@ -18,6 +18,9 @@ use belay_ctl::table::align;
 /// Width of the bar that shows the kernel's share.
 const BAR: usize = 16;
 
+/// Limit of the node agent's resident memory, in KiB (benches/BUDGET.md).
+const NODE_RESIDENT_KIB_MAX: u64 = 5 * 1024;
+
 /// How many phases of an operation are shown, the longest ones.
 const PHASES_MAX: usize = 4;
 
@@ -143,16 +146,25 @@ fn bar(belay: Duration, kernel: Duration) -> String {
 /// `/metrics` of both binaries, and their memory.
 ///
 /// # Errors
-/// A program does not answer.
+/// A program does not answer, or the node agent exceeds its memory limit.
 pub(crate) fn metrics(progress: &Progress, agents: &Agents) -> Result<(), Trouble> {
+    let mut resident_kib = 0;
     for (name, agent) in [(CONTROLLER, &agents.controller), (NODE, &agents.node)] {
         progress.heading(&format!("Metrics of {name}, http://{}/metrics", agent.http));
-        one_binary(progress, agent)?;
+        resident_kib = one_binary(progress, agent)?;
     }
-    Ok(())
+    // Programs built for debugging are several times as large.
+    if cfg!(debug_assertions) || resident_kib <= NODE_RESIDENT_KIB_MAX {
+        return Ok(());
+    }
+    Err(Trouble::Untrue(format!(
+        "{NODE} has {resident_kib} KiB resident, over its limit of {NODE_RESIDENT_KIB_MAX}; see \
+         benches/BUDGET.md"
+    )))
 }
 
-fn one_binary(progress: &Progress, agent: &Agent) -> Result<(), Trouble> {
+/// Returns the resident memory in KiB.
+fn one_binary(progress: &Progress, agent: &Agent) -> Result<u64, Trouble> {
     let text = scrape::metrics(agent.http)?;
     let mut lines = vec![
         ["rpc", "calls", "mean inside"]
@@ -187,7 +199,7 @@ fn one_binary(progress: &Progress, agent: &Agent) -> Result<(), Trouble> {
     let ended = || Trouble::Ended("a program exited during the demo".to_owned());
     let kb = status(agent.pid().ok_or_else(ended)?, "VmRSS")?;
     progress.line(&format!("  resident memory (VmRSS): {kb} kB"));
-    Ok(())
+    Ok(kb)
 }
 
 /// Prints the commands for the programs that are kept.
