@@ -1,5 +1,5 @@
-//! Disks as the kernel shows them: the verbs on sysfs, and their nouns. Which disk is a volume's is
-//! not known here.
+//! Disks as the kernel shows them: the verbs on sysfs, and their types. Does not know which disk
+//! belongs to which volume.
 
 use super::{Dev, Result};
 
@@ -10,32 +10,31 @@ pub(crate) struct Disk {
     pub(crate) dev: Dev,
     /// Its name in `/sys/block` and `/dev`.
     pub(crate) name: String,
-    /// The number of this disk among all that the machine has had since it booted; none has the
-    /// same (Linux 5.15). 0 before that.
+    /// The disk's sequence number, unique since the machine booted (Linux 5.15). 0 before that.
     pub(crate) diskseq: u64,
     /// Its size in bytes.
     pub(crate) bytes: u64,
 }
 
-/// What has a device number.
+/// The device behind a device number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum DiskAt {
     /// A disk.
     Disk(Disk),
-    /// A block device of another kind: a partition, or one that is made of others.
+    /// Another kind of block device: a partition, or one built on other devices (LVM, MD).
     Other,
     /// No block device: it was removed.
     Nothing,
 }
 
-/// What a disk's bus says of it, from memory.
+/// The identity that a disk's bus reports, from memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum DiskFacts {
-    /// It has a serial number alone, which must be asked for: [`Disks::disk_serial`].
+    /// Only a serial number, which takes a request to the disk: [`Disks::disk_serial`].
     Virtio,
     /// The INQUIRY data that the kernel keeps (SPC-6).
     Scsi(ScsiFacts),
-    /// The identity that its controller and namespace gave.
+    /// The identity that its controller and namespace report.
     Nvme(NvmeFacts),
 }
 
@@ -63,21 +62,21 @@ pub(crate) struct NvmeFacts {
     pub(crate) wwid: String,
 }
 
-/// What sysfs says of disks (Documentation/ABI/stable/sysfs-block). All but
-/// [`Disks::disk_serial`] and [`Disks::disk_rescan`] are answered from memory.
+/// Disks in sysfs (Documentation/ABI/stable/sysfs-block). All but [`Disks::disk_serial`] and
+/// [`Disks::disk_rescan`] are answered from memory.
 pub(crate) trait Disks {
     /// All disks, by name. Quick.
     fn disks(&self) -> Result<Vec<Disk>>;
-    /// What has that device number. Quick.
+    /// The device with that number. Quick.
     fn disk(&self, dev: Dev) -> Result<DiskAt>;
-    /// The number of the block device of that name; `None` when there is none. Quick.
+    /// The number of the block device of that name; `None` if there is none. Quick.
     fn disk_named(&self, name: &str) -> Result<Option<Dev>>;
-    /// What a disk's bus says of it; `None` when it was removed. Quick.
+    /// The identity that a disk's bus reports; `None` if the disk was removed. Quick.
     fn disk_facts(&self, disk: &Disk) -> Result<Option<DiskFacts>>;
-    /// The `serial` of a virtio disk: a request to the disk (`VIRTIO_BLK_T_GET_ID`), which waits as
-    /// long as that does not answer. Of a disk without one, empty; `None` when it was removed.
+    /// The `serial` of a virtio disk: a request to the disk (`VIRTIO_BLK_T_GET_ID`), which waits
+    /// until the disk answers. Empty if the disk has none; `None` if it was removed.
     fn disk_serial(&self, disk: &Disk) -> Result<Option<String>>;
-    /// Lets the kernel read the size of a SCSI disk again (`device/rescan`); virtio and NVMe disks
-    /// report theirs, and have no such file. Waits for the disk.
+    /// Makes the kernel read the size of a SCSI disk again (`device/rescan`); virtio and NVMe disks
+    /// report theirs and have no such file. Waits for the disk.
     fn disk_rescan(&self, disk: &Disk) -> Result<()>;
 }

@@ -1,4 +1,4 @@
-//! A failed system call: which, on what, and why. The errno itself stays in this folder.
+//! A failed system call: its name, its object and the reason. The errno stays in this directory.
 
 use std::fmt;
 use std::path::Path;
@@ -12,7 +12,7 @@ pub(crate) type Result<T> = std::result::Result<T, Error>;
 /// A failed system call.
 #[expect(
     clippy::error_impl_error,
-    reason = "it is kernel::Error wherever it is met"
+    reason = "its users write kernel::Error, not Error"
 )]
 #[derive(Clone, Debug)]
 pub(crate) struct Error {
@@ -22,7 +22,7 @@ pub(crate) struct Error {
     detail: Box<str>,
 }
 
-/// Why a call failed, as far as anybody above decides by it.
+/// Why a call failed, as far as a caller's decision depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cause {
     /// ENOENT, ENOTDIR: no such name.
@@ -31,7 +31,7 @@ pub(crate) enum Cause {
     Exists,
     /// EBUSY, ETXTBSY.
     Busy,
-    /// EAGAIN: it would have to wait.
+    /// EAGAIN: the call would block.
     Again,
     /// EPERM, EACCES: a capability or a permission is missing.
     Denied,
@@ -43,15 +43,15 @@ pub(crate) enum Cause {
     NotEmpty,
     /// EISDIR: a directory where a file was expected.
     Directory,
-    /// ELOOP, EXDEV: a symlink or another mount where none may be.
+    /// ELOOP, EXDEV: a symlink or another mount, where the call allows none.
     Escapes,
     /// EINVAL.
     Invalid,
-    /// ENXIO, ENODEV, ENOMEDIUM: the device is gone.
+    /// ENXIO, ENODEV, ENOMEDIUM: the device was removed.
     NoDevice,
-    /// EIO and its relatives: the disk failed.
+    /// EIO and similar: the disk failed.
     Io,
-    /// EMFILE, ENFILE: this process, or the machine, has as many files open as it may.
+    /// EMFILE, ENFILE: the limit of open files of this process, or of the machine, is reached.
     Files,
     /// ENOSYS, EOPNOTSUPP: this kernel has no such call.
     Unsupported,
@@ -75,7 +75,7 @@ impl Error {
         Error::new(call, path.to_string_lossy().into_owned(), errno)
     }
 
-    /// With what the kernel said besides the errno.
+    /// Adds the kernel's message, where it gives more than an errno.
     pub(super) fn because(mut self, detail: impl Into<Box<str>>) -> Self {
         self.detail = detail.into();
         self
@@ -96,7 +96,7 @@ impl Error {
             Errno::LOOP | Errno::XDEV => Cause::Escapes,
             Errno::INVAL => Cause::Invalid,
             Errno::NXIO | Errno::NODEV | Errno::NOMEDIUM => Cause::NoDevice,
-            // EBADMSG and EUCLEAN are what ext4, xfs and btrfs say of a damaged block.
+            // ext4, xfs and btrfs report a damaged block as EBADMSG or EUCLEAN.
             Errno::IO | Errno::NODATA | Errno::REMOTEIO | Errno::UCLEAN | Errno::BADMSG => {
                 Cause::Io
             }
@@ -106,7 +106,7 @@ impl Error {
         }
     }
 
-    /// The errno's name, for messages that need it in another sentence.
+    /// The errno's name, for messages with a different sentence.
     pub(crate) fn errno_name(&self) -> &'static str {
         name(self.errno)
     }
@@ -133,7 +133,7 @@ impl fmt::Display for Error {
 impl std::error::Error for Error {}
 
 impl From<Error> for Failure {
-    /// What nobody above foresaw: the caller gets the call, the object and the errno by name.
+    /// For errors that no caller handles: the message names the call, the object and the errno.
     fn from(error: Error) -> Failure {
         let kind = match error.cause() {
             Cause::Full | Cause::Files => Kind::Quota,
@@ -150,7 +150,7 @@ impl From<Error> for Failure {
     }
 }
 
-/// Each constant beside its name in errno(3); rustix has all of them without the E.
+/// Each constant with its name in errno(3); rustix has all of them without the E.
 macro_rules! names {
     ($($errno:ident)*) => {
         &[
@@ -161,8 +161,7 @@ macro_rules! names {
     };
 }
 
-/// What file systems, block devices and the calls of this agent can fail with, network disks
-/// included.
+/// The errnos of filesystems, block devices and this agent's calls, including network disks.
 const NAMES: &[(Errno, &str)] = names! {
     AGAIN ALREADY BADE BADF BADFD BADMSG BUSY CANCELED CHILD COMM CONNABORTED CONNREFUSED CONNRESET
     DEADLK DOM DQUOT EXIST FAULT FBIG HOSTDOWN HOSTUNREACH HWPOISON ILSEQ INPROGRESS INTR INVAL IO

@@ -1,4 +1,4 @@
-//! The nouns of the kernel interface. Plain values; no call is made here.
+//! The types of the kernel interface. Plain values; no calls.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ pub(crate) struct Dev {
 }
 
 impl Dev {
-    /// It belongs to no device: the filesystem was given it because it has none, or is btrfs.
+    /// Not the number of a device: the filesystem has none, or is btrfs.
     pub(crate) const fn is_anonymous(self) -> bool {
         self.major == 0
     }
@@ -26,7 +26,7 @@ impl fmt::Display for Dev {
     }
 }
 
-/// What a name stands for.
+/// A file's type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FileKind {
     /// A directory.
@@ -41,25 +41,25 @@ pub(crate) enum FileKind {
     Other,
 }
 
-/// What statx(2) says of a name without asking the filesystem's server.
+/// The result of statx(2), without a request to the filesystem's server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stat {
-    /// What it is.
+    /// Its type.
     pub(crate) kind: FileKind,
-    /// The filesystem it is on. Anonymous on btrfs.
+    /// The filesystem that it is on. Anonymous on btrfs.
     pub(crate) dev: Dev,
-    /// The device it stands for, if it is a device node.
+    /// The device, if it is a device node.
     pub(crate) rdev: Dev,
     /// The inode number.
     pub(crate) ino: u64,
     /// Its size in bytes.
     pub(crate) bytes: u64,
-    /// How many names it has; 0 if it was deleted and is only open still.
+    /// How many names it has; 0 for a deleted file that is still open.
     pub(crate) links: u32,
     /// It is the root of a mount (`STATX_ATTR_MOUNT_ROOT`).
     pub(crate) mount_root: bool,
-    /// The mount it is in; never reused while the machine runs where `STATX_MNT_ID_UNIQUE` is
-    /// known (Linux 6.8), else 0.
+    /// The mount that it is in; never reused until reboot if `STATX_MNT_ID_UNIQUE` is known (Linux
+    /// 6.8), else 0.
     pub(crate) mount_id: u64,
 }
 
@@ -77,7 +77,7 @@ impl Stat {
 /// How to open(2); `O_CLOEXEC` always.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Open {
-    /// `O_RDONLY | O_DIRECT | O_NONBLOCK`: a device to hold and to probe past the page cache.
+    /// `O_RDONLY | O_DIRECT | O_NONBLOCK`: holds a device, and probes it bypassing the page cache.
     DeviceRead,
     /// `O_RDWR | O_DIRECT | O_NONBLOCK`.
     DeviceWrite,
@@ -87,20 +87,20 @@ pub(crate) enum Open {
     FileWrite,
     /// `O_RDONLY`.
     FileRead,
-    /// `O_PATH`: to look at a file without being one that has it open.
+    /// `O_PATH`: to inspect a file without counting as an opener.
     Name,
     /// `O_RDONLY | O_DIRECTORY`.
     Directory,
 }
 
-/// Who else has a file open.
+/// Other openers of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Openers {
-    /// Nobody on this machine.
+    /// No other opener on this machine.
     None,
     /// Another process, or a loop device.
     Others,
-    /// Its filesystem does not say, or not to this process.
+    /// Its filesystem does not report it, or not to this process.
     Unknown,
 }
 
@@ -113,10 +113,10 @@ pub(crate) struct LoopMode {
     pub(crate) autoclear: bool,
 }
 
-/// What a bound loop device says of itself.
+/// The status of a bound loop device (`LOOP_GET_STATUS64`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LoopStatus {
-    /// The name that it was given when it was bound (`lo_file_name`), at most 63 bytes.
+    /// The name given when it was bound (`lo_file_name`), at most 63 bytes.
     pub(crate) name: String,
     /// The filesystem that holds the backing file.
     pub(crate) backing_dev: Dev,
@@ -126,13 +126,13 @@ pub(crate) struct LoopStatus {
     pub(crate) mode: LoopMode,
 }
 
-/// What sysfs says of a bound loop device, without a question to its backing file.
+/// A bound loop device in sysfs, without a query to its backing file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LoopFile {
-    /// The path of the backing file, as the mount namespace had it that bound the device: only its
-    /// last name means anything here. That of a deleted file ends in ` (deleted)`.
+    /// The path of the backing file in the mount namespace that bound the device, so only its last
+    /// component is reliable. Ends in ` (deleted)` for a deleted file.
     pub(crate) path: PathBuf,
-    /// It unbinds itself at its last close.
+    /// AUTOCLEAR: unbinds at its last close.
     pub(crate) autoclear: bool,
 }
 
@@ -175,7 +175,7 @@ impl MountAttrs {
         self.0 & other.0 == other.0
     }
 
-    /// The same mount, as far as a mount flag of ours can make a difference.
+    /// Equal in all attributes that our mount flags can set.
     pub(crate) const fn is_like(self, other: MountAttrs) -> bool {
         let ours = MountAttrs::READ_ONLY
             .with(MountAttrs::NO_SUID)
@@ -187,7 +187,7 @@ impl MountAttrs {
         (self.0 ^ other.0) & ours.0 == 0
     }
 
-    /// Both together.
+    /// The union.
     #[must_use]
     pub(crate) const fn with(self, other: MountAttrs) -> Self {
         MountAttrs(self.0 | other.0)
@@ -200,14 +200,14 @@ impl MountAttrs {
     }
 }
 
-/// What is mounted on a path.
+/// A mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct MountFacts {
     /// The filesystem type, as in /proc/filesystems.
     pub(crate) fs_type: String,
     /// The attributes of the mount.
     pub(crate) attrs: MountAttrs,
-    /// The filesystem itself is read-only, or takes no write after an error.
+    /// The filesystem itself is read-only, or refuses writes after an error.
     pub(crate) superblock_read_only: bool,
     /// The filesystem has shut itself down after an error: nothing can be read or written.
     pub(crate) shut_down: bool,
@@ -215,37 +215,37 @@ pub(crate) struct MountFacts {
     pub(crate) peer_group: u64,
 }
 
-/// One line of mountinfo, as far as the agent needs it (proc_pid_mountinfo(5)).
+/// One line of mountinfo, reduced to the fields that the agent uses (proc_pid_mountinfo(5)).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct MountEntry {
     /// `st_dev` of files on this mount.
     pub(crate) dev: Dev,
-    /// The part of the filesystem that is mounted.
+    /// The directory of the filesystem that is mounted.
     pub(crate) root: PathBuf,
-    /// Where.
+    /// The mount point.
     pub(crate) point: PathBuf,
     /// The filesystem type.
     pub(crate) fs_type: String,
-    /// What was mounted, as whoever did it called it. A name only.
+    /// The source that the mounting process gave. Only a name.
     pub(crate) source: PathBuf,
     /// As in [`MountFacts`].
     pub(crate) peer_group: u64,
 }
 
-/// What statfs(2) says, in bytes and inodes.
+/// The result of statfs(2), in bytes and inodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Usage {
     /// The size of the filesystem.
     pub(crate) total_bytes: u64,
-    /// Taken.
+    /// Used.
     pub(crate) used_bytes: u64,
     /// Free for an ordinary user.
     pub(crate) available_bytes: u64,
-    /// Inodes in all; 0 on a filesystem that makes them as needed.
+    /// Inodes in all; 0 on a filesystem that allocates them as needed.
     pub(crate) total_inodes: u64,
     /// Inodes taken.
     pub(crate) used_inodes: u64,
-    /// Inodes left.
+    /// Inodes free.
     pub(crate) free_inodes: u64,
 }
 
@@ -256,27 +256,27 @@ pub(crate) struct XfsGeometry {
     pub(crate) block_bytes: u32,
     /// Data blocks.
     pub(crate) blocks: u64,
-    /// The share of space inodes may take, in per cent; given back unchanged when growing.
+    /// The share of space that inodes may use, in per cent; passed back unchanged when growing.
     pub(crate) imaxpct: u32,
 }
 
-/// What a btrfs says of the devices it is on.
+/// The devices that a btrfs reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BtrfsGeometry {
     /// How many there are.
     pub(crate) devices: u64,
     /// The highest of their numbers within the filesystem.
     pub(crate) last_id: u64,
-    /// How many bytes of that device the filesystem has for its own.
+    /// How many bytes of that device the filesystem uses.
     pub(crate) last_bytes: u64,
-    /// Bytes of a filesystem block, which that is a multiple of.
+    /// Bytes of a filesystem block; `last_bytes` is a multiple of it.
     pub(crate) block_bytes: u32,
 }
 
-/// What an ext4 has counted since it was last checked; kept in its superblock.
+/// The errors that an ext4 has counted since its last fsck; kept in its superblock.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Ext4Errors {
-    /// How many.
+    /// Their number.
     pub(crate) count: u64,
     /// The oldest, if there is any.
     pub(crate) first: Option<Ext4Error>,
@@ -287,17 +287,17 @@ pub(crate) struct Ext4Errors {
 /// One error of an ext4.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Ext4Error {
-    /// When, in seconds since 1970; 0 is not known.
+    /// When, in seconds since 1970; 0 is unknown.
     pub(crate) seconds: u64,
-    /// Where in the kernel's source.
+    /// The function in the kernel's source.
     pub(crate) function: String,
-    /// The line of that.
+    /// The line.
     pub(crate) line: u64,
-    /// Why: `EXT4_ERR_` of fs/ext4/ext4.h; 0 is not known.
+    /// The reason: `EXT4_ERR_` of fs/ext4/ext4.h; 0 is unknown.
     pub(crate) code: u64,
 }
 
-/// What a btrfs has counted on its device; kept in the filesystem until somebody puts it to zero.
+/// The errors that a btrfs has counted on its device; kept in the filesystem until reset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct BtrfsErrors {
     /// Failed writes.
@@ -306,19 +306,19 @@ pub(crate) struct BtrfsErrors {
     pub(crate) read: u64,
     /// Failed flushes.
     pub(crate) flush: u64,
-    /// Blocks that do not have their checksum.
+    /// Blocks with a wrong checksum.
     pub(crate) corruption: u64,
-    /// Blocks that are older than they should be: a write was lost.
+    /// Blocks with an old generation: a write was lost.
     pub(crate) generation: u64,
 }
 
 /// A program to run on a device. It finds the device as `/proc/self/fd/0`.
 pub(crate) struct Child<'a, Fd> {
-    /// The tool's file name; looked for in the system's own directories, never in `PATH`.
+    /// The tool's file name; searched in the system directories, never in `PATH`.
     pub(crate) program: &'static str,
     /// Its arguments.
     pub(crate) args: Vec<String>,
-    /// The device, handed over as standard input so that no name can be swapped under the tool.
+    /// The device, passed as standard input so that no name can be swapped under the tool.
     pub(crate) device: &'a Fd,
     /// It is killed after this long.
     pub(crate) deadline: Duration,
@@ -329,13 +329,13 @@ pub(crate) struct Child<'a, Fd> {
 pub(crate) struct ChildEnd {
     /// Its exit status; `None` when a signal ended it.
     pub(crate) code: Option<i32>,
-    /// It ran into its deadline and was killed.
+    /// It exceeded its deadline and was killed.
     pub(crate) timed_out: bool,
-    /// The last of what it wrote to standard error, on one line.
+    /// The end of its standard error, on one line.
     pub(crate) stderr: String,
 }
 
-/// Memory that begins at a multiple of 4096, as `O_DIRECT` wants it (open(2)).
+/// Memory aligned to 4096 bytes, as `O_DIRECT` requires (open(2)).
 pub(crate) struct AlignedBuf {
     bytes: Vec<u8>,
     start: usize,

@@ -1,4 +1,4 @@
-//! The superblock of btrfs, as far as anybody looks at it (Linux:
+//! The superblock of btrfs, reduced to the fields that the agent and the kernel check (Linux:
 //! include/uapi/linux/btrfs_tree.h).
 
 use super::sparse::Sparse;
@@ -12,7 +12,7 @@ const MAGIC: &[u8; 8] = b"_BHRfS_M";
 const MAGIC_UNFINISHED: &[u8; 8] = b"!BHRfS_M";
 const SIZE_AT: usize = 0xd1;
 
-/// The number of blocks, if the superblock is whole and mkfs came to its end.
+/// The number of blocks, if the superblock is valid and mkfs completed.
 pub(super) fn blocks(contents: &Sparse) -> Option<u64> {
     let mut block = [0; BYTES];
     contents.read(AT, &mut block);
@@ -25,14 +25,14 @@ pub(super) fn blocks(contents: &Sparse) -> Option<u64> {
     (found == block).then_some(bytes / BLOCK_BYTES)
 }
 
-/// Writes a superblock for so many blocks, of a filesystem that is being made or is whole.
+/// Writes a superblock for so many blocks, of a filesystem that mkfs is making or has completed.
 pub(super) fn write(contents: &mut Sparse, blocks: u64, in_progress: bool) {
     let mut block = [0; BYTES];
     block[MAGIC_AT..MAGIC_AT + 8].copy_from_slice(match in_progress {
         true => MAGIC_UNFINISHED,
         false => MAGIC,
     });
-    // Its own place, that it is written, one device of that id, features, and that device's size.
+    // Its own address, the written flag, one device of that id, features, and that device's size.
     for (at, value) in [
         (0x30, AT),
         (0x38, 1),

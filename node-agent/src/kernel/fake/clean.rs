@@ -1,9 +1,9 @@
-//! What goes by itself when the last user has gone: mounts, superblocks, bindings, locks.
+//! Releases mounts, superblocks, bindings and locks with their last user.
 
 use super::state::{Object, State};
 
 impl State {
-    /// To be called after anything was closed or unmounted.
+    /// Call after every close or unmount.
     pub(super) fn clean(&mut self) {
         loop {
             let before = self.size();
@@ -29,7 +29,7 @@ impl State {
         )
     }
 
-    /// A description lives as long as a process or a loop device has it; its lock ends with it.
+    /// A description exists while a process or a loop device has it; its lock ends with it.
     fn drop_descriptions(&mut self) {
         let bindings = self.loops.values().filter_map(|l| l.binding.as_ref());
         let kept: Vec<u64> = bindings.map(|binding| binding.description).collect();
@@ -40,7 +40,7 @@ impl State {
             .retain(|_, description| open.contains_key(description));
     }
 
-    /// A mount that is attached nowhere dissolves with its last descriptor.
+    /// A detached mount is released with its last descriptor.
     fn drop_mounts(&mut self) {
         let held: Vec<u64> = self.held_mounts();
         self.mounts
@@ -73,7 +73,7 @@ impl State {
         let numbers: Vec<u32> = self.loops.keys().copied().collect();
         for number in numbers {
             if self.openers(number) == 0 {
-                // The last close writes out what the cache has (block/bdev.c).
+                // The last close writes back the cache (block/bdev.c).
                 self.flush_cache(number, 0..u64::MAX);
                 let device = self.loops.get_mut(&number).unwrap();
                 if device.binding.as_ref().is_some_and(|b| b.mode.autoclear) {

@@ -1,5 +1,5 @@
-//! Disks that come, go, grow and are exchanged. Each has a file of the first filesystem for its
-//! medium, which stays when the disk is unplugged.
+//! Disks that are plugged, unplugged, grown and exchanged. The medium of each is a file of the
+//! first filesystem, which stays when the disk is unplugged.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use super::state::{Answer, InodeKind, State, loop_dev};
 use super::{Fake, Machine};
 use crate::kernel::{Dev, Disk, DiskAt, DiskFacts, Disks, Result};
 
-/// The first number of a disk; loop devices have those below.
+/// The first number of a disk; loop devices have lower ones.
 pub(super) const DISKS: u32 = 1 << 16;
 /// Of virtio disks (a dynamic one in the real kernel), and minors for partitions.
 const MAJOR: u32 = 252;
@@ -47,7 +47,7 @@ pub(super) struct Plugged {
     pub(super) is_removed: bool,
 }
 
-/// The number of the device that has this one here.
+/// The device number of this device.
 pub(super) fn device_dev(number: u32) -> Dev {
     match number.checked_sub(DISKS) {
         None => loop_dev(number),
@@ -59,17 +59,17 @@ pub(super) fn device_dev(number: u32) -> Dev {
 }
 
 impl Machine {
-    /// Plugs a disk in; its medium is there already.
+    /// Plugs a disk in; its medium must exist.
     pub(crate) fn plug(&self, plug: Plug) {
         self.lock().plug(plug);
     }
 
-    /// Removes the disk with that medium, also from under its users.
+    /// Removes the disk with that medium, even while in use.
     pub(crate) fn unplug(&self, medium: &Path) {
         let mut state = self.lock();
         let number = state.disk_of(medium).unwrap();
         state.disks.get_mut(&number).unwrap().is_removed = true;
-        // From now on it does not open, and reads fail.
+        // Opens and reads fail from now on.
         state.loops.get_mut(&number).unwrap().running_down = true;
         let node = Path::new("/dev").join(state.device_name(number));
         state.remove(&node, false).unwrap();
@@ -144,7 +144,7 @@ impl State {
         }
     }
 
-    /// Takes the medium's size over.
+    /// Adopts the medium's size.
     fn measure(&mut self, number: u32) {
         let Some(ino) = self.behind(number) else {
             return;
@@ -172,7 +172,7 @@ impl State {
         })
     }
 
-    /// The very disk, if it is still plugged in.
+    /// The same disk, if it is still plugged in.
     fn same(&self, disk: &Disk) -> Option<u32> {
         let mut numbers = self.disks.keys();
         let is_it = |shown: Disk| shown.dev == disk.dev && shown.name == disk.name;

@@ -1,4 +1,4 @@
-//! The superblock of ext4, as far as anybody looks at it (Linux: fs/ext4/ext4.h).
+//! The superblock of ext4, reduced to the fields that the agent checks (Linux: fs/ext4/ext4.h).
 
 use super::sparse::Sparse;
 use super::superblock::crc32c;
@@ -9,7 +9,7 @@ const CHECKSUM_AT: usize = 0x3fc;
 /// has_journal; filetype, extents, 64bit; sparse_super, large_file, huge_file, metadata_csum.
 const FEATURES: [(usize, u32); 3] = [(0x5c, 0x4), (0x60, 0x2 | 0x40 | 0x80), (0x64, 0x40b)];
 
-/// The number of blocks, if the superblock is whole.
+/// The number of blocks, if the superblock is valid.
 pub(super) fn blocks(contents: &Sparse) -> Option<u64> {
     let mut block = [0; BYTES];
     contents.read(AT, &mut block);

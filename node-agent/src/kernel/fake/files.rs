@@ -1,4 +1,4 @@
-//! Names and bytes: opens, folders, reads and writes, locks.
+//! Names and bytes: opens, directories, reads and writes, locks.
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,7 @@ use crate::kernel::{MountAttrs, Open, Openers, Usage};
 const SECTOR: usize = 512;
 
 impl State {
-    /// There are no links here.
+    /// There are no symlinks here.
     pub(super) fn real(&self, path: &Path) -> Answer<Option<PathBuf>> {
         match self.walk(path) {
             Ok(_) => Ok(Some(path.to_owned())),
@@ -100,7 +100,7 @@ impl State {
         Ok(*self.locks.entry(ino).or_insert(fd) == fd)
     }
 
-    /// Who else has the file open. A description that a loop device keeps counts.
+    /// Other openers of the file. A description that a loop device keeps counts.
     pub(super) fn openers_of(&mut self, fd: u64, readers_too: bool) -> Answer<Openers> {
         let ino = self.object(fd)?.place()?.ino;
         if self.grants_no_leases {
@@ -119,7 +119,7 @@ impl State {
         )
     }
 
-    /// The file that bytes are in, and up to where: of a file or of a bound device.
+    /// The file with the bytes, and their end: of a file or of a bound device.
     fn bytes_of(&mut self, fd: u64) -> Answer<(u64, u64)> {
         if let Object::File { place, .. } = *self.object(fd)? {
             return Ok((place.ino, u64::MAX));
@@ -143,7 +143,7 @@ impl State {
         if end == u64::MAX {
             return Ok(read);
         }
-        // A device whose file was cut reads as zeros from there on.
+        // A device whose file was truncated reads as zeros from there on.
         buffer[read..length].fill(0);
         Ok(length)
     }
@@ -183,9 +183,9 @@ impl State {
         Ok(contents.change(move |contents| contents.write(at, &bytes)))
     }
 
-    /// fsync(2). Of a loop device: what is in its cache goes to its file, and all bytes there to
-    /// the disk. That the file's attributes go along (drivers/block/loop.c, `lo_req_flush`) no
-    /// manual says. Of the file: all that is its own, and nothing that is in a device's cache.
+    /// fsync(2). Of a loop device: writes its cache to its file, and all bytes there to the disk.
+    /// That this syncs the file's attributes too is not documented (drivers/block/loop.c,
+    /// `lo_req_flush`). Of the file: all its data and attributes, but no device's cache.
     pub(super) fn fsync(&mut self, fd: u64) -> Answer<()> {
         let (ino, _) = match *self.object(fd)? {
             Object::File { .. } | Object::Device { .. } => self.bytes_of(fd)?,
@@ -225,7 +225,7 @@ impl State {
         })
     }
 
-    /// As full as a filesystem is that was just made.
+    /// As full as a newly made filesystem.
     pub(super) fn statfs(&mut self, path: &Path) -> Answer<Usage> {
         let place = self.walk(path)?;
         let superblock = self.mounts[&place.mount].superblock;
@@ -263,7 +263,7 @@ impl State {
         self.sync_names(path.parent().unwrap());
     }
 
-    /// An fsync of a folder.
+    /// An fsync of a directory.
     fn sync_names(&mut self, folder: &Path) {
         let ino = self.walk(folder).unwrap().ino;
         if let Some(InodeKind::Directory(names)) = self.inodes.get_mut(&ino).map(|i| &mut i.kind) {

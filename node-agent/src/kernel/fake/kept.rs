@@ -1,17 +1,18 @@
-//! What everybody sees, and what of it the disk has: the difference may be lost with the power.
+//! The state that processes see, and the part of it that is on the disk. A power loss may lose the
+//! difference.
 //!
-//! The rule is what the manual promises, and nothing beyond. fsync(2) brings the data of one file
-//! and what belongs to its inode to the disk, and not its name: that takes an fsync of the folder.
-//! Extended attributes belong to the inode (xattr(7)). Every other change may be on the disk or
-//! not, each by itself: no manual promises an order among them, though the journals of ext4, xfs
-//! and btrfs mostly keep one.
+//! The rule is what the manual pages promise, and no more. fsync(2) writes one file's data and its
+//! inode to the disk, but not its name: that takes an fsync of the directory. Extended attributes
+//! belong to the inode (xattr(7)). Every other change may or may not be on the disk, each
+//! independently: no manual page promises an order, though the journals of ext4, xfs and btrfs
+//! mostly keep one.
 
 use std::ops::Deref;
 
-/// A change that can be made twice, to what is seen and to what is on the disk.
+/// A change that is applied twice: to the visible state, and to the state on the disk.
 type Change<T> = Box<dyn Fn(&mut T) + Send>;
 
-/// Something that is kept on a disk.
+/// State that is kept on a disk.
 #[derive(Default)]
 pub(super) struct Kept<T> {
     now: T,
@@ -33,7 +34,7 @@ impl<T: Clone> Kept<T> {
         }
     }
 
-    /// The power is lost; `survives` is asked of every change that was not synced.
+    /// The power is lost; `survives` decides each unsynced change.
     pub(super) fn lose(&mut self, mut survives: impl FnMut() -> bool) {
         for change in self.unsynced.drain(..) {
             if survives() {

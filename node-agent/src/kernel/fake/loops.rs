@@ -1,5 +1,5 @@
-//! Loop devices (drivers/block/loop.c). A bound one keeps the description it was bound by, and so
-//! that one's lock.
+//! Loop devices (drivers/block/loop.c). A bound one keeps the description that it was bound with,
+//! and so that description's lock.
 
 use std::collections::btree_map::Entry;
 use std::ops::Range;
@@ -14,7 +14,7 @@ use crate::kernel::{LoopFile, LoopMode, LoopStatus, Open};
 #[derive(Default)]
 pub(super) struct Loop {
     pub(super) binding: Option<Binding>,
-    /// `Lo_rundown`: it waits for its last close, and nobody can open it.
+    /// `Lo_rundown`: it waits for its last close, and every open fails.
     pub(super) running_down: bool,
 }
 
@@ -24,12 +24,12 @@ pub(super) struct Binding {
     pub(super) ino: u64,
     pub(super) bytes: u64,
     pub(super) mode: LoopMode,
-    /// What was written through the device's page cache and is not in the file yet.
+    /// Written through the device's page cache, and not in the file yet.
     cache: Vec<Cached>,
 }
 
 impl Binding {
-    /// That of a disk to its medium: nothing but its removal ends it.
+    /// The binding of a disk to its medium: only removal ends it.
     pub(super) fn of_disk(ino: u64, bytes: u64) -> Self {
         Binding {
             description: 0,
@@ -50,11 +50,11 @@ struct Cached {
     change: Change,
 }
 
-/// Of the bytes of a file.
+/// A change of a file's bytes.
 pub(super) type Change = Box<dyn Fn(&mut Sparse) + Send>;
 
 impl State {
-    /// The lowest number that is not bound; its node is made where there is none.
+    /// The lowest number that is not bound; creates its node if there is none.
     pub(super) fn loop_get_free(&mut self) -> u32 {
         let is_free = |number: &u32| {
             let device = self.loops.get(number);
@@ -72,7 +72,7 @@ impl State {
         number
     }
 
-    /// All that have it open: descriptions and mounted filesystems.
+    /// Its openers: descriptions and mounted filesystems.
     pub(super) fn openers(&self, number: u32) -> usize {
         let descriptions = self.open.values().filter(|d| d.owner.is_some());
         let by_name = descriptions.filter(|d| d.object.device() == Ok(number));
@@ -168,8 +168,8 @@ impl State {
         Ok(())
     }
 
-    /// Writes as who has the device open without `O_DIRECT`: reads of the device see it, its file
-    /// does not have it yet.
+    /// Writes like a process that has the device open without `O_DIRECT`: reads of the device
+    /// return the bytes, its file does not have them yet.
     pub(super) fn write_cached(
         &mut self,
         number: u32,
@@ -183,8 +183,7 @@ impl State {
         }
     }
 
-    /// Writes to the file what the device's cache has in a range, as a direct read or write does
-    /// first.
+    /// Writes a range of the device's cache to the file, as a direct read or write does first.
     pub(super) fn flush_cache(&mut self, number: u32, range: Range<u64>) {
         let overlaps =
             |cached: &Cached| cached.range.start < range.end && range.start < cached.range.end;
@@ -198,7 +197,7 @@ impl State {
         }
     }
 
-    /// The power is lost while something is in the device's cache.
+    /// The power is lost while the device's cache has data.
     pub(super) fn lose_cache(&mut self, number: u32, survives: &mut impl FnMut() -> bool) {
         let Some((ino, cached)) = self.take_cache(number, |_| true) else {
             return;
@@ -221,7 +220,7 @@ impl State {
         Some((binding.ino, taken))
     }
 
-    /// Where a mount shows a device for writing, somebody's data may be in its file.
+    /// With a writable mount of a device node, its file may contain a user's data.
     pub(super) fn note_raw_use(&mut self, mount: u64) {
         let Some(number) = self.loop_of(self.mounts[&mount].root) else {
             return;
@@ -235,7 +234,7 @@ impl State {
         }
     }
 
-    /// What it is bound to; a device that runs down does not tell.
+    /// Its binding; a device that is running down does not report it.
     pub(super) fn binding(&mut self, device: u64) -> Answer<Option<&mut Binding>> {
         let number = self.object(device)?.device()?;
         let device = self.loops.get_mut(&number).ok_or(Errno::NXIO)?;
@@ -276,7 +275,7 @@ impl State {
         Some(LoopFile { path, autoclear })
     }
 
-    /// AUTOCLEAR from now on; and if nobody else has it open, nobody can open it any more.
+    /// Sets AUTOCLEAR; and if no other process has it open, every open fails from now on.
     pub(super) fn loop_clr_fd(&mut self, device: u64) -> Answer<()> {
         let number = self.object(device)?.device()?;
         let openers = self.openers(number);
@@ -293,7 +292,7 @@ impl State {
         Ok(())
     }
 
-    /// The size that the device shows; nothing while it is not bound.
+    /// The size that the device reports; 0 while it is not bound.
     pub(super) fn device_bytes(&mut self, device: u64) -> Answer<u64> {
         Ok(self.binding(device)?.map_or(0, |binding| binding.bytes))
     }
@@ -304,20 +303,20 @@ impl State {
         device.binding.as_ref().map(|binding| binding.ino)
     }
 
-    /// Where a filesystem's bytes are.
+    /// The file with a filesystem's bytes.
     pub(super) fn backing_of(&self, superblock: u64) -> Answer<u64> {
         let on = self.superblocks.get(&superblock).and_then(|s| s.on);
         on.and_then(|number| self.behind(number))
             .ok_or(Errno::NOTTY)
     }
 
-    /// The device number that `place` stands for.
+    /// The device number of `place`.
     pub(super) fn loop_at(&self, place: Place) -> Answer<u32> {
         self.inode(place.ino)?;
         self.loop_of(place.ino).ok_or(Errno::NOTBLK)
     }
 
-    /// The device number that an inode stands for.
+    /// The device number of an inode.
     pub(super) fn loop_of(&self, ino: u64) -> Option<u32> {
         match self.inodes.get(&ino)?.kind {
             InodeKind::Loop(number) => Some(number),

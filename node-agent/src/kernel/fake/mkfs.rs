@@ -1,4 +1,4 @@
-//! mkfs as a child: it writes in steps, and where it is stopped half a filesystem is left.
+//! mkfs as a child: it writes in steps, and if it is stopped, leaves half a filesystem.
 
 use rustix::io::Errno;
 
@@ -9,14 +9,14 @@ use super::superblock::BLOCK_BYTES;
 use super::{Fake, Fd, btrfs, ext4, xfs};
 use crate::kernel::{Child, ChildEnd, Open, Result};
 
-/// Where our format mark stands. Neither mkfs touches it: that is measured, and relied on.
+/// The offset of our format mark. Neither mkfs writes there: this was measured, and is relied on.
 const MARK_AT: u64 = 100 << 20;
 /// Tables and logs: nothing that looks like a superblock.
 const FILLER: [u8; 4096] = [0xa5; 4096];
 const TABLES_AT: u64 = 8 * BLOCK_BYTES;
 const JOURNAL_AT: u64 = 64 << 20;
 
-/// What is written when.
+/// The steps, in order.
 const STEPS: [(&str, Step); 4] = [
     ("old signatures", Step::Wipe),
     ("tables", Step::Tables),
@@ -32,8 +32,8 @@ enum Step {
     Superblock,
 }
 
-/// Runs a tool to its end. Each of its steps counts as a call, so that each can fail, and the
-/// child die with its parent there.
+/// Runs a tool until it exits. Each of its steps counts as a call, so that each can fail, or crash
+/// the agent and the child.
 pub(super) fn run(fake: &Fake, child: &Child<'_, Fd>) -> Result<ChildEnd> {
     let fs_type = match child.program {
         "mkfs.ext4" => "ext4",
@@ -84,7 +84,7 @@ pub(super) fn run(fake: &Fake, child: &Child<'_, Fd>) -> Result<ChildEnd> {
     Ok(end(0, String::new()))
 }
 
-/// The one that the new filesystem is to have.
+/// The UUID for the new filesystem.
 fn uuid_in(args: &[String]) -> [u8; 16] {
     let all = args.iter().flat_map(|arg| arg.split(','));
     let text = all.filter_map(|word| word.strip_prefix("uuid=")).next();
@@ -96,7 +96,7 @@ fn fill(contents: &mut Sparse, at: u64) {
     contents.write(at, &FILLER);
 }
 
-/// Whether all is there that a mkfs here writes besides the superblock.
+/// Whether everything that mkfs writes here is present, besides the superblock.
 pub(super) fn is_whole(contents: &Sparse, fs_type: &str) -> bool {
     let is_filled = |at| {
         let mut found = FILLER;
@@ -108,8 +108,8 @@ pub(super) fn is_whole(contents: &Sparse, fs_type: &str) -> bool {
 }
 
 impl State {
-    /// As the tools do it, which was traced: through the device's cache; of all but xfs the rest is
-    /// synced before the superblock is valid. That they sync at their end as well, nobody needs.
+    /// As traced with the real tools: through the device's cache; except for xfs, everything is
+    /// synced before the superblock becomes valid. The agent does not rely on their final sync.
     fn mkfs_step(&mut self, device: u64, fs_type: &str, step: Step, uuid: [u8; 16]) -> Answer<()> {
         let binding = self.binding(device)?.ok_or(Errno::NXIO)?;
         let (ino, blocks) = (binding.ino, binding.bytes / BLOCK_BYTES);

@@ -1,8 +1,8 @@
 //! A small simulated machine: mounts, loop devices, file contents and descriptors, as far as the
-//! agent relies on them. Any call can be made to fail, or to be the last one before the process
-//! dies; the machine stays, as a real one does. Knows nothing of volumes.
+//! agent relies on them. Any call can be made to fail, or to be the last before the process
+//! crashes; the machine's state survives, as on a real one. Knows nothing of volumes.
 //!
-//! What each call does is held against the real kernel by tests that run on both.
+//! Tests that run on both compare each call with the real kernel.
 
 mod btrfs;
 mod clean;
@@ -41,7 +41,7 @@ pub(crate) use trouble::Trouble;
 #[derive(Clone)]
 pub(crate) struct Machine {
     state: Arc<Mutex<State>>,
-    /// Told when a call begins to hang, and when it may go on.
+    /// Notified when a call begins to hang, and when it may continue.
     turn: Arc<Condvar>,
     /// How many calls have begun to hang so far.
     hung: watch::Sender<u64>,
@@ -59,12 +59,12 @@ pub(crate) struct Fd {
     id: u64,
 }
 
-/// What is to go wrong, once.
+/// A fault to inject, once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// The call of this number, counted from 1, fails and does nothing.
     Fail(usize, &'static str),
-    /// The same, and so does every call after it: putting back fails as well.
+    /// The same, and so does every later call: the rollback fails as well.
     FailFrom(usize, &'static str),
     /// The call of this number is done, and then the process is killed.
     Die(usize),
@@ -72,13 +72,13 @@ pub(crate) enum Fault {
     DieAfter(&'static str),
     /// The call of this number is done, and then the machine loses its power.
     PowerOff(usize, Survives),
-    /// The call of this number waits for [`Machine::let_go`], as if its disk did not answer.
+    /// The call of this number waits for [`Machine::let_go`], as if its disk were hung.
     Hang(usize),
     /// The same, for the first call from this number on that may wait for a disk.
     HangWaiting(usize),
 }
 
-/// What a thread is unwound with when its process is killed.
+/// The panic payload that unwinds a thread whose process was killed.
 pub(crate) struct Died;
 
 /// One system call.
@@ -86,11 +86,11 @@ pub(crate) struct Died;
 pub(crate) struct Call {
     /// Its name in the manual.
     pub(crate) name: &'static str,
-    /// What it was done to.
+    /// Its object.
     pub(crate) object: String,
 }
 
-/// The errnos that a fault can have.
+/// The errnos that a fault can inject.
 const ERRNOS: [(&str, Errno); 8] = [
     ("EIO", Errno::IO),
     ("EBUSY", Errno::BUSY),
@@ -102,7 +102,7 @@ const ERRNOS: [(&str, Errno); 8] = [
     ("EOPNOTSUPP", Errno::OPNOTSUPP),
 ];
 
-/// Calls that may wait for a disk, as the trait says.
+/// Calls that may wait for a disk, as documented in the trait.
 const WAITING: [&str; 26] = [
     "open",
     "openat2",
@@ -136,7 +136,7 @@ fn may_wait(name: &str, object: &str) -> bool {
     WAITING.contains(&name) || name == "fsconfig" && object == "create"
 }
 
-/// The errno of that name, if a call with these answers can fail by it.
+/// The errno of that name, if a call with these answers can fail with it.
 fn failure(name: &str, answers: &[Errno]) -> Option<Errno> {
     let known = ERRNOS.iter().find(|(known, _)| *known == name);
     let (_, errno) = known.unwrap();
@@ -162,14 +162,14 @@ impl Machine {
         }
     }
 
-    /// Counts calls from here on, and lets this go wrong.
+    /// Counts calls from now on, and injects this fault.
     pub(crate) fn begin(&self, fault: Option<Fault>) {
         let mut state = self.lock();
         state.calls.clear();
         state.fault = fault;
     }
 
-    /// The calls since [`Machine::begin`]; nothing goes wrong any more.
+    /// The calls since [`Machine::begin`]; ends the injection of faults.
     pub(crate) fn end(&self) -> Vec<Call> {
         let mut state = self.lock();
         state.fault = None;
@@ -184,7 +184,7 @@ impl Machine {
         }
     }
 
-    /// Lets all calls that hang go on.
+    /// Lets all hung calls continue.
     pub(crate) fn let_go(&self) {
         self.lock().hung.clear();
         self.turn.notify_all();
@@ -200,19 +200,19 @@ impl Machine {
         *self.lock().hung.last().unwrap()
     }
 
-    /// Lets this call go on.
+    /// Lets this call continue.
     pub(crate) fn let_go_of(&self, call: u64) {
         self.lock().hung.remove(&call);
         self.turn.notify_all();
     }
 
-    /// From now on it is a violation, or none, when this thread makes a call that may wait for a
-    /// disk.
+    /// Records a violation if this thread makes a call that may wait for a disk, or stops doing so.
     pub(crate) fn never_wait_here(&self, never: bool) {
         self.lock().never_waits = never.then(|| std::thread::current().id());
     }
 
-    /// From now on mounts stay in this namespace, which is that of process 1, or a container's.
+    /// From now on mounts are not propagated out of this namespace, which is that of process 1, or
+    /// a container's.
     pub(crate) fn keep_mounts_here(&self, is_beside_first_process: bool) {
         let mut state = self.lock();
         state.is_beside_first_process = is_beside_first_process;
@@ -220,7 +220,7 @@ impl Machine {
         host.unwrap().group = None;
     }
 
-    /// Kills all processes; each of their threads ends at its next call, or in the one that hangs.
+    /// Kills all processes; each of their threads ends at its next call, or in its hung one.
     pub(crate) fn kill_all(&self) {
         let mut state = self.lock();
         state.dead_up_to = state.number();
@@ -239,7 +239,7 @@ impl Machine {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Rules that a call has broken, whatever it returned.
+    /// Violations of the simulation's rules, regardless of the call's result.
     pub(crate) fn violations(&self) -> Vec<String> {
         self.lock().violations.clone()
     }
@@ -250,8 +250,8 @@ impl Machine {
 }
 
 impl Fake {
-    /// Does one call, unless it is the one that is to fail; and dies after the one that is to be
-    /// the last. `answers` are errnos that would not say that the call failed, but how things are.
+    /// Performs one call, unless the fault makes it fail; unwinds after the call at which the
+    /// process is killed. `answers` are errnos that are a result of this call, and not a failure.
     fn call<T>(
         &self,
         name: &'static str,
@@ -264,7 +264,7 @@ impl Fake {
         let object = object.into();
         let may_wait = may_wait(name, &object);
         if may_wait && state.never_waits == Some(std::thread::current().id()) {
-            let broken = format!("{name} of {object} was made where nothing may wait");
+            let broken = format!("{name} of {object} was made where no call may wait");
             state.violations.push(broken);
         }
         let number = state.calls.len() + 1;
@@ -325,14 +325,14 @@ impl Fake {
         state
     }
 
-    /// Ends the thread if its process was killed.
+    /// Unwinds the thread if its process was killed.
     fn live(&self, state: &State) {
         if state.dead_up_to >= self.process {
             resume_unwind(Box::new(Died));
         }
     }
 
-    /// A new descriptor of this process, by a call.
+    /// A new descriptor of this process, made by a call.
     fn open_by(
         &self,
         name: &'static str,

@@ -1,4 +1,4 @@
-//! The mount table: mounts that lie on others, peer groups, and what umount refuses.
+//! The mount table: stacked mounts, peer groups, and the refusals of umount.
 
 use std::path::{Path, PathBuf};
 
@@ -27,7 +27,7 @@ impl State {
         id
     }
 
-    /// A mount of the whole filesystem, attached nowhere.
+    /// A detached mount of the whole filesystem.
     pub(super) fn make_mount(&mut self, superblock: u64, attrs: MountAttrs) -> u64 {
         let id = self.number();
         let mount = Mount {
@@ -42,7 +42,7 @@ impl State {
         id
     }
 
-    /// Lays a mount onto a place, and onto the same place of all peers of the mount below.
+    /// Attaches a mount to a place, and to the same place of all peers of the mount below.
     pub(super) fn attach(&mut self, id: u64, onto: Place, point: &Path) -> Answer<()> {
         let below = self.mounts.get(&onto.mount).ok_or(Errno::INVAL)?;
         if below.root == onto.ino && below.point != Path::new("/") {
@@ -87,7 +87,7 @@ impl State {
         Ok(())
     }
 
-    /// A copy of one mount with that place as its root; it joins the peers of the first.
+    /// A copy of one mount with that place as its root, in the same peer group.
     pub(super) fn clone_mount(&mut self, place: Place) -> Answer<Object> {
         let original = self.mounts.get(&place.mount).ok_or(Errno::INVAL)?;
         let mount = Mount {
@@ -103,7 +103,7 @@ impl State {
         Ok(Object::Name(Place { mount: id, ..place }))
     }
 
-    /// The mount whose root the description is.
+    /// The mount whose root the description refers to.
     pub(super) fn mount_of(&mut self, fd: u64) -> Answer<(u64, &mut Mount)> {
         let place = self.object(fd)?.place()?;
         let mount = self.mounts.get_mut(&place.mount).ok_or(Errno::INVAL)?;
@@ -209,7 +209,7 @@ impl State {
         }
     }
 
-    /// Parameters as far as we send any: a source, and `ro`; any other is one of the filesystem.
+    /// The parameters that we send: a source, `ro`, and those of the filesystem.
     pub(super) fn fsconfig(&mut self, fd: u64, key: &str, value: Option<&str>) -> Answer<()> {
         let context = self.context(fd)?;
         match (key, value) {
@@ -221,7 +221,7 @@ impl State {
         Ok(())
     }
 
-    /// Reads the superblock through the device and claims that.
+    /// Reads the superblock through the device, and claims the device.
     pub(super) fn fsconfig_create(&mut self, fd: u64, shared: bool) -> Answer<()> {
         let context = self.context(fd)?;
         let (fs_type, read_only) = (context.fs_type.clone(), context.read_only);

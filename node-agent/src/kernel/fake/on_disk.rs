@@ -8,7 +8,7 @@ use super::{btrfs, ext4, xfs};
 use crate::kernel::{BtrfsGeometry, MountAttrs, XfsGeometry};
 
 impl State {
-    /// The file that was opened, not what is on it.
+    /// The file that was opened, not a mount on it.
     pub(super) fn opened_file(&mut self, fd: u64) -> Answer<&mut File> {
         let ino = self.object(fd)?.place()?.ino;
         self.file(ino)
@@ -48,8 +48,8 @@ impl State {
         self.loops[&number].binding.as_ref().map_or(0, |b| b.bytes) / BLOCK_BYTES
     }
 
-    /// The file behind the filesystem that a directory is on; it must be writable and have room
-    /// for `blocks`, if it is to grow.
+    /// The file behind the filesystem that a directory is on. To grow to `blocks`, it must be
+    /// writable and large enough.
     pub(super) fn mounted_file(
         &mut self,
         fd: u64,
@@ -72,14 +72,14 @@ impl State {
         self.file(ino)
     }
 
-    /// To so many blocks.
+    /// Resizes to so many blocks.
     pub(super) fn ext4_resize(&mut self, fd: u64, blocks: u64) -> Answer<()> {
         let contents = &mut self.mounted_file(fd, "ext4", Some(blocks))?.contents;
         contents.change(move |contents| ext4::write(contents, blocks));
         Ok(())
     }
 
-    /// To so many blocks.
+    /// Grows to so many blocks.
     pub(super) fn xfs_grow(&mut self, fd: u64, blocks: u64) -> Answer<()> {
         let contents = &mut self.mounted_file(fd, "xfs", Some(blocks))?.contents;
         let mut uuid = [0; 16];
@@ -88,7 +88,7 @@ impl State {
         Ok(())
     }
 
-    /// To all of its device, which has that number within the filesystem.
+    /// Grows to the size of its device, which has that id in the filesystem.
     pub(super) fn btrfs_grow(&mut self, fd: u64, id: u64) -> Answer<()> {
         if id != 1 {
             return Err(Errno::NODEV);

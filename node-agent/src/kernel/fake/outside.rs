@@ -1,5 +1,5 @@
-//! What is done to the volumes' files behind the agent's back, by controllers, pods and operators;
-//! all of them see to it that what they wrote is on the disk.
+//! Changes of the volumes' files by others: controllers, pods and operators. All of them sync what
+//! they write.
 
 use std::path::Path;
 
@@ -7,29 +7,29 @@ use super::superblock::BLOCK_BYTES;
 use super::{Machine, btrfs, ext4, xfs};
 
 impl Machine {
-    /// A sparse file with its folders; a file that is there is grown.
+    /// A sparse file with its parent directories; an existing file is grown.
     pub(crate) fn make_file(&self, path: &Path, bytes: u64) {
         self.lock().make_file(path, bytes);
     }
 
-    /// A folder with those above it.
+    /// A directory with its parents.
     pub(crate) fn make_dir(&self, path: &Path) {
         self.lock().make_dir(path);
     }
 
-    /// Writes into a file behind everybody's back, as a user of the volume would who then makes
-    /// sure that all bytes are on the disk, and nothing else of the file.
+    /// Writes into a file as a user of the volume would, and then syncs the bytes, and nothing else
+    /// of the file.
     pub(crate) fn write_file(&self, path: &Path, at: u64, bytes: &[u8]) {
         self.put(path, at, bytes);
         self.lock().file_at(path).used = true;
     }
 
-    /// Writes zeros into a file, which are nobody's data.
+    /// Writes zeros into a file; they do not count as a user's data.
     pub(crate) fn write_zeros(&self, path: &Path, bytes: usize) {
         self.put(path, 0, &vec![0; bytes]);
     }
 
-    /// Makes a filesystem on a medium, as another machine has done before.
+    /// Makes a filesystem on a medium, as if on another machine.
     pub(crate) fn make_filesystem(&self, path: &Path, fs_type: &str) {
         let mut state = self.lock();
         let contents = &mut state.file_at(path).contents;
@@ -43,7 +43,7 @@ impl Machine {
         contents.sync();
     }
 
-    /// Discards all that a medium holds.
+    /// Discards all blocks of a medium.
     pub(crate) fn discard(&self, path: &Path) {
         let mut state = self.lock();
         let contents = &mut state.file_at(path).contents;
@@ -59,7 +59,7 @@ impl Machine {
         contents.sync();
     }
 
-    /// The file, or anything else, has that name.
+    /// Whether the name exists, as a file or anything else.
     pub(crate) fn is_there(&self, path: &Path) -> bool {
         self.lock().walk(path).is_ok()
     }
@@ -71,12 +71,12 @@ impl Machine {
         bytes
     }
 
-    /// Removes a file; a device that is bound to it keeps what it holds.
+    /// Removes a file; a device that is bound to it keeps its data.
     pub(crate) fn delete_file(&self, path: &Path) {
         self.lock().remove(path, false).unwrap();
     }
 
-    /// Gives a file another name.
+    /// Renames a file.
     pub(crate) fn move_file(&self, from: &Path, to: &Path) {
         let mut state = self.lock();
         let file = state.walk(from).unwrap().ino;
@@ -85,7 +85,7 @@ impl Machine {
         state.remove(from, false).unwrap();
     }
 
-    /// Cuts a file; devices that are bound to it keep their size.
+    /// Truncates a file; devices that are bound to it keep their size.
     pub(crate) fn truncate_file(&self, path: &Path, bytes: u64) {
         let mut state = self.lock();
         let file = state.file_at(path);

@@ -1,20 +1,20 @@
-//! The machine loses its power: processes, mounts and loop devices are gone, and of what was
-//! written since the last fsync any part may be.
+//! The machine loses its power: processes, mounts and loop devices are gone, and any part of the
+//! writes since the last fsync may be.
 
 use super::Machine;
 use super::state::{File, InodeKind, State};
 
-/// What of the unsynced is on the disk when the power comes back.
+/// Which unsynced changes are on the disk when the power returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Survives {
     Nothing,
     Everything,
-    /// Any part; which, this number decides.
+    /// Any part, selected by this seed.
     Some(u64),
 }
 
 impl Survives {
-    /// Decides of one change after the other.
+    /// Decides one change after the other.
     fn decide(self) -> impl FnMut() -> bool {
         let mut state = match self {
             Survives::Some(seed) => seed,
@@ -35,7 +35,7 @@ impl Survives {
 }
 
 impl Machine {
-    /// Loses the power between two calls; it is back at once.
+    /// Loses the power between two calls; it returns at once.
     pub(crate) fn power_off(&self, survives: Survives) {
         self.lock().power_off(survives);
         self.turn.notify_all();
@@ -73,7 +73,7 @@ impl State {
                 InodeKind::Loop(_) => {}
             }
         }
-        // What is plugged in is there when the power comes back.
+        // A disk that is plugged in is still there when the power returns.
         for disk in disks.into_values().filter(|disk| !disk.is_removed) {
             self.plug(disk.plug);
         }

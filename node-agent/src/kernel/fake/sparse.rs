@@ -1,4 +1,4 @@
-//! The bytes of a file with holes. Knows nothing of what they mean.
+//! The bytes of a sparse file. Does not interpret them.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ impl Sparse {
         self.bytes = self.bytes.max(bytes);
     }
 
-    /// Cuts.
+    /// Truncates.
     pub(super) fn truncate(&mut self, bytes: u64) {
         self.bytes = self.bytes.min(bytes);
         self.blocks.retain(|index, _| index * BLOCK < bytes);
@@ -30,7 +30,7 @@ impl Sparse {
         }
     }
 
-    /// How many bytes of `buffer` the file has from `at` on.
+    /// Reads from `at`; returns how many bytes the file has there.
     pub(super) fn read(&self, at: u64, buffer: &mut [u8]) -> usize {
         let left = usize::try_from(self.bytes.saturating_sub(at)).unwrap();
         let length = left.min(buffer.len());
@@ -83,12 +83,12 @@ impl Sparse {
         Some((index * BLOCK).max(from).min(self.bytes))
     }
 
-    /// Forgets everything but the block at `kept`.
+    /// Discards everything but the block at `kept`.
     pub(super) fn discard_but(&mut self, kept: u64) {
         self.blocks.retain(|index, _| *index == kept / BLOCK);
     }
 
-    /// Nothing but zeros.
+    /// Whether it has only zeros.
     pub(super) fn is_blank(&self) -> bool {
         self.blocks
             .values()
@@ -96,7 +96,7 @@ impl Sparse {
     }
 }
 
-/// Which block, where in it, and how much of it.
+/// The block, the offset in it, and the length.
 fn piece(at: u64, done: usize, length: usize) -> (u64, usize, usize) {
     let at = at + done as u64;
     let within = usize::try_from(at % BLOCK).unwrap();

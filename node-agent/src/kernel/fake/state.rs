@@ -1,4 +1,4 @@
-//! What the machine holds, and how a path is walked.
+//! The machine's state, and the resolution of paths.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::{Component, Path, PathBuf};
@@ -15,29 +15,29 @@ use crate::kernel::{Dev, FileKind, MountAttrs, Stat};
 
 pub(super) type Answer<T> = std::result::Result<T, Errno>;
 
-/// Everything. Kept whole under one lock.
+/// Everything, under one lock.
 pub(super) struct State {
     pub(super) inodes: BTreeMap<u64, Inode>,
     pub(super) superblocks: BTreeMap<u64, Superblock>,
     pub(super) mounts: BTreeMap<u64, Mount>,
-    /// Loop devices, and disks: those begin with the number [`super::disks::DISKS`].
+    /// Loop devices and disks; the numbers of disks begin with [`super::disks::DISKS`].
     pub(super) loops: BTreeMap<u32, Loop>,
     pub(super) disks: BTreeMap<u32, Plugged>,
     pub(super) open: BTreeMap<u64, Description>,
-    /// The description that has the flock of an inode.
+    /// The description that holds the flock of an inode.
     pub(super) locks: BTreeMap<u64, u64>,
     pub(super) calls: Vec<Call>,
     pub(super) fault: Option<Fault>,
-    /// The calls that hang.
+    /// The hung calls.
     pub(super) hung: BTreeSet<u64>,
     /// Processes up to this number were killed.
     pub(super) dead_up_to: u64,
-    /// The thread on which nothing may wait.
+    /// The thread on which no call may wait.
     pub(super) never_waits: Option<ThreadId>,
     pub(super) violations: Vec<String>,
-    /// What the machine's processes hear of their mount namespace.
+    /// Whether the mount namespace is that of process 1.
     pub(super) is_beside_first_process: bool,
-    /// Whether a file is open elsewhere, nobody is told.
+    /// No process gets a lease, as on NFS.
     pub(super) grants_no_leases: bool,
     numbers: u64,
 }
@@ -47,7 +47,7 @@ pub(super) struct Inode {
     pub(super) kind: InodeKind,
 }
 
-/// The names in a folder, and the inodes that they stand for.
+/// The names in a directory, and their inodes.
 pub(super) type Names = Kept<BTreeMap<String, u64>>;
 
 pub(super) enum InodeKind {
@@ -61,23 +61,23 @@ pub(super) struct File {
     pub(super) contents: Kept<Sparse>,
     /// Its extended attributes.
     pub(super) attributes: Kept<BTreeMap<String, Vec<u8>>>,
-    /// It was cut: what is in it need not be whole.
+    /// It was truncated, so its content may be incomplete.
     pub(super) cut: bool,
-    /// Somebody's data may be in it: it has been mounted, or written to from outside.
+    /// It may contain a user's data: it has been mounted, or written to from outside.
     pub(super) used: bool,
-    /// How often a mkfs on it came to its end.
+    /// How often a mkfs on it has completed.
     pub(super) formats: u32,
 }
 
-/// A filesystem that is mounted, or is about to be.
+/// A filesystem that is mounted, or about to be.
 pub(super) struct Superblock {
     pub(super) fs_type: String,
     pub(super) dev: Dev,
-    /// The loop device that it claims.
+    /// The loop device that it has claimed.
     pub(super) on: Option<u32>,
     pub(super) read_only: bool,
     pub(super) shut_down: bool,
-    /// How many it has counted.
+    /// Its error count.
     pub(super) errors: u64,
     pub(super) root: u64,
 }
@@ -88,12 +88,12 @@ pub(super) struct Mount {
     pub(super) attrs: MountAttrs,
     /// The peer group; `None` is private.
     pub(super) group: Option<u64>,
-    /// What it lies on; `None` while it is attached nowhere.
+    /// Where it is attached; `None` while detached.
     pub(super) on: Option<Place>,
     pub(super) point: PathBuf,
 }
 
-/// An inode as it is reached.
+/// An inode, and the mount through which it is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) mount: u64,
@@ -102,7 +102,7 @@ pub(super) struct Place {
 
 /// An open file description.
 pub(super) struct Description {
-    /// The process that has a descriptor of it. Without one, only a loop device can keep it.
+    /// The process that has a descriptor of it. Without one, only a loop device can keep it open.
     pub(super) owner: Option<u64>,
     pub(super) object: Object,
     pub(super) path: String,
@@ -120,7 +120,7 @@ pub(super) enum Object {
         number: u32,
         writable: bool,
         exclusive: bool,
-        /// Not past the cache that the device has of its own.
+        /// Through the device's page cache.
         buffered: bool,
     },
     Context(Context),
@@ -174,7 +174,7 @@ impl State {
         };
         let root = state.make_superblock("ext4", Dev { major: 8, minor: 1 }, None);
         let mount = state.make_mount(root, MountAttrs::default());
-        // As the kubelet's folder is: what is mounted beneath has a peer group of its own.
+        // Like the kubelet's directory: every mount under it gets a separate peer group.
         let group = Some(state.number());
         let on = Some(Place { mount: 0, ino: 0 });
         let point = PathBuf::from("/");
@@ -188,7 +188,7 @@ impl State {
         state
     }
 
-    /// A number that was never given out before.
+    /// A number that was never used before.
     pub(super) fn number(&mut self) -> u64 {
         self.numbers += 1;
         self.numbers
@@ -216,7 +216,7 @@ impl State {
         ino
     }
 
-    /// Where a path leads, over all mounts.
+    /// Resolves a path, through all mounts.
     pub(super) fn walk(&self, path: &Path) -> Answer<Place> {
         let (&mount, host) = self.mounts.iter().next().ok_or(Errno::NOENT)?;
         let mut at = Place {
@@ -233,7 +233,7 @@ impl State {
         Ok(at)
     }
 
-    /// The root of what is mounted there, or the place itself.
+    /// The root of the topmost mount there, or the place itself.
     pub(super) fn topmost(&self, mut at: Place) -> Place {
         let upon = |at| self.mounts.iter().find(|(_, mount)| mount.on == Some(at));
         while let Some((&mount, upper)) = upon(at) {
@@ -282,7 +282,7 @@ impl State {
                 .mounts
                 .get(&place.mount)
                 .is_some_and(|m| m.root == place.ino),
-            // As the real kernel layer has it: what is described without the filesystem has none.
+            // As in the real kernel layer: a root described without the filesystem has none.
             mount_id: match self.superblocks[&inode.superblock].shut_down {
                 true => 0,
                 false => place.mount,
@@ -290,7 +290,7 @@ impl State {
         })
     }
 
-    /// How many names a file has.
+    /// The number of names of a file.
     fn links_to(&self, ino: u64) -> u32 {
         let names = self.inodes.values().map(|inode| match &inode.kind {
             InodeKind::Directory(names) => names.values().filter(|named| **named == ino).count(),
@@ -299,7 +299,7 @@ impl State {
         u32::try_from(names.sum::<usize>()).unwrap_or(u32::MAX)
     }
 
-    /// The folder and the last name of a path.
+    /// The parent directory and the last component of a path.
     pub(super) fn parent(&self, path: &Path) -> Answer<(Place, String)> {
         let name = path.file_name().and_then(|name| name.to_str());
         let parent = self.walk(path.parent().ok_or(Errno::BUSY)?)?;

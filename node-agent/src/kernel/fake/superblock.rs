@@ -1,4 +1,4 @@
-//! Which filesystem a file begins with, as the kernel would look before it mounts it.
+//! Detects the filesystem at the start of a file, as the kernel does before it mounts it.
 
 use super::sparse::Sparse;
 use super::{btrfs, ext4, xfs};
@@ -9,7 +9,7 @@ pub(super) struct Whole {
     pub(super) bytes: u64,
 }
 
-/// The filesystem, if its superblock is whole.
+/// The filesystem, if its superblock is valid.
 pub(super) fn read(contents: &Sparse) -> Option<Whole> {
     let blocks_of = [
         ("ext4", ext4::blocks as fn(&Sparse) -> _),
@@ -22,12 +22,12 @@ pub(super) fn read(contents: &Sparse) -> Option<Whole> {
     })
 }
 
-/// The block size of everything made here.
+/// The block size of every filesystem made here.
 pub(super) const BLOCK_BYTES: u64 = 4096;
 
 const CRC_OF_BYTE: [u32; 256] = crc_of_byte();
 
-/// What each byte makes of the polynomial 0x1edc6f41, bits reversed (RFC 3720, appendix B.4).
+/// The CRC of each byte for the polynomial 0x1edc6f41, bits reversed (RFC 3720, appendix B.4).
 const fn crc_of_byte() -> [u32; 256] {
     let mut table = [0; 256];
     let mut byte = 0_u32;
@@ -43,7 +43,7 @@ const fn crc_of_byte() -> [u32; 256] {
     table
 }
 
-/// CRC-32C, neither the start nor the end inverted.
+/// CRC-32C, with neither the initial nor the final inversion.
 pub(super) fn crc32c(crc: u32, bytes: &[u8]) -> u32 {
     bytes.iter().fold(crc, |crc, byte| {
         let [low, ..] = (crc ^ u32::from(*byte)).to_le_bytes();

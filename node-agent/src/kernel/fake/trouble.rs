@@ -1,4 +1,4 @@
-//! What can go wrong with a machine while volumes are in use, and what it then says of that.
+//! Faults of a machine while volumes are in use, and how it reports them.
 
 use std::path::Path;
 
@@ -9,19 +9,19 @@ use super::disks::DISKS;
 use super::state::{Answer, Object, State};
 use crate::kernel::{BtrfsErrors, Dev, Ext4Error, Ext4Errors, MountAttrs};
 
-/// What happens to a mounted filesystem.
+/// A fault of a mounted filesystem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Trouble {
-    /// It takes no more writes.
+    /// It refuses writes.
     ReadOnly,
-    /// It answers nothing any more.
+    /// It refuses every call.
     ShutDown,
-    /// It counts this many errors more, and goes on.
+    /// It counts this many more errors, and continues.
     Errors(u64),
 }
 
 impl Machine {
-    /// Lets this happen to the filesystem that is mounted on a path.
+    /// Injects this fault into the filesystem that is mounted on a path.
     pub(crate) fn trouble(&self, path: &Path, trouble: Trouble) {
         let mut state = self.lock();
         let mount = state.walk(path).unwrap().mount;
@@ -34,12 +34,12 @@ impl Machine {
         }
     }
 
-    /// From now on nobody gets a lease, as on NFS.
+    /// From now on no process gets a lease, as on NFS.
     pub(crate) fn grant_no_leases(&self) {
         self.lock().grants_no_leases = true;
     }
 
-    /// Mounts a tmpfs over a folder.
+    /// Mounts a tmpfs over a directory.
     pub(crate) fn cover(&self, folder: &Path) {
         let mut state = self.lock();
         let dev = Dev { major: 0, minor: 7 };
@@ -49,12 +49,12 @@ impl Machine {
         state.attach(mount, onto, folder).unwrap();
     }
 
-    /// Takes away what [`Machine::cover`] mounted.
+    /// Unmounts the tmpfs of [`Machine::cover`].
     pub(crate) fn uncover(&self, folder: &Path) {
         self.lock().umount(folder).unwrap();
     }
 
-    /// Unbinds all loop devices that no filesystem is on, as `losetup -D` does.
+    /// Unbinds all loop devices that have no mounted filesystem, as `losetup -D` does.
     pub(crate) fn unbind_all(&self) {
         let mut state = self.lock();
         let numbers: Vec<u32> = state
@@ -89,7 +89,7 @@ impl State {
         })
     }
 
-    /// All errors are writes.
+    /// All errors count as writes.
     pub(super) fn btrfs_errors(&self, root: u64) -> Answer<BtrfsErrors> {
         let number = self.device_of(root, "btrfs")?;
         let mut all = self.superblocks.values();
@@ -100,7 +100,7 @@ impl State {
         })
     }
 
-    /// What xfs refuses after it has shut itself down.
+    /// Refuses a call as xfs does after it has shut itself down.
     pub(super) fn refuse_shut_down(&self, object: &Object) -> Answer<()> {
         let place = object.place()?;
         let superblock = self.inode(place.ino)?.superblock;

@@ -1,5 +1,5 @@
-//! The trait's verbs over the machine's state. Which errno is an answer rather than a failure is
-//! said here, where the call is known.
+//! The trait's verbs on the machine's state. Each call states which errnos are a result rather than
+//! a failure.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -15,9 +15,9 @@ use crate::kernel::{
     XfsGeometry,
 };
 
-/// "It is not there" is an answer, which the real kernel gives only where it is so.
+/// ENOENT as a result, which the real kernel returns only if it is true.
 const GONE: &[Errno] = &[Errno::NOENT];
-/// Of umount2: "nothing is mounted there".
+/// umount2: "nothing is mounted there".
 const NOT_MOUNTED: &[Errno] = &[Errno::NOENT, Errno::INVAL];
 const NONE: &[Errno] = &[];
 

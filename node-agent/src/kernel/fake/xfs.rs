@@ -1,4 +1,5 @@
-//! The superblock of XFS, as far as anybody looks at it (Linux: fs/xfs/libxfs/xfs_format.h).
+//! The superblock of XFS, reduced to the fields that the agent checks (Linux:
+//! fs/xfs/libxfs/xfs_format.h).
 
 use super::sparse::Sparse;
 use super::superblock::crc32c;
@@ -8,7 +9,7 @@ pub(super) const UUID_AT: u64 = 32;
 const CHECKSUM_AT: usize = 224;
 const IN_PROGRESS_AT: usize = 126;
 
-/// The number of blocks, if the superblock is whole and mkfs came to its end.
+/// The number of blocks, if the superblock is valid and mkfs completed.
 pub(super) fn blocks(contents: &Sparse) -> Option<u64> {
     let mut sector = [0; BYTES];
     contents.read(0, &mut sector);
@@ -21,7 +22,7 @@ pub(super) fn blocks(contents: &Sparse) -> Option<u64> {
     is_whole.then(|| u64::from_be_bytes(found[8..16].try_into().unwrap()))
 }
 
-/// Writes a superblock for so many blocks, of a filesystem that is being made or is whole.
+/// Writes a superblock for so many blocks, of a filesystem that mkfs is making or has completed.
 pub(super) fn write(contents: &mut Sparse, blocks: u64, uuid: [u8; 16], in_progress: bool) {
     let mut sector = [0; BYTES];
     sector[..4].copy_from_slice(b"XFSB");

@@ -1,4 +1,4 @@
-//! What a block device says of itself.
+//! Size and sequence number of a block device.
 
 #![expect(
     unsafe_code,
@@ -24,16 +24,15 @@ const _: () = assert!(size_of::<usize>() == size_of::<u64>());
 
 /// See [`crate::kernel::Kernel::device_bytes`].
 pub(super) fn device_bytes(fd: &OwnedFd) -> Result<u64> {
-    // SAFETY: the opcode takes a pointer to a u64 and writes that one only; any other kind of
-    // file answers ENOTTY.
+    // SAFETY: the opcode takes a pointer to a u64 and writes only that; other files answer ENOTTY.
     let bytes = unsafe { rustix::ioctl::ioctl(fd, Getter::<BLKGETSIZE64, u64>::new()) };
     bytes.map_err(of("BLKGETSIZE64", fd))
 }
 
 /// See [`crate::kernel::Kernel::diskseq`].
 pub(super) fn diskseq(fd: &OwnedFd) -> Result<u64> {
-    // SAFETY: the opcode takes a pointer to a u64 and writes that one only; any other kind of
-    // file, and an older kernel, answers ENOTTY.
+    // SAFETY: the opcode takes a pointer to a u64 and writes only that; other files, and older
+    // kernels, answer ENOTTY.
     let seq = unsafe { rustix::ioctl::ioctl(fd, Getter::<BLKGETDISKSEQ, u64>::new()) };
     match seq {
         Err(Errno::NOTTY) => Ok(0),

@@ -1,10 +1,10 @@
-//! What a mounted btrfs says of the device it is on, and growing it. Its `st_dev` is anonymous and
-//! tells nothing.
+//! The device of a mounted btrfs, its error counters, and growing it. Its `st_dev` is anonymous
+//! and does not identify the device.
 //!
-//! Which filesystem it is comes from an ioctl on its own root. The device comes from sysfs, where
-//! the filesystem's folder has a link to each block device that it has open. The ioctl for devices
-//! tells a name only: the one under which somebody showed the device to the kernel last, perhaps
-//! in another mount namespace, or `/proc/self/fd/0` where it was mkfs.
+//! An ioctl on its root returns the filesystem's UUID. The device comes from sysfs, where the
+//! filesystem's directory has a link to each open block device. The ioctl for devices returns only
+//! a name: that of the last scan of the device, which may be from another mount namespace, or
+//! `/proc/self/fd/0` if mkfs scanned it.
 
 #![expect(unsafe_code, reason = "rustix has no calls for the ioctls of btrfs")]
 
@@ -31,7 +31,7 @@ const _: () = assert!(BTRFS_IOC_DEV_INFO == 0xd000_941e);
 const _: () = assert!(BTRFS_IOC_GET_DEV_STATS == 0xc408_9434);
 const _: () = assert!(BTRFS_IOC_RESIZE == 0x5000_9403);
 
-/// Two numbers of 32 bits at most, a colon and a newline; sysfs gives it by one read.
+/// Two numbers of 32 bits at most, a colon and a newline; sysfs returns them in one read.
 const DEV_TEXT_BYTES_MAX: usize = 22;
 
 /// `struct btrfs_ioctl_fs_info_args`.
@@ -80,11 +80,11 @@ const _: () = assert!(size_of::<DevInfo>() == 4096);
 const _: () = assert!(std::mem::offset_of!(DevInfo, path) == 3072);
 const _: () = assert!(size_of::<VolArgs>() == 4096);
 
-/// `BTRFS_IOC_RESIZE`, which has answers above zero for what is no error of a system call.
+/// `BTRFS_IOC_RESIZE`. It returns positive codes that are not errnos.
 struct Resize<'a>(&'a mut VolArgs);
 
-// SAFETY: the opcode carries the size of the struct that the pointer is to; the kernel reads it and
-// may put its last byte to zero.
+// SAFETY: the opcode has the size of the struct that the pointer refers to; the kernel reads it
+// and may set its last byte to zero.
 unsafe impl Ioctl for Resize<'_> {
     type Output = i64;
     const IS_MUTATING: bool = true;
@@ -122,8 +122,8 @@ pub(super) fn geometry(root: &OwnedFd) -> Result<BtrfsGeometry> {
         rest: [0; 379],
         path: [0; 1024],
     };
-    // SAFETY: the opcode carries the size of the struct, which the kernel reads and fills; all of
-    // its fields are integers.
+    // SAFETY: the opcode has the size of the struct, which the kernel reads and fills; all of its
+    // fields are integers.
     unsafe { rustix::ioctl::ioctl(root, Updater::<BTRFS_IOC_DEV_INFO, DevInfo>::new(&mut info)) }
         .map_err(of("BTRFS_IOC_DEV_INFO", root))?;
     Ok(BtrfsGeometry {
@@ -143,8 +143,8 @@ pub(super) fn errors(root: &OwnedFd) -> Result<BtrfsErrors> {
         values: [0; 5],
         rest: [0; 121],
     };
-    // SAFETY: the opcode carries the size of the struct, which the kernel reads and fills; all of
-    // its fields are integers.
+    // SAFETY: the opcode has the size of the struct, which the kernel reads and fills; all of its
+    // fields are integers.
     unsafe { rustix::ioctl::ioctl(root, Updater::<BTRFS_IOC_GET_DEV_STATS, _>::new(&mut stats)) }
         .map_err(of("BTRFS_IOC_GET_DEV_STATS", root))?;
     let [write, read, flush, corruption, generation] = stats.values;
@@ -158,13 +158,13 @@ pub(super) fn errors(root: &OwnedFd) -> Result<BtrfsErrors> {
 }
 
 fn fs_info(root: &OwnedFd) -> Result<FsInfo> {
-    // SAFETY: the opcode carries the size of the struct, which the kernel fills whole; all of its
-    // fields are integers, for which any bits will do.
+    // SAFETY: the opcode has the size of the struct, which the kernel fills completely; all of its
+    // fields are integers, for which all bits are valid.
     unsafe { rustix::ioctl::ioctl(root, Getter::<BTRFS_IOC_FS_INFO, FsInfo>::new()) }
         .map_err(of("BTRFS_IOC_FS_INFO", root))
 }
 
-/// The one block device in the list of sysfs; `None` when there are more.
+/// The one block device listed in sysfs; `None` if there are several.
 fn listed(fsid: &[u8; 16]) -> Result<Option<Dev>> {
     let folder = PathBuf::from(format!("/sys/fs/btrfs/{}/devices", uuid(fsid)));
     let failed = |call, path: &Path, error: &io::Error| {
@@ -200,7 +200,7 @@ fn number(text: &[u8]) -> Option<Dev> {
     })
 }
 
-/// In the groups of RFC 9562, as sysfs names its folders.
+/// As in RFC 9562, which is how sysfs names the directories.
 fn uuid(bytes: &[u8; 16]) -> String {
     let mut text = String::with_capacity(36);
     for (index, byte) in bytes.iter().enumerate() {
@@ -230,9 +230,9 @@ pub(super) fn grow(root: &OwnedFd, id: u64) -> Result<()> {
     if answer == 0 {
         return Ok(());
     }
-    // BTRFS_ERROR_DEV_EXCL_RUN_IN_PROGRESS is the only such answer.
+    // The only such code is BTRFS_ERROR_DEV_EXCL_RUN_IN_PROGRESS.
     Err(of("BTRFS_IOC_RESIZE", root)(Errno::BUSY).because(
-        "a balance, or another change of its devices, is running or paused; wait for its end, or \
+        "a balance, or another device operation, is running or paused; wait for it to end, or \
          cancel it (btrfs balance cancel)",
     ))
 }

@@ -1,11 +1,11 @@
-//! Runs one tool on one device, to its end: no shell, no `PATH`, no name that could be swapped.
+//! Runs one tool on one device until it exits: no shell, no `PATH`, no name that could be swapped.
 //!
-//! The child dies with the thread that runs it (`PR_SET_PDEATHSIG` follows the thread that
-//! forked, not its process), which is why that thread waits here until the child is reaped.
+//! The child is killed when the thread that runs it exits (`PR_SET_PDEATHSIG` refers to the thread
+//! that forked, not to its process), so that thread waits here until it has reaped the child.
 
 #![expect(
     unsafe_code,
-    reason = "a death signal can only be asked for between fork and exec"
+    reason = "PR_SET_PDEATHSIG can only be set between fork and exec"
 )]
 
 use std::io;
@@ -21,11 +21,11 @@ use rustix::process::{Pid, PidfdFlags, Signal};
 
 use crate::kernel::{Child, ChildEnd, Error, Result};
 
-/// Where tools are looked for, in this order.
+/// Where tools are searched, in this order.
 const DIRECTORIES: [&str; 4] = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"];
-/// The child's whole environment: tools look for helpers of their own.
+/// The child's whole environment: tools search for their helper programs in it.
 const PATH: &str = "/usr/sbin:/sbin:/usr/bin:/bin";
-/// The package a tool comes with, on Debian and most others.
+/// The package of each tool, on Debian and most other distributions.
 const PACKAGES: [(&str, &str); 2] = [("mkfs.ext4", "e2fsprogs"), ("mkfs.xfs", "xfsprogs")];
 
 /// How much of the end of standard error is kept.
@@ -45,8 +45,8 @@ pub(super) fn run(child: &Child<'_, OwnedFd>) -> Result<ChildEnd> {
     if !exited {
         running.kill().map_err(failed("kill"))?;
     }
-    // Reaped in any case. One that hangs in the kernel holds this thread until its disk answers:
-    // until then it may still write, and to say otherwise would be a lie.
+    // Always reaped. A child that hangs in the kernel blocks this thread until its disk answers:
+    // until then it may still write, so reporting its exit would be wrong.
     let code = running.wait().map_err(failed("waitid"))?;
     tail.take_from(&stderr).map_err(failed("read"))?;
     Ok(ChildEnd {
@@ -75,7 +75,7 @@ fn spawn(tool: PathBuf, child: &Child<'_, OwnedFd>) -> rustix::io::Result<Runnin
         .env_clear()
         .env("PATH", PATH)
         .current_dir("/")
-        // Ctrl-C at a terminal is for us to answer, not for a half-made filesystem.
+        // Ctrl-C at a terminal must not interrupt a half-made filesystem.
         .process_group(0)
         .stdin(Stdio::from(child.device.try_clone().map_err(errno_of)?))
         .stdout(Stdio::null())
@@ -84,20 +84,20 @@ fn spawn(tool: PathBuf, child: &Child<'_, OwnedFd>) -> rustix::io::Result<Runnin
     let parent = rustix::process::getpid();
     let die_with_parent = move || {
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
-        // The parent may have died before the call above; its death is then not signalled.
+        // The parent may have exited before the call above; then there is no signal.
         if rustix::process::getppid() != Some(parent) {
             return Err(io::Error::from(Errno::SRCH));
         }
         Ok(())
     };
-    // SAFETY: between fork and exec only what is async-signal-safe may run: this makes two bare
+    // SAFETY: between fork and exec only async-signal-safe calls are allowed: this makes two bare
     // system calls, allocates nothing and takes no lock.
     unsafe { command.pre_exec(die_with_parent) };
     command.spawn().map(Running).map_err(errno_of)
 }
 
-/// Waits until the child has ended (`true`) or the deadline has come, emptying the pipe meanwhile
-/// so that a talkative child never blocks.
+/// Waits until the child exits (`true`) or the deadline passes, and empties the pipe meanwhile so
+/// that a talkative child never blocks.
 fn watch(
     pidfd: &OwnedFd,
     stderr: &OwnedFd,
@@ -113,7 +113,7 @@ fn watch(
             PollFd::new(pidfd, PollFlags::IN),
             PollFd::new(stderr, PollFlags::IN),
         ];
-        // A pipe that has been closed would be ready for ever.
+        // poll would report a closed pipe as ready again and again.
         let watched = if listening {
             &mut watched[..]
         } else {
@@ -137,7 +137,7 @@ fn watch(
     }
 }
 
-/// A child that is killed and reaped when an error makes us leave early.
+/// A child that is killed and reaped if an error ends this function early.
 struct Running(std::process::Child);
 
 impl Running {
@@ -146,7 +146,7 @@ impl Running {
             .ok()
             .and_then(Pid::from_raw)
             .ok_or(Errno::SRCH)?;
-        // Not reaped yet, so the number is still its own.
+        // Not reaped yet, so the number cannot have been reused.
         rustix::process::pidfd_open(pid, PidfdFlags::empty())
     }
 
@@ -167,19 +167,19 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Both are no-ops once it has been waited for.
+        // Both do nothing once the child has been reaped.
         if self.0.kill().is_ok() {
             self.0.wait().ok();
         }
     }
 }
 
-/// The end of what was written to standard error.
+/// The end of standard error.
 #[derive(Default)]
 struct Tail(Vec<u8>);
 
 impl Tail {
-    /// Takes what is there without waiting for more; `false` once the pipe is closed.
+    /// Reads what is available without blocking; `false` once the pipe is closed.
     fn take_from(&mut self, pipe: &impl AsFd) -> rustix::io::Result<bool> {
         let mut chunk = [0; 1024];
         loop {
@@ -231,7 +231,7 @@ mod tests {
         .unwrap()
     }
 
-    /// Far longer than any of these takes: reaching it is a failure, waiting for it is not a plan.
+    /// Much longer than any of these takes: reaching it is a failure.
     const LONG: Duration = Duration::from_secs(60);
 
     fn ended(code: i32, stderr: &str) -> ChildEnd {
@@ -303,16 +303,16 @@ mod tests {
 
     #[test]
     fn a_talkative_child_never_blocks() {
-        let end = run_sh("yes complaint | head -n 100000 >&2; echo last >&2", LONG);
+        let end = run_sh("yes warning | head -n 100000 >&2; echo last >&2", LONG);
         assert_eq!((end.code, end.timed_out), (Some(0), false));
-        assert!(end.stderr.ends_with("; complaint; last"), "{}", end.stderr);
+        assert!(end.stderr.ends_with("; warning; last"), "{}", end.stderr);
     }
 
     #[test]
     fn a_grandchild_that_keeps_the_pipe_open_does_not_hold_us() {
         let end = run_sh("sleep 600 & echo $! >&2; exit 0", LONG);
         let grandchild = end.stderr.parse().ok().and_then(Pid::from_raw).unwrap();
-        // Still there, since nobody waited for it: that is what this is about.
+        // Still there, so the run did not wait for it.
         rustix::process::kill_process(grandchild, Signal::KILL).unwrap();
         assert_eq!((end.code, end.timed_out), (Some(0), false));
     }

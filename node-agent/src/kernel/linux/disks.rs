@@ -14,10 +14,10 @@ use crate::kernel::{
 
 const BLOCK: &str = "/sys/block";
 const BY_NUMBER: &str = "/sys/dev/block";
-/// Its members are disks and partitions.
+/// Its entries are disks and partitions.
 const BY_NAME: &str = "/sys/class/block";
 
-/// What a disk is plugged into.
+/// The bus of a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Bus {
     Virtio,
@@ -48,7 +48,7 @@ impl Disks for Linux {
             return Ok(DiskAt::Other);
         }
         let disk = disk_in(&Path::new(BLOCK).join(name))?;
-        // It may have been removed meanwhile, and its name be another disk's.
+        // It may have been removed meanwhile, and its name reused for another disk.
         let disk = disk.filter(|disk| disk.dev == dev);
         Ok(disk.map_or(DiskAt::Nothing, DiskAt::Disk))
     }
@@ -118,14 +118,14 @@ fn folder_of(dev: Dev) -> PathBuf {
     Path::new(BY_NUMBER).join(dev.to_string())
 }
 
-/// The disk of a folder in sysfs; `None` for another kind of block device, or when it is removed.
+/// The disk of a directory in sysfs; `None` for another kind of block device, or once removed.
 fn disk_in(folder: &Path) -> Result<Option<Disk>> {
     let Some(name) = folder.file_name().and_then(|name| name.to_str()) else {
         return Ok(None);
     };
     let is_disk = match bus_of(folder)? {
         Some(Bus::Virtio) => name.starts_with("vd"),
-        // And no sr or st.
+        // Not sr or st.
         Some(Bus::Scsi) => name.starts_with("sd"),
         Some(Bus::Nvme) => true,
         None => false,
@@ -168,8 +168,8 @@ fn is_no_folder(error: &std::io::Error) -> bool {
     Errno::from_io_error(error) == Some(Errno::NOTDIR)
 }
 
-/// The whole of an attribute; `None` when it is not there. A page that a disk does not have is
-/// there and answers EINVAL.
+/// The whole of an attribute; `None` if it does not exist. A page that a disk does not have
+/// exists and answers EINVAL.
 fn bytes(path: &Path) -> Result<Option<Vec<u8>>> {
     match fs::read(path) {
         Ok(bytes) => Ok(Some(bytes)),
@@ -179,7 +179,7 @@ fn bytes(path: &Path) -> Result<Option<Vec<u8>>> {
     }
 }
 
-/// Without the line end; bytes that are no text are those of no volume.
+/// Without the line end. Bytes that are not UTF-8 are replaced: no volume has such an identity.
 fn line(bytes: Option<Vec<u8>>) -> String {
     let bytes = bytes.unwrap_or_default();
     let text = String::from_utf8_lossy(&bytes);
@@ -203,7 +203,7 @@ mod tests {
     use super::*;
     use std::os::unix::fs::symlink;
 
-    /// A folder as sysfs has it for a disk on that bus.
+    /// A directory as sysfs has it for a disk on that bus.
     fn folder(at: &Path, name: &str, bus: &str, files: &[(&str, &str)]) -> PathBuf {
         let folder = at.join(name);
         fs::create_dir_all(folder.join("device")).unwrap();

@@ -1,4 +1,4 @@
-//! Names, descriptors and bytes: statx, the opens, mkdir and its kin, pread and its kin.
+//! Names, descriptors and bytes: statx, open, mkdir and similar, pread and similar.
 //!
 //! Everything is opened with `O_CLOEXEC`. Calls that a signal may interrupt are repeated.
 
@@ -15,11 +15,11 @@ use rustix::io::{Errno, retry_on_intr};
 
 use crate::kernel::{Dev, Error, FileKind, Open, Result, Stat, Usage};
 
-/// `STATX_MNT_ID_UNIQUE` (include/uapi/linux/stat.h, Linux 6.8). Older kernels ignore it, and
-/// the mask that comes back tells which of the two ids it is.
+/// `STATX_MNT_ID_UNIQUE` (include/uapi/linux/stat.h, Linux 6.8). Older kernels ignore it; the
+/// returned mask shows which of the two ids it is.
 const MNT_ID_UNIQUE: StatxFlags = StatxFlags::from_bits_retain(0x4000);
 
-/// What [`Stat`] is made of.
+/// The fields of [`Stat`].
 const WANTED: StatxFlags = StatxFlags::TYPE
     .union(StatxFlags::INO)
     .union(StatxFlags::SIZE)
@@ -27,8 +27,8 @@ const WANTED: StatxFlags = StatxFlags::TYPE
     .union(StatxFlags::MNT_ID)
     .union(MNT_ID_UNIQUE);
 
-/// The form of statx that answers from memory: it waited for nobody on a mount whose server
-/// never answers, while the default form did.
+/// statx that answers from memory: on a mount whose server never answers it returned at once, while
+/// the default form hung.
 const AT_ONCE: AtFlags = AtFlags::SYMLINK_NOFOLLOW
     .union(AtFlags::NO_AUTOMOUNT)
     .union(AtFlags::STATX_DONT_SYNC);
@@ -41,14 +41,14 @@ pub(super) fn look(path: &Path) -> Result<Option<Stat>> {
 /// A mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MountId {
-    /// The one of `STATX_MNT_ID_UNIQUE`, for statmount.
+    /// The id of `STATX_MNT_ID_UNIQUE`, for statmount.
     Unique(u64),
-    /// The one of `STATX_MNT_ID`, the first field in mountinfo. Reused.
+    /// The id of `STATX_MNT_ID`, the first field in mountinfo. Reused.
     Listed(u64),
 }
 
-/// The id of the mount whose root `path` is, in the form asked for or, where the kernel has no
-/// unique ids, in the other one.
+/// The id of the mount whose root is `path`: the unique id on request, if the kernel has those,
+/// else the listed one.
 pub(super) fn mount_id(path: &Path, unique: bool) -> Result<Option<MountId>> {
     let is_root = |found: &Statx| found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT);
     Ok(with_mount_id(path, unique)?.filter(is_root).map(id_of))
@@ -110,7 +110,7 @@ pub(super) fn has_no_links(path: &Path) -> Result<Option<bool>> {
 pub(super) fn statfs(path: &Path) -> Result<Usage> {
     let found = retry_on_intr(|| rustix::fs::statfs(path))
         .map_err(|errno| Error::at("statfs", path, errno))?;
-    // f_blocks counts fragments; f_frsize is 0 on filesystems that know none (statfs(2)).
+    // f_blocks counts fragments; f_frsize is 0 on filesystems without fragments (statfs(2)).
     let unit = match u64::try_from(found.f_frsize) {
         Ok(fragment @ 1..) => fragment,
         _ => u64::try_from(found.f_bsize).unwrap_or_default(),
@@ -256,12 +256,12 @@ pub(super) fn fsync(fd: &OwnedFd) -> Result<()> {
     retry_on_intr(|| rustix::fs::fsync(fd)).map_err(of("fsync", fd))
 }
 
-/// An error of `call` on what `fd` refers to, named only once there is an error to tell.
+/// An error of `call` on `fd`; resolves the path of `fd` only if there is an error.
 pub(super) fn of<'a>(call: &'static str, fd: &'a impl AsFd) -> impl Fn(Errno) -> Error + 'a {
     move |errno| Error::new(call, path_of(fd.as_fd()), errno)
 }
 
-/// What `fd` refers to, for messages.
+/// The path of `fd`, for messages.
 pub(super) fn path_of(fd: impl AsFd) -> String {
     match std::fs::read_link(link_of(&fd)) {
         Ok(path) => path.to_string_lossy().into_owned(),
@@ -269,7 +269,7 @@ pub(super) fn path_of(fd: impl AsFd) -> String {
     }
 }
 
-/// The link to what `fd` refers to, in the calling thread's own table.
+/// The link in /proc of `fd`, in the calling thread's own table.
 fn link_of(fd: impl AsFd) -> String {
     format!("/proc/thread-self/fd/{}", fd.as_fd().as_raw_fd())
 }
@@ -279,7 +279,7 @@ fn flags(how: Open) -> OFlags {
         Open::DeviceRead => OFlags::RDONLY | OFlags::DIRECT | OFlags::NONBLOCK,
         Open::DeviceWrite => OFlags::RDWR | OFlags::DIRECT | OFlags::NONBLOCK,
         Open::DeviceExclusive => OFlags::RDONLY | OFlags::EXCL | OFlags::NONBLOCK,
-        // A FIFO of that name must not hold the caller until somebody opens its other end.
+        // With a FIFO of that name, the open would block until its other end is opened.
         Open::FileWrite => OFlags::RDWR | OFlags::NONBLOCK,
         Open::FileRead => OFlags::RDONLY | OFlags::NONBLOCK,
         Open::Name => OFlags::PATH,

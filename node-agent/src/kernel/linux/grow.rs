@@ -1,4 +1,4 @@
-//! Growing a mounted filesystem by its own ioctls. How far to grow is for the caller to say.
+//! Grows a mounted filesystem by its own ioctls. The caller decides the size.
 
 #![expect(
     unsafe_code,
@@ -28,11 +28,11 @@ const _: () = assert!(XFS_IOC_FSGEOMETRY == 0x8100_587e);
 struct GrowfsData {
     newblocks: u64,
     imaxpct: u32,
-    /// C pads here without a name; ours is named so that no byte goes out unwritten.
+    /// C pads here implicitly; ours is named so that no byte is uninitialised.
     padding: u32,
 }
 
-/// `struct xfs_fsop_geom`; what we do not read is not told apart.
+/// `struct xfs_fsop_geom`; fields that we do not read are merged.
 #[repr(C)]
 struct FsopGeom {
     blocksize: u32,
@@ -58,8 +58,8 @@ pub(super) fn ext4_resize(root: &OwnedFd, blocks: u64) -> Result<()> {
 
 /// See [`crate::kernel::Kernel::xfs_geometry`].
 pub(super) fn xfs_geometry(root: &OwnedFd) -> Result<XfsGeometry> {
-    // SAFETY: the opcode carries the size of the struct, which the kernel fills whole; all of
-    // its fields are integers, for which any bits will do.
+    // SAFETY: the opcode has the size of the struct, which the kernel fills completely; all of
+    // its fields are integers, for which all bits are valid.
     let geometry =
         unsafe { rustix::ioctl::ioctl(root, Getter::<XFS_IOC_FSGEOMETRY, FsopGeom>::new()) }
             .map_err(of("XFS_IOC_FSGEOMETRY", root))?;
@@ -77,7 +77,7 @@ pub(super) fn xfs_grow(root: &OwnedFd, blocks: u64, imaxpct: u32) -> Result<()> 
         imaxpct,
         padding: 0,
     };
-    // SAFETY: the opcode carries the size of the struct, which the kernel only reads.
+    // SAFETY: the opcode has the size of the struct, which the kernel only reads.
     let done = unsafe {
         rustix::ioctl::ioctl(
             root,

@@ -1,5 +1,5 @@
-//! Who else has a file open, asked by a lease (fcntl(2), "Leases") that is given back at once: the
-//! kernel grants it only where no other open file description is in its way.
+//! Whether other processes have a file open, tested with a lease (fcntl(2), "Leases") that is
+//! released at once: the kernel grants it only if no other open file description conflicts.
 
 #![expect(
     unsafe_code,
@@ -16,8 +16,8 @@ use rustix::io::Errno;
 use super::files::of;
 use crate::kernel::{Openers, Result};
 
-/// Filesystems that refuse a lease for another opener alone (`f_type` of statfs(2)): ext4, xfs,
-/// btrfs, tmpfs and overlayfs. NFS and SMB refuse it also where they have no delegation.
+/// Filesystems that refuse a lease only because of another opener (`f_type` of statfs(2)): ext4,
+/// xfs, btrfs, tmpfs and overlayfs. NFS and SMB also refuse it if they have no delegation.
 const TRUTHFUL: [u64; 5] = [0xef53, 0x5846_5342, 0x9123_683e, 0x0102_1994, 0x794c_7630];
 
 /// See [`crate::kernel::Kernel::openers`].
@@ -40,7 +40,7 @@ pub(super) fn openers(file: &OwnedFd, readers_too: bool) -> Result<Openers> {
                 false => Openers::Unknown,
             })
         }
-        // No leases there; or the file is another user's and CAP_LEASE is missing.
+        // The filesystem has no leases; or another user owns the file and CAP_LEASE is missing.
         Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::NOLCK | Errno::ACCESS) => Ok(Openers::Unknown),
         Err(errno) => Err(of("F_SETLEASE", file)(errno)),
     }
@@ -48,7 +48,7 @@ pub(super) fn openers(file: &OwnedFd, readers_too: bool) -> Result<Openers> {
 
 fn set(file: &OwnedFd, kind: c_int) -> rustix::io::Result<()> {
     // SAFETY: this request of fcntl takes an int and touches no memory of ours; the descriptor is
-    // open, being borrowed.
+    // borrowed, so it is open.
     let done = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, kind) };
     match done {
         0 => Ok(()),
@@ -56,12 +56,12 @@ fn set(file: &OwnedFd, kind: c_int) -> rustix::io::Result<()> {
     }
 }
 
-/// Whoever opens a file while it has a lease lets the kernel send SIGIO to its holder, which would
-/// end this process.
+/// If a process opens a file that has a lease, the kernel sends SIGIO to the holder, whose default
+/// action would end this process.
 fn ignore_breaks() {
     static DONE: Once = Once::new();
     DONE.call_once(|| {
-        // SAFETY: no handler is installed, so none of our code runs in a signal's context.
+        // SAFETY: no handler is installed, so none of our code runs in signal context.
         unsafe { libc::signal(libc::SIGIO, libc::SIG_IGN) };
     });
 }

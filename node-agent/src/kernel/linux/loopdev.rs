@@ -1,7 +1,7 @@
-//! Loop devices: the ioctls of loop(4) and what sysfs says of them.
+//! Loop devices: the ioctls of loop(4), and their attributes in sysfs.
 //!
-//! Structures and numbers are those of include/uapi/linux/loop.h. Which file may be attached,
-//! and who may detach it, is not known here.
+//! Structures and numbers are those of include/uapi/linux/loop.h. Does not decide which file may
+//! be attached, or who may detach it.
 
 #![expect(
     unsafe_code,
@@ -35,7 +35,7 @@ const MAX_PART: &str = "/sys/module/loop/parameters/max_part";
 const CONTROL: &str = "/dev/loop-control";
 const BLOCK_DEVICES: &str = "/sys/block";
 
-/// `LO_NAME_SIZE`, with the zero at its end.
+/// `LO_NAME_SIZE`, including the terminating zero.
 const NAME_BYTES: usize = 64;
 
 /// `struct loop_info64`.
@@ -70,7 +70,7 @@ const _: () = assert!(size_of::<LoopInfo64>() == 232);
 const _: () = assert!(size_of::<LoopConfig>() == 304);
 
 impl LoopInfo64 {
-    /// The whole file, under a name that is cut where there is no more room.
+    /// The whole file, under a name that is truncated if it is too long.
     fn whole_file(flags: u32, name: &str) -> Self {
         let mut file_name = [0; NAME_BYTES];
         let length = name.len().min(NAME_BYTES - 1);
@@ -93,12 +93,12 @@ impl LoopInfo64 {
     }
 }
 
-/// How far the loop driver shifts a device's number to make its minor: by the bits that count its
-/// partitions, which is how drivers/block/loop.c reads `max_part`.
+/// How many bits the loop driver shifts a device's number by to get its minor: the bits for
+/// partitions, computed from `max_part` as drivers/block/loop.c does.
 pub(super) fn part_shift() -> Result<u32> {
     let text = match std::fs::read_to_string(MAX_PART) {
         Ok(text) => text,
-        // The driver is a module and not loaded: opening /dev/loop-control will load it.
+        // The driver is a module and not loaded: opening /dev/loop-control loads it.
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(0),
         Err(error) => return Err(unread(Path::new(MAX_PART), &error)),
     };
@@ -143,14 +143,14 @@ pub(super) fn get_free() -> Result<u32> {
     let flags = OFlags::RDWR | OFlags::CLOEXEC;
     let control = rustix::fs::openat(CWD, CONTROL, flags, Mode::empty())
         .map_err(|errno| Error::at("open", Path::new(CONTROL), errno))?;
-    // SAFETY: this request takes no argument; `GetFree` below says how its answer is read.
+    // SAFETY: this request takes no argument; `GetFree` below reads its answer.
     unsafe { rustix::ioctl::ioctl(&control, GetFree) }.map_err(of("LOOP_CTL_GET_FREE", &control))
 }
 
 /// See [`crate::kernel::Kernel::loop_configure`].
 ///
-/// The kernel binds read-only, without a word, where the device or the file is not open for
-/// writing. That would show only much later, as EROFS or EPERM, so it is refused here.
+/// If the device or the file is not open for writing, the kernel silently binds read-only. That
+/// would be noticed only much later, as EROFS or EPERM, so it is refused here.
 pub(super) fn configure(
     device: &OwnedFd,
     file: &OwnedFd,
@@ -176,13 +176,13 @@ pub(super) fn configure(
     }
     let config = LoopConfig {
         fd,
-        // 0 is the kernel's own choice: 512, which every filesystem accepts.
+        // 0: the kernel chooses 512, which every filesystem accepts.
         block_size: 0,
         info: LoopInfo64::whole_file(flags, name),
         reserved: [0; 8],
     };
     // SAFETY: the request takes a pointer to a `struct loop_config` and only reads it; the
-    // descriptor in it is open, being borrowed.
+    // descriptor in it is borrowed, so it is open.
     let done =
         unsafe { rustix::ioctl::ioctl(device, Setter::<LOOP_CONFIGURE, LoopConfig>::new(config)) };
     done.map_err(refused)
@@ -207,7 +207,7 @@ pub(super) fn status(device: &OwnedFd) -> Result<Option<LoopStatus>> {
 
 /// See [`crate::kernel::Kernel::loop_set_autoclear`].
 pub(super) fn set_autoclear(device: &OwnedFd, autoclear: bool) -> Result<()> {
-    // All else goes back as it came; the kernel lets only this flag and PARTSCAN differ.
+    // The other fields go back unchanged; the kernel allows changes only of this flag and PARTSCAN.
     let mut info = info(device).map_err(of("LOOP_GET_STATUS64", device))?;
     if autoclear {
         info.flags |= LO_FLAGS_AUTOCLEAR;
@@ -246,7 +246,7 @@ pub(super) fn bound() -> Result<Vec<u32>> {
         let number = name
             .to_str()
             .and_then(|name| name.strip_prefix("loop")?.parse().ok());
-        // The kernel shows this folder from LOOP_CONFIGURE until the device is unbound.
+        // The kernel shows this directory from LOOP_CONFIGURE until the device is unbound.
         if let Some(number) = number
             && Path::new(BLOCK_DEVICES).join(name).join("loop").exists()
         {
@@ -257,7 +257,7 @@ pub(super) fn bound() -> Result<Vec<u32>> {
     Ok(numbers)
 }
 
-/// `LOOP_CTL_GET_FREE`: no argument, and the answer is what ioctl(2) returns.
+/// `LOOP_CTL_GET_FREE`: no argument; ioctl(2) returns the answer.
 struct GetFree;
 
 // SAFETY: no memory is passed to the kernel, so none is read or written.
@@ -283,8 +283,8 @@ unsafe impl Ioctl for GetFree {
 }
 
 fn info(device: &OwnedFd) -> rustix::io::Result<LoopInfo64> {
-    // SAFETY: the request takes a pointer to a `struct loop_info64` and fills it whole; all of
-    // its fields are integers, for which any bits will do.
+    // SAFETY: the request takes a pointer to a `struct loop_info64` and fills it completely; all of
+    // its fields are integers, for which all bits are valid.
     unsafe { rustix::ioctl::ioctl(device, Getter::<LOOP_GET_STATUS64, LoopInfo64>::new()) }
 }
 
@@ -293,8 +293,8 @@ fn is_writable(fd: &OwnedFd) -> Result<bool> {
     Ok(flags & OFlags::RWMODE == OFlags::RDWR)
 }
 
-/// `huge_decode_dev` of include/linux/kdev_t.h: 8 low bits of the minor number, 12 of the major,
-/// then the rest of the minor.
+/// `huge_decode_dev` of include/linux/kdev_t.h: the 8 low bits of the minor number, 12 of the
+/// major, then the rest of the minor.
 fn decode_dev(encoded: u64) -> Dev {
     let encoded = u32::try_from(encoded & u64::from(u32::MAX)).unwrap_or_default();
     Dev {
@@ -327,7 +327,7 @@ mod tests {
             (7, 8, Some(1)),
             (7, 9, None),
             (15, 32, Some(2)),
-            // 10 is rounded up to what four bits can count.
+            // 10 is rounded up to the largest value of four bits.
             (10, 48, Some(3)),
         ] {
             let dev = Dev {

@@ -1,11 +1,12 @@
-//! [`Kernel`] on the running kernel: every verb is one system call, or the few that make one verb.
+//! [`Kernel`] on the running kernel: every verb is one system call, or a few.
 //!
-//! The only folder with unsafe code, and there only where rustix has no safe call. It decides
-//! nothing: what a missing file or a busy device means is for the callers to say.
+//! The only directory with unsafe code, and only where rustix has no safe call. Decides nothing:
+//! the callers interpret a missing file or a busy device.
 //!
-//! The floor is Linux 5.14. fsopen, open_tree and move_mount (5.2), openat2 (5.6), statx with
-//! mount ids (5.8) and mount_setattr (5.12) are therefore relied upon; only what came later has
-//! another way: statmount and unique mount ids (6.8), exclusive superblock creation (6.6).
+//! The oldest supported kernel is Linux 5.14. fsopen, open_tree and move_mount (5.2), openat2
+//! (5.6), statx with mount ids (5.8) and mount_setattr (5.12) are therefore required. Only later
+//! features have a fallback: statmount and unique mount ids (6.8), exclusive superblock creation
+//! (6.6).
 
 mod block;
 mod btrfs;
@@ -37,7 +38,7 @@ use super::{
     XfsGeometry,
 };
 
-/// The kernel this process runs on, and what it can do beyond the floor.
+/// The running kernel, with the features that it has beyond Linux 5.14.
 #[derive(Clone, Debug)]
 pub(crate) struct Linux {
     loop_part_shift: u32,
@@ -46,11 +47,11 @@ pub(crate) struct Linux {
 }
 
 impl Linux {
-    /// Asks the kernel, once, what it can do. Changes nothing.
+    /// Detects the kernel's features, once. Changes nothing.
     ///
     /// # Errors
     ///
-    /// [`super::Cause::Unsupported`] on a kernel below the floor.
+    /// [`super::Cause::Unsupported`] on a kernel before Linux 5.14.
     pub(crate) fn detect() -> Result<Linux> {
         mount::require_floor()?;
         Ok(Linux {
@@ -291,7 +292,7 @@ impl Kernel for Linux {
     }
 
     fn is_beside_first_process(&self) -> bool {
-        // Who may not look at process 1 cannot know it.
+        // A process that may not inspect process 1 cannot compare them.
         let namespace = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/mnt")).ok();
         let first = namespace("1");
         std::process::id() != 1 && first.is_some() && first == namespace("thread-self")
@@ -346,7 +347,7 @@ impl Kernel for Linux {
 
     #[expect(
         clippy::disallowed_methods,
-        reason = "what passes by itself sends no event"
+        reason = "no event reports the end of EBUSY"
     )]
     fn pause(&self, time: Duration) {
         std::thread::sleep(time);

@@ -1,6 +1,6 @@
-//! Making, changing and removing mounts, all by descriptor.
+//! Creates, changes and removes mounts, all by descriptor.
 //!
-//! There is no second way by mount(2): every call here is older than the floor of Linux 5.14.
+//! mount(2) is never used: every call here is older than Linux 5.14, the oldest supported kernel.
 //! Numbers are those of include/uapi/linux/mount.h.
 
 #![expect(
@@ -41,9 +41,9 @@ struct MountAttr {
 /// `MOUNT_ATTR_SIZE_VER0`.
 const _: () = assert!(size_of::<MountAttr>() == 32);
 
-/// mount_setattr(2), the newest call we rely on, must be there.
+/// Checks that mount_setattr(2), the newest required call, exists.
 pub(super) fn require_floor() -> Result<()> {
-    // A size below the first version is refused with EINVAL before anything else is looked at.
+    // The kernel refuses a size below the first version with EINVAL before any other check.
     match set_attributes(-1, &MountAttr::default(), 0) {
         Err(Errno::NOSYS) => Err(Error::new("mount_setattr", "this kernel", Errno::NOSYS)
             .because("Linux 5.14 or later is needed")),
@@ -51,8 +51,8 @@ pub(super) fn require_floor() -> Result<()> {
     }
 }
 
-/// Whether `FSCONFIG_CMD_CREATE_EXCL` is known (Linux 6.6). The command is judged before the
-/// descriptor is, so one that is no context tells the two apart: EINVAL, else EOPNOTSUPP.
+/// Whether `FSCONFIG_CMD_CREATE_EXCL` is known (Linux 6.6). The kernel checks the command before
+/// the descriptor, so a descriptor that is no context gets EINVAL if it is, else EOPNOTSUPP.
 pub(super) fn is_exclusive_create_known() -> bool {
     match rustix::fs::openat(CWD, "/", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
         Ok(no_context) => {
@@ -87,15 +87,15 @@ const FITHAW: Opcode = opcode::read_write::<i32>(b'X', 120);
 
 /// See [`crate::kernel::Kernel::fsconfig_create`].
 ///
-/// `exclusive` is what the kernel was found to know, not tried out here: a first attempt that
-/// fails leaves the context unusable, and its reason would be lost to the EBUSY of the second.
+/// `exclusive` was detected at the start, not tried here: a first attempt that fails leaves the
+/// context unusable, and the EBUSY of the second would hide its reason.
 pub(super) fn fsconfig_create(context: &OwnedFd, exclusive: bool) -> Result<()> {
     let plain = || rustix::mount::fsconfig_create(context);
     let created = if exclusive {
         match rustix::mount::fsconfig_create_exclusive(context) {
-            // Said of filesystems that are not ready for it, as btrfs before Linux 6.8, and that
-            // before the context is touched. Were it the filesystem's own answer, the second
-            // attempt would meet a used context.
+            // The kernel answers so for filesystems that do not support it, such as btrfs before
+            // Linux 6.8, and has not touched the context. If the filesystem itself answered so, the
+            // second attempt would find a used context.
             Err(Errno::OPNOTSUPP) => match plain() {
                 Err(Errno::BUSY) => Err(Errno::OPNOTSUPP),
                 result => result,
@@ -110,10 +110,10 @@ pub(super) fn fsconfig_create(context: &OwnedFd, exclusive: bool) -> Result<()> 
 
 /// See [`crate::kernel::Kernel::thaw`].
 pub(super) fn thaw(root: &OwnedFd) -> Result<()> {
-    // SAFETY: the request takes an int that it ignores, by value or by pointer as one likes; it
-    // gets none, and writes nothing.
+    // SAFETY: the request ignores its argument, an int by value or by pointer; it gets none, and
+    // writes nothing.
     match unsafe { rustix::ioctl::ioctl(root, NoArg::<FITHAW>::new()) } {
-        // Not frozen; or of a kind that cannot be.
+        // Not frozen, or a filesystem that cannot be frozen.
         Ok(()) | Err(Errno::INVAL | Errno::OPNOTSUPP) => Ok(()),
         Err(errno) => Err(of("FITHAW", root)(errno)),
     }
@@ -142,7 +142,7 @@ pub(super) fn mount_setattr(mount: &OwnedFd, attrs: MountAttrs) -> Result<()> {
     let choice = MountAttrs::ATIME_CHOICE.bits();
     let wanted = MountAttr {
         attr_set: attrs.bits(),
-        // The access-time bits are one value: a new one is taken only where the old is cleared.
+        // The access-time bits are one value: a new one is accepted only if the old one is cleared.
         attr_clr: if attrs.bits() & choice == 0 {
             0
         } else {
@@ -167,7 +167,7 @@ pub(super) fn umount(path: &Path) -> Result<()> {
         .map_err(|errno| Error::at("umount2", path, errno))
 }
 
-/// What the filesystem said of the failure: one message a read(2), each led by its level.
+/// The filesystem's messages about the failure: one message per read(2), prefixed with its level.
 fn log_of(context: &OwnedFd) -> String {
     let mut said = Vec::new();
     let mut message = [0; LOG_MESSAGE_BYTES_MAX];
@@ -182,7 +182,7 @@ fn log_of(context: &OwnedFd) -> String {
                     .find_map(|level| text.strip_prefix(level));
                 said.push(levelled.unwrap_or(text).to_owned());
             }
-            // One that is too long is dropped by the kernel; the next may fit.
+            // The kernel drops a message that is too long; the next one may fit.
             Err(_) => {}
         }
     }
@@ -191,8 +191,8 @@ fn log_of(context: &OwnedFd) -> String {
 
 fn set_attributes(mount: RawFd, wanted: &MountAttr, size: usize) -> rustix::io::Result<()> {
     let (path, wanted): (*const _, *const _) = (c"".as_ptr(), wanted);
-    // SAFETY: the path is a C string and `wanted` a live `struct mount_attr` that is at least
-    // `size` bytes long; the kernel reads both and writes neither.
+    // SAFETY: the path is a C string and `wanted` a valid `struct mount_attr` of at least `size`
+    // bytes; the kernel reads both and writes neither.
     let returned = unsafe {
         libc::syscall(
             libc::SYS_mount_setattr,
@@ -210,7 +210,7 @@ fn set_attributes(mount: RawFd, wanted: &MountAttr, size: usize) -> rustix::io::
     }
 }
 
-/// The errno of a system call that libc made for us.
+/// The errno of a system call made through libc.
 pub(super) fn last_errno() -> Errno {
     Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }

@@ -1,5 +1,5 @@
-//! The mountinfo file of /proc, as proc_pid_mountinfo(5) has it: the one full list of mounts when
-//! the agent starts, and the stand-in for statmount before Linux 6.8.
+//! The mountinfo file of /proc, as in proc_pid_mountinfo(5): the only full list of mounts at the
+//! start, and the replacement for statmount before Linux 6.8.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -10,13 +10,13 @@ use rustix::io::Errno;
 use super::files::{self, MountId};
 use crate::kernel::{Dev, Error, MountAttrs, MountEntry, MountFacts, Result};
 
-/// Of the calling thread, whose namespace it is that statx(2) and umount2(2) answer for.
+/// Of the calling thread, in whose namespace statx(2) and umount2(2) work.
 const MOUNTINFO: &str = "/proc/thread-self/mountinfo";
 
 /// One mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Line {
-    /// The id that statx calls `STATX_MNT_ID`.
+    /// The id in `STATX_MNT_ID`.
     id: u64,
     entry: MountEntry,
     facts: MountFacts,
@@ -27,10 +27,10 @@ pub(super) fn entries() -> Result<Vec<MountEntry>> {
     Ok(read()?.into_iter().map(|line| line.entry).collect())
 }
 
-/// What is mounted on `path`; `None` when it is not the root of a mount.
+/// The mount on `path`; `None` if it is not the root of a mount.
 ///
-/// The line is found by mount id, not by path: a path may lead through symlinks, and several
-/// mounts may be stacked on it.
+/// The line is found by mount id, not by path: a path may lead through symlinks, and mounts may be
+/// stacked on it.
 pub(super) fn facts(path: &Path) -> Result<Option<MountFacts>> {
     facts_of(files::mount_id(path, false)?)
 }
@@ -50,13 +50,13 @@ fn facts_of(id: Option<MountId>) -> Result<Option<MountFacts>> {
         .map(|line| line.facts))
 }
 
-/// A mount that is known by its listed id.
+/// A mount, by its listed id.
 pub(super) struct Listed {
     pub(super) dev: Dev,
     pub(super) facts: MountFacts,
 }
 
-/// The mount with that id, if it is the one on `point`.
+/// The mount with that id, if it is on `point`.
 pub(super) fn with_id(id: u64, point: &Path) -> Result<Option<Listed>> {
     let found = read()?
         .into_iter()
@@ -71,13 +71,13 @@ fn read() -> Result<Vec<Line>> {
     let failed = |errno| Error::at("read", Path::new(MOUNTINFO), errno);
     let text = std::fs::read(MOUNTINFO)
         .map_err(|error| failed(Errno::from_io_error(&error).unwrap_or(Errno::IO)))?;
-    // A line we cannot read could be a mount of ours, so it is not passed over.
+    // A line that cannot be parsed could be a mount of ours, so it must not be skipped.
     parse(&text).map_err(|line| {
         failed(Errno::INVAL).because(format!("not a mount: {}", String::from_utf8_lossy(line)))
     })
 }
 
-/// All lines, or the first that is not of the form.
+/// All lines, or the first one that cannot be parsed.
 fn parse(text: &[u8]) -> std::result::Result<Vec<Line>, &[u8]> {
     text.split(|&byte| byte == b'\n')
         .filter(|line| !line.is_empty())
@@ -86,7 +86,7 @@ fn parse(text: &[u8]) -> std::result::Result<Vec<Line>, &[u8]> {
 }
 
 fn parse_line(line: &[u8]) -> Option<Line> {
-    // Fields may be empty (a mount without a source), so every single blank counts.
+    // Fields may be empty (a mount without a source), so every single space counts.
     let mut fields = line.split(|&byte| byte == b' ');
     let id = number(fields.next()?)?;
     let _parent: u64 = number(fields.next()?)?;
@@ -101,7 +101,7 @@ fn parse_line(line: &[u8]) -> Option<Line> {
     let root = path(fields.next()?);
     let point = path(fields.next()?);
     let attrs = attributes(fields.next()?);
-    // Any number of optional fields, closed by a lone hyphen.
+    // Any number of optional fields, ended by a lone hyphen.
     let mut peer_group = 0;
     loop {
         match fields.next()? {
@@ -137,17 +137,17 @@ fn parse_line(line: &[u8]) -> Option<Line> {
     })
 }
 
-/// Since Linux 6.15 an ext4 that its errors made read-only says so by this word alone.
+/// Since Linux 6.15 an ext4 that became read-only after an error shows it only by this option.
 pub(super) fn is_emergency(options: &[u8]) -> bool {
     has_option(options, b"emergency_ro")
 }
 
-/// The word of an ext4 that was shut down by force (`EXT4_IOC_SHUTDOWN`).
+/// The option of an ext4 that was shut down by force (`EXT4_IOC_SHUTDOWN`).
 pub(super) fn is_shut_down(options: &[u8]) -> bool {
     has_option(options, b"shutdown")
 }
 
-/// The options of the mount itself, as the bits that statmount would give.
+/// The options of the mount itself, as the bits that statmount returns.
 fn attributes(options: &[u8]) -> MountAttrs {
     const BY_NAME: &[(&[u8], MountAttrs)] = &[
         (b"ro", MountAttrs::READ_ONLY),
@@ -162,7 +162,7 @@ fn attributes(options: &[u8]) -> MountAttrs {
         .iter()
         .filter(|(name, _)| has_option(options, name))
         .fold(MountAttrs::default(), |all, (_, one)| all.with(*one));
-    // strictatime is what is left when neither of the other two choices is shown.
+    // strictatime is in effect if neither of the other two is shown.
     if has_option(options, b"relatime") || named.contains(MountAttrs::NO_ATIME) {
         named
     } else {
@@ -184,8 +184,8 @@ fn path(field: &[u8]) -> PathBuf {
     PathBuf::from(OsString::from_vec(unescape(field)))
 }
 
-/// Blank, tab, newline, backslash and `#` come as a backslash with three octal digits. Any other
-/// backslash stands for itself.
+/// Space, tab, newline, backslash and `#` are a backslash with three octal digits. Any other
+/// backslash is literal.
 fn unescape(field: &[u8]) -> Vec<u8> {
     let mut plain = Vec::with_capacity(field.len());
     let mut rest = field;

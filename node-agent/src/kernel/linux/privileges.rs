@@ -1,6 +1,5 @@
-//! What this process and the tools that it starts may do: what the agent needs, and nothing else
-//! of what it was started with. A privileged container, without which Kubernetes lets no mount out,
-//! is started with everything.
+//! Reduces the privileges of this process, and of the tools that it starts, to those that the agent
+//! needs. Kubernetes propagates mounts only from privileged containers, which start with all.
 
 use rustix::io::Errno;
 use rustix::thread::{
@@ -10,10 +9,10 @@ use rustix::thread::{
 
 use crate::kernel::{Error, Result};
 
-/// A capability that is kept, its name, and what cannot be done without it.
+/// A capability that is kept, its name, and what fails without it.
 type Need = (CapabilitySet, &'static str, &'static str);
 
-/// All of them, as docs/configuration.md has them.
+/// As listed in docs/configuration.md.
 const NEEDS: [Need; 3] = [
     (
         CapabilitySet::SYS_ADMIN,
@@ -32,19 +31,19 @@ const NEEDS: [Need; 3] = [
     ),
 ];
 
-/// A needed capability that this process was not given.
+/// A required capability that this process does not have.
 pub(crate) struct Missing {
-    /// Without it the agent can do nothing at all.
+    /// Without it the agent cannot work at all.
     pub(crate) is_vital: bool,
-    /// What cannot be done; a lowercase fragment.
+    /// The impossible operations; a lowercase fragment.
     pub(crate) why: String,
 }
 
-/// Gives up everything else, for good, in the calling thread and all that come from it: so before
-/// there is any other. Returns what is missing of the needed.
+/// Drops all other capabilities, for good, in the calling thread and in threads that it starts: so
+/// call it before there is any other. Returns the required ones that are missing.
 ///
 /// # Errors
-/// What the kernel refused.
+/// The call that the kernel refused.
 pub(crate) fn keep_needed() -> Result<Vec<Missing>> {
     let failed = |call| move |errno| Error::new(call, "of this process", errno);
     let needed = NEEDS.iter().map(|need| need.0);
@@ -56,7 +55,7 @@ pub(crate) fn keep_needed() -> Result<Vec<Missing>> {
     let kept = CapabilitySets {
         effective: permitted,
         permitted,
-        // The ambient set is never more than this and the permitted one have in common.
+        // The kernel keeps the ambient set within this set and the permitted one.
         inheritable: had.inheritable.intersection(needed),
     };
     set_capabilities(None, kept).map_err(failed("capset"))?;
@@ -77,8 +76,8 @@ fn bound(needed: CapabilitySet) -> rustix::io::Result<()> {
         }
         match remove_capability_from_bounding_set(one) {
             Ok(()) => {}
-            // Beyond the last that the kernel knows. Or CAP_SETPCAP is missing: then the set stays,
-            // and no_new_privs alone keeps tools from having more than this process.
+            // Beyond the last that the kernel knows. Or CAP_SETPCAP is missing: the set then stays,
+            // and no_new_privs alone keeps tools from getting more than this process has.
             Err(Errno::INVAL | Errno::PERM) => break,
             Err(errno) => return Err(errno),
         }

@@ -1,6 +1,6 @@
-//! The root of a mounted filesystem that answers no question any more. xfs says EIO to every statx
-//! and open once it has shut itself down after an error; what is mounted where is then still known
-//! to the kernel, without asking the filesystem.
+//! The root of a mounted filesystem that answers no calls. After xfs has shut itself down, it
+//! returns EIO for every statx and open; the kernel still reports its mounts, without a call to
+//! the filesystem.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
@@ -12,14 +12,14 @@ use super::files::{of, path_of};
 use super::mountinfo;
 use crate::kernel::{Dev, Error, FileKind, MountFacts, Result, Stat};
 
-/// What can be known of it.
+/// The data of mountinfo and fdinfo about such a root.
 pub(super) struct Root {
-    /// Without a mount id: the one that is told here may come again.
+    /// Without a mount id: the id in fdinfo may be reused.
     pub(super) stat: Stat,
     pub(super) facts: MountFacts,
 }
 
-/// The root of the mount on `path`; `None` when it is not one, and the error stands for itself.
+/// The root of the mount on `path`; `None` if it is not a root, and the first error then applies.
 pub(super) fn root(path: &Path) -> Result<Option<Root>> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let opened = retry_on_intr(|| rustix::fs::open(path, flags, Mode::empty()));
@@ -47,7 +47,7 @@ pub(super) fn root(path: &Path) -> Result<Option<Root>> {
     Ok(Some(Root { stat, facts }))
 }
 
-/// The mount and the inode that a descriptor is in (proc_pid_fdinfo(5)).
+/// The mount id and the inode of a descriptor (proc_pid_fdinfo(5)).
 fn described(fd: &OwnedFd) -> Result<(u64, u64)> {
     let path = format!("/proc/thread-self/fdinfo/{}", fd.as_raw_fd());
     let text = std::fs::read_to_string(&path).map_err(|error| {

@@ -1,4 +1,4 @@
-//! statmount(2): what is mounted, asked by mount id, at the same cost with 10,000 mounts.
+//! statmount(2): describes a mount by its id, at the same cost with 10,000 mounts.
 //!
 //! Structures and numbers are those of include/uapi/linux/mount.h as of Linux 6.8, which later
 //! kernels only add to.
@@ -18,15 +18,15 @@ use super::mount::last_errno;
 use super::mountinfo;
 use crate::kernel::{Error, MountAttrs, MountFacts, Result};
 
-/// The number of statmount in include/uapi/asm-generic/unistd.h, which all architectures of this
-/// age share; libc does not have it yet.
+/// The number of statmount in include/uapi/asm-generic/unistd.h, the same on all architectures
+/// that we build for; libc does not have it yet.
 const SYS_STATMOUNT: libc::c_long = 457;
 
 const STATMOUNT_SB_BASIC: u64 = 0x01;
 const STATMOUNT_MNT_BASIC: u64 = 0x02;
 const STATMOUNT_FS_TYPE: u64 = 0x20;
 const WANTED: u64 = STATMOUNT_SB_BASIC | STATMOUNT_MNT_BASIC | STATMOUNT_FS_TYPE;
-/// Since Linux 6.11; kernels before it leave it out of the mask of their answer.
+/// Since Linux 6.11; older kernels leave it out of the returned mask.
 const STATMOUNT_MNT_OPTS: u64 = 0x80;
 
 /// `SB_RDONLY` (include/linux/fs.h), the same bit as `MS_RDONLY`.
@@ -48,14 +48,14 @@ struct MntIdReq {
 #[repr(C)]
 struct StatMount {
     size: u32,
-    /// Where in `strings` it begins.
+    /// Its offset in `strings`.
     mnt_opts: u32,
     mask: u64,
     sb_dev_major: u32,
     sb_dev_minor: u32,
     sb_magic: u64,
     sb_flags: u32,
-    /// Where in `strings` it begins.
+    /// Its offset in `strings`.
     fs_type: u32,
     mnt_id: u64,
     mnt_parent_id: u64,
@@ -64,7 +64,7 @@ struct StatMount {
     mnt_attr: u64,
     mnt_propagation: u64,
     mnt_peer_group: u64,
-    /// `mnt_master` and all that came after it: not asked for.
+    /// `mnt_master` and all later fields: not requested.
     rest: [u64; 53],
     strings: [u8; STRINGS_BYTES],
 }
@@ -75,14 +75,14 @@ const _: () = assert!(size_of::<MntIdReq>() == 24);
 const _: () = assert!(std::mem::offset_of!(StatMount, mnt_attr) == 64);
 const _: () = assert!(std::mem::offset_of!(StatMount, strings) == 512);
 
-/// Whether this kernel has the call. The mount ids that it takes came in the same release.
+/// Whether this kernel has the call. The mount ids that it takes are from the same release.
 pub(super) fn is_known() -> bool {
-    // A request smaller than the first version is refused with EINVAL before anything is looked
-    // up. Another errno is that of a missing call, or of a filter that keeps it from us.
+    // The kernel refuses a request smaller than the first version with EINVAL, before any lookup.
+    // Any other errno means that the call is missing, or that a seccomp filter blocks it.
     statmount(0, 0, WANTED).err() == Some(Errno::INVAL)
 }
 
-/// What is mounted on `path`; `None` when it is not the root of a mount.
+/// The mount on `path`; `None` if it is not the root of a mount.
 pub(super) fn facts(path: &Path) -> Result<Option<MountFacts>> {
     let failed = |errno| Error::at("statmount", path, errno);
     let id = match files::mount_id(path, true)? {
@@ -103,11 +103,11 @@ pub(super) fn holding(path: &Path) -> Result<Option<MountFacts>> {
     }
 }
 
-/// The mount with that unique id; `None` when it is gone.
+/// The mount with that unique id; `None` if it no longer exists.
 pub(super) fn facts_of(id: u64) -> rustix::io::Result<Option<MountFacts>> {
     let asked = |wanted| statmount(id, MNT_ID_REQ_SIZE_VER0, wanted);
     let found = match asked(WANTED | STATMOUNT_MNT_OPTS) {
-        // Options of a length that only other people's mounts have.
+        // Options of a length that only foreign mounts have.
         Err(Errno::OVERFLOW) => asked(WANTED),
         found => found,
     };
@@ -163,8 +163,8 @@ fn statmount(mnt_id: u64, size: u32, wanted: u64) -> rustix::io::Result<StatMoun
         strings: [0; STRINGS_BYTES],
     };
     let (from, to): (*const MntIdReq, *mut StatMount) = (&request, &mut found);
-    // SAFETY: `from` is a live request that says its own size; `to` is a live buffer, and the
-    // kernel writes no more than the size given, integers and bytes only.
+    // SAFETY: `from` is a valid request with its own size; `to` is a valid buffer, and the kernel
+    // writes no more than its size, integers and bytes only.
     let returned =
         unsafe { libc::syscall(SYS_STATMOUNT, from, to, size_of::<StatMount>(), 0_usize) };
     if returned == 0 {

@@ -1,5 +1,5 @@
-//! What sysfs tells of loop devices and of the filesystems on block devices. Every read is answered
-//! from memory, whatever the disk does.
+//! Loop devices and the filesystems on block devices in sysfs. Every read is answered from memory,
+//! whatever the disk does.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -17,7 +17,7 @@ const TEXT_BYTES_MAX: usize = 64;
 /// An attribute is one page at most.
 const PATH_BYTES_MAX: usize = 4096;
 
-/// Bytes of a sector in sysfs, whatever the device has.
+/// Bytes of a sector in sysfs, regardless of the device.
 pub(super) const SECTOR_BYTES: u64 = 512;
 
 /// See [`crate::kernel::Kernel::loop_bytes`].
@@ -30,10 +30,10 @@ pub(super) fn loop_bytes(number: u32) -> Result<Option<u64>> {
 pub(super) fn loop_file(number: u32) -> Result<Option<LoopFile>> {
     let folder = PathBuf::from(format!("/sys/block/loop{number}/loop"));
     let file = folder.join("backing_file");
-    // The path as it is: it may have any bytes but zero, and a line end of its own.
+    // The path byte by byte: it may contain any byte but zero, even a newline.
     let mut path = match std::fs::read(&file) {
         Ok(path) => path,
-        // Unbound, or just being unbound.
+        // Unbound, or being unbound.
         Err(error) if is_gone(&error) => return Ok(None),
         Err(error) => return Err(unread(&file, &error)),
     };
@@ -64,7 +64,7 @@ pub(super) fn loop_file_name(number: u32) -> Result<Option<OsString>> {
     Ok(path.file_name().map(ToOwned::to_owned))
 }
 
-/// The attributes of a device that is removed while they are read answer with `ENODEV`.
+/// Reading an attribute of a device that is being removed fails with `ENODEV`.
 pub(super) fn is_gone(error: &std::io::Error) -> bool {
     let errno = Errno::from_io_error(error);
     matches!(errno, Some(Errno::NOENT | Errno::NODEV | Errno::NXIO))
@@ -75,7 +75,7 @@ pub(super) fn unread(path: &Path, error: &std::io::Error) -> Error {
     Error::at("read", path, errno)
 }
 
-/// [`crate::kernel::Kernel::ext4_errors`] of the device with that name.
+/// [`crate::kernel::Kernel::ext4_errors`], by the device's name.
 pub(super) fn ext4_errors(device: &str) -> Result<Option<Ext4Errors>> {
     let folder = Path::new("/sys/fs/ext4").join(device);
     let Some(count) = integer(&folder.join("errors_count"))? else {
@@ -91,7 +91,7 @@ pub(super) fn ext4_errors(device: &str) -> Result<Option<Ext4Errors>> {
     }))
 }
 
-/// Files of Documentation/ABI/testing/sysfs-fs-ext4; older kernels have some of them only.
+/// Files of Documentation/ABI/testing/sysfs-fs-ext4; older kernels have only some of them.
 fn ext4_error(folder: &Path, which: &str) -> Result<Ext4Error> {
     let file = |name| folder.join(format!("{which}_error_{name}"));
     Ok(Ext4Error {
@@ -112,7 +112,7 @@ pub(super) fn integer(path: &Path) -> Result<Option<u64>> {
         .map_err(|_| Error::at("read", path, Errno::INVAL).because(format!("{text:?}")))
 }
 
-/// The first line; none where there is no such file.
+/// The first line; `None` if there is no such file.
 fn text(path: &Path) -> Result<Option<String>> {
     let mut text = [0; TEXT_BYTES_MAX];
     let read = File::open(path).and_then(|mut file| file.read(&mut text));

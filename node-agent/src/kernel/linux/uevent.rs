@@ -1,5 +1,5 @@
-//! Events of the kernel about block devices: netlink(7), `NETLINK_KOBJECT_UEVENT`. They reach the
-//! network namespace of a pod, where those of udev do not.
+//! The kernel's uevents of block devices: netlink(7), `NETLINK_KOBJECT_UEVENT`. They reach the
+//! network namespace of a pod; those of udev do not.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -14,12 +14,12 @@ const KERNEL_GROUP: u32 = 1;
 /// Four times the most that the kernel sends: `UEVENT_BUFFER_SIZE` (include/linux/kobject.h).
 const MESSAGE_BYTES: usize = 8192;
 
-/// The events, from the moment on at which it was opened.
+/// The uevents since it was opened.
 #[derive(Debug)]
 pub(crate) struct Uevents(AsyncFd<OwnedFd>);
 
 impl Uevents {
-    /// Begins. Takes no privilege; to be called in the runtime.
+    /// Subscribes. Needs no privilege; call it in the runtime.
     ///
     /// # Errors
     /// The kernel's: it was built without netlink, or is out of memory.
@@ -31,18 +31,18 @@ impl Uevents {
         rustix::net::bind(&socket, &SocketAddrNetlink::new(0, KERNEL_GROUP))?;
         #[expect(
             deprecated,
-            reason = "what replaced it is unsafe, for the sake of types that may give another \
-                      descriptor the next time; an OwnedFd never does"
+            reason = "its replacement is unsafe because of types that may return another \
+                      descriptor later; an OwnedFd does not"
         )]
         let socket = AsyncFd::new(socket)?;
         Ok(Uevents(socket))
     }
 
-    /// Returns when a block device has come, changed or gone since the last time, or when events
-    /// were lost, so that any may have. Takes all events that are there.
+    /// Returns once a block device was added, changed or removed since the last call, or once
+    /// events were lost, so that any may have changed. Takes all queued events.
     ///
     /// # Errors
-    /// The kernel's: no more events will come.
+    /// The kernel's: no more events will be received.
     pub(crate) async fn changed(&self) -> io::Result<()> {
         loop {
             let mut ready = self.0.readable().await?;
@@ -53,7 +53,7 @@ impl Uevents {
     }
 }
 
-/// Takes what is there; it would block if none of that was of a block device, and none was lost.
+/// Takes all queued events; fails with EAGAIN if none was of a block device and none was lost.
 fn drain(socket: &OwnedFd) -> io::Result<()> {
     let mut message = [0; MESSAGE_BYTES];
     let mut has_changed = false;
@@ -63,11 +63,11 @@ fn drain(socket: &OwnedFd) -> io::Result<()> {
             Ok((_, bytes, sender)) => {
                 let sender = sender.and_then(|it| SocketAddrNetlink::try_from(it).ok());
                 let is_kernel = sender.is_some_and(|sender| sender.pid() == 0);
-                // A longer one than the kernel sends has not been read in full.
+                // A message longer than the kernel sends was truncated.
                 let text = message.get(..bytes);
                 has_changed |= is_kernel && text.is_none_or(is_of_block_device);
             }
-            // The queue was full, and what did not fit is lost.
+            // The queue was full, and events were dropped.
             Err(Errno::NOBUFS) => has_changed = true,
             Err(Errno::INTR) => {}
             Err(Errno::AGAIN) if has_changed => return Ok(()),
@@ -76,7 +76,7 @@ fn drain(socket: &OwnedFd) -> io::Result<()> {
     }
 }
 
-/// A message is `ACTION@DEVPATH` and `KEY=VALUE` pairs, each with a zero at its end
+/// A message is `ACTION@DEVPATH` and `KEY=VALUE` pairs, each terminated by a zero
 /// (lib/kobject_uevent.c).
 fn is_of_block_device(message: &[u8]) -> bool {
     let mut fields = message.split(|byte| *byte == 0);
@@ -136,7 +136,7 @@ mod tests {
         // Some kernels refuse it at once.
         if sent.is_ok() {
             let drained = drain(events.0.get_ref());
-            assert!(drained.is_err(), "an event that the kernel has not sent");
+            assert!(drained.is_err(), "an event that the kernel did not send");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What a mounted btrfs says of its device.
+//! The device that a mounted btrfs reports.
 
 use super::*;
 
@@ -11,7 +11,7 @@ fn formatted<'a>(kernel: &'a Linux, image: &Image, more: &[&str]) -> Loop<'a> {
     device
 }
 
-/// A directory of the filesystem, mounted nowhere.
+/// A directory of a detached mount of the filesystem.
 fn root(kernel: &Linux, device: &Loop<'_>) -> OwnedFd {
     let source = device.path();
     let source = [("source", source.to_str())];
@@ -19,8 +19,8 @@ fn root(kernel: &Linux, device: &Loop<'_>) -> OwnedFd {
     kernel.open_root(&mount).unwrap()
 }
 
-/// The kernel keeps a note of each device of several, under its number. Linux 6.18 takes a copy
-/// that gets that number for it, and refuses the copy with EINVAL.
+/// The kernel remembers each device of a multi-device filesystem by its id. Linux 6.18 mistakes a
+/// copy with the same id for it, and refuses the copy with EINVAL.
 fn forget(devices: &[&Loop<'_>]) {
     for device in devices {
         let forgotten = std::process::Command::new("btrfs")
@@ -58,7 +58,7 @@ fn the_device_is_told_though_the_number_of_its_files_is_anonymous() {
     });
 }
 
-/// Linux before 6.7 cannot have both.
+/// Linux before 6.7 cannot mount both.
 #[test]
 #[ignore = "needs root: make test"]
 fn each_of_two_copies_tells_its_own_device_or_is_not_mounted() {

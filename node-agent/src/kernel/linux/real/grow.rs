@@ -1,4 +1,4 @@
-//! mkfs on a held device, the mount of what it made, and growing it.
+//! mkfs on a held device, mounting the new filesystem, and growing it.
 
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
@@ -7,7 +7,7 @@ use super::*;
 const EXT4: (&str, &[&str]) = ("mkfs.ext4", &["-q", "-F", "-E", "nodiscard"]);
 const XFS: (&str, &[&str]) = ("mkfs.xfs", &["-q", "-f", "-K"]);
 
-/// mkfs.xfs makes nothing smaller than 300 MiB.
+/// mkfs.xfs refuses devices below 300 MiB.
 const BEFORE: u64 = 320 * MIB;
 const AFTER: u64 = 512 * MIB;
 
@@ -112,7 +112,7 @@ fn a_mounted_xfs_grows_with_its_device() {
         let _staged = Mounted::attach(kernel, mount, staging.path());
         let before = kernel.xfs_geometry(&root).unwrap();
         assert_eq!(before.blocks * u64::from(before.block_bytes), BEFORE);
-        // What mkfs.xfs gives below 1 TiB (mkfs.xfs(8)).
+        // The default of mkfs.xfs below 1 TiB (mkfs.xfs(8)).
         assert_eq!(before.imaxpct, 25);
 
         image.set_len(AFTER);

@@ -1,4 +1,4 @@
-//! Loop devices: binding, what they say of themselves, locks, sizes.
+//! Loop devices: binding, their status, locks, sizes.
 
 use std::fs::File;
 
@@ -53,7 +53,7 @@ fn a_read_only_device_refuses_writes() {
         };
         let device = Loop::attach(kernel, &image.file, mode);
         assert_eq!(status(&device).mode, mode);
-        // By kernel version it is the open or the write that fails.
+        // Depending on the kernel version, the open or the write fails.
         let written = kernel
             .reopen(&device.fd, Open::DeviceWrite)
             .and_then(|fd| kernel.pwrite(&fd, &crate::kernel::AlignedBuf::new(4096), 0));
@@ -141,7 +141,7 @@ fn without_autoclear_the_last_close_leaves_it_bound() {
         );
         let before = status(&device);
         let path = device.path();
-        // The name is held, the device is not: nobody has it open in between.
+        // Only the name is held: no process has the device open in between.
         let name = kernel.open_path(&path).unwrap();
         drop(std::mem::replace(
             &mut device.fd,
@@ -166,8 +166,8 @@ fn the_lock_of_the_file_stays_with_the_device_until_it_is_unbound() {
         let second = kernel.open(&path, Open::FileWrite).unwrap();
         assert!(!kernel.flock(&second).unwrap());
         drop(device);
-        // Somebody else may hold the device for a moment more (udev does): wait for the lock,
-        // which the kernel lets go of when all else is done.
+        // Another process, such as udev, may hold the device briefly: wait for the lock, which the
+        // kernel releases last.
         let second = File::from(second);
         second.lock().unwrap();
         let again = kernel.open(&loop_path(number), Open::DeviceRead).unwrap();

@@ -1,6 +1,6 @@
 //! The verbs on real loop devices and mounts. Needs root.
 //!
-//! Every test has its own mount namespace and detaches its own loop device, whatever happens.
+//! Every test has its own mount namespace and detaches its own loop device, even if it fails.
 
 #![expect(
     unsafe_code,
@@ -26,7 +26,7 @@ use crate::kernel::{Cause, Child, ChildEnd, Kernel, LoopMode, MountAttrs, Open, 
 
 const MIB: u64 = 1 << 20;
 
-/// Others on the machine take loop devices too; losing the race this often is a failure.
+/// Other processes bind loop devices too; losing the race this often is a failure.
 const ATTEMPTS_MAX: usize = 50;
 
 const WRITABLE: LoopMode = LoopMode {
@@ -34,16 +34,16 @@ const WRITABLE: LoopMode = LoopMode {
     autoclear: true,
 };
 
-/// Runs `body` on a thread with a mount namespace of its own, which ends with it: what a failed
-/// test leaves mounted is nobody's. It has its own descriptors as well: another test that forks
-/// just then would else hold a copy of them until it execs, and umount would find the mount busy.
+/// Runs `body` on a thread with its own mount namespace, which ends with the thread and takes the
+/// mounts of a failed test with it. The thread has its own descriptors too: else another test that
+/// forks would hold copies of them until it execs, and umount would find the mount busy.
 pub(crate) fn in_own_namespace(body: impl FnOnce(&Linux) + Send) {
     let isolated = move || {
         let (first, flags) = (3_u32, libc::CLOSE_RANGE_UNSHARE);
-        // SAFETY: what is closed is this thread's copy of the table; `body` brings no descriptor.
+        // SAFETY: this closes this thread's copy of the table; `body` brings no descriptor.
         let closed = unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, flags) };
         assert_eq!(closed, 0);
-        // SAFETY: only a namespace of mounts is made.
+        // SAFETY: only a mount namespace is created.
         unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNS) }.unwrap();
         let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
         rustix::mount::mount_change("/", private).unwrap();
@@ -55,7 +55,7 @@ pub(crate) fn in_own_namespace(body: impl FnOnce(&Linux) + Send) {
     }
 }
 
-/// A sparse file in a directory of its own.
+/// A sparse file in its own directory.
 struct Image {
     dir: TempDir,
     file: OwnedFd,
@@ -107,7 +107,7 @@ impl<'a> Loop<'a> {
                 Err(error) => panic!("{error}"),
             }
         }
-        panic!("{ATTEMPTS_MAX} loop devices were free and then were not");
+        panic!("{ATTEMPTS_MAX} free loop devices were taken by others");
     }
 
     fn path(&self) -> PathBuf {
@@ -135,19 +135,19 @@ impl<'a> Loop<'a> {
 
 impl Drop for Loop<'_> {
     fn drop(&mut self) {
-        // Held open until now, so it is still ours: with the flag set, closing it unbinds it.
+        // Held open until now, so it is still ours: with AUTOCLEAR set, closing it unbinds it.
         self.kernel.loop_set_autoclear(&self.fd, true).ok();
     }
 }
 
-/// A mount on a path; gone when dropped.
+/// A mount on a path; unmounted when dropped.
 struct Mounted<'a> {
     kernel: &'a Linux,
     path: PathBuf,
 }
 
 impl<'a> Mounted<'a> {
-    /// Attaches a detached mount to `path`, and lets go of it: a descriptor keeps it busy.
+    /// Attaches a detached mount to `path`, and closes its descriptor, which would keep it busy.
     fn attach(kernel: &'a Linux, mount: OwnedFd, path: &Path) -> Mounted<'a> {
         kernel
             .move_mount(&mount, &kernel.open_path(path).unwrap())
@@ -158,7 +158,7 @@ impl<'a> Mounted<'a> {
         }
     }
 
-    /// A new memory filesystem on `path`.
+    /// A new tmpfs on `path`.
     fn tmpfs(kernel: &'a Linux, path: &Path, attrs: MountAttrs) -> Mounted<'a> {
         let mount = detached(kernel, "tmpfs", &[], attrs).unwrap();
         Mounted::attach(kernel, mount, path)

@@ -1,4 +1,4 @@
-//! Mounts: cloning, attributes, propagation, what statmount and mountinfo say of them.
+//! Mounts: cloning, attributes, propagation, and their description by statmount and mountinfo.
 
 use super::*;
 use crate::kernel::linux::{mountinfo, statmount};
