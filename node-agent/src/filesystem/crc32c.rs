@@ -1,4 +1,4 @@
-//! CRC-32C, as superblocks use it. A table of 256 entries is enough for a few hundred bytes.
+//! CRC-32C, for superblocks. A table of 256 entries is fast enough for a few hundred bytes.
 
 /// The Castagnoli polynomial with its bits reversed (RFC 3720, appendix B.4).
 const POLYNOMIAL: u32 = 0x82f6_3b78;
@@ -7,7 +7,7 @@ const TABLE: [u32; 256] = table();
 
 #[expect(
     clippy::cast_possible_truncation,
-    reason = "an index of a table of 256 entries"
+    reason = "an index into a table of 256 entries"
 )]
 const fn table() -> [u32; 256] {
     let mut table = [0; 256];

@@ -1,8 +1,8 @@
-//! Mount flags, as CSI's `mount_flags` and fstab have them, in one table: what is an attribute of
-//! the mount, what belongs to the superblock, what means nothing here, and what is refused.
+//! Mount flags, as in CSI's `mount_flags` and fstab, in one table: attributes of the mount,
+//! parameters of the superblock, flags without meaning here, and refused flags.
 //!
-//! fsconfig(2) accepts only what a filesystem itself knows, so whatever mount(8) would have
-//! interpreted is interpreted here. Values can be sensitive: messages have the names only.
+//! fsconfig(2) accepts only the filesystem's own parameters, so this module interprets the flags
+//! that mount(8) would interpret. Values can be sensitive: messages contain only the names.
 
 use std::fmt;
 
@@ -11,12 +11,12 @@ use belay_server::call::Failure;
 use super::FsType;
 use crate::kernel::MountAttrs;
 
-/// Mount flags, taken apart.
+/// Parsed mount flags.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub(crate) struct MountOptions {
     /// Set on the mount.
     pub(crate) attrs: MountAttrs,
-    /// Given to the filesystem, in this order: name, and value if it has one.
+    /// Passed to the filesystem, in this order: name, and value if it has one.
     pub(crate) superblock: Vec<(String, Option<String>)>,
 }
 
@@ -34,18 +34,18 @@ impl fmt::Debug for MountOptions {
     }
 }
 
-/// What a flag means.
+/// The meaning of a flag.
 #[derive(Clone, Copy)]
 enum Meaning {
     /// Sets attributes of the mount.
     Set(MountAttrs),
-    /// Takes them back.
+    /// Clears them.
     Clear(MountAttrs),
-    /// Chooses how access times are kept; the last choice counts.
+    /// Chooses how access times are updated; the last choice counts.
     Atime(MountAttrs),
-    /// Says something to mount(8), fstab or a log that means nothing to the kernel.
+    /// For mount(8), fstab or a log; without meaning for the kernel.
     Nothing,
-    /// Is not accepted, for this reason.
+    /// Not accepted, for this reason.
     Refused(&'static str),
 }
 
@@ -54,11 +54,11 @@ use Meaning::{Atime, Clear, Nothing, Refused, Set};
 const NONE: MountAttrs = MountAttrs::from_bits(0);
 const UNPRIVILEGED: MountAttrs = MountAttrs::NO_SUID.with(MountAttrs::NO_DEV);
 
-const OTHER_MOUNT: &str = "it makes another kind of mount than the volume's own";
-const PROPAGATION: &str = "the propagation of the volume's mounts is not for flags to choose";
-const NO_REPLAY: &str = "without the journal the volume shows without its latest writes; \
+const OTHER_MOUNT: &str = "it makes a different kind of mount than the volume's";
+const PROPAGATION: &str = "mount flags cannot set the propagation of the volume's mounts";
+const NO_REPLAY: &str = "without the journal the volume's latest writes are missing; \
                          attach it read-only or set ro instead";
-const OTHER_DEVICE: &str = "it names another device of the node";
+const OTHER_DEVICE: &str = "it refers to another device of the node";
 
 /// Flags that are not simply the filesystem's own; mount(8), section "filesystem-independent mount
 /// options", and ext4(5), xfs(5), btrfs(5).
@@ -82,7 +82,7 @@ const TABLE: &[(&str, Meaning)] = &[
     ("atime", Atime(NONE)),
     ("norelatime", Atime(NONE)),
     ("nostrictatime", Atime(NONE)),
-    // In fstab these let a user mount, and mount(8) then takes away what could harm.
+    // In fstab these let a user mount, and mount(8) then clears unsafe attributes.
     ("user", Set(UNPRIVILEGED.with(MountAttrs::NO_EXEC))),
     ("users", Set(UNPRIVILEGED.with(MountAttrs::NO_EXEC))),
     ("owner", Set(UNPRIVILEGED)),
@@ -105,7 +105,7 @@ const TABLE: &[(&str, Meaning)] = &[
     ("iversion", Nothing),
     ("noiversion", Nothing),
     ("seclabel", Nothing),
-    ("mand", Refused("Linux has no mandatory locks any more")),
+    ("mand", Refused("Linux no longer has mandatory locks")),
     ("bind", Refused(OTHER_MOUNT)),
     ("rbind", Refused(OTHER_MOUNT)),
     ("move", Refused(OTHER_MOUNT)),
@@ -132,15 +132,14 @@ const TABLE: &[(&str, Meaning)] = &[
     ("device", Refused(OTHER_DEVICE)),
     ("rtdev", Refused(OTHER_DEVICE)),
     ("source", Refused(OTHER_DEVICE)),
-    ("abort", Refused("it makes the filesystem fail at once")),
+    ("abort", Refused("it aborts the filesystem at once")),
 ];
 
-/// fsconfig(2) takes strings of fewer bytes than this.
+/// fsconfig(2) accepts strings of at most this many bytes.
 const STRING_BYTES_MAX: usize = 255;
 
-/// Takes mount flags apart. Each may itself be a comma-separated list, with values in double
-/// quotes where they hold commas. For xfs `nouuid` is always there, and once.
-///
+/// Parses mount flags. Each may be a comma-separated list, with double quotes around values that
+/// contain commas. For xfs, `nouuid` is always set, once.
 /// # Errors
 ///
 /// [`belay_server::call::Kind::Invalid`] that names `mount_flags` and the flag.
@@ -152,7 +151,7 @@ pub(crate) fn parse_flags(flags: &[String], fs: FsType) -> Result<MountOptions, 
         }
     }
     if parsed.saw_ro && parsed.saw_rw {
-        return Err(refuse("ro", "contradicts rw; give only one of them"));
+        return Err(refuse("ro", "contradicts rw; set only one of them"));
     }
     let mut options = parsed.options;
     if fs == FsType::Xfs {
@@ -202,7 +201,7 @@ impl Parsed {
         Ok(())
     }
 
-    /// Whatever the table does not know is for the filesystem to judge.
+    /// Passes flags that are not in the table to the filesystem, which checks them.
     fn take_superblock(&mut self, flag: &Flag) -> Result<(), Failure> {
         let on_errors = ["errors", "fatal_errors"];
         if on_errors.contains(&flag.name.as_str()) && flag.value.as_deref() == Some("panic") {
@@ -238,7 +237,7 @@ fn split(list: &str) -> Result<Vec<Flag>, Failure> {
     if is_quoted {
         return Err(Failure::invalid(
             "mount_flags",
-            "a double quote has no partner",
+            "a double quote is not closed",
         ));
     }
     parts.into_iter().map(flag).collect()
@@ -251,7 +250,7 @@ fn flag(part: &str) -> Result<Flag, Failure> {
     };
     let is_name = |c: char| c.is_ascii_alphanumeric() || "_-.:".contains(c);
     if name.is_empty() || name.len() > STRING_BYTES_MAX || !name.chars().all(is_name) {
-        // Not repeated in the message: it may be a value that lost its name.
+        // Not repeated in the message: it may be a value without its name.
         let why = "a flag has no name of letters, digits and the characters _ - . :";
         return Err(Failure::invalid("mount_flags", why));
     }
@@ -259,7 +258,7 @@ fn flag(part: &str) -> Result<Flag, Failure> {
         .as_ref()
         .is_some_and(|value| value.contains(char::is_control))
     {
-        return Err(refuse(name, "its value holds a control character"));
+        return Err(refuse(name, "its value contains a control character"));
     }
     Ok(Flag {
         name: name.to_owned(),

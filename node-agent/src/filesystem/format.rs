@@ -1,9 +1,10 @@
-//! Makes a filesystem on a device that is proven blank, or on which making one has begun before.
+//! Makes a filesystem on a device that is proven blank, or on which an earlier format was
+//! interrupted.
 //!
-//! The order is what makes it safe to be killed at any point: the witness is there before the
-//! mark, the mark before mkfs begins; the mark leaves only after the filesystem has been seen to be
-//! whole, and the witness after the mark, when the file testifies that the volume is in use. Must
-//! not know where the filesystem will be mounted; nobody mounts it before this has returned.
+//! The order makes a crash at any point safe: the witness exists before the mark, and the mark
+//! before mkfs begins; the mark is erased only after the filesystem was checked, and the witness
+//! removed only after the mark, when the file records that the volume is in use. Must not know
+//! where the filesystem will be mounted; it is not mounted before this has returned.
 
 use std::time::Duration;
 
@@ -17,12 +18,12 @@ use super::probe::{
 use super::witness;
 use crate::kernel::{AlignedBuf, Kernel, Open};
 
-/// The leave to format a device. Both kinds can come from [`examine`] only.
+/// The permission to format a device. Both kinds can come only from [`examine`].
 #[derive(Debug)]
 pub(crate) enum Permit {
-    /// Nothing is on it.
+    /// The device has only zeros.
     Blank(Blank),
-    /// Only what an earlier format of the same volume has left.
+    /// The device has only the remains of an earlier format of the same volume.
     Interrupted(Interrupted),
 }
 
@@ -47,14 +48,14 @@ impl Permit {
     }
 }
 
-/// Makes an empty filesystem on the device and returns when it is on the disk and whole.
+/// Makes an empty filesystem on the device, and returns once it is valid and on the disk.
 ///
 /// # Errors
 ///
 /// [`Kind::Precondition`] for a device below [`FsType::minimum_bytes`] and for a file that cannot
-/// bear the witness; [`Kind::Busy`] and [`Kind::Timeout`], perhaps with mkfs still running;
-/// [`Kind::System`] with what mkfs or the kernel said. After any of them the same call can be
-/// tried again.
+/// have the witness; [`Kind::Busy`] and [`Kind::Timeout`], perhaps with mkfs still running;
+/// [`Kind::System`] with the message of mkfs or the kernel. The same call can be retried after any
+/// of them.
 pub(crate) fn format<K: Kernel>(
     kernel: &K,
     device: &DeviceUnderTest<'_, K::Fd>,
@@ -64,18 +65,18 @@ pub(crate) fn format<K: Kernel>(
 ) -> Result<(), Failure> {
     if !permit.is_about(device.volume, device.bytes) {
         return Err(Failure::bug(
-            "the leave to format was given for another device",
+            "the permission to format is for another device",
         ));
     }
     if device.bytes < fs.minimum_bytes() {
         return Err(Failure::precondition(format!(
-            "the device has {} bytes, and {fs} is not made on less than {}",
+            "the device has {} bytes, the minimum for {fs} is {}",
             device.bytes,
             fs.minimum_bytes()
         )));
     }
     let mark = encode_mark(device.volume)
-        .ok_or_else(|| Failure::bug("the volume id has no room in a format mark"))?;
+        .ok_or_else(|| Failure::bug("the volume id is too long for a format mark"))?;
     refuse_busy(kernel, device)?;
 
     let writer = kernel.reopen(device.fd, Open::DeviceWrite)?;
@@ -89,8 +90,8 @@ pub(crate) fn format<K: Kernel>(
         over_leftovers,
     };
     mkfs(kernel, device, &recipe, deadline)?;
-    // Without the mark a filesystem that is not whole could never be redone. So before it goes,
-    // what mkfs wrote is on the disk, and has been seen.
+    // Without the mark an incomplete filesystem could never be formatted again. So before it is
+    // erased, sync what mkfs wrote, and read it back.
     kernel.fsync(&writer)?;
     let made = identify(kernel, device)?;
     if made.fs_type() != Some(fs) {
@@ -100,7 +101,7 @@ pub(crate) fn format<K: Kernel>(
     match examine(kernel, device) {
         Found::Unsettled(made) if made.fs_type() == fs => made.settle(kernel, device).map(drop),
         Found::Unsettled(made) => Err(unexpected(fs, made.fs_type().name())),
-        // There is no file, or else somebody has taken its witness away.
+        // There is no file, or another process has removed its witness.
         Found::Known(found) if found == fs => Ok(()),
         Found::Known(found) => Err(unexpected(fs, found.name())),
         Found::Foreign(foreign) => Err(unexpected(fs, &foreign.to_string())),
@@ -111,13 +112,12 @@ pub(crate) fn format<K: Kernel>(
 }
 
 fn unexpected(fs: FsType, found: &str) -> Failure {
-    let text = format!("mkfs.{fs} said it succeeded, but the device shows {found}");
+    let text = format!("mkfs.{fs} reported success, but the device has {found}");
     Failure::new(Kind::System, text)
 }
 
-/// Takes the mark away, unless mkfs has put something in its place. That this is on the disk, the
-/// fsync of the file sees to that records its use: until then the mark may count, and after it
-/// nobody looks for one.
+/// Erases the mark, unless mkfs has overwritten it. The fsync of the file that records the volume's
+/// use also puts this on the disk: until then the mark may count; afterwards it is not read.
 fn erase_mark<K: Kernel>(
     kernel: &K,
     writer: &K::Fd,
@@ -135,7 +135,7 @@ fn erase_mark<K: Kernel>(
     Ok(())
 }
 
-/// Writes the block at the mark's place.
+/// Writes the block at the mark's offset.
 fn write_block<K: Kernel>(
     kernel: &K,
     writer: &K::Fd,

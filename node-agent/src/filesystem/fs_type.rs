@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// A filesystem that is made, mounted and grown here.
+/// A filesystem that the agent makes, mounts and grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum FsType {
     /// ext4, the default.
@@ -17,7 +17,7 @@ impl FsType {
     /// All of them.
     pub(crate) const ALL: [FsType; 3] = [FsType::Ext4, FsType::Xfs, FsType::Btrfs];
 
-    /// The name that the kernel, the CSI request and the mkfs tools use.
+    /// The name in the kernel, the CSI request and the mkfs tools.
     pub(crate) fn name(self) -> &'static str {
         match self {
             FsType::Ext4 => "ext4",
@@ -26,14 +26,14 @@ impl FsType {
         }
     }
 
-    /// The type of this name, if it is one of ours.
+    /// The type of this name, if supported.
     pub(crate) fn parse(name: &str) -> Option<FsType> {
         Self::ALL.into_iter().find(|fs| fs.name() == name)
     }
 
-    /// The smallest device that is formatted: room for the mark at 100 MiB, for xfs also the least
-    /// that mkfs.xfs takes (xfsprogs 5.19 and later), and for btrfs the least size that the kernel
-    /// changes another one to (Linux: fs/btrfs/ioctl.c), or it could not grow a little.
+    /// The smallest device that is formatted: room for the mark at 100 MiB; for xfs also the
+    /// minimum of mkfs.xfs (xfsprogs 5.19 and later); for btrfs also the minimum size that the
+    /// kernel resizes to (Linux: fs/btrfs/ioctl.c), since it could otherwise not grow by a little.
     pub(crate) fn minimum_bytes(self) -> u64 {
         match self {
             FsType::Ext4 => 128 << 20,

@@ -1,7 +1,7 @@
-//! Makes a mounted filesystem as large as its device, by the filesystem's own ioctl.
+//! Grows a mounted filesystem to the size of its device, by the filesystem's own ioctl.
 //!
-//! A growth that could not add anything is not asked for: ext4 needs a capability for it, and a
-//! volume that is as large as it can be must not fail for want of one.
+//! If nothing can be added, no ioctl is made: ext4 requires a capability for it, and a volume of
+//! full size must not fail without it.
 
 use belay_server::call::{Failure, Kind};
 
@@ -10,10 +10,10 @@ use super::probe::ext4::Superblock;
 use super::probe::ext4_superblock;
 use crate::kernel::{Cause, Kernel};
 
-/// What growing came to.
+/// The result of growing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Grown {
-    /// It was as large as the device allows.
+    /// It already had the size of the device.
     AlreadyThere,
     /// It is larger now.
     Grew {
@@ -27,11 +27,11 @@ pub(crate) enum Grown {
 /// Why a filesystem did not grow.
 #[derive(Debug)]
 pub(crate) enum GrowError {
-    /// ext4 wants `CAP_SYS_RESOURCE`, which this process has not got.
+    /// ext4 requires `CAP_SYS_RESOURCE`, which this process does not have.
     NeedsCapability {
         /// Its size, in bytes.
         has_bytes: u64,
-        /// That of its device.
+        /// The size of its device.
         device_bytes: u64,
     },
     /// Anything else.
@@ -44,12 +44,12 @@ impl<E: Into<Failure>> From<E> for GrowError {
     }
 }
 
-/// Grows the mounted filesystem that the directory `root` is on to the size of `device`, and looks
-/// afterwards whether it did.
+/// Grows the mounted filesystem of the directory `root` to the size of `device`, and then checks
+/// the new size.
 ///
 /// # Errors
 ///
-/// [`GrowError::NeedsCapability`] for ext4 without `CAP_SYS_RESOURCE`; else what the kernel said.
+/// [`GrowError::NeedsCapability`] for ext4 without `CAP_SYS_RESOURCE`; else the kernel's error.
 pub(crate) fn grow<K: Kernel>(
     kernel: &K,
     root: &K::Fd,
@@ -90,13 +90,13 @@ fn grow_ext4<K: Kernel>(kernel: &K, root: &K::Fd, device: &K::Fd) -> Result<Grow
     )
 }
 
-/// The number of blocks to grow to; `None` when the device has no room that ext4 could use.
+/// The number of blocks to grow to; `None` if the device has no space that ext4 could use.
 fn ext4_target(superblock: &Superblock, device_bytes: u64) -> Option<u64> {
     let blocks = device_bytes / superblock.block_bytes;
     let target = blocks - blocks % superblock.cluster_blocks;
     let more = target.checked_sub(superblock.blocks)?;
-    // mke2fs leaves out a last group without room for its tables and 50 blocks besides. Two
-    // bitmaps, the inode table, and perhaps a copy of superblock and descriptors.
+    // mke2fs leaves out a last group that is too small for its tables and 50 more blocks. The
+    // tables are two bitmaps, the inode table, and perhaps a copy of superblock and descriptors.
     let ends_with_a_group =
         (superblock.blocks - superblock.first_block).is_multiple_of(superblock.group_blocks);
     let smallest_group = superblock.inode_blocks + superblock.copy_blocks + 2 + 50;
@@ -127,14 +127,14 @@ fn grow_xfs<K: Kernel>(kernel: &K, root: &K::Fd, device: &K::Fd) -> Result<Grown
     )
 }
 
-/// The kernel makes no btrfs any other size below this (Linux: fs/btrfs/ioctl.c).
+/// The minimum size that the kernel resizes a btrfs to (Linux: fs/btrfs/ioctl.c).
 const BTRFS_BYTES_MIN: u64 = 256 << 20;
 
 fn grow_btrfs<K: Kernel>(kernel: &K, root: &K::Fd, device: &K::Fd) -> Result<Grown, GrowError> {
     let bytes = kernel.device_bytes(device)?;
     let before = kernel.btrfs_geometry(root)?;
     if before.devices != 1 {
-        let text = "somebody has added a device to this btrfs; take that away before it can grow";
+        let text = "a device was added to this btrfs; remove that device before growing";
         return Err(Failure::precondition(text).into());
     }
     let target = bytes - bytes % u64::from(before.block_bytes.max(1));
@@ -169,7 +169,7 @@ fn grown(
             to_bytes,
         });
     }
-    let text = format!("growing {fs} succeeded, but it has {to_bytes} bytes after {from_bytes}");
+    let text = format!("growing {fs} succeeded, but it has {to_bytes} bytes, had {from_bytes}");
     Err(GrowError::Failed(Failure::new(Kind::System, text)))
 }
 

@@ -1,5 +1,5 @@
-//! What mkfs is told: a feature set that Linux 5.14 mounts, whatever the installed tool's own
-//! defaults are, and nothing that would reach the mark at 100 MiB before its time.
+//! The arguments of mkfs: features that Linux 5.14 can mount, regardless of the installed tool's
+//! defaults, and no early write to the mark at 100 MiB.
 
 mod btrfs;
 
@@ -12,40 +12,40 @@ use super::FsType;
 use super::probe::{DeviceUnderTest, Identity, identify};
 use crate::kernel::{Cause, Child, ChildEnd, Kernel, Open};
 
-/// The device as the child sees it: its standard input.
+/// The device in the child: its standard input.
 const DEVICE: &str = "/proc/self/fd/0";
 
-/// The features of ext4, beginning from none so that no mke2fs.conf adds one. All are older than
-/// Linux 4.0; orphan_file (5.15) and metadata_csum_seed, which newer tools turn on, stay off.
+/// The features of ext4, starting from none so that no mke2fs.conf adds one. All are older than
+/// Linux 4.0; orphan_file (5.15) and metadata_csum_seed, which newer tools enable, stay off.
 const EXT4_FEATURES: &str = "none,has_journal,ext_attr,resize_inode,dir_index,filetype,extent,\
     64bit,flex_bg,sparse_super,large_file,huge_file,dir_nlink,extra_isize,metadata_csum";
-/// No journal or inode table is written now that can be written later, nor anything discarded on
-/// a device just proven blank. A journal or tables written in full could cover the mark, as could
-/// all metadata packed together.
+/// Writes no journal or inode table that can be written later, and discards nothing on a device
+/// just proven blank. A fully written journal or table could cover the mark, as could all metadata
+/// packed together.
 const EXT4_EXTENDED: &str = "lazy_itable_init=1,lazy_journal_init=1,nodiscard,packed_meta_blocks=0";
-/// From here on one inode for 64 KiB instead of 16: their number has 32 bits.
+/// From this size on, one inode per 64 KiB instead of 16: inode numbers have 32 bits.
 const EXT4_LARGE_BYTES: u64 = 16 << 40;
 
 /// Options that xfsprogs 5.13 knows. All these features are in Linux 5.10.
 const XFS_METADATA: &str = "crc=1,finobt=1,reflink=1,rmapbt=0,bigtime=1,inobtcount=1";
-/// Below this, two allocation groups: with four, or the eight that a striped disk gets, the second
-/// one of a volume of 400 or 800 MiB would begin on the mark.
+/// Below this, two allocation groups: with four, or the eight of a striped disk, the second group
+/// of a volume of 400 or 800 MiB would begin at the mark.
 const XFS_SMALL_BYTES: u64 = 1 << 30;
-/// `sb_features_incompat` of what [`XFS_METADATA`] and `-i sparse=1` give: ftype, sparse inodes,
+/// `sb_features_incompat` resulting from [`XFS_METADATA`] and `-i sparse=1`: ftype, sparse inodes,
 /// bigtime (Linux: fs/xfs/libxfs/xfs_format.h).
 const XFS_INCOMPAT: u32 = 0x1 | 0x2 | 0x8;
 
-/// A feature of xfs that came after Linux 5.14, and how to say no to it.
+/// A feature of xfs newer than Linux 5.14, and the option that disables it.
 struct XfsFeature {
     incompat: u32,
     option: &'static str,
     no: &'static str,
-    /// A file that only xfsprogs which knows the option installs.
+    /// A file that is installed only by versions of xfsprogs that know the option.
     shipped_with: &'static str,
 }
 
-/// An older mkfs.xfs stops at a word it does not know, so these are said only where it must know
-/// them: its package has a file that came later, or it has just turned the feature on.
+/// An older mkfs.xfs fails on an unknown option, so these are passed only if it must know them: its
+/// package has a later file, or it has just enabled the feature.
 const XFS_NEWER: &[XfsFeature] = &[
     XfsFeature {
         incompat: 0x20,
@@ -67,23 +67,23 @@ const XFS_NEWER: &[XfsFeature] = &[
     },
 ];
 
-/// What is to be made.
+/// The filesystem to make.
 pub(super) struct Recipe<'a> {
     /// Its type.
     pub(super) fs: FsType,
-    /// By which an xfs is known again if mkfs is cut short. mkfs.ext4 and mkfs.btrfs need none, see
-    /// [`Identity::may_be_half_made`], and for one mkfs.btrfs would read every disk of the node.
+    /// Identifies an xfs if mkfs is interrupted. mkfs.ext4 and mkfs.btrfs need none, see
+    /// [`Identity::may_be_half_made`]; given one, mkfs.btrfs would read every disk of the node.
     pub(super) uuid: &'a str,
-    /// There may be a half-made filesystem to write over.
+    /// There may be a half-made filesystem, to be overwritten.
     pub(super) over_leftovers: bool,
 }
 
-/// Runs mkfs to its end.
+/// Runs mkfs until it exits.
 ///
 /// # Errors
 ///
 /// [`Kind::Busy`] if another process has the device, [`Kind::Timeout`] at the deadline,
-/// [`Kind::System`] with what the tool said.
+/// [`Kind::System`] with the tool's message.
 pub(super) fn mkfs<K: Kernel>(
     kernel: &K,
     device: &DeviceUnderTest<'_, K::Fd>,
@@ -103,7 +103,7 @@ pub(super) fn mkfs<K: Kernel>(
     }
 }
 
-/// mkfs.xfs, and once more where it turned out to be newer than its files say.
+/// Runs mkfs.xfs, and again if it proves newer than its files suggest.
 fn mkfs_xfs<K: Kernel>(
     kernel: &K,
     device: &DeviceUnderTest<'_, K::Fd>,
@@ -141,7 +141,7 @@ fn mkfs_xfs<K: Kernel>(
             Kind::System,
             format!(
                 "mkfs.xfs turns on features that Linux 5.14 cannot mount (incompat {bits:#x}); \
-                 install an xfsprogs that this release knows"
+                 install xfsprogs that this release supports"
             ),
         )),
     }
@@ -153,7 +153,7 @@ fn unwanted_features<K: Kernel>(
 ) -> Result<u32, Failure> {
     match identify(kernel, device)? {
         Identity::Xfs(superblock) => Ok(superblock.incompat & !XFS_INCOMPAT),
-        // Not for here to judge: format() looks at what mkfs has made in any case.
+        // Not judged here: format() checks the result of mkfs anyway.
         _ => Ok(0),
     }
 }
@@ -218,7 +218,7 @@ fn run<K: Kernel>(
         return Ok(());
     }
     if end.timed_out {
-        let text = format!("{program} did not end within {deadline:?}; the next try begins anew");
+        let text = format!("{program} exceeded its deadline {deadline:?}; a retry formats again");
         return Err(Failure::timeout(text).may_be_running());
     }
     match refuse_busy(kernel, device) {
@@ -227,8 +227,8 @@ fn run<K: Kernel>(
     }
 }
 
-/// Refuses a device that another process has for itself: most likely an mkfs that has outlived
-/// the agent that started it.
+/// Refuses a device that another process has opened exclusively: most likely an mkfs that has
+/// outlived the agent that started it.
 pub(super) fn refuse_busy<K: Kernel>(
     kernel: &K,
     device: &DeviceUnderTest<'_, K::Fd>,
@@ -245,7 +245,7 @@ pub(super) fn refuse_busy<K: Kernel>(
 
 fn complaint(program: &str, end: &ChildEnd) -> String {
     let how = end.code.map_or_else(
-        || "was ended by a signal".to_owned(),
+        || "was killed by a signal".to_owned(),
         |code| format!("failed with exit code {code}"),
     );
     format!("{program} {how}: {}", end.stderr)

@@ -1,7 +1,7 @@
-//! What is on a device, and how a filesystem gets there and grows: superblocks, mkfs, ioctls.
+//! Probes devices, and makes and grows filesystems: superblocks, mkfs, ioctls.
 //!
-//! The promise kept here is that nothing is ever formatted that is not proven blank. It must not
-//! know where a device comes from, what a volume is called by a cloud, or where it is mounted.
+//! Never formats a device that is not proven blank. Must not know the origin of a device, a cloud's
+//! name for a volume, or where it is mounted.
 
 mod crc32c;
 mod flags;

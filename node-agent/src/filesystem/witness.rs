@@ -1,9 +1,9 @@
-//! What the file behind a device testifies, by attributes that no user of the volume can reach:
-//! that a format of ours has begun, or that the volume is in use and must hold data.
+//! The record in the attributes of the file behind a device, which no user of the volume can
+//! change: that a format has begun, or that the volume is in use and must hold data.
 //!
-//! The first makes a format mark count: the mark is among the blocks that become the users' own,
-//! so a user can write one. The second is set before the first mount, and from then on nothing but
-//! an operator makes the volume one that may be formatted. Must not know what is on the device.
+//! The first makes a format mark valid: users can later write its block, and so a mark. The second
+//! is set before the first mount; from then on only an operator can make the volume formattable.
+//! Must not know the content of the device.
 
 use belay_server::call::Failure;
 
@@ -11,38 +11,39 @@ use super::FsType;
 use super::probe::DeviceUnderTest;
 use crate::kernel::{Cause, Error, Kernel};
 
-/// xattr(7): a name of this class is visible only with `CAP_SYS_ADMIN`.
+/// xattr(7): this namespace is accessible only with `CAP_SYS_ADMIN`.
 pub(super) const FORMATTING: &str = "trusted.belay.formatting";
-/// [`FORMATTING`] for a volume in use. A name of its own, not another value: earlier releases look
-/// only whether an attribute is there, and would believe a mark in a volume that is in use.
+/// [`FORMATTING`] for a volume in use. A separate name instead of another value: earlier releases
+/// only check whether the attribute exists, and would accept a mark in a volume that is in use.
 pub(crate) const USED: &str = "trusted.belay.used";
-/// Only that it is there counts, but for this value: the disk may not have it yet.
+/// Any value counts; this one means that the attribute may not be on the disk yet.
 const USE_BEGUN: &[u8] = b"0";
 /// Its value once it is on the disk.
 const USED_VALUE: &[u8] = b"1";
 
-/// What the file behind a device testifies.
+/// The record of the file behind a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Witness {
     /// The volume has been in use: it holds data, or has lost it.
     Used,
-    /// The same, and a loss of power may take that away: who was to sync it was killed, or failed.
+    /// The same, but a power loss may undo it: the agent was killed before its fsync, or that
+    /// failed.
     UseBegun,
-    /// A format has begun, and nobody has used the device since.
+    /// A format has begun, and the device was not used since.
     Formatting(Attempt),
-    /// Nothing is known of it.
+    /// The file has no record.
     Absent,
-    /// Nothing: there is no file.
+    /// There is no file.
     NoFile,
 }
 
-/// The format that has begun, by the UUID that its filesystem gets where the tool can be told one.
-/// All tries to end it have the same.
+/// The interrupted format, by the UUID that its filesystem gets if the tool accepts one. All
+/// attempts to complete it have the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Attempt(Option<[u8; 16]>);
 
 impl Attempt {
-    /// An earlier release has begun it, or nobody.
+    /// Begun by an earlier release, or not begun.
     pub(super) const UNKNOWN: Attempt = Attempt(None);
 
     #[cfg(test)]
@@ -64,14 +65,14 @@ impl Attempt {
         )
     }
 
-    /// A filesystem with this UUID is of this attempt.
+    /// Whether a filesystem with this UUID is from this attempt.
     pub(super) fn made(self, uuid: [u8; 16]) -> bool {
         self.0 == Some(uuid)
     }
 }
 
-/// A filesystem whose file does not testify yet that it is in use. It is not mounted like this: a
-/// mark in its blocks might count, and all zeros might pass for blank.
+/// A filesystem whose file does not record yet that it is in use. It must not be mounted so: a mark
+/// in its blocks might be valid, and all zeros might count as blank.
 #[derive(Debug)]
 pub(crate) struct Unsettled {
     fs: FsType,
@@ -87,11 +88,12 @@ impl Unsettled {
         self.fs
     }
 
-    /// Lets the file testify that the volume is in use; which filesystem is now fit to be mounted.
+    /// Records in the file that the volume is in use; returns the filesystem, which may now be
+    /// mounted.
     ///
     /// # Errors
     ///
-    /// What the filesystem of the device's file said; the next stage does it again.
+    /// The error of the filesystem with the device's file; the next stage retries.
     pub(crate) fn settle<K: Kernel>(
         self,
         kernel: &K,
@@ -104,12 +106,12 @@ impl Unsettled {
     }
 }
 
-/// Lets the file testify that the volume is in use, before anybody can write to it: from now on
-/// no mark counts, and all zeros are a loss.
+/// Records in the file that the volume is in use, before users can write to it: from now on no mark
+/// is valid, and all zeros are a loss.
 ///
 /// # Errors
 ///
-/// What the filesystem of the file said; the witness of a format may still be there.
+/// The error of the filesystem with the file; the witness of a format may still be there.
 pub(crate) fn begin_use<K: Kernel>(kernel: &K, file: &K::Fd) -> Result<(), Failure> {
     testify_use(kernel, file, ask(kernel, Some(file))?)
 }
@@ -117,15 +119,15 @@ pub(crate) fn begin_use<K: Kernel>(kernel: &K, file: &K::Fd) -> Result<(), Failu
 fn testify_use<K: Kernel>(kernel: &K, file: &K::Fd, before: Witness) -> Result<(), Failure> {
     match before {
         Witness::Used | Witness::NoFile => return Ok(()),
-        // First, since an earlier release may see what a crash leaves here.
+        // First, since an earlier release may find the state that a crash leaves here.
         Witness::Formatting(_) => kernel.remove_xattr(file, FORMATTING)?,
         Witness::UseBegun | Witness::Absent => {}
     }
     match kernel.set_xattr(file, USED, USE_BEGUN) {
         Ok(()) => {}
-        // Where there are no such attributes, nothing is ever formatted.
+        // On a filesystem without such attributes, nothing is ever formatted.
         Err(error) if error.cause() == Cause::Unsupported => return Ok(()),
-        // A full disk must not keep the data from its pod. The next stage tries again.
+        // A full disk must not prevent the pod's access to the data. The next stage retries.
         Err(error) if error.cause() == Cause::Full => {
             tracing::warn!("the volume's file does not record that it is in use: {error}");
         }
@@ -139,13 +141,13 @@ fn testify_use<K: Kernel>(kernel: &K, file: &K::Fd, before: Witness) -> Result<(
     }
 }
 
-/// Asks the file behind a device.
+/// Reads the record of the file behind a device.
 pub(super) fn ask<K: Kernel>(kernel: &K, file: Option<&K::Fd>) -> Result<Witness, Error> {
     let Some(file) = file else {
         return Ok(Witness::NoFile);
     };
     let value_of = |name| match kernel.xattr(file, name) {
-        // Where there are no such attributes, no format has begun either.
+        // On a filesystem without such attributes, no format has begun either.
         Err(error) if error.cause() == Cause::Unsupported => Ok(None),
         value => value,
     };
@@ -159,13 +161,12 @@ pub(super) fn ask<K: Kernel>(kernel: &K, file: Option<&K::Fd>) -> Result<Witness
     Ok(begun.map_or(Witness::Absent, Witness::Formatting))
 }
 
-/// Lets the file, if there is one, testify that a format begins, and waits until the disk has it.
-/// The UUID for its filesystem: that of an earlier try, else a new one.
+/// Records in the file, if there is one, that a format begins, and waits until the disk has it.
+/// Returns the UUID for its filesystem: that of an earlier attempt, else a new one.
 ///
 /// # Errors
 ///
-/// [`belay_server::call::Kind::Precondition`] where the file's filesystem has no such
-/// attributes.
+/// [`belay_server::call::Kind::Precondition`] if the file's filesystem has no such attributes.
 pub(super) fn begin_format<K: Kernel>(
     kernel: &K,
     device: &DeviceUnderTest<'_, K::Fd>,
@@ -188,7 +189,7 @@ pub(super) fn begin_format<K: Kernel>(
             Ok(uuid)
         }
         Err(error) if error.cause() == Cause::Unsupported => Err(Failure::precondition(format!(
-            "the volume is not formatted, since its file cannot bear the witness of a format \
+            "the volume is not formatted, since its file cannot record a format \
              ({FORMATTING}): {error}; keep the volumes' files on a filesystem with trusted \
              extended attributes, such as ext4, xfs or btrfs"
         ))),

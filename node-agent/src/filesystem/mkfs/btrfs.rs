@@ -10,22 +10,22 @@ use crate::filesystem::probe::{DeviceUnderTest, Identity, identify};
 use crate::kernel::Kernel;
 
 const PROGRAM: &str = "mkfs.btrfs";
-/// What it says when a loop device of some other mount is freed while it looks at those of all
-/// mounts for its own. It has written nothing by then.
+/// Its error if a loop device of an unrelated mount is freed while it searches all mounts for its
+/// own device. It has written nothing by then.
 const DISTURBED: &str = "cannot check mount status";
 const TRIES: usize = 5;
-/// What btrfs-progs 5.15 turns on by itself and what it leaves off for a small device; all of it
-/// is older than Linux 5.0. The free space tree, which it turns on as well, has another option in
-/// every other version.
+/// The features that btrfs-progs 5.15 enables by default, and the one that it disables on a small
+/// device; all are older than Linux 5.0. The free space tree, which it also enables, has a
+/// different option in each version.
 const FEATURES: &str = "extref,skinny-metadata,no-holes,^mixed-bg";
-/// `incompat_flags` of that: mixed backrefs, big metadata, extended iref, skinny metadata, no
-/// holes; and `compat_ro_flags`: free space tree, and that it is valid (Linux:
+/// The resulting `incompat_flags`: mixed backrefs, big metadata, extended iref, skinny metadata, no
+/// holes; and `compat_ro_flags`: free space tree, and its valid flag (Linux:
 /// include/uapi/linux/btrfs.h).
 const INCOMPAT: u64 = 0x1 | 0x20 | 0x40 | 0x100 | 0x200;
 const COMPAT_RO: u64 = 0x1 | 0x2;
 
-/// What came after Linux 5.14 and may be on by default one day; an older tool stops at a name that
-/// it does not know, so each is refused only once the tool has turned it on.
+/// Features newer than Linux 5.14 that may become a default; an older tool fails on an unknown
+/// name, so each is disabled only after the tool has enabled it.
 const NEWER: &[Feature] = &[
     Feature {
         incompat: 0,
@@ -44,20 +44,20 @@ const NEWER: &[Feature] = &[
     },
 ];
 
-/// A feature by its bits, and how to say no to it.
+/// A feature by its bits, and the name that disables it.
 struct Feature {
     incompat: u64,
     compat_ro: u64,
     no: &'static str,
 }
 
-/// Of these sizes the second copy of the metadata, which begins at 37 MiB and a twentieth of the
-/// size, could come to lie on the mark. They get a filesystem of [`SAFE_BYTES`]; growing it to its
-/// device is what each stage does.
+/// At these sizes the second copy of the metadata, which begins at 37 MiB plus a twentieth of the
+/// size, could overlap the mark. They get a filesystem of [`SAFE_BYTES`]; every stage grows it to
+/// its device.
 const UNSAFE_BYTES: Range<u64> = (1 << 30) + 1..3 << 29;
 const SAFE_BYTES: &str = "1073741824";
 
-/// Runs mkfs.btrfs, and once more where it turned on what it must not.
+/// Runs mkfs.btrfs, and again if it enabled an unsupported feature.
 pub(super) fn mkfs<K: Kernel>(
     kernel: &K,
     device: &DeviceUnderTest<'_, K::Fd>,
@@ -83,13 +83,13 @@ pub(super) fn mkfs<K: Kernel>(
             Kind::System,
             format!(
                 "{PROGRAM} turns on features that Linux 5.14 cannot mount (incompat {incompat:#x}, \
-                 compat_ro {compat_ro:#x}); install btrfs-progs that this release knows"
+                 compat_ro {compat_ro:#x}); install btrfs-progs that this release supports"
             ),
         )),
     }
 }
 
-/// Runs it again where others disturbed it.
+/// Runs it again if other processes disturbed it.
 fn undisturbed(mut run: impl FnMut() -> Result<(), Failure>) -> Result<(), Failure> {
     for _ in 1..TRIES {
         match run() {
@@ -100,14 +100,14 @@ fn undisturbed(mut run: impl FnMut() -> Result<(), Failure>) -> Result<(), Failu
     run()
 }
 
-/// The bits of features that must not be there.
+/// The bits of unsupported features.
 fn unwanted<K: Kernel>(
     kernel: &K,
     device: &DeviceUnderTest<'_, K::Fd>,
 ) -> Result<(u64, u64), Failure> {
     match identify(kernel, device)? {
         Identity::Btrfs(found) => Ok((found.incompat & !INCOMPAT, found.compat_ro & !COMPAT_RO)),
-        // Not for here to judge: format() looks at what mkfs has made in any case.
+        // Not judged here: format() checks the result of mkfs anyway.
         _ => Ok((0, 0)),
     }
 }

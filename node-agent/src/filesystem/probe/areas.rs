@@ -1,4 +1,4 @@
-//! Parts of a device that have been read, to be looked at by their offset on the device.
+//! Parts of a device that have been read, accessed by their offset on the device.
 
 use std::ops::Range;
 
@@ -15,7 +15,7 @@ pub(super) struct Area {
 }
 
 impl Area {
-    /// Reads `range`, widened to whole blocks and cut at the device's end.
+    /// Reads `range`, widened to whole blocks and truncated at the device's end.
     pub(super) fn read(disk: &impl Disk, range: Range<u64>) -> Result<Area, Failure> {
         let start = range.start - range.start % ALIGN_BYTES;
         let end = range.end.min(disk.bytes()).next_multiple_of(ALIGN_BYTES);
@@ -29,7 +29,7 @@ impl Area {
         })
     }
 
-    /// The `length` bytes at byte `at` of the device, if they are within this part.
+    /// The `length` bytes at byte `at` of the device, if this part has them.
     pub(super) fn get(&self, at: u64, length: usize) -> Option<&[u8]> {
         let from = usize::try_from(at.checked_sub(self.start)?).ok()?;
         let to = from.checked_add(length)?;

@@ -1,14 +1,14 @@
-//! The proof that a device holds nothing: every byte that can be other than zero is read.
+//! The proof that a device is blank: reads every byte that can be other than zero.
 
 use belay_server::call::Failure;
 
 use super::disk::{ALIGN, ALIGN_BYTES, Disk, read_full};
 use crate::kernel::AlignedBuf;
 
-/// How much is read at once: enough for a disk to stream, little beside the agent's 5 MiB.
+/// How much is read at once: enough for a disk to stream, little compared with the agent's 5 MiB.
 const CHUNK_BYTES: usize = 128 << 10;
 
-/// A device of which every byte has been seen to be zero. Nothing but [`prove`] can make one.
+/// A device whose every byte was read as zero. Only [`prove`] can make one.
 #[derive(Debug)]
 pub(crate) struct Blank {
     volume: String,
@@ -16,21 +16,21 @@ pub(crate) struct Blank {
 }
 
 impl Blank {
-    /// It was said of this very device.
+    /// Whether the proof is for this device.
     pub(in crate::filesystem) fn is_about(&self, volume: &str, bytes: u64) -> bool {
         self.volume == volume && self.bytes == bytes
     }
 }
 
-/// What reading everything has shown.
+/// The result of reading everything.
 pub(super) enum Sweep {
-    /// Nothing but zeros.
+    /// Only zeros.
     Blank(Blank),
-    /// The first byte that is not zero is here.
+    /// The first byte that is not zero is at this offset.
     Data(u64),
 }
 
-/// Reads the device to its end, leaving out only what its backing file knows to be holes.
+/// Reads the device to its end, except the holes of its backing file.
 pub(super) fn prove(disk: &impl Disk, volume: &str) -> Result<Sweep, Failure> {
     disk.settle()?;
     let mut buffer = AlignedBuf::new(CHUNK_BYTES);
@@ -83,16 +83,16 @@ pub(super) mod tests {
 
     const BLOCK: u64 = ALIGN_BYTES;
 
-    /// A sparse disk in memory that counts its reads and fails the one it is told to.
+    /// A sparse disk in memory that counts its reads and can fail one.
     pub(in crate::filesystem) struct MemoryDisk {
         bytes: u64,
         blocks: BTreeMap<u64, Vec<u8>>,
-        /// Whether there is a backing file whose holes are known.
+        /// Whether there is a backing file with known holes.
         pub(in crate::filesystem) mapped: bool,
         pub(in crate::filesystem) witness: Witness,
         /// The number of the read, counted from 0, that fails.
         pub(in crate::filesystem) failing_read: Option<usize>,
-        /// The most bytes that one read returns.
+        /// The maximum number of bytes that one read returns.
         pub(in crate::filesystem) read_bytes_max: usize,
         pub(in crate::filesystem) reads: Cell<usize>,
         pub(in crate::filesystem) bytes_read: Cell<u64>,

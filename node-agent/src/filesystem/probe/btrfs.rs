@@ -6,54 +6,54 @@ use std::ops::Range;
 use super::field::{le16, le32, le64};
 use crate::filesystem::crc32c::crc32c;
 
-/// `BTRFS_SUPER_INFO_OFFSET`: where the first of its copies is, which is the one that is mounted.
+/// `BTRFS_SUPER_INFO_OFFSET`: the offset of its first copy, which the kernel mounts.
 pub(super) const AT: u64 = 64 << 10;
 /// `BTRFS_SUPER_INFO_SIZE`.
 pub(super) const BYTES: usize = 4096;
-/// What is before it belongs to boot loaders: btrfs neither reads nor writes it.
+/// Reserved for boot loaders: btrfs neither reads nor writes it.
 pub(super) const UNUSED: Range<u64> = 0..AT;
 
-/// `BTRFS_DEVICE_RANGE_RESERVED` (Linux: fs/btrfs/fs.h): no data of users is before it.
+/// `BTRFS_DEVICE_RANGE_RESERVED` (Linux: fs/btrfs/fs.h): no user data is before it.
 pub(super) const USERS_AT: u64 = 1 << 20;
 
 const MAGIC_AT: usize = 0x40;
 /// `BTRFS_MAGIC`, as the bytes on disk.
 const MAGIC: &[u8] = b"_BHRfS_M";
-/// What mkfs writes in its place until all the rest is on the disk.
+/// mkfs writes this first, and the real one once everything else is on the disk.
 const MAGIC_UNFINISHED: &[u8] = b"!BHRfS_M";
 
-/// Room for the longest of the checksums; what follows is what it covers.
+/// Room for the longest checksum; it covers the bytes after it.
 const CHECKSUM_BYTES: usize = 32;
 const CHECKSUM_TYPE_CRC32C: u16 = 0;
 /// crc32c, xxhash64, sha256, blake2b (`enum btrfs_csum_type`).
 const CHECKSUM_TYPE_MAX: u16 = 3;
-/// `BTRFS_SUPER_FLAG_SEEDING`: to be read only, for other devices to be added to.
+/// `BTRFS_SUPER_FLAG_SEEDING`: read-only; other devices are added to it.
 const FLAG_SEEDING: u64 = 1 << 32;
 /// `BTRFS_SUPER_FLAG_METADUMP` and `BTRFS_SUPER_FLAG_METADUMP_V2`: has no data.
 const FLAG_METADUMP: u64 = 1 << 33 | 1 << 34;
 const BLOCK_BYTES_MAX: u32 = 65_536;
 
-/// What is to be known of a btrfs before it is mounted.
+/// Facts about a btrfs before it is mounted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::filesystem) struct Superblock {
-    /// How many bytes of the device it has for its own.
+    /// How many bytes of the device it uses.
     pub(super) bytes: u64,
-    /// `incompat_flags`: a kernel that does not know one of these does not mount it.
+    /// `incompat_flags`: a kernel that does not know one of these refuses to mount it.
     pub(in crate::filesystem) incompat: u64,
-    /// `compat_ro_flags`: a kernel that does not know one of these mounts it for reading at most.
+    /// `compat_ro_flags`: a kernel that does not know one of these mounts it only read-only.
     pub(in crate::filesystem) compat_ro: u64,
 }
 
-/// What 4096 bytes are.
+/// The content of the 4096 bytes.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::filesystem) enum Verdict {
     /// No btrfs superblock.
     Absent,
-    /// A filesystem that the kernel would look into, and that is on this device alone.
+    /// A valid filesystem, on this device alone.
     Sound(Superblock),
-    /// One whose mkfs has not ended.
+    /// A filesystem whose mkfs was interrupted.
     Unfinished,
-    /// One that is not to be mounted, and why.
+    /// A filesystem that must not be mounted, and why.
     Other(String),
 }
 
@@ -123,7 +123,7 @@ pub(super) mod tests {
 
     const DEVICE_BYTES: u64 = 1 << 30;
 
-    /// A superblock such as mkfs.btrfs writes for 1 GiB, as far as it is looked at.
+    /// A superblock as mkfs.btrfs writes it for 1 GiB, reduced to the fields that are checked.
     pub(in crate::filesystem) fn superblock() -> Vec<u8> {
         let mut block = vec![0; BYTES];
         block[MAGIC_AT..MAGIC_AT + 8].copy_from_slice(MAGIC);
@@ -139,7 +139,7 @@ pub(super) mod tests {
         block
     }
 
-    /// Writes a field and the checksum over all.
+    /// Writes a field, and the checksum of all.
     pub(in crate::filesystem) fn put(block: &mut [u8], at: usize, value: &[u8]) {
         block[at..at + value.len()].copy_from_slice(value);
         let checksum = !crc32c(!0, &block[CHECKSUM_BYTES..]);
@@ -201,7 +201,7 @@ pub(super) mod tests {
         fn one_changed_bit_is_never_sound(bit in 0..BYTES * 8) {
             let mut block = superblock();
             block[bit / 8] ^= 1 << (bit % 8);
-            // The unused rest of the checksum's room, and what makes it another kind of checksum.
+            // The unused part of the checksum field, and the field with the checksum's type.
             prop_assume!(!(4..CHECKSUM_BYTES).contains(&(bit / 8)));
             prop_assume!(!(0xc4..0xc6).contains(&(bit / 8)));
             prop_assert!(!matches!(judge(&block, DEVICE_BYTES), Verdict::Sound(_)));

@@ -1,7 +1,7 @@
-//! The device as the probe reads it: whole reads, past the page cache, or a failure.
+//! Reads of the device for the probe: complete, bypassing the page cache, or a failure.
 //!
-//! A trait stands between the probe and the kernel so that tests can count the reads and let any
-//! of them fail.
+//! A trait separates the probe from the kernel so that tests can count the reads and fail any of
+//! them.
 
 use std::ops::Range;
 
@@ -12,36 +12,36 @@ use super::ext4;
 use crate::filesystem::witness::{self, Witness};
 use crate::kernel::{Error, Kernel};
 
-/// `O_DIRECT` wants offsets and lengths in multiples of the logical block size (open(2)); no
+/// `O_DIRECT` requires offsets and lengths in multiples of the logical block size (open(2)); no
 /// device has a larger one than this.
 pub(super) const ALIGN_BYTES: u64 = ALIGN as u64;
-/// The same, to measure buffers by.
+/// The same, for buffer lengths.
 pub(super) const ALIGN: usize = 4096;
 
-/// A device whose contents are in question.
+/// A device to probe.
 pub(crate) struct DeviceUnderTest<'a, Fd> {
     /// Opened with [`crate::kernel::Open::DeviceRead`]: buffered reads can be stale.
     pub(crate) fd: &'a Fd,
     /// Its size.
     pub(crate) bytes: u64,
-    /// The file behind a loop device: where that has a hole, the device reads as zeros; and it
-    /// testifies of a format that has begun, and of use.
+    /// The file behind a loop device: the device reads as zeros at the file's holes, and the file
+    /// records a format and the volume's use.
     pub(crate) backing: Option<&'a Fd>,
-    /// The id of the volume that it is.
+    /// The id of its volume.
     pub(crate) volume: &'a str,
 }
 
-/// What the probe asks of a device.
+/// The probe's access to a device.
 pub(super) trait Disk {
     /// Its size in bytes.
     fn bytes(&self) -> u64;
     /// One read at an aligned offset into an aligned buffer; may be short.
     fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, Failure>;
-    /// What the file behind it testifies.
+    /// The record of the file behind it.
     fn witness(&self) -> Result<Witness, Failure>;
-    /// Makes the answers of [`Disk::next_data`] include everything written before.
+    /// Makes [`Disk::next_data`] include everything written before.
     fn settle(&self) -> Result<(), Failure>;
-    /// The next range at or after `from` that may hold data; `None` when the rest is zeros.
+    /// The next range at or after `from` that may hold data; `None` if the rest is zeros.
     fn next_data(&self, from: u64) -> Result<Option<Range<u64>>, Failure>;
 }
 
@@ -80,7 +80,7 @@ impl<K: Kernel> Disk for KernelDisk<'_, K> {
     }
 
     fn settle(&self) -> Result<(), Failure> {
-        // Bytes that somebody wrote through the device's page cache may not be in the file yet.
+        // Bytes written through the device's page cache may not be in the file yet.
         self.kernel.fsync(self.fd).map_err(unreadable)
     }
 
@@ -103,12 +103,12 @@ impl<K: Kernel> Disk for KernelDisk<'_, K> {
     }
 }
 
-/// Reads all of `buffer`, or what the device has of it, from `offset` on; how many bytes are
-/// valid. `offset` and the buffer's length are multiples of [`ALIGN_BYTES`].
+/// Reads all of `buffer`, or the part that the device has, from `offset` on; returns how many bytes
+/// are valid. `offset` and the buffer's length are multiples of [`ALIGN_BYTES`].
 ///
 /// # Errors
 ///
-/// A device that ends before its size says so has not told what is on it.
+/// A device that ends before its size: its content is then unknown.
 pub(super) fn read_full(
     disk: &impl Disk,
     offset: u64,
@@ -118,7 +118,7 @@ pub(super) fn read_full(
     let wanted = usize::try_from(left).map_or(buffer.len(), |left| left.min(buffer.len()));
     let mut filled = 0;
     while filled < wanted {
-        // A short read may end anywhere; the next one has to begin at a multiple again.
+        // A short read may end anywhere; the next one must begin at a multiple again.
         let from = filled - filled % ALIGN;
         let length = disk.read(offset + from as u64, &mut buffer[from..])?;
         if from + length <= filled {
@@ -152,7 +152,7 @@ pub(in crate::filesystem) fn ext4_superblock<K: Kernel>(
         Ok(ext4::judge(superblock, bytes))
     };
     let verdict = match read()? {
-        // Where it is mounted, a write by the kernel may have been under way.
+        // If it is mounted, the kernel may have been writing it.
         ext4::Verdict::Damaged(_) => read()?,
         verdict => verdict,
     };
@@ -168,6 +168,6 @@ fn unreadable(error: Error) -> Failure {
 }
 
 fn not_told(why: String) -> Failure {
-    let text = format!("cannot tell what is on the device, so it is left alone: {why}");
+    let text = format!("the content of the device cannot be determined, so it is not used: {why}");
     Failure::new(Kind::System, text)
 }

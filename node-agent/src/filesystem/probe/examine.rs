@@ -1,4 +1,4 @@
-//! The one answer to "what is on this device?".
+//! The one function that determines the content of a device.
 
 use std::fmt;
 use std::ops::Range;
@@ -19,34 +19,34 @@ use crate::kernel::Kernel;
 
 /// All superblocks at the start, up to that of btrfs at 64 KiB, and swap with pages of 64 KiB.
 const HEAD_BYTES: u64 = 72 << 10;
-/// All superblocks of software RAID and the copy of a GPT at the end.
+/// All superblocks of software RAID, and the copy of a GPT at the end.
 const TAIL_ALIGN_BYTES: u64 = 64 << 10;
 
-/// What is on a device.
+/// The content of a device.
 #[derive(Debug)]
 pub(crate) enum Found {
-    /// A filesystem that can be mounted, and nothing that contradicts it.
+    /// A mountable filesystem, and nothing that contradicts it.
     Known(FsType),
-    /// The same, but its file does not testify yet that it is in use.
+    /// The same, but its file does not record yet that it is in use.
     Unsettled(Unsettled),
-    /// Nothing: every byte is zero.
+    /// Blank: every byte is zero.
     Blank(Blank),
     /// Every byte is zero, and the volume was in use: its data is lost.
     Emptied,
-    /// What a format of this very volume has left that did not end.
+    /// The remains of an interrupted format of this volume.
     Interrupted(Interrupted),
-    /// Something else, which is left alone.
+    /// Other content, which must not be touched.
     Foreign(Foreign),
-    /// It could not be read in full, which says nothing about what is there.
+    /// It could not be read in full, so its content is unknown.
     Unreadable(Failure),
 }
 
-/// Something on the device that is neither a known filesystem nor nothing.
+/// Content that is neither a known filesystem nor blank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Foreign {
-    /// What it is, with its article.
+    /// Its description, with an article.
     pub(crate) what: String,
-    /// At which byte of the device.
+    /// The byte of the device where it begins.
     pub(crate) at: u64,
 }
 
@@ -56,16 +56,16 @@ impl fmt::Display for Foreign {
     }
 }
 
-/// Says what is on a device, by reading only.
+/// Determines the content of a device, only by reading.
 ///
-/// A volume with a filesystem, the usual case, costs two reads, start and end, and one question
-/// about its file.
+/// A volume with a filesystem, the usual case, costs two reads, start and end, and one read of an
+/// attribute of its file.
 pub(crate) fn examine<K: Kernel>(kernel: &K, device: &DeviceUnderTest<'_, K::Fd>) -> Found {
     look(&KernelDisk::new(kernel, device), device.volume).unwrap_or_else(Found::Unreadable)
 }
 
-/// The same by what is at the start, the end and the place of the mark; `None` where nothing is,
-/// and the rest of the device would have to be read.
+/// The same, only from the start, the end and the mark; `None` if all are blank, so that the rest
+/// of the device must be read.
 pub(crate) fn examine_ends<K: Kernel>(
     kernel: &K,
     device: &DeviceUnderTest<'_, K::Fd>,
@@ -84,10 +84,10 @@ fn look(disk: &impl Disk, volume: &str) -> Result<Found, Failure> {
     }
 }
 
-/// What is at both ends of a device.
+/// The content of both ends of a device.
 enum Ends {
     Found(Found),
-    /// Nothing; with what was read.
+    /// Zeros; with the areas read.
     Nothing {
         areas: Areas,
         witness: Witness,
@@ -116,8 +116,8 @@ fn look_at_ends(disk: &impl Disk, volume: &str) -> Result<Ends, Failure> {
         Witness::Used | Witness::UseBegun | Witness::Absent | Witness::NoFile => Attempt::UNKNOWN,
     };
     let is_half_made = identity.may_be_half_made(attempt);
-    // In a filesystem that is whole, a mark is what a user has stored, or was there before somebody
-    // restored it. It is not even read.
+    // In a valid filesystem, a mark is data that a user has stored, or older than a restore. It is
+    // not even read.
     if let Some(fs) = sound.filter(|_| !is_half_made) {
         return Ok(Ends::Found(match witness {
             Witness::Used | Witness::NoFile => Found::Known(fs),
@@ -131,7 +131,7 @@ fn look_at_ends(disk: &impl Disk, volume: &str) -> Result<Ends, Failure> {
         (mark.interrupted(volume, bytes), witness)
     {
         let hits = scan_all(disk, &mut areas)?;
-        // mkfs makes no such signature or superblock: somebody has used the device since.
+        // mkfs writes no such signature or superblock: the device has been used since.
         let is_used = hits.iter().any(|hit| hit.weight >= Weight::Relic) || !is_half_made;
         return Ok(Ends::Found(match is_used {
             true => Found::Foreign(name(identity, &hits)),
@@ -152,8 +152,7 @@ fn look_at_ends(disk: &impl Disk, volume: &str) -> Result<Ends, Failure> {
     Ok(Ends::Nothing { areas, witness })
 }
 
-/// The device has nothing at either end. What follows reads as much as it takes, once in the life
-/// of a volume.
+/// Both ends of the device are blank. Reads as much as it takes, once in a volume's lifecycle.
 fn look_deeper(
     disk: &impl Disk,
     volume: &str,
@@ -178,7 +177,7 @@ fn look_deeper(
     }))
 }
 
-/// Every signature of the table, wherever on the device it is. Reads the blocks that are missing.
+/// Every signature of the table, anywhere on the device. Reads the missing blocks.
 fn scan_all(disk: &impl Disk, areas: &mut Areas) -> Result<Vec<Hit>, Failure> {
     for block in blocks_left(TABLE, areas, disk.bytes()) {
         areas.push(Area::read(disk, block..block + ALIGN_BYTES)?);
@@ -186,7 +185,7 @@ fn scan_all(disk: &impl Disk, areas: &mut Areas) -> Result<Vec<Hit>, Failure> {
     Ok(scan(TABLE, areas, disk.bytes()))
 }
 
-/// The end of a device, from where the oldest RAID superblock would be; 64 to 128 KiB.
+/// The end of a device, from the offset of the oldest RAID superblock; 64 to 128 KiB.
 fn tail(bytes: u64) -> Range<u64> {
     let aligned = bytes - bytes % TAIL_ALIGN_BYTES;
     aligned.saturating_sub(TAIL_ALIGN_BYTES)..bytes
@@ -202,7 +201,7 @@ fn read_mark(disk: &impl Disk) -> Result<Mark, Failure> {
     ))
 }
 
-/// Names everything that was found, each once, and where the first of it is.
+/// Names all findings, each once, and the offset of the first.
 fn name(identity: Identity, hits: &[Hit]) -> Foreign {
     let mut found: Vec<(String, u64)> = Vec::new();
     match identity {
@@ -213,7 +212,7 @@ fn name(identity: Identity, hits: &[Hit]) -> Foreign {
         Identity::Unfinished { fs, at } => found.push((unfinished(fs), at)),
         Identity::Odd { what, at } => found.push((what, at)),
     }
-    // What could be chance, or a mere copy, is named only where there is nothing better.
+    // A weak signature, or a copy, is named only if there is nothing better.
     let strongest = hits.iter().map(|hit| hit.weight).max();
     let is_wanted = |hit: &&Hit| match strongest {
         Some(strongest) if strongest < Weight::Plain => found.is_empty() && hit.weight == strongest,
@@ -247,7 +246,7 @@ mod tests {
         matches!(found, Found::Unsettled(made) if made.fs_type() == fs)
     }
 
-    /// What is at which byte.
+    /// Blocks and their offsets.
     type Contents = Vec<(u64, Vec<u8>)>;
 
     fn disk(contents: &[(u64, &[u8])]) -> MemoryDisk {
@@ -399,7 +398,7 @@ mod tests {
         ];
         for (start, superblock) in contents {
             let raids = [
-                // The first two begin where the filesystem ends, the last is where it begins.
+                // The first two begin where the filesystem ends, the last is at its start.
                 (8192, 8192, md::tests::version_1(BYTES), "(md 1.0)"),
                 (65_536, 65_536, md::tests::version_0(512 << 20), "(md 0.90)"),
                 (0, BYTES - 4096, md::tests::version_1(4096), "(md 1.2)"),
@@ -413,7 +412,7 @@ mod tests {
                     other => panic!("{other:?} instead of {expected}"),
                 }
             }
-            // The magic number alone is nothing.
+            // The magic number alone does not count.
             let mut disk = MemoryDisk::new(BYTES + 8192);
             disk.write(start, &superblock);
             disk.write(BYTES, md::MAGIC);
@@ -436,14 +435,14 @@ mod tests {
         Witness::Formatting(Attempt::of(UUID))
     }
 
-    /// What somebody may have restored beneath a mark.
+    /// Content that may have been restored under a mark.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     enum Is {
-        /// What a mkfs that was killed leaves.
+        /// The remains of a killed mkfs.
         Leftover,
-        /// A filesystem that is whole.
+        /// A valid filesystem.
         Whole,
-        /// What neither of them is.
+        /// Neither.
         Damaged,
     }
 
@@ -530,7 +529,7 @@ mod tests {
         ] {
             assert!(is_sound(&found, FsType::Xfs), "{found:?}");
         }
-        // The mark goes when all of it is on the disk.
+        // The mark is erased once everything is on the disk.
         let mut disk = disk(&[(0, &xfs::tests::sector_of(&UUID, 0))]);
         disk.witness = attempt();
         let found = look(&disk, "vol-1").unwrap();
@@ -576,7 +575,7 @@ mod tests {
             matches!(&found, Found::Unsettled(made) if made.fs_type() == FsType::Xfs),
             "{found:?}"
         );
-        // Nobody has used it yet, so this mark is of a format that did not end.
+        // The volume was never in use, so this mark belongs to an interrupted format.
         disk.write(MARK_AT, &mark::encode("vol-2").unwrap());
         let found = look(&disk, "vol-1").unwrap();
         assert!(matches!(found, Found::Foreign(_)), "{found:?}");
@@ -599,7 +598,7 @@ mod tests {
                 let found = look(&marked(&contents, witness), "vol-1").unwrap();
                 let is_found = match (found, witness) {
                     (Found::Known(_), Witness::Used) => is == Is::Whole,
-                    // It is mounted when the disk has it that it is in use.
+                    // It is mounted once the record of its use is on the disk.
                     (Found::Unsettled(_), Witness::UseBegun) => is == Is::Whole,
                     (Found::Foreign(_), _) => is != Is::Whole,
                     (other, _) => panic!("{other:?}"),
@@ -659,7 +658,7 @@ mod tests {
         );
     }
 
-    /// Every row of the table that can stand alone is found on an otherwise empty device.
+    /// Every row of the table that can occur alone is found on an otherwise blank device.
     #[test]
     fn every_signature_is_found_where_it_is() {
         for row in TABLE.iter().filter(|row| row.check.is_none()) {

@@ -5,19 +5,19 @@ use std::ops::Range;
 use super::field::{le16, le32};
 use crate::filesystem::crc32c::crc32c;
 
-/// Where the primary superblock is, whatever the block size.
+/// The offset of the primary superblock, for any block size.
 pub(in crate::filesystem) const AT: u64 = 1024;
 /// Its size.
 pub(in crate::filesystem) const BYTES: usize = 1024;
-/// What is before it belongs to boot loaders: ext neither reads nor writes it.
+/// Reserved for boot loaders: ext neither reads nor writes it.
 pub(super) const UNUSED: Range<u64> = 0..AT;
-/// Where in it the magic number is, little-endian.
+/// The offset of the magic number in it, little-endian.
 pub(super) const MAGIC_AT: u64 = 0x38;
 /// The magic number, as the bytes on disk.
 pub(super) const MAGIC: &[u8] = &[0x53, 0xef];
 
 const CHECKSUM_AT: usize = 0x3fc;
-/// `s_checksum_type`: the only one there is.
+/// `s_checksum_type`: its only value.
 const CRC32C: u8 = 1;
 
 const COMPAT_HAS_JOURNAL: u32 = 0x4;
@@ -25,13 +25,13 @@ const INCOMPAT_JOURNAL_DEV: u32 = 0x8;
 const INCOMPAT_64BIT: u32 = 0x80;
 const RO_COMPAT_BIGALLOC: u32 = 0x200;
 const RO_COMPAT_METADATA_CSUM: u32 = 0x400;
-/// What ext3 can have: filetype, recover, meta_bg; sparse_super, large_file, btree_dir.
+/// The features of ext3: filetype, recover, meta_bg; sparse_super, large_file, btree_dir.
 const EXT3_INCOMPAT: u32 = 0x2 | 0x4 | 0x10;
 const EXT3_RO_COMPAT: u32 = 0x1 | 0x2 | 0x4;
 /// `EXT4_MAX_BLOCK_LOG_SIZE` less `EXT4_MIN_BLOCK_LOG_SIZE`: blocks of 1 to 64 KiB.
 const LOG_BLOCK_SIZE_MAX: u32 = 6;
 
-/// What growing needs to know of an ext4 filesystem.
+/// The fields that growing an ext4 filesystem needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::filesystem) struct Superblock {
     /// Bytes of a block.
@@ -46,7 +46,7 @@ pub(in crate::filesystem) struct Superblock {
     pub(in crate::filesystem) cluster_blocks: u64,
     /// Blocks of a group's inode table.
     pub(in crate::filesystem) inode_blocks: u64,
-    /// Blocks that a group needs besides, if it holds a copy of the superblock.
+    /// Blocks of a group's metadata, in addition, if it holds a copy of the superblock.
     pub(in crate::filesystem) copy_blocks: u64,
 }
 
@@ -57,20 +57,20 @@ impl Superblock {
     }
 }
 
-/// What 1024 bytes are.
+/// The content of the 1024 bytes.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::filesystem) enum Verdict {
     /// No ext superblock.
     Absent,
-    /// An ext4 filesystem that the kernel would look into.
+    /// A valid ext4 filesystem.
     Sound(Superblock),
-    /// A member of the family that is not mounted here, or cannot be on this device.
+    /// A filesystem of the family that is not mounted here, or that cannot be on this device.
     Other(String),
-    /// The magic number, and then nothing that makes sense.
+    /// The magic number with impossible values.
     Damaged(String),
 }
 
-/// Judges a superblock on a device of `device_bytes` bytes. What the kernel would mount is sound.
+/// Judges a superblock on a device of `device_bytes` bytes. Sound if the kernel would mount it.
 pub(in crate::filesystem) fn judge(block: &[u8], device_bytes: u64) -> Verdict {
     if block.len() < BYTES || !block[0x38..].starts_with(MAGIC) {
         return Verdict::Absent;
@@ -104,7 +104,7 @@ pub(in crate::filesystem) fn judge(block: &[u8], device_bytes: u64) -> Verdict {
     }
 }
 
-/// A copy of the superblock at the start of a block group, good enough to be named.
+/// A copy of the superblock at the start of a block group, plausible enough to be named.
 pub(super) fn is_copy(block: &[u8]) -> bool {
     let features = (le32(block, 0x60), le32(block, 0x64));
     le16(block, 0x5a) != 0 && geometry(block, features.0, features.1).is_some()
@@ -138,7 +138,7 @@ fn geometry(block: &[u8], incompat: u32, ro_compat: u32) -> Option<Superblock> {
         Some(log) if is_bigalloc => 1_u64.checked_shl(log)?,
         _ => 1,
     };
-    // Revision 0 has inodes of 128 bytes and no field that says so.
+    // Revision 0 has inodes of 128 bytes and no field for their size.
     let inode_bytes = if le32(block, 0x4c) == 0 {
         128
     } else {
@@ -176,7 +176,7 @@ pub(super) mod tests {
 
     const DEVICE_BYTES: u64 = 1 << 30;
 
-    /// A superblock such as mke2fs writes for 1 GiB, as far as it is looked at.
+    /// A superblock as mke2fs writes it for 1 GiB, reduced to the fields that are checked.
     pub(in crate::filesystem) fn superblock() -> Vec<u8> {
         let mut block = vec![0; BYTES];
         let mut put = |at: usize, value: u32| {
@@ -266,7 +266,7 @@ pub(super) mod tests {
         fn one_changed_bit_is_never_sound(bit in 0..BYTES * 8) {
             let mut block = superblock();
             block[bit / 8] ^= 1 << (bit % 8);
-            // Without the feature bit there is no checksum to be wrong.
+            // Without the feature bit there is no checksum.
             prop_assume!(bit != 0x64 * 8 + 10);
             prop_assert!(!matches!(judge(&block, DEVICE_BYTES), Verdict::Sound(_)));
         }

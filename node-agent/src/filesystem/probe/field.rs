@@ -1,5 +1,5 @@
-//! Numbers in superblocks. A field past the end of the block reads as 0, which no valid superblock
-//! has where it is asked for; so nothing here can fail or panic on a short or hostile block.
+//! Numbers in superblocks. A field past the end of the block reads as 0, which is invalid in every
+//! field that is read here; so no function can fail or panic on a short or hostile block.
 
 fn array<const N: usize>(block: &[u8], at: usize) -> [u8; N] {
     at.checked_add(N)

@@ -1,4 +1,4 @@
-//! Which filesystem a device begins with, by its superblock alone.
+//! Detects the filesystem at the start of a device, by its superblock alone.
 
 use std::fmt;
 use std::ops::Range;
@@ -13,24 +13,24 @@ use crate::filesystem::FsType;
 use crate::filesystem::witness::Attempt;
 use crate::kernel::Kernel;
 
-/// Here, where a software RAID of version 1.1 or 1.2 has its superblock, mkfs puts structures of
-/// the filesystem: no data of users.
+/// mkfs writes filesystem structures where a software RAID of version 1.1 or 1.2 has its
+/// superblock: it never holds user data.
 const START_BYTES: u64 = 8 << 10;
 
-/// What the superblocks at the start say.
+/// The result of reading the superblocks at the start.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::filesystem) enum Identity {
-    /// Nothing: there is no superblock of ext, xfs or btrfs.
+    /// There is no superblock of ext, xfs or btrfs.
     Nothing,
-    /// ext4, fit to be mounted.
+    /// ext4, mountable.
     Ext4(ext4::Superblock),
-    /// xfs, fit to be mounted.
+    /// xfs, mountable.
     Xfs(xfs::Superblock),
-    /// btrfs on this device alone, fit to be mounted.
+    /// btrfs on this device alone, mountable.
     Btrfs(btrfs::Superblock),
-    /// A superblock whose mkfs has not ended, and where it is.
+    /// A superblock whose mkfs was interrupted, and its offset.
     Unfinished { fs: FsType, at: u64 },
-    /// A superblock that is not to be mounted here, and where it is.
+    /// A superblock that must not be mounted here, and its offset.
     Odd { what: String, at: u64 },
 }
 
@@ -56,8 +56,7 @@ impl Identity {
         let xfs = xfs::judge(areas.get(0, head).unwrap_or_default(), bytes);
         let ext = ext4::judge(areas.get(ext4::AT, ext4::BYTES).unwrap_or_default(), bytes);
         match (xfs, ext) {
-            // Last: it begins 64 KiB into the device, where whoever made one of the others on it
-            // later may have left it.
+            // Last: it begins at 64 KiB, where a later mkfs of another type may have left it.
             (xfs::Verdict::Absent, ext4::Verdict::Absent) => {
                 let block = areas.get(btrfs::AT, btrfs::BYTES).unwrap_or_default();
                 Self::of_btrfs(btrfs::judge(block, bytes))
@@ -66,7 +65,7 @@ impl Identity {
             (xfs::Verdict::Absent, ext4::Verdict::Other(what) | ext4::Verdict::Damaged(what)) => {
                 Identity::Odd { what, at: ext4::AT }
             }
-            // The two bytes of ext are a place in xfs that its inode lists use.
+            // xfs may have the two bytes of ext in its inode lists.
             (xfs::Verdict::Sound(xfs), ext4::Verdict::Absent | ext4::Verdict::Damaged(_)) => {
                 Identity::Xfs(xfs)
             }
@@ -105,7 +104,7 @@ impl Identity {
         }
     }
 
-    /// The filesystem that can be mounted.
+    /// The mountable filesystem.
     pub(in crate::filesystem) fn fs_type(&self) -> Option<FsType> {
         match self {
             Identity::Ext4(_) => Some(FsType::Ext4),
@@ -115,10 +114,10 @@ impl Identity {
         }
     }
 
-    /// Whether a mkfs of that attempt can have left it half made. mkfs.ext4 and mkfs.btrfs make
-    /// their superblock valid after all the rest is on the disk, so theirs is whole if it is valid.
-    /// mkfs.xfs waits for the disk only after that: what it left is known by its UUID, as long as
-    /// nobody has mounted it.
+    /// Whether a mkfs of that attempt may have left it half made. mkfs.ext4 and mkfs.btrfs make
+    /// their superblock valid once everything else is on the disk, so their filesystem is complete
+    /// if it is valid. mkfs.xfs syncs only afterwards: its remains are identified by their UUID,
+    /// until the filesystem is mounted.
     pub(super) fn may_be_half_made(&self, attempt: Attempt) -> bool {
         match self {
             Identity::Nothing | Identity::Unfinished { .. } => true,
@@ -127,9 +126,9 @@ impl Identity {
         }
     }
 
-    /// A signature that this superblock cannot stand beside: somebody put something else onto the
-    /// device later. Elsewhere a signature is most likely just what a user has stored, and no
-    /// reason to refuse a good volume.
+    /// A signature that contradicts this superblock: something else was written to the device
+    /// later. Anywhere else a signature is most likely a user's data, and no reason to refuse a
+    /// good volume.
     pub(super) fn contradicts(&self, hit: &Hit) -> bool {
         match hit.weight {
             Weight::Decisive => !self.users().contains(&hit.at),
@@ -138,8 +137,8 @@ impl Identity {
         }
     }
 
-    /// The bytes of which any may be data of users, who can choose it to look like a signature.
-    /// Where the filesystem has ended, there is none.
+    /// The bytes that may be user data, which users can make look like a signature. There are none
+    /// past the end of the filesystem.
     fn users(&self) -> Range<u64> {
         match self {
             Identity::Ext4(superblock) => START_BYTES..superblock.bytes(),
@@ -149,7 +148,7 @@ impl Identity {
         }
     }
 
-    /// The bytes at the start that hold neither data of users nor fields of the superblock itself,
+    /// The bytes at the start that hold neither user data nor fields of the superblock itself,
     /// whose UUID can be anything.
     fn unused(&self) -> Range<u64> {
         match self {
@@ -171,7 +170,7 @@ impl Identity {
     }
 }
 
-/// What to call a filesystem whose mkfs has not ended.
+/// The description of a filesystem whose mkfs was interrupted.
 pub(super) fn unfinished(fs: FsType) -> String {
     let article = if fs == FsType::Btrfs { "a" } else { "an" };
     format!("{article} {fs} filesystem that mkfs did not finish")

@@ -1,11 +1,11 @@
-//! The mark that says "a format of this volume is under way". It is written before mkfs and erased
-//! after it, always before the first mount; whoever finds it may format again.
+//! The mark "a format of this volume is in progress". It is written before mkfs and erased after
+//! it, always before the first mount. If it is found, the volume may be formatted again.
 //!
 //! On disk, at byte 100 MiB, little-endian: magic (16 bytes), version (u32), length of the volume
-//! id (u32), the id, zeros; at byte 508 the CRC-32C of what is before it; zeros up to 4096. All of
-//! it is in the first 512 bytes, which disks write whole or not at all: a torn mark cannot be.
+//! id (u32), the id, zeros; at byte 508 the CRC-32C of all bytes before it; zeros up to 4096. All
+//! of it is in the first 512 bytes, which disks write atomically, so a mark cannot be torn.
 //!
-//! Once the device is in use, users can write this too: whoever reads a mark asks for its witness
+//! Once the device is in use, users can write such a mark too: it counts only with its witness
 //! (`filesystem/witness.rs`).
 
 use crate::filesystem::crc32c::crc32c;
@@ -13,8 +13,8 @@ use crate::filesystem::witness::FORMATTING;
 
 use super::field;
 
-/// Where the mark is. A fixed place, since the volume may grow before a format is tried again; and
-/// this one, since mkfs of ext4 and xfs leave it alone (see `mkfs.rs` for what that takes).
+/// The offset of the mark. Fixed, since the volume may grow before a format is retried; and at 100
+/// MiB, since mkfs of ext4 and xfs do not write there (`mkfs.rs` has the options for that).
 pub(in crate::filesystem) const MARK_AT: u64 = 100 << 20;
 /// The size of the mark, one block for any device.
 pub(in crate::filesystem) const MARK_BYTES: usize = 4096;
@@ -22,11 +22,11 @@ pub(in crate::filesystem) const MARK_BYTES: usize = 4096;
 const MAGIC: &[u8; 16] = b"BELAY-MKFS-MARK\n";
 const VERSION: u32 = 1;
 const ID_AT: usize = 24;
-/// The longest volume id of CSI.
+/// The maximum length of a CSI volume id.
 const ID_BYTES_MAX: usize = 128;
 const CHECKSUM_AT: usize = 508;
 
-/// A format of this volume that has begun and not ended. Nothing but a mark can make one.
+/// A format of this volume that was interrupted. Only a mark can make one.
 #[derive(Debug)]
 pub(crate) struct Interrupted {
     volume: String,
@@ -34,25 +34,25 @@ pub(crate) struct Interrupted {
 }
 
 impl Interrupted {
-    /// It was said of this very device.
+    /// Whether the mark was read from this device.
     pub(in crate::filesystem) fn is_about(&self, volume: &str, bytes: u64) -> bool {
         self.volume == volume && self.bytes == bytes
     }
 }
 
-/// What is at the mark's place.
+/// The content at the mark's offset.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Mark {
     /// No mark.
     Absent,
-    /// A mark that is not whole, or of a version that is not known.
+    /// A damaged mark, or of an unknown version.
     Unreadable,
     /// A valid mark of this volume.
     Of(String),
 }
 
 impl Mark {
-    /// The leave to format `volume` again, if the mark is its own.
+    /// The permission to format `volume` again, if the mark is its own.
     pub(super) fn interrupted(&self, volume: &str, bytes: u64) -> Option<Interrupted> {
         match self {
             Mark::Of(id) if id == volume => Some(Interrupted {
@@ -63,7 +63,7 @@ impl Mark {
         }
     }
 
-    /// What to call it where it is no leave to format `volume`.
+    /// Its description if it does not permit formatting `volume`.
     pub(super) fn foreign_name(&self, volume: &str) -> Option<String> {
         match self {
             Mark::Absent => None,
@@ -76,7 +76,7 @@ impl Mark {
     }
 }
 
-/// The mark of a volume; `None` for an id that no CSI volume can have.
+/// The mark of a volume; `None` for an id that is not valid in CSI.
 pub(in crate::filesystem) fn encode(volume: &str) -> Option<[u8; MARK_BYTES]> {
     if !(1..=ID_BYTES_MAX).contains(&volume.len()) {
         return None;
@@ -91,8 +91,8 @@ pub(in crate::filesystem) fn encode(volume: &str) -> Option<[u8; MARK_BYTES]> {
     Some(block)
 }
 
-/// Reads the block at the mark's place. A mark counts only if it is, to the last byte, what
-/// [`encode`] would write for the volume it names.
+/// Reads the block at the mark's offset. A mark counts only if it equals, to the last byte, the
+/// output of [`encode`] for the volume that it names.
 pub(super) fn decode(block: &[u8]) -> Mark {
     if !block.starts_with(MAGIC) {
         return Mark::Absent;

@@ -1,24 +1,24 @@
 //! Superblocks of Linux software RAID, with their checksums (Linux: include/uapi/linux/raid/md_p.h,
-//! drivers/md/md.c). A member of a RAID 1 with its superblock at the end begins like the
-//! filesystem that is on the array, so here the magic number alone is not enough to go by.
+//! drivers/md/md.c). A member of a RAID 1 with its superblock at the end begins like the filesystem
+//! on the array, so the magic number alone does not suffice.
 
 use super::field::{le16, le32, le64};
 
 /// `MD_SB_MAGIC`, as the bytes on disk.
 pub(super) const MAGIC: &[u8] = &[0xfc, 0x4e, 0x2b, 0xa9];
-/// `MD_SB_BYTES`: the size of either superblock at most.
+/// `MD_SB_BYTES`: the maximum size of either superblock.
 pub(super) const BYTES: usize = 4096;
 
 /// Version 1: the fixed part, before the roles of the devices.
 const FIXED_BYTES: usize = 256;
-/// Version 1: `sb_csum`, and `max_dev` that says how many roles follow.
+/// Version 1: `sb_csum`, and `max_dev`, the number of roles that follow.
 const CHECKSUM_AT: usize = 216;
 /// Version 0.90: `sb_csum`, word 38.
 const OLD_CHECKSUM_AT: usize = 152;
-/// `MD_RESERVED_BYTES`: what version 0.90 keeps free at the end.
+/// `MD_RESERVED_BYTES`: reserved by version 0.90 at the end.
 const OLD_RESERVED_BYTES: u64 = 64 << 10;
 
-/// A valid superblock of version 1.0, 1.1 or 1.2, which says itself that it is at byte `at`.
+/// A valid superblock of version 1.0, 1.1 or 1.2 that records `at` as its own offset.
 pub(super) fn is_version_1(block: &[u8], at: u64) -> bool {
     let length = usize::from(le16(block, 220)) * 2 + FIXED_BYTES;
     let Some(covered) = block.get(..length) else {
@@ -37,7 +37,7 @@ pub(super) fn is_version_0(block: &[u8], device_bytes: u64) -> bool {
     };
     let stored = le32(block, OLD_CHECKSUM_AT);
     let data_bytes = u64::from(le32(block, 32)) * 1024;
-    // The kernel compares the sums folded to 16 bits, since machines disagreed about the rest.
+    // The kernel compares the sums folded to 16 bits, since architectures differ in the rest.
     le32(block, 4) == 0
         && data_bytes + OLD_RESERVED_BYTES <= device_bytes
         && halves(fold(sum(covered).wrapping_sub(u64::from(stored)))) == halves(stored)
@@ -53,7 +53,7 @@ fn sum(covered: &[u8]) -> u64 {
 
 #[expect(
     clippy::cast_possible_truncation,
-    reason = "the low half is what is wanted"
+    reason = "only the low half of the sum is used"
 )]
 fn fold(sum: u64) -> u32 {
     (sum as u32).wrapping_add((sum >> 32) as u32)
@@ -69,7 +69,7 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// What mdadm writes for a member of an array of two, at byte `at`.
+    /// The superblock that mdadm writes for a member of an array of two, at byte `at`.
     pub(in crate::filesystem) fn version_1(at: u64) -> Vec<u8> {
         let mut block = vec![0; BYTES];
         block[..4].copy_from_slice(MAGIC);
@@ -83,7 +83,7 @@ pub(super) mod tests {
         block
     }
 
-    /// What mdadm writes for an array of `data_bytes` with the old metadata.
+    /// The superblock that mdadm writes for an array of `data_bytes` with the old metadata.
     pub(in crate::filesystem) fn version_0(data_bytes: u64) -> Vec<u8> {
         let mut block = vec![0; BYTES];
         block[..4].copy_from_slice(MAGIC);

@@ -1,9 +1,9 @@
-//! What is on a device. Reads only; never writes, never mounts, starts no process.
+//! Determines the content of a device. Reads only; never writes, never mounts, starts no process.
 //!
-//! The answer is built in this order, cheapest first: superblocks and signatures at both ends, the
-//! witness of a format and its mark, signatures at backup places, and at last every byte that can
-//! be other than zero. Only the last step can say [`Found::Blank`]; the signatures before it
-//! decide which filesystem is there, and else only give what is found a name.
+//! In this order, cheapest first: superblocks and signatures at both ends, the witness of a format
+//! and its mark, signatures at the offsets of backups, and last every byte that can be other than
+//! zero. Only the last step can return [`Found::Blank`]; the signatures before it select the
+//! filesystem, or name other content.
 
 mod areas;
 mod blank;

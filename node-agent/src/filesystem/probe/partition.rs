@@ -1,19 +1,19 @@
-//! The partition table of PCs (Linux: block/partitions/msdos.c). The two bytes that announce it
-//! are shared with every boot sector, so the entries decide.
+//! The partition table of PCs (Linux: block/partitions/msdos.c). Every boot sector has its two
+//! magic bytes, so the entries decide.
 
 use super::field::le32;
 
 /// The last two bytes of the first sector.
 pub(super) const MAGIC: &[u8] = &[0x55, 0xaa];
-/// Where they are.
+/// Their offset.
 pub(super) const MAGIC_AT: u64 = 510;
 
 const ENTRIES_AT: usize = 446;
 const ENTRY_BYTES: usize = 16;
-/// The type of the one entry that only guards a GPT.
+/// The type of the protective entry of a GPT.
 const PROTECTIVE: u8 = 0xee;
 
-/// Four plausible entries, at least one of them in use for more than guarding a GPT.
+/// Four plausible entries, at least one of them in use and not protective.
 pub(super) fn is_table(sector: &[u8]) -> bool {
     let Some(entries) = sector.get(ENTRIES_AT..ENTRIES_AT + 4 * ENTRY_BYTES) else {
         return false;

@@ -1,11 +1,11 @@
-//! How a signature is described, and how a table of them is held against a device.
+//! The description of a signature, and the search of a device for a table of them.
 
 use std::collections::BTreeSet;
 
 use super::areas::Areas;
 use super::disk::ALIGN_BYTES;
 
-/// Where on a device a magic number is.
+/// The location of a magic number on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     /// This many bytes from the start.
@@ -17,7 +17,7 @@ pub(super) enum Place {
 }
 
 impl Place {
-    /// The place on a device of `bytes` bytes, if it has it.
+    /// The offset on a device of `bytes` bytes, if the device is large enough.
     pub(super) fn on(self, bytes: u64) -> Option<u64> {
         match self {
             Place::Start(at) => Some(at),
@@ -28,31 +28,31 @@ impl Place {
     }
 }
 
-/// How much a signature says.
+/// How conclusive a signature is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Weight {
-    /// A few bytes that can be there by chance: names what is found, if nothing better does.
+    /// A few bytes that can occur by chance: names the content if nothing better does.
     Weak,
-    /// A spare copy of what is described elsewhere: likewise. A mkfs that did not end leaves some.
+    /// A backup copy of another structure: likewise. An interrupted mkfs leaves some.
     Copy,
-    /// A spare copy that no mkfs of ours leaves without the original: likewise.
+    /// A backup copy that no mkfs of ours leaves without the original: likewise.
     Relic,
-    /// Enough to go by where the filesystem that is also there has no data of users.
+    /// Conclusive where a filesystem on the same device has no user data.
     Plain,
-    /// Checksummed and sure of its own place: holds anywhere that is not a valid filesystem's.
+    /// With a checksum and its own offset: conclusive anywhere but in a valid filesystem.
     Decisive,
 }
 
-/// What else must be true, given the areas read so far, the place and the size of the device.
+/// An additional check, given the areas read so far, the offset and the size of the device.
 pub(super) type Check = fn(&Areas, u64, u64) -> bool;
 
 /// One row of the table.
 pub(super) struct Signature {
-    /// What it is called in messages, with its article.
+    /// Its description for messages, with an article.
     pub(super) name: &'static str,
-    /// The places of its magic number.
+    /// The locations of its magic number.
     pub(super) at: &'static [Place],
-    /// The magic number. It lies within one block of [`ALIGN_BYTES`].
+    /// The magic number, within one block of [`ALIGN_BYTES`].
     pub(super) magic: &'static [u8],
     pub(super) weight: Weight,
     pub(super) check: Option<Check>,
@@ -62,12 +62,12 @@ pub(super) struct Signature {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Hit {
     pub(super) name: &'static str,
-    /// The byte of the device at which its magic number is.
+    /// The offset of its magic number on the device.
     pub(super) at: u64,
     pub(super) weight: Weight,
 }
 
-/// Every signature that is within `areas` of a device of `bytes` bytes, in the table's order.
+/// Every signature within `areas` of a device of `bytes` bytes, in the table's order.
 pub(super) fn scan(table: &'static [Signature], areas: &Areas, bytes: u64) -> Vec<Hit> {
     let rows = table
         .iter()
@@ -85,7 +85,7 @@ pub(super) fn scan(table: &'static [Signature], areas: &Areas, bytes: u64) -> Ve
     hits.collect()
 }
 
-/// The blocks that must still be read before every row of the table has been tried.
+/// The blocks that are still to be read to check every row of the table.
 pub(super) fn blocks_left(table: &'static [Signature], areas: &Areas, bytes: u64) -> BTreeSet<u64> {
     let rows = table
         .iter()

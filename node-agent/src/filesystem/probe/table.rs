@@ -1,5 +1,5 @@
-//! The table of signatures: what, where, which bytes. Most specific first, since the first hit
-//! gives what is found its name. ext4, xfs and btrfs themselves are not here: `identity.rs` judges
+//! The table of signatures: description, location, bytes. Most specific first, since the first
+//! match names the content. ext4, xfs and btrfs themselves are not in it: `identity.rs` judges
 //! them.
 //!
 //! Numbers are from the named headers of Linux and from the on-disk format documents of each
@@ -46,7 +46,7 @@ const fn relic(name: &'static str, at: &'static [Place], magic: &'static [u8]) -
     }
 }
 
-/// Where a second LUKS2 header can be: its distance is the size of the first.
+/// The offsets of a second LUKS2 header: each is a possible size of the first.
 const LUKS2_SECOND: &[Place] = &[
     Start(16 * KIB),
     Start(32 * KIB),
@@ -58,7 +58,7 @@ const LUKS2_SECOND: &[Place] = &[
     Start(2 * MIB),
     Start(4 * MIB),
 ];
-/// The name-value list of each of the four labels of 256 KiB: its first name, past two lengths.
+/// The name-value list of each of the four labels of 256 KiB: its first name, after two lengths.
 const ZFS_LABELS: &[Place] = &[
     Start(16 * KIB + 20),
     Start(272 * KIB + 20),
@@ -92,11 +92,11 @@ const EXT_COPIES: &[Place] = &[
     Start(384 * MIB + ext4::MAGIC_AT),
     Start(640 * MIB + ext4::MAGIC_AT),
 ];
-/// mkfs.btrfs gives them their magic number only after that of the first superblock is on the disk.
+/// mkfs.btrfs writes their magic number only after that of the first superblock is on the disk.
 const BTRFS_COPIES: &[Place] = &[Start(64 * MIB + 0x40), Start(256 * GIB + 0x40)];
 const BCACHE: &[u8] = b"\xc6\x85\x73\xf6\x4e\x1a\x45\xca\x82\x65\xf5\x7f\x48\xba\x6d\x81";
 const BCACHEFS: &[u8] = b"\xc6\x85\x73\xf6\x66\xce\x90\xa9\xd9\x6a\x60\xcf\x80\x3d\xf7\xef";
-/// 8.0 to 8.3, 8.4 after a crash, 9: activity log and bitmap are before it.
+/// 8.0 to 8.3, 8.4 after a crash, 9: activity log and bitmap precede it.
 const DRBD: &[Place] = &[End {
     align: 4 * KIB,
     back: 4 * KIB - 60,
@@ -193,7 +193,7 @@ pub(super) const TABLE: &[Signature] = &[
     Signature { name: "an MBR partition table", at: &[Start(partition::MAGIC_AT)],
         magic: partition::MAGIC, weight: Plain, check: Some(is_mbr) },
     row("a BSD disklabel", &[Start(64), Start(512)], b"\x57\x45\x56\x82"),
-    // What is left of a filesystem whose first superblock is gone.
+    // Remains of a filesystem without its first superblock.
     Signature { name: "a copy of an ext superblock", at: EXT_COPIES, magic: ext4::MAGIC,
         weight: Weight::Copy, check: Some(is_ext_copy) },
     copy("a copy of an xfs superblock", &[Part(4), Part(2)], xfs::MAGIC), // mkfs: 4 groups, ours: 2

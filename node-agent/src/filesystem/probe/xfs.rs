@@ -1,4 +1,4 @@
-//! The superblock of XFS (Linux: fs/xfs/libxfs/xfs_format.h, `struct xfs_dsb`). Big-endian, but
+//! The superblock of XFS (Linux: fs/xfs/libxfs/xfs_format.h, `struct xfs_dsb`). Big-endian, except
 //! for the checksum.
 
 use std::ops::{Range, RangeInclusive};
@@ -6,42 +6,42 @@ use std::ops::{Range, RangeInclusive};
 use super::field::{be16, be32, be64, le32};
 use crate::filesystem::crc32c::crc32c;
 
-/// The most that is looked at: the superblock fills one sector, and sectors are this at most.
+/// The superblock fills one sector, and this is the maximum size of a sector.
 pub(super) const BYTES_MAX: usize = 32_768;
 /// `XFS_SB_MAGIC`, as the bytes on disk at offset 0.
 pub(super) const MAGIC: &[u8] = b"XFSB";
 
 /// From the end of the superblock's fields to the end of the first block: zeros, and the headers of
-/// the first allocation group, which have magic numbers of their own.
+/// the first allocation group, which have different magic numbers.
 pub(super) const UNUSED: Range<u64> = 304..4096;
 
 const CHECKSUM_AT: usize = 224;
 const SECTOR_BYTES_MIN: usize = 512;
 const BLOCK_BYTES: RangeInclusive<u64> = 512..=65_536;
 
-/// What is to be known of an XFS filesystem before it is mounted.
+/// Facts about an XFS filesystem before it is mounted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::filesystem) struct Superblock {
-    /// `sb_features_incompat`: a kernel that does not know one of these does not mount it.
+    /// `sb_features_incompat`: a kernel that does not know one of these refuses to mount it.
     pub(in crate::filesystem) incompat: u32,
     /// The size of the filesystem.
     pub(super) bytes: u64,
     /// `sb_uuid`.
     pub(super) uuid: [u8; 16],
-    /// `sb_lsn` is that of mkfs, so nobody has mounted it for writing and unmounted it.
+    /// `sb_lsn` is that of mkfs: it was never mounted for writing and unmounted.
     pub(super) is_untouched: bool,
 }
 
-/// What a device begins with.
+/// The content of the start of a device.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::filesystem) enum Verdict {
     /// No XFS superblock.
     Absent,
-    /// A filesystem that the kernel would look into.
+    /// A valid filesystem.
     Sound(Superblock),
-    /// One whose mkfs has not ended.
+    /// A filesystem whose mkfs was interrupted.
     Unfinished,
-    /// One that cannot be mounted, and why.
+    /// A filesystem that cannot be mounted, and why.
     Other(String),
 }
 
@@ -68,7 +68,7 @@ pub(in crate::filesystem) fn judge(head: &[u8], device_bytes: u64) -> Verdict {
     if version == 5 && !has_right_checksum(head, sector_bytes) {
         return other("a damaged xfs superblock (wrong checksum)");
     }
-    // sb_inprogress: mkfs clears it with its last write, and the kernel refuses it.
+    // sb_inprogress: mkfs clears it with its last write; the kernel refuses to mount with it.
     if head[126] != 0 {
         return Verdict::Unfinished;
     }
@@ -95,7 +95,7 @@ fn has_right_checksum(head: &[u8], sector_bytes: usize) -> bool {
     let Some(sector) = head.get(..sector_bytes) else {
         return false;
     };
-    // It covers the whole sector, with zeros where it stands itself.
+    // It covers the whole sector, with zeros in its own field.
     let crc = crc32c(!0, &sector[..CHECKSUM_AT]);
     let crc = crc32c(crc, &[0; 4]);
     !crc32c(crc, &sector[CHECKSUM_AT + 4..]) == le32(sector, CHECKSUM_AT)
@@ -109,7 +109,7 @@ pub(super) mod tests {
 
     const DEVICE_BYTES: u64 = 1 << 30;
 
-    /// A superblock such as mkfs.xfs writes for 1 GiB, as far as it is looked at.
+    /// A superblock as mkfs.xfs writes it for 1 GiB, reduced to the fields that are checked.
     pub(in crate::filesystem) fn sector() -> Vec<u8> {
         let mut sector = vec![0; 512];
         sector[..4].copy_from_slice(MAGIC);
@@ -131,7 +131,7 @@ pub(super) mod tests {
         sector
     }
 
-    /// As mkfs.xfs has it until its last write.
+    /// The same before the last write of mkfs.xfs.
     pub(in crate::filesystem) fn unfinished() -> Vec<u8> {
         let mut sector = sector();
         sector[126] = 1;

@@ -1,4 +1,4 @@
-//! Devices as other tools leave them: each is told for what it is, and none is written to.
+//! Devices as other tools leave them: each is identified, and none is written to.
 
 use super::*;
 use crate::filesystem::FsType;
@@ -7,7 +7,7 @@ use crate::filesystem::probe::{MARK_AT, encode_mark};
 
 const KEY: &[u8] = b"a key of no worth";
 
-/// What must be said of an image, with and without its data map.
+/// The expected description of an image, with and without its data map.
 fn expect_foreign(image: &Image, what: &str, at: u64) {
     let before = image.state();
     let kernel = Linux::detect().unwrap();
@@ -96,7 +96,7 @@ fn filesystems_made_by_hand_are_known() {
     );
 }
 
-/// What any user of a volume can bring about, by filling it with a block of his choice.
+/// A user of a volume can bring this about, by filling it with a chosen block.
 #[test]
 fn blocks_that_a_user_has_stored_do_not_take_his_volume_away() {
     let bytes = 512 * MIB;
@@ -225,7 +225,7 @@ fn a_table_written_over_a_filesystem_is_told_by_name() {
     expect_foreign(&over_xfs, both, 0);
 }
 
-/// Made by hand: pvcreate and mdadm want a block device. blkid says whether we did it right.
+/// Made by hand: pvcreate and mdadm need a block device. blkid checks that it is right.
 #[test]
 fn members_of_volume_groups_and_arrays_are_told_by_name() {
     let image = Image::new(256 * MIB);

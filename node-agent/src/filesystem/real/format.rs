@@ -1,4 +1,4 @@
-//! Formatting with the installed mkfs, whichever version it is.
+//! Formatting with the installed mkfs, of any version.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ impl Image {
         let permit = match examine(&kernel, &device) {
             Found::Blank(blank) => Permit::from(blank),
             Found::Interrupted(interrupted) => Permit::from(interrupted),
-            other => panic!("no leave to format: {other:?}"),
+            other => panic!("no permission to format: {other:?}"),
         };
         format(&kernel, &device, fs, permit, deadline)
     }
@@ -37,7 +37,7 @@ impl Image {
         witness::ask(&kernel, Some(&file)).unwrap()
     }
 
-    /// As if the agent had died before it could let the file testify that it is in use.
+    /// As if the agent had crashed before the file recorded that it is in use.
     fn begin_format_only(&self) -> String {
         let kernel = Linux::detect().unwrap();
         let held = self.hold(&kernel);
@@ -45,8 +45,8 @@ impl Image {
         witness::begin_format(&kernel, &held.device(self.bytes, VOLUME)).unwrap()
     }
 
-    /// Makes what a mkfs leaves that is cut short: of ext4 no superblock, of btrfs one with another
-    /// magic number, of xfs one that is whole while other parts may not have come to the disk.
+    /// Makes the remains of an interrupted mkfs: for ext4 no superblock, for btrfs one with another
+    /// magic number, for xfs a valid one, with other parts perhaps not on the disk.
     fn make_leftovers(&self, fs: FsType) {
         let uuid = self.begin_format_only();
         match fs {
@@ -158,9 +158,9 @@ fn the_features_are_those_of_linux_5_14_and_no_more() {
     assert_eq!(superblock[0xc4], 0, "another checksum than crc32c");
 }
 
-/// The sizes at which a structure of mkfs could come to lie at 100 MiB: group boundaries, and the
-/// steps at which journals and allocation groups grow; from 1258 to 1261 MiB mkfs.btrfs would put
-/// metadata there if it were let.
+/// The sizes at which a structure of mkfs could overlap 100 MiB: group boundaries, and the steps at
+/// which journals and allocation groups grow; from 1258 to 1261 MiB mkfs.btrfs would put metadata
+/// there by default.
 #[test]
 fn the_mark_outlives_mkfs_on_devices_of_every_size() {
     let kernel = Linux::detect().unwrap();
@@ -205,7 +205,7 @@ fn the_mark_outlives_mkfs_on_devices_of_every_size() {
 fn a_format_that_is_killed_can_be_tried_again_even_as_another_type() {
     for fs in FsType::ALL {
         let image = Image::new(GIB);
-        // From not at all to finished: where it is cut is left to chance, the end is not.
+        // From not started to finished: the point of the kill is random, the result is not.
         for millis in [0, 1, 2, 3, 5, 8, 13, 21] {
             match image.format(fs, Duration::from_millis(millis)) {
                 Ok(()) => break,
@@ -253,8 +253,8 @@ fn leftovers_of_any_type_are_written_over() {
     }
 }
 
-/// As after a restore into the file whose format was cut short, which leaves the witness, and the
-/// mark in what the backup does not cover.
+/// As after a restore into a file whose format was interrupted: the witness stays, and the mark too
+/// if the backup does not cover it.
 #[test]
 #[ignore = "needs root: make test"]
 fn a_filesystem_that_was_restored_beneath_a_mark_is_no_leftover() {
@@ -287,11 +287,11 @@ fn a_filesystem_that_was_restored_beneath_a_mark_is_no_leftover() {
     }
 }
 
-/// Where btrfs has the first byte of its magic number, and its copy of that. mkfs.btrfs makes the
-/// copy valid last.
+/// The offsets of the first byte of the magic number of btrfs, and of its copy. mkfs.btrfs makes
+/// the copy valid last.
 const BTRFS_MAGICS_AT: [u64; 2] = [(64 << 10) + 0x40, (64 << 20) + 0x40];
 
-/// All tries to end a format give the filesystem the UUID by which the next one knows it again.
+/// All attempts to complete a format use the same UUID, by which the next one identifies it.
 #[test]
 #[ignore = "needs root: make test"]
 fn an_xfs_gets_the_uuid_of_its_witness() {
@@ -304,7 +304,7 @@ fn an_xfs_gets_the_uuid_of_its_witness() {
     assert_ne!(image.begin_format_only(), uuid, "a new format");
 }
 
-/// As if the agent had died between erasing the mark and taking the witness away.
+/// As if the agent had crashed between erasing the mark and removing the witness.
 #[test]
 #[ignore = "needs root: make test"]
 fn a_witness_left_behind_goes_before_the_filesystem_is_known() {
@@ -315,7 +315,7 @@ fn a_witness_left_behind_goes_before_the_filesystem_is_known() {
         image.begin_format_only();
         let before = image.state();
         let Found::Unsettled(made) = image.examine(VOLUME) else {
-            panic!("the witness is not seen");
+            panic!("the witness is not found");
         };
         assert!(image.state() == before);
         assert!(matches!(image.witness(), Witness::Formatting(_)));
@@ -333,8 +333,7 @@ fn a_witness_left_behind_goes_before_the_filesystem_is_known() {
     }
 }
 
-/// The files of procfs have no extended attributes; they stand for those of a filesystem that has
-/// none.
+/// Files of procfs have no extended attributes, like those of a filesystem without any.
 #[test]
 #[ignore = "needs root: make test"]
 fn without_a_place_for_the_witness_nothing_is_formatted() {
@@ -358,7 +357,7 @@ fn without_a_place_for_the_witness_nothing_is_formatted() {
         "{failure}"
     );
     assert!(matches!(image.examine(VOLUME), Found::Blank(_)));
-    // What is formatted already can still be used there.
+    // A volume that is already formatted can still be used there.
     assert_eq!(witness::ask(&kernel, Some(&file)).unwrap(), Witness::Absent);
     witness::begin_use(&kernel, &file).unwrap();
 }

@@ -1,5 +1,5 @@
-//! Growing what is mounted on loop devices of our own. The mounts are attached nowhere: closing
-//! their descriptors unmounts them.
+//! Growing filesystems on our own loop devices. The mounts are detached: closing their descriptors
+//! unmounts them.
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ use crate::filesystem::{FsType, Permit, format};
 use crate::kernel::{Cause, LoopMode, MountAttrs};
 
 const DEADLINE: Duration = Duration::from_secs(120);
-/// Others on the machine take loop devices too.
+/// Other processes bind loop devices too.
 const ATTEMPTS_MAX: usize = 50;
 
-/// A loop device over an image. It unbinds itself when the last descriptor is closed.
+/// A loop device over an image. Unbound when its last descriptor is closed.
 struct Loop {
     number: u32,
     fd: OwnedFd,
@@ -38,10 +38,10 @@ impl Loop {
                 Err(error) => panic!("{error}"),
             }
         }
-        panic!("{ATTEMPTS_MAX} loop devices were free and then were not");
+        panic!("{ATTEMPTS_MAX} free loop devices were taken by others");
     }
 
-    /// A directory of the filesystem, mounted nowhere.
+    /// A directory of a detached mount of the filesystem.
     fn mount(&self, kernel: &Linux, fs: FsType) -> OwnedFd {
         let context = kernel.fsopen(fs.name()).unwrap();
         let source = format!("/dev/loop{}", self.number);
@@ -118,7 +118,7 @@ fn a_mounted_filesystem_grows_once_to_the_size_of_its_device() {
     }
 }
 
-/// The room that mkfs itself leaves at the end must not be asked of the kernel at every stage.
+/// The space that mkfs itself leaves at the end must not cause an ioctl at every stage.
 #[test]
 #[ignore = "needs root: make test"]
 fn a_device_of_an_odd_size_is_full_from_the_start() {

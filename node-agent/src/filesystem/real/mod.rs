@@ -1,7 +1,7 @@
 //! Probe, format and grow with the real tools, on image files; growing on real loop devices.
 //!
-//! Image files need no root: the kernel verbs that are used here work on them as on devices. Only
-//! the witness of a format does.
+//! Image files need no root: the kernel verbs used here work on them as on devices. Only the
+//! witness of a format needs it.
 
 mod corpus;
 mod format;
@@ -22,10 +22,10 @@ use crate::kernel::{Kernel, Open};
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
-/// The volume that every image is, unless a test says otherwise.
+/// The volume id of every image, unless a test names another.
 const VOLUME: &str = "vol-00000000000000000000000000000001";
 
-/// Which package has a tool, for whoever has to install it.
+/// The package of each tool.
 const PACKAGES: [(&str, &str); 13] = [
     ("mke2fs", "e2fsprogs"),
     ("e2fsck", "e2fsprogs"),
@@ -42,7 +42,7 @@ const PACKAGES: [(&str, &str); 13] = [
     ("blkid", "util-linux"),
 ];
 
-/// Runs a tool that must succeed; what it printed.
+/// Runs a tool that must succeed; returns its output.
 fn tool(program: &str, args: &[&str]) -> String {
     let output = Command::new(program)
         .args(args)
@@ -64,7 +64,7 @@ fn tool(program: &str, args: &[&str]) -> String {
     printed
 }
 
-/// A sparse file in a directory of its own.
+/// A sparse file in its own directory.
 struct Image {
     dir: TempDir,
     bytes: u64,
@@ -124,7 +124,7 @@ impl Image {
         examine(&kernel, &self.hold(&kernel).device(self.bytes, volume))
     }
 
-    /// Everything by which a write would show: each range of data, and the times and blocks.
+    /// Everything that a write would change: each range of data, and the times and blocks.
     fn state(&self) -> (Vec<(u64, Vec<u8>)>, [i64; 3]) {
         let kernel = Linux::detect().unwrap();
         let file = kernel.open(&self.path(), Open::FileRead).unwrap();
