@@ -1,11 +1,11 @@
-//! The few threads on which system calls of one driver may wait for a disk. Each driver has its
-//! own, so that one whose storage hangs takes none from another.
+//! The threads on which system calls of one driver may wait for a disk. Each driver has its own, so
+//! that hung storage of one driver does not block another.
 //!
-//! Bounded: a node whose disks hang must not collect threads. Work that takes long gives its place
-//! on, so that a dead disk holds up its own volume and nothing else: places count work that makes
-//! headway, and threads are what is bounded in the end. Reads cannot take all places, so one
-//! volume, which has at most one change under way, always leaves a place to the others. mkfs has
-//! places of its own: a dozen blank volumes never keep an unmount waiting.
+//! Bounded: a node with hung disks must not accumulate threads. Slow work releases its slot, so
+//! that a dead disk blocks only its own volume: slots limit the work that makes progress, and a
+//! separate limit bounds the threads. Reads cannot take all slots, so one volume, which has at most
+//! one change in progress, always leaves a slot to the others. mkfs has separate slots: a dozen
+//! blank volumes never delay an unmount.
 
 #[cfg(test)]
 mod tests;
@@ -23,17 +23,17 @@ use crate::operation::phase::{Phase, Progress};
 
 /// Work that makes headway at once. Each thread costs 70 KiB.
 const PLACES: usize = 4;
-/// How many of the places may be taken by reads, of one volume or of many.
+/// How many of the slots reads may take, of one volume or of many.
 const READ_PLACES: usize = 2;
-/// mkfs children that run at once; they are bound by the disk, not by us.
+/// mkfs children that run at once; the disk limits them, not the CPU.
 const FORMAT_PLACES: usize = 2;
-/// Threads whose work takes long, beyond the places. When that many volumes hang, the places are
-/// all that is left.
+/// Threads with slow work, in addition to the slots. When that many volumes hang, only the slots
+/// remain.
 const SLOW_MAX: usize = 64;
-/// The same for reads, so that those of a disk that is gone leave room for its unmounts.
+/// The same for reads, so that those of a dead disk leave threads for its unmounts.
 const SLOW_READS_MAX: usize = 16;
 
-/// Threads that the runtime may need for one driver: all places, and its work of [`apart`].
+/// The maximum number of threads of one driver: all slots, and its work of [`apart`].
 pub(crate) const THREADS_MAX: usize = PLACES + FORMAT_PLACES + SLOW_MAX + SLOW_READS_MAX + 1;
 
 /// Gauge: threads that work for operations, by `state`.
@@ -41,21 +41,21 @@ const THREADS: &str = "belay_pool_threads";
 /// Gauge: operations that wait for a thread.
 const WAITING: &str = "belay_pool_waiting";
 
-/// What kind of work it is, and thus which places it may take.
+/// The kind of work, and thus the slots that it may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lane {
     /// Changes something.
     Change,
-    /// Looks only.
+    /// Changes nothing.
     Read,
-    /// May start mkfs, which takes longer as a rule.
+    /// May start mkfs, which usually takes longer.
     Format,
 }
 
 impl Lane {
-    /// From when on its work takes long. A change: beyond what a mount of a sound disk needs, and
-    /// short enough that others hardly notice that they waited for it. mkfs: beyond what it needs
-    /// for all but the largest volumes; who then still holds a place has a disk that hangs.
+    /// After this time, work counts as slow. A change: longer than a mount on a healthy disk takes,
+    /// and short enough to wait for. mkfs: longer than it takes for all but the largest volumes; if
+    /// it still runs, its disk hangs.
     fn slow_after(self) -> Duration {
         match self {
             Lane::Change | Lane::Read => Duration::from_secs(1),
@@ -63,16 +63,16 @@ impl Lane {
         }
     }
 
-    /// What calls wait for, as their callers are told.
+    /// The resource that a call waits for, for its errors.
     fn place_name(self) -> &'static str {
         match self {
-            Lane::Change | Lane::Read => "a place on the agent's threads, which slow disks hold",
-            Lane::Format => "one of the two places for mkfs, which other volumes have",
+            Lane::Change | Lane::Read => "a slot on the agent's threads, which slow disks occupy",
+            Lane::Format => "one of the two mkfs slots, which other volumes occupy",
         }
     }
 }
 
-/// Who may use the threads of one driver.
+/// The slots of one driver.
 pub(crate) struct Pool {
     places: Arc<Semaphore>,
     read_places: Arc<Semaphore>,
@@ -82,16 +82,16 @@ pub(crate) struct Pool {
     waiting: AtomicU32,
 }
 
-/// Describes what [`measure`] sets. To be called once.
+/// Describes the gauges of [`measure`]. Call it once.
 pub(crate) fn announce() {
     metrics::describe_gauge!(THREADS, "Threads that work for operations.");
     metrics::describe_gauge!(WAITING, "Operations that wait for a thread.");
 }
 
-/// A right to run, given back when dropped.
+/// A slot, released when dropped.
 struct Place {
     _place: OwnedSemaphorePermit,
-    /// For reads alone.
+    /// Only for reads.
     _read: Option<OwnedSemaphorePermit>,
 }
 
@@ -108,11 +108,12 @@ impl Pool {
         })
     }
 
-    /// Runs `work`, the whole of a job or a part of it, on a thread. Others see its progress.
+    /// Runs `work`, the whole of a job or a part of it, on a thread, and shows its progress in the
+    /// job.
     ///
     /// # Errors
-    /// Those of `work`; why the job was given up, if it was while it waited for a place;
-    /// `INTERNAL`, and perhaps still running, when `work` panicked.
+    /// Those of `work`; the reason, if the job was cancelled while it waited for a slot;
+    /// `INTERNAL`, perhaps still running, if `work` panicked.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         ticket: &Ticket,
@@ -146,7 +147,7 @@ impl Pool {
         })
     }
 
-    /// Lets others have the place of work that takes long, as long as threads are left.
+    /// Releases the slot of slow work, while threads are left.
     fn give_on(&self, lane: Lane, place: Place) -> Result<OwnedSemaphorePermit, Place> {
         let slow = match lane {
             Lane::Change | Lane::Format => &self.slow,
@@ -174,7 +175,7 @@ fn taken(places: &Semaphore, of: usize) -> u32 {
     u32::try_from(of.saturating_sub(places.available_permits())).unwrap_or(u32::MAX)
 }
 
-/// Shows the work of a thread to those who look at the job.
+/// Shows the work of a thread in the job's view.
 struct Window(Arc<Progress>);
 
 impl Watch for Window {
@@ -183,7 +184,7 @@ impl Watch for Window {
     }
 }
 
-/// One in a count, as long as it lives.
+/// Counts one while it exists.
 struct Counted<'a>(&'a AtomicU32);
 
 impl<'a> Counted<'a> {
@@ -199,8 +200,8 @@ impl Drop for Counted<'_> {
     }
 }
 
-/// Runs work of the start of a driver on a thread beyond the places: its disk may not answer, and
-/// a driver has one such work at a time.
+/// Runs work of a driver's start on a thread without a slot: its disk may not answer, and a driver
+/// has only one such work at a time.
 pub(crate) fn apart<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> impl Future<Output = Result<T, Failure>> {
@@ -210,17 +211,17 @@ pub(crate) fn apart<T: Send + 'static>(
 
 async fn permit(places: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit, Failure> {
     let permit = Arc::clone(places).acquire_owned().await;
-    permit.map_err(|_| Failure::bug("the pool is closed; the agent is ending"))
+    permit.map_err(|_| Failure::bug("the pool is closed; the agent is shutting down"))
 }
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "this is the one place that hands work to threads"
+    reason = "the only function that starts threads"
 )]
 fn spawn<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
     tokio::task::spawn_blocking(work)
 }
 
 fn broke_off<T>(error: JoinError) -> Result<T, Failure> {
-    Err(Failure::bug(format!("an operation broke off: {error}")).may_be_running())
+    Err(Failure::bug(format!("an operation ended abnormally: {error}")).may_be_running())
 }

@@ -1,4 +1,4 @@
-//! The pool: who gets a thread, who waits, and what a slow disk takes from others.
+//! The pool: which call gets a thread, which waits, and how a slow disk affects the others.
 
 use std::sync::mpsc;
 
@@ -11,7 +11,7 @@ use tokio::time::advance;
 use super::*;
 use crate::operation::phase::{Clock, Operation};
 
-/// Jobs on a pool, whose work hangs until it is let go.
+/// Jobs on a pool, whose work hangs until it is released.
 struct Bench {
     jobs: Jobs<u64>,
     pool: Arc<Pool>,
@@ -31,7 +31,7 @@ impl Bench {
         }
     }
 
-    /// Is on a thread when this returns, or waits for one.
+    /// Returns when the job is on a thread, or waits for one.
     async fn begin(&self, key: &str, lane: Lane) -> Work {
         let (begins, has_begun) = tokio::sync::oneshot::channel();
         let (release, released) = mpsc::channel::<()>();
@@ -40,7 +40,7 @@ impl Bench {
             let work = move |ticket: Ticket| async move {
                 let hang = move |_: &Progress| {
                     begins.send(()).unwrap();
-                    // It ends with the test, also with one that fails.
+                    // It ends with the test, even if the test fails.
                     assert!(released.recv().is_err());
                     Ok(1)
                 };
@@ -62,7 +62,7 @@ impl Bench {
         self.pool.waiting.load(Ordering::Relaxed)
     }
 
-    /// The gauges: threads that work, that format, that are slow, and who waits for one.
+    /// The gauges: threads that work, that format, that are slow, and waiting operations.
     fn shown(&self) -> [u32; 4] {
         let recorder = PrometheusBuilder::new().build_recorder();
         metrics::with_local_recorder(&recorder, || measure(std::slice::from_ref(&self.pool)));
@@ -99,7 +99,7 @@ async fn work_that_takes_long_gives_its_place_on() {
         hung.push(bench.begin(&format!("hung-{n}"), Lane::Change).await);
     }
     let next = bench.begin("next", Lane::Change).await;
-    assert_eq!(bench.waiting(), 1, "all places are taken");
+    assert_eq!(bench.waiting(), 1, "all slots are taken");
     advance(Lane::Change.slow_after() + Duration::from_millis(1)).await;
     next.end().await;
     assert_eq!(bench.pool.slow.available_permits(), SLOW_MAX - PLACES);
@@ -126,7 +126,7 @@ async fn threads_are_bounded_and_who_finds_none_is_given_up_at_the_deadline() {
     }
     let late = bench.begin("late", Lane::Change).await;
     assert_eq!(bench.waiting(), 1);
-    // By hand: the clock does not run on by itself while threads work.
+    // By hand: the paused clock does not advance while threads work.
     advance(CHANGE_DEADLINE).await;
     let failure = late.job.await.unwrap().unwrap_err();
     assert!(
@@ -183,7 +183,7 @@ async fn the_gauges_follow_the_threads_and_those_who_wait_for_one() {
     }
     let format = bench.begin("format", Lane::Format).await;
     assert_eq!(bench.shown(), [4, 1, 0, 1]);
-    // The four are slow now, and the one that waited has a place.
+    // The four are slow now, and the waiting one has a slot.
     advance(Lane::Change.slow_after() + Duration::from_millis(1)).await;
     let late = changes.pop().unwrap();
     late.has_begun.await.unwrap();

@@ -1,4 +1,4 @@
-//! Answers of the node service.
+//! Responses of the node service.
 
 use belay_contract::drivers::Profile;
 use belay_proto::csi::v1 as csi;
@@ -7,7 +7,7 @@ use csi::node_service_capability::{Rpc as RpcCapability, Type, rpc};
 
 use crate::operation::{StorageComplaint, VolumeStats, VolumeUsage};
 
-/// What this agent can do with volumes of that driver.
+/// The capabilities of this agent for volumes of that driver.
 pub(super) fn capabilities(profile: &Profile) -> csi::NodeGetCapabilitiesResponse {
     let mode = AccessMode::SingleNodeMultiWriter;
     let capabilities = [
@@ -20,7 +20,7 @@ pub(super) fn capabilities(profile: &Profile) -> csi::NodeGetCapabilitiesRespons
         ),
         (rpc::Type::GetVolumeHealth, true),
         (rpc::Type::GetStorageHealth, true),
-        // Gone in 1.13, and what kubelets up to 1.36 ask for.
+        // Removed in 1.13; kubelets up to 1.36 check for it.
         (rpc::Type::VolumeCondition, true),
     ];
     let kinds = capabilities.into_iter().filter(|(_, can)| *can);
@@ -72,7 +72,7 @@ pub(super) fn storage(complaints: Vec<StorageComplaint>) -> csi::NodeGetStorageH
     }
 }
 
-/// protobuf has int64 where sizes are meant; no real size comes near the limit.
+/// protobuf has int64 for sizes; no real size is near the limit.
 pub(super) fn signed(count: u64) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }

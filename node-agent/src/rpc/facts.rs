@@ -1,4 +1,4 @@
-//! What `/metrics` and the status page show of a driver: its volumes as the calls have shown them,
+//! A driver's part of `/metrics` and the status page: its volumes as the calls have reported them,
 //! and the filesystem of its backing files, measured on the pool.
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -29,7 +29,7 @@ impl Storage {
         }
     }
 
-    /// What the pages show from now on.
+    /// Sets the values for the pages.
     pub(super) fn keep(&self, space: Space) {
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(space);
     }
@@ -54,8 +54,8 @@ impl<K: Kernel> Facts for NodeService<K> {
 
     fn measure(self: Arc<Self>) -> Measuring {
         Box::pin(async move {
-            // A driver that is not up, and a disk that does not answer, have their own reports:
-            // readiness, and the hung operation that this becomes.
+            // A driver that is not up, and a disk that does not answer, are reported elsewhere: by
+            // readiness, and as a hung operation.
             let Ok(node) = self.node() else { return };
             let pool = Arc::clone(&self.pool);
             let job = |ticket: Ticket| async move {

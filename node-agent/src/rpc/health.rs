@@ -1,4 +1,4 @@
-//! The two calls about health. Callers that ask again and again share one thread.
+//! The two health calls. Repeated calls share one thread.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::operation::phase::Progress;
 use crate::operation::{self, StorageComplaint};
 use crate::pool::Lane;
 
-/// The looks that are going on.
+/// The running health checks.
 pub(super) struct Looks {
     volumes: Jobs<Complaints>,
     storage: Jobs<Vec<StorageComplaint>>,
@@ -28,14 +28,14 @@ impl Looks {
         }
     }
 
-    /// A question about this volume that hangs.
+    /// A hung health check of this volume.
     pub(super) fn hung(&self, id: &VolumeId) -> Option<JobView> {
         self.volumes.hung(|key| reads::concerns(key, id))
     }
 }
 
 impl<K: Kernel> NodeService<K> {
-    /// What is wrong with one volume.
+    /// The health of one volume.
     pub(super) async fn volume_health(
         &self,
         message: csi::NodeGetVolumeHealthRequest,
@@ -63,7 +63,7 @@ impl<K: Kernel> NodeService<K> {
         };
         let rpc = Rpc::NodeGetVolumeHealth;
         match self.looks.volumes.run(&key, rpc, 0, look).await {
-            // What hangs may be this very question, which then has its answer.
+            // The hung call may be this one, which now has its answer.
             Err(failure) if failure.kind == Kind::Timeout => {
                 let hung = self.hung(&id).ok_or(failure)?;
                 Ok(reads::complaints(&hung))
@@ -72,7 +72,7 @@ impl<K: Kernel> NodeService<K> {
         }
     }
 
-    /// What is wrong with the storage behind all volumes.
+    /// The health of the storage behind all volumes.
     pub(super) async fn storage_health(
         &self,
         message: csi::NodeGetStorageHealthRequest,

@@ -1,5 +1,5 @@
-//! From a decoded request to an operation and back to a message. No system call is made here and no
-//! path is judged.
+//! Converts decoded requests to operations, and results to messages. Makes no system call and
+//! judges no path.
 
 mod encode;
 mod facts;

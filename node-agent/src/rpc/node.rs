@@ -22,36 +22,36 @@ use crate::operation::phase::Progress;
 use crate::operation::{self, Node, Published, Thread, VolumeStats};
 use crate::pool::{Lane, Pool};
 
-/// The CSI Node service over the operations.
+/// The CSI Node service.
 pub(crate) struct NodeService<K: Kernel> {
     pub(super) node: Late<K>,
     pub(super) pool: Arc<Pool>,
-    /// One job a volume; its value is the size in bytes that an expansion answers with.
+    /// One job per volume; its value is the size in bytes that an expansion returns.
     pub(super) changes: Jobs<u64>,
     reads: Reads,
     pub(super) looks: Looks,
     pub(super) volumes: Volumes,
     pub(super) storage: Storage,
-    /// Questions whether a volume is to be detached.
+    /// Checks whether a detach is pending for a volume.
     wishes: Jobs<bool>,
     info: csi::NodeGetInfoResponse,
     capabilities: csi::NodeGetCapabilitiesResponse,
 }
 
-/// Who this node is, for NodeGetInfo.
+/// The identity of this node, for NodeGetInfo.
 pub(crate) struct NodeIdentity {
-    /// Of which driver.
+    /// The driver.
     pub(crate) profile: &'static Profile,
-    /// The id that controllers know it by.
+    /// The node id that controllers use.
     pub(crate) id: String,
-    /// How many volumes it takes; 0 says nothing.
+    /// The maximum number of volumes; 0: unlimited.
     pub(crate) volumes_max: u32,
-    /// Where it is.
+    /// Its topology.
     pub(crate) topology: Option<HashMap<String, String>>,
 }
 
 impl<K: Kernel> NodeService<K> {
-    /// Of a driver that is not up yet, and why; see [`NodeService::come_up`].
+    /// The service of a driver that is not up yet, and why; see [`NodeService::come_up`].
     pub(crate) fn new(why: &str, pool: Arc<Pool>, identity: NodeIdentity) -> Self {
         let info = csi::NodeGetInfoResponse {
             node_id: identity.id,
@@ -72,7 +72,7 @@ impl<K: Kernel> NodeService<K> {
         }
     }
 
-    /// What hangs for this volume, if anything does. Asks no disk.
+    /// The hung job of this volume, if any. Queries no disk.
     pub(super) fn hung(&self, id: &VolumeId) -> Option<JobView> {
         let change = self.changes.view(id.as_str());
         let change = change.filter(|look| look.is_hung);
@@ -129,7 +129,7 @@ impl<K: Kernel> NodeService<K> {
         let id = publish.id.clone();
         let (node, pool) = (self.node()?, Arc::clone(&self.pool));
         let job = |ticket: Ticket| async move {
-            // Mostly no disk is asked, and then a thread would cost more than the work.
+            // Usually it queries no disk, and a thread would cost more than the work.
             let unseen = Progress::default();
             let published = operation::publish(&node, &unseen, &publish, Thread::Only)?;
             if published == Published::WantsPool {
@@ -145,8 +145,8 @@ impl<K: Kernel> NodeService<K> {
         Ok(())
     }
 
-    /// Whether the volume is to be detached, by its file. No job of the volume's, since a call of
-    /// the kubelet's would have to come again for it.
+    /// Whether a detach is pending for the volume, according to its file. Not a job of the volume,
+    /// since a call of the kubelet would then be refused.
     ///
     /// # Errors
     /// Those of [`operation::is_wanted`].
@@ -162,10 +162,10 @@ impl<K: Kernel> NodeService<K> {
             .await
     }
 
-    /// Unstages a volume that is to be detached and that the kubelet has forgotten.
+    /// Unstages a volume with a pending detach that is unknown to the kubelet.
     ///
     /// # Errors
-    /// `ABORTED` while anything else is done with it; those of [`operation::release`].
+    /// `ABORTED` while another operation on it is in progress; those of [`operation::release`].
     pub(crate) async fn release(&self, id: VolumeId) -> Result<(), Failure> {
         let mark = fingerprint(&(&id, "release"));
         let volume = id.clone();
@@ -226,7 +226,7 @@ impl<K: Kernel> NodeService<K> {
             pool.run(&ticket, Lane::Read, work).await
         };
         match self.reads.stats(&id, &path, read).await {
-            // What hangs may be this very question.
+            // The hung call may be this one.
             Err(failure) if failure.kind == Kind::Timeout => match self.hung(&id) {
                 Some(look) => self.reads.last(&id, &path, &look),
                 None => Err(failure),

@@ -1,5 +1,5 @@
-//! Questions of how full volumes are: they come every minute for every volume, and must neither
-//! pile up on one that hangs nor stop the kubelet's housekeeping for it.
+//! Volume statistics: requested every minute for every volume, they must neither pile up on a hung
+//! volume nor stop the kubelet's housekeeping for it.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -15,19 +15,19 @@ use belay_server::work::{JobView, Jobs, Ticket};
 
 use crate::operation::{VolumeStats, VolumeUsage};
 
-/// How long a question may take: the kubelet asks all its volumes once a minute.
+/// How long a call may take: the kubelet queries all its volumes once a minute.
 pub(super) const DEADLINE: Duration = Duration::from_secs(10);
-/// Most volumes whose last answers are kept: some MiB at worst, and more than any node has.
+/// The maximum number of volumes with kept results: some MiB at worst, and more than any node has.
 const KEPT_MAX: usize = 16_384;
 
-/// The questions that are being asked, and the last answers.
+/// The running calls, and the last results.
 pub(super) struct Reads {
-    /// Callers that ask the same again and again share one thread for it.
+    /// Callers that repeat the same call share one thread.
     asking: Jobs<VolumeStats>,
     answered: Mutex<Answered>,
 }
 
-/// The last answer of each path of a volume, and when it came.
+/// The last result for each path of a volume, and its time.
 type Answered = HashMap<VolumeId, Vec<(PathBuf, Instant, VolumeUsage)>>;
 
 impl Reads {
@@ -38,7 +38,7 @@ impl Reads {
         }
     }
 
-    /// How full the volume is at that path, by the job `read`.
+    /// The usage of the volume at that path, by the job `read`.
     pub(super) async fn stats<F>(
         &self,
         id: &VolumeId,
@@ -72,7 +72,7 @@ impl Reads {
         }
     }
 
-    /// What the volume answered last, where it now hangs in what `look` shows.
+    /// The volume's last result, for a volume that hangs as in `look`.
     pub(super) fn last(
         &self,
         id: &VolumeId,
@@ -81,12 +81,12 @@ impl Reads {
     ) -> Result<VolumeStats, Failure> {
         let Some((then, usage)) = self.kept(id, path) else {
             return Err(Failure::timeout(format!(
-                "volume {id}: the storage is slow or does not answer: {look}; ask again later"
+                "volume {id}: the storage is slow or does not answer: {look}; retry later"
             )));
         };
         let mut complaints = complaints(look);
         let seconds = then.elapsed().as_secs();
-        let message = format!("how full it is was read {seconds} s ago, before it hung");
+        let message = format!("the usage was read {seconds} s ago, before it hung");
         complaints.add(volume::STATISTICS_OLD, message);
         Ok(VolumeStats { usage, complaints })
     }
@@ -98,12 +98,12 @@ impl Reads {
         Some((*then, *usage))
     }
 
-    /// A question about this volume that hangs.
+    /// A hung call for this volume.
     pub(super) fn hung(&self, id: &VolumeId) -> Option<JobView> {
         self.asking.hung(|key| concerns(key, id))
     }
 
-    /// The volume has left a path, and what it answered there means nothing any more.
+    /// Drops the results of a volume that was unmounted from a path.
     pub(super) fn forget(&self, id: &VolumeId) {
         self.answered().remove(id);
     }
@@ -113,23 +113,23 @@ impl Reads {
     }
 }
 
-/// The complaint about a volume that hangs in what `look` shows.
+/// The health reason of a volume that hangs as in `look`.
 pub(super) fn complaints(look: &JobView) -> Complaints {
     let mut complaints = Complaints::default();
     let message = format!(
         "the storage is slow or does not answer: {look}; see the node's kernel log for the disk \
-         or server behind it; all comes back by itself once it answers"
+         or server behind it; the volume recovers when it answers"
     );
     complaints.add(volume::OPERATION_HUNG, message);
     complaints
 }
 
-/// The key of a question about this volume. Neither an id nor a path has a NUL in it.
+/// The key of a call for this volume. Neither an id nor a path contains a NUL.
 pub(super) fn key(id: &VolumeId, what: impl fmt::Display) -> String {
     format!("{id}\0{what}")
 }
 
-/// Whether it is of this volume.
+/// Whether the key is of this volume.
 pub(super) fn concerns(key: &str, id: &VolumeId) -> bool {
     let rest = key.strip_prefix(id.as_str());
     rest.is_some_and(|rest| rest.starts_with('\0'))

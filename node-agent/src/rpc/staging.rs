@@ -1,5 +1,4 @@
-//! A stage from its beginning to its end: where its disk is not there yet, and where it must be
-//! formatted first.
+//! A complete stage: waits for its disk if that is missing, and formats it first if it must.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,15 +14,15 @@ use crate::operation::phase::Progress;
 use crate::operation::{self, Formatting, Node, Staged};
 use crate::pool::{Lane, Pool};
 
-/// How long a stage waits for its disk. Less than a caller waits for its answer, which then says
-/// which disks there are.
+/// How long a stage waits for its disk. Less than the caller waits for the answer, which can then
+/// list the disks.
 const DISK_MAX: Duration = Duration::from_secs(90);
 
-/// Stages the volume. While its disk is not there, that holds no thread and no slot, and an unstage
-/// ends it.
+/// Stages the volume. While its disk is missing, the call holds no thread and no slot, and an
+/// unstage cancels it.
 ///
 /// # Errors
-/// Those of [`operation::stage`]; `UNAVAILABLE` when the disk does not come.
+/// Those of [`operation::stage`]; `UNAVAILABLE` if the disk does not appear.
 pub(super) async fn stage_when_there<K: Kernel>(
     ticket: &Ticket,
     pool: &Pool,
@@ -34,7 +33,7 @@ pub(super) async fn stage_when_there<K: Kernel>(
     let (mut lane, mut formatting) = (Lane::Change, Formatting::Ask);
     let end = Instant::now() + DISK_MAX;
     loop {
-        // From before the look: what comes meanwhile is a change.
+        // Subscribed before the check, so that no change is missed.
         let arrivals = node.arrivals();
         let (node, stage) = (Arc::clone(node), Arc::clone(&stage));
         let work = move |progress: &Progress| operation::stage(&node, progress, &stage, formatting);
@@ -45,7 +44,7 @@ pub(super) async fn stage_when_there<K: Kernel>(
                 let change = tokio::time::timeout_at(end, changed(arrivals));
                 if ticket.wait("the volume's disk", change).await?.is_err() {
                     let seconds = DISK_MAX.as_secs();
-                    let message = format!("{missing}; waited for it for {seconds} s");
+                    let message = format!("{missing}; waited {seconds} s");
                     return Err(Failure::new(Kind::Unreachable, message));
                 }
             }
@@ -60,6 +59,6 @@ async fn changed(arrivals: Option<watch::Receiver<u64>>) {
     {
         return;
     }
-    // Nothing is left that could change them.
+    // The index will not change again.
     std::future::pending().await
 }

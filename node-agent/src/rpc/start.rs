@@ -1,4 +1,4 @@
-//! What is no call of a kubelet's: a driver that comes up, and what a killed agent left of it.
+//! Events that are no calls of a kubelet: a driver comes up, or a killed agent left a device bound.
 
 use std::sync::Arc;
 
@@ -13,12 +13,12 @@ use crate::operation::phase::Progress;
 use crate::pool::Lane;
 
 impl<K: Kernel> NodeService<K> {
-    /// The driver works from now on.
+    /// The driver is ready from now on.
     pub(crate) fn come_up(&self, node: Node<K>) {
         self.node.set(node);
     }
 
-    /// The driver does not work yet, and this is what its callers are told.
+    /// The driver is not ready yet; its callers get this reason.
     pub(crate) fn fails(&self, why: &str) {
         self.node.fails(why);
     }
@@ -31,8 +31,9 @@ impl<K: Kernel> NodeService<K> {
         self.node.get()
     }
 
-    /// Frees a device that a killed agent may have left bound, see [`Node::free_remnant`]. Whether
-    /// it did: while anything else is done with the volume, that finds the device.
+    /// Frees a device that a killed agent may have left bound, see [`Node::free_remnant`]. Returns
+    /// whether it did: not while another operation on the volume is in progress, which finds the
+    /// device.
     ///
     /// # Errors
     /// Those of [`Node::free_remnant`].

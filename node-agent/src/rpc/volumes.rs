@@ -1,6 +1,6 @@
-//! What the calls have shown of the volumes of a driver: which are staged, and which are
-//! unhealthy. Makes no calls. After a restart it is complete when the kubelet has requested the
-//! statistics of all its volumes, which it does each minute.
+//! The volumes of a driver as reported by calls: which are staged, and which are unhealthy. Makes
+//! no calls. After a restart it is complete when the kubelet has requested the statistics of all
+//! its volumes, which it does each minute.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use belay_server::health::Complaints;
 use belay_server::request::VolumeId;
 
-/// Most volumes that are noted: a few MiB at worst, and more than any node has.
+/// The maximum number of volumes: a few MiB at worst, and more than any node has.
 const KEPT_MAX: usize = 16_384;
 
 /// A condition that no call has confirmed for so long does not count: the kubelet has stopped

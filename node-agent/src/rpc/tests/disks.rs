@@ -1,4 +1,4 @@
-//! Stages that wait for their disk: for how long, at what cost, and what ends the wait.
+//! Stages that wait for their disk: how long, at what cost, and what ends the wait.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,9 +15,9 @@ use crate::operation::tests::simulated::{DISK_DRIVER, Media, Simulated};
 use crate::pool::Pool;
 use crate::rpc::{NodeIdentity, NodeService};
 
-/// More volumes than the pool has threads for work that makes headway.
+/// More volumes than the pool has threads for work that makes progress.
 const MANY: usize = 12;
-/// Far more than a thread needs to end: only one that has come to a halt needs it.
+/// Much longer than a thread needs to finish: exceeded only if it is stuck.
 const WATCHDOG: Duration = Duration::from_secs(120);
 
 type Service = Arc<NodeService<Fake>>;
@@ -42,7 +42,7 @@ fn without_disk(world: &Simulated, id: &str) -> Volume {
     volume
 }
 
-/// Its stage, once that waits.
+/// Its stage, once it waits.
 async fn waiting(service: &Service, volume: &Volume) -> JoinHandle<Result<(), Status>> {
     let (own, staged) = (Arc::clone(service), volume.clone());
     let stage = tokio::spawn(async move { send(&own, &staged, Verb::Stage).await });
@@ -104,7 +104,7 @@ async fn an_unstage_ends_the_wait_for_a_disk() {
     send(&service, &volume, Verb::Unstage).await.unwrap();
     let ended = stage.await.unwrap().unwrap_err();
     assert_eq!(ended.code(), Code::Aborted, "{ended}");
-    // Its disk comes after all, and is nobody's.
+    // A disk appears, but it is another volume's.
     world.machine.plug(Plug::virtio(&volume.file(), "late"));
     hear(&service.node().unwrap()).unwrap();
     assert_eq!(world.left(), Vec::<String>::new());

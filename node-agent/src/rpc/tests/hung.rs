@@ -1,4 +1,5 @@
-//! Questions about volumes and storage that hang: who is told what, when, and at what cost.
+//! Hung read-only calls about volumes and storage: the answer to each caller, when, and at what
+//! cost.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -26,7 +27,7 @@ use crate::rpc::reads::DEADLINE;
 use crate::rpc::{NodeIdentity, NodeService};
 
 const MOMENT: Duration = Duration::from_millis(1);
-/// Far more than a thread needs to end: only one that has come to a halt needs it.
+/// Much longer than a thread needs to finish: exceeded only if it is stuck.
 const WATCHDOG: Duration = Duration::from_secs(120);
 
 const HANGS: (StorageHealthErrorType, &str) =
@@ -34,7 +35,7 @@ const HANGS: (StorageHealthErrorType, &str) =
 
 type Stats = Result<csi::NodeGetVolumeStatsResponse, Status>;
 
-/// An agent on a clock that stands still, unless a test moves it, while threads work.
+/// An agent on a paused clock, while threads work.
 struct Bench {
     world: Simulated,
     service: Arc<NodeService<Fake>>,
@@ -112,7 +113,7 @@ impl Bench {
         }
     }
 
-    /// What one more is told who asks while the look hangs, at one of its deadlines.
+    /// The answer to one more caller while the check hangs, at one of its deadlines.
     async fn storage_health_again(&self) -> Vec<StorageBackendHealth> {
         self.world.machine.begin(None);
         let caller = tokio::spawn(self.storage_health());
@@ -121,7 +122,7 @@ impl Bench {
         told_within(DEADLINE + MOMENT, caller).await
     }
 
-    /// The same question or change, made once without a hang, tells where its system call is.
+    /// The number of a system call within this call, found by making it once without a hang.
     async fn position<T>(&self, name: &str, call: impl Future<Output = T>) -> usize {
         self.world.machine.begin(None);
         call.await;
@@ -130,7 +131,7 @@ impl Bench {
         found.unwrap_or_else(|| panic!("no {name} in {calls:?}")) + 1
     }
 
-    /// The call hangs, when this returns, in its system call of that number and name.
+    /// Returns when the call hangs in its system call of that number and name.
     async fn hang<T: Send + 'static>(
         &self,
         (at, name): (usize, &str),
@@ -166,7 +167,7 @@ impl Bench {
         volume
     }
 
-    /// What the call says without a wait for anything and without a system call.
+    /// The answer of a call that neither waits nor makes a system call.
     async fn at_once<T: Send + 'static>(
         &self,
         call: impl Future<Output = T> + Send + 'static,
@@ -180,7 +181,7 @@ impl Bench {
         caller.await.unwrap()
     }
 
-    /// What hangs goes on, and has ended when this returns.
+    /// Lets the hung call continue, and returns when it has finished.
     async fn let_go(&self, volume: &Volume) {
         self.world.machine.let_go();
         let id = VolumeId::new(volume.id.as_str()).unwrap();
@@ -194,7 +195,7 @@ impl Bench {
 
 impl Drop for Bench {
     fn drop(&mut self) {
-        // Whatever hangs still would keep the runtime from ending.
+        // A call that still hangs would keep the runtime from ending.
         self.world.machine.kill_all();
         if !std::thread::panicking() {
             assert_eq!(self.world.machine.violations(), [""; 0]);
@@ -202,26 +203,26 @@ impl Drop for Bench {
     }
 }
 
-/// Whatever can go on without a thread and without time has done so.
+/// Runs every task that can continue without a thread and without time.
 async fn settle() {
     for _ in 0..8 {
         yield_now().await;
     }
 }
 
-/// What the caller of a call that hangs since now is told at its deadline, and not before.
+/// The answer to a call that hangs from now on, at its deadline and not before.
 async fn told_at<T>(deadline: Duration, caller: JoinHandle<T>) -> T {
     advance(deadline.checked_sub(MOMENT).unwrap()).await;
     settle().await;
-    assert!(!caller.is_finished(), "told too early");
-    // One for what is left, one because timers round up.
+    assert!(!caller.is_finished(), "answered too early");
+    // One for the rest, one because timers round up.
     told_within(MOMENT * 2, caller).await
 }
 
 async fn told_within<T>(time: Duration, caller: JoinHandle<T>) -> T {
     advance(time).await;
     settle().await;
-    assert!(caller.is_finished(), "nothing was told");
+    assert!(caller.is_finished(), "not answered");
     caller.await.unwrap()
 }
 
@@ -284,7 +285,7 @@ async fn stats_of_a_volume_that_hangs_are_the_ones_from_before_and_say_so() {
     let caller = bench.hang_stats(&volume, at).await;
     assert_old(&told_at(DEADLINE, caller).await, &before);
 
-    // So that the figures from before can be told from those of now.
+    // So that earlier figures differ from those of now.
     bench.world.make_file(&volume.file(), GROWN_BYTES);
     bench.send(&volume, Verb::Expand).await.unwrap();
     assert_old(&bench.at_once(bench.stats(&volume)).await, &before);
@@ -305,7 +306,7 @@ async fn stats_of_a_volume_that_hangs_and_was_never_read_are_unknown() {
     let caller = bench.hang_stats(&volume, at).await;
     assert_unknown(told_at(DEADLINE, caller).await);
     assert_unknown(bench.at_once(bench.stats(&volume)).await);
-    assert!(is_well(&bench.stats(&other).await), "others go on");
+    assert!(is_well(&bench.stats(&other).await), "others continue");
 
     bench.let_go(&volume).await;
     assert!(is_well(&bench.stats(&volume).await));
@@ -334,7 +335,7 @@ async fn the_health_of_a_volume_whose_unstage_hangs_names_what_it_hangs_in() {
     let volume = bench.hung_unstage("vol-10").await;
     let health = bench.at_once(bench.health(&volume)).await;
     assert_hung(&health, "NodeUnstageVolume", "unmount");
-    assert_eq!(bench.health(&other).await, [], "others are well");
+    assert_eq!(bench.health(&other).await, [], "others are healthy");
 
     bench.let_go(&volume).await;
     assert_eq!(bench.health(&volume).await, []);
@@ -364,7 +365,7 @@ async fn storage_at_which_the_look_hangs_is_unreachable() {
     for words in ["NodeGetStorageHealth has been ", "now in look"] {
         assert!(message.contains(words), "{message}");
     }
-    // Who asks again shares the look.
+    // A repeated call shares the check.
     assert_eq!(reasons(&bench.storage_health_again().await), [HANGS]);
 }
 
@@ -387,7 +388,7 @@ async fn the_space_of_storage_that_hangs_is_the_one_from_before() {
     let measure = || Arc::clone(&bench.service).measure();
     assert_eq!(bench.service.known().storage, None);
     let at = bench.position("statfs", measure()).await;
-    // The simulated disk below the files has no size of its own.
+    // The simulated disk under the files has no separate size.
     let space = Space {
         free_bytes: 1,
         size_bytes: 2,
@@ -399,7 +400,7 @@ async fn the_space_of_storage_that_hangs_is_the_one_from_before() {
     let caller = bench.hang((at, "statfs"), measure()).await;
     told_at(DEADLINE, caller).await;
     assert_eq!(bench.service.known().storage, before);
-    // One more waits for the same thread.
+    // One more caller waits for the same thread.
     bench.world.machine.begin(None);
     let caller = tokio::spawn(measure());
     settle().await;

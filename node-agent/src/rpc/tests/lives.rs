@@ -1,6 +1,6 @@
-//! Random histories of the Node service as a kubelet and others make them: calls that come while
-//! others hang in the kernel, come twice, or are given up by their callers, and an agent that is
-//! killed in the middle. Held against the model of the operations.
+//! Random histories of the Node service as a kubelet and others make them: calls that arrive while
+//! others hang in the kernel, arrive twice, or are cancelled by their callers, and an agent that is
+//! killed in the middle. Compared with the model of the operations.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -25,23 +25,23 @@ use crate::rpc::{NodeIdentity, NodeService};
 const CASES: u32 = 300;
 const CASES_NIGHTLY: u32 = 20_000;
 const STEPS_MAX: usize = 20;
-/// Calls that may hang at once: fewer than the pool has places for changes.
+/// Calls that may hang at once: fewer than the pool has slots for changes.
 const HUNG_MAX: usize = 2;
-/// Far more than any step takes: only an agent that has come to a halt needs it.
+/// Much longer than any step takes: exceeded only if the agent is stuck.
 const WATCHDOG: Duration = Duration::from_secs(120);
 
-/// One thing that happens.
+/// One event.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     /// A call, and from which system call on it hangs at one that may wait for a disk.
     Call(usize, Verb, Option<usize>),
     /// A call that is killed, with the agent, at this system call.
     Kill(usize, Verb, usize),
-    /// The call that hangs for this volume comes once more.
+    /// The hung call for this volume is repeated.
     Again(usize),
-    /// Everybody who waits for the volume's call gives up.
+    /// All callers of the volume's call disconnect.
     Leave(usize),
-    /// What hangs for the volume goes on.
+    /// The hung call for the volume continues.
     LetGo(usize),
     /// The agent is killed, whatever it does, and started again.
     Restart,
@@ -62,7 +62,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 type Caller = JoinHandle<Result<(), Status>>;
 
-/// A call that hangs.
+/// A hung call.
 struct Hung {
     verb: Verb,
     expected: Answer,
@@ -124,7 +124,7 @@ impl Life {
         self.check()
     }
 
-    /// A call in a task of its own, as a connection has one.
+    /// A call in its own task, as on a connection.
     fn begin(&self, number: usize, verb: Verb) -> Caller {
         let (service, volume) = (Arc::clone(&self.service), self.volumes[number].clone());
         tokio::spawn(async move { send(&service, &volume, verb).await })
@@ -134,8 +134,8 @@ impl Life {
         if self.hung.contains_key(&number) {
             return self.refused_meanwhile(number, verb).await;
         }
-        // A read that hangs has a deadline, and no test waits for that.
-        // And two that hang in their formatting leave no place to format a third volume.
+        // A hung read has a deadline, and no test waits for that. And two hung formats leave no
+        // slot to format a third volume.
         let stages = self.hung.values().any(|hung| hung.verb == Verb::Stage);
         let may_hang =
             self.hung.len() < HUNG_MAX && !only_looks(verb) && !(stages && verb == Verb::Stage);
@@ -166,9 +166,9 @@ impl Life {
         }
     }
 
-    /// Another call for a volume whose call hangs is told at once to come later.
+    /// Another call for a volume whose call hangs is refused at once.
     async fn refused_meanwhile(&mut self, number: usize, verb: Verb) -> Result<(), String> {
-        // What only looks has jobs of its own.
+        // Read-only calls have separate jobs.
         if only_looks(verb) {
             return Ok(());
         }
@@ -184,14 +184,14 @@ impl Life {
         }
     }
 
-    /// The same call joins the one that hangs.
+    /// The same call joins the hung one.
     async fn again(&mut self, number: usize) -> Result<(), String> {
         let Some(hung) = self.hung.get(&number) else {
             return Ok(());
         };
         self.world.machine.begin(None);
         let mut caller = self.begin(number, hung.verb);
-        // One for the task, one for what it may spawn, one for what that may answer.
+        // One for the task, one for what it may spawn, one for the answer of that.
         for _ in 0..3 {
             yield_now().await;
         }
@@ -216,7 +216,7 @@ impl Life {
             ..
         } = hung;
         if callers.is_empty() {
-            // Nobody waits: the kubelet comes again, and meets the same job or its outcome.
+            // No caller is left: the kubelet retries, and joins the same job or gets its result.
             callers.push(self.begin(number, verb));
         }
         let mut told = Vec::new();
@@ -225,7 +225,7 @@ impl Life {
         }
         if told.iter().any(|one| one.is_ok() != told[0].is_ok()) {
             return Err(format!(
-                "those who joined are told different things: {told:?}"
+                "the callers that joined got different answers: {told:?}"
             ));
         }
         self.ended(number, verb, expected, &told[0])
@@ -245,11 +245,11 @@ impl Life {
                 Ok(())
             }
             (Err(_), Answer::Refused(_) | Answer::RefusedSomehow | Answer::Either) => Ok(()),
-            // What hangs may have the device open that this volume had before.
+            // The hung call may have the device open that this volume had before.
             (Err(status), _) if is_busy(status) && verb == Verb::Unstage => {
                 self.accept_either(number, verb, expected)
             }
-            (told, expected) => Err(format!("it says {told:?}, not {expected:?}")),
+            (told, expected) => Err(format!("the result is {told:?}, not {expected:?}")),
         }
     }
 
@@ -257,7 +257,7 @@ impl Life {
         let (seen, known) = (self.seen(number), &mut self.known[number]);
         let is_done = expected.may_be_done() && seen == known.after(verb);
         if seen != *known && !is_done {
-            return Err(format!("{seen:?} is neither before nor after"));
+            return Err(format!("{seen:?} is neither the state before nor after"));
         }
         *known = seen;
         Ok(())
@@ -275,7 +275,7 @@ impl Life {
             return self.ended(number, verb, expected, &told);
         }
         if told.is_ok() {
-            return Err("a killed agent says that it is done".to_owned());
+            return Err("a killed agent reports success".to_owned());
         }
         self.restart().await?;
         self.accept_either(number, verb, expected)
@@ -286,7 +286,7 @@ impl Life {
         for (number, hung) in std::mem::take(&mut self.hung) {
             for caller in hung.callers {
                 if caller.await.unwrap().is_ok() {
-                    return Err("a killed agent says that it is done".to_owned());
+                    return Err("a killed agent reports success".to_owned());
                 }
             }
             self.accept_either(number, hung.verb, hung.expected)?;
@@ -320,7 +320,7 @@ impl Life {
         Ok(())
     }
 
-    /// All goes on that hangs, all is taken back, and nothing is left.
+    /// All hung calls continue, everything is undone, and nothing is left.
     async fn end(&mut self) -> Result<(), String> {
         for number in 0..self.volumes.len() {
             self.let_go(number).await?;
@@ -342,7 +342,7 @@ fn only_looks(verb: Verb) -> bool {
     matches!(verb, Verb::Stats | Verb::Health)
 }
 
-/// Those callers are gone when this returns.
+/// Returns when those callers have disconnected.
 async fn leave(callers: &mut Vec<Caller>) {
     for caller in callers.drain(..) {
         caller.abort();
@@ -365,9 +365,9 @@ fn live(steps: &[Step]) -> Result<(), String> {
             life.end().await
         };
         let ended = tokio::time::timeout(WATCHDOG, all).await;
-        // Whatever hangs still would keep the runtime from ending.
+        // A call that still hangs would keep the runtime from ending.
         life.world.machine.kill_all();
-        ended.unwrap_or_else(|_| Err("the agent has come to a halt".to_owned()))
+        ended.unwrap_or_else(|_| Err("the agent is stuck".to_owned()))
     });
     drop(runtime);
     ended

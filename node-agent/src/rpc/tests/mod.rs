@@ -1,4 +1,4 @@
-//! The Node service as its callers meet it, over the simulated machine.
+//! The Node service as seen by its callers, on the simulated machine.
 
 mod calls;
 mod disks;
