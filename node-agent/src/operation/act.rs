@@ -1,4 +1,4 @@
-//! What several verbs do alike: show a mount, unmount it, and detach its device.
+//! Actions that several verbs share: attach a mount, unmount it, and detach its device.
 
 use std::path::Path;
 use std::sync::PoisonError;
@@ -12,22 +12,22 @@ use crate::device::Held;
 use crate::kernel::{Kernel, Patience, failed_busy, while_busy};
 
 impl<K: Kernel> Context<'_, K> {
-    /// Attaches a detached mount to `path`, where nothing may be mounted. It is the last thing that
-    /// can fail: from here on the mount is to be seen.
+    /// Attaches a detached mount to `path`, where nothing may be mounted. Call it last: nothing may
+    /// fail once the mount is visible.
     ///
     /// # Errors
-    /// `ABORTED` when something was mounted there meanwhile.
+    /// `ABORTED` if something was mounted there meanwhile.
     pub(super) fn place(&self, mount: &K::Fd, path: &Path) -> Result<(), Failure> {
         self.phase(Phase::Place, || self.move_onto(mount, path))
     }
 
     fn move_onto(&self, mount: &K::Fd, path: &Path) -> Result<(), Failure> {
         let onto = self.kernel.open_path(path)?;
-        // Volumes have their jobs, paths do not: two volumes must not pass the look together.
+        // Volumes have jobs, paths do not: two volumes must not pass the check at the same time.
         let placing = self.placing.lock().unwrap_or_else(PoisonError::into_inner);
         if self.kernel.stat(&onto)?.mount_root {
             return Err(Failure::busy(format!(
-                "something was mounted at {} meanwhile; try again",
+                "something was mounted at {} meanwhile; retry",
                 path.display()
             )));
         }
@@ -36,7 +36,7 @@ impl<K: Kernel> Context<'_, K> {
         Ok(())
     }
 
-    /// umount2, which may be told that the mount is in use when it is only just not any more.
+    /// umount2; retries EBUSY: the last user may just have closed it.
     pub(super) fn umount(&self, path: &Path) -> crate::kernel::Result<()> {
         let umount = || self.kernel.umount(path);
         self.phase(Phase::Unmount, || {
@@ -44,11 +44,11 @@ impl<K: Kernel> Context<'_, K> {
         })
     }
 
-    /// Makes sure that no device is attached for the volume; what a crash left so is detached.
+    /// Makes sure that no device is attached for the volume; detaches one that a crash has left.
     ///
     /// # Errors
     /// `FAILED_PRECONDITION` naming the path while the volume is mounted anywhere; `ABORTED` while
-    /// somebody else has it.
+    /// another process has it open.
     pub(super) fn detach(&self, volume: &VolumeId) -> Result<(), Failure> {
         self.free(volume)?;
         self.transport.forget(volume);
@@ -69,9 +69,9 @@ impl<K: Kernel> Context<'_, K> {
         })
     }
 
-    /// [`Node::detach`], where the volume's storage could not be opened: nobody can unmount and
-    /// mend a disk while a volume of it is staged. Without its lock, a device is detached only if
-    /// the mount table shows it nowhere.
+    /// [`Node::detach`] if the volume's storage could not be opened: the operator can unmount and
+    /// repair a disk only after its volumes are unstaged. Without its lock, a device is detached
+    /// only if the mount table does not list it.
     fn detach_unread(&self, volume: &VolumeId, failure: Failure) -> Result<(), Failure> {
         let is_dead = failure.kind == Kind::System;
         let release = |device| self.release_unmounted(volume, device);
@@ -82,8 +82,8 @@ impl<K: Kernel> Context<'_, K> {
     }
 
     /// Detaches the device of the volume's removed or replaced file: an unstage that was killed
-    /// after its umount leaves it, and neither a mount nor the file leads to it. Reads one sysfs
-    /// attribute for each attached device, so it is for calls that have found nothing mounted.
+    /// after its umount leaves one, and neither a mount nor the file refers to it. Reads one sysfs
+    /// attribute per attached device, so it is for calls that have found nothing mounted.
     ///
     /// # Errors
     /// As [`Context::detach`].
@@ -96,7 +96,7 @@ impl<K: Kernel> Context<'_, K> {
         }
     }
 
-    /// Detaches a device whose storage cannot be locked, if the mount table shows it nowhere.
+    /// Detaches a device whose storage cannot be locked, if the mount table does not list it.
     fn release_unmounted(&self, volume: &VolumeId, device: Held<K>) -> Result<(), Failure> {
         let kernel = &self.kernel;
         let dev = device.dev(kernel)?;

@@ -1,4 +1,4 @@
-//! What an operation is given besides its request.
+//! The context of an operation, in addition to its request.
 
 use std::ops::Deref;
 
@@ -6,14 +6,14 @@ use super::Node;
 use super::phase::{Clock, Operation, Phase, Progress};
 use crate::kernel::Kernel;
 
-/// The node as one running operation has it: that knows its phase, shows it, and measures it.
+/// The node as seen by one running operation: knows its phase, shows it, and measures it.
 pub(super) struct Context<'a, K: Kernel> {
     node: &'a Node<K>,
     clock: Clock<'a>,
 }
 
 impl<K: Kernel> Context<'_, K> {
-    /// Runs a part of the operation. Within another phase it replaces that for as long as it lasts.
+    /// Runs a part of the operation as this phase; afterwards the outer phase continues.
     pub(super) fn phase<T>(&self, phase: Phase, work: impl FnOnce() -> T) -> T {
         self.clock.phase(phase, work)
     }

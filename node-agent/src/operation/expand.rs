@@ -1,4 +1,4 @@
-//! `NodeExpandVolume`: takes a grown file or disk over into its filesystem, while in use.
+//! `NodeExpandVolume`: grows a filesystem in use to the new size of its file or disk.
 
 use std::path::{Path, PathBuf};
 
@@ -13,12 +13,12 @@ use crate::filesystem::{FsType, GrowError, grow};
 use crate::kernel::{FileKind, Kernel, Open, Stat};
 use crate::mounts::block_path;
 
-/// Grows what is mounted at the volume path and returns the device's size in bytes.
+/// Grows the filesystem at the volume path and returns the device's size in bytes.
 ///
 /// # Errors
-/// `NOT_FOUND` when the volume is not there, `UNAVAILABLE` when its file or disk has not grown yet,
-/// `FAILED_PRECONDITION` when the kernel will not let this process grow a mounted filesystem, or
-/// the filesystem is mounted read-only.
+/// `NOT_FOUND` if the volume is not there, `UNAVAILABLE` if its file or disk has not grown yet,
+/// `FAILED_PRECONDITION` if this process may not grow a mounted filesystem, or the filesystem is
+/// mounted read-only.
 pub(crate) fn expand<K: Kernel>(
     node: &Node<K>,
     progress: &Progress,
@@ -46,7 +46,7 @@ fn run<K: Kernel>(cx: &Context<'_, K>, request: &NodeExpand) -> Result<u64, Fail
         return Err(Failure::new(
             Kind::Unreachable,
             format!(
-                "volume {} has {bytes} bytes and {required} are asked for; the controller must \
+                "volume {} has {bytes} bytes but {required} are required; the controller must \
                  expand it first",
                 request.id
             ),
@@ -58,8 +58,7 @@ fn run<K: Kernel>(cx: &Context<'_, K>, request: &NodeExpand) -> Result<u64, Fail
     Ok(bytes)
 }
 
-/// The mount that the volume path means, and its root. A raw device may also be named by its
-/// staging path.
+/// The mount at the volume path, and its root. A raw device may also be given by its staging path.
 fn find<K: Kernel>(
     node: &Node<K>,
     request: &NodeExpand,
@@ -86,8 +85,8 @@ fn not_there(request: &NodeExpand, path: &Path) -> Failure {
     ))
 }
 
-/// Where to call the filesystem: a target may be a read-only view of what is writable where it is
-/// staged. The staging path is the caller's word, so it must show the same filesystem.
+/// The path for the grow: a target may be a read-only mount of a filesystem that is staged
+/// writable. The staging path is from the request, so it must show the same filesystem.
 fn writable_path<'a, K: Kernel>(
     node: &Node<K>,
     request: &'a NodeExpand,
@@ -120,7 +119,7 @@ fn grow_mounted<K: Kernel>(
     let root = kernel.open(path, Open::Directory)?;
     match cx.phase(Phase::Grow, || grow(kernel, &root, device.fd(), fs)) {
         Ok(_) => Ok(()),
-        // Which errno that has depends on what else is missing.
+        // The errno depends on which other condition is missing.
         Err(_) if facts.superblock_read_only => {
             Err(Failure::precondition(takes_no_writes(request, fs)))
         }
@@ -133,29 +132,30 @@ fn grow_mounted<K: Kernel>(
     }
 }
 
-/// What is said of a filesystem that has to grow and takes no writes.
+/// The message for a filesystem that must grow and is read-only.
 fn takes_no_writes(request: &NodeExpand, fs: FsType) -> String {
     format!(
-        "volume {}: its {} is mounted read-only, and so stays as large as it is: it was staged for \
-         reading, and grows when the volume is next staged for writing, or the kernel takes no \
-         more writes after an error (see the volume's health)",
+        "volume {}: its {} is mounted read-only and cannot grow: either it was staged read-only, \
+         and grows when the volume is next staged for writing, or the kernel refuses writes \
+         after an error (see the volume's health)",
         request.id,
         fs.name()
     )
 }
 
-/// Why the kernel answers EPERM: it grows no ext4 that has counted errors, whatever the caller may.
+/// The reason for EPERM: the kernel grows no ext4 that has counted errors, regardless of
+/// privileges.
 fn not_permitted(request: &NodeExpand, fs: FsType, errors: u64) -> String {
     let (id, fs) = (&request.id, fs.name());
     match errors {
         0 => format!(
-            "volume {id}: growing a mounted {fs} needs CAP_SYS_RESOURCE, which this process has \
-             not got; give it to the node agent"
+            "volume {id}: growing a mounted {fs} needs CAP_SYS_RESOURCE, which this process does \
+             not have; add it to the node agent"
         ),
         _ => format!(
             "volume {id}: its {fs} has counted {errors} errors since it was last checked, and the \
-             kernel grows none that has; stop the pods that use it, run e2fsck -f on the volume's \
-             file, and start them again (growing it also needs CAP_SYS_RESOURCE)"
+             kernel does not grow an ext4 with errors; stop the pods that use it, run e2fsck -f on \
+             the volume's file, and start them again (growing it also needs CAP_SYS_RESOURCE)"
         ),
     }
 }

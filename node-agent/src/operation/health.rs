@@ -1,7 +1,7 @@
-//! `NodeGetVolumeHealth` and `NodeGetStorageHealth`: what the kernel knows to be wrong.
+//! `NodeGetVolumeHealth` and `NodeGetStorageHealth`: the errors that the kernel knows.
 //!
-//! Here is looked, [`causes`] judges. Nothing is guessed: what cannot be read is not complained of,
-//! and that a volume is not staged is no complaint.
+//! Collects facts; [`causes`] judges. Nothing is guessed: facts that cannot be read give no health
+//! reason, and neither does a volume that is not staged.
 
 mod causes;
 mod storage;
@@ -22,7 +22,7 @@ use crate::kernel::{Dev, FileKind, Kernel, MountAttrs, MountFacts, Open, Stat};
 use crate::mounts::block_path;
 use causes::{Filesystem, Seen, judge, unreadable};
 
-/// A mount of the volume, and what has to do with it.
+/// A mount of the volume, and its context.
 struct Subject {
     path: PathBuf,
     stat: Stat,
@@ -30,11 +30,10 @@ struct Subject {
     backing: Backing,
 }
 
-/// What is wrong with a volume on this node. May wait for a disk.
+/// The health of a volume on this node. May wait for a disk.
 ///
 /// # Errors
-/// `NOT_FOUND` when the volume has no file here and is not mounted either; else what the kernel
-/// refused.
+/// `NOT_FOUND` if the volume has no file here and is not mounted either; else the kernel's error.
 pub(crate) fn health<K: Kernel>(
     node: &Node<K>,
     progress: &Progress,
@@ -53,7 +52,7 @@ fn run<K: Kernel>(node: &Node<K>, request: &NodeVolumeHealth) -> Result<Complain
         }
     }
     let volume = &request.id;
-    // Whatever is asked of the volume would end there.
+    // All other checks would fail with the same error.
     if let Some(error) = node.transport.unreadable(&node.kernel, volume)? {
         return Ok(unreadable(&error));
     }
@@ -63,7 +62,7 @@ fn run<K: Kernel>(node: &Node<K>, request: &NodeVolumeHealth) -> Result<Complain
         let Some(complaints) = at(node, request, path)? else {
             continue;
         };
-        // A target for reading only does not show that the volume itself is read-only.
+        // A read-only target does not mean that the volume itself is read-only.
         if is_staging || !complaints.is_empty() {
             return Ok(complaints);
         }
@@ -79,7 +78,7 @@ fn run<K: Kernel>(node: &Node<K>, request: &NodeVolumeHealth) -> Result<Complain
     )))
 }
 
-/// What is wrong with the volume, as its mount on that path shows it, if that is one.
+/// The health of the volume at that path, if it is mounted there.
 fn at<K: Kernel>(
     node: &Node<K>,
     request: &NodeVolumeHealth,
@@ -103,7 +102,7 @@ fn at<K: Kernel>(
     })))
 }
 
-/// What people know the volume's storage as, and its device.
+/// The path of the volume's storage for messages, and its device.
 fn named<K: Kernel>(
     node: &Node<K>,
     volume: &VolumeId,
@@ -113,11 +112,11 @@ fn named<K: Kernel>(
     Ok((node.transport.named(volume)?, device.unwrap_or_default()))
 }
 
-/// What is wrong with a filesystem that is the volume's, as far as a few looks at what the kernel
-/// has in memory tell. `device` is behind the mount on `path`, whose root `stat` describes.
+/// The health of the volume's filesystem, from a few facts that the kernel has in memory. `device`
+/// is behind the mount on `path`, whose root `stat` describes.
 ///
 /// # Errors
-/// What the kernel refused.
+/// The kernel's error.
 pub(super) fn of_mounted<K: Kernel>(
     node: &Node<K>,
     volume: &VolumeId,
@@ -145,7 +144,7 @@ pub(super) fn of_mounted<K: Kernel>(
     }))
 }
 
-/// What is wrong with a raw device that is the volume's.
+/// The health of the volume's raw device.
 pub(super) fn of_device<K: Kernel>(
     node: &Node<K>,
     volume: &VolumeId,
@@ -163,11 +162,11 @@ pub(super) fn of_device<K: Kernel>(
     }))
 }
 
-/// What is behind an open device of the volume, which had so many bytes a moment ago. Its file is
-/// measured after it, since it follows the file while a volume grows.
+/// The storage behind an open device of the volume, whose size was read before. The file is
+/// measured after the device, since the device follows the file while a volume grows.
 ///
 /// # Errors
-/// What the kernel refused.
+/// The kernel's error.
 pub(super) fn behind_held<K: Kernel>(
     kernel: &K,
     verdict: &Verdict<K>,
@@ -179,7 +178,7 @@ pub(super) fn behind_held<K: Kernel>(
                 bytes: kernel.stat(file)?.bytes,
                 device_bytes,
             },
-            // A disk is all that there is.
+            // A disk has no file behind it.
             None => Backing::There {
                 bytes: device_bytes,
                 device_bytes,
@@ -191,7 +190,8 @@ pub(super) fn behind_held<K: Kernel>(
     })
 }
 
-/// Where the volume may be mounted: by the request, as noted, and as found at the start.
+/// The paths where the volume may be mounted: from the request, as noted, and as found at the
+/// start.
 fn paths<K: Kernel>(node: &Node<K>, request: &NodeVolumeHealth) -> Result<Vec<PathBuf>, Failure> {
     let mut paths = Vec::new();
     if let Some(staging) = &request.staging {
@@ -203,7 +203,7 @@ fn paths<K: Kernel>(node: &Node<K>, request: &NodeVolumeHealth) -> Result<Vec<Pa
     Ok(paths)
 }
 
-/// The volume's mount on that path, if it is one.
+/// The volume's mount on that path, if it is mounted there.
 fn subject<K: Kernel>(
     node: &Node<K>,
     volume: &VolumeId,
@@ -227,7 +227,7 @@ fn subject<K: Kernel>(
             Backing::Unplugged
         }
         Verdict::Unbound if is_block && is_of(staging, &path) => Backing::Lost,
-        // The bind of a raw device does not hold it.
+        // The bind of a raw device does not keep it bound.
         _ if is_block && is_noted => Backing::Lost,
         _ => return Ok(None),
     };
@@ -245,12 +245,12 @@ fn is_staging(request: &NodeVolumeHealth, path: &Path) -> bool {
     staging == Some(path) || is_of(staging, path)
 }
 
-/// That path is where a raw device is staged.
+/// A raw device is staged at that path.
 fn is_of(staging: Option<&Path>, path: &Path) -> bool {
     staging.is_some_and(|staging| block_path(staging) == path)
 }
 
-/// What the kernel says of a mounted filesystem.
+/// The kernel's facts about a mounted filesystem.
 fn filesystem<K: Kernel>(
     node: &Node<K>,
     path: &Path,
@@ -286,7 +286,7 @@ fn filesystem<K: Kernel>(
     }))
 }
 
-/// A filesystem that was staged for reading only is read-only, and so is the mount of its staging.
+/// A filesystem that was staged read-only is read-only, and so is its staging mount.
 fn is_meant<K: Kernel>(
     node: &Node<K>,
     facts: &MountFacts,
@@ -296,7 +296,7 @@ fn is_meant<K: Kernel>(
     if !facts.attrs.contains(MountAttrs::READ_ONLY) {
         return Ok(false);
     }
-    // A target may be for reading only where the volume is not.
+    // A target may be read-only while the volume is not.
     let Some(staging) = staging.filter(|staging| *staging != path && staging.is_absolute()) else {
         return Ok(true);
     };

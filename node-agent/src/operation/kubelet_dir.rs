@@ -1,5 +1,5 @@
-//! The kubelet's folder: all paths of requests must lie beneath it, and mounts made there must
-//! reach the kubelet. Knows no request.
+//! The kubelet's directory: all paths of requests must be under it, and mounts under it must reach
+//! the kubelet. Knows no request.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -11,29 +11,29 @@ use belay_server::request::AbsPath;
 use super::Node;
 use crate::kernel::{self, Kernel, MountEntry};
 
-/// The folder of `--kubelet-dir`.
+/// The directory of `--kubelet-dir`.
 pub(crate) struct KubeletDir {
-    /// As the operator calls it.
+    /// As the operator named it.
     named: PathBuf,
-    /// Where it is, without links.
+    /// Its path without symlinks.
     real: PathBuf,
-    /// Why the kubelet will not see what is mounted beneath it; a lowercase fragment.
+    /// Why the kubelet will not see mounts under it; a lowercase fragment.
     hidden: Option<String>,
 }
 
 impl KubeletDir {
-    /// Looks where it is, and what becomes of mounts beneath it.
+    /// Resolves the path, and checks whether mounts under it reach the kubelet.
     ///
     /// # Errors
-    /// What the kernel refused; [`kernel::Cause::Missing`] where nothing is.
+    /// The kernel's error; [`kernel::Cause::Missing`] if it does not exist.
     pub(crate) fn open<K: Kernel>(kernel: &K, named: &Path) -> kernel::Result<Self> {
-        // Its own descriptor proves that it is a directory that can be had.
+        // This descriptor proves that it is an accessible directory.
         drop(kernel.open(named, kernel::Open::Directory)?);
         let real = kernel.real(named)?.unwrap_or_else(|| named.to_owned());
         let hidden = (!is_seen(kernel, &real)?).then(|| {
             format!(
-                "the kubelet does not see what is mounted beneath {} (--kubelet-dir), since the \
-                 mount that holds it is not shared: in a container, its volumeMount needs \
+                "the kubelet does not see mounts under {} (--kubelet-dir), since the mount that \
+                 contains it is not shared: in a container, its volumeMount needs \
                  mountPropagation: Bidirectional; elsewhere, run `mount --make-shared` on its \
                  mount point; then start belay-node again",
                 named.display()
@@ -47,21 +47,21 @@ impl KubeletDir {
         })
     }
 
-    /// Why the kubelet will not see what is mounted there.
+    /// Why the kubelet will not see mounts there.
     pub(crate) fn hidden(&self) -> Option<&str> {
         self.hidden.as_deref()
     }
 
-    /// Whether something was mounted over the folder, or over one above it, where the table shows
-    /// that: two mounts are at one path.
+    /// Whether something was mounted over the directory or a parent of it, as far as the table
+    /// shows: two mounts have the same path.
     pub(super) fn is_covered(&self, mounts: &[MountEntry]) -> bool {
         let above = self.real.ancestors().filter(|path| path.parent().is_some());
         let mut counts = above.map(|path| mounts.iter().filter(|it| it.point == path).count());
         counts.any(|count| count > 1)
     }
 
-    /// The `staging_target_path` of what is mounted at `path`, if that is where the kubelet has
-    /// volumes of that driver staged: `.../csi/<driver>/<hash>/globalmount`, and for a raw device
+    /// The `staging_target_path` of a mount at `path`, if the kubelet stages volumes of that driver
+    /// there: `.../csi/<driver>/<hash>/globalmount`, and for a raw device
     /// `.../csi/volumeDevices/staging/<volume>` (Kubernetes 1.36, `pkg/volume/csi`).
     pub(super) fn staging_of(&self, driver: &DriverName, path: &Path) -> Option<AbsPath> {
         let beneath = [&self.named, &self.real]
@@ -77,7 +77,7 @@ impl KubeletDir {
         AbsPath::new("staging_target_path", staging.to_str()?.to_owned()).ok()
     }
 
-    /// The same folder where tests, in a namespace without a kubelet, may mount.
+    /// The same directory for tests that mount in a namespace without a kubelet.
     #[cfg(test)]
     pub(crate) fn assumed_seen(self) -> Self {
         KubeletDir {
@@ -86,11 +86,11 @@ impl KubeletDir {
         }
     }
 
-    /// Whether the name at the end of `path` lies beneath. That name may itself be a link, which
-    /// no operation follows; what does not exist lies where the last folder is that does.
+    /// Whether the last component of `path` is under it. That component may be a symlink, which no
+    /// operation follows; a path that does not exist counts as in its last existing directory.
     fn holds<K: Kernel>(&self, kernel: &K, path: &Path) -> kernel::Result<bool> {
         for folder in path.ancestors().skip(1) {
-            // As a rule: the kubelet's own names, and no link among them.
+            // Usually: the kubelet's own names, without symlinks.
             if folder.starts_with(&self.real) {
                 match kernel.has_no_links(folder)? {
                     Some(true) => return Ok(true),
@@ -106,9 +106,9 @@ impl KubeletDir {
     }
 }
 
-/// Whether mounts beneath the folder reach the kubelet. Those on a shared mount do. Others are seen
-/// in this mount namespace alone, which is the kubelet's only if it is no container's: there this
-/// is the first process or the first one is elsewhere, and the folder was mounted into it.
+/// Whether mounts under the directory reach the kubelet. Those on a shared mount do. Others exist
+/// only in this mount namespace, which is the kubelet's unless it is a container's: here this is
+/// process 1, or process 1 has another namespace, and the directory was mounted into this one.
 fn is_seen<K: Kernel>(kernel: &K, folder: &Path) -> kernel::Result<bool> {
     let holder = kernel.mount_holding(folder)?;
     if holder.is_some_and(|mount| mount.peer_group != 0) {
@@ -119,8 +119,8 @@ fn is_seen<K: Kernel>(kernel: &K, folder: &Path) -> kernel::Result<bool> {
 }
 
 impl<K: Kernel> Node<K> {
-    /// Refuses a path that is not beneath the kubelet's folder, if that is told. A relative one is
-    /// nowhere, which the operation itself answers.
+    /// Refuses a path that is not under `--kubelet-dir`, if that is set. The operation itself
+    /// refuses a relative path.
     ///
     /// # Errors
     /// `INVALID_ARGUMENT` naming `field`, the path and the flag.
@@ -132,14 +132,14 @@ impl<K: Kernel> Node<K> {
             return Ok(());
         }
         let why = format!(
-            "{} is not beneath {} (--kubelet-dir); it was left alone",
+            "{} is not under {} (--kubelet-dir); nothing was changed",
             path.display(),
             kubelet_dir.named.display()
         );
         Err(Failure::invalid(field, why))
     }
 
-    /// Refuses to mount what the pod would not see: it would write to the node's own disk.
+    /// Refuses mounts that the pod would not see: it would write to the node's own disk.
     ///
     /// # Errors
     /// `FAILED_PRECONDITION`.
@@ -148,12 +148,12 @@ impl<K: Kernel> Node<K> {
         hidden.map_or(Ok(()), |why| Err(Failure::precondition(why)))
     }
 
-    /// Whether all mounts of the node are in this process's table, as far as it can know: where the
-    /// kubelet's folder does not share its mounts with us, or something was mounted over it, a
-    /// device that is in use may be in no table.
+    /// Whether this process's mount table has all mounts of the node, as far as it can know: if the
+    /// mount of the kubelet's directory is not shared with us, or something was mounted over it, a
+    /// device in use may be in no table.
     ///
     /// # Errors
-    /// What the kernel refused.
+    /// The kernel's error.
     pub(super) fn sees_all_mounts(&self) -> Result<bool, Failure> {
         let Some(kubelet_dir) = self.kubelet_dir.as_deref() else {
             return Ok(true);
@@ -164,8 +164,8 @@ impl<K: Kernel> Node<K> {
         let is_covered = kubelet_dir.is_covered(&self.kernel.mounts()?);
         if is_covered {
             tracing::warn!(
-                "something is mounted over the folder of --kubelet-dir: no device is freed that no \
-                 call names; unmount it"
+                "something is mounted over the directory of --kubelet-dir: devices that no call \
+                 names are not freed; unmount it"
             );
         }
         Ok(!is_covered)

@@ -1,7 +1,7 @@
-//! What the agent does, one verb a file: look, decide, act, and put back on failure.
+//! The agent's operations, one file per verb: inspect, decide, act, and roll back on failure.
 //!
 //! Operations are plain synchronous functions over the [`Kernel`](crate::kernel::Kernel) trait:
-//! they may be run whole at any time, killed at any call and run again. They know no gRPC.
+//! they can be run at any time, killed at any call and run again. They know no gRPC.
 
 mod act;
 mod context;
@@ -42,13 +42,13 @@ use crate::device::{DiskIndex, Transport};
 use crate::kernel::Kernel;
 use crate::mounts::{MountIndex, Mounts};
 
-/// Describes what operations measure. To be called once, before the first of them.
+/// Describes the metrics of operations. Call it once, before the first operation.
 pub(crate) fn announce() {
     phase::announce();
     stage::announce();
 }
 
-/// What every operation works with: the node, and one driver's volumes on it.
+/// The context of every operation: the node, and one driver's volumes on it.
 pub(crate) struct Node<K: Kernel> {
     kernel: K,
     transport: Transport<K>,
@@ -59,8 +59,8 @@ pub(crate) struct Node<K: Kernel> {
 }
 
 impl<K: Kernel> Node<K> {
-    /// A node whose volumes come by `transport`, whose mounts `index` has, and whose paths are
-    /// beneath `kubelet_dir`, or anywhere.
+    /// A node whose volumes are provided by `transport`, whose mounts `index` records, and whose
+    /// paths must be under `kubelet_dir`, if set.
     pub(crate) fn new(
         kernel: K,
         transport: Transport<K>,
@@ -77,12 +77,12 @@ impl<K: Kernel> Node<K> {
         }
     }
 
-    /// Changes with the disks of the node; `None` where volumes do not wait for any.
+    /// Changes with the disks of the node; `None` if volumes do not wait for disks.
     pub(crate) fn arrivals(&self) -> Option<watch::Receiver<u64>> {
         self.transport.disks().map(DiskIndex::arrivals)
     }
 
-    /// Its mounts, to be asked for.
+    /// Its mounts, for queries.
     fn mounts(&self) -> Mounts<'_, K> {
         Mounts {
             kernel: &self.kernel,
@@ -91,8 +91,8 @@ impl<K: Kernel> Node<K> {
         }
     }
 
-    /// Next to other drivers of the same process, which place their mounts in turns. Each has an
-    /// index of its own, where mounts are known by the ids of volumes: two may have the same.
+    /// Shares the lock for attaching mounts with the other drivers of the process. Each driver has
+    /// a separate index, in which volume ids identify mounts: two drivers may use the same id.
     pub(crate) fn placing_by_turns(self, placing: &Arc<Mutex<()>>) -> Self {
         let placing = Arc::clone(placing);
         Node { placing, ..self }

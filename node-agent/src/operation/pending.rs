@@ -1,4 +1,4 @@
-//! Volumes that are to be detached, by their controller's word, and what is known to hold them.
+//! Volumes with a pending detach, as requested by their controller, and the mounts that block it.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -10,12 +10,12 @@ use belay_server::request::VolumeId;
 use super::Node;
 use crate::kernel::Kernel;
 
-/// The volumes whose detachment was last found to be held up by a mount, and where that is.
+/// The volumes whose pending detach was last found blocked by a mount, and its path.
 #[derive(Default)]
 pub(super) struct Pending(Mutex<BTreeMap<VolumeId, PathBuf>>);
 
 impl Pending {
-    /// The volume's detachment is held up by the mount at that path.
+    /// The mount at that path blocks the volume's detach.
     pub(super) fn add(&self, volume: &VolumeId, path: PathBuf) {
         self.lock().insert(volume.clone(), path);
     }
@@ -25,18 +25,18 @@ impl Pending {
     }
 }
 
-/// Whether the volume is to be detached.
+/// Whether the volume has a pending detach.
 ///
 /// # Errors
-/// What the kernel refused.
+/// The kernel's error.
 pub(crate) fn is_wanted<K: Kernel>(node: &Node<K>, volume: &VolumeId) -> Result<bool, Failure> {
     node.transport.is_wanted_back(&node.kernel, volume)
 }
 
-/// Where volumes still show that are to be detached, as of now.
+/// The volumes with a pending detach that are still mounted, and where.
 ///
 /// # Errors
-/// What the kernel refused.
+/// The kernel's error.
 pub(super) fn pending<K: Kernel>(node: &Node<K>) -> Result<Vec<(VolumeId, PathBuf)>, Failure> {
     let known = node.pending.lock().clone();
     let mut left = Vec::new();

@@ -1,8 +1,8 @@
-//! What an operation is doing at this moment, and how long it does what.
+//! The current phase of an operation, and the time spent in each.
 //!
-//! An operation says which phase it is in, and other threads can see it: so the caller of one that
-//! hangs learns where. The time of an operation is split among its phases without a gap and without
-//! counting any of it twice. Must not know what a phase does.
+//! An operation records its phase, and other threads can read it: so an error about a hung
+//! operation names the phase. The time of an operation is split among its phases without gaps or
+//! overlaps. Must not know the work of a phase.
 
 use std::cell::Cell;
 use std::sync::OnceLock;
@@ -14,7 +14,7 @@ use metrics::{Histogram, Unit};
 /// How long operations spent in their phases, in seconds, by `operation` and `phase`.
 const DURATION: &str = "belay_operation_phase_duration_seconds";
 
-/// What a caller asked for. The label `operation`.
+/// The call. The label `operation`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Operation {
     Stage,
@@ -39,7 +39,7 @@ impl Operation {
         Operation::StorageHealth,
     ];
 
-    /// In the words of the CSI calls.
+    /// As in the names of the CSI calls.
     fn name(self) -> &'static str {
         match self {
             Operation::Stage => "stage",
@@ -57,19 +57,19 @@ impl Operation {
 /// A part of an operation. The label `phase`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// Looking at paths, mounts and the volume's file; what is in no other phase.
+    /// Inspecting paths, mounts and the volume's file; and work in no other phase.
     Look,
     /// Attaching a device for the volume.
     Attach,
-    /// Reading what is on the device.
+    /// Probing the device.
     Probe,
-    /// Telling the kernel how to mount; it may load a module first.
+    /// Configuring the mount; may load a kernel module first.
     Configure,
     /// mkfs and the proofs around it.
     Format,
     /// The kernel reads the filesystem, replays its log and mounts it.
     Mount,
-    /// Proving that the right device is mounted, or that none is any more.
+    /// Checking that the right device is mounted, or that none is still mounted.
     Check,
     /// Growing device and filesystem.
     Grow,
@@ -77,13 +77,13 @@ pub(crate) enum Phase {
     Clone,
     /// Making the mount visible at its path.
     Place,
-    /// Thawing and unmounting; what was written goes to the disk here.
+    /// Thawing and unmounting; this writes back dirty data.
     Unmount,
     /// Detaching the device.
     Detach,
     /// Removing the path that the mount was on.
     Remove,
-    /// Asking a filesystem how full it is.
+    /// Reading the usage of a filesystem.
     Usage,
 }
 
@@ -135,15 +135,15 @@ pub(super) fn announce() {
     );
 }
 
-/// What an operation does, for other threads to see.
+/// An operation's current phase, readable by other threads.
 #[derive(Debug, Default)]
 pub(crate) struct Progress(
-    /// 0 for nothing, else the place in [`Phase::ALL`] plus one.
+    /// 0 for none, else the index in [`Phase::ALL`] plus one.
     AtomicU8,
 );
 
 impl Progress {
-    /// The phase that the operation is in now; `None` before and after it.
+    /// The current phase of the operation; `None` before and after it.
     pub(crate) fn now(&self) -> Option<Phase> {
         let place = usize::from(self.0.load(Ordering::Relaxed));
         Phase::ALL.get(place.checked_sub(1)?).copied()
@@ -156,7 +156,7 @@ impl Progress {
 }
 
 /// Splits the time of one operation among its phases, and shows the phase to other threads. Records
-/// the times when dropped, so also after a panic.
+/// the times when dropped, even after a panic.
 pub(crate) struct Clock<'a> {
     operation: Operation,
     progress: &'a Progress,
@@ -176,7 +176,7 @@ impl<'a> Clock<'a> {
         }
     }
 
-    /// Runs `work` as this phase, and returns to the outer one afterwards, also when it panics.
+    /// Runs `work` as this phase, and returns to the outer one afterwards, even if it panics.
     pub(crate) fn phase<T>(&self, phase: Phase, work: impl FnOnce() -> T) -> T {
         let _outer = Outer {
             clock: self,
@@ -185,7 +185,7 @@ impl<'a> Clock<'a> {
         work()
     }
 
-    /// The phase that was left for this one.
+    /// The phase before this one.
     fn enter(&self, phase: Option<Phase>) -> Option<Phase> {
         self.progress.show(phase);
         let now = Instant::now();
@@ -223,7 +223,7 @@ impl Drop for Outer<'_> {
     }
 }
 
-/// One histogram an operation and phase, each looked up by name only once.
+/// One histogram per operation and phase, each looked up by name only once.
 struct Durations([[OnceLock<Histogram>; Phase::ALL.len()]; Operation::ALL.len()]);
 
 impl Durations {
@@ -238,7 +238,7 @@ impl Durations {
     }
 }
 
-/// Those of this process.
+/// The histograms of this process.
 fn durations() -> &'static Durations {
     static DURATIONS: Durations = Durations::new();
     &DURATIONS

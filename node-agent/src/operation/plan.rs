@@ -1,4 +1,4 @@
-//! What the controller's words in a publish context mean for a device and its user.
+//! Applies the controller's publish context to a device and its user.
 
 use belay_contract::publish_context::PublishContext;
 use belay_server::call::Failure;
@@ -8,7 +8,7 @@ use crate::device::Held;
 use crate::filesystem::FsType;
 use crate::kernel::Kernel;
 
-/// The size of the device, which is as large as the controller says, or the wrong one.
+/// The size of the device. A size other than the controller's means that it is the wrong device.
 ///
 /// # Errors
 /// `FAILED_PRECONDITION` naming both sizes.
@@ -20,7 +20,7 @@ pub(super) fn fit<K: Kernel>(
     let bytes = device.bytes(kernel, plan.bytes)?;
     if bytes < plan.bytes {
         return Err(Failure::precondition(format!(
-            "{} has {bytes} bytes but the volume was attached with {}; its storage was cut",
+            "{} has {bytes} bytes but the volume was attached with {}; its storage was truncated",
             device.path().display(),
             plan.bytes
         )));
@@ -33,7 +33,7 @@ pub(super) fn is_read_only(plan: &PublishContext, capability: &Capability) -> bo
     plan.read_only || capability.mode.is_read_only()
 }
 
-/// The filesystem type that a mount capability asks for; `None` when it leaves the choice.
+/// The filesystem type of a mount capability; `None` if it does not name one.
 ///
 /// # Errors
 /// `INVALID_ARGUMENT` for a type that this agent cannot make or mount.
@@ -47,7 +47,7 @@ pub(super) fn asked_fs(access: &Access) -> Result<Option<FsType>, Failure> {
     FsType::parse(fs_type).map(Some).ok_or_else(|| {
         Failure::invalid(
             "volume_capability.mount.fs_type",
-            format!("{fs_type:?} is not supported; ask for ext4, xfs or btrfs"),
+            format!("{fs_type:?} is not supported; use ext4, xfs or btrfs"),
         )
     })
 }

@@ -1,8 +1,8 @@
-//! `NodePublishVolume`: shows a staged volume at a pod's target path.
+//! `NodePublishVolume`: mounts a staged volume at a pod's target path.
 //!
-//! Exactly the mount that was proven to be the volume's is cloned, by descriptor, so nothing can be
-//! swapped between the look and the act. The clone is made private and gets its flags before
-//! anybody can see it.
+//! Clones, by descriptor, exactly the mount that was verified to be the volume's, so nothing can be
+//! swapped between check and action. The clone is made private and gets its flags before it becomes
+//! visible.
 
 use std::path::{Path, PathBuf};
 
@@ -19,35 +19,36 @@ use crate::filesystem::{FsType, parse_flags};
 use crate::kernel::{Cause, Dev, FileKind, Kernel, MountAttrs, Stat};
 use crate::mounts::{block_path, something_else};
 
-/// Permissions of a target directory until the volume's own root covers it.
+/// Permissions of a target directory until the volume's root covers it.
 const TARGET_DIR_MODE: u32 = 0o750;
 /// Permissions of the file that a raw device is bound onto.
 const TARGET_FILE_MODE: u32 = 0o600;
 
-/// Where this run is: on the one thread, or where it may wait for a disk.
+/// Where this run executes: on the event loop, or where it may wait for a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Thread {
-    /// It comes back with [`Published::WantsPool`] before anything that could wait.
+    /// Returns [`Published::WantsPool`] before any call that could wait.
     Only,
     /// It runs on the pool.
     Pool,
 }
 
-/// How far a publish came.
+/// The result of a publish run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Published {
     /// The volume is published.
     Done,
-    /// A disk must be asked first; nothing was changed.
+    /// A disk must be queried first; nothing was changed.
     WantsPool,
 }
 
 /// Publishes a volume.
 ///
 /// # Errors
-/// `FAILED_PRECONDITION` when the volume is not staged there or not as wanted, or a second target
-/// is not allowed; `ALREADY_EXISTS` when the target shows something else or shows it otherwise;
-/// `INVALID_ARGUMENT` for a target that is a link, or in the way of the staging path.
+/// `FAILED_PRECONDITION` if the volume is not staged there or not as requested, or a second target
+/// is not allowed; `ALREADY_EXISTS` if the target has another mount or another access;
+/// `INVALID_ARGUMENT` for a target that is a symlink, or that contains the staging path or is in
+/// it.
 pub(crate) fn publish<K: Kernel>(
     node: &Node<K>,
     progress: &Progress,
@@ -92,7 +93,7 @@ fn run<K: Kernel>(
         published_before(cx, request, &stat, &staged, device, attrs)?;
         return Ok(Published::Done);
     }
-    // A filesystem that was proven before may have lost its file since.
+    // The file of a filesystem that was verified before may have been replaced since.
     refuse_replaced(cx, request, &source_path, device)?;
     cx.mounts()
         .refuse_covered("target_path", &request.id, &request.target)?;
@@ -120,7 +121,7 @@ fn run<K: Kernel>(
 }
 
 /// The staged mount, or another one of the volume, is not known yet, so it must be opened; or the
-/// target will be made on a filesystem that is a volume itself, and may hang as such.
+/// target will be created on a filesystem that is a volume itself, and may hang.
 fn may_wait<K: Kernel>(
     node: &Node<K>,
     request: &Publish,
@@ -141,7 +142,7 @@ fn may_wait<K: Kernel>(
     Ok(is_on_device || stat.dev.is_anonymous() && node.index.shows(stat.dev))
 }
 
-/// What is cloned: the staged filesystem, or the staged device.
+/// The mount to clone: the staged filesystem, or the staged device.
 fn source_path(request: &Publish) -> Result<PathBuf, Failure> {
     let staging = request.staging.as_ref().ok_or_else(|| {
         Failure::precondition("staging_target_path: is missing; stage the volume first")
@@ -162,8 +163,8 @@ fn source_path(request: &Publish) -> Result<PathBuf, Failure> {
     })
 }
 
-/// The attributes of the target's mount. Flags were applied at stage and come along with the
-/// clone; here they are only read once more, so that both calls judge them alike.
+/// The attributes of the target's mount. The flags were applied at stage, and the clone has them;
+/// here they are only parsed again, so that both calls accept the same ones.
 fn attrs(request: &Publish) -> Result<MountAttrs, Failure> {
     let read_only = request.read_only
         || request.capability.mode.is_read_only()
@@ -180,7 +181,7 @@ fn attrs(request: &Publish) -> Result<MountAttrs, Failure> {
     })
 }
 
-/// The staged mount, opened before it is looked at: what is cloned later is what was seen here.
+/// The staged mount, opened before it is inspected, so that the mount that was checked is cloned.
 fn open_staged<K: Kernel>(
     node: &Node<K>,
     request: &Publish,
@@ -250,9 +251,9 @@ fn published_before<K: Kernel>(
             request.id,
             path.display(),
             if is_read_only {
-                "for reading only"
+                "read-only"
             } else {
-                "for writing"
+                "read-write"
             }
         )));
     }
@@ -260,8 +261,8 @@ fn published_before<K: Kernel>(
     Ok(())
 }
 
-/// A clone is no more writable than what it is cloned from, and a filesystem that the kernel has
-/// switched to reading only would take no write either.
+/// A clone is no more writable than its source, and a filesystem that the kernel has made read-only
+/// refuses writes.
 fn refuse_read_only<K: Kernel>(
     node: &Node<K>,
     request: &Publish,
@@ -277,14 +278,14 @@ fn refuse_read_only<K: Kernel>(
         .statmount(source)?
         .ok_or_else(|| not_staged(request, source))?;
     let why = if facts.attrs.contains(MountAttrs::READ_ONLY) {
-        "was staged for reading only"
+        "was staged read-only"
     } else if facts.superblock_read_only {
-        "was switched to reading only, by an error (see the kernel's log) or by hand"
+        "became read-only after an error (see the kernel's log), or was remounted so"
     } else {
         return Ok(());
     };
     Err(Failure::precondition(format!(
-        "volume {} {why}, and cannot be published for writing",
+        "volume {} {why}, and cannot be published read-write",
         request.id
     )))
 }
@@ -305,7 +306,7 @@ fn refuse_second_target<K: Kernel>(
     match others.first() {
         None => Ok(()),
         Some(other) => Err(Failure::precondition(format!(
-            "volume {} is published at {} already, and access mode {} allows one target",
+            "volume {} is already published at {}, and access mode {} allows one target",
             request.id,
             other.display(),
             request.capability.mode.name()
@@ -313,7 +314,7 @@ fn refuse_second_target<K: Kernel>(
     }
 }
 
-/// Makes the target where it is missing; whether it did.
+/// Creates the target if it does not exist; returns whether it did.
 fn make_target<K: Kernel>(
     node: &Node<K>,
     request: &Publish,

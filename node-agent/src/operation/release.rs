@@ -1,7 +1,8 @@
-//! What is to be detached and nobody unstages: a kubelet that is killed between the unpublish of a
-//! volume's last target and its unstage forgets that the volume is staged. It looks for what to
-//! take back in the folders of pods alone (Kubernetes 1.36, `pkg/kubelet/volumemanager`). The
-//! detachment would be refused for ever, and no pod could have the volume again.
+//! Unstages volumes with a pending detach that the kubelet will not unstage: a kubelet that is
+//! killed between the last unpublish of a volume and its unstage no longer knows that the volume is
+//! staged, since it searches only the directories of pods (Kubernetes 1.36,
+//! `pkg/kubelet/volumemanager`). The detach would be refused forever, and no pod could use the
+//! volume again.
 
 use std::path::PathBuf;
 
@@ -16,8 +17,8 @@ use crate::device::Verdict;
 use crate::kernel::Kernel;
 use crate::mounts::{Covered, block_path};
 
-/// Unstages a volume that is wanted for detachment, if all that is left of it is where the kubelet
-/// has its volumes staged, or a device that shows nowhere. Whatever a pod has is left alone.
+/// Unstages a volume with a pending detach if its only mount is where the kubelet stages volumes,
+/// or if its device is not mounted at all. Mounts of pods are left alone.
 ///
 /// # Errors
 /// Those of [`unstage`].
@@ -48,7 +49,7 @@ fn run<K: Kernel>(cx: &Context<'_, K>, volume: &VolumeId) -> Result<(), Failure>
             let path = staging.display();
             tracing::warn!(
                 id,
-                "unstaging {path}: a detach is pending, and the kubelet has forgotten the volume"
+                "unstaging {path}: a detach is pending, and the kubelet does not know the volume"
             );
             let id = volume.clone();
             unstage::run(cx, &Unstage { id, staging })
@@ -57,7 +58,7 @@ fn run<K: Kernel>(cx: &Context<'_, K>, volume: &VolumeId) -> Result<(), Failure>
             let shown = path.display();
             tracing::info!(
                 id,
-                "a detach is pending, and {shown} still shows the volume"
+                "a detach is pending, and the volume is still mounted at {shown}"
             );
             cx.pending.add(volume, path);
             Ok(())
@@ -65,15 +66,15 @@ fn run<K: Kernel>(cx: &Context<'_, K>, volume: &VolumeId) -> Result<(), Failure>
     }
 }
 
-/// What the node has of a volume.
+/// The remains of a volume on the node.
 enum Left<K: Kernel> {
-    /// Not even a device.
+    /// Neither a mount nor a device.
     Nothing,
-    /// A device that is mounted nowhere.
+    /// A device without a mount.
     Device(Verdict<K>),
-    /// It is where the kubelet stages it, and only there.
+    /// A mount where the kubelet stages it, and no other.
     Staged(AbsPath),
-    /// It is here as well, or only.
+    /// Another mount.
     Shown(PathBuf),
 }
 
@@ -100,7 +101,7 @@ fn left<K: Kernel>(node: &Node<K>, volume: &VolumeId) -> Result<Left<K>, Failure
     else {
         return Ok(Left::Shown(first));
     };
-    // The folder of the kubelet may have two names on a node, and its mounts show at both.
+    // The kubelet's directory may have two paths on a node, and its mounts appear at both.
     let raw = block_path(&staging);
     let elsewhere = node.mounts().others(volume, device, &[&staging, &raw])?;
     let covered = covered.paths(&[&staging, &raw])?;

@@ -6,12 +6,12 @@ use belay_server::facts::Space;
 use super::Node;
 use crate::kernel::Kernel;
 
-/// As the kernel reports them now; none if another directory is at the path of the backing files
-/// than at the start, because its filesystem is then another one, and for volumes that are disks.
-/// May wait for a disk.
+/// The current values; `None` for volumes that are disks, and if the directory at the path of the
+/// backing files was replaced since the start, because its filesystem is then a different one. May
+/// wait for a disk.
 ///
 /// # Errors
-/// What the kernel refused.
+/// The kernel's error.
 pub(crate) fn space<K: Kernel>(node: &Node<K>) -> Result<Option<Space>, Failure> {
     let kernel = &node.kernel;
     let Some(dir) = node.transport.folder() else {
@@ -23,7 +23,7 @@ pub(crate) fn space<K: Kernel>(node: &Node<K>) -> Result<Option<Space>, Failure>
     }
     let usage = kernel.statfs(dir.path())?;
     Ok(Some(Space {
-        // Loop devices write as root, which may use the blocks that are reserved for it.
+        // Loop devices write as root, which may use the reserved blocks.
         free_bytes: usage.total_bytes.saturating_sub(usage.used_bytes),
         size_bytes: usage.total_bytes,
     }))

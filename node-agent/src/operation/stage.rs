@@ -1,8 +1,8 @@
 //! `NodeStageVolume`: from a volume's file or disk to a mounted filesystem, or a bound raw device.
 //!
 //! find -> hold -> verify -> mounted already? -> probe -> format if allowed -> mount detached ->
-//! check -> grow -> move into place. Until the last call nothing is visible, and everything before
-//! it undoes itself when its descriptor closes.
+//! check -> grow -> move into place. Nothing is visible until the last call; closing the
+//! descriptors undoes everything before it.
 
 mod block;
 mod grow;
@@ -21,33 +21,32 @@ use super::phase::{Operation, Phase, Progress};
 use crate::device::{Held, Missing, Purpose, Storage};
 use crate::kernel::{FileKind, Kernel};
 
-/// Whether this run may start mkfs, which has a limit of its own.
+/// Whether this run may start mkfs, which has a separate limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Formatting {
-    /// Come back with [`Staged::WantsFormat`] instead.
+    /// Return [`Staged::WantsFormat`] instead.
     Ask,
-    /// A place under the limit is held.
+    /// A slot of that limit is held.
     Allowed,
 }
 
-/// How far a stage came.
+/// The result of a stage run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Staged {
     /// The volume is staged.
     Done,
-    /// Its disk is not there yet; nothing was changed.
+    /// Its disk is missing; nothing was changed.
     WantsDisk(Missing),
-    /// It must be formatted first, or read as a whole to know; nothing was changed.
+    /// It must be formatted, or read completely to find out; nothing was changed.
     WantsFormat,
 }
 
 /// Stages a volume.
 ///
 /// # Errors
-/// `INVALID_ARGUMENT` for a context or a capability that cannot be honoured, `NOT_FOUND` without
-/// the volume's file, `ALREADY_EXISTS` when it is staged there in another way,
-/// `FAILED_PRECONDITION` when what is on the device forbids it, `ABORTED` while something else
-/// works on it.
+/// `INVALID_ARGUMENT` for a context or a capability that is not supported, `NOT_FOUND` without the
+/// volume's file, `ALREADY_EXISTS` if it is staged there in another way, `FAILED_PRECONDITION` if
+/// the content of the device forbids it, `ABORTED` while another operation uses it.
 pub(crate) fn stage<K: Kernel>(
     node: &Node<K>,
     progress: &Progress,
@@ -85,12 +84,12 @@ fn run<K: Kernel>(
     }
 }
 
-/// A device for the volume: a new one, or the one that is attached for it already without being
+/// A device for the volume: a new one, or the one that is already attached for it, if it is not
 /// staged or published here.
 ///
 /// # Errors
 /// `FAILED_PRECONDITION` naming the path while the volume is mounted anywhere; `ABORTED` while
-/// somebody else has it.
+/// another process uses it.
 fn attach<K: Kernel>(
     cx: &Context<'_, K>,
     volume: &VolumeId,

@@ -1,4 +1,4 @@
-//! `NodeGetVolumeStats`: how full a volume is.
+//! `NodeGetVolumeStats`: a volume's usage.
 
 use belay_server::call::Failure;
 use belay_server::health::Complaints;
@@ -11,26 +11,26 @@ use super::phase::{Operation, Phase, Progress};
 use crate::device::Intent;
 use crate::kernel::{FileKind, Kernel, Stat, Usage};
 
-/// How full a volume is.
+/// A volume's usage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum VolumeUsage {
     /// A filesystem.
     Filesystem(Usage),
-    /// A raw device of so many bytes; what is in use on it only its owner knows.
+    /// A raw device of so many bytes; its usage is unknown.
     Block(u64),
 }
 
-/// How full a volume is, and what is wrong with it.
+/// A volume's usage and health.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct VolumeStats {
     pub(crate) usage: VolumeUsage,
     pub(crate) complaints: Complaints,
 }
 
-/// Asks a published or staged volume.
+/// The usage and health of a published or staged volume.
 ///
 /// # Errors
-/// `NOT_FOUND` when the volume is not mounted at that path.
+/// `NOT_FOUND` if the volume is not mounted at that path.
 pub(crate) fn stats<K: Kernel>(
     node: &Node<K>,
     progress: &Progress,
@@ -64,11 +64,11 @@ fn run<K: Kernel>(cx: &Context<'_, K>, request: &Stats) -> Result<VolumeStats, F
     }
     let device = cx.mounts().prove(&request.id, path, &stat)?;
     let device = device.ok_or_else(not_there)?;
-    // Before the usage: what hangs there has then been looked at.
+    // Before the usage, which may hang: the hung call has then checked the health.
     let staging = request.staging.as_deref();
     let complaints = health::of_mounted(cx, &request.id, path, &stat, device, staging)?;
     let usage = cx.phase(Phase::Usage, || cx.kernel.statfs(path));
-    // Where it was unmounted meanwhile, what is beneath has answered, or nothing.
+    // If it was unmounted meanwhile, the usage is that of the filesystem under it, or none.
     let now = cx.mounts().look("volume_path", path)?;
     if !now.is_some_and(|now| now.mount_id == stat.mount_id && now.is_same_root(&stat)) {
         return Err(not_there());
@@ -79,7 +79,7 @@ fn run<K: Kernel>(cx: &Context<'_, K>, request: &Stats) -> Result<VolumeStats, F
     })
 }
 
-/// Of a raw device, if it is the volume's.
+/// The usage of a raw device, if it is the volume's.
 fn device<K: Kernel>(
     node: &Node<K>,
     request: &Stats,

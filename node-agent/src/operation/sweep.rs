@@ -1,10 +1,11 @@
-//! What a killed agent left bound: freed after the next one has started, or when a stage of the
-//! volume is refused for good.
+//! Frees devices that a killed agent left bound: after the next start, or when a stage of the
+//! volume is refused with a final code.
 //!
-//! A device that was bound for a raw volume and not yet shown stays bound when the agent dies
-//! there. The volume's next stage or unstage finds it; but a stage may be refused before that,
-//! and then nobody would come again, while the volume counts as attached. The start frees nothing
-//! while another process has the device open or the folder locked, as a dying agent has.
+//! A device that was bound for a raw volume and not yet mounted stays bound if the agent crashes at
+//! that point. The volume's next stage or unstage finds it; but a stage may be refused before that,
+//! and then no further call comes, while the volume counts as attached. The start frees nothing
+//! while another process has the device open or the directory locked, such as an agent that is
+//! still exiting.
 
 use belay_server::call::{Failure, Kind};
 use belay_server::request::VolumeId;
@@ -17,12 +18,12 @@ use crate::kernel::Kernel;
 use crate::mounts::Covered;
 
 impl<K: Kernel> Node<K> {
-    /// Takes the lock of the volumes' folder, which stays with this agent to the end; whether no
-    /// other process has it. Without it nothing may be freed that no call names: another agent may
-    /// be about to show such a device.
+    /// Locks the volumes' directory for the lifetime of this agent; returns whether no other
+    /// process has it locked. Without the lock, no device may be freed that no call names: another
+    /// agent may be about to mount it.
     ///
     /// # Errors
-    /// What the kernel refused.
+    /// The kernel's error.
     pub(crate) fn is_alone(&self) -> Result<bool, Failure> {
         match self.transport.folder() {
             Some(folder) => Ok(folder.is_ours_alone(&self.kernel)?),
@@ -30,11 +31,11 @@ impl<K: Kernel> Node<K> {
         }
     }
 
-    /// The devices that may have been left attached, by number, and the volumes they may belong to:
-    /// attached for good under that name, and noted nowhere. Asks no device.
+    /// The devices that may have been left attached, by number, with the volumes that they may
+    /// belong to: bound without AUTOCLEAR under that name, and not in the index. Queries no device.
     ///
     /// # Errors
-    /// What the kernel refused.
+    /// The kernel's error.
     pub(crate) fn remnants(&self) -> Result<Vec<(u32, VolumeId)>, Failure> {
         let Some(folder) = self.transport.folder() else {
             return Ok(Vec::new());
@@ -46,11 +47,11 @@ impl<K: Kernel> Node<K> {
         Ok(folder.remnants(&self.kernel, is_noted)?)
     }
 
-    /// Frees one of [`Node::remnants`], if it is the volume's and nothing mounts, binds or has it
-    /// open, as part of the volume's own job. Whether it did.
+    /// Frees one of [`Node::remnants`], as part of the volume's own job, if it is the volume's, is
+    /// not mounted or bound, and no process has it open. Returns whether it did.
     ///
     /// # Errors
-    /// What the kernel refused. It is then left to the volume's own calls.
+    /// The kernel's. The device is then left to the volume's own calls.
     pub(crate) fn free_remnant(&self, number: u32, volume: &VolumeId) -> Result<bool, Failure> {
         let Some(folder) = self.transport.folder() else {
             return Ok(false);
@@ -58,7 +59,7 @@ impl<K: Kernel> Node<K> {
         Ok(!self.is_noted(folder, number, volume)? && self.free_unnoted(folder, number, volume)?)
     }
 
-    /// Whether the device shows where the index knows of it.
+    /// Whether the index has a mount of the device.
     fn is_noted(
         &self,
         folder: &Folder<K>,
@@ -70,7 +71,7 @@ impl<K: Kernel> Node<K> {
         Ok(!shown.is_empty())
     }
 
-    /// [`Node::free_remnant`] of one that is not [`Node::is_noted`].
+    /// [`Node::free_remnant`] for a device that is not [`Node::is_noted`].
     fn free_unnoted(
         &self,
         folder: &Folder<K>,
@@ -81,7 +82,7 @@ impl<K: Kernel> Node<K> {
         let Some(remnant) = folder.remnant(kernel, volume, number)? else {
             return Ok(false);
         };
-        // What the index does not know of is in the table: a bind beneath another mount, say.
+        // The table lists mounts that the index lacks, such as a bind under another mount.
         let shown = Covered::new(kernel, &self.transport, remnant.dev(kernel)?).paths(&[])?;
         Ok(shown.is_empty() && remnant.release_unused(kernel)?)
     }
@@ -92,7 +93,8 @@ impl<K: Kernel> Node<K> {
             return Ok(false);
         };
         for number in folder.remnants_of(kernel, volume)? {
-            // The folder's lock is taken, and stays, only where there is something to free.
+            // The directory is locked, for the lifetime of the agent, only if there is a device to
+            // free.
             if !self.is_noted(folder, number, volume)?
                 && self.is_alone()?
                 && self.sees_all_mounts()?
@@ -106,8 +108,8 @@ impl<K: Kernel> Node<K> {
 }
 
 impl<K: Kernel> Context<'_, K> {
-    /// Frees what an earlier stage left bound, after one of the volume was refused so that the
-    /// caller does not come again. By the rules of [`Node::free_remnant`]; on a failure it is left.
+    /// Frees a device that an earlier stage left bound, after a stage of the volume was refused
+    /// with a final code. By the rules of [`Node::free_remnant`]; on a failure the device stays.
     pub(super) fn free_refused(&self, volume: &VolumeId, refusal: &Failure) {
         let is_final = matches!(
             refusal.kind,

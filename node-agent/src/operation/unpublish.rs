@@ -1,4 +1,4 @@
-//! `NodeUnpublishVolume`: takes a volume away from a pod's target path, and the path with it.
+//! `NodeUnpublishVolume`: unmounts a volume from a pod's target path, and removes the path.
 
 use std::path::Path;
 
@@ -11,13 +11,13 @@ use super::phase::{Operation, Phase, Progress};
 use crate::kernel::{Cause, FileKind, Kernel, Stat};
 use crate::mounts::without_links;
 
-/// Mounts that may lie on one target. We never stack, but another driver may have.
+/// The maximum number of mounts stacked on one target. We never stack, but another driver may have.
 const STACKED_MAX: u32 = 16;
 
-/// Unpublishes a volume. Nothing there is success.
+/// Unpublishes a volume. Succeeds if nothing is there.
 ///
 /// # Errors
-/// `FAILED_PRECONDITION` when what is mounted there is not the volume, is in use, or hides files.
+/// `FAILED_PRECONDITION` if the mount there is not the volume's, is in use, or hides files.
 pub(crate) fn unpublish<K: Kernel>(
     node: &Node<K>,
     progress: &Progress,
@@ -51,7 +51,7 @@ fn run<K: Kernel>(cx: &Context<'_, K>, request: &Unpublish) -> Result<(), Failur
     )))
 }
 
-/// A wrong path in a request must not unmount anything that is not the volume.
+/// A wrong path in a request must not unmount another volume.
 fn refuse_foreign<K: Kernel>(
     node: &Node<K>,
     request: &Unpublish,
@@ -64,17 +64,17 @@ fn refuse_foreign<K: Kernel>(
         return Ok(());
     }
     Err(Failure::precondition(format!(
-        "target_path: what is mounted at {} is not volume {}; it was left alone",
+        "target_path: the mount at {} is not that of volume {}; nothing was changed",
         request.target.display(),
         request.id
     )))
 }
 
-/// What lies beneath another mount is still published: whoever has the device of a raw volume open
-/// would meet the next volume there, once this one is unstaged.
+/// A mount under another mount is still published: a process with the device of a raw volume open
+/// would see the next volume there, once this one is unstaged.
 ///
-/// A path at which nothing was to be unmounted may have been named by a link, and be noted by
-/// another name since the agent was started.
+/// If nothing was mounted at the path, it may contain a symlink; since a restart the index then has
+/// the mount under its real path.
 fn refuse_covered<K: Kernel>(
     node: &Node<K>,
     request: &Unpublish,
@@ -97,17 +97,17 @@ fn umount<K: Kernel>(cx: &Context<'_, K>, request: &Unpublish) -> Result<(), Fai
         .umount(&request.target)
         .map_err(|error| match error.cause() {
             Cause::Busy => Failure::precondition(format!(
-                "target_path: {} is in use ({}); a process of the pod still works in it",
+                "target_path: {} is in use ({}); a process of the pod still uses it",
                 request.target.display(),
                 error.errno_name()
             )),
             _ => error.into(),
         });
-    // Whatever shows there now is looked at for itself.
+    // Another mount may be visible there now; the next call verifies it again.
     unmounted.map(|()| cx.index.forget(&request.target))
 }
 
-/// Removes the one thing that publish made, and only while it is empty.
+/// Removes the file or directory that publish created, only if it is empty.
 fn remove<K: Kernel>(node: &Node<K>, request: &Unpublish, stat: &Stat) -> Result<(), Failure> {
     let target = &request.target;
     let removed = match stat.kind {
@@ -115,15 +115,15 @@ fn remove<K: Kernel>(node: &Node<K>, request: &Unpublish, stat: &Stat) -> Result
         FileKind::File if stat.bytes == 0 => node.kernel.unlink(target),
         _ => {
             return Err(Failure::precondition(format!(
-                "target_path: {} is not what a publish leaves; it was left alone",
+                "target_path: {} was not created by a publish; nothing was changed",
                 target.display()
             )));
         }
     };
     match removed {
         Err(error) if error.cause() == Cause::NotEmpty => Err(Failure::precondition(format!(
-            "target_path: {} holds files that were written while nothing was mounted there; move \
-             them away",
+            "target_path: {} contains files that were written while nothing was mounted there; \
+             move them elsewhere",
             target.display()
         ))),
         Err(error) if error.cause() == Cause::Missing => Ok(()),

@@ -1,8 +1,8 @@
-//! `NodeUnstageVolume`: OK means that the kernel holds nothing of the volume any more.
+//! `NodeUnstageVolume`: OK means that the kernel no longer holds anything of the volume.
 //!
-//! The request says neither the device nor how it was staged; both are read from the kernel. The
-//! device is held before it is unmounted, because afterwards nothing would name it. A raw device is
-//! unbound only after the mount table was read: whoever bound it, and wherever, is in there.
+//! The request names neither the device nor how it was staged; both are read from the kernel. The
+//! device is held before the unmount, since nothing identifies it afterwards. A raw device is
+//! unbound only after reading the mount table, which lists binds by any process at any path.
 
 use belay_server::call::Failure;
 use belay_server::request::Unstage;
@@ -14,7 +14,7 @@ use crate::device::{Intent, Verdict};
 use crate::kernel::{Cause, Dev, FileKind, Kernel, Open, Stat};
 use crate::mounts::block_path;
 
-/// Unstages a volume. Nothing there is success.
+/// Unstages a volume. Succeeds if nothing is there.
 ///
 /// # Errors
 /// `FAILED_PRECONDITION` while a target is published, a raw device is bound anywhere, or the device
@@ -44,7 +44,7 @@ pub(super) fn run<K: Kernel>(cx: &Context<'_, K>, request: &Unstage) -> Result<(
     if let Some(stat) = &device {
         unstage_device(cx, request, stat)?;
     }
-    // What a crash left bound without a mount is freed here too.
+    // Also frees a device that a crash left bound without a mount.
     cx.detach(&request.id)?;
     let was_mounted = staging.is_some() || device.is_some_and(|stat| stat.mount_root);
     match was_mounted {
@@ -67,13 +67,13 @@ fn unstage_mount<K: Kernel>(
     }
     let Some(device) = verdict.into_held() else {
         return Err(Failure::precondition(format!(
-            "staging_target_path: what is mounted at {} is not volume {}; it was left alone",
+            "staging_target_path: the mount at {} is not that of volume {}; nothing was changed",
             staging.display(),
             request.id
         )));
     };
     refuse_published(cx, request, dev)?;
-    // A frozen filesystem outlives its last mount, and then nothing is left to thaw it by.
+    // A frozen filesystem outlives its last mount, and could then not be thawed.
     cx.phase(Phase::Unmount, || {
         match cx.kernel.open(staging, Open::Directory) {
             Ok(root) => cx.kernel.thaw(&root),
@@ -97,12 +97,12 @@ fn unstage_mount<K: Kernel>(
             device.path().display()
         )));
     }
-    // The last close is what unbinds it.
+    // The last close unbinds it.
     cx.phase(Phase::Detach, || drop(device));
     Ok(())
 }
 
-/// What is mounted has no disk any more: nothing of it can be read, written, thawed or claimed.
+/// The mounted filesystem's disk was removed: it cannot be read, written, thawed or claimed.
 fn unmount_removed<K: Kernel>(
     cx: &Context<'_, K>,
     request: &Unstage,
@@ -129,7 +129,7 @@ fn unstage_device<K: Kernel>(
         let is_foreign = matches!(verdict, Verdict::Foreign);
         if noted.map_or(is_foreign, |noted| noted != request.id) {
             return Err(Failure::precondition(format!(
-                "what is bound at {} is not volume {}; it was left alone",
+                "the device bound at {} is not that of volume {}; nothing was changed",
                 path.display(),
                 request.id
             )));
@@ -138,7 +138,7 @@ fn unstage_device<K: Kernel>(
             refuse_published(cx, request, dev)?;
         }
         if matches!(verdict, Verdict::Stale(_)) {
-            // Without its file, a repetition finds the device by this bind alone.
+            // If its file is missing, only this bind lets a retry find the device.
             cx.mounts().refuse_shown(&request.id, dev, &[&path])?;
         }
         cx.umount(&path)?;
@@ -156,7 +156,7 @@ fn unstage_device<K: Kernel>(
         }
         None => Ok(()),
         Some(_) => Err(Failure::precondition(format!(
-            "{} is not what a stage leaves; it was left alone",
+            "{} was not created by a stage; nothing was changed",
             path.display()
         ))),
     }

@@ -1,5 +1,5 @@
-//! What the machine holds, as lines that can be compared and shown: numbers that may differ from
-//! one run to the next are left out.
+//! The machine's state, as lines that can be compared and printed, without numbers that may differ
+//! from run to run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -14,10 +14,10 @@ use super::superblock::{self, Whole};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Picture(BTreeSet<String>);
 
-/// What a file holds.
+/// The content of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Holds {
-    /// Nothing but zeros.
+    /// Only zeros.
     Nothing,
     /// A whole filesystem: its type, its size in bytes, and how often one was made.
     Filesystem(&'static str, u64, u32),
@@ -26,7 +26,7 @@ pub(crate) enum Holds {
 }
 
 impl Picture {
-    /// One line for everything that is in one of the two only.
+    /// A line for each entry that only one of the two has.
     pub(crate) fn difference(&self, before: &Picture) -> String {
         let gone = before
             .0
@@ -39,12 +39,12 @@ impl Picture {
         gone.chain(new).collect()
     }
 
-    /// What is in this one only.
+    /// The entries that only this one has.
     pub(crate) fn beyond(&self, before: &Picture) -> Vec<String> {
         self.0.difference(&before.0).cloned().collect()
     }
 
-    /// The lines that begin like one of these.
+    /// The lines that begin with one of these.
     pub(crate) fn beginning_with(&self, beginnings: &[&str]) -> Vec<String> {
         let like = |beginning: &&str| {
             let from = (Bound::Included(*beginning), Bound::Unbounded);
@@ -57,7 +57,7 @@ impl Picture {
 }
 
 impl Machine {
-    /// What the machine holds now.
+    /// The machine's state now.
     pub(crate) fn picture(&self) -> Picture {
         let state = self.lock();
         let on_host = state.host_names();
@@ -75,7 +75,7 @@ impl Machine {
         }
         for (path, ino) in &on_host {
             let kind = match &state.inodes[ino].kind {
-                InodeKind::Directory(_) => "folder",
+                InodeKind::Directory(_) => "directory",
                 InodeKind::File(_) => "file",
                 InodeKind::Loop(_) => "device",
             };
@@ -84,7 +84,7 @@ impl Machine {
         Picture(lines)
     }
 
-    /// What a file holds now.
+    /// The content of a file now.
     pub(crate) fn holds(&self, path: &Path) -> Holds {
         let mut state = self.lock();
         let file = state.file_at(path);
@@ -96,7 +96,7 @@ impl Machine {
     }
 }
 
-/// What the inodes of the first filesystem are called.
+/// The names of the first filesystem's inodes.
 struct Names<'a>(BTreeMap<u64, &'a PathBuf>);
 
 impl Names<'_> {

@@ -1,4 +1,4 @@
-//! From what was seen to what is complained of. Calls nothing.
+//! Derives health reasons from facts. Makes no calls.
 
 use std::path::Path;
 
@@ -8,9 +8,9 @@ use belay_server::health::Complaints;
 use crate::device::Backing;
 use crate::kernel::{BtrfsErrors, Error, Ext4Error, Ext4Errors};
 
-/// What was seen of a volume that is mounted.
+/// Facts about a mounted volume.
 pub(crate) struct Seen<'a> {
-    /// The file that it should be.
+    /// The expected file.
     pub(super) file: &'a Path,
     /// Where it is mounted.
     pub(super) path: &'a Path,
@@ -21,28 +21,28 @@ pub(crate) struct Seen<'a> {
     pub(super) filesystem: Option<Filesystem>,
 }
 
-/// What the kernel says of a mounted filesystem.
+/// The kernel's facts about a mounted filesystem.
 pub(crate) struct Filesystem {
     pub(super) fs_type: String,
-    /// It takes no writes, and was not staged so.
+    /// It refuses writes, and was not staged read-only.
     pub(super) stopped: bool,
     pub(super) shut_down: bool,
     pub(super) ext4: Option<Ext4Errors>,
     pub(super) btrfs: Option<BtrfsErrors>,
 }
 
-/// What is wrong with a volume whose file answers EIO.
+/// The health of a volume whose file answers EIO.
 pub(super) fn unreadable(error: &Error) -> Complaints {
     let message = format!(
         "{error}: the disk of --loop-dir fails, or its filesystem has shut itself down; see the \
-         kernel's log, and mend it"
+         kernel's log, and repair it"
     );
     let mut complaints = Complaints::default();
     complaints.add(volume::BACKING_FILE_UNREADABLE, message);
     complaints
 }
 
-/// All that is wrong with what was seen.
+/// All health reasons.
 pub(super) fn judge(seen: &Seen<'_>) -> Complaints {
     let mut complaints = Complaints::default();
     backing(seen, &mut complaints);
@@ -68,33 +68,32 @@ fn backing(seen: &Seen<'_>, complaints: &mut Complaints) {
         } if bytes < device_bytes => complaints.add(
             volume::BACKING_FILE_SHORT,
             format!(
-                "{file} has {bytes} bytes, but {device} has {device_bytes}: what was behind them \
-                 is gone, and cannot be read or written; stop the pod, unstage, and restore the \
-                 volume"
+                "{file} has {bytes} bytes, but {device} has {device_bytes}: the data behind the \
+                 end of the file is lost; stop the pod, unstage, and restore the volume"
             ),
         ),
-        // What cannot be read is reported before anything is judged.
+        // Reported as unreadable before.
         Backing::There { .. } | Backing::Unreadable(_) => {}
         Backing::Unplugged => complaints.add(
             volume::DEVICE_LOST,
             format!(
-                "the disk of the volume was removed while it is mounted at {path} ({file}): it was \
-                 detached by force or failed; delete the pod, so that the volume is attached and \
-                 staged again"
+                "the disk of the volume was removed while the volume is mounted at {path} \
+                 ({file}): it was detached by force or failed; delete the pod, so that the volume \
+                 is attached and staged again"
             ),
         ),
         Backing::Gone => complaints.add(
             volume::BACKING_FILE_GONE,
             format!(
-                "{file} was removed or replaced while {device} at {path} uses it: the data goes \
+                "{file} was removed or replaced while {device} at {path} uses it: the data is lost \
                  when the volume is unstaged; copy it from the pod first"
             ),
         ),
         Backing::Lost => complaints.add(
             volume::DEVICE_LOST,
             format!(
-                "{device} at {path} has {file} behind it no more: somebody has detached it by \
-                 force; delete the pod, so that the volume is staged again"
+                "{device} at {path} is no longer bound to {file}: it was detached by force; delete \
+                 the pod, so that the volume is staged again"
             ),
         ),
     }
@@ -106,9 +105,9 @@ fn state(seen: &Seen<'_>, filesystem: &Filesystem, complaints: &mut Complaints) 
         complaints.add(
             volume::FILESYSTEM_SHUT_DOWN,
             format!(
-                "the {fs_type} at {path} has shut itself down: nothing can be read or written; \
-                 see the kernel's log for why, mend that, and delete the pod: when the volume is \
-                 staged again its log is replayed"
+                "the {fs_type} at {path} has shut itself down: nothing can be read or written; see \
+                 the kernel's log for the reason, repair that, and delete the pod: the next stage \
+                 of the volume replays the log"
             ),
         );
     } else if filesystem.stopped {
@@ -195,16 +194,16 @@ fn btrfs(seen: &Seen<'_>, errors: &BtrfsErrors, complaints: &mut Complaints) {
     if corruption + generation > 0 {
         let message = format!(
             "the btrfs at {path} has found {corruption} blocks with a wrong checksum and \
-             {generation} that are too old: run btrfs scrub there to see which files, restore \
-             them, and put the counters to zero with btrfs device stats -z"
+             {generation} that are too old: run btrfs scrub there to find the files, restore them, \
+             and reset the counters with btrfs device stats -z"
         );
         complaints.add(volume::DATA_CORRUPTED, message);
     }
     if write + read + flush > 0 {
         let message = format!(
             "the btrfs at {path} has counted {write} failed writes, {read} failed reads and \
-             {flush} failed flushes: see the kernel's log, mend the disk of --loop-dir or make \
-             room on it, and put the counters to zero with btrfs device stats -z"
+             {flush} failed flushes: see the kernel's log, repair the disk of --loop-dir or free \
+             space on it, and reset the counters with btrfs device stats -z"
         );
         complaints.add(volume::DEVICE_ERRORS, message);
     }
@@ -274,7 +273,7 @@ mod tests {
         let mut well = filesystem("btrfs");
         well.btrfs = Some(BtrfsErrors::default());
         assert!(seen(WHOLE, Some(well)).is_empty());
-        // A file that has grown, and whose device has not taken notice yet.
+        // A file that has grown, and whose device does not have the new size yet.
         let grown = Backing::There {
             bytes: 200,
             device_bytes: 100,

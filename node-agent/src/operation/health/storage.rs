@@ -1,4 +1,4 @@
-//! `NodeGetStorageHealth` of `local`: the folder of the volumes' files and its filesystem.
+//! `NodeGetStorageHealth` of `local`: the directory of the volumes' files and its filesystem.
 
 use std::path::Path;
 
@@ -13,20 +13,20 @@ use super::super::pending::pending;
 use super::super::phase::{Operation, Progress};
 use crate::kernel::{Cause, Kernel, MountAttrs, MountFacts, Usage};
 
-/// One volume that hangs may be its own fault; more share a disk.
+/// One hung volume may be its own fault; several share a disk.
 const HUNG_MIN: usize = 2;
-/// Of what is free, this part should stay so: 5 %.
+/// The part of the filesystem that should stay free: 5 %.
 const RESERVE_PART: u64 = 20;
-/// On large filesystems, this many bytes will do: 10 GiB.
+/// On large filesystems, this many bytes suffice: 10 GiB.
 const RESERVE_BYTES_MAX: u64 = 10 << 30;
 
-/// One thing that is wrong with the storage.
+/// One health reason of the storage.
 pub(crate) type StorageComplaint = Complaint<StorageSeverity>;
 
-/// What is wrong with the storage behind all volumes. May wait for a disk.
+/// The health of the storage behind all volumes. May wait for a disk.
 ///
 /// # Errors
-/// What the kernel refused.
+/// The kernel's error.
 pub(crate) fn storage_health<K: Kernel>(
     node: &Node<K>,
     progress: &Progress,
@@ -36,7 +36,7 @@ pub(crate) fn storage_health<K: Kernel>(
 
 fn run<K: Kernel>(node: &Node<K>) -> Result<Vec<StorageComplaint>, Failure> {
     let mut complaints = Vec::new();
-    // Disks have no storage in common that this node could see.
+    // Disks have no common storage that this node could see.
     let Some(dir) = node.transport.folder() else {
         return Ok(complaints);
     };
@@ -52,7 +52,7 @@ fn run<K: Kernel>(node: &Node<K>) -> Result<Vec<StorageComplaint>, Failure> {
                 storage::STORAGE_UNREADABLE,
                 format!(
                     "{error}: the disk fails, or its filesystem has shut itself down; see the \
-                     kernel's log, mend it, mount it again, and restart belay-node"
+                     kernel's log, repair it, mount it again, and restart belay-node"
                 ),
             ));
             return Ok(complaints);
@@ -63,15 +63,15 @@ fn run<K: Kernel>(node: &Node<K>) -> Result<Vec<StorageComplaint>, Failure> {
         None => complaints.push(Complaint::new(
             storage::STORAGE_MISSING,
             format!(
-                "{} is not there; mount the filesystem that holds it, and restart belay-node",
+                "{} does not exist; mount the filesystem that contains it, and restart belay-node",
                 path.display()
             ),
         )),
         Some(named) if !named.is_same_root(&held) => complaints.push(Complaint::new(
             storage::STORAGE_REPLACED,
             format!(
-                "{} is another folder than at the start: something was mounted over it, unmounted \
-                 or moved; put that right and restart belay-node",
+                "{} is not the directory of the start: something was mounted over it, unmounted or \
+                 moved; undo that and restart belay-node",
                 path.display()
             ),
         )),
@@ -89,32 +89,32 @@ fn run<K: Kernel>(node: &Node<K>) -> Result<Vec<StorageComplaint>, Failure> {
     Ok(complaints)
 }
 
-/// A raw device at its target is not told from one that a pod has: nobody but a person unmounts it.
+/// A raw device at its target may be in use by a pod, so only the operator can unmount it.
 fn detach_pending(volume: &VolumeId, path: &Path) -> StorageComplaint {
     let path = path.display();
     Complaint::new(
         storage::DETACH_PENDING,
         format!(
-            "volume {volume} is to be detached and is still mounted at {path}: if no pod on this \
-             node uses it, a kubelet that was killed has forgotten it; then run `umount {path}`"
+            "volume {volume} has a pending detach and is still mounted at {path}: if no pod on \
+             this node uses it, a killed kubelet left it mounted; then run `umount {path}`"
         ),
     )
 }
 
-/// What is wrong with storage at which the look itself hangs.
+/// The storage's health if the check itself hangs.
 pub(crate) fn storage_hangs(why: &str) -> StorageComplaint {
     Complaint::new(
         storage::STORAGE_HANGS,
-        format!("--loop-dir does not answer: {why}; see the kernel's log, and mend its disk"),
+        format!("--loop-dir does not answer: {why}; see the kernel's log, and repair its disk"),
     )
 }
 
-/// What is wrong with storage of which so many volumes have a hung operation.
+/// The storage's health if this many volumes have a hung operation.
 pub(crate) fn volumes_hang(volumes: usize) -> Option<StorageComplaint> {
     (volumes >= HUNG_MIN).then(|| {
         let message = format!(
-            "operations on {volumes} volumes do not come back; see the kernel's log for hung \
-             tasks and I/O errors, and mend the disk of --loop-dir"
+            "operations on {volumes} volumes hang; see the kernel's log for hung tasks and I/O \
+             errors, and repair the disk of --loop-dir"
         );
         Complaint::new(storage::OPERATIONS_HUNG, message)
     })
@@ -145,7 +145,7 @@ fn full(usage: &Usage, path: &Path) -> Option<StorageComplaint> {
     (free < reserve).then(|| {
         let message = format!(
             "{} has {free} of {total} bytes left, and should have {reserve}: volumes are sparse \
-             files, and writes into them fail with EIO when none is left; free some volumes or \
+             files, and writes to them fail with EIO on a full filesystem; delete some volumes or \
              snapshots, or enlarge the filesystem",
             path.display()
         );
@@ -161,7 +161,7 @@ mod tests {
         Usage {
             total_bytes,
             used_bytes,
-            // What only root may use is not available, but free for volumes.
+            // Space reserved for root is not available, but free for volumes.
             available_bytes: 0,
             total_inodes: 0,
             used_inodes: 0,
@@ -189,6 +189,6 @@ mod tests {
         assert_eq!(volumes_hang(1), None);
         let hung = volumes_hang(2).unwrap();
         assert_eq!(hung.reason, storage::OPERATIONS_HUNG);
-        assert!(hung.message.starts_with("operations on 2 volumes "));
+        assert!(hung.message.starts_with("operations on 2 volumes hang"));
     }
 }

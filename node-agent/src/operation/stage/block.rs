@@ -1,8 +1,8 @@
 //! Staging as a raw block device: the device node is bound onto `<staging>/device`.
 //!
-//! A bind does not hold the device open, so it must stay bound by itself: without AUTOCLEAR, and so
-//! released by hand where the stage fails. What a crash leaves bound, the next stage or unstage of
-//! the volume finds by the lock on its file.
+//! A bind mount does not hold the device open, so the device is bound without AUTOCLEAR, and must
+//! be released explicitly if the stage fails. If a crash leaves it bound, the next stage or unstage
+//! of the volume finds it by the lock on its file.
 
 use std::path::Path;
 
@@ -20,7 +20,7 @@ use crate::filesystem::begin_use;
 use crate::kernel::{FileKind, Kernel, MountAttrs, Stat};
 use crate::mounts::block_path;
 
-/// The bind target needs no permissions: what is on it decides.
+/// The bind target needs no permissions: those of the mounted node apply.
 const DEVICE_MODE: u32 = 0o600;
 
 pub(super) fn stage<K: Kernel>(
@@ -51,13 +51,13 @@ pub(super) fn stage<K: Kernel>(
                 Verdict::Ours(device) => {
                     return staged_before(cx, request, &path, &stat, &device, read_only);
                 }
-                // It is not unstaged here: a pod may still have it.
+                // Not unstaged here: a pod may still use it.
                 Verdict::Stale(_) => {
                     let why = cx.transport.replaced(&request.id, &path);
                     return Err(Failure::incompatible(why));
                 }
-                // What a device left behind when it was taken away: the bind would show the next
-                // volume that gets its number.
+                // The bind of a removed device: it would show the next volume that gets the
+                // device's number.
                 Verdict::Unbound | Verdict::Removed => cx.umount(&path)?,
                 _ if cx.index.is_noted_for(&path, &stat, &request.id) => cx.umount(&path)?,
                 Verdict::Foreign => return Err(other_device(request, &path)),
@@ -66,7 +66,7 @@ pub(super) fn stage<K: Kernel>(
         Some(stat) if stat.kind == FileKind::File && stat.bytes == 0 => {}
         Some(_) => {
             return Err(Failure::precondition(format!(
-                "{} is in the way; it is neither an empty file nor a device that was staged",
+                "{} is in the way; it is neither an empty file nor a staged device",
                 path.display()
             )));
         }
@@ -74,15 +74,15 @@ pub(super) fn stage<K: Kernel>(
     let device = attach(cx, &request.id, storage, purpose)?;
     let bound = fit(plan, &cx.kernel, &device).and_then(|_| {
         if let Some(file) = device.backing_file().filter(|_| !read_only) {
-            // What a raw user writes must not pass for a format of ours that was cut short, and
-            // that it is gone must not pass for a new volume.
+            // The user's raw data must not count as an interrupted format of ours, nor zeros as a
+            // new volume.
             cx.phase(Phase::Attach, || begin_use(&cx.kernel, file))?;
         }
         bind(cx, request, &path, &device)
     });
     match bound {
         Ok(()) => Ok(Staged::Done),
-        // The caller must come back: nobody else would free the device.
+        // The caller must retry: no other call frees the device.
         Err(failure) => match cx.phase(Phase::Detach, || device.release(&cx.kernel)) {
             // The bind's file may still be there.
             Ok(()) if failure.certainty == Certainty::MayBeRunning => Err(failure),
@@ -94,13 +94,13 @@ pub(super) fn stage<K: Kernel>(
 
 fn other_device(request: &Stage, path: &Path) -> Failure {
     Failure::incompatible(format!(
-        "another device than that of volume {} is bound at {}",
+        "a device other than that of volume {} is bound at {}",
         request.id,
         path.display()
     ))
 }
 
-/// The volume's device is bound there; it must be in the same access mode, and it must stay bound.
+/// The volume's device is bound there; it must have the same access mode, and stay bound.
 fn staged_before<K: Kernel>(
     node: &Node<K>,
     request: &Stage,
@@ -117,18 +117,18 @@ fn staged_before<K: Kernel>(
             if read_only {
                 "for writing"
             } else {
-                "for reading only"
+                "read-only"
             }
         )));
     }
     device.bytes(&node.kernel, 0)?;
-    // An unstage may have been killed half-way: then it only waits for its last user to close it.
+    // A killed unstage may have set AUTOCLEAR: the device would then be unbound at its last close.
     device.keep(&node.kernel)?;
     node.index.note(path, stat, stat.rdev, &request.id);
     Ok(Staged::Done)
 }
 
-/// Binds the device node onto `path`, which is made if need be.
+/// Binds the device node onto `path`, which is created if necessary.
 fn bind<K: Kernel>(
     cx: &Context<'_, K>,
     request: &Stage,
@@ -140,7 +140,7 @@ fn bind<K: Kernel>(
     let device_node = kernel.open_path(device.path())?;
     if kernel.stat(&device_node)?.rdev != dev {
         return Err(Failure::bug(format!(
-            "{} is not device {dev} any more",
+            "{} is no longer device {dev}",
             device.path().display(),
         )));
     }

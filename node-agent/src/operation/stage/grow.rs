@@ -1,5 +1,5 @@
-//! Growing what is staged: a volume may have been enlarged, or restored to a larger one, since its
-//! filesystem was mounted last.
+//! Grows a filesystem at its stage: the volume may have been enlarged, or restored to a larger one,
+//! since the last mount.
 
 use belay_server::request::VolumeId;
 
@@ -10,9 +10,9 @@ use crate::device::Held;
 use crate::filesystem::{FsType, GrowError, grow};
 use crate::kernel::Kernel;
 
-/// Grows the filesystem to its device. A refusal does not keep the volume from its pod, which has
-/// all of its data: NodeExpandVolume, which the caller sends when a growth is wanted, fails by it.
-/// Of a volume restored to a larger one nobody sends that, so here are the words for it.
+/// Grows the filesystem to its device. A failure does not fail the stage, since the pod's data is
+/// complete: NodeExpandVolume, which the caller sends to grow a volume, reports it. A volume
+/// restored to a larger one gets no such call, so the failure is logged here.
 pub(super) fn grow_to_device<K: Kernel>(
     cx: &Context<'_, K>,
     volume: &VolumeId,
@@ -32,8 +32,8 @@ pub(super) fn grow_to_device<K: Kernel>(
         } => tracing::warn!(
             %volume, has_bytes, device_bytes,
             "the {} is smaller than its device and stays so: growing it needs CAP_SYS_RESOURCE, \
-             and an ext4 without errors; give the node agent the capability, or run e2fsck, and \
-             stage the volume anew",
+             and an ext4 without errors; add the capability to the node agent, or run e2fsck, and \
+             stage the volume again",
             fs.name()
         ),
         GrowError::Failed(failure) => tracing::warn!(

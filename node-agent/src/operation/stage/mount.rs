@@ -21,10 +21,10 @@ use crate::filesystem::{
 use crate::kernel::{Cause, Dev, Error, Kernel, MountAttrs, Open, Stat};
 use crate::mounts::{block_path, something_else};
 
-/// mkfs of a large volume on a slow disk takes minutes; one that takes longer hangs.
+/// mkfs of a large volume on a slow disk takes minutes; a longer one hangs.
 const FORMAT_DEADLINE: Duration = Duration::from_secs(600);
 
-/// What the request asks for.
+/// The requested mount.
 pub(super) struct Wish<'a> {
     pub(super) request: &'a Stage,
     pub(super) fs: Option<FsType>,
@@ -33,7 +33,7 @@ pub(super) struct Wish<'a> {
 }
 
 impl Wish<'_> {
-    /// How to mount a filesystem of this type.
+    /// The mount options for a filesystem of this type.
     fn options(&self, fs: FsType) -> Result<MountOptions, Failure> {
         let mut options = parse_flags(self.flags.as_slice(), fs)?;
         if self.read_only {
@@ -57,7 +57,7 @@ pub(super) fn stage<K: Kernel>(
         flags,
         read_only: is_read_only(plan, &request.capability),
     };
-    // Judged before anything is touched; the type matters only for what it adds.
+    // Checked before any change; the type matters only for its additional options.
     wish.options(wish.fs.unwrap_or(FsType::Ext4))?;
     let kernel = &cx.kernel;
     let raw = kernel.look(&block_path(&request.staging))?;
@@ -86,7 +86,7 @@ pub(super) fn stage<K: Kernel>(
     let Some((fs, permit)) = decide(cx, &wish, plan, &device, &under_test, formatting)? else {
         return Ok(Staged::WantsFormat);
     };
-    // The kernel judges the flags here, before anything is formatted for them.
+    // The kernel checks the flags here, before anything is formatted.
     let context = cx.phase(Phase::Configure, || configure(cx, &wish, &device, fs))?;
     if let Some(permit) = permit {
         refuse_in_use(&device)?;
@@ -145,7 +145,7 @@ fn staged_before<K: Kernel>(
     let attrs = wish.options(fs)?.attrs;
     if !facts.attrs.is_like(attrs) {
         return Err(Failure::incompatible(format!(
-            "volume {} is staged at {} with other mount flags than these",
+            "volume {} is staged at {} with different mount flags",
             request.id,
             path.display()
         )));
@@ -159,9 +159,8 @@ fn staged_before<K: Kernel>(
     Ok(Staged::Done)
 }
 
-/// Which filesystem is to be mounted, and the permit to make it where there is none; `None` where
-/// that would take to read all of the device, which may take as long as mkfs, and belongs where
-/// that may wait.
+/// The filesystem to mount, and the permit to make it if there is none; `None` if that requires
+/// reading the whole device, which may take as long as mkfs and must run in its slot.
 fn decide<K: Kernel>(
     cx: &Context<'_, K>,
     wish: &Wish<'_>,
@@ -178,14 +177,14 @@ fn decide<K: Kernel>(
         found.map(|found| judge(cx, wish, plan, under_test, found))
     });
     match decided {
-        // What a mkfs has not finished may look like anything.
+        // A filesystem that mkfs is still making can look like anything.
         Some(Err(_)) if device.is_shared => Err(device.claimed()),
         Some(decided) => decided.map(Some),
         None => refuse_in_use(device).map(|()| None),
     }
 }
 
-/// Nothing is formatted that somebody has claimed.
+/// Refuses to format a device that is mounted or opened exclusively.
 fn refuse_in_use<K: Kernel>(device: &Held<K>) -> Result<(), Failure> {
     if device.is_shared {
         Refusal::InUse.count();
@@ -194,7 +193,7 @@ fn refuse_in_use<K: Kernel>(device: &Held<K>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The filesystem as it is to be mounted; nothing is read from the device yet.
+/// The configured filesystem; nothing is read from the device yet.
 fn configure<K: Kernel>(
     node: &Node<K>,
     wish: &Wish<'_>,
@@ -216,7 +215,7 @@ fn configure<K: Kernel>(
     Ok(context)
 }
 
-/// Mounts, checks that it is this device that got mounted, grows, and only then shows it.
+/// Mounts, checks that the right device was mounted, grows, and makes the mount visible last.
 fn mount<K: Kernel>(
     cx: &Context<'_, K>,
     wish: &Wish<'_>,
@@ -252,7 +251,7 @@ fn mount<K: Kernel>(
     Ok(Staged::Done)
 }
 
-/// Builds the superblock, in this context or in another one.
+/// Creates the superblock, in this context or in another one.
 fn create<K: Kernel>(
     cx: &Context<'_, K>,
     wish: &Wish<'_>,
@@ -261,14 +260,15 @@ fn create<K: Kernel>(
     context: K::Fd,
 ) -> Result<K::Fd, Failure> {
     let attempt = |context: K::Fd| {
-        // A mount that leaked into another namespace still has the superblock: it is the same one.
+        // A mount that leaked into another namespace still has the superblock, and shares it.
         let create = || cx.kernel.fsconfig_create(&context, device.is_shared);
         cx.phase(Phase::Mount, create).map(|()| context)
     };
     let has_same_id = |error: &Error| fs == FsType::Btrfs && error.cause() == Cause::Exists;
     let created = match attempt(context) {
-        // Since 6.7 the kernel can have a clone beside its original, and takes it for another btrfs
-        // that was refused a mount on this device's number. It has forgotten that one now.
+        // Since 6.7 the kernel can mount a clone next to its original, but may mistake it for
+        // another btrfs whose mount on the same device number was refused. The first attempt has
+        // cleared that entry.
         Err(error) if has_same_id(&error) => attempt(configure(cx, wish, device, fs)?),
         created => created,
     };
@@ -279,32 +279,32 @@ fn create<K: Kernel>(
     })
 }
 
-/// What got mounted must be the held device, before anybody can see it.
+/// The mounted device must be the held one; checked before the mount is visible.
 fn refuse_other_device(
     wish: &Wish<'_>,
     fs: FsType,
     held: Dev,
     found: Option<Dev>,
 ) -> Result<(), Failure> {
-    let why = |found| format!("{held} was to be mounted, and {found} was");
+    let why = |found| format!("{found} was mounted instead of {held}");
     match found {
         Some(found) if found == held => Ok(()),
         Some(found) if fs == FsType::Btrfs => Err(same_id_elsewhere(wish, &why(found))),
         Some(found) => Err(Failure::bug(why(found))),
         None => Err(Failure::precondition(format!(
-            "volume {} holds one of several devices of a btrfs filesystem; a volume is one device",
+            "volume {} contains one of several devices of a btrfs filesystem; a volume is one \
+             device",
             wish.request.id
         ))),
     }
 }
 
-/// Before Linux 6.7 btrfs takes a clone for the filesystem that it was cloned from: it refuses the
-/// mount, or mounts the other device.
+/// Before Linux 6.7 btrfs confuses a clone with its original: it refuses the mount, or mounts the
+/// other device.
 fn same_id_elsewhere(wish: &Wish<'_>, what: &str) -> Failure {
     Failure::precondition(format!(
-        "volume {}: a btrfs with the same id, of which this is a clone or which is one of this, is \
-         mounted on this node, and the kernel cannot have both; use another node, or Linux 6.7 or \
-         later ({what})",
+        "volume {}: a btrfs with the same id, its clone or its original, is mounted on this node, \
+         and the kernel cannot mount both; use another node, or Linux 6.7 or later ({what})",
         wish.request.id
     ))
 }

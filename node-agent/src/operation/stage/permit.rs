@@ -1,4 +1,4 @@
-//! Whether a volume may be formatted: what was found on it, and what its attachment says of it.
+//! Whether a volume may be formatted: its content, and the content word of its attachment.
 
 use std::path::Path;
 
@@ -11,11 +11,11 @@ use super::tally::Refusal;
 use crate::filesystem::{DeviceUnderTest, Found, FsType, Permit, USED};
 use crate::kernel::Kernel;
 
-/// Which filesystem is to be mounted, by what was found, and the permit to make it where there is
+/// The filesystem to mount, from the content that was found, and the permit to make it if there is
 /// none.
 ///
 /// # Errors
-/// `FAILED_PRECONDITION` where it may not be made, with the reason.
+/// `FAILED_PRECONDITION` if it must not be made, with the reason.
 pub(super) fn judge<K: Kernel>(
     node: &Node<K>,
     wish: &Wish<'_>,
@@ -44,7 +44,7 @@ pub(super) fn judge<K: Kernel>(
             return Err(refuse(
                 wish,
                 Refusal::Foreign,
-                &format!("it holds {} at byte {}", foreign.what, foreign.at),
+                &format!("it contains {} at byte {}", foreign.what, foreign.at),
             ));
         }
         Found::Unreadable(failure) => {
@@ -55,7 +55,7 @@ pub(super) fn judge<K: Kernel>(
     Ok((wish.fs.unwrap_or(FsType::Ext4), Some(permit)))
 }
 
-/// Why what could be formatted by what was found must not be, by what is known of the volume.
+/// Why a volume that could be formatted by its content must not be, by its history.
 fn forbidden(
     wish: &Wish<'_>,
     plan: &PublishContext,
@@ -65,26 +65,26 @@ fn forbidden(
     match found {
         Found::Blank(_) if plan.content == Content::Populated => Some((
             Refusal::Populated,
-            "it was restored or cloned, yet holds no data",
+            "it was restored or cloned, but contains no data",
         )),
         Found::Blank(_) if plan.content == Content::Unknown => Some((
             Refusal::Unknown,
-            "it is blank, and nothing shows that it never held data: its attachment does not say \
-             so (publish_context[content])",
+            "it is blank, and nothing shows that it never contained data: its attachment does not \
+             state it (publish_context[content])",
         )),
         Found::Blank(_) if wish.read_only => Some((
             Refusal::ReadOnly,
-            "it is blank and attached for reading only",
+            "it is blank, and its attachment is read-only",
         )),
-        // What is written on a disk, a user of the volume may have written.
+        // A mark on a disk may have been written by a user of the volume.
         Found::Interrupted(_) if !has_witness => Some((
             Refusal::Interrupted,
-            "its formatting was interrupted, and nothing proves that it has not been used since; \
-             delete the volume, or overwrite it with zeros (blkdiscard --zeroout)",
+            "its formatting was interrupted, and nothing proves that it was not used since; delete \
+             the volume, or overwrite it with zeros (blkdiscard --zeroout)",
         )),
         Found::Interrupted(_) if wish.read_only => Some((
             Refusal::ReadOnly,
-            "its formatting was interrupted and it is attached for reading only",
+            "its formatting was interrupted, and its attachment is read-only",
         )),
         _ => None,
     }
@@ -95,8 +95,8 @@ fn same_as_asked(wish: &Wish<'_>, found: FsType) -> Result<FsType, Failure> {
         Some(asked) if asked != found => {
             Refusal::OtherFilesystem.count();
             Err(Failure::precondition(format!(
-                "volume {} holds {} but {} is asked for; it is never formatted again: ask for {} \
-                 or use another volume",
+                "volume {} contains {} but {} is requested; it is never formatted again: request \
+                 {} or use another volume",
                 wish.request.id,
                 found.name(),
                 asked.name(),
@@ -107,12 +107,12 @@ fn same_as_asked(wish: &Wish<'_>, found: FsType) -> Result<FsType, Failure> {
     }
 }
 
-/// The words for a volume that was in use and reads as zeros.
+/// The message for a volume that was in use and reads as zeros.
 fn emptied(file: &Path) -> String {
     let file = file.display();
     format!(
         "it has been in use ({USED} on its file), and every byte of it reads as zeros now, so its \
-         data is lost; restore {file}, or delete the volume; only if nothing in it is missed, \
+         data is lost; restore {file}, or delete the volume; only if no data in it is missed, \
          remove the attribute (setfattr -x {USED} {file}), and it is formatted"
     )
 }

@@ -1,4 +1,4 @@
-//! What stages count: the filesystems they made, and those that they would not make or grow.
+//! Metrics of stages: filesystems made, and those not made or not grown.
 
 use std::path::Path;
 use std::sync::Once;
@@ -13,25 +13,25 @@ const OPENERS_UNCHECKED: &str = "belay_openers_unchecked_total";
 /// Why a volume is not formatted. The label `reason`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// It was restored or cloned, so that blank means lost.
+    /// It was restored or cloned, so blank means lost.
     Populated,
-    /// It was in use, so that blank means lost.
+    /// It was in use, so blank means lost.
     Emptied,
-    /// Nothing says that it never held data.
+    /// Nothing proves that it never contained data.
     Unknown,
-    /// A format was interrupted, and nothing proves that it has not been used since.
+    /// A format was interrupted, and nothing proves that it was not used since.
     Interrupted,
-    /// It may only be read.
+    /// It is read-only.
     ReadOnly,
-    /// It holds something else than a known filesystem.
+    /// It contains something other than a known filesystem.
     Foreign,
     /// It could not be read in full.
     Unreadable,
-    /// It holds another filesystem than was asked for.
+    /// It contains a different filesystem than requested.
     OtherFilesystem,
     /// A mount elsewhere or another mkfs has the device.
     InUse,
-    /// Too small, or its file cannot bear the witness that a format needs.
+    /// Too small, or its file cannot record a format.
     Unfit,
 }
 
@@ -74,26 +74,26 @@ pub(super) fn formatted(fs: FsType) {
     metrics::counter!(FORMATS, "fs" => fs.name()).increment(1);
 }
 
-/// A filesystem stayed at its size, since the kernel refused to grow it.
+/// A filesystem kept its size, since the kernel refused to grow it.
 pub(super) fn not_grown(fs: FsType) {
     metrics::counter!(GROW_REFUSALS, "fs" => fs.name()).increment(1);
 }
 
-/// Whether another process had a volume's file in `folder` open could not be told. It is a matter
-/// of the filesystem, so the log has it once.
+/// It is unknown whether another process had a volume's file in `folder` open. This depends on the
+/// filesystem, so it is logged once.
 pub(super) fn openers_unchecked(folder: &Path) {
     static SAID: Once = Once::new();
     metrics::counter!(OPENERS_UNCHECKED).increment(1);
     SAID.call_once(|| {
         tracing::warn!(
             "the filesystem of {} grants no leases to this process (fcntl(2)), so volumes are \
-             staged without a check whether another process has their files open",
+             staged without checking whether another process has their files open",
             folder.display()
         );
     });
 }
 
-/// Shows every series at 0: a rate can tell the first event only from a series that was there.
+/// Exports every series at 0: `rate()` sees the first event only if the series existed before.
 pub(in crate::operation) fn announce() {
     metrics::describe_counter!(FORMATS, "Blank volumes that were formatted.");
     metrics::describe_counter!(

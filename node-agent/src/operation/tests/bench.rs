@@ -1,4 +1,4 @@
-//! What every test works with: a machine to run on, volumes, and the calls of a kubelet.
+//! The environment of every test: a machine, volumes, and the calls of a kubelet.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::operation::{
     self, Formatting, KubeletDir, Node, Published, Staged, Thread, VolumeStats, VolumeUsage,
 };
 
-/// The driver of a world that has one only.
+/// The driver of a world with only one.
 pub(crate) const DRIVER: &str = "local.csi.belay.dev";
 
 pub(crate) const MIB: u64 = 1 << 20;
@@ -30,21 +30,21 @@ pub(crate) const GROWN_BYTES: u64 = 1024 * MIB;
 pub(crate) trait World {
     type Kernel: Kernel;
 
-    /// The kernel as a new process sees it.
+    /// The kernel as seen by a new process.
     fn kernel(&self) -> Self::Kernel;
-    /// The folder that everything of this world is in.
+    /// The directory with everything of this world.
     fn base(&self) -> &Path;
     /// Makes a sparse file, or grows it.
     fn make_file(&self, path: &Path, bytes: u64);
-    /// Makes a folder with those above it.
+    /// Makes a directory with its parents.
     fn make_dir(&self, path: &Path);
-    /// Gives a file another name.
+    /// Renames a file.
     fn move_file(&self, from: &Path, to: &Path);
-    /// Removes a file; a device that is bound to it keeps what it holds.
+    /// Removes a file; a device that is bound to it keeps its data.
     fn remove_file(&self, path: &Path);
-    /// Writes into a file behind the agent's back.
+    /// Writes into a file, bypassing the agent.
     fn write_file(&self, path: &Path, at: u64, bytes: &[u8]);
-    /// What is mounted from, bound to or made in this world and should not be there.
+    /// Mounts, bindings and files of this world that should not be there.
     fn left(&self) -> Vec<String>;
 
     /// This process may grow a mounted ext4.
@@ -52,32 +52,32 @@ pub(crate) trait World {
         true
     }
 
-    /// Where the volumes' files are.
+    /// The directory of the volumes' files.
     fn volumes(&self) -> PathBuf {
         self.base().join("volumes")
     }
 
-    /// The agent after a start, with the devices freed that a dead one left bound. An agent that
-    /// serves the same folder must have ended.
+    /// A started agent that has freed the devices which a killed one left bound. An agent with the
+    /// same directory must have ended.
     fn start_swept(&self) -> Node<Self::Kernel> {
         let node = self.start();
         sweep(&node);
         node
     }
 
-    /// The agent after a start next to another one, which frees nothing.
+    /// A started agent next to another one; frees nothing.
     fn start(&self) -> Node<Self::Kernel> {
         self.start_driver(DRIVER, &self.volumes())
     }
 
-    /// [`World::start`] of a driver with the volumes in that folder.
+    /// [`World::start`] for a driver with its volumes in that directory.
     fn start_driver(&self, driver: &str, volumes: &Path) -> Node<Self::Kernel> {
         let kernel = self.kernel();
         let loop_dir = LoopDir::open(&kernel, &driver.parse().unwrap(), volumes).unwrap();
         start_with(kernel, Transport::Loops(loop_dir), self.base())
     }
 
-    /// A new blank volume, and the folders that a kubelet makes for it.
+    /// A new blank volume, and the directories that a kubelet makes for it.
     fn volume(&self, id: &str, form: Form) -> Volume {
         let volume = Volume {
             id: id.to_owned(),
@@ -100,7 +100,7 @@ pub(crate) trait World {
     }
 }
 
-/// The agent after a start, whose volumes come by that transport.
+/// A started agent whose volumes are provided by that transport.
 pub(crate) fn start_with<K: Kernel>(kernel: K, transport: Transport<K>, base: &Path) -> Node<K> {
     let index = MountIndex::scan(&kernel, &transport).unwrap();
     let kubelet_dir = KubeletDir::open(&kernel, base).unwrap();
@@ -108,10 +108,10 @@ pub(crate) fn start_with<K: Kernel>(kernel: K, transport: Transport<K>, base: &P
     Node::new(kernel, transport, index, kubelet_dir)
 }
 
-/// What happens when the kernel reports a change of the disks.
+/// Handles a uevent about the disks.
 ///
 /// # Errors
-/// When which disks there are cannot be read.
+/// If the disks cannot be read.
 pub(crate) fn hear<K: Kernel>(node: &Node<K>) -> Result<(), Failure> {
     if let Some(disks) = node.transport.disks() {
         disks.forgive();
@@ -123,7 +123,7 @@ pub(crate) fn hear<K: Kernel>(node: &Node<K>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What an agent does when it has started: what fails is left to the volumes' own calls.
+/// The sweep after an agent's start; errors are left to the volumes' own calls.
 pub(super) fn sweep<K: Kernel>(node: &Node<K>) {
     if node.is_alone().is_ok_and(|alone| alone) {
         for (number, volume) in node.remnants().into_iter().flatten() {
@@ -132,7 +132,7 @@ pub(super) fn sweep<K: Kernel>(node: &Node<K>) {
     }
 }
 
-/// As what a volume is used.
+/// How a volume is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
     Ext4,
@@ -153,17 +153,17 @@ impl Form {
     }
 }
 
-/// A volume, and how it is asked for.
+/// A volume, and how it is requested.
 #[derive(Clone, Debug)]
 pub(crate) struct Volume {
     pub(crate) id: String,
-    /// What the folders are called that a kubelet makes for it: as the volume is.
+    /// The name of the directories that a kubelet makes for it: the volume's name.
     pub(crate) folder: String,
     pub(crate) form: Form,
     pub(crate) base: PathBuf,
     pub(crate) mode: AccessMode,
     pub(crate) content: &'static str,
-    /// Of its disk, if it is one.
+    /// The serial of its disk, if it is one.
     pub(crate) serial: Option<String>,
 }
 
@@ -193,7 +193,7 @@ impl Volume {
         self.base.join("pods").join(name)
     }
 
-    /// Does the call as the service does it.
+    /// Makes the call as the service does.
     pub(crate) fn call<K: Kernel>(&self, node: &Node<K>, verb: Verb) -> Result<(), Failure> {
         match verb {
             Verb::Stage => self.stage(node),
@@ -238,7 +238,7 @@ impl Volume {
                     assert_eq!(formatting, Formatting::Ask);
                     formatting = Formatting::Allowed;
                 }
-                // As long as it waits, it hears of what happens once.
+                // While it waits, one uevent arrives.
                 Staged::WantsDisk(_) if missing.is_none() => missing = Some(hear(node)?),
                 Staged::WantsDisk(missing) => {
                     return Err(Failure::new(Kind::Unreachable, missing.to_string()));
@@ -287,7 +287,7 @@ impl Volume {
         self.expand_by(node, path, staging, None)
     }
 
-    /// [`Volume::expand_at`] to that size in bytes.
+    /// [`Volume::expand_at`], to that size in bytes.
     pub(super) fn expand_to<K: Kernel>(
         &self,
         node: &Node<K>,
@@ -319,14 +319,14 @@ impl Volume {
         operation::expand(node, &Progress::default(), &request)
     }
 
-    /// Of the first target; it must be well.
+    /// The usage at the first target; the volume must be healthy.
     pub(crate) fn stats<K: Kernel>(&self, node: &Node<K>) -> Result<VolumeUsage, Failure> {
         let stats = self.condition(node)?;
         assert_eq!(stats.complaints, Complaints::default());
         Ok(stats.usage)
     }
 
-    /// [`Volume::stats`], well or not.
+    /// [`Volume::stats`], healthy or not.
     pub(crate) fn condition<K: Kernel>(&self, node: &Node<K>) -> Result<VolumeStats, Failure> {
         self.stats_of(node, &self.target(1), &self.staging())
     }
@@ -345,7 +345,7 @@ impl Volume {
         operation::stats(node, &Progress::default(), &request)
     }
 
-    /// What the node says is wrong, by severity and reason; of the first target and its staging.
+    /// The health reasons by severity and reason; of the first target and its staging.
     pub(super) fn health<K: Kernel>(&self, node: &Node<K>) -> Result<Complaints, Failure> {
         let request = NodeVolumeHealth {
             id: self.volume_id(),
@@ -363,7 +363,7 @@ impl Volume {
         Context::new("publish_context", self.entries()).unwrap()
     }
 
-    /// Of its publish context.
+    /// The entries of its publish context.
     pub(crate) fn entries(&self) -> Vec<(String, String)> {
         let bytes = BYTES.to_string();
         let (transport, key, name) = match &self.serial {

@@ -1,5 +1,5 @@
-//! What a failed change says of what it left: the kubelet forgets a volume after "rolled back", and
-//! comes back after "may be running".
+//! The certainty of a failed change: the kubelet may forget a volume after "rolled back", and
+//! retries after "may be running".
 
 use belay_server::call::Certainty;
 
@@ -7,7 +7,7 @@ use super::bench::{Form, Verb, Volume, World};
 use super::simulated::Simulated;
 use crate::kernel::fake::Fault;
 
-/// A volume with all done that comes before `verb`.
+/// A volume with everything done that precedes `verb`.
 fn before(verb: Verb, form: Form) -> (Simulated, Volume) {
     let world = Simulated::new();
     let volume = world.volume("vol", form);
@@ -17,7 +17,7 @@ fn before(verb: Verb, form: Form) -> (Simulated, Volume) {
     (world, volume)
 }
 
-/// What it says when the mount cannot be shown; and then what is left that was not there.
+/// The certainty if the mount cannot be attached; and the number of new things that are left.
 fn unshown(verb: Verb, form: Form, fault: fn(usize, &'static str) -> Fault) -> (Certainty, usize) {
     let (world, volume) = before(verb, form);
     let node = world.start();
@@ -46,7 +46,7 @@ fn what_could_be_put_back_is_and_what_could_not_is_said() {
         assert_eq!(certainty, Certainty::MayBeRunning, "{verb:?} {form:?}");
         assert_ne!(left, 0, "{verb:?} {form:?}");
     }
-    // Its descriptors hold all there is, so nothing has to be put back.
+    // Its descriptors hold everything, so nothing must be undone.
     for fault in [Fault::Fail, Fault::FailFrom] {
         let gone = unshown(Verb::Stage, Form::Ext4, fault);
         assert_eq!(gone, (Certainty::NothingHappened, 0));

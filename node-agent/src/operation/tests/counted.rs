@@ -1,4 +1,4 @@
-//! What stages count, each reason in a situation of its own: alerts and their readers go by these.
+//! The metrics of stages, each reason in a separate situation: alerts and operators rely on them.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::device::loop_path;
 use crate::kernel::fake::Fault;
 use crate::kernel::{Kernel, LoopMode, Open};
 
-/// What was counted meanwhile, by series; what stayed at 0 is left out.
+/// The counts during `act`, by series; without those at 0.
 fn counted(act: impl FnOnce()) -> BTreeMap<String, String> {
     let recorder = PrometheusBuilder::new().build_recorder();
     metrics::with_local_recorder(&recorder, act);

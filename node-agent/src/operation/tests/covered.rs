@@ -1,5 +1,5 @@
-//! A volume whose target lies beneath another mount: whatever is called, and whatever fails, its
-//! device stays bound, and everything ends as ever once that mount is gone.
+//! A volume whose target is under another mount: whatever is called, and whatever fails, its device
+//! stays bound, and once that mount is removed, everything completes as usual.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
@@ -16,7 +16,8 @@ use crate::operation::{Node, release};
 const FORMS: [Form; 4] = [Form::Ext4, Form::Xfs, Form::Btrfs, Form::Block];
 const REFUSED: [Verb; 3] = [Verb::Unpublish(1), Verb::Publish(1), Verb::Unstage];
 
-/// A published volume of which nothing else shows, in the worst case, and the covered folder.
+/// A published volume of which nothing else is visible, in the worst case, and the covered
+/// directory.
 fn covered(world: &Simulated, form: Form) -> (Volume, PathBuf) {
     let volume = world.volume("vol", form);
     let node = world.start();
@@ -28,7 +29,7 @@ fn covered(world: &Simulated, form: Form) -> (Volume, PathBuf) {
     (volume, folder)
 }
 
-/// As of a kubelet that lost its state: the staging path was taken back by hand.
+/// As with a kubelet that lost its state: the staging path was unmounted by hand.
 fn unstage_by_hand(world: &Simulated, volume: &Volume) {
     let (kernel, device) = (world.kernel(), volume.staging().join("device"));
     match volume.form {
@@ -106,13 +107,13 @@ fn a_covered_staging_path_is_not_unstaged() {
     }
 }
 
-/// What frees devices that no call names, or one that names nothing else of them.
+/// The functions that free devices which no call names, or only by another path.
 fn free_unasked(node: &Node<Fake>, volume: &Volume) {
     sweep(node);
     let mut unfit = volume.clone();
     unfit.content = "strange";
     assert!(unfit.call(node, Verb::Stage).is_err());
-    // What it cannot tell it leaves alone.
+    // It leaves alone a mount that it cannot identify.
     drop(release(node, &Progress::default(), &volume.volume_id()));
 }
 

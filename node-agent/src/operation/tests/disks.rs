@@ -1,4 +1,4 @@
-//! Volumes that are disks: which disk is a volume's, and what becomes of one that is removed,
+//! Volumes that are disks: which disk belongs to a volume, and what happens when it is removed,
 //! exchanged or grown.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,7 +14,7 @@ use crate::kernel::ScsiFacts;
 use crate::kernel::fake::{Fake, Fault, Holds, Plug};
 use crate::operation::{Node, VolumeUsage};
 
-/// Two ids of which a virtio disk shows the same.
+/// Two ids for which a virtio disk shows the same serial.
 const ALIKE: [&str; 2] = ["0123456789-0123456789-a", "0123456789-0123456789-b"];
 const PLACES: [Form; 2] = [Form::Ext4, Form::Block];
 
@@ -45,7 +45,7 @@ fn nothing_left(world: &Simulated) {
     assert_eq!(world.left(), Vec::<String>::new());
 }
 
-/// A SCSI disk as a cloud names it, with that medium.
+/// A SCSI disk with the identity that a cloud gives it, and that medium.
 fn scsi(medium: &Path, vendor: &str, id: &str) -> Plug {
     let mut id_page = vec![0, 0x83, 0, 0, 2, 0, 0, u8::try_from(id.len()).unwrap()];
     id_page.extend(id.bytes());
@@ -92,7 +92,7 @@ fn two_disks_that_say_the_same_are_used_for_no_volume() {
     calls(&node, &one, &[Verb::Stage, Verb::Unstage]);
 }
 
-/// A detach would be refused for as long as the volume is staged.
+/// A detach would be refused while the volume is staged.
 #[test]
 fn a_volume_is_taken_down_though_another_disk_says_the_same_by_now() {
     for restart in [false, true] {
@@ -135,7 +135,7 @@ fn a_volume_of_another_driver_on_the_same_disk_is_refused_by_name() {
     let volume = world.volume("vol", Form::Ext4);
     let one = world.start();
     calls(&one, &volume, &[Verb::Stage]);
-    // Another agent knows the volume by its id alone, and the disk is in use.
+    // Another agent knows the volume only by its id, and the disk is in use.
     let other = world.start_disks("other.csi.example");
     let mut again = volume.clone();
     again.folder = "elsewhere".to_owned();
@@ -264,7 +264,7 @@ fn a_blank_disk_of_which_nothing_is_known_is_not_formatted_and_a_filesystem_on_i
     world.machine.discard(&volume.file());
     let node = world.start();
     let stage = volume.call(&node, Verb::Stage);
-    refused(stage, Kind::Precondition, &["never held data"]);
+    refused(stage, Kind::Precondition, &["never contained data"]);
     assert_eq!(world.machine.holds(&volume.file()), Holds::Nothing);
     volume.content = "used";
     calls(&node, &volume, &[Verb::Stage, Verb::Unstage]);
@@ -274,7 +274,7 @@ fn a_blank_disk_of_which_nothing_is_known_is_not_formatted_and_a_filesystem_on_i
     assert_eq!(holds, Holds::Filesystem("ext4", BYTES, 1));
 }
 
-/// What is written on a disk, its users can write as well.
+/// Users of a disk can write everything that is on it.
 #[test]
 fn a_format_of_a_disk_that_was_interrupted_is_not_begun_again() {
     for form in [Form::Ext4, Form::Xfs, Form::Btrfs] {

@@ -1,4 +1,4 @@
-//! What a node says of volumes that are well, unwell, and well again.
+//! The health of volumes that are healthy, unhealthy, and healthy again.
 
 use std::path::Path;
 
@@ -36,7 +36,7 @@ fn up<K: Kernel>(node: &Node<K>, volume: &Volume) {
     volume.call(node, Verb::Publish(1)).unwrap();
 }
 
-/// Both calls that tell of health say the same.
+/// Both calls that report health agree.
 #[track_caller]
 fn expect(node: &Node<Fake>, volume: &Volume, expected: &[(Severity, &'static str)]) {
     assert_eq!(told(&volume.health(node).unwrap()), expected);
@@ -59,7 +59,7 @@ fn a_volume_in_use_is_well(world: &impl World) {
         let volume = world.volume(&format!("{form:?}"), form);
         up(&node, &volume);
         assert_eq!(told(&volume.health(&node).unwrap()), [], "{form:?}");
-        // After a restart too, when nothing is noted yet.
+        // After a restart too, when the index is empty.
         let node = world.start();
         assert_eq!(told(&volume.health(&node).unwrap()), [], "{form:?}");
         volume.stats(&node).unwrap();
@@ -131,7 +131,7 @@ fn a_file_that_is_cut_or_removed_beneath_its_device_is_complained_of() {
     }
 }
 
-/// A volume that grows between two looks has a larger device only with a larger file.
+/// If a volume grows between two reads, its device is larger only if its file is.
 #[test]
 fn the_file_is_measured_after_the_device_that_follows_it() {
     for form in FORMS {
@@ -175,8 +175,8 @@ fn a_file_that_cannot_be_looked_at_is_complained_of() {
     let node = world.start();
     let volume = world.volume("vol", Form::Ext4);
     up(&node, &volume);
-    // Once the paths are known to be the kubelet's; the statistics look at the target and
-    // the device before.
+    // Once the paths are known to be the kubelet's; the statistics inspect the target and the
+    // device first.
     for (call, of_stats) in [(3, false), (5, true)] {
         world.machine.begin(Some(Fault::Fail(call, "EIO")));
         let complaints = match of_stats {
@@ -206,7 +206,7 @@ fn a_raw_device_that_was_detached_by_force_is_lost() {
     assert_eq!(told(&other.health(&node).unwrap()), []);
 }
 
-/// What is said of a volume where the caller names no path.
+/// The health of a volume if the caller names no path.
 fn without_paths<K: Kernel>(node: &Node<K>, volume: &Volume) -> Result<Complaints, Failure> {
     let request = NodeVolumeHealth {
         id: volume.volume_id(),

@@ -1,5 +1,5 @@
-//! The two kernels do the same: each rule of the simulated one that an operation relies on, shown
-//! on the real one as well.
+//! Both kernels behave alike: each rule of the simulated one that an operation relies on is tested
+//! on the real one too.
 
 use std::path::{Path, PathBuf};
 
@@ -35,7 +35,7 @@ fn file<W: World>(world: &W, kernel: &W::Kernel) -> <W::Kernel as Kernel>::Fd {
     kernel.open(&path, Open::FileWrite).unwrap()
 }
 
-/// A loop device over the locked file; both are given back open.
+/// A loop device over the locked file; both are returned open.
 fn bound<W: World>(
     world: &W,
     kernel: &W::Kernel,
@@ -53,8 +53,8 @@ fn bound<W: World>(
     }
 }
 
-/// The lock of the file can be had by another, if need be after a moment: others on the machine
-/// look into devices too.
+/// Whether the lock of the file is free, possibly after a moment: other processes probe devices
+/// too.
 fn is_free<W: World>(world: &W, kernel: &W::Kernel) -> bool {
     let other = file(world, kernel);
     let locked = while_busy(
@@ -154,7 +154,7 @@ fn a_clone_that_nobody_attached_is_gone_when_closed<W: World>(world: &W) {
     assert!(!kernel.look(&target).unwrap().unwrap().mount_root);
     kernel.umount(&staging).unwrap();
 
-    // The id that a mount has before it is attached is the one that it keeps.
+    // A mount keeps the id that it has before it is attached.
     let clone = kernel.open_tree(&kernel.open_path(&staging).unwrap());
     let clone = clone.unwrap();
     let before = kernel.stat(&clone).unwrap();

@@ -1,4 +1,4 @@
-//! The kubelet's folder: what lies beneath it, and who sees the mounts there.
+//! The kubelet's directory: paths under it, and the visibility of mounts there.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -23,7 +23,7 @@ const CALLS: [Verb; 7] = [
     Verb::Health,
 ];
 
-/// The same volume, asked for beneath that folder.
+/// The same volume, with paths under that directory.
 fn elsewhere(world: &Simulated, volume: &Volume, base: &str) -> Volume {
     let volume = Volume {
         base: PathBuf::from(base),
@@ -40,7 +40,7 @@ fn every_call_refuses_paths_that_are_not_beneath_and_touches_nothing() {
         let world = Simulated::new();
         let node = world.start();
         let volume = world.volume("vol", form);
-        // A name that merely begins alike is another folder.
+        // A name with the same prefix is a different directory.
         for base in ["/", "/elsewhere", "/base-2"] {
             let elsewhere = elsewhere(&world, &volume, base);
             for verb in CALLS {
@@ -48,7 +48,7 @@ fn every_call_refuses_paths_that_are_not_beneath_and_touches_nothing() {
                 let failure = elsewhere.call(&node, verb).unwrap_err();
                 let calls = world.machine.end();
                 assert_eq!(failure.kind, Kind::Invalid, "{verb:?}: {failure}");
-                for word in ["_path: /", "is not beneath /base (--kubelet-dir)"] {
+                for word in ["_path: /", "is not under /base (--kubelet-dir)"] {
                     assert!(failure.message.contains(word), "{verb:?}: {failure}");
                 }
                 assert!(
@@ -61,7 +61,7 @@ fn every_call_refuses_paths_that_are_not_beneath_and_touches_nothing() {
     }
 }
 
-/// A call that only looks has two paths, and either may be the wrong one; the other is in order.
+/// A read-only call has two paths, and either may be wrong; the other is valid.
 #[test]
 fn stats_and_expansions_refuse_either_path_and_name_it() {
     for form in [Form::Ext4, Form::Block] {
@@ -99,7 +99,7 @@ fn a_volume_path_that_is_relative_is_no_mount_of_any_volume() {
     for verb in [Verb::Stage, Verb::Publish(1)] {
         volume.call(&node, verb).unwrap();
     }
-    // The machine walks from its root, as a process does whose working directory that is.
+    // The machine resolves from its root, like a process with that working directory.
     for path in ["base/pods/vol-1", "", "."] {
         let path = Path::new(path);
         let stats = volume.stats_of(&node, path, &volume.staging()).map(drop);
@@ -138,7 +138,7 @@ fn mounts_are_seen_on_a_shared_mount_and_in_the_namespace_of_another_first_proce
     assert_eq!(hidden(&world, "/base"), None);
     world.machine.keep_mounts_here(true);
     assert_eq!(hidden(&world, "/base"), None);
-    // What is mounted for itself and is private was mounted into a container.
+    // A separate, private mount was mounted into a container.
     assert!(hidden(&world, "/").is_some());
     world.machine.keep_mounts_here(false);
     let why = hidden(&world, "/base").unwrap();
@@ -151,7 +151,7 @@ fn mounts_are_seen_on_a_shared_mount_and_in_the_namespace_of_another_first_proce
     }
 }
 
-/// An agent whose mounts nobody would see.
+/// An agent whose mounts the kubelet would not see.
 fn start_unseen(world: &Simulated) -> Node<Fake> {
     world.machine.keep_mounts_here(false);
     let kernel = world.kernel();
@@ -198,7 +198,7 @@ fn a_folder_is_covered_where_two_mounts_are_at_its_path_or_above() {
     for (points, is_covered) in [
         (["/", "/base", "/base/volumes"], false),
         (["/", "/base/volumes/a", "/base/volumes/a"], false),
-        // What init had before.
+        // The state at boot.
         (["/", "/", "/base"], false),
         (["/", "/base", "/base"], true),
         (["/", "/base/volumes", "/base/volumes"], true),

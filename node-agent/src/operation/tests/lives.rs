@@ -1,6 +1,6 @@
-//! Random lives of writers' and readers' volumes on the simulated machine, held against the model:
-//! calls that fail or are killed at any system call, restarts, losses of power, requests that are
-//! wrong, and files that are removed or cut behind the agent's back.
+//! Random lifecycles of writers' and readers' volumes on the simulated machine, compared with the
+//! model: calls that fail or are killed at any system call, restarts, power losses, wrong requests,
+//! and files that are removed or truncated behind the agent's back.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::PathBuf;
@@ -25,13 +25,13 @@ const CASES_NIGHTLY: u32 = 100_000;
 const CALLS_MAX: usize = 72;
 const DATA_AT: u64 = 50 * MIB;
 
-/// One thing that happens.
+/// One event.
 #[derive(Clone, Debug)]
 enum Step {
     Call(usize, Verb, Option<Fault>),
-    /// A request that is not in order.
+    /// A wrong request.
     Wrong(usize, Wrong, Verb, Option<Fault>),
-    /// The next agent starts when the last one has ended, and may be killed as it does.
+    /// The next agent starts after the last one has ended, and may be killed while it starts.
     Restart(Option<Fault>),
     /// The next agent starts before the last one has ended.
     Relay,
@@ -39,9 +39,9 @@ enum Step {
     PowerOff(Survives),
     /// The controller grows a volume.
     Grow(usize),
-    /// Somebody removes a volume's file.
+    /// A process removes a volume's file.
     Remove(usize),
-    /// Somebody cuts a volume's file to so many bytes.
+    /// A process truncates a volume's file to so many bytes.
     Cut(usize, u64),
 }
 
@@ -81,17 +81,17 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A call, and what it must come to.
+/// A call, and its expected result.
 struct Asked {
     number: usize,
     volume: Volume,
     verb: Verb,
     expected: Answer,
-    /// Whatever is said, nothing may change.
+    /// Whatever the result, nothing may change.
     is_wrong: bool,
 }
 
-/// A machine with volumes, the agent on it, and what must be so.
+/// A machine with volumes, its agent, and the expected state.
 struct Life {
     world: Simulated,
     /// `None` only between two agents.
@@ -99,9 +99,9 @@ struct Life {
     volumes: Vec<Volume>,
     known: Vec<Known>,
     bytes: u64,
-    /// Something went wrong in a call.
+    /// A fault was injected into a call.
     disturbed: bool,
-    /// What the machine held when the last step was over.
+    /// The machine's state after the last step.
     picture: Picture,
 }
 
@@ -201,7 +201,7 @@ impl Life {
         });
     }
 
-    /// After a loss of power: nothing is mounted, and the next agent starts.
+    /// After a power loss: nothing is mounted, and the next agent starts.
     fn come_back(&mut self) {
         self.node = None;
         self.node = Some(self.world.start_swept());
@@ -212,7 +212,7 @@ impl Life {
         self.picture = self.world.machine.picture();
     }
 
-    /// The volume's file, if it is still there; whatever is done to it must be borne.
+    /// The volume's file, if it still exists; the caller may damage it.
     fn harm(&mut self, number: usize) -> Option<PathBuf> {
         self.known[number].harmed = true;
         let file = self.volumes[number].file();
@@ -263,7 +263,7 @@ impl Life {
         }
         if !(asked.expected.is(&result) || struck && result.is_err()) {
             let expected = asked.expected;
-            return Err(format!("it says {result:?}, not {expected:?}"));
+            return Err(format!("the result is {result:?}, not {expected:?}"));
         }
         match result {
             Ok(()) if asked.is_wrong => Ok(()),
@@ -276,19 +276,20 @@ impl Life {
         }
     }
 
-    /// After a failure or a death in the middle the mounts are as before or as after.
+    /// After a failure or a crash in the middle, the mounts are as before or as after.
     fn accept_either(&mut self, asked: &Asked) -> Result<(), String> {
         let seen = self.seen(asked.number);
         let known = &mut self.known[asked.number];
         let may_be_done = asked.expected.may_be_done() && !asked.is_wrong;
         if seen != *known && !(may_be_done && seen == known.after(asked.verb)) {
-            return Err(format!("{seen:?} is neither before nor after"));
+            return Err(format!("{seen:?} is neither the state before nor after"));
         }
         *known = seen;
         Ok(())
     }
 
-    /// Who is told that nothing was done, or that a request is wrong, need not come back.
+    /// If the result is that nothing was done, or that the request is wrong, the caller need not
+    /// retry.
     fn refuse_leftovers(
         &self,
         verb: Verb,
@@ -299,7 +300,7 @@ impl Life {
         let comes_up = matches!(verb, Verb::Stage | Verb::Publish(_));
         let is_settled = failure.certainty != Certainty::MayBeRunning;
         let mut new = self.picture.beyond(before);
-        // Whoever frees what an earlier stage left has the folder to itself, and keeps it so.
+        // A sweep locks the directory, and keeps the lock.
         let folder = format!("lock of {}", self.world.volumes().display());
         new.retain(|line| *line != folder);
         match (comes_up || !struck) && is_settled && !new.is_empty() {
@@ -308,12 +309,12 @@ impl Life {
         }
     }
 
-    /// What is so after a call that said OK.
+    /// The state after a call that returned OK.
     fn done(&mut self, number: usize, verb: Verb) -> Result<(), String> {
         let (machine, volume) = (&self.world.machine, &self.volumes[number]);
         let file = volume.file();
         match verb {
-            // A pod writes, or finds what it wrote before.
+            // A pod writes, or checks its earlier data.
             Verb::Publish(_) if !volume.mode.is_read_only() && !self.known[number].harmed => {
                 machine.write_file(&file, DATA_AT, volume.id.as_bytes());
                 self.known[number].written = true;
@@ -338,7 +339,7 @@ impl Life {
         self.known[number].seen(&self.picture, &self.volumes[number])
     }
 
-    /// What is so at all times.
+    /// The state at any time.
     fn check(&self) -> Result<(), String> {
         let violations = self.world.machine.violations();
         if !violations.is_empty() {
@@ -361,7 +362,7 @@ impl Life {
         self.check_data()
     }
 
-    /// All that is mounted where a volume belongs is of its file.
+    /// All mounts at a volume's paths are of its file.
     fn check_mounts(&self, volume: &Volume, harmed: bool) -> Result<(), String> {
         let mounts = self.picture.beginning_with(&[
             &format!("mount {}", volume.staging().display()),
@@ -371,7 +372,7 @@ impl Life {
             ),
         ]);
         let own = format!(" of {},", volume.file().display());
-        // A file that was removed has no name.
+        // A removed file has no name.
         let is_own = |line: &&String| line.contains(&own) || harmed && line.contains(" of inode ");
         if let Some(other) = mounts.iter().find(|line| !is_own(line)) {
             return Err(format!("not of {}: {other}", volume.id));
@@ -379,8 +380,8 @@ impl Life {
         if !volume.mode.is_read_only() {
             return Ok(());
         }
-        // A raw device is refused writes by its loop device; what shows it while it is staged has
-        // no say in that.
+        // A raw device refuses writes by its loop device; the attributes of its mount do not matter
+        // while it is staged.
         let file = format!("loop of {}:", volume.file().display());
         let raw = self.picture.beginning_with(&[&file]);
         let writable = match volume.form {
@@ -400,14 +401,14 @@ impl Life {
             }
             let machine = &self.world.machine;
             if machine.read_file(&volume.file(), DATA_AT, volume.id.len()) != volume.id.as_bytes() {
-                return Err(format!("the data of {} is gone", volume.id));
+                return Err(format!("the data of {} is lost", volume.id));
             }
         }
         Ok(())
     }
 
-    /// Every volume is used once more and then taken back, with nothing going wrong: whatever has
-    /// happened, nothing may be refused and nothing left.
+    /// Uses every volume once more and then undoes everything, without faults: whatever has
+    /// happened, no call may be refused and nothing may be left.
     fn end(&mut self) -> Result<(), String> {
         self.restart(None);
         let back = [Verb::Unpublish(1), Verb::Unpublish(2)];
@@ -424,13 +425,14 @@ impl Life {
             };
             for verb in back.iter().chain(used).chain(&[Verb::Unstage]) {
                 self.run(&Step::Call(number, *verb, None))
-                    .map_err(|why| format!("at last, {verb:?} of volume {number}: {why}"))?;
+                    .map_err(|why| format!("at the end, {verb:?} of volume {number}: {why}"))?;
             }
         }
         self.node = None;
         let mut left = self.world.left();
         if self.disturbed {
-            // A device that is bound to a removed file, and that no path leads to, is nobody's.
+            // A device that is bound to a removed file, and that no path refers to, belongs to no
+            // volume.
             left.retain(|line| !line.contains(" of inode "));
         }
         match left.is_empty() {

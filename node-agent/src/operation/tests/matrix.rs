@@ -1,9 +1,9 @@
-//! Every operation with a failure at every call, with death at every call, and with the loss of
-//! power after every call.
+//! Every operation with a failure at every call, with a crash at every call, and with a power loss
+//! after every call.
 //!
-//! After a failure the same call must come to its end, and so must what takes it back. Besides, a
-//! stage or publish that says nothing is left must have left nothing: the kubelet may forget it.
-//! After a loss of power nothing is mounted, so the kubelet begins anew (`power`).
+//! After a failure the same call must succeed, and so must the one that undoes it. In addition, if
+//! a stage or publish reports that nothing is left, nothing may be left: the kubelet may forget it.
+//! After a power loss nothing is mounted, so the kubelet starts again from scratch (`power`).
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -18,25 +18,25 @@ use crate::kernel::fake::{Call, Died, Fake, Fault, Holds, Picture};
 use crate::operation::Node;
 
 const ERRNOS: [&str; 6] = ["EIO", "EBUSY", "ENOENT", "EPERM", "ENOSPC", "EINVAL"];
-/// How often a kubelet has to come again, at most.
+/// How often a kubelet must retry, at most.
 const ATTEMPTS_MAX: usize = 3;
 const DATA: &[u8] = b"what a pod has written";
-/// Not where anything else writes.
+// Nothing else writes here.
 const DATA_AT: u64 = 50 * MIB;
 
-/// What is done before the call that is examined.
+/// What precedes the call under test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Before {
     Call(Verb),
-    /// A call during which the agent dies, after the first system call of that name.
+    /// A call during which the agent crashes, after the first system call of that name.
     Died(Verb, &'static str),
-    /// The agent is started again, and knows nothing of what it did.
+    /// The agent is restarted, with an empty index.
     Restart,
     /// The controller has grown the file.
     Grow,
     /// A pod has written.
     Data,
-    /// From now on the volume is asked for by who may only read.
+    /// From now on the volume is attached read-only.
     Reader,
 }
 
@@ -48,7 +48,7 @@ pub(super) struct Case {
     form: Form,
     pub(super) before: &'static [Before],
     pub(super) verb: Verb,
-    /// What takes it back.
+    /// The verbs that undo it.
     undo: &'static [Verb],
 }
 
@@ -59,12 +59,12 @@ const RESTART: Before = Before::Restart;
 const GROW: Before = Before::Grow;
 const DATA_IN: Before = Before::Data;
 const READER: Before = Before::Reader;
-/// A volume with a filesystem and data in it that is staged nowhere.
+/// An unstaged volume with a filesystem and data.
 const FORMATTED: &[Before] = &[STAGED, DATA_IN, UNSTAGED];
 const FORMATTED_GROWN: &[Before] = &[STAGED, DATA_IN, UNSTAGED, GROW];
 const FORMATTED_READ: &[Before] = &[STAGED, DATA_IN, UNSTAGED, READER];
 const READ: &[Before] = &[STAGED, DATA_IN, UNSTAGED, READER, STAGED, PUBLISHED];
-/// Bound for writing by an agent that died.
+/// Bound for writing by an agent that crashed.
 const BOUND_READ: &[Before] = &[Before::Died(Verb::Stage, "LOOP_CONFIGURE"), DATA_IN, READER];
 const STAGED_RESTARTED: &[Before] = &[STAGED, DATA_IN, RESTART];
 const IN_USE: &[Before] = &[STAGED, DATA_IN, PUBLISHED];
@@ -170,8 +170,8 @@ const CASES: &[Case] = &[
     case("health", Form::Block, IN_USE, Verb::Health, ALL_BACK),
 ];
 
-/// Those of files, and the same of disks: but for what only a loop device can be left in, and for a
-/// format that is interrupted, which is refused from then on.
+/// The cases of files, and the same for disks: except states that only a loop device can be left
+/// in, and an interrupted format, which is refused from then on.
 fn cases() -> Vec<Case> {
     let of_disks = CASES.iter().filter(|case| {
         let is_of_loop = |before: &Before| matches!(before, Before::Died(_, "LOOP_CONFIGURE"));
@@ -191,7 +191,7 @@ fn cases_named(name: &str) -> Vec<Case> {
     cases
 }
 
-/// A machine in the situation of a case.
+/// A machine in the state of a case.
 pub(super) struct Run<'a> {
     pub(super) case: &'a Case,
     pub(super) world: Simulated,
@@ -199,7 +199,7 @@ pub(super) struct Run<'a> {
     pub(super) node: Node<Fake>,
 }
 
-/// Everything that can be seen, and what the file holds.
+/// The visible state, and the file's content.
 type View = (Picture, Holds);
 
 impl<'a> Run<'a> {
@@ -230,7 +230,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// The call that is examined, with what is to go wrong in it; `None` when the process died.
+    /// Makes the call under test with this fault; `None` if the process crashed.
     pub(super) fn go(&self, fault: Option<Fault>) -> (Option<Result<(), Failure>>, Vec<Call>) {
         self.world.machine.begin(fault);
         let call = || self.volume.call(&self.node, self.case.verb);
@@ -265,7 +265,7 @@ impl<'a> Run<'a> {
         (machine.picture(), machine.holds(&self.volume.file()))
     }
 
-    /// Comes again until the call is done; what is seen then.
+    /// Retries until the call succeeds, and stores the state.
     pub(super) fn repeat(&self, verb: Verb) -> Result<(), String> {
         let mut last = None;
         for _ in 0..ATTEMPTS_MAX {
@@ -274,7 +274,7 @@ impl<'a> Run<'a> {
                 Err(failure) => last = Some(failure),
             }
         }
-        Err(format!("{verb:?} is refused for ever: {}", last.unwrap()))
+        Err(format!("{verb:?} is refused forever: {}", last.unwrap()))
     }
 
     fn undo(&self) -> Result<(), String> {
@@ -284,7 +284,7 @@ impl<'a> Run<'a> {
             .try_for_each(|verb| self.repeat(*verb))
     }
 
-    /// What holds after everything, whatever has happened.
+    /// The state that must hold in any case.
     pub(super) fn check(&self) -> Result<(), String> {
         let violations = self.world.machine.violations();
         if !violations.is_empty() {
@@ -296,13 +296,13 @@ impl<'a> Run<'a> {
                 .read_file(&self.volume.file(), at, DATA.len())
         };
         if self.case.before.contains(&DATA_IN) && read(DATA_AT) != DATA {
-            return Err("the pod's data is gone".to_owned());
+            return Err("the pod's data is lost".to_owned());
         }
         Ok(())
     }
 }
 
-/// What the undisturbed call comes to.
+/// The result of the call without a fault.
 pub(super) struct Good {
     before: View,
     after: View,
@@ -333,35 +333,35 @@ impl Good {
         let (picture, holds) = run.view();
         if picture != self.after.0 {
             return Err(format!(
-                "it is not as it should be when done:\n{}",
+                "the state after success differs:\n{}",
                 picture.difference(&self.after.0)
             ));
         }
         match (&holds, &self.after.1) {
-            // A format that began again was made twice; nobody had used the first.
+            // A repeated format was made twice; the first was never used.
             (Holds::Filesystem(fs, bytes, _), Holds::Filesystem(fs2, bytes2, _))
                 if (fs, bytes) == (fs2, bytes2) =>
             {
                 Ok(())
             }
             (holds, wanted) if holds == wanted => Ok(()),
-            (holds, wanted) => Err(format!("the file holds {holds:?}, not {wanted:?}")),
+            (holds, wanted) => Err(format!("the file contains {holds:?}, not {wanted:?}")),
         }
     }
 }
 
-/// How the runs of one case ended.
+/// The results of the runs of one case.
 #[derive(Default)]
 pub(super) struct Row {
-    /// The call was done all the same.
+    /// The call succeeded all the same.
     done: usize,
-    /// It failed, and all was as before.
+    /// It failed, and the state was as before.
     as_before: usize,
-    /// It failed, something was left, and the next call went on from there.
+    /// It failed, something was left, and the next call completed it.
     finished_later: usize,
-    /// It died, and the next call after a restart came to its end.
+    /// It crashed, and the next call after a restart succeeded.
     died: usize,
-    /// The power was lost, and the calls of a kubelet that begins anew came to their end.
+    /// The power was lost, and the calls of the kubelet after the start succeeded.
     pub(super) off: usize,
 }
 
@@ -372,18 +372,18 @@ const GROWS: [&str; 3] = [
     "BTRFS_IOC_RESIZE",
 ];
 
-/// A failure at a call, and then either the same call again, or what takes it back.
+/// A failure at a call, and then either the same call again, or the one that undoes it.
 fn fail(case: &Case, good: &Good, fault: Fault, row: &mut Row) -> Result<(), String> {
     let run = Run::new(case);
     let (result, _) = run.go(Some(fault));
-    let result = result.ok_or("the process died")?;
+    let result = result.ok_or("the process crashed")?;
     run.check()?;
     let picture = run.view().0;
-    // What a crash had left may be gone.
+    // The remains of a crash may be gone.
     let left = picture.beyond(&good.before.0);
     let comes_up = matches!(case.verb, Verb::Stage | Verb::Publish(_));
     match result {
-        // The one failure that may stay hidden: growing is what the next call does.
+        // The one failure that may stay hidden: the next call grows the filesystem.
         Ok(()) if good.is_after(&run).is_err() && is_resize(good, fault) => row.done += 1,
         Ok(()) => {
             good.is_after(&run)?;
@@ -393,7 +393,7 @@ fn fail(case: &Case, good: &Good, fault: Fault, row: &mut Row) -> Result<(), Str
             if comes_up && !left.is_empty() && failure.certainty != Certainty::MayBeRunning =>
         {
             return Err(format!(
-                "\"{failure}\" says that nothing is left, but there is:\n{}",
+                "\"{failure}\" reports that nothing is left, but there is:\n{}",
                 left.join("\n")
             ));
         }
@@ -416,13 +416,13 @@ fn is_resize(good: &Good, fault: Fault) -> bool {
         .is_some_and(|calls| calls.iter().any(is_growth))
 }
 
-/// Death after a call, a restart, and then the same call, or what takes it back.
+/// A crash after a call, a restart, and then the same call, or the one that undoes it.
 fn die(case: &Case, good: &Good, fault: Fault, row: &mut Row) -> Result<(), String> {
     let dead = || {
         let run = Run::new(case);
         match run.go(Some(fault)).0 {
             None => Ok(run.restart()),
-            Some(_) => Err("the process did not die".to_owned()),
+            Some(_) => Err("the process did not crash".to_owned()),
         }
     };
     settle(&dead()?, good)?;
@@ -533,7 +533,7 @@ fn a_growth_that_the_kernel_refuses_does_not_fail_a_stage() {
     }
 }
 
-/// The second death is at every call of the recovery in the long form, else at one of them.
+/// In the long form the second crash is at every call of the recovery, else at one of them.
 #[test]
 fn death_while_recovering_from_death_leaves_no_hole() {
     for case in &cases() {
@@ -566,7 +566,7 @@ fn death_while_recovering_from_death_leaves_no_hole() {
     }
 }
 
-/// Calls that no disk can hold up, as the trait says: a lock may be kept over them.
+/// Calls that no disk can block, as documented in the trait: a lock may be held across them.
 const QUICK: [&str; 5] = [
     "statx",
     "open O_PATH",
@@ -575,9 +575,9 @@ const QUICK: [&str; 5] = [
     "move_mount",
 ];
 
-/// The volume itself has to wait; no other does. Two that were given the same free loop number hold
-/// that device for each other: the loser's hanging open can defer the winner's unstage, which then
-/// says so.
+/// The volume itself must wait, and no other. Two volumes that were given the same free loop number
+/// hold that device for each other: the loser's hung open can delay the winner's unstage, which
+/// then reports it.
 #[test]
 fn a_call_that_hangs_holds_up_no_other_volume() {
     let life = [

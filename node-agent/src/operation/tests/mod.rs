@@ -1,7 +1,7 @@
-//! The operations against a kernel: the simulated one, which can fail and die at any call, and
-//! with root the real one, so that the first is held to what the second does.
+//! The operations on a kernel: the simulated one, which can fail and crash at any call, and as root
+//! the real one, so that both are compared.
 
-/// One test by kernel of each function named, which takes a world.
+/// One test per kernel for each of these functions, which take a world.
 macro_rules! on_both {
     ($($name:ident)+) => {
         mod simulated {
@@ -44,7 +44,7 @@ pub(crate) mod simulated;
 mod suite;
 mod sweep;
 
-/// The long forms of the tests are wanted.
+/// Whether the long forms of the tests are enabled.
 pub(crate) fn is_nightly() -> bool {
     std::env::var_os("BELAY_NIGHTLY").is_some()
 }

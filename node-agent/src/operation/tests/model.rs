@@ -1,6 +1,5 @@
-//! What calls must come to: a model that knows what is mounted and nothing of how. Random calls in
-//! random order are held against it here on both kernels, and in `lives` with all that can go
-//! wrong.
+//! The expected result of calls: a model that knows what is mounted, but not how. Random calls in
+//! random order are compared with it here on both kernels, and in `lives` with all faults.
 
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
@@ -21,37 +20,37 @@ const CASES_NIGHTLY: u32 = 1_000;
 pub(crate) const STEPS_MAX: usize = 24;
 const FORMS: [Form; 4] = [Form::Ext4, Form::Xfs, Form::Block, Form::Btrfs];
 const READERS: [Form; 2] = [Form::Ext4, Form::Block];
-/// Of [`volumes_and_readers`].
+/// The number of [`volumes_and_readers`].
 pub(crate) const VOLUMES: usize = FORMS.len() + READERS.len();
 
-/// What is known of a volume.
+/// The expected state of a volume.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Known {
     pub(crate) staged: bool,
     pub(crate) targets: BTreeSet<u8>,
     /// A pod has written to it.
     pub(crate) written: bool,
-    /// Its file was removed or cut behind the agent's back.
+    /// Its file was removed or truncated behind the agent's back.
     pub(crate) harmed: bool,
     /// Its file was enlarged at some time.
     pub(crate) grown: bool,
 }
 
-/// What a call must say.
+/// The expected answer of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     Done,
     Refused(Kind),
-    /// For whatever reason.
+    /// For any reason.
     RefusedSomehow,
-    /// Nothing was to be done, or for that reason it cannot be.
+    /// There was nothing to do, or it is impossible for that reason.
     DoneOrRefused(Kind),
-    /// A refusal changes nothing; what is said to be done is done.
+    /// A refusal changes nothing; a success is complete.
     Either,
 }
 
 impl Answer {
-    /// The result is as it must be.
+    /// Whether the result is as expected.
     pub(crate) fn is(self, result: &Result<(), Failure>) -> bool {
         match (self, result) {
             (Answer::Either, _) | (Answer::Done, Ok(())) | (Answer::RefusedSomehow, Err(_)) => true,
@@ -72,7 +71,7 @@ impl Answer {
 }
 
 impl Known {
-    /// What the call must say when nothing goes wrong.
+    /// The expected answer without faults.
     pub(crate) fn expected(&self, volume: &Volume, verb: Verb) -> Answer {
         let one_only = volume.mode == AccessMode::SingleNodeSingleWriter;
         let precondition = Answer::Refused(Kind::Precondition);
@@ -81,9 +80,9 @@ impl Known {
             Verb::Publish(_) if !self.staged => precondition,
             Verb::Expand if !self.staged => Answer::Refused(Kind::NotFound),
             Verb::Stats if !self.targets.contains(&1) => Answer::Refused(Kind::NotFound),
-            // It has something to say of a volume that is not there, too.
+            // It also answers for a volume that is not there.
             Verb::Health => Answer::Either,
-            // What is left of it can be taken back.
+            // Its remains can be removed.
             Verb::Unstage | Verb::Unpublish(_) => Answer::Done,
             Verb::Publish(target) if one_only && self.targets.iter().any(|t| *t != target) => {
                 match self.harmed {
@@ -92,7 +91,7 @@ impl Known {
                 }
             }
             _ if self.harmed => Answer::Either,
-            // A filesystem grows by a multiple of its own.
+            // A filesystem grows by multiples of its block or group size.
             Verb::Expand
                 if self.grown && volume.mode.is_read_only() && volume.form != Form::Block =>
             {
@@ -102,7 +101,7 @@ impl Known {
         }
     }
 
-    /// What is mounted of the volume, whatever anybody believes.
+    /// The volume's mounts, whatever the agent's index has.
     pub(crate) fn seen(&self, picture: &Picture, volume: &Volume) -> Known {
         let is_mounted = |path: &Path| {
             let line = format!("mount {}:", path.display());
@@ -119,7 +118,7 @@ impl Known {
         }
     }
 
-    /// What is mounted when the call is done.
+    /// The mounts after a successful call.
     pub(crate) fn after(&self, verb: Verb) -> Known {
         let mut known = self.clone();
         match verb {
@@ -133,17 +132,17 @@ impl Known {
     }
 }
 
-/// What is wrong with a request.
+/// The error in a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Wrong {
-    /// The paths are those of another volume; or the id is.
+    /// The paths are those of another volume, or the id is.
     Folders(usize),
-    /// The volume is asked for in another form.
+    /// The volume is requested in another form.
     Form(Form),
 }
 
-/// The volume as a wrong request has it, and what must be said; `None` where the request would be
-/// in order. Whatever is said, nothing may change.
+/// The volume as in a wrong request, and the expected answer; `None` if the request would be valid.
+/// Whatever the answer, nothing may change.
 pub(crate) fn wrongly(
     volumes: &[Volume],
     known: &[Known],
@@ -161,7 +160,7 @@ pub(crate) fn wrongly(
             match verb {
                 Verb::Stage if !own.staged && !there.staged => return None,
                 Verb::Unstage if there.staged => Answer::RefusedSomehow,
-                // Where its file is gone, nothing says that it is staged elsewhere.
+                // If its file is removed, nothing shows that it is staged elsewhere.
                 Verb::Unstage if own.staged && own.harmed => Answer::Either,
                 Verb::Unstage if own.staged => Answer::RefusedSomehow,
                 Verb::Unpublish(target) if there.targets.contains(&target) => {
@@ -192,7 +191,7 @@ pub(crate) fn wrongly(
     Some((volume, answer))
 }
 
-/// So many lives. Which, a failure says, and that makes the same ones again.
+/// So many lifecycles. A failure prints the seed, which repeats them.
 pub(crate) fn config(cases: u32) -> Config {
     let mut config = Config {
         cases,
@@ -202,7 +201,7 @@ pub(crate) fn config(cases: u32) -> Config {
     if config.rng_seed == RngSeed::Random {
         config.rng_seed = RngSeed::Fixed(RandomState::new().build_hasher().finish());
     }
-    println!("once more with PROPTEST_RNG_SEED={}", config.rng_seed);
+    println!("repeat with PROPTEST_RNG_SEED={}", config.rng_seed);
     config
 }
 
@@ -225,7 +224,7 @@ pub(crate) fn wrong() -> impl Strategy<Value = Wrong> {
     ]
 }
 
-/// One of each form; the second may have one target only.
+/// One of each form; the second one may have only one target.
 pub(crate) fn volumes(world: &impl World) -> Vec<Volume> {
     let named = (0..).zip(FORMS);
     let mut volumes: Vec<_> = named
@@ -235,7 +234,7 @@ pub(crate) fn volumes(world: &impl World) -> Vec<Volume> {
     volumes
 }
 
-/// And volumes that may only be read, which somebody has formatted before.
+/// And read-only volumes that were formatted before.
 pub(crate) fn volumes_and_readers(world: &impl World) -> Vec<Volume> {
     let mut volumes = volumes(world);
     for (number, form) in (volumes.len()..).zip(READERS) {
@@ -250,7 +249,7 @@ pub(crate) fn volumes_and_readers(world: &impl World) -> Vec<Volume> {
     volumes
 }
 
-/// One call, to an agent that was started for it or not, and what is wrong with it.
+/// One call, to an agent that was restarted for it or not, and the error in it.
 #[derive(Clone, Debug)]
 struct Step {
     volume: usize,
@@ -274,7 +273,7 @@ on_both! {
     random_lives_without_failures_keep_to_the_model
 }
 
-/// The volumes go from one life into the next, unstaged.
+/// The volumes are used again in the next lifecycle, unstaged.
 fn random_lives_without_failures_keep_to_the_model<W: World>(world: &W) {
     let cases = if is_nightly() { CASES_NIGHTLY } else { CASES };
     let volumes = volumes_and_readers(world);
@@ -327,7 +326,7 @@ fn random_lives_without_failures_keep_to_the_model<W: World>(world: &W) {
     }
 }
 
-/// What the kernel has mounted of a volume.
+/// The kernel's mounts of a volume.
 fn mounted(kernel: &impl Kernel, volume: &Volume) -> Known {
     let is_mounted = |path: &Path| matches!(kernel.look(path), Ok(Some(stat)) if stat.mount_root);
     let staging = volume.staging();

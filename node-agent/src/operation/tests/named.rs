@@ -1,5 +1,5 @@
-//! A device is known by the name that it was bound under: the driver's and the volume's, whatever
-//! became of the file.
+//! A device is identified by the name that it was bound under: the driver's and the volume's,
+//! whatever happened to the file.
 
 use std::path::Path;
 
@@ -29,7 +29,7 @@ fn refused<K: Kernel>(node: &Node<K>, volume: &Volume, verb: Verb, kind: Kind) {
     assert_eq!(failure.kind, kind, "{verb:?}: {failure}");
 }
 
-/// Stages a volume that has a filesystem as releases did whose devices have no driver's name.
+/// Stages a volume with a filesystem like earlier releases, whose devices have no driver's name.
 fn stage_as_before<W: World>(world: &W, volume: &Volume) {
     let kernel = world.kernel();
     let is_raw = volume.form == Form::Block;
@@ -180,7 +180,7 @@ fn a_volume_whose_file_was_removed_is_not_published_again<W: World>(world: &W) {
     }
 }
 
-/// The file keeps its name, and a blank one takes its place.
+/// Renames the file, and puts a blank one in its place.
 fn move_away<W: World>(world: &W, volume: &Volume, folder: &Path) {
     world.move_file(&volume.file(), &folder.join(&volume.id));
     world.make_file(&volume.file(), BYTES);

@@ -1,6 +1,6 @@
-//! The loss of power after any call. What was not synced may be lost or not, each change by itself;
-//! then the kubelet of a machine that has just started makes its calls. All must come to their
-//! end, a volume that was in use is not formatted, and what was synced is there.
+//! The power loss after any call. Unsynced changes may be lost or not, each independently; then the
+//! kubelet of a machine that has just booted makes its calls. All must succeed, a volume that was
+//! in use must not be formatted, and synced data must be there.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
@@ -15,14 +15,14 @@ use crate::kernel::fake::{Died, Fake, Fault, Holds, Survives};
 use crate::kernel::{Kernel, Open};
 use crate::operation::Node;
 
-/// What of the unsynced is on the disk.
+/// Which unsynced changes are on the disk.
 pub(super) const SURVIVE: [Survives; 3] =
     [Survives::Nothing, Survives::Everything, Survives::Some(1)];
 const FORMS: [Form; 4] = [Form::Ext4, Form::Xfs, Form::Btrfs, Form::Block];
-/// How many parts of what is unsynced are tried.
+/// How many subsets of the unsynced changes are tried.
 const PARTS: u64 = 8;
 const PARTS_NIGHTLY: u64 = 100;
-/// What is formatted, and after which call of the same an agent before was killed.
+/// The form to format, and the call of it after which an earlier agent was killed.
 const BEGUN: [(Form, Option<&str>); 5] = [
     (Form::Ext4, None),
     (Form::Xfs, None),
@@ -31,7 +31,7 @@ const BEGUN: [(Form, Option<&str>); 5] = [
     (Form::Xfs, Some("mkfs write")),
 ];
 
-/// The power is lost at a call; then the volume comes up as it was, or is taken back.
+/// The power is lost at a call; then the volume is brought up again, or everything is undone.
 pub(super) fn lose_power(
     case: &Case,
     good: &Good,
@@ -56,20 +56,21 @@ pub(super) fn lose_power(
     Ok(())
 }
 
-/// The very request once more. Nothing is staged now: what needs that is refused, and says so.
+/// Repeats only the request. Nothing is staged now: a call that requires it is refused with that
+/// reason.
 fn repeat_alone(run: &Run<'_>) -> Result<(), String> {
     let verb = run.case.verb;
     match verb {
         Verb::Publish(_) | Verb::Expand | Verb::Stats => match run.volume.call(&run.node, verb) {
             Err(failure) if matches!(failure.kind, Kind::Precondition | Kind::NotFound) => Ok(()),
-            other => Err(format!("nothing is staged, and {verb:?} says {other:?}")),
+            other => Err(format!("nothing is staged, and {verb:?} returns {other:?}")),
         },
         _ => run.repeat(verb),
     }?;
     run.check()
 }
 
-/// What a kubelet calls to have the volume as it was, and then the request.
+/// The calls by which a kubelet brings the volume up again, and then the request.
 fn come_up(run: &Run<'_>) -> Result<(), String> {
     for before in run.case.before {
         if let Before::Call(verb) = before {
@@ -80,7 +81,7 @@ fn come_up(run: &Run<'_>) -> Result<(), String> {
     run.check()
 }
 
-/// As if the disk below had lost the volume's blocks: the record that it was in use stays.
+/// As if the disk had lost the volume's blocks: the record that it was in use stays.
 fn lose_data(world: &Simulated, volume: &Volume) {
     world.machine.truncate_file(&volume.file(), 0);
     world.make_file(&volume.file(), BYTES);
@@ -90,7 +91,7 @@ fn is_formatted_anew(world: &Simulated, volume: &Volume) -> bool {
     world.machine.holds(&volume.file()) != Holds::Nothing || !world.machine.violations().is_empty()
 }
 
-/// Stages; whether the agent, or the machine, was gone before the end.
+/// Stages; returns whether the agent, or the machine, stopped before the end.
 pub(super) fn ends_in_stage(
     world: &Simulated,
     node: &Node<Fake>,
@@ -110,7 +111,7 @@ pub(super) fn ends_in_stage(
     }
 }
 
-/// Of a raw volume nothing else can say so: what its pod wrote and did not sync may be lost.
+/// For a raw volume nothing else records it: what its pod wrote and did not sync may be lost.
 #[test]
 fn that_a_volume_was_staged_outlives_a_power_loss_and_keeps_it_from_being_formatted() {
     for form in FORMS {
@@ -137,7 +138,7 @@ fn that_a_volume_was_staged_outlives_a_power_loss_and_keeps_it_from_being_format
     }
 }
 
-/// Tells how many calls the first stage came to, which was killed or failed; the next one succeeds.
+/// The number of calls of the first stage, which was killed or failed; the next one succeeds.
 fn stage_twice(world: &Simulated, volume: &Volume, fault: Fault) -> usize {
     let node = world.start();
     world.machine.begin(Some(fault));
@@ -153,7 +154,7 @@ fn stage_twice(world: &Simulated, volume: &Volume, fault: Fault) -> usize {
     calls
 }
 
-/// What a stage has set and not synced, the next one finds set.
+/// The next stage finds attributes that an earlier one has set and not synced.
 #[test]
 fn what_a_broken_stage_has_not_synced_the_next_one_does() {
     let breaks: [fn(usize) -> Fault; 2] = [Fault::Die, |at| Fault::Fail(at, "EIO")];
@@ -182,8 +183,8 @@ fn what_a_broken_stage_has_not_synced_the_next_one_does() {
     }
 }
 
-/// Many a part of what is unsynced, at every call of the stage that formats, which alone leaves
-/// things whose order counts; also after an agent before it was killed in the same.
+/// Many subsets of the unsynced changes, at every call of a stage that formats, the only one whose
+/// writes depend on their order; also after an earlier agent was killed in the same.
 #[test]
 fn a_format_that_lost_its_power_comes_to_its_end_whatever_part_of_it_survives() {
     for (form, before) in BEGUN {
@@ -214,8 +215,8 @@ fn a_format_that_lost_its_power_comes_to_its_end_whatever_part_of_it_survives() 
     }
 }
 
-/// A process that has the device open may have written through its cache, where a look at the
-/// holes of the file does not see it.
+/// A process that has the device open may have written through its cache, which the file's map of
+/// holes does not show.
 #[test]
 fn what_is_in_the_cache_of_a_leftover_device_is_no_blank() {
     let world = Simulated::new();
@@ -228,7 +229,7 @@ fn what_is_in_the_cache_of_a_leftover_device_is_no_blank() {
     };
     let pod = kernel.open(&loop_path(number), Open::FileWrite).unwrap();
     assert_eq!(kernel.pwrite(&pod, b"data", 300 * MIB).unwrap(), 4);
-    // As a release before this one left it, which did not record the use.
+    // The state that an earlier release left, which did not record the use.
     let file = kernel.open(&volume.file(), Open::FileWrite).unwrap();
     kernel.remove_xattr(&file, "trusted.belay.used").unwrap();
     drop(file);
@@ -248,7 +249,8 @@ fn what_is_in_the_cache_of_a_leftover_device_is_no_blank() {
     );
 }
 
-/// What grew is as large as its device after the next stage, whether the growth was lost or not.
+/// A filesystem that grew has the size of its device after the next stage, whether the growth was
+/// lost or not.
 #[test]
 fn a_growth_is_made_again_where_the_power_loss_took_it_back() {
     for form in [Form::Ext4, Form::Xfs, Form::Btrfs] {

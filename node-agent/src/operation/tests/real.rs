@@ -15,7 +15,7 @@ pub(super) struct Real {
     dir: TempDir,
 }
 
-/// Runs `body` with a world of its own.
+/// Runs `body` with a separate world.
 pub(super) fn in_real_world(body: impl FnOnce(&Real) + Send) {
     in_own_namespace(|_| {
         let dir = tempfile::tempdir().unwrap();

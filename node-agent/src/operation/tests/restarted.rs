@@ -1,4 +1,4 @@
-//! What an agent knows of mounts that one before it has made.
+//! An agent's knowledge of mounts that an earlier one has made.
 
 use belay_server::request::AccessMode;
 

@@ -18,12 +18,12 @@ pub(crate) struct Simulated {
     media: Media,
 }
 
-/// What the volumes are.
+/// The kind of the volumes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Media {
-    /// Files, by loop devices.
+    /// Files, through loop devices.
     Files,
-    /// Disks, each with such a file for its medium.
+    /// Disks, each with such a file as its medium.
     Disks,
 }
 
@@ -46,7 +46,7 @@ impl Simulated {
         }
     }
 
-    /// An agent that has heard of all disks.
+    /// An agent that has the index of all disks.
     pub(crate) fn start_disks(&self, driver: &str) -> Node<Fake> {
         let kernel = self.kernel();
         let index = Arc::new(DiskIndex::new());
@@ -58,7 +58,7 @@ impl Simulated {
 }
 
 impl Simulated {
-    /// The number, counted from 1, of the first such call in what `act` does.
+    /// The number, counted from 1, of the first such call that `act` makes.
     pub(super) fn first_call(&self, act: impl FnOnce(), is_it: impl Fn(&Call) -> bool) -> usize {
         self.machine.begin(None);
         act();
@@ -86,7 +86,7 @@ impl World for Simulated {
 
     fn attached(&self, mut volume: Volume) -> Volume {
         if self.media == Media::Disks {
-            // The proof that a disk is blank reads all of it, which takes long here.
+            // The proof that a disk is blank reads all of it, which is slow here.
             if let Some(fs_type) = volume.form.fs_type() {
                 self.machine.make_filesystem(&volume.file(), fs_type);
             }
@@ -126,7 +126,7 @@ impl World for Simulated {
             "lock of /base/volumes/",
             "file /base/staging",
             "file /base/pods",
-            "folder /base/pods/",
+            "directory /base/pods/",
         ]));
         left
     }

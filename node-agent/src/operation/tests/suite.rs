@@ -1,4 +1,4 @@
-//! What every kernel must let the operations do: the same tests, simulated and real.
+//! The operations on every kernel: the same tests, simulated and real.
 
 use std::path::PathBuf;
 
@@ -239,10 +239,10 @@ fn a_blank_volume_is_not_formatted_for_a_reader<W: World>(world: &W) {
         let volume = world.volume(&format!("{form:?}"), *form);
         let failure = reader(&volume).call(&node, Verb::Stage).unwrap_err();
         assert_eq!(failure.kind, Kind::Precondition, "{failure}");
-        let why = "is not formatted: it is blank and attached for reading only";
+        let why = "is not formatted: it is blank, and its attachment is read-only";
         assert!(failure.message.contains(why), "{failure}");
         nothing_left(world);
-        // It is as blank as it was: a writer may have it as anything.
+        // It is still blank: a writer may format it in any way.
         let other = Volume {
             form: FORMS[(*form as usize + 1) % 3],
             ..volume
@@ -258,14 +258,14 @@ fn what_a_writer_left_is_read_and_not_written<W: World>(world: &W) {
         all_ok(&node, &volume, &[Verb::Stage, Verb::Unstage]);
         let mut reader = reader(&volume);
         all_ok(&node, &reader, &[Verb::Stage, Verb::Stage]);
-        // Neither may come where the other is.
+        // Neither may be mounted at the path of the other.
         refused(volume.call(&node, Verb::Stage), Kind::Incompatible);
         if form != Form::Block {
             refused(volume.call(&node, Verb::Publish(1)), Kind::Precondition);
         }
         all_ok(&node, &reader, &[Verb::Publish(1), Verb::Stats]);
         refused(reader.call(&node, Verb::Publish(2)), Kind::Precondition);
-        // Nor is a target of the one the other's.
+        // Nor is a target of one that of the other.
         let as_writer = volume.publish_at(&node, &volume.target(1), Thread::Pool);
         refused(as_writer, Kind::Incompatible);
         reader.mode = AccessMode::MultiNodeReaderOnly;
@@ -325,7 +325,7 @@ fn a_target_that_shows_another_volume_is_not_published_to<W: World>(world: &W) {
                 }
                 assert_eq!(node.kernel.look(&target).unwrap(), before);
             }
-            // Nor is it taken away for the other.
+            // Nor is it unmounted for the other.
             all_ok(&node, &volume, &[Verb::Unstage]);
             all_ok(
                 &node,
@@ -383,7 +383,7 @@ fn a_growth_waits_for_the_file_and_is_of_the_volumes_own_filesystem<W: World>(wo
                     required_bytes,
                     limit_bytes: 0,
                 }),
-                // Another volume's is not where this one is to be grown.
+                // Another volume's path is not where this one can be grown.
                 staging: Some(other.staging()),
                 capability: None,
             };
@@ -413,14 +413,14 @@ fn a_format_that_was_cut_short_is_not_ended_for_a_reader() {
         let failure = reader(&volume).call(&world.start(), Verb::Stage);
         let failure = failure.unwrap_err();
         assert_eq!(failure.kind, Kind::Precondition, "{failure}");
-        let why = "its formatting was interrupted and it is attached for reading only";
+        let why = "its formatting was interrupted, and its attachment is read-only";
         assert!(failure.message.contains(why), "{failure}");
         all_ok(&world.start(), &volume, &[Verb::Stage, Verb::Unstage]);
         nothing_left(&world);
     }
 }
 
-/// Simulated alone, since before Linux 6.8 every publish goes there.
+/// Only simulated, since before Linux 6.8 every publish takes that path.
 #[test]
 fn a_target_upon_a_volume_is_made_on_the_pool() {
     let world = Simulated::new();
@@ -442,7 +442,7 @@ fn a_target_upon_a_volume_is_made_on_the_pool() {
     }
 }
 
-/// Simulated alone: the black box has the real kernel do it.
+/// Only simulated: the black-box tests do it on the real kernel.
 #[test]
 fn a_btrfs_whose_id_is_taken_is_mounted_by_the_second_attempt_or_refused() {
     let world = Simulated::new();
@@ -467,7 +467,7 @@ fn a_btrfs_whose_id_is_taken_is_mounted_by_the_second_attempt_or_refused() {
     nothing_left(&world);
 }
 
-/// Simulated alone, which counts.
+/// Only simulated, since that kernel counts calls.
 #[test]
 fn a_blank_volume_whose_zeros_were_written_is_read_once() {
     const ZEROS: usize = 64 << 20;

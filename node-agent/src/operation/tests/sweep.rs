@@ -1,4 +1,4 @@
-//! What is freed when the agent starts, and what is not.
+//! Devices that the agent frees when it starts, and others that it does not.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -27,12 +27,12 @@ const KEPT: LoopMode = LoopMode {
     autoclear: false,
 };
 
-/// What devices of the volume are bound under.
+/// The name under which the volume's devices are bound.
 fn name_of(volume: &Volume) -> String {
     format!("{DRIVER}/{}", volume.id)
 }
 
-/// Binds the volume's file as a stage does that dies thereafter; the number of the device.
+/// Binds the volume's file like a stage that crashes thereafter; returns the number of the device.
 fn leave_bound<W: World>(world: &W, volume: &Volume) -> u32 {
     bind(world, &volume.file(), &name_of(volume), KEPT)
 }
@@ -80,12 +80,12 @@ fn what_another_agent_or_process_has_is_not_freed_at_the_start<W: World>(world: 
         let status = kernel.loop_status(&device(Open::DeviceRead)).unwrap();
         assert_eq!(status.unwrap().mode, KEPT);
     };
-    // A pod that has opened a raw device, say.
+    // For example a pod that has opened a raw device.
     let user = device(Open::DeviceRead);
     let other_agent = world.start_swept();
     is_kept();
     drop(user);
-    // The first agent, which has no use for it, still has the folder's lock.
+    // The first agent, which does not need it, still has the directory's lock.
     drop(world.start_swept());
     is_kept();
     drop(other_agent);
@@ -111,7 +111,7 @@ fn what_is_staged_is_not_freed_at_the_start<W: World>(world: &W) {
     nothing_left(world);
 }
 
-/// A stage whose publish context fits nothing; the caller will not come again with it.
+/// A stage with an invalid publish context; the caller will not retry.
 #[track_caller]
 fn refused_stage<W: World>(node: &Node<W::Kernel>, volume: &Volume) {
     let mut unfit = volume.clone();
@@ -128,7 +128,7 @@ fn what_a_killed_stage_left_bound_is_freed_when_the_next_one_is_refused_for_good
     let number = leave_bound(world, &volume);
     let kernel = world.kernel();
     let device = || kernel.open(&loop_path(number), Open::DeviceRead).unwrap();
-    // A pod that has opened a raw device, say.
+    // For example a pod that has opened a raw device.
     let user = device();
     refused_stage::<W>(&node, &volume);
     let status = kernel.loop_status(&user).unwrap();
@@ -155,7 +155,7 @@ fn what_is_staged_stays_when_another_stage_of_it_is_refused<W: World>(world: &W)
     nothing_left(world);
 }
 
-/// The mode in which the device that is bound to the volume's file is bound.
+/// The mode of the device that is bound to the volume's file.
 fn mode_of<W: World>(world: &W, volume: &Volume) -> LoopMode {
     let kernel = world.kernel();
     let file = kernel.look(&volume.file()).unwrap().unwrap();
@@ -195,7 +195,7 @@ fn what_was_left_bound_in_another_mode_is_freed_and_bound_anew<W: World>(world: 
         volume.call(&node, Verb::Unstage).unwrap();
         nothing_left(world);
     }
-    // A filesystem is mounted read-only, never its device.
+    // The filesystem is mounted read-only; its device never is.
     let volume = world.volume("vol", Form::Ext4);
     bind(world, &volume.file(), &volume.id, left_to_read);
     let node = world.start();
@@ -210,7 +210,7 @@ fn a_device_of_somebody_else_is_not_even_opened() {
     let world = Simulated::new();
     let foreign = Path::new("/elsewhere/foreign");
     world.make_file(foreign, MIB);
-    // Named as a volume of ours, but by somebody else.
+    // With the name of a volume of ours, but bound by another process.
     let number = bind(&world, foreign, "vol", KEPT);
     let volume = world.volume("vol", Form::Block);
     leave_bound(&world, &volume);
