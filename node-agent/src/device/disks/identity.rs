@@ -1,45 +1,45 @@
-//! What a disk says of itself, and whether that is what a volume's disk is recognised by. Reads
-//! bytes that the disk made up: any may be there.
+//! The identity that a disk reports, and whether it matches that of a volume's disk. Parses bytes
+//! from the disk, which can be anything.
 
 use belay_contract::disk::DiskIdentity;
 
 use crate::kernel::{self, Disk, DiskFacts, Disks, NvmeFacts, ScsiFacts};
 
-/// `VIRTIO_BLK_ID_BYTES` (include/uapi/linux/virtio_blk.h): a serial of this length may be the
-/// beginning of a longer one.
+/// `VIRTIO_BLK_ID_BYTES` (include/uapi/linux/virtio_blk.h): a serial of this length may be
+/// truncated.
 const VIRTIO_SERIAL_BYTES: usize = 20;
 
 /// The fields of INQUIRY data, padded with spaces (SPC-6, 6.7.2).
 const VENDOR_BYTES: usize = 8;
 const MODEL_BYTES: usize = 16;
 
-/// What one disk says of itself.
+/// The identity of one disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Identity {
-    /// Serial numbers; of a virtio disk, perhaps only the beginning.
+    /// Serial numbers; of a virtio disk, perhaps truncated.
     serials: Vec<String>,
     /// As udev has them in `ID_WWN`.
     wwns: Vec<String>,
-    /// As udev calls it in `/dev/disk/by-id`, and as it could.
+    /// Its names as udev makes them in `/dev/disk/by-id`, or could.
     names: Vec<String>,
-    /// The serial may be cut, so another volume's disk may say the same.
+    /// The serial may be truncated, so another volume's disk may report the same.
     is_cut: bool,
 }
 
-/// Whether a disk is the one that is wanted.
+/// Whether a disk matches the identity of a volume's disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Match {
     No,
-    /// It is, unless another disk or volume has an identity that begins in the same way.
+    /// It does, unless another disk or volume has an identity with the same beginning.
     Cut,
     Whole,
 }
 
 impl Identity {
-    /// Reads what the disk says; `None` when it was removed. Waits for a virtio disk.
+    /// Reads the disk's identity; `None` if it was removed. Waits for a virtio disk.
     ///
     /// # Errors
-    /// When the disk or sysfs cannot be read.
+    /// If the disk or sysfs cannot be read.
     pub(super) fn read<K: Disks>(kernel: &K, disk: &Disk) -> kernel::Result<Option<Self>> {
         match kernel.disk_facts(disk)? {
             None => Ok(None),
@@ -48,7 +48,7 @@ impl Identity {
         }
     }
 
-    /// By what is in memory; `None` for a virtio disk, which must be asked.
+    /// The identity from memory; `None` for a virtio disk, which must be queried.
     pub(super) fn of(facts: &DiskFacts) -> Option<Self> {
         match facts {
             DiskFacts::Virtio => None,
@@ -80,8 +80,8 @@ impl Identity {
             if id.is_empty() {
                 continue;
             }
-            // As scsi_id of udev begins its names: with the type, and for an id that the maker
-            // made up with who that is.
+            // udev's scsi_id begins its names so: with the type, and with the vendor if the vendor
+            // chose the id.
             let name = match designator.kind {
                 Kind::VendorSpecific => format!("0{maker}{id}"),
                 Kind::T10 => format!("1{id}"),
@@ -91,7 +91,7 @@ impl Identity {
             identity.names.push(format!("scsi-{}", encoded(&name)));
             match designator.kind {
                 Kind::VendorSpecific => identity.serials.push(id),
-                // In text it would be digits as well; anything else is no such name.
+                // As text it would be hex digits too; any other value is not an NAA name.
                 Kind::Naa if id.bytes().all(|byte| byte.is_ascii_hexdigit()) => {
                     identity.names.push(format!("wwn-0x{id}"));
                     identity.wwns.push(format!("0x{id}"));
@@ -143,7 +143,7 @@ impl Identity {
         }
     }
 
-    /// For people: its first name.
+    /// For messages: its first name.
     pub(super) fn describe(&self) -> &str {
         self.names
             .first()
@@ -172,7 +172,7 @@ struct Designator<'a> {
     bytes: &'a [u8],
 }
 
-/// Those of page 0x83 that are of the logical unit, and not of its port or target.
+/// The designators of page 0x83 that identify the logical unit, and not its port or target.
 fn designators(page: &[u8]) -> Vec<Designator<'_>> {
     let mut found = Vec::new();
     let mut rest = body(page, 0x83);
@@ -207,7 +207,7 @@ fn serial_in(page: &[u8]) -> String {
     text(body(page, 0x80))
 }
 
-/// What follows the four bytes that begin a page, as far as it says that there is any.
+/// The bytes after the page header, up to the length in it.
 fn body(page: &[u8], number: u8) -> &[u8] {
     match page {
         [_, code, high, low, body @ ..] if *code == number => {
@@ -218,7 +218,7 @@ fn body(page: &[u8], number: u8) -> &[u8] {
     }
 }
 
-/// Without padding. What is no UTF-8 names no volume.
+/// Without padding. Bytes that are not UTF-8 are replaced: no volume has such an identity.
 fn text(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     text.trim_matches(|c: char| c == '\0' || c.is_ascii_whitespace())
@@ -229,8 +229,9 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// As udev writes it into a name: a run of spaces is one underscore, and so is each character that
-/// names do not have (systemd, `util_replace_whitespace` and `encode_devnode_name`).
+/// As udev writes it into a name: a run of spaces becomes one underscore, and so does each
+/// character that is not allowed in names (systemd, `util_replace_whitespace` and
+/// `encode_devnode_name`).
 fn encoded(text: &str) -> String {
     let words: Vec<&str> = text.split_whitespace().collect();
     let plain = |c: char| c.is_ascii_alphanumeric() || "#+-.:=@_".contains(c);
@@ -256,7 +257,7 @@ pub(super) mod samples {
         [&[0, 0x83, high, low], &body[..]].concat()
     }
 
-    /// As QEMU's SCSI disk: what it is given as `device_id` is an id that the maker made up.
+    /// Like QEMU's SCSI disk: it reports its `device_id` as a vendor's id.
     pub(in crate::device::disks) fn scsi(vendor: &str, model: &str, id: &str) -> DiskFacts {
         DiskFacts::Scsi(ScsiFacts {
             vendor: format!("{vendor:<8}"),

@@ -1,8 +1,8 @@
-//! The disks of the node by what they say of themselves, and the volumes that want one. The agent
-//! updates it when the kernel reports a change; a stage asks it and waits for the next change.
+//! The disks of the node by their identities, and the volumes that need one. The agent updates it
+//! when the kernel reports a change; a stage queries it and waits for the next change.
 //!
-//! A virtio disk must be asked for its serial, and one that fails may never answer. So only its own
-//! reader waits for it, and the index says meanwhile that it has not answered.
+//! A virtio disk must be queried for its serial, and a failing one may never answer. So only its
+//! own reader waits for it, and meanwhile the index lists it as not answering.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -31,14 +31,14 @@ struct Inner {
     users: BTreeMap<Owner, User>,
 }
 
-/// A volume, with the driver that it is of.
+/// A volume and its driver.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Owner {
     driver: String,
     volume: VolumeId,
 }
 
-/// What a volume wants, and what it has.
+/// The disk that a volume needs, and the one that it has.
 struct User {
     wanted: DiskIdentity,
     /// By number and sequence number.
@@ -51,9 +51,9 @@ struct Entry {
 }
 
 enum State {
-    /// It must be asked for its serial.
+    /// It must be queried for its serial.
     Unasked,
-    /// It is being asked.
+    /// The query is running.
     Asked,
     /// It has not answered in time, and may never.
     Late,
@@ -72,7 +72,7 @@ impl Owner {
 }
 
 impl DiskIndex {
-    /// Without any disk; see [`DiskIndex::rescan`].
+    /// Without disks; see [`DiskIndex::rescan`].
     pub(crate) fn new() -> Self {
         DiskIndex {
             inner: Mutex::default(),
@@ -80,12 +80,12 @@ impl DiskIndex {
         }
     }
 
-    /// Changes whenever anything of a disk has changed.
+    /// Changes with every change of a disk.
     pub(crate) fn arrivals(&self) -> watch::Receiver<u64> {
         self.arrivals.subscribe()
     }
 
-    /// Takes over which disks there are. Asks none of them.
+    /// Updates the list of disks. Queries none of them.
     ///
     /// # Errors
     /// When sysfs cannot be read.
@@ -110,7 +110,7 @@ impl DiskIndex {
         Ok(())
     }
 
-    /// Lets disks that answered with an error be asked again.
+    /// Allows disks that answered with an error to be queried again.
     pub(crate) fn forgive(&self) {
         for entry in self.lock().disks.values_mut() {
             if matches!(entry.state, State::Unread(_)) {
@@ -119,7 +119,7 @@ impl DiskIndex {
         }
     }
 
-    /// The disks that must be asked for their serial, each given out once.
+    /// The disks that must be queried for their serial; each is returned once.
     pub(crate) fn take_unasked(&self) -> Vec<Disk> {
         let mut inner = self.lock();
         let entries = inner.disks.values_mut();
@@ -132,18 +132,18 @@ impl DiskIndex {
             .collect()
     }
 
-    /// Asks one of [`DiskIndex::take_unasked`]. Waits for the disk.
+    /// Queries one of [`DiskIndex::take_unasked`]. Waits for the disk.
     pub(crate) fn ask<K: Disks>(&self, kernel: &K, disk: &Disk) {
         let state = match self.read(kernel, disk) {
             Ok(Some(identity)) => State::Known(identity),
-            // The event of its removal is on its way.
+            // The uevent of its removal will follow.
             Ok(None) => State::Unread("removed".to_owned()),
             Err(error) => State::Unread(error.to_string()),
         };
         self.set(disk, state);
     }
 
-    /// That disk has been asked for longer than a sound one takes.
+    /// The query of that disk takes longer than that of a healthy one.
     pub(crate) fn is_late(&self, disk: &Disk) {
         let is_asked = |entry: &&mut Entry| {
             entry.disk.diskseq == disk.diskseq && matches!(entry.state, State::Asked)
@@ -156,10 +156,10 @@ impl DiskIndex {
         }
     }
 
-    /// The one disk that is what the volume wants; from now on it is the volume's.
+    /// The one disk that matches the volume; from now on it is the volume's.
     ///
     /// # Errors
-    /// `FAILED_PRECONDITION` when there are several, or another volume wants or has it.
+    /// `FAILED_PRECONDITION` if several match, or it also matches or belongs to another volume.
     pub(super) fn find(
         &self,
         owner: &Owner,
@@ -175,14 +175,14 @@ impl DiskIndex {
             user.wanted.clone_from(wanted);
             user.held = None;
         }
-        // Whatever else says the same since: it was the only one, and is still the same.
+        // Other disks may match by now: this was the only one, and is still the same.
         if let Some(disk) = inner.held_by(owner) {
             return Ok(Sought::Found(disk.clone()));
         }
         let Some((disk, identity, matched)) = inner.only(wanted)? else {
             return Ok(Sought::Missing(inner.missing(wanted)));
         };
-        // Another one may say the same as soon as it answers.
+        // Another disk may match as soon as it answers.
         if matched == Match::Cut && inner.is_any_awaited() {
             return Ok(Sought::Missing(inner.missing(wanted)));
         }
@@ -193,8 +193,8 @@ impl DiskIndex {
         Ok(Sought::Found(disk))
     }
 
-    /// The volume's disk, if it is there: the one that it has, or else the one that is what it
-    /// wants. `None` also where several are, and nothing shows which.
+    /// The volume's disk, if it is there: the one that it has, or else the one that matches. `None`
+    /// also if several match.
     pub(super) fn find_if_any(&self, owner: &Owner, wanted: &DiskIdentity) -> Option<Disk> {
         let inner = self.lock();
         if let Some(disk) = inner.held_by(owner) {
@@ -204,20 +204,20 @@ impl DiskIndex {
         found.map(|(disk, ..)| disk)
     }
 
-    /// What a stage has said that the volume's disk is recognised by.
+    /// The identity of the volume's disk, as given by a stage.
     pub(super) fn wanted(&self, owner: &Owner) -> Option<DiskIdentity> {
         let inner = self.lock();
         inner.users.get(owner).map(|user| user.wanted.clone())
     }
 
-    /// The volume no longer wants a disk.
+    /// The volume no longer needs a disk.
     pub(super) fn forget(&self, owner: &Owner) {
         self.lock().users.remove(owner);
     }
 
-    /// What the disk says, as it is known already.
+    /// The disk's identity, if known already.
     pub(super) fn known(&self, disk: &Disk) -> Option<Arc<Identity>> {
-        // Without sequence numbers, another disk may have come in its place since.
+        // Without sequence numbers, another disk may have replaced it.
         if disk.diskseq == 0 {
             return None;
         }
@@ -231,7 +231,7 @@ impl DiskIndex {
         }
     }
 
-    /// What the disk says; it is asked where that is not known. `None` when it was removed.
+    /// The disk's identity; queries the disk if unknown. `None` if it was removed.
     ///
     /// # Errors
     /// When the disk or sysfs cannot be read.
@@ -250,7 +250,7 @@ impl DiskIndex {
         Ok(identity)
     }
 
-    /// Reads what the disk says, by a name that must still be the disk's afterwards.
+    /// Reads the disk's identity by its name, which must still be the disk's afterwards.
     fn read<K: Disks>(&self, kernel: &K, disk: &Disk) -> kernel::Result<Option<Arc<Identity>>> {
         let identity = Identity::read(kernel, disk)?;
         let is_same = is_plugged(kernel, disk)?;
@@ -267,7 +267,7 @@ impl DiskIndex {
         }
     }
 
-    /// Drops what is gone and takes new sizes over; whether there was any of both.
+    /// Drops removed disks and updates sizes; returns whether anything changed.
     fn keep_only(&self, seen: &[Disk]) -> bool {
         let mut inner = self.lock();
         let before = inner.disks.len();
@@ -303,7 +303,7 @@ fn is_same(one: &Disk, other: &Disk) -> bool {
 }
 
 impl Inner {
-    /// The one disk that is what is wanted.
+    /// The one disk that matches.
     fn only(&self, wanted: &DiskIdentity) -> Result<Option<(Disk, Arc<Identity>, Match)>, Failure> {
         let known = self.disks.values().filter_map(|entry| match &entry.state {
             State::Known(identity) => Some((&entry.disk, identity)),
@@ -318,7 +318,7 @@ impl Inner {
         };
         if let Some((other, ..)) = found.next() {
             return Err(Failure::precondition(format!(
-                "{} and {} both are {}; nothing shows which of them is the volume's, so none is \
+                "{} and {} both are {}; it is unknown which of them is the volume's, so none is \
                  used: detach the wrong one",
                 disk.name,
                 other.name,
@@ -328,11 +328,11 @@ impl Inner {
         Ok(Some((disk.clone(), Arc::clone(identity), matched)))
     }
 
-    /// The disk that the volume has, if that is still plugged in.
+    /// The disk that the volume has, if it is still plugged in.
     fn held_by(&self, owner: &Owner) -> Option<&Disk> {
         let held = self.users.get(owner)?.held?;
         let entry = self.disks.get(&held.0)?;
-        // Without sequence numbers, another disk may have come in its place.
+        // Without sequence numbers, another disk may have replaced it.
         let is_it = held.1 != 0 && entry.disk.diskseq == held.1;
         is_it.then_some(&entry.disk)
     }
@@ -351,8 +351,8 @@ impl Inner {
             return Ok(());
         };
         Err(Failure::precondition(format!(
-            "{} ({}) is what the disks of both volume {} and volume {} of {} are recognised by; \
-             nothing shows whose it is: detach one of them",
+            "{} ({}) matches both volume {} and volume {} of {}; it is unknown which of them it \
+             belongs to: detach one of them",
             disk.name,
             identity.describe(),
             owner.volume,
@@ -370,12 +370,12 @@ impl Inner {
 }
 
 impl Entry {
-    /// For people: its name, and what it says of itself.
+    /// For messages: its name, and its identity.
     fn describe(&self) -> String {
         let name = &self.disk.name;
         match &self.state {
             State::Known(identity) => format!("{name} ({})", identity.describe()),
-            State::Unasked | State::Asked => format!("{name} (being asked for its serial)"),
+            State::Unasked | State::Asked => format!("{name} (its serial is being read)"),
             State::Late => format!("{name} (does not answer)"),
             State::Unread(why) => format!("{name} ({why})"),
         }

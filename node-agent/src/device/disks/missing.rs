@@ -1,4 +1,4 @@
-//! What to say of a volume whose disk is not there.
+//! The message about a volume whose disk is missing.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use belay_contract::disk::DiskIdentity;
 /// How many disks a message lists.
 const LISTED_MAX: usize = 32;
 
-/// That a volume's disk is not there, and which are.
+/// A volume's disk is missing; with the disks that there are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Missing {
     wanted: String,
@@ -22,7 +22,7 @@ impl fmt::Display for Missing {
 }
 
 impl Missing {
-    /// That disk, where the node has these.
+    /// That disk is missing; the node has these.
     pub(super) fn new(wanted: &DiskIdentity, disks: &[String]) -> Self {
         let listed = disks.get(..LISTED_MAX).unwrap_or(disks).join(", ");
         let disks = match disks.len().saturating_sub(LISTED_MAX) {
@@ -37,7 +37,7 @@ impl Missing {
     }
 }
 
-/// For people: what a disk is recognised by.
+/// The identity of a disk, for messages.
 pub(super) fn words(wanted: &DiskIdentity) -> String {
     match wanted {
         DiskIdentity::Serial(serial) => format!("the one with serial {serial:?}"),

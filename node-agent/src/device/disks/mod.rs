@@ -1,8 +1,8 @@
 //! Disks that a cloud plugs into the node: virtio, SCSI and NVMe.
 //!
-//! A disk is a volume's if what the disk says of itself in sysfs is what the volume's disk is
-//! recognised by, if no other disk says the same, and if it is no other volume's. No link in
-//! `/dev/disk` is followed: it is udev's, which may be late, and need not run at all.
+//! A disk is a volume's if its identity in sysfs matches that of the volume's disk, if no other
+//! disk matches, and if it is not another volume's. Symlinks in `/dev/disk` are not used: udev
+//! makes them, perhaps late, and udev need not run.
 
 mod identity;
 mod index;

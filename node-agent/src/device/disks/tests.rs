@@ -1,4 +1,4 @@
-//! The index against the simulated machine.
+//! The index on the simulated machine.
 
 use std::path::{Path, PathBuf};
 
@@ -31,7 +31,7 @@ impl Bench {
         }
     }
 
-    /// Plugs a new disk in, which has a medium of its own.
+    /// Plugs in a new disk with a new medium.
     fn plug(&self, serial: &str) -> PathBuf {
         let medium = Path::new("/media").join(serial);
         self.machine.make_file(&medium, 1 << 20);
@@ -39,7 +39,7 @@ impl Bench {
         medium
     }
 
-    /// Hears of a change, without asking any disk.
+    /// Handles a uevent without querying any disk.
     fn rescan(&self) {
         self.index.rescan(&self.kernel).unwrap();
     }
@@ -90,7 +90,7 @@ fn a_disk_is_found_once_it_has_been_asked_and_waiters_hear_of_each_change() {
     assert!(
         bench
             .missing("vol")
-            .contains("vda (being asked for its serial)")
+            .contains("vda (its serial is being read)")
     );
     bench.ask_all();
     assert!(has_changed());
@@ -121,7 +121,7 @@ fn each_disk_is_asked_once_and_again_only_when_it_was_exchanged_or_failed() {
     bench.rescan();
     let again = bench.index.take_unasked();
     bench.machine.begin(Some(Fault::Fail(1, "EIO")));
-    // The facts of its bus are the first call.
+    // The first call reads the facts of its bus.
     bench.index.ask(&bench.kernel, &again[0]);
     bench.machine.end();
     assert!(bench.missing("vol").contains("EIO"));
@@ -129,7 +129,7 @@ fn each_disk_is_asked_once_and_again_only_when_it_was_exchanged_or_failed() {
     assert_eq!(
         bench.index.take_unasked(),
         [],
-        "an error is not asked for in a circle"
+        "an error must not cause repeated queries"
     );
     bench.index.forgive();
     bench.ask_all();
@@ -149,7 +149,7 @@ fn what_is_cut_waits_for_disks_that_may_say_the_same_but_not_for_one_that_never_
     bench.index.is_late(&asked[0]);
     assert!(bench.find(LONG).unwrap().is_some());
     assert!(bench.missing("other").contains("vdb (does not answer)"));
-    // It answers after all.
+    // It answers late.
     bench.index.ask(&bench.kernel, &asked[0]);
     assert!(bench.find("other").unwrap().is_some());
 }
@@ -197,13 +197,13 @@ fn a_disk_is_of_one_volume_until_that_is_forgotten() {
     assert!(bench.find(LONG).unwrap().is_some());
     let alike = format!("{}-other", &LONG[..20]);
     assert_eq!(bench.find(&alike), Err(Kind::Precondition));
-    assert!(bench.find(LONG).unwrap().is_some(), "who has it keeps it");
+    assert!(bench.find(LONG).unwrap().is_some(), "it keeps its disk");
     bench.plug(&format!("{}-third", &LONG[..20]));
     bench.rescan();
     bench.ask_all();
     assert!(
         bench.find(LONG).unwrap().is_some(),
-        "and so it does beside another disk"
+        "even with a second disk that matches"
     );
     bench
         .machine
@@ -215,7 +215,7 @@ fn a_disk_is_of_one_volume_until_that_is_forgotten() {
         bench.index.forget(&owner);
     };
     forget(LONG);
-    // Both want it, and none has it.
+    // Both need it, and neither has it.
     assert_eq!(bench.find(LONG), Err(Kind::Precondition));
     forget(&alike);
     assert!(bench.find(LONG).unwrap().is_some());

@@ -15,7 +15,7 @@ pub(crate) struct VolumeDisk {
     wanted: DiskIdentity,
 }
 
-/// What guards a disk that is held open: which one it is.
+/// The guard of a disk that is held open: identifies it.
 pub(crate) struct Plugged {
     disk: Disk,
 }
@@ -36,14 +36,14 @@ impl VolumeDisk {
         open(kernel, &self.disk, &self.wanted)
     }
 
-    /// What to say where it was removed meanwhile.
+    /// The error if it was removed meanwhile.
     pub(in crate::device) fn removed(&self) -> Failure {
         removed(&self.disk)
     }
 }
 
-/// Opens that very disk, which is what is wanted: what its node leads to must have its number, and
-/// be the one of that sequence number. `None` when it was removed.
+/// Opens exactly that disk: its node must have its number, and its sequence number. `None` if it
+/// was removed.
 ///
 /// # Errors
 /// When it does not open.
@@ -67,21 +67,21 @@ pub(super) fn open<K: Kernel>(
         fd,
         path,
         guard: Plugged { disk: disk.clone() },
-        // Until it was asked.
+        // Until queried.
         is_shared: true,
-        // Whether another process has a disk open, nothing shows but a claim.
+        // A disk has no leases: another opener shows only if it claims the disk.
         is_checked: true,
     }))
 }
 
-/// Whether the disk still says what is wanted: what shows before Linux 5.15 that it is still the
-/// same.
+/// Whether the disk still has that identity, which before Linux 5.15 is how to detect an exchanged
+/// disk.
 fn says<K: Kernel>(kernel: &K, disk: &Disk, wanted: &DiskIdentity) -> kernel::Result<bool> {
     let identity = Identity::read(kernel, disk)?;
     Ok(identity.is_some_and(|it| it.matches(wanted) != Match::No))
 }
 
-/// The very disk is there.
+/// Whether exactly that disk is there.
 ///
 /// # Errors
 /// When sysfs cannot be read.
@@ -106,11 +106,11 @@ fn removed(disk: &Disk) -> Failure {
 }
 
 impl<K: Kernel> Held<K, Plugged> {
-    /// The same for that purpose.
+    /// The same disk, checked for that purpose.
     ///
     /// # Errors
-    /// `ABORTED` when it is claimed and shall be a raw device: of a mounted one, a filesystem may
-    /// be mounted once more.
+    /// `ABORTED` if it is claimed and is for raw use: a filesystem on a mounted disk may be mounted
+    /// once more.
     pub(in crate::device) fn hold(mut self, kernel: &K, purpose: Purpose) -> Result<Self, Failure> {
         self.is_shared = self.is_claimed(kernel)?;
         match purpose {
@@ -140,7 +140,7 @@ impl Plugged {
         kernel.device_bytes(fd)
     }
 
-    /// Refuses it once it was removed. While it is open, no other has its number.
+    /// Refuses the disk if it was removed. While it is open, its number is not reused.
     ///
     /// # Errors
     /// `UNAVAILABLE` when it was removed.

@@ -17,7 +17,7 @@ use super::volume::{Plugged, VolumeDisk, is_plugged, node, open};
 use crate::device::{Backing, Sought, Verdict, mixed_up};
 use crate::kernel::{self, Dev, DiskAt, Disks, Kernel};
 
-/// The volumes of a driver that come by disks.
+/// The volumes of a driver that are disks.
 pub(crate) struct DiskVolumes {
     driver: DriverName,
     profile: &'static Profile,
@@ -25,7 +25,7 @@ pub(crate) struct DiskVolumes {
 }
 
 impl DiskVolumes {
-    /// Those of that driver, which finds its disks in the index.
+    /// The volumes of that driver, which finds their disks in the index.
     pub(crate) fn new(
         driver: &DriverName,
         profile: &'static Profile,
@@ -54,17 +54,17 @@ impl DiskVolumes {
         Owner::new(&self.driver, volume)
     }
 
-    /// What the volume's disk is recognised by: as its attachment said, or by its id.
+    /// The identity of the volume's disk: as in its attachment, or from its id.
     fn wanted(&self, volume: &VolumeId) -> DiskIdentity {
         let said = self.index.wanted(&self.owner(volume));
         said.unwrap_or_else(|| DiskIdentity::Names(self.profile.names_of(volume)))
     }
 
-    /// The volume's disk. Which disks there are is read again before one is missed.
+    /// The volume's disk. Reads the list of disks again before it reports one as missing.
     ///
     /// # Errors
-    /// `FAILED_PRECONDITION` when several are it, or it is another volume's too; what the kernel
-    /// refused.
+    /// `FAILED_PRECONDITION` if several disks match, or it is another volume's too; else the
+    /// kernel's error.
     pub(in crate::device) fn find<K: Disks>(
         &self,
         kernel: &K,
@@ -76,7 +76,7 @@ impl DiskVolumes {
         };
         let find = || self.index.find(&self.owner(volume), wanted);
         let mut sought = find()?;
-        // The event of what has just happened may not have been heard yet.
+        // The uevent of the last change may not have been received yet.
         let is_current = match &sought {
             Sought::Found(disk) => is_plugged(kernel, disk)?,
             Sought::Missing(_) => false,
@@ -91,27 +91,27 @@ impl DiskVolumes {
         })
     }
 
-    /// The volume's disk, if it is there and nothing else could be it.
+    /// The volume's disk, if it is there and no other matches.
     pub(in crate::device) fn find_if_any(&self, volume: &VolumeId) -> Option<VolumeDisk> {
         let wanted = self.wanted(volume);
         let found = self.index.find_if_any(&self.owner(volume), &wanted);
         found.map(|disk| VolumeDisk::new(disk, wanted))
     }
 
-    /// Nothing of the volume is left here.
+    /// Drops the volume: nothing of it is left on the node.
     pub(in crate::device) fn forget(&self, volume: &VolumeId) {
         self.index.forget(&self.owner(volume));
     }
 
-    /// For people: what the volume's disk is recognised by.
+    /// The identity of the volume's disk, for messages.
     pub(in crate::device) fn named(&self, volume: &VolumeId) -> String {
         words(&self.wanted(volume))
     }
 
-    /// What that device is to the volume. Asks the disk if it has not been asked before.
+    /// The relation of that device to the volume. Queries the disk if its identity is unknown.
     ///
     /// # Errors
-    /// What the kernel or the disk refused.
+    /// The kernel's or the disk's.
     pub(in crate::device) fn verdict<K: Kernel>(
         &self,
         kernel: &K,
@@ -137,7 +137,7 @@ impl DiskVolumes {
         Ok(device.map_or(Verdict::Removed, Verdict::Ours))
     }
 
-    /// Whether the device may be the volume's, by what is known of it already.
+    /// Whether the device may be the volume's, as far as is known already.
     ///
     /// # Errors
     /// When sysfs cannot be read.
@@ -154,7 +154,7 @@ impl DiskVolumes {
         Ok(known.is_some_and(|it| it.matches(&self.wanted(volume)) != Match::No))
     }
 
-    /// What has become of the disk with that number, which was a volume's.
+    /// The state of the disk with that number, which was a volume's.
     ///
     /// # Errors
     /// When sysfs cannot be read.
@@ -169,7 +169,7 @@ impl DiskVolumes {
         })
     }
 
-    /// A disk, or one that was removed.
+    /// Whether it is a disk, or one that was removed.
     ///
     /// # Errors
     /// When sysfs cannot be read.
@@ -194,7 +194,7 @@ impl DiskVolumes {
         })
     }
 
-    /// The number of the disk that is called as the last name of `path` is.
+    /// The number of the disk named like the last component of `path`.
     ///
     /// # Errors
     /// When sysfs cannot be read.
