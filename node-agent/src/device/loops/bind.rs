@@ -8,12 +8,12 @@ use super::sysfs::loop_path;
 use crate::device::{Held, Purpose};
 use crate::kernel::{self, Cause, Kernel, LoopMode, Open, Openers, Patience, while_busy};
 
-/// How often another process may snatch the free device before we give up. LOOP_CTL_GET_FREE only
-/// says which was free a moment ago.
+/// How often another process may take the free device before this stops retrying. LOOP_CTL_GET_FREE
+/// only returns a device that was free at the time.
 const SNATCHED_MAX: u32 = 64;
 
 impl Purpose {
-    /// A mount keeps its device bound, and the last close unbinds it; a bind mount does not.
+    /// A mount keeps its device bound until the last close; a bind mount does not.
     fn mode(self) -> LoopMode {
         match self {
             Purpose::Filesystem => LoopMode {
@@ -33,8 +33,8 @@ impl<K: Kernel> VolumeFile<K> {
     /// One for a filesystem detaches itself at its last close, any other by [`Held::release`].
     ///
     /// # Errors
-    /// `ABORTED` when no device can be had, while somebody has the file open or works on the device
-    /// that is left; `NOT_FOUND` when the file was deleted meanwhile.
+    /// `ABORTED` if no device can be bound, or while another process has the file open or uses the
+    /// device that is left; `NOT_FOUND` if the file was deleted meanwhile.
     pub(crate) fn hold(
         self,
         kernel: &K,
@@ -50,7 +50,7 @@ impl<K: Kernel> VolumeFile<K> {
     /// Binds the file, whose lock must be held: the device keeps it.
     fn bind(self, kernel: &K, mode: LoopMode) -> Result<Device<K>, Failure> {
         self.refuse_deleted(kernel)?;
-        // Before the device has the file: a lease would stay with it and outlive this process.
+        // Before binding: the device would keep the lease, even after this process has exited.
         let is_checked = self.refuse_opened(kernel, mode.read_only)?;
         for _ in 0..SNATCHED_MAX {
             let number = kernel.loop_get_free()?;
@@ -78,20 +78,20 @@ impl<K: Kernel> VolumeFile<K> {
         }
         Err(Failure::busy(format!(
             "other processes took {SNATCHED_MAX} free loop devices in a row before they could be \
-             bound; try again"
+             bound; retry"
         )))
     }
 
-    /// Goes on with a device that is bound already, if it is bound as wanted; else unbinds it and
-    /// binds another.
+    /// Uses a device that is bound already, if its mode is right; else unbinds it and binds
+    /// another.
     fn take_over(
         self,
         kernel: &K,
         mut left: Device<K>,
         mode: LoopMode,
     ) -> Result<Device<K>, Failure> {
-        // What is mounted may be mounted once more, but nobody may write beneath it: a device that
-        // stays bound by itself is a raw one.
+        // A mounted device may be mounted once more, but no process may write under the mount: a
+        // device without AUTOCLEAR is a raw one.
         let is_shared = left.is_claimed(kernel)?;
         if is_shared && !mode.autoclear {
             return Err(left.claimed());
@@ -111,8 +111,8 @@ impl<K: Kernel> VolumeFile<K> {
         }
     }
 
-    /// Refuses a file that somebody else has open, since tools that write to images take no lock;
-    /// one that is to be read only may have other readers. Whether the filesystem could tell.
+    /// Refuses a file that another process has open, since tools that write to images take no lock;
+    /// a read-only one may have other readers. Returns whether the filesystem reports openers.
     fn refuse_opened(&self, kernel: &K, read_only: bool) -> Result<bool, Failure> {
         // A device that was just unbound closes its file a moment later.
         let is_open = |found: &kernel::Result<Openers>| matches!(found, Ok(Openers::Others));
@@ -133,8 +133,8 @@ impl<K: Kernel> VolumeFile<K> {
     }
 
     /// Binds the held device. A device that is not open for writing would be bound read-only, and
-    /// one that stays open for writing cannot be mounted on every kernel: so that descriptor goes
-    /// at once.
+    /// one that stays open for writing cannot be mounted on every kernel: so that descriptor is
+    /// closed at once.
     fn configure(&self, kernel: &K, held: &K::Fd, mode: LoopMode) -> kernel::Result<()> {
         if mode.read_only {
             return kernel.loop_configure(held, self.fd(), mode, self.name().as_str());

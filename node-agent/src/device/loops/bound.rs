@@ -1,4 +1,4 @@
-//! A loop device that is bound to a file, and how it is unbound.
+//! A loop device that is bound to a file, and its unbinding.
 
 use std::path::PathBuf;
 
@@ -9,12 +9,12 @@ use super::sysfs::loop_path;
 use crate::device::Held;
 use crate::kernel::{self, Cause, Kernel, LoopMode, LoopStatus, Open, Patience, while_busy};
 
-/// What guards a bound device: its number, and what is known of the file behind it.
+/// The guard of a bound device: its number, and what is known of the file behind it.
 pub(crate) struct Bound<K: Kernel> {
     pub(super) number: u32,
     /// The volume's file, if that is behind the device.
     pub(super) file: Option<VolumeFile<K>>,
-    /// As it was when the device was bound or asked.
+    /// Its mode when it was bound or queried.
     pub(super) mode: Option<LoopMode>,
     /// The name that it is bound under, likewise.
     pub(super) name: Option<String>,
@@ -26,7 +26,7 @@ impl<K: Kernel> Bound<K> {
         self.file.as_ref()
     }
 
-    /// Whether writes fail; `None` where that is not known.
+    /// Whether writes fail; `None` if unknown.
     pub(in crate::device) fn is_read_only(&self) -> Option<bool> {
         self.mode.map(|mode| mode.read_only)
     }
@@ -36,10 +36,10 @@ impl<K: Kernel> Bound<K> {
         self.mode.is_some_and(|mode| !mode.autoclear)
     }
 
-    /// The size of the device in bytes, after it has taken over what its file has grown by.
+    /// The size of the device in bytes, after adopting its file's new size.
     ///
     /// # Errors
-    /// When the device cannot be asked.
+    /// When the device cannot be queried.
     pub(in crate::device) fn bytes(&self, kernel: &K, fd: &K::Fd) -> kernel::Result<u64> {
         let bytes = kernel.device_bytes(fd)?;
         let is_behind = |file: &VolumeFile<K>| bytes < file.bytes();
@@ -50,7 +50,7 @@ impl<K: Kernel> Bound<K> {
         kernel.device_bytes(fd)
     }
 
-    /// Lets the device stay bound without a user from now on.
+    /// Keeps the device bound without a user from now on.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -66,7 +66,7 @@ impl<K: Kernel> Bound<K> {
 pub(super) type Device<K> = Held<K, Bound<K>>;
 
 impl<K: Kernel> Device<K> {
-    /// Opens a device that was bound a moment ago; `None` when it was unbound and removed since, or
+    /// Opens a device that was bound a moment ago; `None` if it was unbound and removed since, or
     /// its disk fails.
     ///
     /// # Errors
@@ -90,16 +90,16 @@ impl<K: Kernel> Device<K> {
             fd,
             path,
             guard,
-            // Until somebody has asked.
+            // Until queried.
             is_shared: true,
             is_checked: true,
         }))
     }
 
-    /// Asks the device what is behind it; `None` when it is not bound.
+    /// Queries the device for its file; `None` if it is not bound.
     ///
     /// # Errors
-    /// When the filesystem of that file does not tell.
+    /// If the filesystem of that file does not answer the query.
     pub(super) fn ask(&mut self, kernel: &K) -> kernel::Result<Option<LoopStatus>> {
         let status = kernel.loop_status(&self.fd)?;
         self.guard.mode = status.as_ref().map(|status| status.mode);
@@ -107,10 +107,10 @@ impl<K: Kernel> Device<K> {
         Ok(status)
     }
 
-    /// [`Held::open`], and what the device says; `None` also when it is not bound.
+    /// [`Held::open`] and the device's status; `None` also if it is not bound.
     ///
     /// # Errors
-    /// When it cannot be opened or asked.
+    /// When it cannot be opened or queried.
     pub(super) fn open_bound(
         kernel: &K,
         number: u32,
@@ -147,7 +147,7 @@ impl<K: Kernel> Device<K> {
         let is_bound = || match Device::open(kernel, number)? {
             None => Ok(false),
             Some(mut device) => match device.ask(kernel) {
-                // Its disk is dead.
+                // Its disk has failed.
                 Err(error) if error.cause() == Cause::Io => {
                     Ok(kernel.loop_file_name(number)?.is_some())
                 }
@@ -161,13 +161,13 @@ impl<K: Kernel> Device<K> {
         }
     }
 
-    /// Detaches it, unless it is mounted, claimed or open elsewhere; whether it did.
+    /// Detaches it, unless it is mounted, claimed or open elsewhere; returns whether it did.
     ///
     /// # Errors
     /// When the kernel refuses.
     pub(crate) fn release_unused(self, kernel: &K) -> kernel::Result<bool> {
         let (_, Bound { number, file, .. }) = self.unbind(kernel)?;
-        // Whether others have it open shows only now.
+        // Whether other processes have it open is visible only now.
         let is_left = |left: &kernel::Result<Option<Self>>| matches!(left, Ok(Some(_)));
         let left = while_busy(kernel, Patience::Moment, is_left, || {
             let Some(mut device) = Device::open(kernel, number)? else {
@@ -182,15 +182,15 @@ impl<K: Kernel> Device<K> {
         match left {
             None => Ok(true),
             Some(device) => {
-                // It would be gone when the other closes it.
+                // Else it would be unbound when the other process closes it.
                 kernel.loop_set_autoclear(&device.fd, false)?;
                 Ok(false)
             }
         }
     }
 
-    /// Unbinds it at the last close, of which this may be one; its node, and what guarded it. That
-    /// it is unbound already is as good.
+    /// Unbinds it at the last close, which may be this one; returns its node and its guard.
+    /// Succeeds if it is already unbound.
     ///
     /// # Errors
     /// When the kernel refuses.

@@ -1,7 +1,7 @@
 //! The file of a volume: known by its inode, guarded by its lock.
 //!
-//! The lock travels into the loop device when that is bound and stays until it is unbound, so a
-//! second device for the same file cannot come to be.
+//! The lock passes to the loop device when that is bound, and stays until it is unbound, so no
+//! second device can be bound to the same file.
 
 use std::path::{Path, PathBuf};
 
@@ -22,19 +22,19 @@ pub(crate) struct VolumeFile<K: Kernel> {
     bytes: u64,
 }
 
-/// Who has the lock of a file.
+/// The owner of a file's lock.
 enum Owner<K: Kernel> {
     Us,
     Device(Device<K>),
-    /// A device that was bound for another volume, which is named.
+    /// A device that was bound for another volume, with its name.
     Another(Device<K>, String),
-    /// Another process; or, for a moment, a child of ours that has not come to its exec, or a
-    /// device that is just being unbound.
+    /// Another process; or, briefly, a child of ours before its exec, or a device that is being
+    /// unbound.
     Unseen,
 }
 
 impl<K: Kernel> VolumeFile<K> {
-    /// The file that `fd` is, which was opened at `path` and belongs to the volume of that name.
+    /// The file of `fd`, which was opened at `path` and belongs to the volume of that name.
     pub(super) fn new(fd: K::Fd, path: PathBuf, name: Name, stat: &Stat) -> Self {
         VolumeFile {
             fd,
@@ -51,7 +51,7 @@ impl<K: Kernel> VolumeFile<K> {
         &self.fd
     }
 
-    /// Where it is, or was.
+    /// Its path when it was opened.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
@@ -66,18 +66,18 @@ impl<K: Kernel> VolumeFile<K> {
         self.bytes
     }
 
-    /// A device of that status has this very file behind it.
+    /// Whether a device of that status has exactly this file.
     pub(super) fn is_behind(&self, status: &LoopStatus) -> bool {
         self.is_beside(status) && status.backing_ino == self.ino
     }
 
-    /// A device of that status has a file of this file's filesystem behind it.
+    /// Whether a device of that status has a file of the same filesystem.
     pub(super) fn is_beside(&self, status: &LoopStatus) -> bool {
         status.backing_dev == self.dev
     }
 
-    /// Who deletes a volume has its file's lock meanwhile, and the file may have been open here
-    /// before that. So this tells for good once the lock is ours.
+    /// A process that deletes a volume locks its file meanwhile, and the file may have been opened
+    /// here before that. So this is conclusive once the lock is ours.
     ///
     /// # Errors
     /// `NOT_FOUND` when the file was deleted.
@@ -86,15 +86,15 @@ impl<K: Kernel> VolumeFile<K> {
             return Ok(());
         }
         Err(Failure::not_found(format!(
-            "{} was deleted just now",
+            "{} was deleted meanwhile",
             self.path.display()
         )))
     }
 
-    /// Takes the file's lock, or finds the device that has it: an earlier operation left it bound.
+    /// Locks the file, or finds the device that has its lock: an earlier operation left it bound.
     ///
     /// # Errors
-    /// `ABORTED` when another process has it; `FAILED_PRECONDITION` when another volume has.
+    /// `ABORTED` if another process has it; `FAILED_PRECONDITION` if another volume has it.
     pub(crate) fn left(&self, kernel: &K) -> Result<Option<Device<K>>, Failure> {
         let owner = while_busy(
             kernel,
@@ -123,10 +123,10 @@ impl<K: Kernel> VolumeFile<K> {
         }
     }
 
-    /// Unbinds a device that nothing known is mounted from, and takes the file's lock.
+    /// Unbinds a device without a known mount, and locks the file.
     ///
     /// # Errors
-    /// `ABORTED` while somebody has the device open.
+    /// `ABORTED` while another process has the device open.
     pub(crate) fn free(&self, kernel: &K, left: Device<K>) -> Result<(), Failure> {
         left.refuse_claimed(kernel)?;
         let (path, _) = left.unbind(kernel)?;
@@ -141,7 +141,7 @@ impl<K: Kernel> VolumeFile<K> {
         Err(still_open(&path))
     }
 
-    /// The loop device that this file is bound to, if any: kept for what a crash left behind.
+    /// The loop device that this file is bound to, if any, perhaps since a crash.
     fn device(&self, kernel: &K) -> kernel::Result<Owner<K>> {
         for (number, _) in candidates(kernel, &self.path)? {
             if let Some((found, status)) = Device::open_bound(kernel, number)?
@@ -157,10 +157,10 @@ impl<K: Kernel> VolumeFile<K> {
     }
 }
 
-/// What to say of a device that was to be unbound.
+/// The error about a device that could not be unbound.
 pub(super) fn still_open(device: &Path) -> Failure {
     Failure::busy(format!(
-        "{} is still open in another process; it is freed when that closes it",
+        "{} is still open in another process; it is freed when that process closes it",
         device.display()
     ))
 }

@@ -1,4 +1,4 @@
-//! The folder of `--loop-dir`, which has a file of each volume.
+//! The directory of `--loop-dir`, which has a file for each volume.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,7 @@ use super::name::Name;
 use crate::device::Purpose;
 use crate::kernel::{Cause, Error, FileKind, Kernel, Open, Patience, while_busy};
 
-/// The folder that holds the volumes' files, opened once so that renaming it changes nothing.
+/// The directory of the volumes' files, opened once so that renaming it has no effect.
 pub(crate) struct LoopDir<K: Kernel> {
     driver: DriverName,
     path: PathBuf,
@@ -21,10 +21,10 @@ pub(crate) struct LoopDir<K: Kernel> {
 }
 
 impl<K: Kernel> LoopDir<K> {
-    /// Opens the folder of that driver's volumes.
+    /// Opens the directory of that driver's volumes.
     ///
     /// # Errors
-    /// When it is not there or not a folder.
+    /// If it does not exist or is not a directory.
     pub(crate) fn open(
         kernel: &K,
         driver: &DriverName,
@@ -37,12 +37,14 @@ impl<K: Kernel> LoopDir<K> {
         })
     }
 
-    /// Takes the folder's lock, which stays with us to the end: whether no other agent has it.
+    /// Locks the directory for the lifetime of this agent; returns whether no other agent has it
+    /// locked.
     ///
     /// # Errors
     /// When the kernel refuses.
     pub(crate) fn is_ours_alone(&self, kernel: &K) -> crate::kernel::Result<bool> {
-        // A child that was just started has our descriptors until its exec; so has a dead agent's.
+        // A child that was just started has our descriptors until its exec; so has that of a killed
+        // agent.
         while_busy(
             kernel,
             Patience::Moment,
@@ -56,7 +58,7 @@ impl<K: Kernel> LoopDir<K> {
         &self.driver
     }
 
-    /// What is the same of all drivers with such a folder, as far as an attachment goes.
+    /// The attachment's properties that all drivers with such a directory share.
     pub(crate) fn profile(&self) -> &'static Profile {
         &LOCAL
     }
@@ -66,17 +68,17 @@ impl<K: Kernel> LoopDir<K> {
         Name::new(&self.driver, volume)
     }
 
-    /// The folder, by name.
+    /// The directory's path.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The folder, as it was opened at the start.
+    /// The directory, as opened at the start.
     pub(crate) fn fd(&self) -> &K::Fd {
         &self.fd
     }
 
-    /// Where the volume's file should be.
+    /// The path of the volume's file.
     ///
     /// # Errors
     /// `INVALID_ARGUMENT` for an id that is no file name.
@@ -84,7 +86,7 @@ impl<K: Kernel> LoopDir<K> {
         Ok(self.path.join(file_name(volume)?))
     }
 
-    /// Why the volume's file cannot be looked at, if its disk fails.
+    /// Why the volume's file cannot be opened, if its disk fails.
     ///
     /// # Errors
     /// `INVALID_ARGUMENT` for an id that is no file name.
@@ -100,8 +102,8 @@ impl<K: Kernel> LoopDir<K> {
     /// The volume's file, opened as its purpose needs.
     ///
     /// # Errors
-    /// `INVALID_ARGUMENT` for an id that is no file name or a name that leads elsewhere,
-    /// `NOT_FOUND` when there is no such file.
+    /// `INVALID_ARGUMENT` for an id that is not a file name, or a symlink to another directory,
+    /// `NOT_FOUND` if there is no such file.
     pub(crate) fn find(
         &self,
         kernel: &K,
@@ -114,7 +116,7 @@ impl<K: Kernel> LoopDir<K> {
         }
     }
 
-    /// The volume's file, to read; `None` when it is gone.
+    /// The volume's file, for reading; `None` if it does not exist.
     ///
     /// # Errors
     /// As [`LoopDir::find`], apart from `NOT_FOUND`.
@@ -126,8 +128,8 @@ impl<K: Kernel> LoopDir<K> {
         unless_gone(self.open_file(kernel, volume, Open::FileRead))
     }
 
-    /// [`LoopDir::find_if_any`], opened by name only: to compare and to measure, and in the way of
-    /// nobody who asks whether the file is open.
+    /// [`LoopDir::find_if_any`], opened by name only: to compare and to measure it, without
+    /// counting as an opener.
     ///
     /// # Errors
     /// As [`LoopDir::find_if_any`].
@@ -139,10 +141,10 @@ impl<K: Kernel> LoopDir<K> {
         unless_gone(self.open_file(kernel, volume, Open::Name))
     }
 
-    /// Whether the volume is to be detached, by what its controller wrote at its file.
+    /// Whether the volume has a pending detach, as recorded by its controller on its file.
     ///
     /// # Errors
-    /// What the kernel refused.
+    /// The kernel's error.
     pub(crate) fn is_wanted_back(&self, kernel: &K, volume: &VolumeId) -> Result<bool, Failure> {
         let Some(file) = self.find_if_any(kernel, volume)? else {
             return Ok(false);
@@ -161,7 +163,7 @@ impl<K: Kernel> LoopDir<K> {
     ) -> Result<VolumeFile<K>, Failure> {
         let name = file_name(volume)?;
         let path = self.path.join(name);
-        // While another call asks who has the file open, which takes microseconds.
+        // While another call checks for openers, which takes microseconds.
         let is_asked = |opened: &crate::kernel::Result<K::Fd>| {
             opened
                 .as_ref()
@@ -182,7 +184,7 @@ impl<K: Kernel> LoopDir<K> {
                     Cause::Escapes => Failure::invalid(
                         "volume_id",
                         format!(
-                            "{} leads out of the loop directory; remove the link",
+                            "{} is a symlink out of the loop directory; remove it",
                             path.display()
                         ),
                     ),
@@ -215,7 +217,7 @@ fn not_a_file(path: &Path) -> Failure {
     )
 }
 
-/// The id as a file name. `local` names its files so; nothing else may reach the file system.
+/// The id as a file name, as `local` names its files; no other id may reach the filesystem.
 pub(super) fn file_name(volume: &VolumeId) -> Result<&str, Failure> {
     let id = volume.as_str();
     if id == "." || id == ".." || id.contains('/') {

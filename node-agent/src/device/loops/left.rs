@@ -1,4 +1,4 @@
-//! Devices that are bound to a volume's file and may be without a user.
+//! Devices that are bound to a volume's file, perhaps without a user.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -14,11 +14,11 @@ use crate::device::Verdict;
 use crate::kernel::{self, Dev, Kernel, LoopFile};
 
 impl<K: Kernel> LoopDir<K> {
-    /// The device that is still bound for the volume: ours, or stale where its file was removed or
-    /// moved and another one has the volume's name.
+    /// The device that is still bound for the volume: ours, or stale if its file was removed or
+    /// moved and another file has the volume's name.
     ///
     /// # Errors
-    /// As [`VolumeFile::left`]; when sysfs or a device cannot be asked.
+    /// As [`VolumeFile::left`]; if sysfs or a device cannot be queried.
     pub(crate) fn left(
         &self,
         kernel: &K,
@@ -35,10 +35,10 @@ impl<K: Kernel> LoopDir<K> {
     }
 
     /// The bound device of the volume's old file, which was removed, renamed or replaced. sysfs
-    /// names the candidates, so no other device is asked.
+    /// names the candidates, so no other device is queried.
     ///
     /// # Errors
-    /// When sysfs, a device or the directory cannot be asked.
+    /// When sysfs, a device or the directory cannot be queried.
     pub(crate) fn stale(
         &self,
         kernel: &K,
@@ -47,7 +47,7 @@ impl<K: Kernel> LoopDir<K> {
     ) -> Result<Verdict<K, Bound<K>>, Failure> {
         let path = self.path_of(volume)?;
         for (number, found) in candidates(kernel, &path)? {
-            // Where no mount shows whose it is, it may be that of an agent in another container,
+            // Without a mount that shows its owner, it may belong to an agent in another container,
             // whose driver has the same name.
             let has_name = found.path.file_name() == path.file_name();
             if has_name && !is_mounted(kernel.loop_dev(number)) {
@@ -68,7 +68,7 @@ impl<K: Kernel> LoopDir<K> {
     }
 
     /// The devices that may have been left bound, by number, and the volumes that they may belong
-    /// to: bound for good to a file of that name, and not `is_known`. Asks no device.
+    /// to: bound without AUTOCLEAR to a file of that name, and not `is_known`. Queries no device.
     ///
     /// # Errors
     /// When sysfs cannot be read.
@@ -106,7 +106,7 @@ impl<K: Kernel> LoopDir<K> {
     /// The device of that number, one of [`LoopDir::remnants`], if it is the volume's.
     ///
     /// # Errors
-    /// When the device or the file cannot be asked.
+    /// When the device or the file cannot be queried.
     pub(crate) fn remnant(
         &self,
         kernel: &K,
@@ -118,7 +118,7 @@ impl<K: Kernel> LoopDir<K> {
             return Ok(None);
         }
         let file = match self.find_if_any(kernel, volume) {
-            // A link, a folder: what a device of somebody else's is called as well.
+            // A symlink or a directory: a foreign device's file may have the same name.
             Err(failure) if failure.kind == Kind::Invalid => return Ok(None),
             file => file?,
         };
@@ -128,15 +128,15 @@ impl<K: Kernel> LoopDir<K> {
         let Some((device, status)) = Device::open_bound(kernel, number)? else {
             return Ok(None);
         };
-        // One that a person has bound to the file has that person's use.
+        // A device that the operator has bound to the file is in the operator's use.
         let is_ours = matches!(file.name().bearer(&status), Bearer::Ours | Bearer::Earlier);
         let is_it = is_ours && file.is_behind(&status) && device.guard.is_kept();
         Ok(is_it.then(|| device.with(file)))
     }
 }
 
-/// The volume that a bound device may be left of, whether its file still has that name or was
-/// removed. One that unbinds itself is left of none: it has a user.
+/// The volume whose device this may be, whether its file still has that name or was removed. `None`
+/// for a device with AUTOCLEAR: it has a user.
 fn volume_kept_by(file: &LoopFile) -> Option<VolumeId> {
     let name = Path::file_name(unmarked(&file.path)).filter(|_| !file.autoclear);
     VolumeId::new(name.and_then(OsStr::to_str)?).ok()

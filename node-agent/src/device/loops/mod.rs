@@ -1,10 +1,9 @@
-//! Loop devices: a volume is a file beneath `--loop-dir`, and a loop device makes a block device of
-//! it.
+//! Loop devices: a volume is a file in `--loop-dir`, and a loop device makes a block device of it.
 //!
-//! A device is a volume's to use when its backing inode is the volume's file. It is the volume's to
-//! take down when it was bound under the volume's name, whatever became of the file. What files are
-//! called, and numbers of devices, prove nothing: only on a dead disk, where a device does not tell
-//! its name, the path of its file counts.
+//! A volume may use a device if the device's backing inode is the volume's file. A volume may free
+//! a device if it was bound under the volume's name, whatever happened to the file. Names of files
+//! and numbers of devices prove nothing: only on a failed disk, where a device does not report its
+//! name, the path of its file counts.
 
 mod bind;
 mod bound;

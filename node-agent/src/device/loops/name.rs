@@ -1,5 +1,5 @@
-//! The name that a device is bound under (`lo_file_name`): whose it is, whatever its file is called
-//! since and wherever that was moved.
+//! The name that a device is bound under (`lo_file_name`): identifies its driver and volume, even
+//! after its file was renamed or moved.
 
 use belay_server::identity::DriverName;
 use belay_server::request::VolumeId;
@@ -9,25 +9,25 @@ use crate::kernel::LoopStatus;
 /// `LO_NAME_SIZE` of include/uapi/linux/loop.h, without the zero at its end.
 const NAME_BYTES: usize = 63;
 
-/// The name of one driver's volume: `<driver>/<volume>`. Where that has no room, a digest and the
-/// end of the volume's id, behind a character that no driver's name has.
+/// The name of one driver's volume: `<driver>/<volume>`. If that is too long, a digest and the end
+/// of the volume's id, after a character that no driver's name contains.
 #[derive(Clone, Debug)]
 pub(super) struct Name {
     bound: String,
     volume: VolumeId,
 }
 
-/// Whose name a bound device has.
+/// The owner of a bound device's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Bearer {
     /// The volume's.
     Ours,
-    /// The volume's id without a driver, as earlier releases bound devices: it may be that of
-    /// another driver's volume.
+    /// The volume's id without a driver, as in earlier releases: it may be that of another driver's
+    /// volume.
     Earlier,
     /// Another volume's.
     Another,
-    /// None, or a path, which is what losetup(8) and mount(8) give.
+    /// No name, or a path, as losetup(8) and mount(8) set it.
     Nobody,
 }
 
@@ -46,7 +46,7 @@ impl Name {
         &self.bound
     }
 
-    /// Whose name the device of that status has.
+    /// The owner of the name of a device with that status.
     pub(super) fn bearer(&self, status: &LoopStatus) -> Bearer {
         let (name, volume) = (status.name.as_str(), self.volume.as_str());
         let is_cut = name.len() == NAME_BYTES && volume.starts_with(name);
@@ -60,9 +60,8 @@ impl Name {
     }
 }
 
-/// Ids come from controllers and administrators, none of whom gains by two names that are alike, so
-/// the digest need not withstand anybody. What is used, and not only taken down, has its file
-/// compared besides.
+/// Ids come from controllers and administrators, who gain nothing from two equal names, so the
+/// digest need not resist attacks. To use a device, its file is compared as well.
 fn shortened(whole: &str) -> String {
     let digest = fnv_1a(whole.as_bytes());
     let mut name = format!("~{digest:032x}/");

@@ -1,8 +1,8 @@
-//! What names and sysfs tell of loop devices, without a question to any of them.
+//! Loop devices in sysfs, without a query to any of them.
 //!
-//! To ask a device itself means to ask the filesystem of its backing file, which hangs where that
-//! is somebody else's dead server. The folder in a device's path means nothing: an agent in a
-//! container bound it by a path of a mount namespace that is gone since. The name of the file does.
+//! A query to a device is a query to the filesystem of its backing file, which hangs if that is a
+//! foreign dead server. The directory in a device's path is unreliable: an agent in a container
+//! bound it by a path of a mount namespace that no longer exists. The name of the file is reliable.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
@@ -15,7 +15,7 @@ pub(crate) fn loop_path(number: u32) -> PathBuf {
     PathBuf::from(format!("/dev/loop{number}"))
 }
 
-/// A device of the kind that volumes are attached as.
+/// Whether it is the kind of device that volumes are attached as.
 pub(crate) fn carries_volumes<K: Kernel>(kernel: &K, dev: Dev) -> bool {
     kernel.loop_number(dev).is_some()
 }
@@ -25,8 +25,8 @@ pub(crate) fn node_of<K: Kernel>(kernel: &K, dev: Dev) -> Option<PathBuf> {
     kernel.loop_number(dev).map(loop_path)
 }
 
-/// The device whose node is called as the last name of `path` is; a node that was removed has a
-/// mark behind its name.
+/// The device whose node is named like the last component of `path`; the name of a removed node has
+/// a suffix.
 pub(crate) fn dev_named<K: Kernel>(kernel: &K, path: &Path) -> Option<Dev> {
     number_in(path).map(|number| kernel.loop_dev(number))
 }
@@ -38,7 +38,7 @@ fn number_in(path: &Path) -> Option<u32> {
     name.strip_prefix("loop")?.parse().ok()
 }
 
-/// The size of the device in bytes; `None` when it is none that carries volumes, or not there.
+/// The size of the device in bytes; `None` if it is not a loop device, or does not exist.
 ///
 /// # Errors
 /// When sysfs cannot be read.
@@ -47,7 +47,7 @@ pub(super) fn size_of<K: Kernel>(kernel: &K, dev: Dev) -> Result<Option<u64>> {
     number.map_or(Ok(None), |number| kernel.loop_bytes(number))
 }
 
-/// The errors that the ext4 mounted from the device has counted; `None` when there is none.
+/// The errors that the ext4 mounted from the device has counted; `None` if there is no ext4.
 ///
 /// # Errors
 /// When sysfs cannot be read.
@@ -58,8 +58,8 @@ pub(crate) fn ext4_errors<K: Kernel>(kernel: &K, dev: Dev) -> Result<Option<Ext4
     }
 }
 
-/// The bound devices whose files are or were called as the one at `path`, by number. First those
-/// whose path is that one: another file of that name may be on a disk that hangs.
+/// The bound devices whose files have or had the name of the file at `path`, by number. First those
+/// with that path: another file of that name may be on a hung disk.
 ///
 /// # Errors
 /// When sysfs cannot be read.
@@ -75,19 +75,19 @@ pub(super) fn candidates<K: Kernel>(kernel: &K, path: &Path) -> Result<Vec<(u32,
     Ok(found)
 }
 
-/// A file that is called `found` now may have been called `name`.
+/// Whether a file that is named `found` now may have been named `name`.
 pub(super) fn may_be(name: &OsStr, found: &OsStr) -> bool {
     found == name || is_old_name(name, found)
 }
 
-/// What a file is called that was moved aside (`vol-1.bad`), or removed (`vol-1 (deleted)`).
+/// The name of a file that was moved aside (`vol-1.bad`), or removed (`vol-1 (deleted)`).
 fn is_old_name(name: &OsStr, found: &OsStr) -> bool {
     let (name, found) = (name.as_bytes(), found.as_bytes());
     let next = found.strip_prefix(name).and_then(|rest| rest.first());
     next.is_some_and(|next| !next.is_ascii_alphanumeric())
 }
 
-/// The path without the mark of a removed file.
+/// The path without the suffix of a removed file.
 pub(super) fn unmarked(path: &Path) -> &Path {
     let bytes = path.as_os_str().as_bytes();
     let bytes = bytes.strip_suffix(b" (deleted)").unwrap_or(bytes);

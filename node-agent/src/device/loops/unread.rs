@@ -1,4 +1,5 @@
-//! A volume's file on a disk that answers EIO: what is still known of it, and of its devices.
+//! A volume's file on a disk that answers EIO: the facts about it and its devices that are still
+//! available.
 
 use std::path::PathBuf;
 
@@ -13,8 +14,8 @@ use crate::device::Verdict;
 use crate::kernel::{Cause, Kernel, Open};
 
 impl<K: Kernel> LoopDir<K> {
-    /// The volume's file cannot be looked at or opened, since its disk fails or its filesystem has
-    /// shut itself down.
+    /// Whether the volume's file cannot be inspected or opened, since its disk fails or its
+    /// filesystem has shut itself down.
     ///
     /// # Errors
     /// `INVALID_ARGUMENT` for an id that is no file name.
@@ -27,11 +28,11 @@ impl<K: Kernel> LoopDir<K> {
         Ok(read().is_err_and(|error| error.cause() == Cause::Io))
     }
 
-    /// Hands over the devices of a volume whose file cannot be read, one by one; `false` if the
-    /// file can, or once nothing tells whose a device is whose file has the volume's name.
+    /// Calls `each` for every device of a volume whose file cannot be read; `false` if the file can
+    /// be read, or if a device with a file of that name cannot be identified.
     ///
     /// # Errors
-    /// Those of `each`; when a device cannot be asked.
+    /// Those of `each`; if a device cannot be queried.
     pub(crate) fn unread(
         &self,
         kernel: &K,
@@ -54,12 +55,12 @@ impl<K: Kernel> LoopDir<K> {
         Ok(true)
     }
 
-    /// What the device of that number is to the volume, whose file cannot be looked at; `None`
-    /// where nothing tells. A device whose file's filesystem answers has the volume's name and a
-    /// file of the folder's filesystem; of one that does not, sysfs has the file's path.
+    /// The relation of the device of that number to the volume, whose file cannot be inspected;
+    /// `None` if unknown. If the filesystem of the device's file answers, the device must have the
+    /// volume's name and a file of the directory's filesystem; else sysfs has the file's path.
     ///
     /// # Errors
-    /// When the device cannot be opened or asked, for another reason than a dead disk.
+    /// If the device cannot be opened or queried for a reason other than a failed disk.
     pub(super) fn judge_unread(
         &self,
         kernel: &K,
@@ -77,7 +78,7 @@ impl<K: Kernel> LoopDir<K> {
                     return Ok(Some(Verdict::Foreign));
                 }
                 Ok(_) => self.name_of(volume).bearer(&status) == Bearer::Ours,
-                // What answers is not on the disk that does not.
+                // A device that answers is not on the failed disk.
                 Err(error) if error.cause() == Cause::Io => return Ok(Some(Verdict::Foreign)),
                 Err(error) => return Err(error.into()),
             },
@@ -88,8 +89,8 @@ impl<K: Kernel> LoopDir<K> {
         Ok(is_ours.then_some(Verdict::Stale(device)))
     }
 
-    /// The file behind the device has the volume's path, by sysfs; or its name, and a path that
-    /// leads nowhere here: that of a mount namespace that is gone. One that is seen at another path
+    /// Whether the file behind the device has the volume's path in sysfs; or its name, and a path
+    /// that does not exist here: that of an old mount namespace. A file that exists at another path
     /// may be another driver's.
     fn is_file_of(&self, kernel: &K, volume: &VolumeId, number: u32) -> Result<bool, Failure> {
         let (name, expected) = (file_name(volume)?, self.path_of(volume)?);
@@ -99,7 +100,7 @@ impl<K: Kernel> LoopDir<K> {
         if found.file_name() != expected.file_name() {
             return Ok(false);
         }
-        // The folder is held open, so the way to it needs no disk.
+        // The directory is held open, so resolving its path needs no disk.
         let real = || -> Option<PathBuf> { Some(kernel.real(self.path()).ok()??.join(name)) };
         Ok(found == expected
             || real().is_some_and(|real| found == real)

@@ -1,4 +1,4 @@
-//! What a loop device is to a volume.
+//! The relation of a loop device to a volume.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -15,11 +15,11 @@ use crate::device::{Backing, Intent, Verdict};
 use crate::kernel::{Cause, Dev, FileKind, Kernel, LoopStatus};
 
 impl<K: Kernel> LoopDir<K> {
-    /// What that device is to the volume.
+    /// The relation of that device to the volume.
     ///
     /// # Errors
-    /// `INVALID_ARGUMENT` for an id that can name no file; else what the kernel refused, also where
-    /// nothing proves without the file whose the device is.
+    /// `INVALID_ARGUMENT` for an id that is not a file name; else the kernel's error, also if the
+    /// device cannot be identified without the file.
     pub(crate) fn verdict(
         &self,
         kernel: &K,
@@ -60,7 +60,7 @@ impl<K: Kernel> LoopDir<K> {
         }
     }
 
-    /// What a device of that status is to the volume, whose file is `file`.
+    /// The relation of a device of that status to the volume, whose file is `file`.
     pub(super) fn judge(
         &self,
         kernel: &K,
@@ -84,8 +84,8 @@ impl<K: Kernel> LoopDir<K> {
         })
     }
 
-    /// By sysfs, the device has a file that lost the volume's name: it was removed from the
-    /// volume's path; or renamed, and is on the filesystem of the file that has the name now.
+    /// Whether the device, by sysfs, has a file that lost the volume's name: it was removed from
+    /// the volume's path; or renamed, and is on the filesystem of the file that has the name now.
     fn is_old(
         &self,
         kernel: &K,
@@ -103,12 +103,12 @@ impl<K: Kernel> LoopDir<K> {
         }))
     }
 
-    /// Whether the device of a mount that is known to be the volume's has a file that was removed,
-    /// or another file than the one that has the volume's name now, as far as names tell. Asks
-    /// neither the device nor the disk.
+    /// Whether the device of a mount that is known to be the volume's has a removed file, or one
+    /// other than the file that has the volume's name now, as far as names show it. Queries neither
+    /// the device nor the disk.
     ///
     /// # Errors
-    /// What the kernel refused.
+    /// The kernel's error.
     pub(crate) fn is_replaced(
         &self,
         kernel: &K,
@@ -129,11 +129,11 @@ impl<K: Kernel> LoopDir<K> {
         })
     }
 
-    /// What has become of the file behind a device that is known to be the volume's, as far as
-    /// names show. Asks neither the device nor the disk.
+    /// The state of the file behind a device that is known to be the volume's, as far as names show
+    /// it. Queries neither the device nor the disk.
     ///
     /// # Errors
-    /// What the kernel refused.
+    /// The kernel's error.
     pub(crate) fn behind(
         &self,
         kernel: &K,
@@ -157,11 +157,11 @@ impl<K: Kernel> LoopDir<K> {
         })
     }
 
-    /// Whether the device may be, or have been, the volume's, by what its file is called. Asks no
+    /// Whether the device may be, or have been, the volume's, by its file's name. Queries no
     /// device.
     ///
     /// # Errors
-    /// What the kernel refused.
+    /// The kernel's error.
     pub(crate) fn may_be_of(
         &self,
         kernel: &K,
