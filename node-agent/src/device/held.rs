@@ -1,4 +1,4 @@
-//! A device that is held open, whatever it is made of.
+//! A device that is held open, of any transport.
 
 use std::path::{Path, PathBuf};
 
@@ -7,16 +7,16 @@ use belay_server::call::Failure;
 use super::Guard;
 use crate::kernel::{self, Cause, Dev, Kernel, Open, Patience, failed_busy, while_busy};
 
-/// An attached device, held open: its number is not given to another one meanwhile.
+/// An attached device, held open: its number is not reused meanwhile.
 pub(crate) struct Held<K: Kernel, G = Guard<K>> {
     // Declared before its guard: the device is closed first.
     pub(super) fd: K::Fd,
     pub(super) path: PathBuf,
     pub(super) guard: G,
-    /// Another user had it claimed when it was taken over: a mount that we do not see, or a mkfs
-    /// that outlived us.
+    /// Another user had claimed it when it was attached: a mount that we do not see, or a mkfs that
+    /// outlived an earlier agent.
     pub(crate) is_shared: bool,
-    /// It was known, when it was attached, that no other process had its storage open.
+    /// When it was attached, it was known that no other process had its storage open.
     pub(crate) is_checked: bool,
 }
 
@@ -26,7 +26,7 @@ impl<K: Kernel, G> Held<K, G> {
         &self.fd
     }
 
-    /// Its node, which is what mount shows as the source.
+    /// Its node, which is the source of its mounts.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
@@ -39,8 +39,8 @@ impl<K: Kernel, G> Held<K, G> {
         Ok(kernel.stat(&self.fd)?.rdev)
     }
 
-    /// Whether it is claimed now: by a mount in any namespace, or by a running mkfs. A mere reader
-    /// does not claim it.
+    /// Whether it is claimed now: by a mount in any namespace, or by a running mkfs. A reader does
+    /// not claim it.
     ///
     /// # Errors
     /// When it cannot be opened at all.
@@ -53,7 +53,7 @@ impl<K: Kernel, G> Held<K, G> {
         }
     }
 
-    /// For what needs the device to itself.
+    /// For operations that need the device exclusively.
     ///
     /// # Errors
     /// `ABORTED` while it is claimed.
@@ -64,8 +64,8 @@ impl<K: Kernel, G> Held<K, G> {
         }
     }
 
-    /// What to say where it must not be claimed. A filesystem on it may be mounted once more, but
-    /// not made.
+    /// The error if it must not be claimed. A claimed device can be mounted once more, but not
+    /// formatted.
     pub(crate) fn claimed(&self) -> Failure {
         Failure::busy(format!(
             "{} is still in use for this volume, by a mount elsewhere or by a mkfs that outlived \
@@ -74,7 +74,7 @@ impl<K: Kernel, G> Held<K, G> {
         ))
     }
 
-    /// The same device, its guard seen as another type.
+    /// The same device with a guard of another type.
     pub(super) fn guarded<H>(self, guard: impl FnOnce(G) -> H) -> Held<K, H> {
         Held {
             fd: self.fd,
@@ -87,7 +87,7 @@ impl<K: Kernel, G> Held<K, G> {
 }
 
 impl<K: Kernel> Held<K> {
-    /// The file behind it, which bears witness of its use; a disk has none.
+    /// The file behind it, which records its use; a disk has none.
     pub(crate) fn backing_file(&self) -> Option<&K::Fd> {
         match &self.guard {
             Guard::Loop(bound) => bound.file().map(|file| file.fd()),
@@ -95,7 +95,7 @@ impl<K: Kernel> Held<K> {
         }
     }
 
-    /// Whether writes fail; `None` where that is not known.
+    /// Whether writes fail; `None` if unknown.
     pub(crate) fn is_read_only(&self) -> Option<bool> {
         match &self.guard {
             Guard::Loop(bound) => bound.is_read_only(),
@@ -103,7 +103,7 @@ impl<K: Kernel> Held<K> {
         }
     }
 
-    /// It stays attached by us, without a user. A disk is attached by its cloud.
+    /// We keep it attached without a user. A disk is attached by its cloud.
     pub(crate) fn is_kept(&self) -> bool {
         match &self.guard {
             Guard::Loop(bound) => bound.is_kept(),
@@ -111,11 +111,11 @@ impl<K: Kernel> Held<K> {
         }
     }
 
-    /// Its size in bytes, after it has taken over what its storage has grown by. If it has less
-    /// than `least`, the kernel reads the size of a disk again.
+    /// Its size in bytes, after adopting its storage's new size. If it is smaller than `least`, the
+    /// kernel reads the size of a disk again.
     ///
     /// # Errors
-    /// When the device cannot be asked.
+    /// If the device cannot be queried.
     pub(crate) fn bytes(&self, kernel: &K, least: u64) -> kernel::Result<u64> {
         match &self.guard {
             Guard::Loop(bound) => bound.bytes(kernel, &self.fd),
@@ -123,7 +123,7 @@ impl<K: Kernel> Held<K> {
         }
     }
 
-    /// Lets it stay attached without a user from now on.
+    /// Keeps it attached without a user from now on.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -145,12 +145,11 @@ impl<K: Kernel> Held<K> {
         }
     }
 
-    /// Detaches it at its last close. Where it has the volume's storage, that shows afterwards
-    /// whether the last close has come; else the device itself is asked here. A disk is only
-    /// closed.
+    /// Detaches it at its last close. With the volume's storage, the caller can check afterwards
+    /// whether that has happened; else the device itself is queried here. A disk is only closed.
     ///
     /// # Errors
-    /// What the kernel refused; `ABORTED` while a device is open whose storage is gone.
+    /// The kernel's error; `ABORTED` while a device without its storage is open.
     pub(crate) fn release(self, kernel: &K) -> Result<(), Failure> {
         match self.split() {
             Split::Loop(device) => device.release(kernel),
@@ -158,7 +157,7 @@ impl<K: Kernel> Held<K> {
         }
     }
 
-    /// The device as its transport knows it.
+    /// The device of its transport.
     pub(super) fn split(self) -> Split<K> {
         let Held {
             fd,

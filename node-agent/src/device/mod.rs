@@ -1,7 +1,8 @@
-//! How a volume becomes a block device, and whose a device is. Nothing here mounts.
+//! Provides the block device of a volume, and decides which volume a device belongs to. Nothing
+//! here mounts.
 //!
-//! Operations see a [`Transport`], the [`Storage`] of a volume, a device that is [`Held`], and the
-//! [`Verdict`] on a device. What a device is made of is known in its transport's folder alone.
+//! Operations use a [`Transport`], the [`Storage`] of a volume, a device that is [`Held`], and the
+//! [`Verdict`] on a device. Only a transport's directory knows how its devices are made.
 
 mod disks;
 mod held;
@@ -16,20 +17,20 @@ use crate::kernel::{Error, Kernel};
 pub(crate) use disks::{DiskIndex, DiskVolumes, Missing};
 pub(crate) use held::Held;
 pub(crate) use loops::LoopDir;
-/// What holds the volumes of one driver, where that is this node's own.
+/// The directory of one driver's volumes, if they are stored on this node.
 pub(crate) use loops::LoopDir as Folder;
 #[cfg(test)]
 pub(crate) use loops::loop_path;
 pub(crate) use storage::Storage;
 pub(crate) use transport::Transport;
 
-/// What guards a device of either transport.
+/// The guard of a held device, of either transport.
 pub(crate) enum Guard<K: Kernel> {
     Loop(loops::Bound<K>),
     Disk(disks::Plugged),
 }
 
-/// What a volume's device is wanted for.
+/// The purpose of a volume's device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
     /// A filesystem, which holds the device for as long as it is mounted.
@@ -38,26 +39,26 @@ pub(crate) enum Purpose {
     Raw { read_only: bool },
 }
 
-/// What follows if a device is a volume's.
+/// What the caller does with a device that is the volume's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Intent {
-    /// The volume is used.
+    /// It uses the volume.
     Use,
-    /// It is taken down: storage that cannot be read counts like storage that is gone.
+    /// It detaches the volume: storage that cannot be read counts as removed.
     TakeDown,
 }
 
-/// What a device is to a volume.
+/// The relation of a device to a volume.
 pub(crate) enum Verdict<K: Kernel, G = Guard<K>> {
     /// It is the volume's.
     Ours(Held<K, G>),
-    /// It was attached for the volume, whose storage is gone since, elsewhere, or replaced.
+    /// It was attached for the volume, whose storage was since removed, moved or replaced.
     Stale(Held<K, G>),
-    /// It is attached to nothing: what shows it is left over.
+    /// It has no storage: its mounts or binds are left over.
     Unbound,
-    /// Its disk was removed: what is mounted from it can only be unmounted.
+    /// Its disk was removed: its mounts can only be unmounted.
     Removed,
-    /// It is another volume's, or no volume's.
+    /// It belongs to another volume, or to none.
     Foreign,
 }
 
@@ -89,12 +90,12 @@ impl<K: Kernel, G> Verdict<K, G> {
     }
 }
 
-/// What has become of the storage behind a volume's device.
+/// The state of the storage behind a volume's device.
 #[derive(Clone, Debug)]
 pub(crate) enum Backing {
     /// It is behind the device; sizes in bytes.
     There { bytes: u64, device_bytes: u64 },
-    /// The device has a file that the volume's name does not lead to.
+    /// The device has a file that is not at the volume's path.
     Gone,
     /// The device has no file, or another volume's.
     Lost,
@@ -104,7 +105,7 @@ pub(crate) enum Backing {
     Unreadable(Error),
 }
 
-/// A volume's storage, or what is still to be waited for.
+/// A volume's storage, or the disk that is missing.
 pub(crate) enum Sought<T> {
     Found(T),
     /// No disk of the volume is plugged in yet.
@@ -113,5 +114,5 @@ pub(crate) enum Sought<T> {
 
 /// A device of one transport cannot be that of a volume of another.
 fn mixed_up() -> Failure {
-    Failure::bug("a device of one transport was taken for a volume of another")
+    Failure::bug("a device of one transport was passed for a volume of another")
 }

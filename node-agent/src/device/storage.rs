@@ -1,4 +1,4 @@
-//! What a volume is stored in, as this node has it, whatever that is.
+//! A volume's storage on this node, of any transport.
 
 use belay_server::call::Failure;
 
@@ -13,11 +13,11 @@ pub(crate) enum Storage<K: Kernel> {
 }
 
 impl<K: Kernel> Storage<K> {
-    /// The device that an earlier operation left attached; a file's lock is taken where there is
-    /// none. A disk that is plugged in is attached.
+    /// The device that an earlier operation left attached. If there is none, locks the file. A disk
+    /// that is plugged in counts as attached.
     ///
     /// # Errors
-    /// `ABORTED` when another process has the file; `FAILED_PRECONDITION` when another volume has.
+    /// `ABORTED` if another process has the file; `FAILED_PRECONDITION` if another volume has it.
     /// `UNAVAILABLE` for a disk that does not open.
     pub(crate) fn left(&self, kernel: &K) -> Result<Option<Held<K>>, Failure> {
         match self {
@@ -29,9 +29,9 @@ impl<K: Kernel> Storage<K> {
     /// A device for that purpose, which has this storage: a new one, or that of [`Storage::left`].
     ///
     /// # Errors
-    /// `ABORTED` when no device can be had, while the file is open elsewhere or the device that is
-    /// left is in use; `NOT_FOUND` when the file was deleted meanwhile, `UNAVAILABLE` when the disk
-    /// was removed.
+    /// `ABORTED` if no device can be attached, the file is open elsewhere or the device that is
+    /// left is in use; `NOT_FOUND` if the file was deleted meanwhile, `UNAVAILABLE` if the disk was
+    /// removed.
     pub(crate) fn hold(
         self,
         kernel: &K,
@@ -56,8 +56,7 @@ impl<K: Kernel> Storage<K> {
         }
     }
 
-    /// Detaches a device that nothing known is mounted from. A disk stays plugged in, and must not
-    /// be in use.
+    /// Detaches a device without a known mount. A disk stays plugged in, and must not be in use.
     ///
     /// # Errors
     /// `ABORTED` while the device is open elsewhere.

@@ -1,4 +1,4 @@
-//! How the volumes of a driver reach this node: one of two ways, for all verbs alike.
+//! How the volumes of a driver reach this node: one of two ways, with one interface for all verbs.
 
 use std::path::{Path, PathBuf};
 
@@ -13,15 +13,15 @@ use super::{
 };
 use crate::kernel::{self, Dev, Ext4Errors, Kernel};
 
-/// Where the volumes of a driver are.
+/// The transport of a driver's volumes.
 pub(crate) enum Transport<K: Kernel> {
-    /// In files of a folder, which loop devices make devices of.
+    /// Files in one directory, attached as loop devices.
     Loops(LoopDir<K>),
-    /// On disks that a cloud plugs in.
+    /// Disks that a cloud attaches.
     Disks(DiskVolumes),
 }
 
-/// What is asked of the devices of the node, of whichever volume.
+/// Queries about the node's devices, of any volume.
 impl<K: Kernel> Transport<K> {
     /// A device of the kind that volumes are attached as.
     ///
@@ -45,8 +45,8 @@ impl<K: Kernel> Transport<K> {
         }
     }
 
-    /// The device whose node is called as the last name of `path` is; a node that was removed has
-    /// a mark behind its name.
+    /// The device whose node is named like the last component of `path`; the name of a removed node
+    /// has a suffix.
     ///
     /// # Errors
     /// When sysfs cannot be read.
@@ -57,7 +57,7 @@ impl<K: Kernel> Transport<K> {
         }
     }
 
-    /// The errors that the ext4 mounted from the device has counted; `None` when there is none.
+    /// The errors that the ext4 mounted from the device has counted; `None` if there is no ext4.
     ///
     /// # Errors
     /// When sysfs cannot be read.
@@ -69,7 +69,7 @@ impl<K: Kernel> Transport<K> {
     }
 }
 
-/// What is asked of a volume.
+/// Queries about a volume.
 impl<K: Kernel> Transport<K> {
     /// The driver whose volumes they are.
     pub(crate) fn driver(&self) -> &DriverName {
@@ -79,7 +79,7 @@ impl<K: Kernel> Transport<K> {
         }
     }
 
-    /// What the context of a volume's attachment says.
+    /// Reads the context of a volume's attachment.
     ///
     /// # Errors
     /// Those of [`PublishContext::read`].
@@ -95,7 +95,7 @@ impl<K: Kernel> Transport<K> {
         PublishContext::read(volume, context, profile)
     }
 
-    /// The disks of the node, where volumes are disks.
+    /// The disks of the node, if volumes are disks.
     pub(crate) fn disks(&self) -> Option<&DiskIndex> {
         match self {
             Transport::Loops(_) => None,
@@ -106,9 +106,9 @@ impl<K: Kernel> Transport<K> {
     /// The volume's storage, opened as its purpose needs.
     ///
     /// # Errors
-    /// `INVALID_ARGUMENT` for an id that is no file name or a name that leads elsewhere,
-    /// `NOT_FOUND` when there is no such file, `FAILED_PRECONDITION` for a disk that is not the
-    /// volume's alone.
+    /// `INVALID_ARGUMENT` for an id that is not a file name, or a symlink to another directory,
+    /// `NOT_FOUND` if there is no such file, `FAILED_PRECONDITION` for a disk that does not match
+    /// only this volume.
     pub(crate) fn find(
         &self,
         kernel: &K,
@@ -128,7 +128,7 @@ impl<K: Kernel> Transport<K> {
         }
     }
 
-    /// The volume's storage, to read; `None` when it is gone.
+    /// The volume's storage, for reading; `None` if it does not exist.
     ///
     /// # Errors
     /// As [`Transport::find`], apart from `NOT_FOUND`.
@@ -154,7 +154,7 @@ impl<K: Kernel> Transport<K> {
         }
     }
 
-    /// Nothing of the volume is left on the node.
+    /// Drops the volume: nothing of it is left on the node.
     pub(crate) fn forget(&self, volume: &VolumeId) {
         match self {
             Transport::Loops(_) => {}
@@ -162,8 +162,7 @@ impl<K: Kernel> Transport<K> {
         }
     }
 
-    /// What people know the volume's storage as: the path of its file, or what its disk is
-    /// recognised by.
+    /// The volume's storage for messages: the path of its file, or the identity of its disk.
     ///
     /// # Errors
     /// `INVALID_ARGUMENT` for an id that is no file name.
@@ -174,7 +173,7 @@ impl<K: Kernel> Transport<K> {
         }
     }
 
-    /// Why the volume's storage cannot be read, if its disk fails: it is not even opened.
+    /// Why the volume's storage cannot be read, if its disk fails; it is then not even opened.
     ///
     /// # Errors
     /// `INVALID_ARGUMENT` for an id that is no file name.
@@ -189,11 +188,11 @@ impl<K: Kernel> Transport<K> {
         }
     }
 
-    /// What that device is to the volume.
+    /// The relation of that device to the volume.
     ///
     /// # Errors
-    /// `INVALID_ARGUMENT` for an id that can name no file; else what the kernel refused, also where
-    /// nothing proves without the storage whose the device is.
+    /// `INVALID_ARGUMENT` for an id that is not a file name; else the kernel's error, also if the
+    /// device cannot be identified without the storage.
     pub(crate) fn verdict(
         &self,
         kernel: &K,
@@ -213,11 +212,11 @@ impl<K: Kernel> Transport<K> {
         }
     }
 
-    /// What has become of the storage behind a device that is known to be the volume's, as far as
-    /// names and memory show. Asks neither the device nor the disk.
+    /// The state of the storage behind a device that is known to be the volume's, as far as names
+    /// and memory show it. Queries neither the device nor the disk.
     ///
     /// # Errors
-    /// What the kernel refused.
+    /// The kernel's error.
     pub(crate) fn behind(
         &self,
         kernel: &K,
@@ -231,10 +230,10 @@ impl<K: Kernel> Transport<K> {
     }
 
     /// Whether the device of a mount that is known to be the volume's has lost the volume's
-    /// storage since, as far as names and memory show. Asks neither the device nor the disk.
+    /// storage, as far as names and memory show it. Queries neither the device nor the disk.
     ///
     /// # Errors
-    /// What the kernel refused.
+    /// The kernel's error.
     pub(crate) fn is_replaced(
         &self,
         kernel: &K,
@@ -250,7 +249,7 @@ impl<K: Kernel> Transport<K> {
         }
     }
 
-    /// What to say of a mount at `path` whose device has lost the volume's storage.
+    /// The message about a mount at `path` whose device has lost the volume's storage.
     pub(crate) fn replaced(&self, volume: &VolumeId, path: &Path) -> String {
         let path = path.display();
         match self {
@@ -260,16 +259,18 @@ impl<K: Kernel> Transport<K> {
                  unpublished and unstaged"
             ),
             Transport::Disks(_) => format!(
-                "the disk of volume {volume} was removed while it is staged, and {path} shows what \
-                 is gone; delete the pods that use it here, so that it is unpublished and unstaged"
+                "the disk of volume {volume} was removed while it is staged, and {path} shows the \
+                 removed disk; delete the pods that use it here, so that it is unpublished and \
+                 unstaged"
             ),
         }
     }
 
-    /// Whether the device may be, or have been, the volume's, by names and memory. Asks no device.
+    /// Whether the device may be, or have been, the volume's, by names and memory. Queries no
+    /// device.
     ///
     /// # Errors
-    /// What the kernel refused.
+    /// The kernel's error.
     pub(crate) fn may_be_of(
         &self,
         kernel: &K,
@@ -283,9 +284,9 @@ impl<K: Kernel> Transport<K> {
     }
 }
 
-/// What only devices need that this agent itself attaches: a cloud detaches its disks without us.
+/// Only for devices that this agent attaches: a cloud detaches its disks without the agent.
 impl<K: Kernel> Transport<K> {
-    /// The folder that holds the volumes, if there is one.
+    /// The directory of the volumes, if there is one.
     pub(crate) fn folder(&self) -> Option<&LoopDir<K>> {
         match self {
             Transport::Loops(dir) => Some(dir),
@@ -293,10 +294,10 @@ impl<K: Kernel> Transport<K> {
         }
     }
 
-    /// Whether the volume must be detached, by what its controller wrote at its file.
+    /// Whether the volume has a pending detach, as recorded by its controller on its file.
     ///
     /// # Errors
-    /// What the kernel refused.
+    /// The kernel's error.
     pub(crate) fn is_wanted_back(&self, kernel: &K, volume: &VolumeId) -> Result<bool, Failure> {
         match self {
             Transport::Loops(dir) => dir.is_wanted_back(kernel, volume),
@@ -304,11 +305,11 @@ impl<K: Kernel> Transport<K> {
         }
     }
 
-    /// Hands over the devices of a volume whose file cannot be read, one by one; `false` if the
-    /// file can, or once nothing shows whose a device is whose file has the volume's name.
+    /// Calls `each` for every device of a volume whose file cannot be read; `false` if the file can
+    /// be read, or if a device with a file of that name cannot be identified.
     ///
     /// # Errors
-    /// Those of `each`; when a device cannot be asked.
+    /// Those of `each`; when a device cannot be queried.
     pub(crate) fn unread(
         &self,
         kernel: &K,
@@ -323,11 +324,11 @@ impl<K: Kernel> Transport<K> {
         }
     }
 
-    /// The device that is still attached for the volume: ours, or stale where its file was removed
-    /// or moved and another one has the volume's name.
+    /// The device that is still attached for the volume: ours, or stale if its file was removed or
+    /// moved and another file has the volume's name.
     ///
     /// # Errors
-    /// As [`Storage::left`]; when sysfs or a device cannot be asked.
+    /// As [`Storage::left`]; when sysfs or a device cannot be queried.
     pub(crate) fn left(
         &self,
         kernel: &K,
@@ -347,7 +348,7 @@ impl<K: Kernel> Transport<K> {
     /// replaced.
     ///
     /// # Errors
-    /// When sysfs, a device or the directory cannot be asked.
+    /// When sysfs, a device or the directory cannot be queried.
     pub(crate) fn stale(
         &self,
         kernel: &K,
