@@ -1,7 +1,7 @@
-//! Which block device is behind a mount.
+//! The block device behind a mount.
 //!
-//! A raw device is its own answer, and so is `st_dev` for most filesystems. That of btrfs is
-//! anonymous, so its root must be opened and asked.
+//! A raw device is that device itself, and most filesystems have its number in `st_dev`. That of
+//! btrfs is anonymous, so its root must be opened and queried.
 
 use std::path::Path;
 
@@ -12,8 +12,8 @@ use crate::kernel::{Dev, FileKind, Kernel, Open, Stat};
 /// The filesystem type whose `st_dev` is not that of its device.
 const BTRFS: &str = "btrfs";
 
-/// The number that a look at the mount's root gives: the node's own for raw block, else that of
-/// its filesystem.
+/// The number in the stat of the mount's root: the node's own for a raw device, else that of its
+/// filesystem.
 pub(super) fn root_dev(stat: &Stat) -> Dev {
     match stat.kind {
         FileKind::BlockDevice => stat.rdev,
@@ -21,12 +21,12 @@ pub(super) fn root_dev(stat: &Stat) -> Dev {
     }
 }
 
-/// The device behind the mount on `path`, whose root `stat` describes; an anonymous number where
-/// there is no device, or no single one. Opens nothing but a btrfs, since to open another
-/// filesystem without a device may mean to wait for a server.
+/// The device behind the mount on `path`, whose root `stat` describes; an anonymous number if there
+/// is no device, or no single one. Opens nothing but a btrfs, since opening another filesystem
+/// without a device may wait for a server.
 ///
 /// # Errors
-/// `ABORTED` when the mount changed meanwhile; else what the kernel refused.
+/// `ABORTED` if the mount changed meanwhile; else the kernel's error.
 pub(super) fn device_behind<K: Kernel>(
     kernel: &K,
     path: &Path,
@@ -42,7 +42,7 @@ pub(super) fn device_behind<K: Kernel>(
     }
 }
 
-/// [`device_behind`] of what is known to be a btrfs.
+/// [`device_behind`] for a mount that is known to be a btrfs.
 ///
 /// # Errors
 /// As [`device_behind`].
@@ -51,7 +51,7 @@ pub(super) fn ask_btrfs<K: Kernel>(kernel: &K, path: &Path, stat: &Stat) -> Resu
     let opened = kernel.stat(&root)?;
     if opened.mount_id != stat.mount_id || !opened.is_same_root(stat) {
         return Err(Failure::busy(format!(
-            "what is mounted at {} was changed by somebody meanwhile; try again",
+            "the mount at {} was changed by another process meanwhile; retry",
             path.display()
         )));
     }

@@ -1,8 +1,8 @@
-//! Which mount belongs to which device and volume.
+//! The mounts by device and volume.
 //!
-//! The kernel is the truth; this only saves asking it for everything. It is filled by one scan at
-//! start and by our own mounts after that, and each entry is checked by statx before it counts. One
-//! that its path does not show is looked for in the mount table: it may lie beneath another mount.
+//! The kernel is the truth; the index only saves queries. One scan at the start and our own mounts
+//! fill it, and each entry is checked with statx before use. If a mount is not visible at its path,
+//! the mount table is read: it may be under another mount.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -27,20 +27,20 @@ pub(crate) struct MountIndex {
 struct Inner {
     by_path: HashMap<Arc<Path>, Entry>,
     by_device: HashMap<Dev, Vec<Arc<Path>>>,
-    /// Those that were proven to be a volume's.
+    /// Those verified to be a volume's.
     by_volume: HashMap<VolumeId, Vec<Arc<Path>>>,
-    /// What the scan has found at paths where another mount of a device lies upon it.
+    /// Found by the scan at paths where another mount of a device covers it.
     stacked: Vec<(PathBuf, Dev)>,
 }
 
 #[derive(Clone)]
 struct Entry {
-    /// What a look at the mount's root must give: anonymous for btrfs, and not known yet for one
-    /// that the scan has found.
+    /// The number that the stat of the mount's root must have: anonymous for btrfs, and unknown for
+    /// a mount that the scan has found.
     root: Option<Dev>,
     /// The block device behind it.
     device: Dev,
-    /// The volume that was proven to be behind exactly this mount.
+    /// The volume that was verified to be behind exactly this mount.
     proof: Option<Proof>,
 }
 
@@ -51,9 +51,8 @@ struct Proof {
 }
 
 impl MountIndex {
-    /// Scans the mounts that are there already and keeps those of volumes' devices. Reads the
-    /// mount table alone: on the way to a mount, or behind it, may be a disk or a server that
-    /// hangs.
+    /// Scans the existing mounts and keeps those of volumes' devices. Reads only the mount table: a
+    /// mount, or a path to it, may be on a hung disk or server.
     ///
     /// # Errors
     /// When mountinfo or sysfs cannot be read.
@@ -72,9 +71,9 @@ impl MountIndex {
         Ok(index)
     }
 
-    /// Notes a mount of `device` that we made or proved: `stat` is of its root.
+    /// Notes a mount of `device` that we made or verified: `stat` is of its root.
     pub(crate) fn note(&self, path: &Path, stat: &Stat, device: Dev, volume: &VolumeId) {
-        // Without unique mount ids (before Linux 6.8) an id may come again: then nothing is proven.
+        // Without unique mount ids (before Linux 6.8) an id may be reused: then nothing is proven.
         let proof = (stat.mount_id != 0).then(|| Proof {
             volume: volume.clone(),
             mount_id: stat.mount_id,
@@ -87,48 +86,49 @@ impl MountIndex {
         self.lock().insert(path, entry);
     }
 
-    /// Forgets a path that nothing is mounted on any more.
+    /// Drops a path that no longer has a mount.
     pub(crate) fn forget(&self, path: &Path) {
         self.lock().remove(path);
     }
 
-    /// The volume's device, if the mount whose root `stat` describes is the one that was proven to
-    /// be the volume's. A filesystem holds its device; the bind of a raw device does not, so a
-    /// proof of that says nothing about who has the device now.
+    /// The volume's device, if the mount whose root `stat` describes is the one that was verified
+    /// to be the volume's. A filesystem holds its device; the bind of a raw device does not, so
+    /// such an entry does not prove whose device it is now.
     pub(crate) fn proven(&self, path: &Path, stat: &Stat, volume: &VolumeId) -> Option<Dev> {
         let inner = self.lock();
         let (entry, noted) = inner.noted(path, stat)?;
         (stat.kind != FileKind::BlockDevice && noted == volume).then_some(entry.device)
     }
 
-    /// The volume that this very mount was noted for.
+    /// The volume that exactly this mount was noted for.
     pub(crate) fn noted(&self, path: &Path, stat: &Stat) -> Option<VolumeId> {
         let inner = self.lock();
         inner.noted(path, stat).map(|(_, volume)| volume.clone())
     }
 
-    /// This very mount was noted for that volume.
+    /// Whether exactly this mount was noted for that volume.
     pub(crate) fn is_noted_for(&self, path: &Path, stat: &Stat, volume: &VolumeId) -> bool {
         let inner = self.lock();
         let noted = inner.noted(path, stat);
         noted.is_some_and(|(_, noted)| noted == volume)
     }
 
-    /// The mount at that path was noted for another volume, whatever lies upon it.
+    /// Whether the mount at that path was noted for another volume, even if covered by another
+    /// mount.
     pub(crate) fn is_of_another(&self, path: &Path, volume: &VolumeId) -> bool {
         let inner = self.lock();
         let entry = inner.by_path.get(path);
         entry.is_some_and(|entry| entry.is_of_another(volume))
     }
 
-    /// Where mounts were noted for that volume.
+    /// The paths that were noted for that volume.
     pub(crate) fn of_volume(&self, volume: &VolumeId) -> Vec<PathBuf> {
         let inner = self.lock();
         let found = inner.by_volume.get(volume).into_iter().flatten();
         found.map(|path| path.to_path_buf()).collect()
     }
 
-    /// What the scan has found and no call has proven since: where, and which device.
+    /// The mounts that the scan has found and no call has verified since: path and device.
     pub(crate) fn unproven(&self) -> Vec<(PathBuf, Dev)> {
         let inner = self.lock();
         let is_unproven = |(_, entry): &(&Arc<Path>, &Entry)| entry.proof.is_none();
@@ -138,14 +138,14 @@ impl MountIndex {
             .collect()
     }
 
-    /// Files with this number are, or may be, on a mount that is noted.
+    /// Whether files with this number are, or may be, on a noted mount.
     pub(crate) fn shows(&self, dev: Dev) -> bool {
         let inner = self.lock();
         let may_be = |entry: &Entry| entry.root.is_none_or(|root| root == dev);
         inner.by_path.values().any(may_be)
     }
 
-    /// To look at all mounts of the device means to open one of them, which the scan has found.
+    /// Whether checking all mounts of the device requires opening one that the scan has found.
     pub(crate) fn has_unseen(&self, device: Dev) -> bool {
         let noted = self.lock().mounts_of(device);
         noted.iter().any(|(_, entry)| entry.root.is_none())
@@ -157,7 +157,7 @@ impl MountIndex {
         }
     }
 
-    /// Any mount of the device is noted, whether it is still there or not.
+    /// Whether any mount of the device is noted, even if it no longer exists.
     pub(crate) fn has(&self, device: Dev) -> bool {
         self.lock().by_device.contains_key(&device)
     }
@@ -169,12 +169,12 @@ impl MountIndex {
 }
 
 impl<K: Kernel> Mounts<'_, K> {
-    /// Where else the volume's device is mounted, as the kernel has it now: not at `except`, nor
-    /// where a mirror of what is at `except` shows through propagation or a symlink. Also where it
-    /// lies beneath another mount, and no path leads to it.
+    /// The other mounts of the volume's device, as the kernel has them now: without `except`, and
+    /// without mirrors of those by propagation or through a symlink. Includes mounts under other
+    /// mounts, which no path reaches.
     ///
     /// # Errors
-    /// When a path cannot be looked at.
+    /// If a path cannot be inspected.
     pub(crate) fn others(
         &self,
         volume: &VolumeId,
@@ -198,7 +198,7 @@ impl<K: Kernel> Mounts<'_, K> {
                 continue;
             };
             index.learn(&path, root_dev(&stat));
-            // The bind of a device that was taken away by force: its number is ours now.
+            // The bind of a device that was detached by force: its number is ours now.
             let is_stale = stat.kind == FileKind::BlockDevice
                 && index.noted(&path, &stat).is_some_and(|it| it != *volume);
             if !is_stale && !mirrors(kernel, &path, &stat, except)? {
@@ -213,8 +213,9 @@ impl<K: Kernel> Mounts<'_, K> {
         Ok(live)
     }
 
-    /// Whether a mount that was noted at the path for the volume, or for nobody, lies beneath
-    /// another one. For a path that does not show it; if it is gone it is forgotten.
+    /// Whether a mount that was noted at the path for the volume, or for none, is under another
+    /// one. Call it for a path that does not show the mount; if the mount no longer exists it is
+    /// dropped.
     ///
     /// # Errors
     /// When the mount table cannot be read, or a link in the path cannot be followed.
@@ -224,7 +225,7 @@ impl<K: Kernel> Mounts<'_, K> {
             return Ok(false);
         };
         let mut covered = Covered::new(kernel, self.transport, entry.device);
-        // The table names no links.
+        // The table has paths without symlinks.
         if !covered.is_at(path)? && !covered.is_at(&without_links(kernel, path)?)? {
             index.forget(path);
             return Ok(false);
@@ -233,10 +234,10 @@ impl<K: Kernel> Mounts<'_, K> {
     }
 }
 
-/// Where a path leads whose last names may not be there.
+/// The path without symlinks; its last components need not exist.
 ///
 /// # Errors
-/// When a link in it cannot be followed.
+/// If a symlink in it cannot be resolved.
 pub(crate) fn without_links<K: Kernel>(kernel: &K, path: &Path) -> Result<PathBuf> {
     for above in path.ancestors().skip(1) {
         if let (Some(real), Ok(rest)) = (kernel.real(above)?, path.strip_prefix(above)) {
@@ -265,7 +266,7 @@ impl Inner {
         stacked.map(|(path, _)| path.clone()).collect()
     }
 
-    /// The table lists a mount after those that it lies upon.
+    /// The table lists a mount after those that it covers.
     fn insert_scanned(&mut self, path: &Path, entry: Entry) {
         let below = self.by_path.get(path).map(|below| below.device);
         if let Some(below) = below.filter(|below| *below != entry.device) {
@@ -297,7 +298,7 @@ impl Inner {
     }
 }
 
-/// Takes the path from what is listed for that key.
+/// Removes the path from the list of that key.
 fn unlist<Key: Eq + Hash>(lists: &mut HashMap<Key, Vec<Arc<Path>>>, key: &Key, path: &Path) {
     if let Some(paths) = lists.get_mut(key) {
         paths.retain(|known| **known != *path);
@@ -308,29 +309,29 @@ fn unlist<Key: Eq + Hash>(lists: &mut HashMap<Key, Vec<Arc<Path>>>, key: &Key, p
 }
 
 impl Entry {
-    /// It was noted for another volume, so the device was taken away by force since.
+    /// It was noted for another volume, so the device was detached by force since.
     fn is_of_another(&self, volume: &VolumeId) -> bool {
         let proof = self.proof.as_ref();
         proof.is_some_and(|proof| proof.volume != *volume)
     }
 }
 
-/// What the path shows, if it is the noted mount.
+/// The stat of the path, if the noted mount is there.
 fn seen<K: Kernel>(kernel: &K, path: &Path, entry: &Entry) -> Result<Option<Stat>> {
     let stat = kernel.look(path)?.filter(|stat| stat.mount_root);
     let is_it = |stat: &Stat| match entry.root {
         Some(root) => root_dev(stat) == root,
-        // One that cannot be asked may be it.
+        // One that cannot be queried may be it.
         None => device_behind(kernel, path, stat).map_or(true, |device| device == entry.device),
     };
     Ok(stat.filter(is_it))
 }
 
-/// The mount at `path` is one of those at `except`, met by another path, or a peer of one.
+/// Whether the mount at `path` is one of those at `except`, through another path, or a peer of one.
 fn mirrors<K: Kernel>(kernel: &K, path: &Path, stat: &Stat, except: &[&Path]) -> Result<bool> {
     for known in except {
         let known_stat = match kernel.look(known) {
-            // In a filesystem that has shut itself down; so this is no mirror, and shows.
+            // A filesystem that has shut itself down: not a mirror.
             Err(error) if error.cause() == Cause::Io => continue,
             found => found?.filter(|known| known.mount_root),
         };
@@ -380,7 +381,7 @@ mod tests {
         note("/target", "one", 6);
         assert_eq!(listed("one"), [Path::new("/staging"), Path::new("/target")]);
         note("/target", "two", 7);
-        // Without an id of its mount, nothing is proven of it.
+        // Without a mount id, nothing is proven.
         note("/other", "two", 0);
         assert_eq!(listed("one"), [Path::new("/staging")]);
         assert_eq!(listed("two"), [Path::new("/target")]);

@@ -1,4 +1,4 @@
-//! What is mounted where, and of which volume. Knows paths and devices, and no request.
+//! The node's mounts and the volumes that they belong to. Knows paths and devices, and no request.
 
 mod behind;
 mod index;
@@ -17,21 +17,21 @@ use crate::device::{Intent, Transport, Verdict};
 use crate::kernel::{Dev, FileKind, Kernel, MountFacts, Stat};
 use behind::device_behind;
 
-/// The name that a raw block device is bound onto in its staging folder: the kernel's own record
-/// of which device is staged there.
+/// The name that a raw block device is bound onto in its staging directory: this bind is the
+/// kernel's record of which device is staged there.
 pub(crate) fn block_path(staging: &Path) -> PathBuf {
     staging.join("device")
 }
 
-/// What to say when the mount at `path`, which `field` names, is not the volume's.
+/// The error if the mount at `path`, from `field`, is not the volume's.
 pub(crate) fn something_else(field: &str, volume: &VolumeId, path: &Path) -> Failure {
     Failure::incompatible(format!(
-        "{field}: something else than volume {volume} is mounted at {}",
+        "{field}: the mount at {} is not that of volume {volume}",
         path.display()
     ))
 }
 
-/// The mounts of the node, as one driver asks for them.
+/// The mounts of the node, as queried by one driver.
 pub(crate) struct Mounts<'a, K: Kernel> {
     pub(crate) kernel: &'a K,
     pub(crate) transport: &'a Transport<K>,
@@ -39,7 +39,7 @@ pub(crate) struct Mounts<'a, K: Kernel> {
 }
 
 impl<K: Kernel> Mounts<'_, K> {
-    /// Looks at a path that a mount is expected on.
+    /// The stat of a path where a mount is expected.
     ///
     /// # Errors
     /// `INVALID_ARGUMENT` naming `field` when the last component is a symlink.
@@ -49,7 +49,7 @@ impl<K: Kernel> Mounts<'_, K> {
             return Err(Failure::invalid(
                 field,
                 format!(
-                    "{} is a symbolic link; links are never followed here",
+                    "{} is a symbolic link; symlinks are not followed",
                     path.display()
                 ),
             ));
@@ -57,24 +57,24 @@ impl<K: Kernel> Mounts<'_, K> {
         Ok(stat)
     }
 
-    /// How the mount that was just seen at `path` was made.
+    /// The attributes of the mount that was just seen at `path`.
     ///
     /// # Errors
-    /// `ABORTED` when it is gone; else what the kernel refused.
+    /// `ABORTED` if it no longer exists; else the kernel's error.
     pub(crate) fn facts(&self, path: &Path) -> Result<MountFacts, Failure> {
         self.kernel.statmount(path)?.ok_or_else(|| {
             Failure::busy(format!(
-                "{} was unmounted by somebody meanwhile; try again",
+                "{} was unmounted by another process meanwhile; retry",
                 path.display()
             ))
         })
     }
 
-    /// The device behind the mount on `path`, whose root `stat` describes; another number where no
-    /// block device, or no single one, is behind it.
+    /// The device behind the mount on `path`, whose root `stat` describes; another number if it has
+    /// no block device, or no single one.
     ///
     /// # Errors
-    /// What the kernel refused.
+    /// The kernel's error.
     pub(crate) fn behind(
         &self,
         volume: &VolumeId,
@@ -90,11 +90,11 @@ impl<K: Kernel> Mounts<'_, K> {
         }
     }
 
-    /// What the device behind the mount on `path`, whose root `stat` describes, is to the volume;
-    /// and its number.
+    /// The relation of the device behind the mount on `path`, whose root `stat` describes, to the
+    /// volume; and its number.
     ///
     /// # Errors
-    /// What the kernel refused.
+    /// The kernel's error.
     pub(crate) fn verdict(
         &self,
         volume: &VolumeId,
@@ -109,11 +109,11 @@ impl<K: Kernel> Mounts<'_, K> {
         Ok((device, verdict))
     }
 
-    /// Where mounts were noted for the volume; and where the scan at the start has found a device
-    /// whose file is, or was, called as the volume is, and no call has proven since whose it is.
+    /// The paths that were noted for the volume; and those where the scan at the start has found a
+    /// device whose file has, or had, the volume's name, and which no call has verified since.
     ///
     /// # Errors
-    /// What the kernel refused.
+    /// The kernel's error.
     pub(crate) fn may_be_of(&self, volume: &VolumeId) -> Result<Vec<PathBuf>, Failure> {
         let mut paths = self.index.of_volume(volume);
         for (path, device) in self.index.unproven() {
@@ -125,10 +125,10 @@ impl<K: Kernel> Mounts<'_, K> {
     }
 
     /// The volume's device, if the mount whose root `stat` describes is the volume's: known since
-    /// we made it, or proven now by its device.
+    /// we made it, or verified now by its device.
     ///
     /// # Errors
-    /// What the kernel refused.
+    /// The kernel's error.
     pub(crate) fn prove(
         &self,
         volume: &VolumeId,
@@ -147,11 +147,11 @@ impl<K: Kernel> Mounts<'_, K> {
         Ok(is_ours.then_some(device))
     }
 
-    /// What is mounted at `path` is the volume's, as far as taking it away goes: a raw device that
-    /// is unbound, or has another file by now, is still the volume's mount if it was noted so.
+    /// Whether the mount at `path` may be unmounted for the volume: the mount of a raw device that
+    /// is unbound, or has another file by now, is still the volume's if it was noted so.
     ///
     /// # Errors
-    /// What the kernel refused.
+    /// The kernel's error.
     pub(crate) fn may_unmount(
         &self,
         volume: &VolumeId,
@@ -165,7 +165,7 @@ impl<K: Kernel> Mounts<'_, K> {
         Ok(match verdict {
             Verdict::Ours(_) | Verdict::Stale(_) => true,
             Verdict::Unbound => stat.kind == FileKind::BlockDevice,
-            // Nothing shows whose it was, and nothing can be read from it or written to it.
+            // Its volume is unknown, and nothing can be read from it or written to it.
             Verdict::Removed => true,
             Verdict::Foreign => false,
         })

@@ -1,4 +1,4 @@
-//! What keeps a device from being attached, detached or freed: mounts of it that are elsewhere.
+//! Reasons against attaching, detaching or freeing a device: its mounts elsewhere.
 
 use std::path::{Path, PathBuf};
 
@@ -11,11 +11,11 @@ use crate::kernel::{Dev, Kernel};
 
 impl<K: Kernel> Mounts<'_, K> {
     /// The device that is attached for the volume without being mounted. A bind mount of a device
-    /// does not keep it busy, so the mounts are asked for and not only the device: those that are
-    /// noted, and for a raw device the whole table.
+    /// does not keep it busy, so the mounts are checked in addition to the device: the noted ones,
+    /// and for a raw device the whole table.
     ///
     /// # Errors
-    /// `FAILED_PRECONDITION` while it is mounted; `ABORTED` while another process has the storage.
+    /// `FAILED_PRECONDITION` while it is mounted; `ABORTED` while another process uses the storage.
     pub(crate) fn left(
         &self,
         volume: &VolumeId,
@@ -26,18 +26,18 @@ impl<K: Kernel> Mounts<'_, K> {
         };
         let dev = device.dev(self.kernel)?;
         self.refuse_others(volume, dev)?;
-        // One that goes with its last user is a filesystem's.
+        // A device with AUTOCLEAR belongs to a filesystem.
         if device.is_kept() {
             self.refuse_shown(volume, dev, &[])?;
         }
         Ok(Some(device))
     }
 
-    /// Refuses to take a volume for staged nowhere while a mount has its old file, which was
-    /// removed or moved since.
+    /// Refuses to treat a volume as unstaged while a mount has its old file, which was removed or
+    /// moved since.
     ///
     /// # Errors
-    /// `FAILED_PRECONDITION` naming the path; else what the kernel refused.
+    /// `FAILED_PRECONDITION` naming the path; else the kernel's error.
     pub(crate) fn refuse_stale(&self, volume: &VolumeId) -> Result<(), Failure> {
         for path in self.may_be_of(volume)? {
             let Some(stat) = self.kernel.look(&path)?.filter(|stat| stat.mount_root) else {
@@ -52,27 +52,27 @@ impl<K: Kernel> Mounts<'_, K> {
         Ok(())
     }
 
-    /// For a device that should be left over.
+    /// For a device that should be unused.
     ///
     /// # Errors
-    /// `FAILED_PRECONDITION` while it shows at a path that is noted; else what the kernel refused.
+    /// `FAILED_PRECONDITION` while it shows at a path that is noted; else the kernel's error.
     pub(crate) fn refuse_others(&self, volume: &VolumeId, dev: Dev) -> Result<(), Failure> {
         match self.others(volume, dev, &[])?.first() {
             None => Ok(()),
             Some(path) => Err(Failure::precondition(format!(
-                "volume {volume} is staged or published at {}; take it back there first",
+                "volume {volume} is staged or published at {}; unpublish and unstage it first",
                 path.display()
             ))),
         }
     }
 
-    /// To be asked right before a raw device is unbound. A bind does not hold its device: each one
-    /// that is left, whoever made it, would show the next volume that gets the number.
+    /// Call it right before unbinding a raw device. A bind does not hold its device: each remaining
+    /// bind, by any process, would show the next volume that gets the number.
     ///
     /// # Errors
-    /// `FAILED_PRECONDITION` while the mount table shows the device anywhere but at `except` and
-    /// its mirrors, and where it was noted for another volume: that is the bind of a device that
-    /// was taken away by force, whose number is ours now. Else what the kernel refused.
+    /// `FAILED_PRECONDITION` while the mount table has the device anywhere but at `except` and its
+    /// mirrors, and where it was noted for another volume: that is the bind of a device that was
+    /// detached by force, whose number is ours now. Else the kernel's error.
     pub(crate) fn refuse_shown(
         &self,
         volume: &VolumeId,
@@ -91,10 +91,10 @@ impl<K: Kernel> Mounts<'_, K> {
         )))
     }
 
-    /// Refuses a path that does not show a mount of the volume which is there all the same.
+    /// Refuses a path where a mount of the volume exists but is covered.
     ///
     /// # Errors
-    /// `FAILED_PRECONDITION` naming `field`; else what the kernel refused.
+    /// `FAILED_PRECONDITION` naming `field`; else the kernel's error.
     pub(crate) fn refuse_covered(
         &self,
         field: &str,
@@ -105,7 +105,7 @@ impl<K: Kernel> Mounts<'_, K> {
             return Ok(());
         }
         Err(Failure::precondition(format!(
-            "{field}: volume {volume} is mounted at {}, beneath another mount; unmount that first",
+            "{field}: volume {volume} is mounted at {}, under another mount; unmount that first",
             path.display()
         )))
     }

@@ -1,21 +1,21 @@
-//! Which devices of volumes the mount table shows, also beneath other mounts. Walks no path and
-//! asks no filesystem, so nothing here can wait for a disk.
+//! The devices of volumes in the mount table, including mounts under other mounts. Resolves no path
+//! and queries no filesystem, so nothing here can wait for a disk.
 
 use std::path::{Path, PathBuf};
 
 use crate::device::Transport;
 use crate::kernel::{Dev, Kernel, MountEntry, Result};
 
-/// What one line of the table shows.
+/// The device of one line of the table.
 pub(super) struct Shown {
-    /// The number that a look at the mount's root would give, where the table has it.
+    /// The number that the stat of the mount's root would have, if the table shows it.
     pub(super) root: Option<Dev>,
     /// The device.
     pub(super) device: Dev,
 }
 
-/// The device that is mounted or bound there, as far as the line shows it. The name of a node
-/// on a tmpfs may be that of any file: [`Covered`] does not trust it, a look at the path decides.
+/// The device that is mounted or bound there, as far as the line shows it. A node's name on a tmpfs
+/// may be that of any file: [`Covered`] does not trust it; a stat of the path decides.
 ///
 /// # Errors
 /// When sysfs cannot be read.
@@ -26,7 +26,7 @@ pub(super) fn shown_by<K: Kernel>(
 ) -> Result<Option<Shown>> {
     let device = match mount.fs_type.as_str() {
         "devtmpfs" | "tmpfs" => transport.dev_named(kernel, &mount.root)?,
-        // The kernel names the device by itself, whatever the source was called.
+        // The kernel itself reports the device's name, regardless of the given source.
         "btrfs" => {
             let device = transport.dev_named(kernel, &mount.source)?;
             return Ok(device.map(|device| Shown { root: None, device }));
@@ -40,7 +40,7 @@ pub(super) fn shown_by<K: Kernel>(
     }))
 }
 
-/// The lines of the table that certainly show one device. Read at the first question.
+/// The lines of the table that certainly refer to one device. Read at the first query.
 pub(crate) struct Covered<'a, K: Kernel> {
     kernel: &'a K,
     transport: &'a Transport<K>,
@@ -58,7 +58,7 @@ impl<'a, K: Kernel> Covered<'a, K> {
         }
     }
 
-    /// Whether the device is mounted at that path, be it beneath another mount.
+    /// Whether the device is mounted at that path, even under another mount.
     ///
     /// # Errors
     /// When the table cannot be read.
@@ -66,7 +66,7 @@ impl<'a, K: Kernel> Covered<'a, K> {
         Ok(self.lines()?.iter().any(|line| line.point == path))
     }
 
-    /// Whether what is at `path` is a mirror of what is at one of the others, by propagation.
+    /// Whether the mount at `path` is a mirror of one of the others, by propagation.
     ///
     /// # Errors
     /// When the table cannot be read.
@@ -109,7 +109,8 @@ impl<'a, K: Kernel> Covered<'a, K> {
         if !transport.carries_volumes(kernel, self.device)? {
             return Ok(Vec::new());
         }
-        // A container may have its device nodes on a tmpfs; on any other, the name is a pod's.
+        // A container may have its device nodes on a tmpfs; on any other tmpfs, the name is a
+        // pod's.
         let nodes = match transport.node_of(kernel, self.device)? {
             Some(node) => kernel.look(&node)?.map(|node| node.dev),
             None => None,
