@@ -1,4 +1,4 @@
-//! The agent from start to end: prove that it can work here, then serve until told to stop.
+//! The agent's lifecycle: checks that it can work here, then serves until SIGTERM.
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ const THREAD_IDLE: Duration = Duration::from_secs(5);
 static THREADS: AtomicUsize = AtomicUsize::new(0);
 /// How long the start waits for a disk; a driver whose disk takes longer comes up later.
 const FIRST_TRY: Duration = Duration::from_secs(2);
-/// Running operations may end within this after SIGTERM; the kubelet repeats what does not.
+/// How long running operations may take after SIGTERM; the kubelet retries the others.
 const DRAIN: Duration = Duration::from_secs(20);
 
 /// Why the agent did not start, or stopped.
@@ -43,7 +43,7 @@ pub struct StartError(String);
 /// Runs the agent until SIGTERM or SIGINT.
 ///
 /// # Errors
-/// When the machine cannot do what the agent needs, or a socket cannot be had.
+/// If the machine lacks something that the agent needs, or a socket cannot be opened.
 pub fn run(config: &Config) -> Result<(), StartError> {
     memory::share_one_heap();
     let names = config.drivers().map(|driver| &driver.common.driver_name);
@@ -75,16 +75,17 @@ pub fn run(config: &Config) -> Result<(), StartError> {
         .build()
         .map_err(|error| failed("starting the runtime", &error))?;
     let result = runtime.block_on(serve_drivers(config, &machine, readiness, lacking));
-    // A thread that waits for a dead disk must not keep the process from ending.
+    // A thread that waits for a dead disk must not block the exit.
     runtime.shutdown_background();
     result
 }
 
-/// Only so late, because who has less than process 1 may not ask for its namespace; but while there
-/// is one thread alone. Returns why the agent can do nothing with what it was given.
+/// Called this late because a process with fewer capabilities than process 1 may not read its
+/// namespace; but while there is only one thread. Returns why the agent cannot work with its
+/// capabilities.
 fn give_up_privileges() -> Result<Option<String>, StartError> {
     let missing = privileges::keep_needed();
-    let missing = missing.map_err(|error| failed("giving up privileges", &error))?;
+    let missing = missing.map_err(|error| failed("dropping privileges", &error))?;
     let mut lacking = None;
     for missing in missing {
         if missing.is_vital {
@@ -102,8 +103,7 @@ fn give_up_privileges() -> Result<Option<String>, StartError> {
     Ok(lacking)
 }
 
-/// Whether the kubelet sees what is mounted in its folder. Nothing that happens later changes that,
-/// short of a new start.
+/// Whether the kubelet sees mounts in its directory. Only a restart of the agent can change that.
 fn readiness_in(kubelet_dir: Option<&KubeletDir>) -> State {
     match kubelet_dir.and_then(KubeletDir::hidden) {
         None => State::Ready,
@@ -120,7 +120,7 @@ async fn serve_drivers(
     readiness: Readiness,
     lacking: Option<String>,
 ) -> Result<(), StartError> {
-    // Before any driver comes up: an address that cannot be used ends the agent here.
+    // Before any driver comes up: the agent exits if the address cannot be used.
     let pages = serve::listen(config.process.http_endpoint).await;
     let pages = pages.map_err(|error| failed("--http-endpoint", &error))?;
     let pools: Arc<[_]> = config.drivers().map(|_| Pool::new()).collect();
@@ -173,8 +173,8 @@ async fn serve_drivers(
         .map_err(|error| failed("serving", &error))
 }
 
-/// Waits until each driver has been tried once, so that no call meets one that would be up a moment
-/// later; but not for a disk that hangs.
+/// Waits for the first attempt of each driver, so that no call fails shortly before its driver
+/// comes up; but not for a hung disk.
 async fn tried(first_tries: Vec<oneshot::Receiver<Result<(), String>>>) -> Result<(), StartError> {
     let end = Instant::now() + FIRST_TRY;
     for tried in first_tries {
@@ -185,7 +185,7 @@ async fn tried(first_tries: Vec<oneshot::Receiver<Result<(), String>>>) -> Resul
     Ok(())
 }
 
-/// The driver behind its socket.
+/// The driver's services on its socket.
 fn served(
     config: &Config,
     driver: &Driver,

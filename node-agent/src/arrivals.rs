@@ -1,5 +1,5 @@
-//! Keeps the index of disks: by events of the kernel, and by asking each new virtio disk for its
-//! serial, on a thread that waits for that disk alone.
+//! Keeps the index of disks up to date: by uevents of the kernel, and by reading the serial of each
+//! new virtio disk, on a separate thread per disk.
 
 use std::convert::Infallible;
 use std::io;
@@ -14,21 +14,22 @@ use crate::kernel::linux::Linux;
 use crate::kernel::linux::uevent::Uevents;
 use crate::pool;
 
-/// How long a sound disk may take to say its serial. Beyond that no volume waits for it.
+/// How long a healthy disk may take to report its serial. After that no volume waits for it.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
-/// Disks that are asked at once, the dead ones included: each has a thread.
+/// The maximum number of concurrent reads of serials, including hung ones: each has a thread.
 pub(crate) const ASKED_MAX: usize = 16;
-/// Between two tries to hear of events. There is no event to wait for.
+/// The pause between two attempts to subscribe to uevents. No event reports that it is possible
+/// again.
 const PAUSE: Duration = Duration::from_secs(60);
 
-/// Keeps the index up to date, for as long as the agent serves.
+/// Keeps the index up to date while the agent serves.
 pub(crate) async fn keep(index: Arc<DiskIndex>, kernel: Linux) -> Infallible {
     let asked = Arc::new(Semaphore::new(ASKED_MAX));
     loop {
         let Err(error) = watch(&index, &kernel, &asked).await;
         tracing::error!(
-            "events about disks cannot be read ({error}): a disk that is attached is found only by \
-             the next call; trying again"
+            "uevents of disks cannot be read ({error}): a disk that is attached is found only by \
+             the next call; retrying"
         );
         tokio::time::sleep(PAUSE).await;
     }
@@ -41,7 +42,7 @@ async fn watch(
 ) -> io::Result<Infallible> {
     let events = Uevents::open()?;
     let mut arrivals = index.arrivals();
-    // What came before the events.
+    // For changes before the subscription.
     rescan(index, kernel);
     loop {
         for disk in index.take_unasked() {
@@ -58,7 +59,7 @@ async fn watch(
                 index.forgive();
                 rescan(index, kernel);
             }
-            // A call has found one by itself.
+            // A call has found a change by itself.
             changed = arrivals.changed() => changed.map_err(io::Error::other)?,
         }
     }
@@ -66,7 +67,7 @@ async fn watch(
 
 fn rescan(index: &DiskIndex, kernel: &Linux) {
     if let Err(error) = index.rescan(kernel) {
-        tracing::warn!("which disks there are is not known: {error}");
+        tracing::warn!("the disks of the node cannot be listed: {error}");
     }
 }
 
@@ -82,7 +83,7 @@ async fn ask(index: Arc<DiskIndex>, kernel: Linux, disk: Disk, asked: Arc<Semaph
         .await
         .is_err()
     {
-        tracing::warn!("{} does not answer when asked for its serial", disk.name);
+        tracing::warn!("{} does not answer the query for its serial", disk.name);
         index.is_late(&disk);
         drop(answer.await);
     }

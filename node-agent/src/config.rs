@@ -75,7 +75,7 @@ pub struct Config {
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Options of a driver")]
 pub struct Driver {
-    /// What its controller needs, too.
+    /// The flags that its controller has too.
     #[command(flatten)]
     pub common: DriverArgs,
 
@@ -98,7 +98,7 @@ struct NextDriver {
     #[command(flatten)]
     driver: Driver,
 
-    /// That of the first section.
+    /// The node id of the first section.
     #[arg(long, hide = true, value_parser = node_id)]
     node_name: Option<NodeId>,
 }
@@ -190,7 +190,7 @@ impl Config {
 }
 
 impl Driver {
-    /// The directory of its volumes' files; `None` where those are disks.
+    /// The directory of its volumes' files; `None` if volumes are disks.
     pub(crate) fn folder(&self) -> Option<&Path> {
         self.loop_dir.as_deref()
     }
@@ -214,7 +214,7 @@ impl Driver {
                 "--endpoint: {earlier_name} and {name} both have {endpoint}; give each its own"
             ));
         }
-        // Links that lead to the same directory are detected when both exist.
+        // Different paths to the same directory are detected when both exist.
         if let Some(folder) = &self.loop_dir
             && self.loop_dir == earlier.loop_dir
         {

@@ -1,5 +1,5 @@
-//! Volumes that are to be detached and that nobody unstages: found by what their controller writes
-//! at their files.
+//! Watches for volumes with a pending detach that the kubelet does not unstage: their controller
+//! sets an attribute on their files.
 
 use std::convert::Infallible;
 use std::io;
@@ -13,18 +13,18 @@ use belay_server::request::VolumeId;
 use crate::kernel::linux::Linux;
 use crate::rpc::NodeService;
 
-/// Between two tries to watch a folder. There is no event to wait for.
+/// The pause between two attempts to watch a directory. No event reports that it is possible again.
 const PAUSE: Duration = Duration::from_secs(60);
 
-/// Looks after each volume whose file gets another attribute, for as long as the agent serves. What
-/// fails is tried again when the controller asks again, which it does.
+/// Checks each volume whose file gets another attribute, while the agent serves. Errors are only
+/// logged: the controller sets the attribute again.
 pub(crate) async fn look_after(folder: PathBuf, service: Arc<NodeService<Linux>>) -> Infallible {
     loop {
         let Err(error) = watch(&folder, &service).await;
         let folder = folder.display();
         tracing::warn!(
-            "{folder}: cannot be watched ({error}): a volume that a killed kubelet forgot stays \
-             staged; raise fs.inotify.max_user_instances"
+            "{folder}: cannot be watched ({error}): a volume that a killed kubelet left staged \
+             stays staged; raise fs.inotify.max_user_instances"
         );
         tokio::time::sleep(PAUSE).await;
     }
@@ -43,7 +43,7 @@ async fn watch(
             match service.is_wanted(&volume).await {
                 Ok(true) => drop(tokio::spawn(release(Arc::clone(service), volume))),
                 Ok(false) => {}
-                Err(failure) => tracing::debug!("not asked whether to detach it: {failure}"),
+                Err(failure) => tracing::debug!("cannot check for a pending detach: {failure}"),
             }
         }
     }
@@ -52,6 +52,6 @@ async fn watch(
 async fn release(service: Arc<NodeService<Linux>>, volume: VolumeId) {
     if let Err(failure) = service.release(volume.clone()).await {
         let id = volume.as_str();
-        tracing::warn!(id, "to be detached, and stays staged: {failure}");
+        tracing::warn!(id, "a pending detach is blocked: {failure}");
     }
 }

@@ -1,23 +1,23 @@
-//! Who has a folder's lock, by /proc/locks (proc_locks(5)), which shows only processes of this PID
-//! namespace. An agent that was killed keeps the lock while one of its threads waits for a disk, so
-//! that the lock is held does not mean that anybody serves.
+//! Finds the holder of a directory's lock in /proc/locks (proc_locks(5)), which shows only
+//! processes of this PID namespace. A killed agent keeps the lock while one of its threads waits
+//! for a disk, so a held lock does not mean that an agent serves.
 
 use std::fmt::Display;
 use std::fs;
 
 use crate::kernel::Dev;
 
-/// The node agent that runs and has the lock of the file with this inode number, by its process
-/// number. Of btrfs the table shows another device number than stat does, so there the file of
-/// another btrfs may be taken for it.
+/// The process id of the running node agent that has locked the file with this inode number. On
+/// btrfs the table shows a different device number than stat does, so a file of another btrfs may
+/// be mistaken for it.
 pub(crate) fn agent_with(dev: Dev, inode: u64) -> Option<u32> {
     let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
     let mut holders = locks.lines().filter_map(|line| pid_in(line, dev, inode));
     holders.find(|pid| is_running(*pid) && program(pid) == program(&"self"))
 }
 
-/// `1: FLOCK  ADVISORY  WRITE 708 00:13:2621 0 EOF`: the process, then major, minor and inode. One
-/// that waits for the lock has an arrow before the kind.
+/// `1: FLOCK  ADVISORY  WRITE 708 00:13:2621 0 EOF`: the process, then major, minor and inode. A
+/// process that waits for the lock has an arrow before the kind.
 fn pid_in(line: &str, dev: Dev, inode: u64) -> Option<u32> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let [_, "FLOCK", _, _, pid, file, ..] = words[..] else {
@@ -42,7 +42,7 @@ fn program(pid: &impl Display) -> Option<String> {
 /// Its first thread has not ended (proc_pid_stat(5)).
 fn is_running(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // The name of the program, in brackets, may hold anything.
+    // The name of the program, in brackets, may contain anything.
     let state = stat
         .rsplit_once(") ")
         .and_then(|(_, rest)| rest.chars().next());

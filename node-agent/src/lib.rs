@@ -1,8 +1,9 @@
-//! The node half of the driver: stages, publishes and takes back volumes by system calls.
+//! The node half of the driver: stages, publishes, unpublishes and unstages volumes by system
+//! calls.
 //!
-//! One thread serves the socket; what may wait for a disk runs on a small bounded pool. Modules
-//! point one way: `rpc -> operation -> mounts -> device | filesystem -> kernel`. No cloud is named
-//! here.
+//! One thread serves the socket; calls that may wait for a disk run on a small bounded pool.
+//! Modules depend in one direction: `rpc -> operation -> mounts -> device | filesystem -> kernel`.
+//! Knows no cloud.
 
 mod device;
 mod filesystem;

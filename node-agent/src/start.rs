@@ -1,7 +1,7 @@
-//! How a driver comes up: its folder is opened and locked, or the disks are listed, and the mounts
-//! are read, again and again until that works; then what a killed agent left is freed. A disk that
-//! fails or hangs, a folder that its controller has not made yet or that another agent serves,
-//! delays one driver and nothing else.
+//! How a driver comes up: opens and locks its directory, or lists the disks, and reads the mounts,
+//! and retries until that succeeds; then frees what a killed agent left. A disk that fails or
+//! hangs, or a directory that does not exist yet or that another agent serves, delays only one
+//! driver.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -32,36 +32,36 @@ use crate::operation::{KubeletDir, Node};
 use crate::pool;
 use crate::rpc::NodeService;
 
-/// Between two tries to open a folder, and to have its lock. No event tells that a disk answers
-/// again, or that a dead process has ended.
+/// The pause between two attempts to open a directory, and to lock it. No event reports that a disk
+/// answers again, or that a killed process has exited.
 const PAUSE: Duration = Duration::from_secs(2);
 
-/// What all drivers of the process share.
+/// The state that all drivers of the process share.
 pub(crate) struct Machine {
     kernel: Linux,
     kubelet_dir: Option<Arc<KubeletDir>>,
     placing: Arc<Mutex<()>>,
     disks: Arc<DiskIndex>,
-    /// The folders that drivers have, by device and inode.
+    /// The directories of the drivers, by device and inode.
     folders: Mutex<HashMap<(u64, u64), DriverName>>,
-    /// The folders of all sockets.
+    /// The directories of all sockets.
     beside_sockets: Vec<Endpoint>,
 }
 
 /// Why a driver does not come up.
 enum Refused {
-    /// It is tried again.
+    /// It is retried.
     ForNow(String),
-    /// Another driver has its folder.
+    /// Another driver has its directory.
     Taken(String),
 }
 
-/// Where the volumes of a driver are.
+/// The source of a driver's volumes.
 #[derive(Clone)]
 pub(crate) enum Source {
-    /// In that folder, as files.
+    /// Files in that directory.
     Folder(PathBuf),
-    /// On disks, as the profile says.
+    /// Disks, according to the profile.
     Disks(&'static Profile),
 }
 
@@ -73,11 +73,11 @@ impl Source {
         }
     }
 
-    /// What is reported of a driver that has not been opened yet: if it stays, its disk hangs.
+    /// The status of a driver that is being opened: if it persists, its disk hangs.
     pub(crate) fn opening(&self, driver: &DriverName) -> String {
         match self {
             Source::Folder(folder) => format!(
-                "{driver}: --loop-dir {} is being opened; while this stays, its disk does not \
+                "{driver}: --loop-dir {} is being opened; while this persists, its disk does not \
                  answer",
                 folder.display()
             ),
@@ -89,7 +89,7 @@ impl Source {
 /// A driver, opened.
 struct Opened {
     node: Node<Linux>,
-    /// A socket is in that folder, so others need its lock.
+    /// A socket is in that directory, so other processes lock it.
     is_beside_socket: bool,
 }
 
@@ -106,12 +106,12 @@ impl Machine {
         }
     }
 
-    /// Keeps the index of the disks up to date, for as long as the agent serves.
+    /// Keeps the index of the disks up to date while the agent serves.
     pub(crate) fn keep_disks(&self) -> impl Future<Output = Infallible> + use<> {
         arrivals::keep(Arc::clone(&self.disks), self.kernel.clone())
     }
 
-    /// Opens what that driver has its volumes in. May wait for a disk.
+    /// Opens the source of that driver's volumes. May wait for a disk.
     fn open(&self, name: &DriverName, source: &Source) -> Result<Opened, Refused> {
         match source {
             Source::Folder(folder) => self.open_folder(name, folder),
@@ -140,12 +140,12 @@ impl Machine {
     fn open_folder(&self, name: &DriverName, folder: &Path) -> Result<Opened, Refused> {
         let for_now =
             |why: &dyn Display| Refused::ForNow(format!("--loop-dir {}: {why}", folder.display()));
-        // Without links, as the kernel will name the files in it.
+        // Without symlinks, as the kernel will report its files.
         let real = folder.canonicalize().map_err(|error| for_now(&error))?;
         let loop_dir = LoopDir::open(&self.kernel, name, &real).map_err(|error| for_now(&error))?;
         let inode = inode(&real).map_err(|error| for_now(&error))?;
         let mut folders = self.folders.lock().unwrap_or_else(PoisonError::into_inner);
-        // What one driver does not know of, it takes for left behind.
+        // A driver would free the devices of the other one as left over.
         if let Some(owner) = folders.get(&inode) {
             let folder = folder.display();
             return Err(Refused::Taken(format!(
@@ -157,7 +157,7 @@ impl Machine {
         if !is_beside_socket {
             self.refuse_served(&loop_dir).map_err(|why| for_now(&why))?;
         }
-        // Only now, since another agent may have mounted until it ended.
+        // Only now, since another agent may have mounted volumes until it exited.
         let node = self.node(Transport::Loops(loop_dir));
         let node = node.map_err(|error| for_now(&error))?;
         folders.insert(inode, name.clone());
@@ -168,8 +168,8 @@ impl Machine {
         })
     }
 
-    /// Takes the folder's lock. Of two agents that serve it each would take the other's devices for
-    /// left behind. One that was killed serves nobody, whatever it still holds.
+    /// Locks the directory. Of two agents with the same directory, each would free the other's
+    /// devices as left over. A killed agent no longer serves, even if it still holds the lock.
     fn refuse_served(&self, loop_dir: &LoopDir<Linux>) -> Result<(), String> {
         let failed = |error: kernel::Error| error.to_string();
         if loop_dir.is_ours_alone(&self.kernel).map_err(failed)? {
@@ -179,13 +179,13 @@ impl Machine {
         match holder::agent_with(folder.dev, folder.ino) {
             None => Ok(()),
             Some(pid) => Err(format!(
-                "process {pid} has its lock: another node agent serves this folder; end one of them"
+                "process {pid} has its lock: another node agent serves it; stop one of them"
             )),
         }
     }
 }
 
-/// Whether the socket is in that folder.
+/// Whether the socket is in that directory.
 fn is_folder_of(endpoint: &Endpoint, folder: (u64, u64)) -> bool {
     let beside = endpoint.path.parent().map(inode);
     beside.is_some_and(|beside| beside.is_ok_and(|beside| beside == folder))
@@ -195,19 +195,19 @@ fn inode(path: &Path) -> io::Result<(u64, u64)> {
     path.metadata().map(|found| (found.dev(), found.ino()))
 }
 
-/// A driver on its way.
+/// A driver that is coming up.
 pub(crate) struct Start {
     name: DriverName,
     source: Source,
     machine: Arc<Machine>,
     service: Arc<NodeService<Linux>>,
     readiness: Readiness,
-    /// How it is when it is up.
+    /// Its state when it is up.
     up: State,
 }
 
 impl Start {
-    /// The readiness is the driver's own part, which is `up` when it has come up.
+    /// The readiness is the driver's own part, which becomes `up` when it has come up.
     pub(crate) fn new(
         machine: &Arc<Machine>,
         driver: &Driver,
@@ -226,8 +226,8 @@ impl Start {
         }
     }
 
-    /// Brings the driver up and looks after it, for as long as the agent serves. The first try is
-    /// reported: an error of it is one of the configuration, which no second try mends.
+    /// Brings the driver up and maintains it while the agent serves. Reports the first attempt: a
+    /// fatal error of it is one of the configuration, which no retry fixes.
     pub(crate) async fn run(self, first: oneshot::Sender<Result<(), String>>) {
         let mut first = Some(first);
         let opened = loop {
@@ -236,7 +236,7 @@ impl Start {
                 Err(Refused::ForNow(why)) => why,
                 Err(Refused::Taken(why)) => {
                     let fatal = Err(format!("{}: {why}", self.name));
-                    // Where nobody waits for it any more, others are served already.
+                    // If the start no longer waits for it, others are served already.
                     if first.take().is_some_and(|first| first.send(fatal).is_ok()) {
                         return;
                     }
@@ -254,14 +254,15 @@ impl Start {
             tracing::info!(driver = self.name.as_str(), "the driver has come up");
         }
         drop(first.take().map(|first| first.send(Ok(()))));
-        // What a cloud attaches, it detaches.
+        // The cloud detaches its disks itself.
         let Source::Folder(folder) = &self.source else {
             return;
         };
         if opened.is_beside_socket {
             tracing::warn!(
-                "--loop-dir {} is the folder of a socket, whose lock a start needs: what a killed \
-                 agent or kubelet left is not freed; give the volumes' files a folder of their own",
+                "--loop-dir {} is the directory of a socket, whose lock a start needs: devices and \
+                 mounts that a killed agent or kubelet left are not freed; use a separate \
+                 directory for the volumes' files",
                 folder.display()
             );
             return;
@@ -276,9 +277,9 @@ impl Start {
         opened.unwrap_or_else(|failure| Err(Refused::ForNow(failure.message)))
     }
 
-    /// What was said the last time is not said again.
+    /// Logs a reason only if it differs from the last one.
     fn fails(&self, why: &str) {
-        let why = format!("{}: {why}; it is tried again", self.name);
+        let why = format!("{}: {why}; retrying", self.name);
         let state = State::Starting(why.clone());
         if self.readiness.own() == state {
             return;
@@ -291,22 +292,22 @@ impl Start {
         self.readiness.set(state);
     }
 
-    /// Has the folder's lock in the end, and then frees what a killed agent left, and what a killed
-    /// kubelet leaves.
+    /// Waits for the directory's lock, and then frees the devices that a killed agent left, and
+    /// volumes that a killed kubelet leaves.
     async fn look_after(&self, folder: &Path) {
         if self.lock(folder).await.is_err() {
             return;
         }
         if let Err(failure) = self.sweep().await {
-            tracing::warn!("what a killed agent left bound is not looked for: {failure}");
+            tracing::warn!("devices that a killed agent left bound are not freed: {failure}");
         }
         if self.machine.kubelet_dir.is_some() {
             forgotten::look_after(folder.to_owned(), Arc::clone(&self.service)).await;
         }
     }
 
-    /// Returns when the lock is ours: an agent that was killed keeps it while one of its threads
-    /// waits for a disk.
+    /// Returns when the lock is ours: a killed agent keeps it while one of its threads waits for a
+    /// disk.
     async fn lock(&self, folder: &Path) -> Result<(), Failure> {
         let folder = folder.display();
         let mut last = None;
@@ -314,22 +315,22 @@ impl Start {
             let node = self.service.node()?;
             let why = match pool::apart(move || node.is_alone()).await? {
                 Ok(true) => break,
-                Ok(false) => "another process has it, perhaps an agent that was killed and has \
-                              not ended"
+                Ok(false) => "another process has it, perhaps a killed agent that has not \
+                              exited"
                     .to_owned(),
                 Err(failure) => failure.message,
             };
             if last.as_ref() != Some(&why) {
                 tracing::warn!(
-                    "the lock of --loop-dir {folder}: {why}; until it can be had, what a killed \
-                     agent or kubelet left is not freed"
+                    "the lock of --loop-dir {folder}: {why}; until it is free, devices and mounts \
+                     that a killed agent or kubelet left are not freed"
                 );
             }
             last = Some(why);
             tokio::time::sleep(PAUSE).await;
         }
         if last.is_some() {
-            tracing::info!("the lock of --loop-dir {folder} is ours now");
+            tracing::info!("locked --loop-dir {folder}");
         }
         Ok(())
     }
@@ -337,7 +338,7 @@ impl Start {
     async fn sweep(&self) -> Result<(), Failure> {
         let node = self.service.node()?;
         for (number, volume) in pool::apart(move || node.remnants()).await?? {
-            // Each by itself: one whose disk hangs holds up no other.
+            // One task each: a hung disk delays no other.
             let service = Arc::clone(&self.service);
             drop(tokio::spawn(free(service, number, volume)));
         }
@@ -349,7 +350,7 @@ async fn free(service: Arc<NodeService<Linux>>, number: u32, volume: VolumeId) {
     let id = volume.as_str().to_owned();
     match service.free_remnant(number, volume).await {
         Ok(false) => {}
-        Ok(true) => tracing::info!(id, "/dev/loop{number} was left bound, and is freed"),
-        Err(failure) => tracing::warn!(id, "/dev/loop{number} is left as it is: {failure}"),
+        Ok(true) => tracing::info!(id, "/dev/loop{number} was left bound; freed"),
+        Err(failure) => tracing::warn!(id, "/dev/loop{number} stays bound: {failure}"),
     }
 }
