@@ -17,7 +17,7 @@ const CHECKED: &[&str] = &[
     "ctl/",
     "demo/",
     "deploy/",
-    "node-agent/src/config.rs",
+    "node-agent/",
     "proto/",
     "server/",
     "tests/",
@@ -131,7 +131,7 @@ mod tests {
             &[],
         );
         expect("server/src/a.rs", "any(); // more\n", &[]);
-        expect("node-agent/src/a.rs", "// unwell\n", &[]);
+        expect("udev-rules/src/a.rs", "// unwell\n", &[]);
         expect("tests/a.json", "\"unwell one\"\n", &[]);
     }
 }
