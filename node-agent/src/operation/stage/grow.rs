@@ -31,14 +31,14 @@ pub(super) fn grow_to_device<K: Kernel>(
             device_bytes,
         } => tracing::warn!(
             %volume, has_bytes, device_bytes,
-            "the {} is smaller than its device and stays so: growing it needs CAP_SYS_RESOURCE, \
-             and an ext4 without errors; add the capability to the node agent, or run e2fsck, and \
+            "the {} is smaller than its device and was not grown: this needs CAP_SYS_RESOURCE, and \
+             an ext4 without errors; add the capability to the node agent, or run e2fsck, and \
              stage the volume again",
             fs.name()
         ),
         GrowError::Failed(failure) => tracing::warn!(
             %volume,
-            "the {} may be smaller than its device, and stays so: {failure}",
+            "the {} was not grown and may be smaller than its device: {failure}",
             fs.name()
         ),
     }
