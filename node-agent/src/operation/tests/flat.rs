@@ -12,7 +12,7 @@ const LIFECYCLE: [Verb; 6] = [
     Verb::Unstage,
 ];
 
-/// The kernel calls of each verb of a volume's lifecycle, beside that many other volumes in use.
+/// The kernel calls of each verb of a volume's lifecycle, with that many other volumes in use.
 fn costs(form: Form, neighbours: usize) -> Vec<(Verb, usize)> {
     let world = Simulated::new();
     let node = world.start();
@@ -32,7 +32,7 @@ fn costs(form: Form, neighbours: usize) -> Vec<(Verb, usize)> {
 }
 
 #[test]
-fn a_call_costs_the_same_beside_other_volumes_as_alone() {
+fn a_call_costs_the_same_with_other_volumes_on_the_node_as_without() {
     for form in [Form::Ext4, Form::Block] {
         assert_eq!(costs(form, 5), costs(form, 0), "{form:?}");
     }

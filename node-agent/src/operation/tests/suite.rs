@@ -353,9 +353,17 @@ fn paths_of_another_volume_tell_and_grow_nothing<W: World>(world: &W) {
                 let expanded = own.expand_at(&node, &path, &others.staging());
                 refused(expanded, Kind::NotFound);
             }
-            let device = node.kernel.loop_bound().unwrap().into_iter();
-            let bytes = device.filter_map(|number| node.kernel.loop_bytes(number).unwrap());
-            assert!(bytes.into_iter().all(|bytes| bytes != GROWN_BYTES));
+            // The machine may have devices of other programs.
+            let is_ours = |number: &u32| {
+                let name = node.kernel.loop_file_name(*number).unwrap();
+                name.is_some_and(|name| [&own.id, &others.id].iter().any(|id| name == id.as_str()))
+            };
+            let devices = node.kernel.loop_bound().unwrap().into_iter();
+            let bytes: Vec<_> = devices
+                .filter(is_ours)
+                .filter_map(|number| node.kernel.loop_bytes(number).unwrap())
+                .collect();
+            assert!(!bytes.is_empty() && bytes.iter().all(|bytes| *bytes != GROWN_BYTES));
             for volume in [&own, &others] {
                 all_ok(&node, volume, &LIFE[6..]);
             }

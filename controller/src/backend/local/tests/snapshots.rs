@@ -341,7 +341,10 @@ fn a_failed_cut_that_cannot_be_removed_is_not_final_and_is_made_again(folder: &P
     fs::create_dir(bed.snapshot_file(&old)).unwrap();
     let failure = store.fill_or_discard(&old, volume.id.as_str()).unwrap_err();
     assert_eq!(failure.certainty, Certainty::MayBeRunning);
-    assert!(failure.message.contains("the cleanup failed too"), "{failure}");
+    assert!(
+        failure.message.contains("the cleanup failed too"),
+        "{failure}"
+    );
     assert!(store.cut(&wanted).is_err(), "the directory is still there");
     fs::remove_dir(bed.snapshot_file(&old)).unwrap();
     assert_ne!(cut(&store, &wanted).id.as_str(), old);
