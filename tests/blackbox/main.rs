@@ -85,6 +85,8 @@ mod replaced;
 #[cfg(test)]
 mod restart;
 #[cfg(test)]
+mod reused;
+#[cfg(test)]
 mod rig;
 #[cfg(test)]
 mod stalled_log;

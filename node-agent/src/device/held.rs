@@ -3,8 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use belay_server::call::Failure;
+use belay_server::identity::DriverName;
+use belay_server::request::VolumeId;
 
-use super::Guard;
+use super::{Guard, Label};
 use crate::kernel::{self, Cause, Dev, Kernel, Open, Patience, failed_busy, while_busy};
 
 /// An attached device, held open: its number is not reused meanwhile.
@@ -39,8 +41,23 @@ impl<K: Kernel, G> Held<K, G> {
         Ok(kernel.stat(&self.fd)?.rdev)
     }
 
-    /// Whether it is claimed now: by a mount in any namespace, or by a running mkfs. A reader does
-    /// not claim it.
+    /// What a bind of it for that volume is called; `None` without sequence numbers (before Linux
+    /// 5.15).
+    ///
+    /// # Errors
+    /// When the device cannot be asked.
+    pub(crate) fn label(
+        &self,
+        kernel: &K,
+        driver: &DriverName,
+        volume: &VolumeId,
+    ) -> kernel::Result<Option<Label>> {
+        let diskseq = kernel.diskseq(&self.fd)?;
+        Ok(Label::new(driver, volume, diskseq, &self.path))
+    }
+
+    /// Whether it is claimed now: by a mount in any namespace, or by a running mkfs. A mere reader
+    /// does not claim it.
     ///
     /// # Errors
     /// When it cannot be opened at all.

@@ -4,8 +4,10 @@
 //! Operations use a [`Transport`], the [`Storage`] of a volume, a device that is [`Held`], and the
 //! [`Verdict`] on a device. Only a transport's directory knows how its devices are made.
 
+mod digest;
 mod disks;
 mod held;
+mod label;
 mod loops;
 mod storage;
 mod transport;
@@ -16,6 +18,7 @@ use crate::kernel::{Error, Kernel};
 
 pub(crate) use disks::{DiskIndex, DiskVolumes, Missing};
 pub(crate) use held::Held;
+pub(crate) use label::Label;
 pub(crate) use loops::LoopDir;
 /// The directory of one driver's volumes, if they are stored on this node.
 pub(crate) use loops::LoopDir as Folder;

@@ -8,7 +8,7 @@ use belay_server::identity::DriverName;
 use belay_server::request::{Context, VolumeId};
 
 use super::{
-    Backing, DiskIndex, DiskVolumes, Guard, Held, Intent, LoopDir, Purpose, Sought, Storage,
+    Backing, DiskIndex, DiskVolumes, Guard, Held, Intent, Label, LoopDir, Purpose, Sought, Storage,
     Verdict, loops,
 };
 use crate::kernel::{self, Dev, Ext4Errors, Kernel};
@@ -188,7 +188,8 @@ impl<K: Kernel> Transport<K> {
         }
     }
 
-    /// The relation of that device to the volume.
+    /// What that device is to the volume; if `label` says for which attachment of a device it was
+    /// bound, and another one has its number now, it is not that device any more.
     ///
     /// # Errors
     /// `INVALID_ARGUMENT` for an id that is not a file name; else the kernel's error, also if the
@@ -198,15 +199,21 @@ impl<K: Kernel> Transport<K> {
         kernel: &K,
         volume: &VolumeId,
         dev: Dev,
+        label: Option<&Label>,
         intent: Intent,
     ) -> Result<Verdict<K>, Failure> {
+        match label {
+            Some(label) if !label.is_of(self.driver(), volume) => return Ok(Verdict::Foreign),
+            _ => {}
+        }
+        let diskseq = label.map(Label::diskseq);
         match self {
             Transport::Loops(dir) => {
-                let verdict = dir.verdict(kernel, volume, dev, intent)?;
+                let verdict = dir.verdict(kernel, volume, (dev, diskseq), intent)?;
                 Ok(verdict.guarded(Guard::Loop))
             }
             Transport::Disks(disks) => {
-                let verdict = disks.verdict(kernel, volume, dev)?;
+                let verdict = disks.verdict(kernel, volume, (dev, diskseq), intent)?;
                 Ok(verdict.guarded(Guard::Disk))
             }
         }

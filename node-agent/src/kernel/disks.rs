@@ -71,7 +71,10 @@ pub(crate) trait Disks {
     fn disk(&self, dev: Dev) -> Result<DiskAt>;
     /// The number of the block device of that name; `None` if there is none. Quick.
     fn disk_named(&self, name: &str) -> Result<Option<Dev>>;
-    /// The identity that a disk's bus reports; `None` if the disk was removed. Quick.
+    /// The sequence number of the block device of that name; `None` when there is none, and before
+    /// Linux 5.15. Quick.
+    fn diskseq_named(&self, name: &str) -> Result<Option<u64>>;
+    /// What a disk's bus says of it; `None` when it was removed. Quick.
     fn disk_facts(&self, disk: &Disk) -> Result<Option<DiskFacts>>;
     /// The `serial` of a virtio disk: a request to the disk (`VIRTIO_BLK_T_GET_ID`), which waits
     /// until the disk answers. Empty if the disk has none; `None` if it was removed.

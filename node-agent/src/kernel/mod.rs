@@ -62,6 +62,10 @@ pub(crate) trait Kernel: Disks + Send + Sync + 'static {
     fn create_file(&self, path: &Path, mode: u32) -> Result<()>;
     /// unlink(2).
     fn unlink(&self, path: &Path) -> Result<()>;
+    /// link(2): another name on the same mount. Quick in `/dev`.
+    fn link(&self, path: &Path, name: &Path) -> Result<()>;
+    /// The names in a directory; none where there is no such directory. Quick in `/dev`.
+    fn names(&self, path: &Path) -> Result<Vec<String>>;
 
     /// flock(2) with `LOCK_EX | LOCK_NB`; `false` if another description holds the lock.
     fn flock(&self, fd: &Self::Fd) -> Result<bool>;
@@ -160,6 +164,9 @@ pub(crate) trait Kernel: Disks + Send + Sync + 'static {
     /// [`Kernel::statmount`] by the id of a [`Stat`]; `None` if the mount no longer exists, and on
     /// kernels without such ids (before Linux 6.8). Quick.
     fn statmount_of(&self, mount_id: u64) -> Result<Option<MountFacts>>;
+    /// The part of its filesystem that is mounted on `path`, whose mount has that id of a [`Stat`];
+    /// `None` when it is gone. Quick; without statmount it reads mountinfo.
+    fn mount_root(&self, path: &Path, mount_id: u64) -> Result<Option<PathBuf>>;
     /// [`Kernel::statmount`] of the mount that `path` is in, its root or not.
     fn mount_holding(&self, path: &Path) -> Result<Option<MountFacts>>;
     /// Whether this mount namespace is that of process 1 in /proc, and this process is not process

@@ -14,7 +14,7 @@ use belay_server::request::VolumeId;
 use super::Mounts;
 use super::behind::{device_behind, root_dev};
 use super::table::{Covered, shown_by};
-use crate::device::Transport;
+use crate::device::{Label, Transport};
 use crate::kernel::{Cause, Dev, FileKind, Kernel, Result, Stat};
 
 /// Mount points by path, by volume and by device.
@@ -42,6 +42,8 @@ struct Entry {
     device: Dev,
     /// The volume that was verified to be behind exactly this mount.
     proof: Option<Proof>,
+    /// What the bind of a raw device says of itself, where the scan has found it.
+    label: Option<Label>,
 }
 
 #[derive(Clone)]
@@ -64,6 +66,7 @@ impl MountIndex {
                     root: shown.root,
                     device: shown.device,
                     proof: None,
+                    label: shown.label,
                 };
                 index.lock().insert_scanned(&mount.point, entry);
             }
@@ -82,6 +85,7 @@ impl MountIndex {
             root: Some(root_dev(stat)),
             device,
             proof,
+            label: None,
         };
         self.lock().insert(path, entry);
     }
@@ -113,12 +117,11 @@ impl MountIndex {
         noted.is_some_and(|(_, noted)| noted == volume)
     }
 
-    /// Whether the mount at that path was noted for another volume, even if covered by another
-    /// mount.
-    pub(crate) fn is_of_another(&self, path: &Path, volume: &VolumeId) -> bool {
+    /// The mount at that path was noted for another volume, whatever lies upon it.
+    pub(super) fn is_noted_for_another(&self, path: &Path, volume: &VolumeId) -> bool {
         let inner = self.lock();
         let entry = inner.by_path.get(path);
-        entry.is_some_and(|entry| entry.is_of_another(volume))
+        entry.is_some_and(|entry| entry.is_noted_for_another(volume))
     }
 
     /// The paths that were noted for that volume.
@@ -128,13 +131,13 @@ impl MountIndex {
         found.map(|path| path.to_path_buf()).collect()
     }
 
-    /// The mounts that the scan has found and no call has verified since: path and device.
-    pub(crate) fn unproven(&self) -> Vec<(PathBuf, Dev)> {
+    /// What the scan has found and no call has proven since: where, which device, and its label.
+    pub(super) fn unproven(&self) -> Vec<(PathBuf, Dev, Option<Label>)> {
         let inner = self.lock();
         let is_unproven = |(_, entry): &(&Arc<Path>, &Entry)| entry.proof.is_none();
         let found = inner.by_path.iter().filter(is_unproven);
         found
-            .map(|(path, entry)| (path.to_path_buf(), entry.device))
+            .map(|(path, entry)| (path.to_path_buf(), entry.device, entry.label.clone()))
             .collect()
     }
 
@@ -183,7 +186,7 @@ impl<K: Kernel> Mounts<'_, K> {
     ) -> Result<Vec<PathBuf>> {
         let (kernel, index) = (self.kernel, self.index);
         let noted = index.lock().mounts_of(device);
-        let mut covered = Covered::new(kernel, self.transport, device);
+        let mut covered = Covered::new(kernel, self.transport, volume, device);
         let mut live = Vec::new();
         for (path, entry) in noted {
             if except.contains(&&*path) {
@@ -192,7 +195,9 @@ impl<K: Kernel> Mounts<'_, K> {
             let Some(stat) = seen(kernel, &path, &entry)? else {
                 if !covered.is_at(&path)? {
                     index.forget(&path);
-                } else if !entry.is_of_another(volume) && !covered.mirrors(&path, except)? {
+                } else if !self.is_known_as_another(&entry, volume)
+                    && !covered.mirrors(&path, except)?
+                {
                     live.push(path.to_path_buf());
                 }
                 continue;
@@ -200,7 +205,10 @@ impl<K: Kernel> Mounts<'_, K> {
             index.learn(&path, root_dev(&stat));
             // The bind of a device that was detached by force: its number is ours now.
             let is_stale = stat.kind == FileKind::BlockDevice
-                && index.noted(&path, &stat).is_some_and(|it| it != *volume);
+                && match index.noted(&path, &stat) {
+                    Some(noted) => noted != *volume,
+                    None => self.is_of_another(self.label(&path, &stat)?.as_ref(), volume),
+                };
             if !is_stale && !mirrors(kernel, &path, &stat, except)? {
                 live.push(path.to_path_buf());
             }
@@ -224,13 +232,37 @@ impl<K: Kernel> Mounts<'_, K> {
         let Some(entry) = index.lock().by_path.get(path).cloned() else {
             return Ok(false);
         };
-        let mut covered = Covered::new(kernel, self.transport, entry.device);
-        // The table has paths without symlinks.
+        let mut covered = Covered::new(kernel, self.transport, volume, entry.device);
+        // The table names no links.
         if !covered.is_at(path)? && !covered.is_at(&without_links(kernel, path)?)? {
             index.forget(path);
             return Ok(false);
         }
-        Ok(!entry.is_of_another(volume))
+        Ok(!self.is_known_as_another(&entry, volume))
+    }
+
+    fn is_known_as_another(&self, entry: &Entry, volume: &VolumeId) -> bool {
+        entry.is_noted_for_another(volume) || self.is_of_another(entry.label.as_ref(), volume)
+    }
+
+    /// The device is mounted where that is noted: the very one, as far as a bind says which it was
+    /// made for.
+    ///
+    /// # Errors
+    /// As [`Mounts::others`].
+    pub(crate) fn is_mounted(&self, device: Dev) -> Result<bool> {
+        let noted = self.index.lock().mounts_of(device);
+        for (path, entry) in noted {
+            let label = match seen(self.kernel, &path, &entry)? {
+                Some(stat) => self.label(&path, &stat)?,
+                None => entry.label,
+            };
+            let is_it = label.map_or(Ok(true), |label| label.is_current(self.kernel));
+            if is_it? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 }
 
@@ -309,8 +341,8 @@ fn unlist<Key: Eq + Hash>(lists: &mut HashMap<Key, Vec<Arc<Path>>>, key: &Key, p
 }
 
 impl Entry {
-    /// It was noted for another volume, so the device was detached by force since.
-    fn is_of_another(&self, volume: &VolumeId) -> bool {
+    /// It was noted for another volume, so the device was taken away by force since.
+    fn is_noted_for_another(&self, volume: &VolumeId) -> bool {
         let proof = self.proof.as_ref();
         proof.is_some_and(|proof| proof.volume != *volume)
     }

@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 use belay_server::call::Failure;
 use belay_server::request::VolumeId;
 
-use crate::device::{Intent, Transport, Verdict};
-use crate::kernel::{Dev, FileKind, Kernel, MountFacts, Stat};
+use crate::device::{Intent, Label, Transport, Verdict};
+use crate::kernel::{self, Dev, FileKind, Kernel, MountFacts, Stat};
 use behind::device_behind;
 
 /// The name that a raw block device is bound onto in its staging directory: this bind is the
@@ -103,21 +103,60 @@ impl<K: Kernel> Mounts<'_, K> {
         intent: Intent,
     ) -> Result<(Dev, Verdict<K>), Failure> {
         let device = self.behind(volume, path, stat)?;
+        let label = self.label(path, stat)?;
+        let label = label.as_ref();
         let verdict = self
             .transport
-            .verdict(self.kernel, volume, device, intent)?;
+            .verdict(self.kernel, volume, device, label, intent)?;
         Ok((device, verdict))
     }
 
-    /// The paths that were noted for the volume; and those where the scan at the start has found a
-    /// device whose file has, or had, the volume's name, and which no call has verified since.
+    /// What the kernel's record of a raw device's bind says of it; `None` for a filesystem, and for
+    /// a bind without a name of ours.
+    ///
+    /// # Errors
+    /// What the kernel refused.
+    pub(crate) fn label(&self, path: &Path, stat: &Stat) -> kernel::Result<Option<Label>> {
+        if stat.kind != FileKind::BlockDevice || !stat.mount_root {
+            return Ok(None);
+        }
+        let root = self.kernel.mount_root(path, stat.mount_id)?;
+        Ok(root.as_deref().and_then(Label::read))
+    }
+
+    /// The bind of a raw device says that it was made for the volume.
+    ///
+    /// # Errors
+    /// What the kernel refused.
+    pub(crate) fn is_labelled(
+        &self,
+        volume: &VolumeId,
+        path: &Path,
+        stat: &Stat,
+    ) -> Result<bool, Failure> {
+        let label = self.label(path, stat)?;
+        Ok(label.is_some_and(|label| label.is_of(self.transport.driver(), volume)))
+    }
+
+    /// The label is that of another volume.
+    pub(super) fn is_of_another(&self, label: Option<&Label>, volume: &VolumeId) -> bool {
+        label.is_some_and(|label| !label.is_of(self.transport.driver(), volume))
+    }
+
+    /// Where mounts were noted for the volume; and where the scan at the start has found a device
+    /// that the mount says is the volume's, or whose file is, or was, called as the volume is, and
+    /// no call has proven since whose it is.
     ///
     /// # Errors
     /// The kernel's error.
     pub(crate) fn may_be_of(&self, volume: &VolumeId) -> Result<Vec<PathBuf>, Failure> {
         let mut paths = self.index.of_volume(volume);
-        for (path, device) in self.index.unproven() {
-            if self.transport.may_be_of(self.kernel, volume, device)? {
+        for (path, device, label) in self.index.unproven() {
+            let may_be = match label {
+                Some(label) => label.is_of(self.transport.driver(), volume),
+                None => self.transport.may_be_of(self.kernel, volume, device)?,
+            };
+            if may_be {
                 paths.push(path);
             }
         }

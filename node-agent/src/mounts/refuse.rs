@@ -79,8 +79,8 @@ impl<K: Kernel> Mounts<'_, K> {
         device: Dev,
         except: &[&Path],
     ) -> Result<(), Failure> {
-        let shown = Covered::new(self.kernel, self.transport, device).paths(except)?;
-        let is_ours = |path: &&PathBuf| !self.index.is_of_another(path, volume);
+        let shown = Covered::new(self.kernel, self.transport, volume, device).paths(except)?;
+        let is_ours = |path: &&PathBuf| !self.index.is_noted_for_another(path, volume);
         let Some(path) = shown.iter().find(is_ours) else {
             return Ok(());
         };

@@ -3,7 +3,9 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::device::Transport;
+use belay_server::request::VolumeId;
+
+use crate::device::{Label, Transport};
 use crate::kernel::{Dev, Kernel, MountEntry, Result};
 
 /// The device of one line of the table.
@@ -12,6 +14,8 @@ pub(super) struct Shown {
     pub(super) root: Option<Dev>,
     /// The device.
     pub(super) device: Dev,
+    /// What the bind of a raw device says of itself.
+    pub(super) label: Option<Label>,
 }
 
 /// The device that is mounted or bound there, as far as the line shows it. A node's name on a tmpfs
@@ -29,7 +33,11 @@ pub(super) fn shown_by<K: Kernel>(
         // The kernel itself reports the device's name, regardless of the given source.
         "btrfs" => {
             let device = transport.dev_named(kernel, &mount.source)?;
-            return Ok(device.map(|device| Shown { root: None, device }));
+            return Ok(device.map(|device| Shown {
+                root: None,
+                device,
+                label: None,
+            }));
         }
         _ if transport.carries_volumes(kernel, mount.dev)? => Some(mount.dev),
         _ => None,
@@ -37,6 +45,7 @@ pub(super) fn shown_by<K: Kernel>(
     Ok(device.map(|device| Shown {
         root: Some(device),
         device,
+        label: Label::read(&mount.root),
     }))
 }
 
@@ -44,15 +53,23 @@ pub(super) fn shown_by<K: Kernel>(
 pub(crate) struct Covered<'a, K: Kernel> {
     kernel: &'a K,
     transport: &'a Transport<K>,
+    volume: &'a VolumeId,
     device: Dev,
     lines: Option<Vec<MountEntry>>,
 }
 
 impl<'a, K: Kernel> Covered<'a, K> {
-    pub(crate) fn new(kernel: &'a K, transport: &'a Transport<K>, device: Dev) -> Self {
+    /// Those of the volume's device.
+    pub(crate) fn new(
+        kernel: &'a K,
+        transport: &'a Transport<K>,
+        volume: &'a VolumeId,
+        device: Dev,
+    ) -> Self {
         Covered {
             kernel,
             transport,
+            volume,
             device,
             lines: None,
         }
@@ -81,14 +98,24 @@ impl<'a, K: Kernel> Covered<'a, K> {
         Ok(groups_at(path).iter().all(is_known))
     }
 
-    /// All paths at which the device is mounted, apart from `except` and its mirrors.
+    /// All paths at which the device is mounted, apart from `except` and its mirrors, and from
+    /// binds of another volume that has lost this number.
     ///
     /// # Errors
-    /// When the table cannot be read.
+    /// When the table or sysfs cannot be read.
     pub(crate) fn paths(&mut self, except: &[&Path]) -> Result<Vec<PathBuf>> {
-        let points: Vec<PathBuf> = self.lines()?.iter().map(|it| it.point.clone()).collect();
+        let lines = self.lines()?.iter();
+        let shown: Vec<_> = lines
+            .map(|line| (line.point.clone(), Label::read(&line.root)))
+            .collect();
         let mut left = Vec::new();
-        for point in points {
+        for (point, label) in shown {
+            let label = label.filter(|label| !label.is_of(self.transport.driver(), self.volume));
+            if let Some(label) = label
+                && !label.is_current(self.kernel)?
+            {
+                continue;
+            }
             if !except.contains(&point.as_path()) && !self.mirrors(&point, except)? {
                 left.push(point);
             }

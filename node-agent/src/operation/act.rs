@@ -8,8 +8,8 @@ use belay_server::request::VolumeId;
 
 use super::context::Context;
 use super::phase::Phase;
-use crate::device::Held;
-use crate::kernel::{Kernel, Patience, failed_busy, while_busy};
+use crate::device::{Held, Label};
+use crate::kernel::{Kernel, Patience, Stat, failed_busy, while_busy};
 
 impl<K: Kernel> Context<'_, K> {
     /// Attaches a detached mount to `path`, where nothing may be mounted. Call it last: nothing may
@@ -64,7 +64,12 @@ impl<K: Kernel> Context<'_, K> {
         self.phase(Phase::Detach, || {
             match self.mounts().left(volume, &storage)? {
                 None => self.mounts().refuse_stale(volume),
-                Some(left) => storage.free(&self.kernel, left),
+                Some(left) => {
+                    if left.is_kept() {
+                        self.remove_name(volume, &left);
+                    }
+                    storage.free(&self.kernel, left)
+                }
             }
         })
     }
@@ -88,7 +93,7 @@ impl<K: Kernel> Context<'_, K> {
     /// # Errors
     /// As [`Context::detach`].
     pub(super) fn detach_stale(&self, volume: &VolumeId) -> Result<(), Failure> {
-        let is_mounted = |dev| self.index.has(dev);
+        let is_mounted = |dev| self.mounts().is_mounted(dev).unwrap_or(false);
         let found = self.transport.stale(&self.kernel, volume, is_mounted)?;
         match found.into_held() {
             None => Ok(()),
@@ -96,13 +101,64 @@ impl<K: Kernel> Context<'_, K> {
         }
     }
 
-    /// Detaches a device whose storage cannot be locked, if the mount table does not list it.
+    /// Removes the name that a raw device is bound by, which nothing needs from here on, and
+    /// detaches the device.
+    ///
+    /// # Errors
+    /// As [`Held::release`].
+    pub(super) fn release_raw(&self, volume: &VolumeId, device: Held<K>) -> Result<(), Failure> {
+        self.phase(Phase::Detach, || {
+            self.remove_name(volume, &device);
+            device.release(&self.kernel)
+        })
+    }
+
+    /// Unmounts the bind of a raw device that is no longer the volume's, and removes its name.
+    ///
+    /// # Errors
+    /// What the kernel refused.
+    pub(super) fn unmount_left(
+        &self,
+        volume: &VolumeId,
+        path: &Path,
+        stat: &Stat,
+    ) -> Result<(), Failure> {
+        let label = self.mounts().label(path, stat)?;
+        self.umount(path)?;
+        self.index.forget(path);
+        let driver = self.transport.driver();
+        if let Some(label) = label.filter(|label| label.is_of(driver, volume)) {
+            self.remove(volume, &label);
+        }
+        Ok(())
+    }
+
+    /// Removes the name that a raw device may have been bound by.
+    fn remove_name(&self, volume: &VolumeId, device: &Held<K>) {
+        let label = device.label(&self.kernel, self.transport.driver(), volume);
+        if let Ok(Some(label)) = label {
+            self.remove(volume, &label);
+        }
+    }
+
+    /// A name that stays leads to another volume one day, and nobody is led there by it: the next
+    /// start removes it.
+    fn remove(&self, volume: &VolumeId, label: &Label) {
+        if let Err(error) = label.remove(&self.kernel) {
+            tracing::debug!(
+                id = volume.as_str(),
+                "the name of its device is left: {error}"
+            );
+        }
+    }
+
+    /// Detaches a device whose storage cannot be locked, if the mount table shows it nowhere.
     fn release_unmounted(&self, volume: &VolumeId, device: Held<K>) -> Result<(), Failure> {
         let kernel = &self.kernel;
         let dev = device.dev(kernel)?;
         self.mounts().refuse_others(volume, dev)?;
         self.mounts().refuse_shown(volume, dev, &[])?;
         device.refuse_claimed(kernel)?;
-        self.phase(Phase::Detach, || device.release(kernel))
+        self.release_raw(volume, device)
     }
 }

@@ -218,8 +218,9 @@ fn subject<K: Kernel>(
     if !node.transport.carries_volumes(kernel, device)? {
         return Ok(None);
     }
-    let is_noted = node.index.is_noted_for(&path, &stat, volume);
     let is_block = stat.kind == FileKind::BlockDevice;
+    let is_noted = node.index.is_noted_for(&path, &stat, volume)
+        || verdict.held().is_none() && node.mounts().is_labelled(volume, &path, &stat)?;
     let backing = match &verdict {
         Verdict::Ours(held) => behind_held(kernel, &verdict, kernel.device_bytes(held.fd())?)?,
         Verdict::Stale(_) => Backing::Gone,

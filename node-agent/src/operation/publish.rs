@@ -85,6 +85,13 @@ fn run<K: Kernel>(
             Verdict::Stale(_) | Verdict::Removed => {
                 Failure::precondition(cx.transport.replaced(&request.id, &source_path))
             }
+            Verdict::Unbound => Failure::precondition(format!(
+                "the device of volume {} was detached while it is staged, and {} shows another \
+                 one, or none; delete the pods that use it here, so that it is unpublished and \
+                 unstaged",
+                request.id,
+                source_path.display()
+            )),
             _ => not_staged(request, &source_path),
         });
     };

@@ -11,7 +11,7 @@ use belay_server::request::{AbsPath, Unstage, VolumeId};
 
 use super::context::{Context, operation};
 use super::pending::is_wanted;
-use super::phase::{Operation, Phase, Progress};
+use super::phase::{Operation, Progress};
 use super::{Node, unstage};
 use crate::device::Verdict;
 use crate::kernel::Kernel;
@@ -39,7 +39,7 @@ fn run<K: Kernel>(cx: &Context<'_, K>, volume: &VolumeId) -> Result<(), Failure>
         Left::Nothing => Ok(()),
         Left::Device(Verdict::Stale(device)) => {
             device.refuse_claimed(&cx.kernel)?;
-            cx.phase(Phase::Detach, || device.release(&cx.kernel))
+            cx.release_raw(volume, device)
         }
         Left::Device(device) => {
             drop(device);
@@ -80,13 +80,13 @@ enum Left<K: Kernel> {
 
 fn left<K: Kernel>(node: &Node<K>, volume: &VolumeId) -> Result<Left<K>, Failure> {
     let kernel = &node.kernel;
-    let is_mounted = |dev| node.index.has(dev);
+    let is_mounted = |dev| node.mounts().is_mounted(dev).unwrap_or(false);
     let verdict = node.transport.left(kernel, volume, is_mounted)?;
     let Some(device) = verdict.held().map(|held| held.dev(kernel)).transpose()? else {
         return Ok(Left::Nothing);
     };
     let mut shown = node.mounts().others(volume, device, &[])?;
-    let mut covered = Covered::new(kernel, &node.transport, device);
+    let mut covered = Covered::new(kernel, &node.transport, volume, device);
     let Some(first) = shown.pop() else {
         let nowhere = covered.paths(&[])?.into_iter().next();
         return Ok(nowhere.map_or(Left::Device(verdict), Left::Shown));

@@ -13,14 +13,23 @@ use belay_server::request::VolumeId;
 use super::Node;
 use super::context::Context;
 use super::phase::Phase;
-use crate::device::Folder;
+use crate::device::{Folder, Label};
 use crate::kernel::Kernel;
 use crate::mounts::Covered;
 
 impl<K: Kernel> Node<K> {
-    /// Locks the volumes' directory for the lifetime of this agent; returns whether no other
-    /// process has it locked. Without the lock, no device may be freed that no call names: another
-    /// agent may be about to mount it.
+    /// Removes the names in `/dev` of devices that are detached, which an agent that was killed has
+    /// left: they would lead to other volumes. One that stays does no more harm than that.
+    pub(crate) fn remove_stale_names(&self) {
+        let driver = self.transport.driver();
+        if let Err(error) = Label::sweep(&self.kernel, driver) {
+            tracing::warn!("names of detached devices may be left in /dev/belay/{driver}: {error}");
+        }
+    }
+
+    /// Takes the lock of the volumes' folder, which stays with this agent to the end; whether no
+    /// other process has it. Without it nothing may be freed that no call names: another agent may
+    /// be about to show such a device.
     ///
     /// # Errors
     /// The kernel's error.
@@ -82,9 +91,18 @@ impl<K: Kernel> Node<K> {
         let Some(remnant) = folder.remnant(kernel, volume, number)? else {
             return Ok(false);
         };
-        // The table lists mounts that the index lacks, such as a bind under another mount.
-        let shown = Covered::new(kernel, &self.transport, remnant.dev(kernel)?).paths(&[])?;
-        Ok(shown.is_empty() && remnant.release_unused(kernel)?)
+        // What the index does not know of is in the table: a bind beneath another mount, say.
+        let mut shown = Covered::new(kernel, &self.transport, volume, remnant.dev(kernel)?);
+        let shown = shown.paths(&[])?;
+        if !shown.is_empty() {
+            return Ok(false);
+        }
+        let name = remnant.label(kernel, self.transport.driver(), volume)?;
+        let is_freed = remnant.release_unused(kernel)?;
+        if let (true, Some(name)) = (is_freed, name) {
+            name.remove(kernel)?;
+        }
+        Ok(is_freed)
     }
 
     fn free_left(&self, volume: &VolumeId) -> Result<bool, Failure> {

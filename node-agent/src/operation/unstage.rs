@@ -4,6 +4,8 @@
 //! device is held before the unmount, since nothing identifies it afterwards. A raw device is
 //! unbound only after reading the mount table, which lists binds by any process at any path.
 
+use std::path::Path;
+
 use belay_server::call::Failure;
 use belay_server::request::Unstage;
 
@@ -119,7 +121,6 @@ fn unstage_device<K: Kernel>(
     request: &Unstage,
     stat: &Stat,
 ) -> Result<(), Failure> {
-    let kernel = &cx.kernel;
     let path = block_path(&request.staging);
     if stat.mount_root && stat.kind == FileKind::BlockDevice {
         let (dev, verdict) = cx
@@ -141,18 +142,26 @@ fn unstage_device<K: Kernel>(
             // If its file is missing, only this bind lets a retry find the device.
             cx.mounts().refuse_shown(&request.id, dev, &[&path])?;
         }
+        let Some(device) = verdict.into_held() else {
+            cx.unmount_left(&request.id, &path, stat)?;
+            return remove_file(cx, &path);
+        };
         cx.umount(&path)?;
         cx.index.forget(&path);
-        if let Some(device) = verdict.into_held() {
-            cx.phase(Phase::Detach, || {
-                cx.mounts().refuse_shown(&request.id, dev, &[])?;
-                device.release(kernel)
-            })?;
-        }
+        cx.phase(Phase::Detach, || {
+            cx.mounts().refuse_shown(&request.id, dev, &[])
+        })?;
+        cx.release_raw(&request.id, device)?;
     }
-    match kernel.look(&path)? {
+    remove_file(cx, &path)
+}
+
+/// Removes the file that a stage has made to bind the device onto.
+fn remove_file<K: Kernel>(cx: &Context<'_, K>, path: &Path) -> Result<(), Failure> {
+    let kernel = &cx.kernel;
+    match kernel.look(path)? {
         Some(left) if left.kind == FileKind::File && left.bytes == 0 && !left.mount_root => {
-            Ok(cx.phase(Phase::Remove, || kernel.unlink(&path))?)
+            Ok(cx.phase(Phase::Remove, || kernel.unlink(path))?)
         }
         None => Ok(()),
         Some(_) => Err(Failure::precondition(format!(

@@ -9,12 +9,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use belay_contract::disk::DiskIdentity;
 use belay_server::call::Failure;
-use belay_server::identity::DriverName;
-use belay_server::request::VolumeId;
 use tokio::sync::watch;
 
 use super::identity::{Identity, Match};
 use super::missing::{Missing, words};
+use super::owner::Owner;
 use super::volume::is_plugged;
 use crate::device::Sought;
 use crate::kernel::{self, Dev, Disk, Disks};
@@ -31,14 +30,7 @@ struct Inner {
     users: BTreeMap<Owner, User>,
 }
 
-/// A volume and its driver.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Owner {
-    driver: String,
-    volume: VolumeId,
-}
-
-/// The disk that a volume needs, and the one that it has.
+/// What a volume wants, and what it has.
 struct User {
     wanted: DiskIdentity,
     /// By number and sequence number.
@@ -60,15 +52,6 @@ enum State {
     /// It has answered with an error.
     Unread(String),
     Known(Arc<Identity>),
-}
-
-impl Owner {
-    pub(super) fn new(driver: &DriverName, volume: &VolumeId) -> Self {
-        Owner {
-            driver: driver.as_str().to_owned(),
-            volume: volume.clone(),
-        }
-    }
 }
 
 impl DiskIndex {
@@ -204,7 +187,41 @@ impl DiskIndex {
         found.map(|(disk, ..)| disk)
     }
 
-    /// The identity of the volume's disk, as given by a stage.
+    /// Takes a disk of which only the beginning of a serial is known for the volume's, as a stage
+    /// does: if nothing else has or wants the same now, whatever comes later.
+    ///
+    /// # Errors
+    /// `FAILED_PRECONDITION` when another disk or volume shares it; `ABORTED` while a disk has not
+    /// answered that might.
+    pub(super) fn claim(
+        &self,
+        owner: &Owner,
+        wanted: &DiskIdentity,
+        disk: &Disk,
+        identity: &Identity,
+    ) -> Result<(), Failure> {
+        let mut inner = self.lock();
+        if inner.held_by(owner).is_some_and(|held| held == disk) {
+            return Ok(());
+        }
+        inner.only(wanted)?;
+        inner.refuse_taken(owner, disk, identity)?;
+        if inner.is_any_awaited() {
+            return Err(Failure::busy(format!(
+                "{} shows only the beginning of a serial, and another disk that may show the same \
+                 has not answered yet; try again",
+                disk.name
+            )));
+        }
+        let user = User {
+            wanted: wanted.clone(),
+            held: Some((disk.dev, disk.diskseq)),
+        };
+        inner.users.insert(owner.clone(), user);
+        Ok(())
+    }
+
+    /// What a stage has said that the volume's disk is recognised by.
     pub(super) fn wanted(&self, owner: &Owner) -> Option<DiskIdentity> {
         let inner = self.lock();
         inner.users.get(owner).map(|user| user.wanted.clone())

@@ -7,6 +7,7 @@
 mod identity;
 mod index;
 mod missing;
+mod owner;
 #[cfg(test)]
 mod tests;
 mod volume;

@@ -6,7 +6,8 @@ use belay_contract::disk::DiskIdentity;
 use belay_server::call::Kind;
 use belay_server::request::VolumeId;
 
-use super::index::{DiskIndex, Owner};
+use super::index::DiskIndex;
+use super::owner::Owner;
 use super::volume::VolumeDisk;
 use crate::device::Sought;
 use crate::kernel::fake::{Fake, Fault, Machine, Plug};

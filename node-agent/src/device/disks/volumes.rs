@@ -11,10 +11,11 @@ use belay_server::identity::DriverName;
 use belay_server::request::VolumeId;
 
 use super::identity::Match;
-use super::index::{DiskIndex, Owner};
+use super::index::DiskIndex;
 use super::missing::words;
+use super::owner::Owner;
 use super::volume::{Plugged, VolumeDisk, is_plugged, node, open};
-use crate::device::{Backing, Sought, Verdict, mixed_up};
+use crate::device::{Backing, Intent, Sought, Verdict, mixed_up};
 use crate::kernel::{self, Dev, DiskAt, Disks, Kernel};
 
 /// The volumes of a driver that are disks.
@@ -108,15 +109,18 @@ impl DiskVolumes {
         words(&self.wanted(volume))
     }
 
-    /// The relation of that device to the volume. Queries the disk if its identity is unknown.
+    /// What the device of that number is to the volume; of that sequence number, if one is given.
+    /// Asks the disk if it has not been asked before.
     ///
     /// # Errors
-    /// The kernel's or the disk's.
+    /// `FAILED_PRECONDITION` when the volume shall be used and what the disk says is not the
+    /// volume's alone, `ABORTED` while that is not known; what the kernel or the disk refused.
     pub(in crate::device) fn verdict<K: Kernel>(
         &self,
         kernel: &K,
         volume: &VolumeId,
-        dev: Dev,
+        (dev, diskseq): (Dev, Option<u64>),
+        intent: Intent,
     ) -> Result<Verdict<K, Plugged>, Failure> {
         if dev.is_anonymous() {
             return Ok(Verdict::Foreign);
@@ -126,12 +130,21 @@ impl DiskVolumes {
             DiskAt::Other => return Ok(Verdict::Foreign),
             DiskAt::Nothing => return Ok(Verdict::Removed),
         };
+        if diskseq.is_some_and(|diskseq| diskseq != disk.diskseq) {
+            return Ok(Verdict::Removed);
+        }
         let Some(identity) = self.index.identity(kernel, &disk)? else {
             return Ok(Verdict::Removed);
         };
         let wanted = self.wanted(volume);
-        if identity.matches(&wanted) == Match::No {
-            return Ok(Verdict::Foreign);
+        match identity.matches(&wanted) {
+            Match::No => return Ok(Verdict::Foreign),
+            // The bind itself says whose it is.
+            Match::Cut if intent == Intent::Use && diskseq.is_none() => {
+                self.index
+                    .claim(&self.owner(volume), &wanted, &disk, &identity)?;
+            }
+            Match::Cut | Match::Whole => {}
         }
         let device = open(kernel, &disk, &wanted)?;
         Ok(device.map_or(Verdict::Removed, Verdict::Ours))

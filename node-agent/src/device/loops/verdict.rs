@@ -15,7 +15,8 @@ use crate::device::{Backing, Intent, Verdict};
 use crate::kernel::{Cause, Dev, FileKind, Kernel, LoopStatus};
 
 impl<K: Kernel> LoopDir<K> {
-    /// The relation of that device to the volume.
+    /// What the device of that number is to the volume; of that sequence number, if one is given:
+    /// a number whose device was unbound since shows what it was bound to after that.
     ///
     /// # Errors
     /// `INVALID_ARGUMENT` for an id that is not a file name; else the kernel's error, also if the
@@ -24,13 +25,13 @@ impl<K: Kernel> LoopDir<K> {
         &self,
         kernel: &K,
         volume: &VolumeId,
-        dev: Dev,
+        (dev, diskseq): (Dev, Option<u64>),
         intent: Intent,
     ) -> Result<Verdict<K, Bound<K>>, Failure> {
         let Some(number) = kernel.loop_number(dev) else {
             return Ok(Verdict::Foreign);
         };
-        let failure = match self.compare(kernel, volume, dev, number) {
+        let failure = match self.compare(kernel, volume, (dev, diskseq), number) {
             Err(failure) if intent == Intent::TakeDown && failure.kind == Kind::System => failure,
             verdict => return verdict,
         };
@@ -44,7 +45,7 @@ impl<K: Kernel> LoopDir<K> {
         &self,
         kernel: &K,
         volume: &VolumeId,
-        dev: Dev,
+        (dev, diskseq): (Dev, Option<u64>),
         number: u32,
     ) -> Result<Verdict<K, Bound<K>>, Failure> {
         let Some(mut device) = Device::open(kernel, number)? else {
@@ -52,6 +53,11 @@ impl<K: Kernel> LoopDir<K> {
         };
         if device.dev(kernel)? != dev {
             return Ok(Verdict::Foreign);
+        }
+        if let Some(diskseq) = diskseq
+            && kernel.diskseq(device.fd())? != diskseq
+        {
+            return Ok(Verdict::Unbound);
         }
         let file = self.name_if_any(kernel, volume)?;
         match device.ask(kernel)? {

@@ -75,9 +75,11 @@ impl State {
             if self.openers(number) == 0 {
                 // The last close writes back the cache (block/bdev.c).
                 self.flush_cache(number, 0..u64::MAX);
+                let diskseq = self.number();
                 let device = self.loops.get_mut(&number).unwrap();
                 if device.binding.as_ref().is_some_and(|b| b.mode.autoclear) {
                     device.binding = None;
+                    device.diskseq = diskseq;
                     device.running_down = false;
                 }
             }

@@ -3,8 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use rustix::io::Errno;
-
+use super::answers::GONE;
 use super::loops::{Binding, Loop};
 use super::state::{Answer, InodeKind, State, loop_dev};
 use super::{Fake, Machine};
@@ -17,9 +16,6 @@ const MAJOR: u32 = 252;
 const MINORS: u32 = 16;
 /// `VIRTIO_BLK_ID_BYTES` (include/uapi/linux/virtio_blk.h).
 const SERIAL_BYTES: usize = 20;
-
-/// "It is not there" is an answer.
-const GONE: &[Errno] = &[Errno::NOENT];
 
 /// A disk as it is plugged in.
 #[derive(Clone)]
@@ -43,7 +39,6 @@ impl Plug {
 
 pub(super) struct Plugged {
     pub(super) plug: Plug,
-    diskseq: u64,
     pub(super) is_removed: bool,
 }
 
@@ -100,13 +95,12 @@ impl State {
         let bytes = self.file(ino).unwrap().contents.bytes();
         let device = Loop {
             binding: Some(Binding::of_disk(ino, bytes)),
+            diskseq: self.number(),
             running_down: false,
         };
         self.loops.insert(number, device);
-        let diskseq = self.number();
         let disk = Plugged {
             plug,
-            diskseq,
             is_removed: false,
         };
         self.disks.insert(number, disk);
@@ -158,16 +152,17 @@ impl State {
 
     pub(super) fn diskseq(&self, fd: u64) -> Answer<u64> {
         let number = self.object(fd)?.device()?;
-        Ok(self.disks.get(&number).map_or(0, |disk| disk.diskseq))
+        Ok(self.loops.get(&number).map_or(0, |device| device.diskseq))
     }
 
     fn shown(&self, number: u32) -> Option<Disk> {
-        let disk = self.disks.get(&number).filter(|disk| !disk.is_removed)?;
-        let binding = self.loops.get(&number)?.binding.as_ref()?;
+        self.disks.get(&number).filter(|disk| !disk.is_removed)?;
+        let device = self.loops.get(&number)?;
+        let binding = device.binding.as_ref()?;
         Some(Disk {
             dev: device_dev(number),
             name: self.device_name(number),
-            diskseq: disk.diskseq,
+            diskseq: device.diskseq,
             bytes: binding.bytes,
         })
     }
@@ -212,6 +207,17 @@ impl Disks for Fake {
             let mut shown = state.disks.keys().filter_map(|number| state.shown(*number));
             let found = shown.find(|disk| disk.name == name);
             Ok(found.map(|disk| disk.dev))
+        })
+    }
+
+    fn diskseq_named(&self, name: &str) -> Result<Option<u64>> {
+        let path = format!("/sys/class/block/{name}/diskseq");
+        self.call("read", path, GONE, |state| {
+            let mut devices = state.loops.iter();
+            let is_it = |number: u32| state.device_name(number) == name;
+            let is_there = |number| state.disks.get(&number).is_none_or(|disk| !disk.is_removed);
+            let found = devices.find(|(number, _)| is_it(**number) && is_there(**number));
+            Ok(found.map(|(_, device)| device.diskseq))
         })
     }
 

@@ -95,6 +95,35 @@ impl State {
         Ok(())
     }
 
+    /// link(2). `/dev` may take no names.
+    pub(super) fn link(&mut self, path: &Path, name: &Path) -> Answer<()> {
+        let (from, to) = (self.walk(path)?, self.parent(name)?);
+        if self.has_fixed_dev {
+            return Err(Errno::ROFS);
+        }
+        match self.child(to.0.ino, &to.1) {
+            Ok(_) => return Err(Errno::EXIST),
+            Err(Errno::NOENT) => {}
+            Err(errno) => return Err(errno),
+        }
+        if from.mount != to.0.mount {
+            return Err(Errno::XDEV);
+        }
+        self.add_name(to.0.ino, &to.1, from.ino);
+        Ok(())
+    }
+
+    pub(super) fn names(&self, path: &Path) -> Answer<Vec<String>> {
+        let place = match self.walk(path) {
+            Err(Errno::NOENT) => return Ok(Vec::new()),
+            place => place?,
+        };
+        match &self.inode(place.ino)?.kind {
+            InodeKind::Directory(names) => Ok(names.keys().cloned().collect()),
+            _ => Err(Errno::NOTDIR),
+        }
+    }
+
     pub(super) fn flock(&mut self, fd: u64) -> Answer<bool> {
         let ino = self.object(fd)?.place()?.ino;
         Ok(*self.locks.entry(ino).or_insert(fd) == fd)

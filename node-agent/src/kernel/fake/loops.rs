@@ -14,7 +14,9 @@ use crate::kernel::{LoopFile, LoopMode, LoopStatus, Open};
 #[derive(Default)]
 pub(super) struct Loop {
     pub(super) binding: Option<Binding>,
-    /// `Lo_rundown`: it waits for its last close, and every open fails.
+    /// Another one since each binding and unbinding, as of each disk.
+    pub(super) diskseq: u64,
+    /// `Lo_rundown`: it waits for its last close, and nobody can open it.
     pub(super) running_down: bool,
 }
 
@@ -157,7 +159,10 @@ impl State {
                 .push(format!("inode {} was bound without its lock", place.ino));
         }
         let bytes = self.file(place.ino)?.contents.bytes();
-        self.loops.get_mut(&number).unwrap().binding = Some(Binding {
+        let diskseq = self.number();
+        let bound = self.loops.get_mut(&number).unwrap();
+        bound.diskseq = diskseq;
+        bound.binding = Some(Binding {
             description: file,
             name: name.to_owned(),
             ino: place.ino,

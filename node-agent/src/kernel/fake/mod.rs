@@ -4,6 +4,7 @@
 //!
 //! Tests that run on both compare each call with the real kernel.
 
+mod answers;
 mod btrfs;
 mod clean;
 mod disks;

@@ -33,6 +33,7 @@ impl State {
         let mount = Mount {
             superblock,
             root: self.superblocks[&superblock].root,
+            name: PathBuf::new(),
             attrs,
             group: None,
             on: None,
@@ -67,6 +68,7 @@ impl State {
         }
         let (superblock, root, attrs, group) =
             (mount.superblock, mount.root, mount.attrs, mount.group);
+        let name = mount.name.clone();
         for peer in peers {
             let copy = self.number();
             let on = Some(Place {
@@ -77,6 +79,7 @@ impl State {
             let mount = Mount {
                 superblock,
                 root,
+                name: name.clone(),
                 attrs,
                 group,
                 on,
@@ -87,12 +90,20 @@ impl State {
         Ok(())
     }
 
-    /// A copy of one mount with that place as its root, in the same peer group.
-    pub(super) fn clone_mount(&mut self, place: Place) -> Answer<Object> {
+    /// A copy of one mount with that place as its root; it joins the peers of the first.
+    pub(super) fn clone_mount(&mut self, fd: u64) -> Answer<Object> {
+        let place = self.object(fd)?.place()?;
         let original = self.mounts.get(&place.mount).ok_or(Errno::INVAL)?;
+        let opened = Path::new(&self.open[&fd].path);
+        let below = opened.strip_prefix(&original.point).unwrap_or(opened);
+        let name = match place.ino == original.root {
+            true => original.name.clone(),
+            false => original.name.join(below),
+        };
         let mount = Mount {
             superblock: original.superblock,
             root: place.ino,
+            name,
             attrs: original.attrs,
             group: original.group,
             on: None,
@@ -129,6 +140,9 @@ impl State {
         if moved.on.is_some() {
             return Err(Errno::INVAL);
         }
+        if !self.is_named(&self.mounts[&mount]) {
+            return Err(Errno::NOENT);
+        }
         let is_directory = matches!(
             self.inode(self.mounts[&mount].root)?.kind,
             InodeKind::Directory(_)
@@ -142,6 +156,31 @@ impl State {
         self.attach(mount, onto, &point)?;
         self.note_raw_use(mount);
         Ok(())
+    }
+
+    pub(super) fn mount_root(&self, path: &Path) -> Answer<Option<PathBuf>> {
+        let place = self.walk(path)?;
+        let mount = &self.mounts[&place.mount];
+        Ok((mount.root == place.ino).then(|| self.root_name(mount)))
+    }
+
+    /// The root of a mount as mountinfo shows it.
+    fn root_name(&self, mount: &Mount) -> PathBuf {
+        let name = Path::new("/").join(&mount.name);
+        match self.is_named(mount) {
+            true => name,
+            false => PathBuf::from(format!("{}//deleted", name.display())),
+        }
+    }
+
+    /// The name that the root of a mount had still leads to it.
+    fn is_named(&self, mount: &Mount) -> bool {
+        let mut found = self.superblocks[&mount.superblock].root;
+        let mut names = mount.name.iter().filter_map(|name| name.to_str());
+        names.all(|name| {
+            let child = self.child(found, name);
+            child.map(|child| found = child).is_ok()
+        }) && found == mount.root
     }
 
     pub(super) fn umount(&mut self, path: &Path) -> Answer<()> {
@@ -182,17 +221,12 @@ impl State {
         attached
             .map(|mount| {
                 let superblock = &self.superblocks[&mount.superblock];
-                let root = match self.loop_of(mount.root) {
-                    _ if superblock.root == mount.root => PathBuf::from("/"),
-                    Some(number) => Path::new("/").join(self.device_name(number)),
-                    None => PathBuf::from("/part"),
-                };
                 let source = superblock
                     .on
                     .map(|number| Path::new("/dev").join(self.device_name(number)));
                 MountEntry {
                     dev: superblock.dev,
-                    root,
+                    root: self.root_name(mount),
                     point: mount.point.clone(),
                     fs_type: superblock.fs_type.clone(),
                     source: source.unwrap_or_else(|| PathBuf::from("none")),

@@ -39,6 +39,8 @@ pub(super) struct State {
     pub(super) is_beside_first_process: bool,
     /// No process gets a lease, as on NFS.
     pub(super) grants_no_leases: bool,
+    /// `/dev` takes no new names.
+    pub(super) has_fixed_dev: bool,
     numbers: u64,
 }
 
@@ -85,6 +87,8 @@ pub(super) struct Superblock {
 pub(super) struct Mount {
     pub(super) superblock: u64,
     pub(super) root: u64,
+    /// How that was called when it was mounted; for the root of the filesystem, nothing.
+    pub(super) name: PathBuf,
     pub(super) attrs: MountAttrs,
     /// The peer group; `None` is private.
     pub(super) group: Option<u64>,
@@ -170,6 +174,7 @@ impl State {
             violations: Vec::new(),
             is_beside_first_process: true,
             grants_no_leases: false,
+            has_fixed_dev: false,
             numbers: 0,
         };
         let root = state.make_superblock("ext4", Dev { major: 8, minor: 1 }, None);

@@ -39,7 +39,12 @@ impl Machine {
         self.lock().grants_no_leases = true;
     }
 
-    /// Mounts a tmpfs over a directory.
+    /// From now on no name can be made in `/dev`.
+    pub(crate) fn fix_dev(&self) {
+        self.lock().has_fixed_dev = true;
+    }
+
+    /// Mounts a tmpfs over a folder.
     pub(crate) fn cover(&self, folder: &Path) {
         let mut state = self.lock();
         let dev = Dev { major: 0, minor: 7 };
@@ -65,7 +70,9 @@ impl Machine {
         for number in numbers {
             if state.openers(number) == 0 {
                 state.flush_cache(number, 0..u64::MAX);
-                state.loops.get_mut(&number).unwrap().binding = None;
+                let diskseq = state.number();
+                let device = state.loops.get_mut(&number).unwrap();
+                (device.binding, device.diskseq) = (None, diskseq);
             }
         }
         state.clean();

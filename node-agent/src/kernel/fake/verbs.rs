@@ -6,31 +6,15 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
+use super::answers::{GONE, NONE, NOT_MOUNTED, named, text};
 use super::disks::{DISKS, device_dev};
-use super::state::{Context, File, InodeKind, Names, Object, loop_dev};
+use super::state::{Context, File, InodeKind, Names, Object, State, loop_dev};
 use super::{Fake, Fd, mkfs};
 use crate::kernel::{
     BtrfsErrors, BtrfsGeometry, Child, ChildEnd, Dev, Ext4Errors, Kernel, LoopFile, LoopMode,
     LoopStatus, MountAttrs, MountEntry, MountFacts, Open, Openers, Result, Stat, Usage,
     XfsGeometry,
 };
-
-/// ENOENT as a result, which the real kernel returns only if it is true.
-const GONE: &[Errno] = &[Errno::NOENT];
-/// umount2: "nothing is mounted there".
-const NOT_MOUNTED: &[Errno] = &[Errno::NOENT, Errno::INVAL];
-const NONE: &[Errno] = &[];
-
-/// The path by which a descriptor was opened.
-fn named(fd: &Fd) -> String {
-    let state = fd.machine.lock();
-    let found = state.open.get(&fd.id);
-    found.map_or_else(String::new, |d| d.path.clone())
-}
-
-fn text(path: &Path) -> String {
-    path.display().to_string()
-}
 
 impl Kernel for Fake {
     type Fd = Fd;
@@ -110,6 +94,14 @@ impl Kernel for Fake {
         self.call("unlink", text(path), GONE, |state| {
             state.remove(path, false)
         })
+    }
+
+    fn link(&self, path: &Path, name: &Path) -> Result<()> {
+        self.call("link", text(name), NONE, |state| state.link(path, name))
+    }
+
+    fn names(&self, path: &Path) -> Result<Vec<String>> {
+        self.call("getdents", text(path), GONE, |state| state.names(path))
     }
 
     fn flock(&self, fd: &Fd) -> Result<bool> {
@@ -281,7 +273,7 @@ impl Kernel for Fake {
 
     fn open_tree(&self, fd: &Fd) -> Result<Fd> {
         self.open_by("open_tree", named(fd), NONE, |state| {
-            state.clone_mount(state.object(fd.id)?.place()?)
+            state.clone_mount(fd.id)
         })
     }
 
@@ -316,6 +308,11 @@ impl Kernel for Fake {
                 .contains_key(&mount_id)
                 .then(|| state.facts(mount_id)))
         })
+    }
+
+    fn mount_root(&self, path: &Path, _: u64) -> Result<Option<PathBuf>> {
+        let root = |state: &mut State| state.mount_root(path);
+        self.call("statmount", text(path), NOT_MOUNTED, root)
     }
 
     fn mount_holding(&self, path: &Path) -> Result<Option<MountFacts>> {

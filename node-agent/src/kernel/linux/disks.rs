@@ -59,6 +59,10 @@ impl Disks for Linux {
         text.map(|text| dev_in(&path, &text)).transpose()
     }
 
+    fn diskseq_named(&self, name: &str) -> Result<Option<u64>> {
+        integer(&Path::new(BY_NAME).join(name).join("diskseq"))
+    }
+
     fn disk_facts(&self, disk: &Disk) -> Result<Option<DiskFacts>> {
         let folder = Path::new(BLOCK).join(&disk.name);
         let Some(bus) = bus_of(&folder)? else {

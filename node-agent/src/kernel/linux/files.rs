@@ -184,6 +184,29 @@ pub(super) fn unlink(path: &Path) -> Result<()> {
     rustix::fs::unlink(path).map_err(|errno| Error::at("unlink", path, errno))
 }
 
+/// See [`crate::kernel::Kernel::link`].
+pub(super) fn link(path: &Path, name: &Path) -> Result<()> {
+    rustix::fs::link(path, name).map_err(|errno| Error::at("link", name, errno))
+}
+
+/// See [`crate::kernel::Kernel::names`].
+pub(super) fn names(path: &Path) -> Result<Vec<String>> {
+    let failed = |error: std::io::Error| {
+        let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
+        Error::at("getdents", path, errno)
+    };
+    let entries = match std::fs::read_dir(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.map_err(failed)?,
+    };
+    let name = |entry: std::io::Result<std::fs::DirEntry>| {
+        Ok(entry.map_err(failed)?.file_name().into_string().ok())
+    };
+    entries
+        .filter_map(|entry| name(entry).transpose())
+        .collect()
+}
+
 /// See [`crate::kernel::Kernel::flock`].
 pub(super) fn flock(fd: &OwnedFd) -> Result<bool> {
     match retry_on_intr(|| rustix::fs::flock(fd, FlockOperation::NonBlockingLockExclusive)) {

@@ -123,6 +123,14 @@ impl Kernel for Linux {
         files::unlink(path)
     }
 
+    fn link(&self, path: &Path, name: &Path) -> Result<()> {
+        files::link(path, name)
+    }
+
+    fn names(&self, path: &Path) -> Result<Vec<String>> {
+        files::names(path)
+    }
+
     fn flock(&self, fd: &OwnedFd) -> Result<bool> {
         files::flock(fd)
     }
@@ -282,6 +290,13 @@ impl Kernel for Linux {
         }
         statmount::facts_of(mount_id)
             .map_err(|errno| Error::new("statmount", format!("mount {mount_id}"), errno))
+    }
+
+    fn mount_root(&self, path: &Path, mount_id: u64) -> Result<Option<PathBuf>> {
+        match self.has_statmount && mount_id != 0 {
+            true => statmount::root_of(mount_id).map_err(|e| Error::at("statmount", path, e)),
+            false => mountinfo::root(path),
+        }
     }
 
     fn mount_holding(&self, path: &Path) -> Result<Option<MountFacts>> {

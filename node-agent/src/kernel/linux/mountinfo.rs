@@ -35,6 +35,15 @@ pub(super) fn facts(path: &Path) -> Result<Option<MountFacts>> {
     facts_of(files::mount_id(path, false)?)
 }
 
+/// The part of its filesystem that is mounted on `path`; `None` where nothing is.
+pub(super) fn root(path: &Path) -> Result<Option<PathBuf>> {
+    let Some(MountId::Listed(id) | MountId::Unique(id)) = files::mount_id(path, false)? else {
+        return Ok(None);
+    };
+    let found = read()?.into_iter().find(|line| line.id == id);
+    Ok(found.map(|line| line.entry.root))
+}
+
 /// The mount that `path` is in.
 pub(super) fn holding(path: &Path) -> Result<Option<MountFacts>> {
     facts_of(files::holding_mount_id(path, false)?)

@@ -8,8 +8,9 @@
     reason = "neither rustix nor libc has a function for statmount"
 )]
 
-use std::ffi::CStr;
-use std::path::Path;
+use std::ffi::{CStr, OsStr};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
@@ -24,6 +25,7 @@ const SYS_STATMOUNT: libc::c_long = 457;
 
 const STATMOUNT_SB_BASIC: u64 = 0x01;
 const STATMOUNT_MNT_BASIC: u64 = 0x02;
+const STATMOUNT_MNT_ROOT: u64 = 0x08;
 const STATMOUNT_FS_TYPE: u64 = 0x20;
 const WANTED: u64 = STATMOUNT_SB_BASIC | STATMOUNT_MNT_BASIC | STATMOUNT_FS_TYPE;
 /// Since Linux 6.11; older kernels leave it out of the returned mask.
@@ -64,8 +66,13 @@ struct StatMount {
     mnt_attr: u64,
     mnt_propagation: u64,
     mnt_peer_group: u64,
-    /// `mnt_master` and all later fields: not requested.
-    rest: [u64; 53],
+    mnt_master: u64,
+    propagate_from: u64,
+    /// Where in `strings` it begins.
+    mnt_root: u32,
+    /// And all that came after it: not asked for.
+    mnt_point: u32,
+    rest: [u64; 50],
     strings: [u8; STRINGS_BYTES],
 }
 
@@ -136,6 +143,18 @@ pub(super) fn facts_of(id: u64) -> rustix::io::Result<Option<MountFacts>> {
     }))
 }
 
+/// The root of the mount with that unique id; `None` when it is gone.
+pub(super) fn root_of(id: u64) -> rustix::io::Result<Option<PathBuf>> {
+    let found = match statmount(id, MNT_ID_REQ_SIZE_VER0, STATMOUNT_MNT_ROOT) {
+        // Of no name of ours, which are shorter.
+        Err(Errno::OVERFLOW | Errno::NOENT) => return Ok(None),
+        found => found?,
+    };
+    let root = string_at(&found.strings, found.mnt_root).ok_or(Errno::NODATA)?;
+    let root = OsStr::from_bytes(root.to_bytes());
+    Ok((found.mask & STATMOUNT_MNT_ROOT != 0).then(|| root.into()))
+}
+
 fn statmount(mnt_id: u64, size: u32, wanted: u64) -> rustix::io::Result<StatMount> {
     let request = MntIdReq {
         size,
@@ -159,7 +178,11 @@ fn statmount(mnt_id: u64, size: u32, wanted: u64) -> rustix::io::Result<StatMoun
         mnt_attr: 0,
         mnt_propagation: 0,
         mnt_peer_group: 0,
-        rest: [0; 53],
+        mnt_master: 0,
+        propagate_from: 0,
+        mnt_root: 0,
+        mnt_point: 0,
+        rest: [0; 50],
         strings: [0; STRINGS_BYTES],
     };
     let (from, to): (*const MntIdReq, *mut StatMount) = (&request, &mut found);

@@ -4,7 +4,8 @@
 //! be released explicitly if the stage fails. If a crash leaves it bound, the next stage or unstage
 //! of the volume finds it by the lock on its file.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Once;
 
 use belay_contract::publish_context::PublishContext;
 use belay_server::call::{Certainty, Failure};
@@ -15,7 +16,7 @@ use super::super::phase::Phase;
 use super::super::plan::{fit, is_read_only};
 use super::super::{Node, Staged};
 use super::attach;
-use crate::device::{Held, Intent, Purpose, Sought, Verdict};
+use crate::device::{Held, Intent, Label, Purpose, Sought, Verdict};
 use crate::filesystem::begin_use;
 use crate::kernel::{FileKind, Kernel, MountAttrs, Stat};
 use crate::mounts::block_path;
@@ -56,9 +57,11 @@ pub(super) fn stage<K: Kernel>(
                     let why = cx.transport.replaced(&request.id, &path);
                     return Err(Failure::incompatible(why));
                 }
-                // The bind of a removed device: it would show the next volume that gets the
-                // device's number.
-                Verdict::Unbound | Verdict::Removed => cx.umount(&path)?,
+                // What a device left behind when it was taken away: the bind would show the next
+                // volume that gets its number.
+                Verdict::Unbound | Verdict::Removed => {
+                    cx.unmount_left(&request.id, &path, &stat)?;
+                }
                 _ if cx.index.is_noted_for(&path, &stat, &request.id) => cx.umount(&path)?,
                 Verdict::Foreign => return Err(other_device(request, &path)),
             }
@@ -82,8 +85,8 @@ pub(super) fn stage<K: Kernel>(
     });
     match bound {
         Ok(()) => Ok(Staged::Done),
-        // The caller must retry: no other call frees the device.
-        Err(failure) => match cx.phase(Phase::Detach, || device.release(&cx.kernel)) {
+        // The caller must come back: nobody else would free the device.
+        Err(failure) => match cx.release_raw(&request.id, device) {
             // The bind's file may still be there.
             Ok(()) if failure.certainty == Certainty::MayBeRunning => Err(failure),
             Ok(()) => Err(failure.rolled_back()),
@@ -128,7 +131,25 @@ fn staged_before<K: Kernel>(
     Ok(Staged::Done)
 }
 
-/// Binds the device node onto `path`, which is created if necessary.
+/// The name to bind the device by, which the mount shows from then on. Without one, a number that
+/// goes to another volume is not noticed after a restart.
+fn named<K: Kernel>(kernel: &K, label: &Label, node: &Path) -> Option<PathBuf> {
+    static SAID: Once = Once::new();
+    match label.make(kernel, node) {
+        Ok(path) => Some(path),
+        Err(error) => {
+            SAID.call_once(|| {
+                tracing::warn!(
+                    "raw block volumes are bound without a name of their own: {error}; until /dev \
+                     can be written, do not detach their devices by hand (losetup --detach)"
+                );
+            });
+            None
+        }
+    }
+}
+
+/// Binds the device node onto `path`, which is made if need be.
 fn bind<K: Kernel>(
     cx: &Context<'_, K>,
     request: &Stage,
@@ -137,7 +158,11 @@ fn bind<K: Kernel>(
 ) -> Result<(), Failure> {
     let kernel = &cx.kernel;
     let dev = device.dev(kernel)?;
-    let device_node = kernel.open_path(device.path())?;
+    let label = device.label(kernel, cx.transport.driver(), &request.id)?;
+    let named = label
+        .as_ref()
+        .and_then(|label| named(kernel, label, device.path()));
+    let device_node = kernel.open_path(named.as_deref().unwrap_or(device.path()))?;
     if kernel.stat(&device_node)?.rdev != dev {
         return Err(Failure::bug(format!(
             "{} is no longer device {dev}",

@@ -105,7 +105,9 @@ pub(crate) fn start_with<K: Kernel>(kernel: K, transport: Transport<K>, base: &P
     let index = MountIndex::scan(&kernel, &transport).unwrap();
     let kubelet_dir = KubeletDir::open(&kernel, base).unwrap();
     let kubelet_dir = Some(Arc::new(kubelet_dir.assumed_seen()));
-    Node::new(kernel, transport, index, kubelet_dir)
+    let node = Node::new(kernel, transport, index, kubelet_dir);
+    node.remove_stale_names();
+    node
 }
 
 /// Handles a uevent about the disks.

@@ -110,6 +110,54 @@ fn a_volume_is_taken_down_though_another_disk_says_the_same_by_now() {
     }
 }
 
+/// Nothing but the beginning of a serial leads from the mount to the volume then.
+#[test]
+fn after_a_restart_a_mount_is_not_used_while_another_disk_or_volume_shares_its_serial() {
+    let world = world();
+    let volume = world.volume(ALIKE[0], Form::Ext4);
+    let raw = world.volume("0123456789-9876543210-a", Form::Block);
+    for volume in [&volume, &raw] {
+        calls(&world.start(), volume, &[Verb::Stage, Verb::Publish(1)]);
+    }
+    let other = Volume {
+        folder: "other".to_owned(),
+        ..world.volume("elsewhere", Form::Ext4)
+    };
+    world.machine.unplug(&other.file());
+    let other = Volume {
+        id: ALIKE[1].to_owned(),
+        serial: Some(ALIKE[1].to_owned()),
+        ..other
+    };
+    world.make_dir(&other.staging());
+    let node = world.start();
+    let why = ["staged or published at"];
+    refused(other.call(&node, Verb::Stage), Kind::Precondition, &why);
+    let why = ["both volume", ALIKE[0], ALIKE[1]];
+    for verb in [Verb::Publish(2), Verb::Stats] {
+        refused(volume.call(&node, verb), Kind::Precondition, &why);
+    }
+    // Once it is known, it stays the volume's.
+    let node = world.start();
+    calls(&node, &volume, &[Verb::Publish(1), Verb::Stats]);
+    refused(other.call(&node, Verb::Stage), Kind::Precondition, &why);
+    calls(&node, &volume, &[Verb::Publish(1), Verb::Stats]);
+    world.volume(ALIKE[1], Form::Ext4);
+    world.volume("0123456789-9876543210-b", Form::Block);
+    let node = world.start();
+    for verb in [Verb::Publish(2), Verb::Stats] {
+        let why = ["both are"];
+        refused(volume.call(&node, verb), Kind::Precondition, &why);
+        // The bind itself says whose it is.
+        calls(&node, &raw, &[verb]);
+    }
+    for volume in [&volume, &raw] {
+        let down = [Verb::Unpublish(2), Verb::Unpublish(1), Verb::Unstage];
+        calls(&node, volume, &down);
+    }
+    nothing_left(&world);
+}
+
 #[test]
 fn a_disk_that_two_volumes_are_recognised_by_is_used_for_the_first_alone() {
     for form in PLACES {
@@ -330,4 +378,46 @@ fn a_disk_that_is_claimed_by_another_process_is_no_raw_volume() {
     drop(claim);
     calls(&node, &volume, &[Verb::Stage, Verb::Unstage]);
     nothing_left(&world);
+}
+
+/// Its bind mounts show the number, and so the other disk.
+#[test]
+fn a_raw_volume_whose_number_went_to_another_disk_is_taken_down_and_the_other_kept() {
+    for form in PLACES {
+        for restart in [false, true] {
+            let world = world();
+            let (lost, got) = (world.volume("lost", Form::Block), world.volume("got", form));
+            world.machine.unplug(&got.file());
+            let mut node = world.start();
+            calls(&node, &lost, &[Verb::Stage, Verb::Publish(1)]);
+            let number = world.machine.disk_dev(&lost.file());
+            world.machine.unplug(&lost.file());
+            world.machine.plug(Plug::virtio(&got.file(), "got"));
+            assert_eq!(world.machine.disk_dev(&got.file()), number);
+            hear(&node).unwrap();
+            if restart {
+                node = world.start();
+            }
+            calls(&node, &got, &[Verb::Stage, Verb::Publish(1)]);
+            if restart {
+                node = world.start();
+            }
+            refused(lost.call(&node, Verb::Publish(2)), Kind::Precondition, &[]);
+            refused(lost.call(&node, Verb::Stats), Kind::NotFound, &[]);
+            calls(
+                &node,
+                &got,
+                &[Verb::Stats, Verb::Publish(2), Verb::Unpublish(2)],
+            );
+            let why = ["still published"];
+            refused(got.call(&node, Verb::Unstage), Kind::Precondition, &why);
+            calls(&node, &lost, &[Verb::Unpublish(1), Verb::Unstage]);
+            calls(
+                &node,
+                &got,
+                &[Verb::Stats, Verb::Unpublish(1), Verb::Unstage],
+            );
+            nothing_left(&world);
+        }
+    }
 }

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use super::bench::{BYTES, World};
 use crate::device::loop_path;
 use crate::kernel::{
-    AlignedBuf, Cause, Kernel, LoopMode, MountAttrs, Open, Openers, Patience, Result, failed_busy,
-    while_busy,
+    AlignedBuf, Cause, Disks, Kernel, LoopMode, MountAttrs, Open, Openers, Patience, Result,
+    failed_busy, while_busy,
 };
 
 on_both! {
@@ -21,6 +21,8 @@ on_both! {
     what_is_exclusive_is_exclusive
     what_a_devices_cache_has_is_in_its_file_after_a_direct_read_or_an_fsync
     who_else_has_a_file_open_is_seen
+    a_bind_shows_the_name_that_it_was_made_by_and_is_cloned_while_that_is_there
+    a_sequence_number_is_that_of_one_binding
 }
 
 const KEPT: LoopMode = LoopMode {
@@ -246,4 +248,90 @@ fn who_else_has_a_file_open_is_seen<W: World>(world: &W) {
     drop(bound);
     assert_eq!(openers(&writer, true), Openers::Others);
     kernel.loop_set_autoclear(&device, true).unwrap();
+}
+
+/// A directory in `/dev` that goes with the test.
+struct InDev(PathBuf);
+
+impl InDev {
+    fn new() -> Self {
+        let id = std::process::id();
+        InDev(PathBuf::from(format!("/dev/belay-test-{id}")))
+    }
+}
+
+impl Drop for InDev {
+    fn drop(&mut self) {
+        // It is there only if the test has failed, and on a real machine.
+        drop(std::fs::remove_dir_all(&self.0));
+    }
+}
+
+fn a_bind_shows_the_name_that_it_was_made_by_and_is_cloned_while_that_is_there<W: World>(
+    world: &W,
+) {
+    let kernel = world.kernel();
+    let (number, device, _file) = bound(world, &kernel);
+    let (directory, node) = (InDev::new(), loop_path(number));
+    kernel.mkdir(&directory.0, 0o700).unwrap();
+    let name = directory.0.join(node.file_name().unwrap());
+    kernel.link(&node, &name).unwrap();
+    let again = kernel.link(&node, &name).unwrap_err();
+    assert_eq!(again.cause(), Cause::Exists);
+    assert_eq!(
+        kernel.names(&directory.0).unwrap(),
+        [format!("loop{number}")]
+    );
+    assert_eq!(kernel.names(&directory.0.join("absent")).unwrap(), [""; 0]);
+    let points = ["first", "second", "third"].map(|point| {
+        let path = world.base().join(point);
+        kernel.create_file(&path, 0o600).unwrap();
+        path
+    });
+    bind(&kernel, &name, &points[0]).unwrap();
+    bind(&kernel, &points[0], &points[1]).unwrap();
+    let root = Path::new("/").join(name.strip_prefix("/dev").unwrap());
+    let roots = || {
+        let shown = points[..2].iter().map(|point| {
+            let stat = kernel.look(point).unwrap().unwrap();
+            kernel.mount_root(point, stat.mount_id).unwrap().unwrap()
+        });
+        let listed = kernel.mounts().unwrap().into_iter();
+        let listed = listed.filter(|line| points.contains(&line.point));
+        shown
+            .chain(listed.map(|line| line.root))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(roots(), vec![root.clone(); 4]);
+    kernel.unlink(&name).unwrap();
+    kernel.rmdir(&directory.0).unwrap();
+    let removed = PathBuf::from(format!("{}//deleted", root.display()));
+    assert_eq!(roots(), vec![removed; 4]);
+    let cloned = bind(&kernel, &points[0], &points[2]).unwrap_err();
+    assert_eq!(cloned.cause(), Cause::Missing);
+    for point in &points[..2] {
+        kernel.umount(point).unwrap();
+    }
+    assert_eq!(kernel.mount_root(&points[0], 0).unwrap(), None);
+    kernel.loop_clr_fd(&device).unwrap();
+}
+
+fn a_sequence_number_is_that_of_one_binding<W: World>(world: &W) {
+    let kernel = world.kernel();
+    let mut seen = Vec::new();
+    for _ in 0..3 {
+        let (number, device, _file) = bound(world, &kernel);
+        let diskseq = kernel.diskseq(&device).unwrap();
+        let node = format!("loop{number}");
+        assert_eq!(kernel.diskseq_named(&node).unwrap(), Some(diskseq));
+        assert!(
+            !seen.contains(&diskseq) && diskseq != 0,
+            "{diskseq}, {seen:?}"
+        );
+        seen.push(diskseq);
+        kernel.loop_clr_fd(&device).unwrap();
+        drop(device);
+        assert_ne!(kernel.diskseq_named(&node).unwrap(), Some(diskseq));
+    }
+    assert_eq!(kernel.diskseq_named("no-such-device").unwrap(), None);
 }

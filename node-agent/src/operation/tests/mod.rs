@@ -40,6 +40,7 @@ mod named;
 mod power;
 mod real;
 mod restarted;
+mod reused;
 pub(crate) mod simulated;
 mod suite;
 mod sweep;

@@ -249,3 +249,82 @@ fn a_disk_that_vanishes_under_a_volume_is_reported_and_the_volume_is_taken_down(
         call(&mut guest, &step).expect("power");
     }
 }
+
+/// A raw volume by its disk's serial, and the calls for it.
+struct Raw(&'static str);
+
+impl Raw {
+    fn flags(&self) -> String {
+        let (id, bytes) = (self.0, 64 * MIB);
+        format!(
+            "--staging /pods/{id}/staging --block --context transport=disk \
+             --context serial={id} --context bytes={bytes} --context content=new"
+        )
+    }
+
+    fn up(&self) -> String {
+        let (id, flags) = (self.0, self.flags());
+        format!(
+            "mkdir -p /pods/{id}/staging
+             node stage {id} {flags}
+             node publish {id} {flags} --target /pods/{id}/target"
+        )
+    }
+
+    fn down(&self) -> String {
+        let id = self.0;
+        format!(
+            "node unpublish {id} --target /pods/{id}/target
+             node unstage {id} --staging /pods/{id}/staging"
+        )
+    }
+}
+
+/// Before and after a start of the agent, which knows the mounts by what the kernel says of them.
+#[test]
+#[ignore = "needs User-mode Linux: make guest"]
+fn a_raw_volume_whose_number_went_to_another_disk_is_taken_down_and_the_other_kept() {
+    for (kernel, is_restarted) in kernels()
+        .into_iter()
+        .flat_map(|it| [(it.clone(), false), (it, true)])
+    {
+        let machine = machine(kernel);
+        let mut guest = boot(&machine);
+        let (lost, got) = (Raw("lost"), Raw("got"));
+        for (slot, volume) in [(0, &lost), (1, &got)] {
+            let medium = medium(&machine, volume.0, 64);
+            machine.slot(slot).insert(Disk::block(volume.0, &medium));
+        }
+        guest.attach(0);
+        call(&mut guest, &lost.up()).expect("power");
+        guest.detach(0);
+        guest.run(&until("[ ! -e /sys/block/vda ]"));
+        guest.attach(1);
+        guest.run(&until("[ -b /dev/vda ]"));
+        guest.run("[ $(stat -c %t:%T /dev/vda) = $(stat -c %t:%T /pods/lost/target) ]");
+        call(&mut guest, &got.up()).expect("power");
+        guest.run("printf words | dd of=/pods/got/target conv=fsync status=none");
+        if is_restarted {
+            guest.run("pkill -KILL -x belay-node; rm -f /run/node.sock");
+            call(&mut guest, START).expect("power");
+        }
+        let publish = format!(
+            "node publish lost {} --target /pods/lost/again",
+            lost.flags()
+        );
+        let refused = try_call(&mut guest, &publish).expect("power");
+        assert!(refused.text.contains("was removed"), "{refused:?}");
+        // Before Linux 6.8 mounts have no ids, and only a path leads to one.
+        let health = "node health lost --staging /pods/lost/staging";
+        let health = try_call(&mut guest, health).expect("power");
+        assert!(health.text.contains("DeviceLost"), "{health:?}");
+        let unstage = "node unstage got --staging /pods/got/staging";
+        let refused = try_call(&mut guest, unstage).expect("power");
+        assert!(refused.text.contains("still published"), "{refused:?}");
+        call(&mut guest, &lost.down()).expect("power");
+        guest.run("[ $(dd if=/pods/got/target bs=5 count=1 status=none) = words ]");
+        call(&mut guest, &got.down()).expect("power");
+        guest.run("! grep /pods /proc/self/mountinfo");
+        guest.run("[ -z \"$(ls /dev/belay/cinder.csi.openstack.org)\" ]");
+    }
+}

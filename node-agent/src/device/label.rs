@@ -1,0 +1,264 @@
+//! The name that a raw device is bound by: `/dev/belay/<driver>/<volume>@<diskseq>/<node>`, a hard
+//! link of its node. The kernel shows it as the root of the bind mount. So the mount itself names
+//! the volume that it was made for, and the attachment: a device number may go to another volume,
+//! a sequence number never does.
+//!
+//! The last component is the node's own name, as in the mounts of earlier releases.
+
+use std::path::{Path, PathBuf};
+
+use belay_server::identity::DriverName;
+use belay_server::request::VolumeId;
+
+use super::digest::fnv_1a;
+use crate::kernel::{self, Cause, Kernel};
+
+/// The directory of all drivers.
+const BASE: &str = "/dev/belay";
+/// For root alone, as the devices themselves.
+const MODE: u32 = 0o700;
+/// Of a volume's id, encoded. A name has at most 255 bytes, and the number at its end up to 21.
+const VOLUME_BYTES_MAX: usize = 200;
+/// What the kernel appends to a name that was removed.
+const REMOVED: &str = "//deleted";
+
+/// What the name of a bind mount says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Label {
+    driver: String,
+    /// Encoded.
+    volume: String,
+    diskseq: u64,
+    node: String,
+}
+
+impl Label {
+    /// Of the volume's device at `node`; `None` without a sequence number (before Linux 5.15).
+    pub(super) fn new(
+        driver: &DriverName,
+        volume: &VolumeId,
+        diskseq: u64,
+        node: &Path,
+    ) -> Option<Self> {
+        let node = node.file_name()?.to_str()?;
+        (diskseq != 0).then(|| Label {
+            driver: driver.as_str().to_owned(),
+            volume: encoded(volume),
+            diskseq,
+            node: node.to_owned(),
+        })
+    }
+
+    /// What the root of a mount says; `None` where it is no such name.
+    pub(crate) fn read(root: &Path) -> Option<Self> {
+        let root = root.to_str()?;
+        let root = root.strip_suffix(REMOVED).unwrap_or(root);
+        let mut names = root.rsplit('/');
+        let (node, directory, driver) = (names.next()?, names.next()?, names.next()?);
+        let (volume, diskseq) = directory.rsplit_once('@')?;
+        let label = Label {
+            driver: driver.to_owned(),
+            volume: volume.to_owned(),
+            diskseq: diskseq.parse().ok()?,
+            node: node.to_owned(),
+        };
+        (names.next() == Some("belay")).then_some(label)
+    }
+
+    /// It names that volume of that driver.
+    pub(crate) fn is_of(&self, driver: &DriverName, volume: &VolumeId) -> bool {
+        self.driver == driver.as_str() && self.volume == encoded(volume)
+    }
+
+    /// The sequence number of the device when it was bound.
+    pub(crate) fn diskseq(&self) -> u64 {
+        self.diskseq
+    }
+
+    /// The device with its node's name still is the one that was bound.
+    ///
+    /// # Errors
+    /// When sysfs cannot be read.
+    pub(crate) fn is_current<K: Kernel>(&self, kernel: &K) -> kernel::Result<bool> {
+        Ok(kernel.diskseq_named(&self.node)? == Some(self.diskseq))
+    }
+
+    /// Makes the name; its path.
+    ///
+    /// # Errors
+    /// What the kernel refused: `/dev` may be read-only. Then nothing was made.
+    pub(crate) fn make<K: Kernel>(&self, kernel: &K, node: &Path) -> kernel::Result<PathBuf> {
+        match self.link(kernel, node) {
+            // The directories are not there yet; or an agent that starts took this one for left.
+            Err(error) if error.cause() == Cause::Missing => {
+                make_directory(kernel, Path::new(BASE))?;
+                make_directory(kernel, &Path::new(BASE).join(&self.driver))?;
+                self.link(kernel, node)
+            }
+            linked => linked,
+        }
+    }
+
+    fn link<K: Kernel>(&self, kernel: &K, node: &Path) -> kernel::Result<PathBuf> {
+        let (directory, path) = (self.directory(), self.path());
+        make_directory(kernel, &directory)?;
+        match kernel.link(node, &path) {
+            // Of an attempt that was killed: the same device.
+            Err(error) if error.cause() == Cause::Exists => Ok(path),
+            Err(error) => {
+                // The failure that counts is the first.
+                drop(kernel.rmdir(&directory));
+                Err(error)
+            }
+            Ok(()) => Ok(path),
+        }
+    }
+
+    /// Removes the name. Mounts keep showing it, and cannot be cloned any longer.
+    ///
+    /// # Errors
+    /// What the kernel refused.
+    pub(crate) fn remove<K: Kernel>(&self, kernel: &K) -> kernel::Result<()> {
+        unless_missing(kernel.unlink(&self.path()))?;
+        unless_missing(kernel.rmdir(&self.directory()))
+    }
+
+    /// Removes the names of that driver whose devices have been detached since: they would lead to
+    /// other volumes. How many.
+    ///
+    /// # Errors
+    /// What the kernel refused.
+    pub(crate) fn sweep<K: Kernel>(kernel: &K, driver: &DriverName) -> kernel::Result<usize> {
+        let base = Path::new(BASE).join(driver.as_str());
+        let mut removed = 0;
+        for directory in kernel.names(&base)? {
+            let directory = base.join(directory);
+            let nodes = kernel.names(&directory)?;
+            let labels = nodes.iter().map(|node| Label::read(&directory.join(node)));
+            for label in labels.flatten() {
+                if !label.is_current(kernel)? {
+                    label.remove(kernel)?;
+                    removed += 1;
+                }
+            }
+            if nodes.is_empty() {
+                unless_missing(kernel.rmdir(&directory))?;
+            }
+        }
+        Ok(removed)
+    }
+
+    fn directory(&self) -> PathBuf {
+        let name = format!("{}@{}", self.volume, self.diskseq);
+        Path::new(BASE).join(&self.driver).join(name)
+    }
+
+    fn path(&self) -> PathBuf {
+        self.directory().join(&self.node)
+    }
+}
+
+fn make_directory<K: Kernel>(kernel: &K, path: &Path) -> kernel::Result<()> {
+    match kernel.mkdir(path, MODE) {
+        Err(error) if error.cause() == Cause::Exists => Ok(()),
+        made => made,
+    }
+}
+
+fn unless_missing(removed: kernel::Result<()>) -> kernel::Result<()> {
+    match removed {
+        Err(error) if error.cause() == Cause::Missing => Ok(()),
+        removed => removed,
+    }
+}
+
+/// The id as a part of a file name: with percent signs for all but letters, digits, `.`, `_` and
+/// `-`; of a long one a digest, behind a character that no encoded id has.
+fn encoded(volume: &VolumeId) -> String {
+    let mut name = String::new();
+    for byte in volume.as_str().bytes() {
+        match byte {
+            b'.' | b'_' | b'-' => name.push(char::from(byte)),
+            _ if byte.is_ascii_alphanumeric() => name.push(char::from(byte)),
+            _ => name.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    match name.len() <= VOLUME_BYTES_MAX {
+        true => name,
+        false => format!("~{:032x}", fnv_1a(volume.as_str().as_bytes())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn label(volume: &str) -> Label {
+        let (driver, volume) = (
+            "one.example".parse().unwrap(),
+            VolumeId::new(volume).unwrap(),
+        );
+        Label::new(&driver, &volume, 12, Path::new("/dev/loop7")).unwrap()
+    }
+
+    #[test]
+    fn a_name_says_driver_volume_and_sequence_number_and_ends_as_its_node() {
+        let label = label("vol/1@3");
+        let path = "/dev/belay/one.example/vol%2F1%403@12/loop7";
+        assert_eq!(label.path(), Path::new(path));
+        for root in [
+            path,
+            "/belay/one.example/vol%2F1%403@12/loop7",
+            "/belay/one.example/vol%2F1%403@12/loop7//deleted",
+        ] {
+            assert_eq!(
+                Label::read(Path::new(root)).as_ref(),
+                Some(&label),
+                "{root}"
+            );
+        }
+        for root in [
+            "/loop7",
+            "/",
+            "/loop7//deleted",
+            "/belay/one.example/vol/loop7",
+            "/belay/one.example/vol@x/loop7",
+            "/other/one.example/vol@12/loop7",
+            "/one.example/vol@12/loop7",
+        ] {
+            assert_eq!(Label::read(Path::new(root)), None, "{root}");
+        }
+    }
+
+    #[test]
+    fn a_name_is_of_its_volume_and_driver_alone() {
+        let is_of = |driver: &str, volume: &str| {
+            label("vol").is_of(&driver.parse().unwrap(), &VolumeId::new(volume).unwrap())
+        };
+        assert!(is_of("one.example", "vol"));
+        assert!(!is_of("two.example", "vol") && !is_of("one.example", "vol2"));
+        let driver = "one.example".parse().unwrap();
+        let volume = VolumeId::new("vol").unwrap();
+        assert_eq!(
+            Label::new(&driver, &volume, 0, Path::new("/dev/loop7")),
+            None
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn any_id_comes_back_from_a_name_that_the_kernel_accepts(id in "\\PC{1,120}") {
+            if let Ok(volume) = VolumeId::new(id.as_str()) {
+                let label = label(&id);
+                let directory = label.directory();
+                let name = directory.file_name().unwrap();
+                prop_assert!(name.len() <= 255);
+                let found = Label::read(&label.path()).unwrap();
+                prop_assert!(found.is_of(&"one.example".parse().unwrap(), &volume));
+                prop_assert_eq!(found, label);
+            }
+        }
+    }
+}
