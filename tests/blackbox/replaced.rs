@@ -116,6 +116,12 @@ fn a_volume_whose_file_was_moved_to_another_directory_is_not_staged_on_the_copy_
             if is_restarted {
                 rig.restart();
             }
+            let publish = volume.publish(&volume.target("b"), access(kind));
+            refused_with(
+                node.publish(publish),
+                Code::FailedPrecondition,
+                &["replaced"],
+            );
             expect_one_copy_in_use(&node, &volume, kind);
             expect_words(kind, &target);
             node.unpublish(volume.unpublish(&target))

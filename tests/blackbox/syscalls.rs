@@ -282,7 +282,7 @@ fn budget(kind: &str, request: &str) -> Option<(usize, usize)> {
         // The bind of a raw device does not keep it bound, so the device itself is checked each
         // time.
         ("block", "publish" | "second publish") => (30, 60),
-        ("block", "publish again") => (18, 45),
+        ("block", "publish again") => (20, 45),
         ("block", "stats") => (14, 45),
         (_, "publish" | "second publish") => (20, 45),
         (_, "publish again") => (10, 35),

@@ -7,7 +7,7 @@ use belay_server::identity::DriverName;
 use belay_server::request::VolumeId;
 
 use super::{Guard, Label};
-use crate::kernel::{self, Cause, Dev, Kernel, Open, Patience, failed_busy, while_busy};
+use crate::kernel::{self, Cause, Dev, Inode, Kernel, Open, Patience, failed_busy, while_busy};
 
 /// An attached device, held open: its number is not reused meanwhile.
 pub(crate) struct Held<K: Kernel, G = Guard<K>> {
@@ -112,7 +112,15 @@ impl<K: Kernel> Held<K> {
         }
     }
 
-    /// Whether writes fail; `None` if unknown.
+    /// Which file is behind it, where that is known; a disk has none.
+    pub(crate) fn backing_inode(&self) -> Option<Inode> {
+        match &self.guard {
+            Guard::Loop(bound) => bound.file().map(|file| file.inode()),
+            Guard::Disk(_) => None,
+        }
+    }
+
+    /// Whether writes fail; `None` where that is not known.
     pub(crate) fn is_read_only(&self) -> Option<bool> {
         match &self.guard {
             Guard::Loop(bound) => bound.is_read_only(),

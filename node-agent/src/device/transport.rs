@@ -11,7 +11,7 @@ use super::{
     Backing, DiskIndex, DiskVolumes, Guard, Held, Intent, Label, LoopDir, Purpose, Sought, Storage,
     Verdict, loops,
 };
-use crate::kernel::{self, Dev, Ext4Errors, Kernel};
+use crate::kernel::{self, Dev, Ext4Errors, Inode, Kernel};
 
 /// The transport of a driver's volumes.
 pub(crate) enum Transport<K: Kernel> {
@@ -219,8 +219,8 @@ impl<K: Kernel> Transport<K> {
         }
     }
 
-    /// The state of the storage behind a device that is known to be the volume's, as far as names
-    /// and memory show it. Queries neither the device nor the disk.
+    /// What has become of the storage behind a device that is known to be the volume's, as far as
+    /// names and memory show; `known` is the file behind it. Asks neither the device nor the disk.
     ///
     /// # Errors
     /// The kernel's error.
@@ -229,15 +229,17 @@ impl<K: Kernel> Transport<K> {
         kernel: &K,
         volume: &VolumeId,
         dev: Dev,
+        known: Option<Inode>,
     ) -> Result<Backing, Failure> {
         match self {
-            Transport::Loops(dir) => dir.behind(kernel, volume, dev),
+            Transport::Loops(dir) => dir.behind(kernel, volume, (dev, known)),
             Transport::Disks(_) => Ok(DiskVolumes::behind(kernel, dev)?),
         }
     }
 
     /// Whether the device of a mount that is known to be the volume's has lost the volume's
-    /// storage, as far as names and memory show it. Queries neither the device nor the disk.
+    /// storage since; `known` is the file behind it. Asks no device. Unless it `may_wait`, `None`
+    /// where only the disk that holds the storage can tell.
     ///
     /// # Errors
     /// The kernel's error.
@@ -245,13 +247,14 @@ impl<K: Kernel> Transport<K> {
         &self,
         kernel: &K,
         volume: &VolumeId,
-        dev: Dev,
-    ) -> Result<bool, Failure> {
+        (dev, known): (Dev, Option<Inode>),
+        may_wait: bool,
+    ) -> Result<Option<bool>, Failure> {
         match self {
-            Transport::Loops(dir) => dir.is_replaced(kernel, volume, dev),
+            Transport::Loops(dir) => dir.is_replaced(kernel, volume, (dev, known), may_wait),
             Transport::Disks(_) => {
                 let behind = DiskVolumes::behind(kernel, dev)?;
-                Ok(matches!(behind, Backing::Unplugged))
+                Ok(Some(matches!(behind, Backing::Unplugged)))
             }
         }
     }

@@ -18,8 +18,8 @@ pub(crate) use disks::{Disk, DiskAt, DiskFacts, Disks, NvmeFacts, ScsiFacts};
 pub(crate) use error::{Cause, Error, Result};
 pub(crate) use types::{
     AlignedBuf, BtrfsErrors, BtrfsGeometry, Child, ChildEnd, Dev, Ext4Error, Ext4Errors, FileKind,
-    LoopFile, LoopMode, LoopStatus, MountAttrs, MountEntry, MountFacts, Open, Openers, Stat, Usage,
-    XfsGeometry,
+    Inode, LoopFile, LoopMode, LoopStatus, MountAttrs, MountEntry, MountFacts, Open, Openers, Stat,
+    Usage, XfsGeometry,
 };
 
 /// The system calls that the agent uses.

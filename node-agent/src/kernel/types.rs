@@ -63,7 +63,24 @@ pub(crate) struct Stat {
     pub(crate) mount_id: u64,
 }
 
+/// Which file it is, whatever it is called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Inode {
+    /// The filesystem it is on.
+    pub(crate) dev: Dev,
+    /// Its number there.
+    pub(crate) ino: u64,
+}
+
 impl Stat {
+    /// The file's own.
+    pub(crate) fn inode(&self) -> Inode {
+        Inode {
+            dev: self.dev,
+            ino: self.ino,
+        }
+    }
+
     /// The same file of the same filesystem; for device nodes, the same device.
     pub(crate) fn is_same_root(&self, other: &Stat) -> bool {
         self.kind == other.kind
@@ -89,6 +106,9 @@ pub(crate) enum Open {
     FileRead,
     /// `O_PATH`: to inspect a file without counting as an opener.
     Name,
+    /// The same, and [`super::Cause::Again`] where the way there is not in memory
+    /// (`RESOLVE_CACHED`): quick. For [`super::Kernel::open_beneath`] alone.
+    NameCached,
     /// `O_RDONLY | O_DIRECTORY`.
     Directory,
 }

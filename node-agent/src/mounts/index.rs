@@ -15,7 +15,7 @@ use super::Mounts;
 use super::behind::{device_behind, root_dev};
 use super::table::{Covered, shown_by};
 use crate::device::{Label, Transport};
-use crate::kernel::{Cause, Dev, FileKind, Kernel, Result, Stat};
+use crate::kernel::{Cause, Dev, FileKind, Inode, Kernel, Result, Stat};
 
 /// Mount points by path, by volume and by device.
 #[derive(Default)]
@@ -27,7 +27,9 @@ pub(crate) struct MountIndex {
 struct Inner {
     by_path: HashMap<Arc<Path>, Entry>,
     by_device: HashMap<Dev, Vec<Arc<Path>>>,
-    /// Those verified to be a volume's.
+    /// The file behind a device that is mounted and proven to be a volume's.
+    files: HashMap<Dev, Inode>,
+    /// Those that were proven to be a volume's.
     by_volume: HashMap<VolumeId, Vec<Arc<Path>>>,
     /// Found by the scan at paths where another mount of a device covers it.
     stacked: Vec<(PathBuf, Dev)>,
@@ -90,7 +92,20 @@ impl MountIndex {
         self.lock().insert(path, entry);
     }
 
-    /// Drops a path that no longer has a mount.
+    /// Notes the file behind a device that was noted; a disk has none.
+    pub(crate) fn note_file(&self, device: Dev, file: Option<Inode>) {
+        if let Some(file) = file {
+            self.lock().files.insert(device, file);
+        }
+    }
+
+    /// The file behind the device, if a filesystem on it is mounted and was proven to be a
+    /// volume's: so long it is that one.
+    pub(crate) fn file_behind(&self, device: Dev) -> Option<Inode> {
+        self.lock().files.get(&device).copied()
+    }
+
+    /// Forgets a path that nothing is mounted on any more.
     pub(crate) fn forget(&self, path: &Path) {
         self.lock().remove(path);
     }
@@ -257,8 +272,7 @@ impl<K: Kernel> Mounts<'_, K> {
                 Some(stat) => self.label(&path, &stat)?,
                 None => entry.label,
             };
-            let is_it = label.map_or(Ok(true), |label| label.is_current(self.kernel));
-            if is_it? {
+            if label.map_or(Ok(true), |label| label.is_current(self.kernel))? {
                 return Ok(true);
             }
         }
@@ -324,6 +338,9 @@ impl Inner {
             return;
         };
         unlist(&mut self.by_device, &entry.device, path);
+        if !self.by_device.contains_key(&entry.device) {
+            self.files.remove(&entry.device);
+        }
         if let Some(proof) = entry.proof {
             unlist(&mut self.by_volume, &proof.volume, path);
         }

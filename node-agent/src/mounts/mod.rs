@@ -179,11 +179,14 @@ impl<K: Kernel> Mounts<'_, K> {
             return Ok(proven);
         }
         let (device, verdict) = self.verdict(volume, path, stat, Intent::Use)?;
-        let is_ours = matches!(verdict, Verdict::Ours(_));
-        if is_ours {
-            self.index.note(path, stat, device, volume);
+        let Verdict::Ours(held) = verdict else {
+            return Ok(None);
+        };
+        self.index.note(path, stat, device, volume);
+        if stat.kind != FileKind::BlockDevice {
+            self.index.note_file(device, held.backing_inode());
         }
-        Ok(is_ours.then_some(device))
+        Ok(Some(device))
     }
 
     /// Whether the mount at `path` may be unmounted for the volume: the mount of a raw device that

@@ -129,7 +129,8 @@ pub(super) fn of_mounted<K: Kernel>(
     if !node.transport.carries_volumes(kernel, device)? {
         return Ok(Complaints::default());
     }
-    let backing = node.transport.behind(kernel, volume, device)?;
+    let known = node.index.file_behind(device);
+    let backing = node.transport.behind(kernel, volume, device, known)?;
     if let Backing::Unreadable(error) = &backing {
         return Ok(unreadable(error));
     }

@@ -78,30 +78,22 @@ fn run<K: Kernel>(
         return Ok(Published::WantsPool);
     }
     let Some(device) = cx.mounts().prove(&request.id, &source_path, &staged)? else {
-        let (_, verdict) = cx
-            .mounts()
-            .verdict(&request.id, &source_path, &staged, Intent::Use)?;
-        return Err(match verdict {
-            Verdict::Stale(_) | Verdict::Removed => {
-                Failure::precondition(cx.transport.replaced(&request.id, &source_path))
-            }
-            Verdict::Unbound => Failure::precondition(format!(
-                "the device of volume {} was detached while it is staged, and {} shows another \
-                 one, or none; delete the pods that use it here, so that it is unpublished and \
-                 unstaged",
-                request.id,
-                source_path.display()
-            )),
-            _ => not_staged(request, &source_path),
-        });
+        return Err(not_proven(cx, request, &source_path, &staged)?);
     };
     let target = cx.mounts().look("target_path", &request.target)?;
     if let Some(stat) = target.filter(|stat| stat.mount_root) {
         published_before(cx, request, &stat, &staged, device, attrs)?;
         return Ok(Published::Done);
     }
-    // The file of a filesystem that was verified before may have been replaced since.
-    refuse_replaced(cx, request, &source_path, device)?;
+    // A filesystem that was proven before may have lost its file since.
+    match is_replaced(cx, request, &staged, device, thread)? {
+        Some(false) => {}
+        Some(true) => {
+            let why = cx.transport.replaced(&request.id, &source_path);
+            return Err(Failure::precondition(why));
+        }
+        None => return Ok(Published::WantsPool),
+    }
     cx.mounts()
         .refuse_covered("target_path", &request.id, &request.target)?;
     refuse_read_only(cx, request, &source_path, &staged, attrs)?;
@@ -206,21 +198,45 @@ fn open_staged<K: Kernel>(
     Ok((source, staged))
 }
 
-fn refuse_replaced<K: Kernel>(
+/// Why what is staged there is not the volume's.
+fn not_proven<K: Kernel>(
     node: &Node<K>,
     request: &Publish,
     source: &Path,
-    device: Dev,
-) -> Result<(), Failure> {
-    match node
-        .transport
-        .is_replaced(&node.kernel, &request.id, device)?
-    {
-        true => Err(Failure::precondition(
-            node.transport.replaced(&request.id, source),
+    staged: &Stat,
+) -> Result<Failure, Failure> {
+    let mounts = node.mounts();
+    let (_, verdict) = mounts.verdict(&request.id, source, staged, Intent::Use)?;
+    Ok(match verdict {
+        Verdict::Stale(_) | Verdict::Removed => {
+            Failure::precondition(node.transport.replaced(&request.id, source))
+        }
+        Verdict::Unbound => Failure::precondition(format!(
+            "the device of volume {} was detached while it is staged, and {} shows another one, or \
+             none; delete the pods that use it here, so that it is unpublished and unstaged",
+            request.id,
+            source.display()
         )),
-        false => Ok(()),
+        _ => not_staged(request, source),
+    })
+}
+
+/// Whether the volume's storage was replaced while a filesystem of it is mounted; `None` where only
+/// a disk can tell, and this thread must not wait for one. A raw device was asked just now.
+fn is_replaced<K: Kernel>(
+    node: &Node<K>,
+    request: &Publish,
+    staged: &Stat,
+    device: Dev,
+    thread: Thread,
+) -> Result<Option<bool>, Failure> {
+    if staged.kind == FileKind::BlockDevice {
+        return Ok(Some(false));
     }
+    let behind = (device, node.index.file_behind(device));
+    let may_wait = thread == Thread::Pool;
+    node.transport
+        .is_replaced(&node.kernel, &request.id, behind, may_wait)
 }
 
 fn not_staged(request: &Publish, source: &Path) -> Failure {
@@ -280,10 +296,12 @@ fn refuse_read_only<K: Kernel>(
     if attrs.contains(MountAttrs::READ_ONLY) || staged.kind == FileKind::BlockDevice {
         return Ok(());
     }
-    let facts = node
-        .kernel
-        .statmount(source)?
-        .ok_or_else(|| not_staged(request, source))?;
+    let facts = match node.kernel.statmount_of(staged.mount_id)? {
+        Some(facts) => Some(facts),
+        // It has no id.
+        None => node.kernel.statmount(source)?,
+    };
+    let facts = facts.ok_or_else(|| not_staged(request, source))?;
     let why = if facts.attrs.contains(MountAttrs::READ_ONLY) {
         "was staged read-only"
     } else if facts.superblock_read_only {

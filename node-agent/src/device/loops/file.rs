@@ -10,15 +10,14 @@ use belay_server::call::Failure;
 use super::bound::Device;
 use super::name::{Bearer, Name};
 use super::sysfs::candidates;
-use crate::kernel::{self, Dev, Kernel, LoopStatus, Patience, Stat, while_busy};
+use crate::kernel::{self, Inode, Kernel, LoopStatus, Patience, Stat, while_busy};
 
 /// A volume's file.
 pub(crate) struct VolumeFile<K: Kernel> {
     fd: K::Fd,
     path: PathBuf,
     name: Name,
-    dev: Dev,
-    ino: u64,
+    inode: Inode,
     bytes: u64,
 }
 
@@ -40,8 +39,7 @@ impl<K: Kernel> VolumeFile<K> {
             fd,
             path,
             name,
-            dev: stat.dev,
-            ino: stat.ino,
+            inode: stat.inode(),
             bytes: stat.bytes,
         }
     }
@@ -51,7 +49,12 @@ impl<K: Kernel> VolumeFile<K> {
         &self.fd
     }
 
-    /// Its path when it was opened.
+    /// Which file it is.
+    pub(in crate::device) fn inode(&self) -> Inode {
+        self.inode
+    }
+
+    /// Where it is, or was.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
@@ -68,12 +71,12 @@ impl<K: Kernel> VolumeFile<K> {
 
     /// Whether a device of that status has exactly this file.
     pub(super) fn is_behind(&self, status: &LoopStatus) -> bool {
-        self.is_beside(status) && status.backing_ino == self.ino
+        self.is_beside(status) && status.backing_ino == self.inode.ino
     }
 
     /// Whether a device of that status has a file of the same filesystem.
     pub(super) fn is_beside(&self, status: &LoopStatus) -> bool {
-        status.backing_dev == self.dev
+        status.backing_dev == self.inode.dev
     }
 
     /// A process that deletes a volume locks its file meanwhile, and the file may have been opened

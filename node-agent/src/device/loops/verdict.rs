@@ -8,11 +8,11 @@ use belay_server::request::VolumeId;
 
 use super::bound::{Bound, Device};
 use super::file::VolumeFile;
-use super::folder::LoopDir;
+use super::folder::{LoopDir, file_name};
 use super::name::Bearer;
 use super::sysfs::{may_be, size_of, unmarked};
 use crate::device::{Backing, Intent, Verdict};
-use crate::kernel::{Cause, Dev, FileKind, Kernel, LoopStatus};
+use crate::kernel::{Cause, Dev, FileKind, Inode, Kernel, LoopStatus, Open};
 
 impl<K: Kernel> LoopDir<K> {
     /// What the device of that number is to the volume; of that sequence number, if one is given:
@@ -109,9 +109,9 @@ impl<K: Kernel> LoopDir<K> {
         }))
     }
 
-    /// Whether the device of a mount that is known to be the volume's has a removed file, or one
-    /// other than the file that has the volume's name now, as far as names show it. Queries neither
-    /// the device nor the disk.
+    /// Whether the volume's name no longer leads to the file behind the device of a mount that is
+    /// known to be the volume's; `known` is that file, where a call has seen it. Asks no device.
+    /// Unless it `may_wait`, `None` where only the disk can tell.
     ///
     /// # Errors
     /// The kernel's error.
@@ -119,8 +119,31 @@ impl<K: Kernel> LoopDir<K> {
         &self,
         kernel: &K,
         volume: &VolumeId,
-        dev: Dev,
-    ) -> Result<bool, Failure> {
+        (dev, known): (Dev, Option<Inode>),
+        may_wait: bool,
+    ) -> Result<Option<bool>, Failure> {
+        let how = match may_wait {
+            true => Open::Name,
+            false => Open::NameCached,
+        };
+        let Some(known) = known else {
+            return self.is_renamed(kernel, volume, dev).map(Some);
+        };
+        let found = kernel.open_beneath(self.fd(), file_name(volume)?, how);
+        match found.and_then(|found| kernel.stat(&found)) {
+            Ok(found) => Ok(Some(found.inode() != known)),
+            Err(error) => match error.cause() {
+                Cause::Missing | Cause::Escapes => Ok(Some(true)),
+                Cause::Again if !may_wait => Ok(None),
+                // Its disk fails.
+                _ => self.is_renamed(kernel, volume, dev).map(Some),
+            },
+        }
+    }
+
+    /// Whether the file behind the device was removed, or is called otherwise than the volume and
+    /// another one has that name, as far as names tell. Asks neither the device nor the disk.
+    fn is_renamed(&self, kernel: &K, volume: &VolumeId, dev: Dev) -> Result<bool, Failure> {
         let Some(number) = kernel.loop_number(dev) else {
             return Ok(false);
         };
@@ -135,8 +158,8 @@ impl<K: Kernel> LoopDir<K> {
         })
     }
 
-    /// The state of the file behind a device that is known to be the volume's, as far as names show
-    /// it. Queries neither the device nor the disk.
+    /// What has become of the file behind a device that is known to be the volume's: of `known`,
+    /// where a call has seen it, else as far as names show. Asks neither the device nor the disk.
     ///
     /// # Errors
     /// The kernel's error.
@@ -144,7 +167,7 @@ impl<K: Kernel> LoopDir<K> {
         &self,
         kernel: &K,
         volume: &VolumeId,
-        dev: Dev,
+        (dev, known): (Dev, Option<Inode>),
     ) -> Result<Backing, Failure> {
         let file = self.path_of(volume)?;
         // Before the file: while a volume grows, its device follows the file.
@@ -153,10 +176,16 @@ impl<K: Kernel> LoopDir<K> {
             Err(error) if error.cause() == Cause::Io => return Ok(Backing::Unreadable(error)),
             found => found?.filter(|found| found.kind == FileKind::File),
         };
-        Ok(match found {
-            None => Backing::Gone,
-            Some(_) if self.is_replaced(kernel, volume, dev)? => Backing::Gone,
-            Some(found) => Backing::There {
+        let Some(found) = found else {
+            return Ok(Backing::Gone);
+        };
+        let is_replaced = match known {
+            Some(known) => found.inode() != known,
+            None => self.is_renamed(kernel, volume, dev)?,
+        };
+        Ok(match is_replaced {
+            true => Backing::Gone,
+            false => Backing::There {
                 bytes: found.bytes,
                 device_bytes,
             },

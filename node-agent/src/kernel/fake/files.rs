@@ -25,7 +25,9 @@ impl State {
         match (&self.inode(place.ino)?.kind, how) {
             (InodeKind::Directory(_), Open::Directory) => Ok(Object::Name(place)),
             (_, Open::Directory) => Err(Errno::NOTDIR),
-            (InodeKind::Directory(_), Open::FileRead) | (_, Open::Name) => Ok(Object::Name(place)),
+            (InodeKind::Directory(_), Open::FileRead) | (_, Open::Name | Open::NameCached) => {
+                Ok(Object::Name(place))
+            }
             (InodeKind::Directory(_), _) => Err(Errno::ISDIR),
             (InodeKind::Loop(number), _) => self.open_device(place, *number, how),
             (InodeKind::File(_), _) => Ok(Object::File {
@@ -37,6 +39,9 @@ impl State {
 
     pub(super) fn open_beneath(&mut self, dir: u64, name: &str, how: Open) -> Answer<Object> {
         let dir = self.object(dir)?.place()?;
+        if how == Open::NameCached && self.has_cold_names {
+            return Err(Errno::AGAIN);
+        }
         let ino = self.child(dir.ino, name)?;
         let place = Place { ino, ..dir };
         match self.topmost(place) == place {

@@ -39,6 +39,8 @@ pub(super) struct State {
     pub(super) is_beside_first_process: bool,
     /// No process gets a lease, as on NFS.
     pub(super) grants_no_leases: bool,
+    /// No name is in memory.
+    pub(super) has_cold_names: bool,
     /// `/dev` takes no new names.
     pub(super) has_fixed_dev: bool,
     numbers: u64,
@@ -174,6 +176,7 @@ impl State {
             violations: Vec::new(),
             is_beside_first_process: true,
             grants_no_leases: false,
+            has_cold_names: false,
             has_fixed_dev: false,
             numbers: 0,
         };

@@ -39,6 +39,11 @@ impl Machine {
         self.lock().grants_no_leases = true;
     }
 
+    /// From now on no name is in memory, or all are.
+    pub(crate) fn chill_names(&self, is_cold: bool) {
+        self.lock().has_cold_names = is_cold;
+    }
+
     /// From now on no name can be made in `/dev`.
     pub(crate) fn fix_dev(&self) {
         self.lock().has_fixed_dev = true;

@@ -69,7 +69,9 @@ impl Kernel for Fake {
 
     fn open_beneath(&self, dir: &Fd, name: &str, how: Open) -> Result<Fd> {
         let path = format!("{}/{name}", named(dir));
-        self.open_by("openat2", path, GONE, |state| {
+        let is_cached = how == Open::NameCached;
+        let call = ["openat2", "openat2 RESOLVE_CACHED"][usize::from(is_cached)];
+        self.open_by(call, path, GONE, |state| {
             state.open_beneath(dir.id, name, how)
         })
     }

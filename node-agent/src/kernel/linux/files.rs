@@ -149,7 +149,10 @@ pub(super) fn reopen(fd: &OwnedFd, how: Open) -> Result<OwnedFd> {
 
 /// See [`crate::kernel::Kernel::open_beneath`].
 pub(super) fn open_beneath(dir: &OwnedFd, name: &str, how: Open) -> Result<OwnedFd> {
-    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
+    let mut resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
+    if how == Open::NameCached {
+        resolve |= ResolveFlags::CACHED;
+    }
     retry_on_intr(|| rustix::fs::openat2(dir, name, flags(how), Mode::empty(), resolve))
         .map_err(|errno| Error::new("openat2", format!("{}/{name}", path_of(dir)), errno))
 }
@@ -305,7 +308,7 @@ fn flags(how: Open) -> OFlags {
         // With a FIFO of that name, the open would block until its other end is opened.
         Open::FileWrite => OFlags::RDWR | OFlags::NONBLOCK,
         Open::FileRead => OFlags::RDONLY | OFlags::NONBLOCK,
-        Open::Name => OFlags::PATH,
+        Open::Name | Open::NameCached => OFlags::PATH,
         Open::Directory => OFlags::RDONLY | OFlags::DIRECTORY,
     };
     own | OFlags::CLOEXEC

@@ -156,6 +156,7 @@ fn staged_before<K: Kernel>(
         grow_to_device(cx, &request.id, &root, &device, fs);
     }
     cx.index.note(path, staging, dev, &request.id);
+    cx.index.note_file(dev, device.backing_inode());
     Ok(Staged::Done)
 }
 
@@ -248,6 +249,7 @@ fn mount<K: Kernel>(
     cx.place(&mounted, staging)?;
     cx.index
         .note(staging, &root_of_mount, held, &wish.request.id);
+    cx.index.note_file(held, device.backing_inode());
     Ok(Staged::Done)
 }
 

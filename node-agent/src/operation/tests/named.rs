@@ -6,10 +6,11 @@ use std::path::Path;
 use belay_server::call::Kind;
 
 use super::bench::{BYTES, DRIVER, Form, Verb, Volume, World};
+use super::simulated::Simulated;
 use super::suite::{all_ok, nothing_left};
 use crate::device::loop_path;
 use crate::kernel::{Cause, Kernel, LoopMode, MountAttrs, Open};
-use crate::operation::Node;
+use crate::operation::{Node, Published, Thread};
 
 on_both! {
     a_volume_that_an_earlier_release_bound_is_used_and_taken_down
@@ -157,6 +158,7 @@ fn a_volume_whose_file_was_moved_is_taken_down_and_not_staged_twice<W: World>(wo
             if is_restarted {
                 node = world.start();
             }
+            refused(&node, &volume, Verb::Publish(2), Kind::Precondition);
             refused(&node, &volume, Verb::Stage, Kind::Incompatible);
             refused(&node, &second, Verb::Stage, Kind::Precondition);
             refused(&node, &second, Verb::Unstage, Kind::Precondition);
@@ -217,5 +219,33 @@ fn a_raw_device_that_a_killed_unstage_left_is_freed_whatever_became_of_its_file<
                 world.remove_file(&aside);
             }
         }
+    }
+}
+
+/// Neither another one is there, nor is the name in memory.
+#[test]
+fn a_volume_whose_file_was_moved_is_not_published_again_and_no_thread_waits_for_its_name() {
+    let world = Simulated::new();
+    let elsewhere = world.base().join("elsewhere");
+    world.make_dir(&elsewhere);
+    for form in FORMS {
+        let volume = world.volume(&format!("{form:?}"), form);
+        let node = world.start();
+        all_ok(&node, &volume, &[Verb::Stage, Verb::Publish(1)]);
+        world.machine.chill_names(true);
+        let target = volume.target(2);
+        let published = |thread| volume.publish_at(&node, &target, thread);
+        assert_eq!(published(Thread::Only).unwrap(), Published::WantsPool);
+        assert_eq!(published(Thread::Pool).unwrap(), Published::Done);
+        let moved = elsewhere.join(&volume.id);
+        world.move_file(&volume.file(), &moved);
+        refused(&node, &volume, Verb::Publish(3), Kind::Precondition);
+        world.machine.chill_names(false);
+        refused(&node, &volume, Verb::Publish(3), Kind::Precondition);
+        world.move_file(&moved, &volume.file());
+        let life = [Verb::Publish(3), Verb::Unpublish(3), Verb::Unpublish(2)];
+        all_ok(&node, &volume, &life);
+        all_ok(&node, &volume, &[Verb::Unpublish(1), Verb::Unstage]);
+        nothing_left(&world);
     }
 }
