@@ -188,8 +188,8 @@ impl<K: Kernel> Transport<K> {
         }
     }
 
-    /// What that device is to the volume; if `label` says for which attachment of a device it was
-    /// bound, and another one has its number now, it is not that device any more.
+    /// The relation of that device to the volume. If `label` names an attachment and the number
+    /// belongs to another attachment now, it is not the volume's device.
     ///
     /// # Errors
     /// `INVALID_ARGUMENT` for an id that is not a file name; else the kernel's error, also if the
@@ -239,7 +239,7 @@ impl<K: Kernel> Transport<K> {
 
     /// Whether the device of a mount that is known to be the volume's has lost the volume's
     /// storage since; `known` is the file behind it. Asks no device. Unless it `may_wait`, `None`
-    /// where only the disk that holds the storage can tell.
+    /// where only the disk that holds the storage has the answer.
     ///
     /// # Errors
     /// The kernel's error.

@@ -105,7 +105,7 @@ impl MountIndex {
         self.lock().files.get(&device).copied()
     }
 
-    /// Forgets a path that nothing is mounted on any more.
+    /// Forgets a path with no mount on it.
     pub(crate) fn forget(&self, path: &Path) {
         self.lock().remove(path);
     }
@@ -358,7 +358,7 @@ fn unlist<Key: Eq + Hash>(lists: &mut HashMap<Key, Vec<Arc<Path>>>, key: &Key, p
 }
 
 impl Entry {
-    /// It was noted for another volume, so the device was taken away by force since.
+    /// It was recorded for another volume, so the device has been detached by force since.
     fn is_noted_for_another(&self, volume: &VolumeId) -> bool {
         let proof = self.proof.as_ref();
         proof.is_some_and(|proof| proof.volume != *volume)

@@ -141,7 +141,7 @@ impl<K: Kernel> Context<'_, K> {
         }
     }
 
-    /// A name that stays leads to another volume one day, and nobody is led there by it: the next
+    /// A name that stays will lead to another volume's device; nothing follows it, and the next
     /// start removes it.
     fn remove(&self, volume: &VolumeId, label: &Label) {
         if let Err(error) = label.remove(&self.kernel) {

@@ -222,7 +222,7 @@ fn not_proven<K: Kernel>(
 }
 
 /// Whether the volume's storage was replaced while a filesystem of it is mounted; `None` where only
-/// a disk can tell, and this thread must not wait for one. A raw device was asked just now.
+/// a disk has the answer, and this thread must not wait for one. A raw device was asked just now.
 fn is_replaced<K: Kernel>(
     node: &Node<K>,
     request: &Publish,

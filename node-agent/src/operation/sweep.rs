@@ -27,9 +27,9 @@ impl<K: Kernel> Node<K> {
         }
     }
 
-    /// Takes the lock of the volumes' folder, which stays with this agent to the end; whether no
-    /// other process has it. Without it nothing may be freed that no call names: another agent may
-    /// be about to show such a device.
+    /// Takes the lock of the volumes' directory, which this agent holds until it ends; whether no
+    /// other process has it. Without it, only devices that a call names are freed: another agent
+    /// may be about to bind the others.
     ///
     /// # Errors
     /// The kernel's error.
@@ -91,7 +91,7 @@ impl<K: Kernel> Node<K> {
         let Some(remnant) = folder.remnant(kernel, volume, number)? else {
             return Ok(false);
         };
-        // What the index does not know of is in the table: a bind beneath another mount, say.
+        // The table also has mounts that the index lacks, such as a bind hidden by another mount.
         let mut shown = Covered::new(kernel, &self.transport, volume, remnant.dev(kernel)?);
         let shown = shown.paths(&[])?;
         if !shown.is_empty() {

@@ -111,7 +111,7 @@ impl<K: Kernel> LoopDir<K> {
 
     /// Whether the volume's name no longer leads to the file behind the device of a mount that is
     /// known to be the volume's; `known` is that file, where a call has seen it. Asks no device.
-    /// Unless it `may_wait`, `None` where only the disk can tell.
+    /// Unless it `may_wait`, `None` where only the disk has the answer.
     ///
     /// # Errors
     /// The kernel's error.
@@ -141,8 +141,8 @@ impl<K: Kernel> LoopDir<K> {
         }
     }
 
-    /// Whether the file behind the device was removed, or is called otherwise than the volume and
-    /// another one has that name, as far as names tell. Asks neither the device nor the disk.
+    /// Whether, by names alone, the file behind the device was removed, or has another name than
+    /// the volume while another file has the volume's name. Asks neither the device nor the disk.
     fn is_renamed(&self, kernel: &K, volume: &VolumeId, dev: Dev) -> Result<bool, Failure> {
         let Some(number) = kernel.loop_number(dev) else {
             return Ok(false);

@@ -16,7 +16,7 @@ pub(super) struct Loop {
     pub(super) binding: Option<Binding>,
     /// Another one since each binding and unbinding, as of each disk.
     pub(super) diskseq: u64,
-    /// `Lo_rundown`: it waits for its last close, and nobody can open it.
+    /// `Lo_rundown`: it waits for its last close, and cannot be opened.
     pub(super) running_down: bool,
 }
 

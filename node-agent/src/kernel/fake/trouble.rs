@@ -49,7 +49,7 @@ impl Machine {
         self.lock().has_fixed_dev = true;
     }
 
-    /// Mounts a tmpfs over a folder.
+    /// Mounts a tmpfs over a directory.
     pub(crate) fn cover(&self, folder: &Path) {
         let mut state = self.lock();
         let dev = Dev { major: 0, minor: 7 };

@@ -57,8 +57,8 @@ pub(super) fn stage<K: Kernel>(
                     let why = cx.transport.replaced(&request.id, &path);
                     return Err(Failure::incompatible(why));
                 }
-                // What a device left behind when it was taken away: the bind would show the next
-                // volume that gets its number.
+                // A bind of a device that was detached by force would show the next volume that
+                // gets its number.
                 Verdict::Unbound | Verdict::Removed => {
                     cx.unmount_left(&request.id, &path, &stat)?;
                 }
@@ -85,7 +85,7 @@ pub(super) fn stage<K: Kernel>(
     });
     match bound {
         Ok(()) => Ok(Staged::Done),
-        // The caller must come back: nobody else would free the device.
+        // The caller must retry: nothing else would free the device.
         Err(failure) => match cx.release_raw(&request.id, device) {
             // The bind's file may still be there.
             Ok(()) if failure.certainty == Certainty::MayBeRunning => Err(failure),
@@ -140,7 +140,7 @@ fn named<K: Kernel>(kernel: &K, label: &Label, node: &Path) -> Option<PathBuf> {
         Err(error) => {
             SAID.call_once(|| {
                 tracing::warn!(
-                    "raw block volumes are bound without a name of their own: {error}; until /dev \
+                    "raw block volumes are bound without a name in /dev/belay: {error}; until /dev \
                      can be written, do not detach their devices by hand (losetup --detach)"
                 );
             });

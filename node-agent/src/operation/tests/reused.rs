@@ -1,5 +1,5 @@
-//! A device that was taken away by force, and whose number went to another volume: its bind mounts
-//! show the other volume from then on, and must be taken for what they are.
+//! A device that was detached by force, and whose number went to another volume: its bind mounts
+//! show the other volume from then on, and must be recognised as such.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -46,7 +46,7 @@ fn detach_by_force<K: Kernel>(kernel: &K, dev: Dev) {
     kernel.loop_clr_fd(&device).unwrap();
 }
 
-/// A published raw volume whose device was taken away, and a published volume that has the number
+/// A published raw volume whose device was detached by force, and a published volume that has the number
 /// now. On a real machine others take devices too, so that it may need more than one attempt.
 fn exchanged<W: World>(world: &W, name: &str, form: Form) -> (Node<W::Kernel>, Volume, Volume) {
     for attempt in 0..50 {
@@ -108,7 +108,7 @@ fn a_volume_that_got_a_number_is_taken_down_before_the_one_that_lost_it<W: World
     }
 }
 
-/// The mounts of the other agent are not seen here; its volume has the same id, in its own folder.
+/// The mounts of the other agent are not seen here; its volume has the same id, in another directory.
 fn a_device_of_the_same_name_in_another_namespace_is_not_released<W: World>(world: &W) {
     let folder = world.base().join("other");
     world.make_dir(&folder);
@@ -163,7 +163,7 @@ fn reasons<K: Kernel>(node: &Node<K>, volume: &Volume) -> Vec<&'static str> {
     health.iter().map(|it| it.reason.name()).collect()
 }
 
-/// Its name does not even begin with the id, so sysfs leads nobody to it.
+/// Its name does not even begin with the id, so it is not found in sysfs.
 fn a_raw_volume_is_found_after_a_restart_whatever_its_file_is_called<W: World>(world: &W) {
     for is_replaced in [false, true] {
         let volume = world.volume(&format!("vol-{is_replaced}"), Form::Block);
