@@ -1,5 +1,6 @@
 //! A session at Keystone (API v3): a token, and where the services are. It is renewed well before
-//! it ends, since services use it for a while after a call, and when a service refuses it.
+//! it ends, since services use it for a while after a call; when a service refuses it; and when
+//! `cloud.conf` has changed. As long as a token is valid, no call but one waits for the next.
 
 use super::conf::{CloudConf, Domain, Login, User};
 use super::wire::{self, Token};
@@ -10,19 +11,30 @@ use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use http::{Method, StatusCode, Uri};
 use serde_json::{Value, json};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::sync::Mutex;
+use tokio::sync::Mutex as Turn;
 use tokio::time::Instant;
 
 /// For a login. With a cold cache Keystone takes a second.
 const LOGIN_DEADLINE: Duration = Duration::from_secs(20);
 
+/// Between two readings of the file, and between two attempts to renew a token that is still valid.
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
+
 /// The account of a `cloud.conf`.
 pub(super) struct Account {
     file: PathBuf,
     http: Client,
-    session: Mutex<Option<Arc<Session>>>,
+    current: Mutex<Option<Current>>,
+    /// Held by the call that reads the file or logs in.
+    renewing: Turn<()>,
+}
+
+struct Current {
+    session: Arc<Session>,
+    /// When the file is read again.
+    check: Instant,
 }
 
 /// A login.
@@ -31,7 +43,9 @@ pub(super) struct Session {
     pub(super) token: HeaderValue,
     pub(super) volumes: String,
     pub(super) compute: String,
+    conf: CloudConf,
     renew: Instant,
+    end: Instant,
 }
 
 impl Account {
@@ -39,7 +53,8 @@ impl Account {
         Self {
             file,
             http,
-            session: Mutex::new(None),
+            current: Mutex::new(None),
+            renewing: Turn::new(()),
         }
     }
 
@@ -48,27 +63,83 @@ impl Account {
     }
 
     /// The current session, or a new one. `refused` is a session whose token a service has refused.
-    /// The file is read for each login, so that new credentials are used.
+    ///
+    /// # Errors
+    /// Those of the file and of the login, if there is no session that can be used instead.
     pub(super) async fn session(
         &self,
         refused: Option<&Arc<Session>>,
     ) -> Result<Arc<Session>, Failure> {
-        let mut current = self.session.lock().await;
-        if let Some(session) = current.as_ref() {
-            let is_refused = refused.is_some_and(|refused| Arc::ptr_eq(refused, session));
-            if !is_refused && Instant::now() < session.renew {
-                return Ok(Arc::clone(session));
-            }
+        if let Some((session, is_due)) = self.usable(refused) {
+            let turn = if is_due {
+                self.renewing.try_lock().ok()
+            } else {
+                None
+            };
+            return match turn {
+                Some(_turn) => Ok(self.checked(session).await),
+                None => Ok(session),
+            };
         }
+        let _turn = self.renewing.lock().await;
+        // Another call may have logged in meanwhile.
+        if let Some((session, _)) = self.usable(refused) {
+            return Ok(session);
+        }
+        let conf = self.read().await?;
+        self.log_in(conf).await
+    }
+
+    fn current(&self) -> MutexGuard<'_, Option<Current>> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The current session if its token can be used, and whether the file must be read again.
+    fn usable(&self, refused: Option<&Arc<Session>>) -> Option<(Arc<Session>, bool)> {
+        let current = self.current();
+        let Current { session, check } = current.as_ref()?;
+        let is_refused = refused.is_some_and(|refused| Arc::ptr_eq(refused, session));
+        let now = Instant::now();
+        (!is_refused && now < session.end).then(|| (Arc::clone(session), *check <= now))
+    }
+
+    /// A new session if the file has changed or the token is old; else, and if that fails, the
+    /// same: its token is valid.
+    async fn checked(&self, session: Arc<Session>) -> Arc<Session> {
+        if let Some(current) = self.current().as_mut() {
+            current.check = Instant::now() + CHECK_INTERVAL;
+        }
+        let renewed = async {
+            let conf = self.read().await?;
+            if conf == session.conf && Instant::now() < session.renew {
+                return Ok(Arc::clone(&session));
+            }
+            self.log_in(conf).await
+        };
+        renewed.await.unwrap_or_else(|failure: Failure| {
+            tracing::warn!(%failure, "no new session; the old token is still used");
+            session
+        })
+    }
+
+    async fn read(&self) -> Result<CloudConf, Failure> {
         let file = self.file.clone();
         let conf = tokio::task::spawn_blocking(move || CloudConf::read(&file)).await;
-        let conf = conf.map_err(|error| Failure::bug(format!("reading cloud.conf: {error}")))??;
-        let session = Arc::new(self.log_in(&conf).await?);
-        *current = Some(Arc::clone(&session));
+        conf.map_err(|error| Failure::bug(format!("reading cloud.conf: {error}")))?
+    }
+
+    /// Logs in; from then on the session is the current one.
+    async fn log_in(&self, conf: CloudConf) -> Result<Arc<Session>, Failure> {
+        let session = Arc::new(self.new_session(conf).await?);
+        let check = Instant::now() + CHECK_INTERVAL;
+        *self.current() = Some(Current {
+            session: Arc::clone(&session),
+            check,
+        });
         Ok(session)
     }
 
-    async fn log_in(&self, conf: &CloudConf) -> Result<Session, Failure> {
+    async fn new_session(&self, conf: CloudConf) -> Result<Session, Failure> {
         let url = format!("{}/auth/tokens", conf.auth_url);
         let uri: Uri = url.parse().map_err(|error| {
             Failure::precondition(format!("cloud.conf: auth-url: {}: {error}", conf.auth_url))
@@ -98,12 +169,15 @@ impl Account {
         token.set_sensitive(true);
         let body: wire::Tokens = answer.json().map_err(settled)?;
         let Token { catalog, .. } = &body.token;
-        let place = |types: &[&str]| wire::endpoint(catalog, types, conf);
+        let place = |types: &[&str]| wire::endpoint(catalog, types, &conf);
+        let lifetime = body.token.lifetime();
         Ok(Session {
             token,
             volumes: place(&["block-storage", "volumev3", "block-store"])?,
             compute: place(&["compute"])?,
-            renew: begun + body.token.lifetime() * 3 / 4,
+            renew: begun + lifetime * 3 / 4,
+            end: begun + lifetime,
+            conf,
         })
     }
 }
