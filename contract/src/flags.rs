@@ -1,6 +1,6 @@
 //! The flags that both programs of a driver share, so that both are configured alike.
 
-use crate::drivers::Kind;
+use crate::drivers::{Kind, Profile};
 use crate::topology::Topology;
 use belay_server::call::Failure;
 use belay_server::config::ProcessArgs;
@@ -14,6 +14,9 @@ use std::fmt::Display;
 
 /// The clap id of the flag for the node's name, a [`NodeId`].
 pub const NODE_NAME: &str = "node_name";
+
+/// The node of a controller that may run anywhere. It is not read.
+const ANY_NODE: &str = "any";
 
 /// Flags of a binary that serves one driver. Each has an environment variable; the flag wins.
 #[derive(Clone, Debug, clap::Args)]
@@ -82,7 +85,8 @@ struct DriverFlags {
     #[arg(long, env = "CSI_ENDPOINT", value_name = "SOCKET")]
     endpoint: Endpoint,
 
-    /// Id of this node: 1 to 256 bytes; with --with-topology a valid label of 1 to 63
+    /// Id of this node: 1 to 256 bytes; with --with-topology a valid label of 1 to 63. A controller
+    /// of a cloud needs none
     #[arg(long, env = "BELAY_NODE_ID", value_name = "ID", value_parser = node_id)]
     node_id: Option<NodeId>,
 
@@ -107,14 +111,16 @@ pub fn node_id(text: &str) -> Result<NodeId, Failure> {
     NodeId::new(text)
 }
 
-/// The default of `--node-id`: the node's name, if the program has a flag for that.
-fn node_name(matches: &ArgMatches) -> Result<NodeId, clap::Error> {
-    let why = match matches.try_get_one::<NodeId>(NODE_NAME) {
-        Ok(Some(name)) => return Ok(name.clone()),
-        Ok(None) => "--node-name <NAME> or --node-id <ID> is required",
-        Err(_) => "--node-id <ID> is required",
-    };
-    Err(clap::Error::raw(ErrorKind::MissingRequiredArgument, why))
+/// The default of `--node-id`: the node's name, if the program has a flag for that. A program
+/// without one is a controller, whose node counts only where its volumes belong to it.
+fn node_name(matches: &ArgMatches, profile: &Profile) -> Result<NodeId, clap::Error> {
+    let missing = |why| Err(clap::Error::raw(ErrorKind::MissingRequiredArgument, why));
+    match matches.try_get_one::<NodeId>(NODE_NAME) {
+        Ok(Some(name)) => Ok(name.clone()),
+        Ok(None) => missing("--node-name <NAME> or --node-id <ID> is required".to_owned()),
+        Err(_) if profile.place_is_node => missing("--node-id <ID> is required".to_owned()),
+        Err(_) => node_id(ANY_NODE).or_else(|error| missing(error.to_string())),
+    }
 }
 
 impl FromArgMatches for DriverArgs {
@@ -124,7 +130,8 @@ impl FromArgMatches for DriverArgs {
             clap::Error::raw(ErrorKind::ValueValidation, format!("{flag}: {error}"))
         };
         let profile = flags.kind.profile();
-        let id = flags.node_id.map_or_else(|| node_name(matches), Ok)?;
+        let id = flags.node_id;
+        let id = id.map_or_else(|| node_name(matches, profile), Ok)?;
         if flags.with_topology && !profile.place_is_node {
             let why = "its volumes are not bound to a node, and their zone is not known here";
             return Err(bad("--with-topology", &why));
@@ -285,6 +292,15 @@ mod tests {
     fn the_zone_of_a_cloud_is_not_the_nodes_id() {
         let openstack = ["--driver-kind=openstack"];
         let args = parsed(&openstack).unwrap();
+        assert_eq!(args.driver.node.id.as_str(), "n1");
+        let alone = [
+            "belay",
+            "--endpoint",
+            "/run/csi.sock",
+            "--driver-kind=openstack",
+        ];
+        let alone = parse_from::<Args>(alone.map(OsString::from));
+        assert!(alone.is_ok(), "a controller of a cloud has no node");
         assert_eq!(args.driver.driver_name.as_str(), "cinder.csi.openstack.org");
         assert_eq!(args.driver.max_volumes, 256);
         let error = parsed(&["--driver-kind=openstack", "--with-topology"]).unwrap_err();

@@ -2,15 +2,24 @@
 //! two paths.
 
 use crate::backend::local::{self, Overcommit};
+use crate::backend::openstack;
 use crate::backend::registry::Choice;
 use crate::operation::Rules;
 use belay_contract::drivers::Kind;
 use belay_contract::flags::CommonArgs;
+use belay_server::config::{ended, parse_from};
 use clap::builder::{PossibleValuesParser, TypedValueParser as _};
-use clap::{Arg, ValueEnum as _};
-use std::path::PathBuf;
+use clap::error::ErrorKind;
+use clap::{Arg, CommandFactory as _, ValueEnum as _};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 /// The controller of a Belay CSI driver: creates, attaches, expands and deletes volumes.
+///
+/// --backend selects the storage. `local` keeps volumes as files in --state-dir, and runs on the
+/// node of that directory. `openstack` creates volumes in Cinder and attaches them by Nova, with
+/// the credentials in --cloud-config; it runs anywhere, in any number of replicas.
 #[derive(Clone, Debug, clap::Parser)]
 #[command(name = "belay-controller", version, mut_arg("kind", backend))]
 pub struct Config {
@@ -22,9 +31,9 @@ pub struct Config {
     #[arg(long, env = "BELAY_ENDPOINT_GROUP", value_name = "GID")]
     pub endpoint_group: Option<u32>,
 
-    /// Backend local: directory of state and volumes (volumes in <DIR>/volumes)
+    /// Backend local, required: directory of state and volumes (volumes in <DIR>/volumes)
     #[arg(long, env = "BELAY_STATE_DIR", value_name = "DIR")]
-    pub state_dir: PathBuf,
+    pub state_dir: Option<PathBuf>,
 
     /// Backend local: exit if --state-dir has no state, instead of creating it
     #[arg(long, env = "BELAY_REQUIRE_STATE")]
@@ -38,6 +47,19 @@ pub struct Config {
         default_value = "1"
     )]
     pub overcommit: Overcommit,
+
+    /// Backend openstack, required: cloud.conf, with the credentials of the cloud
+    #[arg(long, env = "BELAY_CLOUD_CONFIG", value_name = "FILE")]
+    pub cloud_config: Option<PathBuf>,
+
+    /// Backend openstack: name of the cluster, recorded in the metadata of each volume
+    #[arg(
+        long,
+        env = "BELAY_CLUSTER",
+        value_name = "NAME",
+        default_value = "kubernetes"
+    )]
+    pub cluster: String,
 }
 
 /// The kind of driver is called its backend here.
@@ -51,21 +73,79 @@ fn backend(kind: Arg) -> Arg {
         .help("Backend of the volumes")
 }
 
+/// The value of a flag that this backend requires.
+fn required<T: Clone>(flag: &str, value: Option<&T>, kind: Kind) -> Result<T, String> {
+    let missing = || format!("{flag} is required for --backend {}", name(kind));
+    value.cloned().ok_or_else(missing)
+}
+
+/// A flag of another backend would have no effect.
+fn refused(flag: &str, is_set: bool, kind: Kind) -> Result<(), String> {
+    match is_set {
+        true => Err(format!(
+            "{flag} has no effect for --backend {}; remove it",
+            name(kind)
+        )),
+        false => Ok(()),
+    }
+}
+
+fn name(kind: Kind) -> String {
+    let value = kind.to_possible_value();
+    value.map_or_else(String::new, |value| value.get_name().to_owned())
+}
+
 impl Config {
+    /// Parses the flags of this process; on failure, returns the code to exit with, see [`ended`].
+    ///
+    /// # Errors
+    /// The exit code.
+    pub fn parse() -> Result<Self, ExitCode> {
+        Self::from_arguments(std::env::args_os()).map_err(|error| ended(&error))
+    }
+
+    fn from_arguments(arguments: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
+        let config: Self = parse_from(arguments)?;
+        let bad_usage = |why| {
+            let error = clap::Error::raw(ErrorKind::ValueValidation, why);
+            error.format(&mut Self::command())
+        };
+        config.choice().map_err(bad_usage)?;
+        Ok(config)
+    }
+
     /// The backend to open.
     ///
     /// # Errors
-    /// The flag, for a kind that is none of [`Kind::BACKENDS`].
+    /// The flag that it lacks, or that belongs to another backend.
     pub fn choice(&self) -> Result<Choice, String> {
-        match self.common.driver.kind {
-            Kind::Local => Ok(Choice::Local(local::Config {
-                state_dir: self.state_dir.clone(),
-                node: self.common.driver.node.id.clone(),
-                place: self.common.driver.node.topology.clone(),
-                overcommit: self.overcommit,
-                require_state: self.require_state,
-            })),
-            Kind::Openstack => Err("--backend: openstack has no controller here yet".to_owned()),
+        let driver = &self.common.driver;
+        let kind = driver.kind;
+        match kind {
+            Kind::Local => {
+                refused("--cloud-config", self.cloud_config.is_some(), kind)?;
+                Ok(Choice::Local(local::Config {
+                    state_dir: required("--state-dir <DIR>", self.state_dir.as_ref(), kind)?,
+                    node: driver.node.id.clone(),
+                    place: driver.node.topology.clone(),
+                    overcommit: self.overcommit,
+                    require_state: self.require_state,
+                }))
+            }
+            Kind::Openstack => {
+                refused("--state-dir", self.state_dir.is_some(), kind)?;
+                refused("--require-state", self.require_state, kind)?;
+                let file = self.cloud_config.as_ref();
+                Ok(Choice::Openstack(openstack::Config {
+                    file: required("--cloud-config <FILE>", file, kind)?,
+                    cluster: self.cluster.clone(),
+                    topology_key: driver
+                        .node
+                        .topology
+                        .as_ref()
+                        .map(|_| kind.profile().topology_key),
+                }))
+            }
         }
     }
 
@@ -76,10 +156,9 @@ impl Config {
     /// Both flags, and what to do.
     pub fn refuse_socket_in_state_dir(&self) -> Result<(), String> {
         let socket = &self.common.driver.endpoint.path;
-        let folder = socket
-            .parent()
-            .and_then(|folder| folder.canonicalize().ok());
-        if folder.is_none() || folder != self.state_dir.canonicalize().ok() {
+        let real = |path: &Path| path.canonicalize().ok();
+        let folder = socket.parent().and_then(real);
+        if folder.is_none() || folder != self.state_dir.as_deref().and_then(real) {
             return Ok(());
         }
         Err(format!(
@@ -103,19 +182,25 @@ impl Config {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::{CommandFactory as _, Parser as _};
+
+    const LOCAL: [&str; 4] = ["--node-id", "node-1", "--state-dir", "/d"];
+    const CLOUD: [&str; 3] = ["--backend=openstack", "--cloud-config", "/c/cloud.conf"];
+
+    fn with(flags: &[&str]) -> Result<Config, String> {
+        let program = ["belay-controller", "--endpoint", "/run/csi.sock"];
+        let words = program.iter().chain(flags).map(OsString::from);
+        Config::from_arguments(words).map_err(|error| error.to_string())
+    }
 
     fn parsed(more: &[&str]) -> Result<Config, String> {
-        let needed = [
-            "belay-controller",
-            "--endpoint",
-            "/run/csi.sock",
-            "--node-id",
-            "node-1",
-            "--state-dir",
-            "/d",
-        ];
-        Config::try_parse_from(needed.iter().chain(more)).map_err(|error| error.to_string())
+        with(&[&LOCAL, more].concat())
+    }
+
+    fn local(config: &Config) -> local::Config {
+        let Ok(Choice::Local(local)) = config.choice() else {
+            panic!("{config:?}");
+        };
+        local
     }
 
     #[test]
@@ -125,14 +210,41 @@ mod tests {
         assert_eq!(config.overcommit, Overcommit::default());
         let rules = config.rules();
         assert_eq!(rules.node_limit, None);
-        let Choice::Local(local) = config.choice().unwrap();
-        assert_eq!(local.place, None);
+        assert_eq!(local(&config).place, None);
     }
 
     #[test]
-    fn a_kind_that_only_the_node_agent_has_is_no_backend() {
-        let error = parsed(&["--backend", "openstack"]).unwrap_err();
-        assert!(error.contains("[possible values: local]"), "{error}");
+    fn a_cloud_needs_its_credentials_and_no_node_and_no_directory() {
+        let config = with(&CLOUD).unwrap();
+        let Ok(Choice::Openstack(cloud)) = config.choice() else {
+            panic!("{config:?}");
+        };
+        assert_eq!(cloud.file, Path::new("/c/cloud.conf"));
+        assert_eq!(cloud.cluster, "kubernetes");
+        assert_eq!(config.rules().node_limit, Some(256));
+        for (flags, why) in [
+            (
+                &CLOUD[..1],
+                "--cloud-config <FILE> is required for --backend openstack",
+            ),
+            (&[&CLOUD[..], &LOCAL].concat(), "--state-dir has no effect"),
+            (
+                &[&CLOUD[..], &["--require-state"]].concat(),
+                "--require-state has no effect",
+            ),
+            (
+                &[&LOCAL[..], &CLOUD[1..]].concat(),
+                "--cloud-config has no effect",
+            ),
+            (
+                &LOCAL[..2],
+                "--state-dir <DIR> is required for --backend local",
+            ),
+            (&LOCAL[2..], "--node-id <ID> is required"),
+        ] {
+            let error = with(flags).unwrap_err();
+            assert!(error.contains(why), "{flags:?}: {error}");
+        }
     }
 
     #[test]
@@ -141,7 +253,7 @@ mod tests {
         let below = dir.path().join("run");
         std::fs::create_dir(&below).unwrap();
         let mut config = parsed(&[]).unwrap();
-        config.state_dir = below.join("..");
+        config.state_dir = Some(below.join(".."));
         config.common.driver.endpoint.path = below.join("csi.sock");
         assert_eq!(config.refuse_socket_in_state_dir(), Ok(()));
         config.common.driver.endpoint.path = dir.path().join("csi.sock");
@@ -156,7 +268,7 @@ mod tests {
         let config = parsed(&["--with-topology", "--max-volumes", "3"]).unwrap();
         let rules = config.rules();
         assert_eq!(rules.node_limit, Some(3));
-        let Choice::Local(local) = config.choice().unwrap();
+        let local = local(&config);
         assert_eq!(local.place, config.common.driver.node.topology);
         assert!(local.place.is_some());
     }
@@ -165,7 +277,7 @@ mod tests {
     fn a_bad_value_is_named_with_its_flag_and_the_reason() {
         for (flags, why) in [
             (["--overcommit", "0"], "overcommit \"0\""),
-            (["--backend", "floppy"], "possible values: local"),
+            (["--backend", "floppy"], "possible values: local, openstack"),
         ] {
             let error = parsed(&flags).unwrap_err();
             assert!(error.contains(why), "{error}");
@@ -180,7 +292,7 @@ mod tests {
             .get_arguments()
             .filter(|flag| flag.get_env().is_some())
             .collect();
-        assert_eq!(flags.len(), 14, "one without a variable, or a new one");
+        assert_eq!(flags.len(), 16, "one without a variable, or a new one");
         for flag in flags {
             let name = flag.get_long().unwrap();
             let variable = flag.get_env().unwrap().to_str().unwrap();

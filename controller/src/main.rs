@@ -8,7 +8,7 @@ use std::process::ExitCode;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    let config: Config = match belay_server::config::parse() {
+    let config = match Config::parse() {
         Ok(config) => config,
         Err(code) => return code,
     };

@@ -25,7 +25,7 @@ pub enum Kind {
 
 impl Kind {
     /// Those that a controller of this project serves. The node agent serves all.
-    pub const BACKENDS: &[Kind] = &[Kind::Local];
+    pub const BACKENDS: &[Kind] = &[Kind::Local, Kind::Openstack];
 
     /// What is the same of all drivers of this kind.
     #[must_use]

@@ -1,5 +1,5 @@
 //! `openstack`: a volume is a Cinder volume, which Nova plugs into the node as a disk. Names, ids
-//! and keys are those of cinder-csi-plugin. Only the node agent has this kind so far.
+//! and keys are those of cinder-csi-plugin.
 
 use super::{Kubelet, Profile};
 use crate::disk::{IdPart, NameTemplate};
@@ -42,7 +42,7 @@ pub const OPENSTACK: Profile = Profile {
     attaches: true,
     stages: true,
     grows_on_node: true,
-    knows_room: true,
+    knows_room: false,
     kubelet: Kubelet {
         pod_info_on_mount: true,
         fs_group_policy: "File",

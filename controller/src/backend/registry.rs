@@ -2,6 +2,7 @@
 
 use super::Backend;
 use super::local::{self, Local};
+use super::openstack::{self, Openstack};
 use belay_server::call::Failure;
 use belay_server::facts::Facts;
 use belay_server::readiness::Readiness;
@@ -12,6 +13,8 @@ use std::sync::Arc;
 pub enum Choice {
     /// Files on this node.
     Local(local::Config),
+    /// Volumes of Cinder.
+    Openstack(openstack::Config),
 }
 
 /// An open backend.
@@ -35,5 +38,9 @@ pub fn open(choice: Choice, readiness: Readiness) -> Result<Opened, Failure> {
                 facts: Some(local),
             })
         }
+        Choice::Openstack(config) => Ok(Opened {
+            backend: Arc::new(Openstack::open(config)?),
+            facts: None,
+        }),
     }
 }

@@ -119,7 +119,7 @@ impl Client {
         let path = format!("/volumes/detail?name={}", encoded(name.as_str()));
         let mut found = self.page("find_volume", path).await?.volumes;
         // A cloud may let its users search for similar names.
-        found.retain(|volume| volume.name.as_deref() == Some(name.as_str()));
+        found.retain(|volume| volume.is_named(name));
         Ok(found)
     }
 

@@ -7,7 +7,7 @@ mod session;
 mod tests;
 mod wire;
 
-use super::measured::{Verb, measured};
+use super::measured::{self, Verb, measured};
 use super::{
     Answer, AttachOrder, Attachment, Attachments, Backend, Claims, Expansion, Order, Page, Phase,
     Progress, Sizes, Volume,
@@ -23,7 +23,7 @@ use serde_json::json;
 use session::Account;
 use std::path::PathBuf;
 use std::sync::Arc;
-use wire::{CinderVolume, GIB};
+use wire::{CinderVolume, GIB, Origin};
 
 /// The label `cloud` of the metrics.
 const CLOUD: &str = "openstack";
@@ -37,22 +37,22 @@ const PAGE_ENTRIES_MAX: usize = 1000;
 /// Largest volume, in bytes; the cloud's own limit is lower, and its refusal has the reason.
 const BYTES_MAX: u64 = (1 << 30) * GIB;
 
-/// Its settings.
+/// The settings of the backend.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// `cloud.conf`.
     pub file: PathBuf,
     /// The cluster that volumes are marked with.
     pub cluster: String,
-    /// The topology key of zones.
-    pub topology_key: &'static str,
+    /// The topology key of zones; none = zones are not reported.
+    pub topology_key: Option<&'static str>,
 }
 
 /// See the module.
 pub struct Openstack {
-    client: Client,
+    client: Arc<Client>,
     cluster: String,
-    topology_key: &'static str,
+    topology_key: Option<&'static str>,
 }
 
 impl Openstack {
@@ -65,15 +65,13 @@ impl Openstack {
         let http = http::Client::new(CLOUD, conf.ca_file.as_deref());
         let http = http.map_err(|error| Failure::precondition(format!("ca-file: {error}")))?;
         http::describe();
-        Ok(Self::new(config, http))
-    }
-
-    fn new(config: Config, http: http::Client) -> Self {
-        Self {
-            client: Client::new(Account::new(config.file, http)),
+        measured::describe();
+        let client = Arc::new(Client::new(Account::new(config.file, http)));
+        Ok(Self {
+            client,
             cluster: config.cluster,
             topology_key: config.topology_key,
-        }
+        })
     }
 
     fn seen(&self, volume: &CinderVolume) -> Result<Volume, Failure> {
@@ -88,17 +86,23 @@ impl Openstack {
         Ok(Some((self.seen(&volume)?, volume)))
     }
 
-    /// Cinder and Nova say 400 of a volume that they are at work on, and of one that can never be
-    /// changed so: the phase distinguishes them.
-    async fn refused(&self, id: &VolumeId, refused: Failure) -> Failure {
+    /// Cinder and Nova answer 400 for a volume that they are changing, for one that another call
+    /// has changed just so (`done` finds that), and for one that cannot be changed so.
+    async fn unless<T>(
+        &self,
+        id: &VolumeId,
+        refused: Failure,
+        done: impl FnOnce(&Volume, &CinderVolume) -> Option<T> + Send,
+    ) -> Result<T, Failure> {
         if refused.kind != Kind::Precondition {
-            return refused;
+            return Err(refused);
         }
-        match self.look(id).await {
-            Ok(Some((volume, _))) if matches!(volume.phase, Phase::Busy(_) | Phase::Deleting) => {
-                Failure::busy(refused.message)
-            }
-            _ => refused,
+        let Ok(Some((volume, cinder))) = self.look(id).await else {
+            return Err(refused);
+        };
+        match volume.phase {
+            Phase::Busy(_) | Phase::Deleting => Err(Failure::busy(refused.message)),
+            Phase::Ready | Phase::Failed(_) => done(&volume, &cinder).ok_or(refused),
         }
     }
 }
@@ -136,14 +140,14 @@ impl Backend for Openstack {
             match self.client.delete(&id).await {
                 Ok(true) => Ok(Progress::Begun),
                 Ok(false) => Ok(Progress::Done(())),
-                Err(refused) => match self.refused(&id, refused).await {
+                Err(refused) => match self.unless(&id, refused, |_, _| None).await {
                     // A second call finds the deletion of the first.
-                    busy if busy.kind == Kind::Busy => match self.look(&id).await? {
+                    Err(busy) if busy.kind == Kind::Busy => match self.look(&id).await? {
                         Some((volume, _)) if volume.phase == Phase::Deleting => Ok(Progress::Begun),
                         None => Ok(Progress::Done(())),
                         Some(_) => Err(busy),
                     },
-                    refused => Err(refused),
+                    refused => refused,
                 },
             }
         })
@@ -226,7 +230,13 @@ impl Attachments for Openstack {
                     let message = format!("node {node}: {refused}");
                     Err(Failure::not_found(message))
                 }
-                Err(refused) => Err(self.refused(id, refused).await),
+                Err(refused) => {
+                    let done = |volume: &Volume, cinder: &CinderVolume| {
+                        let is_attached = volume.nodes.contains(node);
+                        is_attached.then(|| Progress::Done(attachment(&order, volume, cinder)))
+                    };
+                    self.unless(id, refused, done).await
+                }
             }
         })
     }
@@ -236,35 +246,48 @@ impl Attachments for Openstack {
             let Some((volume, cinder)) = self.look(&id).await? else {
                 return Ok(Progress::Done(()));
             };
-            match (&volume.phase, volume.nodes.contains(&node)) {
-                (Phase::Busy(_), true) => return Ok(Progress::Begun),
+            let is_attached = volume.nodes.contains(&node);
+            match &volume.phase {
+                Phase::Busy(_) if is_attached => return Ok(Progress::Begun),
                 // It may be on its way to the node.
-                (Phase::Busy(what), false) => {
+                Phase::Busy(what) => {
                     let message = format!("volume {id}: is {what}; repeat the call later");
                     return Err(Failure::busy(message));
                 }
-                (_, false) => return Ok(Progress::Done(())),
-                (_, true) => {}
+                Phase::Deleting => return Ok(Progress::Done(())),
+                Phase::Ready | Phase::Failed(_) => {}
             }
-            if cinder.began_empty() && !cinder.was_used() {
+            // Also where it is detached already: Nova does that itself with a deleted server.
+            if cinder.origin() == Origin::Empty && !cinder.was_used() {
                 self.client.mark(&id, wire::USED).await?;
+            }
+            if !is_attached {
+                return Ok(Progress::Done(()));
             }
             match self.client.detach(&id, &node).await {
                 // A server that is gone leaves its volumes a moment later.
                 Ok(_) => Ok(Progress::Begun),
-                Err(refused) => Err(self.refused(&id, refused).await),
+                Err(refused) => {
+                    let done = |volume: &Volume, _: &CinderVolume| {
+                        let is_attached = volume.nodes.contains(&node);
+                        (!is_attached).then_some(Progress::Done(()))
+                    };
+                    self.unless(&id, refused, done).await
+                }
             }
         })
     }
 }
 
 /// What a volume that is attached is to its node. Only a volume that we have made empty, and that
-/// was not attached before, may be formatted unseen.
+/// was not attached before, may be formatted after samples of it. Of a volume that another program
+/// has created, nothing is known.
 fn attachment(order: &AttachOrder, volume: &Volume, cinder: &CinderVolume) -> Attachment {
-    let content = match (cinder.began_empty(), cinder.was_used()) {
-        (true, false) => Content::New,
-        (true, true) => Content::Used,
-        (false, _) => Content::Populated,
+    let content = match (cinder.origin(), cinder.was_used()) {
+        (Origin::Empty, false) => Content::New,
+        (Origin::Empty, true) => Content::Used,
+        (Origin::Copy, _) => Content::Populated,
+        (Origin::Foreign, _) => Content::Unknown,
     };
     Attachment {
         terms: order.terms.clone(),
@@ -289,7 +312,13 @@ impl Expansion for Openstack {
             }
             match self.client.extend(&id, bytes).await {
                 Ok(()) => Ok(Progress::Begun),
-                Err(refused) => Err(self.refused(&id, refused).await),
+                Err(refused) => {
+                    let done = |volume: &Volume, _: &CinderVolume| {
+                        let is_large = volume.bytes >= bytes;
+                        is_large.then_some(Progress::Done(volume.bytes))
+                    };
+                    self.unless(&id, refused, done).await
+                }
             }
         })
     }

@@ -19,6 +19,7 @@ const PASSWORD: &str = "canary-password";
 struct State {
     address: String,
     logins: usize,
+    password: &'static str,
     /// What was asked for, method and path.
     seen: Vec<String>,
     /// By id, as Cinder shows them.
@@ -29,7 +30,7 @@ struct State {
 
 struct Twin {
     state: Arc<Mutex<State>>,
-    backend: Openstack,
+    backend: Arc<Openstack>,
     dir: TempDir,
 }
 
@@ -39,6 +40,7 @@ impl Twin {
         let address: SocketAddr = listener.local_addr().unwrap();
         let state = State {
             address: address.to_string(),
+            password: PASSWORD,
             ..State::default()
         };
         let state = Arc::new(Mutex::new(state));
@@ -54,9 +56,9 @@ impl Twin {
         let config = Config {
             file,
             cluster: "k8s".to_owned(),
-            topology_key: "zone",
+            topology_key: Some("zone"),
         };
-        let backend = Openstack::open(config).unwrap();
+        let backend = Arc::new(Openstack::open(config).unwrap());
         Self {
             state,
             backend,
@@ -167,7 +169,7 @@ impl State {
 
     fn log_in(&mut self, body: &Value) -> (String, String, String) {
         let user = &body["auth"]["identity"]["password"]["user"];
-        if user["password"] != PASSWORD {
+        if user["password"] != self.password {
             let message = format!("{} is wrong", user["password"]);
             let error = json!({"error": {"code": 401, "message": message}});
             return ("401".to_owned(), String::new(), error.to_string());
@@ -357,13 +359,40 @@ async fn only_a_volume_that_we_made_and_that_was_never_attached_is_new() {
     };
     assert_eq!(content(&id).await, Content::New);
     assert_eq!(content(&id).await, Content::Used);
-    // Neither claimed, nor known to be empty.
     let others = twin.created("pvc-2").await;
-    assert_eq!(content(&others).await, Content::Populated);
+    assert_eq!(content(&others).await, Content::Unknown, "not claimed");
+    // Claimed for its name; another program has created it.
+    let claimed = twin.claimed("pvc-3").await;
+    twin.state().volumes.get_mut(claimed.as_str()).unwrap()["metadata"]
+        .as_object_mut()
+        .unwrap()
+        .remove(wire::ATTEMPT);
+    assert_eq!(content(&claimed).await, Content::Unknown);
     // The word on its use is written before it is detached.
     let seen = twin.state().seen.join("\n");
     let marked = seen.rfind(&format!("/{id}/metadata")).unwrap();
     assert!(marked < seen.rfind(&format!("volume_attachments/{id}")).unwrap());
+}
+
+#[tokio::test]
+async fn a_volume_is_used_also_if_nova_has_detached_it_with_its_server() {
+    let twin = Twin::start().await;
+    let id = twin.claimed("pvc-1").await;
+    twin.backend.attach(to(&id, "s-1")).await.unwrap();
+    {
+        let mut state = twin.state();
+        let volume = state.volumes.get_mut(id.as_str()).unwrap();
+        volume["attachments"] = json!([]);
+        volume["status"] = "available".into();
+    }
+    let detach = twin.backend.detach(id.clone(), NodeId::new("s-1").unwrap());
+    assert_eq!(detach.await.unwrap(), Progress::Done(()));
+    twin.backend.attach(to(&id, "s-2")).await.unwrap();
+    let attached = twin.backend.attach(to(&id, "s-2")).await.unwrap();
+    let Progress::Done(attachment) = attached else {
+        panic!("not attached")
+    };
+    assert_eq!(attachment.content, Content::Used);
 }
 
 #[tokio::test]
@@ -422,6 +451,52 @@ async fn a_refused_token_is_renewed_once_and_new_credentials_are_read() {
     assert_eq!(refused.kind, Kind::Precondition);
     assert!(refused.message.contains("401"), "{refused}");
     assert!(!refused.message.contains("canary"), "{refused}");
+}
+
+/// As if so much time had passed; sockets work again after that.
+async fn later(seconds: u64) {
+    tokio::time::pause();
+    tokio::time::advance(std::time::Duration::from_secs(seconds)).await;
+    tokio::time::resume();
+}
+
+#[tokio::test]
+async fn a_changed_file_is_used_soon_and_one_that_cannot_be_used_stops_no_call() {
+    let twin = Twin::start().await;
+    let id = twin.created("pvc-1").await;
+    let file = twin.dir.path().join("cloud.conf");
+    let text = std::fs::read_to_string(&file).unwrap();
+    let get = || twin.backend.get(id.clone());
+    std::fs::write(&file, "[Global").unwrap();
+    later(6).await;
+    get().await.unwrap();
+    std::fs::write(&file, text.replace(PASSWORD, "other-canary")).unwrap();
+    later(6).await;
+    get().await.unwrap();
+    assert_eq!(
+        twin.state().logins,
+        1,
+        "refused, and the old token is valid"
+    );
+    twin.state().password = "other-canary";
+    get().await.unwrap();
+    assert_eq!(twin.state().logins, 1, "it is not tried again at once");
+    later(6).await;
+    get().await.unwrap();
+    assert_eq!(twin.state().logins, 2);
+    later(6).await;
+    get().await.unwrap();
+    assert_eq!(twin.state().logins, 2, "the file has not changed again");
+    // The token lasts an hour, and is renewed after three quarters of it.
+    later(46 * 60).await;
+    get().await.unwrap();
+    assert_eq!(twin.state().logins, 3);
+    std::fs::remove_file(&file).unwrap();
+    later(50 * 60).await;
+    get().await.unwrap();
+    later(20 * 60).await;
+    let failure = get().await.unwrap_err();
+    assert!(failure.message.contains("cloud.conf: "), "{failure}");
 }
 
 #[tokio::test]

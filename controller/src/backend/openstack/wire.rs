@@ -6,7 +6,7 @@ use crate::backend::{Attempt, Mark, Phase, Volume};
 use crate::http::Answer;
 use belay_contract::topology::Topology;
 use belay_server::call::{Failure, Kind};
-use belay_server::request::{ContentSource, NodeId, SnapshotId, VolumeId};
+use belay_server::request::{ContentSource, Name, NodeId, SnapshotId, VolumeId};
 use http::StatusCode;
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -125,7 +125,7 @@ pub(super) struct Volumes {
 pub(super) struct CinderVolume {
     pub(super) id: String,
     #[serde(default)]
-    pub(super) name: Option<String>,
+    name: Option<String>,
     status: String,
     /// GiB.
     pub(super) size: u64,
@@ -141,12 +141,27 @@ pub(super) struct CinderVolume {
     source_volid: Option<String>,
 }
 
+/// How a volume began.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// Created by this driver, from nothing.
+    Empty,
+    /// From a snapshot, a volume or a backup.
+    Copy,
+    /// Created by another program.
+    Foreign,
+}
+
 #[derive(Clone, Debug, Deserialize)]
 struct CinderAttachment {
     server_id: String,
 }
 
 impl CinderVolume {
+    pub(super) fn is_named(&self, name: &Name) -> bool {
+        self.name.as_deref() == Some(name.as_str())
+    }
+
     fn has(&self, key: &str) -> Option<bool> {
         self.metadata.get(key).map(|value| *value == self.id)
     }
@@ -156,9 +171,18 @@ impl CinderVolume {
         self.has(USED) == Some(true)
     }
 
-    /// We have made it, and from nothing.
-    pub(super) fn began_empty(&self) -> bool {
-        self.has(CLAIM) == Some(true) && self.snapshot_id.is_none() && self.source_volid.is_none()
+    /// A volume that another program has created may have a claim of ours, for its name, but no
+    /// attempt.
+    pub(super) fn origin(&self) -> Origin {
+        let is_ours = self.metadata.contains_key(ATTEMPT) && self.has(CLAIM) == Some(true);
+        match self.snapshot_id.is_some()
+            || self.source_volid.is_some()
+            || self.has(CLAIM) == Some(false)
+        {
+            true => Origin::Copy,
+            false if is_ours => Origin::Empty,
+            false => Origin::Foreign,
+        }
     }
 
     fn phase(&self) -> Phase {
@@ -181,8 +205,8 @@ impl CinderVolume {
         }
     }
 
-    /// In the words of the backend. The zone is reported under that topology key, if it can be.
-    pub(super) fn volume(&self, topology_key: &str) -> Result<Volume, Failure> {
+    /// In the words of the backend. The zone is reported under that topology key, if there is one.
+    pub(super) fn volume(&self, topology_key: Option<&str>) -> Result<Volume, Failure> {
         let nodes = self.attachments.iter();
         let nodes = nodes.map(|attachment| NodeId::new(attachment.server_id.as_str()));
         let source = match (&self.snapshot_id, &self.source_volid) {
@@ -190,8 +214,8 @@ impl CinderVolume {
             (None, Some(id)) => Some(ContentSource::Volume(VolumeId::new(id.as_str())?)),
             (None, None) => None,
         };
-        let zone = self.availability_zone.as_deref();
-        let place = zone.and_then(|zone| Topology::new(topology_key, zone).ok());
+        let zone = topology_key.zip(self.availability_zone.as_deref());
+        let place = zone.and_then(|(key, zone)| Topology::new(key, zone).ok());
         Ok(Volume {
             id: VolumeId::new(self.id.as_str())?,
             phase: self.phase(),
@@ -264,7 +288,7 @@ mod tests {
 
     #[test]
     fn a_status_is_a_phase_and_one_that_is_not_known_is_waited_for() {
-        let phase = |status| volume(status, json!({})).volume("k").unwrap().phase;
+        let phase = |status| volume(status, json!({})).volume(None).unwrap().phase;
         assert_eq!(phase("available"), Phase::Ready);
         assert_eq!(phase("in-use"), Phase::Ready);
         assert_eq!(phase("deleting"), Phase::Deleting);
@@ -287,8 +311,24 @@ mod tests {
     }
 
     #[test]
+    fn only_a_volume_with_an_attempt_and_its_own_claim_was_made_empty() {
+        let origin = |metadata| volume("available", metadata).origin();
+        assert_eq!(origin(json!({ATTEMPT: "a-1", CLAIM: "v-1"})), Origin::Empty);
+        assert_eq!(origin(json!({})), Origin::Foreign);
+        assert_eq!(origin(json!({ATTEMPT: "a-1"})), Origin::Foreign);
+        // Claimed for its name, as another driver had created it.
+        assert_eq!(origin(json!({CLAIM: "v-1"})), Origin::Foreign);
+        assert_eq!(origin(json!({ATTEMPT: "a-1", CLAIM: "v-2"})), Origin::Copy);
+        let mut copy = volume("available", json!({ATTEMPT: "a-1", CLAIM: "v-1"}));
+        copy.snapshot_id = Some("s-1".to_owned());
+        assert_eq!(copy.origin(), Origin::Copy);
+    }
+
+    #[test]
     fn a_volume_has_its_size_its_zone_and_its_nodes() {
-        let volume = volume("in-use", json!({})).volume("topology/zone").unwrap();
+        let shown = volume("in-use", json!({}));
+        assert_eq!(shown.volume(None).unwrap().place, None);
+        let volume = shown.volume(Some("topology/zone")).unwrap();
         assert_eq!(volume.bytes, 3 << 30);
         assert_eq!(volume.nodes, [NodeId::new("s-1").unwrap()]);
         assert_eq!(volume.place.unwrap().describe(), "topology/zone=az-a");
