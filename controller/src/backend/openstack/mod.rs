@@ -2,6 +2,7 @@
 
 mod client;
 mod conf;
+mod search;
 mod session;
 #[cfg(test)]
 mod tests;
@@ -19,6 +20,7 @@ use belay_server::call::{Failure, Kind};
 use belay_server::request::{Context, Name, NodeId, VolumeId};
 use client::Client;
 use conf::CloudConf;
+use search::Search;
 use serde_json::json;
 use session::Account;
 use std::path::PathBuf;
@@ -51,6 +53,7 @@ pub struct Config {
 /// See the module.
 pub struct Openstack {
     client: Arc<Client>,
+    search: Search,
     cluster: String,
     topology_key: Option<&'static str>,
 }
@@ -68,6 +71,7 @@ impl Openstack {
         measured::describe();
         let client = Arc::new(Client::new(Account::new(config.file, http)));
         Ok(Self {
+            search: Search::new(Arc::clone(&client)),
             client,
             cluster: config.cluster,
             topology_key: config.topology_key,
@@ -155,7 +159,7 @@ impl Backend for Openstack {
 
     fn find(&self, name: Name) -> Answer<'_, Vec<Volume>> {
         measured(Verb::Find, async move {
-            let found = self.client.named(&name).await?;
+            let found = self.search.named(name).await?;
             found.iter().map(|volume| self.seen(volume)).collect()
         })
     }

@@ -435,6 +435,42 @@ async fn pages_follow_each_other_and_one_that_begins_nowhere_is_refused() {
     assert_eq!(refused.kind, Kind::BadToken);
 }
 
+/// Searches for that many volumes at once, each of which exists; the requests that it takes.
+async fn searched(twin: &Twin, names: usize) -> Vec<String> {
+    twin.state().seen.clear();
+    let names = (0..names).map(|n| format!("pvc-{n}"));
+    let searches = names.map(|name| {
+        let backend = Arc::clone(&twin.backend);
+        tokio::spawn(async move {
+            let found = backend.find(Name::new(name.as_str()).unwrap()).await;
+            assert_eq!(found.unwrap().len(), 1, "{name}");
+        })
+    });
+    for search in searches.collect::<Vec<_>>() {
+        search.await.unwrap();
+    }
+    twin.state().seen.clone()
+}
+
+#[tokio::test]
+async fn searches_at_one_time_share_a_list_unless_it_is_long() {
+    let twin = Twin::start().await;
+    for n in 0..40 {
+        twin.created(&format!("pvc-{n}")).await;
+    }
+    let seen = searched(&twin, 1).await;
+    assert!(seen[0].contains("?name=pvc"), "{seen:?}");
+    let seen = searched(&twin, 20).await;
+    assert!(seen.len() <= 2, "{seen:?}");
+    for n in 40..70 {
+        twin.created(&format!("pvc-{n}")).await;
+    }
+    // Too many for two searches, which is then known; not for twenty.
+    assert_eq!(searched(&twin, 2).await.len(), 3);
+    assert_eq!(searched(&twin, 2).await.len(), 2);
+    assert_eq!(searched(&twin, 20).await.len(), 1);
+}
+
 #[tokio::test]
 async fn a_refused_token_is_renewed_once_and_new_credentials_are_read() {
     let twin = Twin::start().await;
