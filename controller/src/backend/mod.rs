@@ -108,6 +108,12 @@ pub trait Attachments: Send + Sync {
     /// Whether a node takes one change at a time: the calls for a node then queue up.
     fn one_per_node(&self) -> bool;
 
+    /// Whether it records the terms of an attachment. Where it does not, a repeated attach answers
+    /// with its own, so a caller that asks for other terms would not be refused.
+    fn records_terms(&self) -> bool {
+        true
+    }
+
     /// Makes a volume available on a node. If it is so already, the answer carries the terms of
     /// then, which may differ from those of the order.
     fn attach(&self, order: Arc<AttachOrder>) -> Answer<'_, Progress<Attachment>>;

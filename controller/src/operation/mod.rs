@@ -21,7 +21,7 @@ mod validate;
 pub use capacity::Room;
 pub use validate::Verdict;
 
-use crate::backend::{Attachment, Backend, Snapshot, Volume};
+use crate::backend::{Attachment, Attachments, Backend, Snapshot, Volume};
 use belay_contract::drivers::Profile;
 use belay_server::identity::PluginCapability;
 use belay_server::work::{CHANGE_DEADLINE, Jobs};
@@ -84,7 +84,15 @@ impl Operations {
         self.rules.profile.attaches && self.backend.attachments().is_some()
     }
 
-    /// Whether volumes can grow: by the driver's profile, and if the backend can.
+    /// Whether a volume that is attached in one way is not attached in another: writable, and
+    /// read-only.
+    #[must_use]
+    pub fn attaches_read_only(&self) -> bool {
+        let attachments = self.backend.attachments();
+        self.attaches() && attachments.is_some_and(Attachments::records_terms)
+    }
+
+    /// Whether volumes can grow: the driver has it so, and the backend can.
     #[must_use]
     pub fn grows(&self) -> bool {
         let capabilities = self.rules.profile.capabilities;

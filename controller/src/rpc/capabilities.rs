@@ -13,7 +13,7 @@ pub fn of_controller(operations: &Operations) -> Vec<csi::ControllerServiceCapab
     let calls = [
         (Call::CreateDeleteVolume, true),
         (Call::PublishUnpublishVolume, attaches),
-        (Call::PublishReadonly, attaches),
+        (Call::PublishReadonly, operations.attaches_read_only()),
         (Call::ListVolumes, true),
         (Call::ListVolumesPublishedNodes, attaches),
         (Call::GetVolume, true),

@@ -9,7 +9,7 @@ use belay_server::request::{Name, NodeId, VolumeId};
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use http::{Method, StatusCode, Uri};
-use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
 use std::time::Duration;
 
@@ -269,7 +269,10 @@ fn plugs(node: &NodeId) -> String {
     format!("/servers/{}/os-volume_attachments", encoded(node.as_str()))
 }
 
+/// Errors quote paths, so the IDs in them stay as they are (RFC 3986, 2.3).
+const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'~');
+
 /// An id or a name as part of a URL, whatever it is.
 fn encoded(text: &str) -> String {
-    utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
+    utf8_percent_encode(text, RESERVED).to_string()
 }

@@ -207,6 +207,10 @@ impl Attachments for Openstack {
         true
     }
 
+    fn records_terms(&self) -> bool {
+        false
+    }
+
     fn attach(&self, order: Arc<AttachOrder>) -> Answer<'_, Progress<Attachment>> {
         measured(Verb::Attach, async move {
             let (id, node) = (&order.id, &order.node);

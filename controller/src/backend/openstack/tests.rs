@@ -195,7 +195,6 @@ impl State {
 
     fn serve(&mut self, method: &str, path: &str, head: &str, body: &Value) -> (u16, Value) {
         let (path, query) = path.split_once('?').unwrap_or((path, ""));
-        let path = path.replace("%2D", "-");
         let parts: Vec<_> = path.trim_start_matches('/').split('/').collect();
         let error = |message: &str| json!({"badRequest": {"code": 400, "message": message}});
         match (method, &parts[..]) {
@@ -267,7 +266,6 @@ impl State {
     }
 
     fn list(&self, query: &str) -> (u16, Value) {
-        let query = query.replace("%2D", "-");
         let asked = |key: &str| {
             let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
             pairs
