@@ -133,15 +133,16 @@ impl Client {
                 let why = "the service has limited the rate of calls";
                 return Err(call.failed(Kind::Timeout, is_sent, why));
             }
-            let begun = Instant::now();
+            let sent = Instant::now();
             let Ok(tried) = timeout_at(until, self.attempt(call)).await else {
-                self.measure(call, "none", begun);
+                self.measure(call, "none", sent);
                 let why = format!("no answer within {} s", call.deadline.as_secs_f32());
                 return Err(call.failed(Kind::Timeout, true, &why));
             };
             let wait = match &tried {
                 Ok(answer) if answer.status == StatusCode::TOO_MANY_REQUESTS => {
-                    self.pace.refused(answer.retry_after().unwrap_or(pause));
+                    self.pace
+                        .refused(sent, answer.retry_after().unwrap_or(pause));
                     Duration::ZERO
                 }
                 Ok(answer) if answer.is_overload() && call.is_harmless() => {

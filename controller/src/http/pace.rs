@@ -24,6 +24,8 @@ struct State {
     next: Instant,
     /// Until when none may, as the service has said.
     pause: Instant,
+    /// When the interval was last lengthened.
+    slowed: Instant,
 }
 
 impl Pace {
@@ -33,6 +35,7 @@ impl Pace {
             interval: Duration::ZERO,
             next: now,
             pause: now,
+            slowed: now,
         }))
     }
 
@@ -52,12 +55,15 @@ impl Pace {
         }
     }
 
-    /// A call was refused for its pace (429); `after` is how long the service wants to be left
-    /// alone.
-    pub(super) fn refused(&self, after: Duration) {
-        let mut state = self.state();
-        state.interval = (state.interval * 2).clamp(INTERVAL_FIRST, INTERVAL_MAX);
-        state.pause = state.pause.max(Instant::now() + after);
+    /// A call that was sent then was refused for its pace (429); `after` is how long the service
+    /// wants to be left alone. Calls that were sent together are one reason to slow down.
+    pub(super) fn refused(&self, sent: Instant, after: Duration) {
+        let (mut state, now) = (self.state(), Instant::now());
+        if sent >= state.slowed {
+            state.interval = (state.interval * 2).clamp(INTERVAL_FIRST, INTERVAL_MAX);
+            state.slowed = now;
+        }
+        state.pause = state.pause.max(now + after);
     }
 
     /// A call was answered.
@@ -98,7 +104,7 @@ mod tests {
     async fn a_refusal_slows_all_calls_and_answers_restore_the_pace() {
         let pace = Pace::new();
         assert_eq!(sent(&pace, 1000).await, Duration::ZERO);
-        pace.refused(Duration::from_secs(7));
+        pace.refused(Instant::now(), Duration::from_secs(7));
         assert!(
             sent(&pace, 1).await >= Duration::from_secs(7),
             "Retry-After"
@@ -109,7 +115,7 @@ mod tests {
         assert_eq!(sent(&pace, 1000).await, Duration::ZERO);
 
         for _ in 0..100 {
-            pace.refused(Duration::ZERO);
+            pace.refused(Instant::now(), Duration::ZERO);
         }
         pace.turn().await;
         let slowest = sent(&pace, 1).await;
@@ -117,16 +123,31 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn refusals_of_calls_that_were_sent_together_slow_down_once() {
+        let pace = Pace::new();
+        let begun = Instant::now();
+        advance(Duration::from_millis(10)).await;
+        for _ in 0..50 {
+            pace.refused(begun, Duration::ZERO);
+        }
+        pace.turn().await;
+        let slow = sent(&pace, 1).await;
+        assert!(slow <= INTERVAL_FIRST, "{slow:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_refusal_holds_calls_that_wait_already() {
         let pace = Pace::new();
-        pace.refused(Duration::from_secs(1));
+        pace.refused(Instant::now(), Duration::from_secs(1));
         let begun = Instant::now();
         let waiting = pace.turn();
         tokio::pin!(waiting);
         tokio::select! {
             biased;
             () = &mut waiting => panic!("too early"),
-            () = advance(Duration::from_millis(500)) => pace.refused(Duration::from_secs(5)),
+            () = advance(Duration::from_millis(500)) => {
+                pace.refused(Instant::now(), Duration::from_secs(5));
+            }
         }
         waiting.await;
         assert!(begun.elapsed() >= Duration::from_millis(5500));
