@@ -118,7 +118,13 @@ pub trait Attachments: Send + Sync {
     /// then, which may differ from those of the order.
     fn attach(&self, order: Arc<AttachOrder>) -> Answer<'_, Progress<Attachment>>;
 
-    /// Detaches a volume from a node; done if it is not attached.
+    /// The attachment, if a look at the volume shows all of it. Otherwise [`Self::attach`] is
+    /// called again.
+    fn attached(&self, _order: &AttachOrder, _seen: &Volume) -> Option<Attachment> {
+        None
+    }
+
+    /// Takes a volume from a node. Where nothing is attached, nothing is to be done.
     fn detach(&self, id: VolumeId, node: NodeId) -> Answer<'_, Progress<()>>;
 }
 
@@ -257,6 +263,8 @@ pub struct Volume {
     pub source: Option<ContentSource>,
     /// Where it can be reached from; none = that is not reported.
     pub place: Option<Arc<Topology>>,
+    /// What the storage knows of its content; none = only an attach answers that.
+    pub content: Option<Content>,
 }
 
 /// A page of volumes.

@@ -107,8 +107,11 @@ async fn attach(
     }
     let id = &order.id;
     let volume = engine.settled_soon(id).await?;
-    phase::ready(volume.ok_or_else(|| lookup::not_found(id))?)?;
-    // Reads the result. Some storage drops an accepted attachment; this starts it again then.
+    let seen = phase::ready(volume.ok_or_else(|| lookup::not_found(id))?)?;
+    if let Some(attachment) = attachments.attached(&order, &seen) {
+        return Ok(attachment);
+    }
+    // A look; some storage drops an attachment that it has accepted, and this begins it anew.
     match attachments.attach(Arc::clone(&order)).await? {
         Progress::Done(attachment) => Ok(attachment),
         Progress::Begun => Err(still_busy(id)),

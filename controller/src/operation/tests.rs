@@ -253,6 +253,7 @@ fn volume(phase: Phase) -> Volume {
         nodes: Vec::new(),
         source: None,
         place: None,
+        content: None,
     }
 }
 

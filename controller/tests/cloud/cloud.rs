@@ -237,6 +237,7 @@ pub(crate) fn blank(id: VolumeId) -> Volume {
         nodes: Vec::new(),
         source: None,
         place: None,
+        content: None,
     }
 }
 

@@ -44,6 +44,25 @@ async fn many_that_wait_share_a_list_and_few_among_many_volumes_are_asked_for_on
 }
 
 #[tokio::test(start_paused = true)]
+async fn volumes_that_are_deleted_together_leave_the_list_without_a_look_at_each() {
+    let cloud = Cloud::new(10);
+    let service = controller(&cloud);
+    let mut ids = Vec::new();
+    for n in 0..PAGE / 2 {
+        let volume = created(&service, create(&format!("pvc-{n}"), "fast")).await;
+        ids.push(volume.unwrap().volume_id);
+    }
+    let looks = cloud.looks();
+    let mut deleting = JoinSet::new();
+    for id in ids {
+        let service = Arc::clone(&service);
+        deleting.spawn(async move { deleted(&service, &id).await.unwrap() });
+    }
+    deleting.join_all().await;
+    assert_eq!(cloud.looks(), looks);
+}
+
+#[tokio::test(start_paused = true)]
 async fn attachments_of_a_node_come_one_after_another_in_their_order() {
     let cloud = Cloud::new(10);
     let service = on(Line::new(&cloud), PROFILE);

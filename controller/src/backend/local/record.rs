@@ -198,6 +198,7 @@ impl Record {
             nodes,
             source,
             place,
+            content: None,
         })
     }
 

@@ -147,6 +147,7 @@ impl Store {
             nodes: Vec::new(),
             source: None,
             place: self.place.clone(),
+            content: None,
         })
     }
 

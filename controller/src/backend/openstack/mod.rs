@@ -96,17 +96,17 @@ impl Openstack {
         &self,
         id: &VolumeId,
         refused: Failure,
-        done: impl FnOnce(&Volume, &CinderVolume) -> Option<T> + Send,
+        done: impl FnOnce(&Volume) -> Option<T> + Send,
     ) -> Result<T, Failure> {
         if refused.kind != Kind::Precondition {
             return Err(refused);
         }
-        let Ok(Some((volume, cinder))) = self.look(id).await else {
+        let Ok(Some((volume, _))) = self.look(id).await else {
             return Err(refused);
         };
         match volume.phase {
             Phase::Busy(_) | Phase::Deleting => Err(Failure::busy(refused.message)),
-            Phase::Ready | Phase::Failed(_) => done(&volume, &cinder).ok_or(refused),
+            Phase::Ready | Phase::Failed(_) => done(&volume).ok_or(refused),
         }
     }
 }
@@ -144,7 +144,7 @@ impl Backend for Openstack {
             match self.client.delete(&id).await {
                 Ok(true) => Ok(Progress::Begun),
                 Ok(false) => Ok(Progress::Done(())),
-                Err(refused) => match self.unless(&id, refused, |_, _| None).await {
+                Err(refused) => match self.unless(&id, refused, |_| None).await {
                     // A second call finds the deletion of the first.
                     Err(busy) if busy.kind == Kind::Busy => match self.look(&id).await? {
                         Some((volume, _)) if volume.phase == Phase::Deleting => Ok(Progress::Begun),
@@ -215,7 +215,7 @@ impl Attachments for Openstack {
         measured(Verb::Attach, async move {
             let (id, node) = (&order.id, &order.node);
             let not_found = || Failure::not_found(format!("volume {id}: not found"));
-            let (volume, cinder) = self.look(id).await?.ok_or_else(not_found)?;
+            let (volume, _) = self.look(id).await?.ok_or_else(not_found)?;
             match &volume.phase {
                 Phase::Busy(what) => {
                     let message = format!("volume {id}: is {what}; repeat the call later");
@@ -224,8 +224,8 @@ impl Attachments for Openstack {
                 Phase::Deleting => return Err(not_found()),
                 Phase::Ready | Phase::Failed(_) => {}
             }
-            if volume.nodes.contains(node) {
-                return Ok(Progress::Done(attachment(&order, &volume, &cinder)));
+            if let Some(attachment) = self.attached(&order, &volume) {
+                return Ok(Progress::Done(attachment));
             }
             if let Some(other) = volume.nodes.first() {
                 return Err(Failure::precondition(format!(
@@ -239,13 +239,19 @@ impl Attachments for Openstack {
                     Err(Failure::not_found(message))
                 }
                 Err(refused) => {
-                    let done = |volume: &Volume, cinder: &CinderVolume| {
-                        let is_attached = volume.nodes.contains(node);
-                        is_attached.then(|| Progress::Done(attachment(&order, volume, cinder)))
-                    };
-                    self.unless(id, refused, done).await
+                    let done = |volume: &Volume| self.attached(&order, volume);
+                    self.unless(id, refused, done).await.map(Progress::Done)
                 }
             }
+        })
+    }
+
+    fn attached(&self, order: &AttachOrder, seen: &Volume) -> Option<Attachment> {
+        seen.nodes.contains(&order.node).then(|| Attachment {
+            terms: order.terms.clone(),
+            transport: Transport::Disk(DiskIdentity::Serial(order.id.to_string())),
+            bytes: seen.bytes,
+            content: seen.content.unwrap_or(Content::Unknown),
         })
     }
 
@@ -276,7 +282,7 @@ impl Attachments for Openstack {
                 // A server that is gone leaves its volumes a moment later.
                 Ok(_) => Ok(Progress::Begun),
                 Err(refused) => {
-                    let done = |volume: &Volume, _: &CinderVolume| {
+                    let done = |volume: &Volume| {
                         let is_attached = volume.nodes.contains(&node);
                         (!is_attached).then_some(Progress::Done(()))
                     };
@@ -284,24 +290,6 @@ impl Attachments for Openstack {
                 }
             }
         })
-    }
-}
-
-/// What a volume that is attached is to its node. Only a volume that we have made empty, and that
-/// was not attached before, may be formatted after samples of it. Of a volume that another program
-/// has created, nothing is known.
-fn attachment(order: &AttachOrder, volume: &Volume, cinder: &CinderVolume) -> Attachment {
-    let content = match (cinder.origin(), cinder.was_used()) {
-        (Origin::Empty, false) => Content::New,
-        (Origin::Empty, true) => Content::Used,
-        (Origin::Copy, _) => Content::Populated,
-        (Origin::Foreign, _) => Content::Unknown,
-    };
-    Attachment {
-        terms: order.terms.clone(),
-        transport: Transport::Disk(DiskIdentity::Serial(order.id.to_string())),
-        bytes: volume.bytes,
-        content,
     }
 }
 
@@ -321,7 +309,7 @@ impl Expansion for Openstack {
             match self.client.extend(&id, bytes).await {
                 Ok(()) => Ok(Progress::Begun),
                 Err(refused) => {
-                    let done = |volume: &Volume, _: &CinderVolume| {
+                    let done = |volume: &Volume| {
                         let is_large = volume.bytes >= bytes;
                         is_large.then_some(Progress::Done(volume.bytes))
                     };

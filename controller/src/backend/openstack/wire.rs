@@ -4,6 +4,7 @@
 use super::conf::CloudConf;
 use crate::backend::{Attempt, Mark, Phase, Volume};
 use crate::http::Answer;
+use belay_contract::publish_context::Content;
 use belay_contract::topology::Topology;
 use belay_server::call::{Failure, Kind};
 use belay_server::request::{ContentSource, Name, NodeId, SnapshotId, VolumeId};
@@ -171,6 +172,17 @@ impl CinderVolume {
         self.has(USED) == Some(true)
     }
 
+    /// Only a volume that we have made empty, and that was not attached before, is new. Of a volume
+    /// that another program has created, nothing is known.
+    fn content(&self) -> Content {
+        match (self.origin(), self.was_used()) {
+            (Origin::Empty, false) => Content::New,
+            (Origin::Empty, true) => Content::Used,
+            (Origin::Copy, _) => Content::Populated,
+            (Origin::Foreign, _) => Content::Unknown,
+        }
+    }
+
     /// A volume that another program has created may have a claim of ours, for its name, but no
     /// attempt.
     pub(super) fn origin(&self) -> Origin {
@@ -226,6 +238,7 @@ impl CinderVolume {
             nodes: nodes.collect::<Result<_, _>>()?,
             source,
             place: place.map(Arc::new),
+            content: Some(self.content()),
         })
     }
 }

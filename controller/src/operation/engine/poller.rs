@@ -5,7 +5,7 @@ use super::outage::Outage;
 use crate::backend::{Backend, Phase, Volume};
 use belay_server::call::Failure;
 use belay_server::request::VolumeId;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Semaphore, oneshot};
@@ -21,6 +21,10 @@ const GETS_MAX: usize = 8;
 const PAGE_ENTRIES: usize = 1000;
 /// How long the number of pages is cached.
 const PAGES_AGE_MAX: Duration = Duration::from_secs(300);
+/// Volumes that a list has shown, of which the poller remembers that.
+const LISTED_MAX: usize = 256;
+/// Between the begins of two lists, in times of the answer's time: a slow storage is asked less.
+const LIST_REST: u32 = 4;
 
 /// The poller of a backend.
 pub(super) struct Poller(Arc<Shared>);
@@ -37,6 +41,12 @@ struct State {
     runs: bool,
     /// Minimum number of pages of a list of all volumes, and when it was counted.
     pages: (usize, Instant),
+    /// The next list is not read earlier.
+    next_list: Instant,
+    /// How long the last first page took.
+    page_took: Duration,
+    /// Volumes that a list has shown, the latest at the end.
+    listed: VecDeque<VolumeId>,
 }
 
 struct Waiter {
@@ -47,6 +57,11 @@ struct Waiter {
     answer: oneshot::Sender<Result<Option<Volume>, Failure>>,
 }
 
+enum Round {
+    List(Vec<Waiter>),
+    Gets(Vec<Waiter>),
+}
+
 impl Poller {
     pub(super) fn new(backend: Arc<dyn Backend>) -> Self {
         Self(Arc::new(Shared {
@@ -55,6 +70,9 @@ impl Poller {
                 waiters: Vec::new(),
                 runs: false,
                 pages: (1, Instant::now()),
+                next_list: Instant::now(),
+                page_took: Duration::ZERO,
+                listed: VecDeque::new(),
             }),
             gets: Semaphore::new(GETS_MAX),
         }))
@@ -102,23 +120,19 @@ impl Shared {
     async fn run(self: Arc<Self>) {
         loop {
             sleep(INTERVAL_MIN).await;
-            let Some(due) = self.state().due(Instant::now()) else {
+            let Some(round) = self.state().round(Instant::now()) else {
                 return;
             };
-            if !due.is_empty() {
-                tokio::spawn(Arc::clone(&self).round(due));
+            match round {
+                Round::List(waiters) => drop(tokio::spawn(Arc::clone(&self).by_list(waiters))),
+                Round::Gets(waiters) => self.by_gets(waiters),
             }
         }
     }
 
-    async fn round(self: Arc<Self>, due: Vec<Waiter>) {
-        let pages = self.state().pages();
-        let rest = match due.len() > pages {
-            true => self.by_list(due).await,
-            false => due,
-        };
-        for waiter in rest {
-            tokio::spawn(Arc::clone(&self).by_get(waiter));
+    fn by_gets(self: &Arc<Self>, waiters: Vec<Waiter>) {
+        for waiter in waiters {
+            tokio::spawn(Arc::clone(self).by_get(waiter));
         }
     }
 
@@ -131,15 +145,16 @@ impl Shared {
         }
     }
 
-    /// Serves waiters from a list while it has fewer pages than there are waiters. Returns the
-    /// waiters whose volumes were not found: a list read page by page may miss one.
-    async fn by_list(self: &Arc<Self>, due: Vec<Waiter>) -> Vec<Waiter> {
-        let pages_max = due.len() - 1;
+    /// Serves waiters from the pages of a list while those are fewer. Volumes that are not on them
+    /// are looked at: several pages are read one after another, and may miss one; and a list may
+    /// not show what a look does, such as volumes of another project.
+    async fn by_list(self: Arc<Self>, waiters: Vec<Waiter>) {
+        let pages_max = waiters.len() - 1;
         let mut waiting: BTreeMap<VolumeId, Vec<Waiter>> = BTreeMap::new();
-        for waiter in due {
+        for waiter in waiters {
             waiting.entry(waiter.id.clone()).or_default().push(waiter);
         }
-        let (mut after, mut pages) = (None, 0);
+        let (mut after, mut pages, begun) = (None, 0, Instant::now());
         loop {
             let page = match self.backend.list(after, PAGE_ENTRIES).await {
                 Ok(page) => page,
@@ -147,12 +162,19 @@ impl Shared {
                     for waiter in waiting.into_values().flatten() {
                         self.failed(waiter, failure.clone());
                     }
-                    return Vec::new();
+                    return;
                 }
             };
             pages += 1;
+            if pages == 1 {
+                self.state().page_took = begun.elapsed();
+            }
             for volume in page.volumes {
-                for waiter in waiting.remove(&volume.id).into_iter().flatten() {
+                let waiters = waiting.remove(&volume.id);
+                if waiters.is_some() {
+                    self.state().remember(&volume.id);
+                }
+                for waiter in waiters.into_iter().flatten() {
                     self.seen(waiter, Some(volume.clone()));
                 }
             }
@@ -160,8 +182,18 @@ impl Shared {
             let is_last = after.is_none();
             if is_last || waiting.is_empty() || pages == pages_max {
                 let least = if is_last { pages } else { pages + 1 };
-                self.state().pages = (least, Instant::now());
-                return waiting.into_values().flatten().collect();
+                let is_whole = is_last && pages == 1;
+                let missing = waiting.into_values().flatten();
+                let (gone, missing): (Vec<_>, _) = {
+                    let mut state = self.state();
+                    state.pages = (least, Instant::now());
+                    // A whole list that has shown it before would show it again.
+                    missing.partition(|waiter| is_whole && state.listed.contains(&waiter.id))
+                };
+                for waiter in gone {
+                    self.seen(waiter, None);
+                }
+                return self.by_gets(missing);
             }
         }
     }
@@ -191,13 +223,33 @@ impl Shared {
 }
 
 impl State {
-    /// The waiters that are due; none if there is no waiter left, so that the task ends.
-    fn due(&mut self, now: Instant) -> Option<Vec<Waiter>> {
+    /// The waiters to serve now: those whose turn it is, or all if that takes a list. None if the
+    /// task ends, because no caller waits.
+    fn round(&mut self, now: Instant) -> Option<Round> {
         self.waiters.retain(|waiter| !waiter.answer.is_closed());
         self.runs = !self.waiters.is_empty();
-        let due = self.waiters.extract_if(.., |waiter| waiter.due <= now);
-        let due = due.collect();
-        self.runs.then_some(due)
+        if !self.runs {
+            return None;
+        }
+        if self.waiters.len() <= self.pages() {
+            let due = self.waiters.extract_if(.., |waiter| waiter.due <= now);
+            return Some(Round::Gets(due.collect()));
+        }
+        let is_due = self.waiters.iter().any(|waiter| waiter.due <= now);
+        if !is_due || now < self.next_list {
+            return Some(Round::Gets(Vec::new()));
+        }
+        self.next_list = now + (self.page_took * LIST_REST).min(INTERVAL_MAX);
+        Some(Round::List(std::mem::take(&mut self.waiters)))
+    }
+
+    fn remember(&mut self, id: &VolumeId) {
+        if !self.listed.contains(id) {
+            if self.listed.len() == LISTED_MAX {
+                self.listed.pop_front();
+            }
+            self.listed.push_back(id.clone());
+        }
     }
 
     fn pages(&self) -> usize {

@@ -120,6 +120,7 @@ mod tests {
             nodes: Vec::new(),
             source: None,
             place: None,
+            content: None,
         }
     }
 
