@@ -56,7 +56,7 @@ impl Request {
         }
     }
 
-    fn call(&self, session: &Session) -> Result<Call<'static>, Failure> {
+    fn call<'a>(&self, session: &Session, secrets: &'a [&'a str]) -> Result<Call<'a>, Failure> {
         let (base, key, version) = match self.service {
             Service::Volumes => (&session.volumes, "openstack-api-version", VOLUME_VERSION),
             Service::Compute => (&session.compute, "openstack-api-version", COMPUTE_VERSION),
@@ -79,7 +79,7 @@ impl Request {
             uri,
             headers,
             body,
-            secrets: &[],
+            secrets,
             repeats: false,
             deadline: self.deadline,
         })
@@ -93,13 +93,19 @@ impl Client {
 
     /// The answer to a call; with a new session if the service refuses the token.
     async fn answer(&self, request: Request) -> Result<Answer, Failure> {
-        let mut session = self.0.session(None).await?;
-        let answer = self.0.http().call(&request.call(&session)?).await?;
+        let session = self.0.session(None).await?;
+        let answer = self.answer_in(&session, &request).await?;
         if answer.status != StatusCode::UNAUTHORIZED {
             return Ok(answer);
         }
-        session = self.0.session(Some(&session)).await?;
-        self.0.http().call(&request.call(&session)?).await
+        let session = self.0.session(Some(&session)).await?;
+        self.answer_in(&session, &request).await
+    }
+
+    async fn answer_in(&self, session: &Session, request: &Request) -> Result<Answer, Failure> {
+        let secrets = [session.secret()];
+        let call = request.call(session, &secrets)?;
+        self.0.http().call(&call).await
     }
 
     pub(super) async fn volume(&self, id: &VolumeId) -> Result<Option<CinderVolume>, Failure> {

@@ -48,6 +48,16 @@ pub(super) struct Session {
     end: Instant,
 }
 
+impl Session {
+    /// What it has logged in with: no error quotes it, whichever service repeats it.
+    pub(super) fn secret(&self) -> &str {
+        match &self.conf.login {
+            Login::Password { password, .. } => password.expose(),
+            Login::ApplicationCredential { secret, .. } => secret.expose(),
+        }
+    }
+}
+
 impl Account {
     pub(super) fn new(file: PathBuf, http: Client) -> Self {
         Self {
