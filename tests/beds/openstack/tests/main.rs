@@ -1,4 +1,17 @@
-//! The OpenStack bed by itself. `make openstack` starts one and runs these.
+//! The OpenStack bed by itself, and belay-controller on it. `make openstack` starts one and runs
+//! these.
 
 #[cfg(test)]
 mod bed;
+#[cfg(test)]
+mod crashes;
+#[cfg(test)]
+mod economy;
+#[cfg(test)]
+mod lifecycle;
+#[cfg(test)]
+mod sanity;
+#[cfg(test)]
+mod secrets;
+#[cfg(test)]
+mod site;
