@@ -124,7 +124,7 @@ pub trait Attachments: Send + Sync {
         None
     }
 
-    /// Takes a volume from a node. Where nothing is attached, nothing is to be done.
+    /// Detaches a volume from a node; done if it is not attached.
     fn detach(&self, id: VolumeId, node: NodeId) -> Answer<'_, Progress<()>>;
 }
 

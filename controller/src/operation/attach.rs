@@ -111,7 +111,7 @@ async fn attach(
     if let Some(attachment) = attachments.attached(&order, &seen) {
         return Ok(attachment);
     }
-    // A look; some storage drops an attachment that it has accepted, and this begins it anew.
+    // Reads the result. Some storage drops an accepted attachment; this starts it again then.
     match attachments.attach(Arc::clone(&order)).await? {
         Progress::Done(attachment) => Ok(attachment),
         Progress::Begun => Err(still_busy(id)),

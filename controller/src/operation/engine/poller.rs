@@ -145,9 +145,9 @@ impl Shared {
         }
     }
 
-    /// Serves waiters from the pages of a list while those are fewer. Volumes that are not on them
-    /// are looked at: several pages are read one after another, and may miss one; and a list may
-    /// not show what a look does, such as volumes of another project.
+    /// Serves waiters from a list while it has fewer pages than there are waiters. Volumes that the
+    /// list does not have are read one by one: several pages are read one after another and may
+    /// miss one, and a list may leave volumes out, such as those of another project.
     async fn by_list(self: Arc<Self>, waiters: Vec<Waiter>) {
         let pages_max = waiters.len() - 1;
         let mut waiting: BTreeMap<VolumeId, Vec<Waiter>> = BTreeMap::new();

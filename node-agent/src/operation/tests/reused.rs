@@ -46,8 +46,8 @@ fn detach_by_force<K: Kernel>(kernel: &K, dev: Dev) {
     kernel.loop_clr_fd(&device).unwrap();
 }
 
-/// A published raw volume whose device was detached by force, and a published volume that has the number
-/// now. On a real machine others take devices too, so that it may need more than one attempt.
+/// A published raw volume whose device was detached by force, and a published volume that has the
+/// number now. On a real machine other programs take devices too, so it may need several attempts.
 fn exchanged<W: World>(world: &W, name: &str, form: Form) -> (Node<W::Kernel>, Volume, Volume) {
     for attempt in 0..50 {
         let node = world.start();
@@ -108,7 +108,7 @@ fn a_volume_that_got_a_number_is_taken_down_before_the_one_that_lost_it<W: World
     }
 }
 
-/// The mounts of the other agent are not seen here; its volume has the same id, in another directory.
+/// The mounts of the other agent are not seen here; its volume has the same ID, elsewhere.
 fn a_device_of_the_same_name_in_another_namespace_is_not_released<W: World>(world: &W) {
     let folder = world.base().join("other");
     world.make_dir(&folder);
