@@ -16,6 +16,11 @@ const LIFECYCLE: [Verb; 6] = [
 fn costs(form: Form, neighbours: usize) -> Vec<(Verb, usize)> {
     let world = Simulated::new();
     let node = world.start();
+    // The first raw volume makes directories that stay.
+    let first = world.volume("first", form);
+    for verb in LIFECYCLE {
+        first.call(&node, verb).unwrap();
+    }
     for number in 0..neighbours {
         let neighbour = world.volume(&format!("neighbour-{number}"), form);
         for verb in [Verb::Stage, Verb::Publish(1)] {
