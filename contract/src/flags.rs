@@ -1,6 +1,6 @@
 //! The flags that both programs of a driver share, so that both are configured alike.
 
-use crate::drivers::{Kind, Profile};
+use crate::drivers::Kind;
 use crate::topology::Topology;
 use belay_server::call::Failure;
 use belay_server::config::ProcessArgs;
@@ -14,9 +14,6 @@ use std::fmt::Display;
 
 /// The clap id of the flag for the node's name, a [`NodeId`].
 pub const NODE_NAME: &str = "node_name";
-
-/// The node of a controller that may run anywhere. It is not read.
-const ANY_NODE: &str = "any";
 
 /// Flags of a binary that serves one driver. Each has an environment variable; the flag wins.
 #[derive(Clone, Debug, clap::Args)]
@@ -39,6 +36,8 @@ pub struct DriverArgs {
     pub endpoint: Endpoint,
     /// This node's id and topology.
     pub node: NodeArgs,
+    /// Topology is reported: `--with-topology`.
+    pub with_topology: bool,
     /// The driver's name.
     pub driver_name: DriverName,
     /// Maximum number of volumes on this node; 0 = unlimited.
@@ -49,11 +48,7 @@ impl DriverArgs {
     /// The plugin capabilities: both programs of a driver must report the same.
     #[must_use]
     pub fn plugin_capabilities(&self) -> Vec<PluginCapability> {
-        let topology = self
-            .node
-            .topology
-            .iter()
-            .map(|_| PluginCapability::Topology);
+        let topology = self.with_topology.then_some(PluginCapability::Topology);
         let always = self.kind.profile().capabilities.iter().copied();
         always.chain(topology).collect()
     }
@@ -62,9 +57,10 @@ impl DriverArgs {
 /// A node's id and a matching topology: `--node-id` and `--with-topology`.
 #[derive(Clone, Debug)]
 pub struct NodeArgs {
-    /// The id.
-    pub id: NodeId,
-    /// Where volumes of this node can be reached; none = not reported.
+    /// The id; `None` where the node agent reads it from the cloud's metadata.
+    pub id: Option<NodeId>,
+    /// Where volumes of this node can be reached; `None` if it is not reported, or is a zone in the
+    /// cloud's metadata.
     pub topology: Option<Topology>,
 }
 
@@ -85,8 +81,9 @@ struct DriverFlags {
     #[arg(long, env = "CSI_ENDPOINT", value_name = "SOCKET")]
     endpoint: Endpoint,
 
-    /// Id of this node: 1 to 256 bytes; with --with-topology a valid label of 1 to 63. A controller
-    /// of a cloud needs none
+    /// Id of this node: 1 to 256 bytes; for kind local with --with-topology a valid label of 1 to
+    /// 63. A node agent of kind openstack reads it from the cloud's metadata by default; the
+    /// controller of a cloud needs none
     #[arg(long, env = "BELAY_NODE_ID", value_name = "ID", value_parser = node_id)]
     node_id: Option<NodeId>,
 
@@ -111,16 +108,19 @@ pub fn node_id(text: &str) -> Result<NodeId, Failure> {
     NodeId::new(text)
 }
 
-/// The default of `--node-id`: the node's name, if the program has a flag for that. A program
-/// without one is a controller, whose node counts only where its volumes belong to it.
-fn node_name(matches: &ArgMatches, profile: &Profile) -> Result<NodeId, clap::Error> {
-    let missing = |why| Err(clap::Error::raw(ErrorKind::MissingRequiredArgument, why));
-    match matches.try_get_one::<NodeId>(NODE_NAME) {
-        Ok(Some(name)) => Ok(name.clone()),
-        Ok(None) => missing("--node-name <NAME> or --node-id <ID> is required".to_owned()),
-        Err(_) if profile.place_is_node => missing("--node-id <ID> is required".to_owned()),
-        Err(_) => node_id(ANY_NODE).or_else(|error| missing(error.to_string())),
-    }
+/// Whether the program is a node agent: it has a flag for the node's name.
+fn is_node_agent(matches: &ArgMatches) -> bool {
+    matches.try_get_one::<NodeId>(NODE_NAME).is_ok()
+}
+
+/// The default of `--node-id`: the node's name, if the program has a flag for that.
+fn node_name(matches: &ArgMatches) -> Result<NodeId, clap::Error> {
+    let why = match matches.try_get_one::<NodeId>(NODE_NAME) {
+        Ok(Some(name)) => return Ok(name.clone()),
+        Ok(None) => "--node-name <NAME> or --node-id <ID> is required",
+        Err(_) => "--node-id <ID> is required",
+    };
+    Err(clap::Error::raw(ErrorKind::MissingRequiredArgument, why))
 }
 
 impl FromArgMatches for DriverArgs {
@@ -130,14 +130,23 @@ impl FromArgMatches for DriverArgs {
             clap::Error::raw(ErrorKind::ValueValidation, format!("{flag}: {error}"))
         };
         let profile = flags.kind.profile();
-        let id = flags.node_id;
-        let id = id.map_or_else(|| node_name(matches, profile), Ok)?;
-        if flags.with_topology && !profile.place_is_node {
+        let has_metadata = profile.metadata.is_some() && is_node_agent(matches);
+        // The controller of a cloud may run anywhere.
+        let needs_none = has_metadata || !profile.place_is_node && !is_node_agent(matches);
+        let id = match flags.node_id {
+            None if needs_none => None,
+            None => Some(node_name(matches)?),
+            given => given,
+        };
+        if flags.with_topology && !profile.place_is_node && !has_metadata {
             let why = "its volumes are not bound to a node, and their zone is not known here";
             return Err(bad("--with-topology", &why));
         }
-        let topology = || Topology::new(profile.topology_key, id.as_str());
-        let topology = flags.with_topology.then(topology).transpose();
+        let place = id
+            .as_ref()
+            .filter(|_| flags.with_topology && profile.place_is_node);
+        let topology = place.map(|id| Topology::new(profile.topology_key, id.as_str()));
+        let topology = topology.transpose();
         let topology = topology.map_err(|error| bad("--node-id with --with-topology", &error))?;
         let driver_name = match flags.driver_name {
             Some(name) => name,
@@ -150,6 +159,7 @@ impl FromArgMatches for DriverArgs {
             kind: flags.kind,
             endpoint: flags.endpoint,
             node: NodeArgs { id, topology },
+            with_topology: flags.with_topology,
             driver_name,
             max_volumes: flags.max_volumes.unwrap_or(profile.volumes_max),
         })
@@ -292,15 +302,16 @@ mod tests {
     fn the_zone_of_a_cloud_is_not_the_nodes_id() {
         let openstack = ["--driver-kind=openstack"];
         let args = parsed(&openstack).unwrap();
-        assert_eq!(args.driver.node.id.as_str(), "n1");
+        let id = args.driver.node.id.as_ref().map(NodeId::as_str);
+        assert_eq!(id, Some("n1"));
         let alone = [
             "belay",
             "--endpoint",
             "/run/csi.sock",
             "--driver-kind=openstack",
         ];
-        let alone = parse_from::<Args>(alone.map(OsString::from));
-        assert!(alone.is_ok(), "a controller of a cloud has no node");
+        let alone = parse_from::<Args>(alone.map(OsString::from)).unwrap();
+        assert_eq!(alone.common.driver.node.id, None, "a controller of a cloud");
         assert_eq!(args.driver.driver_name.as_str(), "cinder.csi.openstack.org");
         assert_eq!(args.driver.max_volumes, 256);
         let error = parsed(&["--driver-kind=openstack", "--with-topology"]).unwrap_err();

@@ -1,10 +1,16 @@
 //! The topology of a node and its volumes, one segment: one rule for its values, so that both
-//! programs of a driver report the same. Does not know a cloud's zones.
+//! programs of a driver report the same. Does not know which zones a cloud has.
 
 use belay_server::request::{Segments, TopologyRequirement};
 
 /// Longest value, in bytes (CSI 1.13, `Topology.segments`; Kubernetes makes a label of it).
 const VALUE_BYTES_MAX: usize = 63;
+
+/// Not at the ends of a value.
+const SEPARATORS: [char; 3] = ['-', '_', '.'];
+
+/// Replaced characters, until the whole value is known: not ASCII, so no name keeps it.
+const REPLACED: char = '\u{fffd}';
 
 /// A topology: one key and its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,6 +48,28 @@ impl Topology {
             key: key.to_owned(),
             value: value.to_owned(),
         })
+    }
+
+    /// The topology of a cloud's zone, whose name may have any characters. As in cinder-csi-plugin,
+    /// other characters than those of a label become one `-`, and the value is cut to its limit.
+    ///
+    /// # Errors
+    /// If nothing of the name is left.
+    pub fn of_zone(key: &str, zone: &str) -> Result<Self, TopologyError> {
+        let is_plain = |char: char| char.is_ascii_alphanumeric() || "-_.".contains(char);
+        let mut value = String::new();
+        for char in zone.chars() {
+            match is_plain(char) {
+                true => value.push(char),
+                // One for a run of them.
+                false if value.ends_with(REPLACED) => {}
+                false => value.push(REPLACED),
+            }
+        }
+        let value = value.replace(REPLACED, "-");
+        let value = value.trim_matches(SEPARATORS);
+        let value = value.get(..VALUE_BYTES_MAX).unwrap_or(value);
+        Self::new(key, value.trim_end_matches(SEPARATORS)).map_err(|_| TopologyError(zone.into()))
     }
 
     /// As sent to the caller.
@@ -101,6 +129,26 @@ mod tests {
                 preferred,
             };
             assert_eq!(here.satisfies(&requirement), satisfied, "{requirement:?}");
+        }
+    }
+
+    #[test]
+    fn the_name_of_a_zone_becomes_a_label() {
+        let long = format!("{}.{}", "z".repeat(62), "end");
+        for (zone, label) in [
+            ("nova", "nova"),
+            ("Zone-1_a.b", "Zone-1_a.b"),
+            ("zone 1 / (east)", "zone-1-east"),
+            ("a-/b", "a--b"),
+            ("  --zürich--", "z-rich"),
+            (&*long, &*"z".repeat(62)),
+        ] {
+            let found = Topology::of_zone("example.org/zone", zone).unwrap();
+            let expected = Topology::new("example.org/zone", label).unwrap();
+            assert_eq!(found, expected, "{zone}");
+        }
+        for zone in ["", " ", "---", "日本"] {
+            Topology::of_zone("example.org/zone", zone).unwrap_err();
         }
     }
 

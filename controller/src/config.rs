@@ -126,7 +126,7 @@ impl Config {
                 refused("--cloud-config", self.cloud_config.is_some(), kind)?;
                 Ok(Choice::Local(local::Config {
                     state_dir: required("--state-dir <DIR>", self.state_dir.as_ref(), kind)?,
-                    node: driver.node.id.clone(),
+                    node: required("--node-id <ID>", driver.node.id.as_ref(), kind)?,
                     place: driver.node.topology.clone(),
                     overcommit: self.overcommit,
                     require_state: self.require_state,

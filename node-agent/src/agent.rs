@@ -10,6 +10,7 @@ use belay_server::identity::Identity;
 use belay_server::kubelet::Registration;
 use belay_server::metrics;
 use belay_server::readiness::{Readiness, State};
+use belay_server::request::NodeId;
 use belay_server::serve::{self, ServeConfig, serve};
 use belay_server::services::Services;
 use belay_server::signal;
@@ -20,10 +21,11 @@ use tokio::time::Instant;
 
 use crate::arrivals;
 use crate::config::{Config, Driver};
+use crate::identify;
 use crate::kernel::linux::{Linux, memory, privileges};
 use crate::operation::{self, KubeletDir};
 use crate::pool::{self, Pool, THREADS_MAX};
-use crate::rpc::{NodeIdentity, NodeService};
+use crate::rpc::NodeService;
 use crate::start::{Machine, Source, Start};
 
 /// How long an idle thread of the pool stays: for the rest of a burst of pods, and no longer.
@@ -132,10 +134,17 @@ async fn serve_drivers(
     let (mut services, mut first_tries) = (Vec::new(), Vec::new());
     for (driver, pool) in config.drivers().zip(pools.iter()) {
         let source = Source::of(driver);
-        let opening = || source.opening(&driver.common.driver_name);
+        let unknown = machine.identification(driver);
+        let opening = || match &unknown {
+            Some(unknown) => unknown.opening(),
+            None => source.opening(&driver.common.driver_name),
+        };
         let why = lacking.clone().unwrap_or_else(opening);
-        let service = NodeService::new(&why, Arc::clone(pool), identity(driver));
-        let service = Arc::new(service);
+        let profile = driver.common.kind.profile();
+        let service = Arc::new(NodeService::new(&why, Arc::clone(pool), profile));
+        if let Some(identity) = identify::by_flags(driver) {
+            service.identify(identity);
+        }
         let own = readiness.part(State::Starting(why));
         if lacking.is_some() {
             services.push((driver, service, own));
@@ -150,7 +159,7 @@ async fn serve_drivers(
             readiness.own(),
         );
         let (first, tried) = oneshot::channel();
-        tokio::spawn(start.run(first));
+        tokio::spawn(start.run(first, unknown));
         first_tries.push(tried);
         services.push((driver, service, own));
     }
@@ -201,8 +210,9 @@ fn served(
     );
     let socket = Socket::bind(&common.endpoint).map_err(|error| failed("--endpoint", &error))?;
     let (name, endpoint) = (common.driver_name.as_str(), socket.path().display());
-    let (node, node_id) = (config.node_name(driver), &common.node.id);
-    tracing::info!(driver = name, %endpoint, %node, %node_id, "serving");
+    let node = config.node_name(driver).map(NodeId::as_str);
+    let node_id = common.node.id.as_ref().map(NodeId::as_str);
+    tracing::info!(driver = name, %endpoint, node, node_id, "serving");
     let facts: Arc<dyn Facts> = Arc::clone(&service) as Arc<_>;
     Ok(serve::Driver {
         name: common.driver_name.clone(),
@@ -222,17 +232,6 @@ fn registration(config: &Config, driver: &Driver, own: &Readiness) -> Option<Reg
         endpoint: driver.kubelet_registration_path.clone()?,
         readiness: own.clone(),
     })
-}
-
-fn identity(driver: &Driver) -> NodeIdentity {
-    let common = &driver.common;
-    let place = common.node.topology.as_ref();
-    NodeIdentity {
-        profile: common.kind.profile(),
-        id: common.node.id.to_string(),
-        volumes_max: common.max_volumes,
-        topology: place.map(|place| place.segments().into_iter().collect()),
-    }
 }
 
 fn failed(what: &str, why: &dyn Display) -> StartError {

@@ -1,10 +1,11 @@
 //! The agent's flags: those of the process, and those of each driver.
 
 use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use belay_contract::drivers::Profile;
+use belay_contract::drivers::{Metadata, MetadataSource, Profile};
 use belay_contract::flags::{DriverArgs, node_id};
 use belay_contract::transport::LOOP;
 use belay_server::call::Failure;
@@ -55,7 +56,7 @@ pub struct Config {
     #[command(flatten)]
     first: Driver,
 
-    /// Name of the node in Kubernetes: the default of --node-id
+    /// Name of the node in Kubernetes: the default of --node-id, except for kind openstack
     // After the drivers' flags, which read it: parsing it here removes it.
     #[arg(
         long,
@@ -86,6 +87,21 @@ pub struct Driver {
     /// Path of --endpoint as the kubelet sees it; with --registration-dir
     #[arg(long, value_name = "SOCKET", env = "BELAY_KUBELET_REGISTRATION_PATH")]
     pub kubelet_registration_path: Option<Endpoint>,
+
+    /// Kind openstack: sources of the node's id and zone, tried in this order [default:
+    /// configDrive,metadataService]
+    #[arg(
+        long,
+        value_name = "SOURCES",
+        env = "BELAY_METADATA_SEARCH_ORDER",
+        value_enum,
+        value_delimiter = ','
+    )]
+    metadata_search_order: Vec<MetadataSource>,
+
+    /// Kind openstack: address of the metadata service [default: 169.254.169.254:80]
+    #[arg(long, value_name = "IP:PORT", env = "BELAY_METADATA_ADDRESS")]
+    pub(crate) metadata_address: Option<SocketAddr>,
 
     /// Ignore this driver unless --node-name (or --node-id without it) matches
     #[arg(long, value_name = "NAME", env = "BELAY_ONLY_ON_NODE")]
@@ -118,9 +134,10 @@ impl Config {
         all.filter(|driver| driver.is_on(self.node_name(driver)))
     }
 
-    /// The node's name, for messages; without one, the driver's node id.
-    pub(crate) fn node_name<'a>(&'a self, driver: &'a Driver) -> &'a NodeId {
-        self.node_name.as_ref().unwrap_or(&driver.common.node.id)
+    /// The node's name, for messages; without one, the driver's node id; `None` if that is read
+    /// from the cloud.
+    pub(crate) fn node_name<'a>(&'a self, driver: &'a Driver) -> Option<&'a NodeId> {
+        self.node_name.as_ref().or(driver.common.node.id.as_ref())
     }
 
     fn from_arguments(arguments: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
@@ -154,21 +171,31 @@ impl Config {
 
     /// Checks flags that depend on each other.
     fn check(&self) -> Result<(), String> {
+        for driver in std::iter::once(&self.first).chain(&self.more) {
+            if driver.only_on_node.is_some() && self.node_name(driver).is_none() {
+                let name = &driver.common.driver_name;
+                return Err(format!(
+                    "{name}: --only-on-node requires {NODE_NAME_FLAG}: the ID of this node is read \
+                     from the cloud"
+                ));
+            }
+        }
         let drivers: Vec<_> = self.drivers().collect();
         if drivers.is_empty() {
             let flag = self
                 .node_name
                 .as_ref()
                 .map_or("--node-id", |_| NODE_NAME_FLAG);
+            let name = self.node_name(&self.first).map_or("", NodeId::as_str);
             return Err(format!(
-                "--only-on-node: all drivers are for other nodes, none is for {} ({flag})",
-                self.node_name(&self.first)
+                "--only-on-node: all drivers are for other nodes, none is for {name} ({flag})"
             ));
         }
         for (at, driver) in drivers.iter().enumerate() {
             self.check_registration(driver)?;
             let (profile, name) = (driver.common.kind.profile(), &driver.common.driver_name);
             check_loop_dir(profile, driver.loop_dir.is_some())
+                .and_then(|()| driver.check_metadata(profile))
                 .map_err(|why| format!("{name}: {why}"))?;
             for earlier in &drivers[..at] {
                 driver.check_beside(earlier)?;
@@ -195,9 +222,36 @@ impl Driver {
         self.loop_dir.as_deref()
     }
 
-    fn is_on(&self, node: &NodeId) -> bool {
+    /// The sources of metadata to ask, one after the other.
+    pub(crate) fn search_order(&self, metadata: &Metadata) -> Vec<MetadataSource> {
+        match &self.metadata_search_order[..] {
+            [] => metadata.sources.to_owned(),
+            order => order.to_owned(),
+        }
+    }
+
+    fn is_on(&self, node: Option<&NodeId>) -> bool {
         let only = self.only_on_node.as_deref();
-        only.is_none_or(|only| only == node.as_str())
+        only.is_none_or(|only| node.is_some_and(|node| only == node.as_str()))
+    }
+
+    fn check_metadata(&self, profile: &Profile) -> Result<(), String> {
+        let order = &self.metadata_search_order;
+        if profile.metadata.is_none() && (!order.is_empty() || self.metadata_address.is_some()) {
+            return Err(
+                "--metadata-search-order and --metadata-address: do not apply: no cloud \
+                        has this driver's volumes"
+                    .to_owned(),
+            );
+        }
+        let mut sources = order.iter().enumerate();
+        match sources.find(|(at, source)| order[..*at].contains(source)) {
+            Some((_, twice)) => Err(format!(
+                "--metadata-search-order: {} is given twice",
+                twice.name()
+            )),
+            None => Ok(()),
+        }
     }
 
     /// Whether one process can serve both.
@@ -274,7 +328,7 @@ mod tests {
             .collect();
         assert_eq!(
             flags.len(),
-            16,
+            18,
             "a flag without an environment variable, or a new one"
         );
         for flag in flags {
@@ -397,6 +451,63 @@ mod tests {
         assert_eq!(folders, [Some(Path::new("/one")), None]);
     }
 
+    const CLOUD: [&str; 3] = [
+        "belay-node",
+        "--driver-kind=openstack",
+        "--endpoint=/cinder.sock",
+    ];
+
+    #[test]
+    fn the_flags_of_a_cloud_may_lack_the_nodes_id_but_not_for_a_choice_by_it() {
+        let config = parsed(CLOUD.into_iter().chain(["--with-topology"])).unwrap();
+        let common = &config.first.common;
+        assert!(common.node.id.is_none() && common.node.topology.is_none());
+        assert!(common.with_topology);
+        // A name in Kubernetes is not an ID in the cloud.
+        let named = ["--node-name=n1", "--only-on-node=n1"];
+        let config = parsed(CLOUD.into_iter().chain(named)).unwrap();
+        assert!(config.first.common.node.id.is_none());
+        assert_eq!(config.drivers().count(), 1);
+        let error = parsed(CLOUD.into_iter().chain(["--only-on-node=n1"])).unwrap_err();
+        assert!(
+            error.contains("--only-on-node requires --node-name"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn the_sources_of_metadata_have_the_order_of_the_flag() {
+        let metadata = belay_contract::drivers::OPENSTACK.metadata.unwrap();
+        let order = |flags: &[&'static str]| {
+            let config = parsed(CLOUD.into_iter().chain(flags.iter().copied()))?;
+            Ok::<_, String>(config.first.search_order(metadata))
+        };
+        let (drive, service) = (MetadataSource::ConfigDrive, MetadataSource::Service);
+        assert_eq!(order(&[]), Ok(vec![drive, service]));
+        let flag = "--metadata-search-order=metadataService,configDrive";
+        assert_eq!(order(&[flag]), Ok(vec![service, drive]));
+        assert_eq!(
+            order(&["--metadata-search-order=metadataService"]),
+            Ok(vec![service])
+        );
+        for (flag, why) in [
+            (
+                "--metadata-search-order=floppy",
+                "configDrive, metadataService",
+            ),
+            (
+                "--metadata-search-order=configDrive,configDrive",
+                "configDrive is given twice",
+            ),
+            ("--metadata-address=metadata.local", "--metadata-address"),
+        ] {
+            let error = order(&[flag]).unwrap_err();
+            assert!(error.contains(why), "{error}");
+        }
+        let local = ONE.into_iter().chain(["--metadata-address=[::1]:80"]);
+        assert!(parsed(local).unwrap_err().contains("do not apply"));
+    }
+
     #[test]
     fn a_driver_of_another_node_is_passed_over_and_may_be_any() {
         let elsewhere = ["--only-on-node=n2", "--endpoint=/csi/one.sock"];
@@ -434,7 +545,7 @@ mod tests {
         let config = parsed(one.clone().chain(two).chain(three)).unwrap();
         let ids = config
             .drivers()
-            .map(|driver| driver.common.node.id.as_str());
+            .map(|driver| driver.common.node.id.as_ref().unwrap().as_str());
         assert_eq!(ids.collect::<Vec<_>>(), ["n1", "4711", "n1"]);
         let places = config.drivers().map(|driver| {
             let place = driver.common.node.topology.as_ref();
@@ -445,7 +556,7 @@ mod tests {
         assert!(
             config
                 .drivers()
-                .all(|driver| config.node_name(driver).as_str() == "n1")
+                .all(|driver| config.node_name(driver).unwrap().as_str() == "n1")
         );
 
         let error = parsed(one.clone().chain(["--only-on-node=n2"])).unwrap_err();

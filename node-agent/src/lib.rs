@@ -17,6 +17,8 @@ mod arrivals;
 mod config;
 mod forgotten;
 mod holder;
+mod identify;
+mod metadata;
 mod pool;
 mod start;
 

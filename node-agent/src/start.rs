@@ -25,6 +25,7 @@ use crate::config::{Config, Driver};
 use crate::device::{DiskIndex, DiskVolumes, LoopDir, Transport};
 use crate::forgotten;
 use crate::holder;
+use crate::identify::Identification;
 use crate::kernel::linux::Linux;
 use crate::kernel::{self, Kernel as _};
 use crate::mounts::MountIndex;
@@ -35,6 +36,8 @@ use crate::rpc::NodeService;
 /// The pause between two attempts to open a directory, and to lock it. No event reports that a disk
 /// answers again, or that a killed process has exited.
 const PAUSE: Duration = Duration::from_secs(2);
+/// The same, at most, for the cloud's metadata: its service has all nodes of the cloud to answer.
+const METADATA_PAUSE_MAX: Duration = Duration::from_secs(60);
 
 /// The state that all drivers of the process share.
 pub(crate) struct Machine {
@@ -109,6 +112,11 @@ impl Machine {
     /// Keeps the index of the disks up to date while the agent serves.
     pub(crate) fn keep_disks(&self) -> impl Future<Output = Infallible> + use<> {
         arrivals::keep(Arc::clone(&self.disks), self.kernel.clone())
+    }
+
+    /// The facts about the node that the driver's flags do not give, if any.
+    pub(crate) fn identification(&self, driver: &Driver) -> Option<Identification> {
+        Identification::of(driver, &self.kernel)
     }
 
     /// Opens the source of that driver's volumes. May wait for a disk.
@@ -228,11 +236,16 @@ impl Start {
     }
 
     /// Brings the driver up and maintains it while the agent serves. Reports the first attempt: a
-    /// fatal error of it is one of the configuration, which no retry fixes.
-    pub(crate) async fn run(self, first: oneshot::Sender<Result<(), String>>) {
-        let mut first = Some(first);
+    /// fatal error of it is one of the configuration, which no retry fixes. The identity of an
+    /// `unknown` node is read first.
+    pub(crate) async fn run(
+        self,
+        first: oneshot::Sender<Result<(), String>>,
+        mut unknown: Option<Identification>,
+    ) {
+        let (mut first, mut pause) = (Some(first), PAUSE);
         let opened = loop {
-            let why = match self.open().await {
+            let why = match self.identify_and_open(&mut unknown).await {
                 Ok(opened) => break opened,
                 Err(Refused::ForNow(why)) => why,
                 Err(Refused::Taken(why)) => {
@@ -246,7 +259,9 @@ impl Start {
             };
             self.fails(&why);
             drop(first.take().map(|first| first.send(Ok(()))));
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(pause).await;
+            let doubled = METADATA_PAUSE_MAX.min(2 * pause);
+            pause = unknown.as_ref().map_or(PAUSE, |_| doubled);
         };
         let is_late = first.is_none();
         self.service.come_up(opened.node);
@@ -269,6 +284,18 @@ impl Start {
             return;
         }
         self.look_after(folder).await;
+    }
+
+    async fn identify_and_open(
+        &self,
+        unknown: &mut Option<Identification>,
+    ) -> Result<Opened, Refused> {
+        if let Some(identification) = unknown {
+            let identity = identification.read().await;
+            self.service.identify(identity.map_err(Refused::ForNow)?);
+            *unknown = None;
+        }
+        self.open().await
     }
 
     async fn open(&self) -> Result<Opened, Refused> {

@@ -14,7 +14,15 @@ const PAGE_MAX: Duration = Duration::from_secs(60);
 /// # Errors
 /// None is free.
 pub fn free_port() -> io::Result<SocketAddr> {
-    TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()
+    listen()?.local_addr()
+}
+
+/// A listener on a port of this machine, for a test that plays a server.
+///
+/// # Errors
+/// No port is free.
+pub fn listen() -> io::Result<TcpListener> {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
 }
 
 /// The status and the body of a page.

@@ -63,6 +63,8 @@ mod lifecycle;
 #[cfg(test)]
 mod losses;
 #[cfg(test)]
+mod metadata;
+#[cfg(test)]
 mod metrics;
 #[cfg(test)]
 mod never_format;

@@ -10,6 +10,7 @@ pub const LOCAL: Profile = Profile {
     name: "local.csi.belay.dev",
     topology_key: "topology.local.csi.belay.dev/node",
     place_is_node: true,
+    metadata: None,
     capabilities: &[
         PluginCapability::Controller,
         PluginCapability::OnlineExpansion,

@@ -2,11 +2,13 @@
 //! every cluster.
 
 mod local;
+mod metadata;
 mod openstack;
 #[cfg(test)]
 mod tests;
 
 pub use local::LOCAL;
+pub use metadata::{Metadata, MetadataSource};
 pub use openstack::OPENSTACK;
 
 use crate::disk::NameTemplate;
@@ -46,6 +48,8 @@ pub struct Profile {
     pub topology_key: &'static str,
     /// That place is the node, and its value the node's ID.
     pub place_is_node: bool,
+    /// How the node agent learns the ID and zone of its node; `None` if only flags provide them.
+    pub metadata: Option<&'static Metadata>,
     /// What it can do as a whole, wherever it runs.
     pub capabilities: &'static [PluginCapability],
     /// How its volumes reach a node: the name in the publish context.

@@ -1,20 +1,32 @@
 //! `openstack`: a volume is a Cinder volume, which Nova plugs into the node as a disk. Names, ids
 //! and keys are those of cinder-csi-plugin.
 
-use super::{Kubelet, Profile};
+use super::{Kubelet, Metadata, MetadataSource, Profile};
 use crate::disk::{IdPart, NameTemplate};
 use crate::transport::DISK;
 use belay_server::identity::PluginCapability;
 use belay_server::request::AccessMode;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 /// `VIRTIO_BLK_ID_BYTES` (include/uapi/linux/virtio_blk.h): what a virtio disk shows of its serial.
 const SERIAL_BYTES: usize = 20;
+
+/// What Nova shows to an instance (Nova's user guide, "Metadata").
+const METADATA: Metadata = Metadata {
+    sources: &[MetadataSource::ConfigDrive, MetadataSource::Service],
+    drive_label: "config-2",
+    service: SocketAddr::new(IpAddr::V4(Ipv4Addr::new(169, 254, 169, 254)), 80),
+    document: "openstack/latest/meta_data.json",
+    id: "uuid",
+    zone: "availability_zone",
+};
 
 /// See the module.
 pub const OPENSTACK: Profile = Profile {
     name: "cinder.csi.openstack.org",
     topology_key: "topology.cinder.csi.openstack.org/zone",
     place_is_node: false,
+    metadata: Some(&METADATA),
     capabilities: &[
         PluginCapability::Controller,
         PluginCapability::OnlineExpansion,

@@ -33,8 +33,9 @@ const SLOW_MAX: usize = 64;
 /// The same for reads, so that those of a dead disk leave threads for its unmounts.
 const SLOW_READS_MAX: usize = 16;
 
-/// The maximum number of threads of one driver: all slots, and its work of [`apart`].
-pub(crate) const THREADS_MAX: usize = PLACES + FORMAT_PLACES + SLOW_MAX + SLOW_READS_MAX + 1;
+/// The maximum number of threads of one driver: all slots, and its work of [`apart`], of which one
+/// may read a config drive that hangs.
+pub(crate) const THREADS_MAX: usize = PLACES + FORMAT_PLACES + SLOW_MAX + SLOW_READS_MAX + 2;
 
 /// Gauge: threads that work for operations, by `state`.
 const THREADS: &str = "belay_pool_threads";

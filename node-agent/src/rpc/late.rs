@@ -27,9 +27,13 @@ impl<K: Kernel> Late<K> {
     /// # Errors
     /// `UNAVAILABLE` with the reason while it is not ready; the caller retries.
     pub(super) fn get(&self) -> Result<Arc<Node<K>>, Failure> {
-        let why = || self.why.lock().unwrap_or_else(PoisonError::into_inner);
-        let missing = || Failure::new(Kind::Unreachable, why().clone());
-        self.node.get().cloned().ok_or_else(missing)
+        self.node.get().cloned().ok_or_else(|| self.missing())
+    }
+
+    /// `UNAVAILABLE` with the reason.
+    pub(super) fn missing(&self) -> Failure {
+        let why = self.why.lock().unwrap_or_else(PoisonError::into_inner);
+        Failure::new(Kind::Unreachable, why.clone())
     }
 
     /// Makes the node available.

@@ -1,7 +1,7 @@
 //! The CSI Node service.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use belay_contract::drivers::Profile;
 use belay_proto::csi::v1 as csi;
@@ -34,14 +34,13 @@ pub(crate) struct NodeService<K: Kernel> {
     pub(super) storage: Storage,
     /// Checks whether a detach is pending for a volume.
     wishes: Jobs<bool>,
-    info: csi::NodeGetInfoResponse,
+    /// Not known before the driver has come up, where it is read from the cloud.
+    info: OnceLock<csi::NodeGetInfoResponse>,
     capabilities: csi::NodeGetCapabilitiesResponse,
 }
 
 /// The identity of this node, for NodeGetInfo.
 pub(crate) struct NodeIdentity {
-    /// The driver.
-    pub(crate) profile: &'static Profile,
     /// The node id that controllers use.
     pub(crate) id: String,
     /// The maximum number of volumes; 0: unlimited.
@@ -52,12 +51,7 @@ pub(crate) struct NodeIdentity {
 
 impl<K: Kernel> NodeService<K> {
     /// The service of a driver that is not up yet, and why; see [`NodeService::come_up`].
-    pub(crate) fn new(why: &str, pool: Arc<Pool>, identity: NodeIdentity) -> Self {
-        let info = csi::NodeGetInfoResponse {
-            node_id: identity.id,
-            max_volumes_per_node: i64::from(identity.volumes_max),
-            accessible_topology: identity.topology.map(|segments| csi::Topology { segments }),
-        };
+    pub(crate) fn new(why: &str, pool: Arc<Pool>, profile: &'static Profile) -> Self {
         NodeService {
             node: Late::new(why),
             pool,
@@ -67,9 +61,18 @@ impl<K: Kernel> NodeService<K> {
             volumes: Volumes::default(),
             storage: Storage::new(),
             wishes: Jobs::new(super::reads::DEADLINE),
-            info,
-            capabilities: encode::capabilities(identity.profile),
+            info: OnceLock::new(),
+            capabilities: encode::capabilities(profile),
         }
+    }
+
+    /// The response of NodeGetInfo from now on. The first identity counts.
+    pub(crate) fn identify(&self, identity: NodeIdentity) {
+        self.info.get_or_init(|| csi::NodeGetInfoResponse {
+            node_id: identity.id,
+            max_volumes_per_node: i64::from(identity.volumes_max),
+            accessible_topology: identity.topology.map(|segments| csi::Topology { segments }),
+        });
     }
 
     /// The hung job of this volume, if any. Queries no disk.
@@ -344,7 +347,8 @@ impl<K: Kernel> csi::node_server::Node for NodeService<K> {
         request: Request<csi::NodeGetInfoRequest>,
     ) -> Result<Response<csi::NodeGetInfoResponse>, Status> {
         answer(Rpc::NodeGetInfo, request, |_| async {
-            Ok(self.info.clone())
+            let info = self.info.get().cloned();
+            info.ok_or_else(|| self.node.missing())
         })
         .await
     }

@@ -108,6 +108,28 @@ impl Disks for Linux {
     }
 }
 
+impl Linux {
+    /// The disks of at most so many bytes, with CD-ROM drives, which [`Disks::disks`] leaves out.
+    /// No loop device, nor any other without hardware. Reads sysfs only.
+    ///
+    /// # Errors
+    /// Those of reading sysfs.
+    pub(crate) fn small_disks(&self, bytes_max: u64) -> Result<Vec<Disk>> {
+        let block = Path::new(BLOCK);
+        let entries = fs::read_dir(block).map_err(|error| unread(block, &error))?;
+        let mut disks = Vec::new();
+        for entry in entries {
+            let folder = entry.map_err(|error| unread(block, &error))?.path();
+            if bus_of(&folder)?.is_some() {
+                disks.extend(described(&folder)?);
+            }
+        }
+        disks.retain(|disk| (1..=bytes_max).contains(&disk.bytes));
+        disks.sort_by(|one, other| one.name.cmp(&other.name));
+        Ok(disks)
+    }
+}
+
 /// See [`crate::kernel::Kernel::ext4_errors`].
 pub(super) fn ext4_errors(dev: Dev) -> Result<Option<Ext4Errors>> {
     let real = link(&folder_of(dev))?;
@@ -134,9 +156,14 @@ fn disk_in(folder: &Path) -> Result<Option<Disk>> {
         Some(Bus::Nvme) => true,
         None => false,
     };
-    if !is_disk {
+    if is_disk { described(folder) } else { Ok(None) }
+}
+
+/// The number, size and name of a block device; `None` when it is removed.
+fn described(folder: &Path) -> Result<Option<Disk>> {
+    let Some(name) = folder.file_name().and_then(|name| name.to_str()) else {
         return Ok(None);
-    }
+    };
     let path = folder.join("dev");
     let (Some(number), Some(sectors)) = (bytes(&path)?, integer(&folder.join("size"))?) else {
         return Ok(None);
@@ -241,6 +268,8 @@ mod tests {
         for (name, bus) in [("sr0", "scsi"), ("xvda", "xen"), ("pmem0", "nd")] {
             assert_eq!(disk(name, bus, &files).unwrap(), None, "{name}");
         }
+        let drive = described(&dir.path().join("sr0")).unwrap().unwrap();
+        assert_eq!((&*drive.name, drive.bytes), ("sr0", 1 << 20));
         // It is being removed.
         assert_eq!(disk("vdd", "virtio", &files[1..]).unwrap(), None);
         assert!(disk("vde", "virtio", &[("dev", "x\n"), ("size", "1\n")]).is_err());

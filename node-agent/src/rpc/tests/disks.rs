@@ -13,7 +13,7 @@ use crate::kernel::fake::{Fake, Plug};
 use crate::operation::tests::bench::{Form, Verb, Volume, World, hear};
 use crate::operation::tests::simulated::{DISK_DRIVER, Media, Simulated};
 use crate::pool::Pool;
-use crate::rpc::{NodeIdentity, NodeService};
+use crate::rpc::NodeService;
 
 /// More volumes than the pool has threads for work that makes progress.
 const MANY: usize = 12;
@@ -24,13 +24,7 @@ type Service = Arc<NodeService<Fake>>;
 
 fn bench() -> (Simulated, Service) {
     let world = Simulated::of(Media::Disks);
-    let identity = NodeIdentity {
-        profile: &OPENSTACK,
-        id: "node".to_owned(),
-        volumes_max: 0,
-        topology: None,
-    };
-    let service = Arc::new(NodeService::new("", Pool::new(), identity));
+    let service = Arc::new(NodeService::new("", Pool::new(), &OPENSTACK));
     service.come_up(world.start_disks(DISK_DRIVER));
     (world, service)
 }

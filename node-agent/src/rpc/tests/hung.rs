@@ -23,8 +23,8 @@ use crate::kernel::fake::{Call, Fake, Fault};
 use crate::operation::tests::bench::{BYTES, Form, GROWN_BYTES, Verb, Volume, World};
 use crate::operation::tests::simulated::Simulated;
 use crate::pool::Pool;
+use crate::rpc::NodeService;
 use crate::rpc::reads::DEADLINE;
-use crate::rpc::{NodeIdentity, NodeService};
 
 const MOMENT: Duration = Duration::from_millis(1);
 /// Much longer than a thread needs to finish: exceeded only if it is stuck.
@@ -44,15 +44,9 @@ struct Bench {
 impl Bench {
     fn new() -> Self {
         let world = Simulated::new();
-        let identity = NodeIdentity {
-            profile: &LOCAL,
-            id: "node".to_owned(),
-            volumes_max: 0,
-            topology: None,
-        };
         let node = world.start_swept();
         world.machine.never_wait_here(true);
-        let service = Arc::new(NodeService::new("", Pool::new(), identity));
+        let service = Arc::new(NodeService::new("", Pool::new(), &LOCAL));
         service.come_up(node);
         Bench { service, world }
     }

@@ -20,7 +20,7 @@ use crate::operation::tests::is_nightly;
 use crate::operation::tests::model::{Answer, Known, config, verb, volumes};
 use crate::operation::tests::simulated::Simulated;
 use crate::pool::Pool;
-use crate::rpc::{NodeIdentity, NodeService};
+use crate::rpc::NodeService;
 
 const CASES: u32 = 300;
 const CASES_NIGHTLY: u32 = 20_000;
@@ -80,17 +80,11 @@ struct Life {
 }
 
 fn start(world: &Simulated) -> Arc<NodeService<Fake>> {
-    let identity = NodeIdentity {
-        profile: &LOCAL,
-        id: "node".to_owned(),
-        volumes_max: 0,
-        topology: None,
-    };
     // Until it serves, it may wait.
     world.machine.never_wait_here(false);
     let node = world.start_swept();
     world.machine.never_wait_here(true);
-    let service = NodeService::new("", Pool::new(), identity);
+    let service = NodeService::new("", Pool::new(), &LOCAL);
     service.come_up(node);
     Arc::new(service)
 }

@@ -1,0 +1,204 @@
+//! Who this node is, as the cloud describes it to its instances: ID and zone, read when a driver
+//! starts. Nothing is kept between starts, because a disk image that is copied to another instance
+//! would contain it. Knows sources and a document's members, not which cloud has them.
+
+mod drive;
+mod http;
+mod json;
+mod label;
+
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::time::Duration;
+
+use belay_contract::drivers::{Metadata, MetadataSource};
+use belay_server::call::Failure;
+use belay_server::request::NodeId;
+use tokio::time::timeout;
+
+use crate::kernel::linux::Linux;
+use crate::pool;
+
+/// Far more than Nova's limits on user metadata, keys and devices add up to.
+const BYTES_MAX: usize = 512 << 10;
+/// Per source and attempt. A service on the same host answers in milliseconds, unless it first has
+/// to ask its cloud.
+const ANSWER_MAX: Duration = Duration::from_secs(10);
+
+/// What the cloud says of this node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Instance {
+    /// Its ID.
+    pub(crate) id: NodeId,
+    /// Its zone, if the document has one.
+    pub(crate) zone: Option<String>,
+    /// Who said so, for the log.
+    pub(crate) source: &'static str,
+}
+
+type Document = Result<Vec<u8>, String>;
+type Reading = Pin<Box<dyn Future<Output = Result<Document, Failure>> + Send>>;
+
+/// The sources of one driver.
+pub(crate) struct Sources {
+    metadata: &'static Metadata,
+    order: Vec<MetadataSource>,
+    service: SocketAddr,
+    kernel: Linux,
+    /// The thread that reads the config drive: it may outlast an attempt, and there is one only.
+    reading: Option<Reading>,
+}
+
+impl Sources {
+    /// In this order, with the service at this address.
+    pub(crate) fn new(
+        metadata: &'static Metadata,
+        order: Vec<MetadataSource>,
+        service: SocketAddr,
+        kernel: Linux,
+    ) -> Self {
+        Sources {
+            metadata,
+            order,
+            service,
+            kernel,
+            reading: None,
+        }
+    }
+
+    /// Asks one source after the other until one answers, with a zone if that is needed. Bounded in
+    /// time.
+    ///
+    /// # Errors
+    /// The reason of each source.
+    pub(crate) async fn read(&mut self, needs_zone: bool) -> Result<Instance, String> {
+        let mut reasons = Vec::new();
+        for source in self.order.clone() {
+            let (from, document) = match source {
+                MetadataSource::ConfigDrive => (source.name().to_owned(), self.drive().await),
+                MetadataSource::Service => {
+                    let url = format!("http://{}/{}", self.service, self.metadata.document);
+                    (format!("{} ({url})", source.name()), self.service().await)
+                }
+            };
+            let found =
+                document.and_then(|text| instance(self.metadata, source, &text, needs_zone));
+            match found {
+                Ok(instance) => {
+                    self.reading = None;
+                    return Ok(instance);
+                }
+                Err(why) => reasons.push(format!("{from}: {why}")),
+            }
+        }
+        Err(format!(
+            "the ID of this node cannot be read from the cloud's metadata: {}",
+            reasons.join("; ")
+        ))
+    }
+
+    async fn drive(&mut self) -> Document {
+        let (kernel, metadata) = (self.kernel.clone(), self.metadata);
+        let reading = self.reading.get_or_insert_with(|| {
+            let (label, document) = (metadata.drive_label, metadata.document);
+            Box::pin(pool::apart(move || {
+                drive::read(&kernel, label, document, BYTES_MAX)
+            }))
+        });
+        let Ok(read) = timeout(ANSWER_MAX, reading.as_mut()).await else {
+            let seconds = ANSWER_MAX.as_secs();
+            return Err(format!("a disk has not answered for {seconds} s"));
+        };
+        self.reading = None;
+        read.unwrap_or_else(|failure| Err(failure.message))
+    }
+
+    async fn service(&mut self) -> Document {
+        let get = http::get(self.service, self.metadata.document, BYTES_MAX);
+        match timeout(ANSWER_MAX, get).await {
+            Ok(body) => body.map_err(|refused| refused.to_string()),
+            Err(_) => Err(format!(
+                "no complete response within {} s",
+                ANSWER_MAX.as_secs()
+            )),
+        }
+    }
+}
+
+/// What the document says.
+fn instance(
+    metadata: &Metadata,
+    source: MetadataSource,
+    document: &[u8],
+    needs_zone: bool,
+) -> Result<Instance, String> {
+    let members = json::members(document, [metadata.id, metadata.zone]);
+    let [id, zone] = members.map_err(|bad| bad.to_string())?;
+    let id = id.ok_or(format!("the document has no {}", metadata.id))?;
+    let id = NodeId::new(&id).map_err(|failure| format!("{}: {failure}", metadata.id))?;
+    let zone = zone.filter(|zone| !zone.is_empty());
+    if zone.is_none() && needs_zone {
+        let member = metadata.zone;
+        return Err(format!(
+            "the document has no {member}, which --with-topology needs"
+        ));
+    }
+    let source = source.name();
+    Ok(Instance { id, zone, source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use belay_contract::drivers::OPENSTACK;
+
+    fn read(document: &str) -> Result<Instance, String> {
+        let metadata = OPENSTACK.metadata.unwrap();
+        instance(
+            metadata,
+            MetadataSource::Service,
+            document.as_bytes(),
+            false,
+        )
+    }
+
+    #[test]
+    fn the_document_of_an_instance_has_its_id_and_zone() {
+        let found = read(r#"{"uuid":"7f8b","availability_zone":"z 1","admin_pass":"x"}"#).unwrap();
+        assert_eq!(
+            (found.id.as_str(), found.zone.as_deref()),
+            ("7f8b", Some("z 1"))
+        );
+        assert_eq!(found.source, "metadataService");
+        assert_eq!(
+            read(r#"{"uuid":"7f8b","availability_zone":""}"#)
+                .unwrap()
+                .zone,
+            None
+        );
+    }
+
+    #[test]
+    fn a_document_without_a_zone_is_refused_only_if_a_zone_is_needed() {
+        let metadata = OPENSTACK.metadata.unwrap();
+        let document = br#"{"uuid":"7f8b"}"#;
+        let read = |needed| instance(metadata, MetadataSource::ConfigDrive, document, needed);
+        assert_eq!(read(false).unwrap().zone, None);
+        assert!(read(true).unwrap_err().contains("no availability_zone"));
+    }
+
+    #[test]
+    fn a_document_without_an_id_is_refused_with_the_members_name() {
+        let long = format!(r#"{{"uuid":"{}"}}"#, "x".repeat(257));
+        for (document, why) in [
+            ("{}", "no uuid"),
+            (r#"{"uuid":null}"#, "no uuid"),
+            (r#"{"uuid":""}"#, "uuid: "),
+            (&long, "uuid: "),
+            ("<html>", "not valid JSON"),
+        ] {
+            let refused = read(document).unwrap_err();
+            assert!(refused.contains(why), "{document}: {refused}");
+        }
+    }
+}
