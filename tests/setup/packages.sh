@@ -95,6 +95,9 @@ need_for() {
             need taskset "and stays on one processor" util-linux
             need ip "its loopback interface is brought up" iproute2
             need patchelf "another kernel is unpacked as well" patchelf
+            need genisoimage "it makes a config drive, as clouds do" genisoimage
+            need mkfs.vfat "so does it" dosfstools
+            need mcopy "it fills that one" mtools
             ;;
         openstack)
             need mariadbd "the services of OpenStack keep their state in it" mariadb-server

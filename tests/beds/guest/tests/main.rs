@@ -11,6 +11,8 @@ mod hotplug;
 #[cfg(test)]
 mod local;
 #[cfg(test)]
+mod metadata;
+#[cfg(test)]
 mod power;
 #[cfg(test)]
 mod rig;
