@@ -43,8 +43,7 @@ fn the_chart_renders_the_object_that_the_profile_describes() {
     }
 }
 
-/// The backends that the chart installs. Of the others, an agent in a pod cannot find out the ID
-/// of its node.
+/// The backends that the chart installs.
 const IN_CHART: [Kind; 1] = [Kind::Local];
 
 #[test]
