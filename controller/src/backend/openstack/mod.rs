@@ -111,6 +111,10 @@ impl Openstack {
     }
 }
 
+fn is_detached(volume: &Volume) -> Option<()> {
+    volume.nodes.is_empty().then_some(())
+}
+
 /// The zone that a volume must or should be in, as the provisioner asks for it.
 fn zone_of(order: &Order) -> Option<&str> {
     let topology = order.topology.as_ref()?;
@@ -141,17 +145,22 @@ impl Backend for Openstack {
 
     fn delete(&self, id: VolumeId) -> Answer<'_, Progress<()>> {
         measured(Verb::Delete, async move {
+            let begun = |exists| match exists {
+                true => Progress::Begun,
+                false => Progress::Done(()),
+            };
             match self.client.delete(&id).await {
-                Ok(true) => Ok(Progress::Begun),
-                Ok(false) => Ok(Progress::Done(())),
-                Err(refused) => match self.unless(&id, refused, |_| None).await {
+                Ok(exists) => Ok(begun(exists)),
+                Err(refused) => match self.unless(&id, refused, is_detached).await {
+                    // Cinder was changing it, such as by a detach of another controller.
+                    Ok(()) => self.client.delete(&id).await.map(begun),
                     // A second call finds the deletion of the first.
                     Err(busy) if busy.kind == Kind::Busy => match self.look(&id).await? {
                         Some((volume, _)) if volume.phase == Phase::Deleting => Ok(Progress::Begun),
                         None => Ok(Progress::Done(())),
                         Some(_) => Err(busy),
                     },
-                    refused => refused,
+                    Err(refused) => Err(refused),
                 },
             }
         })

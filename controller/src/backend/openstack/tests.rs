@@ -213,14 +213,7 @@ impl State {
                 Some(volume) => (200, json!({ "volume": volume })),
                 None => (404, json!({"itemNotFound": {"message": "not found"}})),
             },
-            ("DELETE", ["volume", "v3", "volumes", id]) => match self.volumes.get(*id) {
-                None => (404, Value::Null),
-                Some(volume) if volume["status"] != "available" => (400, error("Invalid volume")),
-                Some(_) => {
-                    self.volumes.remove(*id);
-                    (202, Value::Null)
-                }
-            },
+            ("DELETE", ["volume", "v3", "volumes", id]) => self.delete(id),
             ("POST", ["volume", "v3", "volumes", id, "metadata"]) => {
                 let Some(volume) = self.volumes.get_mut(*id) else {
                     return (404, Value::Null);
@@ -263,6 +256,21 @@ impl State {
             }
             other => panic!("{other:?}"),
         }
+    }
+
+    fn delete(&mut self, id: &str) -> (u16, Value) {
+        let Some(volume) = self.volumes.get_mut(id) else {
+            return (404, Value::Null);
+        };
+        if volume["status"] == "available" {
+            self.volumes.remove(id);
+            return (202, Value::Null);
+        }
+        if volume["settles"] == true {
+            volume["status"] = "available".into();
+        }
+        let error = json!({"badRequest": {"code": 400, "message": "Invalid volume"}});
+        (400, error)
     }
 
     fn list(&self, query: &str) -> (u16, Value) {
@@ -407,6 +415,20 @@ async fn a_volume_is_attached_to_one_node_and_not_deleted_meanwhile() {
     twin.state().volumes.get_mut(id.as_str()).unwrap()["status"] = "detaching".into();
     let refused = twin.backend.delete(id.clone()).await.unwrap_err();
     assert_eq!(refused.kind, Kind::Busy);
+}
+
+#[tokio::test]
+async fn a_volume_that_another_controller_has_just_detached_is_deleted() {
+    let twin = Twin::start().await;
+    let id = twin.claimed("pvc-1").await;
+    {
+        let mut state = twin.state();
+        let volume = state.volumes.get_mut(id.as_str()).unwrap();
+        volume["status"] = "detaching".into();
+        // When it has refused the deletion once.
+        volume["settles"] = true.into();
+    }
+    assert_eq!(twin.backend.delete(id).await, Ok(Progress::Begun));
 }
 
 #[tokio::test]
