@@ -11,7 +11,7 @@ use belay_server::identity::DriverName;
 use belay_server::request::VolumeId;
 
 use super::digest::fnv_1a;
-use crate::kernel::{self, Cause, Kernel};
+use crate::kernel::{self, Cause, FileKind, Kernel};
 
 /// The directory of all drivers.
 const BASE: &str = "/dev/belay";
@@ -133,10 +133,13 @@ impl Label {
         let mut removed = 0;
         for directory in kernel.names(&base)? {
             let directory = base.join(directory);
-            let nodes = kernel.names(&directory)?;
+            // A file that is not ours must not keep the others.
+            let Ok(nodes) = kernel.names(&directory) else {
+                continue;
+            };
             let labels = nodes.iter().map(|node| Label::read(&directory.join(node)));
             for label in labels.flatten() {
-                if !label.is_current(kernel)? {
+                if !label.is_current(kernel)? && label.is_device(kernel)? {
                     label.remove(kernel)?;
                     removed += 1;
                 }
@@ -146,6 +149,11 @@ impl Label {
             }
         }
         Ok(removed)
+    }
+
+    fn is_device<K: Kernel>(&self, kernel: &K) -> kernel::Result<bool> {
+        let stat = kernel.look(&self.path())?;
+        Ok(stat.is_some_and(|stat| stat.kind == FileKind::BlockDevice))
     }
 
     fn directory(&self) -> PathBuf {

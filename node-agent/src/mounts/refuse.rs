@@ -7,7 +7,7 @@ use belay_server::request::VolumeId;
 
 use super::{Covered, Mounts};
 use crate::device::{Held, Intent, Storage, Verdict};
-use crate::kernel::{Dev, Kernel};
+use crate::kernel::{Dev, Kernel, Stat};
 
 impl<K: Kernel> Mounts<'_, K> {
     /// The device that is attached for the volume without being mounted. A bind mount of a device
@@ -50,6 +50,28 @@ impl<K: Kernel> Mounts<'_, K> {
             }
         }
         Ok(())
+    }
+
+    /// Refuses a target that was bound for another volume, or for an earlier attachment of this
+    /// one, unlike the mount that is staged: its device number is the volume's now, and all binds
+    /// of a number show one file.
+    ///
+    /// # Errors
+    /// `ALREADY_EXISTS` naming the target; else the kernel's error.
+    pub(crate) fn refuse_left_over(
+        &self,
+        volume: &VolumeId,
+        target: (&Path, &Stat),
+        staged: (&Path, &Stat),
+    ) -> Result<(), Failure> {
+        if self.label(target.0, target.1)? == self.label(staged.0, staged.1)? {
+            return Ok(());
+        }
+        Err(Failure::incompatible(format!(
+            "target_path: the mount at {} was made for another volume, or before the device of \
+             volume {volume} was detached by force; unpublish it first",
+            target.0.display()
+        )))
     }
 
     /// For a device that should be unused.

@@ -82,6 +82,11 @@ fn run<K: Kernel>(
     };
     let target = cx.mounts().look("target_path", &request.target)?;
     if let Some(stat) = target.filter(|stat| stat.mount_root) {
+        cx.mounts().refuse_left_over(
+            &request.id,
+            (&request.target, &stat),
+            (&source_path, &staged),
+        )?;
         published_before(cx, request, &stat, &staged, device, attrs)?;
         return Ok(Published::Done);
     }

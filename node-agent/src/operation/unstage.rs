@@ -4,7 +4,7 @@
 //! device is held before the unmount, since nothing identifies it afterwards. A raw device is
 //! unbound only after reading the mount table, which lists binds by any process at any path.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use belay_server::call::Failure;
 use belay_server::request::Unstage;
@@ -135,8 +135,9 @@ fn unstage_device<K: Kernel>(
                 request.id
             )));
         }
-        if verdict.held().is_some() {
-            refuse_published(cx, request, dev)?;
+        match verdict.held() {
+            Some(_) => refuse_published(cx, request, dev)?,
+            None => refuse_left_targets(cx, request, dev)?,
         }
         if matches!(verdict, Verdict::Stale(_)) {
             // If its file is missing, only this bind lets a retry find the device.
@@ -172,16 +173,44 @@ fn remove_file<K: Kernel>(cx: &Context<'_, K>, path: &Path) -> Result<(), Failur
 }
 
 fn refuse_published<K: Kernel>(node: &Node<K>, request: &Unstage, dev: Dev) -> Result<(), Failure> {
-    let device = block_path(&request.staging);
-    let targets = node
-        .mounts()
-        .others(&request.id, dev, &[&request.staging, &device])?;
-    match targets.first() {
+    match targets(node, request, dev)?.first() {
         None => Ok(()),
-        Some(target) => Err(Failure::precondition(format!(
-            "volume {} is still published at {}; unpublish it first",
-            request.id,
-            target.display()
-        ))),
+        Some(target) => Err(still_published(request, target)),
     }
+}
+
+/// [`refuse_published`] for a raw device that is no longer the volume's: its number may be another
+/// volume's now, so only targets whose bind names this volume count.
+fn refuse_left_targets<K: Kernel>(
+    node: &Node<K>,
+    request: &Unstage,
+    dev: Dev,
+) -> Result<(), Failure> {
+    for target in targets(node, request, dev)? {
+        let Some(stat) = node.kernel.look(&target)? else {
+            continue;
+        };
+        if node.mounts().is_labelled(&request.id, &target, &stat)? {
+            return Err(still_published(request, &target));
+        }
+    }
+    Ok(())
+}
+
+fn targets<K: Kernel>(
+    node: &Node<K>,
+    request: &Unstage,
+    dev: Dev,
+) -> Result<Vec<PathBuf>, Failure> {
+    let device = block_path(&request.staging);
+    let staged: [&Path; 2] = [&request.staging, &device];
+    Ok(node.mounts().others(&request.id, dev, &staged)?)
+}
+
+fn still_published(request: &Unstage, target: &Path) -> Failure {
+    Failure::precondition(format!(
+        "volume {} is still published at {}; unpublish it first",
+        request.id,
+        target.display()
+    ))
 }

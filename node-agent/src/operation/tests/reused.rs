@@ -19,6 +19,7 @@ use crate::operation::{self, Node};
 on_both! {
     a_raw_volume_whose_number_went_to_another_volume_is_taken_down_and_the_other_kept
     a_volume_that_got_a_number_is_taken_down_before_the_one_that_lost_it
+    a_target_of_an_earlier_attachment_is_not_published
     a_device_of_the_same_name_in_another_namespace_is_not_released
     a_raw_volume_is_found_after_a_restart_whatever_its_file_is_called
 }
@@ -83,6 +84,7 @@ fn a_raw_volume_whose_number_went_to_another_volume_is_taken_down_and_the_other_
             }
             refused(&node, &lost, Verb::Publish(2), Kind::Precondition);
             refused(&node, &lost, Verb::Stats, Kind::NotFound);
+            refused(&node, &lost, Verb::Unstage, Kind::Precondition);
             assert_eq!(reasons(&node, &lost), ["DeviceLost"]);
             all_ok(&node, &got, &[Verb::Publish(2), Verb::Stats]);
             assert_eq!(reasons(&node, &got), [""; 0]);
@@ -95,6 +97,21 @@ fn a_raw_volume_whose_number_went_to_another_volume_is_taken_down_and_the_other_
             nothing_left(world);
         }
     }
+}
+
+fn a_target_of_an_earlier_attachment_is_not_published<W: World>(world: &W) {
+    let node = world.start();
+    let volume = world.volume("vol", Form::Block);
+    all_ok(&node, &volume, &[Verb::Stage, Verb::Publish(1)]);
+    let dev = shown(&node.kernel, &volume.target(1));
+    detach_by_force(&node.kernel, dev);
+    all_ok(&node, &volume, &[Verb::Stage]);
+    refused(&node, &volume, Verb::Publish(1), Kind::Incompatible);
+    all_ok(&node, &volume, &[Verb::Publish(2), Verb::Unpublish(1)]);
+    all_ok(&node, &volume, &[Verb::Publish(1), Verb::Stats]);
+    all_ok(&node, &volume, &[Verb::Unpublish(2)]);
+    all_ok(&node, &volume, &DOWN);
+    nothing_left(world);
 }
 
 fn a_volume_that_got_a_number_is_taken_down_before_the_one_that_lost_it<W: World>(world: &W) {
@@ -224,6 +241,30 @@ fn no_death_leaves_the_name_of_a_device_that_is_detached() {
             }
         }
     }
+}
+
+#[test]
+fn a_start_removes_names_of_devices_alone_and_is_stopped_by_no_other_file() {
+    let world = Simulated::new();
+    let volume = world.volume("vol", Form::Block);
+    let node = world.start();
+    all_ok(&node, &volume, &[Verb::Stage]);
+    let dev = shown(&node.kernel, &volume.staging().join("device"));
+    detach_by_force(&node.kernel, dev);
+    let others = Path::new("/dev/belay").join(DRIVER);
+    world.make_file(&others.join("a-file"), 1);
+    world.make_dir(&others.join("a@9"));
+    world.make_file(&others.join("a@9/loop3"), 1);
+    drop(node);
+    let node = world.start();
+    assert_eq!(names(&world, DRIVER), ["a-file", "a@9"]);
+    assert!(
+        node.kernel
+            .look(&others.join("a@9/loop3"))
+            .unwrap()
+            .is_some()
+    );
+    all_ok(&node, &volume, &[Verb::Unstage]);
 }
 
 #[test]
