@@ -3,7 +3,31 @@
 use std::ffi::OsStr;
 use std::io;
 use std::ops::{Deref, DerefMut};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::time::SystemTime;
+
+/// A program of this workspace: in `BELAY_BIN_DIR`, else the newest that was built next to this
+/// test, by make or by cargo.
+///
+/// # Errors
+/// If there is none.
+pub fn binary(name: &str) -> io::Result<PathBuf> {
+    if let Some(directory) = std::env::var_os("BELAY_BIN_DIR") {
+        return Ok(PathBuf::from(directory).join(name));
+    }
+    let test = std::env::current_exe()?;
+    // <target>/<profile>/deps/<test>
+    let target = test.ancestors().nth(3).unwrap_or(&test);
+    let built = |path: &PathBuf| -> Option<SystemTime> { path.metadata().ok()?.modified().ok() };
+    let missing = || format!("no {name} in {}; run `make build` first", target.display());
+    ["bin", "release", "debug"]
+        .map(|directory| target.join(directory).join(name))
+        .into_iter()
+        .filter(|path| built(path).is_some())
+        .max_by_key(built)
+        .ok_or_else(|| io::Error::other(missing()))
+}
 
 /// A program that the kernel kills when the thread that starts it exits (PR_SET_PDEATHSIG), so that
 /// it does not outlive a killed test. Without input.

@@ -4,10 +4,9 @@ use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::time::SystemTime;
 
 use belay_bed::patience::until;
-use belay_bed::programs::{Running, program};
+use belay_bed::programs::{Running, binary, program};
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
@@ -117,7 +116,8 @@ impl Process {
     ) -> Self {
         let log = log_of(test_dir, name);
         let words = command.iter().map(AsRef::<OsStr>::as_ref);
-        let mut program = program(words.chain([binary(name).as_os_str()]));
+        let binary = binary(name).expect("a program");
+        let mut program = program(words.chain([binary.as_os_str()]));
         program
             .arg("--endpoint")
             .arg(format!("unix://{}", socket.display()))
@@ -233,21 +233,4 @@ impl Process {
 
 fn log_of(test_dir: &TestDir, name: &str) -> PathBuf {
     test_dir.path().join(format!("{name}.log"))
-}
-
-/// A program of this workspace: in `BELAY_BIN_DIR`, else the newest that was built next to this
-/// test, by make or by cargo.
-fn binary(name: &str) -> PathBuf {
-    if let Some(directory) = std::env::var_os("BELAY_BIN_DIR") {
-        return PathBuf::from(directory).join(name);
-    }
-    let test = std::env::current_exe().expect("the test's own path");
-    let target = test.ancestors().nth(3).expect("<target>/<profile>/deps");
-    let built = |path: &PathBuf| -> Option<SystemTime> { fs::metadata(path).ok()?.modified().ok() };
-    ["bin", "release", "debug"]
-        .map(|directory| target.join(directory).join(name))
-        .into_iter()
-        .filter(|path| built(path).is_some())
-        .max_by_key(built)
-        .unwrap_or_else(|| panic!("no {name} in {}; run `make build` first", target.display()))
 }

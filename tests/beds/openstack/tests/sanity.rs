@@ -6,17 +6,17 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use belay_bed::patience::until;
-use belay_bed::programs::{Running, program};
+use belay_bed::programs::{Running, binary, program};
 use belay_openstack::{Bed, Cloud};
 
-use crate::site::{Site, binary, by_password, run};
+use crate::site::{Site, by_password, run};
 
 /// Answers NodeGetInfo: the suite attaches to the node of that ID. Other calls of the node service
 /// need a guest.
 fn agent(site: &Site, server: &str) -> (Running, PathBuf) {
     let socket = site.dir().join("node.sock");
     let log = File::create(site.dir().join("node.log")).unwrap();
-    let mut command = program([binary("belay-node")]);
+    let mut command = program([binary("belay-node").unwrap()]);
     command
         .args(["--driver-kind=openstack", "--node-id", server, "--endpoint"])
         .arg(&socket)

@@ -9,7 +9,7 @@ use std::process::Command;
 use std::time::SystemTime;
 
 use belay_bed::patience::until;
-use belay_bed::programs::{Running, program};
+use belay_bed::programs::{Running, binary, program};
 use belay_bed::{requests, scrape};
 use belay_openstack::Bed;
 use belay_proto::csi::v1 as csi;
@@ -72,7 +72,7 @@ impl Site {
             .append(true)
             .open(self.dir.path().join("log"))
             .unwrap();
-        let mut command = program([binary("belay-controller")]);
+        let mut command = program([binary("belay-controller").unwrap()]);
         command
             .args(["--backend=openstack", "--log-level=debug", "--cluster=bed"])
             .arg("--cloud-config")
@@ -102,19 +102,6 @@ impl Site {
     pub(crate) async fn client(&self) -> Client {
         self.try_client().await.unwrap()
     }
-}
-
-/// A program of this workspace: in `BELAY_BIN_DIR`, else the newest that was built.
-pub(crate) fn binary(name: &str) -> PathBuf {
-    if let Some(directory) = std::env::var_os("BELAY_BIN_DIR") {
-        return PathBuf::from(directory).join(name);
-    }
-    let test = std::env::current_exe().unwrap();
-    let target = test.ancestors().nth(3).unwrap();
-    let built = |path: &PathBuf| -> Option<SystemTime> { fs::metadata(path).ok()?.modified().ok() };
-    let places = ["bin", "release", "debug"].map(|place| target.join(place).join(name));
-    let found = places.into_iter().max_by_key(built);
-    found.filter(|path| path.exists()).expect("make build")
 }
 
 /// `cloud.conf` with the user's password.

@@ -34,6 +34,7 @@ mod volumes;
 
 use super::create::Intent;
 use super::recover::Recovered;
+use super::snapshot;
 use super::store::Store;
 use super::{Config, Overcommit};
 use crate::backend::{AttachOrder, Attempt, Order, Snapshot, SnapshotOrder, Terms, Usage, Volume};
@@ -192,5 +193,14 @@ fn intended(store: &Store, order: &Order) -> String {
     match store.intend(order, None).unwrap() {
         Intent::Made(id) => id,
         Intent::Exists(_) | Intent::Remains(..) => panic!("{order:?} should be new"),
+    }
+}
+
+fn intended_snapshot(store: &Store, order: &SnapshotOrder) -> String {
+    match store.intend_snapshot(order).unwrap() {
+        snapshot::Intent::Made(id) => id,
+        snapshot::Intent::Exists(_) | snapshot::Intent::Remains(_) => {
+            panic!("{order:?} should be new")
+        }
     }
 }

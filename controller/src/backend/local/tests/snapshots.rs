@@ -2,7 +2,8 @@
 //! blocks, the tests do the work of the copier.
 
 use super::{
-    Bed, MIB, attach_order, cut, ids, node, of_snapshot, of_volume, order, snapshot_order,
+    Bed, MIB, attach_order, cut, ids, intended_snapshot, node, of_snapshot, of_volume, order,
+    snapshot_order,
 };
 use crate::backend::Volume;
 use crate::backend::local::recover::Recovered;
@@ -26,9 +27,7 @@ fn content(store: &Store, volume: &Volume) -> Content {
 /// A state that does not occur with reflink: a snapshot that waits for the copier.
 pub(super) fn left_to_copier(bed: &Bed, store: &Store, volume: &Volume) -> SnapshotId {
     let order = snapshot_order("snap", volume);
-    let super::super::snapshot::Intent::Made(id) = store.intend_snapshot(&order).unwrap() else {
-        panic!("{order:?} should be new")
-    };
+    let id = intended_snapshot(store, &order);
     drop(store.snapshots.begin(&id).unwrap());
     let from = store.files.get_for_reading(volume.id.as_str()).unwrap();
     let snapshot = store
@@ -288,10 +287,7 @@ fn a_cut_that_died_after_any_step_leaves_nothing_and_frees_the_name(folder: &Pat
         let store = bed.open();
         let volume = store.create(&order("pvc-1", MIB), None).unwrap();
         let wanted = snapshot_order("snap", &volume);
-        let super::super::snapshot::Intent::Made(id) = store.intend_snapshot(&wanted).unwrap()
-        else {
-            panic!("a new name")
-        };
+        let id = intended_snapshot(&store, &wanted);
         let maker = store.cutting.begin("snap").unwrap();
         assert_eq!(store.cut(&wanted).unwrap_err().kind, Kind::Busy);
         assert_eq!(store.discard(&id).unwrap_err().kind, Kind::Busy);
@@ -319,9 +315,7 @@ fn a_cut_that_failed_half_way_is_made_anew_without_a_restart(folder: &Path) {
     let store = bed.open();
     let volume = store.create(&order("pvc-1", MIB), None).unwrap();
     let wanted = snapshot_order("snap", &volume);
-    let super::super::snapshot::Intent::Made(old) = store.intend_snapshot(&wanted).unwrap() else {
-        panic!("a new name")
-    };
+    let old = intended_snapshot(&store, &wanted);
     store.snapshots.begin(&old).unwrap().grow(MIB).unwrap();
     let new = cut(&store, &wanted);
     assert_ne!(old, new.id.as_str());
@@ -334,9 +328,7 @@ fn a_failed_cut_that_cannot_be_removed_is_not_final_and_is_made_again(folder: &P
     let store = bed.open();
     let volume = store.create(&order("pvc-1", MIB), None).unwrap();
     let wanted = snapshot_order("snap", &volume);
-    let super::super::snapshot::Intent::Made(old) = store.intend_snapshot(&wanted).unwrap() else {
-        panic!("a new name")
-    };
+    let old = intended_snapshot(&store, &wanted);
     // A directory can neither be filled nor unlinked.
     fs::create_dir(bed.snapshot_file(&old)).unwrap();
     let failure = store.fill_or_discard(&old, volume.id.as_str()).unwrap_err();
