@@ -13,14 +13,18 @@ introduction() {
 <!-- Made by `make manifests` from the comments of values.yaml. Change those instead. -->
 # Belay
 
-A CSI driver that keeps volumes as files on the disk of one node, with snapshots, clones and online
-expansion. The chart is for Kubernetes 1.32 and later, and for Helm 3 and 4.
+CSI drivers with one node agent: volumes as files on the disk of one node (`local`), with snapshots,
+clones and online expansion; and volumes of Cinder (`openstack`), attached by Nova. The chart is for
+Kubernetes 1.32 and later, and for Helm 3 and 4.
 
 ```sh
 kubectl get nodes                       # choose the node that stores the volumes
 printf 'drivers: [{nodeName: NODE}]\n' >belay.yaml
 helm install belay CHART --namespace belay-system --create-namespace --values belay.yaml
 ```
+
+With `drivers: [{backend: openstack}]` and a Secret `cloud-config`, volumes are those of Cinder; in the
+repository, `docs/openstack.md` describes it.
 
 Keep your values in a file and pass it to every command: Helm replaces lists as a whole, so with
 `--reuse-values --set 'drivers[0].overcommit=2'` the entry loses all its other values, and
@@ -77,8 +81,15 @@ FNR == 1 { delete keys; comment = "" }
 write_readme() {
     introduction
     awk "$rows" part=drivers "$here/values.yaml" \
-        prefix='drivers[].' "$here/backends/local.yaml" \
-        prefix='' part=rest "$here/values.yaml"
+        prefix='drivers[].' "$here/backends/local.yaml"
+    local backend
+    for backend in "$here"/backends/*.yaml; do
+        backend=$(basename "$backend" .yaml)
+        [ "$backend" != local ] || continue
+        printf '\n### drivers with `backend: %s`\n' "$backend"
+        awk "$rows" part=drivers prefix='drivers[].' "$here/backends/$backend.yaml"
+    done
+    awk "$rows" part=rest "$here/values.yaml"
 }
 
 write_readme >"$outdir/README.md"

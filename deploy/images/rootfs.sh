@@ -95,6 +95,18 @@ filesystem_tools() {
     put 644 /etc/os-release /etc/os-release
 }
 
+# The public authorities, for the endpoints of clouds: those of the package, and none that was added
+# on this machine.
+authorities() {
+    local certificates=(/usr/share/ca-certificates/mozilla/*.crt)
+    [ -e "${certificates[0]}" ] || give_up "there is no certificate in /usr/share/ca-certificates;" \
+        "please run: tests/setup/packages.sh images"
+    mkdir -p "$root/etc/ssl/certs"
+    LC_ALL=C sort --zero-terminated < <(printf '%s\0' "${certificates[@]}") |
+        xargs --null cat >"$root/etc/ssl/certs/ca-certificates.crt"
+    papers ca-certificates
+}
+
 umask 022
 have dpkg-query || give_up "images are made on Debian or Ubuntu, whose packages name their licences"
 [ ! -e "$root" ] || give_up "$root exists already; please name a directory that does not exist"
@@ -106,6 +118,9 @@ case $image in
         program belay-node
         filesystem_tools
         ;;
-    controller) program belay-controller ;;
+    controller)
+        program belay-controller
+        authorities
+        ;;
     *) give_up "there is no image called $image; there are node and controller" ;;
 esac

@@ -85,21 +85,26 @@ func TestNamesAreDistinct(t *testing.T) {
 func TestSelectorsSelectTheirOwnPods(t *testing.T) {
 	for _, values := range valuesFiles(t) {
 		pods, selectors, want := map[string]object{}, map[string]object{}, map[string][]string{}
+		onHost := map[string]bool{}
 		for _, one := range rendered(t, values) {
 			name := one.text("metadata", "name")
 			switch one.text("kind") {
 			case "DaemonSet", "Deployment":
 				pods[name] = one.at("spec", "template", "metadata", "labels")
+				onHost[name] = one.at("spec", "template", "spec")["hostNetwork"] == true
 				selectors[one.name()], want[one.name()] = one.at("spec", "selector", "matchLabels"), []string{name}
 			case "NetworkPolicy":
 				selectors[one.name()], want[one.name()] = one.at("spec", "podSelector", "matchLabels"), []string{name}
+			case "PodDisruptionBudget":
+				selectors[one.name()], want[one.name()] = one.at("spec", "selector", "matchLabels"), []string{name}
 			case "PodMonitor":
 				selectors[one.name()] = one.at("spec", "selector", "matchLabels")
 			}
 		}
 		for _, pod := range slices.Sorted(maps.Keys(pods)) {
-			if selectors["NetworkPolicy/"+pod] == nil {
-				t.Errorf("%s: no network policy for %s", values, pod)
+			// A policy has no effect on the host's network, so it must not seem to be there.
+			if has := selectors["NetworkPolicy/"+pod] != nil; has == onHost[pod] {
+				t.Errorf("%s: %s: network policy %v, host's network %v", values, pod, has, onHost[pod])
 			}
 			for monitor := range selectors {
 				if kind, component, _ := strings.Cut(monitor, "/"); kind == "PodMonitor" && strings.HasPrefix(pod, component) {
@@ -133,7 +138,7 @@ func selects(selector, labels object) bool {
 func TestCommonFlagsComeBeforeTheFirstDriver(t *testing.T) {
 	for _, values := range valuesFiles(t) {
 		all := rendered(t, values, "--set", "node.extraArgs={--grpc-health,--grpc-reflection}")
-		common := regexp.MustCompile(`^--(kubelet-dir|registration-dir|http-endpoint|log-level|grpc-reflection|grpc-health)\b`)
+		common := regexp.MustCompile(`^--(kubelet-dir|registration-dir|http-endpoint|log-level|log-format|grpc-reflection|grpc-health)\b`)
 		for at, part := range sections(agent(t, all).list("containers")[0]) {
 			var before, after int
 			isDrivers := false
@@ -150,7 +155,7 @@ func TestCommonFlagsComeBeforeTheFirstDriver(t *testing.T) {
 					t.Errorf("%s: %s comes before the driver's name", values, one)
 				}
 			}
-			if at == 0 && before != 6 || at > 0 && before != 0 || after == 0 {
+			if at == 0 && before != 7 || at > 0 && before != 0 || after == 0 {
 				t.Errorf("%s: driver %d: %d common flags, %d specific flags", values, at, before, after)
 			}
 		}

@@ -57,8 +57,15 @@ func TestOneContainerIsTheWholeNodeAgent(t *testing.T) {
 		if len(pod.list("initContainers")) > 0 {
 			t.Error("init containers")
 		}
-		if pod["hostNetwork"] == true || pod["hostPID"] == true || pod["hostIPC"] == true {
-			t.Error("the node agent needs none of the node's namespaces")
+		if pod["hostPID"] == true || pod["hostIPC"] == true {
+			t.Error("the node agent needs neither the node's processes nor its shared memory")
+		}
+		asks := false
+		for _, part := range sections(pod.list("containers")[0]) {
+			asks = asks || strings.Contains(argument(part, "--metadata-search-order"), "metadataService")
+		}
+		if onHost := pod["hostNetwork"] == true; onHost != asks {
+			t.Errorf("the host's network: %v, a metadata service: %v", onHost, asks)
 		}
 	})
 }
@@ -95,7 +102,9 @@ func TestNothingOfTheControllersPodHasPrivileges(t *testing.T) {
 				t.Errorf("%s: %v", container.text("name"), security)
 			}
 			isSidecar := container.text("name") != "belay-controller"
-			if isSidecar && security["runAsNonRoot"] != true {
+			// The files of `local` belong to root.
+			isLocal := argument(container, "--backend") == "local"
+			if !isLocal && security["runAsNonRoot"] != true {
 				t.Errorf("%s runs as root", container.text("name"))
 			}
 			for _, mount := range container.list("volumeMounts") {
@@ -139,11 +148,19 @@ func TestBothProgramsAgree(t *testing.T) {
 				}
 			}
 			variable := map[string]string{"DaemonSet": "BELAY_NODE_NAME", "Deployment": "BELAY_NODE_ID"}[one.text("kind")]
-			if len(ids) != 1 || ids[0].text("name") != variable || ids[0].text("valueFrom", "fieldRef", "fieldPath") != "spec.nodeName" {
+			// The controller of a cloud is on no particular node.
+			if backend := argument(container, "--backend"); backend != "" && backend != "local" {
+				if len(ids) > 0 {
+					t.Errorf("%s: %s has %v", values, one.name(), ids)
+				}
+			} else if len(ids) != 1 || ids[0].text("name") != variable || ids[0].text("valueFrom", "fieldRef", "fieldPath") != "spec.nodeName" {
 				t.Errorf("%s: %s: node id from %v", values, one.name(), ids)
 			}
 			if one.text("kind") == "Deployment" {
-				directory := argument(container, "--state-dir") + "/volumes"
+				directory := argument(container, "--state-dir")
+				if directory != "" {
+					directory += "/volumes"
+				}
 				controllers[argument(container, "--driver-name")] = argument(container, "--backend") + " " + strings.Join(nodesOf(pod), " ") + " " + directory + " " + argument(container, "--max-volumes") + " " + argument(container, "--node-id")
 				continue
 			}
@@ -151,7 +168,7 @@ func TestBothProgramsAgree(t *testing.T) {
 				node := argument(driver, "--only-on-node")
 				if node == "" {
 					node = strings.Join(nodesOf(pod), " ")
-				} else if !slices.Contains(nodesOf(pod), node) {
+				} else if nodes := nodesOf(pod); len(nodes) > 0 && !slices.Contains(nodes, node) {
 					t.Errorf("%s: no agent runs on %s", values, node)
 				}
 				agents[argument(driver, "--driver-name")] = argument(driver, "--driver-kind") + " " + node + " " + argument(driver, "--loop-dir") + " " + argument(driver, "--max-volumes") + " " + argument(driver, "--node-id")

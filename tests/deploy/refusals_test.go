@@ -13,6 +13,9 @@ func TestBadValuesAreRefusedWithTheReason(t *testing.T) {
 	withSecond := func(settings ...string) []string {
 		return append([]string{node, "drivers[1].name=fast.csi.belay.dev", "drivers[1].nodeName=node1", "drivers[1].stateDir=/srv/fast"}, settings...)
 	}
+	cloud := func(settings ...string) []string {
+		return append([]string{"drivers[0].backend=openstack"}, settings...)
+	}
 	cases := []struct {
 		settings []string
 		says     []string
@@ -32,7 +35,19 @@ func TestBadValuesAreRefusedWithTheReason(t *testing.T) {
 		{withSecond("drivers[1].nodeName=node2", "drivers[1].createStateDir=false"), []string{"drivers[1].createStateDir is false", "(node1, node2)", "Leave it true", "a release for each node"}},
 		{[]string{node, "drivers[0].name=" + strings.Repeat("n", 64)}, []string{"/drivers/0/name", "maxLength"}},
 		{[]string{node, "kubeletDir=/var/lib/k0s/kubelet", "drivers[0].name=" + strings.Repeat("n", 63)}, []string{"drivers[0].name", "3 characters too long", "/var/lib/k0s/kubelet/plugins_registry/nnn", "107"}},
-		{[]string{"drivers[0].backend=floppy"}, []string{`no backend "floppy"`, "use one of: local"}},
+		{[]string{"drivers[0].backend=floppy"}, []string{`no backend "floppy"`, "use one of: local, openstack"}},
+		{cloud("drivers[0].stateDir=/srv"), []string{"drivers[0].stateDir: backend openstack has no such value"}},
+		{cloud("drivers[0].snapshotClass.name=x"), []string{"drivers[0].snapshotClass: backend openstack has no such value"}},
+		{[]string{node, "drivers[0].replicas=2"}, []string{"drivers[0].replicas: backend local has no such value"}},
+		{[]string{node, "drivers[0].storageClasses[0].type=ssd"}, []string{"drivers[0].storageClasses[0].type: backend local has no such value"}},
+		{cloud("drivers[0].caBundle.secretName=a,drivers[0].caBundle.configMapName=b"), []string{"drivers[0].caBundle: secretName and configMapName are both set"}},
+		{cloud("drivers[0].csiDriver.storageCapacity=true"), []string{"drivers[0].csiDriver.storageCapacity", "does not know the free capacity"}},
+		{cloud("podMonitor.enabled=true"), []string{"podMonitor.enabled", "127.0.0.1", "set node.httpAddress to 0.0.0.0", "port 29808"}},
+		{cloud("drivers[0].metadata.searchOrder=configdrive"), []string{"/drivers/0/metadata/searchOrder", "configDrive"}},
+		{cloud("drivers[0].metadata.address=metadata:80"), []string{"/drivers/0/metadata/address"}},
+		{cloud("drivers[0].replicas=0"), []string{"/drivers/0/replicas", "minimum"}},
+		{cloud("drivers[0].egress.cidrs[0]=10.0.0.1"), []string{"/drivers/0/egress/cidrs/0"}},
+		{cloud("drivers[1].nodeName=node1,drivers[1].createStateDir=false"), []string{"drivers[1].createStateDir is false", "several nodes (all)"}},
 		{[]string{long}, []string{"nodeName", "63 characters", "drivers[0].nodeId"}},
 		{[]string{node, "drivers[0].nodeId=-n1"}, []string{"nodeId"}},
 		{[]string{node, "drivers[0].storageClasses[0].name=a", "drivers[0].storageClasses[0].default=true", "drivers[0].storageClasses[1].name=b", "drivers[0].storageClasses[1].default=true"}, []string{"drivers[0].storageClasses[0].default and drivers[0].storageClasses[1].default are both", "leave it with one"}},
@@ -45,6 +60,7 @@ func TestBadValuesAreRefusedWithTheReason(t *testing.T) {
 		{[]string{node, "drivers[0].storageClasses[0].name=A"}, []string{"/drivers/0/storageClasses/0", "name"}},
 		{[]string{node, "drivers[0].storageClasses[0].name=a", "drivers[0].storageClasses[0].fsType=ntfs"}, []string{"fsType", "btrfs"}},
 		{[]string{node, "logLevel=loud"}, []string{"/logLevel", "debug"}},
+		{[]string{node, "logFormat=xml"}, []string{"/logFormat", "json"}},
 		{[]string{node, "httpAddress=localhost"}, []string{"/httpAddress"}},
 		{[]string{node, "node.httpPort=80"}, []string{"/node/httpPort", "minimum"}},
 		{[]string{node, "node.maxUnavailable=0"}, []string{"/node/maxUnavailable"}},

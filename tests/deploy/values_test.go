@@ -17,11 +17,24 @@ import (
 // The whole of these is one value: their keys are Kubernetes' own.
 var opaque = []string{"resources", "tolerations", "podAnnotations", "podLabels", "labels", "metricsFrom", "pullSecrets", "imagePullSecrets", "nodeSelector", "affinity", "env", "extraVolumes", "extraVolumeMounts", "relabelings", "metricRelabelings", "annotations"}
 
-// defaults is every value with its default as JSON; entries of drivers are below `drivers[]`.
+// entry is where the values of an entry of drivers are: those of other backends than `local` have
+// their own defaults, and a separate table in the README.
+func entry(backend string) string {
+	if backend == "local" {
+		return "drivers[]."
+	}
+	return backend + ": drivers[]."
+}
+
+// defaults is every value with its default as JSON.
 func defaults(t *testing.T) map[string]string {
 	t.Helper()
 	found := map[string]string{}
-	for file, prefix := range map[string]string{"values.yaml": "", "backends/local.yaml": "drivers[]."} {
+	files := map[string]string{"values.yaml": ""}
+	for _, backend := range backends(t) {
+		files["backends/"+backend+".yaml"] = entry(backend)
+	}
+	for file, prefix := range files {
 		var values map[string]any
 		if err := yaml.Unmarshal([]byte(read(t, chart+"/"+file)), &values); err != nil {
 			t.Fatal(err)
@@ -32,6 +45,19 @@ func defaults(t *testing.T) map[string]string {
 	delete(found, "drivers")
 	found["drivers[].backend"] = `"local"`
 	return found
+}
+
+func backends(t *testing.T) []string {
+	t.Helper()
+	files, err := filepath.Glob(chart + "/backends/*.yaml")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no backends in %s: %v", chart, err)
+	}
+	var names []string
+	for _, file := range files {
+		names = append(names, strings.TrimSuffix(filepath.Base(file), ".yaml"))
+	}
+	return names
 }
 
 func walk(found map[string]string, prefix string, values map[string]any) {
@@ -55,10 +81,18 @@ func walk(found map[string]string, prefix string, values map[string]any) {
 func TestTheReadmeHasEveryValueWithItsDefault(t *testing.T) {
 	row := regexp.MustCompile("(?m)^\\| `([^`]+)` \\| (?:`([^`]*)`)? \\| (.*) \\|$")
 	rows := map[string]string{}
-	for _, match := range row.FindAllStringSubmatch(read(t, chart+"/README.md"), -1) {
-		rows[match[1]] = match[2]
-		if match[3] == "" {
-			t.Errorf("%s has no comment in values.yaml", match[1])
+	for _, section := range strings.Split(read(t, chart+"/README.md"), "\n### ") {
+		title, _, _ := strings.Cut(section, "\n")
+		_, backend, isBackend := strings.Cut(title, "backend: ")
+		for _, match := range row.FindAllStringSubmatch(section, -1) {
+			path := match[1]
+			if isBackend {
+				path = strings.Trim(backend, "`") + ": " + path
+			}
+			rows[path] = match[2]
+			if match[3] == "" {
+				t.Errorf("%s has no comment in values.yaml", path)
+			}
 		}
 	}
 	values := defaults(t)
@@ -119,7 +153,7 @@ func TestTheReadmeIsMadeFromTheComments(t *testing.T) {
 
 func TestTheExamplesOfTheDocumentationAreTaken(t *testing.T) {
 	block := regexp.MustCompile("(?ms)^```yaml\n(.*?)^```$")
-	for _, page := range []string{"../../docs/helm.md", "../../docs/operations.md", "../../deploy/images/README.md", "../../deploy/monitoring/README.md"} {
+	for _, page := range []string{"../../docs/helm.md", "../../docs/openstack.md", "../../docs/operations.md", "../../deploy/images/README.md", "../../deploy/monitoring/README.md"} {
 		found := 0
 		for _, match := range block.FindAllStringSubmatch(read(t, page), -1) {
 			// Prometheus' own configuration is none.
@@ -150,14 +184,22 @@ func TestTheSchemaKnowsEveryValue(t *testing.T) {
 	known := map[string]string{}
 	walkSchema(known, "", schema, schema)
 	values := defaults(t)
+	used := map[string]bool{}
 	for _, path := range sorted(values) {
+		// One schema of an entry is for all backends.
+		_, inEntry, isEntry := strings.Cut(path, ": ")
+		if isEntry {
+			path = inEntry
+		}
 		if _, ok := known[path]; !ok {
 			t.Errorf("values.schema.json does not know %s", path)
 		}
-		delete(known, path)
+		used[path] = true
 	}
 	for path := range known {
-		t.Errorf("values.schema.json knows %s, which is no value", path)
+		if !used[path] {
+			t.Errorf("values.schema.json knows %s, which is no value", path)
+		}
 	}
 }
 
@@ -189,47 +231,61 @@ func resolved(root, schema object) object {
 	return schema
 }
 
-// everyValue is ci/every-value.yaml.
-func everyValue(t *testing.T) map[string]any {
+// everyValue is the values file of a backend in which each value differs from its default.
+func everyValue(t *testing.T, backend string) map[string]any {
 	t.Helper()
 	var values map[string]any
-	if err := yaml.Unmarshal([]byte(read(t, chart+"/ci/every-value.yaml")), &values); err != nil {
+	if err := yaml.Unmarshal([]byte(read(t, chart+"/ci/"+everyValues[backend])), &values); err != nil {
 		t.Fatal(err)
 	}
 	return values
 }
+
+var everyValues = map[string]string{"local": "every-value.yaml", "openstack": "openstack-every-value.yaml"}
 
 // There is one choice, or the other would leave out what ci/every-value.yaml is to show. The registry
 // for all images, and digests, are in images_test.go.
 var only = []string{
 	"node.enabled", "drivers[].backend", "drivers[].csiDriver.attachRequired", "drivers[].csiDriver.volumeLifecycleModes", "networkPolicy.enabled",
 	"global.imageRegistry", "images.node.digest", "images.controller.digest", "images.provisioner.digest", "images.attacher.digest", "images.resizer.digest", "images.snapshotter.digest",
+	"openstack: drivers[].backend", "openstack: drivers[].csiDriver.attachRequired", "openstack: drivers[].csiDriver.storageCapacity", "openstack: drivers[].csiDriver.volumeLifecycleModes",
 }
 
-// In ci/every-value.yaml each value differs from its default, so that each is seen to arrive.
+// Set in addition to the other name, it is refused.
+const otherBundle = "openstack: drivers[].caBundle.secretName"
+
+// In one of these files each value differs from its default, so that each is seen to arrive.
 func TestEveryValueIsTried(t *testing.T) {
-	values := everyValue(t)
-	drivers := values["drivers"].([]any)[0].(map[string]any)
-	delete(values, "drivers")
 	tried := map[string]string{}
-	walk(tried, "", values)
-	walk(tried, "drivers[].", drivers)
-	for _, class := range drivers["storageClasses"].([]any) {
-		walk(tried, "drivers[].storageClasses[].", class.(map[string]any))
+	for _, backend := range backends(t) {
+		values := everyValue(t, backend)
+		drivers := values["drivers"].([]any)[0].(map[string]any)
+		delete(values, "drivers")
+		walk(tried, "", values)
+		walk(tried, entry(backend), drivers)
+		for _, class := range drivers["storageClasses"].([]any) {
+			walk(tried, entry(backend)+"storageClasses[].", class.(map[string]any))
+		}
 	}
 	all := defaults(t)
 	for _, path := range sorted(all) {
-		if reported, ok := tried[path]; !ok || reported == all[path] && !slices.Contains(only, path) {
-			t.Errorf("ci/every-value.yaml leaves %s at its default", path)
+		if reported, ok := tried[path]; path != otherBundle && (!ok || reported == all[path] && !slices.Contains(only, path)) {
+			t.Errorf("ci/every-value.yaml and ci/openstack-every-value.yaml leave %s at its default", path)
 		}
 	}
 }
 
 // A value that equals its default is caught: the objects rendered without it are the same.
 func TestEveryValueHasAnEffect(t *testing.T) {
-	values := everyValue(t)
+	for _, backend := range backends(t) {
+		haveEffect(t, backend)
+	}
+}
+
+func haveEffect(t *testing.T, backend string) {
+	values := everyValue(t, backend)
 	whole := made(t, values)
-	defaults := template(t, chart+"/ci/local.yaml")
+	defaults := template(t, chart+"/ci/"+backend+".yaml")
 	var check func(path string, inner map[string]any)
 	check = func(path string, inner map[string]any) {
 		for key, value := range inner {
@@ -240,10 +296,10 @@ func TestEveryValueHasAnEffect(t *testing.T) {
 				}
 			} else if next, isMap := value.(map[string]any); isMap && !slices.Contains(opaque, key) {
 				check(path+".", next)
-			} else if !slices.Contains(only, path) && !arrives(value, whole, defaults) {
+			} else if !slices.Contains(only, strings.Replace(path, "drivers[].", entry(backend), 1)) && !arrives(value, whole, defaults) {
 				delete(inner, key)
 				if made(t, values) == whole {
-					t.Errorf("the objects rendered from ci/every-value.yaml are the same without %s", path)
+					t.Errorf("the objects rendered from ci/%s are the same without %s", everyValues[backend], path)
 				}
 				inner[key] = value
 			}

@@ -82,6 +82,17 @@ expect_papers() {
         wrong "the licences of the crates are missing"
 }
 
+# As many as the package has, in the place where the controller looks for them.
+expect_authorities() {
+    local held
+    held=$(grep -c '^-----BEGIN CERTIFICATE-----$' \
+        "$work/controller/root/etc/ssl/certs/ca-certificates.crt")
+    [ "$held" -gt 100 ] && [ "$held" = "$(find /usr/share/ca-certificates/mozilla -type f | wc -l)" ] ||
+        wrong "the controller's image has $held certificates of authorities"
+    [ -s "$work/controller/root/usr/share/doc/ca-certificates/copyright" ] ||
+        wrong "ca-certificates has no copyright file"
+}
+
 sizes() {
     local image
     for image in node controller; do
@@ -118,6 +129,7 @@ expect_to_start controller belayctl --version
 expect_to_start controller belay-controller --version
 expect_exact_libraries
 expect_papers
+expect_authorities
 
 printf 'images: volumes made from them\n'
 unshare --mount --pid --fork --kill-child --mount-proc --propagation private \

@@ -34,13 +34,14 @@
 {{- fail (printf "drivers[%d].backend: there is no backend %q; use one of: %s" $at $backend (join ", " $backends)) -}}
 {{- end -}}
 {{- $defaults := $.Files.Get (printf "backends/%s.yaml" $backend) | fromYaml -}}
+{{- include "belay.checkKnown" (dict "where" (printf "drivers[%d]" $at) "backend" $backend "defaults" $defaults "entry" (omit $entry "backend")) -}}
 {{- $driver := include "belay.over" (dict "defaults" $defaults "entry" $entry) | fromJson -}}
 {{- $_ := set $driver "backend" $backend -}}
 {{- include "belay.named" $driver -}}
 {{- include "belay.check" (dict "at" $at "driver" $driver "root" $) -}}
 {{- include "belay.checkStays" (dict "at" $at "driver" $driver "root" $) -}}
 {{- $drivers = append $drivers $driver -}}
-{{- $nodes = append $nodes $driver.nodeName | uniq -}}
+{{- $nodes = append $nodes ($driver.nodeName | default "") | uniq -}}
 {{- end -}}
 {{- include "belay.checkTogether" (dict "drivers" $drivers "nodes" $nodes "agents" (include "belay.agents" .)) -}}
 {{- toJson (dict "drivers" $drivers "nodes" $nodes) -}}
@@ -51,8 +52,24 @@
 {{- if not .shortName -}}
 {{- $_ := set . "shortName" (splitList "." .name | first | trunc 30 | trimAll "-") -}}
 {{- end -}}
-{{- range append .storageClasses .snapshotClass -}}
+{{- range append .storageClasses .snapshotClass | compact -}}
 {{- if not .name }}{{ $_ := set . "name" (printf "belay-%s" $.shortName) }}{{ end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Refuses a value that another backend has. Its own are the keys of its defaults. */}}
+{{- define "belay.checkKnown" -}}
+{{- range $key, $value := .entry -}}
+{{- if not (hasKey $.defaults $key) -}}
+{{- fail (printf "%s.%s: backend %s has no such value" $.where $key $.backend) -}}
+{{- end -}}
+{{- end -}}
+{{- range $number, $class := .entry.storageClasses -}}
+{{- range $key, $_ := $class -}}
+{{- if not (hasKey (first $.defaults.storageClasses) $key) -}}
+{{- fail (printf "%s.storageClasses[%d].%s: backend %s has no such value" $.where $number $key $.backend) -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 
@@ -65,6 +82,18 @@
 {{- end -}}
 {{- if and (not .driver.nodeId) (gt (len .driver.nodeName) 63) -}}
 {{- fail (printf "%s.nodeName %q is longer than 63 characters: it is the value of a topology label, which cannot be longer; set a shorter %s.nodeId" $where .driver.nodeName $where) -}}
+{{- end -}}
+{{- end -}}
+{{- if eq .driver.backend "openstack" -}}
+{{- if and .driver.caBundle.secretName .driver.caBundle.configMapName -}}
+{{- fail (printf "%s.caBundle: secretName and configMapName are both set; keep the one that has the certificates" $where) -}}
+{{- end -}}
+{{- if .driver.csiDriver.storageCapacity -}}
+{{- fail (printf "%s.csiDriver.storageCapacity: backend openstack does not know the free capacity of the cloud, so the scheduler would find none; remove it" $where) -}}
+{{- end -}}
+{{- $agent := .root.Values.node -}}
+{{- if and .root.Values.podMonitor.enabled (include "belay.agents" .root) (include "belay.asksService" .driver) (not $agent.httpAddress) -}}
+{{- fail (printf "podMonitor.enabled: with %s.metadata.searchOrder %q the node agent uses the host's network, where its metrics are on 127.0.0.1; set node.httpAddress to 0.0.0.0, and restrict port %s with the nodes' firewall" $where .driver.metadata.searchOrder (include "belay.agentPort" (dict "root" .root "host" "true"))) -}}
 {{- end -}}
 {{- end -}}
 {{- $socket := printf "%s/plugins_registry/%s-reg.sock" .root.Values.kubeletDir .driver.name -}}
@@ -82,9 +111,13 @@
 {{/* Each claim: of what kind, where it is made, to which value, and what to do if that is taken. */}}
 {{- $claims := list
       (list "driver" (print $where ".name") .name "the kubelet knows a driver by it, so give each its own")
-      (list "objects" (print $where ".shortName") .shortName "it is part of the names of objects, and defaults to the first part of name; set one for each")
-      (list (print "directory on " .nodeName) (print $where ".stateDir") .stateDir "on one node, each driver needs its own directory")
-      (list "snapshot class" (print $where ".snapshotClass.name") .snapshotClass.name "a class belongs to one driver, so give each its own") -}}
+      (list "objects" (print $where ".shortName") .shortName "it is part of the names of objects, and defaults to the first part of name; set one for each") -}}
+{{- with .stateDir -}}
+{{- $claims = append $claims (list (print "directory on " $driver.nodeName) (print $where ".stateDir") . "on one node, each driver needs its own directory") -}}
+{{- end -}}
+{{- with .snapshotClass -}}
+{{- $claims = append $claims (list "snapshot class" (print $where ".snapshotClass.name") .name "a class belongs to one driver, so give each its own") -}}
+{{- end -}}
 {{- range $number, $class := .storageClasses -}}
 {{- $here := printf "%s.storageClasses[%d]" $where $number -}}
 {{- $claims = append $claims (list "storage class" (print $here ".name") .name "a class is one object of one driver, so give each its own name") -}}
@@ -98,12 +131,12 @@
 {{- $_ := set $taken $key (index . 1) -}}
 {{- end -}}
 {{- range $number, $other := $.drivers -}}
-{{- if and (eq .nodeName $driver.nodeName) (hasPrefix (print .stateDir "/") $driver.stateDir) -}}
+{{- if and .stateDir (eq (print .nodeName) (print $driver.nodeName)) (hasPrefix (print .stateDir "/") ($driver.stateDir | default "")) -}}
 {{- fail (printf "%s.stateDir %q is within drivers[%d].stateDir %q: choose separate directories" $where $driver.stateDir $number .stateDir) -}}
 {{- end -}}
 {{- end -}}
 {{- if and $several $.agents (not (dig "createStateDir" true .)) -}}
-{{- fail (printf "%s.createStateDir is false, but the drivers are on several nodes (%s), and the agent's pods mount the directory on each of them: on the others they would wait for it forever. Leave it true, or install a release for each node, in its own namespace" $where (join ", " $.nodes)) -}}
+{{- fail (printf "%s.createStateDir is false, but the agent runs on several nodes (%s), and the agent's pods mount the directory on each of them: on the others they would wait for it forever. Leave it true, or install a release for each node, in its own namespace" $where (has "" $.nodes | ternary "all" (join ", " $.nodes))) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
@@ -115,6 +148,7 @@
 {{- $advice := "volumes do not move. If theirs were moved by hand, uninstall the release and install it again" -}}
 {{- $driver := .driver -}}
 {{- $name := include "belay.controllerName" $driver -}}
+{{- if eq .driver.backend "local" -}}
 {{- with lookup "apps/v1" "Deployment" .root.Release.Namespace $name -}}
 {{- range (dig "spec" "template" "spec" "volumes" list .) -}}
 {{- if and (eq .name "state") .hostPath (ne (.hostPath | default dict).path $driver.stateDir) -}}
@@ -131,6 +165,29 @@
 {{- end -}}
 {{- end -}}
 {{- end -}}
+{{- end -}}
+
+{{/* "true" or empty: whether the agent of this driver asks a metadata service, for which its pod needs
+     the host's network. */}}
+{{- define "belay.asksService" -}}
+{{- if and (eq .backend "openstack") (contains "metadataService" .metadata.searchOrder) }}true{{ end -}}
+{{- end -}}
+
+{{/* "true" or empty: whether the agent of any of these drivers does. */}}
+{{- define "belay.hostNetwork" -}}
+{{- $asks := list -}}
+{{- range . }}{{ $asks = append $asks (include "belay.asksService" .) }}{{ end -}}
+{{- if compact $asks }}true{{ end -}}
+{{- end -}}
+
+{{/* The agent's HTTP port and address. Take root and host ("true" or empty). */}}
+{{- define "belay.agentPort" -}}
+{{- .root.Values.node.httpPort | default (ternary 29808 9808 (eq .host "true")) | int -}}
+{{- end -}}
+
+{{- define "belay.agentAddress" -}}
+{{- .root.Values.node.httpAddress | default (ternary "127.0.0.1" .root.Values.httpAddress (eq .host "true")) -}}
+{{- end -}}
 
 {{/* "true" or empty: whether the node agent is a DaemonSet. A release that is upgraded with the values of
      one that did not know the setting has it. */}}
@@ -138,7 +195,12 @@
 {{- if ne (toString .Values.node.enabled) "false" }}true{{ end -}}
 {{- end -}}
 
-{{/* "true" or empty. */}}
+{{/* "true" or empty: whether this driver has snapshots. Takes root and driver. */}}
+{{- define "belay.snapshotsOf" -}}
+{{- if .driver.snapshotClass }}{{ include "belay.snapshots" .root }}{{ end -}}
+{{- end -}}
+
+{{/* "true" or empty: whether drivers that can have snapshots do. */}}
 {{- define "belay.snapshots" -}}
 {{- if eq (toString .Values.snapshots.enabled) "auto" -}}
 {{- if .Capabilities.APIVersions.Has "snapshot.storage.k8s.io/v1/VolumeSnapshotClass" }}true{{ end -}}

@@ -38,6 +38,18 @@ nodeAffinity:
 {{- end -}}
 {{- end -}}
 
+{{/* The affinity as JSON, less likely on a node that has such a pod already. Preferred only: a cluster of
+     one node can run all of them. Takes affinity and labels. */}}
+{{- define "belay.apart" -}}
+{{- $affinity := .affinity | default dict | deepCopy -}}
+{{- $anti := $affinity.podAntiAffinity | default dict -}}
+{{- $preferred := "preferredDuringSchedulingIgnoredDuringExecution" -}}
+{{- $term := dict "topologyKey" "kubernetes.io/hostname" "labelSelector" (dict "matchLabels" .labels) -}}
+{{- $_ := set $anti $preferred (append (get $anti $preferred | default list) (dict "weight" 100 "podAffinityTerm" $term)) -}}
+{{- $_ := set $affinity "podAntiAffinity" $anti -}}
+{{- toJson $affinity -}}
+{{- end -}}
+
 {{/* Refuses entries whose name the chart uses. Takes where (the path of the list), more (the list) and
      taken (names). */}}
 {{- define "belay.checkNames" -}}

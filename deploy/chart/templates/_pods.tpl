@@ -37,19 +37,21 @@ capabilities:
 {{/* /livez: the process answers at all. /healthz: it can work. A failing /healthz must never end a
      program, for a restart repairs nothing that it reports: so it is used for readiness only, and
      the startup probe asks /livez. What a killed program left behind is taken up before anything
-     is served, and may wait for a disk: ten minutes. */}}
+     is served, and may wait for a disk: ten minutes. Takes the address that the program listens on. */}}
 {{- define "belay.probes" -}}
+{{- $host := "" -}}
+{{- if not (has . (list "0.0.0.0" "[::]")) }}{{ $host = printf ", host: %s" (trimAll "[]" . | quote) }}{{ end -}}
 startupProbe:
-  httpGet: {path: /livez, port: http}
+  httpGet: {path: /livez, port: http{{ $host }}}
   periodSeconds: 2
   failureThreshold: 300
 livenessProbe:
-  httpGet: {path: /livez, port: http}
+  httpGet: {path: /livez, port: http{{ $host }}}
   periodSeconds: 20
   timeoutSeconds: 10
   failureThreshold: 6
 readinessProbe:
-  httpGet: {path: /healthz, port: http}
+  httpGet: {path: /healthz, port: http{{ $host }}}
   periodSeconds: 5
   timeoutSeconds: 5
 {{- end -}}

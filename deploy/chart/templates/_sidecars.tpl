@@ -34,7 +34,17 @@
 
 {{- define "belay.sidecars" -}}
 {{- $unmodified := "--feature-gates=VolumeAttributesClass=false" -}}
-{{- $provisioner := list "--default-fstype=ext4" "--strict-topology" $unmodified -}}
+{{- $provisioner := list "--default-fstype=ext4" $unmodified -}}
+{{- $attacher := list -}}
+{{- $resizer := list "--handle-volume-inuse-error=false" $unmodified -}}
+{{- if eq .driver.backend "local" -}}
+{{- $provisioner = list "--default-fstype=ext4" "--strict-topology" $unmodified -}}
+{{- else -}}
+{{/* Each sidecar has a leader of its own: belay-controller serves whichever asks. */}}
+{{- $provisioner = append $provisioner "--leader-election" -}}
+{{- $attacher = append $attacher "--leader-election" -}}
+{{- $resizer = append $resizer "--leader-election" -}}
+{{- end -}}
 {{- $env := list -}}
 {{- if .driver.csiDriver.storageCapacity -}}
 {{/* Owned by the Deployment (pod, ReplicaSet, Deployment): there is no gap while it is updated, and
@@ -43,9 +53,9 @@
 {{- $env = list (dict "name" "POD_NAME" "valueFrom" (dict "fieldRef" (dict "fieldPath" "metadata.name"))) (dict "name" "NAMESPACE" "valueFrom" (dict "fieldRef" (dict "fieldPath" "metadata.namespace"))) -}}
 {{- end -}}
 {{ include "belay.sidecar" (dict "root" .root "name" "provisioner" "args" $provisioner "env" $env) }}
-{{ include "belay.sidecar" (dict "root" .root "name" "attacher" "args" list) }}
-{{ include "belay.sidecar" (dict "root" .root "name" "resizer" "args" (list "--handle-volume-inuse-error=false" $unmodified)) }}
-{{- if include "belay.snapshots" .root }}
+{{ include "belay.sidecar" (dict "root" .root "name" "attacher" "args" $attacher) }}
+{{ include "belay.sidecar" (dict "root" .root "name" "resizer" "args" $resizer) }}
+{{- if include "belay.snapshotsOf" . }}
 {{ include "belay.sidecar" (dict "root" .root "name" "snapshotter" "args" list) }}
 {{- end }}
 {{- end -}}

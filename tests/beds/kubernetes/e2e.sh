@@ -12,6 +12,7 @@
 #   stress      rollouts under pods that write, then CHAOS minutes (2) of random kills
 #   operations  an uninstall under a pod that writes, the quickstart line by line, alerts
 #   rights      each right of the sidecars removed, one by one
+#   openstack   the chart's backend of that name, with a real Keystone, Cinder and Nova
 # FULL=1 is all of them but focus; two hours.
 # The logs of a failure stay in target/e2e; so do the suite's reports, or in SUITE_DIR.
 set -euo pipefail
@@ -25,7 +26,7 @@ logs=${CARGO_TARGET_DIR:-$here/../../../target}/e2e
 export SUITE_DIR=${SUITE_DIR:-$logs/suite}
 chaos_minutes=${CHAOS:-2}
 if [ "${FULL:-}" = 1 ]; then
-    parts=${PARTS:-basics parallel disruptive stress operations rights}
+    parts=${PARTS:-basics parallel disruptive stress operations rights openstack}
 else
     parts=${PARTS:-basics focus ${CHAOS:+stress}}
 fi
@@ -104,6 +105,12 @@ run_operations() {
 
 run_rights() {
     step missed-rights "$here/cluster.sh" exec "$here/../../deploy/rbac.sh" each
+}
+
+# What is installed inside is lost with the cluster, so it is installed before.
+run_openstack() {
+    "$here/../../setup/openstack.sh" >/dev/null
+    step openstack "$here/cluster.sh" exec "$here/../../deploy/openstack.sh"
 }
 
 for part in $parts; do
