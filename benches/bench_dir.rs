@@ -120,7 +120,7 @@ impl BenchDir {
         Ok(process)
     }
 
-    /// Ends a process that [`Place::spawn`] started, by SIGKILL.
+    /// Ends a process that [`BenchDir::spawn`] started, by SIGKILL.
     ///
     /// # Errors
     /// As kill(2) and waitpid(2).

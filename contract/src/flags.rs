@@ -237,6 +237,7 @@ mod tests {
             ("grpc-health", "BELAY_GRPC_HEALTH"),
             ("grpc-reflection", "BELAY_GRPC_REFLECTION"),
             ("http-endpoint", "BELAY_HTTP_ENDPOINT"),
+            ("log-format", "BELAY_LOG_FORMAT"),
             ("log-level", "BELAY_LOG_LEVEL"),
             ("max-volumes", "BELAY_MAX_VOLUMES"),
             ("node-id", "BELAY_NODE_ID"),

@@ -8,6 +8,7 @@ pub mod operation;
 pub mod rpc;
 
 use backend::{local, registry};
+use belay_server::call::Callers;
 use belay_server::identity::Identity;
 use belay_server::metrics;
 use belay_server::readiness::{Readiness, State};
@@ -68,6 +69,7 @@ pub fn run(config: &Config) -> Result<(), Box<dyn Error>> {
             pages,
             drain: DRAIN,
             readiness,
+            callers: Callers::Any,
         };
         tracing::info!(endpoint = %driver.endpoint, "serving");
         let driver = Driver {

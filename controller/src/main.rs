@@ -12,7 +12,10 @@ fn main() -> ExitCode {
         Ok(config) => config,
         Err(code) => return code,
     };
-    let _log = match belay_server::log::init(config.common.process.log_level) {
+    let _log = match belay_server::log::init(
+        config.common.process.log_level,
+        config.common.process.log_format,
+    ) {
         Ok(log) => log,
         Err(error) => {
             belay_server::log::write(&format!("belay-controller: {error}\n"));

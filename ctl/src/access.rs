@@ -12,7 +12,7 @@ use clap::Args;
 pub(crate) type Pair = (String, String);
 
 /// The flags for a volume capability.
-#[derive(Args)]
+#[derive(Args, Default)]
 pub(crate) struct Access {
     /// Use as a filesystem of this type [default without --block: the driver's]
     #[arg(long, value_name = "TYPE", conflicts_with = "block")]

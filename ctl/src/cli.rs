@@ -4,10 +4,21 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+use crate::command::bench::Bench;
+use crate::command::chain::{Mount, Umount};
 use crate::command::controller::ControllerCommand;
+use crate::command::group::GroupCommand;
 use crate::command::identity::IdentityCommand;
-use crate::command::node::NodeCommand;
+use crate::command::locate::Where;
+use crate::command::ls::Search;
+use crate::command::manual::{Completion, Man};
+use crate::command::node::NodeGroup;
 use crate::command::registration::RegistrationCommand;
+use crate::command::rpc::Rpc;
+use crate::command::snapshot::SnapshotCommand;
+use crate::command::status::{Status, Top};
+use crate::command::volume::VolumeCommand;
+use crate::command::{check, doctor, ls};
 use crate::failure::Failure;
 use crate::target::Target;
 
@@ -15,38 +26,82 @@ const EXAMPLES: &str = "\
 Examples:
   export CSI_ENDPOINT=unix:///run/belay/controller.sock
   belayctl identity probe
-  belayctl controller create data --size 10GiB --fs-type ext4
-  belayctl controller list --output json
+  belayctl ls                                      the sockets of this node
+  belayctl mount data /mnt/data --size 10GiB       a volume in one go
+  belayctl volume create data --size 10GiB --fs-type ext4
+  belayctl volume list --output json
   belayctl --endpoint /run/belay/node.sock node info
   belayctl --endpoint /run/belay/node.sock node health VOLUME_ID || echo unhealthy
 
-Exit codes: 0 success, and for a health command: healthy; 1 the call failed (code and message on
-stderr); 2 a health command reports a problem; 64 bad usage.";
+Exit codes:
+   0  success
+   1  the call failed: gRPC code and message are on standard error
+   2  the answer is no: unhealthy, not ready, not confirmed, a check failed
+  64  bad usage, or an unreadable file of a flag
+  69  no driver on the socket, or no answer in time
+
+Secrets are read from files, the environment or standard input, never from the command line:
+see --secrets-from, --secret-env and --secret-file of each command.";
 
 /// Call any CSI socket by hand: Belay's or another driver's.
 #[derive(Parser)]
-#[command(name = "belayctl", version, after_help = EXAMPLES)]
+#[command(name = "belayctl", version, after_help = EXAMPLES, max_term_width = 100)]
 pub(crate) struct Cli {
     #[command(flatten)]
     target: Target,
     #[command(subcommand)]
-    group: Group,
+    verb: Verb,
 }
 
 #[derive(Subcommand)]
-enum Group {
-    /// Identity service: name, capabilities and readiness of the driver
+enum Verb {
+    /// Volumes: create, attach, expand, list, health, ... (controller socket)
+    #[command(subcommand, visible_alias = "vol")]
+    Volume(VolumeCommand),
+    /// Snapshots, and the blocks that a backup must read (controller socket)
+    #[command(subcommand, visible_alias = "snap")]
+    Snapshot(SnapshotCommand),
+    /// Snapshots of several volumes at one instant (controller socket)
     #[command(subcommand)]
-    Identity(IdentityCommand),
-    /// Controller service: create, attach, expand, list, delete, ... (controller socket)
-    #[command(subcommand)]
-    Controller(ControllerCommand),
+    Group(GroupCommand),
     /// Node service: stage, publish, stats, expand, ... (node socket)
-    #[command(subcommand)]
-    Node(NodeCommand),
+    #[command(subcommand, alias = "n")]
+    Node(NodeGroup),
+    /// Identity service: name, capabilities and readiness of the driver
+    #[command(subcommand, aliases = ["ident", "i"])]
+    Identity(IdentityCommand),
     /// Registration with the kubelet (registration socket)
     #[command(subcommand)]
     Registration(RegistrationCommand),
+    /// Create, attach, stage and publish a volume in one go
+    Mount(Box<Mount>),
+    /// Unpublish, unstage and detach what `mount` has mounted
+    #[command(visible_alias = "unmount")]
+    Umount(Umount),
+    /// List the sockets of drivers on this node, and what each serves
+    Ls(Search),
+    /// Show the PV, pods, mounts and device of a volume on this node; exits with 2 if there is none
+    Where(Where),
+    /// Show the drivers of this node; exits with 2 if one has trouble
+    Status(Status),
+    /// Show the drivers of this node, live
+    Top(Top),
+    /// Check a driver's conformance without changing anything; exits with 2 if it fails
+    Check,
+    /// Check what this node needs; exits with 2 if something is wrong
+    Doctor(Search),
+    /// Measure the latency of a call, and what it costs the driver
+    Bench(Bench),
+    /// Make any call, with messages as JSON
+    Rpc(Rpc),
+    /// Print a completion script
+    Completion(Completion),
+    /// Write the manual pages into a directory
+    #[command(hide = true)]
+    Man(Man),
+    /// The verbs of `volume` and `snapshot`, as csc has them
+    #[command(subcommand, alias = "c")]
+    Controller(ControllerCommand),
 }
 
 impl Cli {
@@ -55,13 +110,29 @@ impl Cli {
     /// # Errors
     /// Bad usage, a socket that does not answer, or the driver's error.
     pub(crate) async fn run(self) -> Result<ExitCode, Failure> {
-        let answer = match self.group {
-            Group::Identity(command) => command.run(&self.target).await?,
-            Group::Controller(command) => command.run(&self.target).await?,
-            Group::Node(command) => command.run(&self.target).await?,
-            Group::Registration(command) => command.run(&self.target).await?,
+        let target = &self.target;
+        let answer = match self.verb {
+            Verb::Volume(command) => command.run(target).await?,
+            Verb::Snapshot(command) => command.run(target).await?,
+            Verb::Group(command) => command.run(target).await?,
+            Verb::Node(command) => command.run(target).await?,
+            Verb::Identity(command) => command.run(target).await?,
+            Verb::Registration(command) => command.run(target).await?,
+            Verb::Controller(command) => command.run(target).await?,
+            Verb::Mount(command) => command.run(target).await?,
+            Verb::Umount(command) => command.run(target).await?,
+            Verb::Ls(search) => ls::run(&search).await?,
+            Verb::Where(command) => command.run()?,
+            Verb::Status(command) => command.run().await?,
+            Verb::Top(command) => command.run(target).await?,
+            Verb::Check => check::run(target).await?,
+            Verb::Doctor(search) => doctor::run(&search).await?,
+            Verb::Bench(command) => command.run(target).await?,
+            Verb::Rpc(command) => command.run(target).await?,
+            Verb::Completion(command) => command.run()?,
+            Verb::Man(command) => command.run()?,
         };
-        self.target.print(&answer)?;
+        target.print(&answer)?;
         Ok(answer.exit_code())
     }
 }
@@ -107,9 +178,39 @@ mod tests {
             "belayctl controller create --size 1GiB",
             "belayctl controller create a --size 1Quux",
             "belayctl controller create a --parameter novalue",
+            "belayctl volume create a --secret key=value",
+            "belayctl volume modify v",
             "belayctl --timeout 0 node info",
         ] {
             assert!(Cli::try_parse_from(line.split(' ')).is_err(), "{line}");
+        }
+    }
+
+    #[test]
+    fn the_verbs_of_csc_and_of_earlier_versions_mean_the_same() {
+        for line in [
+            "belayctl controller create-volume a --req-bytes 1073741824",
+            "belayctl controller publish v --node-id n",
+            "belayctl c list-volumes",
+            "belayctl c snapshot-list --volume-id v",
+            "belayctl c create-snapshot s v",
+            "belayctl n publish v --staging-target-path /s --target-path /t",
+            "belayctl i plugin-info",
+            "belayctl volume rm v",
+        ] {
+            let parsed = Cli::try_parse_from(line.split(' '));
+            assert!(parsed.is_ok(), "{line}: {:?}", parsed.err());
+        }
+    }
+
+    #[test]
+    fn a_typing_error_gets_a_suggestion() {
+        for (line, meant) in [
+            ("belayctl volme list", "volume"),
+            ("belayctl node stge v", "stage"),
+        ] {
+            let error = Cli::try_parse_from(line.split(' ')).err().unwrap();
+            assert!(error.to_string().contains(meant), "{error}");
         }
     }
 }

@@ -6,17 +6,21 @@ use std::process::ExitCode;
 use belay_proto::code::describe;
 use belay_proto::dial::DialError;
 
+/// Exit code of an answer that says no: unhealthy, not ready, not confirmed, not conforming.
+pub(crate) const NO: u8 = 2;
 /// Exit code of bad usage (EX_USAGE of sysexits.h).
 pub(crate) const USAGE: u8 = 64;
+/// Exit code without an answer: no driver on the socket, or none in time (EX_UNAVAILABLE).
+pub(crate) const UNAVAILABLE: u8 = 69;
 
 /// What went wrong; the text is shown to the user.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
-    /// The command line is invalid.
+    /// The command line, or a file that it names, is invalid.
     #[error("{0}")]
     Usage(String),
     /// There is no connection to the driver.
-    #[error(transparent)]
+    #[error("{0}; `belayctl ls` lists the sockets of this node")]
     Dial(#[from] DialError),
     /// The driver answered with an error.
     #[error("{}", describe(.0))]
@@ -30,6 +34,19 @@ pub(crate) enum Failure {
         /// The timeout.
         seconds: u64,
     },
+    /// A step of a command with several failed.
+    #[error("{step}: {cause}{advice}")]
+    Step {
+        /// The step, as a call.
+        step: &'static str,
+        /// Its failure.
+        cause: Box<Self>,
+        /// What to do, after `; `, or nothing.
+        advice: String,
+    },
+    /// Something on this machine is not as needed.
+    #[error("{0}")]
+    Machine(String),
     /// Our own input or output failed.
     #[error(transparent)]
     Io(#[from] io::Error),
@@ -42,10 +59,12 @@ impl From<tonic::Status> for Failure {
 }
 
 impl Failure {
-    /// 64 for bad usage, else 1.
+    /// 64 for bad usage, 69 without an answer, else 1.
     pub(crate) fn exit_code(&self) -> ExitCode {
         match self {
             Self::Usage(_) => ExitCode::from(USAGE),
+            Self::Dial(_) | Self::NoAnswer { .. } => ExitCode::from(UNAVAILABLE),
+            Self::Step { cause, .. } => cause.exit_code(),
             _ => ExitCode::FAILURE,
         }
     }
@@ -61,11 +80,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bad_usage_exits_64() {
-        assert_eq!(
-            Failure::Usage("no".to_owned()).exit_code(),
-            ExitCode::from(64)
-        );
+    fn exit_codes_are_those_of_sysexits() {
+        for (failure, code) in [
+            (Failure::Usage("no".to_owned()), 64),
+            (Failure::NoAnswer { seconds: 1 }, 69),
+            (Failure::Answer("is empty"), 1),
+        ] {
+            let step = Failure::Step {
+                step: "NodeStageVolume",
+                cause: Box::new(failure),
+                advice: String::new(),
+            };
+            assert_eq!(step.exit_code(), ExitCode::from(code));
+        }
     }
 
     #[test]

@@ -1,10 +1,15 @@
-//! belayctl, and the parts of it that others print with: aligned tables, sizes.
+//! belayctl, and the parts of it that the demo prints with: aligned tables, sizes.
 
 mod access;
 mod cli;
 mod command;
+mod context;
 mod failure;
+mod input;
+mod machine;
 mod render;
+mod report;
+mod secrets;
 pub mod size;
 pub mod table;
 mod target;
@@ -15,7 +20,6 @@ use clap::Parser;
 
 use crate::cli::Cli;
 use crate::failure::{Failure, USAGE};
-pub use crate::render::Output;
 
 /// Arguments in, exit code out.
 #[must_use]

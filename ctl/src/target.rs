@@ -1,10 +1,12 @@
 //! The flags of every command: the socket to call, the timeout, the output format.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use belay_proto::dial::dial;
 use belay_proto::endpoint::Endpoint;
 use clap::Args;
+use tonic::transport::Channel;
 
 use crate::failure::Failure;
 use crate::render::{self, Answer, Output};
@@ -14,30 +16,45 @@ use crate::render::{self, Answer, Output};
 #[command(next_help_heading = "Global options")]
 pub(crate) struct Target {
     /// Socket of the driver: unix:///path, unix:/path or an absolute path
-    #[arg(long, global = true, env = "CSI_ENDPOINT", value_name = "SOCKET")]
+    #[arg(
+        long,
+        short,
+        global = true,
+        env = "CSI_ENDPOINT",
+        value_name = "SOCKET"
+    )]
     pub(crate) endpoint: Option<Endpoint>,
-    /// Timeout of the call, in seconds
-    #[arg(long, global = true, default_value_t = 120, value_name = "SECONDS",
+    /// Timeout of each call, in seconds
+    #[arg(long, short, global = true, default_value_t = 120, value_name = "SECONDS",
           value_parser = clap::value_parser!(u64).range(1..=86_400))]
-    timeout: u64,
+    pub(crate) timeout: u64,
     /// Output format
     #[arg(long, short, global = true, value_enum, default_value_t = Output::Table)]
     pub(crate) output: Output,
 }
 
 impl Target {
+    /// The socket.
+    ///
+    /// # Errors
+    /// None is given: bad usage.
+    pub(crate) fn socket(&self) -> Result<PathBuf, Failure> {
+        let endpoint = self.endpoint.as_ref().ok_or_else(|| {
+            Failure::Usage(
+                "no socket given: use --endpoint unix:///run/belay/node.sock or set CSI_ENDPOINT; \
+                 `belayctl ls` lists the sockets of this node"
+                    .to_owned(),
+            )
+        })?;
+        Ok(endpoint.path.clone())
+    }
+
     /// Connects to the socket.
     ///
     /// # Errors
     /// No socket given (bad usage), or no driver answers on it.
-    pub(crate) async fn connect(&self) -> Result<tonic::transport::Channel, Failure> {
-        let endpoint = self.endpoint.as_ref().ok_or_else(|| {
-            Failure::Usage(
-                "no socket given: use --endpoint unix:///run/belay/node.sock or set CSI_ENDPOINT"
-                    .to_owned(),
-            )
-        })?;
-        Ok(dial(&endpoint.path).await?)
+    pub(crate) async fn connect(&self) -> Result<Channel, Failure> {
+        Ok(dial(&self.socket()?).await?)
     }
 
     /// Waits for one call, at most for the timeout.
@@ -48,13 +65,7 @@ impl Target {
         &self,
         call: impl Future<Output = Result<tonic::Response<T>, tonic::Status>>,
     ) -> Result<T, Failure> {
-        let limit = Duration::from_secs(self.timeout);
-        match tokio::time::timeout(limit, call).await {
-            Ok(answer) => Ok(answer?.into_inner()),
-            Err(_elapsed) => Err(Failure::NoAnswer {
-                seconds: self.timeout,
-            }),
-        }
+        within(self.timeout, async { Ok(call.await?.into_inner()) }).await
     }
 
     /// Prints a response in the selected format.
@@ -62,6 +73,25 @@ impl Target {
     /// # Errors
     /// If stdout cannot be written.
     pub(crate) fn print(&self, answer: &Answer) -> Result<(), Failure> {
-        Ok(render::print(answer, self.output)?)
+        Ok(render::write(&answer.text(self.output))?)
+    }
+
+    /// Whether the output is for a person.
+    pub(crate) fn is_table(&self) -> bool {
+        matches!(self.output, Output::Table | Output::Wide)
+    }
+}
+
+/// Waits for at most so many seconds.
+///
+/// # Errors
+/// That of the work, or no result in time.
+pub(crate) async fn within<T>(
+    seconds: u64,
+    work: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
+    match tokio::time::timeout(Duration::from_secs(seconds), work).await {
+        Ok(result) => result,
+        Err(_elapsed) => Err(Failure::NoAnswer { seconds }),
     }
 }

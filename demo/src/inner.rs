@@ -22,11 +22,11 @@ use crate::demo_dir::{CONTROLLER, DemoDir, NODE};
 use crate::failure::Failure;
 use crate::kind::{Kind, Part, StateFs};
 use crate::life::Lives;
+use crate::output::Output;
 use crate::progress::Progress;
 use crate::samples::Samples;
 use crate::trouble::Trouble;
 use crate::{DemoArgs, proof, summary};
-use belay_ctl::Output;
 
 /// After a failed call, how long to wait for the exit of the program.
 const EXIT_REPORT: Duration = Duration::from_millis(300);

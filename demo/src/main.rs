@@ -12,6 +12,7 @@ mod inner;
 mod kind;
 mod life;
 mod outer;
+mod output;
 mod pattern;
 mod progress;
 mod proof;
@@ -25,12 +26,12 @@ mod trouble;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use belay_ctl::Output;
 use clap::Parser;
 use clap::builder::FalseyValueParser;
 
 use crate::failure::Failure;
 use crate::kind::{Kind, Part, StateFs};
+use crate::output::Output;
 
 const EXAMPLES: &str = "\
 Examples:

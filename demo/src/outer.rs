@@ -12,9 +12,9 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use crate::demo_dir::{BINARIES, DemoDir};
 use crate::failure::Failure;
 use crate::kind::StateFs;
+use crate::output::Output;
 use crate::progress::Progress;
 use crate::{DemoArgs, reaper};
-use belay_ctl::Output;
 
 /// Tools for the demo's set-up and the agent's mkfs, with their Debian packages.
 const TOOLS: [(&str, &str); 5] = [

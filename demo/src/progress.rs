@@ -3,8 +3,8 @@
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
+use crate::output::Output;
 use crate::samples;
-use belay_ctl::Output;
 
 /// The screen.
 pub(crate) struct Progress {

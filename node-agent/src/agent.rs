@@ -2,9 +2,9 @@
 
 use std::fmt::Display;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use belay_server::call::Callers;
 use belay_server::facts::Facts;
 use belay_server::identity::Identity;
 use belay_server::kubelet::Registration;
@@ -20,22 +20,24 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::arrivals;
-use crate::config::{Config, Driver};
+use crate::config::{Config, Driver, Sandbox};
 use crate::identify;
-use crate::kernel::linux::{Linux, memory, privileges};
+use crate::kernel::linux::{Linux, memory, privileges, sandbox};
 use crate::operation::{self, KubeletDir};
-use crate::pool::{self, Pool, THREADS_MAX};
 use crate::rpc::NodeService;
 use crate::start::{Machine, Source, Start};
+use crate::work::{self, Pool, THREADS_MAX};
 
 /// How long an idle thread of the pool stays: for the rest of a burst of pods, and no longer.
 const THREAD_IDLE: Duration = Duration::from_secs(5);
-/// Threads of the pool. When the last one ends, no disk is in use, and memory is given back.
-static THREADS: AtomicUsize = AtomicUsize::new(0);
+/// How long after a call memory is given back: a burst of pods shares it.
+const REST_AFTER: Duration = Duration::from_secs(5);
 /// How long the start waits for a disk; a driver whose disk takes longer comes up later.
 const FIRST_TRY: Duration = Duration::from_secs(2);
 /// How long running operations may take after SIGTERM; the kubelet retries the others.
 const DRAIN: Duration = Duration::from_secs(20);
+/// Gauge: whether the sandbox is on.
+const SANDBOX: &str = "belay_sandbox";
 
 /// Why the agent did not start, or stopped.
 #[derive(Debug, thiserror::Error)]
@@ -52,7 +54,7 @@ pub fn run(config: &Config) -> Result<(), StartError> {
     metrics::begin(&config.process, names, env!("CARGO_PKG_VERSION"))
         .map_err(|error| failed("--http-endpoint", &error))?;
     operation::announce();
-    pool::announce();
+    work::announce();
     let kernel = Linux::detect().map_err(|error| failed("this kernel is too old", &error))?;
     let kubelet_dir = config.kubelet_dir.as_deref();
     let kubelet_dir = kubelet_dir.map(|folder| KubeletDir::open(&kernel, folder));
@@ -62,24 +64,28 @@ pub fn run(config: &Config) -> Result<(), StartError> {
     let readiness = Readiness::new(readiness_in(kubelet_dir.as_ref()));
     let machine = Arc::new(Machine::new(config, kernel, kubelet_dir));
     let lacking = give_up_privileges()?;
+    enter_sandbox(config.sandbox);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(config.drivers().count() * THREADS_MAX + arrivals::ASKED_MAX)
         .thread_keep_alive(THREAD_IDLE)
-        .on_thread_start(|| {
-            THREADS.fetch_add(1, Ordering::Relaxed);
-        })
-        .on_thread_stop(|| {
-            if THREADS.fetch_sub(1, Ordering::Relaxed) == 1 {
-                memory::rest();
-            }
-        })
         .build()
         .map_err(|error| failed("starting the runtime", &error))?;
+    runtime.spawn(rest_after_work());
     let result = runtime.block_on(serve_drivers(config, &machine, readiness, lacking));
     // A thread that waits for a dead disk must not block the exit.
     runtime.shutdown_background();
     result
+}
+
+/// Gives memory back while and after the pool works. Under a steady load its threads never end, so
+/// this does not wait for them.
+async fn rest_after_work() {
+    loop {
+        work::WORKED.notified().await;
+        tokio::time::sleep(REST_AFTER).await;
+        memory::rest();
+    }
 }
 
 /// Called this late because a process with fewer capabilities than process 1 may not read its
@@ -105,6 +111,21 @@ fn give_up_privileges() -> Result<Option<String>, StartError> {
     Ok(lacking)
 }
 
+/// While there is only one thread, like [`give_up_privileges`]. An agent whose kernel has no
+/// filters serves without a sandbox: refusing would stop all pods of the node.
+fn enter_sandbox(wanted: Sandbox) {
+    ::metrics::describe_gauge!(SANDBOX, "Whether the sandbox is on.");
+    let gauge = ::metrics::gauge!(SANDBOX);
+    let refused = match wanted {
+        Sandbox::On => sandbox::enter().err().map(|error| error.to_string()),
+        Sandbox::Off => Some("--sandbox is off".to_owned()),
+    };
+    gauge.set(if refused.is_none() { 1.0 } else { 0.0 });
+    if let Some(why) = refused {
+        tracing::warn!("no sandbox, all system calls are allowed: {why}");
+    }
+}
+
 /// Whether the kubelet sees mounts in its directory. Only a restart of the agent can change that.
 fn readiness_in(kubelet_dir: Option<&KubeletDir>) -> State {
     match kubelet_dir.and_then(KubeletDir::hidden) {
@@ -127,7 +148,7 @@ async fn serve_drivers(
     let pages = pages.map_err(|error| failed("--http-endpoint", &error))?;
     let pools: Arc<[_]> = config.drivers().map(|_| Pool::new()).collect();
     let measured = Arc::clone(&pools);
-    metrics::when_asked(move || pool::measure(&measured));
+    metrics::when_asked(move || work::measure(&measured));
     if config.drivers().any(|driver| driver.folder().is_none()) {
         drop(tokio::spawn(machine.keep_disks()));
     }
@@ -164,16 +185,18 @@ async fn serve_drivers(
         services.push((driver, service, own));
     }
     tried(first_tries).await?;
+    // Before a socket exists: a process that waits for it may end this one at once.
+    let shutdown = signal::terminations().map_err(|error| failed("signals", &error))?;
     let drivers = services
         .into_iter()
         .map(|(driver, service, own)| served(config, driver, service, &own));
     let drivers = drivers.collect::<Result<Vec<_>, _>>()?;
-    let shutdown = signal::terminations().map_err(|error| failed("signals", &error))?;
     let config = ServeConfig {
         program: concat!("belay-node ", env!("CARGO_PKG_VERSION")),
         pages,
         drain: DRAIN,
         readiness,
+        callers: Callers::root_and(&config.allow_uid),
     };
     // No call needs what only the start needed.
     memory::give_back();

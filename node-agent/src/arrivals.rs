@@ -12,7 +12,7 @@ use crate::device::DiskIndex;
 use crate::kernel::Disk;
 use crate::kernel::linux::Linux;
 use crate::kernel::linux::uevent::Uevents;
-use crate::pool;
+use crate::work;
 
 /// How long a healthy disk may take to report its serial. After that no volume waits for it.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
@@ -76,7 +76,7 @@ async fn ask(index: Arc<DiskIndex>, kernel: Linux, disk: Disk, asked: Arc<Semaph
         // The semaphore is never closed.
         let _permit = asked.acquire_owned().await;
         let (index, disk) = (Arc::clone(&index), disk.clone());
-        pool::apart(move || index.ask(&kernel, &disk)).await
+        work::apart(move || index.ask(&kernel, &disk)).await
     };
     let mut answer = std::pin::pin!(answer);
     if tokio::time::timeout(ANSWER_MAX, answer.as_mut())

@@ -43,6 +43,25 @@ pub struct Config {
     #[arg(long, value_name = "DIR", env = "BELAY_REGISTRATION_DIR")]
     pub registration_dir: Option<PathBuf>,
 
+    /// Which system calls the kernel accepts from the agent and from mkfs (seccomp)
+    #[arg(
+        long,
+        value_name = "STATE",
+        env = "BELAY_SANDBOX",
+        value_enum,
+        default_value = "on"
+    )]
+    pub sandbox: Sandbox,
+
+    /// IDs of users besides root whose processes may call, if the socket's file lets them
+    #[arg(
+        long,
+        value_name = "UIDS",
+        env = "BELAY_ALLOW_UID",
+        value_delimiter = ','
+    )]
+    pub allow_uid: Vec<u32>,
+
     /// The flags of every process.
     #[command(flatten)]
     pub process: ProcessArgs,
@@ -70,6 +89,15 @@ pub struct Config {
     /// The other drivers.
     #[arg(skip)]
     more: Vec<Driver>,
+}
+
+/// The sandbox.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Sandbox {
+    /// Only the listed system calls
+    On,
+    /// All system calls
+    Off,
 }
 
 /// One driver of the agent.
@@ -328,7 +356,7 @@ mod tests {
             .collect();
         assert_eq!(
             flags.len(),
-            18,
+            21,
             "a flag without an environment variable, or a new one"
         );
         for flag in flags {

@@ -11,6 +11,7 @@ mod kernel;
 mod mounts;
 mod operation;
 mod rpc;
+mod work;
 
 mod agent;
 mod arrivals;
@@ -19,7 +20,6 @@ mod forgotten;
 mod holder;
 mod identify;
 mod metadata;
-mod pool;
 mod start;
 
 pub use agent::{StartError, run};

@@ -9,7 +9,7 @@ fn main() -> ExitCode {
         Ok(config) => config,
         Err(code) => return code,
     };
-    let _log = match belay_server::log::init(config.process.log_level) {
+    let _log = match belay_server::log::init(config.process.log_level, config.process.log_format) {
         Ok(log) => log,
         Err(error) => {
             belay_server::log::write(&format!("belay-node: {error}\n"));

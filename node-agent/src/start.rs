@@ -29,9 +29,9 @@ use crate::identify::Identification;
 use crate::kernel::linux::Linux;
 use crate::kernel::{self, Kernel as _};
 use crate::mounts::MountIndex;
-use crate::operation::{KubeletDir, Node};
-use crate::pool;
+use crate::operation::{Beside, KubeletDir, Node};
 use crate::rpc::NodeService;
+use crate::work;
 
 /// The pause between two attempts to open a directory, and to lock it. No event reports that a disk
 /// answers again, or that a killed process has exited.
@@ -43,7 +43,7 @@ const METADATA_PAUSE_MAX: Duration = Duration::from_secs(60);
 pub(crate) struct Machine {
     kernel: Linux,
     kubelet_dir: Option<Arc<KubeletDir>>,
-    placing: Arc<Mutex<()>>,
+    beside: Arc<Beside>,
     disks: Arc<DiskIndex>,
     /// The directories of the drivers, by device and inode.
     folders: Mutex<HashMap<(u64, u64), DriverName>>,
@@ -102,7 +102,7 @@ impl Machine {
         Machine {
             kernel,
             kubelet_dir: kubelet_dir.map(Arc::new),
-            placing: Arc::default(),
+            beside: Arc::default(),
             disks: Arc::new(DiskIndex::new()),
             folders: Mutex::default(),
             beside_sockets: endpoints.cloned().collect(),
@@ -143,7 +143,7 @@ impl Machine {
         let kubelet_dir = self.kubelet_dir.clone();
         let node = Node::new(self.kernel.clone(), transport, index, kubelet_dir);
         node.remove_stale_names();
-        Ok(node.placing_by_turns(&self.placing))
+        Ok(node.beside(&self.beside))
     }
 
     fn open_folder(&self, name: &DriverName, folder: &Path) -> Result<Opened, Refused> {
@@ -301,7 +301,7 @@ impl Start {
     async fn open(&self) -> Result<Opened, Refused> {
         let (machine, name) = (Arc::clone(&self.machine), self.name.clone());
         let source = self.source.clone();
-        let opened = pool::apart(move || machine.open(&name, &source)).await;
+        let opened = work::apart(move || machine.open(&name, &source)).await;
         opened.unwrap_or_else(|failure| Err(Refused::ForNow(failure.message)))
     }
 
@@ -341,7 +341,7 @@ impl Start {
         let mut last = None;
         loop {
             let node = self.service.node()?;
-            let why = match pool::apart(move || node.is_alone()).await? {
+            let why = match work::apart(move || node.is_alone()).await? {
                 Ok(true) => break,
                 Ok(false) => "another process has it, perhaps a killed agent that has not \
                               exited"
@@ -365,7 +365,7 @@ impl Start {
 
     async fn sweep(&self) -> Result<(), Failure> {
         let node = self.service.node()?;
-        for (number, volume) in pool::apart(move || node.remnants()).await?? {
+        for (number, volume) in work::apart(move || node.remnants()).await?? {
             // One task each: a hung disk delays no other.
             let service = Arc::clone(&self.service);
             drop(tokio::spawn(free(service, number, volume)));

@@ -1,6 +1,6 @@
 //! The flags that all our servers have, and the exit of a process with invalid ones.
 
-use crate::log::{self, LogLevel};
+use crate::log::{self, LogFormat, LogLevel};
 use clap::Parser;
 use clap::builder::BoolishValueParser;
 use std::ffi::{OsStr, OsString};
@@ -35,6 +35,16 @@ pub struct ProcessArgs {
         default_value = "info"
     )]
     pub log_level: LogLevel,
+
+    /// Format of the log
+    #[arg(
+        long,
+        env = "BELAY_LOG_FORMAT",
+        value_name = "FORMAT",
+        value_enum,
+        default_value = "text"
+    )]
+    pub log_format: LogFormat,
 }
 
 /// An address from `127.0.0.1:9808`, `[::1]:9808` or `localhost:9808`. Of a name with several

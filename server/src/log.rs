@@ -37,6 +37,15 @@ impl LogLevel {
     }
 }
 
+/// The form of the log's lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum LogFormat {
+    /// Time, level, message, fields
+    Text,
+    /// One JSON object per line: timestamp, level, message, and each field by its name
+    Json,
+}
+
 /// Counter: lines that were dropped.
 const DROPPED: &str = "belay_log_lines_dropped_total";
 
@@ -54,7 +63,7 @@ impl Drop for Log {
 ///
 /// # Errors
 /// If another logger is installed.
-pub fn init(level: LogLevel) -> Result<Log, TryInitError> {
+pub fn init(level: LogLevel, format: LogFormat) -> Result<Log, TryInitError> {
     let level = level.filter();
     // The HTTP/2 stack logs each frame at debug, which is never useful here.
     let ours = Targets::new()
@@ -64,10 +73,16 @@ pub fn init(level: LogLevel) -> Result<Log, TryInitError> {
         .with_writer(|| OneLine(Stderr))
         .log_internal_errors(false)
         .with_target(false);
-    tracing_subscriber::registry()
-        .with(ours)
-        .with(lines)
-        .try_init()?;
+    let registry = tracing_subscriber::registry().with(ours);
+    match format {
+        LogFormat::Text => registry.with(lines).try_init()?,
+        LogFormat::Json => {
+            sink::report_in_json();
+            let lines = lines.json().flatten_event(true);
+            let lines = lines.with_current_span(false).with_span_list(false);
+            registry.with(lines).try_init()?;
+        }
+    }
     std::panic::set_hook(Box::new(log_panic));
     Ok(Log(()))
 }

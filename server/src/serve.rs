@@ -1,7 +1,7 @@
 //! A server from start to shutdown: accepts, serves, and drains on request. Owns the sockets and
 //! the HTTP pages; the services are passed to it.
 
-use crate::call::CallLayer;
+use crate::call::{CallLayer, Callers};
 use crate::facts::{AllFacts, Facts};
 use crate::identity::DriverName;
 use crate::kubelet::{Registrar, Registration};
@@ -49,6 +49,8 @@ pub struct ServeConfig {
     pub drain: Duration,
     /// What /healthz and /readyz return.
     pub readiness: Readiness,
+    /// Which users may call, on all sockets.
+    pub callers: Callers,
 }
 
 /// Why a server cannot start.
@@ -103,8 +105,9 @@ pub async fn serve(
         pages,
         drain,
         readiness,
+        callers,
     } = config;
-    let running = Running::begin(drivers)?;
+    let running = Running::begin(drivers, callers)?;
     let shown = running.shown(program, readiness);
     let Running {
         layer,
@@ -160,7 +163,7 @@ struct Running {
 }
 
 impl Running {
-    fn begin(drivers: Vec<Driver>) -> Result<Self, ServeError> {
+    fn begin(drivers: Vec<Driver>, callers: Callers) -> Result<Self, ServeError> {
         let mut running = Self {
             layer: None,
             servers: Vec::new(),
@@ -175,7 +178,7 @@ impl Running {
             let name = driver.name.as_str();
             let layer = match &running.layer {
                 Some(first) => first.of(name),
-                None => CallLayer::new(name),
+                None => CallLayer::new(name).only_for(callers.clone()),
             };
             let (listener, file) = driver.socket.into_parts().map_err(ServeError::Socket)?;
             let routes = driver.services.into_routes();
@@ -214,6 +217,7 @@ impl Running {
             readiness,
             facts,
             status: Arc::new(move |state| status.page(state)),
+            jobs: crate::work::lines,
         }
     }
 }

@@ -5,7 +5,7 @@
 
 use belay_server::config::{ProcessArgs, parse_from};
 use belay_server::endpoint::Endpoint;
-use belay_server::log::{self, LogLevel};
+use belay_server::log::{self, LogFormat, LogLevel};
 use belay_server::transport::Socket;
 use clap::Parser;
 use futures_util::StreamExt as _;
@@ -78,13 +78,13 @@ fn every_term_and_interrupt_is_reported_and_ends_nothing_by_itself() {
 #[test]
 fn the_log_has_one_line_an_event_also_for_a_panic_and_is_silent_about_others() {
     let part = || {
-        log::init(LogLevel::Info).unwrap();
+        log::init(LogLevel::Info, LogFormat::Text).unwrap();
         tracing::info!(target: "belay_test", volume = "a\nb", "first");
         tracing::debug!(target: "belay_test", "hidden");
         tracing::info!(target: "h2::frame", "hidden");
         let panicked = std::panic::catch_unwind(|| panic!("several\nlines"));
         assert!(panicked.is_err());
-        assert!(log::init(LogLevel::Info).is_err());
+        assert!(log::init(LogLevel::Info, LogFormat::Text).is_err());
     };
     let test = "the_log_has_one_line_an_event_also_for_a_panic_and_is_silent_about_others";
     let Some(output) = in_a_child(test, part, &[]) else {
@@ -101,6 +101,37 @@ fn the_log_has_one_line_an_event_also_for_a_panic_and_is_silent_about_others() {
         "{panic}"
     );
     assert!(panic.contains("process.rs:"), "{panic}");
+}
+
+#[test]
+fn the_log_in_json_has_one_object_a_line() {
+    let part = || {
+        log::init(LogLevel::Info, LogFormat::Json).unwrap();
+        tracing::info!(target: "belay_test", volume = "a\n\"b", bytes = 7, "first");
+        let panicked = std::panic::catch_unwind(|| panic!("several\nlines"));
+        assert!(panicked.is_err());
+    };
+    let Some(output) = in_a_child("the_log_in_json_has_one_object_a_line", part, &[]) else {
+        return;
+    };
+    let log = String::from_utf8(output.stderr).unwrap();
+    let lines = log.lines().map(|line| serde_json::from_str(line).unwrap());
+    let lines: Vec<serde_json::Value> = lines.collect();
+    let [event, panic] = lines.as_slice() else {
+        panic!("{log}")
+    };
+    for (key, value) in [
+        ("level", "INFO".into()),
+        ("message", "first".into()),
+        ("volume", "a\n\"b".into()),
+        ("bytes", serde_json::Value::from(7)),
+    ] {
+        assert_eq!(event[key], value, "{log}");
+    }
+    let time = event["timestamp"].as_str().unwrap();
+    assert!(time.starts_with("20") && time.ends_with('Z'), "{time}");
+    assert_eq!(panic["level"], "ERROR");
+    assert_eq!(panic["message"], "panic: several\nlines");
 }
 
 #[derive(Debug, Parser)]

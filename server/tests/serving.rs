@@ -10,6 +10,7 @@ mod bed;
 
 use bed::{Bed, NAME, stage, stats};
 use belay_proto::csi::v1 as csi;
+use belay_server::call::Callers;
 use belay_server::readiness::State;
 use csi::identity_client::IdentityClient;
 use csi::node_client::NodeClient;
@@ -124,6 +125,39 @@ async fn calls_without_a_handler_are_named_in_their_answer_and_logged() {
             line.contains(&format!(r#"rpc="{name}" code="UNIMPLEMENTED""#)),
             "{line}"
         );
+    }
+}
+
+#[tokio::test]
+async fn a_process_of_another_user_reaches_no_service_and_is_logged_like_other_failed_calls() {
+    let own = rustix::process::geteuid().as_raw();
+    let mut bed = Bed::only_for(Callers::Users([own + 1, own + 2].into()));
+    let mut node = bed.node().await;
+    for _ in 0..2 {
+        let failed = node.node_stage_volume(stage("panics")).await.unwrap_err();
+        assert_eq!(failed.code(), Code::PermissionDenied);
+        let who = format!("process {} of user {own} may not call", std::process::id());
+        assert!(failed.message().starts_with(&who), "{failed}");
+    }
+    let lines = bed.lines();
+    assert_eq!(lines.len(), 2, "{lines:?}");
+    let rest = r#"rpc="NodeStageVolume" code="PERMISSION_DENIED""#;
+    assert!(lines.iter().all(|line| line.contains(rest)), "{lines:?}");
+}
+
+#[tokio::test]
+async fn root_the_own_user_and_those_of_a_flag_may_call() {
+    let own = rustix::process::geteuid().as_raw();
+    let callers = Callers::root_and(&[1000]);
+    let Callers::Users(users) = &callers else {
+        panic!("{callers:?}")
+    };
+    for user in [0, own, 1000] {
+        assert!(users.contains(&user), "{user}");
+    }
+    assert!(!users.contains(&65534), "{users:?}");
+    for callers in [callers, Callers::Users([own + 1, own].into())] {
+        assert_serves(&mut Bed::only_for(callers)).await;
     }
 }
 

@@ -2,7 +2,7 @@
 //! programs from outside: by their sockets, pages and flags. Links nothing from inside them.
 //!
 //! The demo is a shipped program: the bed has no dependency that the demo lacks, and what the demo
-//! calls returns errors. `chance`, `patience` and `tools` are for tests, and panic.
+//! calls returns errors. `chance`, `patience`, `tools` and `programs` are for tests, and panic.
 
 pub mod chance;
 pub mod devices;

@@ -21,6 +21,7 @@ const RANKS: &[Ranks] = &[
             ("device", 1),
             ("filesystem", 1),
             ("kernel", 0),
+            ("work", 0),
         ],
     },
     Ranks {
@@ -311,7 +312,7 @@ mod tests {
                 "node-agent/src/device/loops/file.rs",
                 "use rustix::io::Errno;",
             ),
-            ("node-agent/src/pool.rs", "fn f() { libc::sync() }"),
+            ("node-agent/src/work/pool.rs", "fn f() { libc::sync() }"),
             (
                 "node-agent/src/operation/stage.rs",
                 "use std::process::Command;",
@@ -356,7 +357,7 @@ mod tests {
         }
         let keyword = "fn f() { loop {} } // LoopDir\n";
         assert_eq!(
-            lines("node-agent/src/pool/mod.rs", keyword),
+            lines("node-agent/src/work/pool.rs", keyword),
             [] as [usize; 0]
         );
     }

@@ -1,6 +1,6 @@
 //! The chart and the documentation of a driver match its profile.
 
-use super::{Kind, LOCAL};
+use super::{Kind, LOCAL, OPENSTACK};
 use crate::disk;
 use crate::transport::DISK;
 use belay_server::request::{AccessMode, VolumeId};
@@ -11,7 +11,10 @@ use std::path::Path;
 const CONFIGURATION: &str = include_str!("../../../docs/configuration.md");
 
 /// The chart rendered with its defaults; the chart's own tests compare the two.
-const MANIFEST: &str = include_str!("../../../deploy/manifests/local.yaml");
+const MANIFESTS: [&str; 2] = [
+    include_str!("../../../deploy/manifests/local.yaml"),
+    include_str!("../../../deploy/manifests/openstack.yaml"),
+];
 
 /// The second cell of the row that starts with `first`.
 fn cell(first: &str) -> &'static str {
@@ -24,27 +27,27 @@ fn cell(first: &str) -> &'static str {
 
 #[test]
 fn the_chart_renders_the_object_that_the_profile_describes() {
-    let mut objects = MANIFEST.split("\n---\n");
-    let object = objects.find(|object| object.contains("\nkind: CSIDriver\n"));
-    let object = object.unwrap();
-    for (key, value) in [
-        ("name", LOCAL.name),
-        ("attachRequired", &LOCAL.attaches.to_string()),
-        (
-            "podInfoOnMount",
-            &LOCAL.kubelet.pod_info_on_mount.to_string(),
-        ),
-        ("fsGroupPolicy", LOCAL.kubelet.fs_group_policy),
-        ("seLinuxMount", &LOCAL.kubelet.selinux_mount.to_string()),
-        ("storageCapacity", &LOCAL.knows_room.to_string()),
-    ] {
-        let line = format!("\n  {key}: {value}\n");
-        assert!(object.contains(&line), "{line} is not in {object}");
+    for (profile, manifest) in [LOCAL, OPENSTACK].iter().zip(MANIFESTS) {
+        let mut objects = manifest.split("\n---\n");
+        let object = objects.find(|object| object.contains("\nkind: CSIDriver\n"));
+        let object = object.unwrap();
+        let kubelet = &profile.kubelet;
+        for (key, value) in [
+            ("name", profile.name),
+            ("attachRequired", &profile.attaches.to_string()),
+            ("podInfoOnMount", &kubelet.pod_info_on_mount.to_string()),
+            ("fsGroupPolicy", kubelet.fs_group_policy),
+            ("seLinuxMount", &kubelet.selinux_mount.to_string()),
+            ("storageCapacity", &profile.knows_room.to_string()),
+        ] {
+            let line = format!("\n  {key}: {value}\n");
+            assert!(object.contains(&line), "{line} is not in {object}");
+        }
     }
 }
 
 /// The backends that the chart installs.
-const IN_CHART: [Kind; 1] = [Kind::Local];
+const IN_CHART: [Kind; 2] = [Kind::Local, Kind::Openstack];
 
 #[test]
 fn each_backend_of_the_chart_has_its_defaults_there_and_no_other_has() {

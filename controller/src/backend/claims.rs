@@ -2,7 +2,7 @@
 //! whether it is *the* volume of its name. Knows no rules; those are in `operation/engine`.
 
 use super::Answer;
-use belay_server::request::VolumeId;
+use belay_server::request::{Secrets, VolumeId};
 use std::fmt;
 
 /// A backend that accepts a name twice, and stores marks with its volumes.
@@ -10,7 +10,7 @@ pub trait Claims: Send + Sync {
     /// Claims a volume as the one of its name. The mark contains the volume's ID, so that a copy of
     /// it is recognised. Fails with [`belay_server::call::Kind::NotFound`] if there is no such
     /// volume. Any controller may claim any volume; a repeated claim changes nothing.
-    fn claim(&self, id: VolumeId) -> Answer<'_, ()>;
+    fn claim(&self, id: VolumeId, secrets: Secrets) -> Answer<'_, ()>;
 }
 
 /// The marks of a volume.

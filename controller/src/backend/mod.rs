@@ -1,6 +1,7 @@
 //! What a storage system must be able to do to be driven by Belay, in the words of storage. Knows
 //! no gRPC, no capability rules and no idempotency: "is it done already?" is asked in `operation/`.
 //! A verb looks or starts, and answers at once with what it sees; `operation/engine` alone waits.
+//! Each verb gets the secrets of the call that it serves; empty where the class names none.
 
 mod claims;
 pub mod local;
@@ -44,18 +45,18 @@ pub trait Backend: Send + Sync + 'static {
     fn create(&self, order: Arc<Order>) -> Answer<'_, Volume>;
 
     /// Removes a volume and its data. One that does not exist is removed already.
-    fn delete(&self, id: VolumeId) -> Answer<'_, Progress<()>>;
+    fn delete(&self, id: VolumeId, secrets: Secrets) -> Answer<'_, Progress<()>>;
 
     /// The volumes of that name, in whatever phase they are shown.
-    fn find(&self, name: Name) -> Answer<'_, Vec<Volume>>;
+    fn find(&self, name: Name, secrets: Secrets) -> Answer<'_, Vec<Volume>>;
 
     /// The volume with that id, in whatever phase it is shown.
-    fn get(&self, id: VolumeId) -> Answer<'_, Option<Volume>>;
+    fn get(&self, id: VolumeId, secrets: Secrets) -> Answer<'_, Option<Volume>>;
 
     /// At most `limit` volumes, beginning after the one that `after` (the `next` of the page
     /// before) names. A token that was never given out is
-    /// [`belay_server::call::Kind::BadToken`].
-    fn list(&self, after: Option<String>, limit: usize) -> Answer<'_, Page>;
+    /// [`belay_server::call::Kind::BadToken`]. `ListVolumes` has no secrets.
+    fn list(&self, after: Option<String>, limit: usize, secrets: Secrets) -> Answer<'_, Page>;
 
     /// Whether it accepts a name twice, and marks volumes; none = the storage refuses a second
     /// volume of a name.
@@ -125,7 +126,7 @@ pub trait Attachments: Send + Sync {
     }
 
     /// Detaches a volume from a node; done if it is not attached.
-    fn detach(&self, id: VolumeId, node: NodeId) -> Answer<'_, Progress<()>>;
+    fn detach(&self, id: VolumeId, node: NodeId, secrets: Secrets) -> Answer<'_, Progress<()>>;
 }
 
 /// A backend whose volumes can grow.
@@ -134,13 +135,13 @@ pub trait Expansion: Send + Sync {
     fn grown_sizes(&self, volume: &Volume) -> Sizes;
 
     /// Grows a volume to at least `bytes`; the answer is the size it has then.
-    fn resize(&self, id: VolumeId, bytes: u64) -> Answer<'_, Progress<u64>>;
+    fn resize(&self, id: VolumeId, bytes: u64, secrets: Secrets) -> Answer<'_, Progress<u64>>;
 }
 
 /// A backend that knows how much room is left.
 pub trait Capacity: Send + Sync {
     /// Bytes that can still be promised to new volumes that are reachable from there; none =
-    /// from anywhere.
+    /// from anywhere. `GetCapacity` has no secrets.
     fn available_bytes(&self, topology: Option<Segments>) -> Answer<'_, u64>;
 }
 
@@ -152,10 +153,10 @@ pub trait Snapshots: Send + Sync {
     fn cut(&self, order: SnapshotOrder) -> Answer<'_, Snapshot>;
 
     /// Removes a snapshot. One that does not exist is removed already.
-    fn discard(&self, id: SnapshotId) -> Answer<'_, ()>;
+    fn discard(&self, id: SnapshotId, secrets: Secrets) -> Answer<'_, ()>;
 
     /// The snapshot with that id, once it is cut.
-    fn snapshot(&self, id: SnapshotId) -> Answer<'_, Option<Snapshot>>;
+    fn snapshot(&self, id: SnapshotId, secrets: Secrets) -> Answer<'_, Option<Snapshot>>;
 
     /// Like [`Backend::list`]; only those of the volume `of`, if one is named.
     fn list_snapshots(
@@ -163,6 +164,7 @@ pub trait Snapshots: Send + Sync {
         of: Option<VolumeId>,
         after: Option<String>,
         limit: usize,
+        secrets: Secrets,
     ) -> Answer<'_, SnapshotPage>;
 
     /// Like [`Backend::create`], with what the snapshot holds; the volume is at least as large.
@@ -179,14 +181,19 @@ pub trait Clones: Send + Sync {
 /// A backend that reports the health of its volumes.
 pub trait Health: Send + Sync {
     /// What is wrong with the volume with that id, once it is complete.
-    fn health(&self, id: VolumeId) -> Answer<'_, Option<Complaints>>;
+    fn health(&self, id: VolumeId, secrets: Secrets) -> Answer<'_, Option<Complaints>>;
 
     /// What is wrong with each of these volumes, which exist, given by id and size in bytes; in
-    /// their order.
+    /// their order. Part of calls that have no secrets.
     fn conditions(&self, volumes: Vec<(VolumeId, u64)>) -> Answer<'_, Vec<Complaints>>;
 
     /// Like [`Backend::list`], of those volumes that something is wrong with.
-    fn list_unwell(&self, after: Option<String>, limit: usize) -> Answer<'_, UnwellPage>;
+    fn list_unwell(
+        &self,
+        after: Option<String>,
+        limit: usize,
+        secrets: Secrets,
+    ) -> Answer<'_, UnwellPage>;
 }
 
 /// The sizes that a backend can make, in bytes; all three are multiples of `step`.
@@ -301,6 +308,8 @@ pub struct SnapshotOrder {
     pub name: Name,
     /// Of which volume.
     pub source: VolumeId,
+    /// Credentials of the class.
+    pub secrets: Secrets,
 }
 
 /// A snapshot that is cut.
@@ -342,6 +351,8 @@ pub struct AttachOrder {
     pub context: Context,
     /// The most volumes that the node may have, this one included.
     pub node_limit: Option<usize>,
+    /// Credentials of the class.
+    pub secrets: Secrets,
 }
 
 /// How a volume is attached. Two attachments with equal terms are the same.

@@ -1,11 +1,13 @@
 //! Attach a volume to a node, and detach it.
 
 use super::engine::{Engine, still_busy};
-use super::{Changed, Operations, lookup, phase, support};
+use super::{Done, Operations, Subject, lookup, mixed_up, phase, support};
 use crate::backend::{AttachOrder, Attachment, Attachments, Backend, Progress, Terms};
 use belay_server::call::{Failure, Rpc};
-use belay_server::request::{Access, ControllerPublish, ControllerUnpublish, NodeId, VolumeId};
-use belay_server::work::fingerprint;
+use belay_server::request::{
+    Access, ControllerPublish, ControllerUnpublish, NodeId, Secrets, VolumeId,
+};
+use belay_server::work::{Key, fingerprint};
 use std::fmt;
 use std::sync::Arc;
 
@@ -23,6 +25,7 @@ impl Operations {
             capability,
             read_only,
             volume_context,
+            secrets,
         } = request;
         if let Some(why) = support::refusal(&capability) {
             return Err(Failure::invalid("volume_capability", why));
@@ -38,6 +41,7 @@ impl Operations {
             terms,
             context: volume_context,
             node_limit: self.rules.node_limit,
+            secrets,
         });
         let AttachOrder {
             id, node, terms, ..
@@ -48,14 +52,15 @@ impl Operations {
         let job = async move {
             let _turn = engine.turn(&ordered.node).await;
             let attached = attach(backend.as_ref(), &engine, ordered).await;
-            attached.map(Changed::Attached)
+            attached.map(Done::Attached)
         };
+        let key = Key::new(Subject::Volume, id.as_str());
         let changed = self
-            .changing
-            .run(id.as_str(), Rpc::ControllerPublishVolume, same, |_| job)
+            .jobs
+            .run(key, Rpc::ControllerPublishVolume, same, |_| job)
             .await?;
-        let Changed::Attached(attachment) = changed else {
-            return Err(Failure::bug("attach: the job has another call's result"));
+        let Done::Attached(attachment) = changed else {
+            return Err(mixed_up());
         };
         if attachment.terms == *terms {
             return Ok(attachment);
@@ -72,25 +77,26 @@ impl Operations {
     /// `Busy` while the node still uses it.
     pub async fn unpublish(&self, request: ControllerUnpublish) -> Result<(), Failure> {
         let same = fingerprint(&request.node);
-        let ControllerUnpublish { id, node } = request;
+        let ControllerUnpublish { id, node, secrets } = request;
         let (backend, engine) = (Arc::clone(&self.backend), Arc::clone(&self.engine));
         let volume = id.clone();
         let job = async move {
             let nodes = match node {
                 Some(node) => vec![node],
                 None => {
-                    let volume = backend.get(volume.clone()).await?;
+                    let volume = backend.get(volume.clone(), secrets.clone()).await?;
                     volume.map_or_else(Vec::new, |volume| volume.nodes)
                 }
             };
             for node in nodes {
                 let _turn = engine.turn(&node).await;
-                detach(backend.as_ref(), &engine, &volume, node).await?;
+                detach(backend.as_ref(), &engine, &volume, node, &secrets).await?;
             }
-            Ok(Changed::Detached)
+            Ok(Done::Detached)
         };
-        self.changing
-            .run(id.as_str(), Rpc::ControllerUnpublishVolume, same, |_| job)
+        let key = Key::new(Subject::Volume, id.as_str());
+        self.jobs
+            .run(key, Rpc::ControllerUnpublishVolume, same, |_| job)
             .await
             .map(drop)
     }
@@ -106,7 +112,7 @@ async fn attach(
         return Ok(attachment);
     }
     let id = &order.id;
-    let volume = engine.settled_soon(id).await?;
+    let volume = engine.settled_soon(id, &order.secrets).await?;
     let seen = phase::ready(volume.ok_or_else(|| lookup::not_found(id))?)?;
     if let Some(attachment) = attachments.attached(&order, &seen) {
         return Ok(attachment);
@@ -123,11 +129,13 @@ async fn detach(
     engine: &Engine,
     id: &VolumeId,
     node: NodeId,
+    secrets: &Secrets,
 ) -> Result<(), Failure> {
-    if let Progress::Done(()) = of(backend)?.detach(id.clone(), node.clone()).await? {
+    let detached = of(backend)?.detach(id.clone(), node.clone(), secrets.clone());
+    if let Progress::Done(()) = detached.await? {
         return Ok(());
     }
-    let Some(volume) = engine.settled_soon(id).await? else {
+    let Some(volume) = engine.settled_soon(id, secrets).await? else {
         return Ok(());
     };
     match phase::ready(volume)?.nodes.contains(&node) {

@@ -1,11 +1,11 @@
 //! Create a volume, empty or from a snapshot or another volume. A volume that has the name already
 //! is returned if it matches the request.
 
-use super::{Operations, lookup, phase, size, snapshot, support};
+use super::{Done, Operations, Subject, lookup, mixed_up, phase, size, snapshot, support};
 use crate::backend::{Backend, Order, Sizes, Usage, Volume};
 use belay_server::call::{Failure, Rpc};
 use belay_server::request::{CapacityRange, ContentSource, Context, CreateVolume};
-use belay_server::work::fingerprint;
+use belay_server::work::{Key, fingerprint};
 use std::sync::Arc;
 
 impl Operations {
@@ -25,17 +25,18 @@ impl Operations {
         let order = Arc::clone(&wanted.order);
         let (backend, engine) = (Arc::clone(&self.backend), Arc::clone(&self.engine));
         let job = async move {
-            let Order { name, attempt, .. } = &*wanted.order;
             let made = wanted.make(backend.as_ref());
-            let volume = engine.volume_of(name, attempt, made).await?;
+            let volume = engine.volume_of(&wanted.order, made).await?;
             let volume = phase::ready(volume)?;
             // Compares a new volume too: it may be another caller's.
             wanted.agrees(&volume)?;
-            Ok(volume)
+            Ok(Done::Created(volume))
         };
-        self.creating
-            .run(order.name.as_str(), Rpc::CreateVolume, same, |_| job)
-            .await
+        let key = Key::new(Subject::NewVolume, order.name.as_str());
+        match self.jobs.run(key, Rpc::CreateVolume, same, |_| job).await? {
+            Done::Created(volume) => Ok(volume),
+            _ => Err(mixed_up()),
+        }
     }
 
     fn wanted(&self, request: CreateVolume) -> Result<Wanted, Failure> {
@@ -94,11 +95,12 @@ struct Wanted {
 
 impl Wanted {
     async fn make(&self, backend: &dyn Backend) -> Result<Volume, Failure> {
+        let secrets = self.order.secrets.clone();
         match &self.source {
             None => backend.create(Arc::clone(&self.order)).await,
             Some(ContentSource::Snapshot(id)) => {
                 let snapshots = snapshot::of(backend)?;
-                let from = snapshots.snapshot(id.clone()).await?;
+                let from = snapshots.snapshot(id.clone(), secrets).await?;
                 let from = from.ok_or_else(|| snapshot::not_found(id))?;
                 if let Some(damage) = from.damage {
                     return Err(Failure::precondition(format!("snapshot {id}: {damage}")));
@@ -114,7 +116,7 @@ impl Wanted {
             Some(ContentSource::Volume(id)) => {
                 let clones = backend.clones();
                 let clones = clones.ok_or_else(|| Failure::unsupported("no clones"))?;
-                let from = backend.get(id.clone()).await?;
+                let from = backend.get(id.clone(), secrets).await?;
                 let from = phase::ready(from.ok_or_else(|| lookup::not_found(id))?)?;
                 let order = self.at_least(from.bytes)?;
                 clones.clone_volume(order, id.clone()).await

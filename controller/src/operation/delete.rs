@@ -1,10 +1,11 @@
 //! Delete a volume.
 
 use super::engine::still_busy;
-use super::{Changed, Operations, phase};
+use super::{Done, Operations, Subject, phase};
 use crate::backend::Progress;
 use belay_server::call::{Failure, Rpc};
 use belay_server::request::DeleteVolume;
+use belay_server::work::Key;
 use std::sync::Arc;
 
 impl Operations {
@@ -14,19 +15,20 @@ impl Operations {
     /// `Precondition` while it is in use, without any change, or if its deletion failed.
     pub async fn delete(&self, request: DeleteVolume) -> Result<(), Failure> {
         let (backend, engine) = (Arc::clone(&self.backend), Arc::clone(&self.engine));
-        let id = request.id.clone();
+        let DeleteVolume { id, secrets } = request.clone();
         let job = async move {
-            let left = match backend.delete(id.clone()).await? {
+            let left = match backend.delete(id.clone(), secrets.clone()).await? {
                 Progress::Done(()) => None,
-                Progress::Begun => engine.settled_soon(&id).await?,
+                Progress::Begun => engine.settled_soon(&id, &secrets).await?,
             };
             match left.map(phase::ready).transpose()? {
-                None => Ok(Changed::Deleted),
+                None => Ok(Done::Deleted),
                 Some(_) => Err(still_busy(&id)),
             }
         };
-        self.changing
-            .run(request.id.as_str(), Rpc::DeleteVolume, 0, |_| job)
+        let key = Key::new(Subject::Volume, request.id.as_str());
+        self.jobs
+            .run(key, Rpc::DeleteVolume, 0, |_| job)
             .await
             .map(drop)
     }

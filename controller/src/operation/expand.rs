@@ -1,11 +1,11 @@
 //! Grow a volume.
 
 use super::engine::still_busy;
-use super::{Changed, Operations, lookup, phase, size};
+use super::{Done, Operations, Subject, lookup, mixed_up, phase, size};
 use crate::backend::Progress;
 use belay_server::call::{Failure, Rpc};
 use belay_server::request::ControllerExpand;
-use belay_server::work::fingerprint;
+use belay_server::work::{Key, fingerprint};
 use std::sync::Arc;
 
 impl Operations {
@@ -16,35 +16,39 @@ impl Operations {
     /// `NotFound`; `Range` if no size fits; `Quota` if there is no free space; those of
     /// [`phase::ready`].
     pub async fn expand(&self, request: ControllerExpand) -> Result<u64, Failure> {
-        let ControllerExpand { id, range, .. } = request;
+        let ControllerExpand {
+            id, range, secrets, ..
+        } = request;
         let (backend, engine) = (Arc::clone(&self.backend), Arc::clone(&self.engine));
         let volume_id = id.clone();
         let job = async move {
             let expansion = backend.expansion();
             let expansion = expansion
                 .ok_or_else(|| Failure::unsupported("this driver does not expand volumes"))?;
-            let volume = backend.get(volume_id.clone()).await?;
+            let volume = backend.get(volume_id.clone(), secrets.clone()).await?;
             let volume = phase::ready(volume.ok_or_else(|| lookup::not_found(&volume_id))?)?;
             let bytes = size::of_grown(volume.bytes, range, expansion.grown_sizes(&volume))?;
             // Even if it is large enough: an earlier expansion may be unfinished.
-            if let Progress::Done(bytes) = expansion.resize(volume_id.clone(), bytes).await? {
-                return Ok(Changed::Grown(bytes));
+            let resized = expansion.resize(volume_id.clone(), bytes, secrets.clone());
+            if let Progress::Done(bytes) = resized.await? {
+                return Ok(Done::Grown(bytes));
             }
-            let grown = engine.settled_soon(&volume_id).await?;
+            let grown = engine.settled_soon(&volume_id, &secrets).await?;
             let grown = phase::ready(grown.ok_or_else(|| lookup::not_found(&volume_id))?)?;
             match grown.bytes >= bytes {
-                true => Ok(Changed::Grown(grown.bytes)),
+                true => Ok(Done::Grown(grown.bytes)),
                 false => Err(still_busy(&volume_id)),
             }
         };
         let same = fingerprint(&range);
+        let key = Key::new(Subject::Volume, id.as_str());
         let changed = self
-            .changing
-            .run(id.as_str(), Rpc::ControllerExpandVolume, same, |_| job)
+            .jobs
+            .run(key, Rpc::ControllerExpandVolume, same, |_| job)
             .await?;
         match changed {
-            Changed::Grown(bytes) => Ok(bytes),
-            _ => Err(Failure::bug("expand: the job has another call's result")),
+            Done::Grown(bytes) => Ok(bytes),
+            _ => Err(mixed_up()),
         }
     }
 }

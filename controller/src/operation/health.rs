@@ -14,7 +14,7 @@ impl Operations {
     /// # Errors
     /// `NotFound`; `Unsupported` if the backend does not report health.
     pub async fn health(&self, request: GetVolumeHealth) -> Result<Complaints, Failure> {
-        let asked = self.judge()?.health(request.id.clone());
+        let asked = self.judge()?.health(request.id.clone(), request.secrets);
         let condition = question::answer(&format!("volume {}", request.id), asked).await?;
         condition.ok_or_else(|| not_found(&request.id))
     }
@@ -28,7 +28,8 @@ impl Operations {
             .max_entries
             .unwrap_or(PAGE_ENTRIES_MAX)
             .min(PAGE_ENTRIES_MAX);
-        let asked = self.judge()?.list_unwell(request.starting_token, limit);
+        let judge = self.judge()?;
+        let asked = judge.list_unwell(request.starting_token, limit, request.secrets);
         question::answer("the list of unhealthy volumes", asked).await
     }
 

@@ -3,7 +3,7 @@
 use super::{Operations, question};
 use crate::backend::{Page, Volume};
 use belay_server::call::Failure;
-use belay_server::request::{GetVolume, ListVolumes, VolumeId};
+use belay_server::request::{GetVolume, ListVolumes, Secrets, VolumeId};
 
 /// Maximum number of entries in a page. An entry takes up to some 800 bytes (id, topology, node id
 /// of 256 bytes), and gRPC clients refuse messages of more than 4 MiB by default.
@@ -15,9 +15,17 @@ impl Operations {
     /// # Errors
     /// `NotFound`.
     pub async fn get(&self, request: GetVolume) -> Result<Volume, Failure> {
-        let asked = self.backend.get(request.id.clone());
-        let volume = question::answer(&format!("volume {}", request.id), asked).await?;
-        volume.ok_or_else(|| not_found(&request.id))
+        self.volume(request.id, Secrets::default()).await
+    }
+
+    /// The volume, in any phase.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub(super) async fn volume(&self, id: VolumeId, secrets: Secrets) -> Result<Volume, Failure> {
+        let asked = self.backend.get(id.clone(), secrets);
+        let volume = question::answer(&format!("volume {id}"), asked).await?;
+        volume.ok_or_else(|| not_found(&id))
     }
 
     /// A page of volumes.
@@ -29,7 +37,9 @@ impl Operations {
             .max_entries
             .unwrap_or(PAGE_ENTRIES_MAX)
             .min(PAGE_ENTRIES_MAX);
-        let asked = self.backend.list(request.starting_token, limit);
+        let asked = self
+            .backend
+            .list(request.starting_token, limit, Secrets::default());
         question::answer("the list of volumes", asked).await
     }
 }

@@ -23,10 +23,12 @@ pub use validate::Verdict;
 
 use crate::backend::{Attachment, Attachments, Backend, Snapshot, Volume};
 use belay_contract::drivers::Profile;
+use belay_server::call::Failure;
 use belay_server::identity::PluginCapability;
-use belay_server::work::{CHANGE_DEADLINE, Jobs};
+use belay_server::work::{CHANGE_DEADLINE, Class, Jobs};
 use engine::Engine;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The driver's constants and the operator's settings.
 #[derive(Clone, Debug)]
@@ -44,23 +46,42 @@ pub struct Operations {
     backend: Arc<dyn Backend>,
     engine: Arc<Engine>,
     rules: Rules,
-    /// By name.
-    creating: Jobs<Volume>,
-    /// By id: attach, detach, expand, delete.
-    changing: Jobs<Changed>,
-    /// By name; each shares the key of its volume in `changing`.
-    cutting: Jobs<Snapshot>,
-    /// By id of the snapshot.
-    discarding: Jobs<()>,
+    jobs: Jobs<Subject, Done>,
 }
 
-/// The result of a job of a volume. Only equal calls share a job, so each gets its own variant.
+/// What a call is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Subject {
+    /// A volume to create, by name.
+    NewVolume,
+    /// A volume, by ID: attach, detach, expand, delete.
+    Volume,
+    /// A snapshot to create, by name; it shares the key of its volume.
+    NewSnapshot,
+    /// A snapshot, by ID.
+    Snapshot,
+}
+
+impl Class for Subject {
+    fn deadline(self) -> Duration {
+        CHANGE_DEADLINE
+    }
+}
+
+/// The result of a job. Only equal calls share a job, so each gets its own variant.
 #[derive(Clone, Debug)]
-enum Changed {
+enum Done {
+    Created(Volume),
+    Cut(Snapshot),
     Attached(Attachment),
     Grown(u64),
     Detached,
     Deleted,
+}
+
+/// A job has the result of another call: equal fingerprints of unequal calls.
+fn mixed_up() -> Failure {
+    Failure::bug("the job has another call's result")
 }
 
 impl Operations {
@@ -71,10 +92,7 @@ impl Operations {
             engine: Arc::new(Engine::new(Arc::clone(&backend))),
             backend,
             rules,
-            creating: Jobs::new(CHANGE_DEADLINE),
-            changing: Jobs::new(CHANGE_DEADLINE),
-            cutting: Jobs::new(CHANGE_DEADLINE),
-            discarding: Jobs::new(CHANGE_DEADLINE),
+            jobs: Jobs::default(),
         }
     }
 

@@ -1,12 +1,12 @@
 //! Snapshots: create, delete, get, list.
 
-use super::{Operations, lookup, question, support};
+use super::{Done, Operations, Subject, lookup, mixed_up, question, support};
 use crate::backend::{Backend, Snapshot, SnapshotOrder, SnapshotPage, Snapshots};
 use belay_server::call::{Failure, Kind, Rpc};
 use belay_server::request::{
     CreateSnapshot, DeleteSnapshot, GetSnapshot, ListSnapshots, SnapshotId,
 };
-use belay_server::work::fingerprint;
+use belay_server::work::{Key, fingerprint};
 use std::sync::Arc;
 
 impl Operations {
@@ -23,21 +23,28 @@ impl Operations {
         let order = SnapshotOrder {
             name: request.name.clone(),
             source: request.source.clone(),
+            secrets: request.secrets,
         };
-        let (backend, volumes) = (Arc::clone(&self.backend), self.changing.clone());
+        let (backend, jobs) = (Arc::clone(&self.backend), self.jobs.clone());
         let job = async move {
-            let _share = volumes.share(order.source.as_str(), Rpc::CreateSnapshot)?;
-            of(backend.as_ref())?.cut(order).await
+            let volume = Key::new(Subject::Volume, order.source.as_str());
+            let _share = jobs.share(volume, Rpc::CreateSnapshot)?;
+            let cut = of(backend.as_ref())?.cut(order).await;
+            cut.map(Done::Cut)
         };
         let same = fingerprint(&(&request.source, &request.parameters));
-        let name = request.name.as_str();
-        let snapshot = self
-            .cutting
-            .run(name, Rpc::CreateSnapshot, same, |_| job)
+        let key = Key::new(Subject::NewSnapshot, request.name.as_str());
+        let done = self
+            .jobs
+            .run(key, Rpc::CreateSnapshot, same, |_| job)
             .await?;
+        let Done::Cut(snapshot) = done else {
+            return Err(mixed_up());
+        };
         if snapshot.source == request.source {
             return Ok(snapshot);
         }
+        let name = request.name.as_str();
         Err(Failure::incompatible(format!(
             "name {name:?} belongs to snapshot {} of volume {}, not of volume {}",
             snapshot.id, snapshot.source, request.source
@@ -51,11 +58,17 @@ impl Operations {
     pub async fn discard(&self, request: DeleteSnapshot) -> Result<(), Failure> {
         of(self.backend.as_ref())?;
         let backend = Arc::clone(&self.backend);
-        let id = request.id.clone();
-        let job = async move { of(backend.as_ref())?.discard(id).await };
-        self.discarding
-            .run(request.id.as_str(), Rpc::DeleteSnapshot, 0, |_| job)
+        let DeleteSnapshot { id, secrets } = request;
+        let discarded = id.clone();
+        let job = async move {
+            let discarded = of(backend.as_ref())?.discard(discarded, secrets).await;
+            discarded.map(|()| Done::Deleted)
+        };
+        let key = Key::new(Subject::Snapshot, id.as_str());
+        self.jobs
+            .run(key, Rpc::DeleteSnapshot, 0, |_| job)
             .await
+            .map(drop)
     }
 
     /// The snapshot.
@@ -64,7 +77,7 @@ impl Operations {
     /// `NotFound`.
     pub async fn snapshot(&self, request: GetSnapshot) -> Result<Snapshot, Failure> {
         let snapshots = of(self.backend.as_ref())?;
-        let asked = snapshots.snapshot(request.id.clone());
+        let asked = snapshots.snapshot(request.id.clone(), request.secrets);
         let snapshot = question::answer(&format!("snapshot {}", request.id), asked).await?;
         snapshot.ok_or_else(|| not_found(&request.id))
     }
@@ -80,11 +93,12 @@ impl Operations {
             starting_token,
             source,
             id,
+            secrets,
         } = request;
         let Some(id) = id else {
             let most = lookup::PAGE_ENTRIES_MAX;
             let limit = max_entries.unwrap_or(most).min(most);
-            let asked = snapshots.list_snapshots(source, starting_token, limit);
+            let asked = snapshots.list_snapshots(source, starting_token, limit, secrets);
             return question::answer("the list of snapshots", asked).await;
         };
         if let Some(token) = starting_token {
@@ -93,7 +107,7 @@ impl Operations {
             return Err(Failure::new(Kind::BadToken, message));
         }
         let what = format!("snapshot {id}");
-        let found = question::answer(&what, snapshots.snapshot(id)).await?;
+        let found = question::answer(&what, snapshots.snapshot(id, secrets)).await?;
         let of_source =
             found.filter(|found| source.as_ref().is_none_or(|source| found.source == *source));
         Ok(SnapshotPage {

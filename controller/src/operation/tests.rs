@@ -80,21 +80,21 @@ impl Backend for Stub {
         Box::pin(async { Ok(made) })
     }
 
-    fn delete(&self, _: VolumeId) -> Answer<'_, Progress<()>> {
+    fn delete(&self, _: VolumeId, _: Secrets) -> Answer<'_, Progress<()>> {
         unreachable!()
     }
 
-    fn find(&self, name: Name) -> Answer<'_, Vec<Volume>> {
+    fn find(&self, name: Name, _: Secrets) -> Answer<'_, Vec<Volume>> {
         let is_its = name.as_str() == "pvc-1";
         let volume = self.volume.clone().filter(|_| is_its);
         Box::pin(async move { Ok(volume.into_iter().collect()) })
     }
 
-    fn get(&self, _: VolumeId) -> Answer<'_, Option<Volume>> {
+    fn get(&self, _: VolumeId, _: Secrets) -> Answer<'_, Option<Volume>> {
         Box::pin(async { Ok(self.volume.clone()) })
     }
 
-    fn list(&self, after: Option<String>, limit: usize) -> Answer<'_, Page> {
+    fn list(&self, after: Option<String>, limit: usize, _: Secrets) -> Answer<'_, Page> {
         self.note(after, limit)
     }
 
@@ -139,7 +139,7 @@ impl Attachments for Stub {
         Box::pin(async { Ok(Progress::Done(attachment)) })
     }
 
-    fn detach(&self, _: VolumeId, _: NodeId) -> Answer<'_, Progress<()>> {
+    fn detach(&self, _: VolumeId, _: NodeId, _: Secrets) -> Answer<'_, Progress<()>> {
         unreachable!()
     }
 }
@@ -149,7 +149,7 @@ impl Expansion for Stub {
         ANY
     }
 
-    fn resize(&self, _: VolumeId, _: u64) -> Answer<'_, Progress<u64>> {
+    fn resize(&self, _: VolumeId, _: u64, _: Secrets) -> Answer<'_, Progress<u64>> {
         unreachable!()
     }
 }
@@ -159,11 +159,11 @@ impl Snapshots for Stub {
         Box::pin(pending())
     }
 
-    fn discard(&self, _: SnapshotId) -> Answer<'_, ()> {
+    fn discard(&self, _: SnapshotId, _: Secrets) -> Answer<'_, ()> {
         unreachable!()
     }
 
-    fn snapshot(&self, _: SnapshotId) -> Answer<'_, Option<Snapshot>> {
+    fn snapshot(&self, _: SnapshotId, _: Secrets) -> Answer<'_, Option<Snapshot>> {
         unreachable!()
     }
 
@@ -172,6 +172,7 @@ impl Snapshots for Stub {
         _: Option<VolumeId>,
         after: Option<String>,
         limit: usize,
+        _: Secrets,
     ) -> Answer<'_, SnapshotPage> {
         self.note(after, limit)
     }
@@ -188,7 +189,7 @@ impl Clones for Stub {
 }
 
 impl Health for Stub {
-    fn health(&self, _: VolumeId) -> Answer<'_, Option<Complaints>> {
+    fn health(&self, _: VolumeId, _: Secrets) -> Answer<'_, Option<Complaints>> {
         unreachable!()
     }
 
@@ -196,7 +197,12 @@ impl Health for Stub {
         unreachable!()
     }
 
-    fn list_unwell(&self, after: Option<String>, limit: usize) -> Answer<'_, UnwellPage> {
+    fn list_unwell(
+        &self,
+        after: Option<String>,
+        limit: usize,
+        _: Secrets,
+    ) -> Answer<'_, UnwellPage> {
         self.note(after, limit)
     }
 }
@@ -225,6 +231,7 @@ async fn a_page_has_as_many_entries_as_asked_for_and_never_more_than_a_message_h
             starting_token: token.clone(),
             source: None,
             id: None,
+            secrets: Secrets::default(),
         };
         operations.list_snapshots(snapshots).await.unwrap();
         let unwell = ListVolumeHealth {
@@ -304,6 +311,7 @@ fn judged(capability: Capability, context: &[(&str, &str)]) -> ValidateCapabilit
         volume_context: owned(context),
         parameters: Context::default(),
         mutable_parameters: Context::default(),
+        secrets: Secrets::default(),
     }
 }
 
@@ -319,6 +327,7 @@ fn attached(node: &str, context: &[(&str, &str)]) -> ControllerPublish {
         capability: block(),
         read_only: false,
         volume_context: owned(context),
+        secrets: Secrets::default(),
     }
 }
 
@@ -330,6 +339,7 @@ fn grown() -> ControllerExpand {
             limit_bytes: 0,
         },
         capability: None,
+        secrets: Secrets::default(),
     }
 }
 
@@ -480,15 +490,20 @@ async fn the_volume_context_reaches_the_backend_with_the_attachment() {
 
 /// The results of the calls that change or delete the volume.
 async fn changes(operations: &Operations) -> Vec<Result<(), Failure>> {
+    let deleted = DeleteVolume {
+        id: id(),
+        secrets: Secrets::default(),
+    };
     let detached = ControllerUnpublish {
         id: id(),
         node: None,
+        secrets: Secrets::default(),
     };
     vec![
         operations.publish(attached("node-2", &[])).await.map(drop),
         operations.unpublish(detached).await,
         operations.expand(grown()).await.map(drop),
-        operations.delete(DeleteVolume { id: id() }).await,
+        operations.delete(deleted).await,
     ]
 }
 

@@ -3,7 +3,7 @@
 use super::{Operations, create, phase, support};
 use crate::backend::Usage;
 use belay_server::call::Failure;
-use belay_server::request::{Capability, Context, GetVolume, ValidateCapabilities};
+use belay_server::request::{Capability, Context, ValidateCapabilities};
 
 /// The result.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,7 +20,7 @@ impl Operations {
     /// # Errors
     /// `NotFound`; those of [`phase::ready`].
     pub async fn validate(&self, request: ValidateCapabilities) -> Result<Verdict, Failure> {
-        let volume = phase::ready(self.get(GetVolume { id: request.id }).await?)?;
+        let volume = phase::ready(self.volume(request.id, request.secrets).await?)?;
         for (n, capability) in request.capabilities.iter().enumerate() {
             let refused = |why| Ok(Verdict::Refused(format!("volume_capabilities[{n}]: {why}")));
             if let Some(why) = support::refusal(capability) {

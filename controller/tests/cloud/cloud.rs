@@ -39,6 +39,8 @@ pub(crate) struct State {
 
 struct Held {
     name: Name,
+    /// Whose list shows it; none = all lists.
+    account: Option<String>,
     attempt: Option<Attempt>,
     claim: Option<VolumeId>,
     volume: Volume,
@@ -132,6 +134,7 @@ impl Cloud {
         };
         self.state().held.push(Held {
             name: Name::new(name).unwrap(),
+            account: None,
             attempt: None,
             claim: None,
             volume,
@@ -149,6 +152,7 @@ impl Cloud {
         };
         let copy = Held {
             name: from.name.clone(),
+            account: from.account.clone(),
             attempt: from.attempt.clone(),
             claim: from.claim.clone(),
             volume: Volume {
@@ -251,8 +255,13 @@ impl State {
         named.map(Held::seen).collect()
     }
 
-    pub(crate) fn all(&self) -> Vec<Volume> {
-        self.held.iter().map(Held::seen).collect()
+    /// Those that the account sees; none = all.
+    pub(crate) fn all(&self, account: Option<&str>) -> Vec<Volume> {
+        let own = |held: &&Held| match (account, &held.account) {
+            (Some(asks), Some(owns)) => asks == owns,
+            _ => true,
+        };
+        self.held.iter().filter(own).map(Held::seen).collect()
     }
 
     pub(crate) fn get(&self, id: &VolumeId) -> Option<Volume> {
@@ -284,6 +293,7 @@ impl State {
         };
         self.held.push(Held {
             name: order.name.clone(),
+            account: order.secrets.get("token").map(str::to_owned),
             attempt: Some(order.attempt.clone()),
             claim: None,
             volume: begun.clone(),

@@ -8,7 +8,7 @@ use belay_controller::backend::{
     Progress, Sizes, Volume,
 };
 use belay_server::call::Failure;
-use belay_server::request::{Context, Name, NodeId, VolumeId};
+use belay_server::request::{Context, Name, NodeId, Secrets, VolumeId};
 use std::future::pending;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -70,6 +70,12 @@ impl Line {
     }
 }
 
+/// The account of a call. Searches and lists need none.
+fn account(secrets: &Secrets) -> Result<&str, Failure> {
+    let unknown = || Failure::precondition("the cloud says 401");
+    secrets.get("token").ok_or_else(unknown)
+}
+
 fn begun(is_work: bool) -> Progress<()> {
     match is_work {
         true => Progress::Begun,
@@ -105,9 +111,7 @@ impl Backend for Line {
         // One volume takes longer than another.
         let (at, id) = (self.at() + fates.way(), fates.below(99_999));
         Box::pin(async move {
-            if order.secrets.get("token") != Some("hunter2") {
-                return Err(Failure::precondition("the cloud says 401"));
-            }
+            account(&order.secrets)?;
             let create = move |state: &mut State| Ok(state.create(&order, at, id));
             let export = [("export".to_owned(), "/a".to_owned())];
             Ok(Volume {
@@ -117,27 +121,31 @@ impl Backend for Line {
         })
     }
 
-    fn delete(&self, id: VolumeId) -> Answer<'_, Progress<()>> {
+    fn delete(&self, id: VolumeId, secrets: Secrets) -> Answer<'_, Progress<()>> {
         let at = self.at();
         Box::pin(async move {
+            account(&secrets)?;
             let delete = move |state: &mut State| state.delete(&id, at);
             self.request(Verb::Change, delete).await.map(begun)
         })
     }
 
-    fn find(&self, name: Name) -> Answer<'_, Vec<Volume>> {
+    fn find(&self, name: Name, _: Secrets) -> Answer<'_, Vec<Volume>> {
         Box::pin(self.request(Verb::Read, move |state| Ok(state.named(&name))))
     }
 
-    fn get(&self, id: VolumeId) -> Answer<'_, Option<Volume>> {
-        Box::pin(async move { self.seen(&id).await })
+    fn get(&self, id: VolumeId, secrets: Secrets) -> Answer<'_, Option<Volume>> {
+        Box::pin(async move {
+            account(&secrets)?;
+            self.seen(&id).await
+        })
     }
 
-    fn list(&self, after: Option<String>, limit: usize) -> Answer<'_, Page> {
+    fn list(&self, after: Option<String>, limit: usize, secrets: Secrets) -> Answer<'_, Page> {
         self.cloud.pages.fetch_add(1, Ordering::Relaxed);
         let begin: usize = after.map_or(0, |after| after.parse().unwrap());
         Box::pin(self.request(Verb::Read, move |state| {
-            let mut all = state.all();
+            let mut all = state.all(secrets.get("token"));
             let end = (begin + limit.min(PAGE)).min(all.len());
             let next = (end < all.len()).then(|| end.to_string());
             let volumes = all.drain(begin.min(end)..end).collect();
@@ -155,8 +163,11 @@ impl Backend for Line {
 }
 
 impl Claims for Line {
-    fn claim(&self, id: VolumeId) -> Answer<'_, ()> {
-        Box::pin(self.request(Verb::Claim, move |state| state.claim(&id)))
+    fn claim(&self, id: VolumeId, secrets: Secrets) -> Answer<'_, ()> {
+        Box::pin(self.request(Verb::Claim, move |state| {
+            account(&secrets)?;
+            state.claim(&id)
+        }))
     }
 }
 
@@ -167,6 +178,7 @@ impl Attachments for Line {
 
     fn attach(&self, order: Arc<AttachOrder>) -> Answer<'_, Progress<Attachment>> {
         Box::pin(async move {
+            account(&order.secrets)?;
             let volume = self.seen(&order.id).await?;
             let nodes = volume.map_or_else(Vec::new, |volume| volume.nodes);
             if nodes == [order.node.clone()] {
@@ -187,9 +199,10 @@ impl Attachments for Line {
         })
     }
 
-    fn detach(&self, id: VolumeId, node: NodeId) -> Answer<'_, Progress<()>> {
+    fn detach(&self, id: VolumeId, node: NodeId, secrets: Secrets) -> Answer<'_, Progress<()>> {
         let at = self.at();
         Box::pin(async move {
+            account(&secrets)?;
             let detach = move |state: &mut State| state.detach(&id, &node, at);
             self.request(Verb::Plug, detach).await.map(begun)
         })
@@ -203,9 +216,10 @@ impl Expansion for Line {
         Sizes { step, min, max }
     }
 
-    fn resize(&self, id: VolumeId, bytes: u64) -> Answer<'_, Progress<u64>> {
+    fn resize(&self, id: VolumeId, bytes: u64, secrets: Secrets) -> Answer<'_, Progress<u64>> {
         let at = self.at();
         Box::pin(async move {
+            account(&secrets)?;
             let extend = move |state: &mut State| state.extend(&id, bytes, at);
             let is_work = self.request(Verb::Change, extend).await?;
             Ok(match is_work {

@@ -9,10 +9,11 @@ mod line;
 mod lives;
 mod matrix;
 mod polls;
+mod secrets;
 
 use belay_bed::requests;
 use belay_contract::drivers::{LOCAL, Profile};
-use belay_controller::backend::Phase;
+use belay_controller::backend::{Backend, Phase};
 use belay_controller::operation::{Operations, Rules};
 use belay_controller::rpc::Service;
 use belay_proto::csi::v1 as csi;
@@ -45,16 +46,21 @@ fn controller(cloud: &Arc<Cloud>) -> Arc<Service> {
     on(Line::new(cloud), PROFILE)
 }
 
-fn on(line: Arc<Line>, profile: Profile) -> Arc<Service> {
+fn on(backend: Arc<impl Backend>, profile: Profile) -> Arc<Service> {
     let rules = Rules {
         profile,
         node_limit: None,
     };
-    Arc::new(Service::new(Arc::new(Operations::new(line, rules))))
+    Arc::new(Service::new(Arc::new(Operations::new(backend, rules))))
 }
 
 fn map(key: &str, value: &str) -> HashMap<String, String> {
     HashMap::from([(key.to_owned(), value.to_owned())])
+}
+
+/// Credentials that the cloud accepts.
+fn token() -> HashMap<String, String> {
+    map("token", "hunter2")
 }
 
 fn mount() -> csi::VolumeCapability {
@@ -66,7 +72,7 @@ fn create(name: &str, class: &str) -> csi::CreateVolumeRequest {
     csi::CreateVolumeRequest {
         capacity_range: requests::range(1, 0),
         parameters: map("class", class),
-        secrets: map("token", "hunter2"),
+        secrets: token(),
         accessibility_requirements: Some(csi::TopologyRequirement {
             requisite: vec![zone()],
             preferred: vec![],
@@ -90,7 +96,10 @@ async fn created(
 }
 
 async fn deleted(service: &Service, id: &str) -> Result<(), Status> {
-    let request = requests::delete(id);
+    let request = csi::DeleteVolumeRequest {
+        secrets: token(),
+        ..requests::delete(id)
+    };
     service.delete_volume(Request::new(request)).await.map(drop)
 }
 
@@ -101,6 +110,7 @@ async fn attached(
 ) -> Result<HashMap<String, String>, Status> {
     let request = csi::ControllerPublishVolumeRequest {
         volume_context: map("export", "/a"),
+        secrets: token(),
         ..requests::attach(id, node, mount())
     };
     let answer = service.controller_publish_volume(Request::new(request));
@@ -108,12 +118,20 @@ async fn attached(
 }
 
 async fn detached(service: &Service, id: &str) -> Result<(), Status> {
-    let answer = service.controller_unpublish_volume(Request::new(requests::detach(id, "")));
+    let request = csi::ControllerUnpublishVolumeRequest {
+        secrets: token(),
+        ..requests::detach(id, "")
+    };
+    let answer = service.controller_unpublish_volume(Request::new(request));
     answer.await.map(drop)
 }
 
 async fn grown(service: &Service, id: &str, bytes: i64) -> Result<i64, Status> {
-    let answer = service.controller_expand_volume(Request::new(requests::grow(id, bytes)));
+    let request = csi::ControllerExpandVolumeRequest {
+        secrets: token(),
+        ..requests::grow(id, bytes)
+    };
+    let answer = service.controller_expand_volume(Request::new(request));
     Ok(answer.await?.into_inner().capacity_bytes)
 }
 

@@ -2,11 +2,15 @@
 
 use crate::cloud::Cloud;
 use crate::line::{Line, PAGE};
-use crate::{PROFILE, attached, controller, create, created, deleted, on};
+use crate::{PROFILE, attached, controller, create, created, deleted, map, on};
+use belay_bed::requests;
+use belay_proto::csi::v1 as csi;
+use csi::controller_server::Controller as _;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
+use tonic::Request;
 
 #[tokio::test(start_paused = true)]
 async fn many_that_wait_share_a_list_and_few_among_many_volumes_are_asked_for_one_by_one() {
@@ -60,6 +64,33 @@ async fn volumes_that_are_deleted_together_leave_the_list_without_a_look_at_each
     }
     deleting.join_all().await;
     assert_eq!(cloud.looks(), looks);
+}
+
+#[tokio::test(start_paused = true)]
+async fn volumes_of_two_accounts_are_waited_for_by_two_lists() {
+    let cloud = Cloud::new(10);
+    let service = controller(&cloud);
+    let mut living = JoinSet::new();
+    for n in 0..PAGE / 2 {
+        let service = Arc::clone(&service);
+        let secrets = map("token", ["one", "other"][n % 2]);
+        living.spawn(async move {
+            let request = csi::CreateVolumeRequest {
+                secrets: secrets.clone(),
+                ..create(&format!("pvc-{n}"), "fast")
+            };
+            let id = created(&service, request).await.unwrap().volume_id;
+            let request = csi::DeleteVolumeRequest {
+                secrets,
+                ..requests::delete(&id)
+            };
+            service.delete_volume(Request::new(request)).await.unwrap();
+        });
+    }
+    living.join_all().await;
+    assert!(cloud.ids().is_empty());
+    // Each list has all the volumes that it is read for, so none is read by itself.
+    assert_eq!(cloud.looks(), 0);
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,6 +1,6 @@
 //! A real belay-controller in its own directory: started, called through its socket, killed.
 
-use belay_bed::programs::{Running, program};
+use belay_bed::programs::{Running, server};
 use belay_bed::requests;
 pub(crate) use belay_bed::requests::{
     capability as mount, cut as snapshot, detach as unpublish, range,
@@ -93,10 +93,9 @@ impl Bed {
 
     fn launch(&self) -> Controller {
         // Writing beyond the limit must be an error, as on a full disk, and not a signal.
-        let mut program = program(["sh", "-c", "trap '' XFSZ; exec \"$0\" \"$@\"", BINARY]);
+        let shell = ["sh", "-c", "trap '' XFSZ; exec \"$0\" \"$@\""];
+        let mut program = server(&shell, Path::new(BINARY), &self.socket());
         program
-            .arg("--endpoint")
-            .arg(self.socket())
             .arg("--state-dir")
             .arg(self.state_dir())
             .args(["--node-id", NODE])

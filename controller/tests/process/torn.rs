@@ -3,8 +3,9 @@
 
 use crate::bed::{Bed, Client, create, created, cut, publish, restore, snapshot};
 use crate::mounts::{Mount, Xfs};
-use belay_bed::requests;
+use belay_bed::patience::until;
 use belay_bed::tools::{run, text};
+use belay_bed::{devices, requests};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
@@ -60,12 +61,17 @@ impl Pair {
 async fn look(bed: &Bed, client: &mut Client, scratch: &Path, snapshot_id: &str) -> [u64; 2] {
     let request = restore("restored", VOLUME_BYTES, snapshot_id);
     let volume_id = created(client, request).await.volume_id;
+    let image = bed.volumes_dir().join(&volume_id);
     let pair = {
-        let image = bed.volumes_dir().join(&volume_id);
         let mounted = Mount::new(&image, scratch.join("restored"));
         Pair::open(mounted.path()).read()
     };
     fs::remove_dir(scratch.join("restored")).unwrap();
+    // Another process, such as udev, may have its device open a moment longer.
+    until("the device of the restored volume is free", || {
+        let all = devices::list().unwrap();
+        devices::bound_to(&all, &image).unwrap().is_empty()
+    });
     let request = requests::delete(&volume_id);
     client.delete_volume(request).await.unwrap();
     let request = requests::discard(snapshot_id);

@@ -7,7 +7,7 @@ use belay_proto::csi::v1::{
 };
 
 use crate::failure::Failure;
-use crate::render::{Answer, Cell};
+use crate::render::{Answer, Cell, Rows};
 
 /// The health of one volume; the response must contain it.
 ///
@@ -32,16 +32,13 @@ pub(super) fn of_volumes(volumes: Vec<VolumeHealth>) -> Answer {
             ]
         })
     });
-    Answer::Complaints {
-        name: "health_statuses",
-        columns: &["volume_id", "status", "reason", "message"],
-        rows: rows.collect(),
-    }
+    let columns = ["volume_id", "status", "reason", "message"];
+    Answer::Conditions(Rows::new("health_statuses", &columns, rows))
 }
 
 /// The health of the storage behind all volumes.
-pub(super) fn of_storage(complaints: Vec<StorageBackendHealth>) -> Answer {
-    let rows = complaints.into_iter().map(|entry| {
+pub(super) fn of_storage(conditions: Vec<StorageBackendHealth>) -> Answer {
+    let rows = conditions.into_iter().map(|entry| {
         let name = StorageHealthErrorType::try_from(entry.status).map(|s| s.as_str_name());
         vec![
             status(entry.status, name.ok()),
@@ -50,11 +47,8 @@ pub(super) fn of_storage(complaints: Vec<StorageBackendHealth>) -> Answer {
             Cell::Text(entry.message),
         ]
     });
-    Answer::Complaints {
-        name: "backend_health",
-        columns: &["status", "reason", "concerns", "message"],
-        rows: rows.collect(),
-    }
+    let columns = ["status", "reason", "concerns", "message"];
+    Answer::Conditions(Rows::new("backend_health", &columns, rows))
 }
 
 /// The older form of health, which is part of other responses.
@@ -96,7 +90,7 @@ mod tests {
     use super::*;
 
     fn rows(answer: Answer) -> Vec<Vec<String>> {
-        let Answer::Complaints { rows, .. } = answer else {
+        let Answer::Conditions(Rows { rows, .. }) = answer else {
             panic!("health is a list of conditions")
         };
         let text = |cell| match cell {
@@ -151,14 +145,17 @@ mod tests {
                 mode: Mode::SingleNodeWriter.into(),
             }),
         };
-        let complaint = |volume_capability| StorageBackendHealth {
+        let condition_of = |volume_capability| StorageBackendHealth {
             status: StorageHealthErrorType::StorageDegraded.into(),
             reason: "Slow".to_owned(),
             message: "m".to_owned(),
             volume_capability,
         };
         assert_eq!(
-            rows(of_storage(vec![complaint(None), complaint(Some(mount))])),
+            rows(of_storage(vec![
+                condition_of(None),
+                condition_of(Some(mount))
+            ])),
             [
                 ["STORAGE_DEGRADED", "Slow", "all", "m"],
                 [

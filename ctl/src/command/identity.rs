@@ -8,16 +8,18 @@ use belay_proto::csi::v1::{
 use clap::Subcommand;
 
 use crate::failure::Failure;
-use crate::render::{Answer, Cell};
+use crate::render::{Answer, Cell, Rows};
 use crate::target::Target;
 
 #[derive(Subcommand)]
 pub(crate) enum IdentityCommand {
     /// Show name, version and manifest (GetPluginInfo)
+    #[command(alias = "plugin-info")]
     Info,
     /// List the capabilities of the plugin (GetPluginCapabilities)
+    #[command(aliases = ["plugin-capabilities", "caps"])]
     Capabilities,
-    /// Show whether the driver is ready (Probe)
+    /// Show whether the driver is ready (Probe); exits with 2 if it is not
     Probe,
 }
 
@@ -49,10 +51,8 @@ impl IdentityCommand {
             Self::Probe => {
                 let probe = target.wait_for(client.probe(ProbeRequest {})).await?;
                 // The specification: absent means ready.
-                Ok(Answer::Record(vec![(
-                    "ready",
-                    Cell::Flag(probe.ready.unwrap_or(true)),
-                )]))
+                let ready = probe.ready.unwrap_or(true);
+                Ok(Answer::Record(vec![("ready", Cell::Flag(ready))]).verdict(ready))
             }
         }
     }
@@ -60,12 +60,8 @@ impl IdentityCommand {
 
 /// A list of capability names.
 pub(super) fn named(names: impl Iterator<Item = String>) -> Answer {
-    Answer::Rows {
-        name: "capabilities",
-        columns: &["capability"],
-        rows: names.map(|name| vec![Cell::Text(name)]).collect(),
-        next_token: String::new(),
-    }
+    let rows = names.map(|name| vec![Cell::Text(name)]);
+    Answer::Rows(Rows::new("capabilities", &["capability"], rows))
 }
 
 fn name_of(capability: &PluginCapability) -> String {

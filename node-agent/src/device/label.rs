@@ -66,7 +66,7 @@ impl Label {
     }
 
     /// It names that volume of that driver.
-    pub(crate) fn is_of(&self, driver: &DriverName, volume: &VolumeId) -> bool {
+    pub(super) fn is_of(&self, driver: &DriverName, volume: &VolumeId) -> bool {
         self.driver == driver.as_str() && self.volume == encoded(volume)
     }
 
@@ -139,7 +139,7 @@ impl Label {
             };
             let labels = nodes.iter().map(|node| Label::read(&directory.join(node)));
             for label in labels.flatten() {
-                if !label.is_current(kernel)? && label.is_device(kernel)? {
+                if !label.is_current(kernel)? && label.is_there(kernel)? {
                     label.remove(kernel)?;
                     removed += 1;
                 }
@@ -151,7 +151,11 @@ impl Label {
         Ok(removed)
     }
 
-    fn is_device<K: Kernel>(&self, kernel: &K) -> kernel::Result<bool> {
+    /// The name exists, as a device.
+    ///
+    /// # Errors
+    /// What the kernel refused.
+    pub(crate) fn is_there<K: Kernel>(&self, kernel: &K) -> kernel::Result<bool> {
         let stat = kernel.look(&self.path())?;
         Ok(stat.is_some_and(|stat| stat.kind == FileKind::BlockDevice))
     }

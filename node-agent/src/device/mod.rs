@@ -19,11 +19,11 @@ use crate::kernel::{Error, Kernel};
 pub(crate) use disks::{DiskIndex, DiskVolumes, Missing};
 pub(crate) use held::Held;
 pub(crate) use label::Label;
-pub(crate) use loops::LoopDir;
 /// The directory of one driver's volumes, if they are stored on this node.
 pub(crate) use loops::LoopDir as Folder;
 #[cfg(test)]
 pub(crate) use loops::loop_path;
+pub(crate) use loops::{IsShown, LoopDir};
 pub(crate) use storage::Storage;
 pub(crate) use transport::Transport;
 

@@ -3,7 +3,7 @@
 use belay_server::call::Failure;
 
 use super::held::Split;
-use super::{Guard, Held, Purpose, disks, loops, mixed_up};
+use super::{Guard, Held, IsShown, Purpose, disks, loops, mixed_up};
 use crate::kernel::Kernel;
 
 /// A volume's file, or its disk.
@@ -26,7 +26,8 @@ impl<K: Kernel> Storage<K> {
         }
     }
 
-    /// A device for that purpose, which has this storage: a new one, or that of [`Storage::left`].
+    /// A device for that purpose, which has this storage: a new one that no mount `is_shown` by, or
+    /// that of [`Storage::left`].
     ///
     /// # Errors
     /// `ABORTED` if no device can be attached, the file is open elsewhere or the device that is
@@ -37,14 +38,15 @@ impl<K: Kernel> Storage<K> {
         kernel: &K,
         left: Option<Held<K>>,
         purpose: Purpose,
+        is_shown: IsShown<'_>,
     ) -> Result<Held<K>, Failure> {
         match (self, left.map(Held::split)) {
             (Storage::File(file), None) => {
-                let device = file.hold(kernel, None, purpose)?;
+                let device = file.hold(kernel, None, purpose, is_shown)?;
                 Ok(device.guarded(Guard::Loop))
             }
             (Storage::File(file), Some(Split::Loop(left))) => {
-                let device = file.hold(kernel, Some(left), purpose)?;
+                let device = file.hold(kernel, Some(left), purpose, is_shown)?;
                 Ok(device.guarded(Guard::Loop))
             }
             (Storage::Disk(disk), None) => Err(disk.removed()),

@@ -79,6 +79,11 @@ impl<K: Kernel> Transport<K> {
         }
     }
 
+    /// Whether the label names the volume, of this driver.
+    pub(crate) fn is_named(&self, volume: &VolumeId, label: &Label) -> bool {
+        label.is_of(self.driver(), volume)
+    }
+
     /// Reads the context of a volume's attachment.
     ///
     /// # Errors
@@ -203,7 +208,7 @@ impl<K: Kernel> Transport<K> {
         intent: Intent,
     ) -> Result<Verdict<K>, Failure> {
         match label {
-            Some(label) if !label.is_of(self.driver(), volume) => return Ok(Verdict::Foreign),
+            Some(label) if !self.is_named(volume, label) => return Ok(Verdict::Foreign),
             _ => {}
         }
         let diskseq = label.map(Label::diskseq);

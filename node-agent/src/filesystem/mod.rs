@@ -3,6 +3,7 @@
 //! Never formats a device that is not proven blank. Must not know the origin of a device, a cloud's
 //! name for a volume, or where it is mounted.
 
+pub(crate) mod boot;
 mod crc32c;
 mod flags;
 mod format;

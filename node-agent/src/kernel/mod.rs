@@ -104,6 +104,8 @@ pub(crate) trait Kernel: Disks + Send + Sync + 'static {
     fn loop_dev(&self, number: u32) -> Dev;
     /// `LOOP_CTL_GET_FREE`: the number of a loop device that was unbound at the time of the call.
     fn loop_get_free(&self) -> Result<u32>;
+    /// `LOOP_CTL_ADD`: creates the loop device with this number; `false` if there is one already.
+    fn loop_add(&self, number: u32) -> Result<bool>;
     /// `LOOP_CONFIGURE`, with the first 63 bytes of a name that identifies the device even after
     /// its file is renamed or deleted. [`Cause::Busy`] if another process has bound the device.
     fn loop_configure(

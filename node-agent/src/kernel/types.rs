@@ -146,6 +146,16 @@ pub(crate) struct LoopStatus {
     pub(crate) mode: LoopMode,
 }
 
+impl LoopStatus {
+    /// The backing file.
+    pub(crate) fn inode(&self) -> Inode {
+        Inode {
+            dev: self.backing_dev,
+            ino: self.backing_ino,
+        }
+    }
+}
+
 /// A bound loop device in sysfs, without a query to its backing file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LoopFile {

@@ -1,14 +1,15 @@
 //! The label of an iso9660 or vfat filesystem, by what its first sectors say. Such disks are
 //! mounted only if the label is that of a config drive.
 
+use crate::filesystem::boot::{FAT12, FAT16, FAT32, ISO_DESCRIPTOR, ISO_MAGIC};
+
 /// What must be read of a device: up to the end of the first volume descriptor.
 pub(super) const BYTES: usize = ISO_DESCRIPTOR + ISO_SECTOR;
 
-/// ECMA-119: the descriptors begin after 16 sectors of 2048 bytes.
-const ISO_DESCRIPTOR: usize = 32_768;
 const ISO_SECTOR: usize = 2048;
-/// Type 1, primary; the standard's name; version 1.
-const ISO_PRIMARY: &[u8] = b"\x01CD001\x01";
+/// The type of the primary descriptor, before the standard's name, and the version behind it.
+const ISO_PRIMARY: u8 = 1;
+const ISO_VERSION: u8 = 1;
 /// Offset and bytes of the volume identifier.
 const ISO_LABEL: (usize, usize) = (40, 32);
 
@@ -16,8 +17,6 @@ const ISO_LABEL: (usize, usize) = (40, 32);
 const FAT_SIGNATURE: (usize, &[u8]) = (510, b"\x55\xaa");
 /// In an extended boot record: a label and a type follow.
 const FAT_EXTENDED: u8 = 0x29;
-/// Where FAT12 and FAT16 have that record, and where FAT32 has it; the start of the type.
-const FAT_RECORDS: [(usize, &[u8]); 2] = [(38, b"FAT"), (66, b"FAT32")];
 /// Offset from the record, and bytes, of the label; the type is behind it.
 const FAT_LABEL: (usize, usize) = (5, 11);
 
@@ -44,17 +43,18 @@ pub(super) fn of(start: &[u8]) -> Option<Label> {
         text: text.trim_ascii_end().to_owned(),
     };
     let iso = start.get(ISO_DESCRIPTOR..).unwrap_or_default();
-    if iso.starts_with(ISO_PRIMARY) {
+    if let [ISO_PRIMARY, named @ ..] = iso
+        && let Some([ISO_VERSION, ..]) = named.strip_prefix(ISO_MAGIC)
+    {
         return Some(label("iso9660", part(iso, ISO_LABEL)?));
     }
     let (signature, expected) = FAT_SIGNATURE;
     if part(start, (signature, expected.len()))? != expected {
         return None;
     }
-    FAT_RECORDS.into_iter().find_map(|(record, fat)| {
-        let record = start.get(record..)?;
-        let kind = record.get(FAT_LABEL.0 + FAT_LABEL.1..)?;
-        let is_it = record.first() == Some(&FAT_EXTENDED) && kind.starts_with(fat);
+    [FAT12, FAT16, FAT32].into_iter().find_map(|(at, kind)| {
+        let record = start.get(at - FAT_LABEL.0 - FAT_LABEL.1..)?;
+        let is_it = record.first() == Some(&FAT_EXTENDED) && start.get(at..)?.starts_with(kind);
         Some(label("vfat", part(record, FAT_LABEL)?)).filter(|_| is_it)
     })
 }
@@ -82,8 +82,8 @@ mod tests {
 
     #[test]
     fn each_filesystem_has_its_label_in_its_own_offset() {
-        let iso = [
-            (32_768, ISO_PRIMARY),
+        let iso: [(usize, &[u8]); 2] = [
+            (32_768, b"\x01CD001\x01"),
             (32_808, b"config-2                        "),
         ];
         assert!(found(&iso, "iso9660"));
@@ -117,7 +117,7 @@ mod tests {
         ) {
             drop(of(&start));
             let mut iso = vec![0; ISO_DESCRIPTOR];
-            iso.extend(ISO_PRIMARY);
+            iso.extend(b"\x01CD001\x01");
             iso.extend(&start);
             drop(of(&iso[..(ISO_DESCRIPTOR + cut).min(iso.len())]));
         }

@@ -17,7 +17,7 @@ use belay_server::request::NodeId;
 use tokio::time::timeout;
 
 use crate::kernel::linux::Linux;
-use crate::pool;
+use crate::work;
 
 /// Far more than Nova's limits on user metadata, keys and devices add up to.
 const BYTES_MAX: usize = 512 << 10;
@@ -101,7 +101,7 @@ impl Sources {
         let (kernel, metadata) = (self.kernel.clone(), self.metadata);
         let reading = self.reading.get_or_insert_with(|| {
             let (label, document) = (metadata.drive_label, metadata.document);
-            Box::pin(pool::apart(move || {
+            Box::pin(work::apart(move || {
                 drive::read(&kernel, label, document, BYTES_MAX)
             }))
         });

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use belay_server::call::Failure;
 use belay_server::request::VolumeId;
 
-use crate::device::{Intent, Label, Transport, Verdict};
+use crate::device::{Held, Intent, Label, Transport, Verdict};
 use crate::kernel::{self, Dev, FileKind, Kernel, MountFacts, Stat};
 use behind::device_behind;
 
@@ -29,6 +29,14 @@ pub(crate) fn something_else(field: &str, volume: &VolumeId, path: &Path) -> Fai
         "{field}: the mount at {} is not that of volume {volume}",
         path.display()
     ))
+}
+
+/// The device of a mount that is a volume's.
+pub(crate) struct Proven<K: Kernel> {
+    /// Its number.
+    pub(crate) device: Dev,
+    /// A raw one, open: until it is closed, its number goes to no other volume.
+    pub(crate) raw: Option<Held<K>>,
 }
 
 /// The mounts of the node, as queried by one driver.
@@ -111,6 +119,14 @@ impl<K: Kernel> Mounts<'_, K> {
         Ok((device, verdict))
     }
 
+    /// Whether a mount shows the device, whatever volume it was made for; `volume` is the caller's.
+    ///
+    /// # Errors
+    /// When the mount table cannot be read.
+    pub(crate) fn is_shown(&self, volume: &VolumeId, device: Dev) -> kernel::Result<bool> {
+        Covered::new(self.kernel, self.transport, volume, device).is_anywhere()
+    }
+
     /// What the kernel's record of a raw device's bind says of it; `None` for a filesystem, and for
     /// a bind without a name of ours.
     ///
@@ -124,6 +140,17 @@ impl<K: Kernel> Mounts<'_, K> {
         Ok(root.as_deref().and_then(Label::read))
     }
 
+    /// The name that a raw device is bound by was removed, so its mount cannot be cloned.
+    ///
+    /// # Errors
+    /// What the kernel refused.
+    pub(crate) fn has_lost_name(&self, path: &Path, stat: &Stat) -> kernel::Result<bool> {
+        match self.label(path, stat)? {
+            Some(label) => Ok(!label.is_there(self.kernel)?),
+            None => Ok(false),
+        }
+    }
+
     /// The bind of a raw device says that it was made for the volume.
     ///
     /// # Errors
@@ -135,12 +162,12 @@ impl<K: Kernel> Mounts<'_, K> {
         stat: &Stat,
     ) -> Result<bool, Failure> {
         let label = self.label(path, stat)?;
-        Ok(label.is_some_and(|label| label.is_of(self.transport.driver(), volume)))
+        Ok(label.is_some_and(|label| self.transport.is_named(volume, &label)))
     }
 
     /// The label is that of another volume.
     pub(super) fn is_of_another(&self, label: Option<&Label>, volume: &VolumeId) -> bool {
-        label.is_some_and(|label| !label.is_of(self.transport.driver(), volume))
+        label.is_some_and(|label| !self.transport.is_named(volume, label))
     }
 
     /// Where mounts were noted for the volume; and where the scan at the start has found a device
@@ -153,7 +180,7 @@ impl<K: Kernel> Mounts<'_, K> {
         let mut paths = self.index.of_volume(volume);
         for (path, device, label) in self.index.unproven() {
             let may_be = match label {
-                Some(label) => label.is_of(self.transport.driver(), volume),
+                Some(label) => self.transport.is_named(volume, &label),
                 None => self.transport.may_be_of(self.kernel, volume, device)?,
             };
             if may_be {
@@ -173,20 +200,22 @@ impl<K: Kernel> Mounts<'_, K> {
         volume: &VolumeId,
         path: &Path,
         stat: &Stat,
-    ) -> Result<Option<Dev>, Failure> {
+    ) -> Result<Option<Proven<K>>, Failure> {
         let proven = self.index.proven(path, stat, volume);
         if !stat.mount_root || proven.is_some() {
-            return Ok(proven);
+            return Ok(proven.map(|device| Proven { device, raw: None }));
         }
         let (device, verdict) = self.verdict(volume, path, stat, Intent::Use)?;
         let Verdict::Ours(held) = verdict else {
             return Ok(None);
         };
         self.index.note(path, stat, device, volume);
-        if stat.kind != FileKind::BlockDevice {
-            self.index.note_file(device, held.backing_inode());
+        if stat.kind == FileKind::BlockDevice {
+            let raw = Some(held);
+            return Ok(Some(Proven { device, raw }));
         }
-        Ok(Some(device))
+        self.index.note_file(device, held.backing_inode());
+        Ok(Some(Proven { device, raw: None }))
     }
 
     /// Whether the mount at `path` may be unmounted for the volume: the mount of a raw device that

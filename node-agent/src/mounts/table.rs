@@ -75,6 +75,14 @@ impl<'a, K: Kernel> Covered<'a, K> {
         }
     }
 
+    /// Whether the device is mounted anywhere.
+    ///
+    /// # Errors
+    /// When the table cannot be read.
+    pub(super) fn is_anywhere(&mut self) -> Result<bool> {
+        Ok(!self.lines()?.is_empty())
+    }
+
     /// Whether the device is mounted at that path, even under another mount.
     ///
     /// # Errors
@@ -98,6 +106,28 @@ impl<'a, K: Kernel> Covered<'a, K> {
         Ok(groups_at(path).iter().all(is_known))
     }
 
+    /// All paths at which binds of the device say that they were made for the volume, apart from
+    /// `except` and its mirrors.
+    ///
+    /// # Errors
+    /// When the table cannot be read.
+    pub(crate) fn named(&mut self, except: &[&Path]) -> Result<Vec<PathBuf>> {
+        let (transport, volume) = (self.transport, self.volume);
+        let is_ours = |line: &&MountEntry| {
+            let label = Label::read(&line.root);
+            label.is_some_and(|label| transport.is_named(volume, &label))
+        };
+        let ours = self.lines()?.iter().filter(is_ours);
+        let ours: Vec<_> = ours.map(|line| line.point.clone()).collect();
+        let mut left = Vec::new();
+        for point in ours {
+            if !except.contains(&point.as_path()) && !self.mirrors(&point, except)? {
+                left.push(point);
+            }
+        }
+        Ok(left)
+    }
+
     /// All paths at which the device is mounted, apart from `except` and its mirrors, and from
     /// binds of another volume that has lost this number.
     ///
@@ -110,7 +140,7 @@ impl<'a, K: Kernel> Covered<'a, K> {
             .collect();
         let mut left = Vec::new();
         for (point, label) in shown {
-            let label = label.filter(|label| !label.is_of(self.transport.driver(), self.volume));
+            let label = label.filter(|label| !self.transport.is_named(self.volume, label));
             if let Some(label) = label
                 && !label.is_current(self.kernel)?
             {

@@ -7,9 +7,10 @@ use belay_server::call::{Failure, Kind};
 use belay_server::request::VolumeId;
 
 use super::context::Context;
-use super::phase::Phase;
 use crate::device::{Held, Label};
-use crate::kernel::{Kernel, Patience, Stat, failed_busy, while_busy};
+use crate::kernel::{Cause, Dev, FileKind, Kernel, Patience, Stat, failed_busy, while_busy};
+use crate::mounts::Covered;
+use crate::work::Phase;
 
 impl<K: Kernel> Context<'_, K> {
     /// Attaches a detached mount to `path`, where nothing may be mounted. Call it last: nothing may
@@ -24,7 +25,8 @@ impl<K: Kernel> Context<'_, K> {
     fn move_onto(&self, mount: &K::Fd, path: &Path) -> Result<(), Failure> {
         let onto = self.kernel.open_path(path)?;
         // Volumes have jobs, paths do not: two volumes must not pass the check at the same time.
-        let placing = self.placing.lock().unwrap_or_else(PoisonError::into_inner);
+        let placing = &self.beside.placing;
+        let placing = placing.lock().unwrap_or_else(PoisonError::into_inner);
         if self.kernel.stat(&onto)?.mount_root {
             return Err(Failure::busy(format!(
                 "something was mounted at {} meanwhile; retry",
@@ -126,11 +128,68 @@ impl<K: Kernel> Context<'_, K> {
         let label = self.mounts().label(path, stat)?;
         self.umount(path)?;
         self.index.forget(path);
-        let driver = self.transport.driver();
-        if let Some(label) = label.filter(|label| label.is_of(driver, volume)) {
+        if let Some(label) = label.filter(|label| self.transport.is_named(volume, label)) {
             self.remove(volume, &label);
         }
         Ok(())
+    }
+
+    /// [`Context::unmount_orphans`] of the device that is still attached for the volume.
+    ///
+    /// # Errors
+    /// When the device cannot be found out; what the kernel refused.
+    pub(super) fn unmount_orphans_of(&self, volume: &VolumeId) -> Result<bool, Failure> {
+        if self.kubelet_dir.is_none() {
+            return Ok(false);
+        }
+        let is_mounted = |dev| self.mounts().is_mounted(dev).unwrap_or(false);
+        let left = self.transport.left(&self.kernel, volume, is_mounted)?;
+        match left.held() {
+            Some(device) => self.unmount_orphans(volume, device.dev(&self.kernel)?),
+            None => Ok(false),
+        }
+    }
+
+    /// Unmounts a raw device where the kubelet bound it for pods that no longer exist: a kubelet
+    /// that is killed while it unmaps a device asks for the unstage alone afterwards. Whether there
+    /// was any.
+    ///
+    /// # Errors
+    /// What the kernel refused.
+    pub(super) fn unmount_orphans(&self, volume: &VolumeId, dev: Dev) -> Result<bool, Failure> {
+        let (kernel, mut is_any) = (&self.kernel, false);
+        let Some(kubelet_dir) = self.kubelet_dir.as_deref() else {
+            return Ok(false);
+        };
+        if !self.sees_all_mounts()? {
+            return Ok(false);
+        }
+        let mut shown = Covered::new(kernel, &self.transport, volume, dev);
+        for path in shown.paths(&[])? {
+            let stat = kernel.look(&path)?.filter(|stat| stat.mount_root);
+            let is_it = stat.is_some_and(|stat| stat.rdev == dev);
+            if is_it && kubelet_dir.is_orphan(kernel, &path)? {
+                let (id, path) = (volume.as_str(), path.as_path());
+                tracing::warn!(
+                    id,
+                    ?path,
+                    "unmounting the target of a pod that does not exist"
+                );
+                match self.umount(path) {
+                    // The kubelet keeps a loop device on its own bind. The caller refuses, and
+                    // names the path.
+                    Err(error) if error.cause() == Cause::Busy => continue,
+                    unmounted => unmounted?,
+                }
+                self.index.forget(path);
+                let beneath = kernel.look(path)?;
+                if beneath.is_some_and(|it| it.kind == FileKind::File && it.bytes == 0) {
+                    kernel.unlink(path)?;
+                }
+                is_any = true;
+            }
+        }
+        Ok(is_any)
     }
 
     /// Removes the name that a raw device may have been bound by.

@@ -3,11 +3,11 @@
 use std::ops::Deref;
 
 use super::Node;
-use super::phase::{Clock, Operation, Phase, Progress};
 use crate::kernel::Kernel;
+use crate::work::{Clock, Operation, Phase, Progress};
 
 /// The node as seen by one running operation: knows its phase, shows it, and measures it.
-pub(super) struct Context<'a, K: Kernel> {
+pub(crate) struct Context<'a, K: Kernel> {
     node: &'a Node<K>,
     clock: Clock<'a>,
 }
@@ -29,7 +29,7 @@ impl<K: Kernel> Deref for Context<'_, K> {
 
 /// Runs a whole operation, which `progress` shows. Work outside the other phases counts as
 /// [`Phase::Look`].
-pub(super) fn operation<K: Kernel, T>(
+pub(crate) fn run<K: Kernel, T>(
     node: &Node<K>,
     progress: &Progress,
     operation: Operation,

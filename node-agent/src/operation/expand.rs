@@ -6,12 +6,12 @@ use belay_server::call::{Failure, Kind};
 use belay_server::request::NodeExpand;
 
 use super::Node;
-use super::context::{Context, operation};
-use super::phase::{Operation, Phase, Progress};
+use super::context::Context;
 use crate::device::{Held, Intent, Verdict};
 use crate::filesystem::{FsType, GrowError, grow};
 use crate::kernel::{FileKind, Kernel, Open, Stat};
 use crate::mounts::block_path;
+use crate::work::Phase;
 
 /// Grows the filesystem at the volume path and returns the device's size in bytes.
 ///
@@ -19,15 +19,7 @@ use crate::mounts::block_path;
 /// `NOT_FOUND` if the volume is not there, `UNAVAILABLE` if its file or disk has not grown yet,
 /// `FAILED_PRECONDITION` if this process may not grow a mounted filesystem, or the filesystem is
 /// mounted read-only.
-pub(crate) fn expand<K: Kernel>(
-    node: &Node<K>,
-    progress: &Progress,
-    request: &NodeExpand,
-) -> Result<u64, Failure> {
-    operation(node, progress, Operation::Expand, |cx| run(cx, request))
-}
-
-fn run<K: Kernel>(cx: &Context<'_, K>, request: &NodeExpand) -> Result<u64, Failure> {
+pub(crate) fn expand<K: Kernel>(cx: &Context<'_, K>, request: &NodeExpand) -> Result<u64, Failure> {
     let path = &request.volume_path;
     cx.admit("volume_path", path)?;
     if let Some(staging) = &request.staging {

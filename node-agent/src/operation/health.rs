@@ -15,8 +15,7 @@ use belay_server::health::Complaints;
 use belay_server::request::{NodeVolumeHealth, VolumeId};
 
 use super::Node;
-use super::context::operation;
-use super::phase::{Operation, Progress};
+use super::context::Context;
 use crate::device::{Backing, Intent, Verdict};
 use crate::kernel::{Dev, FileKind, Kernel, MountAttrs, MountFacts, Open, Stat};
 use crate::mounts::block_path;
@@ -35,31 +34,26 @@ struct Subject {
 /// # Errors
 /// `NOT_FOUND` if the volume has no file here and is not mounted either; else the kernel's error.
 pub(crate) fn health<K: Kernel>(
-    node: &Node<K>,
-    progress: &Progress,
+    cx: &Context<'_, K>,
     request: &NodeVolumeHealth,
 ) -> Result<Complaints, Failure> {
-    operation(node, progress, Operation::Health, |cx| run(cx, request))
-}
-
-fn run<K: Kernel>(node: &Node<K>, request: &NodeVolumeHealth) -> Result<Complaints, Failure> {
     for (field, path) in [
         ("staging_target_path", &request.staging),
         ("volume_publish_path", &request.target),
     ] {
         if let Some(path) = path {
-            node.admit(field, path)?;
+            cx.admit(field, path)?;
         }
     }
     let volume = &request.id;
     // All other checks would fail with the same error.
-    if let Some(error) = node.transport.unreadable(&node.kernel, volume)? {
+    if let Some(error) = cx.transport.unreadable(&cx.kernel, volume)? {
         return Ok(unreadable(&error));
     }
     let mut is_mounted = false;
-    for path in paths(node, request)? {
+    for path in paths(cx, request)? {
         let is_staging = is_staging(request, &path);
-        let Some(complaints) = at(node, request, path)? else {
+        let Some(complaints) = at(cx, request, path)? else {
             continue;
         };
         // A read-only target does not mean that the volume itself is read-only.
@@ -68,13 +62,13 @@ fn run<K: Kernel>(node: &Node<K>, request: &NodeVolumeHealth) -> Result<Complain
         }
         is_mounted = true;
     }
-    if is_mounted || node.transport.is_here(&node.kernel, volume)? {
+    if is_mounted || cx.transport.is_here(&cx.kernel, volume)? {
         return Ok(Complaints::default());
     }
     Err(Failure::not_found(format!(
         "volume {volume}: its storage ({}) is not on this node, and it is not mounted at the paths \
          given",
-        node.transport.named(volume)?.display()
+        cx.transport.named(volume)?.display()
     )))
 }
 

@@ -64,17 +64,40 @@ impl KubeletDir {
     /// there: `.../csi/<driver>/<hash>/globalmount`, and for a raw device
     /// `.../csi/volumeDevices/staging/<volume>` (Kubernetes 1.36, `pkg/volume/csi`).
     pub(super) fn staging_of(&self, driver: &DriverName, path: &Path) -> Option<AbsPath> {
-        let beneath = [&self.named, &self.real]
-            .into_iter()
-            .find_map(|folder| path.strip_prefix(folder).ok())?;
-        let beneath = beneath.strip_prefix("plugins/kubernetes.io/csi").ok()?;
-        let names: Vec<_> = beneath.iter().filter_map(OsStr::to_str).collect();
-        let staging = match names[..] {
+        let staging = match self.beneath_plugin(path)?[..] {
             [of, _, "globalmount"] if of == driver.as_str() => path,
             ["volumeDevices", "staging", _, "device"] => path.parent()?,
             _ => return None,
         };
         AbsPath::new("staging_target_path", staging.to_str()?.to_owned()).ok()
+    }
+
+    /// Whether the kubelet bound a raw device to that path for a pod that no longer exists:
+    /// `.../csi/volumeDevices/publish/<volume>/<pod>`, `.../csi/volumeDevices/<volume>/dev/<pod>`
+    /// (Kubernetes 1.36, `pkg/volume/csi`, `pkg/volume/util`). The kubelet removes the directory of
+    /// a pod only when none of its containers runs (`cleanupOrphanedPodDirs` of `pkg/kubelet`).
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub(super) fn is_orphan<K: Kernel>(&self, kernel: &K, path: &Path) -> kernel::Result<bool> {
+        let pod = match self.beneath_plugin(path).unwrap_or_default()[..] {
+            // Where a volume of that name is staged.
+            ["volumeDevices", "staging", ..] => return Ok(false),
+            ["volumeDevices", "publish", _, pod] | ["volumeDevices", _, "dev", pod] => pod,
+            _ => return Ok(false),
+        };
+        let pods = self.real.join("pods");
+        Ok(kernel.look(&pods)?.is_some() && kernel.look(&pods.join(pod))?.is_none())
+    }
+
+    /// The components of the path in the directory of the kubelet's plugin for CSI; `None` for
+    /// another path, and for one that is not UTF-8, which no kubelet makes.
+    fn beneath_plugin<'a>(&self, path: &'a Path) -> Option<Vec<&'a str>> {
+        let beneath = [&self.named, &self.real]
+            .into_iter()
+            .find_map(|folder| path.strip_prefix(folder).ok())?;
+        let beneath = beneath.strip_prefix("plugins/kubernetes.io/csi").ok()?;
+        beneath.iter().map(OsStr::to_str).collect()
     }
 
     /// The same directory for tests that mount in a namespace without a kubelet.

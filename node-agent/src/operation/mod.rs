@@ -9,7 +9,6 @@ mod expand;
 mod health;
 mod kubelet_dir;
 mod pending;
-pub(crate) mod phase;
 mod plan;
 mod publish;
 mod release;
@@ -22,6 +21,7 @@ pub(crate) mod tests;
 mod unpublish;
 mod unstage;
 
+pub(crate) use context::{Context, run};
 pub(crate) use expand::expand;
 pub(crate) use health::{StorageComplaint, health, storage_hangs, storage_health, volumes_hang};
 pub(crate) use kubelet_dir::KubeletDir;
@@ -34,17 +34,17 @@ pub(crate) use stats::{VolumeStats, VolumeUsage, stats};
 pub(crate) use unpublish::unpublish;
 pub(crate) use unstage::unstage;
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use belay_server::request::VolumeId;
 use tokio::sync::watch;
 
 use crate::device::{DiskIndex, Transport};
-use crate::kernel::Kernel;
+use crate::kernel::{Dev, Kernel, Result};
 use crate::mounts::{MountIndex, Mounts};
 
-/// Describes the metrics of operations. Call it once, before the first operation.
+/// Describes the metrics of this module. Call it once, before the first operation.
 pub(crate) fn announce() {
-    phase::announce();
     stage::announce();
 }
 
@@ -52,9 +52,9 @@ pub(crate) fn announce() {
 pub(crate) struct Node<K: Kernel> {
     kernel: K,
     transport: Transport<K>,
-    index: MountIndex,
+    index: Arc<MountIndex>,
     kubelet_dir: Option<Arc<KubeletDir>>,
-    placing: Arc<Mutex<()>>,
+    beside: Arc<Beside>,
     pending: pending::Pending,
 }
 
@@ -67,14 +67,15 @@ impl<K: Kernel> Node<K> {
         index: MountIndex,
         kubelet_dir: Option<Arc<KubeletDir>>,
     ) -> Self {
-        Node {
+        let node = Node {
             kernel,
             transport,
-            index,
+            index: Arc::new(index),
             kubelet_dir,
-            placing: Arc::default(),
+            beside: Arc::default(),
             pending: pending::Pending::default(),
-        }
+        };
+        node.beside(&Arc::default())
     }
 
     /// Changes with the disks of the node; `None` if volumes do not wait for disks.
@@ -91,10 +92,42 @@ impl<K: Kernel> Node<K> {
         }
     }
 
-    /// Shares the lock for attaching mounts with the other drivers of the process. Each driver has
-    /// a separate index, in which volume ids identify mounts: two drivers may use the same id.
-    pub(crate) fn placing_by_turns(self, placing: &Arc<Mutex<()>>) -> Self {
-        let placing = Arc::clone(placing);
-        Node { placing, ..self }
+    /// Whether a mount shows the device, whatever volume and driver it was made for.
+    ///
+    /// # Errors
+    /// When the mount table cannot be read.
+    fn is_shown(&self, volume: &VolumeId, dev: Dev) -> Result<bool> {
+        Ok(self.beside.is_noted(dev) && self.mounts().is_shown(volume, dev)?)
+    }
+
+    /// Serves one of several drivers of the process. Each has a separate index, in which volume ids
+    /// identify mounts: two drivers may use the same id.
+    pub(crate) fn beside(self, beside: &Arc<Beside>) -> Self {
+        let beside = Arc::clone(beside);
+        beside.add(&self.index);
+        Node { beside, ..self }
+    }
+}
+
+/// What the drivers of a process share.
+#[derive(Default)]
+pub(crate) struct Beside {
+    /// Held while a mount is attached.
+    placing: Mutex<()>,
+    indexes: Mutex<Vec<Weak<MountIndex>>>,
+}
+
+impl Beside {
+    fn add(&self, index: &Arc<MountIndex>) {
+        let mut indexes = self.indexes.lock().unwrap_or_else(PoisonError::into_inner);
+        indexes.retain(|index| index.strong_count() > 0);
+        indexes.push(Arc::downgrade(index));
+    }
+
+    /// Whether any driver has noted a mount of the device.
+    fn is_noted(&self, dev: Dev) -> bool {
+        let indexes = self.indexes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut live = indexes.iter().filter_map(Weak::upgrade);
+        live.any(|index| index.has(dev))
     }
 }

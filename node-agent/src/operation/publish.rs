@@ -4,6 +4,8 @@
 //! swapped between check and action. The clone is made private and gets its flags before it becomes
 //! visible.
 
+mod target;
+
 use std::path::{Path, PathBuf};
 
 use belay_contract::publish_context::says_read_only;
@@ -11,18 +13,14 @@ use belay_server::call::Failure;
 use belay_server::request::{Access, Publish};
 
 use super::Node;
-use super::context::{Context, operation};
-use super::phase::{Operation, Phase, Progress};
+use super::context::Context;
 use super::plan::asked_fs;
 use crate::device::{Intent, Verdict};
 use crate::filesystem::{FsType, parse_flags};
 use crate::kernel::{Cause, Dev, FileKind, Kernel, MountAttrs, Stat};
 use crate::mounts::{block_path, something_else};
-
-/// Permissions of a target directory until the volume's root covers it.
-const TARGET_DIR_MODE: u32 = 0o750;
-/// Permissions of the file that a raw device is bound onto.
-const TARGET_FILE_MODE: u32 = 0o600;
+use crate::work::Phase;
+use target::{make_target, remove_target};
 
 /// Where this run executes: on the event loop, or where it may wait for a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,17 +48,6 @@ pub(crate) enum Published {
 /// `INVALID_ARGUMENT` for a target that is a symlink, or that contains the staging path or is in
 /// it.
 pub(crate) fn publish<K: Kernel>(
-    node: &Node<K>,
-    progress: &Progress,
-    request: &Publish,
-    thread: Thread,
-) -> Result<Published, Failure> {
-    operation(node, progress, Operation::Publish, |cx| {
-        run(cx, request, thread)
-    })
-}
-
-fn run<K: Kernel>(
     cx: &Context<'_, K>,
     request: &Publish,
     thread: Thread,
@@ -77,9 +64,10 @@ fn run<K: Kernel>(
     if thread == Thread::Only && may_wait(cx, request, &source_path, &staged)? {
         return Ok(Published::WantsPool);
     }
-    let Some(device) = cx.mounts().prove(&request.id, &source_path, &staged)? else {
+    let Some(proven) = cx.mounts().prove(&request.id, &source_path, &staged)? else {
         return Err(not_proven(cx, request, &source_path, &staged)?);
     };
+    let device = proven.device;
     let target = cx.mounts().look("target_path", &request.target)?;
     if let Some(stat) = target.filter(|stat| stat.mount_root) {
         cx.mounts().refuse_left_over(
@@ -113,6 +101,10 @@ fn run<K: Kernel>(
         make_target(cx, request, target, staged.kind)
     })?;
     if let Err(failure) = cx.place(&clone, &request.target) {
+        let failure = match cx.mounts().has_lost_name(&source_path, &staged) {
+            Ok(true) => nameless(request, &source_path),
+            _ => failure,
+        };
         let remove = || remove_target(cx, &request.target, staged.kind);
         let is_left = made && cx.phase(Phase::Remove, remove).is_err();
         return Err(match is_left {
@@ -121,6 +113,8 @@ fn run<K: Kernel>(
         });
     }
     cx.index.note(&request.target, &shown, device, &request.id);
+    // Only now: a raw device that is detached by force meanwhile keeps its number.
+    drop(proven.raw);
     Ok(Published::Done)
 }
 
@@ -244,6 +238,16 @@ fn is_replaced<K: Kernel>(
         .is_replaced(&node.kernel, &request.id, behind, may_wait)
 }
 
+/// The kernel does not clone a mount whose root was unlinked.
+fn nameless(request: &Publish, source: &Path) -> Failure {
+    Failure::precondition(format!(
+        "staging_target_path: the name in /dev/belay that volume {} is staged by at {} was \
+         removed; stage the volume again, which restores it",
+        request.id,
+        source.display()
+    ))
+}
+
 fn not_staged(request: &Publish, source: &Path) -> Failure {
     Failure::precondition(format!(
         "staging_target_path: volume {} is not mounted at {}; stage it first",
@@ -341,54 +345,5 @@ fn refuse_second_target<K: Kernel>(
             other.display(),
             request.capability.mode.name()
         ))),
-    }
-}
-
-/// Creates the target if it does not exist; returns whether it did.
-fn make_target<K: Kernel>(
-    node: &Node<K>,
-    request: &Publish,
-    found: Option<Stat>,
-    kind: FileKind,
-) -> Result<bool, Failure> {
-    let path = &request.target;
-    let is_block = kind == FileKind::BlockDevice;
-    match found {
-        Some(stat) if is_block && stat.kind == FileKind::File && stat.bytes == 0 => Ok(false),
-        Some(stat) if !is_block && stat.kind == FileKind::Directory => Ok(false),
-        Some(_) => Err(Failure::precondition(format!(
-            "target_path: {} exists and is not {}; remove it",
-            path.display(),
-            if is_block {
-                "an empty file"
-            } else {
-                "a directory"
-            }
-        ))),
-        None => {
-            let made = if is_block {
-                node.kernel.create_file(path, TARGET_FILE_MODE)
-            } else {
-                node.kernel.mkdir(path, TARGET_DIR_MODE)
-            };
-            made.map(|()| true).map_err(|error| match error.cause() {
-                Cause::Missing => Failure::precondition(format!(
-                    "target_path: the parent of {} does not exist; the caller creates it",
-                    path.display()
-                )),
-                _ => error.into(),
-            })
-        }
-    }
-}
-
-fn remove_target<K: Kernel>(
-    node: &Node<K>,
-    target: &Path,
-    kind: FileKind,
-) -> crate::kernel::Result<()> {
-    match kind {
-        FileKind::BlockDevice => node.kernel.unlink(target),
-        _ => node.kernel.rmdir(target),
     }
 }

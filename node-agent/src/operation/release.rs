@@ -9,10 +9,9 @@ use std::path::PathBuf;
 use belay_server::call::Failure;
 use belay_server::request::{AbsPath, Unstage, VolumeId};
 
-use super::context::{Context, operation};
+use super::context::Context;
 use super::pending::is_wanted;
-use super::phase::{Operation, Progress};
-use super::{Node, unstage};
+use super::unstage;
 use crate::device::Verdict;
 use crate::kernel::Kernel;
 use crate::mounts::{Covered, block_path};
@@ -22,15 +21,7 @@ use crate::mounts::{Covered, block_path};
 ///
 /// # Errors
 /// Those of [`unstage`].
-pub(crate) fn release<K: Kernel>(
-    node: &Node<K>,
-    progress: &Progress,
-    volume: &VolumeId,
-) -> Result<(), Failure> {
-    operation(node, progress, Operation::Unstage, |cx| run(cx, volume))
-}
-
-fn run<K: Kernel>(cx: &Context<'_, K>, volume: &VolumeId) -> Result<(), Failure> {
+pub(crate) fn release<K: Kernel>(cx: &Context<'_, K>, volume: &VolumeId) -> Result<(), Failure> {
     if !is_wanted(cx, volume)? || !cx.sees_all_mounts()? {
         return Ok(());
     }
@@ -52,7 +43,7 @@ fn run<K: Kernel>(cx: &Context<'_, K>, volume: &VolumeId) -> Result<(), Failure>
                 "unstaging {path}: a detach is pending, and the kubelet does not know the volume"
             );
             let id = volume.clone();
-            unstage::run(cx, &Unstage { id, staging })
+            unstage::unstage(cx, &Unstage { id, staging })
         }
         Left::Shown(path) => {
             let shown = path.display();
@@ -78,32 +69,33 @@ enum Left<K: Kernel> {
     Shown(PathBuf),
 }
 
-fn left<K: Kernel>(node: &Node<K>, volume: &VolumeId) -> Result<Left<K>, Failure> {
-    let kernel = &node.kernel;
-    let is_mounted = |dev| node.mounts().is_mounted(dev).unwrap_or(false);
-    let verdict = node.transport.left(kernel, volume, is_mounted)?;
+fn left<K: Kernel>(cx: &Context<'_, K>, volume: &VolumeId) -> Result<Left<K>, Failure> {
+    let kernel = &cx.kernel;
+    let is_mounted = |dev| cx.mounts().is_mounted(dev).unwrap_or(false);
+    let verdict = cx.transport.left(kernel, volume, is_mounted)?;
     let Some(device) = verdict.held().map(|held| held.dev(kernel)).transpose()? else {
         return Ok(Left::Nothing);
     };
-    let mut shown = node.mounts().others(volume, device, &[])?;
-    let mut covered = Covered::new(kernel, &node.transport, volume, device);
+    cx.unmount_orphans(volume, device)?;
+    let mut shown = cx.mounts().others(volume, device, &[])?;
+    let mut covered = Covered::new(kernel, &cx.transport, volume, device);
     let Some(first) = shown.pop() else {
         let nowhere = covered.paths(&[])?.into_iter().next();
         return Ok(nowhere.map_or(Left::Device(verdict), Left::Shown));
     };
-    let Some(kubelet_dir) = &node.kubelet_dir else {
+    let Some(kubelet_dir) = &cx.kubelet_dir else {
         return Ok(Left::Shown(first));
     };
     let all = shown.iter().chain([&first]);
     let Some(staging) = all
         .into_iter()
-        .find_map(|path| kubelet_dir.staging_of(node.transport.driver(), path))
+        .find_map(|path| kubelet_dir.staging_of(cx.transport.driver(), path))
     else {
         return Ok(Left::Shown(first));
     };
     // The kubelet's directory may have two paths on a node, and its mounts appear at both.
     let raw = block_path(&staging);
-    let elsewhere = node.mounts().others(volume, device, &[&staging, &raw])?;
+    let elsewhere = cx.mounts().others(volume, device, &[&staging, &raw])?;
     let covered = covered.paths(&[&staging, &raw])?;
     Ok(match elsewhere.into_iter().chain(covered).next() {
         None => Left::Staged(staging),

@@ -15,11 +15,10 @@ pub(super) use tally::announce;
 use belay_server::call::Failure;
 use belay_server::request::{Access, Stage, VolumeId};
 
-use super::Node;
-use super::context::{Context, operation};
-use super::phase::{Operation, Phase, Progress};
+use super::context::Context;
 use crate::device::{Held, Missing, Purpose, Storage};
 use crate::kernel::{FileKind, Kernel};
+use crate::work::Phase;
 
 /// Whether this run may start mkfs, which has a separate limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,16 +47,13 @@ pub(crate) enum Staged {
 /// volume's file, `ALREADY_EXISTS` if it is staged there in another way, `FAILED_PRECONDITION` if
 /// the content of the device forbids it, `ABORTED` while another operation uses it.
 pub(crate) fn stage<K: Kernel>(
-    node: &Node<K>,
-    progress: &Progress,
+    cx: &Context<'_, K>,
     request: &Stage,
     formatting: Formatting,
 ) -> Result<Staged, Failure> {
-    operation(node, progress, Operation::Stage, |cx| {
-        cx.admit("staging_target_path", &request.staging)?;
-        cx.admit_mounts()?;
-        run(cx, request, formatting).inspect_err(|refusal| cx.free_refused(&request.id, refusal))
-    })
+    cx.admit("staging_target_path", &request.staging)?;
+    cx.admit_mounts()?;
+    run(cx, request, formatting).inspect_err(|refusal| cx.free_refused(&request.id, refusal))
 }
 
 fn run<K: Kernel>(
@@ -101,7 +97,7 @@ fn attach<K: Kernel>(
         if left.is_none() {
             cx.mounts().refuse_stale(volume)?;
         }
-        storage.hold(&cx.kernel, left, purpose)
+        storage.hold(&cx.kernel, left, purpose, &|dev| cx.is_shown(volume, dev))
     })?;
     if let (false, Some(folder)) = (device.is_checked, cx.transport.folder()) {
         tally::openers_unchecked(folder.path());

@@ -5,11 +5,11 @@ use belay_server::health::Complaints;
 use belay_server::request::Stats;
 
 use super::Node;
-use super::context::{Context, operation};
+use super::context::Context;
 use super::health;
-use super::phase::{Operation, Phase, Progress};
 use crate::device::Intent;
 use crate::kernel::{FileKind, Kernel, Stat, Usage};
+use crate::work::Phase;
 
 /// A volume's usage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,14 +32,9 @@ pub(crate) struct VolumeStats {
 /// # Errors
 /// `NOT_FOUND` if the volume is not mounted at that path.
 pub(crate) fn stats<K: Kernel>(
-    node: &Node<K>,
-    progress: &Progress,
+    cx: &Context<'_, K>,
     request: &Stats,
 ) -> Result<VolumeStats, Failure> {
-    operation(node, progress, Operation::Stats, |cx| run(cx, request))
-}
-
-fn run<K: Kernel>(cx: &Context<'_, K>, request: &Stats) -> Result<VolumeStats, Failure> {
     let path = &request.volume_path;
     cx.admit("volume_path", path)?;
     if let Some(staging) = &request.staging {
@@ -63,7 +58,7 @@ fn run<K: Kernel>(cx: &Context<'_, K>, request: &Stats) -> Result<VolumeStats, F
         return device(cx, request, &stat)?.ok_or_else(not_there);
     }
     let device = cx.mounts().prove(&request.id, path, &stat)?;
-    let device = device.ok_or_else(not_there)?;
+    let device = device.ok_or_else(not_there)?.device;
     // Before the usage, which may hang: the hung call has then checked the health.
     let staging = request.staging.as_deref();
     let complaints = health::of_mounted(cx, &request.id, path, &stat, device, staging)?;

@@ -12,10 +12,10 @@ use belay_server::request::VolumeId;
 
 use super::Node;
 use super::context::Context;
-use super::phase::Phase;
 use crate::device::{Folder, Label};
 use crate::kernel::Kernel;
 use crate::mounts::Covered;
+use crate::work::Phase;
 
 impl<K: Kernel> Node<K> {
     /// Removes the names in `/dev` of devices that are detached, which an agent that was killed has

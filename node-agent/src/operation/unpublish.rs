@@ -6,10 +6,10 @@ use belay_server::call::Failure;
 use belay_server::request::Unpublish;
 
 use super::Node;
-use super::context::{Context, operation};
-use super::phase::{Operation, Phase, Progress};
+use super::context::Context;
 use crate::kernel::{Cause, FileKind, Kernel, Stat};
 use crate::mounts::without_links;
+use crate::work::Phase;
 
 /// The maximum number of mounts stacked on one target. We never stack, but another driver may have.
 const STACKED_MAX: u32 = 16;
@@ -19,14 +19,9 @@ const STACKED_MAX: u32 = 16;
 /// # Errors
 /// `FAILED_PRECONDITION` if the mount there is not the volume's, is in use, or hides files.
 pub(crate) fn unpublish<K: Kernel>(
-    node: &Node<K>,
-    progress: &Progress,
+    cx: &Context<'_, K>,
     request: &Unpublish,
 ) -> Result<(), Failure> {
-    operation(node, progress, Operation::Unpublish, |cx| run(cx, request))
-}
-
-fn run<K: Kernel>(cx: &Context<'_, K>, request: &Unpublish) -> Result<(), Failure> {
     let target = &request.target;
     cx.admit("target_path", target)?;
     for unmounted in 0..STACKED_MAX {

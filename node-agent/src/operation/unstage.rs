@@ -10,30 +10,18 @@ use belay_server::call::Failure;
 use belay_server::request::Unstage;
 
 use super::Node;
-use super::context::{Context, operation};
-use super::phase::{Operation, Phase, Progress};
+use super::context::Context;
 use crate::device::{Intent, Verdict};
 use crate::kernel::{Cause, Dev, FileKind, Kernel, Open, Stat};
-use crate::mounts::block_path;
+use crate::mounts::{Covered, block_path};
+use crate::work::Phase;
 
 /// Unstages a volume. Succeeds if nothing is there.
 ///
 /// # Errors
 /// `FAILED_PRECONDITION` while a target is published, a raw device is bound anywhere, or the device
 /// is in use.
-pub(crate) fn unstage<K: Kernel>(
-    node: &Node<K>,
-    progress: &Progress,
-    request: &Unstage,
-) -> Result<(), Failure> {
-    operation(node, progress, Operation::Unstage, |cx| run(cx, request))
-}
-
-/// The work of [`unstage`].
-///
-/// # Errors
-/// Those of [`unstage`].
-pub(super) fn run<K: Kernel>(cx: &Context<'_, K>, request: &Unstage) -> Result<(), Failure> {
+pub(crate) fn unstage<K: Kernel>(cx: &Context<'_, K>, request: &Unstage) -> Result<(), Failure> {
     cx.admit("staging_target_path", &request.staging)?;
     let staging = cx.mounts().look("staging_target_path", &request.staging)?;
     let staging = staging.filter(|stat| stat.mount_root);
@@ -47,7 +35,11 @@ pub(super) fn run<K: Kernel>(cx: &Context<'_, K>, request: &Unstage) -> Result<(
         unstage_device(cx, request, stat)?;
     }
     // Also frees a device that a crash left bound without a mount.
-    cx.detach(&request.id)?;
+    match cx.detach(&request.id) {
+        // An earlier call has unmounted the staging path, and was then refused.
+        Err(_) if cx.unmount_orphans_of(&request.id).unwrap_or(false) => cx.detach(&request.id)?,
+        detached => detached?,
+    }
     let was_mounted = staging.is_some() || device.is_some_and(|stat| stat.mount_root);
     match was_mounted {
         true => Ok(()),
@@ -82,15 +74,7 @@ fn unstage_mount<K: Kernel>(
             Err(_) => Ok(()),
         }
     })?;
-    cx.umount(staging).map_err(|error| match error.cause() {
-        Cause::Busy => Failure::precondition(format!(
-            "staging_target_path: {} is in use ({})",
-            staging.display(),
-            error.errno_name()
-        )),
-        _ => error.into(),
-    })?;
-    cx.index.forget(staging);
+    umount(cx, staging)?;
     // Only now, since the staging mount claims the device as well.
     if cx.phase(Phase::Check, || device.is_claimed(&cx.kernel))? {
         return Err(Failure::precondition(format!(
@@ -104,6 +88,19 @@ fn unstage_mount<K: Kernel>(
     Ok(())
 }
 
+fn umount<K: Kernel>(cx: &Context<'_, K>, path: &Path) -> Result<(), Failure> {
+    cx.umount(path).map_err(|error| match error.cause() {
+        Cause::Busy => Failure::precondition(format!(
+            "staging_target_path: {} is in use ({})",
+            path.display(),
+            error.errno_name()
+        )),
+        _ => error.into(),
+    })?;
+    cx.index.forget(path);
+    Ok(())
+}
+
 /// The mounted filesystem's disk was removed: it cannot be read, written, thawed or claimed.
 fn unmount_removed<K: Kernel>(
     cx: &Context<'_, K>,
@@ -111,9 +108,7 @@ fn unmount_removed<K: Kernel>(
     dev: Dev,
 ) -> Result<(), Failure> {
     refuse_published(cx, request, dev)?;
-    cx.umount(&request.staging)?;
-    cx.index.forget(&request.staging);
-    Ok(())
+    umount(cx, &request.staging)
 }
 
 fn unstage_device<K: Kernel>(
@@ -136,21 +131,22 @@ fn unstage_device<K: Kernel>(
             )));
         }
         match verdict.held() {
-            Some(_) => refuse_published(cx, request, dev)?,
+            Some(_) => unless_orphans(cx, request, dev, || refuse_published(cx, request, dev))?,
             None => refuse_left_targets(cx, request, dev)?,
         }
         if matches!(verdict, Verdict::Stale(_)) {
             // If its file is missing, only this bind lets a retry find the device.
-            cx.mounts().refuse_shown(&request.id, dev, &[&path])?;
+            let refuse = || cx.mounts().refuse_shown(&request.id, dev, &[&path]);
+            unless_orphans(cx, request, dev, refuse)?;
         }
         let Some(device) = verdict.into_held() else {
             cx.unmount_left(&request.id, &path, stat)?;
             return remove_file(cx, &path);
         };
-        cx.umount(&path)?;
-        cx.index.forget(&path);
+        umount(cx, &path)?;
         cx.phase(Phase::Detach, || {
-            cx.mounts().refuse_shown(&request.id, dev, &[])
+            let refuse = || cx.mounts().refuse_shown(&request.id, dev, &[]);
+            unless_orphans(cx, request, dev, refuse)
         })?;
         cx.release_raw(&request.id, device)?;
     }
@@ -172,6 +168,20 @@ fn remove_file<K: Kernel>(cx: &Context<'_, K>, path: &Path) -> Result<(), Failur
     }
 }
 
+/// Repeats a check that refuses mounts of a raw device after unmounting those of pods that no
+/// longer exist.
+fn unless_orphans<K: Kernel>(
+    cx: &Context<'_, K>,
+    request: &Unstage,
+    dev: Dev,
+    refuse: impl Fn() -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    match refuse() {
+        Err(_) if cx.unmount_orphans(&request.id, dev)? => refuse(),
+        checked => checked,
+    }
+}
+
 fn refuse_published<K: Kernel>(node: &Node<K>, request: &Unstage, dev: Dev) -> Result<(), Failure> {
     match targets(node, request, dev)?.first() {
         None => Ok(()),
@@ -180,21 +190,19 @@ fn refuse_published<K: Kernel>(node: &Node<K>, request: &Unstage, dev: Dev) -> R
 }
 
 /// [`refuse_published`] for a raw device that is no longer the volume's: its number may be another
-/// volume's now, so only targets whose bind names this volume count.
+/// volume's now, so only binds that name this volume count. Those that the kubelet has made are in
+/// the mount table alone; while one is there, the index keeps the number from other volumes.
 fn refuse_left_targets<K: Kernel>(
     node: &Node<K>,
     request: &Unstage,
     dev: Dev,
 ) -> Result<(), Failure> {
-    for target in targets(node, request, dev)? {
-        let Some(stat) = node.kernel.look(&target)? else {
-            continue;
-        };
-        if node.mounts().is_labelled(&request.id, &target, &stat)? {
-            return Err(still_published(request, &target));
-        }
+    let device = block_path(&request.staging);
+    let mut shown = Covered::new(&node.kernel, &node.transport, &request.id, dev);
+    match shown.named(&[&device])?.first() {
+        None => Ok(()),
+        Some(target) => Err(still_published(request, target)),
     }
-    Ok(())
 }
 
 fn targets<K: Kernel>(

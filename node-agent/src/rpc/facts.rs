@@ -6,29 +6,21 @@ use std::sync::{Arc, Mutex, PoisonError};
 use belay_contract::reason::Reporter;
 use belay_server::call::Rpc;
 use belay_server::facts::{Facts, Known, Measuring, Space};
-use belay_server::work::{Jobs, Ticket};
+use belay_server::work::Key;
 
-use super::{NodeService, reads};
+use super::NodeService;
+use super::jobs::Done;
 use crate::kernel::Kernel;
-use crate::operation;
-use crate::operation::phase::Progress;
-use crate::pool::Lane;
+use crate::operation::{self, Node};
+use crate::work::Class;
 
-/// The filesystem of the backing files.
+/// The filesystem of the backing files, as last measured.
+#[derive(Default)]
 pub(super) struct Storage {
-    /// One measurement at a time.
-    measuring: Jobs<Option<Space>>,
     last: Mutex<Option<Space>>,
 }
 
 impl Storage {
-    pub(super) fn new() -> Self {
-        Storage {
-            measuring: Jobs::new(reads::DEADLINE),
-            last: Mutex::default(),
-        }
-    }
-
     /// Sets the values for the pages.
     pub(super) fn keep(&self, space: Space) {
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(space);
@@ -56,15 +48,10 @@ impl<K: Kernel> Facts for NodeService<K> {
         Box::pin(async move {
             // A driver that is not up, and a disk that does not answer, are reported elsewhere: by
             // readiness, and as a hung operation.
-            let Ok(node) = self.node() else { return };
-            let pool = Arc::clone(&self.pool);
-            let job = |ticket: Ticket| async move {
-                let work = move |_: &Progress| operation::space(&node);
-                pool.run(&ticket, Lane::Read, work).await
-            };
-            let rpc = Rpc::NodeGetStorageHealth;
-            let measured = self.storage.measuring.run("space", rpc, 0, job).await;
-            if let Ok(Some(space)) = measured {
+            let key = Key::new(Class::Storage, "space");
+            let call = (Rpc::NodeGetStorageHealth, 0);
+            let work = |node: &Node<K>| operation::space(node).map(Done::Space);
+            if let Ok(Done::Space(Some(space))) = self.query(key, call, work).await {
                 self.storage.keep(space);
             }
         })

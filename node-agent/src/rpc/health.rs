@@ -1,38 +1,16 @@
 //! The two health calls. Repeated calls share one thread.
 
-use std::sync::Arc;
-
 use belay_proto::csi::v1 as csi;
 use belay_server::call::{Failure, Kind, Rpc};
 use belay_server::health::Complaints;
-use belay_server::request::{NodeVolumeHealth, StorageHealth, VolumeId};
-use belay_server::work::{JobView, Jobs, Ticket};
+use belay_server::request::{NodeVolumeHealth, StorageHealth};
+use belay_server::work::Key;
 
+use super::jobs::{Done, mixed_up};
 use super::{NodeService, encode, reads};
 use crate::kernel::Kernel;
-use crate::operation::phase::Progress;
-use crate::operation::{self, StorageComplaint};
-use crate::pool::Lane;
-
-/// The running health checks.
-pub(super) struct Looks {
-    volumes: Jobs<Complaints>,
-    storage: Jobs<Vec<StorageComplaint>>,
-}
-
-impl Looks {
-    pub(super) fn new() -> Self {
-        Looks {
-            volumes: Jobs::new(reads::DEADLINE),
-            storage: Jobs::new(reads::DEADLINE),
-        }
-    }
-
-    /// A hung health check of this volume.
-    pub(super) fn hung(&self, id: &VolumeId) -> Option<JobView> {
-        self.volumes.hung(|key| reads::concerns(key, id))
-    }
-}
+use crate::operation::{self, Context};
+use crate::work::{Class, Operation};
 
 impl<K: Kernel> NodeService<K> {
     /// The health of one volume.
@@ -55,20 +33,18 @@ impl<K: Kernel> NodeService<K> {
     async fn look_into(&self, request: NodeVolumeHealth) -> Result<Complaints, Failure> {
         let id = request.id.clone();
         let paths = (&request.staging, &request.target);
-        let key = reads::key(&id, format_args!("{paths:?}"));
-        let (node, pool) = (self.node()?, Arc::clone(&self.pool));
-        let look = |ticket: Ticket| async move {
-            let look = move |progress: &Progress| operation::health(&node, progress, &request);
-            pool.run(&ticket, Lane::Read, look).await
-        };
-        let rpc = Rpc::NodeGetVolumeHealth;
-        match self.looks.volumes.run(&key, rpc, 0, look).await {
+        let key = Key::new(Class::Health, id.as_str()).at(format_args!("{paths:?}"));
+        let call = (Rpc::NodeGetVolumeHealth, 0);
+        let look = move |cx: &Context<'_, K>| operation::health(cx, &request).map(Done::Health);
+        match self.run(key, call, Operation::Health, look).await {
+            Ok(Done::Health(complaints)) => Ok(complaints),
+            Ok(_) => Err(mixed_up()),
             // The hung call may be this one, which now has its answer.
             Err(failure) if failure.kind == Kind::Timeout => {
                 let hung = self.hung(&id).ok_or(failure)?;
                 Ok(reads::complaints(&hung))
             }
-            complaints => complaints,
+            Err(failure) => Err(failure),
         }
     }
 
@@ -78,20 +54,19 @@ impl<K: Kernel> NodeService<K> {
         message: csi::NodeGetStorageHealthRequest,
     ) -> Result<csi::NodeGetStorageHealthResponse, Failure> {
         StorageHealth::try_from(message)?;
-        let (node, pool) = (self.node()?, Arc::clone(&self.pool));
-        let look = |ticket: Ticket| async move {
-            let look = move |progress: &Progress| operation::storage_health(&node, progress);
-            pool.run(&ticket, Lane::Read, look).await
-        };
-        let rpc = Rpc::NodeGetStorageHealth;
-        let looked = self.looks.storage.run("storage", rpc, 0, look).await;
-        let mut complaints = match looked {
+        let key = Key::new(Class::Storage, "storage");
+        let call = (Rpc::NodeGetStorageHealth, 0);
+        let look = |cx: &Context<'_, K>| operation::storage_health(cx).map(Done::Storage);
+        let mut complaints = match self.run(key, call, Operation::StorageHealth, look).await {
+            Ok(Done::Storage(complaints)) => complaints,
+            Ok(_) => return Err(mixed_up()),
             Err(failure) if failure.kind == Kind::Timeout => {
                 vec![operation::storage_hangs(&failure.message)]
             }
-            complaints => complaints?,
+            Err(failure) => return Err(failure),
         };
-        complaints.extend(operation::volumes_hang(self.changes.hung_count()));
+        let hung = self.jobs.hung_count(Class::Change);
+        complaints.extend(operation::volumes_hang(hung));
         Ok(encode::storage(complaints))
     }
 }

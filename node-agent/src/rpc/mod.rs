@@ -4,6 +4,7 @@
 mod encode;
 mod facts;
 mod health;
+mod jobs;
 mod late;
 mod node;
 mod reads;

@@ -7,33 +7,28 @@ use belay_contract::drivers::Profile;
 use belay_proto::csi::v1 as csi;
 use belay_server::call::{Failure, Kind, Rpc, answer};
 use belay_server::request::{NodeExpand, Publish, Stage, Stats, Unpublish, Unstage, VolumeId};
-use belay_server::work::{CHANGE_DEADLINE, JobView, Jobs, Ticket, fingerprint};
+use belay_server::work::{Key, Ticket, fingerprint};
 use tonic::{Request, Response, Status};
 
 use super::encode;
 use super::facts::Storage;
-use super::health::Looks;
+use super::jobs::{Done, Table, change, mixed_up};
 use super::late::Late;
 use super::reads::Reads;
 use super::staging::stage_when_there;
 use super::volumes::Volumes;
 use crate::kernel::Kernel;
-use crate::operation::phase::Progress;
-use crate::operation::{self, Node, Published, Thread, VolumeStats};
-use crate::pool::{Lane, Pool};
+use crate::operation::{self, Context, Node, Published, Thread, VolumeStats};
+use crate::work::{Class, Operation, Pool, Progress};
 
 /// The CSI Node service.
 pub(crate) struct NodeService<K: Kernel> {
     pub(super) node: Late<K>,
     pub(super) pool: Arc<Pool>,
-    /// One job per volume; its value is the size in bytes that an expansion returns.
-    pub(super) changes: Jobs<u64>,
+    pub(super) jobs: Table,
     reads: Reads,
-    pub(super) looks: Looks,
     pub(super) volumes: Volumes,
     pub(super) storage: Storage,
-    /// Checks whether a detach is pending for a volume.
-    wishes: Jobs<bool>,
     /// Not known before the driver has come up, where it is read from the cloud.
     info: OnceLock<csi::NodeGetInfoResponse>,
     capabilities: csi::NodeGetCapabilitiesResponse,
@@ -55,12 +50,10 @@ impl<K: Kernel> NodeService<K> {
         NodeService {
             node: Late::new(why),
             pool,
-            changes: Jobs::new(CHANGE_DEADLINE),
-            reads: Reads::new(),
-            looks: Looks::new(),
+            jobs: Table::default(),
+            reads: Reads::default(),
             volumes: Volumes::default(),
-            storage: Storage::new(),
-            wishes: Jobs::new(super::reads::DEADLINE),
+            storage: Storage::default(),
             info: OnceLock::new(),
             capabilities: encode::capabilities(profile),
         }
@@ -75,28 +68,17 @@ impl<K: Kernel> NodeService<K> {
         });
     }
 
-    /// The hung job of this volume, if any. Queries no disk.
-    pub(super) fn hung(&self, id: &VolumeId) -> Option<JobView> {
-        let change = self.changes.view(id.as_str());
-        let change = change.filter(|look| look.is_hung);
-        let read = || self.reads.hung(id).or_else(|| self.looks.hung(id));
-        change.or_else(read)
-    }
-
-    /// Runs `work` as the volume's job, on the pool.
+    /// Runs an operation that changes the volume.
     async fn change(
         &self,
-        rpc: Rpc,
+        (rpc, operation): (Rpc, Operation),
         id: &VolumeId,
         fingerprint: u64,
-        work: impl FnOnce(&Node<K>, &Progress) -> Result<u64, Failure> + Send + 'static,
-    ) -> Result<u64, Failure> {
-        let (node, pool) = (self.node()?, Arc::clone(&self.pool));
-        let job = |ticket: Ticket| async move {
-            let work = move |progress: &Progress| work(&node, progress);
-            pool.run(&ticket, Lane::Change, work).await
-        };
-        self.changes.run(id.as_str(), rpc, fingerprint, job).await
+        work: impl FnOnce(&Context<'_, K>) -> Result<(), Failure> + Send + 'static,
+    ) -> Result<(), Failure> {
+        let work = move |cx: &Context<'_, K>| work(cx).map(|()| Done::Changed);
+        let done = self.run(change(id), (rpc, fingerprint), operation, work);
+        done.await.map(drop)
     }
 
     async fn stage(&self, stage: Stage) -> Result<(), Failure> {
@@ -111,10 +93,10 @@ impl<K: Kernel> NodeService<K> {
         let (node, pool) = (self.node()?, Arc::clone(&self.pool));
         let job = |ticket: Ticket| async move {
             stage_when_there(&ticket, &pool, &node, stage).await?;
-            Ok(0)
+            Ok(Done::Changed)
         };
         let rpc = Rpc::NodeStageVolume;
-        self.changes.run(id.as_str(), rpc, mark, job).await?;
+        self.jobs.run(change(&id), rpc, mark, job).await?;
         self.volumes.staged(&id);
         Ok(())
     }
@@ -132,37 +114,35 @@ impl<K: Kernel> NodeService<K> {
         let id = publish.id.clone();
         let (node, pool) = (self.node()?, Arc::clone(&self.pool));
         let job = |ticket: Ticket| async move {
+            let run = move |progress: &Progress, thread| {
+                operation::run(&node, progress, Operation::Publish, |cx| {
+                    operation::publish(cx, &publish, thread)
+                })
+            };
             // Usually it queries no disk, and a thread would cost more than the work.
-            let unseen = Progress::default();
-            let published = operation::publish(&node, &unseen, &publish, Thread::Only)?;
-            if published == Published::WantsPool {
-                let work = move |progress: &Progress| {
-                    operation::publish(&node, progress, &publish, Thread::Pool)
-                };
-                pool.run(&ticket, Lane::Change, work).await?;
+            if run(&Progress::default(), Thread::Only)? == Published::WantsPool {
+                let work = move |progress: &Progress| run(progress, Thread::Pool);
+                pool.run(&ticket, Class::Change.lane(), work).await?;
             }
-            Ok(0)
+            Ok(Done::Changed)
         };
         let rpc = Rpc::NodePublishVolume;
-        self.changes.run(id.as_str(), rpc, mark, job).await?;
+        self.jobs.run(change(&id), rpc, mark, job).await?;
         Ok(())
     }
 
-    /// Whether a detach is pending for the volume, according to its file. Not a job of the volume,
-    /// since a call of the kubelet would then be refused.
+    /// Whether a detach is pending for the volume, according to its file.
     ///
     /// # Errors
     /// Those of [`operation::is_wanted`].
     pub(crate) async fn is_wanted(&self, id: &VolumeId) -> Result<bool, Failure> {
-        let (node, pool, volume) = (self.node()?, Arc::clone(&self.pool), id.clone());
-        let job = |ticket: Ticket| async move {
-            let work = move |_: &Progress| operation::is_wanted(&node, &volume);
-            pool.run(&ticket, Lane::Read, work).await
-        };
-        let rpc = Rpc::NodeUnstageVolume;
-        self.wishes
-            .run(id.as_str(), rpc, fingerprint(&id), job)
-            .await
+        let (key, volume) = (Key::new(Class::Detach, id.as_str()), id.clone());
+        let call = (Rpc::NodeUnstageVolume, 0);
+        let work = move |node: &Node<K>| operation::is_wanted(node, &volume).map(Done::Wanted);
+        match self.query(key, call, work).await? {
+            Done::Wanted(is_wanted) => Ok(is_wanted),
+            _ => Err(mixed_up()),
+        }
     }
 
     /// Unstages a volume with a pending detach that is unknown to the kubelet.
@@ -172,10 +152,9 @@ impl<K: Kernel> NodeService<K> {
     pub(crate) async fn release(&self, id: VolumeId) -> Result<(), Failure> {
         let mark = fingerprint(&(&id, "release"));
         let volume = id.clone();
-        let work = move |node: &Node<K>, progress: &Progress| {
-            operation::release(node, progress, &volume).map(|()| 0)
-        };
-        self.change(Rpc::NodeUnstageVolume, &id, mark, work).await?;
+        let call = (Rpc::NodeUnstageVolume, Operation::Unstage);
+        let work = move |cx: &Context<'_, K>| operation::release(cx, &volume);
+        self.change(call, &id, mark, work).await?;
         self.reads.forget(&id);
         self.volumes.unstaged(&id);
         Ok(())
@@ -184,10 +163,9 @@ impl<K: Kernel> NodeService<K> {
     async fn unstage(&self, unstage: Unstage) -> Result<(), Failure> {
         let id = unstage.id.clone();
         let mark = fingerprint(&(&unstage.id, &unstage.staging));
-        let work = move |node: &Node<K>, progress: &Progress| {
-            operation::unstage(node, progress, &unstage).map(|()| 0)
-        };
-        self.change(Rpc::NodeUnstageVolume, &id, mark, work).await?;
+        let call = (Rpc::NodeUnstageVolume, Operation::Unstage);
+        let work = move |cx: &Context<'_, K>| operation::unstage(cx, &unstage);
+        self.change(call, &id, mark, work).await?;
         self.reads.forget(&id);
         self.volumes.unstaged(&id);
         Ok(())
@@ -196,11 +174,9 @@ impl<K: Kernel> NodeService<K> {
     async fn unpublish(&self, unpublish: Unpublish) -> Result<(), Failure> {
         let id = unpublish.id.clone();
         let mark = fingerprint(&(&unpublish.id, &unpublish.target));
-        let work = move |node: &Node<K>, progress: &Progress| {
-            operation::unpublish(node, progress, &unpublish).map(|()| 0)
-        };
-        let rpc = Rpc::NodeUnpublishVolume;
-        self.change(rpc, &id, mark, work).await?;
+        let call = (Rpc::NodeUnpublishVolume, Operation::Unpublish);
+        let work = move |cx: &Context<'_, K>| operation::unpublish(cx, &unpublish);
+        self.change(call, &id, mark, work).await?;
         self.reads.forget(&id);
         Ok(())
     }
@@ -213,9 +189,12 @@ impl<K: Kernel> NodeService<K> {
             &expand.staging,
             &expand.range,
         ));
-        let work =
-            move |node: &Node<K>, progress: &Progress| operation::expand(node, progress, &expand);
-        self.change(Rpc::NodeExpandVolume, &id, mark, work).await
+        let call = (Rpc::NodeExpandVolume, mark);
+        let work = move |cx: &Context<'_, K>| operation::expand(cx, &expand).map(Done::Grown);
+        match self.run(change(&id), call, Operation::Expand, work).await? {
+            Done::Grown(bytes) => Ok(bytes),
+            _ => Err(mixed_up()),
+        }
     }
 
     async fn stats(&self, stats: Stats) -> Result<VolumeStats, Failure> {
@@ -223,18 +202,21 @@ impl<K: Kernel> NodeService<K> {
         if let Some(look) = self.hung(&id) {
             return self.reads.last(&id, &path, &look);
         }
-        let (node, pool) = (self.node()?, Arc::clone(&self.pool));
-        let read = |ticket: Ticket| async move {
-            let work = move |progress: &Progress| operation::stats(&node, progress, &stats);
-            pool.run(&ticket, Lane::Read, work).await
-        };
-        match self.reads.stats(&id, &path, read).await {
+        let key = Key::new(Class::Stats, id.as_str()).at(path.display());
+        let call = (Rpc::NodeGetVolumeStats, 0);
+        let read = move |cx: &Context<'_, K>| operation::stats(cx, &stats).map(Done::Stats);
+        match self.run(key, call, Operation::Stats, read).await {
+            Ok(Done::Stats(stats)) => {
+                self.reads.keep(&id, &path, stats.usage);
+                Ok(stats)
+            }
+            Ok(_) => Err(mixed_up()),
             // The hung call may be this one.
             Err(failure) if failure.kind == Kind::Timeout => match self.hung(&id) {
                 Some(look) => self.reads.last(&id, &path, &look),
                 None => Err(failure),
             },
-            stats => stats,
+            Err(failure) => Err(failure),
         }
     }
 }

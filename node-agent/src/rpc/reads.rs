@@ -2,28 +2,24 @@
 //! volume nor stop the kubelet's housekeeping for it.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use belay_contract::reason::volume;
-use belay_server::call::{Failure, Rpc};
+use belay_server::call::Failure;
 use belay_server::health::Complaints;
 use belay_server::request::VolumeId;
-use belay_server::work::{JobView, Jobs, Ticket};
+use belay_server::work::JobView;
 
 use crate::operation::{VolumeStats, VolumeUsage};
 
-/// How long a call may take: the kubelet queries all its volumes once a minute.
-pub(super) const DEADLINE: Duration = Duration::from_secs(10);
 /// The maximum number of volumes with kept results: some MiB at worst, and more than any node has.
 const KEPT_MAX: usize = 16_384;
 
-/// The running calls, and the last results.
+/// The last results.
+#[derive(Default)]
 pub(super) struct Reads {
-    /// Callers that repeat the same call share one thread.
-    asking: Jobs<VolumeStats>,
     answered: Mutex<Answered>,
 }
 
@@ -31,31 +27,8 @@ pub(super) struct Reads {
 type Answered = HashMap<VolumeId, Vec<(PathBuf, Instant, VolumeUsage)>>;
 
 impl Reads {
-    pub(super) fn new() -> Self {
-        Reads {
-            asking: Jobs::new(DEADLINE),
-            answered: Mutex::default(),
-        }
-    }
-
-    /// The usage of the volume at that path, by the job `read`.
-    pub(super) async fn stats<F>(
-        &self,
-        id: &VolumeId,
-        path: &Path,
-        read: impl FnOnce(Ticket) -> F,
-    ) -> Result<VolumeStats, Failure>
-    where
-        F: Future<Output = Result<VolumeStats, Failure>> + Send + 'static,
-    {
-        let key = key(id, path.display());
-        let stats = self.asking.run(&key, Rpc::NodeGetVolumeStats, 0, read);
-        let stats = stats.await?;
-        self.keep(id, path, stats.usage);
-        Ok(stats)
-    }
-
-    fn keep(&self, id: &VolumeId, path: &Path, usage: VolumeUsage) {
+    /// Keeps the result of a call.
+    pub(super) fn keep(&self, id: &VolumeId, path: &Path, usage: VolumeUsage) {
         let mut answered = self.answered();
         if answered.len() >= KEPT_MAX && !answered.contains_key(id) {
             return;
@@ -98,11 +71,6 @@ impl Reads {
         Some((*then, *usage))
     }
 
-    /// A hung call for this volume.
-    pub(super) fn hung(&self, id: &VolumeId) -> Option<JobView> {
-        self.asking.hung(|key| concerns(key, id))
-    }
-
     /// Drops the results of a volume that was unmounted from a path.
     pub(super) fn forget(&self, id: &VolumeId) {
         self.answered().remove(id);
@@ -122,15 +90,4 @@ pub(super) fn complaints(look: &JobView) -> Complaints {
     );
     complaints.add(volume::OPERATION_HUNG, message);
     complaints
-}
-
-/// The key of a call for this volume. Neither an id nor a path contains a NUL.
-pub(super) fn key(id: &VolumeId, what: impl fmt::Display) -> String {
-    format!("{id}\0{what}")
-}
-
-/// Whether the key is of this volume.
-pub(super) fn concerns(key: &str, id: &VolumeId) -> bool {
-    let rest = key.strip_prefix(id.as_str());
-    rest.is_some_and(|rest| rest.starts_with('\0'))
 }

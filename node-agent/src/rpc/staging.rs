@@ -10,9 +10,8 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::kernel::Kernel;
-use crate::operation::phase::Progress;
 use crate::operation::{self, Formatting, Node, Staged};
-use crate::pool::{Lane, Pool};
+use crate::work::{Lane, Operation, Pool, Progress};
 
 /// How long a stage waits for its disk. Less than the caller waits for the answer, which can then
 /// list the disks.
@@ -36,7 +35,11 @@ pub(super) async fn stage_when_there<K: Kernel>(
         // Subscribed before the check, so that no change is missed.
         let arrivals = node.arrivals();
         let (node, stage) = (Arc::clone(node), Arc::clone(&stage));
-        let work = move |progress: &Progress| operation::stage(&node, progress, &stage, formatting);
+        let work = move |progress: &Progress| {
+            operation::run(&node, progress, Operation::Stage, |cx| {
+                operation::stage(cx, &stage, formatting)
+            })
+        };
         match pool.run(ticket, lane, work).await? {
             Staged::Done => return Ok(()),
             Staged::WantsFormat => (lane, formatting) = (Lane::Format, Formatting::Allowed),

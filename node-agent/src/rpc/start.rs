@@ -4,13 +4,12 @@ use std::sync::Arc;
 
 use belay_server::call::{Failure, Rpc};
 use belay_server::request::VolumeId;
-use belay_server::work::{Ticket, fingerprint};
+use belay_server::work::fingerprint;
 
 use super::NodeService;
+use super::jobs::{Done, change};
 use crate::kernel::Kernel;
 use crate::operation::Node;
-use crate::operation::phase::Progress;
-use crate::pool::Lane;
 
 impl<K: Kernel> NodeService<K> {
     /// The driver is ready from now on.
@@ -38,17 +37,13 @@ impl<K: Kernel> NodeService<K> {
     /// # Errors
     /// Those of [`Node::free_remnant`].
     pub(crate) async fn free_remnant(&self, number: u32, id: VolumeId) -> Result<bool, Failure> {
-        if self.changes.view(id.as_str()).is_some() {
+        if self.jobs.view(&change(&id)).is_some() {
             return Ok(false);
         }
-        let (node, pool, volume) = (self.node()?, Arc::clone(&self.pool), id.clone());
-        let job = |ticket: Ticket| async move {
-            let work = move |_: &Progress| node.free_remnant(number, &volume).map(u64::from);
-            pool.run(&ticket, Lane::Change, work).await
-        };
-        let mark = fingerprint(&(&id, "remnant"));
-        let rpc = Rpc::NodeUnstageVolume;
-        let freed = self.changes.run(id.as_str(), rpc, mark, job).await?;
-        Ok(freed > 0)
+        let call = (Rpc::NodeUnstageVolume, fingerprint(&(&id, "remnant")));
+        let key = change(&id);
+        let work = move |node: &Node<K>| node.free_remnant(number, &id).map(Done::Freed);
+        let done = self.query(key, call, work).await?;
+        Ok(matches!(done, Done::Freed(true)))
     }
 }

@@ -3,7 +3,7 @@
 //! Must not print a request: it may contain secrets.
 
 use super::refusals::{Refusal, Refusals};
-use super::{Failure, Record, Rpc, start_of, status};
+use super::{Callers, Failure, Record, Rpc, Stranger, start_of, status};
 use belay_proto::code::name as code_name;
 use futures_util::FutureExt as _;
 use http::{Request, Response};
@@ -35,6 +35,7 @@ pub struct CallLayer {
     durations: Durations,
     running: Arc<watch::Sender<()>>,
     refusals: Refusals,
+    callers: Callers,
 }
 
 impl CallLayer {
@@ -45,7 +46,19 @@ impl CallLayer {
             durations: Durations::new(driver),
             running: Arc::default(),
             refusals: Refusals::default(),
+            callers: Callers::default(),
         }
+    }
+
+    /// Serves these callers only.
+    pub(crate) fn only_for(mut self, callers: Callers) -> Self {
+        self.callers = callers;
+        self
+    }
+
+    /// Who may call.
+    pub(crate) fn callers(&self) -> &Callers {
+        &self.callers
     }
 
     /// Of another driver of the same server: calls are measured separately, and all of them delay
@@ -105,13 +118,19 @@ where
         // The connection has created one already, to detect when the request has arrived.
         let extensions = request.extensions_mut();
         let record = extensions.get_or_insert_default::<Record>().clone();
+        let stranger = extensions.remove::<Stranger>();
         let call = Call::begin(request.uri().path(), record, &self.layer);
         let running = self.layer.running.subscribe();
         // The clone is the one that has not been asked whether it is ready.
         let clone = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, clone);
         Box::pin(async move {
-            let work = async move { inner.call(request).await };
+            let work = async move {
+                match stranger {
+                    None => inner.call(request).await,
+                    Some(stranger) => Ok(stranger.status().into_http()),
+                }
+            };
             let work = AssertUnwindSafe(work)
                 .catch_unwind()
                 .instrument(call.span());

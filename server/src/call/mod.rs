@@ -2,6 +2,7 @@
 //! individual calls mean, nor sockets.
 
 mod answer;
+mod callers;
 mod codes;
 mod failure;
 mod layer;
@@ -11,6 +12,8 @@ mod subject;
 
 pub use answer::answer;
 pub(crate) use answer::{Record, start_of, status};
+pub use callers::Callers;
+pub(crate) use callers::Stranger;
 pub use codes::code;
 pub use failure::{Certainty, Failure, Kind};
 pub(crate) use layer::DURATION;

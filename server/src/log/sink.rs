@@ -8,7 +8,7 @@ use rustix::io::{Errno, ReadWriteFlags, pwritev2, write};
 use rustix::net::{SendFlags, send};
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tracing_subscriber::fmt::format::Writer;
@@ -35,6 +35,9 @@ const HERE: u64 = u64::MAX;
 
 /// Lines dropped since the start.
 static DROPPED: AtomicU64 = AtomicU64::new(0);
+
+/// The report of dropped lines is a JSON object, as the lines around it.
+static IN_JSON: AtomicBool = AtomicBool::new(false);
 
 /// There is one standard error.
 static STDERR: Mutex<Option<Sink<io::Stderr>>> = Mutex::new(None);
@@ -63,6 +66,11 @@ pub(super) fn flush() {
     if let Some(queue) = queue {
         queue.drain(FLUSH_TIMEOUT);
     }
+}
+
+/// To be called before the first line, if lines are JSON objects.
+pub(super) fn report_in_json() {
+    IN_JSON.store(true, Ordering::Relaxed);
 }
 
 /// Lines dropped so far.
@@ -138,7 +146,7 @@ impl<F: AsFd> Sink<F> {
             return false;
         }
         if self.missed > 0 {
-            let report = report(self.missed);
+            let report = report(self.missed, IN_JSON.load(Ordering::Relaxed));
             if !self.try_line(report.as_bytes()) {
                 return false;
             }
@@ -211,13 +219,19 @@ impl Sink<io::Stderr> {
 }
 
 /// In the format of the lines around it.
-fn report(missed: u64) -> String {
-    let mut line = String::new();
-    if SystemTime.format_time(&mut Writer::new(&mut line)).is_err() {
+fn report(missed: u64, in_json: bool) -> String {
+    let mut time = String::new();
+    if SystemTime.format_time(&mut Writer::new(&mut time)).is_err() {
         // A line without a timestamp is better than none.
-        line.clear();
+        time.clear();
     }
-    line + &format!("  WARN {missed} log lines were dropped, because stderr was not read in time\n")
+    let message = format!("{missed} log lines were dropped, because stderr was not read in time");
+    match in_json {
+        false => format!("{time}  WARN {message}\n"),
+        true => {
+            format!("{{\"timestamp\":\"{time}\",\"level\":\"WARN\",\"message\":\"{message}\"}}\n")
+        }
+    }
 }
 
 /// Bytes queued for the thread that writes them.
@@ -358,6 +372,15 @@ mod tests {
         let (mut reader, writer) = UnixStream::pair().unwrap();
         reader.set_nonblocking(true).unwrap();
         expect_whole_lines_and_a_count(Sink::new(writer), &mut reader);
+    }
+
+    #[test]
+    fn the_count_in_json_is_an_object_like_the_lines_around_it() {
+        let line: serde_json::Value = serde_json::from_str(&report(2, true)).unwrap();
+        assert_eq!(line["level"], "WARN");
+        let message = line["message"].as_str().unwrap();
+        assert!(message.starts_with("2 log lines were dropped"), "{message}");
+        assert!(line["timestamp"].as_str().unwrap().ends_with('Z'));
     }
 
     #[test]

@@ -4,6 +4,7 @@
 use crate::call::Failure;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
+use std::sync::Arc;
 
 /// Largest map, in bytes of all keys and values (CSI 1.13, "Size Limits").
 pub const MAP_BYTES_MAX: usize = 4096;
@@ -38,13 +39,14 @@ impl Context {
     }
 }
 
-/// Credentials of a request. Cannot be printed, only read by key.
-#[derive(Clone, Default)]
-pub struct Secrets(BTreeMap<String, String>);
+/// Credentials of a request. Cannot be printed, only read by key. Clones share the map; the order
+/// means nothing, it makes them the key of a map.
+#[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Secrets(Arc<BTreeMap<String, String>>);
 
 impl Secrets {
     pub(super) fn new(entries: HashMap<String, String>) -> Result<Self, Failure> {
-        bounded("secrets", entries).map(Self)
+        bounded("secrets", entries).map(Arc::new).map(Self)
     }
 
     /// The secret behind `key`.

@@ -114,6 +114,8 @@ fn agreeing(capabilities: Vec<Capability>) -> Result<Vec<Capability>, Failure> {
 pub struct DeleteVolume {
     /// The volume.
     pub id: VolumeId,
+    /// Credentials.
+    pub secrets: Secrets,
 }
 
 impl TryFrom<csi::DeleteVolumeRequest> for DeleteVolume {
@@ -122,6 +124,7 @@ impl TryFrom<csi::DeleteVolumeRequest> for DeleteVolume {
     fn try_from(request: csi::DeleteVolumeRequest) -> Result<Self, Failure> {
         Ok(Self {
             id: VolumeId::new(request.volume_id)?,
+            secrets: Secrets::new(request.secrets)?,
         })
     }
 }
@@ -156,6 +159,8 @@ pub struct ControllerPublish {
     pub read_only: bool,
     /// As `CreateVolume` returned it, or as an administrator wrote it.
     pub volume_context: Context,
+    /// Credentials.
+    pub secrets: Secrets,
 }
 
 impl TryFrom<csi::ControllerPublishVolumeRequest> for ControllerPublish {
@@ -168,6 +173,7 @@ impl TryFrom<csi::ControllerPublishVolumeRequest> for ControllerPublish {
             capability: Capability::required("volume_capability", request.volume_capability)?,
             read_only: request.readonly,
             volume_context: Context::new("volume_context", request.volume_context)?,
+            secrets: Secrets::new(request.secrets)?,
         })
     }
 }
@@ -179,15 +185,19 @@ pub struct ControllerUnpublish {
     pub id: VolumeId,
     /// The node; none = all nodes.
     pub node: Option<NodeId>,
+    /// Credentials.
+    pub secrets: Secrets,
 }
 
 impl TryFrom<csi::ControllerUnpublishVolumeRequest> for ControllerUnpublish {
     type Error = Failure;
 
     fn try_from(request: csi::ControllerUnpublishVolumeRequest) -> Result<Self, Failure> {
-        let id = VolumeId::new(request.volume_id)?;
-        let node = given(request.node_id).map(NodeId::new).transpose()?;
-        Ok(Self { id, node })
+        Ok(Self {
+            id: VolumeId::new(request.volume_id)?,
+            node: given(request.node_id).map(NodeId::new).transpose()?,
+            secrets: Secrets::new(request.secrets)?,
+        })
     }
 }
 
@@ -204,6 +214,8 @@ pub struct ValidateCapabilities {
     pub parameters: Context,
     /// To be compared with the volume's.
     pub mutable_parameters: Context,
+    /// Credentials.
+    pub secrets: Secrets,
 }
 
 impl TryFrom<csi::ValidateVolumeCapabilitiesRequest> for ValidateCapabilities {
@@ -216,6 +228,7 @@ impl TryFrom<csi::ValidateVolumeCapabilitiesRequest> for ValidateCapabilities {
             volume_context: Context::new("volume_context", request.volume_context)?,
             parameters: Context::new("parameters", request.parameters)?,
             mutable_parameters: Context::new("mutable_parameters", request.mutable_parameters)?,
+            secrets: Secrets::new(request.secrets)?,
         })
     }
 }
@@ -273,6 +286,8 @@ pub struct ControllerExpand {
     pub range: CapacityRange,
     /// The use of the volume; none = unknown.
     pub capability: Option<Capability>,
+    /// Credentials.
+    pub secrets: Secrets,
 }
 
 impl TryFrom<csi::ControllerExpandVolumeRequest> for ControllerExpand {
@@ -290,6 +305,7 @@ impl TryFrom<csi::ControllerExpandVolumeRequest> for ControllerExpand {
             id,
             range: range.try_into()?,
             capability: Capability::optional("volume_capability", request.volume_capability)?,
+            secrets: Secrets::new(request.secrets)?,
         })
     }
 }

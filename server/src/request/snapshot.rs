@@ -38,6 +38,8 @@ impl TryFrom<csi::CreateSnapshotRequest> for CreateSnapshot {
 pub struct DeleteSnapshot {
     /// The snapshot.
     pub id: SnapshotId,
+    /// Credentials.
+    pub secrets: Secrets,
 }
 
 impl TryFrom<csi::DeleteSnapshotRequest> for DeleteSnapshot {
@@ -46,6 +48,7 @@ impl TryFrom<csi::DeleteSnapshotRequest> for DeleteSnapshot {
     fn try_from(request: csi::DeleteSnapshotRequest) -> Result<Self, Failure> {
         Ok(Self {
             id: SnapshotId::new(request.snapshot_id)?,
+            secrets: Secrets::new(request.secrets)?,
         })
     }
 }
@@ -55,6 +58,8 @@ impl TryFrom<csi::DeleteSnapshotRequest> for DeleteSnapshot {
 pub struct GetSnapshot {
     /// The snapshot.
     pub id: SnapshotId,
+    /// Credentials.
+    pub secrets: Secrets,
 }
 
 impl TryFrom<csi::GetSnapshotRequest> for GetSnapshot {
@@ -63,6 +68,7 @@ impl TryFrom<csi::GetSnapshotRequest> for GetSnapshot {
     fn try_from(request: csi::GetSnapshotRequest) -> Result<Self, Failure> {
         Ok(Self {
             id: SnapshotId::new(request.snapshot_id)?,
+            secrets: Secrets::new(request.secrets)?,
         })
     }
 }
@@ -78,6 +84,8 @@ pub struct ListSnapshots {
     pub source: Option<VolumeId>,
     /// Only this snapshot; none = all.
     pub id: Option<SnapshotId>,
+    /// Credentials.
+    pub secrets: Secrets,
 }
 
 impl TryFrom<csi::ListSnapshotsRequest> for ListSnapshots {
@@ -95,6 +103,7 @@ impl TryFrom<csi::ListSnapshotsRequest> for ListSnapshots {
             id: given(request.snapshot_id)
                 .map(SnapshotId::new)
                 .transpose()?,
+            secrets: Secrets::new(request.secrets)?,
         })
     }
 }

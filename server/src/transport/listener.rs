@@ -3,7 +3,7 @@
 
 use super::acceptor::{Acceptor, Connection};
 use super::authority::SanitizedAuthority;
-use crate::call::{CallLayer, CallService};
+use crate::call::{CallLayer, CallService, Callers};
 use http::Request;
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
@@ -44,6 +44,7 @@ pub(crate) struct Server {
     /// Every connection has a receiver, which counts the connections.
     ending: watch::Sender<()>,
     connections_max: usize,
+    callers: Callers,
 }
 
 impl Server {
@@ -59,6 +60,7 @@ impl Server {
             http2,
             ending: watch::Sender::new(()),
             connections_max,
+            callers: layer.callers().clone(),
         }
     }
 
@@ -75,9 +77,13 @@ impl Server {
     fn begin(&self, stream: UnixStream, slot: Connection) {
         let inner = TowerToHyperService::new(self.service.clone());
         let calls = slot.calls();
+        let stranger = self.callers.stranger(|| stream.peer_cred());
         let service = service_fn(move |mut request: Request<Incoming>| {
             let call = calls.begin();
             request.extensions_mut().insert(call.record());
+            if let Some(stranger) = &stranger {
+                request.extensions_mut().insert(stranger.clone());
+            }
             let answer = inner.call(request);
             async move {
                 let answer = answer.await;

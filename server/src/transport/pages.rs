@@ -1,5 +1,5 @@
-//! What people, Prometheus and the kubelet's probes read: GET /, /metrics, /healthz, /readyz and
-//! /livez over HTTP/1. Changes nothing.
+//! What people, tools, Prometheus and the kubelet's probes read: GET /, /jobs, /metrics, /healthz,
+//! /readyz and /livez over HTTP/1. Changes nothing.
 
 use super::acceptor::{Acceptor, Connection};
 use crate::facts::AllFacts;
@@ -73,6 +73,8 @@ pub(crate) struct Shown {
     pub(crate) facts: AllFacts,
     /// Makes the status page. Must not wait.
     pub(crate) status: Arc<dyn Fn(&State) -> String + Send + Sync>,
+    /// Lists the operations in progress. Must not wait.
+    pub(crate) jobs: fn() -> String,
 }
 
 impl fmt::Debug for Shown {
@@ -263,6 +265,7 @@ async fn page(method: &Method, path: &str, content: &Content) -> Response<Full<B
             shown.facts.refresh().await;
             text(StatusCode::OK, PROMETHEUS_TEXT, metrics.render())
         }
+        (&Method::GET, "/jobs") => text(StatusCode::OK, TEXT, (shown.jobs)()),
         (&Method::GET, "/healthz" | "/readyz") => match shown.readiness.state() {
             State::Ready => text(StatusCode::OK, TEXT, "ok\n"),
             State::Starting(why) | State::Unhealthy(why) => {
@@ -275,7 +278,7 @@ async fn page(method: &Method, path: &str, content: &Content) -> Response<Full<B
         _ => text(
             StatusCode::NOT_FOUND,
             TEXT,
-            "only GET /, /metrics, /healthz, /readyz and /livez are here\n",
+            "only GET /, /jobs, /metrics, /healthz, /readyz and /livez are here\n",
         ),
     }
 }
@@ -302,6 +305,7 @@ mod tests {
             readiness: readiness.clone(),
             facts: AllFacts::default(),
             status: Arc::new(|state| format!("<p>{state:?}")),
+            jobs: || "1.0\trunning\tNodeStageVolume\tvol-1\t\n".to_owned(),
         };
         Arc::new((crate::metrics::install().unwrap(), shown))
     }
@@ -362,6 +366,9 @@ mod tests {
         let (status, form, body) = get("/metrics", &readiness).await;
         assert_eq!((status, form.as_str()), (200, "text/plain; version=0.0.4"));
         assert!(body.contains("process_start_time_seconds "), "{body}");
+        let (status, form, body) = get("/jobs", &readiness).await;
+        assert_eq!((status, form.as_str()), (200, "text/plain; charset=utf-8"));
+        assert!(body.ends_with("\tNodeStageVolume\tvol-1\t\n"), "{body}");
         for path in ["//", "/index.html", "/metrics/", "/debug"] {
             assert_eq!(get(path, &readiness).await.0, 404, "{path}");
         }

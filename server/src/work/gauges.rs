@@ -1,6 +1,7 @@
 //! How many jobs run and how old they are, counted only when the metrics are read.
 
-use super::Running;
+use super::list::Listed;
+use super::{Class, Running};
 use metrics::Unit;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
@@ -12,8 +13,9 @@ const HUNG: &str = "belay_jobs_hung";
 /// Gauge: the age of the oldest job in seconds; 0 while none runs.
 const OLDEST: &str = "belay_jobs_oldest_age_seconds";
 
-trait Count: Send + Sync {
+pub(super) trait Count: Send + Sync {
     fn count(&self) -> Counted;
+    fn list(&self) -> Vec<Listed>;
 }
 
 /// The jobs of a process at one moment.
@@ -31,8 +33,8 @@ pub(crate) struct Counted {
 static ALL: Mutex<Vec<Weak<dyn Count>>> = Mutex::new(Vec::new());
 
 /// Counts these jobs from now on.
-pub(super) fn count<T: Send + 'static>(running: &Arc<Running<T>>) {
-    let running: Weak<Running<T>> = Arc::downgrade(running);
+pub(super) fn count<C: Class, T: Send + 'static>(running: &Arc<Running<C, T>>) {
+    let running: Weak<Running<C, T>> = Arc::downgrade(running);
     let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
     all.retain(|jobs| jobs.strong_count() > 0);
     all.push(running);
@@ -50,6 +52,14 @@ pub(crate) fn describe() {
 /// The jobs of this process.
 pub(crate) fn counted() -> Counted {
     sum(&ALL.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// Visits all jobs of this process.
+pub(super) fn for_all(mut visit: impl FnMut(&dyn Count)) {
+    let all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+    for jobs in all.iter().filter_map(Weak::upgrade) {
+        visit(&*jobs);
+    }
 }
 
 /// Sets the gauges.
@@ -76,7 +86,7 @@ fn show(all: &[Weak<dyn Count>]) {
     metrics::gauge!(OLDEST).set(sum.oldest.as_secs_f64());
 }
 
-impl<T: Send> Count for Running<T> {
+impl<C: Class, T: Send> Count for Running<C, T> {
     fn count(&self) -> Counted {
         let mut counted = Counted::default();
         // Sharers of a key are counted by their own jobs.
@@ -87,22 +97,35 @@ impl<T: Send> Count for Running<T> {
         }
         counted
     }
+
+    fn list(&self) -> Vec<Listed> {
+        let running = self.lock();
+        let jobs = running.iter().filter(|(_, job)| job.sharers == 0);
+        jobs.map(|(key, job)| (key.to_string(), job.view()))
+            .collect()
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::call::{Failure, Rpc};
-    use crate::work::Jobs;
+    use crate::work::tests::{Plain, key};
     use metrics_exporter_prometheus::PrometheusBuilder;
     use std::future::pending;
     use tokio::task::yield_now;
+
+    type Jobs<T> = crate::work::Jobs<Plain, T>;
 
     struct Fixed(Counted);
 
     impl Count for Fixed {
         fn count(&self) -> Counted {
             self.0
+        }
+
+        fn list(&self) -> Vec<Listed> {
+            Vec::new()
         }
     }
 
@@ -142,13 +165,14 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_job_is_counted_while_it_runs_and_as_hung_beyond_its_deadline() {
-        let jobs: Jobs<()> = Jobs::new(Duration::from_secs(100));
+        let jobs = Jobs::<()>::default();
         let counted = |jobs: &Jobs<()>| {
             let counted = jobs.running.count();
             (counted.running, counted.hung)
         };
         assert_eq!(jobs.running.count(), Counted::default());
-        let begin = |key: &'static str| {
+        let begin = |id: &str| {
+            let key = key(id);
             let jobs = jobs.clone();
             let work = |_| pending::<Result<(), Failure>>();
             tokio::spawn(async move { jobs.run(key, Rpc::NodeStageVolume, 0, work).await })

@@ -4,6 +4,8 @@
 //! doing and for how long. Knows nothing of volumes.
 
 mod gauges;
+mod key;
+mod list;
 mod ownership;
 mod share;
 #[cfg(test)]
@@ -14,6 +16,8 @@ mod view;
 use crate::call::{Failure, Rpc};
 use futures_util::FutureExt as _;
 pub(crate) use gauges::{counted, describe, measure};
+pub use key::{Class, Key};
+pub(crate) use list::lines;
 use ownership::Ownership;
 pub use share::Share;
 use std::collections::HashMap;
@@ -42,16 +46,14 @@ pub fn fingerprint(parts: &impl Hash) -> u64 {
     hasher.finish()
 }
 
-/// The running jobs, one per key (a volume id, or the name of a volume to create). Clones share the
-/// same jobs.
+/// The running jobs of a service, one per key. Clones share the same jobs.
 #[derive(Debug)]
-pub struct Jobs<T> {
-    running: Arc<Running<T>>,
-    deadline: Duration,
+pub struct Jobs<C, T> {
+    running: Arc<Running<C, T>>,
 }
 
 #[derive(Debug)]
-struct Running<T>(Mutex<HashMap<Arc<str>, Job<T>>>);
+struct Running<C, T>(Mutex<HashMap<Key<C>, Job<T>>>);
 
 /// A running job.
 #[derive(Debug)]
@@ -67,24 +69,23 @@ struct Job<T> {
     sharers: usize,
 }
 
-impl<T> Clone for Jobs<T> {
+impl<C, T> Clone for Jobs<C, T> {
     fn clone(&self) -> Self {
-        Self {
-            running: Arc::clone(&self.running),
-            deadline: self.deadline,
-        }
+        let running = Arc::clone(&self.running);
+        Self { running }
     }
 }
 
-impl<T: Clone + Send + 'static> Jobs<T> {
-    /// No job runs yet; callers wait for at most `deadline`.
-    #[must_use]
-    pub fn new(deadline: Duration) -> Self {
+impl<C: Class, T: Clone + Send + 'static> Default for Jobs<C, T> {
+    /// No job runs yet.
+    fn default() -> Self {
         let running = Arc::new(Running(Mutex::default()));
         gauges::count(&running);
-        Self { running, deadline }
+        Self { running }
     }
+}
 
+impl<C: Class, T: Clone + Send + 'static> Jobs<C, T> {
     /// Runs `work` as the job of `key`, in its own task. If the same call with the same fingerprint
     /// is running, `work` is dropped and the result of the running job awaited. A call that undoes
     /// the running one (see [`undoes`]) replaces it if that only waits.
@@ -96,7 +97,7 @@ impl<T: Clone + Send + 'static> Jobs<T> {
     /// shut down.
     pub async fn run<F>(
         &self,
-        key: &str,
+        key: Key<C>,
         rpc: Rpc,
         fingerprint: u64,
         work: impl FnOnce(Ticket) -> F,
@@ -105,10 +106,11 @@ impl<T: Clone + Send + 'static> Jobs<T> {
         F: Future<Output = Result<T, Failure>> + Send + 'static,
     {
         let (caller, result) = oneshot::channel();
+        let deadline = key.class.deadline();
         match self.begin(key, rpc, fingerprint, caller)? {
             Some(ownership) => {
                 let work = work(ownership.ticket());
-                let job = tend(work, self.deadline, ownership, rpc);
+                let job = tend(work, deadline, ownership, rpc);
                 tokio::spawn(job.in_current_span());
             }
             None => drop(work),
@@ -120,19 +122,19 @@ impl<T: Clone + Send + 'static> Jobs<T> {
     ///
     /// # Errors
     /// `Busy` if a job owns the key, or calls of another kind share it.
-    pub fn share(&self, key: &str, rpc: Rpc) -> Result<Share<T>, Failure> {
+    pub fn share(&self, key: Key<C>, rpc: Rpc) -> Result<Share<C, T>, Failure> {
         Share::new(&self.running, key, rpc)
     }
 
     /// The job of this key, if one runs.
     #[must_use]
-    pub fn view(&self, key: &str) -> Option<JobView> {
+    pub fn view(&self, key: &Key<C>) -> Option<JobView> {
         self.running.lock().get(key).map(Job::view)
     }
 
     /// The oldest of the hung jobs whose keys `concerns` accepts.
     #[must_use]
-    pub fn hung(&self, concerns: impl Fn(&str) -> bool) -> Option<JobView> {
+    pub fn hung(&self, concerns: impl Fn(&Key<C>) -> bool) -> Option<JobView> {
         let running = self.running.lock();
         let hung = running
             .iter()
@@ -141,24 +143,26 @@ impl<T: Clone + Send + 'static> Jobs<T> {
             .map(|(_, job)| job.view())
     }
 
-    /// How many jobs are hung.
+    /// How many jobs of that class are hung.
     #[must_use]
-    pub fn hung_count(&self) -> usize {
+    pub fn hung_count(&self, class: C) -> usize {
         let running = self.running.lock();
-        running.values().filter(|job| job.is_hung).count()
+        let hung = running
+            .iter()
+            .filter(|(key, job)| job.is_hung && key.class == class);
+        hung.count()
     }
 
     /// A new job, or none if the caller has joined one.
     fn begin(
         &self,
-        key: &str,
+        key: Key<C>,
         rpc: Rpc,
         fingerprint: u64,
         caller: oneshot::Sender<Result<T, Failure>>,
-    ) -> Result<Option<Ownership<T>>, Failure> {
-        let key: Arc<str> = key.into();
+    ) -> Result<Option<Ownership<C, T>>, Failure> {
         let mut running = self.running.lock();
-        match running.entry(Arc::clone(&key)) {
+        match running.entry(key.clone()) {
             Entry::Vacant(free) => {
                 let job = free.insert(Job::new(rpc, fingerprint, vec![caller]));
                 Ok(Some(Ownership::new(&self.running, key, &job.ticket)))
@@ -205,16 +209,17 @@ impl<T> Job<T> {
     }
 }
 
-impl<T> Running<T> {
+impl<C, T> Running<C, T> {
     /// The map is whole between any two statements, so a panic elsewhere does not spoil it.
-    fn lock(&self) -> MutexGuard<'_, HashMap<Arc<str>, Job<T>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Key<C>, Job<T>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Sees a job to its end, and answers for it at every deadline before that.
-async fn tend<T, F>(work: F, deadline: Duration, ownership: Ownership<T>, rpc: Rpc)
+async fn tend<C, T, F>(work: F, deadline: Duration, ownership: Ownership<C, T>, rpc: Rpc)
 where
+    C: Class,
     T: Clone,
     F: Future<Output = Result<T, Failure>>,
 {
@@ -255,7 +260,7 @@ fn cancelled(rpc: Rpc, for_rpc: Rpc) -> Failure {
     ))
 }
 
-fn busy(key: &str, running: &JobView, asked: Rpc) -> String {
+fn busy<C>(key: &Key<C>, running: &JobView, asked: Rpc) -> String {
     // Only the same call can have "other arguments".
     let how = if running.rpc == asked {
         " with other arguments"

@@ -1,22 +1,22 @@
 //! A job's ownership of its key, from its start to any kind of end.
 
 use super::ticket::Ticket;
-use super::{Job, JobView, Running, answer_all};
+use super::{Class, Job, JobView, Key, Running, answer_all};
 use crate::call::Failure;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
 /// Frees the key when dropped, so that no end of a job, however sudden, leaves it taken.
-pub(super) struct Ownership<T> {
-    running: Arc<Running<T>>,
-    key: Arc<str>,
+pub(super) struct Ownership<C: Class, T> {
+    running: Arc<Running<C, T>>,
+    key: Key<C>,
     /// Distinguishes this job from a later one of the same key.
     ticket: Ticket,
 }
 
-impl<T> Ownership<T> {
-    pub(super) fn new(running: &Arc<Running<T>>, key: Arc<str>, ticket: &Ticket) -> Self {
+impl<C: Class, T> Ownership<C, T> {
+    pub(super) fn new(running: &Arc<Running<C, T>>, key: Key<C>, ticket: &Ticket) -> Self {
         Self {
             running: Arc::clone(running),
             key,
@@ -40,13 +40,14 @@ impl<T> Ownership<T> {
         let Some(job) = job else { return Vec::new() };
         if job.is_hung {
             let now = job.view();
-            tracing::warn!(subject = &*self.key, "{now}; finished after its deadline");
+            let subject = self.key.to_string();
+            tracing::warn!(subject, "{now}; finished after its deadline");
         }
         job.callers
     }
 }
 
-impl<T: Clone> Ownership<T> {
+impl<C: Class, T: Clone> Ownership<C, T> {
     /// At the deadline: a waiting job is cancelled, a working one is hung, and all callers get an
     /// error.
     pub(super) fn overdue(&self, deadline: Duration) {
@@ -68,8 +69,9 @@ impl<T: Clone> Ownership<T> {
         }
         let view = job.view();
         if !std::mem::replace(&mut job.is_hung, true) {
+            let subject = self.key.to_string();
             tracing::error!(
-                subject = &*self.key,
+                subject,
                 "{view}; exceeded its deadline, still running: the storage is slow or hangs"
             );
         }
@@ -79,13 +81,13 @@ impl<T: Clone> Ownership<T> {
     }
 }
 
-impl<T> Drop for Ownership<T> {
+impl<C: Class, T> Drop for Ownership<C, T> {
     fn drop(&mut self) {
         drop(self.release());
     }
 }
 
-fn hung(key: &str, view: &JobView) -> Failure {
+fn hung<C>(key: &Key<C>, view: &JobView) -> Failure {
     Failure::timeout(format!(
         "{key}: {view}; the storage is slow or does not answer; still running, retry for \
          the result"

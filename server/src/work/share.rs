@@ -1,22 +1,25 @@
 //! A key that several calls of one kind share: each is a job of another key, and uses the object of
 //! this key without changing it.
 
-use super::{Job, Running, busy};
+use super::{Class, Job, Key, Running, busy};
 use crate::call::{Failure, Rpc};
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 /// A share of the key, until dropped.
 #[derive(Debug)]
-pub struct Share<T> {
-    running: Arc<Running<T>>,
-    key: Arc<str>,
+pub struct Share<C: Class, T> {
+    running: Arc<Running<C, T>>,
+    key: Key<C>,
 }
 
-impl<T> Share<T> {
-    pub(super) fn new(running: &Arc<Running<T>>, key: &str, rpc: Rpc) -> Result<Self, Failure> {
-        let key: Arc<str> = key.into();
-        match running.lock().entry(Arc::clone(&key)) {
+impl<C: Class, T> Share<C, T> {
+    pub(super) fn new(
+        running: &Arc<Running<C, T>>,
+        key: Key<C>,
+        rpc: Rpc,
+    ) -> Result<Self, Failure> {
+        match running.lock().entry(key.clone()) {
             Entry::Vacant(free) => {
                 free.insert(Job::shared(rpc));
             }
@@ -33,7 +36,7 @@ impl<T> Share<T> {
     }
 }
 
-impl<T> Drop for Share<T> {
+impl<C: Class, T> Drop for Share<C, T> {
     fn drop(&mut self) {
         let mut running = self.running.lock();
         let Some(job) = running.get_mut(&self.key) else {

@@ -10,8 +10,24 @@ const DEADLINE: Duration = Duration::from_secs(100);
 
 type Caller = JoinHandle<Result<u32, Failure>>;
 
+type Jobs<T> = super::Jobs<Plain, T>;
+
+/// The only class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Plain;
+
+impl Class for Plain {
+    fn deadline(self) -> Duration {
+        DEADLINE
+    }
+}
+
+pub(super) fn key(id: &str) -> Key<Plain> {
+    Key::new(Plain, id)
+}
+
 fn jobs() -> Jobs<u32> {
-    Jobs::new(DEADLINE)
+    Jobs::default()
 }
 
 /// A job with its own caller, which ends with the value that is sent.
@@ -20,7 +36,7 @@ async fn begun(jobs: &Jobs<u32>, rpc: Rpc, fingerprint: u64) -> (oneshot::Sender
     let jobs = jobs.clone();
     let caller = tokio::spawn(async move {
         let work = |_| async { Ok(ended.await.unwrap()) };
-        jobs.run("vol-1", rpc, fingerprint, work).await
+        jobs.run(key("vol-1"), rpc, fingerprint, work).await
     });
     yield_now().await;
     yield_now().await;
@@ -36,7 +52,7 @@ async fn waiting(jobs: &Jobs<u32>, rpc: Rpc, slots: &Arc<Semaphore>) -> Caller {
             slot.unwrap().forget();
             Ok(1)
         };
-        jobs.run("vol-1", rpc, 7, work).await
+        jobs.run(key("vol-1"), rpc, 7, work).await
     });
     yield_now().await;
     yield_now().await;
@@ -45,10 +61,10 @@ async fn waiting(jobs: &Jobs<u32>, rpc: Rpc, slots: &Arc<Semaphore>) -> Caller {
 
 async fn run(jobs: &Jobs<u32>, rpc: Rpc, fingerprint: u64) -> Result<u32, Failure> {
     let work = |_| async { Ok(1) };
-    jobs.run("vol-1", rpc, fingerprint, work).await
+    jobs.run(key("vol-1"), rpc, fingerprint, work).await
 }
 
-fn keys<T>(jobs: &Jobs<T>) -> usize {
+fn keys<C: Class, T>(jobs: &super::Jobs<C, T>) -> usize {
     jobs.running.lock().len()
 }
 
@@ -81,7 +97,7 @@ async fn another_request_for_the_key_is_refused_and_learns_what_runs() {
             format!("vol-1: another operation{how} is in progress: NodeStageVolume has been ");
         assert!(refused.message.starts_with(&running), "{refused}");
     }
-    let other = jobs.run("vol-2", Rpc::NodeStageVolume, 8, |_| async { Ok(1) });
+    let other = jobs.run(key("vol-2"), Rpc::NodeStageVolume, 8, |_| async { Ok(1) });
     assert_eq!(other.await, Ok(1));
 }
 
@@ -130,18 +146,18 @@ fn a_job_cut_short_by_the_end_of_its_runtime_frees_the_key() {
 async fn a_job_past_its_deadline_is_hung_and_its_key_stays_taken_until_it_ends() {
     let jobs = jobs();
     let (end, first) = begun(&jobs, Rpc::NodeUnstageVolume, 7).await;
-    assert_eq!((jobs.hung(|_| true), jobs.hung_count()), (None, 0));
+    assert_eq!((jobs.hung(|_| true), jobs.hung_count(Plain)), (None, 0));
     let failure = first.await.unwrap().unwrap_err();
     assert_eq!(failure.kind, Kind::Timeout);
     assert_eq!(failure.certainty, Certainty::MayBeRunning);
     assert!(!end.is_closed(), "the work goes on");
 
-    let view = jobs.view("vol-1").unwrap();
+    let view = jobs.view(&key("vol-1")).unwrap();
     assert!(view.is_hung);
     assert_eq!(view.rpc, Rpc::NodeUnstageVolume);
-    assert_eq!(jobs.hung(|key| key == "vol-1").unwrap().rpc, view.rpc);
-    assert_eq!(jobs.hung(|key| key == "vol-2"), None);
-    assert_eq!(jobs.hung_count(), 1);
+    assert_eq!(jobs.hung(|key| *key.id == *"vol-1").unwrap().rpc, view.rpc);
+    assert_eq!(jobs.hung(|key| *key.id == *"vol-2"), None);
+    assert_eq!(jobs.hung_count(Plain), 1);
     let refused = run(&jobs, Rpc::NodeStageVolume, 7).await.unwrap_err();
     assert_eq!(refused.kind, Kind::Busy);
 
@@ -151,7 +167,7 @@ async fn a_job_past_its_deadline_is_hung_and_its_key_stays_taken_until_it_ends()
     let (_unused, third) = begun(&jobs, Rpc::NodeUnstageVolume, 7).await;
     end.send(42).unwrap();
     assert_eq!(third.await.unwrap(), Ok(42));
-    assert_eq!(jobs.view("vol-1"), None);
+    assert_eq!(jobs.view(&key("vol-1")), None);
     assert_eq!(run(&jobs, Rpc::NodeStageVolume, 7).await, Ok(1));
 }
 
@@ -217,11 +233,14 @@ async fn others_see_what_a_job_is_doing() {
         ticket.watched_by(Mounting);
         pending().await
     };
-    let _caller =
-        tokio::spawn(async move { runner.run("vol-1", Rpc::NodeStageVolume, 7, work).await });
+    let _caller = tokio::spawn(async move {
+        runner
+            .run(key("vol-1"), Rpc::NodeStageVolume, 7, work)
+            .await
+    });
     yield_now().await;
     yield_now().await;
-    let view = jobs.view("vol-1").unwrap();
+    let view = jobs.view(&key("vol-1")).unwrap();
     assert_eq!(view.doing, Some("mount"));
     assert_eq!(
         view.to_string(),
@@ -240,12 +259,12 @@ fn fingerprints_distinguish_requests_but_not_retries() {
 #[tokio::test]
 async fn a_shared_key_has_room_for_the_same_call_and_for_no_job() {
     let jobs = jobs();
-    let cut = || jobs.share("vol-1", Rpc::CreateSnapshot);
+    let cut = || jobs.share(key("vol-1"), Rpc::CreateSnapshot);
     let (first, second) = (cut().unwrap(), cut().unwrap());
     for refused in [
         run(&jobs, Rpc::DeleteVolume, 0).await.unwrap_err(),
         run(&jobs, Rpc::CreateSnapshot, 0).await.unwrap_err(),
-        jobs.share("vol-1", Rpc::CreateVolume).unwrap_err(),
+        jobs.share(key("vol-1"), Rpc::CreateVolume).unwrap_err(),
     ] {
         assert_eq!(refused.kind, Kind::Busy);
         assert!(refused.message.contains("CreateSnapshot has"), "{refused}");
@@ -260,4 +279,49 @@ async fn a_shared_key_has_room_for_the_same_call_and_for_no_job() {
     let (end, _caller) = begun(&jobs, Rpc::DeleteVolume, 0).await;
     assert!(cut().unwrap_err().message.contains("DeleteVolume has"));
     end.send(1).unwrap();
+}
+
+#[test]
+fn a_key_is_its_class_object_and_path_and_is_printed_without_its_class() {
+    assert_eq!(key("vol-1").to_string(), "vol-1");
+    let there = key("vol-1").at("/a");
+    assert_eq!(there.to_string(), "vol-1 at /a");
+    assert_ne!(there, key("vol-1").at("/b"));
+    assert_ne!(there, key("vol-1"));
+}
+
+/// Changes, and queries with another deadline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Two {
+    Change,
+    Query,
+}
+
+impl Class for Two {
+    fn deadline(self) -> Duration {
+        match self {
+            Two::Change => DEADLINE,
+            Two::Query => DEADLINE / 10,
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_of_two_classes_do_not_exclude_each_other_and_each_has_its_deadline() {
+    let jobs = super::Jobs::<Two, u32>::default();
+    let begin = |class| {
+        let jobs = jobs.clone();
+        tokio::spawn(async move {
+            let work = |_| pending::<Result<u32, Failure>>();
+            let rpc = Rpc::NodeGetVolumeStats;
+            jobs.run(Key::new(class, "vol-1"), rpc, 0, work).await
+        })
+    };
+    let (change, query) = (begin(Two::Change), begin(Two::Query));
+    let counts = || [Two::Change, Two::Query].map(|class| jobs.hung_count(class));
+    assert_eq!(query.await.unwrap().unwrap_err().kind, Kind::Timeout);
+    assert_eq!(counts(), [0, 1]);
+    assert_eq!(change.await.unwrap().unwrap_err().kind, Kind::Timeout);
+    assert_eq!(counts(), [1, 1]);
+    assert_eq!(keys(&jobs), 2);
 }

@@ -2,7 +2,7 @@
 //! line.
 
 use belay_proto::csi::v1 as csi;
-use belay_server::call::{Failure, Rpc, answer};
+use belay_server::call::{Callers, Failure, Rpc, answer};
 use belay_server::endpoint::Endpoint;
 use belay_server::identity::{Identity, PluginCapability};
 use belay_server::readiness::{Readiness, State};
@@ -66,6 +66,15 @@ impl Bed {
     }
 
     pub(crate) fn with(level: Level, http: Option<SocketAddr>) -> Self {
+        Self::start(level, http, Callers::Any)
+    }
+
+    /// A server for these callers only.
+    pub(crate) fn only_for(callers: Callers) -> Self {
+        Self::start(Level::INFO, None, callers)
+    }
+
+    fn start(level: Level, http: Option<SocketAddr>, callers: Callers) -> Self {
         let (log, lines) = log(level);
         let directory = TempDir::new().unwrap();
         let endpoint = Endpoint {
@@ -102,6 +111,7 @@ impl Bed {
                 pages: listen(http).await?,
                 drain: DRAIN,
                 readiness: whole,
+                callers,
             };
             serve(config, vec![driver], shutdown).await
         });

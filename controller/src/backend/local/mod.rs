@@ -38,7 +38,9 @@ use belay_contract::topology::Topology;
 use belay_server::call::{Failure, Kind};
 use belay_server::health::Complaints;
 use belay_server::readiness::{Readiness, State};
-use belay_server::request::{ContentSource, Context, Name, NodeId, Segments, SnapshotId, VolumeId};
+use belay_server::request::{
+    ContentSource, Context, Name, NodeId, Secrets, Segments, SnapshotId, VolumeId,
+};
 use copies::Copies;
 use slots::{AllSlots, Slots};
 use std::path::PathBuf;
@@ -245,23 +247,23 @@ impl Backend for Local {
         self.change(Verb::Create, move |store| store.create(&order, None))
     }
 
-    fn delete(&self, id: VolumeId) -> Answer<'_, Progress<()>> {
+    fn delete(&self, id: VolumeId, _: Secrets) -> Answer<'_, Progress<()>> {
         self.change(Verb::Delete, move |store| {
             store.delete(id.as_str()).map(Done)
         })
     }
 
-    fn find(&self, name: Name) -> Answer<'_, Vec<Volume>> {
+    fn find(&self, name: Name, _: Secrets) -> Answer<'_, Vec<Volume>> {
         self.ask(Verb::Find, move |store| {
             Ok(store.find(&name)?.into_iter().collect())
         })
     }
 
-    fn get(&self, id: VolumeId) -> Answer<'_, Option<Volume>> {
+    fn get(&self, id: VolumeId, _: Secrets) -> Answer<'_, Option<Volume>> {
         self.ask(Verb::Get, move |store| store.get(&id))
     }
 
-    fn list(&self, after: Option<String>, limit: usize) -> Answer<'_, Page> {
+    fn list(&self, after: Option<String>, limit: usize, _: Secrets) -> Answer<'_, Page> {
         self.ask(Verb::List, move |store| store.list(after.as_deref(), limit))
     }
 
@@ -299,7 +301,7 @@ impl Attachments for Local {
         self.change(Verb::Attach, move |store| store.attach(&order).map(Done))
     }
 
-    fn detach(&self, id: VolumeId, node: NodeId) -> Answer<'_, Progress<()>> {
+    fn detach(&self, id: VolumeId, node: NodeId, _: Secrets) -> Answer<'_, Progress<()>> {
         self.change(Verb::Detach, move |store| {
             store.detach(id.as_str(), &node).map(Done)
         })
@@ -311,7 +313,7 @@ impl Expansion for Local {
         self.store.sizes()
     }
 
-    fn resize(&self, id: VolumeId, bytes: u64) -> Answer<'_, Progress<u64>> {
+    fn resize(&self, id: VolumeId, bytes: u64, _: Secrets) -> Answer<'_, Progress<u64>> {
         self.change(Verb::Resize, move |store| {
             store.resize(id.as_str(), bytes).map(Done)
         })
@@ -319,7 +321,7 @@ impl Expansion for Local {
 }
 
 impl Health for Local {
-    fn health(&self, id: VolumeId) -> Answer<'_, Option<Complaints>> {
+    fn health(&self, id: VolumeId, _: Secrets) -> Answer<'_, Option<Complaints>> {
         self.ask(Verb::Health, move |store| store.health(&id))
     }
 
@@ -327,7 +329,12 @@ impl Health for Local {
         self.ask(Verb::Conditions, move |store| store.conditions(&volumes))
     }
 
-    fn list_unwell(&self, after: Option<String>, limit: usize) -> Answer<'_, UnwellPage> {
+    fn list_unwell(
+        &self,
+        after: Option<String>,
+        limit: usize,
+        _: Secrets,
+    ) -> Answer<'_, UnwellPage> {
         self.ask(Verb::ListUnwell, move |store| {
             store.list_unwell(after.as_deref(), limit)
         })
@@ -339,11 +346,11 @@ impl Snapshots for Local {
         self.copy(Verb::Cut, move |store| store.settled(store.cut(&order)?))
     }
 
-    fn discard(&self, id: SnapshotId) -> Answer<'_, ()> {
+    fn discard(&self, id: SnapshotId, _: Secrets) -> Answer<'_, ()> {
         self.change(Verb::Discard, move |store| store.discard(id.as_str()))
     }
 
-    fn snapshot(&self, id: SnapshotId) -> Answer<'_, Option<Snapshot>> {
+    fn snapshot(&self, id: SnapshotId, _: Secrets) -> Answer<'_, Option<Snapshot>> {
         self.ask(Verb::Snapshot, move |store| store.snapshot(&id))
     }
 
@@ -352,6 +359,7 @@ impl Snapshots for Local {
         of: Option<VolumeId>,
         after: Option<String>,
         limit: usize,
+        _: Secrets,
     ) -> Answer<'_, SnapshotPage> {
         self.ask(Verb::ListSnapshots, move |store| {
             store.list_snapshots(of.as_ref(), after.as_deref(), limit)

@@ -324,6 +324,19 @@ mod tests {
     }
 
     #[test]
+    fn data_that_may_have_been_there_before_counts_as_written_and_not_as_content() {
+        let mut record = record();
+        assert!(!record.was_written() && record.content() == Content::New);
+        for _ in 0..2 {
+            record.observe(true, false);
+            assert!(record.was_written() && record.content() == Content::Used);
+        }
+        assert!(!record.must_hold_data(false) && record.must_hold_data(true));
+        record.observe(false, true);
+        assert!(record.was_written() && record.content() == Content::Populated);
+    }
+
+    #[test]
     fn the_bytes_of_version_1_stay_readable() {
         let kept = br#"{"version":1,"name":"pvc-1","bytes":4096,"usage":{"filesystem":"xfs"},
             "state":"creating","used":false,"attached":[{"node":"node-1","read_only":true,

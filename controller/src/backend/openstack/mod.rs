@@ -17,7 +17,7 @@ use crate::http;
 use belay_contract::disk::DiskIdentity;
 use belay_contract::publish_context::{Content, Transport};
 use belay_server::call::{Failure, Kind};
-use belay_server::request::{Context, Name, NodeId, VolumeId};
+use belay_server::request::{Context, Name, NodeId, Secrets, VolumeId};
 use client::Client;
 use conf::CloudConf;
 use search::Search;
@@ -50,7 +50,7 @@ pub struct Config {
     pub topology_key: Option<&'static str>,
 }
 
-/// See the module.
+/// See the module. The account is that of `cloud.conf`; secrets of calls are not used.
 pub struct Openstack {
     client: Arc<Client>,
     search: Search,
@@ -111,8 +111,13 @@ impl Openstack {
     }
 }
 
-fn is_detached(volume: &Volume) -> Option<()> {
-    volume.nodes.is_empty().then_some(())
+/// Nova records an attachment before Cinder does, and forgets it later: in between, Nova refuses
+/// the call for a volume that is not attached, and accepts it a moment later.
+fn unless_nova_knows(refused: Failure) -> Failure {
+    match refused.message.contains(wire::ATTACHED_ALREADY) {
+        true => Failure::busy(refused.message),
+        false => refused,
+    }
 }
 
 /// The zone that a volume must or should be in, as the provisioner asks for it.
@@ -143,43 +148,49 @@ impl Backend for Openstack {
         })
     }
 
-    fn delete(&self, id: VolumeId) -> Answer<'_, Progress<()>> {
+    fn delete(&self, id: VolumeId, _: Secrets) -> Answer<'_, Progress<()>> {
         measured(Verb::Delete, async move {
             let begun = |exists| match exists {
                 true => Progress::Begun,
                 false => Progress::Done(()),
             };
-            match self.client.delete(&id).await {
-                Ok(exists) => Ok(begun(exists)),
-                Err(refused) => match self.unless(&id, refused, is_detached).await {
-                    // Cinder was changing it, such as by a detach of another controller.
-                    Ok(()) => self.client.delete(&id).await.map(begun),
-                    // A second call finds the deletion of the first.
-                    Err(busy) if busy.kind == Kind::Busy => match self.look(&id).await? {
-                        Some((volume, _)) if volume.phase == Phase::Deleting => Ok(Progress::Begun),
-                        None => Ok(Progress::Done(())),
-                        Some(_) => Err(busy),
-                    },
-                    Err(refused) => Err(refused),
-                },
+            let refused = match self.client.delete(&id).await {
+                Err(refused) if refused.kind == Kind::Precondition => refused,
+                answered => return answered.map(begun),
+            };
+            let Ok(seen) = self.look(&id).await else {
+                return Err(refused);
+            };
+            let Some((volume, _)) = seen else {
+                return Ok(Progress::Done(()));
+            };
+            match volume.phase {
+                // A second call finds the deletion of the first.
+                Phase::Deleting => Ok(Progress::Begun),
+                Phase::Busy(_) => Err(Failure::busy(refused.message)),
+                // Cinder was changing it, such as by a detach of another controller.
+                Phase::Ready | Phase::Failed(_) if volume.nodes.is_empty() => {
+                    self.client.delete(&id).await.map(begun)
+                }
+                Phase::Ready | Phase::Failed(_) => Err(refused),
             }
         })
     }
 
-    fn find(&self, name: Name) -> Answer<'_, Vec<Volume>> {
+    fn find(&self, name: Name, _: Secrets) -> Answer<'_, Vec<Volume>> {
         measured(Verb::Find, async move {
             let found = self.search.named(name).await?;
             found.iter().map(|volume| self.seen(volume)).collect()
         })
     }
 
-    fn get(&self, id: VolumeId) -> Answer<'_, Option<Volume>> {
+    fn get(&self, id: VolumeId, _: Secrets) -> Answer<'_, Option<Volume>> {
         measured(Verb::Get, async move {
             Ok(self.look(&id).await?.map(|(volume, _)| volume))
         })
     }
 
-    fn list(&self, after: Option<String>, limit: usize) -> Answer<'_, Page> {
+    fn list(&self, after: Option<String>, limit: usize, _: Secrets) -> Answer<'_, Page> {
         measured(Verb::List, async move {
             let limit = limit.clamp(1, PAGE_ENTRIES_MAX);
             let (volumes, next) = self.client.volumes(after.as_deref(), limit).await?;
@@ -203,7 +214,7 @@ impl Backend for Openstack {
 }
 
 impl Claims for Openstack {
-    fn claim(&self, id: VolumeId) -> Answer<'_, ()> {
+    fn claim(&self, id: VolumeId, _: Secrets) -> Answer<'_, ()> {
         measured(Verb::Claim, async move {
             self.client.mark(&id, wire::CLAIM).await
         })
@@ -249,7 +260,8 @@ impl Attachments for Openstack {
                 }
                 Err(refused) => {
                     let done = |volume: &Volume| self.attached(&order, volume);
-                    self.unless(id, refused, done).await.map(Progress::Done)
+                    let attached = self.unless(id, refused, done).await;
+                    attached.map(Progress::Done).map_err(unless_nova_knows)
                 }
             }
         })
@@ -264,7 +276,7 @@ impl Attachments for Openstack {
         })
     }
 
-    fn detach(&self, id: VolumeId, node: NodeId) -> Answer<'_, Progress<()>> {
+    fn detach(&self, id: VolumeId, node: NodeId, _: Secrets) -> Answer<'_, Progress<()>> {
         measured(Verb::Detach, async move {
             let Some((volume, cinder)) = self.look(&id).await? else {
                 return Ok(Progress::Done(()));
@@ -308,7 +320,7 @@ impl Expansion for Openstack {
         Sizes { step, min, max }
     }
 
-    fn resize(&self, id: VolumeId, bytes: u64) -> Answer<'_, Progress<u64>> {
+    fn resize(&self, id: VolumeId, bytes: u64, _: Secrets) -> Answer<'_, Progress<u64>> {
         measured(Verb::Resize, async move {
             let not_found = || Failure::not_found(format!("volume {id}: not found"));
             let (volume, _) = self.look(&id).await?.ok_or_else(not_found)?;

@@ -74,10 +74,21 @@ impl Twin {
         self.backend.create(order(name)).await.unwrap().id
     }
 
+    async fn get(&self, id: &VolumeId) -> Result<Option<Volume>, Failure> {
+        self.backend.get(id.clone(), Secrets::default()).await
+    }
+
+    async fn delete(&self, id: &VolumeId) -> Result<Progress<()>, Failure> {
+        self.backend.delete(id.clone(), Secrets::default()).await
+    }
+
     /// A volume that belongs to its name.
     async fn claimed(&self, name: &str) -> VolumeId {
         let id = self.created(name).await;
-        self.backend.claim(id.clone()).await.unwrap();
+        self.backend
+            .claim(id.clone(), Secrets::default())
+            .await
+            .unwrap();
         id
     }
 }
@@ -112,6 +123,7 @@ fn to(id: &VolumeId, node: &str) -> Arc<AttachOrder> {
         },
         context: Context::default(),
         node_limit: None,
+        secrets: Secrets::default(),
     })
 }
 
@@ -241,8 +253,10 @@ impl State {
                 assert!(head.contains("compute 2.60"), "{head}");
                 let id = body["volumeAttachment"]["volumeId"].as_str().unwrap();
                 let volume = self.volumes.get_mut(id).unwrap();
-                if volume["status"] != "available" {
-                    return (400, error("already attached to instances"));
+                let is_known = volume["known_to_nova"].take() == true;
+                if is_known || volume["status"] != "available" {
+                    let message = format!("volume {id} is already attached to instances: s-1");
+                    return (400, error(&message));
                 }
                 volume["attachments"] = json!([{"server_id": server, "device": "/dev/sdb"}]);
                 volume["status"] = "in-use".into();
@@ -317,13 +331,16 @@ async fn a_volume_is_created_found_claimed_grown_and_deleted() {
     twin.created("pvc-12").await;
     let found = twin
         .backend
-        .find(Name::new("pvc-1").unwrap())
+        .find(Name::new("pvc-1").unwrap(), Secrets::default())
         .await
         .unwrap();
     assert_eq!(found.len(), 1, "not the one with a similar name");
     assert_eq!(found[0].id, made.id);
-    twin.backend.claim(made.id.clone()).await.unwrap();
-    let seen = twin.backend.get(made.id.clone()).await.unwrap().unwrap();
+    twin.backend
+        .claim(made.id.clone(), Secrets::default())
+        .await
+        .unwrap();
+    let seen = twin.get(&made.id).await.unwrap().unwrap();
     assert_eq!(seen.mark, Mark::Claimed);
     {
         let state = twin.state();
@@ -332,14 +349,17 @@ async fn a_volume_is_created_found_claimed_grown_and_deleted() {
         assert_eq!(volume["metadata"][CLUSTER], "k8s");
         assert_eq!(state.logins, 1);
     }
-    let resize = |bytes| twin.backend.resize(made.id.clone(), bytes);
+    let resize = |bytes| {
+        twin.backend
+            .resize(made.id.clone(), bytes, Secrets::default())
+    };
     assert_eq!(resize(GIB).await.unwrap(), Progress::Done(2 * GIB));
     assert_eq!(resize(5 * GIB).await.unwrap(), Progress::Begun);
     assert_eq!(resize(5 * GIB).await.unwrap(), Progress::Done(5 * GIB));
-    let delete = || twin.backend.delete(made.id.clone());
+    let delete = || twin.delete(&made.id);
     assert_eq!(delete().await.unwrap(), Progress::Begun);
     assert_eq!(delete().await.unwrap(), Progress::Done(()));
-    assert_eq!(twin.backend.get(made.id.clone()).await.unwrap(), None);
+    assert_eq!(twin.get(&made.id).await.unwrap(), None);
 }
 
 #[tokio::test]
@@ -358,7 +378,7 @@ async fn only_a_volume_that_we_made_and_that_was_never_attached_is_new() {
         };
         let serial = DiskIdentity::Serial(id.to_string());
         assert_eq!(attachment.transport, Transport::Disk(serial));
-        let detach = || twin.backend.detach(id.clone(), node());
+        let detach = || twin.backend.detach(id.clone(), node(), Secrets::default());
         assert_eq!(detach().await.unwrap(), Progress::Begun);
         assert_eq!(detach().await.unwrap(), Progress::Done(()));
         attachment.content
@@ -391,7 +411,8 @@ async fn a_volume_is_used_also_if_nova_has_detached_it_with_its_server() {
         volume["attachments"] = json!([]);
         volume["status"] = "available".into();
     }
-    let detach = twin.backend.detach(id.clone(), NodeId::new("s-1").unwrap());
+    let node = NodeId::new("s-1").unwrap();
+    let detach = twin.backend.detach(id.clone(), node, Secrets::default());
     assert_eq!(detach.await.unwrap(), Progress::Done(()));
     twin.backend.attach(to(&id, "s-2")).await.unwrap();
     let attached = twin.backend.attach(to(&id, "s-2")).await.unwrap();
@@ -409,12 +430,23 @@ async fn a_volume_is_attached_to_one_node_and_not_deleted_meanwhile() {
     let refused = twin.backend.attach(to(&id, "s-2")).await.unwrap_err();
     assert_eq!(refused.kind, Kind::Precondition);
     assert!(refused.message.contains("s-1"), "{refused}");
-    let refused = twin.backend.delete(id.clone()).await.unwrap_err();
+    let refused = twin.delete(&id).await.unwrap_err();
     assert_eq!(refused.kind, Kind::Precondition);
     assert!(refused.message.ends_with("Invalid volume"), "{refused}");
-    twin.state().volumes.get_mut(id.as_str()).unwrap()["status"] = "detaching".into();
-    let refused = twin.backend.delete(id.clone()).await.unwrap_err();
-    assert_eq!(refused.kind, Kind::Busy);
+    for (status, is_refused) in [("detaching", true), ("deleting", false)] {
+        {
+            let mut state = twin.state();
+            state.volumes.get_mut(id.as_str()).unwrap()["status"] = status.into();
+            state.seen.clear();
+        }
+        let deleted = twin.delete(&id).await;
+        match is_refused {
+            true => assert_eq!(deleted.unwrap_err().kind, Kind::Busy),
+            false => assert_eq!(deleted, Ok(Progress::Begun)),
+        }
+        // The deletion, and one look at the volume.
+        assert_eq!(twin.state().seen.len(), 2, "{status}");
+    }
 }
 
 #[tokio::test]
@@ -428,7 +460,18 @@ async fn a_volume_that_another_controller_has_just_detached_is_deleted() {
         // When it has refused the deletion once.
         volume["settles"] = true.into();
     }
-    assert_eq!(twin.backend.delete(id).await, Ok(Progress::Begun));
+    assert_eq!(twin.delete(&id).await, Ok(Progress::Begun));
+}
+
+#[tokio::test]
+async fn an_attach_is_repeated_while_nova_has_a_record_of_an_attachment_that_cinder_has_not() {
+    let twin = Twin::start().await;
+    let id = twin.claimed("pvc-1").await;
+    twin.state().volumes.get_mut(id.as_str()).unwrap()["known_to_nova"] = true.into();
+    let refused = twin.backend.attach(to(&id, "s-1")).await.unwrap_err();
+    assert_eq!(refused.kind, Kind::Busy, "{refused}");
+    let begun = twin.backend.attach(to(&id, "s-1")).await;
+    assert_eq!(begun.unwrap(), Progress::Begun);
 }
 
 #[tokio::test]
@@ -439,7 +482,11 @@ async fn pages_follow_each_other_and_one_that_begins_nowhere_is_refused() {
     }
     let (mut after, mut ids) = (None, Vec::new());
     loop {
-        let page = twin.backend.list(after, 2).await.unwrap();
+        let page = twin
+            .backend
+            .list(after, 2, Secrets::default())
+            .await
+            .unwrap();
         ids.extend(page.volumes.into_iter().map(|volume| volume.id.to_string()));
         after = page.next;
         if after.is_none() {
@@ -449,7 +496,7 @@ async fn pages_follow_each_other_and_one_that_begins_nowhere_is_refused() {
     assert_eq!(ids, ["00000", "00001", "00002", "00003", "00004"]);
     let refused = twin
         .backend
-        .list(Some("gone".to_owned()), 2)
+        .list(Some("gone".to_owned()), 2, Secrets::default())
         .await
         .unwrap_err();
     assert_eq!(refused.kind, Kind::BadToken);
@@ -462,8 +509,9 @@ async fn searched(twin: &Twin, names: usize) -> Vec<String> {
     let searches = names.map(|name| {
         let backend = Arc::clone(&twin.backend);
         tokio::spawn(async move {
-            let found = backend.find(Name::new(name.as_str()).unwrap()).await;
-            assert_eq!(found.unwrap().len(), 1, "{name}");
+            let name = Name::new(name.as_str()).unwrap();
+            let found = backend.find(name, Secrets::default()).await;
+            assert_eq!(found.unwrap().len(), 1);
         })
     });
     for search in searches.collect::<Vec<_>>() {
@@ -496,14 +544,14 @@ async fn a_refused_token_is_renewed_once_and_new_credentials_are_read() {
     let twin = Twin::start().await;
     let id = twin.created("pvc-1").await;
     twin.state().refusals = vec![("GET /volume", "401", "token canary")];
-    twin.backend.get(id.clone()).await.unwrap().unwrap();
+    twin.get(&id).await.unwrap().unwrap();
     assert_eq!(twin.state().logins, 2);
 
     let file = twin.dir.path().join("cloud.conf");
     let text = std::fs::read_to_string(&file).unwrap();
     std::fs::write(&file, text.replace(PASSWORD, "other-canary")).unwrap();
     twin.state().refusals = vec![("GET /volume", "401", "")];
-    let refused = twin.backend.get(id).await.unwrap_err();
+    let refused = twin.get(&id).await.unwrap_err();
     assert_eq!(refused.kind, Kind::Precondition);
     assert!(refused.message.contains("401"), "{refused}");
     assert!(!refused.message.contains("canary"), "{refused}");
@@ -522,7 +570,7 @@ async fn a_changed_file_is_used_soon_and_one_that_cannot_be_used_stops_no_call()
     let id = twin.created("pvc-1").await;
     let file = twin.dir.path().join("cloud.conf");
     let text = std::fs::read_to_string(&file).unwrap();
-    let get = || twin.backend.get(id.clone());
+    let get = || twin.get(&id);
     std::fs::write(&file, "[Global").unwrap();
     later(6).await;
     get().await.unwrap();

@@ -21,6 +21,9 @@ pub(super) const CLAIM: &str = "belay.dev/claim";
 /// Its value is the id of the volume that was attached.
 pub(super) const USED: &str = "belay.dev/used";
 
+/// In Nova's refusal of an attachment that it has a record of (`nova/compute/api.py`, Nova 34).
+pub(super) const ATTACHED_ALREADY: &str = "is already attached to instances";
+
 /// Bytes of the unit of `size`.
 pub(super) const GIB: u64 = 1 << 30;
 

@@ -3,29 +3,30 @@
 use super::Engine;
 use super::contest::Contest;
 use super::poller::is_at_work;
-use crate::backend::{Attempt, Volume};
+use crate::backend::{Order, Volume};
 use belay_server::call::Failure;
-use belay_server::request::Name;
+use belay_server::request::Secrets;
 
 impl Engine {
-    /// The volume of that name, ready or failed; `make` creates it if there is none.
+    /// The volume of the order's name, ready or failed; `make` creates it if there is none.
     ///
     /// # Errors
     /// Those of the backend and of `make`; the reason why creating it failed, rolled back.
     pub(in crate::operation) async fn volume_of(
         &self,
-        name: &Name,
-        attempt: &Attempt,
+        order: &Order,
         make: impl Future<Output = Result<Volume, Failure>>,
     ) -> Result<Volume, Failure> {
         if let Some(claims) = self.backend.claims() {
-            return Contest::new(self, claims, name, attempt).run(make).await;
+            return Contest::new(self, claims, order).run(make).await;
         }
-        let found = self.backend.find(name.clone()).await?;
-        match found.into_iter().next() {
-            Some(volume) => self.at_rest(volume).await,
-            None => self.at_rest(make.await?).await,
-        }
+        let secrets = &order.secrets;
+        let found = self.backend.find(order.name.clone(), secrets.clone());
+        let volume = match found.await?.into_iter().next() {
+            Some(volume) => volume,
+            None => make.await?,
+        };
+        self.at_rest(volume, secrets).await
     }
 
     /// The volume, once it is ready or failed; with the context that its creation returned, which
@@ -33,11 +34,15 @@ impl Engine {
     ///
     /// # Errors
     /// Those of reading the volume; `Busy` if the volume was deleted meanwhile.
-    pub(super) async fn at_rest(&self, volume: Volume) -> Result<Volume, Failure> {
+    pub(super) async fn at_rest(
+        &self,
+        volume: Volume,
+        secrets: &Secrets,
+    ) -> Result<Volume, Failure> {
         if !is_at_work(&volume) {
             return Ok(volume);
         }
-        let settled = self.poller.settled(&volume.id).await?;
+        let settled = self.poller.settled(&volume.id, secrets).await?;
         let mut settled = settled.ok_or_else(|| {
             Failure::busy(format!("volume {}: is gone; repeat the call", volume.id))
         })?;

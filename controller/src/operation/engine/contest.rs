@@ -10,9 +10,9 @@ use super::outage::Outage;
 use super::poller::is_at_work;
 use super::view::View;
 use super::{Engine, still_busy};
-use crate::backend::{Attempt, Claims, Progress, Volume};
+use crate::backend::{Claims, Order, Progress, Volume};
 use belay_server::call::{Certainty, Failure, Kind};
-use belay_server::request::{Name, VolumeId};
+use belay_server::request::VolumeId;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -33,8 +33,7 @@ const INTERVAL: Duration = Duration::from_secs(1);
 pub(super) struct Contest<'a> {
     engine: &'a Engine,
     claims: &'a dyn Claims,
-    name: &'a Name,
-    attempt: &'a Attempt,
+    order: &'a Order,
     /// The volume that this call created.
     own: Option<Volume>,
     /// Since when it is unknown whether this call created a volume, and why.
@@ -45,17 +44,11 @@ pub(super) struct Contest<'a> {
 }
 
 impl<'a> Contest<'a> {
-    pub(super) fn new(
-        engine: &'a Engine,
-        claims: &'a dyn Claims,
-        name: &'a Name,
-        attempt: &'a Attempt,
-    ) -> Self {
+    pub(super) fn new(engine: &'a Engine, claims: &'a dyn Claims, order: &'a Order) -> Self {
         Self {
             engine,
             claims,
-            name,
-            attempt,
+            order,
             own: None,
             doubt: None,
             claim_seen: None,
@@ -80,17 +73,17 @@ impl<'a> Contest<'a> {
             if let Some(leader) = view.leader() {
                 let decided = *self.claim_seen.get_or_insert_with(Instant::now) + CLAIMS_SETTLE;
                 if view.asked >= decided || !view.has_rival(&leader.id) {
-                    view.report_surplus(self.name, &leader.id);
+                    view.report_surplus(&self.order.name, &leader.id);
                     return self.answer(leader.clone()).await;
                 }
                 sleep_until(decided).await;
             } else if let Some(volume) = view.claimable() {
                 self.claim(&view, &volume.id).await?;
             } else if let Some(volume) = view.pending() {
-                self.engine.poller.settled(&volume.id).await?;
+                self.settled(&volume.id).await?;
             } else if let Some(failed) = view.failed_unmarked() {
                 return self.answer(failed.clone()).await;
-            } else if view.failed(self.attempt).next().is_some() {
+            } else if view.failed(&self.order.attempt).next().is_some() {
                 return Err(self.clear(&view).await?);
             } else if let Some(make) = make.take() {
                 self.create(make).await?;
@@ -103,7 +96,7 @@ impl<'a> Contest<'a> {
 
     /// None if the search failed and must be repeated.
     async fn search(&mut self) -> Result<Option<View>, Failure> {
-        let view = match View::take(self.engine.backend.as_ref(), self.name).await {
+        let view = match View::take(self.engine.backend.as_ref(), self.order).await {
             Ok(view) => view,
             // The caller repeats the call, and this call has done nothing yet.
             Err(failure) if self.is_new() => return Err(failure),
@@ -115,7 +108,7 @@ impl<'a> Contest<'a> {
         };
         self.outage.end();
         if self.doubt.is_some()
-            && let Some(own) = view.created_by(self.attempt)
+            && let Some(own) = view.created_by(&self.order.attempt)
         {
             self.doubt = None;
             self.own = Some(own.clone());
@@ -124,6 +117,10 @@ impl<'a> Contest<'a> {
             self.claim_seen = None;
         }
         Ok(Some(view))
+    }
+
+    async fn settled(&self, id: &VolumeId) -> Result<Option<Volume>, Failure> {
+        self.engine.poller.settled(id, &self.order.secrets).await
     }
 
     /// Whether this call has neither changed anything nor waited.
@@ -135,7 +132,11 @@ impl<'a> Contest<'a> {
         if view.asked.elapsed() >= CLAIM_WITHIN {
             return Ok(());
         }
-        match self.claims.claim(id.clone()).await {
+        match self
+            .claims
+            .claim(id.clone(), self.order.secrets.clone())
+            .await
+        {
             Ok(()) => self.outage.end(),
             Err(failure) if failure.kind == Kind::NotFound => {}
             Err(failure) => {
@@ -156,7 +157,7 @@ impl<'a> Contest<'a> {
                 let id = own.id.clone();
                 self.own = Some(own);
                 if is_at_work {
-                    self.engine.poller.settled(&id).await?;
+                    self.settled(&id).await?;
                 }
                 Ok(())
             }
@@ -174,7 +175,7 @@ impl<'a> Contest<'a> {
             Some((since, _)) if since.elapsed() < DOUBT_MAX => Ok(()),
             Some((_, failure)) => Err(failure.clone()),
             None => {
-                let name = self.name.as_str();
+                let name = self.order.name.as_str();
                 let message = format!("name {name:?}: the new volume is gone; repeat the call");
                 Err(Failure::busy(message).may_be_running())
             }
@@ -182,7 +183,8 @@ impl<'a> Contest<'a> {
     }
 
     async fn answer(self, leader: Volume) -> Result<Volume, Failure> {
-        let (mut leader, own) = (self.engine.at_rest(leader).await?, self.own.as_ref());
+        let mut leader = self.engine.at_rest(leader, &self.order.secrets).await?;
+        let own = self.own.as_ref();
         match own {
             Some(own) if own.id == leader.id => {
                 leader.context = leader.context.or_else(|| own.context.clone());
@@ -197,7 +199,7 @@ impl<'a> Contest<'a> {
     /// not the lowest of the claimed ones, and will not be.
     async fn withdraw(&self, own: &Volume) {
         let withdrawn = async {
-            let is_gone = is_at_work(own) && self.engine.poller.settled(&own.id).await?.is_none();
+            let is_gone = is_at_work(own) && self.settled(&own.id).await?.is_none();
             if is_gone {
                 Ok(())
             } else {
@@ -206,7 +208,7 @@ impl<'a> Contest<'a> {
         };
         if let Err(failure) = withdrawn.await {
             tracing::warn!(
-                name = self.name.as_str(),
+                name = self.order.name.as_str(),
                 surplus = own.id.as_str(),
                 %failure,
                 "a surplus volume of that name remains; an operator may delete it"
@@ -217,7 +219,7 @@ impl<'a> Contest<'a> {
     /// Deletes the failed volumes of this process; returns why the first one failed.
     async fn clear(&self, view: &View) -> Result<Failure, Failure> {
         let mut first = None;
-        for (id, why) in view.failed(self.attempt) {
+        for (id, why) in view.failed(&self.order.attempt) {
             self.delete(id).await?;
             first.get_or_insert_with(|| why.clone().rolled_back());
         }
@@ -225,9 +227,15 @@ impl<'a> Contest<'a> {
     }
 
     async fn delete(&self, id: &VolumeId) -> Result<(), Failure> {
+        let secrets = &self.order.secrets;
         let mut outage = Outage::default();
         let progress = loop {
-            match self.engine.backend.delete(id.clone()).await {
+            match self
+                .engine
+                .backend
+                .delete(id.clone(), secrets.clone())
+                .await
+            {
                 Ok(progress) => break progress,
                 Err(failure) => outage.bear(failure)?,
             }
@@ -235,7 +243,7 @@ impl<'a> Contest<'a> {
         };
         match progress {
             Progress::Done(()) => Ok(()),
-            Progress::Begun => match self.engine.settled_soon(id).await? {
+            Progress::Begun => match self.engine.settled_soon(id, secrets).await? {
                 None => Ok(()),
                 Some(_) => Err(still_busy(id)),
             },

@@ -10,7 +10,7 @@ mod view;
 
 use crate::backend::{Attempt, Backend, Volume};
 use belay_server::call::Failure;
-use belay_server::request::{NodeId, VolumeId};
+use belay_server::request::{NodeId, Secrets, VolumeId};
 use poller::Poller;
 use queue::{Queue, Turn};
 use std::hash::{BuildHasher as _, RandomState};
@@ -54,8 +54,12 @@ impl Engine {
     /// # Errors
     /// `Busy` if the storage takes longer than a job waits; those of reading the volume, if they
     /// persist. All with an unknown state.
-    pub(super) async fn settled_soon(&self, id: &VolumeId) -> Result<Option<Volume>, Failure> {
-        let seen = timeout(PATIENCE, self.poller.settled(id)).await;
+    pub(super) async fn settled_soon(
+        &self,
+        id: &VolumeId,
+        secrets: &Secrets,
+    ) -> Result<Option<Volume>, Failure> {
+        let seen = timeout(PATIENCE, self.poller.settled(id, secrets)).await;
         seen.unwrap_or_else(|_| Err(still_busy(id)))
     }
 

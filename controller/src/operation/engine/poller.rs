@@ -1,10 +1,10 @@
 //! Waits until the storage has completed its work on volumes: one poller for all waiters, so that
-//! one list can serve many. No other code in the controller waits for the storage.
+//! one list can serve many of one account. No other code in the controller waits for the storage.
 
 use super::outage::Outage;
 use crate::backend::{Backend, Phase, Volume};
 use belay_server::call::Failure;
-use belay_server::request::VolumeId;
+use belay_server::request::{Secrets, VolumeId};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -35,10 +35,16 @@ struct Shared {
     gets: Semaphore,
 }
 
+#[derive(Default)]
 struct State {
-    waiters: Vec<Waiter>,
+    /// By the secrets of the calls: one account may not see the volumes of another.
+    accounts: BTreeMap<Secrets, Account>,
     /// Whether a task serves the waiters.
     runs: bool,
+}
+
+struct Account {
+    waiters: Vec<Waiter>,
     /// Minimum number of pages of a list of all volumes, and when it was counted.
     pages: (usize, Instant),
     /// The next list is not read earlier.
@@ -51,6 +57,7 @@ struct State {
 
 struct Waiter {
     id: VolumeId,
+    secrets: Secrets,
     since: Instant,
     due: Instant,
     outage: Outage,
@@ -66,14 +73,7 @@ impl Poller {
     pub(super) fn new(backend: Arc<dyn Backend>) -> Self {
         Self(Arc::new(Shared {
             backend,
-            state: Mutex::new(State {
-                waiters: Vec::new(),
-                runs: false,
-                pages: (1, Instant::now()),
-                next_list: Instant::now(),
-                page_took: Duration::ZERO,
-                listed: VecDeque::new(),
-            }),
+            state: Mutex::default(),
             gets: Semaphore::new(GETS_MAX),
         }))
     }
@@ -83,11 +83,16 @@ impl Poller {
     ///
     /// # Errors
     /// Those of reading the volume, if they persist; with an unknown state.
-    pub(super) async fn settled(&self, id: &VolumeId) -> Result<Option<Volume>, Failure> {
+    pub(super) async fn settled(
+        &self,
+        id: &VolumeId,
+        secrets: &Secrets,
+    ) -> Result<Option<Volume>, Failure> {
         let (answer, settled) = oneshot::channel();
         let now = Instant::now();
         self.0.add(Waiter {
             id: id.clone(),
+            secrets: secrets.clone(),
             since: now,
             due: now + INTERVAL_MIN,
             outage: Outage::default(),
@@ -110,7 +115,7 @@ impl Shared {
 
     fn add(self: &Arc<Self>, waiter: Waiter) {
         let mut state = self.state();
-        state.waiters.push(waiter);
+        state.account(&waiter.secrets).waiters.push(waiter);
         if !std::mem::replace(&mut state.runs, true) {
             tokio::spawn(Arc::clone(self).run());
         }
@@ -120,12 +125,17 @@ impl Shared {
     async fn run(self: Arc<Self>) {
         loop {
             sleep(INTERVAL_MIN).await;
-            let Some(round) = self.state().round(Instant::now()) else {
+            let rounds = self.state().rounds(Instant::now());
+            if rounds.is_empty() {
                 return;
-            };
-            match round {
-                Round::List(waiters) => drop(tokio::spawn(Arc::clone(&self).by_list(waiters))),
-                Round::Gets(waiters) => self.by_gets(waiters),
+            }
+            for (secrets, round) in rounds {
+                match round {
+                    Round::List(waiters) => {
+                        tokio::spawn(Arc::clone(&self).by_list(secrets, waiters));
+                    }
+                    Round::Gets(waiters) => self.by_gets(waiters),
+                }
             }
         }
     }
@@ -139,7 +149,11 @@ impl Shared {
     async fn by_get(self: Arc<Self>, waiter: Waiter) {
         // The semaphore is never closed.
         let _permit = self.gets.acquire().await;
-        match self.backend.get(waiter.id.clone()).await {
+        match self
+            .backend
+            .get(waiter.id.clone(), waiter.secrets.clone())
+            .await
+        {
             Ok(volume) => self.seen(waiter, volume),
             Err(failure) => self.failed(waiter, failure),
         }
@@ -148,7 +162,7 @@ impl Shared {
     /// Serves waiters from a list while it has fewer pages than there are waiters. Volumes that the
     /// list does not have are read one by one: several pages are read one after another and may
     /// miss one, and a list may leave volumes out, such as those of another project.
-    async fn by_list(self: Arc<Self>, waiters: Vec<Waiter>) {
+    async fn by_list(self: Arc<Self>, secrets: Secrets, waiters: Vec<Waiter>) {
         let pages_max = waiters.len() - 1;
         let mut waiting: BTreeMap<VolumeId, Vec<Waiter>> = BTreeMap::new();
         for waiter in waiters {
@@ -156,7 +170,8 @@ impl Shared {
         }
         let (mut after, mut pages, begun) = (None, 0, Instant::now());
         loop {
-            let page = match self.backend.list(after, PAGE_ENTRIES).await {
+            let page = self.backend.list(after, PAGE_ENTRIES, secrets.clone());
+            let page = match page.await {
                 Ok(page) => page,
                 Err(failure) => {
                     for waiter in waiting.into_values().flatten() {
@@ -167,12 +182,12 @@ impl Shared {
             };
             pages += 1;
             if pages == 1 {
-                self.state().page_took = begun.elapsed();
+                self.state().account(&secrets).page_took = begun.elapsed();
             }
             for volume in page.volumes {
                 let waiters = waiting.remove(&volume.id);
                 if waiters.is_some() {
-                    self.state().remember(&volume.id);
+                    self.state().account(&secrets).remember(&volume.id);
                 }
                 for waiter in waiters.into_iter().flatten() {
                     self.seen(waiter, Some(volume.clone()));
@@ -186,9 +201,10 @@ impl Shared {
                 let missing = waiting.into_values().flatten();
                 let (gone, missing): (Vec<_>, _) = {
                     let mut state = self.state();
-                    state.pages = (least, Instant::now());
+                    let account = state.account(&secrets);
+                    account.pages = (least, Instant::now());
                     // A whole list that has shown it before would show it again.
-                    missing.partition(|waiter| is_whole && state.listed.contains(&waiter.id))
+                    missing.partition(|waiter| is_whole && account.listed.contains(&waiter.id))
                 };
                 for waiter in gone {
                     self.seen(waiter, None);
@@ -223,12 +239,46 @@ impl Shared {
 }
 
 impl State {
-    /// The waiters to serve now: those whose turn it is, or all if that takes a list. None if the
-    /// task ends, because no caller waits.
-    fn round(&mut self, now: Instant) -> Option<Round> {
+    fn account(&mut self, secrets: &Secrets) -> &mut Account {
+        self.accounts.entry(secrets.clone()).or_default()
+    }
+
+    /// A round for each account with waiters; none if the task ends, because no caller waits.
+    fn rounds(&mut self, now: Instant) -> Vec<(Secrets, Round)> {
+        self.accounts.retain(|_, account| account.is_needed());
+        let rounds: Vec<_> = self
+            .accounts
+            .iter_mut()
+            .filter_map(|(secrets, account)| Some((secrets.clone(), account.round(now)?)))
+            .collect();
+        self.runs = !rounds.is_empty();
+        rounds
+    }
+}
+
+impl Default for Account {
+    fn default() -> Self {
+        Self {
+            waiters: Vec::new(),
+            pages: (1, Instant::now()),
+            next_list: Instant::now(),
+            page_took: Duration::ZERO,
+            listed: VecDeque::new(),
+        }
+    }
+}
+
+impl Account {
+    /// Drops the waiters whose callers have stopped waiting.
+    fn is_needed(&mut self) -> bool {
         self.waiters.retain(|waiter| !waiter.answer.is_closed());
-        self.runs = !self.waiters.is_empty();
-        if !self.runs {
+        !self.waiters.is_empty() || self.pages.1.elapsed() < PAGES_AGE_MAX
+    }
+
+    /// The waiters to serve now: those whose turn it is, or all if that takes a list. None if no
+    /// caller waits.
+    fn round(&mut self, now: Instant) -> Option<Round> {
+        if self.waiters.is_empty() {
             return None;
         }
         if self.waiters.len() <= self.pages() {

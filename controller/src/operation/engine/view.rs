@@ -1,7 +1,7 @@
 //! The volumes of one name as one search found them, classified by their marks.
 
 use super::poller::is_at_work;
-use crate::backend::{Attempt, Backend, Mark, Phase, Volume};
+use crate::backend::{Attempt, Backend, Mark, Order, Phase, Volume};
 use belay_server::call::Failure;
 use belay_server::request::{Name, VolumeId};
 use tokio::time::Instant;
@@ -17,9 +17,11 @@ pub(super) struct View {
 impl View {
     /// # Errors
     /// Those of the backend; until a search answers, a volume of the name may exist.
-    pub(super) async fn take(backend: &dyn Backend, name: &Name) -> Result<Self, Failure> {
+    pub(super) async fn take(backend: &dyn Backend, order: &Order) -> Result<Self, Failure> {
         let asked = Instant::now();
-        let found = backend.find(name.clone()).await;
+        let found = backend
+            .find(order.name.clone(), order.secrets.clone())
+            .await;
         let mut volumes = found.map_err(Failure::may_be_running)?;
         volumes.sort_by(|a, b| a.id.cmp(&b.id));
         Ok(Self { asked, volumes })

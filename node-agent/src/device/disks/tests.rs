@@ -171,6 +171,21 @@ fn a_disk_that_was_exchanged_after_it_was_found_does_not_open() {
 }
 
 #[test]
+fn without_sequence_numbers_an_exchanged_disk_is_recognised_by_its_serial() {
+    let bench = Bench::new();
+    bench.machine.count_no_disks();
+    let medium = bench.plug("vol");
+    bench.rescan();
+    bench.ask_all();
+    let found = VolumeDisk::new(bench.find("vol").unwrap().unwrap(), serial("vol"));
+    assert!(found.open(&bench.kernel).unwrap().is_some());
+    bench.machine.unplug(&medium);
+    // With the same number and name.
+    bench.plug("other");
+    assert!(found.open(&bench.kernel).unwrap().is_none());
+}
+
+#[test]
 fn an_answer_is_of_the_disk_that_was_asked_and_of_no_other() {
     let bench = Bench::new();
     let medium = bench.plug("old");

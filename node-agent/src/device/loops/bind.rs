@@ -6,11 +6,14 @@ use super::bound::{Bound, Device};
 use super::file::VolumeFile;
 use super::sysfs::loop_path;
 use crate::device::{Held, Purpose};
-use crate::kernel::{self, Cause, Kernel, LoopMode, Open, Openers, Patience, while_busy};
+use crate::kernel::{self, Cause, Dev, Kernel, LoopMode, Open, Openers, Patience, while_busy};
 
 /// How often another process may take the free device before this stops retrying. LOOP_CTL_GET_FREE
 /// only returns a device that was free at the time.
 const SNATCHED_MAX: u32 = 64;
+
+/// Whether a mount shows the device of that number.
+pub(crate) type IsShown<'a> = &'a dyn Fn(Dev) -> kernel::Result<bool>;
 
 impl Purpose {
     /// A mount keeps its device bound until the last close; a bind mount does not.
@@ -29,8 +32,9 @@ impl Purpose {
 }
 
 impl<K: Kernel> VolumeFile<K> {
-    /// A device for that purpose, which has this file: a new one, or that of [`VolumeFile::left`].
-    /// One for a filesystem detaches itself at its last close, any other by [`Held::release`].
+    /// A device for that purpose, which has this file: a new one that no mount `is_shown` by, or
+    /// that of [`VolumeFile::left`]. One for a filesystem detaches itself at its last close, any
+    /// other by [`Held::release`].
     ///
     /// # Errors
     /// `ABORTED` if no device can be bound, or while another process has the file open or uses the
@@ -40,20 +44,21 @@ impl<K: Kernel> VolumeFile<K> {
         kernel: &K,
         left: Option<Device<K>>,
         purpose: Purpose,
+        is_shown: IsShown<'_>,
     ) -> Result<Device<K>, Failure> {
         match left {
-            None => self.bind(kernel, purpose.mode()),
-            Some(left) => self.take_over(kernel, left, purpose.mode()),
+            None => self.bind(kernel, purpose.mode(), is_shown),
+            Some(left) => self.take_over(kernel, left, purpose.mode(), is_shown),
         }
     }
 
     /// Binds the file, whose lock must be held: the device keeps it.
-    fn bind(self, kernel: &K, mode: LoopMode) -> Result<Device<K>, Failure> {
+    fn bind(self, kernel: &K, mode: LoopMode, is_shown: IsShown<'_>) -> Result<Device<K>, Failure> {
         self.refuse_deleted(kernel)?;
         // Before binding: the device would keep the lease, even after this process has exited.
         let is_checked = self.refuse_opened(kernel, mode.read_only)?;
         for _ in 0..SNATCHED_MAX {
-            let number = kernel.loop_get_free()?;
+            let number = free_number(kernel, is_shown)?;
             let path = loop_path(number);
             let fd = kernel.open(&path, Open::DeviceRead)?;
             match self.configure(kernel, &fd, mode) {
@@ -61,7 +66,7 @@ impl<K: Kernel> VolumeFile<K> {
                     let guard = Bound {
                         number,
                         mode: Some(mode),
-                        name: Some(self.name().as_str().to_owned()),
+                        inode: None,
                         file: Some(self),
                     };
                     return Ok(Held {
@@ -89,6 +94,7 @@ impl<K: Kernel> VolumeFile<K> {
         kernel: &K,
         mut left: Device<K>,
         mode: LoopMode,
+        is_shown: IsShown<'_>,
     ) -> Result<Device<K>, Failure> {
         // A mounted device may be mounted once more, but no process may write under the mount: a
         // device without AUTOCLEAR is a raw one.
@@ -106,7 +112,7 @@ impl<K: Kernel> VolumeFile<K> {
             }
             _ => {
                 self.free(kernel, left)?;
-                self.bind(kernel, mode)
+                self.bind(kernel, mode, is_shown)
             }
         }
     }
@@ -142,4 +148,17 @@ impl<K: Kernel> VolumeFile<K> {
         let writable = kernel.reopen(held, Open::DeviceWrite)?;
         kernel.loop_configure(&writable, self.fd(), mode, self.name().as_str())
     }
+}
+
+/// The number of a device that is not bound and that no mount shows. The bind mount of a device
+/// that was detached by force still shows its number, which is usually the lowest free one: the pod
+/// behind that mount would read and write the next volume.
+fn free_number<K: Kernel>(kernel: &K, is_shown: IsShown<'_>) -> kernel::Result<u32> {
+    let mut number = kernel.loop_get_free()?;
+    let mut is_free = true;
+    while !is_free || is_shown(kernel.loop_dev(number))? {
+        number += 1;
+        is_free = kernel.loop_add(number)? || kernel.loop_file(number)?.is_none();
+    }
+    Ok(number)
 }

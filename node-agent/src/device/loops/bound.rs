@@ -7,7 +7,7 @@ use belay_server::call::Failure;
 use super::file::{VolumeFile, still_open};
 use super::sysfs::loop_path;
 use crate::device::Held;
-use crate::kernel::{self, Cause, Kernel, LoopMode, LoopStatus, Open, Patience, while_busy};
+use crate::kernel::{self, Cause, Inode, Kernel, LoopMode, LoopStatus, Open, Patience, while_busy};
 
 /// The guard of a bound device: its number, and what is known of the file behind it.
 pub(crate) struct Bound<K: Kernel> {
@@ -16,8 +16,8 @@ pub(crate) struct Bound<K: Kernel> {
     pub(super) file: Option<VolumeFile<K>>,
     /// Its mode when it was bound or queried.
     pub(super) mode: Option<LoopMode>,
-    /// The name that it is bound under, likewise.
-    pub(super) name: Option<String>,
+    /// Which file is behind it, likewise.
+    pub(super) inode: Option<Inode>,
 }
 
 impl<K: Kernel> Bound<K> {
@@ -84,7 +84,7 @@ impl<K: Kernel> Device<K> {
             number,
             file: None,
             mode: None,
-            name: None,
+            inode: None,
         };
         Ok(Some(Held {
             fd,
@@ -103,7 +103,7 @@ impl<K: Kernel> Device<K> {
     pub(super) fn ask(&mut self, kernel: &K) -> kernel::Result<Option<LoopStatus>> {
         let status = kernel.loop_status(&self.fd)?;
         self.guard.mode = status.as_ref().map(|status| status.mode);
-        self.guard.name = status.as_ref().map(|status| status.name.clone());
+        self.guard.inode = status.as_ref().map(LoopStatus::inode);
         Ok(status)
     }
 
@@ -139,11 +139,11 @@ impl<K: Kernel> Device<K> {
     /// As there.
     pub(in crate::device) fn release(self, kernel: &K) -> Result<(), Failure> {
         let (path, guard) = self.unbind(kernel)?;
-        let (number, name) = (guard.number, guard.name);
+        let (number, inode) = (guard.number, guard.inode);
         if guard.file.is_some() {
             return Ok(());
         }
-        let is_it = |status: LoopStatus| name.as_ref().is_none_or(|name| status.name == *name);
+        let is_it = |status: LoopStatus| inode.is_none_or(|inode| status.inode() == inode);
         let is_bound = || match Device::open(kernel, number)? {
             None => Ok(false),
             Some(mut device) => match device.ask(kernel) {

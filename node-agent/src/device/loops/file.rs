@@ -71,7 +71,7 @@ impl<K: Kernel> VolumeFile<K> {
 
     /// Whether a device of that status has exactly this file.
     pub(super) fn is_behind(&self, status: &LoopStatus) -> bool {
-        self.is_beside(status) && status.backing_ino == self.inode.ino
+        status.inode() == self.inode
     }
 
     /// Whether a device of that status has a file of the same filesystem.
@@ -120,8 +120,9 @@ impl<K: Kernel> VolumeFile<K> {
                 device.path().display()
             ))),
             Owner::Unseen => Err(Failure::busy(format!(
-                "{} is locked by another process and is on no loop device; a copy may be running",
-                self.path.display()
+                "{path} is locked by another process, such as a copy, or by a loop device that \
+                 has no node in /dev: `lslocks` and `losetup --associated {path}` name it",
+                path = self.path.display()
             ))),
         }
     }

@@ -116,16 +116,17 @@ impl<K: Kernel> LoopDir<K> {
         }
     }
 
-    /// The volume's file, for reading; `None` if it does not exist.
+    /// The volume's file, for reading; `None` if it does not exist, or if something else has its
+    /// name: a symlink to the place that it was moved to, or a directory.
     ///
     /// # Errors
-    /// As [`LoopDir::find`], apart from `NOT_FOUND`.
+    /// `INVALID_ARGUMENT` for an id that is not a file name; else the kernel's error.
     pub(crate) fn find_if_any(
         &self,
         kernel: &K,
         volume: &VolumeId,
     ) -> Result<Option<VolumeFile<K>>, Failure> {
-        unless_gone(self.open_file(kernel, volume, Open::FileRead))
+        self.open_if_any(kernel, volume, Open::FileRead)
     }
 
     /// [`LoopDir::find_if_any`], opened by name only: to compare and to measure it, without
@@ -138,7 +139,7 @@ impl<K: Kernel> LoopDir<K> {
         kernel: &K,
         volume: &VolumeId,
     ) -> Result<Option<VolumeFile<K>>, Failure> {
-        unless_gone(self.open_file(kernel, volume, Open::Name))
+        self.open_if_any(kernel, volume, Open::Name)
     }
 
     /// Whether the volume has a pending detach, as recorded by its controller on its file.
@@ -152,6 +153,20 @@ impl<K: Kernel> LoopDir<K> {
         match kernel.xattr(file.fd(), DETACH) {
             Err(error) if error.cause() == Cause::Unsupported => Ok(false),
             value => Ok(value?.is_some()),
+        }
+    }
+
+    fn open_if_any(
+        &self,
+        kernel: &K,
+        volume: &VolumeId,
+        how: Open,
+    ) -> Result<Option<VolumeFile<K>>, Failure> {
+        file_name(volume)?;
+        match self.open_file(kernel, volume, how) {
+            Ok(file) => Ok(Some(file)),
+            Err(failure) if matches!(failure.kind, Kind::NotFound | Kind::Invalid) => Ok(None),
+            Err(failure) => Err(failure),
         }
     }
 
@@ -197,16 +212,6 @@ impl<K: Kernel> LoopDir<K> {
             return Err(not_a_file(&path));
         }
         Ok(VolumeFile::new(fd, path, self.name_of(volume), &stat))
-    }
-}
-
-fn unless_gone<K: Kernel>(
-    found: Result<VolumeFile<K>, Failure>,
-) -> Result<Option<VolumeFile<K>>, Failure> {
-    match found {
-        Ok(file) => Ok(Some(file)),
-        Err(failure) if failure.kind == Kind::NotFound => Ok(None),
-        Err(failure) => Err(failure),
     }
 }
 

@@ -1,9 +1,8 @@
 //! Devices that are bound to a volume's file, perhaps without a user.
 
 use std::ffi::OsStr;
-use std::path::Path;
 
-use belay_server::call::{Failure, Kind};
+use belay_server::call::Failure;
 use belay_server::request::VolumeId;
 
 use super::bound::{Bound, Device};
@@ -81,8 +80,8 @@ impl<K: Kernel> LoopDir<K> {
         for number in kernel.loop_bound()? {
             if !is_known(kernel.loop_dev(number)) {
                 let file = kernel.loop_file(number)?;
-                let volume = file.as_ref().and_then(volume_kept_by);
-                found.extend(volume.map(|volume| (number, volume)));
+                let volumes = file.iter().flat_map(volumes_kept_by);
+                found.extend(volumes.map(|volume| (number, volume)));
             }
         }
         Ok(found)
@@ -114,15 +113,14 @@ impl<K: Kernel> LoopDir<K> {
         number: u32,
     ) -> Result<Option<Device<K>>, Failure> {
         let kept = kernel.loop_file(number)?;
-        if kept.as_ref().and_then(volume_kept_by).as_ref() != Some(volume) {
+        if !kept
+            .iter()
+            .flat_map(volumes_kept_by)
+            .any(|it| it == *volume)
+        {
             return Ok(None);
         }
-        let file = match self.find_if_any(kernel, volume) {
-            // A symlink or a directory: a foreign device's file may have the same name.
-            Err(failure) if failure.kind == Kind::Invalid => return Ok(None),
-            file => file?,
-        };
-        let Some(file) = file else {
+        let Some(file) = self.find_if_any(kernel, volume)? else {
             return Ok(None);
         };
         let Some((device, status)) = Device::open_bound(kernel, number)? else {
@@ -135,9 +133,12 @@ impl<K: Kernel> LoopDir<K> {
     }
 }
 
-/// The volume whose device this may be, whether its file still has that name or was removed. `None`
-/// for a device with AUTOCLEAR: it has a user.
-fn volume_kept_by(file: &LoopFile) -> Option<VolumeId> {
-    let name = Path::file_name(unmarked(&file.path)).filter(|_| !file.autoclear);
-    VolumeId::new(name.and_then(OsStr::to_str)?).ok()
+/// The volumes whose device this may be, whether its file still has that name or was removed: an id
+/// may itself end like the name of a removed file. None for a device with AUTOCLEAR: it has a user.
+fn volumes_kept_by(file: &LoopFile) -> Vec<VolumeId> {
+    let mut paths = vec![file.path.as_path(), unmarked(&file.path)];
+    paths.dedup();
+    let names = paths.into_iter().filter(|_| !file.autoclear);
+    let names = names.filter_map(|path| path.file_name().and_then(OsStr::to_str));
+    names.filter_map(|name| VolumeId::new(name).ok()).collect()
 }

@@ -15,6 +15,7 @@ mod sysfs;
 mod unread;
 mod verdict;
 
+pub(crate) use bind::IsShown;
 pub(super) use bound::Bound;
 pub(super) use file::VolumeFile;
 pub(crate) use folder::LoopDir;

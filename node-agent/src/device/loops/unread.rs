@@ -107,3 +107,59 @@ impl<K: Kernel> LoopDir<K> {
             || matches!(kernel.look(&found), Ok(None)))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::device::loops::loop_path;
+    use crate::kernel::LoopMode;
+    use crate::kernel::fake::{Fault, Machine};
+
+    const KEPT: LoopMode = LoopMode {
+        read_only: false,
+        autoclear: false,
+    };
+
+    /// Whether the volume `vol-1` in `/volumes` gets the device of that file, which was bound by an
+    /// earlier release, and whose disk fails when the device is queried.
+    fn is_ours(file: &str) -> bool {
+        let machine = Machine::new();
+        machine.make_dir(Path::new("/volumes"));
+        machine.make_dir(Path::new("/others"));
+        machine.make_file(Path::new(file), 1 << 20);
+        let kernel = machine.process();
+        let driver = "one.example".parse().unwrap();
+        let dir = LoopDir::open(&kernel, &driver, Path::new("/volumes")).unwrap();
+        let file = kernel.open(Path::new(file), Open::FileWrite).unwrap();
+        assert!(kernel.flock(&file).unwrap());
+        let number = kernel.loop_get_free().unwrap();
+        let device = kernel.open(&loop_path(number), Open::DeviceWrite).unwrap();
+        kernel
+            .loop_configure(&device, &file, KEPT, "vol-1")
+            .unwrap();
+
+        let volume = VolumeId::new("vol-1").unwrap();
+        machine.begin(None);
+        dir.judge_unread(&kernel, &volume, number).unwrap();
+        let is_query = |name: &str| name == "LOOP_GET_STATUS64";
+        let query = machine.end().iter().position(|call| is_query(call.name));
+        machine.begin(Some(Fault::Fail(query.unwrap() + 1, "EIO")));
+        let verdict = dir.judge_unread(&kernel, &volume, number).unwrap();
+        machine.end();
+        match verdict {
+            Some(Verdict::Stale(_)) => true,
+            None => false,
+            Some(_) => panic!("another verdict"),
+        }
+    }
+
+    #[test]
+    fn on_a_failed_disk_a_device_is_the_volumes_if_it_has_the_path_of_its_file() {
+        assert!(is_ours("/volumes/vol-1"));
+        for other in ["/volumes/vol-2", "/volumes/vol-1.bad", "/others/vol-1"] {
+            assert!(!is_ours(other), "{other}");
+        }
+    }
+}

@@ -7,7 +7,7 @@ use super::disk::ALIGN_BYTES;
 
 /// The location of a magic number on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum Location {
     /// This many bytes from the start.
     Start(u64),
     /// This many bytes before the end, once the size is rounded down to a multiple.
@@ -16,13 +16,13 @@ pub(super) enum Place {
     Part(u64),
 }
 
-impl Place {
+impl Location {
     /// The offset on a device of `bytes` bytes, if the device is large enough.
     pub(super) fn on(self, bytes: u64) -> Option<u64> {
         match self {
-            Place::Start(at) => Some(at),
-            Place::End { align, back } => (bytes - bytes % align).checked_sub(back),
-            Place::Part(parts) => Some((bytes / ALIGN_BYTES).div_ceil(parts) * ALIGN_BYTES),
+            Location::Start(at) => Some(at),
+            Location::End { align, back } => (bytes - bytes % align).checked_sub(back),
+            Location::Part(parts) => Some((bytes / ALIGN_BYTES).div_ceil(parts) * ALIGN_BYTES),
         }
         .filter(|at| *at < bytes)
     }
@@ -51,7 +51,7 @@ pub(super) struct Signature {
     /// Its description for messages, with an article.
     pub(super) name: &'static str,
     /// The locations of its magic number.
-    pub(super) at: &'static [Place],
+    pub(super) at: &'static [Location],
     /// The magic number, within one block of [`ALIGN_BYTES`].
     pub(super) magic: &'static [u8],
     pub(super) weight: Weight,
@@ -106,19 +106,23 @@ mod tests {
 
     #[test]
     fn places_move_with_the_size_of_the_device() {
-        let end = Place::End {
+        let end = Location::End {
             align: 65_536,
             back: 65_536,
         };
         let cases = [
-            (Place::Start(512), 1024, Some(512)),
-            (Place::Start(512), 512, None),
+            (Location::Start(512), 1024, Some(512)),
+            (Location::Start(512), 512, None),
             (end, 200_000, Some(131_072)),
             (end, 65_536, Some(0)),
             (end, 65_535, None),
             (end, 0, None),
-            (Place::Part(4), 400 << 20, Some(100 << 20)),
-            (Place::Part(4), (400 << 20) + 4096, Some((100 << 20) + 4096)),
+            (Location::Part(4), 400 << 20, Some(100 << 20)),
+            (
+                Location::Part(4),
+                (400 << 20) + 4096,
+                Some((100 << 20) + 4096),
+            ),
         ];
         for (place, bytes, expected) in cases {
             assert_eq!(place.on(bytes), expected, "{place:?} of {bytes}");

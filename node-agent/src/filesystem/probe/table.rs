@@ -7,16 +7,17 @@
 
 use super::areas::Areas;
 use super::field::{be16, le32};
-use super::signature::Place::{self, End, Part, Start};
+use super::signature::Location::{self, End, Part, Start};
 use super::signature::Signature;
 use super::signature::Weight::{self, Decisive, Plain, Weak};
 use super::{ext4, md, partition, xfs};
+use crate::filesystem::boot;
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
-const fn row(name: &'static str, at: &'static [Place], magic: &'static [u8]) -> Signature {
+const fn row(name: &'static str, at: &'static [Location], magic: &'static [u8]) -> Signature {
     Signature {
         name,
         at,
@@ -26,7 +27,7 @@ const fn row(name: &'static str, at: &'static [Place], magic: &'static [u8]) -> 
     }
 }
 
-const fn copy(name: &'static str, at: &'static [Place], magic: &'static [u8]) -> Signature {
+const fn copy(name: &'static str, at: &'static [Location], magic: &'static [u8]) -> Signature {
     Signature {
         name,
         at,
@@ -36,7 +37,7 @@ const fn copy(name: &'static str, at: &'static [Place], magic: &'static [u8]) ->
     }
 }
 
-const fn relic(name: &'static str, at: &'static [Place], magic: &'static [u8]) -> Signature {
+const fn relic(name: &'static str, at: &'static [Location], magic: &'static [u8]) -> Signature {
     Signature {
         name,
         at,
@@ -47,7 +48,7 @@ const fn relic(name: &'static str, at: &'static [Place], magic: &'static [u8]) -
 }
 
 /// The offsets of a second LUKS2 header: each is a possible size of the first.
-const LUKS2_SECOND: &[Place] = &[
+const LUKS2_SECOND: &[Location] = &[
     Start(16 * KIB),
     Start(32 * KIB),
     Start(64 * KIB),
@@ -59,7 +60,7 @@ const LUKS2_SECOND: &[Place] = &[
     Start(4 * MIB),
 ];
 /// The name-value list of each of the four labels of 256 KiB: its first name, after two lengths.
-const ZFS_LABELS: &[Place] = &[
+const ZFS_LABELS: &[Location] = &[
     Start(16 * KIB + 20),
     Start(272 * KIB + 20),
     End {
@@ -72,16 +73,16 @@ const ZFS_LABELS: &[Place] = &[
     },
 ];
 /// The last bytes of the first page, for the page sizes of Linux.
-const SWAP_PAGES: &[Place] = &[
+const SWAP_PAGES: &[Location] = &[
     Start(4 * KIB - 10),
     Start(8 * KIB - 10),
     Start(16 * KIB - 10),
     Start(32 * KIB - 10),
     Start(64 * KIB - 10),
 ];
-const LVM_LABELS: &[Place] = &[Start(0x18), Start(0x218), Start(0x418), Start(0x618)];
+const LVM_LABELS: &[Location] = &[Start(0x18), Start(0x218), Start(0x418), Start(0x618)];
 /// Groups 1, 3 and 5, for blocks of 1, 2 and 4 KiB; a group has 8 blocks for each byte of a block.
-const EXT_COPIES: &[Place] = &[
+const EXT_COPIES: &[Location] = &[
     Start(8 * MIB + KIB + ext4::MAGIC_AT),
     Start(24 * MIB + KIB + ext4::MAGIC_AT),
     Start(40 * MIB + KIB + ext4::MAGIC_AT),
@@ -93,15 +94,15 @@ const EXT_COPIES: &[Place] = &[
     Start(640 * MIB + ext4::MAGIC_AT),
 ];
 /// mkfs.btrfs writes their magic number only after that of the first superblock is on the disk.
-const BTRFS_COPIES: &[Place] = &[Start(64 * MIB + 0x40), Start(256 * GIB + 0x40)];
+const BTRFS_COPIES: &[Location] = &[Start(64 * MIB + 0x40), Start(256 * GIB + 0x40)];
 const BCACHE: &[u8] = b"\xc6\x85\x73\xf6\x4e\x1a\x45\xca\x82\x65\xf5\x7f\x48\xba\x6d\x81";
 const BCACHEFS: &[u8] = b"\xc6\x85\x73\xf6\x66\xce\x90\xa9\xd9\x6a\x60\xcf\x80\x3d\xf7\xef";
 /// 8.0 to 8.3, 8.4 after a crash, 9: activity log and bitmap precede it.
-const DRBD: &[Place] = &[End {
+const DRBD: &[Location] = &[End {
     align: 4 * KIB,
     back: 4 * KIB - 60,
 }];
-const GPT_COPY: &[Place] = &[
+const GPT_COPY: &[Location] = &[
     End {
         align: 512,
         back: 512,
@@ -179,14 +180,14 @@ pub(super) const TABLE: &[Signature] = &[
         weight: Weak, check: Some(is_hfs_plus) },
     Signature { name: "a nilfs2 filesystem", at: &[Start(KIB + 6)], magic: b"\x34\x34",
         weight: Weak, check: Some(is_nilfs2) }, // uapi/linux/nilfs2_ondisk.h
-    row("an iso9660 filesystem", &[Start(32 * KIB + 1)], b"CD001"), // uapi/linux/iso_fs.h
+    row("an iso9660 filesystem", &[Start(boot::ISO_DESCRIPTOR as u64 + 1)], boot::ISO_MAGIC),
     row("a udf filesystem", &[Start(32 * KIB + 1)], b"BEA01"), // fs/udf/ecma_167.h
     row("an exfat filesystem", &[Start(3)], b"EXFAT   "), // fs/exfat/exfat_raw.h
     row("an ntfs filesystem", &[Start(3)], b"NTFS    "), // fs/ntfs3/ntfs.h
     row("an ReFS filesystem", &[Start(3)], b"ReFS\0"),
-    row("a vfat filesystem", &[Start(82)], b"FAT32   "), // uapi/linux/msdos_fs.h
-    row("a vfat filesystem", &[Start(54)], b"FAT16   "),
-    row("a vfat filesystem", &[Start(54)], b"FAT12   "),
+    row("a vfat filesystem", &[Start(boot::FAT32.0 as u64)], boot::FAT32.1),
+    row("a vfat filesystem", &[Start(boot::FAT16.0 as u64)], boot::FAT16.1),
+    row("a vfat filesystem", &[Start(boot::FAT12.0 as u64)], boot::FAT12.1),
     // Partition tables: UEFI 2.10 section 5.3, block/partitions/.
     row("a GPT partition table", &[Start(512), Start(4 * KIB)], b"EFI PART"),
     relic("a copy of a GPT partition table", GPT_COPY, b"EFI PART"),

@@ -93,9 +93,13 @@ impl State {
         let number = (DISKS..).find(is_free).unwrap();
         let ino = self.walk(&plug.medium).unwrap().ino;
         let bytes = self.file(ino).unwrap().contents.bytes();
+        let diskseq = match self.has_no_diskseq {
+            true => 0,
+            false => self.number(),
+        };
         let device = Loop {
             binding: Some(Binding::of_disk(ino, bytes)),
-            diskseq: self.number(),
+            diskseq,
             running_down: false,
         };
         self.loops.insert(number, device);

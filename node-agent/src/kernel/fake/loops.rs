@@ -63,15 +63,22 @@ impl State {
             device.is_none_or(|device| device.binding.is_none())
         };
         let number = (0..).find(is_free).unwrap();
-        if let Entry::Vacant(vacant) = self.loops.entry(number) {
-            vacant.insert(Loop::default());
-            let (&mount, _) = self.mounts.iter().nth(1).unwrap();
-            let root = self.mounts[&mount].root;
-            let superblock = self.mounts[&mount].superblock;
-            let node = self.make_inode(superblock, InodeKind::Loop(number));
-            self.add_name(root, &format!("loop{number}"), node);
-        }
+        self.loop_add(number);
         number
+    }
+
+    /// Creates the device of that number and its node, unless it is there.
+    pub(super) fn loop_add(&mut self, number: u32) -> bool {
+        let Entry::Vacant(vacant) = self.loops.entry(number) else {
+            return false;
+        };
+        vacant.insert(Loop::default());
+        let (&mount, _) = self.mounts.iter().nth(1).unwrap();
+        let root = self.mounts[&mount].root;
+        let superblock = self.mounts[&mount].superblock;
+        let node = self.make_inode(superblock, InodeKind::Loop(number));
+        self.add_name(root, &format!("loop{number}"), node);
+        true
     }
 
     /// Its openers: descriptions and mounted filesystems.

@@ -43,6 +43,8 @@ pub(super) struct State {
     pub(super) has_cold_names: bool,
     /// `/dev` takes no new names.
     pub(super) has_fixed_dev: bool,
+    /// As before Linux 5.15, for disks that are plugged in from now on.
+    pub(super) has_no_diskseq: bool,
     numbers: u64,
 }
 
@@ -178,6 +180,7 @@ impl State {
             grants_no_leases: false,
             has_cold_names: false,
             has_fixed_dev: false,
+            has_no_diskseq: false,
             numbers: 0,
         };
         let root = state.make_superblock("ext4", Dev { major: 8, minor: 1 }, None);

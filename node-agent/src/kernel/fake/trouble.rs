@@ -49,6 +49,11 @@ impl Machine {
         self.lock().has_fixed_dev = true;
     }
 
+    /// From now on disks that are plugged in have no sequence number.
+    pub(crate) fn count_no_disks(&self) {
+        self.lock().has_no_diskseq = true;
+    }
+
     /// Mounts a tmpfs over a directory.
     pub(crate) fn cover(&self, folder: &Path) {
         let mut state = self.lock();

@@ -183,9 +183,12 @@ impl Kernel for Fake {
     }
 
     fn loop_get_free(&self) -> Result<u32> {
-        self.call("LOOP_CTL_GET_FREE", "", NONE, |state| {
-            Ok(state.loop_get_free())
-        })
+        let get_free = |state: &mut State| Ok(state.loop_get_free());
+        self.call("LOOP_CTL_GET_FREE", "", NONE, get_free)
+    }
+
+    fn loop_add(&self, number: u32) -> Result<bool> {
+        self.call("LOOP_CTL_ADD", "", NONE, |state| Ok(state.loop_add(number)))
     }
 
     fn loop_configure(&self, device: &Fd, file: &Fd, mode: LoopMode, name: &str) -> Result<()> {
@@ -207,15 +210,13 @@ impl Kernel for Fake {
     }
 
     fn loop_clr_fd(&self, device: &Fd) -> Result<()> {
-        self.call("LOOP_CLR_FD", named(device), NONE, |state| {
-            state.loop_clr_fd(device.id)
-        })
+        let clear = |state: &mut State| state.loop_clr_fd(device.id);
+        self.call("LOOP_CLR_FD", named(device), NONE, clear)
     }
 
     fn loop_set_capacity(&self, device: &Fd) -> Result<()> {
-        self.call("LOOP_SET_CAPACITY", named(device), NONE, |state| {
-            state.loop_set_capacity(device.id)
-        })
+        let adopt = |state: &mut State| state.loop_set_capacity(device.id);
+        self.call("LOOP_SET_CAPACITY", named(device), NONE, adopt)
     }
 
     fn loop_bound(&self) -> Result<Vec<u32>> {

@@ -23,6 +23,7 @@ const LOOP_SET_STATUS64: Opcode = 0x4C04;
 const LOOP_GET_STATUS64: Opcode = 0x4C05;
 const LOOP_SET_CAPACITY: Opcode = 0x4C07;
 const LOOP_CONFIGURE: Opcode = 0x4C0A;
+const LOOP_CTL_ADD: Opcode = 0x4C80;
 const LOOP_CTL_GET_FREE: Opcode = 0x4C82;
 
 const LO_FLAGS_READ_ONLY: u32 = 1;
@@ -140,11 +141,28 @@ impl LoopInfo64 {
 
 /// See [`crate::kernel::Kernel::loop_get_free`].
 pub(super) fn get_free() -> Result<u32> {
+    let control = control()?;
+    let request = Control::<LOOP_CTL_GET_FREE>(0);
+    // SAFETY: this request ignores its argument; `Control` below reads its answer.
+    unsafe { rustix::ioctl::ioctl(&control, request) }.map_err(of("LOOP_CTL_GET_FREE", &control))
+}
+
+/// See [`crate::kernel::Kernel::loop_add`].
+pub(super) fn add(number: u32) -> Result<bool> {
+    let control = control()?;
+    let request = Control::<LOOP_CTL_ADD>(number);
+    // SAFETY: the argument of this request is a number; `Control` below passes it.
+    match unsafe { rustix::ioctl::ioctl(&control, request) } {
+        Ok(_) => Ok(true),
+        Err(Errno::EXIST) => Ok(false),
+        Err(errno) => Err(of("LOOP_CTL_ADD", &control)(errno)),
+    }
+}
+
+fn control() -> Result<OwnedFd> {
     let flags = OFlags::RDWR | OFlags::CLOEXEC;
-    let control = rustix::fs::openat(CWD, CONTROL, flags, Mode::empty())
-        .map_err(|errno| Error::at("open", Path::new(CONTROL), errno))?;
-    // SAFETY: this request takes no argument; `GetFree` below reads its answer.
-    unsafe { rustix::ioctl::ioctl(&control, GetFree) }.map_err(of("LOOP_CTL_GET_FREE", &control))
+    rustix::fs::openat(CWD, CONTROL, flags, Mode::empty())
+        .map_err(|errno| Error::at("open", Path::new(CONTROL), errno))
 }
 
 /// See [`crate::kernel::Kernel::loop_configure`].
@@ -257,21 +275,22 @@ pub(super) fn bound() -> Result<Vec<u32>> {
     Ok(numbers)
 }
 
-/// `LOOP_CTL_GET_FREE`: no argument; ioctl(2) returns the answer.
-struct GetFree;
+/// A request to the control device: its argument is a number, not a pointer, and ioctl(2) returns a
+/// number.
+struct Control<const OPCODE: Opcode>(u32);
 
 // SAFETY: no memory is passed to the kernel, so none is read or written.
-unsafe impl Ioctl for GetFree {
+unsafe impl<const OPCODE: Opcode> Ioctl for Control<OPCODE> {
     type Output = u32;
 
     const IS_MUTATING: bool = false;
 
     fn opcode(&self) -> Opcode {
-        LOOP_CTL_GET_FREE
+        OPCODE
     }
 
     fn as_ptr(&mut self) -> *mut std::ffi::c_void {
-        std::ptr::null_mut()
+        std::ptr::without_provenance_mut(self.0 as usize)
     }
 
     unsafe fn output_from_ptr(

@@ -22,6 +22,7 @@ mod mountinfo;
 pub(crate) mod privileges;
 #[cfg(test)]
 pub(crate) mod real;
+pub(crate) mod sandbox;
 mod shut_down;
 mod statmount;
 mod sysfs;
@@ -189,6 +190,10 @@ impl Kernel for Linux {
 
     fn loop_get_free(&self) -> Result<u32> {
         loopdev::get_free()
+    }
+
+    fn loop_add(&self, number: u32) -> Result<bool> {
+        loopdev::add(number)
     }
 
     fn loop_configure(

@@ -7,10 +7,8 @@ use belay_server::call::Failure;
 use belay_server::health::{Complaint, StorageSeverity};
 use belay_server::request::VolumeId;
 
-use super::super::Node;
-use super::super::context::operation;
+use super::super::context::Context;
 use super::super::pending::pending;
-use super::super::phase::{Operation, Progress};
 use crate::kernel::{Cause, Kernel, MountAttrs, MountFacts, Usage};
 
 /// One hung volume may be its own fault; several share a disk.
@@ -28,19 +26,14 @@ pub(crate) type StorageComplaint = Complaint<StorageSeverity>;
 /// # Errors
 /// The kernel's error.
 pub(crate) fn storage_health<K: Kernel>(
-    node: &Node<K>,
-    progress: &Progress,
+    cx: &Context<'_, K>,
 ) -> Result<Vec<StorageComplaint>, Failure> {
-    operation(node, progress, Operation::StorageHealth, |cx| run(cx))
-}
-
-fn run<K: Kernel>(node: &Node<K>) -> Result<Vec<StorageComplaint>, Failure> {
     let mut complaints = Vec::new();
     // Disks have no common storage that this node could see.
-    let Some(dir) = node.transport.folder() else {
+    let Some(dir) = cx.transport.folder() else {
         return Ok(complaints);
     };
-    let kernel = &node.kernel;
+    let kernel = &cx.kernel;
     let path = dir.path();
     let looks = kernel.look(path).and_then(|named| {
         let held = kernel.stat(dir.fd())?;
@@ -84,7 +77,7 @@ fn run<K: Kernel>(node: &Node<K>) -> Result<Vec<StorageComplaint>, Failure> {
             complaints.extend(full(&kernel.statfs(path)?, path));
         }
     }
-    let pending = pending(node)?.into_iter();
+    let pending = pending(cx)?.into_iter();
     complaints.extend(pending.map(|(volume, path)| detach_pending(&volume, &path)));
     Ok(complaints)
 }

@@ -11,15 +11,15 @@ use belay_contract::publish_context::PublishContext;
 use belay_server::call::{Certainty, Failure};
 use belay_server::request::Stage;
 
+use super::super::Staged;
 use super::super::context::Context;
-use super::super::phase::Phase;
 use super::super::plan::{fit, is_read_only};
-use super::super::{Node, Staged};
 use super::attach;
 use crate::device::{Held, Intent, Label, Purpose, Sought, Verdict};
 use crate::filesystem::begin_use;
 use crate::kernel::{FileKind, Kernel, MountAttrs, Stat};
 use crate::mounts::block_path;
+use crate::work::Phase;
 
 /// The bind target needs no permissions: those of the mounted node apply.
 const DEVICE_MODE: u32 = 0o600;
@@ -50,7 +50,7 @@ pub(super) fn stage<K: Kernel>(
             let (_, verdict) = mounts.verdict(&request.id, &path, &stat, Intent::Use)?;
             match verdict {
                 Verdict::Ours(device) => {
-                    return staged_before(cx, request, &path, &stat, &device, read_only);
+                    return staged_before(cx, request, (&path, &stat), &device, read_only);
                 }
                 // Not unstaged here: a pod may still use it.
                 Verdict::Stale(_) => {
@@ -105,10 +105,9 @@ fn other_device(request: &Stage, path: &Path) -> Failure {
 
 /// The volume's device is bound there; it must have the same access mode, and stay bound.
 fn staged_before<K: Kernel>(
-    node: &Node<K>,
+    cx: &Context<'_, K>,
     request: &Stage,
-    path: &Path,
-    stat: &Stat,
+    (path, stat): (&Path, &Stat),
     device: &Held<K>,
     read_only: bool,
 ) -> Result<Staged, Failure> {
@@ -124,10 +123,16 @@ fn staged_before<K: Kernel>(
             }
         )));
     }
-    device.bytes(&node.kernel, 0)?;
+    device.bytes(&cx.kernel, 0)?;
     // A killed unstage may have set AUTOCLEAR: the device would then be unbound at its last close.
-    device.keep(&node.kernel)?;
-    node.index.note(path, stat, stat.rdev, &request.id);
+    device.keep(&cx.kernel)?;
+    if cx.mounts().has_lost_name(path, stat)? {
+        cx.umount(path)?;
+        cx.index.forget(path);
+        bind(cx, request, path, device)?;
+    } else {
+        cx.index.note(path, stat, stat.rdev, &request.id);
+    }
     Ok(Staged::Done)
 }
 

@@ -4,11 +4,11 @@
 use belay_server::request::VolumeId;
 
 use super::super::context::Context;
-use super::super::phase::Phase;
 use super::tally;
 use crate::device::Held;
 use crate::filesystem::{FsType, GrowError, grow};
 use crate::kernel::Kernel;
+use crate::work::Phase;
 
 /// Grows the filesystem to its device. A failure does not fail the stage, since the pod's data is
 /// complete: NodeExpandVolume, which the caller sends to grow a volume, reports it. A volume

@@ -7,7 +7,6 @@ use belay_server::call::{Failure, Kind};
 use belay_server::request::{MountFlags, Stage};
 
 use super::super::context::Context;
-use super::super::phase::Phase;
 use super::super::plan::{asked_fs, fit, is_read_only};
 use super::super::{Formatting, Node, Staged};
 use super::attach;
@@ -20,6 +19,7 @@ use crate::filesystem::{
 };
 use crate::kernel::{Cause, Dev, Error, Kernel, MountAttrs, Open, Stat};
 use crate::mounts::{block_path, something_else};
+use crate::work::Phase;
 
 /// mkfs of a large volume on a slow disk takes minutes; a longer one hangs.
 const FORMAT_DEADLINE: Duration = Duration::from_secs(600);

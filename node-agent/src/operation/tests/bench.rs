@@ -13,10 +13,10 @@ use belay_server::request::{
 use crate::device::{LoopDir, Transport};
 use crate::kernel::Kernel;
 use crate::mounts::MountIndex;
-use crate::operation::phase::Progress;
 use crate::operation::{
     self, Formatting, KubeletDir, Node, Published, Staged, Thread, VolumeStats, VolumeUsage,
 };
+use crate::work::{Operation, Progress};
 
 /// The driver of a world with only one.
 pub(crate) const DRIVER: &str = "local.csi.belay.dev";
@@ -25,6 +25,15 @@ pub(crate) const MIB: u64 = 1 << 20;
 /// Enough for every filesystem.
 pub(crate) const BYTES: u64 = 512 * MIB;
 pub(crate) const GROWN_BYTES: u64 = 1024 * MIB;
+
+/// Runs an operation that no other thread sees.
+pub(super) fn run<K: Kernel, T>(
+    node: &Node<K>,
+    operation: Operation,
+    work: impl FnOnce(&operation::Context<'_, K>) -> T,
+) -> T {
+    operation::run(node, &Progress::default(), operation, work)
+}
 
 /// A machine to run on.
 pub(crate) trait World {
@@ -200,22 +209,24 @@ impl Volume {
         match verb {
             Verb::Stage => self.stage(node),
             Verb::Publish(target) => self.publish(node, target),
-            Verb::Unstage => operation::unstage(
-                node,
-                &Progress::default(),
-                &Unstage {
+            Verb::Unstage => {
+                let request = Unstage {
                     id: self.volume_id(),
                     staging: path(&self.staging()),
-                },
-            ),
-            Verb::Unpublish(target) => operation::unpublish(
-                node,
-                &Progress::default(),
-                &Unpublish {
+                };
+                run(node, Operation::Unstage, |cx| {
+                    operation::unstage(cx, &request)
+                })
+            }
+            Verb::Unpublish(target) => {
+                let request = Unpublish {
                     id: self.volume_id(),
                     target: path(&self.target(target)),
-                },
-            ),
+                };
+                run(node, Operation::Unpublish, |cx| {
+                    operation::unpublish(cx, &request)
+                })
+            }
             Verb::Expand => self.expand(node).map(drop),
             Verb::Stats => self.condition(node).map(drop),
             Verb::Health => self.health(node).map(drop),
@@ -234,7 +245,9 @@ impl Volume {
         let mut formatting = Formatting::Ask;
         let mut missing = None;
         loop {
-            match operation::stage(node, &Progress::default(), &request, formatting)? {
+            match run(node, Operation::Stage, |cx| {
+                operation::stage(cx, &request, formatting)
+            })? {
                 Staged::Done => return Ok(()),
                 Staged::WantsFormat => {
                     assert_eq!(formatting, Formatting::Ask);
@@ -273,7 +286,9 @@ impl Volume {
             read_only: false,
             volume_context: Context::default(),
         };
-        operation::publish(node, &Progress::default(), &request, thread)
+        run(node, Operation::Publish, |cx| {
+            operation::publish(cx, &request, thread)
+        })
     }
 
     pub(crate) fn expand<K: Kernel>(&self, node: &Node<K>) -> Result<u64, Failure> {
@@ -318,7 +333,9 @@ impl Volume {
             staging: Some(staging.to_owned()),
             capability: None,
         };
-        operation::expand(node, &Progress::default(), &request)
+        run(node, Operation::Expand, |cx| {
+            operation::expand(cx, &request)
+        })
     }
 
     /// The usage at the first target; the volume must be healthy.
@@ -344,7 +361,7 @@ impl Volume {
             volume_path: path.to_owned(),
             staging: Some(staging.to_owned()),
         };
-        operation::stats(node, &Progress::default(), &request)
+        run(node, Operation::Stats, |cx| operation::stats(cx, &request))
     }
 
     /// The health reasons by severity and reason; of the first target and its staging.
@@ -354,7 +371,9 @@ impl Volume {
             staging: Some(self.staging()),
             target: Some(self.target(1)),
         };
-        operation::health(node, &Progress::default(), &request)
+        run(node, Operation::Health, |cx| {
+            operation::health(cx, &request)
+        })
     }
 
     pub(super) fn volume_id(&self) -> VolumeId {

@@ -6,12 +6,12 @@ use std::path::PathBuf;
 
 use belay_server::call::Kind;
 
-use super::bench::{Form, Verb, Volume, World, sweep};
+use super::bench::{Form, Verb, Volume, World, run, sweep};
 use super::simulated::Simulated;
 use crate::kernel::fake::{Died, Fake, Fault};
 use crate::kernel::{Kernel, Open};
-use crate::operation::phase::Progress;
 use crate::operation::{Node, release};
+use crate::work::Operation;
 
 const FORMS: [Form; 4] = [Form::Ext4, Form::Xfs, Form::Btrfs, Form::Block];
 const REFUSED: [Verb; 3] = [Verb::Unpublish(1), Verb::Publish(1), Verb::Unstage];
@@ -114,7 +114,9 @@ fn free_unasked(node: &Node<Fake>, volume: &Volume) {
     unfit.content = "strange";
     assert!(unfit.call(node, Verb::Stage).is_err());
     // It leaves alone a mount that it cannot identify.
-    drop(release(node, &Progress::default(), &volume.volume_id()));
+    drop(run(node, Operation::Unstage, |cx| {
+        release(cx, &volume.volume_id())
+    }));
 }
 
 #[test]

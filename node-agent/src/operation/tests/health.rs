@@ -6,12 +6,12 @@ use belay_server::call::{Failure, Kind};
 use belay_server::health::{Complaints, Severity};
 use belay_server::request::{AccessMode, NodeVolumeHealth};
 
-use super::bench::{BYTES, Form, MIB, Verb, Volume, World};
+use super::bench::{BYTES, Form, MIB, Verb, Volume, World, run};
 use super::simulated::Simulated;
 use crate::kernel::Kernel;
 use crate::kernel::fake::{Call, Fake, Fault, Trouble};
-use crate::operation::phase::Progress;
 use crate::operation::{self, Node};
+use crate::work::Operation;
 
 const READ_ONLY: (Severity, &str) = (Severity::Degraded, "FilesystemReadOnly");
 const SHUT_DOWN: (Severity, &str) = (Severity::Inaccessible, "FilesystemShutDown");
@@ -213,7 +213,9 @@ fn without_paths<K: Kernel>(node: &Node<K>, volume: &Volume) -> Result<Complaint
         staging: None,
         target: None,
     };
-    operation::health(node, &Progress::default(), &request)
+    run(node, Operation::Health, |cx| {
+        operation::health(cx, &request)
+    })
 }
 
 #[test]
@@ -282,7 +284,10 @@ fn a_target_for_reading_only_hides_no_filesystem_that_its_errors_stopped() {
             staging: None,
             target: Some(volume.target(1)),
         };
-        let complaints = operation::health(&node, &Progress::default(), &request).unwrap();
+        let complaints = run(&node, Operation::Health, |cx| {
+            operation::health(cx, &request)
+        })
+        .unwrap();
         assert_eq!(told(&complaints), expected);
     }
 }
@@ -315,8 +320,10 @@ fn another_volume_at_the_paths_told_is_not_judged() {
         target: Some(other.target(1)),
     };
     assert!(
-        operation::health(&node, &Progress::default(), &request)
-            .unwrap()
-            .is_empty()
+        run(&node, Operation::Health, |cx| operation::health(
+            cx, &request
+        ))
+        .unwrap()
+        .is_empty()
     );
 }

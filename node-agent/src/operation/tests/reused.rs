@@ -2,23 +2,27 @@
 //! show the other volume from then on, and must be recognised as such.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use belay_server::call::Kind;
 use belay_server::request::NodeVolumeHealth;
 
-use super::bench::{BYTES, DRIVER, Form, Verb, Volume, World};
+use super::bench::{BYTES, DRIVER, Form, Verb, Volume, World, run};
 use super::simulated::{DISK_DRIVER, Media, Simulated};
 use super::suite::{all_ok, nothing_left};
 use crate::device::loop_path;
 use crate::kernel::fake::Fault;
-use crate::kernel::{Dev, Kernel, LoopMode, Open};
-use crate::operation::phase::Progress;
+use crate::kernel::{Dev, FileKind, Kernel, LoopMode, MountAttrs, Open};
 use crate::operation::{self, Node};
+use crate::work::Operation;
 
 on_both! {
     a_raw_volume_whose_number_went_to_another_volume_is_taken_down_and_the_other_kept
     a_volume_that_got_a_number_is_taken_down_before_the_one_that_lost_it
+    a_number_that_a_mount_still_shows_is_not_given_to_the_next_volume
+    a_bind_that_the_agent_has_not_made_keeps_a_volume_that_lost_its_device_staged
+    a_name_that_was_removed_is_restored_by_the_next_stage
     a_target_of_an_earlier_attachment_is_not_published
     a_device_of_the_same_name_in_another_namespace_is_not_released
     a_raw_volume_is_found_after_a_restart_whatever_its_file_is_called
@@ -47,6 +51,17 @@ fn detach_by_force<K: Kernel>(kernel: &K, dev: Dev) {
     kernel.loop_clr_fd(&device).unwrap();
 }
 
+/// Binds the volume's file to the device of that number, as an agent does that does not see the
+/// mounts of the first one. Whether another program was faster.
+fn give<K: Kernel>(kernel: &K, dev: Dev, volume: &Volume) -> bool {
+    let file = kernel.open(&volume.file(), Open::FileWrite).unwrap();
+    assert!(kernel.flock(&file).unwrap());
+    let path = loop_path(kernel.loop_number(dev).unwrap());
+    let device = kernel.open(&path, Open::DeviceWrite).unwrap();
+    let name = format!("{DRIVER}/{}", volume.id);
+    kernel.loop_configure(&device, &file, KEPT, &name).is_ok()
+}
+
 /// A published raw volume whose device was detached by force, and a published volume that has the
 /// number now. On a real machine other programs take devices too, so it may need several attempts.
 fn exchanged<W: World>(world: &W, name: &str, form: Form) -> (Node<W::Kernel>, Volume, Volume) {
@@ -57,14 +72,11 @@ fn exchanged<W: World>(world: &W, name: &str, form: Form) -> (Node<W::Kernel>, V
         all_ok(&node, &lost, &[Verb::Stage, Verb::Publish(1)]);
         let dev = shown(&node.kernel, &lost.target(1));
         detach_by_force(&node.kernel, dev);
-        all_ok(&node, &got, &[Verb::Stage, Verb::Publish(1)]);
-        let stat = node.kernel.look(&got.target(1)).unwrap().unwrap();
-        if [stat.rdev, stat.dev].contains(&dev) {
+        if give(&node.kernel, dev, &got) {
+            all_ok(&node, &got, &[Verb::Stage, Verb::Publish(1)]);
             return (node, lost, got);
         }
-        let down = [Verb::Unpublish(1), Verb::Unstage];
-        all_ok(&node, &got, &down);
-        all_ok(&node, &lost, &down);
+        all_ok(&node, &lost, &DOWN);
     }
     panic!("other processes took the number 50 times");
 }
@@ -97,6 +109,131 @@ fn a_raw_volume_whose_number_went_to_another_volume_is_taken_down_and_the_other_
             nothing_left(world);
         }
     }
+}
+
+/// The device of a mount, raw or with an ext4.
+fn device_of<K: Kernel>(kernel: &K, path: &Path) -> Dev {
+    let stat = kernel.look(path).unwrap().unwrap();
+    match stat.kind {
+        FileKind::BlockDevice => stat.rdev,
+        _ => stat.dev,
+    }
+}
+
+fn a_number_that_a_mount_still_shows_is_not_given_to_the_next_volume<W: World>(world: &W) {
+    for form in FORMS {
+        for is_restarted in [false, true] {
+            let name = |what: &str| format!("{what}-{form:?}-{is_restarted}");
+            let mut node = world.start();
+            let lost = world.volume(&name("lost"), Form::Block);
+            all_ok(&node, &lost, &[Verb::Stage, Verb::Publish(1)]);
+            let dev = shown(&node.kernel, &lost.target(1));
+            detach_by_force(&node.kernel, dev);
+            if is_restarted {
+                node = world.start();
+            }
+            let next = ["next", "last"].map(|what| world.volume(&name(what), form));
+            for volume in &next {
+                all_ok(&node, volume, &[Verb::Stage, Verb::Publish(1)]);
+                assert_ne!(device_of(&node.kernel, &volume.target(1)), dev);
+            }
+            all_ok(&node, &lost, &DOWN);
+            for volume in &next {
+                all_ok(&node, volume, &DOWN);
+            }
+            nothing_left(world);
+        }
+    }
+}
+
+/// As the kubelet binds each target a second time.
+fn a_bind_that_the_agent_has_not_made_keeps_a_volume_that_lost_its_device_staged<W: World>(
+    world: &W,
+) {
+    let node = world.start();
+    let [lost, next] = ["lost", "next"].map(|name| world.volume(name, Form::Block));
+    all_ok(&node, &lost, &[Verb::Stage, Verb::Publish(1)]);
+    let (kernel, own) = (&node.kernel, world.base().join("own"));
+    kernel.create_file(&own, 0o600).unwrap();
+    let target = kernel.open_path(&lost.target(1)).unwrap();
+    let clone = kernel.open_tree(&target).unwrap();
+    kernel.mount_setattr(&clone, MountAttrs::default()).unwrap();
+    let onto = kernel.open_path(&own).unwrap();
+    kernel.move_mount(&clone, &onto).unwrap();
+    drop((target, clone, onto));
+    let dev = shown(kernel, &own);
+    detach_by_force(kernel, dev);
+    all_ok(&node, &lost, &[Verb::Unpublish(1)]);
+    refused(&node, &lost, Verb::Unstage, Kind::Precondition);
+    all_ok(&node, &next, &[Verb::Stage]);
+    assert_ne!(shown(kernel, &next.staging().join("device")), dev);
+    kernel.umount(&own).unwrap();
+    all_ok(&node, &lost, &[Verb::Unstage]);
+    all_ok(&node, &next, &[Verb::Unstage]);
+    nothing_left(world);
+}
+
+#[test]
+fn a_number_that_no_mount_shows_any_longer_is_given_again() {
+    let world = Simulated::new();
+    let node = world.start();
+    let [lost, next] = ["lost", "next"].map(|name| world.volume(name, Form::Block));
+    all_ok(&node, &lost, &[Verb::Stage]);
+    let dev = shown(&node.kernel, &lost.staging().join("device"));
+    detach_by_force(&node.kernel, dev);
+    // The agent has noted it, and the mount no longer exists.
+    node.kernel.umount(&lost.staging().join("device")).unwrap();
+    all_ok(&node, &next, &[Verb::Stage]);
+    assert_eq!(shown(&node.kernel, &next.staging().join("device")), dev);
+}
+
+/// They share a process, so neither may give away what the other one has mounted.
+#[test]
+fn a_number_that_a_mount_of_another_driver_shows_is_not_given_to_the_next_volume() {
+    let world = Simulated::new();
+    let beside = Arc::default();
+    let folder = world.base().join("other");
+    world.make_dir(&folder);
+    let first = world.start().beside(&beside);
+    let second = world.start_driver("two.example", &folder).beside(&beside);
+    let lost = world.volume("lost", Form::Block);
+    all_ok(&first, &lost, &[Verb::Stage, Verb::Publish(1)]);
+    let dev = shown(&first.kernel, &lost.target(1));
+    detach_by_force(&first.kernel, dev);
+    let next = world.volume("next", Form::Block);
+    world.move_file(&next.file(), &folder.join("next"));
+    all_ok(&second, &next, &[Verb::Stage]);
+    assert_ne!(shown(&second.kernel, &next.staging().join("device")), dev);
+    all_ok(&first, &lost, &DOWN);
+    all_ok(&second, &next, &[Verb::Unstage]);
+    nothing_left(&world);
+}
+
+fn a_name_that_was_removed_is_restored_by_the_next_stage<W: World>(world: &W) {
+    let node = world.start();
+    let volume = world.volume("vol", Form::Block);
+    all_ok(&node, &volume, &[Verb::Stage, Verb::Publish(1)]);
+    let directory = names_of(&node.kernel, &volume);
+    for name in node.kernel.names(&directory).unwrap() {
+        node.kernel.unlink(&directory.join(name)).unwrap();
+    }
+    node.kernel.rmdir(&directory).unwrap();
+    refused(&node, &volume, Verb::Publish(2), Kind::Precondition);
+    assert!(node.kernel.look(&volume.target(2)).unwrap().is_none());
+    all_ok(&node, &volume, &[Verb::Stats, Verb::Stage]);
+    all_ok(&node, &volume, &[Verb::Publish(2), Verb::Publish(1)]);
+    all_ok(&node, &volume, &[Verb::Unpublish(2)]);
+    all_ok(&node, &volume, &DOWN);
+    nothing_left(world);
+}
+
+/// The directory in `/dev` with the name that the volume's device is bound by.
+fn names_of<K: Kernel>(kernel: &K, volume: &Volume) -> PathBuf {
+    let base = Path::new("/dev/belay").join(DRIVER);
+    let names = kernel.names(&base).unwrap().into_iter();
+    let prefix = format!("{}@", volume.id);
+    let mut ours = names.filter(|name| name.starts_with(&prefix));
+    base.join(ours.next().unwrap())
 }
 
 fn a_target_of_an_earlier_attachment_is_not_published<W: World>(world: &W) {
@@ -176,7 +313,10 @@ fn reasons<K: Kernel>(node: &Node<K>, volume: &Volume) -> Vec<&'static str> {
         staging: None,
         target: None,
     };
-    let health = operation::health(node, &Progress::default(), &request).unwrap();
+    let health = run(node, Operation::Health, |cx| {
+        operation::health(cx, &request)
+    })
+    .unwrap();
     health.iter().map(|it| it.reason.name()).collect()
 }
 

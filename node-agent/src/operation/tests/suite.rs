@@ -5,13 +5,13 @@ use std::path::PathBuf;
 use belay_server::call::{Failure, Kind};
 use belay_server::request::{AccessMode, CapacityRange, NodeExpand};
 
-use super::bench::{BYTES, Form, GROWN_BYTES, MIB, Verb, Volume, World};
+use super::bench::{BYTES, Form, GROWN_BYTES, MIB, Verb, Volume, World, run};
 use super::power::ends_in_stage;
 use super::simulated::Simulated;
 use crate::kernel::Kernel;
 use crate::kernel::fake::{Call, Fault};
-use crate::operation::phase::Progress;
 use crate::operation::{self, Node, Published, Thread, VolumeUsage};
+use crate::work::Operation;
 
 on_both! {
     a_volume_lives_through_all_calls
@@ -395,7 +395,9 @@ fn a_growth_waits_for_the_file_and_is_of_the_volumes_own_filesystem<W: World>(wo
                 staging: Some(other.staging()),
                 capability: None,
             };
-            operation::expand(&node, &Progress::default(), &request)
+            run(&node, Operation::Expand, |cx| {
+                operation::expand(cx, &request)
+            })
         };
         assert_eq!(to_grow(BYTES).unwrap(), BYTES);
         refused(to_grow(BYTES + 1), Kind::Unreachable);

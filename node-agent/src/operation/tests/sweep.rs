@@ -22,7 +22,7 @@ on_both! {
     what_was_left_bound_in_another_mode_is_freed_and_bound_anew
 }
 
-const KEPT: LoopMode = LoopMode {
+pub(super) const KEPT: LoopMode = LoopMode {
     read_only: false,
     autoclear: false,
 };
@@ -37,7 +37,7 @@ fn leave_bound<W: World>(world: &W, volume: &Volume) -> u32 {
     bind(world, &volume.file(), &name_of(volume), KEPT)
 }
 
-fn bind<W: World>(world: &W, file: &Path, name: &str, mode: LoopMode) -> u32 {
+pub(super) fn bind<W: World>(world: &W, file: &Path, name: &str, mode: LoopMode) -> u32 {
     let kernel = world.kernel();
     let (of_file, of_device) = match mode.read_only {
         true => (Open::FileRead, Open::DeviceRead),
@@ -67,6 +67,8 @@ fn what_a_dead_agent_left_bound_is_freed_at_the_start<W: World>(world: &W) {
     // By an earlier release.
     let volume = world.volume("three", Form::Block);
     bind(world, &volume.file(), &volume.id, KEPT);
+    // As sysfs shows a file that was removed.
+    leave_bound(world, &world.volume("four (deleted)", Form::Block));
     drop(world.start_swept());
     nothing_left(world);
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use belay_contract::drivers::OPENSTACK;
+use belay_server::work::Key;
 use tokio::task::{JoinHandle, yield_now};
 use tokio::time::advance;
 use tonic::{Code, Status};
@@ -12,8 +13,8 @@ use super::calls::send;
 use crate::kernel::fake::{Fake, Plug};
 use crate::operation::tests::bench::{Form, Verb, Volume, World, hear};
 use crate::operation::tests::simulated::{DISK_DRIVER, Media, Simulated};
-use crate::pool::Pool;
 use crate::rpc::NodeService;
+use crate::work::{Class, Pool};
 
 /// More volumes than the pool has threads for work that makes progress.
 const MANY: usize = 12;
@@ -42,7 +43,7 @@ async fn waiting(service: &Service, volume: &Volume) -> JoinHandle<Result<(), St
     let stage = tokio::spawn(async move { send(&own, &staged, Verb::Stage).await });
     let since = Instant::now();
     loop {
-        let job = service.changes.view(&volume.id);
+        let job = service.jobs.view(&Key::new(Class::Change, &volume.id));
         if job.is_some_and(|job| job.awaited == Some("the volume's disk")) {
             return stage;
         }
@@ -128,8 +129,8 @@ async fn a_disk_of_another_volume_wakes_a_stage_and_does_not_end_its_wait() {
     hear(&service.node().unwrap()).unwrap();
     let since = Instant::now();
     while service
-        .changes
-        .view("late")
+        .jobs
+        .view(&Key::new(Class::Change, "late"))
         .is_some_and(|job| job.awaited.is_none())
     {
         assert!(since.elapsed() < WATCHDOG);

@@ -22,9 +22,9 @@ use super::calls::send;
 use crate::kernel::fake::{Call, Fake, Fault};
 use crate::operation::tests::bench::{BYTES, Form, GROWN_BYTES, Verb, Volume, World};
 use crate::operation::tests::simulated::Simulated;
-use crate::pool::Pool;
 use crate::rpc::NodeService;
-use crate::rpc::reads::DEADLINE;
+use crate::work::Pool;
+use crate::work::READ_DEADLINE as DEADLINE;
 
 const MOMENT: Duration = Duration::from_millis(1);
 /// Much longer than a thread needs to finish: exceeded only if it is stuck.

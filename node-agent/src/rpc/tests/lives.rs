@@ -19,8 +19,8 @@ use crate::operation::tests::bench::{Verb, Volume, World};
 use crate::operation::tests::is_nightly;
 use crate::operation::tests::model::{Answer, Known, config, verb, volumes};
 use crate::operation::tests::simulated::Simulated;
-use crate::pool::Pool;
 use crate::rpc::NodeService;
+use crate::work::Pool;
 
 const CASES: u32 = 300;
 const CASES_NIGHTLY: u32 = 20_000;

@@ -204,6 +204,27 @@ mod tests {
     }
 
     #[test]
+    fn data_past_the_limit_is_none_and_each_piece_of_data_is_asked_for_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let files = Files::open(dir.path().join("files")).unwrap();
+        let (from, to) = (files.begin("from").unwrap(), files.begin("to").unwrap());
+        from.grow(4 * MIB).unwrap();
+        for at in [0, 2 * MIB] {
+            from.file.write_all_at(b"data", at).unwrap();
+        }
+        let (begin, end) = from.data_after(MIB, 4 * MIB).unwrap().unwrap();
+        assert!((MIB..=2 * MIB).contains(&begin) && end > 2 * MIB);
+        assert_eq!(from.data_after(end, 4 * MIB), Ok(None));
+        for limit in [MIB, 2 * MIB] {
+            assert_eq!(from.data_after(MIB, limit), Ok(None), "{limit}");
+        }
+        let asked = Cell::new(0);
+        let go_on = || asked.replace(asked.get() + 1) < 2;
+        assert_eq!(to.copy(&from, 4 * MIB, go_on), Ok(Copied::Whole));
+        assert_eq!(asked.get(), 2);
+    }
+
+    #[test]
     fn a_copy_ends_when_it_is_asked_to() {
         let dir = tempfile::tempdir().unwrap();
         let files = Files::open(dir.path().join("files")).unwrap();

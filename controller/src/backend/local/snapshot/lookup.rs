@@ -69,3 +69,15 @@ impl Store {
         Ok(page)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_record_that_cannot_be_read_is_left_out_of_a_list() {
+        assert_eq!(known(Err(Failure::bug("not JSON"))), Ok(None));
+        let failure = Failure::busy("a lease");
+        assert_eq!(known(Err(failure.clone())), Err(failure));
+    }
+}

@@ -49,7 +49,9 @@ fn a_clone_that_was_ready_once_is_kept_with_what_was_written_since(folder: &Path
         forget_clone(&store, id);
         if again == "the next start" {
             drop(store);
-            store = bed.open();
+            let recovered;
+            (store, recovered) = bed.recover();
+            assert_eq!((recovered.completed, recovered.undone), (1, 0), "{again}");
             assert_eq!(ids(&store).len(), 2, "{again}");
         }
         let found = store.create(&wanted, of_volume(&volume).as_ref()).unwrap();
@@ -70,17 +72,30 @@ fn a_snapshot_that_was_ready_once_is_not_copied_again(folder: &Path) {
             store.copy_snapshot(&store.copies.next().unwrap()).unwrap();
             let file = bed.snapshot_file(id.as_str());
             let whole = fs::read(&file).unwrap();
+            let cut = store.snapshot(&id).unwrap().unwrap().created;
+            let written = fs::metadata(&file).unwrap().modified().unwrap();
             fs::write(bed.file(volume.id.as_str()), vec![7; 1 << 20]).unwrap();
             forget_snapshot(&store, id.as_str(), state);
             if again == "the next start" {
                 drop(store);
-                store = bed.open();
+                let recovered;
+                (store, recovered) = bed.recover();
+                assert_eq!(
+                    (recovered.completed, recovered.resumed),
+                    (1, 0),
+                    "{state:?}"
+                );
             } else if state == SnapshotState::Copying {
                 store.copies.queue(id.as_str(), volume.id.as_str(), None);
                 store.copy_snapshot(&store.copies.next().unwrap()).unwrap();
             }
             let found = store.cut(&snapshot_order("snap", &volume)).unwrap();
             assert_eq!((found.id, found.ready), (id, true), "{again} {state:?}");
+            let created = match state {
+                SnapshotState::Cutting => written,
+                _ => cut,
+            };
+            assert_eq!(found.created, created, "{again} {state:?}");
             assert!(fs::read(&file).unwrap() == whole, "{again} {state:?}");
         }
     }

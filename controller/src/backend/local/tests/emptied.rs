@@ -9,7 +9,7 @@ use belay_server::health::Severity;
 use std::fs::OpenOptions;
 use std::path::Path;
 
-fn filesystem(name: &str) -> Order {
+pub(super) fn filesystem(name: &str) -> Order {
     Order {
         usage: Usage::Filesystem("ext4".into()),
         ..order(name, MIB)

@@ -9,7 +9,7 @@ use crate::backend::{
 };
 use belay_server::call::Failure;
 use belay_server::readiness::{Readiness, State};
-use belay_server::request::Name;
+use belay_server::request::{Name, Secrets};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use std::collections::BTreeSet;
 use std::os::unix::fs::FileExt as _;
@@ -136,41 +136,42 @@ fn the_data_of_a_copy_is_counted_and_its_holes_are_not() {
 /// Calls each verb of the backend once; some fail.
 async fn every_verb(local: &Local, done: impl Fn(&str, &str)) {
     let name = |name: &str| Name::new(name).unwrap();
+    let none = Secrets::default;
     let one = local.create(order("pvc-1", MIB).into()).await.unwrap();
     done("create", "ok");
-    local.find(name("pvc-1")).await.unwrap();
+    local.find(name("pvc-1"), none()).await.unwrap();
     done("find", "ok");
-    local.get(one.id.clone()).await.unwrap();
+    local.get(one.id.clone(), none()).await.unwrap();
     done("get", "ok");
-    local.list(None, 1).await.unwrap();
+    local.list(None, 1, none()).await.unwrap();
     done("list", "ok");
     local
-        .list(Some("nonsense".to_owned()), 1)
+        .list(Some("nonsense".to_owned()), 1, none())
         .await
         .unwrap_err();
     done("list", "bad_token");
-    local.resize(one.id.clone(), 2 * MIB).await.unwrap();
+    local.resize(one.id.clone(), 2 * MIB, none()).await.unwrap();
     done("resize", "ok");
     local.available_bytes(None).await.unwrap();
     done("available", "ok");
-    Health::health(local, one.id.clone()).await.unwrap();
+    Health::health(local, one.id.clone(), none()).await.unwrap();
     done("health", "ok");
     local
         .conditions(vec![(one.id.clone(), 2 * MIB)])
         .await
         .unwrap();
     done("conditions", "ok");
-    local.list_unwell(None, 1).await.unwrap();
+    local.list_unwell(None, 1, none()).await.unwrap();
     done("list_unwell", "ok");
     let mut snapshot = local.cut(snapshot_order("snap", &one)).await.unwrap();
     done("cut", "ok");
     while !snapshot.ready {
-        let found = local.snapshot(snapshot.id.clone()).await.unwrap();
+        let found = local.snapshot(snapshot.id.clone(), none()).await.unwrap();
         snapshot = found.unwrap();
     }
-    local.snapshot(snapshot.id.clone()).await.unwrap();
+    local.snapshot(snapshot.id.clone(), none()).await.unwrap();
     done("snapshot", "ok");
-    local.list_snapshots(None, None, 1).await.unwrap();
+    local.list_snapshots(None, None, 1, none()).await.unwrap();
     done("list_snapshots", "ok");
     let restored = local.restore(order("pvc-2", 2 * MIB).into(), snapshot.id.clone());
     restored.await.unwrap();
@@ -178,7 +179,7 @@ async fn every_verb(local: &Local, done: impl Fn(&str, &str)) {
     let cloned = local.clone_volume(order("pvc-3", 2 * MIB).into(), one.id.clone());
     cloned.await.unwrap();
     done("clone", "ok");
-    local.discard(snapshot.id).await.unwrap();
+    local.discard(snapshot.id, none()).await.unwrap();
     done("discard", "ok");
     local
         .attach(super::attach_order(&one, "node-1").into())
@@ -191,11 +192,11 @@ async fn every_verb(local: &Local, done: impl Fn(&str, &str)) {
     elsewhere.unwrap_err();
     done("attach", "not_found");
     local
-        .detach(one.id.clone(), super::node("node-1"))
+        .detach(one.id.clone(), super::node("node-1"), none())
         .await
         .unwrap();
     done("detach", "ok");
-    local.delete(one.id).await.unwrap();
+    local.delete(one.id, none()).await.unwrap();
     done("delete", "ok");
 }
 

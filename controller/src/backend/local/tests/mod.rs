@@ -18,8 +18,10 @@ use everywhere;
 
 mod attaching;
 mod complete;
+mod damaged;
 mod emptied;
 mod facts;
+mod files;
 mod health;
 mod ledger;
 mod metrics;
@@ -147,6 +149,7 @@ fn snapshot_order(name: &str, volume: &Volume) -> SnapshotOrder {
     SnapshotOrder {
         name: Name::new(name).unwrap(),
         source: volume.id.clone(),
+        secrets: Secrets::default(),
     }
 }
 
@@ -178,6 +181,7 @@ fn attach_order(volume: &Volume, node_id: &str) -> AttachOrder {
         },
         context: Context::default(),
         node_limit: None,
+        secrets: Secrets::default(),
     }
 }
 

@@ -6,6 +6,7 @@ use super::super::slots::QUESTIONS_MAX;
 use super::{Bed, MIB, order};
 use crate::backend::Backend as _;
 use belay_server::readiness::{Readiness, State};
+use belay_server::request::Secrets;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,12 +22,23 @@ async fn questions_beyond_those_that_hang_wait_while_changes_go_on() {
 
     // The paused clock does not advance while a task runs.
     let hour = Duration::from_secs(3600);
-    let listed = tokio::time::timeout(hour, local.list(None, 10)).await;
+    let listed = tokio::time::timeout(hour, local.list(None, 10, Secrets::default())).await;
     assert!(listed.is_err(), "{listed:?}");
     local.create(order("pvc-2", MIB).into()).await.unwrap();
 
     drop(hanging);
-    assert_eq!(local.list(None, 10).await.unwrap().volumes.len(), 2);
-    let got = local.get(volume.id.clone()).await.unwrap();
+    assert_eq!(
+        local
+            .list(None, 10, Secrets::default())
+            .await
+            .unwrap()
+            .volumes
+            .len(),
+        2
+    );
+    let got = local
+        .get(volume.id.clone(), Secrets::default())
+        .await
+        .unwrap();
     assert_eq!(got.map(|it| it.id), Some(volume.id));
 }

@@ -1,0 +1,156 @@
+//! Snapshots whose files were changed, and records that cannot be read: each is reported, and
+//! affects no other volume or snapshot.
+
+use super::emptied::{empty, filesystem, written};
+use super::snapshots::left_to_copier;
+use super::{Bed, MIB, cut, of_snapshot, order, snapshot_order};
+use crate::backend::local::health::HARDLY_ANY;
+use crate::backend::local::recover::Recovered;
+use belay_server::call::Kind;
+use redb::{Database, TableDefinition};
+use rustix::fs::FallocateFlags;
+use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt as _;
+
+#[test]
+fn a_snapshot_whose_file_has_another_size_is_not_ready_and_not_restored() {
+    for bytes in [MIB - 1, 2 * MIB] {
+        let bed = Bed::new();
+        let store = bed.open();
+        let volume = written(&bed, &store, &order("pvc-1", MIB));
+        let snapshot = cut(&store, &snapshot_order("s", &volume));
+        let file = File::options()
+            .write(true)
+            .open(bed.snapshot_file(snapshot.id.as_str()))
+            .unwrap();
+        file.set_len(bytes).unwrap();
+        let found = store.snapshot(&snapshot.id).unwrap().unwrap();
+        assert!(!found.ready);
+        let restored = store.create(&order("pvc-2", 2 * MIB), of_snapshot(&snapshot).as_ref());
+        let failure = restored.unwrap_err();
+        assert_eq!(failure.kind, Kind::Precondition, "{failure}");
+        for text in [found.damage.unwrap(), failure.message] {
+            for word in [
+                snapshot.id.as_str(),
+                &bytes.to_string(),
+                &MIB.to_string(),
+                "restore it",
+            ] {
+                assert!(text.contains(word), "{text}");
+            }
+        }
+        drop(store);
+        let (store, recovered) = bed.recover();
+        let one = Recovered {
+            troubles: 1,
+            ..Recovered::default()
+        };
+        assert_eq!(recovered, one);
+        // Restored from a backup.
+        file.set_len(MIB).unwrap();
+        assert!(store.snapshot(&snapshot.id).unwrap().unwrap().ready);
+    }
+}
+
+/// A list inspects the names of files only, but for those with hardly any blocks.
+#[test]
+fn a_snapshot_is_inspected_for_data_only_if_its_file_has_hardly_any_blocks() {
+    let bed = Bed::new();
+    let store = bed.open();
+    let volume = written(&bed, &store, &filesystem("pvc-1"));
+    let snapshot = cut(&store, &snapshot_order("s", &volume));
+    let path = bed.snapshot_file(snapshot.id.as_str());
+    empty(&path);
+    let file = File::options().write(true).open(&path).unwrap();
+    // Blocks without data, as after fallocate(1).
+    let allocate = |bytes| {
+        rustix::fs::fallocate(&file, FallocateFlags::KEEP_SIZE, 0, bytes).unwrap();
+    };
+    let allocated = || file.metadata().unwrap().blocks() * 512;
+    allocate(HARDLY_ANY - allocated());
+    assert_eq!(allocated(), HARDLY_ANY);
+    let found = store.snapshot(&snapshot.id).unwrap().unwrap();
+    assert!(!found.ready && found.damage.is_some());
+    allocate(2 * HARDLY_ANY);
+    let found = store.snapshot(&snapshot.id).unwrap().unwrap();
+    assert!(found.ready && found.damage.is_none());
+}
+
+#[test]
+fn the_empty_snapshot_of_a_new_volume_is_ready() {
+    let bed = Bed::new();
+    let store = bed.open();
+    for order in [filesystem("pvc-1"), order("pvc-2", MIB)] {
+        let volume = store.create(&order, None).unwrap();
+        let snapshot = cut(&store, &snapshot_order(order.name.as_str(), &volume));
+        assert!(snapshot.ready && snapshot.damage.is_none());
+    }
+}
+
+#[test]
+fn a_snapshot_counts_once_it_is_ready() {
+    let bed = Bed::new();
+    let store = bed.open();
+    let volume = store.create(&order("pvc-1", MIB), None).unwrap();
+    left_to_copier(&bed, &store, &volume);
+    assert_eq!(store.ledger.totals().unwrap().snapshots, 0);
+    store.copy_snapshot(&store.copies.next().unwrap()).unwrap();
+    assert_eq!(store.ledger.totals().unwrap().snapshots, 1);
+}
+
+fn overwrite(bed: &Bed, table: &'static str, id: &str) {
+    let table = TableDefinition::<&str, &[u8]>::new(table);
+    let book = Database::open(bed.dir.path().join("state/state.redb")).unwrap();
+    let page = book.begin_write().unwrap();
+    let before = {
+        let mut records = page.open_table(table).unwrap();
+        let before = records.insert(id, b"{ not JSON".as_slice()).unwrap();
+        before.is_some()
+    };
+    assert!(before);
+    page.commit().unwrap();
+}
+
+#[test]
+fn records_that_cannot_be_read_are_counted_at_the_start_and_hide_no_others() {
+    let bed = Bed::new();
+    let store = bed.open();
+    let volumes = ["pvc-1", "pvc-2"].map(|name| store.create(&order(name, MIB), None).unwrap());
+    let snapshots = [0, 1].map(|at| {
+        let order = snapshot_order(&format!("s-{at}"), &volumes[at]);
+        cut(&store, &order)
+    });
+    drop(store);
+    overwrite(&bed, "volumes", volumes[0].id.as_str());
+    overwrite(&bed, "snapshots", snapshots[0].id.as_str());
+    let (store, recovered) = bed.recover();
+    let both = Recovered {
+        troubles: 2,
+        ..Recovered::default()
+    };
+    assert_eq!(recovered, both);
+    let listed = store.list_snapshots(None, None, usize::MAX).unwrap();
+    assert_eq!(listed.snapshots, [snapshots[1].clone()]);
+    let unread = store.snapshot(&snapshots[0].id).unwrap_err();
+    assert_eq!(unread.kind, Kind::Bug, "{unread}");
+    let found = store.list(None, usize::MAX).unwrap().volumes;
+    let mut sizes: Vec<_> = found.iter().map(|volume| volume.bytes).collect();
+    sizes.sort_unstable();
+    assert_eq!(sizes, [0, MIB]);
+    assert!(fs::exists(bed.snapshot_file(snapshots[0].id.as_str())).unwrap());
+}
+
+#[test]
+fn a_stray_file_among_the_snapshots_is_counted_and_kept() {
+    let bed = Bed::new();
+    drop(bed.open());
+    let stray = bed.snapshot_file("snap-of-nobody");
+    fs::write(&stray, b"precious").unwrap();
+    let (_store, recovered) = bed.recover();
+    let one = Recovered {
+        troubles: 1,
+        ..Recovered::default()
+    };
+    assert_eq!(recovered, one);
+    assert_eq!(fs::read(&stray).unwrap(), b"precious");
+}

@@ -1,0 +1,132 @@
+//! Backing files: which are opened and how, their sizes, and their second names.
+
+use crate::backend::local::files::Files;
+use belay_contract::attribute::DETACH;
+use rustix::fs::SeekFrom;
+use rustix::io::Errno;
+use std::fs::{self, File};
+use std::os::unix::fs::{MetadataExt as _, symlink};
+use std::path::Path;
+
+const MIB: u64 = 1 << 20;
+
+fn files() -> (tempfile::TempDir, Files) {
+    let dir = tempfile::tempdir().unwrap();
+    let files = Files::open(dir.path().join("files")).unwrap();
+    (dir, files)
+}
+
+#[test]
+fn a_symbolic_link_in_the_place_of_a_file_is_not_followed() {
+    let (dir, files) = files();
+    let elsewhere = dir.path().join("elsewhere");
+    fs::write(&elsewhere, b"precious").unwrap();
+    symlink(&elsewhere, files.path_of("vol-1")).unwrap();
+    for found in [files.get("vol-1"), files.get_for_reading("vol-1")] {
+        let failure = found.unwrap_err();
+        assert!(failure.message.contains("vol-1"), "{failure}");
+    }
+}
+
+/// The flags of this process's descriptors of that file, see proc(5).
+fn flags_of(path: &Path) -> Vec<u32> {
+    let descriptors = fs::read_dir("/proc/self/fd").unwrap().flatten();
+    let ours = descriptors.filter(|entry| fs::read_link(entry.path()).is_ok_and(|to| to == path));
+    let flags = ours.map(|entry| {
+        let info = Path::new("/proc/self/fdinfo").join(entry.file_name());
+        let info = fs::read_to_string(info).unwrap();
+        let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
+        u32::from_str_radix(flags.unwrap().trim(), 8).unwrap()
+    });
+    flags.collect()
+}
+
+#[test]
+fn an_opened_file_passes_to_no_child_and_its_open_waits_for_no_lease() {
+    let (dir, files) = files();
+    drop(files.begin("vol-1").unwrap());
+    let path = dir.path().canonicalize().unwrap().join("files/vol-1");
+    for is_writer in [true, false] {
+        let _open = match is_writer {
+            true => files.get("vol-1").unwrap(),
+            false => files.get_for_reading("vol-1").unwrap(),
+        };
+        let flags = flags_of(&path);
+        assert_eq!(flags.len(), 1);
+        for (flag, name) in [
+            (libc::O_CLOEXEC, "O_CLOEXEC"),
+            (libc::O_NONBLOCK, "O_NONBLOCK"),
+        ] {
+            assert_ne!(flags[0] & flag.unsigned_abs(), 0, "{name}");
+        }
+        let access = u32::from(is_writer) * libc::O_RDWR.unsigned_abs();
+        assert_eq!(flags[0] & libc::O_ACCMODE.unsigned_abs(), access);
+    }
+}
+
+#[test]
+fn the_largest_file_is_the_last_offset_that_the_filesystem_accepts() {
+    let (dir, files) = files();
+    let any = File::create(dir.path().join("any")).unwrap();
+    let largest = files.largest(&any);
+    assert!(largest >= 1 << 40, "{largest}");
+    assert_eq!(
+        rustix::fs::seek(&any, SeekFrom::Start(largest)),
+        Ok(largest)
+    );
+    if largest < i64::MAX.unsigned_abs() {
+        let beyond = rustix::fs::seek(&any, SeekFrom::Start(largest + 1));
+        assert_eq!(beyond, Err(Errno::INVAL));
+    }
+}
+
+#[test]
+fn only_a_file_that_grows_after_its_creation_records_its_size() {
+    let (_dir, files) = files();
+    let file = files.begin("vol-1").unwrap();
+    for (bytes, recorded) in [(MIB, 0), (MIB, 0), (2 * MIB, 2 * MIB), (MIB, 2 * MIB)] {
+        file.grow(bytes).unwrap();
+        assert_eq!(file.grown_to(), Ok(recorded));
+        assert_eq!(files.grown_to("vol-1"), Ok(recorded));
+    }
+    assert_eq!(file.bytes(), Ok(2 * MIB));
+}
+
+#[test]
+fn a_file_may_be_written_while_a_process_has_it_open_for_writing() {
+    let (_dir, files) = files();
+    let writer = files.begin("vol-1").unwrap();
+    let reader = files.get_for_reading("vol-1").unwrap();
+    assert!(reader.may_be_written());
+    drop(writer);
+    assert!(!reader.may_be_written());
+}
+
+#[test]
+fn a_pending_detach_stands_on_the_file_until_it_is_attached_again() {
+    let (_dir, files) = files();
+    let file = files.begin("vol-1").unwrap();
+    let path = files.path_of("vol-1");
+    let is_pending = || rustix::fs::lgetxattr(&path, DETACH, &mut [0; 8]).is_ok();
+    file.leave_there().unwrap();
+    assert!(!is_pending());
+    file.want_back();
+    assert!(is_pending());
+    file.leave_there().unwrap();
+    assert!(!is_pending());
+}
+
+#[test]
+fn a_file_that_is_set_aside_keeps_its_content_under_a_name_of_its_own() {
+    let (_dir, files) = files();
+    assert_eq!(files.inode("vol-1"), Ok(None));
+    let file = files.begin("vol-1").unwrap();
+    assert_eq!(files.inode("vol-1").unwrap(), Some(file.inode().unwrap()));
+    let aside = [1, 2].map(|_| files.set_aside("vol-1").unwrap());
+    files.remove("vol-1").unwrap();
+    assert_eq!(files.inode("vol-1"), Ok(None));
+    assert_ne!(aside[0], aside[1]);
+    for path in &aside {
+        assert_eq!(fs::metadata(path).unwrap().nlink(), 2, "{}", path.display());
+    }
+}

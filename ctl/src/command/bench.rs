@@ -1,0 +1,188 @@
+//! `belayctl bench`: how long a read-only call takes on a socket, and what it costs the driver.
+//! Several sockets take turns, so that what else the machine does hits them alike.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use belay_proto::dial::dial;
+use belay_proto::endpoint::Endpoint;
+use clap::Args;
+use tonic::Request;
+use tonic::client::Grpc;
+use tonic::transport::Channel;
+
+use super::ls;
+use super::rpc::{Prepared, Raw, ready};
+use crate::failure::Failure;
+use crate::machine::process;
+use crate::render::{Answer, Cell, Rows};
+use crate::target::Target;
+
+const HELP: &str = "\
+Calls go one after the other, on one connection per socket. CPU is the driver's time per call, in
+user and kernel mode; the clock of the kernel is coarse, so use many calls. Memory is resident.";
+
+#[derive(Args)]
+#[command(after_help = HELP)]
+pub(crate) struct Bench {
+    /// Method of CSI 1.13, e.g. Probe or NodeGetVolumeStats
+    #[arg(default_value = "Probe")]
+    method: String,
+    /// The request as JSON; @FILE reads a file
+    #[arg(value_name = "JSON", default_value = "{}", hide_default_value = true)]
+    message: String,
+    /// Calls per socket
+    #[arg(long, short = 'n', default_value_t = 1000, value_name = "COUNT",
+          value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    count: u32,
+    /// Compare with the driver on this socket; may be repeated
+    #[arg(long = "against", value_name = "SOCKET")]
+    against: Vec<Endpoint>,
+    /// Also measure calls that change something (they are repeated COUNT times)
+    #[arg(long)]
+    allow_changes: bool,
+}
+
+/// Methods that change nothing begin with one of these words after `Controller` or `Node`.
+const READS: [&str; 5] = ["Get", "List", "Probe", "Validate", "GroupControllerGet"];
+
+/// One socket, measured.
+struct Runner {
+    socket: PathBuf,
+    client: Grpc<Channel>,
+    pid: Option<u32>,
+    times: Vec<Duration>,
+    failed: u32,
+}
+
+impl Bench {
+    /// Makes the calls.
+    ///
+    /// # Errors
+    /// No driver answers, or the method is not for this.
+    pub(crate) async fn run(self, target: &Target) -> Result<Answer, Failure> {
+        let call = Prepared::new(&self.method, &self.message)?;
+        let name = call.method.name();
+        let verb = name
+            .trim_start_matches("Controller")
+            .trim_start_matches("Node");
+        if !self.allow_changes && !READS.iter().any(|read| verb.starts_with(read)) {
+            let why = "changes something; use --allow-changes if that is intended";
+            return Err(Failure::Usage(format!("{name} {why}")));
+        }
+        let others = self.against.iter().map(|endpoint| endpoint.path.clone());
+        let mut runners = Vec::new();
+        for socket in [target.socket()?].into_iter().chain(others) {
+            runners.push(Runner::new(socket, self.count).await?);
+        }
+        let before: Vec<_> = runners
+            .iter()
+            .map(|runner| runner.pid.and_then(process::cpu))
+            .collect();
+        for _ in 0..self.count {
+            for runner in &mut runners {
+                runner.call(target, &call).await?;
+            }
+        }
+        let mut rows = Vec::new();
+        for (runner, before) in runners.into_iter().zip(before) {
+            rows.push(runner.row(before).await);
+        }
+        Ok(Answer::Rows(Rows {
+            narrow: 8,
+            ..Rows::new("measured", &COLUMNS, rows)
+        }))
+    }
+}
+
+const COLUMNS: [&str; 11] = [
+    "driver",
+    "calls",
+    "failed",
+    "p50_us",
+    "p99_us",
+    "max_us",
+    "cpu_us",
+    "memory_bytes",
+    "min_us",
+    "p90_us",
+    "socket",
+];
+
+impl Runner {
+    async fn new(socket: PathBuf, count: u32) -> Result<Self, Failure> {
+        Ok(Self {
+            client: ready(dial(&socket).await?).await?,
+            pid: process::of(&socket).await,
+            times: Vec::with_capacity(count as usize),
+            failed: 0,
+            socket,
+        })
+    }
+
+    async fn call(&mut self, target: &Target, call: &Prepared) -> Result<(), Failure> {
+        let (request, path) = (Request::new(call.bytes()), call.path()?);
+        let start = Instant::now();
+        let answered = target.wait_for(self.client.unary(request, path, Raw)).await;
+        let time = start.elapsed();
+        match answered {
+            Ok(()) => {}
+            // A refusal is an answer too, and counted.
+            Err(Failure::Status(_)) => self.failed += 1,
+            Err(other) => return Err(other),
+        }
+        self.times.push(time);
+        // tonic's client waits here, if it must.
+        let next = self.client.ready().await;
+        next.map_err(|error| tonic::Status::unavailable(error.to_string()))?;
+        Ok(())
+    }
+
+    async fn row(mut self, before: Option<Duration>) -> Vec<Cell> {
+        self.times.sort_unstable();
+        let at = |percent| micros(quantile(&self.times, percent));
+        let calls = u32::try_from(self.times.len()).unwrap_or(u32::MAX).max(1);
+        let cpu = self.pid.and_then(process::cpu).zip(before);
+        let cpu = cpu.map(|(after, before)| micros(after.saturating_sub(before) / calls));
+        let memory = self.pid.and_then(process::memory);
+        let unknown = || Cell::Text(String::new());
+        vec![
+            Cell::Text(ls::probe(&self.socket).await.driver),
+            Cell::Number(calls.into()),
+            Cell::Number(self.failed.into()),
+            at(50),
+            at(99),
+            at(100),
+            cpu.unwrap_or_else(unknown),
+            memory
+                .and_then(|bytes| i64::try_from(bytes).ok())
+                .map_or_else(unknown, Cell::Bytes),
+            at(0),
+            at(90),
+            Cell::Text(self.socket.display().to_string()),
+        ]
+    }
+}
+
+fn micros(time: Duration) -> Cell {
+    Cell::Number(i64::try_from(time.as_micros()).unwrap_or(i64::MAX))
+}
+
+/// The smallest time that so many percent of the sorted times do not exceed.
+fn quantile(sorted: &[Duration], percent: usize) -> Duration {
+    let rank = (sorted.len() * percent).div_ceil(100).max(1);
+    sorted.get(rank - 1).copied().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_are_times_that_were_measured() {
+        let times: Vec<_> = (1..=200).map(Duration::from_micros).collect();
+        let at = |percent| quantile(&times, percent).as_micros();
+        assert_eq!([at(0), at(50), at(99), at(100)], [1, 100, 198, 200]);
+        assert_eq!(quantile(&[], 50), Duration::ZERO);
+    }
+}

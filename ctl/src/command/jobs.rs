@@ -1,0 +1,68 @@
+//! `belayctl node jobs`: the operations in progress of a Belay program, from its page /jobs.
+
+use std::net::SocketAddr;
+
+use clap::Args;
+
+use crate::failure::Failure;
+use crate::machine::{pages, process};
+use crate::render::{Answer, Cell, Rows};
+use crate::target::Target;
+
+#[derive(Args)]
+pub(crate) struct Jobs {
+    /// HTTP port of the program (--http-endpoint) [default: found by the socket]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    http: Option<SocketAddr>,
+}
+
+impl Jobs {
+    /// Reads the page.
+    ///
+    /// # Errors
+    /// The program has no such page, or its port is not reached from here.
+    pub(crate) async fn run(self, target: &Target) -> Result<Answer, Failure> {
+        let addresses = match self.http {
+            Some(address) => vec![address],
+            None => {
+                let pid = process::of(&target.socket()?).await;
+                pid.map(process::listens).unwrap_or_default()
+            }
+        };
+        let mut found = addresses
+            .iter()
+            .map(|address| pages::get(*address, "/jobs"));
+        let page = found.find_map(Result::ok).ok_or_else(|| {
+            let cure = "start the program with --http-endpoint, and name its address by --http if \
+                        belayctl is in another network namespace";
+            Failure::Machine(format!("no page /jobs found: {cure}"))
+        })?;
+        let columns = ["volume_id", "call", "state", "phase", "age_s"];
+        Ok(Answer::Rows(Rows::new(
+            "jobs",
+            &columns,
+            page.lines().filter_map(row),
+        )))
+    }
+}
+
+/// Age, state, call, volume and current work, separated by tabs.
+fn row(line: &str) -> Option<Vec<Cell>> {
+    let mut fields = line.split('\t').map(|field| Cell::Text(field.to_owned()));
+    let (age, state, call) = (fields.next()?, fields.next()?, fields.next()?);
+    let (volume, work) = (fields.next()?, fields.next()?);
+    Some(vec![volume, call, state, work, age])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_another_form_is_left_out() {
+        let cells = row("1.5\thung\tNodeStageVolume\tvol-1\tmount").unwrap();
+        let shown: Vec<_> = cells.iter().map(|cell| cell.shown(false)).collect();
+        assert_eq!(shown, ["vol-1", "NodeStageVolume", "hung", "mount", "1.5"]);
+        assert_eq!(row("ok"), None);
+    }
+}

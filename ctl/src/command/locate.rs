@@ -1,0 +1,189 @@
+//! `belayctl where`: everything on this node that belongs to a volume.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::failure::Failure;
+use crate::machine::device::{self, Device};
+use crate::machine::kubelet::{self, Use};
+use crate::machine::mounts::{self, Mount};
+use crate::render::{Answer, Cell, Rows};
+use crate::size;
+
+#[derive(Args)]
+pub(crate) struct Where {
+    /// Id of the volume, or name of its persistent volume
+    id: String,
+    /// The kubelet's directory
+    #[arg(long, value_name = "DIR", default_value = kubelet::DIRECTORY)]
+    kubelet_dir: PathBuf,
+}
+
+impl Where {
+    /// Reads the kubelet's directory, mountinfo and sysfs; calls no driver.
+    ///
+    /// # Errors
+    /// /proc is not readable.
+    pub(crate) fn run(self) -> Result<Answer, Failure> {
+        let uses = kubelet::uses(&self.kubelet_dir);
+        let is_meant = |found: &Use| {
+            found.volume_id == self.id || found.pv.as_deref() == Some(self.id.as_str())
+        };
+        let uses: Vec<_> = uses.into_iter().filter(is_meant).collect();
+        let id = uses.first().map_or(&self.id, |found| &found.volume_id);
+        let (mounts, devices) = related(id, &uses, mounts::all()?, device::all());
+        let rows = rows(&uses, &mounts, &devices);
+        let found = !rows.is_empty();
+        let columns = ["what", "name", "detail"];
+        Ok(Answer::Rows(Rows::new("found", &columns, rows)).verdict(found))
+    }
+}
+
+/// The mounts of a volume and its devices: each leads to more of the other.
+fn related(
+    id: &str,
+    uses: &[Use],
+    all: Vec<Mount>,
+    devices: Vec<Device>,
+) -> (Vec<Mount>, Vec<Device>) {
+    let is_known = |mount: &Mount| uses.iter().any(|found| found.path == mount.point);
+    let is_on = |device: &Device, mount: &Mount| {
+        let node = mount.source.rsplit('/').next().unwrap_or_default();
+        let raw = mount.fs_type == "devtmpfs" && mount.root == format!("/{}", device.name);
+        // By device number; by name, for filesystems whose number is no device's.
+        let by_name = mount.source.starts_with("/dev/") && node == device.name;
+        raw || by_name || (mount.fs_type != "devtmpfs" && mount.dev == device.dev)
+    };
+    let devices: Vec<_> = devices
+        .into_iter()
+        .filter(|device| {
+            let mut known = all.iter().filter(|mount| is_known(mount));
+            device.is_of(id) || known.any(|mount| is_on(device, mount))
+        })
+        .collect();
+    let is_its = |mount: &Mount| {
+        is_named(mount, id) || is_known(mount) || devices.iter().any(|device| is_on(device, mount))
+    };
+    let mounts = all.into_iter().filter(is_its).collect();
+    (mounts, devices)
+}
+
+/// Belay names a device after its volume: belay/<driver>/<volume>@<diskseq> in /dev. Filesystems
+/// show it as their source, raw devices as the root of the mount.
+fn is_named(mount: &Mount, id: &str) -> bool {
+    let source = mount.source.strip_prefix("/dev");
+    let root = (mount.fs_type == "devtmpfs").then_some(mount.root.as_str());
+    let mut nodes = [source, root].into_iter().flatten();
+    nodes.any(|node| {
+        let volume = node
+            .strip_prefix("/belay/")
+            .and_then(|node| node.rsplit_once('@'));
+        volume.is_some_and(|(volume, _)| volume.rsplit('/').next() == Some(id))
+    })
+}
+
+fn rows(uses: &[Use], mounts: &[Mount], devices: &[Device]) -> Vec<Vec<Cell>> {
+    let text = |text: &str| Cell::Text(text.to_owned());
+    let row = |what: &str, name: &str, detail: &str| vec![text(what), text(name), text(detail)];
+    let mut rows = Vec::new();
+    if let Some(pv) = uses.iter().find_map(|found| found.pv.as_deref()) {
+        let driver = uses.first().map_or("", |found| found.driver.as_str());
+        rows.push(row("pv", pv, &format!("driver {driver}")));
+        // The provisioner names a volume after its claim, unless it is configured otherwise.
+        if let Some(uid) = pv.strip_prefix("pvc-") {
+            let how = "kubectl get pvc -A -o wide | grep PV";
+            rows.push(row("pvc", &format!("uid {uid}"), &how.replace("PV", pv)));
+        }
+    }
+    let names = kubelet::pod_names();
+    for found in uses {
+        let path = found.path.display().to_string();
+        match &found.pod {
+            None => rows.push(row("stage", &path, "")),
+            Some(uid) => {
+                let name = names.get(uid).map_or("", String::as_str);
+                rows.push(row("pod", name, &format!("uid {uid}")));
+            }
+        }
+    }
+    for device in devices {
+        let behind = device.file.as_ref().or(device.serial.as_ref());
+        let detail = match behind {
+            None => size::show(device.bytes),
+            Some(behind) => format!("{}, {behind}", size::show(device.bytes)),
+        };
+        rows.push(row("device", &format!("/dev/{}", device.name), &detail));
+    }
+    for mount in mounts {
+        let access = if mount.is_readonly { "ro" } else { "rw" };
+        let detail = format!("{} {access}, from {}", mount.fs_type, mount.source);
+        rows.push(row("mount", &mount.point.display().to_string(), &detail));
+    }
+    rows
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mount(dev: &str, root: &str, point: &str, fs_type: &str, source: &str) -> Mount {
+        Mount {
+            dev: dev.to_owned(),
+            root: root.to_owned(),
+            point: point.into(),
+            is_readonly: false,
+            is_shared: true,
+            fs_type: fs_type.to_owned(),
+            source: source.to_owned(),
+        }
+    }
+
+    #[test]
+    fn a_volume_is_followed_from_its_file_to_every_mount() {
+        let device = |name: &str, dev: &str, file: &str| Device {
+            name: name.to_owned(),
+            dev: dev.to_owned(),
+            bytes: 512,
+            file: Some(file.to_owned()),
+            serial: None,
+        };
+        let mounts = vec![
+            mount("7:1", "/", "/ext4", "ext4", "/dev/loop1"),
+            mount("0:40", "/", "/btrfs", "btrfs", "/dev/loop1"),
+            mount("0:5", "/loop1", "/raw", "devtmpfs", "udev"),
+            mount("0:5", "/", "/dev", "devtmpfs", "udev"),
+            mount("7:2", "/", "/other", "ext4", "/dev/loop2"),
+            mount("8:0", "/", "/disk", "ext4", "/dev/belay/d/vol-1@7"),
+            mount("0:5", "/belay/d/vol-1@8", "/raw2", "devtmpfs", "udev"),
+            mount("0:5", "/belay/d/vol-10@8", "/raw3", "devtmpfs", "udev"),
+        ];
+        let devices = vec![
+            device("loop1", "7:1", "/v/vol-1"),
+            device("loop2", "7:2", "/v/vol-10"),
+        ];
+        let (mounts, devices) = related("vol-1", &[], mounts, devices);
+        let points: Vec<_> = mounts
+            .iter()
+            .map(|mount| mount.point.to_str().unwrap())
+            .collect();
+        assert_eq!(points, ["/ext4", "/btrfs", "/raw", "/disk", "/raw2"]);
+        assert_eq!(devices.len(), 1);
+    }
+
+    #[test]
+    fn a_volume_of_another_driver_is_followed_from_the_kubelet() {
+        let found = Use {
+            driver: "d".to_owned(),
+            volume_id: "x".to_owned(),
+            pv: Some("pvc-1-2".to_owned()),
+            pod: Some("uid".to_owned()),
+            path: "/pod/mount".into(),
+        };
+        let nfs = mount("0:50", "/", "/pod/mount", "nfs4", "server:/share");
+        let (mounts, devices) = related("x", std::slice::from_ref(&found), vec![nfs], Vec::new());
+        let rows = rows(&[found], &mounts, &devices);
+        let kinds: Vec<_> = rows.iter().map(|row| row[0].shown(false)).collect();
+        assert_eq!(kinds, ["pv", "pvc", "pod", "mount"]);
+    }
+}

@@ -1,0 +1,127 @@
+//! `--context-from`: takes the contexts of a volume from saved answers of `volume create` and
+//! `volume attach`, as `-o json` prints them, or as the JSON mapping of protobuf does.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use clap::Args;
+use serde_json::Value;
+
+use crate::access::{Pair, pair};
+use crate::failure::Failure;
+use crate::input;
+
+/// The contexts of a volume.
+#[derive(Args, Clone, Default)]
+#[command(next_help_heading = "Contexts")]
+pub(crate) struct Contexts {
+    /// Saved answer of `volume create` or `volume attach` (-o json), with the context in it; `-` is
+    /// standard input; may be repeated
+    #[arg(long, value_name = "FILE")]
+    context_from: Vec<String>,
+    /// Publish context, as printed by `volume attach`; may be repeated
+    #[arg(long, value_name = "KEY=VALUE", value_parser = pair)]
+    context: Vec<Pair>,
+    /// Volume context, as printed by `volume create`; may be repeated
+    #[arg(long, value_name = "KEY=VALUE", value_parser = pair)]
+    volume_context: Vec<Pair>,
+}
+
+/// What the flags and the files say.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct Loaded {
+    /// From ControllerPublishVolume.
+    pub(crate) publish: HashMap<String, String>,
+    /// From CreateVolume.
+    pub(crate) volume: HashMap<String, String>,
+}
+
+impl Contexts {
+    /// Reads the files. A flag replaces a value of the same key.
+    ///
+    /// # Errors
+    /// A file cannot be read, is not JSON, or has no context.
+    pub(crate) fn load(self) -> Result<Loaded, Failure> {
+        let mut loaded = Loaded::default();
+        for file in self.context_from {
+            let text = input::read(Path::new(&file))?;
+            loaded
+                .take(&text)
+                .map_err(|why| Failure::Usage(format!("--context-from {file}: {why}")))?;
+        }
+        loaded.publish.extend(self.context);
+        loaded.volume.extend(self.volume_context);
+        Ok(loaded)
+    }
+}
+
+impl Loaded {
+    fn take(&mut self, text: &str) -> Result<(), String> {
+        let answer: Value =
+            serde_json::from_str(text).map_err(|error| format!("not JSON: {error}"))?;
+        // The protocol puts the volume into a separate message.
+        let volume = answer.get("volume").unwrap_or(&answer);
+        let field = |names: [&str; 2]| names.iter().find_map(|name| volume.get(name));
+        let publish = field(["publish_context", "publishContext"]);
+        let context = field(["volume_context", "volumeContext"]);
+        // An empty context is left out by the JSON mapping, but not the volume's id.
+        let id = field(["volume_id", "volumeId"]);
+        if publish.or(context).or(id).is_none() {
+            return Err("has neither publish_context nor volume_context".to_owned());
+        }
+        for (found, into) in [(publish, &mut self.publish), (context, &mut self.volume)] {
+            let Some(found) = found else { continue };
+            let pairs: HashMap<String, String> = serde_json::from_value(found.clone())
+                .map_err(|error| format!("a context must be an object of strings: {error}"))?;
+            into.extend(pairs);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn taken(text: &str) -> Result<Loaded, String> {
+        let mut loaded = Loaded::default();
+        loaded.take(text).map(|()| loaded)
+    }
+
+    #[test]
+    fn contexts_are_found_in_each_form_of_an_answer() {
+        let of = |key: &str| HashMap::from([(key.to_owned(), "1".to_owned())]);
+        for text in [
+            r#"{"volume_id": "v", "volume_context": {"a": "1"}, "publish_context": {"b": "1"}}"#,
+            r#"{"volume": {"volumeContext": {"a": "1"}, "publishContext": {"b": "1"}}}"#,
+        ] {
+            let expected = Loaded {
+                publish: of("b"),
+                volume: of("a"),
+            };
+            assert_eq!(taken(text), Ok(expected), "{text}");
+        }
+        assert_eq!(taken(r#"{"volume_id": "v"}"#), Ok(Loaded::default()));
+    }
+
+    #[test]
+    fn a_file_without_a_context_is_refused() {
+        for (text, part) in [
+            ("{}", "neither"),
+            ("a=b", "not JSON"),
+            (r#"{"volume_context": {"a": 1}}"#, "object of strings"),
+        ] {
+            let error = taken(text).unwrap_err();
+            assert!(error.contains(part), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_flag_replaces_a_value_of_a_file() {
+        let contexts = Contexts {
+            context: vec![("a".to_owned(), "2".to_owned())],
+            ..Contexts::default()
+        };
+        assert_eq!(contexts.load().unwrap().publish["a"], "2");
+    }
+}

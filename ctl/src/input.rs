@@ -1,0 +1,50 @@
+//! Reads whole files and standard input.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+
+use crate::failure::Failure;
+
+/// More than any secret, saved answer or request has; a device or an endless pipe ends here.
+const BYTES_MAX: u64 = 4 << 20;
+
+/// The text of a file; `-` is standard input.
+///
+/// # Errors
+/// The file cannot be read, is larger than 4 MiB, or is not UTF-8.
+pub(crate) fn read(file: &Path) -> Result<String, Failure> {
+    let fail = |error: io::Error| Failure::Usage(format!("{}: {error}", file.display()));
+    let text = if file == Path::new("-") {
+        limited(io::stdin().lock())
+    } else {
+        File::open(file).and_then(limited)
+    };
+    text.map_err(fail)
+}
+
+fn limited(from: impl Read) -> io::Result<String> {
+    let mut text = String::new();
+    let read = from.take(BYTES_MAX + 1).read_to_string(&mut text)?;
+    if read as u64 > BYTES_MAX {
+        return Err(io::Error::other("larger than 4 MiB"));
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_endless_file_is_refused() {
+        let error = limited(io::repeat(b'a')).unwrap_err();
+        assert_eq!(error.to_string(), "larger than 4 MiB");
+    }
+
+    #[test]
+    fn a_missing_file_is_named() {
+        let error = read(Path::new("/nonexistent/a")).unwrap_err().to_string();
+        assert!(error.starts_with("/nonexistent/a: No such file"), "{error}");
+    }
+}

@@ -1,0 +1,84 @@
+//! Block devices in sysfs (sysfs(5)): which file or disk is behind one, and its size.
+
+use std::fs;
+use std::path::Path;
+
+/// A block device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Device {
+    /// Its name in /dev.
+    pub(crate) name: String,
+    /// `major:minor`.
+    pub(crate) dev: String,
+    /// Its size.
+    pub(crate) bytes: u64,
+    /// The file behind a loop device.
+    pub(crate) file: Option<String>,
+    /// The serial number of a disk.
+    pub(crate) serial: Option<String>,
+}
+
+/// A virtio disk shows only so many characters of its serial number.
+const VIRTIO_SERIAL: usize = 20;
+
+impl Device {
+    /// Whether this is the device of a volume: its file or its serial number has that id.
+    pub(crate) fn is_of(&self, id: &str) -> bool {
+        let by_file = self.file.as_deref().is_some_and(|file| {
+            let file = file.trim_end_matches(" (deleted)");
+            Path::new(file).file_name().is_some_and(|name| name == id)
+        });
+        let start: String = id.chars().take(VIRTIO_SERIAL).collect();
+        let by_serial = |serial: &String| !serial.is_empty() && (serial == id || *serial == start);
+        by_file || self.serial.as_ref().is_some_and(by_serial)
+    }
+}
+
+/// All block devices that have a size, without partitions.
+pub(crate) fn all() -> Vec<Device> {
+    let entries = fs::read_dir("/sys/block").into_iter().flatten().flatten();
+    let mut devices: Vec<_> = entries
+        .filter_map(|entry| read(&entry.path(), entry.file_name().to_str()?))
+        .filter(|device| device.bytes > 0)
+        .collect();
+    devices.sort_by(|a, b| a.name.cmp(&b.name));
+    devices
+}
+
+fn read(directory: &Path, name: &str) -> Option<Device> {
+    let text = |file: &str| {
+        let text = fs::read_to_string(directory.join(file)).ok()?;
+        Some(text.trim_end().to_owned())
+    };
+    // In units of 512 bytes, whatever the block size is.
+    let sectors: u64 = text("size")?.parse().ok()?;
+    Some(Device {
+        name: name.to_owned(),
+        dev: text("dev")?,
+        bytes: sectors * 512,
+        file: text("loop/backing_file"),
+        serial: text("serial").or_else(|| text("device/serial")),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_is_recognised_by_file_or_serial() {
+        let device = |file: Option<&str>, serial: Option<&str>| Device {
+            name: "x".to_owned(),
+            dev: "7:0".to_owned(),
+            bytes: 512,
+            file: file.map(str::to_owned),
+            serial: serial.map(str::to_owned),
+        };
+        let id = "0123456789-0123456789-0123";
+        assert!(device(Some(&format!("/v/{id}")), None).is_of(id));
+        assert!(device(Some(&format!("/v/{id} (deleted)")), None).is_of(id));
+        assert!(device(None, Some("0123456789-012345678")).is_of(id));
+        assert!(!device(Some(&format!("/v/{id}.old")), Some("")).is_of(id));
+        assert!(!device(None, None).is_of(id));
+    }
+}

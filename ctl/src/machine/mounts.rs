@@ -1,0 +1,110 @@
+//! The mounts of this namespace, from mountinfo (proc_pid_mountinfo(5)).
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::failure::Failure;
+
+/// One mount.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Mount {
+    /// `major:minor` of its files. Filesystems such as btrfs have one that no device has.
+    pub(crate) dev: String,
+    /// What of the filesystem is mounted; of a bind mount of a device node, that node.
+    pub(crate) root: String,
+    /// Where.
+    pub(crate) point: PathBuf,
+    /// Whether the mount is read-only.
+    pub(crate) is_readonly: bool,
+    /// Whether mounts below it reach other namespaces.
+    pub(crate) is_shared: bool,
+    /// Type of the filesystem.
+    pub(crate) fs_type: String,
+    /// The device, or another name.
+    pub(crate) source: String,
+}
+
+/// All mounts, in mount order.
+///
+/// # Errors
+/// /proc is not readable.
+pub(crate) fn all() -> Result<Vec<Mount>, Failure> {
+    const PATH: &str = "/proc/self/mountinfo";
+    let text = fs::read_to_string(PATH)
+        .map_err(|error| Failure::Machine(format!("{PATH}: {error}; is /proc mounted?")))?;
+    Ok(text.lines().filter_map(parse).collect())
+}
+
+/// The mount in which a path is.
+pub(crate) fn holder<'a>(mounts: &'a [Mount], path: &Path) -> Option<&'a Mount> {
+    let above = mounts.iter().filter(|mount| path.starts_with(&mount.point));
+    // Of two at one point, the later one covers the other.
+    above.max_by_key(|mount| mount.point.components().count())
+}
+
+fn parse(line: &str) -> Option<Mount> {
+    let (fields, after) = line.split_once(" - ")?;
+    let mut fields = fields.split(' ').skip(2);
+    let (dev, root, point, options) = (
+        fields.next()?,
+        fields.next()?,
+        fields.next()?,
+        fields.next()?,
+    );
+    let mut after = after.split(' ');
+    Some(Mount {
+        dev: dev.to_owned(),
+        root: unescape(root),
+        point: PathBuf::from(unescape(point)),
+        is_readonly: options.split(',').any(|option| option == "ro"),
+        is_shared: fields.any(|field| field.starts_with("shared:")),
+        fs_type: after.next()?.to_owned(),
+        source: unescape(after.next()?),
+    })
+}
+
+/// Space, tab, newline and backslash are `\` and three octal digits.
+fn unescape(text: &str) -> String {
+    let mut parts = text.split('\\');
+    let mut plain = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        match part.get(..3).map(|digits| u8::from_str_radix(digits, 8)) {
+            Some(Ok(byte)) => {
+                plain.push(char::from(byte));
+                plain.push_str(&part[3..]);
+            }
+            _ => plain.push_str(part),
+        }
+    }
+    plain
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_read_with_its_escapes_and_optional_fields() {
+        let line = "36 35 7:3 / /mnt/a\\040b ro,noatime shared:1 master:2 - ext4 /dev/loop3 rw";
+        let mount = parse(line).unwrap();
+        assert_eq!(mount.point, Path::new("/mnt/a b"));
+        assert!(mount.is_readonly && mount.is_shared);
+        assert_eq!(
+            (mount.fs_type.as_str(), mount.dev.as_str()),
+            ("ext4", "7:3")
+        );
+        assert_eq!(mount.source, "/dev/loop3");
+        let private = parse("1 2 0:5 /loop3 /t rw - devtmpfs udev rw").unwrap();
+        assert!(!private.is_shared && !private.is_readonly);
+        assert_eq!(parse("nothing"), None);
+    }
+
+    #[test]
+    fn a_path_is_in_the_deepest_mount_above_it() {
+        let mount = |point: &str| parse(&format!("1 2 0:5 / {point} rw - tmpfs t rw")).unwrap();
+        let mounts = ["/", "/var", "/var/lib/x"].map(mount);
+        let found = |path: &str| holder(&mounts, Path::new(path)).unwrap().point.clone();
+        assert_eq!(found("/var/lib"), Path::new("/var"));
+        assert_eq!(found("/variable"), Path::new("/"));
+    }
+}

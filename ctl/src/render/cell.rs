@@ -1,0 +1,95 @@
+//! One value of an answer: as text for a table, and as JSON.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use crate::size;
+
+/// One value of a response.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Cell {
+    /// Any text; an empty one is shown as `-`.
+    Text(String),
+    /// A size in bytes.
+    Bytes(i64),
+    /// A number without a unit.
+    Number(i64),
+    /// Yes or no.
+    Flag(bool),
+    /// Several texts.
+    List(Vec<String>),
+    /// Keys and values, sorted.
+    Pairs(BTreeMap<String, String>),
+    /// A condition.
+    Condition {
+        /// Whether there is a problem.
+        abnormal: bool,
+        /// For users.
+        message: String,
+    },
+}
+
+impl Cell {
+    /// As text; sizes also in bytes if `exact`.
+    pub(crate) fn shown(&self, exact: bool) -> String {
+        let text = match self {
+            Self::Text(text) => text.clone(),
+            Self::Bytes(bytes) => match u64::try_from(*bytes) {
+                Ok(positive) if exact => format!("{bytes} ({})", size::show(positive)),
+                Ok(positive) => size::show(positive),
+                Err(_negative) => bytes.to_string(),
+            },
+            Self::Number(number) => number.to_string(),
+            Self::Flag(flag) => if *flag { "yes" } else { "no" }.to_owned(),
+            Self::List(texts) => texts.join(","),
+            Self::Pairs(pairs) => pairs
+                .iter()
+                .map(|(key, value)| format!("{key}={value}"))
+                .collect::<Vec<_>>()
+                .join(","),
+            Self::Condition { abnormal, message } => {
+                let word = if *abnormal { "abnormal" } else { "normal" };
+                format!("{word}: {message}")
+            }
+        };
+        if text.is_empty() {
+            return "-".to_owned();
+        }
+        // What a driver sends must neither break the table nor command the terminal.
+        text.replace(char::is_control, "\u{fffd}")
+    }
+
+    /// As JSON: bare numbers, real lists.
+    pub(crate) fn to_json(&self) -> Value {
+        match self {
+            Self::Text(text) => json!(text),
+            Self::Bytes(number) | Self::Number(number) => json!(number),
+            Self::Flag(flag) => json!(flag),
+            Self::List(texts) => json!(texts),
+            Self::Pairs(pairs) => json!(pairs),
+            Self::Condition { abnormal, message } => {
+                json!({ "abnormal": abnormal, "message": message })
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_for_people_and_exact_where_there_is_room() {
+        let size = Cell::Bytes(3 << 29);
+        assert_eq!(size.shown(false), "1.5GiB");
+        assert_eq!(size.shown(true), "1610612736 (1.5GiB)");
+        assert_eq!(Cell::Bytes(-1).shown(false), "-1");
+    }
+
+    #[test]
+    fn a_driver_cannot_command_the_terminal() {
+        let hostile = Cell::Text("a\u{1b}[2J\nb".to_owned());
+        assert_eq!(hostile.shown(false), "a\u{fffd}[2J\u{fffd}b");
+    }
+}

@@ -1,0 +1,243 @@
+//! Prints responses as aligned tables, as JSON or YAML, or by name. Does not know the calls.
+
+mod cell;
+mod yaml;
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use clap::ValueEnum;
+use serde_json::{Map, Value, json};
+
+pub(crate) use cell::Cell;
+pub(crate) use yaml::to_yaml;
+
+use crate::failure::NO;
+use crate::report::Report;
+use crate::table::align;
+
+/// How an answer is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Output {
+    /// Aligned columns, sizes for people
+    Table,
+    /// All columns, sizes in bytes as well
+    Wide,
+    /// One JSON document, sizes in bytes
+    Json,
+    /// The same in YAML
+    Yaml,
+    /// Names only, one per line, for scripts
+    Name,
+}
+
+/// The output of a command.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Answer {
+    /// The call succeeded without any data.
+    Done,
+    /// Printed already, part by part.
+    Printed,
+    /// One object, with named values; the first one names it.
+    Record(Vec<(&'static str, Cell)>),
+    /// Several objects of one kind.
+    Rows(Rows),
+    /// The health conditions; no rows = healthy.
+    Conditions(Rows),
+    /// A response and one more value below it.
+    With(Box<Self>, &'static str, Cell),
+    /// A response that says no: the exit code is 2.
+    No(Box<Self>),
+    /// Findings about a driver or this node; the exit code is 2 if something is wrong.
+    Report(Report),
+    /// Any JSON, for calls that only the descriptors know.
+    Json(Value),
+}
+
+/// Several objects of one kind; the first column names them.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct Rows {
+    /// The kind; the key of the list in JSON.
+    pub(crate) name: &'static str,
+    /// The names of the values.
+    pub(crate) columns: Vec<&'static str>,
+    /// How many of the columns a table has; the others are for wide tables, JSON and YAML.
+    pub(crate) narrow: usize,
+    /// One value per column.
+    pub(crate) rows: Vec<Vec<Cell>>,
+    /// Where the next page starts; empty at the end.
+    pub(crate) next_token: String,
+}
+
+impl Rows {
+    /// Rows without a further page, with all columns in the table.
+    pub(crate) fn new(
+        name: &'static str,
+        columns: &[&'static str],
+        rows: impl IntoIterator<Item = Vec<Cell>>,
+    ) -> Self {
+        Self {
+            name,
+            columns: columns.to_vec(),
+            narrow: columns.len(),
+            rows: rows.into_iter().collect(),
+            next_token: String::new(),
+        }
+    }
+
+    fn table(&self, wide: bool) -> String {
+        let shown = if wide {
+            self.columns.len()
+        } else {
+            self.narrow
+        };
+        let head = self.columns[..shown].iter();
+        let mut lines = vec![head.map(|name| title(name).to_uppercase()).collect()];
+        for row in &self.rows {
+            let cells = row.iter().take(shown).map(|cell| cell.shown(wide));
+            lines.push(cells.collect::<Vec<_>>());
+        }
+        align(&lines)
+    }
+
+    fn objects(&self) -> Vec<Value> {
+        let columns = self.columns.iter().copied();
+        let object = |row| object(columns.clone().zip(row));
+        self.rows.iter().map(object).collect()
+    }
+}
+
+impl Answer {
+    /// The same with one more value, if there is one.
+    pub(crate) fn with(mut self, name: &'static str, cell: Option<Cell>) -> Self {
+        let Some(cell) = cell else { return self };
+        if let Self::Record(fields) = &mut self {
+            fields.push((name, cell));
+            return self;
+        }
+        Self::With(Box::new(self), name, cell)
+    }
+
+    /// The same, which says no unless `yes`.
+    pub(crate) fn verdict(self, yes: bool) -> Self {
+        if yes { self } else { Self::No(Box::new(self)) }
+    }
+
+    /// 2 for health conditions and other answers that say no, else 0.
+    pub(crate) fn exit_code(&self) -> ExitCode {
+        match self {
+            Self::Conditions(rows) if !rows.rows.is_empty() => ExitCode::from(NO),
+            Self::No(_) => ExitCode::from(NO),
+            Self::Report(report) if !report.is_good() => ExitCode::from(NO),
+            Self::With(first, ..) => first.exit_code(),
+            _ => ExitCode::SUCCESS,
+        }
+    }
+
+    /// The text for standard output.
+    pub(crate) fn text(&self, output: Output) -> String {
+        match output {
+            _ if *self == Self::Printed => String::new(),
+            Output::Table => self.table(false),
+            Output::Wide => self.table(true),
+            Output::Json => format!("{:#}\n", self.to_json()),
+            Output::Yaml => to_yaml(&self.to_json()),
+            Output::Name => self.names(),
+        }
+    }
+
+    fn table(&self, wide: bool) -> String {
+        match self {
+            Self::Done => "OK\n".to_owned(),
+            Self::Printed => String::new(),
+            Self::Record(fields) => {
+                let rows = fields
+                    .iter()
+                    .map(|(name, cell)| vec![title(name).to_owned(), cell.shown(wide)]);
+                align(&rows.collect::<Vec<_>>())
+            }
+            Self::Rows(rows) => {
+                let mut text = rows.table(wide);
+                if !rows.next_token.is_empty() {
+                    text.push_str(&format!("more: --starting-token {}\n", rows.next_token));
+                }
+                text
+            }
+            Self::Conditions(rows) if rows.rows.is_empty() => "healthy\n".to_owned(),
+            Self::Conditions(rows) => rows.table(wide),
+            Self::With(first, name, cell) => {
+                format!("{}{name}: {}\n", first.table(wide), cell.shown(wide))
+            }
+            Self::No(answer) => answer.table(wide),
+            Self::Report(report) => report.table(),
+            Self::Json(value) => format!("{value:#}\n"),
+        }
+    }
+
+    fn names(&self) -> String {
+        let line = |cell: &Cell| cell.shown(false) + "\n";
+        match self {
+            Self::Record(fields) => fields
+                .first()
+                .map(|(_, cell)| line(cell))
+                .into_iter()
+                .collect(),
+            Self::Rows(rows) | Self::Conditions(rows) => rows
+                .rows
+                .iter()
+                .filter_map(|row| row.first())
+                .map(line)
+                .collect(),
+            Self::With(answer, ..) | Self::No(answer) => answer.names(),
+            Self::Report(report) => report.names(),
+            Self::Done | Self::Printed | Self::Json(_) => String::new(),
+        }
+    }
+
+    fn to_json(&self) -> Value {
+        match self {
+            Self::Done | Self::Printed => json!({}),
+            Self::Record(fields) => object(fields.iter().map(|(name, cell)| (*name, cell))),
+            Self::Rows(rows) => {
+                json!({ rows.name: rows.objects(), "next_token": rows.next_token })
+            }
+            Self::Conditions(rows) => {
+                json!({ "healthy": rows.rows.is_empty(), rows.name: rows.objects() })
+            }
+            Self::With(first, name, cell) => {
+                let mut whole = first.to_json();
+                whole[*name] = cell.to_json();
+                whole
+            }
+            Self::No(answer) => answer.to_json(),
+            Self::Report(report) => report.to_json(),
+            Self::Json(value) => value.clone(),
+        }
+    }
+}
+
+/// Writes text to stdout.
+///
+/// # Errors
+/// If stdout cannot be written.
+pub(crate) fn write(text: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    out.flush()
+}
+
+/// A table names the unit with the value.
+fn title(name: &str) -> &str {
+    name.strip_suffix("_bytes").unwrap_or(name)
+}
+
+fn object<'a>(fields: impl Iterator<Item = (&'a str, &'a Cell)>) -> Value {
+    Value::Object(
+        fields
+            .map(|(name, cell)| (name.to_owned(), cell.to_json()))
+            .collect::<Map<_, _>>(),
+    )
+}
+
+#[cfg(test)]
+mod tests;

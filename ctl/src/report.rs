@@ -1,0 +1,190 @@
+//! The findings of `check` and `doctor`: what was looked for, what was found, what to do.
+
+use serde_json::{Value, json};
+
+/// What a finding means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// As it should be.
+    Ok,
+    /// Works, with a restriction.
+    Warn,
+    /// Not as it should be.
+    No,
+    /// Cannot be checked here, or does not apply.
+    Skip,
+}
+
+/// One finding.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Finding {
+    pub(crate) verdict: Verdict,
+    /// What was checked.
+    pub(crate) name: String,
+    /// What was found.
+    pub(crate) detail: String,
+    /// What to do about it; empty if nothing needs to be done.
+    pub(crate) cure: String,
+}
+
+/// Findings, in the order in which they were made.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Report(Vec<Finding>);
+
+/// Columns of a terminal that every reader has.
+const WIDTH: usize = 80;
+const NAME: usize = 26;
+
+impl Report {
+    /// Adds a finding that needs no cure.
+    pub(crate) fn add(&mut self, verdict: Verdict, name: &str, detail: impl Into<String>) {
+        self.cure(verdict, name, detail, "");
+    }
+
+    /// Adds a finding.
+    pub(crate) fn cure(
+        &mut self,
+        verdict: Verdict,
+        name: &str,
+        detail: impl Into<String>,
+        cure: impl Into<String>,
+    ) {
+        self.0.push(Finding {
+            verdict,
+            name: name.to_owned(),
+            detail: detail.into(),
+            cure: cure.into(),
+        });
+    }
+
+    /// Whether nothing is as it should not be.
+    pub(crate) fn is_good(&self) -> bool {
+        self.0.iter().all(|finding| finding.verdict != Verdict::No)
+    }
+
+    /// Lines of at most 80 columns, and a summary.
+    pub(crate) fn table(&self) -> String {
+        let mut text = String::new();
+        for finding in &self.0 {
+            let head = format!("{:<4}  {:<NAME$}  ", finding.verdict.word(), finding.name);
+            wrap(&mut text, &head, &finding.detail);
+            if !finding.cure.is_empty() {
+                let head = format!("{:<4}  {:>NAME$}  ", "", "to do:");
+                wrap(&mut text, &head, &finding.cure);
+            }
+        }
+        let count = |verdict| self.0.iter().filter(|it| it.verdict == verdict).count();
+        let (ok, warn, no) = (count(Verdict::Ok), count(Verdict::Warn), count(Verdict::No));
+        let skip = count(Verdict::Skip);
+        text + &format!("{ok} ok, {warn} warnings, {no} wrong, {skip} not checked\n")
+    }
+
+    /// The names of what is wrong.
+    pub(crate) fn names(&self) -> String {
+        let wrong = self
+            .0
+            .iter()
+            .filter(|finding| finding.verdict == Verdict::No);
+        wrong.map(|finding| format!("{}\n", finding.name)).collect()
+    }
+
+    /// All of it.
+    pub(crate) fn to_json(&self) -> Value {
+        let findings = self.0.iter().map(|finding| {
+            json!({
+                "verdict": finding.verdict.word(),
+                "name": finding.name,
+                "detail": finding.detail,
+                "cure": finding.cure,
+            })
+        });
+        json!({ "good": self.is_good(), "findings": findings.collect::<Vec<_>>() })
+    }
+}
+
+impl Verdict {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Warn => "warn",
+            Self::No => "NO",
+            Self::Skip => "skip",
+        }
+    }
+}
+
+/// Words of a text, below each other where a line is full.
+fn wrap(text: &mut String, head: &str, words: &str) {
+    let indent = " ".repeat(head.chars().count());
+    let mut line = head.to_owned();
+    let mut is_empty = true;
+    // What a driver sends must neither break the lines nor command the terminal.
+    let words = words.replace(|c: char| c.is_control(), " ");
+    let room = WIDTH.saturating_sub(indent.len()).max(1);
+    // A path may be longer than a line.
+    let words = words.split_whitespace().flat_map(|word| pieces(word, room));
+    for word in words {
+        let width = line.chars().count() + word.chars().count() + 1;
+        if !is_empty && width > WIDTH {
+            text.push_str(line.trim_end());
+            text.push('\n');
+            line.clone_from(&indent);
+            is_empty = true;
+        }
+        if !is_empty {
+            line.push(' ');
+        }
+        line.push_str(&word);
+        is_empty = false;
+    }
+    text.push_str(line.trim_end());
+    text.push('\n');
+}
+
+/// A word in parts of at most so many characters.
+fn pieces(word: &str, width: usize) -> Vec<String> {
+    let letters: Vec<char> = word.chars().collect();
+    letters
+        .chunks(width)
+        .map(|part| part.iter().collect())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_have_at_most_80_columns_and_end_with_a_summary() {
+        let mut report = Report::default();
+        report.add(Verdict::Ok, "kernel", "word ".repeat(40));
+        report.add(Verdict::Ok, "socket", "/directory".repeat(20));
+        report.cure(
+            Verdict::No,
+            "loop devices",
+            "/dev/loop-control: missing",
+            "modprobe loop",
+        );
+        let text = report.table();
+        assert!(
+            text.lines().all(|line| line.chars().count() <= WIDTH),
+            "{text}"
+        );
+        assert!(text.contains("to do:  modprobe loop\n"), "{text}");
+        assert!(
+            text.ends_with("2 ok, 0 warnings, 1 wrong, 0 not checked\n"),
+            "{text}"
+        );
+        assert!(!report.is_good());
+        assert_eq!(report.names(), "loop devices\n");
+    }
+
+    #[test]
+    fn a_warning_is_good_enough() {
+        let mut report = Report::default();
+        report.add(Verdict::Warn, "statmount", "the kernel has none");
+        report.add(Verdict::Skip, "disk", "not readable");
+        assert!(report.is_good());
+        assert_eq!(report.to_json()["findings"][0]["verdict"], "warn");
+    }
+}

@@ -1,0 +1,325 @@
+//! The commands that look at this node, and those that work with whole drivers, from outside.
+
+#![expect(clippy::expect_used, unreachable_pub, reason = "test code")]
+
+mod scene;
+
+use belay_bed::patience::until;
+use scene::{Scene, expect_nothing_left};
+use std::fs;
+use std::process::Stdio;
+
+fn plain(scene: &Scene, line: &str) -> scene::Run {
+    scene.run(line, |command| command)
+}
+
+#[test]
+#[ignore = "needs root and built binaries: make test"]
+fn ls_lists_both_programs_with_what_they_serve_and_what_does_not_answer() {
+    let scene = Scene::new();
+    let dead = scene.path("dead.sock");
+    drop(std::os::unix::net::UnixListener::bind(&dead).expect("bind"));
+    let list = plain(&scene, "ls --dir %").ok();
+    let line = |part: &str| {
+        let mut lines = list.lines();
+        lines
+            .find(|line| line.contains(part))
+            .unwrap_or_else(|| panic!("{part} in {list}"))
+    };
+    for (socket, serves) in [("controller.sock", "controller"), ("node.sock", "node")] {
+        let line = line(socket);
+        let words: Vec<_> = line.split_whitespace().collect();
+        assert_eq!(words[1..], ["local.csi.belay.dev", serves, "yes"], "{line}");
+    }
+    assert!(line("-reg.sock").contains("registration"), "{list}");
+    assert!(line("dead.sock").contains("connection refused"), "{list}");
+    let wide = plain(&scene, "ls --dir % -o json").ok();
+    let version = format!("\"version\": \"{}\"", env!("CARGO_PKG_VERSION"));
+    assert!(
+        wide.contains(&version) && wide.contains("\"pid\": \""),
+        "{wide}"
+    );
+}
+
+#[test]
+#[ignore = "needs root and built binaries: make test"]
+fn mount_makes_a_volume_usable_and_umount_undoes_it() {
+    let scene = Scene::new();
+    let sockets = "--controller %controller.sock --node %node.sock --state-dir %ctl";
+    let mount = format!("mount data %mnt {sockets} --size 128MiB --fs-type ext4");
+    let mounted = plain(&scene, &mount).ok();
+    let id = mounted
+        .lines()
+        .find_map(|line| line.strip_prefix("volume_id"))
+        .unwrap()
+        .trim();
+    fs::write(scene.path("mnt/hello"), "hello").expect("write");
+    assert_eq!(plain(&scene, &mount).ok(), mounted, "again is the same");
+    let other = format!("mount other %mnt {sockets} --size 128MiB --fs-type ext4");
+    plain(&scene, &other).fails(64, "volume \"data\" was mounted there");
+    assert_eq!(
+        scene.controller("volume list -o name").ok().lines().count(),
+        1
+    );
+
+    let found = plain(&scene, &format!("where {id} --kubelet-dir %kubelet")).ok();
+    let mounts = found.lines().filter(|line| line.starts_with("mount"));
+    assert_eq!(mounts.count(), 2, "staged and published: {found}");
+    let device = found
+        .lines()
+        .find(|line| line.starts_with("device"))
+        .unwrap();
+    assert!(
+        device.contains("/dev/loop") && device.contains("128MiB"),
+        "{device}"
+    );
+
+    assert!(
+        plain(&scene, "umount %mnt --state-dir %ctl")
+            .ok()
+            .contains("kept")
+    );
+    assert!(!scene.path("mnt/hello").exists());
+    plain(&scene, "umount %mnt --state-dir %ctl").fails(64, "not mounted by");
+    plain(&scene, &mount).ok();
+    assert_eq!(
+        fs::read_to_string(scene.path("mnt/hello")).expect("read"),
+        "hello"
+    );
+    let gone = plain(&scene, "umount %mnt --state-dir %ctl --delete").ok();
+    assert!(gone.contains("deleted"), "{gone}");
+    assert_eq!(scene.controller("volume list -o name").ok(), "");
+    plain(&scene, &format!("where {id} --kubelet-dir %kubelet")).says_no();
+    expect_nothing_left(&scene.path(""));
+}
+
+#[test]
+#[ignore = "needs root and built binaries: make test"]
+fn a_mount_that_fails_names_the_step_and_umount_undoes_the_rest() {
+    let scene = Scene::new();
+    let sockets = "--controller %controller.sock --node %node.sock --state-dir %ctl";
+    let wrong = format!("mount data %mnt {sockets} --size 128MiB --mount-flag nonsense");
+    plain(&scene, &wrong).fails(1, "NodeStageVolume: INVALID_ARGUMENT");
+    plain(&scene, "umount %mnt --state-dir %ctl --delete").ok();
+    assert_eq!(scene.controller("volume list -o name").ok(), "");
+    let nowhere = "mount data %mnt --controller %none.sock --node %node.sock --state-dir %ctl";
+    plain(&scene, nowhere).fails(69, "none.sock");
+    expect_nothing_left(&scene.path(""));
+}
+
+#[test]
+#[ignore = "needs root and built binaries: make test"]
+fn a_raw_volume_is_mounted_as_a_device() {
+    let scene = Scene::new();
+    let sockets = "--controller %controller.sock --node %node.sock --state-dir %ctl";
+    let mounted = plain(
+        &scene,
+        &format!("mount raw %dev {sockets} --size 128MiB --block"),
+    )
+    .ok();
+    let id = mounted
+        .lines()
+        .find_map(|line| line.strip_prefix("volume_id"))
+        .unwrap()
+        .trim();
+    fs::write(scene.path("dev"), "raw").expect("write");
+    let found = plain(&scene, &format!("where {id} --kubelet-dir %kubelet")).ok();
+    assert!(found.contains("devtmpfs"), "{found}");
+    plain(&scene, "umount %dev --state-dir %ctl --delete").ok();
+    expect_nothing_left(&scene.path(""));
+}
+
+#[test]
+#[ignore = "needs root and built binaries: make test"]
+fn check_finds_both_programs_conforming_and_changes_nothing() {
+    let scene = Scene::new();
+    for (socket, rule) in [
+        ("controller.sock", "ListVolumes, token"),
+        ("node.sock", "node_id"),
+    ] {
+        let report = scene.call(socket, "check").ok();
+        assert!(
+            report.contains(rule) && report.contains(" 0 wrong"),
+            "{report}"
+        );
+        assert!(
+            report.lines().all(|line| line.chars().count() <= 80),
+            "{report}"
+        );
+    }
+    assert_eq!(scene.controller("volume list -o name").ok(), "");
+    scene.call("kubelet", "check").fails(69, "cannot connect");
+}
+
+#[test]
+#[ignore = "needs root and built binaries: make test"]
+fn doctor_names_what_is_wrong_with_a_cure() {
+    let scene = Scene::new();
+    let report = plain(&scene, "doctor --dir % --kubelet-dir %kubelet").out;
+    for part in [
+        "kernel",
+        "fsopen(2)",
+        "mkfs.ext4",
+        "local.csi.belay.dev",
+        "mount propagation",
+    ] {
+        assert!(report.contains(part), "{part} in {report}");
+    }
+    assert!(
+        report.lines().all(|line| line.chars().count() <= 80),
+        "{report}"
+    );
+    drop(std::os::unix::net::UnixListener::bind(scene.path("dead.sock")).expect("bind"));
+    let report = plain(&scene, "doctor --dir % --kubelet-dir %kubelet -o name").says_no();
+    assert!(report.lines().any(|line| line == "socket"), "{report}");
+}
+
+#[test]
+#[ignore = "needs root and built binaries: make test"]
+fn status_and_top_show_both_programs_with_their_latencies() {
+    let scene = Scene::new();
+    scene.controller("volume list").ok();
+    let status = plain(&scene, "status --dir % --kubelet-dir %kubelet");
+    // No kubelet has registered the driver.
+    let status = status.says_no();
+    assert_eq!(status.matches("local.csi.belay.dev").count(), 2, "{status}");
+    let line = status
+        .lines()
+        .find(|line| line.contains(" controller "))
+        .unwrap();
+    let words: Vec<_> = line.split_whitespace().collect();
+    assert_eq!(words[2..6], ["yes", "0", "0", "0"], "{status}");
+    assert!(words[6].parse::<f64>().is_ok(), "p50: {status}");
+    let top = plain(&scene, "top -n 2 -d 1 --dir % --kubelet-dir %kubelet").ok();
+    assert_eq!(top.matches("2 drivers").count(), 2, "{top}");
+    assert!(!top.contains('\u{1b}') && top.contains("free"), "{top}");
+    assert!(top.lines().all(|line| line.chars().count() <= 80), "{top}");
+}
+
+#[test]
+#[ignore = "needs root and built binaries: make test"]
+fn rpc_makes_any_call_with_and_without_reflection() {
+    let mut scene = Scene::new();
+    let state = scene.text("state2");
+    fs::create_dir(scene.path("state2")).expect("mkdir");
+    let flags = [
+        "--backend",
+        "local",
+        "--state-dir",
+        &state,
+        "--grpc-reflection",
+    ];
+    scene.start("belay-controller", "reflecting.sock", &flags);
+    for socket in ["controller.sock", "reflecting.sock"] {
+        let methods = scene.call(socket, "rpc").ok();
+        assert!(
+            methods.contains("csi.v1.Controller/CreateVolume"),
+            "{socket}: {methods}"
+        );
+        let template = scene.call(socket, "rpc CreateVolume --template").ok();
+        assert!(template.contains("\"capacity_range\""), "{template}");
+        let request = r#"{"name":"a","capacity_range":{"required_bytes":134217728},
+            "volume_capabilities":[{"mount":{},"access_mode":{"mode":"SINGLE_NODE_WRITER"}}]}"#;
+        fs::write(scene.path("request.json"), request).expect("write");
+        let made = scene.call(socket, "rpc CreateVolume @%request.json").ok();
+        assert!(made.contains("\"capacity_bytes\": 134217728"), "{made}");
+        let yaml = scene
+            .call(socket, "rpc csi.v1.Controller/ListVolumes -o yaml")
+            .ok();
+        assert!(yaml.starts_with("entries:\n- "), "{yaml}");
+        let unknown = r#"rpc ControllerGetVolume {"volumeId":"none"}"#;
+        scene.call(socket, unknown).fails(1, "NOT_FOUND");
+        scene
+            .call(socket, "rpc CreateVolum")
+            .fails(64, "lists the methods");
+        let open = r#"rpc DeleteVolume {"volume_id":"x","secrets":{"key":"hunter2"}}"#;
+        scene.call(socket, open).fails(64, "--secrets-from");
+    }
+    let reflected = scene.call("reflecting.sock", "rpc").ok();
+    assert!(
+        reflected.contains("grpc.reflection.v1.ServerReflection"),
+        "{reflected}"
+    );
+}
+
+#[test]
+#[ignore = "needs root and built binaries: make test"]
+fn bench_measures_two_sockets_in_turns_and_changes_nothing() {
+    let scene = Scene::new();
+    let bench = "bench Probe -n 50 --against %controller.sock";
+    let measured = scene.node(bench).ok();
+    assert_eq!(
+        measured.matches("local.csi.belay.dev").count(),
+        2,
+        "{measured}"
+    );
+    let line = measured.lines().nth(1).unwrap();
+    let words: Vec<_> = line.split_whitespace().collect();
+    assert_eq!(words[1..3], ["50", "0"], "{measured}");
+    let (p50, p99): (u64, u64) = (words[3].parse().unwrap(), words[4].parse().unwrap());
+    assert!(0 < p50 && p50 <= p99, "{measured}");
+    assert!(words[7].ends_with("MiB"), "resident memory: {measured}");
+    scene
+        .controller("bench CreateVolume")
+        .fails(64, "--allow-changes");
+}
+
+#[test]
+#[ignore = "needs root and built binaries: make test"]
+fn jobs_lists_a_stage_that_waits_for_its_disk() {
+    let mut scene = Scene::new();
+    scene.start("belay-node", "disks.sock", &["--driver-kind", "openstack"]);
+    assert_eq!(scene.call("disks.sock", "node jobs -o name").ok(), "");
+    let id = "5d9ab0c8-0000-4000-8000-000000000001";
+    let context = format!("--context transport=disk --context serial={id}");
+    let context = format!("{context} --context bytes=134217728 --context content=new");
+    let words = format!(
+        "node stage {id} --staging {} {context}",
+        scene.text("staging")
+    );
+    let mut stage = std::process::Command::new(env!("CARGO_BIN_EXE_belayctl"));
+    stage
+        .args(["--endpoint", &scene.text("disks.sock")])
+        .args(words.split(' '));
+    let mut stage = stage.stderr(Stdio::piped()).spawn().expect("it starts");
+    until("the stage is listed", || {
+        scene
+            .call("disks.sock", "node jobs -o name")
+            .ok()
+            .trim_end()
+            == id
+    });
+    let jobs = scene.call("disks.sock", "node jobs").ok();
+    assert!(
+        jobs.contains("NodeStageVolume") && jobs.contains("waiting"),
+        "{jobs}"
+    );
+    // An unstage cancels a stage that only waits.
+    scene
+        .call(
+            "disks.sock",
+            &format!("node unstage {id} --staging %staging"),
+        )
+        .ok();
+    assert_eq!(stage.wait().expect("wait").code(), Some(1));
+    assert_eq!(scene.call("disks.sock", "node jobs -o name").ok(), "");
+}
+
+#[test]
+fn completions_and_manual_pages_cover_every_command() {
+    let run = |words: &[&str]| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_belayctl"));
+        let output = command.args(words).output().expect("belayctl runs");
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).expect("UTF-8")
+    };
+    for shell in ["bash", "zsh", "fish"] {
+        let script = run(&["completion", shell]);
+        assert!(script.contains("health-list"), "{shell}");
+    }
+    let dir = tempfile::tempdir().expect("a directory");
+    run(&["man", dir.path().to_str().unwrap()]);
+    let page = |name: &str| fs::read_to_string(dir.path().join(name)).expect("a page");
+    assert!(page("belayctl.1").contains("Exit codes"));
+    assert!(page("belayctl-volume-create.1").contains("from\\-snapshot"));
+}

@@ -1,0 +1,269 @@
+//! Every verb of belayctl that is one call, against the sockets of both programs.
+
+#![expect(clippy::expect_used, unreachable_pub, reason = "test code")]
+
+mod scene;
+
+use scene::{Scene, expect_nothing_left};
+use std::fs;
+
+/// The first word of the only line.
+fn name(out: String) -> String {
+    let name = out.trim_end().to_owned();
+    assert!(
+        !name.is_empty() && !name.contains(char::is_whitespace),
+        "{out:?}"
+    );
+    name
+}
+
+#[test]
+#[ignore = "needs root and built binaries: make test"]
+fn every_verb_that_reads_volumes() {
+    let scene = Scene::new();
+    let create = "volume create data --size 128MiB --fs-type ext4";
+    let id = name(scene.controller(&format!("{create} -o name")).ok());
+    let created = scene.controller(&format!("{create} -o json")).ok();
+    assert!(
+        created.contains(&format!("\"volume_id\": \"{id}\"")),
+        "{created}"
+    );
+
+    let list = scene.controller("volume list").ok();
+    assert!(
+        list.starts_with("VOLUME_ID") && list.contains("128MiB"),
+        "{list}"
+    );
+    let wide = scene.controller("volume ls -o wide").ok();
+    assert!(
+        wide.contains("134217728 (128MiB)") && wide.contains("VOLUME_CONTEXT"),
+        "{wide}"
+    );
+    let yaml = scene
+        .controller("controller list-volumes --max-entries 1 -o yaml")
+        .ok();
+    assert!(
+        yaml.contains("- accessible_topology:") && yaml.contains("134217728"),
+        "{yaml}"
+    );
+    assert_eq!(name(scene.controller("volume list -o name").ok()), id);
+    let volume = scene.controller(&format!("volume get {id}")).ok();
+    assert!(
+        volume.starts_with("volume_id") && volume.contains("capacity"),
+        "{volume}"
+    );
+
+    scene
+        .controller(&format!("volume validate {id} --fs-type ext4"))
+        .ok();
+    let no = format!("volume validate {id} --mode MULTI_NODE_MULTI_WRITER");
+    assert!(scene.controller(&no).says_no().contains("confirmed  no"));
+    let capacity = scene.controller("volume capacity").ok();
+    assert!(capacity.contains("available_capacity"), "{capacity}");
+    let capabilities = scene.controller("volume capabilities -o name").ok();
+    assert!(
+        capabilities
+            .lines()
+            .any(|line| line == "CREATE_DELETE_VOLUME")
+    );
+
+    scene.controller(&format!("volume delete {id}")).ok();
+    scene
+        .controller(&format!("volume get {id}"))
+        .fails(1, "NOT_FOUND");
+}
+
+#[test]
+#[ignore = "needs root and built binaries: make test"]
+fn every_verb_that_changes_a_volume_and_its_health() {
+    let scene = Scene::new();
+    let create = "volume create data --size 128MiB --fs-type ext4 -o json";
+    fs::write(scene.path("created.json"), scene.controller(create).ok()).expect("write");
+    let id = name(scene.controller("volume list -o name").ok());
+    let grown = scene
+        .controller(&format!("volume expand {id} --size 160MiB"))
+        .ok();
+    assert!(grown.contains("160MiB"), "{grown}");
+    let attach = format!("volume attach {id} --node-id node-1 --fs-type ext4");
+    let attach = format!("{attach} --context-from %created.json");
+    let attached = scene.controller(&attach).ok();
+    assert!(
+        attached.starts_with("publish_context") && attached.contains("file="),
+        "{attached}"
+    );
+    scene
+        .controller(&format!("volume detach {id} --node-id node-1"))
+        .ok();
+    assert_eq!(
+        scene.controller(&format!("volume health {id}")).ok(),
+        "healthy\n"
+    );
+    assert_eq!(scene.controller("volume unhealthy").ok(), "healthy\n");
+    let file = scene.path("state/volumes").join(&id);
+    fs::rename(&file, scene.path("kept")).expect("rename");
+    let sick = scene.controller(&format!("volume health {id}")).says_no();
+    assert!(sick.contains("BackingFileMissing"), "{sick}");
+    assert!(
+        scene
+            .controller("volume health-list")
+            .says_no()
+            .contains(&id)
+    );
+    fs::rename(scene.path("kept"), &file).expect("rename");
+    let modify = format!("volume modify {id} --parameter iops=1");
+    scene.controller(&modify).fails(1, "UNIMPLEMENTED");
+    assert_eq!(
+        scene.controller(&format!("volume delete {id}")).ok(),
+        "OK\n"
+    );
+    scene
+        .controller(&format!("volume get {id}"))
+        .fails(1, "NOT_FOUND");
+}
+
+#[test]
+#[ignore = "needs root and built binaries: make test"]
+fn every_verb_of_snapshots_and_groups() {
+    let scene = Scene::new();
+    let id = name(
+        scene
+            .controller("volume create a --size 128MiB -o name")
+            .ok(),
+    );
+    let snapshot = name(
+        scene
+            .controller(&format!("snapshot create s {id} -o name"))
+            .ok(),
+    );
+    let list = scene
+        .controller(&format!("snapshot list --volume-id {id}"))
+        .ok();
+    assert!(
+        list.contains(&snapshot) && list.contains("128MiB"),
+        "{list}"
+    );
+    let again = scene.controller("controller snapshot-list -o name").ok();
+    assert_eq!(name(again), snapshot);
+    let get = scene
+        .controller(&format!("snapshot get {snapshot} -o json"))
+        .ok();
+    assert!(
+        get.contains(&format!("\"source_volume_id\": \"{id}\"")),
+        "{get}"
+    );
+    // Neither program serves these services; the driver's refusal is what the user sees.
+    for line in [
+        format!("snapshot allocated {snapshot}"),
+        format!("snapshot delta {snapshot} {snapshot}"),
+        format!("group create g {id}"),
+        "group get g s".to_owned(),
+        "group delete g s".to_owned(),
+        "group capabilities".to_owned(),
+    ] {
+        scene.controller(&line).fails(1, "UNIMPLEMENTED");
+    }
+    scene
+        .controller(&format!("snapshot delete {snapshot}"))
+        .ok();
+    scene.controller(&format!("volume delete {id}")).ok();
+}
+
+#[test]
+#[ignore = "needs root and built binaries: make test"]
+fn every_verb_of_the_node() {
+    let scene = Scene::new();
+    let create = "volume create data --size 128MiB --fs-type ext4 -o name";
+    let id = name(scene.controller(create).ok());
+    let attach = format!("volume attach {id} --node-id node-1 --fs-type ext4 -o json");
+    fs::write(scene.path("attached.json"), scene.controller(&attach).ok()).expect("write");
+    let access = format!("{id} --staging %staging --fs-type ext4 --context-from %attached.json");
+    scene.node(&format!("node stage {access}")).ok();
+    scene
+        .node(&format!("node publish {access} --target %pods/data"))
+        .ok();
+    let stats = scene
+        .node(&format!("node stats {id} --path %pods/data"))
+        .ok();
+    assert!(
+        stats.starts_with("UNIT") && stats.contains("INODES"),
+        "{stats}"
+    );
+    let health = format!("node health {id} --target %pods/data");
+    assert_eq!(scene.node(&health).ok(), "healthy\n");
+    assert_eq!(scene.node("node storage-health").ok(), "healthy\n");
+    scene
+        .controller(&format!("volume expand {id} --size 160MiB"))
+        .ok();
+    let grown = scene.node(&format!("node expand {id} --path %pods/data"));
+    // Without CAP_SYS_RESOURCE the kernel does not grow a mounted ext4.
+    assert!(
+        grown.out.contains("160MiB") || grown.err.contains("SYS_RESOURCE"),
+        "{grown:?}"
+    );
+    scene
+        .node(&format!("node umount {id} --target-path %pods/data"))
+        .ok();
+    scene
+        .node(&format!("node unstage {id} --staging %staging"))
+        .ok();
+    scene.controller(&format!("volume detach {id}")).ok();
+    scene.controller(&format!("volume delete {id}")).ok();
+    assert!(scene.node("node get-info").ok().starts_with("node_id"));
+    let capabilities = scene.node("node capabilities -o name").ok();
+    assert!(
+        capabilities.contains("STAGE_UNSTAGE_VOLUME"),
+        "{capabilities}"
+    );
+    expect_nothing_left(&scene.path(""));
+}
+
+#[test]
+#[ignore = "needs root and built binaries: make test"]
+fn every_verb_of_identity_and_registration() {
+    let scene = Scene::new();
+    for socket in ["node.sock", "controller.sock"] {
+        let info = scene.call(socket, "identity info").ok();
+        assert!(info.contains("local.csi.belay.dev"), "{info}");
+        assert_eq!(scene.call(socket, "i probe").ok(), "ready  yes\n");
+        scene.call(socket, "identity capabilities").ok();
+    }
+    let registry = fs::read_dir(scene.path("kubelet/plugins_registry")).expect("readdir");
+    let socket = registry.flatten().next().expect("a socket").path();
+    let socket = socket.to_str().unwrap().to_owned();
+    let call = |line: &str| scene.run(&format!("{line} --endpoint {socket}"), |command| command);
+    assert!(
+        call("registration info")
+            .ok()
+            .contains(&scene.text("node.sock"))
+    );
+    call("registration notify").ok();
+}
+
+#[test]
+#[ignore = "needs root and built binaries: make test"]
+fn mistakes_have_their_exit_codes_and_name_the_cure() {
+    let scene = Scene::new();
+    let run = |line: &str| scene.run(line, |command| command);
+    run("volume list").fails(64, "CSI_ENDPOINT");
+    run("volme list").fails(64, "volume");
+    run("volume list --endpoint /nonexistent.sock").fails(69, "belayctl ls");
+    scene
+        .controller("volume delete x --secret-env a=BELAY_NOT_SET")
+        .fails(64, "BELAY_NOT_SET");
+    scene
+        .controller("volume delete x --secrets-from %none")
+        .fails(64, "No such file");
+    let secret = scene.path("secret");
+    fs::write(&secret, "user=admin\nkey=hunter2\n").expect("write");
+    scene
+        .controller("volume delete x --secrets-from %secret")
+        .ok();
+    let stdin = || fs::File::open(&secret).expect("open");
+    let socket = scene.text("controller.sock");
+    let line = format!("volume delete x --secrets-from - --endpoint {socket}");
+    scene.run(&line, |command| command.stdin(stdin())).ok();
+    let variable = format!("volume delete x --secret-env key=KEY --endpoint {socket}");
+    scene
+        .run(&variable, |command| command.env("KEY", "hunter2"))
+        .ok();
+}

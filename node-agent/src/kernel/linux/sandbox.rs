@@ -1,0 +1,68 @@
+//! The sandbox: from [`enter`] on, the kernel refuses all system calls that neither the agent nor
+//! the tools that it starts need (seccomp(2), by an allow list). A process that has been taken over
+//! cannot trace or read other processes, load code into the kernel, or enter or create namespaces.
+//! What the capabilities of the agent allow by a listed call, such as a mount, stays possible:
+//! seccomp sees numbers and flags, but no paths.
+//!
+//! | system call | answer |
+//! |---|---|
+//! | listed | made |
+//! | known to this list and not listed | EPERM, and one line of the kernel's log with its number |
+//! | clone3, or younger than this list | ENOSYS, as by an older kernel |
+//! | of another architecture (`int 0x80`) | the process is killed |
+//!
+//! docs/adr/0017 has the reasons.
+
+#![expect(unsafe_code, reason = "rustix has no function for seccomp filters")]
+
+mod calls;
+mod filter;
+#[cfg(test)]
+mod tests;
+
+use libc::{c_ulong, sock_filter, sock_fprog};
+use rustix::io::Errno;
+
+use super::mount::last_errno;
+use crate::kernel::{Error, Result};
+
+/// The filters do not slow down the program: by default, kernels before Linux 5.16 would restrict
+/// its speculation, which matters only to processes that run code of others.
+const FLAGS: c_ulong = libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW;
+
+/// Enters the sandbox, for good: the calling thread, and the threads and processes that it starts.
+/// So call it before there is another thread, and after [`super::privileges::keep_needed`], whose
+/// `no_new_privs` it requires.
+///
+/// # Errors
+/// ENOSYS or EINVAL where the kernel has no filters, ENOSYS on an architecture without a list.
+pub(crate) fn enter() -> Result<()> {
+    let failed = |errno| Error::new("seccomp", "of this process", errno);
+    let Some(arch) = filter::ARCH else {
+        return Err(failed(Errno::NOSYS));
+    };
+    // Two filters, since the kernel logs all refusals of a filter or none. Each allows what the
+    // other refuses.
+    add(&filter::absent(), FLAGS).map_err(failed)?;
+    let listed = filter::listed(arch, [calls::ALLOWED, calls::OLD]);
+    add(&listed, FLAGS | libc::SECCOMP_FILTER_FLAG_LOG).map_err(failed)
+}
+
+/// Adds a filter to the calling thread.
+fn add(program: &[sock_filter], flags: c_ulong) -> rustix::io::Result<()> {
+    let program = sock_fprog {
+        len: u16::try_from(program.len()).map_err(|_| Errno::TOOBIG)?,
+        filter: program.as_ptr().cast_mut(),
+    };
+    // SAFETY: the kernel reads `len` instructions from the slice, during the call only, and checks
+    // them itself.
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_seccomp,
+            libc::SECCOMP_SET_MODE_FILTER,
+            flags,
+            &raw const program,
+        )
+    };
+    if done == 0 { Ok(()) } else { Err(last_errno()) }
+}

@@ -1,0 +1,159 @@
+//! The filters as programs of classic BPF (seccomp(2), bpf(4)). Their input is the number, the
+//! architecture and the arguments of a call. They use only the instructions that the kernel can
+//! evaluate in advance (since Linux 5.11): then calls without a rule for their arguments do not run
+//! them at all.
+
+use std::mem::offset_of;
+use std::ops::RangeInclusive;
+
+use libc::{
+    BPF_ABS, BPF_JEQ, BPF_JGE, BPF_JGT, BPF_JMP, BPF_JSET, BPF_K, BPF_LD, BPF_RET, BPF_W, c_long,
+    seccomp_data, sock_filter,
+};
+
+use super::calls::NEWEST;
+
+/// `AUDIT_ARCH_*` of include/uapi/linux/audit.h; none where there is no list of numbers.
+#[cfg(target_arch = "x86_64")]
+pub(super) const ARCH: Option<u32> = Some(0xc000_003e);
+#[cfg(target_arch = "aarch64")]
+pub(super) const ARCH: Option<u32> = Some(0xc000_00b7);
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+pub(super) const ARCH: Option<u32> = None;
+
+const ALLOW: u32 = libc::SECCOMP_RET_ALLOW;
+/// What the kernel answers to a process without the privilege.
+const REFUSE: u32 = libc::SECCOMP_RET_ERRNO | libc::EPERM.cast_unsigned();
+/// What a kernel answers that does not know the call: callers then use an older one.
+const ABSENT: u32 = libc::SECCOMP_RET_ERRNO | libc::ENOSYS.cast_unsigned();
+const KILL: u32 = libc::SECCOMP_RET_KILL_PROCESS;
+
+/// `CLONE_NEW*` of clone(2).
+const NAMESPACES: u32 = 0x7e02_0000;
+
+/// Of socket(2): CSI and the log, the HTTP pages and the metadata service. Netlink has its own
+/// rule.
+const FAMILIES: [u32; 3] = [
+    libc::AF_UNIX.cast_unsigned(),
+    libc::AF_INET.cast_unsigned(),
+    libc::AF_INET6.cast_unsigned(),
+];
+
+/// `NETLINK_KOBJECT_UEVENT` of include/uapi/linux/netlink.h.
+const UEVENTS: u32 = 15;
+
+/// Answers ENOSYS to calls that are younger than the list, which includes those of x32 (their
+/// numbers have bit 30), and to clone3, whose flags are in memory, where no filter sees them.
+pub(super) fn absent() -> Vec<sock_filter> {
+    vec![
+        load(offset_of!(seccomp_data, nr)),
+        jump(BPF_JGT, NEWEST, 1, 0),
+        jump(BPF_JEQ, number(libc::SYS_clone3), 0, 1),
+        answer(ABSENT),
+        answer(ALLOW),
+    ]
+}
+
+/// Allows the listed calls, of that architecture only, and those that [`absent`] answers.
+pub(super) fn listed(arch: u32, allowed: [&[c_long]; 2]) -> Vec<sock_filter> {
+    let mut program = vec![
+        load(offset_of!(seccomp_data, arch)),
+        jump(BPF_JEQ, arch, 1, 0),
+        answer(KILL),
+        load(offset_of!(seccomp_data, nr)),
+        jump(BPF_JGT, NEWEST, 0, 1),
+        answer(ALLOW),
+    ];
+    rule(&mut program, libc::SYS_clone3, vec![answer(ALLOW)]);
+    rule(&mut program, libc::SYS_socket, socket());
+    rule(&mut program, libc::SYS_clone, clone());
+    for range in ranges(allowed.into_iter().flatten()) {
+        program.extend([
+            jump(BPF_JGE, *range.start(), 0, 2),
+            jump(BPF_JGT, *range.end(), 1, 0),
+            answer(ALLOW),
+        ]);
+    }
+    program.push(answer(REFUSE));
+    program
+}
+
+/// Of the protocols of netlink only the uevents: others change routes, firewalls and audit.
+fn socket() -> Vec<sock_filter> {
+    let mut rule = vec![load(argument(0))];
+    for family in FAMILIES {
+        rule.extend([jump(BPF_JEQ, family, 0, 1), answer(ALLOW)]);
+    }
+    rule.extend([
+        jump(BPF_JEQ, libc::AF_NETLINK.cast_unsigned(), 0, 3),
+        load(argument(2)),
+        jump(BPF_JEQ, UEVENTS, 0, 1),
+        answer(ALLOW),
+        answer(REFUSE),
+    ]);
+    rule
+}
+
+/// Threads and children, but no namespaces.
+fn clone() -> Vec<sock_filter> {
+    vec![
+        load(argument(0)),
+        jump(BPF_JSET, NAMESPACES, 0, 1),
+        answer(REFUSE),
+        answer(ALLOW),
+    ]
+}
+
+/// Appends a rule that answers each call of that number.
+fn rule(program: &mut Vec<sock_filter>, call: c_long, rule: Vec<sock_filter>) {
+    // Rules are a few instructions.
+    let beyond = u8::try_from(rule.len()).unwrap_or(u8::MAX);
+    program.push(jump(BPF_JEQ, number(call), 0, beyond));
+    program.extend(rule);
+}
+
+/// The numbers in ascending ranges.
+fn ranges<'a>(calls: impl Iterator<Item = &'a c_long>) -> Vec<RangeInclusive<u32>> {
+    let mut numbers: Vec<_> = calls.map(|call| number(*call)).collect();
+    numbers.sort_unstable();
+    let mut ranges: Vec<RangeInclusive<u32>> = Vec::new();
+    for number in numbers {
+        match ranges.last_mut() {
+            Some(last) if number <= *last.end() + 1 => *last = *last.start()..=number,
+            _ => ranges.push(number..=number),
+        }
+    }
+    ranges
+}
+
+/// No system call has a number beyond, so such a call stays refused.
+fn number(call: c_long) -> u32 {
+    u32::try_from(call).unwrap_or(u32::MAX)
+}
+
+/// The lower half of an argument: flags and numbers are `int` or fit into it.
+fn argument(at: usize) -> usize {
+    let big_endian = if cfg!(target_endian = "big") { 4 } else { 0 };
+    offset_of!(seccomp_data, args) + at * size_of::<u64>() + big_endian
+}
+
+fn load(offset: usize) -> sock_filter {
+    // The structure has 64 bytes.
+    let offset = u32::try_from(offset).unwrap_or(u32::MAX);
+    instruction(BPF_LD | BPF_W | BPF_ABS, offset, 0, 0)
+}
+
+/// Compares the loaded value, and skips that many instructions if it is so, or is not.
+fn jump(condition: u32, value: u32, if_so: u8, if_not: u8) -> sock_filter {
+    instruction(BPF_JMP | condition | BPF_K, value, if_so, if_not)
+}
+
+fn answer(action: u32) -> sock_filter {
+    instruction(BPF_RET | BPF_K, action, 0, 0)
+}
+
+fn instruction(code: u32, k: u32, jt: u8, jf: u8) -> sock_filter {
+    // All codes of classic BPF are below 256.
+    let code = u16::try_from(code).unwrap_or(u16::MAX);
+    sock_filter { code, jt, jf, k }
+}

@@ -1,0 +1,236 @@
+//! The filters, evaluated for all calls, and in the kernel on a thread: a filter ends with it.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::thread;
+
+use libc::{c_long, sock_filter};
+use rustix::io::Errno;
+use rustix::thread::set_no_new_privs;
+
+use super::calls::{ALLOWED, NEWEST, OLD};
+use super::{add, enter, filter};
+use crate::kernel::linux::mount::last_errno;
+
+const ALLOW: u32 = 0x7fff_0000;
+const KILL: u32 = 0x8000_0000;
+const EPERM: u32 = 0x0005_0001;
+const ENOSYS: u32 = 0x0005_0026;
+
+/// A call as a filter sees it.
+#[derive(Clone, Copy)]
+struct Call {
+    number: u32,
+    arch: u32,
+    arguments: [u32; 6],
+}
+
+impl Call {
+    fn of(number: c_long, arguments: &[u32]) -> Self {
+        let mut all = [0; 6];
+        all[..arguments.len()].copy_from_slice(arguments);
+        Call {
+            number: number.try_into().unwrap(),
+            arch: filter::ARCH.unwrap(),
+            arguments: all,
+        }
+    }
+
+    fn word(&self, offset: u32) -> u32 {
+        match offset {
+            0 => self.number,
+            4 => self.arch,
+            at => self.arguments[(at as usize - 16) / 8],
+        }
+    }
+
+    /// The action of a filter, by the rules of bpf(4).
+    fn under(&self, program: &[sock_filter]) -> u32 {
+        let (mut at, mut loaded) = (0, 0);
+        loop {
+            let step = program[at];
+            at += 1;
+            let is_so = match step.code {
+                0x20 => {
+                    loaded = self.word(step.k);
+                    continue;
+                }
+                0x06 => return step.k,
+                0x15 => loaded == step.k,
+                0x25 => loaded > step.k,
+                0x35 => loaded >= step.k,
+                0x45 => loaded & step.k != 0,
+                code => panic!("{code:#x}"),
+            };
+            at += usize::from(if is_so { step.jt } else { step.jf });
+        }
+    }
+
+    /// The action of both filters: of two, the kernel takes the stricter one.
+    fn action(&self) -> u32 {
+        let listed = filter::listed(filter::ARCH.unwrap(), [ALLOWED, OLD]);
+        let actions = [self.under(&filter::absent()), self.under(&listed)];
+        match actions {
+            [_, KILL] => KILL,
+            [ALLOW, action] | [action, ALLOW] => action,
+            both => panic!("both refuse: {both:x?}"),
+        }
+    }
+}
+
+#[test]
+fn what_is_listed_is_allowed_and_all_else_refused() {
+    let by_rule = [libc::SYS_socket, libc::SYS_clone, libc::SYS_clone3];
+    for number in 0..1000 {
+        let is_listed = ALLOWED.contains(&number) || OLD.contains(&number);
+        let expected = match number {
+            _ if by_rule.contains(&number) => {
+                assert!(!is_listed, "{number} has a rule");
+                continue;
+            }
+            _ if is_listed => ALLOW,
+            _ if number > c_long::from(NEWEST) => ENOSYS,
+            _ => EPERM,
+        };
+        assert_eq!(Call::of(number, &[]).action(), expected, "{number}");
+    }
+}
+
+#[test]
+fn calls_of_other_architectures_are_refused() {
+    let read = Call::of(libc::SYS_read, &[]);
+    assert_eq!(read.action(), ALLOW);
+    // i386 and arm.
+    for arch in [0x4000_0003, 0x4000_0028] {
+        assert_eq!(Call { arch, ..read }.action(), KILL);
+    }
+    let x32 = Call {
+        number: read.number | 0x4000_0000,
+        ..read
+    };
+    assert_eq!(x32.action(), ENOSYS);
+}
+
+#[test]
+fn sockets_are_of_four_families_and_netlink_has_uevents_only() {
+    let socket = |family, protocol| Call::of(libc::SYS_socket, &[family, 1, protocol]).action();
+    // AF_UNIX, AF_INET, AF_INET6.
+    for family in [1, 2, 10] {
+        assert_eq!(socket(family, 0), ALLOW, "{family}");
+    }
+    assert_eq!(socket(16, 15), ALLOW);
+    // Routes, audit, netfilter.
+    for protocol in [0, 9, 12] {
+        assert_eq!(socket(16, protocol), EPERM, "{protocol}");
+    }
+    for family in (0..64).filter(|it| ![1, 2, 10, 16].contains(it)) {
+        assert_eq!(socket(family, 15), EPERM, "{family}");
+    }
+}
+
+#[test]
+fn threads_and_children_are_cloned_without_namespaces() {
+    let clone = |flags| Call::of(libc::SYS_clone, &[flags]).action();
+    // The flags of pthread_create, and those of fork.
+    for flags in [0x003d_0f00, 0x0120_0011, 0x11] {
+        assert_eq!(clone(flags), ALLOW, "{flags:#x}");
+    }
+    let namespaces = [0x0002_0000, 0x0200_0000, 0x0400_0000, 0x0800_0000];
+    for flag in namespaces
+        .into_iter()
+        .chain([0x1000_0000, 0x2000_0000, 0x4000_0000])
+    {
+        assert_eq!(clone(flag | 0x11), EPERM, "{flag:#x}");
+    }
+    assert_eq!(Call::of(libc::SYS_clone3, &[]).action(), ENOSYS);
+}
+
+/// Does it on a thread, with which its filters end; an error if it panics.
+fn apart<T: Send>(work: impl FnOnce() -> T + Send) -> thread::Result<T> {
+    thread::scope(|scope| scope.spawn(work).join())
+}
+
+/// A call with arguments of which no kernel does anything: what it fails with.
+fn tried(number: c_long, arguments: [c_long; 3]) -> Errno {
+    let [a, b, c] = arguments;
+    // SAFETY: the kernel accepts none of these calls: each has a null pointer, a descriptor that is
+    // not open, or flags that contradict each other.
+    let done = unsafe { libc::syscall(number, a, b, c, 0, 0, 0) };
+    assert_eq!(done, -1, "{number} succeeded");
+    last_errno()
+}
+
+const CLOSED: c_long = -1;
+/// CLONE_NEWNS and CLONE_FS exclude each other (clone(2)).
+const CONTRADICTION: c_long = 0x0002_0200;
+
+/// One of each class of calls that a compromised agent could use, and its arguments.
+const FORBIDDEN: [(c_long, [c_long; 3]); 20] = [
+    (libc::SYS_ptrace, [9999, 0, 0]),
+    (libc::SYS_process_vm_writev, [CLOSED, 0, 9999]),
+    (libc::SYS_pidfd_getfd, [CLOSED, 0, 0]),
+    (libc::SYS_bpf, [9999, 0, 0]),
+    (libc::SYS_perf_event_open, [0, CLOSED, CLOSED]),
+    (libc::SYS_userfaultfd, [1 << 30, 0, 0]),
+    (libc::SYS_init_module, [0, 0, 0]),
+    (libc::SYS_finit_module, [CLOSED, 0, 0]),
+    (libc::SYS_kexec_load, [0, 1 << 40, 0]),
+    // Without the magic numbers of reboot(2).
+    (libc::SYS_reboot, [0, 0, 0]),
+    (libc::SYS_swapon, [0, 0, 0]),
+    (libc::SYS_keyctl, [9999, 0, 0]),
+    (libc::SYS_unshare, [CONTRADICTION | 1, 0, 0]),
+    (libc::SYS_setns, [CLOSED, 0, 0]),
+    (libc::SYS_clone, [CONTRADICTION, 0, 0]),
+    (libc::SYS_mount, [0, 0, 0]),
+    (libc::SYS_pivot_root, [0, 0, 0]),
+    (libc::SYS_open_by_handle_at, [CLOSED, 0, 0]),
+    (libc::SYS_mknodat, [CLOSED, 0, 0]),
+    // AF_PACKET with a type that no socket has.
+    (libc::SYS_socket, [17, 15, 0]),
+];
+
+#[test]
+#[ignore = "needs root: make test"]
+fn the_kernel_refuses_each_class_of_calls_that_it_would_have_taken() {
+    // A machine may refuse some of them to every process, such as modules or kexec.
+    let is_open = |(number, arguments): &(_, _)| tried(*number, *arguments) != Errno::PERM;
+    let open = FORBIDDEN.iter().filter(|it| is_open(it)).count();
+    assert!(open > FORBIDDEN.len() / 2, "only {open} are open to root");
+    let inside = apart(|| {
+        set_no_new_privs(true).unwrap();
+        enter().unwrap();
+        for (number, arguments) in FORBIDDEN {
+            assert_eq!(tried(number, arguments), Errno::PERM, "{number}");
+        }
+        assert_eq!(tried(libc::SYS_clone3, [0, 0, 0]), Errno::NOSYS);
+        assert_eq!(tried(NEWEST as c_long + 1, [0, 0, 0]), Errno::NOSYS);
+    });
+    inside.unwrap();
+    assert_ne!(tried(libc::SYS_setns, [CLOSED, 0, 0]), Errno::PERM);
+}
+
+#[test]
+fn a_thread_in_the_sandbox_works_and_so_do_threads_and_panics_in_it() {
+    let inside = apart(|| {
+        set_no_new_privs(true).unwrap();
+        enter().unwrap();
+        let mut status = String::new();
+        let mut file = File::open("/proc/thread-self/status").unwrap();
+        file.read_to_string(&mut status).unwrap();
+        let panicked = apart(|| panic!("as asked"));
+        (status, panicked.is_err())
+    });
+    let (status, has_panicked) = inside.unwrap();
+    assert!(has_panicked);
+    assert!(status.contains("\nSeccomp:\t2\n"), "{status}");
+}
+
+#[test]
+fn a_program_that_is_none_is_an_error() {
+    let added = apart(|| {
+        set_no_new_privs(true).unwrap();
+        add(&[], 0)
+    });
+    assert_eq!(added.unwrap(), Err(Errno::INVAL));
+}

@@ -1,0 +1,70 @@
+//! The file or directory at a pod's target path, which the volume covers.
+
+use std::path::Path;
+
+use belay_server::call::Failure;
+use belay_server::request::Publish;
+
+use crate::kernel::{self, Cause, FileKind, Kernel, Stat};
+use crate::operation::Node;
+
+/// Permissions of a target directory until the volume's root covers it.
+const TARGET_DIR_MODE: u32 = 0o750;
+/// Permissions of the file that a raw device is bound onto.
+const TARGET_FILE_MODE: u32 = 0o600;
+
+/// Creates the target if it does not exist; returns whether it did.
+///
+/// # Errors
+/// `FAILED_PRECONDITION` if something else is there, or its parent does not exist.
+pub(super) fn make_target<K: Kernel>(
+    node: &Node<K>,
+    request: &Publish,
+    found: Option<Stat>,
+    kind: FileKind,
+) -> Result<bool, Failure> {
+    let path = &request.target;
+    let is_block = kind == FileKind::BlockDevice;
+    match found {
+        Some(stat) if is_block && stat.kind == FileKind::File && stat.bytes == 0 => Ok(false),
+        Some(stat) if !is_block && stat.kind == FileKind::Directory => Ok(false),
+        Some(_) => Err(Failure::precondition(format!(
+            "target_path: {} exists and is not {}; remove it",
+            path.display(),
+            if is_block {
+                "an empty file"
+            } else {
+                "a directory"
+            }
+        ))),
+        None => {
+            let made = if is_block {
+                node.kernel.create_file(path, TARGET_FILE_MODE)
+            } else {
+                node.kernel.mkdir(path, TARGET_DIR_MODE)
+            };
+            made.map(|()| true).map_err(|error| match error.cause() {
+                Cause::Missing => Failure::precondition(format!(
+                    "target_path: the parent of {} does not exist; the caller creates it",
+                    path.display()
+                )),
+                _ => error.into(),
+            })
+        }
+    }
+}
+
+/// Removes what [`make_target`] created.
+///
+/// # Errors
+/// What the kernel refused.
+pub(super) fn remove_target<K: Kernel>(
+    node: &Node<K>,
+    target: &Path,
+    kind: FileKind,
+) -> kernel::Result<()> {
+    match kind {
+        FileKind::BlockDevice => node.kernel.unlink(target),
+        _ => node.kernel.rmdir(target),
+    }
+}

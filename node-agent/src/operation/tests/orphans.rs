@@ -1,0 +1,184 @@
+//! Targets of raw volumes that a killed kubelet has forgotten: those of pods whose directories are
+//! gone.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+
+use belay_server::call::Kind;
+
+use super::bench::{Form, Verb, Volume, World};
+use super::simulated::Simulated;
+use super::suite::{all_ok, nothing_left};
+use crate::kernel::fake::Fault;
+use crate::kernel::{Kernel, MountAttrs, Open};
+use crate::operation::{KubeletDir, Node, Published, Thread};
+
+on_both! {
+    the_targets_of_a_pod_that_does_not_exist_do_not_keep_a_raw_volume_staged
+    the_target_of_a_pod_that_exists_keeps_a_raw_volume_staged
+    a_target_of_a_pod_that_does_not_exist_and_is_open_keeps_a_raw_volume_staged
+    a_mount_elsewhere_keeps_a_raw_volume_staged_whatever_pods_there_are
+}
+
+const PLUGIN: &str = "plugins/kubernetes.io/csi/volumeDevices";
+
+/// The kubelet's two paths for the volume and a pod (`pkg/volume/csi/csi_block.go`): of the
+/// publish, and of the bind that the kubelet makes itself.
+fn targets<W: World>(world: &W, volume: &Volume, pod: &str) -> [PathBuf; 2] {
+    let plugin = world.base().join(PLUGIN);
+    let (publish, own) = (
+        plugin.join("publish").join(&volume.id),
+        plugin.join(&volume.id).join("dev"),
+    );
+    [publish.join(pod), own.join(pod)]
+}
+
+fn publish_at<K: Kernel>(node: &Node<K>, volume: &Volume, target: &Path) {
+    let published = volume.publish_at(node, target, Thread::Pool).unwrap();
+    assert_eq!(published, Published::Done);
+}
+
+/// The kubelet's own bind of a target.
+fn bind<K: Kernel>(kernel: &K, from: &Path, onto: &Path) {
+    kernel.create_file(onto, 0o600).unwrap();
+    let clone = kernel.open_tree(&kernel.open_path(from).unwrap()).unwrap();
+    kernel.mount_setattr(&clone, MountAttrs::default()).unwrap();
+    let onto = kernel.open_path(onto).unwrap();
+    kernel.move_mount(&clone, &onto).unwrap();
+}
+
+/// A volume that is published for the pod as the kubelet does it; and the paths.
+fn published<W: World>(world: &W, id: &str, pod: &str) -> (Node<W::Kernel>, Volume, [PathBuf; 2]) {
+    let volume = world.volume(id, Form::Block);
+    let targets = targets(world, &volume, pod);
+    for target in &targets {
+        world.make_dir(target.parent().unwrap());
+    }
+    let node = world.start();
+    all_ok(&node, &volume, &[Verb::Stage]);
+    publish_at(&node, &volume, &targets[0]);
+    bind(&node.kernel, &targets[0], &targets[1]);
+    (node, volume, targets)
+}
+
+fn the_targets_of_a_pod_that_does_not_exist_do_not_keep_a_raw_volume_staged<W: World>(world: &W) {
+    for is_restarted in [false, true] {
+        let id = format!("vol-{is_restarted}");
+        let (mut node, volume, targets) = published(world, &id, "pod-1");
+        if is_restarted {
+            node = world.start();
+        }
+        all_ok(&node, &volume, &[Verb::Unstage, Verb::Unstage]);
+        for target in targets {
+            assert!(node.kernel.look(&target).unwrap().is_none());
+        }
+        nothing_left(world);
+    }
+}
+
+fn the_target_of_a_pod_that_exists_keeps_a_raw_volume_staged<W: World>(world: &W) {
+    let pod = world.base().join("pods/pod-1");
+    let (node, volume, targets) = published(world, "vol", "pod-1");
+    world.make_dir(&pod);
+    let failure = volume.call(&node, Verb::Unstage).unwrap_err();
+    assert_eq!(failure.kind, Kind::Precondition, "{failure}");
+    for target in &targets {
+        assert!(node.kernel.look(target).unwrap().unwrap().mount_root);
+    }
+    node.kernel.rmdir(&pod).unwrap();
+    all_ok(&node, &volume, &[Verb::Unstage]);
+    nothing_left(world);
+}
+
+/// The kubelet binds a loop device to its own bind, which ends with the kubelet's own call.
+fn a_target_of_a_pod_that_does_not_exist_and_is_open_keeps_a_raw_volume_staged<W: World>(
+    world: &W,
+) {
+    let (node, volume, targets) = published(world, "vol", "pod-1");
+    let user = node.kernel.open(&targets[1], Open::DeviceRead).unwrap();
+    let failure = volume.call(&node, Verb::Unstage).unwrap_err();
+    assert_eq!(failure.kind, Kind::Precondition, "{failure}");
+    let path = targets[1].to_str().unwrap();
+    assert!(failure.message.contains(path), "{failure}");
+    drop(user);
+    all_ok(&node, &volume, &[Verb::Unstage]);
+    nothing_left(world);
+}
+
+/// Without the kubelet's layout of paths nothing is known of the pod.
+fn a_mount_elsewhere_keeps_a_raw_volume_staged_whatever_pods_there_are<W: World>(world: &W) {
+    let (node, volume, targets) = published(world, "vol", "pod-1");
+    let elsewhere = world.base().join("volumeDevices/publish/vol/pod-1");
+    world.make_dir(elsewhere.parent().unwrap());
+    publish_at(&node, &volume, &elsewhere);
+    let failure = volume.call(&node, Verb::Unstage).unwrap_err();
+    assert_eq!(failure.kind, Kind::Precondition, "{failure}");
+    assert!(
+        failure.message.contains(elsewhere.to_str().unwrap()),
+        "{failure}"
+    );
+    assert!(node.kernel.look(&targets[0]).unwrap().is_none());
+    node.kernel.umount(&elsewhere).unwrap();
+    all_ok(&node, &volume, &[Verb::Unstage]);
+    nothing_left(world);
+}
+
+/// Its staging path is `volumeDevices/staging/dev/device`, and there is no pod `device`.
+#[test]
+fn the_staging_path_of_a_volume_called_dev_is_no_target() {
+    let world = Simulated::new();
+    let folder = world.base().join(PLUGIN).join("staging/dev");
+    world.make_dir(&folder);
+    world.make_dir(&world.base().join("pods"));
+    let directory = KubeletDir::open(&world.kernel(), world.base()).unwrap();
+    let is_orphan = |path: &str| {
+        let path = world.base().join(PLUGIN).join(path);
+        directory.is_orphan(&world.kernel(), &path).unwrap()
+    };
+    assert!(!is_orphan("staging/dev/device"));
+    assert!(is_orphan("publish/dev/pod-1") && is_orphan("dev/dev/pod-1"));
+    for other in ["publish/vol/deeper/pod-1", "vol/dev", "vol/other/pod-1"] {
+        assert!(!is_orphan(other), "{other}");
+    }
+    let odd = Path::new(OsStr::from_bytes(b"publish/\xff/vol/pod-1"));
+    let odd = world.base().join(PLUGIN).join(odd);
+    assert!(!directory.is_orphan(&world.kernel(), &odd).unwrap());
+}
+
+/// The directory of all pods is missing or covered: then nothing is known of any pod.
+#[test]
+fn no_target_is_an_orphan_where_the_pods_are_not_visible() {
+    let world = Simulated::new();
+    let (node, volume, targets) = published(&world, "vol", "pod-1");
+    let pods = world.base().join("pods");
+    node.kernel.rmdir(&pods).unwrap();
+    let failure = volume.call(&node, Verb::Unstage).unwrap_err();
+    assert_eq!(failure.kind, Kind::Precondition, "{failure}");
+    world.make_dir(&pods);
+    world.machine.cover(world.base());
+    let failure = volume.call(&node, Verb::Unstage);
+    world.machine.uncover(world.base());
+    drop(failure);
+    assert!(node.kernel.look(&targets[0]).unwrap().unwrap().mount_root);
+    all_ok(&node, &volume, &[Verb::Unstage]);
+    nothing_left(&world);
+}
+
+#[test]
+fn an_unstage_that_dies_at_any_call_converges() {
+    for at in 1.. {
+        let world = Simulated::new();
+        let (node, volume, _) = published(&world, "vol", "pod-1");
+        world.machine.begin(Some(Fault::Die(at)));
+        let ended = catch_unwind(AssertUnwindSafe(|| volume.call(&node, Verb::Unstage)));
+        world.machine.end();
+        drop(node);
+        all_ok(&world.start(), &volume, &[Verb::Unstage]);
+        nothing_left(&world);
+        if ended.is_ok() {
+            return;
+        }
+    }
+}

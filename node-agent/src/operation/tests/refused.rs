@@ -1,0 +1,107 @@
+//! Single calls that the kernel refuses, and what becomes of the volume.
+
+use belay_server::call::Kind;
+
+use super::bench::{BYTES, DRIVER, Form, GROWN_BYTES, Verb, Volume, World};
+use super::simulated::{Media, Simulated};
+use super::suite::{all_ok, nothing_left};
+use super::sweep::{KEPT, bind};
+use crate::kernel::Kernel as _;
+use crate::kernel::fake::{Call, Fake, Fault};
+use crate::operation::Node;
+
+/// A staged ext4 whose file has grown.
+fn must_grow() -> (Simulated, Node<Fake>, Volume) {
+    let world = Simulated::of(Media::Files);
+    let volume = world.volume("vol", Form::Ext4);
+    let node = world.start();
+    all_ok(&node, &volume, &[Verb::Stage]);
+    world.grow(&volume, GROWN_BYTES);
+    (world, node, volume)
+}
+
+#[test]
+fn an_ext4_that_may_not_grow_names_the_capability_and_any_other_error_does_not() {
+    let (world, node, volume) = must_grow();
+    let grow = || assert!(volume.expand(&node).is_ok());
+    let at = world.first_call(grow, |call| call.name == "EXT4_IOC_RESIZE_FS");
+    for (errno, kind) in [("EPERM", Kind::Precondition), ("EIO", Kind::System)] {
+        let (world, node, volume) = must_grow();
+        world.machine.begin(Some(Fault::Fail(at, errno)));
+        let failure = volume.expand(&node).unwrap_err();
+        world.machine.end();
+        assert_eq!(failure.kind, kind, "{failure}");
+        let is_named = failure.message.contains("CAP_SYS_RESOURCE");
+        assert_eq!(is_named, errno == "EPERM", "{failure}");
+        volume.expand(&node).unwrap();
+    }
+}
+
+/// A raw volume that is staged, and whose file was then removed.
+fn without_file() -> (Simulated, Node<Fake>, Volume) {
+    let world = Simulated::new();
+    let volume = world.volume("vol", Form::Block);
+    all_ok(&world.start(), &volume, &[Verb::Stage]);
+    world.remove_file(&volume.file());
+    let node = world.start();
+    (world, node, volume)
+}
+
+#[test]
+fn a_device_on_a_failed_disk_is_released_once_sysfs_has_no_file_behind_it() {
+    let (world, node, volume) = without_file();
+    world.machine.begin(None);
+    all_ok(&node, &volume, &[Verb::Unstage]);
+    let calls = world.machine.end();
+    let is = |name: &'static str| move |call: &Call| call.name == name;
+    let freed = calls.iter().position(is("LOOP_CLR_FD")).unwrap();
+    let queried = calls[freed..].iter().position(is("LOOP_GET_STATUS64"));
+    let (world, node, volume) = without_file();
+    let at = freed + queried.unwrap() + 1;
+    world.machine.begin(Some(Fault::Fail(at, "EIO")));
+    let unstaged = volume.call(&node, Verb::Unstage);
+    world.machine.end();
+    unstaged.unwrap();
+    nothing_left(&world);
+}
+
+#[test]
+fn a_device_that_another_volume_takes_as_soon_as_it_is_free_was_released() {
+    let at = {
+        let (world, node, volume) = without_file();
+        world.machine.begin(None);
+        all_ok(&node, &volume, &[Verb::Unstage]);
+        let calls = world.machine.end();
+        let freed = calls.iter().position(|call| call.name == "LOOP_CLR_FD");
+        freed.unwrap() + 2
+    };
+    let (world, node, volume) = without_file();
+    let other = world.volume("other", Form::Block);
+    world.machine.begin(Some(Fault::Hang(at)));
+    let unstaged = std::thread::scope(|threads| {
+        let unstaged = threads.spawn(|| volume.call(&node, Verb::Unstage));
+        world.machine.wait_for_hang();
+        bind(&world, &other.file(), &format!("{DRIVER}/other"), KEPT);
+        world.machine.let_go();
+        unstaged.join().unwrap()
+    });
+    world.machine.end();
+    unstaged.unwrap();
+    assert_eq!(world.kernel().loop_bound().unwrap().len(), 1);
+}
+
+#[test]
+fn a_device_is_left_alone_by_the_start_if_its_volume_has_a_directory_for_a_file() {
+    let world = Simulated::new();
+    let volume = world.volume("vol", Form::Block);
+    let folder = world.base().join("other");
+    world.make_dir(&folder);
+    let theirs = folder.join(&volume.id);
+    world.make_file(&theirs, BYTES);
+    let number = bind(&world, &theirs, &format!("{DRIVER}/{}", volume.id), KEPT);
+    let node = world.start();
+    assert_eq!(node.remnants().unwrap(), [(number, volume.volume_id())]);
+    world.remove_file(&volume.file());
+    world.make_dir(&volume.file());
+    assert_eq!(node.free_remnant(number, &volume.volume_id()), Ok(false));
+}

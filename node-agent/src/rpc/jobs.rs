@@ -1,0 +1,103 @@
+//! Runs the calls of a driver: all as jobs of one table, on the pool.
+
+use std::sync::Arc;
+
+use belay_server::call::{Failure, Rpc};
+use belay_server::facts::Space;
+use belay_server::health::Complaints;
+use belay_server::request::VolumeId;
+use belay_server::work::{JobView, Jobs, Key, Ticket};
+
+use super::NodeService;
+use crate::kernel::Kernel;
+use crate::operation::{self, Context, Node, StorageComplaint, VolumeStats};
+use crate::work::{Class, Operation, Progress};
+
+/// The running calls of a driver.
+pub(super) type Table = Jobs<Class, Done>;
+
+/// The result of a job. Only equal calls share a job, so each gets its own variant.
+#[derive(Clone, Debug)]
+pub(super) enum Done {
+    /// A change that returns nothing.
+    Changed,
+    /// The device has so many bytes.
+    Grown(u64),
+    /// Whether a device was freed.
+    Freed(bool),
+    Stats(VolumeStats),
+    Health(Complaints),
+    /// Whether a detach is pending.
+    Wanted(bool),
+    Storage(Vec<StorageComplaint>),
+    Space(Option<Space>),
+}
+
+/// A job has the result of another call: equal fingerprints of unequal calls.
+pub(super) fn mixed_up() -> Failure {
+    Failure::bug("the job has another call's result")
+}
+
+/// The key of a change of the volume.
+pub(super) fn change(id: &VolumeId) -> Key<Class> {
+    Key::new(Class::Change, id.as_str())
+}
+
+impl<K: Kernel> NodeService<K> {
+    /// Runs an operation as the job of `key`, on the pool.
+    ///
+    /// # Errors
+    /// Those of the operation, of [`Jobs::run`] and of [`crate::work::Pool::run`].
+    pub(super) async fn run(
+        &self,
+        key: Key<Class>,
+        call: (Rpc, u64),
+        operation: Operation,
+        work: impl FnOnce(&Context<'_, K>) -> Result<Done, Failure> + Send + 'static,
+    ) -> Result<Done, Failure> {
+        let work = move |node: &Node<K>, progress: &Progress| {
+            operation::run(node, progress, operation, work)
+        };
+        self.on_pool(key, call, work).await
+    }
+
+    /// The same for a query that is no operation: it has no phases.
+    ///
+    /// # Errors
+    /// As [`NodeService::run`].
+    pub(super) async fn query(
+        &self,
+        key: Key<Class>,
+        call: (Rpc, u64),
+        work: impl FnOnce(&Node<K>) -> Result<Done, Failure> + Send + 'static,
+    ) -> Result<Done, Failure> {
+        let work = move |node: &Node<K>, _: &Progress| work(node);
+        self.on_pool(key, call, work).await
+    }
+
+    async fn on_pool(
+        &self,
+        key: Key<Class>,
+        (rpc, fingerprint): (Rpc, u64),
+        work: impl FnOnce(&Node<K>, &Progress) -> Result<Done, Failure> + Send + 'static,
+    ) -> Result<Done, Failure> {
+        let (node, pool) = (self.node()?, Arc::clone(&self.pool));
+        let lane = key.class.lane();
+        let job = |ticket: Ticket| async move {
+            let work = move |progress: &Progress| work(&node, progress);
+            pool.run(&ticket, lane, work).await
+        };
+        self.jobs.run(key, rpc, fingerprint, job).await
+    }
+
+    /// The hung job of this volume, if any: a change before a read. Queries no disk.
+    pub(super) fn hung(&self, id: &VolumeId) -> Option<JobView> {
+        let of = |class| {
+            let is_its = |key: &Key<Class>| key.class == class && *key.id == *id.as_str();
+            self.jobs.hung(is_its)
+        };
+        [Class::Change, Class::Stats, Class::Health]
+            .into_iter()
+            .find_map(of)
+    }
+}

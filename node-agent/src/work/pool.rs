@@ -1,0 +1,232 @@
+//! The threads on which system calls of one driver may wait for a disk. Each driver has its own, so
+//! that hung storage of one driver does not block another.
+//!
+//! Bounded: a node with hung disks must not accumulate threads. Slow work releases its slot, so
+//! that a dead disk blocks only its own volume: slots limit the work that makes progress, and a
+//! separate limit bounds the threads. Reads cannot take all slots, so one volume, which has at most
+//! one change in progress, always leaves a slot to the others. mkfs has separate slots: a dozen
+//! blank volumes never delay an unmount.
+
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use belay_server::call::Failure;
+use belay_server::work::{Ticket, Watch};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::task::{JoinError, JoinHandle};
+
+use super::{Phase, Progress};
+
+/// Work that makes headway at once. Each thread costs 70 KiB.
+const SLOTS: usize = 4;
+/// How many of the slots reads may take, of one volume or of many.
+const READ_SLOTS: usize = 2;
+/// mkfs children that run at once; the disk limits them, not the CPU.
+const FORMAT_SLOTS: usize = 2;
+/// Threads with slow work, in addition to the slots. When that many volumes hang, only the slots
+/// remain.
+const SLOW_MAX: usize = 64;
+/// The same for reads, so that those of a dead disk leave threads for its unmounts.
+const SLOW_READS_MAX: usize = 16;
+
+/// The maximum number of threads of one driver: all slots, and its work of [`apart`], of which one
+/// may read a config drive that hangs.
+pub(crate) const THREADS_MAX: usize = SLOTS + FORMAT_SLOTS + SLOW_MAX + SLOW_READS_MAX + 2;
+
+/// Gauge: threads that work for operations, by `state`.
+const THREADS: &str = "belay_pool_threads";
+/// Gauge: operations that wait for a thread.
+const WAITING: &str = "belay_pool_waiting";
+
+/// The kind of work, and thus the slots that it may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lane {
+    /// Changes something.
+    Change,
+    /// Changes nothing.
+    Read,
+    /// May start mkfs, which usually takes longer.
+    Format,
+}
+
+impl Lane {
+    /// After this time, work counts as slow. A change: longer than a mount on a healthy disk takes,
+    /// and short enough to wait for. mkfs: longer than it takes for all but the largest volumes; if
+    /// it still runs, its disk hangs.
+    fn slow_after(self) -> Duration {
+        match self {
+            Lane::Change | Lane::Read => Duration::from_secs(1),
+            Lane::Format => Duration::from_secs(60),
+        }
+    }
+
+    /// The resource that a call waits for, for its errors.
+    fn slot_name(self) -> &'static str {
+        match self {
+            Lane::Change | Lane::Read => "a slot on the agent's threads, which slow disks occupy",
+            Lane::Format => "one of the two mkfs slots, which other volumes occupy",
+        }
+    }
+}
+
+/// Notified by each work that begins.
+pub(crate) static WORKED: Notify = Notify::const_new();
+
+/// The slots of one driver.
+pub(crate) struct Pool {
+    slots: Arc<Semaphore>,
+    read_slots: Arc<Semaphore>,
+    format_slots: Arc<Semaphore>,
+    slow: Arc<Semaphore>,
+    slow_reads: Arc<Semaphore>,
+    waiting: AtomicU32,
+}
+
+/// Describes the gauges of [`measure`]. Call it once.
+pub(super) fn announce() {
+    metrics::describe_gauge!(THREADS, "Threads that work for operations.");
+    metrics::describe_gauge!(WAITING, "Operations that wait for a thread.");
+}
+
+/// A slot, released when dropped.
+struct Slot {
+    _slot: OwnedSemaphorePermit,
+    /// Only for reads.
+    _read: Option<OwnedSemaphorePermit>,
+}
+
+impl Pool {
+    pub(crate) fn new() -> Arc<Self> {
+        let slots = |count| Arc::new(Semaphore::new(count));
+        Arc::new(Pool {
+            slots: slots(SLOTS),
+            read_slots: slots(READ_SLOTS),
+            format_slots: slots(FORMAT_SLOTS),
+            slow: slots(SLOW_MAX),
+            slow_reads: slots(SLOW_READS_MAX),
+            waiting: AtomicU32::new(0),
+        })
+    }
+
+    /// Runs `work`, the whole of a job or a part of it, on a thread, and shows its progress in the
+    /// job.
+    ///
+    /// # Errors
+    /// Those of `work`; the reason, if the job was cancelled while it waited for a slot;
+    /// `INTERNAL`, perhaps still running, if `work` panicked.
+    pub(crate) async fn run<T: Send + 'static>(
+        &self,
+        ticket: &Ticket,
+        lane: Lane,
+        work: impl FnOnce(&Progress) -> Result<T, Failure> + Send + 'static,
+    ) -> Result<T, Failure> {
+        let slot = ticket.wait(lane.slot_name(), self.slot(lane)).await??;
+        let progress = Arc::new(Progress::default());
+        ticket.watched_by(Window(Arc::clone(&progress)));
+        WORKED.notify_one();
+        let mut thread = spawn(move || work(&progress));
+        if let Ok(result) = tokio::time::timeout(lane.slow_after(), &mut thread).await {
+            return result.unwrap_or_else(broke_off);
+        }
+        let _held = self.give_on(lane, slot);
+        thread.await.unwrap_or_else(broke_off)
+    }
+
+    async fn slot(&self, lane: Lane) -> Result<Slot, Failure> {
+        let _waiting = Counted::one_more(&self.waiting);
+        let read = match lane {
+            Lane::Read => Some(permit(&self.read_slots).await?),
+            Lane::Change | Lane::Format => None,
+        };
+        let slots = match lane {
+            Lane::Read | Lane::Change => &self.slots,
+            Lane::Format => &self.format_slots,
+        };
+        Ok(Slot {
+            _slot: permit(slots).await?,
+            _read: read,
+        })
+    }
+
+    /// Releases the slot of slow work, while threads are left.
+    fn give_on(&self, lane: Lane, slot: Slot) -> Result<OwnedSemaphorePermit, Slot> {
+        let slow = match lane {
+            Lane::Change | Lane::Format => &self.slow,
+            Lane::Read => &self.slow_reads,
+        };
+        Arc::clone(slow).try_acquire_owned().map_err(|_| slot)
+    }
+
+    fn slow_taken(&self) -> u32 {
+        taken(&self.slow, SLOW_MAX) + taken(&self.slow_reads, SLOW_READS_MAX)
+    }
+}
+
+/// Sets the gauges, for the pools of all drivers together.
+pub(crate) fn measure(pools: &[Arc<Pool>]) {
+    let sum = |of: fn(&Pool) -> u32| pools.iter().map(|pool| of(pool)).sum::<u32>();
+    let threads = |state| metrics::gauge!(THREADS, "state" => state);
+    threads("working").set(sum(|pool| taken(&pool.slots, SLOTS)));
+    threads("formatting").set(sum(|pool| taken(&pool.format_slots, FORMAT_SLOTS)));
+    threads("slow").set(sum(Pool::slow_taken));
+    metrics::gauge!(WAITING).set(sum(|pool| pool.waiting.load(Ordering::Relaxed)));
+}
+
+fn taken(slots: &Semaphore, of: usize) -> u32 {
+    u32::try_from(of.saturating_sub(slots.available_permits())).unwrap_or(u32::MAX)
+}
+
+/// Shows the work of a thread in the job's view.
+struct Window(Arc<Progress>);
+
+impl Watch for Window {
+    fn doing(&self) -> Option<&'static str> {
+        self.0.now().map(Phase::name)
+    }
+}
+
+/// Counts one while it exists.
+struct Counted<'a>(&'a AtomicU32);
+
+impl<'a> Counted<'a> {
+    fn one_more(count: &'a AtomicU32) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Counted(count)
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Runs work of a driver's start on a thread without a slot: its disk may not answer, and a driver
+/// has only one such work at a time.
+pub(crate) fn apart<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> impl Future<Output = Result<T, Failure>> {
+    let thread = spawn(work);
+    async { thread.await.or_else(broke_off) }
+}
+
+async fn permit(slots: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit, Failure> {
+    let permit = Arc::clone(slots).acquire_owned().await;
+    permit.map_err(|_| Failure::bug("the pool is closed; the agent is shutting down"))
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the only function that starts threads"
+)]
+fn spawn<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
+    tokio::task::spawn_blocking(work)
+}
+
+fn broke_off<T>(error: JoinError) -> Result<T, Failure> {
+    Err(Failure::bug(format!("an operation ended abnormally: {error}")).may_be_running())
+}

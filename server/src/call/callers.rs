@@ -1,0 +1,57 @@
+//! Which users may call: the user of a connection's process (SO_PEERCRED, unix(7)), checked once
+//! per connection. The mode of the socket's file already keeps others out; this also holds if an
+//! operator has widened it, or if a process may ignore it (`CAP_DAC_OVERRIDE`).
+
+use std::io;
+use std::sync::Arc;
+use tokio::net::unix::UCred;
+use tonic::Status;
+
+/// The users whose processes may call.
+#[derive(Clone, Debug, Default)]
+pub enum Callers {
+    /// All that may open the socket.
+    #[default]
+    Any,
+    /// Those with one of these IDs, as this process sees them: the users of another user namespace
+    /// have the overflow ID (user_namespaces(7)), usually 65534.
+    Users(Arc<[u32]>),
+}
+
+impl Callers {
+    /// Root, the user of this process, and these IDs.
+    #[must_use]
+    pub fn root_and(more: &[u32]) -> Self {
+        let own = rustix::process::geteuid().as_raw();
+        Self::Users([0, own].iter().chain(more).copied().collect())
+    }
+
+    /// Why the process at the other end of a connection may not call; none if it may.
+    pub(crate) fn stranger(&self, peer: impl FnOnce() -> io::Result<UCred>) -> Option<Stranger> {
+        let Self::Users(users) = self else {
+            return None;
+        };
+        let who = match peer() {
+            Ok(peer) if users.contains(&peer.uid()) => return None,
+            Ok(peer) => {
+                let pid = peer.pid().unwrap_or_default();
+                format!("process {pid} of user {}", peer.uid())
+            }
+            Err(error) => format!("a process whose user is unknown (SO_PEERCRED: {error})"),
+        };
+        let why = format!("{who} may not call; only root may, and the users of --allow-uid");
+        Some(Stranger(why.into()))
+    }
+}
+
+/// Part of the requests of a process that may not call: why. They reach no service, and are logged
+/// and counted like other calls.
+#[derive(Clone, Debug)]
+pub(crate) struct Stranger(Arc<str>);
+
+impl Stranger {
+    /// The response to all its calls.
+    pub(super) fn status(&self) -> Status {
+        Status::permission_denied(&*self.0)
+    }
+}
