@@ -16,15 +16,14 @@ export BELAY_NIGHTLY=1
 
 # name | minutes | when | make's arguments
 # Those of `cluster` mostly wait and those of `machine` mostly compute, so the two run side by side,
-# each one after the other. Before them runs what must be alone: a mutant may free any loop device
-# there is.
+# each one after the other. Before them runs the build.
 parts=$(
     cat <<'PARTS'
 build       |  3 | before  | build
-mutants     | 20 | before  | mutants SAMPLE=8
 unit        |  8 | machine | unit CARGO_PROFILE_DEV_OPT_LEVEL=1
 mounts      | 30 | machine | mounts CARGO_PROFILE_DEV_OPT_LEVEL=1
 guest       | 15 | machine | guest CARGO_PROFILE_DEV_OPT_LEVEL=1
+mutants     | 25 | machine | mutants SAMPLE=24
 wire        |  1 | machine | wire
 chart       |  1 | machine | chart
 sanity      |  2 | machine | sanity
@@ -39,6 +38,7 @@ disruptive  | 14 | cluster | e2e PARTS=disruptive
 stress      | 12 | cluster | e2e PARTS=stress CHAOS=8
 operations  |  5 | cluster | e2e PARTS=operations
 rights      | 15 | cluster | e2e PARTS=rights
+cinder      |  8 | cluster | e2e PARTS=openstack
 PARTS
 )
 

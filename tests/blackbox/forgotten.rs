@@ -339,3 +339,41 @@ fn a_forgotten_target_of_a_raw_device_stays_and_is_named_in_the_health_of_the_st
     fs::remove_file(&target).expect("unlink");
     bed.end(&[volume]);
 }
+
+/// The kubelet was killed between its removal of the pod's directory and the unpublish: it asks for
+/// the unstage alone, or for nothing.
+#[test]
+#[ignore = "needs root: make test"]
+fn a_forgotten_target_of_a_pod_that_does_not_exist_keeps_no_raw_volume() {
+    let mut bed = Bed::new();
+    fs::create_dir_all(bed.kubelet.join("pods")).expect("mkdir");
+    for (is_unstaged, is_restarted) in [(true, false), (true, true), (false, false), (false, true)]
+    {
+        let volume = bed.volume("block");
+        let plugin = bed.kubelet.join("plugins/kubernetes.io/csi/volumeDevices");
+        let targets = plugin.join("publish").join(&volume.id);
+        fs::create_dir_all(&targets).expect("mkdir");
+        let (target, pod) = (targets.join("pod-1"), bed.kubelet.join("pods/pod-1"));
+        up(&bed, &volume, "block", &target);
+        leave_words("block", &target);
+        fs::create_dir(&pod).expect("mkdir");
+        if is_restarted {
+            bed.rig.restart();
+        }
+        let node = bed.rig.node();
+        refused(node.unstage(volume.unstage()), Code::FailedPrecondition);
+        refused(bed.detach(&volume), Code::Aborted);
+        expect_words("block", &target);
+        fs::remove_dir(&pod).expect("rmdir");
+        if is_unstaged {
+            retried("it is unstaged", || node.unstage(volume.unstage()));
+            assert!(!target.exists());
+            bed.detach(&volume).expect("detach");
+        } else {
+            bed.is_detached_in_the_end(&volume);
+            assert!(!target.exists());
+        }
+        bed.delete(&volume);
+    }
+    bed.end(&[]);
+}

@@ -2,26 +2,24 @@
 //! volumes.
 
 use std::fs;
-use std::path::{Path, PathBuf};
 use std::thread;
 
 use tonic::Code;
 
 use crate::lifecycle::{expect_words, leave_words};
+use crate::reused::{Other, exchanged};
 use crate::rig::{Rig, TestDir, Volume, access, least_bytes, refused, run, until};
-
-/// Other processes on this machine may take a freed number first.
-const ATTEMPTS: u32 = 20;
 
 #[test]
 #[ignore = "needs root: make test"]
 fn a_raw_volume_never_shows_the_one_that_has_its_device_number_by_now() {
     let rig = Rig::new();
-    let node = rig.node();
+    let (node, other) = (rig.node(), Other::start(&rig));
     for kind in ["block", "ext4", "btrfs"] {
-        let first = rig.volume(least_bytes("block"));
+        let (first, got) = exchanged(&rig, &other, kind);
         let (target, elsewhere) = (first.target("a"), first.target("b"));
-        let other = successor(&rig, &first, &target, kind);
+        let theirs = got.target("a");
+        leave_words(kind, &other.seen(&theirs));
         for path in [&target, &elsewhere] {
             let answer = node.publish(first.publish(path, access("block")));
             refused(answer, Code::FailedPrecondition);
@@ -32,34 +30,35 @@ fn a_raw_volume_never_shows_the_one_that_has_its_device_number_by_now() {
             let answer = node.expand(first.expand(path, access("block")));
             refused(answer, Code::NotFound);
         }
-        expect_words(kind, &shown(kind, &other));
-        other.down(&node, &[]);
+        expect_words(kind, &other.seen(&theirs));
+        got.down(&other.calls, &[&theirs]);
         first.down(&node, &[&target]);
         rig.test_dir().expect_nothing_left();
         node.stage(first.stage(access("block"))).expect("stage");
         expect_words("block", &first.device());
         first.down(&node, &[]);
     }
+    other.process.terminate();
 }
 
 #[test]
 #[ignore = "needs root: make test"]
 fn a_raw_volume_whose_device_was_taken_away_is_staged_again_with_its_own_bytes() {
     let rig = Rig::new();
-    let node = rig.node();
-    let first = rig.volume(least_bytes("block"));
+    let (node, other) = (rig.node(), Other::start(&rig));
+    let (first, got) = exchanged(&rig, &other, "block");
     let (target, elsewhere) = (first.target("a"), first.target("b"));
-    let other = successor(&rig, &first, &target, "block");
-    // Both hold the same data so far.
-    fs::write(other.device(), "a secret of the other volume").expect("write");
+    let theirs = got.target("a");
+    fs::write(other.seen(&theirs), "a secret of the other volume").expect("write");
     node.stage(first.stage(access("block")))
         .expect("stage again");
     expect_words("block", &first.device());
     node.publish(first.publish(&elsewhere, access("block")))
         .expect("publish elsewhere");
     expect_words("block", &elsewhere);
-    other.down(&node, &[]);
+    got.down(&other.calls, &[&theirs]);
     first.down(&node, &[&target, &elsewhere]);
+    other.process.terminate();
 }
 
 #[test]
@@ -122,7 +121,8 @@ fn a_fifo_in_the_loop_directory_is_no_volume_and_blocks_no_call() {
                         let answer = node.stage(fifo.stage(access("ext4")));
                         refused(answer, Code::InvalidArgument);
                     } else {
-                        refused(node.unstage(fifo.unstage()), Code::InvalidArgument);
+                        // As for a volume whose file was removed.
+                        node.unstage(fifo.unstage()).expect("unstage");
                     }
                 });
             }
@@ -130,39 +130,4 @@ fn a_fifo_in_the_loop_directory_is_no_volume_and_blocks_no_call() {
     }
     node.stage(volume.stage(access("ext4"))).expect("stage");
     volume.down(&node, &[]);
-}
-
-/// Stages the first as a raw device with data on it and publishes it, unbinds the device by force,
-/// and stages another volume that gets its number and other data.
-fn successor(rig: &Rig, first: &Volume, target: &Path, kind: &str) -> Volume {
-    let node = rig.node();
-    for _ in 0..ATTEMPTS {
-        node.stage(first.stage(access("block"))).expect("stage");
-        node.publish(first.publish(target, access("block")))
-            .expect("publish");
-        leave_words("block", target);
-        let number = rig.test_dir().loops()[0].number;
-        run("losetup", &["-d", &format!("/dev/loop{number}")]);
-        until("the device is unbound", || {
-            rig.test_dir().loops().is_empty()
-        });
-        let other = rig.volume(least_bytes(kind));
-        node.stage(other.stage(access(kind)))
-            .expect("stage another");
-        if rig.test_dir().loops()[0].number == number {
-            leave_words(kind, &shown(kind, &other));
-            return other;
-        }
-        other.down(&node, &[]);
-        first.down(&node, &[target]);
-    }
-    panic!("others took the number {ATTEMPTS} times");
-}
-
-/// The path that shows the content of a staged volume.
-fn shown(kind: &str, volume: &Volume) -> PathBuf {
-    match kind {
-        "block" => volume.device(),
-        _ => volume.staging.clone(),
-    }
 }

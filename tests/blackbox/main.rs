@@ -91,7 +91,11 @@ mod reused;
 #[cfg(test)]
 mod rig;
 #[cfg(test)]
+mod sandbox;
+#[cfg(test)]
 mod stalled_log;
+#[cfg(test)]
+mod strangers;
 #[cfg(test)]
 mod syscalls;
 #[cfg(test)]

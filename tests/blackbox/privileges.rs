@@ -37,6 +37,7 @@ struct Status {
     bounding: u64,
     ambient: u64,
     no_new_privs: bool,
+    seccomp: String,
 }
 
 impl Status {
@@ -54,6 +55,7 @@ impl Status {
             bounding: set("CapBnd:"),
             ambient: set("CapAmb:"),
             no_new_privs: value("NoNewPrivs:") == "1",
+            seccomp: value("Seccomp:"),
         }
     }
 }
@@ -69,6 +71,8 @@ fn expect_kept(rig: &Rig, parent: u64) {
         bounding: if parent & SETPCAP == 0 { parent } else { kept },
         ambient: 0,
         no_new_privs: true,
+        // Filters.
+        seccomp: "2".to_owned(),
     };
     let tasks = fs::read_dir(format!("/proc/{}/task", rig.agent().pid())).expect("threads");
     let tasks: Vec<_> = tasks.flatten().map(|task| task.path()).collect();

@@ -232,3 +232,31 @@ fn live_through(rig: &mut Rig, kind: &str, how: Restore, is_restarted: bool) {
     expect_words(kind, &target);
     volume.down(&node, &[&target]);
 }
+
+/// An operator who moves a file to a larger disk and links to it from its old place.
+#[test]
+#[ignore = "needs root: make test"]
+fn a_volume_whose_file_was_moved_behind_a_symlink_is_reported_and_taken_down() {
+    for kind in ["block", "ext4"] {
+        for is_restarted in [false, true] {
+            let mut rig = Rig::new();
+            let node = rig.node();
+            let volume = rig.volume(least_bytes(kind));
+            let target = volume.target("a");
+            node.stage(volume.stage(access(kind))).expect("stage");
+            node.publish(volume.publish(&target, access(kind)))
+                .expect("publish");
+            let moved = rig.test_dir().directory("larger").join(&volume.id);
+            fs::rename(&volume.file, &moved).expect("rename");
+            std::os::unix::fs::symlink(&moved, &volume.file).expect("symlink");
+            if is_restarted {
+                rig.restart();
+            }
+            expect_gone(&node, &volume);
+            volume.down(&node, &[&target]);
+            until("nothing is bound", || rig.test_dir().loops().is_empty());
+            let stage = node.stage(volume.stage(access(kind)));
+            refused_with(stage, Code::InvalidArgument, &["symlink"]);
+        }
+    }
+}

@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use tonic::Code;
 
@@ -36,22 +36,66 @@ fn bound(rig: &Rig, volume: &Volume) -> Option<u64> {
     found.next().map(|device| u64::from(device.number))
 }
 
-/// A published raw volume that lost its device, and a published one that has its number.
-fn exchanged(rig: &Rig, kind: &str) -> (Volume, Volume) {
+/// An agent of the same driver in a separate mount namespace, as in another container. It does not
+/// see the mounts of the first one, so the kernel's lowest free number is good enough for it.
+pub(crate) struct Other {
+    pub(crate) process: Process,
+    volumes: PathBuf,
+    top: PathBuf,
+    pub(crate) calls: NodeCalls,
+}
+
+impl Other {
+    pub(crate) fn start(rig: &Rig) -> Self {
+        let test_dir = rig.test_dir();
+        let volumes = test_dir.directory("other-volumes");
+        let socket = test_dir.path().join("other.sock");
+        let flags = [
+            "--node-id",
+            "node-2",
+            "--loop-dir",
+            volumes.to_str().expect("UTF-8"),
+        ];
+        let private = ["unshare", "--mount", "--propagation", "private"];
+        let process = Process::start_by(&private, test_dir, "belay-node", &socket, &flags);
+        Other {
+            process,
+            volumes,
+            top: test_dir.directory("other"),
+            calls: NodeCalls::new(socket),
+        }
+    }
+
+    fn volume(&self, id: &str, kind: &str) -> Volume {
+        let volume = Volume::made(&self.top, &self.volumes, id.to_owned());
+        let file = fs::File::create(&volume.file).expect("a file");
+        file.set_len(least_bytes(kind)).expect("ftruncate");
+        volume
+    }
+
+    /// What its mount namespace has at that path.
+    pub(crate) fn seen(&self, path: &Path) -> PathBuf {
+        let root = PathBuf::from(format!("/proc/{}/root", self.process.pid()));
+        root.join(path.strip_prefix("/").expect("an absolute path"))
+    }
+}
+
+/// A published raw volume with data that lost its device, and a published one of the other agent
+/// that has its number.
+pub(crate) fn exchanged(rig: &Rig, other: &Other, kind: &str) -> (Volume, Volume) {
     let node = rig.node();
     for _ in 0..ATTEMPTS_MAX {
-        let (lost, got) = (
-            rig.volume(least_bytes("block")),
-            rig.volume(least_bytes(kind)),
-        );
+        let lost = rig.volume(least_bytes("block"));
+        let got = other.volume(&format!("of-{}", lost.id), kind);
         up(&node, &lost, "block");
+        leave_words("block", &lost.target("a"));
         let number = shown(&lost.target("a"));
         detach(number);
-        up(&node, &got, kind);
+        up(&other.calls, &got, kind);
         if bound(rig, &got) == Some(number) {
             return (lost, got);
         }
-        got.down(&node, &[&got.target("a")]);
+        got.down(&other.calls, &[&got.target("a")]);
         lost.down(&node, &[&lost.target("a")]);
     }
     panic!("other processes took the number {ATTEMPTS_MAX} times");
@@ -61,12 +105,13 @@ fn exchanged(rig: &Rig, kind: &str) -> (Volume, Volume) {
 #[ignore = "needs root: make test"]
 fn a_raw_volume_that_lost_its_number_is_taken_down_and_the_one_that_got_it_is_kept() {
     let mut rig = Rig::new();
+    let other = Other::start(&rig);
     let node = rig.node();
     for kind in ["block", "ext4"] {
         for is_restarted in [false, true] {
-            let (lost, got) = exchanged(&rig, kind);
+            let (lost, got) = exchanged(&rig, &other, kind);
             let [lost_target, target] = [&lost, &got].map(|volume| volume.target("a"));
-            leave_words(kind, &target);
+            leave_words(kind, &other.seen(&target));
             if is_restarted {
                 rig.restart();
             }
@@ -78,31 +123,75 @@ fn a_raw_volume_that_lost_its_number_is_taken_down_and_the_one_that_got_it_is_ke
             );
             let stats = node.stats(lost.stats(&lost_target));
             refused_with(stats, Code::NotFound, &[&lost.id]);
-            node.stats(got.stats(&target)).expect("stats");
-            let unstage = node.unstage(got.unstage());
+            let unstage = node.unstage(lost.unstage());
             refused_with(unstage, Code::FailedPrecondition, &["still published"]);
             lost.down(&node, &[&lost_target]);
-            expect_words(kind, &target);
+            expect_words(kind, &other.seen(&target));
+            other.calls.stats(got.stats(&target)).expect("stats");
             node.stage(lost.stage(access("block"))).expect("stage");
             lost.down(&node, &[]);
-            got.down(&node, &[&target]);
+            got.down(&other.calls, &[&target]);
             until("nothing is bound", || rig.test_dir().loops().is_empty());
+        }
+    }
+    other.process.terminate();
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn the_number_of_a_raw_volume_that_lost_its_device_is_not_given_to_the_next_one() {
+    let mut rig = Rig::new();
+    let node = rig.node();
+    for kind in ["block", "ext4"] {
+        for is_restarted in [false, true] {
+            let (lost, next) = (
+                rig.volume(least_bytes("block")),
+                rig.volume(least_bytes(kind)),
+            );
+            up(&node, &lost, "block");
+            let number = shown(&lost.target("a"));
+            detach(number);
+            if is_restarted {
+                rig.restart();
+            }
+            up(&node, &next, kind);
+            leave_words(kind, &next.target("a"));
+            assert_ne!(bound(&rig, &next).expect("bound"), number);
+            // Its pod has no device, rather than that of another volume.
+            let read = fs::read(lost.target("a"));
+            assert!(read.is_err() || read.is_ok_and(|bytes| bytes.is_empty()));
+            lost.down(&node, &[&lost.target("a")]);
+            expect_words(kind, &next.target("a"));
+            next.down(&node, &[&next.target("a")]);
         }
     }
 }
 
 #[test]
 #[ignore = "needs root: make test"]
-fn the_volume_that_got_a_number_is_taken_down_while_the_one_that_lost_it_is_published() {
-    let mut rig = Rig::new();
+fn the_name_of_a_raw_device_that_was_removed_is_restored_by_the_next_stage() {
+    let rig = Rig::new();
     let node = rig.node();
-    for kind in ["block", "ext4"] {
-        let (lost, got) = exchanged(&rig, kind);
-        rig.restart();
-        got.down(&node, &[&got.target("a")]);
-        until("nothing is bound", || rig.test_dir().loops().is_empty());
-        lost.down(&node, &[&lost.target("a")]);
+    let volume = rig.volume(least_bytes("block"));
+    up(&node, &volume, "block");
+    leave_words("block", &volume.target("a"));
+    let names = fs::read_dir("/dev/belay/local.csi.belay.dev").expect("names");
+    let names = names.map(|name| name.expect("a name").path());
+    let is_ours = |name: &PathBuf| name.to_string_lossy().contains(&volume.id);
+    for name in names.filter(is_ours) {
+        fs::remove_dir_all(name).expect("rm -r");
     }
+    let publish = || node.publish(volume.publish(&volume.target("b"), access("block")));
+    refused_with(
+        publish(),
+        Code::FailedPrecondition,
+        &["stage", "/dev/belay"],
+    );
+    node.stage(volume.stage(access("block"))).expect("stage");
+    publish().expect("publish");
+    expect_words("block", &volume.target("b"));
+    volume.down(&node, &[&volume.target("a"), &volume.target("b")]);
+    until("nothing is bound", || rig.test_dir().loops().is_empty());
 }
 
 /// An agent of the same driver in another mount namespace, with a volume of the same id: the
@@ -111,30 +200,17 @@ fn the_volume_that_got_a_number_is_taken_down_while_the_one_that_lost_it_is_publ
 #[ignore = "needs root: make test"]
 fn a_device_that_an_agent_in_another_namespace_got_is_not_released() {
     let mut rig = Rig::new();
-    let volumes = rig.test_dir().directory("other-volumes");
-    let socket = rig.test_dir().path().join("other.sock");
-    let flags = [
-        "--node-id",
-        "node-2",
-        "--loop-dir",
-        volumes.to_str().expect("UTF-8"),
-    ];
-    let private = ["unshare", "--mount", "--propagation", "private"];
-    let other = Process::start_by(&private, rig.test_dir(), "belay-node", &socket, &flags);
-    let (node, other_node) = (rig.node(), NodeCalls::new(socket));
+    let other = Other::start(&rig);
+    let node = rig.node();
     for is_restarted in [false, true] {
         let mut is_tested = false;
         for _ in 0..ATTEMPTS_MAX {
             let volume = rig.volume(least_bytes("block"));
-            let theirs = rig.test_dir().directory("other");
-            let theirs = Volume::made(&theirs, &volumes, volume.id.clone());
-            let file = fs::File::create(&theirs.file).expect("a file");
-            file.set_len(least_bytes("block")).expect("ftruncate");
-            drop(file);
+            let theirs = other.volume(&volume.id, "block");
             up(&node, &volume, "block");
             let number = shown(&volume.target("a"));
             detach(number);
-            up(&other_node, &theirs, "block");
+            up(&other.calls, &theirs, "block");
             is_tested = bound(&rig, &theirs) == Some(number);
             if is_restarted {
                 rig.restart();
@@ -142,10 +218,11 @@ fn a_device_that_an_agent_in_another_namespace_got_is_not_released() {
             volume.down(&node, &[&volume.target("a")]);
             node.unstage(volume.unstage()).expect("unstage again");
             assert!(bound(&rig, &theirs).is_some(), "it was released");
-            other_node
+            other
+                .calls
                 .stats(theirs.stats(&theirs.target("a")))
                 .expect("stats");
-            theirs.down(&other_node, &[&theirs.target("a")]);
+            theirs.down(&other.calls, &[&theirs.target("a")]);
             if is_tested {
                 break;
             }
@@ -155,7 +232,7 @@ fn a_device_that_an_agent_in_another_namespace_got_is_not_released() {
             "other processes took the number {ATTEMPTS_MAX} times"
         );
     }
-    other.terminate();
+    other.process.terminate();
 }
 
 /// The file is called like no volume, so that only the mount leads to it.

@@ -1,16 +1,18 @@
 #!/usr/bin/env bash
-# Puts small faults into the code that holds data, one at a time, and checks whether a test notices.
+# Puts small faults into the code that holds data, one at a time, and checks whether a test notices:
+# first against the unit tests, and what these miss against the mount tests.
 #
-#   run.sh             a sample, against unit and mount tests (root)
-#   run.sh --unit      against unit tests alone (no root)
+#   run.sh             a sample against both
+#   run.sh --unit      against unit tests alone
 #
 # SAMPLE=n  how many faults (40)
 # SEED=n    which of them; each month has its own seed, so that a fault that was missed is tried again
 #           once a test for it is there
 # FILES=…   globs of the files to put them in, instead of all of those below
 #
-# A fault may make the code free a loop device that is not the tests' own: run it on a machine that
-# has no others. What was found: target/mutants/mutants.out.
+# A fault may make the code free any loop device or unmount anything. So unit tests run without
+# privileges and devices (unprivileged.sh), and mount tests in a guest, which has its own devices.
+# Results: target/mutants/{unit,mounts}/mutants.out.
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
 cd "$here/../.."
@@ -30,20 +32,15 @@ noticed_min=90
 : "${SEED:=$(date +%Y%m)}"
 place=${CARGO_TARGET_DIR:-$PWD/target}/mutants
 tree=$place/tree
-found=$place/mutants.out
-
-tests=(-- --include-ignored)
-isolated=(unshare --mount --propagation private)
-if [ "${1:-}" = --unit ]; then
-    tests=()
-    isolated=()
-fi
 
 # A separate copy: an interrupted run leaves no fault in the checkout, and the next one
 # finds everything built.
 copy_tree() {
-    mkdir -p "$tree" "$place/tmp"
-    find "$tree" -mindepth 1 -maxdepth 1 ! -name mutants.out -exec rm -rf {} +
+    rm -rf "$place/tmp" "$place/unit" "$place/mounts"
+    mkdir -p "$tree" "$place/tmp" "$place/unit" "$place/mounts"
+    # Also for the user without privileges.
+    chmod 1777 "$place/tmp"
+    find "$tree" -mindepth 1 -maxdepth 1 -exec rm -rf {} +
     git ls-files -z | xargs -0 cp --parents --preserve=mode,timestamps --target-directory="$tree"
 }
 
@@ -53,53 +50,82 @@ files() {
     printf -- '--file\n%s\n' "${globs[@]}"
 }
 
-# free_devices: those that a fault kept from being freed.
-free_devices() {
-    losetup --noheadings --list --output NAME,BACK-FILE 2>/dev/null |
-        awk -v place="$place/tmp/" 'index($2, place) == 1 { print $1 }' |
-        xargs --no-run-if-empty losetup --detach || true
-    rm -rf "$place/tmp"
+# mutate NAME RUNNER OPTION...: results in $place/NAME.
+mutate() {
+    local name=$1 code=0
+    export "CARGO_TARGET_${triple}_RUNNER=$2"
+    shift 2
+    cargo mutants "${options[@]}" --in-place --output "$place/$name" --timeout-multiplier 3 \
+        --colors never --no-times "$@" || code=$?
+    # 2: some were missed, 3: some ran into the time limit; the report evaluates them.
+    case $code in 0 | 2 | 3) ;; *) give_up "cargo mutants ended with $code" ;; esac
 }
 
+# exactly: each line of the input as a regular expression that matches it alone.
+exactly() {
+    sed -e 's/[][\\.*^$+?(){}|/-]/\\&/g' -e 's/.*/--re\n^&$/'
+}
+
+# in_mounts: the faults that unit tests have missed, against the tests that need root.
+in_mounts() {
+    local missed
+    mapfile -t missed < <(exactly <"$place/unit/mutants.out/missed.txt")
+    [ "${#missed[@]}" != 0 ] || return 0
+    if [ "$(uname -m)" != x86_64 ]; then
+        announce "mount tests are left out: there is no User-mode Linux for this machine"
+        return 0
+    fi
+    cargo build --package belay-guest --bin belay-guest-run
+    mutate mounts "$CARGO_TARGET_DIR/debug/belay-guest-run" "${missed[@]}" -- --tests -- --ignored
+}
+
+# count NAME RESULT PATTERN
 count() {
-    grep -cE "$2" "$found/$1.txt" || true
+    cat "$place/$1/mutants.out/$2.txt" 2>/dev/null | grep -cE "$3" || true
 }
 
 # row NAME PATTERN: a line of the table.
 row() {
-    local caught missed timeout
-    caught=$(count caught "$2") missed=$(count missed "$2") timeout=$(count timeout "$2")
-    noticed=$((caught + timeout))
-    all=$((noticed + missed))
-    printf '%-32s %6d %8d %7d %8s\n' "$1" "$all" "$noticed" "$missed" \
+    local by_unit by_mounts
+    by_unit=$(($(count unit caught "$2") + $(count unit timeout "$2")))
+    by_mounts=$(($(count mounts caught "$2") + $(count mounts timeout "$2")))
+    noticed=$((by_unit + by_mounts))
+    all=$((by_unit + $(count unit missed "$2")))
+    printf '%-32s %6d %6d %7d %7d %7s\n' "$1" "$all" "$by_unit" "$by_mounts" $((all - noticed)) \
         "$([ "$all" = 0 ] && printf -- - || printf '%d %%' $((100 * noticed / all)))"
+}
+
+# missed: the faults that no test has noticed.
+missed() {
+    cat "$place"/mounts/mutants.out/{caught,timeout}.txt 2>/dev/null |
+        grep -vxFf - "$place/unit/mutants.out/missed.txt" || true
 }
 
 report() {
     local directory
-    printf '\n%-32s %6s %8s %7s %8s\n' directory faults noticed missed share
+    printf '\n%-32s %6s %6s %7s %7s %7s\n' directory faults units mounts missed share
     for directory in "${directories[@]}"; do row "$directory" "^$directory/"; done
     row 'of them, where data is at stake' "$data"
     row all ''
-    [ ! -s "$found/missed.txt" ] || { printf '\nnoticed by no test:\n' && cat "$found/missed.txt"; }
+    [ -z "$(missed)" ] || { printf '\nnoticed by no test:\n' && missed; }
     printf '\nagain: make mutants SEED=%s SAMPLE=%s\n' "$SEED" "$SAMPLE"
-    [ "$(count missed "$data")" = 0 ] || give_up 'mutants: a fault where data is at stake was noticed by no test'
+    ! missed | grep -qE "$data" ||
+        give_up 'mutants: a fault where data is at stake was noticed by no test'
     [ $((100 * noticed)) -ge $((noticed_min * all)) ] || give_up "mutants: under $noticed_min % noticed"
 }
 
 copy_tree
-trap free_devices EXIT
+trap 'rm -rf "$place/tmp"' EXIT
 # Not the flags of the calling make, and for each fault the short form of the tests.
 unset MAKEFLAGS MFLAGS BELAY_NIGHTLY
-export TMPDIR=$place/tmp CARGO_TARGET_DIR=$place/build
+export TMPDIR=$place/tmp CARGO_TARGET_DIR=$place/build CARGO_PROFILE_DEV_DEBUG=0
+triple=$(rustc -vV | sed -n 's/^host: //p' | tr 'a-z-' 'A-Z_')
 mapfile -t options < <(files)
 options+=(--dir "$tree" --config "$here/accepted.toml")
 all=$(cargo mutants "${options[@]}" --list | wc -l)
 shards=$(((all + SAMPLE - 1) / SAMPLE))
 printf 'mutants: one of %d faults of %d, seed %d\n' "$shards" "$all" "$SEED"
-code=0
-"${isolated[@]}" cargo mutants "${options[@]}" --in-place --output "$place" \
-    --shard $((SEED % shards))/"$shards" --sharding round-robin --timeout-multiplier 3 \
-    --colors never --no-times -- "${tests[@]}" || code=$?
-# 2: some were missed, 3: some ran into the time limit; the report evaluates them.
-case $code in 0 | 2 | 3) report ;; *) give_up "cargo mutants ended with $code" ;; esac
+mutate unit "$here/unprivileged.sh" --shard $((SEED % shards))/"$shards" --sharding round-robin \
+    -- --lib
+[ "${1:-}" = --unit ] || in_mounts
+report

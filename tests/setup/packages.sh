@@ -71,6 +71,10 @@ need_for() {
         images)
             need buildah "images are built by it" buildah
             need readelf "programs are inspected before they go into one" binutils
+            if ! [ -e /usr/share/ca-certificates/mozilla ]; then
+                packages+=(ca-certificates)
+                reasons+=("the controller's image has its certificates")
+            fi
             ;;
         monitoring)
             need jq "the dashboard is read by it" jq

@@ -66,7 +66,7 @@ has_no() {
 }
 
 settle() {
-    udevadm settle --timeout 20 || wrong "udevd has not settled in 20 s"
+    udevadm settle --timeout 60 || wrong "udevd has not settled in 60 s"
 }
 
 # pvcreate wants a device, and must look at no other.

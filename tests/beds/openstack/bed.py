@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Keystone, Cinder and Nova on the loopback interface, for tests. Needs root, for loop devices.
 
-    bed.py [--state DIR] up                       start everything; keeps the state that DIR has
+    bed.py [--state DIR] up [--address IP]        start everything; keeps the state that DIR has
     bed.py [--state DIR] down                     stop everything; the state stays
     bed.py [--state DIR] remove                   stop everything, and delete DIR
     bed.py [--state DIR] kill|freeze|thaw NAME    SIGKILL, SIGSTOP, SIGCONT
@@ -25,7 +25,7 @@ import infrastructure
 import seed
 from api import Refused, Session, await_port
 from config import ZONES, Config, daemon, wsgi
-from layout import APIS, HERE, Layout
+from layout import APIS, HERE, HOST, Layout
 from processes import Processes
 
 sys.path.append(str(HERE / "drivers"))
@@ -67,7 +67,8 @@ class Bed:
             fronts = [f"{front}={layout.ports[f'{front}-front']}:{layout.ports[front]}"
                       for front in ("keystone", "cinder", "nova")]
             self.processes.start("proxy", sys.executable, HERE / "proxy.py", "--log",
-                                 layout.log / "requests.jsonl", layout.ports["proxy"], *fronts)
+                                 layout.log / "requests.jsonl", "--address", layout.address,
+                                 layout.ports["proxy"], *fronts)
         elif name in APIS:
             self.processes.start(name, *wsgi(layout, name))
         elif name in (*DAEMONS, "cinder-backup"):
@@ -86,7 +87,8 @@ class Bed:
         if any(map(self.processes.is_running, self.processes.all())):
             raise SystemExit(f"a bed runs in {self.layout.root} already")
 
-    def up(self, venv):
+    def up(self, venv, address):
+        self.layout.address = address
         file = seed.path()
         kept = (self.layout.var / "content.json").exists()
         if not kept:
@@ -227,6 +229,9 @@ def arguments():
         command = commands.add_parser(name)
         if name in ("kill", "freeze", "thaw", "start"):
             command.add_argument("name")
+        if name == "up":
+            command.add_argument("--address", default=HOST,
+                                 help="of the public endpoints (default: %(default)s)")
         if name == "start":
             command.add_argument("--token-seconds", type=int, default=TOKEN_SECONDS,
                                  help="of Keystone: how long a token is valid")
@@ -247,7 +252,7 @@ def main():
         bed.layout.claim()
         bed.refuse_if_running()
         try:
-            bed.up(venv)
+            bed.up(venv, options.address)
         except BaseException:
             bed.down()
             raise

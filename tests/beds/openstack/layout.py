@@ -63,6 +63,8 @@ class Layout:
             self.root / name for name in ("etc", "log", "var", "run", "faults", "guests"))
         self.mark = self.root / ".belay-openstack"
         self.ports = {}
+        # Where clients reach the fault proxy. Services call each other on the loopback interface.
+        self.address = HOST
         self.secret = ""
         self.venv = None
 
@@ -91,12 +93,14 @@ class Layout:
             self.ports = free_ports()
         ports.write_text(json.dumps(self.ports, indent=1))
         (self.root / "venv").write_text(str(self.venv))
+        (self.root / "address").write_text(self.address)
 
     def load(self):
         """Reads what `make` wrote."""
         try:
             self.ports = json.loads((self.root / "ports.json").read_text())
             self.venv = pathlib.Path((self.root / "venv").read_text())
+            self.address = (self.root / "address").read_text()
             self.secret = (self.var / "secret").read_text()
         except FileNotFoundError:
             raise SystemExit(f"there is no bed in {self.root}; please run: bed.py up") from None
@@ -104,7 +108,8 @@ class Layout:
 
     def url(self, name, path=""):
         """Address of an API; `cinder-front` is Cinder behind the fault proxy."""
-        return f"http://{HOST}:{self.ports[name]}{path}"
+        host = self.address if name.endswith("-front") else HOST
+        return f"http://{host}:{self.ports[name]}{path}"
 
     def program(self, name):
         return str(self.venv / "bin" / name)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A proxy between a client and OpenStack's APIs that counts requests and makes faults.
 
-    proxy.py [--log FILE] CONTROL-PORT SERVICE=PORT:UPSTREAM-PORT...
+    proxy.py [--log FILE] [--address IP] CONTROL-PORT SERVICE=PORT:UPSTREAM-PORT...
 
 On the control port, JSON over HTTP:
 
@@ -230,6 +230,7 @@ async def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--log", type=argparse.FileType("a"))
+    parser.add_argument("--address", default=HOST, help="where clients connect")
     parser.add_argument("control", type=int)
     parser.add_argument("services", nargs="+")
     options = parser.parse_args()
@@ -245,8 +246,8 @@ async def main():
         async def serve(reader, writer, service=service, upstream=upstream):
             await proxy.serve(service, upstream, reader, writer)
 
-        servers.append(await asyncio.start_server(serve, HOST, port, limit=HEAD_BYTES_MAX,
-                                                  backlog=1024))
+        servers.append(await asyncio.start_server(serve, options.address, port,
+                                                  limit=HEAD_BYTES_MAX, backlog=1024))
     await stop.wait()
 
 

@@ -1,15 +1,12 @@
 //! One running agent: started with its own log, ended by its own process id.
 
-use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use belay_bed::patience::until;
-use belay_bed::programs::{Running, binary, program};
+use belay_bed::programs::{Running, binary, server};
 use rustix::io::Errno;
-use rustix::net::sockopt::socket_peercred;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::test_dir::TestDir;
@@ -37,17 +34,8 @@ impl Process {
         socket: &Path,
         flags: &[&str],
     ) -> Self {
-        let mut process = Self::spawn(command, test_dir, name, socket, flags);
-        until(&format!("{name} listens"), || {
-            let ended = process.child.try_wait().expect("wait");
-            let words = process.last_words();
-            assert!(
-                ended.is_none(),
-                "{name} ended at its start: {ended:?}\n{words}"
-            );
-            process.listens_at(socket)
-        });
-        process
+        let stderr = appended(test_dir, name).into();
+        Self::serving(stderr, command, test_dir, name, socket, flags)
     }
 
     /// Starts one that must fail, and returns the last line of its log.
@@ -66,7 +54,11 @@ impl Process {
         socket: &Path,
         flags: &[&str],
     ) -> String {
-        let mut process = Self::spawn(command, test_dir, name, socket, flags);
+        let mut server = server_of(command, name, socket, flags);
+        let log = log_of(test_dir, name);
+        let child = Running::start(server.stderr(appended(test_dir, name)));
+        let child = child.expect("setpriv of util-linux");
+        let mut process = Process { child, log };
         let mut status = None;
         until(&format!("{name} ends"), || {
             status = process.child.try_wait().expect("wait");
@@ -78,21 +70,6 @@ impl Process {
         words.lines().last().unwrap_or_default().to_owned()
     }
 
-    fn spawn(
-        command: &[&str],
-        test_dir: &TestDir,
-        name: &str,
-        socket: &Path,
-        flags: &[&str],
-    ) -> Self {
-        let stderr = File::options()
-            .create(true)
-            .append(true)
-            .open(log_of(test_dir, name))
-            .expect("a log");
-        Self::spawn_with(stderr.into(), command, test_dir, name, socket, flags)
-    }
-
     /// Starts one with another log, and returns when it answers at its socket.
     pub(crate) fn start_with_log(
         stderr: Stdio,
@@ -101,12 +78,10 @@ impl Process {
         socket: &Path,
         flags: &[&str],
     ) -> Self {
-        let process = Self::spawn_with(stderr, &[], test_dir, name, socket, flags);
-        until(&format!("{name} listens"), || process.listens_at(socket));
-        process
+        Self::serving(stderr, &[], test_dir, name, socket, flags)
     }
 
-    fn spawn_with(
+    fn serving(
         stderr: Stdio,
         command: &[&str],
         test_dir: &TestDir,
@@ -115,33 +90,11 @@ impl Process {
         flags: &[&str],
     ) -> Self {
         let log = log_of(test_dir, name);
-        let words = command.iter().map(AsRef::<OsStr>::as_ref);
-        let binary = binary(name).expect("a program");
-        let mut program = program(words.chain([binary.as_os_str()]));
-        program
-            .arg("--endpoint")
-            .arg(format!("unix://{}", socket.display()))
-            .args(flags)
-            .stdout(Stdio::null())
-            .stderr(stderr);
-        let child = Running::start(&mut program).expect("setpriv of util-linux");
-        Process { child, log }
-    }
-
-    /// Whether this process listens there (SO_PEERCRED, unix(7)), or its child if the command that
-    /// starts it stays. A child that an agent was just starting when it was killed keeps the old
-    /// socket open for a moment.
-    fn listens_at(&self, socket: &Path) -> bool {
-        // Without waiting: a killed agent's queue may never be emptied.
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let stream = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None);
-        let stream = stream.expect("a socket");
-        let address = SocketAddrUnix::new(socket).expect("a short path");
-        if connect(&stream, &address).is_err() {
-            return false;
+        let mut server = server_of(command, name, socket, flags);
+        match Running::serving(server.stderr(stderr), socket) {
+            Ok(child) => Process { child, log },
+            Err(error) => panic!("{name}: {error}\n{}", last_words(&log)),
         }
-        let peer = socket_peercred(&stream).expect("SO_PEERCRED");
-        peer.pid == Pid::from_child(&self.child) || self.children().contains(&peer.pid)
     }
 
     /// Sends it a signal, without waiting.
@@ -162,15 +115,7 @@ impl Process {
 
     /// Its running child processes.
     pub(crate) fn children(&self) -> Vec<Pid> {
-        let tasks = format!("/proc/{}/task", self.pid());
-        let mut pids = Vec::new();
-        for task in fs::read_dir(tasks).into_iter().flatten().flatten() {
-            // A thread may exit between the listing and the reading.
-            let list = fs::read_to_string(task.path().join("children")).unwrap_or_default();
-            let numbers = list.split_whitespace().filter_map(|pid| pid.parse().ok());
-            pids.extend(numbers.filter_map(Pid::from_raw));
-        }
-        pids
+        self.child.children()
     }
 
     /// Kills them. Found while it runs: afterwards their parent is unknown.
@@ -201,9 +146,7 @@ impl Process {
 
     /// The end of its log.
     pub(crate) fn last_words(&self) -> String {
-        let log = self.log();
-        let lines: Vec<&str> = log.lines().collect();
-        lines[lines.len().saturating_sub(LAST_WORDS_LINES)..].join("\n")
+        last_words(&self.log)
     }
 
     /// All of its log, and that of those before it.
@@ -229,6 +172,28 @@ impl Process {
             "the agent ended with {status:?}\n{words}"
         );
     }
+}
+
+fn server_of(command: &[&str], name: &str, socket: &Path, flags: &[&str]) -> Command {
+    let binary = binary(name).expect("a program");
+    let mut server = server(command, &binary, socket);
+    server.args(flags);
+    server
+}
+
+fn last_words(log: &Path) -> String {
+    let log = fs::read_to_string(log).unwrap_or_default();
+    let lines: Vec<&str> = log.lines().collect();
+    lines[lines.len().saturating_sub(LAST_WORDS_LINES)..].join("\n")
+}
+
+/// The log of a program, which those of that name share.
+fn appended(test_dir: &TestDir, name: &str) -> File {
+    let log = File::options()
+        .create(true)
+        .append(true)
+        .open(log_of(test_dir, name));
+    log.expect("a log")
 }
 
 fn log_of(test_dir: &TestDir, name: &str) -> PathBuf {

@@ -243,7 +243,18 @@ impl Guest<'_> {
         self.channel.run(script, CALL_MAX)
     }
 
-    /// As [`Guest::try_run`] within that time, and returns what was printed.
+    /// As [`Guest::try_run`] within that time.
+    ///
+    /// # Errors
+    /// [`Gone`] if the power fails meanwhile.
+    ///
+    /// # Panics
+    /// If it takes longer.
+    pub fn try_run_within(&mut self, within: Duration, script: &str) -> Result<Output, Gone> {
+        self.channel.run(script, within)
+    }
+
+    /// As [`Guest::try_run_within`], and returns what was printed.
     ///
     /// # Panics
     /// If the script fails or the guest ends, with what was said.

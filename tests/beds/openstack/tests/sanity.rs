@@ -1,12 +1,10 @@
 //! csi-sanity, the official suite, on the controller and the real services.
 
 use std::fs::{self, File};
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use belay_bed::patience::until;
-use belay_bed::programs::{Running, binary, program};
+use belay_bed::programs::{self, Running, binary};
 use belay_openstack::{Bed, Cloud};
 
 use crate::site::{Site, by_password, run};
@@ -16,13 +14,11 @@ use crate::site::{Site, by_password, run};
 fn agent(site: &Site, server: &str) -> (Running, PathBuf) {
     let socket = site.dir().join("node.sock");
     let log = File::create(site.dir().join("node.log")).unwrap();
-    let mut command = program([binary("belay-node").unwrap()]);
+    let mut command = programs::server(&[], &binary("belay-node").unwrap(), &socket);
     command
-        .args(["--driver-kind=openstack", "--node-id", server, "--endpoint"])
-        .arg(&socket)
+        .args(["--driver-kind=openstack", "--node-id", server])
         .stderr(log);
-    let running = Running::start(&mut command).unwrap();
-    until("the agent serves", || UnixStream::connect(&socket).is_ok());
+    let running = Running::serving(&mut command, &socket).unwrap();
     (running, socket)
 }
 

@@ -3,13 +3,11 @@
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::net::SocketAddr;
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::SystemTime;
 
-use belay_bed::patience::until;
-use belay_bed::programs::{Running, binary, program};
+use belay_bed::programs::{Running, binary, server};
 use belay_bed::{requests, scrape};
 use belay_openstack::Bed;
 use belay_proto::csi::v1 as csi;
@@ -72,23 +70,16 @@ impl Site {
             .append(true)
             .open(self.dir.path().join("log"))
             .unwrap();
-        let mut command = program([binary("belay-controller").unwrap()]);
+        let (socket, binary) = (self.socket(), binary("belay-controller").unwrap());
+        let mut command = server(&[], &binary, &socket);
         command
             .args(["--backend=openstack", "--log-level=debug", "--cluster=bed"])
             .arg("--cloud-config")
             .arg(self.dir.path().join("cloud.conf"))
-            .arg("--endpoint")
-            .arg(self.socket())
             .arg(format!("--http-endpoint={}", self.pages))
             .stderr(log);
-        // A socket of an earlier process is replaced.
-        drop(fs::remove_file(self.socket()));
-        let mut running = Running::start(&mut command).unwrap();
-        until("the controller serves", || {
-            assert!(running.try_wait().unwrap().is_none(), "{}", self.log());
-            UnixStream::connect(self.socket()).is_ok()
-        });
-        running
+        let running = Running::serving(&mut command, &socket);
+        running.unwrap_or_else(|error| panic!("the controller: {error}\n{}", self.log()))
     }
 
     /// # Errors

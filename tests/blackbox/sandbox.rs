@@ -1,0 +1,99 @@
+//! The sandbox of a running agent. Which system calls it refuses is tested where it is built; that
+//! it allows what the agent and its tools need, by all tests here.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::rig::{Launch, Pages, Rig, TestDir, access, least_bytes};
+
+/// `Seccomp:` of proc_pid_status(5): there are filters.
+const FILTERED: &str = "2";
+
+/// Answers like a kernel that was built without filters.
+const NO_FILTERS: &str =
+    "strace -D -f -o /dev/null -e trace=seccomp -e inject=seccomp:error=EINVAL";
+
+/// An agent with HTTP pages.
+fn rig(command: &[&str], flags: &[&str]) -> Rig {
+    let owned = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect();
+    let mut launch = Launch {
+        command: owned(command),
+        flags: owned(flags),
+    };
+    launch.flags.push("--http-endpoint=127.0.0.1:0".to_owned());
+    let test_dir = TestDir::new();
+    let volumes = test_dir.directory("volumes");
+    Rig::launched(test_dir, volumes, launch)
+}
+
+/// The values of a line of the status of all threads.
+fn values(directory: &Path, name: &str) -> BTreeSet<String> {
+    let tasks = fs::read_dir(directory.join("task")).expect("threads");
+    let value = |task: PathBuf| {
+        let text = fs::read_to_string(task.join("status")).expect("a status");
+        let line = text.lines().find_map(|line| line.strip_prefix(name));
+        line.expect(name).trim().to_owned()
+    };
+    tasks.flatten().map(|task| value(task.path())).collect()
+}
+
+/// The same line of this process: a container may have a filter for all in it.
+fn outside() -> String {
+    let own = values(Path::new("/proc/self"), "Seccomp:");
+    own.first().expect("a thread").clone()
+}
+
+/// A lifecycle with mkfs, on threads of the pool.
+fn live(rig: &Rig) {
+    let node = rig.node();
+    let volume = rig.volume(least_bytes("ext4"));
+    let target = volume.target("a");
+    node.stage(volume.stage(access("ext4"))).expect("stage");
+    node.publish(volume.publish(&target, access("ext4")))
+        .expect("publish");
+    volume.down(&node, &[&target]);
+}
+
+/// Checks all threads, the metric, and that the log says once that there is no sandbox, and why.
+#[track_caller]
+fn expect(rig: &Rig, seccomp: &str, metric: &str, warning: Option<&str>) {
+    let agent = PathBuf::from(format!("/proc/{}", rig.agent().pid()));
+    let seen = values(&agent, "Seccomp:");
+    assert!(seen.iter().eq([seccomp]), "{seen:?}");
+    let seen = values(&agent, "NoNewPrivs:");
+    assert!(seen.iter().eq(["1"]), "{seen:?}");
+    let pages = Pages::of(rig.agent());
+    assert_eq!(pages.metric("belay_sandbox ").as_deref(), Some(metric));
+    let log = rig.agent().log();
+    let warnings: Vec<_> = log.lines().filter(|it| it.contains("no sandbox")).collect();
+    assert_eq!(warnings.len(), warning.iter().count(), "{log}");
+    let why = warning.unwrap_or_default();
+    assert!(warnings.iter().all(|line| line.contains(why)), "{log}");
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn the_sandbox_is_on_unless_it_is_switched_off() {
+    let on = rig(&[], &[]);
+    live(&on);
+    expect(&on, FILTERED, "1", None);
+    drop(on);
+    let off = rig(&[], &["--sandbox=off"]);
+    live(&off);
+    expect(&off, &outside(), "0", Some("--sandbox is off"));
+}
+
+#[test]
+#[ignore = "needs root: make test"]
+fn an_agent_whose_kernel_has_no_filters_says_so_once_and_serves() {
+    let strace = NO_FILTERS.split(' ').collect::<Vec<_>>();
+    let rig = rig(&strace, &[]);
+    live(&rig);
+    expect(
+        &rig,
+        &outside(),
+        "0",
+        Some("seccomp of this process: EINVAL"),
+    );
+}
