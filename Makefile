@@ -101,11 +101,11 @@ cluster-down: root ## stop and remove that Kubernetes (root)
 	@tests/beds/kubernetes/cluster.sh down
 
 mutants: root ## mutation tests (root); SAMPLE=n, SEED=n, FILES="glob..."
-	@tests/setup/setup.sh test mutants
+	@tests/setup/setup.sh test guest mutants
 	@SAMPLE='$(SAMPLE)' SEED='$(SEED)' FILES='$(FILES)' tests/mutants/run.sh
 
 nightly: root ## long forms of all tests (root); resumes; PARTS="name..." selects
-	@tests/setup/setup.sh test e2e mutants
+	@tests/setup/setup.sh test e2e guest mutants
 	@tests/nightly.sh $(PARTS)
 
 images: root build ## build and test the container images in target/images (root)

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Builds Debian packages of the three programs, for nodes where they run outside of pods: belay-node
-# with its unit, udev rules and settings, belay-controller with its unit and settings, belayctl.
+# with its unit, udev rules and settings, belay-controller with its unit and settings, belayctl with
+# its manual pages and completions.
 #
 #   deploy/packages/build.sh OUTDIR BINDIR     OUTDIR/{belay-node,belay-controller,belayctl}_*.deb
 #
@@ -62,13 +63,25 @@ service() {
     done
 }
 
+# Made by the program, from the definition of its command line.
+manual() {
+    local share=$root/usr/share
+    mkdir -p "$share/man/man1" "$share/bash-completion/completions" \
+        "$share/zsh/vendor-completions" "$share/fish/vendor_completions.d"
+    "$bindir/belayctl" man "$share/man/man1"
+    gzip -9 --no-name "$share"/man/man1/*.1
+    "$bindir/belayctl" completion bash >"$share/bash-completion/completions/belayctl"
+    "$bindir/belayctl" completion zsh >"$share/zsh/vendor-completions/_belayctl"
+    "$bindir/belayctl" completion fish >"$share/fish/vendor_completions.d/belayctl.fish"
+}
+
 build() {
     local root=$scratch/$1 package=$1
     [ -x "$bindir/$package" ] || give_up "$bindir has no $package; please run: make build"
     mkdir -p "$root/DEBIAN"
     put "$bindir/$package" "usr/bin/$package" 755
     papers
-    [ "$package" = belayctl ] || service
+    if [ "$package" = belayctl ]; then manual; else service; fi
     [ "$package" != belay-node ] ||
         put "$top/udev-rules/60-belay.rules" usr/lib/udev/rules.d/60-belay.rules
     control
