@@ -7,8 +7,8 @@ use belay_server::call::{Failure, Kind};
 use belay_server::request::VolumeId;
 
 use super::context::Context;
-use crate::device::{Held, Label};
-use crate::kernel::{Cause, Dev, FileKind, Kernel, Patience, Stat, failed_busy, while_busy};
+use crate::device::Held;
+use crate::kernel::{Cause, Dev, FileKind, Kernel, Patience, failed_busy, while_busy};
 use crate::mounts::Covered;
 use crate::work::Phase;
 
@@ -103,37 +103,6 @@ impl<K: Kernel> Context<'_, K> {
         }
     }
 
-    /// Removes the name that a raw device is bound by, which nothing needs from here on, and
-    /// detaches the device.
-    ///
-    /// # Errors
-    /// As [`Held::release`].
-    pub(super) fn release_raw(&self, volume: &VolumeId, device: Held<K>) -> Result<(), Failure> {
-        self.phase(Phase::Detach, || {
-            self.remove_name(volume, &device);
-            device.release(&self.kernel)
-        })
-    }
-
-    /// Unmounts the bind of a raw device that is no longer the volume's, and removes its name.
-    ///
-    /// # Errors
-    /// What the kernel refused.
-    pub(super) fn unmount_left(
-        &self,
-        volume: &VolumeId,
-        path: &Path,
-        stat: &Stat,
-    ) -> Result<(), Failure> {
-        let label = self.mounts().label(path, stat)?;
-        self.umount(path)?;
-        self.index.forget(path);
-        if let Some(label) = label.filter(|label| self.transport.is_named(volume, label)) {
-            self.remove(volume, &label);
-        }
-        Ok(())
-    }
-
     /// [`Context::unmount_orphans`] of the device that is still attached for the volume.
     ///
     /// # Errors
@@ -190,25 +159,6 @@ impl<K: Kernel> Context<'_, K> {
             }
         }
         Ok(is_any)
-    }
-
-    /// Removes the name that a raw device may have been bound by.
-    fn remove_name(&self, volume: &VolumeId, device: &Held<K>) {
-        let label = device.label(&self.kernel, self.transport.driver(), volume);
-        if let Ok(Some(label)) = label {
-            self.remove(volume, &label);
-        }
-    }
-
-    /// A name that stays will lead to another volume's device; nothing follows it, and the next
-    /// start removes it.
-    fn remove(&self, volume: &VolumeId, label: &Label) {
-        if let Err(error) = label.remove(&self.kernel) {
-            tracing::debug!(
-                id = volume.as_str(),
-                "the name of its device is left: {error}"
-            );
-        }
     }
 
     /// Detaches a device whose storage cannot be locked, if the mount table shows it nowhere.

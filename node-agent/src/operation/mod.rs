@@ -11,6 +11,7 @@ mod kubelet_dir;
 mod pending;
 mod plan;
 mod publish;
+mod raw;
 mod release;
 mod space;
 mod stage;

@@ -11,7 +11,7 @@ use belay_server::request::Unstage;
 
 use super::Node;
 use super::context::Context;
-use crate::device::{Intent, Verdict};
+use crate::device::{Held, Intent, Verdict};
 use crate::kernel::{Cause, Dev, FileKind, Kernel, Open, Stat};
 use crate::mounts::{Covered, block_path};
 use crate::work::Phase;
@@ -144,13 +144,29 @@ fn unstage_device<K: Kernel>(
             return remove_file(cx, &path);
         };
         umount(cx, &path)?;
-        cx.phase(Phase::Detach, || {
+        let refused = cx.phase(Phase::Detach, || {
             let refuse = || cx.mounts().refuse_shown(&request.id, dev, &[]);
             unless_orphans(cx, request, dev, refuse)
-        })?;
+        });
+        if let Err(refused) = refused {
+            bind_again(cx, request, &path, &device);
+            return Err(refused);
+        }
         cx.release_raw(&request.id, device)?;
     }
     remove_file(cx, &path)
+}
+
+/// After a refused unstage the volume is staged as before, so that its pods can be published again.
+/// If that fails as well, a later unstage still finds the device by the volume's storage.
+fn bind_again<K: Kernel>(cx: &Context<'_, K>, request: &Unstage, path: &Path, device: &Held<K>) {
+    if let Err(error) = cx.bind_raw(&request.id, path, device) {
+        tracing::warn!(
+            id = request.id.as_str(),
+            ?path,
+            "the device is no longer bound there, and its unstage was refused: {error}"
+        );
+    }
 }
 
 /// Removes the file that a stage has made to bind the device onto.

@@ -4,8 +4,7 @@
 //! be released explicitly if the stage fails. If a crash leaves it bound, the next stage or unstage
 //! of the volume finds it by the lock on its file.
 
-use std::path::{Path, PathBuf};
-use std::sync::Once;
+use std::path::Path;
 
 use belay_contract::publish_context::PublishContext;
 use belay_server::call::{Certainty, Failure};
@@ -15,14 +14,11 @@ use super::super::Staged;
 use super::super::context::Context;
 use super::super::plan::{fit, is_read_only};
 use super::attach;
-use crate::device::{Held, Intent, Label, Purpose, Sought, Verdict};
+use crate::device::{Held, Intent, Purpose, Sought, Verdict};
 use crate::filesystem::begin_use;
-use crate::kernel::{FileKind, Kernel, MountAttrs, Stat};
+use crate::kernel::{FileKind, Kernel, Stat};
 use crate::mounts::block_path;
 use crate::work::Phase;
-
-/// The bind target needs no permissions: those of the mounted node apply.
-const DEVICE_MODE: u32 = 0o600;
 
 pub(super) fn stage<K: Kernel>(
     cx: &Context<'_, K>,
@@ -81,7 +77,7 @@ pub(super) fn stage<K: Kernel>(
             // new volume.
             cx.phase(Phase::Attach, || begin_use(&cx.kernel, file))?;
         }
-        bind(cx, request, &path, &device)
+        cx.bind_raw(&request.id, &path, &device)
     });
     match bound {
         Ok(()) => Ok(Staged::Done),
@@ -129,67 +125,9 @@ fn staged_before<K: Kernel>(
     if cx.mounts().has_lost_name(path, stat)? {
         cx.umount(path)?;
         cx.index.forget(path);
-        bind(cx, request, path, device)?;
+        cx.bind_raw(&request.id, path, device)?;
     } else {
         cx.index.note(path, stat, stat.rdev, &request.id);
     }
     Ok(Staged::Done)
-}
-
-/// The name to bind the device by, which the mount shows from then on. Without one, a number that
-/// goes to another volume is not noticed after a restart.
-fn named<K: Kernel>(kernel: &K, label: &Label, node: &Path) -> Option<PathBuf> {
-    static SAID: Once = Once::new();
-    match label.make(kernel, node) {
-        Ok(path) => Some(path),
-        Err(error) => {
-            SAID.call_once(|| {
-                tracing::warn!(
-                    "raw block volumes are bound without a name in /dev/belay: {error}; until /dev \
-                     can be written, do not detach their devices by hand (losetup --detach)"
-                );
-            });
-            None
-        }
-    }
-}
-
-/// Binds the device node onto `path`, which is made if need be.
-fn bind<K: Kernel>(
-    cx: &Context<'_, K>,
-    request: &Stage,
-    path: &Path,
-    device: &Held<K>,
-) -> Result<(), Failure> {
-    let kernel = &cx.kernel;
-    let dev = device.dev(kernel)?;
-    let label = device.label(kernel, cx.transport.driver(), &request.id)?;
-    let named = label
-        .as_ref()
-        .and_then(|label| named(kernel, label, device.path()));
-    let device_node = kernel.open_path(named.as_deref().unwrap_or(device.path()))?;
-    if kernel.stat(&device_node)?.rdev != dev {
-        return Err(Failure::bug(format!(
-            "{} is no longer device {dev}",
-            device.path().display(),
-        )));
-    }
-    let bind = cx.phase(Phase::Clone, || kernel.open_tree(&device_node))?;
-    kernel.mount_setattr(&bind, MountAttrs::default())?;
-    let bound = Stat {
-        mount_root: true,
-        ..kernel.stat(&bind)?
-    };
-    device.refuse_removed(kernel)?;
-    if kernel.look(path)?.is_none() {
-        kernel.create_file(path, DEVICE_MODE)?;
-    }
-    if let Err(failure) = cx.place(&bind, path) {
-        return Err(match kernel.unlink(path) {
-            Ok(()) => failure.rolled_back(),
-            Err(_) => failure.may_be_running(),
-        });
-    }
-    cx.index.note(path, &bound, dev, &request.id);
-    Ok(())
 }

@@ -20,6 +20,7 @@ on_both! {
     the_target_of_a_pod_that_exists_keeps_a_raw_volume_staged
     a_target_of_a_pod_that_does_not_exist_and_is_open_keeps_a_raw_volume_staged
     a_mount_elsewhere_keeps_a_raw_volume_staged_whatever_pods_there_are
+    a_refused_unstage_leaves_a_raw_volume_staged_and_it_can_be_published
 }
 
 const PLUGIN: &str = "plugins/kubernetes.io/csi/volumeDevices";
@@ -122,6 +123,33 @@ fn a_mount_elsewhere_keeps_a_raw_volume_staged_whatever_pods_there_are<W: World>
     assert!(node.kernel.look(&targets[0]).unwrap().is_none());
     node.kernel.umount(&elsewhere).unwrap();
     all_ok(&node, &volume, &[Verb::Unstage]);
+    nothing_left(world);
+}
+
+fn a_refused_unstage_leaves_a_raw_volume_staged_and_it_can_be_published<W: World>(world: &W) {
+    let volume = world.volume("vol", Form::Block);
+    let node = world.start();
+    let staged = volume.staging().join("device");
+    let elsewhere = world.base().join("elsewhere");
+    all_ok(&node, &volume, &[Verb::Stage]);
+    bind(&node.kernel, &staged, &elsewhere);
+    for node in [node, world.start()] {
+        let failure = volume.call(&node, Verb::Unstage).unwrap_err();
+        assert_eq!(failure.kind, Kind::Precondition, "{failure}");
+        assert!(
+            failure.message.contains(elsewhere.to_str().unwrap()),
+            "{failure}"
+        );
+        all_ok(
+            &node,
+            &volume,
+            &[Verb::Stage, Verb::Publish(1), Verb::Unpublish(1)],
+        );
+    }
+    let node = world.start();
+    node.kernel.umount(&elsewhere).unwrap();
+    all_ok(&node, &volume, &[Verb::Unstage]);
+    node.kernel.unlink(&elsewhere).unwrap();
     nothing_left(world);
 }
 

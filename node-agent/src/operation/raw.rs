@@ -1,0 +1,129 @@
+//! The bind of a raw device, which is the kernel's record of what is staged, and the name in
+//! `/dev/belay` that it shows.
+
+use std::path::{Path, PathBuf};
+use std::sync::Once;
+
+use belay_server::call::Failure;
+use belay_server::request::VolumeId;
+
+use super::context::Context;
+use crate::device::{Held, Label};
+use crate::kernel::{Kernel, MountAttrs, Stat};
+use crate::work::Phase;
+
+/// The bind target needs no permissions: those of the mounted node apply.
+const DEVICE_MODE: u32 = 0o600;
+
+impl<K: Kernel> Context<'_, K> {
+    /// Binds the device node onto `path`, which is made if need be.
+    ///
+    /// # Errors
+    /// `ABORTED` if something was mounted there meanwhile; what the kernel refused.
+    pub(super) fn bind_raw(
+        &self,
+        volume: &VolumeId,
+        path: &Path,
+        device: &Held<K>,
+    ) -> Result<(), Failure> {
+        let kernel = &self.kernel;
+        let dev = device.dev(kernel)?;
+        let label = device.label(kernel, self.transport.driver(), volume)?;
+        let named = label
+            .as_ref()
+            .and_then(|label| named(kernel, label, device.path()));
+        let device_node = kernel.open_path(named.as_deref().unwrap_or(device.path()))?;
+        if kernel.stat(&device_node)?.rdev != dev {
+            return Err(Failure::bug(format!(
+                "{} is no longer device {dev}",
+                device.path().display(),
+            )));
+        }
+        let bind = self.phase(Phase::Clone, || kernel.open_tree(&device_node))?;
+        kernel.mount_setattr(&bind, MountAttrs::default())?;
+        let bound = Stat {
+            mount_root: true,
+            ..kernel.stat(&bind)?
+        };
+        device.refuse_removed(kernel)?;
+        if kernel.look(path)?.is_none() {
+            kernel.create_file(path, DEVICE_MODE)?;
+        }
+        if let Err(failure) = self.place(&bind, path) {
+            return Err(match kernel.unlink(path) {
+                Ok(()) => failure.rolled_back(),
+                Err(_) => failure.may_be_running(),
+            });
+        }
+        self.index.note(path, &bound, dev, volume);
+        Ok(())
+    }
+
+    /// Removes the name that a raw device is bound by, which nothing needs from here on, and
+    /// detaches the device.
+    ///
+    /// # Errors
+    /// As [`Held::release`].
+    pub(super) fn release_raw(&self, volume: &VolumeId, device: Held<K>) -> Result<(), Failure> {
+        self.phase(Phase::Detach, || {
+            self.remove_name(volume, &device);
+            device.release(&self.kernel)
+        })
+    }
+
+    /// Unmounts the bind of a raw device that is no longer the volume's, and removes its name.
+    ///
+    /// # Errors
+    /// What the kernel refused.
+    pub(super) fn unmount_left(
+        &self,
+        volume: &VolumeId,
+        path: &Path,
+        stat: &Stat,
+    ) -> Result<(), Failure> {
+        let label = self.mounts().label(path, stat)?;
+        self.umount(path)?;
+        self.index.forget(path);
+        if let Some(label) = label.filter(|label| self.transport.is_named(volume, label)) {
+            self.remove(volume, &label);
+        }
+        Ok(())
+    }
+
+    /// Removes the name that a raw device may have been bound by.
+    pub(super) fn remove_name(&self, volume: &VolumeId, device: &Held<K>) {
+        let label = device.label(&self.kernel, self.transport.driver(), volume);
+        if let Ok(Some(label)) = label {
+            self.remove(volume, &label);
+        }
+    }
+
+    /// A name that stays will lead to another volume's device; nothing follows it, and the next
+    /// start removes it.
+    fn remove(&self, volume: &VolumeId, label: &Label) {
+        if let Err(error) = label.remove(&self.kernel) {
+            tracing::debug!(
+                id = volume.as_str(),
+                "the name of its device is left: {error}"
+            );
+        }
+    }
+}
+
+/// The name to bind the device by, which the mount shows from then on. Without one, a number that
+/// goes to another volume is not noticed after a restart.
+fn named<K: Kernel>(kernel: &K, label: &Label, node: &Path) -> Option<PathBuf> {
+    static SAID: Once = Once::new();
+    match label.make(kernel, node) {
+        Ok(path) => Some(path),
+        Err(error) => {
+            SAID.call_once(|| {
+                tracing::warn!(
+                    "raw block volumes are bound without a name in /dev/belay: {error}; until /dev \
+                     can be written, do not detach their devices by hand (losetup --detach)"
+                );
+            });
+            None
+        }
+    }
+}
