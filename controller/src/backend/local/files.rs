@@ -7,9 +7,11 @@ mod cow;
 mod grow;
 mod lease;
 mod link;
+mod open;
 
 pub(super) use copy::{COPIED_BYTES, Copied};
 pub(super) use link::Inode;
+pub(super) use open::{foreign, missing};
 
 use super::fault::{at, os, truncated};
 use belay_contract::attribute::DETACH;
@@ -93,55 +95,6 @@ impl Files {
         Ok(file)
     }
 
-    /// Opens the file of that ID; `None` if it does not exist.
-    ///
-    /// # Errors
-    /// `Busy` while another program holds a lease on it, as the node agent does for a moment.
-    pub(super) fn find(&self, id: &str) -> Result<Option<Backing>, Failure> {
-        self.find_for(id, OFlags::RDWR)
-    }
-
-    /// Opens the file of that ID read-only.
-    ///
-    /// # Errors
-    /// `Precondition` if it does not exist; `Busy` as for [`Self::find`].
-    pub(super) fn get_for_reading(&self, id: &str) -> Result<Backing, Failure> {
-        self.find_for(id, OFlags::RDONLY)?
-            .ok_or_else(|| Failure::precondition(missing(&self.path_of(id))))
-    }
-
-    fn find_for(&self, id: &str, access: OFlags) -> Result<Option<Backing>, Failure> {
-        let path = self.path_of(id);
-        // With NONBLOCK, open(2) fails at once if there is a lease; without, it waits up to 45 s.
-        let flags = access | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        let mut opened = Err(Errno::WOULDBLOCK);
-        patiently(|| {
-            opened = rustix::fs::openat(&self.dir, id, flags, Mode::empty());
-            matches!(opened, Err(Errno::WOULDBLOCK))
-        });
-        match opened {
-            Ok(file) => Ok(Some(Backing {
-                file: file.into(),
-                path,
-            })),
-            Err(Errno::NOENT) => Ok(None),
-            Err(Errno::WOULDBLOCK) => Err(Failure::busy(format!(
-                "open {}: another program holds a lease on it; repeat the call",
-                path.display()
-            ))),
-            Err(errno) => Err(os("open", &path, errno)),
-        }
-    }
-
-    /// Opens the file of that ID.
-    ///
-    /// # Errors
-    /// `Precondition` if it does not exist; `Busy` as for [`Self::find`].
-    pub(super) fn get(&self, id: &str) -> Result<Backing, Failure> {
-        self.find(id)?
-            .ok_or_else(|| Failure::precondition(missing(&self.path_of(id))))
-    }
-
     /// Removes the file of that ID; OK if it does not exist.
     pub(super) fn remove(&self, id: &str) -> Result<(), Failure> {
         self.unlink(id)?;
@@ -214,15 +167,6 @@ fn patiently(mut is_so: impl FnMut() -> bool) {
         }
         std::thread::sleep(BETWEEN_TRIES);
     }
-}
-
-/// The message for a missing file.
-pub(super) fn missing(path: &Path) -> String {
-    format!(
-        "{}: the file is missing; mount the filesystem that holds it, or restore it (to abandon \
-         its data, create an empty file there and delete the volume or snapshot)",
-        path.display()
-    )
 }
 
 impl Room {

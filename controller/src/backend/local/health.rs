@@ -4,7 +4,7 @@
 //! health reason of its volume, never an error of the call.
 
 use super::fault::{emptied, os, truncated};
-use super::files::Files;
+use super::files::{Files, foreign};
 use super::record::State;
 use super::store::{Store, refuse_foreign_token};
 use crate::backend::{Unwell, UnwellPage};
@@ -14,6 +14,7 @@ use belay_server::health::Complaints;
 use belay_server::request::VolumeId;
 use rustix::fs::{AtFlags, FileType, StatVfsMountFlags};
 use rustix::io::Errno;
+use std::path::Path;
 
 /// A file with more bytes on disk than this is not opened to check whether it holds data: an empty
 /// one has at most its attributes there. (Opening it would break the lease that the node agent may
@@ -240,10 +241,7 @@ fn judge_file(path: &str, least_bytes: u64, named: Named, complaints: &mut Compl
                  While a node still has the volume staged, its data can be copied from the pod"
             ),
         ),
-        Named::Other => complaints.add(
-            volume::BACKING_FILE_FOREIGN,
-            format!("{path}: is not a regular file; move it away and restore the file"),
-        ),
+        Named::Other => complaints.add(volume::BACKING_FILE_FOREIGN, foreign(Path::new(path))),
         Named::File { bytes, .. } if bytes < least_bytes => complaints.add(
             volume::BACKING_FILE_SHORT,
             truncated(path, bytes, least_bytes),

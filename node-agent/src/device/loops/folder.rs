@@ -199,7 +199,7 @@ impl<K: Kernel> LoopDir<K> {
                     Cause::Escapes => Failure::invalid(
                         "volume_id",
                         format!(
-                            "{} is a symlink out of the loop directory; remove it",
+                            "{} is a symbolic link; move it away and restore the volume's file",
                             path.display()
                         ),
                     ),
@@ -218,7 +218,10 @@ impl<K: Kernel> LoopDir<K> {
 fn not_a_file(path: &Path) -> Failure {
     Failure::invalid(
         "volume_id",
-        format!("{} is not a regular file", path.display()),
+        format!(
+            "{} is not a regular file; move it away and restore the volume's file",
+            path.display()
+        ),
     )
 }
 

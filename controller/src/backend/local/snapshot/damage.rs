@@ -4,7 +4,7 @@
 use super::{SnapshotRecord, SnapshotState};
 use crate::backend::Snapshot;
 use crate::backend::local::fault::emptied;
-use crate::backend::local::files::{Backing, missing};
+use crate::backend::local::files::{Backing, foreign, missing};
 use crate::backend::local::health::{HARDLY_ANY, Named};
 use crate::backend::local::store::Store;
 use belay_server::call::Failure;
@@ -51,10 +51,7 @@ impl Store {
                 Err(failure) => Some(failure.message),
             },
             Ok(Named::Nothing) => Some(missing(&path)),
-            Ok(Named::Other) => Some(format!(
-                "{}: is not a regular file; move it away and restore the snapshot\'s file",
-                path.display()
-            )),
+            Ok(Named::Other) => Some(foreign(&path)),
             Err(failure) => Some(failure.message),
         }
     }

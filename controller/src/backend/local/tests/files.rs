@@ -1,11 +1,14 @@
 //! Backing files: which are opened and how, their sizes, and their second names.
 
+use super::{Bed, attach_order, order};
 use crate::backend::local::files::Files;
 use belay_contract::attribute::DETACH;
-use rustix::fs::SeekFrom;
+use belay_server::call::Kind;
+use rustix::fs::{CWD, FileType, Mode, SeekFrom};
 use rustix::io::Errno;
 use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt as _, symlink};
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 
 const MIB: u64 = 1 << 20;
@@ -16,15 +19,61 @@ fn files() -> (tempfile::TempDir, Files) {
     (dir, files)
 }
 
+/// What is called as a volume's file is, and is none.
+fn foreign(kind: &str, path: &Path) {
+    match kind {
+        "directory" => fs::create_dir(path).unwrap(),
+        "FIFO" => {
+            rustix::fs::mknodat(CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        }
+        "socket" => drop(UnixListener::bind(path).unwrap()),
+        "link" => symlink("sibling", path).unwrap(),
+        _ => unreachable!("{kind}"),
+    }
+}
+
 #[test]
-fn a_symbolic_link_in_the_place_of_a_file_is_not_followed() {
-    let (dir, files) = files();
-    let elsewhere = dir.path().join("elsewhere");
-    fs::write(&elsewhere, b"precious").unwrap();
-    symlink(&elsewhere, files.path_of("vol-1")).unwrap();
-    for found in [files.get("vol-1"), files.get_for_reading("vol-1")] {
-        let failure = found.unwrap_err();
-        assert!(failure.message.contains("vol-1"), "{failure}");
+fn what_is_no_regular_file_is_neither_opened_nor_called_truncated() {
+    for kind in ["directory", "FIFO", "socket", "link"] {
+        let (_dir, files) = files();
+        files.begin("sibling").unwrap().grow(MIB).unwrap();
+        foreign(kind, &files.path_of("vol-1"));
+        for found in [files.get("vol-1"), files.get_for_reading("vol-1")] {
+            let failure = found.unwrap_err();
+            assert_eq!(failure.kind, Kind::Precondition, "{kind}: {failure}");
+            let is = "/files/vol-1: is not a regular file; move it away and restore the file";
+            assert!(failure.message.ends_with(is), "{kind}: {failure}");
+        }
+    }
+}
+
+#[test]
+fn no_call_changes_a_volume_whose_file_gave_way_to_another_kind() {
+    for kind in ["directory", "FIFO", "socket", "link"] {
+        let bed = Bed::new();
+        let store = bed.open();
+        drop(store.create(&order("sibling", MIB), None).unwrap());
+        let volume = store.create(&order("pvc-1", MIB), None).unwrap();
+        let (path, away) = (bed.file(volume.id.as_str()), bed.file("away"));
+        fs::rename(&path, &away).unwrap();
+        foreign(kind, &path);
+        let failures = [
+            store.attach(&attach_order(&volume, "node-1")).unwrap_err(),
+            store.resize(volume.id.as_str(), 2 * MIB).unwrap_err(),
+            store.delete(volume.id.as_str()).unwrap_err(),
+        ];
+        for failure in failures {
+            assert_eq!(failure.kind, Kind::Precondition, "{kind}: {failure}");
+            let is = "is not a regular file";
+            assert!(failure.message.contains(is), "{kind}: {failure}");
+        }
+        assert!(fs::symlink_metadata(&path).is_ok());
+        match kind {
+            "directory" => fs::remove_dir(&path).unwrap(),
+            _ => fs::remove_file(&path).unwrap(),
+        }
+        fs::rename(&away, &path).unwrap();
+        store.attach(&attach_order(&volume, "node-1")).unwrap();
     }
 }
 

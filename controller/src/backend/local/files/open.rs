@@ -1,0 +1,87 @@
+//! Opening a backing file, if there is one, and nothing else that has its name.
+
+use super::{Backing, Files, patiently};
+use crate::backend::local::fault::os;
+use belay_server::call::Failure;
+use rustix::fs::{FileType, Mode, OFlags};
+use rustix::io::Errno;
+use std::path::Path;
+
+impl Files {
+    /// Opens the file of that ID; `None` if it does not exist.
+    ///
+    /// # Errors
+    /// `Precondition` if it is not a regular file; `Busy` while another program holds a lease on
+    /// it, as the node agent does for a moment.
+    pub(in crate::backend::local) fn find(&self, id: &str) -> Result<Option<Backing>, Failure> {
+        self.find_for(id, OFlags::RDWR)
+    }
+
+    /// Opens the file of that ID read-only.
+    ///
+    /// # Errors
+    /// `Precondition` if it does not exist; else as for [`Self::find`].
+    pub(in crate::backend::local) fn get_for_reading(&self, id: &str) -> Result<Backing, Failure> {
+        self.find_for(id, OFlags::RDONLY)?
+            .ok_or_else(|| Failure::precondition(missing(&self.path_of(id))))
+    }
+
+    fn find_for(&self, id: &str, access: OFlags) -> Result<Option<Backing>, Failure> {
+        let path = self.path_of(id);
+        // With NONBLOCK, open(2) fails at once if there is a lease; without, it waits up to 45 s.
+        let flags = access | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let mut opened = Err(Errno::WOULDBLOCK);
+        patiently(|| {
+            opened = rustix::fs::openat(&self.dir, id, flags, Mode::empty());
+            matches!(opened, Err(Errno::WOULDBLOCK))
+        });
+        match opened {
+            Ok(file) => {
+                let file = Backing {
+                    file: file.into(),
+                    path,
+                };
+                match FileType::from_raw_mode(file.stat()?.st_mode) {
+                    FileType::RegularFile => Ok(Some(file)),
+                    _ => Err(Failure::precondition(foreign(&file.path))),
+                }
+            }
+            Err(Errno::NOENT) => Ok(None),
+            // open(2): a link with NOFOLLOW; a directory for writing; a socket.
+            Err(Errno::LOOP | Errno::ISDIR | Errno::NXIO) => {
+                Err(Failure::precondition(foreign(&path)))
+            }
+            Err(Errno::WOULDBLOCK) => Err(Failure::busy(format!(
+                "open {}: another program holds a lease on it; repeat the call",
+                path.display()
+            ))),
+            Err(errno) => Err(os("open", &path, errno)),
+        }
+    }
+
+    /// Opens the file of that ID.
+    ///
+    /// # Errors
+    /// `Precondition` if it does not exist; else as for [`Self::find`].
+    pub(in crate::backend::local) fn get(&self, id: &str) -> Result<Backing, Failure> {
+        self.find(id)?
+            .ok_or_else(|| Failure::precondition(missing(&self.path_of(id))))
+    }
+}
+
+/// The message for a missing file.
+pub(in crate::backend::local) fn missing(path: &Path) -> String {
+    format!(
+        "{}: the file is missing; mount the filesystem that holds it, or restore it (to abandon \
+         its data, create an empty file there and delete the volume or snapshot)",
+        path.display()
+    )
+}
+
+/// The message for a directory, a link or a device that has the name of a file.
+pub(in crate::backend::local) fn foreign(path: &Path) -> String {
+    format!(
+        "{}: is not a regular file; move it away and restore the file",
+        path.display()
+    )
+}
