@@ -17,6 +17,11 @@ const NAMES: &str = "names";
 const BYTES: &str = "bytes";
 const CONTENT: &str = "content";
 const READ_ONLY: &str = "read_only";
+const ATTACHED_AT: &str = "attached_at";
+
+/// How long after its first attachment a disk is [`Content::New`] for the node, in seconds. The
+/// context outlives that by months.
+const NEW_SECONDS: u64 = 600;
 
 /// The publish context.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,6 +34,9 @@ pub struct PublishContext {
     pub content: Content,
     /// The node must not write.
     pub read_only: bool,
+    /// When the storage attached it, by the storage's clock, in seconds since 1970; `None` if that
+    /// is not known.
+    pub attached_at: Option<u64>,
 }
 
 /// How a node reaches a volume.
@@ -82,7 +90,15 @@ impl Content {
 }
 
 impl PublishContext {
-    /// As keys and values. An absent key is `false`.
+    /// Whether the volume is new at that moment, in seconds since 1970: created empty, and attached
+    /// for the first time a few minutes ago. A clock that is wrong makes it less, never more.
+    #[must_use]
+    pub fn is_new_at(&self, now: u64) -> bool {
+        let is_recent = |attached: u64| now.abs_diff(attached) <= NEW_SECONDS;
+        self.content == Content::New && self.attached_at.is_some_and(is_recent)
+    }
+
+    /// As keys and values. An absent key is `false`, or not known.
     pub fn entries(&self) -> impl Iterator<Item = (String, String)> {
         let (transport, (key, value)) = match &self.transport {
             Transport::Loop { file } => (LOOP, (FILE, file.clone())),
@@ -96,6 +112,9 @@ impl PublishContext {
         ];
         if self.read_only {
             entries.push((READ_ONLY, true.to_string()));
+        }
+        if let Some(seconds) = self.attached_at {
+            entries.push((ATTACHED_AT, seconds.to_string()));
         }
         entries
             .into_iter()
@@ -116,6 +135,7 @@ impl PublishContext {
                 bytes: 0,
                 content: Content::Unknown,
                 read_only,
+                attached_at: None,
             });
         }
         let transport = match required(context, TRANSPORT)? {
@@ -134,11 +154,14 @@ impl PublishContext {
         let word = required(context, CONTENT)?;
         let content =
             Content::of(word).ok_or_else(|| invalid(CONTENT, &format!("{word:?} is not known")))?;
+        let attached_at = context.get(ATTACHED_AT).map(str::parse).transpose();
         Ok(Self {
             transport,
             bytes,
             content,
             read_only,
+            attached_at: attached_at
+                .map_err(|_| invalid(ATTACHED_AT, "must be a number of seconds"))?,
         })
     }
 }
@@ -236,7 +259,36 @@ mod tests {
             bytes: 1 << 30,
             content: Content::New,
             read_only: false,
+            attached_at: None,
         }
+    }
+
+    #[test]
+    fn a_disk_is_new_for_ten_minutes_by_either_clock_and_only_if_its_controller_says_so() {
+        let attached = 1_800_000_000;
+        let said = PublishContext {
+            attached_at: Some(attached),
+            ..example()
+        };
+        for (now, is_new) in [
+            (attached, true),
+            (attached + 600, true),
+            (attached + 601, false),
+            (attached - 600, true),
+            (attached - 601, false),
+            (0, false),
+            (u64::MAX, false),
+        ] {
+            assert_eq!(said.is_new_at(now), is_new, "{now}");
+            for content in Content::ALL.into_iter().filter(|it| *it != Content::New) {
+                let said = PublishContext {
+                    content,
+                    ..said.clone()
+                };
+                assert!(!said.is_new_at(now), "{content:?}");
+            }
+        }
+        assert!(!example().is_new_at(attached));
     }
 
     #[test]
@@ -272,6 +324,7 @@ mod tests {
         for (identity, _) in disks() {
             let said = PublishContext {
                 transport: Transport::Disk(identity),
+                attached_at: Some(u64::MAX),
                 ..example()
             };
             let context = context(said.entries());
@@ -314,6 +367,7 @@ mod tests {
                 bytes: 0,
                 content: Content::Unknown,
                 read_only: false,
+                attached_at: None,
             }
         );
         let refused = read_by(&LOCAL, &context(theirs)).unwrap_err().message;
@@ -339,6 +393,8 @@ mod tests {
             let expected = format!("transport=disk {word} bytes=1073741824 content=new");
             assert_eq!(words(&said), format!("{expected} read_only=true"));
         }
+        said.attached_at = Some(7);
+        assert!(words(&said).ends_with(" read_only=true attached_at=7"));
     }
 
     #[test]
@@ -359,6 +415,7 @@ mod tests {
             (BYTES, ""),
             (CONTENT, "New"),
             (READ_ONLY, "yes"),
+            (ATTACHED_AT, "yesterday"),
             (FILE, "vol-2"),
         ] {
             let wrong = whole.iter().filter(|(known, _)| known != key).cloned();

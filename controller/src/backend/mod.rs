@@ -272,6 +272,8 @@ pub struct Volume {
     pub place: Option<Arc<Topology>>,
     /// What the storage knows of its content; none = only an attach answers that.
     pub content: Option<Content>,
+    /// When it was attached; see [`Attachment::attached_at`].
+    pub attached_at: Option<u64>,
 }
 
 /// A page of volumes.
@@ -377,4 +379,6 @@ pub struct Attachment {
     pub bytes: u64,
     /// What the backend knows of its content at this moment.
     pub content: Content,
+    /// When the storage attached it, by its clock, in seconds since 1970, if the storage says so.
+    pub attached_at: Option<u64>,
 }

@@ -135,6 +135,7 @@ impl Attachments for Stub {
             },
             bytes: 1,
             content: Content::New,
+            attached_at: None,
         };
         Box::pin(async { Ok(Progress::Done(attachment)) })
     }
@@ -261,6 +262,7 @@ fn volume(phase: Phase) -> Volume {
         source: None,
         place: None,
         content: None,
+        attached_at: None,
     }
 }
 

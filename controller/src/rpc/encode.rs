@@ -72,6 +72,7 @@ pub(super) fn publish_context(attachment: &Attachment) -> HashMap<String, String
         bytes: attachment.bytes,
         content: attachment.content,
         read_only: attachment.terms.read_only,
+        attached_at: attachment.attached_at,
     };
     context.entries().collect()
 }

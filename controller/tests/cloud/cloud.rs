@@ -242,6 +242,7 @@ pub(crate) fn blank(id: VolumeId) -> Volume {
         source: None,
         place: None,
         content: None,
+        attached_at: None,
     }
 }
 

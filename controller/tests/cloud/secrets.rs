@@ -181,6 +181,7 @@ impl Attachments for Witness {
             },
             bytes: BYTES,
             content: Content::New,
+            attached_at: None,
         };
         self.answer("attach", &order.secrets, Progress::Done(attachment))
     }

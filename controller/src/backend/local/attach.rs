@@ -124,6 +124,7 @@ fn attachment(id: &str, terms: Terms, record: &Record) -> Attachment {
         transport,
         bytes: record.bytes,
         content: record.content(),
+        attached_at: None,
     }
 }
 

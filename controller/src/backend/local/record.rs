@@ -199,6 +199,7 @@ impl Record {
             source,
             place,
             content: None,
+            attached_at: None,
         })
     }
 

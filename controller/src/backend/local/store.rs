@@ -148,6 +148,7 @@ impl Store {
             source: None,
             place: self.place.clone(),
             content: None,
+            attached_at: None,
         })
     }
 

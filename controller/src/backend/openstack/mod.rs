@@ -6,6 +6,7 @@ mod search;
 mod session;
 #[cfg(test)]
 mod tests;
+mod time;
 mod wire;
 
 use super::measured::{self, Verb, measured};
@@ -273,6 +274,7 @@ impl Attachments for Openstack {
             transport: Transport::Disk(DiskIdentity::Serial(order.id.to_string())),
             bytes: seen.bytes,
             content: seen.content.unwrap_or(Content::Unknown),
+            attached_at: seen.attached_at,
         })
     }
 

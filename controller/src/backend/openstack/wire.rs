@@ -2,6 +2,7 @@
 //! what Belay makes of it.
 
 use super::conf::CloudConf;
+use super::time::seconds;
 use crate::backend::{Attempt, Mark, Phase, Volume};
 use crate::http::Answer;
 use belay_contract::publish_context::Content;
@@ -63,26 +64,6 @@ impl Token {
         let lifetime = || seconds(&self.expires_at)?.checked_sub(seconds(&self.issued_at)?);
         lifetime().map_or(LIFETIME_UNKNOWN, Duration::from_secs)
     }
-}
-
-/// Seconds since some day, of a time such as `2026-11-22T23:10:05.000000Z`.
-fn seconds(time: &str) -> Option<u64> {
-    let (date, clock) = time.split_once('T')?;
-    let mut date = date.splitn(3, '-').map(|part| part.parse::<u64>().ok());
-    let (year, month, day) = (date.next()??, date.next()??, date.next()??);
-    let mut clock = clock
-        .get(..8)?
-        .splitn(3, ':')
-        .map(|part| part.parse::<u64>().ok());
-    let (hour, minute, second) = (clock.next()??, clock.next()??, clock.next()??);
-    // Days of the Gregorian calendar, with years that begin in March.
-    let (year, month) = match month {
-        1..=2 => (year.checked_sub(1)?, month + 9),
-        3..=12 => (year, month - 3),
-        _ => return None,
-    };
-    let days = 365 * year + year / 4 - year / 100 + year / 400 + (153 * month + 2) / 5 + day;
-    Some(((days * 24 + hour) * 60 + minute) * 60 + second)
 }
 
 /// Where a service of one of those types is, without a slash at its end.
@@ -159,6 +140,9 @@ pub(super) enum Origin {
 #[derive(Clone, Debug, Deserialize)]
 struct CinderAttachment {
     server_id: String,
+    /// UTC.
+    #[serde(default)]
+    attached_at: Option<String>,
 }
 
 impl CinderVolume {
@@ -173,6 +157,14 @@ impl CinderVolume {
     /// It was attached before, as its own mark says.
     pub(super) fn was_used(&self) -> bool {
         self.has(USED) == Some(true)
+    }
+
+    /// When the first of its attachments was made, in seconds since 1970; `None` if that is not
+    /// known of all.
+    fn attached_at(&self) -> Option<u64> {
+        let times = self.attachments.iter();
+        let times = times.map(|attachment| seconds(attachment.attached_at.as_deref()?));
+        times.collect::<Option<Vec<_>>>()?.into_iter().min()
     }
 
     /// Only a volume that we have made empty, and that was not attached before, is new. Of a volume
@@ -242,6 +234,7 @@ impl CinderVolume {
             source,
             place: place.map(Arc::new),
             content: Some(self.content()),
+            attached_at: self.attached_at(),
         })
     }
 }
@@ -266,6 +259,25 @@ pub(super) fn refused(answer: &Answer) -> Failure {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn a_volume_was_attached_when_the_first_of_its_attachments_was() {
+        let attached_at = |times: &[Option<&str>]| {
+            let entry = |time: &Option<&str>| json!({"server_id": "s-1", "attached_at": time});
+            let attachments: Vec<_> = times.iter().map(entry).collect();
+            let volume: CinderVolume = serde_json::from_value(json!({
+                "id": "v-1", "status": "in-use", "size": 3, "attachments": attachments,
+            }))
+            .unwrap();
+            volume.volume(None).unwrap().attached_at
+        };
+        let (first, second) = ("1970-01-01T00:00:05.000000", "1970-01-01T00:00:09.000000");
+        assert_eq!(attached_at(&[]), None);
+        assert_eq!(attached_at(&[Some(first)]), Some(5));
+        assert_eq!(attached_at(&[Some(second), Some(first)]), Some(5));
+        assert_eq!(attached_at(&[Some(first), None]), None);
+        assert_eq!(attached_at(&[Some("today")]), None);
+    }
 
     #[test]
     fn the_lifetime_of_a_token_is_the_difference_of_its_times() {

@@ -123,6 +123,7 @@ mod tests {
             source: None,
             place: None,
             content: None,
+            attached_at: None,
         }
     }
 

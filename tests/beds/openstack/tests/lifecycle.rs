@@ -13,6 +13,7 @@ use belay_proto::csi::v1 as csi;
 use belay_server::request::{Context, VolumeId};
 use serde_json::{Value, json};
 use std::collections::HashMap;
+use std::time::{SystemTime, UNIX_EPOCH};
 use tonic::Code;
 
 use crate::site::{
@@ -84,6 +85,8 @@ async fn a_volume_is_created_attached_expanded_detached_and_deleted() {
     let serial = DiskIdentity::Serial(id.clone());
     assert_eq!(plan.transport, Transport::Disk(serial));
     assert_eq!((plan.content, plan.bytes), (Content::New, 1 << 30));
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    assert!(plan.is_new_at(now.as_secs()), "{plan:?}");
     let disks = bed.disks(&here.id);
     assert_eq!(disks.len(), 1, "{disks:?}");
     assert!(disks[0].ends_with(format!("virtio-{}", &id[..20])));
