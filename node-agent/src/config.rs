@@ -100,6 +100,15 @@ pub enum Sandbox {
     Off,
 }
 
+/// What becomes of a blank disk of unknown history.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum UnknownContent {
+    /// Read all of it, and format it if every byte is zero
+    Prove,
+    /// Do not format it
+    Refuse,
+}
+
 /// One driver of the agent.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Options of a driver")]
@@ -130,6 +139,11 @@ pub struct Driver {
     /// Kind openstack: address of the metadata service [default: 169.254.169.254:80]
     #[arg(long, value_name = "IP:PORT", env = "BELAY_METADATA_ADDRESS")]
     pub(crate) metadata_address: Option<SocketAddr>,
+
+    /// Kind openstack: what to do with a blank disk if it is not known whether it contained data
+    /// [default: prove]
+    #[arg(long, value_name = "RULE", env = "BELAY_UNKNOWN_CONTENT", value_enum)]
+    unknown_content: Option<UnknownContent>,
 
     /// Ignore this driver unless --node-name (or --node-id without it) matches
     #[arg(long, value_name = "NAME", env = "BELAY_ONLY_ON_NODE")]
@@ -223,6 +237,7 @@ impl Config {
             self.check_registration(driver)?;
             let (profile, name) = (driver.common.kind.profile(), &driver.common.driver_name);
             check_loop_dir(profile, driver.loop_dir.is_some())
+                .and_then(|()| check_unknown_content(profile, driver.unknown_content))
                 .and_then(|()| driver.check_metadata(profile))
                 .map_err(|why| format!("{name}: {why}"))?;
             for earlier in &drivers[..at] {
@@ -256,6 +271,11 @@ impl Driver {
             [] => metadata.sources.to_owned(),
             order => order.to_owned(),
         }
+    }
+
+    /// What becomes of a blank disk of unknown history.
+    pub(crate) fn unknown_content(&self) -> UnknownContent {
+        self.unknown_content.unwrap_or(UnknownContent::Prove)
     }
 
     fn is_on(&self, node: Option<&NodeId>) -> bool {
@@ -322,6 +342,18 @@ fn check_loop_dir(profile: &Profile, is_given: bool) -> Result<(), String> {
     }
 }
 
+/// Checks that `--unknown-content` is given only where volumes are disks.
+fn check_unknown_content(profile: &Profile, given: Option<UnknownContent>) -> Result<(), String> {
+    match (profile.transport == LOOP, given) {
+        (true, Some(_)) => Err(
+            "--unknown-content: does not apply: the controller knows the \
+                                content of its files"
+                .to_owned(),
+        ),
+        _ => Ok(()),
+    }
+}
+
 /// The error, with the number of its driver.
 fn in_section(error: clap::Error, at: usize, drivers: usize) -> clap::Error {
     if drivers == 1 || !error.use_stderr() {
@@ -356,7 +388,7 @@ mod tests {
             .collect();
         assert_eq!(
             flags.len(),
-            21,
+            22,
             "a flag without an environment variable, or a new one"
         );
         for flag in flags {

@@ -21,7 +21,7 @@ use belay_server::request::VolumeId;
 use tokio::sync::oneshot;
 
 use crate::arrivals;
-use crate::config::{Config, Driver};
+use crate::config::{Config, Driver, UnknownContent};
 use crate::device::{DiskIndex, DiskVolumes, LoopDir, Transport};
 use crate::forgotten;
 use crate::holder;
@@ -64,15 +64,15 @@ enum Refused {
 pub(crate) enum Source {
     /// Files in that directory.
     Folder(PathBuf),
-    /// Disks, according to the profile.
-    Disks(&'static Profile),
+    /// Disks, according to the profile, and what becomes of one of unknown history.
+    Disks(&'static Profile, UnknownContent),
 }
 
 impl Source {
     pub(crate) fn of(driver: &Driver) -> Self {
         match driver.folder() {
             Some(folder) => Source::Folder(folder.to_owned()),
-            None => Source::Disks(driver.common.kind.profile()),
+            None => Source::Disks(driver.common.kind.profile(), driver.unknown_content()),
         }
     }
 
@@ -84,7 +84,7 @@ impl Source {
                  answer",
                 folder.display()
             ),
-            Source::Disks(_) => format!("{driver}: the disks of the node are being listed"),
+            Source::Disks(..) => format!("{driver}: the disks of the node are being listed"),
         }
     }
 }
@@ -123,14 +123,20 @@ impl Machine {
     fn open(&self, name: &DriverName, source: &Source) -> Result<Opened, Refused> {
         match source {
             Source::Folder(folder) => self.open_folder(name, folder),
-            Source::Disks(profile) => self.open_disks(name, profile),
+            Source::Disks(profile, unknown) => self.open_disks(name, profile, *unknown),
         }
     }
 
-    fn open_disks(&self, name: &DriverName, profile: &'static Profile) -> Result<Opened, Refused> {
+    fn open_disks(
+        &self,
+        name: &DriverName,
+        profile: &'static Profile,
+        unknown: UnknownContent,
+    ) -> Result<Opened, Refused> {
         let for_now = |error: kernel::Error| Refused::ForNow(error.to_string());
         self.disks.rescan(&self.kernel).map_err(for_now)?;
-        let volumes = DiskVolumes::new(name, profile, &self.disks);
+        let volumes =
+            DiskVolumes::new(name, profile, &self.disks, unknown == UnknownContent::Prove);
         let node = self.node(Transport::Disks(volumes)).map_err(for_now)?;
         Ok(Opened {
             node,

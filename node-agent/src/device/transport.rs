@@ -93,11 +93,10 @@ impl<K: Kernel> Transport<K> {
         volume: &VolumeId,
         context: &Context,
     ) -> Result<PublishContext, Failure> {
-        let profile = match self {
-            Transport::Loops(dir) => dir.profile(),
-            Transport::Disks(disks) => disks.profile(),
-        };
-        PublishContext::read(volume, context, profile)
+        match self {
+            Transport::Loops(dir) => PublishContext::read(volume, context, dir.profile()),
+            Transport::Disks(disks) => disks.read(volume, context),
+        }
     }
 
     /// The disks of the node, if volumes are disks.

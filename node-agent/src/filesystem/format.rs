@@ -21,7 +21,7 @@ use crate::kernel::{AlignedBuf, Kernel, Open};
 /// The permission to format a device. Both kinds can come only from [`examine`].
 #[derive(Debug)]
 pub(crate) enum Permit {
-    /// The device has only zeros.
+    /// The device has only zeros, as far as that must be known.
     Blank(Blank),
     /// The device has only the remains of an earlier format of the same volume.
     Interrupted(Interrupted),
@@ -40,6 +40,11 @@ impl From<Interrupted> for Permit {
 }
 
 impl Permit {
+    /// Parts of the device that were not read may hold anything.
+    fn is_sampled(&self) -> bool {
+        matches!(self, Permit::Blank(blank) if blank.is_sampled())
+    }
+
     fn is_about(&self, volume: &str, bytes: u64) -> bool {
         match self {
             Permit::Blank(blank) => blank.is_about(volume, bytes),
@@ -88,6 +93,7 @@ pub(crate) fn format<K: Kernel>(
         fs,
         uuid: &uuid,
         over_leftovers,
+        over_unread: permit.is_sampled(),
     };
     mkfs(kernel, device, &recipe, deadline)?;
     // Without the mark an incomplete filesystem could never be formatted again. So before it is

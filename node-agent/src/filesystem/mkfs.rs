@@ -19,10 +19,9 @@ const DEVICE: &str = "/proc/self/fd/0";
 /// Linux 4.0; orphan_file (5.15) and metadata_csum_seed, which newer tools enable, stay off.
 const EXT4_FEATURES: &str = "none,has_journal,ext_attr,resize_inode,dir_index,filetype,extent,\
     64bit,flex_bg,sparse_super,large_file,huge_file,dir_nlink,extra_isize,metadata_csum";
-/// Writes no journal or inode table that can be written later, and discards nothing on a device
-/// just proven blank. A fully written journal or table could cover the mark, as could all metadata
-/// packed together.
-const EXT4_EXTENDED: &str = "lazy_itable_init=1,lazy_journal_init=1,nodiscard,packed_meta_blocks=0";
+/// Writes no inode table, which the kernel zeroes later, and discards nothing on a device just
+/// proven blank. A fully written table could cover the mark, as could all metadata packed together.
+const EXT4_EXTENDED: &str = "lazy_itable_init=1,nodiscard,packed_meta_blocks=0";
 /// From this size on, one inode per 64 KiB instead of 16: inode numbers have 32 bits.
 const EXT4_LARGE_BYTES: u64 = 16 << 40;
 
@@ -76,6 +75,8 @@ pub(super) struct Recipe<'a> {
     pub(super) uuid: &'a str,
     /// There may be a half-made filesystem, to be overwritten.
     pub(super) over_leftovers: bool,
+    /// The device may hold other bytes than zeros where it was not read.
+    pub(super) over_unread: bool,
 }
 
 /// Runs mkfs until it exits.
@@ -95,7 +96,7 @@ pub(super) fn mkfs<K: Kernel>(
             kernel,
             device,
             "mkfs.ext4",
-            ext4_args(device.bytes),
+            ext4_args(device.bytes, recipe.over_unread),
             deadline,
         ),
         FsType::Xfs => mkfs_xfs(kernel, device, recipe, deadline),
@@ -158,7 +159,11 @@ fn unwanted_features<K: Kernel>(
     }
 }
 
-fn ext4_args(bytes: u64) -> Vec<String> {
+fn ext4_args(bytes: u64, over_unread: bool) -> Vec<String> {
+    // The log of an earlier filesystem might be replayed (mke2fs(8)): the journal is left as it is
+    // only where it was read as zeros.
+    let is_left = u8::from(!over_unread);
+    let extended = format!("{EXT4_EXTENDED},lazy_journal_init={is_left}");
     let inode_ratio = if bytes < EXT4_LARGE_BYTES {
         "16384"
     } else {
@@ -179,7 +184,7 @@ fn ext4_args(bytes: u64) -> Vec<String> {
         "-O",
         EXT4_FEATURES,
         "-E",
-        EXT4_EXTENDED,
+        &extended,
         DEVICE,
     ];
     args.map(str::to_owned).to_vec()
@@ -259,10 +264,21 @@ mod tests {
 
     #[test]
     fn ext4_begins_from_no_features_and_is_never_forced() {
-        let args = ext4_args(1 << 30);
+        let args = ext4_args(1 << 30, false);
         assert!(args.iter().any(|arg| arg.starts_with("none,")));
         assert!(!args.iter().any(|arg| arg == "-F"));
         assert_eq!(args.last().unwrap(), DEVICE);
+    }
+
+    #[test]
+    fn the_journal_of_an_ext4_is_written_unless_it_was_read_as_zeros() {
+        for (over_unread, option) in [
+            (true, "lazy_journal_init=0"),
+            (false, "lazy_journal_init=1"),
+        ] {
+            let args = ext4_args(1 << 30, over_unread).join(" ");
+            assert!(args.contains(option), "{args}");
+        }
     }
 
     #[test]

@@ -22,11 +22,20 @@ pub(crate) use types::{
     Usage, XfsGeometry,
 };
 
+/// What is around the agent.
+pub(crate) trait Surroundings {
+    /// Whether this mount namespace is that of process 1 in /proc, and this process is not process
+    /// 1. Quick.
+    fn is_beside_first_process(&self) -> bool;
+    /// The wall clock, in seconds since 1970: clock_gettime(2) of CLOCK_REALTIME, no system call.
+    fn realtime(&self) -> u64;
+}
+
 /// The system calls that the agent uses.
 ///
 /// Verbs marked *quick* never wait for a disk or a server (measured on a mount whose server never
 /// answers) and may run on the agent's one thread; all others belong on the pool.
-pub(crate) trait Kernel: Disks + Send + Sync + 'static {
+pub(crate) trait Kernel: Surroundings + Disks + Send + Sync + 'static {
     /// An open file description. Dropping it closes it, so a held device is dropped on the pool.
     type Fd: Send + Sync + 'static;
 
@@ -171,9 +180,6 @@ pub(crate) trait Kernel: Disks + Send + Sync + 'static {
     fn mount_root(&self, path: &Path, mount_id: u64) -> Result<Option<PathBuf>>;
     /// [`Kernel::statmount`] of the mount that `path` is in, its root or not.
     fn mount_holding(&self, path: &Path) -> Result<Option<MountFacts>>;
-    /// Whether this mount namespace is that of process 1 in /proc, and this process is not process
-    /// 1. Quick.
-    fn is_beside_first_process(&self) -> bool;
     /// Every mount of the namespace, from mountinfo, including mounts under other mounts. Read at
     /// the start, where a path no longer shows the mount that was made on it, and before freeing a
     /// device that has no AUTOCLEAR.

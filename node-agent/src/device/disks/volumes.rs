@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use belay_contract::disk::DiskIdentity;
 use belay_contract::drivers::Profile;
-use belay_contract::publish_context::{self, PublishContext};
+use belay_contract::publish_context::{self, Content, PublishContext};
 use belay_server::call::Failure;
 use belay_server::identity::DriverName;
-use belay_server::request::VolumeId;
+use belay_server::request::{Context, VolumeId};
 
 use super::identity::Match;
 use super::index::DiskIndex;
@@ -23,28 +23,41 @@ pub(crate) struct DiskVolumes {
     driver: DriverName,
     profile: &'static Profile,
     index: Arc<DiskIndex>,
+    proves_unknown: bool,
 }
 
 impl DiskVolumes {
-    /// The volumes of that driver, which finds their disks in the index.
+    /// The volumes of that driver, which finds their disks in the index. With `proves_unknown`, a
+    /// blank disk of unknown history may be formatted, if all of it reads as zeros.
     pub(crate) fn new(
         driver: &DriverName,
         profile: &'static Profile,
         index: &Arc<DiskIndex>,
+        proves_unknown: bool,
     ) -> Self {
         DiskVolumes {
             driver: driver.clone(),
             profile,
             index: Arc::clone(index),
+            proves_unknown,
         }
+    }
+
+    /// Reads the context of a volume's attachment.
+    pub(in crate::device) fn read(
+        &self,
+        volume: &VolumeId,
+        context: &Context,
+    ) -> Result<PublishContext, Failure> {
+        let mut plan = PublishContext::read(volume, context, self.profile)?;
+        if plan.content == Content::Unknown && self.proves_unknown {
+            plan.content = Content::Used;
+        }
+        Ok(plan)
     }
 
     pub(in crate::device) fn driver(&self) -> &DriverName {
         &self.driver
-    }
-
-    pub(in crate::device) fn profile(&self) -> &'static Profile {
-        self.profile
     }
 
     pub(in crate::device) fn index(&self) -> &DiskIndex {

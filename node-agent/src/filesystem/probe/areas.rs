@@ -45,6 +45,12 @@ impl Area {
 pub(super) struct Areas(Vec<Area>);
 
 impl Areas {
+    /// Each part, and its offset on the device.
+    pub(super) fn each(&self) -> impl Iterator<Item = (u64, &[u8])> {
+        let parts = self.0.iter();
+        parts.filter_map(|area| Some((area.start, area.buffer.get(..area.valid)?)))
+    }
+
     pub(super) fn push(&mut self, area: Area) {
         self.0.push(area);
     }

@@ -29,12 +29,17 @@ pub(crate) struct DeviceUnderTest<'a, Fd> {
     pub(crate) backing: Option<&'a Fd>,
     /// The id of its volume.
     pub(crate) volume: &'a str,
+    /// The volume was created empty and attached for the first time a moment ago, so samples stand
+    /// for the whole device.
+    pub(crate) is_new: bool,
 }
 
 /// The probe's access to a device.
 pub(super) trait Disk {
     /// Its size in bytes.
     fn bytes(&self) -> u64;
+    /// See [`DeviceUnderTest::is_new`].
+    fn is_new(&self) -> bool;
     /// One read at an aligned offset into an aligned buffer; may be short.
     fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, Failure>;
     /// The record of the file behind it.
@@ -51,6 +56,7 @@ pub(super) struct KernelDisk<'a, K: Kernel> {
     fd: &'a K::Fd,
     bytes: u64,
     backing: Option<&'a K::Fd>,
+    is_new: bool,
 }
 
 impl<'a, K: Kernel> KernelDisk<'a, K> {
@@ -60,6 +66,7 @@ impl<'a, K: Kernel> KernelDisk<'a, K> {
             fd: device.fd,
             bytes: device.bytes,
             backing: device.backing,
+            is_new: device.is_new,
         }
     }
 }
@@ -67,6 +74,10 @@ impl<'a, K: Kernel> KernelDisk<'a, K> {
 impl<K: Kernel> Disk for KernelDisk<'_, K> {
     fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    fn is_new(&self) -> bool {
+        self.is_new
     }
 
     fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, Failure> {
@@ -145,6 +156,7 @@ pub(in crate::filesystem) fn ext4_superblock<K: Kernel>(
         fd,
         bytes,
         backing: None,
+        is_new: false,
     };
     let read = || -> Result<ext4::Verdict, Failure> {
         let block = Area::read(&disk, 0..ALIGN_BYTES)?;

@@ -29,7 +29,7 @@ pub(crate) enum Found {
     Known(FsType),
     /// The same, but its file does not record yet that it is in use.
     Unsettled(Unsettled),
-    /// Blank: every byte is zero.
+    /// Blank: every byte is zero, or every sample of a new disk.
     Blank(Blank),
     /// Every byte is zero, and the volume was in use: its data is lost.
     Emptied,
@@ -159,7 +159,18 @@ fn look_deeper(
     mut areas: Areas,
     witness: Witness,
 ) -> Result<Found, Failure> {
-    let at = match blank::prove(disk, volume)? {
+    if disk.is_new() {
+        // Samples can miss a copy of a superblock.
+        let hits = scan_all(disk, &mut areas)?;
+        if !hits.is_empty() {
+            return Ok(Found::Foreign(name(Identity::Nothing, &hits)));
+        }
+    }
+    let swept = match disk.is_new() {
+        true => blank::sample(disk, volume, &areas)?,
+        false => blank::prove(disk, volume)?,
+    };
+    let at = match swept {
         Sweep::Blank(_) if matches!(witness, Witness::Used | Witness::UseBegun) => {
             return Ok(Found::Emptied);
         }

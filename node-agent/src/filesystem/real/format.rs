@@ -188,6 +188,7 @@ fn the_mark_outlives_mkfs_on_devices_of_every_size() {
                 fs,
                 uuid: UUID,
                 over_leftovers: false,
+                over_unread: false,
             };
             mkfs(&kernel, &held.device(bytes, VOLUME), &recipe, DEADLINE).unwrap();
             assert_eq!(image.mark(), mark, "{fs} of {bytes} bytes");

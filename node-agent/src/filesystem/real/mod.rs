@@ -146,6 +146,7 @@ impl Image {
 impl Held {
     fn device<'a>(&'a self, bytes: u64, volume: &'a str) -> DeviceUnderTest<'a, OwnedFd> {
         DeviceUnderTest {
+            is_new: false,
             fd: &self.device,
             bytes,
             backing: Some(&self.backing),

@@ -212,6 +212,11 @@ impl Machine {
         self.lock().never_waits = never.then(|| std::thread::current().id());
     }
 
+    /// Sets the wall clock, in seconds since 1970.
+    pub(crate) fn set_clock(&self, realtime: u64) {
+        self.lock().realtime = realtime;
+    }
+
     /// From now on mounts are not propagated out of this namespace, which is that of process 1, or
     /// a container's.
     pub(crate) fn keep_mounts_here(&self, is_beside_first_process: bool) {

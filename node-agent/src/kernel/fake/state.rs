@@ -37,6 +37,8 @@ pub(super) struct State {
     pub(super) violations: Vec<String>,
     /// Whether the mount namespace is that of process 1.
     pub(super) is_beside_first_process: bool,
+    /// Seconds since 1970.
+    pub(super) realtime: u64,
     /// No process gets a lease, as on NFS.
     pub(super) grants_no_leases: bool,
     /// No name is in memory.
@@ -177,6 +179,7 @@ impl State {
             never_waits: None,
             violations: Vec::new(),
             is_beside_first_process: true,
+            realtime: 1_800_000_000,
             grants_no_leases: false,
             has_cold_names: false,
             has_fixed_dev: false,

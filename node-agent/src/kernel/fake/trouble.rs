@@ -4,10 +4,10 @@ use std::path::Path;
 
 use rustix::io::Errno;
 
-use super::Machine;
 use super::disks::DISKS;
 use super::state::{Answer, Object, State};
-use crate::kernel::{BtrfsErrors, Dev, Ext4Error, Ext4Errors, MountAttrs};
+use super::{Fake, Machine};
+use crate::kernel::{BtrfsErrors, Dev, Ext4Error, Ext4Errors, MountAttrs, Surroundings};
 
 /// A fault of a mounted filesystem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,5 +125,15 @@ impl State {
             true => Err(Errno::IO),
             false => Ok(()),
         }
+    }
+}
+
+impl Surroundings for Fake {
+    fn is_beside_first_process(&self) -> bool {
+        self.machine.lock().is_beside_first_process
+    }
+
+    fn realtime(&self) -> u64 {
+        self.machine.lock().realtime
     }
 }

@@ -325,10 +325,6 @@ impl Kernel for Fake {
         })
     }
 
-    fn is_beside_first_process(&self) -> bool {
-        self.machine.lock().is_beside_first_process
-    }
-
     fn mounts(&self) -> Result<Vec<MountEntry>> {
         self.call("read", "mountinfo", NONE, |state| Ok(state.mount_entries()))
     }
@@ -353,8 +349,8 @@ impl Kernel for Fake {
     }
 
     fn xfs_geometry(&self, root: &Fd) -> Result<XfsGeometry> {
-        self.call("XFS_IOC_FSGEOMETRY", named(root), NONE, |state| {
-            state.xfs_geometry(root.id)
+        self.call("XFS_IOC_FSGEOMETRY", named(root), NONE, |s| {
+            s.xfs_geometry(root.id)
         })
     }
 
@@ -371,8 +367,8 @@ impl Kernel for Fake {
     }
 
     fn btrfs_geometry(&self, root: &Fd) -> Result<BtrfsGeometry> {
-        self.call("BTRFS_IOC_DEV_INFO", named(root), NONE, |state| {
-            state.btrfs_geometry(root.id)
+        self.call("BTRFS_IOC_DEV_INFO", named(root), NONE, |s| {
+            s.btrfs_geometry(root.id)
         })
     }
 
@@ -383,8 +379,8 @@ impl Kernel for Fake {
     }
 
     fn btrfs_errors(&self, root: &Fd) -> Result<BtrfsErrors> {
-        self.call("BTRFS_IOC_GET_DEV_STATS", named(root), NONE, |state| {
-            state.btrfs_errors(root.id)
+        self.call("BTRFS_IOC_GET_DEV_STATS", named(root), NONE, |s| {
+            s.btrfs_errors(root.id)
         })
     }
 

@@ -31,12 +31,12 @@ pub(crate) mod uevent;
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::{
     BtrfsErrors, BtrfsGeometry, Cause, Child, ChildEnd, Dev, Error, Ext4Errors, Kernel, LoopFile,
-    LoopMode, LoopStatus, MountAttrs, MountEntry, MountFacts, Open, Openers, Result, Stat, Usage,
-    XfsGeometry,
+    LoopMode, LoopStatus, MountAttrs, MountEntry, MountFacts, Open, Openers, Result, Stat,
+    Surroundings, Usage, XfsGeometry,
 };
 
 /// The running kernel, with the features that it has beyond Linux 5.14.
@@ -60,6 +60,20 @@ impl Linux {
             has_statmount: statmount::is_known(),
             has_exclusive_create: mount::is_exclusive_create_known(),
         })
+    }
+}
+
+impl Surroundings for Linux {
+    fn is_beside_first_process(&self) -> bool {
+        // A process that may not inspect process 1 cannot compare them.
+        let namespace = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/mnt")).ok();
+        let first = namespace("1");
+        std::process::id() != 1 && first.is_some() && first == namespace("thread-self")
+    }
+
+    fn realtime(&self) -> u64 {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH);
+        since.map_or(0, |since| since.as_secs())
     }
 }
 
@@ -309,13 +323,6 @@ impl Kernel for Linux {
             true => statmount::holding(path),
             false => mountinfo::holding(path),
         }
-    }
-
-    fn is_beside_first_process(&self) -> bool {
-        // A process that may not inspect process 1 cannot compare them.
-        let namespace = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/mnt")).ok();
-        let first = namespace("1");
-        std::process::id() != 1 && first.is_some() && first == namespace("thread-self")
     }
 
     fn mounts(&self) -> Result<Vec<MountEntry>> {

@@ -82,6 +82,7 @@ pub(super) fn stage<K: Kernel>(
         bytes: fit(plan, kernel, &device)?,
         backing: device.backing_file(),
         volume: request.id.as_str(),
+        is_new: plan.is_new_at(kernel.realtime()),
     };
     let Some((fs, permit)) = decide(cx, &wish, plan, &device, &under_test, formatting)? else {
         return Ok(Staged::WantsFormat);

@@ -96,6 +96,7 @@ pub(crate) trait World {
             mode: AccessMode::SingleNodeMultiWriter,
             content: "new",
             serial: None,
+            attached_at: None,
         };
         self.make_file(&volume.file(), BYTES);
         self.make_dir(&volume.staging());
@@ -176,6 +177,8 @@ pub(crate) struct Volume {
     pub(crate) content: &'static str,
     /// The serial of its disk, if it is one.
     pub(crate) serial: Option<String>,
+    /// When its disk was attached, if that is said, in seconds since 1970.
+    pub(crate) attached_at: Option<u64>,
 }
 
 /// A call of a kubelet.
@@ -398,7 +401,11 @@ impl Volume {
             ("content", self.content),
         ];
         let entries = entries.map(|(key, value)| (key.to_owned(), value.to_owned()));
-        entries.into()
+        let mut entries = Vec::from(entries);
+        if let Some(seconds) = self.attached_at {
+            entries.push(("attached_at".to_owned(), seconds.to_string()));
+        }
+        entries
     }
 
     fn capability(&self) -> Capability {

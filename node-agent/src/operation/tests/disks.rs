@@ -322,6 +322,24 @@ fn a_blank_disk_of_which_nothing_is_known_is_not_formatted_and_a_filesystem_on_i
     assert_eq!(holds, Holds::Filesystem("ext4", BYTES, 1));
 }
 
+#[test]
+fn a_disk_of_which_nothing_is_known_can_be_proven_blank_if_the_driver_is_told_to() {
+    let world = world();
+    let mut volume = world.volume("vol", Form::Ext4);
+    volume.content = "unknown";
+    world.machine.discard(&volume.file());
+    let mut other = world.volume("other", Form::Ext4);
+    other.content = "unknown";
+    world.machine.discard(&other.file());
+    world.write_file(&other.file(), BYTES / 3, &[1]);
+    let node = world.start_disks_which(DISK_DRIVER, true);
+    let stage = other.call(&node, Verb::Stage);
+    refused(stage, Kind::Precondition, &["contains unknown data"]);
+    calls(&node, &volume, &[Verb::Stage, Verb::Unstage]);
+    let holds = world.machine.holds(&volume.file());
+    assert_eq!(holds, Holds::Filesystem("ext4", BYTES, 1));
+}
+
 /// Users of a disk can write everything that is on it.
 #[test]
 fn a_format_of_a_disk_that_was_interrupted_is_not_begun_again() {

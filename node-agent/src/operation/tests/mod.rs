@@ -37,6 +37,7 @@ mod lives;
 mod matrix;
 pub(crate) mod model;
 mod named;
+mod new_disk;
 mod orphans;
 mod power;
 mod real;

@@ -48,9 +48,15 @@ impl Simulated {
 
     /// An agent that has the index of all disks.
     pub(crate) fn start_disks(&self, driver: &str) -> Node<Fake> {
+        self.start_disks_which(driver, false)
+    }
+
+    /// The same; a blank disk of unknown history is formatted if it is proven blank.
+    pub(crate) fn start_disks_which(&self, driver: &str, proves_unknown: bool) -> Node<Fake> {
         let kernel = self.kernel();
         let index = Arc::new(DiskIndex::new());
-        let volumes = DiskVolumes::new(&driver.parse().unwrap(), &OPENSTACK, &index);
+        let driver = driver.parse().unwrap();
+        let volumes = DiskVolumes::new(&driver, &OPENSTACK, &index, proves_unknown);
         let node = start_with(kernel, Transport::Disks(volumes), self.base());
         hear(&node).unwrap();
         node

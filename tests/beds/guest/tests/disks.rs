@@ -4,7 +4,7 @@
 use belay_guest::{Disk, Gone, Guest, Hardware, Kernel, Machine};
 
 use crate::belay::{call, try_call};
-use crate::rig::{MIB, kernels, medium, seen_programs, until};
+use crate::rig::{MIB, kernels, medium, newest_kernel, seen_programs, until};
 
 /// As the ids of Cinder, of which a virtio disk shows the first 20 characters.
 const ID: &str = "7f8b1c2d-1111-4222-8333-444455556666";
@@ -153,6 +153,36 @@ fn live(
     call(guest, &volume.take_down())?;
     guest.detach(slot);
     Ok(())
+}
+
+/// What the controller says is not older than the guest's clock, which is the machine's.
+#[test]
+#[ignore = "needs User-mode Linux: make guest"]
+fn of_a_new_disk_of_terabytes_samples_are_read_and_of_a_used_one_everything() {
+    const LARGE_MIB: u64 = 4 << 20;
+    let machine = machine(newest_kernel());
+    let mut guest = boot(&machine);
+    for (name, mib, age, is_sampled) in [
+        ("large", LARGE_MIB, 0, true),
+        ("small", 512, 0, true),
+        ("decayed", 512, 601, false),
+    ] {
+        let mut volume = Volume::new("btrfs", &format!("serial={ID}"), mib);
+        let context = format!(" --context attached_at=$(($(date +%s) - {age}))");
+        volume.context.push_str(&context);
+        let medium = medium(&machine, name, mib);
+        machine.slot(0).insert(Disk::block(ID, &medium));
+        guest.attach(0);
+        call(&mut guest, &volume.stage()).expect("power");
+        let read = medium.bytes_read();
+        assert_eq!(read < 128 * MIB, is_sampled, "{name}: {read}");
+        call(&mut guest, &volume.publish()).expect("power");
+        let write = format!("cp /bin/bash /pods/{ID}/target && sync /pods/{ID}/target/bash");
+        call(&mut guest, &write).expect("power");
+        call(&mut guest, &volume.take_down()).expect("power");
+        guest.detach(0);
+        machine.slot(0).remove();
+    }
 }
 
 #[test]

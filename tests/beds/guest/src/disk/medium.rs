@@ -63,6 +63,7 @@ struct State {
     failing: Failing,
     has_power: bool,
     changes: u64,
+    bytes_read: u64,
     cut: Option<Cut>,
 }
 
@@ -97,6 +98,7 @@ impl Medium {
                 failing: Failing::default(),
                 has_power: true,
                 changes: 0,
+                bytes_read: 0,
                 cut: None,
             }),
         };
@@ -108,6 +110,12 @@ impl Medium {
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.state().bytes
+    }
+
+    /// How many bytes were read from it, in total.
+    #[must_use]
+    pub fn bytes_read(&self) -> u64 {
+        self.state().bytes_read
     }
 
     /// Sets the size. [`Slot::grow`](crate::Slot::grow) notifies the guest as well.
@@ -160,8 +168,9 @@ impl Medium {
     }
 
     pub(crate) fn read(&self, at: u64, into: &mut [u8]) -> Result<(), Refused> {
-        let state = self.state();
+        let mut state = self.state();
         state.check(at, into.len(), state.failing.reads)?;
+        state.bytes_read += into.len() as u64;
         state.get(at, into).map_err(|_| Refused::Failed)
     }
 
