@@ -24,7 +24,7 @@ use crate::config::{Config, Driver, Sandbox};
 use crate::identify;
 use crate::kernel::linux::{Linux, memory, privileges, sandbox};
 use crate::operation::{self, KubeletDir};
-use crate::rpc::NodeService;
+use crate::rpc::{self, NodeService};
 use crate::start::{Machine, Source, Start};
 use crate::work::{self, Pool, THREADS_MAX};
 
@@ -55,6 +55,7 @@ pub fn run(config: &Config) -> Result<(), StartError> {
         .map_err(|error| failed("--http-endpoint", &error))?;
     operation::announce();
     work::announce();
+    rpc::announce();
     let kernel = Linux::detect().map_err(|error| failed("this kernel is too old", &error))?;
     let kubelet_dir = config.kubelet_dir.as_deref();
     let kubelet_dir = kubelet_dir.map(|folder| KubeletDir::open(&kernel, folder));

@@ -22,6 +22,39 @@ pub(crate) use types::{
     Usage, XfsGeometry,
 };
 
+/// Descriptors.
+pub(crate) trait Descriptors {
+    /// An open file description. Dropping it closes it, so a held device is dropped on the pool.
+    type Fd: Send + Sync + 'static;
+}
+
+/// Mounted filesystems.
+pub(crate) trait Filesystems: Descriptors {
+    /// `FITHAW`: thaws a frozen filesystem; while frozen, unmounting does not release its device.
+    /// Succeeds if it is not frozen.
+    fn thaw(&self, root: &Self::Fd) -> Result<()>;
+    /// `EXT4_IOC_RESIZE_FS` to a number of filesystem blocks. Needs `CAP_SYS_RESOURCE`.
+    fn ext4_resize(&self, root: &Self::Fd, blocks: u64) -> Result<()>;
+    /// The error counters of the ext4 mounted from a device, from sysfs; `None` if there is no such
+    /// filesystem. Quick.
+    fn ext4_errors(&self, dev: Dev) -> Result<Option<Ext4Errors>>;
+    /// `XFS_IOC_FSGEOMETRY`.
+    fn xfs_geometry(&self, root: &Self::Fd) -> Result<XfsGeometry>;
+    /// `XFS_IOC_FSGROWFSDATA` to a number of filesystem blocks, with the inode share unchanged.
+    fn xfs_grow(&self, root: &Self::Fd, blocks: u64, imaxpct: u32) -> Result<()>;
+    /// `BTRFS_IOC_FS_INFO` and the list in sysfs: the block device of a mounted btrfs; `None` if it
+    /// has several.
+    fn btrfs_device(&self, root: &Self::Fd) -> Result<Option<Dev>>;
+    /// `BTRFS_IOC_FS_INFO` and `BTRFS_IOC_DEV_INFO`.
+    fn btrfs_geometry(&self, root: &Self::Fd) -> Result<BtrfsGeometry>;
+    /// `BTRFS_IOC_GET_DEV_STATS`.
+    fn btrfs_errors(&self, root: &Self::Fd) -> Result<BtrfsErrors>;
+    /// `BTRFS_IOC_RESIZE` of the filesystem's device `id` to the size of its block device.
+    fn btrfs_grow(&self, root: &Self::Fd, id: u64) -> Result<()>;
+    /// syncfs(2): writes all of the filesystem that `root` is in to its disk.
+    fn syncfs(&self, root: &Self::Fd) -> Result<()>;
+}
+
 /// What is around the agent.
 pub(crate) trait Surroundings {
     /// Whether this mount namespace is that of process 1 in /proc, and this process is not process
@@ -35,10 +68,7 @@ pub(crate) trait Surroundings {
 ///
 /// Verbs marked *quick* never wait for a disk or a server (measured on a mount whose server never
 /// answers) and may run on the agent's one thread; all others belong on the pool.
-pub(crate) trait Kernel: Surroundings + Disks + Send + Sync + 'static {
-    /// An open file description. Dropping it closes it, so a held device is dropped on the pool.
-    type Fd: Send + Sync + 'static;
-
+pub(crate) trait Kernel: Filesystems + Surroundings + Disks + Send + Sync + 'static {
     /// statx(2) of the path itself: does not follow the last component, triggers no automount,
     /// sends no request to a server. `None` if the path does not exist. A filesystem that has shut
     /// itself down refuses statx; its root is then described from mountinfo, without a mount id.
@@ -155,9 +185,6 @@ pub(crate) trait Kernel: Surroundings + Disks + Send + Sync + 'static {
     /// fsconfig(2) that creates the superblock: reads the disk, replays the journal. Unless
     /// `shared`, it refuses a superblock that is already mounted, if the kernel can (Linux 6.6).
     fn fsconfig_create(&self, context: &Self::Fd, shared: bool) -> Result<()>;
-    /// `FITHAW`: thaws a frozen filesystem; while frozen, unmounting does not release its device.
-    /// Succeeds if it is not frozen.
-    fn thaw(&self, root: &Self::Fd) -> Result<()>;
     /// fsmount(2): a detached mount. Quick.
     fn fsmount(&self, context: &Self::Fd, attrs: MountAttrs) -> Result<Self::Fd>;
     /// open_tree(2) with `OPEN_TREE_CLONE`: a copy of the one mount that `fd` is in. Quick.
@@ -186,26 +213,6 @@ pub(crate) trait Kernel: Surroundings + Disks + Send + Sync + 'static {
     fn mounts(&self) -> Result<Vec<MountEntry>>;
     /// A directory of a detached mount as an ordinary descriptor, for ioctls.
     fn open_root(&self, mount: &Self::Fd) -> Result<Self::Fd>;
-
-    /// `EXT4_IOC_RESIZE_FS` to a number of filesystem blocks. Needs `CAP_SYS_RESOURCE`.
-    fn ext4_resize(&self, root: &Self::Fd, blocks: u64) -> Result<()>;
-    /// The error counters of the ext4 mounted from a device, from sysfs; `None` if there is no such
-    /// filesystem. Quick.
-    fn ext4_errors(&self, dev: Dev) -> Result<Option<Ext4Errors>>;
-    /// `XFS_IOC_FSGEOMETRY`.
-    fn xfs_geometry(&self, root: &Self::Fd) -> Result<XfsGeometry>;
-    /// `XFS_IOC_FSGROWFSDATA` to a number of filesystem blocks, with the inode share unchanged.
-    fn xfs_grow(&self, root: &Self::Fd, blocks: u64, imaxpct: u32) -> Result<()>;
-
-    /// `BTRFS_IOC_FS_INFO` and the list in sysfs: the block device of a mounted btrfs; `None` if it
-    /// has several.
-    fn btrfs_device(&self, root: &Self::Fd) -> Result<Option<Dev>>;
-    /// `BTRFS_IOC_FS_INFO` and `BTRFS_IOC_DEV_INFO`.
-    fn btrfs_geometry(&self, root: &Self::Fd) -> Result<BtrfsGeometry>;
-    /// `BTRFS_IOC_GET_DEV_STATS`.
-    fn btrfs_errors(&self, root: &Self::Fd) -> Result<BtrfsErrors>;
-    /// `BTRFS_IOC_RESIZE` of the filesystem's device `id` to the size of its block device.
-    fn btrfs_grow(&self, root: &Self::Fd, id: u64) -> Result<()>;
 
     /// A random UUID as text: /proc/sys/kernel/random/uuid (random(4)). Quick.
     fn new_uuid(&self) -> Result<String>;

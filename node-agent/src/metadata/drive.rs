@@ -94,7 +94,7 @@ fn mount(
     kernel: &Linux,
     disk: &Disk,
     label: &Label,
-) -> kernel::Result<<Linux as kernel::Kernel>::Fd> {
+) -> kernel::Result<<Linux as kernel::Descriptors>::Fd> {
     let context = kernel.fsopen(label.fs_type)?;
     kernel.fsconfig_set(&context, "source", Some(&path(disk)))?;
     kernel.fsconfig_set(&context, "ro", None)?;
@@ -111,7 +111,7 @@ fn mount(
 /// The file, or its first bytes: at least one too many.
 fn file(
     kernel: &Linux,
-    mount: &<Linux as kernel::Kernel>::Fd,
+    mount: &<Linux as kernel::Descriptors>::Fd,
     document: &str,
     bytes_max: usize,
 ) -> kernel::Result<Vec<u8>> {

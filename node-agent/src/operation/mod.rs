@@ -6,6 +6,7 @@
 mod act;
 mod context;
 mod expand;
+mod flush;
 mod health;
 mod kubelet_dir;
 mod pending;
@@ -24,6 +25,7 @@ mod unstage;
 
 pub(crate) use context::{Context, run};
 pub(crate) use expand::expand;
+pub(crate) use flush::flush;
 pub(crate) use health::{StorageComplaint, health, storage_hangs, storage_health, volumes_hang};
 pub(crate) use kubelet_dir::KubeletDir;
 pub(crate) use pending::is_wanted;
@@ -82,6 +84,11 @@ impl<K: Kernel> Node<K> {
     /// Changes with the disks of the node; `None` if volumes do not wait for disks.
     pub(crate) fn arrivals(&self) -> Option<watch::Receiver<u64>> {
         self.transport.disks().map(DiskIndex::arrivals)
+    }
+
+    /// Volumes can be detached by a cloud before they are unstaged.
+    pub(crate) fn may_lose_devices(&self) -> bool {
+        self.transport.disks().is_some()
     }
 
     /// Its mounts, for queries.

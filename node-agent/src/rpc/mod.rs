@@ -3,6 +3,7 @@
 
 mod encode;
 mod facts;
+mod flushing;
 mod health;
 mod jobs;
 mod late;
@@ -14,4 +15,5 @@ mod start;
 mod tests;
 mod volumes;
 
+pub(crate) use flushing::announce;
 pub(crate) use node::{NodeIdentity, NodeService};

@@ -12,6 +12,7 @@ use tonic::{Request, Response, Status};
 
 use super::encode;
 use super::facts::Storage;
+use super::flushing::unpublish_flushed;
 use super::jobs::{Done, Table, change, mixed_up};
 use super::late::Late;
 use super::reads::Reads;
@@ -174,9 +175,13 @@ impl<K: Kernel> NodeService<K> {
     async fn unpublish(&self, unpublish: Unpublish) -> Result<(), Failure> {
         let id = unpublish.id.clone();
         let mark = fingerprint(&(&unpublish.id, &unpublish.target));
-        let call = (Rpc::NodeUnpublishVolume, Operation::Unpublish);
-        let work = move |cx: &Context<'_, K>| operation::unpublish(cx, &unpublish);
-        self.change(call, &id, mark, work).await?;
+        let (node, pool) = (self.node()?, Arc::clone(&self.pool));
+        let job = |ticket: Ticket| async move {
+            unpublish_flushed(&ticket, &pool, &node, unpublish).await?;
+            Ok(Done::Changed)
+        };
+        let rpc = Rpc::NodeUnpublishVolume;
+        self.jobs.run(change(&id), rpc, mark, job).await?;
         self.reads.forget(&id);
         Ok(())
     }

@@ -77,6 +77,8 @@ pub(crate) enum Phase {
     Clone,
     /// Making the mount visible at its path.
     Place,
+    /// Writing a volume to its disk before an unmount.
+    Flush,
     /// Thawing and unmounting; this writes back dirty data.
     Unmount,
     /// Detaching the device.
@@ -88,7 +90,7 @@ pub(crate) enum Phase {
 }
 
 impl Phase {
-    const ALL: [Phase; 14] = [
+    const ALL: [Phase; 15] = [
         Phase::Look,
         Phase::Attach,
         Phase::Probe,
@@ -99,6 +101,7 @@ impl Phase {
         Phase::Grow,
         Phase::Clone,
         Phase::Place,
+        Phase::Flush,
         Phase::Unmount,
         Phase::Detach,
         Phase::Remove,
@@ -118,6 +121,7 @@ impl Phase {
             Phase::Grow => "grow",
             Phase::Clone => "clone",
             Phase::Place => "place",
+            Phase::Flush => "flush",
             Phase::Unmount => "unmount",
             Phase::Detach => "detach",
             Phase::Remove => "remove",

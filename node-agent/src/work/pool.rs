@@ -92,6 +92,17 @@ pub(super) fn announce() {
     metrics::describe_gauge!(WAITING, "Operations that wait for a thread.");
 }
 
+/// Work on a thread.
+enum Begun<T> {
+    /// It took no longer than usual.
+    Ended(Result<T, Failure>),
+    /// It is still running, and holds a place among slow work, or its slot if there is none.
+    Slow(
+        JoinHandle<Result<T, Failure>>,
+        Result<OwnedSemaphorePermit, Slot>,
+    ),
+}
+
 /// A slot, released when dropped.
 struct Slot {
     _slot: OwnedSemaphorePermit,
@@ -124,16 +135,50 @@ impl Pool {
         lane: Lane,
         work: impl FnOnce(&Progress) -> Result<T, Failure> + Send + 'static,
     ) -> Result<T, Failure> {
+        match self.begin(ticket, lane, work).await? {
+            Begun::Ended(result) => result,
+            Begun::Slow(thread, _held) => thread.await.unwrap_or_else(broke_off),
+        }
+    }
+
+    /// The same for work whose result is not worth more time than `limit`: `None` if it has not
+    /// ended by then. It continues, and occupies its slot or its place among slow work.
+    pub(crate) async fn run_for<T: Send + 'static>(
+        &self,
+        ticket: &Ticket,
+        (lane, limit): (Lane, Duration),
+        work: impl FnOnce(&Progress) -> Result<T, Failure> + Send + 'static,
+    ) -> Result<Option<T>, Failure> {
+        let (mut thread, held) = match self.begin(ticket, lane, work).await? {
+            Begun::Ended(result) => return result.map(Some),
+            Begun::Slow(thread, held) => (thread, held),
+        };
+        let left = limit.saturating_sub(lane.slow_after());
+        if let Ok(result) = tokio::time::timeout(left, &mut thread).await {
+            return result.unwrap_or_else(broke_off).map(Some);
+        }
+        tokio::spawn(async move {
+            drop(thread.await);
+            drop(held);
+        });
+        Ok(None)
+    }
+
+    async fn begin<T: Send + 'static>(
+        &self,
+        ticket: &Ticket,
+        lane: Lane,
+        work: impl FnOnce(&Progress) -> Result<T, Failure> + Send + 'static,
+    ) -> Result<Begun<T>, Failure> {
         let slot = ticket.wait(lane.slot_name(), self.slot(lane)).await??;
         let progress = Arc::new(Progress::default());
         ticket.watched_by(Window(Arc::clone(&progress)));
         WORKED.notify_one();
         let mut thread = spawn(move || work(&progress));
-        if let Ok(result) = tokio::time::timeout(lane.slow_after(), &mut thread).await {
-            return result.unwrap_or_else(broke_off);
+        match tokio::time::timeout(lane.slow_after(), &mut thread).await {
+            Ok(result) => Ok(Begun::Ended(result.unwrap_or_else(broke_off))),
+            Err(_) => Ok(Begun::Slow(thread, self.give_on(lane, slot))),
         }
-        let _held = self.give_on(lane, slot);
-        thread.await.unwrap_or_else(broke_off)
     }
 
     async fn slot(&self, lane: Lane) -> Result<Slot, Failure> {

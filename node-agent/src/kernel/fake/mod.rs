@@ -10,6 +10,7 @@ mod clean;
 mod disks;
 mod ext4;
 mod files;
+mod filesystems;
 mod kept;
 mod loops;
 mod mkfs;

@@ -43,6 +43,24 @@ impl State {
         }
     }
 
+    /// syncfs(2) of the filesystem that the directory is in.
+    pub(super) fn syncfs(&mut self, fd: u64) -> Answer<()> {
+        let place = self.object(fd)?.place()?;
+        let superblock = self.inode(place.ino)?.superblock;
+        let superblock = &self.superblocks[&superblock];
+        let (number, is_shut_down) = (superblock.on, superblock.shut_down);
+        let Some(number) = number else {
+            return Ok(());
+        };
+        let ino = self.behind(number).ok_or(Errno::IO)?;
+        if is_shut_down {
+            return Err(Errno::IO);
+        }
+        self.flush_cache(number, 0..u64::MAX);
+        self.file(ino)?.contents.sync();
+        Ok(())
+    }
+
     /// How many blocks the device has.
     pub(super) fn room(&self, number: u32) -> u64 {
         self.loops[&number].binding.as_ref().map_or(0, |b| b.bytes) / BLOCK_BYTES

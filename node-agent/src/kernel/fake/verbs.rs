@@ -7,18 +7,15 @@ use std::time::Duration;
 use rustix::io::Errno;
 
 use super::answers::{GONE, NONE, NOT_MOUNTED, named, text};
-use super::disks::{DISKS, device_dev};
+use super::disks::DISKS;
 use super::state::{Context, File, InodeKind, Names, Object, State, loop_dev};
 use super::{Fake, Fd, mkfs};
 use crate::kernel::{
-    BtrfsErrors, BtrfsGeometry, Child, ChildEnd, Dev, Ext4Errors, Kernel, LoopFile, LoopMode,
-    LoopStatus, MountAttrs, MountEntry, MountFacts, Open, Openers, Result, Stat, Usage,
-    XfsGeometry,
+    Child, ChildEnd, Dev, Kernel, LoopFile, LoopMode, LoopStatus, MountAttrs, MountEntry,
+    MountFacts, Open, Openers, Result, Stat, Usage,
 };
 
 impl Kernel for Fake {
-    type Fd = Fd;
-
     fn look(&self, path: &Path) -> Result<Option<Stat>> {
         self.call("statx", text(path), GONE, |state| match state.walk(path) {
             Ok(place) => state.stat_of(place).map(Some),
@@ -264,10 +261,6 @@ impl Kernel for Fake {
         })
     }
 
-    fn thaw(&self, root: &Fd) -> Result<()> {
-        self.call("FITHAW", named(root), NONE, |_| Ok(()))
-    }
-
     fn fsmount(&self, context: &Fd, attrs: MountAttrs) -> Result<Fd> {
         self.open_by("fsmount", "new mount", NONE, |state| {
             state.fsmount(context.id, attrs)
@@ -334,53 +327,6 @@ impl Kernel for Fake {
             let (mount, found) = state.mount_of(mount.id)?;
             let ino = found.root;
             state.open_place(super::state::Place { mount, ino }, Open::Directory)
-        })
-    }
-
-    fn ext4_resize(&self, root: &Fd, blocks: u64) -> Result<()> {
-        self.call("EXT4_IOC_RESIZE_FS", named(root), NONE, |state| {
-            state.ext4_resize(root.id, blocks)
-        })
-    }
-
-    fn ext4_errors(&self, dev: Dev) -> Result<Option<Ext4Errors>> {
-        let name = format!("/sys/fs/ext4/{dev}/errors_count");
-        self.call("read", name, GONE, |state| Ok(state.ext4_errors(dev)))
-    }
-
-    fn xfs_geometry(&self, root: &Fd) -> Result<XfsGeometry> {
-        self.call("XFS_IOC_FSGEOMETRY", named(root), NONE, |s| {
-            s.xfs_geometry(root.id)
-        })
-    }
-
-    fn xfs_grow(&self, root: &Fd, blocks: u64, _: u32) -> Result<()> {
-        self.call("XFS_IOC_FSGROWFSDATA", named(root), NONE, |state| {
-            state.xfs_grow(root.id, blocks)
-        })
-    }
-
-    fn btrfs_device(&self, root: &Fd) -> Result<Option<Dev>> {
-        self.call("BTRFS_IOC_FS_INFO", named(root), NONE, |state| {
-            state.device_of(root.id, "btrfs").map(device_dev).map(Some)
-        })
-    }
-
-    fn btrfs_geometry(&self, root: &Fd) -> Result<BtrfsGeometry> {
-        self.call("BTRFS_IOC_DEV_INFO", named(root), NONE, |s| {
-            s.btrfs_geometry(root.id)
-        })
-    }
-
-    fn btrfs_grow(&self, root: &Fd, id: u64) -> Result<()> {
-        self.call("BTRFS_IOC_RESIZE", named(root), NONE, |state| {
-            state.btrfs_grow(root.id, id)
-        })
-    }
-
-    fn btrfs_errors(&self, root: &Fd) -> Result<BtrfsErrors> {
-        self.call("BTRFS_IOC_GET_DEV_STATS", named(root), NONE, |s| {
-            s.btrfs_errors(root.id)
         })
     }
 

@@ -282,6 +282,11 @@ pub(super) fn fsync(fd: &OwnedFd) -> Result<()> {
     retry_on_intr(|| rustix::fs::fsync(fd)).map_err(of("fsync", fd))
 }
 
+/// See [`crate::kernel::Filesystems::syncfs`].
+pub(super) fn syncfs(root: &OwnedFd) -> Result<()> {
+    retry_on_intr(|| rustix::fs::syncfs(root)).map_err(of("syncfs", root))
+}
+
 /// An error of `call` on `fd`; resolves the path of `fd` only if there is an error.
 pub(super) fn of<'a>(call: &'static str, fd: &'a impl AsFd) -> impl Fn(Errno) -> Error + 'a {
     move |errno| Error::new(call, path_of(fd.as_fd()), errno)

@@ -34,9 +34,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::{
-    BtrfsErrors, BtrfsGeometry, Cause, Child, ChildEnd, Dev, Error, Ext4Errors, Kernel, LoopFile,
-    LoopMode, LoopStatus, MountAttrs, MountEntry, MountFacts, Open, Openers, Result, Stat,
-    Surroundings, Usage, XfsGeometry,
+    BtrfsErrors, BtrfsGeometry, Cause, Child, ChildEnd, Descriptors, Dev, Error, Ext4Errors,
+    Filesystems, Kernel, LoopFile, LoopMode, LoopStatus, MountAttrs, MountEntry, MountFacts, Open,
+    Openers, Result, Stat, Surroundings, Usage, XfsGeometry,
 };
 
 /// The running kernel, with the features that it has beyond Linux 5.14.
@@ -77,9 +77,56 @@ impl Surroundings for Linux {
     }
 }
 
-impl Kernel for Linux {
+impl Descriptors for Linux {
     type Fd = OwnedFd;
+}
 
+impl Filesystems for Linux {
+    fn thaw(&self, root: &OwnedFd) -> Result<()> {
+        mount::thaw(root)
+    }
+
+    fn ext4_resize(&self, root: &OwnedFd, blocks: u64) -> Result<()> {
+        grow::ext4_resize(root, blocks)
+    }
+
+    fn ext4_errors(&self, dev: Dev) -> Result<Option<Ext4Errors>> {
+        match loopdev::number(dev, self.loop_part_shift) {
+            Some(number) => sysfs::ext4_errors(&format!("loop{number}")),
+            None => disks::ext4_errors(dev),
+        }
+    }
+
+    fn xfs_geometry(&self, root: &OwnedFd) -> Result<XfsGeometry> {
+        grow::xfs_geometry(root)
+    }
+
+    fn xfs_grow(&self, root: &OwnedFd, blocks: u64, imaxpct: u32) -> Result<()> {
+        grow::xfs_grow(root, blocks, imaxpct)
+    }
+
+    fn btrfs_device(&self, root: &OwnedFd) -> Result<Option<Dev>> {
+        btrfs::device(root)
+    }
+
+    fn btrfs_geometry(&self, root: &OwnedFd) -> Result<BtrfsGeometry> {
+        btrfs::geometry(root)
+    }
+
+    fn btrfs_errors(&self, root: &OwnedFd) -> Result<BtrfsErrors> {
+        btrfs::errors(root)
+    }
+
+    fn btrfs_grow(&self, root: &OwnedFd, id: u64) -> Result<()> {
+        btrfs::grow(root, id)
+    }
+
+    fn syncfs(&self, root: &OwnedFd) -> Result<()> {
+        files::syncfs(root)
+    }
+}
+
+impl Kernel for Linux {
     fn look(&self, path: &Path) -> Result<Option<Stat>> {
         match files::look(path) {
             Err(error) if error.cause() == Cause::Io => match shut_down::root(path)? {
@@ -264,10 +311,6 @@ impl Kernel for Linux {
         mount::fsconfig_create(context, self.has_exclusive_create && !shared)
     }
 
-    fn thaw(&self, root: &OwnedFd) -> Result<()> {
-        mount::thaw(root)
-    }
-
     fn fsmount(&self, context: &OwnedFd, attrs: MountAttrs) -> Result<OwnedFd> {
         mount::fsmount(context, attrs)
     }
@@ -331,41 +374,6 @@ impl Kernel for Linux {
 
     fn open_root(&self, mount: &OwnedFd) -> Result<OwnedFd> {
         files::open_root(mount)
-    }
-
-    fn ext4_resize(&self, root: &OwnedFd, blocks: u64) -> Result<()> {
-        grow::ext4_resize(root, blocks)
-    }
-
-    fn ext4_errors(&self, dev: Dev) -> Result<Option<Ext4Errors>> {
-        match loopdev::number(dev, self.loop_part_shift) {
-            Some(number) => sysfs::ext4_errors(&format!("loop{number}")),
-            None => disks::ext4_errors(dev),
-        }
-    }
-
-    fn xfs_geometry(&self, root: &OwnedFd) -> Result<XfsGeometry> {
-        grow::xfs_geometry(root)
-    }
-
-    fn xfs_grow(&self, root: &OwnedFd, blocks: u64, imaxpct: u32) -> Result<()> {
-        grow::xfs_grow(root, blocks, imaxpct)
-    }
-
-    fn btrfs_device(&self, root: &OwnedFd) -> Result<Option<Dev>> {
-        btrfs::device(root)
-    }
-
-    fn btrfs_geometry(&self, root: &OwnedFd) -> Result<BtrfsGeometry> {
-        btrfs::geometry(root)
-    }
-
-    fn btrfs_grow(&self, root: &OwnedFd, id: u64) -> Result<()> {
-        btrfs::grow(root, id)
-    }
-
-    fn btrfs_errors(&self, root: &OwnedFd) -> Result<BtrfsErrors> {
-        btrfs::errors(root)
     }
 
     fn new_uuid(&self) -> Result<String> {

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use super::bench::{BYTES, World};
 use crate::device::loop_path;
 use crate::kernel::{
-    AlignedBuf, Cause, Disks, Kernel, LoopMode, MountAttrs, Open, Openers, Patience, Result,
-    failed_busy, while_busy,
+    AlignedBuf, Cause, Descriptors, Disks, Kernel, LoopMode, MountAttrs, Open, Openers, Patience,
+    Result, failed_busy, while_busy,
 };
 
 on_both! {
@@ -31,7 +31,7 @@ const KEPT: LoopMode = LoopMode {
 };
 
 /// A file of this world, open for writing.
-fn file<W: World>(world: &W, kernel: &W::Kernel) -> <W::Kernel as Kernel>::Fd {
+fn file<W: World>(world: &W, kernel: &W::Kernel) -> <W::Kernel as Descriptors>::Fd {
     let path = world.volumes().join("file");
     world.make_file(&path, BYTES);
     kernel.open(&path, Open::FileWrite).unwrap()
@@ -41,7 +41,11 @@ fn file<W: World>(world: &W, kernel: &W::Kernel) -> <W::Kernel as Kernel>::Fd {
 fn bound<W: World>(
     world: &W,
     kernel: &W::Kernel,
-) -> (u32, <W::Kernel as Kernel>::Fd, <W::Kernel as Kernel>::Fd) {
+) -> (
+    u32,
+    <W::Kernel as Descriptors>::Fd,
+    <W::Kernel as Descriptors>::Fd,
+) {
     let file = file(world, kernel);
     assert!(kernel.flock(&file).unwrap());
     loop {
@@ -227,8 +231,9 @@ fn who_else_has_a_file_open_is_seen<W: World>(world: &W) {
     let writer = file(world, &kernel);
     let path = world.volumes().join("file");
     let open = |how| kernel.open(&path, how).unwrap();
-    let openers =
-        |file: &<W::Kernel as Kernel>::Fd, readers_too| kernel.openers(file, readers_too).unwrap();
+    let openers = |file: &<W::Kernel as Descriptors>::Fd, readers_too| {
+        kernel.openers(file, readers_too).unwrap()
+    };
     assert_eq!(openers(&writer, true), Openers::None);
     let name = open(Open::Name);
     assert_eq!(openers(&writer, true), Openers::None);

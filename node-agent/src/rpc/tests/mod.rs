@@ -2,5 +2,6 @@
 
 mod calls;
 mod disks;
+mod flushing;
 mod hung;
 mod lives;

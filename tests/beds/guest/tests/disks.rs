@@ -155,6 +155,42 @@ fn live(
     Ok(())
 }
 
+/// The pod has ended, its kubelet was killed, and the cloud detaches the disk.
+#[test]
+#[ignore = "needs User-mode Linux: make guest"]
+fn a_detach_without_an_unstage_loses_nothing_that_an_ended_pod_has_written() {
+    let machine = machine(newest_kernel());
+    let mut guest = boot(&machine);
+    for (filesystem, mib, _) in KINDS {
+        let volume = Volume::new(filesystem, &format!("serial={ID}"), mib);
+        let medium = medium(&machine, filesystem, mib);
+        machine.slot(0).insert(Disk::block(ID, &medium));
+        guest.attach(0);
+        let target = format!("/pods/{ID}/target");
+        let written = format!(
+            "{}\n{}\ncp /bin/bash {target}/written
+             node unpublish {ID} --target {target}",
+            volume.stage(),
+            volume.publish()
+        );
+        call(&mut guest, &written).expect("power");
+        guest.detach(0);
+        guest.run(&until("[ ! -e /sys/block/vda ]"));
+        let unstage = format!("node unstage {ID} --staging /pods/{ID}/staging");
+        call(&mut guest, &unstage).expect("power");
+        guest.attach(0);
+        let again = format!(
+            "{}\n{}\ncmp /bin/bash {target}/written\n{}",
+            volume.stage(),
+            volume.publish(),
+            volume.take_down()
+        );
+        call(&mut guest, &again).expect("power");
+        guest.detach(0);
+        machine.slot(0).remove();
+    }
+}
+
 /// What the controller says is not older than the guest's clock, which is the machine's.
 #[test]
 #[ignore = "needs User-mode Linux: make guest"]

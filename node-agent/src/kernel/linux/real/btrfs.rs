@@ -1,6 +1,7 @@
 //! The device that a mounted btrfs reports.
 
 use super::*;
+use crate::kernel::Filesystems as _;
 
 const BYTES: u64 = 256 * MIB;
 

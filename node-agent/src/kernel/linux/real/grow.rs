@@ -1,5 +1,6 @@
 //! mkfs on a held device, mounting the new filesystem, and growing it.
 
+use crate::kernel::Filesystems as _;
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
 use super::*;

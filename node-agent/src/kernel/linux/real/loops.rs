@@ -1,5 +1,6 @@
 //! Loop devices: binding, their status, locks, sizes.
 
+use crate::kernel::Filesystems as _;
 use std::fs::File;
 
 use super::*;

@@ -1,0 +1,124 @@
+//! Unpublishing a volume on a disk writes it to the disk first, and does not depend on the disk.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use belay_contract::drivers::OPENSTACK;
+use tokio::task::{JoinHandle, yield_now};
+use tokio::time::advance;
+use tonic::Status;
+
+use super::calls::send;
+use crate::kernel::Kernel as _;
+use crate::kernel::fake::{Fake, Fault};
+use crate::operation::tests::bench::{Form, Verb, Volume, World};
+use crate::operation::tests::simulated::{DISK_DRIVER, Media, Simulated};
+use crate::rpc::NodeService;
+use crate::work::Pool;
+
+/// Much longer than a thread needs to finish: exceeded only if it is stuck.
+const WATCHDOG: Duration = Duration::from_secs(120);
+const FLUSHES: [(Form, &str); 2] = [(Form::Ext4, "syncfs"), (Form::Block, "fsync")];
+
+struct Bench {
+    world: Simulated,
+    service: Arc<NodeService<Fake>>,
+    volume: Volume,
+    /// The number of the call that flushes, in an unpublish.
+    at: usize,
+}
+
+/// A published volume on a disk.
+async fn published((form, flush): (Form, &str)) -> Bench {
+    let world = Simulated::of(Media::Disks);
+    let volume = world.volume("vol", form);
+    let service = Arc::new(NodeService::new("", Pool::new(), &OPENSTACK));
+    service.come_up(world.start_disks(DISK_DRIVER));
+    for verb in [Verb::Stage, Verb::Publish(1)] {
+        send(&service, &volume, verb).await.unwrap();
+    }
+    world.machine.begin(None);
+    send(&service, &volume, Verb::Unpublish(1)).await.unwrap();
+    let calls = world.machine.end();
+    let place = |name| calls.iter().position(|call| call.name == name);
+    let flushed = place(flush).unwrap();
+    assert!(flushed < place("umount2").unwrap(), "{calls:?}");
+    send(&service, &volume, Verb::Publish(1)).await.unwrap();
+    Bench {
+        world,
+        service,
+        volume,
+        at: flushed + 1,
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        // A call that still hangs would keep the runtime from ending.
+        self.world.machine.kill_all();
+    }
+}
+
+impl Bench {
+    fn unpublish(&self) -> JoinHandle<Result<(), Status>> {
+        let (service, volume) = (Arc::clone(&self.service), self.volume.clone());
+        tokio::spawn(async move { send(&service, &volume, Verb::Unpublish(1)).await })
+    }
+
+    async fn nothing_left(&self) {
+        assert!(
+            self.world
+                .kernel()
+                .look(&self.volume.target(1))
+                .unwrap()
+                .is_none()
+        );
+        send(&self.service, &self.volume, Verb::Unstage)
+            .await
+            .unwrap();
+        assert_eq!(self.world.left(), Vec::<String>::new());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_error_of_the_disk_keeps_no_pod() {
+    for flush in FLUSHES {
+        let bench = published(flush).await;
+        bench
+            .world
+            .machine
+            .begin(Some(Fault::Fail(bench.at, "EIO")));
+        let unpublished = bench.unpublish().await.unwrap();
+        bench.world.machine.end();
+        unpublished.unwrap();
+        bench.nothing_left().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_disk_that_does_not_answer_keeps_a_pod_for_half_a_minute() {
+    for flush in FLUSHES {
+        let bench = published(flush).await;
+        let machine = &bench.world.machine;
+        let mut hangs = machine.hangs();
+        hangs.mark_unchanged();
+        machine.begin(Some(Fault::Hang(bench.at)));
+        let unpublish = bench.unpublish();
+        hangs.changed().await.unwrap();
+        machine.end();
+        for _ in 0..29 {
+            advance(Duration::from_secs(1)).await;
+            yield_now().await;
+        }
+        assert!(!unpublish.is_finished());
+        let since = Instant::now();
+        while !unpublish.is_finished() {
+            advance(Duration::from_millis(100)).await;
+            yield_now().await;
+            assert!(since.elapsed() < WATCHDOG);
+        }
+        unpublish.await.unwrap().unwrap();
+        machine.let_go();
+        bench.nothing_left().await;
+    }
+}
