@@ -40,7 +40,7 @@ test: root ## all tests: units, real mounts, guests, wire, chart, csi-sanity (ro
 	@tests/setup/setup.sh test
 	@tests/steps.sh build unit mounts guest wire chart sanity standalone
 
-demo: root build ## run full volume lifecycles, with latencies (root); ROUNDS=n, KEEP=1 keeps it running
+demo: root build ## run full volume lifecycles, with latencies (root); ROUNDS=n, VERBOSE=1, KEEP=1
 	@"$(BELAY_BIN_DIR)/belay-demo"
 
 fmt: ## format check only

@@ -4,7 +4,7 @@
 use std::fs::File;
 use std::io;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
@@ -32,6 +32,8 @@ const LOG_LINES_MAX: usize = 12;
 
 /// Both programs, running.
 pub(crate) struct Agents {
+    bin_dir: PathBuf,
+    demo_dir: DemoDir,
     pub(crate) controller: Agent,
     pub(crate) node: Agent,
 }
@@ -50,13 +52,35 @@ impl Agents {
     /// # Errors
     /// One of them cannot be started, exits, or is not ready in time.
     pub(crate) async fn start(bin_dir: &Path, demo_dir: &DemoDir) -> Result<Self, Trouble> {
-        let (state, volumes) = (demo_dir.controller_state(), demo_dir.volumes());
+        let state = demo_dir.controller_state();
         std::fs::create_dir_all(&state).map_err(|e| Trouble::own(state.display(), e))?;
         let state_dir: [&Path; 2] = [Path::new("--state-dir"), &state];
         let controller = Agent::start(CONTROLLER, bin_dir, demo_dir, &state_dir).await?;
-        let loop_dir: [&Path; 2] = [Path::new("--loop-dir"), &volumes];
-        let node = Agent::start(NODE, bin_dir, demo_dir, &loop_dir).await?;
-        Ok(Self { controller, node })
+        let node = start_node(bin_dir, demo_dir).await?;
+        Ok(Self {
+            bin_dir: bin_dir.to_owned(),
+            demo_dir: demo_dir.clone(),
+            controller,
+            node,
+        })
+    }
+
+    /// Kills the node agent by SIGKILL, without a chance to clean up.
+    ///
+    /// # Errors
+    /// It exited before.
+    pub(crate) async fn kill_node(&mut self) -> Result<(), Trouble> {
+        let killed = self.node.child.kill().await;
+        killed.map_err(|e| Trouble::own("kill belay-node", e))
+    }
+
+    /// Starts the node agent again, as its DaemonSet would.
+    ///
+    /// # Errors
+    /// It is not ready in time.
+    pub(crate) async fn start_node_again(&mut self) -> Result<(), Trouble> {
+        self.node = start_node(&self.bin_dir, &self.demo_dir).await?;
+        Ok(())
     }
 
     /// Waits until one of them exits, which is an error, and reports how.
@@ -90,6 +114,12 @@ impl Agents {
     }
 }
 
+async fn start_node(bin_dir: &Path, demo_dir: &DemoDir) -> Result<Agent, Trouble> {
+    let volumes = demo_dir.volumes();
+    let loop_dir: [&Path; 2] = [Path::new("--loop-dir"), &volumes];
+    Agent::start(NODE, bin_dir, demo_dir, &loop_dir).await
+}
+
 impl Agent {
     async fn start(
         name: &'static str,
@@ -98,7 +128,9 @@ impl Agent {
         directory: &[&Path; 2],
     ) -> Result<Self, Trouble> {
         let log = demo_dir.log(name);
-        let out = File::create(&log).map_err(|e| Trouble::own(log.display(), e))?;
+        // Appended to, since the node agent is started more than once.
+        let opened = File::options().append(true).create(true).open(&log);
+        let out = opened.map_err(|e| Trouble::own(log.display(), e))?;
         let http = scrape::free_port()?;
         let binary = bin_dir.join(name);
         let child = Command::new(&binary)

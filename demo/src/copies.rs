@@ -10,8 +10,10 @@ use tonic::Code;
 use crate::calls::Source;
 use crate::kind::{Kind, Scene};
 use crate::life::{BYTES, Birth, Life, Lives};
-use crate::samples::{self, Step, median};
+use crate::report::Topic;
+use crate::samples::{self, Step};
 use crate::trouble::Trouble;
+use crate::writer::{self, Writer};
 use crate::{bare, proof};
 use belay_ctl::size;
 
@@ -23,6 +25,12 @@ const STORY: [&str; 3] = [
 /// Added where blocks cannot be shared.
 const SHARES_NO_BLOCKS: &str =
     "The state directory's filesystem cannot share blocks, so only detached volumes are copied.";
+
+/// Records that are written before a copy is made.
+const RECORDS: u64 = 20;
+
+/// The least and the most records that a copy can have.
+type Records = (u64, u64);
 
 /// Set in the seed of the second pattern.
 const SECOND: u64 = 1 << 40;
@@ -36,41 +44,52 @@ impl Lives<'_> {
         let heading = format!("snapshot, restore, clone ({})", kind.name());
         self.progress.heading(&heading);
         for line in STORY {
-            self.progress.line(&format!("  {line}"));
+            self.progress.detail(&format!("  {line}"));
         }
         if self.shares_no_blocks {
-            self.progress.line(&format!("  {SHARES_NO_BLOCKS}"));
+            self.progress.detail(&format!("  {SHARES_NO_BLOCKS}"));
         }
         let mut took = Vec::new();
         for round in 1..=self.rounds {
             let started = Instant::now();
             self.copy(kind, round).await?;
             took.push(started.elapsed());
-            bare::copies(self.demo_dir, kind, BYTES, self.samples)?;
+            bare::copies(self.demo_dir, kind, BYTES, &mut self.report.samples)?;
         }
-        if let (Some(p50), 2..) = (median(&took), self.rounds) {
-            let all = format!("{} rounds, whole scene", self.rounds);
-            let line = format!("  {all:<28}{:>11} (p50)", samples::show(p50));
-            self.progress.line(&line);
-        }
-        Ok(())
+        self.passed_all(Scene::Copies(kind), &took);
+        // Not measured: the writer would be in the times.
+        self.copy(kind, 0).await
     }
 
+    /// In round 0, a pod writes to the source all the time.
     async fn copy(&mut self, kind: Kind, round: u32) -> Result<(), Trouble> {
         let name = format!("{}-source", kind.name());
         let mut source = self
             .begin(birth(kind, round, &name, Step::Create, None))
             .await?;
         self.fill(&mut source).await?;
+        let mut writer = match round {
+            0 => Some(Writer::start(kind, &source.target, source.seed())?),
+            _ => None,
+        };
         let before = proof::size(kind, &source.target)?;
-        let snapshot = self.snapshot(&mut source).await?;
+        let (snapshot, records) = self.snapshot(&mut source, &mut writer).await?;
 
         self.step(&mut source, Step::Overwrite);
         let took = proof::write(kind, &source.target, source.seed() | SECOND)?;
         self.done(&source, took, "the second pattern replaces the first");
 
         let restored = self.restore(&source, &snapshot, before).await?;
-        let (clone, is_source_up) = self.clone_of(&mut source).await?;
+        if let Some(records) = records {
+            self.has_records("restored snapshot", &restored, &source, records)?;
+        }
+        let (clone, is_source_up, records) = self.clone_of(&mut source, &mut writer).await?;
+        if let Some(records) = records {
+            self.has_records("clone", &clone, &source, records)?;
+        }
+        if let Some(mut writer) = writer {
+            writer.stop()?;
+        }
         if is_source_up {
             // Neither copy has changed the other.
             proof::compare(kind, &source.target, source.seed() | SECOND)?;
@@ -86,18 +105,49 @@ impl Lives<'_> {
         proof::nothing_is_left(self.demo_dir)
     }
 
+    /// Proves that a copy has every record that was durable before it was made, and none that was
+    /// begun afterwards.
+    fn has_records(
+        &mut self,
+        what: &str,
+        copy: &Life,
+        source: &Life,
+        (least, most): (u64, u64),
+    ) -> Result<(), Trouble> {
+        let found = writer::count(copy.kind, &copy.target, source.seed())?;
+        if !(least..=most).contains(&found) {
+            let text = format!("{what}: {found} records, must be {least} to {most}");
+            return Err(Trouble::Untrue(text));
+        }
+        let when = match self.shares_no_blocks {
+            true => "when detached",
+            false => "while written",
+        };
+        let kind = copy.kind.name();
+        let text = format!("{kind} {when}: {what}, {found} records, none missing");
+        self.fact(Topic::Copies, text);
+        Ok(())
+    }
+
     /// Creates the snapshot while the volume is in use; if blocks cannot be shared, after detaching
     /// it.
-    async fn snapshot(&mut self, life: &mut Life) -> Result<String, Trouble> {
+    async fn snapshot(
+        &mut self,
+        life: &mut Life,
+        writer: &mut Option<Writer>,
+    ) -> Result<(String, Option<Records>), Trouble> {
         let name = format!("demo-snapshot-{}", life.round);
         self.step(life, Step::Snapshot);
+        let least = at_work(writer).await;
         match self.calls.snapshot(name.clone(), &life.volume).await {
             Ok((id, took)) => {
+                let records = least.zip(writer.as_ref().map(Writer::begun));
                 self.done(life, took, &format!("{id}, while the volume is in use"));
-                return Ok(id);
+                return Ok((id, records));
             }
             Err(trouble) => self.is_refused(life, trouble)?,
         }
+        let records = stopped(writer)?;
         self.down(life).await?;
         self.step(life, Step::Snapshot);
         let (id, took) = self.calls.snapshot(name, &life.volume).await?;
@@ -106,7 +156,7 @@ impl Lives<'_> {
         self.stage(life, Step::StageAgain, life.kind.found())
             .await?;
         self.publish(life).await?;
-        Ok(id)
+        Ok((id, records))
     }
 
     /// A volume of twice the size must hold the first pattern, and have that size.
@@ -136,18 +186,24 @@ impl Lives<'_> {
     }
 
     /// Clones the volume while it is in use, or detached; returns whether it is in use afterwards.
-    async fn clone_of(&mut self, source: &mut Life) -> Result<(Life, bool), Trouble> {
+    async fn clone_of(
+        &mut self,
+        source: &mut Life,
+        writer: &mut Option<Writer>,
+    ) -> Result<(Life, bool, Option<Records>), Trouble> {
         let (kind, round) = (source.kind, source.round);
         let from = of_volume(&source.volume.id);
         let name = format!("{}-clone", kind.name());
         let birth = || birth(kind, round, &name, Step::Clone, Some(from.clone()));
         self.step(source, Step::Clone);
-        let (mut life, is_source_up) = match self.begin(birth()).await {
-            Ok(life) => (life, true),
+        let least = at_work(writer).await;
+        let (mut life, is_source_up, records) = match self.begin(birth()).await {
+            Ok(life) => (life, true, least.zip(writer.as_ref().map(Writer::begun))),
             Err(trouble) => {
                 self.is_refused(source, trouble)?;
+                let records = stopped(writer)?;
                 self.down(source).await?;
-                (self.begin(birth()).await?, false)
+                (self.begin(birth()).await?, false, records)
             }
         };
         self.stage(&mut life, Step::StageClone, kind.found())
@@ -156,11 +212,11 @@ impl Lives<'_> {
         self.step(&mut life, Step::ReadNew);
         let took = proof::compare(kind, &life.target, source.seed() | SECOND)?;
         self.done(&life, took, "the second pattern, every byte");
-        Ok((life, is_source_up))
+        Ok((life, is_source_up, records))
     }
 
     /// Accepts the refusal of a filesystem that cannot share blocks.
-    fn is_refused(&self, life: &Life, trouble: Trouble) -> Result<(), Trouble> {
+    fn is_refused(&mut self, life: &Life, trouble: Trouble) -> Result<(), Trouble> {
         match trouble {
             Trouble::Call { status, .. }
                 if status.code() == Code::FailedPrecondition && self.shares_no_blocks =>
@@ -209,6 +265,19 @@ impl Lives<'_> {
         self.done(&life, calls.iter().map(|(_, took)| took).sum(), &note);
         Ok(life)
     }
+}
+
+/// Waits until the writer writes. Returns how many records every later copy must have.
+async fn at_work(writer: &Option<Writer>) -> Option<u64> {
+    let writer = writer.as_ref()?;
+    writer.wait_for(RECORDS).await;
+    Some(writer.durable())
+}
+
+/// Stops the writer, so that the volume can be detached: a copy has all its records.
+fn stopped(writer: &mut Option<Writer>) -> Result<Option<Records>, Trouble> {
+    let total = writer.as_mut().map(Writer::stop).transpose()?;
+    Ok(total.map(|total| (total, total)))
 }
 
 /// Proves that the staged volume is larger than the snapshot, as far as this process may grow it.

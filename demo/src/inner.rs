@@ -24,7 +24,7 @@ use crate::kind::{Kind, Part, StateFs};
 use crate::life::Lives;
 use crate::output::Output;
 use crate::progress::Progress;
-use crate::samples::Samples;
+use crate::report::Report;
 use crate::trouble::Trouble;
 use crate::{DemoArgs, proof, summary};
 
@@ -73,15 +73,14 @@ async fn play(
     disk: &Path,
     now: &mut String,
 ) -> Result<(), Trouble> {
-    let progress = Progress::new(args.output);
+    let mut progress = Progress::new(args.output, args.verbose);
     make_state(demo_dir, disk, args.state_fs)?;
     let bin_dir = args
         .bin_dir()
         .map_err(|error| Trouble::own("--bin-dir", std::io::Error::other(error)))?;
     let mut agents = Agents::start(&bin_dir, demo_dir).await?;
-    introduce(&progress, demo_dir, disk, args.state_fs);
+    introduce(&mut progress, demo_dir, disk, args.state_fs);
 
-    let mut samples = Samples::default();
     let mut calls = Calls::connect(&demo_dir.socket(CONTROLLER), &demo_dir.socket(NODE)).await?;
     let only = args.only.as_ref().map(slice::from_ref);
     let (mut kinds, mut copied) = (
@@ -93,11 +92,12 @@ async fn play(
         Some(Part::Copies) => kinds = &[],
         None => {}
     }
+    let mut report = Report::new(args.rounds, args.state_fs, kinds);
     let mut lives = Lives {
         demo_dir,
         calls: &mut calls,
-        samples: &mut samples,
-        progress: &progress,
+        report: &mut report,
+        progress: &mut progress,
         kinds,
         copied,
         shares_no_blocks: args.state_fs == StateFs::Ext4,
@@ -112,16 +112,20 @@ async fn play(
     if let Err(trouble) = lived {
         return Err(cause(trouble, &mut agents).await);
     }
+    // Before the agent is killed: its memory after all these calls.
+    summary::weigh(lives.progress, &agents, lives.report)?;
+    if let Err(trouble) = lives.killed(&mut agents).await {
+        return Err(cause(trouble, &mut agents).await);
+    }
     "summary".clone_into(now);
-    summary::times(&progress, &samples, args.rounds, calls.repeated());
-    summary::metrics(&progress, &agents)?;
     proof::nothing_is_left(demo_dir)?;
+    progress.finish(&report);
     if matches!(args.output, Output::Json) {
-        let reported = summary::json(&samples, args.rounds, calls.repeated(), args.state_fs);
+        let reported = summary::json(&report, calls.repeated());
         writeln!(std::io::stdout().lock(), "{reported:#}")?;
     }
     if args.keep {
-        summary::kept(&progress, demo_dir, args.outer);
+        summary::kept(&mut progress, &bin_dir, demo_dir, args.outer);
         return Err(agents.ended().await);
     }
     "stopping the programs".clone_into(now);
@@ -146,9 +150,9 @@ fn make_state(demo_dir: &DemoDir, disk: &Path, fs: StateFs) -> Result<(), Troubl
     std::fs::create_dir(demo_dir.bare()).map_err(|e| Trouble::own(demo_dir.bare().display(), e))
 }
 
-fn introduce(progress: &Progress, demo_dir: &DemoDir, disk: &Path, fs: StateFs) {
+fn introduce(progress: &mut Progress, demo_dir: &DemoDir, disk: &Path, fs: StateFs) {
     let (directory, disk, fs) = (demo_dir.path().display(), disk.display(), fs.name());
-    progress.line(&format!(
+    progress.detail(&format!(
         "Belay's two programs run in separate mount and process namespaces.\n  \
          directory {directory}, disk {disk} ({fs}, 1TiB, sparse)\n  \
          controller and node listen on {CONTROLLER}.sock and {NODE}.sock there"

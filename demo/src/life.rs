@@ -5,16 +5,16 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use belay_proto::csi::v1::volume_capability::access_mode::Mode;
-use tonic::Code;
 
+use crate::bare;
 use crate::calls::{Calls, Source, Volume};
 use crate::demo_dir::DemoDir;
 use crate::kind::{Kind, Scene};
 use crate::progress::Progress;
 use crate::proof;
-use crate::samples::{self, Samples, Step, Who};
+use crate::report::{Cell, Report, Topic};
+use crate::samples::{self, Step, Who, median};
 use crate::trouble::Trouble;
-use crate::{bare, samples::median};
 use belay_ctl::size;
 
 /// Size at creation, and after the online expansion.
@@ -24,8 +24,8 @@ pub(crate) const BYTES: (i64, i64) = (1 << 30, 2 << 30);
 pub(crate) struct Lives<'a> {
     pub(crate) demo_dir: &'a DemoDir,
     pub(crate) calls: &'a mut Calls,
-    pub(crate) samples: &'a mut Samples,
-    pub(crate) progress: &'a Progress,
+    pub(crate) report: &'a mut Report,
+    pub(crate) progress: &'a mut Progress,
     pub(crate) kinds: &'a [Kind],
     /// The kinds for which snapshots and clones are shown.
     pub(crate) copied: &'a [Kind],
@@ -63,30 +63,21 @@ pub(crate) struct Life {
 }
 
 impl Lives<'_> {
-    /// Every kind, every round; then the refusal for single writers.
+    /// Every kind, every round; then copies and refusals.
     ///
     /// # Errors
     /// The first step that fails.
     pub(crate) async fn all(&mut self) -> Result<(), Trouble> {
         for &kind in self.kinds {
-            self.progress.heading(&match kind {
-                Kind::Block => "raw block".to_owned(),
-                Kind::Ext4 | Kind::Xfs | Kind::Btrfs => kind.name().to_owned(),
-            });
+            self.progress.heading(kind.name());
             let mut took = Vec::new();
             for round in 1..=self.rounds {
                 let started = Instant::now();
                 self.one(kind, round).await?;
                 took.push(started.elapsed());
-                bare::live(self.demo_dir, kind, BYTES, self.samples)?;
-                let (_, empty) = self.calls.probe().await?;
-                self.samples.add_empty_call(empty);
+                bare::live(self.demo_dir, kind, BYTES, &mut self.report.samples)?;
             }
-            if let (Some(p50), 2..) = (median(&took), self.rounds) {
-                let all = format!("{} rounds, whole lifecycle", self.rounds);
-                self.progress
-                    .line(&format!("  {all:<28}{:>11} (p50)", samples::show(p50)));
-            }
+            self.passed_all(Scene::Life(kind), &took);
         }
         for &kind in self.copied {
             self.copies(kind).await?;
@@ -94,8 +85,23 @@ impl Lives<'_> {
         if self.kinds.is_empty() {
             return Ok(());
         }
-        self.progress.heading("SINGLE_NODE_WRITER");
-        self.second_target_is_refused().await
+        self.foreign_byte_is_refused().await?;
+        self.second_writer_is_refused().await
+    }
+
+    /// The median time of all rounds of a scene.
+    pub(crate) fn passed_all(&mut self, scene: Scene, took: &[Duration]) {
+        if let Some(p50) = median(took) {
+            let (name, rounds, p50) = (scene.name(), self.rounds, samples::show(p50));
+            self.progress
+                .passed(&format!("{name}: passed, rounds: {rounds}, median {p50}"));
+        }
+    }
+
+    /// Records a fact for the screen.
+    pub(crate) fn fact(&mut self, topic: Topic, text: String) {
+        self.progress.passed(&format!("{}: {text}", topic.label()));
+        self.report.fact(topic, text);
     }
 
     async fn one(&mut self, kind: Kind, round: u32) -> Result<(), Trouble> {
@@ -165,6 +171,10 @@ impl Lives<'_> {
         self.step(life, Step::Stats);
         let (total, took) = self.stats(life).await?;
         self.done(life, took, &format!("{} in total", size::show(total)));
+
+        // Among other calls, as in benches/BUDGET.md.
+        let (_, empty) = self.calls.probe().await?;
+        self.report.samples.add_empty_call(empty);
         Ok(())
     }
 
@@ -176,6 +186,7 @@ impl Lives<'_> {
             "formatted and mounted"
         };
         self.stage(life, Step::StageBlank, made).await?;
+        self.report.blank_stages += u32::from(!life.kind.is_block());
         self.publish(life).await?;
 
         self.step(life, Step::Write);
@@ -213,55 +224,6 @@ impl Lives<'_> {
         Ok(())
     }
 
-    /// Online expansion, first in the controller, then on the node.
-    async fn grow(&mut self, life: &mut Life) -> Result<(), Trouble> {
-        let before = proof::size(life.kind, &life.target)?;
-        self.step(life, Step::ControllerExpand);
-        let (bytes, took) = self.calls.controller_expand(&life.volume, BYTES.1).await?;
-        if bytes != BYTES.1 {
-            return Err(Trouble::Untrue(format!(
-                "grew to {bytes} bytes, requested {}",
-                BYTES.1
-            )));
-        }
-        self.done(life, took, "2GiB");
-
-        self.step(life, Step::NodeExpand);
-        let grown = self
-            .calls
-            .node_expand(&life.volume, &life.target, &life.staging, BYTES.1)
-            .await;
-        match grown {
-            Err(Trouble::Call { status, .. })
-                if life.kind == Kind::Ext4
-                    && status.code() == Code::FailedPrecondition
-                    && proof::lacks_sys_resource()? =>
-            {
-                let label = life.step.label(life.kind);
-                self.refused(life, label, "not supported here", status.message());
-                Ok(())
-            }
-            Err(other) => Err(other),
-            Ok((_bytes, took)) => {
-                let after = proof::size(life.kind, &life.target)?;
-                let (reported, _) = self.stats(life).await?;
-                // A filesystem uses some of the device itself, so "twice" is not exact.
-                if after < before / 2 * 3 || reported != after {
-                    let text =
-                        format!("{before} bytes before, {after} after, stats report {reported}");
-                    return Err(Trouble::Untrue(format!("did not grow: {text}")));
-                }
-                let (before, after) = (size::show(before), size::show(after));
-                self.done(
-                    life,
-                    took,
-                    &format!("{before} before, {after} now, while in use"),
-                );
-                Ok(())
-            }
-        }
-    }
-
     /// Unpublishes both targets and unstages; the volume stays attached.
     async fn pause(&mut self, life: &mut Life) -> Result<(), Trouble> {
         if !life.kind.is_block() {
@@ -275,7 +237,7 @@ impl Lives<'_> {
     }
 
     /// Stages again, which must not format, and compares the data.
-    async fn resume(&mut self, life: &mut Life) -> Result<(), Trouble> {
+    pub(crate) async fn resume(&mut self, life: &mut Life) -> Result<(), Trouble> {
         self.stage(life, Step::StageAgain, life.kind.found())
             .await?;
         self.publish(life).await?;
@@ -294,10 +256,13 @@ impl Lives<'_> {
         proof::nothing_is_left(self.demo_dir)?;
 
         self.detach(&mut life).await?;
+        self.delete(&mut life).await
+    }
 
-        self.step(&mut life, Step::Delete);
+    pub(crate) async fn delete(&mut self, life: &mut Life) -> Result<(), Trouble> {
+        self.step(life, Step::Delete);
         let ((), took) = self.calls.delete(&life.volume).await?;
-        self.done(&life, took, "");
+        self.done(life, took, "");
         Ok(())
     }
 
@@ -339,7 +304,7 @@ impl Lives<'_> {
         Ok(())
     }
 
-    async fn stats(&self, life: &Life) -> Result<(u64, Duration), Trouble> {
+    pub(crate) async fn stats(&self, life: &Life) -> Result<(u64, Duration), Trouble> {
         let call = self.calls.stats(&life.volume, &life.target, &life.staging);
         let (total, took) = call.await?;
         let negative = |_| Trouble::Untrue(format!("stats say {total} bytes"));
@@ -354,16 +319,18 @@ impl Lives<'_> {
     fn at(&mut self, scene: Scene, round: u32, step: Step) {
         let (name, label) = (scene.name(), step.label(scene.kind()));
         *self.now = match round {
-            0 => format!("{name}, single writer, {label}"),
+            0 => format!("{name}, {label}"),
             _ => format!("{name}, round {round} of {}, {label}", self.rounds),
         };
-        self.progress.now(self.now);
+        self.progress.draw(self.report, self.now, round <= 1);
     }
 
     /// Only the first round is shown step by step.
     pub(crate) fn done(&mut self, life: &Life, took: Duration, note: &str) {
         if life.round > 0 {
-            self.samples.add(life.scene, life.step, Who::Belay, took);
+            let (scene, step) = (life.scene, life.step);
+            self.report.samples.add(scene, step, Who::Belay, took);
+            self.report.set(scene, step, Cell::Done);
         }
         if life.round <= 1 {
             self.progress.step(life.step.label(life.kind), took, note);
@@ -371,11 +338,11 @@ impl Lives<'_> {
     }
 
     /// A step that was rightly refused: the meaning, and the driver's message.
-    pub(crate) fn refused(&self, life: &Life, label: &str, what: &str, words: &str) {
+    pub(crate) fn refused(&mut self, life: &Life, label: &str, what: &str, words: &str) {
         if life.round <= 1 {
             let line = format!("  {label:<20}{:>11}   {what}:", "-");
-            self.progress.line(&line);
-            self.progress.line(&format!("    {words}"));
+            self.progress.detail(&line);
+            self.progress.detail(&format!("    {words}"));
         }
     }
 }

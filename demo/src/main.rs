@@ -2,13 +2,16 @@
 //! filesystems, in separate namespaces. Three roles of one binary: the outer process that the user
 //! starts, the inner one in the namespaces, and the reaper that cleans up after both.
 
+mod after;
 mod agents;
 mod bare;
 mod calls;
 mod copies;
 mod demo_dir;
 mod failure;
+mod grow;
 mod inner;
+mod killed;
 mod kind;
 mod life;
 mod outer;
@@ -17,11 +20,13 @@ mod pattern;
 mod progress;
 mod proof;
 mod reaper;
+mod refusals;
+mod report;
 mod samples;
-mod scrape;
-mod single_writer;
+mod screen;
 mod summary;
 mod trouble;
+mod writer;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -39,7 +44,7 @@ Examples:
   sudo ROUNDS=20 belay-demo
   sudo KEEP=1 belay-demo      keeps the programs running, for manual calls
   sudo belay-demo --state-fs ext4      snapshots and clones without shared blocks
-  sudo belay-demo -o json >times.json  the tables as JSON; the steps go to stderr
+  sudo belay-demo -o json >times.json  the times as JSON; the screen goes to stderr
 
 It leaves nothing behind: it has its own mount and process namespaces, its own directory in
 TMPDIR, and a reaper that releases its loop devices even if the demo is killed.";
@@ -48,7 +53,7 @@ TMPDIR, and a reaper that releases its loop devices even if the demo is killed."
 #[derive(Parser)]
 #[command(name = "belay-demo", version, after_help = EXAMPLES)]
 struct DemoArgs {
-    /// Lifecycles per kind of volume; the table shows the median
+    /// Lifecycles per kind of volume; the times are medians
     #[arg(long, env = "ROUNDS", default_value_t = 5, value_name = "N",
           value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
@@ -64,6 +69,9 @@ struct DemoArgs {
     /// Filesystem of the controller's state directory
     #[arg(long, value_enum, value_name = "FILESYSTEM", default_value_t = StateFs::Xfs)]
     state_fs: StateFs,
+    /// Print every step and the programs' metrics
+    #[arg(long, short, env = "VERBOSE", value_parser = FalseyValueParser::new())]
+    verbose: bool,
     /// Output format of the times
     #[arg(long, short, value_enum, default_value_t = Output::Table)]
     output: Output,

@@ -14,7 +14,7 @@ use crate::failure::Failure;
 use crate::kind::StateFs;
 use crate::output::Output;
 use crate::progress::Progress;
-use crate::{DemoArgs, reaper};
+use crate::{DemoArgs, after, reaper};
 
 /// Tools for the demo's set-up and the agent's mkfs, with their Debian packages.
 const TOOLS: [(&str, &str); 5] = [
@@ -39,11 +39,16 @@ pub(crate) async fn run(args: &DemoArgs) -> Result<ExitCode, Failure> {
     // From here on a signal is an event; by default it would end this process.
     let mut interrupt = Interrupt::listen()?;
     let mut reaper = Reaper::start(args.state_fs).await?;
-    let progress = Progress::new(args.output);
+    let mut progress = Progress::new(args.output, args.verbose);
     let shown = show(args, &bin_dir, &mut reaper, &mut interrupt).await;
+    let demo_dir = reaper.demo_dir.clone();
     match (shown, reaper.finish().await) {
         (Ok(code), Ok(cleared)) => {
-            progress.line(&format!("\nCleaned up: {cleared}"));
+            let found = after::left(demo_dir.path(), &cleared)?;
+            progress.section("Left", &found);
+            if code == ExitCode::SUCCESS && !args.keep {
+                progress.section("Next", &after::next_steps());
+            }
             Ok(code)
         }
         (Err(failed), Ok(cleared)) => {
@@ -105,7 +110,7 @@ async fn show(
                 inner.kill().await?;
             }
             let code = if args.keep { ExitCode::SUCCESS } else { ExitCode::from(INTERRUPTED) };
-            Progress::new(args.output).line("\nEnding.");
+            Progress::new(args.output, args.verbose).line("\nEnding.");
             Ok(code)
         }
         status = reaper.child.wait() => {
@@ -157,6 +162,7 @@ fn start_inner(
         .args(matches!(args.output, Output::Json).then_some("--output=json"))
         .args(args.part.map(|part| format!("--part={}", part.name())))
         .args(args.keep.then_some("--keep"))
+        .args(args.verbose.then_some("--verbose"))
         .args(args.only.map(|kind| format!("--only={}", kind.name())))
         .stdin(Stdio::piped())
         .process_group(0)
@@ -247,11 +253,8 @@ impl Reaper {
             (None, false) => 0,
         };
         Ok(match count {
-            0 => "every volume's loop device was already released; disk and directory removed."
-                .to_owned(),
-            count => {
-                format!("{count} bound loop devices released; disk and directory removed.")
-            }
+            0 => "every volume's loop device was already released".to_owned(),
+            count => format!("{count} bound loop devices were released"),
         })
     }
 }

@@ -1,56 +1,159 @@
-//! The screen during the demo: permanent lines, and on a terminal one line that is overwritten.
+//! The demo's output: on a terminal a screen that is drawn in place, elsewhere plain lines, and
+//! with `--verbose` a line per step.
 
 use std::io::{self, IsTerminal, Write};
-use std::time::Duration;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
 
 use crate::output::Output;
+use crate::report::Report;
 use crate::samples;
+use crate::screen::{self, WIDTHS};
 
-/// The screen.
+/// Between two drawings that show no new tick.
+const DRAW_PAUSE: Duration = Duration::from_millis(100);
+
+/// The output.
 pub(crate) struct Progress {
-    terminal: bool,
-    /// Where the steps are printed; stdout may be JSON.
+    verbose: bool,
+    /// Whether the screen is drawn in place.
+    in_place: bool,
+    colour: bool,
+    /// Where the screen and the steps are printed; stdout may be JSON.
     to_stderr: bool,
+    /// Lines of the screen that are on the terminal now.
+    drawn: usize,
+    drawn_at: Option<Instant>,
 }
 
 impl Progress {
-    pub(crate) fn new(output: Output) -> Self {
+    pub(crate) fn new(output: Output, verbose: bool) -> Self {
         let to_stderr = matches!(output, Output::Json);
         let terminal = if to_stderr {
             io::stderr().is_terminal()
         } else {
             io::stdout().is_terminal()
         };
+        // https://no-color.org: set and not empty, whatever its value.
+        let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+        let capable = terminal && std::env::var_os("TERM").is_none_or(|term| term != "dumb");
         Self {
-            terminal,
+            verbose,
+            in_place: capable && !verbose,
+            colour: capable && !is_set("NO_COLOR"),
             to_stderr,
+            drawn: 0,
+            drawn_at: None,
         }
     }
 
     /// Prints a permanent line.
-    pub(crate) fn line(&self, text: &str) {
-        let clear = if self.terminal { "\r\x1b[2K" } else { "" };
-        self.write(&format!("{clear}{text}\n"));
+    pub(crate) fn line(&mut self, text: &str) {
+        self.drawn = 0;
+        self.write(&format!("{text}\n"));
     }
 
-    /// Prints a heading; bold on a terminal.
-    pub(crate) fn heading(&self, text: &str) {
-        if self.terminal {
-            self.line(&format!("\n\x1b[1m{text}\x1b[0m"));
-        } else {
-            self.line(&format!("\n{text}"));
+    /// Prints a line only with `--verbose`.
+    pub(crate) fn detail(&mut self, text: &str) {
+        if self.verbose {
+            self.line(text);
         }
     }
 
-    /// Prints a finished step, with its time and result.
-    pub(crate) fn step(&self, label: &str, took: Duration, note: &str) {
-        self.line(format!("  {label:<20}{:>11}   {note}", samples::show(took)).trim_end());
+    /// Prints a line about a part that is done, unless the screen shows it.
+    pub(crate) fn passed(&mut self, text: &str) {
+        if !self.in_place {
+            self.line(text);
+        }
     }
 
-    /// Shows the current step, until the next line.
-    pub(crate) fn now(&self, text: &str) {
-        if self.terminal {
-            self.write(&format!("\r\x1b[2K  {text} ..."));
+    /// Prints a heading with `--verbose`.
+    pub(crate) fn heading(&mut self, text: &str) {
+        if self.colour {
+            self.detail(&format!("\n\x1b[1m{text}\x1b[0m"));
+        } else {
+            self.detail(&format!("\n{text}"));
+        }
+    }
+
+    /// Prints a finished step, with its time and result, with `--verbose`.
+    pub(crate) fn step(&mut self, label: &str, took: Duration, note: &str) {
+        self.detail(format!("  {label:<20}{:>11}   {note}", samples::show(took)).trim_end());
+    }
+
+    /// Draws the screen in place, as far as it fits the terminal.
+    pub(crate) fn draw(&mut self, report: &Report, now: &str, is_new: bool) {
+        let is_due = self.drawn_at.is_none_or(|at| at.elapsed() > DRAW_PAUSE);
+        if !self.in_place || !(is_new || is_due) {
+            return;
+        }
+        let (width, height) = self.size();
+        let now = screen::section("Now", &[now.to_owned()]);
+        let mut lines = screen::render(report, width);
+        lines.truncate(height.saturating_sub(1 + now.len()));
+        lines.extend(now);
+        self.replace(&lines, width);
+        self.drawn_at = Some(Instant::now());
+    }
+
+    /// Leaves the complete screen.
+    pub(crate) fn finish(&mut self, report: &Report) {
+        let (width, _) = self.size();
+        let lines = screen::render(report, width);
+        if !self.in_place {
+            self.write("\n");
+        }
+        self.replace(&lines, width);
+        self.drawn = 0;
+    }
+
+    /// Prints a section below the screen.
+    pub(crate) fn section(&mut self, label: &str, lines: &[String]) {
+        let (width, _) = self.size();
+        self.replace(&screen::section(label, lines), width);
+        self.drawn = 0;
+    }
+
+    /// Writes lines over those that were drawn before.
+    fn replace(&mut self, lines: &[String], width: usize) {
+        let mut text = match self.drawn {
+            0 => String::new(),
+            drawn => format!("\x1b[{drawn}A"),
+        };
+        for line in lines {
+            let line = screen::fit(line, width);
+            // Before the text: after a full line, it would erase its last character.
+            text.push_str(if self.in_place { "\x1b[2K" } else { "" });
+            text.push_str(&if self.colour {
+                screen::paint(&line)
+            } else {
+                line
+            });
+            text.push('\n');
+        }
+        if self.drawn > lines.len() {
+            text.push_str("\x1b[J");
+        }
+        self.write(&text);
+        self.drawn = lines.len();
+    }
+
+    /// Columns and rows of the terminal. Elsewhere COLUMNS counts, if it is exported.
+    fn size(&self) -> (usize, usize) {
+        let stdout = io::stdout();
+        let stderr = io::stderr();
+        let out = if self.to_stderr {
+            stderr.as_fd()
+        } else {
+            stdout.as_fd()
+        };
+        match rustix::termios::tcgetwinsize(out) {
+            Ok(size) if size.ws_col > 0 => (size.ws_col.into(), size.ws_row.max(2).into()),
+            _ => {
+                let columns = std::env::var("COLUMNS").ok();
+                let columns = columns.and_then(|text| text.parse().ok());
+                (columns.unwrap_or(WIDTHS.0), 24)
+            }
         }
     }
 

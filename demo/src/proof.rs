@@ -39,7 +39,7 @@ pub(crate) fn data_path(kind: Kind, target: &Path) -> PathBuf {
 /// A system call fails.
 pub(crate) fn write(kind: Kind, target: &Path, seed: u64) -> Result<Duration, Trouble> {
     let path = data_path(kind, target);
-    let mut buffer = Aligned::new();
+    let mut buffer = Aligned::new(DATA_BYTES);
     pattern::fill(buffer.bytes(), seed);
     let started = Instant::now();
     open(
@@ -61,7 +61,7 @@ pub(crate) fn write(kind: Kind, target: &Path, seed: u64) -> Result<Duration, Tr
 /// A system call fails, or a byte differs.
 pub(crate) fn compare(kind: Kind, target: &Path, seed: u64) -> Result<Duration, Trouble> {
     let path = data_path(kind, target);
-    let mut buffer = Aligned::new();
+    let mut buffer = Aligned::new(DATA_BYTES);
     let started = Instant::now();
     open(kind, &path, OpenOptions::new().read(true))
         .and_then(|mut file| file.read_exact(buffer.bytes()))
@@ -80,7 +80,7 @@ pub(crate) fn compare(kind: Kind, target: &Path, seed: u64) -> Result<Duration, 
 }
 
 /// A device is read and written past the page cache, so that the data comes from the device.
-fn open(kind: Kind, path: &Path, options: &mut OpenOptions) -> std::io::Result<File> {
+pub(crate) fn open(kind: Kind, path: &Path, options: &mut OpenOptions) -> std::io::Result<File> {
     let flags = if kind.is_block() {
         OFlags::DIRECT
     } else {
@@ -190,20 +190,21 @@ fn has_capability(status: &str, bit: u32) -> bool {
 }
 
 /// A buffer for O_DIRECT.
-struct Aligned {
+pub(crate) struct Aligned {
     memory: Vec<u8>,
     start: usize,
+    len: usize,
 }
 
 impl Aligned {
-    fn new() -> Self {
-        let memory = vec![0; DATA_BYTES + ALIGNMENT];
+    pub(crate) fn new(len: usize) -> Self {
+        let memory = vec![0; len + ALIGNMENT];
         let start = memory.as_ptr().align_offset(ALIGNMENT);
-        Self { memory, start }
+        Self { memory, start, len }
     }
 
-    fn bytes(&mut self) -> &mut [u8] {
-        &mut self.memory[self.start..self.start + DATA_BYTES]
+    pub(crate) fn bytes(&mut self) -> &mut [u8] {
+        &mut self.memory[self.start..self.start + self.len]
     }
 }
 

@@ -120,7 +120,7 @@ impl Step {
             (Self::Attach | Self::Detach, _) => "make a record of 4KiB durable",
             (Self::StageBlank, false) => "mkfs alone + mount",
             (Self::StageAgain | Self::StageClone, false) => "fsopen .. move_mount",
-            (Self::Publish, _) => "open_tree + move_mount",
+            (Self::Publish, _) => "mkdir, open_tree, move_mount, mount",
             (Self::PublishReadOnly, _) => "the same + remount read-only",
             (Self::Write | Self::Overwrite | Self::Read | Self::ReadOld | Self::ReadNew, _) => {
                 "the same on a bare device"
@@ -130,8 +130,8 @@ impl Step {
             (Self::Stats, false) => "statfs",
             (Self::Stats, true) => "open + lseek",
             (Self::ControllerExpand, _) => "truncate, fsync",
-            (Self::Unpublish, _) => "umount2 of the bind",
-            (Self::Unstage, false) => "umount2 of the filesystem",
+            (Self::Unpublish, _) => "umount2 of the bind, rmdir",
+            (Self::Unstage, false) => "umount2, which frees the device",
             (Self::Delete | Self::DeleteSnapshot, _) => "unlink, fsync the directory",
         })
     }
@@ -175,6 +175,16 @@ impl Samples {
         median(self.times.get(&(scene, step, who))?)
     }
 
+    /// The 25th percentile of a step, which benches/BUDGET.md compares.
+    pub(crate) fn p25(&self, scene: Scene, step: Step, who: Who) -> Option<Duration> {
+        nth(self.times.get(&(scene, step, who))?, 4)
+    }
+
+    /// The 25th percentile of an empty call.
+    pub(crate) fn empty_call_p25(&self) -> Option<Duration> {
+        nth(&self.empty_calls, 4)
+    }
+
     /// The scenes so far, in order.
     pub(crate) fn scenes(&self) -> BTreeSet<Scene> {
         self.times.keys().map(|(scene, ..)| *scene).collect()
@@ -188,9 +198,14 @@ impl Samples {
 
 /// The lower median: a time that really occurred (nearest rank).
 pub(crate) fn median(times: &[Duration]) -> Option<Duration> {
+    nth(times, 2)
+}
+
+/// The time that one in `part` of all does not exceed.
+fn nth(times: &[Duration], part: usize) -> Option<Duration> {
     let mut sorted = times.to_vec();
     sorted.sort_unstable();
-    sorted.get(sorted.len().checked_sub(1)? / 2).copied()
+    sorted.get(sorted.len().checked_sub(1)? / part).copied()
 }
 
 /// Formats a time in a suitable unit.
@@ -203,6 +218,23 @@ pub(crate) fn show(time: Duration) -> String {
         1_000..1_000_000 => format!("{}.{:02} ms", us / 1_000, us % 1_000 / 10),
         _ => format!("{}.{:02} s", us / 1_000_000, us % 1_000_000 / 10_000),
     }
+}
+
+/// Formats a time in at most six characters.
+pub(crate) fn show_short(time: Duration) -> String {
+    let us = time.as_micros();
+    match us {
+        0..1_000 => format!("{us}µs"),
+        1_000..10_000 => format!("{}.{}ms", us / 1_000, us % 1_000 / 100),
+        10_000..1_000_000 => format!("{}ms", us / 1_000),
+        _ => format!("{}.{}s", us / 1_000_000, us % 1_000_000 / 100_000),
+    }
+}
+
+/// `whole / part` with one decimal.
+pub(crate) fn ratio(whole: Duration, part: Duration) -> String {
+    let tenths = whole.as_nanos() * 10 / part.as_nanos().max(1);
+    format!("{}.{}", tenths / 10, tenths % 10)
 }
 
 #[cfg(test)]
@@ -244,7 +276,18 @@ mod tests {
             (1_500_000, "1.50 s"),
         ] {
             assert_eq!(show(Duration::from_micros(us)), text);
+            assert!(show_short(Duration::from_micros(us)).chars().count() <= 6);
         }
+        assert_eq!(show_short(Duration::from_micros(1_960)), "1.9ms");
+    }
+
+    #[test]
+    fn the_ratio_has_one_decimal_and_survives_a_zero() {
+        let us = Duration::from_micros;
+        for (whole, part, text) in [(15, 10, "1.5"), (5, 10, "0.5"), (200, 1, "200.0")] {
+            assert_eq!(ratio(us(whole), us(part)), text);
+        }
+        assert_eq!(ratio(us(1), us(0)), "1000.0");
     }
 
     #[test]

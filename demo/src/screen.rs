@@ -1,0 +1,352 @@
+//! The demo's one screen, as lines of text for a width. Knows no terminal and no colours, except
+//! for `paint`.
+
+use std::time::Duration;
+
+use crate::kind::{Kind, Scene};
+use crate::report::{Cell, Report, Topic};
+use crate::samples::{Step, Who, ratio, show, show_short};
+
+/// The widths between which the screen is laid out.
+pub(crate) const WIDTHS: (usize, usize) = (80, 120);
+
+/// The columns of the matrix, in the order of a lifecycle.
+const COLUMNS: [(&str, Step); 14] = [
+    ("create", Step::Create),
+    ("attach", Step::Attach),
+    ("stage", Step::StageBlank),
+    ("publish", Step::Publish),
+    ("write", Step::Write),
+    ("stats", Step::Stats),
+    ("read-only", Step::PublishReadOnly),
+    ("grow", Step::NodeExpand),
+    ("unpublish", Step::Unpublish),
+    ("unstage", Step::Unstage),
+    ("restage", Step::StageAgain),
+    ("compare", Step::Read),
+    ("detach", Step::Detach),
+    ("delete", Step::Delete),
+];
+/// Width of the names at the left.
+const LABEL: usize = 9;
+/// Width of a column of the matrix, and of one with times.
+const COLUMN: (usize, usize) = (5, 8);
+
+/// The calls shown as bars, for a volume that is formatted already.
+const BARS: [(&str, Step); 4] = [
+    ("stage", Step::StageAgain),
+    ("publish", Step::Publish),
+    ("unpublish", Step::Unpublish),
+    ("unstage", Step::Unstage),
+];
+/// How many kinds have bars; all are in the JSON output.
+const BARS_KINDS_MAX: usize = 2;
+/// The bare system calls, a Probe on the same kind of connection, and the rest.
+const MARKS: [char; 3] = ['█', '▒', '░'];
+
+/// The whole screen.
+pub(crate) fn render(report: &Report, width: usize) -> Vec<String> {
+    let width = width.clamp(WIDTHS.0, WIDTHS.1);
+    let mut lines = vec![format!(
+        "Belay {}: volumes on loop devices, state directory on {}, rounds: {}",
+        env!("CARGO_PKG_VERSION"),
+        report.state_fs.name(),
+        report.rounds
+    )];
+    lines.extend(matrix(report, width));
+    for topic in [Topic::Copies, Topic::Refused, Topic::Killed] {
+        let ticked: Vec<_> = report.facts(topic).iter().map(ticked).collect();
+        lines.extend(section(topic.label(), &ticked));
+    }
+    lines.extend(bars(report, width));
+    lines.extend(section(Topic::Weight.label(), &report.facts(Topic::Weight)));
+    lines.iter().map(|line| fit(line, width)).collect()
+}
+
+/// A fact is the result of a check, unless it continues the previous line.
+fn ticked(text: &String) -> String {
+    match text.strip_prefix(' ') {
+        Some(more) => format!("  {more}"),
+        None => format!("✓ {text}"),
+    }
+}
+
+/// An empty line, and lines with a name at the left of the first; nothing without lines.
+pub(crate) fn section(label: &str, lines: &[String]) -> Vec<String> {
+    let names = std::iter::once(label).chain(std::iter::repeat(""));
+    let named = names.zip(lines);
+    let mut section: Vec<String> = named
+        .map(|(name, line)| format!("{name:<LABEL$}{line}"))
+        .collect();
+    if !section.is_empty() {
+        section.insert(0, String::new());
+    }
+    section
+}
+
+/// Kinds of volume by steps. The names of the columns are wider than the columns, so they take
+/// turns in two lines.
+fn matrix(report: &Report, width: usize) -> Vec<String> {
+    if report.kinds.is_empty() {
+        return Vec::new();
+    }
+    let (narrow, wide) = COLUMN;
+    let has_times = LABEL + COLUMNS.len() * wide <= width + 1;
+    let column = if has_times { wide } else { narrow };
+    let label = LABEL - 2;
+    let mut lines = vec![String::new()];
+    for first in [0, 1] {
+        let offset = " ".repeat(label + first * column);
+        let names = COLUMNS.iter().skip(first).step_by(2);
+        let names = names.map(|(name, _)| format!("{name:<0$}", 2 * column));
+        lines.push(format!("{offset}{}", names.collect::<String>()));
+    }
+    for &kind in &report.kinds {
+        let cells = COLUMNS.iter().map(|&(_, step)| {
+            let time = report.samples.p50(Scene::Life(kind), step, Who::Belay);
+            let time = time.filter(|_| has_times).map(show_short);
+            let mark = match report.cell(kind, step) {
+                Some(Cell::Done) => format!("✓ {}", time.unwrap_or_default()),
+                Some(Cell::Refused) => "-".to_owned(),
+                None if kind.is_block() && step == Step::PublishReadOnly => String::new(),
+                None => "·".to_owned(),
+            };
+            format!("{mark:<column$}")
+        });
+        let name = kind.name();
+        lines.push(format!("{name:<label$}{}", cells.collect::<String>()));
+    }
+    if report.has_refused_steps() {
+        let why = "growing a mounted ext4 needs CAP_SYS_RESOURCE, not available here";
+        lines.push(format!("{:label$}- {why}", ""));
+    }
+    lines
+}
+
+/// Where the time of a call goes, with the ratio to the floor of benches/BUDGET.md.
+fn bars(report: &Report, width: usize) -> Vec<String> {
+    let samples = &report.samples;
+    let Some(probe) = samples.empty_call_p25() else {
+        return Vec::new();
+    };
+    let [kernel, grpc, belay] = MARKS;
+    let legend = format!("{kernel} kernel  {grpc} gRPC, both ends (Probe)  {belay} Belay");
+    let head = format!("p25, floor = {kernel} + {grpc}");
+    let gap = width - LABEL - legend.chars().count() - head.chars().count();
+    let mut lines = vec![format!("{legend}{:gap$}{head}", "")];
+    let of = |kind: Kind, step| {
+        let p25 = |who| samples.p25(Scene::Life(kind), step, who);
+        // The kernel's part of a raw stage is ioctls, which are not measured alone.
+        let is_whole = !kind.is_block() || matches!(step, Step::Publish | Step::Unpublish);
+        p25(Who::Belay).zip(p25(Who::Kernel)).filter(|_| is_whole)
+    };
+    let mut is_noisy = false;
+    for &kind in report.kinds.iter().take(BARS_KINDS_MAX) {
+        for (name, step) in BARS {
+            let Some((belay, kernel)) = of(kind, step) else {
+                continue;
+            };
+            let call = format!("{} {name}", kind.name());
+            let left = format!("{call:<15} {:>9}  ", show(belay));
+            let right = format!("  {:>5} × floor", ratio(belay, kernel + probe));
+            is_noisy |= belay < kernel + probe;
+            let cells = width - LABEL - left.chars().count() - right.chars().count();
+            lines.push(format!(
+                "{left}{}{right}",
+                bar(belay, [kernel, probe], cells)
+            ));
+        }
+    }
+    if is_noisy {
+        let why = "below 1.0, the disk or other processes slowed the bare calls";
+        lines.push(why.to_owned());
+    }
+    // Without a single bar, there is nothing to explain.
+    if lines.len() == 1 {
+        return Vec::new();
+    }
+    section("Time", &lines)
+}
+
+/// `whole` as a bar: each part with its mark, and the rest with the last.
+fn bar(whole: Duration, parts: [Duration; 2], cells: usize) -> String {
+    let whole = whole.as_nanos().max(1);
+    let mut text = String::new();
+    let (mut sum, mut drawn) = (0, 0);
+    for (part, mark) in parts.iter().zip(MARKS) {
+        sum += part.as_nanos();
+        let end = (sum.min(whole) * cells as u128 + whole / 2) / whole;
+        let end = usize::try_from(end).unwrap_or(cells);
+        text.extend((drawn..end).map(|_| mark));
+        drawn = end;
+    }
+    text.extend((drawn..cells).map(|_| MARKS[2]));
+    text
+}
+
+/// Cuts a line that is too long, so that a terminal never wraps it.
+pub(crate) fn fit(line: &str, width: usize) -> String {
+    let line = line.trim_end();
+    if line.chars().count() <= width {
+        return line.to_owned();
+    }
+    let kept: String = line.chars().take(width.saturating_sub(1)).collect();
+    format!("{kept}…")
+}
+
+/// Adds colours: names of sections bold, ticks green, and the parts of bars.
+pub(crate) fn paint(line: &str) -> String {
+    let (name, rest) = match line.find("  ") {
+        Some(end) if line.starts_with(char::is_uppercase) => line.split_at(end),
+        None if line.starts_with(char::is_uppercase) => (line, ""),
+        _ => ("", line),
+    };
+    let mut text = match name {
+        "" => String::new(),
+        name => format!("\x1b[1m{name}\x1b[0m"),
+    };
+    let mut current = "";
+    for c in rest.chars() {
+        let colour = match c {
+            '✓' => "\x1b[32m",
+            '█' => "\x1b[34m",
+            '▒' => "\x1b[36m",
+            '░' => "\x1b[33m",
+            _ => "",
+        };
+        if colour != current {
+            text.push_str(if colour.is_empty() { "\x1b[0m" } else { colour });
+            current = colour;
+        }
+        text.push(c);
+    }
+    if !current.is_empty() {
+        text.push_str("\x1b[0m");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kind::StateFs;
+
+    const KINDS: [Kind; 4] = [Kind::Ext4, Kind::Xfs, Kind::Btrfs, Kind::Block];
+
+    /// Everything that the screen can show, with long numbers.
+    fn full() -> Report {
+        let mut report = Report::new(1_000, StateFs::Xfs, &KINDS);
+        for (kind, (_, step)) in KINDS.iter().flat_map(|k| COLUMNS.map(|c| (*k, c))) {
+            let scene = Scene::Life(kind);
+            report.set(scene, step, Cell::Done);
+            let us = Duration::from_micros;
+            report.samples.add(scene, step, Who::Belay, us(999_999));
+            let kernel = us(if step == Step::Unstage {
+                999_999
+            } else {
+                499_999
+            });
+            report.samples.add(scene, step, Who::Kernel, kernel);
+        }
+        report.set(Scene::Life(Kind::Ext4), Step::NodeExpand, Cell::Refused);
+        report.samples.add_empty_call(Duration::from_millis(250));
+        for topic in [Topic::Copies, Topic::Refused, Topic::Killed, Topic::Weight] {
+            report.fact(topic, "a fact".to_owned());
+            report.fact(topic, format!(" {}", "long ".repeat(40)));
+        }
+        report
+    }
+
+    fn widest(lines: &[String]) -> usize {
+        lines.iter().map(|l| l.chars().count()).max().unwrap_or(0)
+    }
+
+    #[test]
+    fn no_line_is_wider_than_the_screen_and_the_bars_fill_it() {
+        for width in [80, 81, 100, 119, 120] {
+            let lines = render(&full(), width);
+            assert_eq!(widest(&lines), width);
+            let bar = lines.iter().find(|line| line.contains("ext4 stage"));
+            assert_eq!(bar.unwrap().chars().count(), width);
+        }
+        assert_eq!(widest(&render(&full(), 40)), 80, "cut by `fit` later");
+        assert_eq!(widest(&render(&full(), 300)), 120);
+    }
+
+    #[test]
+    fn the_ticks_are_below_the_names_of_their_columns() {
+        for width in [80, 120] {
+            let lines = render(&full(), width);
+            let heads: Vec<Vec<char>> = lines[2..4].iter().map(|l| l.chars().collect()).collect();
+            let row = lines.iter().find(|line| line.starts_with("xfs")).unwrap();
+            let marks = row.chars().enumerate().filter(|(_, c)| *c == '✓');
+            let marks: Vec<usize> = marks.map(|(at, _)| at).collect();
+            assert_eq!(marks.len(), COLUMNS.len());
+            for (nth, (at, (name, _))) in marks.into_iter().zip(COLUMNS).enumerate() {
+                let head: String = heads[nth % 2][at..].iter().collect();
+                assert!(head.starts_with(name), "{name} at {at} of {width}: {head}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_matrix_shows_what_is_open_what_is_done_and_what_is_refused() {
+        let report = Report::new(1, StateFs::Xfs, &[Kind::Block]);
+        let open = render(&report, 80);
+        assert_eq!(open.last().unwrap().matches('·').count(), COLUMNS.len() - 1);
+        let lines = render(&full(), 120);
+        assert!(
+            lines[4].contains("✓ 999ms") && lines[4].contains("-  "),
+            "{}",
+            lines[4]
+        );
+        assert!(lines[8].contains("CAP_SYS_RESOURCE"), "{lines:?}");
+    }
+
+    #[test]
+    fn the_summary_has_at_most_forty_lines() {
+        let mut lines = render(&full(), 80);
+        // Below it: what is left, and the next steps.
+        let below = [vec![String::new(); 4], crate::after::next_steps()];
+        lines.extend(below.concat());
+        assert_eq!(lines.len(), 40, "{lines:#?}");
+    }
+
+    #[test]
+    fn a_bar_shows_the_shares_and_is_always_full() {
+        let ns = Duration::from_nanos;
+        for (whole, parts, lengths) in [
+            (240, [60, 60], [6, 6, 12]),
+            (240, [0, 0], [0, 0, 24]),
+            (240, [500, 100], [24, 0, 0]),
+            (240, [120, 240], [12, 12, 0]),
+            (0, [1, 1], [24, 0, 0]),
+        ] {
+            let text = bar(ns(whole), parts.map(ns), 24);
+            let found = MARKS.map(|mark| text.chars().filter(|c| *c == mark).count());
+            assert_eq!(found, lengths, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_ratio_is_to_the_floor_of_the_budget() {
+        // 999,999 of 499,999 and 250,000 us.
+        let lines = render(&full(), 80);
+        let bar = lines.iter().find(|line| line.contains("ext4 stage"));
+        assert!(bar.unwrap().ends_with("1.3 × floor"), "{bar:?}");
+    }
+
+    #[test]
+    fn colours_change_nothing_but_the_colour() {
+        for line in render(&full(), 80) {
+            let mut plain = String::new();
+            for (nth, part) in paint(&line).split('\x1b').enumerate() {
+                let text = part.split_once('m').filter(|_| nth > 0);
+                plain.push_str(text.map_or(part, |(_, text)| text));
+            }
+            assert_eq!(plain, line);
+        }
+        assert!(paint("Time     x").starts_with("\x1b[1mTime\x1b[0m "));
+        assert!(!paint("ext4   x").contains('\x1b'));
+    }
+}
