@@ -260,6 +260,23 @@ mod tests {
         }
     }
 
+    /// The offsets in figures, on a device of 1 TiB and 512 bytes, as the documents of the formats
+    /// have them.
+    #[test]
+    fn the_offsets_are_these() {
+        let bytes = (1 << 40) + 512;
+        let line = |row: &Signature| {
+            let places = row.at.iter().filter_map(|place| place.on(bytes));
+            let places: Vec<_> = places.map(|at| at.to_string()).collect();
+            format!("{}: {}", row.name, places.join(" "))
+        };
+        let expected = include_str!("offsets.txt");
+        for (row, expected) in TABLE.iter().zip(expected.lines()) {
+            assert_eq!(line(row), expected);
+        }
+        assert_eq!(expected.lines().count(), TABLE.len());
+    }
+
     #[test]
     fn short_magic_numbers_are_weak_or_checked() {
         for row in TABLE.iter().filter(|row| row.magic.len() < 4) {
