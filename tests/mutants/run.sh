@@ -61,6 +61,22 @@ mutate() {
     case $code in 0 | 2 | 3) ;; *) give_up "cargo mutants ended with $code" ;; esac
 }
 
+# sample: of the faults in the input, those that the seed selects. Each is selected by its text
+# without its line, so that the next commit's sample is the same but for what the commit changed.
+sample() {
+    awk -v seed="$SEED" '
+        BEGIN { for (i = 1; i < 256; i++) code[sprintf("%c", i)] = i }
+        {
+            text = seed $0 "  "
+            sub(/:[0-9]+:[0-9]+:/, ":", text)
+            # Park and Miller: multiplications modulo a prime.
+            hash = 1
+            for (i = 1; i <= length(text); i++)
+                hash = (hash * 69621 + code[substr(text, i, 1)]) % 2147483647
+            printf "%d\t%s\n", hash, $0
+        }' | sort -n | head -n "$SAMPLE" | cut -f 2-
+}
+
 # exactly: each line of the input as a regular expression that matches it alone.
 exactly() {
     sed -e 's/[][\\.*^$+?(){}|/-]/\\&/g' -e 's/.*/--re\n^&$/'
@@ -123,9 +139,8 @@ triple=$(rustc -vV | sed -n 's/^host: //p' | tr 'a-z-' 'A-Z_')
 mapfile -t options < <(files)
 options+=(--dir "$tree" --config "$here/accepted.toml")
 all=$(cargo mutants "${options[@]}" --list | wc -l)
-shards=$(((all + SAMPLE - 1) / SAMPLE))
-printf 'mutants: one of %d faults of %d, seed %d\n' "$shards" "$all" "$SEED"
-mutate unit "$here/unprivileged.sh" --shard $((SEED % shards))/"$shards" --sharding round-robin \
-    -- --lib
+mapfile -t sample < <(cargo mutants "${options[@]}" --list | sample | exactly)
+printf 'mutants: %d faults of %d, seed %d\n' $((${#sample[@]} / 2)) "$all" "$SEED"
+mutate unit "$here/unprivileged.sh" "${sample[@]}" -- --lib
 [ "${1:-}" = --unit ] || in_mounts
 report

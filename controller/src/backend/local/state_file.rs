@@ -120,3 +120,17 @@ fn replaced(path: &Path) -> Failure {
     );
     failure.may_be_running()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_could_not_be_written_to_disk_are_not_said_to_be() {
+        let missing = tempfile::tempdir().unwrap().path().join("missing");
+        let failure = sync_names(&missing).unwrap_err();
+        assert_eq!(failure.kind, Kind::Unreachable);
+        let named = format!("open {}: ENOENT", missing.display());
+        assert!(failure.message.contains(&named), "{failure}");
+    }
+}

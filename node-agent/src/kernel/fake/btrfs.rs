@@ -12,6 +12,31 @@ const MAGIC: &[u8; 8] = b"_BHRfS_M";
 const MAGIC_UNFINISHED: &[u8; 8] = b"!BHRfS_M";
 const SIZE_AT: usize = 0xd1;
 
+/// Features that are newer than Linux 5.14.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Features {
+    pub(crate) compat_ro: u64,
+    pub(crate) incompat: u64,
+}
+
+impl Features {
+    /// Those that remain if mkfs is told to leave out the ones with `^` before their names.
+    pub(super) fn without(self, args: &[String]) -> Self {
+        let all = args.iter().flat_map(|arg| arg.split(','));
+        all.fold(self, |left, name| match name {
+            "^block-group-tree" => Self {
+                compat_ro: left.compat_ro & !0x8,
+                ..left
+            },
+            "^raid-stripe-tree" => Self {
+                incompat: left.incompat & !0x4000,
+                ..left
+            },
+            _ => left,
+        })
+    }
+}
+
 /// The number of blocks, if the superblock is valid and mkfs completed.
 pub(super) fn blocks(contents: &Sparse) -> Option<u64> {
     let mut block = [0; BYTES];
@@ -44,6 +69,18 @@ pub(super) fn write(contents: &mut Sparse, blocks: u64, in_progress: bool) {
         (SIZE_AT, blocks * BLOCK_BYTES),
     ] {
         block[at..at + 8].copy_from_slice(&u64::to_le_bytes(value));
+    }
+    seal(&mut block);
+    contents.write(AT, &block);
+}
+
+/// Turns on more features: bits of `compat_ro_flags` and of `incompat_flags`.
+pub(super) fn enable(contents: &mut Sparse, features: Features) {
+    let mut block = [0; BYTES];
+    contents.read(AT, &mut block);
+    for (at, bits) in [(0xb4, features.compat_ro), (0xbc, features.incompat)] {
+        let old = u64::from_le_bytes(block[at..at + 8].try_into().unwrap());
+        block[at..at + 8].copy_from_slice(&u64::to_le_bytes(old | bits));
     }
     seal(&mut block);
     contents.write(AT, &block);

@@ -24,6 +24,14 @@ const STEPS: [(&str, Step); 4] = [
     ("superblock", Step::Superblock),
 ];
 
+/// The filesystem that is made.
+#[derive(Clone, Copy)]
+struct Made {
+    fs_type: &'static str,
+    uuid: [u8; 16],
+    features: btrfs::Features,
+}
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Step {
     Wipe,
@@ -72,10 +80,14 @@ pub(super) fn run(fake: &Fake, child: &Child<'_, Fd>) -> Result<ChildEnd> {
         Ok(own) => own,
         Err(error) => return Ok(end(1, error.to_string())),
     };
-    let uuid = uuid_in(&child.args);
+    let made = Made {
+        fs_type,
+        uuid: uuid_in(&child.args),
+        features: fake.machine.lock().btrfs_features.without(&child.args),
+    };
     for (what, step) in STEPS {
         let written = fake.call("mkfs write", what, &[], |state| {
-            state.mkfs_step(own.id, fs_type, step, uuid)
+            state.mkfs_step(own.id, made, step)
         });
         if let Err(error) = written {
             return Ok(end(1, error.to_string()));
@@ -110,7 +122,12 @@ pub(super) fn is_whole(contents: &Sparse, fs_type: &str) -> bool {
 impl State {
     /// As traced with the real tools: through the device's cache; except for xfs, everything is
     /// synced before the superblock becomes valid. The agent does not rely on their final sync.
-    fn mkfs_step(&mut self, device: u64, fs_type: &str, step: Step, uuid: [u8; 16]) -> Answer<()> {
+    fn mkfs_step(&mut self, device: u64, made: Made, step: Step) -> Answer<()> {
+        let Made {
+            fs_type,
+            uuid,
+            features,
+        } = made;
         let binding = self.binding(device)?.ok_or(Errno::NXIO)?;
         let (ino, blocks) = (binding.ino, binding.bytes / BLOCK_BYTES);
         let file = self.file(ino)?;
@@ -133,7 +150,10 @@ impl State {
             (Step::Tables, _) => Box::new(|to| fill(to, TABLES_AT)),
             (Step::Journal, _) => Box::new(|to| fill(to, JOURNAL_AT)),
             (Step::Superblock, "xfs") => Box::new(move |to| xfs::write(to, blocks, uuid, false)),
-            (Step::Superblock, "btrfs") => Box::new(move |to| btrfs::write(to, blocks, false)),
+            (Step::Superblock, "btrfs") => Box::new(move |to| {
+                btrfs::write(to, blocks, false);
+                btrfs::enable(to, features);
+            }),
             (Step::Superblock, _) => Box::new(move |to| ext4::write(to, blocks)),
         };
         self.write_cached(number, 0..u64::MAX, change);

@@ -33,6 +33,7 @@ use rustix::io::Errno;
 use tokio::sync::watch;
 
 use super::{Error, Result};
+pub(crate) use btrfs::Features;
 pub(crate) use disks::Plug;
 pub(crate) use picture::{Holds, Picture};
 pub(crate) use power::Survives;

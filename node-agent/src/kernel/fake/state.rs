@@ -47,6 +47,8 @@ pub(super) struct State {
     pub(super) has_fixed_dev: bool,
     /// As before Linux 5.15, for disks that are plugged in from now on.
     pub(super) has_no_diskseq: bool,
+    /// What mkfs.btrfs turns on by default.
+    pub(super) btrfs_features: super::btrfs::Features,
     numbers: u64,
 }
 
@@ -184,6 +186,7 @@ impl State {
             has_cold_names: false,
             has_fixed_dev: false,
             has_no_diskseq: false,
+            btrfs_features: super::btrfs::Features::default(),
             numbers: 0,
         };
         let root = state.make_superblock("ext4", Dev { major: 8, minor: 1 }, None);

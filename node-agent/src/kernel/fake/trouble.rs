@@ -4,6 +4,7 @@ use std::path::Path;
 
 use rustix::io::Errno;
 
+use super::btrfs::Features;
 use super::disks::DISKS;
 use super::state::{Answer, Object, State};
 use super::{Fake, Machine};
@@ -52,6 +53,11 @@ impl Machine {
     /// From now on disks that are plugged in have no sequence number.
     pub(crate) fn count_no_disks(&self) {
         self.lock().has_no_diskseq = true;
+    }
+
+    /// From now on mkfs.btrfs is of a release that turns on these features by default.
+    pub(crate) fn renew_btrfs(&self, features: Features) {
+        self.lock().btrfs_features = features;
     }
 
     /// Mounts a tmpfs over a directory.

@@ -4,12 +4,16 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
 use super::bench::World;
 use crate::kernel::linux::Linux;
 use crate::kernel::linux::real::in_own_namespace;
+
+/// Much longer than udevd looks at a device.
+const DETACHED_AFTER: Duration = Duration::from_secs(20);
 
 pub(super) struct Real {
     dir: TempDir,
@@ -76,16 +80,33 @@ impl World for Real {
             .filter(|line| line.contains(base))
             .map(str::to_owned)
             .collect();
-        for device in std::fs::read_dir("/sys/block").unwrap() {
-            let backing = device.unwrap().path().join("loop/backing_file");
-            let file = std::fs::read_to_string(backing).unwrap_or_default();
-            if file.starts_with(base) {
-                left.push(format!("loop of {file}"));
-            }
-        }
+        left.extend(devices(base));
         for pod in std::fs::read_dir(self.base().join("pods")).unwrap() {
             left.push(pod.unwrap().path().display().to_string());
         }
         left
+    }
+}
+
+/// Loop devices of files beneath `base`. A device that is to detach itself does so when the last
+/// program has closed it, and udevd looks at each device for a moment: such ones are waited for.
+fn devices(base: &str) -> Vec<String> {
+    let since = Instant::now();
+    loop {
+        let mut left = Vec::new();
+        let mut detaching = false;
+        for device in std::fs::read_dir("/sys/block").unwrap() {
+            let device = device.unwrap().path().join("loop");
+            let attribute = |name| std::fs::read_to_string(device.join(name)).unwrap_or_default();
+            let file = attribute("backing_file");
+            if file.starts_with(base) {
+                left.push(format!("loop of {file}"));
+                detaching |= attribute("autoclear") == "1\n";
+            }
+        }
+        if !detaching || since.elapsed() > DETACHED_AFTER {
+            return left;
+        }
+        std::thread::sleep(Duration::from_millis(5));
     }
 }

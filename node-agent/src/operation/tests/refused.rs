@@ -7,7 +7,7 @@ use super::simulated::{Media, Simulated};
 use super::suite::{all_ok, nothing_left};
 use super::sweep::{KEPT, bind};
 use crate::kernel::Kernel as _;
-use crate::kernel::fake::{Call, Fake, Fault};
+use crate::kernel::fake::{Call, Fake, Fault, Features};
 use crate::operation::Node;
 
 /// A staged ext4 whose file has grown.
@@ -104,4 +104,55 @@ fn a_device_is_left_alone_by_the_start_if_its_volume_has_a_directory_for_a_file(
     world.remove_file(&volume.file());
     world.make_dir(&volume.file());
     assert_eq!(node.free_remnant(number, &volume.volume_id()), Ok(false));
+}
+
+#[test]
+fn a_staged_mount_that_cannot_be_opened_is_not_called_missing() {
+    let world = Simulated::new();
+    let volume = world.volume("vol", Form::Ext4);
+    let node = world.start();
+    all_ok(&node, &volume, &[Verb::Stage]);
+    let publish = || all_ok(&node, &volume, &[Verb::Publish(1), Verb::Unpublish(1)]);
+    let at = world.first_call(publish, |call| call.name == "open O_PATH");
+    for errno in ["EIO", "EINVAL"] {
+        world.machine.begin(Some(Fault::Fail(at, errno)));
+        let failure = volume.call(&node, Verb::Publish(1)).unwrap_err();
+        world.machine.end();
+        assert_eq!(failure.kind, Kind::System, "{failure}");
+        assert!(failure.message.contains(errno), "{failure}");
+    }
+    all_ok(&node, &volume, &[Verb::Unstage]);
+    nothing_left(&world);
+}
+
+#[test]
+fn features_of_a_newer_mkfs_btrfs_are_turned_off_or_named() {
+    const FLAGS_AT: u64 = (64 << 10) + 0xb4;
+    let staged = |features| {
+        let world = Simulated::new();
+        let volume = world.volume("vol", Form::Btrfs);
+        world.machine.renew_btrfs(features);
+        let staged = volume.call(&world.start(), Verb::Stage);
+        (
+            staged,
+            world.machine.read_file(&volume.file(), FLAGS_AT, 16),
+        )
+    };
+    let (plain, flags) = staged(Features::default());
+    plain.unwrap();
+    let newer = Features {
+        compat_ro: 0x8,
+        incompat: 0x4000,
+    };
+    let (refused, without) = staged(newer);
+    refused.unwrap();
+    assert_eq!(without, flags);
+    let unknown = Features {
+        compat_ro: 0,
+        incompat: 1 << 40,
+    };
+    let failure = staged(unknown).0.unwrap_err();
+    assert_eq!(failure.kind, Kind::System, "{failure}");
+    let why = "incompat 0x10000000000, compat_ro 0x0";
+    assert!(failure.message.contains(why), "{failure}");
 }

@@ -4,6 +4,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use belay_server::call::Kind;
 use belay_server::request::NodeVolumeHealth;
@@ -33,6 +34,9 @@ const KEPT: LoopMode = LoopMode {
     autoclear: false,
 };
 
+/// Much longer than udevd looks at a device.
+const WATCHDOG: Duration = Duration::from_secs(20);
+
 #[track_caller]
 fn refused<K: Kernel>(node: &Node<K>, volume: &Volume, verb: Verb, kind: Kind) {
     let failure = volume.call(node, verb).unwrap_err();
@@ -46,9 +50,18 @@ fn shown<K: Kernel>(kernel: &K, path: &Path) -> Dev {
 
 /// losetup(8) with `--detach`.
 fn detach_by_force<K: Kernel>(kernel: &K, dev: Dev) {
-    let path = loop_path(kernel.loop_number(dev).unwrap());
-    let device = kernel.open(&path, Open::DeviceRead).unwrap();
+    let number = kernel.loop_number(dev).unwrap();
+    let path = || kernel.loop_file(number).unwrap().map(|file| file.path);
+    let file = path();
+    let device = kernel.open(&loop_path(number), Open::DeviceRead).unwrap();
     kernel.loop_clr_fd(&device).unwrap();
+    drop(device);
+    // If udevd has it open, it is detached when udevd closes it.
+    let since = Instant::now();
+    while file.is_some() && path() == file {
+        assert!(since.elapsed() < WATCHDOG, "loop{number} stays attached");
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// Binds the volume's file to the device of that number, as an agent does that does not see the

@@ -5,7 +5,7 @@ use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
 use super::*;
 
-const EXT4: (&str, &[&str]) = ("mkfs.ext4", &["-q", "-F", "-E", "nodiscard"]);
+const EXT4: (&str, &[&str]) = ("mkfs.ext4", &["-q", "-F", "-b", "4096", "-E", "nodiscard"]);
 const XFS: (&str, &[&str]) = ("mkfs.xfs", &["-q", "-f", "-K"]);
 
 /// mkfs.xfs refuses devices below 300 MiB.
