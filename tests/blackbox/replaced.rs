@@ -256,7 +256,7 @@ fn a_volume_whose_file_was_moved_behind_a_symlink_is_reported_and_taken_down() {
             volume.down(&node, &[&target]);
             until("nothing is bound", || rig.test_dir().loops().is_empty());
             let stage = node.stage(volume.stage(access(kind)));
-            refused_with(stage, Code::InvalidArgument, &["symlink"]);
+            refused_with(stage, Code::InvalidArgument, &["symbolic link"]);
         }
     }
 }

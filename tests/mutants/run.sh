@@ -55,7 +55,7 @@ mutate() {
     local name=$1 code=0
     export "CARGO_TARGET_${triple}_RUNNER=$2"
     shift 2
-    cargo mutants "${options[@]}" --in-place --output "$place/$name" --timeout-multiplier 3 \
+    cargo mutants "${options[@]}" --in-place --iterate --output "$place/$name" --timeout-multiplier 3 \
         --colors never --no-times "$@" || code=$?
     # 2: some were missed, 3: some ran into the time limit; the report evaluates them.
     case $code in 0 | 2 | 3) ;; *) give_up "cargo mutants ended with $code" ;; esac
@@ -74,25 +74,36 @@ sample() {
             for (i = 1; i <= length(text); i++)
                 hash = (hash * 69621 + code[substr(text, i, 1)]) % 2147483647
             printf "%d\t%s\n", hash, $0
-        }' | sort -n | head -n "$SAMPLE" | cut -f 2-
+        }' | sort -n | sed -n "1,${SAMPLE}p" | cut -f 2-
 }
 
-# exactly: each line of the input as a regular expression that matches it alone.
-exactly() {
-    sed -e 's/[][\\.*^$+?(){}|/-]/\\&/g' -e 's/.*/--re\n^&$/'
+listed_all() {
+    cargo mutants "${options[@]}" --list
+}
+
+# listed: all faults but the accepted ones. cargo-mutants 27 applies no pattern to the deletion of a
+# field, so this one of accepted.toml is here too.
+listed() {
+    listed_all | grep -v 'delete field message from struct Failure expression'
+}
+
+# only NAME FILE: leaves of all faults those in the file to the run of that name; the others count as
+# noticed before.
+only() {
+    mkdir -p "$place/$1/mutants.out"
+    listed_all | grep -vxFf "$2" >"$place/$1/mutants.out/caught.txt"
 }
 
 # in_mounts: the faults that unit tests have missed, against the tests that need root.
 in_mounts() {
-    local missed
-    mapfile -t missed < <(exactly <"$place/unit/mutants.out/missed.txt")
-    [ "${#missed[@]}" != 0 ] || return 0
+    [ -s "$place/unit/mutants.out/missed.txt" ] || return 0
     if [ "$(uname -m)" != x86_64 ]; then
         announce "mount tests are left out: there is no User-mode Linux for this machine"
         return 0
     fi
     cargo build --package belay-guest --bin belay-guest-run
-    mutate mounts "$CARGO_TARGET_DIR/debug/belay-guest-run" "${missed[@]}" -- --tests -- --ignored
+    only mounts "$place/unit/mutants.out/missed.txt"
+    mutate mounts "$CARGO_TARGET_DIR/debug/belay-guest-run" -- --tests -- --ignored
 }
 
 # count NAME RESULT PATTERN
@@ -138,9 +149,9 @@ export TMPDIR=$place/tmp CARGO_TARGET_DIR=$place/build CARGO_PROFILE_DEV_DEBUG=0
 triple=$(rustc -vV | sed -n 's/^host: //p' | tr 'a-z-' 'A-Z_')
 mapfile -t options < <(files)
 options+=(--dir "$tree" --config "$here/accepted.toml")
-all=$(cargo mutants "${options[@]}" --list | wc -l)
-mapfile -t sample < <(cargo mutants "${options[@]}" --list | sample | exactly)
-printf 'mutants: %d faults of %d, seed %d\n' $((${#sample[@]} / 2)) "$all" "$SEED"
-mutate unit "$here/unprivileged.sh" "${sample[@]}" -- --lib
+listed | sample >"$place/sample"
+printf 'mutants: %d faults of %d, seed %d\n' "$(wc -l <"$place/sample")" "$(listed | wc -l)" "$SEED"
+only unit "$place/sample"
+mutate unit "$here/unprivileged.sh" -- --lib
 [ "${1:-}" = --unit ] || in_mounts
 report

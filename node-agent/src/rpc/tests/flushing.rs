@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use belay_contract::drivers::OPENSTACK;
+use metrics::LocalRecorderGuard;
+use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusRecorder};
 use tokio::task::{JoinHandle, yield_now};
 use tokio::time::advance;
 use tonic::Status;
@@ -80,9 +82,27 @@ impl Bench {
     }
 }
 
+/// The counts of the metric until it is dropped.
+struct Counts(PrometheusRecorder);
+
+impl Counts {
+    /// Leaked, since the guard of a recorder borrows it.
+    fn begin() -> (&'static Self, LocalRecorderGuard<'static>) {
+        let counts = Box::leak(Box::new(Counts(PrometheusBuilder::new().build_recorder())));
+        (counts, metrics::set_default_local_recorder(&counts.0))
+    }
+
+    fn expect(&self, reason: &str, times: usize) {
+        let page = self.0.handle().render();
+        let line = format!("belay_unflushed_unpublishes_total{{reason=\"{reason}\"}} {times}\n");
+        assert!(page.contains(&line), "{page}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_error_of_the_disk_keeps_no_pod() {
-    for flush in FLUSHES {
+    let (counts, _guard) = Counts::begin();
+    for (flush, times) in FLUSHES.into_iter().zip(1..) {
         let bench = published(flush).await;
         bench
             .world
@@ -91,13 +111,15 @@ async fn an_error_of_the_disk_keeps_no_pod() {
         let unpublished = bench.unpublish().await.unwrap();
         bench.world.machine.end();
         unpublished.unwrap();
+        counts.expect("failed", times);
         bench.nothing_left().await;
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_disk_that_does_not_answer_keeps_a_pod_for_half_a_minute() {
-    for flush in FLUSHES {
+    let (counts, _guard) = Counts::begin();
+    for (flush, times) in FLUSHES.into_iter().zip(1..) {
         let bench = published(flush).await;
         let machine = &bench.world.machine;
         let mut hangs = machine.hangs();
@@ -119,6 +141,7 @@ async fn a_disk_that_does_not_answer_keeps_a_pod_for_half_a_minute() {
             assert!(since.elapsed() < WATCHDOG);
         }
         unpublish.await.unwrap().unwrap();
+        counts.expect("slow", times);
         machine.let_go();
         bench.nothing_left().await;
     }
