@@ -107,6 +107,6 @@ fn devices(base: &str) -> Vec<String> {
         if !detaching || since.elapsed() > DETACHED_AFTER {
             return left;
         }
-        std::thread::sleep(Duration::from_millis(5));
+        std::thread::yield_now();
     }
 }
