@@ -162,4 +162,29 @@ mod tests {
             assert!(!is_ours(other), "{other}");
         }
     }
+    #[test]
+    fn only_a_disk_that_answers_eio_makes_a_file_unreadable() {
+        let machine = Machine::new();
+        machine.make_dir(Path::new("/volumes"));
+        machine.make_file(Path::new("/volumes/vol-1"), 1 << 20);
+        let kernel = machine.process();
+        let driver = "one.example".parse().unwrap();
+        let dir = LoopDir::open(&kernel, &driver, Path::new("/volumes")).unwrap();
+        let volume = VolumeId::new("vol-1").unwrap();
+        let is_unreadable = |fault| {
+            machine.begin(fault);
+            let is_unreadable = dir.is_unreadable(&kernel, &volume).unwrap();
+            (is_unreadable, machine.end().len())
+        };
+        let (is_unreadable_now, calls) = is_unreadable(None);
+        assert!(!is_unreadable_now);
+        assert_eq!(calls, 3);
+        for at in 1..=calls {
+            assert!(is_unreadable(Some(Fault::Fail(at, "EIO"))).0, "call {at}");
+            assert!(
+                !is_unreadable(Some(Fault::Fail(at, "EPERM"))).0,
+                "call {at}"
+            );
+        }
+    }
 }

@@ -93,12 +93,16 @@ fn a_volume_that_an_earlier_release_bound_is_used_and_taken_down<W: World>(world
 }
 
 fn a_volume_of_an_earlier_release_whose_file_was_removed_is_taken_down<W: World>(world: &W) {
+    // Its device is not the first one.
+    let beside = world.volume("beside", Form::Block);
+    all_ok(&world.start(), &beside, &[Verb::Stage]);
     for form in FORMS {
         let volume = staged_before(world, form);
         world.remove_file(&volume.file());
         all_ok(&world.start_swept(), &volume, &[Verb::Unstage]);
-        nothing_left(world);
     }
+    all_ok(&world.start_swept(), &beside, &[Verb::Unstage]);
+    nothing_left(world);
 }
 
 fn a_volume_of_an_earlier_release_whose_file_was_replaced_is_taken_down<W: World>(world: &W) {
