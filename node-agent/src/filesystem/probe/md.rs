@@ -104,6 +104,14 @@ pub(super) mod tests {
         assert!(!is_version_0(&version_0(1 << 20), 1 << 20));
     }
 
+    /// Both sums exceed 32 bits; worked out by hand as Linux does it (drivers/md/md.c: the words
+    /// summed in 64 bits, then the high half added to the low one).
+    #[test]
+    fn the_high_half_of_the_sum_counts() {
+        assert_eq!(le32(&version_1(4096), CHECKSUM_AT), 0xdc5a_5385);
+        assert_eq!(le32(&version_0(1 << 20), OLD_CHECKSUM_AT), 0xd658_8083);
+    }
+
     proptest! {
         #[test]
         fn a_changed_bit_is_seen(bit in 32..512 * 8_usize) {

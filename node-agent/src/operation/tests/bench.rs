@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use belay_server::call::{Failure, Kind};
 use belay_server::health::Complaints;
@@ -26,6 +27,9 @@ pub(crate) const MIB: u64 = 1 << 20;
 pub(crate) const BYTES: u64 = 512 * MIB;
 pub(crate) const GROWN_BYTES: u64 = 1024 * MIB;
 
+/// Much longer than udevd looks at a device.
+const WATCHDOG: Duration = Duration::from_secs(20);
+
 /// Runs an operation that no other thread sees.
 pub(super) fn run<K: Kernel, T>(
     node: &Node<K>,
@@ -33,6 +37,16 @@ pub(super) fn run<K: Kernel, T>(
     work: impl FnOnce(&operation::Context<'_, K>) -> T,
 ) -> T {
     operation::run(node, &Progress::default(), operation, work)
+}
+
+/// Waits for what the real kernel does a moment after the call, since udevd has the device open.
+#[track_caller]
+pub(super) fn until(mut is_so: impl FnMut() -> bool) {
+    let since = Instant::now();
+    while !is_so() {
+        assert!(since.elapsed() < WATCHDOG, "still not so");
+        std::thread::yield_now();
+    }
 }
 
 /// A machine to run on.

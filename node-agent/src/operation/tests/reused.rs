@@ -4,12 +4,11 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use belay_server::call::Kind;
 use belay_server::request::NodeVolumeHealth;
 
-use super::bench::{BYTES, DRIVER, Form, Verb, Volume, World, run};
+use super::bench::{BYTES, DRIVER, Form, Verb, Volume, World, run, until};
 use super::simulated::{DISK_DRIVER, Media, Simulated};
 use super::suite::{all_ok, nothing_left};
 use crate::device::loop_path;
@@ -34,9 +33,6 @@ const KEPT: LoopMode = LoopMode {
     autoclear: false,
 };
 
-/// Much longer than udevd looks at a device.
-const WATCHDOG: Duration = Duration::from_secs(20);
-
 #[track_caller]
 fn refused<K: Kernel>(node: &Node<K>, volume: &Volume, verb: Verb, kind: Kind) {
     let failure = volume.call(node, verb).unwrap_err();
@@ -56,12 +52,7 @@ fn detach_by_force<K: Kernel>(kernel: &K, dev: Dev) {
     let device = kernel.open(&loop_path(number), Open::DeviceRead).unwrap();
     kernel.loop_clr_fd(&device).unwrap();
     drop(device);
-    // If udevd has it open, it is detached when udevd closes it.
-    let since = Instant::now();
-    while file.is_some() && path() == file {
-        assert!(since.elapsed() < WATCHDOG, "loop{number} stays attached");
-        std::thread::yield_now();
-    }
+    until(|| file.is_none() || path() != file);
 }
 
 /// Binds the volume's file to the device of that number, as an agent does that does not see the
