@@ -1,5 +1,5 @@
 //! The flags for the use of a volume: filesystem or block, access mode, mount flags; and the
-//! `key=value` flags that several commands share.
+//! `key=value` flags that several commands share. Hidden flags are those of csc.
 
 use std::collections::HashMap;
 
@@ -7,6 +7,8 @@ use belay_proto::csi::v1::volume_capability::access_mode::Mode;
 use belay_proto::csi::v1::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
 use belay_proto::csi::v1::{Topology, VolumeCapability};
 use clap::Args;
+
+use crate::csc;
 
 /// One `key=value` flag.
 pub(crate) type Pair = (String, String);
@@ -26,11 +28,18 @@ pub(crate) struct Access {
     /// Mount flag as in fstab; may be repeated
     #[arg(long = "mount-flag", value_name = "FLAG", conflicts_with = "block")]
     mount_flags: Vec<String>,
+    /// MODE,block or MODE,mount,TYPE[,FLAG...]: all of these at once
+    #[arg(long, hide = true, value_name = "CAPABILITY", value_parser = csc::capability,
+          conflicts_with_all = ["fs_type", "block", "mode", "mount_flags"])]
+    cap: Option<VolumeCapability>,
 }
 
 impl Access {
     /// The capability that the flags describe.
     pub(crate) fn capability(self) -> VolumeCapability {
+        if let Some(capability) = self.cap {
+            return capability;
+        }
         let access_type = if self.block {
             AccessType::Block(BlockVolume {})
         } else {
@@ -52,12 +61,17 @@ impl Access {
         let asked = self.block
             || self.fs_type.is_some()
             || self.mode.is_some()
+            || self.cap.is_some()
             || !self.mount_flags.is_empty();
         asked.then(|| self.capability())
     }
 }
 
-fn mode(text: &str) -> Result<Mode, String> {
+/// Parses the name of an access mode.
+///
+/// # Errors
+/// It is not in the specification.
+pub(crate) fn mode(text: &str) -> Result<Mode, String> {
     match Mode::from_str_name(text) {
         None | Some(Mode::Unknown) => {
             let known = (1..).map_while(|number| Mode::try_from(number).ok());
@@ -101,6 +115,7 @@ mod tests {
             block: false,
             mode: None,
             mount_flags: Vec::new(),
+            cap: None,
         }
     }
 

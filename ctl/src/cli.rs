@@ -57,7 +57,7 @@ pub(crate) struct Cli {
 enum Verb {
     /// Volumes: create, attach, expand, list, health, ... (controller socket)
     #[command(subcommand, visible_alias = "vol")]
-    Volume(VolumeCommand),
+    Volume(Box<VolumeCommand>),
     /// Snapshots, and the blocks that a backup must read (controller socket)
     #[command(subcommand, visible_alias = "snap")]
     Snapshot(SnapshotCommand),
@@ -178,6 +178,7 @@ mod tests {
             "belayctl controller create --size 1GiB",
             "belayctl controller create a --size 1Quux",
             "belayctl controller create a --parameter novalue",
+            "belayctl controller create a --cap 1,block --fs-type ext4",
             "belayctl volume create a --secret key=value",
             "belayctl volume modify v",
             "belayctl --timeout 0 node info",
@@ -195,6 +196,9 @@ mod tests {
             "belayctl c snapshot-list --volume-id v",
             "belayctl c create-snapshot s v",
             "belayctl n publish v --staging-target-path /s --target-path /t",
+            "belayctl c new a --cap 1,mount,xfs,ro --params a=b,c=d --source-volume v",
+            "belayctl n stage v --staging-target-path /s --cap 1,block --pub-context a=b,c=d",
+            "belayctl c sl --source-volume-id v",
             "belayctl i plugin-info",
             "belayctl volume rm v",
         ] {

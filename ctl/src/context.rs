@@ -25,6 +25,12 @@ pub(crate) struct Contexts {
     /// Volume context, as printed by `volume create`; may be repeated
     #[arg(long, value_name = "KEY=VALUE", value_parser = pair)]
     volume_context: Vec<Pair>,
+    /// csc's flag for publish contexts
+    #[arg(long, hide = true, value_name = "KEY=VALUE", value_delimiter = ',', value_parser = pair)]
+    pub_context: Vec<Pair>,
+    /// csc's flag for volume contexts
+    #[arg(long, hide = true, value_name = "KEY=VALUE", value_delimiter = ',', value_parser = pair)]
+    vol_context: Vec<Pair>,
 }
 
 /// What the flags and the files say.
@@ -50,7 +56,9 @@ impl Contexts {
                 .map_err(|why| Failure::Usage(format!("--context-from {file}: {why}")))?;
         }
         loaded.publish.extend(self.context);
+        loaded.publish.extend(self.pub_context);
         loaded.volume.extend(self.volume_context);
+        loaded.volume.extend(self.vol_context);
         Ok(loaded)
     }
 }

@@ -4,6 +4,7 @@ mod access;
 mod cli;
 mod command;
 mod context;
+mod csc;
 mod failure;
 mod input;
 mod machine;

@@ -12,7 +12,7 @@ use crate::target::Target;
 #[derive(Subcommand)]
 pub(crate) enum ControllerCommand {
     #[command(flatten)]
-    Volume(VolumeCommand),
+    Volume(Box<VolumeCommand>),
     /// As `snapshot create`
     #[command(aliases = ["create-snapshot", "snap", "s"])]
     SnapshotCreate(snapshot::Create),

@@ -11,6 +11,7 @@ use super::blocks::{Allocated, Delta};
 use super::pages;
 use super::volume::Pages;
 use crate::access::{Pair, map, pair};
+use crate::csc;
 use crate::failure::Failure;
 use crate::render::{Answer, Cell, Rows};
 use crate::secrets::Secrets;
@@ -47,6 +48,8 @@ pub(crate) struct Create {
     #[arg(long = "parameter", value_name = "KEY=VALUE", value_parser = pair)]
     parameters: Vec<Pair>,
     #[command(flatten)]
+    csc: csc::Parameters,
+    #[command(flatten)]
     secrets: Secrets,
 }
 
@@ -62,7 +65,12 @@ pub(crate) struct One {
 #[derive(Args)]
 pub(crate) struct List {
     /// Only snapshots of this volume
-    #[arg(long, default_value = "", hide_default_value = true)]
+    #[arg(
+        long,
+        alias = "source-volume-id",
+        default_value = "",
+        hide_default_value = true
+    )]
     volume_id: String,
     /// Only this snapshot
     #[arg(long, default_value = "", hide_default_value = true)]
@@ -96,7 +104,7 @@ async fn create(target: &Target, flags: Create) -> Result<Answer, Failure> {
         source_volume_id: flags.volume_id,
         name: flags.name,
         secrets: flags.secrets.load()?,
-        parameters: map(flags.parameters),
+        parameters: map(flags.csc.and(flags.parameters)),
         ..Default::default()
     });
     shown(target.wait_for(call).await?.snapshot)

@@ -21,7 +21,7 @@ impl Call<'_> {
             name: flags.name,
             capacity_range: range(flags.size, flags.limit),
             volume_capabilities: vec![flags.access.capability()],
-            parameters: map(flags.parameters),
+            parameters: map(flags.csc.and(flags.parameters)),
             secrets: flags.secrets.load()?,
             volume_content_source: source(flags.from_snapshot, flags.from_volume),
             accessibility_requirements: segments.map(|segments| TopologyRequirement {

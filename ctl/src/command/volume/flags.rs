@@ -4,6 +4,7 @@ use clap::Args;
 
 use crate::access::{Access, Pair, pair};
 use crate::context::Contexts;
+use crate::csc;
 use crate::secrets::Secrets;
 use crate::size;
 
@@ -22,6 +23,8 @@ pub(crate) struct Create {
     /// Storage class parameter; may be repeated
     #[arg(long = "parameter", value_name = "KEY=VALUE", value_parser = pair)]
     pub(super) parameters: Vec<Pair>,
+    #[command(flatten)]
+    pub(super) csc: csc::Parameters,
     /// Parameter of a volume attributes class; may be repeated
     #[arg(long = "mutable-parameter", value_name = "KEY=VALUE", value_parser = pair)]
     pub(super) mutable: Vec<Pair>,
@@ -29,10 +32,15 @@ pub(crate) struct Create {
     #[arg(long = "topology", value_name = "KEY=VALUE", value_parser = pair)]
     pub(super) topology: Vec<Pair>,
     /// Id of a snapshot to restore
-    #[arg(long, value_name = "SNAPSHOT_ID", conflicts_with = "from_volume")]
+    #[arg(
+        long,
+        alias = "source-snapshot",
+        value_name = "SNAPSHOT_ID",
+        conflicts_with = "from_volume"
+    )]
     pub(super) from_snapshot: Option<String>,
     /// Id of a volume to clone
-    #[arg(long, value_name = "VOLUME_ID")]
+    #[arg(long, alias = "source-volume", value_name = "VOLUME_ID")]
     pub(super) from_volume: Option<String>,
     #[command(flatten)]
     pub(super) secrets: Secrets,
@@ -85,6 +93,8 @@ pub(crate) struct Validate {
     /// Storage class parameter; may be repeated
     #[arg(long = "parameter", value_name = "KEY=VALUE", value_parser = pair)]
     pub(super) parameters: Vec<Pair>,
+    #[command(flatten)]
+    pub(super) csc: csc::Parameters,
     #[command(flatten)]
     pub(super) contexts: Contexts,
     #[command(flatten)]
@@ -157,6 +167,8 @@ pub(crate) struct Capacity {
     /// Storage class parameter; may be repeated
     #[arg(long = "parameter", value_name = "KEY=VALUE", value_parser = pair)]
     pub(super) parameters: Vec<Pair>,
+    #[command(flatten)]
+    pub(super) csc: csc::Parameters,
     /// Topology segment of the volumes, as key=value; may be repeated
     #[arg(long = "topology", value_name = "KEY=VALUE", value_parser = pair)]
     pub(super) topology: Vec<Pair>,

@@ -24,7 +24,7 @@ impl Call<'_> {
             volume_id: flags.volume_id,
             volume_context: flags.contexts.load()?.volume,
             volume_capabilities: vec![flags.access.capability()],
-            parameters: map(flags.parameters),
+            parameters: map(flags.csc.and(flags.parameters)),
             secrets: flags.secrets.load()?,
             mutable_parameters: Default::default(),
         };
@@ -70,7 +70,7 @@ impl Call<'_> {
     pub(super) async fn capacity(mut self, flags: Capacity) -> Result<Answer, Failure> {
         let request = GetCapacityRequest {
             volume_capabilities: Vec::new(),
-            parameters: map(flags.parameters),
+            parameters: map(flags.csc.and(flags.parameters)),
             accessible_topology: topology(flags.topology),
         };
         let call = self.client.get_capacity(request);
