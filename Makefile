@@ -83,7 +83,7 @@ manifests: ## regenerate deploy/manifests from the chart, and the chart's README
 sanity: root ## csi-sanity: mount and block, with and without topology (root)
 	@tests/sanity/run.sh
 
-standalone: root ## run docs/standalone.md as written, with the programs of make build (root)
+standalone: root ## run docs/standalone.md and docs/tools.md as written, after make build (root)
 	@tests/standalone/check.sh '$(BELAY_BIN_DIR)'
 
 bench: root build ## benchmarks, compared with the bare system calls (root)

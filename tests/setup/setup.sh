@@ -32,6 +32,7 @@ if wanted_by mutants; then "$here/cargo_tool.sh" cargo-mutants 'make mutants'; f
 if wanted_by test; then
     "$here/go.sh"
     "$here/csi_sanity.sh"
+    "$here/grpcurl.sh"
     "$here/helm.sh"
     "$here/prometheus.sh"
 fi

@@ -1,23 +1,66 @@
 #!/usr/bin/env bash
-# Runs the shell blocks of docs/standalone.md as they are, and checks that a published volume is mounted
-# and that nothing is left afterwards.
+# Runs the shell blocks of docs/standalone.md and docs/tools.md as they are, and checks their output and
+# that nothing is left afterwards.
 #
 #   tests/standalone/check.sh BIN      the directory of the programs; `make build` is not repeated
 #
-# Runs in separate mount and process namespaces, with an empty tmpfs at /var/lib, /run and /mnt, so
-# the paths of the page are free and the machine's are not touched.
+# Each page runs in separate mount, process and UTS namespaces, with an empty tmpfs at /var/lib, /run
+# and /mnt, so the paths of the page are free and the machine's are not touched. The hostname is node1,
+# as in the pages' output.
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
 . "$here/../setup/env.sh"
 
-page=$here/../../docs/standalone.md
+docs=$(readlink -f "$here/../../docs")
 seconds_max=120
 
-# blocks: all shell of the page, except the section that builds.
+# blocks KIND PAGE TITLES: the blocks of a page (sh: commands, text: their output), of the sections
+# whose heading matches.
 blocks() {
-    awk '/^## / { builds = $0 ~ /Build$/ }
-        /^```/ { open = $0 == "```sh" && !builds; next }
-        open' "$page"
+    awk -v fence="\`\`\`$1" -v titles="$3" '
+        /^## / { wanted = $0 ~ titles }
+        /^```/ { open = $0 == fence && wanted; next }
+        open' "$docs/$2"
+}
+
+# Not the first section of a page, which builds or installs. tools.md refers to standalone.md for the
+# start and the stop.
+commands() {
+    case $1 in
+        standalone.md) blocks sh "$1" '^## [^1]' ;;
+        tools.md)
+            blocks sh "$1" '^## 2'
+            blocks sh standalone.md '^## 2'
+            blocks sh "$1" '^## [^12]'
+            blocks sh standalone.md '^## 5'
+            ;;
+    esac
+}
+
+# IDs and durations differ from run to run; `...` and the width of white space are the page's.
+stable() {
+    sed -E 's/(vol|snap)-[0-9a-f]{32}/\1-ID/g; s/[0-9.]+ seconds/N seconds/; s/[[:space:]]+/ /g; s/^ //; /^(\.\.\.)?$/d'
+}
+
+# The first line of the page's output that the run did not print, in the page's order.
+not_printed() {
+    awk 'is_page { lines[++count] = $0; next }
+        at < count && $0 == lines[at + 1] { at++ }
+        END { if (at < count) print lines[at + 1] }' \
+        is_page=1 <(blocks text "$1" . | stable) is_page=0 <(stable </run/output)
+}
+
+# versions_differ PAGE: the programs that the page installs in another version than the tests do.
+versions_differ() {
+    local program package version
+    blocks sh "$1" '^## 1' | sed -n 's/^go install //p' | tr @ ' ' | while read -r package version; do
+        program=${package##*/}
+        go version -m "$BELAY_CACHE/bin/$program" 2>/dev/null |
+            awk -v package="$package" -v version="$version" '
+                $1 == "path" && $2 == package { found++ }
+                $1 == "mod" && $3 == version { found++ }
+                END { exit found != 2 }' || printf '%s@%s ' "$package" "$version"
+    done
 }
 
 # loops: loop devices with files on the tmpfs of this run, known by its device number, since another
@@ -39,32 +82,36 @@ clean() {
     exit "$code"
 }
 
+fail() {
+    cat /run/output /run/belay/*.log 2>/dev/null >&2 || true
+    give_up "docs/$page $*"
+}
+
 inside() {
-    local before directory
+    local page=$1 before directory missing
+    hostname node1
     for directory in /var/lib /run /mnt; do
         mount -t tmpfs -o size=2g tmpfs "$directory"
     done
     trap clean EXIT
     before=$(cut -d ' ' -f 5 /proc/self/mountinfo)
-    blocks >/run/page.sh
-    timeout "$seconds_max" bash -euo pipefail /run/page.sh >/run/output 2>&1 || {
-        cat /run/output /run/belay/*.log >&2 || true
-        give_up "docs/standalone.md does not work as written"
-    }
-    grep -q '^/dev/loop.* /mnt/belay$' /run/output || {
-        cat /run/output >&2
-        give_up "df showed no volume at /mnt/belay"
-    }
+    commands "$page" >/run/page.sh
+    timeout "$seconds_max" bash -euo pipefail /run/page.sh >/run/output 2>&1 ||
+        fail "does not work as written"
+    [ "$page" != standalone.md ] || grep -q '^/dev/loop.* /mnt/belay$' /run/output ||
+        fail "shows no volume at /mnt/belay by df"
+    missing=$(not_printed "$page")
+    [ -z "$missing" ] || fail "shows a line that was not printed, or not there: $missing"
     [ "$(cut -d ' ' -f 5 /proc/self/mountinfo)" = "$before" ] || give_up "a mount is left"
     [ -z "$(loops)" ] || give_up "a loop device is left: $(loops)"
     [ -z "$(find /var/lib /mnt -mindepth 1)" ] || give_up "files are left: $(find /var/lib /mnt)"
     [ ! -e /run/belay ] || give_up "files are left: $(ls -AR /run/belay)"
     ! pgrep '^belay' >/dev/null || give_up "a program is left"
-    printf 'docs/standalone.md works as written\n'
+    printf 'docs/%s works as written\n' "$page"
 }
 
 if [ "${1:-}" = --inside ]; then
-    inside
+    inside "$2"
     exit
 fi
 [ "$(id -u)" = 0 ] || give_up "this mounts volumes; please run it as root"
@@ -72,5 +119,10 @@ fi
 for program in belay-node belay-controller belayctl; do
     [ -x "$1/$program" ] || give_up "there is no $1/$program; please run: make build"
 done
-PATH=$(readlink -f "$1"):$PATH exec unshare --mount --propagation private --pid --fork --kill-child \
-    --mount-proc "$0" --inside </dev/null
+differ=$(versions_differ tools.md)
+[ -z "$differ" ] || give_up "tests/setup has no such programs as docs/tools.md installs: $differ" \
+    "(if the versions are right, please run: make setup)"
+for page in standalone.md tools.md; do
+    PATH=$(readlink -f "$1"):$PATH unshare --mount --propagation private --uts --pid --fork \
+        --kill-child --mount-proc "$0" --inside "$page" </dev/null
+done
