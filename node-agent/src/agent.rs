@@ -63,6 +63,7 @@ pub fn run(config: &Config) -> Result<(), StartError> {
         .transpose()
         .map_err(|error| failed("--kubelet-dir", &error))?;
     let readiness = Readiness::new(readiness_in(kubelet_dir.as_ref()));
+    let kernel = with_rings(config, kernel);
     let machine = Arc::new(Machine::new(config, kernel, kubelet_dir));
     let lacking = give_up_privileges()?;
     enter_sandbox(config.sandbox);
@@ -87,6 +88,17 @@ async fn rest_after_work() {
         tokio::time::sleep(REST_AFTER).await;
         memory::rest();
     }
+}
+
+/// Before the sandbox, and only if a driver's volumes are disks.
+fn with_rings(config: &Config, kernel: Linux) -> Linux {
+    if config.drivers().all(|driver| driver.folder().is_some()) {
+        return kernel;
+    }
+    kernel.clone().with_rings().unwrap_or_else(|error| {
+        tracing::info!("the content of blank disks is read with one request at a time: {error}");
+        kernel
+    })
 }
 
 /// Called this late because a process with fewer capabilities than process 1 may not read its

@@ -64,6 +64,15 @@ pub(crate) trait Surroundings {
     fn realtime(&self) -> u64;
 }
 
+/// Ranges to read, and a place for what they hold.
+pub(crate) trait Reads {
+    /// The next range: offset and length in bytes, multiples of what `O_DIRECT` requires; `None`
+    /// from then on, if nothing more is wanted.
+    fn next(&mut self) -> Option<(u64, usize)>;
+    /// The bytes of a range, fewer if the read was short. The ranges come in any order.
+    fn take(&mut self, range: (u64, usize), bytes: &[u8]);
+}
+
 /// The system calls that the agent uses.
 ///
 /// Verbs marked *quick* never wait for a disk or a server (measured on a mount whose server never
@@ -127,6 +136,14 @@ pub(crate) trait Kernel: Filesystems + Surroundings + Disks + Send + Sync + 'sta
     fn seek_hole(&self, fd: &Self::Fd, from: u64) -> Result<u64>;
     /// pread(2), one call; the number of bytes read, which may be short.
     fn pread(&self, fd: &Self::Fd, buffer: &mut [u8], offset: u64) -> Result<usize>;
+    /// Reads many ranges of a disk, several at once. `false` if this kernel cannot: then nothing
+    /// was read. `longest` is the length in bytes of the longest range.
+    ///
+    /// # Errors
+    /// The error of the first read that fails; then no further range is read.
+    fn pread_at_once(&self, _: &Self::Fd, _longest: usize, _: &mut dyn Reads) -> Result<bool> {
+        Ok(false)
+    }
     /// pwrite(2), one call.
     fn pwrite(&self, fd: &Self::Fd, buffer: &[u8], offset: u64) -> Result<usize>;
     /// fsync(2); on a block device it also flushes the device's write cache.

@@ -29,6 +29,17 @@ impl Area {
         })
     }
 
+    /// What was read at that offset, a multiple of [`ALIGN_BYTES`].
+    pub(super) fn of(start: u64, bytes: &[u8]) -> Area {
+        let mut buffer = AlignedBuf::new(bytes.len());
+        buffer.copy_from_slice(bytes);
+        Area {
+            start,
+            valid: bytes.len(),
+            buffer,
+        }
+    }
+
     /// The `length` bytes at byte `at` of the device, if this part has them.
     pub(super) fn get(&self, at: u64, length: usize) -> Option<&[u8]> {
         let from = usize::try_from(at.checked_sub(self.start)?).ok()?;
@@ -64,7 +75,7 @@ impl Areas {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::filesystem::probe::blank::tests::MemoryDisk;
+    use crate::filesystem::probe::memory_disk::MemoryDisk;
 
     #[test]
     fn bytes_are_found_by_their_offset_on_the_device() {

@@ -1,11 +1,13 @@
 //! The proof that a device is blank: reads every byte that can be other than zero. Of a disk that
 //! was created a moment ago, samples are enough: to read all of a terabyte takes an hour.
 
+use std::ops::ControlFlow;
+
 use belay_server::call::Failure;
 
 use super::areas::Areas;
-use super::disk::{ALIGN, ALIGN_BYTES, Disk, read_full};
-use crate::kernel::AlignedBuf;
+use super::disk::{ALIGN, ALIGN_BYTES, Disk};
+use super::ranges::{Extent, read_each};
 
 /// How much is read at once: enough for a disk to stream, little compared with the agent's 5 MiB.
 const CHUNK_BYTES: usize = 128 << 10;
@@ -46,26 +48,8 @@ pub(super) enum Sweep {
 /// Reads the device to its end, except the holes of its backing file.
 pub(super) fn prove(disk: &impl Disk, volume: &str) -> Result<Sweep, Failure> {
     disk.settle()?;
-    let mut buffer = AlignedBuf::new(CHUNK_BYTES);
-    let mut from = 0;
-    while let Some(data) = disk.next_data(from)? {
-        let mut at = data.start - data.start % ALIGN_BYTES;
-        while at < data.end {
-            let left = (data.end - at).next_multiple_of(ALIGN_BYTES);
-            let length = usize::try_from(left).map_or(CHUNK_BYTES, |left| left.min(CHUNK_BYTES));
-            let valid = read_full(disk, at, &mut buffer[..length])?;
-            if let Some(index) = first_nonzero(&buffer[..valid]) {
-                return Ok(Sweep::Data(at + index as u64));
-            }
-            at += valid as u64;
-        }
-        from = data.end;
-    }
-    Ok(Sweep::Blank(Blank {
-        volume: volume.to_owned(),
-        bytes: disk.bytes(),
-        is_sampled: false,
-    }))
+    let found = first_data(disk, CHUNK_BYTES, chunks(disk))?;
+    Ok(found.unwrap_or_else(|| blank(disk, volume, false)))
 }
 
 /// Reads samples of the device, besides the areas that were read already. A device that is not much
@@ -81,19 +65,56 @@ pub(super) fn sample(disk: &impl Disk, volume: &str, areas: &Areas) -> Result<Sw
     if let Some(at) = found {
         return Ok(Sweep::Data(at));
     }
-    let mut buffer = AlignedBuf::new(ALIGN);
-    for middle in (step / 2..disk.bytes()).step_by(usize::try_from(step).unwrap_or(usize::MAX)) {
-        let at = middle - middle % ALIGN_BYTES;
-        let valid = read_full(disk, at, &mut buffer)?;
-        if let Some(index) = first_nonzero(&buffer[..valid]) {
-            return Ok(Sweep::Data(at + index as u64));
-        }
-    }
-    Ok(Sweep::Blank(Blank {
+    let middles = (step / 2..disk.bytes()).step_by(usize::try_from(step).unwrap_or(usize::MAX));
+    let blocks = middles.map(|middle| Ok((middle - middle % ALIGN_BYTES, ALIGN)));
+    let found = first_data(disk, ALIGN, blocks)?;
+    Ok(found.unwrap_or_else(|| blank(disk, volume, true)))
+}
+
+fn blank(disk: &impl Disk, volume: &str, is_sampled: bool) -> Sweep {
+    Sweep::Blank(Blank {
         volume: volume.to_owned(),
         bytes: disk.bytes(),
-        is_sampled: true,
-    }))
+        is_sampled,
+    })
+}
+
+/// Everything that can be other than zero, in parts.
+fn chunks(disk: &impl Disk) -> impl Iterator<Item = Result<Extent, Failure>> {
+    let (mut at, mut end) = (0, 0);
+    std::iter::from_fn(move || {
+        if at >= end {
+            let data = match disk.next_data(end) {
+                Ok(data) => data?,
+                Err(failure) => return Some(Err(failure)),
+            };
+            (at, end) = (data.start - data.start % ALIGN_BYTES, data.end);
+        }
+        let left = (end - at).next_multiple_of(ALIGN_BYTES);
+        let length = usize::try_from(left).map_or(CHUNK_BYTES, |left| left.min(CHUNK_BYTES));
+        let chunk = (at, length);
+        at += length as u64;
+        Some(Ok(chunk))
+    })
+}
+
+/// Where the first byte of the ranges is that is not zero. The ranges ascend, so that those which
+/// were begun before data was found include it.
+fn first_data(
+    disk: &impl Disk,
+    longest: usize,
+    ranges: impl Iterator<Item = Result<Extent, Failure>>,
+) -> Result<Option<Sweep>, Failure> {
+    let mut first: Option<u64> = None;
+    read_each(disk, longest, ranges, |at, read| {
+        let Some(index) = first_nonzero(read) else {
+            return ControlFlow::Continue(());
+        };
+        let found = at + index as u64;
+        first = Some(first.map_or(found, |first| first.min(found)));
+        ControlFlow::Break(())
+    })?;
+    Ok(first.map(Sweep::Data))
 }
 
 /// What each block is compared with.
@@ -113,118 +134,30 @@ fn first_nonzero(bytes: &[u8]) -> Option<usize> {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
-    use std::cell::Cell;
-    use std::collections::BTreeMap;
-    use std::ops::Range;
-
-    use belay_server::call::Kind;
-
+mod tests {
     use super::super::areas::Area;
+    use super::super::memory_disk::MemoryDisk;
     use super::*;
-    use crate::filesystem::witness::Witness;
 
-    const BLOCK: u64 = ALIGN_BYTES;
-
-    /// A sparse disk in memory that counts its reads and can fail one.
-    pub(in crate::filesystem) struct MemoryDisk {
-        bytes: u64,
-        blocks: BTreeMap<u64, Vec<u8>>,
-        /// Whether there is a backing file with known holes.
-        pub(in crate::filesystem) mapped: bool,
-        pub(in crate::filesystem) is_new: bool,
-        pub(in crate::filesystem) witness: Witness,
-        /// The number of the read, counted from 0, that fails.
-        pub(in crate::filesystem) failing_read: Option<usize>,
-        /// The maximum number of bytes that one read returns.
-        pub(in crate::filesystem) read_bytes_max: usize,
-        pub(in crate::filesystem) reads: Cell<usize>,
-        pub(in crate::filesystem) bytes_read: Cell<u64>,
+    /// The same, whatever order the reads are answered in.
+    fn swept(disk: &mut MemoryDisk) -> Option<u64> {
+        let one = swept_once(disk);
+        for at_once in [1, 2, 16] {
+            let counts = (disk.reads.take(), disk.bytes_read.take());
+            disk.at_once = at_once;
+            assert_eq!(swept_once(disk), one, "{at_once} at once");
+            if one.is_none() {
+                assert_eq!(counts, (disk.reads.get(), disk.bytes_read.get()));
+            }
+        }
+        one
     }
 
-    impl MemoryDisk {
-        pub(in crate::filesystem) fn new(bytes: u64) -> Self {
-            MemoryDisk {
-                bytes,
-                blocks: BTreeMap::new(),
-                mapped: true,
-                is_new: false,
-                witness: Witness::Absent,
-                failing_read: None,
-                read_bytes_max: usize::MAX,
-                reads: Cell::new(0),
-                bytes_read: Cell::new(0),
-            }
-        }
-
-        pub(in crate::filesystem) fn write(&mut self, at: u64, bytes: &[u8]) {
-            for (offset, byte) in (at..).zip(bytes) {
-                let block = self
-                    .blocks
-                    .entry(offset / BLOCK)
-                    .or_insert_with(|| vec![0; 4096]);
-                block[usize::try_from(offset % BLOCK).unwrap()] = *byte;
-            }
-        }
-    }
-
-    impl Disk for MemoryDisk {
-        fn bytes(&self) -> u64 {
-            self.bytes
-        }
-
-        fn is_new(&self) -> bool {
-            self.is_new
-        }
-
-        fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, Failure> {
-            assert_eq!(
-                (offset % BLOCK, buffer.len() % 4096),
-                (0, 0),
-                "O_DIRECT refuses this"
-            );
-            let number = self.reads.replace(self.reads.get() + 1);
-            if self.failing_read == Some(number) {
-                return Err(Failure::new(Kind::System, "pread: EIO"));
-            }
-            let left = usize::try_from(self.bytes.saturating_sub(offset)).unwrap();
-            let length = left.min(buffer.len()).min(self.read_bytes_max);
-            for (index, chunk) in (offset / BLOCK..).zip(buffer[..length].chunks_mut(4096)) {
-                match self.blocks.get(&index) {
-                    Some(block) => chunk.copy_from_slice(&block[..chunk.len()]),
-                    None => chunk.fill(0),
-                }
-            }
-            self.bytes_read.set(self.bytes_read.get() + length as u64);
-            Ok(length)
-        }
-
-        fn witness(&self) -> Result<Witness, Failure> {
-            Ok(self.witness)
-        }
-
-        fn settle(&self) -> Result<(), Failure> {
-            Ok(())
-        }
-
-        fn next_data(&self, from: u64) -> Result<Option<Range<u64>>, Failure> {
-            if !self.mapped {
-                return Ok((from < self.bytes).then_some(from..self.bytes));
-            }
-            let next = self.blocks.range(from / BLOCK..).next();
-            let range = next.map(|(index, _)| {
-                let start = (index * BLOCK).max(from);
-                start..((index + 1) * BLOCK).min(self.bytes)
-            });
-            Ok(range.filter(|range| !range.is_empty()))
-        }
-    }
-
-    fn swept(disk: &MemoryDisk) -> Option<u64> {
+    fn swept_once(disk: &MemoryDisk) -> Option<u64> {
         match prove(disk, "vol-1").unwrap() {
             Sweep::Data(at) => Some(at),
             Sweep::Blank(blank) => {
-                assert!(blank.is_about("vol-1", disk.bytes) && !blank.is_about("vol-2", 0));
+                assert!(blank.is_about("vol-1", disk.bytes()) && !blank.is_about("vol-2", 0));
                 None
             }
         }
@@ -232,8 +165,8 @@ pub(super) mod tests {
 
     #[test]
     fn a_file_without_data_is_blank_without_a_read() {
-        let disk = MemoryDisk::new(1 << 40);
-        assert_eq!(swept(&disk), None);
+        let mut disk = MemoryDisk::new(1 << 40);
+        assert_eq!(swept(&mut disk), None);
         assert_eq!(disk.reads.get(), 0);
     }
 
@@ -280,7 +213,7 @@ pub(super) mod tests {
     fn zeros_that_are_data_are_read_and_are_blank() {
         let mut disk = MemoryDisk::new(1 << 40);
         disk.write(5 << 30, &[0; 8192]);
-        assert_eq!(swept(&disk), None);
+        assert_eq!(swept(&mut disk), None);
         assert_eq!(disk.bytes_read.get(), 8192);
     }
 
@@ -288,8 +221,8 @@ pub(super) mod tests {
     fn without_a_map_every_byte_is_read() {
         let mut disk = MemoryDisk::new((5 << 20) + 512);
         disk.mapped = false;
-        assert_eq!(swept(&disk), None);
-        assert_eq!(disk.bytes_read.get(), disk.bytes);
+        assert_eq!(swept(&mut disk), None);
+        assert_eq!(disk.bytes_read.get(), disk.bytes());
     }
 
     #[test]
@@ -309,7 +242,7 @@ pub(super) mod tests {
                 let mut disk = MemoryDisk::new(bytes);
                 disk.mapped = mapped;
                 disk.write(at, &[1]);
-                assert_eq!(swept(&disk), Some(at), "mapped: {mapped}");
+                assert_eq!(swept(&mut disk), Some(at), "mapped: {mapped}");
             }
         }
     }
@@ -321,7 +254,7 @@ pub(super) mod tests {
             disk.mapped = false;
             disk.read_bytes_max = read_bytes_max;
             disk.write(1 << 20, &[0, 0, 7]);
-            assert_eq!(swept(&disk), Some((1 << 20) + 2), "{read_bytes_max}");
+            assert_eq!(swept(&mut disk), Some((1 << 20) + 2), "{read_bytes_max}");
         }
     }
 

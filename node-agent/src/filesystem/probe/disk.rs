@@ -10,7 +10,7 @@ use belay_server::call::{Failure, Kind};
 use super::areas::Area;
 use super::ext4;
 use crate::filesystem::witness::{self, Witness};
-use crate::kernel::{Error, Kernel};
+use crate::kernel::{Error, Kernel, Reads};
 
 /// `O_DIRECT` requires offsets and lengths in multiples of the logical block size (open(2)); no
 /// device has a larger one than this.
@@ -42,6 +42,8 @@ pub(super) trait Disk {
     fn is_new(&self) -> bool;
     /// One read at an aligned offset into an aligned buffer; may be short.
     fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, Failure>;
+    /// Reads ranges, several at once: see [`Kernel::pread_at_once`].
+    fn read_at_once(&self, longest: usize, reads: &mut dyn Reads) -> Result<bool, Failure>;
     /// The record of the file behind it.
     fn witness(&self) -> Result<Witness, Failure>;
     /// Makes [`Disk::next_data`] include everything written before.
@@ -84,6 +86,15 @@ impl<K: Kernel> Disk for KernelDisk<'_, K> {
         self.kernel
             .pread(self.fd, buffer, offset)
             .map_err(unreadable)
+    }
+
+    fn read_at_once(&self, longest: usize, reads: &mut dyn Reads) -> Result<bool, Failure> {
+        // A file is in the machine's memory, or on a disk that reads ahead.
+        if self.backing.is_some() {
+            return Ok(false);
+        }
+        let read = self.kernel.pread_at_once(self.fd, longest, reads);
+        read.map_err(unreadable)
     }
 
     fn witness(&self) -> Result<Witness, Failure> {

@@ -1,16 +1,17 @@
 //! The one function that determines the content of a device.
 
 use std::fmt;
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 
 use belay_server::call::{Failure, Kind};
 
 use super::areas::{Area, Areas};
 use super::blank::{self, Blank, Sweep};
 use super::btrfs;
-use super::disk::{ALIGN_BYTES, DeviceUnderTest, Disk, KernelDisk};
+use super::disk::{ALIGN, DeviceUnderTest, Disk, KernelDisk};
 use super::identity::{Identity, unfinished};
 use super::mark::{self, Interrupted, MARK_AT, MARK_BYTES, Mark};
+use super::ranges::read_each;
 use super::signature::{Hit, Weight, blocks_left, scan};
 use super::table::TABLE;
 use crate::filesystem::FsType;
@@ -190,9 +191,11 @@ fn look_deeper(
 
 /// Every signature of the table, anywhere on the device. Reads the missing blocks.
 fn scan_all(disk: &impl Disk, areas: &mut Areas) -> Result<Vec<Hit>, Failure> {
-    for block in blocks_left(TABLE, areas, disk.bytes()) {
-        areas.push(Area::read(disk, block..block + ALIGN_BYTES)?);
-    }
+    let blocks = blocks_left(TABLE, areas, disk.bytes()).into_iter();
+    read_each(disk, ALIGN, blocks.map(|at| Ok((at, ALIGN))), |at, read| {
+        areas.push(Area::of(at, read));
+        ControlFlow::Continue(())
+    })?;
     Ok(scan(TABLE, areas, disk.bytes()))
 }
 
@@ -247,7 +250,7 @@ fn name(identity: Identity, hits: &[Hit]) -> Foreign {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::blank::tests::MemoryDisk;
+    use super::super::memory_disk::MemoryDisk;
     use super::super::{ext4, md, xfs};
     use super::*;
 

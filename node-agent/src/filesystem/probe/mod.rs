@@ -14,7 +14,10 @@ mod field;
 mod identity;
 mod mark;
 mod md;
+#[cfg(test)]
+mod memory_disk;
 mod partition;
+mod ranges;
 mod signature;
 mod table;
 

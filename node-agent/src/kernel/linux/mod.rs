@@ -13,6 +13,7 @@ mod btrfs;
 mod child;
 mod disks;
 mod files;
+mod filesystems;
 mod grow;
 mod lease;
 mod loopdev;
@@ -22,6 +23,7 @@ mod mountinfo;
 pub(crate) mod privileges;
 #[cfg(test)]
 pub(crate) mod real;
+mod ring;
 pub(crate) mod sandbox;
 mod shut_down;
 mod statmount;
@@ -34,10 +36,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::{
-    BtrfsErrors, BtrfsGeometry, Cause, Child, ChildEnd, Descriptors, Dev, Error, Ext4Errors,
-    Filesystems, Kernel, LoopFile, LoopMode, LoopStatus, MountAttrs, MountEntry, MountFacts, Open,
-    Openers, Result, Stat, Surroundings, Usage, XfsGeometry,
+    Cause, Child, ChildEnd, Descriptors, Dev, Error, Kernel, LoopFile, LoopMode, LoopStatus,
+    MountAttrs, MountEntry, MountFacts, Open, Openers, Reads, Result, Stat, Surroundings, Usage,
 };
+use ring::Rings;
 
 /// The running kernel, with the features that it has beyond Linux 5.14.
 #[derive(Clone, Debug)]
@@ -45,6 +47,7 @@ pub(crate) struct Linux {
     loop_part_shift: u32,
     has_statmount: bool,
     has_exclusive_create: bool,
+    rings: Rings,
 }
 
 impl Linux {
@@ -59,7 +62,18 @@ impl Linux {
             loop_part_shift: loopdev::part_shift()?,
             has_statmount: statmount::is_known(),
             has_exclusive_create: mount::is_exclusive_create_known(),
+            rings: Rings::default(),
         })
+    }
+
+    /// The same kernel, with [`Kernel::pread_at_once`]. The clones share its rings. Call it before
+    /// [`sandbox::enter`].
+    ///
+    /// # Errors
+    /// If the kernel refuses io_uring.
+    pub(crate) fn with_rings(self) -> Result<Linux> {
+        let rings = Rings::open()?;
+        Ok(Linux { rings, ..self })
     }
 }
 
@@ -79,51 +93,6 @@ impl Surroundings for Linux {
 
 impl Descriptors for Linux {
     type Fd = OwnedFd;
-}
-
-impl Filesystems for Linux {
-    fn thaw(&self, root: &OwnedFd) -> Result<()> {
-        mount::thaw(root)
-    }
-
-    fn ext4_resize(&self, root: &OwnedFd, blocks: u64) -> Result<()> {
-        grow::ext4_resize(root, blocks)
-    }
-
-    fn ext4_errors(&self, dev: Dev) -> Result<Option<Ext4Errors>> {
-        match loopdev::number(dev, self.loop_part_shift) {
-            Some(number) => sysfs::ext4_errors(&format!("loop{number}")),
-            None => disks::ext4_errors(dev),
-        }
-    }
-
-    fn xfs_geometry(&self, root: &OwnedFd) -> Result<XfsGeometry> {
-        grow::xfs_geometry(root)
-    }
-
-    fn xfs_grow(&self, root: &OwnedFd, blocks: u64, imaxpct: u32) -> Result<()> {
-        grow::xfs_grow(root, blocks, imaxpct)
-    }
-
-    fn btrfs_device(&self, root: &OwnedFd) -> Result<Option<Dev>> {
-        btrfs::device(root)
-    }
-
-    fn btrfs_geometry(&self, root: &OwnedFd) -> Result<BtrfsGeometry> {
-        btrfs::geometry(root)
-    }
-
-    fn btrfs_errors(&self, root: &OwnedFd) -> Result<BtrfsErrors> {
-        btrfs::errors(root)
-    }
-
-    fn btrfs_grow(&self, root: &OwnedFd, id: u64) -> Result<()> {
-        btrfs::grow(root, id)
-    }
-
-    fn syncfs(&self, root: &OwnedFd) -> Result<()> {
-        files::syncfs(root)
-    }
 }
 
 impl Kernel for Linux {
@@ -223,6 +192,10 @@ impl Kernel for Linux {
 
     fn pread(&self, fd: &OwnedFd, buffer: &mut [u8], offset: u64) -> Result<usize> {
         files::pread(fd, buffer, offset)
+    }
+
+    fn pread_at_once(&self, fd: &OwnedFd, longest: usize, reads: &mut dyn Reads) -> Result<bool> {
+        self.rings.read(fd, longest, reads)
     }
 
     fn pwrite(&self, fd: &OwnedFd, buffer: &[u8], offset: u64) -> Result<usize> {

@@ -7,26 +7,27 @@ use crate::belay::{call, try_call};
 use crate::rig::{MIB, kernels, medium, newest_kernel, seen_programs, until};
 
 /// As the ids of Cinder, of which a virtio disk shows the first 20 characters.
-const ID: &str = "7f8b1c2d-1111-4222-8333-444455556666";
+pub(crate) const ID: &str = "7f8b1c2d-1111-4222-8333-444455556666";
 const SERIAL: &str = "7f8b1c2d-1111-4222-8";
 /// A filesystem and the sizes of its volume before and after, in MiB.
 const KINDS: [(&str, u64, u64); 3] = [("ext4", 128, 192), ("xfs", 320, 400), ("btrfs", 256, 320)];
 
-const START: &str = "\
+pub(crate) const START: &str = "\
 mkdir -p /pods
 setsid belay-node --driver-kind openstack --endpoint /run/node.sock --node-id guest \\
+    --http-endpoint 127.0.0.1:9808 \\
     >>/run/node.log 2>&1 3>&- &
 ready /run/node.sock >/dev/null 2>&1 || { cat /run/node.log; exit 1; }";
 
 /// A volume as its kubelet has it.
-struct Volume {
+pub(crate) struct Volume {
     id: &'static str,
     filesystem: &'static str,
-    context: String,
+    pub(crate) context: String,
 }
 
 impl Volume {
-    fn new(filesystem: &'static str, word: &str, mib: u64) -> Self {
+    pub(crate) fn new(filesystem: &'static str, word: &str, mib: u64) -> Self {
         let bytes = mib * MIB;
         Volume {
             id: ID,
@@ -38,7 +39,7 @@ impl Volume {
         }
     }
 
-    fn stage(&self) -> String {
+    pub(crate) fn stage(&self) -> String {
         let Volume {
             id,
             filesystem,
@@ -50,7 +51,7 @@ impl Volume {
         )
     }
 
-    fn publish(&self) -> String {
+    pub(crate) fn publish(&self) -> String {
         let Volume {
             id,
             filesystem,
@@ -69,16 +70,18 @@ impl Volume {
         )
     }
 
-    fn take_down(&self) -> String {
+    pub(crate) fn unstage(&self) -> String {
         let id = self.id;
-        format!(
-            "node unpublish {id} --target /pods/{id}/target
-             node unstage {id} --staging /pods/{id}/staging"
-        )
+        format!("node unstage {id} --staging /pods/{id}/staging")
+    }
+
+    pub(crate) fn take_down(&self) -> String {
+        let (id, unstage) = (self.id, self.unstage());
+        format!("node unpublish {id} --target /pods/{id}/target\n{unstage}")
     }
 }
 
-fn machine(kernel: Kernel) -> Machine {
+pub(crate) fn machine(kernel: Kernel) -> Machine {
     let hardware = Hardware {
         blocks: 2,
         scsis: 1,
@@ -87,8 +90,14 @@ fn machine(kernel: Kernel) -> Machine {
     Machine::new(kernel, hardware)
 }
 
-fn boot(machine: &Machine) -> Guest<'_> {
+pub(crate) fn boot(machine: &Machine) -> Guest<'_> {
+    boot_after(machine, "true")
+}
+
+/// As [`boot`], but the agent starts after that command.
+pub(crate) fn boot_after<'a>(machine: &'a Machine, command: &str) -> Guest<'a> {
     let mut guest = machine.boot();
+    guest.run(command);
     let programs = seen_programs();
     guest.run(&format!(
         "mkdir -p /belay && mount --bind {programs} /belay"
@@ -186,36 +195,6 @@ fn a_detach_without_an_unstage_loses_nothing_that_an_ended_pod_has_written() {
             volume.take_down()
         );
         call(&mut guest, &again).expect("power");
-        guest.detach(0);
-        machine.slot(0).remove();
-    }
-}
-
-/// What the controller says is not older than the guest's clock, which is the machine's.
-#[test]
-#[ignore = "needs User-mode Linux: make guest"]
-fn of_a_new_disk_of_terabytes_samples_are_read_and_of_a_used_one_everything() {
-    const LARGE_MIB: u64 = 4 << 20;
-    let machine = machine(newest_kernel());
-    let mut guest = boot(&machine);
-    for (name, mib, age, is_sampled) in [
-        ("large", LARGE_MIB, 0, true),
-        ("small", 512, 0, true),
-        ("decayed", 512, 601, false),
-    ] {
-        let mut volume = Volume::new("btrfs", &format!("serial={ID}"), mib);
-        let context = format!(" --context attached_at=$(($(date +%s) - {age}))");
-        volume.context.push_str(&context);
-        let medium = medium(&machine, name, mib);
-        machine.slot(0).insert(Disk::block(ID, &medium));
-        guest.attach(0);
-        call(&mut guest, &volume.stage()).expect("power");
-        let read = medium.bytes_read();
-        assert_eq!(read < 128 * MIB, is_sampled, "{name}: {read}");
-        call(&mut guest, &volume.publish()).expect("power");
-        let write = format!("cp /bin/bash /pods/{ID}/target && sync /pods/{ID}/target/bash");
-        call(&mut guest, &write).expect("power");
-        call(&mut guest, &volume.take_down()).expect("power");
         guest.detach(0);
         machine.slot(0).remove();
     }

@@ -5,6 +5,8 @@ mod belay;
 #[cfg(test)]
 mod blackbox;
 #[cfg(test)]
+mod blank;
+#[cfg(test)]
 mod disks;
 #[cfg(test)]
 mod hotplug;

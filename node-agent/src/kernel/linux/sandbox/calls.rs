@@ -3,9 +3,9 @@
 //! libraries (musl, younger glibc) and other architectures make the same calls.
 //!
 //! Without them, on purpose: ptrace, process_vm_*, pidfd_getfd, kcmp; bpf, perf_event_open,
-//! userfaultfd, io_uring_*; init_module, kexec_*, reboot, swapon; unshare, setns, pivot_root,
-//! chroot, mount; open_by_handle_at, mknod; add_key, keyctl; and all that set users, clocks or
-//! quotas.
+//! userfaultfd, io_uring_setup and io_uring_register; init_module, kexec_*, reboot, swapon;
+//! unshare, setns, pivot_root, chroot, mount; open_by_handle_at, mknod; add_key, keyctl; and all
+//! that set users, clocks or quotas.
 
 use libc::*;
 
@@ -39,6 +39,8 @@ pub(super) const ALLOWED: &[c_long] = &[
     SYS_preadv,
     SYS_pwritev,
     SYS_preadv2,
+    // On a ring that was restricted to reads (super::super::ring).
+    SYS_io_uring_enter,
     SYS_pwritev2,
     SYS_openat,
     SYS_openat2,

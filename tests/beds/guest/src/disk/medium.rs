@@ -7,8 +7,10 @@ use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use belay_bed::chance::Chance;
+use rustix::event::poll;
 
 /// The unit that survives a power cut whole or not at all, in bytes: a block of today's disks.
 const PAGE: u64 = 4096;
@@ -64,6 +66,8 @@ struct State {
     has_power: bool,
     changes: u64,
     bytes_read: u64,
+    latency: Duration,
+    at_once: usize,
     cut: Option<Cut>,
 }
 
@@ -99,6 +103,8 @@ impl Medium {
                 has_power: true,
                 changes: 0,
                 bytes_read: 0,
+                latency: Duration::ZERO,
+                at_once: 0,
                 cut: None,
             }),
         };
@@ -116,6 +122,33 @@ impl Medium {
     #[must_use]
     pub fn bytes_read(&self) -> u64 {
         self.state().bytes_read
+    }
+
+    /// From now on each request is answered after that time, any number of them at once.
+    pub fn delay(&self, latency: Duration) {
+        self.state().latency = latency;
+    }
+
+    /// The most reads that were waiting for their answers at once, while there was a delay.
+    #[must_use]
+    pub fn at_once(&self) -> usize {
+        self.state().at_once
+    }
+
+    pub(crate) fn latency(&self) -> Duration {
+        self.state().latency
+    }
+
+    /// Waits as long as the disk takes for requests, among them so many reads.
+    pub(crate) fn think(&self, reads: usize) {
+        let mut state = self.state();
+        state.at_once = state.at_once.max(reads);
+        let latency = state.latency;
+        drop(state);
+        if let Ok(latency) = latency.try_into() {
+            // Nothing interrupts it but the time.
+            poll(&mut [], Some(&latency)).unwrap_or_default();
+        }
     }
 
     /// Sets the size. [`Slot::grow`](crate::Slot::grow) notifies the guest as well.

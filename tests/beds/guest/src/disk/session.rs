@@ -207,14 +207,26 @@ impl<'a> Session<'a> {
         let (Some(queue), Some(memory)) = (self.queues.get_mut(&index), &self.memory) else {
             return Ok(());
         };
+        let medium = &self.inserted.disk.medium;
         while self.inserted.is_served(index)
-            && let Some(chain) = queue.take(memory)?
+            && let Some(first) = queue.take(memory)?
         {
-            let answer = self.inserted.perform(index, &chain.sent, chain.room());
-            match answer {
-                Some(answer) => queue.give(memory, &chain, &answer)?,
-                // The power is off, and the guest's as well.
-                None => return Ok(()),
+            let mut chains = vec![first];
+            if !medium.latency().is_zero() {
+                while let Some(chain) = queue.take(memory)? {
+                    chains.push(chain);
+                }
+                // Other answers have a status alone, or an identity.
+                let reads = chains.iter().filter(|chain| chain.room() > 512);
+                medium.think(reads.count());
+            }
+            for chain in chains {
+                let answer = self.inserted.perform(index, &chain.sent, chain.room());
+                match answer {
+                    Some(answer) => queue.give(memory, &chain, &answer)?,
+                    // The power is off, and the guest's as well.
+                    None => return Ok(()),
+                }
             }
         }
         Ok(())

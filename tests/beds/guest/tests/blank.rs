@@ -1,0 +1,106 @@
+//! Blank disks in guests: how much of them is read, and how many requests at once.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+use std::time::Duration;
+
+use belay_guest::{Disk, Guest};
+
+use crate::belay::{call, try_call};
+use crate::disks::{ID, Volume, boot, boot_after, machine};
+use crate::rig::{MIB, medium, newest_kernel};
+
+/// As of a cloud's disk.
+const LATENCY: Duration = Duration::from_millis(1);
+
+/// What the controller says is not older than the guest's clock, which is the machine's.
+#[test]
+#[ignore = "needs User-mode Linux: make guest"]
+fn of_a_new_disk_of_terabytes_samples_are_read_and_of_a_used_one_everything() {
+    const LARGE_MIB: u64 = 4 << 20;
+    let machine = machine(newest_kernel());
+    let mut guest = boot(&machine);
+    for (name, mib, age, is_sampled) in [
+        ("large", LARGE_MIB, 0, true),
+        ("small", 512, 0, true),
+        ("decayed", 512, 601, false),
+    ] {
+        let mut volume = Volume::new("btrfs", &format!("serial={ID}"), mib);
+        let context = format!(" --context attached_at=$(($(date +%s) - {age}))");
+        volume.context.push_str(&context);
+        let medium = medium(&machine, name, mib);
+        machine.slot(0).insert(Disk::block(ID, &medium));
+        guest.attach(0);
+        call(&mut guest, &volume.stage()).expect("power");
+        let read = medium.bytes_read();
+        assert_eq!(read < 128 * MIB, is_sampled, "{name}: {read}");
+        call(&mut guest, &volume.publish()).expect("power");
+        let write = format!("cp /bin/bash /pods/{ID}/target && sync /pods/{ID}/target/bash");
+        call(&mut guest, &write).expect("power");
+        call(&mut guest, &volume.take_down()).expect("power");
+        guest.detach(0);
+        machine.slot(0).remove();
+    }
+}
+
+/// How long the stages of this agent have probed, in milliseconds.
+fn probed_ms(guest: &mut Guest<'_>) -> f64 {
+    let page = "exec 5<>/dev/tcp/127.0.0.1/9808
+        printf 'GET /metrics HTTP/1.0\\r\\n\\r\\n' >&5 && cat <&5";
+    let page = call(guest, page).expect("power");
+    let series = "belay_operation_phase_duration_seconds_sum{operation=\"stage\",phase=\"probe\"} ";
+    let sum = page.lines().find_map(|line| line.strip_prefix(series));
+    sum.map_or(0.0, |sum| sum.trim().parse::<f64>().expect("a number")) * 1000.0
+}
+
+#[test]
+#[ignore = "needs User-mode Linux: make guest"]
+fn a_disk_is_read_with_many_requests_at_once_and_with_one_where_io_uring_is_refused() {
+    const DATA_AT: u64 = 300 * MIB + 5;
+    // The guest's kernel makes so many requests of one read.
+    const SPLIT: usize = 8;
+    let machine = machine(newest_kernel());
+    for (name, refusal) in [
+        ("allowed", "true"),
+        ("refused", "sysctl -w kernel.io_uring_disabled=2"),
+    ] {
+        let mut guest = boot_after(&machine, refusal);
+        let mut stage = |mib, content: &str, byte: Option<u64>| {
+            let name = format!("{name}-{content}");
+            let medium = medium(&machine, &name, mib);
+            if let Some(at) = byte {
+                let file = File::options()
+                    .write(true)
+                    .open(machine.directory().join(&name));
+                let write = file.and_then(|file| file.write_all_at(&[1], at));
+                write.expect("the file of a disk");
+            }
+            machine.slot(0).insert(Disk::block(ID, &medium));
+            guest.attach(0);
+            medium.delay(LATENCY);
+            let mut volume = Volume::new("ext4", &format!("serial={ID}"), mib);
+            let attached = format!("content={content} --context attached_at=$(date +%s)");
+            volume.context = volume.context.replace("content=new", &attached);
+            let before = probed_ms(&mut guest);
+            let staged = try_call(&mut guest, &volume.stage()).expect("power");
+            let ms = probed_ms(&mut guest) - before;
+            eprintln!(
+                "{name}: {mib} MiB, {} at once, {ms:.0} ms",
+                medium.at_once()
+            );
+            if staged.code == 0 {
+                call(&mut guest, &volume.unstage()).expect("power");
+            }
+            guest.detach(0);
+            machine.slot(0).remove();
+            (staged, medium.at_once())
+        };
+        let (refused, at_once) = stage(512, "used", Some(DATA_AT));
+        let why = format!("unknown data at byte {DATA_AT}");
+        assert!(refused.text.contains(&why), "{}", refused.text);
+        assert_eq!(at_once > SPLIT, name == "allowed", "{at_once}");
+        let (staged, at_once) = stage(4 << 20, "new", None);
+        assert_eq!(staged.code, 0, "{}", staged.text);
+        assert!(name == "refused" || at_once > 4 * SPLIT, "{at_once}");
+    }
+}
