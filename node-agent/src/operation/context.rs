@@ -17,6 +17,11 @@ impl<K: Kernel> Context<'_, K> {
     pub(super) fn phase<T>(&self, phase: Phase, work: impl FnOnce() -> T) -> T {
         self.clock.phase(phase, work)
     }
+
+    /// What others see of the operation.
+    pub(super) fn progress(&self) -> &Progress {
+        self.clock.progress()
+    }
 }
 
 impl<K: Kernel> Deref for Context<'_, K> {

@@ -6,9 +6,10 @@
 
 use std::cell::Cell;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use belay_server::work::Amount;
 use metrics::{Histogram, Unit};
 
 /// How long operations spent in their phases, in seconds, by `operation` and `phase`.
@@ -141,21 +142,50 @@ pub(super) fn announce() {
 
 /// An operation's current phase, readable by other threads.
 #[derive(Debug, Default)]
-pub(crate) struct Progress(
+pub(crate) struct Progress {
     /// 0 for none, else the index in [`Phase::ALL`] plus one.
-    AtomicU8,
-);
+    phase: AtomicU8,
+    done: AtomicU64,
+    /// 0 unless the phase knows how much it has to do.
+    total: AtomicU64,
+    is_given_up: AtomicBool,
+}
 
 impl Progress {
     /// The current phase of the operation; `None` before and after it.
     pub(crate) fn now(&self) -> Option<Phase> {
-        let place = usize::from(self.0.load(Ordering::Relaxed));
+        let place = usize::from(self.phase.load(Ordering::Relaxed));
         Phase::ALL.get(place.checked_sub(1)?).copied()
+    }
+
+    /// How much of the phase is done, if it knows that.
+    pub(crate) fn amount(&self) -> Option<Amount> {
+        let [done, total] = [&self.done, &self.total].map(|part| part.load(Ordering::Relaxed));
+        (total > 0).then_some(Amount { done, total })
+    }
+
+    /// Shows how much of the current phase is done, in bytes.
+    pub(crate) fn advance(&self, amount: Amount) {
+        self.done.store(amount.done, Ordering::Relaxed);
+        self.total.store(amount.total, Ordering::Relaxed);
+    }
+
+    /// Asks a phase of known amount to end; `false` if it is another one.
+    pub(crate) fn give_up(&self) -> bool {
+        let is_known = self.amount().is_some();
+        self.is_given_up.fetch_or(is_known, Ordering::Relaxed);
+        is_known
+    }
+
+    /// Whether nobody wants the result any longer.
+    pub(crate) fn is_given_up(&self) -> bool {
+        self.is_given_up.load(Ordering::Relaxed)
     }
 
     fn show(&self, phase: Option<Phase>) {
         let place = phase.map_or(0, |phase| phase as u8 + 1);
-        self.0.store(place, Ordering::Relaxed);
+        self.phase.store(place, Ordering::Relaxed);
+        self.advance(Amount { done: 0, total: 0 });
     }
 }
 
@@ -178,6 +208,10 @@ impl<'a> Clock<'a> {
             since: Cell::new(Instant::now()),
             spent: Cell::new([None; Phase::ALL.len()]),
         }
+    }
+
+    pub(crate) fn progress(&self) -> &'a Progress {
+        self.progress
     }
 
     /// Runs `work` as this phase, and returns to the outer one afterwards, even if it panics.

@@ -15,11 +15,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use belay_server::call::Failure;
-use belay_server::work::{Ticket, Watch};
+use belay_server::work::{Doing, Ticket, Watch};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::task::{JoinError, JoinHandle};
 
-use super::{Phase, Progress};
+use super::Progress;
 
 /// Work that makes headway at once. Each thread costs 70 KiB.
 const SLOTS: usize = 4;
@@ -229,8 +229,16 @@ fn taken(slots: &Semaphore, of: usize) -> u32 {
 struct Window(Arc<Progress>);
 
 impl Watch for Window {
-    fn doing(&self) -> Option<&'static str> {
-        self.0.now().map(Phase::name)
+    fn doing(&self) -> Option<Doing> {
+        let phase = self.0.now()?;
+        Some(Doing {
+            step: phase.name(),
+            amount: self.0.amount(),
+        })
+    }
+
+    fn give_up(&self) -> bool {
+        self.0.give_up()
     }
 }
 

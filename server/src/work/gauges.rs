@@ -1,7 +1,7 @@
 //! How many jobs run and how old they are, counted only when the metrics are read.
 
 use super::list::Listed;
-use super::{Class, Running};
+use super::{Amount, Class, Running};
 use metrics::Unit;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
@@ -12,6 +12,8 @@ const RUNNING: &str = "belay_jobs_running";
 const HUNG: &str = "belay_jobs_hung";
 /// Gauge: the age of the oldest job in seconds; 0 while none runs.
 const OLDEST: &str = "belay_jobs_oldest_age_seconds";
+/// Gauge: bytes that running jobs have still to read, as far as they know.
+const LEFT: &str = "belay_jobs_left_bytes";
 
 pub(super) trait Count: Send + Sync {
     fn count(&self) -> Counted;
@@ -23,8 +25,10 @@ pub(super) trait Count: Send + Sync {
 pub(crate) struct Counted {
     /// All of them.
     pub(crate) running: u32,
-    /// Those that are past their deadline.
+    /// Those that are past their deadline, without headway.
     pub(crate) hung: u32,
+    /// What they have still to do, as far as they know.
+    pub(crate) left_bytes: u64,
     /// The age of the oldest.
     pub(crate) oldest: Duration,
 }
@@ -47,6 +51,11 @@ pub(crate) fn describe() {
         "Operations that have exceeded their deadline and still run."
     );
     metrics::describe_gauge!(OLDEST, Unit::Seconds, "Age of the oldest operation.");
+    metrics::describe_gauge!(
+        LEFT,
+        Unit::Bytes,
+        "Bytes that operations must still read before they know whether a disk is blank."
+    );
 }
 
 /// The jobs of this process.
@@ -74,6 +83,7 @@ fn sum(all: &[Weak<dyn Count>]) -> Counted {
         let counted = jobs.count();
         sum.running += counted.running;
         sum.hung += counted.hung;
+        sum.left_bytes += counted.left_bytes;
         sum.oldest = sum.oldest.max(counted.oldest);
     }
     sum
@@ -84,6 +94,9 @@ fn show(all: &[Weak<dyn Count>]) {
     metrics::gauge!(RUNNING).set(sum.running);
     metrics::gauge!(HUNG).set(sum.hung);
     metrics::gauge!(OLDEST).set(sum.oldest.as_secs_f64());
+    // A gauge is a floating-point number.
+    #[expect(clippy::cast_precision_loss, reason = "exact up to 8 PiB")]
+    metrics::gauge!(LEFT).set(sum.left_bytes as f64);
 }
 
 impl<C: Class, T: Send> Count for Running<C, T> {
@@ -93,6 +106,9 @@ impl<C: Class, T: Send> Count for Running<C, T> {
         for job in self.lock().values().filter(|job| job.sharers == 0) {
             counted.running += 1;
             counted.hung += u32::from(job.is_hung);
+            if let Some(Amount { done, total }) = job.ticket.amount() {
+                counted.left_bytes += total.saturating_sub(done);
+            }
             counted.oldest = counted.oldest.max(job.since.elapsed());
         }
         counted
@@ -133,18 +149,20 @@ mod tests {
         Arc::new(Fixed(Counted {
             running,
             hung,
+            left_bytes: u64::from(running) << 40,
             oldest: Duration::from_secs(seconds),
         }))
     }
 
-    /// Running, hung, and the age of the oldest, as on the page.
-    fn shown(measure: impl FnOnce()) -> [f64; 3] {
+    /// Running, hung, bytes left, and the age of the oldest, as on the page.
+    fn shown(measure: impl FnOnce()) -> [f64; 4] {
         let recorder = PrometheusBuilder::new().build_recorder();
         metrics::with_local_recorder(&recorder, measure);
         let page = recorder.handle().render();
         [
             "belay_jobs_running ",
             "belay_jobs_hung ",
+            "belay_jobs_left_bytes ",
             "belay_jobs_oldest_age_seconds ",
         ]
         .map(|series| {
@@ -159,8 +177,8 @@ mod tests {
         let (one, other, gone) = (fixed(5, 1, 7), fixed(3, 2, 4), fixed(9, 9, 9));
         let all = [&one, &gone, &other].map(Arc::downgrade);
         drop(gone);
-        assert_eq!(shown(|| show(&all)), [8.0, 3.0, 7.0]);
-        assert_eq!(shown(|| show(&[])), [0.0; 3]);
+        assert_eq!(shown(|| show(&all)), [8.0, 3.0, (8_u64 << 40) as f64, 7.0]);
+        assert_eq!(shown(|| show(&[])), [0.0; 4]);
     }
 
     #[tokio::test(start_paused = true)]
@@ -186,7 +204,7 @@ mod tests {
         assert_eq!(counted(&jobs), (2, 1));
         assert!(jobs.running.count().oldest > Duration::ZERO);
         // Other tests in this process may have more.
-        let [running, hung, oldest] = shown(measure);
+        let [running, hung, _, oldest] = shown(measure);
         assert!(running >= 2.0 && hung >= 1.0 && oldest > 0.0);
     }
 }

@@ -27,7 +27,9 @@ fn shown(mut jobs: Vec<Listed>) -> String {
             (false, Some(_)) => "waiting",
             (false, None) => "running",
         };
-        let work = job.awaited.or(job.doing).unwrap_or_default();
+        let awaited = job.awaited.map(str::to_owned);
+        let work = awaited.or(job.doing.map(|doing| doing.to_string()));
+        let work = work.unwrap_or_default();
         // A caller chose the key: it must not add lines.
         let key = key.replace(char::is_control, "\u{fffd}");
         let (age, call) = (job.age.as_secs_f64(), job.rpc.name());
@@ -41,8 +43,8 @@ fn shown(mut jobs: Vec<Listed>) -> String {
 mod tests {
     use super::*;
     use crate::call::{Failure, Rpc};
-    use crate::work::Jobs;
     use crate::work::tests::{Plain, key};
+    use crate::work::{Doing, Jobs};
     use std::future::pending;
     use std::time::Duration;
     use tokio::task::yield_now;
@@ -52,7 +54,10 @@ mod tests {
             rpc: Rpc::NodeStageVolume,
             age: Duration::from_secs(seconds),
             is_hung,
-            doing: Some("mount"),
+            doing: Some(Doing {
+                step: "mount",
+                amount: None,
+            }),
             awaited,
         }
     }

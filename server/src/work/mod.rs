@@ -27,7 +27,7 @@ use std::panic::AssertUnwindSafe;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-pub use ticket::{Ticket, Watch};
+pub use ticket::{Amount, Doing, Ticket, Watch};
 use tokio::sync::oneshot;
 use tracing::Instrument as _;
 pub use view::JobView;
@@ -62,6 +62,8 @@ struct Job<T> {
     fingerprint: u64,
     since: Instant,
     is_hung: bool,
+    /// How much was done at the last deadline, if that is known.
+    done_before: Option<u64>,
     ticket: Ticket,
     /// All callers that wait for the result.
     callers: Vec<oneshot::Sender<Result<T, Failure>>>,
@@ -175,6 +177,8 @@ impl<C: Class, T: Clone + Send + 'static> Jobs<C, T> {
                 }
                 let undone = undoes(rpc) == Some(job.rpc);
                 if !(undone && job.ticket.cancel(|_| cancelled(job.rpc, rpc))) {
+                    // What can be given up ends soon, and so will not refuse the retry.
+                    let _ends = undone && job.ticket.give_up();
                     return Err(Failure::busy(busy(&key, &job.view(), rpc)));
                 }
                 let before = std::mem::replace(job, Job::new(rpc, fingerprint, vec![caller]));
@@ -194,6 +198,7 @@ impl<T> Job<T> {
             fingerprint,
             since: Instant::now(),
             is_hung: false,
+            done_before: None,
             ticket: Ticket::new(),
             callers,
             sharers: 0,

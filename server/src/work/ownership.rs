@@ -48,8 +48,8 @@ impl<C: Class, T> Ownership<C, T> {
 }
 
 impl<C: Class, T: Clone> Ownership<C, T> {
-    /// At the deadline: a waiting job is cancelled, a working one is hung, and all callers get an
-    /// error.
+    /// At the deadline, and as often again as it has passed: a waiting job is cancelled, a working
+    /// one is hung unless it has visibly done more, and all callers get an error.
     pub(super) fn overdue(&self, deadline: Duration) {
         let seconds = deadline.as_secs();
         let mut running = self.running.lock();
@@ -68,16 +68,19 @@ impl<C: Class, T: Clone> Ownership<C, T> {
             return;
         }
         let view = job.view();
-        if !std::mem::replace(&mut job.is_hung, true) {
+        let done = self.ticket.amount().map(|amount| amount.done);
+        let is_hung = done <= std::mem::replace(&mut job.done_before, done);
+        if is_hung && !std::mem::replace(&mut job.is_hung, is_hung) {
             let subject = self.key.to_string();
             tracing::error!(
                 subject,
                 "{view}; exceeded its deadline, still running: the storage is slow or hangs"
             );
         }
+        job.is_hung = is_hung;
         let callers = std::mem::take(&mut job.callers);
         drop(running);
-        answer_all(callers, &Err(hung(&self.key, &view)));
+        answer_all(callers, &Err(late(&self.key, &view, is_hung)));
     }
 }
 
@@ -87,10 +90,11 @@ impl<C: Class, T> Drop for Ownership<C, T> {
     }
 }
 
-fn hung<C>(key: &Key<C>, view: &JobView) -> Failure {
-    Failure::timeout(format!(
-        "{key}: {view}; the storage is slow or does not answer; still running, retry for \
-         the result"
-    ))
-    .may_be_running()
+fn late<C>(key: &Key<C>, view: &JobView, is_hung: bool) -> Failure {
+    let why = match is_hung {
+        true => " the storage is slow or does not answer;",
+        false => "",
+    };
+    let message = format!("{key}: {view};{why} still running, retry for the result");
+    Failure::timeout(message).may_be_running()
 }

@@ -3,6 +3,7 @@
 use super::*;
 use crate::call::{Certainty, Kind};
 use std::future::pending;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tokio::sync::Semaphore;
 use tokio::task::{JoinHandle, yield_now};
 
@@ -223,8 +224,11 @@ async fn a_stage_that_works_is_not_cancelled() {
 async fn others_see_what_a_job_is_doing() {
     struct Mounting;
     impl Watch for Mounting {
-        fn doing(&self) -> Option<&'static str> {
-            Some("mount")
+        fn doing(&self) -> Option<Doing> {
+            Some(Doing {
+                step: "mount",
+                amount: None,
+            })
         }
     }
     let jobs = jobs();
@@ -241,7 +245,7 @@ async fn others_see_what_a_job_is_doing() {
     yield_now().await;
     yield_now().await;
     let view = jobs.view(&key("vol-1")).unwrap();
-    assert_eq!(view.doing, Some("mount"));
+    assert_eq!(view.doing.map(|doing| doing.step), Some("mount"));
     assert_eq!(
         view.to_string(),
         "NodeStageVolume has been running for 0 s, now in mount"
@@ -324,4 +328,78 @@ async fn calls_of_two_classes_do_not_exclude_each_other_and_each_has_its_deadlin
     assert_eq!(change.await.unwrap().unwrap_err().kind, Kind::Timeout);
     assert_eq!(counts(), [1, 1]);
     assert_eq!(keys(&jobs), 2);
+}
+
+/// Work of a known amount, of which the test says how much is done.
+#[derive(Clone, Default)]
+struct Reading {
+    done: Arc<AtomicU64>,
+    is_given_up: Arc<AtomicBool>,
+}
+
+impl Watch for Reading {
+    fn doing(&self) -> Option<Doing> {
+        Some(Doing {
+            step: "probe",
+            amount: Some(Amount {
+                done: self.done.load(Ordering::Relaxed) << 30,
+                total: 20 << 30,
+            }),
+        })
+    }
+
+    fn give_up(&self) -> bool {
+        self.is_given_up.store(true, Ordering::Relaxed);
+        true
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_that_makes_headway_is_late_and_not_hung_and_an_unstage_ends_it() {
+    let (jobs, reading) = (jobs(), Reading::default());
+    let (runner, watch) = (jobs.clone(), reading.clone());
+    let work = |ticket: Ticket| async move {
+        ticket.watched_by(watch);
+        pending().await
+    };
+    let stage = tokio::spawn(async move {
+        runner
+            .run(key("vol-1"), Rpc::NodeStageVolume, 7, work)
+            .await
+    });
+    yield_now().await;
+    reading.done.store(10, Ordering::Relaxed);
+    let late = stage.await.unwrap().unwrap_err();
+    assert_eq!(late.kind, Kind::Timeout);
+    let end = "now in probe (10 of 20 GiB); still running, retry for the result";
+    assert!(late.message.ends_with(end), "{late}");
+    // Between two deadlines.
+    tokio::time::sleep(DEADLINE / 2).await;
+    for (done, is_hung) in [(10, true), (11, false), (11, true), (12, false)] {
+        reading.done.store(done, Ordering::Relaxed);
+        tokio::time::sleep(DEADLINE).await;
+        let view = jobs.view(&key("vol-1")).unwrap();
+        assert_eq!(view.is_hung, is_hung, "{view}");
+    }
+    for (rpc, is_given_up) in [
+        (Rpc::NodeExpandVolume, false),
+        (Rpc::NodeUnstageVolume, true),
+    ] {
+        let refused = run(&jobs, rpc, 7).await.unwrap_err();
+        assert_eq!(refused.kind, Kind::Busy);
+        assert_eq!(reading.is_given_up.load(Ordering::Relaxed), is_given_up);
+    }
+}
+
+#[test]
+fn small_amounts_are_in_mebibytes() {
+    let doing = |total| Doing {
+        step: "probe",
+        amount: Some(Amount {
+            done: 5 << 20,
+            total,
+        }),
+    };
+    assert_eq!(doing(512 << 20).to_string(), "probe (5 of 512 MiB)");
+    assert_eq!(doing(10 << 30).to_string(), "probe (0 of 10 GiB)");
 }

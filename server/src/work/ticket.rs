@@ -9,8 +9,45 @@ use tokio::sync::Notify;
 
 /// Shows what a running job is doing.
 pub trait Watch: Send {
-    /// The current work, as in "it has been in `unmount` for 40 s"; none = between two steps.
-    fn doing(&self) -> Option<&'static str>;
+    /// The current work; none = between two steps.
+    fn doing(&self) -> Option<Doing>;
+
+    /// Asks the work to end with an error, before it changes anything; `false` if it cannot.
+    fn give_up(&self) -> bool {
+        false
+    }
+}
+
+/// The current work of a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Doing {
+    /// As in "now in `unmount`".
+    pub step: &'static str,
+    /// How much is done, where that is known: while it grows, the work is not hung, but long.
+    pub amount: Option<Amount>,
+}
+
+/// A part of something, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Amount {
+    /// The part that is done.
+    pub done: u64,
+    /// All of it.
+    pub total: u64,
+}
+
+impl fmt::Display for Doing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.step)?;
+        let Some(Amount { done, total }) = self.amount else {
+            return Ok(());
+        };
+        let (shift, unit) = match total >> 30 {
+            0..10 => (20, "MiB"),
+            _ => (30, "GiB"),
+        };
+        write!(f, " ({} of {} {unit})", done >> shift, total >> shift)
+    }
 }
 
 /// The job, as its own work sees it. Clones belong to the same job.
@@ -92,8 +129,18 @@ impl Ticket {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    pub(super) fn doing(&self) -> Option<&'static str> {
+    pub(super) fn doing(&self) -> Option<Doing> {
         lock(&self.0.window).as_ref()?.doing()
+    }
+
+    pub(super) fn amount(&self) -> Option<Amount> {
+        self.doing()?.amount
+    }
+
+    /// See [`Watch::give_up`].
+    pub(super) fn give_up(&self) -> bool {
+        let window = lock(&self.0.window);
+        window.as_ref().is_some_and(|window| window.give_up())
     }
 
     /// What the job waits for, if it does.

@@ -1,6 +1,6 @@
 //! The view of a running job from outside.
 
-use super::Job;
+use super::{Doing, Job};
 use crate::call::Rpc;
 use std::fmt;
 use std::time::Duration;
@@ -12,10 +12,10 @@ pub struct JobView {
     pub rpc: Rpc,
     /// The job's age.
     pub age: Duration,
-    /// It has exceeded its deadline.
+    /// It has exceeded its deadline, and makes no headway that could be seen.
     pub is_hung: bool,
     /// The current work, where known.
-    pub doing: Option<&'static str>,
+    pub doing: Option<Doing>,
     /// What it waits for, if it does.
     pub awaited: Option<&'static str>,
 }

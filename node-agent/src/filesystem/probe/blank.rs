@@ -4,6 +4,7 @@
 use std::ops::ControlFlow;
 
 use belay_server::call::Failure;
+use belay_server::work::Amount;
 
 use super::areas::Areas;
 use super::disk::{ALIGN, ALIGN_BYTES, Disk};
@@ -79,10 +80,13 @@ fn blank(disk: &impl Disk, volume: &str, is_sampled: bool) -> Sweep {
     })
 }
 
-/// Everything that can be other than zero, in parts.
+/// Everything that can be other than zero, in parts; until the volume is not wanted any longer.
 fn chunks(disk: &impl Disk) -> impl Iterator<Item = Result<Extent, Failure>> {
     let (mut at, mut end) = (0, 0);
     std::iter::from_fn(move || {
+        if disk.progress().is_given_up() {
+            return Some(Err(given_up()));
+        }
         if at >= end {
             let data = match disk.next_data(end) {
                 Ok(data) => data?,
@@ -90,12 +94,20 @@ fn chunks(disk: &impl Disk) -> impl Iterator<Item = Result<Extent, Failure>> {
             };
             (at, end) = (data.start - data.start % ALIGN_BYTES, data.end);
         }
+        disk.progress().advance(Amount {
+            done: at,
+            total: disk.bytes(),
+        });
         let left = (end - at).next_multiple_of(ALIGN_BYTES);
         let length = usize::try_from(left).map_or(CHUNK_BYTES, |left| left.min(CHUNK_BYTES));
         let chunk = (at, length);
         at += length as u64;
         Some(Ok(chunk))
     })
+}
+
+fn given_up() -> Failure {
+    Failure::busy("the volume is being unstaged, so its disk is no longer read; retry if needed")
 }
 
 /// Where the first byte of the ranges is that is not zero. The ranges ascend, so that those which

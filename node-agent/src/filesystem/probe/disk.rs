@@ -11,6 +11,7 @@ use super::areas::Area;
 use super::ext4;
 use crate::filesystem::witness::{self, Witness};
 use crate::kernel::{Error, Kernel, Reads};
+use crate::work::Progress;
 
 /// `O_DIRECT` requires offsets and lengths in multiples of the logical block size (open(2)); no
 /// device has a larger one than this.
@@ -32,6 +33,8 @@ pub(crate) struct DeviceUnderTest<'a, Fd> {
     /// The volume was created empty and attached for the first time a moment ago, so samples stand
     /// for the whole device.
     pub(crate) is_new: bool,
+    /// Shows how much of it was read, and can give the rest up.
+    pub(crate) progress: &'a Progress,
 }
 
 /// The probe's access to a device.
@@ -40,6 +43,8 @@ pub(super) trait Disk {
     fn bytes(&self) -> u64;
     /// See [`DeviceUnderTest::is_new`].
     fn is_new(&self) -> bool;
+    /// See [`DeviceUnderTest::progress`].
+    fn progress(&self) -> &Progress;
     /// One read at an aligned offset into an aligned buffer; may be short.
     fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, Failure>;
     /// Reads ranges, several at once: see [`Kernel::pread_at_once`].
@@ -59,6 +64,7 @@ pub(super) struct KernelDisk<'a, K: Kernel> {
     bytes: u64,
     backing: Option<&'a K::Fd>,
     is_new: bool,
+    progress: &'a Progress,
 }
 
 impl<'a, K: Kernel> KernelDisk<'a, K> {
@@ -69,6 +75,7 @@ impl<'a, K: Kernel> KernelDisk<'a, K> {
             bytes: device.bytes,
             backing: device.backing,
             is_new: device.is_new,
+            progress: device.progress,
         }
     }
 }
@@ -80,6 +87,10 @@ impl<K: Kernel> Disk for KernelDisk<'_, K> {
 
     fn is_new(&self) -> bool {
         self.is_new
+    }
+
+    fn progress(&self) -> &Progress {
+        self.progress
     }
 
     fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, Failure> {
@@ -168,6 +179,7 @@ pub(in crate::filesystem) fn ext4_superblock<K: Kernel>(
         bytes,
         backing: None,
         is_new: false,
+        progress: &Progress::default(),
     };
     let read = || -> Result<ext4::Verdict, Failure> {
         let block = Area::read(&disk, 0..ALIGN_BYTES)?;

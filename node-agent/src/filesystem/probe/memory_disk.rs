@@ -9,6 +9,7 @@ use belay_server::call::{Failure, Kind};
 use super::disk::{ALIGN_BYTES, Disk};
 use crate::filesystem::witness::Witness;
 use crate::kernel::Reads;
+use crate::work::Progress;
 
 const BLOCK: u64 = ALIGN_BYTES;
 
@@ -28,6 +29,7 @@ pub(in crate::filesystem) struct MemoryDisk {
     pub(in crate::filesystem) bytes_read: Cell<u64>,
     /// How many reads it answers at once, the last one first; 0 if one after the other.
     pub(in crate::filesystem) at_once: usize,
+    pub(in crate::filesystem) progress: Progress,
 }
 
 impl MemoryDisk {
@@ -43,6 +45,7 @@ impl MemoryDisk {
             reads: Cell::new(0),
             bytes_read: Cell::new(0),
             at_once: 0,
+            progress: Progress::default(),
         }
     }
 
@@ -64,6 +67,10 @@ impl Disk for MemoryDisk {
 
     fn is_new(&self) -> bool {
         self.is_new
+    }
+
+    fn progress(&self) -> &Progress {
+        &self.progress
     }
 
     fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, Failure> {

@@ -63,6 +63,7 @@ fn formatted(kernel: &Linux, image: &Image, device: &Loop, fs: FsType) {
         bytes,
         backing: Some(&backing),
         volume: VOLUME,
+        progress: &Progress::default(),
     };
     let Found::Blank(blank) = examine(kernel, &device) else {
         panic!("a new image is not blank");
@@ -148,6 +149,7 @@ fn a_device_that_somebody_holds_for_himself_is_busy_and_not_formatted() {
         bytes: 512 * MIB,
         backing: None,
         volume: VOLUME,
+        progress: &Progress::default(),
     };
     let Found::Blank(blank) = examine(&kernel, &under_test) else {
         panic!("a new image is not blank");

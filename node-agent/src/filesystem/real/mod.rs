@@ -18,6 +18,7 @@ use tempfile::TempDir;
 use super::{DeviceUnderTest, Found, examine};
 use crate::kernel::linux::Linux;
 use crate::kernel::{Kernel, Open};
+use crate::work::Progress;
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
@@ -74,6 +75,7 @@ struct Image {
 struct Held {
     device: OwnedFd,
     backing: OwnedFd,
+    progress: Progress,
 }
 
 impl Image {
@@ -116,6 +118,7 @@ impl Image {
         Held {
             device: kernel.open(&self.path(), Open::DeviceRead).unwrap(),
             backing: kernel.open(&self.path(), Open::FileRead).unwrap(),
+            progress: Progress::default(),
         }
     }
 
@@ -151,6 +154,7 @@ impl Held {
             bytes,
             backing: Some(&self.backing),
             volume,
+            progress: &self.progress,
         }
     }
 }

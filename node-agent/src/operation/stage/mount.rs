@@ -83,6 +83,7 @@ pub(super) fn stage<K: Kernel>(
         backing: device.backing_file(),
         volume: request.id.as_str(),
         is_new: plan.is_new_at(kernel.realtime()),
+        progress: cx.progress(),
     };
     let Some((fs, permit)) = decide(cx, &wish, plan, &device, &under_test, formatting)? else {
         return Ok(Staged::WantsFormat);

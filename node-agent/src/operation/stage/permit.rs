@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use belay_contract::publish_context::{Content, PublishContext};
-use belay_server::call::Failure;
+use belay_server::call::{Failure, Kind};
 
 use super::super::Node;
 use super::mount::Wish;
@@ -48,7 +48,10 @@ pub(super) fn judge<K: Kernel>(
             ));
         }
         Found::Unreadable(failure) => {
-            Refusal::Unreadable.count();
+            // Else the volume is being unstaged.
+            if failure.kind != Kind::Busy {
+                Refusal::Unreadable.count();
+            }
             return Err(failure);
         }
     };

@@ -5,3 +5,4 @@ mod disks;
 mod flushing;
 mod hung;
 mod lives;
+mod reading;

@@ -9,6 +9,7 @@ use tokio::task::yield_now;
 use tokio::time::advance;
 
 use super::*;
+use crate::work::Phase;
 use crate::work::{Class, Clock, Operation};
 
 /// Jobs on a pool, whose work hangs until it is released.
@@ -228,7 +229,12 @@ async fn others_see_the_phase_of_a_thread() {
     });
     has_begun.await.unwrap();
     assert_eq!(
-        bench.jobs.view(&change("vol-1")).unwrap().doing,
+        bench
+            .jobs
+            .view(&change("vol-1"))
+            .unwrap()
+            .doing
+            .map(|doing| doing.step),
         Some("unmount")
     );
     drop(release);
