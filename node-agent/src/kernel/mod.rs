@@ -136,8 +136,9 @@ pub(crate) trait Kernel: Filesystems + Surroundings + Disks + Send + Sync + 'sta
     fn seek_hole(&self, fd: &Self::Fd, from: u64) -> Result<u64>;
     /// pread(2), one call; the number of bytes read, which may be short.
     fn pread(&self, fd: &Self::Fd, buffer: &mut [u8], offset: u64) -> Result<usize>;
-    /// Reads many ranges of a disk, several at once. `false` if this kernel cannot: then nothing
-    /// was read. `longest` is the length in bytes of the longest range.
+    /// Reads many ranges of a disk, several at once. `false` if this kernel or this disk cannot, or
+    /// not any longer: then `reads` names the others. `longest` is the length in bytes of the
+    /// longest range.
     ///
     /// # Errors
     /// The error of the first read that fails; then no further range is read.

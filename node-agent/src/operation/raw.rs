@@ -65,6 +65,17 @@ impl<K: Kernel> Context<'_, K> {
     /// # Errors
     /// As [`Held::release`].
     pub(super) fn release_raw(&self, volume: &VolumeId, device: Held<K>) -> Result<(), Failure> {
+        if self.may_lose_devices() {
+            // The last close waits for it too, but another descriptor may be open: of a flush of a
+            // killed agent.
+            let flushed = self.phase(Phase::Flush, || self.kernel.fsync(device.fd()));
+            if let Err(error) = flushed {
+                tracing::warn!(
+                    id = volume.as_str(),
+                    "not all data of the volume is on its disk, which is lost: {error}"
+                );
+            }
+        }
         self.phase(Phase::Detach, || {
             self.remove_name(volume, &device);
             device.release(&self.kernel)

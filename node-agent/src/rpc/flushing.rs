@@ -1,19 +1,16 @@
 //! An unpublish that writes the volume to its disk first, if a cloud can detach the disk.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use belay_server::call::Failure;
-use belay_server::request::Unpublish;
-use belay_server::work::Ticket;
+use belay_server::call::{Failure, Kind, Rpc};
+use belay_server::request::{Unpublish, VolumeId};
+use belay_server::work::{Key, Ticket};
 use metrics::counter;
 
+use super::jobs::{Done, Table};
 use crate::kernel::Kernel;
 use crate::operation::{self, Node};
-use crate::work::{Lane, Operation, Pool, Progress};
-
-/// How long an unpublish waits for the disk. A pod must end even if its disk does not answer.
-const FLUSH_MAX: Duration = Duration::from_secs(30);
+use crate::work::{Class, Lane, Operation, Pool, Progress};
 
 /// Counts targets that were unmounted before all of their volume was on the disk, by `reason`.
 const UNFLUSHED: &str = "belay_unflushed_unpublishes_total";
@@ -26,58 +23,88 @@ pub(crate) fn announce() {
     );
 }
 
+/// Why not all of a volume is on its disk: the label `reason`, and the error.
+type Unflushed = (&'static str, Failure);
+
+/// What the calls of a driver share.
+pub(super) struct Shared<K: Kernel> {
+    pub(super) jobs: Table,
+    pub(super) pool: Arc<Pool>,
+    pub(super) node: Arc<Node<K>>,
+}
+
 /// Unpublishes the volume.
 ///
 /// # Errors
 /// Those of [`operation::unpublish`].
 pub(super) async fn unpublish_flushed<K: Kernel>(
     ticket: &Ticket,
-    pool: &Pool,
-    node: &Arc<Node<K>>,
+    shared: Shared<K>,
     unpublish: Unpublish,
 ) -> Result<(), Failure> {
     let unpublish = Arc::new(unpublish);
-    if node.may_lose_devices() {
-        flush(ticket, pool, node, &unpublish).await?;
-    }
-    let node = Arc::clone(node);
+    let unflushed = match shared.node.may_lose_devices() {
+        true => flush(&shared, &unpublish).await.err(),
+        false => None,
+    };
+    let (node, request) = (shared.node, Arc::clone(&unpublish));
     let work = move |progress: &Progress| {
         operation::run(&node, progress, Operation::Unpublish, |cx| {
-            operation::unpublish(cx, &unpublish)
+            operation::unpublish(cx, &request)
         })
     };
-    pool.run(ticket, Lane::Change, work).await
+    shared.pool.run(ticket, Lane::Change, work).await?;
+    if let Some((reason, why)) = unflushed {
+        counter!(UNFLUSHED, "reason" => reason).increment(1);
+        let (id, path) = (unpublish.id.as_str(), unpublish.target.display());
+        tracing::warn!(
+            id,
+            "{path} was unmounted before all data was on the disk; it is lost if the disk is \
+             detached now: {why}"
+        );
+    }
+    Ok(())
 }
 
-async fn flush<K: Kernel>(
-    ticket: &Ticket,
-    pool: &Pool,
-    node: &Arc<Node<K>>,
-    unpublish: &Arc<Unpublish>,
-) -> Result<(), Failure> {
-    let (node, request) = (Arc::clone(node), Arc::clone(unpublish));
-    let work = move |progress: &Progress| {
-        Ok(operation::run(
-            &node,
-            progress,
-            Operation::Unpublish,
-            |cx| operation::flush(cx, &request),
-        ))
+/// Refuses to unstage a volume that is still being written to its disk.
+///
+/// # Errors
+/// `ABORTED` then.
+pub(super) fn refuse_flushing(jobs: &Table, id: &VolumeId) -> Result<(), Failure> {
+    match jobs.view(&key(id)) {
+        None => Ok(()),
+        Some(flush) => Err(Failure::busy(format!(
+            "{id}: its data is still being written to its disk: {flush}; retry later"
+        ))),
+    }
+}
+
+/// The key of the flush of a volume: at most one at a time, however often it is unpublished.
+fn key(id: &VolumeId) -> Key<Class> {
+    Key::new(Class::Flush, id.as_str())
+}
+
+/// A separate job, since it may outlive the unpublish.
+async fn flush<K: Kernel>(shared: &Shared<K>, unpublish: &Arc<Unpublish>) -> Result<(), Unflushed> {
+    let key = key(&unpublish.id);
+    if let Some(earlier) = shared.jobs.view(&key) {
+        return Err(("slow", Failure::busy(earlier.to_string())));
+    }
+    let (node, pool) = (Arc::clone(&shared.node), Arc::clone(&shared.pool));
+    let request = Arc::clone(unpublish);
+    let job = |ticket: Ticket| async move {
+        let work = move |progress: &Progress| {
+            operation::run(&node, progress, Operation::Unpublish, |cx| {
+                operation::flush(cx, &request)
+            })
+        };
+        pool.run(&ticket, Lane::Change, work).await?;
+        Ok(Done::Changed)
     };
-    let flushed = pool
-        .run_for(ticket, (Lane::Change, FLUSH_MAX), work)
-        .await?;
-    let (reason, why) = match flushed {
-        Some(Ok(())) => return Ok(()),
-        Some(Err(failure)) => ("failed", failure.to_string()),
-        None => ("slow", format!("not done after {} s", FLUSH_MAX.as_secs())),
-    };
-    counter!(UNFLUSHED, "reason" => reason).increment(1);
-    let (id, path) = (unpublish.id.as_str(), unpublish.target.display());
-    tracing::warn!(
-        id,
-        "unmounting {path} before all data is on the disk; it is lost if the disk is detached \
-         now: {why}"
-    );
-    Ok(())
+    let flushed = shared.jobs.run(key, Rpc::NodeUnpublishVolume, 0, job);
+    match flushed.await {
+        Ok(_) => Ok(()),
+        Err(failure) if failure.kind == Kind::Timeout => Err(("slow", failure)),
+        Err(failure) => Err(("failed", failure)),
+    }
 }

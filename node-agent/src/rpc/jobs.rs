@@ -96,7 +96,7 @@ impl<K: Kernel> NodeService<K> {
             let is_its = |key: &Key<Class>| key.class == class && *key.id == *id.as_str();
             self.jobs.hung(is_its)
         };
-        [Class::Change, Class::Stats, Class::Health]
+        [Class::Change, Class::Flush, Class::Stats, Class::Health]
             .into_iter()
             .find_map(of)
     }

@@ -12,7 +12,7 @@ use tonic::{Request, Response, Status};
 
 use super::encode;
 use super::facts::Storage;
-use super::flushing::unpublish_flushed;
+use super::flushing::{Shared, refuse_flushing, unpublish_flushed};
 use super::jobs::{Done, Table, change, mixed_up};
 use super::late::Late;
 use super::reads::Reads;
@@ -154,6 +154,7 @@ impl<K: Kernel> NodeService<K> {
         let mark = fingerprint(&(&id, "release"));
         let volume = id.clone();
         let call = (Rpc::NodeUnstageVolume, Operation::Unstage);
+        refuse_flushing(&self.jobs, &id)?;
         let work = move |cx: &Context<'_, K>| operation::release(cx, &volume);
         self.change(call, &id, mark, work).await?;
         self.reads.forget(&id);
@@ -165,6 +166,7 @@ impl<K: Kernel> NodeService<K> {
         let id = unstage.id.clone();
         let mark = fingerprint(&(&unstage.id, &unstage.staging));
         let call = (Rpc::NodeUnstageVolume, Operation::Unstage);
+        refuse_flushing(&self.jobs, &id)?;
         let work = move |cx: &Context<'_, K>| operation::unstage(cx, &unstage);
         self.change(call, &id, mark, work).await?;
         self.reads.forget(&id);
@@ -175,9 +177,13 @@ impl<K: Kernel> NodeService<K> {
     async fn unpublish(&self, unpublish: Unpublish) -> Result<(), Failure> {
         let id = unpublish.id.clone();
         let mark = fingerprint(&(&unpublish.id, &unpublish.target));
-        let (node, pool) = (self.node()?, Arc::clone(&self.pool));
+        let shared = Shared {
+            jobs: self.jobs.clone(),
+            pool: Arc::clone(&self.pool),
+            node: self.node()?,
+        };
         let job = |ticket: Ticket| async move {
-            unpublish_flushed(&ticket, &pool, &node, unpublish).await?;
+            unpublish_flushed(&ticket, shared, unpublish).await?;
             Ok(Done::Changed)
         };
         let rpc = Rpc::NodeUnpublishVolume;

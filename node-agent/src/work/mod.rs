@@ -15,11 +15,18 @@ use belay_server::work;
 /// How long a read may take: the kubelet queries all its volumes once a minute.
 pub(crate) const READ_DEADLINE: Duration = Duration::from_secs(10);
 
+/// How long an unpublish waits until its volume is on the disk. A pod must end even if the disk
+/// does not answer.
+const FLUSH_MAX: Duration = Duration::from_secs(30);
+
 /// A class of calls: those of one class exclude each other on a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Class {
     /// Changes a volume.
     Change,
+    /// Writes a volume to its disk; part of a change, which does not wait longer for it than
+    /// [`FLUSH_MAX`].
+    Flush,
     /// Reads the usage of a volume, at one path.
     Stats,
     /// Reads the health of a volume, at the paths of the call.
@@ -35,6 +42,7 @@ impl work::Class for Class {
     fn deadline(self) -> Duration {
         match self {
             Class::Change => work::CHANGE_DEADLINE,
+            Class::Flush => FLUSH_MAX,
             Class::Stats | Class::Health | Class::Detach | Class::Storage => READ_DEADLINE,
         }
     }
@@ -44,7 +52,7 @@ impl Class {
     /// The lane of its work.
     pub(crate) fn lane(self) -> Lane {
         match self {
-            Class::Change => Lane::Change,
+            Class::Change | Class::Flush => Lane::Change,
             Class::Stats | Class::Health | Class::Detach | Class::Storage => Lane::Read,
         }
     }

@@ -9,6 +9,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use belay_server::call::Failure;
 use belay_server::work::Amount;
 use metrics::{Histogram, Unit};
 
@@ -164,10 +165,11 @@ impl Progress {
         (total > 0).then_some(Amount { done, total })
     }
 
-    /// Shows how much of the current phase is done, in bytes.
-    pub(crate) fn advance(&self, amount: Amount) {
-        self.done.store(amount.done, Ordering::Relaxed);
-        self.total.store(amount.total, Ordering::Relaxed);
+    /// Shows that the current phase has come to `done` of `total` bytes. Its parts may end in any
+    /// order: the last one counts.
+    pub(crate) fn advance(&self, done: u64, total: u64) {
+        self.done.fetch_max(done, Ordering::Relaxed);
+        self.total.store(total, Ordering::Relaxed);
     }
 
     /// Asks a phase of known amount to end; `false` if it is another one.
@@ -177,15 +179,25 @@ impl Progress {
         is_known
     }
 
-    /// Whether nobody wants the result any longer.
-    pub(crate) fn is_given_up(&self) -> bool {
-        self.is_given_up.load(Ordering::Relaxed)
+    /// Refuses to continue once the volume is being unstaged.
+    ///
+    /// # Errors
+    /// `ABORTED` then.
+    pub(crate) fn refuse_given_up(&self) -> Result<(), Failure> {
+        match self.is_given_up.load(Ordering::Relaxed) {
+            true => Err(Failure::busy(
+                "the volume is being unstaged, so its disk is neither read nor formatted any \
+                 longer; retry if needed",
+            )),
+            false => Ok(()),
+        }
     }
 
     fn show(&self, phase: Option<Phase>) {
         let place = phase.map_or(0, |phase| phase as u8 + 1);
         self.phase.store(place, Ordering::Relaxed);
-        self.advance(Amount { done: 0, total: 0 });
+        self.total.store(0, Ordering::Relaxed);
+        self.done.store(0, Ordering::Relaxed);
     }
 }
 

@@ -141,29 +141,6 @@ impl Pool {
         }
     }
 
-    /// The same for work whose result is not worth more time than `limit`: `None` if it has not
-    /// ended by then. It continues, and occupies its slot or its place among slow work.
-    pub(crate) async fn run_for<T: Send + 'static>(
-        &self,
-        ticket: &Ticket,
-        (lane, limit): (Lane, Duration),
-        work: impl FnOnce(&Progress) -> Result<T, Failure> + Send + 'static,
-    ) -> Result<Option<T>, Failure> {
-        let (mut thread, held) = match self.begin(ticket, lane, work).await? {
-            Begun::Ended(result) => return result.map(Some),
-            Begun::Slow(thread, held) => (thread, held),
-        };
-        let left = limit.saturating_sub(lane.slow_after());
-        if let Ok(result) = tokio::time::timeout(left, &mut thread).await {
-            return result.unwrap_or_else(broke_off).map(Some);
-        }
-        tokio::spawn(async move {
-            drop(thread.await);
-            drop(held);
-        });
-        Ok(None)
-    }
-
     async fn begin<T: Send + 'static>(
         &self,
         ticket: &Ticket,

@@ -62,8 +62,8 @@ struct Job<T> {
     fingerprint: u64,
     since: Instant,
     is_hung: bool,
-    /// How much was done at the last deadline, if that is known.
-    done_before: Option<u64>,
+    /// How many bytes of its work were done at the last deadline.
+    done_before: u64,
     ticket: Ticket,
     /// All callers that wait for the result.
     callers: Vec<oneshot::Sender<Result<T, Failure>>>,
@@ -177,7 +177,7 @@ impl<C: Class, T: Clone + Send + 'static> Jobs<C, T> {
                 }
                 let undone = undoes(rpc) == Some(job.rpc);
                 if !(undone && job.ticket.cancel(|_| cancelled(job.rpc, rpc))) {
-                    // What can be given up ends soon, and so will not refuse the retry.
+                    // Work that can end early does so, and will not refuse the retry.
                     let _ends = undone && job.ticket.give_up();
                     return Err(Failure::busy(busy(&key, &job.view(), rpc)));
                 }
@@ -198,7 +198,7 @@ impl<T> Job<T> {
             fingerprint,
             since: Instant::now(),
             is_hung: false,
-            done_before: None,
+            done_before: 0,
             ticket: Ticket::new(),
             callers,
             sharers: 0,

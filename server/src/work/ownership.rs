@@ -7,6 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
+/// How many bytes a second work of a known amount must do not to be hung: less than any disk that
+/// is in order.
+const HEADWAY: u64 = 1 << 20;
+
 /// Frees the key when dropped, so that no end of a job, however sudden, leaves it taken.
 pub(super) struct Ownership<C: Class, T> {
     running: Arc<Running<C, T>>,
@@ -49,7 +53,7 @@ impl<C: Class, T> Ownership<C, T> {
 
 impl<C: Class, T: Clone> Ownership<C, T> {
     /// At the deadline, and as often again as it has passed: a waiting job is cancelled, a working
-    /// one is hung unless it has visibly done more, and all callers get an error.
+    /// one is hung unless it makes [`HEADWAY`], and all callers get an error.
     pub(super) fn overdue(&self, deadline: Duration) {
         let seconds = deadline.as_secs();
         let mut running = self.running.lock();
@@ -68,16 +72,20 @@ impl<C: Class, T: Clone> Ownership<C, T> {
             return;
         }
         let view = job.view();
-        let done = self.ticket.amount().map(|amount| amount.done);
-        let is_hung = done <= std::mem::replace(&mut job.done_before, done);
-        if is_hung && !std::mem::replace(&mut job.is_hung, is_hung) {
-            let subject = self.key.to_string();
-            tracing::error!(
+        let done = self.ticket.amount().map_or(0, |amount| amount.done);
+        let least = HEADWAY * deadline.as_secs();
+        let is_hung = done < least.saturating_add(job.done_before);
+        job.done_before = done;
+        let was_hung = std::mem::replace(&mut job.is_hung, is_hung);
+        let subject = self.key.to_string();
+        match (was_hung, is_hung) {
+            (false, true) => tracing::error!(
                 subject,
                 "{view}; exceeded its deadline, still running: the storage is slow or hangs"
-            );
+            ),
+            (true, false) => tracing::info!(subject, "{view}; no longer hung"),
+            _ => {}
         }
-        job.is_hung = is_hung;
         let callers = std::mem::take(&mut job.callers);
         drop(running);
         answer_all(callers, &Err(late(&self.key, &view, is_hung)));

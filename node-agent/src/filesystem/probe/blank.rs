@@ -4,7 +4,6 @@
 use std::ops::ControlFlow;
 
 use belay_server::call::Failure;
-use belay_server::work::Amount;
 
 use super::areas::Areas;
 use super::disk::{ALIGN, ALIGN_BYTES, Disk};
@@ -49,6 +48,7 @@ pub(super) enum Sweep {
 /// Reads the device to its end, except the holes of its backing file.
 pub(super) fn prove(disk: &impl Disk, volume: &str) -> Result<Sweep, Failure> {
     disk.settle()?;
+    disk.progress().advance(0, disk.bytes());
     let found = first_data(disk, CHUNK_BYTES, chunks(disk))?;
     Ok(found.unwrap_or_else(|| blank(disk, volume, false)))
 }
@@ -84,8 +84,8 @@ fn blank(disk: &impl Disk, volume: &str, is_sampled: bool) -> Sweep {
 fn chunks(disk: &impl Disk) -> impl Iterator<Item = Result<Extent, Failure>> {
     let (mut at, mut end) = (0, 0);
     std::iter::from_fn(move || {
-        if disk.progress().is_given_up() {
-            return Some(Err(given_up()));
+        if let Err(failure) = disk.progress().refuse_given_up() {
+            return Some(Err(failure));
         }
         if at >= end {
             let data = match disk.next_data(end) {
@@ -94,20 +94,12 @@ fn chunks(disk: &impl Disk) -> impl Iterator<Item = Result<Extent, Failure>> {
             };
             (at, end) = (data.start - data.start % ALIGN_BYTES, data.end);
         }
-        disk.progress().advance(Amount {
-            done: at,
-            total: disk.bytes(),
-        });
         let left = (end - at).next_multiple_of(ALIGN_BYTES);
         let length = usize::try_from(left).map_or(CHUNK_BYTES, |left| left.min(CHUNK_BYTES));
         let chunk = (at, length);
         at += length as u64;
         Some(Ok(chunk))
     })
-}
-
-fn given_up() -> Failure {
-    Failure::busy("the volume is being unstaged, so its disk is no longer read; retry if needed")
 }
 
 /// Where the first byte of the ranges is that is not zero. The ranges ascend, so that those which
@@ -119,6 +111,8 @@ fn first_data(
 ) -> Result<Option<Sweep>, Failure> {
     let mut first: Option<u64> = None;
     read_each(disk, longest, ranges, |at, read| {
+        disk.progress()
+            .advance(at + read.len() as u64, disk.bytes());
         let Some(index) = first_nonzero(read) else {
             return ControlFlow::Continue(());
         };

@@ -31,6 +31,7 @@ pub(super) fn read_each(
         short: Vec::new(),
     };
     let is_read = disk.read_at_once(longest, &mut pending)?;
+    // What is left, after that or from the beginning.
     let mut buffer = AlignedBuf::new(if is_read { 0 } else { longest });
     while let Some(range) = pending.next() {
         pending.read(disk, range, &mut buffer)?;

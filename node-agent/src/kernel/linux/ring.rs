@@ -57,9 +57,9 @@ impl Rings {
             return Ok(false);
         };
         let mut flight = Flight::new(ring, longest);
-        let done = flight.run(fd, reads);
+        let done = flight.run(fd, reads, |result| result);
         *place = flight.land();
-        done.map(|()| true)
+        done
     }
 }
 
@@ -108,12 +108,19 @@ impl Flight {
     }
 
     /// Reads until there is nothing more to read, or a read has failed; and waits for all that are
-    /// in flight, unless the ring itself fails.
-    fn run(&mut self, fd: &OwnedFd, reads: &mut dyn Reads) -> Result<()> {
+    /// in flight, unless the ring itself fails. `false` if the disk must be read in another way.
+    ///
+    /// `answer` is for tests: it replaces results of the kernel.
+    fn run(
+        &mut self,
+        fd: &OwnedFd,
+        reads: &mut dyn Reads,
+        answer: impl Fn(i32) -> i32,
+    ) -> Result<bool> {
         let failed = |call, errno| Error::new(call, path_of(fd), errno);
-        let mut done = Ok(());
+        let mut done = Ok(true);
         loop {
-            while done.is_ok()
+            while matches!(done, Ok(true))
                 && let Some(slot) = self.ranges.iter().position(Option::is_none)
                 && let Some(range) = reads.next()
             {
@@ -130,9 +137,16 @@ impl Flight {
                 let Some(range) = self.ranges[slot].take() else {
                     continue;
                 };
-                match result {
+                let result = answer(result);
+                let valid = usize::try_from(result);
+                match valid.map_err(|_| Errno::from_raw_os_error(-result)) {
                     Ok(valid) => reads.take(range, &self.buffers[slot][..valid]),
-                    Err(Errno::INTR | Errno::AGAIN) => self.push(fd, slot, range),
+                    // Of a disk that only answers callers that wait for it (some drivers before
+                    // Linux 6.5): it would answer a repetition in the same way.
+                    Err(Errno::AGAIN | Errno::INTR | Errno::OPNOTSUPP) => {
+                        reads.take(range, &[]);
+                        done = done.map(|_| false);
+                    }
                     Err(errno) => done = done.and(Err(failed("io_uring read", errno))),
                 }
             }
@@ -176,15 +190,12 @@ impl Flight {
         }
     }
 
-    /// The next read that has landed: its buffer, and how many bytes of it are valid.
-    fn landed(&mut self) -> Option<(usize, rustix::io::Result<usize>)> {
+    /// The next read that has landed: its buffer, and how many bytes of it are valid, or the
+    /// negative errno.
+    fn landed(&mut self) -> Option<(usize, i32)> {
         let entry = self.ring.as_mut()?.completion().next()?;
         let slot = usize::try_from(entry.user_data()).ok()?;
-        let result = usize::try_from(entry.result());
-        Some((
-            slot,
-            result.map_err(|_| Errno::from_raw_os_error(-entry.result())),
-        ))
+        Some((slot, entry.result()))
     }
 
     /// The ring, if it can be used again.
@@ -316,6 +327,32 @@ mod tests {
             assert!(text.contains("EBADF"), "{text}");
         }
         assert!(read(&rings, &OwnedFd::from(numbered()), || ()).unwrap());
+    }
+
+    #[test]
+    fn what_answers_only_those_who_wait_is_left_to_the_caller() {
+        #[derive(Default)]
+        struct Counts(usize, usize);
+        impl Reads for Counts {
+            fn next(&mut self) -> Option<(u64, usize)> {
+                self.0 += 1;
+                Some((0, BLOCK))
+            }
+
+            fn take(&mut self, range: (u64, usize), bytes: &[u8]) {
+                assert_eq!((range, bytes), ((0, BLOCK), &b""[..]));
+                self.1 += 1;
+            }
+        }
+        let file = OwnedFd::from(numbered());
+        for errno in [Errno::AGAIN, Errno::OPNOTSUPP] {
+            let mut flight = Flight::new(reader().unwrap(), BLOCK);
+            let mut counts = Counts::default();
+            let done = flight.run(&file, &mut counts, |_| -errno.raw_os_error());
+            assert!(!done.unwrap());
+            assert_eq!((counts.0, counts.1), (ENTRIES as usize, ENTRIES as usize));
+            assert!(flight.land().is_some());
+        }
     }
 
     #[test]

@@ -95,6 +95,7 @@ pub(super) fn stage<K: Kernel>(
         if formatting == Formatting::Ask {
             return Ok(Staged::WantsFormat);
         }
+        cx.progress().refuse_given_up()?;
         cx.phase(Phase::Format, || {
             format(kernel, &under_test, fs, permit, FORMAT_DEADLINE)
         })

@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use belay_contract::drivers::OPENSTACK;
+use belay_server::work::Key;
 use metrics::LocalRecorderGuard;
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusRecorder};
 use tokio::task::{JoinHandle, yield_now};
 use tokio::time::advance;
-use tonic::Status;
+use tonic::{Code, Status};
 
 use super::calls::send;
 use crate::kernel::Kernel as _;
@@ -16,7 +17,7 @@ use crate::kernel::fake::{Fake, Fault};
 use crate::operation::tests::bench::{Form, Verb, Volume, World};
 use crate::operation::tests::simulated::{DISK_DRIVER, Media, Simulated};
 use crate::rpc::NodeService;
-use crate::work::Pool;
+use crate::work::{Class, Pool};
 
 /// Much longer than a thread needs to finish: exceeded only if it is stuck.
 const WATCHDOG: Duration = Duration::from_secs(120);
@@ -141,8 +142,61 @@ async fn a_disk_that_does_not_answer_keeps_a_pod_for_half_a_minute() {
             assert!(since.elapsed() < WATCHDOG);
         }
         unpublish.await.unwrap().unwrap();
-        counts.expect("slow", times);
+        counts.expect("slow", 2 * times - 1);
+
+        // It is still being written. No other thread does the same for the next target.
+        let busy = send(&bench.service, &bench.volume, Verb::Unstage).await;
+        let busy = busy.unwrap_err();
+        assert_eq!(busy.code(), Code::Aborted, "{busy}");
+        assert!(busy.message().contains("now in flush"), "{busy}");
+        for verb in [Verb::Publish(2), Verb::Unpublish(2)] {
+            send(&bench.service, &bench.volume, verb).await.unwrap();
+        }
+        counts.expect("slow", 2 * times);
+        let flush = Key::new(Class::Flush, &bench.volume.id);
+        assert!(bench.service.jobs.view(&flush).unwrap().is_hung);
         machine.let_go();
+        while bench.service.jobs.view(&flush).is_some() {
+            yield_now().await;
+            assert!(since.elapsed() < WATCHDOG);
+        }
         bench.nothing_left().await;
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unpublish_that_is_refused_warns_of_no_loss() {
+    let (counts, _guard) = Counts::begin();
+    for flush in FLUSHES {
+        let bench = published(flush).await;
+        let mut other = bench.volume.clone();
+        other.id = "other".to_owned();
+        let refused = send(&bench.service, &other, Verb::Unpublish(1)).await;
+        assert!(refused.is_err());
+        bench.unpublish().await.unwrap().unwrap();
+        bench.nothing_left().await;
+    }
+    assert!(!counts.0.handle().render().contains("unflushed"));
+}
+
+/// Also of a volume that a killed agent was still writing to its disk.
+#[tokio::test]
+async fn an_unstage_of_a_raw_disk_ends_after_its_data_is_on_the_disk() {
+    let bench = published(FLUSHES[1]).await;
+    bench.unpublish().await.unwrap().unwrap();
+    let machine = &bench.world.machine;
+    let unstage = || send(&bench.service, &bench.volume, Verb::Unstage);
+    machine.begin(None);
+    unstage().await.unwrap();
+    let calls = machine.end();
+    let at = calls.iter().position(|call| call.name == "fsync").unwrap() + 1;
+    // A disk that fails keeps no volume staged.
+    send(&bench.service, &bench.volume, Verb::Stage)
+        .await
+        .unwrap();
+    machine.begin(Some(Fault::Fail(at, "EIO")));
+    let unstaged = unstage().await;
+    machine.end();
+    unstaged.unwrap();
+    bench.nothing_left().await;
 }
