@@ -113,17 +113,11 @@ fn lose_power_at<D: Recording>(life: &Life, cut: &Cut, is_twice: bool) {
     let position = cut.position(life);
     let (known, doubt) = life.at(position);
     let pair = start::<D>(life.tape.cut(position, cut.survival));
-    let is_by_hand = judge::enlarge_by_hand(&pair, doubt);
-    if !is_by_hand {
-        pair.expect_no_trouble("after the power loss");
-    }
+    pair.expect_no_trouble("after the power loss");
     let known = judge::judge(&pair, &known, doubt, "after the power loss");
     let again = is_twice.then(|| pair.drive().recorded().cut());
     judge::leave(&pair, known.clone());
-    match is_by_hand {
-        true => pair.end_after_trouble(),
-        false => pair.end(),
-    }
+    pair.end();
     if let Some(tree) = again {
         let pair = start::<D>(tree);
         pair.expect_no_trouble("after the second power loss");

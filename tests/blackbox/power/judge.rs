@@ -2,7 +2,6 @@
 //! when repeated, and nothing is left over. Fails with the broken rule.
 
 use std::collections::BTreeSet;
-use std::fs::File;
 
 use rustix::fs::getxattr;
 
@@ -11,7 +10,6 @@ use crate::rig::{Chance, Drive, Op, Origin, Outcome, Pair};
 
 /// xattr(7): the attributes of a volume's file.
 const USED: &str = "trusted.belay.used";
-const GROWN: &str = "user.belay.grown";
 const WANTED_BACK: &str = "user.belay.detach";
 const COMPLETE: &str = "user.belay.complete";
 
@@ -48,24 +46,6 @@ pub(super) fn leave<D: Drive>(pair: &Pair<D>, known: Known) {
     for id in user.known.volumes.clone().into_keys() {
         user.act(&Act::Delete(id));
     }
-}
-
-/// A file whose growth was recorded but not done counts as cut, and needs a person
-/// (docs/health.md). Does what that person does; returns whether it was necessary.
-pub(super) fn enlarge_by_hand<D: Drive>(pair: &Pair<D>, doubt: Option<&Act>) -> bool {
-    let Some(Act::Grow(id, bytes)) = doubt else {
-        return false;
-    };
-    let (file, bytes) = (pair.site().volumes().join(id), bytes.unsigned_abs());
-    let mut value = [0; 20];
-    let length = getxattr(&file, GROWN, &mut value).unwrap_or(0);
-    let file = File::options().write(true).open(file).expect("open");
-    let before = file.metadata().expect("stat").len();
-    let is_noted = value[..length] == *bytes.to_string().as_bytes() && before < bytes;
-    if is_noted {
-        file.set_len(bytes).expect("ftruncate");
-    }
-    is_noted
 }
 
 /// Everything known is there, and nothing else.

@@ -60,6 +60,8 @@ def pod(name, claim_name, kind, script, environment, restart="OnFailure"):
     """A pod with one volume, at /volume: a directory, or a raw device."""
     container = {"name": "writer", "image": "localhost/busybox:1", "imagePullPolicy": "Never",
                  "command": ["sh", "-c", script],
+                 # The last output of a script that ends without a message.
+                 "terminationMessagePolicy": "FallbackToLogsOnError",
                  "env": [{"name": key, "value": str(value)} for key, value in environment.items()]}
     if kind == "block":
         container["volumeDevices"] = [{"name": "volume", "devicePath": "/volume"}]

@@ -21,22 +21,14 @@ impl Backing {
     pub(in crate::backend::local) fn grow(&self, bytes: u64) -> Result<(), Failure> {
         let before = self.bytes()?;
         if before < bytes {
-            // The attribute first: a node may use all of the file as soon as it is larger. A crash
-            // in between needs an operator (docs/health.md), but loses nothing.
-            if before > 0 {
-                self.note_grown(bytes)?;
-            }
-            rustix::fs::ftruncate(&self.file, bytes).map_err(|errno| {
-                let failure = os("ftruncate", &self.path, errno);
-                // It never had that size.
-                match self.note_grown(before) {
-                    Ok(()) => failure,
-                    Err(also) => Failure {
-                        message: format!("{failure}; restoring the attribute failed too: {also}"),
-                        ..failure
-                    },
-                }
-            })?;
+            let grown = rustix::fs::ftruncate(&self.file, bytes);
+            grown.map_err(|errno| os("ftruncate", &self.path, errno))?;
+        }
+        // After the size, on disk too: a crash in between leaves an expansion that the next call
+        // completes. The other way round, the file would look truncated. A new file needs no note.
+        if before > 0 && self.grown_to()? < bytes {
+            self.sync()?;
+            self.note_grown(bytes)?;
         }
         self.sync()
     }

@@ -130,10 +130,11 @@ fn the_largest_file_is_the_last_offset_that_the_filesystem_accepts() {
 }
 
 #[test]
-fn only_a_file_that_grows_after_its_creation_records_its_size() {
+fn a_file_records_its_size_but_when_it_is_made() {
     let (_dir, files) = files();
     let file = files.begin("vol-1").unwrap();
-    for (bytes, recorded) in [(MIB, 0), (MIB, 0), (2 * MIB, 2 * MIB), (MIB, 2 * MIB)] {
+    let (one, two) = (MIB, 2 * MIB);
+    for (bytes, recorded) in [(one, 0), (one, one), (two, two), (one, two)] {
         file.grow(bytes).unwrap();
         assert_eq!(file.grown_to(), Ok(recorded));
         assert_eq!(files.grown_to("vol-1"), Ok(recorded));

@@ -183,7 +183,7 @@ fn promise(store: &Store, volume: &Volume, bytes: u64) {
 
 #[test]
 fn a_growth_that_died_after_any_step_is_finished_by_the_next_growth_or_attachment() {
-    for file_followed in [false, true] {
+    for steps in 0..3 {
         for attach in [false, true] {
             let bed = Bed::new();
             let store = bed.open();
@@ -191,8 +191,11 @@ fn a_growth_that_died_after_any_step_is_finished_by_the_next_growth_or_attachmen
             let id = volume.id.as_str();
             promise(&store, &volume, 2 * MIB);
             promise(&store, &volume, 3 * MIB);
-            if file_followed {
-                store.files.get(id).unwrap().grow(3 * MIB).unwrap();
+            let file = File::options().write(true).open(bed.file(id)).unwrap();
+            match steps {
+                0 => {}
+                1 => file.set_len(3 * MIB).unwrap(),
+                _ => store.files.get(id).unwrap().grow(3 * MIB).unwrap(),
             }
             assert!(store.health(&volume.id).unwrap().unwrap().is_empty());
             let bytes = match attach {
@@ -207,6 +210,7 @@ fn a_growth_that_died_after_any_step_is_finished_by_the_next_growth_or_attachmen
             assert_eq!(bytes, 3 * MIB);
             assert_eq!(fs::metadata(bed.file(id)).unwrap().len(), 3 * MIB);
             assert_eq!(store.ledger.get(id).unwrap().unwrap().growing_from, None);
+            assert_eq!(store.files.grown_to(id).unwrap(), 3 * MIB);
         }
     }
 }
