@@ -259,6 +259,14 @@ fn bench_measures_two_sockets_in_turns_and_changes_nothing() {
     let (p50, p99): (u64, u64) = (words[3].parse().unwrap(), words[4].parse().unwrap());
     assert!(0 < p50 && p50 <= p99, "{measured}");
     assert!(words[7].ends_with("MiB"), "resident memory: {measured}");
+    let picture = format!("{bench} --svg {}", scene.text("times.svg"));
+    scene.node(&picture).ok();
+    let svg = std::fs::read_to_string(scene.text("times.svg")).unwrap();
+    assert_eq!(svg.matches("<polyline").count(), 2, "{svg}");
+    // Both drivers have one name.
+    assert!(svg.contains("local.csi.belay.dev (") && svg.contains("controller.sock)"));
+    let nowhere = format!("bench Probe --svg {}", scene.text("none/times.svg"));
+    scene.node(&nowhere).fails(64, "--svg");
     scene
         .controller("bench CreateVolume")
         .fails(64, "--allow-changes");

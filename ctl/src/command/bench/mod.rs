@@ -1,7 +1,11 @@
 //! `belayctl bench`: how long a read-only call takes on a socket, and what it costs the driver.
 //! Several sockets take turns, so that what else the machine does hits them alike.
 
-use std::path::PathBuf;
+mod plot;
+
+use std::fs::File;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use belay_proto::dial::dial;
@@ -10,6 +14,8 @@ use clap::Args;
 use tonic::Request;
 use tonic::client::Grpc;
 use tonic::transport::Channel;
+
+use plot::{Line, Plot};
 
 use super::ls;
 use super::rpc::{Prepared, Raw, ready};
@@ -41,6 +47,9 @@ pub(crate) struct Bench {
     /// Also measure calls that change something (they are repeated COUNT times)
     #[arg(long)]
     allow_changes: bool,
+    /// Write a picture (SVG) of how the times are distributed
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
 }
 
 /// Methods that change nothing begin with one of these words after `Controller` or `Node`.
@@ -49,6 +58,8 @@ const READS: [&str; 5] = ["Get", "List", "Probe", "Validate", "GroupControllerGe
 /// One socket, measured.
 struct Runner {
     socket: PathBuf,
+    /// Known after the calls.
+    driver: String,
     client: Grpc<Channel>,
     pid: Option<u32>,
     times: Vec<Duration>,
@@ -70,6 +81,8 @@ impl Bench {
             let why = "changes something; use --allow-changes if that is intended";
             return Err(Failure::Usage(format!("{name} {why}")));
         }
+        // Before anything is measured, which may take minutes.
+        let picture = self.svg.as_deref().map(create).transpose()?;
         let others = self.against.iter().map(|endpoint| endpoint.path.clone());
         let mut runners = Vec::new();
         for socket in [target.socket()?].into_iter().chain(others) {
@@ -84,9 +97,16 @@ impl Bench {
                 runner.call(target, &call).await?;
             }
         }
+        for runner in &mut runners {
+            runner.times.sort_unstable();
+            runner.driver = ls::probe(&runner.socket).await.driver;
+        }
+        if let Some(mut picture) = picture {
+            picture.write_all(drawn(name, &runners).as_bytes())?;
+        }
         let mut rows = Vec::new();
         for (runner, before) in runners.into_iter().zip(before) {
-            rows.push(runner.row(before).await);
+            rows.push(runner.row(before));
         }
         Ok(Answer::Rows(Rows {
             narrow: 8,
@@ -116,6 +136,7 @@ impl Runner {
             pid: process::of(&socket).await,
             times: Vec::with_capacity(count as usize),
             failed: 0,
+            driver: String::new(),
             socket,
         })
     }
@@ -138,16 +159,15 @@ impl Runner {
         Ok(())
     }
 
-    async fn row(mut self, before: Option<Duration>) -> Vec<Cell> {
-        self.times.sort_unstable();
-        let at = |percent| micros(quantile(&self.times, percent));
+    fn row(self, before: Option<Duration>) -> Vec<Cell> {
+        let at = |percent| micros(quantile(&self.times, f64::from(percent)));
         let calls = u32::try_from(self.times.len()).unwrap_or(u32::MAX).max(1);
         let cpu = self.pid.and_then(process::cpu).zip(before);
         let cpu = cpu.map(|(after, before)| micros(after.saturating_sub(before) / calls));
         let memory = self.pid.and_then(process::memory);
         let unknown = || Cell::Text(String::new());
         vec![
-            Cell::Text(ls::probe(&self.socket).await.driver),
+            Cell::Text(self.driver),
             Cell::Number(calls.into()),
             Cell::Number(self.failed.into()),
             at(50),
@@ -169,9 +189,49 @@ fn micros(time: Duration) -> Cell {
 }
 
 /// The smallest time that so many percent of the sorted times do not exceed.
-fn quantile(sorted: &[Duration], percent: usize) -> Duration {
-    let rank = (sorted.len() * percent).div_ceil(100).max(1);
-    sorted.get(rank - 1).copied().unwrap_or_default()
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss,
+    reason = "the command line allows ten million times at most, and no share is negative"
+)]
+fn quantile(sorted: &[Duration], percent: f64) -> Duration {
+    // Rounding must not make 99 percent of 200 the 199th.
+    let rank = (sorted.len() as f64 * percent / 100.0 - 1e-9).ceil() as usize;
+    let last = sorted.len().saturating_sub(1);
+    let index = rank.saturating_sub(1).min(last);
+    sorted.get(index).copied().unwrap_or_default()
+}
+
+fn create(file: &Path) -> Result<File, Failure> {
+    File::create(file).map_err(|error| Failure::Usage(format!("--svg {}: {error}", file.display())))
+}
+
+/// The distributions. Drivers of one name are distinguished by their sockets.
+fn drawn(method: &str, runners: &[Runner]) -> String {
+    let names: Vec<_> = runners
+        .iter()
+        .map(|it| {
+            match runners
+                .iter()
+                .filter(|other| other.driver == it.driver)
+                .count()
+            {
+                1 => it.driver.clone(),
+                _ => format!("{} ({})", it.driver, it.socket.display()),
+            }
+        })
+        .collect();
+    let lines: Vec<_> = runners
+        .iter()
+        .zip(&names)
+        .map(|(runner, name)| Line {
+            name,
+            times: &runner.times,
+        })
+        .collect();
+    let lines = &lines;
+    Plot { method, lines }.to_string()
 }
 
 #[cfg(test)]
@@ -182,7 +242,7 @@ mod tests {
     fn quantiles_are_times_that_were_measured() {
         let times: Vec<_> = (1..=200).map(Duration::from_micros).collect();
         let at = |percent| quantile(&times, percent).as_micros();
-        assert_eq!([at(0), at(50), at(99), at(100)], [1, 100, 198, 200]);
-        assert_eq!(quantile(&[], 50), Duration::ZERO);
+        assert_eq!([at(0.0), at(50.0), at(99.0), at(100.0)], [1, 100, 198, 200]);
+        assert_eq!(quantile(&[], 50.0), Duration::ZERO);
     }
 }
