@@ -6,7 +6,8 @@ use std::io;
 use std::time::Duration;
 
 use belay_benches::{
-    Agent, Bare, BenchDir, Call, Echo, Ours, Row, Samples, Side, VOLUME_BYTES, Volume, head, micros,
+    Agent, Bare, BenchDir, Call, Echo, Ours, Plot, Row, Samples, Side, VOLUME_BYTES, Volume, head,
+    micros,
 };
 use serde_json::{Value, json};
 
@@ -122,6 +123,12 @@ fn probes(
 }
 
 impl Comparison {
+    /// The calls on ext4 as a picture.
+    pub(crate) fn plot(&self) -> String {
+        let (rows, fs_type) = (&self.rows, "ext4");
+        Plot { rows, fs_type }.to_string()
+    }
+
     pub(crate) fn to_json(&self) -> Value {
         json!({
             "lives": self.lives,

@@ -3,7 +3,8 @@
 //! a node with many mounts.
 //!
 //! `BELAY_BENCH_LIVES` is the number of lifecycles per filesystem (400), `BELAY_BENCH_OUTPUT=json`
-//! prints JSON, `BELAY_NIGHTLY=1` uses 10,000 mounts.
+//! prints JSON, `BELAY_BENCH_SVG=FILE` writes a picture of the calls on ext4, `BELAY_NIGHTLY=1`
+//! uses 10,000 mounts.
 
 #![expect(clippy::print_stdout, reason = "the program prints its figures")]
 
@@ -12,6 +13,7 @@ mod lives;
 mod machine;
 mod weight;
 
+use std::ffi::OsString;
 use std::io;
 use std::process::ExitCode;
 
@@ -28,6 +30,7 @@ struct Plan {
     lives: usize,
     mounts: &'static [usize],
     is_json: bool,
+    svg: Option<OsString>,
 }
 
 impl Plan {
@@ -55,6 +58,7 @@ impl Plan {
                 &[1_000]
             },
             is_json: std::env::var_os("BELAY_BENCH_OUTPUT").is_some_and(|value| value == "json"),
+            svg: std::env::var_os("BELAY_BENCH_SVG"),
         })
     }
 }
@@ -73,8 +77,12 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     exit_code(Plan::read().and_then(|plan| {
-        print(&run(&plan)?, &plan);
-        Ok(())
+        let report = run(&plan)?;
+        print(&report, &plan);
+        match &plan.svg {
+            Some(file) => std::fs::write(file, report.comparison.plot()),
+            None => Ok(()),
+        }
     }))
 }
 
