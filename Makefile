@@ -19,7 +19,8 @@ CARGO_FLAGS ?=
 ISOLATED := unshare --mount --propagation private
 
 .PHONY: root help setup build check fmt clippy deny tidy \
-	test unit mounts guest openstack wire sanity standalone demo bench mutants nightly images packages monitoring chart manifests \
+	test unit mounts guest openstack wire sanity standalone demo bench mutants nightly images packages \
+	release release-check monitoring chart manifests \
 	e2e cluster cluster-down clean
 
 help: ## list the targets
@@ -116,6 +117,13 @@ packages: root build ## build and test Debian packages in target/packages (root)
 	deploy/packages/build.sh '$(CARGO_TARGET_DIR)/packages' '$(BELAY_BIN_DIR)'
 	tests/systemd/check.sh '$(CARGO_TARGET_DIR)/packages'
 	tests/udev/check.sh
+
+release: ## build everything of a release for amd64 and arm64 into target/dist
+	@rm -rf '$(CARGO_TARGET_DIR)/dist'
+	@deploy/release/build.sh '$(CARGO_TARGET_DIR)/dist'
+
+release-check: root release ## build it again, compare, and try it; arm64 in an emulator (root)
+	@tests/release/check.sh '$(CARGO_TARGET_DIR)/dist'
 
 monitoring: root build ## test alerts, dashboard and runbook with a real Prometheus (root)
 	tests/monitoring/check.sh

@@ -4,7 +4,8 @@
 #
 #   deploy/images/rootfs.sh node|controller DIRECTORY BINDIR
 #
-# The tools come from the Debian or Ubuntu it runs on: the same ones that the tests ran.
+# The tools come from the Debian or Ubuntu it runs on: the same ones that the tests ran. For another
+# architecture (ARCHITECTURE=amd64|arm64) they come from SYSROOT, which sysroot.sh has made.
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
 . "$here/../../tests/setup/env.sh"
@@ -47,38 +48,67 @@ beneath_usr() {
     printf '/usr/%s\n' "$(printf '%s' "$1" | sed 's|^/usr||; s|^/||')"
 }
 
+# first NAME DIRECTORY...: the path of the file in the first of the directories that has it.
+first() {
+    local name=$1 directory
+    shift
+    for directory in "$@"; do
+        if [ -e "$sysroot$directory/$name" ]; then
+            printf '%s\n' "$directory/$name"
+            return 0
+        fi
+    done
+    give_up "$name is missing in ${sysroot:-/}; please run: tests/setup/packages.sh filesystems"
+}
+
+# What the program or library loads, and what that loads; ldd would have to start it.
 libraries_of() {
-    ldd "$1" | sed -n 's/^[^/]*\(\/[^ ]*\) (.*/\1/p'
+    local path name
+    {
+        readelf --program-headers "$sysroot$1" |
+            sed -n 's/.*interpreter: \(.*\)\]$/\1/p'
+        # The loader is the interpreter, wherever else it lies.
+        for name in $(readelf --dynamic "$sysroot$1" |
+            sed -n '/\[ld-linux/d; s/.*(NEEDED).*\[\(.*\)\]$/\1/p'); do
+            first "$name" "/lib/$triple" "/usr/lib/$triple" /lib /lib64
+        done
+    } | sort -u | while read -r path; do
+        printf '%s\n' "$path"
+        libraries_of "$path"
+    done
 }
 
 tool() {
     local path library
-    path=$(command -v "$1") ||
-        give_up "$1 is missing; please run: tests/setup/packages.sh filesystems"
-    put 755 "$path" "$(beneath_usr "$path")"
+    path=$(first "$1" /usr/sbin /sbin /usr/bin /bin)
+    put 755 "$sysroot$path" "$(beneath_usr "$path")"
     printf '%s\n' "$path"
-    for library in $(libraries_of "$path"); do
-        put 755 "$library" "$(beneath_usr "$library")"
+    for library in $(libraries_of "$path" | sort -u); do
+        put 755 "$sysroot$library" "$(beneath_usr "$library")"
         printf '%s\n' "$library"
     done
+}
+
+query() {
+    dpkg-query --admindir "$sysroot/var/lib/dpkg" "$@"
 }
 
 # A file may be listed with or without the /usr that both are in by now.
 package_of() {
     local path=${1#/usr}
-    { dpkg-query --search "/usr$path" || dpkg-query --search "$path"; } 2>/dev/null |
+    { query --search "/usr$path" || query --search "$path"; } 2>/dev/null |
         head -n 1 | cut -d : -f 1
 }
 
 # Vulnerability scanners read what distroless images keep in status.d.
 papers() {
     local package=$1 licence
-    put 644 "/usr/share/doc/$package/copyright" "/usr/share/doc/$package/copyright"
+    put 644 "$sysroot/usr/share/doc/$package/copyright" "/usr/share/doc/$package/copyright"
     mkdir -p "$root/var/lib/dpkg/status.d"
-    dpkg-query --status "$package" | sed '/^Conffiles:/,/^[^ ]/{/^Conffiles:/d;/^ /d}' \
+    query --status "$package" | sed '/^Conffiles:/,/^[^ ]/{/^Conffiles:/d;/^ /d}' \
         >"$root/var/lib/dpkg/status.d/$package"
     for licence in $(grep -oh '/usr/share/common-licenses/[A-Za-z0-9.-]*[A-Za-z0-9]' \
-        "/usr/share/doc/$package/copyright" | sort -u); do
+        "$sysroot/usr/share/doc/$package/copyright" | sort -u); do
         [ ! -e "$licence" ] || put 644 "$licence" "$licence"
     done
 }
@@ -90,7 +120,8 @@ filesystem_tools() {
     while read -r package; do papers "$package"; done <"$root/.packages"
     rm "$root/.files" "$root/.packages"
     for path in "${data[@]}"; do
-        [ ! -e "$path" ] || { mkdir -p "$root${path%/*}" && cp -rL "$path" "$root${path%/*}/"; }
+        [ ! -e "$sysroot$path" ] ||
+            { mkdir -p "$root${path%/*}" && cp -rL "$sysroot$path" "$root${path%/*}/"; }
     done
     put 644 /etc/os-release /etc/os-release
 }
@@ -98,7 +129,7 @@ filesystem_tools() {
 # The public authorities, for the endpoints of clouds: those of the package, and none that was added
 # on this machine.
 authorities() {
-    local certificates=(/usr/share/ca-certificates/mozilla/*.crt)
+    local certificates=("$sysroot"/usr/share/ca-certificates/mozilla/*.crt)
     [ -e "${certificates[0]}" ] || give_up "there is no certificate in /usr/share/ca-certificates;" \
         "please run: tests/setup/packages.sh images"
     mkdir -p "$root/etc/ssl/certs"
@@ -109,6 +140,12 @@ authorities() {
 
 umask 022
 have dpkg-query || give_up "images are made on Debian or Ubuntu, whose packages name their licences"
+sysroot=${SYSROOT:-}
+case ${ARCHITECTURE:-$(dpkg --print-architecture)} in
+    amd64) triple=x86_64-linux-gnu ;;
+    arm64) triple=aarch64-linux-gnu ;;
+    *) give_up "no image is made for the architecture ${ARCHITECTURE:-of this machine}" ;;
+esac
 [ ! -e "$root" ] || give_up "$root exists already; please name a directory that does not exist"
 skeleton
 # For debugging by kubectl exec.

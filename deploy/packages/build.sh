@@ -7,6 +7,9 @@
 #
 # The programs are static, so the packages suit every release of Debian and Ubuntu. Installing one
 # starts nothing; an upgrade restarts what runs. Built twice, they are the same.
+#
+# ARCHITECTURE (this machine's) is that of the programs; BELAYCTL (that in BINDIR) writes the manual
+# pages, so it must run here.
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
 top=$here/../..
@@ -15,10 +18,11 @@ top=$here/../..
 [ "$#" = 2 ] || give_up "usage: build.sh OUTDIR BINDIR (the programs are built by: make build)"
 have dpkg-deb || give_up "packages are made by dpkg-deb; please install dpkg"
 version=${VERSION:-$(sed -n 's/^version = "\(.*\)"$/\1/p' "$top/Cargo.toml" | head -n 1)}
-architecture=$(dpkg --print-architecture)
+architecture=${ARCHITECTURE:-$(dpkg --print-architecture)}
 mkdir -p "$1"
 outdir=$(readlink -f "$1")
 bindir=$2
+belayctl=${BELAYCTL:-$bindir/belayctl}
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 export SOURCE_DATE_EPOCH=0
@@ -68,11 +72,11 @@ manual() {
     local share=$root/usr/share
     mkdir -p "$share/man/man1" "$share/bash-completion/completions" \
         "$share/zsh/vendor-completions" "$share/fish/vendor_completions.d"
-    "$bindir/belayctl" man "$share/man/man1"
+    "$belayctl" man "$share/man/man1"
     gzip -9 --no-name "$share"/man/man1/*.1
-    "$bindir/belayctl" completion bash >"$share/bash-completion/completions/belayctl"
-    "$bindir/belayctl" completion zsh >"$share/zsh/vendor-completions/_belayctl"
-    "$bindir/belayctl" completion fish >"$share/fish/vendor_completions.d/belayctl.fish"
+    "$belayctl" completion bash >"$share/bash-completion/completions/belayctl"
+    "$belayctl" completion zsh >"$share/zsh/vendor-completions/_belayctl"
+    "$belayctl" completion fish >"$share/fish/vendor_completions.d/belayctl.fish"
 }
 
 build() {

@@ -2,10 +2,15 @@
 # Builds the programs and puts them into one directory, which is its first argument; the others
 # go to cargo.
 #
+# ARCHITECTURE (this machine's): amd64 or arm64, in Debian's words. For the other one it takes that
+# compiler and that standard library, see tests/setup/cross.sh.
+#
 # They are linked statically: so they run in an empty container image, and the node agent keeps
 # 1.5 MiB less of the C library resident. The target must be named for that, since rustflags would
 # otherwise reach build scripts and macros, which cannot be static.
 set -euo pipefail
+here=$(dirname "$(readlink -f "$0")")
+. "$here/env.sh"
 
 # A static program that may be loaded anywhere has thousands of addresses to relocate at its start; in
 # the short form of them (RELR) it is 200 KiB smaller, in memory too. It takes a C library whose
@@ -16,16 +21,41 @@ short_addresses() {
     printf '%s\n' 2.36 "${version#glibc }" | sort --check=quiet --version-sort
 }
 
+# flag TEXT...: each as an element of a list in TOML.
+flag() {
+    printf "'%s'," "$@"
+}
+
+# The programs name no path of the machine that built them, so that another one builds the same.
+without_paths() {
+    local sources
+    cargo fetch --quiet --locked
+    for sources in "${CARGO_HOME:-$HOME/.cargo}"/registry/src/*; do
+        flag "--remap-path-prefix=$sources=crates"
+    done
+    flag "--remap-path-prefix=$(readlink -m "${CARGO_TARGET_DIR:-target}")=target"
+}
+
 directory=$1
 shift
 host=$(rustc --version --verbose | sed -n 's/^host: //p')
-flags="'-Ctarget-feature=+crt-static'"
-if short_addresses; then
-    flags+=",'-Clink-arg=-Wl,-z,pack-relative-relocs'"
+case ${ARCHITECTURE:-} in
+    '') target=$host ;;
+    amd64) target=x86_64-unknown-linux-gnu ;;
+    arm64) target=aarch64-unknown-linux-gnu ;;
+    *) give_up "ARCHITECTURE is $ARCHITECTURE; there are amd64 and arm64" ;;
+esac
+if [ "$target" != "$host" ]; then
+    set -- --config "target.$target.linker='${target/-unknown/}-gcc'" "$@"
 fi
-cargo build "$@" --release --target "$host" --config "target.$host.rustflags=[$flags]" \
+flags=$(flag -Ctarget-feature=+crt-static)
+if short_addresses; then
+    flags+=$(flag -Clink-arg=-Wl,-z,pack-relative-relocs)
+fi
+flags+=$(without_paths)
+cargo build "$@" --release --target "$target" --config "target.$target.rustflags=[$flags]" \
     -p belay-node-agent -p belay-controller -p belay-ctl -p belay-demo
 mkdir -p "$directory"
 for program in belay-node belay-controller belayctl belay-demo; do
-    ln -f "${CARGO_TARGET_DIR:-target}/$host/release/$program" "$directory/$program"
+    ln -f "${CARGO_TARGET_DIR:-target}/$target/release/$program" "$directory/$program"
 done

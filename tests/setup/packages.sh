@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs the system packages that are missing, and no other.
 #
-#   packages.sh build filesystems foreign images kubernetes guest openstack curl
+#   packages.sh build filesystems foreign images kubernetes guest openstack curl ...
 #
 # A package is missing when its command is: so a machine that has the tools from elsewhere is left
 # alone, and the usual case costs no call of dpkg.
@@ -111,6 +111,17 @@ need_for() {
                 packages+=(gcc libc6-dev python3-venv python3-dev)
                 reasons+=("the services are written in it, and uWSGI is compiled")
             fi
+            ;;
+        cross-arm64)
+            need aarch64-linux-gnu-gcc "programs for arm64 are linked by it" \
+                gcc-aarch64-linux-gnu libc6-dev-arm64-cross
+            ;;
+        cross-amd64)
+            need x86_64-linux-gnu-gcc "programs for amd64 are linked by it" \
+                gcc-x86-64-linux-gnu libc6-dev-amd64-cross
+            ;;
+        emulation)
+            need qemu-aarch64-static "programs for arm64 are started in it" qemu-user-static
             ;;
         curl)
             need curl "a toolchain is fetched with it" curl

@@ -1,0 +1,31 @@
+# shellcheck shell=bash
+# Sourced: buildah without a daemon and without traces, and the name of an image.
+
+registry=${REGISTRY:-localhost}
+version=${VERSION:-$(sed -n 's/^version = "\(.*\)"$/\1/p' "$here/../../Cargo.toml" | head -n 1)}
+
+# Buildah keeps everything in here, but for one small cache whose path cannot be configured.
+scratch=$(mktemp -d)
+cache=/var/lib/containers/cache
+made_here=$([ -e "$cache" ] || echo "$cache/blob-info-cache-v1.boltdb")
+clean() {
+    rm -rf "$scratch"
+    [ -z "$made_here" ] || rm -f "$made_here"
+    [ -z "$made_here" ] || rmdir -p "$cache" 2>/dev/null || true
+}
+trap clean EXIT
+# Nothing is pulled, so there is no signature to check.
+printf '{"default": [{"type": "insecureAcceptAnything"}]}\n' >"$scratch/policy.json"
+
+buildah() {
+    command buildah --root "$scratch/storage" --runroot "$scratch/run" --storage-driver vfs "$@"
+}
+
+# image NAME CONTEXT TAG FLAG...: from the directory CONTEXT/rootfs. Built twice, it is the same.
+image() {
+    local name=$1 context=$2 tag=$3
+    shift 3
+    buildah bud --quiet --isolation chroot --timestamp 0 --build-arg VERSION="$version" \
+        --signature-policy "$scratch/policy.json" --file "$here/$name.Dockerfile" \
+        --tag "$tag" "$@" "$context" >/dev/null
+}

@@ -1,0 +1,138 @@
+#!/usr/bin/env bash
+# Builds everything of a release from the committed files, for amd64 and arm64. Built twice on
+# machines with the same packages, it is the same.
+#
+#   deploy/release/build.sh OUTDIR
+#
+#   belay-VERSION-linux-ARCHITECTURE.tar.gz    static programs, manual pages, completions, licences
+#   belay-{node,controller}-VERSION.oci.tar    images with an index of both architectures
+#   belay-VERSION.tgz                          the chart
+#   belay*_VERSION_ARCHITECTURE.deb            packages
+#   belay*-VERSION.cdx.json                    what each program is made of (CycloneDX)
+#   NOTES.md, SHA256SUMS
+#
+# The version is that of Cargo.toml, and the commit's tag, if it has one, is v and that version.
+# REGISTRY (localhost) is that of the images, also in the chart.
+set -euo pipefail
+here=$(dirname "$(readlink -f "$0")")
+cd "$here/../.."
+. tests/setup/env.sh
+
+[ "$#" = 1 ] || give_up "usage: build.sh OUTDIR"
+architectures=(amd64 arm64)
+programs=(belay-node belay-controller belayctl)
+native=$(dpkg --print-architecture)
+mkdir -p "$1"
+outdir=$(readlink -f "$1")
+[ -z "$(ls -A "$outdir")" ] || give_up "$outdir is not empty; a release takes an empty directory"
+[ -z "$(git status --porcelain)" ] || announce "changes that are not committed are left out"
+
+# Not the user's changes, and not what lies in the checkout besides.
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+git archive HEAD | tar --extract --directory "$work"
+tag=$(git tag --points-at HEAD 'v*' | head -n 1)
+SOURCE_DATE_EPOCH=$(git log -1 --format=%ct)
+export SOURCE_DATE_EPOCH
+cd "$work"
+version=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml | head -n 1)
+[ -z "$tag" ] || [ "$tag" = "v$version" ] ||
+    give_up "the commit is tagged $tag, but Cargo.toml has version $version; they must agree"
+
+step() {
+    local start=$SECONDS
+    printf '== release: %s\n' "$1"
+    "$@"
+    printf '== release: %s: ok, %d s\n' "$1" $((SECONDS - start))
+}
+
+programs() {
+    local architecture
+    for architecture in "${architectures[@]}"; do
+        tests/setup/cross.sh "$architecture"
+        ARCHITECTURE=$architecture CARGO_TARGET_DIR=$work/target \
+            tests/setup/build.sh "$work/bin/$architecture" --locked --quiet
+    done
+}
+
+# pack FILE DIRECTORY: the same files give the same bytes.
+pack() {
+    tar --create --directory "${2%/*}" --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 \
+        --group=0 --numeric-owner "${2##*/}" | gzip -9 --no-name >"$1"
+}
+
+archives() {
+    local architecture name program
+    for architecture in "${architectures[@]}"; do
+        name=belay-$version-linux-$architecture
+        mkdir -p "$name"/{bin,man,completions}
+        for program in "${programs[@]}"; do
+            install "bin/$architecture/$program" "$name/bin/$program"
+        done
+        "bin/$native/belayctl" man "$name/man"
+        for shell in bash zsh fish; do
+            "bin/$native/belayctl" completion "$shell" >"$name/completions/belayctl.$shell"
+        done
+        cp -r README.md CHANGELOG.md LICENSE docs udev-rules deploy/systemd "$name/"
+        deploy/images/notices.sh >"$name/third-party"
+        pack "$outdir/$name.tar.gz" "$work/$name"
+    done
+}
+
+packages() {
+    local architecture
+    for architecture in "${architectures[@]}"; do
+        ARCHITECTURE=$architecture BELAYCTL=$work/bin/$native/belayctl VERSION=$version \
+            deploy/packages/build.sh "$outdir" "bin/$architecture"
+    done
+}
+
+images() {
+    VERSION=$version deploy/images/index.sh "$outdir" bin "${architectures[@]}"
+}
+
+# Helm writes the time into the archive, so it is packed here.
+chart() {
+    mkdir -p chart
+    cp -r deploy/chart chart/belay
+    rm -rf chart/belay/{ci,generate.sh}
+    [ -z "${REGISTRY:-}" ] ||
+        sed -i "s|localhost/belay-|$REGISTRY/belay-|; s|registry: localhost|registry: $REGISTRY|" \
+            chart/belay/{Chart,values}.yaml chart/belay/templates/_images.tpl
+    helm lint --quiet chart/belay
+    pack "$outdir/belay-$version.tgz" "$work/chart/belay"
+}
+
+# One list for each program. Paths of this machine become those of the sources.
+contents() {
+    local crate program
+    cargo cyclonedx --quiet --format json --override-filename belay
+    for crate in node-agent controller ctl; do
+        case $crate in ctl) program=belayctl ;; *) program=belay-${crate%-agent} ;; esac
+        sed "s|$work|/belay|g" "$crate/belay.json" >"$outdir/$program-$version.cdx.json"
+    done
+}
+
+# The changes of this version; before it is tagged, those that are not released yet.
+notes() {
+    local heading=$version
+    [ -n "$tag" ] || heading=Unreleased
+    awk -v heading="$heading" '
+        /^## / { on = index($0, "## " heading) == 1; next }
+        on { print }' CHANGELOG.md | sed '/./,$!d' >"$outdir/NOTES.md"
+    [ -s "$outdir/NOTES.md" ] || give_up "CHANGELOG.md has no section called $heading"
+}
+
+sums() {
+    (cd "$outdir" && sha256sum -- * >SHA256SUMS.new && mv SHA256SUMS.new SHA256SUMS)
+}
+
+umask 022
+tests/setup/packages.sh build images filesystems
+tests/setup/rust.sh
+tests/setup/cargo_tool.sh cargo-cyclonedx 'make release'
+tests/setup/helm.sh
+for part in programs archives packages images chart contents notes sums; do
+    step "$part"
+done
+(cd "$outdir" && du --apparent-size --human-readable -- *)

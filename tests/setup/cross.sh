@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# cross.sh amd64|arm64: what builds programs for that architecture; nothing if it is this machine's.
+set -euo pipefail
+here=$(dirname "$(readlink -f "$0")")
+. "$here/env.sh"
+
+[ "$1" != "$(dpkg --print-architecture)" ] || exit 0
+"$here/packages.sh" "cross-$1"
+case $1 in
+    amd64) target=x86_64-unknown-linux-gnu ;;
+    arm64) target=aarch64-unknown-linux-gnu ;;
+esac
+[ -d "$(rustc --print sysroot)/lib/rustlib/$target/lib" ] || {
+    announce "getting Rust's standard library for $1"
+    rustup --quiet target add "$target" </dev/null ||
+        give_up "no standard library of Rust for $1; please run: rustup target add $target"
+}
