@@ -73,6 +73,14 @@ functions() {
     done
 }
 
+# The file without its unit tests.
+product() {
+    awk '
+        /^#\[cfg\(test\)\]$/ { held = 1; next }
+        held && /^mod [a-z_]+ \{$/ { exit }
+        { held = 0; print }' "$1"
+}
+
 # Pairs of top modules of a crate that name each other.
 circles() {
     files | grep '/src/' | while read -r file; do
@@ -81,7 +89,7 @@ circles() {
         module=${module%%/*}
         module=${module%.rs}
         case $module in lib | main) continue ;; esac
-        grep -oE 'crate::[a-z_0-9]+' "$file" 2>/dev/null | sort -u |
+        product "$file" | grep -oE 'crate::[a-z_0-9]+' | sort -u |
             sed -E "s|crate::(.*)|$crate $module \1|" || true
     done | awk '
         $2 != $3 && !seen[$1, $2, $3]++ { if (seen[$1, $3, $2]) print $1 ": " $3 " <-> " $2 }'

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 
 use crate::command::bench::Bench;
 use crate::command::chain::{Mount, Umount};
@@ -129,8 +129,8 @@ impl Cli {
             Verb::Doctor(search) => doctor::run(&search).await?,
             Verb::Bench(command) => command.run(target).await?,
             Verb::Rpc(command) => command.run(target).await?,
-            Verb::Completion(command) => command.run()?,
-            Verb::Man(command) => command.run()?,
+            Verb::Completion(command) => command.run(Self::command())?,
+            Verb::Man(command) => command.run(Self::command())?,
         };
         target.print(&answer)?;
         Ok(answer.exit_code())

@@ -4,7 +4,6 @@ mod access;
 mod cli;
 mod command;
 mod context;
-mod csc;
 mod failure;
 mod input;
 mod machine;

@@ -73,9 +73,6 @@ mod tests {
                 _ => assert!(root.join(name).exists(), "{command}"),
             }
         }
-        for line in crate::screen::section("Next", &next_steps()) {
-            assert!(line.chars().count() <= 80, "{line}");
-        }
     }
 
     #[test]

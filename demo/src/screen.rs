@@ -307,8 +307,12 @@ mod tests {
     fn the_summary_has_at_most_forty_lines() {
         let mut lines = render(&full(), 80);
         // Below it: what is left, and the next steps.
-        let below = [vec![String::new(); 4], crate::after::next_steps()];
-        lines.extend(below.concat());
+        let next = section("Next", &crate::after::next_steps());
+        for line in &next {
+            assert!(line.chars().count() <= 80, "{line}");
+        }
+        lines.extend(vec![String::new(); 3]);
+        lines.extend(next);
         assert_eq!(lines.len(), 40, "{lines:#?}");
     }
 

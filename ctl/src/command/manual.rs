@@ -3,10 +3,9 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, CommandFactory};
+use clap::{Args, Command};
 use clap_complete::Shell;
 
-use crate::cli::Cli;
 use crate::failure::Failure;
 use crate::render::{self, Answer};
 
@@ -33,9 +32,8 @@ impl Completion {
     ///
     /// # Errors
     /// If stdout cannot be written.
-    pub(crate) fn run(self) -> Result<Answer, Failure> {
+    pub(crate) fn run(self, mut command: Command) -> Result<Answer, Failure> {
         let mut script = Vec::new();
-        let mut command = Cli::command();
         clap_complete::generate(self.shell, &mut command, "belayctl", &mut script);
         render::write(&String::from_utf8_lossy(&script))?;
         Ok(Answer::Printed)
@@ -47,8 +45,8 @@ impl Man {
     ///
     /// # Errors
     /// The directory cannot be written.
-    pub(crate) fn run(self) -> Result<Answer, Failure> {
-        let written = clap_mangen::generate_to(Cli::command(), &self.dir);
+    pub(crate) fn run(self, command: Command) -> Result<Answer, Failure> {
+        let written = clap_mangen::generate_to(command, &self.dir);
         let named = |error| Failure::Usage(format!("{}: {error}", self.dir.display()));
         written.map_err(named)?;
         Ok(Answer::Printed)

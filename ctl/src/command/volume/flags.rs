@@ -2,9 +2,8 @@
 
 use clap::Args;
 
-use crate::access::{Access, Pair, pair};
+use crate::access::{Access, Pair, csc, pair};
 use crate::context::Contexts;
-use crate::csc;
 use crate::secrets::Secrets;
 use crate::size;
 

@@ -6,7 +6,7 @@ use belay_proto::csi::v1::volume_capability::access_mode::Mode;
 use belay_proto::csi::v1::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
 use clap::Args;
 
-use crate::access::{self, Pair, pair};
+use super::{Pair, pair};
 
 /// `--params`: as `--parameter`, but several pairs in one, separated by commas.
 #[derive(Args)]
@@ -52,7 +52,7 @@ pub(crate) fn capability(text: &str) -> Result<VolumeCapability, String> {
 fn mode(text: &str) -> Result<Mode, String> {
     let numbered = text.parse::<i32>().ok().and_then(|n| n.try_into().ok());
     let known = numbered.filter(|mode| *mode != Mode::Unknown);
-    known.map_or_else(|| access::mode(text), Ok)
+    known.map_or_else(|| super::mode(text), Ok)
 }
 
 #[cfg(test)]

@@ -1,14 +1,14 @@
 //! The flags for the use of a volume: filesystem or block, access mode, mount flags; and the
 //! `key=value` flags that several commands share. Hidden flags are those of csc.
 
+pub(crate) mod csc;
+
 use std::collections::HashMap;
 
 use belay_proto::csi::v1::volume_capability::access_mode::Mode;
 use belay_proto::csi::v1::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
 use belay_proto::csi::v1::{Topology, VolumeCapability};
 use clap::Args;
-
-use crate::csc;
 
 /// One `key=value` flag.
 pub(crate) type Pair = (String, String);
