@@ -15,21 +15,21 @@ use std::fmt::Display;
 /// The clap id of the flag for the node's name, a [`NodeId`].
 pub const NODE_NAME: &str = "node_name";
 
-/// Flags of a binary that serves one driver. Each has an environment variable; the flag wins.
+/// Flags of the controller of one driver. Each has an environment variable; the flag wins.
 #[derive(Clone, Debug, clap::Args)]
 pub struct CommonArgs {
     /// The driver.
     #[command(flatten)]
-    pub driver: DriverArgs,
+    pub driver: DriverArgs<false>,
 
     /// The server.
     #[command(flatten)]
     pub process: ProcessArgs,
 }
 
-/// The settings of a driver that both its programs need.
+/// The settings of a driver that both its programs need: its node agent, or its controller.
 #[derive(Clone, Debug)]
-pub struct DriverArgs {
+pub struct DriverArgs<const AGENT: bool> {
     /// Its kind.
     pub kind: Kind,
     /// Its CSI socket.
@@ -44,7 +44,7 @@ pub struct DriverArgs {
     pub max_volumes: u32,
 }
 
-impl DriverArgs {
+impl<const AGENT: bool> DriverArgs<AGENT> {
     /// The plugin capabilities: both programs of a driver must report the same.
     #[must_use]
     pub fn plugin_capabilities(&self) -> Vec<PluginCapability> {
@@ -81,9 +81,7 @@ struct DriverFlags {
     #[arg(long, env = "CSI_ENDPOINT", value_name = "SOCKET")]
     endpoint: Endpoint,
 
-    /// Id of this node: 1 to 256 bytes; for kind local with --with-topology a valid label of 1 to
-    /// 63. A node agent of kind openstack reads it from the cloud's metadata by default; the
-    /// controller of a cloud needs none
+    // The help is that of the program, see NODE_ID_OF_AGENT.
     #[arg(long, env = "BELAY_NODE_ID", value_name = "ID", value_parser = node_id)]
     node_id: Option<NodeId>,
 
@@ -108,34 +106,42 @@ pub fn node_id(text: &str) -> Result<NodeId, Failure> {
     NodeId::new(text)
 }
 
-/// Whether the program is a node agent: it has a flag for the node's name.
-fn is_node_agent(matches: &ArgMatches) -> bool {
-    matches.try_get_one::<NodeId>(NODE_NAME).is_ok()
-}
+/// The help of `--node-id`, as the node agent has it.
+const NODE_ID_OF_AGENT: &str = "\
+Id of this node: 1 to 256 bytes; for kind local with --with-topology a valid label of 1 to 63. Kind \
+local: required unless --node-name is set, which is its default. Kind openstack: read from the \
+cloud's metadata by default";
+/// The help of `--node-id`, as the controller has it.
+const NODE_ID_OF_CONTROLLER: &str = "\
+Backend local, required: id of the node with --state-dir, as its node agent has it: 1 to 256 bytes; \
+with --with-topology a valid label of 1 to 63. Other backends need none";
 
-/// The default of `--node-id`: the node's name, if the program has a flag for that.
-fn node_name(matches: &ArgMatches) -> Result<NodeId, clap::Error> {
-    let why = match matches.try_get_one::<NodeId>(NODE_NAME) {
-        Ok(Some(name)) => return Ok(name.clone()),
-        Ok(None) => "--node-name <NAME> or --node-id <ID> is required",
-        Err(_) => "--node-id <ID> is required",
+/// The default of `--node-id`: the node's name, which is a flag of the node agent.
+fn node_name(matches: &ArgMatches, is_agent: bool) -> Result<NodeId, clap::Error> {
+    let why = if is_agent {
+        if let Some(name) = matches.get_one::<NodeId>(NODE_NAME) {
+            return Ok(name.clone());
+        }
+        "--node-name <NAME> or --node-id <ID> is required"
+    } else {
+        "--node-id <ID> is required"
     };
     Err(clap::Error::raw(ErrorKind::MissingRequiredArgument, why))
 }
 
-impl FromArgMatches for DriverArgs {
+impl<const AGENT: bool> FromArgMatches for DriverArgs<AGENT> {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
         let flags = DriverFlags::from_arg_matches(matches)?;
         let bad = |flag: &str, error: &dyn Display| {
             clap::Error::raw(ErrorKind::ValueValidation, format!("{flag}: {error}"))
         };
         let profile = flags.kind.profile();
-        let has_metadata = profile.metadata.is_some() && is_node_agent(matches);
+        let has_metadata = AGENT && profile.metadata.is_some();
         // The controller of a cloud may run anywhere.
-        let needs_none = has_metadata || !profile.place_is_node && !is_node_agent(matches);
+        let needs_none = has_metadata || !AGENT && !profile.place_is_node;
         let id = match flags.node_id {
             None if needs_none => None,
-            None => Some(node_name(matches)?),
+            None => Some(node_name(matches, AGENT)?),
             given => given,
         };
         if flags.with_topology && !profile.place_is_node && !has_metadata {
@@ -171,9 +177,13 @@ impl FromArgMatches for DriverArgs {
     }
 }
 
-impl clap::Args for DriverArgs {
+impl<const AGENT: bool> clap::Args for DriverArgs<AGENT> {
     fn augment_args(command: Command) -> Command {
-        DriverFlags::augment_args(command)
+        let help = match AGENT {
+            true => NODE_ID_OF_AGENT,
+            false => NODE_ID_OF_CONTROLLER,
+        };
+        DriverFlags::augment_args(command).mut_arg("node_id", |flag| flag.help(help))
     }
 
     fn augment_args_for_update(command: Command) -> Command {

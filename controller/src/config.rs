@@ -241,9 +241,14 @@ mod tests {
                 "--state-dir <DIR> is required for --backend local",
             ),
             (&LOCAL[2..], "--node-id <ID> is required"),
+            (
+                &[&CLOUD[..], &["--with-topology"]].concat(),
+                "--with-topology: its volumes are not bound to a node",
+            ),
         ] {
             let error = with(flags).unwrap_err();
             assert!(error.contains(why), "{flags:?}: {error}");
+            assert!(!error.contains("--node-name"), "{flags:?}: {error}");
         }
     }
 

@@ -115,7 +115,7 @@ pub(crate) enum UnknownContent {
 pub struct Driver {
     /// The flags that its controller has too.
     #[command(flatten)]
-    pub common: DriverArgs,
+    pub common: DriverArgs<true>,
 
     /// Kind local: directory of the volumes' files, <state-dir>/volumes of the controller
     #[arg(long, value_name = "DIR", env = "BELAY_LOOP_DIR")]
