@@ -365,21 +365,23 @@ pub(crate) struct ChildEnd {
     pub(crate) stderr: String,
 }
 
-/// Memory aligned to 4096 bytes, as `O_DIRECT` requires (open(2)).
+/// Memory of whole pages, as `O_DIRECT` requires (open(2)): at least aligned to 4096 bytes, enough
+/// for every logical block size that filesystems accept. No other data is on its pages: before
+/// Linux 6.5, a write to such data after a fork (for mkfs) would separate this process from the page
+/// that the disk still writes to.
 pub(crate) struct AlignedBuf {
     bytes: Vec<u8>,
     start: usize,
     len: usize,
 }
 
-/// Enough for every logical block size that filesystems accept.
-const ALIGN: usize = 4096;
-
 impl AlignedBuf {
     /// `len` zero bytes.
     pub(crate) fn new(len: usize) -> Self {
-        let bytes = vec![0; len + ALIGN];
-        let start = bytes.as_ptr().align_offset(ALIGN);
+        // A power of two, 4096 or more on all processors that Linux supports.
+        let page = rustix::param::page_size();
+        let bytes = vec![0; len.next_multiple_of(page) + page];
+        let start = bytes.as_ptr().align_offset(page);
         AlignedBuf { bytes, start, len }
     }
 }
