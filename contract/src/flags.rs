@@ -108,13 +108,13 @@ pub fn node_id(text: &str) -> Result<NodeId, Failure> {
 
 /// The help of `--node-id`, as the node agent has it.
 const NODE_ID_OF_AGENT: &str = "\
-Id of this node: 1 to 256 bytes; for kind local with --with-topology a valid label of 1 to 63. Kind \
-local: required unless --node-name is set, which is its default. Kind openstack: read from the \
-cloud's metadata by default";
+Id of this node: 1 to 256 bytes; for kind local with --with-topology a valid label of 1 to 63. \
+Kind local: required unless --node-name is set, which is its default. Kind openstack: read from \
+the cloud's metadata by default";
 /// The help of `--node-id`, as the controller has it.
 const NODE_ID_OF_CONTROLLER: &str = "\
-Backend local, required: id of the node with --state-dir, as its node agent has it: 1 to 256 bytes; \
-with --with-topology a valid label of 1 to 63. Other backends need none";
+Backend local, required: id of the node with --state-dir, as its node agent has it: 1 to 256 \
+bytes; with --with-topology a valid label of 1 to 63. Other backends need none";
 
 /// The default of `--node-id`: the node's name, which is a flag of the node agent.
 fn node_name(matches: &ArgMatches, is_agent: bool) -> Result<NodeId, clap::Error> {

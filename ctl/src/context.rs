@@ -11,26 +11,34 @@ use crate::access::{Pair, pair};
 use crate::failure::Failure;
 use crate::input;
 
-/// The contexts of a volume.
+/// The volume context, for calls that take no other.
 #[derive(Args, Clone, Default)]
 #[command(next_help_heading = "Contexts")]
-pub(crate) struct Contexts {
+pub(crate) struct VolumeContext {
     /// Saved answer of `volume create` or `volume attach` (-o json), with the context in it; `-` is
     /// standard input; may be repeated
     #[arg(long, value_name = "FILE")]
     context_from: Vec<String>,
-    /// Publish context, as printed by `volume attach`; may be repeated
-    #[arg(long, value_name = "KEY=VALUE", value_parser = pair)]
-    context: Vec<Pair>,
     /// Volume context, as printed by `volume create`; may be repeated
     #[arg(long, value_name = "KEY=VALUE", value_parser = pair)]
     volume_context: Vec<Pair>,
-    /// csc's flag for publish contexts
-    #[arg(long, hide = true, value_name = "KEY=VALUE", value_delimiter = ',', value_parser = pair)]
-    pub_context: Vec<Pair>,
     /// csc's flag for volume contexts
     #[arg(long, hide = true, value_name = "KEY=VALUE", value_delimiter = ',', value_parser = pair)]
     vol_context: Vec<Pair>,
+}
+
+/// Both contexts of a volume.
+#[derive(Args, Clone, Default)]
+#[command(next_help_heading = "Contexts")]
+pub(crate) struct Contexts {
+    #[command(flatten)]
+    volume: VolumeContext,
+    /// Publish context, as printed by `volume attach`; may be repeated
+    #[arg(long, value_name = "KEY=VALUE", value_parser = pair)]
+    context: Vec<Pair>,
+    /// csc's flag for publish contexts
+    #[arg(long, hide = true, value_name = "KEY=VALUE", value_delimiter = ',', value_parser = pair)]
+    pub_context: Vec<Pair>,
 }
 
 /// What the flags and the files say.
@@ -42,12 +50,16 @@ pub(crate) struct Loaded {
     pub(crate) volume: HashMap<String, String>,
 }
 
-impl Contexts {
+impl VolumeContext {
     /// Reads the files. A flag replaces a value of the same key.
     ///
     /// # Errors
     /// A file cannot be read, is not JSON, or has no context.
-    pub(crate) fn load(self) -> Result<Loaded, Failure> {
+    pub(crate) fn load(self) -> Result<HashMap<String, String>, Failure> {
+        self.load_all().map(|loaded| loaded.volume)
+    }
+
+    fn load_all(self) -> Result<Loaded, Failure> {
         let mut loaded = Loaded::default();
         for file in self.context_from {
             let text = input::read(Path::new(&file))?;
@@ -55,10 +67,21 @@ impl Contexts {
                 .take(&text)
                 .map_err(|why| Failure::Usage(format!("--context-from {file}: {why}")))?;
         }
-        loaded.publish.extend(self.context);
-        loaded.publish.extend(self.pub_context);
         loaded.volume.extend(self.volume_context);
         loaded.volume.extend(self.vol_context);
+        Ok(loaded)
+    }
+}
+
+impl Contexts {
+    /// As [`VolumeContext::load`].
+    ///
+    /// # Errors
+    /// Those of [`VolumeContext::load`].
+    pub(crate) fn load(self) -> Result<Loaded, Failure> {
+        let mut loaded = self.volume.load_all()?;
+        loaded.publish.extend(self.context);
+        loaded.publish.extend(self.pub_context);
         Ok(loaded)
     }
 }

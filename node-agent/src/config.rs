@@ -28,13 +28,13 @@ const NODE_NAME_FLAG: &str = "--node-name";
 ///
 /// A volume is a file below --loop-dir, made by the controller (belay-controller), or a disk
 /// that a cloud attaches: --driver-kind says which. Run it as root in the mount namespace of the
-/// kubelet, or with mounts that propagate there. To serve several drivers, give the options of each
-/// after those of the one before and --next-driver.
+/// kubelet, or with mounts that propagate there. To serve several drivers, separate their options
+/// with --next-driver.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "belay-node", version)]
 pub struct Config {
-    /// The kubelet's root directory: no other path is touched, and mounts there must reach the
-    /// kubelet
+    /// The kubelet's root directory: paths outside it are rejected, and mounts in it must propagate
+    /// to the kubelet
     #[arg(long, value_name = "DIR", env = "BELAY_KUBELET_DIR", value_parser = kubelet_dir)]
     pub kubelet_dir: Option<AbsPath>,
 
@@ -53,7 +53,8 @@ pub struct Config {
     )]
     pub sandbox: Sandbox,
 
-    /// IDs of users besides root whose processes may call, if the socket's file lets them
+    /// IDs of users that may call besides root, separated by commas; the socket's mode must admit
+    /// them, too
     #[arg(
         long,
         value_name = "UIDS",
@@ -117,7 +118,7 @@ pub struct Driver {
     #[command(flatten)]
     pub common: DriverArgs<true>,
 
-    /// Kind local: directory of the volumes' files, <state-dir>/volumes of the controller
+    /// Kind local, required: directory of the volumes' files, <state-dir>/volumes of the controller
     #[arg(long, value_name = "DIR", env = "BELAY_LOOP_DIR")]
     pub loop_dir: Option<PathBuf>,
 

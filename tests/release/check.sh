@@ -48,16 +48,18 @@ complete() {
     (cd "$out" && sha256sum --check --quiet SHA256SUMS) || wrong "a sum is not that of its file"
 }
 
-# start ARCHITECTURE DIRECTORY COMMAND...: in the directory as root directory.
+# start ARCHITECTURE DIRECTORY COMMAND...: in the directory as root directory, with its own /proc.
 start() {
     local architecture=$1 root=$2
     shift 2
-    if [ "$architecture" = "$(dpkg --print-architecture)" ]; then
-        chroot "$root" "$@"
-    else
+    if [ "$architecture" != "$(dpkg --print-architecture)" ]; then
         install -D "$(command -v "qemu-${machine[$architecture],,}-static")" "$root/emulator"
-        chroot "$root" /emulator "$@"
+        set -- /emulator "$@"
     fi
+    mkdir -p "$root/proc"
+    # shellcheck disable=SC2016
+    unshare --mount --propagation private \
+        sh -c 'mount -t proc proc "$0/proc" && exec chroot "$0" "$@"' "$root" "$@"
 }
 
 programs_start() {
@@ -108,8 +110,8 @@ images_work() {
             wrong "belay-node does not start on $architecture"
         for fs in ext4 xfs btrfs; do
             truncate --size 320M "$root/volume"
-            start "$architecture" "$root" "/usr/sbin/mkfs.$fs" /volume >/dev/null 2>&1 ||
-                wrong "mkfs.$fs does not work on $architecture"
+            start "$architecture" "$root" "/usr/sbin/mkfs.$fs" /volume >"$work/said" 2>&1 ||
+                wrong "mkfs.$fs does not work on $architecture: $(cat "$work/said")"
             [ "$(blkid -o value -s TYPE -p "$root/volume")" = "$fs" ] || wrong "it made no $fs"
             rm "$root/volume"
             printf '  %-18s %s\n' "mkfs.$fs" "$architecture"

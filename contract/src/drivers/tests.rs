@@ -99,6 +99,8 @@ fn the_documentation_has_the_modes_and_the_key() {
             .unwrap()
     };
     assert!(row("with-topology").contains(LOCAL.topology_key));
-    assert!(row("driver-name").contains(&format!("| `{}` |", LOCAL.name)));
-    assert!(row("max-volumes").contains(&format!("| `{}` |", LOCAL.volumes_max)));
+    let (ours, cloud) = (LOCAL.name, OPENSTACK.name);
+    assert!(row("driver-name").contains(&format!("| `{ours}`; `openstack`: `{cloud}` |")));
+    let (ours, cloud) = (LOCAL.volumes_max, OPENSTACK.volumes_max);
+    assert!(row("max-volumes").contains(&format!("| `local`: `{ours}`; `openstack`: `{cloud}` |")));
 }

@@ -12,10 +12,8 @@ pub(super) fn ready(volume: Volume) -> Result<Volume, Failure> {
     let Volume { id, phase, .. } = &volume;
     Err(match phase {
         Phase::Ready => return Ok(volume),
-        Phase::Busy(what) => Failure::busy(format!("volume {id}: is {what}; repeat the call")),
-        Phase::Deleting => Failure::busy(format!("volume {id}: is being deleted")),
-        Phase::Failed(why) => Failure::precondition(format!(
-            "volume {id}: has failed and can only be deleted: {why}"
-        )),
+        Phase::Busy(what) => Failure::busy(format!("volume {id} is {what}; repeat the call")),
+        Phase::Deleting => Failure::busy(format!("volume {id} is being deleted")),
+        Phase::Failed(why) => Failure::precondition(format!("volume {id} cannot be used: {why}")),
     })
 }

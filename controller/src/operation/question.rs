@@ -18,8 +18,8 @@ pub(super) async fn answer<T>(
     let answer = tokio::time::timeout(DEADLINE, asked).await;
     answer.unwrap_or_else(|_| {
         Err(Failure::timeout(format!(
-            "{what}: the storage has not answered for {} s; check this machine's kernel log \
-             for the disk or server behind it, and repeat the call later",
+            "{what}: the storage has not answered for {} s; check it (a disk of this node: the \
+             kernel log; a cloud: its endpoint and the network), and repeat the call later",
             DEADLINE.as_secs()
         )))
     })

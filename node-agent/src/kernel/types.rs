@@ -365,10 +365,9 @@ pub(crate) struct ChildEnd {
     pub(crate) stderr: String,
 }
 
-/// Memory of whole pages, as `O_DIRECT` requires (open(2)): at least aligned to 4096 bytes, enough
-/// for every logical block size that filesystems accept. No other data is on its pages: before
-/// Linux 6.5, a write to such data after a fork (for mkfs) would separate this process from the page
-/// that the disk still writes to.
+/// Memory aligned as `O_DIRECT` requires (open(2)), in whole pages without other data: before Linux
+/// 6.5, a write to that after a fork (for mkfs) would separate this process from the page that the
+/// disk still writes to.
 pub(crate) struct AlignedBuf {
     bytes: Vec<u8>,
     start: usize,
@@ -378,7 +377,7 @@ pub(crate) struct AlignedBuf {
 impl AlignedBuf {
     /// `len` zero bytes.
     pub(crate) fn new(len: usize) -> Self {
-        // A power of two, 4096 or more on all processors that Linux supports.
+        // At least 4096, enough for every logical block size that filesystems accept.
         let page = rustix::param::page_size();
         let bytes = vec![0; len.next_multiple_of(page) + page];
         let start = bytes.as_ptr().align_offset(page);

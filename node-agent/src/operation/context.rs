@@ -33,7 +33,7 @@ impl<K: Kernel> Deref for Context<'_, K> {
 }
 
 /// Runs a whole operation, which `progress` shows. Work outside the other phases counts as
-/// [`Phase::Look`].
+/// [`Phase::Inspect`].
 pub(crate) fn run<K: Kernel, T>(
     node: &Node<K>,
     progress: &Progress,
@@ -42,5 +42,5 @@ pub(crate) fn run<K: Kernel, T>(
 ) -> T {
     let clock = Clock::start(operation, progress);
     let cx = Context { node, clock };
-    cx.phase(Phase::Look, || work(&cx))
+    cx.phase(Phase::Inspect, || work(&cx))
 }

@@ -211,8 +211,8 @@ fn not_proven<K: Kernel>(
             Failure::precondition(node.transport.replaced(&request.id, source))
         }
         Verdict::Unbound => Failure::precondition(format!(
-            "the device of volume {} was detached while it is staged, and {} shows another one, or \
-             none; delete the pods that use it here, so that it is unpublished and unstaged",
+            "volume {} has lost its device while it is staged (detached by force), and {} shows \
+             another one, or none; delete the pods that use it here, so that it is staged again",
             request.id,
             source.display()
         )),
@@ -242,7 +242,7 @@ fn is_replaced<K: Kernel>(
 fn nameless(request: &Publish, source: &Path) -> Failure {
     Failure::precondition(format!(
         "staging_target_path: the name in /dev/belay that volume {} is staged by at {} was \
-         removed; stage the volume again, which restores it",
+         removed; delete the pods that use it here, so that it is staged again",
         request.id,
         source.display()
     ))

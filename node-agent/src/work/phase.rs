@@ -60,7 +60,7 @@ impl Operation {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
     /// Inspecting paths, mounts and the volume's file; and work in no other phase.
-    Look,
+    Inspect,
     /// Attaching a device for the volume.
     Attach,
     /// Probing the device.
@@ -93,7 +93,7 @@ pub(crate) enum Phase {
 
 impl Phase {
     const ALL: [Phase; 15] = [
-        Phase::Look,
+        Phase::Inspect,
         Phase::Attach,
         Phase::Probe,
         Phase::Configure,
@@ -113,7 +113,7 @@ impl Phase {
     /// In one lowercase word.
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Phase::Look => "look",
+            Phase::Inspect => "inspect",
             Phase::Attach => "attach",
             Phase::Probe => "probe",
             Phase::Configure => "configure",
@@ -324,14 +324,14 @@ mod tests {
         let now = || progress.now();
         let clock = Clock::start(Operation::Stage, &progress);
         assert_eq!(now(), None);
-        clock.phase(Phase::Look, || {
-            assert_eq!(now(), Some(Phase::Look));
+        clock.phase(Phase::Inspect, || {
+            assert_eq!(now(), Some(Phase::Inspect));
             clock.phase(Phase::Mount, || {
                 assert_eq!(now(), Some(Phase::Mount));
                 clock.phase(Phase::Grow, || assert_eq!(now(), Some(Phase::Grow)));
                 assert_eq!(now(), Some(Phase::Mount));
             });
-            assert_eq!(now(), Some(Phase::Look));
+            assert_eq!(now(), Some(Phase::Inspect));
         });
         assert_eq!(now(), None);
     }
@@ -360,7 +360,9 @@ mod tests {
         let progress = Progress::default();
         let clock = Clock::start(Operation::Stage, &progress);
         let broken = catch_unwind(AssertUnwindSafe(|| {
-            clock.phase(Phase::Look, || clock.phase(Phase::Probe, || panic!("bug")))
+            clock.phase(Phase::Inspect, || {
+                clock.phase(Phase::Probe, || panic!("bug"))
+            })
         }));
         assert!(broken.is_err());
         assert_eq!(progress.now(), None);
@@ -374,7 +376,7 @@ mod tests {
         let begun = Instant::now();
         let progress = Progress::default();
         let clock = Clock::start(Operation::Stage, &progress);
-        let first = clock.phase(Phase::Look, || {
+        let first = clock.phase(Phase::Inspect, || {
             let first = clock.since.get();
             clock.phase(Phase::Mount, || clock.phase(Phase::Grow, || ()));
             first
@@ -384,7 +386,7 @@ mod tests {
             .into_iter()
             .filter(|phase| spent[*phase as usize].is_some())
             .collect();
-        assert_eq!(visited, [Phase::Look, Phase::Mount, Phase::Grow]);
+        assert_eq!(visited, [Phase::Inspect, Phase::Mount, Phase::Grow]);
         let sum: Duration = spent.iter().flatten().sum();
         assert_eq!(sum, clock.since.get() - first);
         assert!(first >= begun);

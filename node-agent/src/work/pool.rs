@@ -67,7 +67,9 @@ impl Lane {
     /// The resource that a call waits for, for its errors.
     fn slot_name(self) -> &'static str {
         match self {
-            Lane::Change | Lane::Read => "a slot on the agent's threads, which slow disks occupy",
+            Lane::Change | Lane::Read => {
+                "a thread of this driver; operations on slow disks occupy all of them"
+            }
             Lane::Format => "one of the two mkfs slots, which other volumes occupy",
         }
     }

@@ -81,7 +81,8 @@ impl<C: Class, T: Clone> Ownership<C, T> {
         match (was_hung, is_hung) {
             (false, true) => tracing::error!(
                 subject,
-                "{view}; exceeded its deadline, still running: the storage is slow or hangs"
+                "{view}; exceeded its deadline, still running: the storage is slow or hangs; see \
+                 the kernel log, and `belayctl node jobs` for all operations"
             ),
             (true, false) => tracing::info!(subject, "{view}; no longer hung"),
             _ => {}

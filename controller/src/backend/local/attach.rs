@@ -77,7 +77,8 @@ impl Store {
         if !backing.try_lock()? {
             backing.want_back();
             return Err(Failure::busy(format!(
-                "volume {id}: still bound to a loop device on node {node}; unstage it there first"
+                "volume {id}: still bound to a loop device on node {node}; it is detached once \
+                 no pod uses it there and it is unstaged"
             )));
         }
         // A device holds the lock of the file it was bound to, which may since have been replaced.
@@ -88,15 +89,15 @@ impl Store {
             backing.want_back();
             return Err(Failure::busy(format!(
                 "volume {id}: its file was replaced, and the old one is still bound to a loop \
-                 device on node {node}; unstage the volume there first"
+                 device on node {node}; delete the pods that use it there, so that it is unstaged"
             )));
         }
         if let Some(Device { path, file }) = device {
             backing.want_back();
             return Err(Failure::busy(format!(
                 "volume {id}: {path} on node {node} is bound to {file:?}, the current or a former \
-                 file of the volume; unstage the volume there first, or detach the device (losetup \
-                 --detach)"
+                 file of the volume; delete the pods that use it there, or detach the device \
+                 (losetup --detach)"
             )));
         }
         backing.leave_there()?;

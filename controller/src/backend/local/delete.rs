@@ -51,15 +51,16 @@ impl Store {
         let backing = self.files.get(id)?;
         if !backing.try_lock()? {
             return Err(Failure::precondition(format!(
-                "volume {id}: {} is bound to a loop device of this node; unstage the volume first",
+                "volume {id}: {} is bound to a loop device of this node; delete the pods that \
+                 use the volume, so that it is unstaged",
                 backing.path().display()
             )));
         }
         match device {
             None => Ok(backing),
             Some(Device { path, file }) => Err(Failure::precondition(format!(
-                "volume {id}: {path} of this node is bound to {file:?}; unstage the volume first, \
-                 or detach the device (losetup --detach)"
+                "volume {id}: {path} of this node is bound to {file:?}; delete the pods that \
+                 use the volume, so that it is unstaged, or detach the device (losetup --detach)"
             ))),
         }
     }

@@ -51,7 +51,8 @@ fn meaning(errno: Errno) -> (Option<&'static str>, Kind, &'static str) {
         Errno::NOSPC => (
             Some("ENOSPC"),
             Kind::Quota,
-            "free some space in the state directory",
+            "the disk of the state directory is full: delete volumes and snapshots that are not \
+             needed (by their PVCs, never their files), or enlarge it",
         ),
         Errno::DQUOT => (
             Some("EDQUOT"),

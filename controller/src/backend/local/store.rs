@@ -234,7 +234,7 @@ pub(super) fn ready(id: &str, record: Option<Record>) -> Result<Record, Failure>
         State::Creating => Err(Failure::busy(format!(
             "volume {id}: is still being created"
         ))),
-        State::Deleting => Err(Failure::busy(format!("volume {id}: is being deleted"))),
+        State::Deleting => Err(Failure::busy(format!("volume {id} is being deleted"))),
     }
 }
 

@@ -197,7 +197,7 @@ impl CinderVolume {
             "available" | "in-use" => Phase::Ready,
             "deleting" => Phase::Deleting,
             status if status.starts_with("error") => {
-                Phase::Failed(Failure::new(Kind::System, format!("cinder says {status}")))
+                Phase::Failed(Failure::new(Kind::System, failed(status)))
             }
             status => Phase::Busy(status.to_owned()),
         }
@@ -252,6 +252,19 @@ pub(super) fn refused(answer: &Answer) -> Failure {
     match answer.status.is_server_error() {
         true => failure.may_be_running(),
         false => failure,
+    }
+}
+
+/// What a status of failure means for the data. Only `error` itself can be that of a volume whose
+/// creation failed.
+fn failed(status: &str) -> String {
+    let reason = "\"openstack volume message list\" has the reason";
+    match status {
+        "error" => format!("Cinder reports the status error; {reason}"),
+        _ => format!(
+            "Cinder reports the status {status}, and its data may be intact; {reason}; after a \
+             check, an administrator can reset the status"
+        ),
     }
 }
 

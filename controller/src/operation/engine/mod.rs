@@ -75,6 +75,7 @@ impl Engine {
 
 /// For a call that the storage has accepted but not completed.
 pub(super) fn still_busy(id: &VolumeId) -> Failure {
-    let message = format!("volume {id}: the storage is still at work; repeat the call");
+    let message =
+        format!("volume {id}: the operation is still in progress in the storage; repeat the call");
     Failure::busy(message).may_be_running()
 }

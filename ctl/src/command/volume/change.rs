@@ -53,7 +53,7 @@ impl Call<'_> {
             volume_capability: Some(flags.access.capability()),
             readonly: flags.readonly,
             secrets: flags.secrets.load()?,
-            volume_context: flags.contexts.load()?.volume,
+            volume_context: flags.context.load()?,
         };
         let call = self.client.controller_publish_volume(request);
         let answer = self.target.wait_for(call).await?;

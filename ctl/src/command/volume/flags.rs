@@ -3,7 +3,7 @@
 use clap::Args;
 
 use crate::access::{Access, Pair, csc, pair};
-use crate::context::Contexts;
+use crate::context::VolumeContext;
 use crate::secrets::Secrets;
 use crate::size;
 
@@ -67,7 +67,7 @@ pub(crate) struct Attach {
     #[arg(long, alias = "read-only")]
     pub(super) readonly: bool,
     #[command(flatten)]
-    pub(super) contexts: Contexts,
+    pub(super) context: VolumeContext,
     #[command(flatten)]
     pub(super) secrets: Secrets,
 }
@@ -95,7 +95,7 @@ pub(crate) struct Validate {
     #[command(flatten)]
     pub(super) csc: csc::Parameters,
     #[command(flatten)]
-    pub(super) contexts: Contexts,
+    pub(super) context: VolumeContext,
     #[command(flatten)]
     pub(super) secrets: Secrets,
 }

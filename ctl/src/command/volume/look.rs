@@ -22,7 +22,7 @@ impl Call<'_> {
     pub(super) async fn validate(mut self, flags: Validate) -> Result<Answer, Failure> {
         let request = ValidateVolumeCapabilitiesRequest {
             volume_id: flags.volume_id,
-            volume_context: flags.contexts.load()?.volume,
+            volume_context: flags.context.load()?,
             volume_capabilities: vec![flags.access.capability()],
             parameters: map(flags.csc.and(flags.parameters)),
             secrets: flags.secrets.load()?,

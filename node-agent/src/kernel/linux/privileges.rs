@@ -27,7 +27,8 @@ const NEEDS: [Need; 3] = [
     (
         CapabilitySet::DAC_READ_SEARCH,
         "CAP_DAC_READ_SEARCH",
-        "grow or thaw a filesystem whose root only its user may open",
+        "grow, thaw or check the health of a filesystem whose root directory only its owner can \
+         open",
     ),
 ];
 

@@ -69,7 +69,8 @@ fn backing(seen: &Seen<'_>, complaints: &mut Complaints) {
             volume::BACKING_FILE_SHORT,
             format!(
                 "{file} has {bytes} bytes, but {device} has {device_bytes}: the data behind the \
-                 end of the file is lost; stop the pod, unstage, and restore the volume"
+                 end of the file is lost; delete the pod, wait until the volume is detached, and \
+                 restore the file"
             ),
         ),
         // Reported as unreadable before.
@@ -115,8 +116,8 @@ fn state(seen: &Seen<'_>, filesystem: &Filesystem, complaints: &mut Complaints) 
             volume::FILESYSTEM_READ_ONLY,
             format!(
                 "the {fs_type} at {path} was staged for writing and is read-only now: the kernel \
-                 does that after an error, see its log; stop the pod, unstage, check the \
-                 filesystem in {}, and start the pod again",
+                 does that after an error, see its log; delete the pod, wait until the volume \
+                 is detached, check the filesystem in {}, and start the pod again",
                 seen.file.display()
             ),
         );
@@ -133,7 +134,8 @@ fn ext4(seen: &Seen<'_>, errors: &Ext4Errors, complaints: &mut Complaints) {
     };
     let message = format!(
         "the ext4 at {} has counted {} errors since it was last checked{}{}: it may be damaged; \
-         stop the pod, unstage, run e2fsck -f on {}, and start the pod again",
+         delete the pod, wait until the volume is detached, run e2fsck -f on {}, and start the \
+         pod again",
         seen.path.display(),
         errors.count,
         told("first", &errors.first),

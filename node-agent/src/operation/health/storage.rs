@@ -63,8 +63,9 @@ pub(crate) fn storage_health<K: Kernel>(
         Some(named) if !named.is_same_root(&held) => complaints.push(Complaint::new(
             storage::STORAGE_REPLACED,
             format!(
-                "{} is not the directory of the start: something was mounted over it, unmounted or \
-                 moved; undo that and restart belay-node",
+                "the directory at {} is not the one that belay-node opened at its start: \
+                 something was mounted over it, unmounted or moved; undo \
+                 that and restart belay-node",
                 path.display()
             ),
         )),
@@ -107,7 +108,7 @@ pub(crate) fn volumes_hang(volumes: usize) -> Option<StorageComplaint> {
     (volumes >= HUNG_MIN).then(|| {
         let message = format!(
             "operations on {volumes} volumes hang; see the kernel's log for hung tasks and I/O \
-             errors, and repair the disk of --loop-dir"
+             errors, and repair the disk that it names"
         );
         Complaint::new(storage::OPERATIONS_HUNG, message)
     })

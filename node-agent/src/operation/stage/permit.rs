@@ -68,7 +68,8 @@ fn forbidden(
     match found {
         Found::Blank(_) if plan.content == Content::Populated => Some((
             Refusal::Populated,
-            "it was restored or cloned, but contains no data",
+            "it was restored, cloned or in use, and contains no data now: its data is lost; \
+             restore it, or delete the volume",
         )),
         Found::Blank(_) if plan.content == Content::Unknown => Some((
             Refusal::Unknown,

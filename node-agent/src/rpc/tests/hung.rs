@@ -341,9 +341,9 @@ async fn a_look_at_the_health_of_a_volume_that_hangs_has_thereby_its_answer() {
     let volume = bench.published("vol-1").await;
     let look = bench.hang((3, "statx"), bench.health(&volume)).await;
     let health = told_at(DEADLINE, look).await;
-    assert_hung(&health, "NodeGetVolumeHealth", "look");
+    assert_hung(&health, "NodeGetVolumeHealth", "inspect");
     let health = bench.at_once(bench.health(&volume)).await;
-    assert_hung(&health, "NodeGetVolumeHealth", "look");
+    assert_hung(&health, "NodeGetVolumeHealth", "inspect");
 
     bench.let_go(&volume).await;
     assert_eq!(bench.health(&volume).await, []);
@@ -356,7 +356,7 @@ async fn storage_at_which_the_look_hangs_is_unreachable() {
     let health = told_at(DEADLINE, look).await;
     assert_eq!(reasons(&health), [HANGS]);
     let message = &health[0].message;
-    for words in ["NodeGetStorageHealth has been ", "now in look"] {
+    for words in ["NodeGetStorageHealth has been ", "now in inspect"] {
         assert!(message.contains(words), "{message}");
     }
     // A repeated call shares the check.
