@@ -3,7 +3,7 @@
 # writes are lost with it. There is no service manager, but the real udevd.
 #
 # From the kernel's command line: belay.modules=DIRECTORY of the machine, with the kernel's modules, and
-# belay.load=MODULE,...
+# belay.load=MODULE,...; and belay.name=NAME of the host.
 #
 # Then it runs commands from the first serial line: a line is a word and a script in base64. The
 # answer is what the script prints, and a line with that word and the exit code.
@@ -21,6 +21,7 @@ settings() {
         case $word in
             belay.modules=*) modules=${word#*=} ;;
             belay.load=*) load=${word#*=} ;;
+            belay.name=*) name=${word#*=} ;;
         esac
     done
 }
@@ -57,7 +58,7 @@ surroundings() {
     # All files of the machine, also those that the mounts above hide.
     hostfs / /machine
     ip link set lo up 2>/dev/null
-    echo guest >/proc/sys/kernel/hostname
+    echo "${name:-guest}" >/proc/sys/kernel/hostname
 }
 
 devices() {

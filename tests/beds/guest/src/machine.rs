@@ -39,6 +39,9 @@ pub struct Hardware {
     pub scsis: usize,
     /// Memory, in MiB.
     pub memory: u64,
+    /// More arguments of the kernel: disks of files (`ubd0=FILE`), network interfaces
+    /// (`vec0:transport=tap,...`), and `belay.name=` for the name of the host.
+    pub more: Vec<String>,
 }
 
 impl Default for Hardware {
@@ -47,6 +50,7 @@ impl Default for Hardware {
             blocks: 1,
             scsis: 0,
             memory: 512,
+            more: Vec::new(),
         }
     }
 }
@@ -190,6 +194,7 @@ impl Machine {
         let fixed = "rootfstype=hostfs rootflags=/ ro quiet con=null con0=null,fd:1 ssl=null \
                      ssl0=fd:0,fd:0 belay.load=loop,virtio_blk,virtio_scsi,sd_mod";
         arguments.extend(fixed.split_whitespace().map(str::to_owned));
+        arguments.extend(self.hardware.more.iter().cloned());
         for (index, slot) in self.slots.iter().enumerate() {
             let kind = if slot.is_scsi() {
                 VIRTIO_SCSI

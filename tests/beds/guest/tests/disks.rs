@@ -86,6 +86,7 @@ pub(crate) fn machine(kernel: Kernel) -> Machine {
         blocks: 2,
         scsis: 1,
         memory: 768,
+        ..Hardware::default()
     };
     Machine::new(kernel, hardware)
 }

@@ -7,6 +7,8 @@ mod blackbox;
 #[cfg(test)]
 mod blank;
 #[cfg(test)]
+mod cloud;
+#[cfg(test)]
 mod disks;
 #[cfg(test)]
 mod hotplug;

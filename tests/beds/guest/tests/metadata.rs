@@ -111,6 +111,7 @@ fn a_node_learns_its_id_from_a_config_drive_of_either_filesystem() {
             blocks: 2,
             scsis: 1,
             memory: 768,
+            ..Hardware::default()
         };
         let machine = Machine::new(kernel, hardware);
         let drives = [("iso9660", ID), ("vfat", OTHER_ID)];

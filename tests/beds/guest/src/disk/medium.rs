@@ -151,8 +151,11 @@ impl Medium {
         }
     }
 
-    /// Sets the size. [`Slot::grow`](crate::Slot::grow) notifies the guest as well.
-    pub(crate) fn resize(&self, bytes: u64) {
+    /// Sets the size in bytes. [`Slot::grow`](crate::Slot::grow) notifies the guest as well.
+    ///
+    /// # Panics
+    /// If it is not a multiple of 4 KiB, or the file cannot be resized.
+    pub fn resize(&self, bytes: u64) {
         assert_eq!(bytes % PAGE, 0, "a size in blocks");
         let mut state = self.state();
         state.platter.set_len(bytes).expect("truncate");

@@ -1,0 +1,174 @@
+//! HTTP/1.1 (RFC 9112), as far as the clients of the cloud use it: requests with a length, on
+//! connections that stay open. Must not know what is requested.
+
+use std::io::{self, BufRead, Read as _, Write};
+
+/// Most bytes of a head, and of a body.
+const HEAD_MAX: u64 = 64 << 10;
+const BODY_MAX: u64 = 1 << 20;
+
+/// A request.
+#[derive(Debug, Default)]
+pub(crate) struct Request {
+    pub(crate) method: String,
+    /// Without the query.
+    pub(crate) path: String,
+    /// Decoded.
+    pub(crate) query: Vec<(String, String)>,
+    pub(crate) token: Option<String>,
+    pub(crate) body: Vec<u8>,
+}
+
+/// A response with a body of JSON.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Response {
+    pub(crate) status: u16,
+    pub(crate) headers: Vec<(&'static str, String)>,
+    pub(crate) body: String,
+}
+
+impl Request {
+    /// The next request of a connection; none at its end.
+    pub(crate) fn read(from: &mut impl BufRead) -> io::Result<Option<Self>> {
+        let mut lines = Vec::new();
+        let mut head = from.take(HEAD_MAX);
+        loop {
+            let mut line = String::new();
+            if head.read_line(&mut line)? == 0 {
+                let is_end = lines.is_empty() && head.limit() > 0;
+                return match is_end {
+                    true => Ok(None),
+                    false => Err(io::ErrorKind::UnexpectedEof.into()),
+                };
+            }
+            match line.trim_end() {
+                "" => break,
+                line => lines.push(line.to_owned()),
+            }
+        }
+        let mut words = lines.first().map_or("", String::as_str).split(' ');
+        let (method, target) = (words.next(), words.next());
+        let (Some(method), Some(target)) = (method, target) else {
+            return Err(io::Error::other("no request line"));
+        };
+        let (path, query) = target.split_once('?').unwrap_or((target, ""));
+        let length = header(&lines, "content-length").map_or(Ok(0), str::parse);
+        let length: u64 = length.map_err(io::Error::other)?;
+        if length > BODY_MAX || header(&lines, "transfer-encoding").is_some() {
+            return Err(io::Error::other("a body that is too long, or in chunks"));
+        }
+        let mut body = Vec::new();
+        from.take(length).read_to_end(&mut body)?;
+        Ok(Some(Request {
+            method: method.to_owned(),
+            path: decoded(path),
+            query: query.split('&').filter_map(pair).collect(),
+            token: header(&lines, "x-auth-token").map(str::to_owned),
+            body,
+        }))
+    }
+
+    /// A word of the query.
+    pub(crate) fn asked(&self, key: &str) -> Option<&str> {
+        let pair = self.query.iter().find(|(name, _)| name == key)?;
+        Some(&pair.1)
+    }
+}
+
+impl Response {
+    pub(crate) fn write(&self, to: &mut impl Write) -> io::Result<()> {
+        let mut text = format!("HTTP/1.1 {} -\r\n", self.status);
+        for (name, value) in &self.headers {
+            text.push_str(&format!("{name}: {value}\r\n"));
+        }
+        // RFC 9110, 8.6: 204 has no length.
+        if self.status != 204 {
+            let length = self.body.len();
+            text.push_str(&format!(
+                "content-type: application/json\r\ncontent-length: {length}\r\n"
+            ));
+        }
+        to.write_all(format!("{text}\r\n{}", self.body).as_bytes())
+    }
+}
+
+fn header<'a>(lines: &'a [String], name: &str) -> Option<&'a str> {
+    let mut fields = lines.iter().skip(1).filter_map(|line| line.split_once(':'));
+    let found = fields.find(|(field, _)| field.eq_ignore_ascii_case(name))?;
+    Some(found.1.trim())
+}
+
+fn pair(text: &str) -> Option<(String, String)> {
+    let (name, value) = text.split_once('=')?;
+    Some((decoded(name), decoded(value)))
+}
+
+/// Without the escapes of RFC 3986.
+fn decoded(text: &str) -> String {
+    let mut bytes = Vec::new();
+    let mut rest = text.as_bytes();
+    while let Some((first, after)) = rest.split_first() {
+        let escaped = after.get(..2).filter(|_| *first == b'%');
+        let digits = escaped.and_then(|digits| std::str::from_utf8(digits).ok());
+        match digits.and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = &after[2..];
+            }
+            None => {
+                bytes.push(*first);
+                rest = after;
+            }
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_of_one_connection_are_read_one_after_the_other() {
+        let mut sent = "POST /v3/a%2Db?name=x%2Ey&limit=3 HTTP/1.1\r\nHost: a\r\n\
+                        X-Auth-Token: t\r\nContent-Length: 2\r\n\r\n{}GET / HTTP/1.1\r\n\r\n"
+            .as_bytes();
+        let first = Request::read(&mut sent).unwrap().unwrap();
+        assert_eq!(
+            (first.method.as_str(), first.path.as_str()),
+            ("POST", "/v3/a-b")
+        );
+        assert_eq!(
+            [first.asked("name"), first.asked("limit")],
+            [Some("x.y"), Some("3")]
+        );
+        assert_eq!(
+            (first.token.as_deref(), &first.body[..]),
+            (Some("t"), &b"{}"[..])
+        );
+        let second = Request::read(&mut sent).unwrap().unwrap();
+        assert_eq!((second.path.as_str(), second.asked("name")), ("/", None));
+        assert!(Request::read(&mut sent).unwrap().is_none());
+        Request::read(&mut "GET / HTTP/1.1\r\nHost".as_bytes()).unwrap_err();
+    }
+
+    #[test]
+    fn a_response_has_its_length_unless_it_has_no_body() {
+        let written = |status, body: &str| {
+            let headers = vec![("x-subject-token", "t".to_owned())];
+            let response = Response {
+                status,
+                headers,
+                body: body.to_owned(),
+            };
+            let mut bytes = Vec::new();
+            response.write(&mut bytes).unwrap();
+            String::from_utf8(bytes).unwrap()
+        };
+        let head = "HTTP/1.1 200 -\r\nx-subject-token: t\r\n";
+        let json = "content-type: application/json\r\ncontent-length: 2\r\n\r\n{}";
+        assert_eq!(written(200, "{}"), format!("{head}{json}"));
+        let nothing = "HTTP/1.1 204 -\r\nx-subject-token: t\r\n\r\n";
+        assert_eq!(written(204, ""), nothing);
+    }
+}

@@ -1,0 +1,196 @@
+//! `belay-guest-cloud`: guests that stay, as the servers of a small cloud. Clients of OpenStack
+//! create volumes in it, and plug them into the guests as disks. The operator of the cloud turns
+//! guests on and off, and runs scripts in them, by a socket that no guest reaches.
+//!
+//! ```text
+//! belay-guest-cloud serve SOCKET IP:PORT DIRECTORY SLOTS MEMORY_MIB NAME=IP=ARGUMENTS...
+//! belay-guest-cloud boot|cut SOCKET NAME
+//! belay-guest-cloud run SOCKET NAME SECONDS <SCRIPT
+//! belay-guest-cloud secret
+//! ```
+//!
+//! ARGUMENTS of a guest's kernel are separated by spaces. The exit code of `run` is the script's;
+//! 125 if there is no such guest, it is off, or it did not answer in time.
+
+mod api;
+mod http;
+mod server;
+#[cfg(test)]
+mod tests;
+mod volumes;
+
+use std::io::{self, BufReader, Read as _, Write as _};
+use std::net::{IpAddr, Shutdown, TcpListener, TcpStream};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::process::ExitCode;
+use std::thread::Scope;
+use std::time::Duration;
+
+use belay_guest::{Gone, Hardware, Kernel, Machine, Output};
+
+use api::Api;
+use http::Request;
+use server::Server;
+use volumes::Volumes;
+
+/// The exit code of a call that reached no guest.
+const UNREACHED: u8 = 125;
+
+type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let done = match words[..] {
+        [
+            "serve",
+            socket,
+            address,
+            directory,
+            slots,
+            memory,
+            ref servers @ ..,
+        ] => serve([socket, address, directory, slots, memory], servers),
+        [verb @ ("boot" | "cut"), socket, name] => call(socket, &format!("{verb} {name} 0\n")),
+        ["run", socket, name, seconds] => io::read_to_string(io::stdin())
+            .map_err(Into::into)
+            .and_then(|script| call(socket, &format!("run {name} {seconds}\n{script}"))),
+        ["secret"] => print(api::SECRET),
+        _ => Err("see the head of tests/beds/guest/src/cloud/main.rs for the usage".into()),
+    };
+    done.unwrap_or_else(|error| {
+        eprintln!("belay-guest-cloud: {error}");
+        ExitCode::from(UNREACHED)
+    })
+}
+
+fn print(text: &str) -> Result<ExitCode> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    if !text.is_empty() && !text.ends_with('\n') {
+        out.write_all(b"\n")?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Sends a request to the operator's socket. The response is the exit code on a line, and a text.
+fn call(socket: &str, request: &str) -> Result<ExitCode> {
+    let mut stream = UnixStream::connect(socket)?;
+    stream.write_all(request.as_bytes())?;
+    stream.shutdown(Shutdown::Write)?;
+    let response = io::read_to_string(stream)?;
+    let (code, text) = response.split_once('\n').ok_or("no answer")?;
+    print(text)?;
+    Ok(ExitCode::from(code.parse::<u8>()?))
+}
+
+/// Serves until it is killed; its guests end with it.
+fn serve(
+    [socket, address, directory, slots, memory]: [&str; 5],
+    servers: &[&str],
+) -> Result<ExitCode> {
+    let blocks = slots.parse()?;
+    let kernel = Kernel::newest().unwrap_or_else(Kernel::of_distribution);
+    let mut named = Vec::new();
+    for server in servers {
+        let [name, ip, more] = server.splitn(3, '=').collect::<Vec<_>>()[..] else {
+            return Err(format!("{server}: must be NAME=IP=ARGUMENTS").into());
+        };
+        let hardware = Hardware {
+            blocks,
+            scsis: 0,
+            memory: memory.parse()?,
+            more: more.split_whitespace().map(str::to_owned).collect(),
+        };
+        let machine = Machine::new(kernel.clone(), hardware);
+        named.push((name, ip.parse::<IpAddr>()?, machine));
+    }
+    let servers = named
+        .iter()
+        .enumerate()
+        .map(|(at, (name, address, machine))| {
+            let id = format!("b0000000-0000-4000-8000-{at:012}");
+            Server::new((name, &id), *address, machine, blocks)
+        });
+    let api = Api {
+        volumes: Volumes::new(servers.collect(), Path::new(directory).to_owned()),
+        url: format!("http://{address}"),
+    };
+    let listener = TcpListener::bind(address)?;
+    let operator = UnixListener::bind(socket)?;
+    let api = &api;
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            for stream in operator.incoming().flatten() {
+                scope.spawn(move || report("the operator", obey(api, stream)));
+            }
+        });
+        for stream in listener.incoming().flatten() {
+            scope.spawn(move || report("a client", respond(scope, api, &stream)));
+        }
+    });
+    Ok(ExitCode::SUCCESS)
+}
+
+fn report(who: &str, done: io::Result<()>) {
+    if let Err(error) = done {
+        eprintln!("belay-guest-cloud: {who}: {error}");
+    }
+}
+
+/// Answers all requests of a connection. Changes go on after their answers.
+fn respond<'scope, 'env, 'machine>(
+    scope: &'scope Scope<'scope, 'env>,
+    api: &'env Api<Server<'machine>>,
+    stream: &TcpStream,
+) -> io::Result<()> {
+    let from = stream.peer_addr()?.ip();
+    let mut reader = BufReader::new(stream);
+    while let Some(request) = Request::read(&mut reader)? {
+        let (response, work) = api.handle(&request, from);
+        let (method, path) = (&request.method, &request.path);
+        if method != "GET" || response.status >= 400 {
+            eprintln!("{from}: {method} {path}: {}", response.status);
+        }
+        if let Some(work) = work {
+            scope.spawn(move || api.volumes.perform(&work));
+        }
+        let mut stream = stream;
+        response.write(&mut stream)?;
+    }
+    Ok(())
+}
+
+/// Does what the operator asks for.
+fn obey(api: &Api<Server<'_>>, mut stream: UnixStream) -> io::Result<()> {
+    let mut request = String::new();
+    stream.read_to_string(&mut request)?;
+    let (head, script) = request.split_once('\n').unwrap_or((&request, ""));
+    let words: Vec<&str> = head.split(' ').collect();
+    let named = |name: &str| {
+        let mut servers = api.volumes.servers.iter();
+        servers.find(|server| server.name() == name)
+    };
+    let (code, text) = match (words.first(), words.get(1).and_then(|name| named(name))) {
+        (_, None) => (i32::from(UNREACHED), format!("{head}: no such guest")),
+        (Some(&"boot"), Some(server)) => {
+            server.boot();
+            (0, String::new())
+        }
+        (Some(&"cut"), Some(server)) => {
+            server.cut();
+            (0, String::new())
+        }
+        (_, Some(server)) => {
+            let seconds = words.get(2).and_then(|seconds| seconds.parse().ok());
+            let within = Duration::from_secs(seconds.unwrap_or(60));
+            match server.run(script, within) {
+                Ok(Output { code, text }) => (code, text),
+                Err(Gone) => (i32::from(UNREACHED), format!("{} is off", server.name())),
+            }
+        }
+    };
+    let code = u8::try_from(code).unwrap_or(UNREACHED);
+    stream.write_all(format!("{code}\n{text}").as_bytes())
+}

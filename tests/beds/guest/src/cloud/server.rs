@@ -1,0 +1,165 @@
+//! A server of the cloud: a guest that is on or off, with its slots for disks. A disk can be
+//! plugged either way. Must not know volumes.
+
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use belay_guest::{Disk, Gone, Guest, Machine, Medium, Output, Power, Survival};
+
+/// How long the guest's kernel may take for a plug.
+const PLUG_MAX: Duration = Duration::from_secs(60);
+
+/// What volumes are plugged into.
+pub(crate) trait Host: Sync {
+    /// Its ID in the cloud.
+    fn id(&self) -> &str;
+    /// Its address on the network of the bed.
+    fn address(&self) -> IpAddr;
+    /// Plugs a disk with that serial.
+    ///
+    /// # Errors
+    /// In words: all slots are taken.
+    fn plug(&self, serial: &str, medium: &Arc<Medium>) -> Result<(), String>;
+    /// Unplugs it; nothing happens if it is not there.
+    fn unplug(&self, serial: &str);
+    /// Grows a plugged disk to that size in bytes.
+    fn grow(&self, serial: &str, bytes: u64);
+}
+
+/// A machine, and the guest that runs in it.
+pub(crate) struct Server<'a> {
+    name: String,
+    id: String,
+    address: IpAddr,
+    machine: &'a Machine,
+    guest: Mutex<Option<Guest<'a>>>,
+    /// Of the running guest. To be locked for a moment only, unlike the guest.
+    power: Mutex<Option<Power>>,
+    slots: Mutex<Vec<Option<Plugged>>>,
+}
+
+#[derive(Clone)]
+struct Plugged {
+    serial: String,
+    medium: Arc<Medium>,
+}
+
+impl<'a> Server<'a> {
+    /// A server that is off, with that many slots.
+    pub(crate) fn new(
+        (name, id): (&str, &str),
+        address: IpAddr,
+        machine: &'a Machine,
+        slots: usize,
+    ) -> Self {
+        Server {
+            name: name.to_owned(),
+            id: id.to_owned(),
+            address,
+            machine,
+            guest: Mutex::new(None),
+            power: Mutex::new(None),
+            slots: Mutex::new(vec![None; slots]),
+        }
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Turns it on; a running guest stays.
+    pub(crate) fn boot(&self) {
+        let mut guest = lock(&self.guest);
+        if guest.is_none() {
+            let booted = self.machine.boot();
+            *lock(&self.power) = Some(booted.power());
+            *guest = Some(booted);
+        }
+    }
+
+    /// Cuts its power: what the guest and its disks had in memory is lost.
+    pub(crate) fn cut(&self) {
+        // First, because a call may wait for the guest.
+        if let Some(power) = lock(&self.power).take() {
+            power.cut();
+        }
+        let mut guest = lock(&self.guest);
+        drop(guest.take());
+        for plugged in lock(&self.slots).iter().flatten() {
+            plugged.medium.lose_cache(Survival::Nothing);
+        }
+    }
+
+    /// Runs a script in the guest.
+    pub(crate) fn run(&self, script: &str, within: Duration) -> Result<Output, Gone> {
+        let mut guest = lock(&self.guest);
+        let guest = guest.as_mut().ok_or(Gone)?;
+        guest.try_run_within(within, script)
+    }
+
+    /// A guest without power finds what is in its slots when it boots.
+    fn driver(&self, verb: &str, slot: usize) {
+        let driver = "/sys/bus/platform/drivers/virtio-uml";
+        let script = format!("echo virtio-uml.{slot} >{driver}/{verb}");
+        match self.run(&script, PLUG_MAX) {
+            Ok(output) if output.code != 0 => {
+                eprintln!("{}: slot {slot}: {verb}: {}", self.name, output.text);
+            }
+            Ok(_) | Err(Gone) => {}
+        }
+    }
+
+    fn slot_of(&self, serial: &str) -> Option<usize> {
+        let slots = lock(&self.slots);
+        let is_it = |slot: &Option<Plugged>| slot.as_ref().is_some_and(|it| it.serial == serial);
+        slots.iter().position(is_it)
+    }
+}
+
+impl Host for Server<'_> {
+    fn id(&self) -> &str {
+        &self.id
+    }
+
+    fn address(&self) -> IpAddr {
+        self.address
+    }
+
+    fn plug(&self, serial: &str, medium: &Arc<Medium>) -> Result<(), String> {
+        let slot = {
+            let mut slots = lock(&self.slots);
+            let free = slots.iter().position(Option::is_none);
+            let slot = free.ok_or_else(|| format!("{} has no free slot", self.name))?;
+            slots[slot] = Some(Plugged {
+                serial: serial.to_owned(),
+                medium: Arc::clone(medium),
+            });
+            // Before a guest that boots just now can see the slot empty and as taken.
+            self.machine.slot(slot).insert(Disk::block(serial, medium));
+            slot
+        };
+        self.driver("bind", slot);
+        Ok(())
+    }
+
+    fn unplug(&self, serial: &str) {
+        let Some(slot) = self.slot_of(serial) else {
+            return;
+        };
+        self.driver("unbind", slot);
+        self.machine.slot(slot).remove();
+        lock(&self.slots)[slot] = None;
+    }
+
+    fn grow(&self, serial: &str, bytes: u64) {
+        if let Some(slot) = self.slot_of(serial) {
+            self.machine.slot(slot).grow(bytes);
+        }
+    }
+}
+
+/// A script that took too long has panicked under the lock; the guest is still there.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
