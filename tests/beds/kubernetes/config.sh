@@ -46,13 +46,17 @@ write_identities() {
     identity "$pki/kubelet" "system:node:$node" system:nodes
 }
 
-write_network() {
-    cat >"$BASE/cni/10-bridge.conflist" <<JSON
+# write_bridge DIRECTORY SUBNET: of a node's pods.
+write_bridge() {
+    cat >"$1/10-bridge.conflist" <<JSON
 {"cniVersion": "0.4.0", "name": "pods", "plugins": [
   {"type": "bridge", "bridge": "cni0", "isGateway": true,
-   "ipam": {"type": "host-local", "dataDir": "/run/cni", "ranges": [[{"subnet": "$pod_network"}]],
+   "ipam": {"type": "host-local", "dataDir": "/run/cni", "ranges": [[{"subnet": "$2"}]],
             "routes": [{"dst": "0.0.0.0/0"}]}}]}
 JSON
+}
+
+write_names() {
     printf '127.0.0.1 localhost\n%s %s\n' "$node_address" "$node" >"$BASE/hosts"
     # There is no name server: a name that is not known fails at once instead of after a timeout.
     printf 'nameserver 127.0.0.1\n' >"$BASE/resolv.conf"
@@ -66,11 +70,12 @@ snapshotter() {
     esac
 }
 
+# write_containerd FILE STATE SNAPSHOTTER TOOLS NETWORKS: all but the third are paths.
 write_containerd() {
     local cri=io.containerd.grpc.v1.cri
-    cat >"$BASE/containerd.toml" <<TOML
+    cat >"$1" <<TOML
 version = 2
-root = "$BASE/containerd"
+root = "$2"
 state = "/run/containerd"
 disabled_plugins = [
   "io.containerd.snapshotter.v1.aufs", "io.containerd.snapshotter.v1.btrfs",
@@ -80,7 +85,7 @@ disabled_plugins = [
 [grpc]
   address = "/run/containerd/containerd.sock"
 [plugins."io.containerd.internal.v1.opt"]
-  path = "$BASE/containerd/opt"
+  path = "$2/opt"
 [plugins."$cri"]
   sandbox_image = "localhost/pause:1"
   # Lowering the score needs a capability that root does not have everywhere.
@@ -88,34 +93,35 @@ disabled_plugins = [
   disable_apparmor = true
   stream_server_address = "127.0.0.1"
   [plugins."$cri".cni]
-    bin_dir = "$node_tools/cni"
-    conf_dir = "$BASE/cni"
+    bin_dir = "$4/cni"
+    conf_dir = "$5"
   [plugins."$cri".containerd]
-    snapshotter = "$(snapshotter)"
+    snapshotter = "$3"
     default_runtime_name = "runc"
     [plugins."$cri".containerd.runtimes.runc]
       runtime_type = "io.containerd.runc.v2"
 TOML
 }
 
+# write_kubelet FILE ADDRESS CGROUP PLUGINS NAMESERVERS: the last two are paths.
 write_kubelet() {
-    cat >"$BASE/kubelet.yaml" <<YAML
+    cat >"$1" <<YAML
 apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
-address: $node_address
+address: $2
 healthzBindAddress: 127.0.0.1
 authentication: {anonymous: {enabled: true}, webhook: {enabled: false}}
 authorization: {mode: AlwaysAllow}
 containerRuntimeEndpoint: unix:///run/containerd/containerd.sock
 cgroupDriver: cgroupfs
-cgroupRoot: /$(cat "$BASE/cgroup")
+cgroupRoot: /$3
 failCgroupV1: false
 failSwapOn: false
 oomScoreAdj: 0
 makeIPTablesUtilChains: false
 # Its default lies below /usr, where nothing of a cluster may stay.
-volumePluginDir: $BASE/flexvolumes
-resolvConf: $BASE/resolv.conf
+volumePluginDir: $4
+resolvConf: $5
 clusterDNS: [10.98.0.10]
 evictionHard:
   {memory.available: 100Mi, nodefs.available: 1%, nodefs.inodesFree: 1%, imagefs.available: 1%}
@@ -144,9 +150,24 @@ rules:
 YAML
 }
 
+# A guest sees this machine below /machine, and keeps its state on a disk at /node.
+write_guest() {
+    local name=$1 directory=$BASE/guests/$1
+    mkdir -p "$directory/cni"
+    identity "$directory/kubeconfig" "system:node:$name" system:nodes
+    write_bridge "$directory/cni" "$(guest_pods "$name")"
+    write_containerd "$directory/containerd.toml" /node/containerd overlayfs \
+        "/machine$node_tools" "/machine$directory/cni"
+    write_kubelet "$directory/kubelet.yaml" "$(guest_address "$name")" '' /node/flexvolumes \
+        "/machine$BASE/resolv.conf"
+}
+
 write_keys
 write_identities
 write_audit
-write_network
-write_containerd
-write_kubelet
+write_names
+write_bridge "$BASE/cni" "$pod_network"
+write_containerd "$BASE/containerd.toml" "$BASE/containerd" "$(snapshotter)" "$node_tools" "$BASE/cni"
+write_kubelet "$BASE/kubelet.yaml" "$node_address" "$(cat "$BASE/cgroup")" "$BASE/flexvolumes" \
+    "$BASE/resolv.conf"
+for guest in $(guest_names); do write_guest "$guest"; done

@@ -4,7 +4,7 @@
 #
 #   e2e.sh BINDIR
 #
-# PARTS is a list of these; without it: basics focus, and stress if CHAOS is set.
+# PARTS is a list of these; without it: basics focus, stress if CHAOS is set, and guests if GUESTS is.
 #   basics      the bed's own checks, dry run of the manifests, rights, drain, a second driver
 #   focus       the specs of the suite that matter most
 #   parallel    the rest of the suite, several specs at a time
@@ -13,7 +13,8 @@
 #   operations  an uninstall under a pod that writes, the quickstart line by line, alerts
 #   rights      each right of the sidecars removed, one by one
 #   openstack   the chart's backend of that name, with a real Keystone, Cinder and Nova
-# FULL=1 is all of them but focus; two hours.
+#   guests      GUESTS User-mode Linux guests as nodes, with volumes that are hot-plugged disks
+# FULL=1 is all of them but focus; two hours. It includes guests only if GUESTS is set.
 # The logs of a failure stay in target/e2e; so do the suite's reports, or in SUITE_DIR.
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
@@ -26,9 +27,9 @@ logs=${CARGO_TARGET_DIR:-$here/../../../target}/e2e
 export SUITE_DIR=${SUITE_DIR:-$logs/suite}
 chaos_minutes=${CHAOS:-2}
 if [ "${FULL:-}" = 1 ]; then
-    parts=${PARTS:-basics parallel disruptive stress operations rights openstack}
+    parts=${PARTS:-basics parallel disruptive stress operations rights openstack ${GUESTS:+guests}}
 else
-    parts=${PARTS:-basics focus ${CHAOS:+stress}}
+    parts=${PARTS:-basics focus ${CHAOS:+stress} ${GUESTS:+guests}}
 fi
 started=$SECONDS
 now=
@@ -113,10 +114,22 @@ run_openstack() {
     step openstack "$here/cluster.sh" exec "$here/../../deploy/openstack.sh"
 }
 
+# Last, since it replaces the driver of the other parts.
+run_guests() {
+    step guests "$here/guests.sh" up "$bindir/belay-guest-cloud"
+    step deploy-guests "$here/guests.sh" deploy "$work/images"
+    memory
+    step guests-down "$here/guests.sh" down
+}
+
 for part in $parts; do
     declare -F "run_$part" >/dev/null ||
         give_up "there is no part $part; see the head of tests/beds/kubernetes/e2e.sh"
 done
+case " $parts " in
+    *" guests "*) : "${GUESTS:=2}" && export GUESTS ;;
+    *) unset GUESTS ;;
+esac
 rm -rf "$logs"
 mkdir -p "$logs"
 trap finish EXIT

@@ -3,6 +3,7 @@
 #
 #   BASE   the cluster's directory: all of its state, one cluster each
 #   BIN    finished binaries to use instead of the ones that build.sh makes
+#   GUESTS how many User-mode Linux guests can become nodes next to node1, see guests.sh
 
 . "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/../../setup/env.sh"
 
@@ -15,6 +16,9 @@ service_network=10.98.0.0/24
 # The first of the service network, which every pod has as KUBERNETES_SERVICE_HOST.
 api_address=10.98.0.1
 api_port=443
+# Guests are on a bridge of their cluster. The cloud that runs them listens there.
+bridge_address=10.99.1.1
+cloud_address=$bridge_address:8774
 node_tools=$BELAY_CACHE/kubernetes/node
 components=(etcd containerd kube-apiserver kube-controller-manager kube-scheduler kubelet)
 
@@ -24,6 +28,20 @@ export BED_NODE=$node
 # Where the binaries are; build.sh names its directory after their sources.
 bed_binaries() {
     printf '%s\n' "${BIN:-$("$bed/build/build.sh" --where)}"
+}
+
+# node2, node3, ...: as many as GUESTS.
+guest_names() {
+    seq --format=node%g 2 $((${GUESTS:-0} + 1))
+}
+
+guest_address() {
+    printf '10.99.1.%d\n' "${1#node}"
+}
+
+# The network of its pods.
+guest_pods() {
+    printf '10.97.%d.0/24\n' "${1#node}"
 }
 
 # await SECONDS WHAT COMMAND...: until the command succeeds; it runs five times a second.

@@ -3,11 +3,10 @@
 # starts it again when it ends, as systemd would.
 #
 #   inside.sh BASE BIN
-#
-# A file BASE/run/NAME.stopped keeps a component from being started again.
 set -euo pipefail
 [ $$ = 1 ] || { echo "inside.sh: is started by cluster.sh only" >&2; exit 64; }
 . "$(dirname "$(readlink -f "$0")")/env.sh"
+. "$(dirname "$(readlink -f "$0")")/supervise.sh"
 
 BASE=$1 bin=$2
 export TMPDIR=$BASE/tmp PATH=$bin:$node_tools/bin:$PATH
@@ -52,23 +51,6 @@ make_network() {
     ip address add "$api_address/32" dev lo
     ip route add default dev lo
     echo 1 >/proc/sys/net/ipv4/ip_forward
-}
-
-# supervise NAME COMMAND...
-supervise() {
-    local name=$1 code
-    shift
-    while :; do
-        # A separate session: the processes that it leaves running, containerd's shims, continue.
-        setsid "$@" >>"$BASE/log/$name.log" 2>&1 </dev/null &
-        echo $! >"$BASE/run/$name.pid.new"
-        mv "$BASE/run/$name.pid.new" "$BASE/run/$name.pid"
-        code=0
-        wait $! || code=$?
-        printf 'belay: %s ended with code %d\n' "$name" "$code" >>"$BASE/log/$name.log"
-        sleep 0.2
-        while [ -e "$BASE/run/$name.stopped" ]; do sleep 0.1; done
-    done
 }
 
 start_etcd() {

@@ -26,6 +26,9 @@ keep_objects() {
 mkdir -p "$directory"
 [ ! -d "$BASE/log" ] || cp -r "$BASE/log/." "$directory/"
 if "$here/cluster.sh" status; then keep_objects || true; fi
+if [ -e "$BASE/run/guests.program" ]; then
+    "$here/guests.sh" logs "$directory/guests" || true
+fi
 {
     for log in "$directory"/{inside,helm,kubelet}.log "$directory"/pods/belay-system_*/*/*.log \
         "$directory"/objects.txt "$directory"/events.txt; do

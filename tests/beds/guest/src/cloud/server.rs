@@ -68,9 +68,14 @@ impl<'a> Server<'a> {
         &self.name
     }
 
-    /// Turns it on; a running guest stays.
+    /// Turns it on; a running guest stays, one that has crashed is replaced.
     pub(crate) fn boot(&self) {
         let mut guest = lock(&self.guest);
+        if let Some(running) = guest.as_mut()
+            && running.try_run_within(PLUG_MAX, "true").is_err()
+        {
+            *guest = None;
+        }
         if guest.is_none() {
             let booted = self.machine.boot();
             *lock(&self.power) = Some(booted.power());

@@ -1,0 +1,84 @@
+#!/usr/bin/env bash
+# Makes a guest a node of the cluster. Runs in the guest, after each boot.
+#
+#   guest.sh NAME BASE BIN CACHE    directories of the machine, which the guest has below /machine
+#
+# The disk /dev/ubda has what outlives a power cut: state and images of containerd, the kubelet's
+# directory, logs.
+set -euo pipefail
+name=$1 machine=/machine$2 bin=/machine$3
+BELAY_CACHE=/machine${4:?the cache of the machine}
+. "$(dirname "$(readlink -f "$0")")/env.sh"
+. "$(dirname "$(readlink -f "$0")")/supervise.sh"
+
+BASE=/node
+address=$(guest_address "$name")
+export PATH=$bin:$node_tools/bin:$PATH
+
+# User-mode Linux does not report a clock speed, without which the kubelet exits.
+report_clock() {
+    awk '{ print } /^processor/ { print "cpu MHz\t\t: 2000.000" }' /proc/cpuinfo >/run/cpuinfo
+    mount --bind /run/cpuinfo /proc/cpuinfo
+}
+
+make_directories() {
+    mkdir -p /node
+    mount /dev/ubda /node
+    # Otherwise each mount of the kubelet would be there twice.
+    mount --make-private /node
+    mkdir -p /node/{kubelet,containerd,log,run} /run/containerd /var/lib/kubelet /var/log
+    mount --bind /node/kubelet /var/lib/kubelet
+    mount --make-shared /var/lib/kubelet
+    mount --bind /node/log /var/log
+    rm -f /node/run/*
+}
+
+# The kubelet does not sync its certificate, and never starts again with an empty one.
+remove_torn_files() {
+    [ -d /node/kubelet/pki ] || return 0
+    find /node/kubelet/pki -type f -empty -delete
+    find /node/kubelet/pki -xtype l -delete
+}
+
+make_network() {
+    ip link set vec0 up
+    ip address add "$address/24" dev vec0
+    ip route add default via "$bridge_address"
+    echo 1 >/proc/sys/net/ipv4/ip_forward
+    printf '127.0.0.1 localhost\n%s %s\n' "$address" "$name" >/etc/hosts
+    rm -f /etc/resolv.conf
+    cp "$machine/resolv.conf" /etc/resolv.conf
+}
+
+enable_controllers() {
+    local controller
+    for controller in $(</sys/fs/cgroup/cgroup.controllers); do
+        echo "+$controller" >/sys/fs/cgroup/cgroup.subtree_control
+    done
+}
+
+# What pods of the suite run. The links lead to paths of the machine.
+import_images() {
+    local image
+    await 120 "an answer of containerd" ctr version
+    [ ! -e /node/imported ] || return 0
+    for image in busybox agnhost glibc; do
+        ctr --namespace k8s.io images import "/machine$(readlink "$machine/images/$image.tar")" \
+            >>/node/log/import.log 2>&1
+    done
+    touch /node/imported
+}
+
+report_clock
+make_directories
+remove_torn_files
+make_network
+enable_controllers
+modprobe --all bridge veth
+supervise containerd containerd --config "$machine/guests/$name/containerd.toml" \
+    >/dev/null 2>&1 &
+import_images
+supervise kubelet kubelet --config="$machine/guests/$name/kubelet.yaml" \
+    --kubeconfig="$machine/guests/$name/kubeconfig" --hostname-override="$name" \
+    --node-ip="$address" --node-labels=belay.dev/guest=true --root-dir=/var/lib/kubelet --v=2 \
+    >/dev/null 2>&1 &

@@ -1,0 +1,211 @@
+#!/usr/bin/env bash
+# Guests as nodes of a running cluster, next to node1: User-mode Linux machines, each with its kernel,
+# kubelet and disks. They are the servers of a small cloud (tests/beds/guest), whose volumes clients
+# of OpenStack create, and plug in as disks.
+#
+#   guests.sh up PROGRAM         starts the cloud, and as many guests as GUESTS said when the
+#                                cluster was started; returns when all are ready. PROGRAM:
+#                                belay-guest-cloud
+#   guests.sh deploy IMAGES      installs Belay for the guests, in place of what is installed
+#   guests.sh import ARCHIVE     imports an image into the containerd of each guest
+#   guests.sh run NAME [SECONDS] <SCRIPT
+#   guests.sh cut NAME           cuts the power of a guest
+#   guests.sh boot NAME          turns it on again; returns when its kubelet is started
+#   guests.sh logs DIRECTORY     copies what the guests have logged
+#   guests.sh down               removes the nodes; the guests end with the cluster at the latest
+#
+# All of it runs in the namespaces of the cluster, and ends with them.
+set -euo pipefail
+here=$(dirname "$(readlink -f "$0")")
+. "$here/env.sh"
+
+disk_gib=8
+memory_mib=1536
+# Disks that a guest can have.
+slots=16
+seconds_max=240
+namespace=belay-system
+driver=cinder.csi.openstack.org
+socket=$BASE/run/guests.sock
+export PATH=$BASE/bin:$PATH KUBECONFIG=$BASE/kubeconfig
+
+names() {
+    [ -d "$BASE/guests" ] || give_up "the cluster has no guests; please start it with GUESTS=2"
+    ls "$BASE/guests"
+}
+
+inside() {
+    "$here/cluster.sh" exec "$@"
+}
+
+# By a socket of the filesystem, so also from outside.
+cloud() {
+    local program
+    program=$(cat "$BASE/run/guests.program" 2>/dev/null) ||
+        give_up "no guests run; please run: guests.sh up PROGRAM"
+    "$program" "$@"
+}
+
+# run NAME SECONDS <SCRIPT
+run() {
+    cloud run "$socket" "$1" "$2"
+}
+
+check_ready() {
+    [ "$(uname -m)" = x86_64 ] || give_up "there is no User-mode Linux for this machine"
+    [ -c /dev/net/tun ] || give_up "guests need /dev/net/tun; please load the module tun"
+    [ -x "$1" ] || give_up "there is no $1; please run: tests/beds/guest/build.sh BINDIR"
+}
+
+make_network() {
+    local name
+    inside ip link add br0 type bridge
+    inside ip address add "$bridge_address/24" dev br0
+    inside ip link set br0 up
+    for name in $(names); do
+        inside ip tuntap add "tap${name#node}" mode tap
+        inside ip link set "tap${name#node}" master br0 up
+        inside ip route add "$(guest_pods "$name")" via "$(guest_address "$name")"
+    done
+}
+
+make_disk() {
+    truncate --size "${disk_gib}G" "$1"
+    mkfs.ext4 -q -F -E lazy_itable_init=1,lazy_journal_init=1 "$1"
+}
+
+start_cloud() {
+    local name servers=() arguments
+    mkdir -p "$BASE/cloud"
+    for name in $(names); do
+        make_disk "$BASE/guests/$name/disk"
+        arguments="belay.name=$name ubd0=$BASE/guests/$name/disk"
+        arguments+=" vec0:transport=tap,ifname=tap${name#node},depth=64,gro=1"
+        arguments+=",mac=52:54:00:00:00:$(printf %02x "${name#node}")"
+        servers+=("$name=$(guest_address "$name")=$arguments")
+    done
+    printf '%s\n' "$1" >"$BASE/run/guests.program"
+    inside setsid "$1" serve "$socket" "$cloud_address" "$BASE/cloud" "$slots" "$memory_mib" \
+        "${servers[@]}" >"$BASE/log/guests.log" 2>&1 </dev/null &
+    await 30 "the cloud of the guests" test -S "$socket"
+}
+
+boot() {
+    cloud boot "$socket" "$1"
+    run "$1" "$seconds_max" <<SH
+"/machine$here/guest.sh" "$1" "$BASE" "$(cat "$BASE/programs")" "$BELAY_CACHE"
+SH
+}
+
+is_ready() {
+    kubectl wait --for=condition=Ready "node/$1" --timeout=1s
+}
+
+# each COMMAND: with the name of each guest, all at the same time.
+each() {
+    local name pids=() pid code=0
+    for name in $(names); do
+        "$@" "$name" &
+        pids+=($!)
+    done
+    for pid in "${pids[@]}"; do wait "$pid" || code=1; done
+    return "$code"
+}
+
+up() {
+    names >/dev/null
+    check_ready "$1"
+    make_network
+    start_cloud "$(readlink -f "$1")"
+    each boot
+    each await_ready
+}
+
+await_ready() {
+    await "$seconds_max" "the node $1" is_ready "$1"
+}
+
+import() {
+    run "$2" "$seconds_max" <<SH >/dev/null
+PATH=/machine$node_tools/bin:\$PATH
+ctr --namespace k8s.io images import "/machine$1"
+SH
+}
+
+put_secret() {
+    kubectl get namespace "$namespace" >/dev/null 2>&1 || kubectl create namespace "$namespace"
+    kubectl --namespace "$namespace" create secret generic cloud-config --dry-run=client \
+        --output yaml --from-file=cloud.conf=/dev/stdin <<CONF | kubectl apply --filename - >/dev/null
+[Global]
+auth-url=http://$cloud_address/identity/v3
+region=bed
+application-credential-id=bed
+application-credential-secret=$("$(cat "$BASE/run/guests.program")" secret)
+CONF
+}
+
+is_registered() {
+    kubectl get csinode "$1" --output jsonpath='{.spec.drivers[*].name}' | grep -qw "$driver"
+}
+
+await_registered() {
+    await "$seconds_max" "the registration of $driver with the kubelet of $1" is_registered "$1"
+}
+
+# Pods of the tests belong on guests; the controller has the first node for itself.
+deploy() {
+    local images=$1
+    inside ctr --namespace k8s.io images import "$images/belay-controller.tar" >/dev/null
+    each import "$images/belay-node.tar"
+    put_secret
+    helm upgrade --install belay "$here/../../../deploy/chart" --namespace "$namespace" \
+        --values "$here/guests.yaml" --set "drivers[0].maxVolumes=$slots" \
+        --set "drivers[0].metadata.address=$cloud_address" \
+        --wait --timeout 5m >"$BASE/log/helm.log" 2>&1 || {
+        cat "$BASE/log/helm.log" >&2
+        give_up "helm could not install the chart for the guests"
+    }
+    each await_registered
+    kubectl cordon "$node" >/dev/null
+}
+
+# A guest that does not answer has left its console.
+logs() {
+    local name
+    mkdir -p "$1"
+    cp "$BASE"/tmp/belay-guest-*/console* "$1" 2>/dev/null || true
+    for name in $(names); do
+        run "$name" 60 >"$1/$name.log" 2>&1 <<'SH' || true
+cd /node/log
+tail -n 400 kubelet.log containerd.log
+find pods -name '*.log' -exec tail -n 400 {} +
+dmesg | tail -n 200
+SH
+    done
+}
+
+down() {
+    local name
+    kubectl uncordon "$node" >/dev/null
+    for name in $(names); do
+        cloud cut "$socket" "$name"
+        kubectl delete node "$name" --ignore-not-found --timeout=60s >/dev/null
+    done
+}
+
+command=${1:-}
+shift || true
+case $command in
+    up) up "${1:?the program belay-guest-cloud}" ;;
+    deploy) deploy "${1:?the directory of the images}" ;;
+    import) each import "$(readlink -f "${1:?an archive}")" ;;
+    run) run "${1:?the name of a guest}" "${2:-60}" ;;
+    cut) cloud cut "$socket" "${1:?the name of a guest}" ;;
+    boot) boot "${1:?the name of a guest}" ;;
+    logs) logs "${1:?a directory}" ;;
+    down) down ;;
+    *)
+        sed -n '6,18s/^# *//p' "$0" >&2
+        exit 64
+        ;;
+esac
