@@ -1,5 +1,6 @@
 # shellcheck shell=bash
-# Sourced: what root may do here, and in the bed's pods at most.
+# Sourced after driver.sh: what root may do here, and in the pods of node1 at most. In guests root has
+# all capabilities, so their list of exceptions is empty.
 
 # Bits of capability.h.
 declare -A capability_bits=([CAP_SYS_RESOURCE]=24)
@@ -14,7 +15,7 @@ lacks() {
 # REGEX <tab> CAPABILITY <tab> reason, of each line of exceptions.txt that holds here.
 exceptions_here() {
     local capability regex what
-    grep -v '^#' "$here/exceptions.txt" | sed 's/ | /\t/g' |
+    sed '/^#/d; s/ | /\t/g' "$files/exceptions.txt" |
         while IFS=$'\t' read -r capability regex what; do
             ! lacks "$capability" || printf '%s\t%s\t%s\n' "$regex" "$capability" "$what"
         done

@@ -8,6 +8,8 @@
 # focus.txt.
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
+. "$here/../env.sh"
+. "$here/driver.sh"
 . "$here/capabilities.sh"
 reports=$1 kind=$2
 shift 2
@@ -19,7 +21,7 @@ complain() {
 }
 
 entries() {
-    grep -v '^#' "$here/$1" | sed 's/ | /\t/g'
+    grep -v '^#' "$files/$1" | sed 's/ | /\t/g'
 }
 
 # count AWK-CONDITION: fields are status, seconds, description, suite, spec, reason.
@@ -70,7 +72,7 @@ judge_skips() {
 # A focus that no longer matches would never test anything.
 judge_focus() {
     local line
-    grep -v '^#' "$here/focus.txt" | while IFS= read -r line; do
+    grep -v '^#' "$files/focus.txt" | while IFS= read -r line; do
         [ "$(line=$line count '$1 == "passed" && "(" $3 ") " $5 ~ ENVIRON["line"]')" != 0 ] ||
             complain "focus.txt: nothing that passed matches $line"
     done

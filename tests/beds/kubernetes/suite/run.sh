@@ -4,6 +4,7 @@
 #   cluster.sh exec suite/run.sh            the specs of focus.txt
 #   PARTS="parallel disruptive" cluster.sh exec suite/run.sh    all that apply
 #   FOCUS=REGEX cluster.sh exec suite/run.sh    those that stop the kubelet only with PROCS=1
+#   SUITE=disk cluster.sh exec suite/run.sh    the driver of the guests, see driver.sh
 #
 # PROCS specs run at a time; the disruptive ones stop the kubelet and run one at a time. A spec that
 # failed is run once more, and if it passes then, the report says so. SUITE_DIR keeps reports and
@@ -12,24 +13,33 @@
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
 . "$here/../env.sh"
+. "$here/driver.sh"
 . "$here/capabilities.sh"
 
 : "${BIN:?}" "${KUBECONFIG:?is set by cluster.sh exec}"
 reports=${SUITE_DIR:-$BASE/suite}
 procs=${PROCS:-8}
 filesystems=(ext4 xfs btrfs)
-driver=local.csi.belay.dev
 helpers=()
 
+# of_driver NODE FIELD: what the node reports of the driver.
+of_driver() {
+    kubectl get csinode "$1" -o jsonpath="{.spec.drivers[?(@.name==\"$driver\")].$2}"
+}
+
 check_cluster() {
-    kubectl get csinode "$BED_NODE" -o jsonpath='{.spec.drivers[*].name}' | grep -qwF "$driver" ||
-        give_up "the kubelet has no driver $driver; is the chart installed and belay-node ready?"
-    kubectl get crd volumesnapshots.snapshot.storage.k8s.io >/dev/null ||
+    local name
+    for name in "${nodes[@]}"; do
+        of_driver "$name" name | grep -q . ||
+            give_up "the kubelet of $name has no driver $driver; is the chart installed and" \
+                "belay-node ready?"
+        # Without it volumeLimits would fail after minutes, without a reason.
+        of_driver "$name" allocatable.count | grep -q . ||
+            give_up "the driver has no limit of volumes on $name; please install it with maxVolumes"
+    done
+    [ "${SUITE:-local}" = disk ] ||
+        kubectl get crd volumesnapshots.snapshot.storage.k8s.io >/dev/null ||
         give_up "the cluster has no CRDs of the snapshot API"
-    # Without it volumeLimits would fail after minutes, without a reason.
-    kubectl get csinode "$BED_NODE" -o jsonpath='{.spec.drivers[*].allocatable.count}' |
-        grep -q . ||
-        give_up "the driver has no limit of volumes; please install it with maxVolumes (48 will do)"
 }
 
 # describe FILESYSTEM BINDING: the driver as the suite wants it described, and its class.
@@ -37,24 +47,26 @@ describe() {
     local mode=Immediate
     [ "$2" = immediate ] || mode=WaitForFirstConsumer
     local edit="s/@FILESYSTEM@/$1/g; s/@BINDING@/$2/g; s/@VOLUME_BINDING_MODE@/$mode/g"
-    sed "$edit" "$here/driver.yaml" >"$reports/driver-$1-$2.yaml"
-    sed "$edit" "$here/class.yaml" >"$reports/class-$1-$2.yaml"
+    sed "$edit" "$files/driver.yaml" >"$reports/driver-$1-$2.yaml"
+    sed "$edit" "$files/class.yaml" >"$reports/class-$1-$2.yaml"
     kubectl apply -f "$reports/class-$1-$2.yaml" >/dev/null
     descriptions+=(--storage.testdriver="$reports/driver-$1-$2.yaml")
 }
 
 # The specs to skip, as one regex.
 left_out() {
-    { grep -v '^#' "$here/excluded.txt" | sed 's/ | .*//' && exceptions_here | cut -f 1; } |
+    { grep -v '^#' "$files/excluded.txt" | sed 's/ | .*//' && exceptions_here | cut -f 1; } |
         paste -sd '|'
 }
 
 # What the tables do not show, for docs/conformance.md.
 write_facts() {
-    local version
-    version=$(kubectl get node "$BED_NODE" -o jsonpath='{.status.nodeInfo.kubeletVersion}')
-    cat >"$reports/facts" <<MD
-* Kubernetes $version, Linux $(uname -r | cut -d - -f 1), $(uname -m)
+    local version kernel
+    version=$(kubectl get node "${nodes[0]}" -o jsonpath='{.status.nodeInfo.kubeletVersion}')
+    kernel=$(kubectl get node "${nodes[0]}" -o jsonpath='{.status.nodeInfo.kernelVersion}')
+    printf '* Kubernetes %s, Linux %s, %s\n' "$version" "${kernel%%-*}" "$(uname -m)" >"$reports/facts"
+    [ "${SUITE:-local}" = local ] || return 0
+    cat >>"$reports/facts" <<MD
 * the volumes' files on $(stat --file-system --format=%T /var/lib/belay), root
   $(lacks CAP_SYS_RESOURCE && echo without || echo with) \`CAP_SYS_RESOURCE\`
 MD
@@ -95,7 +107,7 @@ run() {
     "$BIN/ginkgo" run --procs="$4" --focus="$focus" --skip="$skip" --timeout=4h --fail-on-empty \
         --flake-attempts=2 --no-color -v "$BIN/storagee2e.test" -- "${descriptions[@]}" --provider=local \
         --kubeconfig="$KUBECONFIG" --kubectl-path="$BIN/kubectl" --report-dir="$reports/$name" \
-        --num-nodes=1 --minStartupPods=0 2>&1 | tee "$reports/$name.log" |
+        --num-nodes="${#nodes[@]}" --minStartupPods=0 2>&1 | tee "$reports/$name.log" |
         progress "$reports/$name/second" || true
     [ -s "$reports/$name/junit_01.xml" ] || {
         tail -n 20 "$reports/$name.log" >&2
@@ -104,7 +116,7 @@ run() {
     printf 'suite: %s: %d s\n' "$name" $((SECONDS - started))
 }
 
-# The specs reach the node by SSH, which has one command for them: systemctl.
+# The specs reach node1 by SSH, which has one command for them: systemctl. Guests have no server.
 start_ssh() {
     PATH=$here/node:$PATH "$BIN/nodessh" "$node_address:22" "$reports/ssh.key" \
         >"$reports/nodessh.log" 2>&1 &
@@ -125,7 +137,11 @@ end_helpers() {
 import_populator() {
     "$here/../image.sh" "$reports/populator.tar" registry.k8s.io/sig-storage/hello-populator:v1.0.1 \
         --copy "$here/populator.sh=/populator" --copy "$BIN/kubebox=/bin/kubectl" --entry /populator
-    ctr --namespace k8s.io images import "$reports/populator.tar" >/dev/null
+    if [ "${SUITE:-local}" = local ]; then
+        ctr --namespace k8s.io images import "$reports/populator.tar" >/dev/null
+    else
+        "$here/../guests.sh" import "$reports/populator.tar"
+    fi
     rm "$reports/populator.tar"
 }
 
@@ -197,6 +213,6 @@ elif [ -n "${FOCUS:-}" ]; then
     run focus "$FOCUS" "$skip" "$procs"
     "$here/report.sh" "$reports" some focus
 else
-    run focus "$(grep -v '^#' "$here/focus.txt" | paste -sd '|')" '^$' "$procs"
+    run focus "$(grep -v '^#' "$files/focus.txt" | paste -sd '|')" '^$' "$procs"
     "$here/report.sh" "$reports" focus focus
 fi
