@@ -1,0 +1,167 @@
+#!/usr/bin/env bash
+# Power cuts of nodes, on a cluster whose guests run and have the driver (guests.sh).
+#
+#   guests_check.sh [CHECK...]
+#
+# A pod appends numbered lines to its volume, each synced. Lines that were written before the cut
+# must be there when the pod is back: on its node, or on another one.
+set -euo pipefail
+here=$(dirname "$(readlink -f "$0")")
+. "$here/env.sh"
+
+namespace=belay-cuts
+seconds_max=300
+export PATH=$BASE/bin:$PATH KUBECONFIG=$BASE/kubeconfig
+
+k() {
+    kubectl --namespace "$namespace" "$@"
+}
+
+# start FILESYSTEM: a StatefulSet of one pod, which prefers the first guest.
+start() {
+    k apply --filename - >/dev/null <<YAML
+apiVersion: storage.k8s.io/v1
+kind: StorageClass
+metadata: {name: belay-cuts-$1}
+provisioner: cinder.csi.openstack.org
+parameters: {csi.storage.k8s.io/fstype: $1}
+---
+apiVersion: apps/v1
+kind: StatefulSet
+metadata: {name: writer}
+spec:
+  serviceName: writer
+  selector: {matchLabels: {app: writer}}
+  template:
+    metadata: {labels: {app: writer}}
+    spec:
+      terminationGracePeriodSeconds: 0
+      affinity:
+        nodeAffinity:
+          preferredDuringSchedulingIgnoredDuringExecution:
+            - weight: 100
+              preference:
+                matchExpressions: [{key: kubernetes.io/hostname, operator: In, values: [$first]}]
+      containers:
+        - name: shell
+          image: localhost/busybox:1
+          command:
+            - sh
+            - -c
+            - |
+              n=\$(wc -l </data/lines || echo 0)
+              while :; do
+                n=\$((n + 1)); echo \$n >>/data/lines; sync /data/lines; echo \$n >/tmp/synced; sleep 0.1
+              done
+          volumeMounts: [{name: data, mountPath: /data}]
+  volumeClaimTemplates:
+    - metadata: {name: data}
+      spec:
+        storageClassName: belay-cuts-$1
+        accessModes: [ReadWriteOnce]
+        resources: {requests: {storage: 1Gi}}
+YAML
+}
+
+synced() {
+    k exec writer-0 -- cat /tmp/synced
+}
+
+# is_writing [UID-BEFORE]: the pod runs, and has synced a line since its start.
+is_writing() {
+    [ "$(k get pod writer-0 --output jsonpath='{.metadata.uid}')" != "${1:-}" ] && synced
+}
+
+node_of() {
+    k get pod writer-0 --output jsonpath='{.spec.nodeName}'
+}
+
+# Lines 1, 2, 3, ... without a gap, and at least so many.
+has_lines() {
+    k exec writer-0 -- awk -v least="$1" \
+        'NR != $1 { bad = 1 } END { exit bad || NR < least }' /data/lines
+}
+
+stop() {
+    k delete statefulset/writer persistentvolumeclaim/data-writer-0 --timeout="${seconds_max}s" \
+        >/dev/null
+    kubectl delete storageclass "belay-cuts-$1" >/dev/null
+    await "$seconds_max" "the end of all volumes" no_volumes
+}
+
+no_volumes() {
+    [ -z "$(kubectl get persistentvolumes,volumeattachments --output name)" ]
+}
+
+is_ready() {
+    kubectl wait --for=condition=Ready "node/$1" --timeout=1s
+}
+
+is_lost() {
+    kubectl wait --for=condition=Ready=Unknown "node/$1" --timeout=1s
+}
+
+restarts() {
+    k get pod writer-0 --output jsonpath='{.status.containerStatuses[0].restartCount}'
+}
+
+has_restarted() {
+    [ "$(restarts)" -gt "$1" ] && synced
+}
+
+# The node returns at once: its pod starts again there.
+check_a_node_returns() {
+    local filesystem lines count
+    for filesystem in ext4 xfs btrfs; do
+        start "$filesystem"
+        await "$seconds_max" "the first line of the pod" is_writing
+        [ "$(node_of)" = "$first" ]
+        lines=$(synced) count=$(restarts)
+        "$here/guests.sh" cut "$first"
+        "$here/guests.sh" boot "$first"
+        await "$seconds_max" "the node $first" is_ready "$first"
+        await "$seconds_max" "the pod after the power cut" has_restarted "$count"
+        has_lines "$lines"
+        stop "$filesystem"
+    done
+}
+
+# The node stays off: the taint that declares it lost lets its pod start on the other node.
+check_a_node_is_gone() {
+    local lines uid taint=node.kubernetes.io/out-of-service=nodeshutdown:NoExecute
+    start ext4
+    await "$seconds_max" "the first line of the pod" is_writing
+    [ "$(node_of)" = "$first" ]
+    lines=$(synced) uid=$(k get pod writer-0 --output jsonpath='{.metadata.uid}')
+    "$here/guests.sh" cut "$first"
+    await "$seconds_max" "the loss of the node $first" is_lost "$first"
+    kubectl taint node "$first" "$taint" >/dev/null
+    await "$seconds_max" "the pod on the other node" is_writing "$uid"
+    [ "$(node_of)" != "$first" ]
+    has_lines "$lines"
+    "$here/guests.sh" boot "$first"
+    await "$seconds_max" "the node $first" is_ready "$first"
+    kubectl taint node "$first" "$taint-" >/dev/null
+    # What the node remembers of the pod and its volume must not harm the volume, which moves back.
+    k delete pod writer-0 --timeout="${seconds_max}s" >/dev/null
+    await "$seconds_max" "the pod after its return" is_writing
+    has_lines "$lines"
+    stop ext4
+}
+
+clean_up() {
+    kubectl delete namespace "$namespace" --ignore-not-found --timeout=120s >/dev/null
+}
+
+checks=("$@")
+[ $# -gt 0 ] || checks=(a_node_returns a_node_is_gone)
+# shellcheck disable=SC2012
+first=$(ls "$BASE/guests" | head -n 1)
+clean_up
+kubectl create namespace "$namespace" >/dev/null
+for check in "${checks[@]}"; do
+    start=$SECONDS
+    "check_$check"
+    printf 'power cuts: %s: ok, %d s\n' "${check//_/ }" $((SECONDS - start))
+done
+clean_up
