@@ -66,6 +66,8 @@ import_images() {
         ctr --namespace k8s.io images import "/machine$(readlink "$machine/images/$image.tar")" \
             >>/node/log/import.log 2>&1
     done
+    # Otherwise a power cut soon after leaves empty programs.
+    sync --file-system /node
     touch /node/imported
 }
 

@@ -125,10 +125,12 @@ await_ready() {
     await "$seconds_max" "the node $1" is_ready "$1"
 }
 
+# Nothing else writes an unpacked image to the disk before a power cut: its programs would be empty.
 import() {
     run "$2" "$seconds_max" <<SH >/dev/null
 PATH=/machine$node_tools/bin:\$PATH
 ctr --namespace k8s.io images import "/machine$1"
+sync --file-system /node
 SH
 }
 
