@@ -16,6 +16,9 @@ pub(super) const MAGIC_AT: u64 = 0x38;
 /// The magic number, as the bytes on disk.
 pub(super) const MAGIC: &[u8] = &[0x53, 0xef];
 
+/// `s_journal_uuid` and `s_journal_dev`: zeros unless another device has the journal.
+const JOURNAL_UUID: Range<usize> = 0xd0..0xe0;
+const JOURNAL_DEV: Range<usize> = 0xe4..0xe8;
 const CHECKSUM_AT: usize = 0x3fc;
 /// `s_checksum_type`: its only value.
 const CRC32C: u8 = 1;
@@ -82,6 +85,13 @@ pub(in crate::filesystem) fn judge(block: &[u8], device_bytes: u64) -> Verdict {
     }
     if incompat & INCOMPAT_JOURNAL_DEV != 0 {
         return Verdict::Other("an external journal of ext3 or ext4".to_owned());
+    }
+    // The kernel and e2fsck would open that device, and write to it: it may be another volume.
+    if [JOURNAL_UUID, JOURNAL_DEV].iter().any(|range| {
+        let named = &block[range.clone()];
+        named.iter().any(|byte| *byte != 0)
+    }) {
+        return Verdict::Other("an ext4 with an external journal".to_owned());
     }
     let Some(superblock) = geometry(block, incompat, ro_compat) else {
         return Verdict::Damaged("a damaged ext superblock (impossible sizes)".to_owned());
@@ -244,6 +254,18 @@ pub(super) mod tests {
                 block[at..at + 4].copy_from_slice(&u32::to_le_bytes(value));
             }
             assert_eq!(judge(&block, DEVICE_BYTES), Verdict::Other(name.to_owned()));
+        }
+    }
+
+    /// Whatever the features say: e2fsck searches all disks by the id alone.
+    #[test]
+    fn an_ext4_that_names_another_device_as_its_journal_is_not_sound() {
+        for at in [0xd0, 0xdf, 0xe4, 0xe7] {
+            let mut block = superblock();
+            block[at] = 1;
+            seal(&mut block);
+            let expected = Verdict::Other("an ext4 with an external journal".to_owned());
+            assert_eq!(judge(&block, DEVICE_BYTES), expected, "{at:#x}");
         }
     }
 

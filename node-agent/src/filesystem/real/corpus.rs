@@ -160,6 +160,19 @@ fn the_relatives_of_ext4_are_told_by_name() {
         &["-q", "-b", "4096", "-O", "journal_dev"],
     );
     expect_foreign(&image, "an external journal of ext3 or ext4", 1024);
+    for field in [
+        "journal_uuid 00010203-0405-4607-8809-0a0b0c0d0e0f",
+        "journal_dev 0x702",
+    ] {
+        let image = made(256 * MIB, "mke2fs", &["-q", "-t", "ext4"]);
+        for command in [
+            &*format!("set_super_value {field}"),
+            "set_super_value journal_inum 0",
+        ] {
+            image.make("debugfs", &["-w", "-R", command]);
+        }
+        expect_foreign(&image, "an ext4 with an external journal", 1024);
+    }
 }
 
 #[test]

@@ -27,10 +27,11 @@ const GIB: u64 = 1 << 30;
 const VOLUME: &str = "vol-00000000000000000000000000000001";
 
 /// The package of each tool.
-const PACKAGES: [(&str, &str); 13] = [
+const PACKAGES: [(&str, &str); 14] = [
     ("mke2fs", "e2fsprogs"),
     ("e2fsck", "e2fsprogs"),
     ("dumpe2fs", "e2fsprogs"),
+    ("debugfs", "e2fsprogs"),
     ("mkfs.xfs", "xfsprogs"),
     ("xfs_repair", "xfsprogs"),
     ("xfs_db", "xfsprogs"),
