@@ -29,9 +29,9 @@ pub struct Plot<'a> {
 impl Plot<'_> {
     /// The rows and what the calls are called.
     fn calls(&self) -> Vec<(&str, &Row)> {
-        let of_fs = |row: &'_ Row| row.name.starts_with(self.fs_type) && !row.empty_call.is_zero();
-        let rows = self.rows.iter().filter(|row| of_fs(row));
-        rows.map(|row| (row.name[self.fs_type.len()..].trim_start(), row))
+        let calls = self.rows.iter().filter(|row| !row.empty_call.is_zero());
+        calls
+            .filter_map(|row| Some((row.name.strip_prefix(self.fs_type)?.trim_start(), row)))
             .collect()
     }
 }
