@@ -142,6 +142,60 @@ fn a_disk_that_does_not_answer_blocks_only_its_own_volumes() {
     rig.test_dir().expect_nothing_left();
 }
 
+/// The agent reads the statistics of ext4 and xfs on its one thread, which must never wait.
+#[test]
+#[ignore = "needs root: make test"]
+fn statistics_of_frozen_filesystems_and_of_one_on_a_frozen_disk_are_answered() {
+    let test_dir = TestDir::new();
+    let disk = Disk::mount(&test_dir);
+    let mut rig = Rig::with_volumes_in(test_dir, disk.point.clone());
+    let node = rig.node();
+    let volumes = ["ext4", "xfs"].map(|fs_type| {
+        let volume = rig.volume(least_bytes(fs_type));
+        let target = volume.target("a");
+        node.stage(volume.stage(access(fs_type))).expect("stage");
+        let request = volume.publish(&target, access(fs_type));
+        node.publish(request).expect("publish");
+        // Not on the disk yet, and a writer that waits with locks held.
+        fs::write(target.join("late"), vec![1; 1 << 20]).expect("write");
+        volume
+    });
+    let ask = || {
+        for volume in &volumes {
+            let answer = node
+                .stats(volume.stats(&volume.target("a")))
+                .expect("stats");
+            assert!(!answer.usage.is_empty());
+        }
+    };
+    for volume in &volumes {
+        let frozen = Frozen::at(&volume.staging);
+        let file = volume.target("a").join("later");
+        let writer = thread::spawn(move || fs::write(file, vec![1; 1 << 20]));
+        ask();
+        ask();
+        drop(frozen);
+        writer.join().expect("no panic").expect("write");
+    }
+    let frozen = disk.freeze();
+    let syncs = volumes.each_ref().map(|volume| {
+        let root = File::open(volume.target("a")).expect("open");
+        thread::spawn(move || rustix::fs::syncfs(root))
+    });
+    ask();
+    ask();
+    drop(frozen);
+    for sync in syncs {
+        sync.join().expect("no panic").expect("syncfs");
+    }
+    for volume in &volumes {
+        volume.down(&node, &[&volume.target("a")]);
+    }
+    rig.kill();
+    run("umount", &[text(&disk.point)]);
+    rig.test_dir().expect_nothing_left();
+}
+
 #[test]
 #[ignore = "needs root: make test"]
 fn an_unstage_cancels_a_stage_that_waits_for_others() {

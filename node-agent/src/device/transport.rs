@@ -225,6 +225,7 @@ impl<K: Kernel> Transport<K> {
 
     /// What has become of the storage behind a device that is known to be the volume's, as far as
     /// names and memory show; `known` is the file behind it. Asks neither the device nor the disk.
+    /// Unless it `may_wait`, `None` where the file is not in memory.
     ///
     /// # Errors
     /// The kernel's error.
@@ -232,12 +233,13 @@ impl<K: Kernel> Transport<K> {
         &self,
         kernel: &K,
         volume: &VolumeId,
-        dev: Dev,
-        known: Option<Inode>,
-    ) -> Result<Backing, Failure> {
+        (dev, known): (Dev, Option<Inode>),
+        may_wait: bool,
+    ) -> Result<Option<Backing>, Failure> {
         match self {
-            Transport::Loops(dir) => dir.behind(kernel, volume, (dev, known)),
-            Transport::Disks(_) => Ok(DiskVolumes::behind(kernel, dev)?),
+            Transport::Loops(dir) if may_wait => dir.behind(kernel, volume, (dev, known)).map(Some),
+            Transport::Loops(dir) => dir.behind_in_memory(kernel, volume, (dev, known)),
+            Transport::Disks(_) => Ok(Some(DiskVolumes::behind(kernel, dev)?)),
         }
     }
 

@@ -3,6 +3,7 @@
 //! Other modules use only [`Kernel`] and never see an errno, a raw descriptor or a libc type.
 //! Only [`linux`] has unsafe code. Nothing here knows volumes.
 
+mod child;
 mod disks;
 mod error;
 #[cfg(test)]
@@ -14,12 +15,13 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+pub(crate) use child::{Child, ChildEnd};
 pub(crate) use disks::{Disk, DiskAt, DiskFacts, Disks, NvmeFacts, ScsiFacts};
 pub(crate) use error::{Cause, Error, Result};
 pub(crate) use types::{
-    AlignedBuf, BtrfsErrors, BtrfsGeometry, Child, ChildEnd, Dev, Ext4Error, Ext4Errors, FileKind,
-    Inode, LoopFile, LoopMode, LoopStatus, MountAttrs, MountEntry, MountFacts, Open, Openers, Stat,
-    Usage, XfsGeometry,
+    AlignedBuf, BtrfsErrors, BtrfsGeometry, Dev, Ext4Error, Ext4Errors, FileKind, Inode, LoopFile,
+    LoopMode, LoopStatus, MountAttrs, MountEntry, MountFacts, Open, Openers, Stat, Usage,
+    XfsGeometry,
 };
 
 /// Descriptors.
@@ -91,7 +93,8 @@ pub(crate) trait Kernel: Filesystems + Surroundings + Disks + Send + Sync + 'sta
     /// openat2(2) with `O_PATH` and `RESOLVE_NO_SYMLINKS`: whether the path has no symlink in any
     /// component. `None` if it does not exist. Quick.
     fn has_no_links(&self, path: &Path) -> Result<Option<bool>>;
-    /// fstatfs(2): queries the filesystem, so a hung one blocks the caller.
+    /// fstatfs(2): queries the filesystem, so a hung one blocks the caller, unless it
+    /// [counts in memory](MountFacts::counts_in_memory).
     fn statfs(&self, path: &Path) -> Result<Usage>;
 
     /// open(2) with `O_PATH | O_NOFOLLOW`: refers to the name, not to its content. Quick.

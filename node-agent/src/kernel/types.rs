@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::path::PathBuf;
-use std::time::Duration;
 
 /// A device number, as in `st_dev` and `st_rdev`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -241,6 +240,8 @@ pub(crate) struct MountFacts {
     pub(crate) superblock_read_only: bool,
     /// The filesystem has shut itself down after an error: nothing can be read or written.
     pub(crate) shut_down: bool,
+    /// fstatfs(2) of it waits for nothing; see [`super::Kernel::statfs`].
+    pub(crate) counts_in_memory: bool,
     /// Mounts that mirror each other by propagation share this number; 0 for a private one.
     pub(crate) peer_group: u64,
 }
@@ -340,29 +341,6 @@ pub(crate) struct BtrfsErrors {
     pub(crate) corruption: u64,
     /// Blocks with an old generation: a write was lost.
     pub(crate) generation: u64,
-}
-
-/// A program to run on a device. It finds the device as `/proc/self/fd/0`.
-pub(crate) struct Child<'a, Fd> {
-    /// The tool's file name; searched in the system directories, never in `PATH`.
-    pub(crate) program: &'static str,
-    /// Its arguments.
-    pub(crate) args: Vec<String>,
-    /// The device, passed as standard input so that no name can be swapped under the tool.
-    pub(crate) device: &'a Fd,
-    /// It is killed after this long.
-    pub(crate) deadline: Duration,
-}
-
-/// How a child ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ChildEnd {
-    /// Its exit status; `None` when a signal ended it.
-    pub(crate) code: Option<i32>,
-    /// It exceeded its deadline and was killed.
-    pub(crate) timed_out: bool,
-    /// The end of its standard error, on one line.
-    pub(crate) stderr: String,
 }
 
 /// Memory aligned as `O_DIRECT` requires (open(2)), in whole pages without other data: before Linux

@@ -12,10 +12,10 @@ use std::path::{Path, PathBuf};
 
 use belay_server::call::Failure;
 use belay_server::health::Complaints;
-use belay_server::request::{NodeVolumeHealth, VolumeId};
+use belay_server::request::{NodeVolumeHealth, Stats, VolumeId};
 
-use super::Node;
 use super::context::Context;
+use super::{Node, Thread};
 use crate::device::{Backing, Intent, Verdict};
 use crate::kernel::{Dev, FileKind, Kernel, MountAttrs, MountFacts, Open, Stat};
 use crate::mounts::block_path;
@@ -84,7 +84,16 @@ fn at<K: Kernel>(
     };
     let filesystem = match subject.stat.kind {
         FileKind::BlockDevice => None,
-        _ => filesystem(node, &subject.path, &subject.stat, subject.device, staging)?,
+        _ => match facts(node, &subject.path, &subject.stat)? {
+            Some(facts) => Some(filesystem(
+                node,
+                &subject.path,
+                subject.device,
+                facts,
+                staging,
+            )?),
+            None => None,
+        },
     };
     let (file, device) = named(node, &request.id, subject.device)?;
     Ok(Some(judge(&Seen {
@@ -106,37 +115,45 @@ fn named<K: Kernel>(
     Ok((node.transport.named(volume)?, device.unwrap_or_default()))
 }
 
-/// The health of the volume's filesystem, from a few facts that the kernel has in memory. `device`
-/// is behind the mount on `path`, whose root `stat` describes.
+/// The health of the volume's filesystem, which `device` carries and the mount on `path` with these
+/// facts shows. On [`Thread::Only`], `None` where a disk has the answer.
 ///
 /// # Errors
 /// The kernel's error.
 pub(super) fn of_mounted<K: Kernel>(
     node: &Node<K>,
-    volume: &VolumeId,
-    path: &Path,
-    stat: &Stat,
+    request: &Stats,
     device: Dev,
-    staging: Option<&Path>,
-) -> Result<Complaints, Failure> {
-    let kernel = &node.kernel;
+    facts: Option<MountFacts>,
+    thread: Thread,
+) -> Result<Option<Complaints>, Failure> {
+    let (kernel, volume, path) = (&node.kernel, &request.id, &request.volume_path);
     if !node.transport.carries_volumes(kernel, device)? {
-        return Ok(Complaints::default());
+        return Ok(Some(Complaints::default()));
     }
-    let known = node.index.file_behind(device);
-    let backing = node.transport.behind(kernel, volume, device, known)?;
+    let behind = (device, node.index.file_behind(device));
+    let may_wait = thread == Thread::Pool;
+    let Some(backing) = node.transport.behind(kernel, volume, behind, may_wait)? else {
+        return Ok(None);
+    };
     if let Backing::Unreadable(error) = &backing {
-        return Ok(unreadable(error));
+        return Ok(Some(unreadable(error)));
     }
-    let filesystem = filesystem(node, path, stat, device, staging)?;
+    let filesystem = match facts {
+        Some(facts) => {
+            let staging = request.staging.as_deref();
+            Some(filesystem(node, path, device, facts, staging)?)
+        }
+        None => None,
+    };
     let (file, device) = named(node, volume, device)?;
-    Ok(judge(&Seen {
+    Ok(Some(judge(&Seen {
         file: &file,
         path,
         device: &device,
         backing,
         filesystem,
-    }))
+    })))
 }
 
 /// The health of the volume's raw device.
@@ -246,22 +263,30 @@ fn is_of(staging: Option<&Path>, path: &Path) -> bool {
     staging.is_some_and(|staging| block_path(staging) == path)
 }
 
-/// The kernel's facts about a mounted filesystem.
-fn filesystem<K: Kernel>(
+/// The kernel's facts about the mount on `path`, whose root `stat` describes; `None` if it is gone.
+///
+/// # Errors
+/// The kernel's error.
+pub(super) fn facts<K: Kernel>(
     node: &Node<K>,
     path: &Path,
     stat: &Stat,
-    device: Dev,
-    staging: Option<&Path>,
-) -> Result<Option<Filesystem>, Failure> {
-    let kernel = &node.kernel;
-    let facts = match kernel.statmount_of(stat.mount_id)? {
+) -> Result<Option<MountFacts>, Failure> {
+    Ok(match node.kernel.statmount_of(stat.mount_id)? {
         Some(facts) => Some(facts),
-        None => kernel.statmount(path)?,
-    };
-    let Some(facts) = facts else {
-        return Ok(None);
-    };
+        None => node.kernel.statmount(path)?,
+    })
+}
+
+/// The state of the mounted filesystem with these facts.
+fn filesystem<K: Kernel>(
+    node: &Node<K>,
+    path: &Path,
+    device: Dev,
+    facts: MountFacts,
+    staging: Option<&Path>,
+) -> Result<Filesystem, Failure> {
+    let kernel = &node.kernel;
     let stopped = facts.superblock_read_only && !is_meant(node, &facts, path, staging)?;
     let ext4 = match facts.fs_type.as_str() {
         "ext4" => node.transport.ext4_errors(kernel, device)?,
@@ -273,13 +298,13 @@ fn filesystem<K: Kernel>(
         }
         _ => None,
     };
-    Ok(Some(Filesystem {
+    Ok(Filesystem {
         shut_down: facts.shut_down,
         fs_type: facts.fs_type,
         stopped,
         ext4,
         btrfs,
-    }))
+    })
 }
 
 /// A filesystem that was staged read-only is read-only, and so is its staging mount.

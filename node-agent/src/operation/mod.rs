@@ -29,11 +29,11 @@ pub(crate) use flush::flush;
 pub(crate) use health::{StorageComplaint, health, storage_hangs, storage_health, volumes_hang};
 pub(crate) use kubelet_dir::KubeletDir;
 pub(crate) use pending::is_wanted;
-pub(crate) use publish::{Published, Thread, publish};
+pub(crate) use publish::{Published, publish};
 pub(crate) use release::release;
 pub(crate) use space::space;
 pub(crate) use stage::{Formatting, Staged, stage};
-pub(crate) use stats::{VolumeStats, VolumeUsage, stats};
+pub(crate) use stats::{Read, VolumeStats, VolumeUsage, stats};
 pub(crate) use unpublish::unpublish;
 pub(crate) use unstage::unstage;
 
@@ -45,6 +45,15 @@ use tokio::sync::watch;
 use crate::device::{DiskIndex, Transport};
 use crate::kernel::{Dev, Kernel, Result};
 use crate::mounts::{MountIndex, Mounts};
+
+/// Where an operation runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Thread {
+    /// On the event loop: it stops before any call that could wait.
+    Only,
+    /// On the pool: it may wait for a disk.
+    Pool,
+}
 
 /// Describes the metrics of this module. Call it once, before the first operation.
 pub(crate) fn announce() {

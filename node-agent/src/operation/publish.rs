@@ -12,24 +12,15 @@ use belay_contract::publish_context::says_read_only;
 use belay_server::call::Failure;
 use belay_server::request::{Access, Publish};
 
-use super::Node;
 use super::context::Context;
 use super::plan::asked_fs;
+use super::{Node, Thread};
 use crate::device::{Intent, Verdict};
 use crate::filesystem::{FsType, parse_flags};
 use crate::kernel::{Cause, Dev, FileKind, Kernel, MountAttrs, Stat};
 use crate::mounts::{block_path, something_else};
 use crate::work::Phase;
 use target::{make_target, remove_target};
-
-/// Where this run executes: on the event loop, or where it may wait for a disk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Thread {
-    /// Returns [`Published::WantsPool`] before any call that could wait.
-    Only,
-    /// It runs on the pool.
-    Pool,
-}
 
 /// The result of a publish run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

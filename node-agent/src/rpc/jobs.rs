@@ -10,7 +10,7 @@ use belay_server::work::{JobView, Jobs, Key, Ticket};
 
 use super::NodeService;
 use crate::kernel::Kernel;
-use crate::operation::{self, Context, Node, StorageComplaint, VolumeStats};
+use crate::operation::{self, Context, Node, StorageComplaint, Thread, VolumeStats};
 use crate::work::{Class, Operation, Progress};
 
 /// The running calls of a driver.
@@ -25,7 +25,8 @@ pub(super) enum Done {
     Grown(u64),
     /// Whether a device was freed.
     Freed(bool),
-    Stats(VolumeStats),
+    /// And where to read them the next time.
+    Stats(VolumeStats, Thread),
     Health(Complaints),
     /// Whether a detach is pending.
     Wanted(bool),

@@ -19,7 +19,7 @@ use super::reads::Reads;
 use super::staging::stage_when_there;
 use super::volumes::Volumes;
 use crate::kernel::Kernel;
-use crate::operation::{self, Context, Node, Published, Thread, VolumeStats};
+use crate::operation::{self, Context, Node, Published, Read, Thread, VolumeStats};
 use crate::work::{Class, Operation, Pool, Progress};
 
 /// The CSI Node service.
@@ -213,12 +213,9 @@ impl<K: Kernel> NodeService<K> {
         if let Some(look) = self.hung(&id) {
             return self.reads.last(&id, &path, &look);
         }
-        let key = Key::new(Class::Stats, id.as_str()).at(path.display());
-        let call = (Rpc::NodeGetVolumeStats, 0);
-        let read = move |cx: &Context<'_, K>| operation::stats(cx, &stats).map(Done::Stats);
-        match self.run(key, call, Operation::Stats, read).await {
-            Ok(Done::Stats(stats)) => {
-                self.reads.keep(&id, &path, stats.usage);
+        match self.read_stats(stats).await {
+            Ok(Done::Stats(stats, thread)) => {
+                self.reads.keep(&id, &path, (stats.usage, thread));
                 Ok(stats)
             }
             Ok(_) => Err(mixed_up()),
@@ -229,6 +226,36 @@ impl<K: Kernel> NodeService<K> {
             },
             Err(failure) => Err(failure),
         }
+    }
+
+    /// The job of [`NodeService::stats`].
+    async fn read_stats(&self, stats: Stats) -> Result<Done, Failure> {
+        let key = Key::new(Class::Stats, stats.id.as_str()).at(stats.volume_path.display());
+        let (node, pool) = (self.node()?, Arc::clone(&self.pool));
+        let thread = self.reads.thread(&stats.id, &stats.volume_path);
+        let job = |ticket: Ticket| async move {
+            let run = move |progress: &Progress, thread| {
+                operation::run(&node, progress, Operation::Stats, |cx| {
+                    operation::stats(cx, &stats, thread)
+                })
+            };
+            // As for a publish, a thread would cost more than the work.
+            let first = match thread {
+                Thread::Only => run(&Progress::default(), Thread::Only)?,
+                Thread::Pool => Read::WantsPool,
+            };
+            let next = match first {
+                Read::Done(stats) => return Ok(Done::Stats(stats, Thread::Only)),
+                Read::WantsPoolNow => Thread::Only,
+                Read::WantsPool => Thread::Pool,
+            };
+            let work = move |progress: &Progress| run(progress, Thread::Pool);
+            match pool.run(&ticket, Class::Stats.lane(), work).await? {
+                Read::Done(stats) => Ok(Done::Stats(stats, next)),
+                _ => Err(Failure::bug("statistics want the pool on the pool")),
+            }
+        };
+        self.jobs.run(key, Rpc::NodeGetVolumeStats, 0, job).await
     }
 }
 

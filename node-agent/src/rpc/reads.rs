@@ -12,7 +12,7 @@ use belay_server::health::Complaints;
 use belay_server::request::VolumeId;
 use belay_server::work::JobView;
 
-use crate::operation::{VolumeStats, VolumeUsage};
+use crate::operation::{Thread, VolumeStats, VolumeUsage};
 
 /// The maximum number of volumes with kept results: some MiB at worst, and more than any node has.
 const KEPT_MAX: usize = 16_384;
@@ -23,26 +23,47 @@ pub(super) struct Reads {
     answered: Mutex<Answered>,
 }
 
-/// The last result for each path of a volume, and its time.
-type Answered = HashMap<VolumeId, Vec<(PathBuf, Instant, VolumeUsage)>>;
+/// The last results for each path of a volume.
+type Answered = HashMap<VolumeId, Vec<Kept>>;
+
+/// The last result for a path.
+struct Kept {
+    path: PathBuf,
+    then: Instant,
+    usage: VolumeUsage,
+    /// Where to read it the next time.
+    thread: Thread,
+}
 
 impl Reads {
     /// Keeps the result of a call.
-    pub(super) fn keep(&self, id: &VolumeId, path: &Path, usage: VolumeUsage) {
+    pub(super) fn keep(&self, id: &VolumeId, path: &Path, (usage, thread): (VolumeUsage, Thread)) {
         let mut answered = self.answered();
         if answered.len() >= KEPT_MAX && !answered.contains_key(id) {
             return;
         }
-        let now = Instant::now();
+        let then = Instant::now();
         let paths = answered.entry(id.clone()).or_default();
-        match paths.iter_mut().find(|(known, ..)| known == path) {
-            Some(known) => (known.1, known.2) = (now, usage),
+        match paths.iter_mut().find(|kept| kept.path == path) {
+            Some(kept) => (kept.then, kept.usage, kept.thread) = (then, usage, thread),
             None => {
                 // Most volumes have one path, and a push would make room for four.
                 paths.reserve_exact(1);
-                paths.push((path.to_owned(), now, usage));
+                let path = path.to_owned();
+                paths.push(Kept {
+                    path,
+                    then,
+                    usage,
+                    thread,
+                });
             }
         }
+    }
+
+    /// Where to read first.
+    pub(super) fn thread(&self, id: &VolumeId, path: &Path) -> Thread {
+        let thread = |kept: &Kept| kept.thread;
+        self.kept(id, path, thread).unwrap_or(Thread::Only)
     }
 
     /// The volume's last result, for a volume that hangs as in `look`.
@@ -52,7 +73,7 @@ impl Reads {
         path: &Path,
         look: &JobView,
     ) -> Result<VolumeStats, Failure> {
-        let Some((then, usage)) = self.kept(id, path) else {
+        let Some((then, usage)) = self.kept(id, path, |kept| (kept.then, kept.usage)) else {
             return Err(Failure::timeout(format!(
                 "volume {id}: the storage is slow or does not answer: {look}; retry later"
             )));
@@ -64,11 +85,10 @@ impl Reads {
         Ok(VolumeStats { usage, complaints })
     }
 
-    fn kept(&self, id: &VolumeId, path: &Path) -> Option<(Instant, VolumeUsage)> {
+    fn kept<T>(&self, id: &VolumeId, path: &Path, of: impl FnOnce(&Kept) -> T) -> Option<T> {
         let answered = self.answered();
         let mut paths = answered.get(id)?.iter();
-        let (_, then, usage) = paths.find(|(known, ..)| known == path)?;
-        Some((*then, *usage))
+        paths.find(|kept| kept.path == path).map(of)
     }
 
     /// Drops the results of a volume that was unmounted from a path.

@@ -192,6 +192,27 @@ impl<K: Kernel> LoopDir<K> {
         })
     }
 
+    /// [`LoopDir::behind`] where the file is the known one and in memory; `None` elsewhere.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub(crate) fn behind_in_memory(
+        &self,
+        kernel: &K,
+        volume: &VolumeId,
+        (dev, known): (Dev, Option<Inode>),
+    ) -> Result<Option<Backing>, Failure> {
+        let device_bytes = size_of(kernel, dev)?.unwrap_or_default();
+        let name = file_name(volume)?;
+        let found = kernel.open_beneath(self.fd(), name, Open::NameCached);
+        let found = found.and_then(|found| kernel.stat(&found)).ok();
+        let found = found.filter(|found| Some(found.inode()) == known);
+        Ok(found.map(|found| Backing::There {
+            bytes: found.bytes,
+            device_bytes,
+        }))
+    }
+
     /// Whether the device may be, or have been, the volume's, by its file's name. Queries no
     /// device.
     ///

@@ -212,8 +212,21 @@ impl State {
             attrs: mount.attrs,
             superblock_read_only: superblock.read_only,
             shut_down: superblock.shut_down,
+            counts_in_memory: self.counts_in_memory(mount.superblock),
             peer_group: mount.group.unwrap_or(0),
         }
+    }
+
+    /// The same, of what is mounted at that path.
+    pub(super) fn counts_at(&self, path: &Path) -> bool {
+        let place = self.walk(path);
+        place.is_ok_and(|place| self.counts_in_memory(self.mounts[&place.mount].superblock))
+    }
+
+    /// As its statfs does not wait for its disk.
+    pub(super) fn counts_in_memory(&self, superblock: u64) -> bool {
+        let fs_type = self.superblocks[&superblock].fs_type.as_str();
+        ["ext4", "xfs"].contains(&fs_type) && !self.has_project_quotas
     }
 
     pub(super) fn mount_entries(&self) -> Vec<MountEntry> {

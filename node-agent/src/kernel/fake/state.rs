@@ -47,6 +47,8 @@ pub(super) struct State {
     pub(super) has_fixed_dev: bool,
     /// As before Linux 5.15, for disks that are plugged in from now on.
     pub(super) has_no_diskseq: bool,
+    /// All filesystems are mounted with project quotas.
+    pub(super) has_project_quotas: bool,
     /// What mkfs.btrfs turns on by default.
     pub(super) btrfs_features: super::btrfs::Features,
     numbers: u64,
@@ -186,6 +188,7 @@ impl State {
             has_cold_names: false,
             has_fixed_dev: false,
             has_no_diskseq: false,
+            has_project_quotas: false,
             btrfs_features: super::btrfs::Features::default(),
             numbers: 0,
         };

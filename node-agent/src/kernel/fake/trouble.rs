@@ -55,6 +55,16 @@ impl Machine {
         self.lock().has_no_diskseq = true;
     }
 
+    /// From now on all filesystems have project quotas.
+    pub(crate) fn keep_quotas(&self) {
+        self.lock().has_project_quotas = true;
+    }
+
+    /// From now on filesystems that can do so count in memory, as at first.
+    pub(crate) fn count_in_memory(&self) {
+        self.lock().has_project_quotas = false;
+    }
+
     /// From now on mkfs.btrfs is of a release that turns on these features by default.
     pub(crate) fn renew_btrfs(&self, features: Features) {
         self.lock().btrfs_features = features;

@@ -130,6 +130,7 @@ fn parse_line(line: &[u8]) -> Option<Line> {
         attrs,
         superblock_read_only: has_option(options, b"ro") || is_emergency(options),
         shut_down: is_shut_down(options),
+        counts_in_memory: false,
         peer_group,
     };
     Some(Line {
@@ -154,6 +155,11 @@ pub(super) fn is_emergency(options: &[u8]) -> bool {
 /// The option of an ext4 that was shut down by force (`EXT4_IOC_SHUTDOWN`).
 pub(super) fn is_shut_down(options: &[u8]) -> bool {
     has_option(options, b"shutdown")
+}
+
+/// The option of an ext4 or xfs that enforces project quotas.
+pub(super) fn has_project_quotas(options: &[u8]) -> bool {
+    has_option(options, b"prjquota")
 }
 
 /// The options of the mount itself, as the bits that statmount returns.

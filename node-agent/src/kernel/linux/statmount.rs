@@ -11,6 +11,7 @@
 use std::ffi::{CStr, OsStr};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 use rustix::io::Errno;
 
@@ -33,6 +34,11 @@ const STATMOUNT_MNT_OPTS: u64 = 0x80;
 
 /// `SB_RDONLY` (include/linux/fs.h), the same bit as `MS_RDONLY`.
 const SB_RDONLY: u32 = 1;
+
+/// Their statfs adds up counters in memory, whatever their disk does (fs/ext4/super.c,
+/// fs/xfs/xfs_super.c). Until Linux 5.18 that of xfs waited for inodes to be freed; with project
+/// quotas, both may read a quota from the disk.
+const COUNTING_IN_MEMORY: [&str; 2] = ["ext4", "xfs"];
 
 /// Room for the name of a filesystem type and the options of the filesystem.
 const STRINGS_BYTES: usize = 2048;
@@ -82,6 +88,17 @@ const _: () = assert!(size_of::<MntIdReq>() == 24);
 const _: () = assert!(std::mem::offset_of!(StatMount, mnt_attr) == 64);
 const _: () = assert!(std::mem::offset_of!(StatMount, strings) == 512);
 
+/// Whether this kernel returns the options of a filesystem that has any.
+static SHOWS_OPTIONS: LazyLock<bool> =
+    LazyLock::new(|| release(rustix::system::uname().release()) >= Some((6, 11)));
+
+/// The numbers that a release of Linux begins with.
+fn release(text: &CStr) -> Option<(u32, u32)> {
+    let mut numbers = text.to_str().ok()?.split(|c: char| !c.is_ascii_digit());
+    let mut number = || numbers.next()?.parse().ok();
+    Some((number()?, number()?))
+}
+
 /// Whether this kernel has the call. The mount ids that it takes are from the same release.
 pub(super) fn is_known() -> bool {
     // The kernel refuses a request smaller than the first version with EINVAL, before any lookup.
@@ -113,9 +130,13 @@ pub(super) fn holding(path: &Path) -> Result<Option<MountFacts>> {
 /// The mount with that unique id; `None` if it no longer exists.
 pub(super) fn facts_of(id: u64) -> rustix::io::Result<Option<MountFacts>> {
     let asked = |wanted| statmount(id, MNT_ID_REQ_SIZE_VER0, wanted);
+    let mut shows_options = *SHOWS_OPTIONS;
     let found = match asked(WANTED | STATMOUNT_MNT_OPTS) {
         // Options of a length that only foreign mounts have.
-        Err(Errno::OVERFLOW) => asked(WANTED),
+        Err(Errno::OVERFLOW) => {
+            shows_options = false;
+            asked(WANTED)
+        }
         found => found,
     };
     let found = match found {
@@ -129,16 +150,22 @@ pub(super) fn facts_of(id: u64) -> rustix::io::Result<Option<MountFacts>> {
     }
     let fs_type = string_at(&found.strings, found.fs_type).ok_or(Errno::NODATA)?;
     let options = match found.mask & STATMOUNT_MNT_OPTS {
+        // None, or none that the kernel shows.
         0 => c"",
         _ => string_at(&found.strings, found.mnt_opts).ok_or(Errno::NODATA)?,
     };
     let options = options.to_bytes();
+    let fs_type = fs_type.to_string_lossy().into_owned();
+    let counts_in_memory = shows_options
+        && COUNTING_IN_MEMORY.contains(&fs_type.as_str())
+        && !mountinfo::has_project_quotas(options);
     let is_read_only = found.sb_flags & SB_RDONLY != 0;
     Ok(Some(MountFacts {
-        fs_type: fs_type.to_string_lossy().into_owned(),
+        fs_type,
         attrs: MountAttrs::from_bits(found.mnt_attr),
         superblock_read_only: is_read_only || mountinfo::is_emergency(options),
         shut_down: mountinfo::is_shut_down(options),
+        counts_in_memory,
         peer_group: found.mnt_peer_group,
     }))
 }
@@ -200,4 +227,24 @@ fn statmount(mnt_id: u64, size: u32, wanted: u64) -> rustix::io::Result<StatMoun
 fn string_at(strings: &[u8], offset: u32) -> Option<&CStr> {
     let from = strings.get(usize::try_from(offset).ok()?..)?;
     CStr::from_bytes_until_nul(from).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn releases_begin_with_two_numbers() {
+        for (text, expected) in [
+            (c"6.18.44-fc-v657", Some((6, 18))),
+            (c"7.2.0", Some((7, 2))),
+            (c"6.8-rc1", Some((6, 8))),
+            (c"5.14.0-427.el9.x86_64", Some((5, 14))),
+            (c"6", None),
+            (c"linux", None),
+        ] {
+            assert_eq!(release(text), expected, "{text:?}");
+        }
+        assert!(Some((6, 11)) > Some((6, 9)) && Some((6, 11)) > None);
+    }
 }

@@ -15,7 +15,7 @@ use crate::device::{LoopDir, Transport};
 use crate::kernel::Kernel;
 use crate::mounts::MountIndex;
 use crate::operation::{
-    self, Formatting, KubeletDir, Node, Published, Staged, Thread, VolumeStats, VolumeUsage,
+    self, Formatting, KubeletDir, Node, Published, Read, Staged, Thread, VolumeStats, VolumeUsage,
 };
 use crate::work::{Operation, Progress};
 
@@ -378,7 +378,17 @@ impl Volume {
             volume_path: path.to_owned(),
             staging: Some(staging.to_owned()),
         };
-        run(node, Operation::Stats, |cx| operation::stats(cx, &request))
+        let on = |thread| {
+            run(node, Operation::Stats, |cx| {
+                operation::stats(cx, &request, thread)
+            })
+        };
+        for thread in [Thread::Only, Thread::Pool] {
+            if let Read::Done(stats) = on(thread)? {
+                return Ok(stats);
+            }
+        }
+        panic!("statistics want the pool on the pool");
     }
 
     /// The health reasons by severity and reason; of the first target and its staging.

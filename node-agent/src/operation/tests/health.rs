@@ -175,14 +175,21 @@ fn a_file_that_cannot_be_looked_at_is_complained_of() {
     let node = world.start();
     let volume = world.volume("vol", Form::Ext4);
     up(&node, &volume);
-    // Once the paths are known to be the kubelet's; the statistics inspect the target and the
-    // device first.
-    for (call, of_stats) in [(3, false), (5, true)] {
-        world.machine.begin(Some(Fault::Fail(call, "EIO")));
-        let complaints = match of_stats {
+    // Otherwise the statistics inspect it in place first, and repeat that on the pool.
+    world.machine.keep_quotas();
+    let file = volume.file().display().to_string();
+    for of_stats in [false, true] {
+        let complaints = || match of_stats {
             true => volume.condition(&node).unwrap().complaints,
             false => volume.health(&node).unwrap(),
         };
+        world.machine.begin(None);
+        complaints();
+        let calls = world.machine.end();
+        let look = |call: &Call| call.name == "statx" && call.object == file;
+        let at = 1 + calls.iter().position(look).unwrap();
+        world.machine.begin(Some(Fault::Fail(at, "EIO")));
+        let complaints = complaints();
         world.machine.end();
         let expected = [(Severity::Inaccessible, "BackingFileUnreadable")];
         assert_eq!(told(&complaints), expected);

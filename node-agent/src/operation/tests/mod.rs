@@ -31,6 +31,7 @@ mod covered;
 mod disks;
 mod flat;
 mod health;
+mod in_place;
 mod kernels;
 mod kubelet_dir;
 mod lives;

@@ -46,6 +46,8 @@ impl Bench {
         let world = Simulated::new();
         let node = world.start_swept();
         world.machine.never_wait_here(true);
+        // Their statistics may wait for the disk.
+        world.machine.keep_quotas();
         let service = Arc::new(NodeService::new("", Pool::new(), &LOCAL));
         service.come_up(node);
         Bench { service, world }
@@ -271,8 +273,8 @@ fn reasons(health: &[StorageBackendHealth]) -> Vec<(StorageHealthErrorType, &str
 async fn stats_of_a_volume_that_hangs_are_the_ones_from_before_and_say_so() {
     let bench = Bench::new();
     let volume = bench.published("vol-1").await;
-    let at = bench.position("statfs", bench.stats(&volume)).await;
     let before = bench.stats(&volume).await;
+    let at = bench.position("statfs", bench.stats(&volume)).await;
     assert!(is_well(&before));
     assert_eq!(total(&before), i64::try_from(BYTES).unwrap());
 
@@ -313,13 +315,37 @@ async fn what_a_volume_answered_is_forgotten_once_it_is_unpublished() {
     let other = bench.published("vol-10").await;
     let at = bench.position("statfs", bench.stats(&volume)).await;
     let before = bench.stats(&other).await;
+    let again = bench.position("statfs", bench.stats(&other)).await;
     bench.send(&volume, Verb::Unpublish(1)).await.unwrap();
     bench.send(&volume, Verb::Publish(1)).await.unwrap();
 
     let caller = bench.hang_stats(&volume, at).await;
     assert_unknown(told_at(DEADLINE, caller).await);
-    let caller = bench.hang_stats(&other, at).await;
+    let caller = bench.hang_stats(&other, again).await;
     assert_old(&told_at(DEADLINE, caller).await, &before);
+}
+
+#[tokio::test(start_paused = true)]
+async fn statistics_that_count_in_memory_need_no_thread() {
+    let bench = Bench::new();
+    let mut looks = Vec::new();
+    for id in ["vol-1", "vol-2"] {
+        let volume = bench.published(id).await;
+        looks.push(bench.hang((3, "statx"), bench.health(&volume)).await);
+    }
+    let volume = bench.published("vol-3").await;
+    // Both slots for reads are taken, so with quotas it waits for one.
+    let waiting = tokio::spawn(bench.stats(&volume));
+    settle().await;
+    assert!(!waiting.is_finished());
+    waiting.abort();
+
+    bench.world.machine.count_in_memory();
+    let other = bench.published("vol-4").await;
+    let stats = tokio::spawn(bench.stats(&other));
+    settle().await;
+    assert!(stats.is_finished());
+    assert!(is_well(&stats.await.unwrap()));
 }
 
 #[tokio::test(start_paused = true)]
