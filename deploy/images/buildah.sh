@@ -2,7 +2,7 @@
 # Sourced: buildah without a daemon and without traces, and the name of an image.
 
 registry=${REGISTRY:-localhost}
-version=${VERSION:-$(sed -n 's/^version = "\(.*\)"$/\1/p' "$here/../../Cargo.toml" | head -n 1)}
+version=${VERSION:-$(workspace_version "$here/../..")}
 
 # Buildah keeps everything in here, but for one small cache whose path cannot be configured.
 scratch=$(mktemp -d)

@@ -17,7 +17,7 @@ top=$here/../..
 
 [ "$#" = 2 ] || give_up "usage: build.sh OUTDIR BINDIR (the programs are built by: make build)"
 have dpkg-deb || give_up "packages are made by dpkg-deb; please install dpkg"
-version=${VERSION:-$(sed -n 's/^version = "\(.*\)"$/\1/p' "$top/Cargo.toml" | head -n 1)}
+version=${VERSION:-$(workspace_version "$top")}
 architecture=${ARCHITECTURE:-$(dpkg --print-architecture)}
 mkdir -p "$1"
 outdir=$(readlink -f "$1")

@@ -35,7 +35,7 @@ tag=$(git tag --points-at HEAD 'v*' | head -n 1)
 SOURCE_DATE_EPOCH=$(git log -1 --format=%ct)
 export SOURCE_DATE_EPOCH
 cd "$work"
-version=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml | head -n 1)
+version=$(workspace_version .)
 [ -z "$tag" ] || [ "$tag" = "v$version" ] ||
     give_up "the commit is tagged $tag, but Cargo.toml has version $version; they must agree"
 
@@ -61,20 +61,23 @@ pack() {
         --group=0 --numeric-owner "${2##*/}" | gzip -9 --no-name >"$1"
 }
 
+# The papers are the same for both architectures.
 archives() {
-    local architecture name program
+    local architecture name program shell papers=$work/papers
+    mkdir -p "$papers"/{man,completions}
+    "bin/$native/belayctl" man "$papers/man"
+    for shell in bash zsh fish; do
+        "bin/$native/belayctl" completion "$shell" >"$papers/completions/belayctl.$shell"
+    done
+    cp -r README.md CHANGELOG.md LICENSE docs udev-rules deploy/systemd "$papers/"
+    deploy/images/notices.sh >"$papers/third-party"
     for architecture in "${architectures[@]}"; do
         name=belay-$version-linux-$architecture
-        mkdir -p "$name"/{bin,man,completions}
+        cp -r "$papers" "$name"
+        mkdir "$name/bin"
         for program in "${programs[@]}"; do
             install "bin/$architecture/$program" "$name/bin/$program"
         done
-        "bin/$native/belayctl" man "$name/man"
-        for shell in bash zsh fish; do
-            "bin/$native/belayctl" completion "$shell" >"$name/completions/belayctl.$shell"
-        done
-        cp -r README.md CHANGELOG.md LICENSE docs udev-rules deploy/systemd "$name/"
-        deploy/images/notices.sh >"$name/third-party"
         pack "$outdir/$name.tar.gz" "$work/$name"
     done
 }

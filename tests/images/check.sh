@@ -107,7 +107,7 @@ megabytes() {
 }
 
 registry=${REGISTRY:-localhost}
-version=${VERSION:-$(sed -n 's/^version = "\(.*\)"$/\1/p' "$here/../../Cargo.toml" | head -n 1)}
+version=${VERSION:-$(workspace_version "$here/../..")}
 "$here/../../deploy/images/build.sh" "$work/again" "$bindir" >/dev/null
 for image in node controller; do
     expect_the_same_twice "belay-$image.tar"

@@ -15,7 +15,7 @@ work=$(mktemp -d)
 trap 'rm -rf --one-file-system "$work"' EXIT
 mkdir -p "$1"
 out=$(readlink -f "$1")
-version=$(sed -n 's/^version = "\(.*\)"$/\1/p' "$top/Cargo.toml" | head -n 1)
+version=$(workspace_version "$top")
 declare -A machine=([amd64]='X86-64' [arm64]='AArch64')
 
 wrong() {

@@ -29,7 +29,7 @@ flag() {
 # The programs name no path of the machine that built them, so that another one builds the same.
 without_paths() {
     local sources
-    cargo fetch --quiet --locked
+    cargo fetch --quiet --locked --target "$target"
     for sources in "${CARGO_HOME:-$HOME/.cargo}"/registry/src/*; do
         flag "--remap-path-prefix=$sources=crates"
     done
@@ -39,12 +39,8 @@ without_paths() {
 directory=$1
 shift
 host=$(rustc --version --verbose | sed -n 's/^host: //p')
-case ${ARCHITECTURE:-} in
-    '') target=$host ;;
-    amd64) target=x86_64-unknown-linux-gnu ;;
-    arm64) target=aarch64-unknown-linux-gnu ;;
-    *) give_up "ARCHITECTURE is $ARCHITECTURE; there are amd64 and arm64" ;;
-esac
+target=$host
+[ -z "${ARCHITECTURE:-}" ] || target=$(rust_target "$ARCHITECTURE")
 if [ "$target" != "$host" ]; then
     set -- --config "target.$target.linker='${target/-unknown/}-gcc'" "$@"
 fi

@@ -5,11 +5,8 @@ here=$(dirname "$(readlink -f "$0")")
 . "$here/env.sh"
 
 [ "$1" != "$(dpkg --print-architecture)" ] || exit 0
+target=$(rust_target "$1")
 "$here/packages.sh" "cross-$1"
-case $1 in
-    amd64) target=x86_64-unknown-linux-gnu ;;
-    arm64) target=aarch64-unknown-linux-gnu ;;
-esac
 [ -d "$(rustc --print sysroot)/lib/rustlib/$target/lib" ] || {
     announce "getting Rust's standard library for $1"
     rustup --quiet target add "$target" </dev/null ||

@@ -40,6 +40,20 @@ at_least() {
     [ "$(printf '%s\n%s\n' "$1" "$2" | sort -V | head -n 1)" = "$1" ]
 }
 
+# workspace_version TOP: the version of everything that is built from the checkout TOP.
+workspace_version() {
+    sed -n 's/^version = "\(.*\)"$/\1/p' "$1/Cargo.toml" | head -n 1
+}
+
+# rust_target amd64|arm64: the target of programs for that architecture, in Rust's terms.
+rust_target() {
+    case $1 in
+        amd64) printf 'x86_64-unknown-linux-gnu\n' ;;
+        arm64) printf 'aarch64-unknown-linux-gnu\n' ;;
+        *) give_up "there is no target for the architecture $1, only for amd64 and arm64" ;;
+    esac
+}
+
 # is_go_build PROGRAM MODULE VERSION: does the cache have it? Such a program does not report
 # its version, or says "(dev)"; what Go stamped into it is the truth.
 is_go_build() {
