@@ -7,6 +7,8 @@
 # The tools come from the Debian or Ubuntu it runs on: the same ones that the tests ran. For another
 # architecture (ARCHITECTURE=amd64|arm64) they come from SYSROOT, which sysroot.sh has made.
 set -euo pipefail
+# A library that is missing must end all of it, in whichever $(...) it is noticed.
+shopt -s inherit_errexit
 here=$(dirname "$(readlink -f "$0")")
 . "$here/../../tests/setup/env.sh"
 
@@ -63,13 +65,14 @@ first() {
 
 # What the program or library loads, and what that loads; ldd would have to start it.
 libraries_of() {
-    local path name
+    local path name needed
+    # The loader is the interpreter, wherever else it lies.
+    needed=$(readelf --dynamic "$sysroot$1" |
+        sed -n '/\[ld-linux/d; s/.*(NEEDED).*\[\(.*\)\]$/\1/p')
     {
         readelf --program-headers "$sysroot$1" |
             sed -n 's/.*interpreter: \(.*\)\]$/\1/p'
-        # The loader is the interpreter, wherever else it lies.
-        for name in $(readelf --dynamic "$sysroot$1" |
-            sed -n '/\[ld-linux/d; s/.*(NEEDED).*\[\(.*\)\]$/\1/p'); do
+        for name in $needed; do
             first "$name" "/lib/$triple" "/usr/lib/$triple" /lib /lib64
         done
     } | sort -u | while read -r path; do
@@ -79,11 +82,12 @@ libraries_of() {
 }
 
 tool() {
-    local path library
+    local path library libraries
     path=$(first "$1" /usr/sbin /sbin /usr/bin /bin)
     put 755 "$sysroot$path" "$(beneath_usr "$path")"
     printf '%s\n' "$path"
-    for library in $(libraries_of "$path" | sort -u); do
+    libraries=$(libraries_of "$path" | sort -u)
+    for library in $libraries; do
         put 755 "$sysroot$library" "$(beneath_usr "$library")"
         printf '%s\n' "$library"
     done
