@@ -3,6 +3,8 @@
 
 use std::io::{self, BufRead, Read as _, Write};
 
+use percent_encoding::percent_decode_str;
+
 /// Most bytes of a head, and of a body.
 const HEAD_MAX: u64 = 64 << 10;
 const BODY_MAX: u64 = 1 << 20;
@@ -105,23 +107,7 @@ fn pair(text: &str) -> Option<(String, String)> {
 
 /// Without the escapes of RFC 3986.
 fn decoded(text: &str) -> String {
-    let mut bytes = Vec::new();
-    let mut rest = text.as_bytes();
-    while let Some((first, after)) = rest.split_first() {
-        let escaped = after.get(..2).filter(|_| *first == b'%');
-        let digits = escaped.and_then(|digits| std::str::from_utf8(digits).ok());
-        match digits.and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
-            Some(byte) => {
-                bytes.push(byte);
-                rest = &after[2..];
-            }
-            None => {
-                bytes.push(*first);
-                rest = after;
-            }
-        }
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
+    percent_decode_str(text).decode_utf8_lossy().into_owned()
 }
 
 #[cfg(test)]
