@@ -19,6 +19,7 @@ api_port=443
 # Guests are on a bridge of their cluster. The cloud that runs them listens there.
 bridge_address=10.99.1.1
 cloud_address=$bridge_address:8774
+guests_driver=cinder.csi.openstack.org
 node_tools=$BELAY_CACHE/kubernetes/node
 components=(etcd containerd kube-apiserver kube-controller-manager kube-scheduler kubelet)
 

@@ -10,7 +10,7 @@
 #   guests.sh import ARCHIVE     imports an image into the containerd of each guest
 #   guests.sh run NAME [SECONDS] <SCRIPT
 #   guests.sh cut NAME           cuts the power of a guest
-#   guests.sh boot NAME          turns it on again; returns when its kubelet is started
+#   guests.sh boot NAME          turns it on again; returns when the node is ready
 #   guests.sh logs DIRECTORY     copies what the guests have logged
 #   guests.sh down               removes the nodes; the guests end with the cluster at the latest
 #
@@ -25,7 +25,6 @@ memory_mib=1536
 slots=16
 seconds_max=240
 namespace=belay-system
-driver=cinder.csi.openstack.org
 socket=$BASE/run/guests.sock
 export PATH=$BASE/bin:$PATH KUBECONFIG=$BASE/kubeconfig
 
@@ -147,11 +146,11 @@ CONF
 }
 
 is_registered() {
-    kubectl get csinode "$1" --output jsonpath='{.spec.drivers[*].name}' | grep -qw "$driver"
+    kubectl get csinode "$1" --output jsonpath='{.spec.drivers[*].name}' | grep -qw "$guests_driver"
 }
 
 await_registered() {
-    await "$seconds_max" "the registration of $driver with the kubelet of $1" is_registered "$1"
+    await "$seconds_max" "the registration of $guests_driver with the kubelet of $1" is_registered "$1"
 }
 
 # Pods of the tests belong on guests; the controller has the first node for itself.
@@ -203,7 +202,10 @@ case $command in
     import) each import "$(readlink -f "${1:?an archive}")" ;;
     run) run "${1:?the name of a guest}" "${2:-60}" ;;
     cut) cloud cut "$socket" "${1:?the name of a guest}" ;;
-    boot) boot "${1:?the name of a guest}" ;;
+    boot)
+        boot "${1:?the name of a guest}"
+        await_ready "$1"
+        ;;
     logs) logs "${1:?a directory}" ;;
     down) down ;;
     *)

@@ -11,7 +11,7 @@ case ${SUITE:-local} in
         nodes=("$BED_NODE")
         ;;
     disk)
-        driver=cinder.csi.openstack.org
+        driver=$guests_driver
         files=$here/disk
         # Each has a directory, see config.sh.
         mapfile -t nodes < <(ls "$BASE/guests")
