@@ -81,9 +81,8 @@ impl Store {
         order: &Order,
         source: Option<&ContentSource>,
     ) -> Result<Intent, Failure> {
-        let ceiling = self.ceiling()?;
         let name = order.name.as_str();
-        self.ledger.change(|changes| {
+        self.provision(|changes, ceiling| {
             if let Some(id) = changes.id_of(name)? {
                 let record = changes.get(&id)?.ok_or_else(|| {
                     Failure::bug(format!("state.redb: name {name:?} refers to no volume"))

@@ -83,7 +83,9 @@ impl Store {
     fn remove_and_forget(&self, id: &str) -> Result<(), Failure> {
         // First: a second name that a power cut restores would be the last one of its file.
         self.attached.remove(id).map_err(Failure::may_be_running)?;
+        let bytes = self.files.allocated(id);
         self.files.remove(id).map_err(Failure::may_be_running)?;
+        self.ceiling.freed(bytes);
         self.ledger
             .change(|changes| changes.forget(id))
             .map_err(Failure::may_be_running)

@@ -17,7 +17,7 @@ use super::fault::{at, os, truncated};
 use belay_contract::attribute::DETACH;
 use belay_server::call::Failure;
 use lease::Writers;
-use rustix::fs::{FlockOperation, Mode, OFlags, SeekFrom, Stat, StatVfs, XattrFlags};
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, SeekFrom, Stat, StatVfs, XattrFlags};
 use rustix::io::Errno;
 use std::fs::{DirBuilder, File};
 use std::io::ErrorKind;
@@ -93,6 +93,13 @@ impl Files {
             file.write_in_place();
         }
         Ok(file)
+    }
+
+    /// Bytes allocated to the file of that ID; 0 if it does not exist.
+    pub(super) fn allocated(&self, id: &str) -> u64 {
+        let stat = rustix::fs::statat(&self.dir, id, AtFlags::SYMLINK_NOFOLLOW);
+        // stat(2): st_blocks counts units of 512 bytes, whatever the block size.
+        stat.map_or(0, |stat| stat.st_blocks.unsigned_abs().saturating_mul(512))
     }
 
     /// Removes the file of that ID; OK if it does not exist.

@@ -55,8 +55,7 @@ impl Store {
         bytes: u64,
         backing: &Backing,
     ) -> Result<Promise, Failure> {
-        let ceiling = self.ceiling()?;
-        self.ledger.change(|changes| {
+        self.provision(|changes, ceiling| {
             let mut record = ready(id, changes.get(id)?)?;
             let least_bytes = whole_bytes(backing, &record)?;
             let (before, growing_from_before) = (record.bytes, record.growing_from);

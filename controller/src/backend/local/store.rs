@@ -8,7 +8,7 @@ use super::id;
 use super::ledger::{Changes, Ledger};
 use super::making::Making;
 use super::record::{Record, State};
-use super::space::Overcommit;
+use super::space::Ceiling;
 use super::state_file::sync_names;
 use super::{Config, STEP_BYTES};
 use crate::backend::{Mark, Page, Phase, Sizes, Volume};
@@ -37,7 +37,7 @@ pub(super) struct Store {
     pub(super) node: NodeId,
     /// The topology of all volumes, if it is reported.
     pub(super) place: Option<Arc<Topology>>,
-    pub(super) overcommit: Overcommit,
+    pub(super) ceiling: Ceiling,
     pub(super) largest_file_bytes: u64,
     /// Names of volumes that a thread is working on.
     pub(super) making: Making,
@@ -78,7 +78,7 @@ impl Store {
             copies: Arc::default(),
             node: config.node,
             place: config.place.map(Arc::new),
-            overcommit: config.overcommit,
+            ceiling: Ceiling::new(config.overcommit),
             making: Making::default(),
             cutting: Making::default(),
             tells_holes: tells_holes(&lock),
@@ -209,8 +209,24 @@ impl Store {
 
     /// Bytes that may be provisioned in total.
     pub(super) fn ceiling(&self) -> Result<u64, Failure> {
-        self.overcommit
-            .ceiling(&self.files, &self.snapshots, &self.ledger)
+        self.ceiling
+            .exact(&self.files, &self.snapshots, &self.ledger)
+    }
+
+    /// Makes a change that provisions space, and that [`fits`] under the number of bytes that may
+    /// be provisioned in total. It is made again with the exact number if an estimate refuses it.
+    pub(super) fn provision<T>(
+        &self,
+        change: impl Fn(&mut Changes<'_>, u64) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        if let Some(ceiling) = self.ceiling.estimate(&self.files)? {
+            match self.ledger.change(|changes| change(changes, ceiling)) {
+                Err(failure) if failure.kind == Kind::Quota => {}
+                done => return done,
+            }
+        }
+        let ceiling = self.ceiling()?;
+        self.ledger.change(|changes| change(changes, ceiling))
     }
 }
 

@@ -72,9 +72,8 @@ impl Store {
         &self,
         order: &SnapshotOrder,
     ) -> Result<Intent, Failure> {
-        let ceiling = self.ceiling()?;
         let (name, source) = (order.name.as_str(), order.source.as_str());
-        self.ledger.change(|changes| {
+        self.provision(|changes, ceiling| {
             if let Some(id) = changes.snapshot_named(name)? {
                 let record = changes.snapshot(&id)?.ok_or_else(|| {
                     Failure::bug(format!("state.redb: name {name:?} refers to no snapshot"))
@@ -288,8 +287,7 @@ impl Store {
         id: &str,
         source: &str,
     ) -> Result<(SnapshotRecord, Record, Arc<Backing>), Failure> {
-        let ceiling = self.ceiling()?;
-        self.ledger.change(|changes| {
+        self.provision(|changes, ceiling| {
             let mut record = known(id, changes.snapshot(id)?)?;
             let volume = ready(source, changes.get(source)?)?;
             let lock = self.lock_source(source, &volume)?;

@@ -21,7 +21,9 @@ impl Store {
     pub(in crate::backend::local) fn finish_discard(&self, id: &str) -> Result<(), Failure> {
         self.begin_discard(id)?;
         self.copies.cancel(id);
+        let bytes = self.snapshots.allocated(id);
         self.snapshots.remove(id).map_err(Failure::may_be_running)?;
+        self.ceiling.freed(bytes);
         self.ledger
             .change(|changes| changes.forget_snapshot(id))
             .map_err(Failure::may_be_running)

@@ -90,6 +90,33 @@ fn more_than_the_filesystem_holds_is_not_promised() {
 }
 
 #[test]
+fn creates_expansions_and_deletes_do_not_scan_the_files() {
+    let bed = Bed::new();
+    let store = bed.open();
+    let before = store.ceiling.scans();
+    for number in 0..20 {
+        let volume = store.create(&order(&format!("pvc-{number}"), MIB), None);
+        let volume = volume.unwrap();
+        store.resize(volume.id.as_str(), 2 * MIB).unwrap();
+        if number % 2 == 0 {
+            store.delete(volume.id.as_str()).unwrap();
+        }
+    }
+    assert_eq!(store.ceiling.scans(), before);
+}
+
+#[test]
+fn space_that_was_freed_since_the_last_scan_is_provisioned() {
+    let bed = Bed {
+        overcommit: Overcommit::default(),
+        ..Bed::new()
+    };
+    let store = bed.open();
+    store.ceiling.seem_full();
+    store.create(&order("pvc-1", MIB), None).unwrap();
+}
+
+#[test]
 fn a_size_that_the_filesystem_has_not_is_undone_and_frees_the_name() {
     let bed = Bed::new();
     let store = bed.open();
