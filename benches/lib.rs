@@ -3,25 +3,27 @@
 //!
 //! It knows belay-node only by its socket, like the kubelet; no code of it is linked here.
 
-mod agent;
 mod bare;
 mod bench_dir;
 mod echo;
+mod machine;
 mod ours;
 mod plot;
+mod program;
 mod rpc;
 mod samples;
 mod side;
 mod table;
 mod volume;
 
-pub use agent::{Agent, Memory, binary};
 pub use bare::Bare;
 pub use bench_dir::BenchDir;
 pub use echo::Echo;
+pub use machine::{Machine, load};
 pub use ours::Ours;
 pub use plot::Plot;
-pub use rpc::{Client, Kept};
+pub use program::{Memory, Program, binary};
+pub use rpc::{Client, Kept, with_deadline};
 pub use samples::{SAMPLES_MIN, Samples, micros, ratio};
 pub use side::{Call, Side, total};
 pub use table::{Row, head};

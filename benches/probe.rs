@@ -5,7 +5,7 @@ use std::io;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use belay_benches::{Agent, BenchDir, Echo, exit_code};
+use belay_benches::{BenchDir, Echo, Program, exit_code};
 use criterion::Criterion;
 
 /// Samples per bench; with more, criterion takes seconds.
@@ -19,7 +19,7 @@ fn main() -> ExitCode {
 
 fn run() -> io::Result<()> {
     let bench_dir = BenchDir::make()?;
-    let agent = Agent::start(&bench_dir, "probe")?;
+    let agent = Program::agent(&bench_dir, "probe")?;
     let kept = agent.client.keep()?;
     let echo = Echo::start(&bench_dir)?;
     let mut criterion = Criterion::default()

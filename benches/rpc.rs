@@ -2,6 +2,7 @@
 //! one. The time of a call runs from the dial, or the request, to the response.
 
 use std::io;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -9,6 +10,7 @@ use belay_proto::csi::v1 as csi;
 use belay_proto::dial::dial;
 use csi::identity_client::IdentityClient;
 use tokio::runtime::Runtime;
+use tokio::task::JoinSet;
 use tonic::transport::Channel;
 use tonic::{Code, Request, Response, Status};
 
@@ -99,6 +101,65 @@ impl Client {
 }
 
 impl Kept<'_> {
+    /// One call on this connection, and its time.
+    ///
+    /// # Errors
+    /// If the connection broke, or the call fails.
+    pub fn call<R, T>(
+        &self,
+        request: R,
+        call: impl AsyncFnOnce(Channel, Request<R>) -> Result<Response<T>, Status>,
+    ) -> io::Result<(Duration, T)> {
+        let (channel, request) = (self.channel.clone(), with_deadline(request));
+        let start = Instant::now();
+        let answer = self.client.runtime.block_on(call(channel, request));
+        let took = start.elapsed();
+        let answer = answer.map_err(|status| refused(&status))?;
+        Ok((took, answer.into_inner()))
+    }
+
+    /// Calls on this connection, so many at once. `call` makes the call of each number.
+    ///
+    /// # Errors
+    /// The first that fails.
+    pub fn at_once<F>(
+        &self,
+        width: usize,
+        numbers: Range<usize>,
+        call: impl Fn(Channel, usize) -> F,
+    ) -> io::Result<Vec<Duration>>
+    where
+        F: Future<Output = Result<(), Status>> + Send + 'static,
+    {
+        self.client.runtime.block_on(async {
+            let mut numbers = numbers;
+            let (mut running, mut times) = (JoinSet::new(), Vec::new());
+            loop {
+                while running.len() < width
+                    && let Some(number) = numbers.next()
+                {
+                    let call = call(self.channel.clone(), number);
+                    running.spawn(async move {
+                        let start = Instant::now();
+                        call.await.map(|()| start.elapsed())
+                    });
+                }
+                let Some(ended) = running.join_next().await else {
+                    return Ok(times);
+                };
+                let took = ended.map_err(io::Error::other)?;
+                times.push(took.map_err(|status| refused(&status))?);
+            }
+        })
+    }
+
+    /// Lets time pass.
+    pub fn rest(&self, time: Duration) {
+        self.client
+            .runtime
+            .block_on(async { tokio::time::sleep(time).await });
+    }
+
     /// `Probe` on this connection.
     ///
     /// # Errors
@@ -117,7 +178,7 @@ impl Kept<'_> {
 }
 
 /// A request as the kubelet sends it.
-pub(crate) fn with_deadline<M>(message: M) -> Request<M> {
+pub fn with_deadline<M>(message: M) -> Request<M> {
     let mut request = Request::new(message);
     request.set_timeout(DEADLINE);
     request

@@ -8,7 +8,7 @@ use std::io;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use belay_benches::{Agent, Bare, BenchDir, Call, Echo, Ours, Side, Volume, exit_code, total};
+use belay_benches::{Bare, BenchDir, Call, Echo, Ours, Program, Side, Volume, exit_code, total};
 use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, Criterion, SamplingMode};
 
@@ -24,7 +24,7 @@ fn main() -> ExitCode {
 
 fn run() -> io::Result<()> {
     let bench_dir = BenchDir::make()?;
-    let agent = Agent::start(&bench_dir, "stage_publish")?;
+    let agent = Program::agent(&bench_dir, "stage_publish")?;
     let echo = Echo::start(&bench_dir)?;
     let mut criterion = Criterion::default()
         .sample_size(SAMPLES)

@@ -5,9 +5,9 @@ use std::fs::File;
 use std::io;
 use std::path::PathBuf;
 
-use crate::agent::Agent;
 use crate::bench_dir::BenchDir;
 use crate::ours::Ours;
+use crate::program::Program;
 use crate::side::{Call, Side};
 
 /// The size of every volume: sparse, so that it takes only the space that its filesystem writes.
@@ -35,7 +35,7 @@ impl Volume {
     /// If the agent fails.
     pub fn formatted(
         bench_dir: &BenchDir,
-        agent: &Agent<'_>,
+        agent: &Program<'_>,
         id: &str,
         fs_type: &'static str,
     ) -> io::Result<Self> {

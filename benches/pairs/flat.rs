@@ -7,7 +7,7 @@
 use std::fmt;
 use std::io;
 
-use belay_benches::{Agent, BenchDir, Call, Ours, Samples, Volume, micros, ratio};
+use belay_benches::{BenchDir, Call, Ours, Program, Samples, Volume, micros, ratio};
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
 use serde_json::{Value, json};
 
@@ -34,7 +34,7 @@ pub(crate) fn measure(bench_dir: &BenchDir, mounts: usize) -> io::Result<Flat> {
         .into();
     rows.push(("start", Samples::default(), Samples::default()));
     let volume = {
-        let agent = Agent::start(bench_dir, &format!("flat-{mounts}"))?;
+        let agent = Program::agent(bench_dir, &format!("flat-{mounts}"))?;
         Volume::formatted(bench_dir, &agent, &format!("flat-{mounts}"), "ext4")?
     };
     for n in 0..2 * BLOCKS {
@@ -52,11 +52,11 @@ pub(crate) fn measure(bench_dir: &BenchDir, mounts: usize) -> io::Result<Flat> {
             }
         };
         for start in 0..STARTS_A_BLOCK {
-            let agent = Agent::start(bench_dir, &format!("flat-{mounts}-{n}-{start}"))?;
+            let agent = Program::agent(bench_dir, &format!("flat-{mounts}-{n}-{start}"))?;
             note(Call::ALL.len(), agent.first_answer);
         }
         // A new agent each time: it reads all mounts when it starts, and never again.
-        let agent = Agent::start(bench_dir, &format!("flat-{mounts}-{n}"))?;
+        let agent = Program::agent(bench_dir, &format!("flat-{mounts}-{n}"))?;
         let mut ours = Ours::new(&agent.client, volume.clone());
         live(&mut ours, |_, _| {})?;
         for _ in 0..LIVES_A_BLOCK {

@@ -6,8 +6,8 @@ use std::io;
 use std::time::Duration;
 
 use belay_benches::{
-    Agent, Bare, BenchDir, Call, Echo, Ours, Plot, Row, Samples, Side, VOLUME_BYTES, Volume, head,
-    micros,
+    Bare, BenchDir, Call, Echo, Ours, Plot, Program, Row, Samples, Side, VOLUME_BYTES, Volume,
+    head, micros,
 };
 use serde_json::{Value, json};
 
@@ -34,7 +34,7 @@ pub(crate) struct Comparison {
 /// If a call fails.
 pub(crate) fn compare(
     bench_dir: &BenchDir,
-    agent: &Agent<'_>,
+    agent: &Program<'_>,
     lives: usize,
     weight: &mut Weight,
 ) -> io::Result<Comparison> {
@@ -106,7 +106,7 @@ pub(crate) fn at(call: Call) -> usize {
 /// Only probes, in a row: the best case.
 fn probes(
     bench_dir: &BenchDir,
-    agent: &Agent<'_>,
+    agent: &Program<'_>,
     echo: &Echo,
     times: usize,
 ) -> io::Result<Vec<Row>> {

@@ -10,19 +10,17 @@
 
 mod flat;
 mod lives;
-mod machine;
 mod weight;
 
 use std::ffi::OsString;
 use std::io;
 use std::process::ExitCode;
 
-use belay_benches::{Agent, BenchDir, SAMPLES_MIN, exit_code};
+use belay_benches::{BenchDir, Machine, Program, SAMPLES_MIN, exit_code, load};
 use serde_json::json;
 
 use crate::flat::Flat;
 use crate::lives::Comparison;
-use crate::machine::Machine;
 use crate::weight::Weight;
 
 /// The settings of a run, from the environment.
@@ -90,7 +88,7 @@ fn run(plan: &Plan) -> io::Result<Report> {
     let bench_dir = BenchDir::make()?;
     let mut machine = Machine::look()?;
     let mut weight = weight::weigh(&bench_dir)?;
-    let agent = Agent::start(&bench_dir, "pairs")?;
+    let agent = Program::agent(&bench_dir, "pairs")?;
     let comparison = lives::compare(&bench_dir, &agent, plan.lives, &mut weight)?;
     drop(agent);
     let flat = plan
@@ -98,7 +96,7 @@ fn run(plan: &Plan) -> io::Result<Report> {
         .iter()
         .map(|n| flat::measure(&bench_dir, *n))
         .collect::<io::Result<_>>()?;
-    machine.load_after = machine::load()?;
+    machine.load_after = load()?;
     Ok(Report {
         machine,
         weight,

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 
-use belay_benches::{Agent, BenchDir, Memory, Samples, binary, micros};
+use belay_benches::{BenchDir, Memory, Program, Samples, binary, micros};
 use serde_json::{Value, json};
 
 /// Maximum `VmRSS` of an agent without volumes so far. The threads that wait for disks, and their
@@ -29,9 +29,9 @@ pub(crate) fn weigh(bench_dir: &BenchDir) -> io::Result<Weight> {
     let mut first_answer = Samples::default();
     for n in 0..STARTS {
         let _turn = bench_dir.turn();
-        first_answer.push(Agent::start(bench_dir, &format!("start-{n}"))?.first_answer);
+        first_answer.push(Program::agent(bench_dir, &format!("start-{n}"))?.first_answer);
     }
-    let agent = Agent::start(bench_dir, "weight")?;
+    let agent = Program::agent(bench_dir, "weight")?;
     let after_start = agent.memory()?;
     for _ in 0..PROBES {
         let _turn = bench_dir.turn();
@@ -39,7 +39,7 @@ pub(crate) fn weigh(bench_dir: &BenchDir) -> io::Result<Weight> {
     }
     let after_probes = agent.memory()?;
     Ok(Weight {
-        binary_bytes: std::fs::metadata(binary()?)?.len(),
+        binary_bytes: std::fs::metadata(binary("belay-node")?)?.len(),
         first_answer,
         peak_before_volumes_kib: after_probes.peak_kib,
         memory: vec![

@@ -1,4 +1,4 @@
-//! The release binary, started as on a node, and its memory.
+//! A release program, started as on a node, and its memory.
 
 use std::fs::{self, File};
 use std::io;
@@ -14,8 +14,8 @@ use crate::rpc::Client;
 /// How long a start may take before it counts as failed.
 const START_MAX: Duration = Duration::from_secs(10);
 
-/// A running belay-node.
-pub struct Agent<'a> {
+/// A running program.
+pub struct Program<'a> {
     bench_dir: &'a BenchDir,
     process: u32,
     /// Connected to its socket.
@@ -35,11 +35,11 @@ pub struct Memory {
     pub peak_kib: u64,
 }
 
-/// Path of the binary: in `BELAY_BIN_DIR`, else where `make build` writes it.
+/// Path of the program: in `BELAY_BIN_DIR`, else where `make build` writes it.
 ///
 /// # Errors
 /// If it was not built.
-pub fn binary() -> io::Result<PathBuf> {
+pub fn binary(name: &str) -> io::Result<PathBuf> {
     let dir = match std::env::var_os("BELAY_BIN_DIR") {
         Some(dir) => PathBuf::from(dir),
         None => match std::env::var_os("CARGO_TARGET_DIR") {
@@ -47,7 +47,7 @@ pub fn binary() -> io::Result<PathBuf> {
             None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/bin"),
         },
     };
-    let path = dir.join("belay-node");
+    let path = dir.join(name);
     if path.is_file() {
         return Ok(path);
     }
@@ -57,20 +57,36 @@ pub fn binary() -> io::Result<PathBuf> {
     )))
 }
 
-impl<'a> Agent<'a> {
-    /// Starts an agent on a socket called `name`, and waits for its first answer.
+impl<'a> Program<'a> {
+    /// Starts a belay-node on a socket called `name`, and waits for its first answer.
     ///
     /// # Errors
     /// If it does not start; the message contains the end of its log.
-    pub fn start(bench_dir: &'a BenchDir, name: &str) -> io::Result<Self> {
+    pub fn agent(bench_dir: &'a BenchDir, name: &str) -> io::Result<Self> {
+        let mut command = Command::new(binary("belay-node")?);
+        let volumes = bench_dir.directory("volumes")?;
+        command.arg("--loop-dir").arg(volumes);
+        Self::start(bench_dir, name, command)
+    }
+
+    /// The same, a belay-controller with an empty state directory, which overcommits its disk.
+    ///
+    /// # Errors
+    /// As [`Program::agent`].
+    pub fn controller(bench_dir: &'a BenchDir, name: &str) -> io::Result<Self> {
+        let mut command = Command::new(binary("belay-controller")?);
+        let state = bench_dir.directory(&format!("{name}.state"))?;
+        command.arg("--state-dir").arg(state);
+        command.args(["--overcommit", "1000000"]);
+        Self::start(bench_dir, name, command)
+    }
+
+    fn start(bench_dir: &'a BenchDir, name: &str, mut command: Command) -> io::Result<Self> {
         let socket = bench_dir.path(&format!("{name}.sock"));
         let log = bench_dir.path(&format!("{name}.log"));
-        let mut command = Command::new(binary()?);
         command
             .arg("--endpoint")
             .arg(&socket)
-            .arg("--loop-dir")
-            .arg(bench_dir.directory("volumes")?)
             .args(["--node-id", "bench"])
             .stdin(Stdio::null())
             .stderr(File::create(&log)?);
@@ -103,7 +119,7 @@ impl<'a> Agent<'a> {
     }
 }
 
-impl Drop for Agent<'_> {
+impl Drop for Program<'_> {
     fn drop(&mut self) {
         if let Err(error) = self.bench_dir.end(self.process) {
             eprintln!("belay-benches: process {}: {error}", self.process);
@@ -120,8 +136,7 @@ fn await_answer(client: &Client, start: Instant, log: &Path) -> io::Result<Durat
             Err(error) if start.elapsed() > START_MAX => {
                 let said = fs::read_to_string(log).unwrap_or_default();
                 let last: Vec<_> = said.lines().rev().take(3).collect();
-                let why =
-                    format!("belay-node does not answer ({error}); its last log lines: {last:?}");
+                let why = format!("it does not answer ({error}); its last log lines: {last:?}");
                 return Err(io::Error::other(why));
             }
             Err(_) => std::thread::yield_now(),

@@ -9,17 +9,20 @@ use serde_json::{Value, json};
 
 /// The machine and its load.
 #[derive(Clone, Debug)]
-pub(crate) struct Machine {
+pub struct Machine {
     kernel: String,
     cores: usize,
     load_before: String,
-    pub(crate) load_after: String,
+    /// The load average when the measurement ended; empty before.
+    pub load_after: String,
 }
 
 impl Machine {
+    /// The machine now.
+    ///
     /// # Errors
     /// Without /proc.
-    pub(crate) fn look() -> io::Result<Self> {
+    pub fn look() -> io::Result<Self> {
         Ok(Self {
             kernel: fs::read_to_string("/proc/sys/kernel/osrelease")?
                 .trim()
@@ -30,7 +33,9 @@ impl Machine {
         })
     }
 
-    pub(crate) fn to_json(&self) -> Value {
+    /// As JSON.
+    #[must_use]
+    pub fn to_json(&self) -> Value {
         json!({
             "kernel": self.kernel,
             "cores": self.cores,
@@ -59,7 +64,7 @@ impl fmt::Display for Machine {
 ///
 /// # Errors
 /// Without /proc.
-pub(crate) fn load() -> io::Result<String> {
+pub fn load() -> io::Result<String> {
     let averages = fs::read_to_string("/proc/loadavg")?;
     Ok(averages.split(' ').next().unwrap_or_default().to_owned())
 }

@@ -1,0 +1,58 @@
+//! belay-controller with backend `local`: each call with few volumes and with many, sample by
+//! sample, in turns; then many calls at once; and its memory.
+//!
+//! `BELAY_BENCH_VOLUMES` is the number of volumes (10,000), `BELAY_BENCH_OUTPUT=json` prints JSON.
+
+#![expect(clippy::print_stdout, reason = "the program prints its figures")]
+
+mod calls;
+mod flat;
+mod wide;
+
+use std::io;
+use std::process::ExitCode;
+
+use belay_benches::{BenchDir, Machine, exit_code, load};
+use serde_json::json;
+
+/// Fewer say nothing of many.
+const VOLUMES_MIN: usize = 1_000;
+
+fn main() -> ExitCode {
+    // cargo passes `--bench` for benches only: a test run must not measure.
+    if !std::env::args().any(|argument| argument == "--bench") {
+        return ExitCode::SUCCESS;
+    }
+    exit_code(run())
+}
+
+fn run() -> io::Result<()> {
+    let volumes = volumes()?;
+    let bench_dir = BenchDir::make()?;
+    let mut machine = Machine::look()?;
+    let flat = flat::measure(&bench_dir, volumes)?;
+    let wide = wide::measure(&bench_dir)?;
+    machine.load_after = load()?;
+    if std::env::var_os("BELAY_BENCH_OUTPUT").is_some_and(|value| value == "json") {
+        let all = json!({
+            "machine": machine.to_json(),
+            "flat": flat.to_json(),
+            "wide": wide.to_json(),
+        });
+        println!("{all:#}");
+    } else {
+        println!("\n{machine}\n\n{flat}\n{wide}");
+    }
+    Ok(())
+}
+
+fn volumes() -> io::Result<usize> {
+    let Ok(text) = std::env::var("BELAY_BENCH_VOLUMES") else {
+        return Ok(10_000);
+    };
+    let number = text.parse().ok().filter(|n| *n >= VOLUMES_MIN);
+    number.ok_or_else(|| {
+        let why = format!("BELAY_BENCH_VOLUMES: {text:?} is not a number from {VOLUMES_MIN}");
+        io::Error::other(why)
+    })
+}
