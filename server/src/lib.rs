@@ -17,6 +17,7 @@ pub mod request;
 pub mod serve;
 pub mod services;
 pub mod signal;
+pub mod size;
 mod status;
 pub mod transport;
 pub mod work;

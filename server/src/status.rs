@@ -7,9 +7,10 @@ use crate::call::Refusals;
 use crate::facts::{AllFacts, Known};
 use crate::kubelet::Registered;
 use crate::readiness::State;
+use crate::size::Rounded;
 use crate::work;
 use std::fmt::{self, Write as _};
-use text::{Age, Bytes, Plain};
+use text::{Age, Plain};
 
 /// Follows the reader's colours, and needs nothing from another host.
 const STYLE: &str = "\
@@ -168,7 +169,7 @@ fn storage(page: &mut String, known: &Known) -> fmt::Result {
     match known.storage {
         None => page.push_str("<td>-"),
         Some(space) => {
-            let (free, size) = (Bytes(space.free_bytes), Bytes(space.size_bytes));
+            let (free, size) = (Rounded(space.free_bytes), Rounded(space.size_bytes));
             write!(page, "<td class=\"n\">{free} of {size} free")?;
         }
     }
@@ -239,7 +240,7 @@ mod tests {
         unhealthy(&mut cells, &known).unwrap();
         storage(&mut cells, &known).unwrap();
         let expected = "<td class=\"bad\">2 BackingFileGone, 1 Other\
-                        <td class=\"n\">1.5 GiB of 100.0 GiB free";
+                        <td class=\"n\">1.5 GiB of 100 GiB free";
         assert_eq!(cells, expected);
     }
 }

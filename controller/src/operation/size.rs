@@ -4,6 +4,7 @@ use super::support;
 use crate::backend::{Sizes, Usage};
 use belay_server::call::Failure;
 use belay_server::request::CapacityRange;
+use belay_server::size::Exact;
 
 /// Size of a volume if the request has none.
 const DEFAULT_BYTES: u64 = 1 << 30;
@@ -51,8 +52,9 @@ pub(super) fn of_copy(
         return Ok(bytes);
     }
     Err(Failure::range(format!(
-        "capacity_range.required_bytes: {required}, but the source has {taken_over} bytes; \
-         request at least that"
+        "capacity_range.required_bytes: {}, but the source has {}; request at least that",
+        Exact(required),
+        Exact(taken_over)
     )))
 }
 
@@ -64,8 +66,10 @@ pub(super) fn of_grown(bytes: u64, range: CapacityRange, sizes: Sizes) -> Result
     let (required, limit) = bounds(Some(range));
     if bytes > limit {
         return Err(Failure::range(format!(
-            "capacity_range.limit_bytes: {limit}, but the volume has {bytes} bytes already, and \
-             volumes do not shrink"
+            "capacity_range.limit_bytes: {}, but the volume has {} already, and volumes do not \
+             shrink",
+            Exact(limit),
+            Exact(bytes)
         )));
     }
     if bytes >= required {
@@ -79,10 +83,19 @@ pub(super) fn outside(bytes: u64, range: Option<CapacityRange>) -> Option<String
     let (required, limit) = bounds(range);
     if bytes < required {
         return Some(format!(
-            "it has {bytes} bytes, fewer than the requested {required}"
+            "it has {}, less than the requested {}",
+            Exact(bytes),
+            Exact(required)
         ));
     }
-    (bytes > limit).then(|| format!("it has {bytes} bytes, more than the limit of {limit}"))
+    let text = || {
+        format!(
+            "it has {}, more than the limit of {}",
+            Exact(bytes),
+            Exact(limit)
+        )
+    };
+    (bytes > limit).then(text)
 }
 
 fn bounds(range: Option<CapacityRange>) -> (u64, u64) {
@@ -106,8 +119,9 @@ fn bounds(range: Option<CapacityRange>) -> (u64, u64) {
 fn rounded(wish: u64, limit: u64, sizes: Sizes) -> Result<u64, Failure> {
     let largest = |rounded: u64| {
         Failure::range(format!(
-            "capacity_range.required_bytes: {rounded} bytes needed; the largest volume has {}",
-            sizes.max
+            "capacity_range.required_bytes: {} needed; the largest volume has {}",
+            Exact(rounded),
+            Exact(sizes.max)
         ))
     };
     let bytes = wish
@@ -115,9 +129,11 @@ fn rounded(wish: u64, limit: u64, sizes: Sizes) -> Result<u64, Failure> {
         .ok_or_else(|| largest(wish))?;
     if bytes > limit {
         return Err(Failure::range(format!(
-            "capacity_range.limit_bytes: {limit}, but the smallest possible volume has {bytes} \
-             bytes (sizes are multiples of {})",
-            sizes.step
+            "capacity_range.limit_bytes: {}, but the smallest possible volume has {} (sizes are \
+             multiples of {})",
+            Exact(limit),
+            Exact(bytes),
+            Exact(sizes.step)
         )));
     }
     if bytes > sizes.max {
@@ -181,29 +197,29 @@ mod tests {
             (
                 range(MIB + 1, 2 * MIB - 1),
                 Usage::Block,
-                ["2097151", "2097152"],
+                ["2097151 bytes", "2 MiB"],
             ),
-            (range(1, 1), Usage::Block, ["1,", "1048576"]),
-            (range(0, MIB - 1), Usage::Block, ["1048575", "1048576"]),
+            (range(1, 1), Usage::Block, ["1 bytes", "1 MiB"]),
+            (range(0, MIB - 1), Usage::Block, ["1048575 bytes", "1 MiB"]),
             (
                 range(MIB, 100 * MIB),
                 filesystem(""),
-                ["104857600", "134217728"],
+                ["100 MiB", "128 MiB"],
             ),
             (
                 range(MIB, 299 * MIB),
                 filesystem("xfs"),
-                ["313524224", "314572800"],
+                ["299 MiB", "300 MiB"],
             ),
             (
                 range((1 << 44) + 1, 0),
                 Usage::Block,
-                ["17592187092992", "17592186044416"],
+                ["16777217 MiB", "16 TiB"],
             ),
             (
                 range(u64::MAX, 0),
                 Usage::Block,
-                ["18446744073709551615", "17592186044416"],
+                ["18446744073709551615 bytes", "16 TiB"],
             ),
         ] {
             let failure = of_new(asked, &usage, SIZES).unwrap_err();

@@ -76,13 +76,13 @@ async fn a_name_that_comes_again_with_anything_else_is_told_all_differences() {
             with(&first, |request| {
                 request.capacity_range = range(201 * MIB, 0)
             }),
-            ["209715200", "210763776"],
+            ["200 MiB", "201 MiB"],
         ),
         (
             with(&first, |request| {
                 request.capacity_range = range(MIB, 199 * MIB)
             }),
-            ["209715200", "208666624"],
+            ["200 MiB", "199 MiB"],
         ),
         (
             with(&first, |request| {
@@ -90,7 +90,7 @@ async fn a_name_that_comes_again_with_anything_else_is_told_all_differences() {
             }),
             ["ext4", "raw block"],
         ),
-        (larger_xfs, ["419430400", "xfs"]),
+        (larger_xfs, ["400 MiB", "xfs"]),
         (
             elsewhere.clone(),
             ["pvc-1", "outside the requested topology"],
@@ -142,8 +142,8 @@ async fn what_no_volume_can_be_is_refused_by_the_name_of_the_field() {
         assert_refused(&refused, Code::InvalidArgument, &[name]);
     }
     for (asked, names) in [
-        (range(MIB + 1, 2 * MIB - 1), ["2097151", "2097152"]),
-        (range(i64::MAX, 0), ["9223372036854775808", "the largest"]),
+        (range(MIB + 1, 2 * MIB - 1), ["2097151 bytes", "2 MiB"]),
+        (range(i64::MAX, 0), ["8 EiB", "the largest"]),
     ] {
         let request = with(&fine, |request| request.capacity_range = asked);
         let refused = client.create_volume(request).await.unwrap_err();

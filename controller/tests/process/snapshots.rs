@@ -179,9 +179,9 @@ async fn a_copy_tells_its_source_and_is_as_large_or_larger() {
         (
             restore("small", 4 * MIB, &snapshot),
             Code::OutOfRange,
-            "5242880",
+            "5 MiB",
         ),
-        (smaller, Code::OutOfRange, "5242880"),
+        (smaller, Code::OutOfRange, "5 MiB"),
         (restore("lost", 5 * MIB, "snap-0"), Code::NotFound, "snap-0"),
         (clone("lost", 5 * MIB, "vol-0"), Code::NotFound, "vol-0"),
         (

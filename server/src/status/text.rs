@@ -49,26 +49,6 @@ impl fmt::Display for Age {
     }
 }
 
-/// A size in its largest binary unit.
-pub(super) struct Bytes(pub(super) u64);
-
-impl fmt::Display for Bytes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut value = self.0 as f64;
-        let mut unit = "B";
-        for larger in ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"] {
-            if value < 1024.0 {
-                break;
-            }
-            (value, unit) = (value / 1024.0, larger);
-        }
-        match unit {
-            "B" => write!(f, "{value} B"),
-            unit => write!(f, "{value:.1} {unit}"),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -98,15 +78,6 @@ mod tests {
             (172_800, "2 d"),
         ] {
             assert_eq!(Age(Duration::from_secs(seconds)).to_string(), shown);
-        }
-        for (bytes, shown) in [
-            (0, "0 B"),
-            (1023, "1023 B"),
-            (1024, "1.0 KiB"),
-            (3 << 29, "1.5 GiB"),
-            (u64::MAX, "16.0 EiB"),
-        ] {
-            assert_eq!(Bytes(bytes).to_string(), shown);
         }
     }
 }

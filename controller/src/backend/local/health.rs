@@ -12,6 +12,7 @@ use belay_contract::reason::volume;
 use belay_server::call::{Failure, Kind};
 use belay_server::health::Complaints;
 use belay_server::request::VolumeId;
+use belay_server::size::Rounded;
 use rustix::fs::{AtFlags, FileType, StatVfsMountFlags};
 use rustix::io::Errno;
 use std::path::Path;
@@ -262,10 +263,11 @@ fn judge_storage(
             complaints.add(
                 volume::STORAGE_NEARLY_FULL,
                 format!(
-                    "{path}: {unwritten} bytes of it are not allocated yet, and {} are left for \
-                     all volumes together: writes fail with EIO when none is left; delete volumes \
-                     or snapshots, or enlarge the filesystem",
-                    storage.free
+                    "{path}: {} of it are not allocated yet, and {} are left for all volumes \
+                     together: writes fail with EIO when none is left; delete volumes or \
+                     snapshots, or enlarge the filesystem",
+                    Rounded(unwritten),
+                    Rounded(storage.free)
                 ),
             );
         }

@@ -15,6 +15,7 @@ use crate::backend::{Mark, Page, Phase, Sizes, Volume};
 use belay_contract::topology::Topology;
 use belay_server::call::{Failure, Kind};
 use belay_server::request::{Name, NodeId, Segments, VolumeId};
+use belay_server::size::Rounded;
 use rustix::fs::{FlockOperation, SeekFrom};
 use rustix::io::Errno;
 use std::fs::{File, OpenOptions};
@@ -261,8 +262,11 @@ pub(super) fn fits(changes: &Changes<'_>, ceiling: u64, more: u64) -> Result<(),
         return Ok(());
     }
     Err(Failure::quota(format!(
-        "{more} more bytes requested, {left} of {ceiling} left; delete volumes or snapshots, \
-         enlarge the filesystem of the state directory, or raise --overcommit"
+        "{} more requested, {} of {} left; delete volumes or snapshots, enlarge the filesystem of \
+         the state directory, or raise --overcommit",
+        Rounded(more),
+        Rounded(left),
+        Rounded(ceiling)
     )))
 }
 

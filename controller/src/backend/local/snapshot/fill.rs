@@ -9,6 +9,7 @@ use crate::backend::local::record::Record;
 use crate::backend::local::store::{Store, ready, whole_bytes};
 use belay_server::call::Failure;
 use belay_server::request::ContentSource;
+use belay_server::size::Exact;
 use std::sync::Arc;
 
 impl Store {
@@ -33,7 +34,8 @@ impl Store {
         let taken_over = file.bytes()?;
         if taken_over > bytes {
             return Err(Failure::precondition(format!(
-                "the source has grown to {taken_over} bytes meanwhile; request at least that"
+                "the source has grown to {} meanwhile; request at least that",
+                Exact(taken_over)
             )));
         }
         Ok(populated)

@@ -1,0 +1,78 @@
+//! Sizes in messages and pages for people, in binary units.
+
+use std::fmt;
+
+/// From the smallest, each 1024 times the one before it.
+const UNITS: [&str; 7] = ["bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+
+/// A size in bytes, shown in its largest unit, rounded down to a tenth: `7.6 GiB`.
+#[derive(Clone, Copy, Debug)]
+pub struct Rounded(pub u64);
+
+/// A size in bytes, shown in the largest unit of which it is a multiple: `1536 MiB`. For sizes that
+/// a caller compares or repeats.
+#[derive(Clone, Copy, Debug)]
+pub struct Exact(pub u64);
+
+impl fmt::Display for Rounded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (shift, unit) = largest(|bytes| self.0 >= bytes);
+        let whole = self.0 >> shift;
+        match self.0 == whole << shift {
+            true => write!(f, "{whole} {unit}"),
+            false => {
+                let tenths = (u128::from(self.0) * 10) >> shift;
+                write!(f, "{whole}.{} {unit}", tenths % 10)
+            }
+        }
+    }
+}
+
+impl fmt::Display for Exact {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (shift, unit) = largest(|bytes| self.0 > 0 && self.0.is_multiple_of(bytes));
+        write!(f, "{} {unit}", self.0 >> shift)
+    }
+}
+
+/// The last unit that suits, as a power of two and a name; bytes if none does.
+fn largest(suits: impl Fn(u64) -> bool) -> (u32, &'static str) {
+    let units = (0..).step_by(10).zip(UNITS);
+    let suitable = units.filter(|(shift, _)| suits(1 << shift));
+    suitable.last().unwrap_or((0, UNITS[0]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_size_is_shown_in_its_largest_unit_and_never_as_more_than_it_is() {
+        for (bytes, shown) in [
+            (0, "0 bytes"),
+            (1023, "1023 bytes"),
+            (1024, "1 KiB"),
+            (3 << 29, "1.5 GiB"),
+            ((2 << 30) - 1, "1.9 GiB"),
+            ((2 << 30) + 1, "2.0 GiB"),
+            (10 << 30, "10 GiB"),
+            (u64::MAX, "15.9 EiB"),
+        ] {
+            assert_eq!(Rounded(bytes).to_string(), shown);
+        }
+    }
+
+    #[test]
+    fn an_exact_size_is_a_whole_number_of_a_unit() {
+        for (bytes, shown) in [
+            (0, "0 bytes"),
+            (1, "1 bytes"),
+            (1025, "1025 bytes"),
+            (3 << 29, "1536 MiB"),
+            (1 << 30, "1 GiB"),
+            (u64::MAX, "18446744073709551615 bytes"),
+        ] {
+            assert_eq!(Exact(bytes).to_string(), shown);
+        }
+    }
+}
