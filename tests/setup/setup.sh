@@ -33,6 +33,7 @@ if wanted_by test; then
     "$here/go.sh"
     "$here/csi_sanity.sh"
     "$here/grpcurl.sh"
+    "$here/csc.sh"
     "$here/helm.sh"
     "$here/prometheus.sh"
 fi
