@@ -207,6 +207,80 @@ mod tests {
         }
     }
 
+    /// Of csc 1.2.2.
+    #[test]
+    fn every_verb_of_csc_is_a_verb_here() {
+        let command = Cli::command();
+        for (groups, verbs) in [
+            (
+                "controller c",
+                "create-snapshot s snap create-volume n c new create delete-snapshot ds delsnap \
+                 delete-volume d rm del delete expand-volume exp expand get-capabilities \
+                 capabilities get-capacity capacity list-snapshots sl snap-list snapshots \
+                 list-volumes ls list volumes publish attach unpublish detach \
+                 validate-volume-capabilities validate",
+            ),
+            (
+                "identity i ident",
+                "plugin-capabilities caps plugin-info info probe",
+            ),
+            (
+                "node n",
+                "expand-volume exp expand get-capabilities capabilities get-info info publish mnt \
+                 mount stage stats unpublish umount unmount unstage",
+            ),
+        ] {
+            for group in groups.split(' ') {
+                let found = command.find_subcommand(group);
+                for verb in verbs.split(' ') {
+                    let found = found.and_then(|group| group.find_subcommand(verb));
+                    assert!(found.is_some(), "{group} {verb}");
+                }
+            }
+        }
+    }
+
+    /// The verbs below `command` that no line of the tests begins with, by any of their names.
+    fn untested(command: &clap::Command, groups: &[String], tests: &str) -> Vec<String> {
+        let names: Vec<_> = std::iter::once(command.get_name())
+            .chain(command.get_all_aliases())
+            .collect();
+        let lines = groups.iter().flat_map(|group| {
+            let names = names.iter();
+            names.map(move |name| format!("{group}{name}"))
+        });
+        let lines: Vec<_> = lines.collect();
+        if command.has_subcommands() {
+            let groups: Vec<_> = lines.iter().map(|line| format!("{line} ")).collect();
+            let verbs = command.get_subcommands();
+            return verbs
+                .flat_map(|verb| untested(verb, &groups, tests))
+                .collect();
+        }
+        let begins = |line: &String| {
+            let mut after = tests.split(line.as_str()).skip(1);
+            after.any(|after| after.starts_with([' ', '"']))
+        };
+        match lines.iter().any(begins) {
+            true => Vec::new(),
+            false => lines[..1].to_vec(),
+        }
+    }
+
+    #[test]
+    fn every_verb_is_called_on_the_sockets_of_both_programs() {
+        let tests = [
+            include_str!("../tests/verbs.rs"),
+            include_str!("../tests/tools.rs"),
+        ];
+        let command = Cli::command();
+        let verbs = command.get_subcommands();
+        // The verbs of `volume` and `snapshot` again, under other names.
+        let verbs = verbs.filter(|verb| verb.get_name() != "controller");
+        let missing = verbs.flat_map(|verb| untested(verb, &["\"".to_owned()], &tests.concat()));
+        assert_eq!(missing.collect::<Vec<_>>(), [""; 0]);
+    }
+
     #[test]
     fn a_typing_error_gets_a_suggestion() {
         for (line, meant) in [

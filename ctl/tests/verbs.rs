@@ -105,7 +105,7 @@ fn every_verb_that_changes_a_volume_and_its_health() {
     assert!(sick.contains("BackingFileMissing"), "{sick}");
     assert!(
         scene
-            .controller("volume health-list")
+            .controller("volume health-list --page-size 1")
             .says_no()
             .contains(&id)
     );

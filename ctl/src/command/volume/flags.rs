@@ -103,10 +103,10 @@ pub(crate) struct Validate {
 /// Which part of a list.
 #[derive(Args)]
 pub(crate) struct Pages {
-    /// Show one page of at most so many entries (0: as many as the driver likes)
-    #[arg(long, value_name = "COUNT")]
+    /// Show only one page, with at most so many entries (0: the driver's default)
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(i32).range(0..))]
     pub(crate) max_entries: Option<i32>,
-    /// Show one page, the one of this token
+    /// Show only the page that starts at this token
     #[arg(long, value_name = "TOKEN")]
     pub(crate) starting_token: Option<String>,
 }
@@ -154,9 +154,10 @@ pub(crate) struct Modify {
 
 #[derive(Args)]
 pub(crate) struct HealthList {
-    /// Maximum number of entries per page (0: the driver's default). Reads all pages
-    #[arg(long, default_value_t = 0)]
-    pub(super) max_entries: i32,
+    /// Number of entries that one call requests (0: the driver's default); all pages are read
+    #[arg(long, value_name = "COUNT", default_value_t = 0,
+          value_parser = clap::value_parser!(i32).range(0..))]
+    pub(super) page_size: i32,
     #[command(flatten)]
     pub(super) secrets: Secrets,
 }

@@ -22,7 +22,7 @@ impl Call<'_> {
         let secrets = flags.secrets.load()?;
         let entries = pages::all(async |starting_token| {
             let request = ControllerListVolumeHealthRequest {
-                max_entries: flags.max_entries,
+                max_entries: flags.page_size,
                 starting_token,
                 secrets: secrets.clone(),
             };
