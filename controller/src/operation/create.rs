@@ -107,7 +107,7 @@ impl Wanted {
                 }
                 if !from.ready {
                     return Err(Failure::precondition(format!(
-                        "snapshot {id}: is not ready yet; repeat the call when it is ready_to_use"
+                        "snapshot {id}: not ready yet; repeat the call when it is ready_to_use"
                     )));
                 }
                 let order = self.at_least(from.bytes)?;
@@ -159,7 +159,7 @@ impl Wanted {
             return Ok(());
         }
         Err(Failure::incompatible(format!(
-            "name {:?} belongs to volume {}: {}",
+            "name {:?}: belongs to volume {}: {}",
             self.order.name.as_str(),
             volume.id,
             differences.join("; ")

@@ -12,8 +12,8 @@ pub(super) fn ready(volume: Volume) -> Result<Volume, Failure> {
     let Volume { id, phase, .. } = &volume;
     Err(match phase {
         Phase::Ready => return Ok(volume),
-        Phase::Busy(what) => Failure::busy(format!("volume {id} is {what}; repeat the call")),
-        Phase::Deleting => Failure::busy(format!("volume {id} is being deleted")),
-        Phase::Failed(why) => Failure::precondition(format!("volume {id} cannot be used: {why}")),
+        Phase::Busy(what) => Failure::busy(format!("volume {id}: {what}; repeat the call")),
+        Phase::Deleting => Failure::busy(format!("volume {id}: being deleted")),
+        Phase::Failed(why) => Failure::precondition(format!("volume {id}: cannot be used: {why}")),
     })
 }

@@ -46,7 +46,7 @@ impl Operations {
         }
         let name = request.name.as_str();
         Err(Failure::incompatible(format!(
-            "name {name:?} belongs to snapshot {} of volume {}, not of volume {}",
+            "name {name:?}: belongs to snapshot {} of volume {}, not of volume {}",
             snapshot.id, snapshot.source, request.source
         )))
     }

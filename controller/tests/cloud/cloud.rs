@@ -368,7 +368,7 @@ impl State {
         let attached = &self.held(id)?.volume.nodes;
         if attached.iter().any(|other| other != node) {
             return Err(Failure::precondition(format!(
-                "volume {id}: is attached elsewhere"
+                "volume {id}: attached elsewhere"
             )));
         }
         self.change(id, at, "attaching", |volume| {

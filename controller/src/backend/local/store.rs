@@ -248,10 +248,8 @@ pub(super) fn ready(id: &str, record: Option<Record>) -> Result<Record, Failure>
     let record = record.ok_or_else(|| Failure::not_found(format!("volume {id}: not found")))?;
     match record.state {
         State::Ready => Ok(record),
-        State::Creating => Err(Failure::busy(format!(
-            "volume {id}: is still being created"
-        ))),
-        State::Deleting => Err(Failure::busy(format!("volume {id} is being deleted"))),
+        State::Creating => Err(Failure::busy(format!("volume {id}: still being created"))),
+        State::Deleting => Err(Failure::busy(format!("volume {id}: being deleted"))),
     }
 }
 

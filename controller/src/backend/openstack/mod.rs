@@ -239,7 +239,7 @@ impl Attachments for Openstack {
             let (volume, _) = self.look(id).await?.ok_or_else(not_found)?;
             match &volume.phase {
                 Phase::Busy(what) => {
-                    let message = format!("volume {id}: is {what}; repeat the call later");
+                    let message = format!("volume {id}: {what}; repeat the call later");
                     return Err(Failure::busy(message));
                 }
                 Phase::Deleting => return Err(not_found()),
@@ -250,7 +250,7 @@ impl Attachments for Openstack {
             }
             if let Some(other) = volume.nodes.first() {
                 return Err(Failure::precondition(format!(
-                    "volume {id}: is attached to node {other}; detach it there first"
+                    "volume {id}: attached to node {other}; detach it there first"
                 )));
             }
             match self.client.attach(id, node).await {
@@ -288,7 +288,7 @@ impl Attachments for Openstack {
                 Phase::Busy(_) if is_attached => return Ok(Progress::Begun),
                 // It may be on its way to the node.
                 Phase::Busy(what) => {
-                    let message = format!("volume {id}: is {what}; repeat the call later");
+                    let message = format!("volume {id}: {what}; repeat the call later");
                     return Err(Failure::busy(message));
                 }
                 Phase::Deleting => return Ok(Progress::Done(())),

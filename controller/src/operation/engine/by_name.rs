@@ -44,7 +44,10 @@ impl Engine {
         }
         let settled = self.poller.settled(&volume.id, secrets).await?;
         let mut settled = settled.ok_or_else(|| {
-            Failure::busy(format!("volume {}: is gone; repeat the call", volume.id))
+            Failure::busy(format!(
+                "volume {}: deleted meanwhile; repeat the call",
+                volume.id
+            ))
         })?;
         settled.context = settled.context.or(volume.context);
         Ok(settled)

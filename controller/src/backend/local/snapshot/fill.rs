@@ -168,7 +168,7 @@ impl Store {
         }
         Err(torn(
             id,
-            "is open for writing in another program of this node (mount -o loop, e2fsck, qemu-img)",
+            "open for writing in another program of this node (mount -o loop, e2fsck, qemu-img)",
         ))
     }
 
@@ -183,14 +183,14 @@ impl Store {
         record: &Record,
     ) -> Result<Arc<Backing>, Failure> {
         if let Some(node) = record.node() {
-            return Err(torn(id, &format!("is attached to node {node}")));
+            return Err(torn(id, &format!("attached to node {node}")));
         }
         if let Some(lock) = self.copies.lock_of(id) {
             return Ok(lock);
         }
         let backing = self.files.get(id)?;
         if !backing.try_lock()? {
-            return Err(torn(id, "is bound to a loop device of this node"));
+            return Err(torn(id, "bound to a loop device of this node"));
         }
         Ok(Arc::new(backing))
     }
@@ -209,7 +209,7 @@ fn cut(id: &str, record: Option<SnapshotRecord>) -> Result<SnapshotRecord, Failu
         return Ok(record);
     }
     Err(Failure::precondition(format!(
-        "snapshot {id}: is still being copied; restore it when it is ready_to_use"
+        "snapshot {id}: still being copied; restore it when it is ready_to_use"
     )))
 }
 
