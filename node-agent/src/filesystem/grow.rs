@@ -188,6 +188,7 @@ mod tests {
             cluster_blocks: 1,
             inode_blocks: 512,
             copy_blocks: 129,
+            has_projects: false,
         }
     }
 

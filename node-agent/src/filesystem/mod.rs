@@ -11,6 +11,7 @@ mod fs_type;
 mod grow;
 mod mkfs;
 mod probe;
+mod quota;
 #[cfg(test)]
 mod real;
 mod witness;
@@ -20,4 +21,5 @@ pub(crate) use format::{Permit, format};
 pub(crate) use fs_type::FsType;
 pub(crate) use grow::{GrowError, grow};
 pub(crate) use probe::{DeviceUnderTest, Found, examine, examine_ends};
+pub(crate) use quota::may_have_project_quotas;
 pub(crate) use witness::{USED, begin_use};

@@ -93,8 +93,8 @@ pub(crate) trait Kernel: Filesystems + Surroundings + Disks + Send + Sync + 'sta
     /// openat2(2) with `O_PATH` and `RESOLVE_NO_SYMLINKS`: whether the path has no symlink in any
     /// component. `None` if it does not exist. Quick.
     fn has_no_links(&self, path: &Path) -> Result<Option<bool>>;
-    /// fstatfs(2): queries the filesystem, so a hung one blocks the caller, unless it
-    /// [counts in memory](MountFacts::counts_in_memory).
+    /// statfs(2): queries the filesystem, so a hung one blocks the caller, unless it
+    /// [counts in memory](MountFacts::counts_in_memory) and has no project quotas.
     fn statfs(&self, path: &Path) -> Result<Usage>;
 
     /// open(2) with `O_PATH | O_NOFOLLOW`: refers to the name, not to its content. Quick.

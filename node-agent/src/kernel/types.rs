@@ -240,7 +240,7 @@ pub(crate) struct MountFacts {
     pub(crate) superblock_read_only: bool,
     /// The filesystem has shut itself down after an error: nothing can be read or written.
     pub(crate) shut_down: bool,
-    /// fstatfs(2) of it waits for nothing; see [`super::Kernel::statfs`].
+    /// Statfs of it waits for nothing, so far as its options show project quotas.
     pub(crate) counts_in_memory: bool,
     /// Mounts that mirror each other by propagation share this number; 0 for a private one.
     pub(crate) peer_group: u64,

@@ -158,9 +158,8 @@ impl MountIndex {
 
     /// Whether files with this number are, or may be, on a noted mount.
     pub(crate) fn shows(&self, dev: Dev) -> bool {
-        let inner = self.lock();
         let may_be = |entry: &Entry| entry.root.is_none_or(|root| root == dev);
-        inner.by_path.values().any(may_be)
+        self.lock().by_path.values().any(may_be)
     }
 
     /// Whether checking all mounts of the device requires opening one that the scan has found.
@@ -228,7 +227,8 @@ impl<K: Kernel> Mounts<'_, K> {
                 live.push(path.to_path_buf());
             }
         }
-        for path in index.lock().stacked_of(device) {
+        let stacked = index.lock().stacked_of(device);
+        for path in stacked {
             if covered.is_at(&path)? && !covered.mirrors(&path, except)? {
                 live.push(path);
             }

@@ -121,7 +121,15 @@ fn may_wait<K: Kernel>(
     if proven.is_none_or(|device| node.index.has_unseen(device)) {
         return Ok(true);
     }
-    let Some(parent) = request.target.parent() else {
+    is_on_volume(node, &request.target)
+}
+
+/// The path is on a filesystem that is a volume itself, and may hang.
+///
+/// # Errors
+/// The kernel's error.
+pub(super) fn is_on_volume<K: Kernel>(node: &Node<K>, path: &Path) -> Result<bool, Failure> {
+    let Some(parent) = path.parent() else {
         return Ok(false);
     };
     let Some(stat) = node.kernel.look(parent)? else {

@@ -5,10 +5,11 @@ use belay_server::health::Complaints;
 use belay_server::request::Stats;
 
 use super::context::Context;
-use super::health;
-use super::{Node, Thread};
-use crate::device::Intent;
-use crate::kernel::{FileKind, Kernel, Stat, Usage};
+use super::publish::is_on_volume;
+use super::{Node, Thread, health};
+use crate::device::{Held, Intent};
+use crate::filesystem::{FsType, may_have_project_quotas};
+use crate::kernel::{FileKind, Kernel, MountFacts, Stat, Usage};
 use crate::work::Phase;
 
 /// A volume's usage.
@@ -30,16 +31,14 @@ pub(crate) struct VolumeStats {
 /// The result of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Read {
-    /// The volume's usage and health.
-    Done(VolumeStats),
-    /// A device or a disk must be queried, for this volume each time.
+    /// The volume's usage and health, and where they can be read the next time.
+    Done(VolumeStats, Thread),
+    /// A device or a disk must be queried.
     WantsPool,
-    /// The same, this time.
-    WantsPoolNow,
 }
 
-/// The usage and health of a published or staged volume. Wants the pool for a raw device, for a
-/// filesystem that does not count in memory, and while its file's name is not in memory.
+/// The usage and health of a published or staged volume. On [`Thread::Only`], for a path that a run
+/// on the pool has allowed that for.
 ///
 /// # Errors
 /// `NOT_FOUND` if the volume is not mounted at that path.
@@ -49,6 +48,10 @@ pub(crate) fn stats<K: Kernel>(
     thread: Thread,
 ) -> Result<Read, Failure> {
     let path = &request.volume_path;
+    // While the volume is mounted there, the whole path is in memory.
+    if thread == Thread::Only && !cx.index.of_volume(&request.id).contains(path) {
+        return Ok(Read::WantsPool);
+    }
     cx.admit("volume_path", path)?;
     if let Some(staging) = &request.staging {
         cx.admit("staging_target_path", staging)?;
@@ -67,26 +70,27 @@ pub(crate) fn stats<K: Kernel>(
         .mounts()
         .look("volume_path", path)?
         .ok_or_else(not_there)?;
-    if stat.kind == FileKind::BlockDevice {
-        if thread == Thread::Only {
-            return Ok(Read::WantsPool);
-        }
-        return device(cx, request, &stat)?
-            .ok_or_else(not_there)
-            .map(Read::Done);
-    }
     if thread == Thread::Only && cx.index.proven(path, &stat, &request.id).is_none() {
-        return Ok(Read::WantsPoolNow);
+        return Ok(Read::WantsPool);
+    }
+    if stat.kind == FileKind::BlockDevice {
+        let stats = device(cx, request, &stat)?.ok_or_else(not_there)?;
+        return Ok(Read::Done(stats, Thread::Pool));
     }
     let device = cx.mounts().prove(&request.id, path, &stat)?;
     let device = device.ok_or_else(not_there)?.device;
     let facts = health::facts(cx, path, &stat)?;
-    if thread == Thread::Only && !facts.as_ref().is_some_and(|facts| facts.counts_in_memory) {
-        return Ok(Read::WantsPool);
-    }
+    let next = match &facts {
+        Some(facts) if facts.counts_in_memory => match thread {
+            Thread::Only => Thread::Only,
+            Thread::Pool => next(cx, request, &stat, facts)?,
+        },
+        _ if thread == Thread::Only => return Ok(Read::WantsPool),
+        _ => Thread::Pool,
+    };
     // Before the usage, which may hang: the hung call has then checked the health.
     let Some(complaints) = health::of_mounted(cx, request, device, facts, thread)? else {
-        return Ok(Read::WantsPoolNow);
+        return Ok(Read::WantsPool);
     };
     let usage = cx.phase(Phase::Usage, || cx.kernel.statfs(path));
     // If it was unmounted meanwhile, the usage is that of the filesystem under it, or none.
@@ -94,10 +98,36 @@ pub(crate) fn stats<K: Kernel>(
     if !now.is_some_and(|now| now.mount_id == stat.mount_id && now.is_same_root(&stat)) {
         return Err(not_there());
     }
-    Ok(Read::Done(VolumeStats {
+    let stats = VolumeStats {
         usage: VolumeUsage::Filesystem(usage?),
         complaints,
-    }))
+    };
+    Ok(Read::Done(stats, next))
+}
+
+/// Where the statistics of a mount can be read the next time, which counts in memory so far as its
+/// options show. They do not show every project quota of an ext4: one may be the default of its
+/// superblock, or have been turned on by quotactl(2).
+fn next<K: Kernel>(
+    node: &Node<K>,
+    request: &Stats,
+    stat: &Stat,
+    facts: &MountFacts,
+) -> Result<Thread, Failure> {
+    let path = &request.volume_path;
+    if stat.mount_id == 0 || is_on_volume(node, path)? {
+        return Ok(Thread::Pool);
+    }
+    if facts.fs_type == FsType::Ext4.name() {
+        let mounts = node.mounts();
+        let (_, verdict) = mounts.verdict(&request.id, path, stat, Intent::Use)?;
+        let kernel = &node.kernel;
+        let has_quotas = |device: &Held<K>| may_have_project_quotas(kernel, device.fd());
+        if !matches!(verdict.held().map(has_quotas), Some(Ok(false))) {
+            return Ok(Thread::Pool);
+        }
+    }
+    Ok(Thread::Only)
 }
 
 /// The usage of a raw device, if it is the volume's.

@@ -240,19 +240,15 @@ impl<K: Kernel> NodeService<K> {
                 })
             };
             // As for a publish, a thread would cost more than the work.
-            let first = match thread {
-                Thread::Only => run(&Progress::default(), Thread::Only)?,
-                Thread::Pool => Read::WantsPool,
-            };
-            let next = match first {
-                Read::Done(stats) => return Ok(Done::Stats(stats, Thread::Only)),
-                Read::WantsPoolNow => Thread::Only,
-                Read::WantsPool => Thread::Pool,
-            };
+            if thread == Thread::Only
+                && let Read::Done(stats, next) = run(&Progress::default(), Thread::Only)?
+            {
+                return Ok(Done::Stats(stats, next));
+            }
             let work = move |progress: &Progress| run(progress, Thread::Pool);
             match pool.run(&ticket, Class::Stats.lane(), work).await? {
-                Read::Done(stats) => Ok(Done::Stats(stats, next)),
-                _ => Err(Failure::bug("statistics want the pool on the pool")),
+                Read::Done(stats, next) => Ok(Done::Stats(stats, next)),
+                Read::WantsPool => Err(Failure::bug("statistics want the pool on the pool")),
             }
         };
         self.jobs.run(key, Rpc::NodeGetVolumeStats, 0, job).await

@@ -60,10 +60,10 @@ impl Reads {
         }
     }
 
-    /// Where to read first.
+    /// Where to read first: on the pool, unless the last result allows the other.
     pub(super) fn thread(&self, id: &VolumeId, path: &Path) -> Thread {
         let thread = |kept: &Kept| kept.thread;
-        self.kept(id, path, thread).unwrap_or(Thread::Only)
+        self.kept(id, path, thread).unwrap_or(Thread::Pool)
     }
 
     /// The volume's last result, for a volume that hangs as in `look`.

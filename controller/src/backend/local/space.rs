@@ -65,13 +65,22 @@ const RECENT: Duration = Duration::from_secs(60);
 /// they can hide foreign files; a dedicated filesystem has none.
 ///
 /// Which space is foreign is known from a scan of all files, 18 ms for 10,000 of them. Between two
-/// scans the maximum is estimated: all that was taken since counts as foreign.
+/// scans the maximum is estimated: all that was taken since counts as foreign. What volumes
+/// discarded since, and foreign files took, is not noticed before the next scan.
 #[derive(Debug)]
 pub(super) struct Ceiling {
     overcommit: Overcommit,
-    last: Mutex<Option<Scan>>,
+    /// Never held during a scan: a disk may not answer, and a delete needs it.
+    known: Mutex<Known>,
     #[cfg(test)]
     scans: std::sync::atomic::AtomicU32,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    last: Option<Scan>,
+    /// Bytes of removed files, since the start.
+    freed: u64,
 }
 
 /// A scan of all files.
@@ -88,7 +97,7 @@ impl Ceiling {
     pub(super) fn new(overcommit: Overcommit) -> Self {
         Self {
             overcommit,
-            last: Mutex::default(),
+            known: Mutex::default(),
             #[cfg(test)]
             scans: std::sync::atomic::AtomicU32::default(),
         }
@@ -101,10 +110,10 @@ impl Ceiling {
         snapshots: &Files,
         ledger: &Ledger,
     ) -> Result<u64, Failure> {
-        let mut last = self.last();
+        let freed_before = self.known().freed;
         let room = volumes.room()?;
-        let known = last.filter(|scan| scan.is_recent() && scan.taken == room.taken);
-        let scan = match known {
+        let last = self.known().last;
+        let scan = match last.filter(|scan| scan.is_recent() && scan.taken == room.taken) {
             Some(scan) => scan,
             None => {
                 #[cfg(test)]
@@ -113,44 +122,59 @@ impl Ceiling {
                 let at = Instant::now();
                 let of_volumes = ours(volumes, &ledger.ids()?)?;
                 let of_snapshots = ours(snapshots, &ledger.snapshot_ids()?)?;
-                *last.insert(Scan {
+                let mut scan = Scan {
                     at,
                     taken: room.taken,
                     ours: of_volumes.saturating_add(of_snapshots),
-                })
+                };
+                let mut known = self.known();
+                // Some of them may have been scanned before they were removed.
+                scan.free(known.freed - freed_before);
+                known.last = Some(scan);
+                scan
             }
         };
-        let ceiling = self.overcommit.of(room.total, scan.foreign(room.taken));
-        metrics::gauge!("belay_controller_capacity_bytes").set(ceiling as f64);
-        Ok(ceiling)
+        Ok(self.shown(room.total, scan.foreign(room.taken)))
     }
 
     /// A maximum that is not above the exact one as far as a recent scan shows; `None` without one.
     pub(super) fn estimate(&self, volumes: &Files) -> Result<Option<u64>, Failure> {
-        let Some(scan) = self.last().filter(Scan::is_recent) else {
+        let Some(scan) = self.known().last.filter(Scan::is_recent) else {
             return Ok(None);
         };
         let room = volumes.room()?;
-        let foreign = scan.foreign(room.taken);
-        Ok(Some(self.overcommit.of(room.total, foreign)))
+        Ok(Some(self.shown(room.total, scan.foreign(room.taken))))
+    }
+
+    fn shown(&self, total: u64, foreign: u64) -> u64 {
+        let ceiling = self.overcommit.of(total, foreign);
+        metrics::gauge!("belay_controller_capacity_bytes").set(ceiling as f64);
+        ceiling
     }
 
     /// A file of ours with so many allocated bytes was removed: what is taken instead is foreign.
     pub(super) fn freed(&self, bytes: u64) {
-        if let Some(scan) = &mut *self.last() {
-            scan.taken = scan.taken.saturating_sub(bytes);
-            scan.ours = scan.ours.saturating_sub(bytes);
+        let mut known = self.known();
+        known.freed += bytes;
+        if let Some(scan) = &mut known.last {
+            scan.free(bytes);
         }
     }
 
     /// As if the last scan had found foreign files everywhere.
     #[cfg(test)]
     pub(super) fn seem_full(&self) {
-        *self.last() = Some(Scan {
+        self.known().last = Some(Scan {
             at: Instant::now(),
             taken: u64::MAX,
             ours: 0,
         });
+    }
+
+    /// Bytes of removed files.
+    #[cfg(test)]
+    pub(super) fn freed_bytes(&self) -> u64 {
+        self.known().freed
     }
 
     /// The number of scans.
@@ -159,14 +183,19 @@ impl Ceiling {
         self.scans.load(std::sync::atomic::Ordering::Relaxed)
     }
 
-    fn last(&self) -> MutexGuard<'_, Option<Scan>> {
-        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Scan {
     fn is_recent(&self) -> bool {
         self.at.elapsed() < RECENT
+    }
+
+    fn free(&mut self, bytes: u64) {
+        self.taken = self.taken.saturating_sub(bytes);
+        self.ours = self.ours.saturating_sub(bytes);
     }
 
     /// Space that may be foreign while so much is taken.
@@ -227,10 +256,10 @@ mod tests {
             assert_eq!(scan.foreign(taken), foreign, "{taken}");
         }
         let ceiling = Ceiling::new(Overcommit::default());
-        *ceiling.last() = Some(scan);
+        ceiling.known().last = Some(scan);
         // Ours was removed, and a foreign file of that size was created.
         ceiling.freed(50);
-        let after = |taken| ceiling.last().unwrap().foreign(taken);
+        let after = |taken| ceiling.known().last.unwrap().foreign(taken);
         assert_eq!([after(250), after(300)], [100, 150]);
     }
 

@@ -15,7 +15,7 @@ use crate::backend::{Mark, Page, Phase, Sizes, Volume};
 use belay_contract::topology::Topology;
 use belay_server::call::{Failure, Kind};
 use belay_server::request::{Name, NodeId, Segments, VolumeId};
-use belay_server::size::Rounded;
+use belay_server::size::{Exact, Rounded};
 use rustix::fs::{FlockOperation, SeekFrom};
 use rustix::io::Errno;
 use std::fs::{File, OpenOptions};
@@ -259,11 +259,15 @@ pub(super) fn fits(changes: &Changes<'_>, ceiling: u64, more: u64) -> Result<(),
     if more <= left {
         return Ok(());
     }
+    // What is left must not read as if it were enough.
+    let left = match Rounded(left).to_string() {
+        rounded if rounded == Rounded(more).to_string() => Exact(left).to_string(),
+        rounded => rounded,
+    };
     Err(Failure::quota(format!(
-        "{} more requested, {} of {} left; delete volumes or snapshots, enlarge the filesystem of \
-         the state directory, or raise --overcommit",
-        Rounded(more),
-        Rounded(left),
+        "{} more requested, {left} of {} left; delete volumes or snapshots, enlarge the \
+         filesystem of the state directory, or raise --overcommit",
+        Exact(more),
         Rounded(ceiling)
     )))
 }

@@ -28,6 +28,7 @@ const INCOMPAT_JOURNAL_DEV: u32 = 0x8;
 const INCOMPAT_64BIT: u32 = 0x80;
 const RO_COMPAT_BIGALLOC: u32 = 0x200;
 const RO_COMPAT_METADATA_CSUM: u32 = 0x400;
+const RO_COMPAT_PROJECT: u32 = 0x2000;
 /// The features of ext3: filetype, recover, meta_bg; sparse_super, large_file, btree_dir.
 const EXT3_INCOMPAT: u32 = 0x2 | 0x4 | 0x10;
 const EXT3_RO_COMPAT: u32 = 0x1 | 0x2 | 0x4;
@@ -51,6 +52,8 @@ pub(in crate::filesystem) struct Superblock {
     pub(in crate::filesystem) inode_blocks: u64,
     /// Blocks of a group's metadata, in addition, if it holds a copy of the superblock.
     pub(in crate::filesystem) copy_blocks: u64,
+    /// It can have project quotas.
+    pub(in crate::filesystem) has_projects: bool,
 }
 
 impl Superblock {
@@ -175,6 +178,7 @@ fn geometry(block: &[u8], incompat: u32, ro_compat: u32) -> Option<Superblock> {
         cluster_blocks,
         inode_blocks,
         copy_blocks,
+        has_projects: ro_compat & RO_COMPAT_PROJECT != 0,
     })
 }
 
@@ -225,6 +229,7 @@ pub(super) mod tests {
             cluster_blocks: 1,
             inode_blocks: 512,
             copy_blocks: 129,
+            has_projects: false,
         };
         assert_eq!(judge(&superblock(), DEVICE_BYTES), Verdict::Sound(expected));
     }

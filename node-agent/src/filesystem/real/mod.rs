@@ -6,6 +6,7 @@
 mod corpus;
 mod format;
 mod grow;
+mod quota;
 
 use std::fs::File;
 use std::os::fd::OwnedFd;

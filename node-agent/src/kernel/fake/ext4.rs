@@ -47,6 +47,18 @@ pub(super) fn write(contents: &mut Sparse, blocks: u64) {
     block[0x58..0x5a].copy_from_slice(&256_u16.to_le_bytes());
     block[0xfe..0x100].copy_from_slice(&64_u16.to_le_bytes());
     block[0x175] = 1;
+    seal(contents, block);
+}
+
+/// Turns on the feature that project quotas need.
+pub(super) fn add_projects(contents: &mut Sparse) {
+    let mut block = [0; BYTES];
+    contents.read(AT, &mut block);
+    block[0x65] |= 0x20;
+    seal(contents, block);
+}
+
+fn seal(contents: &mut Sparse, mut block: [u8; BYTES]) {
     let checksum = crc32c(!0, &block[..CHECKSUM_AT]).to_le_bytes();
     block[CHECKSUM_AT..].copy_from_slice(&checksum);
     contents.write(AT, &block);

@@ -29,6 +29,14 @@ impl Machine {
         self.put(path, 0, &vec![0; bytes]);
     }
 
+    /// Turns on project quotas in an ext4 as its user could, by the superblock alone.
+    pub(crate) fn add_projects(&self, path: &Path) {
+        let mut state = self.lock();
+        let contents = &mut state.file_at(path).contents;
+        contents.change(ext4::add_projects);
+        contents.sync();
+    }
+
     /// Makes a filesystem on a medium, as if on another machine.
     pub(crate) fn make_filesystem(&self, path: &Path, fs_type: &str) {
         let mut state = self.lock();

@@ -384,7 +384,7 @@ impl Volume {
             })
         };
         for thread in [Thread::Only, Thread::Pool] {
-            if let Read::Done(stats) = on(thread)? {
+            if let Read::Done(stats, _) = on(thread)? {
                 return Ok(stats);
             }
         }

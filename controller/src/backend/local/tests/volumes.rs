@@ -106,6 +106,23 @@ fn creates_expansions_and_deletes_do_not_scan_the_files() {
 }
 
 #[test]
+fn the_blocks_of_removed_files_count_as_freed() {
+    let bed = Bed::new();
+    let store = bed.open();
+    let volume = store.create(&order("pvc-1", MIB), None).unwrap();
+    bed.write(volume.id.as_str());
+    let snapshot = cut(&store, &snapshot_order("snap", &volume));
+    let written = |path| fs::metadata(path).unwrap().blocks() * 512;
+    let of_snapshot = written(bed.snapshot_file(snapshot.id.as_str()));
+    let of_volume = written(bed.file(volume.id.as_str()));
+    store.discard(snapshot.id.as_str()).unwrap();
+    assert_eq!(store.ceiling.freed_bytes(), of_snapshot);
+    store.delete(volume.id.as_str()).unwrap();
+    assert_eq!(store.ceiling.freed_bytes(), of_snapshot + of_volume);
+    assert!(of_snapshot > 0 && of_volume > 0);
+}
+
+#[test]
 fn space_that_was_freed_since_the_last_scan_is_provisioned() {
     let bed = Bed {
         overcommit: Overcommit::default(),
