@@ -128,8 +128,10 @@ impl Client {
     pub async fn call(&self, call: &Call<'_>) -> Result<Answer, Failure> {
         let until = Instant::now() + call.deadline;
         let (mut attempt, mut pause, mut is_sent) = (1, PAUSE, false);
+        let mut was_refused = false;
         loop {
-            if timeout_at(until, self.pace.turn()).await.is_err() {
+            let turn = self.pace.turn(was_refused);
+            if timeout_at(until, turn).await.is_err() {
                 let why = "the service has limited the rate of calls";
                 return Err(call.failed(Kind::Timeout, is_sent, why));
             }
@@ -139,8 +141,10 @@ impl Client {
                 let why = format!("no answer within {} s", call.deadline.as_secs_f32());
                 return Err(call.failed(Kind::Timeout, true, &why));
             };
+            was_refused = false;
             let wait = match &tried {
                 Ok(answer) if answer.status == StatusCode::TOO_MANY_REQUESTS => {
+                    was_refused = true;
                     self.pace
                         .refused(sent, answer.retry_after().unwrap_or(pause));
                     Duration::ZERO

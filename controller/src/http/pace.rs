@@ -3,6 +3,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use tokio::sync::Mutex as Fair;
 use tokio::time::{Instant, sleep_until};
 
 /// Between two calls after the first refusal, and at most.
@@ -15,7 +16,14 @@ const RECOVERY: u32 = 32;
 
 /// The pace of one account.
 #[derive(Debug)]
-pub(super) struct Pace(Mutex<State>);
+pub(super) struct Pace {
+    /// Where new callers wait; the first of them goes on to the gate.
+    line: Fair<()>,
+    /// Where that one and the refused ones wait. Both are fair, and a caller that stops waiting
+    /// leaves nothing behind.
+    gate: Fair<()>,
+    state: Mutex<State>,
+}
 
 #[derive(Debug)]
 struct State {
@@ -31,27 +39,36 @@ struct State {
 impl Pace {
     pub(super) fn new() -> Self {
         let now = Instant::now();
-        Self(Mutex::new(State {
+        let state = State {
             interval: Duration::ZERO,
             next: now,
             pause: now,
             slowed: now,
-        }))
+        };
+        Self {
+            line: Fair::default(),
+            gate: Fair::default(),
+            state: Mutex::new(state),
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until a call may be sent.
-    pub(super) async fn turn(&self) {
+    /// Waits until a call may be sent: after the calls that came before it, unless it has had its
+    /// turn, and the service refused it.
+    pub(super) async fn turn(&self, was_refused: bool) {
+        let _line = match was_refused {
+            true => None,
+            false => Some(self.line.lock().await),
+        };
+        let _gate = self.gate.lock().await;
         loop {
-            let at = self.state().slot(Instant::now());
+            let at = self.state().begin(Instant::now());
+            let Some(at) = at else { return };
+            // A call that is sent meanwhile may be refused.
             sleep_until(at).await;
-            // A call that was sent meanwhile may have been refused.
-            if self.state().pause <= Instant::now() {
-                return;
-            }
         }
     }
 
@@ -78,23 +95,29 @@ impl Pace {
 }
 
 impl State {
-    fn slot(&mut self, now: Instant) -> Instant {
-        let at = now.max(self.next).max(self.pause);
-        self.next = at + self.interval;
-        at
+    /// A call begins; or, if it is too early, when to try again.
+    fn begin(&mut self, now: Instant) -> Option<Instant> {
+        let at = self.next.max(self.pause);
+        if now < at {
+            return Some(at);
+        }
+        self.next = now + self.interval;
+        None
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tokio::time::advance;
+    use std::sync::Arc;
+    use tokio::task::JoinSet;
+    use tokio::time::{advance, timeout};
 
     /// How long so many calls take, which all are answered.
     async fn sent(pace: &Pace, calls: u32) -> Duration {
         let begun = Instant::now();
         for _ in 0..calls {
-            pace.turn().await;
+            pace.turn(false).await;
             pace.answered();
         }
         begun.elapsed()
@@ -117,7 +140,7 @@ mod tests {
         for _ in 0..100 {
             pace.refused(Instant::now(), Duration::ZERO);
         }
-        pace.turn().await;
+        pace.turn(false).await;
         let slowest = sent(&pace, 1).await;
         assert!(slowest <= INTERVAL_MAX, "{slowest:?}");
     }
@@ -130,7 +153,7 @@ mod tests {
         for _ in 0..50 {
             pace.refused(begun, Duration::ZERO);
         }
-        pace.turn().await;
+        pace.turn(false).await;
         let slow = sent(&pace, 1).await;
         assert!(slow <= INTERVAL_FIRST, "{slow:?}");
     }
@@ -140,7 +163,7 @@ mod tests {
         let pace = Pace::new();
         pace.refused(Instant::now(), Duration::from_secs(1));
         let begun = Instant::now();
-        let waiting = pace.turn();
+        let waiting = pace.turn(false);
         tokio::pin!(waiting);
         tokio::select! {
             biased;
@@ -151,5 +174,79 @@ mod tests {
         }
         waiting.await;
         assert!(begun.elapsed() >= Duration::from_millis(5500));
+    }
+
+    /// A pace at which calls follow each other after the longest interval.
+    fn slowest() -> Pace {
+        let pace = Pace::new();
+        for _ in 0..100 {
+            pace.refused(Instant::now(), Duration::ZERO);
+        }
+        pace
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn callers_keep_their_order_through_pauses() {
+        let pace = Arc::new(slowest());
+        let order = Arc::<Mutex<Vec<usize>>>::default();
+        let mut callers = JoinSet::new();
+        for n in 0..50 {
+            let (pace, order) = (Arc::clone(&pace), Arc::clone(&order));
+            callers.spawn(async move {
+                pace.turn(false).await;
+                order.lock().unwrap().push(n);
+                // Each tenth is refused, while the next ones wait already.
+                if n % 10 == 0 {
+                    pace.refused(Instant::now(), Duration::from_secs(7));
+                }
+            });
+            tokio::task::yield_now().await;
+        }
+        callers.join_all().await;
+        let order = order.lock().unwrap();
+        assert!(order.is_sorted(), "{order:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_caller_that_stops_waiting_delays_no_other() {
+        let pace = Arc::new(slowest());
+        pace.turn(false).await;
+        let mut callers = JoinSet::new();
+        for _ in 0..1000 {
+            let pace = Arc::clone(&pace);
+            callers.spawn(async move {
+                timeout(Duration::from_secs(30), pace.turn(false))
+                    .await
+                    .is_ok()
+            });
+        }
+        let served = callers.join_all().await;
+        assert_eq!(
+            served.into_iter().filter(|is_served| *is_served).count(),
+            15
+        );
+        assert!(sent(&pace, 1).await <= INTERVAL_MAX);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_refused_call_is_sent_again_before_calls_that_came_later() {
+        let pace = Arc::new(slowest());
+        pace.turn(false).await;
+        let mut callers = JoinSet::new();
+        for n in 0..10 {
+            let pace = Arc::clone(&pace);
+            callers.spawn(async move {
+                pace.turn(false).await;
+                n
+            });
+            tokio::task::yield_now().await;
+        }
+        // Only the caller that is next already comes before it.
+        pace.turn(true).await;
+        let mut before = 0;
+        while callers.try_join_next().is_some() {
+            before += 1;
+        }
+        assert_eq!(before, 1);
     }
 }
