@@ -1,6 +1,7 @@
 //! How often the cloud is polled for many waiters, and in which order they are served.
 
 use crate::cloud::Cloud;
+use crate::fate::Fates;
 use crate::line::{Line, PAGE};
 use crate::{PROFILE, attached, controller, create, created, deleted, map, on};
 use belay_bed::requests;
@@ -8,6 +9,7 @@ use belay_proto::csi::v1 as csi;
 use csi::controller_server::Controller as _;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tonic::Request;
@@ -121,4 +123,22 @@ async fn attachments_of_a_node_come_one_after_another_in_their_order() {
     // Three per node, ten seconds each, and the interval of the poller.
     let seconds = begun.elapsed().as_secs();
     assert!((30..40).contains(&seconds), "{seconds} s");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_is_answered_within_one_interval_after_the_cloud_is_done() {
+    // Requests and responses of the call, before the change and after it.
+    let ways = Duration::from_millis(40);
+    for delay in (0..85_000).step_by(70).map(Duration::from_millis) {
+        let cloud = Cloud::with(delay, Fates::good());
+        let service = controller(&cloud);
+        let id = created(&service, create("pvc-1", "fast")).await;
+        let id = id.unwrap().volume_id;
+        let begun = Instant::now();
+        attached(&service, &id, "node-1").await.unwrap();
+        let late = begun.elapsed() - delay;
+        // Longer with the age of the change.
+        let interval = (delay / 4).clamp(Duration::from_millis(250), Duration::from_secs(2));
+        assert!(late <= interval + ways, "{delay:?}: {late:?}");
+    }
 }

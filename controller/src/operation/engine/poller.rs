@@ -8,10 +8,10 @@ use belay_server::request::{Secrets, VolumeId};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::sync::{Semaphore, oneshot};
-use tokio::time::{Instant, sleep};
+use tokio::sync::{Notify, Semaphore, oneshot};
+use tokio::time::{Instant, sleep_until};
 
-/// First interval between two polls of a volume, and the interval between rounds of the poller.
+/// First interval between two polls of a volume, and the shortest one between two lists.
 const INTERVAL_MIN: Duration = Duration::from_millis(250);
 /// Longest interval between two polls of a volume.
 const INTERVAL_MAX: Duration = Duration::from_secs(2);
@@ -32,6 +32,8 @@ pub(super) struct Poller(Arc<Shared>);
 struct Shared {
     backend: Arc<dyn Backend>,
     state: Mutex<State>,
+    /// A waiter may be due earlier than those before it.
+    added: Notify,
     gets: Semaphore,
 }
 
@@ -59,6 +61,8 @@ struct Waiter {
     id: VolumeId,
     secrets: Secrets,
     since: Instant,
+    /// When the last poll began, and when the next one is due.
+    polled: Instant,
     due: Instant,
     outage: Outage,
     answer: oneshot::Sender<Result<Option<Volume>, Failure>>,
@@ -74,6 +78,7 @@ impl Poller {
         Self(Arc::new(Shared {
             backend,
             state: Mutex::default(),
+            added: Notify::new(),
             gets: Semaphore::new(GETS_MAX),
         }))
     }
@@ -94,6 +99,7 @@ impl Poller {
             id: id.clone(),
             secrets: secrets.clone(),
             since: now,
+            polled: now,
             due: now + INTERVAL_MIN,
             outage: Outage::default(),
             answer,
@@ -116,19 +122,22 @@ impl Shared {
     fn add(self: &Arc<Self>, waiter: Waiter) {
         let mut state = self.state();
         state.account(&waiter.secrets).waiters.push(waiter);
-        if !std::mem::replace(&mut state.runs, true) {
-            tokio::spawn(Arc::clone(self).run());
+        match std::mem::replace(&mut state.runs, true) {
+            true => self.added.notify_one(),
+            false => drop(tokio::spawn(Arc::clone(self).run())),
         }
     }
 
     /// Runs rounds until there is no waiter. A round without a response does not delay the next.
     async fn run(self: Arc<Self>) {
         loop {
-            sleep(INTERVAL_MIN).await;
-            let rounds = self.state().rounds(Instant::now());
-            if rounds.is_empty() {
-                return;
+            let due = self.state().due();
+            let Some(due) = due else { return };
+            tokio::select! {
+                () = sleep_until(due) => {}
+                () = self.added.notified() => continue,
             }
+            let rounds = self.state().rounds(Instant::now());
             for (secrets, round) in rounds {
                 match round {
                     Round::List(waiters) => {
@@ -233,9 +242,18 @@ impl Shared {
 
     fn again(self: &Arc<Self>, mut waiter: Waiter) {
         let interval = (waiter.since.elapsed() / 4).clamp(INTERVAL_MIN, INTERVAL_MAX);
-        waiter.due = Instant::now() + interval;
+        // From poll to poll, so that a caller waits no longer for a change that is complete. A slow
+        // storage rests at least as long as it has worked.
+        let rest = waiter.polled.elapsed().min(interval);
+        waiter.due = (waiter.polled + interval).max(Instant::now() + rest);
         self.add(waiter);
     }
+}
+
+/// Their polls begin.
+fn polled(waiters: impl Iterator<Item = Waiter>, now: Instant) -> Vec<Waiter> {
+    let polled = now;
+    waiters.map(|waiter| Waiter { polled, ..waiter }).collect()
 }
 
 impl State {
@@ -243,16 +261,20 @@ impl State {
         self.accounts.entry(secrets.clone()).or_default()
     }
 
-    /// A round for each account with waiters; none if the task ends, because no caller waits.
-    fn rounds(&mut self, now: Instant) -> Vec<(Secrets, Round)> {
+    /// When the next round is; none if the task ends, because no caller waits.
+    fn due(&mut self) -> Option<Instant> {
         self.accounts.retain(|_, account| account.is_needed());
-        let rounds: Vec<_> = self
-            .accounts
+        let due = self.accounts.values().filter_map(Account::due).min();
+        self.runs = due.is_some();
+        due
+    }
+
+    /// A round for each account with a waiter that is due.
+    fn rounds(&mut self, now: Instant) -> Vec<(Secrets, Round)> {
+        self.accounts
             .iter_mut()
             .filter_map(|(secrets, account)| Some((secrets.clone(), account.round(now)?)))
-            .collect();
-        self.runs = !rounds.is_empty();
-        rounds
+            .collect()
     }
 }
 
@@ -275,22 +297,33 @@ impl Account {
         !self.waiters.is_empty() || self.pages.1.elapsed() < PAGES_AGE_MAX
     }
 
-    /// The waiters to serve now: those whose turn it is, or all if that takes a list. None if no
-    /// caller waits.
+    /// Whether a list serves all waiters with fewer requests.
+    fn lists(&self) -> bool {
+        self.waiters.len() > self.pages()
+    }
+
+    /// When the next round is; none if no caller waits.
+    fn due(&self) -> Option<Instant> {
+        let due = self.waiters.iter().map(|waiter| waiter.due).min()?;
+        match self.lists() {
+            true => Some(due.max(self.next_list)),
+            false => Some(due),
+        }
+    }
+
+    /// The waiters to serve now: those whose turn it is, or all if that takes a list. None if it is
+    /// too early.
     fn round(&mut self, now: Instant) -> Option<Round> {
-        if self.waiters.is_empty() {
+        if self.due()? > now {
             return None;
         }
-        if self.waiters.len() <= self.pages() {
+        if !self.lists() {
             let due = self.waiters.extract_if(.., |waiter| waiter.due <= now);
-            return Some(Round::Gets(due.collect()));
+            return Some(Round::Gets(polled(due, now)));
         }
-        let is_due = self.waiters.iter().any(|waiter| waiter.due <= now);
-        if !is_due || now < self.next_list {
-            return Some(Round::Gets(Vec::new()));
-        }
-        self.next_list = now + (self.page_took * LIST_REST).min(INTERVAL_MAX);
-        Some(Round::List(std::mem::take(&mut self.waiters)))
+        let rest = self.page_took * LIST_REST;
+        self.next_list = now + rest.clamp(INTERVAL_MIN, INTERVAL_MAX);
+        Some(Round::List(polled(self.waiters.drain(..), now)))
     }
 
     fn remember(&mut self, id: &VolumeId) {
