@@ -1,0 +1,17 @@
+//! The real `belay-controller --backend openstack` against a twin of Keystone, Cinder and Nova on
+//! the loopback interface: killed, throttled, with many volumes, by TLS. What the real services
+//! answer is tested on the OpenStack bed.
+
+#![expect(
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a test ends at the first surprise"
+)]
+
+mod crashes;
+mod economy;
+mod memory;
+mod site;
+mod tls;
+mod twin;
+mod wire;

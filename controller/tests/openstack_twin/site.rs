@@ -1,0 +1,127 @@
+//! A real belay-controller for the twin: started, called through its socket, killed.
+
+use crate::twin::PASSWORD;
+use belay_bed::programs::{Running, server};
+use belay_bed::{requests, scrape};
+use belay_proto::csi::v1 as csi;
+use belay_proto::dial::dial;
+use csi::controller_client::ControllerClient;
+use csi::volume_capability::access_mode::Mode;
+use std::fs::{self, File};
+use std::net::SocketAddr;
+use std::path::Path;
+use tonic::Status;
+use tonic::transport::Channel;
+
+pub(crate) type Client = ControllerClient<Channel>;
+
+const GIB: i64 = 1 << 30;
+
+/// Where a controller keeps socket, credentials and log. It outlives the process.
+pub(crate) struct Site {
+    dir: tempfile::TempDir,
+    pages: SocketAddr,
+}
+
+impl Site {
+    /// For the cloud at that URL; `more` are further lines of its `cloud.conf`.
+    pub(crate) fn new(url: &str, more: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let conf = format!(
+            "[Global]\nauth-url={url}/identity\nusername=csi\npassword={PASSWORD}\n\
+             tenant-name=k8s\ndomain-name=Default\nregion=one\n{more}\n"
+        );
+        fs::write(dir.path().join("cloud.conf"), conf).unwrap();
+        let pages = scrape::free_port().unwrap();
+        Self { dir, pages }
+    }
+
+    /// Starts the controller that cargo has built, and waits until it serves.
+    pub(crate) fn start(&self) -> Running {
+        self.start_program(Path::new(env!("CARGO_BIN_EXE_belay-controller")))
+    }
+
+    /// Starts that controller, and waits until it serves.
+    pub(crate) fn start_program(&self, program: &Path) -> Running {
+        let log = File::options()
+            .create(true)
+            .append(true)
+            .open(self.dir.path().join("log"))
+            .unwrap();
+        let socket = self.dir.path().join("csi.sock");
+        let mut command = server(&[], program, &socket);
+        command
+            .args(["--backend=openstack", "--cluster=twin", "--cloud-config"])
+            .arg(self.dir.path().join("cloud.conf"))
+            .arg(format!("--http-endpoint={}", self.pages))
+            // As in the chart.
+            .env("MIMALLOC_PURGE_DELAY", "0")
+            .stderr(log);
+        Running::serving(&mut command, &socket).unwrap()
+    }
+
+    /// How many calls have begun and have no answer yet.
+    pub(crate) fn jobs(&self) -> usize {
+        let (_, page) = scrape::get(self.pages, "/metrics").unwrap();
+        let samples = page.lines().filter_map(scrape::sample);
+        let running: f64 = samples
+            .filter(|(name, ..)| *name == "belay_jobs_running")
+            .map(|(.., value)| value)
+            .sum();
+        format!("{running}").parse().unwrap()
+    }
+
+    /// # Errors
+    /// No controller serves.
+    pub(crate) async fn try_client(&self) -> Result<Client, Status> {
+        let channel = dial(&self.dir.path().join("csi.sock")).await;
+        let down = |error: belay_proto::dial::DialError| Status::unavailable(error.to_string());
+        Ok(ControllerClient::new(channel.map_err(down)?))
+    }
+
+    pub(crate) async fn client(&self) -> Client {
+        self.try_client().await.unwrap()
+    }
+}
+
+/// For one pod.
+pub(crate) fn block() -> csi::VolumeCapability {
+    requests::capability("block", Mode::SingleNodeWriter)
+}
+
+/// A raw block volume of 1 GiB.
+pub(crate) fn create(name: &str) -> csi::CreateVolumeRequest {
+    csi::CreateVolumeRequest {
+        capacity_range: requests::range(GIB, GIB),
+        ..requests::create(name, block(), None)
+    }
+}
+
+/// The ID of the volume, which is created or found.
+///
+/// # Errors
+/// Those of the call.
+pub(crate) async fn created(client: &mut Client, name: &str) -> Result<String, Status> {
+    let answer = client.create_volume(create(name)).await?;
+    Ok(answer.into_inner().volume.unwrap().volume_id)
+}
+
+/// # Errors
+/// Those of the call.
+pub(crate) async fn attached(client: &mut Client, id: &str, node: &str) -> Result<(), Status> {
+    let request = requests::attach(id, node, block());
+    client.controller_publish_volume(request).await.map(drop)
+}
+
+/// # Errors
+/// Those of the call.
+pub(crate) async fn detached(client: &mut Client, id: &str, node: &str) -> Result<(), Status> {
+    let request = requests::detach(id, node);
+    client.controller_unpublish_volume(request).await.map(drop)
+}
+
+/// # Errors
+/// Those of the call.
+pub(crate) async fn deleted(client: &mut Client, id: &str) -> Result<(), Status> {
+    client.delete_volume(requests::delete(id)).await.map(drop)
+}

@@ -1,0 +1,79 @@
+//! HTTPS, with an authority that `ca-file` names.
+
+use crate::site::{Site, created, deleted};
+use crate::wire::Cloud;
+use rustls::ServerConfig;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio_rustls::TlsAcceptor;
+
+/// A file of the authority, which `tls/README.md` describes.
+fn file(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/openstack_twin/tls")
+        .join(name)
+}
+
+/// A cloud with the certificate in that file.
+fn cloud(certificate: &str) -> Cloud {
+    let chain = CertificateDer::from_pem_file(file(certificate)).unwrap();
+    let key = PrivateKeyDer::from_pem_file(file("server.key")).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![chain], key)
+        .unwrap();
+    let acceptor = TlsAcceptor::from(Arc::new(config));
+    Cloud::start(Duration::ZERO, Some(acceptor))
+}
+
+fn trusting(authority: &str) -> String {
+    format!("ca-file={}", file(authority).display())
+}
+
+#[tokio::test]
+async fn all_services_are_called_by_https_with_the_authority_of_the_ca_file() {
+    let cloud = cloud("server.pem");
+    let site = Site::new(&cloud.url(), &trusting("authority.pem"));
+    let _running = site.start();
+    let client = &mut site.client().await;
+    let id = created(client, "pvc-1").await.unwrap();
+    deleted(client, &id).await.unwrap();
+    assert!(cloud.twin().count() > 3);
+}
+
+#[tokio::test]
+async fn a_certificate_of_another_authority_or_host_is_refused_before_a_secret_is_sent() {
+    for (certificate, authority, why) in [
+        ("server.pem", "", "UnknownIssuer"),
+        (
+            "elsewhere.pem",
+            &trusting("authority.pem"),
+            "not valid for name",
+        ),
+    ] {
+        let cloud = cloud(certificate);
+        let site = Site::new(&cloud.url(), authority);
+        let _running = site.start();
+        let client = &mut site.client().await;
+        let refused = created(client, "pvc-1").await.unwrap_err();
+        assert!(refused.message().contains(why), "{refused}");
+        assert_eq!(cloud.twin().count(), 0, "a request was sent");
+    }
+}
+
+#[tokio::test]
+async fn a_server_without_tls_gets_no_request() {
+    let plain = Cloud::start(Duration::ZERO, None);
+    let url = plain.url().replace("http://", "https://");
+    let site = Site::new(&url, &trusting("authority.pem"));
+    let _running = site.start();
+    let client = &mut site.client().await;
+    created(client, "pvc-1").await.unwrap_err();
+    assert_eq!(plain.twin().count(), 0, "a request was sent");
+}

@@ -1,0 +1,348 @@
+//! The twin: states of Keystone, Cinder and Nova as the real services were seen to have them. A
+//! change takes effect some time after its answer. It judges each request: a volume that a caller
+//! was given is not deleted without that caller's request, and none is on its way to two servers.
+
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+/// What clients log in with.
+pub(crate) const PASSWORD: &str = "secret-of-the-twin";
+const TOKEN: &str = "gAAAAA-token-of-the-twin";
+
+/// The cloud.
+#[derive(Default)]
+pub(crate) struct Twin {
+    /// How long each change takes.
+    delay: Duration,
+    /// Where clients reach it, without a slash at the end.
+    pub(crate) url: String,
+    volumes: BTreeMap<String, Volume>,
+    made: usize,
+    /// Requests by method and kind of path.
+    pub(crate) calls: BTreeMap<String, usize>,
+    /// Volumes in the order in which Nova was asked to attach them, by server.
+    pub(crate) attached: BTreeMap<String, Vec<String>>,
+    /// Volumes that callers were given and have not asked to delete.
+    pub(crate) answered: BTreeSet<String>,
+    /// What must not have happened.
+    pub(crate) broken: Vec<String>,
+}
+
+struct Volume {
+    name: String,
+    gib: u64,
+    metadata: BTreeMap<String, String>,
+    status: &'static str,
+    server: Option<String>,
+    /// The change that runs, and when it is done.
+    next: Option<(Instant, Next)>,
+}
+
+enum Next {
+    Rest { server: Option<String>, gib: u64 },
+    Gone,
+}
+
+/// A request.
+pub(crate) struct Request<'a> {
+    pub(crate) method: &'a str,
+    pub(crate) path: &'a str,
+    pub(crate) query: &'a str,
+    /// Is the right token among its headers?
+    pub(crate) token: Option<&'a str>,
+    pub(crate) body: Value,
+}
+
+/// Status, value of X-Subject-Token, body.
+pub(crate) type Answer = (u16, Option<&'static str>, Value);
+
+type Refusal = (u16, &'static str);
+
+fn ok(status: u16, body: Value) -> Answer {
+    (status, None, body)
+}
+
+impl Twin {
+    pub(crate) fn new(delay: Duration, url: String) -> Self {
+        Self {
+            delay,
+            url,
+            ..Self::default()
+        }
+    }
+
+    /// Volumes that exist already, as another program has created them.
+    pub(crate) fn fill(&mut self, count: usize) {
+        for n in 0..count {
+            self.create(&format!("other-{n}"), 1, BTreeMap::new(), Duration::ZERO);
+        }
+    }
+
+    /// The IDs of all volumes, and the servers of those that are attached.
+    pub(crate) fn all(&mut self) -> BTreeMap<String, Option<String>> {
+        self.settle();
+        let seen = |(id, volume): (&String, &Volume)| (id.clone(), volume.server.clone());
+        self.volumes.iter().map(seen).collect()
+    }
+
+    /// How many requests there were.
+    pub(crate) fn count(&self) -> usize {
+        self.calls.values().sum()
+    }
+
+    fn settle(&mut self) {
+        let now = Instant::now();
+        self.volumes.retain(|_, volume| {
+            match volume.next.take_if(|(at, _)| *at <= now) {
+                Some((_, Next::Gone)) => return false,
+                Some((_, Next::Rest { server, gib })) => {
+                    let is_attached = server.is_some();
+                    volume.status = if is_attached { "in-use" } else { "available" };
+                    (volume.server, volume.gib) = (server, gib);
+                }
+                None => {}
+            }
+            true
+        });
+    }
+
+    /// The answer to a request.
+    pub(crate) fn answer(&mut self, request: &Request<'_>) -> Answer {
+        self.settle();
+        let path: Vec<&str> = request.path.trim_matches('/').split('/').collect();
+        let kind = match path[..] {
+            ["volume", "v3", "volumes", _, "metadata"] => "metadata",
+            ["volume", "v3", "volumes", _, "action"] => "action",
+            ["volume", "v3", "volumes", "detail"] if request.query.contains("name=") => "search",
+            ["volume", "v3", "volumes", "detail"] => "list",
+            ["volume", ..] => "volume",
+            ["compute", ..] => "attachment",
+            _ => "token",
+        };
+        let kind = format!("{} {kind}", request.method);
+        *self.calls.entry(kind).or_default() += 1;
+        if request.path == "/identity/v3/auth/tokens" {
+            return self.log_in(&request.body);
+        }
+        if request.token != Some(TOKEN) {
+            return ok(401, json!({"error": {"message": "no token"}}));
+        }
+        let answer = match path[..] {
+            ["volume", "v3", "volumes", ref rest @ ..] => self.volume(request, rest),
+            [
+                "compute",
+                "v2.1",
+                "servers",
+                server,
+                "os-volume_attachments",
+                ref rest @ ..,
+            ] => self.attachment(request, server, rest),
+            _ => Err((404, "no such service")),
+        };
+        let refused = |(code, message)| {
+            ok(
+                code,
+                json!({"badRequest": {"code": code, "message": message}}),
+            )
+        };
+        answer.unwrap_or_else(refused)
+    }
+
+    fn log_in(&self, body: &Value) -> Answer {
+        if body["auth"]["identity"]["password"]["user"]["password"] != PASSWORD {
+            return ok(401, json!({"error": {"message": "wrong password"}}));
+        }
+        let service = |kind: &str, path: &str| {
+            let url = format!("{}/{path}", self.url);
+            let endpoint = json!({"interface": "public", "region": "one", "url": url});
+            json!({"type": kind, "endpoints": [endpoint]})
+        };
+        let token = json!({
+            "issued_at": "2026-01-01T00:00:00.000000Z",
+            "expires_at": "2026-01-01T01:00:00.000000Z",
+            "catalog": [service("block-storage", "volume/v3"), service("compute", "compute/v2.1")],
+        });
+        (201, Some(TOKEN), json!({ "token": token }))
+    }
+
+    fn volume(&mut self, request: &Request<'_>, path: &[&str]) -> Result<Answer, Refusal> {
+        let body = &request.body;
+        match (request.method, path) {
+            ("GET", ["detail"]) => Ok(self.list(request.query)),
+            ("GET", [id]) => {
+                let volume = self.volumes.get(*id).ok_or((404, "not found"))?;
+                Ok(ok(200, json!({ "volume": volume.described(id) })))
+            }
+            ("POST", []) => {
+                let volume = &body["volume"];
+                let (name, gib) = (volume["name"].as_str(), volume["size"].as_u64());
+                let metadata = texts(&volume["metadata"]);
+                let id = self.create(name.unwrap(), gib.unwrap(), metadata, self.delay);
+                let described = self.volumes[&id].described(&id);
+                Ok(ok(202, json!({ "volume": described })))
+            }
+            ("POST", [id, "metadata"]) => {
+                let volume = self.volumes.get_mut(*id).ok_or((404, "not found"))?;
+                volume.metadata.extend(texts(&body["metadata"]));
+                Ok(ok(200, json!({ "metadata": volume.metadata })))
+            }
+            ("POST", [id, "action"]) => {
+                let gib = body["os-extend"]["new_size"].as_u64().unwrap();
+                let at = Instant::now() + self.delay;
+                let volume = self.at_rest(id)?;
+                let server = volume.server.clone();
+                volume.begin("extending", at, Next::Rest { server, gib });
+                Ok(ok(202, Value::Null))
+            }
+            ("DELETE", [id]) => self.delete(id),
+            _ => Err((404, "no such resource")),
+        }
+    }
+
+    fn create(
+        &mut self,
+        name: &str,
+        gib: u64,
+        metadata: BTreeMap<String, String>,
+        delay: Duration,
+    ) -> String {
+        self.made += 1;
+        // Unlike the order of creation, as with random IDs.
+        let first = self.made.wrapping_mul(0x9e37_79b9) & 0xffff_ffff;
+        let id = format!("{first:08x}-0000-4000-8000-{:012}", self.made);
+        let server = None;
+        let mut volume = Volume {
+            name: name.to_owned(),
+            gib,
+            metadata,
+            status: "available",
+            server: None,
+            next: None,
+        };
+        volume.begin(
+            "creating",
+            Instant::now() + delay,
+            Next::Rest { server, gib },
+        );
+        self.volumes.insert(id.clone(), volume);
+        id
+    }
+
+    /// The volume, if nothing is being done to it.
+    fn at_rest(&mut self, id: &str) -> Result<&mut Volume, Refusal> {
+        let volume = self.volumes.get_mut(id).ok_or((404, "not found"))?;
+        match volume.next {
+            None => Ok(volume),
+            Some(_) => Err((400, "Invalid volume: it is being changed")),
+        }
+    }
+
+    fn delete(&mut self, id: &str) -> Result<Answer, Refusal> {
+        let (at, is_wanted) = (Instant::now() + self.delay, self.answered.contains(id));
+        let volume = self.at_rest(id)?;
+        if volume.server.is_some() {
+            return Err((400, "Invalid volume: it is attached"));
+        }
+        volume.begin("deleting", at, Next::Gone);
+        if is_wanted {
+            self.broken
+                .push(format!("{id} is deleted, and a caller has it"));
+        }
+        Ok(ok(202, Value::Null))
+    }
+
+    fn attachment(
+        &mut self,
+        request: &Request<'_>,
+        server: &str,
+        path: &[&str],
+    ) -> Result<Answer, Refusal> {
+        let at = Instant::now() + self.delay;
+        match (request.method, path) {
+            ("POST", []) => {
+                let id = request.body["volumeAttachment"]["volumeId"]
+                    .as_str()
+                    .unwrap();
+                let volume = self.at_rest(id)?;
+                if volume.server.is_some() {
+                    return Err((400, "volume is already attached to instances"));
+                }
+                let (gib, to) = (volume.gib, Some(server.to_owned()));
+                volume.begin("attaching", at, Next::Rest { server: to, gib });
+                let order = self.attached.entry(server.to_owned()).or_default();
+                order.push(id.to_owned());
+                Ok(ok(200, json!({"volumeAttachment": {"device": "/dev/sdz"}})))
+            }
+            ("DELETE", [id]) => {
+                let volume = self.at_rest(id)?;
+                if volume.server.as_deref() != Some(server) {
+                    return Err((404, "no such attachment"));
+                }
+                let (server, gib) = (None, volume.gib);
+                volume.begin("detaching", at, Next::Rest { server, gib });
+                Ok(ok(202, Value::Null))
+            }
+            _ => Err((404, "no such resource")),
+        }
+    }
+
+    fn list(&self, query: &str) -> Answer {
+        let asked = |key: &str| {
+            let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+            pairs.find(|(name, _)| *name == key).map(|(_, value)| value)
+        };
+        let limit = asked("limit").map_or(1000, |limit| limit.parse().unwrap());
+        let (marker, name) = (asked("marker"), asked("name"));
+        let mut found: Vec<_> = self.volumes.iter().collect();
+        found.retain(|(id, volume)| {
+            marker.is_none_or(|marker| id.as_str() > marker)
+                && name.is_none_or(|name| volume.name == name)
+        });
+        let links = match found.len() > limit {
+            true => json!([{"rel": "next"}]),
+            false => json!([]),
+        };
+        let page = found.into_iter().take(limit);
+        let page: Vec<_> = page.map(|(id, volume)| volume.described(id)).collect();
+        ok(200, json!({"volumes": page, "volumes_links": links}))
+    }
+}
+
+fn texts(value: &Value) -> BTreeMap<String, String> {
+    let pairs = value.as_object().into_iter().flatten();
+    pairs
+        .map(|(key, value)| (key.clone(), value.as_str().unwrap().to_owned()))
+        .collect()
+}
+
+impl Volume {
+    fn begin(&mut self, status: &'static str, at: Instant, next: Next) {
+        self.status = status;
+        self.next = Some((at, next));
+    }
+
+    /// With the fields of Cinder 29 that a member of the project sees, so that it is as long.
+    fn described(&self, id: &str) -> Value {
+        let attachments = self.server.iter().map(|server| {
+            json!({"id": id, "attachment_id": id, "volume_id": id, "server_id": server,
+                   "host_name": "compute-1", "device": "/dev/sdz",
+                   "attached_at": "2026-01-01T00:00:00.000000"})
+        });
+        let link = "http://10.0.0.1:8776/v3/0123456789abcdef0123456789abcdef/volumes";
+        json!({
+            "id": id, "name": self.name, "size": self.gib, "status": self.status,
+            "metadata": self.metadata, "attachments": attachments.collect::<Vec<_>>(),
+            "availability_zone": "nova", "snapshot_id": null, "source_volid": null,
+            "multiattach": false, "bootable": "false", "encrypted": false,
+            "description": "Created by Belay", "volume_type": "__DEFAULT__",
+            "created_at": "2026-01-01T00:00:00.000000", "updated_at": "2026-01-01T00:00:00.000000",
+            "consistencygroup_id": null, "group_id": null, "replication_status": null,
+            "user_id": "0123456789abcdef0123456789abcdef", "shared_targets": null,
+            "os-vol-tenant-attr:tenant_id": "0123456789abcdef0123456789abcdef",
+            "service_uuid": null, "cluster_name": null, "provider_id": null,
+            "links": [{"rel": "self", "href": format!("{link}/{id}")},
+                      {"rel": "bookmark", "href": format!("{link}/{id}")}],
+        })
+    }
+}
