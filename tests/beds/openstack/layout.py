@@ -6,6 +6,7 @@
     run/     sockets, pids, the message queue; not kept
     faults/  control files of the drivers, see drivers/faults.py
     guests/  <server>/virtio-<first 20 characters of the volume>: links to loop devices
+    plugs/   <server>: links to the sockets of guests, made by tests, see drivers/guest.py
 """
 import json
 import os

@@ -1,12 +1,14 @@
-"""Nova's fake hypervisor, with one thing real: an attached volume is a loop device.
+"""Nova's fake hypervisor, with one thing real: an attached volume is a disk.
 
-The link guests/<server>/virtio-<first 20 characters of the volume> names it, as a guest on KVM
-sees a virtio disk. Faults: see faults.py; attach_volume, detach_volume.
+It is a virtio disk of a User-mode Linux guest, if a test has one for the server (guest.py). Else it
+is a loop device: the link guests/<server>/virtio-<first 20 characters of the volume> names it, as a
+guest on KVM sees a virtio disk. Faults: see faults.py; attach_volume, detach_volume.
 """
 import os
 import subprocess
 
 import faults
+import guest
 import loops
 from nova import exception
 from nova.virt import fake
@@ -19,9 +21,13 @@ class LoopDriver(fake.FakeDriverWithoutFakeNodes):
     def _directory(instance):
         return os.path.join(os.environ["BELAY_BED"], "guests", instance.uuid)
 
+    @staticmethod
+    def _volume(connection):
+        return connection.get("serial") or connection["data"]["volume_id"]
+
     def _link(self, connection, instance):
-        volume = connection.get("serial") or connection["data"]["volume_id"]
-        return os.path.join(self._directory(instance), "virtio-" + volume[:20])
+        name = "virtio-" + self._volume(connection)[:20]
+        return os.path.join(self._directory(instance), name)
 
     @staticmethod
     def _check(operation):
@@ -33,18 +39,27 @@ class LoopDriver(fake.FakeDriverWithoutFakeNodes):
     def attach_volume(self, context, connection_info, instance, mountpoint, **kwargs):
         self._check("attach_volume")
         super().attach_volume(context, connection_info, instance, mountpoint, **kwargs)
+        path = connection_info["data"]["device_path"]
+        if guest.exists(instance.uuid):
+            return guest.ask("plug", instance.uuid, self._volume(connection_info), path)
         link = self._link(connection_info, instance)
         if not os.path.islink(link):
             os.makedirs(os.path.dirname(link), exist_ok=True)
-            os.symlink(loops.bind(connection_info["data"]["device_path"]), link)
+            os.symlink(loops.bind(path), link)
 
     def detach_volume(self, context, connection_info, instance, mountpoint, **kwargs):
         self._check("detach_volume")
-        loops.release(self._link(connection_info, instance))
+        if guest.exists(instance.uuid):
+            guest.ask("unplug", instance.uuid, self._volume(connection_info))
+        else:
+            loops.release(self._link(connection_info, instance))
         super().detach_volume(context, connection_info, instance, mountpoint, **kwargs)
 
     def extend_volume(self, context, connection_info, instance, requested_size):
         self._check("extend_guest_volume")
+        if guest.exists(instance.uuid):
+            volume = self._volume(connection_info)
+            return guest.ask("grow", instance.uuid, volume, str(requested_size))
         device = loops.device(self._link(connection_info, instance))
         if device:
             subprocess.run(["losetup", "--set-capacity", device], check=True)

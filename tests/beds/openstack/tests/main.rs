@@ -8,6 +8,8 @@ mod crashes;
 #[cfg(test)]
 mod economy;
 #[cfg(test)]
+mod guests;
+#[cfg(test)]
 mod lifecycle;
 #[cfg(test)]
 mod sanity;

@@ -18,6 +18,8 @@ pub(crate) struct Request {
     /// Decoded.
     pub(crate) query: Vec<(String, String)>,
     pub(crate) token: Option<String>,
+    /// The client sends no other on this connection.
+    pub(crate) is_last: bool,
     pub(crate) body: Vec<u8>,
 }
 
@@ -66,6 +68,7 @@ impl Request {
             path: decoded(path),
             query: query.split('&').filter_map(pair).collect(),
             token: header(&lines, "x-auth-token").map(str::to_owned),
+            is_last: header(&lines, "connection") == Some("close"),
             body,
         }))
     }

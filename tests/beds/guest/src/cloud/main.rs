@@ -5,12 +5,17 @@
 //! ```text
 //! belay-guest-cloud serve SOCKET IP:PORT DIRECTORY SLOTS MEMORY_MIB NAME=IP=ARGUMENTS...
 //! belay-guest-cloud boot|cut SOCKET NAME
+//! belay-guest-cloud plug SOCKET NAME SERIAL FILE
+//! belay-guest-cloud grow SOCKET NAME SERIAL BYTES
+//! belay-guest-cloud unplug SOCKET NAME SERIAL
 //! belay-guest-cloud run SOCKET NAME SECONDS <SCRIPT
 //! belay-guest-cloud secret
 //! ```
 //!
 //! ARGUMENTS of a guest's kernel are separated by spaces. The exit code of `run` is the script's;
-//! 125 if there is no such guest, it is off, or it did not answer in time.
+//! 125 if there is no such guest, it is off, or it did not answer in time. `plug` is for another
+//! cloud, whose volumes these guests have: a file becomes a disk with that serial, cut as libvirt
+//! cuts it.
 
 mod api;
 mod http;
@@ -19,19 +24,21 @@ mod server;
 mod tests;
 mod volumes;
 
+use std::fs;
 use std::io::{self, BufReader, Read as _, Write as _};
 use std::net::{IpAddr, Shutdown, TcpListener, TcpStream};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::thread::Scope;
 use std::time::Duration;
 
-use belay_guest::{Gone, Hardware, Kernel, Machine, Output};
+use belay_guest::{Gone, Hardware, Kernel, Machine, Medium, Output};
 
 use api::Api;
 use http::Request;
-use server::Server;
+use server::{Host as _, Server};
 use volumes::Volumes;
 
 /// The exit code of a call that reached no guest.
@@ -53,6 +60,9 @@ fn main() -> ExitCode {
             ref servers @ ..,
         ] => serve([socket, address, directory, slots, memory], servers),
         [verb @ ("boot" | "cut"), socket, name] => call(socket, &format!("{verb} {name} 0\n")),
+        [verb @ ("plug" | "grow" | "unplug"), socket, ref more @ ..] => {
+            call(socket, &format!("{verb} {}\n", more.join(" ")))
+        }
         ["run", socket, name, seconds] => io::read_to_string(io::stdin())
             .map_err(Into::into)
             .and_then(|script| call(socket, &format!("run {name} {seconds}\n{script}"))),
@@ -158,6 +168,9 @@ fn respond<'scope, 'env, 'machine>(
         }
         let mut stream = stream;
         response.write(&mut stream)?;
+        if request.is_last {
+            break;
+        }
     }
     Ok(())
 }
@@ -172,25 +185,42 @@ fn obey(api: &Api<Server<'_>>, mut stream: UnixStream) -> io::Result<()> {
         let mut servers = api.volumes.servers.iter();
         servers.find(|server| server.name() == name)
     };
-    let (code, text) = match (words.first(), words.get(1).and_then(|name| named(name))) {
-        (_, None) => (i32::from(UNREACHED), format!("{head}: no such guest")),
-        (Some(&"boot"), Some(server)) => {
-            server.boot();
-            (0, String::new())
-        }
-        (Some(&"cut"), Some(server)) => {
-            server.cut();
-            (0, String::new())
-        }
-        (_, Some(server)) => {
-            let seconds = words.get(2).and_then(|seconds| seconds.parse().ok());
-            let within = Duration::from_secs(seconds.unwrap_or(60));
-            match server.run(script, within) {
-                Ok(Output { code, text }) => (code, text),
-                Err(Gone) => (i32::from(UNREACHED), format!("{} is off", server.name())),
-            }
-        }
+    let (code, text) = match words.get(1).and_then(|name| named(name)) {
+        None => (i32::from(UNREACHED), format!("{head}: no such guest")),
+        Some(server) => done(server, &words, script),
     };
     let code = u8::try_from(code).unwrap_or(UNREACHED);
     stream.write_all(format!("{code}\n{text}").as_bytes())
+}
+
+/// The exit code and the output of a request for that guest.
+fn done(server: &Server<'_>, words: &[&str], script: &str) -> (i32, String) {
+    let serial = |id| volumes::serial(id);
+    match *words {
+        ["boot", ..] => server.boot(),
+        ["cut", ..] => server.cut(),
+        ["plug", _, id, file] => match fs::metadata(file) {
+            Ok(about) => {
+                let medium = Arc::new(Medium::new(Path::new(file), about.len()));
+                if let Err(why) = server.plug(serial(id), &medium) {
+                    return (1, why);
+                }
+            }
+            Err(error) => return (1, format!("{file}: {error}")),
+        },
+        ["grow", _, id, bytes] => match bytes.parse() {
+            Ok(bytes) => server.grow(serial(id), bytes),
+            Err(error) => return (1, format!("{bytes}: {error}")),
+        },
+        ["unplug", _, id] => server.unplug(serial(id)),
+        ["run", _, seconds] => {
+            let within = Duration::from_secs(seconds.parse().unwrap_or(60));
+            return match server.run(script, within) {
+                Ok(Output { code, text }) => (code, text),
+                Err(Gone) => (i32::from(UNREACHED), format!("{} is off", server.name())),
+            };
+        }
+        _ => return (1, format!("{words:?}: no such request")),
+    }
+    (0, String::new())
 }

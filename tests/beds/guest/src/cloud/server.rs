@@ -154,7 +154,10 @@ impl Host for Server<'_> {
         };
         self.driver("unbind", slot);
         self.machine.slot(slot).remove();
-        lock(&self.slots)[slot] = None;
+        if let Some(plugged) = lock(&self.slots)[slot].take() {
+            // No power is lost, and another server may read the file next.
+            plugged.medium.lose_cache(Survival::Everything);
+        }
     }
 
     fn grow(&self, serial: &str, bytes: u64) {

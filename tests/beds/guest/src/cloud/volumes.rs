@@ -73,7 +73,8 @@ fn status(volume: &Volume, must: &str) -> Refusal {
     Refusal::Invalid(format!("status must be {must}, but it is {is}{attached}"))
 }
 
-fn serial(id: &str) -> &str {
+/// What a disk shows of that ID.
+pub(crate) fn serial(id: &str) -> &str {
     id.get(..SERIAL_BYTES).unwrap_or(id)
 }
 
