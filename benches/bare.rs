@@ -4,24 +4,17 @@
 //! bound by losetup before the clock starts, and its cost is reported separately. And the clone is
 //! made private by mount(2), where the agent uses mount_setattr(2).
 
-use std::fs;
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use belay_bed::devices;
-use belay_bed::mounts;
-use rustix::mount::MountPropagationFlags;
+use belay_bed::{devices, floor};
 
 use crate::bench_dir::at;
 use crate::echo::Echo;
 use crate::side::{Call, Side};
 use crate::volume::Volume;
-
-/// The agent's mode for a target that it creates.
-const TARGET_MODE: u32 = 0o750;
 
 /// Round trips after a process has run: a millisecond, in which it has fully exited.
 const SETTLING_ECHOES: u32 = 40;
@@ -83,24 +76,22 @@ impl<'a> Bare<'a> {
 
     fn mount(&self, device: &Path) -> io::Result<Duration> {
         let start = Instant::now();
-        mounts::mount(self.volume.fs_type, device, &self.volume.staging)?;
+        floor::stage(self.volume.fs_type, device, &self.volume.staging)?;
         Ok(start.elapsed())
     }
 
     fn publish(&self) -> io::Result<Duration> {
-        let target = &self.volume.target;
+        let volume = &self.volume;
         let start = Instant::now();
-        fs::DirBuilder::new().mode(TARGET_MODE).create(target)?;
-        mounts::bind(&self.volume.staging, target)?;
-        rustix::mount::mount_change(target, MountPropagationFlags::PRIVATE)?;
+        floor::publish(volume.fs_type, &volume.staging, &volume.target)?;
         Ok(start.elapsed())
     }
 
     fn stats(&self) -> io::Result<Duration> {
         let start = Instant::now();
-        let usage = rustix::fs::statfs(&self.volume.target)?;
+        let bytes = floor::stats(self.volume.fs_type, &self.volume.target)?;
         let took = start.elapsed();
-        if usage.f_blocks > 0 {
+        if bytes > 0 {
             return Ok(took);
         }
         Err(io::Error::other("statfs without a size"))
@@ -108,14 +99,13 @@ impl<'a> Bare<'a> {
 
     fn unpublish(&self) -> io::Result<Duration> {
         let start = Instant::now();
-        mounts::unmount(&self.volume.target)?;
-        fs::remove_dir(&self.volume.target)?;
+        floor::unpublish(self.volume.fs_type, &self.volume.target)?;
         Ok(start.elapsed())
     }
 
     fn unstage(&self) -> io::Result<Duration> {
         let start = Instant::now();
-        mounts::unmount(&self.volume.staging)?;
+        floor::unstage(&self.volume.staging)?;
         Ok(start.elapsed())
     }
 }

@@ -4,15 +4,14 @@
 //! only, so the ratios are conservative.
 
 use std::fs::{self, File};
-use std::io::{self, Seek, SeekFrom, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use belay_bed::devices;
-use belay_bed::mounts::{bind, mount, unmount};
+use belay_bed::{devices, floor};
 use rustix::io::Errno;
-use rustix::mount::{MountFlags, MountPropagationFlags};
+use rustix::mount::MountFlags;
 
 use crate::demo_dir::DemoDir;
 use crate::kind::{Kind, Scene};
@@ -134,8 +133,10 @@ impl<'a> Bare<'a> {
         self.share(Step::Clone, &file, &clone, None)?;
         if !kind.is_block() {
             let device = devices::bind(&clone, &["--nooverlap"], Stdio::null())?;
-            self.time(Step::StageClone, || stage(kind, &device, &staging))?;
-            unmount(&staging)?;
+            self.time(Step::StageClone, || {
+                floor::stage(kind.name(), &device, &staging)
+            })?;
+            floor::unstage(&staging)?;
             devices::release_and_wait(&clone)?;
         }
         let directory = self.directory.clone();
@@ -165,33 +166,39 @@ impl<'a> Bare<'a> {
         let (kind, staging, target) = (self.kind, self.staging.clone(), self.target.clone());
         self.time(Step::StageBlank, || {
             mkfs(kind, device)?;
-            stage(kind, device, &staging)
+            floor::stage(kind.name(), device, &staging)
         })?;
         self.free_after_use(device)?;
-        self.time(Step::Publish, || publish(kind, &staging, &target))?;
+        self.time(Step::Publish, || {
+            floor::publish(kind.name(), &staging, &target)
+        })?;
         let took = proof::write(kind, &target, 1).map_err(io::Error::other)?;
         self.samples.add(self.scene, Step::Write, Who::Kernel, took);
-        self.time(Step::Stats, || measure(kind, &target))?;
-        self.time(Step::Unpublish, || unpublish(kind, &target))?;
+        self.time(Step::Stats, || floor::stats(kind.name(), &target).map(drop))?;
+        self.time(Step::Unpublish, || floor::unpublish(kind.name(), &target))?;
         if !kind.is_block() {
             self.time(Step::PublishReadOnly, || {
-                publish(kind, &staging, &target)?;
+                floor::publish(kind.name(), &staging, &target)?;
                 let flags = MountFlags::BIND | MountFlags::RDONLY;
                 Ok(rustix::mount::mount_remount(&target, flags, "")?)
             })?;
-            self.time(Step::Unpublish, || unpublish(kind, &target))?;
+            self.time(Step::Unpublish, || floor::unpublish(kind.name(), &target))?;
         }
         self.unstage()
     }
 
     fn second_use(&mut self, device: &Path) -> io::Result<()> {
         let (kind, staging, target) = (self.kind, self.staging.clone(), self.target.clone());
-        self.time(Step::StageAgain, || stage(kind, device, &staging))?;
+        self.time(Step::StageAgain, || {
+            floor::stage(kind.name(), device, &staging)
+        })?;
         self.free_after_use(device)?;
-        self.time(Step::Publish, || publish(kind, &staging, &target))?;
+        self.time(Step::Publish, || {
+            floor::publish(kind.name(), &staging, &target)
+        })?;
         let took = proof::compare(kind, &target, 1).map_err(io::Error::other)?;
         self.samples.add(self.scene, Step::Read, Who::Kernel, took);
-        self.time(Step::Unpublish, || unpublish(kind, &target))?;
+        self.time(Step::Unpublish, || floor::unpublish(kind.name(), &target))?;
         self.unstage()
     }
 
@@ -207,7 +214,7 @@ impl<'a> Bare<'a> {
     /// Unmounts, and waits untimed until the device is free.
     fn unstage(&mut self) -> io::Result<()> {
         let staging = self.staging.clone();
-        self.time(Step::Unstage, || unmount(&staging))?;
+        self.time(Step::Unstage, || floor::unstage(&staging))?;
         if self.kind.is_block() {
             devices::release_and_wait(&self.file)
         } else {
@@ -278,14 +285,6 @@ fn mkfs(kind: Kind, device: &Path) -> io::Result<()> {
     Ok(())
 }
 
-fn stage(kind: Kind, device: &Path, staging: &Path) -> io::Result<()> {
-    if kind.is_block() {
-        bind(device, staging)
-    } else {
-        mount(kind.name(), device, staging)
-    }
-}
-
 /// Waits until the device of `file` is free: the last umount releases it, but another process, such
 /// as udev, may have it open.
 fn free(file: &Path) -> io::Result<()> {
@@ -297,35 +296,4 @@ fn free(file: &Path) -> io::Result<()> {
         std::thread::yield_now();
     }
     Ok(())
-}
-
-/// The bare publish of benches/BUDGET.md: a target, and a private bind mount.
-fn publish(kind: Kind, staging: &Path, target: &Path) -> io::Result<()> {
-    if kind.is_block() {
-        File::create(target)?;
-    } else {
-        fs::create_dir(target)?;
-    }
-    bind(staging, target)?;
-    Ok(rustix::mount::mount_change(
-        target,
-        MountPropagationFlags::PRIVATE,
-    )?)
-}
-
-fn unpublish(kind: Kind, target: &Path) -> io::Result<()> {
-    unmount(target)?;
-    if kind.is_block() {
-        fs::remove_file(target)
-    } else {
-        fs::remove_dir(target)
-    }
-}
-
-fn measure(kind: Kind, target: &Path) -> io::Result<()> {
-    if kind.is_block() {
-        File::open(target)?.seek(SeekFrom::End(0)).map(|_bytes| ())
-    } else {
-        Ok(rustix::fs::statfs(target).map(|_answer| ())?)
-    }
 }

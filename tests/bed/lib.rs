@@ -6,6 +6,7 @@
 
 pub mod chance;
 pub mod devices;
+pub mod floor;
 pub mod mounts;
 pub mod patience;
 pub mod programs;
