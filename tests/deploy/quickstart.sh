@@ -56,8 +56,8 @@ trap clean EXIT
 helm uninstall belay --namespace "$namespace" --wait --timeout 2m >/dev/null
 kubectl delete namespace "$namespace" --timeout=120s >/dev/null
 
-follow 3 2
 follow 3 1
+follow 3 2
 follow 4 1
 grep -q '^/dev/loop' "$work/said"
 await 30 "the first line of the pod" lines_are 1
