@@ -85,15 +85,15 @@ struct DriverFlags {
     #[arg(long, env = "BELAY_NODE_ID", value_name = "ID", value_parser = node_id)]
     node_id: Option<NodeId>,
 
-    /// Report topology: not every node reaches every volume
+    /// Report topology, so that pods are scheduled to nodes that reach their volumes
     #[arg(long, env = "BELAY_WITH_TOPOLOGY", value_parser = BoolishValueParser::new())]
     with_topology: bool,
 
-    /// Name of the driver [default: its kind's, e.g. local.csi.belay.dev]
+    /// Name of the driver [default: local.csi.belay.dev or cinder.csi.openstack.org, by its kind]
     #[arg(long, env = "BELAY_DRIVER_NAME", value_name = "NAME")]
     driver_name: Option<DriverName>,
 
-    /// Maximum number of volumes on this node (0: unlimited) [default: its kind's, 0 for local]
+    /// Maximum number of volumes on a node (0: unlimited) [default: 0 for local, 256 for openstack]
     #[arg(long, env = "BELAY_MAX_VOLUMES", value_name = "NUMBER")]
     max_volumes: Option<u32>,
 }
@@ -108,13 +108,13 @@ pub fn node_id(text: &str) -> Result<NodeId, Failure> {
 
 /// The help of `--node-id`, as the node agent has it.
 const NODE_ID_OF_AGENT: &str = "\
-Id of this node: 1 to 256 bytes; for kind local with --with-topology a valid label of 1 to 63. \
-Kind local: required unless --node-name is set, which is its default. Kind openstack: read from \
-the cloud's metadata by default";
+Id of this node: 1 to 256 bytes; for kind local with --with-topology a valid label value of at \
+most 63. Kind local: required unless --node-name is set, which is its default. Kind openstack: \
+read from the cloud's metadata by default";
 /// The help of `--node-id`, as the controller has it.
 const NODE_ID_OF_CONTROLLER: &str = "\
 Backend local, required: id of the node with --state-dir, as its node agent has it: 1 to 256 \
-bytes; with --with-topology a valid label of 1 to 63. Other backends need none";
+bytes; with --with-topology a valid label value of at most 63. Other backends need none";
 
 /// The default of `--node-id`: the node's name, which is a flag of the node agent.
 fn node_name(matches: &ArgMatches, is_agent: bool) -> Result<NodeId, clap::Error> {

@@ -86,7 +86,7 @@ enum Verb {
     Status(Status),
     /// Show the drivers of this node, live
     Top(Top),
-    /// Check a driver's conformance without changing anything; exits with 2 if it fails
+    /// Check a driver's conformance without changing anything; exits with 2 if it breaks a rule
     Check,
     /// Check what this node needs; exits with 2 if something is wrong
     Doctor(Search),
@@ -99,7 +99,7 @@ enum Verb {
     /// Write the manual pages into a directory
     #[command(hide = true)]
     Man(Man),
-    /// The verbs of `volume` and `snapshot`, as csc has them
+    /// The verbs of `volume` and `snapshot`, also under the names that csc has for them
     #[command(subcommand, alias = "c")]
     Controller(ControllerCommand),
 }

@@ -47,7 +47,7 @@ Examples:
   sudo belay-demo -o json >times.json  the times as JSON; the screen goes to stderr
 
 It leaves nothing behind: it has its own mount and process namespaces, its own directory in
-TMPDIR, and a reaper that releases its loop devices even if the demo is killed.";
+TMPDIR, and a separate process that releases its loop devices even if the demo is killed.";
 
 /// Run full volume lifecycles through the two real programs (needs root).
 #[derive(Parser)]
@@ -60,10 +60,10 @@ struct DemoArgs {
     /// Keep everything running at the end, until Ctrl-C
     #[arg(long, env = "KEEP", value_parser = FalseyValueParser::new())]
     keep: bool,
-    /// One kind of volume [default: all, and snapshots of xfs]
+    /// Only this kind of volume [default: all, and snapshots and clones of xfs]
     #[arg(long, value_enum, value_name = "KIND")]
     only: Option<Kind>,
-    /// One part [default: both]
+    /// Only this part [default: both]
     #[arg(long, value_enum, value_name = "PART")]
     part: Option<Part>,
     /// Filesystem of the controller's state directory
@@ -76,10 +76,10 @@ struct DemoArgs {
     #[arg(long, short, value_enum, default_value_t = Output::Table)]
     output: Output,
     /// Directory of belay-controller and belay-node [default: that of belay-demo]
-    #[arg(long, value_name = "FOLDER")]
+    #[arg(long, value_name = "DIR")]
     bin_dir: Option<PathBuf>,
     /// Role: the process inside the namespaces, with the demo's directory
-    #[arg(long, hide = true, value_name = "FOLDER", requires = "disk")]
+    #[arg(long, hide = true, value_name = "DIR", requires = "disk")]
     inner: Option<PathBuf>,
     /// The loop device of the state filesystem, for the inner role
     #[arg(long, hide = true, value_name = "DEVICE")]
@@ -88,7 +88,7 @@ struct DemoArgs {
     #[arg(long, hide = true, value_name = "PID", default_value_t = 0)]
     outer: u32,
     /// Role: the reaper, with the directory to create
-    #[arg(long, hide = true, value_name = "FOLDER", conflicts_with = "inner")]
+    #[arg(long, hide = true, value_name = "DIR", conflicts_with = "inner")]
     reap: Option<PathBuf>,
 }
 

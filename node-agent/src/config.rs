@@ -26,7 +26,7 @@ const NODE_NAME_FLAG: &str = "--node-name";
 
 /// Serves the CSI Node service of one node: stages and publishes volumes by system calls.
 ///
-/// A volume is a file below --loop-dir, made by the controller (belay-controller), or a disk
+/// A volume is a file below --loop-dir, created by the controller (belay-controller), or a disk
 /// that a cloud attaches: --driver-kind says which. Run it as root in the mount namespace of the
 /// kubelet, or with mounts that propagate there. To serve several drivers, separate their options
 /// with --next-driver.
@@ -53,8 +53,8 @@ pub struct Config {
     )]
     pub sandbox: Sandbox,
 
-    /// IDs of users that may call besides root, separated by commas; the socket's mode must admit
-    /// them, too
+    /// IDs of users that may call in addition to root, separated by commas; the mode of the socket
+    /// must admit them, too
     #[arg(
         long,
         value_name = "UIDS",
@@ -95,7 +95,7 @@ pub struct Config {
 /// The sandbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Sandbox {
-    /// Only the listed system calls
+    /// Only those that they need
     On,
     /// All system calls
     Off,
@@ -146,7 +146,7 @@ pub struct Driver {
     #[arg(long, value_name = "RULE", env = "BELAY_UNKNOWN_CONTENT", value_enum)]
     unknown_content: Option<UnknownContent>,
 
-    /// Ignore this driver unless --node-name (or --node-id without it) matches
+    /// Ignore this driver on nodes whose --node-name (--node-id, if that is not set) is not NAME
     #[arg(long, value_name = "NAME", env = "BELAY_ONLY_ON_NODE")]
     only_on_node: Option<String>,
 }
