@@ -6,6 +6,7 @@ mod glossary;
 mod layers;
 mod layout;
 mod mask;
+mod messages;
 mod prose;
 mod reasons;
 mod rust;
@@ -106,6 +107,12 @@ fn every_reason_is_complained_of() {
 #[test]
 fn every_page_keeps_to_the_glossary() {
     expect_none(&prose::check(&tree::read()));
+}
+
+#[test]
+fn every_message_about_a_volume_begins_with_it() {
+    let files = tree::rust_files();
+    expect_none(&files.iter().flat_map(messages::check).collect::<Vec<_>>());
 }
 
 #[test]

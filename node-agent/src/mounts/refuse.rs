@@ -82,7 +82,7 @@ impl<K: Kernel> Mounts<'_, K> {
         match self.others(volume, dev, &[])?.first() {
             None => Ok(()),
             Some(path) => Err(Failure::precondition(format!(
-                "volume {volume} is staged or published at {}; unpublish and unstage it first",
+                "volume {volume}: staged or published at {}; unpublish and unstage it first",
                 path.display()
             ))),
         }

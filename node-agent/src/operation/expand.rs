@@ -38,7 +38,7 @@ pub(crate) fn expand<K: Kernel>(cx: &Context<'_, K>, request: &NodeExpand) -> Re
         return Err(Failure::new(
             Kind::Unreachable,
             format!(
-                "volume {} has {bytes} bytes but {required} are required; the controller must \
+                "volume {}: has {bytes} bytes but {required} are required; the controller must \
                  expand it first",
                 request.id
             ),

@@ -210,7 +210,7 @@ fn not_proven<K: Kernel>(
             Failure::precondition(node.transport.replaced(&request.id, source))
         }
         Verdict::Unbound => Failure::precondition(format!(
-            "volume {} has lost its device while it is staged (detached by force), and {} shows \
+            "volume {}: lost its device while it is staged (detached by force), and {} shows \
              another one, or none; delete the pods that use it here, so that it is staged again",
             request.id,
             source.display()
@@ -318,7 +318,7 @@ fn refuse_read_only<K: Kernel>(
         return Ok(());
     };
     Err(Failure::precondition(format!(
-        "volume {} {why}, and cannot be published read-write",
+        "volume {}: {why}, and cannot be published read-write",
         request.id
     )))
 }
@@ -339,7 +339,7 @@ fn refuse_second_target<K: Kernel>(
     match others.first() {
         None => Ok(()),
         Some(other) => Err(Failure::precondition(format!(
-            "volume {} is already published at {}, and access mode {} allows one target",
+            "volume {}: already published at {}, and access mode {} allows one target",
             request.id,
             other.display(),
             request.capability.mode.name()

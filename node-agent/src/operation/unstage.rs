@@ -233,7 +233,7 @@ fn targets<K: Kernel>(
 
 fn still_published(request: &Unstage, target: &Path) -> Failure {
     Failure::precondition(format!(
-        "volume {} is still published at {}; unpublish it first",
+        "volume {}: still published at {}; unpublish it first",
         request.id,
         target.display()
     ))

@@ -89,7 +89,7 @@ fn detach_pending(volume: &VolumeId, path: &Path) -> StorageComplaint {
     Complaint::new(
         storage::DETACH_PENDING,
         format!(
-            "volume {volume} has a pending detach and is still mounted at {path}: if no pod on \
+            "volume {volume}: a detach is pending, but {path} is still mounted: if no pod on \
              this node uses it, a killed kubelet left it mounted; then run `umount {path}`"
         ),
     )

@@ -109,7 +109,7 @@ fn staged_before<K: Kernel>(
 ) -> Result<Staged, Failure> {
     if device.is_read_only().is_some_and(|it| it != read_only) {
         return Err(Failure::incompatible(format!(
-            "volume {} is staged at {} {}",
+            "volume {}: staged at {} {}",
             request.id,
             request.staging.display(),
             if read_only {

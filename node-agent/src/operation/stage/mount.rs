@@ -63,7 +63,7 @@ pub(super) fn stage<K: Kernel>(
     let raw = kernel.look(&block_path(&request.staging))?;
     if raw.is_some_and(|stat| stat.mount_root) {
         return Err(Failure::incompatible(format!(
-            "volume {} is staged at {} as a raw block device",
+            "volume {}: staged at {} as a raw block device",
             request.id,
             request.staging.display()
         )));
@@ -137,7 +137,7 @@ fn staged_before<K: Kernel>(
         (Some(mounted), Some(asked)) if mounted == asked => mounted,
         _ => {
             return Err(Failure::incompatible(format!(
-                "volume {} is staged at {} as {}, not as {}",
+                "volume {}: staged at {} as {}, not as {}",
                 request.id,
                 path.display(),
                 facts.fs_type,
@@ -148,7 +148,7 @@ fn staged_before<K: Kernel>(
     let attrs = wish.options(fs)?.attrs;
     if !facts.attrs.is_like(attrs) {
         return Err(Failure::incompatible(format!(
-            "volume {} is staged at {} with different mount flags",
+            "volume {}: staged at {} with different mount flags",
             request.id,
             path.display()
         )));
@@ -297,7 +297,7 @@ fn refuse_other_device(
         Some(found) if fs == FsType::Btrfs => Err(same_id_elsewhere(wish, &why(found))),
         Some(found) => Err(Failure::bug(why(found))),
         None => Err(Failure::precondition(format!(
-            "volume {} contains one of several devices of a btrfs filesystem; a volume is one \
+            "volume {}: contains one of several devices of a btrfs filesystem; a volume is one \
              device",
             wish.request.id
         ))),

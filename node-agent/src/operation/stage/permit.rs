@@ -99,7 +99,7 @@ fn same_as_asked(wish: &Wish<'_>, found: FsType) -> Result<FsType, Failure> {
         Some(asked) if asked != found => {
             Refusal::OtherFilesystem.count();
             Err(Failure::precondition(format!(
-                "volume {} contains {} but {} is requested; it is never formatted again: request \
+                "volume {}: contains {} but {} is requested; it is never formatted again: request \
                  {} or use another volume",
                 wish.request.id,
                 found.name(),
@@ -124,7 +124,7 @@ fn emptied(file: &Path) -> String {
 fn refuse(wish: &Wish<'_>, refusal: Refusal, why: &str) -> Failure {
     refusal.count();
     Failure::precondition(format!(
-        "volume {} is not formatted: {why}; nothing was changed",
+        "volume {}: not formatted: {why}; nothing was changed",
         wish.request.id
     ))
 }
