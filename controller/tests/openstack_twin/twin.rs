@@ -294,18 +294,22 @@ impl Twin {
         };
         let limit = asked("limit").map_or(1000, |limit| limit.parse().unwrap());
         let (marker, name) = (asked("marker"), asked("name"));
+        if marker.is_some_and(|marker| !self.volumes.contains_key(marker)) {
+            return ok(404, json!({"itemNotFound": {"message": "no such marker"}}));
+        }
         let mut found: Vec<_> = self.volumes.iter().collect();
         found.retain(|(id, volume)| {
             marker.is_none_or(|marker| id.as_str() > marker)
                 && name.is_none_or(|name| volume.name == name)
         });
-        let links = match found.len() > limit {
-            true => json!([{"rel": "next"}]),
-            false => json!([]),
-        };
+        let has_more = found.len() > limit;
         let page = found.into_iter().take(limit);
         let page: Vec<_> = page.map(|(id, volume)| volume.described(id)).collect();
-        ok(200, json!({"volumes": page, "volumes_links": links}))
+        let mut body = json!({ "volumes": page });
+        if has_more {
+            body["volumes_links"] = json!([{"rel": "next"}]);
+        }
+        ok(200, body)
     }
 }
 
