@@ -38,7 +38,7 @@ if [ "$(uname -m)" = x86_64 ] && { have linux.uml || have apt-get; }; then
     tests/beds/guest/build.sh "${BELAY_BIN_DIR:-${CARGO_TARGET_DIR:-target}/bin}" "$@"
 else
     announce "tests with guests are left out: there is no User-mode Linux for this machine"
-    guests=(--skip guests::)
+    guests=(--skip guests:: --skip twin::)
 fi
 python3 "$here/proxy_test.py" 2>&1 | tail -n 3
 # The build first: the services would wait for it, and it for them. The same packages as for the

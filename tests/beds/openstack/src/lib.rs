@@ -36,7 +36,16 @@ impl Bed {
     pub fn open() -> Self {
         let root = std::env::var_os("BELAY_OPENSTACK")
             .expect("BELAY_OPENSTACK is the directory of a bed; please run: make openstack");
-        let root = PathBuf::from(root);
+        Self::at(Path::new(&root))
+    }
+
+    /// The bed in that directory.
+    ///
+    /// # Panics
+    /// There is none, or it is not up.
+    #[must_use]
+    pub fn at(root: &Path) -> Self {
+        let root = root.to_owned();
         let file = root.join("bed.json");
         let text = fs::read(&file).unwrap_or_else(|error| {
             panic!("{}: {error}; is the bed up?", file.display());

@@ -17,3 +17,5 @@ mod sanity;
 mod secrets;
 #[cfg(test)]
 mod site;
+#[cfg(test)]
+mod twin;

@@ -142,7 +142,11 @@ impl<S: Host> Api<S> {
         let hour = ["2026-01-01T00:00:00.000000Z", "2026-01-01T01:00:00.000000Z"];
         let token = json!({
             "issued_at": hour[0], "expires_at": hour[1],
-            "catalog": [service("block-storage", "volume/v3"), service("compute", "compute/v2.1")],
+            "catalog": [
+                service("block-storage", "volume/v3"), service("compute", "compute/v2.1"),
+                // As most clouds still name it, too.
+                service("volumev3", "volume/v3"),
+            ],
         });
         let mut created = response(201, &json!({ "token": token }));
         created.headers.push(("x-subject-token", TOKEN.to_owned()));
@@ -200,15 +204,17 @@ impl<S: Host> Api<S> {
             found.retain(|(_, volume)| volume.name == name);
         }
         if let Some(marker) = request.asked("marker") {
+            let _exists = self.volumes.get(marker)?;
             found.retain(|(id, _)| id.as_str() > marker);
         }
-        let more = match found.len() > limit {
-            true => vec![json!({ "rel": "next" })],
-            false => Vec::new(),
-        };
+        let has_more = found.len() > limit;
         let page = found.iter().take(limit);
         let page: Vec<_> = page.map(|(id, volume)| described(id, volume)).collect();
-        answer(200, &json!({ "volumes": page, "volumes_links": more }))
+        let mut body = json!({ "volumes": page });
+        if has_more {
+            body["volumes_links"] = json!([{ "rel": "next" }]);
+        }
+        answer(200, &body)
     }
 
     fn attachment(&self, request: &Request, server: &str, path: &[&str]) -> Answer {

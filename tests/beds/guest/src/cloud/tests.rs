@@ -181,7 +181,7 @@ fn a_volume_is_listed_by_pages_and_found_by_name() {
         let ids: Vec<String> = volumes
             .map(|volume| volume["id"].as_str().unwrap().to_owned())
             .collect();
-        (ids, body["volumes_links"] != json!([]))
+        (ids, body["volumes_links"].is_array())
     };
     assert_eq!(listed("limit=2"), (ids[..2].to_vec(), true));
     let rest = listed(&format!("limit=2&marker={}", ids[1]));
