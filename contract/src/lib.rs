@@ -1,11 +1,13 @@
 //! The contract between a driver's controller and the node agent, each part in one module: common
-//! flags, topology, transports, publish context, attributes of a volume's file, health reasons.
+//! flags, topology, transports, publish context, how a volume is formatted, attributes of its file,
+//! health reasons.
 //! Does not know clouds or devices.
 
 pub mod attribute;
 pub mod disk;
 pub mod drivers;
 pub mod flags;
+pub mod format;
 pub mod publish_context;
 pub mod reason;
 pub mod topology;

@@ -85,6 +85,50 @@ fn a_volume_lives_its_whole_life_and_every_call_may_come_twice() {
     }
 }
 
+/// By the statistics of the mounted filesystem.
+#[test]
+#[ignore = "needs root: make test"]
+fn a_volume_is_formatted_as_its_context_asks() {
+    let rig = Rig::new();
+    let node = rig.node();
+    let bytes = |kind| least_bytes(kind).max(256 << 20);
+    for (kind, options, block_bytes, inodes) in [
+        (
+            "ext4",
+            &[("blockSize", "1024"), ("numberOfInodes", "4096")][..],
+            1024,
+            Some(4096),
+        ),
+        (
+            "ext4",
+            &[("bytesPerInode", "65536")],
+            4096,
+            Some(bytes("ext4") >> 16),
+        ),
+        ("xfs", &[("blockSize", "2048")], 2048, None),
+        ("btrfs", &[("btrfsNodeSize", "4096")], 4096, None),
+    ] {
+        let volume = rig.volume(bytes(kind));
+        let mut stage = volume.stage(access(kind));
+        let wrong = [("blockSize".to_owned(), "8192".to_owned())];
+        stage.volume_context = wrong.into();
+        let words = ["volume_context[blockSize]"];
+        refused_with(node.stage(stage.clone()), Code::InvalidArgument, &words);
+        let options = options.iter();
+        let options = options.map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+        stage.volume_context = options.collect();
+        node.stage(stage).expect("stage");
+        let found = rustix::fs::statvfs(&volume.staging).expect("statvfs");
+        assert_eq!(found.f_bsize, block_bytes, "{kind}");
+        assert!(
+            inodes.is_none_or(|inodes| found.f_files == inodes),
+            "{kind}: {}",
+            found.f_files
+        );
+        node.unstage(volume.unstage()).expect("unstage");
+    }
+}
+
 #[track_caller]
 fn expect_empty(directory: &Path) {
     let left: Vec<_> = fs::read_dir(directory)

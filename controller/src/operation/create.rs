@@ -3,10 +3,14 @@
 
 use super::{Done, Operations, Subject, lookup, mixed_up, phase, size, snapshot, support};
 use crate::backend::{Backend, Order, Sizes, Usage, Volume};
+use belay_contract::format::{self, FormatOptions};
 use belay_server::call::{Failure, Rpc};
 use belay_server::request::{CapacityRange, ContentSource, Context, CreateVolume};
 use belay_server::work::{Key, fingerprint};
 use std::sync::Arc;
+
+/// The field of the request.
+const PARAMETERS: &str = "parameters";
 
 impl Operations {
     /// Creates the volume, or returns the one that exists.
@@ -30,7 +34,7 @@ impl Operations {
             let volume = phase::ready(volume)?;
             // Compares a new volume too: it may be another caller's.
             wanted.agrees(&volume)?;
-            Ok(Done::Created(volume))
+            Ok(Done::Created(wanted.describe(volume)?))
         };
         let key = Key::new(Subject::NewVolume, order.name.as_str());
         match self.jobs.run(key, Rpc::CreateVolume, same, |_| job).await? {
@@ -46,6 +50,7 @@ impl Operations {
             }
         }
         let sizes = self.sizes(&request.parameters)?;
+        let format = FormatOptions::read(PARAMETERS, &request.parameters)?;
         support::refuse_unknown("mutable_parameters", &request.mutable_parameters, &[])?;
         let makes = match &request.source {
             None => true,
@@ -58,6 +63,14 @@ impl Operations {
         }
         let usage = support::usage(&request.capabilities);
         let bytes = size::of_new(request.range, &usage, sizes)?;
+        let format = match &usage {
+            Usage::Filesystem(fs_type) => {
+                format.fit(PARAMETERS, support::filesystem(fs_type), bytes)?;
+                format
+            }
+            // A class may serve both.
+            Usage::Block => FormatOptions::default(),
+        };
         let order = Order {
             name: request.name,
             attempt: self.engine.attempt(),
@@ -72,15 +85,18 @@ impl Operations {
             range: request.range,
             sizes,
             source: request.source,
+            format,
         })
     }
 
     /// The sizes that volumes with these parameters may have.
     ///
     /// # Errors
-    /// `Invalid` for an unknown parameter.
+    /// `Invalid` for an unknown parameter, and for a value that no filesystem can have.
     pub(super) fn sizes(&self, parameters: &Context) -> Result<Sizes, Failure> {
-        support::refuse_unknown("parameters", parameters, self.backend.parameters())?;
+        let known = [self.backend.parameters(), format::PARAMETERS].concat();
+        support::refuse_unknown(PARAMETERS, parameters, &known)?;
+        FormatOptions::read(PARAMETERS, parameters)?;
         self.backend.sizes(parameters)
     }
 }
@@ -91,6 +107,7 @@ struct Wanted {
     range: Option<CapacityRange>,
     sizes: Sizes,
     source: Option<ContentSource>,
+    format: FormatOptions,
 }
 
 impl Wanted {
@@ -131,6 +148,21 @@ impl Wanted {
             bytes,
             ..Order::clone(&self.order)
         }))
+    }
+
+    /// Adds to the volume's context how the node formats it. Backends do not store that: a repeated
+    /// request has the same parameters.
+    fn describe(&self, mut volume: Volume) -> Result<Volume, Failure> {
+        if self.format == FormatOptions::default() {
+            return Ok(volume);
+        }
+        let own = volume.context.unwrap_or_default();
+        let own = own
+            .iter()
+            .map(|(key, value)| (key.to_owned(), value.to_owned()));
+        let context = Context::new("volume_context", own.chain(self.format.entries()))?;
+        volume.context = Some(context);
+        Ok(volume)
     }
 
     /// Compares the request with the volume that has the name; the error lists all differences.

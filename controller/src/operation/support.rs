@@ -41,13 +41,17 @@ pub(super) fn refusal(capability: &Capability) -> Option<String> {
     }
 }
 
+/// The filesystem that a blank volume gets. Empty = the default.
+pub(super) fn filesystem(fs_type: &str) -> &str {
+    match fs_type {
+        "" => DEFAULT_FILESYSTEM,
+        named => named,
+    }
+}
+
 /// The smallest volume for that filesystem, in bytes; none if it is unknown. Empty = the default.
 pub(super) fn smallest(fs_type: &str) -> Option<u64> {
-    let name = if fs_type.is_empty() {
-        DEFAULT_FILESYSTEM
-    } else {
-        fs_type
-    };
+    let name = filesystem(fs_type);
     FILESYSTEMS
         .iter()
         .find(|(known, _)| *known == name)

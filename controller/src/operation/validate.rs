@@ -2,6 +2,7 @@
 
 use super::{Operations, create, phase, support};
 use crate::backend::Usage;
+use belay_contract::format::{self, FormatOptions};
 use belay_server::call::Failure;
 use belay_server::request::{Capability, Context, ValidateCapabilities};
 
@@ -44,16 +45,22 @@ impl Operations {
     }
 }
 
+/// The field of the request.
+const FIELD: &str = "volume_context";
+
 /// Refuses a volume context that differs from the volume's own.
 fn agrees(given: &Context, own: &Context) -> Result<(), Failure> {
-    let keys: Vec<_> = own.iter().map(|(key, _)| key).collect();
-    support::refuse_unknown("volume_context", given, &keys)?;
+    let keys = own.iter().map(|(key, _)| key);
+    let keys: Vec<_> = keys.chain(format::PARAMETERS.iter().copied()).collect();
+    support::refuse_unknown(FIELD, given, &keys)?;
+    // No backend stores them.
+    FormatOptions::read(FIELD, given)?;
     let differs = |(key, is): &(&str, &str)| given.get(key).is_some_and(|asked| asked != *is);
     match own.iter().find(differs) {
         None => Ok(()),
         Some((key, is)) => {
             let why = format_args!("{key:?} must be {is:?} for this volume");
-            Err(Failure::invalid("volume_context", why))
+            Err(Failure::invalid(FIELD, why))
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Requests that create a volume, find it, or are refused.
 
 use crate::bed::{
-    self, Bed, MIB, NODE, ROOMY, assert_refused, create, created, mount, place, range,
+    self, Bed, MIB, NODE, ROOMY, assert_refused, block, create, created, mount, place, range,
 };
 use belay_proto::csi::v1 as csi;
 use csi::volume_capability::access_mode::Mode;
@@ -112,6 +112,12 @@ async fn what_no_volume_can_be_is_refused_by_the_name_of_the_field() {
     let mut client = bed.client().await;
     let fine = create("pvc-1", 400 * MIB);
     let parameter = |key: &str| HashMap::from([(key.to_owned(), "1".to_owned())]);
+    let formatted = |key: &str, value: &str| {
+        with(&fine, |request| {
+            request.parameters = HashMap::from([(key.to_owned(), value.to_owned())]);
+            request.volume_capabilities = vec![mount("", Mode::SingleNodeWriter)];
+        })
+    };
     let capable = |capability| {
         with(&fine, |request| {
             request.volume_capabilities = vec![capability]
@@ -128,6 +134,12 @@ async fn what_no_volume_can_be_is_refused_by_the_name_of_the_field() {
             }),
             "mutable_parameters",
         ),
+        (
+            formatted("blockSize", "8192"),
+            "parameters[blockSize]: must",
+        ),
+        (formatted("btrfsNodeSize", "4096"), "does not apply to ext4"),
+        (formatted("numberOfInodes", "102401"), "at most 102400"),
         (capable(mount("vfat", Mode::SingleNodeWriter)), "vfat"),
         (
             capable(mount("", Mode::MultiNodeMultiWriter)),
@@ -152,6 +164,45 @@ async fn what_no_volume_can_be_is_refused_by_the_name_of_the_field() {
     // The provisioner's own keys are not ours.
     let own = parameter("csi.storage.k8s.io/pvc/name");
     created(&mut client, with(&fine, |request| request.parameters = own)).await;
+}
+
+/// The node formats the volume, so it gets the options; a raw volume has none.
+#[tokio::test]
+async fn how_to_format_a_volume_is_in_its_context() {
+    let bed = Bed::new(&ROOMY);
+    let _controller = bed.start();
+    let mut client = bed.client().await;
+    let options = [("blockSize", "1024"), ("bytesPerInode", "65536")];
+    let options = options.map(|(key, value)| (key.to_owned(), value.to_owned()));
+    let options = HashMap::from(options);
+    for (capability, expected) in [
+        (mount("", Mode::SingleNodeWriter), options.clone()),
+        (block(), HashMap::new()),
+    ] {
+        let request = with(&create("pvc-1", 400 * MIB), |request| {
+            request.parameters.clone_from(&options);
+            request.volume_capabilities = vec![capability.clone()];
+        });
+        for _ in 0..2 {
+            let volume = created(&mut client, request.clone()).await;
+            assert_eq!(volume.volume_context, expected);
+            let asked = csi::ValidateVolumeCapabilitiesRequest {
+                volume_id: volume.volume_id.clone(),
+                volume_context: volume.volume_context,
+                volume_capabilities: vec![capability.clone()],
+                parameters: options.clone(),
+                ..Default::default()
+            };
+            let answer = client.validate_volume_capabilities(asked).await.unwrap();
+            assert!(answer.into_inner().confirmed.is_some());
+        }
+        let found = created(&mut client, request).await.volume_id;
+        let request = csi::DeleteVolumeRequest {
+            volume_id: found,
+            ..Default::default()
+        };
+        client.delete_volume(request).await.unwrap();
+    }
 }
 
 #[tokio::test]

@@ -8,6 +8,7 @@
 
 use std::time::Duration;
 
+use belay_contract::format::FormatOptions;
 use belay_server::call::{Failure, Kind};
 
 use super::FsType;
@@ -53,7 +54,8 @@ impl Permit {
     }
 }
 
-/// Makes an empty filesystem on the device, and returns once it is valid and on the disk.
+/// Makes an empty filesystem of that type, with options that fit it, on the device, and returns
+/// once it is valid and on the disk.
 ///
 /// # Errors
 ///
@@ -64,7 +66,7 @@ impl Permit {
 pub(crate) fn format<K: Kernel>(
     kernel: &K,
     device: &DeviceUnderTest<'_, K::Fd>,
-    fs: FsType,
+    (fs, options): (FsType, FormatOptions),
     permit: Permit,
     deadline: Duration,
 ) -> Result<(), Failure> {
@@ -91,6 +93,7 @@ pub(crate) fn format<K: Kernel>(
     let over_leftovers = matches!(permit, Permit::Interrupted(_));
     let recipe = Recipe {
         fs,
+        options,
         uuid: &uuid,
         over_leftovers,
         over_unread: permit.is_sampled(),

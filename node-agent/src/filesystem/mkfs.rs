@@ -6,10 +6,11 @@ mod btrfs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use belay_contract::format::{self, FormatOptions, Inodes};
 use belay_server::call::{Failure, Kind};
 
 use super::FsType;
-use super::probe::{DeviceUnderTest, Identity, identify};
+use super::probe::{DeviceUnderTest, Identity, MARK_AT, identify};
 use crate::kernel::{Cause, Child, ChildEnd, Kernel, Open};
 
 /// The device in the child: its standard input.
@@ -22,8 +23,8 @@ const EXT4_FEATURES: &str = "none,has_journal,ext_attr,resize_inode,dir_index,fi
 /// Writes no inode table, which the kernel zeroes later, and discards nothing on a device just
 /// proven blank. A fully written table could cover the mark, as could all metadata packed together.
 const EXT4_EXTENDED: &str = "lazy_itable_init=1,nodiscard,packed_meta_blocks=0";
-/// From this size on, one inode per 64 KiB instead of 16: inode numbers have 32 bits.
-const EXT4_LARGE_BYTES: u64 = 16 << 40;
+// What fits depends on it.
+const _: () = assert!(MARK_AT == format::MARK_AT);
 
 /// Options that xfsprogs 5.13 knows. All these features are in Linux 5.10.
 const XFS_METADATA: &str = "crc=1,finobt=1,reflink=1,rmapbt=0,bigtime=1,inobtcount=1";
@@ -70,6 +71,8 @@ const XFS_NEWER: &[XfsFeature] = &[
 pub(super) struct Recipe<'a> {
     /// Its type.
     pub(super) fs: FsType,
+    /// What was requested of it; [`FormatOptions::fit`] it.
+    pub(super) options: FormatOptions,
     /// Identifies an xfs if mkfs is interrupted. mkfs.ext4 and mkfs.btrfs need none, see
     /// [`Identity::may_be_half_made`]; given one, mkfs.btrfs would read every disk of the node.
     pub(super) uuid: &'a str,
@@ -96,11 +99,11 @@ pub(super) fn mkfs<K: Kernel>(
             kernel,
             device,
             "mkfs.ext4",
-            ext4_args(device.bytes, recipe.over_unread),
+            ext4_args(device.bytes, &recipe.options, recipe.over_unread),
             deadline,
         ),
         FsType::Xfs => mkfs_xfs(kernel, device, recipe, deadline),
-        FsType::Btrfs => btrfs::mkfs(kernel, device, recipe.over_leftovers, deadline),
+        FsType::Btrfs => btrfs::mkfs(kernel, device, recipe, deadline),
     }
 }
 
@@ -115,8 +118,7 @@ fn mkfs_xfs<K: Kernel>(
     let is_shipped =
         |feature: &&XfsFeature| matches!(kernel.look(Path::new(feature.shipped_with)), Ok(Some(_)));
     let mut refused: Vec<&XfsFeature> = XFS_NEWER.iter().filter(is_shipped).collect();
-    let (uuid, over_leftovers) = (recipe.uuid, recipe.over_leftovers);
-    let args = xfs_args(device.bytes, uuid, over_leftovers, &refused);
+    let args = xfs_args(device.bytes, recipe, recipe.over_leftovers, &refused);
     run(kernel, device, "mkfs.xfs", args, deadline)?;
 
     let unwanted = unwanted_features(kernel, device)?;
@@ -133,7 +135,7 @@ fn mkfs_xfs<K: Kernel>(
         kernel,
         device,
         "mkfs.xfs",
-        xfs_args(device.bytes, recipe.uuid, true, &refused),
+        xfs_args(device.bytes, recipe, true, &refused),
         left,
     )?;
     match unwanted_features(kernel, device)? {
@@ -159,24 +161,25 @@ fn unwanted_features<K: Kernel>(
     }
 }
 
-fn ext4_args(bytes: u64, over_unread: bool) -> Vec<String> {
+fn ext4_args(bytes: u64, options: &FormatOptions, over_unread: bool) -> Vec<String> {
     // The log of an earlier filesystem might be replayed (mke2fs(8)): the journal is left as it is
     // only where it was read as zeros.
     let is_left = u8::from(!over_unread);
     let extended = format!("{EXT4_EXTENDED},lazy_journal_init={is_left}");
-    let inode_ratio = if bytes < EXT4_LARGE_BYTES {
-        "16384"
-    } else {
-        "65536"
+    let (inodes, count) = match options.ext4_inodes(bytes) {
+        Inodes::Count(count) => ("-N", count),
+        Inodes::PerBytes(ratio) => ("-i", ratio),
     };
+    let block_bytes = options.block_bytes.unwrap_or(4096).to_string();
+    let inode_bytes = options.inode_bytes.unwrap_or(256).to_string();
     let args = [
         "-q",
         "-b",
-        "4096",
+        &block_bytes,
         "-I",
-        "256",
-        "-i",
-        inode_ratio,
+        &inode_bytes,
+        inodes,
+        &count.to_string(),
         "-G",
         "16",
         "-m",
@@ -190,9 +193,20 @@ fn ext4_args(bytes: u64, over_unread: bool) -> Vec<String> {
     args.map(str::to_owned).to_vec()
 }
 
-fn xfs_args(bytes: u64, uuid: &str, over_leftovers: bool, refused: &[&XfsFeature]) -> Vec<String> {
-    let metadata = format!("{XFS_METADATA},uuid={uuid}");
+fn xfs_args(
+    bytes: u64,
+    recipe: &Recipe<'_>,
+    over_leftovers: bool,
+    refused: &[&XfsFeature],
+) -> Vec<String> {
+    let metadata = format!("{XFS_METADATA},uuid={}", recipe.uuid);
     let mut args = vec!["-q", "-K", "-m", &metadata, "-i", "sparse=1"];
+    let size = |bytes: Option<u32>| bytes.map(|bytes| format!("size={bytes}"));
+    let block = size(recipe.options.block_bytes);
+    let inode = size(recipe.options.inode_bytes);
+    for (option, size) in [("-b", &block), ("-i", &inode)] {
+        args.extend(size.iter().flat_map(|size| [option, size]));
+    }
     if bytes < XFS_SMALL_BYTES {
         args.extend(["-d", "agcount=2"]);
     }
@@ -262,9 +276,42 @@ mod tests {
 
     const UUID: &str = "00010203-0405-4607-8809-0a0b0c0d0e0f";
 
+    fn xfs(options: FormatOptions) -> Recipe<'static> {
+        Recipe {
+            fs: FsType::Xfs,
+            options,
+            uuid: UUID,
+            over_leftovers: false,
+            over_unread: false,
+        }
+    }
+
+    #[test]
+    fn options_replace_the_defaults_and_no_other() {
+        let ext4 = |options: &FormatOptions| ext4_args(1 << 30, options, false).join(" ");
+        let default = ext4(&FormatOptions::default());
+        let mut options = FormatOptions {
+            block_bytes: Some(1024),
+            inode_bytes: Some(512),
+            inodes: Some(Inodes::PerBytes(8192)),
+            node_bytes: None,
+        };
+        let changed = "-b 4096 -I 256 -i 16384";
+        let expected = default.replace(changed, "-b 1024 -I 512 -i 8192");
+        assert_eq!(ext4(&options), expected);
+        options.inodes = Some(Inodes::Count(1000));
+        let expected = default.replace(changed, "-b 1024 -I 512 -N 1000");
+        assert_eq!(ext4(&options), expected);
+
+        let xfs_args = |options| xfs_args(1 << 30, &xfs(options), false, &[]).join(" ");
+        let default = xfs_args(FormatOptions::default());
+        let expected = default.replace("-i sparse=1", "-i sparse=1 -b size=1024 -i size=512");
+        assert_eq!(xfs_args(options), expected);
+    }
+
     #[test]
     fn ext4_begins_from_no_features_and_is_never_forced() {
-        let args = ext4_args(1 << 30, false);
+        let args = ext4_args(1 << 30, &FormatOptions::default(), false);
         assert!(args.iter().any(|arg| arg.starts_with("none,")));
         assert!(!args.iter().any(|arg| arg == "-F"));
         assert_eq!(args.last().unwrap(), DEVICE);
@@ -276,22 +323,32 @@ mod tests {
             (true, "lazy_journal_init=0"),
             (false, "lazy_journal_init=1"),
         ] {
-            let args = ext4_args(1 << 30, over_unread).join(" ");
+            let args = ext4_args(1 << 30, &FormatOptions::default(), over_unread).join(" ");
             assert!(args.contains(option), "{args}");
         }
     }
 
     #[test]
     fn xfs_is_forced_only_over_leftovers() {
-        assert!(!xfs_args(1 << 30, UUID, false, &[]).contains(&"-f".to_owned()));
-        assert!(xfs_args(1 << 30, UUID, true, &[]).contains(&"-f".to_owned()));
+        assert!(
+            !xfs_args(1 << 30, &xfs(FormatOptions::default()), false, &[])
+                .contains(&"-f".to_owned())
+        );
+        assert!(
+            xfs_args(1 << 30, &xfs(FormatOptions::default()), true, &[]).contains(&"-f".to_owned())
+        );
     }
 
     #[test]
     fn a_newer_feature_is_refused_by_name_only_when_known() {
-        let plain = xfs_args(1 << 30, UUID, false, &[]).join(" ");
-        let refusing =
-            xfs_args(1 << 30, UUID, false, &XFS_NEWER.iter().collect::<Vec<_>>()).join(" ");
+        let plain = xfs_args(1 << 30, &xfs(FormatOptions::default()), false, &[]).join(" ");
+        let refusing = xfs_args(
+            1 << 30,
+            &xfs(FormatOptions::default()),
+            false,
+            &XFS_NEWER.iter().collect::<Vec<_>>(),
+        )
+        .join(" ");
         for feature in XFS_NEWER {
             assert!(!plain.contains(feature.no));
             assert!(refusing.contains(&format!("{} {}", feature.option, feature.no)));

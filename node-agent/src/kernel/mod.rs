@@ -154,6 +154,8 @@ pub(crate) trait Kernel: Filesystems + Surroundings + Disks + Send + Sync + 'sta
     fn fsync(&self, fd: &Self::Fd) -> Result<()>;
     /// `BLKGETSIZE64`: the size of an open block device in bytes. Quick.
     fn device_bytes(&self, fd: &Self::Fd) -> Result<u64>;
+    /// `BLKSSZGET`: the logical block size of an open block device in bytes. Quick.
+    fn device_block_bytes(&self, fd: &Self::Fd) -> Result<u32>;
     /// `BLKGETDISKSEQ`: see [`Disk::diskseq`]. Quick.
     fn diskseq(&self, fd: &Self::Fd) -> Result<u64>;
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use belay_server::call::{Failure, Kind};
 
-use super::{DEVICE, run};
+use super::{DEVICE, Recipe, run};
 use crate::filesystem::probe::{DeviceUnderTest, Identity, identify};
 use crate::kernel::Kernel;
 
@@ -61,11 +61,12 @@ const SAFE_BYTES: &str = "1073741824";
 pub(super) fn mkfs<K: Kernel>(
     kernel: &K,
     device: &DeviceUnderTest<'_, K::Fd>,
-    over_leftovers: bool,
+    recipe: &Recipe<'_>,
     deadline: Duration,
 ) -> Result<(), Failure> {
+    let node_bytes = recipe.options.node_bytes;
     let begun = Instant::now();
-    let plain = args(device.bytes, over_leftovers, &[]);
+    let plain = args(device.bytes, node_bytes, recipe.over_leftovers, &[]);
     undisturbed(|| run(kernel, device, PROGRAM, plain.clone(), deadline))?;
     let (incompat, compat_ro) = unwanted(kernel, device)?;
     if (incompat, compat_ro) == (0, 0) {
@@ -75,7 +76,7 @@ pub(super) fn mkfs<K: Kernel>(
         |feature: &&Feature| incompat & feature.incompat != 0 || compat_ro & feature.compat_ro != 0;
     let refused: Vec<&str> = NEWER.iter().filter(is_on).map(|f| f.no).collect();
     let left = deadline.saturating_sub(begun.elapsed());
-    let refusing = args(device.bytes, true, &refused);
+    let refusing = args(device.bytes, node_bytes, true, &refused);
     undisturbed(|| run(kernel, device, PROGRAM, refusing.clone(), left))?;
     match unwanted(kernel, device)? {
         (0, 0) => Ok(()),
@@ -112,11 +113,24 @@ fn unwanted<K: Kernel>(
     }
 }
 
-fn args(bytes: u64, over_leftovers: bool, refused: &[&str]) -> Vec<String> {
+fn args(
+    bytes: u64,
+    node_bytes: Option<u32>,
+    over_leftovers: bool,
+    refused: &[&str],
+) -> Vec<String> {
+    let node_bytes = node_bytes.unwrap_or(16_384).to_string();
     let features = [&[FEATURES], refused].concat().join(",");
     let mut args = vec!["-q", "-K", "-d", "single", "-m", "dup"];
     args.extend([
-        "-s", "4096", "-n", "16384", "--csum", "crc32c", "-O", &features,
+        "-s",
+        "4096",
+        "-n",
+        &node_bytes,
+        "--csum",
+        "crc32c",
+        "-O",
+        &features,
     ]);
     if UNSAFE_BYTES.contains(&bytes) {
         args.extend(["-b", SAFE_BYTES]);
@@ -133,17 +147,24 @@ mod tests {
     use super::*;
 
     #[test]
+    fn nodes_have_the_requested_size() {
+        let of = |node_bytes| args(1 << 30, node_bytes, false, &[]).join(" ");
+        assert!(of(None).contains("-s 4096 -n 16384 "));
+        assert_eq!(of(Some(65_536)), of(None).replace("-n 16384", "-n 65536"));
+    }
+
+    #[test]
     fn it_is_forced_only_over_leftovers() {
-        assert!(!args(1 << 30, false, &[]).contains(&"-f".to_owned()));
-        assert!(args(1 << 30, true, &[]).contains(&"-f".to_owned()));
+        assert!(!args(1 << 30, None, false, &[]).contains(&"-f".to_owned()));
+        assert!(args(1 << 30, None, true, &[]).contains(&"-f".to_owned()));
     }
 
     #[test]
     fn a_newer_feature_is_refused_by_name_only_when_known() {
-        let plain = args(1 << 30, false, &[]).join(" ");
+        let plain = args(1 << 30, None, false, &[]).join(" ");
         for feature in NEWER {
             assert!(!plain.contains(feature.no));
-            let refusing = args(1 << 30, false, &[feature.no]).join(" ");
+            let refusing = args(1 << 30, None, false, &[feature.no]).join(" ");
             assert!(
                 refusing.contains(&format!("^mixed-bg,{} ", feature.no)),
                 "{refusing}"
@@ -165,7 +186,7 @@ mod tests {
             (1536 << 20, false),
             (1 << 40, false),
         ] {
-            let args = args(bytes, false, &[]);
+            let args = args(bytes, None, false, &[]);
             assert_eq!(args.contains(&SAFE_BYTES.to_owned()), is_smaller, "{bytes}");
         }
     }

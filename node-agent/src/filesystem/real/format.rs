@@ -1,32 +1,16 @@
 //! Formatting with the installed mkfs, of any version.
 
-use std::time::Duration;
-
-use belay_server::call::{Certainty, Failure, Kind};
+use belay_server::call::{Certainty, Kind};
 
 use super::*;
+use crate::filesystem::format;
 use crate::filesystem::mkfs::{Recipe, mkfs};
 use crate::filesystem::probe::{MARK_AT, MARK_BYTES, encode_mark};
 use crate::filesystem::witness::{self, Witness};
-use crate::filesystem::{FsType, Permit, format};
 
 const UUID: &str = "00010203-0405-4607-8809-0a0b0c0d0e0f";
-const DEADLINE: Duration = Duration::from_secs(120);
 
 impl Image {
-    /// Examines and formats, as a stage does.
-    fn format(&self, fs: FsType, deadline: Duration) -> Result<(), Failure> {
-        let kernel = Linux::detect().unwrap();
-        let held = self.hold(&kernel);
-        let device = held.device(self.bytes, VOLUME);
-        let permit = match examine(&kernel, &device) {
-            Found::Blank(blank) => Permit::from(blank),
-            Found::Interrupted(interrupted) => Permit::from(interrupted),
-            other => panic!("no permission to format: {other:?}"),
-        };
-        format(&kernel, &device, fs, permit, deadline)
-    }
-
     fn mark(&self) -> Vec<u8> {
         self.read(MARK_AT, MARK_BYTES)
     }
@@ -60,23 +44,6 @@ impl Image {
         }
         // Nor could it erase the mark.
         self.write(MARK_AT, &encode_mark(VOLUME).unwrap());
-    }
-
-    fn assert_holds(&self, fs: FsType) {
-        let found = self.examine(VOLUME);
-        assert!(
-            matches!(found, Found::Known(known) if known == fs),
-            "{found:?}"
-        );
-        self.check(fs);
-    }
-
-    fn check(&self, fs: FsType) {
-        match fs {
-            FsType::Ext4 => self.make("e2fsck", &["-f", "-n"]),
-            FsType::Xfs => self.make("xfs_repair", &["-n"]),
-            FsType::Btrfs => self.make("btrfs", &["check", "-q"]),
-        }
     }
 }
 
@@ -186,6 +153,7 @@ fn the_mark_outlives_mkfs_on_devices_of_every_size() {
             let held = image.hold(&kernel);
             let recipe = Recipe {
                 fs,
+                options: FormatOptions::default(),
                 uuid: UUID,
                 over_leftovers: false,
                 over_unread: false,
@@ -351,7 +319,14 @@ fn without_a_place_for_the_witness_nothing_is_formatted() {
         backing: Some(&file),
         ..held.device(GIB, VOLUME)
     };
-    let failure = format(&kernel, &device, FsType::Ext4, permit.into(), DEADLINE).unwrap_err();
+    let failure = format(
+        &kernel,
+        &device,
+        (FsType::Ext4, FormatOptions::default()),
+        permit.into(),
+        DEADLINE,
+    )
+    .unwrap_err();
     assert_eq!(failure.kind, Kind::Precondition, "{failure}");
     assert!(
         failure.to_string().contains("trusted.belay.formatting"),
@@ -383,7 +358,14 @@ fn leave_to_format_one_volume_is_none_for_another() {
         panic!("a new image is not blank");
     };
     let device = other_held.device(GIB, "vol-2");
-    let failure = format(&kernel, &device, FsType::Ext4, permit.into(), DEADLINE).unwrap_err();
+    let failure = format(
+        &kernel,
+        &device,
+        (FsType::Ext4, FormatOptions::default()),
+        permit.into(),
+        DEADLINE,
+    )
+    .unwrap_err();
     assert_eq!(failure.kind, Kind::Bug);
     assert_eq!(other.read(0, 10), b"somebody's");
 }

@@ -1,16 +1,13 @@
 //! Growing filesystems on our own loop devices. The mounts are detached: closing their descriptors
 //! unmounts them.
 
-use std::time::Duration;
-
 use belay_server::call::Kind;
 
 use super::*;
+use crate::filesystem::format;
 use crate::filesystem::grow::{GrowError, Grown, grow};
-use crate::filesystem::{FsType, Permit, format};
 use crate::kernel::{Cause, LoopMode, MountAttrs};
 
-const DEADLINE: Duration = Duration::from_secs(120);
 /// Other processes bind loop devices too.
 const ATTEMPTS_MAX: usize = 50;
 
@@ -68,7 +65,14 @@ fn formatted(kernel: &Linux, image: &Image, device: &Loop, fs: FsType) {
     let Found::Blank(blank) = examine(kernel, &device) else {
         panic!("a new image is not blank");
     };
-    format(kernel, &device, fs, Permit::from(blank), DEADLINE).unwrap();
+    format(
+        kernel,
+        &device,
+        (fs, FormatOptions::default()),
+        Permit::from(blank),
+        DEADLINE,
+    )
+    .unwrap();
     assert!(matches!(examine(kernel, &device), Found::Known(found) if found == fs));
 }
 
@@ -155,7 +159,13 @@ fn a_device_that_somebody_holds_for_himself_is_busy_and_not_formatted() {
         panic!("a new image is not blank");
     };
     let holder = kernel.reopen(&device.fd, Open::DeviceExclusive).unwrap();
-    let result = format(&kernel, &under_test, FsType::Ext4, blank.into(), DEADLINE);
+    let result = format(
+        &kernel,
+        &under_test,
+        (FsType::Ext4, FormatOptions::default()),
+        blank.into(),
+        DEADLINE,
+    );
     drop(holder);
     assert_eq!(result.unwrap_err().kind, Kind::Busy);
     assert!(matches!(examine(&kernel, &under_test), Found::Blank(_)));

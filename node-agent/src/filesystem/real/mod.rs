@@ -6,6 +6,7 @@
 mod corpus;
 mod format;
 mod grow;
+mod options;
 mod quota;
 
 use std::fs::File;
@@ -13,10 +14,13 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
+use belay_contract::format::FormatOptions;
+use belay_server::call::Failure;
 use tempfile::TempDir;
 
-use super::{DeviceUnderTest, Found, examine};
+use super::{DeviceUnderTest, Found, FsType, Permit, examine};
 use crate::kernel::linux::Linux;
 use crate::kernel::{Kernel, Open};
 use crate::work::Progress;
@@ -26,6 +30,9 @@ const GIB: u64 = 1 << 30;
 
 /// The volume id of every image, unless a test names another.
 const VOLUME: &str = "vol-00000000000000000000000000000001";
+
+/// Much longer than any of these tools takes.
+const DEADLINE: Duration = Duration::from_secs(120);
 
 /// The package of each tool.
 const PACKAGES: [(&str, &str); 14] = [
@@ -127,6 +134,45 @@ impl Image {
     fn examine(&self, volume: &str) -> Found {
         let kernel = Linux::detect().unwrap();
         examine(&kernel, &self.hold(&kernel).device(self.bytes, volume))
+    }
+
+    /// Examines and formats, as a stage does.
+    fn format(&self, fs: FsType, deadline: Duration) -> Result<(), Failure> {
+        self.format_with(fs, FormatOptions::default(), deadline)
+    }
+
+    fn format_with(
+        &self,
+        fs: FsType,
+        options: FormatOptions,
+        deadline: Duration,
+    ) -> Result<(), Failure> {
+        let kernel = Linux::detect().unwrap();
+        let held = self.hold(&kernel);
+        let device = held.device(self.bytes, VOLUME);
+        let permit = match examine(&kernel, &device) {
+            Found::Blank(blank) => Permit::from(blank),
+            Found::Interrupted(interrupted) => Permit::from(interrupted),
+            other => panic!("no permission to format: {other:?}"),
+        };
+        super::format(&kernel, &device, (fs, options), permit, deadline)
+    }
+
+    fn assert_holds(&self, fs: FsType) {
+        let found = self.examine(VOLUME);
+        assert!(
+            matches!(found, Found::Known(known) if known == fs),
+            "{found:?}"
+        );
+        self.check(fs);
+    }
+
+    fn check(&self, fs: FsType) {
+        match fs {
+            FsType::Ext4 => self.make("e2fsck", &["-f", "-n"]),
+            FsType::Xfs => self.make("xfs_repair", &["-n"]),
+            FsType::Btrfs => self.make("btrfs", &["check", "-q"]),
+        }
     }
 
     /// Everything that a write would change: each range of data, and the times and blocks.

@@ -49,6 +49,8 @@ pub(super) struct State {
     pub(super) has_no_diskseq: bool,
     /// All filesystems are mounted with project quotas.
     pub(super) has_project_quotas: bool,
+    /// The logical block size of every device.
+    pub(super) device_block_bytes: u32,
     /// What mkfs.btrfs turns on by default.
     pub(super) btrfs_features: super::btrfs::Features,
     numbers: u64,
@@ -189,6 +191,7 @@ impl State {
             has_fixed_dev: false,
             has_no_diskseq: false,
             has_project_quotas: false,
+            device_block_bytes: 512,
             btrfs_features: super::btrfs::Features::default(),
             numbers: 0,
         };

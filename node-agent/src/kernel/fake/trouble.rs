@@ -50,6 +50,11 @@ impl Machine {
         self.lock().has_fixed_dev = true;
     }
 
+    /// From now on devices have logical blocks of this size.
+    pub(crate) fn set_device_block_bytes(&self, bytes: u32) {
+        self.lock().device_block_bytes = bytes;
+    }
+
     /// From now on disks that are plugged in have no sequence number.
     pub(crate) fn count_no_disks(&self) {
         self.lock().has_no_diskseq = true;

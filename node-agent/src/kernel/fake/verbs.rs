@@ -167,6 +167,12 @@ impl Kernel for Fake {
         })
     }
 
+    fn device_block_bytes(&self, fd: &Fd) -> Result<u32> {
+        self.call("BLKSSZGET", named(fd), NONE, |state| {
+            Ok(state.device_block_bytes)
+        })
+    }
+
     fn diskseq(&self, fd: &Fd) -> Result<u64> {
         self.call("BLKGETDISKSEQ", named(fd), NONE, |state| {
             state.diskseq(fd.id)

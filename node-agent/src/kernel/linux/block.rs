@@ -1,4 +1,4 @@
-//! Size and sequence number of a block device.
+//! Sizes and sequence number of a block device.
 
 #![expect(
     unsafe_code,
@@ -27,6 +27,11 @@ pub(super) fn device_bytes(fd: &OwnedFd) -> Result<u64> {
     // SAFETY: the opcode takes a pointer to a u64 and writes only that; other files answer ENOTTY.
     let bytes = unsafe { rustix::ioctl::ioctl(fd, Getter::<BLKGETSIZE64, u64>::new()) };
     bytes.map_err(of("BLKGETSIZE64", fd))
+}
+
+/// See [`crate::kernel::Kernel::device_block_bytes`].
+pub(super) fn device_block_bytes(fd: &OwnedFd) -> Result<u32> {
+    rustix::fs::ioctl_blksszget(fd).map_err(of("BLKSSZGET", fd))
 }
 
 /// See [`crate::kernel::Kernel::diskseq`].

@@ -210,6 +210,10 @@ impl Kernel for Linux {
         block::device_bytes(fd)
     }
 
+    fn device_block_bytes(&self, fd: &OwnedFd) -> Result<u32> {
+        block::device_block_bytes(fd)
+    }
+
     fn diskseq(&self, fd: &OwnedFd) -> Result<u64> {
         block::diskseq(fd)
     }

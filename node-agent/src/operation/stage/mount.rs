@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use belay_contract::format::FormatOptions;
 use belay_contract::publish_context::PublishContext;
 use belay_server::call::{Failure, Kind};
 use belay_server::request::{MountFlags, Stage};
@@ -91,13 +92,14 @@ pub(super) fn stage<K: Kernel>(
     // The kernel checks the flags here, before anything is formatted.
     let context = cx.phase(Phase::Configure, || configure(cx, &wish, &device, fs))?;
     if let Some(permit) = permit {
+        let options = format_options(&wish, fs, kernel, &under_test)?;
         refuse_in_use(&device)?;
         if formatting == Formatting::Ask {
             return Ok(Staged::WantsFormat);
         }
         cx.progress().refuse_given_up()?;
         cx.phase(Phase::Format, || {
-            format(kernel, &under_test, fs, permit, FORMAT_DEADLINE)
+            format(kernel, &under_test, (fs, options), permit, FORMAT_DEADLINE)
         })
         .inspect_err(|failure| {
             if failure.kind == Kind::Precondition {
@@ -107,6 +109,33 @@ pub(super) fn stage<K: Kernel>(
         tally::formatted(fs);
     }
     mount(cx, &wish, &device, fs, context)
+}
+
+/// How to format the volume. Not read earlier: a filesystem that exists is mounted as it is.
+///
+/// # Errors
+/// `INVALID_ARGUMENT` for options that the filesystem cannot have; `FAILED_PRECONDITION` for blocks
+/// that its device cannot have: no mkfs would ever succeed.
+fn format_options<K: Kernel>(
+    wish: &Wish<'_>,
+    fs: FsType,
+    kernel: &K,
+    device: &DeviceUnderTest<'_, K::Fd>,
+) -> Result<FormatOptions, Failure> {
+    const FIELD: &str = "volume_context";
+    let options = FormatOptions::read(FIELD, &wish.request.volume_context)?;
+    options.fit(FIELD, fs.name(), device.bytes)?;
+    if let Some(asked) = options.block_bytes {
+        let least = kernel.device_block_bytes(device.fd)?;
+        if asked < least {
+            return Err(Failure::precondition(format!(
+                "volume {}: not formatted: its blockSize is {asked}, and its device has logical \
+                 blocks of {least} bytes; use a StorageClass with blockSize {least}, or without",
+                wish.request.id
+            )));
+        }
+    }
+    Ok(options)
 }
 
 /// Something is mounted on the staging path: it must be this volume, in this way.

@@ -111,6 +111,7 @@ pub(crate) trait World {
             content: "new",
             serial: None,
             attached_at: None,
+            options: &[],
         };
         self.make_file(&volume.file(), BYTES);
         self.make_dir(&volume.staging());
@@ -193,6 +194,8 @@ pub(crate) struct Volume {
     pub(crate) serial: Option<String>,
     /// When its disk was attached, if that is said, in seconds since 1970.
     pub(crate) attached_at: Option<u64>,
+    /// Its volume context.
+    pub(crate) options: &'static [(&'static str, &'static str)],
 }
 
 /// A call of a kubelet.
@@ -257,7 +260,7 @@ impl Volume {
             staging: path(&self.staging()),
             capability: self.capability(),
             secrets: Secrets::default(),
-            volume_context: Context::default(),
+            volume_context: self.volume_context(),
         };
         let mut formatting = Formatting::Ask;
         let mut missing = None;
@@ -409,6 +412,12 @@ impl Volume {
 
     fn context(&self) -> Context {
         Context::new("publish_context", self.entries()).unwrap()
+    }
+
+    fn volume_context(&self) -> Context {
+        let entries = self.options.iter();
+        let entries = entries.map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+        Context::new("volume_context", entries).unwrap()
     }
 
     /// The entries of its publish context.

@@ -7,7 +7,7 @@ use super::simulated::{Media, Simulated};
 use super::suite::{all_ok, nothing_left};
 use super::sweep::{KEPT, bind};
 use crate::kernel::Kernel as _;
-use crate::kernel::fake::{Call, Fake, Fault, Features};
+use crate::kernel::fake::{Call, Fake, Fault, Features, Holds};
 use crate::operation::Node;
 
 /// A staged ext4 whose file has grown.
@@ -18,6 +18,52 @@ fn must_grow() -> (Simulated, Node<Fake>, Volume) {
     all_ok(&node, &volume, &[Verb::Stage]);
     world.grow(&volume, GROWN_BYTES);
     (world, node, volume)
+}
+
+/// A filesystem that exists is mounted as it is.
+#[test]
+fn options_that_do_not_fit_keep_a_blank_volume_from_being_formatted_and_no_other() {
+    for options in [
+        &[("blockSize", "8192")][..],
+        &[("btrfsNodeSize", "16384")],
+        &[("numberOfInodes", "131073")],
+    ] {
+        let world = Simulated::new();
+        let mut volume = world.volume("vol", Form::Ext4);
+        volume.options = options;
+        let refused = volume.call(&world.start(), Verb::Stage).unwrap_err();
+        assert_eq!(refused.kind, Kind::Invalid, "{refused}");
+        let begin = format!("volume_context[{}]: ", options[0].0);
+        assert!(refused.message.starts_with(&begin), "{refused}");
+        assert_eq!(world.machine.holds(&volume.file()), Holds::Nothing);
+        assert_eq!(world.left(), Vec::<String>::new());
+
+        volume.options = &[];
+        for verb in [Verb::Stage, Verb::Unstage] {
+            volume.call(&world.start(), verb).unwrap();
+        }
+        volume.options = options;
+        volume.call(&world.start(), Verb::Stage).unwrap();
+    }
+}
+
+/// mkfs would fail at each attempt, after the witness and the mark were written.
+#[test]
+fn blocks_smaller_than_those_of_the_device_are_refused_before_anything_is_written() {
+    for form in [Form::Ext4, Form::Xfs] {
+        let world = Simulated::new();
+        let mut volume = world.volume("vol", form);
+        volume.options = &[("blockSize", "2048")];
+        world.machine.set_device_block_bytes(4096);
+        let before = world.machine.picture();
+        let refused = volume.call(&world.start(), Verb::Stage).unwrap_err();
+        assert_eq!(refused.kind, Kind::Precondition, "{refused}");
+        assert!(refused.message.contains("blockSize 4096"), "{refused}");
+        assert_eq!(world.machine.picture(), before);
+
+        world.machine.set_device_block_bytes(2048);
+        volume.call(&world.start(), Verb::Stage).unwrap();
+    }
 }
 
 #[test]

@@ -19,6 +19,7 @@ fn a_bound_device_names_its_backing_file_by_device_and_inode() {
         assert_eq!((found.backing_dev, found.backing_ino), (file.dev, file.ino));
         assert_eq!(found.mode, WRITABLE);
         assert_eq!(kernel.device_bytes(&device.fd).unwrap(), 3 * MIB);
+        assert_eq!(kernel.device_block_bytes(&device.fd).unwrap(), 512);
         assert_eq!(
             kernel.loop_number(kernel.stat(&device.fd).unwrap().rdev),
             Some(device.number)

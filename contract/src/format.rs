@@ -1,0 +1,501 @@
+//! How a blank volume is formatted, by the parameters of its StorageClass. The controller judges
+//! them; the volume context carries them to the node that formats the volume.
+//!
+//! The names and meanings are those of the AWS EBS driver. The list is short on purpose: what a
+//! kernel might not mount or grow is not on it.
+
+use std::ops::RangeInclusive;
+
+use belay_server::call::Failure;
+use belay_server::request::Context;
+
+const BLOCK_SIZE: &str = "blockSize";
+const INODE_SIZE: &str = "inodeSize";
+const BYTES_PER_INODE: &str = "bytesPerInode";
+const NUMBER_OF_INODES: &str = "numberOfInodes";
+const NODE_SIZE: &str = "btrfsNodeSize";
+
+/// The parameters.
+pub const PARAMETERS: &[&str] = &[
+    BLOCK_SIZE,
+    INODE_SIZE,
+    BYTES_PER_INODE,
+    NUMBER_OF_INODES,
+    NODE_SIZE,
+];
+
+/// The largest block: no kernel has smaller pages, and kernels before Linux 6.12 mount nothing with
+/// blocks larger than a page.
+const BLOCK_BYTES_MAX: u32 = 4096;
+/// As mke2fs accepts it with `-i`.
+const BYTES_PER_INODE_MAX: u32 = 64 << 20;
+/// The node agent's mark of an unfinished format, in bytes from the start of the device. mkfs must
+/// not write there: an interrupted format without a mark is never formatted again.
+pub const MARK_AT: u64 = 100 << 20;
+/// The inode tables of an ext4 take at most this part of it. mke2fs writes none of them, but where
+/// they lie it puts other metadata at the mark.
+const TABLES_PART: u64 = 8;
+/// mke2fs puts the first directories behind the first inode tables, 20 KiB at least: these must not
+/// end so near to the mark.
+const MARK_MARGIN: u64 = 1 << 20;
+/// The sizes for blocks below the default. In a smaller volume the journal can cover the mark; in a
+/// larger one, from 2 TiB on, a copy of the group descriptors does.
+const SMALL_BLOCKS_FIT: RangeInclusive<u64> = 256 << 20..=256 << 30;
+/// An ext4 has at most 2^32 inodes, in proportion to its size: so it can grow to four times its
+/// size.
+const INODES_MAX: u64 = 1 << 30;
+/// What mke2fs gets unless a parameter says otherwise.
+const EXT4_BLOCK_BYTES: u32 = 4096;
+const EXT4_INODE_BYTES: u32 = 256;
+/// From this size on, one inode per 64 KiB instead of 16: inode numbers have 32 bits.
+const EXT4_LARGE_BYTES: u64 = 16 << 40;
+/// As mke2fs is called: block groups whose metadata is together, and bytes of a descriptor.
+const FLEX_GROUPS: u64 = 16;
+const DESCRIPTOR_BYTES: u64 = 64;
+/// The default of mkfs.xfs.
+const XFS_BLOCK_BYTES: u32 = 4096;
+
+/// The requested options; `None` for the default of Belay.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FormatOptions {
+    /// Bytes of a block of ext4 and xfs.
+    pub block_bytes: Option<u32>,
+    /// Bytes of an inode of ext4 and xfs.
+    pub inode_bytes: Option<u32>,
+    /// How many inodes an ext4 gets.
+    pub inodes: Option<Inodes>,
+    /// Bytes of a node of a btrfs.
+    pub node_bytes: Option<u32>,
+}
+
+/// How many inodes an ext4 gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Inodes {
+    /// One for so many bytes of the volume.
+    PerBytes(u64),
+    /// So many; in proportion more when the volume grows.
+    Count(u64),
+}
+
+impl FormatOptions {
+    /// Reads the options among the entries of `field`; other entries are ignored.
+    ///
+    /// # Errors
+    /// `Invalid`, naming the entry and what it may be.
+    pub fn read(field: &str, entries: &Context) -> Result<Self, Failure> {
+        let power = |key, range: (u32, u32)| -> Result<Option<u32>, Failure> {
+            let Some(text) = entries.get(key) else {
+                return Ok(None);
+            };
+            let number = text.parse().ok().filter(|number: &u32| {
+                number.is_power_of_two() && (range.0..=range.1).contains(number)
+            });
+            number.map(Some).ok_or_else(|| {
+                let (least, most) = range;
+                let why = format!("must be a power of two from {least} to {most}, not {text:?}");
+                invalid(field, key, &why)
+            })
+        };
+        let count = match entries.get(NUMBER_OF_INODES) {
+            None => None,
+            Some(text) => {
+                let number = text.parse().ok();
+                let fits = number.filter(|number| (1..=INODES_MAX).contains(number));
+                let why = format!("must be a number from 1 to {INODES_MAX}, not {text:?}");
+                Some(fits.ok_or_else(|| invalid(field, NUMBER_OF_INODES, &why))?)
+            }
+        };
+        let per_bytes = power(BYTES_PER_INODE, (1024, BYTES_PER_INODE_MAX))?;
+        let inodes = match (per_bytes, count) {
+            (Some(_), Some(_)) => {
+                let why = format!("contradicts {BYTES_PER_INODE}; set only one of them");
+                return Err(invalid(field, NUMBER_OF_INODES, &why));
+            }
+            (Some(bytes), None) => Some(Inodes::PerBytes(bytes.into())),
+            (None, count) => count.map(Inodes::Count),
+        };
+        Ok(Self {
+            block_bytes: power(BLOCK_SIZE, (1024, BLOCK_BYTES_MAX))?,
+            inode_bytes: power(INODE_SIZE, (256, BLOCK_BYTES_MAX))?,
+            inodes,
+            node_bytes: power(NODE_SIZE, (4096, 65536))?,
+        })
+    }
+
+    /// Refuses options that a filesystem of that type and size cannot have.
+    ///
+    /// # Errors
+    /// `Invalid`, naming the entry of `field` and what it may be.
+    pub fn fit(&self, field: &str, fs_type: &str, bytes: u64) -> Result<(), Failure> {
+        let known: &[&str] = match fs_type {
+            "ext4" => &[BLOCK_SIZE, INODE_SIZE, BYTES_PER_INODE, NUMBER_OF_INODES],
+            "xfs" => &[BLOCK_SIZE, INODE_SIZE],
+            "btrfs" => &[NODE_SIZE],
+            _ => &[],
+        };
+        for (key, _) in self.entries() {
+            if !known.contains(&&*key) {
+                let known = known.join(", ");
+                let why = format!("does not apply to {fs_type}, which takes {known}");
+                return Err(invalid(field, &key, &why));
+            }
+        }
+        match fs_type {
+            // A volume without parameters is never refused.
+            _ if *self == Self::default() => Ok(()),
+            "ext4" => self.fit_ext4(field, bytes),
+            "xfs" => self.fit_xfs(field),
+            _ => Ok(()),
+        }
+    }
+
+    /// How many inodes an ext4 of that size gets, requested or not.
+    #[must_use]
+    pub fn ext4_inodes(&self, bytes: u64) -> Inodes {
+        self.inodes.unwrap_or(match bytes {
+            ..EXT4_LARGE_BYTES => Inodes::PerBytes(16_384),
+            _ => Inodes::PerBytes(65_536),
+        })
+    }
+
+    fn fit_ext4(&self, field: &str, bytes: u64) -> Result<(), Failure> {
+        let block = u64::from(self.block_bytes.unwrap_or(EXT4_BLOCK_BYTES));
+        let inode = u64::from(self.inode_bytes.unwrap_or(EXT4_INODE_BYTES));
+        if inode > block {
+            let why = format!("must be at most the {BLOCK_SIZE}, {block}");
+            return Err(invalid(field, INODE_SIZE, &why));
+        }
+        if block < EXT4_BLOCK_BYTES.into() && !SMALL_BLOCKS_FIT.contains(&bytes) {
+            let (least, most) = (SMALL_BLOCKS_FIT.start(), SMALL_BLOCKS_FIT.end());
+            let why = format!(
+                "must be {EXT4_BLOCK_BYTES} for {bytes} bytes; smaller blocks are for volumes of \
+                 {least} to {most} bytes"
+            );
+            return Err(invalid(field, BLOCK_SIZE, &why));
+        }
+        let inodes = self.ext4_inodes(bytes);
+        let least = (inode * TABLES_PART).max(block);
+        let least = least.max(bytes.div_ceil(INODES_MAX).next_power_of_two());
+        let with = format!("for {bytes} bytes with blocks of {block} and inodes of {inode} bytes");
+        let why = match inodes {
+            Inodes::PerBytes(per) if per < least => {
+                format!("{BYTES_PER_INODE} must be at least {least} {with}")
+            }
+            Inodes::Count(count) if count > bytes / least => {
+                format!("must be at most {} {with}", bytes / least)
+            }
+            _ if is_near_mark(bytes, block, inode, inodes) => {
+                format!("these inodes would end near the format mark {with}; use fewer, or more")
+            }
+            _ => return Ok(()),
+        };
+        let key = match self.inodes {
+            Some(Inodes::PerBytes(_)) => BYTES_PER_INODE,
+            Some(Inodes::Count(_)) => NUMBER_OF_INODES,
+            None => INODE_SIZE,
+        };
+        Err(invalid(field, key, &why))
+    }
+
+    /// As in mkfs.xfs(8): at least two inodes in a block, of 512 to 2048 bytes.
+    fn fit_xfs(&self, field: &str) -> Result<(), Failure> {
+        let most = self.block_bytes.unwrap_or(XFS_BLOCK_BYTES) / 2;
+        match self.inode_bytes {
+            Some(inode) if !(512..=most).contains(&inode) => {
+                let why = format!("must be from 512 to {most} for xfs: half of a block");
+                Err(invalid(field, INODE_SIZE, &why))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// As keys and values; an absent key is the default.
+    pub fn entries(&self) -> impl Iterator<Item = (String, String)> + use<> {
+        let (per_bytes, count) = match self.inodes {
+            None => (None, None),
+            Some(Inodes::PerBytes(bytes)) => (Some(bytes), None),
+            Some(Inodes::Count(count)) => (None, Some(count)),
+        };
+        let entries = [
+            (BLOCK_SIZE, self.block_bytes.map(u64::from)),
+            (INODE_SIZE, self.inode_bytes.map(u64::from)),
+            (BYTES_PER_INODE, per_bytes),
+            (NUMBER_OF_INODES, count),
+            (NODE_SIZE, self.node_bytes.map(u64::from)),
+        ];
+        let set = |(key, value): (&str, Option<u64>)| Some((key.to_owned(), value?.to_string()));
+        entries.into_iter().filter_map(set)
+    }
+}
+
+/// Whether the metadata of the first block groups ends near the mark, as mke2fs arranges it: the
+/// superblock, descriptors and those reserved for growth, two bitmaps for each group, the tables.
+fn is_near_mark(bytes: u64, block: u64, inode: u64, inodes: Inodes) -> bool {
+    let blocks = bytes / block;
+    let group_blocks = block * 8;
+    let groups = blocks.div_ceil(group_blocks).max(1);
+    let count = match inodes {
+        Inodes::PerBytes(per) => bytes / per,
+        Inodes::Count(count) => count,
+    };
+    let group_inodes = count
+        .div_ceil(groups)
+        .next_multiple_of((block / inode).max(8));
+    let table = group_inodes * inode / block;
+    let in_block = block / DESCRIPTOR_BYTES;
+    let descriptors = groups.div_ceil(in_block);
+    let grown = blocks.saturating_mul(1024).min(u32::MAX.into());
+    let grown = grown.div_ceil(group_blocks).div_ceil(in_block);
+    let reserved = grown.saturating_sub(descriptors).min(block / 4);
+    let of_groups = groups.min(FLEX_GROUPS) * table;
+    let end = (2 + descriptors + reserved + 2 * FLEX_GROUPS + of_groups) * block;
+    end.abs_diff(MARK_AT) <= MARK_MARGIN
+}
+
+fn invalid(field: &str, key: &str, why: &str) -> Failure {
+    Failure::invalid(&format!("{field}[{key}]"), why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+
+    fn context(entries: &[(&str, &str)]) -> Context {
+        let entries = entries.iter();
+        let entries = entries.map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+        Context::new("parameters", entries).unwrap()
+    }
+
+    fn read(entries: &[(&str, &str)]) -> Result<FormatOptions, Failure> {
+        FormatOptions::read("parameters", &context(entries))
+    }
+
+    #[test]
+    fn what_the_controller_writes_the_node_reads() {
+        let of = |options: FormatOptions| Context::new("volume_context", options.entries());
+        for inodes in [None, Some(Inodes::PerBytes(65_536)), Some(Inodes::Count(7))] {
+            for (block_bytes, inode_bytes, node_bytes) in [
+                (None, None, None),
+                (Some(1024), Some(256), None),
+                (Some(4096), None, Some(65_536)),
+            ] {
+                let options = FormatOptions {
+                    block_bytes,
+                    inode_bytes,
+                    inodes,
+                    node_bytes,
+                };
+                let context = of(options).unwrap();
+                assert_eq!(FormatOptions::read("volume_context", &context), Ok(options));
+                let keys: Vec<_> = context.iter().map(|(key, _)| key).collect();
+                assert!(keys.iter().all(|key| PARAMETERS.contains(key)), "{keys:?}");
+            }
+        }
+        assert_eq!(FormatOptions::default().entries().count(), 0);
+    }
+
+    #[test]
+    fn a_value_that_no_filesystem_can_have_is_refused_by_name() {
+        for (entries, key, part) in [
+            (&[(BLOCK_SIZE, "512")][..], BLOCK_SIZE, "from 1024 to 4096"),
+            (&[(BLOCK_SIZE, "8192")], BLOCK_SIZE, "from 1024 to 4096"),
+            (&[(BLOCK_SIZE, "3000")], BLOCK_SIZE, "power of two"),
+            (&[(BLOCK_SIZE, "4k")], BLOCK_SIZE, "not \"4k\""),
+            (&[(BLOCK_SIZE, "")], BLOCK_SIZE, "not \"\""),
+            (&[(INODE_SIZE, "128")], INODE_SIZE, "from 256 to 4096"),
+            (&[(INODE_SIZE, "-256")], INODE_SIZE, "from 256 to 4096"),
+            (
+                &[(BYTES_PER_INODE, "0")],
+                BYTES_PER_INODE,
+                "power of two from 1024 to 67108864",
+            ),
+            (
+                &[(BYTES_PER_INODE, "5474")],
+                BYTES_PER_INODE,
+                "power of two",
+            ),
+            (
+                &[(NUMBER_OF_INODES, "1073741825")],
+                NUMBER_OF_INODES,
+                "to 1073741824",
+            ),
+            (&[(NODE_SIZE, "2048")], NODE_SIZE, "from 4096 to 65536"),
+            (
+                &[(BYTES_PER_INODE, "4096"), (NUMBER_OF_INODES, "9")],
+                NUMBER_OF_INODES,
+                "contradicts bytesPerInode",
+            ),
+        ] {
+            let refused = read(entries).unwrap_err().message;
+            let begin = format!("parameters[{key}]: ");
+            assert!(
+                refused.starts_with(&begin) && refused.contains(part),
+                "{refused}"
+            );
+        }
+    }
+
+    #[test]
+    fn an_option_that_the_filesystem_cannot_have_is_refused_by_name() {
+        for (fs_type, entries, part) in [
+            (
+                "xfs",
+                &[(BYTES_PER_INODE, "65536")][..],
+                "[bytesPerInode]: does not apply to xfs",
+            ),
+            (
+                "btrfs",
+                &[(BLOCK_SIZE, "4096")],
+                "which takes btrfsNodeSize",
+            ),
+            (
+                "ext4",
+                &[(NODE_SIZE, "4096")],
+                "[btrfsNodeSize]: does not apply to ext4",
+            ),
+            (
+                "ext4",
+                &[(BLOCK_SIZE, "1024"), (INODE_SIZE, "2048")],
+                "at most the blockSize, 1024",
+            ),
+            ("ext4", &[(BYTES_PER_INODE, "2048")], "at least 4096"),
+            (
+                "ext4",
+                &[(INODE_SIZE, "4096")],
+                "[inodeSize]: bytesPerInode must be at least 32768",
+            ),
+            (
+                "ext4",
+                &[(BLOCK_SIZE, "1024"), (BYTES_PER_INODE, "1024")],
+                "at least 2048",
+            ),
+            (
+                "ext4",
+                &[(INODE_SIZE, "1024"), (BYTES_PER_INODE, "4096")],
+                "at least 8192",
+            ),
+            (
+                "ext4",
+                &[(NUMBER_OF_INODES, "262145")],
+                "at most 262144 for 1073741824",
+            ),
+            ("xfs", &[(INODE_SIZE, "256")], "from 512 to 2048"),
+            ("xfs", &[(INODE_SIZE, "4096")], "from 512 to 2048"),
+            (
+                "xfs",
+                &[(BLOCK_SIZE, "1024"), (INODE_SIZE, "1024")],
+                "from 512 to 512",
+            ),
+        ] {
+            let options = read(entries).unwrap();
+            let refused = options.fit("parameters", fs_type, GIB).unwrap_err().message;
+            assert!(
+                refused.starts_with("parameters[") && refused.contains(part),
+                "{refused}"
+            );
+        }
+        for (fs_type, entries) in [
+            ("ext4", &[][..]),
+            ("ext4", &[(BYTES_PER_INODE, "4096"), (INODE_SIZE, "512")]),
+            (
+                "ext4",
+                &[(NUMBER_OF_INODES, "262144"), (BLOCK_SIZE, "4096")],
+            ),
+            ("xfs", &[(BLOCK_SIZE, "1024"), (INODE_SIZE, "512")]),
+            ("btrfs", &[(NODE_SIZE, "65536")]),
+        ] {
+            let fitting = read(entries).unwrap().fit("parameters", fs_type, GIB);
+            assert_eq!(fitting, Ok(()), "{fs_type} {entries:?}");
+        }
+    }
+
+    fn fits(bytes: u64, options: FormatOptions) -> Result<(), String> {
+        let fitting = options.fit("parameters", "ext4", bytes);
+        fitting.map_err(|failure| failure.message)
+    }
+
+    #[test]
+    fn the_defaults_are_never_near_the_mark() {
+        let mut bytes = 128 << 20;
+        while bytes < 64 << 40 {
+            let inodes = FormatOptions::default().ext4_inodes(bytes);
+            assert!(!is_near_mark(bytes, 4096, 256, inodes), "{bytes}");
+            bytes += bytes / 1000;
+        }
+    }
+
+    #[test]
+    fn small_blocks_need_a_size_at_which_nothing_else_is_at_the_mark() {
+        for block in [1024, 2048] {
+            let options = FormatOptions {
+                block_bytes: Some(block),
+                ..FormatOptions::default()
+            };
+            for (bytes, is_fit) in [
+                ((256 << 20) - 1, false),
+                (256 << 20, true),
+                (256 << 30, true),
+                ((256 << 30) + 1, false),
+            ] {
+                assert_eq!(fits(bytes, options).is_ok(), is_fit, "{block}, {bytes}");
+            }
+        }
+    }
+
+    /// mke2fs 1.47 was seen to overwrite the mark with the first of these.
+    #[test]
+    fn inodes_that_end_at_the_mark_are_refused_and_others_not() {
+        for (gib, count, is_fit) in [
+            (100, 19_616_000, false),
+            (100, 19_622_400, false),
+            (100, 19_400_000, true),
+            (100, 20_000_000, true),
+            (2, 404_900, false),
+            (2, 524_288, true),
+        ] {
+            let options = FormatOptions {
+                inodes: Some(Inodes::Count(count)),
+                ..FormatOptions::default()
+            };
+            let fitting = fits(gib * GIB, options);
+            assert_eq!(fitting.is_ok(), is_fit, "{gib}, {count}: {fitting:?}");
+            let is_named = |why: String| why.starts_with("parameters[numberOfInodes]: these");
+            assert!(fitting.err().is_none_or(is_named), "{gib}, {count}");
+        }
+    }
+
+    /// Else the kernel would refuse each later expansion.
+    #[test]
+    fn an_ext4_has_inodes_left_to_grow_to_four_times_its_size() {
+        let per = |bytes| FormatOptions {
+            inodes: Some(Inodes::PerBytes(bytes)),
+            ..FormatOptions::default()
+        };
+        assert_eq!(fits(4 << 40, per(4096)), Ok(()));
+        let refused = fits((4 << 40) + GIB, per(4096)).unwrap_err();
+        assert!(refused.contains("at least 8192"), "{refused}");
+    }
+
+    /// Contexts of every release are out there, and those of other drivers have more keys.
+    #[test]
+    fn the_words_are_those_of_every_release_and_others_are_ignored() {
+        let entries = [
+            ("blockSize", "1024"),
+            ("inodeSize", "512"),
+            ("numberOfInodes", "1000"),
+            ("btrfsNodeSize", "8192"),
+            ("theirs", "x"),
+        ];
+        let expected = FormatOptions {
+            block_bytes: Some(1024),
+            inode_bytes: Some(512),
+            inodes: Some(Inodes::Count(1000)),
+            node_bytes: Some(8192),
+        };
+        assert_eq!(read(&entries), Ok(expected));
+        let per_bytes = read(&[("bytesPerInode", "4096")]).unwrap();
+        assert_eq!(per_bytes.inodes, Some(Inodes::PerBytes(4096)));
+    }
+}
