@@ -7,7 +7,7 @@ use std::path::Path;
 use belay_proto::csi::v1 as csi;
 use tonic::Code;
 
-use crate::rig::{NodeCalls, Rig, Volume, access, least_bytes, refused, refused_with};
+use crate::rig::{NodeCalls, Rig, Volume, access, least_bytes, refused, refused_with, with_flags};
 
 const KINDS: [&str; 4] = ["ext4", "xfs", "btrfs", "block"];
 const WORDS: &[u8] = b"what was written must be read";
@@ -82,6 +82,32 @@ fn a_volume_lives_its_whole_life_and_every_call_may_come_twice() {
         expect_words(kind, &first);
         volume.down(&node, &[&first]);
         rig.test_dir().expect_nothing_left();
+    }
+}
+
+/// A dropped label would let the kubelet start a pod that may not read its volume.
+#[test]
+#[ignore = "needs root: make test"]
+fn a_label_of_selinux_is_mounted_or_refused() {
+    let rig = Rig::new();
+    let node = rig.node();
+    let label = "system_u:object_r:container_file_t:s0:c1,c2";
+    for kind in ["ext4", "xfs", "btrfs"] {
+        let volume = rig.volume(least_bytes(kind));
+        let before = volume.contents();
+        let capability = with_flags(access(kind), &[&format!("context=\"{label}\"")]);
+        match node.stage(volume.stage(capability)) {
+            Ok(_) => {
+                let mounts = fs::read_to_string("/proc/self/mountinfo").expect("mountinfo");
+                assert!(mounts.contains(label), "{kind}: {mounts}");
+                node.unstage(volume.unstage()).expect("unstage");
+            }
+            Err(status) => {
+                assert_eq!(status.code(), Code::InvalidArgument, "{kind}: {status}");
+                assert!(status.message().contains("SELinux"), "{kind}: {status}");
+                assert!(volume.contents() == before, "{kind} was formatted");
+            }
+        }
     }
 }
 

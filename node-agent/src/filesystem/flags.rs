@@ -20,6 +20,27 @@ pub(crate) struct MountOptions {
     pub(crate) superblock: Vec<(String, Option<String>)>,
 }
 
+impl MountOptions {
+    /// The SELinux label that all files get.
+    pub(crate) fn label(&self) -> Option<&str> {
+        let mut all = self.superblock.iter();
+        let (_, label) = all.find(|(name, _)| name == LABEL)?;
+        label.as_deref()
+    }
+}
+
+/// Whether two SELinux labels are equal: the kernel shows the categories, which are separated by
+/// commas, in its own order.
+pub(crate) fn is_same_label(one: &str, other: &str) -> bool {
+    let parts = |label: &str| {
+        let (rest, level) = label.rsplit_once(':').unwrap_or(("", label));
+        let mut categories: Vec<String> = level.split(',').map(str::to_owned).collect();
+        categories.sort_unstable();
+        (rest.to_owned(), categories)
+    };
+    parts(one) == parts(other)
+}
+
 impl fmt::Debug for MountOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: Vec<&str> = self
@@ -134,6 +155,11 @@ const TABLE: &[(&str, Meaning)] = &[
     ("source", Refused(OTHER_DEVICE)),
     ("abort", Refused("it aborts the filesystem at once")),
 ];
+
+/// The SELinux label of all files (mount(8), "context").
+const LABEL: &str = "context";
+/// The labels that need SELinux.
+pub(crate) const LABELS: [&str; 4] = [LABEL, "fscontext", "defcontext", "rootcontext"];
 
 /// fsconfig(2) accepts strings of at most this many bytes.
 const STRING_BYTES_MAX: usize = 255;
@@ -358,6 +384,21 @@ mod tests {
             (vec![expected], MountAttrs::NO_EXEC)
         );
         assert_eq!(superblock(&["a=b=c"]), vec![pair("a", "b=c")]);
+    }
+
+    #[test]
+    fn the_label_of_all_files_is_known_and_the_order_of_its_categories_is_ignored() {
+        let label = |flags: &[&str]| {
+            let options = parse(flags, FsType::Ext4).unwrap();
+            options.label().map(str::to_owned)
+        };
+        assert_eq!(label(&["noatime,rootcontext=a:b:c:s0"]), None);
+        let quoted = ["noatime", "context=\"a:b:c:s0:c1,c2\""];
+        assert_eq!(label(&quoted), Some("a:b:c:s0:c1,c2".to_owned()));
+        assert!(is_same_label("a:b:c:s0:c1,c2", "a:b:c:s0:c2,c1"));
+        for other in ["a:b:c:s0:c1", "a:b:c:s0", "a:b:d:s0:c1,c2", "c1,c2", ""] {
+            assert!(!is_same_label("a:b:c:s0:c1,c2", other), "{other}");
+        }
     }
 
     #[test]

@@ -16,7 +16,7 @@ mod quota;
 mod real;
 mod witness;
 
-pub(crate) use flags::{MountOptions, parse_flags};
+pub(crate) use flags::{LABELS, MountOptions, is_same_label, parse_flags};
 pub(crate) use format::{Permit, format};
 pub(crate) use fs_type::FsType;
 pub(crate) use grow::{GrowError, grow};

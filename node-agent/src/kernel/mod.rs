@@ -225,6 +225,9 @@ pub(crate) trait Kernel: Filesystems + Surroundings + Disks + Send + Sync + 'sta
     /// [`Kernel::statmount`] by the id of a [`Stat`]; `None` if the mount no longer exists, and on
     /// kernels without such ids (before Linux 6.8). Quick.
     fn statmount_of(&self, mount_id: u64) -> Result<Option<MountFacts>>;
+    /// The SELinux label of all files of the mount on `path`, from mountinfo; `None` if it was
+    /// mounted without `context=`.
+    fn mount_label(&self, path: &Path) -> Result<Option<String>>;
     /// The part of its filesystem that is mounted on `path`, whose mount has that id of a [`Stat`];
     /// `None` when it is gone. Quick; without statmount it reads mountinfo.
     fn mount_root(&self, path: &Path, mount_id: u64) -> Result<Option<PathBuf>>;

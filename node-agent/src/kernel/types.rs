@@ -244,6 +244,9 @@ pub(crate) struct MountFacts {
     pub(crate) counts_in_memory: bool,
     /// Mounts that mirror each other by propagation share this number; 0 for a private one.
     pub(crate) peer_group: u64,
+    /// The SELinux label of all its files, if it was mounted with `context=`. Statmount shows it
+    /// since Linux 6.13.
+    pub(crate) label: Option<String>,
 }
 
 /// One line of mountinfo, reduced to the fields that the agent uses (proc_pid_mountinfo(5)).

@@ -110,6 +110,12 @@ impl AccessMode {
 pub struct MountFlags(Vec<String>);
 
 impl MountFlags {
+    /// Those options.
+    #[must_use]
+    pub fn new(options: Vec<String>) -> Self {
+        Self(options)
+    }
+
     /// The options as received.
     #[must_use]
     pub fn as_slice(&self) -> &[String] {

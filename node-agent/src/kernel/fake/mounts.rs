@@ -21,6 +21,7 @@ impl State {
             read_only: false,
             shut_down: false,
             errors: 0,
+            label: None,
             root,
         };
         self.superblocks.insert(id, superblock);
@@ -214,6 +215,7 @@ impl State {
             shut_down: superblock.shut_down,
             counts_in_memory: self.counts_in_memory(mount.superblock),
             peer_group: mount.group.unwrap_or(0),
+            label: superblock.label.clone().filter(|_| !self.hides_labels),
         }
     }
 
@@ -258,8 +260,10 @@ impl State {
 
     /// The parameters that we send: a source, `ro`, and those of the filesystem.
     pub(super) fn fsconfig(&mut self, fd: u64, key: &str, value: Option<&str>) -> Answer<()> {
+        let has_labels = self.has_labels;
         let context = self.context(fd)?;
         match (key, value) {
+            ("context", Some(label)) if has_labels => context.label = Some(label.to_owned()),
             ("source", Some(source)) => context.source = Some(PathBuf::from(source)),
             ("ro", None) => context.read_only = true,
             ("nouuid", None) if context.fs_type == "xfs" => {}
@@ -272,6 +276,7 @@ impl State {
     pub(super) fn fsconfig_create(&mut self, fd: u64, shared: bool) -> Answer<()> {
         let context = self.context(fd)?;
         let (fs_type, read_only) = (context.fs_type.clone(), context.read_only);
+        let label = context.label.clone();
         let source = context.source.clone().ok_or(Errno::INVAL)?;
         let number = self.loop_at(self.walk(&source)?)?;
         let mut mounted = self
@@ -316,7 +321,8 @@ impl State {
             _ => device_dev(number),
         };
         let superblock = self.make_superblock(&fs_type, dev, Some(number));
-        self.superblocks.get_mut(&superblock).unwrap().read_only = read_only;
+        let made = self.superblocks.get_mut(&superblock).unwrap();
+        (made.read_only, made.label) = (read_only, label);
         self.context(fd)?.superblock = Some(superblock);
         Ok(())
     }

@@ -53,6 +53,10 @@ pub(super) struct State {
     pub(super) device_block_bytes: u32,
     /// What mkfs.btrfs turns on by default.
     pub(super) btrfs_features: super::btrfs::Features,
+    /// SELinux is enabled.
+    pub(super) has_labels: bool,
+    /// Statmount does not show the labels of mounts.
+    pub(super) hides_labels: bool,
     numbers: u64,
 }
 
@@ -93,6 +97,8 @@ pub(super) struct Superblock {
     pub(super) shut_down: bool,
     /// Its error count.
     pub(super) errors: u64,
+    /// The SELinux label of all its files.
+    pub(super) label: Option<String>,
     pub(super) root: u64,
 }
 
@@ -147,6 +153,7 @@ pub(super) struct Context {
     pub(super) fs_type: String,
     pub(super) source: Option<PathBuf>,
     pub(super) read_only: bool,
+    pub(super) label: Option<String>,
     pub(super) superblock: Option<u64>,
 }
 
@@ -193,6 +200,8 @@ impl State {
             has_project_quotas: false,
             device_block_bytes: 512,
             btrfs_features: super::btrfs::Features::default(),
+            has_labels: false,
+            hides_labels: false,
             numbers: 0,
         };
         let root = state.make_superblock("ext4", Dev { major: 8, minor: 1 }, None);

@@ -35,6 +35,12 @@ impl Machine {
         }
     }
 
+    /// SELinux is enabled; since Linux 6.13, statmount shows the labels of mounts.
+    pub(crate) fn enable_labels(&self, are_shown: bool) {
+        let mut state = self.lock();
+        (state.has_labels, state.hides_labels) = (true, !are_shown);
+    }
+
     /// From now on no process gets a lease, as on NFS.
     pub(crate) fn grant_no_leases(&self) {
         self.lock().grants_no_leases = true;

@@ -251,6 +251,7 @@ impl Kernel for Fake {
                 fs_type: fs_type.to_owned(),
                 source: None,
                 read_only: false,
+                label: None,
                 superblock: None,
             })),
             _ => Err(Errno::NODEV),
@@ -311,6 +312,14 @@ impl Kernel for Fake {
                 .mounts
                 .contains_key(&mount_id)
                 .then(|| state.facts(mount_id)))
+        })
+    }
+
+    fn mount_label(&self, path: &Path) -> Result<Option<String>> {
+        self.call("read", "mountinfo", NOT_MOUNTED, |state| {
+            let mount = state.walk(path)?.mount;
+            let superblock = state.mounts[&mount].superblock;
+            Ok(state.superblocks[&superblock].label.clone())
         })
     }
 

@@ -331,6 +331,10 @@ impl Kernel for Linux {
             .map_err(|errno| Error::new("statmount", format!("mount {mount_id}"), errno))
     }
 
+    fn mount_label(&self, path: &Path) -> Result<Option<String>> {
+        Ok(mountinfo::facts(path)?.and_then(|facts| facts.label))
+    }
+
     fn mount_root(&self, path: &Path, mount_id: u64) -> Result<Option<PathBuf>> {
         match self.has_statmount && mount_id != 0 {
             true => statmount::root_of(mount_id).map_err(|e| Error::at("statmount", path, e)),

@@ -132,6 +132,7 @@ fn parse_line(line: &[u8]) -> Option<Line> {
         shut_down: is_shut_down(options),
         counts_in_memory: false,
         peer_group,
+        label: label(&unescape(options)),
     };
     Some(Line {
         id,
@@ -160,6 +161,19 @@ pub(super) fn is_shut_down(options: &[u8]) -> bool {
 /// The option of an ext4 or xfs that enforces project quotas.
 pub(super) fn has_project_quotas(options: &[u8]) -> bool {
     has_option(options, b"prjquota")
+}
+
+/// The value of the option `context`, which is quoted if it contains commas (Linux:
+/// security/selinux/hooks.c).
+pub(super) fn label(options: &[u8]) -> Option<String> {
+    let options = String::from_utf8_lossy(options);
+    let mut is_quoted = false;
+    let mut each = options.split(|c: char| {
+        is_quoted ^= c == '"';
+        c == ',' && !is_quoted
+    });
+    let label = each.find_map(|option| option.strip_prefix("context="))?;
+    Some(label.replace('"', ""))
 }
 
 /// The options of the mount itself, as the bits that statmount returns.
@@ -301,6 +315,35 @@ mod tests {
                 .facts
                 .superblock_read_only
         );
+    }
+
+    #[test]
+    fn the_label_of_all_files_is_shown_and_other_labels_are_not() {
+        let of = |options: &str| {
+            only(&format!("1 1 7:0 / /m rw - ext4 /dev/loop0 {options}"))
+                .facts
+                .label
+        };
+        let label = Some("system_u:object_r:container_file_t:s0:c1,c2".to_owned());
+        let shown = "context=\"system_u:object_r:container_file_t:s0:c1,c2\"";
+        for options in [
+            shown.to_owned(),
+            format!("rw,{shown},discard"),
+            format!("rw,{shown}"),
+        ] {
+            assert_eq!(of(&options), label, "{options}");
+        }
+        assert_eq!(
+            of("rw,context=u:r:t:s0,noquota"),
+            Some("u:r:t:s0".to_owned())
+        );
+        for options in [
+            "rw,seclabel",
+            "rw,rootcontext=u:r:t:s0,fscontext=u:r:t:s0",
+            "rw",
+        ] {
+            assert_eq!(of(options), None, "{options}");
+        }
     }
 
     #[test]

@@ -167,6 +167,7 @@ pub(super) fn facts_of(id: u64) -> rustix::io::Result<Option<MountFacts>> {
         shut_down: mountinfo::is_shut_down(options),
         counts_in_memory,
         peer_group: found.mnt_peer_group,
+        label: mountinfo::label(options),
     }))
 }
 

@@ -1,5 +1,6 @@
 //! Staging as a filesystem.
 
+use std::path::Path;
 use std::time::Duration;
 
 use belay_contract::format::FormatOptions;
@@ -16,7 +17,8 @@ use super::permit::judge;
 use super::tally::{self, Refusal};
 use crate::device::{Held, Intent, Purpose, Sought, Verdict};
 use crate::filesystem::{
-    DeviceUnderTest, FsType, MountOptions, Permit, examine, examine_ends, format, parse_flags,
+    DeviceUnderTest, FsType, LABELS, MountOptions, Permit, examine, examine_ends, format,
+    is_same_label, parse_flags,
 };
 use crate::kernel::{Cause, Dev, Error, Kernel, MountAttrs, Open, Stat};
 use crate::mounts::{block_path, something_else};
@@ -174,8 +176,9 @@ fn staged_before<K: Kernel>(
             )));
         }
     };
-    let attrs = wish.options(fs)?.attrs;
-    if !facts.attrs.is_like(attrs) {
+    let options = wish.options(fs)?;
+    let attrs = options.attrs;
+    if !facts.attrs.is_like(attrs) || !has_same_label(&cx.kernel, path, &options, facts.label)? {
         return Err(Failure::incompatible(format!(
             "volume {}: staged at {} with different mount flags",
             request.id,
@@ -190,6 +193,24 @@ fn staged_before<K: Kernel>(
     cx.index.note(path, staging, dev, &request.id);
     cx.index.note_file(dev, device.backing_inode());
     Ok(Staged::Done)
+}
+
+/// Whether a mount has the requested SELinux label.
+fn has_same_label<K: Kernel>(
+    kernel: &K,
+    path: &Path,
+    options: &MountOptions,
+    shown: Option<String>,
+) -> Result<bool, Failure> {
+    let label = match shown {
+        // Statmount before Linux 6.13, or no label.
+        None if options.label().is_some() => kernel.mount_label(path)?,
+        shown => shown,
+    };
+    Ok(match (options.label(), &label) {
+        (Some(asked), Some(label)) => is_same_label(asked, label),
+        (asked, label) => asked.is_none() && label.is_none(),
+    })
 }
 
 /// The filesystem to mount, and the permit to make it if there is none; `None` if that requires
@@ -240,12 +261,28 @@ fn configure<K: Kernel>(
     for (key, value) in &options.superblock {
         kernel
             .fsconfig_set(&context, key, value.as_deref())
-            .map_err(|error| Failure::invalid("volume_capability.mount.mount_flags", error))?;
+            .map_err(|error| refused_flag(key, &error))?;
     }
     if options.attrs.contains(MountAttrs::READ_ONLY) {
         kernel.fsconfig_set(&context, "ro", None)?;
     }
     Ok(context)
+}
+
+/// A flag that the kernel refuses.
+fn refused_flag(key: &str, error: &Error) -> Failure {
+    const FIELD: &str = "volume_capability.mount.mount_flags";
+    match LABELS.contains(&key) {
+        true => Failure::invalid(
+            FIELD,
+            format!(
+                "{error}; a label needs a kernel with SELinux enabled, and must be valid in its \
+                 policy: if this node has no SELinux, remove the flag, or set seLinuxMount of the \
+                 CSIDriver object to false"
+            ),
+        ),
+        false => Failure::invalid(FIELD, error),
+    }
 }
 
 /// Mounts, checks that the right device was mounted, grows, and makes the mount visible last.

@@ -112,6 +112,7 @@ pub(crate) trait World {
             serial: None,
             attached_at: None,
             options: &[],
+            flags: &[],
         };
         self.make_file(&volume.file(), BYTES);
         self.make_dir(&volume.staging());
@@ -196,6 +197,8 @@ pub(crate) struct Volume {
     pub(crate) attached_at: Option<u64>,
     /// Its volume context.
     pub(crate) options: &'static [(&'static str, &'static str)],
+    /// Its mount flags.
+    pub(crate) flags: &'static [&'static str],
 }
 
 /// A call of a kubelet.
@@ -450,7 +453,7 @@ impl Volume {
         };
         let access = Access::Mount {
             fs_type: fs_type.to_owned(),
-            flags: MountFlags::default(),
+            flags: MountFlags::new(self.flags.iter().map(|flag| (*flag).to_owned()).collect()),
             group: String::new(),
         };
         Capability {

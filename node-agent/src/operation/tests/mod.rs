@@ -34,6 +34,7 @@ mod health;
 mod in_place;
 mod kernels;
 mod kubelet_dir;
+mod labelled;
 mod lives;
 mod matrix;
 pub(crate) mod model;

@@ -190,6 +190,7 @@ fn statmount_and_mountinfo_agree() {
                     shut_down: false,
                     counts_in_memory: false,
                     peer_group: 0,
+                    label: None,
                 };
                 for path in [&staging, &link.join("staging area")] {
                     assert_eq!(mountinfo::facts(path).unwrap().as_ref(), Some(&expected));
