@@ -15,7 +15,7 @@ here=$(dirname "$(readlink -f "$0")")
 [ "$#" = 3 ] || give_up "usage: rootfs.sh node|controller DIRECTORY BINDIR"
 image=$1 root=$2 bindir=$3
 
-# The agent runs the first three. docs/health.md recommends the others, on nodes
+# The agent runs the first four. docs/health.md recommends the others, on nodes
 # that may have no shell: kubectl exec finds them here.
 tools=(mkfs.ext4 mkfs.xfs mkfs.btrfs e2fsck xfs_repair btrfs)
 # The agent detects the age of xfsprogs by which of these its package has.

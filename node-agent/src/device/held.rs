@@ -85,8 +85,8 @@ impl<K: Kernel, G> Held<K, G> {
     /// formatted.
     pub(crate) fn claimed(&self) -> Failure {
         Failure::busy(format!(
-            "{} is still in use for this volume, by a mount elsewhere or by an mkfs of an earlier \
-             attempt that has not exited; retry",
+            "{} is still in use for this volume, by a mount elsewhere or by an mkfs or e2fsck \
+             of an earlier attempt that has not exited; retry",
             self.path.display()
         ))
     }

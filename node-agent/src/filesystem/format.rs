@@ -111,8 +111,8 @@ pub(crate) fn format<K: Kernel>(
         Found::Unsettled(made) if made.fs_type() == fs => made.settle(kernel, device).map(drop),
         Found::Unsettled(made) => Err(unexpected(fs, made.fs_type().name())),
         // There is no file, or another process has removed its witness.
-        Found::Known(found) if found == fs => Ok(()),
-        Found::Known(found) => Err(unexpected(fs, found.name())),
+        Found::Known(found) if found.fs == fs => Ok(()),
+        Found::Known(found) => Err(unexpected(fs, found.fs.name())),
         Found::Foreign(foreign) => Err(unexpected(fs, &foreign.to_string())),
         Found::Interrupted(_) => Err(unexpected(fs, "a format mark that was erased")),
         Found::Blank(_) | Found::Emptied => Err(unexpected(fs, "nothing but zeros")),

@@ -189,6 +189,7 @@ mod tests {
             inode_blocks: 512,
             copy_blocks: 129,
             has_projects: false,
+            wants_check: false,
         }
     }
 

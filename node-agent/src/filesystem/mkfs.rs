@@ -14,7 +14,7 @@ use super::probe::{DeviceUnderTest, Identity, MARK_AT, identify};
 use crate::kernel::{Cause, Child, ChildEnd, Kernel, Open};
 
 /// The device in the child: its standard input.
-const DEVICE: &str = "/proc/self/fd/0";
+pub(super) const DEVICE: &str = "/proc/self/fd/0";
 
 /// The features of ext4, starting from none so that no mke2fs.conf adds one. All are older than
 /// Linux 4.0; orphan_file (5.15) and metadata_csum_seed, which newer tools enable, stay off.
@@ -232,6 +232,8 @@ fn run<K: Kernel>(
         args,
         device: device.fd,
         deadline,
+        is_given_up: &|| false,
+        is_fsck: false,
     })?;
     if end.code == Some(0) {
         return Ok(());
@@ -246,8 +248,8 @@ fn run<K: Kernel>(
     }
 }
 
-/// Refuses a device that another process has opened exclusively: most likely an mkfs that has
-/// outlived the agent that started it.
+/// Refuses a device that another process has opened exclusively: most likely an mkfs or e2fsck that
+/// has outlived the agent that started it.
 pub(super) fn refuse_busy<K: Kernel>(
     kernel: &K,
     device: &DeviceUnderTest<'_, K::Fd>,
@@ -255,7 +257,8 @@ pub(super) fn refuse_busy<K: Kernel>(
     match kernel.reopen(device.fd, Open::DeviceExclusive) {
         Ok(_) => Ok(()),
         Err(error) if error.cause() == Cause::Busy => Err(Failure::busy(format!(
-            "an earlier mkfs may still be running on the device, or it is mounted: {error}"
+            "an earlier mkfs or e2fsck may still be running on the device, or it is mounted: \
+             {error}"
         ))
         .may_be_running()),
         Err(error) => Err(error.into()),

@@ -4,6 +4,7 @@
 //! name for a volume, or where it is mounted.
 
 pub(crate) mod boot;
+mod check;
 mod crc32c;
 mod flags;
 mod format;
@@ -16,10 +17,11 @@ mod quota;
 mod real;
 mod witness;
 
+pub(crate) use check::{Checked, Unchecked, check};
 pub(crate) use flags::{LABELS, MountOptions, is_same_label, parse_flags};
 pub(crate) use format::{Permit, format};
 pub(crate) use fs_type::FsType;
 pub(crate) use grow::{GrowError, grow};
-pub(crate) use probe::{DeviceUnderTest, Found, examine, examine_ends};
+pub(crate) use probe::{DeviceUnderTest, Found, Sound, examine, examine_ends};
 pub(crate) use quota::may_have_project_quotas;
 pub(crate) use witness::{USED, begin_use};

@@ -8,7 +8,7 @@
 use belay_server::call::Failure;
 
 use super::FsType;
-use super::probe::DeviceUnderTest;
+use super::probe::{DeviceUnderTest, Sound};
 use crate::kernel::{Cause, Error, Kernel};
 
 /// xattr(7): this namespace is accessible only with `CAP_SYS_ADMIN`.
@@ -75,17 +75,17 @@ impl Attempt {
 /// in its blocks might be valid, and all zeros might count as blank.
 #[derive(Debug)]
 pub(crate) struct Unsettled {
-    fs: FsType,
+    sound: Sound,
     witness: Witness,
 }
 
 impl Unsettled {
-    pub(super) fn new(fs: FsType, witness: Witness) -> Self {
-        Unsettled { fs, witness }
+    pub(super) fn new(sound: Sound, witness: Witness) -> Self {
+        Unsettled { sound, witness }
     }
 
     pub(crate) fn fs_type(&self) -> FsType {
-        self.fs
+        self.sound.fs
     }
 
     /// Records in the file that the volume is in use; returns the filesystem, which may now be
@@ -98,11 +98,11 @@ impl Unsettled {
         self,
         kernel: &K,
         device: &DeviceUnderTest<'_, K::Fd>,
-    ) -> Result<FsType, Failure> {
+    ) -> Result<Sound, Failure> {
         if let Some(file) = device.backing {
             testify_use(kernel, file, self.witness)?;
         }
-        Ok(self.fs)
+        Ok(self.sound)
     }
 }
 

@@ -12,6 +12,10 @@ pub(crate) struct Child<'a, Fd> {
     pub(crate) device: &'a Fd,
     /// It is killed after this long.
     pub(crate) deadline: Duration,
+    /// It is killed soon after this is true.
+    pub(crate) is_given_up: &'a dyn Fn() -> bool,
+    /// It checks a filesystem: its messages are on standard output too.
+    pub(crate) is_fsck: bool,
 }
 
 /// How a child ended.
@@ -21,6 +25,6 @@ pub(crate) struct ChildEnd {
     pub(crate) code: Option<i32>,
     /// It exceeded its deadline and was killed.
     pub(crate) timed_out: bool,
-    /// The end of its standard error, on one line.
+    /// The end of its messages, on one line.
     pub(crate) stderr: String,
 }

@@ -146,8 +146,9 @@ fn not_permitted(request: &NodeExpand, fs: FsType, errors: u64) -> String {
         ),
         _ => format!(
             "volume {id}: its {fs} has counted {errors} errors since it was last checked, and the \
-             kernel does not grow an ext4 with errors; stop the pods that use it, run e2fsck -f on \
-             the volume's file, and start them again (growing it also needs CAP_SYS_RESOURCE)"
+             kernel does not grow an ext4 with errors; stop the pods that use it, wait until it \
+             is detached, and start them again, which runs e2fsck (growing it also needs \
+             CAP_SYS_RESOURCE)"
         ),
     }
 }

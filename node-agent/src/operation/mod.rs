@@ -37,8 +37,9 @@ pub(crate) use stats::{Read, VolumeStats, VolumeUsage, stats};
 pub(crate) use unpublish::unpublish;
 pub(crate) use unstage::unstage;
 
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 
+use belay_server::call::Failure;
 use belay_server::request::VolumeId;
 use tokio::sync::watch;
 
@@ -131,6 +132,8 @@ impl<K: Kernel> Node<K> {
 pub(crate) struct Beside {
     /// Held while a mount is attached.
     placing: Mutex<()>,
+    /// Held while an e2fsck runs.
+    checking: Mutex<()>,
     indexes: Mutex<Vec<Weak<MountIndex>>>,
 }
 
@@ -139,6 +142,22 @@ impl Beside {
         let mut indexes = self.indexes.lock().unwrap_or_else(PoisonError::into_inner);
         indexes.retain(|index| index.strong_count() > 0);
         indexes.push(Arc::downgrade(index));
+    }
+
+    /// One e2fsck runs at a time: its memory depends on the volume, and is that of the agent's
+    /// control group. Nothing waits for it here: a second check would occupy a slot of mkfs.
+    ///
+    /// # Errors
+    /// `ABORTED` while another one runs.
+    fn check_alone(&self) -> std::result::Result<MutexGuard<'_, ()>, Failure> {
+        match self.checking.try_lock() {
+            Ok(guard) => Ok(guard),
+            Err(TryLockError::Poisoned(left)) => Ok(left.into_inner()),
+            Err(TryLockError::WouldBlock) => Err(Failure::busy(
+                "the ext4 must be checked before it is mounted, and e2fsck is checking another \
+                 volume on this node; retry",
+            )),
+        }
     }
 
     /// Whether any driver has noted a mount of the device.

@@ -1,10 +1,12 @@
 //! `NodeStageVolume`: from a volume's file or disk to a mounted filesystem, or a bound raw device.
 //!
-//! find -> hold -> verify -> mounted already? -> probe -> format if allowed -> mount detached ->
-//! check -> grow -> move into place. Nothing is visible until the last call; closing the
-//! descriptors undoes everything before it.
+//! find -> hold -> verify -> mounted already? -> probe -> format if allowed, or repair if asked for
+//! -> mount detached -> check -> grow -> move into place. Nothing is visible until the last call;
+//! closing the descriptors undoes everything before it.
 
 mod block;
+mod check;
+mod format;
 mod grow;
 mod mount;
 mod permit;
@@ -20,7 +22,7 @@ use crate::device::{Held, Missing, Purpose, Storage};
 use crate::kernel::{FileKind, Kernel};
 use crate::work::Phase;
 
-/// Whether this run may start mkfs, which has a separate limit.
+/// Whether this run may start mkfs or e2fsck, which have a separate limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Formatting {
     /// Return [`Staged::WantsFormat`] instead.
@@ -36,7 +38,7 @@ pub(crate) enum Staged {
     Done,
     /// Its disk is missing; nothing was changed.
     WantsDisk(Missing),
-    /// It must be formatted, or read completely to find out; nothing was changed.
+    /// It must be formatted, or checked, or read completely to find out; nothing was changed.
     WantsFormat,
 }
 

@@ -69,6 +69,8 @@ pub(crate) enum Phase {
     Configure,
     /// mkfs and the proofs around it.
     Format,
+    /// e2fsck of an ext4 whose superblock asks for it.
+    Repair,
     /// The kernel reads the filesystem, replays its log and mounts it.
     Mount,
     /// Checking that the right device is mounted, or that none is still mounted.
@@ -92,12 +94,13 @@ pub(crate) enum Phase {
 }
 
 impl Phase {
-    const ALL: [Phase; 15] = [
+    const ALL: [Phase; 16] = [
         Phase::Inspect,
         Phase::Attach,
         Phase::Probe,
         Phase::Configure,
         Phase::Format,
+        Phase::Repair,
         Phase::Mount,
         Phase::Check,
         Phase::Grow,
@@ -118,6 +121,7 @@ impl Phase {
             Phase::Probe => "probe",
             Phase::Configure => "configure",
             Phase::Format => "format",
+            Phase::Repair => "repair",
             Phase::Mount => "mount",
             Phase::Check => "check",
             Phase::Grow => "grow",
@@ -172,11 +176,11 @@ impl Progress {
         self.total.store(total, Ordering::Relaxed);
     }
 
-    /// Asks a phase of known amount to end; `false` if it is another one.
+    /// Asks a phase of known amount, or a check, to end; `false` if it is another one.
     pub(crate) fn give_up(&self) -> bool {
-        let is_known = self.amount().is_some();
-        self.is_given_up.fetch_or(is_known, Ordering::Relaxed);
-        is_known
+        let ends = self.amount().is_some() || self.now() == Some(Phase::Repair);
+        self.is_given_up.fetch_or(ends, Ordering::Relaxed);
+        ends
     }
 
     /// Refuses to continue once the volume is being unstaged.
@@ -186,8 +190,8 @@ impl Progress {
     pub(crate) fn refuse_given_up(&self) -> Result<(), Failure> {
         match self.is_given_up.load(Ordering::Relaxed) {
             true => Err(Failure::busy(
-                "the volume is being unstaged, so its disk is neither read nor formatted any \
-                 longer; retry if needed",
+                "the volume is being unstaged, so its disk is neither read, checked nor \
+                 formatted any longer; retry if needed",
             )),
             false => Ok(()),
         }
@@ -315,6 +319,17 @@ mod tests {
             assert_eq!(operation as usize, place);
             let word = format!("`{}`", operation.name());
             assert!(DOCUMENTATION.contains(&word), "{word}");
+        }
+    }
+
+    /// Else an unstage would wait for it for up to an hour.
+    #[test]
+    fn a_check_can_be_given_up_and_a_mount_cannot() {
+        for (phase, expected) in [(Phase::Mount, false), (Phase::Repair, true)] {
+            let progress = Progress::default();
+            let clock = Clock::start(Operation::Stage, &progress);
+            assert_eq!(clock.phase(phase, || progress.give_up()), expected);
+            assert_eq!(progress.refuse_given_up().is_err(), expected);
         }
     }
 

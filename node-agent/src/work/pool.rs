@@ -4,8 +4,8 @@
 //! Bounded: a node with hung disks must not accumulate threads. Slow work releases its slot, so
 //! that a dead disk blocks only its own volume: slots limit the work that makes progress, and a
 //! separate limit bounds the threads. Reads cannot take all slots, so one volume, which has at most
-//! one change in progress, always leaves a slot to the others. mkfs has separate slots: a dozen
-//! blank volumes never delay an unmount.
+//! one change in progress, always leaves a slot to the others. mkfs and e2fsck have separate
+//! slots: a dozen blank volumes never delay an unmount.
 
 #[cfg(test)]
 mod tests;
@@ -49,7 +49,7 @@ pub(crate) enum Lane {
     Change,
     /// Changes nothing.
     Read,
-    /// May start mkfs, which usually takes longer.
+    /// May start mkfs or e2fsck, which usually take longer.
     Format,
 }
 
@@ -70,7 +70,7 @@ impl Lane {
             Lane::Change | Lane::Read => {
                 "a thread of this driver; operations on slow disks occupy all of them"
             }
-            Lane::Format => "one of the two mkfs slots, which other volumes occupy",
+            Lane::Format => "one of the two slots for mkfs and e2fsck, which other volumes occupy",
         }
     }
 }

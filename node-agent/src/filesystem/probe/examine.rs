@@ -9,12 +9,11 @@ use super::areas::{Area, Areas};
 use super::blank::{self, Blank, Sweep};
 use super::btrfs;
 use super::disk::{ALIGN, DeviceUnderTest, Disk, KernelDisk};
-use super::identity::{Identity, unfinished};
+use super::identity::{Identity, Sound, unfinished};
 use super::mark::{self, Interrupted, MARK_AT, MARK_BYTES, Mark};
 use super::ranges::read_each;
 use super::signature::{Hit, Weight, blocks_left, scan};
 use super::table::TABLE;
-use crate::filesystem::FsType;
 use crate::filesystem::witness::{Attempt, Unsettled, Witness};
 use crate::kernel::Kernel;
 
@@ -27,7 +26,7 @@ const TAIL_ALIGN_BYTES: u64 = 64 << 10;
 #[derive(Debug)]
 pub(crate) enum Found {
     /// A mountable filesystem, and nothing that contradicts it.
-    Known(FsType),
+    Known(Sound),
     /// The same, but its file does not record yet that it is in use.
     Unsettled(Unsettled),
     /// Blank: every byte is zero, or every sample of a new disk.
@@ -109,7 +108,7 @@ fn look_at_ends(disk: &impl Disk, volume: &str) -> Result<Ends, Failure> {
     let identity = Identity::of(&areas, bytes);
     let hits = scan(TABLE, &areas, bytes);
     let contradiction = hits.iter().any(|hit| identity.contradicts(hit));
-    let sound = identity.fs_type().filter(|_| !contradiction);
+    let sound = identity.sound().filter(|_| !contradiction);
 
     let witness = disk.witness()?;
     let attempt = match witness {
@@ -119,11 +118,11 @@ fn look_at_ends(disk: &impl Disk, volume: &str) -> Result<Ends, Failure> {
     let is_half_made = identity.may_be_half_made(attempt);
     // In a valid filesystem, a mark is data that a user has stored, or older than a restore. It is
     // not even read.
-    if let Some(fs) = sound.filter(|_| !is_half_made) {
+    if let Some(sound) = sound.filter(|_| !is_half_made) {
         return Ok(Ends::Found(match witness {
-            Witness::Used | Witness::NoFile => Found::Known(fs),
+            Witness::Used | Witness::NoFile => Found::Known(sound),
             Witness::UseBegun | Witness::Absent | Witness::Formatting(_) => {
-                Found::Unsettled(Unsettled::new(fs, witness))
+                Found::Unsettled(Unsettled::new(sound, witness))
             }
         }));
     }
@@ -143,8 +142,8 @@ fn look_at_ends(disk: &impl Disk, volume: &str) -> Result<Ends, Failure> {
         let foreign = Foreign { what, at: MARK_AT };
         return Ok(Ends::Found(Found::Foreign(foreign)));
     }
-    if let Some(fs) = sound {
-        let unsettled = Unsettled::new(fs, witness);
+    if let Some(sound) = sound {
+        let unsettled = Unsettled::new(sound, witness);
         return Ok(Ends::Found(Found::Unsettled(unsettled)));
     }
     if identity != Identity::Nothing || !hits.is_empty() {
@@ -253,6 +252,7 @@ mod tests {
     use super::super::memory_disk::MemoryDisk;
     use super::super::{ext4, md, xfs};
     use super::*;
+    use crate::filesystem::FsType;
 
     const BYTES: u64 = 1 << 30;
 

@@ -23,6 +23,11 @@ const CHECKSUM_AT: usize = 0x3fc;
 /// `s_checksum_type`: its only value.
 const CRC32C: u8 = 1;
 
+/// `s_state`: its journal has been emptied, or it has one that the kernel replays; mke2fs sets it.
+const STATE_VALID: u16 = 0x1;
+/// `s_state`: the kernel found errors, or a tool was interrupted in the middle of a change.
+const STATE_ERROR: u16 = 0x2;
+
 const COMPAT_HAS_JOURNAL: u32 = 0x4;
 const INCOMPAT_JOURNAL_DEV: u32 = 0x8;
 const INCOMPAT_64BIT: u32 = 0x80;
@@ -35,7 +40,7 @@ const EXT3_RO_COMPAT: u32 = 0x1 | 0x2 | 0x4;
 /// `EXT4_MAX_BLOCK_LOG_SIZE` less `EXT4_MIN_BLOCK_LOG_SIZE`: blocks of 1 to 64 KiB.
 const LOG_BLOCK_SIZE_MAX: u32 = 6;
 
-/// The fields that growing an ext4 filesystem needs.
+/// The fields that checking and growing an ext4 filesystem need.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::filesystem) struct Superblock {
     /// Bytes of a block.
@@ -54,6 +59,9 @@ pub(in crate::filesystem) struct Superblock {
     pub(in crate::filesystem) copy_blocks: u64,
     /// It can have project quotas.
     pub(in crate::filesystem) has_projects: bool,
+    /// It records errors, or was not unmounted although it has no journal: the kernel warns, mounts
+    /// it all the same, and does not repair it. A journal to be replayed is no such case.
+    pub(in crate::filesystem) wants_check: bool,
 }
 
 impl Superblock {
@@ -170,6 +178,7 @@ fn geometry(block: &[u8], incompat: u32, ro_compat: u32) -> Option<Superblock> {
     let copy_blocks = descriptor_blocks
         .saturating_add(1)
         .saturating_add(u64::from(le16(block, 0xce)));
+    let state = le16(block, 0x3a);
     Some(Superblock {
         block_bytes,
         blocks,
@@ -179,6 +188,7 @@ fn geometry(block: &[u8], incompat: u32, ro_compat: u32) -> Option<Superblock> {
         inode_blocks,
         copy_blocks,
         has_projects: ro_compat & RO_COMPAT_PROJECT != 0,
+        wants_check: state & STATE_VALID == 0 || state & STATE_ERROR != 0,
     })
 }
 
@@ -201,6 +211,7 @@ pub(super) mod tests {
         put(0x1c, 2);
         put(0x20, 32_768);
         put(0x28, 8_192);
+        put(0x38, 0x1_0000);
         put(0x4c, 1);
         put(0x58, 256);
         put(0x5c, 0x3c);
@@ -230,8 +241,34 @@ pub(super) mod tests {
             inode_blocks: 512,
             copy_blocks: 129,
             has_projects: false,
+            wants_check: false,
         };
         assert_eq!(judge(&superblock(), DEVICE_BYTES), Verdict::Sound(expected));
+    }
+
+    /// `s_state` with errors or without its valid bit; not a journal to be replayed.
+    #[test]
+    fn only_recorded_errors_and_an_unclean_state_want_a_check() {
+        for (state, needs_recovery, expected) in [
+            (0x1, false, false),
+            (0x1, true, false),
+            (0x3, false, true),
+            (0x3, true, true),
+            (0x2, false, true),
+            (0x0, false, true),
+            // The kernel is deleting files that were open: the journal's replay does the rest.
+            (0x5, true, false),
+        ] {
+            let mut block = superblock();
+            block[0x3a..0x3c].copy_from_slice(&u16::to_le_bytes(state));
+            block[0x60] |= u8::from(needs_recovery) << 2;
+            seal(&mut block);
+            let verdict = judge(&block, DEVICE_BYTES);
+            let Verdict::Sound(superblock) = verdict else {
+                panic!("{state:#x}: {verdict:?}");
+            };
+            assert_eq!(superblock.wants_check, expected, "{state:#x}");
+        }
     }
 
     #[test]

@@ -17,6 +17,15 @@ use crate::kernel::Kernel;
 /// superblock: it never holds user data.
 const START_BYTES: u64 = 8 << 10;
 
+/// A mountable filesystem.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Sound {
+    /// Its type.
+    pub(crate) fs: FsType,
+    /// Its superblock asks for a check that the kernel does not make when it mounts it.
+    pub(crate) wants_check: bool,
+}
+
 /// The result of reading the superblocks at the start.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::filesystem) enum Identity {
@@ -112,6 +121,13 @@ impl Identity {
             Identity::Btrfs(_) => Some(FsType::Btrfs),
             Identity::Nothing | Identity::Unfinished { .. } | Identity::Odd { .. } => None,
         }
+    }
+
+    /// The mountable filesystem, and whether it must be checked first.
+    pub(in crate::filesystem) fn sound(&self) -> Option<Sound> {
+        let fs = self.fs_type()?;
+        let wants_check = matches!(self, Identity::Ext4(superblock) if superblock.wants_check);
+        Some(Sound { fs, wants_check })
     }
 
     /// Whether a mkfs of that attempt may have left it half made. mkfs.ext4 and mkfs.btrfs make

@@ -26,6 +26,7 @@ pub(super) mod xfs;
 
 pub(crate) use disk::DeviceUnderTest;
 pub(crate) use examine::{Found, examine, examine_ends};
+pub(crate) use identity::Sound;
 
 pub(super) use blank::Blank;
 pub(super) use disk::ext4_superblock;

@@ -39,7 +39,7 @@ fn expect_known(image: &Image, fs: FsType) {
         };
         let found = examine(&kernel, &device);
         let is_so = match &found {
-            Found::Known(known) => backing.is_none() && *known == fs,
+            Found::Known(known) => backing.is_none() && known.fs == fs,
             Found::Unsettled(made) => backing.is_some() && made.fs_type() == fs,
             _ => false,
         };

@@ -73,7 +73,7 @@ fn formatted(kernel: &Linux, image: &Image, device: &Loop, fs: FsType) {
         DEADLINE,
     )
     .unwrap();
-    assert!(matches!(examine(kernel, &device), Found::Known(found) if found == fs));
+    assert!(matches!(examine(kernel, &device), Found::Known(found) if found.fs == fs));
 }
 
 fn extend(kernel: &Linux, image: &Image, device: &Loop, bytes: u64) {

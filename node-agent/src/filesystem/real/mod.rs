@@ -3,6 +3,7 @@
 //! Image files need no root: the kernel verbs used here work on them as on devices. Only the
 //! witness of a format needs it.
 
+mod check;
 mod corpus;
 mod format;
 mod grow;
@@ -161,7 +162,7 @@ impl Image {
     fn assert_holds(&self, fs: FsType) {
         let found = self.examine(VOLUME);
         assert!(
-            matches!(found, Found::Known(known) if known == fs),
+            matches!(found, Found::Known(known) if known.fs == fs),
             "{found:?}"
         );
         self.check(fs);

@@ -1,4 +1,4 @@
-//! mkfs as a child: it writes in steps, and if it is stopped, leaves half a filesystem.
+//! Tools as children. mkfs: it writes in steps, and if it is stopped, leaves half a filesystem.
 
 use rustix::io::Errno;
 
@@ -6,7 +6,7 @@ use super::loops::Change;
 use super::sparse::Sparse;
 use super::state::{Answer, Object, State};
 use super::superblock::BLOCK_BYTES;
-use super::{Fake, Fd, btrfs, ext4, xfs};
+use super::{Fake, Fd, btrfs, ext4, fsck, xfs};
 use crate::kernel::{Child, ChildEnd, Open, Result};
 
 /// The offset of our format mark. Neither mkfs writes there: this was measured, and is relied on.
@@ -44,39 +44,14 @@ enum Step {
 /// the agent and the child.
 pub(super) fn run(fake: &Fake, child: &Child<'_, Fd>) -> Result<ChildEnd> {
     let fs_type = match child.program {
+        "e2fsck" => return fsck::run(fake, child),
         "mkfs.ext4" => "ext4",
         "mkfs.xfs" => "xfs",
         "mkfs.btrfs" => "btrfs",
         other => panic!("the simulated machine has no {other}"),
     };
     fake.call("spawn", child.program, &[], |_| Ok(()))?;
-    let end = |code, stderr: String| ChildEnd {
-        code: Some(code),
-        timed_out: false,
-        stderr,
-    };
-    let number = fake
-        .machine
-        .lock()
-        .object(child.device.id)
-        .unwrap()
-        .device();
-    let own = fake.open_by("mkfs open", child.program, &[], |state| {
-        let place = state.object(child.device.id)?.place()?;
-        let object = state.open_device(place, number?, Open::DeviceWrite)?;
-        match (object, state.is_claimed(number?)) {
-            (_, true) => Err(Errno::BUSY),
-            (Object::Device { place, number, .. }, false) => Ok(Object::Device {
-                place,
-                number,
-                writable: true,
-                exclusive: true,
-                buffered: true,
-            }),
-            _ => Err(Errno::NOTTY),
-        }
-    });
-    let own = match own {
+    let own = match claim(fake, child, "mkfs open") {
         Ok(own) => own,
         Err(error) => return Ok(end(1, error.to_string())),
     };
@@ -94,6 +69,35 @@ pub(super) fn run(fake: &Fake, child: &Child<'_, Fd>) -> Result<ChildEnd> {
         }
     }
     Ok(end(0, String::new()))
+}
+
+/// An exit of the child.
+pub(super) fn end(code: i32, stderr: String) -> ChildEnd {
+    ChildEnd {
+        code: Some(code),
+        timed_out: false,
+        stderr,
+    }
+}
+
+/// The child's own descriptor of the device, which it opens exclusively.
+pub(super) fn claim(fake: &Fake, child: &Child<'_, Fd>, call: &'static str) -> Result<Fd> {
+    fake.open_by(call, child.program, &[], |state| {
+        let device = state.object(child.device.id)?;
+        let (number, place) = (device.device()?, device.place()?);
+        let object = state.open_device(place, number, Open::DeviceWrite)?;
+        match (object, state.is_claimed(number)) {
+            (_, true) => Err(Errno::BUSY),
+            (Object::Device { place, number, .. }, false) => Ok(Object::Device {
+                place,
+                number,
+                writable: true,
+                exclusive: true,
+                buffered: true,
+            }),
+            _ => Err(Errno::NOTTY),
+        }
+    })
 }
 
 /// The UUID for the new filesystem.

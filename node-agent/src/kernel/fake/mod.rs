@@ -11,6 +11,7 @@ mod disks;
 mod ext4;
 mod files;
 mod filesystems;
+mod fsck;
 mod kept;
 mod loops;
 mod mkfs;
@@ -35,6 +36,7 @@ use tokio::sync::watch;
 use super::{Error, Result};
 pub(crate) use btrfs::Features;
 pub(crate) use disks::Plug;
+pub(crate) use fsck::Damage;
 pub(crate) use picture::{Holds, Picture};
 pub(crate) use power::Survives;
 use state::State;
@@ -106,7 +108,7 @@ const ERRNOS: [(&str, Errno); 8] = [
 ];
 
 /// Calls that may wait for a disk, as documented in the trait.
-const WAITING: [&str; 26] = [
+const WAITING: [&str; 29] = [
     "open",
     "openat2",
     "openat",
@@ -127,6 +129,9 @@ const WAITING: [&str; 26] = [
     "umount2",
     "spawn",
     "mkfs write",
+    "e2fsck open",
+    "e2fsck read",
+    "e2fsck write",
     "EXT4_IOC_RESIZE_FS",
     "XFS_IOC_FSGROWFSDATA",
     "BTRFS_IOC_FS_INFO",

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use rustix::io::Errno;
 
 use super::disks::device_dev;
-use super::mkfs;
 use super::state::{Answer, Context, InodeKind, Mount, Names, Object, Place, State, Superblock};
 use super::superblock::{self, Whole};
+use super::{fsck, mkfs};
 use crate::kernel::{Dev, MountAttrs, MountEntry, MountFacts};
 
 impl State {
@@ -302,6 +302,7 @@ impl State {
         }
         // The bytes come through the device's cache.
         self.flush_cache(number, 0..u64::MAX);
+        let may_be_damaged = read_only || self.lacks_e2fsck || fs_type != "ext4";
         let file = self.file(ino)?;
         match superblock::read(&file.contents) {
             Some(Whole {
@@ -312,6 +313,10 @@ impl State {
         }
         let is_whole = file.formats == 0 || file.cut || mkfs::is_whole(&file.contents, &fs_type);
         file.used = true;
+        if !may_be_damaged && fsck::is_damaged(&file.contents) {
+            self.violations
+                .push(format!("inode {ino} was mounted with errors"));
+        }
         if !is_whole {
             self.violations
                 .push(format!("inode {ino} was mounted, and mkfs has not ended"));

@@ -53,6 +53,8 @@ pub(super) struct State {
     pub(super) device_block_bytes: u32,
     /// What mkfs.btrfs turns on by default.
     pub(super) btrfs_features: super::btrfs::Features,
+    /// There is no e2fsck.
+    pub(super) lacks_e2fsck: bool,
     /// SELinux is enabled.
     pub(super) has_labels: bool,
     /// Statmount does not show the labels of mounts.
@@ -200,6 +202,7 @@ impl State {
             has_project_quotas: false,
             device_block_bytes: 512,
             btrfs_features: super::btrfs::Features::default(),
+            lacks_e2fsck: false,
             has_labels: false,
             hides_labels: false,
             numbers: 0,

@@ -5,7 +5,7 @@
 
 #![expect(
     unsafe_code,
-    reason = "PR_SET_PDEATHSIG can only be set between fork and exec"
+    reason = "PR_SET_PDEATHSIG and standard output can only be set between fork and exec"
 )]
 
 use std::io;
@@ -26,9 +26,15 @@ const DIRECTORIES: [&str; 4] = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"];
 /// The child's whole environment: tools search for their helper programs in it.
 const PATH: &str = "/usr/sbin:/sbin:/usr/bin:/bin";
 /// The package of each tool, on Debian and most other distributions.
-const PACKAGES: [(&str, &str); 2] = [("mkfs.ext4", "e2fsprogs"), ("mkfs.xfs", "xfsprogs")];
+const PACKAGES: [(&str, &str); 3] = [
+    ("mkfs.ext4", "e2fsprogs"),
+    ("e2fsck", "e2fsprogs"),
+    ("mkfs.xfs", "xfsprogs"),
+];
 
-/// How much of the end of standard error is kept.
+/// How often [`Child::is_given_up`] is asked while the child runs.
+const LOOK_AFTER: Duration = Duration::from_secs(1);
+/// How much of the end of the messages is kept.
 const TAIL_BYTES_MAX: usize = 2048;
 
 /// See [`crate::kernel::Kernel::run`].
@@ -41,8 +47,8 @@ pub(super) fn run(child: &Child<'_, OwnedFd>) -> Result<ChildEnd> {
     let stderr = running.stderr().map_err(failed("pipe"))?;
 
     let mut tail = Tail::default();
-    let exited = watch(&pidfd, &stderr, &mut tail, child.deadline).map_err(failed("poll"))?;
-    if !exited {
+    let until = watch(&pidfd, &stderr, &mut tail, child).map_err(failed("poll"))?;
+    if until != Until::Exit {
         running.kill().map_err(failed("kill"))?;
     }
     // Always reaped. A child that hangs in the kernel blocks this thread until its disk answers:
@@ -51,7 +57,7 @@ pub(super) fn run(child: &Child<'_, OwnedFd>) -> Result<ChildEnd> {
     tail.take_from(&stderr).map_err(failed("read"))?;
     Ok(ChildEnd {
         code,
-        timed_out: !exited && code.is_none(),
+        timed_out: until == Until::Deadline && code.is_none(),
         stderr: tail.into_line(),
     })
 }
@@ -82,33 +88,54 @@ fn spawn(tool: PathBuf, child: &Child<'_, OwnedFd>) -> rustix::io::Result<Runnin
         .stderr(Stdio::piped());
 
     let parent = rustix::process::getpid();
-    let die_with_parent = move || {
+    let is_fsck = child.is_fsck;
+    let prepare = move || {
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
         // The parent may have exited before the call above; then there is no signal.
         if rustix::process::getppid() != Some(parent) {
             return Err(io::Error::from(Errno::SRCH));
         }
+        if is_fsck {
+            // SAFETY: both are open, and belong to no object of this process.
+            let copied = unsafe { libc::dup2(libc::STDERR_FILENO, libc::STDOUT_FILENO) };
+            if copied < 0 {
+                return Err(io::Error::last_os_error());
+            }
+        }
         Ok(())
     };
-    // SAFETY: between fork and exec only async-signal-safe calls are allowed: this makes two bare
+    // SAFETY: between fork and exec only async-signal-safe calls are allowed: this makes a few bare
     // system calls, allocates nothing and takes no lock.
-    unsafe { command.pre_exec(die_with_parent) };
-    command.spawn().map(Running).map_err(errno_of)
+    unsafe { command.pre_exec(prepare) };
+    let spawned = command.spawn().map(Running).map_err(errno_of);
+    // A tool that is there and has no loader: not the same as one that is not installed.
+    spawned.map_err(|errno| match errno {
+        Errno::NOENT => Errno::NOEXEC,
+        errno => errno,
+    })
 }
 
-/// Waits until the child exits (`true`) or the deadline passes, and empties the pipe meanwhile so
-/// that a talkative child never blocks.
+/// What ended a wait for a child.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Until {
+    Exit,
+    Deadline,
+    GivenUp,
+}
+
+/// Waits until the child exits, the deadline passes or it must end early, and empties the pipe
+/// meanwhile so that a talkative child never blocks.
 fn watch(
     pidfd: &OwnedFd,
     stderr: &OwnedFd,
     tail: &mut Tail,
-    deadline: Duration,
-) -> rustix::io::Result<bool> {
+    child: &Child<'_, OwnedFd>,
+) -> rustix::io::Result<Until> {
     let begun = Instant::now();
     let mut listening = true;
     loop {
-        let left = deadline.saturating_sub(begun.elapsed());
-        let timeout = Timespec::try_from(left).map_err(|_| Errno::OVERFLOW)?;
+        let left = child.deadline.saturating_sub(begun.elapsed());
+        let timeout = Timespec::try_from(left.min(LOOK_AFTER)).map_err(|_| Errno::OVERFLOW)?;
         let mut watched = [
             PollFd::new(pidfd, PollFlags::IN),
             PollFd::new(stderr, PollFlags::IN),
@@ -120,9 +147,10 @@ fn watch(
             &mut watched[..1]
         };
         match rustix::event::poll(watched, Some(&timeout)) {
-            Ok(0) => return Ok(false),
+            Ok(0) if left <= LOOK_AFTER => return Ok(Until::Deadline),
+            Ok(_) if (child.is_given_up)() => return Ok(Until::GivenUp),
+            Ok(0) | Err(Errno::INTR) => continue,
             Ok(_) => {}
-            Err(Errno::INTR) => continue,
             Err(errno) => return Err(errno),
         }
         if watched
@@ -132,7 +160,7 @@ fn watch(
             listening = tail.take_from(stderr)?;
         }
         if !watched[0].revents().is_empty() {
-            return Ok(true);
+            return Ok(Until::Exit);
         }
     }
 }
@@ -174,7 +202,7 @@ impl Drop for Running {
     }
 }
 
-/// The end of standard error.
+/// The end of the messages.
 #[derive(Default)]
 struct Tail(Vec<u8>);
 
@@ -217,18 +245,33 @@ mod tests {
     use super::*;
 
     fn run_sh(script: &str, deadline: Duration) -> ChildEnd {
+        run_as(script, deadline, false)
+    }
+
+    fn run_as(script: &str, deadline: Duration, is_fsck: bool) -> ChildEnd {
+        run_until(script, deadline, is_fsck, &|| false)
+    }
+
+    fn run_until(
+        script: &str,
+        deadline: Duration,
+        is_fsck: bool,
+        is_given_up: &dyn Fn() -> bool,
+    ) -> ChildEnd {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("device");
         std::fs::write(&path, b"content").unwrap();
         let device = OwnedFd::from(std::fs::File::open(&path).unwrap());
         let args = vec!["-c".to_owned(), script.to_owned()];
-        run(&Child {
+        let child = Child {
             program: "sh",
             args,
             device: &device,
             deadline,
-        })
-        .unwrap()
+            is_given_up,
+            is_fsck,
+        };
+        run(&child).unwrap()
     }
 
     /// Much longer than any of these takes: reaching it is a failure.
@@ -246,6 +289,19 @@ mod tests {
     fn status_and_complaint_of_a_child_come_back() {
         let end = run_sh("echo out; echo first >&2; echo second >&2; exit 3", LONG);
         assert_eq!(end, ended(3, "first; second"));
+    }
+
+    /// e2fsck writes most of its messages to standard output.
+    #[test]
+    fn all_messages_of_a_check_come_back() {
+        let end = run_as("echo out; echo err >&2; exit 4", LONG, true);
+        assert_eq!(end, ended(4, "out; err"));
+    }
+
+    #[test]
+    fn a_child_that_is_given_up_is_killed_and_did_not_time_out() {
+        let end = run_until("exec sleep 600", LONG, false, &|| true);
+        assert_eq!((end.code, end.timed_out), (None, false));
     }
 
     #[test]
@@ -327,6 +383,8 @@ mod tests {
                 args,
                 device: &device,
                 deadline: LONG,
+                is_given_up: &|| false,
+                is_fsck: false,
             };
             spawn(find("sleep").unwrap(), &child).unwrap()
         };

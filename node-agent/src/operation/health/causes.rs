@@ -134,8 +134,8 @@ fn ext4(seen: &Seen<'_>, errors: &Ext4Errors, complaints: &mut Complaints) {
     };
     let message = format!(
         "the ext4 at {} has counted {} errors since it was last checked{}{}: it may be damaged; \
-         delete the pod, wait until the volume is detached, run e2fsck -f on {}, and start the \
-         pod again",
+         delete the pod, wait until the volume is detached, and start the pod again: the next \
+         stage runs e2fsck on {}",
         seen.path.display(),
         errors.count,
         told("first", &errors.first),

@@ -32,8 +32,8 @@ pub(super) fn grow_to_device<K: Kernel>(
         } => tracing::warn!(
             %volume, has_bytes, device_bytes,
             "the {} is smaller than its device and was not grown: this needs CAP_SYS_RESOURCE, and \
-             an ext4 without errors; add the capability to the node agent, or run e2fsck, and \
-             stage the volume again",
+             an ext4 without errors; add the capability to the node agent, and stage the volume \
+             again, which checks an ext4 with errors",
             fs.name()
         ),
         GrowError::Failed(failure) => tracing::warn!(

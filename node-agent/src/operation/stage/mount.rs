@@ -1,31 +1,28 @@
 //! Staging as a filesystem.
 
 use std::path::Path;
-use std::time::Duration;
 
-use belay_contract::format::FormatOptions;
 use belay_contract::publish_context::PublishContext;
-use belay_server::call::{Failure, Kind};
+use belay_server::call::Failure;
 use belay_server::request::{MountFlags, Stage};
 
 use super::super::context::Context;
 use super::super::plan::{asked_fs, fit, is_read_only};
 use super::super::{Formatting, Node, Staged};
 use super::attach;
+use super::check::{not_replayed, repair};
+use super::format::{format_options, make};
 use super::grow::grow_to_device;
-use super::permit::judge;
-use super::tally::{self, Refusal};
+use super::permit::{Need, judge};
+use super::tally::Refusal;
 use crate::device::{Held, Intent, Purpose, Sought, Verdict};
 use crate::filesystem::{
-    DeviceUnderTest, FsType, LABELS, MountOptions, Permit, examine, examine_ends, format,
-    is_same_label, parse_flags,
+    DeviceUnderTest, FsType, LABELS, MountOptions, examine, examine_ends, is_same_label,
+    parse_flags,
 };
 use crate::kernel::{Cause, Dev, Error, Kernel, MountAttrs, Open, Stat};
 use crate::mounts::{block_path, something_else};
 use crate::work::Phase;
-
-/// mkfs of a large volume on a slow disk takes minutes; a longer one hangs.
-const FORMAT_DEADLINE: Duration = Duration::from_secs(600);
 
 /// The requested mount.
 pub(super) struct Wish<'a> {
@@ -43,6 +40,11 @@ impl Wish<'_> {
             options.attrs = options.attrs.with(MountAttrs::READ_ONLY);
         }
         Ok(options)
+    }
+
+    /// The volume is mounted read-only.
+    fn is_reader(&self, fs: FsType) -> Result<bool, Failure> {
+        Ok(self.options(fs)?.attrs.contains(MountAttrs::READ_ONLY))
     }
 }
 
@@ -88,56 +90,50 @@ pub(super) fn stage<K: Kernel>(
         is_new: plan.is_new_at(kernel.realtime()),
         progress: cx.progress(),
     };
-    let Some((fs, permit)) = decide(cx, &wish, plan, &device, &under_test, formatting)? else {
+    let Some((fs, need)) = decide(cx, &wish, plan, &device, &under_test, formatting)? else {
         return Ok(Staged::WantsFormat);
     };
-    // The kernel checks the flags here, before anything is formatted.
+    // The kernel checks the flags here, before anything is formatted or repaired.
     let context = cx.phase(Phase::Configure, || configure(cx, &wish, &device, fs))?;
-    if let Some(permit) = permit {
-        let options = format_options(&wish, fs, kernel, &under_test)?;
-        refuse_in_use(&device)?;
-        if formatting == Formatting::Ask {
-            return Ok(Staged::WantsFormat);
-        }
-        cx.progress().refuse_given_up()?;
-        cx.phase(Phase::Format, || {
-            format(kernel, &under_test, (fs, options), permit, FORMAT_DEADLINE)
-        })
-        .inspect_err(|failure| {
-            if failure.kind == Kind::Precondition {
-                Refusal::Unfit.count();
+    match need {
+        Need::Format(permit) => {
+            let options = format_options(&wish, fs, kernel, &under_test)?;
+            refuse_in_use(&device)?;
+            if formatting == Formatting::Ask {
+                return Ok(Staged::WantsFormat);
             }
-        })?;
-        tally::formatted(fs);
+            make(cx, &under_test, (fs, options), permit)?;
+        }
+        // Who may only read must not change anything.
+        Need::Check if wish.is_reader(fs)? => {}
+        // By a mount elsewhere, or by an e2fsck that has outlived its agent: it may be ending now,
+        // with half of its repairs on the disk.
+        Need::Check if device.is_shared => return Err(device.claimed()),
+        Need::Check if formatting == Formatting::Ask => return Ok(Staged::WantsFormat),
+        Need::Check => {
+            cx.progress().refuse_given_up()?;
+            let _only = cx.beside.check_alone()?;
+            replay(cx, &wish, &device, fs)?;
+            repair(cx, &wish, &under_test)?;
+        }
+        Need::Nothing => {}
     }
     mount(cx, &wish, &device, fs, context)
 }
 
-/// How to format the volume. Not read earlier: a filesystem that exists is mounted as it is.
-///
-/// # Errors
-/// `INVALID_ARGUMENT` for options that the filesystem cannot have; `FAILED_PRECONDITION` for blocks
-/// that its device cannot have: no mkfs would ever succeed.
-fn format_options<K: Kernel>(
+/// Has the kernel replay the journal, by a superblock that is not mounted.
+fn replay<K: Kernel>(
+    cx: &Context<'_, K>,
     wish: &Wish<'_>,
+    device: &Held<K>,
     fs: FsType,
-    kernel: &K,
-    device: &DeviceUnderTest<'_, K::Fd>,
-) -> Result<FormatOptions, Failure> {
-    const FIELD: &str = "volume_context";
-    let options = FormatOptions::read(FIELD, &wish.request.volume_context)?;
-    options.fit(FIELD, fs.name(), device.bytes)?;
-    if let Some(asked) = options.block_bytes {
-        let least = kernel.device_block_bytes(device.fd)?;
-        if asked < least {
-            return Err(Failure::precondition(format!(
-                "volume {}: not formatted: its blockSize is {asked}, and its device has logical \
-                 blocks of {least} bytes; use a StorageClass with blockSize {least}, or without",
-                wish.request.id
-            )));
-        }
-    }
-    Ok(options)
+) -> Result<(), Failure> {
+    let context = configure(cx, wish, device, fs)?;
+    cx.kernel.fsconfig_set(&context, "ro", None)?;
+    let created = create(cx, wish, device, fs, context);
+    created
+        .map(drop)
+        .map_err(|failure| not_replayed(cx, wish, failure))
 }
 
 /// Something is mounted on the staging path: it must be this volume, in this way.
@@ -213,7 +209,7 @@ fn has_same_label<K: Kernel>(
     })
 }
 
-/// The filesystem to mount, and the permit to make it if there is none; `None` if that requires
+/// The filesystem to mount, and what it needs before; `None` if that requires
 /// reading the whole device, which may take as long as mkfs and must run in its slot.
 fn decide<K: Kernel>(
     cx: &Context<'_, K>,
@@ -222,7 +218,7 @@ fn decide<K: Kernel>(
     device: &Held<K>,
     under_test: &DeviceUnderTest<'_, K::Fd>,
     formatting: Formatting,
-) -> Result<Option<(FsType, Option<Permit>)>, Failure> {
+) -> Result<Option<(FsType, Need)>, Failure> {
     let decided = cx.phase(Phase::Probe, || {
         let found = match formatting {
             Formatting::Ask => examine_ends(&cx.kernel, under_test),

@@ -1,4 +1,5 @@
-//! Whether a volume may be formatted: its content, and the content word of its attachment.
+//! Whether a volume may be formatted, or must be checked: its content, and the content word of its
+//! attachment.
 
 use std::path::Path;
 
@@ -8,11 +9,19 @@ use belay_server::call::{Failure, Kind};
 use super::super::Node;
 use super::mount::Wish;
 use super::tally::Refusal;
-use crate::filesystem::{DeviceUnderTest, Found, FsType, Permit, USED};
+use crate::filesystem::{DeviceUnderTest, Found, FsType, Permit, Sound, USED};
 use crate::kernel::Kernel;
 
-/// The filesystem to mount, from the content that was found, and the permit to make it if there is
-/// none.
+/// What a device needs before it is mounted.
+pub(super) enum Need {
+    Nothing,
+    /// Its superblock asks for a check.
+    Check,
+    /// It has no filesystem.
+    Format(Permit),
+}
+
+/// The filesystem to mount, from the content that was found, and what it needs before.
 ///
 /// # Errors
 /// `FAILED_PRECONDITION` if it must not be made, with the reason.
@@ -22,17 +31,16 @@ pub(super) fn judge<K: Kernel>(
     plan: &PublishContext,
     under_test: &DeviceUnderTest<'_, K::Fd>,
     found: Found,
-) -> Result<(FsType, Option<Permit>), Failure> {
+) -> Result<(FsType, Need), Failure> {
     let has_witness = under_test.backing.is_some();
     if let Some((refusal, why)) = forbidden(wish, plan, has_witness, &found) {
         return Err(refuse(wish, refusal, why));
     }
     let permit = match found {
-        Found::Known(found) => return Ok((same_as_asked(wish, found)?, None)),
+        Found::Known(found) => return known(wish, found),
         Found::Unsettled(made) => {
-            let found = same_as_asked(wish, made.fs_type())?;
-            made.settle(&node.kernel, under_test)?;
-            return Ok((found, None));
+            same_as_asked(wish, made.fs_type())?;
+            return known(wish, made.settle(&node.kernel, under_test)?);
         }
         Found::Emptied => {
             let file = node.transport.named(&wish.request.id)?;
@@ -55,7 +63,15 @@ pub(super) fn judge<K: Kernel>(
             return Err(failure);
         }
     };
-    Ok((wish.fs.unwrap_or(FsType::Ext4), Some(permit)))
+    Ok((wish.fs.unwrap_or(FsType::Ext4), Need::Format(permit)))
+}
+
+fn known(wish: &Wish<'_>, found: Sound) -> Result<(FsType, Need), Failure> {
+    let need = match found.wants_check {
+        true => Need::Check,
+        false => Need::Nothing,
+    };
+    Ok((same_as_asked(wish, found.fs)?, need))
 }
 
 /// Why a volume that could be formatted by its content must not be, by its history.

@@ -7,6 +7,7 @@ use crate::filesystem::FsType;
 
 const FORMATS: &str = "belay_formats_total";
 const FORMAT_REFUSALS: &str = "belay_format_refusals_total";
+const CHECKS: &str = "belay_filesystem_checks_total";
 const GROW_REFUSALS: &str = "belay_grow_refusals_total";
 const OPENERS_UNCHECKED: &str = "belay_openers_unchecked_total";
 
@@ -69,6 +70,45 @@ impl Refusal {
     }
 }
 
+/// How a check of a filesystem before its mount has ended. The label `result`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Check {
+    /// No errors.
+    Clean,
+    /// Errors were corrected.
+    Corrected,
+    /// There are errors that only a human may correct.
+    Damaged,
+    /// e2fsck failed, was killed, or exceeded its deadline.
+    Failed,
+    /// There is no e2fsck.
+    NotInstalled,
+}
+
+impl Check {
+    const ALL: [Check; 5] = [
+        Check::Clean,
+        Check::Corrected,
+        Check::Damaged,
+        Check::Failed,
+        Check::NotInstalled,
+    ];
+
+    fn name(self) -> &'static str {
+        match self {
+            Check::Clean => "clean",
+            Check::Corrected => "corrected",
+            Check::Damaged => "damaged",
+            Check::Failed => "failed",
+            Check::NotInstalled => "not_installed",
+        }
+    }
+
+    pub(super) fn count(self) {
+        metrics::counter!(CHECKS, "result" => self.name()).increment(1);
+    }
+}
+
 /// A volume was formatted.
 pub(super) fn formatted(fs: FsType) {
     metrics::counter!(FORMATS, "fs" => fs.name()).increment(1);
@@ -101,6 +141,10 @@ pub(in crate::operation) fn announce() {
         "Attempts to stage a volume that was, for this reason, not formatted."
     );
     metrics::describe_counter!(
+        CHECKS,
+        "Checks of an ext4 whose superblock asked for one, before it was mounted."
+    );
+    metrics::describe_counter!(
         GROW_REFUSALS,
         "Stages of a volume whose filesystem the kernel refused to grow to its device."
     );
@@ -112,6 +156,9 @@ pub(in crate::operation) fn announce() {
     for fs in FsType::ALL {
         metrics::counter!(FORMATS, "fs" => fs.name()).increment(0);
         metrics::counter!(GROW_REFUSALS, "fs" => fs.name()).increment(0);
+    }
+    for check in Check::ALL {
+        metrics::counter!(CHECKS, "result" => check.name()).increment(0);
     }
     for refusal in Refusal::ALL {
         metrics::counter!(FORMAT_REFUSALS, "reason" => refusal.name()).increment(0);
@@ -127,6 +174,10 @@ mod tests {
         let documentation = include_str!("../../../../docs/metrics.md");
         for refusal in Refusal::ALL {
             let row = format!("\n| {} | ", refusal.name());
+            assert!(documentation.contains(&row), "{row}");
+        }
+        for check in Check::ALL {
+            let row = format!("\n| {} | ", check.name());
             assert!(documentation.contains(&row), "{row}");
         }
     }

@@ -256,15 +256,28 @@ impl Volume {
         }
     }
 
-    fn stage<K: Kernel>(&self, node: &Node<K>) -> Result<(), Failure> {
-        let request = Stage {
+    fn stage_request(&self) -> Stage {
+        Stage {
             id: self.volume_id(),
             publish_context: self.context(),
             staging: path(&self.staging()),
             capability: self.capability(),
             secrets: Secrets::default(),
             volume_context: self.volume_context(),
-        };
+        }
+    }
+
+    /// Whether a stage needs a slot for mkfs or e2fsck.
+    pub(super) fn wants_slot<K: Kernel>(&self, node: &Node<K>) -> bool {
+        let request = self.stage_request();
+        let staged = run(node, Operation::Stage, |cx| {
+            operation::stage(cx, &request, Formatting::Ask)
+        });
+        staged.unwrap() == Staged::WantsFormat
+    }
+
+    fn stage<K: Kernel>(&self, node: &Node<K>) -> Result<(), Failure> {
+        let request = self.stage_request();
         let mut formatting = Formatting::Ask;
         let mut missing = None;
         loop {

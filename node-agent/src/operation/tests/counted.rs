@@ -12,7 +12,7 @@ use crate::kernel::fake::Fault;
 use crate::kernel::{Kernel, LoopMode, Open};
 
 /// The counts during `act`, by series; without those at 0.
-fn counted(act: impl FnOnce()) -> BTreeMap<String, String> {
+pub(super) fn counted(act: impl FnOnce()) -> BTreeMap<String, String> {
     let recorder = PrometheusBuilder::new().build_recorder();
     metrics::with_local_recorder(&recorder, act);
     let page = recorder.handle().render();

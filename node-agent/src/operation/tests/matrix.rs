@@ -14,7 +14,7 @@ use super::bench::{Form, GROWN_BYTES, MIB, Verb, Volume, World};
 use super::is_nightly;
 use super::power::{SURVIVE, lose_power};
 use super::simulated::{Media, Simulated};
-use crate::kernel::fake::{Call, Died, Fake, Fault, Holds, Picture};
+use crate::kernel::fake::{Call, Damage, Died, Fake, Fault, Holds, Picture};
 use crate::operation::Node;
 
 const ERRNOS: [&str; 6] = ["EIO", "EBUSY", "ENOENT", "EPERM", "ENOSPC", "EINVAL"];
@@ -38,6 +38,8 @@ pub(super) enum Before {
     Data,
     /// From now on the volume is attached read-only.
     Reader,
+    /// Its ext4 has errors, and records them.
+    Damaged,
 }
 
 /// One operation in one situation.
@@ -59,10 +61,21 @@ const RESTART: Before = Before::Restart;
 const GROW: Before = Before::Grow;
 const DATA_IN: Before = Before::Data;
 const READER: Before = Before::Reader;
+const DAMAGED: Before = Before::Damaged;
 /// An unstaged volume with a filesystem and data.
 const FORMATTED: &[Before] = &[STAGED, DATA_IN, UNSTAGED];
 const FORMATTED_GROWN: &[Before] = &[STAGED, DATA_IN, UNSTAGED, GROW];
 const FORMATTED_READ: &[Before] = &[STAGED, DATA_IN, UNSTAGED, READER];
+/// The kernel has found errors in it.
+const FORMATTED_DAMAGED: &[Before] = &[STAGED, DATA_IN, UNSTAGED, DAMAGED];
+const DAMAGED_READ: &[Before] = &[STAGED, DATA_IN, UNSTAGED, DAMAGED, READER];
+const HALF_REPAIRED: &[Before] = &[
+    STAGED,
+    DATA_IN,
+    UNSTAGED,
+    DAMAGED,
+    Before::Died(Verb::Stage, "e2fsck write"),
+];
 const READ: &[Before] = &[STAGED, DATA_IN, UNSTAGED, READER, STAGED, PUBLISHED];
 /// Bound for writing by an agent that crashed.
 const BOUND_READ: &[Before] = &[Before::Died(Verb::Stage, "LOOP_CONFIGURE"), DATA_IN, READER];
@@ -111,6 +124,9 @@ const CASES: &[Case] = &[
     case("stage, grown", Form::Ext4, FORMATTED_GROWN, Verb::Stage, &[Verb::Unstage]),
     case("stage, grown", Form::Xfs, FORMATTED_GROWN, Verb::Stage, &[Verb::Unstage]),
     case("stage, grown", Form::Btrfs, FORMATTED_GROWN, Verb::Stage, &[Verb::Unstage]),
+    case("stage, damaged", Form::Ext4, FORMATTED_DAMAGED, Verb::Stage, &[Verb::Unstage]),
+    case("stage, half repaired", Form::Ext4, HALF_REPAIRED, Verb::Stage, &[Verb::Unstage]),
+    case("stage, damaged, reader", Form::Ext4, DAMAGED_READ, Verb::Stage, &[Verb::Unstage]),
     case("stage again", Form::Ext4, STAGED_RESTARTED, Verb::Stage, &[Verb::Unstage]),
     case("stage again", Form::Btrfs, STAGED_RESTARTED, Verb::Stage, &[Verb::Unstage]),
     case("stage again, grown", Form::Ext4, &[STAGED, DATA_IN, GROW], Verb::Stage, &[Verb::Unstage]),
@@ -219,6 +235,7 @@ impl<'a> Run<'a> {
                 Before::Restart => node = world.start(),
                 Before::Grow => world.grow(&volume, GROWN_BYTES),
                 Before::Reader => volume.mode = AccessMode::MultiNodeReaderOnly,
+                Before::Damaged => world.machine.damage(&volume.file(), Damage::Slight),
                 Before::Data => world.write_file(&volume.file(), DATA_AT, DATA),
             }
         }

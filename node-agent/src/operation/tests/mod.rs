@@ -44,6 +44,7 @@ mod orphans;
 mod power;
 mod real;
 mod refused;
+mod repaired;
 mod restarted;
 mod reused;
 pub(crate) mod simulated;

@@ -128,6 +128,8 @@ impl<'a> Loop<'a> {
             args,
             device: &self.fd,
             deadline,
+            is_given_up: &|| false,
+            is_fsck: false,
         };
         self.kernel.run(&child).unwrap()
     }

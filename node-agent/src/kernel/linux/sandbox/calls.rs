@@ -1,6 +1,6 @@
-//! The system calls that are allowed: those of the agent and of mkfs; those of e2fsck, xfs_repair
-//! and resize2fs, so that the agent may start them one day; and the variants by which other C
-//! libraries (musl, younger glibc) and other architectures make the same calls.
+//! The system calls that are allowed: those of the agent, of mkfs and of e2fsck; those of
+//! xfs_repair and resize2fs, so that the agent may start them one day; and the variants by which
+//! other C libraries (musl, younger glibc) and other architectures make the same calls.
 //!
 //! Without them, on purpose: ptrace, process_vm_*, pidfd_getfd, kcmp; bpf, perf_event_open,
 //! userfaultfd, io_uring_setup and io_uring_register; init_module, kexec_*, reboot, swapon;

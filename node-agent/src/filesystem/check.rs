@@ -1,0 +1,114 @@
+//! Checks an ext4 that is not mounted, and lets e2fsck repair what it can without a human.
+//!
+//! Must not decide whether a device needs it: that is in its superblock, see [`super::Sound`].
+
+use std::time::Duration;
+
+use belay_server::call::{Failure, Kind};
+
+use super::mkfs::{DEVICE, refuse_busy};
+use super::probe::{DeviceUnderTest, identify};
+use crate::kernel::{Cause, Child, Kernel};
+
+const PROGRAM: &str = "e2fsck";
+/// Checks all, whatever the superblock says: after a replay of the journal it may say less (before
+/// e2fsprogs 1.47.1). Makes only repairs that lose nothing, and asks nothing.
+const ARGS: [&str; 3] = ["-f", "-p", DEVICE];
+/// The bits of its exit code that leave a sound filesystem: errors corrected, and "reboot", which
+/// concerns mounted filesystems only (e2fsck(8)).
+const CORRECTED: i32 = 1;
+const SOUND: i32 = CORRECTED | 2;
+/// The bit for errors that are still there, and that preening leaves to a human.
+const UNCORRECTED: i32 = 4;
+
+/// What a check has found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Checked {
+    /// No errors.
+    Clean,
+    /// Errors, which are corrected; the messages of e2fsck.
+    Corrected(String),
+    /// e2fsck is not installed: nothing was checked.
+    NotInstalled,
+}
+
+/// Why a filesystem is not known to be sound.
+#[derive(Debug)]
+pub(crate) enum Unchecked {
+    /// It has errors that only a human may correct; the messages of e2fsck.
+    Damaged(String),
+    /// e2fsck could not check it; its exit code and its messages.
+    Unable(String),
+    /// It was not run, or did not end by itself.
+    Failed(Failure),
+}
+
+impl<E: Into<Failure>> From<E> for Unchecked {
+    fn from(error: E) -> Unchecked {
+        Unchecked::Failed(error.into())
+    }
+}
+
+/// Runs `e2fsck -f -p` on a device with an ext4 until it exits. The journal must have been
+/// replayed: then e2fsck may be killed at any point, since it marks the superblock valid last,
+/// after everything else is on the disk, and the next check begins again.
+///
+/// # Errors
+///
+/// [`Unchecked::Failed`] with [`Kind::Busy`] if another process has the device, and with
+/// [`Kind::Timeout`] at the deadline.
+pub(crate) fn check<K: Kernel>(
+    kernel: &K,
+    device: &DeviceUnderTest<'_, K::Fd>,
+    deadline: Duration,
+) -> Result<Checked, Unchecked> {
+    refuse_busy(kernel, device)?;
+    let child = Child {
+        program: PROGRAM,
+        args: ARGS.map(str::to_owned).to_vec(),
+        device: device.fd,
+        deadline,
+        is_given_up: &|| device.progress.refuse_given_up().is_err(),
+        is_fsck: true,
+    };
+    let end = match kernel.run(&child) {
+        Err(error) if error.cause() == Cause::Missing => return Ok(Checked::NotInstalled),
+        end => end?,
+    };
+    let messages = end.stderr.replace(&format!("{DEVICE}: "), "");
+    let messages = messages.replace(DEVICE, "it");
+    let code = match end.code {
+        Some(code) => code,
+        None if end.timed_out => {
+            let text =
+                format!("{PROGRAM} exceeded its deadline {deadline:?}; a retry runs it again");
+            return Err(Failure::timeout(text).may_be_running().into());
+        }
+        None => {
+            device.progress.refuse_given_up()?;
+            let text = format!("{PROGRAM} was killed by a signal: {messages}");
+            return Err(Failure::new(Kind::System, text).into());
+        }
+    };
+    // With other bits it has not come to its end.
+    if code & UNCORRECTED != 0 && code & !(SOUND | UNCORRECTED) == 0 {
+        return Err(Unchecked::Damaged(messages));
+    }
+    if code & !SOUND != 0 {
+        refuse_busy(kernel, device)?;
+        return Err(Unchecked::Unable(format!("exit code {code}: {messages}")));
+    }
+    // Else each stage would check it, and each mount would be of a filesystem with errors.
+    match identify(kernel, device)?.sound() {
+        Some(sound) if !sound.wants_check => {}
+        _ => {
+            let text =
+                format!("exit code {code}, but its superblock still asks for a check: {messages}");
+            return Err(Unchecked::Unable(text));
+        }
+    }
+    Ok(match code & CORRECTED {
+        0 => Checked::Clean,
+        _ => Checked::Corrected(messages),
+    })
+}

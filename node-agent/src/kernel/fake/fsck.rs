@@ -1,0 +1,141 @@
+//! Damage of an ext4, and e2fsck as a child, which repairs it in steps.
+
+use std::path::Path;
+
+use rustix::io::Errno;
+
+use super::loops::Change;
+use super::mkfs::{claim, end};
+use super::sparse::Sparse;
+use super::state::{Answer, State};
+use super::{Fake, Fd, Machine, ext4};
+use crate::kernel::{Child, ChildEnd, Result};
+
+/// A block that is wrong while a filesystem is damaged. Nothing else writes here.
+const DAMAGE_AT: u64 = 30 << 20;
+const SLIGHT: &[u8] = b"damage that preening repairs";
+const SEVERE: &[u8] = b"damage that it does not";
+
+/// The steps, in order.
+const STEPS: [(&str, Step); 2] = [("repairs", Step::Repairs), ("superblock", Step::Superblock)];
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Step {
+    Repairs,
+    Superblock,
+}
+
+/// How bad it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Damage {
+    /// `e2fsck -p` repairs it.
+    Slight,
+    /// Only a human may.
+    Severe,
+}
+
+impl Machine {
+    /// Damages the ext4 in a file, as if the kernel had found it while it was mounted.
+    pub(crate) fn damage(&self, path: &Path, damage: Damage) {
+        let mut state = self.lock();
+        let contents = &mut state.file_at(path).contents;
+        contents.change(move |to| {
+            let what = match damage {
+                Damage::Slight => SLIGHT,
+                Damage::Severe => SEVERE,
+            };
+            to.write(DAMAGE_AT, what);
+            ext4::record(to, ext4::ERRORS);
+        });
+        contents.sync();
+    }
+
+    /// A human repairs it.
+    pub(crate) fn repair(&self, path: &Path) {
+        let mut state = self.lock();
+        let contents = &mut state.file_at(path).contents;
+        contents.change(|to| {
+            to.write(DAMAGE_AT, &[0; SLIGHT.len()]);
+            ext4::record(to, ext4::VALID);
+        });
+        contents.sync();
+    }
+
+    /// Whether the ext4 in a file is damaged, or its superblock says so.
+    pub(crate) fn is_damaged(&self, path: &Path) -> bool {
+        is_damaged(&self.lock().file_at(path).contents)
+    }
+
+    /// From now on the machine has no e2fsck.
+    pub(crate) fn remove_e2fsck(&self) {
+        self.lock().lacks_e2fsck = true;
+    }
+}
+
+fn is_marked(contents: &Sparse, mark: &[u8]) -> bool {
+    let mut found = vec![0; mark.len()];
+    contents.read(DAMAGE_AT, &mut found);
+    found == mark
+}
+
+pub(super) fn is_damaged(contents: &Sparse) -> bool {
+    is_marked(contents, SLIGHT) || is_marked(contents, SEVERE) || !ext4::is_valid(contents)
+}
+
+/// Runs e2fsck until it exits. Each of its steps counts as a call.
+pub(super) fn run(fake: &Fake, child: &Child<'_, Fd>) -> Result<ChildEnd> {
+    fake.call(
+        "spawn",
+        child.program,
+        &[Errno::NOENT],
+        |state| match state.lacks_e2fsck {
+            true => Err(Errno::NOENT),
+            false => Ok(()),
+        },
+    )?;
+    let own = match claim(fake, child, "e2fsck open") {
+        Ok(own) => own,
+        Err(error) => return Ok(end(8, error.to_string())),
+    };
+    let read = fake.call("e2fsck read", "all", &[], |state| {
+        let ino = state.binding(own.id)?.ok_or(Errno::NXIO)?.ino;
+        Ok(is_marked(&state.file(ino)?.contents, SEVERE))
+    });
+    match read {
+        Ok(false) => {}
+        Ok(true) => {
+            return Ok(end(
+                4,
+                "UNEXPECTED INCONSISTENCY; RUN fsck MANUALLY.".to_owned(),
+            ));
+        }
+        Err(error) => return Ok(end(8, error.to_string())),
+    }
+    for (what, step) in STEPS {
+        let written = fake.call("e2fsck write", what, &[], |state| {
+            state.fsck_step(own.id, step)
+        });
+        if let Err(error) = written {
+            return Ok(end(12, error.to_string()));
+        }
+    }
+    Ok(end(1, "FIXED.".to_owned()))
+}
+
+impl State {
+    /// As the real one: the superblock is valid once everything else is on the disk.
+    fn fsck_step(&mut self, device: u64, step: Step) -> Answer<()> {
+        let number = self.object(device)?.device()?;
+        let change: Change = match step {
+            Step::Repairs => Box::new(|to| {
+                to.write(DAMAGE_AT, &[0; SLIGHT.len()]);
+            }),
+            Step::Superblock => {
+                self.fsync(device)?;
+                Box::new(|to| ext4::record(to, ext4::VALID))
+            }
+        };
+        self.write_cached(number, 0..u64::MAX, change);
+        Ok(())
+    }
+}

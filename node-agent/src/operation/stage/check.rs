@@ -1,0 +1,94 @@
+//! Checks an ext4 before it is mounted, if its superblock asks for that.
+
+use std::time::Duration;
+
+use belay_server::call::{Failure, Kind};
+
+use super::super::context::Context;
+use super::mount::Wish;
+use super::tally::Check;
+use crate::filesystem::{Checked, DeviceUnderTest, Unchecked, check};
+use crate::kernel::Kernel;
+use crate::work::Phase;
+
+/// A check reads all metadata: an hour is enough for tens of terabytes on a disk that works.
+const CHECK_DEADLINE: Duration = Duration::from_secs(3600);
+
+/// Runs e2fsck. An ext4 that has errors afterwards is not mounted: writing to it could destroy what
+/// is still there.
+///
+/// # Errors
+/// `FAILED_PRECONDITION` with the command to run, if it is damaged or could not be checked;
+/// `ABORTED` while another process has the device.
+pub(super) fn repair<K: Kernel>(
+    cx: &Context<'_, K>,
+    wish: &Wish<'_>,
+    under_test: &DeviceUnderTest<'_, K::Fd>,
+) -> Result<(), Failure> {
+    let volume = &wish.request.id;
+    let checked = cx.phase(Phase::Repair, || {
+        check(&cx.kernel, under_test, CHECK_DEADLINE)
+    });
+    let why = match checked {
+        Ok(Checked::Clean) => {
+            Check::Clean.count();
+            tracing::info!(%volume, "e2fsck found no errors in the ext4, which was to be checked");
+            return Ok(());
+        }
+        Ok(Checked::Corrected(messages)) => {
+            Check::Corrected.count();
+            tracing::warn!(%volume, "e2fsck has corrected errors of the ext4: {messages}");
+            return Ok(());
+        }
+        Ok(Checked::NotInstalled) => {
+            Check::NotInstalled.count();
+            tracing::warn!(
+                %volume,
+                "the ext4 is marked for a check and is mounted without one, since e2fsck is not \
+                 installed; install e2fsprogs on the node"
+            );
+            return Ok(());
+        }
+        Err(Unchecked::Damaged(messages)) => {
+            Check::Damaged.count();
+            format!("has errors that e2fsck does not correct by itself: {messages}")
+        }
+        Err(Unchecked::Unable(messages)) => {
+            Check::Failed.count();
+            format!("is marked for a check, and e2fsck could not check it: {messages}")
+        }
+        Err(Unchecked::Failed(failure)) => {
+            // Else the next attempt checks it.
+            if failure.kind != Kind::Busy {
+                Check::Failed.count();
+            }
+            return Err(failure);
+        }
+    };
+    Err(refused(cx, wish, &why)?)
+}
+
+/// The kernel cannot replay the journal, or mount the ext4 at all. This is left to a human:
+/// preening deletes a journal that it cannot read, and with it what a pod has synced.
+pub(super) fn not_replayed<K: Kernel>(
+    cx: &Context<'_, K>,
+    wish: &Wish<'_>,
+    failure: Failure,
+) -> Failure {
+    if failure.kind == Kind::Busy {
+        return failure;
+    }
+    Check::Failed.count();
+    let why = format!("is marked for a check, and the kernel could not mount it: {failure}");
+    refused(cx, wish, &why).unwrap_or_else(|failure| failure)
+}
+
+fn refused<K: Kernel>(cx: &Context<'_, K>, wish: &Wish<'_>, why: &str) -> Result<Failure, Failure> {
+    let volume = &wish.request.id;
+    let named = cx.transport.named(volume)?;
+    Ok(Failure::precondition(format!(
+        "volume {volume}: not mounted: its ext4 {why}; delete the pod, wait until the volume is \
+         detached, run e2fsck -f on {}, which asks before each repair, and start the pod again",
+        named.display()
+    )))
+}
