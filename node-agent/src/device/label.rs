@@ -70,6 +70,11 @@ impl Label {
         self.driver == driver.as_str() && self.volume == encoded(volume)
     }
 
+    /// The volume; `None` if its id is too long for a name.
+    pub(crate) fn volume(&self) -> Option<VolumeId> {
+        VolumeId::new(decoded(&self.volume)?).ok()
+    }
+
     /// The sequence number of the device when it was bound.
     pub(crate) fn diskseq(&self) -> u64 {
         self.diskseq
@@ -201,6 +206,21 @@ fn encoded(volume: &VolumeId) -> String {
     }
 }
 
+/// The id of [`encoded`]; `None` for a digest, and for a name that no agent makes.
+fn decoded(name: &str) -> Option<String> {
+    if name.starts_with('~') {
+        return None;
+    }
+    let mut pieces = name.split('%');
+    let mut bytes = Vec::from(pieces.next()?);
+    for piece in pieces {
+        let (digits, plain) = piece.split_at_checked(2)?;
+        bytes.push(u8::from_str_radix(digits, 16).ok()?);
+        bytes.extend(plain.bytes());
+    }
+    String::from_utf8(bytes).ok()
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -269,6 +289,8 @@ mod tests {
                 prop_assert!(name.len() <= 255);
                 let found = Label::read(&label.path()).unwrap();
                 prop_assert!(found.is_of(&"one.example".parse().unwrap(), &volume));
+                let is_digest = found.volume.starts_with('~');
+                prop_assert_eq!(found.volume(), (!is_digest).then_some(volume));
                 prop_assert_eq!(found, label);
             }
         }

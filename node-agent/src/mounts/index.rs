@@ -4,6 +4,8 @@
 //! fill it, and each entry is checked with statx before use. If a mount is not visible at its path,
 //! the mount table is read: it may be under another mount.
 
+mod volumes;
+
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::path::{Path, PathBuf};
@@ -42,15 +44,16 @@ struct Entry {
     root: Option<Dev>,
     /// The block device behind it.
     device: Dev,
-    /// The volume that was verified to be behind exactly this mount.
-    proof: Option<Proof>,
+    /// The volume that was verified to be behind this mount.
+    noted: Option<Noted>,
     /// What the bind of a raw device says of itself, where the scan has found it.
     label: Option<Label>,
 }
 
 #[derive(Clone)]
-struct Proof {
+struct Noted {
     volume: VolumeId,
+    /// 0 without unique mount ids (before Linux 6.8): an id may be reused, so it proves nothing.
     mount_id: u64,
 }
 
@@ -67,7 +70,7 @@ impl MountIndex {
                 let entry = Entry {
                     root: shown.root,
                     device: shown.device,
-                    proof: None,
+                    noted: None,
                     label: shown.label,
                 };
                 index.lock().insert_scanned(&mount.point, entry);
@@ -78,15 +81,14 @@ impl MountIndex {
 
     /// Notes a mount of `device` that we made or verified: `stat` is of its root.
     pub(crate) fn note(&self, path: &Path, stat: &Stat, device: Dev, volume: &VolumeId) {
-        // Without unique mount ids (before Linux 6.8) an id may be reused: then nothing is proven.
-        let proof = (stat.mount_id != 0).then(|| Proof {
+        let noted = Some(Noted {
             volume: volume.clone(),
             mount_id: stat.mount_id,
         });
         let entry = Entry {
             root: Some(root_dev(stat)),
             device,
-            proof,
+            noted,
             label: None,
         };
         self.lock().insert(path, entry);
@@ -137,23 +139,6 @@ impl MountIndex {
         let inner = self.lock();
         let entry = inner.by_path.get(path);
         entry.is_some_and(|entry| entry.is_noted_for_another(volume))
-    }
-
-    /// The paths that were noted for that volume.
-    pub(crate) fn of_volume(&self, volume: &VolumeId) -> Vec<PathBuf> {
-        let inner = self.lock();
-        let found = inner.by_volume.get(volume).into_iter().flatten();
-        found.map(|path| path.to_path_buf()).collect()
-    }
-
-    /// What the scan has found and no call has proven since: where, which device, and its label.
-    pub(super) fn unproven(&self) -> Vec<(PathBuf, Dev, Option<Label>)> {
-        let inner = self.lock();
-        let is_unproven = |(_, entry): &(&Arc<Path>, &Entry)| entry.proof.is_none();
-        let found = inner.by_path.iter().filter(is_unproven);
-        found
-            .map(|(path, entry)| (path.to_path_buf(), entry.device, entry.label.clone()))
-            .collect()
     }
 
     /// Whether files with this number are, or may be, on a noted mount.
@@ -296,7 +281,7 @@ pub(crate) fn without_links<K: Kernel>(kernel: &K, path: &Path) -> Result<PathBu
 impl Inner {
     fn noted(&self, path: &Path, stat: &Stat) -> Option<(&Entry, &VolumeId)> {
         let entry = self.by_path.get(path)?;
-        let proof = entry.proof.as_ref()?;
+        let proof = entry.proof()?;
         (stat.mount_root && proof.mount_id == stat.mount_id).then_some((entry, &proof.volume))
     }
 
@@ -326,7 +311,7 @@ impl Inner {
         let path: Arc<Path> = path.into();
         let of_device = self.by_device.entry(entry.device).or_default();
         of_device.push(Arc::clone(&path));
-        if let Some(proof) = &entry.proof {
+        if let Some(proof) = entry.proof() {
             let of_volume = self.by_volume.entry(proof.volume.clone()).or_default();
             of_volume.push(Arc::clone(&path));
         }
@@ -341,7 +326,7 @@ impl Inner {
         if !self.by_device.contains_key(&entry.device) {
             self.files.remove(&entry.device);
         }
-        if let Some(proof) = entry.proof {
+        if let Some(proof) = entry.proof() {
             unlist(&mut self.by_volume, &proof.volume, path);
         }
     }
@@ -358,9 +343,14 @@ fn unlist<Key: Eq + Hash>(lists: &mut HashMap<Key, Vec<Arc<Path>>>, key: &Key, p
 }
 
 impl Entry {
+    /// The volume that was verified to be behind exactly this mount.
+    fn proof(&self) -> Option<&Noted> {
+        self.noted.as_ref().filter(|noted| noted.mount_id != 0)
+    }
+
     /// It was recorded for another volume, so the device has been detached by force since.
     fn is_noted_for_another(&self, volume: &VolumeId) -> bool {
-        let proof = self.proof.as_ref();
+        let proof = self.proof();
         proof.is_some_and(|proof| proof.volume != *volume)
     }
 }

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use belay_server::call::Failure;
 use belay_server::request::VolumeId;
 
-use crate::device::{Held, Intent, Label, Transport, Verdict};
+use crate::device::{Backing, Held, Intent, Label, Transport, Verdict};
 use crate::kernel::{self, Dev, FileKind, Kernel, MountFacts, Stat};
 use behind::device_behind;
 
@@ -94,7 +94,17 @@ impl<K: Kernel> Mounts<'_, K> {
         }
         match self.index.proven(path, stat, volume) {
             Some(device) => Ok(device),
-            None => device_behind(self.kernel, path, stat),
+            None => device_behind(self.kernel, path, stat).or_else(|failure| {
+                // A btrfs does not list a removed disk, and keeps its number.
+                let recorded = self.index.recorded(path, stat, volume);
+                let is_unplugged = |dev: &Dev| {
+                    let behind = self
+                        .transport
+                        .behind(self.kernel, volume, (*dev, None), false);
+                    matches!(behind, Ok(Some(Backing::Unplugged)))
+                };
+                recorded.filter(is_unplugged).ok_or(failure)
+            }),
         }
     }
 

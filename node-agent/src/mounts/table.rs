@@ -5,8 +5,13 @@ use std::path::{Path, PathBuf};
 
 use belay_server::request::VolumeId;
 
+use super::{Mounts, without_links};
 use crate::device::{Label, Transport};
-use crate::kernel::{Dev, Kernel, MountEntry, Result};
+use crate::kernel::{Dev, FileKind, Kernel, MountEntry, Result, Stat};
+
+/// How many components of a path in the kubelet's directory name a staged volume:
+/// `csi/<driver>/<hash>/globalmount`, `volumeDevices/staging/<volume>/device`.
+const STAGING_DEPTH: usize = 4;
 
 /// The device of one line of the table.
 pub(super) struct Shown {
@@ -183,5 +188,62 @@ impl<'a, K: Kernel> Covered<'a, K> {
             }
         }
         Ok(lines)
+    }
+}
+
+impl<K: Kernel> Mounts<'_, K> {
+    /// Whether anything is mounted at that path, even under another mount.
+    ///
+    /// # Errors
+    /// When the table cannot be read, or a link in the path cannot be followed.
+    pub(crate) fn is_listed(&self, path: &Path) -> Result<bool> {
+        let real = without_links(self.kernel, path)?;
+        Ok(self.kernel.mounts()?.iter().any(|line| line.point == real))
+    }
+
+    /// Where else the storage is that is staged at `path`, whose root `stat` describes: apart from
+    /// that mount and its mirrors. For a removed disk, which sysfs no longer lists: mounts of the
+    /// same filesystem, or binds of the same node, or of one that names the volume. `None` if the
+    /// table does not have the mount at `path`.
+    ///
+    /// # Errors
+    /// When the table cannot be read.
+    pub(crate) fn elsewhere(
+        &self,
+        volume: &VolumeId,
+        path: &Path,
+        stat: &Stat,
+    ) -> Result<Option<Vec<PathBuf>>> {
+        let table = self.kernel.mounts()?;
+        // The table names no links.
+        let real = without_links(self.kernel, path)?;
+        let mut here = table.iter().filter(|line| line.point == real);
+        let Some(own) = here.next() else {
+            return Ok(None);
+        };
+        if here.next().is_some() {
+            // Which of them `stat` describes is not known.
+            return Ok(Some(vec![real]));
+        }
+        let is_same = |line: &MountEntry| {
+            let is_named = || {
+                let label = Label::read(&line.root);
+                label.is_some_and(|label| self.transport.is_named(volume, &label))
+            };
+            let is_bind = stat.kind == FileKind::BlockDevice;
+            line.dev == own.dev && (!is_bind || line.root == own.root || is_named())
+        };
+        // The kubelet's directory may have two paths on a node, and its mounts appear at both. A
+        // bind that an operator has made is a peer as well, and has another name.
+        let above = real.components().count().saturating_sub(STAGING_DEPTH);
+        let name: PathBuf = real.components().skip(above).collect();
+        let is_mirror = |line: &MountEntry| {
+            let is_peer = own.peer_group != 0 && line.peer_group == own.peer_group;
+            is_peer && line.point.ends_with(&name)
+        };
+        let others = table
+            .iter()
+            .filter(|line| line.point != real && is_same(line) && !is_mirror(line));
+        Ok(Some(others.map(|line| line.point.clone()).collect()))
     }
 }

@@ -16,7 +16,7 @@ use crate::work::{Class, Lane, Operation, Pool, Progress};
 const UNFLUSHED: &str = "belay_unflushed_unpublishes_total";
 
 /// Describes the metrics of this module. Call it once, before the first call.
-pub(crate) fn announce() {
+pub(super) fn announce() {
     metrics::describe_counter!(
         UNFLUSHED,
         "Volumes that were unpublished although not all of their data was on the disk."

@@ -10,7 +10,9 @@ use belay_server::work::{JobView, Jobs, Key, Ticket};
 
 use super::NodeService;
 use crate::kernel::Kernel;
-use crate::operation::{self, Context, Node, StorageComplaint, Thread, VolumeStats};
+use crate::operation::{
+    self, Cleared, Context, Node, Removed, StorageComplaint, Thread, VolumeStats,
+};
 use crate::work::{Class, Operation, Progress};
 
 /// The running calls of a driver.
@@ -31,6 +33,10 @@ pub(super) enum Done {
     /// Whether a detach is pending.
     Wanted(bool),
     Storage(Vec<StorageComplaint>),
+    /// The volumes that are staged on a removed disk.
+    Removed(Removed),
+    /// What became of one of them.
+    Cleared(Cleared),
     Space(Option<Space>),
 }
 

@@ -9,11 +9,17 @@ mod jobs;
 mod late;
 mod node;
 mod reads;
+mod removed;
 mod staging;
 mod start;
 #[cfg(test)]
 mod tests;
 mod volumes;
 
-pub(crate) use flushing::announce;
 pub(crate) use node::{NodeIdentity, NodeService};
+
+/// Describes the metrics of the calls. Call it once, before the first call.
+pub(crate) fn announce() {
+    flushing::announce();
+    removed::announce();
+}

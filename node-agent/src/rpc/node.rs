@@ -27,7 +27,7 @@ pub(crate) struct NodeService<K: Kernel> {
     pub(super) node: Late<K>,
     pub(super) pool: Arc<Pool>,
     pub(super) jobs: Table,
-    reads: Reads,
+    pub(super) reads: Reads,
     pub(super) volumes: Volumes,
     pub(super) storage: Storage,
     /// Not known before the driver has come up, where it is read from the cloud.

@@ -41,7 +41,12 @@ impl Filesystems for Fake {
 
     fn btrfs_device(&self, root: &Fd) -> Result<Option<Dev>> {
         self.call("BTRFS_IOC_FS_INFO", named(root), NONE, |state| {
-            state.device_of(root.id, "btrfs").map(device_dev).map(Some)
+            let number = state.device_of(root.id, "btrfs")?;
+            let is_removed = state.disks.get(&number).is_some_and(|it| it.is_removed);
+            match is_removed && state.unlists_removed {
+                true => Err(rustix::io::Errno::NOENT),
+                false => Ok(Some(device_dev(number))),
+            }
         })
     }
 

@@ -51,6 +51,9 @@ pub(super) struct State {
     pub(super) has_project_quotas: bool,
     /// The logical block size of every device.
     pub(super) device_block_bytes: u32,
+    pub(super) has_no_mount_ids: bool,
+    /// A btrfs does not list a removed disk.
+    pub(super) unlists_removed: bool,
     /// What mkfs.btrfs turns on by default.
     pub(super) btrfs_features: super::btrfs::Features,
     /// There is no e2fsck.
@@ -201,6 +204,8 @@ impl State {
             has_no_diskseq: false,
             has_project_quotas: false,
             device_block_bytes: 512,
+            has_no_mount_ids: false,
+            unlists_removed: false,
             btrfs_features: super::btrfs::Features::default(),
             lacks_e2fsck: false,
             has_labels: false,
@@ -318,7 +323,7 @@ impl State {
                 .get(&place.mount)
                 .is_some_and(|m| m.root == place.ino),
             // As in the real kernel layer: a root described without the filesystem has none.
-            mount_id: match self.superblocks[&inode.superblock].shut_down {
+            mount_id: match self.has_no_mount_ids || self.superblocks[&inode.superblock].shut_down {
                 true => 0,
                 false => place.mount,
             },

@@ -15,7 +15,8 @@ use crate::device::{LoopDir, Transport};
 use crate::kernel::Kernel;
 use crate::mounts::MountIndex;
 use crate::operation::{
-    self, Formatting, KubeletDir, Node, Published, Read, Staged, Thread, VolumeStats, VolumeUsage,
+    self, Cleared, Formatting, KubeletDir, Node, Published, Read, Staged, Thread, VolumeStats,
+    VolumeUsage,
 };
 use crate::work::{Operation, Progress};
 
@@ -113,6 +114,7 @@ pub(crate) trait World {
             attached_at: None,
             options: &[],
             flags: &[],
+            staged_at: None,
         };
         self.make_file(&volume.file(), BYTES);
         self.make_dir(&volume.staging());
@@ -199,6 +201,8 @@ pub(crate) struct Volume {
     pub(crate) options: &'static [(&'static str, &'static str)],
     /// Its mount flags.
     pub(crate) flags: &'static [&'static str],
+    /// The path where it is staged, if that is not the usual one of the tests.
+    pub(crate) staged_at: Option<PathBuf>,
 }
 
 /// A call of a kubelet.
@@ -211,6 +215,8 @@ pub(crate) enum Verb {
     Expand,
     Stats,
     Health,
+    /// No call of a kubelet: its disk was removed.
+    Clear,
 }
 
 impl Volume {
@@ -219,7 +225,8 @@ impl Volume {
     }
 
     pub(crate) fn staging(&self) -> PathBuf {
-        self.base.join("staging").join(&self.folder)
+        let usual = || self.base.join("staging").join(&self.folder);
+        self.staged_at.clone().unwrap_or_else(usual)
     }
 
     pub(crate) fn target(&self, number: u8) -> PathBuf {
@@ -253,7 +260,22 @@ impl Volume {
             Verb::Expand => self.expand(node).map(drop),
             Verb::Stats => self.condition(node).map(drop),
             Verb::Health => self.health(node).map(drop),
+            Verb::Clear => self.clear(node).map(drop),
         }
+    }
+
+    /// What the agent does after an event of the disks.
+    pub(crate) fn clear<K: Kernel>(&self, node: &Node<K>) -> Result<Cleared, Failure> {
+        let removed = operation::removed(node);
+        let mut cleared = Cleared::Nothing;
+        for (volume, path) in removed.mounts {
+            if volume == self.volume_id() {
+                cleared = run(node, Operation::Unstage, |cx| {
+                    operation::clear(cx, &volume, &path)
+                })?;
+            }
+        }
+        removed.unchecked.map_or(Ok(cleared), Err)
     }
 
     fn stage_request(&self) -> Stage {

@@ -40,6 +40,8 @@ pub(super) enum Before {
     Reader,
     /// Its ext4 has errors, and records them.
     Damaged,
+    /// The cloud has detached the disk; the kubelet has the volume staged.
+    Unplug,
 }
 
 /// One operation in one situation.
@@ -57,6 +59,7 @@ pub(super) struct Case {
 const STAGED: Before = Before::Call(Verb::Stage);
 const PUBLISHED: Before = Before::Call(Verb::Publish(1));
 const UNSTAGED: Before = Before::Call(Verb::Unstage);
+const UNPUBLISHED: Before = Before::Call(Verb::Unpublish(1));
 const RESTART: Before = Before::Restart;
 const GROW: Before = Before::Grow;
 const DATA_IN: Before = Before::Data;
@@ -92,6 +95,10 @@ const HALF_UNPUBLISHED: &[Before] = &[
     Before::Died(Verb::Unpublish(1), "umount2"),
 ];
 const HALF_UNSTAGED: &[Before] = &[STAGED, DATA_IN, Before::Died(Verb::Unstage, "umount2")];
+const UNPLUG: Before = Before::Unplug;
+const UNPLUGGED: &[Before] = &[STAGED, DATA_IN, PUBLISHED, UNPUBLISHED, UNPLUG];
+const UNPLUGGED_RESTARTED: &[Before] = &[STAGED, DATA_IN, RESTART, UNPLUG];
+const UNPLUGGED_IN_USE: &[Before] = &[STAGED, DATA_IN, PUBLISHED, UNPLUG];
 const ALL_BACK: &[Verb] = &[Verb::Unpublish(2), Verb::Unpublish(1), Verb::Unstage];
 
 const fn case(
@@ -186,15 +193,28 @@ const CASES: &[Case] = &[
     case("health", Form::Block, IN_USE, Verb::Health, ALL_BACK),
 ];
 
+/// Volumes whose disk was removed.
+#[rustfmt::skip]
+const OF_DISKS: &[Case] = &[
+    case("disk removed", Form::Ext4, UNPLUGGED, Verb::Clear, ALL_BACK),
+    case("disk removed", Form::Xfs, UNPLUGGED, Verb::Clear, ALL_BACK),
+    case("disk removed", Form::Btrfs, UNPLUGGED, Verb::Clear, ALL_BACK),
+    case("disk removed", Form::Block, UNPLUGGED, Verb::Clear, ALL_BACK),
+    case("disk removed, restarted", Form::Block, UNPLUGGED_RESTARTED, Verb::Clear, ALL_BACK),
+    case("disk removed, in use", Form::Ext4, UNPLUGGED_IN_USE, Verb::Clear, ALL_BACK),
+    case("disk removed, in use", Form::Btrfs, UNPLUGGED_IN_USE, Verb::Clear, ALL_BACK),
+    case("disk removed, in use", Form::Block, UNPLUGGED_IN_USE, Verb::Clear, ALL_BACK),
+];
+
 /// The cases of files, and the same for disks: except states that only a loop device can be left
 /// in, and an interrupted format, which is refused from then on.
 fn cases() -> Vec<Case> {
-    let of_disks = CASES.iter().filter(|case| {
+    let of_both = CASES.iter().filter(|case| {
         let is_of_loop = |before: &Before| matches!(before, Before::Died(_, "LOOP_CONFIGURE"));
         let is_format = case.before == HALF_FORMATTED || case.name == "stage, blank";
         !is_format && !case.before.iter().any(is_of_loop)
     });
-    let of_disks = of_disks.map(|case| Case {
+    let of_disks = of_both.chain(OF_DISKS).map(|case| Case {
         media: Media::Disks,
         ..*case
     });
@@ -221,7 +241,10 @@ type View = (Picture, Holds);
 impl<'a> Run<'a> {
     pub(super) fn new(case: &'a Case) -> Run<'a> {
         let world = Simulated::of(case.media);
-        let mut volume = world.volume("vol", case.form);
+        let mut volume = match case.before.contains(&UNPLUG) {
+            true => world.volume_of_kubelet("vol", case.form),
+            false => world.volume("vol", case.form),
+        };
         let mut node = world.start();
         for before in case.before {
             match before {
@@ -237,6 +260,7 @@ impl<'a> Run<'a> {
                 Before::Reader => volume.mode = AccessMode::MultiNodeReaderOnly,
                 Before::Damaged => world.machine.damage(&volume.file(), Damage::Slight),
                 Before::Data => world.write_file(&volume.file(), DATA_AT, DATA),
+                Before::Unplug => world.machine.unplug(&volume.file()),
             }
         }
         Run {
@@ -442,7 +466,7 @@ fn die(case: &Case, good: &Good, fault: Fault, row: &mut Row) -> Result<(), Stri
             Some(_) => Err("the process did not crash".to_owned()),
         }
     };
-    settle(&dead()?, good)?;
+    settle_anew(&dead()?, good)?;
     take_back(&dead()?, good)?;
     row.died += 1;
     Ok(())
@@ -452,6 +476,15 @@ fn settle(run: &Run<'_>, good: &Good) -> Result<(), String> {
     run.repeat(run.case.verb)?;
     run.check()?;
     good.is_after(run)
+}
+
+/// [`settle`] after a crash. An agent that starts after a disk was removed does not know what was
+/// mounted from it: that is left to the calls that undo it.
+fn settle_anew(run: &Run<'_>, good: &Good) -> Result<(), String> {
+    match run.case.verb {
+        Verb::Clear if run.view() == good.before => run.repeat(Verb::Clear),
+        _ => settle(run, good),
+    }
 }
 
 pub(super) fn take_back(run: &Run<'_>, good: &Good) -> Result<(), String> {
@@ -490,7 +523,9 @@ fn no_failure_death_or_power_loss_at_any_call_leaves_a_hole() {
             let once = ERRNOS.map(|errno| Fault::Fail(at, errno));
             let from_here = ["EIO", "EBUSY"].map(|errno| Fault::FailFrom(at, errno));
             let faults = once.into_iter().chain(from_here).chain([Fault::Die(at)]);
-            let faults = faults.chain(SURVIVE.map(|part| Fault::PowerOff(at, part)));
+            // After a power loss there is neither the disk nor a mount of it.
+            let losses = SURVIVE.iter().filter(|_| !case.before.contains(&UNPLUG));
+            let faults = faults.chain(losses.map(|part| Fault::PowerOff(at, *part)));
             for fault in faults {
                 let outcome = match fault {
                     Fault::Die(_) => die(case, &good, fault, &mut row),
@@ -573,7 +608,7 @@ fn death_while_recovering_from_death_leaves_no_hole() {
                     run
                 };
                 let outcome =
-                    settle(&recovered(), &good).and_then(|()| take_back(&recovered(), &good));
+                    settle_anew(&recovered(), &good).and_then(|()| take_back(&recovered(), &good));
                 if let Err(why) = outcome {
                     let (media, name, form) = (case.media, case.name, case.form);
                     panic!("{media:?}: {name} {form:?}, {deaths:?}: {why}");

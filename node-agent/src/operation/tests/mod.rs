@@ -44,6 +44,7 @@ mod orphans;
 mod power;
 mod real;
 mod refused;
+mod removed;
 mod repaired;
 mod restarted;
 mod reused;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use belay_contract::drivers::OPENSTACK;
 
-use super::bench::{DRIVER, Volume, World, hear, start_with};
+use super::bench::{DRIVER, Form, Volume, World, hear, start_with};
 use crate::device::{DiskIndex, DiskVolumes, Transport};
 use crate::kernel::fake::{Call, Fake, Machine, Plug};
 use crate::operation::Node;
@@ -64,6 +64,19 @@ impl Simulated {
 }
 
 impl Simulated {
+    /// A volume on a disk with the paths that a kubelet makes for it.
+    pub(crate) fn volume_of_kubelet(&self, id: &str, form: Form) -> Volume {
+        let mut volume = self.volume(id, form);
+        let plugin = self.base().join("plugins/kubernetes.io/csi");
+        let staging = match form {
+            Form::Block => plugin.join("volumeDevices/staging").join(id),
+            _ => plugin.join(DISK_DRIVER).join(id).join("globalmount"),
+        };
+        self.make_dir(&staging);
+        volume.staged_at = Some(staging);
+        volume
+    }
+
     /// The number, counted from 1, of the first such call that `act` makes.
     pub(super) fn first_call(&self, act: impl FnOnce(), is_it: impl Fn(&Call) -> bool) -> usize {
         self.machine.begin(None);

@@ -6,3 +6,4 @@ mod flushing;
 mod hung;
 mod lives;
 mod reading;
+mod removed;

@@ -1,0 +1,341 @@
+//! Volumes whose disk was removed while they were staged: what is unmounted without a call, and
+//! what is not. `matrix` has the failures.
+
+use std::path::Path;
+
+use super::bench::{Form, Verb, Volume, World, hear, start_with};
+use super::simulated::{DISK_DRIVER, Media, Simulated};
+use crate::kernel::Kernel as _;
+use crate::kernel::fake::{Fake, Fault, Plug, Trouble};
+use crate::operation::{self, Cleared, Node};
+
+const FORMS: [Form; 4] = [Form::Ext4, Form::Xfs, Form::Btrfs, Form::Block];
+
+fn world() -> Simulated {
+    Simulated::of(Media::Disks)
+}
+
+#[track_caller]
+fn calls(node: &Node<Fake>, volume: &Volume, verbs: &[Verb]) {
+    for verb in verbs {
+        volume
+            .call(node, *verb)
+            .unwrap_or_else(|failure| panic!("{verb:?}: {failure}"));
+    }
+}
+
+/// A staged volume whose disk was removed.
+fn unplugged(world: &Simulated, node: &Node<Fake>, form: Form) -> Volume {
+    let volume = world.volume_of_kubelet("vol", form);
+    hear(node).unwrap();
+    calls(node, &volume, &[Verb::Stage]);
+    world.machine.unplug(&volume.file());
+    volume
+}
+
+/// The path that is mounted while the volume is staged.
+fn mount_of(volume: &Volume) -> std::path::PathBuf {
+    match volume.form {
+        Form::Block => volume.staging().join("device"),
+        _ => volume.staging(),
+    }
+}
+
+fn is_mounted(world: &Simulated, path: &Path) -> bool {
+    let line = format!("mount {}:", path.display());
+    !world.machine.picture().beginning_with(&[&line]).is_empty()
+}
+
+const UNMOUNTED: Cleared = Cleared::Unmounted { was_last: true };
+
+/// Its mount stays, and the ordinary calls take the volume down.
+#[track_caller]
+fn stays(world: &Simulated, node: &Node<Fake>, volume: &Volume, why: &str) {
+    assert_eq!(volume.clear(node).unwrap(), Cleared::Nothing, "{why}");
+    assert!(is_mounted(world, &mount_of(volume)), "{why}");
+    calls(node, volume, &[Verb::Unstage]);
+    assert_eq!(world.left(), Vec::<String>::new(), "{why}");
+}
+
+#[test]
+fn a_volume_without_a_pod_is_unmounted_and_its_kubelet_goes_on_as_it_likes() {
+    for form in FORMS {
+        for (next, shuts_down) in [
+            (Verb::Unstage, false),
+            (Verb::Stage, false),
+            (Verb::Stage, true),
+        ] {
+            let world = world();
+            let node = world.start();
+            let volume = unplugged(&world, &node, form);
+            let path = mount_of(&volume);
+            if shuts_down && form == Form::Xfs {
+                world.machine.trouble(&path, Trouble::ShutDown);
+            }
+            assert_eq!(volume.clear(&node).unwrap(), UNMOUNTED);
+            assert!(!is_mounted(&world, &mount_of(&volume)), "{form:?}");
+            assert_eq!(volume.clear(&node).unwrap(), Cleared::Nothing);
+            if next == Verb::Stage {
+                world.machine.plug(Plug::virtio(&volume.file(), "vol"));
+                hear(&node).unwrap();
+                calls(&node, &volume, &[Verb::Stage, Verb::Publish(1)]);
+                assert_eq!(volume.clear(&node).unwrap(), Cleared::Nothing);
+                calls(&node, &volume, &[Verb::Unpublish(1)]);
+            }
+            calls(&node, &volume, &[Verb::Unstage]);
+            assert_eq!(world.left(), Vec::<String>::new(), "{form:?}");
+        }
+    }
+}
+
+#[test]
+fn a_volume_is_not_unmounted_while_a_pod_has_it() {
+    for form in FORMS {
+        let world = world();
+        let node = world.start();
+        let volume = world.volume_of_kubelet("vol", form);
+        hear(&node).unwrap();
+        calls(&node, &volume, &[Verb::Stage, Verb::Publish(1)]);
+        world.machine.unplug(&volume.file());
+        let used = Cleared::Used(volume.target(1));
+        assert_eq!(volume.clear(&node).unwrap(), used);
+        assert!(is_mounted(&world, &mount_of(&volume)), "{form:?}");
+        calls(&node, &volume, &[Verb::Unpublish(1)]);
+        assert_eq!(volume.clear(&node).unwrap(), UNMOUNTED);
+        calls(&node, &volume, &[Verb::Unstage]);
+        assert_eq!(world.left(), Vec::<String>::new());
+    }
+}
+
+/// The bind of a raw device does not keep its number.
+#[test]
+fn a_disk_that_got_the_number_stays_with_its_own_volume() {
+    for form in FORMS {
+        let world = world();
+        let node = world.start();
+        let volume = unplugged(&world, &node, form);
+        let next = world.volume_of_kubelet("next", form);
+        hear(&node).unwrap();
+        calls(&node, &next, &[Verb::Stage, Verb::Publish(1)]);
+        assert_eq!(volume.clear(&node).unwrap(), UNMOUNTED);
+        assert_eq!(next.clear(&node).unwrap(), Cleared::Nothing);
+        calls(&node, &next, &[Verb::Stats, Verb::Unpublish(1)]);
+        assert_eq!(next.clear(&node).unwrap(), Cleared::Nothing);
+        assert!(is_mounted(&world, &mount_of(&next)), "{form:?}");
+        for volume in [&volume, &next] {
+            calls(&node, volume, &[Verb::Unstage]);
+        }
+        assert_eq!(world.left(), Vec::<String>::new());
+    }
+}
+
+#[test]
+fn a_volume_whose_disk_is_there_is_never_unmounted() {
+    for form in FORMS {
+        let world = world();
+        let node = world.start();
+        let volume = world.volume_of_kubelet("vol", form);
+        let other = world.volume("other", Form::Ext4);
+        hear(&node).unwrap();
+        calls(&node, &volume, &[Verb::Stage]);
+        world.machine.unplug(&other.file());
+        hear(&node).unwrap();
+        stays(&world, &node, &volume, "another disk was removed");
+    }
+}
+
+#[test]
+fn only_what_is_staged_in_the_kubelets_layout_is_unmounted() {
+    for form in FORMS {
+        let world = world();
+        let node = world.start();
+        let volume = world.volume("vol", form);
+        hear(&node).unwrap();
+        calls(&node, &volume, &[Verb::Stage]);
+        world.machine.unplug(&volume.file());
+        stays(&world, &node, &volume, "another layout");
+    }
+}
+
+/// A pod's mount may be hidden.
+#[test]
+fn nothing_is_unmounted_where_not_all_mounts_are_seen() {
+    for form in FORMS {
+        let world = world();
+        let node = world.start();
+        let volume = unplugged(&world, &node, form);
+        world.machine.cover(world.base());
+        assert_eq!(volume.clear(&node).unwrap(), Cleared::Nothing, "{form:?}");
+        world.machine.uncover(world.base());
+        assert!(is_mounted(&world, &mount_of(&volume)), "{form:?}");
+        calls(&node, &volume, &[Verb::Unstage]);
+        assert_eq!(world.left(), Vec::<String>::new());
+    }
+}
+
+#[test]
+fn a_mount_that_covers_the_volumes_is_left_alone() {
+    for form in FORMS {
+        let world = world();
+        let node = world.start();
+        let volume = unplugged(&world, &node, form);
+        let folder = volume.staging();
+        let above = folder.parent().unwrap();
+        world.machine.cover(above);
+        assert_eq!(volume.clear(&node).unwrap(), Cleared::Nothing, "{form:?}");
+        world.machine.uncover(above);
+        assert_eq!(volume.clear(&node).unwrap(), UNMOUNTED);
+        calls(&node, &volume, &[Verb::Unstage]);
+        assert_eq!(world.left(), Vec::<String>::new());
+    }
+}
+
+/// The kernel's record of a raw device's bind names the volume.
+#[test]
+fn after_a_restart_a_raw_volume_is_known() {
+    for form in FORMS {
+        let world = world();
+        world.machine.unlist_removed();
+        let volume = world.volume_of_kubelet("vol", form);
+        calls(&world.start(), &volume, &[Verb::Stage]);
+        let node = world.start();
+        world.machine.unplug(&volume.file());
+        if form != Form::Block {
+            stays(&world, &node, &volume, "no call has named the volume");
+            continue;
+        }
+        assert_eq!(volume.clear(&node).unwrap(), UNMOUNTED);
+        calls(&node, &volume, &[Verb::Unstage]);
+        assert_eq!(world.left(), Vec::<String>::new());
+    }
+}
+
+#[test]
+fn a_volume_of_another_driver_is_left_to_that_one() {
+    let world = world();
+    let other = world.start_disks("other.csi.example");
+    let volume = unplugged(&world, &other, Form::Block);
+    let node = world.start_disks(DISK_DRIVER);
+    assert_eq!(volume.clear(&node).unwrap(), Cleared::Nothing);
+    assert_eq!(volume.clear(&other).unwrap(), UNMOUNTED);
+    calls(&other, &volume, &[Verb::Unstage]);
+}
+
+/// Before Linux 6.8 mounts have no unique ids.
+#[test]
+fn a_mount_without_an_id_is_known_by_its_device() {
+    use crate::device::{DiskIndex, DiskVolumes, Transport};
+    use belay_contract::drivers::OPENSTACK;
+    use std::sync::Arc;
+
+    for (form, is_cleared) in FORMS.iter().flat_map(|it| [(*it, true), (*it, false)]) {
+        let world = world();
+        world.machine.number_no_mounts();
+        world.machine.unlist_removed();
+        let index = Arc::new(DiskIndex::new());
+        let driver = DISK_DRIVER.parse().unwrap();
+        let volumes = DiskVolumes::new(&driver, &OPENSTACK, &index, false);
+        let node = start_with(world.kernel(), Transport::Disks(volumes), world.base());
+        let volume = unplugged(&world, &node, form);
+        if is_cleared {
+            assert_eq!(volume.clear(&node).unwrap(), UNMOUNTED);
+        }
+        calls(&node, &volume, &[Verb::Unstage]);
+        assert_eq!(world.left(), Vec::<String>::new());
+    }
+}
+
+/// The index has its mount until the agent looks for it.
+#[test]
+fn a_mount_that_an_operator_has_unmounted_is_forgotten() {
+    for form in FORMS {
+        let world = world();
+        let node = world.start();
+        let volume = unplugged(&world, &node, form);
+        world.machine.uncover(&mount_of(&volume));
+        assert_eq!(volume.clear(&node).unwrap(), Cleared::Nothing);
+        assert!(operation::removed(&node).mounts.is_empty(), "{form:?}");
+        calls(&node, &volume, &[Verb::Unstage]);
+        assert_eq!(world.left(), Vec::<String>::new());
+    }
+}
+
+/// Such a bind is a peer of the staged mount, as a mirror of it is.
+#[test]
+fn a_volume_that_an_operator_has_bound_elsewhere_stays() {
+    for form in FORMS {
+        let world = world();
+        let node = world.start();
+        let volume = world.volume_of_kubelet("vol", form);
+        hear(&node).unwrap();
+        calls(&node, &volume, &[Verb::Stage]);
+        let kernel = world.kernel();
+        let elsewhere = match form {
+            Form::Block => world.base().join("device"),
+            _ => world.base().join("folder"),
+        };
+        match form {
+            Form::Block => world.make_file(&elsewhere, 0),
+            _ => world.make_dir(&elsewhere),
+        }
+        let staged = kernel.open_path(&mount_of(&volume)).unwrap();
+        let bound = kernel.open_tree(&staged).unwrap();
+        let onto = kernel.open_path(&elsewhere).unwrap();
+        kernel.move_mount(&bound, &onto).unwrap();
+        drop((staged, bound, onto));
+        world.machine.unplug(&volume.file());
+        let used = Cleared::Used(elsewhere.clone());
+        assert_eq!(volume.clear(&node).unwrap(), used, "{form:?}");
+        assert!(is_mounted(&world, &mount_of(&volume)), "{form:?}");
+        world.machine.uncover(&elsewhere);
+        assert_eq!(volume.clear(&node).unwrap(), UNMOUNTED, "{form:?}");
+    }
+}
+
+/// One that cannot be checked does not hide the others.
+#[test]
+fn each_removed_disk_is_found() {
+    let world = world();
+    let node = world.start();
+    let volumes = ["one", "two", "three"].map(|id| world.volume_of_kubelet(id, Form::Block));
+    hear(&node).unwrap();
+    for volume in &volumes {
+        calls(&node, volume, &[Verb::Stage]);
+        world.machine.unplug(&volume.file());
+    }
+    world.machine.begin(None);
+    assert_eq!(operation::removed(&node).mounts.len(), 3);
+    let calls_made = world.machine.end().len();
+    for at in 1..=calls_made {
+        world.machine.begin(Some(Fault::Fail(at, "EIO")));
+        let removed = operation::removed(&node);
+        world.machine.end();
+        assert!(removed.mounts.len() >= 2, "{at}: {removed:?}");
+        let is_whole = removed.mounts.len() == 3;
+        assert_eq!(removed.unchecked.is_none(), is_whole, "{at}: {removed:?}");
+    }
+}
+
+/// The kubelet's directory, or a PersistentVolume, has another name by now.
+#[test]
+fn a_volume_that_is_staged_elsewhere_by_now_is_not_forgotten() {
+    for form in [Form::Ext4, Form::Xfs, Form::Btrfs] {
+        let world = world();
+        let node = world.start();
+        let volume = unplugged(&world, &node, form);
+        let mut renamed = volume.clone();
+        renamed.staged_at = world.volume_of_kubelet("renamed", form).staged_at;
+        world.machine.plug(Plug::virtio(&volume.file(), "vol"));
+        hear(&node).unwrap();
+        calls(&node, &renamed, &[Verb::Stage, Verb::Publish(1)]);
+        let cleared = Cleared::Unmounted { was_last: false };
+        assert_eq!(volume.clear(&node).unwrap(), cleared, "{form:?}");
+        assert_eq!(volume.clear(&node).unwrap(), Cleared::Nothing);
+        calls(
+            &node,
+            &renamed,
+            &[Verb::Stats, Verb::Unpublish(1), Verb::Unstage],
+        );
+        assert!(!is_mounted(&world, &mount_of(&renamed)), "{form:?}");
+    }
+}
