@@ -30,7 +30,7 @@ pub(crate) use flush::flush;
 pub(crate) use health::{StorageComplaint, health, storage_hangs, storage_health, volumes_hang};
 pub(crate) use kubelet_dir::KubeletDir;
 pub(crate) use pending::is_wanted;
-pub(crate) use publish::{Published, publish};
+pub(crate) use publish::{Published, publish, stage_and_publish};
 pub(crate) use release::release;
 pub(crate) use removed::{Cleared, Removed, clear, removed};
 pub(crate) use space::space;

@@ -4,6 +4,7 @@
 //! swapped between check and action. The clone is made private and gets its flags before it becomes
 //! visible.
 
+mod restage;
 mod target;
 
 use std::path::{Path, PathBuf};
@@ -20,6 +21,8 @@ use crate::filesystem::{FsType, parse_flags};
 use crate::kernel::{Cause, Dev, FileKind, Kernel, MountAttrs, Stat};
 use crate::mounts::{block_path, something_else};
 use crate::work::Phase;
+pub(crate) use restage::stage_and_publish;
+use restage::unstaged;
 use target::{make_target, remove_target};
 
 /// The result of a publish run.
@@ -29,6 +32,8 @@ pub(crate) enum Published {
     Done,
     /// A disk must be queried first; nothing was changed.
     WantsPool,
+    /// The volume must be staged first; nothing was changed.
+    WantsStage,
 }
 
 /// Publishes a volume.
@@ -51,7 +56,9 @@ pub(crate) fn publish<K: Kernel>(
     cx.admit_mounts()?;
     let source_path = source_path(request)?;
     let attrs = attrs(request)?;
-    let (source, staged) = open_staged(cx, request, &source_path)?;
+    let Some((source, staged)) = open_staged(cx, &source_path)? else {
+        return unstaged(cx, request, &source_path);
+    };
     if thread == Thread::Only && may_wait(cx, request, &source_path, &staged)? {
         return Ok(Published::WantsPool);
     }
@@ -179,21 +186,15 @@ fn attrs(request: &Publish) -> Result<MountAttrs, Failure> {
 }
 
 /// The staged mount, opened before it is inspected, so that the mount that was checked is cloned.
-fn open_staged<K: Kernel>(
-    node: &Node<K>,
-    request: &Publish,
-    path: &Path,
-) -> Result<(K::Fd, Stat), Failure> {
+/// `None` if nothing is mounted there.
+fn open_staged<K: Kernel>(node: &Node<K>, path: &Path) -> Result<Option<(K::Fd, Stat)>, Failure> {
     let source = match node.kernel.open_path(path) {
         Ok(source) => source,
-        Err(error) if error.cause() == Cause::Missing => return Err(not_staged(request, path)),
+        Err(error) if error.cause() == Cause::Missing => return Ok(None),
         Err(error) => return Err(error.into()),
     };
     let staged = node.kernel.stat(&source)?;
-    if !staged.mount_root {
-        return Err(not_staged(request, path));
-    }
-    Ok((source, staged))
+    Ok(staged.mount_root.then_some((source, staged)))
 }
 
 /// Why what is staged there is not the volume's.

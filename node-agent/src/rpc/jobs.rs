@@ -23,6 +23,8 @@ pub(super) type Table = Jobs<Class, Done>;
 pub(super) enum Done {
     /// A change that returns nothing.
     Changed,
+    /// The same, and the volume was staged for it.
+    Staged,
     /// The device has so many bytes.
     Grown(u64),
     /// Whether a device was freed.

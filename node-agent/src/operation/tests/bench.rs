@@ -322,11 +322,29 @@ impl Volume {
 
     fn publish<K: Kernel>(&self, node: &Node<K>, target: u8) -> Result<(), Failure> {
         let target = self.target(target);
-        if self.publish_at(node, &target, Thread::Only)? == Published::WantsPool {
-            let published = self.publish_at(node, &target, Thread::Pool)?;
-            assert_eq!(published, Published::Done);
+        let mut published = self.publish_at(node, &target, Thread::Only)?;
+        if published == Published::WantsPool {
+            published = self.publish_at(node, &target, Thread::Pool)?;
         }
+        if published == Published::WantsStage {
+            return run(node, Operation::Publish, |cx| {
+                operation::stage_and_publish(cx, &self.publish_request(&target))
+            });
+        }
+        assert_eq!(published, Published::Done);
         Ok(())
+    }
+
+    fn publish_request(&self, target: &Path) -> Publish {
+        Publish {
+            id: self.volume_id(),
+            publish_context: self.context(),
+            staging: Some(path(&self.staging())),
+            target: path(target),
+            capability: self.capability(),
+            read_only: false,
+            volume_context: Context::default(),
+        }
     }
 
     pub(crate) fn publish_at<K: Kernel>(
@@ -335,15 +353,7 @@ impl Volume {
         target: &Path,
         thread: Thread,
     ) -> Result<Published, Failure> {
-        let request = Publish {
-            id: self.volume_id(),
-            publish_context: self.context(),
-            staging: Some(path(&self.staging())),
-            target: path(target),
-            capability: self.capability(),
-            read_only: false,
-            volume_context: Context::default(),
-        };
+        let request = self.publish_request(target);
         run(node, Operation::Publish, |cx| {
             operation::publish(cx, &request, thread)
         })

@@ -47,13 +47,13 @@ pub(super) enum Before {
 /// One operation in one situation.
 #[derive(Clone, Copy)]
 pub(super) struct Case {
-    media: Media,
+    pub(super) media: Media,
     name: &'static str,
     form: Form,
     pub(super) before: &'static [Before],
     pub(super) verb: Verb,
     /// The verbs that undo it.
-    undo: &'static [Verb],
+    pub(super) undo: &'static [Verb],
 }
 
 const STAGED: Before = Before::Call(Verb::Stage);
@@ -99,6 +99,7 @@ const UNPLUG: Before = Before::Unplug;
 const UNPLUGGED: &[Before] = &[STAGED, DATA_IN, PUBLISHED, UNPUBLISHED, UNPLUG];
 const UNPLUGGED_RESTARTED: &[Before] = &[STAGED, DATA_IN, RESTART, UNPLUG];
 const UNPLUGGED_IN_USE: &[Before] = &[STAGED, DATA_IN, PUBLISHED, UNPLUG];
+const FORGOTTEN: &[Before] = &[STAGED, DATA_IN, UNSTAGED];
 const ALL_BACK: &[Verb] = &[Verb::Unpublish(2), Verb::Unpublish(1), Verb::Unstage];
 
 const fn case(
@@ -193,7 +194,7 @@ const CASES: &[Case] = &[
     case("health", Form::Block, IN_USE, Verb::Health, ALL_BACK),
 ];
 
-/// Volumes whose disk was removed.
+/// Volumes whose disk was removed, and those that are no longer mounted where they were staged.
 #[rustfmt::skip]
 const OF_DISKS: &[Case] = &[
     case("disk removed", Form::Ext4, UNPLUGGED, Verb::Clear, ALL_BACK),
@@ -201,6 +202,10 @@ const OF_DISKS: &[Case] = &[
     case("disk removed", Form::Btrfs, UNPLUGGED, Verb::Clear, ALL_BACK),
     case("disk removed", Form::Block, UNPLUGGED, Verb::Clear, ALL_BACK),
     case("disk removed, restarted", Form::Block, UNPLUGGED_RESTARTED, Verb::Clear, ALL_BACK),
+    case("publish, not staged", Form::Ext4, FORGOTTEN, Verb::Publish(1), ALL_BACK),
+    case("publish, not staged", Form::Xfs, FORGOTTEN, Verb::Publish(1), ALL_BACK),
+    case("publish, not staged", Form::Btrfs, FORGOTTEN, Verb::Publish(1), ALL_BACK),
+    case("publish, not staged", Form::Block, FORGOTTEN, Verb::Publish(1), ALL_BACK),
     case("disk removed, in use", Form::Ext4, UNPLUGGED_IN_USE, Verb::Clear, ALL_BACK),
     case("disk removed, in use", Form::Btrfs, UNPLUGGED_IN_USE, Verb::Clear, ALL_BACK),
     case("disk removed, in use", Form::Block, UNPLUGGED_IN_USE, Verb::Clear, ALL_BACK),
@@ -318,7 +323,7 @@ impl<'a> Run<'a> {
         Err(format!("{verb:?} is refused forever: {}", last.unwrap()))
     }
 
-    fn undo(&self) -> Result<(), String> {
+    pub(super) fn undo(&self) -> Result<(), String> {
         self.case
             .undo
             .iter()

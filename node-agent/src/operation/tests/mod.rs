@@ -46,6 +46,7 @@ mod real;
 mod refused;
 mod removed;
 mod repaired;
+mod restaged;
 mod restarted;
 mod reused;
 pub(crate) mod simulated;

@@ -9,7 +9,7 @@ use belay_server::call::Kind;
 use super::bench::{BYTES, Form, GROWN_BYTES, MIB, Verb, Volume, World};
 use super::is_nightly;
 use super::matrix::{Before, Case, Good, Row, Run, take_back};
-use super::simulated::Simulated;
+use super::simulated::{Media, Simulated};
 use crate::device::loop_path;
 use crate::kernel::fake::{Died, Fake, Fault, Holds, Survives};
 use crate::kernel::{Kernel, Open};
@@ -61,6 +61,12 @@ pub(super) fn lose_power(
 fn repeat_alone(run: &Run<'_>) -> Result<(), String> {
     let verb = run.case.verb;
     match verb {
+        // It is staged first.
+        Verb::Publish(_) if run.case.media == Media::Disks => {
+            run.repeat(verb)?;
+            run.check()?;
+            run.undo()
+        }
         Verb::Publish(_) | Verb::Expand | Verb::Stats => match run.volume.call(&run.node, verb) {
             Err(failure) if matches!(failure.kind, Kind::Precondition | Kind::NotFound) => Ok(()),
             other => Err(format!("nothing is staged, and {verb:?} returns {other:?}")),

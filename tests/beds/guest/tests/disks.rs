@@ -374,3 +374,51 @@ fn a_raw_volume_whose_number_went_to_another_disk_is_taken_down_and_the_other_ke
         guest.run("[ -z \"$(ls /dev/belay/cinder.csi.openstack.org)\" ]");
     }
 }
+
+const KUBELET: &str = "/kubelet";
+
+/// Boots it, with an agent for a kubelet whose directory is shared.
+fn boot_for_kubelet(machine: &Machine) -> Guest<'_> {
+    let mut guest = machine.boot();
+    let programs = seen_programs();
+    guest.run(&format!(
+        "mkdir -p /belay {KUBELET} && mount --bind {programs} /belay
+         mount -t tmpfs kubelet {KUBELET} && mount --make-shared {KUBELET}
+         mkdir -p {KUBELET}/pods"
+    ));
+    let start = START.replace(
+        "--node-id guest",
+        &format!("--node-id guest --kubelet-dir {KUBELET}"),
+    );
+    call(&mut guest, &start).expect("power");
+    guest
+}
+
+/// The calls with paths as a kubelet makes them.
+fn in_kubelets_layout(calls: &str, id: &str) -> String {
+    let csi = format!("{KUBELET}/plugins/kubernetes.io/csi");
+    let staging = format!("{csi}/cinder.csi.openstack.org/{id}/globalmount");
+    let calls = calls.replace(&format!("/pods/{id}/staging"), &staging);
+    calls.replace(&format!("/pods/{id}/"), &format!("{KUBELET}/pods/{id}-"))
+}
+
+/// It can still end, and its kubelet takes the volume down.
+#[test]
+#[ignore = "needs User-mode Linux: make guest"]
+fn a_volume_of_a_pod_is_not_unmounted_with_its_disk() {
+    let machine = machine(newest_kernel());
+    let mut guest = boot_for_kubelet(&machine);
+    let volume = Volume::new("ext4", &format!("serial={ID}"), 128);
+    let medium = medium(&machine, "used", 128);
+    machine.slot(0).insert(Disk::block(ID, &medium));
+    guest.attach(0);
+    let up = format!("{}\n{}", volume.stage(), volume.publish());
+    call(&mut guest, &in_kubelets_layout(&up, ID)).expect("power");
+    guest.detach(0);
+    guest.run(&until(
+        "grep -q 'delete the pods that use it' /run/node.log",
+    ));
+    guest.run("[ $(grep -c kubelet/p /proc/self/mounts) = 2 ]");
+    call(&mut guest, &in_kubelets_layout(&volume.take_down(), ID)).expect("power");
+    guest.run("! grep kubelet/p /proc/self/mounts");
+}
