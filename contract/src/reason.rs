@@ -64,6 +64,8 @@ pub mod volume {
         STATISTICS_OLD = "StatisticsOld", Degraded, [Node];
         /// A raw device is no longer bound to the volume's file.
         DEVICE_LOST = "DeviceLost", Inaccessible, [Node];
+        /// It was unpublished before all of its data was on its disk.
+        DATA_UNSYNCED = "DataUnsynced", Degraded, [Node];
         /// The file no longer has a name.
         BACKING_FILE_MISSING = "BackingFileMissing", DataLoss, [Controller];
         /// Another file has its name.

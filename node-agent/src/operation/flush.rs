@@ -8,24 +8,39 @@ use belay_server::call::Failure;
 use belay_server::request::Unpublish;
 
 use super::context::Context;
-use crate::kernel::{FileKind, Kernel, Open};
+use crate::kernel::{Error, FileKind, Kernel, Open};
 use crate::work::Phase;
+
+/// What became of the data of a volume.
+#[derive(Clone, Debug)]
+pub(crate) enum Flushed {
+    /// The volume is not published there.
+    Nothing,
+    /// All is on the disk.
+    Done,
+    /// A write has failed, and what it should have written may be lost; the target can be unmounted
+    /// all the same.
+    Failed(Error),
+}
 
 /// Flushes the volume that is published at the target, if it is this volume. May take as long as
 /// the disk.
 ///
 /// # Errors
-/// What the kernel refused; the target can be unmounted all the same.
-pub(crate) fn flush<K: Kernel>(cx: &Context<'_, K>, request: &Unpublish) -> Result<(), Failure> {
+/// If the target cannot be inspected.
+pub(crate) fn flush<K: Kernel>(
+    cx: &Context<'_, K>,
+    request: &Unpublish,
+) -> Result<Flushed, Failure> {
     let target = &request.target;
     cx.admit("target_path", target)?;
     let mounts = cx.mounts();
     let published = mounts.look("target_path", target)?;
     let Some(stat) = published.filter(|stat| stat.mount_root) else {
-        return Ok(());
+        return Ok(Flushed::Nothing);
     };
     if !mounts.may_unmount(&request.id, target, &stat)? {
-        return Ok(());
+        return Ok(Flushed::Nothing);
     }
     let kernel = &cx.kernel;
     // A clone, since a file that is open on the target would keep it busy.
@@ -36,5 +51,8 @@ pub(crate) fn flush<K: Kernel>(cx: &Context<'_, K>, request: &Unpublish) -> Resu
         FileKind::BlockDevice => kernel.fsync(&kernel.reopen(&clone, Open::DeviceRead)?),
         _ => kernel.syncfs(&kernel.open_root(&clone)?),
     });
-    Ok(flushed?)
+    Ok(match flushed {
+        Ok(()) => Flushed::Done,
+        Err(error) => Flushed::Failed(error),
+    })
 }

@@ -1,6 +1,7 @@
 //! `NodeUnpublishVolume`: unmounts a volume from a pod's target path, and removes the path.
 
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use belay_server::call::Failure;
 use belay_server::request::Unpublish;
@@ -14,13 +15,15 @@ use crate::work::Phase;
 /// The maximum number of mounts stacked on one target. We never stack, but another driver may have.
 const STACKED_MAX: u32 = 16;
 
-/// Unpublishes a volume. Succeeds if nothing is there.
+/// Unpublishes a volume. Succeeds if nothing is there. Sets `was_unmounted` if it has unmounted
+/// anything, also if it fails after that.
 ///
 /// # Errors
 /// `FAILED_PRECONDITION` if the mount there is not the volume's, is in use, or hides files.
 pub(crate) fn unpublish<K: Kernel>(
     cx: &Context<'_, K>,
     request: &Unpublish,
+    was_unmounted: &AtomicBool,
 ) -> Result<(), Failure> {
     let target = &request.target;
     cx.admit("target_path", target)?;
@@ -34,6 +37,7 @@ pub(crate) fn unpublish<K: Kernel>(
             Some(stat) if stat.mount_root => {
                 refuse_foreign(cx, request, &stat)?;
                 umount(cx, request)?;
+                was_unmounted.store(true, Ordering::Relaxed);
             }
             Some(stat) => {
                 return cx.phase(Phase::Remove, || remove(cx, request, &stat));

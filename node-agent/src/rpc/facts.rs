@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use belay_contract::reason::Reporter;
+use belay_contract::reason::{Reporter, volume};
 use belay_server::call::Rpc;
 use belay_server::facts::{Facts, Known, Measuring, Space};
 use belay_server::work::Key;
@@ -37,10 +37,16 @@ impl<K: Kernel> Facts for NodeService<K> {
     }
 
     fn known(&self) -> Known {
+        let mut unhealthy = self.volumes.unhealthy();
+        // Also of a volume that no call asks about.
+        match u64::try_from(self.unsynced.count()) {
+            Ok(0) | Err(_) => drop(unhealthy.remove(volume::DATA_UNSYNCED.name())),
+            Ok(count) => drop(unhealthy.insert(volume::DATA_UNSYNCED.name(), count)),
+        }
         Known {
             storage: self.storage.last(),
             volumes: u64::try_from(self.volumes.count()).ok(),
-            unhealthy: self.volumes.unhealthy(),
+            unhealthy,
         }
     }
 

@@ -1,6 +1,7 @@
 //! An unpublish that writes the volume to its disk first, if a cloud can detach the disk.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use belay_server::call::{Failure, Kind, Rpc};
 use belay_server::request::{Unpublish, VolumeId};
@@ -8,8 +9,9 @@ use belay_server::work::{Key, Ticket};
 use metrics::counter;
 
 use super::jobs::{Done, Table};
+use super::unsynced::{Flush, Unsynced};
 use crate::kernel::Kernel;
-use crate::operation::{self, Node};
+use crate::operation::{self, Flushed, Node};
 use crate::work::{Class, Lane, Operation, Pool, Progress};
 
 /// Counts targets that were unmounted before all of their volume was on the disk, by `reason`.
@@ -23,14 +25,19 @@ pub(super) fn announce() {
     );
 }
 
-/// Why not all of a volume is on its disk: the label `reason`, and the error.
-type Unflushed = (&'static str, Failure);
+/// Why not all of a volume is known to be on its disk.
+enum Unflushed {
+    /// A flush has not ended.
+    Slow(Failure),
+    Failed(Failure),
+}
 
 /// What the calls of a driver share.
 pub(super) struct Shared<K: Kernel> {
     pub(super) jobs: Table,
     pub(super) pool: Arc<Pool>,
     pub(super) node: Arc<Node<K>>,
+    pub(super) unsynced: Arc<Unsynced>,
 }
 
 /// Unpublishes the volume.
@@ -43,27 +50,56 @@ pub(super) async fn unpublish_flushed<K: Kernel>(
     unpublish: Unpublish,
 ) -> Result<(), Failure> {
     let unpublish = Arc::new(unpublish);
-    let unflushed = match shared.node.may_lose_devices() {
-        true => flush(&shared, &unpublish).await.err(),
-        false => None,
+    let was_unmounted = Arc::new(AtomicBool::default());
+    if !shared.node.may_lose_devices() {
+        return unmount(ticket, &shared, &unpublish, &was_unmounted).await;
+    }
+    let begun = shared.unsynced.begin();
+    let flushed = flush(&shared, &unpublish, &begun).await;
+    let unmounted = unmount(ticket, &shared, &unpublish, &was_unmounted).await;
+    if let (Err(unflushed), true) = (flushed, was_unmounted.load(Ordering::Relaxed)) {
+        report(&shared.unsynced, &unpublish, &begun, unflushed);
+    }
+    unmounted
+}
+
+/// The target was unmounted after that flush.
+fn report(unsynced: &Unsynced, unpublish: &Unpublish, begun: &Flush, unflushed: Unflushed) {
+    let id = &unpublish.id;
+    let (reason, why) = match unflushed {
+        Unflushed::Slow(why) => match unsynced.unmounted(id, begun, why.to_string()) {
+            true => ("slow", why),
+            // It has ended after its deadline.
+            false => return,
+        },
+        Unflushed::Failed(why) => {
+            unsynced.failed(id, why.to_string());
+            ("failed", why)
+        }
     };
-    let (node, request) = (shared.node, Arc::clone(&unpublish));
+    counter!(UNFLUSHED, "reason" => reason).increment(1);
+    let (id, path) = (id.as_str(), unpublish.target.display());
+    tracing::warn!(
+        id,
+        "{path} was unmounted before all data was on the disk; it is lost if the disk is \
+         detached now: {why}"
+    );
+}
+
+async fn unmount<K: Kernel>(
+    ticket: &Ticket,
+    shared: &Shared<K>,
+    unpublish: &Arc<Unpublish>,
+    was_unmounted: &Arc<AtomicBool>,
+) -> Result<(), Failure> {
+    let (node, request) = (Arc::clone(&shared.node), Arc::clone(unpublish));
+    let was_unmounted = Arc::clone(was_unmounted);
     let work = move |progress: &Progress| {
         operation::run(&node, progress, Operation::Unpublish, |cx| {
-            operation::unpublish(cx, &request)
+            operation::unpublish(cx, &request, &was_unmounted)
         })
     };
-    shared.pool.run(ticket, Lane::Change, work).await?;
-    if let Some((reason, why)) = unflushed {
-        counter!(UNFLUSHED, "reason" => reason).increment(1);
-        let (id, path) = (unpublish.id.as_str(), unpublish.target.display());
-        tracing::warn!(
-            id,
-            "{path} was unmounted before all data was on the disk; it is lost if the disk is \
-             detached now: {why}"
-        );
-    }
-    Ok(())
+    shared.pool.run(ticket, Lane::Change, work).await
 }
 
 /// Refuses to unstage a volume that is still being written to its disk.
@@ -85,26 +121,45 @@ fn key(id: &VolumeId) -> Key<Class> {
 }
 
 /// A separate job, since it may outlive the unpublish.
-async fn flush<K: Kernel>(shared: &Shared<K>, unpublish: &Arc<Unpublish>) -> Result<(), Unflushed> {
+async fn flush<K: Kernel>(
+    shared: &Shared<K>,
+    unpublish: &Arc<Unpublish>,
+    begun: &Flush,
+) -> Result<(), Unflushed> {
     let key = key(&unpublish.id);
     if let Some(earlier) = shared.jobs.view(&key) {
-        return Err(("slow", Failure::busy(earlier.to_string())));
+        return Err(Unflushed::Slow(Failure::busy(earlier.to_string())));
     }
     let (node, pool) = (Arc::clone(&shared.node), Arc::clone(&shared.pool));
-    let request = Arc::clone(unpublish);
+    let (request, unsynced) = (Arc::clone(unpublish), Arc::clone(&shared.unsynced));
+    let begun = begun.clone();
     let job = |ticket: Ticket| async move {
+        let id = request.id.clone();
         let work = move |progress: &Progress| {
             operation::run(&node, progress, Operation::Unpublish, |cx| {
                 operation::flush(cx, &request)
             })
         };
-        pool.run(&ticket, Lane::Change, work).await?;
+        match pool.run(&ticket, Lane::Change, work).await? {
+            Flushed::Nothing => {}
+            Flushed::Done => unsynced.flushed(&id, &begun),
+            // The next flush succeeds: the kernel has dropped the data.
+            Flushed::Failed(error) => {
+                unsynced.failed(&id, error.to_string());
+                let id = id.as_str();
+                tracing::error!(
+                    id,
+                    "data of the volume could not be written to its disk, and may be lost: {error}"
+                );
+                return Err(error.into());
+            }
+        }
         Ok(Done::Changed)
     };
     let flushed = shared.jobs.run(key, Rpc::NodeUnpublishVolume, 0, job);
     match flushed.await {
         Ok(_) => Ok(()),
-        Err(failure) if failure.kind == Kind::Timeout => Err(("slow", failure)),
-        Err(failure) => Err(("failed", failure)),
+        Err(failure) if failure.kind == Kind::Timeout => Err(Unflushed::Slow(failure)),
+        Err(failure) => Err(Unflushed::Failed(failure)),
     }
 }

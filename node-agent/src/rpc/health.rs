@@ -20,10 +20,11 @@ impl<K: Kernel> NodeService<K> {
     ) -> Result<csi::NodeGetVolumeHealthResponse, Failure> {
         let request = NodeVolumeHealth::try_from(message)?;
         let id = request.id.clone();
-        let complaints = match self.hung(&id) {
+        let mut complaints = match self.hung(&id) {
             Some(look) => reads::complaints(&look),
             None => self.look_into(request).await?,
         };
+        self.unsynced.add_to(&mut complaints, &id);
         self.volumes.checked(&id, &complaints);
         Ok(csi::NodeGetVolumeHealthResponse {
             volume_health: Some(complaints.volume_health(id.as_str())),

@@ -14,6 +14,7 @@ mod staging;
 mod start;
 #[cfg(test)]
 mod tests;
+mod unsynced;
 mod volumes;
 
 pub(crate) use node::{NodeIdentity, NodeService};

@@ -17,6 +17,7 @@ use super::jobs::{Done, Table, change, mixed_up};
 use super::late::Late;
 use super::reads::Reads;
 use super::staging::{publish_staged, stage_when_there};
+use super::unsynced::Unsynced;
 use super::volumes::Volumes;
 use crate::kernel::Kernel;
 use crate::operation::{self, Context, Node, Read, Thread, VolumeStats};
@@ -29,6 +30,7 @@ pub(crate) struct NodeService<K: Kernel> {
     pub(super) jobs: Table,
     pub(super) reads: Reads,
     pub(super) volumes: Volumes,
+    pub(super) unsynced: Arc<Unsynced>,
     pub(super) storage: Storage,
     /// Not known before the driver has come up, where it is read from the cloud.
     info: OnceLock<csi::NodeGetInfoResponse>,
@@ -54,6 +56,7 @@ impl<K: Kernel> NodeService<K> {
             jobs: Table::default(),
             reads: Reads::default(),
             volumes: Volumes::default(),
+            unsynced: Arc::default(),
             storage: Storage::default(),
             info: OnceLock::new(),
             capabilities: encode::capabilities(profile),
@@ -148,8 +151,7 @@ impl<K: Kernel> NodeService<K> {
         refuse_flushing(&self.jobs, &id)?;
         let work = move |cx: &Context<'_, K>| operation::release(cx, &volume);
         self.change(call, &id, mark, work).await?;
-        self.reads.forget(&id);
-        self.volumes.unstaged(&id);
+        self.has_left(&id);
         Ok(())
     }
 
@@ -160,9 +162,15 @@ impl<K: Kernel> NodeService<K> {
         refuse_flushing(&self.jobs, &id)?;
         let work = move |cx: &Context<'_, K>| operation::unstage(cx, &unstage);
         self.change(call, &id, mark, work).await?;
-        self.reads.forget(&id);
-        self.volumes.unstaged(&id);
+        self.has_left(&id);
         Ok(())
+    }
+
+    /// Nothing of the volume is left on the node.
+    fn has_left(&self, id: &VolumeId) {
+        self.reads.forget(id);
+        self.volumes.unstaged(id);
+        self.unsynced.unstaged(id);
     }
 
     async fn unpublish(&self, unpublish: Unpublish) -> Result<(), Failure> {
@@ -172,6 +180,7 @@ impl<K: Kernel> NodeService<K> {
             jobs: self.jobs.clone(),
             pool: Arc::clone(&self.pool),
             node: self.node()?,
+            unsynced: Arc::clone(&self.unsynced),
         };
         let job = |ticket: Ticket| async move {
             unpublish_flushed(&ticket, shared, unpublish).await?;
@@ -299,7 +308,8 @@ impl<K: Kernel> csi::node_server::Node for NodeService<K> {
         answer(Rpc::NodeGetVolumeStats, request, |message| async move {
             let request = Stats::try_from(message)?;
             let id = request.id.clone();
-            let stats = self.stats(request).await?;
+            let mut stats = self.stats(request).await?;
+            self.unsynced.add_to(&mut stats.complaints, &id);
             self.volumes.mounted(&id, &stats.complaints);
             Ok(encode::stats(&stats))
         })

@@ -178,12 +178,21 @@ impl<K: Kernel> NodeService<K> {
     /// The mount was unmounted.
     fn account(&self, volume: &VolumeId, path: &Path, was_last: bool) {
         let (id, path) = (volume.as_str(), path.display());
-        counter!(CLEARED, "outcome" => "ok").increment(1);
+        let is_lost = self.unsynced.removed(volume);
+        let outcome = if is_lost { "lost" } else { "ok" };
+        counter!(CLEARED, "outcome" => outcome).increment(1);
         tracing::warn!(
             id,
             "unmounted {path}, where the volume was staged: its disk was removed, and no pod used \
              it"
         );
+        if is_lost {
+            tracing::error!(
+                id,
+                "data that a pod wrote to the volume may be lost: the disk was removed before all \
+                 of it was written"
+            );
+        }
         if was_last {
             self.reads.forget(volume);
             self.volumes.unstaged(volume);

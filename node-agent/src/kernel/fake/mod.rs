@@ -81,6 +81,8 @@ pub(crate) enum Fault {
     Hang(usize),
     /// The same, for the first call from this number on that may wait for a disk.
     HangWaiting(usize),
+    /// [`Fault::Hang`], and then the call fails.
+    HangAndFail(usize, &'static str),
 }
 
 /// The panic payload that unwinds a thread whose process was killed.
@@ -299,6 +301,10 @@ impl Fake {
                 }
             }
             Some(Fault::Hang(at)) if at == number => state = self.hang(state),
+            Some(Fault::HangAndFail(at, errno)) if at == number => {
+                drop(self.hang(state));
+                return refused(failure(errno, &[]).unwrap());
+            }
             Some(Fault::HangWaiting(at)) if at <= number && may_wait => {
                 state = self.hang(state);
             }

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use belay_server::call::{Failure, Kind};
@@ -254,7 +255,7 @@ impl Volume {
                     target: path(&self.target(target)),
                 };
                 run(node, Operation::Unpublish, |cx| {
-                    operation::unpublish(cx, &request)
+                    operation::unpublish(cx, &request, &AtomicBool::default())
                 })
             }
             Verb::Expand => self.expand(node).map(drop),

@@ -4,12 +4,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use belay_contract::drivers::OPENSTACK;
+use belay_contract::reason::volume::DATA_UNSYNCED;
+use belay_proto::csi::v1 as csi;
+use belay_server::facts::Facts as _;
 use belay_server::work::Key;
+use csi::node_server::Node as _;
 use metrics::LocalRecorderGuard;
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusRecorder};
 use tokio::task::{JoinHandle, yield_now};
 use tokio::time::advance;
-use tonic::{Code, Status};
+use tonic::{Code, Request, Status};
 
 use super::calls::send;
 use crate::kernel::Kernel as _;
@@ -83,6 +87,51 @@ impl Bench {
     }
 }
 
+/// Whether the volume is reported as unsynced: by its health, by the page, and by its statistics if
+/// it is published.
+async fn is_unsynced(bench: &Bench) -> bool {
+    let name = DATA_UNSYNCED.name();
+    let health =
+        bench
+            .service
+            .node_get_volume_health(Request::new(csi::NodeGetVolumeHealthRequest {
+                volume_id: bench.volume.id.clone(),
+                staging_target_path: bench.volume.staging().display().to_string(),
+                ..Default::default()
+            }));
+    let health = health.await.unwrap().into_inner().volume_health.unwrap();
+    let mut reasons = health.health_statuses.iter();
+    let is_unsynced = reasons.any(|entry| entry.reason == name);
+    let counted = bench.service.known().unhealthy.get(name).copied();
+    assert_eq!(counted, is_unsynced.then_some(1));
+    let stats = bench
+        .service
+        .node_get_volume_stats(Request::new(csi::NodeGetVolumeStatsRequest {
+            volume_id: bench.volume.id.clone(),
+            volume_path: bench.volume.target(2).display().to_string(),
+            ..Default::default()
+        }));
+    if let Ok(stats) = stats.await {
+        let condition = stats.into_inner().volume_condition.unwrap();
+        assert_eq!(
+            condition.message.contains(name),
+            is_unsynced,
+            "{condition:?}"
+        );
+        assert!(condition.abnormal || !is_unsynced);
+    }
+    is_unsynced
+}
+
+/// A call hangs.
+async fn hung(hangs: &mut tokio::sync::watch::Receiver<u64>) {
+    let since = Instant::now();
+    while !hangs.has_changed().unwrap() {
+        assert!(since.elapsed() < WATCHDOG, "no call hangs");
+        yield_now().await;
+    }
+}
+
 /// The counts of the metric until it is dropped.
 struct Counts(PrometheusRecorder);
 
@@ -113,7 +162,30 @@ async fn an_error_of_the_disk_keeps_no_pod() {
         bench.world.machine.end();
         unpublished.unwrap();
         counts.expect("failed", times);
+        assert!(is_unsynced(&bench).await);
+        send(&bench.service, &bench.volume, Verb::Publish(2))
+            .await
+            .unwrap();
+        assert!(is_unsynced(&bench).await);
+        // What another volume flushes says nothing.
+        let mut other = bench.volume.clone();
+        other.id = "other".to_owned();
+        send(&bench.service, &other, Verb::Unpublish(1))
+            .await
+            .unwrap();
+        assert!(is_unsynced(&bench).await);
+        // Nothing is mounted there, and nothing flushed.
+        send(&bench.service, &bench.volume, Verb::Unpublish(1))
+            .await
+            .unwrap();
+        assert!(is_unsynced(&bench).await);
+        // The kernel has reported the error, and has dropped the data.
+        send(&bench.service, &bench.volume, Verb::Unpublish(2))
+            .await
+            .unwrap();
+        assert!(is_unsynced(&bench).await);
         bench.nothing_left().await;
+        assert!(!is_unsynced(&bench).await);
     }
 }
 
@@ -127,7 +199,7 @@ async fn a_disk_that_does_not_answer_keeps_a_pod_for_half_a_minute() {
         hangs.mark_unchanged();
         machine.begin(Some(Fault::Hang(bench.at)));
         let unpublish = bench.unpublish();
-        hangs.changed().await.unwrap();
+        hung(&mut hangs).await;
         machine.end();
         for _ in 0..29 {
             advance(Duration::from_secs(1)).await;
@@ -153,6 +225,7 @@ async fn a_disk_that_does_not_answer_keeps_a_pod_for_half_a_minute() {
             send(&bench.service, &bench.volume, verb).await.unwrap();
         }
         counts.expect("slow", 2 * times);
+        assert_eq!(bench.service.unsynced.count(), 1);
         let flush = Key::new(Class::Flush, &bench.volume.id);
         assert!(bench.service.jobs.view(&flush).unwrap().is_hung);
         machine.let_go();
@@ -160,8 +233,107 @@ async fn a_disk_that_does_not_answer_keeps_a_pod_for_half_a_minute() {
             yield_now().await;
             assert!(since.elapsed() < WATCHDOG);
         }
+        // It began before the second unpublish, and may lack what that one's pod wrote.
+        assert!(is_unsynced(&bench).await);
+        for verb in [Verb::Publish(2), Verb::Unpublish(2)] {
+            send(&bench.service, &bench.volume, verb).await.unwrap();
+        }
+        assert!(!is_unsynced(&bench).await);
         bench.nothing_left().await;
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_flush_that_succeeds_late_ends_the_condition() {
+    for flush in FLUSHES {
+        let bench = published(flush).await;
+        let machine = &bench.world.machine;
+        let mut hangs = machine.hangs();
+        hangs.mark_unchanged();
+        machine.begin(Some(Fault::Hang(bench.at)));
+        let unpublish = bench.unpublish();
+        hung(&mut hangs).await;
+        machine.end();
+        advance(Duration::from_secs(31)).await;
+        let since = Instant::now();
+        while !unpublish.is_finished() {
+            yield_now().await;
+            assert!(since.elapsed() < WATCHDOG);
+        }
+        unpublish.await.unwrap().unwrap();
+        assert_eq!(bench.service.unsynced.count(), 1);
+        machine.let_go();
+        while bench.service.unsynced.count() > 0 {
+            yield_now().await;
+            assert!(since.elapsed() < WATCHDOG);
+        }
+        bench.nothing_left().await;
+    }
+}
+
+/// The caller no longer waits for it.
+#[tokio::test(start_paused = true)]
+async fn a_flush_that_fails_late_is_reported() {
+    for flush in FLUSHES {
+        let bench = published(flush).await;
+        let machine = &bench.world.machine;
+        let mut hangs = machine.hangs();
+        hangs.mark_unchanged();
+        machine.begin(Some(Fault::HangAndFail(bench.at, "EIO")));
+        let unpublish = bench.unpublish();
+        hung(&mut hangs).await;
+        advance(Duration::from_secs(31)).await;
+        let since = Instant::now();
+        while !unpublish.is_finished() {
+            yield_now().await;
+            assert!(since.elapsed() < WATCHDOG);
+        }
+        machine.end();
+        unpublish.await.unwrap().unwrap();
+        machine.let_go();
+        let flush = Key::new(Class::Flush, &bench.volume.id);
+        while bench.service.jobs.view(&flush).is_some() {
+            yield_now().await;
+            assert!(since.elapsed() < WATCHDOG);
+        }
+        for verb in [Verb::Publish(2), Verb::Unpublish(2)] {
+            send(&bench.service, &bench.volume, verb).await.unwrap();
+        }
+        assert!(is_unsynced(&bench).await);
+        bench.nothing_left().await;
+        assert!(!is_unsynced(&bench).await);
+    }
+}
+
+/// The directory of the target has a file below the mount, and cannot be removed.
+#[tokio::test(start_paused = true)]
+async fn an_unpublish_that_fails_after_its_unmount_is_reported() {
+    let (counts, _guard) = Counts::begin();
+    let bench = published(FLUSHES[0]).await;
+    let (world, machine) = (&bench.world, &bench.world.machine);
+    let call = |verb| send(&bench.service, &bench.volume, verb);
+    let below = bench.volume.target(3).join("below");
+    world.make_dir(&bench.volume.target(3));
+    world.make_file(&below, 1);
+    call(Verb::Publish(3)).await.unwrap();
+    machine.begin(None);
+    call(Verb::Unpublish(3)).await.unwrap_err();
+    let calls = machine.end();
+    assert!(!is_unsynced(&bench).await);
+    let at = calls.iter().position(|call| call.name == "syncfs").unwrap();
+
+    call(Verb::Publish(3)).await.unwrap();
+    machine.begin(Some(Fault::Fail(at + 1, "EIO")));
+    call(Verb::Unpublish(3)).await.unwrap_err();
+    machine.end();
+    assert!(is_unsynced(&bench).await);
+    counts.expect("failed", 1);
+    world.remove_file(&below);
+    // Nothing is mounted there, and nothing flushed.
+    call(Verb::Unpublish(3)).await.unwrap();
+    call(Verb::Unpublish(1)).await.unwrap();
+    assert!(is_unsynced(&bench).await);
+    bench.nothing_left().await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -366,3 +366,25 @@ async fn volumes_are_unmounted_one_at_a_time() {
     }
     assert_eq!(bench.world.left(), Vec::<String>::new());
 }
+
+/// Its data was not on the disk, and cannot be written to it any longer.
+#[tokio::test(start_paused = true)]
+async fn an_unmount_without_a_call_does_not_end_the_report_of_lost_data() {
+    let recorder = Box::leak(Box::new(PrometheusBuilder::new().build_recorder()));
+    let _guard = metrics::set_default_local_recorder(&*recorder);
+    let bench = Bench::new();
+    let volume = bench.with("vol", Form::Ext4, &[Verb::Stage]).await;
+    let unsynced = &bench.service.unsynced;
+    let flush = unsynced.begin();
+    unsynced.unmounted(&volume_id(&volume), &flush, "slow".to_owned());
+    bench.unplug(&volume);
+    let (id, path) = (volume_id(&volume), mount_of(&volume));
+    bench.service.clear(&id, &path).await.unwrap();
+    let lost = "belay_removed_disk_unmounts_total{outcome=\"lost\"} 1";
+    assert_eq!(count(recorder), lost);
+    assert_eq!(unsynced.count(), 1);
+    unsynced.flushed(&id, &flush);
+    assert_eq!(unsynced.count(), 1);
+    bench.send(&volume, Verb::Unstage).await;
+    assert_eq!(unsynced.count(), 0);
+}

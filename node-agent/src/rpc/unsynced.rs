@@ -1,0 +1,211 @@
+//! Volumes that were unpublished although not all of their data was on the disk. Makes no calls.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use belay_contract::reason::volume;
+use belay_server::health::Complaints;
+use belay_server::request::VolumeId;
+
+/// The maximum number of volumes: more than any node has.
+const KEPT_MAX: usize = 16_384;
+
+/// Such volumes. Lost at a restart.
+#[derive(Default)]
+pub(super) struct Unsynced(Mutex<Inner>);
+
+#[derive(Default)]
+struct Inner {
+    /// The number of the last flush.
+    last: u64,
+    volumes: BTreeMap<VolumeId, Mark>,
+}
+
+/// Why data of a volume is not on its disk; at least one of both.
+#[derive(Default)]
+struct Mark {
+    /// Data is lost. The kernel reports an error of a write once, and drops the data, so that the
+    /// next flush succeeds: only an unstage ends this.
+    lost: Option<String>,
+    /// The last flush that had not ended when its target was unmounted, and what it was doing. A
+    /// success of this flush or of a later one ends this.
+    late: Option<(u64, String)>,
+}
+
+/// A flush: it writes what was written before it, and thus before each later one.
+#[derive(Clone)]
+pub(super) struct Flush {
+    number: u64,
+    has_succeeded: Arc<AtomicBool>,
+}
+
+impl Unsynced {
+    /// A flush begins.
+    pub(super) fn begin(&self) -> Flush {
+        let mut inner = self.lock();
+        inner.last += 1;
+        Flush {
+            number: inner.last,
+            has_succeeded: Arc::default(),
+        }
+    }
+
+    /// That flush has written the volume.
+    pub(super) fn flushed(&self, id: &VolumeId, flush: &Flush) {
+        let mut inner = self.lock();
+        flush.has_succeeded.store(true, Ordering::Relaxed);
+        let Some(mark) = inner.volumes.get_mut(id) else {
+            return;
+        };
+        mark.late.take_if(|(since, _)| *since <= flush.number);
+        if mark.lost.is_none() && mark.late.is_none() {
+            inner.volumes.remove(id);
+        }
+    }
+
+    /// A write of the volume has failed, even if it stays published.
+    pub(super) fn failed(&self, id: &VolumeId, why: String) {
+        self.lock().mark(id, |mark| mark.lost = Some(why));
+    }
+
+    /// The volume was unmounted, and nothing waits for that flush any longer. Whether it has still
+    /// not ended.
+    pub(super) fn unmounted(&self, id: &VolumeId, flush: &Flush, why: String) -> bool {
+        let mut inner = self.lock();
+        let is_late = !flush.has_succeeded.load(Ordering::Relaxed);
+        if is_late {
+            inner.mark(id, |mark| mark.late = Some((flush.number, why)));
+        }
+        is_late
+    }
+
+    /// The disk was removed, and the volume unmounted: what was not on the disk is lost. Whether
+    /// that was anything.
+    pub(super) fn removed(&self, id: &VolumeId) -> bool {
+        let mut inner = self.lock();
+        let Some(mark) = inner.volumes.get_mut(id) else {
+            return false;
+        };
+        if let Some((_, why)) = mark.late.take() {
+            let why = format!("its disk was removed before that: {why}");
+            mark.lost.get_or_insert(why);
+        }
+        true
+    }
+
+    /// Nothing of the volume is left on the node.
+    pub(super) fn unstaged(&self, id: &VolumeId) {
+        self.lock().volumes.remove(id);
+    }
+
+    /// How many there are.
+    pub(super) fn count(&self) -> usize {
+        self.lock().volumes.len()
+    }
+
+    /// Adds the volume's condition, if it has one.
+    pub(super) fn add_to(&self, complaints: &mut Complaints, id: &VolumeId) {
+        let message = match self.lock().volumes.get(id) {
+            None => return,
+            Some(Mark {
+                lost: Some(why), ..
+            }) => format!(
+                "data that a pod wrote may not be on the disk, and is lost then: a write of the \
+                 volume failed when it was unpublished ({why})"
+            ),
+            Some(Mark { late, .. }) => {
+                let why = late.as_ref().map_or("", |(_, why)| why.as_str());
+                format!(
+                    "the volume was unpublished before all of its data was on the disk ({why}): \
+                     that data is lost if the disk is detached now"
+                )
+            }
+        };
+        complaints.add(volume::DATA_UNSYNCED, message);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    fn mark(&mut self, id: &VolumeId, set: impl FnOnce(&mut Mark)) {
+        if self.volumes.len() < KEPT_MAX || self.volumes.contains_key(id) {
+            set(self.volumes.entry(id.clone()).or_default());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(n: usize) -> VolumeId {
+        VolumeId::new(format!("vol-{n}")).unwrap()
+    }
+
+    fn is_marked(unsynced: &Unsynced, id: &VolumeId) -> bool {
+        let mut complaints = Complaints::default();
+        unsynced.add_to(&mut complaints, id);
+        !complaints.is_empty()
+    }
+
+    #[test]
+    fn a_flush_that_began_before_the_data_was_written_does_not_end_the_condition() {
+        let unsynced = Unsynced::default();
+        let (earlier, later) = (unsynced.begin(), unsynced.begin());
+        assert!(unsynced.unmounted(&id(1), &later, String::new()));
+        unsynced.flushed(&id(1), &earlier);
+        unsynced.flushed(&id(2), &later);
+        assert!(is_marked(&unsynced, &id(1)) && !is_marked(&unsynced, &id(2)));
+        unsynced.flushed(&id(1), &later);
+        assert!(!is_marked(&unsynced, &id(1)));
+        let again = unsynced.begin();
+        assert!(unsynced.unmounted(&id(1), &again, String::new()));
+        unsynced.flushed(&id(1), &unsynced.begin());
+        assert_eq!(unsynced.count(), 0);
+    }
+
+    #[test]
+    fn a_flush_that_ends_before_the_unmount_leaves_no_condition() {
+        let unsynced = Unsynced::default();
+        let flush = unsynced.begin();
+        unsynced.flushed(&id(1), &flush);
+        assert!(!unsynced.unmounted(&id(1), &flush, String::new()));
+        assert_eq!(unsynced.count(), 0);
+    }
+
+    #[test]
+    fn an_error_is_reported_until_the_unstage_whatever_succeeds_later() {
+        let unsynced = Unsynced::default();
+        unsynced.failed(&id(1), "EIO".to_owned());
+        let late = unsynced.begin();
+        unsynced.unmounted(&id(1), &late, String::new());
+        unsynced.flushed(&id(1), &late);
+        unsynced.flushed(&id(1), &unsynced.begin());
+        assert!(is_marked(&unsynced, &id(1)));
+        unsynced.unstaged(&id(1));
+        assert_eq!(unsynced.count(), 0);
+    }
+
+    #[test]
+    fn what_was_not_written_when_the_disk_was_removed_is_lost() {
+        let unsynced = Unsynced::default();
+        let flush = unsynced.begin();
+        unsynced.unmounted(&id(1), &flush, String::new());
+        assert!(unsynced.removed(&id(1)) && !unsynced.removed(&id(2)));
+        unsynced.flushed(&id(1), &flush);
+        assert!(is_marked(&unsynced, &id(1)));
+    }
+
+    #[test]
+    fn no_more_volumes_are_marked_than_a_node_can_have() {
+        let unsynced = Unsynced::default();
+        (0..=KEPT_MAX).for_each(|n| unsynced.failed(&id(n), String::new()));
+        assert_eq!(unsynced.count(), KEPT_MAX);
+        unsynced.failed(&id(0), "again".to_owned());
+        assert!(is_marked(&unsynced, &id(0)));
+    }
+}
