@@ -74,12 +74,7 @@ fn damage_that_only_a_human_may_repair_keeps_a_volume_from_being_mounted_until_i
         for _ in 0..2 {
             let refused = volume.call(&world.start(), Verb::Stage).unwrap_err();
             assert_eq!(refused.kind, Kind::Precondition, "{refused}");
-            for part in [
-                "vol is not mounted",
-                "RUN fsck MANUALLY",
-                "e2fsck -f",
-                named,
-            ] {
+            for part in ["vol: not mounted", "RUN fsck MANUALLY", "e2fsck -f", named] {
                 assert!(refused.message.contains(part), "{part}: {refused}");
             }
             assert_eq!(world.machine.picture(), before);
