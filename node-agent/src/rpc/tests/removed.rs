@@ -289,17 +289,15 @@ fn volume_id(volume: &Volume) -> belay_server::request::VolumeId {
 #[tokio::test(start_paused = true)]
 async fn a_volume_is_unmounted_when_its_last_pod_has_ended() {
     for form in FORMS {
+        let recorder = Box::leak(Box::new(PrometheusBuilder::new().build_recorder()));
+        let _guard = metrics::set_default_local_recorder(&*recorder);
         let bench = Bench::new().watched();
         let life = [Verb::Stage, Verb::Publish(1)];
         let volume = bench.with("vol", form, &life).await;
         bench.unplug(&volume);
-        let checks = Key::new(Class::Storage, "removed");
-        let has_begun = || bench.service.jobs.view(&checks).is_some();
-        bench.until("no check", has_begun).await;
-        bench.until("the check does not end", || !has_begun()).await;
-        let change = Key::new(Class::Change, &volume.id);
-        let is_idle = || bench.service.jobs.view(&change).is_none();
-        bench.until("the attempt does not end", is_idle).await;
+        let failed = "belay_removed_disk_unmounts_total{outcome=\"failed\"} 1";
+        let has_failed = || count(recorder) == failed;
+        bench.until("no attempt fails", has_failed).await;
         assert!(bench.is_staged(&volume));
         bench.send(&volume, Verb::Unpublish(1)).await;
         bench.is_unmounted_later(&volume).await;
