@@ -65,6 +65,15 @@ impl<K: Kernel> Mounts<'_, K> {
         Ok(stat)
     }
 
+    /// Whether the path shows the same root of the same mount as before.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub(crate) fn still_shows(&self, path: &Path, before: &Stat) -> kernel::Result<bool> {
+        let now = self.kernel.look(path)?;
+        Ok(now.is_some_and(|now| now.mount_id == before.mount_id && now.is_same_root(before)))
+    }
+
     /// The attributes of the mount that was just seen at `path`.
     ///
     /// # Errors

@@ -21,14 +21,6 @@ use crate::kernel::{Dev, FileKind, Kernel, MountAttrs, MountFacts, Open, Stat};
 use crate::mounts::block_path;
 use causes::{Filesystem, Seen, judge, unreadable};
 
-/// A mount of the volume, and its context.
-struct Subject {
-    path: PathBuf,
-    stat: Stat,
-    device: Dev,
-    backing: Backing,
-}
-
 /// The health of a volume on this node. May wait for a disk.
 ///
 /// # Errors
@@ -53,7 +45,7 @@ pub(crate) fn health<K: Kernel>(
     let mut is_mounted = false;
     for path in paths(cx, request)? {
         let is_staging = is_staging(request, &path);
-        let Some(complaints) = at(cx, request, path)? else {
+        let Some(complaints) = at(cx, request, &path)? else {
             continue;
         };
         // A read-only target does not mean that the volume itself is read-only.
@@ -76,31 +68,44 @@ pub(crate) fn health<K: Kernel>(
 fn at<K: Kernel>(
     node: &Node<K>,
     request: &NodeVolumeHealth,
-    path: PathBuf,
+    path: &Path,
 ) -> Result<Option<Complaints>, Failure> {
-    let staging = request.staging.as_deref();
-    let Some(subject) = subject(node, &request.id, staging, path)? else {
+    let Some(stat) = node.kernel.look(path)?.filter(|stat| stat.mount_root) else {
         return Ok(None);
     };
-    let filesystem = match subject.stat.kind {
+    match of_mount(node, request, path, &stat) {
+        Ok(None) => Ok(None),
+        Ok(Some(complaints)) if complaints.is_empty() => Ok(Some(complaints)),
+        // What is wrong with a volume that was unmounted meanwhile is not known.
+        _ if !node.mounts().still_shows(path, &stat)? => Ok(None),
+        found => found,
+    }
+}
+
+/// The health of the volume, if the mount on `path`, whose root `stat` describes, is the volume's.
+fn of_mount<K: Kernel>(
+    node: &Node<K>,
+    request: &NodeVolumeHealth,
+    path: &Path,
+    stat: &Stat,
+) -> Result<Option<Complaints>, Failure> {
+    let staging = request.staging.as_deref();
+    let Some((device, backing)) = behind(node, &request.id, staging, path, stat)? else {
+        return Ok(None);
+    };
+    let filesystem = match stat.kind {
         FileKind::BlockDevice => None,
-        _ => match facts(node, &subject.path, &subject.stat)? {
-            Some(facts) => Some(filesystem(
-                node,
-                &subject.path,
-                subject.device,
-                facts,
-                staging,
-            )?),
+        _ => match facts(node, path, stat)? {
+            Some(facts) => Some(filesystem(node, path, device, facts, staging)?),
             None => None,
         },
     };
-    let (file, device) = named(node, &request.id, subject.device)?;
+    let (file, device) = named(node, &request.id, device)?;
     Ok(Some(judge(&Seen {
         file: &file,
-        path: &subject.path,
+        path,
         device: &device,
-        backing: subject.backing,
+        backing,
         filesystem,
     })))
 }
@@ -215,41 +220,35 @@ fn paths<K: Kernel>(node: &Node<K>, request: &NodeVolumeHealth) -> Result<Vec<Pa
     Ok(paths)
 }
 
-/// The volume's mount on that path, if it is mounted there.
-fn subject<K: Kernel>(
+/// The device behind the mount on `path`, whose root `stat` describes, and the storage behind that;
+/// `None` if the mount is not the volume's.
+fn behind<K: Kernel>(
     node: &Node<K>,
     volume: &VolumeId,
     staging: Option<&Path>,
-    path: PathBuf,
-) -> Result<Option<Subject>, Failure> {
+    path: &Path,
+    stat: &Stat,
+) -> Result<Option<(Dev, Backing)>, Failure> {
     let kernel = &node.kernel;
-    let Some(stat) = kernel.look(&path)?.filter(|stat| stat.mount_root) else {
-        return Ok(None);
-    };
-    let (device, verdict) = node.mounts().verdict(volume, &path, &stat, Intent::Use)?;
+    let (device, verdict) = node.mounts().verdict(volume, path, stat, Intent::Use)?;
     if !node.transport.carries_volumes(kernel, device)? {
         return Ok(None);
     }
     let is_block = stat.kind == FileKind::BlockDevice;
-    let is_noted = node.index.is_noted_for(&path, &stat, volume)
-        || verdict.held().is_none() && node.mounts().is_labelled(volume, &path, &stat)?;
+    let is_noted = node.index.is_noted_for(path, stat, volume)
+        || verdict.held().is_none() && node.mounts().is_labelled(volume, path, stat)?;
     let backing = match &verdict {
         Verdict::Ours(held) => behind_held(kernel, &verdict, kernel.device_bytes(held.fd())?)?,
         Verdict::Stale(_) => Backing::Gone,
-        Verdict::Removed if is_noted || is_of(staging, &path) || staging == Some(&path) => {
+        Verdict::Removed if is_noted || is_of(staging, path) || staging == Some(path) => {
             Backing::Unplugged
         }
-        Verdict::Unbound if is_block && is_of(staging, &path) => Backing::Lost,
+        Verdict::Unbound if is_block && is_of(staging, path) => Backing::Lost,
         // The bind of a raw device does not keep it bound.
         _ if is_block && is_noted => Backing::Lost,
         _ => return Ok(None),
     };
-    Ok(Some(Subject {
-        path,
-        stat,
-        device,
-        backing,
-    }))
+    Ok(Some((device, backing)))
 }
 
 /// The volume is staged on that path, as a filesystem or as a raw device.

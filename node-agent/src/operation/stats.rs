@@ -73,36 +73,50 @@ pub(crate) fn stats<K: Kernel>(
     if thread == Thread::Only && cx.index.proven(path, &stat, &request.id).is_none() {
         return Ok(Read::WantsPool);
     }
-    if stat.kind == FileKind::BlockDevice {
-        let stats = device(cx, request, &stat)?.ok_or_else(not_there)?;
-        return Ok(Read::Done(stats, Thread::Pool));
+    let read = match stat.kind {
+        FileKind::BlockDevice => device(cx, request, &stat),
+        _ => filesystem(cx, request, &stat, thread),
+    };
+    match read {
+        // An error says nothing of a volume that was unmounted meanwhile.
+        Err(_) if !cx.mounts().still_shows(path, &stat)? => Err(not_there()),
+        read => read?.ok_or_else(not_there),
     }
-    let device = cx.mounts().prove(&request.id, path, &stat)?;
-    let device = device.ok_or_else(not_there)?.device;
-    let facts = health::facts(cx, path, &stat)?;
+}
+
+/// The usage of a filesystem, if it is the volume's.
+fn filesystem<K: Kernel>(
+    cx: &Context<'_, K>,
+    request: &Stats,
+    stat: &Stat,
+    thread: Thread,
+) -> Result<Option<Read>, Failure> {
+    let path = &request.volume_path;
+    let Some(proven) = cx.mounts().prove(&request.id, path, stat)? else {
+        return Ok(None);
+    };
+    let facts = health::facts(cx, path, stat)?;
     let next = match &facts {
         Some(facts) if facts.counts_in_memory => match thread {
             Thread::Only => Thread::Only,
-            Thread::Pool => next(cx, request, &stat, facts)?,
+            Thread::Pool => next(cx, request, stat, facts)?,
         },
-        _ if thread == Thread::Only => return Ok(Read::WantsPool),
+        _ if thread == Thread::Only => return Ok(Some(Read::WantsPool)),
         _ => Thread::Pool,
     };
     // Before the usage, which may hang: the hung call has then checked the health.
-    let Some(complaints) = health::of_mounted(cx, request, device, facts, thread)? else {
-        return Ok(Read::WantsPool);
+    let complaints = health::of_mounted(cx, request, proven.device, facts, thread)?;
+    let Some(complaints) = complaints else {
+        return Ok(Some(Read::WantsPool));
     };
-    let usage = cx.phase(Phase::Usage, || cx.kernel.statfs(path));
-    // If it was unmounted meanwhile, the usage is that of the filesystem under it, or none.
-    let now = cx.mounts().look("volume_path", path)?;
-    if !now.is_some_and(|now| now.mount_id == stat.mount_id && now.is_same_root(&stat)) {
-        return Err(not_there());
-    }
+    let usage = cx.phase(Phase::Usage, || cx.kernel.statfs(path))?;
+    // If it was unmounted meanwhile, the usage is that of the filesystem under it.
     let stats = VolumeStats {
-        usage: VolumeUsage::Filesystem(usage?),
+        usage: VolumeUsage::Filesystem(usage),
         complaints,
     };
-    Ok(Read::Done(stats, next))
+    let is_its_own = cx.mounts().still_shows(path, stat)?;
+    Ok(is_its_own.then_some(Read::Done(stats, next)))
 }
 
 /// Where the statistics of a mount can be read the next time, which counts in memory so far as its
@@ -135,7 +149,7 @@ fn device<K: Kernel>(
     node: &Node<K>,
     request: &Stats,
     stat: &Stat,
-) -> Result<Option<VolumeStats>, Failure> {
+) -> Result<Option<Read>, Failure> {
     let path = &request.volume_path;
     let (dev, verdict) = node
         .mounts()
@@ -146,8 +160,9 @@ fn device<K: Kernel>(
     let bytes = node.kernel.device_bytes(device.fd())?;
     let backing = health::behind_held(&node.kernel, &verdict, bytes)?;
     let complaints = health::of_device(node, &request.id, path, dev, backing)?;
-    Ok(Some(VolumeStats {
+    let stats = VolumeStats {
         usage: VolumeUsage::Block(bytes),
         complaints,
-    }))
+    };
+    Ok(Some(Read::Done(stats, Thread::Pool)))
 }

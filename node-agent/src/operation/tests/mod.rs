@@ -52,6 +52,7 @@ mod reused;
 pub(crate) mod simulated;
 mod suite;
 mod sweep;
+mod unmounted;
 
 /// Whether the long forms of the tests are enabled.
 pub(crate) fn is_nightly() -> bool {
