@@ -1,6 +1,6 @@
 //! The contract between a driver's controller and the node agent, each part in one module: common
 //! flags, topology, transports, publish context, how a volume is formatted, attributes of its file,
-//! health reasons.
+//! the secret of its format mark, health reasons.
 //! Does not know clouds or devices.
 
 pub mod attribute;
@@ -8,6 +8,7 @@ pub mod disk;
 pub mod drivers;
 pub mod flags;
 pub mod format;
+pub mod mark;
 pub mod publish_context;
 pub mod reason;
 pub mod topology;

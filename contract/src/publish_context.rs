@@ -5,6 +5,7 @@
 
 use crate::disk::{self, DiskIdentity, WordError};
 use crate::drivers::Profile;
+use crate::mark::{self, MarkSecret, SECRETS_MAX};
 use crate::transport::{DISK, LOOP};
 use belay_server::call::Failure;
 use belay_server::request::{Context, VolumeId};
@@ -18,6 +19,7 @@ const BYTES: &str = "bytes";
 const CONTENT: &str = "content";
 const READ_ONLY: &str = "read_only";
 const ATTACHED_AT: &str = "attached_at";
+const MARK: &str = "mark";
 
 /// How long after its first attachment a disk is [`Content::New`] for the node, in seconds. The
 /// context outlives that by months.
@@ -37,6 +39,9 @@ pub struct PublishContext {
     /// When the storage attached it, by the storage's clock, in seconds since 1970; `None` if that
     /// is not known.
     pub attached_at: Option<u64>,
+    /// The secrets of its format mark on a disk: the first is written, any is accepted. None = a
+    /// format that was interrupted is not begun again.
+    pub marks: Vec<MarkSecret>,
 }
 
 /// How a node reaches a volume.
@@ -116,6 +121,9 @@ impl PublishContext {
         if let Some(seconds) = self.attached_at {
             entries.push((ATTACHED_AT, seconds.to_string()));
         }
+        if !self.marks.is_empty() {
+            entries.push((MARK, mark::list(&self.marks)));
+        }
         entries
             .into_iter()
             .map(|(key, value)| (key.to_owned(), value))
@@ -136,6 +144,7 @@ impl PublishContext {
                 content: Content::Unknown,
                 read_only,
                 attached_at: None,
+                marks: Vec::new(),
             });
         }
         let transport = match required(context, TRANSPORT)? {
@@ -162,8 +171,20 @@ impl PublishContext {
             read_only,
             attached_at: attached_at
                 .map_err(|_| invalid(ATTACHED_AT, "must be a number of seconds"))?,
+            marks: match context.get(MARK) {
+                Some(list) => mark::parse(list).ok_or_else(malformed)?,
+                None => Vec::new(),
+            },
         })
     }
+}
+
+/// The message does not repeat the secret.
+fn malformed() -> Failure {
+    invalid(
+        MARK,
+        &format!("must be at most {SECRETS_MAX} secrets of 64 hexadecimal digits each"),
+    )
 }
 
 fn word_of(identity: &DiskIdentity) -> (&'static str, String) {
@@ -260,6 +281,7 @@ mod tests {
             content: Content::New,
             read_only: false,
             attached_at: None,
+            marks: Vec::new(),
         }
     }
 
@@ -325,6 +347,7 @@ mod tests {
             let said = PublishContext {
                 transport: Transport::Disk(identity),
                 attached_at: Some(u64::MAX),
+                marks: vec![[7; 32].into(), [8; 32].into()],
                 ..example()
             };
             let context = context(said.entries());
@@ -368,6 +391,7 @@ mod tests {
                 content: Content::Unknown,
                 read_only: false,
                 attached_at: None,
+                marks: Vec::new(),
             }
         );
         let refused = read_by(&LOCAL, &context(theirs)).unwrap_err().message;
@@ -394,7 +418,10 @@ mod tests {
             assert_eq!(words(&said), format!("{expected} read_only=true"));
         }
         said.attached_at = Some(7);
-        assert!(words(&said).ends_with(" read_only=true attached_at=7"));
+        said.marks = vec![[0x5a; 32].into()];
+        let mark = "5a".repeat(32);
+        let expected = format!(" read_only=true attached_at=7 mark={mark}");
+        assert!(words(&said).ends_with(&expected));
     }
 
     #[test]
@@ -416,6 +443,7 @@ mod tests {
             (CONTENT, "New"),
             (READ_ONLY, "yes"),
             (ATTACHED_AT, "yesterday"),
+            (MARK, "canary"),
             (FILE, "vol-2"),
         ] {
             let wrong = whole.iter().filter(|(known, _)| known != key).cloned();
@@ -425,6 +453,7 @@ mod tests {
                 refused.starts_with(&format!("publish_context[{key}]")),
                 "{refused}"
             );
+            assert!(!refused.contains("canary"), "{refused}");
         }
         let more = whole
             .iter()

@@ -4,6 +4,7 @@
 use crate::backend::local::{self, Overcommit};
 use crate::backend::openstack;
 use crate::backend::registry::Choice;
+use crate::mark_keys::MarkKeys;
 use crate::operation::Rules;
 use belay_contract::drivers::Kind;
 use belay_contract::flags::CommonArgs;
@@ -51,6 +52,14 @@ pub struct Config {
     /// Backend openstack, required: cloud.conf, with the credentials of the cloud
     #[arg(long, env = "BELAY_CLOUD_CONFIG", value_name = "FILE")]
     pub cloud_config: Option<PathBuf>,
+
+    /// Backend openstack: keys of the format marks on disks, one a line; the first is used
+    ///
+    /// Each has at least 32 characters. With them, a mkfs that was interrupted is run again;
+    /// without them, an operator must decide. Keep keys that were used as further lines. Read at
+    /// the start.
+    #[arg(long, env = "BELAY_MARK_KEY_FILE", value_name = "FILE")]
+    pub mark_key_file: Option<PathBuf>,
 
     /// Backend openstack: name of the cluster, recorded in the metadata of each volume
     #[arg(
@@ -124,6 +133,7 @@ impl Config {
         match kind {
             Kind::Local => {
                 refused("--cloud-config", self.cloud_config.is_some(), kind)?;
+                refused("--mark-key-file", self.mark_key_file.is_some(), kind)?;
                 Ok(Choice::Local(local::Config {
                     state_dir: required("--state-dir <DIR>", self.state_dir.as_ref(), kind)?,
                     node: required("--node-id <ID>", driver.node.id.as_ref(), kind)?,
@@ -169,13 +179,17 @@ impl Config {
     }
 
     /// The rules for the operations.
-    #[must_use]
-    pub fn rules(&self) -> Rules {
+    ///
+    /// # Errors
+    /// Why the file of [`Config::mark_key_file`] has no keys.
+    pub fn rules(&self) -> Result<Rules, String> {
         let node_limit = usize::try_from(self.common.driver.max_volumes).unwrap_or(usize::MAX);
-        Rules {
+        let mark_keys = self.mark_key_file.as_deref().map(MarkKeys::read);
+        Ok(Rules {
             profile: *self.common.driver.kind.profile(),
             node_limit: (node_limit != 0).then_some(node_limit),
-        }
+            mark_keys: mark_keys.transpose()?.unwrap_or_default(),
+        })
     }
 }
 
@@ -208,7 +222,7 @@ mod tests {
         let config = parsed(&[]).unwrap();
         assert_eq!(config.common.driver.kind, Kind::Local);
         assert_eq!(config.overcommit, Overcommit::default());
-        let rules = config.rules();
+        let rules = config.rules().unwrap();
         assert_eq!(rules.node_limit, None);
         assert_eq!(local(&config).place, None);
     }
@@ -221,7 +235,7 @@ mod tests {
         };
         assert_eq!(cloud.file, Path::new("/c/cloud.conf"));
         assert_eq!(cloud.cluster, "kubernetes");
-        assert_eq!(config.rules().node_limit, Some(256));
+        assert_eq!(config.rules().unwrap().node_limit, Some(256));
         for (flags, why) in [
             (
                 &CLOUD[..1],
@@ -235,6 +249,10 @@ mod tests {
             (
                 &[&LOCAL[..], &CLOUD[1..]].concat(),
                 "--cloud-config has no effect",
+            ),
+            (
+                &[&LOCAL[..], &["--mark-key-file", "/c/keys"]].concat(),
+                "--mark-key-file has no effect",
             ),
             (
                 &LOCAL[..2],
@@ -271,7 +289,7 @@ mod tests {
     #[test]
     fn the_operators_settings_reach_the_operations_and_the_backend() {
         let config = parsed(&["--with-topology", "--max-volumes", "3"]).unwrap();
-        let rules = config.rules();
+        let rules = config.rules().unwrap();
         assert_eq!(rules.node_limit, Some(3));
         let local = local(&config);
         assert_eq!(local.place, config.common.driver.node.topology);
@@ -297,7 +315,7 @@ mod tests {
             .get_arguments()
             .filter(|flag| flag.get_env().is_some())
             .collect();
-        assert_eq!(flags.len(), 17, "one without a variable, or a new one");
+        assert_eq!(flags.len(), 18, "one without a variable, or a new one");
         for flag in flags {
             let name = flag.get_long().unwrap();
             let variable = flag.get_env().unwrap().to_str().unwrap();

@@ -4,6 +4,7 @@
 pub mod backend;
 pub mod config;
 pub mod http;
+pub mod mark_keys;
 pub mod operation;
 pub mod rpc;
 
@@ -40,7 +41,7 @@ pub fn run(config: &Config) -> Result<(), Box<dyn Error>> {
     metrics::begin(process, [&driver.driver_name], env!("CARGO_PKG_VERSION"))?;
     let readiness = Readiness::new(State::Ready);
     let opened = registry::open(config.choice()?, readiness.clone())?;
-    let operations = Arc::new(Operations::new(opened.backend, config.rules()));
+    let operations = Arc::new(Operations::new(opened.backend, config.rules()?));
     let identity = Identity::new(
         driver.driver_name.clone(),
         env!("CARGO_PKG_VERSION"),

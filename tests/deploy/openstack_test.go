@@ -87,6 +87,26 @@ func TestOnlyTheControllerSeesTheCredentials(t *testing.T) {
 	}
 }
 
+func TestTheKeysOfFormatMarksAreWhereTheFlagSays(t *testing.T) {
+	if container := cloudController(t, openstack).at("template", "spec").list("containers")[0]; strings.Contains(fmt.Sprint(container), "mark") {
+		t.Errorf("a key without a Secret: %v", container)
+	}
+	pod := cloudController(t, openstack, "--set", "drivers[0].formatMark.secretName=marks").at("template", "spec")
+	container := pod.list("containers")[0]
+	if !slices.Contains(container["args"].([]any), any("--mark-key-file=/etc/format-mark/keys")) {
+		t.Errorf("the flag is missing: %v", container["args"])
+	}
+	isMounted := slices.ContainsFunc(container.list("volumeMounts"), func(mount object) bool {
+		return mount.text("name") == "format-mark" && mount.text("mountPath") == "/etc/format-mark"
+	})
+	isSecret := slices.ContainsFunc(pod.list("volumes"), func(volume object) bool {
+		return volume.text("name") == "format-mark" && volume.at("secret").text("secretName") == "marks"
+	})
+	if !isMounted || !isSecret {
+		t.Errorf("mounted %t, of the Secret %t", isMounted, isSecret)
+	}
+}
+
 func TestTheBundleIsWhereTheControllerLooksForIt(t *testing.T) {
 	for _, kind := range []string{"secret", "configMap"} {
 		pod := cloudController(t, openstack, "--set", "drivers[0].caBundle."+kind+"Name=authorities").at("template", "spec")

@@ -22,9 +22,12 @@ pub use capacity::Room;
 pub use validate::Verdict;
 
 use crate::backend::{Attachment, Attachments, Backend, Snapshot, Volume};
+use crate::mark_keys::MarkKeys;
 use belay_contract::drivers::Profile;
+use belay_contract::mark::MarkSecret;
 use belay_server::call::Failure;
 use belay_server::identity::PluginCapability;
+use belay_server::request::VolumeId;
 use belay_server::work::{CHANGE_DEADLINE, Class, Jobs};
 use engine::Engine;
 use std::sync::Arc;
@@ -37,6 +40,8 @@ pub struct Rules {
     pub profile: Profile,
     /// Maximum number of volumes attached to a node; none = no limit.
     pub node_limit: Option<usize>,
+    /// The keys of the format marks on disks.
+    pub mark_keys: MarkKeys,
 }
 
 /// The operations on one backend. Concurrent equal calls share one job, and a volume has one job at
@@ -94,6 +99,12 @@ impl Operations {
             rules,
             jobs: Jobs::default(),
         }
+    }
+
+    /// The secrets of the volume's format mark.
+    #[must_use]
+    pub fn marks(&self, volume: &VolumeId) -> Vec<MarkSecret> {
+        self.rules.mark_keys.secrets(volume)
     }
 
     /// Whether volumes are attached to nodes: by the driver's profile, and if the backend can.

@@ -6,6 +6,7 @@ use crate::backend::{
     Page, Phase, Progress, Sizes, Snapshot, SnapshotOrder, SnapshotPage, Snapshots, UnwellPage,
     Usage, Volume,
 };
+use crate::mark_keys::MarkKeys;
 use belay_contract::drivers::LOCAL;
 use belay_contract::publish_context::{Content, Transport};
 use belay_server::call::{Certainty, Failure, Kind};
@@ -27,6 +28,7 @@ fn rules() -> Rules {
     Rules {
         profile: LOCAL,
         node_limit: None,
+        mark_keys: MarkKeys::default(),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::backend::{Attachment, Page, Snapshot, SnapshotPage, Unwell, UnwellPage, Volume};
 use crate::operation::Room;
+use belay_contract::mark::MarkSecret;
 use belay_contract::publish_context::PublishContext;
 use belay_proto::csi::v1 as csi;
 use belay_server::health::Complaints;
@@ -65,14 +66,18 @@ pub(super) fn snapshots(page: &SnapshotPage) -> csi::ListSnapshotsResponse {
     }
 }
 
-/// The publish context of an attached volume.
-pub(super) fn publish_context(attachment: &Attachment) -> HashMap<String, String> {
+/// The publish context of an attached volume, with the secrets of its format mark.
+pub(super) fn publish_context(
+    attachment: &Attachment,
+    marks: Vec<MarkSecret>,
+) -> HashMap<String, String> {
     let context = PublishContext {
         transport: attachment.transport.clone(),
         bytes: attachment.bytes,
         content: attachment.content,
         read_only: attachment.terms.read_only,
         attached_at: attachment.attached_at,
+        marks,
     };
     context.entries().collect()
 }

@@ -4,6 +4,7 @@ use super::{capabilities, encode};
 use crate::operation::{Operations, Verdict};
 use belay_proto::csi::v1 as csi;
 use belay_server::call::{Rpc, answer};
+use belay_server::request::ControllerPublish;
 use csi::controller_server::Controller;
 use csi::validate_volume_capabilities_response::Confirmed;
 use std::sync::Arc;
@@ -58,11 +59,18 @@ impl Controller for Service {
         if !self.operations.attaches() {
             return absent(Rpc::ControllerPublishVolume);
         }
-        answer(Rpc::ControllerPublishVolume, request, async |message| {
-            let attachment = self.operations.publish(message.try_into()?).await?;
-            let publish_context = encode::publish_context(&attachment);
-            Ok(csi::ControllerPublishVolumeResponse { publish_context })
-        })
+        type Message = csi::ControllerPublishVolumeRequest;
+        answer(
+            Rpc::ControllerPublishVolume,
+            request,
+            async |message: Message| {
+                let request: ControllerPublish = message.try_into()?;
+                let marks = self.operations.marks(&request.id);
+                let attachment = self.operations.publish(request).await?;
+                let publish_context = encode::publish_context(&attachment, marks);
+                Ok(csi::ControllerPublishVolumeResponse { publish_context })
+            },
+        )
         .await
     }
 

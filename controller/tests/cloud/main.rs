@@ -14,6 +14,7 @@ mod secrets;
 use belay_bed::requests;
 use belay_contract::drivers::{LOCAL, Profile};
 use belay_controller::backend::{Backend, Phase};
+use belay_controller::mark_keys::MarkKeys;
 use belay_controller::operation::{Operations, Rules};
 use belay_controller::rpc::Service;
 use belay_proto::csi::v1 as csi;
@@ -50,6 +51,7 @@ fn on(backend: Arc<impl Backend>, profile: Profile) -> Arc<Service> {
     let rules = Rules {
         profile,
         node_limit: None,
+        mark_keys: MarkKeys::default(),
     };
     Arc::new(Service::new(Arc::new(Operations::new(backend, rules))))
 }

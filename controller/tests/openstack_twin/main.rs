@@ -10,6 +10,7 @@
 
 mod crashes;
 mod economy;
+mod marks;
 mod memory;
 mod site;
 mod tls;

@@ -16,11 +16,14 @@ use tonic::transport::Channel;
 pub(crate) type Client = ControllerClient<Channel>;
 
 const GIB: i64 = 1 << 30;
+/// Of the format marks.
+pub(crate) const KEY: &str = "canary-0123456789abcdef0123456789";
 
 /// Where a controller keeps socket, credentials and log. It outlives the process.
 pub(crate) struct Site {
     dir: tempfile::TempDir,
     pages: SocketAddr,
+    pub(crate) log_level: &'static str,
 }
 
 impl Site {
@@ -32,8 +35,14 @@ impl Site {
              tenant-name=k8s\ndomain-name=Default\nregion=one\n{more}\n"
         );
         fs::write(dir.path().join("cloud.conf"), conf).unwrap();
+        fs::write(dir.path().join("keys"), KEY).unwrap();
         let pages = scrape::free_port().unwrap();
-        Self { dir, pages }
+        let log_level = "info";
+        Self {
+            dir,
+            pages,
+            log_level,
+        }
     }
 
     /// Starts the controller that cargo has built, and waits until it serves.
@@ -51,13 +60,21 @@ impl Site {
         let socket = self.dir.path().join("csi.sock");
         let mut command = server(&[], program, &socket);
         command
-            .args(["--backend=openstack", "--cluster=twin", "--cloud-config"])
+            .args(["--backend=openstack", "--cluster=twin", "--log-level"])
+            .args([self.log_level, "--cloud-config"])
             .arg(self.dir.path().join("cloud.conf"))
+            .arg("--mark-key-file")
+            .arg(self.dir.path().join("keys"))
             .arg(format!("--http-endpoint={}", self.pages))
             // As in the chart.
             .env("MIMALLOC_PURGE_DELAY", "0")
             .stderr(log);
         Running::serving(&mut command, &socket).unwrap()
+    }
+
+    /// All that its controllers have logged.
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(self.dir.path().join("log")).unwrap()
     }
 
     /// How many calls have begun and have no answer yet.

@@ -3,7 +3,8 @@
 //!
 //! The order makes a crash at any point safe: the witness exists before the mark, and the mark
 //! before mkfs begins; the mark is erased only after the filesystem was checked, and the witness
-//! removed only after the mark, when the file records that the volume is in use. Must not know
+//! removed only after the mark, when the file records that the volume is in use. A disk has no
+//! witness, and its mark is erased for good before the mount. Must not know
 //! where the filesystem will be mounted; it is not mounted before this has returned.
 
 use std::time::Duration;
@@ -12,12 +13,10 @@ use belay_contract::format::FormatOptions;
 use belay_server::call::{Failure, Kind};
 
 use super::FsType;
+use super::marking::{erase_mark, write_mark};
 use super::mkfs::{Recipe, mkfs, refuse_busy};
-use super::probe::{
-    Blank, DeviceUnderTest, Found, Interrupted, MARK_AT, MARK_BYTES, encode_mark, examine, identify,
-};
-use super::witness;
-use crate::kernel::{AlignedBuf, Kernel, Open};
+use super::probe::{Blank, DeviceUnderTest, Found, Interrupted, examine, identify};
+use crate::kernel::{Kernel, Open};
 
 /// The permission to format a device. Both kinds can come only from [`examine`].
 #[derive(Debug)]
@@ -82,14 +81,9 @@ pub(crate) fn format<K: Kernel>(
             fs.minimum_bytes()
         )));
     }
-    let mark = encode_mark(device.volume)
-        .ok_or_else(|| Failure::bug("the volume id is too long for a format mark"))?;
     refuse_busy(kernel, device)?;
-
     let writer = kernel.reopen(device.fd, Open::DeviceWrite)?;
-    let uuid = witness::begin_format(kernel, device)?;
-    write_block(kernel, &writer, &mark)?;
-    kernel.fsync(&writer)?;
+    let uuid = write_mark(kernel, device, &writer)?;
     let over_leftovers = matches!(permit, Permit::Interrupted(_));
     let recipe = Recipe {
         fs,
@@ -106,7 +100,7 @@ pub(crate) fn format<K: Kernel>(
     if made.fs_type() != Some(fs) {
         return Err(unexpected(fs, &made.to_string()));
     }
-    erase_mark(kernel, &writer, &mark)?;
+    erase_mark(kernel, device, &writer)?;
     match examine(kernel, device) {
         Found::Unsettled(made) if made.fs_type() == fs => made.settle(kernel, device).map(drop),
         Found::Unsettled(made) => Err(unexpected(fs, made.fs_type().name())),
@@ -123,39 +117,4 @@ pub(crate) fn format<K: Kernel>(
 fn unexpected(fs: FsType, found: &str) -> Failure {
     let text = format!("mkfs.{fs} reported success, but the device has {found}");
     Failure::new(Kind::System, text)
-}
-
-/// Erases the mark, unless mkfs has overwritten it. The fsync of the file that records the volume's
-/// use also puts this on the disk: until then the mark may count; afterwards it is not read.
-fn erase_mark<K: Kernel>(
-    kernel: &K,
-    writer: &K::Fd,
-    mark: &[u8; MARK_BYTES],
-) -> Result<(), Failure> {
-    let mut block = AlignedBuf::new(MARK_BYTES);
-    let length = kernel.pread(writer, &mut block, MARK_AT)?;
-    if length != MARK_BYTES {
-        let text = format!("short read of {length} bytes at the format mark");
-        return Err(Failure::new(Kind::System, text));
-    }
-    if block[..] == mark[..] {
-        write_block(kernel, writer, &[0; MARK_BYTES])?;
-    }
-    Ok(())
-}
-
-/// Writes the block at the mark's offset.
-fn write_block<K: Kernel>(
-    kernel: &K,
-    writer: &K::Fd,
-    block: &[u8; MARK_BYTES],
-) -> Result<(), Failure> {
-    let mut buffer = AlignedBuf::new(MARK_BYTES);
-    buffer.copy_from_slice(block);
-    let length = kernel.pwrite(writer, &buffer, MARK_AT)?;
-    if length != MARK_BYTES {
-        let text = format!("short write of {length} bytes at the format mark");
-        return Err(Failure::new(Kind::System, text));
-    }
-    Ok(())
 }

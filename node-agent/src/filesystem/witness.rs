@@ -5,11 +5,14 @@
 //! is set before the first mount; from then on only an operator can make the volume formattable.
 //! Must not know the content of the device.
 
+use std::fmt;
+
 use belay_server::call::Failure;
 
 use super::FsType;
+use super::marking::erase_mark;
 use super::probe::{DeviceUnderTest, Sound};
-use crate::kernel::{Cause, Error, Kernel};
+use crate::kernel::{Cause, Error, Kernel, Open};
 
 /// xattr(7): this namespace is accessible only with `CAP_SYS_ADMIN`.
 pub(super) const FORMATTING: &str = "trusted.belay.formatting";
@@ -46,13 +49,12 @@ impl Attempt {
     /// Begun by an earlier release, or not begun.
     pub(super) const UNKNOWN: Attempt = Attempt(None);
 
-    #[cfg(test)]
     pub(super) const fn of(uuid: [u8; 16]) -> Attempt {
         Attempt(Some(uuid))
     }
 
     /// The value of [`FORMATTING`]: the UUID as text.
-    fn parse(value: &[u8]) -> Attempt {
+    pub(super) fn parse(value: &[u8]) -> Attempt {
         let digits: Vec<u8> = value.iter().copied().filter(|byte| *byte != b'-').collect();
         let digit = |byte: u8| char::from(byte).to_digit(16);
         let byte = |pair: &[u8]| u8::try_from(digit(pair[0])? << 4 | digit(pair[1])?).ok();
@@ -65,14 +67,35 @@ impl Attempt {
         )
     }
 
+    /// The UUID; `None` if it is unknown.
+    pub(super) fn uuid(self) -> Option<[u8; 16]> {
+        self.0
+    }
+
     /// Whether a filesystem with this UUID is from this attempt.
     pub(super) fn made(self, uuid: [u8; 16]) -> bool {
         self.0 == Some(uuid)
     }
 }
 
-/// A filesystem whose file does not record yet that it is in use. It must not be mounted so: a mark
-/// in its blocks might be valid, and all zeros might count as blank.
+/// The UUID as text; empty if it is unknown.
+impl fmt::Display for Attempt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, byte) in self.0.iter().flatten().enumerate() {
+            let dash = if matches!(at, 4 | 6 | 8 | 10) {
+                "-"
+            } else {
+                ""
+            };
+            write!(f, "{dash}{byte:02x}")?;
+        }
+        Ok(())
+    }
+}
+
+/// A filesystem whose file does not record yet that it is in use, or whose disk still has its
+/// mark. It must not be mounted so: a mark in its blocks might be valid, and all zeros might count
+/// as blank.
 #[derive(Debug)]
 pub(crate) struct Unsettled {
     sound: Sound,
@@ -88,19 +111,28 @@ impl Unsettled {
         self.sound.fs
     }
 
-    /// Records in the file that the volume is in use; returns the filesystem, which may now be
-    /// mounted.
+    /// The filesystem, which may be mounted only for a reader of a disk: the mark stays.
+    pub(crate) fn unsettled(self) -> Sound {
+        self.sound
+    }
+
+    /// Records in the file that the volume is in use, or erases the mark of the disk; returns the
+    /// filesystem, which may now be mounted.
     ///
     /// # Errors
     ///
-    /// The error of the filesystem with the device's file; the next stage retries.
+    /// The error of the filesystem with the device's file, or of the disk; the next stage retries.
     pub(crate) fn settle<K: Kernel>(
         self,
         kernel: &K,
         device: &DeviceUnderTest<'_, K::Fd>,
     ) -> Result<Sound, Failure> {
-        if let Some(file) = device.backing {
-            testify_use(kernel, file, self.witness)?;
+        match device.backing {
+            Some(file) => testify_use(kernel, file, self.witness)?,
+            None => {
+                let writer = kernel.reopen(device.fd, Open::DeviceWrite)?;
+                erase_mark(kernel, device, &writer)?;
+            }
         }
         Ok(self.sound)
     }
@@ -113,7 +145,7 @@ impl Unsettled {
 ///
 /// The error of the filesystem with the file; the witness of a format may still be there.
 pub(crate) fn begin_use<K: Kernel>(kernel: &K, file: &K::Fd) -> Result<(), Failure> {
-    testify_use(kernel, file, ask(kernel, Some(file))?)
+    testify_use(kernel, file, ask(kernel, file)?)
 }
 
 fn testify_use<K: Kernel>(kernel: &K, file: &K::Fd, before: Witness) -> Result<(), Failure> {
@@ -142,10 +174,7 @@ fn testify_use<K: Kernel>(kernel: &K, file: &K::Fd, before: Witness) -> Result<(
 }
 
 /// Reads the record of the file behind a device.
-pub(super) fn ask<K: Kernel>(kernel: &K, file: Option<&K::Fd>) -> Result<Witness, Error> {
-    let Some(file) = file else {
-        return Ok(Witness::NoFile);
-    };
+pub(super) fn ask<K: Kernel>(kernel: &K, file: &K::Fd) -> Result<Witness, Error> {
     let value_of = |name| match kernel.xattr(file, name) {
         // On a filesystem without such attributes, no format has begun either.
         Err(error) if error.cause() == Cause::Unsupported => Ok(None),
@@ -161,19 +190,13 @@ pub(super) fn ask<K: Kernel>(kernel: &K, file: Option<&K::Fd>) -> Result<Witness
     Ok(begun.map_or(Witness::Absent, Witness::Formatting))
 }
 
-/// Records in the file, if there is one, that a format begins, and waits until the disk has it.
-/// Returns the UUID for its filesystem: that of an earlier attempt, else a new one.
+/// Records in the file that a format begins, and waits until the disk has it. Returns the UUID for
+/// its filesystem: that of an earlier attempt, else a new one.
 ///
 /// # Errors
 ///
 /// [`belay_server::call::Kind::Precondition`] if the file's filesystem has no such attributes.
-pub(super) fn begin_format<K: Kernel>(
-    kernel: &K,
-    device: &DeviceUnderTest<'_, K::Fd>,
-) -> Result<String, Failure> {
-    let Some(file) = device.backing else {
-        return Ok(kernel.new_uuid()?);
-    };
+pub(super) fn begin_format<K: Kernel>(kernel: &K, file: &K::Fd) -> Result<String, Failure> {
     if let Ok(Some(value)) = kernel.xattr(file, FORMATTING)
         && Attempt::parse(&value) != Attempt::UNKNOWN
         && let Ok(uuid) = String::from_utf8(value)
@@ -206,6 +229,7 @@ mod tests {
         let attempt = Attempt::parse(b"00010203-0405-0607-0809-0a0b0c0d0eff");
         let uuid = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 255];
         assert!(attempt.made(uuid));
+        assert_eq!(attempt.to_string(), "00010203-0405-0607-0809-0a0b0c0d0eff");
         assert!(!attempt.made([0; 16]));
         for value in [
             &b""[..],

@@ -5,11 +5,13 @@
 
 use std::ops::Range;
 
+use belay_contract::mark::MarkSecret;
 use belay_server::call::{Failure, Kind};
 
 use super::areas::Area;
 use super::ext4;
-use crate::filesystem::witness::{self, Witness};
+use super::mark::read_mark;
+use crate::filesystem::witness::{self, Attempt, Witness};
 use crate::kernel::{Error, Kernel, Reads};
 use crate::work::Progress;
 
@@ -30,6 +32,8 @@ pub(crate) struct DeviceUnderTest<'a, Fd> {
     pub(crate) backing: Option<&'a Fd>,
     /// The id of its volume.
     pub(crate) volume: &'a str,
+    /// The secrets of the volume's format mark, if it has no backing file.
+    pub(crate) secrets: &'a [MarkSecret],
     /// The volume was created empty and attached for the first time a moment ago, so samples stand
     /// for the whole device.
     pub(crate) is_new: bool,
@@ -49,7 +53,7 @@ pub(super) trait Disk {
     fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, Failure>;
     /// Reads ranges, several at once: see [`Kernel::pread_at_once`].
     fn read_at_once(&self, longest: usize, reads: &mut dyn Reads) -> Result<bool, Failure>;
-    /// The record of the file behind it.
+    /// The record of the file behind it, or of a mark that has a secret of the volume.
     fn witness(&self) -> Result<Witness, Failure>;
     /// Makes [`Disk::next_data`] include everything written before.
     fn settle(&self) -> Result<(), Failure>;
@@ -63,6 +67,8 @@ pub(super) struct KernelDisk<'a, K: Kernel> {
     fd: &'a K::Fd,
     bytes: u64,
     backing: Option<&'a K::Fd>,
+    volume: &'a str,
+    secrets: &'a [MarkSecret],
     is_new: bool,
     progress: &'a Progress,
 }
@@ -74,6 +80,8 @@ impl<'a, K: Kernel> KernelDisk<'a, K> {
             fd: device.fd,
             bytes: device.bytes,
             backing: device.backing,
+            volume: device.volume,
+            secrets: device.secrets,
             is_new: device.is_new,
             progress: device.progress,
         }
@@ -109,7 +117,14 @@ impl<K: Kernel> Disk for KernelDisk<'_, K> {
     }
 
     fn witness(&self) -> Result<Witness, Failure> {
-        witness::ask(self.kernel, self.backing).map_err(unreadable)
+        match self.backing {
+            Some(file) => witness::ask(self.kernel, file).map_err(unreadable),
+            None if self.secrets.is_empty() => Ok(Witness::NoFile),
+            None => {
+                let attempt = read_mark(self)?.attempt(self.volume, self.secrets);
+                Ok(attempt.map_or(Witness::NoFile, Witness::Formatting))
+            }
+        }
     }
 
     fn settle(&self) -> Result<(), Failure> {
@@ -134,6 +149,21 @@ impl<K: Kernel> Disk for KernelDisk<'_, K> {
         }
         Ok(Some(start..end.min(self.bytes)))
     }
+}
+
+/// The format of the device that was interrupted, if its record shows one.
+///
+/// # Errors
+///
+/// When the record cannot be read.
+pub(in crate::filesystem) fn attempt<K: Kernel>(
+    kernel: &K,
+    device: &DeviceUnderTest<'_, K::Fd>,
+) -> Result<Option<Attempt>, Failure> {
+    Ok(match KernelDisk::new(kernel, device).witness()? {
+        Witness::Formatting(attempt) => Some(attempt),
+        Witness::Used | Witness::UseBegun | Witness::Absent | Witness::NoFile => None,
+    })
 }
 
 /// Reads all of `buffer`, or the part that the device has, from `offset` on; returns how many bytes
@@ -178,6 +208,8 @@ pub(in crate::filesystem) fn ext4_superblock<K: Kernel>(
         fd,
         bytes,
         backing: None,
+        volume: "",
+        secrets: &[],
         is_new: false,
         progress: &Progress::default(),
     };

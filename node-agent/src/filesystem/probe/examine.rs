@@ -10,7 +10,7 @@ use super::blank::{self, Blank, Sweep};
 use super::btrfs;
 use super::disk::{ALIGN, DeviceUnderTest, Disk, KernelDisk};
 use super::identity::{Identity, Sound, unfinished};
-use super::mark::{self, Interrupted, MARK_AT, MARK_BYTES, Mark};
+use super::mark::{Interrupted, MARK_AT, read_mark};
 use super::ranges::read_each;
 use super::signature::{Hit, Weight, blocks_left, scan};
 use super::table::TABLE;
@@ -127,8 +127,9 @@ fn look_at_ends(disk: &impl Disk, volume: &str) -> Result<Ends, Failure> {
         }));
     }
     let mark = read_mark(disk)?;
+    let is_proven = matches!(witness, Witness::Formatting(_));
     if let (Some(interrupted), Witness::Formatting(_) | Witness::NoFile) =
-        (mark.interrupted(volume, bytes), witness)
+        (mark.interrupted(volume, bytes, is_proven), witness)
     {
         let hits = scan_all(disk, &mut areas)?;
         // mkfs writes no such signature or superblock: the device has been used since.
@@ -204,16 +205,6 @@ fn tail(bytes: u64) -> Range<u64> {
     aligned.saturating_sub(TAIL_ALIGN_BYTES)..bytes
 }
 
-fn read_mark(disk: &impl Disk) -> Result<Mark, Failure> {
-    if disk.bytes() < MARK_AT + MARK_BYTES as u64 {
-        return Ok(Mark::Absent);
-    }
-    let block = Area::read(disk, MARK_AT..MARK_AT + MARK_BYTES as u64)?;
-    Ok(mark::decode(
-        block.get(MARK_AT, MARK_BYTES).unwrap_or_default(),
-    ))
-}
-
 /// Names all findings, each once, and the offset of the first.
 fn name(identity: Identity, hits: &[Hit]) -> Foreign {
     let mut found: Vec<(String, u64)> = Vec::new();
@@ -249,6 +240,7 @@ fn name(identity: Identity, hits: &[Hit]) -> Foreign {
 mod tests {
     use proptest::prelude::*;
 
+    use super::super::mark::encode as encode_mark;
     use super::super::memory_disk::MemoryDisk;
     use super::super::{ext4, md, xfs};
     use super::*;
@@ -366,8 +358,8 @@ mod tests {
             (BYTES - 4096 + 60, b"\x83\x74\x02\x6d"),
             (BYTES - 8192, &md::tests::version_1(BYTES - 8192)),
             (BYTES - 65_536, &md::tests::version_0(512 << 20)),
-            (MARK_AT, &mark::encode("vol-1").unwrap()),
-            (MARK_AT, &mark::encode("vol-2").unwrap()),
+            (MARK_AT, &encode_mark("vol-1", None).unwrap()),
+            (MARK_AT, &encode_mark("vol-2", None).unwrap()),
         ];
         for what in stored {
             let found = look(&disk(&[(1024, &ext4), what]), "vol-1").unwrap();
@@ -504,7 +496,7 @@ mod tests {
     }
 
     fn marked(contents: &[(u64, Vec<u8>)], witness: Witness) -> MemoryDisk {
-        let mut disk = disk(&[(MARK_AT, &mark::encode("vol-1").unwrap())]);
+        let mut disk = disk(&[(MARK_AT, &encode_mark("vol-1", None).unwrap())]);
         for (at, bytes) in contents {
             disk.write(*at, bytes);
         }
@@ -590,7 +582,7 @@ mod tests {
             "{found:?}"
         );
         // The volume was never in use, so this mark belongs to an interrupted format.
-        disk.write(MARK_AT, &mark::encode("vol-2").unwrap());
+        disk.write(MARK_AT, &encode_mark("vol-2", None).unwrap());
         let found = look(&disk, "vol-1").unwrap();
         assert!(matches!(found, Found::Foreign(_)), "{found:?}");
     }
@@ -647,7 +639,7 @@ mod tests {
 
     #[test]
     fn the_mark_of_another_volume_is_foreign() {
-        let mark = mark::encode("vol-2").unwrap();
+        let mark = encode_mark("vol-2", None).unwrap();
         let expected = ("the format mark of volume \"vol-2\"".to_owned(), MARK_AT);
         assert_eq!(foreign(&[(MARK_AT, &mark)]), expected);
         let mut torn = mark;

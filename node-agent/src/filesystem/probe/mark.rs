@@ -2,15 +2,22 @@
 //! it, always before the first mount. If it is found, the volume may be formatted again.
 //!
 //! On disk, at byte 100 MiB, little-endian: magic (16 bytes), version (u32), length of the volume
-//! id (u32), the id, zeros; at byte 508 the CRC-32C of all bytes before it; zeros up to 4096. All
-//! of it is in the first 512 bytes, which disks write atomically, so a mark cannot be torn.
+//! id (u32), the id, zeros; in version 2 at byte 160 the volume's secret (32 bytes) and the UUID of
+//! the attempt (16 bytes); at byte 508 the CRC-32C of all bytes before it; zeros up to 4096. All of
+//! it is in the first 512 bytes, which disks write atomically, so a mark cannot be torn.
 //!
-//! Once the device is in use, users can write such a mark too: it counts only with its witness
-//! (`filesystem/witness.rs`).
+//! Once the device is in use, users can write such a mark too: on a file it counts only with its
+//! witness (`filesystem/witness.rs`), on a disk only with the secret of the volume, which users do
+//! not know.
+
+use belay_contract::mark::MarkSecret;
+use belay_server::call::Failure;
 
 use crate::filesystem::crc32c::crc32c;
-use crate::filesystem::witness::FORMATTING;
+use crate::filesystem::witness::{Attempt, FORMATTING};
 
+use super::areas::Area;
+use super::disk::Disk;
 use super::field;
 
 /// The offset of the mark. Fixed, since the volume may grow before a format is retried; and at 100
@@ -21,9 +28,13 @@ pub(in crate::filesystem) const MARK_BYTES: usize = 4096;
 
 const MAGIC: &[u8; 16] = b"BELAY-MKFS-MARK\n";
 const VERSION: u32 = 1;
+/// With a secret.
+const VERSION_SECRET: u32 = 2;
 const ID_AT: usize = 24;
 /// The maximum length of a CSI volume id.
 const ID_BYTES_MAX: usize = 128;
+const SECRET_AT: usize = 160;
+const UUID_AT: usize = 192;
 const CHECKSUM_AT: usize = 508;
 
 /// A format of this volume that was interrupted. Only a mark can make one.
@@ -31,12 +42,29 @@ const CHECKSUM_AT: usize = 508;
 pub(crate) struct Interrupted {
     volume: String,
     bytes: u64,
+    origin: Origin,
+}
+
+/// Who has written a mark.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// An agent: the file has a witness, or the mark has a secret of the volume.
+    Agent,
+    /// Perhaps an agent: the mark has a secret under a key that is not known.
+    OtherKey,
+    /// An agent, or a user of the volume.
+    Anyone,
 }
 
 impl Interrupted {
     /// Whether the mark was read from this device.
     pub(in crate::filesystem) fn is_about(&self, volume: &str, bytes: u64) -> bool {
         self.volume == volume && self.bytes == bytes
+    }
+
+    /// Who has written the mark.
+    pub(crate) fn origin(&self) -> Origin {
+        self.origin
     }
 }
 
@@ -47,17 +75,47 @@ pub(super) enum Mark {
     Absent,
     /// A damaged mark, or of an unknown version.
     Unreadable,
-    /// A valid mark of this volume.
-    Of(String),
+    /// A valid mark of this volume, perhaps with a secret.
+    Of(String, Option<Proof>),
+}
+
+/// What a mark of version 2 has in addition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::filesystem) struct Proof {
+    /// The volume's secret.
+    pub(in crate::filesystem) secret: MarkSecret,
+    /// The UUID that its filesystem gets if the tool accepts one.
+    pub(in crate::filesystem) uuid: [u8; 16],
 }
 
 impl Mark {
-    /// The permission to format `volume` again, if the mark is its own.
-    pub(super) fn interrupted(&self, volume: &str, bytes: u64) -> Option<Interrupted> {
+    /// The format of `volume`, if the mark has one of these secrets.
+    pub(super) fn attempt(&self, volume: &str, secrets: &[MarkSecret]) -> Option<Attempt> {
         match self {
-            Mark::Of(id) if id == volume => Some(Interrupted {
+            Mark::Of(id, Some(proof)) if id == volume && secrets.contains(&proof.secret) => {
+                Some(Attempt::of(proof.uuid))
+            }
+            _ => None,
+        }
+    }
+
+    /// The permission to format `volume` again, if the mark is its own; `is_proven` if something
+    /// else than the mark's words shows that.
+    pub(super) fn interrupted(
+        &self,
+        volume: &str,
+        bytes: u64,
+        is_proven: bool,
+    ) -> Option<Interrupted> {
+        match self {
+            Mark::Of(id, proof) if id == volume => Some(Interrupted {
                 volume: id.clone(),
                 bytes,
+                origin: match proof {
+                    _ if is_proven => Origin::Agent,
+                    Some(_) => Origin::OtherKey,
+                    None => Origin::Anyone,
+                },
             }),
             _ => None,
         }
@@ -67,32 +125,40 @@ impl Mark {
     pub(super) fn foreign_name(&self, volume: &str) -> Option<String> {
         match self {
             Mark::Absent => None,
-            Mark::Of(id) if id == volume => Some(format!(
+            Mark::Of(id, _) if id == volume => Some(format!(
                 "a format mark without its witness ({FORMATTING} on the volume's file)"
             )),
             Mark::Unreadable => Some("a format mark that cannot be read".to_owned()),
-            Mark::Of(id) => Some(format!("the format mark of volume {id:?}")),
+            Mark::Of(id, _) => Some(format!("the format mark of volume {id:?}")),
         }
     }
 }
 
 /// The mark of a volume; `None` for an id that is not valid in CSI.
-pub(in crate::filesystem) fn encode(volume: &str) -> Option<[u8; MARK_BYTES]> {
+pub(in crate::filesystem) fn encode(
+    volume: &str,
+    proof: Option<&Proof>,
+) -> Option<[u8; MARK_BYTES]> {
     if !(1..=ID_BYTES_MAX).contains(&volume.len()) {
         return None;
     }
+    let version = proof.map_or(VERSION, |_| VERSION_SECRET);
     let mut block = [0; MARK_BYTES];
     block[..16].copy_from_slice(MAGIC);
-    block[16..20].copy_from_slice(&VERSION.to_le_bytes());
+    block[16..20].copy_from_slice(&version.to_le_bytes());
     block[20..24].copy_from_slice(&u32::try_from(volume.len()).ok()?.to_le_bytes());
     block[ID_AT..ID_AT + volume.len()].copy_from_slice(volume.as_bytes());
+    if let Some(proof) = proof {
+        block[SECRET_AT..UUID_AT].copy_from_slice(proof.secret.bytes());
+        block[UUID_AT..UUID_AT + 16].copy_from_slice(&proof.uuid);
+    }
     let checksum = !crc32c(!0, &block[..CHECKSUM_AT]);
     block[CHECKSUM_AT..CHECKSUM_AT + 4].copy_from_slice(&checksum.to_le_bytes());
     Some(block)
 }
 
 /// Reads the block at the mark's offset. A mark counts only if it equals, to the last byte, the
-/// output of [`encode`] for the volume that it names.
+/// output of [`encode`] for what it names.
 pub(super) fn decode(block: &[u8]) -> Mark {
     if !block.starts_with(MAGIC) {
         return Mark::Absent;
@@ -100,10 +166,43 @@ pub(super) fn decode(block: &[u8]) -> Mark {
     let length = usize::try_from(field::le32(block, 20)).unwrap_or(usize::MAX);
     let id = block.get(ID_AT..).and_then(|rest| rest.get(..length));
     let id = id.and_then(|id| std::str::from_utf8(id).ok());
+    let proof = proof(block);
     match id {
-        Some(id) if encode(id).is_some_and(|mark| mark == block) => Mark::Of(id.to_owned()),
+        Some(id) if encode(id, proof.as_ref()).is_some_and(|mark| mark == block) => {
+            Mark::Of(id.to_owned(), proof)
+        }
         _ => Mark::Unreadable,
     }
+}
+
+/// Reads the mark of a device.
+///
+/// # Errors
+///
+/// When its block cannot be read.
+pub(super) fn read_mark(disk: &impl Disk) -> Result<Mark, Failure> {
+    if disk.bytes() < MARK_AT + MARK_BYTES as u64 {
+        return Ok(Mark::Absent);
+    }
+    let block = Area::read(disk, MARK_AT..MARK_AT + MARK_BYTES as u64)?;
+    Ok(decode(block.get(MARK_AT, MARK_BYTES).unwrap_or_default()))
+}
+
+/// Whether the block is a mark of that volume.
+pub(in crate::filesystem) fn is_of(volume: &str, block: &[u8]) -> bool {
+    matches!(decode(block), Mark::Of(id, _) if id == volume)
+}
+
+fn proof(block: &[u8]) -> Option<Proof> {
+    if field::le32(block, 16) != VERSION_SECRET {
+        return None;
+    }
+    let secret: [u8; 32] = block.get(SECRET_AT..UUID_AT)?.try_into().ok()?;
+    let uuid = block.get(UUID_AT..UUID_AT + 16)?.try_into().ok()?;
+    Some(Proof {
+        secret: secret.into(),
+        uuid,
+    })
 }
 
 #[cfg(test)]
@@ -112,38 +211,75 @@ mod tests {
 
     use super::*;
 
+    fn proof(secret: u8) -> Proof {
+        Proof {
+            secret: [secret; 32].into(),
+            uuid: [9; 16],
+        }
+    }
+
     #[test]
     fn only_the_same_volume_may_format_again() {
-        let mark = decode(&encode("vol-1").unwrap());
-        assert!(mark.interrupted("vol-1", 7).unwrap().is_about("vol-1", 7));
-        assert!(mark.interrupted("vol-10", 7).is_none());
+        let mark = decode(&encode("vol-1", None).unwrap());
+        let permit = mark.interrupted("vol-1", 7, true).unwrap();
+        assert!(permit.is_about("vol-1", 7));
+        assert!(mark.interrupted("vol-10", 7, true).is_none());
         assert!(mark.foreign_name("vol-10").unwrap().contains("\"vol-1\""));
         assert!(mark.foreign_name("vol-1").unwrap().contains("witness"));
     }
 
     #[test]
+    fn a_secret_proves_who_wrote_the_mark_and_nothing_else_does() {
+        let marks = [None, Some(proof(1)), Some(proof(2))]
+            .map(|proof| decode(&encode("vol-1", proof.as_ref()).unwrap()));
+        let secrets = [[1; 32].into(), [3; 32].into()];
+        let attempts = marks.each_ref().map(|mark| mark.attempt("vol-1", &secrets));
+        assert_eq!(attempts, [None, Some(Attempt::of([9; 16])), None]);
+        assert!(
+            marks
+                .iter()
+                .all(|mark| mark.attempt("vol-2", &secrets).is_none())
+        );
+        assert!(
+            marks
+                .iter()
+                .all(|mark| mark.attempt("vol-1", &[]).is_none())
+        );
+        let origin = |mark: &Mark| mark.interrupted("vol-1", 7, false).unwrap().origin();
+        let origins = marks.each_ref().map(origin);
+        assert_eq!(
+            origins,
+            [Origin::Anyone, Origin::OtherKey, Origin::OtherKey]
+        );
+    }
+
+    #[test]
     fn everything_is_in_the_first_sector() {
-        let mark = encode(&"v".repeat(ID_BYTES_MAX)).unwrap();
+        let mark = encode(&"v".repeat(ID_BYTES_MAX), Some(&proof(255))).unwrap();
         assert!(mark[512..].iter().all(|byte| *byte == 0));
+        assert_eq!(mark[ID_AT + ID_BYTES_MAX..SECRET_AT], [0; 8]);
     }
 
     #[test]
     fn an_id_that_cannot_be_has_no_mark() {
-        assert_eq!(encode(""), None);
-        assert_eq!(encode(&"v".repeat(ID_BYTES_MAX + 1)), None);
+        assert_eq!(encode("", None), None);
+        assert_eq!(encode(&"v".repeat(ID_BYTES_MAX + 1), None), None);
     }
 
     proptest! {
         #[test]
-        fn a_mark_names_its_volume(id in "[ -~]{1,128}") {
-            prop_assert_eq!(decode(&encode(&id).unwrap()), Mark::Of(id));
+        fn a_mark_names_its_volume(id in "[ -~]{1,128}", secret in proptest::option::of(0..9_u8)) {
+            let proof = secret.map(proof);
+            let mark = encode(&id, proof.as_ref()).unwrap();
+            prop_assert_eq!(decode(&mark), Mark::Of(id, proof));
         }
 
         #[test]
-        fn one_changed_bit_is_no_valid_mark(bit in 0..MARK_BYTES * 8) {
-            let mut block = encode("vol-0123456789abcdef").unwrap();
+        fn one_changed_bit_is_no_valid_mark(bit in 0..MARK_BYTES * 8, has_secret: bool) {
+            let proof = has_secret.then(|| proof(1));
+            let mut block = encode("vol-0123456789abcdef", proof.as_ref()).unwrap();
             block[bit / 8] ^= 1 << (bit % 8);
-            prop_assert!(!matches!(decode(&block), Mark::Of(_)));
+            prop_assert!(!matches!(decode(&block), Mark::Of(..)));
         }
 
         #[test]
@@ -151,7 +287,7 @@ mod tests {
             decode(&block);
             let length = block.len().min(16);
             block[..length].copy_from_slice(&MAGIC[..length]);
-            prop_assert!(!matches!(decode(&block), Mark::Of(_)));
+            prop_assert!(!matches!(decode(&block), Mark::Of(..)));
         }
     }
 }

@@ -27,11 +27,12 @@ pub(super) mod xfs;
 pub(crate) use disk::DeviceUnderTest;
 pub(crate) use examine::{Found, examine, examine_ends};
 pub(crate) use identity::Sound;
+pub(crate) use mark::Origin;
 
 pub(super) use blank::Blank;
-pub(super) use disk::ext4_superblock;
+pub(super) use disk::{attempt, ext4_superblock};
 pub(super) use identity::{Identity, identify};
-pub(super) use mark::{Interrupted, MARK_AT, MARK_BYTES, encode as encode_mark};
+pub(super) use mark::{Interrupted, MARK_AT, MARK_BYTES, Proof, encode as encode_mark, is_of};
 
 #[cfg(test)]
 pub(super) mod tests {

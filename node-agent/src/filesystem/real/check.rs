@@ -44,6 +44,7 @@ impl Image {
         let kernel = Linux::detect().unwrap();
         let held = self.hold(&kernel);
         let device = DeviceUnderTest {
+            secrets: &[],
             backing: None,
             ..held.device(self.bytes, VOLUME)
         };

@@ -14,6 +14,7 @@ fn expect_foreign(image: &Image, what: &str, at: u64) {
     let held = image.hold(&kernel);
     for backing in [Some(&held.backing), None] {
         let device = DeviceUnderTest {
+            secrets: &[],
             backing,
             ..held.device(image.bytes, VOLUME)
         };
@@ -34,6 +35,7 @@ fn expect_known(image: &Image, fs: FsType) {
     let held = image.hold(&kernel);
     for backing in [Some(&held.backing), None] {
         let device = DeviceUnderTest {
+            secrets: &[],
             backing,
             ..held.device(image.bytes, VOLUME)
         };
@@ -102,7 +104,7 @@ fn blocks_that_a_user_has_stored_do_not_take_his_volume_away() {
     let bytes = 512 * MIB;
     let (end, old_end) = (bytes - 8192, bytes - (64 << 10));
     let stored = [
-        (MARK_AT, encode_mark(VOLUME).unwrap().to_vec()),
+        (MARK_AT, encode_mark(VOLUME, None).unwrap().to_vec()),
         (end, md_version_1(end)),
         (old_end, md_version_0(bytes / 2)),
     ];

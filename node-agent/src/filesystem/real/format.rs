@@ -18,7 +18,7 @@ impl Image {
     fn witness(&self) -> Witness {
         let kernel = Linux::detect().unwrap();
         let file = self.hold(&kernel).backing;
-        witness::ask(&kernel, Some(&file)).unwrap()
+        witness::ask(&kernel, &file).unwrap()
     }
 
     /// As if the agent had crashed before the file recorded that it is in use.
@@ -26,7 +26,7 @@ impl Image {
         let kernel = Linux::detect().unwrap();
         let held = self.hold(&kernel);
         kernel.remove_xattr(&held.backing, witness::USED).unwrap();
-        witness::begin_format(&kernel, &held.device(self.bytes, VOLUME)).unwrap()
+        witness::begin_format(&kernel, &held.backing).unwrap()
     }
 
     /// Makes the remains of an interrupted mkfs: for ext4 no superblock, for btrfs one with another
@@ -43,7 +43,7 @@ impl Image {
             }
         }
         // Nor could it erase the mark.
-        self.write(MARK_AT, &encode_mark(VOLUME).unwrap());
+        self.write(MARK_AT, &encode_mark(VOLUME, None).unwrap());
     }
 }
 
@@ -57,7 +57,7 @@ fn a_blank_device_gets_a_sound_filesystem_without_a_mark_and_is_in_use() {
             image.assert_holds(fs);
             assert_ne!(
                 image.mark(),
-                encode_mark(VOLUME).unwrap(),
+                encode_mark(VOLUME, None).unwrap(),
                 "{fs} of {bytes}"
             );
             assert_eq!(image.witness(), Witness::Used, "{fs} of {bytes}");
@@ -142,7 +142,7 @@ fn the_mark_outlives_mkfs_on_devices_of_every_size() {
         .iter()
         .map(|mib| mib * MIB)
         .chain(gib.iter().map(|gib| gib * GIB));
-    let mark = encode_mark(VOLUME).unwrap();
+    let mark = encode_mark(VOLUME, None).unwrap();
     for bytes in sizes {
         for fs in FsType::ALL
             .into_iter()
@@ -235,7 +235,7 @@ fn a_filesystem_that_was_restored_beneath_a_mark_is_no_leftover() {
         let image = Image::new(GIB);
         image.make(program, &["-q"]);
         image.begin_format_only();
-        image.write(MARK_AT, &encode_mark(VOLUME).unwrap());
+        image.write(MARK_AT, &encode_mark(VOLUME, None).unwrap());
         let found = image.examine(VOLUME);
         assert!(
             matches!(&found, Found::Unsettled(made) if made.fs_type() == fs),
@@ -250,7 +250,7 @@ fn a_filesystem_that_was_restored_beneath_a_mark_is_no_leftover() {
         let image = Image::new(GIB);
         image.make(program, args);
         image.begin_format_only();
-        image.write(MARK_AT, &encode_mark(VOLUME).unwrap());
+        image.write(MARK_AT, &encode_mark(VOLUME, None).unwrap());
         let found = image.examine(VOLUME);
         assert!(matches!(found, Found::Foreign(_)), "{program}: {found:?}");
     }
@@ -293,7 +293,7 @@ fn a_witness_left_behind_goes_before_the_filesystem_is_known() {
         let settled = made.settle(&kernel, &held.device(GIB, VOLUME)).unwrap();
         assert_eq!((settled.fs, settled.wants_check), (fs, false));
         assert_eq!(image.witness(), Witness::Used);
-        image.write(MARK_AT, &encode_mark(VOLUME).unwrap());
+        image.write(MARK_AT, &encode_mark(VOLUME, None).unwrap());
         let found = image.examine(VOLUME);
         assert!(
             matches!(found, Found::Known(known) if known.fs == fs),
@@ -316,6 +316,7 @@ fn without_a_place_for_the_witness_nothing_is_formatted() {
         .open(Path::new("/proc/self/stat"), Open::FileRead)
         .unwrap();
     let device = DeviceUnderTest {
+        secrets: &[],
         backing: Some(&file),
         ..held.device(GIB, VOLUME)
     };
@@ -334,7 +335,7 @@ fn without_a_place_for_the_witness_nothing_is_formatted() {
     );
     assert!(matches!(image.examine(VOLUME), Found::Blank(_)));
     // A volume that is already formatted can still be used there.
-    assert_eq!(witness::ask(&kernel, Some(&file)).unwrap(), Witness::Absent);
+    assert_eq!(witness::ask(&kernel, &file).unwrap(), Witness::Absent);
     witness::begin_use(&kernel, &file).unwrap();
 }
 

@@ -55,6 +55,7 @@ fn formatted(kernel: &Linux, image: &Image, device: &Loop, fs: FsType) {
     let backing = kernel.open(&image.path(), Open::FileRead).unwrap();
     let bytes = kernel.device_bytes(&device.fd).unwrap();
     let device = DeviceUnderTest {
+        secrets: &[],
         is_new: false,
         fd: &device.fd,
         bytes,
@@ -148,6 +149,7 @@ fn a_device_that_somebody_holds_for_himself_is_busy_and_not_formatted() {
     let image = Image::new(512 * MIB);
     let device = Loop::attach(&kernel, &image);
     let under_test = DeviceUnderTest {
+        secrets: &[],
         is_new: false,
         fd: &device.fd,
         bytes: 512 * MIB,

@@ -198,6 +198,7 @@ impl Image {
 impl Held {
     fn device<'a>(&'a self, bytes: u64, volume: &'a str) -> DeviceUnderTest<'a, OwnedFd> {
         DeviceUnderTest {
+            secrets: &[],
             is_new: false,
             fd: &self.device,
             bytes,

@@ -113,7 +113,7 @@ fn a_filesystem_with_options_has_them_and_is_sound() {
 #[test]
 fn the_mark_outlives_mkfs_next_to_what_is_refused() {
     let kernel = Linux::detect().unwrap();
-    let mark = encode_mark(VOLUME).unwrap();
+    let mark = encode_mark(VOLUME, None).unwrap();
     let fit = |options: &FormatOptions, bytes| options.fit("parameters", "ext4", bytes).is_ok();
     let count = |gib: u64, permille: u64| {
         let options = FormatOptions {
@@ -155,7 +155,7 @@ fn the_mark_outlives_mkfs_next_to_what_is_refused() {
 #[test]
 fn the_mark_outlives_mkfs_with_options_too() {
     let kernel = Linux::detect().unwrap();
-    let mark = encode_mark(VOLUME).unwrap();
+    let mark = encode_mark(VOLUME, None).unwrap();
     for (fs, options, _) in cases() {
         for mib in [300, 399, 400, 512, 799, 800, 1024, 1260, 2048, 5000] {
             let bytes = mib * MIB;

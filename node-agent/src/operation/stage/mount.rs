@@ -87,6 +87,7 @@ pub(super) fn stage<K: Kernel>(
         bytes: fit(plan, kernel, &device)?,
         backing: device.backing_file(),
         volume: request.id.as_str(),
+        secrets: &plan.marks,
         is_new: plan.is_new_at(kernel.realtime()),
         progress: cx.progress(),
     };

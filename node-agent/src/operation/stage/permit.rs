@@ -9,8 +9,12 @@ use belay_server::call::{Failure, Kind};
 use super::super::Node;
 use super::mount::Wish;
 use super::tally::Refusal;
-use crate::filesystem::{DeviceUnderTest, Found, FsType, Permit, Sound, USED};
+use crate::filesystem::{DeviceUnderTest, Found, FsType, Origin, Permit, Sound, USED};
 use crate::kernel::Kernel;
+
+/// Why a volume that held data is not formatted.
+const LOST: &str = "it was restored, cloned or in use, and contains no data now: its data is lost; \
+                    restore it, or delete the volume";
 
 /// What a device needs before it is mounted.
 pub(super) enum Need {
@@ -32,15 +36,19 @@ pub(super) fn judge<K: Kernel>(
     under_test: &DeviceUnderTest<'_, K::Fd>,
     found: Found,
 ) -> Result<(FsType, Need), Failure> {
-    let has_witness = under_test.backing.is_some();
-    if let Some((refusal, why)) = forbidden(wish, plan, has_witness, &found) {
+    let is_disk = under_test.backing.is_none();
+    if let Some((refusal, why)) = forbidden(wish, plan, is_disk, &found) {
         return Err(refuse(wish, refusal, why));
     }
     let permit = match found {
         Found::Known(found) => return known(wish, found),
         Found::Unsettled(made) => {
             same_as_asked(wish, made.fs_type())?;
-            return known(wish, made.settle(&node.kernel, under_test)?);
+            return match is_disk && plan.read_only {
+                // The mark stays until a writer comes.
+                true => known(wish, made.unsettled()),
+                false => known(wish, made.settle(&node.kernel, under_test)?),
+            };
         }
         Found::Emptied => {
             let file = node.transport.named(&wish.request.id)?;
@@ -78,15 +86,15 @@ fn known(wish: &Wish<'_>, found: Sound) -> Result<(FsType, Need), Failure> {
 fn forbidden(
     wish: &Wish<'_>,
     plan: &PublishContext,
-    has_witness: bool,
+    is_disk: bool,
     found: &Found,
 ) -> Option<(Refusal, &'static str)> {
     match found {
-        Found::Blank(_) if plan.content == Content::Populated => Some((
-            Refusal::Populated,
-            "it was restored, cloned or in use, and contains no data now: its data is lost; \
-             restore it, or delete the volume",
-        )),
+        Found::Blank(_) if plan.content == Content::Populated => Some((Refusal::Populated, LOST)),
+        // A file is `populated` as soon as mkfs has written to it.
+        Found::Interrupted(_) if is_disk && plan.content == Content::Populated => {
+            Some((Refusal::Populated, LOST))
+        }
         Found::Blank(_) if plan.content == Content::Unknown => Some((
             Refusal::Unknown,
             "it is blank, and nothing shows that it never contained data: its attachment does not \
@@ -96,11 +104,16 @@ fn forbidden(
             Refusal::ReadOnly,
             "it is blank, and its attachment is read-only",
         )),
-        // A mark on a disk may have been written by a user of the volume.
-        Found::Interrupted(_) if !has_witness => Some((
+        Found::Interrupted(interrupted) if interrupted.origin() == Origin::Anyone => Some((
             Refusal::Interrupted,
             "its formatting was interrupted, and nothing proves that it was not used since; delete \
              the volume, or overwrite it with zeros (blkdiscard --zeroout)",
+        )),
+        Found::Interrupted(interrupted) if interrupted.origin() == Origin::OtherKey => Some((
+            Refusal::Interrupted,
+            "its formatting was interrupted, and its mark was made with another key: add that key \
+             to --mark-key-file of the controller, or delete the volume, or overwrite it with \
+             zeros (blkdiscard --zeroout)",
         )),
         Found::Interrupted(_) if wish.read_only => Some((
             Refusal::ReadOnly,

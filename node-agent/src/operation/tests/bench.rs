@@ -112,6 +112,7 @@ pub(crate) trait World {
             mode: AccessMode::SingleNodeMultiWriter,
             content: "new",
             serial: None,
+            mark: None,
             attached_at: None,
             options: &[],
             flags: &[],
@@ -196,6 +197,8 @@ pub(crate) struct Volume {
     pub(crate) content: &'static str,
     /// The serial of its disk, if it is one.
     pub(crate) serial: Option<String>,
+    /// The bytes of the secret of its format mark, if it has one.
+    pub(crate) mark: Option<u8>,
     /// When its disk was attached, if that is said, in seconds since 1970.
     pub(crate) attached_at: Option<u64>,
     /// Its volume context.
@@ -486,6 +489,9 @@ impl Volume {
         let mut entries = Vec::from(entries);
         if let Some(seconds) = self.attached_at {
             entries.push(("attached_at".to_owned(), seconds.to_string()));
+        }
+        if let Some(byte) = self.mark {
+            entries.push(("mark".to_owned(), format!("{byte:02x}").repeat(32)));
         }
         entries
     }

@@ -340,24 +340,58 @@ fn a_disk_of_which_nothing_is_known_can_be_proven_blank_if_the_driver_is_told_to
     assert_eq!(holds, Holds::Filesystem("ext4", BYTES, 1));
 }
 
-/// Users of a disk can write everything that is on it.
+/// An agent was killed while mkfs ran.
+fn half_formatted(form: Form, mark: Option<u8>) -> (Simulated, Volume) {
+    let world = world();
+    let mut volume = world.volume("vol", form);
+    volume.mark = mark;
+    world.machine.discard(&volume.file());
+    let node = world.start();
+    world.machine.begin(Some(Fault::DieAfter("mkfs write")));
+    let died = catch_unwind(AssertUnwindSafe(|| volume.call(&node, Verb::Stage)));
+    assert!(died.is_err());
+    (world, volume)
+}
+
+/// Users of a disk can write everything that is on it, except what they do not know.
 #[test]
-fn a_format_of_a_disk_that_was_interrupted_is_not_begun_again() {
+fn an_interrupted_format_of_a_disk_is_begun_again_only_with_its_secret() {
     for form in [Form::Ext4, Form::Xfs, Form::Btrfs] {
-        let world = world();
-        let volume = world.volume("vol", form);
-        world.machine.discard(&volume.file());
+        for (written, now, why) in [
+            (None, None, "nothing proves that it was not used since"),
+            (None, Some(1), "nothing proves that it was not used since"),
+            (Some(1), Some(2), "was made with another key"),
+            (Some(1), None, "was made with another key"),
+        ] {
+            let (world, mut volume) = half_formatted(form, written);
+            volume.mark = now;
+            let node = world.start();
+            let before = world.machine.holds(&volume.file());
+            let staged = volume.call(&node, Verb::Stage);
+            refused(staged, Kind::Precondition, &["not formatted: ", why]);
+            assert_eq!(world.machine.holds(&volume.file()), before);
+            calls(&node, &volume, &[Verb::Unstage]);
+            nothing_left(&world);
+        }
+        let (world, volume) = half_formatted(form, Some(1));
         let node = world.start();
-        world.machine.begin(Some(Fault::DieAfter("mkfs write")));
-        let died = catch_unwind(AssertUnwindSafe(|| volume.call(&node, Verb::Stage)));
-        assert!(died.is_err());
-        let node = world.start();
-        let before = world.machine.holds(&volume.file());
-        assert!(volume.call(&node, Verb::Stage).is_err(), "{form:?}");
-        assert_eq!(world.machine.holds(&volume.file()), before);
-        calls(&node, &volume, &[Verb::Unstage]);
-        nothing_left(&world);
+        calls(&node, &volume, &[Verb::Stage, Verb::Unstage]);
+        let holds = world.machine.holds(&volume.file());
+        let fs_type = form.fs_type().unwrap();
+        assert_eq!(holds, Holds::Filesystem(fs_type, BYTES, 1));
     }
+}
+
+#[test]
+fn an_interrupted_format_of_a_volume_that_was_restored_is_not_begun_again() {
+    let (world, mut volume) = half_formatted(Form::Ext4, Some(1));
+    volume.content = "populated";
+    let staged = volume.call(&world.start(), Verb::Stage);
+    refused(
+        staged,
+        Kind::Precondition,
+        &["not formatted: it was restored"],
+    );
 }
 
 #[test]

@@ -87,6 +87,8 @@ const IN_USE: &[Before] = &[STAGED, DATA_IN, PUBLISHED];
 const IN_USE_RESTARTED: &[Before] = &[STAGED, DATA_IN, PUBLISHED, RESTART];
 const IN_USE_GROWN: &[Before] = &[STAGED, DATA_IN, PUBLISHED, GROW];
 const BOUND_ONLY: &[Before] = &[Before::Died(Verb::Stage, "LOOP_CONFIGURE")];
+/// The clock of the machine, in seconds since 1970, where that matters.
+const NOW: u64 = 1_800_000_000;
 const HALF_FORMATTED: &[Before] = &[Before::Died(Verb::Stage, "mkfs write")];
 const HALF_PUBLISHED: &[Before] = &[STAGED, DATA_IN, Before::Died(Verb::Publish(1), "mkdir")];
 const HALF_UNPUBLISHED: &[Before] = &[
@@ -212,12 +214,11 @@ const OF_DISKS: &[Case] = &[
 ];
 
 /// The cases of files, and the same for disks: except states that only a loop device can be left
-/// in, and an interrupted format, which is refused from then on.
+/// in.
 fn cases() -> Vec<Case> {
     let of_both = CASES.iter().filter(|case| {
         let is_of_loop = |before: &Before| matches!(before, Before::Died(_, "LOOP_CONFIGURE"));
-        let is_format = case.before == HALF_FORMATTED || case.name == "stage, blank";
-        !is_format && !case.before.iter().any(is_of_loop)
+        !case.before.iter().any(is_of_loop)
     });
     let of_disks = of_both.chain(OF_DISKS).map(|case| Case {
         media: Media::Disks,
@@ -243,6 +244,13 @@ pub(super) struct Run<'a> {
 /// The visible state, and the file's content.
 type View = (Picture, Holds);
 
+impl Case {
+    /// The volume has no filesystem yet.
+    fn is_format(&self) -> bool {
+        self.before == HALF_FORMATTED || self.name == "stage, blank"
+    }
+}
+
 impl<'a> Run<'a> {
     pub(super) fn new(case: &'a Case) -> Run<'a> {
         let world = Simulated::of(case.media);
@@ -250,6 +258,11 @@ impl<'a> Run<'a> {
             true => world.volume_of_kubelet("vol", case.form),
             false => world.volume("vol", case.form),
         };
+        if case.media == Media::Disks && case.is_format() {
+            world.machine.discard(&volume.file());
+            world.machine.set_clock(NOW);
+            volume.attached_at = Some(NOW);
+        }
         let mut node = world.start();
         for before in case.before {
             match before {

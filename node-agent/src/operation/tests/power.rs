@@ -3,6 +3,7 @@
 //! in use must not be formatted, and synced data must be there.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::path::Path;
 
 use belay_server::call::Kind;
 
@@ -11,7 +12,7 @@ use super::is_nightly;
 use super::matrix::{Before, Case, Good, Row, Run, take_back};
 use super::simulated::{Media, Simulated};
 use crate::device::loop_path;
-use crate::kernel::fake::{Died, Fake, Fault, Holds, Survives};
+use crate::kernel::fake::{Call, Died, Fake, Fault, Holds, Survives};
 use crate::kernel::{Kernel, Open};
 use crate::operation::Node;
 
@@ -19,17 +20,33 @@ use crate::operation::Node;
 pub(super) const SURVIVE: [Survives; 3] =
     [Survives::Nothing, Survives::Everything, Survives::Some(1)];
 const FORMS: [Form; 4] = [Form::Ext4, Form::Xfs, Form::Btrfs, Form::Block];
+/// The clock of the machine, in seconds since 1970.
+const NOW: u64 = 1_800_000_000;
 /// How many subsets of the unsynced changes are tried.
 const PARTS: u64 = 8;
 const PARTS_NIGHTLY: u64 = 100;
-/// The form to format, and the call of it after which an earlier agent was killed.
-const BEGUN: [(Form, Option<&str>); 5] = [
-    (Form::Ext4, None),
-    (Form::Xfs, None),
-    (Form::Btrfs, None),
-    (Form::Xfs, Some("fsetxattr")),
-    (Form::Xfs, Some("mkfs write")),
+/// The form to format, and when an earlier agent was killed in the same.
+const BEGUN: [(Media, Form, Killed); 11] = [
+    (Media::Files, Form::Ext4, Killed::Never),
+    (Media::Files, Form::Xfs, Killed::Never),
+    (Media::Files, Form::Btrfs, Killed::Never),
+    (Media::Files, Form::Xfs, Killed::AtFirst("fsetxattr")),
+    (Media::Files, Form::Xfs, Killed::AtFirst("mkfs write")),
+    (Media::Files, Form::Xfs, Killed::AtLast("mkfs write")),
+    (Media::Disks, Form::Ext4, Killed::Never),
+    (Media::Disks, Form::Xfs, Killed::Never),
+    (Media::Disks, Form::Btrfs, Killed::Never),
+    (Media::Disks, Form::Xfs, Killed::AtFirst("mkfs write")),
+    (Media::Disks, Form::Xfs, Killed::AtLast("mkfs write")),
 ];
+
+/// After which of the calls of that name an agent was killed.
+#[derive(Clone, Copy, Debug)]
+enum Killed {
+    Never,
+    AtFirst(&'static str),
+    AtLast(&'static str),
+}
 
 /// The power is lost at a call; then the volume is brought up again, or everything is undone.
 pub(super) fn lose_power(
@@ -189,34 +206,105 @@ fn what_a_broken_stage_has_not_synced_the_next_one_does() {
     }
 }
 
+/// A blank volume; one on a disk was attached a moment ago, so that samples of it are read.
+fn blank(media: Media, form: Form) -> (Simulated, Volume) {
+    let world = Simulated::of(media);
+    let mut volume = world.volume("vol", form);
+    if media == Media::Disks {
+        world.machine.discard(&volume.file());
+        world.machine.set_clock(NOW);
+        volume.attached_at = Some(NOW);
+    }
+    (world, volume)
+}
+
+/// The calls of its stage.
+fn calls_of_stage(world: &Simulated, volume: &Volume) -> Vec<Call> {
+    let node = world.start();
+    world.machine.begin(None);
+    volume.call(&node, Verb::Stage).unwrap();
+    world.machine.end()
+}
+
+/// The same, after an agent was killed in its stage.
+fn begun(media: Media, form: Form, killed: Killed) -> (Simulated, Volume) {
+    let (world, volume) = blank(media, form);
+    let fault = match killed {
+        Killed::Never => return (world, volume),
+        Killed::AtFirst(name) => Fault::DieAfter(name),
+        Killed::AtLast(name) => {
+            let (world, volume) = blank(media, form);
+            let calls = calls_of_stage(&world, &volume);
+            let last = calls.iter().rposition(|call| call.name == name);
+            Fault::Die(last.unwrap() + 1)
+        }
+    };
+    assert!(ends_in_stage(&world, &world.start(), &volume, fault));
+    (world, volume)
+}
+
+/// The numbers of the calls that change something: a power loss at another one is that at the next
+/// of these.
+fn changes(calls: Vec<Call>) -> impl Iterator<Item = usize> {
+    let changes = (1..).zip(calls);
+    let changes =
+        changes.filter(|(_, call)| !matches!(call.name, "pread" | "statx" | "lseek" | "fgetxattr"));
+    changes.map(|(at, _)| at)
+}
+
 /// Many subsets of the unsynced changes, at every call of a stage that formats, the only one whose
 /// writes depend on their order; also after an earlier agent was killed in the same.
 #[test]
 fn a_format_that_lost_its_power_comes_to_its_end_whatever_part_of_it_survives() {
-    for (form, before) in BEGUN {
-        for at in 1.. {
-            let mut is_over = true;
+    for (media, form, killed) in BEGUN {
+        let (world, volume) = begun(media, form, killed);
+        for at in changes(calls_of_stage(&world, &volume)) {
             let parts = if is_nightly() { PARTS_NIGHTLY } else { PARTS };
             for part in 0..parts {
-                let world = Simulated::new();
-                let volume = world.volume("vol", form);
-                if let Some(call) = before {
-                    ends_in_stage(&world, &world.start(), &volume, Fault::DieAfter(call));
-                }
+                let (world, volume) = begun(media, form, killed);
                 let node = world.start();
                 let fault = Fault::PowerOff(at, Survives::Some(part));
-                is_over &= !ends_in_stage(&world, &node, &volume, fault);
+                assert!(ends_in_stage(&world, &node, &volume, fault));
                 drop(node);
-                let what = format!("{form:?}, after {before:?}, {fault:?}");
+                let what = format!("{media:?}: {form:?}, killed {killed:?}, {fault:?}");
                 for verb in [Verb::Stage, Verb::Publish(1), Verb::Stats] {
                     let done = volume.call(&world.start(), verb);
                     assert!(done.is_ok(), "{what}, {verb:?}: {done:?}");
                 }
                 assert_eq!(world.machine.violations(), Vec::<String>::new(), "{what}");
             }
-            if is_over {
-                break;
-            }
+        }
+    }
+}
+
+/// A mark that came back after a volume was used would be leave to format it.
+#[test]
+fn no_mark_of_a_disk_outlives_what_its_first_user_synced() {
+    for form in [Form::Ext4, Form::Xfs, Form::Btrfs] {
+        let (world, volume) = blank(Media::Disks, form);
+        for at in changes(calls_of_stage(&world, &volume)) {
+            let (world, mut volume) = blank(Media::Disks, form);
+            ends_in_stage(&world, &world.start(), &volume, Fault::Die(at));
+            volume.call(&world.start(), Verb::Stage).unwrap();
+            // As soon as a pod has synced anything.
+            let kernel = world.kernel();
+            let pod = kernel
+                .open(Path::new("/dev/vda"), Open::DeviceRead)
+                .unwrap();
+            kernel.fsync(&pod).unwrap();
+            drop(pod);
+            world.machine.power_off(Survives::Nothing);
+            let what = format!("{form:?}, killed at {at}");
+            let holds = world.machine.holds(&volume.file());
+            assert!(matches!(holds, Holds::Filesystem(..)), "{what}: {holds:?}");
+            // The superblock is lost, and with it all that shows that the volume is in use.
+            world.write_file(&volume.file(), 0, &[0; 128 << 10]);
+            world.write_file(&volume.file(), 200 * MIB, b"data");
+            volume.content = "used";
+            let staged = volume.call(&world.start(), Verb::Stage);
+            let is_refused = staged.is_err_and(|failure| failure.kind == Kind::Precondition);
+            assert!(is_refused, "{what}");
+            assert_eq!(world.machine.violations(), Vec::<String>::new(), "{what}");
         }
     }
 }

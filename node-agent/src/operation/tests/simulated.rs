@@ -111,6 +111,7 @@ impl World for Simulated {
             }
             self.machine.plug(Plug::virtio(&volume.file(), &volume.id));
             volume.serial = Some(volume.id.clone());
+            volume.mark = Some(1);
         }
         volume
     }

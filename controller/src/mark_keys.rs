@@ -1,0 +1,143 @@
+//! The keys of the driver's format marks, and the secrets of its volumes under them.
+
+use belay_contract::mark::{MarkSecret, SECRETS_MAX};
+use belay_server::request::VolumeId;
+use ring::hmac;
+use std::fmt;
+use std::fs::File;
+use std::io::Read as _;
+use std::path::Path;
+
+/// Shortest key, in bytes: as long as the output of SHA-256, as RFC 2104 asks for.
+const KEY_BYTES_MIN: usize = 32;
+/// Longest file, in bytes.
+const FILE_BYTES_MAX: u64 = 4096;
+
+/// The keys: the first is used, the others were.
+#[derive(Clone, Default)]
+pub struct MarkKeys(Vec<hmac::Key>);
+
+impl MarkKeys {
+    /// Reads a file with one key a line.
+    ///
+    /// # Errors
+    /// The reason, with the name of the file and without its content.
+    pub fn read(path: &Path) -> Result<Self, String> {
+        let bad = |why: &str| format!("--mark-key-file {}: {why}", path.display());
+        let mut text = String::new();
+        let read = |file: File| file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text);
+        let bytes = File::open(path)
+            .and_then(read)
+            .map_err(|error| bad(&error.to_string()))?;
+        if bytes as u64 > FILE_BYTES_MAX {
+            return Err(bad(&format!("is longer than {FILE_BYTES_MAX} bytes")));
+        }
+        let lines: Vec<_> = text
+            .lines()
+            .map(str::trim)
+            .filter(|line| !line.is_empty())
+            .collect();
+        if lines.is_empty() || lines.len() > SECRETS_MAX {
+            let found = lines.len();
+            return Err(bad(&format!(
+                "has {found} keys; 1 to {SECRETS_MAX} are needed, one a line"
+            )));
+        }
+        if let Some(at) = lines.iter().position(|line| line.len() < KEY_BYTES_MIN) {
+            let key = at + 1;
+            return Err(bad(&format!(
+                "key {key} has less than {KEY_BYTES_MIN} characters; make one with \
+                 `head -c 32 /dev/urandom | base64`"
+            )));
+        }
+        let key = |line: &str| hmac::Key::new(hmac::HMAC_SHA256, line.as_bytes());
+        Ok(Self(lines.into_iter().map(key).collect()))
+    }
+
+    /// The volume's secrets, one for each key.
+    #[must_use]
+    pub fn secrets(&self, volume: &VolumeId) -> Vec<MarkSecret> {
+        let secret = |key| {
+            let tag = hmac::sign(key, volume.as_str().as_bytes());
+            <[u8; 32]>::try_from(tag.as_ref())
+                .ok()
+                .map(MarkSecret::from)
+        };
+        self.0.iter().filter_map(secret).collect()
+    }
+}
+
+/// Not the keys, which no log may show.
+impl fmt::Debug for MarkKeys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} keys", self.0.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write as _;
+
+    fn read(text: &str) -> Result<MarkKeys, String> {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(text.as_bytes()).unwrap();
+        MarkKeys::read(file.path())
+    }
+
+    fn volume(id: &str) -> VolumeId {
+        VolumeId::new(id).unwrap()
+    }
+
+    #[test]
+    fn a_secret_is_the_hmac_of_the_volumes_id() {
+        let keys = read("0123456789abcdef0123456789abcdef\n").unwrap();
+        // printf vol-1 | openssl dgst -sha256 -hmac 0123456789abcdef0123456789abcdef
+        let expected = "099d4af68046dfe596ce5d52755f8844c3eeec86f202db73422afa9e8af7b4bf";
+        let secrets = keys.secrets(&volume("vol-1"));
+        let hex: String = secrets[0]
+            .bytes()
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect();
+        assert_eq!((secrets.len(), hex.as_str()), (1, expected));
+        assert_ne!(keys.secrets(&volume("vol-2")), secrets);
+    }
+
+    #[test]
+    fn the_first_key_is_used_and_the_others_still_count() {
+        let (old, new) = ("o".repeat(32), "n".repeat(44));
+        let before = read(&old).unwrap().secrets(&volume("vol-1"));
+        let after = read(&format!("{new}\n\n {old}\n"))
+            .unwrap()
+            .secrets(&volume("vol-1"));
+        assert_eq!(after[1..], before);
+        assert_ne!(after[0], before[0]);
+        assert_eq!(MarkKeys::default().secrets(&volume("vol-1")), []);
+    }
+
+    #[test]
+    fn a_file_without_good_keys_is_named_and_not_shown() {
+        let canary = "canary".to_owned();
+        for (text, why) in [
+            (String::new(), "has 0 keys"),
+            (format!("{}\n", "k".repeat(32)).repeat(5), "has 5 keys"),
+            (
+                format!("{}\n{canary}", "k".repeat(32)),
+                "key 2 has less than 32",
+            ),
+            (canary.repeat(1000), "is longer than 4096 bytes"),
+        ] {
+            let error = read(&text).unwrap_err();
+            assert!(error.starts_with("--mark-key-file /"), "{error}");
+            assert!(error.contains(why) && !error.contains(&canary), "{error}");
+        }
+        let error = MarkKeys::read(Path::new("/nowhere")).unwrap_err();
+        assert!(
+            error.starts_with("--mark-key-file /nowhere: No such file"),
+            "{error}"
+        );
+        let shown = format!("{:?}", read(&"k".repeat(32)).unwrap());
+        assert_eq!(shown, "1 keys");
+    }
+}

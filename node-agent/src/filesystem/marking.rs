@@ -1,0 +1,93 @@
+//! Writes and erases the format mark of a device.
+
+use belay_server::call::{Failure, Kind};
+
+use super::probe::{DeviceUnderTest, MARK_AT, MARK_BYTES, Proof, attempt, encode_mark, is_of};
+use super::witness::{self, Attempt};
+use crate::kernel::{AlignedBuf, Kernel};
+
+/// Records that a format of the device begins, in the attribute of its file, if it has one, and in
+/// its mark, and waits until the disk has both. Returns the UUID for its filesystem: that of an
+/// earlier attempt, else a new one.
+///
+/// # Errors
+///
+/// [`Kind::Precondition`] for a file that cannot have the attribute, else the kernel's error.
+pub(super) fn write_mark<K: Kernel>(
+    kernel: &K,
+    device: &DeviceUnderTest<'_, K::Fd>,
+    writer: &K::Fd,
+) -> Result<String, Failure> {
+    let (uuid, secret) = match device.backing {
+        Some(file) => (witness::begin_format(kernel, file)?, None),
+        None => (uuid_of_attempt(kernel, device)?, device.secrets.first()),
+    };
+    let proof = secret.and_then(|secret| {
+        let uuid = Attempt::parse(uuid.as_bytes()).uuid()?;
+        Some(Proof {
+            secret: *secret,
+            uuid,
+        })
+    });
+    let mark = encode_mark(device.volume, proof.as_ref())
+        .ok_or_else(|| Failure::bug("the volume id is too long for a format mark"))?;
+    write_block(kernel, writer, &mark)?;
+    kernel.fsync(writer)?;
+    Ok(uuid)
+}
+
+/// The UUID of an earlier attempt: until mkfs has overwritten the superblock of that, a filesystem
+/// with another UUID would be a complete one.
+fn uuid_of_attempt<K: Kernel>(
+    kernel: &K,
+    device: &DeviceUnderTest<'_, K::Fd>,
+) -> Result<String, Failure> {
+    match attempt(kernel, device)? {
+        Some(attempt) => Ok(attempt.to_string()),
+        None => Ok(kernel.new_uuid()?),
+    }
+}
+
+/// Erases the mark of the volume, unless mkfs has overwritten it. On a file the fsync that records
+/// the volume's use also puts this on the disk: until then the mark may count; afterwards it is not
+/// read. On a disk it counts until it is erased there; if the agent is killed before the fsync, the
+/// first fsync of a user does that, and before it there is nothing to lose.
+///
+/// # Errors
+///
+/// The kernel's error.
+pub(super) fn erase_mark<K: Kernel>(
+    kernel: &K,
+    device: &DeviceUnderTest<'_, K::Fd>,
+    writer: &K::Fd,
+) -> Result<(), Failure> {
+    let mut block = AlignedBuf::new(MARK_BYTES);
+    let length = kernel.pread(writer, &mut block, MARK_AT)?;
+    if length != MARK_BYTES {
+        let text = format!("short read of {length} bytes at the format mark");
+        return Err(Failure::new(Kind::System, text));
+    }
+    if is_of(device.volume, &block) {
+        write_block(kernel, writer, &[0; MARK_BYTES])?;
+    }
+    if device.backing.is_none() {
+        kernel.fsync(writer)?;
+    }
+    Ok(())
+}
+
+/// Writes the block at the mark's offset.
+fn write_block<K: Kernel>(
+    kernel: &K,
+    writer: &K::Fd,
+    block: &[u8; MARK_BYTES],
+) -> Result<(), Failure> {
+    let mut buffer = AlignedBuf::new(MARK_BYTES);
+    buffer.copy_from_slice(block);
+    let length = kernel.pwrite(writer, &buffer, MARK_AT)?;
+    if length != MARK_BYTES {
+        let text = format!("short write of {length} bytes at the format mark");
+        return Err(Failure::new(Kind::System, text));
+    }
+    Ok(())
+}
