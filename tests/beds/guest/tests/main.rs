@@ -15,6 +15,8 @@ mod hotplug;
 #[cfg(test)]
 mod local;
 #[cfg(test)]
+mod marks;
+#[cfg(test)]
 mod metadata;
 #[cfg(test)]
 mod power;
