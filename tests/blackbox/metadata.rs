@@ -130,8 +130,9 @@ impl Bed {
     }
 
     fn is_ready(&self, name: &str) -> bool {
-        let answer = probe(&self.socket(name)).expect("probe");
-        answer.ready.expect("always set")
+        let answer = probe(&self.socket(name));
+        // Its socket may not be there yet.
+        answer.is_ok_and(|answer| answer.ready.expect("always set"))
     }
 
     /// The driver is not ready, for these reasons, and not registered.
