@@ -71,7 +71,7 @@ pub mod volume {
         /// Another file has its name.
         BACKING_FILE_FOREIGN = "BackingFileForeign", Inaccessible, [Controller];
         /// It holds no data, though its filesystem was in use.
-        BACKING_FILE_EMPTY = "BackingFileEmpty", DataLoss, [Controller];
+        BACKING_FILE_EMPTY = "BackingFileEmpty", DataLoss, [Node, Controller];
         /// The volume's record cannot be read.
         RECORD_UNREADABLE = "RecordUnreadable", Inaccessible, [Controller];
         /// The filesystem of all volume files does not answer.

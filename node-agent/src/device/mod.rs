@@ -16,6 +16,8 @@ use belay_server::call::Failure;
 
 use crate::kernel::{Error, Kernel};
 
+#[cfg(any(test, feature = "fuzz"))]
+pub(crate) use disks::fuzz;
 pub(crate) use disks::{DiskIndex, DiskVolumes, Missing};
 pub(crate) use held::Held;
 pub(crate) use label::Label;
@@ -97,7 +99,12 @@ impl<K: Kernel, G> Verdict<K, G> {
 #[derive(Clone, Debug)]
 pub(crate) enum Backing {
     /// It is behind the device; sizes in bytes.
-    There { bytes: u64, device_bytes: u64 },
+    There {
+        bytes: u64,
+        device_bytes: u64,
+        /// How much of its file is not a hole; `None` for a disk.
+        allocated: Option<u64>,
+    },
     /// The device has a file that is not at the volume's path.
     Gone,
     /// The device has no file, or another volume's.

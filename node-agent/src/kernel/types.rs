@@ -53,6 +53,8 @@ pub(crate) struct Stat {
     pub(crate) ino: u64,
     /// Its size in bytes.
     pub(crate) bytes: u64,
+    /// How much of it is not a hole, in bytes, as far as its filesystem says (`stx_blocks`).
+    pub(crate) allocated: u64,
     /// How many names it has; 0 for a deleted file that is still open.
     pub(crate) links: u32,
     /// It is the root of a mount (`STATX_ATTR_MOUNT_ROOT`).

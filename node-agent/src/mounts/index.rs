@@ -405,6 +405,7 @@ mod tests {
                 rdev: device(0),
                 ino: 2,
                 bytes: 0,
+                allocated: 0,
                 links: 2,
                 mount_root: true,
                 mount_id,

@@ -191,14 +191,19 @@ pub(super) fn behind_held<K: Kernel>(
 ) -> Result<Backing, Failure> {
     Ok(match verdict {
         Verdict::Ours(device) => match device.backing_file() {
-            Some(file) => Backing::There {
-                bytes: kernel.stat(file)?.bytes,
-                device_bytes,
-            },
+            Some(file) => {
+                let file = kernel.stat(file)?;
+                Backing::There {
+                    bytes: file.bytes,
+                    device_bytes,
+                    allocated: Some(file.allocated),
+                }
+            }
             // A disk has no file behind it.
             None => Backing::There {
                 bytes: device_bytes,
                 device_bytes,
+                allocated: None,
             },
         },
         Verdict::Stale(_) => Backing::Gone,

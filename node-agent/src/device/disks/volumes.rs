@@ -189,6 +189,7 @@ impl DiskVolumes {
             DiskAt::Disk(disk) => Backing::There {
                 bytes: disk.bytes,
                 device_bytes: disk.bytes,
+                allocated: None,
             },
             DiskAt::Nothing => Backing::Unplugged,
             DiskAt::Other => Backing::Lost,

@@ -188,6 +188,7 @@ impl<K: Kernel> LoopDir<K> {
             false => Backing::There {
                 bytes: found.bytes,
                 device_bytes,
+                allocated: Some(found.allocated),
             },
         })
     }
@@ -210,6 +211,7 @@ impl<K: Kernel> LoopDir<K> {
         Ok(found.map(|found| Backing::There {
             bytes: found.bytes,
             device_bytes,
+            allocated: Some(found.allocated),
         }))
     }
 

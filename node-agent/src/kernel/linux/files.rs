@@ -350,6 +350,8 @@ fn stat_from(found: &Statx) -> Stat {
         },
         ino: found.stx_ino,
         bytes: found.stx_size,
+        // In units of 512 bytes: statx(2).
+        allocated: found.stx_blocks * 512,
         links: found.stx_nlink,
         mount_root: found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT),
         mount_id: if has_unique_id(found) {

@@ -36,6 +36,7 @@ pub(super) fn root(path: &Path) -> Result<Option<Root>> {
         rdev: Dev { major: 0, minor: 0 },
         ino,
         bytes: 0,
+        allocated: 0,
         links: 1,
         mount_root: true,
         mount_id: 0,

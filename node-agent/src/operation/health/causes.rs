@@ -8,6 +8,10 @@ use belay_server::health::Complaints;
 use crate::device::Backing;
 use crate::kernel::{BtrfsErrors, Error, Ext4Error, Ext4Errors};
 
+/// A filesystem has at least so many bytes that are not zeros. The smallest that mkfs.ext4 makes,
+/// of 4 MiB, has 124 KiB.
+const FILESYSTEM_BYTES: u64 = 96 << 10;
+
 /// Facts about a mounted volume.
 pub(crate) struct Seen<'a> {
     /// The expected file.
@@ -65,12 +69,24 @@ fn backing(seen: &Seen<'_>, complaints: &mut Complaints) {
         Backing::There {
             bytes,
             device_bytes,
+            ..
         } if bytes < device_bytes => complaints.add(
             volume::BACKING_FILE_SHORT,
             format!(
                 "{file} has {bytes} bytes, but {device} has {device_bytes}: the data behind the \
                  end of the file is lost; delete the pod, wait until the volume is detached, and \
                  restore the file"
+            ),
+        ),
+        Backing::There {
+            allocated: Some(allocated),
+            ..
+        } if seen.filesystem.is_some() && *allocated < FILESYSTEM_BYTES => complaints.add(
+            volume::BACKING_FILE_EMPTY,
+            format!(
+                "{file} has no data, although {path} shows a filesystem in it: it was truncated \
+                 and enlarged again; what is in memory can still be read: copy it from the pod, \
+                 delete the pod, wait until the volume is detached, and restore the file"
             ),
         ),
         // Reported as unreadable before.
@@ -256,8 +272,9 @@ mod tests {
     }
 
     const WHOLE: Backing = Backing::There {
-        bytes: 100,
-        device_bytes: 100,
+        bytes: 1 << 20,
+        device_bytes: 1 << 20,
+        allocated: Some(FILESYSTEM_BYTES),
     };
 
     fn told(complaints: &Complaints) -> Vec<Reason> {
@@ -279,6 +296,7 @@ mod tests {
         let grown = Backing::There {
             bytes: 200,
             device_bytes: 100,
+            allocated: Some(0),
         };
         assert!(seen(grown, None).is_empty());
     }
@@ -288,7 +306,17 @@ mod tests {
         let short = Backing::There {
             bytes: 99,
             device_bytes: 100,
+            allocated: None,
         };
+        let emptied = Backing::There {
+            bytes: 1 << 20,
+            device_bytes: 1 << 20,
+            allocated: Some(FILESYSTEM_BYTES - 1),
+        };
+        // The users of a raw volume may have discarded all of it.
+        assert!(seen(emptied.clone(), None).is_empty());
+        let expected = [volume::BACKING_FILE_EMPTY];
+        assert_eq!(told(&seen(emptied, Some(filesystem("ext4")))), expected);
         let backing = [
             (short, volume::BACKING_FILE_SHORT),
             (Backing::Gone, volume::BACKING_FILE_GONE),
