@@ -19,7 +19,7 @@ CARGO_FLAGS ?=
 ISOLATED := unshare --mount --propagation private
 
 .PHONY: root help setup build check fmt clippy deny tidy \
-	test unit mounts guest openstack wire sanity standalone demo bench mutants nightly images packages \
+	test unit mounts guest openstack wire sanity standalone demo bench mutants fuzz nightly images packages \
 	release release-check monitoring chart manifests \
 	e2e cluster cluster-down clean
 
@@ -107,6 +107,9 @@ cluster-down: root ## stop and remove that Kubernetes (root)
 mutants: root ## mutation tests (root); SAMPLE=n, SEED=n, FILES="glob..."
 	@tests/setup/setup.sh test guest mutants
 	@SAMPLE='$(SAMPLE)' SEED='$(SEED)' FILES='$(FILES)' tests/mutants/run.sh
+
+fuzz: ## fuzz the parsers of what disks and the kernel say; MINUTES=n
+	@MINUTES='$(or $(MINUTES),4)' tests/fuzz/run.sh
 
 nightly: root ## long forms of all tests (root); resumes; PARTS="name..." selects
 	@tests/setup/setup.sh test e2e guest mutants

@@ -32,6 +32,7 @@ openstack   | 15 | machine | openstack
 images      |  1 | machine | images
 packages    |  1 | machine | packages
 monitoring  |  1 | machine | monitoring
+fuzz        | 61 | machine | fuzz MINUTES=60
 release     | 15 | machine | release-check
 basics      |  4 | cluster | e2e PARTS=basics
 parallel    | 42 | cluster | e2e PARTS=parallel

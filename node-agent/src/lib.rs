@@ -13,6 +13,9 @@ mod operation;
 mod rpc;
 mod work;
 
+#[cfg(any(test, feature = "fuzz"))]
+pub mod fuzz;
+
 mod agent;
 mod arrivals;
 mod config;

@@ -23,6 +23,8 @@ pub(crate) use flags::{LABELS, MountOptions, is_same_label, parse_flags};
 pub(crate) use format::{Permit, format};
 pub(crate) use fs_type::FsType;
 pub(crate) use grow::{GrowError, grow};
+#[cfg(any(test, feature = "fuzz"))]
+pub(crate) use probe::fuzz;
 pub(crate) use probe::{DeviceUnderTest, Found, Origin, Sound, examine, examine_ends};
 pub(crate) use quota::may_have_project_quotas;
 pub(crate) use witness::{USED, begin_use};

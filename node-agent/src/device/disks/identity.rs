@@ -124,6 +124,12 @@ impl Identity {
         identity
     }
 
+    /// See the field.
+    #[cfg(any(test, feature = "fuzz"))]
+    pub(super) fn names(&self) -> &[String] {
+        &self.names
+    }
+
     /// Whether it is the disk of that identity.
     pub(super) fn matches(&self, wanted: &DiskIdentity) -> Match {
         let is_it = match wanted {

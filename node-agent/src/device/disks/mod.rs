@@ -4,6 +4,8 @@
 //! disk matches, and if it is not another volume's. Symlinks in `/dev/disk` are not used: udev
 //! makes them, perhaps late, and udev need not run.
 
+#[cfg(any(test, feature = "fuzz"))]
+pub(crate) mod fuzz;
 mod identity;
 mod index;
 mod missing;

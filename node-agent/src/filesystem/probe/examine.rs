@@ -61,7 +61,7 @@ impl fmt::Display for Foreign {
 /// A volume with a filesystem, the usual case, costs two reads, start and end, and one read of an
 /// attribute of its file.
 pub(crate) fn examine<K: Kernel>(kernel: &K, device: &DeviceUnderTest<'_, K::Fd>) -> Found {
-    look(&KernelDisk::new(kernel, device), device.volume).unwrap_or_else(Found::Unreadable)
+    examine_disk(&KernelDisk::new(kernel, device), device.volume).unwrap_or_else(Found::Unreadable)
 }
 
 /// The same, only from the start, the end and the mark; `None` if all are blank, so that the rest
@@ -77,7 +77,8 @@ pub(crate) fn examine_ends<K: Kernel>(
     }
 }
 
-fn look(disk: &impl Disk, volume: &str) -> Result<Found, Failure> {
+/// The same, of any disk.
+pub(super) fn examine_disk(disk: &impl Disk, volume: &str) -> Result<Found, Failure> {
     match look_at_ends(disk, volume)? {
         Ends::Found(found) => Ok(found),
         Ends::Nothing { areas, witness } => look_deeper(disk, volume, areas, witness),
@@ -264,7 +265,7 @@ mod tests {
     }
 
     fn foreign(contents: &[(u64, &[u8])]) -> (String, u64) {
-        match look(&disk(contents), "vol-1") {
+        match examine_disk(&disk(contents), "vol-1") {
             Ok(Found::Foreign(foreign)) => (foreign.what, foreign.at),
             other => panic!("{other:?}"),
         }
@@ -283,7 +284,7 @@ mod tests {
         ];
         for (at, superblock, expected) in contents {
             let disk = disk(&[(at, &superblock)]);
-            let found = look(&disk, "vol-1").unwrap();
+            let found = examine_disk(&disk, "vol-1").unwrap();
             assert!(is_sound(&found, expected), "{found:?}");
             assert_eq!(disk.reads.get(), 2);
             assert!(disk.bytes_read.get() <= (72 + 128) << 10);
@@ -292,9 +293,12 @@ mod tests {
 
     #[test]
     fn a_blank_device_is_blank() {
-        assert!(matches!(look(&disk(&[]), "vol-1"), Ok(Found::Blank(_))));
         assert!(matches!(
-            look(&disk(&[(7 << 20, &[0; 9])]), "vol-1"),
+            examine_disk(&disk(&[]), "vol-1"),
+            Ok(Found::Blank(_))
+        ));
+        assert!(matches!(
+            examine_disk(&disk(&[(7 << 20, &[0; 9])]), "vol-1"),
             Ok(Found::Blank(_))
         ));
     }
@@ -308,7 +312,7 @@ mod tests {
 
     #[test]
     fn no_size_or_a_failed_read_says_nothing() {
-        assert!(look(&MemoryDisk::new(0), "vol-1").is_err());
+        assert!(examine_disk(&MemoryDisk::new(0), "vol-1").is_err());
         for contents in [
             &[][..],
             &[(1024, &ext4::tests::superblock()[..])],
@@ -316,13 +320,16 @@ mod tests {
         ] {
             let reads = {
                 let disk = disk(contents);
-                look(&disk, "vol-1").unwrap();
+                examine_disk(&disk, "vol-1").unwrap();
                 disk.reads.get()
             };
             for failing in 0..reads {
                 let mut disk = disk(contents);
                 disk.failing_read = Some(failing);
-                assert!(look(&disk, "vol-1").is_err(), "read {failing} of {reads}");
+                assert!(
+                    examine_disk(&disk, "vol-1").is_err(),
+                    "read {failing} of {reads}"
+                );
             }
         }
     }
@@ -362,10 +369,10 @@ mod tests {
             (MARK_AT, &encode_mark("vol-2", None).unwrap()),
         ];
         for what in stored {
-            let found = look(&disk(&[(1024, &ext4), what]), "vol-1").unwrap();
+            let found = examine_disk(&disk(&[(1024, &ext4), what]), "vol-1").unwrap();
             assert!(is_sound(&found, FsType::Ext4), "{found:?}");
             if what.0 >= 512 {
-                let found = look(&disk(&[(0, &xfs), what]), "vol-1").unwrap();
+                let found = examine_disk(&disk(&[(0, &xfs), what]), "vol-1").unwrap();
                 assert!(is_sound(&found, FsType::Xfs), "{found:?}");
             }
         }
@@ -376,7 +383,7 @@ mod tests {
             stored[5],
             stored[6],
         ] {
-            let found = look(&disk(&[(btrfs::AT, &btrfs), what]), "vol-1").unwrap();
+            let found = examine_disk(&disk(&[(btrfs::AT, &btrfs), what]), "vol-1").unwrap();
             assert!(is_sound(&found, FsType::Btrfs), "{found:?}");
         }
     }
@@ -413,7 +420,7 @@ mod tests {
                 let mut disk = MemoryDisk::new(BYTES + more);
                 disk.write(start, &superblock);
                 disk.write(BYTES + more - back, &raid);
-                match look(&disk, "vol-1").unwrap() {
+                match examine_disk(&disk, "vol-1").unwrap() {
                     Found::Foreign(found) => assert!(found.what.ends_with(expected), "{found}"),
                     other => panic!("{other:?} instead of {expected}"),
                 }
@@ -422,7 +429,7 @@ mod tests {
             let mut disk = MemoryDisk::new(BYTES + 8192);
             disk.write(start, &superblock);
             disk.write(BYTES, md::MAGIC);
-            let found = look(&disk, "vol-1").unwrap();
+            let found = examine_disk(&disk, "vol-1").unwrap();
             assert!(matches!(found, Found::Unsettled(_)), "{found:?}");
         }
     }
@@ -430,7 +437,7 @@ mod tests {
     #[test]
     fn a_uuid_that_looks_like_a_signature_is_just_a_uuid() {
         let xfs = xfs::tests::sector_of(b"NXSB0123ORCLDISK", 0);
-        let found = look(&disk(&[(0, &xfs)]), "vol-1").unwrap();
+        let found = examine_disk(&disk(&[(0, &xfs)]), "vol-1").unwrap();
         assert!(is_sound(&found, FsType::Xfs), "{found:?}");
     }
 
@@ -508,7 +515,7 @@ mod tests {
     fn our_own_mark_with_its_witness_is_leave_to_format_again_only_over_what_mkfs_left() {
         for (contents, is) in contents() {
             for witness in [attempt(), Witness::Formatting(Attempt::UNKNOWN)] {
-                let found = look(&marked(&contents, witness), "vol-1").unwrap();
+                let found = examine_disk(&marked(&contents, witness), "vol-1").unwrap();
                 let is_as_expected = match is {
                     Is::Leftover => matches!(found, Found::Interrupted(_)),
                     Is::Whole => matches!(found, Found::Unsettled(_)),
@@ -523,7 +530,7 @@ mod tests {
     fn an_xfs_gives_way_only_to_the_attempt_that_made_it_and_only_unmounted() {
         let found = |uuid: &[u8; 16], lsn: u64, witness| {
             let sector = xfs::tests::sector_of(uuid, lsn);
-            look(&marked(&[(0, sector)], witness), "vol-1").unwrap()
+            examine_disk(&marked(&[(0, sector)], witness), "vol-1").unwrap()
         };
         let ours = found(&UUID, 0, attempt());
         assert!(matches!(ours, Found::Interrupted(_)), "{ours:?}");
@@ -538,14 +545,14 @@ mod tests {
         // The mark is erased once everything is on the disk.
         let mut disk = disk(&[(0, &xfs::tests::sector_of(&UUID, 0))]);
         disk.witness = attempt();
-        let found = look(&disk, "vol-1").unwrap();
+        let found = examine_disk(&disk, "vol-1").unwrap();
         assert!(is_sound(&found, FsType::Xfs), "{found:?}");
     }
 
     #[test]
     fn a_mark_without_its_witness_is_what_a_user_has_stored() {
         for (contents, is) in contents() {
-            let found = look(&marked(&contents, Witness::Absent), "vol-1").unwrap();
+            let found = examine_disk(&marked(&contents, Witness::Absent), "vol-1").unwrap();
             match found {
                 Found::Unsettled(_) => assert_eq!(is, Is::Whole, "{contents:?}"),
                 Found::Foreign(foreign) => {
@@ -562,7 +569,7 @@ mod tests {
     #[test]
     fn where_there_is_no_file_a_mark_counts_only_over_what_mkfs_left() {
         for (contents, is) in contents() {
-            let found = look(&marked(&contents, Witness::NoFile), "vol-1").unwrap();
+            let found = examine_disk(&marked(&contents, Witness::NoFile), "vol-1").unwrap();
             match found {
                 Found::Known(_) => assert_eq!(is, Is::Whole, "{contents:?}"),
                 Found::Interrupted(_) => assert_eq!(is, Is::Leftover, "{contents:?}"),
@@ -576,14 +583,14 @@ mod tests {
     fn a_filesystem_that_still_has_a_witness_is_not_yet_known() {
         let mut disk = disk(&[(0, &xfs::tests::sector_of(&UUID, 0))]);
         disk.witness = attempt();
-        let found = look(&disk, "vol-1").unwrap();
+        let found = examine_disk(&disk, "vol-1").unwrap();
         assert!(
             matches!(&found, Found::Unsettled(made) if made.fs_type() == FsType::Xfs),
             "{found:?}"
         );
         // The volume was never in use, so this mark belongs to an interrupted format.
         disk.write(MARK_AT, &encode_mark("vol-2", None).unwrap());
-        let found = look(&disk, "vol-1").unwrap();
+        let found = examine_disk(&disk, "vol-1").unwrap();
         assert!(matches!(found, Found::Foreign(_)), "{found:?}");
     }
 
@@ -591,17 +598,20 @@ mod tests {
     fn a_witness_alone_changes_nothing() {
         let mut blank = disk(&[]);
         blank.witness = attempt();
-        assert!(matches!(look(&blank, "vol-1"), Ok(Found::Blank(_))));
+        assert!(matches!(examine_disk(&blank, "vol-1"), Ok(Found::Blank(_))));
         let mut dirty = disk(&[(1 << 20, &[7])]);
         dirty.witness = attempt();
-        assert!(matches!(look(&dirty, "vol-1"), Ok(Found::Foreign(_))));
+        assert!(matches!(
+            examine_disk(&dirty, "vol-1"),
+            Ok(Found::Foreign(_))
+        ));
     }
 
     #[test]
     fn in_a_volume_in_use_no_mark_counts_and_zeros_are_a_loss() {
         for (contents, is) in contents() {
             for witness in [Witness::Used, Witness::UseBegun] {
-                let found = look(&marked(&contents, witness), "vol-1").unwrap();
+                let found = examine_disk(&marked(&contents, witness), "vol-1").unwrap();
                 let is_found = match (found, witness) {
                     (Found::Known(_), Witness::Used) => is == Is::Whole,
                     // It is mounted once the record of its use is on the disk.
@@ -615,7 +625,7 @@ mod tests {
         for witness in [Witness::Used, Witness::UseBegun] {
             let mut disk = disk(&[(7 << 20, &[0; 9])]);
             disk.witness = witness;
-            assert!(matches!(look(&disk, "vol-1"), Ok(Found::Emptied)));
+            assert!(matches!(examine_disk(&disk, "vol-1"), Ok(Found::Emptied)));
         }
     }
 
@@ -630,7 +640,7 @@ mod tests {
             ),
         ];
         for (contents, what) in used {
-            match look(&marked(&contents, attempt()), "vol-1").unwrap() {
+            match examine_disk(&marked(&contents, attempt()), "vol-1").unwrap() {
                 Found::Foreign(found) => assert_eq!(found.what, what),
                 other => panic!("{other:?} instead of {what}"),
             }
@@ -685,7 +695,7 @@ mod tests {
             prop_assume!(bytes.iter().any(|byte| *byte != 0));
             let mut disk = MemoryDisk::new(size.next_multiple_of(512));
             disk.write(at % (size - bytes.len().min(4999) as u64), &bytes);
-            let found = look(&disk, "vol-1").unwrap();
+            let found = examine_disk(&disk, "vol-1").unwrap();
             let is_safe = matches!(found, Found::Foreign(_));
             prop_assert!(is_safe, "{found:?}");
         }

@@ -1,4 +1,6 @@
-//! A disk in memory, for the tests of the probe.
+//! A disk in memory, for the tests of the probe and for fuzzing.
+
+#![expect(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -47,6 +49,10 @@ impl MemoryDisk {
             at_once: 0,
             progress: Progress::default(),
         }
+    }
+
+    pub(in crate::filesystem) fn is_zero(&self) -> bool {
+        self.blocks.values().flatten().all(|byte| *byte == 0)
     }
 
     pub(in crate::filesystem) fn write(&mut self, at: u64, bytes: &[u8]) {

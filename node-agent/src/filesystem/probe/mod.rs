@@ -11,10 +11,12 @@ mod btrfs;
 mod disk;
 mod examine;
 mod field;
+#[cfg(any(test, feature = "fuzz"))]
+pub(crate) mod fuzz;
 mod identity;
 mod mark;
 mod md;
-#[cfg(test)]
+#[cfg(any(test, feature = "fuzz"))]
 mod memory_disk;
 mod partition;
 mod ranges;

@@ -14,6 +14,8 @@ mod child;
 mod disks;
 mod files;
 mod filesystems;
+#[cfg(any(test, feature = "fuzz"))]
+pub(crate) mod fuzz;
 mod grow;
 mod lease;
 mod loopdev;

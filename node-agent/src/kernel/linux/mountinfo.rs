@@ -15,7 +15,7 @@ const MOUNTINFO: &str = "/proc/thread-self/mountinfo";
 
 /// One mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Line {
+pub(super) struct Line {
     /// The id in `STATX_MNT_ID`.
     id: u64,
     entry: MountEntry,
@@ -87,7 +87,7 @@ fn read() -> Result<Vec<Line>> {
 }
 
 /// All lines, or the first one that cannot be parsed.
-fn parse(text: &[u8]) -> std::result::Result<Vec<Line>, &[u8]> {
+pub(super) fn parse(text: &[u8]) -> std::result::Result<Vec<Line>, &[u8]> {
     text.split(|&byte| byte == b'\n')
         .filter(|line| !line.is_empty())
         .map(|line| parse_line(line).ok_or(line))

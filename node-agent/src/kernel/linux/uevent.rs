@@ -78,7 +78,7 @@ fn drain(socket: &OwnedFd) -> io::Result<()> {
 
 /// A message is `ACTION@DEVPATH` and `KEY=VALUE` pairs, each terminated by a zero
 /// (lib/kobject_uevent.c).
-fn is_of_block_device(message: &[u8]) -> bool {
+pub(super) fn is_of_block_device(message: &[u8]) -> bool {
     let mut fields = message.split(|byte| *byte == 0);
     let is_headed = fields.next().is_some_and(|head| head.contains(&b'@'));
     is_headed && fields.any(|field| field == b"SUBSYSTEM=block")

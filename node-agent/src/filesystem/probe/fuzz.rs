@@ -1,0 +1,70 @@
+//! Devices with arbitrary content, for fuzzing.
+
+use super::examine::{Found, examine_disk};
+use super::mark::{self, MARK_AT};
+use super::memory_disk::MemoryDisk;
+use crate::filesystem::witness::{Attempt, Witness};
+
+const BYTES: u64 = 1 << 30;
+const VOLUME: &str = "vol-1";
+/// Where superblocks, signatures and their copies are.
+const PLACES: [u64; 16] = [
+    0,
+    512,
+    1024,
+    4096,
+    8192,
+    16 << 10,
+    32 << 10,
+    64 << 10,
+    64 << 20,
+    MARK_AT,
+    128 << 20,
+    BYTES / 4,
+    BYTES / 2,
+    BYTES - (128 << 10),
+    BYTES - (64 << 10),
+    BYTES - 4096,
+];
+
+/// The first byte is the record of the device. Then, as often as wanted, a place (1 byte), a length
+/// (2 bytes, little-endian), and so many bytes, of which the last may lack.
+pub(crate) fn content(data: &[u8]) {
+    let Some((record, mut rest)) = data.split_first() else {
+        return;
+    };
+    let mut disk = MemoryDisk::new(BYTES);
+    disk.witness = match record % 6 {
+        0 => Witness::Absent,
+        1 => Witness::NoFile,
+        2 => Witness::Used,
+        3 => Witness::UseBegun,
+        4 => Witness::Formatting(Attempt::UNKNOWN),
+        _ => Witness::Formatting(Attempt::of([7; 16])),
+    };
+    disk.mapped = disk.witness != Witness::NoFile || record & 0x40 != 0;
+    disk.is_new = record & 0x80 != 0;
+    let mut is_marked = false;
+    while let [place, low, high, following @ ..] = rest {
+        let at = PLACES[usize::from(*place) % PLACES.len()];
+        let length = usize::from(u16::from_le_bytes([*low, *high]));
+        let room = usize::try_from(BYTES - at).unwrap_or(usize::MAX);
+        let (bytes, left) = following.split_at(length.min(following.len()).min(room));
+        disk.write(at, bytes);
+        is_marked |= at <= MARK_AT && at + bytes.len() as u64 > MARK_AT;
+        rest = left;
+    }
+    let is_blank = disk.is_zero();
+    match examine_disk(&disk, VOLUME) {
+        Ok(Found::Blank(_) | Found::Emptied) => {
+            // Samples of a new disk may miss a byte.
+            assert!(is_blank || disk.is_new, "data is called blank");
+        }
+        Ok(Found::Interrupted(_)) => assert!(is_marked, "a format without a mark"),
+        Ok(Found::Known(_) | Found::Unsettled(_) | Found::Foreign(_)) => {
+            assert!(!is_blank, "zeros are called data");
+        }
+        Ok(Found::Unreadable(_)) | Err(_) => unreachable!("memory cannot fail"),
+    }
+    mark::decode(data);
+}

@@ -1,0 +1,23 @@
+//! What the kernel says, for fuzzing.
+
+use super::{mountinfo as table, uevent as events};
+
+/// A message of the kernel's uevent socket.
+pub(crate) fn uevent(data: &[u8]) {
+    let is_one = events::is_of_block_device(data);
+    let words = |word: &[u8]| data.windows(word.len()).any(|window| window == word);
+    assert!(
+        !is_one || words(b"SUBSYSTEM=block") && words(b"@"),
+        "another event"
+    );
+}
+
+/// A mount table.
+pub(crate) fn mountinfo(data: &[u8]) {
+    let lines = data.split(|byte| *byte == b'\n');
+    let count = lines.filter(|line| !line.is_empty()).count();
+    if let Ok(mounts) = table::parse(data) {
+        assert_eq!(mounts.len(), count, "a mount is left out");
+    }
+    table::label(data);
+}
