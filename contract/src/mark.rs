@@ -8,7 +8,7 @@ const BYTES: usize = 32;
 /// Most secrets of one volume: the current key and earlier ones.
 pub const SECRETS_MAX: usize = 4;
 /// Between two of them.
-const SEPARATOR: char = ',';
+const SEPARATOR: char = '.';
 
 /// The secret of a volume under one key.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -79,7 +79,7 @@ mod tests {
             "0",
             &one[1..],
             &format!("{one}0"),
-            &format!("{one},"),
+            &format!("{one}."),
             &one.replacen('0', "g", 1),
         ] {
             assert_eq!(parse(text), None, "{text:?}");

@@ -90,7 +90,8 @@ pub(crate) fn format<K: Kernel>(
         options,
         uuid: &uuid,
         over_leftovers,
-        over_unread: permit.is_sampled(),
+        // What was there before the first attempt may have been sampled only.
+        over_unread: permit.is_sampled() || over_leftovers && device.backing.is_none(),
     };
     mkfs(kernel, device, &recipe, deadline)?;
     // Without the mark an incomplete filesystem could never be formatted again. So before it is

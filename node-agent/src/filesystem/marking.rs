@@ -2,9 +2,11 @@
 
 use belay_server::call::{Failure, Kind};
 
-use super::probe::{DeviceUnderTest, MARK_AT, MARK_BYTES, Proof, attempt, encode_mark, is_of};
+use super::probe::{
+    DeviceUnderTest, MARK_AT, MARK_BYTES, Proof, attempt, encode_mark, has_secret_of, is_of,
+};
 use super::witness::{self, Attempt};
-use crate::kernel::{AlignedBuf, Kernel};
+use crate::kernel::{AlignedBuf, Kernel, Open};
 
 /// Records that a format of the device begins, in the attribute of its file, if it has one, and in
 /// its mark, and waits until the disk has both. Returns the UUID for its filesystem: that of an
@@ -74,6 +76,36 @@ pub(super) fn erase_mark<K: Kernel>(
         kernel.fsync(writer)?;
     }
     Ok(())
+}
+
+/// Erases a mark with a secret before the users of a raw device can read that, and before what they
+/// write counts as the remains of a mkfs.
+///
+/// # Errors
+///
+/// [`Kind::Precondition`] if the device may only be read; else the kernel's error.
+pub(crate) fn begin_raw_use<K: Kernel>(
+    kernel: &K,
+    device: &DeviceUnderTest<'_, K::Fd>,
+    read_only: bool,
+) -> Result<(), Failure> {
+    if device.bytes < MARK_AT + MARK_BYTES as u64 {
+        return Ok(());
+    }
+    let mut block = AlignedBuf::new(MARK_BYTES);
+    let length = kernel.pread(device.fd, &mut block, MARK_AT)?;
+    if length != MARK_BYTES || !has_secret_of(device.volume, &block) {
+        return Ok(());
+    }
+    if read_only {
+        return Err(Failure::precondition(format!(
+            "volume {}: a format of it was interrupted; a reader of the raw device would see its \
+             mark: stage it for writing first",
+            device.volume
+        )));
+    }
+    let writer = kernel.reopen(device.fd, Open::DeviceWrite)?;
+    erase_mark(kernel, device, &writer)
 }
 
 /// Writes the block at the mark's offset.

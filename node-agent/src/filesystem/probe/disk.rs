@@ -49,6 +49,8 @@ pub(super) trait Disk {
     fn is_new(&self) -> bool;
     /// See [`DeviceUnderTest::progress`].
     fn progress(&self) -> &Progress;
+    /// Whether a file is behind it.
+    fn has_file(&self) -> bool;
     /// One read at an aligned offset into an aligned buffer; may be short.
     fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, Failure>;
     /// Reads ranges, several at once: see [`Kernel::pread_at_once`].
@@ -99,6 +101,10 @@ impl<K: Kernel> Disk for KernelDisk<'_, K> {
 
     fn progress(&self) -> &Progress {
         self.progress
+    }
+
+    fn has_file(&self) -> bool {
+        self.backing.is_some()
     }
 
     fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, Failure> {

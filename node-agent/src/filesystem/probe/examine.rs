@@ -8,12 +8,13 @@ use belay_server::call::{Failure, Kind};
 use super::areas::{Area, Areas};
 use super::blank::{self, Blank, Sweep};
 use super::btrfs;
-use super::disk::{ALIGN, DeviceUnderTest, Disk, KernelDisk};
+use super::disk::{ALIGN, ALIGN_BYTES, DeviceUnderTest, Disk, KernelDisk};
 use super::identity::{Identity, Sound, unfinished};
 use super::mark::{Interrupted, MARK_AT, read_mark};
 use super::ranges::read_each;
 use super::signature::{Hit, Weight, blocks_left, scan};
 use super::table::TABLE;
+use super::xfs::LOG_BLANK;
 use crate::filesystem::witness::{Attempt, Unsettled, Witness};
 use crate::kernel::Kernel;
 
@@ -111,15 +112,26 @@ fn look_at_ends(disk: &impl Disk, volume: &str) -> Result<Ends, Failure> {
     let contradiction = hits.iter().any(|hit| identity.contradicts(hit));
     let sound = identity.sound().filter(|_| !contradiction);
 
-    let witness = disk.witness()?;
+    let witness = match disk.witness() {
+        // A bad sector among the data of a good filesystem is no reason not to mount it.
+        Err(_) if sound.is_some() && !disk.has_file() => Witness::NoFile,
+        witness => witness?,
+    };
     let attempt = match witness {
         Witness::Formatting(attempt) => attempt,
         Witness::Used | Witness::UseBegun | Witness::Absent | Witness::NoFile => Attempt::UNKNOWN,
     };
-    let is_half_made = identity.may_be_half_made(attempt);
+    let is_half_made = identity.may_be_half_made(attempt) && !has_log(disk, &identity)?;
     // In a valid filesystem, a mark is data that a user has stored, or older than a restore. It is
     // not even read.
     if let Some(sound) = sound.filter(|_| !is_half_made) {
+        if let (Witness::NoFile, Identity::Xfs(xfs)) = (witness, &identity)
+            && xfs.is_untouched
+            && let Some(interrupted) = read_mark(disk)?.of_attempt(volume, bytes, xfs.uuid)
+            && !has_log(disk, &identity)?
+        {
+            return Ok(Ends::Found(Found::Interrupted(interrupted)));
+        }
         return Ok(Ends::Found(match witness {
             Witness::Used | Witness::NoFile => Found::Known(sound),
             Witness::UseBegun | Witness::Absent | Witness::Formatting(_) => {
@@ -152,6 +164,23 @@ fn look_at_ends(disk: &impl Disk, volume: &str) -> Result<Ends, Failure> {
         return Ok(Ends::Found(Found::Foreign(name(identity, &hits))));
     }
     Ok(Ends::Nothing { areas, witness })
+}
+
+/// Whether the filesystem was mounted for writing, by its log; only an xfs can be half made and
+/// valid.
+fn has_log(disk: &impl Disk, identity: &Identity) -> Result<bool, Failure> {
+    let Identity::Xfs(xfs) = identity else {
+        return Ok(false);
+    };
+    let Some(at) = xfs.log_at else {
+        return Ok(true);
+    };
+    let start = at - at % ALIGN_BYTES;
+    let end = (at + LOG_BLANK.end).next_multiple_of(ALIGN_BYTES);
+    let area = Area::read(disk, start..end.min(disk.bytes()))?;
+    let length = usize::try_from(LOG_BLANK.end - LOG_BLANK.start).unwrap_or(usize::MAX);
+    let records = area.get(at + LOG_BLANK.start, length);
+    Ok(records.is_none_or(|bytes| bytes.iter().any(|byte| *byte != 0)))
 }
 
 /// Both ends of the device are blank. Reads as much as it takes, once in a volume's lifecycle.
@@ -541,6 +570,13 @@ mod tests {
             found(&UUID, 1 << 32, attempt()),
         ] {
             assert!(is_sound(&found, FsType::Xfs), "{found:?}");
+        }
+        // A mount keeps the LSN for half a minute, and shows in the log.
+        for (at, is_used) in [(1023, false), (1024, true), (8191, true), (8192, false)] {
+            let log = (512 << 20) + at;
+            let contents = [(0, xfs::tests::sector_of(&UUID, 0)), (log, vec![1])];
+            let found = examine_disk(&marked(&contents, attempt()), "vol-1").unwrap();
+            assert_eq!(is_sound(&found, FsType::Xfs), is_used, "{at}: {found:?}");
         }
         // The mark is erased once everything is on the disk.
         let mut disk = disk(&[(0, &xfs::tests::sector_of(&UUID, 0))]);

@@ -121,6 +121,21 @@ impl Mark {
         }
     }
 
+    /// The format of `volume` that gave its filesystem this UUID, for who does not know the secret.
+    pub(super) fn of_attempt(
+        &self,
+        volume: &str,
+        bytes: u64,
+        uuid: [u8; 16],
+    ) -> Option<Interrupted> {
+        match self {
+            Mark::Of(_, Some(proof)) if proof.uuid == uuid => {
+                self.interrupted(volume, bytes, false)
+            }
+            _ => None,
+        }
+    }
+
     /// Its description if it does not permit formatting `volume`.
     pub(super) fn foreign_name(&self, volume: &str) -> Option<String> {
         match self {
@@ -191,6 +206,11 @@ pub(super) fn read_mark(disk: &impl Disk) -> Result<Mark, Failure> {
 /// Whether the block is a mark of that volume.
 pub(in crate::filesystem) fn is_of(volume: &str, block: &[u8]) -> bool {
     matches!(decode(block), Mark::Of(id, _) if id == volume)
+}
+
+/// Whether the block is a mark of that volume with a secret, whatever that is.
+pub(in crate::filesystem) fn has_secret_of(volume: &str, block: &[u8]) -> bool {
+    matches!(decode(block), Mark::Of(id, Some(_)) if id == volume)
 }
 
 fn proof(block: &[u8]) -> Option<Proof> {

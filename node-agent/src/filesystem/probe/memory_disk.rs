@@ -79,6 +79,10 @@ impl Disk for MemoryDisk {
         &self.progress
     }
 
+    fn has_file(&self) -> bool {
+        self.witness != Witness::NoFile
+    }
+
     fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, Failure> {
         assert_eq!(
             (offset % BLOCK, buffer.len() % 4096),

@@ -34,7 +34,9 @@ pub(crate) use mark::Origin;
 pub(super) use blank::Blank;
 pub(super) use disk::{attempt, ext4_superblock};
 pub(super) use identity::{Identity, identify};
-pub(super) use mark::{Interrupted, MARK_AT, MARK_BYTES, Proof, encode as encode_mark, is_of};
+pub(super) use mark::{
+    Interrupted, MARK_AT, MARK_BYTES, Proof, encode as encode_mark, has_secret_of, is_of,
+};
 
 #[cfg(test)]
 pub(super) mod tests {

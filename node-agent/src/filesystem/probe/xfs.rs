@@ -28,9 +28,17 @@ pub(in crate::filesystem) struct Superblock {
     pub(super) bytes: u64,
     /// `sb_uuid`.
     pub(super) uuid: [u8; 16],
-    /// `sb_lsn` is that of mkfs: it was never mounted for writing and unmounted.
+    /// `sb_lsn` is that of mkfs: it was never mounted for writing and unmounted. It may have been
+    /// mounted, see [`LOG_BLANK`].
     pub(super) is_untouched: bool,
+    /// The byte of the device where its log begins; `None` for a log on another device.
+    pub(super) log_at: Option<u64>,
 }
+
+/// The bytes of a log that mkfs.xfs leaves as zeros, after the record with which it begins
+/// (xfsprogs, `libxfs_log_clear`): the first record of a mounted filesystem follows there. A record
+/// of mkfs that is longer, on a disk with larger sectors, looks like one of those.
+pub(super) const LOG_BLANK: Range<u64> = 1024..8192;
 
 /// The content of the start of a device.
 #[derive(Debug, PartialEq, Eq)]
@@ -82,6 +90,7 @@ pub(in crate::filesystem) fn judge(head: &[u8], device_bytes: u64) -> Verdict {
                 bytes,
                 uuid,
                 is_untouched: version == 5 && be64(head, 240) == 0,
+                log_at: log_at(head, block_bytes).filter(|at| *at < bytes),
             })
         }
         _ => Verdict::Other(format!(
@@ -89,6 +98,17 @@ pub(in crate::filesystem) fn judge(head: &[u8], device_bytes: u64) -> Verdict {
              of {device_bytes} bytes"
         )),
     }
+}
+
+/// `sb_logstart` has the number of the allocation group in its upper bits.
+fn log_at(head: &[u8], block_bytes: u64) -> Option<u64> {
+    let (start, group_blocks, shift) = (be64(head, 48), be32(head, 84), u32::from(head[124]));
+    let group = start.checked_shr(shift)?;
+    let within = start - group.checked_shl(shift)?;
+    let block = group
+        .checked_mul(group_blocks.into())?
+        .checked_add(within)?;
+    block.checked_mul(block_bytes).filter(|at| *at != 0)
 }
 
 fn has_right_checksum(head: &[u8], sector_bytes: usize) -> bool {
@@ -115,6 +135,10 @@ pub(super) mod tests {
         sector[..4].copy_from_slice(MAGIC);
         sector[4..8].copy_from_slice(&4096_u32.to_be_bytes());
         sector[8..16].copy_from_slice(&262_144_u64.to_be_bytes());
+        // Its log is in the middle, at the start of the third of four groups.
+        sector[48..56].copy_from_slice(&(2_u64 << 16).to_be_bytes());
+        sector[84..88].copy_from_slice(&65_536_u32.to_be_bytes());
+        sector[124] = 16;
         sector[88..92].copy_from_slice(&4_u32.to_be_bytes());
         sector[100..102].copy_from_slice(&0xb4a5_u16.to_be_bytes());
         sector[102..104].copy_from_slice(&512_u16.to_be_bytes());
@@ -152,6 +176,7 @@ pub(super) mod tests {
             bytes: DEVICE_BYTES,
             uuid: [0; 16],
             is_untouched: true,
+            log_at: Some(512 << 20),
         };
         assert_eq!(judge(&sector(), DEVICE_BYTES), Verdict::Sound(expected));
     }
@@ -166,6 +191,7 @@ pub(super) mod tests {
             bytes: DEVICE_BYTES,
             uuid: [0; 16],
             is_untouched: false,
+            log_at: Some(512 << 20),
         };
         assert_eq!(judge(&sector, DEVICE_BYTES), Verdict::Sound(expected));
     }

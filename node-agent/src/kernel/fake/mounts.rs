@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use super::disks::device_dev;
 use super::state::{Answer, Context, InodeKind, Mount, Names, Object, Place, State, Superblock};
 use super::superblock::{self, Whole};
-use super::{fsck, mkfs};
+use super::{fsck, mkfs, xfs};
 use crate::kernel::{Dev, MountAttrs, MountEntry, MountFacts};
 
 impl State {
@@ -313,6 +313,9 @@ impl State {
         }
         let is_whole = file.formats == 0 || file.cut || mkfs::is_whole(&file.contents, &fs_type);
         file.used = true;
+        if fs_type == "xfs" && !read_only {
+            file.contents.change(xfs::log);
+        }
         if !may_be_damaged && fsck::is_damaged(&file.contents) {
             self.violations
                 .push(format!("inode {ino} was mounted with errors"));

@@ -15,7 +15,7 @@ use super::super::context::Context;
 use super::super::plan::{fit, is_read_only};
 use super::attach;
 use crate::device::{Held, Intent, Purpose, Sought, Verdict};
-use crate::filesystem::begin_use;
+use crate::filesystem::{DeviceUnderTest, begin_raw_use, begin_use};
 use crate::kernel::{FileKind, Kernel, Stat};
 use crate::mounts::block_path;
 use crate::work::Phase;
@@ -71,12 +71,25 @@ pub(super) fn stage<K: Kernel>(
         }
     }
     let device = attach(cx, &request.id, storage, purpose)?;
-    let bound = fit(plan, &cx.kernel, &device).and_then(|_| {
-        if let Some(file) = device.backing_file().filter(|_| !read_only) {
-            // The user's raw data must not count as an interrupted format of ours, nor zeros as a
-            // new volume.
-            cx.phase(Phase::Attach, || begin_use(&cx.kernel, file))?;
-        }
+    let bound = fit(plan, &cx.kernel, &device).and_then(|bytes| {
+        // The user's raw data must not count as an interrupted format of ours, nor zeros as a new
+        // volume.
+        cx.phase(Phase::Attach, || match device.backing_file() {
+            Some(_) if read_only => Ok(()),
+            Some(file) => begin_use(&cx.kernel, file),
+            None => {
+                let disk = DeviceUnderTest {
+                    fd: device.fd(),
+                    bytes,
+                    backing: None,
+                    volume: request.id.as_str(),
+                    secrets: &plan.marks,
+                    is_new: false,
+                    progress: cx.progress(),
+                };
+                begin_raw_use(&cx.kernel, &disk, read_only)
+            }
+        })?;
         cx.bind_raw(&request.id, &path, &device)
     });
     match bound {

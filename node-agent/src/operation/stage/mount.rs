@@ -17,7 +17,7 @@ use super::permit::{Need, judge};
 use super::tally::Refusal;
 use crate::device::{Held, Intent, Purpose, Sought, Verdict};
 use crate::filesystem::{
-    DeviceUnderTest, FsType, LABELS, MountOptions, examine, examine_ends, is_same_label,
+    DeviceUnderTest, Found, FsType, LABELS, MountOptions, examine, examine_ends, is_same_label,
     parse_flags,
 };
 use crate::kernel::{Cause, Dev, Error, Kernel, MountAttrs, Open, Stat};
@@ -225,7 +225,13 @@ fn decide<K: Kernel>(
             Formatting::Ask => examine_ends(&cx.kernel, under_test),
             Formatting::Allowed => Some(examine(&cx.kernel, under_test)),
         };
-        found.map(|found| judge(cx, wish, plan, under_test, found))
+        found.map(|found| match found {
+            // Its mark cannot be erased: another mount may be writing there.
+            Found::Unsettled(_) if device.is_shared && under_test.backing.is_none() => {
+                Err(device.claimed())
+            }
+            found => judge(cx, wish, plan, under_test, found),
+        })
     });
     match decided {
         // A filesystem that mkfs is still making can look like anything.

@@ -44,7 +44,7 @@ pub(super) fn judge<K: Kernel>(
         Found::Known(found) => return known(wish, found),
         Found::Unsettled(made) => {
             same_as_asked(wish, made.fs_type())?;
-            return match is_disk && plan.read_only {
+            return match is_disk && wish.read_only {
                 // The mark stays until a writer comes.
                 true => known(wish, made.unsettled()),
                 false => known(wish, made.settle(&node.kernel, under_test)?),
@@ -111,9 +111,9 @@ fn forbidden(
         )),
         Found::Interrupted(interrupted) if interrupted.origin() == Origin::OtherKey => Some((
             Refusal::Interrupted,
-            "its formatting was interrupted, and its mark was made with another key: add that key \
-             to --mark-key-file of the controller, or delete the volume, or overwrite it with \
-             zeros (blkdiscard --zeroout)",
+            "its formatting was interrupted, and its mark was made with another key than those of \
+             the controller: add that key to its --mark-key-file, or delete the volume, or \
+             overwrite it with zeros (blkdiscard --zeroout)",
         )),
         Found::Interrupted(_) if wish.read_only => Some((
             Refusal::ReadOnly,

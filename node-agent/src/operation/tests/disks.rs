@@ -6,6 +6,7 @@ use std::path::Path;
 
 use belay_contract::reason::volume;
 use belay_server::call::{Failure, Kind};
+use belay_server::request::AccessMode;
 
 use super::bench::{BYTES, Form, GROWN_BYTES, MIB, Verb, Volume, World, hear};
 use super::simulated::{DISK_DRIVER, Media, Simulated};
@@ -379,6 +380,81 @@ fn an_interrupted_format_of_a_disk_is_begun_again_only_with_its_secret() {
         let holds = world.machine.holds(&volume.file());
         let fs_type = form.fs_type().unwrap();
         assert_eq!(holds, Holds::Filesystem(fs_type, BYTES, 1));
+    }
+}
+
+/// Killed after the last write of mkfs: the xfs is complete, and has its mark.
+fn formatted_but_marked() -> (Simulated, Volume) {
+    let calls_of = |world: &Simulated, volume: &Volume| {
+        let node = world.start();
+        world.machine.begin(None);
+        volume.call(&node, Verb::Stage).unwrap();
+        world.machine.end()
+    };
+    let blank = || {
+        let world = world();
+        let volume = world.volume("vol", Form::Xfs);
+        world.machine.discard(&volume.file());
+        (world, volume)
+    };
+    let (world, volume) = blank();
+    let calls = calls_of(&world, &volume);
+    let last = calls.iter().rposition(|call| call.name == "mkfs write");
+    let (world, volume) = blank();
+    let node = world.start();
+    world.machine.begin(Some(Fault::Die(last.unwrap() + 1)));
+    let died = catch_unwind(AssertUnwindSafe(|| volume.call(&node, Verb::Stage)));
+    assert!(died.is_err());
+    (world, volume)
+}
+
+/// A mount leaves a log, and for half a minute the LSN of mkfs.
+#[test]
+fn an_xfs_with_a_mark_is_not_mounted_without_its_secret_nor_formatted_once_it_was_mounted() {
+    for mark in [None, Some(2)] {
+        let (world, mut volume) = formatted_but_marked();
+        volume.mark = mark;
+        let staged = volume.call(&world.start(), Verb::Stage);
+        refused(
+            staged,
+            Kind::Precondition,
+            &["not formatted: ", "another key"],
+        );
+    }
+    let (world, volume) = formatted_but_marked();
+    // Another driver has mounted it.
+    world.write_file(&volume.file(), (48 << 20) + 1024, &[1]);
+    world.write_file(&volume.file(), 200 * MIB, b"data");
+    let node = world.start();
+    calls(&node, &volume, &[Verb::Stage, Verb::Unstage]);
+    let data = world.machine.read_file(&volume.file(), 200 * MIB, 4);
+    assert_eq!(data, b"data");
+    nothing_left(&world);
+}
+
+#[test]
+fn a_raw_user_sees_no_mark_and_ends_the_leave_to_format() {
+    for form in [Form::Ext4, Form::Xfs, Form::Btrfs] {
+        let (world, mut volume) = half_formatted(form, Some(1));
+        let node = world.start();
+        let mut raw = volume.clone();
+        raw.form = Form::Block;
+        raw.mode = AccessMode::MultiNodeReaderOnly;
+        let staged = raw.call(&node, Verb::Stage);
+        refused(staged, Kind::Precondition, &["stage it for writing first"]);
+        raw.mode = AccessMode::SingleNodeWriter;
+        // The key may come back.
+        raw.mark = None;
+        calls(&node, &raw, &[Verb::Stage]);
+        let mark = world.machine.read_file(&volume.file(), 100 * MIB, 4096);
+        assert!(mark.iter().all(|byte| *byte == 0), "{form:?}");
+        calls(&node, &raw, &[Verb::Unstage]);
+        world.write_file(&volume.file(), 200 * MIB, b"data");
+        volume.content = "used";
+        let staged = volume.call(&node, Verb::Stage);
+        refused(staged, Kind::Precondition, &["not formatted: "]);
+        assert_eq!(world.machine.violations(), Vec::<String>::new());
+        nothing_left(&world);
     }
 }
 
