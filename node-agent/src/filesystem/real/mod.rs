@@ -12,10 +12,10 @@ mod quota;
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use belay_contract::format::FormatOptions;
 use belay_server::call::Failure;
@@ -73,6 +73,15 @@ fn tool(program: &str, args: &[&str]) -> String {
         "{program} {args:?}: {printed}{complaint}"
     );
     printed
+}
+
+/// What a write to an image would change. Which ranges are data, and how many blocks are allocated,
+/// also changes without one: with writeback, and with what is in the page cache.
+#[derive(PartialEq)]
+struct State {
+    /// Those that are not all zeros, by their offsets.
+    blocks: Vec<(u64, Vec<u8>)>,
+    modified: SystemTime,
 }
 
 /// A sparse file in its own directory.
@@ -176,22 +185,24 @@ impl Image {
         }
     }
 
-    /// Everything that a write would change: each range of data, and the times and blocks.
-    fn state(&self) -> (Vec<(u64, Vec<u8>)>, [i64; 3]) {
+    fn state(&self) -> State {
         let kernel = Linux::detect().unwrap();
         let file = kernel.open(&self.path(), Open::FileRead).unwrap();
-        let mut data = Vec::new();
+        let mut blocks = Vec::new();
         let mut from = 0;
         while let Some(start) = kernel.seek_data(&file, from).unwrap() {
             from = kernel.seek_hole(&file, start).unwrap();
-            data.push((
-                start,
-                self.read(start, usize::try_from(from - start).unwrap()),
-            ));
+            let data = self.read(start, usize::try_from(from - start).unwrap());
+            let ats = (start..).step_by(4096);
+            let blocks_of_data = ats.zip(data.chunks(4096));
+            let written = blocks_of_data.filter(|(_, block)| block.iter().any(|byte| *byte != 0));
+            blocks.extend(written.map(|(at, block)| (at, block.to_vec())));
         }
         let metadata = File::open(self.path()).unwrap().metadata().unwrap();
-        let blocks = i64::try_from(metadata.blocks()).unwrap();
-        (data, [metadata.mtime(), metadata.mtime_nsec(), blocks])
+        State {
+            blocks,
+            modified: metadata.modified().unwrap(),
+        }
     }
 }
 
