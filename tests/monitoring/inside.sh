@@ -135,23 +135,43 @@ picture() {
         wrong "chromium shows no page"
 }
 
-# A pod uses the volume, and its backing file is removed.
-lose_a_file() {
-    local id since
-    mkdir -p "$work/staging"
-    id=$(up lost ext4 "$work/staging" "$work/pod")
+# record_an_error ID: the kernel records an error of that mounted ext4, triggered as
+# fs/ext4/sysfs.c offers for tests. It counts in a separate worker.
+record_an_error() {
+    local device
+    device=$(losetup --noheadings --output NAME --associated "$work/state/volumes/$1")
+    printf 'a test' >"/sys/fs/ext4/${device##*/}/trigger_fs_error"
+    await grep --quiet '[1-9]' "/sys/fs/ext4/${device##*/}/errors_count"
+}
+
+# Pods use two volumes: the backing file of one is removed, the filesystem of the other has an
+# error. At the same time, because each alert takes a while.
+harm_two_volumes() {
+    local lost damaged since
+    mkdir -p "$work/staging" "$work/staging-damaged"
+    lost=$(up lost ext4 "$work/staging" "$work/pod")
+    damaged=$(up damaged ext4 "$work/staging-damaged" "$work/pod-damaged")
     since=$(date +%s)
-    rm "$work/state/volumes/$id"
+    rm "$work/state/volumes/$lost"
+    record_an_error "$damaged"
     urgent "$since" BelayDataLoss 'reason="BackingFileMissing"'
     # As the kubelet does each minute.
-    node stats "$id" --path "$work/pod" >/dev/null
+    node stats "$lost" --path "$work/pod" >/dev/null
+    node stats "$damaged" --path "$work/pod-damaged" >/dev/null
     urgent "$since" BelayDataLoss 'reason="BackingFileGone"'
+    urgent "$since" BelayVolumesUnhealthy 'reason="FilesystemErrors"'
     picture
-    # What docs/health.md says: the file gets its name again.
-    ln "$work/state/attached/$id" "$work/state/volumes/$id"
-    down "$id" "$work/staging" "$work/pod"
-    controller delete "$id" >/dev/null
+    # What docs/health.md says: the file gets its name again, and the next stage checks the
+    # filesystem.
+    ln "$work/state/attached/$lost" "$work/state/volumes/$lost"
+    down "$lost" "$work/staging" "$work/pod"
+    down "$damaged" "$work/staging-damaged" "$work/pod-damaged"
+    up damaged ext4 "$work/staging-damaged" "$work/pod-damaged" >/dev/null
+    node stats "$damaged" --path "$work/pod-damaged" >/dev/null
     await is_firing "BelayFormatRefused"
+    down "$damaged" "$work/staging-damaged" "$work/pod-damaged"
+    controller delete "$lost" >/dev/null
+    controller delete "$damaged" >/dev/null
 }
 
 # The filesystem is made small enough to be filled, and then files are written until none fits.
@@ -187,7 +207,7 @@ for n in 1 2 3; do
 done
 "$here/queries.sh" "$prometheus" || wrong "see above"
 await is_firing BelayFormatRefused
-lose_a_file
+harm_two_volumes
 fill_the_disk
 kill %2 && wait %2 || wrong "the agent ended with $?"
 await is_firing "BelayFormatRefused BelayNodeDown"
