@@ -272,7 +272,7 @@ async fn a_start_reports_a_truncated_file_and_leaves_it_as_it_is() {
     file.set_len(4096).unwrap();
     let controller = bed.start();
     let reported = controller.starting.iter().any(|line| {
-        ["ERROR", &id, "has 4096 bytes of 5242880"]
+        ["ERROR", &id, "has 4 KiB of 5 MiB"]
             .iter()
             .all(|word| line.contains(word))
     });

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use belay_contract::format::FormatOptions;
 use belay_server::call::{Failure, Kind};
+use belay_server::size::Exact;
 
 use super::FsType;
 use super::marking::{erase_mark, write_mark};
@@ -76,9 +77,9 @@ pub(crate) fn format<K: Kernel>(
     }
     if device.bytes < fs.minimum_bytes() {
         return Err(Failure::precondition(format!(
-            "the device has {} bytes, the minimum for {fs} is {}",
-            device.bytes,
-            fs.minimum_bytes()
+            "the device has {}, the minimum for {fs} is {}",
+            Exact(device.bytes),
+            Exact(fs.minimum_bytes())
         )));
     }
     refuse_busy(kernel, device)?;

@@ -4,6 +4,7 @@
 //! full size must not fail without it.
 
 use belay_server::call::{Failure, Kind};
+use belay_server::size::Exact;
 
 use super::FsType;
 use super::probe::ext4::Superblock;
@@ -169,7 +170,8 @@ fn grown(
             to_bytes,
         });
     }
-    let text = format!("growing {fs} succeeded, but it has {to_bytes} bytes, had {from_bytes}");
+    let (from, to) = (Exact(from_bytes), Exact(to_bytes));
+    let text = format!("growing {fs} succeeded, but its size is {to}, and was {from}");
     Err(GrowError::Failed(Failure::new(Kind::System, text)))
 }
 

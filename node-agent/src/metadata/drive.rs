@@ -3,6 +3,8 @@
 
 use std::path::Path;
 
+use belay_server::size::Exact;
+
 use crate::kernel::linux::Linux;
 use crate::kernel::{self, AlignedBuf, Disk, Kernel as _, MountAttrs, Open};
 
@@ -85,7 +87,10 @@ fn mounted(
     let text = file(kernel, &mount, document, bytes_max);
     let text = text.map_err(|error| format!("{document}: {error}"))?;
     if text.len() > bytes_max {
-        return Err(format!("{document} has more than {bytes_max} bytes"));
+        return Err(format!(
+            "{document} has more than {}",
+            Exact(bytes_max as u64)
+        ));
     }
     Ok(text)
 }

@@ -4,6 +4,7 @@
 use std::io;
 use std::net::SocketAddr;
 
+use belay_server::size::Exact;
 use tokio::io::BufReader;
 use tokio::io::{AsyncBufRead, AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -23,7 +24,7 @@ pub(super) enum Refused {
     #[error("HTTP status {0}{hint}", hint = hint(*.0))]
     Status(u16),
     /// More than the caller takes.
-    #[error("the response has more than {0} bytes")]
+    #[error("the response has more than {}", Exact(*.0 as u64))]
     TooLong(usize),
     /// Not what HTTP says.
     #[error("the response is not HTTP/1.1: {0}")]

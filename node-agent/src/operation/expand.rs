@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use belay_server::call::{Failure, Kind};
 use belay_server::request::NodeExpand;
+use belay_server::size::Exact;
 
 use super::Node;
 use super::context::Context;
@@ -38,9 +39,10 @@ pub(crate) fn expand<K: Kernel>(cx: &Context<'_, K>, request: &NodeExpand) -> Re
         return Err(Failure::new(
             Kind::Unreachable,
             format!(
-                "volume {}: has {bytes} bytes but {required} are required; the controller must \
-                 expand it first",
-                request.id
+                "volume {}: has {}, but {} is required; the controller must expand it first",
+                request.id,
+                Exact(bytes),
+                Exact(required)
             ),
         ));
     }

@@ -3,6 +3,7 @@
 use belay_contract::publish_context::PublishContext;
 use belay_server::call::Failure;
 use belay_server::request::{Access, Capability};
+use belay_server::size::Exact;
 
 use crate::device::Held;
 use crate::filesystem::FsType;
@@ -20,9 +21,10 @@ pub(super) fn fit<K: Kernel>(
     let bytes = device.bytes(kernel, plan.bytes)?;
     if bytes < plan.bytes {
         return Err(Failure::precondition(format!(
-            "{} has {bytes} bytes but the volume was attached with {}; its storage was truncated",
+            "{} has {}, but the volume was attached with {}; its storage was truncated",
             device.path().display(),
-            plan.bytes
+            Exact(bytes),
+            Exact(plan.bytes)
         )));
     }
     Ok(bytes)

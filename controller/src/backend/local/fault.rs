@@ -3,6 +3,7 @@
 
 use belay_contract::reason::volume;
 use belay_server::call::{Failure, Kind};
+use belay_server::size::Exact;
 use rustix::io::Errno;
 use std::fmt::Display;
 use std::io;
@@ -29,8 +30,10 @@ pub(super) fn at(call: &str, path: &Path, error: &io::Error) -> Failure {
 /// The message for a file of `bytes` that must have at least `least_bytes`.
 pub(super) fn truncated(path: impl Display, bytes: u64, least_bytes: u64) -> String {
     format!(
-        "{path}: has {bytes} bytes of {least_bytes}: it was truncated, and the data beyond its end \
-         is lost; restore it from a backup or a snapshot (docs/health.md, {})",
+        "{path}: has {} of {}: it was truncated, and the data beyond its end is lost; restore it \
+         from a backup or a snapshot (docs/health.md, {})",
+        Exact(bytes),
+        Exact(least_bytes),
         volume::BACKING_FILE_SHORT.name()
     )
 }

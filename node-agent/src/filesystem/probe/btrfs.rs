@@ -3,6 +3,8 @@
 
 use std::ops::Range;
 
+use belay_server::size::Exact;
+
 use super::field::{le16, le32, le64};
 use crate::filesystem::crc32c::crc32c;
 
@@ -97,8 +99,9 @@ pub(in crate::filesystem) fn judge(block: &[u8], device_bytes: u64) -> Verdict {
     }
     if used_bytes > device_bytes {
         return Verdict::Other(format!(
-            "a btrfs filesystem of {used_bytes} bytes, too large for a device of {device_bytes} \
-             bytes"
+            "a btrfs filesystem of {}, too large for a device of {}",
+            Exact(used_bytes),
+            Exact(device_bytes)
         ));
     }
     Verdict::Sound(Superblock {

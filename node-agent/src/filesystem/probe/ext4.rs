@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use belay_server::size::Exact;
+
 use super::field::{le16, le32};
 use crate::filesystem::crc32c::crc32c;
 
@@ -118,9 +120,10 @@ pub(in crate::filesystem) fn judge(block: &[u8], device_bytes: u64) -> Verdict {
     match superblock.blocks.checked_mul(superblock.block_bytes) {
         Some(bytes) if bytes <= device_bytes => Verdict::Sound(superblock),
         _ => Verdict::Other(format!(
-            "an ext4 filesystem of {} blocks of {} bytes, too large for a device of \
-             {device_bytes} bytes",
-            superblock.blocks, superblock.block_bytes
+            "an ext4 filesystem of {} blocks of {} bytes, too large for a device of {}",
+            superblock.blocks,
+            superblock.block_bytes,
+            Exact(device_bytes)
         )),
     }
 }

@@ -3,6 +3,8 @@
 
 use std::ops::{Range, RangeInclusive};
 
+use belay_server::size::Exact;
+
 use super::field::{be16, be32, be64, le32};
 use crate::filesystem::crc32c::crc32c;
 
@@ -95,7 +97,8 @@ pub(in crate::filesystem) fn judge(head: &[u8], device_bytes: u64) -> Verdict {
         }
         _ => Verdict::Other(format!(
             "an xfs filesystem of {blocks} blocks of {block_bytes} bytes, too large for a device \
-             of {device_bytes} bytes"
+             of {}",
+            Exact(device_bytes)
         )),
     }
 }

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use belay_contract::reason::volume;
 use belay_server::health::Complaints;
+use belay_server::size::Exact;
 
 use crate::device::Backing;
 use crate::kernel::{BtrfsErrors, Error, Ext4Error, Ext4Errors};
@@ -73,9 +74,10 @@ fn backing(seen: &Seen<'_>, complaints: &mut Complaints) {
         } if bytes < device_bytes => complaints.add(
             volume::BACKING_FILE_SHORT,
             format!(
-                "{file} has {bytes} bytes, but {device} has {device_bytes}: the data behind the \
-                 end of the file is lost; delete the pod, wait until the volume is detached, and \
-                 restore the file"
+                "{file} has {}, but {device} has {}: the data behind the end of the file is lost; \
+                 delete the pod, wait until the volume is detached, and restore the file",
+                Exact(*bytes),
+                Exact(*device_bytes)
             ),
         ),
         Backing::There {

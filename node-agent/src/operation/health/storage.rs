@@ -6,6 +6,7 @@ use belay_contract::reason::storage;
 use belay_server::call::Failure;
 use belay_server::health::{Complaint, StorageSeverity};
 use belay_server::request::VolumeId;
+use belay_server::size::Rounded;
 
 use super::super::context::Context;
 use super::super::pending::pending;
@@ -138,10 +139,13 @@ fn full(usage: &Usage, path: &Path) -> Option<StorageComplaint> {
     let reserve = (total / RESERVE_PART).min(RESERVE_BYTES_MAX);
     (free < reserve).then(|| {
         let message = format!(
-            "{} has {free} of {total} bytes left, and should have {reserve}: volumes are sparse \
-             files, and writes to them fail with EIO on a full filesystem; delete some volumes or \
-             snapshots, or enlarge the filesystem",
-            path.display()
+            "{} has {} of {} left, and should have {}: volumes are sparse files, and writes to \
+             them fail with EIO on a full filesystem; delete some volumes or snapshots, or enlarge \
+             the filesystem",
+            path.display(),
+            Rounded(free),
+            Rounded(total),
+            Rounded(reserve)
         );
         Complaint::new(storage::STORAGE_NEARLY_FULL, message)
     })
@@ -171,11 +175,9 @@ mod tests {
         assert!(is_short(100 * GIB, 95 * GIB + 1));
         assert!(!is_short(1000 * GIB, 990 * GIB));
         assert!(is_short(1000 * GIB, 990 * GIB + 1));
-        let full = full(&usage(1000, 1000), Path::new("/volumes")).unwrap();
-        assert!(
-            full.message.contains("has 0 of 1000 bytes left"),
-            "{full:?}"
-        );
+        let full = full(&usage(101 * GIB, 96 * GIB), Path::new("/volumes")).unwrap();
+        let sizes = "has 5 GiB of 101 GiB left, and should have 5.0 GiB:";
+        assert!(full.message.contains(sizes), "{full:?}");
     }
 
     #[test]
