@@ -75,12 +75,13 @@ func TestTheReadmesCommandsInstallTheChart(t *testing.T) {
 }
 
 // So that the cluster of `make e2e`, which runs the quickstart, runs them as well.
-func TestTheQuickstartInstallsAsTheReadmeDoes(t *testing.T) {
-	short := commands(t, "../../README.md", "## Install on Kubernetes")[1:]
-	page := strings.Split(read(t, "../../docs/quickstart.md"), "\n")
-	for _, line := range short {
-		if !slices.Contains(page, line) {
-			t.Errorf("docs/quickstart.md has no line: %s", line)
+func TestAllPagesInstallAsTheReadmeDoes(t *testing.T) {
+	for _, page := range []string{"docs/quickstart.md", "docs/helm.md"} {
+		lines := strings.Split(read(t, "../../"+page), "\n")
+		for _, line := range commands(t, "../../README.md", "## Install on Kubernetes")[1:] {
+			if !slices.Contains(lines, line) {
+				t.Errorf("%s has no line: %s", page, line)
+			}
 		}
 	}
 }
