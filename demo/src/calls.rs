@@ -2,7 +2,6 @@
 //! kubelet does, and connecting counts; the controller is called on one connection, as by a
 //! sidecar.
 
-use std::cell::Cell;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -47,7 +46,6 @@ pub(crate) struct Volume {
 pub(crate) struct Calls {
     controller: ControllerClient<Channel>,
     node: PathBuf,
-    repeated: Cell<u32>,
 }
 
 impl Calls {
@@ -62,7 +60,6 @@ impl Calls {
         Ok(Self {
             controller: ControllerClient::new(channel),
             node: node.to_owned(),
-            repeated: Cell::new(0),
         })
     }
 
@@ -98,24 +95,18 @@ impl Calls {
         ))
     }
 
-    /// The id of a snapshot that is ready to use. If it is copied in the background, the call is
-    /// repeated until then, as the snapshotter does, and all of it counts.
+    /// The id of a snapshot, which shares blocks with the volume and so is ready at once.
     pub(crate) async fn snapshot(&mut self, name: String, volume: &Volume) -> Timed<String> {
-        let request = requests::cut(&name, &volume.id);
-        let started = Instant::now();
-        let mut pause = FIRST_PAUSE;
-        while started.elapsed() < CALL_MAX {
-            let call = self.controller.create_snapshot(request.clone());
-            let (answer, _) = timed("CreateSnapshot", call).await?;
-            let snapshot = answer.snapshot.unwrap_or_default();
-            if snapshot.ready_to_use {
-                return Ok((snapshot.snapshot_id, started.elapsed()));
-            }
-            tokio::time::sleep(pause).await;
-            pause *= 2;
+        let call = self
+            .controller
+            .create_snapshot(requests::cut(&name, &volume.id));
+        let (answer, took) = timed("CreateSnapshot", call).await?;
+        let snapshot = answer.snapshot.unwrap_or_default();
+        if !snapshot.ready_to_use {
+            let text = "CreateSnapshot returned a snapshot that is not ready".to_owned();
+            return Err(Trouble::Untrue(text));
         }
-        let text = format!("CreateSnapshot returned no ready snapshot within {CALL_MAX:?}");
-        Err(Trouble::Untrue(text))
+        Ok((snapshot.snapshot_id, took))
     }
 
     pub(crate) async fn delete_snapshot(&mut self, id: &str) -> Timed<()> {
@@ -282,7 +273,6 @@ impl Calls {
                 Err(Trouble::Call { status, .. })
                     if status.code() == Code::Aborted && started.elapsed() < REPEAT_MAX =>
                 {
-                    self.repeated.set(self.repeated.get() + 1);
                     tokio::time::sleep(pause).await;
                     pause *= 2;
                 }
@@ -290,11 +280,6 @@ impl Calls {
                 Ok((answer, _last_attempt)) => return Ok((answer, started.elapsed())),
             }
         }
-    }
-
-    /// How many node calls were retried.
-    pub(crate) fn repeated(&self) -> u32 {
-        self.repeated.get()
     }
 }
 

@@ -1,20 +1,18 @@
 //! A snapshot, a larger volume restored from it, and a clone, all in use at the same time as their
 //! source: which data each of them must hold, and the check that it does.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use belay_bed::requests::{of_snapshot, of_volume};
-use belay_proto::csi::v1::volume_capability::access_mode::Mode;
-use tonic::Code;
 
 use crate::calls::Source;
 use crate::kind::{Kind, Scene};
 use crate::life::{BYTES, Birth, Life, Lives};
+use crate::proof;
 use crate::report::Topic;
 use crate::samples::{self, Step};
 use crate::trouble::Trouble;
 use crate::writer::{self, Writer};
-use crate::{bare, proof};
 use belay_ctl::size;
 
 const STORY: [&str; 3] = [
@@ -22,10 +20,6 @@ const STORY: [&str; 3] = [
     "restored from the snapshot is twice as large and must hold the first; the clone must hold the",
     "second, and the volume itself too.",
 ];
-/// Added where blocks cannot be shared.
-const SHARES_NO_BLOCKS: &str =
-    "The state directory's filesystem cannot share blocks, so only detached volumes are copied.";
-
 /// Records that are written before a copy is made.
 const RECORDS: u64 = 20;
 
@@ -46,116 +40,64 @@ impl Lives<'_> {
         for line in STORY {
             self.progress.detail(&format!("  {line}"));
         }
-        if self.shares_no_blocks {
-            self.progress.detail(&format!("  {SHARES_NO_BLOCKS}"));
-        }
-        let mut took = Vec::new();
+        let (mut took, mut facts) = (Vec::new(), Vec::new());
         for round in 1..=self.rounds {
             let started = Instant::now();
-            self.copy(kind, round).await?;
+            facts = self.copy(kind, round).await?;
             took.push(started.elapsed());
-            bare::copies(self.demo_dir, kind, BYTES, &mut self.report.samples)?;
         }
         self.passed_all(Scene::Copies(kind), &took);
-        // Not measured: the writer would be in the times.
-        self.copy(kind, 0).await
+        for fact in facts {
+            self.fact(Topic::Copies, fact);
+        }
+        Ok(())
     }
 
-    /// In round 0, a pod writes to the source all the time.
-    async fn copy(&mut self, kind: Kind, round: u32) -> Result<(), Trouble> {
+    /// Copies a volume to which a pod writes all the time. Returns what was proven of the copies.
+    async fn copy(&mut self, kind: Kind, round: u32) -> Result<Vec<String>, Trouble> {
         let name = format!("{}-source", kind.name());
         let mut source = self
             .begin(birth(kind, round, &name, Step::Create, None))
             .await?;
         self.fill(&mut source).await?;
-        let mut writer = match round {
-            0 => Some(Writer::start(kind, &source.target, source.seed())?),
-            _ => None,
-        };
+        let mut writer = Writer::start(kind, &source.target, source.seed())?;
         let before = proof::size(kind, &source.target)?;
-        let (snapshot, records) = self.snapshot(&mut source, &mut writer).await?;
+        let (snapshot, records) = self.snapshot(&mut source, &writer).await?;
 
         self.step(&mut source, Step::Overwrite);
         let took = proof::write(kind, &source.target, source.seed() | SECOND)?;
         self.done(&source, took, "the second pattern replaces the first");
 
         let restored = self.restore(&source, &snapshot, before).await?;
-        if let Some(records) = records {
-            self.has_records("restored snapshot", &restored, &source, records)?;
-        }
-        let (clone, is_source_up, records) = self.clone_of(&mut source, &mut writer).await?;
-        if let Some(records) = records {
-            self.has_records("clone", &clone, &source, records)?;
-        }
-        if let Some(mut writer) = writer {
-            writer.stop()?;
-        }
-        if is_source_up {
-            // Neither copy has changed the other.
-            proof::compare(kind, &source.target, source.seed() | SECOND)?;
-        }
-        self.tear_down(restored, Step::DeleteRestored, true).await?;
-        self.tear_down(clone, Step::DeleteClone, true).await?;
-        let end = Step::DeleteSource;
-        let mut last = self.tear_down(source, end, is_source_up).await?;
+        let of_restored = has_records("restored snapshot", &restored, &source, records)?;
+        let (clone, records) = self.clone_of(&mut source, &writer).await?;
+        let of_clone = has_records("clone", &clone, &source, records)?;
+        writer.stop()?;
+        // Neither copy has changed the other.
+        proof::compare(kind, &source.target, source.seed() | SECOND)?;
+        self.tear_down(restored, Step::DeleteRestored).await?;
+        self.tear_down(clone, Step::DeleteClone).await?;
+        let mut last = self.tear_down(source, Step::DeleteSource).await?;
 
         self.step(&mut last, Step::DeleteSnapshot);
         let ((), took) = self.calls.delete_snapshot(&snapshot).await?;
         self.done(&last, took, "");
-        proof::nothing_is_left(self.demo_dir)
+        proof::nothing_is_left(self.demo_dir)?;
+        Ok(vec![of_restored, of_clone])
     }
 
-    /// Proves that a copy has every record that was durable before it was made, and none that was
-    /// begun afterwards.
-    fn has_records(
-        &mut self,
-        what: &str,
-        copy: &Life,
-        source: &Life,
-        (least, most): (u64, u64),
-    ) -> Result<(), Trouble> {
-        let found = writer::count(copy.kind, &copy.target, source.seed())?;
-        if !(least..=most).contains(&found) {
-            let text = format!("{what}: {found} records, must be {least} to {most}");
-            return Err(Trouble::Untrue(text));
-        }
-        let when = match self.shares_no_blocks {
-            true => "when detached",
-            false => "while written",
-        };
-        let kind = copy.kind.name();
-        let text = format!("{kind} {when}: {what}, {found} records, none missing");
-        self.fact(Topic::Copies, text);
-        Ok(())
-    }
-
-    /// Creates the snapshot while the volume is in use; if blocks cannot be shared, after detaching
-    /// it.
+    /// Creates the snapshot while the volume is in use.
     async fn snapshot(
         &mut self,
         life: &mut Life,
-        writer: &mut Option<Writer>,
-    ) -> Result<(String, Option<Records>), Trouble> {
+        writer: &Writer,
+    ) -> Result<(String, Records), Trouble> {
         let name = format!("demo-snapshot-{}", life.round);
         self.step(life, Step::Snapshot);
         let least = at_work(writer).await;
-        match self.calls.snapshot(name.clone(), &life.volume).await {
-            Ok((id, took)) => {
-                let records = least.zip(writer.as_ref().map(Writer::begun));
-                self.done(life, took, &format!("{id}, while the volume is in use"));
-                return Ok((id, records));
-            }
-            Err(trouble) => self.is_refused(life, trouble)?,
-        }
-        let records = stopped(writer)?;
-        self.down(life).await?;
-        self.step(life, Step::Snapshot);
         let (id, took) = self.calls.snapshot(name, &life.volume).await?;
-        self.done(life, took, &format!("{id}, of the detached volume"));
-        self.attach(life).await?;
-        self.stage(life, Step::StageAgain, life.kind.found())
-            .await?;
-        self.publish(life).await?;
+        let records = (least, writer.begun());
+        self.done(life, took, &format!("{id}, while the volume is in use"));
         Ok((id, records))
     }
 
@@ -185,79 +127,45 @@ impl Lives<'_> {
         Ok(life)
     }
 
-    /// Clones the volume while it is in use, or detached; returns whether it is in use afterwards.
+    /// Clones the volume while it is in use.
     async fn clone_of(
         &mut self,
         source: &mut Life,
-        writer: &mut Option<Writer>,
-    ) -> Result<(Life, bool, Option<Records>), Trouble> {
+        writer: &Writer,
+    ) -> Result<(Life, Records), Trouble> {
         let (kind, round) = (source.kind, source.round);
         let from = of_volume(&source.volume.id);
         let name = format!("{}-clone", kind.name());
-        let birth = || birth(kind, round, &name, Step::Clone, Some(from.clone()));
         self.step(source, Step::Clone);
         let least = at_work(writer).await;
-        let (mut life, is_source_up, records) = match self.begin(birth()).await {
-            Ok(life) => (life, true, least.zip(writer.as_ref().map(Writer::begun))),
-            Err(trouble) => {
-                self.is_refused(source, trouble)?;
-                let records = stopped(writer)?;
-                self.down(source).await?;
-                (self.begin(birth()).await?, false, records)
-            }
-        };
+        let mut life = self
+            .begin(birth(kind, round, &name, Step::Clone, Some(from)))
+            .await?;
+        let records = (least, writer.begun());
         self.stage(&mut life, Step::StageClone, kind.found())
             .await?;
         self.publish(&mut life).await?;
         self.step(&mut life, Step::ReadNew);
         let took = proof::compare(kind, &life.target, source.seed() | SECOND)?;
         self.done(&life, took, "the second pattern, every byte");
-        Ok((life, is_source_up, records))
-    }
-
-    /// Accepts the refusal of a filesystem that cannot share blocks.
-    fn is_refused(&mut self, life: &Life, trouble: Trouble) -> Result<(), Trouble> {
-        match trouble {
-            Trouble::Call { status, .. }
-                if status.code() == Code::FailedPrecondition && self.shares_no_blocks =>
-            {
-                let what = "refused while the volume is attached, as it must be";
-                self.refused(life, life.step.label(life.kind), what, status.message());
-                Ok(())
-            }
-            other => Err(other),
-        }
-    }
-
-    /// Unpublish, unstage, detach.
-    async fn down(&mut self, life: &mut Life) -> Result<(), Trouble> {
-        let target = life.target.clone();
-        self.unpublish(life, &target, "").await?;
-        self.unstage(life).await?;
-        self.detach(life).await
+        Ok((life, records))
     }
 
     /// Tears a volume down in one line, with the time of each call.
-    async fn tear_down(
-        &mut self,
-        mut life: Life,
-        step: Step,
-        is_up: bool,
-    ) -> Result<Life, Trouble> {
+    async fn tear_down(&mut self, mut life: Life, step: Step) -> Result<Life, Trouble> {
         self.step(&mut life, step);
-        let mut calls: Vec<(&str, Duration)> = Vec::new();
-        if is_up {
-            let ((), took) = self.calls.unpublish(&life.volume, &life.target).await?;
-            proof::is_gone(&life.target)?;
-            calls.push(("unpublish", took));
-            let ((), took) = self.calls.unstage(&life.volume, &life.staging).await?;
-            proof::is_unbound(self.demo_dir, &life.volume.id)?;
-            calls.push(("unstage", took));
-            let ((), took) = self.calls.detach(&life.volume).await?;
-            calls.push(("detach", took));
-        }
-        let ((), took) = self.calls.delete(&life.volume).await?;
-        calls.push(("delete", took));
+        let ((), unpublish) = self.calls.unpublish(&life.volume, &life.target).await?;
+        proof::is_gone(&life.target)?;
+        let ((), unstage) = self.calls.unstage(&life.volume, &life.staging).await?;
+        proof::is_unbound(self.demo_dir, &life.volume.id)?;
+        let ((), detach) = self.calls.detach(&life.volume).await?;
+        let ((), delete) = self.calls.delete(&life.volume).await?;
+        let calls = [
+            ("unpublish", unpublish),
+            ("unstage", unstage),
+            ("detach", detach),
+            ("delete", delete),
+        ];
         let each = calls
             .iter()
             .map(|(call, took)| format!("{call} {}", samples::show(*took)));
@@ -268,16 +176,30 @@ impl Lives<'_> {
 }
 
 /// Waits until the writer writes. Returns how many records every later copy must have.
-async fn at_work(writer: &Option<Writer>) -> Option<u64> {
-    let writer = writer.as_ref()?;
+async fn at_work(writer: &Writer) -> u64 {
     writer.wait_for(RECORDS).await;
-    Some(writer.durable())
+    writer.durable()
 }
 
-/// Stops the writer, so that the volume can be detached: a copy has all its records.
-fn stopped(writer: &mut Option<Writer>) -> Result<Option<Records>, Trouble> {
-    let total = writer.as_mut().map(Writer::stop).transpose()?;
-    Ok(total.map(|total| (total, total)))
+/// Proves that a copy has every record that was durable before it was made, and none that was begun
+/// afterwards.
+fn has_records(
+    what: &str,
+    copy: &Life,
+    source: &Life,
+    (least, most): Records,
+) -> Result<String, Trouble> {
+    let found = writer::count(copy.kind, &copy.target, source.seed())?;
+    let kind = copy.kind.name();
+    match (least..=most).contains(&found) {
+        true => Ok(format!(
+            "{kind} while written: {what}, {found} records, none missing"
+        )),
+        false => {
+            let text = format!("{what}: {found} records, must be {least} to {most}");
+            Err(Trouble::Untrue(text))
+        }
+    }
 }
 
 /// Proves that the staged volume is larger than the snapshot, as far as this process may grow it.
@@ -312,12 +234,9 @@ fn birth<'a>(
     source: Option<Source>,
 ) -> Birth<'a> {
     Birth {
-        scene: Scene::Copies(kind),
         round,
-        name,
-        mode: Mode::SingleNodeWriter,
         step,
-        bytes: BYTES.0,
         source,
+        ..Birth::of(Scene::Copies(kind), name)
     }
 }

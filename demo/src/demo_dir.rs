@@ -11,6 +11,10 @@ pub(crate) const NODE: &str = "belay-node";
 /// Both, in start order: the controller creates the directory that the node needs.
 pub(crate) const BINARIES: [&str; 2] = [CONTROLLER, NODE];
 
+/// The filesystem of the controller's state directory: it shares blocks, so volumes in use can be
+/// copied.
+pub(crate) const STATE_FS: &str = "xfs";
+
 /// How many names are tried.
 const NAMES_MAX: u32 = 100;
 

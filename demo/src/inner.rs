@@ -2,7 +2,6 @@
 //! lifecycles. When it exits, everything in its namespaces ends.
 
 use std::fs::File;
-use std::io::Write;
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::ExitCode;
@@ -18,11 +17,10 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::agents::Agents;
 use crate::calls::Calls;
-use crate::demo_dir::{CONTROLLER, DemoDir, NODE};
+use crate::demo_dir::{CONTROLLER, DemoDir, NODE, STATE_FS};
 use crate::failure::Failure;
-use crate::kind::{Kind, Part, StateFs};
+use crate::kind::{Kind, Part};
 use crate::life::Lives;
-use crate::output::Output;
 use crate::progress::Progress;
 use crate::report::Report;
 use crate::trouble::Trouble;
@@ -73,13 +71,13 @@ async fn play(
     disk: &Path,
     now: &mut String,
 ) -> Result<(), Trouble> {
-    let mut progress = Progress::new(args.output, args.verbose);
-    make_state(demo_dir, disk, args.state_fs)?;
+    let mut progress = Progress::new(args.verbose);
+    make_state(demo_dir, disk)?;
     let bin_dir = args
         .bin_dir()
         .map_err(|error| Trouble::own("--bin-dir", std::io::Error::other(error)))?;
     let mut agents = Agents::start(&bin_dir, demo_dir).await?;
-    introduce(&mut progress, demo_dir, disk, args.state_fs);
+    introduce(&mut progress, demo_dir, disk);
 
     let mut calls = Calls::connect(&demo_dir.socket(CONTROLLER), &demo_dir.socket(NODE)).await?;
     let only = args.only.as_ref().map(slice::from_ref);
@@ -92,7 +90,7 @@ async fn play(
         Some(Part::Copies) => kinds = &[],
         None => {}
     }
-    let mut report = Report::new(args.rounds, args.state_fs, kinds);
+    let mut report = Report::new(args.rounds, kinds);
     let mut lives = Lives {
         demo_dir,
         calls: &mut calls,
@@ -100,7 +98,6 @@ async fn play(
         progress: &mut progress,
         kinds,
         copied,
-        shares_no_blocks: args.state_fs == StateFs::Ext4,
         rounds: args.rounds,
         now,
     };
@@ -120,10 +117,6 @@ async fn play(
     "summary".clone_into(now);
     proof::nothing_is_left(demo_dir)?;
     progress.finish(&report);
-    if matches!(args.output, Output::Json) {
-        let reported = summary::json(&report, calls.repeated());
-        writeln!(std::io::stdout().lock(), "{reported:#}")?;
-    }
     if args.keep {
         summary::kept(&mut progress, &bin_dir, demo_dir, args.outer);
         return Err(agents.ended().await);
@@ -142,19 +135,19 @@ async fn cause(trouble: Trouble, agents: &mut Agents) -> Trouble {
 }
 
 /// The filesystem for all state, a shared mount within the namespace like a kubelet's directory.
-fn make_state(demo_dir: &DemoDir, disk: &Path, fs: StateFs) -> Result<(), Trouble> {
+fn make_state(demo_dir: &DemoDir, disk: &Path) -> Result<(), Trouble> {
     let state = demo_dir.state();
-    mount(fs.name(), disk, &state).map_err(|e| Trouble::own(state.display(), e))?;
+    mount(STATE_FS, disk, &state).map_err(|e| Trouble::own(state.display(), e))?;
     rustix::mount::mount_change(&state, MountPropagationFlags::SHARED)
         .map_err(|e| Trouble::own(state.display(), e))?;
     std::fs::create_dir(demo_dir.bare()).map_err(|e| Trouble::own(demo_dir.bare().display(), e))
 }
 
-fn introduce(progress: &mut Progress, demo_dir: &DemoDir, disk: &Path, fs: StateFs) {
-    let (directory, disk, fs) = (demo_dir.path().display(), disk.display(), fs.name());
+fn introduce(progress: &mut Progress, demo_dir: &DemoDir, disk: &Path) {
+    let (directory, disk) = (demo_dir.path().display(), disk.display());
     progress.detail(&format!(
         "Belay's two programs run in separate mount and process namespaces.\n  \
-         directory {directory}, disk {disk} ({fs}, 1TiB, sparse)\n  \
+         directory {directory}, disk {disk} ({STATE_FS}, 1TiB, sparse)\n  \
          controller and node listen on {CONTROLLER}.sock and {NODE}.sock there"
     ));
 }

@@ -1,10 +1,8 @@
 //! The node agent is killed during writes to a volume: none of them fails, and no byte differs.
 
-use belay_proto::csi::v1::volume_capability::access_mode::Mode;
-
 use crate::agents::Agents;
 use crate::kind::{Kind, Scene};
-use crate::life::{BYTES, Birth, Lives};
+use crate::life::{Birth, Lives};
 use crate::proof;
 use crate::report::Topic;
 use crate::samples::Step;
@@ -47,16 +45,7 @@ impl Lives<'_> {
     /// Returns how many records were written without an agent, and how many in all.
     async fn kill(&mut self, kind: Kind, agents: &mut Agents) -> Result<(u64, u64), Trouble> {
         let name = format!("{}-killed", kind.name());
-        let birth = Birth {
-            scene: Scene::Life(kind),
-            round: 0,
-            name: &name,
-            mode: Mode::SingleNodeWriter,
-            step: Step::Create,
-            bytes: BYTES.0,
-            source: None,
-        };
-        let mut life = self.begin(birth).await?;
+        let mut life = self.begin(Birth::of(Scene::Life(kind), &name)).await?;
         self.fill(&mut life).await?;
         let mut writer = Writer::start(kind, &life.target, life.seed())?;
         writer.wait_for(RECORDS).await;

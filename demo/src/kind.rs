@@ -1,4 +1,4 @@
-//! The four kinds of volume in the demo, its scenes, and its state filesystems.
+//! The four kinds of volume in the demo, and its scenes.
 
 use belay_bed::requests;
 use belay_proto::csi::v1::VolumeCapability;
@@ -64,7 +64,7 @@ impl Scene {
         }
     }
 
-    /// For reports, tables and JSON.
+    /// For reports.
     pub(crate) fn name(self) -> String {
         match self {
             Self::Life(kind) => kind.name().to_owned(),
@@ -88,25 +88,6 @@ impl Part {
         match self {
             Self::Lives => "lives",
             Self::Copies => "copies",
-        }
-    }
-}
-
-/// The filesystem of the controller's state directory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum StateFs {
-    /// Shares blocks: snapshots and clones while the volume is in use
-    Xfs,
-    /// Does not share blocks: snapshots and clones of detached volumes only, by copying
-    Ext4,
-}
-
-impl StateFs {
-    /// The type for mount(8).
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Xfs => "xfs",
-            Self::Ext4 => "ext4",
         }
     }
 }

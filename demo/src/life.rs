@@ -29,8 +29,6 @@ pub(crate) struct Lives<'a> {
     pub(crate) kinds: &'a [Kind],
     /// The kinds for which snapshots and clones are shown.
     pub(crate) copied: &'a [Kind],
-    /// Whether the state filesystem needs a detached volume for snapshots and clones.
-    pub(crate) shares_no_blocks: bool,
     pub(crate) rounds: u32,
     /// The current step, for a failure report.
     pub(crate) now: &'a mut String,
@@ -48,6 +46,21 @@ pub(crate) struct Birth<'a> {
     pub(crate) step: Step,
     pub(crate) bytes: i64,
     pub(crate) source: Option<Source>,
+}
+
+impl<'a> Birth<'a> {
+    /// A new volume for one pod, outside the rounds.
+    pub(crate) fn of(scene: Scene, name: &'a str) -> Self {
+        Self {
+            scene,
+            round: 0,
+            name,
+            mode: Mode::SingleNodeWriter,
+            step: Step::Create,
+            bytes: BYTES.0,
+            source: None,
+        }
+    }
 }
 
 /// One lifecycle, and its paths, like a kubelet's.
@@ -75,7 +88,7 @@ impl Lives<'_> {
                 let started = Instant::now();
                 self.one(kind, round).await?;
                 took.push(started.elapsed());
-                bare::live(self.demo_dir, kind, BYTES, &mut self.report.samples)?;
+                bare::live(self.demo_dir, kind, BYTES.0, &mut self.report.samples)?;
             }
             self.passed_all(Scene::Life(kind), &took);
         }
@@ -106,13 +119,9 @@ impl Lives<'_> {
 
     async fn one(&mut self, kind: Kind, round: u32) -> Result<(), Trouble> {
         let birth = Birth {
-            scene: Scene::Life(kind),
             round,
-            name: kind.name(),
             mode: Mode::SingleNodeMultiWriter,
-            step: Step::Create,
-            bytes: BYTES.0,
-            source: None,
+            ..Birth::of(Scene::Life(kind), kind.name())
         };
         let mut life = self.begin(birth).await?;
         self.first_use(&mut life).await?;

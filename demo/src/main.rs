@@ -15,7 +15,6 @@ mod killed;
 mod kind;
 mod life;
 mod outer;
-mod output;
 mod pattern;
 mod progress;
 mod proof;
@@ -35,16 +34,13 @@ use clap::Parser;
 use clap::builder::FalseyValueParser;
 
 use crate::failure::Failure;
-use crate::kind::{Kind, Part, StateFs};
-use crate::output::Output;
+use crate::kind::{Kind, Part};
 
 const EXAMPLES: &str = "\
 Examples:
   sudo belay-demo
   sudo ROUNDS=20 belay-demo
   sudo KEEP=1 belay-demo      keeps the programs running, for manual calls
-  sudo belay-demo --state-fs ext4      snapshots and clones without shared blocks
-  sudo belay-demo -o json >times.json  the times as JSON; the screen goes to stderr
 
 It leaves nothing behind: it has its own mount and process namespaces, its own directory in
 TMPDIR, and a separate process that releases its loop devices even if the demo is killed.";
@@ -66,15 +62,9 @@ struct DemoArgs {
     /// Only this part [default: both]
     #[arg(long, value_enum, value_name = "PART")]
     part: Option<Part>,
-    /// Filesystem of the controller's state directory
-    #[arg(long, value_enum, value_name = "FILESYSTEM", default_value_t = StateFs::Xfs)]
-    state_fs: StateFs,
     /// Print every step and the programs' metrics
     #[arg(long, short, env = "VERBOSE", value_parser = FalseyValueParser::new())]
     verbose: bool,
-    /// Output format of the times
-    #[arg(long, short, value_enum, default_value_t = Output::Table)]
-    output: Output,
     /// Directory of belay-controller and belay-node [default: that of belay-demo]
     #[arg(long, value_name = "DIR")]
     bin_dir: Option<PathBuf>,
@@ -110,7 +100,7 @@ fn start(args: &DemoArgs) -> Result<ExitCode, Failure> {
         .build()?;
     runtime.block_on(async {
         match (&args.reap, &args.inner, &args.disk) {
-            (Some(directory), ..) => Ok(reaper::run(directory, args.state_fs).await),
+            (Some(directory), ..) => Ok(reaper::run(directory).await),
             (None, Some(directory), Some(disk)) => inner::run(args, directory, disk).await,
             _ => outer::run(args).await,
         }

@@ -11,8 +11,6 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::demo_dir::{BINARIES, DemoDir};
 use crate::failure::Failure;
-use crate::kind::StateFs;
-use crate::output::Output;
 use crate::progress::Progress;
 use crate::{DemoArgs, after, reaper};
 
@@ -38,8 +36,8 @@ pub(crate) async fn run(args: &DemoArgs) -> Result<ExitCode, Failure> {
     check_needs(&bin_dir)?;
     // From here on a signal is an event; by default it would end this process.
     let mut interrupt = Interrupt::listen()?;
-    let mut reaper = Reaper::start(args.state_fs).await?;
-    let mut progress = Progress::new(args.output, args.verbose);
+    let mut reaper = Reaper::start().await?;
+    let mut progress = Progress::new(args.verbose);
     let shown = show(args, &bin_dir, &mut reaper, &mut interrupt).await;
     let demo_dir = reaper.demo_dir.clone();
     match (shown, reaper.finish().await) {
@@ -110,7 +108,7 @@ async fn show(
                 inner.kill().await?;
             }
             let code = if args.keep { ExitCode::SUCCESS } else { ExitCode::from(INTERRUPTED) };
-            Progress::new(args.output, args.verbose).line("\nEnding.");
+            Progress::new(args.verbose).line("\nEnding.");
             Ok(code)
         }
         status = reaper.child.wait() => {
@@ -158,8 +156,6 @@ fn start_inner(
         .arg("--disk")
         .arg(disk)
         .args(["--outer", &std::process::id().to_string()])
-        .args(["--state-fs", args.state_fs.name()])
-        .args(matches!(args.output, Output::Json).then_some("--output=json"))
         .args(args.part.map(|part| format!("--part={}", part.name())))
         .args(args.keep.then_some("--keep"))
         .args(args.verbose.then_some("--verbose"))
@@ -183,12 +179,11 @@ struct Reaper {
 }
 
 impl Reaper {
-    async fn start(state: StateFs) -> Result<Self, Failure> {
+    async fn start() -> Result<Self, Failure> {
         let demo_dir = DemoDir::choose(&std::env::temp_dir())?;
         let mut child = Command::new(std::env::current_exe()?)
             .arg("--reap")
             .arg(demo_dir.path())
-            .args(["--state-fs", state.name()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;

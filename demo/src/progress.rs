@@ -2,10 +2,8 @@
 //! with `--verbose` a line per step.
 
 use std::io::{self, IsTerminal, Write};
-use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use crate::output::Output;
 use crate::report::Report;
 use crate::samples;
 use crate::screen::{self, WIDTHS};
@@ -19,21 +17,14 @@ pub(crate) struct Progress {
     /// Whether the screen is drawn in place.
     in_place: bool,
     colour: bool,
-    /// Where the screen and the steps are printed; stdout may be JSON.
-    to_stderr: bool,
     /// Lines of the screen that are on the terminal now.
     drawn: usize,
     drawn_at: Option<Instant>,
 }
 
 impl Progress {
-    pub(crate) fn new(output: Output, verbose: bool) -> Self {
-        let to_stderr = matches!(output, Output::Json);
-        let terminal = if to_stderr {
-            io::stderr().is_terminal()
-        } else {
-            io::stdout().is_terminal()
-        };
+    pub(crate) fn new(verbose: bool) -> Self {
+        let terminal = io::stdout().is_terminal();
         // https://no-color.org: set and not empty, whatever its value.
         let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
         let capable = terminal && std::env::var_os("TERM").is_none_or(|term| term != "dumb");
@@ -41,7 +32,6 @@ impl Progress {
             verbose,
             in_place: capable && !verbose,
             colour: capable && !is_set("NO_COLOR"),
-            to_stderr,
             drawn: 0,
             drawn_at: None,
         }
@@ -50,7 +40,7 @@ impl Progress {
     /// Prints a permanent line.
     pub(crate) fn line(&mut self, text: &str) {
         self.drawn = 0;
-        self.write(&format!("{text}\n"));
+        Self::write(&format!("{text}\n"));
     }
 
     /// Prints a line only with `--verbose`.
@@ -87,7 +77,7 @@ impl Progress {
         if !self.in_place || !(is_new || is_due) {
             return;
         }
-        let (width, height) = self.size();
+        let (width, height) = Self::size();
         let now = screen::section("Now", &[now.to_owned()]);
         let mut lines = screen::render(report, width);
         lines.truncate(height.saturating_sub(1 + now.len()));
@@ -98,10 +88,10 @@ impl Progress {
 
     /// Leaves the complete screen.
     pub(crate) fn finish(&mut self, report: &Report) {
-        let (width, _) = self.size();
+        let (width, _) = Self::size();
         let lines = screen::render(report, width);
         if !self.in_place {
-            self.write("\n");
+            Self::write("\n");
         }
         self.replace(&lines, width);
         self.drawn = 0;
@@ -109,7 +99,7 @@ impl Progress {
 
     /// Prints a section below the screen.
     pub(crate) fn section(&mut self, label: &str, lines: &[String]) {
-        let (width, _) = self.size();
+        let (width, _) = Self::size();
         self.replace(&screen::section(label, lines), width);
         self.drawn = 0;
     }
@@ -134,20 +124,13 @@ impl Progress {
         if self.drawn > lines.len() {
             text.push_str("\x1b[J");
         }
-        self.write(&text);
+        Self::write(&text);
         self.drawn = lines.len();
     }
 
     /// Columns and rows of the terminal. Elsewhere COLUMNS counts, if it is exported.
-    fn size(&self) -> (usize, usize) {
-        let stdout = io::stdout();
-        let stderr = io::stderr();
-        let out = if self.to_stderr {
-            stderr.as_fd()
-        } else {
-            stdout.as_fd()
-        };
-        match rustix::termios::tcgetwinsize(out) {
+    fn size() -> (usize, usize) {
+        match rustix::termios::tcgetwinsize(io::stdout()) {
             Ok(size) if size.ws_col > 0 => (size.ws_col.into(), size.ws_row.max(2).into()),
             _ => {
                 let columns = std::env::var("COLUMNS").ok();
@@ -159,12 +142,8 @@ impl Progress {
 
     /// Ignores errors, so that a closed screen does not stop a volume half-way; the outer process
     /// gets SIGHUP from a closed terminal.
-    fn write(&self, text: &str) {
-        let mut out: Box<dyn Write> = if self.to_stderr {
-            Box::new(io::stderr().lock())
-        } else {
-            Box::new(io::stdout().lock())
-        };
+    fn write(text: &str) {
+        let mut out = io::stdout().lock();
         out.write_all(text.as_bytes())
             .and_then(|()| out.flush())
             .ok();

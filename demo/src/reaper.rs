@@ -17,8 +17,7 @@ use belay_bed::devices;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal};
 
-use crate::demo_dir::DemoDir;
-use crate::kind::StateFs;
+use crate::demo_dir::{DemoDir, STATE_FS};
 
 /// Size of the disk image; it is sparse.
 const DISK_BYTES: u64 = 1 << 40;
@@ -30,14 +29,14 @@ const CLEAR_MAX: Duration = Duration::from_secs(20);
 const CHECK_PAUSE: Duration = Duration::from_millis(20);
 
 /// Runs the reaper for the demo in that directory, until everything is removed.
-pub(crate) async fn run(directory: &Path, state: StateFs) -> ExitCode {
+pub(crate) async fn run(directory: &Path) -> ExitCode {
     // Fails only for the leader of a process group, which Ctrl-C does not reach either.
     rustix::process::setsid().ok();
     let demo_dir = DemoDir::at(directory);
     if let Err(error) = demo_dir.make() {
         return last_word(&format!("refused\t{error}"), ExitCode::FAILURE);
     }
-    let first = match set_up(&demo_dir, state) {
+    let first = match set_up(&demo_dir) {
         Ok(disk) => format!("ready\t{}", disk.display()),
         Err(error) => format!("failed\t{error}"),
     };
@@ -52,27 +51,17 @@ pub(crate) async fn run(directory: &Path, state: StateFs) -> ExitCode {
     }
 }
 
-fn set_up(demo_dir: &DemoDir, state: StateFs) -> io::Result<PathBuf> {
+fn set_up(demo_dir: &DemoDir) -> io::Result<PathBuf> {
     let image = demo_dir.image();
     std::fs::create_dir(demo_dir.state())?;
     File::create_new(&image)?.set_len(DISK_BYTES)?;
     // The children inherit our stdout, so that its end shows the outer process, even if we are
     // killed, that no process is working any longer.
     let held = || io::Result::Ok(Stdio::from(io::stdout().as_fd().try_clone_to_owned()?));
-    // A small log: the default for this size would allocate half a gigabyte. And few inodes, since
-    // the kernel zeroes the inode tables of an ext4 while it is in use.
-    let (tool, options): (_, &[&str]) = match state {
-        StateFs::Xfs => ("mkfs.xfs", &["-q", "-K", "-l", "size=64m"]),
-        StateFs::Ext4 => {
-            let fast = "nodiscard,lazy_journal_init=1";
-            (
-                "mkfs.ext4",
-                &["-q", "-F", "-E", fast, "-J", "size=64", "-N", "65536"],
-            )
-        }
-    };
-    let mut mkfs = Command::new(tool);
-    mkfs.args(options).arg(&image);
+    let tool = format!("mkfs.{STATE_FS}");
+    let mut mkfs = Command::new(&tool);
+    // A small log: the default for this size would allocate half a gigabyte.
+    mkfs.args(["-q", "-K", "-l", "size=64m"]).arg(&image);
     let output = mkfs.stdin(held()?).output()?;
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr);

@@ -3,12 +3,11 @@
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
-use belay_proto::csi::v1::volume_capability::access_mode::Mode;
 use tonic::Code;
 
 use crate::calls::Timed;
 use crate::kind::{Kind, Scene};
-use crate::life::{BYTES, Birth, Life, Lives};
+use crate::life::{Birth, Life, Lives};
 use crate::proof;
 use crate::report::Topic;
 use crate::samples::Step;
@@ -96,13 +95,5 @@ impl Lives<'_> {
 }
 
 fn birth(name: &str) -> Birth<'_> {
-    Birth {
-        scene: Scene::Life(Kind::Ext4),
-        round: 0,
-        name,
-        mode: Mode::SingleNodeWriter,
-        step: Step::Create,
-        bytes: BYTES.0,
-        source: None,
-    }
+    Birth::of(Scene::Life(Kind::Ext4), name)
 }

@@ -2,14 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use crate::kind::{Kind, Scene, StateFs};
+use crate::kind::{Kind, Scene};
 use crate::samples::{Samples, Step};
 
 /// Everything on the demo's screen.
 #[derive(Debug)]
 pub(crate) struct Report {
     pub(crate) rounds: u32,
-    pub(crate) state_fs: StateFs,
     pub(crate) samples: Samples,
     /// The kinds of volume, in order.
     pub(crate) kinds: Vec<Kind>,
@@ -49,10 +48,9 @@ impl Topic {
 }
 
 impl Report {
-    pub(crate) fn new(rounds: u32, state_fs: StateFs, kinds: &[Kind]) -> Self {
+    pub(crate) fn new(rounds: u32, kinds: &[Kind]) -> Self {
         Self {
             rounds,
-            state_fs,
             samples: Samples::default(),
             kinds: kinds.to_vec(),
             cells: BTreeMap::new(),

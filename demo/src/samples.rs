@@ -1,6 +1,6 @@
 //! The steps of a lifecycle and their durations: Belay's and the kernel's, round by round.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::kind::{Kind, Scene};
@@ -37,44 +37,7 @@ pub(crate) enum Step {
     DeleteSnapshot,
 }
 
-/// The steps in the table of a lifecycle.
-const LIFE: [Step; 15] = [
-    Step::Create,
-    Step::Attach,
-    Step::StageBlank,
-    Step::Publish,
-    Step::Write,
-    Step::Stats,
-    Step::PublishReadOnly,
-    Step::ControllerExpand,
-    Step::NodeExpand,
-    Step::Unpublish,
-    Step::Unstage,
-    Step::StageAgain,
-    Step::Read,
-    Step::Detach,
-    Step::Delete,
-];
-
-/// The additional steps of copies.
-const COPIES: [Step; 6] = [
-    Step::Snapshot,
-    Step::Restore,
-    Step::StageRestored,
-    Step::Clone,
-    Step::StageClone,
-    Step::DeleteSnapshot,
-];
-
 impl Step {
-    /// The steps in the table of a scene.
-    pub(crate) fn of(scene: Scene) -> &'static [Self] {
-        match scene {
-            Scene::Life(_) => &LIFE,
-            Scene::Copies(_) => &COPIES,
-        }
-    }
-
     /// The name shown to the user.
     pub(crate) fn label(self, kind: Kind) -> &'static str {
         match self {
@@ -107,43 +70,6 @@ impl Step {
             Self::DeleteSnapshot => "delete snapshot",
         }
     }
-
-    /// The bare system calls to compare with.
-    pub(crate) fn kernels_part(self, kind: Kind) -> KernelsPart {
-        KernelsPart::Measured(match (self, kind.is_block()) {
-            (Self::NodeExpand | Self::StageRestored, _)
-            | (Self::DeleteRestored | Self::DeleteClone | Self::DeleteSource, _)
-            | (Self::StageBlank | Self::StageAgain | Self::StageClone | Self::Unstage, true) => {
-                return KernelsPart::IoctlsOnly;
-            }
-            (Self::Create, _) => "create, truncate, fsync a file",
-            (Self::Attach | Self::Detach, _) => "make a record of 4KiB durable",
-            (Self::StageBlank, false) => "mkfs alone + mount",
-            (Self::StageAgain | Self::StageClone, false) => "fsopen .. move_mount",
-            (Self::Publish, _) => "mkdir, open_tree, move_mount, mount",
-            (Self::PublishReadOnly, _) => "the same + remount read-only",
-            (Self::Write | Self::Overwrite | Self::Read | Self::ReadOld | Self::ReadNew, _) => {
-                "the same on a bare device"
-            }
-            (Self::Snapshot | Self::Clone, _) => "fsync, FICLONE, fsync",
-            (Self::Restore, _) => "FICLONE, truncate, fsync",
-            (Self::Stats, false) => "statfs",
-            (Self::Stats, true) => "open + lseek",
-            (Self::ControllerExpand, _) => "truncate, fsync",
-            (Self::Unpublish, _) => "umount2 of the bind, rmdir",
-            (Self::Unstage, false) => "umount2, which frees the device",
-            (Self::Delete | Self::DeleteSnapshot, _) => "unlink, fsync the directory",
-        })
-    }
-}
-
-/// The part of a step that can be measured without Belay.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum KernelsPart {
-    /// These system calls.
-    Measured(&'static str),
-    /// Almost none: the time is spent in ioctls of the loop driver or the filesystem.
-    IoctlsOnly,
 }
 
 /// Whose time it is.
@@ -183,16 +109,6 @@ impl Samples {
     /// The 25th percentile of an empty call.
     pub(crate) fn empty_call_p25(&self) -> Option<Duration> {
         nth(&self.empty_calls, 4)
-    }
-
-    /// The scenes so far, in order.
-    pub(crate) fn scenes(&self) -> BTreeSet<Scene> {
-        self.times.keys().map(|(scene, ..)| *scene).collect()
-    }
-
-    /// The median of an empty call.
-    pub(crate) fn empty_call_p50(&self) -> Option<Duration> {
-        median(&self.empty_calls)
     }
 }
 

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use crate::demo_dir::STATE_FS;
 use crate::kind::{Kind, Scene};
 use crate::report::{Cell, Report, Topic};
 use crate::samples::{Step, Who, ratio, show, show_short};
@@ -48,9 +49,8 @@ const MARKS: [char; 3] = ['█', '▒', '░'];
 pub(crate) fn render(report: &Report, width: usize) -> Vec<String> {
     let width = width.clamp(WIDTHS.0, WIDTHS.1);
     let mut lines = vec![format!(
-        "Belay {}: volumes on loop devices, state directory on {}, rounds: {}",
+        "Belay {}: volumes on loop devices, state directory on {STATE_FS}, rounds: {}",
         env!("CARGO_PKG_VERSION"),
-        report.state_fs.name(),
         report.rounds
     )];
     lines.extend(matrix(report, width));
@@ -229,13 +229,12 @@ pub(crate) fn paint(line: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kind::StateFs;
 
     const KINDS: [Kind; 4] = [Kind::Ext4, Kind::Xfs, Kind::Btrfs, Kind::Block];
 
     /// Everything that the screen can show, with long numbers.
     fn full() -> Report {
-        let mut report = Report::new(1_000, StateFs::Xfs, &KINDS);
+        let mut report = Report::new(1_000, &KINDS);
         for (kind, (_, step)) in KINDS.iter().flat_map(|k| COLUMNS.map(|c| (*k, c))) {
             let scene = Scene::Life(kind);
             report.set(scene, step, Cell::Done);
@@ -291,7 +290,7 @@ mod tests {
 
     #[test]
     fn the_matrix_shows_what_is_open_what_is_done_and_what_is_refused() {
-        let report = Report::new(1, StateFs::Xfs, &[Kind::Block]);
+        let report = Report::new(1, &[Kind::Block]);
         let open = render(&report, 80);
         assert_eq!(open.last().unwrap().matches('·').count(), COLUMNS.len() - 1);
         let lines = render(&full(), 120);

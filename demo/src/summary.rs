@@ -1,18 +1,14 @@
-//! The end of the demo: weight and metrics of the programs, JSON, and the commands for programs
-//! that are kept.
+//! The end of the demo: weight and metrics of the programs, and the commands for programs that are
+//! kept.
 
 use std::path::Path;
-use std::time::Duration;
 
 use belay_bed::scrape::{self, status};
-use serde_json::{Value, json};
 
 use crate::agents::{Agent, Agents};
 use crate::demo_dir::{CONTROLLER, DemoDir, NODE};
-use crate::kind::Scene;
 use crate::progress::Progress;
 use crate::report::{Report, Topic};
-use crate::samples::{KernelsPart, Step, Who};
 use crate::screen;
 use crate::trouble::Trouble;
 use belay_ctl::size;
@@ -21,38 +17,6 @@ use belay_ctl::size;
 const NODE_RESIDENT_KIB_MAX: u64 = 5 * 1024;
 /// The metric for the node agent's child processes: one mkfs each.
 const FORMATS: &str = "belay_formats_total";
-
-/// All times as JSON, in microseconds: the median of all rounds.
-pub(crate) fn json(report: &Report, repeated: u32) -> Value {
-    let samples = &report.samples;
-    let us = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
-    let scene = |scene: Scene| {
-        let steps = Step::of(scene).iter().filter_map(|&step| {
-            let belay = samples.p50(scene, step, Who::Belay)?;
-            let (what, kernel) = match step.kernels_part(scene.kind()) {
-                KernelsPart::Measured(what) => {
-                    let kernel = samples.p50(scene, step, Who::Kernel);
-                    (kernel.map(|_measured| what), kernel)
-                }
-                KernelsPart::IoctlsOnly => (None, None),
-            };
-            Some(json!({
-                "step": step.label(scene.kind()),
-                "belay_us": us(belay),
-                "kernel_us": kernel.map(us),
-                "kernel_calls": what,
-            }))
-        });
-        json!({ "scene": scene.name(), "steps": steps.collect::<Vec<_>>() })
-    };
-    json!({
-        "rounds": report.rounds,
-        "state_filesystem": report.state_fs.name(),
-        "empty_call_us": samples.empty_call_p50().map(us),
-        "repeated_calls": repeated,
-        "scenes": samples.scenes().into_iter().map(scene).collect::<Vec<_>>(),
-    })
-}
 
 /// Records memory, threads and child processes of both programs.
 ///
@@ -136,36 +100,5 @@ pub(crate) fn kept(progress: &mut Progress, bin_dir: &Path, demo_dir: &DemoDir, 
     // Not cut, whatever the length of the paths.
     for line in screen::section("Kept", &lines) {
         progress.line(&line);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::kind::{Kind, StateFs};
-
-    #[test]
-    fn the_json_has_the_steps_of_a_scene_with_the_kernels_time_if_it_was_measured() {
-        let scene = Scene::Copies(Kind::Ext4);
-        let mut report = Report::new(5, StateFs::Ext4, &[]);
-        for (step, who, us) in [
-            (Step::Snapshot, Who::Belay, 1_500),
-            (Step::Clone, Who::Belay, 800),
-            (Step::Clone, Who::Kernel, 400),
-            // Shown, but not in the JSON.
-            (Step::Overwrite, Who::Belay, 9),
-        ] {
-            report
-                .samples
-                .add(scene, step, who, Duration::from_micros(us));
-        }
-        let reported = json(&report, 0);
-        assert_eq!(reported["scenes"][0]["scene"], "copies of ext4");
-        let steps = &reported["scenes"][0]["steps"];
-        assert_eq!(steps[0]["step"], "snapshot");
-        assert_eq!(steps[0]["belay_us"], 1_500);
-        assert_eq!(steps[0]["kernel_us"], Value::Null);
-        assert_eq!(steps[1]["kernel_us"], 400);
-        assert_eq!(steps[2], Value::Null);
     }
 }
