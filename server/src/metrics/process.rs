@@ -2,9 +2,9 @@
 //! that cannot be read are left out.
 
 use rustix::process::Resource;
-use rustix::time::ClockId;
 use std::fmt::Display;
 use std::sync::OnceLock;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Writes all of it.
 pub(super) fn write(page: &mut String) {
@@ -72,7 +72,7 @@ impl Stat {
         Some(Stat {
             cpu_seconds: (field(14)? + field(15)?) / ticks_per_second(),
             threads: field(20)?,
-            start_time_seconds: start_time_seconds(field(22)?),
+            start_time_seconds: start_time_seconds(field(22)?)?,
             virtual_bytes: field(23)?,
             resident_bytes: field(24)? * rustix::param::page_size() as f64,
         })
@@ -80,15 +80,23 @@ impl Stat {
 }
 
 /// Start time of the process. Computed once, since the wall clock may be set later.
-fn start_time_seconds(ticks_after_boot: f64) -> f64 {
+///
+/// Not by rustix's `clock_gettime`: it panics once where the vDSO has no such function, as in
+/// User-mode Linux 7.
+fn start_time_seconds(ticks_after_boot: f64) -> Option<f64> {
     static START: OnceLock<f64> = OnceLock::new();
-    let now = |clock| {
-        let time = rustix::time::clock_gettime(clock);
-        time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
-    };
-    *START.get_or_init(|| {
-        now(ClockId::Realtime) - now(ClockId::Boottime) + ticks_after_boot / ticks_per_second()
-    })
+    if let Some(start) = START.get() {
+        return Some(*start);
+    }
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?;
+    let start = now.as_secs_f64() - uptime_seconds()? + ticks_after_boot / ticks_per_second();
+    Some(*START.get_or_init(|| start))
+}
+
+/// Time since the boot (proc_uptime(5)), in hundredths of a second.
+fn uptime_seconds() -> Option<f64> {
+    let uptime = std::fs::read_to_string("/proc/uptime").ok()?;
+    uptime.split(' ').next()?.parse().ok()
 }
 
 fn ticks_per_second() -> f64 {
@@ -104,14 +112,11 @@ fn open_fds() -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::SystemTime;
 
     #[test]
     fn the_process_reports_what_the_kernel_knows_of_it() {
         let stat = Stat::read().unwrap();
-        let now = SystemTime::now()
-            .duration_since(SystemTime::UNIX_EPOCH)
-            .unwrap();
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
         let age = now.as_secs_f64() - stat.start_time_seconds;
         assert!((-0.1..86_400.0).contains(&age), "{age} s old");
         assert!(stat.threads >= 1.0);
