@@ -223,6 +223,14 @@ impl<K: Kernel> Transport<K> {
         }
     }
 
+    /// [`Transport::verdict`] on a removed disk whose number is not known.
+    pub(crate) fn verdict_on_removed(&self) -> Verdict<K> {
+        match self {
+            Transport::Loops(_) => Verdict::Foreign,
+            Transport::Disks(_) => Verdict::Removed,
+        }
+    }
+
     /// What has become of the storage behind a device that is known to be the volume's, as far as
     /// names and memory show; `known` is the file behind it. Asks neither the device nor the disk.
     /// Unless it `may_wait`, `None` where the file is not in memory.

@@ -19,9 +19,9 @@ pub(crate) use child::{Child, ChildEnd};
 pub(crate) use disks::{Disk, DiskAt, DiskFacts, Disks, NvmeFacts, ScsiFacts};
 pub(crate) use error::{Cause, Error, Result};
 pub(crate) use types::{
-    AlignedBuf, BtrfsErrors, BtrfsGeometry, Dev, Ext4Error, Ext4Errors, FileKind, Inode, LoopFile,
-    LoopMode, LoopStatus, MountAttrs, MountEntry, MountFacts, Open, Openers, Stat, Usage,
-    XfsGeometry,
+    AlignedBuf, BtrfsDevice, BtrfsErrors, BtrfsGeometry, Dev, Ext4Error, Ext4Errors, FileKind,
+    Inode, LoopFile, LoopMode, LoopStatus, MountAttrs, MountEntry, MountFacts, Open, Openers, Stat,
+    Usage, XfsGeometry,
 };
 
 /// Descriptors.
@@ -44,9 +44,8 @@ pub(crate) trait Filesystems: Descriptors {
     fn xfs_geometry(&self, root: &Self::Fd) -> Result<XfsGeometry>;
     /// `XFS_IOC_FSGROWFSDATA` to a number of filesystem blocks, with the inode share unchanged.
     fn xfs_grow(&self, root: &Self::Fd, blocks: u64, imaxpct: u32) -> Result<()>;
-    /// `BTRFS_IOC_FS_INFO` and the list in sysfs: the block device of a mounted btrfs; `None` if it
-    /// has several.
-    fn btrfs_device(&self, root: &Self::Fd) -> Result<Option<Dev>>;
+    /// `BTRFS_IOC_FS_INFO` and the list in sysfs: the block device of a mounted btrfs.
+    fn btrfs_device(&self, root: &Self::Fd) -> Result<BtrfsDevice>;
     /// `BTRFS_IOC_FS_INFO` and `BTRFS_IOC_DEV_INFO`.
     fn btrfs_geometry(&self, root: &Self::Fd) -> Result<BtrfsGeometry>;
     /// `BTRFS_IOC_GET_DEV_STATS`.

@@ -296,6 +296,17 @@ pub(crate) struct XfsGeometry {
     pub(crate) imaxpct: u32,
 }
 
+/// What a mounted btrfs is on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BtrfsDevice {
+    /// One block device.
+    One(Dev),
+    /// Several.
+    Several,
+    /// A disk that was removed, whose number the kernel no longer shows.
+    Removed,
+}
+
 /// The devices that a btrfs reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BtrfsGeometry {

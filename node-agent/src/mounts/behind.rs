@@ -7,10 +7,19 @@ use std::path::Path;
 
 use belay_server::call::Failure;
 
-use crate::kernel::{Dev, FileKind, Kernel, Open, Stat};
+use crate::kernel::{BtrfsDevice, Dev, FileKind, Kernel, Open, Stat};
 
 /// The filesystem type whose `st_dev` is not that of its device.
 const BTRFS: &str = "btrfs";
+
+/// What is behind a mount.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Behind {
+    /// The block device of that number; an anonymous number if there is none, or no single one.
+    Device(Dev),
+    /// A disk that was removed, and whose number the filesystem does not show.
+    Removed,
+}
 
 /// The number in the stat of the mount's root: the node's own for a raw device, else that of its
 /// filesystem.
@@ -21,9 +30,8 @@ pub(super) fn root_dev(stat: &Stat) -> Dev {
     }
 }
 
-/// The device behind the mount on `path`, whose root `stat` describes; an anonymous number if there
-/// is no device, or no single one. Opens nothing but a btrfs, since opening another filesystem
-/// without a device may wait for a server.
+/// The device behind the mount on `path`, whose root `stat` describes. Opens nothing but a btrfs,
+/// since opening another filesystem without a device may wait for a server.
 ///
 /// # Errors
 /// `ABORTED` if the mount changed meanwhile; else the kernel's error.
@@ -31,14 +39,14 @@ pub(super) fn device_behind<K: Kernel>(
     kernel: &K,
     path: &Path,
     stat: &Stat,
-) -> Result<Dev, Failure> {
+) -> Result<Behind, Failure> {
     let dev = root_dev(stat);
     if !dev.is_anonymous() {
-        return Ok(dev);
+        return Ok(Behind::Device(dev));
     }
     match kernel.statmount(path)? {
         Some(facts) if facts.fs_type == BTRFS => ask_btrfs(kernel, path, stat),
-        _ => Ok(dev),
+        _ => Ok(Behind::Device(dev)),
     }
 }
 
@@ -46,7 +54,7 @@ pub(super) fn device_behind<K: Kernel>(
 ///
 /// # Errors
 /// As [`device_behind`].
-pub(super) fn ask_btrfs<K: Kernel>(kernel: &K, path: &Path, stat: &Stat) -> Result<Dev, Failure> {
+fn ask_btrfs<K: Kernel>(kernel: &K, path: &Path, stat: &Stat) -> Result<Behind, Failure> {
     let root = kernel.open(path, Open::Directory)?;
     let opened = kernel.stat(&root)?;
     if opened.mount_id != stat.mount_id || !opened.is_same_root(stat) {
@@ -55,5 +63,9 @@ pub(super) fn ask_btrfs<K: Kernel>(kernel: &K, path: &Path, stat: &Stat) -> Resu
             path.display()
         )));
     }
-    Ok(kernel.btrfs_device(&root)?.unwrap_or(stat.dev))
+    Ok(match kernel.btrfs_device(&root)? {
+        BtrfsDevice::One(dev) => Behind::Device(dev),
+        BtrfsDevice::Several => Behind::Device(stat.dev),
+        BtrfsDevice::Removed => Behind::Removed,
+    })
 }

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use belay_server::request::VolumeId;
 
 use super::Mounts;
-use super::behind::{device_behind, root_dev};
+use super::behind::{Behind, device_behind, root_dev};
 use super::table::{Covered, shown_by};
 use crate::device::{Label, Transport};
 use crate::kernel::{Cause, Dev, FileKind, Inode, Kernel, Result, Stat};
@@ -361,7 +361,10 @@ fn seen<K: Kernel>(kernel: &K, path: &Path, entry: &Entry) -> Result<Option<Stat
     let is_it = |stat: &Stat| match entry.root {
         Some(root) => root_dev(stat) == root,
         // One that cannot be queried may be it.
-        None => device_behind(kernel, path, stat).map_or(true, |device| device == entry.device),
+        None => match device_behind(kernel, path, stat) {
+            Ok(Behind::Device(device)) => device == entry.device,
+            Ok(Behind::Removed) | Err(_) => true,
+        },
     };
     Ok(stat.filter(is_it))
 }

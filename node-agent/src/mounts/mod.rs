@@ -15,7 +15,7 @@ use belay_server::request::VolumeId;
 
 use crate::device::{Backing, Held, Intent, Label, Transport, Verdict};
 use crate::kernel::{self, Dev, FileKind, Kernel, MountFacts, Stat};
-use behind::device_behind;
+use behind::{Behind, device_behind};
 
 /// The name that a raw block device is bound onto in its staging directory: this bind is the
 /// kernel's record of which device is staged there.
@@ -87,38 +87,29 @@ impl<K: Kernel> Mounts<'_, K> {
         })
     }
 
-    /// The device behind the mount on `path`, whose root `stat` describes; another number if it has
-    /// no block device, or no single one.
-    ///
-    /// # Errors
-    /// The kernel's error.
-    pub(crate) fn behind(
-        &self,
-        volume: &VolumeId,
-        path: &Path,
-        stat: &Stat,
-    ) -> Result<Dev, Failure> {
-        if stat.kind == FileKind::BlockDevice {
-            return Ok(stat.rdev);
-        }
+    /// What is behind the mount on `path`, whose root `stat` describes.
+    fn behind(&self, volume: &VolumeId, path: &Path, stat: &Stat) -> Result<Behind, Failure> {
         match self.index.proven(path, stat, volume) {
-            Some(device) => Ok(device),
-            None => device_behind(self.kernel, path, stat).or_else(|failure| {
-                // A btrfs does not list a removed disk, and keeps its number.
-                let recorded = self.index.recorded(path, stat, volume);
-                let is_unplugged = |dev: &Dev| {
-                    let behind = self
-                        .transport
-                        .behind(self.kernel, volume, (*dev, None), false);
-                    matches!(behind, Ok(Some(Backing::Unplugged)))
-                };
-                recorded.filter(is_unplugged).ok_or(failure)
-            }),
+            Some(device) => Ok(Behind::Device(device)),
+            None => device_behind(self.kernel, path, stat),
         }
     }
 
+    /// The number of the removed disk that a mounted btrfs is on, if the index has it. It goes to
+    /// no other disk while the filesystem is mounted.
+    fn removed(&self, volume: &VolumeId, path: &Path, stat: &Stat) -> Option<Dev> {
+        let is_unplugged = |dev: &Dev| {
+            let behind = self
+                .transport
+                .behind(self.kernel, volume, (*dev, None), false);
+            matches!(behind, Ok(Some(Backing::Unplugged)))
+        };
+        let recorded = self.index.recorded(path, stat, volume);
+        recorded.filter(is_unplugged)
+    }
+
     /// The relation of the device behind the mount on `path`, whose root `stat` describes, to the
-    /// volume; and its number.
+    /// volume; and its number, or an anonymous one if that is not known.
     ///
     /// # Errors
     /// The kernel's error.
@@ -129,7 +120,17 @@ impl<K: Kernel> Mounts<'_, K> {
         stat: &Stat,
         intent: Intent,
     ) -> Result<(Dev, Verdict<K>), Failure> {
-        let device = self.behind(volume, path, stat)?;
+        let device = match self.behind(volume, path, stat) {
+            Ok(Behind::Device(device)) => device,
+            unknown => {
+                let device = match (self.removed(volume, path, stat), unknown) {
+                    (Some(device), _) => device,
+                    (None, Ok(_)) => stat.dev,
+                    (None, Err(failure)) => return Err(failure),
+                };
+                return Ok((device, self.transport.verdict_on_removed()));
+            }
+        };
         let label = self.label(path, stat)?;
         let label = label.as_ref();
         let verdict = self

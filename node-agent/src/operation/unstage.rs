@@ -57,7 +57,7 @@ fn unstage_mount<K: Kernel>(
         .mounts()
         .verdict(&request.id, staging, stat, Intent::TakeDown)?;
     if matches!(verdict, Verdict::Removed) {
-        return unmount_removed(cx, request, dev);
+        return unmount_removed(cx, request, stat, dev);
     }
     let Some(device) = verdict.into_held() else {
         return Err(Failure::precondition(format!(
@@ -105,10 +105,34 @@ fn umount<K: Kernel>(cx: &Context<'_, K>, path: &Path) -> Result<(), Failure> {
 fn unmount_removed<K: Kernel>(
     cx: &Context<'_, K>,
     request: &Unstage,
+    stat: &Stat,
     dev: Dev,
 ) -> Result<(), Failure> {
-    refuse_published(cx, request, dev)?;
+    match dev.is_anonymous() {
+        true => refuse_elsewhere(cx, request, stat)?,
+        false => refuse_published(cx, request, dev)?,
+    }
     umount(cx, &request.staging)
+}
+
+/// [`refuse_published`] for a filesystem whose device is not known: a btrfs whose disk was removed
+/// before the agent started. Only the mount table has its other mounts.
+fn refuse_elsewhere<K: Kernel>(
+    cx: &Context<'_, K>,
+    request: &Unstage,
+    stat: &Stat,
+) -> Result<(), Failure> {
+    let path = &request.staging;
+    let Some(others) = cx.mounts().elsewhere(&request.id, path, stat)? else {
+        return Err(Failure::busy(format!(
+            "the mount table does not have {}; retry",
+            path.display()
+        )));
+    };
+    match others.first() {
+        None => Ok(()),
+        Some(target) => Err(still_published(request, target)),
+    }
 }
 
 fn unstage_device<K: Kernel>(

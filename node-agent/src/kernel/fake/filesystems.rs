@@ -4,7 +4,8 @@ use super::answers::{GONE, NONE, named};
 use super::disks::device_dev;
 use super::{Fake, Fd};
 use crate::kernel::{
-    BtrfsErrors, BtrfsGeometry, Descriptors, Dev, Ext4Errors, Filesystems, Result, XfsGeometry,
+    BtrfsDevice, BtrfsErrors, BtrfsGeometry, Descriptors, Dev, Ext4Errors, Filesystems, Result,
+    XfsGeometry,
 };
 
 impl Descriptors for Fake {
@@ -39,14 +40,14 @@ impl Filesystems for Fake {
         })
     }
 
-    fn btrfs_device(&self, root: &Fd) -> Result<Option<Dev>> {
+    fn btrfs_device(&self, root: &Fd) -> Result<BtrfsDevice> {
         self.call("BTRFS_IOC_FS_INFO", named(root), NONE, |state| {
             let number = state.device_of(root.id, "btrfs")?;
             let is_removed = state.disks.get(&number).is_some_and(|it| it.is_removed);
-            match is_removed && state.unlists_removed {
-                true => Err(rustix::io::Errno::NOENT),
-                false => Ok(Some(device_dev(number))),
-            }
+            Ok(match is_removed {
+                true => BtrfsDevice::Removed,
+                false => BtrfsDevice::One(device_dev(number)),
+            })
         })
     }
 

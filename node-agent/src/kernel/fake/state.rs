@@ -52,8 +52,6 @@ pub(super) struct State {
     /// The logical block size of every device.
     pub(super) device_block_bytes: u32,
     pub(super) has_no_mount_ids: bool,
-    /// A btrfs does not list a removed disk.
-    pub(super) unlists_removed: bool,
     /// What mkfs.btrfs turns on by default.
     pub(super) btrfs_features: super::btrfs::Features,
     /// There is no e2fsck.
@@ -205,7 +203,6 @@ impl State {
             has_project_quotas: false,
             device_block_bytes: 512,
             has_no_mount_ids: false,
-            unlists_removed: false,
             btrfs_features: super::btrfs::Features::default(),
             lacks_e2fsck: false,
             has_labels: false,

@@ -81,11 +81,6 @@ impl Machine {
         self.lock().has_no_mount_ids = true;
     }
 
-    /// From now on a btrfs does not list a disk that was removed.
-    pub(crate) fn unlist_removed(&self) {
-        self.lock().unlists_removed = true;
-    }
-
     /// From now on mkfs.btrfs is of a release that turns on these features by default.
     pub(crate) fn renew_btrfs(&self, features: Features) {
         self.lock().btrfs_features = features;

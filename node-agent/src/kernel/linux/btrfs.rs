@@ -18,7 +18,8 @@ use rustix::io::Errno;
 use rustix::ioctl::{Getter, Ioctl, IoctlOutput, Opcode, Updater, opcode};
 
 use super::files::of;
-use crate::kernel::{BtrfsErrors, BtrfsGeometry, Dev, Error, Result};
+use super::sysfs::is_gone;
+use crate::kernel::{BtrfsDevice, BtrfsErrors, BtrfsGeometry, Dev, Error, Result};
 
 /// `BTRFS_IOC_FS_INFO` and those below (include/uapi/linux/btrfs.h).
 const BTRFS_IOC_FS_INFO: Opcode = opcode::read::<FsInfo>(0x94, 31);
@@ -103,10 +104,10 @@ unsafe impl Ioctl for Resize<'_> {
 }
 
 /// See [`crate::kernel::Kernel::btrfs_device`].
-pub(super) fn device(root: &OwnedFd) -> Result<Option<Dev>> {
+pub(super) fn device(root: &OwnedFd) -> Result<BtrfsDevice> {
     let filesystem = fs_info(root)?;
     if filesystem.num_devices != 1 {
-        return Ok(None);
+        return Ok(BtrfsDevice::Several);
     }
     listed(&filesystem.fsid)
 }
@@ -164,8 +165,9 @@ fn fs_info(root: &OwnedFd) -> Result<FsInfo> {
         .map_err(of("BTRFS_IOC_FS_INFO", root))
 }
 
-/// The one block device listed in sysfs; `None` if there are several.
-fn listed(fsid: &[u8; 16]) -> Result<Option<Dev>> {
+/// The one block device listed in sysfs. The link stays there when its disk is removed, as long as
+/// the filesystem is mounted, and leads nowhere: the disk keeps its name meanwhile.
+fn listed(fsid: &[u8; 16]) -> Result<BtrfsDevice> {
     let folder = PathBuf::from(format!("/sys/fs/btrfs/{}/devices", uuid(fsid)));
     let failed = |call, path: &Path, error: &io::Error| {
         let errno = Errno::from_io_error(error).unwrap_or(Errno::IO);
@@ -178,16 +180,18 @@ fn listed(fsid: &[u8; 16]) -> Result<Option<Dev>> {
         .ok_or_else(|| Error::at("readdir", &folder, Errno::NODEV).because("it is empty"))?
         .map_err(unlisted)?;
     if entries.next().is_some() {
-        return Ok(None);
+        return Ok(BtrfsDevice::Several);
     }
-    let path = first.path().join("dev");
+    let (link, path) = (first.path(), first.path().join("dev"));
     let mut text = [0; DEV_TEXT_BYTES_MAX];
-    let length = File::open(&path)
-        .and_then(|mut file| file.read(&mut text))
-        .map_err(|error| failed("read", &path, &error))?;
+    let length = match File::open(&path).and_then(|mut file| file.read(&mut text)) {
+        // Still listed, so it was not replaced by another device meanwhile.
+        Err(error) if is_gone(&error) && link.is_symlink() => return Ok(BtrfsDevice::Removed),
+        read => read.map_err(|error| failed("read", &path, &error))?,
+    };
     text.get(..length)
         .and_then(number)
-        .map(Some)
+        .map(BtrfsDevice::One)
         .ok_or_else(|| Error::at("read", &path, Errno::INVAL))
 }
 

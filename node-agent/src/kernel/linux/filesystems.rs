@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 
 use super::{Linux, btrfs, disks, files, grow, loopdev, mount, sysfs};
 use crate::kernel::{
-    BtrfsErrors, BtrfsGeometry, Dev, Ext4Errors, Filesystems, Result, XfsGeometry,
+    BtrfsDevice, BtrfsErrors, BtrfsGeometry, Dev, Ext4Errors, Filesystems, Result, XfsGeometry,
 };
 
 impl Filesystems for Linux {
@@ -31,7 +31,7 @@ impl Filesystems for Linux {
         grow::xfs_grow(root, blocks, imaxpct)
     }
 
-    fn btrfs_device(&self, root: &OwnedFd) -> Result<Option<Dev>> {
+    fn btrfs_device(&self, root: &OwnedFd) -> Result<BtrfsDevice> {
         btrfs::device(root)
     }
 

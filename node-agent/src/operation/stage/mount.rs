@@ -20,7 +20,7 @@ use crate::filesystem::{
     DeviceUnderTest, Found, FsType, LABELS, MountOptions, examine, examine_ends, is_same_label,
     parse_flags,
 };
-use crate::kernel::{Cause, Dev, Error, Kernel, MountAttrs, Open, Stat};
+use crate::kernel::{BtrfsDevice, Cause, Dev, Error, Kernel, MountAttrs, Open, Stat};
 use crate::mounts::{block_path, something_else};
 use crate::work::Phase;
 
@@ -307,9 +307,20 @@ fn mount<K: Kernel>(
     };
     let found = match fs {
         FsType::Ext4 | FsType::Xfs => Some(root_of_mount.dev),
-        FsType::Btrfs => cx.phase(Phase::Check, || {
-            kernel.btrfs_device(&kernel.open_root(&mounted)?)
-        })?,
+        FsType::Btrfs => {
+            let found = cx.phase(Phase::Check, || {
+                kernel.btrfs_device(&kernel.open_root(&mounted)?)
+            })?;
+            match found {
+                BtrfsDevice::One(dev) => Some(dev),
+                BtrfsDevice::Several => None,
+                BtrfsDevice::Removed => {
+                    device.refuse_removed(kernel)?;
+                    let what = "a removed disk was mounted instead";
+                    return Err(same_id_elsewhere(wish, what));
+                }
+            }
+        }
     };
     refuse_other_device(wish, fs, held, found)?;
     device.refuse_removed(kernel)?;

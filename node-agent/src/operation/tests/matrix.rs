@@ -100,6 +100,8 @@ const HALF_UNSTAGED: &[Before] = &[STAGED, DATA_IN, Before::Died(Verb::Unstage, 
 const UNPLUG: Before = Before::Unplug;
 const UNPLUGGED: &[Before] = &[STAGED, DATA_IN, PUBLISHED, UNPUBLISHED, UNPLUG];
 const UNPLUGGED_RESTARTED: &[Before] = &[STAGED, DATA_IN, RESTART, UNPLUG];
+const LOST: &[Before] = &[STAGED, DATA_IN, UNPLUG, RESTART];
+const IN_USE_LOST: &[Before] = &[STAGED, DATA_IN, PUBLISHED, UNPLUG, RESTART];
 const UNPLUGGED_IN_USE: &[Before] = &[STAGED, DATA_IN, PUBLISHED, UNPLUG];
 const FORGOTTEN: &[Before] = &[STAGED, DATA_IN, UNSTAGED];
 const ALL_BACK: &[Verb] = &[Verb::Unpublish(2), Verb::Unpublish(1), Verb::Unstage];
@@ -204,6 +206,13 @@ const OF_DISKS: &[Case] = &[
     case("disk removed", Form::Btrfs, UNPLUGGED, Verb::Clear, ALL_BACK),
     case("disk removed", Form::Block, UNPLUGGED, Verb::Clear, ALL_BACK),
     case("disk removed, restarted", Form::Block, UNPLUGGED_RESTARTED, Verb::Clear, ALL_BACK),
+    case("unstage, disk removed", Form::Ext4, UNPLUGGED_RESTARTED, Verb::Unstage, ALL_BACK),
+    case("unstage, disk removed", Form::Btrfs, UNPLUGGED_RESTARTED, Verb::Unstage, ALL_BACK),
+    case("unstage, disk removed", Form::Ext4, LOST, Verb::Unstage, ALL_BACK),
+    case("unstage, disk removed", Form::Btrfs, LOST, Verb::Unstage, ALL_BACK),
+    case("unstage, disk removed", Form::Block, LOST, Verb::Unstage, ALL_BACK),
+    case("unpublish, disk removed", Form::Btrfs, IN_USE_LOST, Verb::Unpublish(1), ALL_BACK),
+    case("unpublish, disk removed", Form::Block, IN_USE_LOST, Verb::Unpublish(1), ALL_BACK),
     case("publish, not staged", Form::Ext4, FORGOTTEN, Verb::Publish(1), ALL_BACK),
     case("publish, not staged", Form::Xfs, FORGOTTEN, Verb::Publish(1), ALL_BACK),
     case("publish, not staged", Form::Btrfs, FORGOTTEN, Verb::Publish(1), ALL_BACK),

@@ -1,7 +1,7 @@
 //! The device that a mounted btrfs reports.
 
 use super::*;
-use crate::kernel::Filesystems as _;
+use crate::kernel::{BtrfsDevice, Filesystems as _};
 
 const BYTES: u64 = 256 * MIB;
 
@@ -18,6 +18,14 @@ fn root(kernel: &Linux, device: &Loop<'_>) -> OwnedFd {
     let source = [("source", source.to_str())];
     let mount = detached(kernel, "btrfs", &source, MountAttrs::default()).unwrap();
     kernel.open_root(&mount).unwrap()
+}
+
+/// The loop device that the filesystem reports.
+fn told(kernel: &Linux, root: &OwnedFd) -> Option<u32> {
+    match kernel.btrfs_device(root).unwrap() {
+        BtrfsDevice::One(dev) => kernel.loop_number(dev),
+        BtrfsDevice::Several | BtrfsDevice::Removed => None,
+    }
 }
 
 /// The kernel remembers each device of a multi-device filesystem by its id. Linux 6.18 mistakes a
@@ -41,11 +49,7 @@ fn the_device_is_told_though_the_number_of_its_files_is_anonymous() {
         let device = formatted(kernel, &image, &[]);
         let root = root(kernel, &device);
         assert!(kernel.stat(&root).unwrap().dev.is_anonymous());
-        let found = kernel.btrfs_device(&root).unwrap();
-        assert_eq!(
-            found.and_then(|dev| kernel.loop_number(dev)),
-            Some(device.number)
-        );
+        assert_eq!(told(kernel, &root), Some(device.number));
         let geometry = kernel.btrfs_geometry(&root).unwrap();
         assert_eq!((geometry.devices, geometry.last_bytes), (1, BYTES));
 
@@ -72,20 +76,14 @@ fn each_of_two_copies_tells_its_own_device_or_is_not_mounted() {
         let first_root = root(kernel, &first);
         let source = second.path();
         let source = [("source", source.to_str())];
-        let told = |root: &OwnedFd| {
-            kernel
-                .btrfs_device(root)
-                .unwrap()
-                .and_then(|dev| kernel.loop_number(dev))
-        };
         match detached(kernel, "btrfs", &source, MountAttrs::default()) {
             Ok(mount) => {
                 let root = kernel.open_root(&mount).unwrap();
-                assert_eq!(told(&root), Some(second.number));
+                assert_eq!(told(kernel, &root), Some(second.number));
             }
             Err(error) => assert_eq!(error.cause(), Cause::Exists, "{error}"),
         }
-        assert_eq!(told(&first_root), Some(first.number));
+        assert_eq!(told(kernel, &first_root), Some(first.number));
     });
 }
 
@@ -101,7 +99,7 @@ fn a_filesystem_of_two_devices_has_no_single_one() {
         let (device, geometry) = (kernel.btrfs_device(&root), kernel.btrfs_geometry(&root));
         drop(root);
         forget(&[&first, &second]);
-        assert_eq!(device.unwrap(), None);
+        assert_eq!(device.unwrap(), BtrfsDevice::Several);
         assert_eq!(geometry.unwrap().devices, 2);
     });
 }
