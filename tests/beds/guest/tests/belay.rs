@@ -52,6 +52,16 @@ pub(crate) fn call(guest: &mut Guest<'_>, script: &str) -> Result<String, Gone> 
     panic!("{script}\nexit code {code}\n{text}\n{}", logs.text)
 }
 
+/// The page /metrics of the node agent that listens on port 9808.
+#[track_caller]
+pub(crate) fn metrics(guest: &mut Guest<'_>) -> Result<String, Gone> {
+    let get = "exec 5<>/dev/tcp/127.0.0.1/9808
+        printf 'GET /metrics HTTP/1.0\\r\\n\\r\\n' >&5 && cat <&5";
+    let page = call(guest, get)?;
+    assert!(page.contains("\nbelay_"), "no metrics: {page}");
+    Ok(page)
+}
+
 /// Starts both binaries on `/state/belay`, and returns when they are ready.
 pub(crate) fn start(guest: &mut Guest<'_>) -> Result<(), Gone> {
     call(guest, START).map(drop)

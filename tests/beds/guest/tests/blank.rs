@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use belay_guest::{Disk, Guest};
 
-use crate::belay::{call, try_call};
+use crate::belay::{call, metrics, try_call};
 use crate::disks::{ID, Volume, boot, boot_after, machine};
 use crate::rig::{MIB, medium, newest_kernel};
 
@@ -45,9 +45,7 @@ fn of_a_new_disk_of_terabytes_samples_are_read_and_of_a_used_one_everything() {
 
 /// How long the stages of this agent have probed, in milliseconds.
 fn probed_ms(guest: &mut Guest<'_>) -> f64 {
-    let page = "exec 5<>/dev/tcp/127.0.0.1/9808
-        printf 'GET /metrics HTTP/1.0\\r\\n\\r\\n' >&5 && cat <&5";
-    let page = call(guest, page).expect("power");
+    let page = metrics(guest).expect("power");
     let series = "belay_operation_phase_duration_seconds_sum{operation=\"stage\",phase=\"probe\"} ";
     let sum = page.lines().find_map(|line| line.strip_prefix(series));
     sum.map_or(0.0, |sum| sum.trim().parse::<f64>().expect("a number")) * 1000.0

@@ -10,7 +10,8 @@ use crate::rig::{MIB, kernels, medium, newest_kernel, seen_programs, until};
 pub(crate) const ID: &str = "7f8b1c2d-1111-4222-8333-444455556666";
 const SERIAL: &str = "7f8b1c2d-1111-4222-8";
 /// A filesystem and the sizes of its volume before and after, in MiB.
-const KINDS: [(&str, u64, u64); 3] = [("ext4", 128, 192), ("xfs", 320, 400), ("btrfs", 256, 320)];
+pub(crate) const KINDS: [(&str, u64, u64); 3] =
+    [("ext4", 128, 192), ("xfs", 320, 400), ("btrfs", 256, 320)];
 
 pub(crate) const START: &str = "\
 mkdir -p /pods
@@ -297,7 +298,7 @@ fn a_disk_that_vanishes_under_a_volume_is_reported_and_the_volume_is_taken_down(
 }
 
 /// A raw volume by its disk's serial, and the calls for it.
-struct Raw(&'static str);
+pub(crate) struct Raw(pub(crate) &'static str);
 
 impl Raw {
     fn flags(&self) -> String {
@@ -308,13 +309,18 @@ impl Raw {
         )
     }
 
-    fn up(&self) -> String {
+    pub(crate) fn stage(&self) -> String {
         let (id, flags) = (self.0, self.flags());
-        format!(
-            "mkdir -p /pods/{id}/staging
-             node stage {id} {flags}
-             node publish {id} {flags} --target /pods/{id}/target"
-        )
+        format!("mkdir -p /pods/{id}/staging\nnode stage {id} {flags}")
+    }
+
+    pub(crate) fn publish(&self) -> String {
+        let (id, flags) = (self.0, self.flags());
+        format!("node publish {id} {flags} --target /pods/{id}/target")
+    }
+
+    fn up(&self) -> String {
+        format!("{}\n{}", self.stage(), self.publish())
     }
 
     fn down(&self) -> String {
@@ -373,52 +379,4 @@ fn a_raw_volume_whose_number_went_to_another_disk_is_taken_down_and_the_other_ke
         guest.run("! grep /pods /proc/self/mountinfo");
         guest.run("[ -z \"$(ls /dev/belay/cinder.csi.openstack.org)\" ]");
     }
-}
-
-const KUBELET: &str = "/kubelet";
-
-/// Boots it, with an agent for a kubelet whose directory is shared.
-fn boot_for_kubelet(machine: &Machine) -> Guest<'_> {
-    let mut guest = machine.boot();
-    let programs = seen_programs();
-    guest.run(&format!(
-        "mkdir -p /belay {KUBELET} && mount --bind {programs} /belay
-         mount -t tmpfs kubelet {KUBELET} && mount --make-shared {KUBELET}
-         mkdir -p {KUBELET}/pods"
-    ));
-    let start = START.replace(
-        "--node-id guest",
-        &format!("--node-id guest --kubelet-dir {KUBELET}"),
-    );
-    call(&mut guest, &start).expect("power");
-    guest
-}
-
-/// The calls with paths as a kubelet makes them.
-fn in_kubelets_layout(calls: &str, id: &str) -> String {
-    let csi = format!("{KUBELET}/plugins/kubernetes.io/csi");
-    let staging = format!("{csi}/cinder.csi.openstack.org/{id}/globalmount");
-    let calls = calls.replace(&format!("/pods/{id}/staging"), &staging);
-    calls.replace(&format!("/pods/{id}/"), &format!("{KUBELET}/pods/{id}-"))
-}
-
-/// It can still end, and its kubelet takes the volume down.
-#[test]
-#[ignore = "needs User-mode Linux: make guest"]
-fn a_volume_of_a_pod_is_not_unmounted_with_its_disk() {
-    let machine = machine(newest_kernel());
-    let mut guest = boot_for_kubelet(&machine);
-    let volume = Volume::new("ext4", &format!("serial={ID}"), 128);
-    let medium = medium(&machine, "used", 128);
-    machine.slot(0).insert(Disk::block(ID, &medium));
-    guest.attach(0);
-    let up = format!("{}\n{}", volume.stage(), volume.publish());
-    call(&mut guest, &in_kubelets_layout(&up, ID)).expect("power");
-    guest.detach(0);
-    guest.run(&until(
-        "grep -q 'delete the pods that use it' /run/node.log",
-    ));
-    guest.run("[ $(grep -c kubelet/p /proc/self/mounts) = 2 ]");
-    call(&mut guest, &in_kubelets_layout(&volume.take_down(), ID)).expect("power");
-    guest.run("! grep kubelet/p /proc/self/mounts");
 }

@@ -21,4 +21,8 @@ mod metadata;
 #[cfg(test)]
 mod power;
 #[cfg(test)]
+mod removed;
+#[cfg(test)]
+mod repaired;
+#[cfg(test)]
 mod rig;

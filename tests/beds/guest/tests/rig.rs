@@ -14,6 +14,14 @@ pub(crate) fn kernels() -> Vec<Kernel> {
     both.into_iter().flatten().collect()
 }
 
+/// Both kernels in `make nightly`, else that one: where a test takes long.
+pub(crate) fn kernels_or(one: Kernel) -> Vec<Kernel> {
+    match std::env::var_os("BELAY_NIGHTLY") {
+        Some(_) => kernels(),
+        None => vec![one],
+    }
+}
+
 /// The newest kernel there is.
 pub(crate) fn newest_kernel() -> Kernel {
     Kernel::newest().unwrap_or_else(Kernel::of_distribution)
