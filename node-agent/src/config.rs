@@ -16,6 +16,8 @@ use clap::builder::{Resettable, Str};
 use clap::error::ErrorKind;
 use clap::{CommandFactory as _, Parser};
 
+use crate::device::DiskRules;
+
 /// Separates the flags of two drivers.
 const NEXT_DRIVER: &str = "--next-driver";
 
@@ -110,6 +112,15 @@ pub(crate) enum UnknownContent {
     Refuse,
 }
 
+/// What becomes of a new disk that has other bytes than zeros, and no signature.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Uncleared {
+    /// Format it
+    Accept,
+    /// Do not format it
+    Refuse,
+}
+
 /// One driver of the agent.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Options of a driver")]
@@ -145,6 +156,10 @@ pub struct Driver {
     /// [default: prove]
     #[arg(long, value_name = "RULE", env = "BELAY_UNKNOWN_CONTENT", value_enum)]
     unknown_content: Option<UnknownContent>,
+
+    /// Kind openstack: what to do with a new disk that the cloud has not cleared [default: refuse]
+    #[arg(long, value_name = "RULE", env = "BELAY_UNCLEARED", value_enum)]
+    uncleared: Option<Uncleared>,
 
     /// Ignore this driver on nodes whose --node-name (--node-id, if that is not set) is not NAME
     #[arg(long, value_name = "NAME", env = "BELAY_ONLY_ON_NODE")]
@@ -238,7 +253,7 @@ impl Config {
             self.check_registration(driver)?;
             let (profile, name) = (driver.common.kind.profile(), &driver.common.driver_name);
             check_loop_dir(profile, driver.loop_dir.is_some())
-                .and_then(|()| check_unknown_content(profile, driver.unknown_content))
+                .and_then(|()| driver.check_disk_rules(profile))
                 .and_then(|()| driver.check_metadata(profile))
                 .map_err(|why| format!("{name}: {why}"))?;
             for earlier in &drivers[..at] {
@@ -274,9 +289,27 @@ impl Driver {
         }
     }
 
-    /// What becomes of a blank disk of unknown history.
-    pub(crate) fn unknown_content(&self) -> UnknownContent {
-        self.unknown_content.unwrap_or(UnknownContent::Prove)
+    /// Which disks it formats.
+    pub(crate) fn disk_rules(&self) -> DiskRules {
+        DiskRules {
+            proves_unknown: self.unknown_content != Some(UnknownContent::Refuse),
+            accepts_uncleared: self.uncleared == Some(Uncleared::Accept),
+        }
+    }
+
+    /// Checks that these rules are given only where volumes are disks.
+    fn check_disk_rules(&self, profile: &Profile) -> Result<(), String> {
+        let given = [
+            ("--unknown-content", self.unknown_content.is_some()),
+            ("--uncleared", self.uncleared.is_some()),
+        ];
+        let given = given.into_iter().find(|(_, is_given)| *is_given);
+        match (profile.transport == LOOP, given) {
+            (true, Some((flag, _))) => Err(format!(
+                "{flag}: does not apply: the controller knows the content of its files"
+            )),
+            _ => Ok(()),
+        }
     }
 
     fn is_on(&self, node: Option<&NodeId>) -> bool {
@@ -343,18 +376,6 @@ fn check_loop_dir(profile: &Profile, is_given: bool) -> Result<(), String> {
     }
 }
 
-/// Checks that `--unknown-content` is given only where volumes are disks.
-fn check_unknown_content(profile: &Profile, given: Option<UnknownContent>) -> Result<(), String> {
-    match (profile.transport == LOOP, given) {
-        (true, Some(_)) => Err(
-            "--unknown-content: does not apply: the controller knows the \
-                                content of its files"
-                .to_owned(),
-        ),
-        _ => Ok(()),
-    }
-}
-
 /// The error, with the number of its driver.
 fn in_section(error: clap::Error, at: usize, drivers: usize) -> clap::Error {
     if drivers == 1 || !error.use_stderr() {
@@ -389,7 +410,7 @@ mod tests {
             .collect();
         assert_eq!(
             flags.len(),
-            22,
+            23,
             "a flag without an environment variable, or a new one"
         );
         for flag in flags {

@@ -21,8 +21,8 @@ use belay_server::request::VolumeId;
 use tokio::sync::oneshot;
 
 use crate::arrivals;
-use crate::config::{Config, Driver, UnknownContent};
-use crate::device::{DiskIndex, DiskVolumes, LoopDir, Transport};
+use crate::config::{Config, Driver};
+use crate::device::{DiskIndex, DiskRules, DiskVolumes, LoopDir, Transport};
 use crate::forgotten;
 use crate::holder;
 use crate::identify::Identification;
@@ -64,15 +64,15 @@ enum Refused {
 pub(crate) enum Source {
     /// Files in that directory.
     Folder(PathBuf),
-    /// Disks, according to the profile, and what becomes of one of unknown history.
-    Disks(&'static Profile, UnknownContent),
+    /// Disks, according to the profile and these rules.
+    Disks(&'static Profile, DiskRules),
 }
 
 impl Source {
     pub(crate) fn of(driver: &Driver) -> Self {
         match driver.folder() {
             Some(folder) => Source::Folder(folder.to_owned()),
-            None => Source::Disks(driver.common.kind.profile(), driver.unknown_content()),
+            None => Source::Disks(driver.common.kind.profile(), driver.disk_rules()),
         }
     }
 
@@ -123,7 +123,7 @@ impl Machine {
     fn open(&self, name: &DriverName, source: &Source) -> Result<Opened, Refused> {
         match source {
             Source::Folder(folder) => self.open_folder(name, folder),
-            Source::Disks(profile, unknown) => self.open_disks(name, profile, *unknown),
+            Source::Disks(profile, rules) => self.open_disks(name, profile, *rules),
         }
     }
 
@@ -131,12 +131,11 @@ impl Machine {
         &self,
         name: &DriverName,
         profile: &'static Profile,
-        unknown: UnknownContent,
+        rules: DiskRules,
     ) -> Result<Opened, Refused> {
         let for_now = |error: kernel::Error| Refused::ForNow(error.to_string());
         self.disks.rescan(&self.kernel).map_err(for_now)?;
-        let volumes =
-            DiskVolumes::new(name, profile, &self.disks, unknown == UnknownContent::Prove);
+        let volumes = DiskVolumes::new(name, profile, &self.disks, rules);
         let node = self.node(Transport::Disks(volumes)).map_err(for_now)?;
         Ok(Opened {
             node,

@@ -99,6 +99,14 @@ impl<K: Kernel> Transport<K> {
         }
     }
 
+    /// Whether a new device that is not all zeros may be formatted.
+    pub(crate) fn accepts_uncleared(&self) -> bool {
+        match self {
+            Transport::Loops(_) => false,
+            Transport::Disks(disks) => disks.accepts_uncleared(),
+        }
+    }
+
     /// The disks of the node, if volumes are disks.
     pub(crate) fn disks(&self) -> Option<&DiskIndex> {
         match self {

@@ -23,24 +23,37 @@ pub(crate) struct DiskVolumes {
     driver: DriverName,
     profile: &'static Profile,
     index: Arc<DiskIndex>,
-    proves_unknown: bool,
+    rules: DiskRules,
+}
+
+/// What a driver formats, in addition to disks that are known to be blank.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct DiskRules {
+    /// A disk of unknown history, if all of it reads as zeros.
+    pub(crate) proves_unknown: bool,
+    /// A new disk that the cloud has not cleared, if it has no signature.
+    pub(crate) accepts_uncleared: bool,
 }
 
 impl DiskVolumes {
-    /// The volumes of that driver, which finds their disks in the index. With `proves_unknown`, a
-    /// blank disk of unknown history may be formatted, if all of it reads as zeros.
+    /// The volumes of that driver, which finds their disks in the index.
     pub(crate) fn new(
         driver: &DriverName,
         profile: &'static Profile,
         index: &Arc<DiskIndex>,
-        proves_unknown: bool,
+        rules: DiskRules,
     ) -> Self {
         DiskVolumes {
             driver: driver.clone(),
             profile,
             index: Arc::clone(index),
-            proves_unknown,
+            rules,
         }
+    }
+
+    /// See [`DiskRules::accepts_uncleared`].
+    pub(in crate::device) fn accepts_uncleared(&self) -> bool {
+        self.rules.accepts_uncleared
     }
 
     /// Reads the context of a volume's attachment.
@@ -50,7 +63,7 @@ impl DiskVolumes {
         context: &Context,
     ) -> Result<PublishContext, Failure> {
         let mut plan = PublishContext::read(volume, context, self.profile)?;
-        if plan.content == Content::Unknown && self.proves_unknown {
+        if plan.content == Content::Unknown && self.rules.proves_unknown {
             plan.content = Content::Used;
         }
         Ok(plan)

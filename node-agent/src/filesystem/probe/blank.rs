@@ -16,8 +16,8 @@ const CHUNK_BYTES: usize = 128 << 10;
 /// anything has its signature. Each takes about a millisecond on a cloud's disk.
 const SAMPLES: u64 = 256;
 
-/// A device whose every byte was read as zero, or every sample of a new one. Only [`prove`] and
-/// [`sample`] can make one.
+/// A device whose every byte was read as zero, or every sample of a new one; or a new one without
+/// any signature, where that is accepted. Only [`prove`] and [`sample`] can make one.
 #[derive(Debug)]
 pub(crate) struct Blank {
     volume: String,
@@ -54,8 +54,23 @@ pub(super) fn prove(disk: &impl Disk, volume: &str) -> Result<Sweep, Failure> {
 }
 
 /// Reads samples of the device, besides the areas that were read already. A device that is not much
-/// larger than they are is read to its end.
+/// larger than they are is read to its end. Only for a device without any signature.
 pub(super) fn sample(disk: &impl Disk, volume: &str, areas: &Areas) -> Result<Sweep, Failure> {
+    match zeros_in_samples(disk, volume, areas)? {
+        // The storage does not clear the blocks of deleted volumes, and the caller has found no
+        // signature.
+        Sweep::Data(at) if disk.accepts_uncleared() => {
+            tracing::info!(
+                id = volume,
+                "the new disk is not all zeros (byte {at}), and is accepted (--uncleared=accept)"
+            );
+            Ok(blank(disk, volume, true))
+        }
+        swept => Ok(swept),
+    }
+}
+
+fn zeros_in_samples(disk: &impl Disk, volume: &str, areas: &Areas) -> Result<Sweep, Failure> {
     let step = disk.bytes() / SAMPLES;
     if step <= CHUNK_BYTES as u64 {
         return prove(disk, volume);
@@ -212,6 +227,30 @@ mod tests {
                 Sweep::Blank(_) => None,
             };
             assert_eq!(found, is_found.then_some(at));
+        }
+    }
+
+    #[test]
+    fn a_disk_that_was_not_cleared_is_blank_only_where_that_is_accepted() {
+        for bytes in [1 << 40, 8 << 20] {
+            for at in [5000, bytes / 512 + 9] {
+                let mut disk = MemoryDisk::new(bytes);
+                disk.mapped = false;
+                disk.write(at, &[1]);
+                assert!(matches!(sampled(&disk), Sweep::Data(_)), "{at}");
+                disk.accepts_uncleared = true;
+                match sampled(&disk) {
+                    Sweep::Blank(blank) => assert!(blank.is_sampled(), "{at}"),
+                    Sweep::Data(at) => panic!("{at}"),
+                }
+                // Only a new one.
+                assert!(matches!(prove(&disk, "vol-1"), Ok(Sweep::Data(_))));
+                disk.failing_read = Some(disk.reads.get());
+                let mut areas = Areas::default();
+                areas.push(Area::of(0, &[0; 8192]));
+                let read = sample(&disk, "vol-1", &areas);
+                assert!(read.is_err(), "{bytes}, {at}");
+            }
         }
     }
 

@@ -37,6 +37,8 @@ pub(crate) struct DeviceUnderTest<'a, Fd> {
     /// The volume was created empty and attached for the first time a moment ago, so samples stand
     /// for the whole device.
     pub(crate) is_new: bool,
+    /// A new device without any signature counts as blank even if it has other bytes than zeros.
+    pub(crate) accepts_uncleared: bool,
     /// Shows how much of it was read, and can give the rest up.
     pub(crate) progress: &'a Progress,
 }
@@ -47,6 +49,8 @@ pub(super) trait Disk {
     fn bytes(&self) -> u64;
     /// See [`DeviceUnderTest::is_new`].
     fn is_new(&self) -> bool;
+    /// See [`DeviceUnderTest::accepts_uncleared`].
+    fn accepts_uncleared(&self) -> bool;
     /// See [`DeviceUnderTest::progress`].
     fn progress(&self) -> &Progress;
     /// Whether a file is behind it.
@@ -72,6 +76,7 @@ pub(super) struct KernelDisk<'a, K: Kernel> {
     volume: &'a str,
     secrets: &'a [MarkSecret],
     is_new: bool,
+    accepts_uncleared: bool,
     progress: &'a Progress,
 }
 
@@ -85,6 +90,7 @@ impl<'a, K: Kernel> KernelDisk<'a, K> {
             volume: device.volume,
             secrets: device.secrets,
             is_new: device.is_new,
+            accepts_uncleared: device.accepts_uncleared,
             progress: device.progress,
         }
     }
@@ -97,6 +103,10 @@ impl<K: Kernel> Disk for KernelDisk<'_, K> {
 
     fn is_new(&self) -> bool {
         self.is_new
+    }
+
+    fn accepts_uncleared(&self) -> bool {
+        self.accepts_uncleared
     }
 
     fn progress(&self) -> &Progress {
@@ -217,6 +227,7 @@ pub(in crate::filesystem) fn ext4_superblock<K: Kernel>(
         volume: "",
         secrets: &[],
         is_new: false,
+        accepts_uncleared: false,
         progress: &Progress::default(),
     };
     let read = || -> Result<ext4::Verdict, Failure> {

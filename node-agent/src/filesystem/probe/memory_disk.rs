@@ -22,6 +22,7 @@ pub(in crate::filesystem) struct MemoryDisk {
     /// Whether there is a backing file with known holes.
     pub(in crate::filesystem) mapped: bool,
     pub(in crate::filesystem) is_new: bool,
+    pub(in crate::filesystem) accepts_uncleared: bool,
     pub(in crate::filesystem) witness: Witness,
     /// The number of the read, counted from 0, that fails.
     pub(in crate::filesystem) failing_read: Option<usize>,
@@ -41,6 +42,7 @@ impl MemoryDisk {
             blocks: BTreeMap::new(),
             mapped: true,
             is_new: false,
+            accepts_uncleared: false,
             witness: Witness::Absent,
             failing_read: None,
             read_bytes_max: usize::MAX,
@@ -73,6 +75,10 @@ impl Disk for MemoryDisk {
 
     fn is_new(&self) -> bool {
         self.is_new
+    }
+
+    fn accepts_uncleared(&self) -> bool {
+        self.accepts_uncleared
     }
 
     fn progress(&self) -> &Progress {

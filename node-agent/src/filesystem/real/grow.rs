@@ -57,6 +57,7 @@ fn formatted(kernel: &Linux, image: &Image, device: &Loop, fs: FsType) {
     let device = DeviceUnderTest {
         secrets: &[],
         is_new: false,
+        accepts_uncleared: false,
         fd: &device.fd,
         bytes,
         backing: Some(&backing),
@@ -151,6 +152,7 @@ fn a_device_that_somebody_holds_for_himself_is_busy_and_not_formatted() {
     let under_test = DeviceUnderTest {
         secrets: &[],
         is_new: false,
+        accepts_uncleared: false,
         fd: &device.fd,
         bytes: 512 * MIB,
         backing: None,

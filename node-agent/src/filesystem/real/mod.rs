@@ -211,6 +211,7 @@ impl Held {
         DeviceUnderTest {
             secrets: &[],
             is_new: false,
+            accepts_uncleared: false,
             fd: &self.device,
             bytes,
             backing: Some(&self.backing),

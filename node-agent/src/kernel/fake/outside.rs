@@ -37,6 +37,11 @@ impl Machine {
         contents.sync();
     }
 
+    /// Writes what a deleted volume has left on the storage; it does not count as a user's data.
+    pub(crate) fn soil(&self, path: &Path, at: u64, bytes: &[u8]) {
+        self.put(path, at, bytes);
+    }
+
     /// Makes a filesystem on a medium, as if on another machine.
     pub(crate) fn make_filesystem(&self, path: &Path, fs_type: &str) {
         let mut state = self.lock();

@@ -85,6 +85,7 @@ pub(super) fn stage<K: Kernel>(
                     volume: request.id.as_str(),
                     secrets: &plan.marks,
                     is_new: false,
+                    accepts_uncleared: false,
                     progress: cx.progress(),
                 };
                 begin_raw_use(&cx.kernel, &disk, read_only)

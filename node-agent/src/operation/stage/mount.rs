@@ -89,6 +89,7 @@ pub(super) fn stage<K: Kernel>(
         volume: request.id.as_str(),
         secrets: &plan.marks,
         is_new: plan.is_new_at(kernel.realtime()),
+        accepts_uncleared: cx.transport.accepts_uncleared(),
         progress: cx.progress(),
     };
     let Some((fs, need)) = decide(cx, &wish, plan, &device, &under_test, formatting)? else {

@@ -10,6 +10,7 @@ use belay_server::request::AccessMode;
 
 use super::bench::{BYTES, Form, GROWN_BYTES, MIB, Verb, Volume, World, hear};
 use super::simulated::{DISK_DRIVER, Media, Simulated};
+use crate::device::DiskRules;
 use crate::kernel::DiskFacts;
 use crate::kernel::ScsiFacts;
 use crate::kernel::fake::{Fake, Fault, Holds, Plug};
@@ -333,7 +334,11 @@ fn a_disk_of_which_nothing_is_known_can_be_proven_blank_if_the_driver_is_told_to
     other.content = "unknown";
     world.machine.discard(&other.file());
     world.write_file(&other.file(), BYTES / 3, &[1]);
-    let node = world.start_disks_which(DISK_DRIVER, true);
+    let rules = DiskRules {
+        proves_unknown: true,
+        ..DiskRules::default()
+    };
+    let node = world.start_disks_which(DISK_DRIVER, rules);
     let stage = other.call(&node, Verb::Stage);
     refused(stage, Kind::Precondition, &["contains unknown data"]);
     calls(&node, &volume, &[Verb::Stage, Verb::Unstage]);

@@ -4,7 +4,8 @@
 use belay_server::call::Kind;
 
 use super::bench::{BYTES, Form, MIB, Verb, Volume, World};
-use super::simulated::{Media, Simulated};
+use super::simulated::{DISK_DRIVER, Media, Simulated};
+use crate::device::DiskRules;
 use crate::kernel::fake::{Fake, Fault, Holds};
 use crate::operation::Node;
 
@@ -66,6 +67,50 @@ fn a_byte_at_a_sample_or_a_signature_anywhere_keeps_a_new_disk_from_being_format
         let refused = volume.call(&node, Verb::Stage).unwrap_err();
         assert_eq!(refused.kind, Kind::Precondition, "{at}: {refused}");
         assert!(refused.message.contains(what), "{at}: {refused}");
+    }
+}
+
+/// As thick LVM gives them out.
+#[test]
+fn a_new_disk_that_was_not_cleared_is_formatted_only_where_that_is_accepted() {
+    let accept = DiskRules {
+        accepts_uncleared: true,
+        ..DiskRules::default()
+    };
+    let prove = DiskRules {
+        proves_unknown: true,
+        ..accept
+    };
+    let (sample, btrfs_copy) = (77 * PART_BYTES + PART_BYTES / 2, 64 * MIB + 0x40);
+    let garbage: &[u8] = &[0x5a, 1, 2, 3];
+    for (rules, content, age, at, bytes, is_formatted) in [
+        (accept, "new", 600, 4096, garbage, true),
+        (accept, "new", 600, sample, garbage, true),
+        (accept, "new", 600, BYTES - 4, garbage, true),
+        (DiskRules::default(), "new", 0, sample, garbage, false),
+        // Its word has decayed, or is another one.
+        (accept, "new", 601, sample, garbage, false),
+        (accept, "used", 0, sample, garbage, false),
+        (prove, "unknown", 0, sample, garbage, false),
+        (accept, "populated", 0, sample, garbage, false),
+        // Signatures.
+        (accept, "new", 0, 510, &[0x55, 0xaa], false),
+        (accept, "new", 0, btrfs_copy, b"_BHRfS_M", false),
+        (accept, "new", 0, BYTES - 512, b"EFI PART\0\0\x01\0", false),
+    ] {
+        let (world, _, volume) = attached(content);
+        world.machine.soil(&volume.file(), at, bytes);
+        world.machine.set_clock(ATTACHED + age);
+        let node = world.start_disks_which(DISK_DRIVER, rules);
+        let before = world.machine.holds(&volume.file());
+        let staged = volume.call(&node, Verb::Stage);
+        let what = format!("{rules:?} {content} {age} {at}: {staged:?}");
+        assert_eq!(staged.is_ok(), is_formatted, "{what}");
+        let holds = world.machine.holds(&volume.file());
+        match is_formatted {
+            true => assert_eq!(holds, Holds::Filesystem("ext4", BYTES, 1), "{what}"),
+            false => assert_eq!(holds, before, "{what}"),
+        }
     }
 }
 

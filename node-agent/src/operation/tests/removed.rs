@@ -284,7 +284,7 @@ fn a_volume_of_another_driver_is_left_to_that_one() {
 /// Before Linux 6.8 mounts have no unique ids.
 #[test]
 fn a_mount_without_an_id_is_known_by_its_device() {
-    use crate::device::{DiskIndex, DiskVolumes, Transport};
+    use crate::device::{DiskIndex, DiskRules, DiskVolumes, Transport};
     use belay_contract::drivers::OPENSTACK;
     use std::sync::Arc;
 
@@ -293,7 +293,7 @@ fn a_mount_without_an_id_is_known_by_its_device() {
         world.machine.number_no_mounts();
         let index = Arc::new(DiskIndex::new());
         let driver = DISK_DRIVER.parse().unwrap();
-        let volumes = DiskVolumes::new(&driver, &OPENSTACK, &index, false);
+        let volumes = DiskVolumes::new(&driver, &OPENSTACK, &index, DiskRules::default());
         let node = start_with(world.kernel(), Transport::Disks(volumes), world.base());
         let volume = unplugged(&world, &node, form);
         if is_cleared {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use belay_contract::drivers::OPENSTACK;
 
 use super::bench::{DRIVER, Form, Volume, World, hear, start_with};
-use crate::device::{DiskIndex, DiskVolumes, Transport};
+use crate::device::{DiskIndex, DiskRules, DiskVolumes, Transport};
 use crate::kernel::fake::{Call, Fake, Machine, Plug};
 use crate::operation::Node;
 
@@ -48,15 +48,15 @@ impl Simulated {
 
     /// An agent that has the index of all disks.
     pub(crate) fn start_disks(&self, driver: &str) -> Node<Fake> {
-        self.start_disks_which(driver, false)
+        self.start_disks_which(driver, DiskRules::default())
     }
 
-    /// The same; a blank disk of unknown history is formatted if it is proven blank.
-    pub(crate) fn start_disks_which(&self, driver: &str, proves_unknown: bool) -> Node<Fake> {
+    /// The same, by these rules.
+    pub(crate) fn start_disks_which(&self, driver: &str, rules: DiskRules) -> Node<Fake> {
         let kernel = self.kernel();
         let index = Arc::new(DiskIndex::new());
         let driver = driver.parse().unwrap();
-        let volumes = DiskVolumes::new(&driver, &OPENSTACK, &index, proves_unknown);
+        let volumes = DiskVolumes::new(&driver, &OPENSTACK, &index, rules);
         let node = start_with(kernel, Transport::Disks(volumes), self.base());
         hear(&node).unwrap();
         node

@@ -7,7 +7,7 @@ use std::time::Duration;
 use belay_guest::{Disk, Guest};
 
 use crate::belay::{call, metrics, try_call};
-use crate::disks::{ID, Volume, boot, boot_after, machine};
+use crate::disks::{ID, START, Volume, boot, boot_after, machine};
 use crate::rig::{MIB, medium, newest_kernel};
 
 /// As of a cloud's disk.
@@ -38,6 +38,74 @@ fn of_a_new_disk_of_terabytes_samples_are_read_and_of_a_used_one_everything() {
         let write = format!("cp /bin/bash /pods/{ID}/target && sync /pods/{ID}/target/bash");
         call(&mut guest, &write).expect("power");
         call(&mut guest, &volume.take_down()).expect("power");
+        guest.detach(0);
+        machine.slot(0).remove();
+    }
+}
+
+/// As thick LVM gives them out: with what deleted volumes have left.
+#[test]
+#[ignore = "needs User-mode Linux: make guest"]
+fn a_new_disk_that_was_not_cleared_is_formatted_only_where_that_is_accepted() {
+    // The magic number of the first copy of a btrfs's superblock.
+    const COPY: (u64, &[u8]) = (64 * MIB + 0x40, b"_BHRfS_M");
+    let machine = machine(newest_kernel());
+    let mut guest = boot(&machine);
+    let accept = START.replace("--driver-kind", "--uncleared=accept --driver-kind");
+    for (is_accepted, filesystem, mib, check) in [
+        (false, "ext4", 256, "true"),
+        (true, "ext4", 256, "e2fsck -fn /dev/vda"),
+        (true, "xfs", 320, "xfs_repair -n /dev/vda"),
+        (true, "btrfs", 320, "btrfs check /dev/vda"),
+        (true, "signature", 256, "true"),
+    ] {
+        let has_signature = filesystem == "signature";
+        let filesystem = if has_signature { "ext4" } else { filesystem };
+        let name = format!("{is_accepted}-{filesystem}-{has_signature}");
+        let medium = medium(&machine, &name, mib);
+        let file = File::options()
+            .write(true)
+            .open(machine.directory().join(&name));
+        let file = file.expect("the file of a disk");
+        let garbage: Vec<u8> = (0_u8..=255).cycle().take(1 << 20).collect();
+        let write = |at, bytes: &[u8]| file.write_all_at(bytes, at).expect("the file of a disk");
+        (0..mib).for_each(|at| write(at * MIB, &garbage));
+        if has_signature {
+            write(COPY.0, COPY.1);
+        }
+        machine.slot(0).insert(Disk::block(ID, &medium));
+        guest.attach(0);
+        if is_accepted {
+            guest.run("pkill -KILL -x belay-node; rm -f /run/node.sock");
+            call(&mut guest, &accept).expect("power");
+        }
+        let mut volume = Volume::new(filesystem, &format!("serial={ID}"), mib);
+        volume
+            .context
+            .push_str(" --context attached_at=$(date +%s)");
+        let staged = try_call(&mut guest, &volume.stage()).expect("power");
+        if !is_accepted || has_signature {
+            let why = if has_signature {
+                "btrfs"
+            } else {
+                "unknown data"
+            };
+            assert!(
+                staged.code != 0 && staged.text.contains(why),
+                "{name}: {}",
+                staged.text
+            );
+            let unchanged = "[ $(cmp -n 4096 <(dd if=/dev/vda bs=4096 count=1) \
+                <(dd if=/dev/vda bs=4096 skip=256 count=1) | wc -l) = 0 ]";
+            call(&mut guest, unchanged).expect("power");
+        } else {
+            assert_eq!(staged.code, 0, "{name}: {}", staged.text);
+            let write = format!("cp /bin/bash /pods/{ID}/target && sync /pods/{ID}/target/bash");
+            let down = volume.take_down();
+            for calls in [&*volume.publish(), &write, &down, check] {
+                call(&mut guest, calls).expect("power");
+            }
+        }
         guest.detach(0);
         machine.slot(0).remove();
     }
