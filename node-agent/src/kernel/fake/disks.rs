@@ -61,14 +61,7 @@ impl Machine {
 
     /// Removes the disk with that medium, even while in use.
     pub(crate) fn unplug(&self, medium: &Path) {
-        let mut state = self.lock();
-        let number = state.disk_of(medium).unwrap();
-        state.disks.get_mut(&number).unwrap().is_removed = true;
-        // Opens and reads fail from now on.
-        state.loops.get_mut(&number).unwrap().running_down = true;
-        let node = Path::new("/dev").join(state.device_name(number));
-        state.remove(&node, false).unwrap();
-        state.clean();
+        self.lock().unplug(medium);
     }
 
     /// Enlarges the medium. A SCSI disk shows it after a rescan only.
@@ -88,6 +81,16 @@ impl Machine {
 }
 
 impl State {
+    pub(super) fn unplug(&mut self, medium: &Path) {
+        let number = self.disk_of(medium).unwrap();
+        self.disks.get_mut(&number).unwrap().is_removed = true;
+        // Opens and reads fail from now on.
+        self.loops.get_mut(&number).unwrap().running_down = true;
+        let node = Path::new("/dev").join(self.device_name(number));
+        self.remove(&node, false).unwrap();
+        self.clean();
+    }
+
     pub(super) fn plug(&mut self, plug: Plug) {
         let is_free = |number: &u32| !self.disks.contains_key(number);
         let number = (DISKS..).find(is_free).unwrap();

@@ -169,7 +169,10 @@ impl State {
         self.refuse_unaligned(fd, buffer.len(), at)?;
         let (ino, end) = self.bytes_of(fd)?;
         let left = usize::try_from(end.saturating_sub(at)).unwrap_or(usize::MAX);
-        let length = buffer.len().min(left);
+        let length = match self.reads_half {
+            true => buffer.len().min(left) / 2,
+            false => buffer.len().min(left),
+        };
         if let Ok(number) = self.object(fd)?.device() {
             self.flush_cache(number, at..at + length as u64);
         }

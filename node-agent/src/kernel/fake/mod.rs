@@ -14,6 +14,7 @@ mod filesystems;
 mod fsck;
 mod kept;
 mod loops;
+pub(crate) mod meanwhile;
 mod mkfs;
 mod mounts;
 mod on_disk;
@@ -283,6 +284,7 @@ impl Fake {
             state.violations.push(broken);
         }
         let number = state.calls.len() + 1;
+        state.before_call(number);
         state.calls.push(Call {
             name,
             object: object.clone(),

@@ -9,6 +9,7 @@ use rustix::io::Errno;
 use super::disks::{Plugged, device_dev};
 use super::kept::Kept;
 use super::loops::Loop;
+use super::meanwhile::Meanwhile;
 use super::sparse::Sparse;
 use super::{Call, Fault};
 use crate::kernel::{Dev, FileKind, MountAttrs, Stat};
@@ -28,6 +29,10 @@ pub(super) struct State {
     pub(super) locks: BTreeMap<u64, u64>,
     pub(super) calls: Vec<Call>,
     pub(super) fault: Option<Fault>,
+    /// What happens before the call of that number.
+    pub(super) meanwhile: Option<(usize, Meanwhile)>,
+    /// This call reads half of what it could.
+    pub(super) reads_half: bool,
     /// The hung calls.
     pub(super) hung: BTreeSet<u64>,
     /// Processes up to this number were killed.
@@ -190,6 +195,8 @@ impl State {
             locks: BTreeMap::new(),
             calls: Vec::new(),
             fault: None,
+            meanwhile: None,
+            reads_half: false,
             hung: BTreeSet::new(),
             dead_up_to: 0,
             never_waits: None,

@@ -30,6 +30,7 @@ mod counted;
 mod covered;
 mod disks;
 mod flat;
+mod foreign_disk;
 mod health;
 mod in_place;
 mod kernels;
