@@ -22,7 +22,7 @@ parts=$(
 build       |  3 | before  | build
 unit        |  8 | machine | unit CARGO_PROFILE_DEV_OPT_LEVEL=1
 mounts      | 30 | machine | mounts CARGO_PROFILE_DEV_OPT_LEVEL=1
-guest       | 15 | machine | guest CARGO_PROFILE_DEV_OPT_LEVEL=1
+guest       | 25 | machine | guest CARGO_PROFILE_DEV_OPT_LEVEL=1
 mutants     | 25 | machine | mutants SAMPLE=24
 wire        |  1 | machine | wire
 chart       |  1 | machine | chart

@@ -64,7 +64,7 @@ impl Volume {
         )
     }
 
-    fn grow(&self, mib: u64) -> String {
+    pub(crate) fn grow(&self, mib: u64) -> String {
         let id = self.id;
         format!(
             "node expand {id} --path /pods/{id}/target --staging /pods/{id}/staging --size {mib}MiB"

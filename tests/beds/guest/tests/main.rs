@@ -21,6 +21,8 @@ mod metadata;
 #[cfg(test)]
 mod power;
 #[cfg(test)]
+mod power_disks;
+#[cfg(test)]
 mod removed;
 #[cfg(test)]
 mod repaired;

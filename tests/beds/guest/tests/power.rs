@@ -56,16 +56,21 @@ fn what_was_acknowledged_outlives_a_power_cut_of_the_whole_machine() {
         let state = *chance.pick(&["ext4", "xfs"]);
         let kernel = chance.pick(&kernels()).clone();
         let change = 1 + chance.below(CHANGES);
-        let survival = match chance.below(4) {
-            0 => Survival::Nothing,
-            1 => Survival::Everything,
-            _ => Survival::Some(chance.bits()),
-        };
+        let survival = survival(&mut chance);
         eprintln!(
             "cut {number}: change {change} from {step:?} on, {volume} on {state}, {survival:?}"
         );
         let (machine, medium) = machine_with_state(kernel, state);
         cut(&machine, &medium, (step, change), survival, volume);
+    }
+}
+
+/// What a disk's cache loses.
+pub(crate) fn survival(chance: &mut Chance) -> Survival {
+    match chance.below(4) {
+        0 => Survival::Nothing,
+        1 => Survival::Everything,
+        _ => Survival::Some(chance.bits()),
     }
 }
 
@@ -157,7 +162,7 @@ fn write(guest: &mut Guest<'_>, volume: &Volume, known: &mut Known) -> Result<()
 }
 
 /// The shell prints a record.
-fn record(number: u32) -> String {
+pub(crate) fn record(number: u32) -> String {
     format!("yes 'record {number} of a pod' | head -c 131072")
 }
 
