@@ -142,24 +142,29 @@ impl Files {
     /// Maximum size of a file on this filesystem: the last offset that lseek(2) accepts. The limit
     /// is the filesystem's, so any of its files will do.
     pub(super) fn largest(&self, any: &File) -> u64 {
-        let (mut good, mut bad) = (0, i64::MAX.unsigned_abs());
-        if rustix::fs::seek(any, SeekFrom::Start(bad)).is_ok() {
-            return bad;
-        }
-        while bad - good > 1 {
-            let middle = good + (bad - good) / 2;
-            match rustix::fs::seek(any, SeekFrom::Start(middle)) {
-                Ok(_) => good = middle,
-                Err(_) => bad = middle,
-            }
-        }
-        good
+        last_accepted(|offset| rustix::fs::seek(any, SeekFrom::Start(offset)).is_ok())
     }
 
     /// Writes the names of all files to disk.
     pub(super) fn sync(&self) -> Result<(), Failure> {
         rustix::fs::fsync(&self.dir).map_err(|errno| os("fsync", &self.path, errno))
     }
+}
+
+/// The last offset of a file that is accepted; those before it are, too.
+fn last_accepted(is_accepted: impl Fn(u64) -> bool) -> u64 {
+    let (mut good, mut bad) = (0, i64::MAX.unsigned_abs());
+    if is_accepted(bad) {
+        return bad;
+    }
+    while bad - good > 1 {
+        let middle = good + (bad - good) / 2;
+        match is_accepted(middle) {
+            true => good = middle,
+            false => bad = middle,
+        }
+    }
+    good
 }
 
 /// Polls until `is_so` no longer holds, for a second at most.
@@ -330,6 +335,14 @@ mod tests {
             taken: 153_600,
         };
         assert_eq!(Room::of(&stat), room);
+    }
+
+    #[test]
+    fn the_largest_file_is_found_whatever_its_size() {
+        let all = i64::MAX.unsigned_abs();
+        for last in [0, 1, 2, (1 << 44) - 4096, (1 << 44) - 4095, all - 1, all] {
+            assert_eq!(last_accepted(|offset| offset <= last), last);
+        }
     }
 
     #[test]

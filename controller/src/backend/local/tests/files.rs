@@ -180,3 +180,61 @@ fn a_file_that_is_set_aside_keeps_its_content_under_a_name_of_its_own() {
         assert_eq!(fs::metadata(path).unwrap().nlink(), 2, "{}", path.display());
     }
 }
+
+fn shorten(path: &Path) {
+    let file = File::options().write(true).open(path).unwrap();
+    file.set_len(MIB - 1).unwrap();
+}
+
+#[test]
+fn a_copy_of_a_file_that_is_truncated_before_or_meanwhile_is_refused() {
+    let (_dir, files) = files();
+    let path = files.path_of("from");
+    fs::write(&path, vec![1; 1 << 20]).unwrap();
+    fs::write(files.path_of("to"), b"kept").unwrap();
+    let (from, to) = (files.get("from").unwrap(), files.get("to").unwrap());
+    let cut_meanwhile = || {
+        shorten(&path);
+        true
+    };
+    let refused = to.copy(&from, MIB, cut_meanwhile).unwrap_err();
+    assert_eq!(refused.kind, Kind::Precondition, "{refused}");
+    fs::write(files.path_of("to"), b"kept").unwrap();
+    let refused = to.copy(&from, MIB, || true).unwrap_err();
+    assert_eq!(refused.kind, Kind::Precondition, "{refused}");
+    // It was found before anything was written.
+    assert_eq!(fs::read(files.path_of("to")).unwrap(), b"kept");
+}
+
+#[test]
+fn a_query_of_the_lock_does_not_keep_it() {
+    let (_dir, files) = files();
+    let backing = files.begin("vol-1").unwrap();
+    assert_eq!(backing.is_locked(), Ok(false));
+    let other = File::open(files.path_of("vol-1")).unwrap();
+    other.try_lock().unwrap();
+    assert_eq!(backing.is_locked(), Ok(true));
+}
+
+/// A change of the time stamps would pass for a change of the content while the file is copied.
+#[test]
+fn a_file_that_has_the_size_is_not_touched_by_growing_it() {
+    let (_dir, files) = files();
+    let backing = files.begin("vol-1").unwrap();
+    let changed = || {
+        let stat = fs::metadata(files.path_of("vol-1")).unwrap();
+        (stat.ctime(), stat.ctime_nsec())
+    };
+    // The second enlargement notes the size.
+    backing.grow(MIB).unwrap();
+    backing.grow(2 * MIB).unwrap();
+    let before = changed();
+    // The clock of time stamps ticks every few milliseconds.
+    while {
+        fs::write(files.path_of("clock"), b"").unwrap();
+        let clock = fs::metadata(files.path_of("clock")).unwrap();
+        (clock.ctime(), clock.ctime_nsec()) == before
+    } {}
+    backing.grow(2 * MIB).unwrap();
+    assert_eq!(changed(), before);
+}

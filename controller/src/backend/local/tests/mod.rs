@@ -32,6 +32,7 @@ mod questions;
 mod recovery;
 mod shared;
 mod snapshots;
+mod sources;
 mod volumes;
 
 use super::create::Intent;

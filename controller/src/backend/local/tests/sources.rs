@@ -1,0 +1,94 @@
+//! The file that a cut or a clone reads is truncated, replaced or opened by another program.
+
+use super::snapshots::left_to_copier;
+use super::{Bed, MIB, attach_order, intended_snapshot, of_volume, order, snapshot_order};
+use crate::backend::Volume;
+use crate::backend::local::store::Store;
+use belay_server::call::{Failure, Kind};
+use std::fs::{self, File, OpenOptions};
+
+fn made(bed: &Bed) -> (Store, Volume) {
+    let store = bed.open();
+    let volume = store.create(&order("pvc-1", MIB), None).unwrap();
+    bed.write(volume.id.as_str());
+    (store, volume)
+}
+
+fn shorten(bed: &Bed, volume: &Volume) {
+    let path = bed.file(volume.id.as_str());
+    let file = OpenOptions::new().write(true).open(path).unwrap();
+    file.set_len(MIB - 1).unwrap();
+}
+
+/// Why a cut and a clone are refused.
+fn refusals(store: &Store, volume: &Volume) -> [Failure; 2] {
+    let cut = store.cut(&snapshot_order("snap", volume));
+    let clone = store.create(&order("pvc-2", MIB), of_volume(volume).as_ref());
+    [cut.unwrap_err(), clone.unwrap_err()]
+}
+
+#[test]
+fn a_file_that_has_replaced_the_one_in_use_is_neither_cut_nor_cloned() {
+    let bed = Bed::new();
+    let (store, volume) = made(&bed);
+    let id = volume.id.as_str();
+    store.attach(&attach_order(&volume, "node-1")).unwrap();
+    // As the node agent and the loop device do.
+    let bound = File::open(bed.file(id)).unwrap();
+    bound.try_lock().unwrap();
+    let other = bed.dir.path().join("other");
+    fs::copy(bed.file(id), &other).unwrap();
+    fs::rename(&other, bed.file(id)).unwrap();
+    for refused in refusals(&store, &volume) {
+        assert_eq!(refused.kind, Kind::Precondition, "{refused}");
+        assert!(refused.message.contains("was replaced"), "{refused}");
+    }
+    // No process uses the old file: the one with the name is the volume's.
+    drop(bound);
+    let record = store.ledger.get(id).unwrap().unwrap();
+    let present = store.files.get_for_reading(id).unwrap();
+    store.refuse_replaced(id, &record, &present).unwrap();
+}
+
+#[test]
+fn a_file_that_is_truncated_before_it_is_left_to_the_copier_is_not_cut() {
+    let bed = Bed::new();
+    let (store, volume) = made(&bed);
+    let id = intended_snapshot(&store, &snapshot_order("snap", &volume));
+    drop(store.snapshots.begin(&id).unwrap());
+    let from = store.files.get_for_reading(volume.id.as_str()).unwrap();
+    shorten(&bed, &volume);
+    let refused = store.leave_to_copier(&id, volume.id.as_str(), &from);
+    assert_eq!(refused.unwrap_err().kind, Kind::Precondition);
+    assert!(!store.copies.has_lock(&id));
+}
+
+#[test]
+fn a_file_that_was_truncated_before_its_copy_resumes_makes_no_short_snapshot() {
+    let bed = Bed::new();
+    let (store, volume) = made(&bed);
+    let id = left_to_copier(&bed, &store, &volume);
+    drop(store);
+    shorten(&bed, &volume);
+    let store = bed.open();
+    let copied = store.copy_snapshot(id.as_str());
+    assert_eq!(copied.unwrap_err().kind, Kind::Precondition);
+    assert!(!store.snapshot(&id).unwrap().unwrap().ready);
+}
+
+#[test]
+fn a_file_that_another_program_writes_to_when_its_copy_resumes_is_not_copied() {
+    let bed = Bed::new();
+    let (store, volume) = made(&bed);
+    let id = left_to_copier(&bed, &store, &volume);
+    drop(store);
+    let store = bed.open();
+    let path = bed.file(volume.id.as_str());
+    let writer = OpenOptions::new().write(true).open(path).unwrap();
+    let refused = store.copy_snapshot(id.as_str()).unwrap_err();
+    assert_eq!(refused.kind, Kind::Precondition);
+    assert!(refused.message.contains("open for writing"), "{refused}");
+    drop(writer);
+    store.copy_snapshot(id.as_str()).unwrap();
+    assert!(store.snapshot(&id).unwrap().unwrap().ready);
+}
