@@ -38,6 +38,7 @@ mod kubelet_dir;
 mod labelled;
 mod lives;
 mod matrix;
+mod meanwhile;
 pub(crate) mod model;
 mod named;
 mod new_disk;

@@ -1,0 +1,101 @@
+//! Another program changes something while a call is between two of its system calls: what it
+//! has checked before is no longer so.
+
+use belay_server::call::Kind;
+
+use super::bench::{Form, Verb, Volume, World};
+use super::simulated::{Media, Simulated};
+use super::suite::{all_ok, nothing_left};
+use crate::device::loop_path;
+use crate::kernel::fake::{Call, Fake, Fault};
+use crate::kernel::{Kernel, Open};
+use crate::operation::Node;
+
+/// A world with a volume that is staged for the first time.
+fn fresh(media: Media, form: Form) -> (Simulated, Node<Fake>, Volume) {
+    let world = Simulated::of(media);
+    let volume = world.volume("vol", form);
+    let node = world.start();
+    (world, node, volume)
+}
+
+/// The system calls of a stage.
+fn calls(media: Media, form: Form) -> Vec<Call> {
+    let (world, node, volume) = fresh(media, form);
+    world.machine.begin(None);
+    all_ok(&node, &volume, &[Verb::Stage]);
+    world.machine.end()
+}
+
+/// Stages; another program acts while the call of this number waits. Returns why it was refused.
+fn refusal(
+    (world, node, volume): &(Simulated, Node<Fake>, Volume),
+    at: usize,
+    act: impl FnOnce(),
+) -> Option<Kind> {
+    world.machine.begin(Some(Fault::Hang(at)));
+    let staged = std::thread::scope(|threads| {
+        let staged = threads.spawn(|| volume.call(node, Verb::Stage).map(drop));
+        world.machine.wait_for_hang();
+        act();
+        world.machine.let_go();
+        staged.join().unwrap()
+    });
+    world.machine.end();
+    staged.err().map(|failure| failure.kind)
+}
+
+/// Its number may go to another disk as soon as it is closed.
+#[test]
+fn a_disk_that_is_removed_before_its_mount_has_its_place_is_not_reported_as_staged() {
+    for (form, mounts) in [
+        (Form::Ext4, "fsmount"),
+        (Form::Xfs, "fsmount"),
+        (Form::Block, "mount_setattr"),
+    ] {
+        let calls = calls(Media::Disks, form);
+        let mounted = calls.iter().rposition(|call| call.name == mounts);
+        for at in 1..=mounted.unwrap() + 1 {
+            let begun = fresh(Media::Disks, form);
+            let (world, _, volume) = &begun;
+            let refused = refusal(&begun, at, || world.machine.unplug(&volume.file()));
+            assert!(refused.is_some(), "{form:?}, {:?}", calls[at - 1]);
+        }
+    }
+}
+
+#[test]
+fn a_file_that_is_deleted_before_it_is_locked_is_not_bound() {
+    for form in [Form::Ext4, Form::Block] {
+        let calls = calls(Media::Files, form);
+        let at = calls.iter().position(|call| call.name == "flock").unwrap() + 1;
+        let begun = fresh(Media::Files, form);
+        let (world, node, volume) = &begun;
+        let refused = refusal(&begun, at, || world.machine.delete_file(&volume.file()));
+        assert_eq!(refused, Some(Kind::NotFound), "{form:?}");
+        assert!(node.kernel.loop_bound().unwrap().is_empty());
+        nothing_left(world);
+    }
+}
+
+/// An unstage that was killed, or refused, may have left the device to its last close.
+#[test]
+fn a_device_that_would_be_detached_at_its_last_close_is_kept_when_it_is_staged_again() {
+    let (world, node, volume) = fresh(Media::Files, Form::Block);
+    all_ok(&node, &volume, &[Verb::Stage]);
+    let kernel = world.kernel();
+    let [number] = kernel.loop_bound().unwrap()[..] else {
+        panic!("one device is bound");
+    };
+    let user = kernel.open(&loop_path(number), Open::DeviceRead).unwrap();
+    kernel.loop_set_autoclear(&user, true).unwrap();
+    all_ok(&node, &volume, &[Verb::Stage]);
+    drop(user);
+    assert_eq!(kernel.loop_bound().unwrap(), [number]);
+    all_ok(
+        &node,
+        &volume,
+        &[Verb::Publish(1), Verb::Unpublish(1), Verb::Unstage],
+    );
+    nothing_left(&world);
+}
