@@ -136,6 +136,35 @@ fn judge_table(rows: &[Vec<&str>], used_as: Use) {
     }
 }
 
+/// The section of docs/accidents.md about impossible cells.
+const REASONS: &str = "## Combinations that cannot occur";
+
+#[test]
+fn the_reasons_of_impossible_cells_and_their_number_are_documented() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/accidents.md");
+    let text = std::fs::read_to_string(path).expect("docs/accidents.md");
+    let (_, section) = text.split_once(REASONS).expect("the section");
+    let (section, _) = section.split_once("\n## ").expect("another section");
+    let mut impossible = 0;
+    for (accident, moment, used_as) in cells() {
+        let Err(why) = (accident.fits)(moment, used_as) else {
+            continue;
+        };
+        impossible += 1;
+        let mut rows = section.lines().filter(|row| row.starts_with("| "));
+        let is_there = rows.any(|row| row.contains(accident.name) && row.contains(why));
+        assert!(
+            is_there,
+            "{}, {moment:?}, {used_as:?}: {why}",
+            accident.name
+        );
+    }
+    let all = cells().len();
+    let counted = format!("{all} combinations, of which {} are run", all - impossible);
+    let counted = format!("{counted} and {impossible} (`–`) cannot occur");
+    assert!(section.contains(&counted), "{counted}");
+}
+
 fn cells() -> Vec<Key> {
     let mut cells = Vec::new();
     for used_as in Use::ALL {
