@@ -72,6 +72,8 @@ async fn snapshots_and_clones_share_blocks_with_volumes_of_either_kind() {
     let mut controller = bed.start();
     let mut client = bed.client().await;
     let new = created(&mut client, create("new", MIB)).await.volume_id;
+    // One more than those that are counted below.
+    created(&mut client, create("newer", MIB)).await;
     let old = created(&mut client, create("old", MIB)).await.volume_id;
     // As created by an earlier release.
     let path = bed.volumes_dir().join(&old);
