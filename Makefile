@@ -104,9 +104,10 @@ cluster: root build ## start a Kubernetes with Belay, or install a new build in 
 cluster-down: root ## stop and remove that Kubernetes (root)
 	@tests/beds/kubernetes/cluster.sh down
 
-mutants: root ## mutation tests (root); SAMPLE=n, SEED=n, FILES="glob..."
+mutants: root ## mutation tests (root); MINUTES=n, SAMPLE=n, SEED=n, FILES=pattern
 	@tests/setup/setup.sh test guest mutants
-	@SAMPLE='$(SAMPLE)' SEED='$(SEED)' FILES='$(FILES)' tests/mutants/run.sh
+	@MINUTES='$(MINUTES)' SAMPLE='$(SAMPLE)' SEED='$(SEED)' FILES='$(FILES)' \
+		tests/mutants/run.sh
 
 fuzz: ## fuzz the parsers of what disks and the kernel say; MINUTES=n
 	@MINUTES='$(or $(MINUTES),4)' tests/fuzz/run.sh

@@ -23,7 +23,7 @@ build       |  3 | before  | build
 unit        |  8 | machine | unit CARGO_PROFILE_DEV_OPT_LEVEL=1
 mounts      | 30 | machine | mounts CARGO_PROFILE_DEV_OPT_LEVEL=1
 guest       | 25 | machine | guest CARGO_PROFILE_DEV_OPT_LEVEL=1
-mutants     | 25 | machine | mutants SAMPLE=24
+mutants     | 60 | machine | mutants
 wire        |  1 | machine | wire
 chart       |  1 | machine | chart
 sanity      |  2 | machine | sanity

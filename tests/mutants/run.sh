@@ -1,157 +1,245 @@
 #!/usr/bin/env bash
-# Puts small faults into the code that holds data, one at a time, and checks whether a test notices:
-# first against the unit tests, and what these miss against the mount tests.
+# Puts small faults into the code that holds data, one at a time, and checks whether a test notices.
 #
-#   run.sh             a sample against both
+#   run.sh             all faults where data is at stake, and a sample of the others
 #   run.sh --unit      against unit tests alone
 #
-# SAMPLE=n  how many faults (40)
+# SAMPLE=n  how many of the others (40)
+# MINUTES=n for all tests (60). What has no time left is reported as not tried, and is tried first if
+#           the same sources are judged again
 # SEED=n    which of them; each month has its own seed, so that a fault that was missed is tried again
 #           once a test for it is there
-# FILES=…   globs of the files to put them in, instead of all of those below
+# FILES=…   a pattern (grep -E) of the files to put them in, instead of all
 #
-# A fault may make the code free any loop device or unmount anything. So unit tests run without
-# privileges and devices (unprivileged.sh), and mount tests in a guest, which has its own devices.
-# Results: target/mutants/{unit,mounts}/mutants.out.
+# cargo-mutants lists the faults; belay-mutants adds deleted calls (`sync()?;`), compiles all of them
+# into one build, each behind a switch, and runs for each only the tests that reach it: the fast unit
+# tests, those of the controller's programs, those that need root, and the slow unit tests. A fault may
+# free any loop device or unmount anything. So tests run without privileges and devices
+# (unprivileged.sh), and those that need root in a guest, which has its own devices. Each fault in a
+# constant, which a switch cannot select, has its own build.
+#
+# Results: target/mutants/out. A run that is interrupted resumes, unless a source has changed.
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
 cd "$here/../.."
 . tests/setup/env.sh
 
-directories=(
-    node-agent/src/operation
-    node-agent/src/filesystem
-    node-agent/src/device
-    controller/src/backend/local
-)
 # Here an unnoticed fault may cost data.
 data='^(node-agent/src/(filesystem|device)|controller/src/backend/local/(files|snapshot|record|recover))'
 noticed_min=90
 
 : "${SAMPLE:=40}"
+: "${MINUTES:=60}"
 : "${SEED:=$(date +%Y%m)}"
 place=${CARGO_TARGET_DIR:-$PWD/target}/mutants
-tree=$place/tree
+out=$place/out
+tool=$place/belay-mutants
+packages=(controller node-agent)
+results=("$out"/{unit,slow,alone,process,cloud,mounts,mounts_of_programs})
 
-# A separate copy: an interrupted run leaves no fault in the checkout, and the next one
-# finds everything built.
-copy_tree() {
-    rm -rf "$place/tmp" "$place/unit" "$place/mounts"
-    mkdir -p "$tree" "$place/tmp" "$place/unit" "$place/mounts"
-    # Also for the user without privileges.
-    chmod 1777 "$place/tmp"
-    find "$tree" -mindepth 1 -maxdepth 1 -exec rm -rf {} +
-    git ls-files -z | xargs -0 cp --parents --preserve=mode,timestamps --target-directory="$tree"
+# Copies: an interrupted run leaves no fault in the checkout. In `plain` a fault is put in by itself.
+copy_trees() {
+    local tree
+    for tree in "$place/woven" "$place/plain"; do
+        mkdir -p "$tree"
+        find "$tree" -mindepth 1 -maxdepth 1 -exec rm -rf {} +
+        git ls-files -z --cached --others --exclude-standard |
+            xargs -0 cp --parents --preserve=mode,timestamps --target-directory="$tree"
+    done
 }
 
-files() {
-    local globs
-    read -ra globs <<<"${FILES:-${directories[*]/%//**}}"
-    printf -- '--file\n%s\n' "${globs[@]}"
+# The patterns of accepted.toml.
+accepted() {
+    sed -nE "s/^ +'(.*)',$/\1/p" "$here/accepted.toml"
 }
 
-# mutate NAME RUNNER OPTION...: results in $place/NAME.
-mutate() {
-    local name=$1 code=0
-    export "CARGO_TARGET_${triple}_RUNNER=$2"
-    shift 2
-    cargo mutants "${options[@]}" --in-place --iterate --output "$place/$name" --timeout-multiplier 3 \
-        --colors never --no-times "$@" || code=$?
-    # 2: some were missed, 3: some ran into the time limit; the report evaluates them.
-    case $code in 0 | 2 | 3) ;; *) give_up "cargo mutants ended with $code" ;; esac
-}
-
-# sample: of the faults in the input, those that the seed selects. Each is selected by its text
-# without its line, so that the next commit's sample is the same but for what the commit changed.
+# Of the faults in the input, those that the seed selects.
 sample() {
-    awk -v seed="$SEED" '
-        BEGIN { for (i = 1; i < 256; i++) code[sprintf("%c", i)] = i }
-        {
-            text = seed $0 "  "
-            sub(/:[0-9]+:[0-9]+:/, ":", text)
-            # Park and Miller: multiplications modulo a prime.
-            hash = 1
-            for (i = 1; i <= length(text); i++)
-                hash = (hash * 69621 + code[substr(text, i, 1)]) % 2147483647
-            printf "%d\t%s\n", hash, $0
-        }' | sort -n | sed -n "1,${SAMPLE}p" | cut -f 2-
+    "$tool" sample "$SEED" "$SAMPLE"
 }
 
-listed_all() {
-    cargo mutants "${options[@]}" --list
+# A pattern of names for lines that start with a number.
+of() {
+    printf '%s' "${1/#^/$'^[0-9]+\t'}"
 }
 
-# listed: all faults but the accepted ones. cargo-mutants 27 applies no pattern to the deletion of a
-# field, so this one of accepted.toml is here too.
-listed() {
-    listed_all | grep -v 'delete field message from struct Failure expression'
+# choose LIST: leaves in it what is judged. One in a constant takes a build, so that only a sample
+# of them is.
+choose() {
+    local list=$out/$1
+    accepted | grep -vEf - "$list" | grep -E -- "$(printf '^[0-9]+\t')${FILES:-}" >"$list.all" || true
+    {
+        [ "$1" = left ] || grep -E "$(of "$data")" "$list.all" || true
+        { grep -vE "$(of "$data")" "$list.all" || [ "$1" = left ]; } | sample
+        [ "$1" != left ] || { grep -E "$(of "$data")" "$list.all" || true; } | sample
+    } >"$list"
 }
 
-# only NAME FILE: leaves of all faults those in the file to the run of that name; the others count as
-# noticed before.
-only() {
-    mkdir -p "$place/$1/mutants.out"
-    listed_all | grep -vxFf "$2" >"$place/$1/mutants.out/caught.txt"
+# Everything but the results is kept from the last run.
+build() {
+    local key
+    key=$(git ls-files -s controller node-agent server contract proto tests/mutants Cargo.lock |
+        cat - <(git diff HEAD) | sha256sum)
+    key="$key $SAMPLE $SEED ${FILES:-}"
+    mkdir -p "$out"
+    chmod 1777 "$out"
+    [ "$(cat "$out/key" 2>/dev/null)" != "$key" ] || return 0
+    rm -rf "${out:?}"/*
+    copy_trees
+    cargo mutants --list --json --file 'node-agent/src/**' --file 'controller/src/**' --no-config \
+        --dir "$place/plain" >"$place/list"
+    "$tool" build "$place/list" "$place/woven" "$out" "${cargo[@]}" \
+        --lib --test process --test cloud
+    choose woven
+    choose left
+    touch "${results[@]}"
+    # For the user without privileges.
+    chmod 666 "${results[@]}"
+    printf '%s\n' "$key" >"$out/key"
 }
 
-# in_mounts: the faults that unit tests have missed, against the tests that need root.
-in_mounts() {
-    [ -s "$place/unit/mutants.out/missed.txt" ] || return 0
-    if [ "$(uname -m)" != x86_64 ]; then
-        announce "mount tests are left out: there is no User-mode Linux for this machine"
-        return 0
-    fi
-    cargo build --package belay-guest --bin belay-guest-run
-    only mounts "$place/unit/mutants.out/missed.txt"
-    mutate mounts "$CARGO_TARGET_DIR/debug/belay-guest-run" -- --tests -- --ignored
+# judge PACKAGE TARGET STAGE
+judge() {
+    announce "mutants, $SECONDS s: $3 tests of $1"
+    "$here/unprivileged.sh" "$tool" judge "$out" "$@" >"$place/log" ||
+        give_up "mutants: the tests could not be run"
 }
 
-# count NAME RESULT PATTERN
-count() {
-    cat "$place/$1/mutants.out/$2.txt" 2>/dev/null | grep -cE "$3" || true
+# alone PACKAGE: the faults that have their own build.
+alone() {
+    BELAY_MUTANTS_RUNNER=$here/unprivileged.sh CARGO_PROFILE_DEV_OPT_LEVEL=0 \
+        "$tool" alone "$place/list" "$place/plain" "$out" "$1" --package "belay-$1" --lib >"$place/log" ||
+        give_up "mutants: a fault could not be built"
 }
 
-# row NAME PATTERN: a line of the table.
+# unnoticed PACKAGE STAGE: the numbers of faults that no test has noticed and that this stage has not
+# tried.
+unnoticed() {
+    awk -F '\t' -v package="^$1/" -v stage="/$2\$" '
+        FILENAME ~ /woven$/ { if ($2 ~ package) waiting[$1] = 1; next }
+        $2 ~ /noticed|endless/ || FILENAME ~ stage && $2 != "late" { delete waiting[$1] }
+        END { for (id in waiting) print id }' "$out/woven" "${results[@]}"
+}
+
+# in_guest PACKAGE TARGET STAGE: these tests as root, with many faults in one guest. One that a fault
+# crashes is followed by one for each fault.
+in_guest() {
+    local ids id
+    announce "mutants, $SECONDS s: tests of $1 in guests"
+    while mapfile -t ids < <(unnoticed "$1" "$3" | sort -n | head -n 20) && [ "${#ids[@]}" -gt 0 ]; do
+        if [ "$(date +%s)" -gt "$BELAY_MUTANTS_UNTIL" ]; then
+            for id in $(unnoticed "$1" "$3"); do named late; done
+            return
+        fi
+        record_in_guest "$@"
+        judge_in_guest "$@" "${ids[@]}" && continue
+        for id in "${ids[@]}"; do
+            judge_in_guest "$@" "$id" || named endless
+        done
+    done >>"$out/$3"
+}
+
+# record_in_guest PACKAGE TARGET STAGE: which tests reach which faults, unless that is known.
+record_in_guest() {
+    local kept=$out/reached-$1-$2-ignored
+    [ -s "$kept" ] || { "$guest" "$tool" record "$out" "$@" >"$place/log" &&
+        grep -P '\t[0-9]+\t' "$place/log" >"$kept"; } ||
+        give_up "mutants: the tests that need root could not be run"
+}
+
+# named VERDICT: that of the fault in `id`, which the tool could not write.
+named() {
+    printf '%s\t%s\tthe guest\t0\t%s\n' "$id" "$1" "$(grep -P "^$id\t" "$out/woven" | cut -f 2)"
+}
+
+# judge_in_guest PACKAGE TARGET STAGE NUMBER...
+judge_in_guest() {
+    "$guest" "$tool" judge "$out" "$@" >"$place/log" || return 1
+    grep -P '^[0-9]+\t[a-z]+\t' "$place/log"
+}
+
+# share PART ALL
+share() {
+    [ "$2" = 0 ] && printf -- - || printf '%d.%d %%' $((100 * $1 / $2)) $((1000 * $1 / $2 % 10))
+}
+
+# row TITLE PATTERN: a line of the table.
 row() {
-    local by_unit by_mounts
-    by_unit=$(($(count unit caught "$2") + $(count unit timeout "$2")))
-    by_mounts=$(($(count mounts caught "$2") + $(count mounts timeout "$2")))
-    noticed=$((by_unit + by_mounts))
-    all=$((by_unit + $(count unit missed "$2")))
-    printf '%-32s %6d %6d %7d %7d %7s\n' "$1" "$all" "$by_unit" "$by_mounts" $((all - noticed)) \
-        "$([ "$all" = 0 ] && printf -- - || printf '%d %%' $((100 * noticed / all)))"
+    local by
+    all=$(grep -cP "^(noticed|missed)\t.*\t${2#^}" "$place/verdicts" || true)
+    noticed=$(grep -cP "^noticed\t.*\t${2#^}" "$place/verdicts" || true)
+    printf '%-32s %6d' "$1" "$all"
+    for by in '(unit|slow|alone)' '(process|cloud)' 'mounts.*'; do
+        printf ' %8d' "$(grep -cP "^noticed\t$by\t${2#^}" "$place/verdicts" || true)"
+    done
+    printf ' %7d %7s\n' $((all - noticed)) "$(share "$noticed" "$all")"
 }
 
-# missed: the faults that no test has noticed.
-missed() {
-    cat "$place"/mounts/mutants.out/{caught,timeout}.txt 2>/dev/null |
-        grep -vxFf - "$place/unit/mutants.out/missed.txt" || true
+# without_lines: names of faults that stay the same if lines are added above.
+without_lines() {
+    sed -E 's/:[0-9]+:[0-9]+:/:/'
 }
 
 report() {
-    local directory
-    printf '\n%-32s %6s %6s %7s %7s %7s\n' directory faults units mounts missed share
-    for directory in "${directories[@]}"; do row "$directory" "^$directory/"; done
-    row 'of them, where data is at stake' "$data"
-    row all ''
-    [ -z "$(missed)" ] || { printf '\nnoticed by no test:\n' && missed; }
-    printf '\nagain: make mutants SEED=%s SAMPLE=%s\n' "$SEED" "$SAMPLE"
-    ! missed | grep -qE "$data" ||
+    local directory of_data by_data new stale
+    "$tool" verdicts "$out" >"$place/verdicts"
+    printf '\n%-32s %6s %8s %8s %8s %7s %7s\n' directory faults units programs mounts missed share
+    for directory in node-agent/src/filesystem node-agent/src/device controller/src/backend/local; do
+        row "$directory" "$directory/"
+    done
+    row 'where data is at stake' "$data"
+    of_data=$all by_data=$noticed
+    row 'all others (a sample)' "(?!${data#^})"
+    printf '\nnot tried: %d in constants, of %d; %d that do not compile; %d for lack of time\n' \
+        "$(grep -vcxFf "$out/left" "$out/left.all" || true)" "$(wc -l <"$out/left.all")" \
+        "$(wc -l <"$out/rejected")" "$(grep -c ^late "$place/verdicts" || true)"
+    printf 'time: %d minutes\n' $((SECONDS / 60))
+    printf 'aims: where data is at stake %s of 100 %%, others %s of %d %%\n' \
+        "$(share "$by_data" "$of_data")" "$(share "$noticed" "$all")" "$noticed_min"
+    grep ^missed "$place/verdicts" | cut -f 3 >"$place/missed" || true
+    [ ! -s "$place/missed" ] || { printf '\nnoticed by no test:\n' && cat "$place/missed"; }
+    new=$(grep -P "$data" "$place/missed" | without_lines |
+        grep -vxFf <(grep -v '^#' "$here/known.txt") || true)
+    [ -z "$new" ] || {
+        printf '\nwhere data is at stake, and not in known.txt:\n%s\n' "$new"
         give_up 'mutants: a fault where data is at stake was noticed by no test'
+    }
+    stale=$(grep -v '^#' "$here/known.txt" | grep -vxFf <(without_lines <"$place/missed") || true)
+    [ -z "$stale" ] || [ -n "${FILES:-}" ] ||
+        printf '\nnoticed now, or not tried; remove from known.txt what is noticed:\n%s\n' "$stale"
     [ $((100 * noticed)) -ge $((noticed_min * all)) ] || give_up "mutants: under $noticed_min % noticed"
 }
 
-copy_tree
-trap 'rm -rf "$place/tmp"' EXIT
 # Not the flags of the calling make, and for each fault the short form of the tests.
 unset MAKEFLAGS MFLAGS BELAY_NIGHTLY
-export TMPDIR=$place/tmp CARGO_TARGET_DIR=$place/build CARGO_PROFILE_DEV_DEBUG=0
-triple=$(rustc -vV | sed -n 's/^host: //p' | tr 'a-z-' 'A-Z_')
-mapfile -t options < <(files)
-options+=(--dir "$tree" --config "$here/accepted.toml")
-listed | sample >"$place/sample"
-printf 'mutants: %d faults of %d, seed %d\n' "$(wc -l <"$place/sample")" "$(listed | wc -l)" "$SEED"
-only unit "$place/sample"
-mutate unit "$here/unprivileged.sh" -- --lib
-[ "${1:-}" = --unit ] || in_mounts
+cargo build --package belay-mutants --package belay-guest --bin belay-mutants --bin belay-guest-run
+target=${CARGO_TARGET_DIR:-$PWD/target}
+guest=$target/debug/belay-guest-run
+mkdir -p "$place"
+cp "$target/debug/belay-mutants" "$tool"
+export CARGO_TARGET_DIR=$place/build CARGO_PROFILE_DEV_DEBUG=0 CARGO_PROFILE_DEV_OPT_LEVEL=1
+# The lints are for the sources.
+export RUSTFLAGS=--cap-lints=allow
+cargo=(--package belay-controller --package belay-node-agent)
+
+build
+export BELAY_MUTANTS_UNTIL=$(($(date +%s) + 60 * MINUTES))
+for package in "${packages[@]}"; do
+    judge "$package" lib unit
+    alone "$package"
+done
+if [ "${1:-}" != --unit ]; then
+    judge controller process process
+    judge controller cloud cloud
+    if [ "$(uname -m)" = x86_64 ]; then
+        export BELAY_GUEST_SECONDS=900
+        in_guest controller lib mounts
+        in_guest controller process mounts_of_programs
+        in_guest node-agent lib mounts
+    else
+        announce "mount tests are left out: there is no User-mode Linux for this machine"
+    fi
+fi
+# The matrices last: they take minutes, and few mutants are noticed by them alone.
+for package in "${packages[@]}"; do judge "$package" lib slow; done
 report

@@ -48,6 +48,8 @@ pub(crate) enum Verdict {
     Unreached,
     /// The compiler refuses it.
     Rejected,
+    /// There was no time left for it.
+    Late,
 }
 
 /// Tests that take no longer than this together are run by one process.

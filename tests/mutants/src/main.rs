@@ -8,22 +8,28 @@
 //! has noticed yet, the tests of that target (`lib`, or the name of an integration test) that reach
 //! it. `record` only prints which do.
 //!
+//! After the second since 1970 in BELAY_MUTANTS_UNTIL, the rest is only listed as late.
+//!
 //! `belay-mutants alone LIST TREE OUT PACKAGE CARGO-ARGUMENT...` builds those that no switch can
 //! select one after the other.
+//!
+//! `belay-mutants sample SEED COUNT` prints so many lines of its input, and `belay-mutants verdicts
+//! OUT` what all stages say.
 
 mod compile;
 mod judge;
 mod list;
 mod places;
+mod report;
 mod weave;
 
 use judge::{Program, Verdict};
 use std::collections::BTreeSet;
 use std::fs::{self, File};
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 /// The files of OUT with verdicts.
 const STAGES: [&str; 7] = [
@@ -56,6 +62,8 @@ fn main() -> ExitCode {
             let [list, tree, out] = [list, tree, out].map(Path::new);
             judge_alone(list, tree, out, package, &arguments[5..])
         }
+        ["sample", seed, count] => sample(seed, count),
+        ["verdicts", out] => report::verdicts(Path::new(out)).and_then(|lines| print(&lines)),
         ["record", out, package, target, stage] => record(Path::new(out), package, target, stage),
         ["judge", out, package, target, stage, ids @ ..] => {
             judge(Path::new(out), package, target, stage, ids)
@@ -133,7 +141,10 @@ fn judge(out: &Path, package: &str, target: &str, stage: &str, ids: &[&str]) -> 
             _ => reaching.collect(),
         };
         let start = Instant::now();
-        let verdict = program.judge(id, &reaching)?;
+        let verdict = match is_late() {
+            true => Verdict::Late,
+            false => program.judge(id, &reaching)?,
+        };
         verdicts.add(id, &verdict, start, &name)?;
     }
     Ok(())
@@ -153,10 +164,30 @@ fn reached(out: &Path, package: &str, target: &str, stage: &str) -> PathBuf {
 fn record(out: &Path, package: &str, target: &str, stage: &str) -> Result<(), String> {
     let kept = std::env::temp_dir().join("reached-by-tests");
     program(out, package, target, stage)?.reached(&kept)?;
+    print(&text(&kept)?)
+}
+
+fn sample(seed: &str, count: &str) -> Result<(), String> {
+    let mut lines = String::new();
+    let read = std::io::stdin().read_to_string(&mut lines);
+    read.map_err(|error| error.to_string())?;
+    let count = count.parse().map_err(|_| format!("no number: {count}"))?;
+    print(&report::sample(&lines, seed, count))
+}
+
+fn print(text: &str) -> Result<(), String> {
     let mut output = std::io::stdout().lock();
-    output
-        .write_all(text(&kept)?.as_bytes())
-        .map_err(|error| error.to_string())
+    let written = output.write_all(text.as_bytes());
+    written.map_err(|error| error.to_string())
+}
+
+/// Whether the time for the whole run is over.
+fn is_late() -> bool {
+    let until = std::env::var("BELAY_MUTANTS_UNTIL").ok();
+    let until = until.and_then(|until| until.parse().ok());
+    let until =
+        until.and_then(|until| SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(until)));
+    until.is_some_and(|until| SystemTime::now() > until)
 }
 
 /// Builds each mutant that no switch can select, and runs all tests of the library with it.
@@ -177,6 +208,10 @@ fn judge_alone(
             continue;
         };
         let start = Instant::now();
+        if is_late() {
+            verdicts.add(id, &Verdict::Late, start, &name)?;
+            continue;
+        }
         // From the checkout: an earlier run may have left its mutant in the tree.
         let source = text(Path::new(&mutant.file))?;
         let file = tree.join(&mutant.file);
@@ -256,7 +291,8 @@ impl Verdicts {
                 let [id, verdict, ..] = words.as_slice() else {
                     continue;
                 };
-                if other == stage || ["noticed", "endless"].contains(verdict) {
+                let is_final = other == stage && *verdict != "late";
+                if is_final || ["noticed", "endless"].contains(verdict) {
                     known.extend(id.parse::<u32>());
                 }
             }
@@ -289,14 +325,12 @@ impl Verdicts {
             Verdict::Missed => ("missed", ""),
             Verdict::Unreached => ("unreached", ""),
             Verdict::Rejected => ("rejected", ""),
+            Verdict::Late => ("late", ""),
         };
         let time = start.elapsed().as_millis();
         let line = format!("{id}\t{verdict}\t{test}\t{time}\t{name}\n");
         // The file of a guest is lost with it.
-        let mut output = std::io::stdout().lock();
-        output
-            .write_all(line.as_bytes())
-            .map_err(|error| error.to_string())?;
+        print(&line)?;
         self.file
             .write_all(line.as_bytes())
             .map_err(|error| error.to_string())
