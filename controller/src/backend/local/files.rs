@@ -5,6 +5,8 @@ mod complete;
 mod copy;
 mod cow;
 mod grow;
+#[cfg(test)]
+pub(super) mod journal;
 mod lease;
 mod link;
 mod open;
@@ -16,6 +18,8 @@ pub(super) use open::{foreign, missing};
 use super::fault::{at, os, truncated};
 use belay_contract::attribute::DETACH;
 use belay_server::call::Failure;
+#[cfg(test)]
+use journal::Call;
 use lease::Writers;
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, SeekFrom, Stat, StatVfs, XattrFlags};
 use rustix::io::Errno;
@@ -89,6 +93,8 @@ impl Files {
             file: file.into(),
             path,
         };
+        #[cfg(test)]
+        journal::note(Call::Change(self.path.clone()));
         if self.is_btrfs {
             file.write_in_place();
         }
@@ -105,6 +111,8 @@ impl Files {
     /// Removes the file of that ID; OK if it does not exist.
     pub(super) fn remove(&self, id: &str) -> Result<(), Failure> {
         self.unlink(id)?;
+        #[cfg(test)]
+        journal::note(Call::Change(self.path.clone()));
         self.sync()
     }
 
@@ -147,6 +155,8 @@ impl Files {
 
     /// Writes the names of all files to disk.
     pub(super) fn sync(&self) -> Result<(), Failure> {
+        #[cfg(test)]
+        journal::note(Call::Sync(self.path.clone()));
         rustix::fs::fsync(&self.dir).map_err(|errno| os("fsync", &self.path, errno))
     }
 }
@@ -240,6 +250,8 @@ impl Backing {
 
     /// Writes all of its data to disk, including that of other writers.
     pub(super) fn sync(&self) -> Result<(), Failure> {
+        #[cfg(test)]
+        journal::note(Call::Sync(self.path.clone()));
         rustix::fs::fsync(&self.file).map_err(|errno| os("fsync", &self.path, errno))
     }
 

@@ -132,6 +132,8 @@ impl Ledger {
         transaction
             .commit()
             .map_err(|error| failed(error).may_be_running())?;
+        #[cfg(test)]
+        super::files::journal::note(super::files::journal::Call::Commit);
         let replaced = self.file.refuse_replaced();
         replaced.map_err(Failure::may_be_running)?;
         totals.show();

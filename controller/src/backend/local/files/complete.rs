@@ -2,6 +2,8 @@
 //! file. A copy of the file, by reflink or not, does not have the mark.
 
 use super::Backing;
+#[cfg(test)]
+use super::journal::{self, Call};
 use crate::backend::local::fault::os;
 use belay_server::call::Failure;
 use rustix::fs::XattrFlags;
@@ -19,7 +21,11 @@ impl Backing {
     pub(in crate::backend::local) fn mark_complete(&self, populated: bool) -> Result<(), Failure> {
         let value = if populated { POPULATED } else { NEW };
         match rustix::fs::fsetxattr(&self.file, COMPLETE, value, XattrFlags::empty()) {
-            Ok(()) => self.sync(),
+            Ok(()) => {
+                #[cfg(test)]
+                journal::note(Call::Mark(self.path.clone()));
+                self.sync()
+            }
             Err(Errno::NOTSUP) => Ok(()),
             Err(errno) => Err(os("fsetxattr", &self.path, errno)),
         }

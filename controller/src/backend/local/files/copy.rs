@@ -2,6 +2,8 @@
 //! the data without the holes.
 
 use super::Backing;
+#[cfg(test)]
+use super::journal::{self, Call};
 use crate::backend::local::fault::{os, truncated};
 use belay_server::call::Failure;
 use rustix::fs::SeekFrom;
@@ -35,6 +37,8 @@ impl Backing {
         least_bytes: u64,
     ) -> Result<bool, Failure> {
         self.overwrite_like(from);
+        #[cfg(test)]
+        journal::note(Call::Change(self.path.clone()));
         match rustix::fs::ioctl_ficlone(&self.file, &from.file) {
             Ok(()) => match self.bytes()? {
                 bytes if bytes < least_bytes => Err(Failure::precondition(truncated(
@@ -64,6 +68,8 @@ impl Backing {
     ) -> Result<Copied, Failure> {
         from.refuse_truncated(bytes)?;
         let before = from.version()?;
+        #[cfg(test)]
+        journal::note(Call::Change(self.path.clone()));
         for length in [0, bytes] {
             rustix::fs::ftruncate(&self.file, length)
                 .map_err(|errno| os("ftruncate", &self.path, errno))?;

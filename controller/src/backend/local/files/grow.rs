@@ -1,6 +1,8 @@
 //! Enlarging a file, and recording that in the file: from then on all of it may be in use, and if
 //! it is smaller, it was truncated.
 
+#[cfg(test)]
+use super::journal::{self, Call};
 use super::{Backing, Files};
 use crate::backend::local::fault::os;
 use belay_server::call::Failure;
@@ -23,6 +25,8 @@ impl Backing {
         if before < bytes {
             let grown = rustix::fs::ftruncate(&self.file, bytes);
             grown.map_err(|errno| os("ftruncate", &self.path, errno))?;
+            #[cfg(test)]
+            journal::note(Call::Change(self.path.clone()));
         }
         // After the size, on disk too: a crash in between leaves an expansion that the next call
         // completes. The other way round, the file would look truncated. A new file needs no note.
@@ -35,6 +39,8 @@ impl Backing {
 
     fn note_grown(&self, bytes: u64) -> Result<(), Failure> {
         let value = bytes.to_string();
+        #[cfg(test)]
+        journal::note(Call::Mark(self.path.clone()));
         match rustix::fs::fsetxattr(&self.file, GROWN, value.as_bytes(), XattrFlags::empty()) {
             // A filesystem without extended attributes records nothing.
             Ok(()) | Err(Errno::NOTSUP) => Ok(()),

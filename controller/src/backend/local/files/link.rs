@@ -1,6 +1,8 @@
 //! Files by inode: whether two names refer to the same file, and a second name that keeps a file
 //! whose first name is removed.
 
+#[cfg(test)]
+use super::journal::{self, Call};
 use super::{Backing, Files};
 use crate::backend::local::fault::os;
 use belay_server::call::Failure;
@@ -45,6 +47,8 @@ impl Files {
             let name = format!("{id}.{number}");
             match rustix::fs::linkat(&self.dir, id, &self.dir, &*name, AtFlags::empty()) {
                 Ok(()) => {
+                    #[cfg(test)]
+                    journal::note(Call::Change(self.path.clone()));
                     self.sync()?;
                     return Ok(self.path_of(&name));
                 }

@@ -19,6 +19,7 @@ use everywhere;
 mod attaching;
 mod complete;
 mod damaged;
+mod durable;
 mod emptied;
 mod facts;
 mod files;

@@ -1,0 +1,59 @@
+//! In tests: which files this thread has changed, synced and marked, in their order. A power loss
+//! keeps only what was synced, in any order, so that a missing sync shows here on any filesystem.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+/// What was done to a file or directory, or to the database.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::backend::local) enum Call {
+    /// Its content or names.
+    Change(PathBuf),
+    /// An attribute that describes the content.
+    Mark(PathBuf),
+    Sync(PathBuf),
+    Commit,
+}
+
+thread_local! {
+    static CALLS: RefCell<Vec<Call>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Adds a call.
+pub(in crate::backend::local) fn note(call: Call) {
+    CALLS.with_borrow_mut(|calls| calls.push(call));
+}
+
+/// Runs `work`, and checks that a power loss keeps what it did: content that is marked is on disk
+/// before its mark, and everything before the last commit.
+pub(in crate::backend::local) fn expect_durable<T>(what: &str, work: impl FnOnce() -> T) -> T {
+    CALLS.take();
+    let result = work();
+    let calls = CALLS.take();
+    let mut unsynced = BTreeSet::new();
+    let last = calls.iter().rposition(|call| *call == Call::Commit);
+    for (number, call) in calls.iter().enumerate() {
+        match call {
+            Call::Change(path) => drop(unsynced.insert(path)),
+            Call::Mark(path) => {
+                let is_new = unsynced.insert(path);
+                assert!(
+                    is_new,
+                    "{what}: marked before its sync: {path:?} in {calls:#?}"
+                );
+            }
+            Call::Sync(path) => drop(unsynced.remove(path)),
+            Call::Commit => {
+                let is_due = Some(number) == last;
+                assert!(
+                    !is_due || unsynced.is_empty(),
+                    "{what}: {unsynced:?} in {calls:#?}"
+                );
+            }
+        }
+    }
+    assert!(unsynced.is_empty(), "{what}: {unsynced:?} in {calls:#?}");
+    assert!(!calls.is_empty(), "{what}: no calls");
+    result
+}

@@ -1,0 +1,74 @@
+//! The order of syncs, marks and commits: a power loss keeps what a call has acknowledged. The
+//! power losses of tests/blackbox are on real filesystems, which sync more than they have to.
+
+use super::{Bed, MIB, cut, of_snapshot, of_volume, order, snapshot_order};
+use crate::backend::local::files::Files;
+use crate::backend::local::files::journal::{Call, expect_durable, note};
+use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+
+super::everywhere! {
+    what_a_call_has_acknowledged_is_on_disk,
+}
+
+fn what_a_call_has_acknowledged_is_on_disk(folder: &Path) {
+    let bed = Bed::beneath(folder);
+    let store = bed.open();
+    for is_written in [false, true] {
+        let create = |kind: &str, source: Option<_>| {
+            let order = order(&format!("{kind}-{is_written}"), MIB);
+            expect_durable(kind, || store.create(&order, source.as_ref()).unwrap())
+        };
+        let volume = create("new", None);
+        if is_written {
+            bed.write(volume.id.as_str());
+        }
+        let snapshot = snapshot_order(&format!("snap-{is_written}"), &volume);
+        let snapshot = expect_durable("cut", || cut(&store, &snapshot));
+        assert!(snapshot.ready);
+        let restored = create("restored", of_snapshot(&snapshot));
+        create("clone", of_volume(&volume));
+        let id = restored.id.as_str();
+        for bytes in [2 * MIB, 3 * MIB] {
+            let grown = expect_durable("expand", || store.resize(id, bytes));
+            assert_eq!(grown, Ok(bytes));
+        }
+        expect_durable("delete", || store.delete(id).unwrap());
+        let id = snapshot.id.as_str();
+        expect_durable("delete a snapshot", || store.discard(id).unwrap());
+    }
+}
+
+#[test]
+fn a_second_name_is_on_disk_before_the_first_may_be_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let files = Files::open(dir.path().join("files")).unwrap();
+    fs::write(files.path_of("vol-1"), b"data").unwrap();
+    expect_durable("set aside", || files.set_aside("vol-1").unwrap());
+}
+
+#[test]
+fn what_is_not_synced_in_its_order_is_found() {
+    let (change, mark, sync) = (Call::Change, Call::Mark, Call::Sync);
+    let file = || "file".into();
+    let kept = [
+        change(file()),
+        sync(file()),
+        mark(file()),
+        sync(file()),
+        Call::Commit,
+    ];
+    let fails = |calls: &[Call]| {
+        let work = || calls.iter().cloned().for_each(note);
+        catch_unwind(AssertUnwindSafe(|| expect_durable("a test", work))).is_err()
+    };
+    assert!(!fails(&kept));
+    for missing in [1, 3] {
+        let mut calls = kept.to_vec();
+        calls.remove(missing);
+        assert!(fails(&calls), "{calls:?}");
+    }
+    assert!(fails(&[change(file()), Call::Commit, sync(file())]));
+    assert!(fails(&[]));
+}
