@@ -52,6 +52,7 @@ super::everywhere! {
     a_copy_that_died_begins_again_and_its_volume_waits_for_it,
     a_failed_copy_is_told_to_the_next_caller_and_repeated,
     a_failed_copy_keeps_its_volume_from_nobody_and_is_cut_anew_when_repeated,
+    a_cut_that_is_made_again_counts_what_its_volume_has_grown_by,
     a_snapshot_that_is_still_copied_can_be_deleted,
     a_snapshot_that_is_read_from_is_not_deleted,
     a_deletion_that_died_after_any_step_is_finished,
@@ -411,6 +412,21 @@ fn a_failed_copy_keeps_its_volume_from_nobody_and_is_cut_anew_when_repeated(fold
     assert_eq!(snapshot.bytes, 2 * MIB);
     let [is, should] = [bed.snapshot_file(id.as_str()), bed.file(volume.id.as_str())];
     assert!(fs::read(is).unwrap() == fs::read(should).unwrap());
+}
+
+fn a_cut_that_is_made_again_counts_what_its_volume_has_grown_by(folder: &Path) {
+    let mut bed = Bed::beneath(folder);
+    bed.overcommit = "1".parse().unwrap();
+    let store = bed.open();
+    let volume = store.create(&order("pvc-1", MIB), None).unwrap();
+    bed.write(volume.id.as_str());
+    let id = left_to_copier(&bed, &store, &volume);
+    store.copies.fail(id.as_str(), Failure::busy("the disk"));
+    let most = store.available_bytes(None).unwrap() / 5 * 3;
+    store.resize(volume.id.as_str(), most - most % MIB).unwrap();
+    store.cut(&snapshot_order("snap", &volume)).unwrap_err();
+    let copied = store.copy_snapshot(&store.copies.next().unwrap());
+    assert_eq!(copied.unwrap_err().kind, Kind::Quota);
 }
 
 fn a_snapshot_that_is_still_copied_can_be_deleted(folder: &Path) {
